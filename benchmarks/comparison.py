@@ -53,7 +53,7 @@ def _data(seed: int) -> tuple[fj.FederatedData, fj.FederatedData]:
 def _maker(name: str, model: fj.Model) -> Any:
   def make(learning_rate: float = 0.1) -> fj.Algorithm:
     optimizer = fj.local_optimizer('sgd', learning_rate)
-    local = fj.local_training(model, optimizer, num_clients=23)
+    local = fj.local_training(model, optimizer)
     return fj.algorithms.build(name, local, **_METHODS[name])
 
   return make

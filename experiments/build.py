@@ -27,7 +27,7 @@ from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.stored_rows import blocks
 
 from . import flags as experiment_flags
-from . import plugins, schedules, starts, unused
+from . import plugins, schedules, sends, starts, unused
 
 # Beyond any use; larger numbers would only run out of memory or of bits later.
 _MAX_INTEGER = 2**31 - 1
@@ -246,6 +246,7 @@ def build_local(
     lr_schedule=schedules.build(of_rounds),
     local_lr_schedule=schedules.build(of_steps, 'local_lr_schedule'),
     augmentation=augmentation(config['augment'], train.example_shape),
+    sends=sends.build(config),
     machine=placed,
   )
   if chunk == 'auto':

@@ -39,11 +39,15 @@ _ONLY_WHERE_GIVEN = (
   'drift_start', 'hub_image_side', 'hub_config', 'label_column',
   'client_column', 'cluster_column', 'split_column', 'drop_columns', 'standardize',
   'vocabulary', 'synthetic_features', 'synthetic_classes', 'synthetic_difference',
-  'synthetic_distance', 'synthetic_mix', 'stop_after',
+  'synthetic_distance', 'synthetic_mix', 'stop_after', 'dp', 'dp_clip',
+  'dp_noise_multiplier', 'dp_delta', 'compress', 'error_feedback',
 )  # fmt: skip
 
 # Columns of a data frame that a function of the user's own returns.
 _COLUMNS = ('label_column', 'client_column', 'cluster_column', 'split_column')
+
+# Second names of flags.
+_ALIASES = {'corrupt': 'attack', 'corrupt_fraction': 'attack_fraction'}
 
 # What a model of the user's own is called with.
 OWN_MODEL = ('example_shape', 'num_classes')
@@ -55,6 +59,8 @@ def define(*groups: str) -> None:
     for flag in GROUPS[group]:
       define_one = getattr(flags, f'DEFINE_{flag.kind}')
       define_one(flag.name, default=flag.default, help=flag.help, **flag.extra)
+      if flag.name in _ALIASES:
+        flags.DEFINE_alias(_ALIASES[flag.name], flag.name)
 
 
 def define_data_dir() -> None:

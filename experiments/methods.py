@@ -23,7 +23,8 @@ _TRAINING_FLAGS = (
   'learning_rate', 'optimizer', 'batch_size', 'local_epochs', 'local_steps',
   'finetune_epochs', 'rounds', 'lr_schedule', 'precision', 'momentum', 'nesterov',
   'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
-  'local_lr_schedule', 'augment',
+  'local_lr_schedule', 'augment', 'dp', 'dp_clip', 'dp_noise_multiplier', 'dp_delta',
+  'compress', 'error_feedback',
 )  # fmt: skip
 
 

@@ -129,6 +129,10 @@ def _costs(summary: Summary) -> list[str]:
   lines = []
   if sent := costs.as_text(summary.get('costs') or {}):
     lines.append(sent)
+  if (spent := summary.get('dp')) and spent['epsilon'] is not None:
+    lines.append(f'epsilon {spent["epsilon"]:.3g} for delta {spent["delta"]:g}')
+  if (success := summary.get('backdoor_success')) is not None:
+    lines.append(f'backdoor: {100 * success:.1f} % of marked examples take its class')
   if (ended := summary.get('ended', 'finished')) != 'finished':
     lines.append(f'ended after round {summary["rounds"]}: {printable(ended, 200)}')
   timing = summary['timing']

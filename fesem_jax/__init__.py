@@ -21,6 +21,7 @@ from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, Machine, local_training
+from fesem_jax.core.sending import Sends, chained
 from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.core.types import Cohort, Model
@@ -37,9 +38,11 @@ from fesem_jax.run.simulation import simulate
 from fesem_jax.training.augmentation import Augmentation, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import for_each_client, train_cohort
+from fesem_jax.training.compression import compression
 from fesem_jax.training.local_sgd import local_sgd, plus, toward
 from fesem_jax.training.one_client import Client, for_each_batch
 from fesem_jax.training.optimizers import AdamOptions, local_optimizer
+from fesem_jax.training.privacy import differential_privacy
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
@@ -71,6 +74,7 @@ __all__ = [
   'RoundInfo',
   'Run',
   'Schedule',
+  'Sends',
   'Stop',
   'Traffic',
   'Trained',
@@ -79,12 +83,15 @@ __all__ = [
   'algorithms',
   'augmentation',
   'callbacks',
+  'chained',
   'client_mesh',
   'cohort_losses',
   'cohort_of',
   'compare',
   'compare_clients',
+  'compression',
   'data',
+  'differential_privacy',
   'em',
   'everyone',
   'for_each_batch',

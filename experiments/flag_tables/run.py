@@ -3,7 +3,6 @@
 from fesem_jax.callbacks import loggers
 from fesem_jax.cohorts import placement
 from fesem_jax.core import local_training
-from fesem_jax.data import corruption
 from fesem_jax.results import curves, device_profiles
 from fesem_jax.utils import processes
 
@@ -14,11 +13,12 @@ RUN = (
   flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
   flag('float', 'dropout_rate', 0.0,
     'Probability that a client of a round drops out, so its update never arrives.'),
-  flag('enum', 'corrupt', 'none',
-    'Behavior of bad clients: train on the labels in reverse order (label_flip), send '
-    'the opposite of their change of the model (sign_flip), or noise of about the same '
-    'length (noise).',
-    enum_values=corruption.KINDS),
+  flag('string', 'corrupt', 'none',
+    'Behavior of bad clients: train on labels L - 1 - y (label_flip) or on examples '
+    'with a pattern and the label CLASS (backdoor:CLASS); send the opposite of their '
+    'change of the model (sign_flip), noise of about the same length (noise), or '
+    'SCALE times their change (replacement:SCALE); or one of the first two and one of '
+    'the others, joined by +. Also called --attack.'),
   flag('float', 'corrupt_fraction', 0.0,
     'Fraction of the clients that are bad, drawn once from --seed; honest clients '
     'are also evaluated separately.', lower_bound=0.0, upper_bound=1.0),

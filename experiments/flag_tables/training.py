@@ -3,7 +3,7 @@
 from fesem_jax import models
 from fesem_jax.core import local_training
 from fesem_jax.models import initializers
-from fesem_jax.training import augmentation, optimizers
+from fesem_jax.training import augmentation, compression, optimizers, privacy
 
 from .. import schedules
 from .entry import flag
@@ -77,6 +77,24 @@ TRAINING = (
     'the order given: a window of the image with PADDING zeros on each side; half of '
     'the images mirrored left to right; a square of zeros. Drawn for each client, step '
     'and image; off in evaluation and in losses that clients choose by.'),
+  flag('enum', 'dp', '',
+    'Differential privacy of clients: Gaussian noise that each client adds to its '
+    "change of the model (client), or the server to the sum of each center's changes "
+    '(server, with --weighting=uniform). Changes are clipped to --dp_clip. '
+    'summary.json and tables have epsilon. Empty: none.',
+    enum_values=('', *privacy.WHERE)),
+  flag('float', 'dp_clip', 0.0,
+    "L2 norm to which --dp clips a client's change of the model."),
+  flag('float', 'dp_noise_multiplier', 0.0,
+    'Standard deviation of the noise of --dp, in units of --dp_clip; 0: only clips.'),
+  flag('float', 'dp_delta', 1e-5,
+    'Delta for which --dp computes epsilon (package dp-accounting); 0: no epsilon.'),
+  flag('string', 'compress', '',
+    f'Compression of the change of the model that a client sends: {compression.FORMS}; '
+    'empty: none. Bytes count it.'),
+  flag('bool', 'error_feedback', True,
+    'Whether a client adds what --compress=top_k or random_k has not sent to its next '
+    'change.'),
   flag('enum', 'precision', 'highest',
     'Precision of the products of local training on accelerators: highest, as float32, '
     'takes six passes of a TPU; high three, with about 16 bits of each factor; default '

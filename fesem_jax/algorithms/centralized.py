@@ -50,7 +50,7 @@ def centralized(local: LocalTraining) -> Algorithm:
   """
 
   def init(key, data):
-    check_models_only(data, 'centralized', 'examples')
+    check_models_only(data, local, 'centralized', 'examples')
     each = data.x.dtype.itemsize * math.prod(data.example_shape)
     each += data.y.dtype.itemsize * math.prod(data.y.shape[1:])
     count = jnp.asarray(data.offsets)[-1].astype(jnp.float32)

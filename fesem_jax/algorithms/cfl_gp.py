@@ -82,7 +82,7 @@ def cfl_gp(
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
-    check_models_only(data, 'cfl_gp', 'gradients')
+    check_models_only(data, local, 'cfl_gp', 'gradients')
     own_key, count = prng_streams.fold(key, prng_streams.DRAWS), data.num_clients
     centers = random_models(local, own_key, num_clusters)
     gradients = jax.tree.map(lambda c: jnp.zeros((count, *c.shape)), centers)

@@ -57,7 +57,7 @@ def fed_dane(
   check_choice('weighting', weighting, WEIGHTINGS)
 
   def init(key, data):
-    check_models_only(data, 'fed_dane', 'gradients beside models')
+    check_models_only(data, local, 'fed_dane', 'gradients beside models')
     return global_model.init(local)(key, data)
 
   def first_cohort(data, cohort, key):

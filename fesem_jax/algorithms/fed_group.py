@@ -138,6 +138,7 @@ def fed_group(
     return ClientModels(state.centers, own)
 
   sent = traffic.after_clustering(traffic.own_center(local, num_clusters))
+  sent = sent._replace(beside=None)  # A second model, to find the nearest group.
   return Algorithm(
     local, init, step, deployed, train=train, traffic=sent, of_unseen=of_unseen
   )

@@ -79,7 +79,7 @@ def fed_nova(
     ('the global model', 'the change of the model over a_i, and a_i'),
     size,
     size + traffic.NUMBER,
-  )
+  )._replace(beside=None)
   return Algorithm(
     local,
     global_model.init(local),

@@ -23,6 +23,7 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.privacy import check_reduced
 from fesem_jax.utils.errors import check_at_least
 
 
@@ -75,6 +76,7 @@ def fesem(
   """
   check_at_least(1, num_clusters=num_clusters)
   check_kept(client_state, e_step, m_step, start)
+  check_reduced(local, None, False, m_step.aggregation.rule)
   steps = EMSteps(e_step, m_step, comparison.build(e_step.cluster_on, local.model))
 
   def init(key, data, cohort=None):

@@ -89,7 +89,9 @@ def l2gd(
     return jax.random.bernoulli(own, variable(aggregation_probability))
 
   def init(key, data):
-    check_models_only(data, 'l2gd', 'models that did not start from a received one')
+    check_models_only(
+      data, local, 'l2gd', 'models that did not start from a received one'
+    )
     start = local.model.init(key)
     own = own_models.repeat(local, start, data.num_clients, 'stacked')
     return L2gdState(own, toss(key))

@@ -130,6 +130,7 @@ def pacfl(
     words=("its cluster's center", 'the local model', 'principal vectors up'),
     known=lambda state: state.numbers_sent,
     start_up=lambda numbers: traffic.NUMBER * int(numbers.sum()),
+    beside=None,
   )
   return Algorithm(local, init, step, deployed, traffic=sent)
 

@@ -66,7 +66,7 @@ def scaffold(
   check_positive(server_learning_rate=server_learning_rate)
 
   def init(key, data):
-    check_models_only(data, 'scaffold', 'control variates beside models')
+    check_models_only(data, local, 'scaffold', 'control variates beside models')
     start = tree.expand(local.model.init(key))
     zero = tree.zeros_like(start)
     one = tree.unstack(zero, 0)
@@ -128,7 +128,7 @@ def scaffold(
   both = 2 * traffic.bytes_of_model(local)
   down = "the global model, the server's control variate"
   up = "the local model, the change of the client's control variate"
-  sent = traffic.same_for_all((down, up), both, both)
+  sent = traffic.same_for_all((down, up), both, both)._replace(beside=None)
   return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)
 
 

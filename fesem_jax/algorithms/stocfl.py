@@ -89,7 +89,7 @@ def stocfl(
   rule = anchored_clusters.Rule(local, anchor_epochs, stocfl_tau)
 
   def init(key, data):
-    check_models_only(data, 'stocfl', 'gradients')
+    check_models_only(data, local, 'stocfl', 'gradients')
     most = max_clusters or len(data.info.names)
     clusters = anchored_clusters.no_clusters(local, data, key, most)
     return StocflState(tree.repeat(local.model.init(key), most + 1), clusters)

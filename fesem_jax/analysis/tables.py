@@ -48,12 +48,13 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
   honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
   median 'seconds_per_round'; the mean 'gigabytes' that a run sends, 10^9 bytes both
   ways, and 'simulated_hours' that it takes on devices of a profile, None where a seed
-  does not say; 'untested', clients without test examples; 'notes', a list
-  of sentences; how many runs are of 'earlier_code', see `experiments.plugins`;
-  'report'; and 'rounds_to', for each target of `curves.rounds_to_targets`
-  the 'target', of how many 'seeds' it is known whether the deployed models 'reached'
-  it, how many did, and (mean, standard deviation) of their 'rounds'. Figures that no
-  seed has are None.
+  does not say; the largest 'epsilon'; the mean success of a
+  'backdoor', in percent; 'untested', clients without test examples;
+  'notes', a list of sentences; how many runs are of 'earlier_code', see
+  `experiments.plugins`; 'report'; and 'rounds_to', for each target of
+  `curves.rounds_to_targets` the 'target', of how many 'seeds' it is known whether the
+  deployed models 'reached' it, how many did, and (mean, standard deviation) of their
+  'rounds'. Figures that no seed has are None.
   """
   out = []
   task = task_of(summaries.values())
@@ -101,7 +102,7 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
 
 
 def _costs(done: list[dict[str, Any]]) -> dict[str, float | None]:
-  """The entries 'gigabytes' and 'simulated_hours' of a method's finished runs."""
+  """The entries of what a method's finished runs have sent, and spent of privacy."""
 
   def mean(names: Sequence[str], divisor: float) -> float | None:
     each = [[(s.get('costs') or {}).get(name) for name in names] for s in done]
@@ -110,12 +111,26 @@ def _costs(done: list[dict[str, Any]]) -> dict[str, float | None]:
     return float((np.array(each, float).sum(axis=1) / divisor).mean())
 
   sent = mean(('bytes_down', 'bytes_up'), 1e9)
-  return {'gigabytes': sent, 'simulated_hours': mean(('simulated_seconds',), 3600.0)}
+
+  def of_all(name: str) -> list[float]:
+    values = [s.get(name) for s in done]
+    return [] if None in values else [float(v) for v in values if v is not None]
+
+  opened = of_all('backdoor_success')
+  return {
+    'gigabytes': sent,
+    'simulated_hours': mean(('simulated_seconds',), 3600.0),
+    'epsilon': max(of_all('epsilon'), default=None),
+    'backdoor': 100 * float(np.mean(opened)) if opened else None,
+  }
 
 
 def _cost_columns(table: Table) -> dict[str, str]:
   """Costs that some method of a table has -> the heading of their column."""
-  heads = {'gigabytes': 'GB', 'simulated_hours': 'simulated h'}
+  heads = {
+    'gigabytes': 'GB', 'simulated_hours': 'simulated h', 'epsilon': 'epsilon',
+    'backdoor': 'backdoor %',
+  }  # fmt: skip
   return {k: head for k, head in heads.items() if any(r.get(k) for r in table)}
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.events import End, Round, Start
+from fesem_jax.core import traffic
 from fesem_jax.core.traffic import Drawn, Traffic
 from fesem_jax.results import costs, device_profiles
 from fesem_jax.utils import processes
@@ -32,7 +33,8 @@ class Costs(Callback):
   def on_start(self, start: Start) -> None:
     """Draws the clients' speeds."""
     train, local = start.arranged.train, start.algorithm.local
-    self._real, self._traffic = len(train.info.names), start.algorithm.traffic
+    self._real = len(train.info.names)
+    self._traffic = traffic.as_sent(start.algorithm.traffic, local.sends)
     self._look(start.state)
     if self._profile is not None:
       self._devices = device_profiles.SimulatedDevices(

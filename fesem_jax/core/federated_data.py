@@ -56,13 +56,31 @@ class Corruption:
   """The bad clients, and the kind of their corruption."""
 
   bad: HostOrDeviceArray  # [M] bool, True for bad clients, in the order of the clients
-  # One of `corruption.KINDS`, see `corruption.corrupted`.
+  # Of `corruption.KINDS`, joined by +; see `corruption.corrupted`.
   kind: str = dataclasses.field(metadata={'static': True})
+
+  @property
+  def lie(self) -> tuple[str, float] | None:
+    """What bad clients do to their models, and its number; None if nothing."""
+    for part in self.kind.split('+'):
+      name, _, number = part.partition(':')
+      if name in ('sign_flip', 'noise', 'replacement'):
+        return name, float(number or 0)
+    return None
 
   @property
   def of_models(self) -> bool:
     """Whether bad clients send models other than those that they trained."""
-    return self.kind in ('sign_flip', 'noise')
+    return self.lie is not None
+
+  @property
+  def backdoor(self) -> int | None:
+    """The class that a backdoor is to give; None without a backdoor."""
+    for part in self.kind.split('+'):
+      name, _, number = part.partition(':')
+      if name == 'backdoor':
+        return int(number)
+    return None
 
 
 @jax.tree_util.register_dataclass

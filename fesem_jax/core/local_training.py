@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import local_optimizers, sharding
 from fesem_jax.core.batching import Schedule
+from fesem_jax.core.sending import OfClient, Sends, sends_of
 from fesem_jax.core.types import Cohort, Model
 from fesem_jax.utils.errors import (
   UserError,
@@ -82,6 +83,8 @@ class LocalTraining(NamedTuple):
       `augmentation.Augmentation`; the key is folded from the client, the round and the
       step. None for no augmentation. It does not apply to evaluation, nor to losses by
       which clients choose a model.
+    sends: what clients send in place of the models that they trained, see `sending`;
+      None sends these. Fine-tuning and models that stay with clients are not changed.
   """
 
   model: Model
@@ -96,6 +99,7 @@ class LocalTraining(NamedTuple):
   precision: str = 'highest'
   local_lr_schedule: StepSchedule | None = None
   augmentation: Augment | None = None
+  sends: Sends | None = None
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The factor [] float32 of a cohort's local updates; None if it is 1."""
@@ -140,6 +144,7 @@ def local_training(
   lr_schedule: RoundSchedule | None = None,
   local_lr_schedule: StepSchedule | None = None,
   augmentation: Augment | None = None,
+  sends: Sends | OfClient | None = None,
   machine: Machine = Machine(),
   **old_names: Any,
 ) -> LocalTraining:
@@ -156,6 +161,7 @@ def local_training(
     lr_schedule: see `LocalTraining`.
     local_lr_schedule: see `LocalTraining`.
     augmentation: see `LocalTraining`.
+    sends: see `LocalTraining`; a function (key, start, trained) -> sent is enough.
     machine: devices, clients side by side and precision.
     **old_names: deprecated; fields of `machine`, and `num_clients`, without effect.
 
@@ -196,6 +202,7 @@ def local_training(
     precision,
     local_lr_schedule,
     augmentation,
+    sends_of(sends),
   )
 
 

@@ -29,6 +29,12 @@ OPTIMIZER = 2**31 - 19
 # round.
 NEXT_ROUND = 2**31 - 18
 
+# Folded into the key of a client in a round, beside epochs: what it draws to send.
+SENDING = 2**31 - 20
+
+# Folded into the key of a round or a start, beside client ids: noise of the server.
+SERVER_NOISE = 2**31 - 21
+
 # Folded into the key of a round, a start or a portrait, beside client ids.
 FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE = (
   2**31 - i for i in range(4, 13)
@@ -39,8 +45,8 @@ ROUNDING = 2**31 - 14  # Of the number of clients of each device in a cohort.
 # examples of a new client, and changes of a partition to images, features and groups.
 (
   PARTITION, SPLIT, SELECT, RELABEL, HOLD_OUT, GENERATE, UNSEEN, COHORT, CORRUPT,
-  FIRST_EXAMPLES, CORRUPT_IMAGES, FEATURE_NOISE, HALVES, DRIFT,
-) = range(14)  # fmt: skip
+  FIRST_EXAMPLES, CORRUPT_IMAGES, FEATURE_NOISE, HALVES, DRIFT, BACKDOOR,
+) = range(15)  # fmt: skip
 
 
 def fold(key: jax.Array, stream: int) -> jax.Array:

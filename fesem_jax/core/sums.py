@@ -1,7 +1,9 @@
 """Accurate sums over clients, and the means of clusters."""
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import chex
@@ -99,6 +101,30 @@ class ClusterSums(NamedTuple):
   weight: jax.Array
 
 
+_CLIP: contextvars.ContextVar[Any] = contextvars.ContextVar('clip', default=None)
+
+
+@contextlib.contextmanager
+def clipped(length: jax.Array | float) -> Iterator[None]:
+  """Within the block, `add_rows` clips row - origin to an L2 length."""
+  token = _CLIP.set(length)
+  try:
+    yield
+  finally:
+    _CLIP.reset(token)
+
+
+def are_clipped() -> bool:
+  """Whether the sums that are formed here are `clipped`."""
+  return _CLIP.get() is not None
+
+
+def factor_of_clip(squared: jax.Array, length: jax.Array | float) -> jax.Array:
+  """min(1, length / sqrt(squared)), of squared lengths of any shape."""
+  own = jnp.sqrt(squared)
+  return jnp.where(own > length, length / jnp.maximum(own, 1e-38), 1.0)
+
+
 def no_sums(like: Params) -> ClusterSums:
   """Zero sums for clusters [K, ...]."""
   return ClusterSums(
@@ -128,7 +154,12 @@ def add_rows(
   """
   chex.assert_tree_shape_prefix((stack, cluster), weights.shape)
   num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
-  members = jax.nn.one_hot(cluster, num_clusters) * weights[:, None]
+  of_clusters = jax.nn.one_hot(cluster, num_clusters)
+  counted, length = of_clusters * weights[:, None], _CLIP.get()
+  if length is not None:
+    squared = tree.row_distances(stack, tree.take(origins, cluster))
+    weights = weights * factor_of_clip(squared, length)
+  members = of_clusters * weights[:, None] if length is not None else counted
 
   def add(sum_of: jax.Array, x: jax.Array, origin: jax.Array) -> jax.Array:
     def one_by_one(i: jax.Array, carry: tuple[None, jax.Array]) -> Any:
@@ -185,7 +216,7 @@ def add_rows(
     return platforms.choose(rows, blocks, sum_of)
 
   params = jax.tree.map(add, sums.params, stack, origins)
-  weight = jax.vmap(total, in_axes=1)(members)
+  weight = jax.vmap(total, in_axes=1)(counted)
   return ClusterSums(params, sums.weight + weight)
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from fesem_jax.core import parameter_names
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sending import Sends
+from fesem_jax.utils.errors import UserError
 
 # Bytes of a loss (float32) or of the index of a cluster (int32).
 NUMBER = 4
@@ -76,6 +78,10 @@ class Traffic(NamedTuple):
       size of `Algorithm.local`.
     start_up: value of `known` -> bytes from all clients before the first round that
       depend on their data; None if there are none.
+    beside: what clients send beside one model a round, numbers that they chose or
+      counted; '' for nothing. None: more models, or other vectors of their data, to
+      which no noise for privacy is added.
+    models_before: models that a client sends before the first round, at most.
   """
 
   words: tuple[str, str, str]
@@ -86,6 +92,8 @@ class Traffic(NamedTuple):
   num_models: int = 1
   whole_batches: bool = False
   start_up: Callable[[Any], float] | None = None
+  beside: str | None = None
+  models_before: int = 0
 
 
 def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:
@@ -111,7 +119,7 @@ def same_for_all(
   def of_round(known: Any, drawn: Drawn) -> Sent:
     return Sent(down, up, passes, passes_of_step)
 
-  return Traffic((*words, ''), of_round, model=int(down))
+  return Traffic((*words, ''), of_round, model=int(down), beside='')
 
 
 def one_model(
@@ -139,7 +147,7 @@ def own_center(local: LocalTraining, num_clusters: int) -> Traffic:
     return Sent(down, size, np.where(drawn.by_loss, num_clusters, 0))
 
   words = ("its cluster's center", 'the local model', '')
-  return Traffic(words, of_round, model=size, num_models=num_clusters)
+  return Traffic(words, of_round, model=size, num_models=num_clusters, beside='')
 
 
 def after_clustering(
@@ -161,6 +169,8 @@ def after_clustering(
     return traffic._replace(
       of_start=lambda num_clients: (num_clients * down, num_clients * up),
       words=(*traffic.words[:2], start),
+      beside='the number of its first model',
+      models_before=1,
     )
 
   def of_start(num_clients: int) -> tuple[float, float]:
@@ -170,7 +180,10 @@ def after_clustering(
   first = 'a common first model down, ' if common else ''
   more = f', up to {losses} training losses' if losses else ''
   words = (*traffic.words[:2], f'{first}the model that clusters are made from up{more}')
-  return traffic._replace(of_start=of_start, words=words)
+  beside = 'training losses' if losses else traffic.beside
+  return traffic._replace(
+    of_start=of_start, words=words, beside=beside, models_before=1
+  )
 
 
 def all_in_use(
@@ -197,7 +210,7 @@ def all_in_use(
     'the local model; the losses of the models that it compared',
     'the loss of the first model up',
   )
-  return Traffic(words, of_round, of_start, in_use, size)
+  return Traffic(words, of_round, of_start, in_use, size, beside='losses of models')
 
 
 def with_extra_round(
@@ -244,3 +257,42 @@ def with_first_change(
     '',
   )
   return Traffic(words, of_round, known=joined, model=size)
+
+
+def check_private(traffic: Traffic | None, sends: Sends | None) -> None:
+  """Raises `UserError` if noise would be in some of what clients send, not in all.
+
+  `traffic` is the method's; None if it does not say what it sends.
+  """
+  if sends is None or sends.privacy is None or traffic is None:
+    return
+  if traffic.beside is None:
+    start = f' (before the first round {traffic.words[2]})' if traffic.words[2] else ''
+    raise UserError(
+      f'`{sends.named}` adds noise to one model a round of each client; clients of '
+      f'this method send {traffic.words[1]}{start}. Choose another method, or leave it '
+      'out.'
+    )
+
+
+def as_sent(traffic: Traffic | None, sends: Sends | None) -> Traffic | None:
+  """The messages of a method whose models are sent as `sends` makes them."""
+  if sends is None or sends.num_bytes is None or traffic is None or not traffic.model:
+    return traffic
+  size = traffic.model
+  each = sends.num_bytes(size // NUMBER)
+
+  def less(up: Any) -> Any:
+    return up // size * each + up % size  # Models, and what is sent beside them.
+
+  def of_round(known: Any, drawn: Any) -> Any:
+    sent = traffic.of_round(known, drawn)
+    return sent._replace(up=less(sent.up))
+
+  def of_start(num_clients: int) -> tuple[float, float]:
+    down, up = traffic.of_start(num_clients)
+    # Of all clients: what each of them sends beside a model must not add up to one.
+    return down, num_clients * less(up / max(1, num_clients))
+
+  words = traffic.words[0], f'{traffic.words[1]} ({sends.named})', traffic.words[2]
+  return traffic._replace(of_round=of_round, of_start=of_start, words=words)

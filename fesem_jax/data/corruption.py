@@ -12,10 +12,16 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import Corruption, FederatedData
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.data import backdoor
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.utils.errors import UserError, argument, check_choice, check_share
+from fesem_jax.utils.errors import UserError, argument, check_share
 
-KINDS = ('none', 'label_flip', 'sign_flip', 'noise')
+KINDS = (
+  'none', 'label_flip', 'sign_flip', 'noise', 'replacement:SCALE', 'backdoor:CLASS',
+)  # fmt: skip
+_OF_DATA = ('label_flip', 'backdoor')
+_WITH_NUMBER = ('replacement', 'backdoor')
 
 
 def corrupted(
@@ -33,7 +39,11 @@ def corrupted(
       'sign_flip', of the model w that it trained from a start s, it sends
       s - (w - s); 'noise', it sends s + |w - s| z / sqrt(P), where z are standard
       normal draws of each round and client: a random direction of about the length
-      of its true change; 'none' leaves the data as it is.
+      of its true change; 'replacement:C', it sends s + C (w - s), which replaces the
+      mean of S clients for C = S (Bagdasaryan et al. 2020); 'backdoor:L', it trains on
+      examples with a pattern and the label L, see `backdoor.poisoned`. One of
+      'label_flip' and 'backdoor:L' and one of the others may be joined by +, such as
+      'backdoor:0+replacement:10'. 'none' leaves the data as it is.
     corrupt_fraction: share of the clients that are bad, rounded to whole clients.
     seed: of the run.
 
@@ -41,7 +51,7 @@ def corrupted(
     UserError: on an unknown kind, on one argument without the other, or unless at
       least one client would be bad and one honest.
   """
-  check_choice('corrupt', corrupt, KINDS)
+  corrupt = _checked(corrupt)
   check_share(corrupt_fraction=corrupt_fraction)
   if corrupt == 'none':
     if corrupt_fraction:
@@ -50,7 +60,8 @@ def corrupted(
         f'one of {", ".join(KINDS[1:])}.'
       )
     return train
-  if corrupt == 'label_flip' and train.task != CLASSIFICATION.name:
+  flips = 'label_flip' in corrupt.split('+')
+  if flips and train.task != CLASSIFICATION.name:
     raise UserError(
       f'{argument("corrupt", corrupt)} needs labels of classes, but the data are for '
       f'{train.task}; choose `corrupt=sign_flip` or `corrupt=noise`.'
@@ -68,8 +79,10 @@ def corrupted(
   )
   bad = np.zeros(train.num_clients, bool)
   bad[by_id[order[:count]]] = True
-  y = np.asarray(train.y)
-  if corrupt == 'label_flip':
+  x, y, made = train.x, np.asarray(train.y), Corruption(bad, corrupt)
+  if made.backdoor is not None:
+    x, y = backdoor.poisoned(train, bad, made.backdoor, seed)
+  if flips:
     rows = np.repeat(bad, np.diff(np.asarray(train.offsets)))
     occur, places = np.unique(y, return_inverse=True)
     if len(occur) < 2:
@@ -78,7 +91,42 @@ def corrupted(
         '`corrupt=sign_flip` or `corrupt=noise`.'
       )
     y = np.where(rows, occur[::-1][places], y).astype(y.dtype)
-  return dataclasses.replace(train, y=y, corruption=Corruption(bad, corrupt))
+  return dataclasses.replace(train, x=x, y=y, corruption=made)
+
+
+def _checked(corrupt: str) -> str:
+  """The same text; `UserError` if it names no attack, or two of one sort."""
+  if corrupt == 'none':
+    return corrupt
+  names = []
+  for part in corrupt.split('+'):
+    name, _, number = part.partition(':')
+    known = name in [kind.partition(':')[0] for kind in KINDS[1:]]
+    right = _is_number(name, number) if name in _WITH_NUMBER else part == name
+    if not known or not right:
+      raise UserError(
+        f'{argument("corrupt", corrupt)} must be one of {", ".join(KINDS)}, or one of '
+        'data and one of models joined by +, with a SCALE above 0 and the number of a '
+        'CLASS, e.g. backdoor:0+replacement:10.'
+      )
+    names.append(name)
+  of_data = sum(name in _OF_DATA for name in names)
+  if max(of_data, len(names) - of_data) > 1:
+    raise UserError(
+      f'{argument("corrupt", corrupt)} joins two attacks of one sort; join one of data '
+      f'({", ".join(_OF_DATA)}) and one of models.'
+    )
+  return corrupt
+
+
+def _is_number(name: str, number: str) -> bool:
+  """Whether a text is a class of a backdoor, or the scale of a replacement."""
+  if name == 'backdoor':
+    return number.isdecimal() and len(number) < 10
+  try:
+    return 0 < float(number) < np.inf
+  except ValueError:
+    return False
 
 
 def honest(train: FederatedData) -> np.ndarray | None:
@@ -88,11 +136,19 @@ def honest(train: FederatedData) -> np.ndarray | None:
   return ~np.asarray(train.corruption.bad)
 
 
-def check_models_only(train: FederatedData, method: str, sent: str) -> None:
-  """Raises `UserError` if bad clients would have to lie about other things than models.
+def check_models_only(
+  train: FederatedData, local: LocalTraining, method: str, sent: str
+) -> None:
+  """Raises `UserError` if clients would have to send other things than their models.
 
-  `sent` says in words what the clients of `method` send.
+  Bad clients would have to lie about them, and `local.sends` to change them. `sent`
+  says in words what the clients of `method` send.
   """
+  if local.sends is not None:
+    raise UserError(
+      f'`{local.sends.named}` is not defined for {method}, whose clients send {sent}; '
+      'choose another method.'
+    )
   if train.corruption is not None and train.corruption.of_models:
     raise UserError(
       f'{argument("corrupt", train.corruption.kind)} is not defined for {method}, '

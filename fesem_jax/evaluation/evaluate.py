@@ -157,6 +157,7 @@ def evaluate_clients(
     optimizer=optimizer_of(local.optimizer, layers),
     schedule=Schedule(local.schedule.batch_size, epochs=finetune_epochs),
     dropout_rate=0.0,
+    sends=None,
   )
 
   def measure(trained, starts, _, test):

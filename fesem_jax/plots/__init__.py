@@ -11,7 +11,7 @@ from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k
 from fesem_jax.plots.clusters import clusters_over_rounds
-from fesem_jax.plots.curves import by_gigabytes, convergence, sends
+from fesem_jax.plots.curves import by_epsilon, by_gigabytes, convergence, sends, spends
 from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.example_images import example_images
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
@@ -29,6 +29,7 @@ __all__ = [
   'DealtClients',
   'PlottedRun',
   'accuracy_by_examples',
+  'by_epsilon',
   'by_gigabytes',
   'by_value',
   'choosing_k',
@@ -46,4 +47,5 @@ __all__ = [
   'sends',
   'separation_by_k',
   'sheets',
+  'spends',
 ]

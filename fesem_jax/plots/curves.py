@@ -85,6 +85,34 @@ def by_gigabytes(runs: Sequence[PlottedRun]) -> Figure:
   return figure
 
 
+def spends(run: PlottedRun) -> bool:
+  """Whether the records of a run hold an epsilon other than 0."""
+  return bool(run.series('epsilon')[1].any())
+
+
+def by_epsilon(runs: Sequence[PlottedRun]) -> Figure:
+  """Draws the first figure of the task over epsilon, as it grows from round to round.
+
+  Args:
+    runs: each is a curve of both panels; all of one task. Of one without differential
+      privacy there is none. Of many, the best have colors; see `ranked`.
+
+  Returns:
+    The figure, with one panel for the fine-tuned and one for the deployed models.
+  """
+
+  def spent(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:
+    at, values = run.series('epsilon')
+    if not spends(run):
+      return np.full(len(rounds), np.nan)
+    return np.where(np.isin(rounds, at), np.interp(rounds, at, values), np.nan)
+
+  figure = _drawn(runs, False, f'{runs[0].task.primary.label} by privacy', spent)
+  for axis in figure.axes:
+    axis.set_xlabel('Epsilon')
+  return figure
+
+
 def _drawn(
   runs: Sequence[PlottedRun],
   clustered: bool,

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 from absl import logging
 
+from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import draw_cohort, held_here
-from fesem_jax.core import local_optimizers, prng_streams
+from fesem_jax.core import local_optimizers, prng_streams, traffic
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
@@ -18,7 +19,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.data.phases import Phase, check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import check_model
-from fesem_jax.results import metrics_file
+from fesem_jax.results import metrics_file, privacy
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.evaluation import Evaluation
 from fesem_jax.run.programs import Program, Programs, wait_for
@@ -94,6 +95,7 @@ def check(
     )
   _, train, test = phases[0]
   settings.check(train, test)
+  traffic.check_private(algorithm.traffic, algorithm.local.sends)
   check_phases(phases)
   model = algorithm.local.model
   of_data = train.example_shape, train.num_classes, train.task
@@ -117,6 +119,9 @@ def prepare(
   `folder` is the workdir, and `opened` closes what the run has opened. For the other
   arguments and the `UserError` that it raises, see `simulate`.
   """
+  if algorithm.local.sends is not None and algorithm.local.sends.residual:
+    given = algorithm  # One wrapper for each: runs of one method share programs.
+    algorithm = programs.once(('sent', given), lambda: with_error_feedback(given))
   local, keys = algorithm.local, keys_of_run(settings.seed, algorithm.local.mesh)
   data = timeline.data  # Of round 1.
   first = _draw(settings, data.train, 1, local)
@@ -171,6 +176,14 @@ def prepare(
   for note in said:
     logging.warning('Note: %s', note)
   notes += said
+  sends = local.sends
+  if sends is not None and sends.privacy is not None:
+    clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
+    rate = sampling_rate(settings, data.on_host)
+    of_privacy = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
+    for note in of_privacy:
+      logging.warning('Note: %s', note)
+    notes += of_privacy
   return Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
     checkpoints, metrics_file.MetricsWriter(None), step_and_evaluation,
@@ -224,6 +237,12 @@ def _check_clusters(
       f'{argument("patience", patience)} would never end the run: it waits for '
       'clusters that settle, and the method has none; leave it out.'
     )
+
+
+def sampling_rate(settings: Settings, train: FederatedData) -> float:
+  """The share of the clients that a round draws."""
+  drawn, all_clients = settings.clients_per_round, len(train.info.names)
+  return drawn / all_clients if 0 < drawn < all_clients else 1.0
 
 
 def _draw(

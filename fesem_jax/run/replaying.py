@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import arrange, draw_cohort, order_of_clients
 from fesem_jax.core import prng_streams, sharding
@@ -90,6 +91,8 @@ def replay(
       f'{"" if finished else ", and the one after it, which did not finish"}.'
     )
   place = position_of(client, np.asarray(train.info.names))
+  if algorithm.local.sends is not None and algorithm.local.sends.residual:
+    algorithm = with_error_feedback(algorithm)
   local = algorithm.local
   everyone = not 0 < per_round < train.num_clients
   chosen = placement.chosen(

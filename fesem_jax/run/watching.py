@@ -7,17 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax.callbacks.backdoor import BackdoorSuccess
 from fesem_jax.callbacks.callback import Callback, Stop
 from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.callbacks.costs import Costs
 from fesem_jax.callbacks.events import Arranged, Evaluation, Round, RoundEnd, Start
+from fesem_jax.callbacks.privacy import PrivacySpent
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.models.starting import whole_model, with_constants
 from fesem_jax.results import records
 from fesem_jax.results.deployed_models import DeployedModels, Examples
 from fesem_jax.results.result import fetched
-from fesem_jax.run.preparation import Prepared
+from fesem_jax.run.preparation import Prepared, sampling_rate
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.progress_display import Rounds
 
@@ -46,7 +48,14 @@ def begin(
   )
   built_in: list[Callback] = [Patience(settings.patience), _Saving(run)]
   built_in += [Progress()] if shows else []
-  first = [] if callbacks.includes(Costs) else [Costs()]
+  first: list[Callback] = [] if callbacks.includes(Costs) else [Costs()]
+  sends = run.algorithm.local.sends
+  if sends is not None and sends.privacy is not None:
+    rate = sampling_rate(settings, run.data.on_host)
+    first.append(PrivacySpent(sends.privacy, run.algorithm.traffic, rate))
+  corruption = run.data.on_host.corruption
+  if corruption is not None and corruption.backdoor is not None:
+    first.append(BackdoorSuccess(corruption.backdoor))
   return callbacks.on_start(start, first, built_in)
 
 

@@ -12,16 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.cohorts.sampling import client_keys, coin
-from fesem_jax.core import batching, client_map, prng_streams, tree
+from fesem_jax.core import batching, client_map, prng_streams, sending, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sums import clipped
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.kernel_change import Kernel
 from fesem_jax.training.local_sgd import local_sgd, toward
 from fesem_jax.training.one_client import Client, LocalModel
+from fesem_jax.training.privacy import check_reduced, noised
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.shared_start import add_to_one, whole_models
 from fesem_jax.training.trained import Trained
@@ -122,6 +125,12 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   noted = _CALLS.get()
   if noted is not None:
     noted.append(call)
+  server = call.local.sends and call.local.sends.server  # Its noise for privacy.
+  memory, uses = sending.of_round(), list[int]()
+  if memory is not None and not memory.of_same_trace():
+    memory.uses, memory = 2, None  # Refused: rows could not leave a branch.
+  if memory is not None:
+    call = call._replace(state=(call.state, memory.rows))
   one, local, starts, cohort, key, *_ = call
   kernels, count = call.side
   _check(call, reduction)
@@ -148,11 +157,15 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     sizes = data.sizes(chunk.ids)
 
     def of_client(id, size, steps, key, starts, state, given):
+      state, residual = (state, None) if memory is None else state
       client = Client(
         local, data, id, size, steps, key, starts._replace(shared=models), rate,
-        state, given, broadcast, kernels,
+        state, given, broadcast, kernels, residual=residual,
       )  # fmt: skip
       model, sent, kept = _checked(one(client), client, reduction.keep)
+      if memory is not None:
+        uses.append(len(client.unsent))
+        kept = None if state is None else kept, (client.unsent or [residual])[-1]
       return sent, kept, (model.loss, model.finite, model.steps)
 
     # No steps in empty places, and where a device lacks a client's rows.
@@ -179,7 +192,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       trained = trained._replace(params=sent)
     if reduction.fold is not None and not unformed:
       starts, more = starts._replace(shared=models), () if known is None else (known,)
-      folded, sums = reduction.fold(trained, starts, sums, *more)
+      with clipped(variable(server.clip)) if server else contextlib.nullcontext():
+        folded, sums = reduction.fold(trained, starts, sums, *more)
     # What the cohort knows is left out. XLA cannot compile a loop for a CPU that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
     of_cohort: dict[str, Any] = {'ids': None, 'arrived': None}
@@ -208,6 +222,12 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     finish=finish,
     replaces=in_place or call.state is not None,
   )
+  if server:
+    sums = noised(server, key, sums)
+  if memory is not None:
+    state, memory.rows = trained.state
+    trained = trained._replace(state=state)
+    memory.uses += max(uses, default=0)
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
 
 
@@ -222,6 +242,10 @@ def _check(call: Call, reduction: Reduction) -> None:
       )
   if call.starts.mixture is not None:
     raise UserError('`starts` must not be mixtures, which no client can train as one.')
+  sends = call.starts.shared is not None or reduction.sent == 'own'
+  if sends and not reduction.noised:
+    kept = reduction.keep and reduction.sent != 'nothing'
+    check_reduced(call.local, reduction.sums, kept)
   parts = call.given, call.state, reduction.into, call.epochs
   chex.assert_tree_shape_prefix(parts, (count,))
 
@@ -249,11 +273,13 @@ def _checked(found: Any, client: Client, keep: bool) -> tuple[LocalModel, Params
       'A function of one client that is given a `state` must return its new value, of '
       f'the same structure {given}, not {made}.'
     )
-  corruption = client.data.corruption
-  if sent is not None and not client.has_sent and corruption and corruption.of_models:
+  corruption, sends = client.data.corruption, client.local.sends
+  lies = corruption is not None and corruption.of_models
+  if sent is not None and not client.has_sent and (lies or sends is not None):
     raise UserError(
-      'Some clients are bad and lie about the models that they send, which must come '
-      'from `client.send(model, received)`.'
+      'Some clients do not send the models that they trained '
+      f'({"they are bad" if sends is None else sends.named}); what a function of one '
+      'client sends must come from `client.send(model, received)`.'
     )
   return model, sent, kept
 
@@ -300,8 +326,9 @@ def train_cohort(
   if epochs is not None:
     local = _with_room(local, epochs)
   lies = data.corruption is not None and data.corruption.of_models
-  if lies and reduction.sent != 'nothing':
-    local = local._replace(shared_start='off')  # Lies are told about whole models.
+  lies = data.corruption is not None and data.corruption.of_models
+  if (lies or local.sends is not None) and reduction.sent != 'nothing':
+    local = local._replace(shared_start='off')  # Both are about whole models.
   side = shared_kernels.choose(local, starts, data, shape[0], layers)
 
   def one(client):

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching, local_optimizers, tree
+from fesem_jax.core import batching, local_optimizers, sending, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
@@ -60,6 +60,8 @@ class Client:
   # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
   record: 'list[Record] | None' = None
   of_steps: bool = False  # whether each step is noted too
+  residual: Params = None  # what it has not sent, of the whole model; None if not kept
+  unsent: list[Params] = dataclasses.field(default_factory=list)  # and what is left
 
   @functools.cached_property
   def received(self) -> Params:
@@ -128,18 +130,25 @@ class Client:
     received: Params,
     layers: Sequence[str] | None = None,
   ) -> Params:
-    """The model that the server gets: `model`, or what a bad client says in its place.
+    """The model that the server gets: `model`, or what is sent in its place.
 
-    Bad clients lie about the layers that they `received`, where that is not None, and
-    that learn, `layers`; None is all.
+    Bad clients lie, and `LocalTraining.sends` changes what is sent, of the layers that
+    the client `received`, where that is not None, and that learn, `layers`; None is
+    all. A client that drops out or fails sends its start.
     """
     self.traced.append('sent')
-    corruption = self.data.corruption
-    if corruption is None or not corruption.of_models or received is None:
+    corruption, sends = self.data.corruption, self.local.sends
+    lies = corruption is not None and corruption.of_models
+    if received is None or not (lies or (sends and sends.of_client)):
       return model.held
-    return sent_models.as_sent(
-      self.data, self.id, self.key, received, model.params, layers
+    if self.residual is not None and sends is not None:
+      sends = sending.with_residual(sends, self.residual, self.unsent)
+    sent = sent_models.as_sent(
+      self.data, self.id, self.key, received, model.params, layers, sends
     )
+    if sends is None:
+      return sent
+    return where(model.finite & (self.steps > 0), sent, model.params)
 
 
 class Record(NamedTuple):

@@ -31,6 +31,8 @@ class Reduction(NamedTuple):
       that they received ('shared'), models of their own too ('own'), or 'nothing'.
     mean_by: the weighting, if `fold` does no more than that of `mean_of_models`: models
       from a shared start are then added up without being formed.
+    noised: whether the caller adds the server's noise for privacy, by `privacy.means`,
+      to what it makes of models that are kept.
   """
 
   fold: Fold | None = None
@@ -40,6 +42,7 @@ class Reduction(NamedTuple):
   into: Params | None = None
   sent: str = 'shared'
   mean_by: str = ''
+  noised: bool = False
 
   def sent_by(
     self, client: Client, model: LocalModel, layers: Sequence[str] | None = None

@@ -1,4 +1,4 @@
-"""The models that bad clients send in place of those that they trained."""
+"""The models that clients send in place of those that they trained."""
 
 import math
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax.core import parameter_names, prng_streams, tree
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.sending import Sends, sent_by_client
 from fesem_jax.core.types import Params
 
 
@@ -20,8 +22,9 @@ def as_sent(
   received: Params,
   trained: Params,
   layers: Sequence[str] | None = None,
+  sends: Sends | None = None,
 ) -> Params:
-  """The model that a client sends, which a bad client falsifies.
+  """The model that a client sends: a bad client's lie, then what `sends` makes of it.
 
   Only layers that the server had sent are sent back, those that `received` holds, and
   of these only such that learn, those in `layers`; None is all.
@@ -29,7 +32,6 @@ def as_sent(
   The client is at position `client` [] int32 of the data, and `key` is its own in this
   round. The model `trained` and the one returned are finite.
   """
-  corruption: Any = data.corruption
   part, changed = layers is not None or _lacks_some(received), trained
   if part:
     if layers is not None:
@@ -38,16 +40,30 @@ def as_sent(
     changed = {path: x for path, x in flatten_dict(trained).items() if path in received}
   if not jax.tree.leaves(received):
     return trained
+  if data.corruption is not None and data.corruption.of_models:
+    changed = _lie(data.corruption, client, key, received, changed)
+  if sends is not None:
+    changed = sent_by_client(sends, key, received, changed)
+  return tree.merge(unflatten_dict(changed), trained) if part else changed
+
+
+def _lie(
+  corruption: Any, client: jax.Array, key: jax.Array, received: Params, changed: Params
+) -> Params:
+  """What a bad client says of the layers that it received; others tell the truth."""
   bad = jnp.asarray(corruption.bad).at[client].get(mode='fill', fill_value=False)
   change = jax.tree.map(jnp.subtract, changed, received)
-  if corruption.kind == 'sign_flip':
+  kind, number = corruption.lie
+  if kind == 'sign_flip':
     lie = jax.tree.map(jnp.subtract, received, change)
+  elif kind == 'replacement':
+    scale = variable(number)
+    lie = jax.tree.map(lambda s, d: s + scale * d, received, change)
   else:
     lie = jax.tree.map(jnp.add, received, _noise(change, key))
   # A lie beyond float32 would stop the run as a client that failed does not.
   finite = tree.all_finite(tree.expand(lie))[0]
-  changed = jax.tree.map(lambda a, b: jnp.where(bad & finite, a, b), lie, changed)
-  return tree.merge(unflatten_dict(changed), trained) if part else changed
+  return jax.tree.map(lambda a, b: jnp.where(bad & finite, a, b), lie, changed)
 
 
 def _lacks_some(received: Params) -> bool:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core.algorithm import ClientRound, Clusters, RoundInfo
-from fesem_jax.core.sums import total
+from fesem_jax.core.sums import are_clipped, total
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError
 
@@ -76,8 +76,14 @@ class Trained(NamedTuple):
         weight that the data give it.
 
     Raises:
-      UserError: if the data give no weights.
+      UserError: if the data give no weights, or where sums are clipped on weights that
+        are not bounded.
     """
+    if weighting != 'uniform' and are_clipped():
+      raise UserError(
+        '`dp=server` needs clients that weigh alike, as their numbers of examples are '
+        'not bounded: choose `weighting=uniform`.'
+      )
     weights = weights_by(weighting, self.sizes, self.given)
     return jnp.where(self.took_part(), weights, 0).astype(jnp.float32)
 

@@ -15,6 +15,8 @@ IDS = np.array([2, 0, 3, 4])  # Of four clients; the last place is empty.
 BAD = np.array([True, False, True, False])
 KEYS = jax.random.split(jax.random.key(0), 4)
 
+HONEST = types.SimpleNamespace(sends=None)  # Local training as it is.
+
 
 def data_of(kind, bad=BAD):
   return types.SimpleNamespace(corruption=kind and Corruption(bad, kind))
@@ -25,7 +27,7 @@ def as_sent(data, ids, received, ends, keys, layers=None):
 
   def send(id, key, received, end):
     one = jnp.int32(1)
-    client = Client(None, data, id, one, one, key, None)
+    client = Client(HONEST, data, id, one, one, key, None)
     model = LocalModel(end, None, None, None)
     return client.send(model, received, layers)
 

@@ -46,6 +46,8 @@ def all_centers_sent(
     model=size,
     num_models=num_clusters,
     whole_batches=variant == 'gradient',
+    beside='the number of its cluster',
+    models_before=start.restarts * start.rounds,
   )
 
 
@@ -81,5 +83,6 @@ def chosen_centers_sent(
   )
   known = (lambda state: (state.ended, state.streaks)) if stable_rounds else None
   return traffic.Traffic(
-    words, of_round, known=known, model=size, num_models=num_clusters
-  )
+    words, of_round, known=known, model=size, num_models=num_clusters,
+    beside='losses of models',
+  )  # fmt: skip

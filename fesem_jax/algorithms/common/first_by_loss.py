@@ -11,14 +11,15 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.first_clusters import Start
 from fesem_jax.algorithms.common.random_centers import random_models
-from fesem_jax.clustering import em
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
+from fesem_jax.training import privacy
 from fesem_jax.training.client_losses import own_losses
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import Trained
 
 
@@ -50,7 +51,8 @@ def train_and_choose(
 
   def train(model: Any) -> Trained:
     starts = ClientModels(tree.expand(model))
-    return train_cohort(local, starts, data, cohort, train_key, factors=factors)
+    once = Reduction(noised=True)
+    return train_cohort(local, starts, data, cohort, train_key, once, factors=factors)
 
   def better(best: Any, numbered: Any) -> tuple[Any, None]:
     number, model = numbered
@@ -67,6 +69,7 @@ def train_and_choose(
   numbers = jnp.arange(num_clusters, dtype=jnp.int32)
   none = jnp.full(first.shape, jnp.inf), first, nothing
   (_, cluster, trained), _ = jax.lax.scan(better, none, (numbers, models))
-  weights = trained.weights(weighting)
-  centers = em.m_step(trained.params, cluster, weights, models, local.mesh)
+  centers = privacy.means(
+    local, key, trained, trained.params, cluster, weighting, models
+  )
   return Start(cluster, None, centers, trained, trained.params, None)

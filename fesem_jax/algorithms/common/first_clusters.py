@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.clustering import em
 from fesem_jax.clustering.comparison import ModelComparison, by_weights
 from fesem_jax.clustering.kmeans import kmeans
 from fesem_jax.cohorts.sampling import client_keys, sample_clients
@@ -15,6 +14,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.training import privacy
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.sent_models import as_sent
@@ -118,6 +118,8 @@ def train_and_cluster(
   def train(cohort, reduction=Reduction()):
     if starts.shared is None and reduction.sent != 'nothing':
       reduction = reduction._replace(sent='own')
+    # Of random starts, the first center would be about a client's model.
+    reduction = reduction._replace(noised=starts.shared is not None)
     return train_cohort(local, starts.of(cohort), data, cohort, train_key, reduction)
 
   def any_model(trained):
@@ -137,8 +139,9 @@ def train_and_cluster(
     assignment, _, models = how.comparison.nearest(trained.params, known, local.mesh)
     first = any_model(trained) if starts.shared is None else starts.shared
     origins = tree.repeat(tree.unstack(first, 0), num_clusters)
-    weights = trained.weights(how.weighting)
-    centers = em.m_step(models, assignment, weights, origins, local.mesh)
+    centers = privacy.means(
+      local, key, trained, models, assignment, how.weighting, origins
+    )
     if not how.keep:
       trained, models, compared = trained._replace(params=None), None, None
     return Start(assignment, seeds, centers, trained, models, compared)
@@ -196,12 +199,13 @@ def _until_settled(
 
   last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
   # Clients send their models once, after the last repetition.
-  if starts.shared is None or data.corruption is None or not data.corruption.of_models:
+  lies = data.corruption is not None and data.corruption.of_models
+  if starts.shared is None or not (lies or local.sends):
     return last
   received = tree.unstack(starts.shared, 0)
 
   def send(client, key, params):
-    return as_sent(data, client, key, received, params)
+    return as_sent(data, client, key, received, params, sends=local.sends)
 
   keys = client_keys(key, data, cohort.ids)
   return last._replace(params=jax.vmap(send)(cohort.ids, keys, last.params))

@@ -91,4 +91,5 @@ def all_centers(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
   """Traffic of clients that receive K centers and send as many local models."""
   size = num_clusters * traffic.bytes_of_model(local)
   words = f'{num_clusters} centers', f'{num_clusters} local models'
-  return traffic.same_for_all(words, size, size, passes=num_clusters)
+  sent = traffic.same_for_all(words, size, size, passes=num_clusters)
+  return sent._replace(beside=None)

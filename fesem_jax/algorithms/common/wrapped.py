@@ -101,6 +101,12 @@ def check_wrappable(method: Algorithm, option: str, trains: bool = False) -> Non
       f'`{option}` needs a method with centers and an assignment of clients to them, '
       f'such as fesem{"" if trains else " or hypo_cluster"}.'
     )
+  sends = method.local.sends
+  if not trains and sends is not None and sends.privacy is not None:
+    raise UserError(
+      f'`{option}` makes centers of models one by one, to which `dp` adds no noise of '
+      'its own; leave out one of them.'
+    )
 
 
 def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:

@@ -1,0 +1,171 @@
+"""What clients send in place of the models that they trained.
+
+A function of one client `(key, start, trained) -> sent` stands between its training and
+the sums of the server: noise for privacy, compression, attacks. Every method whose
+clients send one model a round takes it, with `local_training(..., sends=...)`.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.extend.core import get_opaque_trace_state
+
+from fesem_jax.core import prng_streams
+from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError, argument
+
+# (key of the client in the round, model that it received, model that it trained) ->
+# the model that the server gets. All three have the same arrays: those that the server
+# sent and that learn.
+OfClient = Callable[[jax.Array, Params, Params], Params]
+
+
+class Privacy(NamedTuple):
+  """Clipping and Gaussian noise; see `training.privacy.differential_privacy`."""
+
+  clip: float  # L2 norm that no client's change exceeds
+  noise_multiplier: float  # standard deviation of the noise in units of `clip`
+  delta: float  # of (epsilon, delta); 0 computes no epsilon
+  where: str  # 'client' or 'server'
+
+
+class Sends(NamedTuple):
+  """What clients send, and what it weighs.
+
+  Attributes:
+    of_client: see `OfClient`; None sends the model as it was trained.
+    num_bytes: number of float32 numbers of a model -> bytes of what is sent in its
+      place; None is 4 bytes each.
+    privacy: the noise in what is sent, or in the server's sums; None is none.
+    named: options that made it, for messages.
+    residual: whether a client adds what it has not sent to its next change; see
+      `wrappers.with_error_feedback`.
+  """
+
+  of_client: OfClient | None = None
+  num_bytes: Callable[[int], float] | None = None
+  privacy: Privacy | None = None
+  named: str = 'sends'
+  residual: bool = False
+
+  @property
+  def server(self) -> Privacy | None:
+    """The noise of the server's sums, if there is any."""
+    privacy = self.privacy
+    return privacy if privacy is not None and privacy.where == 'server' else None
+
+
+def sends_of(given: Any) -> Sends | None:
+  """What `local_training` is given as `sends`; a function counts 4 bytes a number.
+
+  Raises `UserError` if it is neither a `Sends` nor a function.
+  """
+  if given is None or isinstance(given, Sends):
+    return given
+  if not callable(given):
+    raise UserError(
+      f'{argument("sends")} must be a function (key, start, trained) -> sent, or a '
+      f'fesem_jax.Sends; it is a {type(given).__name__}.'
+    )
+  return Sends(given)
+
+
+def chained(*each: Sends) -> Sends:
+  """One after the other, e.g. noise and then compression.
+
+  The bytes are those of the last, and at most one of them adds noise for privacy.
+
+  Raises:
+    UserError: if two of them do, or another one goes before the noise.
+  """
+  if any(s.privacy is not None for s in each[1:]):
+    raise UserError(
+      'Noise for privacy must come first of what is chained, and once: what changes a '
+      'model before it is not bounded by its clipping.'
+    )
+  functions = [s.of_client for s in each if s.of_client is not None]
+
+  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+    for number, function in enumerate(functions):
+      trained = function(jax.random.fold_in(key, number), start, trained)
+    return trained
+
+  return Sends(
+    of_client if functions else None,
+    each[-1].num_bytes,
+    each[0].privacy,
+    ' and '.join(s.named for s in each),
+    any(s.residual for s in each),
+  )
+
+
+def sent_by_client(
+  sends: Sends, key: jax.Array, start: Params, trained: Params
+) -> Params:
+  """What one client sends; `key` is its own in this round."""
+  if sends.of_client is None:
+    return trained
+  return sends.of_client(prng_streams.fold(key, prng_streams.SENDING), start, trained)
+
+
+class Residuals:
+  """What the clients of a round have not sent; see `residuals`."""
+
+  def __init__(self, rows: Params):
+    self.rows = rows  # [S, ...] of the whole model
+    self.uses = 0  # how often the clients have sent a model
+    self._trace = get_opaque_trace_state(convention='flax')
+
+  def of_same_trace(self) -> bool:
+    """Whether the round itself is traced, not a branch or a loop within it."""
+    return self._trace == get_opaque_trace_state(convention='flax')
+
+
+_RESIDUALS: contextvars.ContextVar[Residuals | None] = contextvars.ContextVar(
+  'residuals', default=None
+)
+
+
+@contextlib.contextmanager
+def residuals(rows: Params) -> Iterator[Residuals]:
+  """Within the block, the clients of a round add `rows` [S, ...] to what they send.
+
+  It yields what holds the rows, which are what clients have not sent once they have
+  sent their models.
+  """
+  held = Residuals(rows)
+  token = _RESIDUALS.set(held)
+  try:
+    yield held
+  finally:
+    _RESIDUALS.reset(token)
+
+
+def of_round() -> Residuals | None:
+  """What the clients of the round that is traced have not sent; None if not kept."""
+  return _RESIDUALS.get()
+
+
+def with_residual(sends: Sends, residual: Params, left: list[Params]) -> Sends:
+  """What one client sends that adds its `residual`; what it then keeps goes to `left`.
+
+  The residual is of the whole model. Where only some parameters are sent, `trained` has
+  them by their paths; the others keep theirs.
+  """
+
+  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+    assert sends.of_client is not None
+    some = isinstance(trained, dict) and trained.keys() != residual.keys()
+    flat = flatten_dict(residual) if some else {}
+    own = {path: flat[path] for path in trained} if some else residual
+    whole = jax.tree.map(lambda w, e: w + e, trained, own)
+    sent = sends.of_client(key, start, whole)
+    new = jax.tree.map(lambda w, x: w - x, whole, sent)
+    left.append(unflatten_dict(flat | new) if some else new)
+    return sent
+
+  return sends._replace(of_client=of_client)

@@ -1,0 +1,108 @@
+"""Compression of what clients send: sparse changes, and changes of few bits.
+
+Changes of all layers that are sent are one vector of P numbers.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from fesem_jax.core.sending import Sends
+from fesem_jax.core.traffic import NUMBER
+from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError, argument
+
+KINDS = ('top_k', 'random_k', 'quantize')
+FORMS = 'top_k:SHARE, random_k:SHARE or quantize:BITS'
+
+# Numbers that share a scale in quantization.
+_BUCKET = 512
+_MOST_BITS = 16
+
+
+def compression(text: str, *, error_feedback: bool = True) -> Sends:
+  """What clients send with compression, for `local_training(sends=...)`.
+
+  'top_k:F'     the ceil(F P) largest changes: 8 bytes each, a value and its place
+  'random_k:F'  ceil(F P) changes drawn anew in each round: 4 bytes each, and 8 for the
+                key that the places follow from; without error feedback, times P / k, so
+                that they are right on average
+  'quantize:B'  each change rounded at random to one of 2^B levels between -m and m, the
+                largest of its 512 neighbors, right on average (Alistarh et al. 2017):
+                B bits each, and 4 bytes for each m
+
+  With error feedback (Seide et al. 2014; Karimireddy et al. 2019), a client of top_k or
+  random_k adds what it has not sent to its next change; see
+  `wrappers.with_error_feedback`, which `simulate` adds. Quantization needs none.
+
+  Args:
+    text: e.g. 'top_k:0.01'.
+    error_feedback: see above.
+
+  Returns:
+    `Sends`.
+
+  Raises:
+    UserError: if the text is none of these, or a number is out of range.
+  """
+  kind, _, number = text.partition(':')
+  malformed = UserError(
+    f'{argument("compress", text)} must be {FORMS}, a SHARE above 0 and at most 1 of '
+    f'the changes and BITS from 1 to {_MOST_BITS}, e.g. top_k:0.01.'
+  )
+  try:
+    value = float(number)
+  except ValueError as e:
+    raise malformed from e
+  if kind == 'quantize' and value in range(1, _MOST_BITS + 1):
+    return _quantized(int(value), text)
+  if kind not in ('top_k', 'random_k') or not 0 < value <= 1:
+    raise malformed
+  return _sparse(kind, value, error_feedback, text)
+
+
+def _sparse(kind: str, share: float, error_feedback: bool, text: str) -> Sends:
+  def kept(size: int) -> int:
+    return max(1, math.ceil(share * size - 1e-9 * size))
+
+  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+    change, unflatten = ravel_pytree(jax.tree.map(jnp.subtract, trained, start))
+    k = kept(change.size)
+    if kind == 'top_k':
+      _, places = jax.lax.top_k(jnp.abs(change), k)
+      sent = jnp.zeros_like(change).at[places].set(change[places])
+    else:
+      _, places = jax.lax.top_k(jax.random.bits(key, change.shape), k)
+      scale = 1.0 if error_feedback else change.size / k
+      sent = jnp.zeros_like(change).at[places].set(scale * change[places])
+    return jax.tree.map(jnp.add, start, unflatten(sent))
+
+  def num_bytes(size: int) -> float:
+    return 2 * NUMBER * kept(size) if kind == 'top_k' else NUMBER * kept(size) + 8
+
+  return Sends(of_client, num_bytes, None, _named(text), error_feedback)
+
+
+def _quantized(bits: int, text: str) -> Sends:
+  steps = 2**bits - 1
+
+  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+    change, unflatten = ravel_pytree(jax.tree.map(jnp.subtract, trained, start))
+    buckets = jnp.pad(change, (0, -change.size % _BUCKET)).reshape(-1, _BUCKET)
+    most = jnp.abs(buckets).max(axis=1, keepdims=True)
+    width = 2 * most / steps
+    place = (buckets + most) / jnp.where(width > 0, width, 1.0)
+    level = jnp.floor(place + jax.random.uniform(key, place.shape))
+    sent = jnp.clip(level, 0, steps) * width - most
+    return jax.tree.map(jnp.add, start, unflatten(sent.reshape(-1)[: change.size]))
+
+  def num_bytes(size: int) -> float:
+    return math.ceil(size * bits / 8) + NUMBER * math.ceil(size / _BUCKET)
+
+  return Sends(of_client, num_bytes, None, _named(text))
+
+
+def _named(text: str) -> str:
+  return f'compress={text}'

@@ -1,0 +1,167 @@
+"""Differential privacy of clients: changes clipped to a norm, and Gaussian noise.
+
+McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018.
+"""
+
+import importlib.util
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import prng_streams, sums, tree
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sending import Privacy, Sends
+from fesem_jax.core.types import Params
+from fesem_jax.training.trained import Trained
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_choice,
+  check_positive,
+)
+
+WHERE = ('client', 'server')
+
+
+def differential_privacy(
+  clip: float,
+  noise_multiplier: float,
+  *,
+  where: str = 'server',
+  delta: float = 1e-5,
+) -> Sends:
+  """What clients send with differential privacy, for `local_training(sends=...)`.
+
+  With z the noise multiplier, C the clip, and d_i the change of client i's model from
+  the one that it received,
+
+    'client'  d_i <- d_i min(1, C / |d_i|) + N(0, z^2 C^2 I)
+    'server'  sum_i d_i of each center <- sum_i d_i min(1, C / |d_i|) + N(0, z^2 C^2 I)
+
+  The mean of S clients has noise of standard deviation z C / sqrt(S) in each coordinate
+  with 'client', and z C / S with 'server', where d_i is the difference to the center
+  that the client counts for, and clients must weigh alike (`weighting='uniform'`).
+  |d_i| is over all layers that the client sends.
+
+  Args:
+    clip: C, positive.
+    noise_multiplier: z; 0 only clips.
+    where: who adds the noise; with 'server', the server sees the models.
+    delta: of (epsilon, delta), below 1; 0 computes no epsilon, which needs the
+      package dp-accounting.
+
+  Returns:
+    `Sends`.
+
+  Raises:
+    UserError: on a number out of range, or without dp-accounting.
+  """
+  check_positive(dp_clip=clip)
+  check_at_least(0, dp_noise_multiplier=noise_multiplier)
+  check_choice('dp', where, WHERE)
+  if not 0 <= delta < 1:
+    raise UserError(f'{argument("dp_delta", delta)} must be at least 0 and below 1.')
+  if delta and importlib.util.find_spec('dp_accounting') is None:
+    raise UserError(
+      'The epsilon of `dp` is computed by dp-accounting, which is not installed: pip '
+      "install 'fesem_jax[dp]'; or choose `dp_delta=0` for noise without an epsilon."
+    )
+
+  def noisy(key: jax.Array, start: Params, trained: Params) -> Params:
+    change = jax.tree.map(jnp.subtract, trained, start)
+    square = tree.row_distances(tree.expand(trained), tree.expand(start))[0]
+    factor, std = _factor(square, clip), variable(noise_multiplier) * variable(clip)
+    noise = _normal(key, change)
+    return jax.tree.map(lambda s, d, n: s + factor * d + std * n, start, change, noise)
+
+  privacy = Privacy(clip, noise_multiplier, delta, where)
+  return Sends(noisy if where == 'client' else None, None, privacy, 'dp')
+
+
+def _factor(square: jax.Array, clip: float) -> jax.Array:
+  """The factor of a change of squared length `square` that clips it."""
+  return sums.factor_of_clip(square, variable(clip))
+
+
+def _normal(key: jax.Array, like: Params) -> Params:
+  """Standard normal draws of the shapes of a tree."""
+  leaves, structure = jax.tree.flatten(like)
+  keys = jax.random.split(key, len(leaves))
+  drawn = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.unflatten(structure, drawn)
+
+
+def noised(privacy: Privacy, key: jax.Array, total: Any) -> Any:
+  """The sums of a tree with the server's noise, those of clusters that have clients.
+
+  `total` holds `ClusterSums` of clipped changes, and `key` is that of the round.
+  """
+  key = prng_streams.fold(key, prng_streams.SERVER_NOISE)
+  std = variable(privacy.noise_multiplier) * variable(privacy.clip)
+  leaves, structure = jax.tree.flatten(total, is_leaf=is_sums)
+
+  def with_noise(number: int, held: Any) -> Any:
+    if not is_sums(held):
+      return held
+    drawn = _normal(jax.random.fold_in(key, number), held.params)
+
+    def plus(x: jax.Array, n: jax.Array) -> jax.Array:
+      # A center that no client counts for stays where it is.
+      used = (held.weight > 0).reshape((-1,) + (1,) * (x.ndim - 1))
+      return x + jnp.where(used, std * n, 0.0)
+
+    return held._replace(params=jax.tree.map(plus, held.params, drawn))
+
+  found = [with_noise(i, held) for i, held in enumerate(leaves)]
+  return jax.tree.unflatten(structure, found)
+
+
+def is_sums(x: Any) -> bool:
+  """Whether x is a `ClusterSums`."""
+  return isinstance(x, sums.ClusterSums)
+
+
+def means(
+  local: LocalTraining,
+  key: jax.Array,
+  trained: Trained,
+  models: Params,
+  assignment: jax.Array,
+  weighting: str,
+  origins: Params,
+) -> Params:
+  """[K, ...] means of models [S, ...] by clusters, with the server's noise if any.
+
+  For a start, whose models are kept and whose `Reduction` says `noised`; rounds add
+  noise to their sums. `origins` [K, ...] must not depend on the clients' data.
+  """
+  privacy = None if local.sends is None else local.sends.server
+  if privacy is None:
+    weights = trained.weights(weighting)
+    return sums.weighted_mean(models, assignment, weights, origins, local.mesh)
+  with sums.clipped(variable(privacy.clip)):
+    weights = trained.weights(weighting)
+    total = sums.of_clusters(models, assignment, weights, origins, local.mesh)
+  return sums.mean_of(noised(privacy, key, total), origins)
+
+
+def check_reduced(
+  local: LocalTraining, total: Any, kept: bool, rule: str = 'mean'
+) -> None:
+  """Raises `UserError` if the server's noise would not reach what it makes of models.
+
+  `total` are the sums that it forms, `kept` whether it keeps the models, and `rule` the
+  aggregation.
+  """
+  if local.sends is None or local.sends.server is None:
+    return
+  summed = any(map(is_sums, jax.tree.leaves(total, is_leaf=is_sums)))
+  if rule != 'mean' or (kept and not summed):
+    raise UserError(
+      '`dp=server` adds noise to the sums of models, but this method, or its rule of '
+      'aggregation, uses the models one by one; choose `dp=client`, or '
+      '`aggregation=mean` where the method has it.'
+    )

@@ -1,0 +1,138 @@
+"""Epsilon by rounds, sampling and noise, and where runs report it."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, simulate
+from fesem_jax.analysis import tables
+from fesem_jax.core.sending import Privacy
+from fesem_jax.core.traffic import Traffic, one_model, own_center
+from fesem_jax.results import privacy
+from fesem_jax.training.privacy import differential_privacy
+from tests.support import helpers
+
+LOCAL = helpers.local(model='logistic')
+
+
+def of(noise, where='server', delta=1e-5):
+  return Privacy(1.0, noise, delta, where)
+
+
+def renyi(noise, rate, order):
+  """Renyi divergence of the sampled Gaussian mechanism at a whole order.
+
+  Mironov, Talwar and Zhang, "Renyi Differential Privacy of the Sampled Gaussian
+  Mechanism", 2019, Section 3.3.
+  """
+  logs = [
+    math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1)
+    + (order - k) * math.log1p(-rate) + k * math.log(rate)
+    + k * (k - 1) / (2 * noise**2)
+    for k in range(order + 1)
+  ]  # fmt: skip
+  return np.logaddexp.reduce(logs) / (order - 1)
+
+
+def reference(noise, rate, rounds, delta, before=0):
+  """Epsilon by whole orders: Canonne, Kamath and Steinke 2020, Proposition 12."""
+  found = []
+  for order in range(2, 64):
+    of_round = order / (2 * noise**2) if rate == 1 else renyi(noise, rate, order)
+    total = rounds * of_round + before * order / (2 * noise**2)
+    more = math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+    found.append(total + more)
+  return min(found)
+
+
+@pytest.mark.parametrize(
+  ('noise', 'rate', 'rounds'),
+  [(1.1, 256 / 60000, 14063), (4.0, 0.01, 10000), (1.0, 0.1, 100), (10.0, 1.0, 20)],
+)
+def test_epsilon_of_the_server_is_that_of_the_sampled_gaussian(noise, rate, rounds):
+  pytest.importorskip('dp_accounting')
+  found = privacy.epsilon(of(noise), rounds, rate)
+  wanted = reference(noise, rate, rounds, 1e-5)
+  assert found <= wanted * (1 + 1e-9)  # It tries more orders.
+  assert found == pytest.approx(wanted, rel=0.02)
+
+
+def test_the_example_of_dp_accounting():
+  """A noise chosen for (1, 1e-6): its test_compute_epsilon_delta_gaussian, 0.6.0."""
+  pytest.importorskip('dp_accounting')
+  found = privacy.epsilon(of(4.530877117, delta=1e-6), 1)
+  assert found == pytest.approx(1, abs=1e-3)  # It tries fewer orders than its test.
+
+
+def test_noise_of_clients_gains_nothing_by_sampling_and_is_of_twice_the_clip():
+  pytest.importorskip('dp_accounting')
+  found = privacy.epsilon(of(8.0, 'client'), 10, 0.1)
+  assert found == pytest.approx(reference(4.0, 1.0, 10, 1e-5), rel=0.02)
+  assert found == privacy.epsilon(of(8.0, 'client'), 10, 1.0)
+
+
+def test_models_before_the_first_round_count_without_sampling():
+  pytest.importorskip('dp_accounting')
+  found = privacy.epsilon(of(2.0), 10, 0.1, models_before=1)
+  assert found == pytest.approx(reference(2.0, 0.1, 10, 1e-5, before=1), rel=0.02)
+  assert privacy.epsilon(of(2.0), 0) == 0.0
+
+
+def test_there_is_no_epsilon_without_noise_or_delta():
+  assert privacy.epsilon(of(0.0), 3) == math.inf
+  assert privacy.epsilon(of(1.0, delta=0.0), 3) is None
+
+
+def test_notes_say_what_epsilon_does_not_cover():
+  def said(where, traffic, rate=1.0, clustered=False):
+    return ' '.join(privacy.notes(of(1.0, where), traffic, rate, clustered))
+
+  model, center = one_model(LOCAL), own_center(LOCAL, 2)
+  assert 'all clients take part' in said('server', model)
+  assert 'probability 0.1' in said('server', model, 0.1)
+  assert 'amplifies nothing' in said('client', model, 0.1)
+  assert 'not the choice of the clusters' in said('server', center, 1.0, True)
+  assert 'clusters' not in said('client', center, 1.0, True)
+  more = center._replace(beside='its loss', models_before=3)
+  assert 'does not cover' in said('client', more)
+  assert 'up to 3 models' in said('client', more)
+  assert 'does not say' in said('client', None)
+  assert isinstance(model, Traffic)
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """(workdir, result) of two rounds with noise of the server, with its epsilon."""
+  pytest.importorskip('dp_accounting')
+  data = helpers.federation([4, 5, 6, 3], groups=[0, 1, 0, 1])
+  local = LOCAL._replace(sends=differential_privacy(0.1, 2.0))
+  made, folder = algorithms.build('fed_avg', local, weighting='uniform'), None
+  folder = tmp_path_factory.mktemp('private')
+  options = {'clients_per_round': 2, 'workdir': folder}
+  simulate(made, data, data, rounds=1, **options)
+  return folder, simulate(made, data, data, rounds=2, **options)
+
+
+def test_a_run_reports_its_epsilon_by_round_also_after_it_resumes(run):
+  folder, result = run
+  wanted = [privacy.epsilon(of(2.0), rounds, 0.5) for rounds in (1, 2)]
+  assert [r['epsilon'] for r in result.history if r['round']] == wanted
+  held = json.loads((folder / 'summary.json').read_text())
+  assert held['epsilon'] == held['dp']['epsilon'] == wanted[-1]
+  assert held['dp']['sampling_rate'] == 0.5
+  assert any('probability 0.5' in note for note in held['notes'])
+
+
+def test_tables_and_a_figure_show_it(run):
+  plots = pytest.importorskip('fesem_jax.plots')
+  folder, result = run
+  table = tables.over_seeds({'fed_avg': [result.summary, result.summary]})
+  assert table[0]['epsilon'] == result.summary['epsilon']
+  assert f'{result.summary["epsilon"]:.3g}' in tables.as_markdown(table)
+  drawn = plots.PlottedRun(folder)
+  assert plots.spends(drawn)
+  figure = plots.by_epsilon([drawn])
+  at = figure.axes[0].lines[0].get_xdata()
+  np.testing.assert_allclose(at, drawn.series('epsilon')[1])

@@ -1,0 +1,238 @@
+"""Sparse and quantized changes against NumPy in float64, error feedback, and bytes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms, chained, simulate
+from fesem_jax.algorithms.wrappers import with_error_feedback
+from fesem_jax.core import traffic
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.traffic import Drawn
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.compression import compression
+from fesem_jax.training.privacy import differential_privacy
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.methods import assert_close, matrix
+
+SIZES = [6, 3, 9, 5, 8, 4]
+KEY = jax.random.key(3)
+RNG = np.random.default_rng(0)
+START = {'a': jnp.asarray(RNG.normal(size=(30, 20)), jnp.float32), 'b': jnp.zeros(7)}
+CHANGE = jax.tree.map(
+  lambda x: jnp.asarray(RNG.standard_t(3, size=x.shape), jnp.float32), START
+)
+END = jax.tree.map(jnp.add, START, CHANGE)
+P = 607
+
+
+def vector(tree):
+  return np.concatenate([np.asarray(x, np.float64).ravel() for x in tree.values()])
+
+
+def sent(text, key=KEY, **options):
+  """The change [P] that is sent of `CHANGE`."""
+  of_client = compression(text, **options).of_client
+  return vector(of_client(key, START, END)) - vector(START)
+
+
+def top(change, k):
+  found = np.zeros_like(change)
+  places = np.argsort(-np.abs(change), kind='stable')[:k]
+  found[places] = change[places]
+  return found
+
+
+def test_the_largest_changes_are_sent():
+  change = vector(END) - vector(START)
+  assert_close(sent('top_k:0.1'), top(change, 61), atol=1e-6)
+  assert_close(sent('top_k:1'), change, atol=1e-6)
+  assert (sent('top_k:0.0001') != 0).sum() == 1  # At least one.
+
+
+def test_random_changes_are_drawn_anew_and_right_on_average():
+  change = vector(END) - vector(START)
+  found = sent('random_k:0.25')
+  there = np.abs(found) > 1e-6
+  assert there.sum() == pytest.approx(152, abs=1)  # ceil(0.25 P)
+  assert_close(found[there], change[there], atol=1e-6)
+  keys = jax.random.split(KEY, 400)
+  many = jax.vmap(
+    lambda key: compression('random_k:0.25', error_feedback=False).of_client(
+      key, jax.tree.map(jnp.zeros_like, START), CHANGE
+    )
+  )(keys)
+  mean = np.concatenate([np.asarray(x).mean(axis=0).ravel() for x in many.values()])
+  own = vector(CHANGE)  # Of P / k times a change, one time in P / k.
+  bound = 5 * np.abs(own) * np.sqrt((P / 152 - 1) / len(keys)) + 1e-6
+  assert (np.abs(mean - own) <= bound).all()
+
+
+@pytest.mark.parametrize('bits', [1, 4, 8])
+def test_changes_are_rounded_at_random_to_levels(bits):
+  change, key = vector(CHANGE), jax.random.key(5)
+  zero = jax.tree.map(jnp.zeros_like, START)
+  of_client = compression(f'quantize:{bits}').of_client
+  found = vector(of_client(key, zero, CHANGE))
+  buckets = np.pad(change, (0, 1024 - P)).reshape(2, 512)
+  most = np.abs(buckets).max(axis=1, keepdims=True)
+  width = 2 * most / (2**bits - 1)
+  draws = np.asarray(jax.random.uniform(key, (2, 512)), np.float64)
+  wanted = np.floor((buckets + most) / width + draws) * width - most
+  wanted = np.minimum(wanted, most).ravel()[:P]
+  # Single precision may round a draw on the border of two levels to the other.
+  assert (np.abs(found - wanted) < 1e-4).mean() > 0.99
+  assert (np.abs(found - change) <= width.max() + 1e-4).all()
+  many = jax.vmap(lambda key: of_client(key, zero, CHANGE))(jax.random.split(key, 400))
+  mean = np.concatenate([np.asarray(x).mean(axis=0).ravel() for x in many.values()])
+  assert np.abs(mean - change).max() < 5 * width.max() / 2 / np.sqrt(400)
+
+
+def test_a_change_of_zero_stays_zero():
+  for text in ('top_k:0.1', 'random_k:0.1', 'quantize:2'):
+    found = compression(text).of_client(KEY, START, START)
+    np.testing.assert_array_equal(vector(found), vector(START))
+
+
+def test_bytes_are_those_of_what_is_sent():
+  found = {text: compression(text).num_bytes(P) for text in (
+    'top_k:0.1', 'random_k:0.1', 'quantize:8', 'quantize:1'
+  )}  # fmt: skip
+  assert found == {
+    'top_k:0.1': 61 * 8, 'random_k:0.1': 61 * 4 + 8, 'quantize:8': 607 + 8,
+    'quantize:1': 76 + 8,
+  }  # fmt: skip
+  local, sends = helpers.local(), compression('top_k:0.1')
+  size = traffic.bytes_of_model(local)
+  each = sends.num_bytes(size // 4)
+  drawn = Drawn(1, np.arange(3), everyone=False)
+  cases = [
+    (traffic.one_model(local), size, each),
+    (traffic.all_in_use(local, 2, None), size, each),
+    (traffic.nothing(), 0, 0),
+  ]
+  for of, down, up in cases:
+    messages = traffic.as_sent(of, sends).of_round(None, drawn)
+    assert (messages.down, messages.up) == (down, up)
+  start = traffic.after_clustering(traffic.one_model(local), losses=3)
+  assert traffic.as_sent(start, sends).of_start(5) == (5 * size, 5 * (each + 12))
+  assert traffic.as_sent(start, None) is start
+  assert traffic.as_sent(None, sends) is None
+
+
+@pytest.mark.parametrize(
+  'text', ['top_k', 'top_k:0', 'top_k:1.5', 'quantize:0', 'quantize:2.5', 'zip:1', '']
+)
+def test_bad_values_are_refused(text):
+  with pytest.raises(UserError, match='compress'):
+    compression(text)
+
+
+def local_of(text='top_k:0.2', **layout):
+  local = helpers.local(model='logistic', **layout)
+  return local._replace(sends=compression(text))
+
+
+def rounds(algorithm, data, count=3, cohort=None):
+  state = jax.jit(algorithm.init)(jax.random.key(0), data)
+  step, states = jax.jit(algorithm.step), []
+  for r in range(count):
+    key = jax.random.fold_in(KEY, r)
+    state, _ = step(state, data, cohort or helpers.everyone(data), key)
+    states.append(state)
+  return states
+
+
+def test_with_error_feedback_nothing_is_lost():
+  """Three rounds of FedAvg: e_i <- d_i + e_i - top_k(d_i + e_i), by the equations."""
+  data = helpers.federation(SIZES)
+  whole = {'batch_size': 0}
+  plain = helpers.local(model='logistic', **whole)
+  made = with_error_feedback(
+    algorithms.build('fed_avg', local_of(**whole), weighting='uniform')
+  )
+  states = rounds(made, data)
+  assert made.local.sends.residual is False
+  size = sum(x.size for x in jax.tree.leaves(states[0].method.params))
+  left, k = np.zeros((len(SIZES), size)), int(np.ceil(0.2 * size))
+  current = jax.tree.map(lambda x: x[None], plain.model.init(jax.random.key(0)))
+  for r, state in enumerate(states):
+    start = matrix(current)[0]
+    ends = matrix(train_cohort(
+      plain, ClientModels(current), data, helpers.everyone(data),
+      jax.random.fold_in(KEY, r),
+    ).params)  # fmt: skip
+    whole_change = ends - start + left
+    small = np.stack([top(row, k) for row in whole_change])
+    left = whole_change - small
+    assert_close(matrix(state.residuals), left, atol=1e-6)
+    assert_close(matrix(state.method.params)[0], start + small.mean(axis=0), atol=1e-6)
+    current = state.method.params
+
+
+@pytest.mark.parametrize('name', ['fesem', 'fed_per', 'moon', 'scaffold'])
+def test_methods_with_states_of_their_own(name):
+  data = helpers.federation(SIZES, groups=[0, 1] * 3)
+  local = helpers.local()._replace(sends=compression('top_k:0.1'))
+  if name == 'scaffold':
+    with pytest.raises(UserError, match=r'compress=top_k:0\.1'):
+      rounds(with_error_feedback(algorithms.build(name, local)), data, 1)
+    return
+  options = {'num_clusters': 2, 'prox_lambda': 0.0} if name == 'fesem' else {}
+  made = with_error_feedback(algorithms.build(name, local, **options))
+  state = rounds(made, data, 2)[-1]
+  left = state.residuals
+  assert np.abs(matrix({'l': left['dense0']['kernel']})).max() > 0
+  head = np.abs(np.asarray(left['logits']['kernel'])).max()
+  assert (head == 0) == (name == 'fed_per')  # A head that stays is not sent.
+
+
+@pytest.mark.parametrize('layout', [{'chunk': 3}, {'devices': 2}])
+def test_results_depend_on_neither_chunks_nor_devices(layout):
+  data = helpers.federation(SIZES)
+  a, b = (
+    rounds(with_error_feedback(algorithms.build('fed_avg', local_of(**more))), data)[-1]
+    for more in ({}, layout)
+  )
+  assert_close(matrix(a.method.params), matrix(b.method.params))
+  assert_close(matrix(a.residuals), matrix(b.residuals))
+
+
+def test_streamed_and_stacked_give_the_same():
+  data = helpers.federation(SIZES, groups=[0, 1] * 3)
+  found = [
+    rounds(with_error_feedback(algorithms.build(
+      'fesem', local_of(), num_clusters=2, client_state=kept
+    )), data)[-1].method
+    for kept in ('stacked', 'streamed')
+  ]  # fmt: skip
+  assert_close(matrix(found[0].centers), matrix(found[1].centers))
+
+
+def test_several_models_of_a_client_have_no_error_feedback():
+  data = helpers.federation(SIZES)
+  made = algorithms.build('fed_em', local_of(), num_clusters=2)
+  with pytest.raises(UserError, match='error_feedback=False'):
+    simulate(made, data, data, rounds=1)
+
+
+def test_a_run_resumes_with_its_residuals_and_counts_fewer_bytes(tmp_path):
+  data = helpers.federation(SIZES)
+  private = differential_privacy(5.0, 0.01, where='client', delta=0)
+  local = local_of()._replace(sends=chained(private, compression('top_k:0.2')))
+  made = algorithms.build('fed_avg', local)
+  options = {'clients_per_round': 3, 'make_portrait': False}
+  whole = simulate(made, data, data, rounds=3, **options)
+  simulate(made, data, data, rounds=2, workdir=tmp_path, **options)
+  again = simulate(made, data, data, rounds=3, workdir=tmp_path, **options)
+  for a, b in zip(
+    jax.tree.leaves(whole.state), jax.tree.leaves(again.state), strict=True
+  ):
+    np.testing.assert_array_equal(a, b)
+  size = traffic.bytes_of_model(local)
+  record = whole.history[-1]
+  assert record['bytes_down'] == 3 * size
+  assert record['bytes_up'] == 3 * local.sends.num_bytes(size // 4)
+  assert 'compress=top_k:0.2' in whole.summary['costs']['sent']['up']
