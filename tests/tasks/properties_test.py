@@ -38,6 +38,7 @@ from tests.support.random_federations import CLIENTS, FULL, MOST, Case, Programs
 FEATURES, TOKENS, LENGTH, CASES = 3, 4, 5, 8
 GROUPS = np.arange(CLIENTS) % 2
 OF_SIX = Case((4, 3, 5, 2, 5, 1))
+NIGHTLY = pytest.mark.nightly
 OPTIONS = {METHODS[i][0]: METHODS[i][1] for i in ONCE}
 
 
@@ -109,13 +110,19 @@ EVERY_METHOD = [
   (name, found[at % len(found)]) for at, (name, found) in enumerate(POSSIBLE.items())
   if found
 ]  # fmt: skip
-BY_NIGHT = [
+MORE = [
   (name, task) for name in SHAPES_OF_ROUND for task in POSSIBLE[name]
   if (name, task) not in EVERY_METHOD
 ]  # fmt: skip
+# By day those that tests/algorithms/properties_test.py leaves to the night, and a
+# global model, centers, a mixture, and a start that trains.
+BY_DAY = [
+  row for row in EVERY_METHOD
+  if row[0] not in SHAPES_OF_ROUND or row[0] in ('fed_avg', 'fesem', 'fed_em', 'robust')
+]  # fmt: skip
 TRACED = [
   (name, task) for name in POSSIBLE for task in POSSIBLE[name]
-  if (name, task) not in EVERY_METHOD + BY_NIGHT
+  if (name, task) not in EVERY_METHOD + MORE
 ]  # fmt: skip
 
 
@@ -125,7 +132,7 @@ def over_rows(rows):
   Tests of one row are neighbors: a worker compiles its programs, then forgets them.
   """
   values = [
-    pytest.param(row, id='-'.join(row), marks=[pytest.mark.nightly] * (row in BY_NIGHT))
+    pytest.param(row, id='-'.join(row), marks=() if row in BY_DAY else NIGHTLY)
     for row in rows
   ]
   return pytest.mark.parametrize('row', values, scope='module')
@@ -139,14 +146,14 @@ def round_of(row, case):
 
 @pytest.mark.slow
 @random_federations.over_properties
-@over_rows(EVERY_METHOD + BY_NIGHT)
+@over_rows(EVERY_METHOD + MORE)
 @random_federations.tried(CASES)
 @hypothesis.given(random_federations.cases())
 def test_properties(row, holds, case):
   holds(round_of(row, case))
 
 
-@over_rows(EVERY_METHOD + BY_NIGHT)
+@over_rows(EVERY_METHOD + MORE)
 def test_training_lowers_the_loss(row):
   made, data = programs(*row), DATA[row[1]](FULL)
   state, losses = made.init(jax.random.key(3), data), []
@@ -173,7 +180,7 @@ def test_every_product_of_a_round_says_its_precision(row):
   assert set(found) == {(Precision.HIGHEST, Precision.HIGHEST)}
 
 
-@over_rows(TRACED)
+@pytest.mark.parametrize('row', TRACED, ids=['-'.join(row) for row in TRACED])
 def test_other_tasks_have_the_same_rounds(row):
   name, task = row
   algorithm = algorithms.build(name, local(task), **OPTIONS[name])
@@ -201,7 +208,9 @@ def test_a_round_after_a_checkpoint_is_the_same_to_the_bit(row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('task', DATA)
+@pytest.mark.parametrize(
+  'task', ['sequence', pytest.param('regression', marks=NIGHTLY)]
+)
 @random_federations.tried(0)
 @hypothesis.example(Case((4, 3, 5, 2, 5, 1), 2))
 @hypothesis.given(random_federations.cases())
