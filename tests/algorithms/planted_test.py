@@ -50,7 +50,7 @@ def test_fesem_recovers_planted_clusters(seed):
   assert infos[-1].train_loss < infos[0].train_loss
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_mean_suffers_from_bad_clients_and_the_median_and_krum_do_not():
   train, test = load('digits', partition='iid', num_clients=20)
   train = corrupted(train, 'sign_flip', 0.3)
