@@ -1,4 +1,4 @@
-"""`make test` runs every test once."""
+"""`make test` and `make test-night` together run every test once."""
 
 from tests.support.commands import ROOT
 
