@@ -190,7 +190,7 @@ def test_methods_that_compare_all_models_do_not_have_it(name):
 
 
 @pytest.mark.parametrize('name', ['non_fed', 'ditto'])
-def test_there_is_no_third_place(name):
+def test_methods_that_cannot_stream_their_models_refuse_to(name):
   with pytest.raises(UserError, match='client_state'):
     algorithms.build(name, helpers.local(), client_state='streamed')
 
