@@ -137,6 +137,13 @@ def over_rows(rows):
   return pytest.mark.parametrize('index', values, scope='module')
 
 
+def over_seeds(count):
+  """A test of so many seeds: of the first, and by night of the others."""
+  marks = [()] + [pytest.mark.nightly] * (count - 1)
+  values = [pytest.param(i, marks=marks[i]) for i in range(count)]
+  return pytest.mark.parametrize('seed', values)
+
+
 def run(algorithm, data, rounds=3, cohort=None, seed=0):
   """Final state and all infos of a few compiled rounds."""
   state = jax.jit(algorithm.init)(jax.random.key(seed), data)
