@@ -6,14 +6,16 @@ CONSTRAINTS ?= constraints.txt
 REQUIREMENTS := requirements/$(notdir $(CONSTRAINTS))
 BIN := .venv/bin
 
-.PHONY: help install demo table reproduce test test-fast bench torture soak scale fuzz \
+.PHONY: help install demo table reproduce test test-all test-night test-fast bench \
+  torture soak scale fuzz \
   properties lint format docs wheel lock audit release publish clean
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
 	@echo 'make table      every method on rotated digits, tuned, five seeds: two tables'
 	@echo 'make reproduce  published figures: PAPER=ifca (PAPER=all), BUDGET=processor hours'
-	@echo 'make test       all tests (FESEM_DATA_DIR names the folder of real data)'
+	@echo 'make test       every kind of test (FESEM_DATA_DIR names the folder of real data)'
+	@echo 'make test-all   also the tests of the night: every page, binary, paper, method'
 	@echo 'make test-fast  the tests of the single modules'
 	@echo 'make bench      ours against PyTorch, FedJAX and pfl: one table of ratios'
 	@echo 'make torture    kills, starves and damages real runs (TORTURE=long: without an end)'
@@ -80,10 +82,16 @@ PYTEST := $(if $(JEMALLOC),LD_PRELOAD=$(JEMALLOC) MALLOC_CONF=thp:always )$(BIN)
 
 test: install
 	FESEM_TEST_OPTIMIZED=1 $(PYTEST) -m optimized $(OPTIMIZED)
-	$(PYTEST) -m 'not optimized'
+	$(PYTEST) -m 'not optimized and not nightly'
+
+test-all: test test-night
+
+# Of what they try `make test` has an example.
+test-night: install
+	$(PYTEST) -m nightly $(PYTEST_FLAGS)
 
 test-fast: install
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow and not nightly'
 
 bench: install
 	$(BIN)/python -m benchmarks.peers $(BENCH)

@@ -1,4 +1,7 @@
-"""`make test` runs every test once."""
+"""`make test` and `make test-night` together run every test once."""
+
+import itertools
+import re
 
 from tests.support.commands import ROOT
 
@@ -13,3 +16,16 @@ def test_every_file_with_optimized_tests_is_among_those_of_make_test():
   ]
   assert sorted(named) == sorted(marked)
   assert len(marked) > 3
+
+
+def test_make_test_and_make_test_night_leave_no_test_out():
+  text = (ROOT / 'Makefile').read_text()
+  chosen = []
+  for target in ('test', 'test-night'):
+    lines = text.partition(f'\n{target}: install\n')[2].partition('\n\n')[0]
+    found = re.findall(r"-m (?:'([^']*)'|(\w+))", lines)
+    chosen += [quoted or word for quoted, word in found]
+  assert len(chosen) == 3
+  for optimized, nightly in itertools.product([False, True], repeat=2):
+    marks = {'optimized': optimized, 'nightly': nightly}
+    assert any(eval(each, {}, dict(marks)) for each in chosen), marks

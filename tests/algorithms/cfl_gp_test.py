@@ -22,6 +22,7 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
+  over_seeds,
   reference_gradient,
   reference_round,
   run,
@@ -109,7 +110,7 @@ def planted():
   return algorithms.build('cfl_gp', local, num_clusters=4)
 
 
-@pytest.mark.parametrize('seed', range(3))
+@over_seeds(3)
 def test_recovers_planted_clusters(seed):
   groups = np.arange(16) % 4
   data = helpers.federation([60] * 16, seed=seed, groups=groups)

@@ -23,6 +23,7 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
+  over_seeds,
   reference_round,
   run,
   unflatten,
@@ -86,7 +87,7 @@ def planted():
   return algorithms.build('clove', local, num_clusters=4)
 
 
-@pytest.mark.parametrize('seed', range(3))
+@over_seeds(3)
 def test_recovers_planted_clusters(seed):
   groups = np.arange(16) % 4
   data = helpers.federation([60] * 16, seed=seed, groups=groups)

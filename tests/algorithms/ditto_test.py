@@ -7,6 +7,7 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core.types import Cohort
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -14,6 +15,7 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
+  matrix,
   reference_round,
   run,
   unflatten,
@@ -90,3 +92,14 @@ def test_a_stronger_pull_brings_clients_nearer_to_the_global_model():
 def test_a_negative_pull_is_refused():
   with pytest.raises(UserError, match='`ditto_lambda=-1` must be at least 0'):
     algorithms.build('ditto', helpers.local(), ditto_lambda=-1)
+
+
+def test_replayed_training_is_that_of_the_models_which_clients_keep():
+  data, local = federation(), helpers.local()
+  algorithm = algorithms.build('ditto', local, ditto_lambda=0.7)
+  state, _ = run(algorithm, data, rounds=2)  # Whose two models differ.
+  everyone, key = helpers.everyone(data), jax.random.key(5)
+  after, _ = jax.jit(algorithm.step)(state, data, everyone, key)
+  train = jax.jit(lambda s: algorithm.train(local, s, data, everyone, key, Reduction()))
+  trained = matrix(train(state).params)
+  assert_close(trained, matrix(after.client_params), rtol=1e-5, atol=1e-6)

@@ -25,6 +25,7 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
+  over_seeds,
   reference_round,
   run,
   unflatten,
@@ -111,7 +112,7 @@ def planted():
   return algorithms.build('fed_drift', local, check_every=3)
 
 
-@pytest.mark.parametrize('seed', range(3))
+@over_seeds(3)
 def test_recovers_planted_clusters_without_their_number(seed):
   groups = np.arange(16) % 4
   data = helpers.federation([60] * 16, seed=seed, groups=groups)

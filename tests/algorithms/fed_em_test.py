@@ -13,7 +13,14 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference
 from tests.support.learners import assert_matches, em_round
-from tests.support.methods import SIZES, assert_close, federation, initial, run
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  over_seeds,
+  run,
+)
 
 
 @pytest.mark.parametrize('weighting', ['by_examples', 'uniform'])
@@ -63,7 +70,7 @@ def built():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('seed', range(3))
+@over_seeds(3)
 def test_the_greatest_weights_are_the_planted_groups(seed):
   groups = np.arange(20) % 2
   data = helpers.federation([60] * 20, seed=seed, groups=groups)

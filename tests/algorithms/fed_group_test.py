@@ -22,6 +22,7 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
+  over_seeds,
   reference_round,
   run,
   unflatten,
@@ -107,7 +108,7 @@ def planted():
   return algorithms.build('fed_group', local, num_clusters=4, init_clients=12)
 
 
-@pytest.mark.parametrize('seed', range(2))
+@over_seeds(2)
 def test_recovers_planted_groups(seed):
   groups = np.arange(16) % 4
   data = helpers.federation([60] * 16, seed=seed, groups=groups)

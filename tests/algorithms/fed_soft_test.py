@@ -19,6 +19,7 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
+  over_seeds,
   run,
   unflatten,
 )
@@ -121,7 +122,7 @@ def built(selection):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('selection', [0, 10])
-@pytest.mark.parametrize('seed', range(3))
+@over_seeds(3)
 def test_the_greatest_weights_are_the_planted_groups(seed, selection):
   groups = np.arange(20) % 2
   data = helpers.federation([60] * 20, seed=seed, groups=groups)

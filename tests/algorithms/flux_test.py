@@ -16,7 +16,14 @@ from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
-from tests.support.methods import assert_close, federation, initial, matrix, run
+from tests.support.methods import (
+  assert_close,
+  federation,
+  initial,
+  matrix,
+  over_seeds,
+  run,
+)
 
 
 def reference_descriptors(model, data, num_classes, components):
@@ -106,7 +113,7 @@ def padded(data):
   return data.reorder(np.arange(12), num_clients=14)
 
 
-@pytest.mark.parametrize('seed', range(3))
+@over_seeds(3)
 def test_recovers_planted_clusters_without_their_number(seed):
   groups = np.arange(12) % 3
   data = padded(of_groups(groups, 200, seed))

@@ -11,7 +11,7 @@ from fesem_jax.core import tree
 from fesem_jax.data import load
 from fesem_jax.data.corruption import corrupted
 from tests.support import helpers
-from tests.support.methods import run
+from tests.support.methods import over_seeds, run
 
 OPTIONS = {
   'hypo_cluster': {'num_clusters': 2, 'init_restarts': 50},
@@ -32,7 +32,7 @@ def built(name):
 @pytest.mark.parametrize(
   ('name', 'rounds'), [('hypo_cluster', 15), ('robust', 3), ('fed_cluster', 20)]
 )
-@pytest.mark.parametrize('seed', range(3))
+@over_seeds(3)
 def test_clustered_methods_recover_planted_clusters(name, rounds, seed):
   groups = np.arange(20) % 2
   data = helpers.federation([60] * 20, seed=seed, groups=groups)
@@ -40,7 +40,7 @@ def test_clustered_methods_recover_planted_clusters(name, rounds, seed):
   assert adjusted_rand_score(groups, state.assignment) == 1.0
 
 
-@pytest.mark.parametrize('seed', range(3))
+@over_seeds(3)
 def test_fesem_recovers_planted_clusters(seed):
   groups = np.arange(16) % 4
   data = helpers.federation([60] * 16, seed=seed, groups=groups)
@@ -50,7 +50,7 @@ def test_fesem_recovers_planted_clusters(seed):
   assert infos[-1].train_loss < infos[0].train_loss
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_mean_suffers_from_bad_clients_and_the_median_and_krum_do_not():
   train, test = load('digits', partition='iid', num_clients=20)
   train = corrupted(train, 'sign_flip', 0.3)

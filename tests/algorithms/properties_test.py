@@ -1,8 +1,7 @@
-"""What holds for every method: in one round, and for any federation.
+"""What holds for every round: of one federation, and of any.
 
-`random_federations` draws the cases; tests/tasks/properties_test.py tries them on
-regression and sequences. Tests of one method run after each other and share its
-programs.
+`random_federations` draws the cases. `make test` tries rows of methods whose rounds
+differ, and every method in tests/tasks/properties_test.py, on regression or sequences.
 """
 
 import functools
@@ -23,7 +22,6 @@ from tests.support import helpers, random_federations, reference
 from tests.support.methods import (
   ALL_CLIENTS,
   COMPARES,
-  IDS,
   METHODS,
   ONCE,
   assert_close,
@@ -31,6 +29,7 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
+  over_rows,
 )
 from tests.support.random_federations import (
   CLIENTS,
@@ -47,13 +46,11 @@ from tests.support.random_federations import (
 CASES = -(-2000 // len(METHODS))
 DROPOUT = 0.2
 ROWS = range(len(METHODS))
-# Tests of one row are neighbors: a worker compiles its programs, then forgets them.
 # Options on which it depends how a cohort of some clients is handled; the first row of
 # every method has some on two devices in tests/tasks/properties_test.py.
 SOME_ON_TWO = [
   i for i, (name, _) in enumerate(METHODS) if name == 'fesem' and i not in ONCE
 ]
-over_rows = pytest.mark.parametrize('index', ROWS, ids=IDS, scope='module')
 
 
 def federation_of(case, *order, **spoiled):
@@ -137,7 +134,7 @@ def round_of(index, case):
 
 @pytest.mark.slow
 @random_federations.over_properties
-@over_rows
+@over_rows(ROWS)
 @random_federations.tried(CASES)
 @hypothesis.given(random_federations.cases())
 def test_properties(index, holds, case):
@@ -148,9 +145,7 @@ TRACKED = [i for i, (_, o) in enumerate(METHODS) if o.get('track_objective')]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'index', TRACKED, ids=[IDS[i] for i in TRACKED], scope='module'
-)
+@over_rows(TRACKED)
 @random_federations.tried(CASES)
 @hypothesis.given(random_federations.cases())
 def test_neither_e_step_nor_m_step_increases_equation_6(index, case):
@@ -181,7 +176,7 @@ STARTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('index', STARTS, ids=[IDS[i] for i in STARTS], scope='module')
+@over_rows(STARTS)
 def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
   name, options = METHODS[index]
   data = federation_of(Case((4, 3, 5, 2, 5, 1)))
@@ -195,7 +190,7 @@ def test_starts_depend_on_neither_chunks_devices_order_nor_padding(index):
 
 
 @pytest.mark.slow
-@over_rows
+@over_rows(ROWS)
 @random_federations.tried(0)
 @hypothesis.example(Case((4, 3, 5, 2, 5, 1)))
 @hypothesis.given(random_federations.cases())
@@ -217,7 +212,7 @@ def skip_if_full_participation_only(index):
     pytest.skip('The method needs all clients in each round')
 
 
-@over_rows
+@over_rows(ROWS)
 def test_a_round_overwrites_the_state_keeps_its_structure_and_never_asks_the_host(
   index,
 ):
@@ -237,7 +232,7 @@ def test_a_round_overwrites_the_state_keeps_its_structure_and_never_asks_the_hos
   chex.assert_trees_all_equal_shapes_and_dtypes(state, before)
 
 
-@over_rows
+@over_rows(ROWS)
 def test_every_product_says_its_precision(index):
   found = compiled(index).products
   assert all(p is not None and p[0] == p[1] for p in found)
@@ -254,9 +249,7 @@ EXCHANGES = [
 ]
 
 
-@pytest.mark.parametrize(
-  'index', EXCHANGES, ids=[IDS[i] for i in EXCHANGES], scope='module'
-)
+@over_rows(EXCHANGES)
 def test_devices_exchange_sums_and_a_few_numbers_of_each_client(index):
   found = programs(index)
   random_federations.check_exchanges(found.whole.as_text(), found.algorithm)
@@ -290,7 +283,7 @@ def test_clients_outside_the_cohort_keep_what_they_have(name):
 
 
 @pytest.mark.slow
-@over_rows
+@over_rows(ROWS)
 def test_a_client_that_fails_is_left_out_and_counted(index):
   skip_if_full_participation_only(index)
   algorithm, init, step, *_ = programs(index)

@@ -26,7 +26,7 @@ def digits():
   return train
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(('name', 'options', 'rounds'), METHODS)
 def test_four_rotations_are_told_apart(name, options, rounds, digits):
   local = helpers.local(

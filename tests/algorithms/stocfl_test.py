@@ -22,6 +22,7 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
+  over_seeds,
   reference_gradient,
   reference_round,
   run,
@@ -122,7 +123,7 @@ def planted():
   return algorithms.build('stocfl', local, stocfl_tau=0.75, max_clusters=9)
 
 
-@pytest.mark.parametrize('seed', range(2))
+@over_seeds(2)
 def test_finds_planted_clusters_without_their_number(seed):
   groups = np.arange(16) % 4
   data = helpers.federation([60] * 16, seed=seed, groups=groups)

@@ -29,6 +29,8 @@ OFFLOADED = [
   ('fed_dyn', {'dyn_alpha': 0.3}),
 ]
 IDS = [f'{name}-{"-".join(options)}' for name, options in OFFLOADED]
+# Centers and who has joined, models alone, and two stacks.
+BY_DAY = (1, 3, 5)
 SIZES = [6, 3, 9, 5, 8, 4, 7, 5]
 
 
@@ -70,8 +72,12 @@ def assert_same(a, b):
 
 @pytest.mark.parametrize(
   ('name', 'options', 'devices'),
-  [(*row, 1 + i % 2) for i, row in enumerate(OFFLOADED)],
-  ids=IDS,
+  [
+    pytest.param(
+      *row, 1 + i % 2, id=IDS[i], marks=[pytest.mark.nightly] * (i not in BY_DAY)
+    )
+    for i, row in enumerate(OFFLOADED)
+  ],
 )
 def test_the_same_results_as_on_the_devices(name, options, devices):
   kept, offloaded = (
@@ -184,13 +190,17 @@ def test_methods_that_compare_all_models_do_not_have_it(name):
 
 
 @pytest.mark.parametrize('name', ['non_fed', 'ditto'])
-def test_there_is_no_third_place(name):
+def test_methods_that_cannot_stream_their_models_refuse_to(name):
   with pytest.raises(UserError, match='client_state'):
     algorithms.build(name, helpers.local(), client_state='streamed')
 
 
 @pytest.mark.parametrize(
-  ('name', 'options'), [('non_fed', {}), ('fesem', {'num_clusters': 2})]
+  ('name', 'options'),
+  [
+    pytest.param('non_fed', {}, marks=pytest.mark.nightly),
+    ('fesem', {'num_clusters': 2}),
+  ],
 )
 def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path, name, options):
   data = helpers.federation(SIZES, groups=[0, 1] * 4)

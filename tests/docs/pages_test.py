@@ -72,7 +72,14 @@ def test_own_methods_need_public_names_only():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('page', _WITH_PROGRAMS, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+  'page',
+  [
+    # By day that of README, which readers try first.
+    pytest.param(page, id=page.stem, marks=[pytest.mark.nightly] * (page != _PAGES[0]))
+    for page in _WITH_PROGRAMS
+  ],
+)
 def test_programs_of_a_page_run_in_an_empty_folder(page, tmp_path):
   done = run_page(page, page.read_text(), tmp_path)
   assert done.returncode == 0, done.stderr

@@ -409,24 +409,31 @@ def test_every_row_of_tables_2_and_3_has_a_preset():
   }
 
 
+_SOURCES = [
+  ('table2/fesem_2', sources_test.FEMNIST['leaf'][0]),
+  ('table2/fed_prox', sources_test.FEMNIST['hdf5'][0]),
+  ('table2/hypo_cluster_3', sources_test.FEMNIST['fedjax sqlite'][0]),
+  (
+    'table2/fed_avg',
+    lambda d, c: sources_test.write_hub(d / 'flwrlabs' / 'femnist', c),
+  ),
+  ('table2/fed_sgd', sources_test.FEMNIST['tff sqlite'][0]),
+  (
+    'table3/fed_avg',
+    lambda d, c: sources_test.write_hub_celeba(d / 'flwrlabs' / 'celeba'),
+  ),
+  ('table3/fesem_2', lambda d, c: sources_test.write_original(d / 'celeba')),
+  ('table3/robust', lambda d, c: sources_test.write_leaf_celeba(d / 'leaf_celeba')),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('preset', 'write'),
+  # By day a preset of each table.
   [
-    ('table2/fesem_2', sources_test.FEMNIST['leaf'][0]),
-    ('table2/fed_prox', sources_test.FEMNIST['hdf5'][0]),
-    ('table2/hypo_cluster_3', sources_test.FEMNIST['fedjax sqlite'][0]),
-    (
-      'table2/fed_avg',
-      lambda d, c: sources_test.write_hub(d / 'flwrlabs' / 'femnist', c),
-    ),
-    ('table2/fed_sgd', sources_test.FEMNIST['tff sqlite'][0]),
-    (
-      'table3/fed_avg',
-      lambda d, c: sources_test.write_hub_celeba(d / 'flwrlabs' / 'celeba'),
-    ),
-    ('table3/fesem_2', lambda d, c: sources_test.write_original(d / 'celeba')),
-    ('table3/robust', lambda d, c: sources_test.write_leaf_celeba(d / 'leaf_celeba')),
+    pytest.param(*row, marks=[pytest.mark.nightly] * (i not in (0, 6)))
+    for i, row in enumerate(_SOURCES)
   ],
 )
 def test_presets_run_on_each_source(preset, write, tmp_path):
@@ -494,7 +501,7 @@ def test_classes_that_a_client_never_trains_on_are_counted():
   assert label_skew.classes_never_trained(train, train) == (0, 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_clients_that_took_no_part_are_measured(tmp_path):
   done = call(
     'compare',

@@ -1,4 +1,4 @@
-"""A few mutations of every format; `make fuzz` tries 500 of each, within bounds."""
+"""A few mutations of every format, by night more; `make fuzz` tries 500 of each."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from fesem_jax.utils import safe_files
 from tests.fuzz import trying
 from tests.fuzz.formats import FORMATS
 
-MUTATIONS = 6
+DAY, NIGHT = range(2), range(2, 20)
 
 
 @pytest.fixture(scope='module')
@@ -16,10 +16,15 @@ def box(tmp_path_factory):
 
 
 @pytest.mark.parametrize('name', FORMATS)
-def test_a_spoiled_file_is_refused_in_a_sentence_or_read(name, box, monkeypatch):
+@pytest.mark.parametrize(
+  'numbers', [DAY, pytest.param(NIGHT, marks=pytest.mark.nightly)], ids=['few', 'many']
+)
+def test_a_spoiled_file_is_refused_in_a_sentence_or_read(
+  name, numbers, box, monkeypatch
+):
   monkeypatch.setattr(safe_files, 'MAX_EXPANDED_BYTES', trying.EXPANDED)
   monkeypatch.setattr(tff, '_ROW_BYTES', trying.EXPANDED)
-  made = list(trying.tried(name, range(MUTATIONS), 1, box))
+  made = list(trying.tried(name, numbers, 1, box))
   assert [m for m in made if m['outcome'] not in ('sentence', 'accepted')] == []
 
 

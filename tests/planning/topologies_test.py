@@ -58,8 +58,20 @@ def size_of_model(hidden=HIDDEN):
   return 4 * sum(math.prod(x.shape) for x in jax.tree.leaves(params))
 
 
+# By day a global model, centers, models of clients, and what compares them.
+BY_DAY = ('fed_avg', 'fesem', 'scaffold', 'fed_amp', 'robust')
+
+
 @pytest.mark.parametrize(
-  ('name', 'options'), ROWS, ids=[IDS[METHODS.index(row)] for row in ROWS]
+  ('name', 'options'),
+  [
+    pytest.param(
+      *row,
+      id=IDS[METHODS.index(row)],
+      marks=[pytest.mark.nightly] * (row[0] not in BY_DAY),
+    )
+    for row in ROWS
+  ],
 )
 def test_a_round_on_four_chips(name, options):
   found = planned(name, options, 4)
@@ -138,7 +150,13 @@ def offloaded_start(row):
 
 
 @pytest.mark.parametrize(
-  'row', range(len(OFFLOADED)), ids=[f'{row[0]}-{row[2]}' for row in OFFLOADED]
+  'row',
+  [
+    pytest.param(
+      i, id=f'{row[0]}-{row[2]}', marks=[pytest.mark.nightly] * (i not in (1, 2))
+    )
+    for i, row in enumerate(OFFLOADED)
+  ],
 )
 def test_models_stay_in_the_memory_of_the_host(row):
   name, options, chosen = OFFLOADED[row]
@@ -162,7 +180,7 @@ def test_models_stay_in_the_memory_of_the_host(row):
     assert reads_ahead(found.round.text)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_memory_of_leafs_network():
   """W1: FeSEM(4) of LEAF's CNN, 64 clients of 100 examples, 8 side by side."""
   mesh = topologies.mesh_of('v5e:2x2', 1)

@@ -96,20 +96,31 @@ def _check_small(name, tmp_path):
   assert abs(ledger.accuracy(folder) - recipe.small_value) <= SMALL_TOLERANCE
 
 
-@pytest.mark.parametrize(
-  'name', sorted(set(recipes.names()) - _MNIST_PAPERS - _CIFAR_PAPERS)
-)
+# By day one paper of each kind of data.
+_BY_DAY = {'fed_prox', 'mc_mahan'}
+
+
+def _papers(names):
+  """A test of each of these papers' small cells."""
+  values = [
+    pytest.param(name, marks=[pytest.mark.nightly] * (name not in _BY_DAY))
+    for name in sorted(names)
+  ]
+  return pytest.mark.parametrize('name', values)
+
+
+@_papers(set(recipes.names()) - _MNIST_PAPERS - _CIFAR_PAPERS)
 def test_a_small_cell_of_generated_data_comes_out_as_recorded(name, tmp_path):
   _check_small(name, tmp_path)
 
 
-@pytest.mark.parametrize('name', sorted(_MNIST_PAPERS))
+@_papers(_MNIST_PAPERS)
 def test_a_small_cell_of_mnist_comes_out_as_recorded(name, tmp_path, real_data):
   assert real_data
   _check_small(name, tmp_path)
 
 
-@pytest.mark.parametrize('name', sorted(_CIFAR_PAPERS))
+@_papers(_CIFAR_PAPERS)
 def test_a_small_cell_of_cifar_comes_out_as_recorded(name, tmp_path, real_data):
   if not (real_data / 'cifar-10-batches-bin').is_dir():
     pytest.skip('the folder of real data has no CIFAR-10 in binary files')

@@ -175,12 +175,12 @@ def test_mistakes_of_a_method_are_one_sentence(algorithm, message):
     scripted_run(algorithm)
 
 
-def test_a_function_that_builds_a_method_is_none():
+def test_simulate_refuses_a_function_that_builds_a_method():
   with pytest.raises(fj.UserError, match='`algorithm` is a function, not an Algorithm'):
     fj.simulate(scripted, *federation(), rounds=1)
 
 
-def test_models_of_all_clients_are_no_start_of_a_cohort():
+def test_starts_must_be_of_the_clients_of_the_cohort():
   local = helpers.local()
   algorithm = fj.algorithms.build('fesem', local, num_clusters=2)
 

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.data import with_true_groups
@@ -118,6 +119,33 @@ SHAPES_OF_ROUND = (
   'cfl_gp', 'pacfl', 'fed_drift', 'flux',
 )  # fmt: skip
 ONE_OF_EACH_SHAPE = [i for i in ONCE if METHODS[i][0] in SHAPES_OF_ROUND]
+# Options that place or exchange otherwise than the method's first row.
+OPTIONS_OF_ROUND = {
+  'client_state', 'recluster_every', 'cluster_on', 'clients_per_center',
+}  # fmt: skip
+# The rows of `make test`, where a test is about the round and not about the method.
+OF_ROUNDS = [
+  i
+  for i, (_, options) in enumerate(METHODS)
+  if i in ONE_OF_EACH_SHAPE or OPTIONS_OF_ROUND & options.keys()
+]
+
+
+def over_rows(rows):
+  """A test of each of these rows: of those whose rounds are like another's by night.
+
+  Tests of one row are neighbors: a worker compiles its programs, then forgets them.
+  """
+  marks = {i: () if i in OF_ROUNDS else pytest.mark.nightly for i in rows}
+  values = [pytest.param(i, id=IDS[i], marks=marks[i]) for i in rows]
+  return pytest.mark.parametrize('index', values, scope='module')
+
+
+def over_seeds(count):
+  """A test of so many seeds: of the first, and by night of the others."""
+  marks = [()] + [pytest.mark.nightly] * (count - 1)
+  values = [pytest.param(i, marks=marks[i]) for i in range(count)]
+  return pytest.mark.parametrize('seed', values)
 
 
 def run(algorithm, data, rounds=3, cohort=None, seed=0):

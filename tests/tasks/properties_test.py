@@ -1,8 +1,8 @@
-"""What holds for every method on random federations, for regression and sequences.
+"""What holds for every method on random federations, for regression or sequences.
 
 The classification of tests/algorithms/properties_test.py has more cases and options:
-no method asks for the task, so few cases are enough here, of one task for methods whose
-rounds are like another's.
+no method asks for the task, so few cases are enough here, of one task by day, and of
+both by night for methods whose rounds differ.
 """
 
 import functools
@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.lax import Precision
 
+from benchmarks import rounded
 from fesem_jax import algorithms, models
 from fesem_jax.core import sharding
 from fesem_jax.core.batching import Schedule
@@ -35,6 +37,8 @@ from tests.support.random_federations import CLIENTS, FULL, MOST, Case, Programs
 
 FEATURES, TOKENS, LENGTH, CASES = 3, 4, 5, 8
 GROUPS = np.arange(CLIENTS) % 2
+OF_SIX = Case((4, 3, 5, 2, 5, 1))
+NIGHTLY = pytest.mark.nightly
 OPTIONS = {METHODS[i][0]: METHODS[i][1] for i in ONCE}
 
 
@@ -101,24 +105,37 @@ REFUSED = {
 POSSIBLE = {
   name: [task for task in DATA if (name, task) not in REFUSED] for name in OPTIONS
 }
-# Both tasks of methods whose rounds differ, and one of all others, by turns.
-ROWS = [
-  (name, task)
-  for at, (name, found) in enumerate(POSSIBLE.items())
-  for task in (
-    found if name in SHAPES_OF_ROUND or not found else [found[at % len(found)]]
-  )
-]
+# One task of each method, by turns; by night both of methods whose rounds differ.
+EVERY_METHOD = [
+  (name, found[at % len(found)]) for at, (name, found) in enumerate(POSSIBLE.items())
+  if found
+]  # fmt: skip
+MORE = [
+  (name, task) for name in SHAPES_OF_ROUND for task in POSSIBLE[name]
+  if (name, task) not in EVERY_METHOD
+]  # fmt: skip
+# By day those that tests/algorithms/properties_test.py leaves to the night, and a
+# global model, centers, a mixture, and a start that trains.
+BY_DAY = [
+  row for row in EVERY_METHOD
+  if row[0] not in SHAPES_OF_ROUND or row[0] in ('fed_avg', 'fesem', 'fed_em', 'robust')
+]  # fmt: skip
 TRACED = [
   (name, task) for name in POSSIBLE for task in POSSIBLE[name]
-  if (name, task) not in ROWS
+  if (name, task) not in EVERY_METHOD + MORE
 ]  # fmt: skip
-# Tests of one row are neighbors: a worker compiles its programs, then forgets them.
-over_rows = pytest.mark.parametrize(
-  'row', ROWS, ids=[f'{name}-{task}' for name, task in ROWS], scope='module'
-)
-# One of each method.
-SPLIT = [row for i, row in enumerate(ROWS) if row[0] not in dict(ROWS[:i])]
+
+
+def over_rows(rows):
+  """A test of each of these rows.
+
+  Tests of one row are neighbors: a worker compiles its programs, then forgets them.
+  """
+  values = [
+    pytest.param(row, id='-'.join(row), marks=() if row in BY_DAY else NIGHTLY)
+    for row in rows
+  ]
+  return pytest.mark.parametrize('row', values, scope='module')
 
 
 @functools.lru_cache(maxsize=CASES)
@@ -129,14 +146,14 @@ def round_of(row, case):
 
 @pytest.mark.slow
 @random_federations.over_properties
-@over_rows
+@over_rows(EVERY_METHOD + MORE)
 @random_federations.tried(CASES)
 @hypothesis.given(random_federations.cases())
 def test_properties(row, holds, case):
   holds(round_of(row, case))
 
 
-@over_rows
+@over_rows(EVERY_METHOD + MORE)
 def test_training_lowers_the_loss(row):
   made, data = programs(*row), DATA[row[1]](FULL)
   state, losses = made.init(jax.random.key(3), data), []
@@ -153,7 +170,17 @@ def test_training_lowers_the_loss(row):
   assert np.isfinite(deployed(made.algorithm, state, data)).all()
 
 
-@pytest.mark.parametrize('row', TRACED, ids=[f'{name}-{task}' for name, task in TRACED])
+@over_rows([row for row in EVERY_METHOD if row[0] not in SHAPES_OF_ROUND])
+def test_every_product_of_a_round_says_its_precision(row):
+  made, key = programs(*row), jax.random.key(0)
+  data, cohort = DATA[row[1]](FULL), random_federations.cohort_of(range(CLIENTS))
+  state = jax.device_get(made.init(key, data))
+  found = rounded.products(made.step.trace(state, data, cohort, key).jaxpr.jaxpr)
+  assert found
+  assert set(found) == {(Precision.HIGHEST, Precision.HIGHEST)}
+
+
+@pytest.mark.parametrize('row', TRACED, ids=['-'.join(row) for row in TRACED])
 def test_other_tasks_have_the_same_rounds(row):
   name, task = row
   algorithm = algorithms.build(name, local(task), **OPTIONS[name])
@@ -166,19 +193,24 @@ def test_other_tasks_have_the_same_rounds(row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'row', SPLIT, ids=[f'{name}-{task}' for name, task in SPLIT], scope='module'
-)
+@over_rows(EVERY_METHOD)
 def test_data_split_by_client_change_memory_only(row):
   name, task = row
   changes = local(task, 2, 2)._replace(shared_start='on')
   two = algorithms.build(name, changes, **OPTIONS[name])
-  case = Case((4, 3, 5, 2, 5, 1))
-  random_federations.check_split_data(programs(*row), two, case)
+  random_federations.check_split_data(programs(*row), two, OF_SIX)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('task', DATA)
+@over_rows(EVERY_METHOD)
+def test_a_round_after_a_checkpoint_is_the_same_to_the_bit(row):
+  random_federations.check_a_resumed_round(programs(*row), OF_SIX)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'task', ['sequence', pytest.param('regression', marks=NIGHTLY)]
+)
 @random_federations.tried(0)
 @hypothesis.example(Case((4, 3, 5, 2, 5, 1), 2))
 @hypothesis.given(random_federations.cases())

@@ -48,8 +48,15 @@ def train(local, data, key=None, starts=None, cohort=None, **kwargs):
   return run(starts, data, key)
 
 
-@pytest.mark.parametrize('schedule', SCHEDULES)
-@pytest.mark.parametrize(('shared_start', 'chunk'), [('off', 3), ('off', 1), ('on', 3)])
+@pytest.mark.parametrize(
+  ('schedule', 'shared_start', 'chunk'),
+  [
+    (SCHEDULES[0], 'off', 3),
+    (SCHEDULES[1], 'off', 1),
+    (SCHEDULES[2], 'on', 3),
+    (SCHEDULES[3], 'on', 3),
+  ],
+)
 def test_weighted_losses_match_float64_reference(schedule, shared_start, chunk):
   data, key = helpers.federation(SIZES), jax.random.key(3)
   local = helpers.local(chunk=chunk)
@@ -72,9 +79,14 @@ def test_weighted_losses_match_float64_reference(schedule, shared_start, chunk):
 
 
 @pytest.mark.parametrize(
-  ('schedule', 'prox'), [*((s, 0.3) for s in SCHEDULES), (SCHEDULES[0], None)]
+  ('schedule', 'prox', 'shared_start'),
+  [
+    *((s, 0.3, 'off') for s in SCHEDULES),
+    (SCHEDULES[0], 0.3, 'on'),
+    (SCHEDULES[1], 0.3, 'on'),
+    (SCHEDULES[2], None, 'on'),
+  ],
 )
-@pytest.mark.parametrize('shared_start', ['off', 'on'])
 @pytest.mark.optimized
 def test_matches_float64_reference(schedule, prox, shared_start):
   data = helpers.federation(SIZES)

@@ -202,7 +202,7 @@ def test_nnx_modules_are_switched_to_training_and_back():
   assert (beside != np.asarray(ends == 0)[:, :2]).any()
 
 
-def test_every_method_trains_them_whatever_the_size_of_chunks():
+def test_chunks_of_any_size_train_layers_that_draw_alike():
   data = helpers.federation([6, 3, 9, 5, 8, 4], groups=[0, 1, 0, 1, 0, 1])
   base = helpers.local()._replace(model=models.from_flax(Needed(), helpers.SHAPE))
   for name, chunk in (('fesem', 1), ('fed_dane', 2), ('fed_sgd', 2)):

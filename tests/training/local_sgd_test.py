@@ -25,7 +25,8 @@ KEY = jax.random.key(3)
 
 
 def models(local, count, seed=0):
-  return jax.vmap(local.model.init)(jax.random.split(jax.random.key(seed), count))
+  init = jax.jit(jax.vmap(local.model.init))
+  return init(jax.random.split(jax.random.key(seed), count))
 
 
 def train(local, data, starts, **options):
@@ -35,6 +36,17 @@ def train(local, data, starts, **options):
     )
   )
   return run(data)
+
+
+def trained_by(one, local, starts, data, **given):
+  """What a compiled round of a function of one client returns."""
+
+  @jax.jit
+  def run(starts, data, given):
+    everyone = helpers.everyone(data)
+    return for_each_client(one, local, starts, data, everyone, KEY, **given)
+
+  return run(starts, data, given)
 
 
 def reference_sgd(model, batches, addition):
@@ -54,8 +66,7 @@ def check(trained, local, data, start_of, addition_of):
     assert_close(got, want, rtol=1e-3)
 
 
-@pytest.mark.parametrize('chunk', [1, 3])
-@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize(('chunk', 'devices'), [(3, 1), (1, 2)])
 def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
   data = helpers.federation(SIZES)
   local = helpers.local(epochs=2, chunk=chunk, devices=devices)
@@ -63,9 +74,13 @@ def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
   choice = jnp.array([1, 0, 0, 1])
   prox = np.array([0.1, 0.5, 0.0, 0.3], np.float32)
   pull = tree.take(anchors, choice), jnp.asarray(prox)
-  trained = train_pulled(
-    local, ClientModels(own=own), data, helpers.everyone(data), KEY, Reduction(), pull
-  )
+
+  @jax.jit
+  def pulled(starts, data, pull):
+    everyone = helpers.everyone(data)
+    return train_pulled(local, starts, data, everyone, KEY, Reduction(), pull)
+
+  trained = pulled(ClientModels(own=own), data, pull)
 
   def addition_of(i):
     to = reference.flat(reference.from_params(anchors, int(choice[i])))
@@ -92,9 +107,7 @@ def test_transformations_of_gradients_come_before_the_optimizer_in_their_order(c
     model = local_sgd(client, fading(client.given), optax.scale(2.0))
     return model, model.params, None
 
-  trained = for_each_client(
-    one, local, ClientModels(start), data, helpers.everyone(data), KEY, given=own
-  )
+  trained = trained_by(one, local, ClientModels(start), data, given=own)
 
   def want(i, step, w, gradient):
     mine = reference.flat(reference.from_params(own, i))
@@ -211,8 +224,7 @@ def test_a_client_whose_loss_or_model_is_not_finite_has_failed_with_steps_of_its
   data = dataclasses.replace(data, x=x)
   local = helpers.local(chunk=3)._replace(model=LINEAR)
   start = ClientModels({'w': jnp.ones(1)})
-  everyone = helpers.everyone(data)
-  trained = for_each_client(one, local, start, data, everyone, KEY)
+  trained = trained_by(one, local, start, data)
   assert trained.finite.tolist() == [True, False, False]
   assert trained.params['w'].tolist() == [2, 1, 1]
 
@@ -226,9 +238,7 @@ def test_a_client_that_does_not_count_keeps_its_state():
     model = local_sgd(client)
     return model, model.params, client.state + 100
 
-  trained = for_each_client(
-    one, local, ClientModels(start), data, helpers.everyone(data), KEY, state=old
-  )
+  trained = trained_by(one, local, ClientModels(start), data, state=old)
   np.testing.assert_array_equal(trained.state, old + 100 * trained.took_part())
   assert 0 < trained.took_part().sum() < 12
 
@@ -280,9 +290,7 @@ def returning(*found, **options):
     return values if len(values) > 1 else values[0]
 
   start = ClientModels(models(local, 1))
-  return for_each_client(
-    one, local, start, data, helpers.everyone(data), KEY, **options
-  )
+  return trained_by(one, local, start, data, **options)
 
 
 @pytest.mark.parametrize(
@@ -311,9 +319,8 @@ def test_bad_clients_cannot_be_asked_for_what_they_trained():
     model = local_sgd(client)
     return model, model.params, None
 
-  start, everyone = ClientModels(models(local, 1)), helpers.everyone(data)
   with pytest.raises(UserError, match='must come from'):
-    for_each_client(honest, local, start, data, everyone, KEY)
+    trained_by(honest, local, ClientModels(models(local, 1)), data)
 
 
 def test_mixtures_and_states_of_other_clients_are_refused():
@@ -335,7 +342,7 @@ def test_two_trainings_of_a_client_draw_different_noise():
     return second.after(first), first.params, second.params
 
   start = ClientModels(models(local, 1))
-  trained = for_each_client(one, local, start, data, helpers.everyone(data), KEY)
+  trained = trained_by(one, local, start, data)
   apart = tree.row_distances(trained.params, trained.state)
   assert (np.asarray(apart) > 1e-3).all()
 
@@ -348,9 +355,7 @@ def test_epochs_of_a_client_are_cut_at_their_bound():
     return model, model.params, None
 
   start, epochs = ClientModels(models(local, 1)), jnp.array([5, 1, 2, 9])
-  trained = for_each_client(
-    one, local, start, data, helpers.everyone(data), KEY, given=epochs
-  )
+  trained = trained_by(one, local, start, data, given=epochs)
   want = train(local, data, start, epochs=jnp.array([2, 1, 2, 2]))
   assert trained.steps.tolist() == want.steps.tolist()
   assert_close(reference.vectors(trained.params), reference.vectors(want.params))
@@ -371,6 +376,5 @@ def test_layers_and_factors_that_are_not_the_clients_are_refused(options, messag
     model = local_sgd(client, **options)
     return model, client.send(model, client.received), None
 
-  start, everyone = ClientModels(models(local, 1)), helpers.everyone(data)
   with pytest.raises(UserError, match=message):
-    for_each_client(one, local, start, data, everyone, KEY)
+    trained_by(one, local, ClientModels(models(local, 1)), data)

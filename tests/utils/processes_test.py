@@ -107,17 +107,21 @@ EVERY = [
   for i in range(len(NAMES))
   if i == STREAMED or (i in methods.ONE_OF_EACH_SHAPE and i not in WHOLE)
 ]
+# By day: a global model, models of clients on their own devices and compared, streams.
+BY_DAY = [NAMES.index('fed_avg'), NAMES.index('fed_amp'), STREAMED]
 # With four of six clients in a round, and what each of them keeps.
 SHARDED = f'sharded{NAMES.index("scaffold")}'
 
 
 @pytest.fixture(scope='module')
-def pair(tmp_path_factory):
+def pair(tmp_path_factory, request):
   """Two processes, a device each, that run methods while others are tested."""
   folder = tmp_path_factory.mktemp('pair')
   # They continue a run that one process has begun.
   process_worker.whole_run(WHOLE[0], 2, folder / f'run{WHOLE[0]}', rounds=2)
-  names = [*EVERY, *(f'run{i}' for i in WHOLE), SHARDED, 'regression']
+  night = any(item.get_closest_marker('nightly') for item in request.session.items)
+  names = [*(f'run{i}' for i in WHOLE), SHARDED]
+  names += [*EVERY, 'regression'] if night else BY_DAY
   with Workers(2, 2, folder, names) as workers:
     yield workers
 
@@ -130,7 +134,13 @@ def done(pair):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('index', EVERY, ids=[methods.IDS[i] for i in EVERY])
+@pytest.mark.parametrize(
+  'index',
+  [
+    pytest.param(i, id=methods.IDS[i], marks=[pytest.mark.nightly] * (i not in BY_DAY))
+    for i in EVERY
+  ],
+)
 def test_rounds_of_two_processes_are_those_of_one(done, index):
   wanted = process_worker.some_rounds(index, 2)
   for process_id in (0, 1):
@@ -181,7 +191,7 @@ def test_each_process_reads_the_examples_of_its_own_clients(done, tmp_path):
   assert configs[0] == configs[1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_regression_of_two_processes_is_that_of_one(done, tmp_path):
   result = process_worker.regression_run(2, tmp_path)
   assert result.summary['task'] == 'regression'
@@ -199,7 +209,7 @@ def names_of(folder):
   }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_four_processes_give_what_one_gives(tmp_path):
   indices = [NAMES.index('fed_per')]  # A sum of bodies, and a stack of heads.
   with Workers(4, 4, tmp_path, indices) as workers:
@@ -270,7 +280,7 @@ def wait_for_round(run, workdir, number):
     time.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_runs_that_are_interrupted_refused_or_killed_end_with_a_sentence(tmp_path):
   workdir = tmp_path / 'run'
   run = launched(workdir, '--rounds=1000000')
