@@ -17,39 +17,6 @@ from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
 
 
-def scale_of(x: Rows, where: str) -> float:
-  """The default factor of features x [T, ...].
-
-  It is 1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.
-  Raises `UserError` if x is uint8 and [T, F], which may be pixels or e.g. tokens;
-  `where` is the source file or argument, for this message.
-  """
-  if x.dtype != np.uint8:
-    return 1.0
-  if x.ndim < 3:
-    raise UserError(
-      f'{where} is uint8 of shape {x.shape}, which are pixels or numbers such as '
-      'tokens; give `scale`, the factor of the model inputs: 1/255 for pixels, 1 '
-      'for tokens.'
-    )
-  return 1 / 255
-
-
-def check_targets(shape: tuple[int, ...], y: np.ndarray, task: str, where: str) -> None:
-  """Raises `UserError` unless sequences have a target at every position.
-
-  x has `shape` [T, ...], y [T, ...] is as `Task.targets` makes it, and `task` is a key
-  of `tasks.TASKS`. `where` is the source file or argument of y, for the message.
-  """
-  outputs = y.shape[1] if y.ndim > 1 else 1
-  wanted = tasks.TASKS[task].target_shape(len(y), shape[1:], outputs)
-  if y.shape != wanted:
-    raise UserError(
-      f'{where} has shape {y.shape}, but with x of shape {shape} the task {task} needs '
-      f'{wanted}: a next token, or -1, at every position.'
-    )
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Corruption:
@@ -305,7 +272,7 @@ class FederatedData:
       sizes: [M] number of rows of each client, in order; they sum to T.
       num_classes: L; by default one more than the largest label or token, or the
         number of targets.
-      scale: see the class and, for the default, `scale_of`.
+      scale: see the class and, for the default, `split_checks.scale_of`.
       client_ids: [M]; 0..M-1 by default.
       info: names, true clusters and weights; by default, the client ids as names.
       task: of `y`; see `tasks.TASKS`.
@@ -346,7 +313,7 @@ class FederatedData:
           '`x` holds values that are not finite (NaN or infinity); fill them, or leave '
           'out these examples.'
         )
-    check_targets(x.shape, y, task, '`y`')
+    split_checks.check_targets(x.shape, y, task, '`y`')
     if num_classes is None:
       num_classes = tasks.TASKS[task].count_outputs(y)
     if client_ids is None:
@@ -363,7 +330,7 @@ class FederatedData:
         f'{given}.'
       )
     if scale is None:
-      scale = scale_of(x, '`x`')
+      scale = split_checks.scale_of(x, '`x`')
       if task != SEQUENCE.name:
         feature_range.warn_of_range(x, scale, '`x`')
     else:

@@ -1,11 +1,13 @@
-"""Checks of what a user says about a split: sizes and ids of clients, and the scale."""
+"""Checks of what a user says about a split: sizes, ids, targets and the scale."""
 
 import numbers
 from typing import Any
 
 import numpy as np
 
+from fesem_jax import tasks
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.stored_rows import Rows
 
 
 def sizes(given: Any, num_examples: int) -> np.ndarray:
@@ -75,3 +77,36 @@ def num_outputs(given: Any) -> int | None:
       f'{argument("num_classes", given)} must be a whole number from 1, or be left out.'
     )
   return int(given)
+
+
+def scale_of(x: Rows, where: str) -> float:
+  """The default factor of features x [T, ...].
+
+  It is 1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.
+  Raises `UserError` if x is uint8 and [T, F], which may be pixels or e.g. tokens;
+  `where` is the source file or argument, for this message.
+  """
+  if x.dtype != np.uint8:
+    return 1.0
+  if x.ndim < 3:
+    raise UserError(
+      f'{where} is uint8 of shape {x.shape}, which are pixels or numbers such as '
+      'tokens; give `scale`, the factor of the model inputs: 1/255 for pixels, 1 '
+      'for tokens.'
+    )
+  return 1 / 255
+
+
+def check_targets(shape: tuple[int, ...], y: np.ndarray, task: str, where: str) -> None:
+  """Raises `UserError` unless sequences have a target at every position.
+
+  x has `shape` [T, ...], y [T, ...] is as `Task.targets` makes it, and `task` is a key
+  of `tasks.TASKS`. `where` is the source file or argument of y, for the message.
+  """
+  outputs = y.shape[1] if y.ndim > 1 else 1
+  wanted = tasks.TASKS[task].target_shape(len(y), shape[1:], outputs)
+  if y.shape != wanted:
+    raise UserError(
+      f'{where} has shape {y.shape}, but with x of shape {shape} the task {task} needs '
+      f'{wanted}: a next token, or -1, at every position.'
+    )

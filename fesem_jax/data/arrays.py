@@ -7,7 +7,8 @@ import numpy as np
 
 from fesem_jax.core import feature_range
 from fesem_jax.core.client_info import checked_weights
-from fesem_jax.core.federated_data import FederatedData, check_targets, scale_of
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.split_checks import check_targets, scale_of
 from fesem_jax.data import class_labels, columns
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
@@ -35,7 +36,7 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   `num_classes` [], by default one more than the largest label or token of `y`;
   `class_names` [L] strings; `feature_names` [F] strings, for warnings;
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
-  see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
+  see `split_checks.scale_of`); `split` [T], 0 training and 1 test (without it each
   client is split 80/20); `cluster` [T], the true cluster of the example's client, a
   number or a name that figures show; without `client`, `partition=cluster+...` deals
   the examples of each cluster to clients; and `weight` [T], the weight of the example's

@@ -16,6 +16,7 @@ from fesem_jax.data import (
   standardizing,
 )
 from fesem_jax.data.arrays import from_arrays
+from fesem_jax.data.options import Options, columns_of
 from fesem_jax.data.partitions import Partition
 from fesem_jax.data.partitions.fitting import check_fits, check_used
 from fesem_jax.data.partitions.groups import groups_of_clients
@@ -61,7 +62,7 @@ def load(
     task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
       data, classification for most.
     **options: fields of `Partition`, and options of single data sets, see
-      `sources.Options`.
+      `options.Options`.
 
   Returns:
     (training split, test split), clients in the same order.
@@ -116,7 +117,7 @@ def load_phases(
     TypeError: see `load`.
   """
   fields = {field: options.pop(field) for field in FIELDS if field in options}
-  chosen = sources.Options(**options)
+  chosen = Options(**options)
   if isinstance(partition, Partition):
     if fields:
       raise TypeError(f'{next(iter(fields))} is a field of the partition.')
@@ -141,7 +142,7 @@ def load_phases(
     pool = sources.load(name, source, request)
   else:
     where = argument('name', name)
-    own_columns = sources.columns_of(chosen)
+    own_columns = columns_of(chosen)
     pool = from_arrays(where, array_forms.named(arrays, where, own_columns), task)
   pool = as_task(pool, task, argument('name', name))
   if chosen.standardize:

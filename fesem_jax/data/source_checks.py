@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from fesem_jax.data import cifar, leaf, mnist, ratings, synthetic_table, texts
+from fesem_jax.data.options import Options
 from fesem_jax.data.partitions.groups import check_groups
-from fesem_jax.data.sources import DATASETS, PREFIXES, Options
+from fesem_jax.data.sources import DATASETS, PREFIXES
 from fesem_jax.utils.errors import (
   UserError,
   argument,

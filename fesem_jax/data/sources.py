@@ -1,7 +1,7 @@
 """Sources of each data set."""
 
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -27,43 +27,13 @@ from fesem_jax.data import (
   tff_hdf5,
   wage_panel,
 )
+from fesem_jax.data.options import Options, columns_of
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils.errors import (
   UserError,
   argument,
 )
 from fesem_jax.utils.safe_files import reading
-
-
-class Options(NamedTuple):
-  """Options that apply to some data sets only; the others refuse them."""
-
-  background: str = 'white'
-  tfds_name: str = ''
-  hub_name: str = ''
-  hub_client_column: str = ''
-  hub_label_column: str = ''
-  hub_image_side: int = 0
-  hub_config: str = ''
-  cifar100_labels: str = 'fine'
-  emnist_split: str = 'byclass'
-  text_stride: int = 1
-  vocabulary: str = ''
-  ratings_by: str = 'lecturer'
-  label_column: str = ''
-  client_column: str = ''
-  cluster_column: str = ''
-  split_column: str = ''
-  drop_columns: Sequence[str] = ()
-  standardize: bool = False
-  synthetic_alpha: float = 1.0
-  synthetic_beta: float = 1.0
-  synthetic_noise: float = 0.0
-  synthetic_features: int = 20
-  synthetic_classes: int = 4
-  synthetic_difference: str = 'labels'
-  synthetic_distance: float = 1.0
-  synthetic_mix: float = 0.0
 
 
 class Request(NamedTuple):
@@ -229,12 +199,10 @@ def _shakespeare_of_text(request: Request) -> Pool:
 
 
 def _synthetic_table(request: Request) -> Pool:
-  o = request.options
+  r = request
   return synthetic_table.load(
-    request.rng, request.num_clients, request.examples, request.groups,
-    (o.synthetic_features, o.synthetic_classes), o.synthetic_difference,
-    o.synthetic_distance, o.synthetic_noise, o.synthetic_mix, request.task,
-  )  # fmt: skip
+    r.rng, r.num_clients, r.examples, r.groups, r.options, r.task
+  )
 
 
 DATASETS: Mapping[str, tuple[Source, ...]] = {
@@ -307,16 +275,6 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
     )),
   ),
 }  # fmt: skip
-
-
-def columns_of(options: Options) -> tables.Columns:
-  """The columns of a table that options name."""
-  o = options
-  label, client, cluster, split = (
-    str(name)  # Columns of a data frame may be numbers.
-    for name in (o.label_column, o.client_column, o.cluster_column, o.split_column)
-  )
-  return tables.Columns(label, client, cluster, split, tuple(map(str, o.drop_columns)))
 
 
 def _table(path: pathlib.Path, request: Request) -> Pool:

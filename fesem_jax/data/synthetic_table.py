@@ -3,6 +3,7 @@
 import numpy as np
 
 from fesem_jax.data import synthetic
+from fesem_jax.data.options import Options
 from fesem_jax.data.partitions.groups import label_permutations
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION
@@ -17,18 +18,14 @@ def load(
   num_clients: int,
   examples: int,
   groups: np.ndarray,
-  shape: tuple[int, int],
-  difference: str,
-  distance: float,
-  noise: float,
-  mix: float = 0.0,
+  options: Options,
   task: str = '',
 ) -> Pool:
   """Clients of groups that differ in one respect.
 
   An example has F features z ~ N(0, I). Its label is argmax(W z + noise), of L classes,
-  or of a regression w z + noise; W has entries of N(0, 9 / F). `difference` says what
-  the groups differ in:
+  or of a regression w z + noise; W has entries of N(0, 9 / F). `synthetic_difference`
+  says what the groups differ in, and `distance` is `synthetic_distance`:
 
   - 'features': z is measured as x = z + m_k, where m_k has the length `distance`, as by
     sensors of other offsets.
@@ -40,18 +37,18 @@ def load(
     num_clients: M.
     examples: of each client; 0 draws 50 + lognormal(4, 2).
     groups: [M] group of each client.
-    shape: F and L.
-    difference: one of `DIFFERENCES`.
-    distance: see above.
-    noise: standard deviation of the noise.
-    mix: share of a client's examples that are of other groups, each at random.
+    options: `synthetic_features` F, `synthetic_classes` L, `synthetic_difference`, of
+      `DIFFERENCES`, `synthetic_distance`, `synthetic_noise`, a standard deviation, and
+      `synthetic_mix`, the share of a client's examples that are of other groups, each
+      at random.
     task: 'regression', or else classification.
 
   Raises:
     UserError: if labels are to differ in a regression, in more groups than they have
       permutations, or there would be too many features.
   """
-  width, classes = shape
+  width, classes = options.synthetic_features, options.synthetic_classes
+  difference, distance = options.synthetic_difference, options.synthetic_distance
   regression = task == REGRESSION.name
   if regression and difference == 'labels':
     raise UserError(
@@ -75,10 +72,10 @@ def load(
   sizes = synthetic.sizes(rng, num_clients, examples, width)
   for group, size in zip(groups, sizes, strict=True):
     others = (group + rng.integers(1, max(2, count), size)) % count
-    of_row = np.where(rng.random(size) < mix, others, group)
+    of_row = np.where(rng.random(size) < options.synthetic_mix, others, group)
     z = rng.normal(size=(size, width))
     logits = np.einsum('tf,tfl->tl', z, models[of_row])
-    logits += rng.normal(0, noise, logits.shape)
+    logits += rng.normal(0, options.synthetic_noise, logits.shape)
     xs.append(z + offsets[of_row])
     ys.append(logits if regression else tables[of_row, logits.argmax(axis=1)])
   pool = synthetic.pool(xs, ys, outputs, groups)

@@ -1,12 +1,12 @@
 """Images of clients as a model sees them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.plots.style import STYLE
 from fesem_jax.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
@@ -20,13 +20,11 @@ def are_images(shape: Sequence[int]) -> bool:
   return len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3, 4))
 
 
-def example_images(
-  data: FederatedData, title: str, names: Sequence[str] | None = None
-) -> Figure:
+def example_images(data: Any, title: str, names: Sequence[str] | None = None) -> Figure:
   """Draws images of some clients, a row each, as models see them.
 
   Args:
-    data: a split of images on the host; values are multiplied by its scale. Of more
+    data: a split of images on the host, `FederatedData`; values are multiplied by its scale. Of more
       than 8 clients, 8 at even distances are shown, sorted by true cluster, and of each
       10 examples.
     title: heading; the range of the values that are shown follows it.

@@ -12,9 +12,8 @@ from fesem_jax.core.federated_data import (
   Corruption,
   FederatedData,
   Groups,
-  check_targets,
-  scale_of,
 )
+from fesem_jax.core.split_checks import check_targets, scale_of
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption
 from fesem_jax.utils.errors import UserError
@@ -73,9 +72,11 @@ def test_as_many_examples_as_row_numbers_fit_32_bits():
     rows = StoredRows(np.broadcast_to(np.uint8(0), (count, 1, 1)))
     return FederatedData.from_arrays(rows, np.zeros(1, int), [1])
 
-  with pytest.raises(UserError, match='2147483648 examples do not fit 32-bit'):
+  with pytest.raises(
+    UserError, match='`x` has 2147483648 examples; give fewer than 2.31'
+  ):
     given(2**31)
-  with pytest.raises(UserError, match=r'2147483647 examples, 1 labels .* must agree'):
+  with pytest.raises(UserError, match=r'`x` has 2147483647 examples, `y` 1'):
     given(2**31 - 1)
 
 
@@ -83,7 +84,7 @@ def test_as_many_examples_as_row_numbers_fit_32_bits():
 def test_a_single_feature_that_is_not_finite_is_refused(value):
   x = np.ones((3, 2))
   x[1, 0] = value
-  with pytest.raises(UserError, match='hold values that are not finite'):
+  with pytest.raises(UserError, match='holds values that are not finite'):
     FederatedData.from_arrays(x, [0, 1, 0], [3])
 
 
@@ -104,8 +105,12 @@ def test_programs_depend_on_numbers_and_names_and_see_arrays_only():
 
 
 def test_lengths_must_agree():
-  for labels, sizes in ((2, [3]), (3, [2]), (3, [2, 2])):
-    with pytest.raises(UserError, match=f'3 examples, {labels} labels'):
+  for labels, sizes, said in (
+    (2, [3], '3 examples, `y` 2'),
+    (3, [2], 'sum to 2, but `x` has 3'),
+    (3, [2, 2], 'sum to 4, but `x` has 3'),
+  ):
+    with pytest.raises(UserError, match=said):
       FederatedData.from_arrays(np.ones((3, 2)), np.zeros(labels, int), sizes)
 
 

@@ -5,6 +5,7 @@ from tests.fuzz import (
   flag_files,
   framework_files,
   run_files,
+  table_files,
   tff_files,
   weight_files,
 )
@@ -15,5 +16,6 @@ FORMATS = (
   | framework_files.FORMATS
   | flag_files.FORMATS
   | run_files.FORMATS
+  | table_files.FORMATS
   | weight_files.FORMATS
 )

@@ -1,0 +1,109 @@
+"""Tables and texts of a user's own."""
+
+import datetime
+
+import numpy as np
+
+from fesem_jax import data
+from tests.fuzz.forms import Format, bytes_of, one_of, plausible
+
+_OPTIONS = {'label_column': 'label', 'client_column': 'who'}
+_CELLS = (
+  '', 'nan', 'inf', '-inf', '1e400', '1,5', 'x', '"', '\t', '2020-01-01', 'true', '-0',
+  '9' * 30, '\u00e9' * 200, '../../outside/evil', '=1+1', '{}', '[1]', '0x1F', '\r',
+)  # fmt: skip
+
+
+def _columns():
+  rng = np.random.default_rng(0)
+  return {
+    'a': np.round(rng.normal(size=24), 3).tolist(),
+    'kind': ['u', 'v', 'w'] * 8,
+    'who': ['Ann', 'Bob'] * 12,
+    'label': [0, 1, 2] * 8,
+  }
+
+
+def _write_csv(folder):
+  folder.mkdir(parents=True, exist_ok=True)
+  held = _columns()
+  rows = [list(held), *zip(*held.values(), strict=True)]
+  text = '\n'.join(','.join(map(str, row)) for row in rows) + '\n'
+  (folder / 'own.csv').write_text(text)
+
+
+def _change_csv(rng, folder):
+  path = folder / 'own.csv'
+  rows = [line.split(',') for line in path.read_text().splitlines()]
+  for _ in range(rng.integers(1, 4)):
+    row = rows[rng.integers(len(rows))]
+    if not row:
+      continue
+    at = int(rng.integers(len(row)))
+    match int(rng.integers(0, 4)):
+      case 0 | 1:
+        row[at] = _CELLS[rng.integers(len(_CELLS))]
+      case 2:
+        del row[at]
+      case 3:
+        row.insert(at, row[at])
+  path.write_text('\n'.join(map(','.join, rows)))
+
+
+def _write_parquet(folder):
+  import pyarrow
+  from pyarrow import parquet
+
+  folder.mkdir(parents=True, exist_ok=True)
+  parquet.write_table(pyarrow.table(_columns()), folder / 'own.parquet')
+
+
+def _change_parquet(rng, folder):
+  import pyarrow
+  from pyarrow import parquet
+
+  held = _columns()
+  name = list(held)[rng.integers(4)]
+  others = (
+    [None] * 24, [[1.0]] * 24, [[1.0], [1.0, 2.0]] * 12, [b'\xff'] * 24, [np.nan] * 24,
+    [{'a': 1}] * 24, [2**62] * 24, [True, False] * 12, ['a\0b'] * 24, [0.5] * 24,
+    [-1] * 24,
+    [datetime.date(2020, 1, 1)] * 24,
+  )  # fmt: skip
+  match int(rng.integers(0, 4)):
+    case 0 | 1:
+      held[name] = others[rng.integers(len(others))]
+    case 2:
+      del held[name]
+    case 3:
+      held = {column: values[: rng.integers(3)] for column, values in held.items()}
+      size = min(map(len, held.values()))
+      held = {column: values[:size] for column, values in held.items()}
+  parquet.write_table(pyarrow.table(held), folder / 'own.parquet')
+
+
+def _write_texts(folder):
+  (folder / 'texts').mkdir(parents=True, exist_ok=True)
+  for name, word in (('a', 'to be or not '), ('b', 'в лесу ёлочка ')):
+    (folder / 'texts' / f'{name}.txt').write_text(word * 60, 'utf-8')
+
+
+def _table(name):
+  return lambda folder: plausible(data.load(f'table:{folder / name}', **_OPTIONS))
+
+
+FORMATS = {
+  'CSV table': Format(
+    _write_csv, one_of(_change_csv, _change_csv, bytes_of('own.csv')), _table('own.csv')
+  ),
+  'Parquet table': Format(
+    _write_parquet,
+    one_of(_change_parquet, bytes_of('own.parquet')),
+    _table('own.parquet'),
+  ),
+  'folder of texts': Format(
+    _write_texts,
+    bytes_of('*.txt'),
+    lambda folder: plausible(data.load(f'text:{folder / "texts"}')),
+  ),
+}
