@@ -13,7 +13,7 @@ import numpy as np
 
 from fesem_jax.algorithms.common.global_model import deployed
 from fesem_jax.cohorts.sampling import coin
-from fesem_jax.core import batching, prng_streams, sharding, tree
+from fesem_jax.core import batching, client_map, prng_streams, sharding, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, RoundInfo
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
@@ -22,7 +22,7 @@ from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.one_client import Client, map_side_by_side
+from fesem_jax.training.one_client import Client
 
 
 class CentralizedState(NamedTuple):
@@ -64,19 +64,20 @@ def centralized(local: LocalTraining) -> Algorithm:
     steps = jnp.where(counts, steps, 0).sum()
     whole = sharding.on_all_devices(_in_one_place(data), local.mesh)
     width = batching.batch_width(local.schedule, most)
-    schedule = local.schedule._replace(batch_size=width, steps=0)
+    # `Client.steps` counts; those of a schedule have orders drawn epoch by epoch.
+    schedule = local.schedule._replace(batch_size=width, steps=1)
     of_all = local._replace(schedule=schedule, shared_start='off')
 
     def train(size, steps, params):
       client = Client(
         of_all, whole, jnp.int32(0), size, steps, jax.random.fold_in(key, 0),
-        ClientModels(own=params), local.rate(cohort), any_epochs=True,
+        ClientModels(own=params), local.rate(cohort),
       )  # fmt: skip
       model = local_sgd(client)
       return model.params, model.loss, model.finite
 
     args = whole.offsets[1:], steps[None], state.params
-    params, loss, finite = map_side_by_side(train, 1)(*args)
+    params, loss, finite = client_map.side_by_side(train, 1)(*args)
     failed, count = ~finite[0], counts.sum()
     info = RoundInfo(
       loss[0], jnp.where(failed, count, 0), jnp.where(failed, 0, count), steps
