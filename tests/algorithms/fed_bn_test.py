@@ -104,3 +104,14 @@ def test_bad_options_are_refused(options, message):
   local = LOCAL if 'weighting' in options else helpers.local()
   with pytest.raises(UserError, match=message):
     algorithms.build('fed_bn', local, **options)
+
+
+@pytest.mark.parametrize('method', ['fed_bn', 'fed_rep', 'fed_babu'])
+def test_a_shared_start_changes_rounding_only(method):
+  data, states = federation(), []
+  name = 'norm_layers' if method == 'fed_bn' else 'head_layers'
+  for shared_start in ('off', 'on'):
+    local = helpers.local(epochs=2, hidden=(5, 4))._replace(shared_start=shared_start)
+    algorithm = algorithms.build(method, local, **{name: ['**/bias']})
+    states.append(run(algorithm, data, rounds=2)[0])
+  chex.assert_trees_all_close(*states, rtol=1e-4, atol=1e-6)

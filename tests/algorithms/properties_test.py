@@ -286,6 +286,8 @@ def test_clients_outside_the_cohort_keep_what_they_have(name):
 @over_rows(ROWS)
 def test_a_client_that_fails_is_left_out_and_counted(index):
   skip_if_full_participation_only(index)
+  if METHODS[index][0] == 'centralized':
+    pytest.skip('One training on the examples of all clients fails as a whole.')
   algorithm, init, step, *_ = programs(index)
   case = Case((4, 3, 5, 2, 5, 1), 7)
   key, data = jax.random.key(1), federation_of(case)

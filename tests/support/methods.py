@@ -78,7 +78,7 @@ METHODS = [
   ('fed_dyn', {'dyn_alpha': 0.3}),
   ('fed_babu', {}),
   ('lg_fed_avg', {}),
-  ('fed_bn', {'norm_layers': ('logits/bias', 'dense0')}),
+  ('fed_bn', {'norm_layers': ('**/bias',)}),
   ('moon', {}),
 ]  # fmt: skip
 
