@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from absl import flags, logging
 
 from fesem_jax import algorithms, data, tasks
@@ -116,11 +115,7 @@ def plan(
   # Layers that are drawn and do not train are part of the method's programs.
   seed = config['seed'] if starts.depends_on_seed(config) else None
   but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
-  # Of seeds with other numbers of examples too, unless chunks are timed on them.
-  shape = train.num_clients, train.num_classes, train.example_shape
-  timed = machine['clients_per_chunk'] == 'auto'
-  like = train if timed else np.zeros((), np.int8)
-  algorithm = programs.once((but_seed, shape), build, like)
+  algorithm = programs.once((but_seed, *_shape(train)), build, *_timed(train, machine))
   local = algorithm.local
   curves.check_targets(targets, local.model.measured_as.primary)
   unused.check(config, machine, local, train.num_clients)
@@ -132,9 +127,8 @@ def plan(
   )
   _describe(config, train, test, local, placed, say)
   notes = [in_flags(n) for n in algorithms.notes(name, options, train.num_clients)]
-  not_used = unused.notes(config, machine, train.num_clients)
-  for note in [*notes, *map(in_flags, not_used)]:
-    say(f'Note: {note}')
+  for note in [*notes, *unused.notes(config, machine, train.num_clients)]:
+    say(f'Note: {in_flags(note)}')
   arguments: dict[str, Any] = {
     'algorithm': algorithm,
     'train': train,
@@ -176,6 +170,16 @@ def plan(
       )
 
   return Planned(arguments, after)
+
+
+def _shape(train: FederatedData) -> tuple[Any, ...]:
+  """What a method depends on, of seeds with other numbers of examples too."""
+  return train.num_clients, train.num_classes, train.example_shape
+
+
+def _timed(train: FederatedData, machine: dict[str, Any]) -> list[FederatedData]:
+  """The data that chunks are timed on, if they are."""
+  return [train] if machine['clients_per_chunk'] == 'auto' else []
 
 
 def _data_of(

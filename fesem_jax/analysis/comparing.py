@@ -11,28 +11,29 @@ from typing import Any, TypeVar
 from absl import logging
 
 from fesem_jax.analysis import regret_table, relative_table, tables, tuning
+from fesem_jax.analysis.runs_of_methods import (
+  Data,
+  Outcome,
+  arguments,
+  given,
+  outcomes_of,
+  splits_of,
+  tuning_runs,
+)
 from fesem_jax.analysis.tuning import Choice, Values
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import hold_out
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.results import curves
 from fesem_jax.results.records import Record
-from fesem_jax.run.many import simulate_many
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_markdown
 from fesem_jax.utils.errors import (
-  Diverged,
-  NeverPatient,
   UserError,
   argument,
   check_choice,
 )
-
-# Training and test split; or a function of the seed that gives them.
-Splits = tuple[FederatedData, FederatedData]
-Data = Splits | Callable[[int], Splits]
 
 # A method, or a function of hyperparameters that gives it.
 Method = Algorithm | Callable[..., Algorithm]
@@ -251,10 +252,10 @@ def compare(
       built = method if isinstance(method, Algorithm) else method(**values)
       own = {s: {} if folder is None else {'workdir': folder / label / f'seed{s}'}
              for s in seeds}  # fmt: skip
-      runs = [_arguments(built, _splits(data, s), s) | own[s] for s in seeds]
+      runs = [arguments(built, splits_of(data, s), s) | own[s] for s in seeds]
       common = {'rounds': rounds, 'make_portrait': folder is not None} | options
-      outcomes[label] = dict(zip(seeds, _outcomes(runs, common), strict=True))
-    return _given(outcomes[label][seed])
+      outcomes[label] = dict(zip(seeds, outcomes_of(runs, common), strict=True))
+    return given(outcomes[label][seed])
 
   others: dict[str, int] = {}
   if folder is not None:
@@ -321,15 +322,15 @@ def tune(
     if not any(_takes(make, name) for make in methods.values()):
       raise UserError(f'{argument("grid")}: no method takes {name}.')
   found = {}
-  splits = {seed: hold_out(_splits(data, seed)[0], seed) for seed in seeds}
+  splits = {seed: hold_out(splits_of(data, seed)[0], seed) for seed in seeds}
   for label, make in methods.items():
     tries = tuning.points({n: v for n, v in grid.items() if _takes(make, n)})
     if not tries:
       continue
-    outcomes = _tuning_runs(make, tries, seeds, splits, {'rounds': rounds} | options)
+    outcomes = tuning_runs(make, tries, seeds, splits, {'rounds': rounds} | options)
 
     def run(values: Values, seed: int, outcomes=outcomes) -> Record | None:
-      return _given(outcomes[tuning.in_words(values), seed])
+      return given(outcomes[tuning.in_words(values), seed])
 
     found[label] = tuning.search(tries, list(seeds), run, by)
     for text in tuning.warnings(label, found[label]):
@@ -337,72 +338,8 @@ def tune(
   return found
 
 
-def _splits(data: Data, seed: int) -> Splits:
-  return data(seed) if callable(data) else data
-
-
 def _takes(make: Callable[..., Algorithm], name: str) -> bool:
   """Whether a function takes a keyword argument."""
   parameters = inspect.signature(make).parameters
   any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
   return any_name or name in parameters
-
-
-# What a run came to: its summary, None if it diverged, or why it cannot run.
-Outcome = Record | None | UserError
-
-
-def _given(outcome: Outcome) -> Record | None:
-  """The summary of a run, None if it diverged; raises what it raised."""
-  if isinstance(outcome, UserError):
-    raise outcome
-  return outcome
-
-
-def _arguments(algorithm: Algorithm, splits: Splits, seed: int) -> dict[str, Any]:
-  return {'algorithm': algorithm, 'train': splits[0], 'test': splits[1], 'seed': seed}
-
-
-def _tuning_runs(
-  make: Callable[..., Algorithm],
-  tries: Sequence[Values],
-  seeds: Sequence[int],
-  splits: Mapping[int, Splits],
-  options: dict[str, Any],
-) -> dict[tuple[str, int], Outcome]:
-  """(point in words, seed) -> the outcome of one method's run with it."""
-  found: dict[tuple[str, int], Outcome] = {}
-  runs: dict[tuple[str, int], dict[str, Any]] = {}
-  for values in tries:
-    places = [(tuning.in_words(values), seed) for seed in seeds]
-    try:
-      built = make(**values)
-    except UserError as e:
-      found |= dict.fromkeys(places, e)
-      continue
-    runs |= {place: _arguments(built, splits[place[1]], place[1]) for place in places}
-  common = {'eval_every': 0, 'make_portrait': False} | options
-  made = _outcomes(list(runs.values()), common)
-  return found | dict(zip(runs, made, strict=True))
-
-
-def _outcomes(
-  runs: Sequence[Mapping[str, Any]], options: dict[str, Any]
-) -> list[Outcome]:
-  """The outcome of each run; see `simulate_many`."""
-
-  def keep(place: int, outcome: Any) -> Any:
-    if isinstance(outcome, Diverged):
-      logging.warning(
-        'A run with seed %d diverged: %s', runs[place].get('seed'), outcome
-      )
-      return None
-    if isinstance(outcome, UserError):
-      return outcome
-    return relative_table.with_curve(outcome.summary, outcome.history)
-
-  found = simulate_many(runs, keep=keep, **options)
-  if any(isinstance(outcome, NeverPatient) for outcome in found):
-    # It is for other methods of the comparison.
-    return _outcomes(runs, options | {'patience': 0})
-  return found

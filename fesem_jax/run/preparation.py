@@ -33,7 +33,7 @@ from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehea
 from fesem_jax.run.settings import Settings, check_splits
 from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
-from fesem_jax.utils import processes, progress_lines
+from fesem_jax.utils import free_memory, processes, progress_lines
 from fesem_jax.utils.errors import NeverPatient, UserError, argument
 
 
@@ -103,6 +103,23 @@ def check(
   evaluate.check_metrics(model)
   if unseen is not None:
     check_splits(*unseen)
+
+
+def placed(
+  algorithm: Algorithm,
+  phases: Sequence[Phase],
+  unseen: tuple[FederatedData, FederatedData] | None,
+  settings: Settings,
+  programs: Programs,
+) -> Timeline:
+  """The data of a run on its devices; raises `UserError` on what cannot be run."""
+  free_memory.give_back()  # That of the caller, and of earlier runs.
+  check(algorithm, phases, unseen, settings, programs)
+  with progress_lines.waiting_for('placing the data'):
+    return Timeline(
+      algorithm.local, phases, unseen, settings.data_placement,
+      settings.clients_per_round,
+    )  # fmt: skip
 
 
 def prepare(

@@ -14,12 +14,11 @@ from fesem_jax.data.phases import Phase
 from fesem_jax.results.result import Result
 from fesem_jax.run.ending import finish, read_finished
 from fesem_jax.run.loop import Alone, Running, run_rounds
-from fesem_jax.run.preparation import check, prepare, start
+from fesem_jax.run.preparation import placed, prepare, start
 from fesem_jax.run.programs import CompileTime, Programs, shared
 from fesem_jax.run.settings import Settings
-from fesem_jax.run.timeline import Timeline
 from fesem_jax.run.watching import begin
-from fesem_jax.utils import free_memory, processes, progress_lines
+from fesem_jax.utils import processes, progress_lines
 
 
 def simulate(
@@ -115,12 +114,7 @@ def simulate(
   with contextlib.ExitStack() as opened:
     opened.enter_context(progress_lines.shown(settings.progress))
     compiling = opened.enter_context(CompileTime())
-    free_memory.give_back()  # That of the caller, and of earlier runs.
-    check(algorithm, phases, unseen, settings, programs)
-    with progress_lines.waiting_for('placing the data'):
-      timeline = Timeline(
-        algorithm.local, phases, unseen, data_placement, clients_per_round
-      )
+    timeline = placed(algorithm, phases, unseen, settings, programs)
     run = prepare(algorithm, timeline, settings, folder, config, programs, opened)
     run = start(run, opened)
     run = run._replace(notes=[*notes, *run.notes])

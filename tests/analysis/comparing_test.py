@@ -9,7 +9,7 @@ from scipy import stats
 
 import fesem_jax as fj
 from fesem_jax import algorithms
-from fesem_jax.analysis import comparing, relative_table
+from fesem_jax.analysis import relative_table, runs_of_methods
 from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
 from tests.support import helpers
 
@@ -52,7 +52,7 @@ def runs(monkeypatch):
     def simulate_many(runs, *, keep, **options):
       return [keep(i, simulate(**options | run)) for i, run in enumerate(runs)]
 
-    monkeypatch.setattr(comparing, 'simulate_many', simulate_many)
+    monkeypatch.setattr(runs_of_methods, 'simulate_many', simulate_many)
     return seen
 
   return use
@@ -134,14 +134,14 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
 def test_patience_is_for_the_methods_that_have_clusters(monkeypatch, runs):
   one, two = fed_avg(), fed_avg()
   seen = runs(lambda algorithm, seed: 0.5)
-  made = comparing.simulate_many
+  made = runs_of_methods.simulate_many
 
   def simulate_many(asked, *, keep, **options):
     if asked[0]['algorithm'] is one and options['patience']:
       return [keep(0, NeverPatient('It has no clusters.'))]
     return made(asked, keep=keep, **options)
 
-  monkeypatch.setattr(comparing, 'simulate_many', simulate_many)
+  monkeypatch.setattr(runs_of_methods, 'simulate_many', simulate_many)
   found = fj.compare({'one': one, 'two': two}, data(), rounds=1, seeds=[0], patience=4)
   assert [len(s) for s in found.summaries.values()] == [1, 1]
   assert [options['patience'] for *_, options in seen] == [0, 4]

@@ -1,0 +1,83 @@
+"""The runs of methods that are compared or tuned, side by side where they can be."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from fesem_jax.analysis import relative_table, tuning
+from fesem_jax.analysis.tuning import Values
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.results.records import Record
+from fesem_jax.run.many import simulate_many
+from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
+
+# Training and test split; or a function of the seed that gives them.
+Splits = tuple[FederatedData, FederatedData]
+Data = Splits | Callable[[int], Splits]
+
+# What a run came to: its summary, None if it diverged, or why it cannot run.
+Outcome = Record | None | UserError
+
+
+def splits_of(data: Data, seed: int) -> Splits:
+  """The splits of a seed."""
+  return data(seed) if callable(data) else data
+
+
+def given(outcome: Outcome) -> Record | None:
+  """The summary of a run, None if it diverged; raises what it raised."""
+  if isinstance(outcome, UserError):
+    raise outcome
+  return outcome
+
+
+def arguments(algorithm: Algorithm, splits: Splits, seed: int) -> dict[str, Any]:
+  """The arguments of `simulate` that runs of a method differ in."""
+  return {'algorithm': algorithm, 'train': splits[0], 'test': splits[1], 'seed': seed}
+
+
+def tuning_runs(
+  make: Callable[..., Algorithm],
+  tries: Sequence[Values],
+  seeds: Sequence[int],
+  splits: Mapping[int, Splits],
+  options: dict[str, Any],
+) -> dict[tuple[str, int], Outcome]:
+  """(point in words, seed) -> the outcome of one method's run with it."""
+  found: dict[tuple[str, int], Outcome] = {}
+  runs: dict[tuple[str, int], dict[str, Any]] = {}
+  for values in tries:
+    places = [(tuning.in_words(values), seed) for seed in seeds]
+    try:
+      built = make(**values)
+    except UserError as e:
+      found |= dict.fromkeys(places, e)
+      continue
+    runs |= {place: arguments(built, splits[place[1]], place[1]) for place in places}
+  common = {'eval_every': 0, 'make_portrait': False} | options
+  made = outcomes_of(list(runs.values()), common)
+  return found | dict(zip(runs, made, strict=True))
+
+
+def outcomes_of(
+  runs: Sequence[Mapping[str, Any]], options: dict[str, Any]
+) -> list[Outcome]:
+  """The outcome of each run; see `simulate_many`."""
+
+  def keep(place: int, outcome: Any) -> Any:
+    if isinstance(outcome, Diverged):
+      logging.warning(
+        'A run with seed %d diverged: %s', runs[place].get('seed'), outcome
+      )
+      return None
+    if isinstance(outcome, UserError):
+      return outcome
+    return relative_table.with_curve(outcome.summary, outcome.history)
+
+  found = simulate_many(runs, keep=keep, **options)
+  if any(isinstance(outcome, NeverPatient) for outcome in found):
+    # It is for other methods of the comparison.
+    return outcomes_of(runs, options | {'patience': 0})
+  return found
