@@ -46,21 +46,20 @@ _ONLY_WHERE_GIVEN = (
 # Columns of a data frame that a function of the user's own returns.
 _COLUMNS = ('label_column', 'client_column', 'cluster_column', 'split_column')
 
-# Second names of flags.
-_ALIASES = {'corrupt': 'attack', 'corrupt_fraction': 'attack_fraction'}
-
 # What a model of the user's own is called with.
 OWN_MODEL = ('example_shape', 'num_classes')
 
 
 def define(*groups: str) -> None:
   """Defines the flags of some of `GROUPS`, by default of all but of processes."""
-  for group in groups or [name for name in GROUPS if name != 'processes']:
+  chosen = groups or [name for name in GROUPS if name != 'processes']
+  for group in chosen:
     for flag in GROUPS[group]:
       define_one = getattr(flags, f'DEFINE_{flag.kind}')
       define_one(flag.name, default=flag.default, help=flag.help, **flag.extra)
-      if flag.name in _ALIASES:
-        flags.DEFINE_alias(_ALIASES[flag.name], flag.name)
+  if 'run' in chosen:
+    flags.DEFINE_alias('attack', 'corrupt')
+    flags.DEFINE_alias('attack_fraction', 'corrupt_fraction')
 
 
 def define_data_dir() -> None:

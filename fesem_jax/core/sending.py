@@ -118,11 +118,25 @@ class Residuals:
   def __init__(self, rows: Params):
     self.rows = rows  # [S, ...] of the whole model
     self.uses = 0  # how often the clients have sent a model
+    self._traced: list[int] = []  # of one client, as often as it was traced
     self._trace = get_opaque_trace_state(convention='flax')
 
-  def of_same_trace(self) -> bool:
-    """Whether the round itself is traced, not a branch or a loop within it."""
-    return self._trace == get_opaque_trace_state(convention='flax')
+  def beside(self, state: Any, kept: Any, own: Params, unsent: list[Params]) -> Any:
+    """What a client keeps: that of the method, if it has a `state`, and its residual.
+
+    `own` is its residual, and `unsent` what it is after each model that it sent.
+    """
+    self._traced.append(len(unsent))
+    return None if state is None else kept, [own, *unsent][-1]
+
+  def kept(self, both: tuple[Any, Params]) -> Any:
+    """What clients keep of the method, of what `beside` gave; rows take the rest."""
+    same = self._trace == get_opaque_trace_state(convention='flax')
+    # Rows cannot leave a branch or a loop.
+    self.rows = both[1] if same else self.rows
+    self.uses += max(self._traced, default=0) if same else 2
+    self._traced.clear()
+    return both[0]
 
 
 _RESIDUALS: contextvars.ContextVar[Residuals | None] = contextvars.ContextVar(

@@ -15,7 +15,7 @@ from fesem_jax.core.federated_data import Corruption, FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data import backdoor
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.utils.errors import UserError, argument, check_share
+from fesem_jax.utils.errors import UserError, argument, check_choice, check_share
 
 KINDS = (
   'none', 'label_flip', 'sign_flip', 'noise', 'replacement:SCALE', 'backdoor:CLASS',
@@ -103,7 +103,9 @@ def _checked(corrupt: str) -> str:
     name, _, number = part.partition(':')
     known = name in [kind.partition(':')[0] for kind in KINDS[1:]]
     right = _is_number(name, number) if name in _WITH_NUMBER else part == name
-    if not known or not right:
+    if not known:
+      check_choice('corrupt', corrupt, KINDS)
+    if not right:
       raise UserError(
         f'{argument("corrupt", corrupt)} must be one of {", ".join(KINDS)}, or one of '
         'data and one of models joined by +, with a SCALE above 0 and the number of a '

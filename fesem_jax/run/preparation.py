@@ -193,14 +193,7 @@ def prepare(
   for note in said:
     logging.warning('Note: %s', note)
   notes += said
-  sends = local.sends
-  if sends is not None and sends.privacy is not None:
-    clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
-    rate = sampling_rate(settings, data.on_host)
-    of_privacy = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
-    for note in of_privacy:
-      logging.warning('Note: %s', note)
-    notes += of_privacy
+  notes += _notes_on_privacy(algorithm, like, settings, data)
   return Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
     checkpoints, metrics_file.MetricsWriter(None), step_and_evaluation,
@@ -243,6 +236,21 @@ def _notes_on_optimizer(local: LocalTraining) -> list[str]:
   """Sentences on the changes that the reset of its state makes."""
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   return local_optimizers.notes(local.optimizer, params)
+
+
+def _notes_on_privacy(
+  algorithm: Algorithm, like: Any, settings: Settings, data: Data
+) -> list[str]:
+  """Sentences on what epsilon covers, which are also logged; none without noise."""
+  sends = algorithm.local.sends
+  if sends is None or sends.privacy is None:
+    return []
+  clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
+  rate = sampling_rate(settings, data.on_host)
+  found = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
+  for note in found:
+    logging.warning('Note: %s', note)
+  return found
 
 
 def _check_clusters(

@@ -122,15 +122,11 @@ def for_each_client(
 
 def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   """Does what a call of `for_each_client` asks for."""
-  noted = _CALLS.get()
-  if noted is not None:
+  if (noted := _CALLS.get()) is not None:
     noted.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
-  memory, uses = sending.of_round(), list[int]()
-  if memory is not None and not memory.of_same_trace():
-    memory.uses, memory = 2, None  # Refused: rows could not leave a branch.
-  if memory is not None:
-    call = call._replace(state=(call.state, memory.rows))
+  memory = sending.of_round()
+  call = call._replace(state=(call.state, memory.rows)) if memory else call
   one, local, starts, cohort, key, *_ = call
   kernels, count = call.side
   _check(call, reduction)
@@ -164,8 +160,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       )  # fmt: skip
       model, sent, kept = _checked(one(client), client, reduction.keep)
       if memory is not None:
-        uses.append(len(client.unsent))
-        kept = None if state is None else kept, (client.unsent or [residual])[-1]
+        kept = memory.beside(state, kept, residual, client.unsent)
       return sent, kept, (model.loss, model.finite, model.steps)
 
     # No steps in empty places, and where a device lacks a client's rows.
@@ -222,12 +217,9 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     finish=finish,
     replaces=in_place or call.state is not None,
   )
-  if server:
-    sums = noised(server, key, sums)
+  sums = noised(server, key, sums) if server else sums
   if memory is not None:
-    state, memory.rows = trained.state
-    trained = trained._replace(state=state)
-    memory.uses += max(uses, default=0)
+    trained = trained._replace(state=memory.kept(trained.state))
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
 
 

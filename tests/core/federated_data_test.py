@@ -140,10 +140,13 @@ def test_infos_of_as_many_clients_share_programs():
   assert one != 'ab'
 
 
-def test_bad_clients_send_other_models_in_two_kinds_of_corruption():
+def test_bad_clients_send_other_models_in_three_kinds_of_corruption():
   bad = np.array([True])
-  of_models = {kind for kind in corruption.KINDS if Corruption(bad, kind).of_models}
-  assert of_models == {'sign_flip', 'noise'}
+  kinds = [k.replace('SCALE', '2').replace('CLASS', '1') for k in corruption.KINDS]
+  of_models = {kind for kind in kinds if Corruption(bad, kind).of_models}
+  assert of_models == {'sign_flip', 'noise', 'replacement:2'}
+  joined = Corruption(bad, 'backdoor:1+replacement:2')
+  assert (joined.lie, joined.backdoor) == (('replacement', 2.0), 1)
 
 
 def test_sizes_are_of_all_or_of_some_clients():

@@ -72,7 +72,7 @@ def test_the_pattern_of_vectors_are_their_last_features():
     ('replacement:inf', 'must be one of'),
     ('backdoor:x', 'must be one of'),
     ('sign_flip:2', 'must be one of'),
-    ('', 'must be one of'),
+    ('', 'is unknown'),
     ('sign_flip+noise', 'two attacks of one sort'),
     ('label_flip+backdoor:1', 'two attacks of one sort'),
     ('backdoor:3', 'class in 0..2'),
