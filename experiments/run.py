@@ -52,6 +52,12 @@ Unseen = tuple[FederatedData, FederatedData] | None
 Roles = tuple[list[data.Phase], Unseen, FederatedData | None]
 HeldData = dict[str, Roles]
 
+# Flags that are arguments of `simulate`.
+_OF_CONFIGURATION = (
+  'rounds', 'seed', 'clients_per_round', 'eval_every', 'finetune_epochs', 'patience',
+)  # fmt: skip
+_OF_MACHINE = ('checkpoint_every', 'resume', 'save_models')
+
 
 def run(
   config: dict[str, Any],
@@ -133,17 +139,8 @@ def plan(
     'algorithm': algorithm,
     'train': train,
     'test': test,
-    'rounds': config['rounds'],
-    'seed': config['seed'],
-    'clients_per_round': config['clients_per_round'],
-    'eval_every': config['eval_every'],
-    'finetune_epochs': config['finetune_epochs'],
-    'patience': config['patience'],
     'workdir': workdir,
     'config': config,
-    'checkpoint_every': machine['checkpoint_every'],
-    'resume': machine['resume'],
-    'save_models': machine['save_models'],
     'make_portrait': make_portrait,
     'programs': programs,
     'unseen': unseen,
@@ -153,6 +150,8 @@ def plan(
     'progress': progress,
     'callbacks': watchers,
   }
+  arguments |= {option: config[option] for option in _OF_CONFIGURATION}
+  arguments |= {option: machine[option] for option in _OF_MACHINE}
 
   def after(result: Result) -> None:
     for note in watching.notes(watchers, result, workdir):
@@ -162,8 +161,7 @@ def plan(
     earlier = plugins.changed(config, workdir)
     if earlier or result.summary.get('earlier_code'):
       result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})
-    # `unused.notes` covers the methods of this package.
-    if plugins.is_own(name) and unseen and result.summary['unseen'] is None:
+    if unseen and result.summary['unseen'] is None:
       say(
         f'Note: the {len(unseen[0].info.names)} clients of --unseen_fraction were not '
         'evaluated: the method has personal models or layers.'

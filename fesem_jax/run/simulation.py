@@ -106,18 +106,14 @@ def simulate(
     checkpoint_every, resume, make_portrait, save_models,
     progress if processes.is_first() else False, data_placement, told.wants_clients,
   )  # fmt: skip
-  phases, programs = [Phase(1, train, test), *later_phases], programs or shared()
-  # `check` refuses what is no Algorithm.
-  if (of_data := getattr(algorithm, 'of_data', None)) is not None:
-    others = unseen[0].info.names if unseen else ()
-    phases = [p._replace(train=of_data(p.train, others)) for p in phases]
+  programs = programs or shared()
+  phases = _changed(algorithm, [Phase(1, train, test), *later_phases], unseen)
   with contextlib.ExitStack() as opened:
     opened.enter_context(progress_lines.shown(settings.progress))
     compiling = opened.enter_context(CompileTime())
     timeline = placed(algorithm, phases, unseen, settings, programs)
     run = prepare(algorithm, timeline, settings, folder, config, programs, opened)
-    run = start(run, opened)
-    run = run._replace(notes=[*notes, *run.notes])
+    run = start(run, opened)._replace(notes=[*notes, *run.notes])
     reason = begin(run, opened.enter_context(told), test)
     held = read_finished(run, reason, told) if reason else None
     if held is not None:
@@ -125,3 +121,17 @@ def simulate(
     running = Running(run, told, reason)
     run_rounds([running], Alone(run))
     return finish(running, compiling.seconds, began)
+
+
+def _changed(
+  algorithm: Algorithm,
+  phases: list[Phase],
+  unseen: tuple[FederatedData, FederatedData] | None,
+) -> list[Phase]:
+  """Phases whose training splits are as the method changes them."""
+  # `check` refuses what is no Algorithm.
+  of_data = getattr(algorithm, 'of_data', None)
+  if of_data is None:
+    return phases
+  others = unseen[0].info.names if unseen else ()
+  return [p._replace(train=of_data(p.train, others)) for p in phases]

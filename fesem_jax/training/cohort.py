@@ -134,8 +134,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, call.epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
-  one_model = starts.num_models() == 1
-  unformed = bool(kernels and reduction.mean_by) and one_model
+  unformed = bool(kernels and reduction.mean_by) and starts.num_models() == 1
 
   # The clients' own models are read, then replaced.
   in_place = reduction.keep and starts.shared is None

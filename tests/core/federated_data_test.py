@@ -73,7 +73,7 @@ def test_as_many_examples_as_row_numbers_fit_32_bits():
     return FederatedData.from_arrays(rows, np.zeros(1, int), [1])
 
   with pytest.raises(
-    UserError, match='`x` has 2147483648 examples; give fewer than 2.31'
+    UserError, match=r'`x` has 2147483648 examples; give fewer than 2\.31'
   ):
     given(2**31)
   with pytest.raises(UserError, match=r'`x` has 2147483647 examples, `y` 1'):

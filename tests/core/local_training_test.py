@@ -239,7 +239,7 @@ def test_defaults_of_local_training():
   )
   assert given.schedule == (0, 2, 4)
   assert (given.clients_per_chunk, given.clients_per_shared_start) == (5, 5)
-  assert given[5:] == (0.25, None, 'off', 5, 'high', None, None)
+  assert given[5:] == (0.25, None, 'off', 5, 'high', None, None, None)
 
 
 def test_old_arguments_of_local_training_work_with_a_warning():
