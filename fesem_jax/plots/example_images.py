@@ -24,9 +24,9 @@ def example_images(data: Any, title: str, names: Sequence[str] | None = None) ->
   """Draws images of some clients, a row each, as models see them.
 
   Args:
-    data: a split of images on the host, `FederatedData`; values are multiplied by its scale. Of more
-      than 8 clients, 8 at even distances are shown, sorted by true cluster, and of each
-      10 examples.
+    data: a split of images on the host, `FederatedData`; values are multiplied by its
+      scale. Of more than 8 clients, 8 at even distances are shown, sorted by true
+      cluster, and of each 10 examples.
     title: heading; the range of the values that are shown follows it.
     names: L names of the classes above the images; numbers from 0 if None.
 
