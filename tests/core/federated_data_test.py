@@ -72,9 +72,7 @@ def test_as_many_examples_as_row_numbers_fit_32_bits():
     rows = StoredRows(np.broadcast_to(np.uint8(0), (count, 1, 1)))
     return FederatedData.from_arrays(rows, np.zeros(1, int), [1])
 
-  with pytest.raises(
-    UserError, match=r'`x` has 2147483648 examples; give fewer than 2\.31'
-  ):
+  with pytest.raises(UserError, match='`x` has 2147483648 examples; give fewer'):
     given(2**31)
   with pytest.raises(UserError, match=r'`x` has 2147483647 examples, `y` 1'):
     given(2**31 - 1)

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from fesem_jax import data
-from fesem_jax.data import cache, shakespeare, wage_panel
+from fesem_jax.data import cache, texts, wage_panel
 from fesem_jax.utils import user_cache
 from tests.fuzz import mutations
 from tests.fuzz.forms import (
@@ -164,7 +164,7 @@ def _change_text(rng, folder):
 
 def _read_text(folder):
 
-  pool = shakespeare.load_text(folder / 'input.txt', 7)
+  pool = texts.load(folder / 'input.txt', 7, 'leaf')
   assert len(pool.x) == len(pool.y)
   assert pool.x.shape[1] == 80
   assert pool.y.max() < pool.num_classes
