@@ -58,7 +58,7 @@ def _splits(workload: Workload, num_clients: int) -> tuple[Any, Any]:
 def _run_of(workload: Workload, num_clients: int, mesh: Any) -> Callable[..., None]:
   """A function of callbacks that runs the work load with them."""
   train, test = _splits(workload, num_clients)
-  local = common.training(workload, num_clients, mesh)
+  local = common.training(workload, mesh)
   fesem = fj.algorithms.build('fesem', local, num_clusters=4, init_restarts=1)
 
   def run(callbacks: list[fj.Callback]) -> None:

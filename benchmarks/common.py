@@ -201,7 +201,7 @@ class Method:
 
 
 def training(
-  workload: Workload, num_clients: int, mesh: Any, clients_per_chunk: int = 0
+  workload: Workload, mesh: Any, clients_per_chunk: int = 0
 ) -> local_module.LocalTraining:
   """The local training of the work load."""
   model = models.build(
@@ -210,11 +210,9 @@ def training(
   return local_module.local_training(
     model,
     optax.sgd(workload.learning_rate),
-    num_clients=num_clients,
     batch_size=workload.batch_size,
     epochs=workload.epochs,
-    clients_per_chunk=clients_per_chunk,
-    mesh=mesh,
+    machine=local_module.Machine(clients_per_chunk=clients_per_chunk, mesh=mesh),
   )
 
 

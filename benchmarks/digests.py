@@ -25,7 +25,7 @@ from experiments.methods import SERVER_OPTIMIZERS
 from fesem_jax import algorithms, data, models
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import local_training
+from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.data import corruption
 from fesem_jax.run import figure_data
 from fesem_jax.run.simulation import simulate
@@ -204,9 +204,9 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
 
 # Settings in which every method runs, by what they exercise.
 _SETTINGS: dict[str, dict[str, Any]] = {
-  'mlp, chunks of 5': {'clients_per_chunk': 5, 'epochs': 2},
+  'mlp, chunks of 5': {'machine': Machine(clients_per_chunk=5), 'epochs': 2},
   'mlp, one by one, cohort, dropout, momentum': {
-    'clients_per_chunk': 1,
+    'machine': Machine(clients_per_chunk=1),
     'dropout_rate': 0.2,
     'cohort': 9,
     'optimizer': optax.sgd(0.05, momentum=0.9),
@@ -217,11 +217,13 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 # Settings of features that are not a method's, in which a few methods run.
 _FEATURES: dict[str, dict[str, Any]] = {
   'shared start, rate by round': {
-    'clients_per_chunk': 4,
-    'shared_start': 'on',
+    'machine': Machine(clients_per_chunk=4, shared_start='on'),
     'lr_schedule': optax.exponential_decay(1.0, 1, 0.9),
   },
-  'noise of bad clients': {'clients_per_chunk': 4, 'corrupt': 'noise'},
+  'noise of bad clients': {
+    'machine': Machine(clients_per_chunk=4),
+    'corrupt': 'noise',
+  },
 }
 _FEATURED = ('fed_avg', 'fesem', 'hypo_cluster', 'robust')
 
@@ -274,9 +276,7 @@ def digest_of_run(
     or options.get('variant') == 'gradient'
   ):
     optimizer = optax.sgd(0.05)
-  local = local_training(
-    model, optimizer, num_clients=cohort or 26, **{'batch_size': 8} | setting
-  )
+  local = local_training(model, optimizer, **{'batch_size': 8} | setting)
   options = dict(options)
   if 'server_optimizer' in options:
     options['server_optimizer'] = SERVER_OPTIMIZERS[options['server_optimizer']]()

@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
   mesh = common.setup()
   workload, num_clients = WORKLOADS['W3'], _CLIENTS.value
   num_clients = -(-num_clients // mesh.size) * mesh.size
-  local = common.training(workload, num_clients, mesh)
+  local = common.training(workload, mesh)
   model = common.params_of(workload, local.model)
   size = sum(x.size for x in jax.tree.leaves(model))
 

@@ -88,9 +88,7 @@ def accuracy(
       train = with_true_groups(train)
   model = models.build('mlp', train.example_shape, train.num_classes, hidden=(50,))
   sgd = optax.sgd(_RATE.value)
-  local = local_training(
-    model, sgd, num_clients=train.num_clients, epochs=2, batch_size=10
-  )
+  local = local_training(model, sgd, epochs=2, batch_size=10)
   algorithm = algorithms.build(name, local, **options)
   try:
     found = simulate(

@@ -81,7 +81,7 @@ def processor_seconds(fn: Callable[[], Any], passes: int) -> float:
 def measured(axis: str, value: int, mesh: Any, passes: int) -> dict[str, Any]:
   """One case's time and memory."""
   workload, clients, centers = case(axis, value)
-  local = common.training(workload, clients, mesh)
+  local = common.training(workload, mesh)
   train = common.federated(workload, clients, mesh)
   method = common.Method('fesem', {'num_clusters': centers}, local, train)
   seconds = processor_seconds(method.round, passes)

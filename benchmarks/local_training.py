@@ -49,7 +49,7 @@ def measure(name: str, chunk: int, conv: str, mesh: Any) -> dict[str, Any]:
   """One case: local training of every client from one model, and their mean."""
   workload = WORKLOADS[name]
   num_clients = _CLIENTS.value or workload.num_clients
-  local = common.training(workload, num_clients, mesh, chunk)
+  local = common.training(workload, mesh, chunk)
   if conv:
     shape, classes = workload.example_shape, workload.num_classes
     model = models.build(workload.network, shape, classes, (), conv)
@@ -69,7 +69,8 @@ def measure(name: str, chunk: int, conv: str, mesh: Any) -> dict[str, Any]:
   timed = common.repeat(lambda: compiled(start, train, key), _ROUNDS.value)
   steps = np.asarray(num_steps(local.schedule, train.sizes(), train.max_examples))
   return {
-    'workload': name, 'clients': num_clients, 'chunk': local.clients_per_chunk,
+    'workload': name, 'clients': num_clients,
+    'chunk': min(local.clients_per_chunk, num_clients),
     'conv': conv, 'steps_per_second': steps.sum() / timed['median_seconds'],
     'useful': common.useful_share(steps, mesh.size, local.clients_per_chunk),
     'compile_seconds': compile_seconds, 'client_steps': int(steps.sum()), **timed,

@@ -49,7 +49,7 @@ def one_case(num_clients: int, client_state: str) -> dict[str, Any]:
   """Peak memory of this process, data excluded."""
   mesh = common.setup()
   workload = WORKLOADS[_WORKLOAD.value]
-  local = common.training(workload, num_clients, mesh)
+  local = common.training(workload, mesh)
   train = common.federated(workload, num_clients, mesh)
   size = sum(x.size for x in jax.tree.leaves(common.params_of(workload, local.model)))
   options = {'client_state': client_state, 'init_clients': _INIT_CLIENTS.value}

@@ -32,7 +32,12 @@ from fesem_jax import algorithms, data, models
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import PRECISIONS, LocalTraining, local_training
+from fesem_jax.core.local_training import (
+  PRECISIONS,
+  LocalTraining,
+  Machine,
+  local_training,
+)
 from fesem_jax.planning import planner, topologies
 from fesem_jax.planning.data_shapes import DataSize, SplitSize
 from fesem_jax.results.result import Result
@@ -88,10 +93,11 @@ def local_of(setting: Setting, train: FederatedData, precision: str) -> LocalTra
   return local_training(
     models.build(setting.model, train.example_shape, train.num_classes, [64]),
     optax.sgd(0.1),
-    num_clients=train.num_clients,
     epochs=2,
-    mesh=sharding.client_mesh(1),
-    precision='highest' if precision == CPU else precision,
+    machine=Machine(
+      mesh=sharding.client_mesh(1),
+      precision='highest' if precision == CPU else precision,
+    ),
   )
 
 
@@ -182,11 +188,8 @@ def compiled(name: str, topology: str) -> list[dict[str, Any]]:
     local = local_training(
       model,
       optax.sgd(workload.learning_rate),
-      num_clients=_OF_ROUND,
       batch_size=workload.batch_size,
-      clients_per_chunk=_TOGETHER,
-      mesh=mesh,
-      precision=precision,
+      machine=Machine(clients_per_chunk=_TOGETHER, mesh=mesh, precision=precision),
     )
     of_each = workload.examples
     size = DataSize(

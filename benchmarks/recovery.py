@@ -92,9 +92,7 @@ def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTrai
     )
     steps = {'batch_size': 0, 'steps': _EPOCHS.value or 10}
   model = models.build('mlp', splits[0].example_shape, splits[0].num_classes, [hidden])
-  local = local_training(
-    model, optax.sgd(_RATE.value), num_clients=splits[0].num_clients, **steps
-  )
+  local = local_training(model, optax.sgd(_RATE.value), **steps)
   return *arrange(local, *splits), local
 
 

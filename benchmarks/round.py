@@ -64,7 +64,7 @@ def _ready(text: str, workload: Workload, num_clients: int, mesh: Any) -> common
   name, options = parse_method(text)
   if _STREAMED.value and 'client_state' in algorithms.options(name):
     options |= {'client_state': 'streamed'}
-  local = common.training(workload, num_clients, mesh)
+  local = common.training(workload, mesh)
   local = local._replace(schedule=local.schedule._replace(epochs=_EPOCHS.value))
   ready = common.Method(
     name, options, local, common.federated(workload, num_clients, mesh)

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
   del argv
   train, _ = fj.data.load('digits', partition='rotated', num_clients=24)
   model = fj.models.build('logistic', train.example_shape, train.num_classes)
-  local = fj.local_training(model, optax.sgd(0.1), num_clients=24)
+  local = fj.local_training(model, optax.sgd(0.1))
   algorithm = fj.algorithms.build(_ALGORITHM.value, local)
   key = jax.random.key(0)
   state = jax.eval_shape(algorithm.init, key, train)

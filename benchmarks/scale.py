@@ -108,7 +108,7 @@ def one_case(name: str) -> dict[str, Any]:
   everyone = splits(_CLIENTS.value, _EXAMPLES.value)
   (train, test), unseen = fj.data.hold_out_clients(*everyone, 0.01)
   del everyone
-  local = common.training(WORKLOADS['W4'], train.num_clients, mesh)
+  local = common.training(WORKLOADS['W4'], mesh)
   algorithm = fj.algorithms.build(method, local, **_OPTIONS[method])
   gc.collect()
   common.reset_peak()

@@ -36,7 +36,7 @@ def _ready(num_clients: int, mesh: Any) -> common.Method:
   options: dict[str, Any] = {}
   if _METHOD.value == 'fesem':
     options = {'client_state': _STATE.value, 'init_clients': _INIT_CLIENTS.value}
-  local = common.training(workload, num_clients, mesh)
+  local = common.training(workload, mesh)
   train = common.federated(workload, num_clients, mesh)
   return common.Method(_METHOD.value, options, local, train)
 

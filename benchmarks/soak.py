@@ -104,7 +104,7 @@ def row(part: str, times: int, seen: list[dict[str, float]], unit: int) -> Any:
 def method(name: str, train: fj.FederatedData, **options: Any) -> fj.Algorithm:
   """A method on a tiny model."""
   model = fj.models.build('mlp', train.example_shape, train.num_classes, (8,))
-  local = fj.local_training(model, optax.sgd(0.1), num_clients=train.num_clients)
+  local = fj.local_training(model, optax.sgd(0.1))
   return fj.algorithms.build(name, local, **options)
 
 

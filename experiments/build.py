@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from fesem_jax import data, models
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import LocalTraining, local_training
+from fesem_jax.core.local_training import LocalTraining, Machine, local_training
 from fesem_jax.core.types import Model
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
@@ -189,27 +189,28 @@ def build_local(
     raise UserError(
       f'--clients_per_chunk={chunk} must be a number or auto, of at most 9 digits.'
     )
+  placed = Machine(
+    mesh or sharding.client_mesh(machine['num_devices']),
+    0 if chunk == 'auto' else int(chunk),
+    machine['shared_start'],
+    config['precision'],
+  )
+  of_rounds = schedules.resolved(config['lr_schedule'], config['rounds'])
+  of_steps = schedules.resolved_local(
+    config['local_lr_schedule'], config['local_steps']
+  )
   local = local_training(
     model,
     _optimizer(config),
-    num_clients=config['clients_per_round'] or train.num_clients,
     batch_size=config['batch_size'],
     epochs=config['local_epochs'],
     steps=config['local_steps'],
-    clients_per_chunk=0 if chunk == 'auto' else int(chunk),
-    mesh=mesh or sharding.client_mesh(machine['num_devices']),
     dropout_rate=config['dropout_rate'],
-    lr_schedule=schedules.build(
-      schedules.resolved(config['lr_schedule'], config['rounds'])
-    ),
-    shared_start=machine['shared_start'],
-    precision=config['precision'],
-    local_lr_schedule=schedules.build(
-      schedules.resolved_local(config['local_lr_schedule'], config['local_steps']),
-      'local_lr_schedule',
-    ),
+    lr_schedule=schedules.build(of_rounds),
+    local_lr_schedule=schedules.build(of_steps, 'local_lr_schedule'),
     augmentation=augmentation(config['augment'], train.example_shape),
     sends=sends.build(config),
+    machine=placed,
   )
   if chunk == 'auto':
     chunk = clients_per_chunk.clients_per_chunk(

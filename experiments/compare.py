@@ -50,20 +50,22 @@ def configurations(
 ) -> dict[str, list[dict[str, Any]]]:
   """The configurations of a comparison, in the order of the paper.
 
-  `listed` are methods as `methods.parse_method` takes them, `chosen` the options of the
-  command line, for the methods that have them. Returns label -> the configuration of
-  each seed.
+  `listed` are methods as `methods.parse_method` takes them, some behind LABEL=, and
+  `chosen` the options of the command line, for the methods that have them. Returns
+  label -> the configuration of each seed.
   """
   if not listed:
     raise UserError('--algorithms is empty; name a method, such as fesem(4).')
-  parsed = [methods.parse_method(text) for text in listed]
-  order = [*algorithms.METHODS, *(name for name, _ in parsed)]  # Own ones last.
+  parsed = [
+    (*methods.parse_method(t), given) for given, t in map(methods.split_label, listed)
+  ]
+  order = [*algorithms.METHODS, *(name for name, *_ in parsed)]  # Own ones last.
   parsed.sort(key=lambda p: (order.index(p[0]), p[1].get('num_clusters', 0)))
   for option in chosen:
-    if not any(option in methods.options(name) for name, _ in parsed):
+    if not any(option in methods.options(name) for name, *_ in parsed):
       raise UserError(f'--{option} does not apply to any of --algorithms.')
   by_label = {}
-  for name, own in parsed:
+  for name, own, given in parsed:
     options = {
       option: value
       for option, value in (chosen | own).items()
@@ -72,7 +74,7 @@ def configurations(
     config = experiment_flags.configuration(name, options) | own
     if 'num_clusters' in config:
       own = {'num_clusters': config['num_clusters']} | own
-    label = methods.label_of(name, own)
+    label = given or methods.label_of(name, own)
     if label in by_label:
       raise UserError(f'--algorithms: {label} is listed twice.')
     seeds = range(config['seed'], config['seed'] + num_seeds)
@@ -84,7 +86,7 @@ def listed_methods() -> list[str]:
   """What --algorithms lists, and the oracle where --oracle asks for it."""
   listed = list(flags.FLAGS.algorithms)
   if flags.FLAGS.oracle and 'oracle' not in (
-    methods.parse_method(text)[0] for text in listed
+    methods.parse_method(text)[0] for _, text in map(methods.split_label, listed)
   ):
     listed.append('oracle')
   return listed
@@ -202,7 +204,8 @@ def define_methods(listed: list[str], num_seeds: int) -> None:
     'algorithms',
     listed,
     'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
-    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own.',
+    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own. '
+    'LABEL=NAME(...) is called LABEL in tables, figures and folders.',
   )
   flags.DEFINE_bool(
     'oracle',

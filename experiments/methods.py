@@ -14,7 +14,7 @@ from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.display import text_of
-from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import UserError, argument
 
 from . import plugins
 
@@ -76,15 +76,18 @@ def folder_of(label: str) -> str:
   return label.replace('/', '_')
 
 
-def check_name(name: str) -> None:
-  """Raises `UserError` unless there is such a method, of ours or the user's own."""
+def checked_name(name: str) -> str:
+  """The name of a method, of ours or the user's own; see `algorithms.named`.
+
+  Raises `UserError` where there is none.
+  """
   if plugins.is_own(name):
     _own(name)
-  elif name not in algorithms.METHODS:
-    raise UserError(
-      f'{argument("algorithm", name)} is unknown; choose one of '
-      f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION.'
-    )
+    return name
+  try:
+    return algorithms.named(name)
+  except UserError as e:
+    raise UserError(f'{e} A method of your own is MODULE:FUNCTION.') from e
 
 
 def server_defaults(flag: str) -> dict[str, float]:
@@ -144,7 +147,6 @@ def configured(config: dict[str, Any], local: LocalTraining) -> Algorithm:
 
 def own_options(name: str, text: str) -> dict[str, Any]:
   """What --algorithm_options gives to a method of the user's own."""
-  check_name(name)
   if text and not plugins.is_own(name):
     raise UserError(
       f'{argument("algorithm_options", text)} is for `algorithm=MODULE:FUNCTION`; the '
@@ -160,7 +162,7 @@ def all_options() -> list[str]:
 
 def check_options(name: str, chosen: Mapping[str, Any]) -> None:
   """Raises `UserError` on an unknown method or an option it does not have."""
-  check_name(name)
+  name = checked_name(name)
   if plugins.is_own(name):
     allowed = options(name)
     if unknown := [option for option in chosen if option not in allowed]:
@@ -211,6 +213,21 @@ def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorit
   return algorithms.build(name, local, **own)
 
 
+def split_label(text: str) -> tuple[str, str]:
+  """'Ours=fesem(4;rounds=9)' -> ('Ours', 'fesem(4;rounds=9)'); '' is no label."""
+  before, bracket, inside = text.partition('(')
+  label, _, name = before.rpartition('=')
+  label = label.strip()
+  if label and not re.fullmatch(r'[\w .+*-]*[\w+*-]', label):
+    raise UserError(
+      f'--algorithms: the label {label!r} may have letters, digits, spaces and .+*-_ '
+      'and must not end with a dot.'
+    )
+  if label in ('tune', 'plots', *algorithms.METHODS):  # Folders and rows of their own.
+    raise UserError(f'--algorithms: {label!r} cannot be a label; choose another one.')
+  return label, name + bracket + inside
+
+
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
   """'fesem(4;rounds=9)' -> ('fesem', {'num_clusters': 4, 'rounds': 9})."""
   match = re.fullmatch(r'\s*([\w.]+(?::\w+)?)\s*(?:\(([^()]*)\))?\s*', text)
@@ -221,13 +238,10 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
   if match is None:
     raise malformed
   name, inside = match.groups()
-  if plugins.is_own(name):
-    try:
-      check_name(name)
-    except UserError as e:
-      raise UserError(f'--algorithms: {e}') from e
-  else:
-    check_choice('algorithms', name, (*algorithms.METHODS, 'MODULE:FUNCTION'))
+  try:
+    name = checked_name(name)
+  except UserError as e:
+    raise UserError(f'--algorithms: {e}') from e
   chosen: dict[str, Any] = {}
   for part in inside.split(';') if inside else []:
     flag, equals, value = map(str.strip, part.partition('='))

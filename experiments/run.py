@@ -182,13 +182,15 @@ def _describe(
   model = jax.eval_shape(local.model.init, jax.random.key(0))
   size = sum(x.size for x in jax.tree.leaves(model))
   counts, skew = label_skew.label_counts(train), ''
+  drawn = config['clients_per_round'] or train.num_clients
+  side_by_side = min(local.clients_per_chunk, -(-drawn // local.mesh.size))
   if tasks.TASKS[train.task].has_classes:
     skew = f', label skew {label_skew.label_skew(counts):.2f}'
   say(
     f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
     f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
     f'of {size:,} parameters{skew}, {local.mesh.size} '
-    f'{jax.default_backend()} device(s), {local.clients_per_chunk} client(s) side by '
+    f'{jax.default_backend()} device(s), {side_by_side} client(s) side by '
     f'side on each{", data split by client" if placed == "sharded" else ""}'
   )
   if (kept := honest(train)) is not None:
@@ -256,8 +258,9 @@ def chosen_configuration() -> dict[str, Any]:
   """The configuration of the command line."""
   f = flags.FLAGS
   options = experiment_flags.chosen_options()
-  options |= methods.own_options(f.algorithm, f.algorithm_options)
-  return experiment_flags.configuration(f.algorithm, options)
+  name = methods.checked_name(f.algorithm)
+  options |= methods.own_options(name, f.algorithm_options)
+  return experiment_flags.configuration(name, options)
 
 
 def main(argv: list[str]) -> None:

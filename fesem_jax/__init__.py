@@ -20,7 +20,7 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.local_training import LocalTraining, local_training
+from fesem_jax.core.local_training import LocalTraining, Machine, local_training
 from fesem_jax.core.sending import Sends, chained
 from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
 from fesem_jax.core.traffic import Traffic
@@ -65,6 +65,7 @@ __all__ = [
   'DeployedModels',
   'FederatedData',
   'LocalTraining',
+  'Machine',
   'Model',
   'Reduction',
   'Replay',

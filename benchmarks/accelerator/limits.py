@@ -75,7 +75,7 @@ def _row(clients: int, kept: str, watch: Watch) -> Row:
   gc.collect()
   mesh = measuring.chip()
   workload = WORKLOADS['W2']._replace(examples=10)
-  local = common.training(workload, clients, mesh)
+  local = common.training(workload, mesh)
   options: dict[str, Any] = {'num_clusters': 4, 'client_state': kept}
   options['init_clients'] = min(100, clients)
   row: Row = {'clients': clients}
@@ -91,7 +91,8 @@ def _row(clients: int, kept: str, watch: Watch) -> Row:
     stats = mesh.devices.flat[0].memory_stats() or {}
     row |= {
       'planned_bytes': ready.needs.peak, 'host_bytes': ready.needs.on_host,
-      'state_bytes': ready.state_bytes(), 'chunk': local.clients_per_chunk,
+      'state_bytes': ready.state_bytes(),
+      'chunk': min(local.clients_per_chunk, clients),
       'peak_bytes': stats.get('peak_bytes_in_use'), **found,
     }  # fmt: skip
   row['all_seconds'] = time.time() - began

@@ -32,7 +32,7 @@ from fesem_jax.cohorts import placement
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import local_training
+from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.run import rounds
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
@@ -161,9 +161,10 @@ class _Case:
     network = 'small_cnn' if name in _CONVOLVE else 'mlp'
     local = local_training(
       models.build(network, train.example_shape, train.num_classes, (32,)),
-      optax.sgd(0.05), num_clients=_CLIENTS, batch_size=10, clients_per_chunk=8,
-      mesh=mesh, precision=precision,
-    )  # fmt: skip
+      optax.sgd(0.05),
+      batch_size=10,
+      machine=Machine(clients_per_chunk=8, mesh=mesh, precision=precision),
+    )
     self.mesh = mesh
     self.algorithm: Algorithm = algorithms.build(
       name, local, **_options(name), **options

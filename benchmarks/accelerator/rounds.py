@@ -89,7 +89,7 @@ def _federation(federation: Federation, watch: Watch) -> None:
   if not watch.has(expected, **case):
     return
   train = common.federated(workload, clients, mesh)
-  local = common.training(workload, clients, mesh)
+  local = common.training(workload, mesh)
   base = None
   for text in federation.methods:
     name, options = _METHODS[text]
@@ -113,7 +113,7 @@ def _federation(federation: Federation, watch: Watch) -> None:
       case
       | {
         'method': text, 'over_fed_avg': base and found['seconds'] / base,
-        'chunk': local.clients_per_chunk, 'examples': workload.examples,
+        'chunk': min(local.clients_per_chunk, clients), 'examples': workload.examples,
         'steps_per_second': workload.steps(clients) / found['seconds'],
         'start_seconds': started, 'compile_seconds': ready.compile_seconds,
         'state_bytes': ready.state_bytes(), 'planned_bytes': ready.needs.peak,

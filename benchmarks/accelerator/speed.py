@@ -156,7 +156,7 @@ def _compiled(case: Case, data: _Data, mesh: Mesh) -> Ready:
   clients = clients_of(case)
   if case.together == 512 and workload.network in ('resnet8', 'lstm'):
     workload = workload._replace(examples=workload.batch_size * 4)
-  local = common.training(workload, clients, mesh, case.together)
+  local = common.training(workload, mesh, case.together)
   local = local._replace(precision=case.precision, shared_start=case.shared_start)
   if case.conv:
     shape, classes = workload.example_shape, workload.num_classes
@@ -207,7 +207,7 @@ def _timed(
   row = label | {
     'default': case.is_default,
     'clients': ready.clients,
-    'chunk': ready.local.clients_per_chunk,
+    'chunk': min(ready.local.clients_per_chunk, len(ready.steps)),
     'steps_per_second': rate,
     'of_peak': peak and floor.operations(workload) * rate / peak,
     'of_bandwidth': bandwidth and floor.bytes_moved(workload) * rate / bandwidth,

@@ -24,7 +24,7 @@ class Ours:
     self._workload = workload
     mesh = sharding.client_mesh()
     self._train = common.place(workload, x, y, sizes, mesh)
-    local = common.training(workload, self._train.num_clients, mesh)
+    local = common.training(workload, mesh)
     local = local._replace(precision=self.precision)
     start = tree.expand(common.params_of(workload, local.model))
     self._start = sharding.replicate(start, mesh)

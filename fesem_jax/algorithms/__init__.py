@@ -1,5 +1,6 @@
 """Every method by its flag name."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -105,9 +106,31 @@ _FIXED: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+# Other names of methods, without their punctuation.
+_ALIASES = {
+  'ifca': 'hypo_cluster', 'hypcluster': 'hypo_cluster', 'cfl': 'fed_cluster',
+  'local': 'non_fed', 'localonly': 'non_fed', 'standalone': 'non_fed',
+}  # fmt: skip
+
+
+def named(text: str) -> str:
+  """The name in `METHODS` of a method as papers or people write it.
+
+  Capitals and punctuation do not matter: 'FedAvg' is 'fed_avg', 'IFCA' 'hypo_cluster'.
+
+  Raises:
+    UserError: on an unknown method.
+  """
+  plain = {name.replace('_', ''): name for name in METHODS} | _ALIASES
+  found = plain.get(re.sub('[^a-z0-9]', '', text.lower()))
+  if found is None:
+    check_choice('algorithm', text, tuple(METHODS))
+  return found or text
+
+
 def options(name: str) -> dict[str, Any]:
   """The options of a method and of what wraps it, and their defaults."""
-  check_choice('algorithm', name, tuple(METHODS))
+  name = named(name)
   own = {**flat_options.options(METHODS[name]), **flat_options.WRAPPERS.get(name, {})}
   return {o: default for o, default in own.items() if o not in _FIXED.get(name, {})}
 
@@ -172,6 +195,7 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   Raises:
     UserError: on an unknown method, or an option it does not have or allow.
   """
+  name = named(name)
   check_options(name, chosen)
   own = {**options(name), **chosen, **_FIXED.get(name, {})}
   made = METHODS[name](local, **flat_options.arguments(METHODS[name], own))

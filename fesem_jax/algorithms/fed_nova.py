@@ -50,10 +50,7 @@ def fed_nova(
 
   def train(local, state, data, cohort, key, reduction):
     epochs = stragglers.epochs(local, data, cohort, key, straggler_fraction)
-    most = local.schedule.epochs
-    return global_model.train(
-      local, state, data, cohort, key, reduction, epochs=epochs, most_epochs=most
-    )
+    return global_model.train(local, state, data, cohort, key, reduction, epochs=epochs)
 
   def normalize(trained, starts, total, lengths):
     own = lengths[trained.steps]

@@ -45,9 +45,8 @@ def fed_prox(
     penalty = variable(prox_mu / 2) if prox_mu else None
     epochs = stragglers.epochs(local, data, cohort, key, straggler_fraction)
     return global_model.train(
-      local, state, data, cohort, key, reduction, penalty=penalty, epochs=epochs,
-      most_epochs=local.schedule.epochs,
-    )  # fmt: skip
+      local, state, data, cohort, key, reduction, penalty=penalty, epochs=epochs
+    )
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

@@ -12,7 +12,7 @@ from fesem_jax.core import tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Model, Params
-from fesem_jax.training.by_batches import OfBatches, batch_by_batch
+from fesem_jax.training.by_batches import batch_by_batch
 from fesem_jax.utils.errors import UserError, argument
 
 # Random points whose principal components features are projected on, and how much
@@ -131,12 +131,8 @@ def moments(
   def put(step: jax.Array, total: jax.Array, new: jax.Array) -> jax.Array:
     return jnp.where(is_largest, jnp.maximum(total, new), total + new)
 
-  def finish(total: jax.Array, sizes: jax.Array) -> jax.Array:
-    return total
-
   shape = (num_classes + 2, 2 * count + 1)
-  of_batches = OfBatches(shape, of_batch, put, finish)
-  found = batch_by_batch(local, model, data, cohort, of_batches)
+  found = batch_by_batch(of_batch, local, model, data, cohort, shape, put)
   sums, largest = found[:, :-1], found[:, -1, 0]
   counts = sums[:, :, 0]
   means = sums[:, :, 1:] / jnp.maximum(counts, 1.0)[:, :, None]

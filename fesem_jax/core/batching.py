@@ -163,7 +163,6 @@ def batches_of_client(
   size: jax.Array,
   key: jax.Array,
   factors: jax.Array | None = None,
-  any_epochs: bool = False,
 ) -> tuple[jax.Array, Callable[[jax.Array, jax.Array], tuple[jax.Array, Batch]]]:
   """The batches of one client, to be mapped over the axis `SIDE`.
 
@@ -174,7 +173,6 @@ def batches_of_client(
     size: [] int32 examples of the client.
     key: of the client in this round.
     factors: [N_max] float32 factors of the examples' losses; None if all are 1.
-    any_epochs: whether steps may go beyond those of `schedule`.
 
   Returns:
     The first order of the examples, and a function (step [] int32, order) -> the order
@@ -199,8 +197,7 @@ def batches_of_client(
     return shuffle(jax.random.fold_in(key, epoch), size, most)
 
   per_epoch = jnp.maximum(batches_per_epoch(size, width), 1)
-  counted = not (any_epochs or schedule.steps)
-  if counted and schedule.epochs * most <= MOST_ORDERS:
+  if not schedule.steps and schedule.epochs * most <= MOST_ORDERS:
     orders = jax.vmap(of_epoch)(jnp.arange(schedule.epochs))
 
     def known(step, order):

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fesem_jax.core import offloading, sharding, tree
-from fesem_jax.core.chunk_order import Chunks, ChunkSize, in_chunks, size_of_parts
+from fesem_jax.core.batching import SIDE
+from fesem_jax.core.chunk_order import Chunks, ChunkSize, in_chunks
 from fesem_jax.core.sums import add_up
 from fesem_jax.utils.errors import UserError
 
@@ -218,62 +219,23 @@ def _over_chunks(
   return results, sums
 
 
-def in_parts(
-  body: Callable[[Any, Any], tuple[Any, Any]],
-  clients: Any,
-  clients_per_part: int,
-  sums: Any = None,
-  exist: jax.Array | None = None,
-) -> tuple[Any, Any]:
-  """Runs `body` on a few of a chunk's clients at a time, to save memory.
-
-  Args:
-    body: (tree of [c, ...], sums) -> tree of [c, ...] and sums, to which it adds.
-    clients: tree of [C, ...].
-    clients_per_part: maximum of c; parts have equal sizes.
-    sums: arrays to add to.
-    exist: [C] bool, False for empty slots; None if there are none. Parts after the last
-      client are skipped: their results are zeros.
-
-  Returns:
-    Tree of [C, ...], and the sums.
-  """
-  count = jax.tree.leaves(clients)[0].shape[0]
-  size = size_of_parts(count, clients_per_part)
-  if size == count:
-    return body(clients, sums)
-  body = jax.jit(body, inline=True)  # As in `_over_chunks`.
-
-  def part(i: jax.Array, carry: Any) -> Any:
-    out, sums = carry
-    rows, sums = body(_slice(clients, i, size), sums)
-
-    def write(whole: jax.Array, rows: jax.Array) -> jax.Array:
-      return jax.lax.dynamic_update_slice_in_dim(whole, rows, i * size, 0)
-
-    return jax.tree.map(write, out, rows), sums
-
-  shapes, _ = jax.eval_shape(body, _slice(clients, 0, size), sums)
-  out = jax.tree.map(lambda s: jnp.zeros((count, *s.shape[1:]), s.dtype), shapes)
-  return _add_parts(part, out, sums, count, size, exist)
-
-
 def _add_parts(
   part: Callable[[Any, tuple[Any, Any]], tuple[Any, Any]],
   results: Any,
   sums: Any,
   count: int,
   size: int,
-  exist: jax.Array | None,
+  exist: jax.Array,
 ) -> tuple[Any, Any]:
-  """`sums.add_up` over the parts of `size` of a chunk's `count` clients."""
+  """`sums.add_up` over the parts of `size` of a chunk's `count` clients.
+
+  `exist` [count] bool is False for empty slots; parts behind the last client are
+  skipped.
+  """
   if size == count:
     return part(0, (results, sums))
-  parts: jax.Array | int = count // size
-  if exist is not None:
-    filled = jnp.where(exist, jnp.arange(1, count + 1), 0).max()
-    parts = (filled + size - 1) // size
-  return add_up(parts, part, results, sums, count // size)
+  filled = jnp.where(exist, jnp.arange(1, count + 1), 0).max()
+  return add_up((filled + size - 1) // size, part, results, sums, count // size)
 
 
 def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
@@ -287,17 +249,17 @@ def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
   return jax.tree.map(rows, clients)
 
 
-def map_one_or_many(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
-  """`jax.vmap(fn)`, but without a batch axis inside for a single client.
+def side_by_side(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
+  """`jax.vmap(fn)` over `size` clients, which share the axis name `batching.SIDE`.
 
-  A batch axis of length 1 still turns convolutions into grouped convolutions, which are
-  slow on a CPU; large models therefore run client by client without it.
+  The arrays of a single client have no batch axis, which would turn convolutions into
+  grouped ones and keep the loop from overwriting parameters in place.
   """
   if size > 1:
-    return jax.vmap(fn)
+    return jax.vmap(fn, axis_name=SIDE)
 
   def one(*args: Any) -> Any:
-    out = fn(*jax.tree.map(lambda x: x[0], args))
-    return jax.tree.map(lambda x: x[None], out)
+    args = tree.unstack(args, 0)
+    return jax.vmap(lambda: fn(*args), axis_name=SIDE, axis_size=1)()
 
   return one

@@ -1,5 +1,6 @@
 """Settings of local training, which methods receive."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,6 +32,18 @@ StepSchedule = Callable[[Any], Any]
 SHARED_START = ('auto', 'on', 'off')
 # Of float32 products on accelerators.
 PRECISIONS = ('highest', 'high', 'default')
+
+
+class Machine(NamedTuple):
+  """How clients are placed on devices and computed there.
+
+  All but `precision` change results by rounding only; see `LocalTraining` for each.
+  """
+
+  mesh: Mesh | None = None  # None takes all devices
+  clients_per_chunk: int = 0  # 0 chooses it by the model and the device
+  shared_start: str = 'auto'  # one of `SHARED_START`
+  precision: str = 'highest'  # one of `PRECISIONS`
 
 
 class LocalTraining(NamedTuple):
@@ -124,19 +137,16 @@ def local_training(
   model: Model,
   optimizer: optax.GradientTransformation,
   *,
-  num_clients: int,
   batch_size: int = 10,
   epochs: int = 1,
   steps: int = 0,
-  clients_per_chunk: int = 0,
-  mesh: Mesh | None = None,
   dropout_rate: float = 0.0,
   lr_schedule: RoundSchedule | None = None,
-  shared_start: str = 'auto',
-  precision: str = 'highest',
   local_lr_schedule: StepSchedule | None = None,
   augmentation: Augment | None = None,
   sends: Sends | OfClient | None = None,
+  machine: Machine = Machine(),
+  **old_names: Any,
 ) -> LocalTraining:
   """Builds a `LocalTraining`, with defaults chosen for the machine.
 
@@ -144,19 +154,16 @@ def local_training(
     model: see `Model`.
     optimizer: an Optax optimizer whose update needs gradients, state and parameters
       alone, e.g. `optax.sgd(0.1)`.
-    num_clients: number of clients of a round.
     batch_size: see `Schedule`.
     epochs: see `Schedule`.
     steps: see `Schedule`.
-    clients_per_chunk: 0 chooses it by the model and the device.
-    mesh: all devices by default.
     dropout_rate: see `LocalTraining`.
     lr_schedule: see `LocalTraining`.
-    shared_start: see `LocalTraining`.
-    precision: see `LocalTraining`.
     local_lr_schedule: see `LocalTraining`.
     augmentation: see `LocalTraining`.
     sends: see `LocalTraining`; a function (key, start, trained) -> sent is enough.
+    machine: devices, clients side by side and precision.
+    **old_names: deprecated; fields of `machine`, and `num_clients`, without effect.
 
   Raises:
     UserError: if a number or mode is out of range, the model is no `Model`, clients
@@ -168,7 +175,10 @@ def local_training(
       f'`model` is a {type(model).__name__}, not a Model; make one of a Flax module '
       'with models.from_flax(module, example_shape).'
     )
-  check_at_least(0, batch_size=batch_size, clients_per_chunk=clients_per_chunk)
+  if old_names:
+    machine = _with_old_names(machine, old_names)
+  mesh, chunk, shared_start, precision = machine
+  check_at_least(0, batch_size=batch_size, clients_per_chunk=chunk)
   check_at_least(0, steps=steps)
   check_at_least(1, epochs=epochs)
   check_share(dropout_rate=dropout_rate)
@@ -179,25 +189,36 @@ def local_training(
   mesh = sharding.client_mesh() if mesh is None else mesh
   params = jax.eval_shape(model.init, jax.random.key(0))
   local_optimizers.check(optimizer, params)
-  chunk = clients_per_chunk or sharding.default_clients_per_chunk(
-    params, num_clients, mesh
-  )
-  schedule = Schedule(batch_size, epochs, steps)
   return LocalTraining(
     model,
     optimizer,
-    schedule,
-    chunk,
+    Schedule(batch_size, epochs, steps),
+    chunk or sharding.default_clients_per_chunk(params, mesh),
     mesh,
     dropout_rate,
     lr_schedule,
     shared_start,
-    clients_per_chunk,
+    chunk,
     precision,
     local_lr_schedule,
     augmentation,
     sends_of(sends),
   )
+
+
+def _with_old_names(machine: Machine, old: dict[str, Any]) -> Machine:
+  """The machine with fields that were arguments of `local_training` until 0.4."""
+  for name in old:
+    if name not in ('num_clients', *Machine._fields):
+      raise UserError(f'`local_training` has no argument `{name}`.')
+  warnings.warn(
+    f'local_training(..., {", ".join(old)}) is deprecated: leave out num_clients, and '
+    'give the others by machine=fj.Machine(...).',
+    FutureWarning,
+    stacklevel=3,
+  )
+  changes = {name: x for name, x in old.items() if name != 'num_clients'}
+  return machine._replace(**changes)
 
 
 def _check_schedule(name: str, schedule: Callable[[Any], Any] | None, of: str) -> None:

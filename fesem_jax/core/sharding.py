@@ -261,26 +261,25 @@ def full_precision(devices: Sequence[jax.Device]) -> None:
     jax.config.update('jax_default_matmul_precision', 'highest')
 
 
-def default_clients_per_chunk(params: Any, num_clients: int, mesh: Mesh) -> int:
-  """Number of a cohort's clients to train side by side on a device.
+def default_clients_per_chunk(params: Any, mesh: Mesh) -> int:
+  """Number of clients to train side by side on a device, at most.
 
   On a CPU, convolutions mapped over clients become grouped convolutions, which are
   slow, and one large dense model fills the cache; only small dense models are faster
   side by side. On an accelerator, as many clients as fit into a quarter of its memory.
-  `params` is one model (shapes suffice), and `num_clients` the size S of the cohort.
+  `params` is one model; shapes suffice.
   """
   leaves = jax.tree.leaves(params)
   size = max(1, sum(x.size for x in leaves))
-  on_each = -(-num_clients // mesh.size)
   device = mesh.devices.flat[0]
   if device.platform == 'cpu':
     if any(x.ndim == 4 for x in leaves):
       return 1
-    return max(1, min(64, 200_000 // size, on_each))
+    return max(1, min(64, 200_000 // size))
   # Weights, gradients, start and the optimizer's update: about six copies. Patches of
   # convolutions in evaluation batches of 128 take up to 120 MB per client.
   each = 24 * size + (120 * 2**20 if any(x.ndim == 4 for x in leaves) else 0)
-  return max(1, min(on_each, memory_for_clients(device) // each))
+  return max(1, memory_for_clients(device) // each)
 
 
 def memory_for_clients(device: jax.Device) -> int:

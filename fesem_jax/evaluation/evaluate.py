@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.cohorts.sampling import client_keys, everyone
+from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import batching, client_map
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
@@ -26,12 +26,10 @@ from fesem_jax.evaluation.agreement import (
 )
 from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.tasks import OWN_LOSS, Loss, Task
-from fesem_jax.training import shared_kernels
 from fesem_jax.training.by_batches import evaluation_width
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.one_client import Client, map_side_by_side
-from fesem_jax.training.shared_start import whole_models
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError
 
 
@@ -71,7 +69,7 @@ def measure_chunk(
     examples = weights.sum().astype(jnp.int32)
     return Totals(examples, sums, metrics, total(model.loss))
 
-  each = client_map.map_one_or_many(measure, ids.shape[0])
+  each = client_map.side_by_side(measure, ids.shape[0])
 
   def body(step, total):
     new = each(params, ids, sizes, jnp.broadcast_to(step, ids.shape))
@@ -150,63 +148,51 @@ def evaluate_clients(
     whose fine-tuning was not finite: their fine-tuned model is the deployed one.
   """
   model, used, layers = as_one_model(local.model, used)
-  ids = jnp.arange(test.num_clients, dtype=jnp.int32)
-  schedule = Schedule(local.schedule.batch_size, epochs=finetune_epochs)
-  optimizer = optimizer_of(local.optimizer, layers)
-  tuning = local._replace(model=model, schedule=schedule, optimizer=optimizer)
+  used = used._replace(membership=None)
   if finetune_epochs == 0:
-    tuning = tuning._replace(shared_start='off')
-  together = shared_kernels.choose(tuning, used, train, test.num_clients, layers)
-  steps = batching.num_steps(schedule, jnp.asarray(train.sizes()), train.max_examples)
-  width = evaluation_width(test.max_examples)
+    totals = _deployed_totals(model, used, local, test)
+    return totals, totals, jnp.zeros(test.num_clients, bool)
+  tuning = local._replace(
+    model=model,
+    optimizer=optimizer_of(local.optimizer, layers),
+    schedule=Schedule(local.schedule.batch_size, epochs=finetune_epochs),
+    dropout_rate=0.0,
+  )
+
+  def measure(trained, starts, _, test):
+    deployed = starts.params(trained.ids.shape[0])
+    both = [
+      measure_chunk(model, params, test, trained.ids)
+      for params in (deployed, trained.params)
+    ]
+    return (*both, ~trained.finite), None
+
+  reduction = Reduction(measure, known=test, keep=False, sent='nothing')
+  return train_cohort(
+    tuning, used, train, everyone(train), key, reduction, layers=layers
+  ).folded
+
+
+def _deployed_totals(
+  model: Model, used: ClientModels, local: LocalTraining, test: FederatedData
+) -> Totals:
+  """`Totals` of the models that clients deploy, on their examples of `test`."""
 
   def body(chunk, shared, _):
-    steps, of_chunk = chunk.own
-    models, train, test, key = shared
-    count = chunk.ids.shape[0]
-    start = of_chunk._replace(shared=models)
-    if finetune_epochs == 0:
-      deployed = measure_chunk(model, start.params(count), test, chunk.ids)
-      return (deployed, deployed, jnp.zeros(count, bool)), None
-    steps = jnp.where(train.sizes(chunk.ids) > 0, steps, 0)
-    keys = client_keys(key, train, chunk.ids)
-    exist = chunk.ids < test.num_clients
+    models, test = shared
+    params = chunk.own._replace(shared=models).params(chunk.ids.shape[0])
+    return measure_chunk(model, params, test, chunk.ids), None
 
-    def tune(id, size, steps, key, start):
-      start = start._replace(shared=models)
-      client = Client(
-        tuning, train, id, size, steps, key, start, kernels=together.kernels
-      )
-      tuned = local_sgd(client, layers=layers)
-      return tuned.held, tuned.finite
-
-    each = map_side_by_side(tune, count)
-    tuned = each(chunk.ids, train.sizes(chunk.ids), steps, keys, of_chunk)
-
-    def measure(clients, _):
-      ids, of_clients, (held, finite) = clients
-      params = of_clients._replace(shared=models).params(ids.shape[0])
-      tuned = whole_models(held, models, of_clients.choice, tuning.precision)
-      deployed = measure_chunk(model, params, test, ids)
-      return (deployed, measure_chunk(model, tuned, test, ids), ~finite), None
-
-    clients = chunk.ids, of_chunk, tuned
-    return client_map.in_parts(measure, clients, local.clients_per_chunk, exist=exist)
-
-  counts, _ = client_map.map_clients(
+  ids = jnp.arange(test.num_clients, dtype=jnp.int32)
+  totals, _ = client_map.map_clients(
     body,
-    client_map.Clients(
-      ids,
-      steps + batching.batches_per_epoch(test.sizes(ids), width),
-      (steps, used._replace(shared=None)),
-      group=together.group(used),
-    ),
-    (used.shared, train, test, key),
-    ChunkSize(together.count, num_groups=used.num_models()),
+    client_map.Clients(ids, test.sizes(ids), used._replace(shared=None)),
+    (used.shared, test),
+    ChunkSize(local.clients_per_chunk),
     empty=test.num_clients,
     mesh=local.mesh,
   )
-  return counts
+  return totals
 
 
 def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:

@@ -151,5 +151,5 @@ def _clients_per_chunk(
   starts = jax.eval_shape(algorithm.deployed, state, train)
   chosen = local.clients_per_chunk
   if starts.shared is not None and starts.own is None:
-    chosen = shared_kernels.choose(local, starts, train, num_clients).count
+    _, chosen = shared_kernels.choose(local, starts, train, num_clients)
   return min(chosen, -(-num_clients // local.mesh.size))

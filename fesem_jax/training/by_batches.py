@@ -1,7 +1,7 @@
 """Outputs of fixed models on the examples of a cohort, batch by batch."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,40 +22,33 @@ def evaluation_width(max_examples: int) -> int:
   return -(-max_examples // batches)
 
 
-def _add(step: jax.Array, total: jax.Array, found: jax.Array) -> jax.Array:
-  return total + found
-
-
-def _mean(total: jax.Array, sizes: jax.Array) -> jax.Array:
-  return total / jnp.maximum(sizes, 1)[:, None]
-
-
-class OfBatches(NamedTuple):
-  """What is computed of the examples of a client."""
-
-  shape: tuple[int, ...]  # of a client's result, which begins with zeros
-  # (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> what is found of a batch
-  # of one client. Weights are 0 behind its last example.
-  of_batch: Callable[[Params, Any, Any, jax.Array], jax.Array]
-  # (number of the batch, results [C, ...], what was found [C, ...]) -> results; by
-  # default their sum.
-  put: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = _add
-  # (results [C, ...], sizes [C]) -> results after the last batch; by default [C, K]
-  # divided by the sizes.
-  finish: Callable[[jax.Array, jax.Array], jax.Array] = _mean
+def _add(step: jax.Array, total: jax.Array, new: jax.Array) -> jax.Array:
+  return total + new
 
 
 def batch_by_batch(
+  of_batch: Callable[[Params, Any, Any, jax.Array], jax.Array],
   local: LocalTraining,
   models: Params,
   data: FederatedData,
   cohort: Cohort,
-  of_batches: OfBatches,
+  shape: tuple[int, ...],
+  put: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = _add,
   own: Params = None,
 ) -> jax.Array:
-  """[S, ...] what models make of the examples of a cohort's S clients.
+  """[S, *shape] float32 results of models on the examples of a cohort's S clients.
 
-  All clients use `models` [K, ...]; where it is None, each uses its `own` [S, ...].
+  Args:
+    of_batch: (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> the result of a
+      batch of one client. Weights are 0 behind its last example.
+    local: clients side by side, and the devices.
+    models: [K, ...] used by all clients; None where each uses its `own`.
+    data: training split.
+    cohort: S clients.
+    shape: of a client's result, which begins with zeros.
+    put: (number of the batch, results [C, *shape], those of the batch [C, ...]) ->
+      results; by default their sum.
+    own: [S, ...] a model of each client.
   """
   width = evaluation_width(data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
@@ -68,19 +61,18 @@ def batch_by_batch(
       rows, weights = batching.batch_rows(in_order, step, size, width)
       x, y = batching.gather(data, client, rows)
       used = models if own is None else tree.expand(own)
-      return of_batches.of_batch(used, x, y, weights)
+      return of_batch(used, x, y, weights)
 
-    each = client_map.map_one_or_many(batch_results, chunk.ids.shape[0])
+    each = client_map.side_by_side(batch_results, chunk.ids.shape[0])
 
     def add(step, found):
       steps = jnp.broadcast_to(step, sizes.shape)
       new = each(chunk.ids, sizes, steps, chunk.own)
-      return of_batches.put(step, found, new)
+      return put(step, found, new)
 
-    found = jnp.zeros((sizes.shape[0], *of_batches.shape))
+    found = jnp.zeros((sizes.shape[0], *shape))
     batches = batching.batches_per_epoch(sizes, width)
-    found = jax.lax.fori_loop(0, batches.max(), add, found)
-    return of_batches.finish(found, sizes), None
+    return jax.lax.fori_loop(0, batches.max(), add, found), None
 
   work = batching.batches_per_epoch(data.sizes(cohort.ids), width)
   found, _ = client_map.map_clients(

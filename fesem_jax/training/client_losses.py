@@ -11,7 +11,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.batch_losses import weighted_loss
-from fesem_jax.training.by_batches import OfBatches, batch_by_batch
+from fesem_jax.training.by_batches import batch_by_batch
 
 
 def least_loss(
@@ -102,8 +102,8 @@ def _mean_losses(
     return jax.lax.map(mean, models) * weights.sum()
 
   shape = (1 if own is not None else jax.tree.leaves(models)[0].shape[0],)
-  of_batches = OfBatches(shape, of_batch)
-  losses = batch_by_batch(local, models, data, cohort, of_batches, own)
+  losses = batch_by_batch(of_batch, local, models, data, cohort, shape, own=own)
+  losses /= jnp.maximum(data.sizes(jnp.asarray(cohort.ids)), 1)[:, None]
   return jnp.where(jnp.isnan(losses), jnp.inf, losses)
 
 
@@ -151,7 +151,7 @@ def cohort_gradients(
       with jax.default_matmul_precision(local.precision):
         return jax.grad(loss)(tree.unstack(model, 0))
 
-    gradients = client_map.map_one_or_many(gradient, sizes.shape[0])(chunk.ids, sizes)
+    gradients = client_map.side_by_side(gradient, sizes.shape[0])(chunk.ids, sizes)
     finite = tree.all_finite(gradients)
     gradients = tree.where(finite, gradients, tree.zeros_like(gradients))
     weights = (finite & chunk.own & (sizes > 0)).astype(jnp.float32)

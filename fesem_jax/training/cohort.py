@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,8 +21,9 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import clipped
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import shared_kernels
+from fesem_jax.training.kernel_change import Kernel
 from fesem_jax.training.local_sgd import local_sgd, toward
-from fesem_jax.training.one_client import Client, LocalModel, map_side_by_side
+from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.privacy import check_reduced, noised
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.shared_start import add_to_one, whole_models
@@ -45,9 +47,9 @@ class Call(NamedTuple):
   state: Any
   given: Any
   broadcast: Any
-  side: shared_kernels.SideBySide  # clients of a chunk
+  # Kernels of a shared start, and how many clients go side by side.
+  side: tuple[tuple[Kernel, ...], int]
   epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
-  any_epochs: bool = False  # see `Client`
 
 
 _CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
@@ -113,7 +115,7 @@ def for_each_client(
       without `Client.send`.
     AssertionError: if another argument does not have one row for each of the S clients.
   """
-  side = shared_kernels.SideBySide(local, (), local.clients_per_chunk)
+  side = (), local.clients_per_chunk
   call = Call(one, local, starts, cohort, key, state, given, broadcast, side)
   return run(call, data, reduction)
 
@@ -126,14 +128,14 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   memory = sending.of_round()
   call = call._replace(state=(call.state, memory.rows)) if memory else call
   one, local, starts, cohort, key, *_ = call
-  side, epochs, any_epochs = call.side, call.epochs, call.any_epochs
+  kernels, count = call.side
   _check(call, reduction)
   sizes = data.sizes(cohort.ids)
-  steps = batching.num_steps(local.schedule, sizes, data.max_examples, epochs)
+  steps = batching.num_steps(local.schedule, sizes, data.max_examples, call.epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
   one_model = starts.num_models() == 1
-  unformed = bool(side.kernels and reduction.mean_by) and one_model
+  unformed = bool(kernels and reduction.mean_by) and one_model
 
   # The clients' own models are read, then replaced.
   in_place = reduction.keep and starts.shared is None
@@ -154,7 +156,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       state, residual = (state, None) if memory is None else state
       client = Client(
         local, data, id, size, steps, key, starts._replace(shared=models), rate,
-        state, given, broadcast, side.kernels, any_epochs, residual=residual,
+        state, given, broadcast, kernels, residual=residual,
       )  # fmt: skip
       model, sent, kept = _checked(one(client), client, reduction.keep)
       if memory is not None:
@@ -164,7 +166,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)
     keys = client_keys(key, data, chunk.ids)
-    each = map_side_by_side(of_client, sizes.shape[0])
+    each = client_map.side_by_side(of_client, sizes.shape[0])
     found = each(chunk.ids, sizes, steps, keys, starts, state, given)
     rest = chunk.ids, sizes, arrived, state, starts
     return ((*found, rest), shared), sums
@@ -199,13 +201,13 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       steps,
       ((steps, arrived), call.given, rows),
       into=(into, replaced),
-      group=side.group(starts),
+      group=starts.choice if kernels else None,  # Clients of a center are neighbors.
     ),
     ((starts.shared, call.broadcast, data, key, local.rate(cohort)), reduction.known),
     # Few whole models at a time, so that they stay in the cache.
     ChunkSize(
-      side.count,
-      side.count if unformed else local.clients_per_chunk,
+      count,
+      count if unformed else local.clients_per_chunk,
       starts.num_models(),
     ),
     empty=data.num_clients,
@@ -285,7 +287,6 @@ def train_cohort(
   layers: Sequence[str] | None = None,
   factors: jax.Array | None = None,
   epochs: jax.Array | None = None,
-  most_epochs: int = 0,
 ) -> Trained:
   """Trains every client of the cohort from its start by `local_sgd`.
 
@@ -302,53 +303,52 @@ def train_cohort(
     layers: names of the layers that learn; None is all of them.
     factors: [S, N_max] float32 of the examples' losses, in the order of each client's
       rows; the mean is over the number of examples, whatever their factors.
-    epochs: [S] int32 local epochs in place of the schedule's, for stragglers; they need
-      a schedule of epochs, not of steps.
-    most_epochs: upper bound of `epochs`, to which greater ones are cut. 0 takes the
-      greatest of `epochs`; where a compiled round computes these, it does not know it,
-      and clients use no shared start and cannot be replayed.
+    epochs: [S] int32 local epochs in place of the schedule's, for stragglers. Where the
+      compiled round computes them, a client with more than the schedule's counts as
+      failed.
+
+  Raises:
+    UserError: see `for_each_client`; also on `epochs` with a schedule of steps.
   """
   shape = cohort.ids.shape
   if penalty is not None:
     penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), shape)
   chex.assert_tree_shape_prefix(factors, (*shape, data.max_examples))
-  local, epochs, any_epochs = _within_bound(local, epochs, most_epochs)
+  if epochs is not None:
+    local = _with_room(local, epochs)
   lies = data.corruption is not None and data.corruption.of_models
-  if any_epochs or lies or local.sends is not None:  # Both are about whole models.
-    local = local._replace(shared_start='off')
+  if (lies or local.sends is not None) and reduction.sent != 'nothing':
+    local = local._replace(shared_start='off')  # Both are about whole models.
   side = shared_kernels.choose(local, starts, data, shape[0], layers)
 
   def one(client):
-    penalty, factors = client.given
+    penalty, factors, epochs = client.given
     model = local_sgd(client, penalty=penalty, layers=layers, factors=factors)
+    if epochs is not None:
+      fits = epochs <= local.schedule.epochs
+      model = dataclasses.replace(model, finite=model.finite & fits)
     return model, reduction.sent_by(client, model, layers), None
 
-  call = Call(
-    one, local, starts, cohort, key, None, (penalty, factors), None, side, epochs,
-    any_epochs,
-  )  # fmt: skip
+  given, fitting = (penalty, factors, epochs), epochs
+  if epochs is not None:
+    fitting = jnp.minimum(epochs, local.schedule.epochs)
+  call = Call(one, local, starts, cohort, key, None, given, None, side, fitting)
   return run(call, data, reduction)
 
 
-def _within_bound(
-  local: LocalTraining, epochs: jax.Array | None, most: int
-) -> tuple[LocalTraining, jax.Array | None, bool]:
-  """Settings that have room for all `epochs`, these, and whether no bound is known.
+def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
+  """Settings whose schedule has all `epochs` [S], where these are known.
 
-  What is sized by the schedule (rows of a shared start, steps of a replay) would be too
-  small for more epochs than the schedule's.
+  Rows of a shared start, orders of examples and steps of a replay have the size of the
+  schedule.
   """
-  if epochs is None:
-    return local, None, False
   if local.schedule.steps:
     raise UserError('`epochs` of clients need a schedule of epochs, not of steps.')
   known = not isinstance(epochs, jax.core.Tracer)
-  if not most and known and getattr(epochs, 'is_fully_addressable', True):
-    most = max(1, int(np.asarray(epochs).max(initial=0)))
-  if not most:
-    return local, epochs, True
-  local = local._replace(schedule=local.schedule._replace(epochs=most))
-  return local, jnp.minimum(epochs, most), False
+  if not known or not getattr(epochs, 'is_fully_addressable', True):
+    return local
+  most = max(1, int(np.asarray(epochs).max(initial=0)))
+  return local._replace(schedule=local.schedule._replace(epochs=most))
 
 
 def train_pulled(

@@ -11,7 +11,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.batch_losses import losses_of
-from fesem_jax.training.by_batches import OfBatches, batch_by_batch, evaluation_width
+from fesem_jax.training.by_batches import batch_by_batch, evaluation_width
 
 
 def example_losses(
@@ -31,12 +31,9 @@ def example_losses(
   def put(step: jax.Array, whole: jax.Array, found: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(whole, found, step * width, 2)
 
-  def finish(whole: jax.Array, sizes: jax.Array) -> jax.Array:
-    return whole[:, :, : data.max_examples]
-
   shape = (num_models, -(-data.max_examples // width) * width)
-  of_batches = OfBatches(shape, of_batch, put, finish)
-  losses = batch_by_batch(local, models, data, cohort, of_batches)
+  losses = batch_by_batch(of_batch, local, models, data, cohort, shape, put)
+  losses = losses[:, :, : data.max_examples]
   return jnp.where(jnp.isnan(losses), jnp.inf, losses)
 
 
@@ -56,8 +53,8 @@ def shares_of_least_loss(
     best = jnp.where(jnp.isnan(losses), jnp.inf, losses).argmin(axis=0)
     return (jax.nn.one_hot(best, num_models) * weights[:, None]).sum(axis=0)
 
-  of_batches = OfBatches((num_models,), of_batch)
-  return batch_by_batch(local, models, data, cohort, of_batches)
+  shares = batch_by_batch(of_batch, local, models, data, cohort, (num_models,))
+  return shares / jnp.maximum(data.sizes(jnp.asarray(cohort.ids)), 1)[:, None]
 
 
 def example_targets(
@@ -77,7 +74,7 @@ def example_targets(
       _, y = batching.gather(data, client, rows)
       return tree.where(weights > 0, y, jnp.zeros_like(y))
 
-    each = client_map.map_one_or_many(of_client, chunk.ids.shape[0])
+    each = client_map.side_by_side(of_client, chunk.ids.shape[0])
     return each(chunk.ids, data.sizes(chunk.ids)), None
 
   found, _ = client_map.map_clients(

@@ -30,7 +30,6 @@ from fesem_jax.training.batch_losses import (
   in_training,
   weighted_loss,
 )
-from fesem_jax.training.kernel_change import Kernel
 from fesem_jax.utils.errors import UserError
 
 
@@ -55,8 +54,7 @@ class Client:
   state: Any = None  # what it keeps between rounds
   given: Any = None  # what else it has in this round
   broadcast: Any = None  # what all clients receive beside models
-  kernels: tuple[Kernel, ...] = ()  # see `shared_start`
-  any_epochs: bool = False  # whether it may take more steps than the schedule's
+  kernels: tuple[Any, ...] = ()  # see `shared_start.kernels_of`
   # Notes of a trace: the optimizer states that began, and models that were sent.
   traced: list[str] = dataclasses.field(default_factory=list)
   # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
@@ -278,9 +276,8 @@ def over_batches(
       f'up to the most that a client has; their shape is {jnp.shape(factors)}.'
     )
   order, batch_at = batching.batches_of_client(
-    local.schedule, client.data, client.id, client.size, key, factors,
-    client.any_epochs,
-  )  # fmt: skip
+    local.schedule, client.data, client.id, client.size, key, factors
+  )
 
   def body(t: jax.Array, loop: Any) -> Any:
     carry, order, total, seen = loop
@@ -321,19 +318,3 @@ def together(grads: Any) -> Any:
   tie = sum(jnp.where(jnp.isnan(zero), 0.0, zero) for zero in zeros)
   leaves = [g + tie if wait else g for g, wait in zip(leaves, large, strict=True)]
   return jax.tree.unflatten(form, leaves)
-
-
-def map_side_by_side(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
-  """`jax.vmap(fn)` over `size` clients, which share the axis name `batching.SIDE`.
-
-  The arrays of a single client have no batch axis, which would turn convolutions into
-  grouped ones and keep the loop from overwriting parameters in place.
-  """
-  if size > 1:
-    return jax.vmap(fn, axis_name=batching.SIDE)
-
-  def one(*args: Any) -> Any:
-    args = tree.unstack(args, 0)
-    return jax.vmap(lambda: fn(*args), axis_name=batching.SIDE, axis_size=1)()
-
-  return one

@@ -42,40 +42,27 @@ _OWN = 1.5
 _BLOCK = 128
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SideBySide:
-  """How clients train side by side on a device."""
-
-  local: LocalTraining
-  # The kernels that clients keep as changes to a shared start; () if each has its own.
-  kernels: tuple[Kernel, ...]
-  count: int  # how many clients, C
-
-  def group(self, starts: ClientModels) -> jax.Array | None:
-    """[S] int32, the centers whose clients are to be neighbors; None if all may be."""
-    return starts.choice if self.kernels else None
-
-
 def choose(
   local: LocalTraining,
   start: ClientModels,
   data: FederatedData,
   num_clients: int,
   layers: Sequence[str] | None = None,
-) -> SideBySide:
+) -> tuple[tuple[Kernel, ...], int]:
   """Which kernels to keep as changes, and how many of `num_clients` go side by side.
 
-  `start` has the models that clients start from; for `layers`, see `kernels`.
+  There are no kernels where each client has its own. `start` has the models that
+  clients start from; for `layers`, see `kernels`.
   """
   found = kernels(local, start, data, layers)
   count = side_by_side(local, found, start.shared, num_clients)
   chosen = local.shared_start == 'on' or local.clients_per_shared_start
   if not found or chosen or local.mesh.devices.flat[0].platform != 'cpu':
-    return SideBySide(local, found, count)
+    return found, count
   if _time(count, start.shared, -(-num_clients // local.mesh.size)) <= _OWN:
-    return SideBySide(local, found, count)
+    return found, count
   # With few clients of each center, too many places would be empty.
-  return SideBySide(local, (), side_by_side(local, (), start.shared, num_clients))
+  return (), side_by_side(local, (), start.shared, num_clients)
 
 
 def _time(count: int, weights: Params, on_each: int) -> float:

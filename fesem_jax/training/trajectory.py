@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.cohorts.sampling import client_keys
-from fesem_jax.core import batching, tree
+from fesem_jax.core import batching, client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.cohort import Call, run
-from fesem_jax.training.one_client import Client, Record, map_side_by_side
+from fesem_jax.training.one_client import Client, Record
 from fesem_jax.training.reduction import Reduction
-from fesem_jax.utils.errors import UserError
 
 
 class Task(NamedTuple):
@@ -68,11 +67,6 @@ def steps_of(
 
   Returns the number [] int32 of the steps that it takes, and its trainings.
   """
-  if call.any_epochs:
-    raise UserError(
-      'The method computes `epochs` of its clients within the round; give '
-      '`most_epochs` too, their upper bound, to replay a client.'
-    )
   local, ids = call.local, jnp.zeros(width, jnp.int32)
   size, keys = data.sizes(ids[:1]), client_keys(task.key, data, ids)
   taken = batching.num_steps(local.schedule, size, data.max_examples, task.epochs)[0]
@@ -90,4 +84,6 @@ def steps_of(
     call.one(client)
     return record
 
-  return taken, tree.unstack(map_side_by_side(of_client, width)(ids, keys, own), 0)
+  return taken, tree.unstack(
+    client_map.side_by_side(of_client, width)(ids, keys, own), 0
+  )

@@ -1,5 +1,6 @@
 """Errors for mistakes of users, and names of arguments in messages."""
 
+import difflib
 from collections.abc import Sequence
 
 from fesem_jax.utils.display import printable
@@ -33,8 +34,10 @@ def argument(name: str, *value: object) -> str:
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
   """Raises `UserError` unless argument `name` is among `allowed`."""
   if value not in allowed:
+    near = difflib.get_close_matches(str(value).lower(), allowed, 1)
+    hint = f' Did you mean {near[0]}?' if near else ''
     raise UserError(
-      f'{argument(name, value)} is unknown; choose one of {", ".join(allowed)}.'
+      f'{argument(name, value)} is unknown; choose one of {", ".join(allowed)}.{hint}'
     )
 
 

@@ -10,12 +10,31 @@ from tests.support import helpers
 from tests.support.methods import METHODS, federation
 
 
+@pytest.mark.parametrize(
+  ('written', 'name'),
+  [
+    ('FedAvg', 'fed_avg'), ('FeSEM-MA', 'fesem_ma'), ('IFCA', 'hypo_cluster'),
+    ('pFedMe', 'p_fed_me'), ('Per-FedAvg', 'per_fed_avg'), ('local', 'non_fed'),
+    ('fed_avg', 'fed_avg'),
+  ],
+)  # fmt: skip
+def test_methods_are_found_by_the_names_that_papers_write(written, name):
+  assert algorithms.named(written) == name
+  assert algorithms.options(written) == algorithms.options(name)
+
+
+def test_no_two_methods_share_a_name_without_punctuation():
+  plain = [name.replace('_', '') for name in algorithms.METHODS]
+  assert len({*plain, *algorithms._ALIASES}) == len(plain) + len(algorithms._ALIASES)
+
+
 def test_mistakes_name_the_argument():
   local = helpers.local()
   with pytest.raises(
-    UserError, match=r'`algorithm=fedavg` is unknown; choose one of non_fed, fed_sgd'
+    UserError,
+    match=r'`algorithm=fedavgg` is unknown; choose .* Did you mean fed_avg\?',
   ):
-    algorithms.build('fedavg', local)
+    algorithms.build('fedavgg', local)
   with pytest.raises(
     UserError, match='`prox_lambda` does not apply to `algorithm=fed_avg`'
   ):

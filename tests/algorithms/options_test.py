@@ -300,21 +300,21 @@ def test_fed_sgd_takes_one_step_of_all_examples():
 
 def test_local_training_has_the_defaults_it_states():
   model = helpers.local().model
-  local = local_training(model, optax.sgd(0.1), num_clients=6)
+  local = local_training(model, optax.sgd(0.1))
   assert local.schedule == Schedule(batch_size=10, epochs=1, steps=0)
   assert Schedule() == Schedule(batch_size=0, epochs=1, steps=0)
   assert local.dropout_rate == 0
   for rate in (0.0, 0.999):
-    local_training(model, optax.sgd(0.1), num_clients=6, dropout_rate=rate)
+    local_training(model, optax.sgd(0.1), dropout_rate=rate)
   for rate in (-1e-9, 1.0, float('nan')):
     with pytest.raises(UserError, match=f'`dropout_rate={rate}'):
-      local_training(model, optax.sgd(0.1), num_clients=6, dropout_rate=rate)
-  for name in ('batch_size', 'clients_per_chunk', 'steps', 'epochs'):
+      local_training(model, optax.sgd(0.1), dropout_rate=rate)
+  for name in ('batch_size', 'steps', 'epochs'):
     with pytest.raises(UserError, match='must be at least'):
-      local_training(model, optax.sgd(0.1), num_clients=6, **{name: -1})
-  local_training(model, optax.sgd(0.1), num_clients=6, batch_size=0, steps=0)
+      local_training(model, optax.sgd(0.1), **{name: -1})
+  local_training(model, optax.sgd(0.1), batch_size=0, steps=0)
   with pytest.raises(UserError, match='`epochs=0'):
-    local_training(model, optax.sgd(0.1), num_clients=6, epochs=0)
+    local_training(model, optax.sgd(0.1), epochs=0)
 
 
 def test_kmeans_restarts_as_often_as_the_paper():

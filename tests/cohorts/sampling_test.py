@@ -48,7 +48,7 @@ def test_weights_and_cohorts_are_of_the_clients_that_the_user_means(placement):
   info = fj.ClientInfo(np.array(['Ann', 'Bob', 'Cid', 'Dan', 'Eve']))
   data = fj.FederatedData.from_arrays(x, y, [10, 30, 5, 25, 25], info=info)
   model = fj.models.build('logistic', (5,), 2)
-  local = fj.local_training(model, optax.sgd(1.0), num_clients=3)
+  local = fj.local_training(model, optax.sgd(1.0))
   assert local.mesh.size == 2
   seen, ids = [], data.ids_of(['Ann', 'Dan', 'Bob'])
   assert ids.tolist() == [0, 3, 1]

@@ -1,5 +1,4 @@
 import dataclasses
-import functools
 
 import chex
 import jax
@@ -63,21 +62,21 @@ def test_examples_are_scaled_and_padding_repeats_the_first_of_the_batch():
   np.testing.assert_array_equal(second, x[4:] / 4)
 
 
-def side_by_side(schedule, data, ids, keys, steps, factors=None, any_epochs=False):
+def side_by_side(schedule, data, ids, keys, steps, factors=None):
   """The batches [steps, C, ...] of clients side by side."""
 
-  @functools.partial(jax.jit, static_argnames='any_epochs')
-  def run(data, keys, factors, any_epochs):
+  @jax.jit
+  def run(data, keys, factors):
     def one(id, key, factors):
       order, at = batching.batches_of_client(
-        schedule, data, id, data.sizes(id), key, factors, any_epochs
+        schedule, data, id, data.sizes(id), key, factors
       )
       return jax.lax.scan(lambda held, i: at(i, held), order, jnp.arange(steps))[1]
 
     mapped = jax.vmap(one, axis_name=batching.SIDE, out_axes=1)
     return mapped(ids, keys, factors)
 
-  return run(data, keys, factors, any_epochs)
+  return run(data, keys, factors)
 
 
 @pytest.mark.parametrize('flat', [False, True])
@@ -217,10 +216,10 @@ def test_clients_begin_their_epochs_each_at_its_own_step(in_loop, monkeypatch):
     assert seen[i][:steps] == wanted
 
 
-def test_epochs_that_the_schedule_does_not_count_have_orders_of_their_own():
+def test_every_epoch_of_a_schedule_of_steps_has_an_order_of_its_own():
   data = FederatedData.from_arrays(np.arange(9.0)[:, None], np.zeros(9, int), [9])
   ids, keys = jnp.arange(1), jax.random.key(2)[None]
-  x, _, weights, _ = side_by_side(Schedule(4, 1), data, ids, keys, 9, None, True)
+  x, _, weights, _ = side_by_side(Schedule(4, 1, steps=9), data, ids, keys, 9)
   batches = [x[t, 0, np.asarray(weights[t, 0]) > 0, 0].tolist() for t in range(9)]
   more, *_ = side_by_side(Schedule(4, 3), data, ids, keys, 9)
   np.testing.assert_array_equal(x, more)

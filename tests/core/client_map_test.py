@@ -104,7 +104,7 @@ def test_one_client_is_mapped_like_many(size):
     return {'sum': x + y, 'shape': jnp.int32(x.ndim)}
 
   x, y = jnp.arange(2.0 * size).reshape(size, 2), jnp.ones((size, 2))
-  got = client_map.map_one_or_many(fn, size)(x, y)
+  got = client_map.side_by_side(fn, size)(x, y)
   np.testing.assert_array_equal(got['sum'], x + 1)
   np.testing.assert_array_equal(got['shape'], [1] * size)
 
@@ -142,30 +142,6 @@ def test_a_chunk_has_clients_of_two_groups_at_the_most(clients_per_chunk):
       assert len(row) == width or len({*groups[row], *groups[following]}) > 2
 
 
-@pytest.mark.parametrize('count', [5, 6])
-@pytest.mark.parametrize('clients_per_part', [1, 2, 3, 4, 5, 6, 9])
-def test_parts_of_a_chunk_count_every_client_once(clients_per_part, count):
-  values = 10.0 + jnp.arange(count)
-
-  def body(values, total):
-    assert len(values) <= clients_per_part
-    return 2 * values, total + values.sum()
-
-  def run(values, exist=None):
-    return client_map.in_parts(body, values, clients_per_part, jnp.float32(0), exist)
-
-  results, total = jax.jit(run)(values)
-  np.testing.assert_array_equal(results, 2 * values)
-  assert total == values.sum()
-  # Parts behind the last client are left out; places between clients are not.
-  exist = jnp.array([True, False, True, False, False, False])[:count]
-  results, total = jax.jit(run)(values, exist)
-  size = max(c for c in (1, 2, 3, 5, 6) if c <= clients_per_part and count % c == 0)
-  looked_at = np.arange(count) < -(-3 // size) * size
-  np.testing.assert_array_equal(results, np.where(looked_at, 2 * values, 0))
-  assert total == np.asarray(values)[looked_at].sum()
-
-
 @pytest.mark.parametrize('clients_per_part', [1, 2, 3, 9])
 @pytest.mark.parametrize('clients_per_chunk', [1, 3, 4, 9])
 def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
@@ -199,25 +175,3 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
   assert (np.asarray(below) >= 0).all()
   if clients_per_part == 1:
     assert parts == 5
-
-
-@pytest.mark.parametrize('clients_per_part', [1, 2])
-def test_no_part_of_empty_places_is_looked_at(clients_per_part):
-  def body(values, total):
-    return values + 1, total + 1
-
-  exist = jnp.zeros(4, bool)
-  results, total = client_map.in_parts(
-    body, jnp.arange(4.0), clients_per_part, jnp.int32(0), exist
-  )
-  assert total == 0
-  assert not results.any()
-
-
-def test_parts_give_results_of_several_axes():
-  def body(rows, sums):
-    return rows[:, None, :2] * jnp.ones((1, 3, 1)), sums
-
-  rows = jnp.arange(20.0).reshape(4, 5)
-  results, _ = client_map.in_parts(body, rows, 2)
-  np.testing.assert_array_equal(results, np.repeat(rows[:, None, :2], 3, axis=1))

@@ -132,7 +132,7 @@ def test_divergence_names_the_range_and_the_penalties_that_there_are():
   x = RNG.normal(size=(T, 2)) * [1, 1e9]
   train, test = fj.data.load('mine', arrays=arrays(x))
   model = fj.models.build('logistic', (2,), 3)
-  local = fj.local_training(model, optax.sgd(1e30), num_clients=4)
+  local = fj.local_training(model, optax.sgd(1e30))
   for name, options, penalties in (
     ('fed_avg', {}, ''),
     ('hypo_cluster', {'num_clusters': 2}, ''),

@@ -48,7 +48,7 @@ def test_what_clients_cannot_use_is_one_sentence(optimizer, message):
     jax.numpy_rank_promotion('allow'),  # As for users.
     pytest.raises(UserError, match=message) as error,
   ):
-    local_training(MODEL, optimizer, num_clients=3)
+    local_training(MODEL, optimizer)
   assert '\n' not in str(error.value)
 
 
@@ -67,14 +67,14 @@ def test_what_clients_cannot_use_is_one_sentence(optimizer, message):
   ],
 )
 def test_all_other_optimizers_of_optax_are_taken(optimizer):
-  local_training(MODEL, optimizer, num_clients=3)
+  local_training(MODEL, optimizer)
 
 
 def test_a_flax_module_is_no_model():
   with pytest.raises(
     UserError, match='`model` is a Mlp, not a Model; make one of a Fl'
   ):
-    local_training(models.networks.Mlp((), 3), optax.sgd(0.1), num_clients=3)
+    local_training(models.networks.Mlp((), 3), optax.sgd(0.1))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.local_training import LocalTraining, local_training
+from fesem_jax.core.local_training import LocalTraining, Machine, local_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
 from fesem_jax.tasks.classification import cross_entropy
@@ -150,7 +150,7 @@ def test_a_run_follows_its_schedule():
 def test_bad_schedules_are_refused(schedule, message):
   model = helpers.local().model
   with pytest.raises(UserError, match=f'`lr_schedule` must be .*{message}'):
-    local_training(model, optax.sgd(0.1), num_clients=6, lr_schedule=schedule)
+    local_training(model, optax.sgd(0.1), lr_schedule=schedule)
 
 
 def squared_error(logits, y):
@@ -220,21 +220,35 @@ def test_a_loss_must_give_one_number_for_each_example():
 
 def test_defaults_of_local_training():
   model, optimizer = helpers.local().model, optax.sgd(0.1)
-  found = local_training(model, optimizer, num_clients=6)
+  found = local_training(model, optimizer)
   assert found.schedule == (10, 1, 0)
   assert found.mesh.size == 2  # All devices.
-  assert found.clients_per_chunk == 3  # A small model: all clients of a device.
+  assert found.clients_per_chunk == 64  # A small model.
   assert found.clients_per_shared_start == 0
   assert found[5:] == (0.0, None, 'auto', 0, 'highest', None, None, None)
-  plain = LocalTraining(model, optimizer, found.schedule, 3, found.mesh)
+  plain = LocalTraining(model, optimizer, found.schedule, 64, found.mesh)
   assert plain == found
   given = local_training(
-    model, optimizer, num_clients=6, batch_size=0, epochs=2, steps=4,
-    clients_per_chunk=5, dropout_rate=0.25, shared_start='off', precision='high',
-  )  # fmt: skip
+    model,
+    optimizer,
+    batch_size=0,
+    epochs=2,
+    steps=4,
+    dropout_rate=0.25,
+    machine=Machine(clients_per_chunk=5, shared_start='off', precision='high'),
+  )
   assert given.schedule == (0, 2, 4)
   assert (given.clients_per_chunk, given.clients_per_shared_start) == (5, 5)
-  assert given[5:] == (0.25, None, 'off', 5, 'high', None, None)
+  assert given[5:] == (0.25, None, 'off', 5, 'high', None, None, None)
+
+
+def test_old_arguments_of_local_training_work_with_a_warning():
+  model, sgd = helpers.local().model, optax.sgd(0.1)
+  with pytest.warns(FutureWarning, match='num_clients, precision'):
+    old = local_training(model, sgd, num_clients=6, precision='high')
+  assert old == local_training(model, sgd, machine=Machine(precision='high'))
+  with pytest.raises(UserError, match='`local_training` has no argument `epoch`'):
+    local_training(model, sgd, epoch=2)
 
 
 def test_rates_of_rounds_and_steps_multiply():
@@ -268,6 +282,13 @@ def test_rates_of_rounds_and_steps_multiply():
 )
 def test_limits_of_settings(name, good, bad):
   local = helpers.local()
-  local_training(local.model, local.optimizer, num_clients=2, **{name: good})
+
+  def build(value):
+    given = {name: value}
+    if name in Machine._fields:
+      given = {'machine': Machine(**given)}
+    return local_training(local.model, local.optimizer, **given)
+
+  build(good)
   with pytest.raises(UserError, match=f'`{name}'):
-    local_training(local.model, local.optimizer, num_clients=2, **{name: bad})
+    build(bad)

@@ -7,7 +7,7 @@ import pytest
 from benchmarks import rounded
 from fesem_jax import algorithms
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.local_training import PRECISIONS, local_training
+from fesem_jax.core.local_training import PRECISIONS, Machine, local_training
 from fesem_jax.core.tree import expand
 from fesem_jax.evaluation.evaluate import evaluate_clients
 from fesem_jax.training.batch_losses import weighted_loss
@@ -135,7 +135,5 @@ def test_a_cpu_computes_the_same():
 def test_a_precision_that_does_not_exist_is_refused():
   local = helpers.local()
   with pytest.raises(UserError, match='`precision=float16'):
-    local_training(local.model, local.optimizer, num_clients=3, precision='float16')
-  assert local_training(local.model, local.optimizer, num_clients=3).precision == (
-    'highest'
-  )
+    local_training(local.model, local.optimizer, machine=Machine(precision='float16'))
+  assert local_training(local.model, local.optimizer).precision == ('highest')

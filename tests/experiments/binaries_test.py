@@ -171,7 +171,7 @@ def test_methods_of_a_comparison(parsed_flags):
   assert methods.parse_method('fed_avg') == ('fed_avg', {})
   for text, message in (
     ('fesem(x)', 'is not NAME, NAME'),
-    ('fedsem', 'fedsem is unknown; choose one of'),
+    ('fedsem', 'fedsem is unknown; choose one of .* Did you mean fesem?'),
     ('fed_avg(3)', '--num_clusters does not apply'),
     ('fed_avg(seed=1)', '--seed does not apply'),
     ('fesem(4;learning_rate=fast)', 'could not convert'),
@@ -199,6 +199,25 @@ def test_methods_of_a_comparison(parsed_flags):
     compare.configurations(['fesem', 'fesem(4)'], 1, {})
   with pytest.raises(UserError, match='--prox_lambda does not apply to any'):
     compare.configurations(['fed_avg'], 1, {'prox_lambda': 0.5})
+
+
+def test_methods_of_a_comparison_can_have_labels(parsed_flags):
+  listed = ['Ours=fesem(4;rounds=9)', 'IFCA=hypo_cluster(2)', 'FedAvg']
+  table = compare.configurations(listed, 1, {})
+  assert list(table) == ['fed_avg', 'IFCA', 'Ours']
+  assert table['Ours'][0]['algorithm'] == 'fesem'
+  assert table['Ours'][0]['rounds'] == 9
+  assert table['IFCA'][0]['algorithm'] == 'hypo_cluster'
+  for text, message in (
+    ('a/b=fesem', "the label 'a/b' may have letters"),
+    ('..=fesem', "the label '..' may have letters"),
+    ('tune=fesem', "'tune' cannot be a label"),
+    ('fed_avg=fesem', "'fed_avg' cannot be a label"),
+  ):
+    with pytest.raises(UserError, match=message):
+      compare.configurations([text], 1, {})
+  with pytest.raises(UserError, match='Ours is listed twice'):
+    compare.configurations(['Ours=fesem', 'Ours=fed_avg'], 1, {})
 
 
 def summary(accuracy, ari=None, **others):
@@ -644,7 +663,7 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
 
 MISTAKES = [
   (['--num_devices=-1'], '--num_devices=-1 must'),  # Devices are chosen once.
-  (['--algorithm=fedavg'], '--algorithm=fedavg is unknown; choose one of'),
+  (['--algorithm=fedavgg'], '--algorithm=fedavgg is unknown; choose one of'),
   (['--rounds=two'], 'flag --rounds=two: invalid literal'),
   (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, diabetes'),
   (['--num_client=3'], "Unknown command line flag 'num_client'"),

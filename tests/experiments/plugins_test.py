@@ -202,7 +202,7 @@ def test_an_own_method_in_compare_goes_on_after_a_kill(folder):
 
 def test_code_that_changed_since_a_run_began_is_warned_of(folder, tmp_path):
   config = {'algorithm': 'own_fl:damped', 'model': 'mlp', 'dataset': 'digits'}
-  methods.check_name('own_fl:damped')
+  assert methods.checked_name('own_fl:damped') == 'own_fl:damped'
   said = []
   first = plugins.identity(config, tmp_path, said.append)
   assert list(first['own_code']) == ['algorithm']
@@ -311,7 +311,7 @@ def test_own_models_and_data_are_built_with_their_options(folder, parse):
     ('own_fl:two', r"cannot be called as two\(local\) \(missing .*'other'\)"),
     ('own_fl:needs', r"cannot be called as needs\(local\) \(missing .*'rate'\)"),
     ('own_fl:taken', 'its option rounds has the name of a flag of all methods'),
-    ('fedavg', '--algorithm=fedavg is unknown; .*or MODULE:FUNCTION'),
+    ('fedavgg', '--algorithm=fedavgg is unknown; .*is MODULE:FUNCTION'),
   ],
 )
 def test_own_methods_that_cannot_be_used_are_one_sentence(folder, parse, name, message):

@@ -114,7 +114,7 @@ def test_simulate_refuses_logits_of_other_classes_before_it_writes(tmp_path):
 @pytest.mark.parametrize('model', [NO_PARAMETERS, BARE], ids=['none', 'bare'])
 def test_methods_refuse_models_without_layers(name, model):
   data = helpers.federation([4, 4])
-  local = local_training(model, helpers.local().optimizer, num_clients=2)
+  local = local_training(model, helpers.local().optimizer)
   with pytest.raises(UserError, match='`model`'):
     simulate(algorithms.build(name, local), data, data, rounds=1, progress=False)
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from fesem_jax import algorithms, models
-from fesem_jax.core.local_training import local_training
+from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.planning import planner, topologies
 from fesem_jax.planning.data_shapes import DataSize, SplitSize
 from fesem_jax.run.program_memory import collectives_of
@@ -45,11 +45,8 @@ def planned(
   local = local_training(
     models.build('mlp', SHAPE, 10, [hidden]),
     optax.sgd(0.1),
-    num_clients=size.num_clients,
     batch_size=10,
-    clients_per_chunk=CHUNK,
-    mesh=mesh,
-    shared_start=shared_start,
+    machine=Machine(clients_per_chunk=CHUNK, mesh=mesh, shared_start=shared_start),
   )
   algorithm = algorithms.build(name, local, **options)
   return planner.plan(algorithm, size, **{'parts': ('round',), **run})
@@ -172,11 +169,8 @@ def test_memory_of_leafs_network():
   local = local_training(
     models.build('femnist_cnn', (28, 28, 1), 62),
     optax.sgd(0.03),
-    num_clients=64,
     batch_size=10,
-    clients_per_chunk=8,
-    mesh=mesh,
-    precision='default',  # Compiled in a third of the time.
+    machine=Machine(clients_per_chunk=8, mesh=mesh, precision='default'),
   )
   algorithm = algorithms.build('fesem', local, num_clusters=4)
   size = DataSize(

@@ -29,7 +29,7 @@ def regression(seed):
 
 def simulated(data, model, folder, method='fed_avg'):
   """The result of a run, and the run as it was saved."""
-  local = fj.local_training(model, optax.sgd(0.05), num_clients=data[0].num_clients)
+  local = fj.local_training(model, optax.sgd(0.05))
   algorithm = fj.algorithms.build(method, local)
   result = fj.simulate(algorithm, *data, rounds=2, progress=False, workdir=folder)
   return result, fj.load_run(folder, model)

@@ -257,13 +257,13 @@ def test_a_client_that_diverges_keeps_its_start_and_is_reported(shared_start):
 
 def test_defaults_follow_the_model_and_numbers_are_checked():
   model = helpers.local().model
-  local = local_training(model, optax.sgd(0.1), num_clients=8)
+  local = local_training(model, optax.sgd(0.1))
   assert local.mesh.size == 2
   assert local.clients_per_chunk == 4  # A tiny model: all of a device's clients.
   cnn = helpers.local(model='small_cnn', shape=(8, 8)).model
-  assert local_training(cnn, optax.sgd(0.1), num_clients=8).clients_per_chunk == 1
+  assert local_training(cnn, optax.sgd(0.1)).clients_per_chunk == 1
   with pytest.raises(ValueError, match='`epochs=0` must be at least 1'):
-    local_training(model, optax.sgd(0.1), num_clients=8, epochs=0)
+    local_training(model, optax.sgd(0.1), epochs=0)
 
 
 def test_measured_clients_per_chunk_is_one_of_the_candidates():

@@ -243,7 +243,7 @@ def test_a_schedule_over_steps_is_a_positive_number_of_jax():
     (lambda step: 1.0 if step < 3 else 0.1, 'from the number of a step to one number'),
   ):
     with pytest.raises(UserError, match=f'`local_lr_schedule` must be .*{message}'):
-      local_training(model, optax.sgd(0.1), num_clients=6, local_lr_schedule=schedule)
+      local_training(model, optax.sgd(0.1), local_lr_schedule=schedule)
 
 
 def test_a_learning_rate_of_0_is_refused():

@@ -110,20 +110,17 @@ def chosen(num_centers, clients, mode='auto', devices=1, **changes):
 def test_auto_keeps_kernels_where_clients_of_a_center_are_many(monkeypatch):
   monkeypatch.setattr(shared_kernels, '_LARGE', 30)
   monkeypatch.setattr(shared_kernels, '_ROWS_PER_KERNEL', 12 * (6 + 5) / 30)
-  many = chosen(1, 20)
-  assert many.kernels == (KERNEL,)
-  assert many.count == 8
-  few = chosen(6, 6)
-  assert (few.kernels, few.count) == ((), 3)
-  assert chosen(6, 6, clients_per_shared_start=2).kernels == (KERNEL,)
-  both = chosen(6, 6, 'on')
-  assert [k.path for k in both.kernels] == [('dense0',), ('logits',)]
+  assert chosen(1, 20) == ((KERNEL,), 8)
+  assert chosen(6, 6) == ((), 3)
+  assert chosen(6, 6, clients_per_shared_start=2)[0] == (KERNEL,)
+  both, _ = chosen(6, 6, 'on')
+  assert [k.path for k in both] == [('dense0',), ('logits',)]
   # Eight of two centers fill a chunk, but not four on each of two devices.
-  assert chosen(2, 8).kernels
-  assert not chosen(2, 8, devices=2).kernels
+  assert chosen(2, 8)[0]
+  assert not chosen(2, 8, devices=2)[0]
   # Side by side alone, one takes twice the time of many.
-  assert not chosen(1, 1).kernels
-  assert chosen(1, 2).kernels  # One and a half, as with kernels of its own.
+  assert not chosen(1, 1)[0]
+  assert chosen(1, 2)[0]  # One and a half, as with kernels of its own.
 
 
 def test_auto_takes_kernels_up_to_its_limits(monkeypatch):
@@ -140,12 +137,6 @@ def test_auto_takes_kernels_up_to_its_limits(monkeypatch):
   monkeypatch.setattr(shared_kernels, '_LARGE', 30)
   monkeypatch.setattr(shared_kernels, '_ROWS_PER_KERNEL', 12 * (6 + 5) / 30 - 0.01)
   assert not paths()
-
-
-def test_clients_are_neighbors_by_the_center_that_they_share():
-  start, local = ClientModels(centers(3), jnp.array([2, 0, 2, 1])), helpers.local()
-  assert shared_kernels.SideBySide(local, (KERNEL,), 4).group(start) is start.choice
-  assert shared_kernels.SideBySide(local, (), 2).group(start) is None
 
 
 def test_models_that_no_kernel_can_be_taken_of_keep_theirs():

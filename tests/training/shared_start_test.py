@@ -19,7 +19,7 @@ from fesem_jax import models
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import SIDE, Schedule
-from fesem_jax.core.local_training import local_training
+from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks.classification import cross_entropy
 from fesem_jax.training import kernel_change, shared_kernels, shared_start
@@ -76,8 +76,9 @@ def test_auto_takes_large_kernels_whose_rows_stay_small():
   data = helpers.federation([100] * 3, shape=(28, 28), classes=62)
   cnn = models.build('femnist_cnn', (28, 28), 62)
 
-  def local(model=cnn, **kwargs):
-    return local_training(model, optax.sgd(0.1), num_clients=3, **kwargs)
+  def local(model=cnn, shared_start='auto', **kwargs):
+    machine = Machine(shared_start=shared_start)
+    return local_training(model, optax.sgd(0.1), machine=machine, **kwargs)
 
   assert paths(local(), data) == [('dense',)]
   assert paths(local(epochs=5), data) == [('dense',)]
@@ -468,8 +469,7 @@ def test_one_center_or_one_client_has_one_start():
 
 
 @pytest.mark.parametrize('chunk', [1, 4])
-@pytest.mark.parametrize('most_epochs', [0, 3])
-def test_more_epochs_than_the_schedule_has_end_alike(chunk, most_epochs):
+def test_more_epochs_than_the_schedule_has_end_alike(chunk):
   data, local = helpers.federation(SIZES), on(chunk=chunk)
   starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
   epochs = np.array([3, 1, 2, 3, 1, 3, 2, 1], np.int32)[: len(SIZES)]
@@ -479,32 +479,27 @@ def test_more_epochs_than_the_schedule_has_end_alike(chunk, most_epochs):
     epochs = np.asarray(known) if known else epochs
     settings, cohort = local._replace(shared_start=mode), helpers.everyone(data)
     return train_cohort(
-      settings, starts, data, cohort, jax.random.key(3), epochs=epochs,
-      most_epochs=most_epochs,
-    )  # fmt: skip
+      settings, starts, data, cohort, jax.random.key(3), epochs=epochs
+    )
 
-  want = run(tuple(epochs), 'off', epochs)
+  want, got = (run(tuple(epochs), mode, epochs) for mode in ('off', 'on'))
   assert want.steps[0] == 3 * -(-SIZES[0] // local.schedule.batch_size)
-  for known in (tuple(epochs), ()):  # Also where a compiled round computes them.
-    got = run(known, 'on', epochs)
-    chex.assert_trees_all_close(got.params, want.params, rtol=1e-4, atol=1e-6)
-    chex.assert_trees_all_close(got.loss, want.loss, rtol=1e-4)
-    assert got.finite.all()
+  chex.assert_trees_all_close(got.params, want.params, rtol=1e-4, atol=1e-6)
+  chex.assert_trees_all_close(got.loss, want.loss, rtol=1e-4)
+  assert got.finite.all()
+  # Where a compiled round computes them, clients with more than the schedule's fail.
+  for mode in ('off', 'on'):
+    assert run((), mode, epochs).finite.tolist() == (epochs == 1).tolist()
 
 
-def test_epochs_above_their_bound_are_cut_and_none_go_with_steps():
+def test_epochs_of_clients_need_a_schedule_of_epochs():
   data, local = helpers.federation(SIZES), on()
   starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
 
-  def steps(local, **options):
-    cohort, key = helpers.everyone(data), jax.random.key(3)
-    return train_cohort(local, starts, data, cohort, key, **options).steps
-
   many = np.full(len(SIZES), 9, np.int32)
-  twice = steps(local, epochs=np.full(len(SIZES), 2, np.int32))
-  np.testing.assert_array_equal(steps(local, epochs=many, most_epochs=2), twice)
+  args = starts, data, helpers.everyone(data), jax.random.key(3)
   with pytest.raises(UserError, match='`epochs` of clients need a schedule of'):
-    steps(on(steps=3), epochs=many)
+    train_cohort(on(steps=3), *args, epochs=many)
 
 
 def test_another_function_of_the_same_parameters_is_the_one_that_trains():

@@ -122,21 +122,6 @@ def test_epochs_beyond_the_schedule_are_all_followed():
   check(taken, again, spelled_out(local, lambda *_: 0.0, epochs=3))
 
 
-def test_epochs_that_a_round_computes_need_a_bound():
-  local, data = helpers.local(), helpers.federation(SIZES)
-
-  @jax.jit
-  def again(epochs):
-    with calls_noted() as calls:
-      everyone, start = helpers.everyone(data), ClientModels(models(1))
-      train_cohort(local, start, data, everyone, KEY, epochs=epochs)
-    task = task_of(calls[0], data, jnp.array([PLACE]), whole=False)
-    return steps_of(calls[0], task, data, 1)
-
-  with pytest.raises(UserError, match='give `most_epochs`'):
-    again(jnp.array([1, 1, 3, 2]))
-
-
 def test_one_penalty_pulls_all_clients_to_their_own_starts():
   local = helpers.local(epochs=1, chunk=3)
   start = ClientModels(models(2), jnp.array([0, 0, 1, 0]))
