@@ -317,7 +317,6 @@ def train_cohort(
   if epochs is not None:
     local = _with_room(local, epochs)
   lies = data.corruption is not None and data.corruption.of_models
-  lies = data.corruption is not None and data.corruption.of_models
   if (lies or local.sends is not None) and reduction.sent != 'nothing':
     local = local._replace(shared_start='off')  # Both are about whole models.
   side = shared_kernels.choose(local, starts, data, shape[0], layers)
