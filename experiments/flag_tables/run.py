@@ -14,9 +14,9 @@ RUN = (
   flag('float', 'dropout_rate', 0.0,
     'Probability that a client of a round drops out, so its update never arrives.'),
   flag('string', 'corrupt', 'none',
-    'Behavior of bad clients: train on the labels in reverse order (label_flip) or on examples '
-    'with a pattern and the label CLASS (backdoor:CLASS); send the opposite of their '
-    'change of the model (sign_flip), noise of about the same length (noise), or '
+    'Behavior of bad clients: train on the labels in reverse order (label_flip) or on '
+    'examples with a pattern and the label CLASS (backdoor:CLASS); send the opposite '
+    'of their change of the model (sign_flip), noise of about the same length (noise), or '
     'SCALE times their change (replacement:SCALE); or one of the first two and one of '
     'the others, joined by +. Also called --attack.'),
   flag('float', 'corrupt_fraction', 0.0,
