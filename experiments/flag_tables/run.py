@@ -17,8 +17,8 @@ RUN = (
     'Behavior of bad clients: train on the labels in reverse order (label_flip) or on '
     'examples with a pattern and the label CLASS (backdoor:CLASS); send the opposite '
     'of their change of the model (sign_flip), noise of about the same length (noise), '
-    'or SCALE times their change (replacement:SCALE); or one of the first two and one of '
-    'the others, joined by +. Also called --attack.'),
+    'or SCALE times their change (replacement:SCALE); or one of the first two and one '
+    'of the others, joined by +. Also called --attack.'),
   flag('float', 'corrupt_fraction', 0.0,
     'Fraction of the clients that are bad, drawn once from --seed; honest clients '
     'are also evaluated separately.', lower_bound=0.0, upper_bound=1.0),
