@@ -86,7 +86,7 @@ class Known(NamedTuple):
 
   centers: Any  # see `ModelComparison.known`
   # [] bool, whether clients keep the clusters that they start from; None if never.
-  hold: jax.Array | None
+  keep_clusters: jax.Array | None
 
 
 class Assigned(NamedTuple):
@@ -107,14 +107,14 @@ class EMSteps:
   m_step: MStep
   compare: ModelComparison  # what of the models is compared
 
-  def reduction(self, centers: Params, hold: jax.Array | None) -> Reduction:
+  def reduction(self, centers: Params, keep_clusters: jax.Array | None) -> Reduction:
     """`Reduction` but for `fold`, and for what is kept.
 
-    `centers` [K, ...] are those of the round; for `hold` see `Known`.
+    `centers` [K, ...] are those of the round; for `keep_clusters` see `Known`.
     """
     return Reduction(
       sums=em.Sums.zeros(centers, self.m_step.track_objective),
-      known=Known(self.compare.known(self.compare.part(centers)), hold),
+      known=Known(self.compare.known(self.compare.part(centers)), keep_clusters),
     )
 
   def nearest(self, chunk: Trained, starts: ClientModels, known: Known) -> Assigned:
@@ -123,17 +123,19 @@ class EMSteps:
     assert own is not None
     nearest, distance, models = self.compare.nearest(chunk.params, known.centers)
     takes = chunk.took_part()
-    takes = takes if known.hold is None else takes & ~known.hold
+    takes = takes if known.keep_clusters is None else takes & ~known.keep_clusters
     new = jnp.where(takes, nearest, own)
     align = self.compare.align
-    if align is not None and known.hold is not None:
+    if align is not None and known.keep_clusters is not None:
       # Units in the order of the center that takes the model, where it is held.
       models = jax.lax.cond(
-        known.hold,
+        known.keep_clusters,
         lambda: align(chunk.params, tree.take(centers, own), None),
         lambda: models,
       )
-    if self.compare.partial or known.hold is not None:  # Eq. 6: of all parameters.
+    if (
+      self.compare.partial or known.keep_clusters is not None
+    ):  # Eq. 6: of all parameters.
       distance = tree.row_distances(models, tree.take(centers, new))
     return Assigned(new, distance, models)
 
@@ -154,8 +156,10 @@ class EMSteps:
       return sums.add(averaged, assigned.cluster, assigned.distance, weighting, centers)
     distances = tree.squared_distances(assigned.models, centers)
     shares = em.responsibilities(distances, self.e_step.temperature)
-    if known.hold is not None:  # Shares would not part centers that are equal.
-      shares = jnp.where(known.hold, jax.nn.one_hot(own, distances.shape[1]), shares)
+    if known.keep_clusters is not None:  # Shares would not part centers that are equal.
+      shares = jnp.where(
+        known.keep_clusters, jax.nn.one_hot(own, distances.shape[1]), shares
+      )
     return sums.add_shares(averaged, shares, weighting, centers)
 
   def centers(
