@@ -122,20 +122,16 @@ class EMSteps:
     centers, own = starts.shared, starts.choice
     assert own is not None
     nearest, distance, models = self.compare.nearest(chunk.params, known.centers)
-    takes = chunk.took_part()
-    takes = takes if known.keep_clusters is None else takes & ~known.keep_clusters
-    new = jnp.where(takes, nearest, own)
-    align = self.compare.align
-    if align is not None and known.keep_clusters is not None:
-      # Units in the order of the center that takes the model, where it is held.
+    takes, keep, align = chunk.took_part(), known.keep_clusters, self.compare.align
+    new = jnp.where(takes if keep is None else takes & ~keep, nearest, own)
+    if align is not None and keep is not None:
+      # Units in the order of the center that takes the model, where it is kept.
       models = jax.lax.cond(
-        known.keep_clusters,
+        keep,
         lambda: align(chunk.params, tree.take(centers, own), None),
         lambda: models,
       )
-    if (
-      self.compare.partial or known.keep_clusters is not None
-    ):  # Eq. 6: of all parameters.
+    if self.compare.partial or keep is not None:  # Eq. 6: of all parameters.
       distance = tree.row_distances(models, tree.take(centers, new))
     return Assigned(new, distance, models)
 
@@ -156,10 +152,9 @@ class EMSteps:
       return sums.add(averaged, assigned.cluster, assigned.distance, weighting, centers)
     distances = tree.squared_distances(assigned.models, centers)
     shares = em.responsibilities(distances, self.e_step.temperature)
-    if known.keep_clusters is not None:  # Shares would not part centers that are equal.
-      shares = jnp.where(
-        known.keep_clusters, jax.nn.one_hot(own, distances.shape[1]), shares
-      )
+    keep = known.keep_clusters
+    if keep is not None:  # Shares would not part centers that are equal.
+      shares = jnp.where(keep, jax.nn.one_hot(own, distances.shape[1]), shares)
     return sums.add_shares(averaged, shares, weighting, centers)
 
   def centers(
