@@ -311,25 +311,23 @@ def test_processes_agree_on_the_memory_of_devices(two_processes, monkeypatch):
 
 
 def test_as_many_clients_side_by_side_as_fit():
-  def count(clients, device, **shapes):
+  def count(device, **shapes):
     mesh = types.SimpleNamespace(size=2, devices=np.array([device]))
     params = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()}
-    return sharding.default_clients_per_chunk(params, clients, mesh)
+    return sharding.default_clients_per_chunk(params, mesh)
 
   cpu = fake_device('cpu')
-  assert count(1000, cpu, a=(10, 10), b=(25,)) == 64
-  assert count(9, cpu, a=(10, 10), b=(25,)) == 5  # Of each of two devices.
-  assert count(1000, cpu, a=(100, 99), b=(100,)) == 20
-  assert count(1000, cpu, a=(1000, 201)) == count(0, cpu, a=(9,)) == 1
-  assert count(1000, cpu, a=(3, 3, 1, 8)) == 1  # A convolution.
+  assert count(cpu, a=(10, 10), b=(25,)) == 64
+  assert count(cpu, a=(100, 99), b=(100,)) == 20
+  assert count(cpu, a=(1000, 201)) == 1
+  assert count(cpu, a=(3, 3, 1, 8)) == 1  # A convolution.
   # Six copies of each parameter in a quarter of the memory.
   small = fake_device(stats={'bytes_limit': 4 * 24 * 125 * 7})
-  assert count(1000, small, a=(10, 10), b=(25,)) == 7
-  assert count(9, small, a=(10, 10), b=(25,)) == 5
-  assert count(9, small, a=(1000, 10)) == 1
+  assert count(small, a=(10, 10), b=(25,)) == 7
+  assert count(small, a=(1000, 10)) == 1
   patches = 120 * 2**20
   large = fake_device(stats={'bytes_limit': 4 * 3 * (patches + 24 * 72)})
-  assert count(1000, large, a=(3, 3, 1, 8)) == 3
+  assert count(large, a=(3, 3, 1, 8)) == 3
 
 
 def test_products_on_accelerators_are_of_full_precision(monkeypatch):
@@ -451,7 +449,7 @@ def test_limits_of_the_number_of_clients_side_by_side():
   def count(device, *shape):
     mesh = types.SimpleNamespace(size=1, devices=np.array([device]))
     params = {'w': jax.ShapeDtypeStruct(shape, jnp.float32)}
-    return sharding.default_clients_per_chunk(params, 1000, mesh)
+    return sharding.default_clients_per_chunk(params, mesh)
 
   cpu = fake_device('cpu')
   # 200,000 numbers at the most: 66,667 twice, and 64 models without any number.

@@ -32,12 +32,12 @@ def test_a_better_figure_is_larger_if_accuracy_and_smaller_if_error():
   assert ACCURACY.better(math.nan) == RMSE.better(math.nan) == -math.inf
   wanted = {
     'accuracy': True, 'f1': True, 'rmse': False, 'r2': True, 'loss': False,
-    'perplexity': False,
+    'perplexity': False, 'exact_match': True, 'f1_micro': True, 'f1_macro': True, 'auc': True,
   }  # fmt: skip
   for task in tasks.TASKS.values():
     for figure in task.figures:
       assert figure.higher_is_better == wanted[figure.name]
-      assert figure.percent == (figure.name in ('accuracy', 'f1'))
+      assert figure.percent == (wanted[figure.name] and figure.name != 'r2')
 
 
 def test_columns_are_the_micro_figures_and_then_the_macro_ones():

@@ -271,7 +271,7 @@ def test_defaults_follow_the_model_and_numbers_are_checked():
   model = helpers.local().model
   local = local_training(model, optax.sgd(0.1))
   assert local.mesh.size == 2
-  assert local.clients_per_chunk == 4  # A tiny model: all of a device's clients.
+  assert local.clients_per_chunk == 64  # A tiny model.
   cnn = helpers.local(model='small_cnn', shape=(8, 8)).model
   assert local_training(cnn, optax.sgd(0.1)).clients_per_chunk == 1
   with pytest.raises(ValueError, match='`epochs=0` must be at least 1'):

@@ -364,8 +364,8 @@ def test_epochs_of_a_client_are_cut_at_their_bound():
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
-    ({'layers': ['logit']}, 'must name some layers of the model: dense0, logits'),
-    ({'layers': []}, 'must name some layers of the model'),
+    ({'layers': ['logit']}, 'has no layer logit; its layers are dense0, logits'),
+    ({'layers': []}, '`layers` is empty; name some layers'),
     ({'factors': np.ones(1, np.float32)}, '`factors` of a client must be of shape'),
   ],
 )

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.training.trained import WEIGHTINGS, Trained
+from fesem_jax.utils.errors import UserError
 
 # One client that counts, one that failed, one that dropped out, an empty place, and
 # another one that counts.
@@ -23,7 +24,11 @@ def test_clients_count_by_their_examples_or_alike():
   assert TRAINED.took_part().tolist() == [True, False, False, False, True]
   assert TRAINED.weights('by_examples').tolist() == [3, 0, 0, 0, 1]
   assert TRAINED.weights('uniform').tolist() == [1, 0, 0, 0, 1]
-  assert {TRAINED.weights(w).dtype for w in WEIGHTINGS} == {np.dtype(np.float32)}
+  given = TRAINED._replace(given=jnp.array([0.5, 1.0, 1.0, 0.0, 2.0]))
+  assert given.weights('by_weight').tolist() == [0.5, 0, 0, 0, 2.0]
+  assert {given.weights(w).dtype for w in WEIGHTINGS} == {np.dtype(np.float32)}
+  with pytest.raises(UserError, match='`weighting=by_weight` needs a weight of each'):
+    TRAINED.weights('by_weight')
 
 
 def test_the_loss_of_a_round_is_that_of_the_examples_that_count():
