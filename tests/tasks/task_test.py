@@ -32,7 +32,8 @@ def test_a_better_figure_is_larger_if_accuracy_and_smaller_if_error():
   assert ACCURACY.better(math.nan) == RMSE.better(math.nan) == -math.inf
   wanted = {
     'accuracy': True, 'f1': True, 'rmse': False, 'r2': True, 'loss': False,
-    'perplexity': False, 'exact_match': True, 'f1_micro': True, 'f1_macro': True, 'auc': True,
+    'perplexity': False, 'exact_match': True, 'f1_micro': True, 'f1_macro': True,
+    'auc': True,
   }  # fmt: skip
   for task in tasks.TASKS.values():
     for figure in task.figures:
