@@ -74,6 +74,7 @@ def configurations(
     config = experiment_flags.configuration(name, options) | own
     if 'num_clusters' in config:
       own = {'num_clusters': config['num_clusters']} | own
+    methods.check_label(given, name)
     label = given or methods.label_of(name, own)
     if label in by_label:
       raise UserError(f'--algorithms: {label} is listed twice.')

@@ -223,9 +223,17 @@ def split_label(text: str) -> tuple[str, str]:
       f'--algorithms: the label {label!r} may have letters, digits, spaces and .+*-_ '
       'and must not end with a dot.'
     )
-  if label in ('tune', 'plots', *algorithms.METHODS):  # Folders and rows of their own.
-    raise UserError(f'--algorithms: {label!r} cannot be a label; choose another one.')
   return label, name + bracket + inside
+
+
+def check_label(label: str, name: str) -> None:
+  """Raises `UserError` if a label of the method `name` misleads or names a folder."""
+  try:
+    other = algorithms.named(label)
+  except UserError:
+    other = name
+  if label in ('tune', 'plots', *algorithms.METHODS) or other != name:
+    raise UserError(f'--algorithms: {label!r} cannot be a label; choose another one.')
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:

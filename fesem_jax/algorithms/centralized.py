@@ -53,7 +53,7 @@ def centralized(local: LocalTraining) -> Algorithm:
     check_models_only(data, local, 'centralized', 'examples')
     each = data.x.dtype.itemsize * math.prod(data.example_shape)
     each += data.y.dtype.itemsize * math.prod(data.y.shape[1:])
-    count = jnp.asarray(data.offsets)[-1].astype(jnp.float32)
+    count = data.sizes().sum().astype(jnp.float32)
     return CentralizedState(tree.expand(local.model.init(key)), each * count)
 
   def step(state, data, cohort, key):

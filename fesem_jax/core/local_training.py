@@ -19,6 +19,7 @@ from fesem_jax.utils.errors import (
   check_at_least,
   check_choice,
   check_share,
+  check_whole,
 )
 
 # Round [] int32, counted from 0 -> factor [] of the round's local updates.
@@ -177,7 +178,15 @@ def local_training(
     )
   if old_names:
     machine = _with_old_names(machine, old_names)
+  if not isinstance(machine, Machine):
+    raise UserError(
+      f'`machine` is a {type(machine).__name__}, not a fesem_jax.Machine; give e.g. '
+      'Machine(mesh=mesh).'
+    )
   mesh, chunk, shared_start, precision = machine
+  check_whole(
+    batch_size=batch_size, epochs=epochs, steps=steps, clients_per_chunk=chunk
+  )
   check_at_least(0, batch_size=batch_size, clients_per_chunk=chunk)
   check_at_least(0, steps=steps)
   check_at_least(1, epochs=epochs)

@@ -143,13 +143,12 @@ def _of_splits(
         f'{", ".join(sorted(found))}.'
       )
     return found[chosen[0]]
-  every = [split for of_config in found.values() for split in of_config]
-  if len(set(every)) < len(every):
+  if len(found) > 1:
     raise UserError(
       f'{folder} holds several configurations; choose one of its folders with '
       f'`hub_config`: {", ".join(sorted(name or "." for name in found))}.'
     )
-  return {split: held for of in found.values() for split, held in of.items()}
+  return next(iter(found.values()))
 
 
 def _columns(

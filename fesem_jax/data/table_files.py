@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+from collections.abc import Collection
 from typing import Any
 
 from fesem_jax.utils.errors import UserError
@@ -13,8 +14,8 @@ _MISSING = ['', 'nan', 'NaN', 'NAN', 'NA', 'N/A', '#N/A', 'null', 'NULL', 'None'
 _SUFFIXES = ('.csv', '.tsv', '.txt', '.csv.gz', '.tsv.gz', '.data')
 
 
-def read_folder(folder: pathlib.Path) -> dict[str, Any]:
-  """Name -> table of each file of a folder; raises `UserError` as `read`."""
+def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> dict[str, Any]:
+  """Name -> table of each file of a folder; arguments and errors as of `read`."""
   with reading(folder):
     paths = sorted(
       p
@@ -23,18 +24,24 @@ def read_folder(folder: pathlib.Path) -> dict[str, Any]:
     )
   if not paths:
     raise UserError(f'{folder} holds no table; put a .csv or .parquet file there.')
-  found = {path.name.split('.')[0]: read(path) for path in paths}
+  found = {path.name.split('.')[0]: read(path, texts) for path in paths}
+  if {'train', 'test'} <= {name.lower() for name in found}:
+    raise UserError(
+      f'{folder} holds a table train and a table test, but the tables of a folder are '
+      'clients; join them into one file with a column split (0 training, 1 test).'
+    )
   if len(found) < len(paths):
     raise UserError(f'{folder} has two files of one name; give each its own.')
   return found
 
 
-def read(path: pathlib.Path) -> Any:
+def read(path: pathlib.Path, texts: Collection[str] = ()) -> Any:
   """The table of a .parquet or .csv file, also .tsv and gzipped.
 
   Its first line names the columns; they are separated by what occurs most often in it,
-  of commas, semicolons, tabs and bars. Raises a `UserError` that names the file
-  if it is absent or damaged.
+  of commas, semicolons, tabs and bars. Columns `texts` of such a file stay as they are
+  written: 007 is not 7. Raises a `UserError` that names the file if it is absent or
+  damaged.
   """
   if not path.is_file():
     raise UserError(
@@ -60,16 +67,19 @@ def read(path: pathlib.Path) -> Any:
   header = text.partition('\n')[0]
   if not header.strip():
     raise UserError(f'{path} has no first line that names its columns; add one.')
-  return _parsed(path, text, max(_DELIMITERS, key=header.count))
+  return _parsed(path, text, max(_DELIMITERS, key=header.count), texts)
 
 
-def _parsed(path: pathlib.Path, text: str, delimiter: str) -> Any:
+def _parsed(
+  path: pathlib.Path, text: str, delimiter: str, texts: Collection[str]
+) -> Any:
   import pyarrow
   from pyarrow import compute, csv
 
   converted = csv.ConvertOptions(
-    null_values=_MISSING, strings_can_be_null=True, quoted_strings_can_be_null=True
-  )
+    null_values=_MISSING, strings_can_be_null=True, quoted_strings_can_be_null=True,
+    column_types=dict.fromkeys(texts, pyarrow.string()),
+  )  # fmt: skip
   parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
   # One block: types are then those of whole columns.
   raw = text.encode()

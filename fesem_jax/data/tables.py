@@ -13,6 +13,7 @@ import numpy as np
 from fesem_jax.data import table_columns
 from fesem_jax.data.table_files import read, read_folder
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import first_line
 
 
@@ -41,9 +42,22 @@ def of_file(path: pathlib.Path, chosen: Columns) -> dict[str, Any]:
   file and column if it is damaged, lacks a column, or values are missing. In a folder,
   each file is a client, unless a column says the clients.
   """
+  texts = chosen.client or 'client', chosen.cluster or 'cluster'
   if path.is_dir():
-    return _of_clients(read_folder(path), path, chosen)
-  return _named(read(path), path, chosen)
+    arrays = _of_clients(read_folder(path, texts), path, chosen)
+  else:
+    arrays = _named(read(path, texts), path, chosen)
+  for role in ('client', 'cluster'):
+    if role in arrays:
+      arrays[role] = _numbers_as_such(arrays[role])
+  return arrays
+
+
+def _numbers_as_such(names: np.ndarray) -> np.ndarray:
+  """Whole numbers if all names are written as such, so that 10 comes after 2."""
+  written = [str(name) for name in names]
+  plain = all(t.lstrip('-').isdecimal() and str(int(t)) == t for t in written)
+  return np.array([int(t) for t in written]) if plain else names
 
 
 def is_frame(value: Any) -> bool:
@@ -87,7 +101,12 @@ def _of_clients(
       'each column one type.'
     ) from e
   arrays = _named(whole, where, chosen)
-  if 'client' not in arrays:
+  if 'client' in arrays:
+    warn_once(
+      f'{where}: a column says the clients, so that the tables ({", ".join(held)}) are '
+      'not clients of their own.'
+    )
+  else:
     sizes = [table.num_rows for table in held.values()]
     arrays['client'] = np.repeat(np.array(list(map(str, held))), sizes)
   return arrays
@@ -177,6 +196,11 @@ def _roles(held: Mapping[str, Any], where: object, chosen: Columns) -> dict[str,
       )
     if column or role in held:
       found[role] = column or role
+    elif alike := [name for name in held if name.strip().lower() == role]:
+      warn_once(
+        f'{where}: column {alike[0]!r} is a feature, not the {role}, whose column is '
+        f'called {role}; if it is meant, pass {argument(options[role], alike[0])}.'
+      )
   twice = [name for name in found.values() if list(found.values()).count(name) > 1]
   if twice or set(found.values()) & set(chosen.drop):
     name = [*twice, *sorted(set(found.values()) & set(chosen.drop))][0]

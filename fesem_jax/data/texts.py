@@ -119,6 +119,7 @@ def _of_speeches(path: pathlib.Path) -> dict[str, str]:
       'each, such as github.com/karpathy/char-rnn, data/tinyshakespeare/input.txt.'
     )
   speeches: dict[str, list[str]] = {}
+  within = 0
   for block in _SPEECHES.split(_read(path).strip()):
     named = _SPEAKER.match(block)
     if named is None:
@@ -127,5 +128,12 @@ def _of_speeches(path: pathlib.Path) -> dict[str, str]:
         f'{path}: the speech that begins with {first!r} has no line NAME: before it; '
         'add one, or give a folder of one .txt file for each client.'
       )
-    speeches.setdefault(named[1].strip(), []).append(block[named.end() :])
+    said = block[named.end() :]
+    within += sum(_SPEAKER.fullmatch(line) is not None for line in said.splitlines())
+    speeches.setdefault(named[1].strip(), []).append(said)
+  if within:
+    warn_once(
+      f'{path}: {within:,} lines like NAME: have no blank line before them and belong '
+      'to the speech before; if they begin speeches, put a blank line before each.'
+    )
   return {name: shakespeare.merged(said) for name, said in speeches.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from fesem_jax.callbacks.calls import Callbacks
-from fesem_jax.core import offloading, sharding
+from fesem_jax.core import batching, offloading, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.phases import Phase
@@ -101,6 +101,8 @@ class Asked:
     """Whether something reads its state after every round."""
     a = self.arguments
     asked = bool(self.own_callbacks) or bool(self.settings.patience)
+    attack = a['train'].corruption
+    asked |= attack is not None and attack.backdoor is not None  # Its success rate.
     return looks_at_states(a['algorithm'], asked)
 
   @property
@@ -114,7 +116,9 @@ class Asked:
        s.groups and s.groups.count)
       for s in splits
     ]  # fmt: skip
-    of_local = local.mesh, local.schedule, local.clients_per_chunk
+    # A batch must not be larger beside runs with larger clients.
+    width = batching.batch_width(local.schedule, splits[0].max_examples)
+    of_local = local.mesh, local.schedule, local.clients_per_chunk, width
     return settings, tuple(of_data), of_local, self.arguments['unseen'] is None
 
   def prepare(self, placed: Any) -> Prepared:

@@ -3,6 +3,7 @@
 One label is binary classification with one logit.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +14,10 @@ import optax
 from fesem_jax.tasks.task import Figure, Task, add
 from fesem_jax.utils import array_checks
 
-# AUC is that of logits that are cut to +-_MOST and rounded to _BINS values, which can
-# be counted; those of one value are ties.
-_BINS, _MOST = 256, 16.0
+# AUC is that of logits that are rounded to _BINS values, which can be counted; those of
+# one value are ties. The values are closer together the smaller they are: neighbors
+# differ by 6 % from _LEAST up to _MOST, to which larger ones are cut.
+_BINS, _LEAST, _MOST = 512, 0.01, 1e4
 _BLOCK = 2**10  # Clients whose figures are computed at once.
 
 
@@ -44,8 +46,9 @@ def _measure(
 ) -> LabelCounts:
   ones = (weights > 0).astype(jnp.int32)
   each, guess = ones[:, None], (logits > 0).astype(jnp.int32)
-  share = (jnp.clip(logits, -_MOST, _MOST) + _MOST) / (2 * _MOST)
-  bins = jnp.round(share * (_BINS - 1)).astype(jnp.int32)
+  most = math.asinh(_MOST / _LEAST)
+  share = jnp.arcsinh(jnp.clip(logits, -_MOST, _MOST) / _LEAST) / most
+  bins = jnp.round((share + 1) / 2 * (_BINS - 1)).astype(jnp.int32)
   label = jnp.arange(num_labels)[None]
   by_logit = jnp.zeros((num_labels, 2, _BINS), jnp.int32)
   return LabelCounts(

@@ -1,6 +1,7 @@
 """Errors for mistakes of users, and names of arguments in messages."""
 
 import difflib
+import numbers
 from collections.abc import Sequence
 
 from fesem_jax.utils.display import printable
@@ -46,6 +47,13 @@ def check_at_least(least: float, **values: float) -> None:
   for name, value in values.items():
     if not value >= least:  # NaN is refused too.
       raise UserError(f'{argument(name, value)} must be at least {least}.')
+
+
+def check_whole(**values: float) -> None:
+  """Raises `UserError` naming the first argument of `values` that is no integer."""
+  for name, value in values.items():
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+      raise UserError(f'{argument(name, value)} must be a whole number.')
 
 
 def check_positive(**values: float) -> None:

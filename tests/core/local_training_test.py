@@ -251,6 +251,19 @@ def test_old_arguments_of_local_training_work_with_a_warning():
     local_training(model, sgd, epoch=2)
 
 
+@pytest.mark.parametrize('name', ['batch_size', 'epochs', 'steps'])
+def test_numbers_of_work_are_whole(name):
+  model, sgd = helpers.local().model, optax.sgd(0.1)
+  with pytest.raises(UserError, match=f'`{name}=1.5` must be a whole number'):
+    local_training(model, sgd, **{name: 1.5})
+
+
+def test_a_machine_is_no_mesh():
+  local = helpers.local()
+  with pytest.raises(UserError, match='`machine` is a Mesh, not'):
+    local_training(local.model, local.optimizer, machine=local.mesh)
+
+
 def test_rates_of_rounds_and_steps_multiply():
   local = helpers.local()._replace(lr_schedule=listed)
   ids = np.arange(2)

@@ -323,3 +323,32 @@ def test_the_command_line_reads_files_and_functions(tmp_path):
     '--model=logistic', '--workdir=w', '--report_html=false', cwd=tmp_path,
   )  # fmt: skip
   assert run.returncode == 0, run.stderr
+
+
+def table_of(folder, name, text):
+  path = folder / name
+  path.write_text(text)
+  return path
+
+
+def test_names_of_clients_are_those_that_are_written(tmp_path):
+  rows = '\n'.join(f'{i / 7:.3f},{i % 2},{c}' for c in ('007', '7') for i in range(6))
+  path = table_of(tmp_path, 'a.csv', f'x,y,client\n{rows}\n')
+  train, _ = data.load(f'table:{path}')
+  assert train.info.names.tolist() == ['007', '7']
+  rows = '\n'.join(f'{i / 7:.3f},{i % 2},{c}' for c in (10, 2) for i in range(6))
+  path = table_of(tmp_path, 'b.csv', f'x,y,client\n{rows}\n')
+  train, _ = data.load(f'table:{path}')
+  assert train.info.names.tolist() == ['2', '10']
+
+
+def test_tables_of_splits_are_no_clients_and_other_spellings_are_named(
+  tmp_path, caplog
+):
+  rows = '\n'.join(f'{i / 7:.3f},{i % 2},{i % 3}' for i in range(30))
+  table_of(tmp_path, 'train.csv', f'x,y,Client\n{rows}\n')
+  path = table_of(tmp_path, 'test.csv', f'x,y,Client\n{rows}\n')
+  with pytest.raises(UserError, match='holds a table train and a table test'):
+    data.load(f'table:{tmp_path}')
+  data.load(f'table:{path}', num_clients=2)
+  assert "column 'Client' is a feature, not the client" in caplog.text

@@ -124,3 +124,11 @@ def test_the_command_line_trains_on_any_script(tmp_path):
     cwd=tmp_path,
   )  # fmt: skip
   assert run.returncode == 0, run.stderr
+
+
+def test_names_without_a_blank_line_before_them_are_counted(tmp_path, caplog):
+  said = 'so much to say in so many words, again and again.\n' * 40
+  (tmp_path / 'a.txt').write_text(f'ANN:\n{said}BOB:\n{said}\nCEL:\n{said}')
+  train, _ = data.load(f'text:{tmp_path / "a.txt"}', vocabulary='data')
+  assert train.info.names.tolist() == ['ANN', 'CEL']
+  assert '1 lines like NAME: have no blank line before them' in caplog.text

@@ -213,6 +213,7 @@ def test_methods_of_a_comparison_can_have_labels(parsed_flags):
     ('..=fesem', "the label '..' may have letters"),
     ('tune=fesem', "'tune' cannot be a label"),
     ('fed_avg=fesem', "'fed_avg' cannot be a label"),
+    ('FedAvg=fesem', "'FedAvg' cannot be a label"),
   ):
     with pytest.raises(UserError, match=message):
       compare.configurations([text], 1, {})

@@ -48,8 +48,8 @@ def expected(logits, y):
   guess = (logits > 0).astype(int)
   occurs = np.flatnonzero((guess + y).any(axis=0))
   mixed = [k for k in range(y.shape[1]) if 0 < y[:, k].sum() < len(y)]
-  step = 32 / 255
-  rounded = np.round((np.clip(logits, -16, 16) + 16) / step)
+  share = np.arcsinh(logits / np.float32(0.01)) / np.float32(np.arcsinh(1e6))
+  rounded = np.round((share + 1) / 2 * 511)
   return {
     'exact_match': accuracy_score(y, guess),
     'f1_micro': f1_score(y, guess, average='micro', zero_division=0),
@@ -82,6 +82,15 @@ def test_figures_are_those_of_scikit_learn(labels):
       rows = slice(first, first + SIZES[i])
       for name, value in expected(logits[rows], y[rows]).items():
         np.testing.assert_allclose(own[name][i], value, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize('scale', [0.03, 60.0])
+def test_auc_of_small_and_of_large_logits_is_that_of_the_logits(scale):
+  logits, y = outcome()
+  logits = (scale * logits).astype(np.float32)
+  want = np.mean([roc_auc_score(y[:, k], logits[:, k]) for k in range(y.shape[1])])
+  micro = MULTILABEL.micro(counts_of(logits, y))
+  np.testing.assert_allclose(micro['auc'], want, atol=3e-3)
 
 
 def test_clients_without_examples_or_with_one_class_have_no_auc():
