@@ -11,6 +11,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.data.corruption import corrupted
 from fesem_jax.data.phases import Phase
 from fesem_jax.run import asked as asked_module
 from fesem_jax.run import loop, many
@@ -300,3 +301,21 @@ def test_traced_functions_are_alike_if_they_differ_in_numbers_alone():
   assert times(2.0).digest != times(0.0).digest
   assert times(2.0).digest != times(2.0, (1.0, 3.0)).digest
   assert times(2.0)(5.0, times(3.0).numbers)[0] == 21
+
+
+def test_the_backdoor_of_bad_clients_is_measured_in_each_run():
+  asked = [run(built('fed_avg'), seed, rounds=2) for seed in (1, 3)]
+  for one in asked:
+    one['train'] = corrupted(one['train'], 'backdoor:1', 0.3)
+  for found, one in zip(many.simulate_many(asked, **OPTIONS), asked, strict=True):
+    assert_alike(found, alone(one))
+    assert 0 <= found.summary['backdoor_success'] <= 1
+
+
+def test_full_batches_and_bytes_are_those_of_the_own_run_beside_larger_clients():
+  local = helpers.local(batch_size=0, model='logistic')
+  algorithm = algorithms.build('centralized', local)
+  asked = [run(algorithm, seed, rounds=2) for seed in (1, 2)]
+  for found, one in zip(many.simulate_many(asked, **OPTIONS), asked, strict=True):
+    assert_alike(found, alone(one))
+    assert found.summary['costs'] == alone(one).summary['costs']
