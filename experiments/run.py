@@ -83,7 +83,7 @@ def plan(
   make_portrait: bool = True,
   held: HeldData | None = None,
 ) -> Planned:
-  """What carries out a configuration in a workdir.
+  """Prepares a configuration for its run in a workdir.
 
   Args:
     config: from `flags.configuration`.
@@ -171,7 +171,7 @@ def plan(
 
 
 def _shape(train: FederatedData) -> tuple[Any, ...]:
-  """What a method depends on, of seeds with other numbers of examples too."""
+  """Shapes that a method depends on; seeds may have other numbers of examples."""
   return train.num_clients, train.num_classes, train.example_shape
 
 
@@ -199,7 +199,7 @@ def _data_of(
 
 
 def _choice_of_data(config: dict[str, Any]) -> str:
-  """What decides the data of a run, as a text."""
+  """A text of all flags that decide the data of a run."""
   full = experiment_flags.filled(config)
   also = 'seed', 'evaluate_on', 'unseen_fraction', 'corrupt', 'corrupt_fraction'
   names = [*experiment_flags.data_names(), *also, 'stop_after']

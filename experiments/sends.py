@@ -1,4 +1,4 @@
-"""What clients send, as a configuration names it."""
+"""Noise and compression of models on their way to the server, from flags."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from fesem_jax.utils.errors import UserError, argument
 
 
 def build(config: dict[str, Any]) -> Sends | None:
-  """What clients send by a whole configuration; None as they trained it.
+  """The `Sends` of a whole configuration; None if models are sent as trained.
 
   Raises `UserError` on flags out of range, or that lack another.
   """

@@ -20,7 +20,13 @@ from fesem_jax.core import sharding, sums, tree
 from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.types import Params
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice, check_share
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_choice,
+  check_share,
+)
 
 AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
 
@@ -61,6 +67,14 @@ class Aggregation:
       raise UserError('`norm_bound` needs `aggregation=norm_bound`.')
     if self.krum_models > 1 and self.rule != 'krum':
       raise UserError('`krum_models` needs `aggregation=krum`.')
+
+  def check_weighting(self, weighting: str) -> None:
+    """Raises `UserError` if a rule would leave weights that the user gave unused."""
+    if weighting == 'by_weight' and self.rule != 'mean':
+      raise UserError(
+        f'{argument("aggregation", self.rule)} weighs clients alike, and '
+        '`weighting=by_weight` would have no effect; choose `weighting=uniform`.'
+      )
 
   def aggregate(self) -> Aggregate:
     """The rule as a function."""
@@ -106,8 +120,7 @@ def bounded_mean(
   if bound == 0:
     bounds = trimmed_mean(lengths, cluster, counts, 0.5, jnp.zeros_like(bounds), mesh)
   longest, length = bounds[cluster, 0], lengths[:, 0]
-  # The length is never 0 where it is longer, and not infinite where both are.
-  factor = jnp.where(length > longest, longest / jnp.maximum(length, 1e-38), 1.0)
+  factor = sums.clipping_factor(length, longest)
   ones = counts.astype(jnp.float32)
   total = sums.of_clusters(stack, cluster, factor * ones, origins, mesh)
   members = jnp.zeros(num_clusters).at[cluster].add(ones)

@@ -38,6 +38,7 @@ def fed_avg(
     UserError: on an option outside its range.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
+  aggregation.check_weighting(weighting)
   averaging = Averaging(weighting, server_optimizer, aggregation)
 
   def step(state, data, cohort, key):

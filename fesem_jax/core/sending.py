@@ -1,4 +1,4 @@
-"""What clients send in place of the models that they trained.
+"""Messages of clients to the server: their models, with noise or compressed.
 
 A function of one client `(key, start, trained) -> sent` stands between its training and
 the sums of the server: noise for privacy, compression, attacks. Every method whose
@@ -34,7 +34,7 @@ class Privacy(NamedTuple):
 
 
 class Sends(NamedTuple):
-  """What clients send, and what it weighs.
+  """A function of what a client trained, and the bytes of its result.
 
   Attributes:
     of_client: see `OfClient`; None sends the model as it was trained.
@@ -60,7 +60,7 @@ class Sends(NamedTuple):
 
 
 def sends_of(given: Any) -> Sends | None:
-  """What `local_training` is given as `sends`; a function counts 4 bytes a number.
+  """The `Sends` that `local_training` is given; a function counts 4 bytes a number.
 
   Raises `UserError` if it is neither a `Sends` nor a function.
   """
@@ -106,14 +106,14 @@ def chained(*each: Sends) -> Sends:
 def sent_by_client(
   sends: Sends, key: jax.Array, start: Params, trained: Params
 ) -> Params:
-  """What one client sends; `key` is its own in this round."""
+  """The model that one client sends; `key` is its own in this round."""
   if sends.of_client is None:
     return trained
   return sends.of_client(prng_streams.fold(key, prng_streams.SENDING), start, trained)
 
 
 class Residuals:
-  """What the clients of a round have not sent; see `residuals`."""
+  """Changes that the clients of a round have not sent; see `residuals`."""
 
   def __init__(self, rows: Params):
     self.rows = rows  # [S, ...] of the whole model
@@ -122,7 +122,7 @@ class Residuals:
     self._trace = get_opaque_trace_state(convention='flax')
 
   def beside(self, state: Any, kept: Any, own: Params, unsent: list[Params]) -> Any:
-    """What a client keeps: that of the method, if it has a `state`, and its residual.
+    """The state that the method gives a client, if it has one, and its residual.
 
     `own` is its residual, and `unsent` what it is after each model that it sent.
     """
@@ -130,7 +130,7 @@ class Residuals:
     return None if state is None else kept, [own, *unsent][-1]
 
   def kept(self, both: tuple[Any, Params]) -> Any:
-    """What clients keep of the method, of what `beside` gave; rows take the rest."""
+    """The part of the method in what `beside` gave; `rows` take the rest."""
     same = self._trace == get_opaque_trace_state(convention='flax')
     # Rows cannot leave a branch or a loop.
     self.rows = both[1] if same else self.rows
@@ -160,12 +160,12 @@ def residuals(rows: Params) -> Iterator[Residuals]:
 
 
 def of_round() -> Residuals | None:
-  """What the clients of the round that is traced have not sent; None if not kept."""
+  """The `Residuals` of the round that is traced; None if there are none."""
   return _RESIDUALS.get()
 
 
 def with_residual(sends: Sends, residual: Params, left: list[Params]) -> Sends:
-  """What one client sends that adds its `residual`; what it then keeps goes to `left`.
+  """The `Sends` of a client that adds its `residual`; the new one goes to `left`.
 
   The residual is of the whole model. Where only some parameters are sent, `trained` has
   them by their paths; the others keep theirs.

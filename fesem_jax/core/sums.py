@@ -119,10 +119,10 @@ def are_clipped() -> bool:
   return _CLIP.get() is not None
 
 
-def factor_of_clip(squared: jax.Array, length: jax.Array | float) -> jax.Array:
-  """min(1, length / sqrt(squared)), of squared lengths of any shape."""
-  own = jnp.sqrt(squared)
-  return jnp.where(own > length, length / jnp.maximum(own, 1e-38), 1.0)
+def clipping_factor(length: jax.Array, longest: jax.Array | float) -> jax.Array:
+  """min(1, longest / length), of lengths of any shape."""
+  # The length is never 0 where it is longer, and not infinite where both are.
+  return jnp.where(length > longest, longest / jnp.maximum(length, 1e-38), 1.0)
 
 
 def no_sums(like: Params) -> ClusterSums:
@@ -154,12 +154,12 @@ def add_rows(
   """
   chex.assert_tree_shape_prefix((stack, cluster), weights.shape)
   num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
-  of_clusters = jax.nn.one_hot(cluster, num_clusters)
-  counted, length = of_clusters * weights[:, None], _CLIP.get()
-  if length is not None:
-    squared = tree.row_distances(stack, tree.take(origins, cluster))
-    weights = weights * factor_of_clip(squared, length)
-  members = of_clusters * weights[:, None] if length is not None else counted
+  of_clusters, longest = jax.nn.one_hot(cluster, num_clusters), _CLIP.get()
+  members = counted = of_clusters * weights[:, None]
+  if longest is not None:
+    length = jnp.sqrt(tree.row_distances(stack, tree.take(origins, cluster)))
+    weights = weights * clipping_factor(length, longest)
+    members = of_clusters * weights[:, None]
 
   def add(sum_of: jax.Array, x: jax.Array, origin: jax.Array) -> jax.Array:
     def one_by_one(i: jax.Array, carry: tuple[None, jax.Array]) -> Any:

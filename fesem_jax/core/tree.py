@@ -121,6 +121,14 @@ def zeros_like(tree: Params) -> Params:
   return jax.tree.map(jnp.zeros_like, tree)
 
 
+def normal_like(key: jax.Array, like: Params) -> Params:
+  """Standard normal draws of the shapes of a tree."""
+  leaves, structure = jax.tree.flatten(like)
+  keys = jax.random.split(key, len(leaves))
+  drawn = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.unflatten(structure, drawn)
+
+
 def where(keep: jax.Array, a: Params, b: Params) -> Params:
   """Rows of a [S, ...] where `keep` [S] is True, and of b [S, ...] elsewhere."""
 

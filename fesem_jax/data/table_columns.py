@@ -79,7 +79,13 @@ def features(
     )
   missing = column.null_count
   if numeric and not missing:
-    numbers = column.cast(pyarrow.float64()).to_numpy()
+    try:
+      numbers = column.cast(pyarrow.float64()).to_numpy()
+    except pyarrow.ArrowInvalid as e:
+      raise UserError(
+        f'{called} holds whole numbers beyond 2^53, which no model can tell apart; '
+        'turn them into text, or leave the column out by `drop_columns`.'
+      ) from e
     missing = int(np.isnan(numbers).sum())
   if not name and missing == len(column):  # A comma at the end of each line.
     return [], []

@@ -125,7 +125,7 @@ def _table(frame: Any, where: object) -> Any:
       table = pyarrow.Table.from_pandas(frame, preserve_index=False)
     else:
       table = pyarrow.table(frame)
-  except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, TypeError, ValueError) as e:
+  except (pyarrow.ArrowException, TypeError, ValueError) as e:
     said = '; '.join(map(first_line, map(ValueError, e.args)))
     raise UserError(
       f'{where} has columns of one name, or one of several types ({said}); '

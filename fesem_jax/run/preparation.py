@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from absl import logging
 
 from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
@@ -14,7 +15,7 @@ from fesem_jax.cohorts.arrangement import draw_cohort, held_here
 from fesem_jax.core import local_optimizers, prng_streams, traffic
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.local_training import LocalTraining, RoundSchedule
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.phases import Phase, check_phases
 from fesem_jax.evaluation import evaluate
@@ -97,6 +98,10 @@ def check(
   settings.check(train, test)
   traffic.check_private(algorithm.traffic, algorithm.local.sends)
   check_phases(phases)
+  schedule, rounds = algorithm.local.lr_schedule, settings.rounds
+  if schedule is not None:
+    of_schedule = 'lr_schedule', schedule, rounds
+    programs.once(of_schedule, lambda: _check_rates(schedule, rounds))
   model = algorithm.local.model
   of_data = train.example_shape, train.num_classes, train.task
   programs.once(('model', model, of_data), lambda: check_model(model, *of_data))
@@ -230,6 +235,18 @@ def with_state(
   run = run._replace(out=out, state=state, done=done, init_seconds=init_seconds)
   run.enter(max(done, 1))
   return run
+
+
+def _check_rates(schedule: RoundSchedule, rounds: int) -> None:
+  """Raises `UserError` if a schedule is negative or not finite in a round."""
+  numbers = np.arange(rounds, dtype=np.int32)
+  rates = np.asarray(jax.jit(lambda n: jax.lax.map(schedule, n))(numbers))
+  bad = np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))
+  if len(bad):
+    raise UserError(
+      f'{argument("lr_schedule")} gives {rates[bad[0]]:g} for round {bad[0] + 1}; its '
+      'factors must be finite and not negative.'
+    )
 
 
 def _notes_on_optimizer(local: LocalTraining) -> list[str]:

@@ -347,7 +347,10 @@ def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
   known = not isinstance(epochs, jax.core.Tracer)
   if not known or not getattr(epochs, 'is_fully_addressable', True):
     return local
-  most = max(1, int(np.asarray(epochs).max(initial=0)))
+  values = np.asarray(epochs)
+  if (values < 0).any():
+    raise UserError(f'`epochs` of clients must be at least 0, not {values.min()}.')
+  most = max(1, int(values.max(initial=0)))
   return local._replace(schedule=local.schedule._replace(epochs=most))
 
 

@@ -73,25 +73,13 @@ def differential_privacy(
   def noisy(key: jax.Array, start: Params, trained: Params) -> Params:
     change = jax.tree.map(jnp.subtract, trained, start)
     square = tree.row_distances(tree.expand(trained), tree.expand(start))[0]
-    factor, std = _factor(square, clip), variable(noise_multiplier) * variable(clip)
-    noise = _normal(key, change)
+    factor = sums.clipping_factor(jnp.sqrt(square), variable(clip))
+    std = variable(noise_multiplier) * variable(clip)
+    noise = tree.normal_like(key, change)
     return jax.tree.map(lambda s, d, n: s + factor * d + std * n, start, change, noise)
 
   privacy = Privacy(clip, noise_multiplier, delta, where)
   return Sends(noisy if where == 'client' else None, None, privacy, 'dp')
-
-
-def _factor(square: jax.Array, clip: float) -> jax.Array:
-  """The factor of a change of squared length `square` that clips it."""
-  return sums.factor_of_clip(square, variable(clip))
-
-
-def _normal(key: jax.Array, like: Params) -> Params:
-  """Standard normal draws of the shapes of a tree."""
-  leaves, structure = jax.tree.flatten(like)
-  keys = jax.random.split(key, len(leaves))
-  drawn = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
-  return jax.tree.unflatten(structure, drawn)
 
 
 def noised(privacy: Privacy, key: jax.Array, total: Any) -> Any:
@@ -106,7 +94,7 @@ def noised(privacy: Privacy, key: jax.Array, total: Any) -> Any:
   def with_noise(number: int, held: Any) -> Any:
     if not is_sums(held):
       return held
-    drawn = _normal(jax.random.fold_in(key, number), held.params)
+    drawn = tree.normal_like(jax.random.fold_in(key, number), held.params)
 
     def plus(x: jax.Array, n: jax.Array) -> jax.Array:
       # A center that no client counts for stays where it is.

@@ -73,13 +73,10 @@ def _lacks_some(received: Params) -> bool:
 
 def _noise(change: Params, key: jax.Array) -> Params:
   """A random direction, in expectation of the change's squared length."""
-  leaves, structure = jax.tree.flatten(change)
   squares = tree.row_distances(
     tree.expand(change), tree.expand(tree.zeros_like(change))
   )
-  scale = jnp.sqrt(squares[0]) / math.sqrt(sum(x.size for x in leaves))
-  keys = jax.random.split(prng_streams.fold(key, prng_streams.NOISE), len(leaves))
-  drawn = [
-    scale * jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)
-  ]
-  return jax.tree.unflatten(structure, drawn)
+  count = sum(x.size for x in jax.tree.leaves(change))
+  scale = jnp.sqrt(squares[0]) / math.sqrt(count)
+  drawn = tree.normal_like(prng_streams.fold(key, prng_streams.NOISE), change)
+  return jax.tree.map(lambda z: scale * z, drawn)

@@ -153,6 +153,21 @@ def test_bad_schedules_are_refused(schedule, message):
     local_training(model, optax.sgd(0.1), lr_schedule=schedule)
 
 
+@pytest.mark.parametrize('rate', [-0.1, float('nan'), float('inf')])
+def test_a_schedule_is_checked_for_every_round_of_a_run(rate):
+  def schedule(number):
+    return jnp.where(number < 2, 1.0, rate)
+
+  local = helpers.local(model='logistic')
+  local = local_training(local.model, local.optimizer, lr_schedule=schedule)
+  data, method = helpers.federation([4, 4]), algorithms.build('fed_avg', local)
+  with pytest.raises(
+    UserError, match=r'`lr_schedule` gives .* for round 3; its factors'
+  ):
+    simulate(method, data, data, rounds=3, progress=False)
+  simulate(method, data, data, rounds=2, progress=False)
+
+
 def squared_error(logits, y):
   """Half the squared distance of the logits to the indicators of the labels."""
   wanted = jax.nn.one_hot(y, logits.shape[-1])

@@ -352,3 +352,16 @@ def test_tables_of_splits_are_no_clients_and_other_spellings_are_named(
     data.load(f'table:{tmp_path}')
   data.load(f'table:{path}', num_clients=2)
   assert "column 'Client' is a feature, not the client" in caplog.text
+
+
+def test_whole_numbers_that_are_names_are_refused_as_features(tmp_path):
+  rows = '\n'.join(f'{2**60 + i},{i % 2}' for i in range(1, 30))
+  path = table_of(tmp_path, 'a.csv', f'x,y\n{rows}\n')
+  with pytest.raises(UserError, match=r'column x holds whole numbers beyond 2\^53'):
+    data.load(f'table:{path}', num_clients=2)
+
+
+def test_columns_that_arrow_does_not_know_are_named():
+  frame = pd.DataFrame({'x': np.ones(4) * 1j, 'y': [0, 1, 0, 1]})
+  with pytest.raises(UserError, match='give each column a name and one type'):
+    data.load('x', arrays=frame)

@@ -14,6 +14,7 @@ from fesem_jax.core import sharding
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.run import programs as programs_module
 from fesem_jax.run.programs import CompileTime, Programs, run_once, wait_for
+from fesem_jax.run.traced import Traced
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.runs import assert_same_state
@@ -305,3 +306,33 @@ def test_shared_programs_hold_no_data_and_no_states():
   left = [x.shape for x in jax.live_arrays() if id(x) not in before and x.size > 1]
   assert programs_module.shared().count > 0
   assert not left
+
+
+def test_functions_of_the_host_are_not_shared():
+  def loss(rate, programs, seed=0):
+    def schedule(number):
+      shape = jax.ShapeDtypeStruct((), np.float32)
+      return jax.pure_callback(lambda n: np.float32(rate), shape, number)
+
+    local = helpers.local(model='logistic')._replace(lr_schedule=schedule)
+    method = algorithms.build('fed_avg', local)
+    data = data_of(2)
+    options = {'programs': programs, 'progress': False, 'make_portrait': False}
+    found = simulate(method, data, data, rounds=2, seed=seed, **options)
+    return found.history[-1]['train_loss']
+
+  together = Programs()
+  assert loss(1.0, together) == loss(1.0, Programs())
+  assert loss(0.01, together) == loss(0.01, Programs()) != loss(1.0, Programs())
+
+
+def test_traces_that_call_other_functions_of_the_host_have_other_digests():
+  def traced(value):
+    shape = jax.ShapeDtypeStruct((), np.float32)
+    return Traced.of(lambda x: jax.pure_callback(lambda _: value, shape, x), 1.0)
+
+  both = [traced(np.float32(value)) for value in (1, 2)]  # Alive at the same time.
+  assert both[0].digest != both[1].digest
+  assert (
+    Traced.of(lambda x: 2 * x, 1.0).digest == Traced.of(lambda x: 2 * x, 1.0).digest
+  )

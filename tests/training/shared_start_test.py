@@ -500,6 +500,8 @@ def test_epochs_of_clients_need_a_schedule_of_epochs():
   args = starts, data, helpers.everyone(data), jax.random.key(3)
   with pytest.raises(UserError, match='`epochs` of clients need a schedule of'):
     train_cohort(on(steps=3), *args, epochs=many)
+  with pytest.raises(UserError, match='`epochs` of clients must be at least 0, not -9'):
+    train_cohort(local, *args, epochs=-many)
 
 
 def test_another_function_of_the_same_parameters_is_the_one_that_trains():

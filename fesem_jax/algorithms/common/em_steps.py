@@ -79,6 +79,7 @@ class MStep:
 
   def __post_init__(self):
     check_choice('weighting', self.weighting, WEIGHTINGS)
+    self.aggregation.check_weighting(self.weighting)
 
 
 class Known(NamedTuple):
