@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import local_optimizers, sharding
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.sending import OfClient, Sends, sends_of
+from fesem_jax.core.sending import OfClient, Sends, check_sends, sends_of
 from fesem_jax.core.types import Cohort, Model
 from fesem_jax.utils.errors import (
   UserError,
@@ -198,6 +198,9 @@ def local_training(
   mesh = sharding.client_mesh() if mesh is None else mesh
   params = jax.eval_shape(model.init, jax.random.key(0))
   local_optimizers.check(optimizer, params)
+  sends = sends_of(sends)
+  if sends is not None:
+    check_sends(sends, model)
   return LocalTraining(
     model,
     optimizer,
@@ -211,7 +214,7 @@ def local_training(
     precision,
     local_lr_schedule,
     augmentation,
-    sends_of(sends),
+    sends,
   )
 
 

@@ -7,16 +7,19 @@ clients send one model a round takes it, with `local_training(..., sends=...)`.
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.extend.core import get_opaque_trace_state
 
 from fesem_jax.core import prng_streams
-from fesem_jax.core.types import Params
+from fesem_jax.core.types import Model, Params
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.notices import warn_once
 
 # (key of the client in the round, model that it received, model that it trained) ->
 # the model that the server gets. All three have the same arrays: those that the server
@@ -106,10 +109,42 @@ def chained(*each: Sends) -> Sends:
 def sent_by_client(
   sends: Sends, key: jax.Array, start: Params, trained: Params
 ) -> Params:
-  """The model that one client sends; `key` is its own in this round."""
+  """The model that one client sends; `key` is its own in this round.
+
+  Raises `UserError` if it is not of the arrays that were trained.
+  """
   if sends.of_client is None:
     return trained
-  return sends.of_client(prng_streams.fold(key, prng_streams.SENDING), start, trained)
+  sent = sends.of_client(prng_streams.fold(key, prng_streams.SENDING), start, trained)
+  if _kinds(sent) != _kinds(trained):
+    raise UserError(
+      f'`{sends.named}`: the function of what clients send must return the model that '
+      'the server gets, with arrays of the names, shapes and dtypes that it was given.'
+    )
+  return sent
+
+
+def _kinds(params: Params) -> Any:
+  leaves, structure = jax.tree.flatten(params)
+  return structure, [(jnp.shape(x), jnp.result_type(x)) for x in leaves]
+
+
+def check_sends(sends: Sends, model: Model) -> None:
+  """Warns if a function of what clients send seems to return changes of models.
+
+  Raises `UserError` like `sent_by_client`.
+  """
+  start = model.init(jax.random.key(0))
+  sent = jax.jit(functools.partial(sent_by_client, sends))(
+    jax.random.key(0), start, start
+  )
+  largest = [float(jnp.abs(x).max(initial=0)) for x in jax.tree.leaves(sent)]
+  moved = [float(jnp.abs(x).max(initial=0)) for x in jax.tree.leaves(start)]
+  if max(largest, default=0.0) == 0 < max(moved, default=0.0):
+    warn_once(
+      f'`{sends.named}`: of a client that does not move, zeros are sent; if the '
+      'function returns the change, it must return start + change instead.'
+    )
 
 
 class Residuals:

@@ -160,7 +160,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       model, sent, kept = _checked(one(client), client, reduction.keep)
       if memory is not None:
         kept = memory.beside(state, kept, residual, client.unsent)
-      return sent, kept, (model.loss, model.finite, model.steps)
+      return sent, kept, (model.loss, client.succeeded(model), model.steps)
 
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)

@@ -62,6 +62,8 @@ class Client:
   of_steps: bool = False  # whether each step is noted too
   residual: Params = None  # what it has not sent, of the whole model; None if not kept
   unsent: list[Params] = dataclasses.field(default_factory=list)  # and what is left
+  # [] bool of each model that `LocalTraining.sends` changed: whether it is finite.
+  sent_finite: list[jax.Array] = dataclasses.field(default_factory=list)
 
   @functools.cached_property
   def received(self) -> Params:
@@ -134,7 +136,8 @@ class Client:
 
     Bad clients lie, and `LocalTraining.sends` changes what is sent, of the layers that
     the client `received`, where that is not None, and that learn, `layers`; None is
-    all. A client that drops out or fails sends its start.
+    all. A client that drops out or fails sends its start; one whose changed model is
+    not finite fails.
     """
     self.traced.append('sent')
     corruption, sends = self.data.corruption, self.local.sends
@@ -148,7 +151,14 @@ class Client:
     )
     if sends is None:
       return sent
-    return where(model.finite & (self.steps > 0), sent, model.params)
+    self.sent_finite.append(all_finite(sent) | (self.steps == 0))
+    counts = model.finite & self.sent_finite[-1] & (self.steps > 0)
+    unsent = where(self.sent_finite[-1], model.params, self.start)
+    return where(counts, sent, unsent)
+
+  def succeeded(self, model: 'LocalModel') -> jax.Array:
+    """[] bool: whether `model` and all that was sent are finite."""
+    return functools.reduce(jnp.logical_and, self.sent_finite, model.finite)
 
 
 class Record(NamedTuple):
