@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, models
-from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
-from tests.support.methods import SIZES, assert_close, federation, initial, run
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  models_after,
+  run,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,14 +46,8 @@ def test_matches_float64_reference(cohorts, devices, weighting):
     sizes = np.array(SIZES)[list(cohort)] if weighting == 'by_examples' else None
     kernels = [np.average(x, axis=0, weights=sizes) for x in zip(*trained, strict=True)]
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
-  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
-  for i in range(len(SIZES)):
-    got = reference.flat(reference.from_params(params, i))
+  _, found = models_after(algorithm, data, cohorts)
+  for i, got in enumerate(found):
     want = reference.flat(list(zip(kernels, biases[i], strict=True)))
     assert_close(got, want, rtol=1e-3)
 

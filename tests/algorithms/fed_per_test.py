@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -14,6 +13,7 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
+  models_after,
   run,
   unflatten,
 )
@@ -56,14 +56,8 @@ def test_matches_float64_reference(method, cohorts, devices):
     method, local, data, reference.from_params(params, 0), cohorts, 3
   )
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
-  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
-  for i in range(len(SIZES)):
-    got = reference.flat(reference.from_params(params, i))
+  _, found = models_after(algorithm, data, cohorts)
+  for i, got in enumerate(found):
     assert_close(got, reference.flat(body + heads[i]), rtol=1e-3)
 
 

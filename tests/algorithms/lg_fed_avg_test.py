@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -13,7 +12,7 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  run,
+  models_after,
   unflatten,
 )
 
@@ -37,15 +36,10 @@ def test_matches_float64_reference(cohorts, devices):
     sizes = np.array(SIZES)[list(cohort)]
     head = unflatten(np.average(heads, axis=0, weights=sizes), head)
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
-  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
-  for i in range(len(SIZES)):
-    got = reference.flat(reference.from_params(params, i))
+  state, found = models_after(algorithm, data, cohorts)
+  for i, got in enumerate(found):
     assert_close(got, reference.flat(bodies[i] + head), rtol=1e-3)
+  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
   some = algorithm.client_params(state, data, np.array([2, 0]))
   jax.tree.map(
     lambda x, every: np.testing.assert_array_equal(x, every[np.array([2, 0])]),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.aggregation import server_optimizers
+from fesem_jax.core.types import Cohort
 from fesem_jax.data import with_true_groups
 from fesem_jax.models.mixture import as_one_model
 from tests.support import helpers, reference
@@ -226,3 +227,16 @@ def unflatten(vector, like):
 def reference_gradient(model, data, i):
   """Gradient of client i's whole loss, as a vector."""
   return reference.flat(reference.loss_and_gradient(model, *data.client(i))[1])
+
+
+def models_after(algorithm, data, cohorts):
+  """The state after a round of each of some cohorts, and each client's model, flat."""
+
+  def cohort_of(number):
+    ids = np.array(cohorts[number - 1], np.int32)
+    return Cohort(ids, everyone=len(ids) == len(SIZES))
+
+  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
+  places = range(len(SIZES))
+  return state, [reference.flat(reference.from_params(params, i)) for i in places]
