@@ -56,7 +56,7 @@ class Reference:
 
 @pytest.mark.parametrize(
   ('name', 'weighting'),
-  zip(OPTIMIZERS, ['uniform', 'by_examples'] * 2, strict=True),
+  list(zip(OPTIMIZERS, ['uniform', 'by_examples'] * 2, strict=True)),
 )
 def test_one_model_matches_float64_reference(name, weighting):
   data, local = helpers.federation(SIZES), helpers.local(epochs=2)

@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 import zlib
+from unittest import mock
 
 import jax
 import numpy as np
@@ -171,7 +172,9 @@ def _outcome(form, work, box, limited):
     if limited:
       signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
-      form.read(work)
+      # A module that is imported here for the first time may not write its bytecode.
+      with mock.patch.object(sys, 'dont_write_bytecode', True):
+        form.read(work)
     finally:
       if limited:
         signal.setitimer(signal.ITIMER_PROF, 0)
