@@ -23,6 +23,8 @@ class ClientInfo:
     class_names: names of classes 0, 1, ..., which figures show; None if unknown.
     weights: [M] weight of each client in means, for `weighting=by_weight`; None if they
       have none. They are not negative, and one is positive.
+    standardized: whether the columns of the examples were brought to mean 0 and
+      standard deviation 1 when they were loaded.
 
   Raises:
     UserError: unless `names`, `clusters` and `weights` have one value for each client,
@@ -34,6 +36,7 @@ class ClientInfo:
   cluster_names: tuple[str, ...] | None = None
   class_names: tuple[str, ...] | None = None
   weights: np.ndarray | None = None
+  standardized: bool = False
 
   def __post_init__(self) -> None:
     for field in ('names', 'clusters', 'weights'):

@@ -37,6 +37,7 @@ def standardized(
   def of(split: FederatedData) -> FederatedData:
     x = np.asarray(read(split.x), np.float64) * split.scale
     changed = ((x - mean) / deviation).astype(np.float32)
-    return dataclasses.replace(split, x=changed, scale=1.0)
+    info = dataclasses.replace(split.info, standardized=True)
+    return dataclasses.replace(split, x=changed, scale=1.0, info=info)
 
   return of(train), of(test)

@@ -18,6 +18,7 @@ from fesem_jax.results import export
 from fesem_jax.results.client_table import position_of
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import first_line
 
 _BATCH = 256  # Examples that are classified at once.
@@ -38,12 +39,15 @@ class Examples:
   scale: float  # multiplier that brings them to the models' range
   num_classes: int  # L
   task: str = CLASSIFICATION.name  # what the models are for; see `tasks.TASKS`
+  standardized: bool = False  # whether `data.load` did so to their columns
 
   @classmethod
   def of(cls, data: FederatedData) -> 'Examples':
     """What the examples of a split are."""
-    dtype = str(data.x.dtype)
-    return cls(data.example_shape, dtype, data.scale, data.num_classes, data.task)
+    return cls(
+      data.example_shape, str(data.x.dtype), data.scale, data.num_classes, data.task,
+      data.info.standardized,
+    )  # fmt: skip
 
   def output_shape(self, count: int) -> tuple[int, ...]:
     """Shape of a model's outputs for some examples."""
@@ -162,6 +166,8 @@ class DeployedModels:
   ) -> np.ndarray:
     """Predicts with one model.
 
+    Warns once where columns were standardized, as those of `x` must be too.
+
     Args:
       x: [B, ...] examples as they were in the training data: the scale is applied
         here.
@@ -180,6 +186,11 @@ class DeployedModels:
         on probabilities of a regression.
     """
     x = self.examples.checked(x)
+    if self.examples.standardized:
+      warn_once(
+        'These models were trained on standardized features (`standardize`); `predict` '
+        'needs them as `data.load` returned them, not those of the file.'
+      )
     task = TASKS[self.examples.task]
     if probabilities and task.probabilities is None:
       raise UserError('`probabilities`: a regression has none; leave it out.')
@@ -235,6 +246,7 @@ class DeployedModels:
       'example_shape': ','.join(map(str, self.examples.shape)),
       'num_classes': str(self.examples.num_classes),
       'task': self.examples.task,
+      'standardized': str(self.examples.standardized),
     }
     export.write(pathlib.Path(path), params, by_layer(params), about)
 

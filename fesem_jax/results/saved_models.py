@@ -140,7 +140,8 @@ def read(
       {name.removeprefix(of): x for name, x in arrays.items() if name.startswith(of)}
       for of in ('shared/', 'own/')
     )
-    kind = {field.name: about[field.name] for field in dataclasses.fields(Examples)}
+    names = {field.name for field in dataclasses.fields(Examples)}
+    kind = {name: about[name] for name in names & set(about)}  # Older files lack some.
     examples = Examples(**kind | {'shape': tuple(about['shape'])})
     choice, mixture = arrays.get('choice'), arrays.get('mixture')
     return DeployedModels(shared, own, choice, mixture, arrays['names'], examples)

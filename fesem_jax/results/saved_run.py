@@ -26,7 +26,6 @@ from fesem_jax.results.client_history import ClientHistory
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, by_layer
 from fesem_jax.utils.errors import UserError, check_choice
-from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import first_line
 
 
@@ -109,15 +108,7 @@ class Run:
     cluster: int | None = None,
     probabilities: bool = False,
   ) -> np.ndarray:
-    """Classes of examples, or their probabilities; see `DeployedModels.predict`.
-
-    Warns once if the features of the run were standardized, as `x` must be too.
-    """
-    if self.config.get('standardize'):
-      warn_once(
-        f'{self.workdir} was trained on standardized features (`standardize`); '
-        '`predict` needs them as `data.load` returned them, not those of the file.'
-      )
+    """Classes of examples, or their probabilities; see `DeployedModels.predict`."""
     return self.deployed.predict(
       x, client=client, cluster=cluster, probabilities=probabilities
     )

@@ -1,11 +1,13 @@
 """CSV and Parquet files and data frames become clients, labels and features."""
 
 import numpy as np
+import optax
 import pandas as pd
 import pyarrow
 import pytest
 from sklearn import datasets
 
+import fesem_jax as fj
 from fesem_jax import data
 from fesem_jax.utils.errors import UserError
 from tests.support.commands import call
@@ -301,6 +303,21 @@ def test_columns_far_from_1_are_named_or_standardized(caplog):
 def test_row_numbers_that_have_a_name_are_told_of(caplog):
   data.load('mine', arrays=frame(id=np.arange(1, COUNT + 1)), **OPTIONS)
   assert 'column id is a feature, but numbers the rows; if it means' in caplog.text
+
+
+@pytest.mark.parametrize('standardize', [True, False])
+def test_a_saved_run_predicts_of_standardized_columns_with_a_word(
+  tmp_path, caplog, standardize
+):
+  train, test = data.load('m', arrays=frame(), standardize=standardize, **OPTIONS)
+  model = fj.models.build('logistic', train.example_shape, train.num_classes)
+  algorithm = fj.algorithms.build('fed_avg', fj.local_training(model, optax.sgd(0.1)))
+  fj.simulate(algorithm, train, test, rounds=1, workdir=tmp_path / 'w')
+  run = fj.load_run(tmp_path / 'w', model=model)
+  caplog.clear()
+  run.predict(test.x[:3])
+  said = [x for x in caplog.messages if 'standardized features (`standardize`)' in x]
+  assert len(said) == standardize
 
 
 def test_the_command_line_reads_files_and_functions(tmp_path):
