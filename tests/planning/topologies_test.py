@@ -9,12 +9,16 @@ import numpy as np
 import optax
 import pytest
 
+from benchmarks.program_text import (
+  calls_to_host,
+  gathers_of_models,
+  products_by_precision,
+)
 from fesem_jax import algorithms, models
 from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.planning import planner, topologies
 from fesem_jax.planning.data_shapes import DataSize, SplitSize
 from fesem_jax.run.program_memory import collectives_of
-from tests.support.helpers import calls_to_host
 from tests.support.methods import COMPARES, IDS, METHODS, ONE_OF_EACH_SHAPE
 
 pytestmark = [
@@ -39,14 +43,17 @@ ROWS = [
 
 
 def planned(
-  name, options, devices, size=DATA, hidden=HIDDEN, shared_start='auto', **run
-):
+  name, options, devices, size=DATA, hidden=HIDDEN, shared_start='auto',
+  precision='highest', **run,
+):  # fmt: skip
   mesh = topologies.mesh_of('v5e:2x2', devices)
   local = local_training(
     models.build('mlp', SHAPE, 10, [hidden]),
     optax.sgd(0.1),
     batch_size=10,
-    machine=Machine(clients_per_chunk=CHUNK, mesh=mesh, shared_start=shared_start),
+    machine=Machine(
+      clients_per_chunk=CHUNK, mesh=mesh, shared_start=shared_start, precision=precision
+    ),
   )
   algorithm = algorithms.build(name, local, **options)
   return planner.plan(algorithm, size, **{'parts': ('round',), **run})
@@ -88,6 +95,39 @@ def test_a_round_on_four_chips(name, options):
     # holds the squared distances of all pairs of units too.
     room = 52 if name == 'fesem_ma' else 20
     assert used.temporaries <= room * CHUNK * model
+
+
+@pytest.mark.parametrize(
+  'precision', ['default', pytest.param('highest', marks=pytest.mark.nightly)]
+)
+def test_products_have_the_precision_asked_for_and_centers_are_not_copied(precision):
+  options = {'num_clusters': 4, 'client_state': 'streamed'}
+  found = planned('fesem', options, 4, shared_start='off', precision=precision)
+  text, model = found.round.text, size_of_model()
+  # Forward two; backward two kernels and one input; those of the E-step are `highest`.
+  products = products_by_precision(text)
+  assert products['default' if precision == 'default' else 'highest'] >= 5
+  if precision == 'highest':
+    assert set(products) == {'highest'}
+  assert set(products) <= {precision, 'highest'}
+  assert not gathers_of_models(text, {(128, HIDDEN), (HIDDEN, 10)}, 4)
+  added = [c for c in collectives_of(text) if c.kind == 'all-reduce']
+  assert sum(c.bytes for c in added) <= 1.1 * 4 * model  # K centers and scalars.
+
+
+def test_gathers_and_products_are_read_from_the_text_of_a_program():
+  text = """
+  %p = f32[8,40,30]{2,1,0} parameter(0)
+  %q = f32[100,4]{1,0} parameter(1)
+  %g.1 = f32[2,40,30]{2,1,0} gather(%p, %i), offset_dims={1,2}
+  %g.2 = f32[2,4]{1,0} gather(%q, %i), offset_dims={1}
+  %c = f32[8,8] convolution(%a, %b), dim_labels=bf_io->bf, operand_precision={high,high}
+  %d = f32[8,8] dot(%a, %b), lhs_contracting_dims={1}
+  """
+  assert gathers_of_models(text, {(40, 30), (9, 9)}, 7) == ['8,40,30']
+  assert not gathers_of_models(text, {(40, 30)}, 8)
+  assert not gathers_of_models(text, {(100, 4), (8, 40, 30)}, 1)
+  assert products_by_precision(text) == {'high': 1, 'default': 1}
 
 
 def test_the_first_clustering_leaves_models_on_their_chips():

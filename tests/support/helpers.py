@@ -183,14 +183,3 @@ def trained_cohort(local, starts, data, cohort, key, **fields):
   rest = {name: x for name, x in fields.items() if name not in reduced}
   reduction = Reduction(**reduced)
   return train_cohort(local, starts, data, cohort, key, reduction, **rest)
-
-
-# Instructions that leave the device in the middle of a program.
-_TO_HOST = re.compile(
-  r' (infeed|outfeed|send|recv)\(|custom_call_target="[^"]*(?:callback|host)[^"]*"'
-)
-
-
-def calls_to_host(text):
-  """Instructions in the text of a compiled program that wait for the host."""
-  return sorted({match.group().strip() for match in _TO_HOST.finditer(text)})
