@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fesem_jax.core import found_devices
 from fesem_jax.core.chips import memory_of
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils import processes
@@ -236,7 +237,8 @@ def setup_devices(num_devices: int = 0, group: processes.Group | None = None) ->
     group: the processes that run together; see `processes.initialize`. None for one.
 
   Raises:
-    UserError: if JAX is already in use, or the processes cannot connect.
+    UserError: if JAX is already in use, cannot use the platform of JAX_PLATFORMS, or
+      the processes cannot connect.
   """
   group = group or processes.Group()
   share = -(-max(0, num_devices) // max(1, group.num_processes))
@@ -251,7 +253,7 @@ def setup_devices(num_devices: int = 0, group: processes.Group | None = None) ->
     # JAX does not cache programs that compile within a second by default.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   processes.initialize(group)
-  full_precision(jax.devices())
+  full_precision(found_devices.devices())
 
 
 def full_precision(devices: Sequence[jax.Device]) -> None:
