@@ -23,6 +23,7 @@ from absl import app, flags
 
 from experiments.methods import SERVER_OPTIMIZERS
 from fesem_jax import algorithms, data, models
+from fesem_jax.callbacks import Progress
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import Machine, local_training
@@ -290,7 +291,7 @@ def digest_of_run(
     rounds=4,
     seed=seed,
     clients_per_round=cohort,
-    progress=False,
+    callbacks=[Progress(False)],
   )
   records = [{k: v for k, v in r.items() if k != 'seconds'} for r in result.history]
   outcome = {k: v for k, v in result.summary.items() if k in ('deployed', 'clusters')}

@@ -35,16 +35,21 @@ SHARED_START = ('auto', 'on', 'off')
 PRECISIONS = ('highest', 'high', 'default')
 
 
+DATA_PLACEMENTS = ('auto', 'replicated', 'sharded')
+
+
 class Machine(NamedTuple):
   """How clients are placed on devices and computed there.
 
-  All but `precision` change results by rounding only; see `LocalTraining` for each.
+  Results change with `precision`, with `data_placement` where it splits the data and a
+  round draws some of the clients, and otherwise by rounding only; see `LocalTraining`.
   """
 
   mesh: Mesh | None = None  # None takes all devices
   clients_per_chunk: int = 0  # 0 chooses it by the model and the device
   shared_start: str = 'auto'  # one of `SHARED_START`
   precision: str = 'highest'  # one of `PRECISIONS`
+  data_placement: str = 'auto'  # one of `DATA_PLACEMENTS`
 
 
 class LocalTraining(NamedTuple):
@@ -86,6 +91,8 @@ class LocalTraining(NamedTuple):
       which clients choose a model.
     sends: what clients send in place of the models that they trained, see `sending`;
       None sends these. Fine-tuning and models that stay with clients are not changed.
+    data_placement: where examples are: 'replicated' on every device, 'sharded' by
+      client, or 'auto', which splits data that are large.
   """
 
   model: Model
@@ -101,6 +108,7 @@ class LocalTraining(NamedTuple):
   local_lr_schedule: StepSchedule | None = None
   augmentation: Augment | None = None
   sends: Sends | None = None
+  data_placement: str = 'auto'
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The factor [] float32 of a cohort's local updates; None if it is 1."""
@@ -183,7 +191,7 @@ def local_training(
       f'`machine` is a {type(machine).__name__}, not a fesem_jax.Machine; give e.g. '
       'Machine(mesh=mesh).'
     )
-  mesh, chunk, shared_start, precision = machine
+  mesh, chunk, shared_start, precision, data_placement = machine
   check_whole(
     batch_size=batch_size, epochs=epochs, steps=steps, clients_per_chunk=chunk
   )
@@ -193,6 +201,7 @@ def local_training(
   check_share(dropout_rate=dropout_rate)
   check_choice('shared_start', shared_start, SHARED_START)
   check_choice('precision', precision, PRECISIONS)
+  check_choice('data_placement', data_placement, DATA_PLACEMENTS)
   _check_schedule('lr_schedule', lr_schedule, 'round')
   _check_schedule('local_lr_schedule', local_lr_schedule, 'step')
   mesh = sharding.client_mesh() if mesh is None else mesh
@@ -215,6 +224,7 @@ def local_training(
     local_lr_schedule,
     augmentation,
     sends,
+    data_placement,
   )
 
 

@@ -127,9 +127,7 @@ def test_a_run_follows_its_schedule():
   ends = []
   for rounds in (1, 2, 3):
     algorithm = algorithms.build('fed_avg', local)
-    result = simulate(
-      algorithm, data, data, rounds=rounds, make_portrait=False, progress=False
-    )
+    result = simulate(algorithm, data, data, rounds=rounds)
     ends.append(reference.vectors(result.state.params))
   np.testing.assert_array_equal(ends[0], ends[1])
   assert np.abs(ends[1] - ends[2]).max() > 1e-3
@@ -164,8 +162,8 @@ def test_a_schedule_is_checked_for_every_round_of_a_run(rate):
   with pytest.raises(
     UserError, match=r'`lr_schedule` gives .* for round 3; its factors'
   ):
-    simulate(method, data, data, rounds=3, progress=False)
-  simulate(method, data, data, rounds=2, progress=False)
+    simulate(method, data, data, rounds=3)
+  simulate(method, data, data, rounds=2)
 
 
 def squared_error(logits, y):
