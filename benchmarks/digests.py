@@ -279,7 +279,10 @@ def digest_of_run(
     or options.get('variant') == 'gradient'
   ):
     optimizer = optax.sgd(0.05)
+  others = 'dropout_rate', 'local_lr_schedule', 'augmentation'
+  fields = {name: setting.pop(name) for name in others if name in setting}
   local = local_training(model, optimizer, **{'batch_size': 8} | setting)
+  local = local._replace(**fields)
   options = dict(options)
   if 'server_optimizer' in options:
     options['server_optimizer'] = SERVER_OPTIMIZERS[options['server_optimizer']]()

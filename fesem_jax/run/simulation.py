@@ -32,6 +32,8 @@ _NOW = {
 
 def _renewed(given: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
   """Arguments of `simulate`, some of them under old names, under today's."""
+  if not old:
+    return given
   callbacks, workdir = list(given.get('callbacks', ())), given.get('workdir')
   if old.get('patience'):
     callbacks.append(Patience(old['patience']))
@@ -55,7 +57,7 @@ def _renewed(given: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
   return new
 
 
-@old_names.accepts(_NOW, _renewed)
+@old_names.accepts(_NOW, lambda run, given, old: run(**_renewed(given, old)))
 def simulate(
   algorithm: Algorithm,
   train: FederatedData,
@@ -157,7 +159,7 @@ def simulate_many(
     UserError: if `runs_at_once` is negative, or on arguments of another type.
   """
   specs = [
-    spec_of(**old_names.current('simulate_many', {**options, **run}, _NOW, _renewed, 3))
+    spec_of(**_renewed(*old_names.parted('simulate_many', {**options, **run}, _NOW)))
     for run in runs
   ]
   return run_many(specs, runs_at_once=runs_at_once, keep=keep)

@@ -11,13 +11,13 @@ _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 def accepts(
   now: Mapping[str, str],
-  renewed: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
+  call: Callable[[Callable[..., Any], dict[str, Any], dict[str, Any]], Any],
 ) -> Callable[[_Function], _Function]:
   """A decorator for a function whose keyword arguments had other names.
 
   Args:
     now: old name -> what is given in its place, for the warning.
-    renewed: (arguments by name, those under old names) -> all under today's names.
+    call: (function, arguments by name, those under old names) -> what it returns.
   """
 
   def decorate(function: _Function) -> _Function:
@@ -28,30 +28,27 @@ def accepts(
       if not now.keys() & given.keys():
         return function(*args, **given)
       given |= dict(zip(names, args, strict=False))
-      return function(**current(function.__name__, given, now, renewed))
+      return call(function, *parted(function.__name__, given, now))
 
     return accepting  # type: ignore[return-value]
 
   return decorate
 
 
-def current(
-  function: str,
-  given: Mapping[str, Any],
-  now: Mapping[str, str],
-  renewed: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
-  stacklevel: int = 3,
-) -> dict[str, Any]:
-  """Keyword arguments of a function under today's names; see `accepts`."""
+def parted(
+  function: str, given: Mapping[str, Any], now: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Arguments of a function under today's names, and those under old ones.
+
+  Warns the caller's caller of the latter; for `now`, see `accepts`.
+  """
   old = {name: x for name, x in given.items() if name in now}
-  rest = {name: x for name, x in given.items() if name not in now}
-  if not old:
-    return rest
-  advice = '; '.join(f'{name}: {now[name]}' for name in old)
-  warnings.warn(
-    f'{function}(..., {", ".join(old)}) is deprecated and goes with the next release; '
-    f'{advice}.',
-    DeprecationWarning,
-    stacklevel=stacklevel,
-  )
-  return renewed(rest, old)
+  if old:
+    advice = '; '.join(f'{name}: {now[name]}' for name in old)
+    warnings.warn(
+      f'{function}(..., {", ".join(old)}) is deprecated and goes with the next '
+      f'release; {advice}.',
+      DeprecationWarning,
+      stacklevel=3,
+    )
+  return {name: x for name, x in given.items() if name not in now}, old
