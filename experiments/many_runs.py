@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fesem_jax.analysis import relative_table
-from fesem_jax.run.many import simulate_many
+from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
 
@@ -43,7 +43,7 @@ def run_unless_diverged(
   said: set[str] | None = None,
   **options: Any,
 ) -> list[Outcome]:
-  """Runs many configurations, side by side where `simulate_many` can.
+  """Runs many configurations, side by side where `run_many` can.
 
   `said` are lines that earlier runs have printed on data, model and method, and that
   are not repeated; those of these runs are added. None repeats them. See `plan` for all
@@ -87,8 +87,8 @@ def run_unless_diverged(
         print(f'[{what}] {outcomes.line(outcome.summary, seconds)}{before}')
       found[place] = relative_table.with_curve(outcome.summary, outcome.history)
 
-  simulate_many(
-    [own.arguments for _, own in planned],
+  run_many(
+    [own.spec for _, own in planned],
     runs_at_once=machine.get('runs_at_once') or 0,
     programs=programs,
     keep=keep,

@@ -26,6 +26,7 @@ from jax.sharding import Mesh
 from benchmarks import common
 from fesem_jax import algorithms, data, models
 from fesem_jax.aggregation import server_optimizers
+from fesem_jax.callbacks import Progress
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import local_training
@@ -93,7 +94,7 @@ def accuracy(
   try:
     found = simulate(
       algorithm, train, test, rounds=_ROUNDS.value, seed=seed, eval_every=0,
-      finetune_epochs=0, progress=False,
+      finetune_epochs=0, callbacks=[Progress(False)],
     )  # fmt: skip
   except (Diverged, UserError) as e:
     print(f'{family}: {e}')

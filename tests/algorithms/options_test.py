@@ -12,7 +12,7 @@ from fesem_jax import algorithms
 from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.clustering import kmeans
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.local_training import local_training
+from fesem_jax.core.local_training import check_training, local_training
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import federation
@@ -307,14 +307,14 @@ def test_local_training_has_the_defaults_it_states():
   assert Schedule() == Schedule(batch_size=0, epochs=1, steps=0)
   assert local.dropout_rate == 0
   for rate in (0.0, 0.999):
-    local_training(model, optax.sgd(0.1), dropout_rate=rate)
+    check_training(local._replace(dropout_rate=rate))
   for rate in (-1e-9, 1.0, float('nan')):
     with pytest.raises(UserError, match=f'`dropout_rate={rate}'):
-      local_training(model, optax.sgd(0.1), dropout_rate=rate)
-  for name in ('batch_size', 'steps', 'epochs'):
+      check_training(local._replace(dropout_rate=rate))
+  for name in ('batch_size', 'epochs'):
     with pytest.raises(UserError, match='must be at least'):
       local_training(model, optax.sgd(0.1), **{name: -1})
-  local_training(model, optax.sgd(0.1), batch_size=0, steps=0)
+  local_training(model, optax.sgd(0.1), batch_size=0)
   with pytest.raises(UserError, match='`epochs=0'):
     local_training(model, optax.sgd(0.1), epochs=0)
 
