@@ -147,7 +147,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  experiment_flags.define('data')
+  experiment_flags.define('data', 'partition')
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_list(
     'partitions', [], 'Partitions to draw side by side, as --partition names them.'

@@ -189,7 +189,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  experiment_flags.define('data')
+  experiment_flags.define('data', 'partition')
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_integer(
     'max_clients',
