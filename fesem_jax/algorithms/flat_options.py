@@ -133,7 +133,9 @@ def _made(name: str, default: Any, chosen: Mapping[str, Any]) -> Any:
   if not dataclasses.is_dataclass(default) or isinstance(default, type):
     return chosen.get(name, default)
   fields = {
-    field.name: _made(name_of(default, field.name), getattr(default, field.name), chosen)
+    field.name: _made(
+      name_of(default, field.name), getattr(default, field.name), chosen
+    )
     for field in dataclasses.fields(default)
   }
   return dataclasses.replace(default, **fields)

@@ -72,8 +72,8 @@ def local_optimizer(
   Args:
     optimizer: 'sgd'; 'momentum', SGD with `momentum`; 'adam'; or 'adamw', whose
       `weight_decay` is decoupled.
-    learning_rate: eta.
-    momentum: of 'momentum', in [0, 1); 0 is plain SGD.
+    learning_rate: eta, the local learning rate.
+    momentum: momentum of 'momentum', in [0, 1); 0 is plain SGD.
     nesterov: Nesterov's form of 'momentum'.
     weight_decay: multiple of the parameters that is added to the gradient, or, with
       'adamw', that steps take off them; 0 is none. PyTorch's AdamW has 0.01 by default.
