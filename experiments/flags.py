@@ -40,9 +40,6 @@ _ALWAYS = (
 # Columns of a data frame that a function of the user's own returns.
 _COLUMNS = ('label_column', 'client_column', 'cluster_column', 'split_column')
 
-# What a model of the user's own is called with.
-OWN_MODEL = ('example_shape', 'num_classes')
-
 
 def define(*groups: str) -> None:
   """Defines the flags of some of `GROUPS`, by default of all but of processes."""
@@ -54,6 +51,23 @@ def define(*groups: str) -> None:
   if 'run' in chosen:
     flags.DEFINE_alias('attack', 'corrupt')
     flags.DEFINE_alias('attack_fraction', 'corrupt_fraction')
+
+
+def define_output(default: str, text: str) -> None:
+  """Defines --output, and --out, its earlier name."""
+  flags.DEFINE_string('output', default, text)
+  flags.DEFINE_string('out', None, 'Earlier name of --output.')
+
+
+def output() -> str:
+  """The value of --output; one of --out counts, with a warning."""
+  f = flags.FLAGS
+  if f.out is None:
+    return f.output
+  if f['output'].present:
+    raise UserError('--out is an earlier name of --output; leave it out.')
+  print('Warning: --out is now --output.')
+  return f.out
 
 
 def define_data_dir() -> None:
@@ -171,7 +185,7 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
         f'{argument("algorithm", algorithm)}: its option {option} has the name of a '
         'flag of all methods; rename it.'
       )
-  for kind, arguments in (('model', OWN_MODEL), ('dataset', ())):
+  for kind, arguments in (('model', plugins.OF_MODEL), ('dataset', ())):
     text = shared[f'{kind}_options']
     shared[f'{kind}_options'] = plugins.resolved(kind, shared[kind], text, *arguments)
   shared = without_defaults(shared)

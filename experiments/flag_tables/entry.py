@@ -45,12 +45,14 @@ def of(
   name: str = '',
   *,
   choices: Sequence[str] = (),
+  more: str = '',
   **extra: Any,
 ) -> Flag:
   """The flag of an argument of a function, or of a field of a value.
 
-  `name` is the flag's, if it is another one. `choices` make it an enumeration. `extra`
-  are further arguments of DEFINE_X; `default` replaces that of the signature.
+  `name` is the flag's, if it is another one. `choices` make it an enumeration; `more`
+  is added to what the docstring says. `extra` are further arguments of DEFINE_X;
+  `default` replaces that of the signature.
   """
   parameter = inspect.signature(function).parameters[argument]
   default = extra.pop('default', parameter.default)
@@ -58,7 +60,7 @@ def of(
     default = list(default)
   if choices:
     extra['enum_values'] = tuple(choices)
-  text = documented(function).get(argument, '')
+  text = f'{documented(function).get(argument, "")} {more}'.strip()
   return Flag(kind_of(default, choices), name or argument, default, text, extra)
 
 
@@ -116,7 +118,7 @@ def _of_field(value: Any, option: str) -> str:
 
 def _sentence(entry: str) -> str:
   """An entry that begins with a capital, unless with a symbol, and ends with a dot."""
-  text = ' '.join(entry.split())
+  text = re.sub(r'[,;] see `[\w.]+`', '', ' '.join(entry.split()))
   if not _SYMBOL.match(text):
     text = text[:1].upper() + text[1:]
   return text if text.endswith('.') else f'{text}.'

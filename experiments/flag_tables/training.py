@@ -69,7 +69,8 @@ TRAINING = (
 )  # fmt: skip
 
 PRIVACY = (
-  of(differential_privacy, 'where', 'dp', default='', choices=('', *privacy.WHERE)),
+  of(differential_privacy, 'where', 'dp', default='', choices=('', *privacy.WHERE),
+    more='Empty: no differential privacy.'),
   of(differential_privacy, 'clip', 'dp_clip', default=0.0),
   of(differential_privacy, 'noise_multiplier', 'dp_noise_multiplier', default=0.0),
   of(differential_privacy, 'delta', 'dp_delta'),
