@@ -1,27 +1,12 @@
-r"""Lets new clients join the clusters of finished runs, and measures what they get.
+"""Lets new clients join the clusters of finished runs, and measures what they get.
 
-  fesem-run --algorithm=fesem --dataset=digits --partition=rotated \
-      --num_clusters=4 --unseen_fraction=0.2 --workdir=runs/fesem4
+  fesem-run --partition=rotated --unseen_fraction=0.2 --workdir=runs/fesem4
   fesem-adapt runs/fesem4
+  fesem-adapt runs/table/fesem*/seed* --output=runs/new_clients
 
-  fesem-adapt runs/table/fesem*/seed* --out=runs/new_clients
-
-The new clients are those that a run of a clustered method set aside by
---unseen_fraction. With 5, 10, 20, 50 and all of its training examples, each joins a
-center of the run by one of three rules:
-
-  weights    it trains briefly from the mean of the centers and joins the center nearest
-             to its model (Eq. 8)
-  direction  the same training; the center in whose direction its model moved (cosine)
-  loss       the center of least loss on its examples (IFCA's rule)
-
-Accuracy on its test examples after joining, and after fine-tuning on the same training
-examples, stands beside that of one global model (FedAvg on the same clients, with the
-run's configuration; trained into WORKDIR/adapt/fed_avg unless --global_run names one)
-and of training alone from a random model. Several WORKDIRs are seeds of one
-configuration: mean and standard deviation. The folder of results, WORKDIR/adapt or
---out, gets table.md, adapt.csv, adapt.json and accuracy_by_examples.{png,svg}; the runs
-stay as they are.
+The new clients are those that --unseen_fraction set aside. Each joins a center by its
+weights, its direction or its loss, and is measured beside FedAvg and training alone.
+The folder of results gets table.md, adapt.csv, adapt.json and a figure.
 """
 
 import json
@@ -65,7 +50,7 @@ def adapt(
   if not workdirs:
     raise UserError('Name the workdir of a finished run: fesem-adapt WORKDIR.')
   if out is None and len(workdirs) > 1:
-    raise UserError('--out is missing: name a folder for the table of several runs.')
+    raise UserError('--output is missing: name a folder for the table of several runs.')
   if global_runs and len(global_runs) != len(workdirs):
     raise UserError(
       f'--global_run names {len(global_runs)} runs; name one for each of the '
@@ -73,7 +58,7 @@ def adapt(
     )
   out = workdirs[0] / 'adapt' if out is None else out
   if not is_writable(out):
-    raise UserError(f'{out} cannot be written; name a folder that can be by --out.')
+    raise UserError(f'{out} cannot be written; choose another --output.')
   runs = [new_clients.load(folder, machine['data_dir']) for folder in workdirs]
   new_clients.check_one_configuration(runs)
   if global_runs:
@@ -160,7 +145,8 @@ def main(argv: list[str]) -> None:
   machine |= {'checkpoint_every': 10, 'resume': True}
   machine |= {'save_models': True}
   workdirs = [pathlib.Path(folder) for folder in argv[1:]]
-  out = pathlib.Path(f.out) if f.out else None
+  given = experiment_flags.output()
+  out = pathlib.Path(given) if given else None
   rows = adapt(
     workdirs, out, settings, machine, [pathlib.Path(g) for g in f.global_run]
   )
@@ -207,8 +193,8 @@ def define_flags() -> None:
     'Workdirs of finished runs of FedAvg on the same clients, one for each WORKDIR; '
     'default: trained into WORKDIR/adapt/fed_avg, or taken from there.',
   )
-  flags.DEFINE_string(
-    'out', '', 'Folder of the results; default, for one WORKDIR: WORKDIR/adapt.'
+  experiment_flags.define_output(
+    '', 'Folder of the results; default, for one WORKDIR: WORKDIR/adapt.'
   )
   experiment_flags.define_data_dir()
 

@@ -116,7 +116,8 @@ def build_model(config: dict[str, Any], train: FederatedData) -> Model:
 
 def _model(config: dict[str, Any], train: FederatedData) -> Model:
   if plugins.is_own(config['model']):
-    return _own_model(config, train)
+    shape = train.example_shape, train.num_classes, train.task
+    return own_model(config['model'], config['model_options'], *shape)
   try:
     hidden = [int(width) for width in config['hidden']]
   except ValueError:
@@ -178,12 +179,20 @@ def _check_tokens(config: dict[str, Any], train: FederatedData) -> None:
       )
 
 
-def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
-  """The model that a function of the user's own builds."""
-  build = plugins.load('model', config['model'], *experiment_flags.OWN_MODEL)
-  named = argument('model', config['model'])
-  with plugins.running('model', config['model']):
-    model = build(train.example_shape, train.num_classes, **config['model_options'])
+def own_model(
+  name: str,
+  options: dict[str, Any],
+  example_shape: tuple[int, ...],
+  num_classes: int,
+  task: str,
+) -> Model:
+  """The model that a function of the user's own, MODULE:FUNCTION, builds.
+
+  Raises `UserError` if it builds none, or one that does not fit the data.
+  """
+  build, named = plugins.load('model', name, *plugins.OF_MODEL), argument('model', name)
+  with plugins.running('model', name):
+    model = build(example_shape, num_classes, **options)
     if not isinstance(model, Model):
       if not callable(model):
         raise UserError(
@@ -191,11 +200,11 @@ def _own_model(config: dict[str, Any], train: FederatedData) -> Model:
           f'makes an NNX module; it returns {type(model).__name__}.'
         )
       try:
-        model = models.from_flax(model, train.example_shape, task=train.task)
+        model = models.from_flax(model, example_shape, task=task)
       except UserError as e:
         raise UserError(f'{named}: {e}') from e
-    check_model(model, train.example_shape, train.num_classes, train.task, named)
-  _check_size(config['model_options'], model)
+    check_model(model, example_shape, num_classes, task, named)
+  _check_size(options, model)
   return model
 
 

@@ -1,18 +1,11 @@
-r"""Compares methods over seeds and writes the table of the paper.
+r"""Compares methods over seeds, and writes their table.
 
-  fesem-compare --algorithms='non_fed,fed_avg,fesem(2),fesem(4)' \
-      --num_seeds=5 --dataset=digits --partition=rotated --workdir=runs/table
+  fesem-compare --algorithms='non_fed,fed_avg,fesem(4)' --num_seeds=5 \
+      --dataset=digits --partition=rotated --workdir=runs/table
+  fesem-compare --algorithms='Ours=my_file:method(8),IFCA=ifca(8;learning_rate=0.5)' \
+      --tune=learning_rate:0.01,0.1,1 --flagfile=femnist --workdir=runs/femnist
 
-Rows are methods in the order of the paper: `name(K)` sets --num_clusters, and
-`name(K;flag=value;...)` what only this row is to differ in, such as
-'fed_sgd(learning_rate=0.5)' or 'fesem(4;prox_lambda=0.1)'. Columns are micro accuracy,
-micro F1, macro accuracy and macro F1 (of another --task: its figures) of the fine-tuned
-models, then of the deployed ones (and, in the files, of clients that took no part, with
---unseen_fraction), as mean +- standard deviation over seeds, in percent. Below stand
-the differences to one method, paired over seeds, with 95 % intervals (with --oracle,
-also those to the oracle), and how each method's rates were
-chosen (--tune). The table is written to WORKDIR/table.{md,csv,tex,json}, a figure to
-WORKDIR/plots/, a page with all of it to WORKDIR/report.html. The same command again
+WORKDIR gets table.{md,csv,tex,json}, plots/ and report.html. The same command again
 runs only what is missing.
 """
 

@@ -1,17 +1,12 @@
 r"""Draws the figures of runs from their workdirs, and partitions before any run.
 
   fesem-figures WORKDIR [WORKDIR ...]
+  fesem-figures runs/table/fesem*/seed0 runs/table/fed_avg/seed0 --output=plots
   fesem-figures --partitions=iid,dirichlet,rotated+dirichlet --dataset=digits \
       --num_clients=40 --output=partitions.png
 
-Each finished run gets, in WORKDIR/plots/ as PNG and SVG: convergence (Fig. 3 of
-the paper), by_gigabytes (the same over what was sent), by_epsilon (over the privacy
-that was spent), clients_pca and clients_tsne (Fig. 4), sheets (Fig. 5) and clusters.
-Several runs are also drawn into one convergence figure, one by_gigabytes and one
-by_epsilon, in --out.
-
---partitions draws which classes and how many examples clients get, side by side, and
-their groups. The flags of data and partitions are those of fesem-run.
+Each finished run gets its figures in WORKDIR/plots/; several are also drawn into one,
+in --output.
 """
 
 import pathlib
@@ -130,30 +125,31 @@ def _tell(written: list[pathlib.Path]) -> None:
 
 
 def main(argv: list[str]) -> None:
-  f = flags.FLAGS
+  f, given = flags.FLAGS, experiment_flags.output()
   if f.partitions:
     if len(argv) > 1:
       raise UserError('--partitions draws no runs; leave out the workdirs.')
-    draw_partitions(f.partitions, pathlib.Path(f.output))
+    draw_partitions(f.partitions, pathlib.Path(given or 'partitions.png'))
   elif len(argv) < 2:
     raise UserError(
       'Name at least one workdir, fesem-figures WORKDIR, or --partitions to draw.'
     )
   else:
-    for name in ('output', *experiment_flags.data_names()):
+    for name in experiment_flags.data_names():
       if f[name].present:
         raise UserError(f'--{name} is for --partitions; runs are drawn as they are.')
-    draw_runs(argv[1:], pathlib.Path(f.out))
+    draw_runs(argv[1:], pathlib.Path(given or 'plots'))
 
 
 if __name__ == '__main__':
-  experiment_flags.define('data')
+  experiment_flags.define('data', 'partition')
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_list(
     'partitions', [], 'Partitions to draw side by side, as --partition names them.'
   )
-  flags.DEFINE_string(
-    'output', 'partitions.png', 'File of the figure of --partitions; .svg goes beside.'
+  experiment_flags.define_output(
+    '',
+    'Folder of the figures of several runs, by default plots; or file of that of '
+    '--partitions, by default partitions.png, beside which .svg goes.',
   )
-  flags.DEFINE_string('out', 'plots', 'Folder of the figure that holds several runs.')
   start(main)

@@ -4,6 +4,7 @@ A configuration is a plain dict of flag name -> value that determines a run; it
 is what `config.json` holds and what `run.run` takes.
 """
 
+import functools
 from typing import Any
 
 from absl import flags
@@ -14,40 +15,30 @@ from fesem_jax.utils.errors import UserError, argument
 from . import methods, plugins, schedules
 from .flag_tables import GROUPS
 
-# Where and how fast a run happens and what is said of it, which never changes its
-# results: no part of its configuration. Data split by client do, and then the library
-# says so in it.
-_NOT_CONFIGURATION = (
-  'data_dir', 'checkpoint_every', 'resume', 'tensorboard', 'log_to', 'callbacks',
-  'quiet', 'save_models', 'report', 'target', 'client_metrics_every', 'regret',
-  'clients_per_chunk', 'shared_start', 'runs_at_once', 'num_devices',
-  'data_placement',
-  'coordinator_address', 'process_id', 'num_processes',
-)  # fmt: skip
+# Topics of flags that determine the results of a run, and its configuration. The others
+# say where and how fast it happens and what is said of it. Data split by client change
+# results, and then the library says so in the configuration.
+_DETERMINE = ('data', 'partition', 'model', 'training', 'privacy', 'run', 'evaluation')
+_OTHERS = (
+  'data_dir',
+  *(flag.name for t in ('output', 'machine', 'processes') for flag in GROUPS[t]),
+)
 
-# A configuration names these only where they are not the default: those of runs before
-# there were such flags are then equal to those of today.
-_ONLY_WHERE_GIVEN = (
-  'client_rows', 'dirichlet_min_examples', 'labels_per_client', 'lognormal_sigma',
-  'power_law_sigma',
-  'noise_variance', 'label_swaps', 'rotations', 'rotation_sampling',
-  'image_corruptions', 'corruption_strength', 'cifar100_labels', 'emnist_split',
-  'text_stride', 'task',
-  'init_from', 'init_layers', 'train_layers', 'freeze_layers', 'momentum', 'nesterov',
-  'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
-  'local_lr_schedule', 'augment', 'ratings_by', 'device_profile', 'drift_rounds',
-  'drift_start', 'hub_image_side', 'hub_config', 'label_column',
-  'client_column', 'cluster_column', 'split_column', 'drop_columns', 'standardize',
-  'vocabulary', 'synthetic_features', 'synthetic_classes', 'synthetic_difference',
-  'synthetic_distance', 'synthetic_mix', 'stop_after', 'dp', 'dp_clip',
-  'dp_noise_multiplier', 'dp_delta', 'compress', 'error_feedback',
+# Flags of the first versions, which every configuration names. It names later ones only
+# where they are not the default, so that runs of before are equal to those of today.
+_ALWAYS = (
+  'dataset', 'dataset_options', 'source', 'partition', 'num_clients',
+  'examples_per_client', 'min_examples', 'partition_groups', 'disjoint_groups',
+  'dirichlet_alpha', 'classes_per_client', 'background', 'tfds_name', 'hub_name',
+  'hub_client_column', 'hub_label_column', 'synthetic_alpha', 'synthetic_beta',
+  'synthetic_noise', 'seed', 'model', 'model_options', 'hidden', 'initializer',
+  'optimizer', 'learning_rate', 'lr_schedule', 'batch_size', 'local_epochs',
+  'local_steps', 'precision', 'rounds', 'clients_per_round', 'dropout_rate', 'corrupt',
+  'corrupt_fraction', 'finetune_epochs', 'eval_every', 'evaluate_on', 'unseen_fraction',
+  'patience',
 )  # fmt: skip
-
 # Columns of a data frame that a function of the user's own returns.
 _COLUMNS = ('label_column', 'client_column', 'cluster_column', 'split_column')
-
-# What a model of the user's own is called with.
-OWN_MODEL = ('example_shape', 'num_classes')
 
 
 def define(*groups: str) -> None:
@@ -62,6 +53,23 @@ def define(*groups: str) -> None:
     flags.DEFINE_alias('attack_fraction', 'corrupt_fraction')
 
 
+def define_output(default: str, text: str) -> None:
+  """Defines --output, and --out, its earlier name."""
+  flags.DEFINE_string('output', default, text)
+  flags.DEFINE_string('out', None, 'Earlier name of --output.')
+
+
+def output() -> str:
+  """The value of --output; one of --out counts, with a warning."""
+  f = flags.FLAGS
+  if f.out is None:
+    return f.output
+  if f['output'].present:
+    raise UserError('--out is an earlier name of --output; leave it out.')
+  print('Warning: --out is now --output.')
+  return f.out
+
+
 def define_data_dir() -> None:
   """Defines --data_dir of a binary that reads other data flags from runs."""
   flags.DEFINE_string(
@@ -72,20 +80,20 @@ def define_data_dir() -> None:
   )
 
 
-def _configuration_flags(*groups: str) -> list[str]:
-  """Names of the flags of some groups that belong to a configuration."""
-  names = [flag.name for group in groups for flag in GROUPS[group]]
-  return [name for name in names if name not in _NOT_CONFIGURATION]
-
-
 def data_names() -> list[str]:
   """Names of a configuration that decide the data."""
-  return _configuration_flags('data')
+  return [
+    flag.name
+    for topic in ('data', 'partition')
+    for flag in GROUPS[topic]
+    if flag.name not in _OTHERS
+  ]
 
 
 def common_names() -> list[str]:
   """Names of a configuration that do not depend on the method."""
-  return _configuration_flags('data', 'model', 'training', 'run')
+  names = (flag.name for topic in _DETERMINE for flag in GROUPS[topic])
+  return [name for name in names if name not in _OTHERS]
 
 
 def common() -> dict[str, Any]:
@@ -95,18 +103,19 @@ def common() -> dict[str, Any]:
 
 def filled(config: dict[str, Any]) -> dict[str, Any]:
   """A configuration with the defaults that it does not name."""
-  defaults = {
-    flag.name: flag.default
-    for group in GROUPS.values()
-    for flag in group
-    if flag.name in _ONLY_WHERE_GIVEN
-  }
-  return defaults | config
+  return _later_defaults() | config
+
+
+@functools.cache
+def _later_defaults() -> dict[str, Any]:
+  named = set(common_names()) - set(_ALWAYS)
+  each = (flag for topic in _DETERMINE for flag in GROUPS[topic])
+  return {flag.name: flag.default for flag in each if flag.name in named}
 
 
 def without_defaults(config: dict[str, Any]) -> dict[str, Any]:
   """A configuration as `config.json` holds it; the inverse of `filled`."""
-  defaults = filled({})
+  defaults = _later_defaults()
   return {k: v for k, v in config.items() if k not in defaults or v != defaults[k]}
 
 
@@ -125,7 +134,7 @@ def with_whole_schedules(config: dict[str, Any]) -> dict[str, Any]:
 
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
   """Arguments of `data.load`, from a configuration or from the flags."""
-  names = _configuration_flags('data')
+  names = data_names()
   given = {n: flags.FLAGS[n].value for n in names} if config is None else filled(config)
   values: dict[str, Any] = {n: given[n] for n in names}
   name, options = values['dataset'], values.pop('dataset_options')
@@ -146,7 +155,7 @@ def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
   """Flags that decide where and how fast a run happens, never its results."""
-  found = [name for name in _NOT_CONFIGURATION if name in flags.FLAGS]
+  found = [name for name in _OTHERS if name in flags.FLAGS]
   return {name: flags.FLAGS[name].value for name in found}
 
 
@@ -171,12 +180,12 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   options = methods.typed(algorithm, options)
   shared = common()
   for option in methods.options(algorithm):
-    if option in shared or option in _NOT_CONFIGURATION:
+    if option in shared or option in _OTHERS:
       raise UserError(
         f'{argument("algorithm", algorithm)}: its option {option} has the name of a '
         'flag of all methods; rename it.'
       )
-  for kind, arguments in (('model', OWN_MODEL), ('dataset', ())):
+  for kind, arguments in (('model', plugins.OF_MODEL), ('dataset', ())):
     text = shared[f'{kind}_options']
     shared[f'{kind}_options'] = plugins.resolved(kind, shared[kind], text, *arguments)
   shared = without_defaults(shared)

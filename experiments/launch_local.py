@@ -3,13 +3,7 @@ r"""Runs one method in several processes on this machine.
   fesem-launch-local --num_processes=2 -- --algorithm=fesem \
       --dataset=digits --partition=rotated --num_clusters=4
 
-What follows `--` are flags of fesem-run, and the result is the same as that of
-one process. Each process gets an equal share of the cores, and a CPU device for each.
-On an accelerator one process drives all chips of a machine, so that this is not needed.
-
-What the first process prints is shown as it is, of the others what they fail with.
-Ctrl-C, SIGTERM or SIGUSR1 lets them finish the round and save. When one ends early,
-the others are ended, and the same command continues from the last checkpoint.
+What follows `--` are flags of fesem-run. Each process gets an equal share of the cores.
 """
 
 import contextlib

@@ -18,16 +18,6 @@ from fesem_jax.utils.errors import UserError, argument
 
 from . import plugins
 
-# Flags of local training that NAME(K;FLAG=VALUE) may set beside the method's options.
-_TRAINING_FLAGS = (
-  'learning_rate', 'optimizer', 'batch_size', 'local_epochs', 'local_steps',
-  'finetune_epochs', 'rounds', 'lr_schedule', 'precision', 'momentum', 'nesterov',
-  'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
-  'local_lr_schedule', 'augment', 'dp', 'dp_clip', 'dp_noise_multiplier', 'dp_delta',
-  'compress', 'error_feedback',
-)  # fmt: skip
-
-
 SERVER_OPTIMIZERS: dict[str, Callable[..., Any]] = {
   'mean': lambda: None,
   'momentum': server_optimizers.momentum,
@@ -37,7 +27,7 @@ SERVER_OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }
 
 # Flag of a server optimizer -> its argument.
-_SERVER_FLAGS = {
+SERVER_FLAGS = {
   'server_learning_rate': 'learning_rate',
   'server_beta1': 'beta1',
   'server_beta2': 'beta2',
@@ -56,7 +46,7 @@ def options(name: str) -> dict[str, Any]:
   own = algorithms.options(name)
   if 'server_optimizer' in own:
     own['server_optimizer'] = 'mean' if own['server_optimizer'] is None else 'adam'
-    own |= dict.fromkeys(_SERVER_FLAGS)
+    own |= dict.fromkeys(SERVER_FLAGS)
   return {n: list(v) if isinstance(v, tuple) else v for n, v in own.items()}
 
 
@@ -94,7 +84,7 @@ def server_defaults(flag: str) -> dict[str, float]:
   """Server optimizers that have a flag, with their defaults."""
   found = {}
   for name, make in SERVER_OPTIMIZERS.items():
-    parameter = inspect.signature(make).parameters.get(_SERVER_FLAGS.get(flag, ''))
+    parameter = inspect.signature(make).parameters.get(SERVER_FLAGS.get(flag, ''))
     if parameter is not None:
       found[name] = parameter.default
   return found
@@ -104,7 +94,7 @@ def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
   """The server optimizer that flags name; numbers that are None have its defaults."""
   name = chosen['server_optimizer']
   given = {}
-  for flag, argument_there in _SERVER_FLAGS.items():
+  for flag, argument_there in SERVER_FLAGS.items():
     value = chosen.get(flag)
     if value is None:
       continue
@@ -121,7 +111,7 @@ def applies(config: Mapping[str, Any], flag: str) -> bool:
 
   A server optimizer has some of the flags of server optimizers, the mean has none.
   """
-  if flag not in _SERVER_FLAGS or 'server_optimizer' not in config:
+  if flag not in SERVER_FLAGS or 'server_optimizer' not in config:
     return True
   return config['server_optimizer'] in server_defaults(flag)
 
@@ -172,7 +162,7 @@ def check_options(name: str, chosen: Mapping[str, Any]) -> None:
       )
     return
   known = algorithms.options(name)
-  expanded = _SERVER_FLAGS if 'server_optimizer' in known else ()
+  expanded = SERVER_FLAGS if 'server_optimizer' in known else ()
   algorithms.check_options(name, {o: v for o, v in chosen.items() if o not in expanded})
 
 
@@ -211,6 +201,14 @@ def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorit
     own['server_optimizer'] = server_optimizer(chosen)
   check_options(name, chosen)
   return algorithms.build(name, local, **own)
+
+
+def _settable() -> set[str]:
+  """Flags that NAME(K;FLAG=VALUE) may set beside the method's options."""
+  from .flag_tables import GROUPS  # It looks up the options of all methods here.
+
+  of_training = [*GROUPS['training'], *GROUPS['privacy']]
+  return {'finetune_epochs', 'rounds', *(flag.name for flag in of_training)}
 
 
 def split_label(text: str) -> tuple[str, str]:
@@ -259,7 +257,7 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
       flag, value = 'num_clusters', flag
     if flag in chosen:
       raise UserError(f'--algorithms: {text!r} sets {flag} twice.')
-    if flag not in _TRAINING_FLAGS and flag not in options(name):
+    if flag not in _settable() and flag not in options(name):
       check_options(name, {flag: value})
     try:
       chosen[flag] = _parser(name, flag)(value)
@@ -270,7 +268,7 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
 
 def _parser(name: str, flag: str) -> Callable[[str], Any]:
   """The function that parses the text of a flag's value for a method."""
-  if plugins.is_own(name) and flag not in _TRAINING_FLAGS:
+  if plugins.is_own(name) and flag not in _settable():
     return functools.partial(plugins.value, default=options(name)[flag])
   return int if flag == 'num_clusters' else flags.FLAGS[flag].parser.parse
 

@@ -1,24 +1,12 @@
 r"""Plans a run: memory of each chip and exchanges between chips, ahead of time.
 
   fesem-plan --flagfile=femnist --topology=v5e:2x4 --json=plan.json
-
-The start, a round and the evaluation of the run that the other flags describe are
-compiled for the chips of --topology, without the hardware (for TPUs, install the extra
-`tpu`). For each device it prints memory by program against the chip's, the local models
-and the data in it, exchanges between chips, and the time to compile. Where the run does
-not fit, it names flags that make it fit, with numbers.
-
-Only the sizes of the data are needed: they are read where --data_dir has them; the
-sizes of FEMNIST and CelebA (LEAF) are known without. --plan_clients and --plan_examples
-ask for more, or fewer, of the same.
-
-Several topologies, or several numbers of clients, give a table:
-
   fesem-plan --flagfile=femnist --plan_programs=round \
       --topology=v5e:2x2,v5e:4x4,v5e:8x8 --plan_clients=1000,4000 --json=plans.json
 
---json gets fits, peak_bytes, chip_bytes, temporary_bytes_per_client, collectives,
-compile_seconds and more. Memory and exchanges are the compiler's.
+The run's programs are compiled for the chips of --topology, without the hardware (for
+TPUs, install the extra `tpu`). Only the sizes of the data are needed; those of FEMNIST
+and CelebA are known.
 """
 
 import json

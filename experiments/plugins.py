@@ -26,6 +26,9 @@ from fesem_jax.results import metrics_file
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
 
+# What a model of the user's own is called with.
+OF_MODEL = ('example_shape', 'num_classes')
+
 _TYPES = (bool, int, float, str)
 _BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
 

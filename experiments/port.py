@@ -1,6 +1,6 @@
 r"""Turns a PyTorch state_dict into a file that --init_from reads, and checks it.
 
-  python -m experiments.port --model=lenet5 --example_shape=28,28 --num_classes=10 \
+  fesem-port --model=lenet5 --example_shape=28,28 --num_classes=10 \
       --state_dict=lenet.npz --check=logits.npz --output=lenet.msgpack
 
 In PyTorch, write both files so (or the first one with safetensors.torch.save_file):
@@ -9,7 +9,8 @@ In PyTorch, write both files so (or the first one with safetensors.torch.save_fi
   np.savez('lenet.npz', **state)
   np.savez('logits.npz', x=x.numpy(), logits=net(x).detach().numpy())
 
---check is not needed, but only it tells whether the two networks are the same.
+--check is not needed, but only it tells whether the two networks are the same. --model
+may be one of your own, MODULE:FUNCTION.
 """
 
 import pathlib
@@ -25,7 +26,10 @@ from fesem_jax.results.deployed_models import by_layer
 from fesem_jax.utils.errors import UserError, argument
 
 from . import plugins
+from .build import own_model
 from .start import no_positional, start
+
+_PICKLES = ('.pt', '.pth', '.bin', '.ckpt')
 
 # Logits of float32 sums in another order differ by this share of the largest one.
 _TOLERANCE = 1e-4
@@ -40,11 +44,21 @@ def main(argv: list[str]) -> None:
   output = pathlib.Path(f.output)
   export.check(output)
   shape, hidden = _numbers('example_shape'), _numbers('hidden')
-  options = plugins.given('model_options', f.model_options, models.options(f.model))
-  model = models.build(
-    f.model, shape, f.num_classes, hidden, task=f.task, options=options
-  )
+  if plugins.is_own(f.model):
+    options = plugins.resolved('model', f.model, f.model_options, *plugins.OF_MODEL)
+    model = own_model(f.model, options, shape, f.num_classes, f.task)
+  else:
+    options = plugins.given('model_options', f.model_options, models.options(f.model))
+    model = models.build(
+      f.model, shape, f.num_classes, hidden, task=f.task, options=options
+    )
   path = pathlib.Path(f.state_dict)
+  if path.suffix in _PICKLES:
+    raise UserError(
+      f'{argument("state_dict", path)} is a pickle, which can run code when it is read. '
+      f'In PyTorch, convert it: state = torch.load({path.name!r}, weights_only=True); '
+      f"np.savez('{path.stem}.npz', **{{k: v.numpy() for k, v in state.items()}})"
+    )
   state = export.read(path)
   params = porting.from_state_dict(model, state, path.suffix == '.npz')
   if f.check:
@@ -91,7 +105,7 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
-  flags.DEFINE_string('model', '', f'One of {", ".join(models.NAMES)}.')
+  flags.DEFINE_string('model', '', f'One of {", ".join(models.NAMES)}, or MODULE:FUNCTION.')
   flags.DEFINE_list(
     'example_shape', [], 'Shape of one example here, as 28,28 or 32,32,3.'
   )

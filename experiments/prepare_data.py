@@ -5,11 +5,7 @@ r"""Inspects, subsamples, converts and verifies federated data.
       --min_examples=100 --max_clients=500 --output=femnist500.npz
   fesem-run --dataset=npz:femnist500.npz
 
-Prints clients, examples, classes, the distribution of sizes and the label skew;
---plots=FOLDER draws them, and images as models see them. --tables=FOLDER writes classes
-and sizes of clients, ranges of features, and test examples that are training examples
-as CSV. --output writes the two splits as they were loaded and verifies the file by
-reading it back.
+Prints clients, examples, classes, sizes and the label skew.
 """
 
 import pathlib
@@ -189,7 +185,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  experiment_flags.define('data')
+  experiment_flags.define('data', 'partition')
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_integer(
     'max_clients',

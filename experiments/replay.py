@@ -1,12 +1,9 @@
-r"""Trains one client again as it did in a round of a run, and shows each local step.
+"""Trains one client again as it did in a round of a run, and shows each local step.
 
   fesem-replay WORKDIR --round=12 --client=c3
 
-For a client that went wrong: the loss of each batch, the norm of its gradient and the
-distance from the start, and the first step after which a parameter is not finite. The
-run may have ended early, as one that diverged does: the round after its last one can be
-shown too. Method, data and model are built anew from WORKDIR/config.json, and rounds
-since the nearest checkpoint are run again; nothing in WORKDIR changes.
+Shows the loss of each batch, the norm of its gradient, the distance from the start, and
+the first step after which a parameter is not finite. Nothing in WORKDIR changes.
 """
 
 import contextlib

@@ -1,11 +1,8 @@
-r"""Writes one HTML page of runs, which opens in any browser without a network.
+"""Writes one HTML page of runs, which opens in any browser without a network.
 
   fesem-report WORKDIR [WORKDIR ...] --output=report.html
 
-A WORKDIR is that of a run, finished or not, or a folder of runs, as fesem-compare
-writes. The page has the table with differences paired over seeds, curves to zoom and to
-switch by method and seed, clients as points, sheets and sizes of clusters, moves
-between them, labels by client, costs, flags, versions and machines.
+A WORKDIR is that of a run, finished or not, or a folder of runs, as of fesem-compare.
 """
 
 import pathlib

@@ -1,11 +1,13 @@
 r"""Runs one method on one data set.
 
-  fesem-run --algorithm=fesem --dataset=digits \
-      --partition=rotated --num_clusters=4
+  fesem-run
+  fesem-run --algorithm=fed_avg --partition=dirichlet --dirichlet_alpha=0.1
+  fesem-run --algorithm=ifca --num_clusters=4 --partition=rotated \
+      --model=small_cnn --rounds=50 --clients_per_round=20 --workdir=runs/ifca
+  fesem-run --dataset=npz:mine.npz --model=my_models:net --seed=1
 
-The workdir gets config.json, metrics.jsonl, summary.json, clients.csv, clients.npz,
-models.npz, checkpoints/ and the page report.html. The same command again continues
-where it stopped. Figures: fesem-figures WORKDIR.
+The workdir gets metrics.jsonl, summary.json, clients.csv, models.npz and the page
+report.html. The same command again continues where it stopped.
 """
 
 import json

@@ -3,32 +3,10 @@ r"""Chooses the number of clusters K for FeSEM (Section 5.2 of the paper).
   fesem-select-k --flagfile=rotated_digits \
       --num_clusters_list=1,2,3,4,5,6 --num_seeds=3 --workdir=runs/select_k
 
-A random --select_clients of the clients run FeSEM(K) for --select_rounds rounds, for
-each K and each seed. All seeds share these clients and their examples (--seed) and
-differ in the models, the order of examples and k-means (--seed, --seed + 1, ...): only
-so can the clusters of two seeds be compared. Everything is measured on a fifth of each
-client's training examples, held out of training; test examples are never seen.
-
-By K, as mean +- standard deviation over seeds: micro accuracy (of a regression: RMSE)
-of the deployed and of the fine-tuned models; mean intra-cluster distance (Eq. 6);
-silhouette; stability, the adjusted Rand index between the clusters of two seeds; sizes
-of the clusters. After a
-round each client's model lies near the center that it started from, and any clusters
-look perfect. The silhouette is therefore that of the models before the first
-clustering, which all trained from one common start (Section 6.1.4), in the clusters of
-k-means, from distances by inner products. Beside it stands the silhouette of such
-models if they were one Gaussian cloud of the same mean and covariance.
-
-Recommended is the K whose silhouette is farthest above that of the cloud, of those with
-a silhouette above it (p <= 0.05) and a stability of at least 0.8; 1 if there is none.
-This takes two seeds or more. With --select_rounds=0 no FeSEM runs: the clusters are
-those of k-means, from which it would begin, and there are no accuracies. That takes
-seconds.
-
-WORKDIR gets select_k.json, select_k.csv, plots/select_k.{png,svg} and the runs. The
-same command again runs only what is missing; a table of other flags is not replaced.
---rounds and --eval_every, which presets
-set, are not used.
+FeSEM(K) runs a few rounds for each K and seed, on random clients and never on test
+examples. Recommended is the K whose clusters are clearer than those of one Gaussian
+cloud and equal over seeds; the manual's page Experiments says how. --rounds and
+--eval_every, which presets set, are not used.
 """
 
 import contextlib

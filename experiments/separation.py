@@ -3,19 +3,9 @@ r"""Tells whether groups of clients can be told apart, before a long run.
   fesem-separation --dataset=digits --partition=rotated \
       --num_clusters_list=2,3,4,5,6 --workdir=runs/separation
 
-Takes the flags of a run. Each client's training examples are split in two halves, and
-each half gives its gradient at --separation_models random models; with
---separation_by=updates, what its local epochs change. For every K, k-means makes
-clusters of one half, and the other half, which k-means has not seen, says how far apart
-they are: the mean square between clusters over that within them, beside that of a
-Gaussian cloud of the same mean and covariance; the share of what clients differ by that
-the clusters explain, without the noise of sampling; and how well the clusters of either
-half agree. K groups can be told apart if the ratio is above the cloud's (p <= 0.05) and
-the clusters agree (adjusted Rand index of at least 0.8). This takes seconds; nothing is
-trained, and test examples are never seen.
-
-WORKDIR gets separation.json and plots/separation.{png,svg}; a result of other flags is
-not replaced.
+Clusters of the clients' gradients on one half of their training examples are tried on
+the other half, in seconds; nothing is trained. The manual's page Regret says how.
+WORKDIR gets separation.json and plots/separation.{png,svg}.
 """
 
 import json

@@ -107,10 +107,13 @@ def _interrupted(sentence: str) -> NoReturn:
 
 def parse_flags(argv: list[str]) -> list[str]:
   """Parses the flags; a mistake ends the process with one sentence."""
-  if usage.asked(argv, usage.HELP):
-    print(usage.text())
+  if (topic := usage.asked(argv)) is not None:
+    try:
+      print(usage.text(topic))
+    except UserError as e:
+      _fail(str(e))
     sys.exit(0)
-  if usage.asked(argv, usage.VERSION):
+  if {'--version', '-version'} & set(argv[1:]):
     print(f'fesem_jax {__version__}')
     sys.exit(0)
   try:

@@ -1,17 +1,12 @@
 r"""Methods by the value of one flag: accuracy and clusters at each, over seeds.
 
   fesem-sweep --vary=clients_per_round:5,10,20,0 --num_seeds=3 \
-      --algorithms='fed_avg,fesem(4)' --dataset=digits --partition=rotated \
-      --workdir=runs/cohorts
+      --algorithms='fed_avg,fesem(4)' --partition=rotated --workdir=runs/cohorts
   fesem-sweep --vary=corrupt_fraction:0,0.1,0.2,0.3,0.4 \
       --corrupt=sign_flip --algorithms='fed_avg,fed_avg(aggregation=median)'
 
-Runs the comparison of fesem-compare at each value, with the same seeds, into
-WORKDIR/FLAG=VALUE. Methods that lack the flag, or set it themselves, run at the first
-value only. WORKDIR gets sweep.{md,csv,json} and plots/sweep.{png,svg}: micro accuracy
-(of a regression: RMSE) of the deployed and of the fine-tuned models, over the honest
-clients where some are bad, and ARI where there are clusters and a truth. The same
-command again runs only what is missing.
+Runs fesem-compare at each value, into WORKDIR/FLAG=VALUE; methods without the flag run
+once. WORKDIR gets sweep.{md,csv,json} and plots/sweep.{png,svg}.
 """
 
 import json

@@ -1,12 +1,13 @@
 """Flags that a run would not use: contradictions are refused, the others noted."""
 
-from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.partitions.value import OF
+from fesem_jax.data.source_checks import PLANTED
+from fesem_jax.training.optimizers import AdamOptions
 from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.utils.errors import UserError, argument
 
@@ -15,8 +16,6 @@ from . import methods, plugins
 from .flag_tables import GROUPS
 
 _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in group}
-
-_PLANTED = ('synthetic_linear', 'synthetic_mixture', 'synthetic_table')
 
 # Method -> the rounds before it clusters clients, and what it does in those alone.
 _BEFORE_CLUSTERS = {
@@ -30,63 +29,46 @@ _PERIODS = ('recluster_every', 'loss_check_every', 'max_age')
 Config = dict[str, Any]
 
 
-def _in_partition(flag: str) -> tuple[str, Callable[[Config], bool]]:
-  """Which partitions a flag is for, and whether a configuration has one of them."""
-  names = OF[flag]
-
-  def fits(c: Config) -> bool:
-    return bool(set(names) & set((c['partition'] or '').split('+')))
-
-  listed = ' or '.join([*([', '.join(names[:-1])] if names[1:] else []), names[-1]])
-  return f'--partition={listed}', fits
-
-
-def _of_groups() -> tuple[str, Callable[[Config], bool]]:
-  what, fits = _in_partition('partition_groups')
-  planted = f'{what}, or --dataset={" or ".join(_PLANTED)}'
-  return planted, lambda c: fits(c) or c['dataset'] in _PLANTED
-
-
-def _adam(c: Config) -> bool:
-  return c['optimizer'] in ('adam', 'adamw')
-
-
-# Flag -> what it is for, and whether a configuration is of that kind.
-_NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
-  'hidden': ('--model=mlp', lambda c: c['model'] == 'mlp'),
-  'momentum': ('--optimizer=momentum', lambda c: c['optimizer'] == 'momentum'),
-  'adam_beta1': ('--optimizer=adam or adamw', _adam),
-  'adam_beta2': ('--optimizer=adam or adamw', _adam),
-  'adam_epsilon': ('--optimizer=adam or adamw', _adam),
-  'local_epochs': ('--local_steps=0', lambda c: not c['local_steps']),
-  **{flag: _in_partition(flag) for flag in OF if flag != 'min_examples'},
-  'partition_groups': _of_groups(),
+# Flag -> the flag, and its values, that it is for.
+_NEEDS: dict[str, tuple[Any, ...]] = {
+  'hidden': ('model', 'mlp'),
+  'momentum': ('optimizer', 'momentum'),
+  **dict.fromkeys(
+    (f'adam_{name}' for name in AdamOptions._fields), ('optimizer', 'adam', 'adamw')
+  ),
+  'local_epochs': ('local_steps', 0),
+  'beta': ('aggregation', 'trimmed_mean', 'krum'),
+  'norm_bound': ('aggregation', 'norm_bound'),
+  **{flag: ('partition', *names) for flag, names in OF.items()},
 }
+del _NEEDS['min_examples']  # Checked with the data: they may have clients.
 
-# Option of a method -> values of --aggregation that it is for.
-_OF_AGGREGATION = {
-  'beta': ('trimmed_mean', 'krum'),
-  'norm_bound': ('norm_bound',),
-}
+# Methods that --shared_start=on does not concern, and those of which it concerns some
+# training only: elsewhere whole kernels change.
+_OWN_STARTS = ('non_fed', 'fed_soft', 'fed_ala', 'fed_amp', 'l2gd')
+_WHOLE_KERNELS = (
+  'ditto', 'apfl', 'p_fed_me', 'per_fed_avg', 'scaffold', 'stocfl', 'moon', 'fed_dyn',
+  'fed_dane',
+)  # fmt: skip
 
-# Why --shared_start=on concerns not all of a method's local training, or none of it.
-_UNSHARED = {
-  'non_fed': 'every client starts from its own model',
-  'ditto': 'the two models of a client train together, fine-tuning one alone',
-  'fed_soft': 'every client starts from its own model',
-  'apfl': 'each local step changes two models, fine-tuning does not',
-  'p_fed_me': 'each local step changes two models, fine-tuning does not',
-  'per_fed_avg': 'local steps take gradients at two models, fine-tuning does not',
-  'fed_ala': 'every client starts from its own model',
-  'fed_amp': 'every client starts from its own model',
-  'l2gd': 'every client starts from its own model',
-  'scaffold': 'control variates change whole kernels, fine-tuning does not',
-  'stocfl': 'the pull to the global model changes whole kernels of the clusters, '
-  'fine-tuning has none',
-  'moon': 'local steps compute representations by three models, fine-tuning does not',
-  'fed_dyn': 'corrections of the gradient change whole kernels, fine-tuning does not',
-  'fed_dane': 'corrections of the gradient change whole kernels, fine-tuning does not',
-}
+
+def _fits(config: Config, flag: str) -> bool:
+  """Whether a configuration has a value that a flag is for."""
+  other, *values = _NEEDS[flag]
+  if flag == 'partition_groups' and config['dataset'] in PLANTED:
+    return True
+  given = (config[other] or '').split('+') if other == 'partition' else [config[other]]
+  return bool(set(given) & set(values))
+
+
+def _is_for(flag: str) -> str:
+  """What a flag is for."""
+  other, *values = _NEEDS[flag]
+  *first, last = map(str, values)
+  listed = f'--{other}={" or ".join([", ".join(first), last] if first else [last])}'
+  if flag == 'partition_groups':
+    listed += f', or --dataset={" or ".join(PLANTED)}'
+  return f'it is for {listed}'
 
 
 def check_shared_start(
@@ -138,10 +120,17 @@ def check_left_out(**reasons: str) -> None:
 
 def notes_on_needs(config: Config) -> list[str]:
   """The `notes` on flags that are for other values of the flags in a configuration."""
+  name, defaults = config.get('algorithm', ''), dict(_DEFAULTS)
+  if plugins.is_own(name):  # Its options may have the names of flags of methods.
+    defaults = {flag: defaults[flag] for flag in experiment_flags.common_names()}
+  elif name:
+    defaults |= methods.options(name)
   return [
-    _without_effect(config, flag, f'it is for {what}')
-    for flag, (what, fits) in _NEEDS.items()
-    if flag in config and config[flag] != _DEFAULTS[flag] and not fits(config)
+    _without_effect(config, flag, _is_for(flag))
+    for flag in _NEEDS
+    if flag in config.keys() & defaults.keys()
+    and config[flag] != defaults[flag]
+    and not _fits(config, flag)
   ]
 
 
@@ -157,7 +146,7 @@ def without_unused(chosen: Config) -> Config:
   return {
     name: value
     for name, value in chosen.items()
-    if name not in OF or name in kept or _NEEDS[name][1](chosen)
+    if name not in OF or name in kept or _fits(chosen, name)
   }
 
 
@@ -181,21 +170,21 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
       f'{_named(config, "drift_rounds")} has changes after {_named(config, "rounds")}, '
       'which no round sees.'
     )
-  if machine['shared_start'] == 'on' and name in _UNSHARED:
-    none = _UNSHARED[name].startswith('every client starts')
-    effect = 'no effect' if none else 'an effect on some training only'
-    said.append(f'--shared_start=on has {effect}: {_UNSHARED[name]}.')
+  if machine['shared_start'] == 'on' and name in _OWN_STARTS:
+    said.append(
+      '--shared_start=on has no effect: every client starts from its own model.'
+    )
+  if machine['shared_start'] == 'on' and name in _WHOLE_KERNELS:
+    said.append(
+      '--shared_start=on has an effect on some training only: the local steps or the '
+      f'fine-tuning of {name} change whole kernels.'
+    )
   return said if plugins.is_own(name) else said + _notes_on_options(config, num_clients)
 
 
 def _notes_on_options(config: Config, num_clients: int) -> list[str]:
   """The `notes` on options of a method that is not the user's own."""
   said, name = [], config['algorithm']
-  for option, values in _OF_AGGREGATION.items() if 'aggregation' in config else ():
-    given = config[option] != methods.options(name)[option]
-    if given and config['aggregation'] not in values:
-      reason = f'it is for --aggregation={" or ".join(values)}'
-      said.append(_without_effect(config, option, reason))
   everyone = config['clients_per_round'] in (0, num_clients)
   if config.get('max_age') and everyone and not config['dropout_rate']:
     reason = 'all clients take part in every round'

@@ -1,11 +1,19 @@
-"""An entry of a table of flags."""
+"""Flags from the functions and values that take them.
 
+A flag's help is the entry of its argument in the docstring, its kind and its default
+are those of the signature.
+"""
+
+import dataclasses
 import functools
+import inspect
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from fesem_jax import algorithms
+from fesem_jax.algorithms import flat_options
 
-from .. import methods
+_SYMBOL = re.compile(r'(lambda|mu|tau|eta|alpha|sigma|delta|beta|epsilon|[a-z])(\b|_)')
 
 
 class Flag(NamedTuple):
@@ -31,20 +39,86 @@ def flag(kind: str, name: str, default: Any, text: str, **extra: Any) -> Flag:
   return Flag(kind, name, default, text, extra)
 
 
+def of(
+  function: Callable[..., Any],
+  argument: str,
+  name: str = '',
+  *,
+  choices: Sequence[str] = (),
+  more: str = '',
+  **extra: Any,
+) -> Flag:
+  """The flag of an argument of a function, or of a field of a value.
+
+  `name` is the flag's, if it is another one. `choices` make it an enumeration; `more`
+  is added to what the docstring says. `extra` are further arguments of DEFINE_X;
+  `default` replaces that of the signature.
+  """
+  parameter = inspect.signature(function).parameters[argument]
+  default = extra.pop('default', parameter.default)
+  if isinstance(default, tuple):
+    default = list(default)
+  if choices:
+    extra['enum_values'] = tuple(choices)
+  text = f'{documented(function).get(argument, "")} {more}'.strip()
+  return Flag(kind_of(default, choices), name or argument, default, text, extra)
+
+
+def fields(
+  value: Any, choices: dict[str, Sequence[str]], left_out: Sequence[str] = ()
+) -> tuple[Flag, ...]:
+  """The flags of all fields of a value, but for those left out."""
+  names = [n for n in inspect.signature(value).parameters if n not in left_out]
+  return tuple(of(value, name, choices=choices.get(name, ())) for name in names)
+
+
+def kind_of(default: Any, choices: Sequence[str] = ()) -> str:
+  """The X of absl's DEFINE_X for a flag with this default."""
+  if choices:
+    return 'enum'
+  kinds = {bool: 'bool', int: 'integer', float: 'float', str: 'string'}
+  return kinds.get(type(default), 'list')
+
+
 @functools.cache
-def _options() -> dict[str, dict[str, Any]]:
-  """The options of each method; inspecting all their signatures takes a millisecond."""
-  return {method: methods.options(method) for method in algorithms.METHODS}
+def documented(function: Callable[..., Any]) -> dict[str, str]:
+  """Argument -> its entry in a docstring, as one sentence or more."""
+  text = inspect.getdoc(function) or ''
+  section = re.search(r'^(?:Args|Attributes):\n((?: +.*\n?|\n)*)', text, re.M)
+  entries = re.findall(
+    r'^  \**(\w+): (.*(?:\n    .*)*)', section[1] if section else '', re.M
+  )
+  return {name: _sentence(entry) for name, entry in entries}
 
 
-def option(kind: str, name: str, text: str, **extra: Any) -> Flag:
-  """A flag of method options; without a value, each method has its own default."""
-  defaults = [
-    f'{method}: {own[name]}'
-    for method, own in _options().items()
-    if own.get(name) is not None
-  ]
-  defaults += [
-    f'{server}: {value}' for server, value in methods.server_defaults(name).items()
-  ]
-  return Flag(kind, name, None, f'{text} Default: {", ".join(defaults)}.', extra)
+def documented_option(factory: Callable[..., Any], option: str) -> str:
+  """What a method's docstring says of an option, or that of a value with such a field.
+
+  '' where neither has an entry.
+  """
+  if entry := documented(factory).get(option):
+    return entry
+  for parameter in inspect.signature(factory).parameters.values():
+    if entry := _of_field(parameter.default, option):
+      return entry
+  return ''
+
+
+def _of_field(value: Any, option: str) -> str:
+  """The entry of a field that makes an option, of a value or of values in it."""
+  if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    return ''
+  for field in dataclasses.fields(value):
+    if inner := _of_field(getattr(value, field.name), option):
+      return inner
+    if flat_options.name_of(value, field.name) == option:
+      return documented(type(value)).get(field.name, '')
+  return ''
+
+
+def _sentence(entry: str) -> str:
+  """An entry that begins with a capital, unless with a symbol, and ends with a dot."""
+  text = re.sub(r'[,;] see `[\w.]+`', '', ' '.join(entry.split()))
+  if not _SYMBOL.match(text):
+    text = text[:1].upper() + text[1:]
+  return text if text.endswith('.') else f'{text}.'

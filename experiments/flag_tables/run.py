@@ -1,4 +1,4 @@
-"""Flags of a run: rounds and results, devices, processes."""
+"""Flags of a run: rounds, evaluation, output, devices, processes."""
 
 from fesem_jax.callbacks import loggers
 from fesem_jax.cohorts import placement
@@ -22,28 +22,6 @@ RUN = (
   flag('float', 'corrupt_fraction', 0.0,
     'Fraction of the clients that are bad, drawn once from --seed; honest clients '
     'are also evaluated separately.', lower_bound=0.0, upper_bound=1.0),
-  flag('integer', 'finetune_epochs', 1,
-    'Local epochs of fine-tuning, with --optimizer and without a penalty, before '
-    'evaluation of the finetuned models.'),
-  flag('integer', 'eval_every', 1,
-    'Rounds between evaluations; 0: after the last round only.'),
-  flag('enum', 'report', 'last',
-    'Round that tables show: the last one, the best evaluated one, or the mean of '
-    'the last ten evaluated rounds. summary.json contains all of them.',
-    enum_values=tuple(curves.REPORTS)),
-  flag('list', 'target', [],
-    'Micro accuracies such as 0.97,0.99 (of a regression: RMSE). summary.json and '
-    'tables report the rounds until the best value so far, interpolated linearly '
-    'between evaluated rounds, reaches each target.'),
-  flag('enum', 'evaluate_on', 'test',
-    "validation: holds out a fifth of each client's training examples and evaluates "
-    'on them; the test split is not used.', enum_values=('test', 'validation')),
-  flag('float', 'unseen_fraction', 0.0,
-    'Fraction of the clients that do not take part in training; after the last '
-    'round each of them is evaluated with the center that has the lowest loss on '
-    'its training examples, or that the rule of flux, fed_group or stocfl chooses (not '
-    'for methods with personal models or layers).',
-    lower_bound=0.0, upper_bound=1.0),
   flag('integer', 'patience', 0,
     'Stop after this many rounds in which no client changes its center and Eq. 6 '
     'changes by at most 0.1 %; 0: never.', lower_bound=0),
@@ -52,15 +30,6 @@ RUN = (
     "a fifth of each client's training examples, which are held out. The models of the "
     'best round are saved as models_best.npz, and summary.json names it as best_round. '
     '0: never, and nothing is held out.', lower_bound=0),
-  flag('integer', 'checkpoint_every', 10,
-    'Rounds between checkpoints; 0: after the last round only.', lower_bound=0),
-  flag('bool', 'resume', True,
-    'Resume the run in --workdir.'),
-  flag('integer', 'client_metrics_every', 0,
-    'Record every client in rounds that this divides, in WORKDIR/history.parquet '
-    '(by pyarrow): its cluster, loss, figures where they are measured, steps, and '
-    'whether it took part or failed. The report then shows who moved between clusters. '
-    '0: never.', lower_bound=0),
   flag('enum', 'device_profile', '',
     "Clients' devices and network, for the simulated seconds of each round, which "
     'takes as long as its slowest client; empty: none. '
@@ -70,6 +39,50 @@ RUN = (
       for name, own in device_profiles.PROFILES.items()
     ),
     enum_values=('', *device_profiles.PROFILES)),
+)  # fmt: skip
+
+EVALUATION = (
+  flag('integer', 'finetune_epochs', 1,
+    'Local epochs of fine-tuning, with --optimizer and without a penalty, before '
+    'evaluation of the finetuned models.'),
+  flag('integer', 'eval_every', 1,
+    'Rounds between evaluations; 0: after the last round only.'),
+  flag('enum', 'evaluate_on', 'test',
+    "validation: holds out a fifth of each client's training examples and evaluates "
+    'on them; the test split is not used.', enum_values=('test', 'validation')),
+  flag('float', 'unseen_fraction', 0.0,
+    'Fraction of the clients that do not take part in training; after the last '
+    'round each of them is evaluated with the center that has the lowest loss on '
+    'its training examples, or that the rule of flux, fed_group or stocfl chooses (not '
+    'for methods with personal models or layers).',
+    lower_bound=0.0, upper_bound=1.0),
+)  # fmt: skip
+
+OUTPUT = (
+  flag('enum', 'report', 'last',
+    'Round that tables show: the last one, the best evaluated one, or the mean of '
+    'the last ten evaluated rounds. summary.json contains all of them.',
+    enum_values=tuple(curves.REPORTS)),
+  flag('list', 'target', [],
+    'Micro accuracies such as 0.97,0.99 (of a regression: RMSE). summary.json and '
+    'tables report the rounds until the best value so far, interpolated linearly '
+    'between evaluated rounds, reaches each target.'),
+  flag('bool', 'regret', False,
+    'Compute the regret and margin of the assignments at every evaluation, from the '
+    'losses of all K centers on all examples, for records, tables and clients.csv. '
+    'Not for methods without clusters.'),
+  flag('integer', 'client_metrics_every', 0,
+    'Record every client in rounds that this divides, in WORKDIR/history.parquet '
+    '(by pyarrow): its cluster, loss, figures where they are measured, steps, and '
+    'whether it took part or failed. The report then shows who moved between clusters. '
+    '0: never.', lower_bound=0),
+  flag('integer', 'checkpoint_every', 10,
+    'Rounds between checkpoints; 0: after the last round only.', lower_bound=0),
+  flag('bool', 'resume', True,
+    'Resume the run in --workdir.'),
+  flag('bool', 'save_models', None,
+    'Save the deployed models for fesem_jax.load_run and experiments.export: all '
+    "centers, or every client's model. Default: if they take at most 1 GiB."),
   flag('bool', 'tensorboard', False, 'The same as --log_to=tensorboard.'),
   flag('list', 'log_to', [],
     'Loggers of the metrics of each round besides WORKDIR/metrics.jsonl, of '
@@ -81,13 +94,6 @@ RUN = (
     'returns a fesem_jax.Callback, or a list of them, for every run.'),
   flag('bool', 'quiet', False,
     'Print only the outcome, warnings and errors.'),
-  flag('bool', 'regret', False,
-    'Compute the regret and margin of the assignments at every evaluation, from the '
-    'losses of all K centers on all examples, for records, tables and clients.csv. '
-    'Not for methods without clusters.'),
-  flag('bool', 'save_models', None,
-    'Save the deployed models for fesem_jax.load_run and experiments.export: all '
-    "centers, or every client's model. Default: if they take at most 1 GiB."),
 )  # fmt: skip
 
 MACHINE = (

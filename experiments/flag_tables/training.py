@@ -1,12 +1,16 @@
-"""Flags of the model and of local training."""
+"""Flags of the model, of local training and of what clients send."""
 
 from fesem_jax import models
-from fesem_jax.core import local_training
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import PRECISIONS, LocalTraining
 from fesem_jax.models import initializers
 from fesem_jax.training import augmentation, compression, optimizers, privacy
+from fesem_jax.training.compression import compression as compress
+from fesem_jax.training.optimizers import AdamOptions, local_optimizer
+from fesem_jax.training.privacy import differential_privacy
 
 from .. import schedules
-from .entry import flag
+from .entry import flag, of
 
 MODEL = (
   flag('string', 'model', 'mlp',
@@ -41,25 +45,11 @@ MODEL = (
 )  # fmt: skip
 
 TRAINING = (
-  flag('enum', 'optimizer', 'sgd',
-    "Local optimizer, with PyTorch's update rules: sgd; momentum, SGD with --momentum; "
-    'adam; or adamw, whose --weight_decay is decoupled.',
-    enum_values=optimizers.NAMES),
-  flag('float', 'momentum', 0.9, 'Momentum of --optimizer=momentum; 0: plain SGD.'),
-  flag('bool', 'nesterov', False, "Nesterov's form of --optimizer=momentum."),
-  flag('float', 'weight_decay', 0.0,
-    'Adds --weight_decay times the parameters to the gradient before momentum and '
-    'moments; with adamw, steps shrink the parameters by --learning_rate times it.'),
-  flag('float', 'adam_beta1', optimizers.ADAM.beta1,
-    "Decay of adam's and adamw's mean of gradients."),
-  flag('float', 'adam_beta2', optimizers.ADAM.beta2,
-    "Decay of adam's and adamw's mean of squared gradients."),
-  flag('float', 'adam_epsilon', optimizers.ADAM.epsilon,
-    'Epsilon of adam and adamw, added to the root of the mean of squared gradients.'),
-  flag('float', 'clip_norm', 0.0,
-    "Clips each step's gradient of a client, including penalty and correction, to "
-    'this L2 norm over all its parameters; 0: no clipping.'),
-  flag('float', 'learning_rate', 0.1, 'Local learning rate.'),
+  of(local_optimizer, 'optimizer', default='sgd', choices=optimizers.NAMES),
+  of(local_optimizer, 'learning_rate', default=0.1),
+  *(of(local_optimizer, name)
+    for name in ('momentum', 'nesterov', 'weight_decay', 'clip_norm')),
+  *(of(AdamOptions, name, f'adam_{name}') for name in AdamOptions._fields),
   flag('string', 'lr_schedule', 'constant',
     f'Schedule of the local learning rate over rounds, from --learning_rate: '
     f'{schedules.FORMS}; cosine falls to 0 over --rounds.'),
@@ -67,39 +57,25 @@ TRAINING = (
     'Schedule of the learning rate over the local steps of each round, of the same '
     'forms with STEPS for ROUNDS; cosine falls to 0 over --local_steps. It multiplies '
     '--lr_schedule.'),
-  flag('integer', 'batch_size', 10,
-    'Local batch size; 0: all examples of a client.'),
-  flag('integer', 'local_epochs', 2, 'Local epochs of a round.'),
-  flag('integer', 'local_steps', 0,
-    'Local steps of a round; if positive, instead of --local_epochs.'),
+  of(Schedule, 'batch_size', default=10),
+  of(Schedule, 'epochs', 'local_epochs', default=2),
+  of(Schedule, 'steps', 'local_steps'),
   flag('string', 'augment', '',
     f'Changes of images in local steps: {augmentation.FORMS}, separated by commas, in '
     'the order given: a window of the image with PADDING zeros on each side; half of '
     'the images mirrored left to right; a square of zeros. Drawn for each client, step '
     'and image; off in evaluation and in losses that clients choose by.'),
-  flag('enum', 'dp', '',
-    'Differential privacy of clients: Gaussian noise that each client adds to its '
-    "change of the model (client), or the server to the sum of each center's changes "
-    '(server, with --weighting=uniform). Changes are clipped to --dp_clip. '
-    'summary.json and tables have epsilon. Empty: none.',
-    enum_values=('', *privacy.WHERE)),
-  flag('float', 'dp_clip', 0.0,
-    "L2 norm to which --dp clips a client's change of the model."),
-  flag('float', 'dp_noise_multiplier', 0.0,
-    'Standard deviation of the noise of --dp, in units of --dp_clip; 0: only clips.'),
-  flag('float', 'dp_delta', 1e-5,
-    'Delta for which --dp computes epsilon (package dp-accounting); 0: no epsilon.'),
+  of(LocalTraining, 'precision', choices=PRECISIONS),
+)  # fmt: skip
+
+PRIVACY = (
+  of(differential_privacy, 'where', 'dp', default='', choices=('', *privacy.WHERE),
+    more='Empty: no differential privacy.'),
+  of(differential_privacy, 'clip', 'dp_clip', default=0.0),
+  of(differential_privacy, 'noise_multiplier', 'dp_noise_multiplier', default=0.0),
+  of(differential_privacy, 'delta', 'dp_delta'),
   flag('string', 'compress', '',
     f'Compression of the change of the model that a client sends: {compression.FORMS}; '
     'empty: none. Bytes count it.'),
-  flag('bool', 'error_feedback', True,
-    'Whether a client adds what --compress=top_k or random_k has not sent to its next '
-    'change.'),
-  flag('enum', 'precision', 'highest',
-    'Precision of the products of local training on accelerators: highest, as float32, '
-    'takes six passes of a TPU; high three, with about 16 bits of each factor; default '
-    'one, with 8 bits. On a GPU, high and default are TensorFloat-32. Sums, distances '
-    'between models, k-means, losses that clients choose by and evaluation stay '
-    'float32. No effect on a CPU, which always multiplies in float32.',
-    enum_values=local_training.PRECISIONS),
+  of(compress, 'error_feedback'),
 )  # fmt: skip

@@ -114,7 +114,7 @@ _FIXED: Mapping[str, Mapping[str, Any]] = {
 
 
 # Other names of methods, without their punctuation.
-_ALIASES = {
+ALIASES = {
   'ifca': 'hypo_cluster', 'hypcluster': 'hypo_cluster', 'cfl': 'fed_cluster',
   'local': 'non_fed', 'localonly': 'non_fed', 'standalone': 'non_fed',
 }  # fmt: skip
@@ -128,7 +128,7 @@ def named(text: str) -> str:
   Raises:
     UserError: on an unknown method.
   """
-  plain = {name.replace('_', ''): name for name in METHODS} | _ALIASES
+  plain = {name.replace('_', ''): name for name in METHODS} | ALIASES
   found = plain.get(re.sub('[^a-z0-9]', '', text.lower()))
   if found is None:
     check_choice('algorithm', text, tuple(METHODS))

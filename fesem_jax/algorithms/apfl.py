@@ -56,7 +56,7 @@ def apfl(
   Args:
     local: how clients train; the local optimizer steps with w_i and with v_i, and eta
       of a_i is its learning rate.
-    apfl_alpha: the first a_i.
+    apfl_alpha: the first a_i, a client's weight of its own model.
     adapt_alpha: whether a_i is learned; False keeps it.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 

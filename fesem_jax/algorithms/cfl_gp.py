@@ -64,8 +64,8 @@ def cfl_gp(
   Args:
     local: how clients train.
     num_clusters: K.
-    cluster_every: P.
-    cluster_updates: T_cl.
+    cluster_every: P, rounds between two clusterings.
+    cluster_updates: T_cl, how often clients are clustered.
     variant: 'model' averages models after local training; 'gradient' takes one
       full-batch gradient of each client.
     weighting: of clients in the means of centers, 'uniform' or 'by_examples'.

@@ -46,7 +46,8 @@ def ditto(
 
   Args:
     local: how clients train.
-    ditto_lambda: lambda; 0 trains every client alone (NonFed).
+    ditto_lambda: lambda of the pull to the global model; 0 trains every client alone
+      (NonFed).
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
     client_state: where the v_i are kept: 'stacked' on the devices, 'offloaded' in the
       memory of their host, from which each chunk's come and go.

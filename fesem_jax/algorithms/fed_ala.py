@@ -64,7 +64,7 @@ def fed_ala(
     local: how clients train; its batch size is that of the weights' too.
     head_layers: names of the top layers, or patterns of parameters such as **/norm*
       at any depth.
-    ala_rate: a; 0 keeps A_i at 1, which is FedAvg.
+    ala_rate: a, the learning rate of A_i; 0 keeps A_i at 1, which is FedAvg.
     ala_sample: share of each epoch's batches that A_i is learned on, in (0, 1].
     ala_start_epochs: epochs of the first learning, which converges in the paper.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.

@@ -50,7 +50,8 @@ def fed_amp(
 
   Args:
     local: how clients train.
-    amp_lambda: lambda; 0 trains every client alone (NonFed).
+    amp_lambda: lambda of the pull to a mean of similar models; 0 trains every client
+      alone (NonFed).
     amp_sigma: sigma, the squared distance at which attention falls to 1 / e.
     amp_alpha: alpha; 0 takes sigma / (S - 1) of the round's S clients, the most with
       which no xi_ii can be negative.

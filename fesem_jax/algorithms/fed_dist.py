@@ -21,7 +21,7 @@ def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algo
 
   Args:
     local: how clients train.
-    server_learning_rate: epsilon; the paper does not state it.
+    server_learning_rate: epsilon, the step of the server; the paper does not state it.
 
   Raises:
     UserError: on an epsilon that is not positive.
@@ -37,7 +37,7 @@ def fed_dws(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algor
 
   Args:
     local: how clients train.
-    server_learning_rate: epsilon; with 1 this is FedAvg.
+    server_learning_rate: epsilon, the step of the server; with 1 this is FedAvg.
 
   Raises:
     UserError: on an epsilon that is not positive.

@@ -48,7 +48,7 @@ def fed_dyn(
 
   Args:
     local: how clients train.
-    dyn_alpha: alpha, positive.
+    dyn_alpha: alpha of the penalty, positive; with less, models move further.
     client_state: where the h_i are kept: 'stacked' on the devices, 'offloaded' in the
       memory of their host, from which each chunk's come and go.
 

@@ -66,9 +66,10 @@ def fed_soft(
   Args:
     local: how clients train.
     num_clusters: K.
-    soft_lambda: lambda; 0 trains every client alone (NonFed).
-    importance_every: tau.
-    importance_floor: sigma.
+    soft_lambda: lambda of the pull to all centers; 0 trains every client alone
+      (NonFed).
+    importance_every: tau, rounds between two estimates of v_ik.
+    importance_floor: sigma, the least weight of a center for a client.
     clients_per_center: clients drawn for each center; 0 draws none: all of the round
       train, and count by v_ik.
 

@@ -124,7 +124,7 @@ def _flat(name: str, default: Any) -> dict[str, Any]:
     return {name: default}
   found: dict[str, Any] = {}
   for field in dataclasses.fields(default):
-    found |= _flat(_name(default, field.name), getattr(default, field.name))
+    found |= _flat(name_of(default, field.name), getattr(default, field.name))
   return found
 
 
@@ -133,11 +133,14 @@ def _made(name: str, default: Any, chosen: Mapping[str, Any]) -> Any:
   if not dataclasses.is_dataclass(default) or isinstance(default, type):
     return chosen.get(name, default)
   fields = {
-    field.name: _made(_name(default, field.name), getattr(default, field.name), chosen)
+    field.name: _made(
+      name_of(default, field.name), getattr(default, field.name), chosen
+    )
     for field in dataclasses.fields(default)
   }
   return dataclasses.replace(default, **fields)
 
 
-def _name(value: Any, field: str) -> str:
+def name_of(value: Any, field: str) -> str:
+  """The option that a field of a value is."""
   return _NAMES.get((type(value), field), field)

@@ -66,7 +66,7 @@ def flux(
     local: how clients train.
     warmup_rounds: rounds before clients are clustered.
     max_clusters: most clusters, K; 0 is the number of clients.
-    eps_scaling: factor of the radius.
+    eps_scaling: factor of the radius of the clustering; more gives fewer clusters.
     latent_layer: dense layer whose inputs are the features; '' is the last one.
     weighting: 'by_examples' or 'uniform'.
 

@@ -64,8 +64,9 @@ def l2gd(
   Args:
     local: how clients train; eta is its optimizer's learning rate, times what its
       schedule gives for the round.
-    l2gd_lambda: lambda; 0 trains every client alone in the other rounds.
-    aggregation_probability: p, in (0, 1).
+    l2gd_lambda: lambda of the pull to the mean of all models; 0 trains every client
+      alone in the other rounds.
+    aggregation_probability: p, in (0, 1): that of a round in which models are averaged.
 
   Raises:
     UserError: on an option outside its range, unless the local optimizer is plain SGD,

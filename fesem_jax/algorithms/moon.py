@@ -58,8 +58,8 @@ def moon(
 
   Args:
     local: how clients train.
-    moon_mu: mu; 0 is FedAvg.
-    moon_temperature: of the cosines, positive.
+    moon_mu: mu, the weight of the contrastive loss; 0 is FedAvg.
+    moon_temperature: divides the cosines of the contrastive loss, positive.
     features_before: name of the layer whose input is the representation.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 

@@ -57,10 +57,10 @@ def p_fed_me(
   Args:
     local: how clients train; its optimizer takes the step of w_i along
       lambda (w_i - theta_i), with learning rate eta. Its schedules multiply eta alone.
-    pfedme_lambda: lambda, positive.
+    pfedme_lambda: lambda, positive: the pull of personal models to the local ones.
     inner_steps: gradient steps toward theta_i on each batch.
-    inner_learning_rate: of these steps.
-    server_learning_rate: beta.
+    inner_learning_rate: learning rate of the steps toward theta_i.
+    server_learning_rate: beta, the step of the server to the mean.
     weighting: 'uniform' (above) or 'by_examples', of the w_i in their mean.
 
   Raises:

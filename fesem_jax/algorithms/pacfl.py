@@ -64,7 +64,7 @@ def pacfl(
     num_clusters: K, the number of clusters, or the most with `angle_threshold`.
     angle_threshold: clusters are merged while the nearest two are no farther apart, in
       degrees; 0 merges them until K are left.
-    num_vectors: p.
+    num_vectors: p, singular vectors of a client's examples of each label.
     proximity: what A_ij is: the 'smallest_angle' between the two subspaces, the
       'sum_of_angles' between corresponding vectors, or the smallest among 'entries', as
       in the authors' code; see `subspaces.proximities`.

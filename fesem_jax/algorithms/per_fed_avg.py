@@ -57,9 +57,9 @@ def per_fed_avg(
   Args:
     local: how clients train; its optimizer steps along the meta-gradient, with learning
       rate eta.
-    adaptation_rate: a.
-    meta_gradient: 'first_order' or 'hessian_free', as above.
-    hessian_delta: d, positive.
+    adaptation_rate: a, the rate of the step that adapts the global model to a client.
+    meta_gradient: 'first_order' omits the Hessian, 'hessian_free' approximates it.
+    hessian_delta: d, positive: the step of the difference of gradients.
     weighting: 'uniform' (above) or 'by_examples'.
 
   Raises:

@@ -53,7 +53,7 @@ def scaffold(
     local: how clients train; eta is its optimizer's learning rate, times what its
       schedule gives for the round. With a schedule over local steps, T is the sum of
       what it gives them: c_i' then weighs each gradient by its step's length.
-    server_learning_rate: eta_g.
+    server_learning_rate: eta_g, the learning rate of the server.
     client_state: where the c_i are kept: 'stacked' on the devices, 'offloaded' in the
       memory of their host, from which each chunk's come and go.
 

@@ -31,7 +31,7 @@ class Schedule(NamedTuple):
   """The amount of local training of a client in a round.
 
   Attributes:
-    batch_size: B; 0 uses all examples of the client in every step.
+    batch_size: B, examples of a step; 0 uses all examples of the client.
     epochs: E passes over the client's examples; the last batch of a pass contains the
       remaining examples, and its loss is their mean.
     steps: if positive, the number of steps, instead of `epochs` passes.

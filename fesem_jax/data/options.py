@@ -7,7 +7,51 @@ from fesem_jax.data import tables
 
 
 class Options(NamedTuple):
-  """Options that apply to some data sets only; the others refuse them."""
+  """Options that apply to some data sets only; the others refuse them.
+
+  Attributes:
+    background: of FEMNIST's images, 'white' as in the files, or 'black'.
+    tfds_name: data set for the data set 'tfds'.
+    hub_name: OWNER/NAME for the data set 'hub'.
+    hub_client_column: column that names the client of each example; '' is none.
+    hub_label_column: column of the labels, which may be names; '' is the only column of
+      class labels.
+    hub_image_side: width and height to which all images of 'hub' are resized; 0 resizes
+      images of which both sides exceed 84 to 84.
+    hub_config: configuration of `hub_name`, where it has several.
+    cifar100_labels: labels of CIFAR-100: 100 'fine' classes or 20 'coarse' ones.
+    emnist_split: split of 'emnist', which decides its classes and their balance.
+    text_stride: characters between the starts of two examples of 'shakespeare', except
+      of LEAF; 1 is all windows, as in LEAF.
+    vocabulary: characters of a plain text: 'leaf', LEAF's 80 of English (the default of
+      'shakespeare'), or 'data', those of the training text, of any script (the default
+      of text:FILE).
+    ratings_by: clients of 'ratings': 1,128 lecturers or 2,972 students.
+    label_column: column of the labels or targets of table:FILE or of a data frame; ''
+      is y.
+    client_column: column of the client of each row of a table; '' is client, if there
+      is one.
+    cluster_column: column of the known cluster of each row of a table; '' is cluster,
+      if there is one.
+    split_column: column of a table that holds train and test, or 0 and 1; '' is split,
+      if there is one.
+    drop_columns: columns of a table that are left out.
+    standardize: whether each column of [T, F] features is brought to mean 0 and
+      deviation 1, by the training examples of all clients; columns of 0 and 1 stay.
+    synthetic_alpha: heterogeneity of the models of the clients of 'synthetic'.
+    synthetic_beta: heterogeneity of their features.
+    synthetic_noise: noise in the targets of 'synthetic_linear', 'synthetic_mixture' and
+      'synthetic_table', whose groups are `partition_groups`.
+    synthetic_features: features of 'synthetic_table'.
+    synthetic_classes: classes of 'synthetic_table'.
+    synthetic_difference: what groups of 'synthetic_table' differ in: 'features'
+      (measured with other offsets), 'labels' (permuted), or 'models' (of labels given
+      features).
+    synthetic_distance: how far groups of 'synthetic_table' differ: the length of the
+      offsets, or the share of a group's own model.
+    synthetic_mix: share of a client's examples in 'synthetic_table' that are of other
+      groups.
+  """
 
   background: str = 'white'
   tfds_name: str = ''

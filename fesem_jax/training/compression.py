@@ -39,7 +39,8 @@ def compression(text: str, *, error_feedback: bool = True) -> Sends:
 
   Args:
     text: e.g. 'top_k:0.01'.
-    error_feedback: see above.
+    error_feedback: whether a client of top_k or random_k adds what it has not sent to
+      its next change.
 
   Returns:
     `Sends`.

@@ -26,9 +26,9 @@ class AdamOptions(NamedTuple):
   """Numbers of Adam and AdamW.
 
   Attributes:
-    beta1: decay of the mean of gradients, in [0, 1).
+    beta1: decay of the mean of gradients of 'adam' and 'adamw', in [0, 1).
     beta2: decay of the mean of their squares, in [0, 1).
-    epsilon: added to the root of that mean.
+    epsilon: added to the root of the mean of squares by 'adam' and 'adamw'.
   """
 
   beta1: float = 0.9
@@ -70,13 +70,16 @@ def local_optimizer(
   torch.nn.utils.clip_grad_norm_. State (b, m, v, t) is reset in every round.
 
   Args:
-    optimizer: one of `NAMES`.
-    learning_rate: eta.
-    momentum: of 'momentum', in [0, 1); 0 is plain SGD.
-    nesterov: of 'momentum'.
-    weight_decay: 0 is none. PyTorch's AdamW has 0.01 by default.
+    optimizer: 'sgd'; 'momentum', SGD with `momentum`; 'adam'; or 'adamw', whose
+      `weight_decay` is decoupled.
+    learning_rate: eta, the local learning rate.
+    momentum: momentum of 'momentum', in [0, 1); 0 is plain SGD.
+    nesterov: Nesterov's form of 'momentum'.
+    weight_decay: multiple of the parameters that is added to the gradient, or, with
+      'adamw', that steps take off them; 0 is none. PyTorch's AdamW has 0.01 by default.
     adam: of 'adam' and 'adamw'.
-    clip_norm: 0 is none.
+    clip_norm: L2 norm, over all parameters, to which the gradient of each step of a
+      client is clipped, penalty and correction included; 0 is none.
 
   Returns:
     An Optax optimizer, whose learning rate, momentum, weight decay and bound may change

@@ -47,10 +47,11 @@ def differential_privacy(
   |d_i| is over all layers that the client sends.
 
   Args:
-    clip: C, positive.
-    noise_multiplier: z; 0 only clips.
-    where: who adds the noise; with 'server', the server sees the models.
-    delta: of (epsilon, delta), below 1; 0 computes no epsilon, which needs the
+    clip: C, positive: the L2 norm to which a client's change of the model is clipped.
+    noise_multiplier: z, the deviation of the noise in units of the clip; 0 only clips.
+    where: who adds Gaussian noise, each 'client' to its change of the model, or the
+      'server' to the sum of each center's changes; then it sees the models.
+    delta: delta of (epsilon, delta), below 1; 0 computes no epsilon, which needs the
       package dp-accounting.
 
   Returns:

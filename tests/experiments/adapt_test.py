@@ -179,7 +179,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(
   fed_avg = [folder / 'adapt' / 'fed_avg' for folder in seeds]
   refuses('Name the workdir of a finished run', machine, [])
   refuses('is not a folder', machine, [tmp_path / 'none'])
-  refuses('--out is missing', machine, seeds)
+  refuses('--output is missing', machine, seeds)
   refuses('are both of seed 0; name each seed once', machine, [workdir, seeds[0]], out)
   refuses('fed_avg, which has no centers to choose from', machine, [fed_avg[0]])
   refuses('--global_run names 1 runs', machine, seeds, out, globals_=[workdir])
@@ -221,7 +221,7 @@ def test_folders_that_cannot_be_written_are_named_before_anything_is_measured(
   monkeypatch.setattr(
     'os.access', lambda folder, mode: not locked & {folder, *folder.parents}
   )
-  refuses('/adapt cannot be written; .* by --out', machine, [workdir])
+  refuses('/adapt cannot be written; .* --output', machine, [workdir])
   refuses('out cannot be written', machine, [workdir], tmp_path / 'shut' / 'out')
   refuses(
     'fed_avg, where FedAvg would be trained, cannot be written; .* by --global_run',
@@ -315,7 +315,7 @@ def test_tables_hold_mean_and_deviation_over_runs_and_what_failed():
 @pytest.mark.slow
 def test_the_command_ends_as_a_user_sees_it(finished, adapted):
   workdir = pathlib.Path(finished[0][0])
-  done = spawn('adapt', workdir, '--num_examples=3', '--out=new', cwd=workdir.parent)
+  done = spawn('adapt', workdir, '--num_examples=3', '--output=new', cwd=workdir.parent)
   assert done.returncode == 0, done.stderr
   lines = done.stdout.splitlines()
   assert [line.split()[:2] for line in lines[2:5]] == [['3', r] for r in RULES[:3]]

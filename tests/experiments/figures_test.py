@@ -63,6 +63,16 @@ def test_what_cannot_be_drawn_is_named(tmp_path, arguments, message):
   assert message in done.stderr
 
 
+def test_out_is_an_earlier_name_of_output(tmp_path):
+  some = '--partitions=iid', '--dataset=digits', '--num_clients=3'
+  done = call('figures', *some, '--out=p.png', cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.startswith('Warning: --out is now --output.\n')
+  assert (tmp_path / 'p.png').exists()
+  done = call('figures', *some, '--out=p.png', '--output=q.png', cwd=tmp_path)
+  assert 'error: --out is an earlier name of --output; leave it out.' in done.stderr
+
+
 def test_images_of_a_regression_have_no_classes(tmp_path):
   rng = np.random.default_rng(0)
   x = rng.random((24, 5, 5)).astype(np.float32)

@@ -54,7 +54,8 @@ def test_a_file_to_start_from_is_written_once_logits_agree(files):
 @pytest.mark.parametrize(
   ('args', 'message'),
   [
-    (['--model=own:net'], '--model=own:net is unknown; choose one of logistic'),
+    (['--model=owns'], '--model=owns is unknown; choose one of logistic'),
+    (['--model=own:net'], '--model=own:net: the module own cannot be imported'),
     (['--model=gru', '--model_options=wide=3'], 'there is no option wide; there are: '),
   ],
 )
@@ -102,3 +103,22 @@ def test_mistakes_are_named(files):
     assert f'--check={name}.npz: {array} has no values' in done.stderr
   assert 'absent.npz does not exist' in port(files, '--check=absent.npz').stderr
   assert not (files / 'net.msgpack').exists()
+
+
+def test_a_model_of_ones_own_is_ported(files, monkeypatch):
+  (files / 'own_net.py').write_text(
+    'from fesem_jax import models\n'
+    'def net(example_shape, num_classes, *, width=4):\n'
+    "  return models.build('mlp', example_shape, num_classes, (width,))\n"
+  )
+  monkeypatch.syspath_prepend(str(files))
+  check = f'--check={files / "logits.npz"}'
+  done = port(files, '--model=own_net:net', '--model_options=width=8', check)
+  assert done.returncode == 0, done.stderr
+  assert '5 examples: logits agree' in done.stdout
+  assert 'dense0/kernel' in export.read(files / 'net.msgpack')
+
+
+def test_how_a_pickle_is_converted_is_said(files):
+  said = port(files, '--state_dict=net.pt').stderr
+  assert "state = torch.load('net.pt', weights_only=True); np.savez('net.npz'," in said

@@ -25,7 +25,7 @@ class SplitRule:
     max_clusters: no split makes more clusters than this.
     eps1: a cluster whose mean update is this small has converged.
     eps1_scale: 'relative' to the largest update, or 'absolute' (L2 norm).
-    eps2: clients whose updates are this large (L2 norm) have not.
+    eps2: clients whose updates are this large (L2 norm) have not converged.
     gamma: least separation of the two parts.
     min_size: clusters of this many clients or fewer are not split.
     linkage: 'complete', 'average', or 'minimax', the paper's optimum, which tends to

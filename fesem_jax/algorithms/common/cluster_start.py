@@ -33,7 +33,7 @@ class ClusterStart:
       'random' one of its own. 'by_loss': there is no k-means; each client trains K
       random models and joins the one of least loss, see `first_by_loss`.
     epochs: local epochs of that training.
-    restarts: of k-means; the best one is kept.
+    restarts: restarts of k-means; the best one is kept.
     seeding: 'random' (the paper) or 'plusplus'.
     clients: random clients whose models k-means sees; 0 is all, but
       `first_clusters.MAX_INITIAL_CLIENTS` at most unless all models are on the devices.

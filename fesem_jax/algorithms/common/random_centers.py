@@ -28,7 +28,7 @@ class RandomCenters:
       least mean training loss over the sampled clients.
     rounds: rounds of the method before draws are compared; 0 compares the random
       models themselves.
-    clients: clients of that sample.
+    clients: clients on which draws are compared.
 
   Raises:
     UserError: on a number out of range.
