@@ -40,7 +40,7 @@ _ONLY_WHERE_GIVEN = (
   'client_column', 'cluster_column', 'split_column', 'drop_columns', 'standardize',
   'vocabulary', 'synthetic_features', 'synthetic_classes', 'synthetic_difference',
   'synthetic_distance', 'synthetic_mix', 'stop_after', 'dp', 'dp_clip',
-  'dp_noise_multiplier', 'dp_delta', 'compress', 'error_feedback',
+  'dp_noise_multiplier', 'dp_delta', 'compress', 'error_feedback', 'select',
 )  # fmt: skip
 
 # Columns of a data frame that a function of the user's own returns.

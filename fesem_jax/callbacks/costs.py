@@ -51,14 +51,18 @@ class Costs(Callback):
     sent = self._traffic.of_round(self._known, drawn)
     arrived = int(event.info.trained) + int(event.info.failed)
     event.record.update(costs.of_round(sent, drawn, arrived))
+    if candidates := event.record.get('candidates'):
+      for name, more in costs.of_candidates(sent, drawn, candidates).items():
+        event.record[name] += more
     if event.number == 1:
       start = costs.of_start(self._traffic, self._real, self._known)
       event.record.update(start)
     if self._profile is not None:
       clients, whole = event.info.clients, self._traffic.whole_batches
-      event.record['simulated_seconds'] = (
-        None if clients is None else self._devices.seconds(sent, clients, whole)
-      )
+      seconds, waited = None, event.record.get('waited_seconds', 0)
+      if clients is not None:
+        seconds = waited + self._devices.seconds(sent, clients, whole)
+      event.record['simulated_seconds'] = seconds
     self._look(event.state)
 
   def on_end(self, event: End) -> None:

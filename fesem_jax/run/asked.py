@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from fesem_jax.callbacks.calls import Callbacks
+from fesem_jax.cohorts.selection import counted
 from fesem_jax.core import batching, offloading, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
@@ -51,7 +52,10 @@ class Asked:
     self.callbacks = Callbacks(self.own_callbacks)
     names = [field.name for field in dataclasses.fields(Settings)]
     chosen = {name: a[name] for name in names if name in a}
-    self.settings = Settings(**chosen, tell_clients=self.callbacks.wants_clients)
+    count, chosen['selection'] = counted(chosen.pop('clients_per_round'))
+    self.settings = Settings(
+      **chosen, clients_per_round=count, tell_clients=self.callbacks.wants_clients
+    )
     self.folder = None if a['workdir'] is None else pathlib.Path(a['workdir'])
     self.phases = [Phase(1, a['train'], a['test']), *a['later_phases']]
     self.opened = contextlib.ExitStack()
@@ -90,6 +94,8 @@ class Asked:
     if not runs_at_once and most_in_cache(algorithm.local) < 2:
       return 'on a CPU, models with convolutions or of many parameters gain nothing'
     s = self.settings
+    if s.selection is not None:
+      return 'their clients are selected on the host (`clients_per_round`)'
     pair = train, self.arguments['test']
     placed = placement_of(algorithm.local, *pair, s.data_placement, s.clients_per_round)
     if placed != 'replicated':

@@ -8,6 +8,7 @@ from typing import Any
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.calls import Callbacks
+from fesem_jax.cohorts.selection import Selection, counted
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.phases import Phase
@@ -28,7 +29,7 @@ def simulate(
   *,
   rounds: int,
   seed: int = 0,
-  clients_per_round: int = 0,
+  clients_per_round: int | Selection = 0,
   eval_every: int = 1,
   finetune_epochs: int = 1,
   patience: int = 0,
@@ -57,7 +58,7 @@ def simulate(
     test: test split of the same clients.
     rounds: total number of rounds, including those before a resumption.
     seed: of all random numbers.
-    clients_per_round: S; 0 is every client.
+    clients_per_round: S, drawn alike; 0 is every client. Or a `selection.Selection`.
     eval_every: rounds between evaluations; 0 evaluates after the last only.
     finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
       `deployed` ones.
@@ -101,10 +102,11 @@ def simulate(
   began = time.perf_counter()
   folder = None if workdir is None else pathlib.Path(workdir)
   told = Callbacks(callbacks)
+  count, selection = counted(clients_per_round)
   settings = Settings(
-    rounds, seed, clients_per_round, eval_every, finetune_epochs, patience,
-    checkpoint_every, resume, make_portrait, save_models,
-    progress if processes.is_first() else False, data_placement, told.wants_clients,
+    rounds, seed, count, eval_every, finetune_epochs, patience, checkpoint_every,
+    resume, make_portrait, save_models, progress if processes.is_first() else False,
+    data_placement, told.wants_clients, selection,
   )  # fmt: skip
   programs = programs or shared()
   phases = _changed(algorithm, [Phase(1, train, test), *later_phases], unseen)
