@@ -1,9 +1,9 @@
 """Flags of a run: rounds and results, devices, processes."""
 
 from fesem_jax.callbacks import loggers
-from fesem_jax.cohorts import placement
+from fesem_jax.cohorts import device_profiles, placement
 from fesem_jax.core import local_training
-from fesem_jax.results import curves, device_profiles
+from fesem_jax.results import curves
 from fesem_jax.utils import processes
 
 from .entry import flag

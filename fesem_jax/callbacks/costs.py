@@ -8,7 +8,8 @@ from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.events import End, Round, Start
 from fesem_jax.core import traffic
 from fesem_jax.core.traffic import Drawn, Traffic
-from fesem_jax.results import costs, device_profiles
+from fesem_jax.cohorts import device_profiles
+from fesem_jax.results import costs
 from fesem_jax.utils import processes
 
 
@@ -57,13 +58,15 @@ class Costs(Callback):
     if event.number == 1:
       start = costs.of_start(self._traffic, self._real, self._known)
       event.record.update(start)
+    self._look(event.state)
     if self._profile is not None:
       clients, whole = event.info.clients, self._traffic.whole_batches
       seconds, waited = None, event.record.get('waited_seconds', 0)
-      if clients is not None:
+      if self._traffic.seconds is not None:
+        seconds = self._traffic.seconds(self._known)
+      elif clients is not None:
         seconds = waited + self._devices.seconds(sent, clients, whole)
       event.record['simulated_seconds'] = seconds
-    self._look(event.state)
 
   def on_end(self, event: End) -> None:
     """Adds up all rounds."""
