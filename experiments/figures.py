@@ -5,10 +5,10 @@ r"""Draws the figures of runs from their workdirs, and partitions before any run
       --num_clients=40 --output=partitions.png
 
 Each finished run gets, in WORKDIR/plots/ as PNG and SVG: convergence (Fig. 3 of
-the paper), by_gigabytes (the same over what was sent), by_epsilon (over the privacy
-that was spent), clients_pca and clients_tsne (Fig. 4), sheets (Fig. 5) and clusters.
-Several runs are also drawn into one convergence figure, one by_gigabytes and one
-by_epsilon, in --out.
+the paper), by_gigabytes (the same over what was sent), by_seconds (over simulated
+seconds), by_epsilon (over the privacy that was spent), clients_pca and clients_tsne (Fig. 4), sheets (Fig. 5) and clusters.
+Several runs are also drawn into one convergence figure, one by_gigabytes, one
+by_seconds and one by_epsilon, in --out.
 
 --partitions draws which classes and how many examples clients get, side by side, and
 their groups. The flags of data and partitions are those of fesem-run.
@@ -115,6 +115,8 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
     written += plots.save(plots.convergence(runs), out / 'convergence')
     if any(map(plots.sends, runs)):
       written += plots.save(plots.by_gigabytes(runs), out / 'by_gigabytes')
+    if any(map(plots.is_timed, runs)):
+      written += plots.save(plots.by_seconds(runs), out / 'by_seconds')
     if any(map(plots.spends, runs)):
       written += plots.save(plots.by_epsilon(runs), out / 'by_epsilon')
   _tell(written)

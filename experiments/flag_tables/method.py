@@ -1,6 +1,7 @@
 """Options of methods."""
 
 from fesem_jax.aggregation import robust
+from fesem_jax.cohorts import device_profiles
 
 from .. import methods
 from .entry import option
@@ -72,8 +73,16 @@ METHOD = (
     'step of FedAvgM, FedAdagrad, FedAdam or FedYogi.',
     enum_values=tuple(methods.SERVER_OPTIMIZERS)),
   option('float', 'server_learning_rate',
-    'Learning rate of --server_optimizer; eta_g of SCAFFOLD; epsilon of Reptile; '
-    'beta of pFedMe.'),
+    'Learning rate of --server_optimizer; eta_g of SCAFFOLD and FedBuff; epsilon of '
+    'Reptile; beta of pFedMe.'),
+  option('integer', 'buffer_size',
+    "FedBuff: client updates that make a server update, a round; 0: the paper's 10, or "
+    'all clients if they are fewer.'),
+  option('integer', 'concurrency',
+    'FedBuff: clients that train at a time; 0: all.'),
+  option('enum', 'client_devices',
+    'FedBuff: the profile of devices, as of --device_profile, by which updates arrive.',
+    enum_values=tuple(device_profiles.PROFILES)),
   option('float', 'server_beta1', "Momentum of --server_optimizer, FedOpt's beta_1."),
   option('float', 'server_beta2',
     "Second-moment decay of adam and yogi, FedOpt's beta_2."),

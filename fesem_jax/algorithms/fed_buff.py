@@ -34,6 +34,9 @@ from fesem_jax.utils.errors import (
 )
 
 
+_PAPER = 10  # Updates in a buffer.
+
+
 class FedBuffState(NamedTuple):
   """State of FedBuff after a server update; C clients train at a time."""
 
@@ -62,7 +65,7 @@ class Arrivals(NamedTuple):
 def fed_buff(
   local: LocalTraining,
   *,
-  buffer_size: int = 10,
+  buffer_size: int = 0,
   concurrency: int = 0,
   server_learning_rate: float = 1.0,
   weighting: str = 'uniform',
@@ -82,7 +85,8 @@ def fed_buff(
 
   Args:
     local: how clients train.
-    buffer_size: B, called K in the paper.
+    buffer_size: B, called K in the paper; 0 is the paper's 10, or all clients if they
+      are fewer.
     concurrency: C; 0 is all clients. The models that C clients received are stored.
     server_learning_rate: eta_g.
     weighting: 'uniform' (alpha_i above) or 'by_examples' (alpha_i = n_i / sum_j n_j),
@@ -94,8 +98,7 @@ def fed_buff(
     UserError: on an option outside its range; or, when it starts, on a buffer of more
       clients than there are.
   """
-  check_at_least(1, buffer_size=buffer_size)
-  check_at_least(0, concurrency=concurrency)
+  check_at_least(0, buffer_size=buffer_size, concurrency=concurrency)
   check_positive(server_learning_rate=server_learning_rate)
   check_choice('weighting', weighting, WEIGHTINGS)
   devices = client_devices
@@ -105,12 +108,11 @@ def fed_buff(
 
   def init(key, data):
     real = len(data.info.names)
-    if buffer_size > real:
-      raise UserError(
-        f'{argument("buffer_size", buffer_size)} is more than the {real} clients.'
-      )
+    for name, count in ('buffer_size', buffer_size), ('concurrency', concurrency):
+      if count > real:
+        raise UserError(f'{argument(name, count)} is more than the {real} clients.')
     params = tree.expand(local.model.init(key))
-    count = _at_once(concurrency, real)
+    count = concurrency or real
     starts = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), params)
     return FedBuffState(
       params,
@@ -126,13 +128,14 @@ def fed_buff(
   def step(state, data, cohort, key):
     check_everyone(cohort, 'fed_buff', 'its clients come and go (`concurrency`)')
     w = state.params
-    found = next_arrivals(state, data, key, buffer_size)
+    size = _size(buffer_size, len(data.info.names))
+    found = next_arrivals(state, data, key, size)
     received = tree.take(state.starts, found.places)
     received = tree.where(found.new, tree.take(w, jnp.zeros_like(found.ids)), received)
     staleness = state.version - state.versions[found.places]
     factors = 1 / jnp.sqrt(1.0 + jnp.where(found.new, 0, staleness))
     row = jnp.zeros(data.num_clients + 1, jnp.int32)
-    row = row.at[found.ids].set(jnp.arange(buffer_size, dtype=jnp.int32))
+    row = row.at[found.ids].set(jnp.arange(size, dtype=jnp.int32))
     mine = cohort_of(
       data.client_ids[found.ids], data, local.mesh, cohort.round
     )
@@ -145,13 +148,9 @@ def fed_buff(
     trained = train_cohort(local, models, data, mine, key, reduction)
     mean, eta = sums.mean_of(trained.sums, zero), variable(server_learning_rate)
     new = jax.tree.map(lambda w, change: w + eta * change, w, mean)
-    none_left = found.clients == data.num_clients
-    started = found.started & ~none_left
-    starts = jax.tree.map(
-      lambda x, own: jnp.where(started.reshape(-1, *[1] * (x.ndim - 1)), x, own),
-      w, state.starts,
-    )  # fmt: skip
-    versions = jnp.where(started, state.version, state.versions)
+    received_now = tree.take(w, jnp.zeros_like(found.clients))
+    starts = tree.where(found.started, received_now, state.starts)
+    versions = jnp.where(found.started, state.version, state.versions)
     state = FedBuffState(
       new, state.version + 1, found.clients, starts, versions, found.left,
       state.durations, found.seconds,
@@ -162,9 +161,9 @@ def fed_buff(
   return Algorithm(local, init, step, global_model.deployed, traffic=sent)
 
 
-def _at_once(concurrency: int, num_clients: int) -> int:
-  """C, of the clients that exist."""
-  return min(concurrency or num_clients, num_clients)
+def _size(buffer_size: int, num_clients: int) -> int:
+  """B, of the clients that exist."""
+  return buffer_size or min(_PAPER, num_clients)
 
 
 def next_arrivals(
@@ -235,10 +234,11 @@ def _traffic(local: LocalTraining, buffer_size: int, concurrency: int) -> Traffi
 
   def of_round(known, drawn: Drawn) -> Sent:
     # All clients are drawn, of which some receive a model.
-    return Sent(size * buffer_size / len(drawn.ids), size)
+    count = len(drawn.ids)
+    return Sent(size * _size(buffer_size, count) / count, size)
 
   def of_start(num_clients: int) -> tuple[float, float]:
-    return size * _at_once(concurrency, num_clients), 0
+    return size * (concurrency or num_clients), 0
 
   words = (
     'the global model, to each client that starts',

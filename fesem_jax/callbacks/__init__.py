@@ -7,5 +7,6 @@ from fesem_jax.callbacks.assignment_regret import AssignmentRegret
 from fesem_jax.callbacks.best_round import BestRound
 from fesem_jax.callbacks.client_history import ClientHistory
 from fesem_jax.callbacks.costs import Costs
+from fesem_jax.callbacks.host_metrics import HostMetrics
 
-__all__ = ['AssignmentRegret', 'BestRound', 'ClientHistory', 'Costs']
+__all__ = ['AssignmentRegret', 'BestRound', 'ClientHistory', 'Costs', 'HostMetrics']

@@ -109,8 +109,11 @@ def durations(
   that the devices are those of `speeds`.
   """
   size = bytes_of_model(local)
-  factors = jnp.exp(of.spread * _draws(key, data.client_ids))
-  down, up, compute = (factors * _medians(of).astype(np.float32)).T
+  draws = _draws(key, data.client_ids)
+  down, up, compute = (
+    jnp.float32(median) * jnp.exp(of.spread * draws[:, i])
+    for i, median in enumerate(_medians(of))
+  )
   sizes = jnp.asarray(data.sizes())
   steps = num_steps(local.schedule, sizes, data.max_examples)
   width = batch_width(local.schedule, data.max_examples)

@@ -285,6 +285,12 @@ def _notes_on_privacy(
   clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
   rate = sampling_rate(settings, data.on_host)
   found = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
+  if settings.selection is not None:
+    found = [
+      *found,
+      f'Epsilon is that of all clients in each round, and covers nothing by which they '
+      f'are selected ({settings.selection.name}).',
+    ]
   for note in found:
     logging.warning('Note: %s', note)
   return found

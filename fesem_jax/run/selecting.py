@@ -47,7 +47,7 @@ def selected(
       return mean_losses(used, algorithm.local, train, cohort)
 
     args = (state, train, cohort)
-    found = programs.compiled(('losses', algorithm), measure, *args)(*args)
+    found = programs.compiled(('candidates', algorithm), measure, *args)(*args)
     of_all = np.full(train.num_clients + 1, np.nan)
     of_all[np.asarray(cohort.ids)] = processes.on_host(found)
     return of_all[given[places]]
