@@ -6,7 +6,8 @@ r"""Draws the figures of runs from their workdirs, and partitions before any run
 
 Each finished run gets, in WORKDIR/plots/ as PNG and SVG: convergence (Fig. 3 of
 the paper), by_gigabytes (the same over what was sent), by_seconds (over simulated
-seconds), by_epsilon (over the privacy that was spent), clients_pca and clients_tsne (Fig. 4), sheets (Fig. 5) and clusters.
+seconds), by_epsilon (over the privacy that was spent), clients_pca and clients_tsne
+(Fig. 4), sheets (Fig. 5) and clusters.
 Several runs are also drawn into one convergence figure, one by_gigabytes, one
 by_seconds and one by_epsilon, in --out.
 

@@ -44,7 +44,9 @@ def build(config: dict[str, Any]) -> int | Selection:
   if kind == 'names':
     return selection.named(read_names(value), count)
   if kind == 'trace_seconds' and not config.get('device_profile'):
-    raise UserError(f'{named} needs `device_profile`, which gives rounds their seconds.')
+    raise UserError(
+      f'{named} needs `device_profile`, which gives rounds their seconds.'
+    )
   unit = 'rounds' if kind == 'trace' else 'seconds'
   return selection.available(count, read_trace(value), unit=unit)
 

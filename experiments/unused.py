@@ -118,7 +118,7 @@ def check(
   if given and config.get('client_devices', given) != given:
     raise UserError(
       f'{_named(config, "device_profile")} times other devices than '
-      f'{_named(config, "client_devices")}, by which updates arrive; give both the same.'
+      f'{_named(config, "client_devices")}, by which updates arrive; give one of them.'
     )
   if config.get('late_joins') and config['init_clients'] >= num_clients:
     raise UserError(

@@ -33,7 +33,6 @@ from fesem_jax.utils.errors import (
   check_positive,
 )
 
-
 _PAPER = 10  # Updates in a buffer.
 
 
@@ -136,9 +135,7 @@ def fed_buff(
     factors = 1 / jnp.sqrt(1.0 + jnp.where(found.new, 0, staleness))
     row = jnp.zeros(data.num_clients + 1, jnp.int32)
     row = row.at[found.ids].set(jnp.arange(size, dtype=jnp.int32))
-    mine = cohort_of(
-      data.client_ids[found.ids], data, local.mesh, cohort.round
-    )
+    mine = cohort_of(data.client_ids[found.ids], data, local.mesh, cohort.round)
     zero = tree.zeros_like(w)
     reduction = Reduction(
       functools.partial(_add_changes, weighting), sums.no_sums(w), (row, factors),

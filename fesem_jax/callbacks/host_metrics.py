@@ -13,7 +13,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.results.deployed_models import DeployedModels
 from fesem_jax.tasks import Task
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import UserError, check_choice
 
 KINDS = ('probabilities', 'predictions', 'outputs')
 
@@ -118,7 +118,9 @@ class HostMetrics(Callback):
     except ValueError as e:
       if name not in self._said:
         self._said.add(name)
-        logging.warning('Note: the metric %s has no value for some examples: %s', name, e)
+        logging.warning(
+          'Note: the metric %s has no value for some examples: %s', name, e
+        )
       return np.nan
     if found.ndim:
       raise UserError(

@@ -282,8 +282,8 @@ def _clock(records: Sequence[dict[str, Any]]) -> float:
   if None in times:
     raise UserError(
       'A trace of availability in seconds needs the simulated seconds of each round; '
-      'give a `device_profile` (from Python `callbacks=[fj.callbacks.Costs(...)]`), and '
-      'a method that says what it sends.'
+      'give a `device_profile` (from Python `callbacks=[fj.callbacks.Costs(...)]`), '
+      'and a method that says what it sends.'
     )
   return float(sum(times))
 

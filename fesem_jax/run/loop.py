@@ -30,7 +30,7 @@ class Trained(NamedTuple):
   info: RoundInfo  # as the method reports it
   assignment: np.ndarray | None  # [M] int32 that clients deploy from, if not in `info`
   seconds: float
-  selected: dict[str, Any] = {}  # what the record says of how clients were selected
+  selected: dict[str, Any] | None = None  # said of how its clients were selected
 
 
 class OnDevices(Protocol):
@@ -135,7 +135,8 @@ class Running:
     self.steps += int(trained.info.steps)
     info = self._derived.added_to(trained.info, trained.assignment)
     _check_finite(self.done, info, run)
-    record = records.round_record(self.done, info, run.data.train) | trained.selected
+    record = records.round_record(self.done, info, run.data.train)
+    record |= trained.selected or {}
     self._event = {
       'number': self.done, 'record': record, 'records': tuple(run.out.records),
       'arranged': self._placed,

@@ -26,7 +26,9 @@ class Seen(fj.Callback):
     self.clients, self.models, self.records = [], [], []
 
   def on_start(self, start):
-    self.models.append([np.asarray(x[0]) for x in start.state.params['logits'].values()])
+    self.models.append(
+      [np.asarray(x[0]) for x in start.state.params['logits'].values()]
+    )
 
   def on_round(self, event):
     ids = np.asarray(event.drawn.ids)
@@ -103,7 +105,9 @@ def test_a_selected_run_resumes_with_the_clients_that_it_would_have_had(tmp_path
 def test_named_clients_alone_train():
   _, seen, _ = run(fj.selection.named(['Eve', 'Ann', 'Dan']), rounds=2)
   assert seen.clients == [[0, 3, 4]] * 2
-  drawn = [fj.selection.named(['Eve', 'Ann', 'Dan'], 2).choose(before(r)) for r in range(9)]
+  drawn = [
+    fj.selection.named(['Eve', 'Ann', 'Dan'], 2).choose(before(r)) for r in range(9)
+  ]
   assert {tuple(sorted(d)) for d in drawn} == {(0, 3), (0, 4), (3, 4)}
 
 
@@ -149,7 +153,9 @@ def test_the_server_waits_for_a_client_and_its_clock_goes_on():
   assert second['waited_seconds'] == pytest.approx(400 - first['simulated_seconds'])
   assert second['simulated_seconds'] > second['waited_seconds'] + 1
   total = result.summary['costs']['simulated_seconds']
-  assert total == pytest.approx(first['simulated_seconds'] + second['simulated_seconds'])
+  assert total == pytest.approx(
+    first['simulated_seconds'] + second['simulated_seconds']
+  )
 
 
 def test_bad_selections_are_named():

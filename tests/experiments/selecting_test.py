@@ -21,9 +21,7 @@ def test_the_flag_names_a_selection(tmp_path):
   found = selecting.build(config('power_of_choice:5'))
   assert found.name == 'power_of_choice(2, candidates=5)'
   assert selecting.build(config(f'names:{names}', 0)).clients_per_round == 2
-  from_csv, from_jsonl = (
-    selecting.build(config(f'trace:{f}')) for f in (csv, jsonl)
-  )
+  from_csv, from_jsonl = (selecting.build(config(f'trace:{f}')) for f in (csv, jsonl))
   assert from_csv.name == from_jsonl.name
   assert 'rounds' in from_csv.name
   seconds = config(f'trace_seconds:{csv}', device_profile='phone')
