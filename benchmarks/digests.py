@@ -153,6 +153,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 5, 'choose_num_clusters': True},
   ],
   'fed_nova': [{}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}],
+  'fed_buff': [{}, {'buffer_size': 3, 'weighting': 'by_examples'}],
   'fed_dyn': [{}, {'dyn_alpha': 0.1, 'client_state': 'offloaded'}],
   'fed_babu': [{}, {'head_layers': ('dense0',), 'weighting': 'uniform'}],
   'centralized': [{}],

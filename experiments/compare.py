@@ -135,6 +135,8 @@ def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str |
       plots.save(plots.convergence(runs), workdir / 'plots' / 'convergence')
     if any(map(plots.sends, runs)):
       plots.save(plots.by_gigabytes(runs), workdir / 'plots' / 'by_gigabytes')
+    if any(map(plots.is_timed, runs)):
+      plots.save(plots.by_seconds(runs), workdir / 'plots' / 'by_seconds')
     if any(map(plots.spends, runs)):
       plots.save(plots.by_epsilon(runs), workdir / 'plots' / 'by_epsilon')
   return None

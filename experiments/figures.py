@@ -110,6 +110,8 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
     written += plots.save(plots.convergence(runs), out / 'convergence')
     if any(map(plots.sends, runs)):
       written += plots.save(plots.by_gigabytes(runs), out / 'by_gigabytes')
+    if any(map(plots.is_timed, runs)):
+      written += plots.save(plots.by_seconds(runs), out / 'by_seconds')
     if any(map(plots.spends, runs)):
       written += plots.save(plots.by_epsilon(runs), out / 'by_epsilon')
   _tell(written)

@@ -208,7 +208,13 @@ def _settable() -> set[str]:
   from .flag_tables import GROUPS  # It looks up the options of all methods here.
 
   of_training = [*GROUPS['training'], *GROUPS['privacy']]
-  return {'finetune_epochs', 'rounds', *(flag.name for flag in of_training)}
+  return {
+    'finetune_epochs',
+    'rounds',
+    'select',
+    'clients_per_round',
+    *(flag.name for flag in of_training),
+  }
 
 
 def split_label(text: str) -> tuple[str, str]:

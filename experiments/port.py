@@ -105,7 +105,9 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
-  flags.DEFINE_string('model', '', f'One of {", ".join(models.NAMES)}, or MODULE:FUNCTION.')
+  flags.DEFINE_string(
+    'model', '', f'One of {", ".join(models.NAMES)}, or MODULE:FUNCTION.'
+  )
   flags.DEFINE_list(
     'example_shape', [], 'Shape of one example here, as 28,28 or 32,32,3.'
   )

@@ -45,6 +45,11 @@ def rebuilt(
   if held is None:
     raise UserError(f'{workdir} holds no run: there is no config.json.')
   config = experiment_flags.filled(held)
+  if config['select'] != 'uniform':
+    raise UserError(
+      f'Clients of a run with {argument("select", config["select"])} cannot be '
+      'replayed: only uniform draws are drawn again.'
+    )
   train, *_ = data_of_run(workdir, config, machine['data_dir'])
   if config['algorithm'] == 'oracle':
     train = data.with_true_groups(train)

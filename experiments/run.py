@@ -36,7 +36,7 @@ from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
-from . import methods, outcome, pages, plugins, starts, unused, watching
+from . import methods, outcome, pages, plugins, selecting, starts, unused, watching
 from .build import build_local, build_model, check_numbers, load_phases
 from .errors import in_flags
 from .start import no_positional, start
@@ -121,7 +121,9 @@ def plan(
   def build() -> Algorithm:
     return methods.configured(config, build_local(config, model, train, machine))
 
+  chosen = selecting.build(config)
   config |= plugins.identity(config, workdir, say) | starts.identity(config)
+  config |= selecting.identity(config)
   # Layers that are drawn and do not train are part of the method's programs.
   seed = config['seed'] if starts.depends_on_seed(config) else None
   but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
@@ -154,6 +156,7 @@ def plan(
     'callbacks': watchers,
   }
   arguments |= {option: config[option] for option in _OF_CONFIGURATION}
+  arguments['clients_per_round'] = chosen
   arguments |= {option: machine[option] for option in _OF_MACHINE}
 
   def after(result: Result) -> None:

@@ -96,6 +96,12 @@ def check(
   check_shared_start(config, machine, local)
   if plugins.is_own(config['algorithm']):
     return
+  given = config.get('device_profile')
+  if given and config.get('client_devices', given) != given:
+    raise UserError(
+      f'{_named(config, "device_profile")} times other devices than '
+      f'{_named(config, "client_devices")}, by which updates arrive; give one of them.'
+    )
   if config.get('late_joins') and config['init_clients'] >= num_clients:
     raise UserError(
       f'{_named(config, "init_clients")} with `late_joins` leaves none of the '

@@ -13,6 +13,7 @@ from fesem_jax.callbacks import loggers
 from fesem_jax.callbacks.callback import Callback, Stop
 from fesem_jax.clustering import em
 from fesem_jax.clustering.kmeans import kmeans
+from fesem_jax.cohorts import selection
 from fesem_jax.cohorts.sampling import cohort_of, everyone, sample_clients
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
@@ -108,6 +109,7 @@ __all__ = [
   'plus',
   'replay',
   'sample_clients',
+  'selection',
   'server_optimizers',
   'setup_devices',
   'simulate',

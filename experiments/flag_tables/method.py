@@ -5,6 +5,7 @@ from typing import Any
 
 from fesem_jax import algorithms
 from fesem_jax.aggregation import robust
+from fesem_jax.cohorts import device_profiles
 from fesem_jax.training.trained import WEIGHTINGS
 
 from .. import methods
@@ -12,6 +13,7 @@ from .entry import Flag, documented_option, kind_of
 
 _CHOICES = {
   'aggregation': robust.AGGREGATIONS,
+  'client_devices': tuple(device_profiles.PROFILES),
   'client_state': ('stacked', 'offloaded', 'streamed'),
   'eps1_scale': ('relative', 'absolute'),
   'first_assignment': ('random', 'losses'),

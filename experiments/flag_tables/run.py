@@ -1,9 +1,9 @@
 """Flags of a run: rounds, evaluation, output, devices, processes."""
 
 from fesem_jax.callbacks import loggers
-from fesem_jax.cohorts import placement
+from fesem_jax.cohorts import device_profiles, placement
 from fesem_jax.core import local_training
-from fesem_jax.results import curves, device_profiles
+from fesem_jax.results import curves
 from fesem_jax.utils import processes
 
 from .entry import flag
@@ -11,6 +11,12 @@ from .entry import flag
 RUN = (
   flag('integer', 'rounds', 20, 'Communication rounds.'),
   flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
+  flag('string', 'select', 'uniform',
+    'Which clients take part in a round. uniform: a draw of --clients_per_round. '
+    'power_of_choice:D: of D candidates, drawn by their numbers of examples, those '
+    'with the largest losses. names:FILE: those that a file names, one a line, or a '
+    'draw of them. trace:FILE: those that are available, by a CSV or JSONL file of '
+    'client, from, to in rounds; trace_seconds:FILE: in simulated seconds.'),
   flag('float', 'dropout_rate', 0.0,
     'Probability that a client of a round drops out, so its update never arrives.'),
   flag('string', 'corrupt', 'none',

@@ -17,6 +17,7 @@ from fesem_jax.algorithms.fed_amp import fed_amp
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.algorithms.fed_babu import fed_babu
 from fesem_jax.algorithms.fed_bn import fed_bn
+from fesem_jax.algorithms.fed_buff import fed_buff
 from fesem_jax.algorithms.fed_cluster import fed_cluster
 from fesem_jax.algorithms.fed_dane import fed_dane
 from fesem_jax.algorithms.fed_dist import fed_dist, fed_dws
@@ -88,6 +89,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'lg_fed_avg': lg_fed_avg,
   'fed_bn': fed_bn,
   'moon': moon,
+  'fed_buff': fed_buff,
   'cfl_gp': cfl_gp,
   'pacfl': pacfl,
   'fed_group': fed_group,

@@ -7,6 +7,7 @@ from fesem_jax.callbacks.assignment_regret import AssignmentRegret
 from fesem_jax.callbacks.best_round import BestRound
 from fesem_jax.callbacks.client_history import ClientHistory
 from fesem_jax.callbacks.costs import Costs
+from fesem_jax.callbacks.host_metrics import HostMetrics
 from fesem_jax.callbacks.options import Drift, Patience, Progress, Unseen
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
   'ClientHistory',
   'Costs',
   'Drift',
+  'HostMetrics',
   'Patience',
   'Progress',
   'Unseen',

@@ -6,9 +6,10 @@ import numpy as np
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.events import End, Round, Start
+from fesem_jax.cohorts import device_profiles
 from fesem_jax.core import traffic
 from fesem_jax.core.traffic import Drawn, Traffic
-from fesem_jax.results import costs, device_profiles
+from fesem_jax.results import costs
 from fesem_jax.utils import processes
 
 
@@ -51,15 +52,21 @@ class Costs(Callback):
     sent = self._traffic.of_round(self._known, drawn)
     arrived = int(event.info.trained) + int(event.info.failed)
     event.record.update(costs.of_round(sent, drawn, arrived))
+    if candidates := event.record.get('candidates'):
+      for name, more in costs.of_candidates(sent, drawn, candidates).items():
+        event.record[name] += more
     if event.number == 1:
       start = costs.of_start(self._traffic, self._real, self._known)
       event.record.update(start)
+    self._look(event.state)
     if self._profile is not None:
       clients, whole = event.info.clients, self._traffic.whole_batches
-      event.record['simulated_seconds'] = (
-        None if clients is None else self._devices.seconds(sent, clients, whole)
-      )
-    self._look(event.state)
+      seconds, waited = None, event.record.get('waited_seconds', 0)
+      if self._traffic.seconds is not None:
+        seconds = self._traffic.seconds(self._known)
+      elif clients is not None:
+        seconds = waited + self._devices.seconds(sent, clients, whole)
+      event.record['simulated_seconds'] = seconds
 
   def on_end(self, event: End) -> None:
     """Adds up all rounds."""

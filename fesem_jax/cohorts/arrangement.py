@@ -1,5 +1,7 @@
 """Dealing clients to devices, and drawing the clients of a round."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -118,7 +120,33 @@ def draw_cohort(
     return Cohort(ids, everyone=False, round=before)
   by_id = np.argsort(np.asarray(train.client_ids)[:real])
   positions = by_id[rng.choice(real, clients_per_round, replace=False)]
-  padding = -clients_per_round % mesh.size
+  return _dealt(positions, clients_per_round, before, train, mesh)
+
+
+def selected_cohort(
+  places: np.ndarray, most: int, number: int, train: FederatedData, mesh: Mesh
+) -> Cohort:
+  """The cohort of clients that were selected for a round; see `draw_cohort`.
+
+  `places` [<= S] are those of the clients in the order of the data, and `most` is S,
+  for which there are places; 0 is all clients.
+  """
+  real, before = len(train.info.names), np.int32(number - 1)
+  most = most or real
+  positions = np.argsort(np.asarray(train.client_ids)[:real])[places]
+  if train.shard_rows is not None:
+    empty = np.full(most - len(positions), train.num_clients)
+    positions = np.concatenate([positions, empty]).astype(np.int32)
+    ids = stratified.on_their_devices(positions, train.num_clients, mesh)
+    return Cohort(np.asarray(ids), everyone=False, round=before)
+  return _dealt(positions, most, before, train, mesh)
+
+
+def _dealt(
+  positions: np.ndarray, most: int, before: Any, train: FederatedData, mesh: Mesh
+) -> Cohort:
+  """The cohort of clients at `positions`, with `most` places or some more."""
+  padding = most + -most % mesh.size - len(positions)
   positions = np.concatenate([positions, np.full(padding, train.num_clients)])
   sizes = np.append(np.asarray(train.sizes()), 0)[positions]
   ids = positions[sharding.deal(sizes)].astype(np.int32)

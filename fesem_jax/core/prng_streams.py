@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 # Folded into the key of the run.
-INIT, ROUNDS, FINETUNE, PORTRAIT, JOINING, DEVICES = range(6)
+INIT, ROUNDS, FINETUNE, PORTRAIT, JOINING = range(5)
 
 # Folded into the key of a client in a round, beside epochs.
 DROPOUT, STRAGGLES, STRAGGLER_EPOCHS, NOISE = (2**31 - i for i in (1, 2, 3, 13))
@@ -34,6 +34,12 @@ SENDING = 2**31 - 20
 
 # Folded into the key of a round or a start, beside client ids: noise of the server.
 SERVER_NOISE = 2**31 - 21
+
+# Folded into the key of a start, beside client ids: the speeds of clients' devices.
+SPEEDS = 2**31 - 22
+
+# Folded into the key of a round, beside client ids: who starts after others finished.
+ARRIVALS = 2**31 - 23
 
 # Folded into the key of a round, a start or a portrait, beside client ids.
 FIRST_COHORT, SAMPLE, DRAWS, MODEL, LOCAL, CLUSTERING, SIGNS, REPEATED, SHUFFLE = (

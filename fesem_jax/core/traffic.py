@@ -82,6 +82,8 @@ class Traffic(NamedTuple):
       counted; '' for nothing. None: more models, or other vectors of their data, to
       which no noise for privacy is added.
     models_before: models that a client sends before the first round, at most.
+    seconds: value of `known` after a round -> the simulated seconds that it took, if
+      time matters to the method; None if a round takes as long as its slowest client.
   """
 
   words: tuple[str, str, str]
@@ -94,6 +96,7 @@ class Traffic(NamedTuple):
   start_up: Callable[[Any], float] | None = None
   beside: str | None = None
   models_before: int = 0
+  seconds: Callable[[Any], float] | None = None
 
 
 def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:

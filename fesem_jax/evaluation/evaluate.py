@@ -18,7 +18,7 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Model, Params
+from fesem_jax.core.types import Cohort, Model, Params
 from fesem_jax.evaluation.agreement import (
   adjusted_mutual_information,
   adjusted_rand_index,
@@ -150,7 +150,8 @@ def evaluate_clients(
   model, used, layers = as_one_model(local.model, used)
   used = used._replace(membership=None)
   if finetune_epochs == 0:
-    totals = _deployed_totals(model, used, local, test)
+    ids = jnp.arange(test.num_clients, dtype=jnp.int32)
+    totals = _deployed_totals(model, used, local, test, ids)
     return totals, totals, jnp.zeros(test.num_clients, bool)
   tuning = local._replace(
     model=model,
@@ -174,17 +175,37 @@ def evaluate_clients(
   ).folded
 
 
+def mean_losses(
+  used: ClientModels, local: LocalTraining, data: FederatedData, cohort: Cohort
+) -> jax.Array:
+  """[S] float32 mean loss of the model that each client of a cohort deploys.
+
+  `used` are the models of all M clients, and `data` is the split to measure on. An
+  empty place gets 0.
+  """
+  model, used, _ = as_one_model(local.model, used)
+  used = used._replace(membership=None).of(cohort)
+  totals = _deployed_totals(model, used, local, data, cohort.ids)
+  return totals.loss / jnp.maximum(totals.examples, 1)
+
+
 def _deployed_totals(
-  model: Model, used: ClientModels, local: LocalTraining, test: FederatedData
+  model: Model,
+  used: ClientModels,
+  local: LocalTraining,
+  test: FederatedData,
+  ids: jax.Array,
 ) -> Totals:
-  """`Totals` of the models that clients deploy, on their examples of `test`."""
+  """`Totals` of the models that clients `ids` [S] deploy, on their examples.
+
+  `used` has the models of these clients.
+  """
 
   def body(chunk, shared, _):
     models, test = shared
     params = chunk.own._replace(shared=models).params(chunk.ids.shape[0])
     return measure_chunk(model, params, test, chunk.ids), None
 
-  ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   totals, _ = client_map.map_clients(
     body,
     client_map.Clients(ids, test.sizes(ids), used._replace(shared=None)),

@@ -11,7 +11,15 @@ from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k
 from fesem_jax.plots.clusters import clusters_over_rounds
-from fesem_jax.plots.curves import by_epsilon, by_gigabytes, convergence, sends, spends
+from fesem_jax.plots.curves import (
+  by_epsilon,
+  by_gigabytes,
+  by_seconds,
+  convergence,
+  is_timed,
+  sends,
+  spends,
+)
 from fesem_jax.plots.drawing import draw_run
 from fesem_jax.plots.example_images import example_images
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
@@ -31,6 +39,7 @@ __all__ = [
   'accuracy_by_examples',
   'by_epsilon',
   'by_gigabytes',
+  'by_seconds',
   'by_value',
   'choosing_k',
   'classes_of_clients',
@@ -40,6 +49,7 @@ __all__ = [
   'convergence',
   'draw_run',
   'example_images',
+  'is_timed',
   'map_of_clients',
   'method_label',
   'objective',

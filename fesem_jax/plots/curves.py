@@ -113,6 +113,36 @@ def by_epsilon(runs: Sequence[PlottedRun]) -> Figure:
   return figure
 
 
+def is_timed(run: PlottedRun) -> bool:
+  """Whether the records of a run have simulated seconds."""
+  return bool(run.series('simulated_seconds')[1].any())
+
+
+def by_seconds(runs: Sequence[PlottedRun]) -> Figure:
+  """Draws the first figure of the task over simulated seconds on clients' devices.
+
+  Args:
+    runs: each is a curve of both panels; all of one task. Of one without a device
+      profile there is none. Of many, the best have colors; see `ranked`.
+
+  Returns:
+    The figure, with one panel for the fine-tuned and one for the deployed models.
+  """
+
+  def passed(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:
+    at, seconds = run.series('simulated_seconds')
+    if not is_timed(run):
+      return np.full(len(rounds), np.nan)
+    known = np.isin(rounds, at)
+    return np.where(known, np.interp(rounds, at, np.cumsum(seconds)), np.nan)
+
+  what = f'{runs[0].task.primary.label} by time on devices'
+  figure = _drawn(runs, False, what, passed)
+  for axis in figure.axes:
+    axis.set_xlabel('Simulated seconds')
+  return figure
+
+
 def _drawn(
   runs: Sequence[PlottedRun],
   clustered: bool,

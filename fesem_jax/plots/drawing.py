@@ -7,7 +7,15 @@ from fesem_jax.data.label_skew import label_skew as skew
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
-from fesem_jax.plots.curves import by_epsilon, by_gigabytes, convergence, sends, spends
+from fesem_jax.plots.curves import (
+  by_epsilon,
+  by_gigabytes,
+  by_seconds,
+  convergence,
+  is_timed,
+  sends,
+  spends,
+)
 from fesem_jax.plots.federation import classes_of_clients
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.runs import PlottedRun
@@ -30,6 +38,8 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
   written = save(convergence([run]), folder / 'convergence')
   if sends(run):
     written += save(by_gigabytes([run]), folder / 'by_gigabytes')
+  if is_timed(run):
+    written += save(by_seconds([run]), folder / 'by_seconds')
   if spends(run):
     written += save(by_epsilon([run]), folder / 'by_epsilon')
   if len(run.series('cluster_sizes')[0]):

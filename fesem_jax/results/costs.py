@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.core.traffic import Drawn, Sent, Traffic
+from fesem_jax.core.traffic import NUMBER, Drawn, Sent, Traffic
 
 Record = dict[str, Any]
 
@@ -23,6 +23,18 @@ def of_round(sent: Sent, drawn: Drawn, arrived: int) -> Record:
   return {
     'bytes_down': round(down.sum()),
     'bytes_up': round(np.mean(sent.up) * arrived),
+  }
+
+
+def of_candidates(sent: Sent, drawn: Drawn, candidates: int) -> Record:
+  """Bytes of clients that got their model, and sent its loss, to be selected by it.
+
+  Those `drawn` of the `candidates` have their model then.
+  """
+  others = max(0, candidates - len(drawn.ids))
+  return {
+    'bytes_down': round(np.mean(sent.down) * others),
+    'bytes_up': NUMBER * candidates,
   }
 
 

@@ -16,7 +16,7 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.models.mixture import LOG_WEIGHTS, MODELS, as_one_model
 from fesem_jax.results import export
 from fesem_jax.results.client_table import position_of
-from fesem_jax.tasks import CLASSIFICATION, TASKS
+from fesem_jax.tasks import CLASSIFICATION, TASKS, Task
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import first_line
@@ -185,15 +185,29 @@ class DeployedModels:
       UserError: as `params`, on examples that do not fit, if the model is not known, or
         on probabilities of a regression.
     """
+    task = self.task
+    if probabilities and task.probabilities is None:
+      raise UserError('`probabilities`: a regression has none; leave it out.')
+    found = self.outputs(x, client=client, cluster=cluster)
+    if probabilities and task.probabilities is not None:
+      return task.probabilities(found)
+    return task.predict(found)
+
+  @property
+  def task(self) -> Task:
+    """What the models are for."""
+    return TASKS[self.examples.task]
+
+  def outputs(
+    self, x: Any, *, client: str | None = None, cluster: int | None = None
+  ) -> np.ndarray:
+    """Outputs [B, ...] float32 of one model, such as logits; see `predict`."""
     x = self.examples.checked(x)
     if self.examples.standardized:
       warn_once(
         'These models were trained on standardized features (`standardize`); `predict` '
         'needs them as `data.load` returned them, not those of the file.'
       )
-    task = TASKS[self.examples.task]
-    if probabilities and task.probabilities is None:
-      raise UserError('`probabilities`: a regression has none; leave it out.')
     if self.model is None:
       raise UserError(
         'The run saved only the parameters of the model; pass `model`, the '
@@ -217,10 +231,7 @@ class DeployedModels:
       padded[: len(batch)] = batch
       found = _logits(model.apply, params, padded, self.examples.scale)
       logits.append(np.asarray(found)[: len(batch)])
-    found = np.concatenate(logits)
-    if probabilities and task.probabilities is not None:
-      return task.probabilities(found)
-    return task.predict(found)
+    return np.concatenate(logits)
 
   def export(
     self,

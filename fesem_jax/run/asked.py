@@ -80,6 +80,8 @@ class Asked:
     if not runs_at_once and most_in_cache(algorithm.local) < 2:
       return 'on a CPU, models with convolutions or of many parameters gain nothing'
     s = self.settings
+    if s.selection is not None:
+      return 'their clients are selected on the host (`clients_per_round`)'
     pair = train, self.spec.test
     placed = placement_of(algorithm.local, *pair, s.data_placement, s.clients_per_round)
     if placed != 'replicated':

@@ -30,6 +30,7 @@ class Trained(NamedTuple):
   info: RoundInfo  # as the method reports it
   assignment: np.ndarray | None  # [M] int32 that clients deploy from, if not in `info`
   seconds: float
+  selected: dict[str, Any] | None = None  # said of how its clients were selected
 
 
 class OnDevices(Protocol):
@@ -68,7 +69,7 @@ class Alone:
   def train(self, number: int) -> list[list[Trained]]:
     """Trains one round."""
     run, began = self._run, time.perf_counter()
-    cohort = run.draw(number)
+    cohort, said = run.select(number, self._state)
     self._state, info = run_round(
       run.algorithm, self._step, self._state, run.data.train, cohort,
       run.keys[prng_streams.ROUNDS], number,
@@ -77,7 +78,7 @@ class Alone:
     seconds, assignment = time.perf_counter() - began, None
     if info.clusters is None:
       assignment = run.evaluation.assignment(self._state)
-    return [[Trained(cohort, info, assignment, seconds)]]
+    return [[Trained(cohort, info, assignment, seconds, said)]]
 
   def measure(self, number: int) -> list[Measured]:
     """Measures what clients deploy."""
@@ -135,6 +136,7 @@ class Running:
     info = self._derived.added_to(trained.info, trained.assignment)
     _check_finite(self.done, info, run)
     record = records.round_record(self.done, info, run.data.train)
+    record |= trained.selected or {}
     self._event = {
       'number': self.done, 'record': record, 'records': tuple(run.out.records),
       'arranged': self._placed,

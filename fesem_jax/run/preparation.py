@@ -11,7 +11,11 @@ from absl import logging
 
 from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
 from fesem_jax.cohorts import placement
-from fesem_jax.cohorts.arrangement import draw_cohort, held_here
+from fesem_jax.cohorts.arrangement import (
+  draw_cohort,
+  held_here,
+  selected_cohort,
+)
 from fesem_jax.core import local_optimizers, prng_streams, traffic
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
@@ -31,6 +35,7 @@ from fesem_jax.run.resume import (
   digest_of_programs,
 )
 from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehearse
+from fesem_jax.run.selecting import selected
 from fesem_jax.run.settings import Settings, check_splits
 from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
@@ -77,8 +82,23 @@ class Prepared(NamedTuple):
     return changed
 
   def draw(self, number: int) -> Cohort:
-    """The clients of a round, whose number is counted from 1."""
+    """The clients of a round, whose number is counted from 1.
+
+    Where they are selected, a cohort of no client with places for as many.
+    """
     return _draw(self.settings, self.data.train, number, self.algorithm.local)
+
+  def select(self, number: int, state: Any) -> tuple[Cohort, dict[str, Any]]:
+    """The clients of a round, and what its record says of how they were selected.
+
+    `state` is that before the round.
+    """
+    if self.settings.selection is None:
+      return self.draw(number), {}
+    return selected(
+      self.settings, self.algorithm, state, self.data.train, number, self.out.records,
+      self.programs,
+    )  # fmt: skip
 
 
 def check(
@@ -266,6 +286,12 @@ def _notes_on_privacy(
   clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
   rate = sampling_rate(settings, data.on_host)
   found = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
+  if settings.selection is not None:
+    found = [
+      *found,
+      f'Epsilon is that of all clients in each round, and covers nothing by which they '
+      f'are selected ({settings.selection.name}).',
+    ]
   for note in found:
     logging.warning('Note: %s', note)
   return found
@@ -285,15 +311,18 @@ def _check_clusters(
 def sampling_rate(settings: Settings, train: FederatedData) -> float:
   """The share of the clients that a round draws."""
   drawn, all_clients = settings.clients_per_round, len(train.info.names)
+  if settings.selection is not None:  # Not at random, as amplification asks.
+    return 1.0
   return drawn / all_clients if 0 < drawn < all_clients else 1.0
 
 
 def _draw(
   settings: Settings, train: FederatedData, number: int, local: LocalTraining
 ) -> Cohort:
-  return draw_cohort(
-    settings.seed, number, settings.clients_per_round, train, local.mesh
-  )
+  count, mesh = settings.clients_per_round, local.mesh
+  if settings.selection is not None:
+    return selected_cohort(np.zeros(0, np.int64), count, number, train, mesh)
+  return draw_cohort(settings.seed, number, count, train, mesh)
 
 
 def _identity(
@@ -309,7 +338,7 @@ def _identity(
   if identity is None:
     identity = default_config(
       settings.seed,
-      settings.clients_per_round,
+      settings.selection.name if settings.selection else settings.clients_per_round,
       settings.finetune_epochs,
       data.unseen,
       program(),

@@ -27,6 +27,7 @@ _DESCRIPTIONS: dict[Any, str] = {
   'step': 'a round',
   'measure': 'the evaluation',
   'assignment': 'the clusters',
+  'candidates': 'the losses of candidates',
   'unseen': 'the evaluation of unseen clients',
   'portrait': 'the local models for the figures',
 }

@@ -124,6 +124,11 @@ def _of_run(config: dict[str, Any], name: str, given: int | None) -> int:
   held = config.get(name, given)
   if held is None:
     raise UserError(f'config.json has no {argument(name)}; pass it to `replay`.')
+  if isinstance(held, str):
+    raise UserError(
+      f'{argument(name, held)} of the run selects clients, which `replay` cannot do '
+      'again; it can replay runs of uniform draws.'
+    )
   if given is not None and given != held:
     raise UserError(f'{argument(name, given)} differs from {held} of config.json.')
   return held

@@ -20,7 +20,7 @@ from fesem_jax.utils.errors import WorkdirError, argument
 
 def default_config(
   seed: int,
-  clients_per_round: int,
+  clients_per_round: int | str,
   finetune_epochs: int,
   unseen: tuple[FederatedData, FederatedData] | None,
   program: str,

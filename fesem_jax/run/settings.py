@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from fesem_jax.cohorts.selection import Selection
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils.errors import UserError, argument, check_at_least
 
@@ -25,6 +26,7 @@ class Settings:
   progress: bool | None = None
   data_placement: str = 'auto'
   tell_clients: bool = False  # whether a callback wants `RoundInfo.clients`
+  selection: Selection | None = None  # of the clients of a round; None draws them alike
 
   def check(self, train: FederatedData, test: FederatedData) -> None:
     """Raises `UserError` on numbers out of range, or data that do not fit them."""
@@ -41,6 +43,8 @@ class Settings:
         f'{train.num_clients} clients.'
       )
     check_splits(train, test)
+    if self.selection is not None:
+      self.selection.check(train.info.names)
 
 
 def check_splits(train: FederatedData, test: FederatedData) -> None:

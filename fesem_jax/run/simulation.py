@@ -6,6 +6,7 @@ from typing import Any
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.options import Drift, Patience, Progress, Unseen
+from fesem_jax.cohorts.selection import Selection
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.results.result import Result
@@ -65,7 +66,7 @@ def simulate(
   *,
   rounds: int,
   seed: int = 0,
-  clients_per_round: int = 0,
+  clients_per_round: int | Selection = 0,
   eval_every: int = 1,
   finetune_epochs: int = 1,
   workdir: str | os.PathLike[str] | Workdir | None = None,
@@ -83,7 +84,7 @@ def simulate(
     test: test split of the same clients.
     rounds: total number of rounds, including those before a resumption.
     seed: of all random numbers.
-    clients_per_round: S; 0 is every client.
+    clients_per_round: S, drawn alike; 0 is every client. Or a `selection.Selection`.
     eval_every: rounds between evaluations; 0 evaluates after the last only.
     finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
       `deployed` ones.

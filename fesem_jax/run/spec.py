@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.calls import check_callbacks
 from fesem_jax.callbacks.options import Drift, Patience, Progress, Unseen
+from fesem_jax.cohorts.selection import Selection, counted
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.phases import Phase
@@ -47,7 +48,7 @@ class Spec:
   test: FederatedData
   rounds: int
   seed: int = 0
-  clients_per_round: int = 0
+  clients_per_round: int | Selection = 0
   eval_every: int = 1
   finetune_epochs: int = 1
   # Training and test split of clients that take no part.
@@ -77,6 +78,8 @@ class Spec:
     """The numbers and switches; see `Settings`."""
     names = [f.name for f in dataclasses.fields(Settings)]
     chosen = {name: getattr(self, name) for name in names if hasattr(self, name)}
+    count, chosen['selection'] = counted(self.clients_per_round)
+    chosen['clients_per_round'] = count
     if not processes.is_first():
       chosen['progress'] = False
     return Settings(**chosen, tell_clients=tell_clients)

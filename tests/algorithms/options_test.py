@@ -123,6 +123,10 @@ DEFAULTS = {
       'weighting': 'by_examples',
   },
   'oracle': {'weighting': 'uniform', 'server_optimizer': None},
+  'fed_buff': {
+      'buffer_size': 0, 'concurrency': 0, 'server_learning_rate': 1.0,
+      'weighting': 'uniform', 'client_devices': 'phone',
+  },
 }  # fmt: skip
 DEFAULTS['fesem_ma'] = {o: v for o, v in DEFAULTS['fesem'].items() if o != 'cluster_on'}
 
@@ -155,6 +159,9 @@ RANGES = [
   ('fed_nova', 'straggler_fraction', [0.0, 1.0], [-1e-9, 1.001]),
   ('fed_dyn', 'dyn_alpha', [1e-9], [0.0, -0.1]),
   ('moon', 'moon_mu', [0.0], [-1e-9]),
+  ('fed_buff', 'buffer_size', [0], [-1]),
+  ('fed_buff', 'concurrency', [0], [-1]),
+  ('fed_buff', 'server_learning_rate', [1e-9], [0.0]),
   ('moon', 'moon_temperature', [1e-9], [0.0]),
   ('cfl_gp', 'num_clusters', [1], [0]),
   ('cfl_gp', 'cluster_every', [1], [0]),

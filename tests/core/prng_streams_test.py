@@ -49,9 +49,9 @@ def test_numbers_of_streams_stay():
   assert beside_clients == [2**31 - i for i in range(1, 19)]
   of_run = [
       streams.INIT, streams.ROUNDS, streams.FINETUNE, streams.PORTRAIT,
-      streams.JOINING, streams.DEVICES,
+      streams.JOINING,
   ]  # fmt: skip
-  assert of_run == list(range(6))
+  assert of_run == list(range(5))
   on_host = [
       streams.PARTITION, streams.SPLIT, streams.SELECT, streams.RELABEL,
       streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN, streams.COHORT,

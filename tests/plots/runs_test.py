@@ -359,3 +359,17 @@ def test_accuracy_is_drawn_over_what_was_sent(workdir):
     np.testing.assert_allclose(line.get_ydata(), 50 + 5 * np.arange(1, 6))
   plt.close(figure)
   assert 'by_gigabytes' in {path.stem for path in plots.draw_run(run)}
+
+
+def test_accuracy_is_drawn_over_simulated_seconds(workdir):
+  run, untimed = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
+  assert not plots.is_timed(run)
+  for i, record in enumerate(run.history[1:]):
+    record['simulated_seconds'] = 10.0 * (i + 1)
+  figure = plots.by_seconds([run, untimed])
+  for axis in figure.axes:
+    (line,) = axis.get_lines()
+    np.testing.assert_allclose(line.get_xdata(), [10, 30, 60, 100, 150])
+    np.testing.assert_allclose(line.get_ydata(), 50 + 5 * np.arange(1, 6))
+  plt.close(figure)
+  assert 'by_seconds' in {path.stem for path in plots.draw_run(run)}

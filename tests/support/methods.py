@@ -81,10 +81,11 @@ METHODS = [
   ('lg_fed_avg', {}),
   ('fed_bn', {'norm_layers': ('**/bias',)}),
   ('moon', {}),
+  ('fed_buff', {'buffer_size': 2, 'concurrency': 4}),
 ]  # fmt: skip
 
 # Methods that need all clients in each round.
-ALL_CLIENTS = {'fed_cluster', 'cfl_gp', 'fed_drift', 'flux'}
+ALL_CLIENTS = {'fed_cluster', 'cfl_gp', 'fed_drift', 'flux', 'fed_buff'}
 # What compares clients with each other exchanges their models: a sort of every
 # coordinate, inner products of all pairs, k-means on all models. So does what has as
 # many centers as clients, which are split over the devices as clients' models are.
@@ -111,7 +112,7 @@ ONCE = [
 # of these (FedSGD, FedProx, FedDist, FedDWS, FedOpt, FedNova as FedAvg; Ditto, pFedMe,
 # Per-FedAvg and MOON as APFL; FedRep, FedBABU, LG-FedAvg, FedBN and FedALA as FedPer;
 # FedRC as FedEM; the oracle as FeSEM; centralized
-# as NonFed; FedGroup as PACFL; StoCFL as CFL-GP; FedDyn as
+# as NonFed; FedBuff as the oracle; FedGroup as PACFL; StoCFL as CFL-GP; FedDyn as
 # SCAFFOLD; L2GD as NonFed), compiling for chips and starting processes would show
 # nothing new.
 SHAPES_OF_ROUND = (

@@ -5,15 +5,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import ClientRound
-from fesem_jax.core.batching import batch_width
+from fesem_jax.core.batching import batch_width, num_steps
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.traffic import Sent
-from fesem_jax.core.types import Model
+from fesem_jax.core.traffic import Sent, bytes_of_model
+from fesem_jax.core.types import HostOrDeviceArray, Model
 from fesem_jax.utils.errors import check_choice
 
 # Multiplications and additions of a gradient, in those of a forward pass: the backward
@@ -25,7 +26,8 @@ GRADIENT = 3
 class DeviceProfile:
   """Clients' devices and their connection to the server.
 
-  The speeds are medians. Each client's own are drawn once, from (seed, client id):
+  The speeds are medians. Each client's own are drawn once, from (seed, client id),
+  alike for all methods:
   those of computing, receiving and sending times exp(spread z), z standard normal and
   drawn for each of the three.
   """
@@ -78,15 +80,46 @@ def speeds(of: DeviceProfile, seed: int, client_ids: np.ndarray) -> Speeds:
 
   `client_ids` is [M] int32.
   """
-  key = prng_streams.fold(jax.random.key(seed), prng_streams.DEVICES)
+  key = prng_streams.fold(jax.random.key(seed), prng_streams.INIT)
+  ids = np.asarray(client_ids, np.int32)
+  factors = np.exp(of.spread * np.asarray(jax.jit(_draws)(key, ids), np.float64))
+  return Speeds(*(factors * _medians(of)).T)
+
+
+def _draws(key: jax.Array, client_ids: HostOrDeviceArray) -> jax.Array:
+  """[M, 3] float32 standard normal draws of clients; `key` is that of a start."""
+  key = prng_streams.fold(key, prng_streams.SPEEDS)
 
   def draw(client_id: jax.Array) -> jax.Array:
     return jax.random.normal(jax.random.fold_in(key, client_id), (3,))
 
-  ids = np.asarray(client_ids, np.int32)
-  factors = np.exp(of.spread * np.asarray(jax.jit(jax.vmap(draw))(ids), np.float64))
-  medians = np.array([of.download, of.upload, of.compute])
-  return Speeds(*(factors * medians).T)
+  return jax.vmap(draw)(jnp.asarray(client_ids))
+
+
+def _medians(of: DeviceProfile) -> np.ndarray:
+  return np.array([of.download, of.upload, of.compute])
+
+
+def durations(
+  of: DeviceProfile, local: LocalTraining, data: FederatedData, key: jax.Array
+) -> jax.Array:
+  """[M] float32 seconds in which each client receives, trains and sends a model.
+
+  For methods in whose programs time matters. `key` is that of the start of the run, so
+  that the devices are those of `speeds`.
+  """
+  size = bytes_of_model(local)
+  draws = _draws(key, data.client_ids)
+  down, up, compute = (
+    jnp.float32(median) * jnp.exp(of.spread * draws[:, i])
+    for i, median in enumerate(_medians(of))
+  )
+  sizes = jnp.asarray(data.sizes())
+  steps = num_steps(local.schedule, sizes, data.max_examples)
+  width = batch_width(local.schedule, data.max_examples)
+  count = GRADIENT * steps * jnp.minimum(width, sizes)
+  per_example = operations(local.model, data.example_shape)
+  return of.overhead + size / down + per_example * count / compute + size / up
 
 
 def operations(model: Model, example_shape: tuple[int, ...]) -> float:

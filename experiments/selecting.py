@@ -1,0 +1,64 @@
+"""The clients of a round that --select names."""
+
+import hashlib
+import pathlib
+from typing import Any
+
+from fesem_jax.cohorts import selection
+from fesem_jax.cohorts.selection import Selection
+from fesem_jax.data.client_lists import read_names, read_trace
+from fesem_jax.utils.errors import UserError, argument
+
+_FILES = ('names', 'trace', 'trace_seconds')
+
+
+def build(config: dict[str, Any]) -> int | Selection:
+  """The `clients_per_round` of `simulate` that a configuration names.
+
+  Raises `UserError` on an unknown --select, or one that lacks another flag.
+  """
+  text, count = config.get('select', 'uniform'), config['clients_per_round']
+  kind, colon, value = text.partition(':')
+  named = argument('select', text)
+  if kind == 'uniform' and not colon:
+    return count
+  if kind == 'power_of_choice':
+    if not value.isdecimal() or len(value) > 9:
+      raise UserError(
+        f'{named}: give the number of candidates, as `select=power_of_choice:30`.'
+      )
+    if not count:
+      raise UserError(
+        f'{named} needs `clients_per_round`, how many of the candidates take part.'
+      )
+    if int(value) < count:
+      raise UserError(
+        f'{named} has fewer candidates than {argument("clients_per_round", count)}.'
+      )
+    return selection.power_of_choice(count, candidates=int(value))
+  if kind not in _FILES or not value:
+    raise UserError(
+      f'{named} is unknown; choose uniform, power_of_choice:CANDIDATES, names:FILE, '
+      'trace:FILE (in rounds) or trace_seconds:FILE.'
+    )
+  if kind == 'names':
+    return selection.named(read_names(value), count)
+  if kind == 'trace_seconds' and not config.get('device_profile'):
+    raise UserError(
+      f'{named} needs `device_profile`, which gives rounds their seconds.'
+    )
+  unit = 'rounds' if kind == 'trace' else 'seconds'
+  return selection.available(count, read_trace(value), unit=unit)
+
+
+def identity(config: dict[str, Any]) -> dict[str, str]:
+  """What says which file --select read; nothing where it reads none."""
+  kind, _, value = config.get('select', '').partition(':')
+  if kind not in _FILES:
+    return {}
+  try:
+    held = pathlib.Path(value).read_bytes()
+  except OSError as e:
+    named = argument('select', config['select'])
+    raise UserError(f'{named} cannot be read ({e.strerror}); name a file.') from e
+  return {'select_digest': hashlib.sha256(held).hexdigest()[:16]}

@@ -1,0 +1,65 @@
+"""The clients of a round that a `Selection` chooses on the host."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fesem_jax.cohorts.arrangement import selected_cohort
+from fesem_jax.cohorts.selection import BeforeRound, Selection
+from fesem_jax.core import prng_streams
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
+from fesem_jax.evaluation.evaluate import mean_losses
+from fesem_jax.results.records import Record
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.settings import Settings
+from fesem_jax.utils import processes
+
+
+def selected(
+  settings: Settings,
+  algorithm: Algorithm,
+  state: Any,
+  train: FederatedData,
+  number: int,
+  records: Sequence[Record],
+  programs: Programs,
+) -> tuple[Cohort, dict[str, Any]]:
+  """The clients of a round, and what its record says of how they were selected.
+
+  `state` is that before the round `number`, counted from 1, `train` as arranged, and
+  `records` are those of earlier rounds.
+  """
+  selection = settings.selection
+  assert isinstance(selection, Selection)
+  mesh, real = algorithm.local.mesh, len(train.info.names)
+  given = np.argsort(np.asarray(train.client_ids)[:real])  # The order of the data.
+
+  def losses(places: np.ndarray) -> np.ndarray:
+    cohort = selected_cohort(places, len(places), number, train, mesh)
+    cohort = Cohort(cohort.ids, everyone=False)
+
+    def measure(state: Any, train: FederatedData, cohort: Cohort) -> jax.Array:
+      used = algorithm.deployed(state, train)
+      return mean_losses(used, algorithm.local, train, cohort)
+
+    args = (state, train, cohort)
+    found = programs.compiled(('candidates', algorithm), measure, *args)(*args)
+    of_all = np.full(train.num_clients + 1, np.nan)
+    of_all[np.asarray(cohort.ids)] = processes.on_host(found)
+    return of_all[given[places]]
+
+  before = BeforeRound(
+    number,
+    prng_streams.host_rng(settings.seed, prng_streams.COHORT, number),
+    train.info.names[given],
+    np.asarray(train.sizes())[given],
+    tuple(records),
+    losses,
+  )
+  places, said = selection.chosen(before)
+  count = settings.clients_per_round
+  return selected_cohort(places, count, number, train, mesh), said

@@ -1,0 +1,165 @@
+"""FedBuff against an event queue in float64, and its limits."""
+
+import heapq
+
+import jax
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import algorithms
+from fesem_jax.cohorts import device_profiles
+from fesem_jax.cohorts.device_profiles import DeviceProfile
+from fesem_jax.core import prng_streams
+from fesem_jax.core.traffic import Sent, bytes_of_model
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import (
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  matrix,
+  reference_training,
+  run,
+)
+
+ALIKE = DeviceProfile(1e6, 1e6, 1e9, 1.0, 0.0, '')
+PLANTED = np.array([1.0307, 10.3113, 2.1749, 0.9131, 1.7337, 3.3721])
+
+
+class Queue:
+  """Clients that train, and the server, written from the paper's Algorithm 1."""
+
+  def __init__(self, data, local, like, size, at_once, eta, weights):
+    self.data, self.local, self.like = data, local, like
+    self.size, self.at_once, self.eta, self.weights = size, at_once, eta, weights
+    self.w, self.version, self.time = reference.flat(like), 0, 0.0
+    self.queue, self.buffer, self.staleness = [], [], []
+
+  def start(self, key):
+    """Fills free places by the clients of the least draws."""
+    key = jax.random.fold_in(key, prng_streams.ARRIVALS)
+    key = jax.random.fold_in(key, len(self.buffer))
+    busy = {entry[1] for entry in self.queue} | {i for i, *_ in self.buffer}
+    idle = [i for i in range(len(SIZES)) if i not in busy]
+    draws = {i: float(jax.random.uniform(jax.random.fold_in(key, i))) for i in idle}
+    for i in sorted(idle, key=draws.get)[: self.at_once - len(self.queue)]:
+      entry = self.time + PLANTED[i], i, self.version, self.w
+      heapq.heappush(self.queue, entry)
+
+  def round(self, number):
+    key, began = jax.random.fold_in(jax.random.key(9), number), self.time
+    self.buffer = []
+    train = reference_training(self.local, self.data, self.like, key)
+    self.start(key)
+    while True:
+      self.time, i, version, start = heapq.heappop(self.queue)
+      self.buffer.append((i, self.version - version, train(i, start) - start))
+      if len(self.buffer) == self.size:
+        break
+      self.start(key)
+    alphas = np.array([self.weights[i] for i, *_ in self.buffer])
+    alphas = alphas / alphas.sum()
+    for alpha, (_, tau, change) in zip(alphas, self.buffer, strict=True):
+      self.w = self.w + self.eta * alpha * change / np.sqrt(1 + tau)
+      self.staleness.append(tau)
+    self.version += 1
+    return self.time - began
+
+
+@pytest.mark.parametrize(
+  ('size', 'at_once', 'weighting', 'eta', 'devices'),
+  [(2, 3, 'uniform', 0.7, 1), (4, 6, 'by_examples', 1.0, 2)],
+)
+def test_matches_an_event_queue(size, at_once, weighting, eta, devices):
+  local, data = helpers.local(devices=devices), federation()
+  algorithm = algorithms.build(
+    'fed_buff', local, buffer_size=size, concurrency=at_once, weighting=weighting,
+    server_learning_rate=eta,
+  )  # fmt: skip
+  state = initial(algorithm, data)
+  state = state._replace(durations=np.float32(PLANTED))
+  weights = SIZES if weighting == 'by_examples' else np.ones(len(SIZES))
+  like = reference.from_params(state.params, 0)
+  queue = Queue(data, local, like, size, at_once, eta, weights)
+  step, everyone = jax.jit(algorithm.step), helpers.everyone(data)
+  for number in range(1, 8):
+    key = jax.random.fold_in(jax.random.key(9), number)
+    state, info = step(state, data, everyone, key)
+    seconds = queue.round(number)
+    np.testing.assert_allclose(state.seconds, seconds, rtol=1e-5)
+    ids = np.asarray(info.clients.ids)
+    assert sorted(ids[ids < 6].tolist()) == sorted(i for i, *_ in queue.buffer)
+    assert int(info.trained) == size
+  assert max(queue.staleness) >= 2  # Client 1 is slow.
+  assert_close(reference.vectors(state.params)[0], queue.w, rtol=1e-3)
+
+
+def test_a_buffer_of_all_clients_with_equal_devices_is_fed_avg():
+  local, data = helpers.local(), helpers.federation([6] * 6)
+  buffered = algorithms.build('fed_buff', local, buffer_size=6, client_devices=ALIKE)
+  states = [run(a, data)[0] for a in (buffered, algorithms.build('fed_avg', local))]
+  assert_close(*(matrix(s.params) for s in states), rtol=1e-5, atol=1e-6)
+
+
+def test_with_equal_devices_half_of_the_clients_are_one_update_behind():
+  local, data = helpers.local(), helpers.federation([6] * 6)
+  algorithm = algorithms.build('fed_buff', local, buffer_size=3, client_devices=ALIKE)
+  state, behind = initial(algorithm, data), []
+  for number in range(1, 5):
+    key = jax.random.fold_in(jax.random.key(9), number)
+    before, (state, _) = state, algorithm.step(state, data, helpers.everyone(data), key)
+    behind.append(float(state.seconds) > 0)
+    assert int(before.version) == number - 1
+  # All six start together; three of them fill the first buffer, three the second.
+  assert behind == [True, False, True, False]
+
+
+def test_durations_are_those_of_the_simulated_devices_of_other_methods():
+  local, data = helpers.local(), helpers.federation(SIZES)
+  profile, seed = device_profiles.profile('broadband'), 7
+  key = prng_streams.fold(jax.random.key(seed), prng_streams.INIT)
+  found = np.asarray(device_profiles.durations(profile, local, data, key))
+  costs = device_profiles.SimulatedDevices(profile, seed, local, data)
+  _, [info] = run(algorithms.build('fed_avg', local), data, rounds=1)
+  size = bytes_of_model(local)
+  for i in range(len(SIZES)):
+    alone = jax.tree.map(lambda x, i=i: np.asarray(x)[[i]], info.clients)
+    expected = costs.seconds(Sent(size, size), alone, whole_batches=False)
+    np.testing.assert_allclose(found[i], expected, rtol=1e-5)
+
+
+def test_records_have_the_seconds_of_the_buffer_and_the_bytes_that_are_sent():
+  local, data = helpers.local(), helpers.federation(SIZES)
+  algorithm = algorithms.build('fed_buff', local, buffer_size=2, concurrency=4)
+  seconds = []
+
+  class Seconds(fj.Callback):
+    def on_round(self, event):
+      seconds.append(float(event.state.seconds))
+
+  result = fj.simulate(
+    algorithm, data, data, rounds=3, progress=False,
+    callbacks=[fj.callbacks.Costs('phone'), Seconds()],
+  )  # fmt: skip
+  records, size = result.history[-3:], bytes_of_model(local)
+  assert [r['simulated_seconds'] for r in records] == seconds
+  assert min(seconds) > 0
+  assert [(r['bytes_down'], r['bytes_up']) for r in records] == [(2 * size,) * 2] * 3
+  assert records[0]['start_bytes_down'] == 4 * size
+  total = result.summary['costs']['simulated_seconds']
+  assert total == pytest.approx(sum(seconds))
+
+
+def test_more_clients_than_there_are_and_cohorts_are_refused():
+  local, data = helpers.local(), federation()
+  for option in ('buffer_size', 'concurrency'):
+    algorithm = algorithms.build('fed_buff', local, **{option: 7})
+    with pytest.raises(UserError, match=f'`{option}=7` is more than the 6 clients'):
+      algorithm.init(jax.random.key(0), data)
+  with pytest.raises(UserError, match='`client_devices=watch` is unknown'):
+    algorithms.build('fed_buff', local, client_devices='watch')
+  algorithm = algorithms.build('fed_buff', local)
+  with pytest.raises(UserError, match='`clients_per_round` must be 0 for fed_buff'):
+    fj.simulate(algorithm, data, data, rounds=1, clients_per_round=2, progress=False)
