@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from flax.traverse_util import flatten_dict
 
+from fesem_jax.core import tree
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError, argument
 
@@ -47,6 +48,12 @@ def _kept(params, keep, path=()):
     return params
   whole = all(x is None for x in found.values())
   return None if whole and path else found
+
+
+def zeroed(params: Params, names: Collection[str]) -> Params:
+  """The same tree with zeros in the parameters that `names` choose."""
+  others, chosen = split(params, names)
+  return tree.merge(others, tree.zeros_like(chosen))
 
 
 def without_none(params: Params) -> Params:

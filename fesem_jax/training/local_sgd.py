@@ -1,5 +1,6 @@
 """Local SGD of one client: the steps that most methods train with (Algorithm 2)."""
 
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -60,6 +61,7 @@ def local_sgd(
       if client.record is not None:
         client.record.append(Record(client.start, model.params, model.loss))
       return model
+  statistics = client.local.model.statistics
   start, frozen = client.start if start is None else start, None
   learning = start
   if layers is not None:
@@ -69,7 +71,8 @@ def local_sgd(
     transformations = (toward(learning, penalty), *transformations)
   optimizer = client.local.optimizer
   if transformations:
-    optimizer = optax.chain(*transformations, optimizer)
+    pairs = ((each, _but(statistics)) if statistics else (each,) for each in transformations)
+    optimizer = optax.chain(*itertools.chain(*pairs), optimizer)
 
   def whole(params):
     return params if frozen is None else tree.merge(frozen, params)
@@ -81,7 +84,8 @@ def local_sgd(
       loss, grads = both(params)
     new = client.descend(t, together(grads), state, params, optimizer)
     if steps is not None:
-      steps = steps.at[t].set(_figures(loss, grads, new[0], learning), mode='drop')
+      figures = _figures(loss, grads, new[0], learning, statistics)
+      steps = steps.at[t].set(figures, mode='drop')
     return where(batch.active, (*new, steps), carry), loss
 
   most = batching.most_steps(client.local.schedule, client.data.max_examples)
@@ -95,9 +99,22 @@ def local_sgd(
   return model
 
 
-def _figures(loss: jax.Array, grads: Params, new: Params, start: Params) -> jax.Array:
+def _but(statistics: tuple[str, ...]) -> optax.GradientTransformation:
+  """Keeps what comes before from the gradients of statistics, which are none."""
+  return optax.stateless(lambda grads, _: parameter_names.zeroed(grads, statistics))
+
+
+def _figures(
+  loss: jax.Array,
+  grads: Params,
+  new: Params,
+  start: Params,
+  statistics: tuple[str, ...],
+) -> jax.Array:
   """[4] float32 of a step; see `Record.steps`."""
   moved = jax.tree.map(jnp.subtract, new, start)
+  if statistics:
+    grads, moved = (parameter_names.zeroed(x, statistics) for x in (grads, moved))
   lengths = optax.tree.norm(grads), optax.tree.norm(moved)
   return jnp.stack([loss, *lengths, all_finite(new).astype(jnp.float32)])
 

@@ -119,7 +119,8 @@ class Client:
     """A step of the local optimizer, or another, at the rate of the step `t` []."""
     optimizer = self.local.optimizer if optimizer is None else optimizer
     rate = self.local.rate_of_step(t, self.rate)
-    return descend(optimizer, grads, state, params, rate)
+    statistics = self.local.model.statistics
+    return descend(optimizer, grads, state, params, rate, statistics)
 
   def with_model(self, model: Model) -> 'Client':
     """The client with another model, of the same parameters."""
@@ -245,8 +246,13 @@ def for_each_batch(
     `LocalModel`, whose training failed if `params` or the loss are not finite.
 
   Raises:
-    UserError: where each step is to be noted.
+    UserError: where each step is to be noted, or on a model with statistics.
   """
+  if client.local.model.statistics:
+    raise UserError(
+      'The local steps of this method have no place for the statistics of BatchNorm: a '
+      'step uses several gradients; choose another method, or a model with GroupNorm.'
+    )
   if client.of_steps:
     raise UserError(
       'Clients of this method cannot be replayed: a local step uses more than one '
@@ -292,7 +298,7 @@ def over_batches(
   def body(t: jax.Array, loop: Any) -> Any:
     carry, order, total, seen = loop
     order, (x, y, weights, own) = batch_at(t, order)
-    model, active = in_training(local.model, key, t), t < client.steps
+    model, active = in_training(local.model, key, t, weights), t < client.steps
     x = augmented(local, key, t, x)
     carry, loss = step(t, carry, Batch(model, x, y, weights, own, active))
     count = jnp.where(active, weights.sum(), 0.0)
