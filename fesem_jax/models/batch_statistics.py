@@ -5,7 +5,6 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from flax.traverse_util import flatten_dict
 

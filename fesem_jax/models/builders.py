@@ -72,7 +72,9 @@ _TABLE = {
   'resnet8': _images(lambda a: resnet.resnet8(a.num_classes, a.conv_method), 1),
   'resnet20': _images(lambda a: resnet.resnet20(a.num_classes, a.conv_method), 1),
   'resnet18': _images(lambda a: resnet.resnet18(a.num_classes, a.conv_method), 1),
-  'resnet8_bn': _images(lambda a: resnet.resnet8(a.num_classes, a.conv_method, None), 1),
+  'resnet8_bn': _images(
+    lambda a: resnet.resnet8(a.num_classes, a.conv_method, None), 1
+  ),
   'resnet20_bn': _images(
     lambda a: resnet.resnet20(a.num_classes, a.conv_method, None), 1
   ),
@@ -148,9 +150,10 @@ def build(
       the same with dense 2048; 6.6 M parameters at 28x28 and 62 classes); 'emnist_cnn'
       (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M); 'celeba_cnn' (LEAF: four
       blocks of 3x3x32; 31,000 parameters at 84x84x3); 'lenet5' and 'niid_bench_cnn'
-      (see `Lenet`); 'resnet8', 'resnet20' and 'resnet18' with GroupNorm, and
-      'resnet8_bn', 'resnet20_bn' and 'resnet18_bn' with BatchNorm (see `ResNet`). For sequences of tokens 'lstm' (LEAF) and 'gru' (see `Recurrent`), and
-      'transformer' (see `Transformer`).
+      (see `Lenet`); 'resnet8', 'resnet20' and 'resnet18' with GroupNorm, 'resnet8_bn',
+      'resnet20_bn' and 'resnet18_bn' with BatchNorm (see `ResNet`). For sequences of
+      tokens 'lstm' (LEAF) and 'gru' (see `Recurrent`), and 'transformer' (see
+      `Transformer`).
     example_shape: shape of one example: [H, W] or [H, W, C] of images, [S] of tokens.
     num_classes: L, also the number of tokens.
     hidden: widths of the MLP.

@@ -82,13 +82,13 @@ def _in_training(model: Model, params: Params, x: Any, key: Any) -> Any:
   old = parameter_names.without_none(old)
   if not (isinstance(found, tuple) and len(found) == 2):
     raise UserError(
-      'The `apply_train` of a model with `statistics` must return logits and, in a tree '
-      'of the parameters, the new statistics.'
+      'The `apply_train` of a model with `statistics` must return logits and, in a '
+      'tree of the parameters, the new statistics.'
     )
   if _kinds(found[1]) != _kinds(old):
     raise UserError(
-      'The `apply_train` of a model must return new statistics of the paths, shapes and '
-      f'dtypes of its `statistics` ({", ".join(model.statistics)}), and nothing else.'
+      'The `apply_train` of a model must return new statistics of the paths, shapes '
+      f'and dtypes of its `statistics` ({", ".join(model.statistics)}), and nothing else.'
     )
   return found[0]
 

@@ -71,7 +71,9 @@ def local_sgd(
     transformations = (toward(learning, penalty), *transformations)
   optimizer = client.local.optimizer
   if transformations:
-    pairs = ((each, _but(statistics)) if statistics else (each,) for each in transformations)
+    pairs = (
+      (each, _but(statistics)) if statistics else (each,) for each in transformations
+    )
     optimizer = optax.chain(*itertools.chain(*pairs), optimizer)
 
   def whole(params):
