@@ -87,8 +87,8 @@ def _in_training(model: Model, params: Params, x: Any, key: Any) -> Any:
     )
   if _kinds(found[1]) != _kinds(old):
     raise UserError(
-      'The `apply_train` of a model must return new statistics of the paths, shapes '
-      f'and dtypes of its `statistics` ({", ".join(model.statistics)}), and nothing else.'
+      'The `apply_train` of a model must return new values of its `statistics` alone, '
+      f'in the shapes and dtypes that they have: {", ".join(model.statistics)}.'
     )
   return found[0]
 

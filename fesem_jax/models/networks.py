@@ -145,8 +145,9 @@ def from_flax(
       BatchNorm, or if the logits of one example depend on others of its batch in
       another way: a batch is filled up with examples that must not count. If it draws
       random numbers, or normalizes by its batch, where it is told that it does not
-      train, or needs other arguments than the examples. If it has no parameters, or any that is not float32. Also if an NNX
-      module is given instead of a function that makes it.
+      train, or needs other arguments than the examples. If it has no parameters, or
+      any that is not float32. Also if an NNX module is given instead of a function that
+      makes it.
   """
   check_choice('task', task, tuple(tasks.TASKS))
   chosen = tasks.TASKS[task]

@@ -121,7 +121,7 @@ def _has_dropout(module: nnx.Module) -> bool:
   return any(isinstance(layer, nnx.Dropout) and layer.rate > 0 for layer in layers)
 
 
-def _draws(run: Callable[..., jax.Array], params: Params, x: Any, key: Any) -> bool:
+def _draws(run: Callable[..., Any], params: Params, x: Any, key: Any) -> bool:
   """Whether a function of (params, x, key) looks at its key."""
   traced = jax.make_jaxpr(lambda key, p, x: run(p, x, key))(key, params, x).jaxpr
   live = {id(v) for v in traced.outvars}

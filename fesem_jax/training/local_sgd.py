@@ -1,6 +1,5 @@
 """Local SGD of one client: the steps that most methods train with (Algorithm 2)."""
 
-import itertools
 from collections.abc import Sequence
 
 import jax
@@ -71,10 +70,10 @@ def local_sgd(
     transformations = (toward(learning, penalty), *transformations)
   optimizer = client.local.optimizer
   if transformations:
-    pairs = (
-      (each, _but(statistics)) if statistics else (each,) for each in transformations
-    )
-    optimizer = optax.chain(*itertools.chain(*pairs), optimizer)
+    if statistics:
+      but = _but(statistics)
+      transformations = tuple(optax.chain(each, but) for each in transformations)
+    optimizer = optax.chain(*transformations, optimizer)
 
   def whole(params):
     return params if frozen is None else tree.merge(frozen, params)
