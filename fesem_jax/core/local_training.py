@@ -1,7 +1,7 @@
 """Settings of local training, which methods receive."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from fesem_jax.core import local_optimizers, sharding
+from fesem_jax.core import batching, local_optimizers, sharding
 from fesem_jax.core.batching import Schedule
+from fesem_jax.core.client_work import ClientWork
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sending import OfClient, Sends, check_sends, sends_of
 from fesem_jax.core.types import Cohort, Model
 from fesem_jax.utils.errors import (
@@ -30,6 +32,8 @@ Augment = Callable[[jax.Array, jax.Array], jax.Array]
 StepSchedule = Callable[[Any], Any]
 
 
+# What becomes of the running statistics of clients' batches.
+BATCH_STATS = ('average', 'local')
 SHARED_START = ('auto', 'on', 'off')
 # Of float32 products on accelerators.
 PRECISIONS = ('highest', 'high', 'default')
@@ -52,7 +56,8 @@ class LocalTraining(NamedTuple):
 
   Attributes:
     model: see `Model`.
-    optimizer: an Optax optimizer; its state is reset in every round. Random keys in its
+    optimizer: an Optax optimizer; its state is reset in every round, see
+      `keep_optimizer_state`. Random keys in its
       state, as of `optax.add_noise`, are made those of the client in the round.
     schedule: batch size and local epochs or steps.
     clients_per_chunk: C, clients trained side by side on one device; it affects the
@@ -86,6 +91,11 @@ class LocalTraining(NamedTuple):
       which clients choose a model.
     sends: what clients send in place of the models that they trained, see `sending`;
       None sends these. Fine-tuning and models that stay with clients are not changed.
+    batch_stats: of a model with statistics (BatchNorm), 'average' averages them with
+      the rest; with 'local' each client keeps its own, which it never sends.
+    keep_optimizer_state: whether clients keep the state of the local optimizer from
+      round to round, e.g. momentum; else it is reset. Fine-tuning always resets it.
+    work: rates, epochs or steps of each client; None if all are alike.
   """
 
   model: Model
@@ -101,12 +111,44 @@ class LocalTraining(NamedTuple):
   local_lr_schedule: StepSchedule | None = None
   augmentation: Augment | None = None
   sends: Sends | None = None
+  batch_stats: str = 'average'
+  keep_optimizer_state: bool = False
+  work: ClientWork | None = None
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The factor [] float32 of a cohort's local updates; None if it is 1."""
     if self.lr_schedule is None or cohort.round is None:
       return None
     return jnp.asarray(self.lr_schedule(cohort.round), jnp.float32)
+
+  def rate_of_client(
+    self, data: FederatedData, client: jax.Array, rate: jax.Array | None
+  ) -> jax.Array | None:
+    """The factor [] float32 of one client's local updates; None if it is 1.
+
+    `client` [] int32 is its position in the data, and `rate` is that of the cohort.
+    """
+    if self.work is None:
+      return rate
+    own = jnp.asarray(data.client_ids).at[client].get(mode='clip')
+    return self.work.rate_of(own, rate)
+
+  def num_steps(
+    self, data: FederatedData, clients: jax.Array, epochs: jax.Array | None = None
+  ) -> jax.Array:
+    """[S] int32 local steps of the clients at positions [S] in the data.
+
+    `epochs` [S] int32 take the place of the schedule's; a client with fewer of its own
+    does those.
+    """
+    schedule, sizes = self.schedule, data.sizes(clients)
+    if self.work is not None:
+      ids = jnp.asarray(data.client_ids).at[clients].get(mode='clip')
+      own, steps = self.work.schedule_of(schedule, ids)
+      epochs = jnp.minimum(own, schedule.epochs if epochs is None else epochs)
+      if schedule.steps:
+        return jnp.where(sizes > 0, steps, 0).astype(jnp.int32)
+    return batching.num_steps(schedule, sizes, data.max_examples, epochs)
 
   def rate_of_step(self, step: jax.Array, rate: jax.Array | None) -> jax.Array | None:
     """The factor [] float32 of one local step's update; None if it is 1.
@@ -146,6 +188,11 @@ def local_training(
   local_lr_schedule: StepSchedule | None = None,
   augmentation: Augment | None = None,
   sends: Sends | OfClient | None = None,
+  batch_stats: str = 'average',
+  keep_optimizer_state: bool = False,
+  client_rates: Sequence[float] | None = None,
+  client_epochs: Sequence[int] | None = None,
+  client_steps: Sequence[int] | None = None,
   machine: Machine = Machine(),
   **old_names: Any,
 ) -> LocalTraining:
@@ -163,6 +210,11 @@ def local_training(
     local_lr_schedule: see `LocalTraining`.
     augmentation: see `LocalTraining`.
     sends: see `LocalTraining`; a function (key, start, trained) -> sent is enough.
+    batch_stats: see `LocalTraining`.
+    keep_optimizer_state: see `LocalTraining`.
+    client_rates: [M] factors of the learning rate, by clients in the order of the data.
+    client_epochs: [M] epochs of each client; others, such as unseen ones, do `epochs`.
+    client_steps: [M] steps of each client in place of epochs; others do `steps`.
     machine: devices, clients side by side and precision.
     **old_names: deprecated; fields of `machine`, and `num_clients`, without effect.
 
@@ -192,6 +244,7 @@ def local_training(
   check_at_least(1, epochs=epochs)
   check_share(dropout_rate=dropout_rate)
   check_choice('shared_start', shared_start, SHARED_START)
+  check_choice('batch_stats', batch_stats, BATCH_STATS)
   check_choice('precision', precision, PRECISIONS)
   _check_schedule('lr_schedule', lr_schedule, 'round')
   _check_schedule('local_lr_schedule', local_lr_schedule, 'step')
@@ -201,6 +254,18 @@ def local_training(
   sends = sends_of(sends)
   if sends is not None:
     check_sends(sends, model)
+  if keep_optimizer_state:
+    local_optimizers.check_kept(optimizer, params)
+  _check_statistics(model, batch_stats, sends)
+  work = None
+  if not (client_rates is client_epochs is client_steps is None):
+    work = ClientWork(client_rates, client_epochs, client_steps)
+    if work.epochs is not None:
+      if steps:
+        raise UserError('`client_epochs` and `steps` exclude each other.')
+      epochs = max(epochs, int(work.epochs.max()))
+    if work.steps is not None:
+      steps = max(steps, int(work.steps.max()))
   return LocalTraining(
     model,
     optimizer,
@@ -215,7 +280,25 @@ def local_training(
     local_lr_schedule,
     augmentation,
     sends,
+    batch_stats,
+    keep_optimizer_state,
+    work,
   )
+
+
+def _check_statistics(model: Model, batch_stats: str, sends: Sends | None) -> None:
+  """Raises `UserError` on statistics of batches that cannot be treated so."""
+  if batch_stats != 'average' and not model.statistics:
+    raise UserError(
+      f'{argument("batch_stats", batch_stats)} needs a model with running statistics, '
+      'such as resnet8_bn; this one has no BatchNorm.'
+    )
+  private = sends is not None and sends.privacy is not None
+  if private and model.statistics and batch_stats == 'average':
+    raise UserError(
+      'The noise of `dp` would make variances of BatchNorm negative; choose '
+      '`batch_stats=local`, or a model with GroupNorm.'
+    )
 
 
 def _with_old_names(machine: Machine, old: dict[str, Any]) -> Machine:

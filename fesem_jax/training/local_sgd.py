@@ -91,8 +91,14 @@ def local_sgd(
 
   most = batching.most_steps(client.local.schedule, client.data.max_examples)
   steps = jnp.zeros((most, 4)) if client.of_steps else None
-  carry = learning, client.optimizer_state(learning, optimizer), steps
-  (last, _, steps), loss = over_batches(client, carry, step, factors)
+  first = client.optimizer_state(learning, optimizer)
+  if transformations:
+    first = (*first[:-1], client.resumed(first[-1]))
+  else:
+    first = client.resumed(first)
+  carry = learning, first, steps
+  (last, state, steps), loss = over_batches(client, carry, step, factors)
+  client.leave('optimizer', (state[-1] if transformations else state, jnp.bool_(True)))
   finite = all_finite(last)
   model = LocalModel(whole(where(finite, last, learning)), loss, finite, client.steps)
   if client.record is not None:
