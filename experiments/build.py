@@ -26,8 +26,8 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.stored_rows import blocks
 
+from . import client_work, plugins, schedules, sends, starts, unused
 from . import flags as experiment_flags
-from . import plugins, schedules, sends, starts, unused
 
 # Beyond any use; larger numbers would only run out of memory or of bits later.
 _MAX_INTEGER = 2**31 - 1
@@ -247,7 +247,10 @@ def build_local(
     local_lr_schedule=schedules.build(of_steps, 'local_lr_schedule'),
     augmentation=augmentation(config['augment'], train.example_shape),
     sends=sends.build(config),
+    batch_stats=config['batch_stats'],
+    keep_optimizer_state=config['keep_optimizer_state'],
     machine=placed,
+    **client_work.arguments(config['client_work'], config, train),
   )
   if chunk == 'auto':
     chunk = clients_per_chunk.clients_per_chunk(

@@ -40,7 +40,8 @@ _ONLY_WHERE_GIVEN = (
   'client_column', 'cluster_column', 'split_column', 'drop_columns', 'standardize',
   'vocabulary', 'synthetic_features', 'synthetic_classes', 'synthetic_difference',
   'synthetic_distance', 'synthetic_mix', 'stop_after', 'dp', 'dp_clip',
-  'dp_noise_multiplier', 'dp_delta', 'compress', 'error_feedback',
+  'dp_noise_multiplier', 'dp_delta', 'compress', 'error_feedback', 'batch_stats',
+  'keep_optimizer_state', 'client_work',
 )  # fmt: skip
 
 # Columns of a data frame that a function of the user's own returns.

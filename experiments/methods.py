@@ -24,7 +24,7 @@ _TRAINING_FLAGS = (
   'finetune_epochs', 'rounds', 'lr_schedule', 'precision', 'momentum', 'nesterov',
   'weight_decay', 'adam_beta1', 'adam_beta2', 'adam_epsilon', 'clip_norm',
   'local_lr_schedule', 'augment', 'dp', 'dp_clip', 'dp_noise_multiplier', 'dp_delta',
-  'compress', 'error_feedback',
+  'compress', 'error_feedback', 'batch_stats', 'keep_optimizer_state', 'client_work',
 )  # fmt: skip
 
 

@@ -95,6 +95,17 @@ TRAINING = (
   flag('bool', 'error_feedback', True,
     'Whether a client adds what --compress=top_k or random_k has not sent to its next '
     'change.'),
+  flag('enum', 'batch_stats', 'average',
+    'Running statistics of BatchNorm (--model=resnet8_bn): averaged with the rest of '
+    'the model, or local, kept by each client and never sent.',
+    enum_values=local_training.BATCH_STATS),
+  flag('bool', 'keep_optimizer_state', False,
+    'Whether clients keep the state of the local optimizer, e.g. momentum, from round '
+    'to round; else each round begins without any.'),
+  flag('string', 'client_work', '',
+    'CSV file with a column client, the names of all clients, and some of rate, a '
+    'factor of --learning_rate; epochs, in place of --local_epochs; and steps, in '
+    'place of --local_steps.'),
   flag('enum', 'precision', 'highest',
     'Precision of the products of local training on accelerators: highest, as float32, '
     'takes six passes of a TPU; high three, with about 16 bits of each factor; default '

@@ -97,8 +97,8 @@ def replay(
   if kept_parts(algorithm.local):
     if algorithm.local.keep_optimizer_state or algorithm.local.batch_stats == 'local':
       raise UserError(
-        'Clients that keep their optimizer state (`keep_optimizer_state`) or statistics '
-        '(`batch_stats=local`) cannot be replayed.'
+        'Clients that keep their optimizer state (`keep_optimizer_state`) or their '
+        'statistics (`batch_stats=local`) cannot be replayed.'
       )
     algorithm = with_client_memory(algorithm)
   local = algorithm.local
