@@ -31,8 +31,8 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.stored_rows import blocks
 
+from . import client_work, plugins, schedules, sends, starts, unused
 from . import flags as experiment_flags
-from . import plugins, schedules, sends, starts, unused
 
 # Beyond any use; larger numbers would only run out of memory or of bits later.
 _MAX_INTEGER = 2**31 - 1
@@ -259,8 +259,13 @@ def build_local(
     sends=sends.build(config),
     machine=placed,
   )
+  schedule = local.schedule._replace(steps=config['local_steps'])
+  work = client_work.read(config['client_work'], schedule, train)
   local = local._replace(
-    schedule=local.schedule._replace(steps=config['local_steps']),
+    schedule=schedule if work is None else work.longest(schedule),
+    work=work,
+    batch_stats=config['batch_stats'],
+    keep_optimizer_state=config['keep_optimizer_state'],
     dropout_rate=config['dropout_rate'],
     local_lr_schedule=schedules.build(of_steps, 'local_lr_schedule'),
     augmentation=augmentation(config['augment'], train.example_shape),

@@ -5,20 +5,42 @@ the clients' models, Delta, stands for the negative gradient. Any Optax optimize
 serves; those of the paper are here where Optax's differ from them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import local_optimizers, sums, tree
+from fesem_jax.core import local_optimizers, parameter_names, sums, tree
 from fesem_jax.core.hyperparameters import optimizer, variable
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import check_positive, check_share
 
 # None takes the mean of the clients itself.
 ServerOptimizer: TypeAlias = optax.GradientTransformation | None
+
+
+def but_statistics(
+  optimizer: ServerOptimizer, statistics: Sequence[str]
+) -> ServerOptimizer:
+  """The optimizer, where a model's statistics of batches take their mean as it is."""
+  if optimizer is None or not statistics:
+    return optimizer
+  inner = optimizer
+
+  def init(params):
+    return inner.init(parameter_names.zeroed(params, statistics))
+
+  def update(gradient, state, params=None):
+    means = parameter_names.split(gradient, statistics)[1]
+    zeros = parameter_names.zeroed(gradient, statistics)
+    at = None if params is None else parameter_names.zeroed(params, statistics)
+    updates, state = inner.update(zeros, state, at)
+    updates = parameter_names.split(updates, statistics)[0]
+    return tree.merge(updates, jax.tree.map(jnp.negative, means)), state
+
+  return optax.GradientTransformation(init, update)
 
 
 def init(

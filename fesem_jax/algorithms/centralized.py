@@ -23,6 +23,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client
+from fesem_jax.utils.errors import UserError
 
 
 class CentralizedState(NamedTuple):
@@ -48,6 +49,11 @@ def centralized(local: LocalTraining) -> Algorithm:
   Raises:
     UserError: when it starts, where bad clients lie about models.
   """
+  if local.work is not None:
+    raise UserError(
+      '`algorithm=centralized` has no clients with rates, epochs or steps of their '
+      'own; leave out `ClientWork` (--client_work).'
+    )
 
   def init(key, data):
     check_models_only(data, local, 'centralized', 'examples')

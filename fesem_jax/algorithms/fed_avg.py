@@ -5,7 +5,7 @@ Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 """
 
 from fesem_jax.aggregation.robust import Aggregation
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer
+from fesem_jax.aggregation.server_optimizers import ServerOptimizer, but_statistics
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core import traffic
@@ -39,6 +39,7 @@ def fed_avg(
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   aggregation.check_weighting(weighting)
+  server_optimizer = but_statistics(server_optimizer, local.model.statistics)
   averaging = Averaging(weighting, server_optimizer, aggregation)
 
   def step(state, data, cohort, key):

@@ -14,6 +14,7 @@ from absl import logging
 from fesem_jax.algorithms.common import own_centers
 from fesem_jax.algorithms.common.bipartition import SplitRule, split_clusters
 from fesem_jax.algorithms.common.centers import deployed, reassigned, round_info
+from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.clustering import em
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
@@ -69,6 +70,7 @@ def fed_cluster(
     UserError: on an option outside its range, partial participation or, when it starts,
       no more than `min_size` clients.
   """
+  check_no_statistics(local, 'fed_cluster')
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, check_every=check_every)
   max_clusters = split.max_clusters

@@ -88,7 +88,7 @@ def wrapped(
   for option in ('reseed_empty', 'recluster_every'):
     if asked.get(option) and client_state != 'stacked':
       raise needs_stack(option, client_state)
-  compare = comparison.by_weights()
+  compare = comparison.by_weights(statistics=local.model.statistics)
   if 'cluster_on' in own:
     compare = comparison.build(own['cluster_on'], local.model)
   if asked.get('reseed_empty'):
@@ -96,12 +96,11 @@ def wrapped(
   if asked.get('loss_check_every'):
     method = with_loss_checks(method, asked['loss_check_every'])
   if asked.get('recluster_every'):
-    clustering = Clustering(weighting=own['weighting'])
+    clustering = Clustering(weighting=own['weighting'], comparison=compare)
     if 'cluster_on' in own:
       clustering = clustering._replace(
         restarts=own['init_restarts'],
         seeding=own['init_seeding'],
-        comparison=compare,
       )
     method = with_reclustering(method, asked['recluster_every'], clustering)
   if asked.get('max_age'):

@@ -52,6 +52,9 @@ def oracle(
       `data.with_true_groups` adds.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
+  server_optimizer = server_optimizers.but_statistics(
+    server_optimizer, local.model.statistics
+  )
 
   def init(key, data):
     centers = tree.repeat(local.model.init(key), _groups(data).count)

@@ -1,6 +1,6 @@
 """What FeSEM compares and averages: whole models, one layer, or matched units."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ from fesem_jax.clustering import em, hidden_units, matching
 from fesem_jax.core import parameter_names, sharding, tree
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.utils.errors import UserError, argument
 
 # The name of matched units where others are names of layers.
 MATCHED = 'matched'
@@ -58,16 +59,19 @@ class ModelComparison(NamedTuple):
     return jax.lax.map(one, (shares, references))
 
 
-def by_weights(names: str = 'all') -> ModelComparison:
+def by_weights(names: str = 'all', statistics: Sequence[str] = ()) -> ModelComparison:
   """Weights are compared one by one, as in Eq. 8, of all layers or of those named.
 
-  For names and patterns, separated by commas, see `parameter_names.is_named`.
+  For names and patterns, separated by commas, see `parameter_names.is_named`. The
+  `statistics` of a model are never compared.
   """
 
   def part(params):
-    if names == 'all':
-      return params
-    return parameter_names.split(params, names.split(','))[1]
+    if names != 'all':
+      params = parameter_names.split(params, names.split(','))[1]
+    if statistics and params is not None:
+      params = parameter_names.split(params, statistics)[0]
+    return params
 
   def known(centers):
     return centers
@@ -75,7 +79,8 @@ def by_weights(names: str = 'all') -> ModelComparison:
   def nearest(stack, centers, mesh: Mesh | None = None):
     return *em.e_step(part(stack), centers, mesh), stack
 
-  return ModelComparison(names != 'all', part, None, known, nearest)
+  partial = names != 'all' or bool(statistics)
+  return ModelComparison(partial, part, None, known, nearest)
 
 
 def by_matching(model: Model) -> ModelComparison:
@@ -117,5 +122,10 @@ def build(cluster_on: str, model: Model) -> ModelComparison:
     return by_matching(model)
   params = check_parameters(model)
   if cluster_on != 'all':
-    parameter_names.chosen(params, cluster_on.split(','), 'cluster_on')
-  return by_weights(cluster_on)
+    chosen = parameter_names.chosen(params, cluster_on.split(','), 'cluster_on')
+    if set(chosen) <= set(model.statistics):
+      raise UserError(
+        f'{argument("cluster_on", cluster_on)} names statistics of batches alone, '
+        'which are not compared; name a layer with weights.'
+      )
+  return by_weights(cluster_on, model.statistics)

@@ -278,7 +278,7 @@ def available(
 
 def _clock(records: Sequence[dict[str, Any]]) -> float:
   """Simulated seconds of all rounds so far."""
-  times = [record.get('simulated_seconds') for record in records if record['round']]
+  times: list[Any] = [r.get('simulated_seconds') for r in records if r['round']]
   if None in times:
     raise UserError(
       'A trace of availability in seconds needs the simulated seconds of each round; '

@@ -62,6 +62,21 @@ def check(optimizer: Any, params: Params, name: str = 'optimizer') -> None:
     )
 
 
+def check_kept(optimizer: optax.GradientTransformation, params: Params) -> None:
+  """Raises `UserError` unless an optimizer has a state that clients can keep."""
+  state = jax.tree.leaves(jax.eval_shape(optimizer.init, params))
+  if not state:
+    raise UserError(
+      '`keep_optimizer_state` needs an optimizer that has a state, e.g. sgd with '
+      'momentum or adam; this one has none.'
+    )
+  if any(map(is_key, state)):
+    raise UserError(
+      '`keep_optimizer_state` is not defined for an optimizer with a random key in its '
+      'state, which is that of the client in each round.'
+    )
+
+
 def _first_line(e: Exception) -> str:
   return (str(e) or type(e).__name__).splitlines()[0].rstrip('.')
 

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from fesem_jax.core import local_optimizers, sharding
+from fesem_jax.core import batching, local_optimizers, sharding
 from fesem_jax.core.batching import Schedule
+from fesem_jax.core.client_work import ClientWork
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sending import OfClient, Sends, check_sends, sends_of
 from fesem_jax.core.types import Cohort, Model
 from fesem_jax.utils import old_names
@@ -30,6 +32,8 @@ Augment = Callable[[jax.Array, jax.Array], jax.Array]
 StepSchedule = Callable[[Any], Any]
 
 
+# What becomes of the running statistics of clients' batches.
+BATCH_STATS = ('average', 'local')
 SHARED_START = ('auto', 'on', 'off')
 # Of float32 products on accelerators.
 PRECISIONS = ('highest', 'high', 'default')
@@ -57,7 +61,8 @@ class LocalTraining(NamedTuple):
 
   Attributes:
     model: see `Model`.
-    optimizer: an Optax optimizer; its state is reset in every round. Random keys in its
+    optimizer: an Optax optimizer; its state is reset in every round, see
+      `keep_optimizer_state`. Random keys in its
       state, as of `optax.add_noise`, are made those of the client in the round.
     schedule: batch size and local epochs or steps.
     clients_per_chunk: C, clients trained side by side on one device; it affects the
@@ -93,6 +98,12 @@ class LocalTraining(NamedTuple):
       None sends these. Fine-tuning and models that stay with clients are not changed.
     data_placement: where examples are: 'replicated' on every device, 'sharded' by
       client, or 'auto', which splits data that are large.
+    batch_stats: of a model with statistics (BatchNorm), 'average' averages them with
+      the rest; with 'local' each client keeps its own, which it never sends.
+    keep_optimizer_state: whether clients keep the state of the local optimizer from
+      round to round, e.g. momentum; else it is reset. Fine-tuning always resets it.
+    work: rates, epochs or steps of each client, up to those of the schedule; None if
+      all are alike.
   """
 
   model: Model
@@ -109,12 +120,44 @@ class LocalTraining(NamedTuple):
   augmentation: Augment | None = None
   sends: Sends | None = None
   data_placement: str = 'auto'
+  batch_stats: str = 'average'
+  keep_optimizer_state: bool = False
+  work: ClientWork | None = None
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The factor [] float32 of a cohort's local updates; None if it is 1."""
     if self.lr_schedule is None or cohort.round is None:
       return None
     return jnp.asarray(self.lr_schedule(cohort.round), jnp.float32)
+
+  def rate_of_client(
+    self, data: FederatedData, client: jax.Array, rate: jax.Array | None
+  ) -> jax.Array | None:
+    """The factor [] float32 of one client's local updates; None if it is 1.
+
+    `client` [] int32 is its position in the data, and `rate` is that of the cohort.
+    """
+    if self.work is None:
+      return rate
+    own = jnp.asarray(data.client_ids).at[client].get(mode='clip')
+    return self.work.rate_of(own, rate)
+
+  def num_steps(
+    self, data: FederatedData, clients: jax.Array, epochs: jax.Array | None = None
+  ) -> jax.Array:
+    """[S] int32 local steps of the clients at positions [S] in the data.
+
+    `epochs` [S] int32 take the place of the schedule's; a client with fewer of its own
+    does those.
+    """
+    schedule, sizes = self.schedule, data.sizes(clients)
+    if self.work is not None:
+      ids = jnp.asarray(data.client_ids).at[clients].get(mode='clip')
+      own, steps = self.work.schedule_of(schedule, ids)
+      epochs = jnp.minimum(own, schedule.epochs if epochs is None else epochs)
+      if schedule.steps:
+        return jnp.where(sizes > 0, steps, 0).astype(jnp.int32)
+    return batching.num_steps(schedule, sizes, data.max_examples, epochs)
 
   def rate_of_step(self, step: jax.Array, rate: jax.Array | None) -> jax.Array | None:
     """The factor [] float32 of one local step's update; None if it is 1.
@@ -183,8 +226,8 @@ def local_training(
   """Builds a `LocalTraining`, with defaults chosen for the machine.
 
   `local._replace(...)` sets its other fields: `schedule=fj.Schedule(10, steps=5)` for
-  steps in place of epochs, `dropout_rate`, `local_lr_schedule` and `augmentation`.
-  `simulate` checks them.
+  steps in place of epochs, `dropout_rate`, `local_lr_schedule`, `augmentation`,
+  `batch_stats`, `keep_optimizer_state` and `work`. `simulate` checks them.
 
   Args:
     model: see `Model`.
@@ -249,6 +292,28 @@ def check_training(local: LocalTraining) -> None:
   check_choice('data_placement', local.data_placement, DATA_PLACEMENTS)
   _check_schedule('lr_schedule', local.lr_schedule, 'round')
   _check_schedule('local_lr_schedule', local.local_lr_schedule, 'step')
+  check_choice('batch_stats', local.batch_stats, BATCH_STATS)
+  if local.keep_optimizer_state:
+    params = jax.eval_shape(local.model.init, jax.random.key(0))
+    local_optimizers.check_kept(local.optimizer, params)
+  _check_statistics(local.model, local.batch_stats, local.sends)
+  if local.work is not None:
+    local.work.check_schedule(local.schedule)
+
+
+def _check_statistics(model: Model, batch_stats: str, sends: Sends | None) -> None:
+  """Raises `UserError` on statistics of batches that cannot be treated so."""
+  if batch_stats != 'average' and not model.statistics:
+    raise UserError(
+      f'{argument("batch_stats", batch_stats)} needs a model with running statistics, '
+      'such as resnet8_bn; this one has no BatchNorm.'
+    )
+  private = sends is not None and sends.privacy is not None
+  if private and model.statistics and batch_stats == 'average':
+    raise UserError(
+      'The noise of `dp` would make variances of BatchNorm negative; choose '
+      '`batch_stats=local`, or a model with GroupNorm.'
+    )
 
 
 def _check_schedule(name: str, schedule: Callable[[Any], Any] | None, of: str) -> None:

@@ -2,9 +2,11 @@
 
 import fnmatch
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
+from fesem_jax.core import tree
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError, argument
 
@@ -47,6 +49,24 @@ def _kept(params, keep, path=()):
     return params
   whole = all(x is None for x in found.values())
   return None if whole and path else found
+
+
+def replaced(params: Params, others: Mapping[str, Any] | None) -> Params:
+  """The same tree with `others`, path as norm/mean -> array, in place of its own.
+
+  Where the tree has None, it stays so.
+  """
+  if not others or params is None:
+    return params
+  found = flatten_dict(params, sep='/')
+  new = {p: x if x is None else others.get(p, x) for p, x in found.items()}
+  return unflatten_dict(new, sep='/')
+
+
+def zeroed(params: Params, names: Collection[str]) -> Params:
+  """The same tree with zeros in the parameters that `names` choose."""
+  others, chosen = split(params, names)
+  return tree.merge(others, tree.zeros_like(chosen))
 
 
 def without_none(params: Params) -> Params:

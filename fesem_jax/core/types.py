@@ -29,8 +29,9 @@ class _Functions(NamedTuple):
   metrics: tuple[tuple[str, Loss], ...] = ()
   layers: tuple[str, ...] = ()
   apply_with: Callable[..., jax.Array] | None = None
-  apply_train: Callable[[Params, jax.Array, jax.Array], jax.Array] | None = None
+  apply_train: Callable[..., Any] | None = None
   task: Task = CLASSIFICATION
+  statistics: tuple[str, ...] = ()
 
 
 class Model(_Functions):
@@ -63,6 +64,11 @@ class Model(_Functions):
       random numbers, e.g. for Dropout; None if it draws none. Fine-tuning also uses it;
       evaluation, and losses by which clients choose a model, use `apply`.
     task: of the model, which must be the task of the data.
+    statistics: paths, as norm/mean, of the parameters that are running statistics of
+      batches, as BatchNorm has them. No optimizer, penalty or correction changes them:
+      a local step puts the new statistics in their place. `apply_train` is then
+      (params, x, key, weights [B]) -> (logits, params): only these parameters, after
+      the batch. Examples of weight 0 fill up a batch and must not count in either.
   """
 
   __slots__ = ()

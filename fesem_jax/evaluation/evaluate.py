@@ -132,7 +132,8 @@ def evaluate_clients(
 
   Fine-tuning is local training without any penalty, with the batch size and the
   optimizer of `local`, plain SGD by default (Section 6.1: "sent to each device
-  for further fine-tuning with local training data"). Models exist only chunk by
+  for further fine-tuning with local training data"), and the same for all clients.
+  Models exist only chunk by
   chunk.
 
   Args:
@@ -159,6 +160,7 @@ def evaluate_clients(
     schedule=Schedule(local.schedule.batch_size, epochs=finetune_epochs),
     dropout_rate=0.0,
     sends=None,
+    work=None,
   )
 
   def measure(trained, starts, _, test):

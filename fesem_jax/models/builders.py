@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 
 from fesem_jax.core.types import Model
-from fesem_jax.models import resnet
+from fesem_jax.models import resnet, training_modes
 from fesem_jax.models.lenet import Lenet
 from fesem_jax.models.networks import CelebaCnn, Cnn, EmnistCnn, Mlp, as_model
 from fesem_jax.models.recurrent import Recurrent
+from fesem_jax.models.training_modes import ALWAYS_THE_SAME
 from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
 from fesem_jax.utils.array_checks import check_channels_last
@@ -71,6 +72,15 @@ _TABLE = {
   'resnet8': _images(lambda a: resnet.resnet8(a.num_classes, a.conv_method), 1),
   'resnet20': _images(lambda a: resnet.resnet20(a.num_classes, a.conv_method), 1),
   'resnet18': _images(lambda a: resnet.resnet18(a.num_classes, a.conv_method), 1),
+  'resnet8_bn': _images(
+    lambda a: resnet.resnet8(a.num_classes, a.conv_method, None), 1
+  ),
+  'resnet20_bn': _images(
+    lambda a: resnet.resnet20(a.num_classes, a.conv_method, None), 1
+  ),
+  'resnet18_bn': _images(
+    lambda a: resnet.resnet18(a.num_classes, a.conv_method, None), 1
+  ),
   'lstm': _recurrent('lstm'),
   'gru': _recurrent('gru'),
   'transformer': _tokens(
@@ -140,9 +150,10 @@ def build(
       the same with dense 2048; 6.6 M parameters at 28x28 and 62 classes); 'emnist_cnn'
       (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M); 'celeba_cnn' (LEAF: four
       blocks of 3x3x32; 31,000 parameters at 84x84x3); 'lenet5' and 'niid_bench_cnn'
-      (see `Lenet`); 'resnet8', 'resnet20' and 'resnet18' with GroupNorm (see
-      `ResNet`). For sequences of tokens 'lstm' (LEAF) and 'gru' (see `Recurrent`), and
-      'transformer' (see `Transformer`).
+      (see `Lenet`); 'resnet8', 'resnet20' and 'resnet18' with GroupNorm, 'resnet8_bn',
+      'resnet20_bn' and 'resnet18_bn' with BatchNorm (see `ResNet`). For sequences of
+      tokens 'lstm' (LEAF) and 'gru' (see `Recurrent`), and 'transformer' (see
+      `Transformer`).
     example_shape: shape of one example: [H, W] or [H, W, C] of images, [S] of tokens.
     num_classes: L, also the number of tokens.
     hidden: widths of the MLP.
@@ -189,7 +200,9 @@ def build(
   asked = _Asked(num_classes, tuple(hidden), conv_method, every_position)
   module = _with_options(model, entry.module(asked), options or {})
   try:
-    built = as_model(module, shape)
+    modes = training_modes.of_call(model, module.__call__)
+    batch_norm = getattr(module, 'groups', 0) is None
+    built = as_model(module, shape, modes if batch_norm else ALWAYS_THE_SAME)
   except (TypeError, ValueError) as e:  # Heads or groups that do not divide a width.
     if not options:
       raise

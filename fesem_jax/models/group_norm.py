@@ -1,4 +1,4 @@
-"""GroupNorm in place of a module's BatchNorm, whose statistics cannot be averaged."""
+"""GroupNorm in place of a module's BatchNorm."""
 
 import functools
 import math
@@ -68,8 +68,8 @@ def _normalized(layer: nn.BatchNorm, groups: int, x: jax.Array) -> jax.Array:
 def with_group_norm(module: nn.Module, groups: int = 2) -> nn.Module:
   """A Linen module with GroupNorm where it has BatchNorm.
 
-  BatchNorm keeps running means and variances, which are no parameters and cannot be
-  averaged over clients as such, and lets the examples of a batch influence each other.
+  BatchNorm lets the examples of a batch influence each other, and averages of its
+  running statistics over clients with other features fit none of them.
   GroupNorm (Wu and He, 2018) normalizes each example on its own. Scales and biases
   keep their names and shapes, so that those of a trained network still fit.
 

@@ -1,6 +1,7 @@
 """Clients that predict with a weighted mixture of models, as one larger model each."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,12 +41,16 @@ def as_one_model(
   def mixed(params: Params, outputs: jax.Array) -> jax.Array:
     return model.task.mix(outputs, params[LOG_WEIGHTS])
 
-  def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
+  def apply_train(
+    params: Params, x: jax.Array, key: jax.Array, *weights: jax.Array
+  ) -> Any:
     assert model.apply_train is not None
     keys = jax.random.split(key, params[LOG_WEIGHTS].shape[0])
-    return mixed(
-      params, jax.vmap(model.apply_train, (0, None, 0))(params[MODELS], x, keys)
-    )
+    axes = 0, None, 0, *[None] * len(weights)
+    found = jax.vmap(model.apply_train, axes)(params[MODELS], x, keys, *weights)
+    if model.statistics:
+      return mixed(params, found[0]), {MODELS: found[1]}
+    return mixed(params, found)
 
   models = ClientModels(
     shared={MODELS: tree.expand(used.shared), LOG_WEIGHTS: None},
@@ -56,6 +61,7 @@ def as_one_model(
     apply=apply,
     apply_with=None,
     apply_train=None if model.apply_train is None else apply_train,
+    statistics=tuple(f'{MODELS}/{path}' for path in model.statistics),
   )
   return larger, models, (MODELS,)
 

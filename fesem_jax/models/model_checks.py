@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import errors
 
+from fesem_jax.core import parameter_names
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import training_modes
+from fesem_jax.models.batch_statistics import COLLECTION
 from fesem_jax.models.training_modes import Modes
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
@@ -51,7 +53,7 @@ def check_model(
     )
   if model.apply_train is not None:
     key = jax.eval_shape(lambda: jax.random.key(0))
-    trained = jax.eval_shape(model.apply_train, params, x, key)
+    trained = _in_training(model, params, x, key)
     if jnp.shape(trained) != logits.shape:
       raise UserError(
         f'{named}: apply_train gives shape {jnp.shape(trained)}, but apply '
@@ -64,6 +66,36 @@ def check_model(
         f'{named}: the metric {name} gives shape {shape} for two examples; it must '
         'give one figure for each, of shape (2,).'
       )
+
+
+def _in_training(model: Model, params: Params, x: Any, key: Any) -> Any:
+  """The shape of what a model gives in training.
+
+  Raises `UserError` if `Model.statistics` and what `apply_train` gives do not agree.
+  """
+  assert model.apply_train is not None
+  if not model.statistics:
+    return jax.eval_shape(model.apply_train, params, x, key)
+  weights = jax.ShapeDtypeStruct(x.shape[:1], jnp.float32)
+  found = jax.eval_shape(model.apply_train, params, x, key, weights)
+  old = parameter_names.split(params, model.statistics)[1]
+  old = parameter_names.without_none(old)
+  if not (isinstance(found, tuple) and len(found) == 2):
+    raise UserError(
+      'The `apply_train` of a model with `statistics` must return logits and, in a '
+      'tree of the parameters, the new statistics.'
+    )
+  if _kinds(found[1]) != _kinds(old):
+    raise UserError(
+      'The `apply_train` of a model must return new values of its `statistics` alone, '
+      f'in the shapes and dtypes that they have: {", ".join(model.statistics)}.'
+    )
+  return found[0]
+
+
+def _kinds(params: Params) -> Any:
+  leaves, structure = jax.tree.flatten(params)
+  return structure, [(x.shape, x.dtype) for x in leaves]
 
 
 def check_parameters(model: Model, named: str = '`model`') -> Params:
@@ -129,7 +161,8 @@ def check_linen(
 
   The module maps [B, *example_shape] of `dtype` to logits. Raises `UserError` if it
   needs arguments but the examples and whether it trains, keeps state besides its
-  parameters, or draws random numbers in evaluation.
+  parameters and statistics of batches, normalizes by those of the batch in evaluation,
+  or draws random numbers in evaluation.
   """
   name = type(module).__name__
   modes = training_modes.of_call(name, module.__call__)
@@ -151,12 +184,21 @@ def check_linen(
 
   x = jax.ShapeDtypeStruct((1, *example_shape), dtype)
 
-  def called(variables: Any, mode: dict[str, Any]) -> Any:
-    return jax.eval_shape(lambda v, x: module.apply(v, x, **mode), variables, x)
+  def function(mode: dict[str, Any]) -> Callable[..., Any]:
+    # The statistics of batches change in training alone.
+    changes = COLLECTION in variables and mode is not modes.evaluate
+    mutable = [COLLECTION] if changes else False
+    return lambda v, x: module.apply(v, x, **mode, mutable=mutable)
 
   def draws(variables: Any, mode: dict[str, Any]) -> bool:
     try:
-      called(variables, mode)
+      jax.eval_shape(function(mode), variables, x)
+    except errors.ModifyScopeVariableError as e:
+      raise UserError(
+        f'{name} normalizes by the statistics of the batch in evaluation too; give '
+        '__call__ an argument train=False and hand it on: '
+        'nn.BatchNorm(use_running_average=not train).'
+      ) from e
     except errors.InvalidRngError:
       return True
     return False
@@ -165,14 +207,14 @@ def check_linen(
     variables = jax.eval_shape(
       lambda key, x: module.init(key, x, **modes.evaluate), jax.random.key(0), x
     )
-    check_only_parameters(name, set(variables) - {'params'})
+    check_only_parameters(name, set(variables) - {'params', COLLECTION})
     if draws(variables, modes.evaluate):
       raise training_modes.always_random(name)
     if modes.train and draws(variables, modes.train):
       return modes
     once = not modes.train or same_function(
-      lambda v, x: module.apply(v, x, **modes.evaluate),
-      lambda v, x: module.apply(v, x, **(modes.train or {})),
+      function(modes.evaluate),
+      function(modes.train or {}),
       variables,
       x,
     )
@@ -196,12 +238,7 @@ def same_function(
 def check_only_parameters(name: str, extra: set[str]) -> None:
   """Raises `UserError` if module `name` keeps `extra` state."""
   if extra:
-    mend = ''
-    if extra == {'batch_stats'}:
-      mend = (
-        ' For BatchNorm, models.with_group_norm(module) puts GroupNorm in its place.'
-      )
     raise UserError(
-      f'{name} keeps {sorted(extra)} besides its parameters; '
-      f'only parameters can be averaged.{mend}'
+      f'{name} keeps {sorted(extra)} besides its parameters; only parameters, and the '
+      'statistics of BatchNorm, can be averaged.'
     )

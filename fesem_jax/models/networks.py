@@ -1,9 +1,9 @@
 """Flax modules behind `Model(init, apply)`.
 
-Layers carry explicit names in the order in which they run. No BatchNorm:
-running statistics are not parameters that could be averaged.
+Layers carry explicit names in the order in which they run.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ from flax.core.tracers import current_trace
 
 from fesem_jax import tasks
 from fesem_jax.core.types import Model, Params
-from fesem_jax.models import conv, dense_layers
+from fesem_jax.models import batch_statistics, conv, dense_layers
 from fesem_jax.models.layers import Conv, Dense, with_channels
 from fesem_jax.models.lenet import Lenet
 from fesem_jax.models.model_checks import as_taken, check_linen, check_parameters
@@ -118,6 +118,10 @@ def from_flax(
 ) -> Model:
   """Makes a `Model` of a Flax module that treats each example on its own.
 
+  BatchNorm alone may mix the examples of a batch, in training. Its running statistics
+  are parameters of the model beside its scale and bias, which `Model.statistics` names;
+  examples that only fill up a batch do not count in them.
+
   Dropout, and other layers that draw random numbers, work in training alone. A Linen
   module is told so by an argument of its call, `train`, `training` or `deterministic`;
   an NNX module by that or by its own `train()` and `eval()`. A module that takes
@@ -137,12 +141,13 @@ def from_flax(
     The model.
 
   Raises:
-    UserError: if the module keeps state besides its parameters, or if the logits
-      of one example depend on others of its batch, as with batch statistics: a
-      batch is filled up with examples that must not count. If it draws random numbers
-      where it is told that it does not train, or needs other arguments than the
-      examples. If it has no parameters, or any that is not float32. Also if an NNX
-      module is given instead of a function that makes it.
+    UserError: if the module keeps state besides its parameters and the statistics of
+      BatchNorm, or if the logits of one example depend on others of its batch in
+      another way: a batch is filled up with examples that must not count. If it draws
+      random numbers, or normalizes by its batch, where it is told that it does not
+      train, or needs other arguments than the examples. If it has no parameters, or
+      any that is not float32. Also if an NNX module is given instead of a function that
+      makes it.
   """
   check_choice('task', task, tuple(tasks.TASKS))
   chosen = tasks.TASKS[task]
@@ -163,6 +168,17 @@ def from_flax(
     loss=loss or chosen.loss, metrics=tuple((metrics or {}).items()), task=chosen
   )
 
+  check_mixes_nothing(model, name, example_shape)
+  return model
+
+
+def check_mixes_nothing(model: Model, name: str, example_shape: Sequence[int]) -> None:
+  """Raises `UserError` if examples influence each other where they must not.
+
+  In evaluation, and without statistics, none may; in training with statistics, none of
+  weight 0. `name` is that of the module.
+  """
+
   # Layers may start at zero, and then pass nothing on.
   def shaken(p):
     return p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape)
@@ -174,21 +190,30 @@ def from_flax(
 
     def first(x: jax.Array) -> jax.Array:
       outputs = model.apply(params, x)[0].ravel()
-      if model.apply_train is not None:
+      if model.apply_train is not None and not model.statistics:
         trained = model.apply_train(params, x, jax.random.key(2))[0]
         outputs = jnp.concatenate([outputs, trained.ravel()])
       return outputs @ jnp.cos(jnp.arange(outputs.size))
 
-    # How the first example's logits change with the other examples of the batch.
-    others = jax.grad(first)(x)[1:]
+    def counted(x: jax.Array) -> jax.Array:
+      if not model.statistics or model.apply_train is None:
+        return jnp.zeros(())
+      weights = jnp.array([1.0, 1.0, 0.0])
+      outputs, new = model.apply_train(params, x, jax.random.key(2), weights)
+      found = [outputs[:2].ravel(), *map(jnp.ravel, jax.tree.leaves(new))]
+      outputs = jnp.concatenate(found)
+      return outputs @ jnp.cos(jnp.arange(outputs.size))
+
+    # How the first example's logits change with the other examples of the batch, and
+    # what counts with the one that only fills it up.
+    others = jnp.concatenate([jax.grad(first)(x)[1:], jax.grad(counted)(x)[2:]])
     return jnp.any((others != 0) & ~jnp.isnan(others))
 
   if mixes():
     raise UserError(
-      f'{name} lets the examples of a batch influence each other, as '
-      'batch statistics do; normalize each example on its own, e.g. with GroupNorm.'
+      f'{name} lets the examples of a batch influence each other, other than by the '
+      'BatchNorm of Flax; normalize each example on its own, e.g. with GroupNorm.'
     )
-  return model
 
 
 def _flax_model(
@@ -235,16 +260,30 @@ def as_model(
     layers.extend(variables.get('params', {}))  # JAX would return them sorted by name.
     return variables
 
-  jax.eval_shape(made, jax.random.key(0))
+  found = jax.eval_shape(made, jax.random.key(0))
+  statistics = batch_statistics.paths(found.get(batch_statistics.COLLECTION, {}))
+  variables = functools.partial(batch_statistics.apart, statistics=statistics)
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
     x = as_taken(x, dtype)
-    return jnp.asarray(module.apply({'params': params}, x, **modes.evaluate))
+    return jnp.asarray(module.apply(variables(params), x, **modes.evaluate))
+
+  told = modes.evaluate if modes.train is None else modes.train
 
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
     # One key stands for streams of all names.
-    told, x = modes.train or {}, as_taken(x, dtype)
-    return jnp.asarray(module.apply({'params': params}, x, **told, rngs=key))
+    x = as_taken(x, dtype)
+    return jnp.asarray(module.apply(variables(params), x, **told, rngs=key))
+
+  def apply_batch(
+    params: Params, x: jax.Array, key: jax.Array, weights: jax.Array
+  ) -> tuple[jax.Array, Params]:
+    mutable = [batch_statistics.COLLECTION]
+    with batch_statistics.counting(weights):
+      logits, new = module.apply(
+        variables(params), as_taken(x, dtype), **told, rngs=key, mutable=mutable
+      )
+    return jnp.asarray(logits), new[batch_statistics.COLLECTION]
 
   def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:
     outside, roots = current_trace(), list[Any]()
@@ -276,8 +315,11 @@ def as_model(
       return apply(params, x)
 
   def init(key: jax.Array) -> Params:
-    return module.init(key, dummy, **modes.evaluate).get('params', {})
+    variables = module.init(key, dummy, **modes.evaluate)
+    return batch_statistics.joined(type(module).__name__, variables)
 
   chain = tuple(layers) if type(module) in _CHAINS else ()
   model = Model(init, apply, layers=chain, apply_with=apply_with)
+  if statistics:
+    return model._replace(apply_train=apply_batch, statistics=statistics)
   return model._replace(apply_train=apply_train) if modes.train else model

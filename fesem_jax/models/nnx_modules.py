@@ -7,14 +7,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from fesem_jax.core import parameter_names, tree
 from fesem_jax.core.types import Model, Params
-from fesem_jax.models import training_modes
+from fesem_jax.models import batch_statistics, training_modes
 from fesem_jax.models.model_checks import (
   as_taken,
   check_only_parameters,
   same_function,
 )
 from fesem_jax.utils.errors import UserError
+
+# Variables of a module that are parameters of its model.
+_TRAINED = (nnx.Param, nnx.BatchStat)
 
 
 def as_nnx_model(
@@ -43,21 +47,26 @@ def as_nnx_model(
   modes = training_modes.of_call(name, module.__call__)
   _check_state(name, module)
 
-  def function(kwargs: dict[str, Any]) -> Callable[..., jax.Array]:
-    """The module as it is now: (params, x, key) -> logits."""
-    parts: Any = nnx.split(module, nnx.Param, nnx.RngState)
+  def function(kwargs: dict[str, Any]) -> Callable[..., tuple[jax.Array, Params]]:
+    """The module as it is now: (params, x, key, weights) -> logits, statistics."""
+    parts: Any = nnx.split(module, _TRAINED, nnx.RngState)
     graph, layers, streams = parts
 
-    def run(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
+    def run(
+      params: Params, x: jax.Array, key: jax.Array, weights: jax.Array | None = None
+    ) -> tuple[jax.Array, Params]:
       state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.
       nnx.replace_by_pure_dict(state, params)
       module = nnx.merge(graph, state, _filled(streams, key))
-      return jnp.asarray(module(as_taken(x, dtype), **kwargs))
+      if weights is not None:
+        batch_statistics.count_in(module, weights)
+      logits = jnp.asarray(module(as_taken(x, dtype), **kwargs))
+      return logits, _named(nnx.to_pure_dict(nnx.state(module, nnx.BatchStat)))
 
     return run
 
   def init(key: jax.Array) -> Params:
-    return _named(nnx.to_pure_dict(nnx.state(made(key), nnx.Param)))
+    return _named(nnx.to_pure_dict(nnx.state(made(key), _TRAINED)))
 
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
   as_made = function(training_modes.of_one_function(modes, module.__call__).evaluate)
@@ -75,19 +84,28 @@ def as_nnx_model(
   elif same_function(train, evaluate, params, x, key):
     evaluate, other = as_made, False
 
+  found = nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+  statistics = batch_statistics.paths(found)
+
   def apply(params: Params, x: jax.Array) -> jax.Array:
-    return evaluate(params, x, jax.random.key(0))
+    if statistics:
+      others, own = parameter_names.split(params, statistics)
+      params = tree.merge(others, jax.lax.stop_gradient(own))
+    return evaluate(params, x, jax.random.key(0))[0]
 
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
-    return train(params, x, key)
+    return train(params, x, key)[0]
 
+  if statistics:
+    return name, Model(init, apply, apply_train=train, statistics=statistics)
   return name, Model(init, apply, apply_train=apply_train if other else None)
 
 
 def _check_state(name: str, module: nnx.Module) -> None:
-  """Raises `UserError` unless a module has parameters and streams of numbers alone."""
+  """Raises `UserError` on state beside parameters, statistics and random numbers."""
   state = nnx.to_flat_state(nnx.state(module, nnx.Not(nnx.Param)))
-  others = [v for _, v in state if not isinstance(v, nnx.RngState)]
+  known = nnx.RngState, nnx.BatchStat
+  others = [v for _, v in state if not isinstance(v, known)]
   check_only_parameters(name, {type(variable).__name__ for variable in others})
   for _, layer in nnx.iter_modules(module):
     if isinstance(layer, nnx.Dropout) and layer.rate > 0 and layer.rngs is None:
@@ -103,7 +121,7 @@ def _has_dropout(module: nnx.Module) -> bool:
   return any(isinstance(layer, nnx.Dropout) and layer.rate > 0 for layer in layers)
 
 
-def _draws(run: Callable[..., jax.Array], params: Params, x: Any, key: Any) -> bool:
+def _draws(run: Callable[..., Any], params: Params, x: Any, key: Any) -> bool:
   """Whether a function of (params, x, key) looks at its key."""
   traced = jax.make_jaxpr(lambda key, p, x: run(p, x, key))(key, params, x).jaxpr
   live = {id(v) for v in traced.outvars}

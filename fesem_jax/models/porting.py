@@ -27,8 +27,8 @@ Arrays = dict[str, np.ndarray]
 
 # Of a recurrent layer in PyTorch, whose arrays end in _l0, _l1 and so on.
 _OF_RECURRENT = re.compile(r'(weight_ih|weight_hh|bias_ih|bias_hh)_l(\d+)')
-# What only BatchNorm keeps.
-_STATISTICS = ('running_mean', 'running_var', 'num_batches_tracked')
+# Running statistics of BatchNorm, and their names in PyTorch.
+_STATISTICS = {'mean': 'running_mean', 'var': 'running_var'}
 
 
 class _Module(NamedTuple):
@@ -58,9 +58,9 @@ def from_state_dict(
 
   Raises:
     UserError: naming the layer that no module fits, the module that no layer takes, or
-      a BatchNorm.
+      a BatchNorm where the model has none.
   """
-  left = _modules(state)
+  left = _modules(state, bool(model.statistics))
   if not in_order:
     left.sort(key=lambda module: _natural(module.name))
   out: dict[Path, np.ndarray] = {}
@@ -88,15 +88,20 @@ def from_state_dict(
   return unflatten_dict(out)
 
 
-def _modules(state: Mapping[str, np.ndarray]) -> list[_Module]:
-  """The modules of a state_dict that hold arrays, in its order."""
+def _modules(state: Mapping[str, np.ndarray], statistics: bool) -> list[_Module]:
+  """The modules of a state_dict that hold arrays, in its order.
+
+  `statistics` says whether some may be those of a BatchNorm.
+  """
   found: dict[str, Arrays] = {}
   for name, x in state.items():
     module, _, part = name.replace('/', '.').rpartition('.')
-    if part in _STATISTICS:
+    if part == 'num_batches_tracked' and statistics:
+      continue  # Of a momentum that changes, which the model does not have.
+    if part in (*_STATISTICS.values(), 'num_batches_tracked') and not statistics:
       raise UserError(
-        f'The state_dict has {name}: statistics of batches are no parameters, and no '
-        'model keeps them here; port a network with GroupNorm in place of BatchNorm.'
+        f'The state_dict has {name}, of a BatchNorm, which the model lacks; port a '
+        'network with GroupNorm, or choose a model with BatchNorm, e.g. resnet8_bn.'
       )
     if match := _OF_RECURRENT.fullmatch(part):
       part, module = match[1], f'{module}.{match[2]}'
@@ -142,7 +147,10 @@ def _in_pytorch(shapes: Shapes) -> Shapes:
     *window, size_in, size_out = shapes[KERNEL]
     weight = (size_out, size_in, *window)
   bias: Shapes = {'bias': shapes['bias']} if 'bias' in shapes else {}
-  return {'weight': weight} | bias
+  of_batches = {
+    _STATISTICS[name]: shapes[name] for name in _STATISTICS.keys() & shapes.keys()
+  }
+  return {'weight': weight} | bias | of_batches
 
 
 def _converted(arrays: Arrays, shapes: Shapes, channels: int) -> dict[str, Any]:
@@ -161,6 +169,8 @@ def _converted(arrays: Arrays, shapes: Shapes, channels: int) -> dict[str, Any]:
   weight = arrays['weight']
   added = {'bias': arrays['bias']} if 'bias' in arrays else {}
   if 'scale' in shapes:
+    for name in _STATISTICS.keys() & shapes.keys():
+      added[name] = arrays[_STATISTICS[name]]
     return {'scale': weight} | added
   if weight.ndim == 4:
     return {KERNEL: weight.transpose(2, 3, 1, 0)} | added

@@ -1,4 +1,4 @@
-"""Residual networks with GroupNorm, which has no statistics of a batch."""
+"""Residual networks with GroupNorm or BatchNorm."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,19 @@ from fesem_jax.models.layers import Conv, Dense, GroupNorm, with_channels
 _PADDING: conv.Padding = ((1, 1), (1, 1))
 
 
+def _norm(groups: int | None, train: bool, name: str) -> nn.Module:
+  """GroupNorm; or BatchNorm, with PyTorch's momentum and epsilon."""
+  if groups is None:
+    return nn.BatchNorm(not train, momentum=0.9, name=name)
+  return GroupNorm(groups, name=name)
+
+
 class Block(nn.Module):
   """Two 3x3 convolutions, each normalized, beside a shortcut."""
 
   features: int  # channels that it gives
   strides: int  # of the first convolution, and of the shortcut
-  groups: int  # of each GroupNorm
+  groups: int | None  # of each GroupNorm; None is BatchNorm
   # What the shortcut does where its sizes differ: a 1x1 convolution with a norm (option
   # B of He et al.), else zeros for the channels that are new and every other pixel,
   # without parameters (option A).
@@ -26,17 +33,17 @@ class Block(nn.Module):
   conv_method: str | None = None  # see `conv.conv2d`
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
+  def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
     y = x
     for i, strides in enumerate((self.strides, 1)):
       y = Conv(
         self.features, 3, _PADDING, self.conv_method, strides, False, name=f'conv{i}'
       )(y)
-      y = GroupNorm(self.groups, name=f'norm{i}')(y)
+      y = _norm(self.groups, train, f'norm{i}')(y)
       y = nn.relu(y) if i == 0 else y
-    return nn.relu(y + self._shortcut(x))
+    return nn.relu(y + self._shortcut(x, train))
 
-  def _shortcut(self, x: jax.Array) -> jax.Array:
+  def _shortcut(self, x: jax.Array, train: bool) -> jax.Array:
     if self.strides == 1 and x.shape[-1] == self.features:
       return x
     if self.projected:
@@ -44,7 +51,7 @@ class Block(nn.Module):
         self.features, 1, 'VALID', self.conv_method, self.strides, False,
         name='shortcut',
       )(x)  # fmt: skip
-      return GroupNorm(self.groups, name='shortcut_norm')(x)
+      return _norm(self.groups, train, 'shortcut_norm')(x)
     new = self.features - x.shape[-1]
     x = x[:, :: self.strides, :: self.strides]
     return jnp.pad(x, [(0, 0)] * 3 + [(new // 2, new - new // 2)])
@@ -54,50 +61,57 @@ class ResNet(nn.Module):
   """The residual network of He et al. (2016) for small images.
 
   A 3x3 convolution, stages of `Block`s, the mean over all pixels, logits. Every norm is
-  a GroupNorm (Wu and He, 2018) in place of BatchNorm, with as many parameters: a scale
-  and a bias for each channel. Publications of federated learning choose from 2 to 32
-  groups.
+  the paper's BatchNorm, or a GroupNorm (Wu and He, 2018) in its place, with as many
+  parameters: a scale and a bias for each channel. Publications of federated learning
+  choose from 2 to 32 groups.
   """
 
   blocks: Sequence[int]  # number of blocks of each stage
   features: Sequence[int]  # channels of each stage; each but the first halves the sides
   num_classes: int  # L
   projected: bool  # see `Block`
-  groups: int = 2  # of each GroupNorm; they must divide the channels
+  # Of each GroupNorm; they must divide the channels. None is BatchNorm.
+  groups: int | None = 2
   conv_method: str | None = None  # see `conv.conv2d`
 
   @nn.compact
-  def __call__(self, x: jax.Array) -> jax.Array:
+  def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
     x = with_channels(x)
     x = Conv(
       self.features[0], 3, _PADDING, self.conv_method, use_bias=False, name='conv'
     )(x)
-    x = nn.relu(GroupNorm(self.groups, name='norm')(x))
+    x = nn.relu(_norm(self.groups, train, 'norm')(x))
     for i, (count, features) in enumerate(zip(self.blocks, self.features, strict=True)):
       for j in range(count):
         strides = 2 if i > 0 and j == 0 else 1
         x = Block(
           features, strides, self.groups, self.projected, self.conv_method,
           name=f'stage{i}_block{j}',
-        )(x)  # fmt: skip
+        )(x, train)  # fmt: skip
     return Dense(self.num_classes, name='logits')(x.mean(axis=(1, 2)))
 
 
-def resnet8(num_classes: int, conv_method: str | None = None) -> ResNet:
+def resnet8(
+  num_classes: int, conv_method: str | None = None, groups: int | None = 2
+) -> ResNet:
   """6n + 2 layers with n = 1: 75,290 parameters for CIFAR-10, shortcuts without any."""
-  return ResNet((1,) * 3, (16, 32, 64), num_classes, False, conv_method=conv_method)
+  return ResNet((1,) * 3, (16, 32, 64), num_classes, False, groups, conv_method)
 
 
-def resnet20(num_classes: int, conv_method: str | None = None) -> ResNet:
+def resnet20(
+  num_classes: int, conv_method: str | None = None, groups: int | None = 2
+) -> ResNet:
   """6n + 2 layers with n = 3: 269,722 parameters for CIFAR-10, the paper's 0.27 M."""
-  return ResNet((3,) * 3, (16, 32, 64), num_classes, False, conv_method=conv_method)
+  return ResNet((3,) * 3, (16, 32, 64), num_classes, False, groups, conv_method)
 
 
-def resnet18(num_classes: int, conv_method: str | None = None) -> ResNet:
+def resnet18(
+  num_classes: int, conv_method: str | None = None, groups: int | None = 2
+) -> ResNet:
   """ResNet-18 with a 3x3 stem and no pooling, 1x1 shortcuts; 11,173,962 parameters.
 
   The form that PyTorch code trains on CIFAR-10 (kuangliu/pytorch-cifar), which counts
   as many.
   """
   features = (64, 128, 256, 512)
-  return ResNet((2,) * 4, features, num_classes, True, conv_method=conv_method)
+  return ResNet((2,) * 4, features, num_classes, True, groups, conv_method)

@@ -97,7 +97,8 @@ def train_only(
   """A model that trains only some parameters; the others keep their initial values.
 
   Every method trains, sends, averages, compares and keeps these alone. The others are
-  constants of the model, the same for all clients and centers.
+  constants of the model, the same for all clients and centers. Running statistics of
+  BatchNorm are never constants: they go with what trains.
 
   Args:
     model: see `Model`; its parameters are a dict of layers.
@@ -110,7 +111,8 @@ def train_only(
   Raises:
     UserError: on a name that no layer or parameter has.
   """
-  learn = parameters_named(model, layers, 'train_layers')
+  # Layers that do not train still normalize by their batches.
+  learn = parameters_named(model, layers, 'train_layers') + model.statistics
   start = jax.jit(model.init)(jax.random.key(0) if key is None else key)
   constants = parameter_names.without_none(parameter_names.split(start, learn)[0])
 
@@ -127,8 +129,8 @@ def train_only(
   apply_train: Callable[..., jax.Array] | None = None
   if (drawing := model.apply_train) is not None:
 
-    def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
-      return drawing(tree.merge(constants, params), x, key)
+    def apply_train(params: Params, x: jax.Array, *more: jax.Array) -> Any:
+      return drawing(tree.merge(constants, params), x, *more)
 
   apply = _Completed(model, constants, learn)
   return model._replace(

@@ -9,7 +9,10 @@ import jax
 import numpy as np
 from absl import logging
 
-from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
+from fesem_jax.algorithms.wrappers.client_memory import (
+  kept_parts,
+  with_client_memory,
+)
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import (
   draw_cohort,
@@ -119,6 +122,8 @@ def check(
   traffic.check_private(algorithm.traffic, algorithm.local.sends)
   check_phases(phases)
   check_training(algorithm.local)
+  if algorithm.local.work is not None:
+    algorithm.local.work.check(train)
   schedule, rounds = algorithm.local.lr_schedule, settings.rounds
   if schedule is not None:
     of_schedule = 'lr_schedule', schedule, rounds
@@ -162,9 +167,9 @@ def prepare(
   `folder` is the workdir, and `opened` closes what the run has opened. For the other
   arguments and the `UserError` that it raises, see `simulate`.
   """
-  if algorithm.local.sends is not None and algorithm.local.sends.residual:
+  if kept_parts(algorithm.local):
     given = algorithm  # One wrapper for each: runs of one method share programs.
-    algorithm = programs.once(('sent', given), lambda: with_error_feedback(given))
+    algorithm = programs.once(('sent', given), lambda: with_client_memory(given))
   local, keys = algorithm.local, keys_of_run(settings.seed, algorithm.local.mesh)
   data = timeline.data  # Of round 1.
   first = _draw(settings, data.train, 1, local)

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
+from fesem_jax.algorithms.wrappers.client_memory import (
+  kept_parts,
+  with_client_memory,
+)
 from fesem_jax.cohorts import placement
 from fesem_jax.cohorts.arrangement import arrange, draw_cohort, order_of_clients
 from fesem_jax.core import prng_streams, sharding
@@ -91,8 +94,13 @@ def replay(
       f'{"" if finished else ", and the one after it, which did not finish"}.'
     )
   place = position_of(client, np.asarray(train.info.names))
-  if algorithm.local.sends is not None and algorithm.local.sends.residual:
-    algorithm = with_error_feedback(algorithm)
+  if kept_parts(algorithm.local):
+    if algorithm.local.keep_optimizer_state or algorithm.local.batch_stats == 'local':
+      raise UserError(
+        'Clients that keep their optimizer state (`keep_optimizer_state`) or their '
+        'statistics (`batch_stats=local`) cannot be replayed.'
+      )
+    algorithm = with_client_memory(algorithm)
   local = algorithm.local
   everyone = not 0 < per_round < train.num_clients
   chosen = placement.chosen(

@@ -1,10 +1,13 @@
 """The loss of a client's batch, as a local step sees it, and steps along gradients."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import prng_streams
+from fesem_jax.core import parameter_names, prng_streams, tree
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Model, Params
 from fesem_jax.utils.errors import UserError
@@ -51,8 +54,18 @@ def descend(
   state: optax.OptState,
   params: Params,
   rate: jax.Array | None,
+  statistics: tuple[str, ...] = (),
 ) -> tuple[Params, optax.OptState]:
-  """A step of an optimizer, its update times the rate [] of the step; None is 1."""
+  """A step of an optimizer, its update times the rate [] of the step; None is 1.
+
+  In place of the parameters that `statistics` name come their gradients, see
+  `in_training`; the optimizer sees zeros.
+  """
+  if statistics:
+    new = parameter_names.split(grads, statistics)[1]
+    zero = functools.partial(parameter_names.zeroed, names=statistics)
+    moved, state = descend(optimizer, zero(grads), state, zero(params), rate)
+    return tree.merge(parameter_names.split(moved, statistics)[0], new), state
   updates, state = optimizer.update(grads, state, params)
   if rate is not None:
     updates = jax.tree.map(lambda u: rate * u, updates)
@@ -68,15 +81,43 @@ def augmented(
   return local.augmentation(key_of_step(key, prng_streams.AUGMENTATION, step), x)
 
 
-def in_training(model: Model, key: jax.Array, step: jax.Array) -> Model:
-  """The model as a client's local step applies it, with the random numbers of both."""
+def in_training(
+  model: Model, key: jax.Array, step: jax.Array, weights: jax.Array
+) -> Model:
+  """The model as a client's local step applies it, with the random numbers of both.
+
+  The gradient of a statistic is its value after the batch, whose `weights` [B] are 0
+  behind the client's last example (as Flax's `overwrite_with_gradient`).
+  """
   draws = model.apply_train
   if draws is None:
+    if model.statistics:
+      raise UserError('A model with `statistics` needs an `apply_train`.')
     return model
   of_step = key_of_step(key, prng_streams.LAYERS, step)
-  return model._replace(
-    apply=lambda params, x: draws(params, x, of_step), apply_train=None
-  )
+
+  def apply(params: Params, x: jax.Array) -> Any:
+    if not model.statistics:
+      return draws(params, x, of_step)
+    others, old = parameter_names.split(params, model.statistics)
+    logits, new = draws(
+      tree.merge(others, jax.lax.stop_gradient(old)), x, of_step, weights
+    )
+    return _with_gradient(logits, *map(parameter_names.without_none, (old, new)))
+
+  return model._replace(apply=apply, apply_train=None)
+
+
+@jax.custom_vjp
+def _with_gradient(logits: jax.Array, old: Params, new: Params) -> jax.Array:
+  """The logits, and `new` as the gradient with respect to `old`."""
+  return logits
+
+
+_with_gradient.defvjp(
+  lambda logits, old, new: (logits, new),
+  lambda new, of_logits: (of_logits, new, tree.zeros_like(new)),
+)
 
 
 def key_of_step(key: jax.Array, stream: int, step: jax.Array) -> jax.Array:

@@ -13,6 +13,7 @@ from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.batch_losses import weighted_loss
 from fesem_jax.training.by_batches import batch_by_batch
 from fesem_jax.training.trained import weights_by
+from fesem_jax.utils.errors import UserError
 
 
 def least_loss(
@@ -93,6 +94,8 @@ def _mean_losses(
   own: Params = None,
 ) -> jax.Array:
   """[S, K] losses of models [K, ...], or [S, 1] of each client's own [S, ...]."""
+  if models is not None:
+    _check_whole(local)
 
   def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
     def mean(model: Params) -> jax.Array:
@@ -106,6 +109,16 @@ def _mean_losses(
   losses = batch_by_batch(of_batch, local, models, data, cohort, shape, own=own)
   losses /= jnp.maximum(data.sizes(jnp.asarray(cohort.ids)), 1)[:, None]
   return jnp.where(jnp.isnan(losses), jnp.inf, losses)
+
+
+def _check_whole(local: LocalTraining) -> None:
+  """Raises `UserError` if models lack the statistics that clients keep."""
+  if local.batch_stats == 'local':
+    raise UserError(
+      '`batch_stats=local` is not defined for this method, or this start: clients '
+      "compute losses or gradients of the server's models, which have no statistics; "
+      'choose `batch_stats=average`, or another method.'
+    )
 
 
 def cohort_gradients(
@@ -134,6 +147,7 @@ def cohort_gradients(
     Gradients [S, ...], 0 where they are not finite, or None; and the sum of those
     that count and are finite, about 0, of one cluster.
   """
+  _check_whole(local)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def body(chunk, shared, total):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.cohorts.sampling import client_keys, coin
-from fesem_jax.core import batching, client_map, prng_streams, sending, tree
+from fesem_jax.core import client_map, client_memory, prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
@@ -125,13 +125,12 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   if (noted := _CALLS.get()) is not None:
     noted.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
-  memory = sending.of_round()
+  memory = client_memory.of_round()
   call = call._replace(state=(call.state, memory.rows)) if memory else call
   one, local, starts, cohort, key, *_ = call
   kernels, count = call.side
   _check(call, reduction)
-  sizes = data.sizes(cohort.ids)
-  steps = batching.num_steps(local.schedule, sizes, data.max_examples, call.epochs)
+  steps = local.num_steps(data, cohort.ids, call.epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
   unformed = bool(kernels and reduction.mean_by) and starts.num_models() == 1
@@ -152,14 +151,15 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     sizes = data.sizes(chunk.ids)
 
     def of_client(id, size, steps, key, starts, state, given):
-      state, residual = (state, None) if memory is None else state
+      state, had = (state, {}) if memory is None else state
+      own_rate = local.rate_of_client(data, id, rate)
       client = Client(
-        local, data, id, size, steps, key, starts._replace(shared=models), rate,
-        state, given, broadcast, kernels, residual=residual,
+        local, data, id, size, steps, key, starts._replace(shared=models), own_rate,
+        state, given, broadcast, kernels, memory=had,
       )  # fmt: skip
       model, sent, kept = _checked(one(client), client, reduction.keep)
       if memory is not None:
-        kept = memory.beside(state, kept, residual, client.unsent)
+        kept = memory.beside(state, kept, had, client.left)
       return sent, kept, (model.loss, client.succeeded(model), model.steps)
 
     # No steps in empty places, and where a device lacks a client's rows.

@@ -60,6 +60,7 @@ def local_sgd(
       if client.record is not None:
         client.record.append(Record(client.start, model.params, model.loss))
       return model
+  statistics = client.local.model.statistics
   start, frozen = client.start if start is None else start, None
   learning = start
   if layers is not None:
@@ -69,6 +70,9 @@ def local_sgd(
     transformations = (toward(learning, penalty), *transformations)
   optimizer = client.local.optimizer
   if transformations:
+    if statistics:
+      but = _but(statistics)
+      transformations = tuple(optax.chain(each, but) for each in transformations)
     optimizer = optax.chain(*transformations, optimizer)
 
   def whole(params):
@@ -81,13 +85,20 @@ def local_sgd(
       loss, grads = both(params)
     new = client.descend(t, together(grads), state, params, optimizer)
     if steps is not None:
-      steps = steps.at[t].set(_figures(loss, grads, new[0], learning), mode='drop')
+      figures = _figures(loss, grads, new[0], learning, statistics)
+      steps = steps.at[t].set(figures, mode='drop')
     return where(batch.active, (*new, steps), carry), loss
 
   most = batching.most_steps(client.local.schedule, client.data.max_examples)
   steps = jnp.zeros((most, 4)) if client.of_steps else None
-  carry = learning, client.optimizer_state(learning, optimizer), steps
-  (last, _, steps), loss = over_batches(client, carry, step, factors)
+  first = client.optimizer_state(learning, optimizer)
+  if transformations:
+    first = (*first[:-1], client.resumed(first[-1]))
+  else:
+    first = client.resumed(first)
+  carry = learning, first, steps
+  (last, state, steps), loss = over_batches(client, carry, step, factors)
+  client.leave('optimizer', (state[-1] if transformations else state, jnp.bool_(True)))
   finite = all_finite(last)
   model = LocalModel(whole(where(finite, last, learning)), loss, finite, client.steps)
   if client.record is not None:
@@ -95,9 +106,22 @@ def local_sgd(
   return model
 
 
-def _figures(loss: jax.Array, grads: Params, new: Params, start: Params) -> jax.Array:
+def _but(statistics: tuple[str, ...]) -> optax.GradientTransformation:
+  """Keeps what comes before from the gradients of statistics, which are none."""
+  return optax.stateless(lambda grads, _: parameter_names.zeroed(grads, statistics))
+
+
+def _figures(
+  loss: jax.Array,
+  grads: Params,
+  new: Params,
+  start: Params,
+  statistics: tuple[str, ...],
+) -> jax.Array:
   """[4] float32 of a step; see `Record.steps`."""
   moved = jax.tree.map(jnp.subtract, new, start)
+  if statistics:
+    grads, moved = (parameter_names.zeroed(x, statistics) for x in (grads, moved))
   lengths = optax.tree.norm(grads), optax.tree.norm(moved)
   return jnp.stack([loss, *lengths, all_finite(new).astype(jnp.float32)])
 

@@ -10,14 +10,15 @@ A method writes the work of one client in a round as a function in plain JAX, wh
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import flatten_dict
 
-from fesem_jax.core import batching, local_optimizers, sending, tree
+from fesem_jax.core import batching, local_optimizers, parameter_names, sending, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
@@ -60,14 +61,22 @@ class Client:
   # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
   record: 'list[Record] | None' = None
   of_steps: bool = False  # whether each step is noted too
-  residual: Params = None  # what it has not sent, of the whole model; None if not kept
-  unsent: list[Params] = dataclasses.field(default_factory=list)  # and what is left
+  # What it has kept, and what it leaves to be kept; see `client_memory`.
+  memory: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  left: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
   # [] bool of each model that `LocalTraining.sends` changed: whether it is finite.
   sent_finite: list[jax.Array] = dataclasses.field(default_factory=list)
 
   @functools.cached_property
   def received(self) -> Params:
-    """The model that the server sent, None in place of the client's own layers."""
+    """The model that the server sent, None in place of the client's own layers.
+
+    Statistics that clients keep are the client's, not those that the server has.
+    """
+    return parameter_names.replaced(self._of_server, self.memory.get('statistics'))
+
+  @functools.cached_property
+  def _of_server(self) -> Params:
     shared, choice = self.models.shared, self.models.choice
     if choice is None or shared is None:
       return None if shared is None else tree.unstack(shared, 0)
@@ -103,6 +112,26 @@ class Client:
     key = jax.random.fold_in(key, number) if number else key
     return local_optimizers.with_keys(optimizer.init(params), key)
 
+  def leave(self, name: str, value: Any) -> None:
+    """Notes what the client keeps, if it keeps what is so named."""
+    if name in self.memory:
+      self.left.setdefault(name, []).append(value)
+
+  def resumed(self, first: optax.OptState) -> optax.OptState:
+    """The state of the local optimizer that the client has kept, or its `first`.
+
+    Raises `UserError` if it is of other parameters.
+    """
+    if 'optimizer' not in self.memory:
+      return first
+    kept, begun = self.memory['optimizer']
+    if _kinds(kept) != _kinds(first):
+      raise UserError(
+        '`keep_optimizer_state` is not defined for this method: its clients train only '
+        'some layers at a time; leave it out.'
+      )
+    return where(begun, kept, first)
+
   @property
   def has_sent(self) -> bool:
     """Whether a model was sent, as far as the function of the client is traced."""
@@ -119,7 +148,8 @@ class Client:
     """A step of the local optimizer, or another, at the rate of the step `t` []."""
     optimizer = self.local.optimizer if optimizer is None else optimizer
     rate = self.local.rate_of_step(t, self.rate)
-    return descend(optimizer, grads, state, params, rate)
+    statistics = self.local.model.statistics
+    return descend(optimizer, grads, state, params, rate, statistics)
 
   def with_model(self, model: Model) -> 'Client':
     """The client with another model, of the same parameters."""
@@ -140,12 +170,21 @@ class Client:
     not finite fails.
     """
     self.traced.append('sent')
+    own = self.memory.get('statistics')
+    if own is not None and received is not None:  # They stay with the client.
+      trained = flatten_dict(model.params, sep='/')
+      self.leave('statistics', {path: trained[path] for path in own})
+      known = flatten_dict(self._of_server, sep='/')
+      known = {path: known[path] for path in own if known.get(path) is not None}
+      model = model.of(parameter_names.replaced(model.params, known))
+      received = parameter_names.replaced(received, known)
     corruption, sends = self.data.corruption, self.local.sends
     lies = corruption is not None and corruption.of_models
     if received is None or not (lies or (sends and sends.of_client)):
       return model.held
-    if self.residual is not None and sends is not None:
-      sends = sending.with_residual(sends, self.residual, self.unsent)
+    if 'residual' in self.memory and sends is not None:
+      left = self.left.setdefault('residual', [])
+      sends = sending.with_residual(sends, self.memory['residual'], left)
     sent = sent_models.as_sent(
       self.data, self.id, self.key, received, model.params, layers, sends
     )
@@ -245,8 +284,13 @@ def for_each_batch(
     `LocalModel`, whose training failed if `params` or the loss are not finite.
 
   Raises:
-    UserError: where each step is to be noted.
+    UserError: where each step is to be noted, or on a model with statistics.
   """
+  if client.local.model.statistics:
+    raise UserError(
+      'The local steps of this method have no place for the statistics of BatchNorm: a '
+      'step uses several gradients; choose another method, or a model with GroupNorm.'
+    )
   if client.of_steps:
     raise UserError(
       'Clients of this method cannot be replayed: a local step uses more than one '
@@ -292,7 +336,7 @@ def over_batches(
   def body(t: jax.Array, loop: Any) -> Any:
     carry, order, total, seen = loop
     order, (x, y, weights, own) = batch_at(t, order)
-    model, active = in_training(local.model, key, t), t < client.steps
+    model, active = in_training(local.model, key, t, weights), t < client.steps
     x = augmented(local, key, t, x)
     carry, loss = step(t, carry, Batch(model, x, y, weights, own, active))
     count = jnp.where(active, weights.sum(), 0.0)
@@ -303,6 +347,11 @@ def over_batches(
   most = jax.lax.pmax(client.steps, batching.SIDE)
   carry, _, total, seen = over_steps(0, most, body, loop)
   return carry, total / jnp.maximum(seen, 1.0)
+
+
+def _kinds(tree: Any) -> Any:
+  leaves, structure = jax.tree.flatten(tree)
+  return structure, [(x.shape, x.dtype) for x in leaves]
 
 
 def where(condition: jax.Array, a: Any, b: Any) -> Any:

@@ -81,12 +81,22 @@ def _rate_of(local: LocalTraining) -> Any:
   return sgd_rate(local.optimizer, params)
 
 
+def check_one_rate(local: LocalTraining) -> None:
+  """Raises `UserError` if clients have learning rates of their own."""
+  if local.work is not None and local.work.rates is not None:
+    raise UserError(
+      'This method computes with one learning rate of all clients; leave out '
+      'the rates of `ClientWork` (--client_work).'
+    )
+
+
 def learning_rate(local: LocalTraining) -> float:
   """The learning rate of a local optimizer that is plain SGD.
 
   Raises:
-    UserError: if it is not.
+    UserError: if it is not, or clients have rates of their own.
   """
+  check_one_rate(local)
   rate = _rate_of(local)
   if rate is None:
     raise UserError(

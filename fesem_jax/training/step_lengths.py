@@ -14,6 +14,7 @@ import numpy as np
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.batch_losses import descend
+from fesem_jax.training.plain_sgd import check_one_rate
 from fesem_jax.utils.errors import UserError
 
 # Steps that are tried before a run; momentum shows from the second on.
@@ -22,6 +23,7 @@ _TRIED = 3
 
 def check_sums_of_gradients(local: LocalTraining) -> None:
   """Raises `UserError` unless the local optimizer only adds up gradients, all alike."""
+  check_one_rate(local)
   if not (_is_linear(local) and _treats_all_alike(local)):
     raise UserError(
       'The local `optimizer` must be SGD of one learning rate, with or without '

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.cohorts.sampling import client_keys
-from fesem_jax.core import batching, client_map, tree
+from fesem_jax.core import client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort, Params
@@ -69,7 +69,7 @@ def steps_of(
   """
   local, ids = call.local, jnp.zeros(width, jnp.int32)
   size, keys = data.sizes(ids[:1]), client_keys(task.key, data, ids)
-  taken = batching.num_steps(local.schedule, size, data.max_examples, task.epochs)[0]
+  taken = local.num_steps(data, ids[:1], task.epochs)[0]
   rate, shared = local.rate(call.cohort), task.starts.shared
   own = task.starts._replace(shared=None), task.state, task.given
   own = jax.tree.map(lambda x: jnp.repeat(x, width, axis=0), own)
@@ -78,8 +78,9 @@ def steps_of(
     starts, state, given = own
     record: list[Record] = []
     client = Client(
-      local, data, id, size[0], taken, key, starts._replace(shared=shared), rate,
-      state, given, task.broadcast, record=record, of_steps=True,
+      local, data, id, size[0], taken, key, starts._replace(shared=shared),
+      local.rate_of_client(data, id, rate), state, given, task.broadcast,
+      record=record, of_steps=True,
     )  # fmt: skip
     call.one(client)
     return record

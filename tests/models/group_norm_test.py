@@ -78,11 +78,6 @@ def test_groups_that_do_not_divide_the_channels_become_fewer():
   assert np.abs(outputs[3] - outputs[1]).max() > 1e-3
 
 
-def test_the_message_on_batch_statistics_says_how_to_mend_it():
-  with pytest.raises(UserError, match=r"keeps \['batch_stats'\].*with_group_norm\(mod"):
-    models.from_flax(Net(), SHAPE)
-
-
 def test_mistakes_are_named():
   models.with_group_norm(Net(), 1)
   with pytest.raises(UserError, match='`groups=0` must be at least 1'):

@@ -42,6 +42,9 @@ from tests.support.methods import federation, run
     ('resnet8', (32, 32, 3), 10, 75_290),
     ('resnet20', (32, 32, 3), 10, 269_722),  # He et al.: 0.27 M.
     ('resnet18', (32, 32, 3), 10, 11_173_962),  # As PyTorch code for CIFAR-10.
+    ('resnet8_bn', (32, 32, 3), 10, 75_290 + 2 * 240),  # A mean and a variance more.
+    ('resnet20_bn', (32, 32, 3), 10, 269_722 + 2 * 688),
+    ('resnet18_bn', (32, 32, 3), 10, 11_173_962 + 9600),  # As PyTorch's buffers.
     ('lstm', (80,), 80, 817_872),
     ('lstm', (80,), 90, 820_522),  # As Reddi et al. report.
     ('gru', (80,), 80, 619_216),
@@ -85,17 +88,9 @@ def test_celeba_cnn_treats_examples_one_by_one():
   np.testing.assert_allclose(apply(params, x), alone, rtol=1e-4, atol=1e-5)
 
 
-def test_any_flax_module_without_running_statistics_will_do():
+def test_any_flax_module_will_do():
   model = models.from_flax(nn.Dense(3), (4,))
   assert model.apply(model.init(jax.random.key(0)), np.ones((2, 4))).shape == (2, 3)
-
-  class Normalized(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-      return nn.BatchNorm(use_running_average=False)(x)
-
-  with pytest.raises(ValueError, match="keeps \\['batch_stats'\\]"):
-    models.from_flax(Normalized(), (4,))
 
 
 class NnxNet(nnx.Module):
@@ -113,6 +108,16 @@ class NnxNet(nnx.Module):
     for layer in self.hidden:
       x = nnx.relu(layer(x))
     return self.logits(x if self.part is None else self.part(x))
+
+
+class Seen(nnx.Module):
+  """Keeps state that is neither a parameter nor a statistic."""
+
+  def __init__(self):
+    self.seen = nnx.Cache(jnp.zeros(()))
+
+  def __call__(self, x):
+    return x
 
 
 def test_nnx_modules_train_like_linen_ones():
@@ -166,7 +171,7 @@ def test_more_nnx_layers_than_ten_keep_their_order():
 @pytest.mark.parametrize(
   ('part', 'message'),
   [
-    (lambda rngs: nnx.BatchNorm(5, rngs=rngs), r"NnxNet keeps \['BatchStat'\]"),
+    (lambda rngs: Seen(), r"NnxNet keeps \['Cache'\]"),
     (
       lambda rngs: lambda x: x - x.mean(axis=0, keepdims=True),
       'NnxNet lets the examples of a batch',
@@ -265,6 +270,7 @@ def test_options_are_whole_numbers_in_bounds(value):
 def test_options_are_those_of_the_module():
   assert models.options('gru') == {'embedding': 8, 'width': 256, 'depth': 2}
   assert models.options('resnet18') == {'groups': 2}
+  assert models.options('resnet18_bn') == {}
   assert models.options('mlp') == {}
 
 
@@ -282,7 +288,8 @@ def test_models_of_tokens_have_logits_at_every_position_if_asked(name):
 @pytest.mark.parametrize(
   ('name', 'least'), [('small_cnn', 4), ('mcmahan_cnn', 4), ('emnist_cnn', 6),
                       ('celeba_cnn', 1), ('lenet5', 12), ('niid_bench_cnn', 16),
-                      ('resnet8', 1), ('resnet20', 1), ('resnet18', 1)]
+                      ('resnet8', 1), ('resnet20', 1), ('resnet18', 1),
+                      ('resnet8_bn', 1)]
 )  # fmt: skip
 def test_the_smallest_images_have_logits_and_smaller_ones_are_refused(name, least):
   model = models.build(name, (least, least, 2), 3)

@@ -10,6 +10,7 @@ from fesem_jax import models
 from fesem_jax.models import networks, porting
 from fesem_jax.models.recurrent import Recurrent
 from fesem_jax.utils.errors import UserError
+from tests.support import batch_norm
 
 RNG = np.random.default_rng(0)
 
@@ -137,9 +138,28 @@ def test_what_does_not_fit_is_named():
     assert 'fc4.weight in the state_dict holds values that are not finite' in message(
       {'fc4.weight': odd}
     )
-  assert 'bn1.running_mean' in message({'bn1.running_mean': np.ones(6)})
+  assert 'bn1.running_mean, of a BatchNorm, which the model lacks' in message(
+    {'bn1.running_mean': np.ones(6)}
+  )
   with pytest.raises(UserError, match='The inputs have shape'):
     porting.inputs(np.ones((2, 3, 28, 28)), (28, 28))
+
+
+def test_statistics_of_batch_norm_are_those_of_the_state_dict():
+  model = models.from_flax(batch_norm.LinenNet(), (6,))
+  state = draw(
+    fc1__weight=(5, 6), fc1__bias=(5,), bn__weight=(5,), bn__bias=(5,),
+    bn__running_mean=(5,), bn__running_var=(5,), fc2__weight=(3, 5), fc2__bias=(3,),
+  )  # fmt: skip
+  state |= {'bn.running_var': np.square(state['bn.running_var'])}
+  state |= {'bn.num_batches_tracked': np.int64(7)}
+  params = porting.from_state_dict(model, state)
+  x = RNG.normal(size=(4, 6)).astype(np.float32)
+  z = x @ state['fc1.weight'].T + state['fc1.bias']
+  unit = (z - state['bn.running_mean']) / np.sqrt(state['bn.running_var'] + 1e-5)
+  h = np.maximum(unit * state['bn.weight'] + state['bn.bias'], 0)
+  want = h @ state['fc2.weight'].T + state['fc2.bias']
+  np.testing.assert_allclose(model.apply(params, x), want, rtol=1e-4, atol=1e-5)
 
 
 def test_inputs_may_be_of_either_order_of_axes():

@@ -21,6 +21,9 @@ def convolve(x, kernel, strides, padding):
 
 
 def normalize(layer, x, groups=2, epsilon=1e-5):
+  if 'mean' in layer:  # BatchNorm in evaluation.
+    unit = (x - layer['mean']) / np.sqrt(layer['var'] + epsilon)
+    return unit * layer['scale'] + layer['bias']
   parts = np.split(x, groups, axis=-1)
   parts = [
     (part - part.mean(axis=(1, 2, 3), keepdims=True))
@@ -50,9 +53,9 @@ def reference(params, x, stages):
   return x.mean(axis=(1, 2)) @ params['logits']['kernel'] + params['logits']['bias']
 
 
-@pytest.mark.parametrize('projected', [False, True])
-def test_logits_are_those_of_the_equations(projected):
-  module = ResNet((1, 2), (4, 8), 3, projected)
+@pytest.mark.parametrize(('projected', 'groups'), [(False, 2), (True, 2), (True, None)])
+def test_logits_are_those_of_the_equations(projected, groups):
+  module = ResNet((1, 2), (4, 8), 3, projected, groups)
   model = networks.as_model(module, (6, 7, 3))
   params = jax.jit(model.init)(jax.random.key(0))
   rng = np.random.default_rng(0)

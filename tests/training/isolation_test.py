@@ -95,14 +95,6 @@ class Neighbors(nn.Module):
     return nn.Dense(3)(x + jnp.roll(x, -1, axis=0))
 
 
-class Running(nn.Module):
-  """Keeps running statistics."""
-
-  @nn.compact
-  def __call__(self, x):
-    return nn.Dense(3)(nn.BatchNorm(use_running_average=False)(x))
-
-
 class Alone(nn.Module):
   """Treats each example on its own."""
 
@@ -115,8 +107,6 @@ def test_models_that_mix_the_examples_of_a_batch_are_refused():
   for module in (Shared(), Silent(), Neighbors()):
     with pytest.raises(ValueError, match='lets the examples of a batch influence'):
       models.from_flax(module, (6,))
-  with pytest.raises(ValueError, match=r"Running keeps \['batch_stats'\]"):
-    models.from_flax(Running(), (6,))
   model = models.from_flax(Alone(), (6,))
   assert model.apply(model.init(jax.random.key(0)), np.ones((2, 6))).shape == (2, 3)
 
@@ -124,7 +114,7 @@ def test_models_that_mix_the_examples_of_a_batch_are_refused():
 # Those of tokens: tests/models/sequences_test.py. ResNet-18 takes long to compile, and
 # has the blocks of the others.
 @pytest.mark.parametrize(
-  'name', sorted({*models.NAMES} - {*models.OF_TOKENS, 'resnet18'})
+  'name', sorted({*models.NAMES} - {*models.OF_TOKENS, 'resnet18', 'resnet18_bn'})
 )
 def test_own_models_do_not_mix_the_examples_of_a_batch(name):
   shape = (12, 12) if name in ('logistic', 'mlp') else (16, 16, 3)

@@ -151,7 +151,8 @@ class EMSteps:
     sums = sums.add_started(averaged, own, weighting, centers)
     if not self.e_step.temperature:
       return sums.add(averaged, assigned.cluster, assigned.distance, weighting, centers)
-    distances = tree.squared_distances(assigned.models, centers)
+    part = self.compare.part
+    distances = tree.squared_distances(part(assigned.models), part(centers))
     shares = em.responsibilities(distances, self.e_step.temperature)
     keep = known.keep_clusters
     if keep is not None:  # Shares would not part centers that are equal.

@@ -10,6 +10,7 @@ late joins and ages, reclustering, checks of losses, empty centers.
 """
 
 from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
+from fesem_jax.algorithms.wrappers.client_memory import with_client_memory
 from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
 from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
@@ -17,6 +18,7 @@ from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
 from fesem_jax.algorithms.wrappers.shuffled_start import with_shuffled_start
 
 __all__ = [
+  'with_client_memory',
   'with_error_feedback',
   'with_late_joins',
   'with_loss_checks',

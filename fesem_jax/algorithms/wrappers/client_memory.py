@@ -1,0 +1,161 @@
+"""Clients that keep something from round to round beside the state of their method."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common.wrapped import wrap
+from fesem_jax.core import tree
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.client_memory import remembered
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Params
+from fesem_jax.utils.errors import UserError
+
+
+class ClientMemoryState(NamedTuple):
+  """State of a method whose clients keep something."""
+
+  method: Any  # of the wrapped method
+  kept: dict[str, Any]  # name -> [M, ...]
+
+  @property
+  def residuals(self) -> Params:
+    """[M, ...] what each client has not sent."""
+    return self.kept['residual']
+
+
+def kept_parts(local: LocalTraining) -> tuple[str, ...]:
+  """The names of what clients keep, as `local` asks for it."""
+  asked = {
+    'residual': local.sends is not None and local.sends.residual,
+    'statistics': local.batch_stats == 'local' and bool(local.model.statistics),
+    'optimizer': local.keep_optimizer_state,
+  }
+  return tuple(name for name, wanted in asked.items() if wanted)
+
+
+def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorithm:
+  """Lets each client of a method keep some things from round to round.
+
+    residual    what it has not sent; see `with_error_feedback`
+    statistics  those of its batches, which then are not sent
+    optimizer   the state of the local optimizer, which else is reset
+
+  A client that is not drawn, drops out or fails keeps what it has. All are on the
+  devices and in checkpoints. Before the first round, nothing is kept.
+
+  Args:
+    method: any that trains a client once in a round.
+    parts: names of what is kept; by default as `local_training` was asked for it.
+
+  Raises:
+    UserError: when it starts, of a method that cannot use one of them: clients send
+      several models in a round, or train several, or only in some rounds.
+  """
+  local = method.local
+  parts = parts or kept_parts(local)
+
+  def init(key, data, *cohort):
+    first = {name: _FIRST[name](local) for name in parts}
+    held = own_models.repeat(local, first, data.num_clients, 'stacked')
+    return ClientMemoryState(method.init(key, data, *cohort), held)
+
+  def step(state, data, cohort, key):
+    with remembered(tree.rows_of(state.kept, cohort)) as memory:
+      inner, info = method.step(state.method, data, cohort, key)
+    _check_uses(method, memory.uses)
+    if memory.uses.get('statistics') == 0:
+      before = jax.eval_shape(method.deployed, inner, data)
+      if _with_own(before, state.kept['statistics']) is not before:
+        raise _no_statistics('do not send the models that they receive')
+    kept = tree.with_rows(state.kept, cohort, memory.rows)
+    return ClientMemoryState(inner, kept), info
+
+  def deployed(state, data):
+    used = method.deployed(state.method, data)
+    if 'statistics' not in state.kept:
+      return used
+    return _with_own(used, state.kept['statistics'])
+
+  sent = method.traffic
+  if sent is not None and sent.known is not None:
+    known = sent.known
+    sent = sent._replace(known=lambda state: known(state.method))
+  of_unseen = method.of_unseen
+  changes: dict[str, Any] = {'traffic': sent, 'deployed': deployed}
+  if method.with_centers is None:
+    changes['with_centers'] = None
+  if of_unseen is not None:
+    changes['of_unseen'] = lambda state, data: of_unseen(state.method, data)
+  # It is done: `simulate` adds none.
+  sends = local.sends and local.sends._replace(residual=False)
+  changes['local'] = local._replace(
+    sends=sends, batch_stats='average', keep_optimizer_state=False
+  )
+  return wrap(method, step, init=init, **changes)
+
+
+def _zeros(local: LocalTraining) -> Params:
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), params)
+
+
+def _first_statistics(local: LocalTraining) -> Params:
+  params = flatten_dict(local.model.init(jax.random.key(0)), sep='/')
+  return {path: params[path] for path in local.model.statistics}
+
+
+def _first_optimizer_state(local: LocalTraining) -> Any:
+  """A state, which is not used before the client has trained once."""
+  return local.optimizer.init(_zeros(local)), jnp.bool_(False)
+
+
+_FIRST = {
+  'residual': _zeros,
+  'statistics': _first_statistics,
+  'optimizer': _first_optimizer_state,
+}
+
+
+def _with_own(used: ClientModels, statistics: dict[str, jax.Array]) -> ClientModels:
+  """What clients deploy with statistics of their own, path -> [M, ...]."""
+  if used.mixture is not None:
+    raise _no_statistics('use mixtures of models')
+  shared = flatten_dict(used.shared, sep='/') if used.shared is not None else {}
+  own = {path for path in statistics if shared.get(path) is not None}
+  if not own:
+    return used
+  rest = {path: None if path in own else x for path, x in shared.items()}
+  theirs = {path: statistics[path] if path in own else None for path in shared}
+  merged = tree.merge(used.own, unflatten_dict(theirs, sep='/'))
+  return used._replace(shared=unflatten_dict(rest, sep='/'), own=merged)
+
+
+def _no_statistics(why: str) -> UserError:
+  return UserError(
+    f'`batch_stats=local` is not defined for this method: its clients {why}; choose '
+    '`batch_stats=average`, or another method.'
+  )
+
+
+def _check_uses(method: Algorithm, uses: dict[str, int]) -> None:
+  """Raises `UserError` if a client did not put each thing there once in a round."""
+  if uses.get('residual', 0) > 1:
+    named = method.local.sends.named if method.local.sends else 'sends'
+    raise UserError(
+      f'Error feedback (`{named}`) is not defined for this method: its clients send '
+      'several models in a round, or only in some rounds; choose '
+      '`error_feedback=False`, or another method.'
+    )
+  if uses.get('statistics', 0) > 1:
+    raise _no_statistics('send several models in a round, or only in some rounds')
+  if uses.get('optimizer', 1) != 1:
+    raise UserError(
+      '`keep_optimizer_state` is not defined for this method: its clients do not train '
+      'one model by the local optimizer in each round; leave it out.'
+    )

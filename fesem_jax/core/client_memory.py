@@ -1,0 +1,69 @@
+"""What each client keeps from round to round beside the state of its method.
+
+`residual` is what it has not sent, `statistics` are those of its batches, and
+`optimizer` is the state of its local optimizer. A method does not know of them: they go
+beside its own state of each client.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jax.extend.core import get_opaque_trace_state
+
+
+class Memory:
+  """What the clients of a round keep; see `remembered`."""
+
+  def __init__(self, rows: dict[str, Any]):
+    self.rows = rows  # name -> [S, ...]
+    self.uses = dict.fromkeys(rows, 0)  # how often a client has put something new there
+    self._traced: list[dict[str, int]] = []  # the same, each time a client is traced
+    self._trace = get_opaque_trace_state(convention='flax')
+
+  def beside(
+    self, state: Any, kept: Any, had: Mapping[str, Any], left: Mapping[str, list[Any]]
+  ) -> Any:
+    """The state that the method gives a client, if it has one, and what it keeps.
+
+    That is the last that it has `left`, or else what it `had`.
+    """
+    self._traced.append({name: len(left.get(name, ())) for name in had})
+    new = {name: [own, *left.get(name, ())][-1] for name, own in had.items()}
+    return None if state is None else kept, new
+
+  def kept(self, both: tuple[Any, dict[str, Any]]) -> Any:
+    """The part of the method in what `beside` gave; `rows` take the rest."""
+    same = self._trace == get_opaque_trace_state(convention='flax')
+    # Rows cannot leave a branch or a loop.
+    self.rows = both[1] if same else self.rows
+    for name in self.uses:
+      most = max((each[name] for each in self._traced), default=0)
+      self.uses[name] += most if same else 2 * most
+    self._traced.clear()
+    return both[0]
+
+
+_MEMORY: contextvars.ContextVar[Memory | None] = contextvars.ContextVar(
+  'memory', default=None
+)
+
+
+@contextlib.contextmanager
+def remembered(rows: dict[str, Any]) -> Iterator[Memory]:
+  """Within the block, the clients of a round have `rows`, name -> [S, ...].
+
+  It yields what holds the rows, which are the new ones once the clients have trained.
+  """
+  held = Memory(rows)
+  token = _MEMORY.set(held)
+  try:
+    yield held
+  finally:
+    _MEMORY.reset(token)
+
+
+def of_round() -> Memory | None:
+  """The `Memory` of the round that is traced; None if there is none."""
+  return _MEMORY.get()

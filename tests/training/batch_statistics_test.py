@@ -1,0 +1,272 @@
+"""Models with BatchNorm train against float64, and their statistics are averaged."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from fesem_jax import algorithms, models
+from fesem_jax.core import tree
+from fesem_jax.models import resnet
+from fesem_jax.utils.errors import UserError
+from tests.support import batch_norm, helpers
+from tests.support.methods import SIZES, assert_close, federation, initial, run
+
+RATE = 0.1
+
+
+def of_linen():
+  return models.from_flax(batch_norm.LinenNet(), helpers.SHAPE)
+
+
+def of_nnx():
+  inputs = helpers.SHAPE[0]
+  return models.from_flax(
+    lambda rngs: batch_norm.NnxNet(inputs, rngs=rngs), helpers.SHAPE
+  )
+
+
+def local_of(model=None, devices=1, optimizer=None, **options):
+  local = helpers.local(devices=devices, optimizer=optimizer, epochs=2, **options)
+  return local._replace(model=of_linen() if model is None else model)
+
+
+def reference_models(local, data, starts, r, **options):
+  key = jax.random.fold_in(jax.random.key(9), r)
+  return [
+    batch_norm.local_sgd(
+      start, helpers.batches(data, local.schedule, i, key), RATE, **options
+    )
+    for i, start in enumerate(starts)
+  ]
+
+
+def assert_models(got, want, rtol=1e-3):
+  for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    assert_close(x, y, rtol=rtol)
+
+
+def test_a_batch_that_is_filled_up_has_the_statistics_of_its_examples():
+  model = of_linen()
+  params, key = model.init(jax.random.key(1)), jax.random.key(0)
+  x = np.random.default_rng(0).normal(size=(4, *helpers.SHAPE)).astype(np.float32)
+  weights = jnp.array([1.0, 1.0, 1.0, 0.0])
+  logits, new = model.apply_train(params, x, key, weights)
+  alone, wanted = model.apply_train(params, x[:3], key, weights[:3])
+  np.testing.assert_allclose(logits[:3], alone, rtol=1e-6, atol=1e-6)
+  z = x[:3].astype(np.float64) @ np.asarray(params['dense']['kernel'], np.float64)
+  for name, of_batch, first in (('mean', z.mean(0), 0.0), ('var', z.var(0), 1.0)):
+    want = batch_norm.MOMENTUM * first + (1 - batch_norm.MOMENTUM) * of_batch
+    np.testing.assert_allclose(new['norm'][name], want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(new['norm'][name], wanted['norm'][name], rtol=1e-6)
+
+
+@pytest.mark.parametrize('make', [of_linen, of_nnx])
+def test_fed_avg_with_batch_norm_matches_float64_reference(make):
+  data = helpers.federation(SIZES)  # Batches of 4 leave ragged last ones.
+  decay = optax.chain(optax.add_decayed_weights(0.05), optax.sgd(RATE))
+  local = local_of(make(), optimizer=decay)
+  algorithm = algorithms.build('fed_avg', local)
+  state = initial(algorithm, data)
+  model = batch_norm.from_params(state.params, 0)
+  for r in (1, 2, 3):
+    each = reference_models(local, data, [model] * len(SIZES), r, decay=0.05)
+    model = batch_norm.mean(each, SIZES)
+  state, _ = run(algorithm, data)
+  got = tree.unstack(state.params, 0)
+  assert_models(got, model)
+  x = np.asarray(data.x)[:5]
+  assert_close(local.model.apply(got, x), batch_norm.logits(model, x), rtol=1e-3)
+
+
+def test_fesem_compares_weights_alone_and_averages_statistics_too():
+  data, local = federation(), local_of(chunk=4)
+  algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.2)
+  state = initial(algorithm, data)
+  centers = [batch_norm.from_params(state.centers, k) for k in range(2)]
+  assignment = np.asarray(state.assignment)
+  for r in (1, 2, 3):
+    starts = [centers[k] for k in assignment]
+    each = reference_models(local, data, starts, r, prox=0.2)
+    assignment = np.array(
+      [np.argmin([batch_norm.distance(w, c) for c in centers]) for w in each]
+    )
+    for k in range(2):
+      members = [w for w, own in zip(each, assignment, strict=True) if own == k]
+      centers[k] = batch_norm.mean(members) if members else centers[k]
+  state, _ = run(algorithm, data)
+  np.testing.assert_array_equal(state.assignment, assignment)
+  for k in range(2):
+    assert_models(tree.unstack(state.centers, k), centers[k])
+
+
+def test_statistics_do_not_move_a_client_to_another_cluster():
+  compare = algorithms.comparison.build('all', of_linen())
+  params = of_linen().init(jax.random.key(0))
+  centers = tree.repeat(params, 2)
+  centers['dense']['bias'] = centers['dense']['bias'].at[1].add(1.0)
+  one = tree.expand(params)
+  one['norm'] = {**one['norm'], 'mean': one['norm']['mean'] + 100.0}
+  nearest, distance, _ = compare.nearest(one, compare.known(compare.part(centers)))
+  assert (nearest[0], distance[0]) == (0, 0.0)
+  with pytest.raises(UserError, match='statistics of batches alone'):
+    algorithms.comparison.build('norm/mean,norm/var', of_linen())
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    ('fed_avg', {'server_optimizer': optax.sgd(0.5)}),
+    ('fed_dane', {'prox_mu': 0.1, 'same_cohort': True}),
+    ('scaffold', {}),
+  ],
+)
+def test_statistics_are_the_mean_of_the_clients(name, options):
+  """Steps of the server, and corrections of gradients, do not act on them."""
+  data, local = helpers.federation((8, 8, 8)), local_of(steps=1, batch_size=0)
+  algorithm = algorithms.build(name, local, **options)
+  state = initial(algorithm, data)
+  step = jax.jit(algorithm.step)
+  for r in range(2):
+    model = batch_norm.from_params(state.params, 0)
+    state, _ = step(state, data, helpers.everyone(data), jax.random.key(r))
+    each = [batch_norm.step(model, *data.client(i), RATE) for i in range(3)]
+    want = batch_norm.mean(each)['norm']
+    for statistic in batch_norm.STATISTICS:
+      assert_close(state.params['norm'][statistic][0], want[statistic], rtol=1e-4)
+
+
+def test_streamed_and_stacked_states_agree_on_one_and_two_devices():
+  data, found = federation(), []
+  for devices, kept in ((1, 'stacked'), (1, 'streamed'), (2, 'stacked')):
+    algorithm = algorithms.build(
+      'fesem', local_of(devices=devices), num_clusters=2, client_state=kept
+    )
+    found.append(run(algorithm, data, rounds=2)[0].centers)
+  for other in found[1:]:
+    jax.tree.map(lambda a, b: assert_close(a, b, rtol=1e-5), found[0], other)
+
+
+def test_fed_bn_keeps_scales_biases_and_statistics_in_residual_blocks():
+  model = models.from_flax(resnet.ResNet((1,), (4,), 3, False, None), (4, 4, 1))
+  local = helpers.local(batch_size=0, steps=1)._replace(model=model)
+  data = helpers.federation((5, 6), shape=(4, 4, 1))
+  algorithm = algorithms.build('fed_bn', local)
+  state, _ = run(algorithm, data, rounds=1)
+  heads, norms = state.heads, ('scale', 'bias', 'mean', 'var')
+  for layer in (heads['norm'], heads['stage0_block0']['norm1']):
+    assert sorted(layer) == sorted(norms)
+    assert np.abs(np.diff(layer['mean'], axis=0)).max() > 0
+  kept = sum(x[0].size for x in jax.tree.leaves(heads))
+  whole = sum(x.size for x in jax.tree.leaves(model.init(jax.random.key(0))))
+  assert algorithm.traffic.model == 4 * (whole - kept)
+
+
+def test_frozen_layers_of_train_only_still_count_their_batches():
+  model = models.train_only(of_linen(), ['logits'])
+  params = model.init(jax.random.key(0))
+  assert sorted(params['norm']) == ['mean', 'var']
+  data, local = helpers.federation((6, 7)), local_of(model)
+  state, _ = run(algorithms.build('fed_avg', local), data, rounds=1)
+  assert sorted(state.params) == ['logits', 'norm']
+  assert np.abs(state.params['norm']['mean']).max() > 0
+
+
+REFUSED = [
+  'apfl', 'cfl_gp', 'fed_ala', 'fed_amp', 'fed_cluster', 'fed_dyn', 'fed_group',
+  'fed_nova', 'flux', 'moon', 'p_fed_me', 'per_fed_avg', 'robust', 'stocfl',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_methods_that_do_more_than_average_refuse_statistics(name):
+  data = helpers.federation((6, 7, 8, 9))
+
+  def a_round():
+    algorithm = algorithms.build(name, local_of())
+    state = algorithm.init(jax.random.key(0), data)
+    cohort = helpers.everyone(data)
+    jax.eval_shape(algorithm.step, state, data, cohort, jax.random.key(0))
+
+  with pytest.raises(UserError, match='BatchNorm'):
+    a_round()
+
+
+class Transposed(nn.Module):
+  """Normalizes over the examples of each feature, as if these were examples."""
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = nn.BatchNorm(not train, axis=0)(x.T).T
+    return nn.Dense(3)(x)
+
+
+class Own(nn.Module):
+  """Running means of its own, which take all examples of a batch."""
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    mean = self.variable('batch_stats', 'mean', jnp.zeros, x.shape[-1:])
+    if train and not self.is_initializing():
+      mean.value = x.mean(axis=0)
+    return nn.Dense(3)(x - mean.value[None])
+
+
+class Always(nn.Module):
+  """Normalizes by its batch in evaluation too."""
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(nn.BatchNorm(use_running_average=False)(x))
+
+
+class Cache(nn.Module):
+  """Keeps another kind of state."""
+
+  @nn.compact
+  def __call__(self, x):
+    self.variable('cache', 'seen', jnp.zeros, ())
+    return nn.Dense(3)(x)
+
+
+@pytest.mark.parametrize(
+  ('module', 'message'),
+  [
+    (Transposed(), 'needs the examples in the first axis'),
+    (Own(), 'other than by the BatchNorm of Flax'),
+    (Always(), 'use_running_average=not train'),
+    (Cache(), r"Cache keeps \['cache'\]"),
+  ],
+)
+def test_statistics_that_would_be_wrong_are_refused(module, message):
+  with pytest.raises(UserError, match=message):
+    models.from_flax(module, helpers.SHAPE)
+
+
+def test_new_statistics_must_be_those_of_the_model():
+  model = of_linen()
+  wrong = model._replace(apply_train=lambda p, x, key, weights: (x[:, :3], {}))
+  with pytest.raises(UserError, match='new values of its `statistics`'):
+    models.model_checks.check_model(wrong, helpers.SHAPE, 3)
+
+
+def test_nnx_streams_of_dropout_beside_batch_norm():
+  class Both(nnx.Module):
+    def __init__(self, rngs):
+      self.norm = nnx.BatchNorm(6, rngs=rngs)
+      self.drop = nnx.Dropout(0.5, rngs=rngs)
+      self.logits = nnx.Linear(6, 3, rngs=rngs)
+
+    def __call__(self, x):
+      return self.logits(self.drop(self.norm(x)))
+
+  model = models.from_flax(lambda rngs: Both(rngs=rngs), helpers.SHAPE)
+  params, x, ones = model.init(jax.random.key(0)), np.ones((2, 6)), np.ones(2)
+  first, second = (
+    model.apply_train(params, x + np.eye(2, 6), jax.random.key(i), ones)[0]
+    for i in (0, 1)
+  )
+  assert np.abs(first - second).max() > 0

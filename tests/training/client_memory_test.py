@@ -1,0 +1,170 @@
+"""What clients keep from round to round: statistics and optimizer state."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import algorithms, models
+from fesem_jax.algorithms.wrappers import with_client_memory
+from fesem_jax.core.local_training import check_training
+from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import batch_norm, helpers, reference
+from tests.support.methods import assert_close, run, unflatten
+
+SIZES = (8, 5, 6, 7)
+
+
+def with_norm(devices=1, **changes):
+  local = helpers.local(devices=devices, epochs=2)
+  model = models.from_flax(batch_norm.LinenNet(), helpers.SHAPE)
+  return local._replace(model=model, batch_stats='local', **changes)
+
+
+def test_statistics_that_clients_keep_match_float64_reference():
+  data, local = helpers.federation(SIZES), with_norm()
+  algorithm = with_client_memory(algorithms.build('fed_avg', local))
+  state = jax.jit(algorithm.init)(jax.random.key(0), data)
+  model = batch_norm.from_params(state.method.params, 0)
+  own = [model['norm']] * 4
+  step, first = jax.jit(algorithm.step), model['norm']
+  cohorts = [[0, 1, 2, 3], [0, 2], [1, 2]]
+  for r, ids in enumerate(cohorts):
+    key = jax.random.fold_in(jax.random.key(9), r)
+    cohort = Cohort(jnp.array(ids, jnp.int32), everyone=False)
+    state, _ = step(state, data, cohort, key)
+    each = []
+    for i in ids:
+      statistics = {name: own[i][name] for name in batch_norm.STATISTICS}
+      start = model | {'norm': model['norm'] | statistics}
+      batches = helpers.batches(data, local.schedule, i, key)
+      each.append(batch_norm.local_sgd(start, batches, 0.1))
+      own[i] = each[-1]['norm']
+    model = batch_norm.mean(each, [SIZES[i] for i in ids])
+  used = algorithm.deployed(state, data).params(4)
+  for name in ('scale', 'bias'):
+    assert_close(used['norm'][name][0], model['norm'][name], rtol=1e-3)
+  assert_close(used['dense']['kernel'][3], model['dense']['kernel'], rtol=1e-3)
+  for name in batch_norm.STATISTICS:
+    want = np.stack([each[name] for each in own])
+    assert_close(used['norm'][name], want, rtol=1e-3)
+    # The server never gets any.
+    assert_close(state.method.params['norm'][name][0], first[name])
+  numbers = sum(x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0))))
+  assert algorithm.traffic.model == 4 * (numbers - 2 * 5)
+
+
+def test_kept_statistics_of_fesem_agree_streamed_and_on_two_devices():
+  data, found = helpers.federation(SIZES), []
+  for devices, kept in ((1, 'stacked'), (1, 'streamed'), (2, 'stacked')):
+    algorithm = algorithms.build(
+      'fesem', with_norm(devices), num_clusters=2, client_state=kept
+    )
+    algorithm = with_client_memory(algorithm)
+    state, _ = run(algorithm, data, rounds=2)
+    found.append(jax.device_get(algorithm.deployed(state, data).params(4)))
+  assert np.ptp(found[0]['norm']['mean'], axis=0).max() > 1e-3
+  for other in found[1:]:
+    jax.tree.map(lambda a, b: assert_close(a, b, rtol=1e-5), found[0], other)
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [('hypo_cluster', {'num_clusters': 2}), ('fed_em', {}), ('centralized', {})],
+)
+def test_methods_that_cannot_keep_statistics_refuse(name, options):
+  data = helpers.federation(SIZES)
+  algorithm = with_client_memory(algorithms.build(name, with_norm(), **options))
+  with pytest.raises(UserError, match='batch_stats=average'):
+    run(algorithm, data, rounds=1)
+
+
+def momentum_local(devices=1, **changes):
+  optimizer = optax.sgd(0.1, momentum=0.9)
+  local = helpers.local(devices=devices, optimizer=optimizer, epochs=2)
+  return local._replace(keep_optimizer_state=True, **changes)
+
+
+def test_kept_momentum_matches_float64_reference():
+  data, local = helpers.federation(SIZES), momentum_local()
+  algorithm = with_client_memory(algorithms.build('fed_avg', local))
+  state = jax.jit(algorithm.init)(jax.random.key(0), data)
+  model = reference.from_params(state.method.params, 0)
+  like, traces = model, [None] * 4
+  step = jax.jit(algorithm.step)
+  for r, ids in enumerate([[0, 1, 2, 3], [0, 2], [1, 2]]):
+    key = jax.random.fold_in(jax.random.key(9), r)
+    cohort = Cohort(jnp.array(ids, jnp.int32), everyone=False)
+    state, _ = step(state, data, cohort, key)
+    each = []
+    for i in ids:
+      w, m = model, traces[i] if traces[i] is not None else np.zeros(())
+      for x, y in helpers.batches(data, local.schedule, i, key):
+        gradient = reference.flat(reference.loss_and_gradient(w, x, y)[1])
+        m = gradient + 0.9 * m
+        w = unflatten(reference.flat(w) - 0.1 * m, like)
+      traces[i] = m
+      each.append(reference.flat(w))
+    mean = np.average(each, axis=0, weights=[SIZES[i] for i in ids])
+    model = unflatten(mean, like)
+  got = reference.flat(reference.from_params(state.method.params, 0))
+  assert_close(got, reference.flat(model), rtol=1e-3)
+
+
+def test_a_client_that_fails_keeps_its_optimizer_state():
+  data, local = helpers.federation((6, 5)), momentum_local()
+  data.x[0] = np.inf  # Of client 0.
+  algorithm = with_client_memory(algorithms.build('fed_avg', local))
+  state, info = run(algorithm, data, rounds=1)
+  begun = state.kept['optimizer'][1]
+  assert (info[0].failed, begun.tolist()) == (1, [False, True])
+  assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.kept)))
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [('ditto', {}), ('fed_rep', {}), ('p_fed_me', {}), ('centralized', {})],
+)
+def test_methods_that_cannot_keep_an_optimizer_state_refuse(name, options):
+  data = helpers.federation(SIZES)
+  algorithm = with_client_memory(algorithms.build(name, momentum_local(), **options))
+  with pytest.raises(UserError, match='`keep_optimizer_state` is not defined'):
+    run(algorithm, data, rounds=1)
+
+
+def test_optimizers_whose_state_cannot_be_kept_are_refused():
+  model = models.build('logistic', (6,), 3)
+  for optimizer, message in (
+    (optax.sgd(0.1), 'has none'),
+    (optax.chain(optax.add_noise(0.1, 0.0, jax.random.key(0)), optax.sgd(0.1)), 'key'),
+  ):
+    with pytest.raises(UserError, match=message):
+      local = fj.local_training(model, optimizer)
+      check_training(local._replace(keep_optimizer_state=True))
+  with pytest.raises(UserError, match='has no BatchNorm'):
+    local = fj.local_training(model, optax.sgd(0.1))
+    check_training(local._replace(batch_stats='local'))
+
+
+def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
+  data = helpers.federation(SIZES)
+  optimizer = optax.adam(0.01)
+  model = models.from_flax(batch_norm.LinenNet(), helpers.SHAPE)
+  local = fj.local_training(model, optimizer, batch_size=4)
+  local = local._replace(keep_optimizer_state=True, batch_stats='local')
+
+  def result(folder, rounds):
+    return fj.simulate(
+      algorithms.build('fed_avg', local), data, data, rounds=rounds,
+      clients_per_round=3, workdir=tmp_path / folder, progress=False, eval_every=2,
+      checkpoint_every=1,
+    )  # fmt: skip
+
+  whole = result('whole', 4)
+  result('parts', 2)
+  parts = result('parts', 4)
+  jax.tree.map(np.testing.assert_array_equal, whole.models, parts.models)
+  assert whole.models.own['norm']['mean'].shape == (4, 5)

@@ -1,0 +1,89 @@
+"""Learning rates, epochs and steps of each client."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import fesem_jax as fj
+from fesem_jax import algorithms, models
+from fesem_jax.core.client_work import ClientWork
+from fesem_jax.core.local_training import check_training
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers, reference
+from tests.support.methods import assert_close, initial, run, unflatten
+
+SIZES = (6, 9, 4)
+
+
+@pytest.mark.parametrize('shared_start', ['off', 'on'])
+@pytest.mark.parametrize('kind', ['epochs', 'steps'])
+def test_own_rates_epochs_and_steps_match_float64_reference(kind, shared_start):
+  rates, amount = [1.0, 0.5, 2.0], [3, 1, 2]
+  most = {kind: 3}
+  local = helpers.local(**most)._replace(
+    shared_start=shared_start, work=ClientWork(rates, **{kind: amount})
+  )
+  data = helpers.federation(SIZES)
+  algorithm = algorithms.build('fed_avg', local)
+  state = initial(algorithm, data)
+  model = reference.from_params(state.params, 0)
+  for r in (1, 2):
+    key, each = jax.random.fold_in(jax.random.key(9), r), []
+    for i in range(3):
+      schedule = local.schedule._replace(**{kind: amount[i]})
+      batches = helpers.batches(data, schedule, i, key)
+      each.append(
+        reference.flat(reference.local_sgd(model, batches, 0.1 * rates[i])[0])
+      )
+    model = unflatten(np.average(each, axis=0, weights=SIZES), model)
+  state, infos = run(algorithm, data, rounds=2)
+  got = reference.flat(reference.from_params(state.params, 0))
+  assert_close(got, reference.flat(model), rtol=1e-3)
+  assert infos[0].steps == (sum(amount) if kind == 'steps' else 3 * 2 + 3 + 2)
+
+
+def test_clients_keep_their_work_where_a_run_orders_them_by_size():
+  data, found = helpers.federation((3, 9, 6)), []
+  model = models.build('logistic', helpers.SHAPE, 3)
+  for rates in ([1e-6, 1.0, 1.0], [1.0, 1e-6, 1.0]):
+    local = fj.local_training(model, optax.sgd(0.5))
+    local = local._replace(work=ClientWork(rates))
+    result = fj.simulate(
+      algorithms.build('non_fed', local), data, data, rounds=1, progress=False
+    )
+    found.append(np.abs(result.models.own['logits']['bias']).max(axis=1))
+  assert [int(each.argmin()) for each in found] == [0, 1]
+
+
+def test_local_work_that_is_none_is_refused():
+  model = models.build('logistic', helpers.SHAPE, 3)
+
+  def local(steps_of_all=0, **work):
+    plain = fj.local_training(model, optax.sgd(0.1))
+    schedule = plain.schedule._replace(steps=steps_of_all)
+    made = plain._replace(schedule=schedule, work=ClientWork(**work))
+    check_training(made)
+    return made
+
+  for work, message in (
+    ({'rates': [1.0, -1.0]}, r'entry 1 \(from 0\) of rates is -1'),
+    ({'epochs': [1, 1.5]}, 'positive whole'),
+    ({'epochs': [1], 'steps': [1]}, 'exclude each other'),
+    ({'epochs': [1], 'steps_of_all': 3}, 'exclude each other'),
+    ({'epochs': [1, 4]}, 'a client of 4 epochs, more than the 1 of the schedule'),
+    ({'rates': [1.0], 'epochs': [1, 2]}, 'has 1 rates, 2 epochs'),
+    ({'rates': 1.0}, 'one number'),
+    ({'rates': ['a']}, 'must be numbers'),
+  ):
+    with pytest.raises(UserError, match=message):
+      local(**work)
+  data = helpers.federation(SIZES)
+  with pytest.raises(UserError, match='of 2 clients, but the data have'):
+    fj.simulate(
+      algorithms.build('fed_avg', local(rates=[1.0, 2.0])), data, data,
+      rounds=1, progress=False,
+    )  # fmt: skip
+  for name in ('scaffold', 'fed_nova', 'centralized'):
+    with pytest.raises(UserError, match='rates'):
+      algorithms.build(name, local(rates=[1.0, 2.0, 3.0]))
