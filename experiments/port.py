@@ -55,8 +55,9 @@ def main(argv: list[str]) -> None:
   path = pathlib.Path(f.state_dict)
   if path.suffix in _PICKLES:
     raise UserError(
-      f'{argument("state_dict", path)} is a pickle, which can run code when it is read. '
-      f'In PyTorch, convert it: state = torch.load({path.name!r}, weights_only=True); '
+      f'{argument("state_dict", path)} is a pickle, which can run code when it is '
+      'read. In PyTorch, convert it: '
+      f'state = torch.load({path.name!r}, weights_only=True); '
       f"np.savez('{path.stem}.npz', **{{k: v.numpy() for k, v in state.items()}})"
     )
   state = export.read(path)

@@ -26,6 +26,7 @@ from fesem_jax.core.sending import Sends, chained
 from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.core.types import Cohort, Model
+from fesem_jax.data import partitions
 from fesem_jax.report.page import write_report
 from fesem_jax.results.client_comparison import ClientComparison, compare_clients
 from fesem_jax.results.client_table import ClientTable
@@ -106,6 +107,7 @@ __all__ = [
   'local_training',
   'loggers',
   'models',
+  'partitions',
   'plus',
   'replay',
   'sample_clients',

@@ -30,7 +30,7 @@ from fesem_jax.callbacks import Progress
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import local_training
-from fesem_jax.data import Partition, with_true_groups
+from fesem_jax.data import partitions, with_true_groups
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import Diverged, UserError
 
@@ -67,13 +67,14 @@ def federation(
   strength: float, examples: int, seed: int
 ) -> tuple[FederatedData, FederatedData]:
   """The two splits; group i is turned by i * 90 * strength degrees."""
-  partition = Partition(
-    'rotated' if strength else 'iid',
+  degrees = [90 * strength * group for group in range(4)]
+  return data.load(
+    'mnist',
+    partition=partitions.Rotated(degrees) if strength else partitions.Iid(),
     num_clients=_CLIENTS.value,
     examples_per_client=examples,
-    rotations=[90 * strength * group for group in range(4)] if strength else (),
+    seed=seed,
   )
-  return data.load('mnist', partition=partition, seed=seed)
 
 
 def accuracy(

@@ -4,14 +4,11 @@ A flag's help is the entry of its argument in the docstring, its kind and its de
 are those of the signature.
 """
 
-import dataclasses
 import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-from fesem_jax.algorithms import flat_options
 
 _SYMBOL = re.compile(r'(lambda|mu|tau|eta|alpha|sigma|delta|beta|epsilon|[a-z])(\b|_)')
 
@@ -89,31 +86,6 @@ def documented(function: Callable[..., Any]) -> dict[str, str]:
     r'^  \**(\w+): (.*(?:\n    .*)*)', section[1] if section else '', re.M
   )
   return {name: _sentence(entry) for name, entry in entries}
-
-
-def documented_option(factory: Callable[..., Any], option: str) -> str:
-  """What a method's docstring says of an option, or that of a value with such a field.
-
-  '' where neither has an entry.
-  """
-  if entry := documented(factory).get(option):
-    return entry
-  for parameter in inspect.signature(factory).parameters.values():
-    if entry := _of_field(parameter.default, option):
-      return entry
-  return ''
-
-
-def _of_field(value: Any, option: str) -> str:
-  """The entry of a field that makes an option, of a value or of values in it."""
-  if not dataclasses.is_dataclass(value) or isinstance(value, type):
-    return ''
-  for field in dataclasses.fields(value):
-    if inner := _of_field(getattr(value, field.name), option):
-      return inner
-    if flat_options.name_of(value, field.name) == option:
-      return documented(type(value)).get(field.name, '')
-  return ''
 
 
 def _sentence(entry: str) -> str:

@@ -9,7 +9,7 @@ from fesem_jax.cohorts import device_profiles
 from fesem_jax.training.trained import WEIGHTINGS
 
 from .. import methods
-from .entry import Flag, documented_option, kind_of
+from .entry import Flag, documented, kind_of
 
 _CHOICES = {
   'aggregation': robust.AGGREGATIONS,
@@ -66,7 +66,7 @@ _OF_SERVER = {
 
 def text_for(method: str, option: str) -> str:
   """What an option is in one method, from its docstring."""
-  own = _IN_COMMON.get(option) or documented_option(algorithms.METHODS[method], option)
+  own = _IN_COMMON.get(option) or documented(algorithms.METHODS[method]).get(option)
   return own or _OF_SERVER.get(option, '')
 
 

@@ -1,5 +1,6 @@
 """The options of every method: defaults as documented, and their ranges."""
 
+import dataclasses
 import inspect
 import sys
 
@@ -335,3 +336,22 @@ def test_kmeans_restarts_as_often_as_the_paper():
     restarts=20, seeding='random', trim=0.0, weighting='uniform', comparison=None,
     max_clients=0, keep=False, into=None, tolerance=0.0,
   )  # fmt: skip
+
+
+def test_a_method_takes_its_options_by_the_names_of_the_flags():
+  local = helpers.local()
+  made = algorithms.fesem(local, num_clusters=3, prox_lambda=0.2, init_epochs=2)
+  named = algorithms.build(
+    'fesem', local, num_clusters=3, prox_lambda=0.2, init_epochs=2
+  )
+  data, states = federation(), []
+  for algorithm in (made, named):
+    states.append(algorithm.init(jax.random.key(0), data))
+  jax.tree.map(np.testing.assert_array_equal, *states)
+  for name, method in algorithms.METHODS.items():
+    parameters = inspect.signature(method).parameters
+    assert all(not dataclasses.is_dataclass(p.default) for p in parameters.values())
+    own = set(parameters) - {'local'}
+    assert own - {'cluster_on'} <= set(algorithms.options(name)), name
+  with pytest.raises(TypeError, match='penalty'):
+    algorithms.fesem(local, penalty=0.1)
