@@ -55,9 +55,10 @@ def main(argv: list[str]) -> None:
   path = pathlib.Path(f.state_dict)
   if path.suffix in _PICKLES:
     raise UserError(
-      f'{argument("state_dict", path)} is a pickle, which can run code when it is read. '
-      f'In PyTorch, convert it: state = torch.load({path.name!r}, weights_only=True); '
-      f"np.savez('{path.stem}.npz', **{{k: v.numpy() for k, v in state.items()}})"
+      f'{argument("state_dict", path)} is a pickle, which can run code when it is '
+      f'read. In PyTorch, convert it: state = torch.load({path.name!r}, '
+      f"weights_only=True); np.savez('{path.stem}.npz', **{{k: v.numpy() for k, v in "
+      'state.items()})'
     )
   state = export.read(path)
   params = porting.from_state_dict(model, state, path.suffix == '.npz')
@@ -105,7 +106,9 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
-  flags.DEFINE_string('model', '', f'One of {", ".join(models.NAMES)}, or MODULE:FUNCTION.')
+  flags.DEFINE_string(
+    'model', '', f'One of {", ".join(models.NAMES)}, or MODULE:FUNCTION.'
+  )
   flags.DEFINE_list(
     'example_shape', [], 'Shape of one example here, as 28,28 or 32,32,3.'
   )

@@ -9,7 +9,7 @@ from fesem_jax.utils import processes
 from .entry import flag
 
 RUN = (
-  flag('integer', 'rounds', 20, 'Communication rounds.'),
+  flag('integer', 'rounds', 20, 'Number of communication rounds.'),
   flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
   flag('float', 'dropout_rate', 0.0,
     'Probability that a client of a round drops out, so its update never arrives.'),
