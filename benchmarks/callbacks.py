@@ -65,8 +65,8 @@ def _run_of(workload: Workload, num_clients: int, mesh: Any) -> Callable[..., No
     with tempfile.TemporaryDirectory() as folder:
       fj.simulate(
         fesem, train, test, rounds=_ROUNDS.value, eval_every=_EVERY.value,
-        checkpoint_every=0, workdir=folder, make_portrait=False, save_models=False,
-        progress=False, callbacks=callbacks,
+        workdir=fj.Workdir(folder, 0, save_models=False, portrait=False),
+        callbacks=[fj.callbacks.Progress(False), *callbacks],
       )  # fmt: skip
 
   return run

@@ -65,7 +65,8 @@ def measure(runs_at_once: int) -> dict[str, Any]:
   model = fj.models.build('logistic', train.example_shape, train.num_classes)
   methods = {name: _maker(name, model) for name in _LISTED.value}
   options: dict[str, Any] = {
-    'rounds': _ROUNDS.value, 'progress': False, 'runs_at_once': runs_at_once,
+    'rounds': _ROUNDS.value, 'callbacks': [fj.callbacks.Progress(False)],
+    'runs_at_once': runs_at_once,
   }  # fmt: skip
   tuned = range(10_000, 10_000 + _TUNED.value)
   rates = [float(rate) for rate in _RATES.value]

@@ -23,6 +23,7 @@ from absl import app, flags
 
 from experiments.methods import SERVER_OPTIMIZERS
 from fesem_jax import algorithms, data, models
+from fesem_jax.callbacks import Progress
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import Machine, local_training
@@ -278,7 +279,10 @@ def digest_of_run(
     or options.get('variant') == 'gradient'
   ):
     optimizer = optax.sgd(0.05)
+  others = 'dropout_rate', 'local_lr_schedule', 'augmentation'
+  fields = {name: setting.pop(name) for name in others if name in setting}
   local = local_training(model, optimizer, **{'batch_size': 8} | setting)
+  local = local._replace(**fields)
   options = dict(options)
   if 'server_optimizer' in options:
     options['server_optimizer'] = SERVER_OPTIMIZERS[options['server_optimizer']]()
@@ -290,7 +294,7 @@ def digest_of_run(
     rounds=4,
     seed=seed,
     clients_per_round=cohort,
-    progress=False,
+    callbacks=[Progress(False)],
   )
   records = [{k: v for k, v in r.items() if k != 'seconds'} for r in result.history]
   outcome = {k: v for k, v in result.summary.items() if k in ('deployed', 'clusters')}

@@ -29,6 +29,7 @@ from scipy.optimize import linear_sum_assignment
 from benchmarks import common, rounded
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import algorithms, data, models
+from fesem_jax.callbacks import Progress
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData
@@ -41,7 +42,6 @@ from fesem_jax.core.local_training import (
 from fesem_jax.planning import planner, topologies
 from fesem_jax.planning.data_shapes import DataSize, SplitSize
 from fesem_jax.results.result import Result
-from fesem_jax.run.programs import Programs
 from fesem_jax.run.simulation import simulate
 
 # As the program is for this machine, and then for an accelerator.
@@ -144,7 +144,6 @@ def measured(name: str, setting: Setting, num_seeds: int) -> list[dict[str, Any]
 
 def runs(algorithm: Algorithm, setting: Setting, num_seeds: int) -> Iterator[Result]:
   """A run of each seed; they share their programs."""
-  programs = Programs()
   for seed in range(num_seeds):
     yield simulate(
       algorithm,
@@ -153,9 +152,7 @@ def runs(algorithm: Algorithm, setting: Setting, num_seeds: int) -> Iterator[Res
       seed=seed,
       eval_every=0,
       finetune_epochs=0,
-      make_portrait=False,
-      progress=False,
-      programs=programs,
+      callbacks=[Progress(False)],
     )
 
 

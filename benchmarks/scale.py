@@ -119,9 +119,12 @@ def one_case(name: str) -> dict[str, Any]:
     def run(rounds: int) -> tuple[Any, float]:
       clocks.append(Clock())
       result = fj.simulate(
-        algorithm, train, test, rounds=rounds, unseen=unseen, workdir=folder,
-        clients_per_round=_SOME.value if name == 'some' else 0, progress=False,
-        callbacks=[clocks[-1], fj.callbacks.ClientHistory(1)],
+        algorithm, train, test, rounds=rounds, workdir=folder,
+        clients_per_round=_SOME.value if name == 'some' else 0,
+        callbacks=[
+          clocks[-1], fj.callbacks.ClientHistory(1), fj.callbacks.Progress(False),
+          fj.callbacks.Unseen(*unseen),
+        ],
       )  # fmt: skip
       return result, time.perf_counter()
 

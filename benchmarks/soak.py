@@ -147,8 +147,8 @@ def long_run(
   began = time.perf_counter()
   fj.simulate(
     method('fesem', data[0], num_clusters=2), *data, rounds=_ROUNDS.value,
-    checkpoint_every=10, workdir=folder / part, progress=False,
-    callbacks=[watch, ClientHistory(50)],
+    workdir=folder / part,
+    callbacks=[watch, ClientHistory(50), fj.callbacks.Progress(False)],
   )  # fmt: skip
   found = row(part, _ROUNDS.value, seen, 1000)
   found['seconds'] = time.perf_counter() - began
@@ -167,8 +167,9 @@ def comparisons(data: Any, cache: pathlib.Path, folder: pathlib.Path) -> Any:
       'fesem': method('fesem', data[0], num_clusters=2),
     }
     fj.compare(
-      methods, data, rounds=2, seeds=[i], workdir=folder / f'{i}', progress=False,
-      make_portrait=False,
+      methods, data, rounds=2, seeds=[i],
+      workdir=fj.Workdir(folder / f'{i}', portrait=False),
+      callbacks=[fj.callbacks.Progress(False)],
     )  # fmt: skip
     if i % every == 0:
       gc.collect()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fesem_jax.analysis import relative_table
 from fesem_jax.results import metrics_file
-from fesem_jax.run.many import simulate_many
+from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
@@ -76,7 +76,7 @@ def run_unless_diverged(
   said: set[str] | None = None,
   **options: Any,
 ) -> list[Outcome]:
-  """Runs many configurations, side by side where `simulate_many` can.
+  """Runs many configurations, side by side where `run_many` can.
 
   `about` says on lines of progress what they are; `count` is that of the command.
   `said` are lines that earlier runs have printed on data, model and method, and that
@@ -126,8 +126,8 @@ def run_unless_diverged(
       found[place] = relative_table.with_curve(outcome.summary, outcome.history)
 
   with progress_lines.about(f'{about}, {len(wanted)} runs' if about else ''):
-    simulate_many(
-      [own.arguments for _, own in planned],
+    run_many(
+      [own.spec for _, own in planned],
       runs_at_once=machine.get('runs_at_once') or 0,
       programs=programs,
       keep=keep,

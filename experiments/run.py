@@ -30,7 +30,8 @@ from fesem_jax.data.corruption import corrupted, honest
 from fesem_jax.results import curves, metrics_file, result_files
 from fesem_jax.results.result import Result
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.simulation import simulate
+from fesem_jax.run.single import run_one
+from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import UserError
 
@@ -44,8 +45,9 @@ from .start import no_positional, start
 class Planned(NamedTuple):
   """A run before it is carried out."""
 
-  arguments: dict[str, Any]  # of `simulate`
+  spec: Spec
   after: Callable[[Result], None]  # adds to the files of the finished run, and says so
+  programs: Programs  # of other runs with programs in common
 
 
 # The data of runs, by what decides them in a configuration.
@@ -54,7 +56,7 @@ Unseen = tuple[FederatedData, FederatedData] | None
 Roles = tuple[list[data.Phase], Unseen, FederatedData | None]
 HeldData = dict[str, Roles]
 
-# Flags that are arguments of `simulate`.
+# Flags that are of a `Spec`.
 _OF_CONFIGURATION = (
   'rounds', 'seed', 'clients_per_round', 'eval_every', 'finetune_epochs', 'patience',
 )  # fmt: skip
@@ -69,7 +71,7 @@ def run(
 ) -> Result:
   """Carries out a configuration in a workdir; for the arguments, see `plan`."""
   planned = plan(config, machine, workdir, **options)
-  result = simulate(**planned.arguments)
+  result = run_one(planned.spec, planned.programs)
   planned.after(result)
   return result
 
@@ -94,7 +96,7 @@ def plan(
     say: prints a line on what is run.
     programs: of other runs with programs in common.
     splits: to train and to measure on, if not those that the configuration names.
-    make_portrait: see `simulate`.
+    make_portrait: whether the workdir gets what figures of clients need.
     held: data of other runs with data in common; those of this run are added.
   """
   check_numbers(config | machine)
@@ -144,7 +146,6 @@ def plan(
     'workdir': workdir,
     'config': config,
     'make_portrait': make_portrait,
-    'programs': programs,
     'unseen': unseen,
     'notes': notes,
     'data_placement': placed,
@@ -169,7 +170,7 @@ def plan(
         'evaluated: the method has personal models or layers.'
       )
 
-  return Planned(arguments, after)
+  return Planned(Spec(**arguments), after, programs)
 
 
 def _shape(train: FederatedData) -> tuple[Any, ...]:

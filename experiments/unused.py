@@ -5,7 +5,7 @@ from typing import Any
 from absl import flags
 
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.data.partitions.value import OF
+from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.data.source_checks import PLANTED
 from fesem_jax.training.optimizers import AdamOptions
 from fesem_jax.training.plain_sgd import is_plain_sgd

@@ -25,16 +25,17 @@ from fesem_jax.core.sending import Sends, chained
 from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.core.types import Cohort, Model
+from fesem_jax.data import partitions
 from fesem_jax.report.page import write_report
 from fesem_jax.results.client_comparison import ClientComparison, compare_clients
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels
 from fesem_jax.results.result import Result
 from fesem_jax.results.saved_run import Run, load_run
-from fesem_jax.run.many import simulate_many
 from fesem_jax.run.replayed import Replay
 from fesem_jax.run.replaying import replay
-from fesem_jax.run.simulation import simulate
+from fesem_jax.run.simulation import simulate, simulate_many
+from fesem_jax.run.spec import Workdir
 from fesem_jax.training.augmentation import Augmentation, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import for_each_client, train_cohort
@@ -79,6 +80,7 @@ __all__ = [
   'Traffic',
   'Trained',
   'UserError',
+  'Workdir',
   '__version__',
   'algorithms',
   'augmentation',
@@ -104,6 +106,7 @@ __all__ = [
   'local_training',
   'loggers',
   'models',
+  'partitions',
   'plus',
   'replay',
   'sample_clients',

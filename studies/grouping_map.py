@@ -26,10 +26,11 @@ from jax.sharding import Mesh
 from benchmarks import common
 from fesem_jax import algorithms, data, models
 from fesem_jax.aggregation import server_optimizers
+from fesem_jax.callbacks import Progress
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import local_training
-from fesem_jax.data import Partition, with_true_groups
+from fesem_jax.data import partitions, with_true_groups
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import Diverged, UserError
 
@@ -66,13 +67,14 @@ def federation(
   strength: float, examples: int, seed: int
 ) -> tuple[FederatedData, FederatedData]:
   """The two splits; group i is turned by i * 90 * strength degrees."""
-  partition = Partition(
-    'rotated' if strength else 'iid',
+  degrees = [90 * strength * group for group in range(4)]
+  return data.load(
+    'mnist',
+    partition=partitions.Rotated(degrees) if strength else partitions.Iid(),
     num_clients=_CLIENTS.value,
     examples_per_client=examples,
-    rotations=[90 * strength * group for group in range(4)] if strength else (),
+    seed=seed,
   )
-  return data.load('mnist', partition=partition, seed=seed)
 
 
 def accuracy(
@@ -93,7 +95,7 @@ def accuracy(
   try:
     found = simulate(
       algorithm, train, test, rounds=_ROUNDS.value, seed=seed, eval_every=0,
-      finetune_epochs=0, progress=False,
+      finetune_epochs=0, callbacks=[Progress(False)],
     )  # fmt: skip
   except (Diverged, UserError) as e:
     print(f'{family}: {e}')

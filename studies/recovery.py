@@ -35,6 +35,7 @@ from fesem_jax.cohorts.arrangement import arrange
 from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, local_training
 from fesem_jax.evaluation import evaluate
@@ -78,7 +79,7 @@ class Rule(NamedTuple):
 def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTraining]:
   """Both splits as arranged, and how clients train."""
   groups: dict[str, Any] = {'partition_groups': 4, 'seed': seed}
-  steps: dict[str, Any] = {'batch_size': 10, 'epochs': _EPOCHS.value or 2}
+  work = Schedule(10, _EPOCHS.value or 2)
   hidden = 50
   if name == 'rotated_digits':
     splits = data.load('digits', partition='rotated', num_clients=80, **groups)
@@ -90,9 +91,9 @@ def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTrai
     splits = data.load(
       'mnist', partition=partition, num_clients=200, examples_per_client=100, **groups
     )
-    steps = {'batch_size': 0, 'steps': _EPOCHS.value or 10}
+    work = Schedule(0, steps=_EPOCHS.value or 10)
   model = models.build('mlp', splits[0].example_shape, splits[0].num_classes, [hidden])
-  local = local_training(model, optax.sgd(_RATE.value), **steps)
+  local = local_training(model, optax.sgd(_RATE.value))._replace(schedule=work)
   return *arrange(local, *splits), local
 
 

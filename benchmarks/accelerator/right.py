@@ -10,6 +10,7 @@ E-steps, states that are streamed or offloaded, and a run that the CPU began fol
 
 import multiprocessing
 import os
+import pathlib
 import queue
 import tempfile
 import threading
@@ -35,7 +36,8 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.run import rounds
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.simulation import simulate
+from fesem_jax.run.single import run_one
+from fesem_jax.run.spec import Spec
 
 # Options where the defaults would do nothing in the first two rounds.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -333,11 +335,12 @@ def continue_from_cpu(watch: Watch, name: str) -> None:
   def result(mesh: Mesh, count: int, folder: str) -> Any:
     local = _Case('fesem', mesh, 'highest').algorithm.local
     algorithm = algorithms.build('fesem', local, num_clusters=2)
-    return simulate(
-      algorithm, train, test, rounds=count, workdir=folder, config={'name': 'a run'},
-      progress=False, make_portrait=False, save_models=False, eval_every=0,
-      finetune_epochs=0,
+    asked = Spec(
+      algorithm=algorithm, train=train, test=test, rounds=count,
+      workdir=pathlib.Path(folder), config={'name': 'a run'}, progress=False,
+      make_portrait=False, save_models=False, eval_every=0, finetune_epochs=0,
     )  # fmt: skip
+    return run_one(asked)
 
   with tempfile.TemporaryDirectory() as folder:
     cpu, chip = measuring.host(), measuring.chip()

@@ -4,16 +4,15 @@ A flag's help is the entry of its argument in the docstring, its kind and its de
 are those of the signature.
 """
 
-import dataclasses
 import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from fesem_jax.algorithms import flat_options
-
-_SYMBOL = re.compile(r'(lambda|mu|tau|eta|alpha|sigma|delta|beta|epsilon|[a-z])(\b|_)')
+_SYMBOL = re.compile(
+  r'(lambda|mu|tau|eta|alpha|sigma|delta|beta|epsilon|[b-z])(\b|_)|a[,;.]'
+)
 
 
 class Flag(NamedTuple):
@@ -92,33 +91,19 @@ def documented(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def documented_option(factory: Callable[..., Any], option: str) -> str:
-  """What a method's docstring says of an option, or that of a value with such a field.
+  """What a method's docstring says of an option, or that of the value it refers to.
 
   '' where neither has an entry.
   """
-  if entry := documented(factory).get(option):
+  entry = documented(factory).get(option, '')
+  if (value := re.fullmatch(r'See `(\w+)`\.', entry)) is None:
     return entry
-  for parameter in inspect.signature(factory).parameters.values():
-    if entry := _of_field(parameter.default, option):
-      return entry
-  return ''
-
-
-def _of_field(value: Any, option: str) -> str:
-  """The entry of a field that makes an option, of a value or of values in it."""
-  if not dataclasses.is_dataclass(value) or isinstance(value, type):
-    return ''
-  for field in dataclasses.fields(value):
-    if inner := _of_field(getattr(value, field.name), option):
-      return inner
-    if flat_options.name_of(value, field.name) == option:
-      return documented(type(value)).get(field.name, '')
-  return ''
+  return documented(factory.__globals__[value[1]]).get(option, '')
 
 
 def _sentence(entry: str) -> str:
   """An entry that begins with a capital, unless with a symbol, and ends with a dot."""
-  text = re.sub(r'[,;] see `[\w.]+`', '', ' '.join(entry.split()))
+  text = re.sub(r'[,;] see `[\w.]+`|(?<=\.) See `\w+`\.', '', ' '.join(entry.split()))
   if not _SYMBOL.match(text):
     text = text[:1].upper() + text[1:]
   return text if text.endswith('.') else f'{text}.'

@@ -28,6 +28,10 @@ _CHOICES = {
 
 # What several methods have, and options of wrappers.
 _IN_COMMON = {
+  'aggregation': 'What a center becomes of the models of its clients: the mean; the '
+  'median or trimmed_mean of each coordinate; the mean of changes of at most '
+  '--norm_bound; or the model nearest to the others (krum). All but the mean withstand '
+  'bad clients and weigh clients alike.',
   'client_state': 'Where what clients keep between rounds is stored: stacked, on the '
   'devices; offloaded, in the memory of their host, from which each chunk of clients '
   'is copied; streamed (FeSEM), only the centers are stored.',

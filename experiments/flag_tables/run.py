@@ -122,7 +122,7 @@ MACHINE = (
     'so the drawn clients depend on the number of devices, unless it divides 8. auto: '
     'sharded on accelerators of which the examples would take more than an eighth of '
     'the memory, or more than half with --clients_per_round; else replicated.',
-    enum_values=placement.PLACEMENTS),
+    enum_values=placement.DATA_PLACEMENTS),
 )  # fmt: skip
 
 PROCESSES = (

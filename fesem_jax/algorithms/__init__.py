@@ -220,7 +220,8 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
     of_data = functools.partial(with_weights, weights)
     chosen = {**chosen, 'weighting': 'by_weight'}
   own = {**options(name), **chosen, **_FIXED.get(name, {})}
-  made = METHODS[name](local, **flat_options.arguments(METHODS[name], own))
+  of_method = flat_options.options(METHODS[name])
+  made = METHODS[name](local, **{option: own[option] for option in of_method})
   penalties = tuple(option for option in _PENALTIES if own.get(option))
   made = made._replace(penalties=penalties, of_data=of_data)
   return flat_options.wrapped(made, local, own)

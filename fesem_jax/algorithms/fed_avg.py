@@ -19,7 +19,10 @@ def fed_avg(
   local: LocalTraining,
   *,
   weighting: str = 'by_examples',
-  aggregation: Aggregation = Aggregation(),
+  aggregation: str = 'mean',
+  beta: float = 0.1,
+  norm_bound: float = 0.0,
+  krum_models: int = 1,
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds FedAvg.
@@ -30,7 +33,11 @@ def fed_avg(
   Args:
     local: how clients train.
     weighting: 'by_examples' (alpha_i above) or 'uniform' (alpha_i = 1 / S).
-    aggregation: rule in place of this mean, which withstands bad clients.
+    aggregation: rule in place of this mean, which withstands bad clients; see
+      `Aggregation`.
+    beta: see `Aggregation`.
+    norm_bound: see `Aggregation`.
+    krum_models: see `Aggregation`.
     server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);
       None takes the mean.
 
@@ -38,8 +45,9 @@ def fed_avg(
     UserError: on an option outside its range.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
-  aggregation.check_weighting(weighting)
-  averaging = Averaging(weighting, server_optimizer, aggregation)
+  rule = Aggregation(aggregation, beta, norm_bound, krum_models)
+  rule.check_weighting(weighting)
+  averaging = Averaging(weighting, server_optimizer, rule)
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

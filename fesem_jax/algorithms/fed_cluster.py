@@ -40,7 +40,13 @@ class FedClusterState(NamedTuple):
 def fed_cluster(
   local: LocalTraining,
   *,
-  split: SplitRule = SplitRule(),
+  max_clusters: int = 16,
+  eps1: float = 0.4,
+  eps1_scale: str = 'relative',
+  eps2: float = 0.8,
+  gamma: float = 0.13,
+  min_size: int = 2,
+  linkage: str = 'complete',
   min_rounds: int = 5,
   check_every: int = 5,
   weighting: str = 'by_examples',
@@ -54,13 +60,18 @@ def fed_cluster(
       part it in two by the cosine similarities s_ij of the u_i, and keep the
       parts if sqrt((1 - max s_ij across them) / 2) > gamma; both go on from c_k
 
-  Both means weigh clients alike or by examples, see `weighting`. The step compares
-  the updates; the split is decided on the host, `between` rounds. All clients take
-  part in every round.
+  The step compares the updates; the split is decided on the host, `between` rounds.
+  All clients take part in every round.
 
   Args:
     local: how clients train.
-    split: eps1, eps2, gamma and min_size; see `SplitRule`.
+    max_clusters: no split makes more clusters; see `SplitRule`.
+    eps1: a cluster whose mean update is this small has converged.
+    eps1_scale: 'relative' to the largest update, or 'absolute' (L2 norm).
+    eps2: clients whose updates are this large (L2 norm) have not converged.
+    gamma: least separation of the two parts.
+    min_size: clusters of this many clients or fewer are not split.
+    linkage: 'complete', 'average', or 'minimax', the paper's.
     min_rounds: no check in these first rounds.
     check_every: checks are made in every round that this divides.
     weighting: of the clients in both means, 'by_examples' or 'uniform'.
@@ -71,7 +82,7 @@ def fed_cluster(
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, check_every=check_every)
-  max_clusters = split.max_clusters
+  split = SplitRule(max_clusters, eps1, eps1_scale, eps2, gamma, min_size, linkage)
 
   def init(key, data):
     count = len(data.info.names)

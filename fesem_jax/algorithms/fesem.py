@@ -3,7 +3,7 @@
 Long et al., "Multi-center federated learning: clients clustering for better
 personalization", World Wide Web 2022: Algorithm 1 with the initialization of
 Section 6.1.4. Symbols: W_i `client_params`, W~(k) `centers`, r_i `assignment`,
-lambda `Penalty.prox_lambda`.
+lambda `prox_lambda`.
 """
 
 from typing import Any, NamedTuple
@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.aggregation import server_optimizers
+from fesem_jax.aggregation.robust import Aggregation
+from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.common.centers import deployed, round_info
 from fesem_jax.algorithms.common.cluster_start import ClusterStart, first_clusters
 from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep
@@ -41,10 +43,22 @@ def fesem(
   local: LocalTraining,
   *,
   num_clusters: int = 4,
-  penalty: Penalty = Penalty(),
-  e_step: EStep = EStep(),
-  m_step: MStep = MStep(),
-  start: ClusterStart = ClusterStart(),
+  prox_lambda: float = 0.01,
+  prox_weighting: str = 'uniform',
+  cluster_on: str = 'all',
+  temperature: float = 0.0,
+  weighting: str = 'uniform',
+  aggregation: str = 'mean',
+  beta: float = 0.1,
+  norm_bound: float = 0.0,
+  krum_models: int = 1,
+  server_optimizer: ServerOptimizer = None,
+  track_objective: bool = False,
+  init_models: str = 'common',
+  init_epochs: int = 1,
+  init_restarts: int = 20,
+  init_seeding: str = 'random',
+  init_clients: int = 0,
   client_state: str = 'stacked',
 ) -> Algorithm:
   """Builds FeSEM(K).
@@ -63,10 +77,24 @@ def fesem(
   Args:
     local: how clients train.
     num_clusters: K.
-    penalty: lambda, whose value the paper does not state, and its weighting.
-    e_step: what is compared with the centers; all parameters in the paper.
-    m_step: what becomes of the centers; the mean of their clients in the paper.
-    start: how the first clusters are made.
+    prox_lambda: lambda, whose value the paper does not state; see `Penalty`.
+    prox_weighting: 'uniform' or 'paper', lambda / (m alpha_i).
+    cluster_on: what is compared with the centers, 'all' parameters; see `EStep`.
+    temperature: if positive, each client counts in the mean of every center, by its
+      distances divided by it; 0 is Eq. 8.
+    weighting: of clients in Eq. 6 and 9; see `MStep`.
+    aggregation: rule in place of the mean of Eq. 9; see `Aggregation`.
+    beta: see `Aggregation`.
+    norm_bound: see `Aggregation`.
+    krum_models: see `Aggregation`.
+    server_optimizer: moves each center by a step along the mean change of its clients.
+    track_objective: whether rounds report Eq. 6 after each step.
+    init_models: 'common', 'random' or 'by_loss', how the first clusters are made; see
+      `ClusterStart`.
+    init_epochs: local epochs before the first clustering.
+    init_restarts: restarts of the k-means of the start; the best one is kept.
+    init_seeding: seeds of this k-means, 'random' (the paper) or 'plusplus'.
+    init_clients: random clients whose models this k-means sees; 0 is all.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers, on the devices,
       'offloaded' in the memory of their host; 'streamed' keeps none. The last two need
       only the chunk's, the centers and the start's on the devices.
@@ -75,9 +103,29 @@ def fesem(
     UserError: on an option outside its range, or options that exclude each other.
   """
   check_at_least(1, num_clusters=num_clusters)
+  rule = Aggregation(aggregation, beta, norm_bound, krum_models)
+  e_step = EStep(cluster_on, temperature)
+  m_step = MStep(weighting, rule, server_optimizer, track_objective)
+  start = ClusterStart(
+    init_models, init_epochs, init_restarts, init_seeding, init_clients
+  )
   check_kept(client_state, e_step, m_step, start)
-  check_reduced(local, None, False, m_step.aggregation.rule)
-  steps = EMSteps(e_step, m_step, comparison.build(e_step.cluster_on, local.model))
+  check_reduced(local, None, False, aggregation)
+  steps = EMSteps(e_step, m_step, comparison.build(cluster_on, local.model))
+  penalty = Penalty(prox_lambda, prox_weighting)
+  return _built(local, num_clusters, penalty, steps, start, client_state)
+
+
+def _built(
+  local: LocalTraining,
+  num_clusters: int,
+  penalty: Penalty,
+  steps: EMSteps,
+  start: ClusterStart,
+  client_state: str,
+) -> Algorithm:
+  """The method, of its parts."""
+  e_step, m_step = steps.e_step, steps.m_step
 
   def init(key, data, cohort=None):
     first = first_clusters(

@@ -1,20 +1,14 @@
-"""Options of methods by one name each, as flags and `algorithms.build` take them.
+"""Options of methods and of what wraps them, as flags and `algorithms.build` take them.
 
-A method takes values, such as `MStep`, whose fields are options; and wrappers are added
-to it where their option is not 0.
+A wrapper is added to a method where its option is not 0.
 """
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fesem_jax.aggregation.robust import Aggregation
-from fesem_jax.algorithms.common.cluster_start import ClusterStart
 from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.algorithms.common.kept_models import needs_stack
-from fesem_jax.algorithms.common.penalty import Penalty
-from fesem_jax.algorithms.common.random_centers import RandomCenters
 from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
 from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
@@ -25,16 +19,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.errors import UserError, argument, check_at_least
 
 Factory = Callable[..., Algorithm]
-
-# Fields whose option has another name; all others have that of the field.
-_NAMES = {
-  (Penalty, 'weighting'): 'prox_weighting',
-  (Aggregation, 'rule'): 'aggregation',
-} | {
-  (start, field.name): f'init_{field.name}'
-  for start in (ClusterStart, RandomCenters)
-  for field in dataclasses.fields(start)
-}
 
 # Options of wrappers, with the values that add none.
 _RECLUSTERING = {'recluster_every': 0}
@@ -53,26 +37,9 @@ WRAPPERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def options(factory: Factory) -> dict[str, Any]:
-  """The options of a method's keyword-only arguments, and their defaults."""
-  found: dict[str, Any] = {}
-  for parameter in inspect.signature(factory).parameters.values():
-    if parameter.kind is parameter.KEYWORD_ONLY:
-      found |= _flat(parameter.name, parameter.default)
-  return found
-
-
-def arguments(factory: Factory, chosen: Mapping[str, Any]) -> dict[str, Any]:
-  """The arguments of a method that some of its options make.
-
-  Raises `UserError` on an option that a value does not allow.
-  """
-  found = {}
-  for parameter in inspect.signature(factory).parameters.values():
-    if parameter.kind is parameter.KEYWORD_ONLY:
-      own = _flat(parameter.name, parameter.default)
-      if own.keys() & chosen.keys():
-        found[parameter.name] = _made(parameter.name, parameter.default, chosen)
-  return found
+  """The options of a method, its keyword-only arguments, and their defaults."""
+  parameters = inspect.signature(factory).parameters.values()
+  return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def wrapped(
@@ -116,31 +83,3 @@ def wrapped(
       )
     method = with_late_joins(method, first)
   return method
-
-
-def _flat(name: str, default: Any) -> dict[str, Any]:
-  """Options of an argument, or of the fields of its value."""
-  if not dataclasses.is_dataclass(default):
-    return {name: default}
-  found: dict[str, Any] = {}
-  for field in dataclasses.fields(default):
-    found |= _flat(name_of(default, field.name), getattr(default, field.name))
-  return found
-
-
-def _made(name: str, default: Any, chosen: Mapping[str, Any]) -> Any:
-  """What `_flat` took apart, with the chosen options."""
-  if not dataclasses.is_dataclass(default) or isinstance(default, type):
-    return chosen.get(name, default)
-  fields = {
-    field.name: _made(
-      name_of(default, field.name), getattr(default, field.name), chosen
-    )
-    for field in dataclasses.fields(default)
-  }
-  return dataclasses.replace(default, **fields)
-
-
-def name_of(value: Any, field: str) -> str:
-  """The option that a field of a value is."""
-  return _NAMES.get((type(value), field), field)

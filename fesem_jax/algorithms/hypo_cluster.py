@@ -42,7 +42,9 @@ def hypo_cluster(
   num_clusters: int = 4,
   variant: str = 'model',
   weighting: str = 'uniform',
-  start: RandomCenters = RandomCenters(),
+  init_restarts: int = 20,
+  init_rounds: int = 2,
+  init_clients: int = 24,
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds HypoCluster(K).
@@ -72,7 +74,10 @@ def hypo_cluster(
       full-batch gradient of each client, see above.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster): n_i in place of 1 in
       means, sums and m.
-    start: the first centers; `RandomCenters(restarts=1, rounds=0)` is IFCA's.
+    init_restarts: draws of the first centers, of which the best is kept; IFCA's start
+      is one draw, `init_restarts=1`, `init_rounds=0`. See `RandomCenters`.
+    init_rounds: rounds for which each draw is tried.
+    init_clients: clients that try them.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.
 
@@ -82,6 +87,7 @@ def hypo_cluster(
   check_choice('variant', variant, ('model', 'gradient'))
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, num_clusters=num_clusters)
+  start = RandomCenters(init_restarts, init_rounds, init_clients)
   given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 
   def one_round(local, optimizer, centers, of_server, best, data, cohort, key):

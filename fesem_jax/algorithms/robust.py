@@ -38,7 +38,10 @@ def robust(
   *,
   num_clusters: int = 4,
   trim: float = 0.1,
-  aggregation: Aggregation = Aggregation('trimmed_mean'),
+  aggregation: str = 'trimmed_mean',
+  beta: float = 0.1,
+  norm_bound: float = 0.0,
+  krum_models: int = 1,
   init_epochs: int = 10,
   init_tolerance: float = 0.02,
   init_restarts: int = 20,
@@ -61,6 +64,9 @@ def robust(
     trim: share of each cluster that k-means leaves out of its mean, the
       clients farthest from the center; 0 is plain k-means.
     aggregation: of each cluster's models; 'trimmed_mean' or 'median' in the paper.
+    beta: see `Aggregation`.
+    norm_bound: see `Aggregation`.
+    krum_models: see `Aggregation`.
     init_epochs: local epochs of the training before clustering.
     init_tolerance: these epochs are repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
@@ -71,7 +77,7 @@ def robust(
   Raises:
     UserError: on an option outside its range.
   """
-  aggregate = aggregation.aggregate()
+  aggregate = Aggregation(aggregation, beta, norm_bound, krum_models).aggregate()
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
   check_at_least(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts

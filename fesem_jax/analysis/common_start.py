@@ -45,7 +45,7 @@ def inner_products(
     epochs: local epochs.
     seed: decides the model and the order of examples.
     cluster_on: of FeSEM, what of the models is compared.
-    data_placement: see `simulate`.
+    data_placement: see `LocalTraining`.
     programs: of earlier calls with the same `local`, epochs and `cluster_on`.
 
   Returns:

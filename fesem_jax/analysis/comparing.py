@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import inspect
 import json
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.results import curves
 from fesem_jax.results.records import Record
+from fesem_jax.run.spec import Workdir
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_markdown
 from fesem_jax.utils.errors import (
@@ -197,7 +199,7 @@ def compare(
   choices: Mapping[str, Choice] | None = None,
   reference: str = '',
   oracle: str = '',
-  workdir: str | pathlib.Path | None = None,
+  workdir: str | os.PathLike[str] | Workdir | None = None,
   **options: Any,
 ) -> Comparison:
   """Runs methods with several seeds.
@@ -213,9 +215,8 @@ def compare(
       the best deployed figure of the task.
     oracle: label of the oracle among `methods`; '' where there is none.
     workdir: gets the tables and, in LABEL/seedN, the runs; the same call goes on where
-      it stopped. None writes nothing.
-    **options: further ones of `simulate_many`, e.g. `runs_at_once`, and of `simulate`;
-      portraits are made only for a workdir.
+      it stopped. See `simulate`.
+    **options: further ones of `simulate_many`, e.g. `runs_at_once`, and of `simulate`.
 
   Returns:
     `Comparison`. A method that cannot run is in `refused`, a run that diverged has no
@@ -238,22 +239,31 @@ def compare(
         f'{argument("seeds")} has {shared[0]}, which {label} was tuned with; choose '
         'others to report.'
       )
-  folder = None if workdir is None else pathlib.Path(workdir)
+  if workdir is not None and not isinstance(workdir, Workdir):
+    workdir = Workdir(workdir)
+  folder = None if workdir is None else pathlib.Path(workdir.path)
   rates = [
     tuning.row(label, c.values if (c := chosen.get(label)) else {}, c)
     for label in methods
   ]
   outcomes: dict[str, dict[int, Outcome]] = {}
 
+  def of_run(label: str, seed: int) -> dict[str, Workdir]:
+    if workdir is None:
+      return {}
+    return {
+      'workdir': workdir._replace(
+        path=pathlib.Path(workdir.path) / label / f'seed{seed}'
+      )
+    }
+
   def run(label: str, seed: int) -> Record | None:
     if label not in outcomes:
       method, choice = methods[label], chosen.get(label)
       values = choice.values if choice is not None else {}
       built = method if isinstance(method, Algorithm) else method(**values)
-      own = {s: {} if folder is None else {'workdir': folder / label / f'seed{s}'}
-             for s in seeds}  # fmt: skip
-      runs = [arguments(built, splits_of(data, s), s) | own[s] for s in seeds]
-      common = {'rounds': rounds, 'make_portrait': folder is not None} | options
+      runs = [arguments(built, splits_of(data, s), s) | of_run(label, s) for s in seeds]
+      common = {'rounds': rounds} | options
       outcomes[label] = dict(zip(seeds, outcomes_of(runs, common), strict=True))
     return given(outcomes[label][seed])
 

@@ -7,10 +7,11 @@ from absl import logging
 
 from fesem_jax.analysis import relative_table, tuning
 from fesem_jax.analysis.tuning import Values
+from fesem_jax.callbacks.options import Patience
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.results.records import Record
-from fesem_jax.run.many import simulate_many
+from fesem_jax.run.simulation import simulate_many
 from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
 
 # Training and test split; or a function of the seed that gives them.
@@ -56,7 +57,7 @@ def tuning_runs(
       found |= dict.fromkeys(places, e)
       continue
     runs |= {place: arguments(built, splits[place[1]], place[1]) for place in places}
-  common = {'eval_every': 0, 'make_portrait': False} | options
+  common = {'eval_every': 0} | options
   made = outcomes_of(list(runs.values()), common)
   return found | dict(zip(runs, made, strict=True))
 
@@ -79,5 +80,7 @@ def outcomes_of(
   found = simulate_many(runs, keep=keep, **options)
   if any(isinstance(outcome, NeverPatient) for outcome in found):
     # It is for other methods of the comparison.
-    return outcomes_of(runs, options | {'patience': 0})
+    own = [c for c in options.get('callbacks', ()) if not isinstance(c, Patience)]
+    rest = {name: x for name, x in options.items() if name != 'patience'}
+    return outcomes_of(runs, rest | {'callbacks': own})
   return found

@@ -108,7 +108,7 @@ def separation(
     models: random models that clients are compared at, side by side: a single one may
       show some differences badly.
     seed: decides the halves, the model, k-means and the clouds.
-    data_placement: see `simulate`.
+    data_placement: see `LocalTraining`.
     programs: of earlier calls with the same `local`.
 
   Raises:

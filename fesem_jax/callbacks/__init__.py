@@ -7,5 +7,15 @@ from fesem_jax.callbacks.assignment_regret import AssignmentRegret
 from fesem_jax.callbacks.best_round import BestRound
 from fesem_jax.callbacks.client_history import ClientHistory
 from fesem_jax.callbacks.costs import Costs
+from fesem_jax.callbacks.options import Drift, Patience, Progress, Unseen
 
-__all__ = ['AssignmentRegret', 'BestRound', 'ClientHistory', 'Costs']
+__all__ = [
+  'AssignmentRegret',
+  'BestRound',
+  'ClientHistory',
+  'Costs',
+  'Drift',
+  'Patience',
+  'Progress',
+  'Unseen',
+]

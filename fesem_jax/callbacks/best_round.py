@@ -53,7 +53,7 @@ class BestRound(Callback):
         on which none of them trains, as the second split of `data.hold_out`.
       stop_after: ends the run after this many evaluations in a row without a gain; 0
         never ends it.
-      save_models: as in `simulate`.
+      save_models: as of a `Workdir`.
 
     Raises:
       UserError: if `stop_after` is negative.

@@ -20,28 +20,32 @@ FINISHED = 'finished'  # The reason of a run that has done all its rounds.
 _STOPPING = ('.on_start', '.on_round', '.on_evaluation')
 
 
+def check_callbacks(own: Sequence[Callback]) -> None:
+  """Raises `UserError` unless the user's callbacks are a list of callbacks."""
+  if not isinstance(own, Iterable):
+    raise UserError(f'`callbacks` must be a list; it is {type(own).__name__}.')
+  for callback in own:
+    if not isinstance(callback, Callback):
+      raise UserError(
+        '`callbacks` must hold objects of classes derived from fesem_jax.Callback; '
+        f'it holds {type(callback).__name__}.'
+      )
+
+
 class Callbacks:
   """The callbacks of a run: the user's, and the run's own before and after them.
 
   If a callback of the user raises, it is not called again, and its error is raised
-  after the round is saved. Raises `UserError` if `own`, those of the user, are no list
-  of callbacks.
+  after the round is saved. For the `UserError`, see `check_callbacks`.
   """
 
   def __init__(self, own: Sequence[Callback]):
-    if not isinstance(own, Iterable):
-      raise UserError(f'`callbacks` must be a list; it is {type(own).__name__}.')
+    check_callbacks(own)
     self._own, self._first = list(own), list[Callback]()
     self._built_in: list[Callback] = []
     self._started: list[Callback] = []
     self._rounds = 0
     self._error: Exception | None = None
-    for callback in own:
-      if not isinstance(callback, Callback):
-        raise UserError(
-          '`callbacks` must hold objects of classes derived from fesem_jax.Callback; '
-          f'it holds {type(callback).__name__}.'
-        )
 
   @property
   def wants_clients(self) -> bool:

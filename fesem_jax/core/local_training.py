@@ -1,6 +1,5 @@
 """Settings of local training, which methods receive."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ from fesem_jax.core import local_optimizers, sharding
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.sending import OfClient, Sends, check_sends, sends_of
 from fesem_jax.core.types import Cohort, Model
+from fesem_jax.utils import old_names
 from fesem_jax.utils.errors import (
   UserError,
   argument,
@@ -35,16 +35,21 @@ SHARED_START = ('auto', 'on', 'off')
 PRECISIONS = ('highest', 'high', 'default')
 
 
+DATA_PLACEMENTS = ('auto', 'replicated', 'sharded')
+
+
 class Machine(NamedTuple):
   """How clients are placed on devices and computed there.
 
-  All but `precision` change results by rounding only; see `LocalTraining` for each.
+  Results change with `precision`, with `data_placement` where it splits the data and a
+  round draws some of the clients, and otherwise by rounding only; see `LocalTraining`.
   """
 
   mesh: Mesh | None = None  # None takes all devices
   clients_per_chunk: int = 0  # 0 chooses it by the model and the device
   shared_start: str = 'auto'  # one of `SHARED_START`
   precision: str = 'highest'  # one of `PRECISIONS`
+  data_placement: str = 'auto'  # one of `DATA_PLACEMENTS`
 
 
 class LocalTraining(NamedTuple):
@@ -86,6 +91,8 @@ class LocalTraining(NamedTuple):
       which clients choose a model.
     sends: what clients send in place of the models that they trained, see `sending`;
       None sends these. Fine-tuning and models that stay with clients are not changed.
+    data_placement: where examples are: 'replicated' on every device, 'sharded' by
+      client, or 'auto', which splits data that are large.
   """
 
   model: Model
@@ -101,6 +108,7 @@ class LocalTraining(NamedTuple):
   local_lr_schedule: StepSchedule | None = None
   augmentation: Augment | None = None
   sends: Sends | None = None
+  data_placement: str = 'auto'
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The factor [] float32 of a cohort's local updates; None if it is 1."""
@@ -134,22 +142,49 @@ class LocalTraining(NamedTuple):
     return jnp.where(every < steps, rates, 0.0).sum()
 
 
+# Arguments of `local_training` until 0.3 -> what is given in their place.
+_NOW = {
+  'num_clients': 'leave it out',
+  'steps': 'local._replace(schedule=fj.Schedule(batch_size, steps=...))',
+  **{
+    name: f'local._replace({name}=...)'
+    for name in ('dropout_rate', 'local_lr_schedule', 'augmentation')
+  },
+  **{name: f'machine=fj.Machine({name}=...)' for name in Machine._fields},
+}
+
+
+def _with_old_names(
+  build: Callable[..., LocalTraining], given: dict[str, Any], old: dict[str, Any]
+) -> LocalTraining:
+  placed = {name: x for name, x in old.items() if name in Machine._fields}
+  machine = given.get('machine', Machine())._replace(**placed)
+  local = build(**given | {'machine': machine})
+  rest = {name: x for name, x in old.items() if name in LocalTraining._fields}
+  rest = {name: x for name, x in rest.items() if name not in placed}
+  if 'steps' in old:
+    rest['schedule'] = local.schedule._replace(steps=old['steps'])
+  local = local._replace(**rest)
+  check_training(local)
+  return local
+
+
+@old_names.accepts(_NOW, _with_old_names)
 def local_training(
   model: Model,
   optimizer: optax.GradientTransformation,
   *,
   batch_size: int = 10,
   epochs: int = 1,
-  steps: int = 0,
-  dropout_rate: float = 0.0,
   lr_schedule: RoundSchedule | None = None,
-  local_lr_schedule: StepSchedule | None = None,
-  augmentation: Augment | None = None,
   sends: Sends | OfClient | None = None,
   machine: Machine = Machine(),
-  **old_names: Any,
 ) -> LocalTraining:
   """Builds a `LocalTraining`, with defaults chosen for the machine.
+
+  `local._replace(...)` sets its other fields: `schedule=fj.Schedule(10, steps=5)` for
+  steps in place of epochs, `dropout_rate`, `local_lr_schedule` and `augmentation`.
+  `simulate` checks them.
 
   Args:
     model: see `Model`.
@@ -157,14 +192,9 @@ def local_training(
       alone, e.g. `optax.sgd(0.1)`.
     batch_size: see `Schedule`.
     epochs: see `Schedule`.
-    steps: see `Schedule`.
-    dropout_rate: see `LocalTraining`.
     lr_schedule: see `LocalTraining`.
-    local_lr_schedule: see `LocalTraining`.
-    augmentation: see `LocalTraining`.
     sends: see `LocalTraining`; a function (key, start, trained) -> sent is enough.
-    machine: devices, clients side by side and precision.
-    **old_names: deprecated; fields of `machine`, and `num_clients`, without effect.
+    machine: devices, clients side by side, precision and placement of the data.
 
   Raises:
     UserError: if a number or mode is out of range, the model is no `Model`, clients
@@ -176,61 +206,49 @@ def local_training(
       f'`model` is a {type(model).__name__}, not a Model; make one of a Flax module '
       'with models.from_flax(module, example_shape).'
     )
-  if old_names:
-    machine = _with_old_names(machine, old_names)
   if not isinstance(machine, Machine):
     raise UserError(
       f'`machine` is a {type(machine).__name__}, not a fesem_jax.Machine; give e.g. '
       'Machine(mesh=mesh).'
     )
-  mesh, chunk, shared_start, precision = machine
-  check_whole(
-    batch_size=batch_size, epochs=epochs, steps=steps, clients_per_chunk=chunk
-  )
-  check_at_least(0, batch_size=batch_size, clients_per_chunk=chunk)
-  check_at_least(0, steps=steps)
-  check_at_least(1, epochs=epochs)
-  check_share(dropout_rate=dropout_rate)
-  check_choice('shared_start', shared_start, SHARED_START)
-  check_choice('precision', precision, PRECISIONS)
-  _check_schedule('lr_schedule', lr_schedule, 'round')
-  _check_schedule('local_lr_schedule', local_lr_schedule, 'step')
+  mesh, chunk, shared_start, precision, data_placement = machine
+  check_whole(clients_per_chunk=chunk)
+  check_at_least(0, clients_per_chunk=chunk)
   mesh = sharding.client_mesh() if mesh is None else mesh
   params = jax.eval_shape(model.init, jax.random.key(0))
   local_optimizers.check(optimizer, params)
   sends = sends_of(sends)
   if sends is not None:
     check_sends(sends, model)
-  return LocalTraining(
+  local = LocalTraining(
     model,
     optimizer,
-    Schedule(batch_size, epochs, steps),
+    Schedule(batch_size, epochs),
     chunk or sharding.default_clients_per_chunk(params, mesh),
     mesh,
-    dropout_rate,
-    lr_schedule,
-    shared_start,
-    chunk,
-    precision,
-    local_lr_schedule,
-    augmentation,
-    sends,
+    lr_schedule=lr_schedule,
+    shared_start=shared_start,
+    clients_per_shared_start=chunk,
+    precision=precision,
+    sends=sends,
+    data_placement=data_placement,
   )
+  check_training(local)
+  return local
 
 
-def _with_old_names(machine: Machine, old: dict[str, Any]) -> Machine:
-  """The machine with fields that were arguments of `local_training` until 0.4."""
-  for name in old:
-    if name not in ('num_clients', *Machine._fields):
-      raise UserError(f'`local_training` has no argument `{name}`.')
-  warnings.warn(
-    f'local_training(..., {", ".join(old)}) is deprecated: leave out num_clients, and '
-    'give the others by machine=fj.Machine(...).',
-    FutureWarning,
-    stacklevel=3,
-  )
-  changes = {name: x for name, x in old.items() if name != 'num_clients'}
-  return machine._replace(**changes)
+def check_training(local: LocalTraining) -> None:
+  """Raises `UserError` on a number, mode or schedule that is out of range."""
+  batch_size, epochs, steps = local.schedule
+  check_whole(batch_size=batch_size, epochs=epochs, steps=steps)
+  check_at_least(0, batch_size=batch_size, steps=steps)
+  check_at_least(1, epochs=epochs)
+  check_share(dropout_rate=local.dropout_rate)
+  check_choice('shared_start', local.shared_start, SHARED_START)
+  check_choice('precision', local.precision, PRECISIONS)
+  check_choice('data_placement', local.data_placement, DATA_PLACEMENTS)
+  _check_schedule('lr_schedule', local.lr_schedule, 'round')
+  _check_schedule('local_lr_schedule', local.local_lr_schedule, 'step')
 
 
 def _check_schedule(name: str, schedule: Callable[[Any], Any] | None, of: str) -> None:

@@ -6,10 +6,11 @@ from fesem_jax.core import prng_streams
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import deal_in_clusters
-from fesem_jax.data.partitions import Partition, changes, dealers
+from fesem_jax.data.partitions import changes, dealers
 from fesem_jax.data.partitions import rows as rows_of
 from fesem_jax.data.partitions.changes import Change
 from fesem_jax.data.partitions.rows import Rows
+from fesem_jax.data.partitions.value import Partition
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import notices
 from fesem_jax.utils.errors import UserError

@@ -3,10 +3,11 @@
 import numpy as np
 
 from fesem_jax.core import prng_streams
-from fesem_jax.data.partitions import Partition, dealers
+from fesem_jax.data.partitions import dealers
 from fesem_jax.data.partitions import rows as rows_of
 from fesem_jax.data.partitions.groups import groups_of_clients
 from fesem_jax.data.partitions.rows import Rows
+from fesem_jax.data.partitions.value import Partition
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError

@@ -17,10 +17,11 @@ from fesem_jax.data import (
 )
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.options import Options, columns_of
-from fesem_jax.data.partitions import Partition
+from fesem_jax.data.partitions import Kind
 from fesem_jax.data.partitions.fitting import check_fits, check_used
 from fesem_jax.data.partitions.groups import groups_of_clients
-from fesem_jax.data.partitions.value import FIELDS
+from fesem_jax.data.partitions.kinds import OF
+from fesem_jax.data.partitions.value import FIELDS, Partition
 from fesem_jax.data.phases import Phase
 from fesem_jax.data.pool import as_task
 from fesem_jax.utils.errors import UserError, argument, check_at_least
@@ -29,7 +30,7 @@ from fesem_jax.utils.errors import UserError, argument, check_at_least
 def load(
   name: str,
   *,
-  partition: str | Partition = '',
+  partition: str | Kind = '',
   source: str = '',
   data_dir: str | os.PathLike[str] = '',
   seed: int = 0,
@@ -47,9 +48,10 @@ def load(
   Args:
     name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'table:FILE', 'text:PLACE',
       'pfllib:FOLDER' or 'flbench:FOLDER'.
-    partition: a `Partition`, or its name with the other fields of a `Partition`
-      as `options`: `load(name, partition='rotated', num_clients=8)` is
-      `load(name, partition=Partition('rotated', num_clients=8))`.
+    partition: how examples are dealt to clients, a value of `fesem_jax.partitions`
+      such as `Dirichlet(alpha=0.1)`, or as flags say it: `partition='dirichlet',
+      dirichlet_alpha=0.1`. '' is `Natural()` where the data set has clients of its own,
+      `InClusters()` where it has known clusters alone, and `Iid()` elsewhere.
     source: where it comes from, see `sources.DATASETS`; '' takes the first source
       whose files are in `data_dir`, or else the one that downloads.
     data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR.
@@ -61,15 +63,17 @@ def load(
       `array_forms.named`.
     task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
       data, classification for most.
-    **options: fields of `Partition`, and options of single data sets, see
-      `options.Options`.
+    **options: of all partitions, `num_clients` M (0 is all natural clients, or 100)
+      and `examples_per_client`, the training examples of each (of natural clients: at
+      most; where sizes or labels differ: on average; 0 deals all); flags of a
+      `partition` that is a name; options of single data sets, see `options.Options`.
 
   Returns:
     (training split, test split), clients in the same order.
 
   Raises:
     UserError: naming the argument or file at fault.
-    TypeError: if an option is unknown, or a field of `Partition` is given twice.
+    TypeError: if an option is unknown, or is of a partition that is not a name.
   """
   wanted, *_ = phases = load_phases(
     name, partition=partition, source=source, data_dir=data_dir, seed=seed,
@@ -80,7 +84,7 @@ def load(
     raise UserError(
       f'{argument("drift_rounds", rounds)} gives data that change over rounds, which '
       'fesem-run, fesem-compare and fesem-sweep take, and `simulate` as '
-      '`later_phases` (`data.load_phases`); leave it out here.'
+      '`callbacks.Drift` (`data.load_phases`); leave it out here.'
     )
   return wanted.train, wanted.test
 
@@ -88,7 +92,7 @@ def load(
 def load_phases(
   name: str,
   *,
-  partition: str | Partition = '',
+  partition: str | Kind = '',
   source: str = '',
   data_dir: str | os.PathLike[str] = '',
   seed: int = 0,
@@ -96,7 +100,7 @@ def load_phases(
   task: str = '',
   **options: Any,
 ) -> list[Phase]:
-  """Loads a data set whose groups of clients change at `Partition.drift_rounds`.
+  """Loads a data set whose groups of clients change at the beginning of some rounds.
 
   Args:
     name: as of `load`, like all arguments.
@@ -106,7 +110,9 @@ def load_phases(
     seed: see `load`.
     arrays: see `load`.
     task: see `load`.
-    **options: see `load`.
+    **options: see `load`. `drift_rounds` are rounds, from 2, at which each client draws
+      a random new group, as in FedDrift's settings; `drift_start` says the groups until
+      then: 'groups' of equal size, or 'one' for all clients.
 
   Returns:
     The splits of `load` from round 1 on, and the splits from each round on at which
@@ -118,12 +124,19 @@ def load_phases(
   """
   fields = {field: options.pop(field) for field in FIELDS if field in options}
   chosen = Options(**options)
-  if isinstance(partition, Partition):
-    if fields:
-      raise TypeError(f'{next(iter(fields))} is a field of the partition.')
+  if isinstance(partition, Kind):
+    if own_fields := [f for f in fields if f in OF and not f.startswith('drift_')]:
+      raise TypeError(f'{own_fields[0]} is an argument of the partition.')
+    wanted = partition.flat(**fields)
+  elif isinstance(partition, Partition) and not fields:  # `data.Partition` until 0.3.
     wanted = partition
-  else:
+  elif isinstance(partition, str):
     wanted = Partition(partition, **fields)
+  else:
+    raise UserError(
+      f'`partition` is a {type(partition).__name__}; give a value such as '
+      'partitions.Dirichlet(alpha=0.1), or a name.'
+    )
   check_at_least(0, seed=seed)
   own = arrays is not None
   groups = wanted.partition_groups

@@ -29,8 +29,7 @@ class Result:
     clients: figures of each client.
     summary: what `summary.json` holds.
     history: one record per round, what `metrics.jsonl` holds.
-    portrait: see `figure_data.draw` and `figure_data.sheets`; empty if it was not
-      asked for.
+    draw: () -> the portrait of the clients, see `portrait`.
     model: of every client.
     state: the algorithm's final state. Its rows are clients in the order of `arranged`,
       as in checkpoints; `models` has them in the user's order.
@@ -44,12 +43,21 @@ class Result:
   clients: ClientTable
   summary: Record
   history: list[Record]
-  portrait: dict[str, np.ndarray]
+  draw: Callable[[], dict[str, np.ndarray]]
   model: Model
   state: Any
   arranged: FederatedData
   places: np.ndarray
   deploy: Callable[[], ClientModels]
+
+  @functools.cached_property
+  def portrait(self) -> dict[str, np.ndarray]:
+    """What figures show of the clients, see `figure_data.draw` and `sheets`.
+
+    Without a workdir, it is computed on first access; with several processes, access
+    it in every process.
+    """
+    return self.draw()
 
   @functools.cached_property
   def models(self) -> ClientModels:

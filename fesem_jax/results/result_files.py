@@ -82,23 +82,28 @@ def _read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
 def write_result(
   folder: pathlib.Path,
   result: Result,
+  picture: dict[str, np.ndarray],
   save_models: bool | None,
   held: Record | None = None,
   has_clients: bool = False,
 ) -> None:
   """Writes a result, the summary last; of one that was read, what the workdir lacks.
 
-  `held` is the summary that was read, before callbacks added to it, and `has_clients`
+  `picture` is the portrait of the clients, empty where none is to be written. `held` is
+  the summary that was read, before callbacks added to it, and `has_clients`
   says whether the table of clients was read. Of several processes, all give their part
   of the models, and the first one writes.
   """
   models = _models_to_write(folder, result, save_models)
-  processes.from_first(lambda: _write(folder, result, models, held, has_clients))
+  processes.from_first(
+    lambda: _write(folder, result, picture, models, held, has_clients)
+  )
 
 
 def _write(
   folder: pathlib.Path,
   result: Result,
+  picture: dict[str, np.ndarray],
   models: ClientModels | None,
   held: Record | None,
   has_clients: bool,
@@ -117,8 +122,8 @@ def _write(
   texts = [json.dumps(x, sort_keys=True) for x in (held, result.summary)]
   if texts[0] == texts[1]:
     return
-  if held is None and result.portrait:
-    atomic_files.write_arrays_atomically(folder / 'clients.npz', result.portrait)
+  if held is None and picture:
+    atomic_files.write_arrays_atomically(folder / 'clients.npz', picture)
   _write_summary(folder, result.summary)
 
 

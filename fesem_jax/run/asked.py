@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import inspect
-import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,14 +11,13 @@ from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.core import batching, offloading, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.data.phases import Phase
 from fesem_jax.results.result import Result
 from fesem_jax.run.over_runs import looks_at_states
 from fesem_jax.run.preparation import Prepared, check, prepare
 from fesem_jax.run.program_memory import bytes_on_device
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.settings import Settings
-from fesem_jax.run.simulation import simulate
+from fesem_jax.run.single import run_one
+from fesem_jax.run.spec import Spec
 from fesem_jax.run.timeline import Timeline, placement_of
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import Diverged, UserError
@@ -38,59 +35,52 @@ class Asked:
 
   def __init__(
     self,
-    arguments: Mapping[str, Any],
+    spec: Spec,
     programs: Programs,
     keep: Callable[[Outcome], Any],
   ):
-    given = {**arguments, 'programs': programs}
-    bound = inspect.signature(simulate).bind(**given)
-    bound.apply_defaults()
-    self.arguments = a = bound.arguments
+    self.spec, self._programs = spec, programs
     self._keep, self.kept, self.is_over = keep, None, False
-    self.own_callbacks = tuple(a['callbacks'])
+    self.own_callbacks = tuple(spec.callbacks)
     self.callbacks = Callbacks(self.own_callbacks)
-    names = [field.name for field in dataclasses.fields(Settings)]
-    chosen = {name: a[name] for name in names if name in a}
-    self.settings = Settings(**chosen, tell_clients=self.callbacks.wants_clients)
-    self.folder = None if a['workdir'] is None else pathlib.Path(a['workdir'])
-    self.phases = [Phase(1, a['train'], a['test']), *a['later_phases']]
+    self.settings = spec.settings(self.callbacks.wants_clients)
     self.opened = contextlib.ExitStack()
 
   @property
   def local(self) -> LocalTraining:
     """How clients train."""
-    return self.arguments['algorithm'].local
+    return self.spec.algorithm.local
 
   def end(self, outcome: Outcome) -> None:
     """Keeps what is asked for of the outcome."""
     self.kept, self.is_over = self._keep(outcome), True
 
   def run_alone(self) -> None:
-    """Runs it by `simulate`."""
+    """Runs it by itself."""
     outcome: Outcome
     try:
-      outcome = simulate(**self.arguments)
+      outcome = run_one(self.spec, self._programs)
     except (Diverged, UserError) as e:
       outcome = e
     self.end(outcome)
 
   def why_alone(self, runs_at_once: int) -> str | None:
     """Why it is not run with others; '' where it is not to be said, or None."""
-    algorithm, train = self.arguments['algorithm'], self.arguments['train']
+    algorithm, train = self.spec.algorithm, self.spec.train
     if runs_at_once == 1 or not isinstance(algorithm, Algorithm):
-      return ''  # `simulate` says what is wrong.
+      return ''  # `run_one` says what is wrong.
     if processes.count() > 1:
       return 'several processes'
     if algorithm.between is not None:
       return 'the method decides on the host between rounds (`between`)'
-    if self.phases[1:]:
+    if self.spec.later_phases:
       return 'their data change over rounds'
     if algorithm.of_data is not None:
       return 'the method changes their data (`weighting`)'
     if not runs_at_once and most_in_cache(algorithm.local) < 2:
       return 'on a CPU, models with convolutions or of many parameters gain nothing'
     s = self.settings
-    pair = train, self.arguments['test']
+    pair = train, self.spec.test
     placed = placement_of(algorithm.local, *pair, s.data_placement, s.clients_per_round)
     if placed != 'replicated':
       return 'their data are split by client (`data_placement`)'
@@ -99,17 +89,16 @@ class Asked:
   @property
   def looks_at_states(self) -> bool:
     """Whether something reads its state after every round."""
-    a = self.arguments
     asked = bool(self.own_callbacks) or bool(self.settings.patience)
-    attack = a['train'].corruption
+    attack = self.spec.train.corruption
     asked |= attack is not None and attack.backdoor is not None  # Its success rate.
-    return looks_at_states(a['algorithm'], asked)
+    return looks_at_states(self.spec.algorithm, asked)
 
   @property
   def kind(self) -> Any:
     """Equal for runs whose data may be put together."""
     local, settings = self.local, dataclasses.replace(self.settings, seed=0)
-    splits = [self.arguments['train'], self.arguments['test']]
+    splits = [self.spec.train, self.spec.test]
     of_data = [
       (s.x.dtype, s.y.dtype, s.y.shape[1:], s.example_shape, s.num_clients, s.scale,
        s.num_classes, s.task, s.corruption and s.corruption.kind,
@@ -119,25 +108,26 @@ class Asked:
     # A batch must not be larger beside runs with larger clients.
     width = batching.batch_width(local.schedule, splits[0].max_examples)
     of_local = local.mesh, local.schedule, local.clients_per_chunk, width
-    return settings, tuple(of_data), of_local, self.arguments['unseen'] is None
+    return settings, tuple(of_data), of_local, self.spec.unseen is None
 
   def prepare(self, placed: Any) -> Prepared:
     """Does what is done before there is a state; see `prepare`."""
-    a, s = self.arguments, self.settings
+    spec, s = self.spec, self.settings
     timeline = Timeline(
-      self.local, self.phases, a['unseen'], s.data_placement, s.clients_per_round,
+      self.local, spec.phases, spec.unseen, s.data_placement, s.clients_per_round,
       placed,
     )  # fmt: skip
     run = prepare(
-      a['algorithm'], timeline, s, self.folder, a['config'], a['programs'], self.opened
-    )
-    return run._replace(notes=[*a['notes'], *run.notes])
+      spec.algorithm, timeline, s, spec.workdir, spec.config, self._programs,
+      self.opened,
+    )  # fmt: skip
+    return run._replace(notes=[*spec.notes, *run.notes])
 
   def check(self) -> bool:
     """Whether it can be run; otherwise it is over."""
-    a = self.arguments
+    spec = self.spec
     try:
-      check(a['algorithm'], self.phases, a['unseen'], self.settings, a['programs'])
+      check(spec.algorithm, spec.phases, spec.unseen, self.settings, self._programs)
     except UserError as e:
       self.end(e)
     return not self.is_over

@@ -32,7 +32,7 @@ def clients_per_chunk(
 
   It changes the speed of a run, never its results. The first clients of each device are
   trained; what they learn is not kept, and `local.clients_per_chunk` does not matter.
-  `clients_per_round` is S; 0 is all clients. For `data_placement`, see `simulate`.
+  `clients_per_round` is S; 0 is all clients. For `data_placement`, see `LocalTraining`.
   """
   most = -(-(clients_per_round or train.num_clients) // local.mesh.size)
   (train,) = arrange_all(local, train, data_placement=data_placement)

@@ -42,13 +42,9 @@ def finish(
   assert finished.reason is not None
   free_memory.give_back()  # That of the last evaluation.
   settings, data, state = run.settings, run.data, finished.state
-  label_counts, picture = label_skew.label_counts(data.on_host), {}
-  if settings.make_portrait:
-    key = run.keys[prng_streams.PORTRAIT]
-    picture = figure_data.draw(run.algorithm, state, data.train, key, run.programs)
-    picture = figure_data.in_order(picture, data.places)
-    picture |= {'label_counts': label_counts}
-    picture |= figure_data.sheets(picture, data.on_host)
+  label_counts = label_skew.label_counts(data.on_host)
+  written = run.folder is not None and settings.make_portrait
+  picture = _portrait(run, state) if written else None
   timing = records.timing(
     compile_seconds(), finished.seconds, finished.steps, time.perf_counter() - began
   )
@@ -76,7 +72,7 @@ def finish(
   summary |= {'data_placement': data.placement, 'ended': finished.reason}
   clients = run.evaluation.clients(finished.measured, data.places)
   clients = callbacks.with_columns(clients)
-  made = _result(run, state, summary, picture, clients)
+  made = _result(run, state, summary, clients, picture)
   return _ended(run, made, finished.reason, callbacks)
 
 
@@ -94,7 +90,7 @@ def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | 
   made = clients or run.evaluation.clients(
     run.evaluation.measure(run.state, run.done), run.data.places
   )
-  result = _result(run, run.state, *held, made)
+  result = _result(run, run.state, held[0], made, held[1])
   return _ended(run, result, reason, callbacks, held[0], clients is not None)
 
 
@@ -109,17 +105,29 @@ def _ended(
   """The result, with what callbacks add to it, and as files if there is a workdir."""
   callbacks.on_end(End(result=made, reason=reason))
   if run.folder is not None:
-    write_result(run.folder, made, run.settings.save_models, held, has_clients)
+    picture = made.portrait if run.settings.make_portrait else {}
+    save_models = run.settings.save_models
+    write_result(run.folder, made, picture, save_models, held, has_clients)
   return made
+
+
+def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:
+  """What figures show of the clients; see `Result`."""
+  key, data = run.keys[prng_streams.PORTRAIT], run.data
+  picture = figure_data.draw(run.algorithm, state, data.train, key, run.programs)
+  picture = figure_data.in_order(picture, data.places)
+  picture |= {'label_counts': label_skew.label_counts(data.on_host)}
+  return picture | figure_data.sheets(picture, data.on_host)
 
 
 def _result(
   run: Prepared,
   state: Any,
   summary: records.Record,
-  picture: dict[str, np.ndarray],
   clients: ClientTable,
+  picture: dict[str, np.ndarray] | None = None,
 ) -> Result:
+  """The result; a `picture` is the portrait of its clients, if there is one."""
   model = run.algorithm.local.model
   task = model.measured_as
   return Result(
@@ -133,7 +141,7 @@ def _result(
       f'global_{task.primary.name}': run.evaluation.of_one_model(run.out.records[-1]),
     },
     run.out.records,
-    picture,
+    lambda: picture or _portrait(run, state),
     whole_model(model),
     state,
     run.data.train,

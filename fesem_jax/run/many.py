@@ -4,7 +4,7 @@ import collections
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import logging
@@ -17,6 +17,7 @@ from fesem_jax.run.over_runs import Functions, functions_of
 from fesem_jax.run.preparation import Prepared, with_state
 from fesem_jax.run.program_memory import TooLarge
 from fesem_jax.run.programs import CompileTime, Programs, shared
+from fesem_jax.run.spec import Spec
 from fesem_jax.run.together import Together
 from fesem_jax.run.watching import begin
 from fesem_jax.utils import free_memory, progress_lines
@@ -24,51 +25,19 @@ from fesem_jax.utils.errors import Diverged, UserError, check_at_least
 from fesem_jax.utils.interrupts import Stopped
 
 
-def simulate_many(
-  runs: Iterable[Mapping[str, Any]],
+def run_many(
+  specs: Sequence[Spec],
   *,
   runs_at_once: int = 0,
   programs: Programs | None = None,
   keep: Callable[[int, Outcome], Any] = lambda place, outcome: outcome,
-  **options: Any,
 ) -> list[Any]:
-  """Runs an algorithm many times, several runs as one program.
-
-  Runs that differ in their seeds, in the values of their data and in hyperparameters
-  (`variable`) train side by side; other differences make programs of their own. Each
-  run gives what `simulate` gives, also its workdir and its callbacks, equal within
-  rounding; with `runs_at_once=1`, equal to the bit. Run one after the other are methods
-  that decide on the host (`Algorithm.between`), data that are split by client or change
-  over rounds, states in the host's memory, callbacks that runs have in common, several
-  processes and, unless `runs_at_once` asks for it, models on a CPU that have
-  convolutions or would leave its cache.
-
-  A workdir that holds a run already is continued as `simulate` does. Ctrl-C saves the
-  runs after a round; a process that dies loses those that are not finished.
-
-  Args:
-    runs: the arguments of each run, as of `simulate`: `algorithm`, `train`, `test`,
-      `seed`, `workdir` and others. Runs of the same splits should share the objects.
-    runs_at_once: the most runs of one program; 0 takes as many as are faster and fit
-      into a quarter of the memory.
-    programs: see `simulate`.
-    keep: (place in `runs`, outcome) -> what is returned of a run, called as soon as it
-      is over, so that what is not needed of it leaves the memory.
-    **options: arguments of `simulate` that all runs have in common, e.g. `rounds`.
-
-  Returns:
-    In the order of `runs`, the outcome of each: its `Result`, or the `Diverged` or
-    `UserError` that `simulate` raises for it.
-
-  Raises:
-    Stopped: as `simulate`.
-    UserError: if `runs_at_once` is negative.
-  """
+  """Does what `simulate_many` does; for `programs`, see `run_one`."""
   check_at_least(0, runs_at_once=runs_at_once)
   programs = programs or shared()
   asked = [
-    Asked(options | dict(run), programs, functools.partial(keep, place))
-    for place, run in enumerate(runs)
+    Asked(spec, programs, functools.partial(keep, place))
+    for place, spec in enumerate(specs)
   ]
   together, alone = dict[Any, list[Asked]](), dict[str, int]()
   users = collections.Counter(id(own) for each in asked for own in each.own_callbacks)
@@ -81,7 +50,7 @@ def simulate_many(
     elif reason:
       alone[reason] = alone.get(reason, 0) + 1
   for reason, count in alone.items():
-    if count > 1 and options.get('progress') is not False:
+    if count > 1 and any(spec.progress is not False for spec in specs):
       logging.warning('Note: %d runs one after the other: %s.', count, reason)
   for group in together.values():
     if len(group) > 1:
@@ -100,7 +69,7 @@ def _run_group(group: Sequence[Asked], runs_at_once: int) -> None:
     free_memory.give_back()
     group = [each for each in group if each.check()]
     with progress_lines.waiting_for('placing the data'):
-      pairs = [(each.arguments['train'], each.arguments['test']) for each in group]
+      pairs = [(each.spec.train, each.spec.test) for each in group]
       placed = arrange_together(group[0].local, pairs) if group else []
     alike = dict[Any, list[Part]]()
     for each, own in zip(group, placed, strict=True):
@@ -150,7 +119,7 @@ def _side_by_side(parts: Sequence[Part], compiling: CompileTime) -> None:
     try:
       run = with_state(run, each.opened, state, 0, init_seconds / count)
       each.opened.enter_context(each.callbacks)
-      reason = begin(run, each.callbacks, each.arguments['test'], shows=not place)
+      reason = begin(run, each.callbacks, each.spec.test, shows=not place)
     except UserError as e:
       each.end(e)
       continue

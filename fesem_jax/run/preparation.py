@@ -15,7 +15,7 @@ from fesem_jax.cohorts.arrangement import draw_cohort, held_here
 from fesem_jax.core import local_optimizers, prng_streams, traffic
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import LocalTraining, RoundSchedule
+from fesem_jax.core.local_training import LocalTraining, RoundSchedule, check_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.phases import Phase, check_phases
 from fesem_jax.evaluation import evaluate
@@ -98,6 +98,7 @@ def check(
   settings.check(train, test)
   traffic.check_private(algorithm.traffic, algorithm.local.sends)
   check_phases(phases)
+  check_training(algorithm.local)
   schedule, rounds = algorithm.local.lr_schedule, settings.rounds
   if schedule is not None:
     of_schedule = 'lr_schedule', schedule, rounds

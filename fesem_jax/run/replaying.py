@@ -68,7 +68,7 @@ def replay(
     client: its name.
     seed: of the run, if its config.json does not say it.
     clients_per_round: likewise.
-    data_placement: see `simulate`.
+    data_placement: see `LocalTraining`.
 
   Raises:
     UserError: if the workdir holds no such run or round, the client is not in the data

@@ -1,26 +1,63 @@
-"""A run of an algorithm, from its arguments to its result."""
+"""Runs of algorithms, as users ask for them."""
 
-import contextlib
-import pathlib
-import time
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fesem_jax.callbacks.callback import Callback
-from fesem_jax.callbacks.calls import Callbacks
+from fesem_jax.callbacks.options import Drift, Patience, Progress, Unseen
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data.phases import Phase
 from fesem_jax.results.result import Result
-from fesem_jax.run.ending import finish, read_finished
-from fesem_jax.run.loop import Alone, Running, run_rounds
-from fesem_jax.run.preparation import placed, prepare, start
-from fesem_jax.run.programs import CompileTime, Programs, shared
-from fesem_jax.run.settings import Settings
-from fesem_jax.run.watching import begin
-from fesem_jax.utils import processes, progress_lines
+from fesem_jax.run.asked import Outcome
+from fesem_jax.run.many import run_many
+from fesem_jax.run.single import run_one
+from fesem_jax.run.spec import Workdir, spec_of
+from fesem_jax.utils import old_names
+
+_OF_WORKDIR = 'checkpoint_every', 'resume', 'save_models', 'make_portrait'
+_INTERNAL = 'config', 'programs', 'notes'
+# Arguments of `simulate` until 0.3 -> what is given in their place.
+_NOW = {
+  'patience': 'callbacks=[fj.callbacks.Patience(...)]',
+  'progress': 'callbacks=[fj.callbacks.Progress(...)]',
+  'unseen': 'callbacks=[fj.callbacks.Unseen(train, test)]',
+  'later_phases': 'callbacks=[fj.callbacks.Drift(...)]',
+  'data_placement': 'fj.local_training(..., machine=fj.Machine(data_placement=...))',
+  **{name: f'workdir=fj.Workdir(path, {name}=...)' for name in _OF_WORKDIR[:3]},
+  'make_portrait': 'workdir=fj.Workdir(path, portrait=...)',
+  **dict.fromkeys(_INTERNAL, 'leave it out, it has no effect'),
+}
 
 
+def _renewed(given: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+  """Arguments of `simulate`, some of them under old names, under today's."""
+  if not old:
+    return given
+  callbacks, workdir = list(given.get('callbacks', ())), given.get('workdir')
+  if old.get('patience'):
+    callbacks.append(Patience(old['patience']))
+  if old.get('progress') is not None:
+    callbacks.append(Progress(old['progress']))
+  if old.get('unseen') is not None:
+    callbacks.append(Unseen(*old['unseen']))
+  if old.get('later_phases'):
+    callbacks.append(Drift(old['later_phases']))
+  if workdir is not None:
+    own = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
+    kept = {name: old[name] for name in _OF_WORKDIR if name in old}
+    if 'make_portrait' in kept:
+      kept['portrait'] = kept.pop('make_portrait')
+    workdir = own._replace(**kept)
+  new = given | {'callbacks': callbacks, 'workdir': workdir}
+  if 'data_placement' in old:
+    algorithm = given['algorithm']
+    local = algorithm.local._replace(data_placement=old['data_placement'])
+    new['algorithm'] = algorithm._replace(local=local)
+  return new
+
+
+@old_names.accepts(_NOW, lambda run, given, old: run(**_renewed(given, old)))
 def simulate(
   algorithm: Algorithm,
   train: FederatedData,
@@ -31,25 +68,14 @@ def simulate(
   clients_per_round: int = 0,
   eval_every: int = 1,
   finetune_epochs: int = 1,
-  patience: int = 0,
-  workdir: str | pathlib.Path | None = None,
-  config: dict[str, Any] | None = None,
-  checkpoint_every: int = 10,
-  resume: bool = True,
-  make_portrait: bool = True,
-  save_models: bool | None = None,
-  progress: bool | None = None,
-  programs: Programs | None = None,
-  unseen: tuple[FederatedData, FederatedData] | None = None,
-  notes: Sequence[str] = (),
-  data_placement: str = 'auto',
-  later_phases: Sequence[Phase] = (),
+  workdir: str | os.PathLike[str] | Workdir | None = None,
   callbacks: Sequence[Callback] = (),
 ) -> Result:
   """Runs an algorithm for a number of rounds.
 
   Several processes (`processes.initialize`) call it alike, on the same data and with a
-  workdir that they share; the first one writes and shows the progress.
+  workdir that they share; the first one writes and shows the progress. Runs of one
+  algorithm on data of the same shapes share their compiled programs.
 
   Args:
     algorithm: see `Algorithm`; its `local` is how clients train.
@@ -61,32 +87,12 @@ def simulate(
     eval_every: rounds between evaluations; 0 evaluates after the last only.
     finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
       `deployed` ones.
-    patience: stops after this many rounds in which no client moved and Eq. 6, if the
-      method measures it, changed by less than 0.1 %; 0 never stops early, and is the
-      only choice for methods without clusters.
-    workdir: where metrics, summary, checkpoints and the portrait go; None
-      writes nothing.
-    config: identifies the run; a workdir with a different one is an error. By
-      default the seed and a digest of the compiled programs, which hold the
-      method, its options, the model and the shapes of the data.
-    checkpoint_every: rounds between checkpoints; 0 saves after the last only.
-    resume: whether to continue the run that the workdir holds.
-    make_portrait: describe the clients for the figures after the last round.
-    save_models: whether the workdir gets the deployed models for `load_run`: all
-      centers, or every client's own. None saves up to 1 GiB.
-    progress: None shows live lines on a terminal, and elsewhere lines for slow steps
-      only; True shows lines for all steps there; False shows nothing.
-    programs: compiled by earlier runs of the same algorithm, e.g. with other seeds;
-      by default those of this process, so that a second run of an algorithm on data of
-      the same shapes compiles nothing. `programs.Programs()` keeps a run apart.
-    unseen: training and test split of clients that take no part, for evaluation after
-      the last round; see `evaluate.models_of_unseen`.
-    notes: sentences about the method that the summary keeps; see `algorithms.notes`.
-    data_placement: where examples are, see `placement.chosen`: 'replicated' on every
-      device, 'sharded' by client, or 'auto'.
-    later_phases: splits that replace `train` and `test` from later rounds on, from
-      `data.load_phases`; only their values may differ.
-    callbacks: watch the run, and may end it; see `Callback`.
+    workdir: where metrics, summary, checkpoints and figures go: a path, or a `Workdir`,
+      which says what is kept there; None writes nothing. A run goes on where the one
+      that the workdir holds has stopped; one with another seed, method, model or data
+      is refused.
+    callbacks: watch the run, and may end it; see `Callback`. Some are options of the
+      run: `callbacks.Patience`, `Progress`, `Unseen` and `Drift`.
 
   Returns:
     `Result`.
@@ -98,40 +104,62 @@ def simulate(
       the training loss or Eq. 6 are not finite.
     Stopped: after Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, once the round is done and saved.
   """
-  began = time.perf_counter()
-  folder = None if workdir is None else pathlib.Path(workdir)
-  told = Callbacks(callbacks)
-  settings = Settings(
-    rounds, seed, clients_per_round, eval_every, finetune_epochs, patience,
-    checkpoint_every, resume, make_portrait, save_models,
-    progress if processes.is_first() else False, data_placement, told.wants_clients,
-  )  # fmt: skip
-  programs = programs or shared()
-  phases = _changed(algorithm, [Phase(1, train, test), *later_phases], unseen)
-  with contextlib.ExitStack() as opened:
-    opened.enter_context(progress_lines.shown(settings.progress))
-    compiling = opened.enter_context(CompileTime())
-    timeline = placed(algorithm, phases, unseen, settings, programs)
-    run = prepare(algorithm, timeline, settings, folder, config, programs, opened)
-    run = start(run, opened)._replace(notes=[*notes, *run.notes])
-    reason = begin(run, opened.enter_context(told), test)
-    held = read_finished(run, reason, told) if reason else None
-    if held is not None:
-      return held
-    running = Running(run, told, reason)
-    run_rounds([running], Alone(run))
-    return finish(running, compiling.seconds, began)
+  return run_one(
+    spec_of(
+      algorithm=algorithm,
+      train=train,
+      test=test,
+      rounds=rounds,
+      seed=seed,
+      clients_per_round=clients_per_round,
+      eval_every=eval_every,
+      finetune_epochs=finetune_epochs,
+      workdir=workdir,
+      callbacks=callbacks,
+    )
+  )
 
 
-def _changed(
-  algorithm: Algorithm,
-  phases: list[Phase],
-  unseen: tuple[FederatedData, FederatedData] | None,
-) -> list[Phase]:
-  """Phases whose training splits are as the method changes them."""
-  # `check` refuses what is no Algorithm.
-  of_data = getattr(algorithm, 'of_data', None)
-  if of_data is None:
-    return phases
-  others = unseen[0].info.names if unseen else ()
-  return [p._replace(train=of_data(p.train, others)) for p in phases]
+def simulate_many(
+  runs: Iterable[Mapping[str, Any]],
+  *,
+  runs_at_once: int = 0,
+  keep: Callable[[int, Outcome], Any] = lambda place, outcome: outcome,
+  **options: Any,
+) -> list[Any]:
+  """Runs an algorithm many times, several runs as one program.
+
+  Runs that differ in their seeds, in the values of their data and in hyperparameters
+  (`variable`) train side by side; other differences make programs of their own. Each
+  run gives what `simulate` gives, also its workdir and its callbacks, equal within
+  rounding; with `runs_at_once=1`, equal to the bit. Run one after the other are methods
+  that decide on the host (`Algorithm.between`), data that are split by client or change
+  over rounds, states in the host's memory, callbacks that runs have in common, several
+  processes and, unless `runs_at_once` asks for it, models on a CPU that have
+  convolutions or would leave its cache.
+
+  A workdir that holds a run already is continued as `simulate` does. Ctrl-C saves the
+  runs after a round; a process that dies loses those that are not finished.
+
+  Args:
+    runs: the arguments of each run, as of `simulate`: `algorithm`, `train`, `test`,
+      `seed`, `workdir` and others. Runs of the same splits should share the objects.
+    runs_at_once: the most runs of one program; 0 takes as many as are faster and fit
+      into a quarter of the memory.
+    keep: (place in `runs`, outcome) -> what is returned of a run, called as soon as it
+      is over, so that what is not needed of it leaves the memory.
+    **options: arguments of `simulate` that all runs have in common, e.g. `rounds`.
+
+  Returns:
+    In the order of `runs`, the outcome of each: its `Result`, or the `Diverged` or
+    `UserError` that `simulate` raises for it.
+
+  Raises:
+    Stopped: as `simulate`.
+    UserError: if `runs_at_once` is negative, or on arguments of another type.
+  """
+  specs = [
+    spec_of(**_renewed(*old_names.parted('simulate_many', {**options, **run}, _NOW)))
+    for run in runs
+  ]
+  return run_many(specs, runs_at_once=runs_at_once, keep=keep)

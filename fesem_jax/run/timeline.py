@@ -31,7 +31,7 @@ def placement_of(
   data_placement: str,
   clients_per_round: int,
 ) -> str:
-  """'replicated' or 'sharded'; for `data_placement`, see `simulate`."""
+  """'replicated' or 'sharded'; for `data_placement`, see `LocalTraining`."""
   return placement.chosen(
     data_placement,
     placement.bytes_of(train, test),

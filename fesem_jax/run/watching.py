@@ -2,16 +2,17 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from fesem_jax.callbacks.backdoor import BackdoorSuccess
-from fesem_jax.callbacks.callback import Callback, Stop
+from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.callbacks.costs import Costs
-from fesem_jax.callbacks.events import Arranged, Evaluation, Round, RoundEnd, Start
+from fesem_jax.callbacks.events import Arranged, Evaluation, RoundEnd, Start
+from fesem_jax.callbacks.options import Patience
 from fesem_jax.callbacks.privacy import PrivacySpent
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
@@ -46,7 +47,9 @@ def begin(
     state=run.state,
     arranged=arranged(run),
   )
-  built_in: list[Callback] = [Patience(settings.patience), _Saving(run)]
+  built_in: list[Callback] = [_Saving(run)]
+  if settings.patience:
+    built_in.insert(0, Patience(settings.patience))
   built_in += [Progress()] if shows else []
   first: list[Callback] = [] if callbacks.includes(Costs) else [Costs()]
   sends = run.algorithm.local.sends
@@ -96,27 +99,6 @@ def deploy(run: Prepared, state: Any) -> Callable[[], ClientModels]:
   """() -> the models that clients deploy from a state, as arranged."""
   model = run.algorithm.local.model
   return lambda: with_constants(model, run.evaluation.models(state))
-
-
-class Patience(Callback):
-  """Ends a run after some rounds in which no client moved and Eq. 6 did not change.
-
-  `rounds` is the number of such rounds, see `records.settled`; 0 never ends a run.
-  """
-
-  def __init__(self, rounds: int):
-    self._rounds = rounds
-
-  def on_start(self, start: Start) -> Stop | None:
-    """Ends a resumed run that had already settled."""
-    return self._decided(start.records)
-
-  def on_round(self, event: Round) -> Stop | None:
-    """Ends a run that has settled in this round."""
-    return self._decided([*event.records, event.record]) if self._rounds else None
-
-  def _decided(self, history: Sequence[records.Record]) -> Stop | None:
-    return Stop('patience') if records.settled(history, self._rounds) else None
 
 
 _RECENT = 20  # Rounds from which the remaining time is estimated.

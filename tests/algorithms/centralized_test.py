@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.core import batching
 from fesem_jax.data.corruption import corrupted
@@ -14,6 +13,7 @@ from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import SIZES, assert_close, federation, initial, run
 from tests.support.random_federations import cohort_of
+from tests.support.runs import simulate
 
 SUM = sum(SIZES)
 
@@ -67,7 +67,7 @@ def test_runs_are_the_same_on_two_devices(placement):
   data, results = federation(), []
   for devices in (1, 2):
     algorithm = algorithms.build('centralized', helpers.local(devices=devices))
-    result = fj.simulate(
+    result = simulate(
       algorithm, data, data, rounds=2, progress=False,
       finetune_epochs=0,
       data_placement=placement if devices == 2 else 'replicated',

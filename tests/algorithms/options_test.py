@@ -1,5 +1,6 @@
 """The options of every method: defaults as documented, and their ranges."""
 
+import dataclasses
 import inspect
 import sys
 
@@ -12,7 +13,7 @@ from fesem_jax import algorithms
 from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.clustering import kmeans
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.local_training import local_training
+from fesem_jax.core.local_training import check_training, local_training
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import federation
@@ -307,14 +308,14 @@ def test_local_training_has_the_defaults_it_states():
   assert Schedule() == Schedule(batch_size=0, epochs=1, steps=0)
   assert local.dropout_rate == 0
   for rate in (0.0, 0.999):
-    local_training(model, optax.sgd(0.1), dropout_rate=rate)
+    check_training(local._replace(dropout_rate=rate))
   for rate in (-1e-9, 1.0, float('nan')):
     with pytest.raises(UserError, match=f'`dropout_rate={rate}'):
-      local_training(model, optax.sgd(0.1), dropout_rate=rate)
-  for name in ('batch_size', 'steps', 'epochs'):
+      check_training(local._replace(dropout_rate=rate))
+  for name in ('batch_size', 'epochs'):
     with pytest.raises(UserError, match='must be at least'):
       local_training(model, optax.sgd(0.1), **{name: -1})
-  local_training(model, optax.sgd(0.1), batch_size=0, steps=0)
+  local_training(model, optax.sgd(0.1), batch_size=0)
   with pytest.raises(UserError, match='`epochs=0'):
     local_training(model, optax.sgd(0.1), epochs=0)
 
@@ -328,3 +329,22 @@ def test_kmeans_restarts_as_often_as_the_paper():
     restarts=20, seeding='random', trim=0.0, weighting='uniform', comparison=None,
     max_clients=0, keep=False, into=None, tolerance=0.0,
   )  # fmt: skip
+
+
+def test_a_method_takes_its_options_by_the_names_of_the_flags():
+  local = helpers.local()
+  made = algorithms.fesem(local, num_clusters=3, prox_lambda=0.2, init_epochs=2)
+  named = algorithms.build(
+    'fesem', local, num_clusters=3, prox_lambda=0.2, init_epochs=2
+  )
+  data, states = federation(), []
+  for algorithm in (made, named):
+    states.append(algorithm.init(jax.random.key(0), data))
+  jax.tree.map(np.testing.assert_array_equal, *states)
+  for name, method in algorithms.METHODS.items():
+    parameters = inspect.signature(method).parameters
+    assert all(not dataclasses.is_dataclass(p.default) for p in parameters.values())
+    own = set(parameters) - {'local'}
+    assert own - {'cluster_on'} <= set(algorithms.options(name)), name
+  with pytest.raises(TypeError, match='penalty'):
+    algorithms.fesem(local, penalty=0.1)

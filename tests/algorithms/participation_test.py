@@ -85,8 +85,6 @@ def test_figures_of_hypo_cluster_are_of_what_clients_deploy():
     rounds=6,
     clients_per_round=4,
     eval_every=3,
-    make_portrait=False,
-    progress=False,
   )
   row = np.asarray(algorithm.deployed(result.state, result.arranged).choice)[:24]
   truth = result.arranged.info.clusters

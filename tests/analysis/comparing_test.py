@@ -64,7 +64,7 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   seen = runs(lambda algorithm, seed: scores[algorithm][seed])
   methods = {'one': one, 'two': lambda: two, 'three': three}
   found = fj.compare(
-    methods, data, rounds=2, seeds=range(3), workdir=tmp_path, patience=4
+    methods, data, rounds=2, seeds=range(3), workdir=tmp_path, eval_every=4
   )
   assert [(r['method'], r['diverged']) for r in found.table] == [
     ('one', 0), ('two', 0), ('three', 1),
@@ -80,10 +80,10 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   assert (third['method'], third['pairs']) == ('three', 2)
   # Each seed has its own data and folder, and further options go to `simulate`.
   algorithm, train, test, seed, options = seen[4]
-  assert (algorithm, seed, options['rounds'], options['patience']) == (two, 1, 2, 4)
+  assert (algorithm, seed, options['rounds'], options['eval_every']) == (two, 1, 2, 4)
   np.testing.assert_array_equal(train.x, data(1)[0].x)
   np.testing.assert_array_equal(test.x, data(1)[1].x)
-  assert options['workdir'] == tmp_path / 'two' / 'seed1'
+  assert options['workdir'].path == tmp_path / 'two' / 'seed1'
   held = json.loads((tmp_path / 'table.json').read_text())
   assert held['differences']['deployed'][0]['mean'] == pytest.approx(-20)
   assert 'gaps' not in held
@@ -108,7 +108,6 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
     fj.compare(methods, data, rounds=1, oracle='told')
   named = fj.compare(methods, data(), rounds=2, seeds=[0, 2], reference='one')
   assert [r['method'] for r in named.differences['deployed']] == ['two', 'three']
-  assert not seen[-1][-1]['make_portrait']  # There is no workdir for figures.
 
 
 def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
@@ -134,17 +133,19 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
 def test_patience_is_for_the_methods_that_have_clusters(monkeypatch, runs):
   one, two = fed_avg(), fed_avg()
   seen = runs(lambda algorithm, seed: 0.5)
-  made = runs_of_methods.simulate_many
+  made, own = runs_of_methods.simulate_many, [fj.callbacks.Patience(4)]
 
   def simulate_many(asked, *, keep, **options):
-    if asked[0]['algorithm'] is one and options['patience']:
+    if asked[0]['algorithm'] is one and options['callbacks']:
       return [keep(0, NeverPatient('It has no clusters.'))]
     return made(asked, keep=keep, **options)
 
   monkeypatch.setattr(runs_of_methods, 'simulate_many', simulate_many)
-  found = fj.compare({'one': one, 'two': two}, data(), rounds=1, seeds=[0], patience=4)
+  found = fj.compare(
+    {'one': one, 'two': two}, data(), rounds=1, seeds=[0], callbacks=own
+  )
   assert [len(s) for s in found.summaries.values()] == [1, 1]
-  assert [options['patience'] for *_, options in seen] == [0, 4]
+  assert [options['callbacks'] for *_, options in seen] == [[], own]
 
 
 def test_values_are_tuned_on_validation_examples_and_then_used(runs):
@@ -203,12 +204,12 @@ def test_a_comparison_runs_and_goes_on_in_its_workdir(tmp_path):
     'fed_avg': fed_avg(),
     'fed_prox': algorithms.build('fed_prox', helpers.local()),
   }
-  options = {'rounds': 1, 'seeds': [0, 1], 'workdir': tmp_path, 'progress': False}
-  found = fj.compare(methods, data(), make_portrait=False, **options)
+  options = {'rounds': 1, 'seeds': [0, 1], 'workdir': tmp_path}
+  found = fj.compare(methods, data(), **options)
   assert (tmp_path / 'fed_prox/seed1/summary.json').exists()
-  again = fj.compare(methods, data(), make_portrait=False, **options)
+  again = fj.compare(methods, data(), **options)
   assert again.summaries == found.summaries
-  alone = fj.simulate(methods['fed_prox'], *data(), rounds=1, seed=1, progress=False)
+  alone = fj.simulate(methods['fed_prox'], *data(), rounds=1, seed=1)
   told = found.summaries['fed_prox'][1]
   assert told['deployed'] == pytest.approx(alone.summary['deployed'], rel=1e-6)
   assert told['timing']['runs_at_once'] == 2

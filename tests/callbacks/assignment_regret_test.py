@@ -110,13 +110,13 @@ def test_evaluations_files_and_summary_have_it_and_results_stay(run):
     np.testing.assert_array_equal(read.added[name], values)
     assert read.added[name].dtype == values.dtype
   # Without it, nothing else differs, and the finished run says the same again.
-  plain = fj.simulate(CLUSTERED, *splits(), rounds=3, eval_every=2, progress=False)
+  plain = fj.simulate(CLUSTERED, *splits(), rounds=3, eval_every=2)
   for one, other in zip(made.history, plain.history, strict=True):
     assert 'regret' not in other
     same = {k: v for k, v in other.items() if k != 'seconds'}
     assert {k: one[k] for k in same} == same
   again = fj.simulate(
-    CLUSTERED, *splits(), rounds=3, eval_every=2, progress=False, workdir=folder,
+    CLUSTERED, *splits(), rounds=3, eval_every=2, workdir=folder,
     callbacks=[fj.callbacks.AssignmentRegret()],
   )  # fmt: skip
   assert again.summary == made.summary
@@ -126,7 +126,7 @@ def test_evaluations_files_and_summary_have_it_and_results_stay(run):
 def test_methods_without_centers_have_none():
   callback = fj.callbacks.AssignmentRegret()
   made = fj.simulate(
-    algorithms.build('fed_avg', helpers.local()), *splits(), rounds=1, progress=False,
+    algorithms.build('fed_avg', helpers.local()), *splits(), rounds=1,
     callbacks=[callback],
   )  # fmt: skip
   assert not {'regret', 'margin'} & (made.history[-1].keys() | made.summary.keys())
@@ -186,7 +186,7 @@ def test_a_run_killed_before_its_summary_has_it_too(run, tmp_path):
     (tmp_path / 'run' / name).unlink()
   again = fj.simulate(
     CLUSTERED, *splits(), rounds=3, eval_every=2, workdir=tmp_path / 'run',
-    progress=False, callbacks=[fj.callbacks.AssignmentRegret()],
+    callbacks=[fj.callbacks.AssignmentRegret()],
   )  # fmt: skip
   assert again.summary['regret'] == made.summary['regret']
   for name in ('clients.csv', 'metrics.jsonl'):

@@ -16,6 +16,7 @@ from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.commands import call
 from tests.support.methods import GROUPS
+from tests.support.runs import simulate
 
 WHOLE = helpers.federation([30, 20, 25, 24, 35, 22], groups=GROUPS)
 TRAIN, VALIDATION = data.hold_out(WHOLE)
@@ -28,9 +29,9 @@ def simulated(
   local = helpers.local(optimizer=optax.sgd(rate))
   options = {'num_clusters': 2} if method == 'fesem' else {}
   best = BestRound(VALIDATION, stop_after)
-  result = fj.simulate(
+  result = simulate(
     algorithms.build(method, local, **options), TRAIN, given.pop('test', TEST),
-    rounds=rounds, finetune_epochs=0, progress=False, make_portrait=False,
+    rounds=rounds, finetune_epochs=0, progress=False,
     callbacks=[best, *callbacks], **given,
   )  # fmt: skip
   return result, best
@@ -110,8 +111,8 @@ def test_what_does_not_fit_is_refused(tmp_path):
   ]
   for validation in others:
     with pytest.raises(UserError, match='`validation` must hold examples of the cl'):
-      fj.simulate(
-        algorithms.build('fed_avg', local), TRAIN, TEST, rounds=1, progress=False,
+      simulate(
+        algorithms.build('fed_avg', local), TRAIN, TEST, rounds=1,
         callbacks=[BestRound(validation)],
       )  # fmt: skip
   simulated(rounds=1, workdir=tmp_path)
@@ -121,9 +122,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
   with pytest.raises(UserError, match='`which=first` is unknown'):
     fj.load_run(tmp_path, which='first')
   algorithm = algorithms.build('fed_avg', local)
-  fj.simulate(
-    algorithm, TRAIN, TEST, rounds=1, progress=False, workdir=tmp_path / 'other'
-  )
+  simulate(algorithm, TRAIN, TEST, rounds=1, workdir=tmp_path / 'other')
   with pytest.raises(UserError, match='has no best round; run with `stop_after`'):
     fj.load_run(tmp_path / 'other', which='best')
 

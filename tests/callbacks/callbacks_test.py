@@ -10,7 +10,6 @@ from fesem_jax.core import prng_streams
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.utils.errors import UserError
 from tests.support.runs import (
-  PROGRAMS,
   assert_same_state,
   built,
   federation,
@@ -323,7 +322,6 @@ def test_compare_passes_callbacks_on():
     federation(),
     seeds=range(2),
     callbacks=[watch],
-    programs=PROGRAMS,
     **OPTIONS,
   )
   assert [what for what, _ in watch.calls].count('end') == 2

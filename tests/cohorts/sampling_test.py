@@ -16,6 +16,7 @@ from fesem_jax.cohorts.sampling import (
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers
+from tests.support.runs import simulate
 
 
 def chosen_only(alpha, ids, seen):
@@ -53,7 +54,7 @@ def test_weights_and_cohorts_are_of_the_clients_that_the_user_means(placement):
   seen, ids = [], data.ids_of(['Ann', 'Dan', 'Bob'])
   assert ids.tolist() == [0, 3, 1]
   made = chosen_only(jnp.array([1.0, 0, 0, 0, 0]), ids, seen)(local)
-  result = fj.simulate(
+  result = simulate(
     made, data, data, rounds=2, data_placement=placement, progress=False
   )
   np.testing.assert_array_equal(result.clients.deployed_accuracy, [1, 0, 1, 0, 0])

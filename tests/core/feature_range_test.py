@@ -143,7 +143,7 @@ def test_divergence_names_the_range_and_the_penalties_that_there_are():
   ):
     method = fj.algorithms.build(name, local, **options)
     with pytest.raises(Diverged) as e:
-      fj.simulate(method, train, test, rounds=1, progress=False)
+      fj.simulate(method, train, test, rounds=1)
     low, high = train.x.min(), train.x.max()
     wanted = (
       f'lower `learning_rate`{penalties}. Features go from {low:.4g} to {high:.4g}: '

@@ -14,8 +14,8 @@ from fesem_jax.aggregation import server_optimizers
 from fesem_jax.core import hyperparameters, sharding
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.simulation import simulate
 from tests.support import helpers
+from tests.support.runs import simulate
 
 X = np.arange(4, dtype=np.float32)
 
@@ -136,7 +136,7 @@ def alone():
 
   local = helpers.local(rate=0.3, chunk=4)
   algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.1)
-  options = {'finetune_epochs': 0, 'make_portrait': False, 'progress': False}
+  options = {'finetune_epochs': 0, 'progress': False}
   jax.monitoring.register_event_duration_secs_listener(listen)
   try:
     return simulate(algorithm, *DATA[:2], rounds=1, **options), np.array(spans)

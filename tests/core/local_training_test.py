@@ -1,5 +1,7 @@
 """Learning rates over rounds, and losses of the user's own, against float64."""
 
+import inspect
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,13 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.local_training import LocalTraining, Machine, local_training
+from fesem_jax.core.batching import Schedule
+from fesem_jax.core.local_training import (
+  LocalTraining,
+  Machine,
+  check_training,
+  local_training,
+)
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
 from fesem_jax.tasks.classification import cross_entropy
@@ -127,9 +135,7 @@ def test_a_run_follows_its_schedule():
   ends = []
   for rounds in (1, 2, 3):
     algorithm = algorithms.build('fed_avg', local)
-    result = simulate(
-      algorithm, data, data, rounds=rounds, make_portrait=False, progress=False
-    )
+    result = simulate(algorithm, data, data, rounds=rounds)
     ends.append(reference.vectors(result.state.params))
   np.testing.assert_array_equal(ends[0], ends[1])
   assert np.abs(ends[1] - ends[2]).max() > 1e-3
@@ -164,8 +170,8 @@ def test_a_schedule_is_checked_for_every_round_of_a_run(rate):
   with pytest.raises(
     UserError, match=r'`lr_schedule` gives .* for round 3; its factors'
   ):
-    simulate(method, data, data, rounds=3, progress=False)
-  simulate(method, data, data, rounds=2, progress=False)
+    simulate(method, data, data, rounds=3)
+  simulate(method, data, data, rounds=2)
 
 
 def squared_error(logits, y):
@@ -240,7 +246,7 @@ def test_defaults_of_local_training():
   assert found.mesh.size == 2  # All devices.
   assert found.clients_per_chunk == 64  # A small model.
   assert found.clients_per_shared_start == 0
-  assert found[5:] == (0.0, None, 'auto', 0, 'highest', None, None, None)
+  assert found[5:] == (0.0, None, 'auto', 0, 'highest', None, None, None, 'auto')
   plain = LocalTraining(model, optimizer, found.schedule, 64, found.mesh)
   assert plain == found
   given = local_training(
@@ -248,29 +254,49 @@ def test_defaults_of_local_training():
     optimizer,
     batch_size=0,
     epochs=2,
-    steps=4,
-    dropout_rate=0.25,
-    machine=Machine(clients_per_chunk=5, shared_start='off', precision='high'),
+    machine=Machine(None, 5, 'off', 'high', 'sharded'),
   )
-  assert given.schedule == (0, 2, 4)
+  assert given.schedule == (0, 2, 0)
   assert (given.clients_per_chunk, given.clients_per_shared_start) == (5, 5)
-  assert given[5:] == (0.25, None, 'off', 5, 'high', None, None, None)
+  assert given[5:] == (0.0, None, 'off', 5, 'high', None, None, None, 'sharded')
 
 
 def test_old_arguments_of_local_training_work_with_a_warning():
   model, sgd = helpers.local().model, optax.sgd(0.1)
-  with pytest.warns(FutureWarning, match='num_clients, precision'):
+  with pytest.warns(DeprecationWarning, match='num_clients, precision'):
     old = local_training(model, sgd, num_clients=6, precision='high')
   assert old == local_training(model, sgd, machine=Machine(precision='high'))
-  with pytest.raises(UserError, match='`local_training` has no argument `epoch`'):
+  with pytest.warns(DeprecationWarning, match=r'dropout_rate: local\._replace\(dropou'):
+    old = local_training(
+      model, sgd, steps=4, dropout_rate=0.25, local_lr_schedule=listed,
+      augmentation=len,
+    )  # fmt: skip
+  assert old == local_training(model, sgd)._replace(
+    schedule=Schedule(10, 1, 4), dropout_rate=0.25, local_lr_schedule=listed,
+    augmentation=len,
+  )  # fmt: skip
+  with (
+    pytest.warns(DeprecationWarning, match='steps: local'),
+    pytest.raises(UserError, match='`steps=-1` must be at least 0'),
+  ):
+    local_training(model, sgd, steps=-1)
+  with pytest.raises(TypeError, match='epoch'):
     local_training(model, sgd, epoch=2)
+  assert len(inspect.signature(local_training).parameters) <= 7
 
 
 @pytest.mark.parametrize('name', ['batch_size', 'epochs', 'steps'])
 def test_numbers_of_work_are_whole(name):
-  model, sgd = helpers.local().model, optax.sgd(0.1)
+  local = helpers.local()
+  work = local.schedule._replace(**{name: 1.5})
   with pytest.raises(UserError, match=f'`{name}=1.5` must be a whole number'):
-    local_training(model, sgd, **{name: 1.5})
+    check_training(local._replace(schedule=work))
+
+
+def test_a_run_refuses_settings_that_were_replaced():
+  data, local = federation(), helpers.local()._replace(dropout_rate=1.0)
+  with pytest.raises(UserError, match=r'`dropout_rate=1\.0` must lie in'):
+    simulate(algorithms.build('fed_avg', local), data, data, rounds=1)
 
 
 def test_a_machine_is_no_mesh():
@@ -313,9 +339,12 @@ def test_limits_of_settings(name, good, bad):
 
   def build(value):
     given = {name: value}
-    if name in Machine._fields:
-      given = {'machine': Machine(**given)}
-    return local_training(local.model, local.optimizer, **given)
+    if name in Schedule._fields:
+      given = {'schedule': local.schedule._replace(**given)}
+    if name != 'clients_per_chunk':
+      return check_training(local._replace(**given))
+    machine = Machine(**given)
+    return local_training(local.model, local.optimizer, machine=machine)
 
   build(good)
   with pytest.raises(UserError, match=f'`{name}'):

@@ -14,9 +14,9 @@ from fesem_jax.cohorts import arrangement
 from fesem_jax.core import client_map, offloading, sharding, tree
 from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.types import Cohort
-from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, methods
+from tests.support.runs import simulate
 
 # Every method that can keep its clients' models there.
 OFFLOADED = [

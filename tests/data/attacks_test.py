@@ -87,7 +87,7 @@ def test_the_success_of_a_backdoor_is_that_of_the_models_on_marked_examples():
   train, test = corrupted(data_of(), BOTH, 0.4), data_of(1)
   local = helpers.local(model='logistic', shape=IMAGE, devices=2)
   made = algorithms.build('fed_avg', local)
-  result = simulate(made, train, test, rounds=2, make_portrait=False)
+  result = simulate(made, train, test, rounds=2)
   bad = train.corruption.bad
   layer = jax.tree.map(lambda x: np.asarray(x[0], np.float64), result.state.params)
   kernel, bias = layer['logits']['kernel'], layer['logits']['bias']

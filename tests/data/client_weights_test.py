@@ -32,9 +32,7 @@ def stream(number):
 def test_means_match_a_float64_reference_in_a_run(weights, devices):
   train, local = federation(), helpers.local(devices=devices, hidden=(5,))
   algorithm = algorithms.build('fed_avg', local, weighting=weights)
-  result = fj.simulate(
-    algorithm, train, train, rounds=1, progress=False, seed=3, finetune_epochs=0
-  )
+  result = fj.simulate(algorithm, train, train, rounds=1, seed=3, finetune_epochs=0)
   key = jax.random.fold_in(stream(prng_streams.ROUNDS), 1)
   start = jax.jit(local.model.init)(stream(prng_streams.INIT))
   trained = []
@@ -140,7 +138,7 @@ def test_weights_of_clients_that_are_held_out_are_allowed():
 def test_data_without_weights_are_refused():
   algorithm = algorithms.build('fed_avg', helpers.local(), weighting='by_weight')
   with pytest.raises(UserError, match='`weighting=by_weight` needs a weight of each'):
-    fj.simulate(algorithm, federation(), federation(), rounds=1, progress=False)
+    fj.simulate(algorithm, federation(), federation(), rounds=1)
 
 
 def test_client_info_checks_weights():

@@ -193,7 +193,7 @@ def finished(tmp_path_factory):
   """A clustered run with bad clients, and the folder that it wrote."""
   folder = tmp_path_factory.mktemp('bad') / 'run'
   algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
-  arguments = {'rounds': 2, 'workdir': folder, 'make_portrait': False}
+  arguments = {'rounds': 2, 'workdir': folder}
   train = federation('noise', 0.4)
   result = simulate(algorithm, train, federation(), **arguments)
   return (

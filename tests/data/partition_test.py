@@ -292,7 +292,7 @@ def test_impossible_options_are_named(options, message):
     ({'partition': 'iid', 'client_rows': [[0, 1]]}, '`client_rows=...` has no effect'),
     ({'partition': 'dirichlet', 'partition_groups': 3}, 'it is for rotated, label_p'),
     ({'partition': 'rotated+labels', 'classes_per_client': 3}, 'it is for shards'),
-    ({'partition': data.Partition('iid', rotations=[0, 90])}, '`rotations=...` has no'),
+    ({'partition': 'iid', 'rotations': [0, 90]}, '`rotations=...` has no'),
   ],
 )
 def test_options_of_other_partitions_are_refused(options, message):

@@ -180,6 +180,23 @@ def test_the_api_names_everything_that_is_public():
   assert not missing, 'Add to a page of docs/api:\n' + '\n'.join(rows)
 
 
+def test_no_public_function_has_more_than_9_parameters():
+  """The options of a method do not count: each is a flag, with a default of its own."""
+  methods = [inspect.unwrap(f) for f in fesem_jax.algorithms.METHODS.values()]
+  named = {name: _named(name) for page in _API_PAGES for name in _rows(page)}
+  counts = {
+    name: len(inspect.signature(value).parameters)
+    for name, value in named.items()
+    if inspect.isfunction(value) and value not in methods
+  }
+  assert len(counts) > 50
+  many = 'simulate', 'train_cohort', 'for_each_client', 'kmeans'  # Have 10.
+  assert {name: n for name, n in counts.items() if n > 9} == {
+    f'fesem_jax.{name}': 10 for name in many
+  }
+  assert counts['fesem_jax.local_training'] <= 7
+
+
 @pytest.mark.parametrize('page', _API_PAGES, ids=lambda page: page.stem)
 def test_tables_of_the_api_say_what_docstrings_say(page):
   text, rows = page.read_text(), _rows(page)

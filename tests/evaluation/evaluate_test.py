@@ -169,9 +169,7 @@ def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
   assert failed.tolist() == [False, True, False]
   np.testing.assert_array_equal(tuned.sums.correct[1], deployed.sums.correct[1])
   np.testing.assert_array_equal(tuned.sums.predicted[1], deployed.sums.predicted[1])
-  result = simulate(
-    algorithm, train, test, rounds=2, make_portrait=False, progress=False
-  )
+  result = simulate(algorithm, train, test, rounds=2)
   assert result.summary['finetuning_failed'] == 1
   assert [r['finetuning_failed'] for r in result.history] == [1, 1]
 

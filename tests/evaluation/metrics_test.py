@@ -7,9 +7,9 @@ import pytest
 
 from fesem_jax import algorithms, load_run
 from fesem_jax.results import client_table
-from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
+from tests.support.runs import simulate
 
 SIZES = [6, 3, 8, 5]
 
@@ -40,7 +40,6 @@ def test_own_metrics_are_in_the_summary_every_record_and_of_each_client(
     train,
     test,
     rounds=2,
-    make_portrait=False,
     progress=False,
     workdir=tmp_path,
   )
@@ -96,8 +95,6 @@ def test_metrics_change_no_other_figure():
       data,
       data,
       rounds=2,
-      make_portrait=False,
-      progress=False,
     ).summary['deployed']
     for how in (local, measured)
   ]

@@ -9,8 +9,7 @@ from experiments import run as experiment
 from experiments.build import load_data
 from experiments.errors import in_flags
 from experiments.flag_tables import GROUPS
-from fesem_jax import data
-from fesem_jax.data.partitions.value import FIELDS
+from fesem_jax.data.partitions.value import FIELDS, Partition
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK
 
@@ -49,7 +48,7 @@ def test_every_flag_is_in_the_tables_once():
 
 def test_every_field_of_a_partition_is_a_flag_with_its_default(configured):
   configured()
-  value = data.Partition()
+  value = Partition()
   for field in FIELDS:
     if field != 'name':
       default = flags.FLAGS[field].default

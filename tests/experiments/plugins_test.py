@@ -447,7 +447,7 @@ def test_own_models_may_be_flax_modules(folder, parse):
   local = build_local(config, model, train, experiment_flags.machine())
   result = simulate(
     methods.configured(config, local), train, test, rounds=2, eval_every=0,
-    finetune_epochs=0, make_portrait=False, progress=False,
+    finetune_epochs=0,
   )  # fmt: skip
   losses = [record['train_loss'] for record in result.history]
   assert losses[1] < losses[0]

@@ -106,7 +106,7 @@ def test_simulate_refuses_logits_of_other_classes_before_it_writes(tmp_path):
   data = helpers.federation([4, 4], classes=5)
   algorithm = algorithms.build('fed_avg', helpers.local())
   with pytest.raises(UserError, match=r'`model`: .*not \(2, 5\) as data of 5 classes'):
-    simulate(algorithm, data, data, rounds=1, workdir=tmp_path / 'run', progress=False)
+    simulate(algorithm, data, data, rounds=1, workdir=tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
 
@@ -116,7 +116,7 @@ def test_methods_refuse_models_without_layers(name, model):
   data = helpers.federation([4, 4])
   local = local_training(model, helpers.local().optimizer)
   with pytest.raises(UserError, match='`model`'):
-    simulate(algorithms.build(name, local), data, data, rounds=1, progress=False)
+    simulate(algorithms.build(name, local), data, data, rounds=1)
 
 
 class Dropping(nn.Module):

@@ -18,11 +18,11 @@ from fesem_jax.planning.planner import Plan, PlannedProgram
 from fesem_jax.run import program_memory
 from fesem_jax.run.program_memory import ProgramMemory, TooLarge
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import display
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.commands import call, spawn
+from tests.support.runs import simulate
 
 PROGRAM = """
   %a = f32[4,100]{1,0} all-gather(%x), dimensions={0}

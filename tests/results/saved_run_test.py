@@ -35,6 +35,7 @@ from tests.support.runs import (
   assert_same_state,
   built,
   federation,
+  simulate,
   simulated,
 )
 
@@ -281,9 +282,8 @@ def test_models_of_any_pytree_come_back_as_they_were(tmp_path):
 
   model = fj.Model(init, lambda p, x: x @ p[0] + p[1][0][None])
   local = helpers.local()._replace(model=model)
-  result = fj.simulate(
+  result = simulate(
     algorithms.build('non_fed', local), *federation(), rounds=1, workdir=tmp_path,
-    make_portrait=False,
   )  # fmt: skip
   loaded = fj.load_run(tmp_path, model)
   params = loaded.params(client='c5')

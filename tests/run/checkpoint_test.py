@@ -23,11 +23,10 @@ from fesem_jax.core import sharding
 from fesem_jax.results.saved_run import load_run
 from fesem_jax.run import checkpoint
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.simulation import simulate
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.runs import PROGRAMS, assert_same_state, records
+from tests.support.runs import PROGRAMS, assert_same_state, records, simulate
 
 CONFIG = {'algorithm': 'fed_avg', 'seed': 0}
 LOCAL = helpers.local()
@@ -41,7 +40,9 @@ ZEROS = jax.tree.map(np.zeros_like, STATE)
 
 def go(folder, rounds=3, **options):
   data = helpers.federation([6, 3, 5]), helpers.federation([4, 4, 4], 1)
-  options = {'config': CONFIG, 'checkpoint_every': 1, 'progress': False} | options
+  options = {
+    'config': CONFIG, 'checkpoint_every': 1, 'progress': False, 'make_portrait': True,
+  } | options  # fmt: skip
   return simulate(
     ALGORITHM, *data, rounds=rounds, workdir=folder, programs=PROGRAMS, **options
   )
@@ -566,7 +567,7 @@ def test_a_number_and_its_text_are_told_apart(tmp_path):
   local = helpers.local()
   algorithm = algorithms.build('fed_avg', local)
   data = helpers.federation([6, 5, 7])
-  options = {'rounds': 1, 'make_portrait': False, 'progress': False}
+  options = {'rounds': 1, 'progress': False}
 
   def go(config):
     return simulate(algorithm, data, data, workdir=tmp_path, config=config, **options)

@@ -21,10 +21,17 @@ from fesem_jax.run.traced import Traced
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from tests.support import helpers
-from tests.support.runs import GROUPS, SIZES, TEST_SIZES, assert_same_state
+from tests.support.runs import (
+  GROUPS,
+  SIZES,
+  TEST_SIZES,
+  assert_same_state,
+  simulate,
+  simulate_many,
+)
 
 PROGRAMS = Programs()
-OPTIONS = {'programs': PROGRAMS, 'make_portrait': False, 'progress': False}
+OPTIONS = {'programs': PROGRAMS, 'progress': False}
 OTHER_SIZES = [12, 3, 8, 4, 10, 6, 5]
 
 
@@ -50,7 +57,7 @@ def run(algorithm, seed, **others):
 
 
 def alone(asked, **options):
-  return fj.simulate(**asked, **OPTIONS | options)
+  return simulate(**asked, **OPTIONS | options)
 
 
 def assert_close(x, y):
@@ -97,7 +104,7 @@ def test_each_run_is_what_it_is_alone(name, devices, options, others, monkeypatc
   monkeypatch.setattr(
     many, '_side_by_side', lambda *a: sizes.append(len(a[0])) or side_by_side(*a)
   )
-  found = fj.simulate_many(asked, rounds=4, **OPTIONS | others)
+  found = simulate_many(asked, rounds=4, **OPTIONS | others)
   assert sizes == [4]
   for one, each in zip(found, asked, strict=True):
     assert_alike(one, alone(each, rounds=4, **others))
@@ -111,13 +118,13 @@ def test_what_is_not_alike_is_in_programs_of_its_own(monkeypatch):
   plain, uniform = built('fed_avg'), built('fed_avg', weighting='uniform')
   asked = [run(a, seed) for a in (plain, uniform) for seed in range(3)]
   monkeypatch.setattr(many.Asked, 'run_alone', lambda self: self.end(None))
-  assert fj.simulate_many(asked, rounds=1, **OPTIONS) == [None] * 6
+  assert simulate_many(asked, rounds=1, **OPTIONS) == [None] * 6
   assert sizes == [3, 3]
   sizes.clear()
-  fj.simulate_many(asked, rounds=1, runs_at_once=2, **OPTIONS)
+  simulate_many(asked, rounds=1, runs_at_once=2, **OPTIONS)
   assert sizes == [2, 1, 2, 1]
   with pytest.raises(UserError, match='runs_at_once=-1'):
-    fj.simulate_many(asked, rounds=1, runs_at_once=-1)
+    simulate_many(asked, rounds=1, runs_at_once=-1)
 
 
 def test_one_run_that_diverges_does_not_stop_the_others(tmp_path):
@@ -126,7 +133,7 @@ def test_one_run_that_diverges_does_not_stop_the_others(tmp_path):
     run(a, seed, workdir=tmp_path / str(place))
     for place, (a, seed) in enumerate([(tame, 1), (wild, 1), (tame, 2)])
   ]
-  first, second, third = fj.simulate_many(asked, rounds=3, **OPTIONS)
+  first, second, third = simulate_many(asked, rounds=3, **OPTIONS)
   assert isinstance(second, Diverged)
   assert 'lower `learning_rate`' in str(second)
   assert not (tmp_path / '1' / 'summary.json').exists()
@@ -138,7 +145,7 @@ def test_a_run_that_cannot_run_does_not_stop_the_others():
   algorithm = built('fed_avg')
   asked = [run(algorithm, seed) for seed in range(3)]
   asked[1] |= {'test': data(1)[0].reorder(np.arange(6))}
-  found = fj.simulate_many(asked, rounds=1, **OPTIONS)
+  found = simulate_many(asked, rounds=1, **OPTIONS)
   assert isinstance(found[1], UserError)
   assert [each.summary['seed'] for each in (found[0], found[2])] == [0, 2]
 
@@ -152,7 +159,7 @@ def test_finished_runs_are_kept_and_workdirs_are_those_of_single_runs(tmp_path):
   asked = [run(algorithm, s, workdir=tmp_path / str(s)) for s in range(3)]
   single = alone(asked[0], rounds=2)
   before = files(tmp_path / '0')
-  found = fj.simulate_many(asked, rounds=2, **OPTIONS)
+  found = simulate_many(asked, rounds=2, **OPTIONS)
   assert files(tmp_path / '0') == before
   assert_same_state(found[0].state, single.state)
   # A run of many is read, and gone on with, as any other.
@@ -174,13 +181,11 @@ def test_an_interruption_saves_every_run(tmp_path, monkeypatch):
 
   monkeypatch.setattr(loop, 'interruptible', after_two_rounds)
   with pytest.raises(Stopped, match='after round 2 of 4'):
-    fj.simulate_many(asked, rounds=4, **OPTIONS)
+    simulate_many(asked, rounds=4, **OPTIONS)
   monkeypatch.undo()
   for each in asked:
     assert (each['workdir'] / 'checkpoints' / '2').is_dir()
-  for each, one in zip(
-    asked, fj.simulate_many(asked, rounds=4, **OPTIONS), strict=True
-  ):
+  for each, one in zip(asked, simulate_many(asked, rounds=4, **OPTIONS), strict=True):
     assert_alike(one, alone(each | {'workdir': None}, rounds=4))
 
 
@@ -203,7 +208,7 @@ def test_callbacks_follow_their_own_run():
   own = [Counts() for _ in range(2)]
   own[0].ends = True
   asked = [run(algorithm, s, callbacks=[own[s]]) for s in range(2)]
-  short, long = fj.simulate_many(asked, rounds=3, **OPTIONS)
+  short, long = simulate_many(asked, rounds=3, **OPTIONS)
   assert (short.summary['ended'], short.summary['rounds']) == ('enough', 2)
   assert long.summary['rounds'] == 3
   for s, each in enumerate(asked):
@@ -232,13 +237,13 @@ def test_what_cannot_be_side_by_side_is_run_alone_with_a_word(caplog, monkeypatc
   for algorithm, others, why in cases:
     caplog.clear()
     asked = [run(algorithm, s, **others) for s in range(2)]
-    found = fj.simulate_many(asked, rounds=3, **OPTIONS | {'progress': None})
+    found = simulate_many(asked, rounds=3, **OPTIONS | {'progress': None})
     assert found == ['alone', 'alone']
     (said,) = [r.getMessage() for r in caplog.records]
     assert said.startswith('Note: 2 runs one after the other: ')
     assert why in said
   caplog.clear()
-  found = fj.simulate_many(asked[:1], rounds=3, **OPTIONS)
+  found = simulate_many(asked[:1], rounds=3, **OPTIONS)
   assert (found, caplog.records) == (['alone'], [])
 
 
@@ -246,7 +251,7 @@ def test_one_after_the_other_gives_the_bits_of_single_runs():
   algorithm = built('fed_avg')
   asked = [run(algorithm, seed) for seed in range(2)]
   for one, each in zip(
-    fj.simulate_many(asked, rounds=2, runs_at_once=1, **OPTIONS), asked, strict=True
+    simulate_many(asked, rounds=2, runs_at_once=1, **OPTIONS), asked, strict=True
   ):
     assert_same_state(one.state, alone(each, rounds=2).state)
     assert 'runs_at_once' not in one.summary['timing']
@@ -261,7 +266,7 @@ def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
   monkeypatch.setattr(many, '_side_by_side', side_by_side)
   monkeypatch.setattr(many.Asked, 'run_alone', lambda self: self.end(None))
   asked = [run(built('fed_avg'), seed) for seed in range(3)]
-  fj.simulate_many(asked, rounds=1, **OPTIONS)
+  simulate_many(asked, rounds=1, **OPTIONS)
   ((count, prepared),) = seen
   assert count == 3
   numbers = 2 * sum(x.size for x in jax.tree.leaves(prepared.shapes.params))
@@ -272,7 +277,7 @@ def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
   monkeypatch.setattr(asked_module.sharding, 'memory', lambda *_: 1)
   assert asked_module.most_at_once(prepared) == 1
   seen.clear()
-  fj.simulate_many(asked, rounds=1, **OPTIONS)
+  simulate_many(asked, rounds=1, **OPTIONS)
   assert [count for count, _ in seen] == [1, 1, 1]
 
 
@@ -287,7 +292,7 @@ def test_runs_whose_program_does_not_fit_are_divided(monkeypatch):
 
   monkeypatch.setattr(many, 'Together', limited)
   asked = [run(built('fed_avg'), seed) for seed in range(3)]
-  found = fj.simulate_many(asked, rounds=1, **OPTIONS)
+  found = simulate_many(asked, rounds=1, **OPTIONS)
   assert sizes == [3, 2]
   assert [one.summary['timing'].get('runs_at_once') for one in found] == [None, 2, 2]
 
@@ -307,7 +312,7 @@ def test_the_backdoor_of_bad_clients_is_measured_in_each_run():
   asked = [run(built('fed_avg'), seed, rounds=2) for seed in (1, 3)]
   for one in asked:
     one['train'] = corrupted(one['train'], 'backdoor:1', 0.3)
-  for found, one in zip(many.simulate_many(asked, **OPTIONS), asked, strict=True):
+  for found, one in zip(simulate_many(asked, **OPTIONS), asked, strict=True):
     assert_alike(found, alone(one))
     assert 0 <= found.summary['backdoor_success'] <= 1
 
@@ -316,6 +321,6 @@ def test_full_batches_and_bytes_are_those_of_the_own_run_beside_larger_clients()
   local = helpers.local(batch_size=0, model='logistic')
   algorithm = algorithms.build('centralized', local)
   asked = [run(algorithm, seed, rounds=2) for seed in (1, 2)]
-  for found, one in zip(many.simulate_many(asked, **OPTIONS), asked, strict=True):
+  for found, one in zip(simulate_many(asked, **OPTIONS), asked, strict=True):
     assert_alike(found, alone(one))
     assert found.summary['costs'] == alone(one).summary['costs']

@@ -4,8 +4,8 @@ import json
 import logging
 
 from fesem_jax import algorithms
-from fesem_jax.run.simulation import simulate
 from tests.support import helpers
+from tests.support.runs import simulate
 
 
 def test_they_are_reported_alike_and_completed(tmp_path, caplog):
@@ -14,7 +14,7 @@ def test_they_are_reported_alike_and_completed(tmp_path, caplog):
 
   def run():
     return simulate(
-      algorithm, data, data, rounds=2, workdir=tmp_path, make_portrait=False,
+      algorithm, data, data, rounds=2, workdir=tmp_path,
       progress=False,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, simulate
+from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.run import programs as programs_module
@@ -17,7 +17,7 @@ from fesem_jax.run.programs import CompileTime, Programs, run_once, wait_for
 from fesem_jax.run.traced import Traced
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.runs import assert_same_state
+from tests.support.runs import assert_same_state, simulate
 
 SIZES = [6, 3, 9, 5, 8, 4, 7]
 
@@ -269,7 +269,6 @@ def test_other_seeds_run_in_the_same_compiled_programs():
 def run_of(algorithm, sizes=SIZES, seed=0, **options):
   data = [helpers.federation(sizes, seed=10 + seed + part) for part in (0, 100)]
   options = {'rounds': 2, 'seed': seed, 'progress': False} | options
-  options['make_portrait'] = False
   return simulate(algorithm, *data, **options)
 
 
@@ -317,7 +316,7 @@ def test_functions_of_the_host_are_not_shared():
     local = helpers.local(model='logistic')._replace(lr_schedule=schedule)
     method = algorithms.build('fed_avg', local)
     data = data_of(2)
-    options = {'programs': programs, 'progress': False, 'make_portrait': False}
+    options = {'programs': programs, 'progress': False}
     found = simulate(method, data, data, rounds=2, seed=seed, **options)
     return found.history[-1]['train_loss']
 

@@ -11,8 +11,8 @@ from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.run import rounds
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.simulation import simulate
 from tests.support import helpers
+from tests.support.runs import simulate
 
 
 class State(NamedTuple):
@@ -56,7 +56,6 @@ def rounds_run(objectives, patience, programs=None, **options):
     patience=patience,
     eval_every=0,
     finetune_epochs=0,
-    make_portrait=False,
     programs=programs,
   )
   return result.summary['rounds']

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax import algorithms, loggers, simulate
+from fesem_jax import algorithms, loggers
 from fesem_jax.cohorts.arrangement import arrange, draw_cohort
 from fesem_jax.core import sharding
 from fesem_jax.run.checkpoint import Checkpoints
@@ -25,6 +25,7 @@ from tests.support.runs import (
   built,
   federation,
   records,
+  simulate,
   simulated,
   without_time,
 )
@@ -143,8 +144,7 @@ def test_methods_whose_rounds_differ_resume_as_if_uninterrupted(index, tmp_path)
       rounds=rounds,
       workdir=folder,
       eval_every=0,
-      finetune_epochs=0,  # Measuring keeps nothing.
-      make_portrait=False,
+      finetune_epochs=0,  # Measuring keeps nothing.,
       programs=programs,
       config={},
     )
@@ -333,7 +333,7 @@ def test_a_schedule_that_starts_again_in_every_round_is_noted(caplog):
   ):
     caplog.clear()
     algorithm = algorithms.build('fed_avg', helpers.local(optimizer=optimizer))
-    result = simulate(algorithm, train, test, rounds=1, progress=False)
+    result = simulate(algorithm, train, test, rounds=1)
     for said in (caplog.text, ' '.join(result.summary['notes'])):
       assert ('`lr_schedule` is a schedule over rounds' in said) == noted
 

@@ -21,10 +21,10 @@ from fesem_jax.cohorts import arrangement
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run import rounds
-from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import processes, stored_rows
 from tests import conftest  # noqa: F401 - it sets what tests compile with.
 from tests.support import helpers, methods
+from tests.support.runs import simulate
 
 ROUNDS = 3
 
@@ -111,7 +111,7 @@ def regression_run(devices, workdir):
   linear = models.build('logistic', (3,), 1, task='regression')
   local = helpers.local(chunk=3, devices=devices)._replace(model=linear)
   algorithm = algorithms.build('fed_avg', local)
-  return simulate(algorithm, data, data, rounds=2, workdir=workdir, progress=False)
+  return simulate(algorithm, data, data, rounds=2, workdir=workdir)
 
 
 def arrays_of(result):

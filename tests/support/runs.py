@@ -2,14 +2,17 @@
 
 import functools
 import json
+import pathlib
 
 import jax
 import numpy as np
 
 from fesem_jax import algorithms
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.simulation import simulate
+from fesem_jax.run.single import run_one
+from fesem_jax.run.spec import Spec
 from tests.support import helpers
 
 SIZES = [3, 9, 5, 14, 4, 7, 11]
@@ -37,13 +40,31 @@ def built(name, devices=2, rate=0.1, batch_size=4):
   return algorithms.build(name, local, **OPTIONS.get(name, {}))
 
 
+def spec(algorithm, train, test, workdir=None, **options):
+  """A `Spec` that writes no portrait, unless it is asked for."""
+  folder = workdir and pathlib.Path(workdir)
+  options = {'make_portrait': False} | options
+  return Spec(algorithm=algorithm, train=train, test=test, workdir=folder, **options)
+
+
+def simulate(algorithm, train, test, programs=None, **options):
+  """The result of `fj.simulate`, by options of a `Spec`."""
+  return run_one(spec(algorithm, train, test, **options), programs)
+
+
+def simulate_many(runs, runs_at_once=0, programs=None, **options):
+  """The results of `fj.simulate_many`, by options of a `Spec`."""
+  specs = [spec(**options | run) for run in runs]
+  return run_many(specs, runs_at_once=runs_at_once, programs=programs)
+
+
 def simulated(method='fesem', data=None, devices=2, rate=0.1, batch_size=4, **options):
   """The result of `simulate`, for a method by its name or an `Algorithm`."""
   if not isinstance(method, Algorithm):
     config = {'algorithm': method, 'seed': 0, 'model': 'mlp', 'hidden': ['5']}
     options = {'config': config} | options
     method = built(method, devices, rate, batch_size)
-  defaults = {'rounds': 2, 'make_portrait': False, 'programs': PROGRAMS}
+  defaults = {'rounds': 2, 'programs': PROGRAMS}
   return simulate(method, *(data or federation()), **defaults | options)
 
 

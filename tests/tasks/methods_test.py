@@ -16,6 +16,7 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import initial
+from tests.support.runs import simulate
 from tests.tasks.properties_test import FEATURES, LENGTH, MODELS, TOKENS
 
 SIZES, GROUPS = [7, 5, 9, 6], [0, 1, 0, 1]
@@ -97,7 +98,7 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
   programs = Programs()
 
   def simulated(rounds):
-    return fj.simulate(
+    return simulate(
       algorithms.build('fesem', chosen, num_clusters=2),
       train,
       test,
@@ -143,13 +144,12 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
 @pytest.mark.parametrize('task', DATA)
 def test_targets_of_two_axes_are_split_by_client(task):
   found = [
-    fj.simulate(
+    simulate(
       algorithms.build('fed_avg', local(task, devices=2)),
       DATA[task](0),
       DATA[task](1),
       rounds=1,
       data_placement=placement,
-      make_portrait=False,
     ).summary
     for placement in ('replicated', 'sharded')
   ]
@@ -162,4 +162,4 @@ def test_a_model_for_another_task_is_refused():
   data = regression(0)
   algorithm = algorithms.build('fed_avg', local('sequence'))
   with pytest.raises(UserError, match='made for sequence, but the data are for regre'):
-    fj.simulate(algorithm, data, data, rounds=1)
+    simulate(algorithm, data, data, rounds=1)

@@ -15,6 +15,7 @@ from fesem_jax.data.pool import Pool, as_task
 from fesem_jax.tasks import MULTILABEL, multilabel
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
+from tests.support.runs import simulate
 
 SIZES = [40, 25, 3, 60]
 
@@ -166,9 +167,8 @@ def test_runs_report_figures_and_predictions(method, options, tmp_path):
   split = federation()
   local = logistic()._replace(optimizer=optax.sgd(1.0))
   algorithm = algorithms.build(method, local, **options)
-  result = fj.simulate(
+  result = simulate(
     algorithm, split, split, rounds=5, progress=False, workdir=tmp_path,
-    make_portrait=False,
   )  # fmt: skip
   scores = [record['deployed'] for record in result.history if 'deployed' in record]
   first, last = scores[0], result.summary['deployed']
@@ -194,7 +194,7 @@ def test_clients_without_auc_are_left_out_of_its_mean():
   split = federation(labels=1)
   split.y[:40] = 1  # Of the first client.
   algorithm = algorithms.build('fed_avg', logistic(labels=1))
-  result = fj.simulate(algorithm, split, split, rounds=1, progress=False)
+  result = simulate(algorithm, split, split, rounds=1)
   scores = result.summary['deployed']
   assert np.isfinite(scores['macro_auc'])
   assert np.isfinite(scores['macro_exact_match'])

@@ -30,7 +30,7 @@ def simulated(data, model, folder, method='fed_avg'):
   """The result of a run, and the run as it was saved."""
   local = fj.local_training(model, optax.sgd(0.05))
   algorithm = fj.algorithms.build(method, local)
-  result = fj.simulate(algorithm, *data, rounds=2, progress=False, workdir=folder)
+  result = fj.simulate(algorithm, *data, rounds=2, workdir=folder)
   return result, fj.load_run(folder, model)
 
 

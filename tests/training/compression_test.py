@@ -223,7 +223,7 @@ def test_a_run_resumes_with_its_residuals_and_counts_fewer_bytes(tmp_path):
   private = differential_privacy(5.0, 0.01, where='client', delta=0)
   local = local_of()._replace(sends=chained(private, compression('top_k:0.2')))
   made = algorithms.build('fed_avg', local)
-  options = {'clients_per_round': 3, 'make_portrait': False}
+  options = {'clients_per_round': 3}
   whole = simulate(made, data, data, rounds=3, **options)
   simulate(made, data, data, rounds=2, workdir=tmp_path, **options)
   again = simulate(made, data, data, rounds=3, workdir=tmp_path, **options)

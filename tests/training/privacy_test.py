@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, chained, simulate
-from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.algorithms import wrappers
-from fesem_jax.algorithms.common.em_steps import MStep
 from fesem_jax.algorithms.fesem import fesem
 from fesem_jax.core import sums
 from fesem_jax.core.algorithm import ClientModels
@@ -219,9 +217,7 @@ def test_what_the_noise_would_not_reach_is_refused():
     '`recluster_every` makes',
     lambda: wrappers.with_reclustering(build('fesem', num_clusters=2)(), 2),
   )
-  refused('one by one', lambda: fesem(
-    local, num_clusters=2, m_step=MStep(aggregation=Aggregation('median'))
-  ))  # fmt: skip
+  refused('one by one', lambda: fesem(local, num_clusters=2, aggregation='median'))
   with pytest.raises(UserError, match='one model a round'):
     simulate(algorithms.build('fed_em', local), data, data, rounds=1)
 

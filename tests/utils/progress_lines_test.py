@@ -9,11 +9,11 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.simulation import simulate
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.progress_display import Rounds
 from tests.support import helpers
 from tests.support.methods import federation
+from tests.support.runs import simulate
 
 
 def test_a_run_says_what_it_waits_for(capsys):

@@ -7,7 +7,8 @@ import numpy as np
 
 from fesem_jax.data.partitions import image_corruptions
 from fesem_jax.data.partitions.groups import check_groups
-from fesem_jax.data.partitions.value import BY_LABEL, NAMES, OF, Partition
+from fesem_jax.data.partitions.kinds import OF
+from fesem_jax.data.partitions.value import BY_LABEL, NAMES, Partition
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.array_checks import check_channels_last

@@ -1,4 +1,4 @@
-"""A partition as one value that validates its options."""
+"""A partition as flags name it: one value with the options of all of them."""
 
 import dataclasses
 import functools
@@ -33,28 +33,6 @@ NAMES = ('natural', *DEALT, 'rows', 'cluster', 'noisy', *GROUPED)
 
 DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
-# Field of `Partition` -> the partitions that it is for; the others are for all.
-OF = {
-  'min_examples': ('natural',),
-  'client_rows': ('rows',),
-  'partition_groups': GROUPED,
-  'disjoint_groups': GROUPED,
-  'dirichlet_alpha': ('dirichlet', 'dirichlet_labels', 'unequal'),
-  'dirichlet_min_examples': ('dirichlet',),
-  'classes_per_client': ('shards',),
-  'labels_per_client': ('labels', 'power_law'),
-  'lognormal_sigma': ('lognormal',),
-  'power_law_sigma': ('power_law',),
-  'noise_variance': ('noisy',),
-  'label_swaps': ('label_swapped',),
-  'rotations': ('rotated',),
-  'rotation_sampling': ('rotated',),
-  'image_corruptions': ('corrupted',),
-  'corruption_strength': ('corrupted',),
-  'drift_rounds': GROUPED,
-  'drift_start': GROUPED,
-}
-
 # Groups of clients before the first round at which they change.
 DRIFT_STARTS = ('groups', 'one')
 
@@ -67,7 +45,7 @@ _MAX_VARIANCE = 10.0**12
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-  """How examples are partitioned among clients and changed.
+  """How examples are partitioned among clients and changed; see `kinds` for users.
 
   Attributes:
     name: one of `NAMES`, or two of them as 'rotated+dirichlet': clients in groups, and

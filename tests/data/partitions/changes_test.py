@@ -314,17 +314,3 @@ def test_images_with_channels_first_are_not_changed(name):
   arrays = images(x=np.ones((120, 3, 16, 16)))
   with pytest.raises(UserError, match=r'`partition=\w+` needs .* on the last axis'):
     data.load('mine', arrays=arrays, partition=name, num_clients=4)
-
-
-def test_a_partition_is_a_value():
-  value = data.Partition('rotated', num_clients=8, rotations=[0, 180])
-  by_value, _ = data.load('digits', partition=value, seed=2)
-  by_name, _ = data.load(
-    'digits', partition='rotated', num_clients=8, rotations=['0', '180'], seed=2
-  )
-  np.testing.assert_array_equal(by_value.x, by_name.x)
-  assert (value.num_groups, value.dealing) == (2, 'iid')
-  with pytest.raises(TypeError, match='num_clients is a field of the partition'):
-    data.load('digits', partition=value, num_clients=3)
-  with pytest.raises(UserError, match='`dirichlet_alpha=-1` must be positive'):
-    data.Partition('dirichlet', dirichlet_alpha=-1)

@@ -1,0 +1,147 @@
+"""What is asked for of a run, from the arguments of `simulate`."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fesem_jax.callbacks.callback import Callback
+from fesem_jax.callbacks.calls import check_callbacks
+from fesem_jax.callbacks.options import Drift, Patience, Progress, Unseen
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data.phases import Phase
+from fesem_jax.results.records import Record
+from fesem_jax.run.settings import Settings
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError
+
+
+class Workdir(NamedTuple):
+  """The folder of a run, and what is kept there.
+
+  Attributes:
+    path: where metrics, summary, checkpoints and figures go.
+    checkpoint_every: rounds between checkpoints; 0 saves after the last only.
+    resume: whether to continue the run that the folder holds.
+    save_models: whether it gets the deployed models for `load_run`: all centers, or
+      every client's own. None saves up to 1 GiB.
+    portrait: whether it gets what the figures of clients need, which is computed after
+      the last round.
+  """
+
+  path: str | os.PathLike[str]
+  checkpoint_every: int = 10
+  resume: bool = True
+  save_models: bool | None = None
+  portrait: bool = True
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Spec:
+  """A run that is asked for, each option by itself."""
+
+  algorithm: Algorithm
+  train: FederatedData
+  test: FederatedData
+  rounds: int
+  seed: int = 0
+  clients_per_round: int = 0
+  eval_every: int = 1
+  finetune_epochs: int = 1
+  # Training and test split of clients that take no part.
+  unseen: tuple[FederatedData, FederatedData] | None = None
+  later_phases: Sequence[Phase] = ()
+  data_placement: str = 'auto'  # see `placement.chosen`
+  patience: int = 0  # 0 never stops early
+  progress: bool | None = None  # None shows lines as `callbacks.Progress` says
+  workdir: pathlib.Path | None = None  # None writes nothing
+  checkpoint_every: int = 10
+  resume: bool = True
+  save_models: bool | None = None
+  make_portrait: bool = True  # in a workdir
+  # What a workdir must have in common with a run that continues it. None takes the
+  # seed and a digest of the compiled programs, which hold the method, its options, the
+  # model and the shapes of the data.
+  config: Record | None = None
+  notes: Sequence[str] = ()  # sentences that the summary keeps; see `algorithms.notes`
+  callbacks: Sequence[Callback] = ()  # but for options
+
+  @property
+  def phases(self) -> list[Phase]:
+    """The data of all rounds."""
+    return [Phase(1, self.train, self.test), *self.later_phases]
+
+  def settings(self, tell_clients: bool) -> Settings:
+    """The numbers and switches; see `Settings`."""
+    names = [f.name for f in dataclasses.fields(Settings)]
+    chosen = {name: getattr(self, name) for name in names if hasattr(self, name)}
+    if not processes.is_first():
+      chosen['progress'] = False
+    return Settings(**chosen, tell_clients=tell_clients)
+
+
+def spec_of(
+  *,
+  algorithm: Algorithm,
+  train: FederatedData,
+  test: FederatedData,
+  rounds: int,
+  workdir: str | os.PathLike[str] | Workdir | None = None,
+  callbacks: Sequence[Callback] = (),
+  **numbers: Any,
+) -> Spec:
+  """What the arguments of `simulate` ask for; see there."""
+  return Spec(
+    algorithm=algorithm,
+    train=train,
+    test=test,
+    rounds=rounds,
+    data_placement=getattr(getattr(algorithm, 'local', None), 'data_placement', 'auto'),
+    **_of_workdir(workdir),
+    **_of_callbacks(callbacks),
+    **numbers,
+  )
+
+
+def _of_workdir(given: str | os.PathLike[str] | Workdir | None) -> dict[str, Any]:
+  if given is None:
+    return {}
+  own = given if isinstance(given, Workdir) else Workdir(given)
+  if not isinstance(own.path, str | os.PathLike):
+    raise UserError(
+      f'`workdir` is {own.path!r:.60}; give a path or fesem_jax.Workdir(path).'
+    )
+  fields = own._asdict()
+  return {
+    'workdir': pathlib.Path(fields.pop('path')),
+    'make_portrait': fields.pop('portrait'),
+    **fields,
+  }
+
+
+# Options among the callbacks, and what they are of a `Spec`.
+_OPTIONS: dict[type[Callback], tuple[str, str]] = {
+  Drift: ('later_phases', 'phases'),
+  Patience: ('patience', 'rounds'),
+  Progress: ('progress', 'shown'),
+  Unseen: ('unseen', 'splits'),
+}
+
+
+def _of_callbacks(given: Sequence[Callback]) -> dict[str, Any]:
+  check_callbacks(given)
+  found: dict[str, Any] = {}
+  others = []
+  for callback in given:
+    if type(callback) not in _OPTIONS:
+      others.append(callback)
+      continue
+    name, attribute = _OPTIONS[type(callback)]
+    if name in found:
+      raise UserError(
+        f'`callbacks` has two {type(callback).__name__}; leave out one of them.'
+      )
+    found[name] = getattr(callback, attribute)
+  return {**found, 'callbacks': others}

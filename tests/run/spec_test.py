@@ -1,0 +1,107 @@
+"""What `simulate` takes: options among the callbacks, `Workdir`, and old names."""
+
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax.data import Phase
+from fesem_jax.run import simulation, single
+from fesem_jax.run.spec import spec_of
+from tests.support import helpers
+from tests.support.runs import built, federation
+
+
+def asked(**options):
+  train, test = federation()
+  of_run = {'algorithm': built('fesem'), 'train': train, 'test': test, 'rounds': 2}
+  return of_run | options
+
+
+def test_options_are_values_of_the_callbacks_and_of_the_workdir(tmp_path):
+  train, test = federation()
+  watch, later = fj.Callback(), [Phase(2, train, test)]
+  options = [
+    fj.callbacks.Patience(5), watch, fj.callbacks.Progress(False),
+    fj.callbacks.Unseen(test, train), fj.callbacks.Drift(later),
+  ]  # fmt: skip
+  folder = fj.Workdir(str(tmp_path), 3, resume=False, save_models=True, portrait=False)
+  spec = spec_of(**asked(callbacks=options, workdir=folder))
+  assert spec.callbacks == [watch]
+  assert (spec.patience, spec.progress, spec.unseen) == (5, False, (test, train))
+  assert list(spec.later_phases) == later
+  assert (spec.workdir, spec.checkpoint_every, spec.resume) == (tmp_path, 3, False)
+  assert (spec.save_models, spec.make_portrait) == (True, False)
+  assert spec_of(**asked(workdir=tmp_path)).workdir == tmp_path
+  plain = spec_of(**asked())
+  assert (plain.workdir, plain.patience, plain.progress) == (None, 0, None)
+  with pytest.raises(fj.UserError, match='`callbacks` has two Patience; leave out one'):
+    spec_of(**asked(callbacks=[fj.callbacks.Patience(5), fj.callbacks.Patience(6)]))
+  with pytest.raises(fj.UserError, match='`patience=0` must be at least 1'):
+    fj.callbacks.Patience(0)
+  with pytest.raises(fj.UserError, match='`workdir` is 3; give a path or'):
+    spec_of(**asked(workdir=3))
+
+
+def test_the_placement_of_data_is_of_the_machine():
+  local = fj.local_training(
+    helpers.local().model,
+    helpers.local().optimizer,
+    machine=fj.Machine(data_placement='sharded'),
+  )
+  algorithm = fj.algorithms.build('fed_avg', local)
+  assert spec_of(**asked(algorithm=algorithm)).data_placement == 'sharded'
+  with pytest.raises(fj.UserError, match='`data_placement=split` is unknown'):
+    fj.local_training(
+      local.model, local.optimizer, machine=fj.Machine(data_placement='split')
+    )
+
+
+def test_old_names_work_and_say_what_is_given_in_their_place(monkeypatch, tmp_path):
+  seen = []
+  monkeypatch.setattr(simulation, 'run_one', seen.append)
+  train, test = federation()
+  old = {
+    'patience': 3, 'progress': False, 'unseen': (train, test), 'checkpoint_every': 7,
+    'later_phases': [Phase(2, train, test)], 'save_models': True, 'resume': False,
+    'make_portrait': False, 'data_placement': 'replicated', 'config': {'a': 1},
+    'notes': ['b'], 'programs': None,
+  }  # fmt: skip
+  assert set(old) == set(simulation._NOW)
+  with pytest.warns(DeprecationWarning, match=r'patience: callbacks=\[fj') as caught:
+    fj.simulate(built('fesem'), train, test, rounds=2, workdir=tmp_path, **old)
+  assert caught[0].filename == __file__
+  (spec,) = seen
+  for name in set(old) - {'config', 'notes', 'programs', 'later_phases'}:
+    assert getattr(spec, name) == old[name], name
+  assert [phase.first_round for phase in spec.later_phases] == [2]
+  monkeypatch.setattr(simulation, 'run_many', lambda specs, **_: specs)
+  with pytest.warns(DeprecationWarning, match='checkpoint_every: workdir=fj.Workdir'):
+    (one,) = fj.simulate_many(
+      [asked(checkpoint_every=4, workdir=tmp_path)], patience=2, rounds=1
+    )
+  assert (one.checkpoint_every, one.patience, one.rounds) == (4, 2, 2)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    fj.simulate(**asked())
+  with pytest.raises(TypeError, match='number_of_rounds'):
+    fj.simulate(**asked(), number_of_rounds=3)
+
+
+def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
+  """Without a workdir nothing is computed for figures before."""
+  draw, drawn = single.finish.__globals__['_portrait'], []
+  monkeypatch.setitem(
+    single.finish.__globals__, '_portrait', lambda *a: drawn.append(1) or draw(*a)
+  )
+  result = fj.simulate(**asked(rounds=1))
+  assert drawn == []
+  np.testing.assert_array_equal(result.portrait['names'], result.clients.names)
+  assert result.portrait is result.portrait
+  assert drawn == [1]
+
+
+def test_simulate_fits_in_the_head():
+  assert len(inspect.signature(fj.simulate).parameters) <= 10
