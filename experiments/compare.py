@@ -34,7 +34,14 @@ from . import flags as experiment_flags
 from . import methods, pages, tune, watching
 from .build import load_phases
 from .errors import in_flags
-from .many_runs import Outcome, Wanted, run_unless_diverged, summary_of
+from .many_runs import (
+  Count,
+  Outcome,
+  Wanted,
+  run_unless_diverged,
+  summary_of,
+  tell_method,
+)
 from .start import no_positional, start
 
 
@@ -147,11 +154,12 @@ def run_methods(
   workdir: pathlib.Path,
   choices: Mapping[str, Choice | UserError] = MappingProxyType({}),
   reference: str = '',
+  count: Count | None = None,
 ) -> tuple[Comparison, dict[str, list[pathlib.Path]]]:
   """Runs what is missing of a comparison, and writes the table after every method.
 
-  Tables show what --report names. Returns the comparison, and label of each method ->
-  folders of its runs that did not diverge.
+  Tables show what --report names; `count` is of all runs of the command. Returns the
+  comparison, and label of each method -> folders of its runs that did not diverge.
   """
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in by_label}
   which = flags.FLAGS.report
@@ -171,6 +179,7 @@ def run_methods(
   others = unlisted(workdir, own)
 
   outcomes: dict[str, dict[int, Outcome]] = {}
+  counted = count or Count(sum(map(len, by_label.values())))
 
   def run(label: str, config: dict[str, Any]) -> dict[str, Any] | None:
     if label not in outcomes:
@@ -179,7 +188,8 @@ def run_methods(
         Wanted(c, folder_of(label, c['seed']), f'{label}, seed {c["seed"]}')
         for c in each
       ]
-      found = run_unless_diverged(wanted, programs)
+      tell_method(len(outcomes) + 1, len(by_label), label)
+      found = run_unless_diverged(wanted, programs, about=label, count=counted)
       outcomes[label] = {c['seed']: f for c, f in zip(each, found, strict=True)}
     summary = summary_of(outcomes[label][config['seed']])
     if summary is not None:
@@ -251,9 +261,11 @@ def main(argv: list[str]) -> None:
     if alone:
       remove_left_overs(workdir)
     remove_redone(by_label, workdir)
-    choices = tune.tuned(by_label, search, workdir) if search else {}
+    number = sum(map(len, by_label.values())) + tune.number_of_runs(by_label, search)
+    count = Count(number)
+    choices = tune.tuned(by_label, search, workdir, count) if search else {}
     by_label = tune.applied(by_label, choices)
-    found, folders = run_methods(by_label, workdir, choices, f.reference)
+    found, folders = run_methods(by_label, workdir, choices, f.reference, count)
     if len(found.refused) == len(by_label):
       found.check()
     print(f'\n{tables.as_text(found.table)}')

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fesem_jax.analysis import relative_table
+from fesem_jax.results import metrics_file
 from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
+from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
+from fesem_jax.utils.progress_display import duration
 
 from . import flags as experiment_flags
 from . import outcome as outcomes
@@ -22,6 +25,34 @@ class Wanted(NamedTuple):
   config: dict[str, Any]  # from `flags.configuration`
   workdir: pathlib.Path
   what: str  # begins each line that is printed
+
+
+class Count:
+  """Counts the runs of a command, and says how long the others take.
+
+  Args:
+    total: number of all runs.
+  """
+
+  def __init__(self, total: int):
+    self._total, self._done, self._seconds = total, 0, list[float]()
+
+  def add(self, seconds: float | None = None) -> str:
+    """Counts a run that took `seconds`, or was done before; says which one it is."""
+    self._done += 1
+    if seconds is not None:
+      self._seconds.append(seconds)
+    said, left = f'run {self._done} of {self._total}', self._total - self._done
+    if left and self._seconds:
+      mean = sum(self._seconds) / len(self._seconds)
+      said += f', about {duration(mean * left)} left'
+    return said
+
+
+def tell_method(number: int, methods: int, what: str) -> None:
+  """Says which of the methods of a command is next."""
+  if not experiment_flags.machine().get('quiet'):
+    print(f'Method {number} of {methods}: {what}')
 
 
 # What a run came to: its summary with the curve, None if it diverged, or why it cannot
@@ -40,16 +71,20 @@ def run_unless_diverged(
   wanted: Sequence[Wanted],
   programs: Programs,
   *,
+  about: str = '',
+  count: Count | None = None,
   said: set[str] | None = None,
   **options: Any,
 ) -> list[Outcome]:
   """Runs many configurations, side by side where `run_many` can.
 
+  `about` says on lines of progress what they are; `count` is that of the command.
   `said` are lines that earlier runs have printed on data, model and method, and that
   are not repeated; those of these runs are added. None repeats them. See `plan` for all
   other arguments.
   """
   machine, held = experiment_flags.machine(), HeldData()
+  counted = count or Count(len(wanted))
   found: list[Outcome] = [None] * len(wanted)
   planned: list[tuple[int, Planned]] = []
 
@@ -67,32 +102,36 @@ def run_unless_diverged(
       )
     except UserError as e:
       found[place] = e
+      counted.add()
     else:
       planned.append((place, own))
 
-  done = {w.what for w in wanted if (w.workdir / 'summary.json').exists()}
+  rounds = {w.what: metrics_file.saved_rounds(w.workdir) for w in wanted}
 
   def keep(number: int, outcome: Any) -> None:
     place, own = planned[number]
     what = wanted[place].what
     if isinstance(outcome, Diverged):
-      print(f'{what} diverged: {in_flags(str(outcome))}')
+      print(f'{what} diverged: {in_flags(str(outcome))} ({counted.add()})')
     elif isinstance(outcome, UserError):
       found[place] = outcome
     else:
       own.after(outcome)
+      before = outcome.summary['rounds'] in rounds[what]
+      seconds = outcome.summary['timing']['total_seconds']
+      which = counted.add(None if before else seconds)
       if not machine.get('quiet'):
-        seconds = outcome.summary['timing']['total_seconds']
-        before = ', done before' if what in done else ''
-        print(f'[{what}] {outcomes.line(outcome.summary, seconds)}{before}')
+        line = outcomes.line(outcome.summary, seconds)
+        print(f'[{what}] {line}{", done before" if before else ""}; {which}')
       found[place] = relative_table.with_curve(outcome.summary, outcome.history)
 
-  run_many(
-    [own.spec for _, own in planned],
-    runs_at_once=machine.get('runs_at_once') or 0,
-    programs=programs,
-    keep=keep,
-  )
+  with progress_lines.about(f'{about}, {len(wanted)} runs' if about else ''):
+    run_many(
+      [own.spec for _, own in planned],
+      runs_at_once=machine.get('runs_at_once') or 0,
+      programs=programs,
+      keep=keep,
+    )
   never = [i for i, outcome in enumerate(found) if isinstance(outcome, NeverPatient)]
   if never:  # The patience is for other methods of a comparison.
     patience, first = wanted[never[0]].config['patience'], wanted[never[0]].what
@@ -100,7 +139,9 @@ def run_unless_diverged(
     again = [
       wanted[i]._replace(config=wanted[i].config | {'patience': 0}) for i in never
     ]
-    outcomes_again = run_unless_diverged(again, programs, said=said, **options)
+    outcomes_again = run_unless_diverged(
+      again, programs, about=about, count=counted, said=said, **options
+    )
     for i, outcome in zip(never, outcomes_again, strict=True):
       found[i] = outcome
   return found

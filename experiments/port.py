@@ -56,9 +56,9 @@ def main(argv: list[str]) -> None:
   if path.suffix in _PICKLES:
     raise UserError(
       f'{argument("state_dict", path)} is a pickle, which can run code when it is '
-      'read. In PyTorch, convert it: '
-      f'state = torch.load({path.name!r}, weights_only=True); '
-      f"np.savez('{path.stem}.npz', **{{k: v.numpy() for k, v in state.items()}})"
+      f'read. In PyTorch, convert it: state = torch.load({path.name!r}, '
+      f"weights_only=True); np.savez('{path.stem}.npz', **{{k: v.numpy() for k, v in "
+      'state.items()})'
     )
   state = export.read(path)
   params = porting.from_state_dict(model, state, path.suffix == '.npz')

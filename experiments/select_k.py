@@ -35,7 +35,7 @@ from . import flags as experiment_flags
 from . import held_results, plugins, starts, unused
 from . import select_k_table as table
 from .build import build_local, build_model, check_numbers, load_data
-from .many_runs import Wanted, run_unless_diverged, summary_of
+from .many_runs import Count, Wanted, run_unless_diverged, summary_of
 from .start import no_positional, start
 
 # More would compare more pairs of models than a choice of K needs.
@@ -165,6 +165,7 @@ def select(
   configs = [config | {'seed': seed} for seed in seeds]
   summaries: dict[int, list[dict[str, Any] | None]] = {k: [] for k in list_of_k}
   assignments: dict[int, list[np.ndarray]] = {k: [] for k in list_of_k}
+  count = Count(len(list_of_k) * num_seeds)
   for k in list_of_k if config['rounds'] else ():
     programs = Programs()  # All seeds of one K run in the same compiled programs.
     label = f'fesem({k})'
@@ -175,7 +176,9 @@ def select(
       )
       for each in configs
     ]  # fmt: skip
-    found = run_unless_diverged(wanted, programs, splits=splits, make_portrait=False)
+    found = run_unless_diverged(
+      wanted, programs, about=label, count=count, splits=splits, make_portrait=False
+    )
     for own, outcome in zip(wanted, found, strict=True):
       summary = summary_of(outcome)
       summaries[k].append(summary)

@@ -81,7 +81,10 @@ def main_with_clear_errors(
     except Stopped as e:
       _interrupted(in_flags(str(e)))
     except KeyboardInterrupt:
-      _interrupted('Interrupted between checkpoints; earlier ones are kept.')
+      _interrupted(
+        'Interrupted; finished runs and earlier checkpoints are kept. Repeat the '
+        'command to continue.'
+      )
 
   def with_others(argv: list[str]) -> int | None:
     try:

@@ -28,6 +28,7 @@ from fesem_jax.utils.errors import UserError
 from . import compare, methods, tune
 from . import flags as experiment_flags
 from .build import build_local, build_model, check_numbers, load_phases
+from .many_runs import Count
 from .start import no_positional, start
 from .sweep_tables import (
   Point,
@@ -119,14 +120,19 @@ def run_all(
   points: list[Point] = []
   called = f'{name} ({flags.FLAGS.corrupt})' if name == 'corrupt_fraction' else name
   finished: list[Comparison] = []
-  ran = False
-  for value, by_label in zip(values, found, strict=True):
+  first, ran = found[0], False
+  new_ones = [
+    {la: c for la, c in by_label.items() if by_label is first or c != first[la]}
+    for by_label in found
+  ]
+  count = Count(sum(len(each) for new in new_ones for each in new.values()))
+  # What a value does not concern has run at the first one.
+  for value, by_label, new in zip(values, found, new_ones, strict=True):
     place = f'{name}={text_of(value)}'
     print(f'{printable(place, 255)}:')
-    # What the value does not concern has run at the first one.
-    new = {la: c for la, c in by_label.items() if not points or c != found[0][la]}
-    compare.remove_redone(new, workdir / place.replace('/', '_'))
-    found_there, _ = compare.run_methods(new, workdir / place.replace('/', '_'))
+    folder = workdir / place.replace('/', '_')
+    compare.remove_redone(new, folder)
+    found_there, _ = compare.run_methods(new, folder, count=count)
     finished.append(found_there)
     known = finished[0].reported | finished[-1].reported
     here = {label: known[label] for label in by_label}

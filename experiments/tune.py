@@ -21,7 +21,14 @@ from . import flags as experiment_flags
 from . import methods, plugins
 from .build import check_numbers
 from .errors import in_flags
-from .many_runs import Outcome, Wanted, run_unless_diverged, summary_of
+from .many_runs import (
+  Count,
+  Outcome,
+  Wanted,
+  run_unless_diverged,
+  summary_of,
+  tell_method,
+)
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]
@@ -111,8 +118,16 @@ def points(
   return [methods.typed(config['algorithm'], values) for values in found]
 
 
+def number_of_runs(by_label: ByLabel, search: Search | None) -> int:
+  """How many runs a search makes."""
+  if search is None:
+    return 0
+  tries = (points(label, c[0], search.grid) for label, c in by_label.items())
+  return len(search.seeds) * sum(map(len, tries))
+
+
 def tuned(
-  by_label: ByLabel, search: Search, workdir: pathlib.Path
+  by_label: ByLabel, search: Search, workdir: pathlib.Path, count: Count | None = None
 ) -> dict[str, Choice | UserError]:
   """Searches each method's values on validation examples.
 
@@ -134,10 +149,18 @@ def tuned(
   # Values of most flags are numbers, and run in the same compiled programs.
   programs = Programs()
   found: dict[str, Choice | UserError] = {}
-  for label, (config, *_) in by_label.items():
+  for number, (label, (config, *_)) in enumerate(by_label.items(), start=1):
     if not tries[label]:
       continue
-    run = _runner(label, config, tries[label], search.seeds, workdir, programs)
+    tell_method(number, len(by_label), f'tuning {label}')
+
+    def runs(wanted: list[Wanted], label: str = label) -> list[Outcome]:
+      return run_unless_diverged(
+        wanted, programs, about=f'tuning {label}', count=count, said=set[str](),
+        make_portrait=False,
+      )  # fmt: skip
+
+    run = _runner(label, config, tries[label], search.seeds, workdir, runs)
     try:
       found[label] = tuning.search(tries[label], search.seeds, run, search.by)
     except UserError as e:
@@ -153,11 +176,11 @@ def _runner(
   tries: list[Values],
   seeds: list[int],
   workdir: pathlib.Path,
-  programs: Programs,
+  runs: Callable[[list[Wanted]], list[Outcome]],
 ) -> Callable[[Values, int], dict[str, Any] | None]:
   """(point, seed) -> the summary of one of the tuning runs of a method.
 
-  The first call makes all of them.
+  The first call makes all of them by `runs`.
   """
   outcomes: dict[tuple[str, int], Outcome] = {}
 
@@ -177,9 +200,7 @@ def _runner(
     if not outcomes:
       each = [(one, of_seed) for one in tries for of_seed in seeds]
       listed = [wanted(*own, number) for number, own in enumerate(each, start=1)]
-      found = run_unless_diverged(
-        listed, programs, said=set[str](), make_portrait=False
-      )
+      found = runs(listed)
       names = [(in_words(one), of_seed) for one, of_seed in each]
       outcomes.update(zip(names, found, strict=True))
     return summary_of(outcomes[in_words(values), seed])

@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-_SYMBOL = re.compile(r'(lambda|mu|tau|eta|alpha|sigma|delta|beta|epsilon|[a-z])(\b|_)')
+_SYMBOL = re.compile(
+  r'(lambda|mu|tau|eta|alpha|sigma|delta|beta|epsilon|[b-z])(\b|_)|a[,;.]'
+)
 
 
 class Flag(NamedTuple):
@@ -88,9 +90,20 @@ def documented(function: Callable[..., Any]) -> dict[str, str]:
   return {name: _sentence(entry) for name, entry in entries}
 
 
+def documented_option(factory: Callable[..., Any], option: str) -> str:
+  """What a method's docstring says of an option, or that of the value it refers to.
+
+  '' where neither has an entry.
+  """
+  entry = documented(factory).get(option, '')
+  if (value := re.fullmatch(r'See `(\w+)`\.', entry)) is None:
+    return entry
+  return documented(factory.__globals__[value[1]]).get(option, '')
+
+
 def _sentence(entry: str) -> str:
   """An entry that begins with a capital, unless with a symbol, and ends with a dot."""
-  text = re.sub(r'[,;] see `[\w.]+`', '', ' '.join(entry.split()))
+  text = re.sub(r'[,;] see `[\w.]+`|(?<=\.) See `\w+`\.', '', ' '.join(entry.split()))
   if not _SYMBOL.match(text):
     text = text[:1].upper() + text[1:]
   return text if text.endswith('.') else f'{text}.'

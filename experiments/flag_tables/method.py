@@ -9,7 +9,7 @@ from fesem_jax.cohorts import device_profiles
 from fesem_jax.training.trained import WEIGHTINGS
 
 from .. import methods
-from .entry import Flag, documented, kind_of
+from .entry import Flag, documented_option, kind_of
 
 _CHOICES = {
   'aggregation': robust.AGGREGATIONS,
@@ -30,6 +30,10 @@ _CHOICES = {
 
 # What several methods have, and options of wrappers.
 _IN_COMMON = {
+  'aggregation': 'What a center becomes of the models of its clients: the mean; the '
+  'median or trimmed_mean of each coordinate; the mean of changes of at most '
+  '--norm_bound; or the model nearest to the others (krum). All but the mean withstand '
+  'bad clients and weigh clients alike.',
   'client_state': 'Where what clients keep between rounds is stored: stacked, on the '
   'devices; offloaded, in the memory of their host, from which each chunk of clients '
   'is copied; streamed (FeSEM), only the centers are stored.',
@@ -66,7 +70,7 @@ _OF_SERVER = {
 
 def text_for(method: str, option: str) -> str:
   """What an option is in one method, from its docstring."""
-  own = _IN_COMMON.get(option) or documented(algorithms.METHODS[method]).get(option)
+  own = _IN_COMMON.get(option) or documented_option(algorithms.METHODS[method], option)
   return own or _OF_SERVER.get(option, '')
 
 

@@ -9,7 +9,7 @@ from fesem_jax.utils import processes
 from .entry import flag
 
 RUN = (
-  flag('integer', 'rounds', 20, 'Communication rounds.'),
+  flag('integer', 'rounds', 20, 'Number of communication rounds.'),
   flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
   flag('string', 'select', 'uniform',
     'Which clients take part in a round. uniform: a draw of --clients_per_round. '

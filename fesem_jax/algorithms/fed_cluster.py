@@ -69,7 +69,7 @@ def fed_cluster(
     max_clusters: no split makes more clusters; see `SplitRule`.
     eps1: a cluster whose mean update is this small has converged.
     eps1_scale: 'relative' to the largest update, or 'absolute' (L2 norm).
-    eps2: clients whose updates are this large (L2 norm) have not.
+    eps2: clients whose updates are this large (L2 norm) have not converged.
     gamma: least separation of the two parts.
     min_size: clusters of this many clients or fewer are not split.
     linkage: 'complete', 'average', or 'minimax', the paper's.

@@ -80,7 +80,8 @@ def fesem(
     prox_lambda: lambda, whose value the paper does not state; see `Penalty`.
     prox_weighting: 'uniform' or 'paper', lambda / (m alpha_i).
     cluster_on: what is compared with the centers, 'all' parameters; see `EStep`.
-    temperature: of clients' shares in all centers; 0 is Eq. 8.
+    temperature: if positive, each client counts in the mean of every center, by its
+      distances divided by it; 0 is Eq. 8.
     weighting: of clients in Eq. 6 and 9; see `MStep`.
     aggregation: rule in place of the mean of Eq. 9; see `Aggregation`.
     beta: see `Aggregation`.
@@ -91,9 +92,9 @@ def fesem(
     init_models: 'common', 'random' or 'by_loss', how the first clusters are made; see
       `ClusterStart`.
     init_epochs: local epochs before the first clustering.
-    init_restarts: of its k-means.
-    init_seeding: 'random' or 'plusplus'.
-    init_clients: whose models it sees; 0 is all.
+    init_restarts: restarts of the k-means of the start; the best one is kept.
+    init_seeding: seeds of this k-means, 'random' (the paper) or 'plusplus'.
+    init_clients: random clients whose models this k-means sees; 0 is all.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers, on the devices,
       'offloaded' in the memory of their host; 'streamed' keeps none. The last two need
       only the chunk's, the centers and the start's on the devices.

@@ -15,7 +15,7 @@ from fesem_jax.run.evaluation import Measured
 from fesem_jax.run.loop import Trained
 from fesem_jax.run.over_runs import Functions, OverRuns, stacked
 from fesem_jax.run.preparation import Prepared
-from fesem_jax.run.programs import Program, run_once
+from fesem_jax.run.programs import Program, run_once, wait_for
 from fesem_jax.utils import processes, progress_lines
 
 # At most so many rounds in one call: what they report is kept on the devices.
@@ -149,9 +149,7 @@ class Together:
 
   def begin(self) -> float:
     """Makes the first states; returns the seconds that it took."""
-    for program in (self._start_program, self._rounds_program, self._measure_program):
-      with progress_lines.waiting_for('compiling runs side by side'):
-        _ = program.compiled
+    wait_for(self._start_program, self._rounds_program, self._measure_program)
     began = time.perf_counter()
     with progress_lines.waiting_for('first models and clusters'):
       self._states, clusters = self._start_program(

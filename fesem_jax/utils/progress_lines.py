@@ -13,6 +13,7 @@ from fesem_jax.utils.progress_display import Display, Rounds, in_words
 _LONG, _EVERY = 2.0, 30.0
 _NOTHING = Display()
 _SHOWN = contextvars.ContextVar[Display]('shown', default=_NOTHING)
+_ABOUT = contextvars.ContextVar[str]('about', default='')
 
 
 @contextlib.contextmanager
@@ -44,9 +45,20 @@ def display() -> Display:
   return _SHOWN.get()
 
 
+@contextlib.contextmanager
+def about(what: str) -> Iterator[None]:
+  """Says before the operations of a block what they are for, such as a method."""
+  token = _ABOUT.set(what)
+  try:
+    yield
+  finally:
+    _ABOUT.reset(token)
+
+
 def waiting_for(what: str) -> contextlib.AbstractContextManager[None]:
   """Shows the operation of a block, and its duration if it is long."""
-  return display().waiting_for(what)
+  about = _ABOUT.get()
+  return display().waiting_for(f'{about}: {what}' if about else what)
 
 
 def within_a_round(what: str) -> contextlib.AbstractContextManager[None]:

@@ -476,25 +476,6 @@ def test_version_is_that_of_the_package(capsys):
   assert capsys.readouterr().out == f'fesem_jax {fesem_jax.__version__}\n'
 
 
-def test_help_is_in_groups(parsed_flags, capsys):
-  with pytest.raises(SystemExit) as ended:
-    start.parse_flags(['run', '--rounds=3', '--help'])
-  assert ended.value.code == 0
-  said = capsys.readouterr().out
-  at = [said.index(f'\n{title}:\n') for title in
-        ('Data', 'Model', 'Local training', 'Run', 'Options of methods', 'Machine')
-  ]  # fmt: skip
-  flag = ('dataset=digits', 'model=mlp', 'lr_schedule=constant', 'rounds=20',
-          'num_clusters', 'clients_per_chunk=0')  # fmt: skip
-  of_flags = [said.index(f'\n  --{name}\n') for name in flag]
-  assert all(a < b for a, b in zip(at, of_flags, strict=True))
-  assert all(a < b for a, b in zip(of_flags, at[1:], strict=False))
-  for group in experiment_flags.GROUPS.values():
-    for one in group:
-      assert re.search(rf'\n  --(\[no\])?{one.name}\b', said)
-  assert max(map(len, said.splitlines())) <= 88
-
-
 def test_classes_that_a_client_never_trains_on_are_counted():
   train = np.array([[1, 0, 2], [0, 3, 1], [1, 1, 1]])
   test = np.array([[2, 1, 0], [1, 1, 1], [0, 0, 4]])

@@ -1,11 +1,13 @@
 """Text on the outcome of runs."""
 
+import re
 import types
 
 import pytest
 
 from experiments import many_runs, outcome
 from fesem_jax.run.programs import Programs
+from tests.support.commands import call
 
 
 def test_one_of_many_runs_is_described_in_a_line():
@@ -28,7 +30,10 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
   quiet, monkeypatch, capsys, tmp_path
 ):
   scores = {'micro_accuracy': 0.5}
-  summary = {'deployed': scores, 'finetuned': scores, 'timing': {'total_seconds': 1.0}}
+  summary = {
+    'deployed': scores, 'finetuned': scores, 'timing': {'total_seconds': 1.0},
+    'rounds': 2,
+  }  # fmt: skip
   made = types.SimpleNamespace(summary=summary, history=[])
 
   def plan(config, machine, workdir, *, say, programs, held):
@@ -43,8 +48,10 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
   monkeypatch.setattr(many_runs, 'simulate_many', simulate_many)
   monkeypatch.setattr(many_runs.experiment_flags, 'machine', lambda: {'quiet': quiet})
   said = set()
-  (tmp_path / 'c').mkdir()
-  (tmp_path / 'c' / 'summary.json').touch()
+  (tmp_path / 'c' / 'checkpoints' / '2').mkdir(parents=True)
+  # This one is continued, and was not done before.
+  (tmp_path / 'b' / 'checkpoints' / '1').mkdir(parents=True)
+  (tmp_path / 'b' / 'summary.json').touch()
   wanted = [
     many_runs.Wanted({'note': note}, tmp_path / name, name)
     for name, note in (('a', 'one'), ('b', 'one'), ('c', 'two'))
@@ -57,5 +64,28 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
   scored = [line.split(text)[0] for line in lines if text in line]
   assert scored == ([] if quiet else ['[a] ', '[b] ', '[c] '])
   # A run that was finished by an earlier command says so.
-  before = [line[:3] for line in lines if line.endswith('1.0 s, done before')]
+  before = [line[:3] for line in lines if '1.0 s, done before; ' in line]
   assert before == ([] if quiet else ['[c]'])
+
+
+def test_runs_are_counted_with_the_time_that_is_left():
+  count = many_runs.Count(4)
+  assert count.add() == 'run 1 of 4'  # Done before: says nothing of the others.
+  assert count.add(30) == 'run 2 of 4, about 1:00 left'
+  assert count.add(60) == 'run 3 of 4, about 0:45 left'
+  assert count.add(1) == 'run 4 of 4'
+
+
+def test_each_run_and_method_says_which_of_all_it_is(tmp_path):
+  flags = (
+    '--algorithms=non_fed,fed_sgd', '--num_seeds=1', '--model=logistic', '--rounds=1',
+    '--dataset=digits', '--num_clients=4', '--workdir=runs', '--report_html=false',
+  )  # fmt: skip
+  first, again = (call('compare', *flags, cwd=tmp_path).stdout for _ in range(2))
+  for out in (first, again):
+    assert 'Method 1 of 2: non_fed\n' in out
+    assert 'Method 2 of 2: fed_sgd\n' in out
+    assert out.count('; run 2 of 2\n') == 1
+  assert re.search(r's; run 1 of 2, about \d+:\d\d left\n', first)
+  assert again.count(' s, done before; run ') == 2
+  assert ' left' not in again

@@ -98,7 +98,7 @@ def test_each_value_has_its_configurations_and_the_flag_keeps_its_own(given):
 def test_what_a_value_does_not_concern_runs_once(given, monkeypatch, tmp_path):
   ran = []
 
-  def run(by_label, folder):
+  def run(by_label, folder, count):
     ran.append((folder.name, list(by_label)))
     values = {la: [summary(c.get('prox_lambda', 0.5))] for la, (c,) in by_label.items()}
     return Comparison(values, []), {}

@@ -128,3 +128,17 @@ def test_a_terminal_has_live_lines_that_fit(width, clock, monkeypatch):
   assert (sizes in lines) == (width == 100)
   assert any(line.endswith('evaluating') for line in lines)
   assert 'round 20/20: loss 0.5, 0:05 in all' in lines
+
+
+def test_operations_say_what_they_are_for(capsys):
+  with (
+    progress_lines.shown(True),
+    progress_lines.about('fesem(4), 5 runs'),
+    progress_lines.waiting_for('compiling a round'),
+  ):
+    pass
+  with progress_lines.shown(True), progress_lines.waiting_for('drawing'):
+    pass
+  said = capsys.readouterr().err.splitlines()
+  assert said[0] == 'fesem(4), 5 runs: compiling a round ...'
+  assert said[2] == 'drawing ...'
