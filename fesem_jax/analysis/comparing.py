@@ -226,6 +226,7 @@ def compare(
     UserError: on a reference, choice or seeds that do not fit, or if no method can run.
   """
   chosen = dict(choices or {})
+  _check_seeds(seeds)
   paired.check_reference(reference, list(methods))
   if oracle and oracle not in methods:
     raise UserError(f'{argument("oracle", oracle)} is none of `methods`.')
@@ -328,7 +329,12 @@ def tune(
       none of the values.
   """
   check_choice('by', by, tuple(paired.KINDS))
-  for name in grid:
+  _check_seeds(seeds)
+  for name, values in grid.items():
+    if isinstance(values, str) or not isinstance(values, Iterable):
+      raise UserError(
+        f'{argument("grid")}: {name} is {values!r}; give a list of values.'
+      )
     if not any(_takes(make, name) for make in methods.values()):
       raise UserError(f'{argument("grid")}: no method takes {name}.')
   found = {}
@@ -346,6 +352,17 @@ def tune(
     for text in tuning.warnings(label, found[label]):
       logging.warning('%s', text.removeprefix('Warning: '))
   return found
+
+
+def _check_seeds(seeds: Sequence[int]) -> None:
+  """Raises `UserError` unless there are seeds, each of them once."""
+  if not len(seeds):
+    raise UserError(f'{argument("seeds")} is empty; give at least one seed.')
+  if twice := [seed for seed in seeds if list(seeds).count(seed) > 1]:
+    raise UserError(
+      f'{argument("seeds")} has {twice[0]} twice, which would repeat a run; give each '
+      'seed once.'
+    )
 
 
 def _takes(make: Callable[..., Algorithm], name: str) -> bool:

@@ -28,8 +28,8 @@ class Tried(NamedTuple):
 
   @property
   def mean(self) -> float | None:
-    """Over seeds; None where one of them diverged."""
-    known = [s for s in self.scores if s is not None]
+    """Over seeds; None where one of them diverged or has no finite score."""
+    known = [s for s in self.scores if s is not None and np.isfinite(s)]
     return float(np.mean(known)) if len(known) == len(self.scores) else None
 
 

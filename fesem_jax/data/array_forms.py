@@ -10,6 +10,10 @@ from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 
 _MOST_BYTES = 2**34  # Of a sparse matrix that is made dense.
+# Names of splits, which are none of clients.
+_SPLITS = (
+  'train', 'training', 'test', 'testing', 'val', 'valid', 'validation', 'dev',
+)  # fmt: skip
 _WANTED = (
   'give a dict of arrays by name, {"x": x, "y": y}, a data frame, an object with '
   '`tensors` or `data` and `targets`, or the examples of each client, {"name": (x, y)}'
@@ -28,6 +32,7 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
   """
   if tables.is_frame(given):
     return tables.of_frame(given, where, chosen)
+  _check_splits(given, where)
   if isinstance(given, Mapping) and given and 'x' not in given:
     frames = all(map(tables.is_frame, given.values()))
     if frames and set(given) != {'train', 'test'}:
@@ -46,6 +51,23 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
   if found is None:
     raise UserError(f'{where}: `arrays` is a {type(given).__name__}; {_WANTED}.')
   return {str(name): _plain(value, f'{where}: {name}') for name, value in found.items()}
+
+
+def _check_splits(given: Any, where: object) -> None:
+  """Raises `UserError` on splits that would become clients."""
+  names = list(given) if isinstance(given, Mapping) else []
+  splits = len(names) > 1 and all(str(name).lower() in _SPLITS for name in names)
+  if splits and set(names) != {'train', 'test'}:
+    raise UserError(
+      f'{where}: {", ".join(map(str, names))} would be clients; give a dict of '
+      "'train' and 'test' alone, and join other splits with one of them or leave "
+      'them out.'
+    )
+  if isinstance(given, tuple) and len(given) == 2 and all(map(_is_pair, given)):
+    raise UserError(
+      f'{where}: two pairs (x, y) in a tuple may be training and test examples, or two '
+      "clients; give {'train': {'x': x, 'y': y}, 'test': ...}, or a list of clients."
+    )
 
 
 def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
@@ -121,6 +143,12 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
       names.append(name)
   if not xs:
     raise UserError(f'{where}: no client has examples; give at least two each.')
+  if not all(isinstance(name, str | int | float | np.number) for name in names):
+    names = list(map(str, names))
+  if len(set(map(str, names))) < len(names):
+    texts = list(map(str, names))
+    twice = next(name for name in texts if texts.count(name) > 1)
+    raise UserError(f'{where}: two clients are called {twice}; rename one.')
   client = np.repeat(np.array(names), [len(y) for y in ys])
   return {'x': np.concatenate(xs), 'y': np.concatenate(ys), 'client': client}
 
@@ -136,7 +164,7 @@ def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:
   whole = {}
   for name, first in train.items():
     second = test[name]
-    if name in ('x', 'y', 'client', 'cluster'):
+    if name in ('x', 'y', 'client', 'cluster', 'weight'):
       if np.shape(first)[1:] != np.shape(second)[1:]:
         raise UserError(
           f'{where}: {name} has shape {np.shape(first)} in train and '

@@ -1,7 +1,8 @@
 """Columns of ids or names, e.g. of clients: missing values, and numbers for values."""
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from fesem_jax.utils.notices import warn_once
 # NaN, None and NA of pandas become such texts.
 _MISSING = ('', 'nan', 'NaN', 'None', '<NA>', 'NaT')
 _NUMBER = re.compile(r'-?\d{1,15}(\.\d+)?')
-_PERHAPS_MISSING = ('NA', 'N/A', 'null', 'NULL', 'none')  # Or a country, a class.
+# Or a country, a class.
+_PERHAPS_MISSING = ('NA', 'N/A', 'null', 'NULL', 'none', '?', '-', '--')
 
 
 def _missing(values: np.ndarray) -> np.ndarray:
@@ -39,10 +41,17 @@ def numbered(
   of each, and [T] numbers 0..N-1. `where` is the column and `mend` what to do about
   missing values, for errors. Texts among `known` are values, e.g. 'None'. If
   `by_number`, texts that are numbers, all of them, are in the order of these: '2'
-  before '10'. Raises `UserError` if a row has no value, numbers and texts are mixed, or
-  values differ by outer blanks alone.
+  before '10'. Raises `UserError` if a row has no value, numbers and texts are mixed,
+  values are lists or differ by outer blanks alone.
   """
   values = decoded(np.asarray(values), where)
+  if values.dtype.kind == 'O':
+    lists = [isinstance(v, Collection) and not isinstance(v, str) for v in values]
+    if any(lists):
+      raise UserError(
+        f'{where} of row {lists.index(True)} holds several values; give one number or '
+        'text each.'
+      )
   missing = _missing(values)
   if len(known):
     missing &= ~np.isin(values.astype(str), known)
@@ -71,6 +80,7 @@ def numbered(
       )
   if not len(known):
     _warn_of_markers(found, where)
+    _warn_of_spellings(found, where)
   if by_number and found.dtype.kind == 'U' and all(map(_NUMBER.fullmatch, found)):
     order = np.argsort(found.astype(float), kind='stable')
     numbers = np.argsort(order)[numbers]
@@ -104,3 +114,19 @@ def _warn_of_markers(found: np.ndarray, where: str) -> None:
       f'{where} has a value {marker}, which is taken as any other; if it marks missing '
       'values, remove these rows.'
     )
+
+
+def _warn_of_spellings(found: np.ndarray, where: str) -> None:
+  """Says once that distinct texts differ by capitals or forms of letters alone."""
+  if found.dtype.kind != 'U':
+    return
+  seen = dict[str, str]()
+  for text in found.tolist():
+    plain = unicodedata.normalize('NFKC', text).casefold()
+    if plain in seen:
+      warn_once(
+        f'{where} has the values {seen[plain]!r} and {text!r}, which are taken as '
+        'different; if they are one, spell them alike.'
+      )
+      return
+    seen[plain] = text

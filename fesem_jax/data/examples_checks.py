@@ -8,7 +8,7 @@ from fesem_jax.core import feature_range
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import scale_checks
 from fesem_jax.data.pool import Pool
-from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
+from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
 from fesem_jax.utils.array_checks import has_channels_first
 from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks
@@ -22,6 +22,8 @@ _LEAST_SHARE = 0.01
 _MORE_THAN_INSIDE = 2.0
 _MANY_VALUES = 16
 _TELLING, _SOME_ROWS = 0.2, 10_000
+# A column that tells the classes of so many examples is no feature.
+_TOLD = 5
 # More classes with fewer examples each may be numbers, as the targets of a regression.
 _MANY_CLASSES, _FEW_OF_CLASS = 20, 3
 
@@ -87,6 +89,7 @@ def warn_of_features(pool: Pool, name: str, stay: bool = True) -> None:
   if tokens or pool.is_text or pool.are_tokens or pool.task == SEQUENCE.name:
     return
   warn_of_many_classes(pool, name)
+  warn_of_told_targets(pool, name)
   if stay:
     feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x', pool.feature_names)
   if pool.test_x is not None:
@@ -100,10 +103,77 @@ def warn_of_many_classes(pool: Pool, name: str) -> None:
   if pool.task != CLASSIFICATION.name:
     return
   classes, count = len(np.unique(pool.y)), len(pool.y)
-  if classes > _MANY_CLASSES and count < _FEW_OF_CLASS * classes:
+  if _many_of_few(classes, count):
     warn_once(
       f'{name}: {classes:,} classes occur in {count:,} training examples. If y are '
       'numbers to predict, give `task=regression`.'
+    )
+
+
+def _many_of_few(classes: int, count: int) -> bool:
+  """Whether `classes` with `count` examples in all may be numbers to predict."""
+  return classes > _MANY_CLASSES and count < _FEW_OF_CLASS * classes
+
+
+def warn_of_told_targets(pool: Pool, name: str) -> None:
+  """Says once that columns of x [T, F] hold the targets themselves.
+
+  These are columns equal to a target of a regression, and those that are the same for
+  all examples of a class and others for other classes.
+  """
+  if pool.x.ndim != 2 or isinstance(pool.x, StoredRows) or len(pool.y) < 2:
+    return
+  y, some = np.asarray(pool.y), slice(_SOME_ROWS)
+  x, y = np.asarray(pool.x[some]), y[some]
+  told = np.zeros(x.shape[1], bool)
+  if pool.task == REGRESSION.name:
+    for target in y.reshape(len(y), -1).T:
+      told |= (x == target[:, None]).all(axis=0) & (np.ptp(target) > 0)
+  elif pool.task == CLASSIFICATION.name:
+    order = np.argsort(y, kind='stable')
+    x, y = x[order], y[order]
+    alike = y[1:] == y[:-1]
+    if len(y) < _TOLD * (1 + (~alike).sum()):
+      return
+    told = (x[1:] == x[:-1])[alike].all(axis=0)
+    # A value that is rare may be of one class by chance.
+    told &= np.minimum((x == x[0]).sum(axis=0), (x != x[0]).sum(axis=0)) >= _TOLD
+  if told.any():
+    columns = np.flatnonzero(told).tolist()
+    if pool.feature_names is not None:
+      columns = [pool.feature_names[i] for i in columns]
+    more = f' and {told.sum() - 3} more' if told.sum() > 3 else ''
+    warn_once(
+      f'{name}: x holds the targets, in column {", ".join(map(str, columns[:3]))}'
+      f'{more}, as a copy of y does; if so, leave it out.'
+    )
+
+
+def warn_of_targets(train: FederatedData, test: FederatedData, name: str) -> None:
+  """Says once that targets make figures other than they seem.
+
+  That are test examples of classes without training examples, and targets that are all
+  alike, which every model learns.
+  """
+  y, test_y = np.asarray(train.y), np.asarray(test.y)
+  if train.task == CLASSIFICATION.name:
+    present = np.zeros(train.num_classes, bool)
+    present[y] = True
+    unseen = ~present[test_y]
+    if unseen.any() and not _many_of_few(present.sum(), len(y)):
+      first = int(test_y[unseen.argmax()])
+      called = train.info.class_names[first] if train.info.class_names else first
+      warn_once(
+        f'{name}: {unseen.sum():,} of {len(test_y):,} test examples are of classes '
+        f'without training examples, such as {called}; no model can be right on them.'
+      )
+    alike = present.sum() == 1
+  else:
+    alike = bool((y == y[:1]).all())
+  if alike and len(y) > 1:
+    warn_once(
+      f'{name}: all training examples have the same target; figures of models of it '
+      'show nothing.'
     )
 
 

@@ -179,6 +179,7 @@ def load_phases(
     ]
   if chosen.standardize:
     phases = [Phase(p[0], *standardizing.standardized(*p[1:])) for p in phases]
+  examples_checks.warn_of_targets(*phases[0][1:], name)
   if not wanted.grouping or wanted.disjoint_groups:  # Else groups share all examples.
     examples_checks.warn_of_repeated(*phases[0][1:], name)
   return phases

@@ -9,9 +9,10 @@ from fesem_jax.data import columns
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 
-# More values of a text are no categories, but names, notes or times.
-_MOST_VALUES = 100
-_NUMBER = re.compile(r'[-+]?\d*[.,]?\d+([eE][-+]?\d+)?')
+# More values of a text are no categories, but names, notes or times; so are more than
+# a few that mostly occur once.
+_MOST_VALUES, _FEW_VALUES = 100, 20
+_NUMBER = re.compile(r'[$€£¥]?\s*[-+]?\d*[.,]?\d+([eE][-+]?\d+)?\s*[%$€£¥]?')
 _SPLITS = {'train': 0, 'training': 0, 'test': 1, 'testing': 1}
 
 
@@ -176,10 +177,11 @@ def _of_categories(
   )
   if not chosen:
     _check_no_numbers(found.tolist(), called)
-  if len(found) > _MOST_VALUES:
+  mostly_once = len(found) > _FEW_VALUES and len(texts) <= 2 * len(found)
+  if len(found) > _MOST_VALUES or (mostly_once and not chosen):
     raise UserError(
-      f'{called} has {len(found):,} different texts, such as {str(found[0])!r}; turn '
-      'it into numbers, or leave it out by `drop_columns`.'
+      f'{called} has {len(found):,} different texts in {len(texts):,} rows, such as '
+      f'{str(found[0])!r}; turn it into numbers, or leave it out by `drop_columns`.'
     )
   first = 1 if len(found) == 2 else 0
   made = [(numbers == i).astype(np.float32) for i in range(first, len(found))]

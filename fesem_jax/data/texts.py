@@ -108,6 +108,11 @@ def _of_folder(folder: pathlib.Path) -> dict[str, str]:
     paths = sorted(p for p in folder.glob('*.txt') if p.is_file())
   if not paths:
     raise UserError(f'{folder} holds no .txt file; put one there for each client.')
+  if {'train', 'test'} <= {path.stem.lower() for path in paths}:
+    raise UserError(
+      f'{folder} holds a text train and a text test, but the texts of a folder are '
+      'clients, each split 80/20; put one file there for each client.'
+    )
   return {path.stem: shakespeare.merged([_read(path)]) for path in paths}
 
 

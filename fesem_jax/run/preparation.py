@@ -1,6 +1,7 @@
 """The steps of a run before its first round: data, programs, workdir, state."""
 
 import contextlib
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from fesem_jax.cohorts.arrangement import (
   held_here,
   selected_cohort,
 )
-from fesem_jax.core import local_optimizers, prng_streams, traffic
+from fesem_jax.core import batching, local_optimizers, prng_streams, traffic
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, RoundSchedule, check_training
@@ -124,15 +125,25 @@ def check(
   check_training(algorithm.local)
   if algorithm.local.work is not None:
     algorithm.local.work.check(train)
-  schedule, rounds = algorithm.local.lr_schedule, settings.rounds
-  if schedule is not None:
-    of_schedule = 'lr_schedule', schedule, rounds
-    programs.once(of_schedule, lambda: _check_rates(schedule, rounds))
-  model = algorithm.local.model
+  local = algorithm.local
+  tuned = local.schedule._replace(epochs=settings.finetune_epochs, steps=0)
+  steps = max(
+    batching.most_steps(each, train.max_examples) for each in (local.schedule, tuned)
+  )
+  for name, schedule, count in (
+    ('lr_schedule', local.lr_schedule, settings.rounds),
+    ('local_lr_schedule', local.local_lr_schedule, steps),
+  ):
+    if schedule is not None:
+      check_rates = functools.partial(_check_rates, name, schedule, count)
+      programs.once((name, schedule, count), check_rates)
+  model = local.model
   of_data = train.example_shape, train.num_classes, train.task
   programs.once(('model', model, of_data), lambda: check_model(model, *of_data))
   evaluate.check_metrics(model)
   if unseen is not None:
+    if not isinstance(unseen, tuple | list) or len(unseen) != 2:
+      raise UserError('`unseen` must be a training and a test split of other clients.')
     check_splits(*unseen)
 
 
@@ -263,15 +274,19 @@ def with_state(
   return run
 
 
-def _check_rates(schedule: RoundSchedule, rounds: int) -> None:
-  """Raises `UserError` if a schedule is negative or not finite in a round."""
-  numbers = np.arange(rounds, dtype=np.int32)
+def _check_rates(name: str, schedule: RoundSchedule, count: int) -> None:
+  """Raises `UserError` if a schedule is negative or not finite in rounds or steps.
+
+  `name` is its argument, and `count` how many rounds, or local steps, there are.
+  """
+  numbers = np.arange(count, dtype=np.int32)
   rates = np.asarray(jax.jit(lambda n: jax.lax.map(schedule, n))(numbers))
   bad = np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))
   if len(bad):
+    of = 'round' if name == 'lr_schedule' else 'step'
     raise UserError(
-      f'{argument("lr_schedule")} gives {rates[bad[0]]:g} for round {bad[0] + 1}; its '
-      'factors must be finite and not negative.'
+      f'{argument(name)} gives {rates[bad[0]]:g} for {of} {bad[0] + 1}; its factors '
+      'must be finite and not negative.'
     )
 
 

@@ -6,7 +6,12 @@ import numpy as np
 
 from fesem_jax.cohorts.selection import Selection
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.utils.errors import UserError, argument, check_at_least
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_whole,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +35,21 @@ class Settings:
 
   def check(self, train: FederatedData, test: FederatedData) -> None:
     """Raises `UserError` on numbers out of range, or data that do not fit them."""
+    counts = {
+      name: getattr(self, name)
+      for name in (
+        'seed', 'clients_per_round', 'eval_every', 'finetune_epochs', 'patience',
+        'checkpoint_every',
+      )
+    }  # fmt: skip
+    check_whole(rounds=self.rounds, **counts)
     check_at_least(1, rounds=self.rounds)
-    check_at_least(
-      0,
-      clients_per_round=self.clients_per_round,
-      eval_every=self.eval_every,
-      finetune_epochs=self.finetune_epochs,
-    )
+    check_at_least(0, **counts)
+    if self.seed >= 2**32:
+      raise UserError(
+        f'{argument("seed", self.seed)} must be below 2^32: larger ones repeat the '
+        'random numbers of smaller ones.'
+      )
     if self.clients_per_round > train.num_clients:
       raise UserError(
         f'{argument("clients_per_round", self.clients_per_round)} is more than the '

@@ -213,3 +213,15 @@ def test_a_comparison_runs_and_goes_on_in_its_workdir(tmp_path):
   told = found.summaries['fed_prox'][1]
   assert told['deployed'] == pytest.approx(alone.summary['deployed'], rel=1e-6)
   assert told['timing']['runs_at_once'] == 2
+
+
+def test_seeds_are_given_once_and_grids_as_lists():
+  method = algorithms.build('fed_avg', helpers.local(model='logistic'))
+  for seeds, message in (([], 'is empty; give'), ([3, 4, 3], 'has 3 twice')):
+    with pytest.raises(UserError, match=f'`seeds` {message}'):
+      fj.compare({'a': method}, data(), rounds=1, seeds=seeds)
+    with pytest.raises(UserError, match=f'`seeds` {message}'):
+      fj.tune({'a': lambda x: method}, data(), {'x': [1]}, rounds=1, seeds=seeds)
+  for values in (0.1, '0.1'):
+    with pytest.raises(UserError, match=r'`grid`: x is .*0\.1.*; give a list'):
+      fj.tune({'a': lambda x: method}, data(), {'x': values}, rounds=1)

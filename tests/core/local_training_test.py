@@ -174,6 +174,27 @@ def test_a_schedule_is_checked_for_every_round_of_a_run(rate):
   simulate(method, data, data, rounds=2)
 
 
+def test_a_schedule_of_steps_is_checked_for_every_step_of_a_round():
+  def schedule(number):
+    return 1 - 0.5 * number
+
+  model = helpers.local(model='logistic').model
+  data = helpers.federation([4, 4])
+
+  def run(epochs, finetune_epochs):
+    local = local_training(
+      model, optax.sgd(0.1), epochs=epochs, local_lr_schedule=schedule
+    )
+    method = algorithms.build('fed_avg', local)
+    options = {'rounds': 1, 'progress': False, 'finetune_epochs': finetune_epochs}
+    return simulate(method, data, data, **options)
+
+  for epochs, finetune_epochs in ((4, 1), (1, 4)):
+    with pytest.raises(UserError, match=r'`local_lr_schedule` gives -0\.5 for step 4;'):
+      run(epochs, finetune_epochs)
+  run(3, 0)
+
+
 def squared_error(logits, y):
   """Half the squared distance of the logits to the indicators of the labels."""
   wanted = jax.nn.one_hot(y, logits.shape[-1])

@@ -154,8 +154,44 @@ def test_sparse_matrices_say_how_large_they_become(caplog):
       {'train': {'x': X, 'y': Y, 'scale': 1.0}, 'test': {'x': X, 'y': Y, 'scale': 2.0}},
       'scale differs between train and test',
     ),
+    (
+      {'train': (X, Y), 'test': (X, Y), 'val': (X, Y)},
+      "train, test, val would be clients; give a dict of 'train' and 'test' alone",
+    ),
+    ({'Train': {'x': X, 'y': Y}, 'Test': {'x': X, 'y': Y}}, 'Train, Test would be cli'),
+    (((X, Y), (X, Y)), 'in a tuple may be training and test examples, or two clients'),
+    ({1: (X, Y), '1': (X, Y)}, 'two clients are called 1; rename one'),
+    (
+      {'x': X, 'y': Y, 'client': np.array([*[(1, 2)] * 40, None], object)[:40]},
+      'client of row 0 holds several values; give one number or text each',
+    ),
   ],
 )
 def test_other_forms_are_named(given, message):
   with pytest.raises(UserError, match=message):
     data.load('mine', arrays=given)
+
+
+def test_weights_of_clients_may_be_those_of_both_splits():
+  part = {
+    'x': X,
+    'y': Y,
+    'client': np.repeat([0, 1], 20),
+    'weight': np.repeat([3, 1], 20),
+  }
+  first = {name: value[::4] for name, value in part.items()}
+  train, _ = data.load('mine', arrays={'train': part, 'test': first})
+  assert train.weights.tolist() == [3, 1]
+
+
+def test_names_of_clients_may_be_any_values():
+  train, _ = data.load('mine', arrays={('a', 1): (X, Y), ('a', 2): (X + 1, Y)})
+  assert train.info.names.tolist() == ["('a', 1)", "('a', 2)"]
+
+
+@pytest.mark.parametrize(('first', 'second'), [('Ann', 'ann'), ('é', 'e\u0301')])
+def test_names_that_differ_by_spelling_alone_are_told_of(caplog, first, second):
+  data.load('mine', arrays={first: (X, Y), second: (X + 1, Y), 'Bob': (X + 2, Y)})
+  assert f'client has the values {first!r}' in caplog.text or (
+    f'client has the values {second!r}' in caplog.text
+  )

@@ -215,3 +215,58 @@ def test_the_command_line_reports_the_range_and_the_copies(tmp_path, caplog):
   of_range, of_copies = caplog.messages
   assert 'has in column 4' in of_range
   assert '40 of 40 test examples (100 %) are also training examples' in of_copies
+
+
+def test_columns_that_hold_the_targets_are_named(caplog):
+  x, y = RNG.random((60, 3)), RNG.permutation(np.arange(60) % 3)
+  copy, names = (y == 1) * 4.0, ['a', 'b', 'c', 'd']
+  for told in (2.0 * y, copy):
+    caplog.clear()
+    given = arrays(np.c_[x, told], y, feature_names=names)
+    data.load('mine', arrays=given)
+    said = 'mine: x holds the targets, in column d, as a copy of y does'
+    assert [m.partition(';')[0] for m in caplog.messages] == [said]
+    examples_checks.warn_once.cache_clear()
+  caplog.clear()
+  data.load('mine', arrays=arrays(np.c_[x, x[:, :1] ** 2], x[:, 1]), task='regression')
+  assert caplog.messages == [
+    'mine: x holds the targets, in column 1, as a copy of y does; if so, leave it out.'
+  ]
+
+
+def test_columns_that_tell_classes_by_chance_or_by_sense_are_features(caplog):
+  x, y = RNG.random((60, 3)), np.arange(60) % 3
+  rare, constant = np.arange(60) == 3, np.ones(60)
+  overlapping = np.where(np.arange(60) == 4, 1 - y, y)
+  data.load('mine', arrays=arrays(np.c_[x, rare, constant, overlapping], y))
+  data.load('mine', arrays=arrays(x, x[:, 0] ** 2), task='regression')
+  assert not caplog.messages
+
+
+def test_test_examples_of_classes_that_never_train_are_counted(caplog):
+  x, split = RNG.random((60, 3)), np.repeat([0, 1], [40, 20])
+  y = np.where((split == 1) & (np.arange(60) % 4 == 0), 5, np.arange(60) % 2)
+  data.load('mine', arrays=arrays(x, y, split=split))
+  named = np.array(['a', 'b', '', '', '', 'zebra'])[y]
+  data.load('named', arrays=arrays(x, named, split=split))
+  told = '5 of 20 test examples are of classes without training examples, such as'
+  assert caplog.messages == [
+    f'mine: {told} 5; no model can be right on them.',
+    f'named: {told} zebra; no model can be right on them.',
+  ]
+
+
+@pytest.mark.parametrize(
+  ('task', 'y'),
+  [
+    ('classification', np.zeros(40, int)),
+    ('regression', np.full(40, 2.5)),
+    ('multilabel', np.tile([1, 0], (40, 1))),
+  ],
+)
+def test_targets_that_are_all_alike_are_told_of(caplog, task, y):
+  data.load('mine', arrays=arrays(RNG.random((40, 3)), y), task=task)
+  assert caplog.messages == [
+    'mine: all training examples have the same target; figures of models of it show '
+    'nothing.'
+  ]

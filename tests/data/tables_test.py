@@ -184,8 +184,16 @@ BAD = {
   'no label': (changed('dx', 0, None), OPTIONS, 'column dx has no value in 1 of 120'),
   'notes': (
     frame(note=[f'n{i}' for i in range(COUNT)]), OPTIONS,
-    "column note has 120 different texts, such as 'n0'; .* by `drop_columns`",
+    "column note has 120 different texts in 120 rows, such as 'n0'; .* `drop_columns`",
   ),
+  'days as texts': (
+    frame(day=[f'2020-01-{i // 2:02}' for i in range(COUNT)]), OPTIONS,
+    'column day has 60 different texts in 120 rows',
+  ),
+  'percents': (
+    frame(a=['1.5%', '2%', '3 %'] * 40), OPTIONS, "holds numbers, such as '1.5%', as"
+  ),
+  'money': (frame(a=['$1', '$2.5', '€3'] * 40), OPTIONS, 'holds numbers, such as'),
   'dates': (
     frame(day=pd.Timestamp('2020-01-01')), OPTIONS, 'column day holds timestamp.*drop_c'
   ),

@@ -132,3 +132,10 @@ def test_names_without_a_blank_line_before_them_are_counted(tmp_path, caplog):
   train, _ = data.load(f'text:{tmp_path / "a.txt"}', vocabulary='data')
   assert train.info.names.tolist() == ['ANN', 'CEL']
   assert '1 lines like NAME: have no blank line before them' in caplog.text
+
+
+def test_texts_of_splits_are_no_clients(tmp_path):
+  for name in ('train', 'test'):
+    (tmp_path / f'{name}.txt').write_text(drawn('abc', 300))
+  with pytest.raises(UserError, match='holds a text train and a text test, but'):
+    data.load(f'text:{tmp_path}')

@@ -118,6 +118,15 @@ def test_a_search_takes_the_best_mean_over_its_seeds():
       tuning.search(points, seeds, score)
 
 
+def test_a_point_without_a_finite_score_is_not_chosen():
+  scores = {1: float('nan'), 2: 0.5, 3: 0.4}
+  tries = tuning.points({'rate': [1, 2, 3]})
+  found = tuning.search(
+    tries, [0], lambda values, _: summary_of(scores[values['rate']])
+  )
+  assert found.values == {'rate': 2}
+
+
 def test_points_that_cannot_run_leave_the_others_to_choose_from():
   def run(values, seed):
     if values['rate'] > 1:

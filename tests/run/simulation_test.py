@@ -376,6 +376,13 @@ def test_steps_are_those_that_were_taken(name, steps):
     ({'rounds': 0}, '`rounds=0` must be at least 1'),
     ({'clients_per_round': 8}, '`clients_per_round=8` is more than the 7 clients'),
     ({'eval_every': -1}, '`eval_every=-1` must be at least 0'),
+    ({'patience': -1}, '`patience=-1` must be at least 0'),
+    ({'seed': -1}, '`seed=-1` must be at least 0'),
+    ({'seed': 2**40}, r'`seed=1099511627776` must be below 2\^32'),
+    ({'unseen': (1,)}, '`unseen` must be a training and a test split'),
+    ({'rounds': 2.5}, '`rounds=2.5` must be a whole number'),
+    ({'clients_per_round': 0.5}, '`clients_per_round=0.5` must be a whole number'),
+    ({'checkpoint_every': '5'}, '`checkpoint_every=5` must be a whole number'),
   ],
 )
 def test_bad_arguments_are_named(kwargs, message, tmp_path):
