@@ -141,11 +141,11 @@ def test_optimizers_whose_state_cannot_be_kept_are_refused():
     (optax.sgd(0.1), 'has none'),
     (optax.chain(optax.add_noise(0.1, 0.0, jax.random.key(0)), optax.sgd(0.1)), 'key'),
   ):
+    local = fj.local_training(model, optimizer)
     with pytest.raises(UserError, match=message):
-      local = fj.local_training(model, optimizer)
       check_training(local._replace(keep_optimizer_state=True))
+  local = fj.local_training(model, optax.sgd(0.1))
   with pytest.raises(UserError, match='has no BatchNorm'):
-    local = fj.local_training(model, optax.sgd(0.1))
     check_training(local._replace(batch_stats='local'))
 
 
