@@ -15,7 +15,6 @@ from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import batching, client_map
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Model, Params
@@ -181,17 +180,19 @@ def _deployed_totals(
 ) -> Totals:
   """`Totals` of the models that clients deploy, on their examples of `test`."""
 
-  def body(chunk, shared, _):
+  def body(ids, own, _, shared, sums):
     models, test = shared
-    params = chunk.own._replace(shared=models).params(chunk.ids.shape[0])
-    return measure_chunk(model, params, test, chunk.ids), None
+    params = own._replace(shared=models).params(ids.shape[0])
+    return measure_chunk(model, params, test, ids), sums
 
   ids = jnp.arange(test.num_clients, dtype=jnp.int32)
   totals, _ = client_map.map_clients(
     body,
-    client_map.Clients(ids, test.sizes(ids), used._replace(shared=None)),
+    ids,
+    test.sizes(ids),
+    used._replace(shared=None),
     (used.shared, test),
-    ChunkSize(local.clients_per_chunk),
+    per_chunk=local.clients_per_chunk,
     empty=test.num_clients,
     mesh=local.mesh,
   )
