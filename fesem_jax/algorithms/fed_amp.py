@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.algorithms.common.own_models import deployed
 from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.core import traffic, tree
@@ -61,7 +60,7 @@ def fed_amp(
     UserError: on an option outside its range; or, when it starts, if alpha is more than
       sigma / (M - 1).
   """
-  check_no_statistics(local, 'fed_amp')
+  local.check_no_statistics('fed_amp')
   check_at_least(0, amp_lambda=amp_lambda, amp_alpha=amp_alpha)
   check_positive(amp_sigma=amp_sigma)
 

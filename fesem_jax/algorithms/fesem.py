@@ -6,7 +6,6 @@ Section 6.1.4. Symbols: W_i `client_params`, W~(k) `centers`, r_i `assignment`,
 lambda `Penalty.prox_lambda`.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -78,10 +77,7 @@ def fesem(
   check_at_least(1, num_clusters=num_clusters)
   check_kept(client_state, e_step, m_step, start)
   check_reduced(local, None, False, m_step.aggregation.rule)
-  optimizer = server_optimizers.but_statistics(
-    m_step.server_optimizer, local.model.statistics
-  )
-  m_step = dataclasses.replace(m_step, server_optimizer=optimizer)
+  m_step = m_step.but_statistics(local.model.statistics)
   steps = EMSteps(e_step, m_step, comparison.build(e_step.cluster_on, local.model))
 
   def init(key, data, cohort=None):

@@ -115,6 +115,18 @@ class LocalTraining(NamedTuple):
   keep_optimizer_state: bool = False
   work: ClientWork | None = None
 
+  def check_no_statistics(self, method: str) -> None:
+    """Raises `UserError` if the model has running statistics, e.g. of BatchNorm.
+
+    They are averaged, while the `method` moves or compares whole models otherwise.
+    """
+    if self.model.statistics:
+      raise UserError(
+        f'{argument("algorithm", method)} moves or compares models in ways that the '
+        'running statistics of BatchNorm do not allow; choose a model with GroupNorm, '
+        'e.g. resnet8, or a method that averages models, e.g. fed_avg, fesem or fed_bn.'
+      )
+
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The factor [] float32 of a cohort's local updates; None if it is 1."""
     if self.lr_schedule is None or cohort.round is None:
@@ -213,8 +225,8 @@ def local_training(
     batch_stats: see `LocalTraining`.
     keep_optimizer_state: see `LocalTraining`.
     client_rates: [M] factors of the learning rate, by clients in the order of the data.
-    client_epochs: [M] epochs of each client; others, such as unseen ones, do `epochs`.
-    client_steps: [M] steps of each client in place of epochs; others do `steps`.
+    client_epochs: [M] epochs of each client in place of `epochs`.
+    client_steps: [M] steps of each client in place of `steps` or epochs.
     machine: devices, clients side by side and precision.
     **old_names: deprecated; fields of `machine`, and `num_clients`, without effect.
 
@@ -236,9 +248,8 @@ def local_training(
       'Machine(mesh=mesh).'
     )
   mesh, chunk, shared_start, precision = machine
-  check_whole(
-    batch_size=batch_size, epochs=epochs, steps=steps, clients_per_chunk=chunk
-  )
+  whole = {'batch_size': batch_size, 'epochs': epochs, 'steps': steps}
+  check_whole(**whole, clients_per_chunk=chunk)
   check_at_least(0, batch_size=batch_size, clients_per_chunk=chunk)
   check_at_least(0, steps=steps)
   check_at_least(1, epochs=epochs)
@@ -257,19 +268,14 @@ def local_training(
   if keep_optimizer_state:
     local_optimizers.check_kept(optimizer, params)
   _check_statistics(model, batch_stats, sends)
-  work = None
+  work, schedule = None, Schedule(batch_size, epochs, steps)
   if not (client_rates is client_epochs is client_steps is None):
     work = ClientWork(client_rates, client_epochs, client_steps)
-    if work.epochs is not None:
-      if steps:
-        raise UserError('`client_epochs` and `steps` exclude each other.')
-      epochs = max(epochs, int(work.epochs.max()))
-    if work.steps is not None:
-      steps = max(steps, int(work.steps.max()))
+    schedule = work.longest(schedule)
   return LocalTraining(
     model,
     optimizer,
-    Schedule(batch_size, epochs, steps),
+    schedule,
     chunk or sharding.default_clients_per_chunk(params, mesh),
     mesh,
     dropout_rate,

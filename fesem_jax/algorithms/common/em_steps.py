@@ -1,6 +1,7 @@
 """FeSEM's E-step and M-step as two values, and their effect on a chunk."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -80,6 +81,11 @@ class MStep:
   def __post_init__(self):
     check_choice('weighting', self.weighting, WEIGHTINGS)
     self.aggregation.check_weighting(self.weighting)
+
+  def but_statistics(self, statistics: Sequence[str]) -> 'MStep':
+    """The same, where statistics of batches take their mean as it is."""
+    optimizer = server_optimizers.but_statistics(self.server_optimizer, statistics)
+    return dataclasses.replace(self, server_optimizer=optimizer)
 
 
 class Known(NamedTuple):
