@@ -11,7 +11,6 @@ from flax.traverse_util import flatten_dict
 
 from fesem_jax import algorithms, models
 from fesem_jax.core import tree
-from fesem_jax.data import with_true_groups
 from fesem_jax.models import resnet
 from fesem_jax.utils.errors import UserError
 from tests.support import batch_norm, helpers
@@ -212,8 +211,6 @@ OTHERS = [METHODS[i] for i in ONCE if METHODS[i][0] not in (*REFUSED, 'fesem_ma'
 @pytest.mark.parametrize(('name', 'options'), OTHERS, ids=[name for name, _ in OTHERS])
 def test_all_other_methods_train_a_model_with_statistics(name, options):
   data, local = federation(), local_of()
-  if name == 'oracle':
-    data = with_true_groups(data)
   algorithm = algorithms.build(name, local, **options)
   state, infos = run(algorithm, data, rounds=2)
   used = algorithm.deployed(state, data)
