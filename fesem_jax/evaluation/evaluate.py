@@ -33,7 +33,7 @@ from fesem_jax.utils.errors import UserError
 
 
 class Totals(NamedTuple):
-  """What models came to on each client's examples."""
+  """Sums of each client's examples under its model."""
 
   examples: jax.Array  # [M] int examples of each client
   sums: Any  # from which the figures of the task follow; see `Task.measure`
@@ -104,7 +104,7 @@ def _narrowed(totals: Totals, most: int) -> Totals:
 def models_of_unseen(
   used: ClientModels, exists: jax.Array, local: LocalTraining, train: FederatedData
 ) -> ClientModels:
-  """What clients use that took no part in training.
+  """Models of clients that took no part in training.
 
   Each takes, of the models that others deploy, the one with the least loss on its
   training examples, which `train` has; test examples are not looked at. `used` are a

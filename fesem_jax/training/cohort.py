@@ -1,11 +1,10 @@
 """Local training of a cohort: a function of one client, mapped over its clients."""
 
 import contextlib
-import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import chex
 import jax
@@ -21,7 +20,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import clipped
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import client_memory, shared_kernels
-from fesem_jax.training.kernel_change import Kernel
+from fesem_jax.training.calls import CALLS, Call, OneClient
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.privacy import check_reduced, noised
@@ -30,49 +29,7 @@ from fesem_jax.training.shared_start import add_to_one, changes_sgd, whole_model
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
 
-# `Client` -> its `LocalModel`, the model that it sends or None, and what it keeps.
-OneClient = Callable[[Client], tuple[LocalModel, Params, Any]]
-
 _KEEP = Reduction()
-
-
-class Call(NamedTuple):
-  """A function of one client and all that it is mapped over; see `for_each_client`."""
-
-  one: OneClient
-  local: LocalTraining
-  starts: ClientModels
-  cohort: Cohort
-  key: jax.Array
-  state: Any
-  given: Any
-  broadcast: Any
-  per_chunk: int  # the most clients side by side
-  # Kernels of which `one` keeps changes to a shared start; see `shared_start`.
-  kernels: tuple[Kernel, ...] = ()
-  epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
-
-
-# Not an argument: a method's `step` would have to hand it on to each training, and one
-# that did not could not be replayed.
-_CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
-  'calls', default=None
-)
-
-
-@contextlib.contextmanager
-def calls_noted() -> Iterator[list[Call]]:
-  """Notes the calls of `for_each_client` within the block, to train one client again.
-
-  What a round traces is noted as it is traced: a caller within the same trace can
-  compute with it. Nothing changes in what is trained.
-  """
-  calls: list[Call] = []
-  token = _CALLS.set(calls)
-  try:
-    yield calls
-  finally:
-    _CALLS.reset(token)
 
 
 def for_each_client(
@@ -125,7 +82,7 @@ def for_each_client(
 
 def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   """Does what a call of `for_each_client` asks for."""
-  if (noted := _CALLS.get()) is not None:
+  if (noted := CALLS.get()) is not None:
     noted.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
   memory = client_memory.OF_ROUND.get()
