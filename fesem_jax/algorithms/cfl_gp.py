@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, deployed
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
@@ -75,7 +74,7 @@ def cfl_gp(
     UserError: on an option outside its range, or partial participation; when it starts,
       where bad clients lie about models (`corruption.check_models_only`).
   """
-  check_no_statistics(local, 'cfl_gp')
+  local.check_no_statistics('cfl_gp')
   check_at_least(1, num_clusters=num_clusters, cluster_every=cluster_every)
   check_at_least(1, cluster_updates=cluster_updates)
   check_choice('variant', variant, ('model', 'gradient'))

@@ -10,15 +10,15 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.algorithms.common.own_models import deployed
+from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import squared_distances
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.cohort import train_cohort, train_pulled
+from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError, check_at_least, check_positive
 
@@ -61,7 +61,7 @@ def fed_amp(
     UserError: on an option outside its range; or, when it starts, if alpha is more than
       sigma / (M - 1).
   """
-  check_no_statistics(local, 'fed_amp')
+  local.check_no_statistics('fed_amp')
   check_at_least(0, amp_lambda=amp_lambda, amp_alpha=amp_alpha)
   check_positive(amp_sigma=amp_sigma)
 

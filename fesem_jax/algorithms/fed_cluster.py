@@ -14,7 +14,6 @@ from absl import logging
 from fesem_jax.algorithms.common import own_centers
 from fesem_jax.algorithms.common.bipartition import SplitRule, split_clusters
 from fesem_jax.algorithms.common.centers import deployed, reassigned, round_info
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.clustering import em
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
@@ -81,7 +80,7 @@ def fed_cluster(
     UserError: on an option outside its range, partial participation or, when it starts,
       no more than `min_size` clients.
   """
-  check_no_statistics(local, 'fed_cluster')
+  local.check_no_statistics('fed_cluster')
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, check_every=check_every)
   split = SplitRule(max_clusters, eps1, eps1_scale, eps2, gamma, min_size, linkage)
@@ -122,11 +121,10 @@ def fed_cluster(
     centers = sums.mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, max_clusters, value, assignment, assignment, data)
-    count = data.num_clients
     products = jax.lax.cond(
       is_check(rounds, variable(min_rounds), variable(check_every)),
       lambda: inner_products(trained.folded, local.mesh),
-      lambda: jnp.zeros((count, count)),
+      lambda: jnp.zeros((data.num_clients,) * 2),
     )
     state = FedClusterState(centers, assignment, state.num_clusters, rounds)
     return state, info._replace(updates=(products, trained.weights(weighting)))

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model, own_models
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -56,7 +55,7 @@ def fed_dyn(
   Raises:
     UserError: on an option outside its range.
   """
-  check_no_statistics(local, 'fed_dyn')
+  local.check_no_statistics('fed_dyn')
   own_models.check_client_state(client_state)
   check_positive(dyn_alpha=dyn_alpha)
 

@@ -16,7 +16,6 @@ from fesem_jax.algorithms.common.centers import (
   sizes_of,
 )
 from fesem_jax.algorithms.common.first_clusters import before_rounds
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.algorithms.common.own_centers import sums_of_own
 from fesem_jax.clustering import em
 from fesem_jax.clustering.update_directions import (
@@ -83,7 +82,7 @@ def fed_group(
   Raises:
     UserError: on an option outside its range.
   """
-  check_no_statistics(local, 'fed_group')
+  local.check_no_statistics('fed_group')
   check_at_least(1, num_clusters=num_clusters, init_epochs=init_epochs)
   check_at_least(0, init_clients=init_clients, prox_mu=prox_mu)
   check_at_least(0, inter_group_rate=inter_group_rate)

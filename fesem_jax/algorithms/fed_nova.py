@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model, stragglers
 from fesem_jax.algorithms.common.global_model import GlobalState
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.core import batching, sums, traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
@@ -45,7 +44,7 @@ def fed_nova(
     UserError: on an option outside its range; stragglers where local work is counted in
       steps; or unless the local optimizer is SGD, with or without momentum.
   """
-  check_no_statistics(local, 'fed_nova')
+  local.check_no_statistics('fed_nova')
   check_choice('weighting', weighting, WEIGHTINGS)
   stragglers.check(local, straggler_fraction)
   step_lengths.check_sums_of_gradients(local)

@@ -104,11 +104,9 @@ def fesem(
   """
   check_at_least(1, num_clusters=num_clusters)
   rule = Aggregation(aggregation, beta, norm_bound, krum_models)
-  server_optimizer = server_optimizers.but_statistics(
-    server_optimizer, local.model.statistics
-  )
   e_step = EStep(cluster_on, temperature)
   m_step = MStep(weighting, rule, server_optimizer, track_objective)
+  m_step = m_step.but_statistics(local.model.statistics)
   start = ClusterStart(
     init_models, init_epochs, init_restarts, init_seeding, init_clients
   )

@@ -16,7 +16,6 @@ from fesem_jax.algorithms.common.centers import (
   deployed,
   reassigned,
 )
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
 from fesem_jax.clustering import density, descriptors
 from fesem_jax.cohorts.sampling import everyone
@@ -75,7 +74,7 @@ def flux(
     UserError: on an option outside its range, another task than classification, a
       model without such a layer, more than K clusters, or partial participation.
   """
-  check_no_statistics(local, 'flux')
+  local.check_no_statistics('flux')
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, warmup_rounds=warmup_rounds)
   check_max_clusters(0, max_clusters)

@@ -14,7 +14,6 @@ from fesem_jax.aggregation import server_optimizers
 from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.common.all_centers import all_centers_sent
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.algorithms.common.random_centers import RandomCenters, best_centers
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
@@ -89,7 +88,7 @@ def hypo_cluster(
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(1, num_clusters=num_clusters)
   if variant == 'gradient':  # Centers take a part of their clients' mean step.
-    check_no_statistics(local, 'hypo_cluster')
+    local.check_no_statistics('hypo_cluster')
   server_optimizer = server_optimizers.but_statistics(
     server_optimizer, local.model.statistics
   )

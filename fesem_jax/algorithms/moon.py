@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model, own_models
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
@@ -68,7 +67,7 @@ def moon(
     UserError: on an option outside its range, or if no layer comes before that one; or,
       when it starts, if the layer gets no representation (`with_inputs_of`).
   """
-  check_no_statistics(local, 'moon')
+  local.check_no_statistics('moon')
   check_choice('weighting', weighting, WEIGHTINGS)
   check_at_least(0, moon_mu=moon_mu)
   check_positive(moon_temperature=moon_temperature)

@@ -16,7 +16,6 @@ from fesem_jax.algorithms.common.first_clusters import (
   random_start,
   train_and_cluster,
 )
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.clustering import em
 from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import traffic
@@ -78,7 +77,7 @@ def robust(
   Raises:
     UserError: on an option outside its range.
   """
-  check_no_statistics(local, 'robust')
+  local.check_no_statistics('robust')
   aggregate = Aggregation(aggregation, beta, norm_bound, krum_models).aggregate()
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
   check_at_least(

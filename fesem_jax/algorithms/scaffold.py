@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model, own_models
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.core import batching, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -63,7 +62,7 @@ def scaffold(
       starts, where bad clients lie about models (`corruption.check_models_only`).
   """
   if server_learning_rate != 1:  # Beyond the mean of the clients, or short of it.
-    check_no_statistics(local, 'scaffold')
+    local.check_no_statistics('scaffold')
   eta = learning_rate(local)
   own_models.check_client_state(client_state)
   check_positive(server_learning_rate=server_learning_rate)

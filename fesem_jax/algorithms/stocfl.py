@@ -16,7 +16,6 @@ from fesem_jax.algorithms.common.centers import (
   round_info,
 )
 from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
-from fesem_jax.algorithms.common.no_statistics import check_no_statistics
 from fesem_jax.algorithms.common.own_centers import sums_of_own
 from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, traffic, tree
@@ -81,10 +80,9 @@ def stocfl(
     weighting: of the clients in both means, 'uniform' or 'by_examples'.
 
   Raises:
-    UserError: on an option outside its range, more than K clusters, or bad clients
-      that lie about models.
+    UserError: on an option out of range, more than K clusters, or bad clients that lie.
   """
-  check_no_statistics(local, 'stocfl')
+  local.check_no_statistics('stocfl')
   check_max_clusters(0, max_clusters)
   check_at_least(0, stocfl_lambda=stocfl_lambda, anchor_epochs=anchor_epochs)
   check_choice('weighting', weighting, WEIGHTINGS)

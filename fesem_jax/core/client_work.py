@@ -11,6 +11,8 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils.errors import UserError
 
+_EXCLUDE = 'Epochs of `ClientWork` and steps of the schedule exclude each other.'
+
 
 class ClientWork:
   """Factors of the learning rate, and epochs or steps, of each client.
@@ -60,9 +62,7 @@ class ClientWork:
   def check_schedule(self, schedule: Schedule) -> None:
     """Raises `UserError` if a client has more epochs or steps than the schedule."""
     if self.epochs is not None and schedule.steps:
-      raise UserError(
-        'Epochs of `ClientWork` and steps of the schedule exclude each other.'
-      )
+      raise UserError(_EXCLUDE)
     for name in ('epochs', 'steps'):
       own, most = getattr(self, name), getattr(schedule, name)
       if own is not None and own.max() > most:
@@ -70,14 +70,6 @@ class ClientWork:
           f'`ClientWork` has a client of {own.max()} {name}, more than the {most} of '
           f'the schedule; set {name}={own.max()} there, which all others do.'
         )
-
-  def longest(self, schedule: Schedule) -> Schedule:
-    """The schedule with as many epochs and steps as any client does."""
-    if self.epochs is not None:
-      schedule = schedule._replace(epochs=max(schedule.epochs, int(self.epochs.max())))
-    if self.steps is not None:
-      schedule = schedule._replace(steps=max(schedule.steps, int(self.steps.max())))
-    return schedule
 
   def rate_of(self, client_id: jax.Array, rate: jax.Array | None) -> jax.Array | None:
     """[] float32: the factor `rate` [] of all clients times that of one; None is 1.
@@ -89,6 +81,19 @@ class ClientWork:
       return rate
     own = jnp.asarray(self.rates).at[client_id].get(mode='fill', fill_value=1.0)
     return own if rate is None else rate * own
+
+  def longest(self, schedule: Schedule) -> Schedule:
+    """The schedule of the client with most work.
+
+    Raises `UserError` on epochs of clients where the schedule counts steps.
+    """
+    if self.epochs is not None and schedule.steps:
+      raise UserError(_EXCLUDE)
+    if self.epochs is not None:
+      schedule = schedule._replace(epochs=int(self.epochs.max()))
+    if self.steps is not None:
+      schedule = schedule._replace(steps=int(self.steps.max()))
+    return schedule
 
   def schedule_of(
     self, schedule: Schedule, client_ids: jax.Array

@@ -124,6 +124,18 @@ class LocalTraining(NamedTuple):
   keep_optimizer_state: bool = False
   work: ClientWork | None = None
 
+  def check_no_statistics(self, method: str) -> None:
+    """Raises `UserError` if the model has running statistics, e.g. of BatchNorm.
+
+    They are averaged, while the `method` moves or compares whole models otherwise.
+    """
+    if self.model.statistics:
+      raise UserError(
+        f'{argument("algorithm", method)} moves or compares models in ways that the '
+        'running statistics of BatchNorm do not allow; choose a model with GroupNorm, '
+        'e.g. resnet8, or a method that averages models, e.g. fed_avg, fesem or fed_bn.'
+      )
+
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The factor [] float32 of a cohort's local updates; None if it is 1."""
     if self.lr_schedule is None or cohort.round is None:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Model, Params
@@ -142,24 +141,3 @@ def check_sends(sends: Sends, model: Model) -> None:
       f'`{sends.named}`: of a client that does not move, zeros are sent; if the '
       'function returns the change, it must return start + change instead.'
     )
-
-
-def with_residual(sends: Sends, residual: Params, left: list[Params]) -> Sends:
-  """The `Sends` of a client that adds its `residual`; the new one goes to `left`.
-
-  The residual is of the whole model. Where only some parameters are sent, `trained` has
-  them by their paths; the others keep theirs.
-  """
-
-  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
-    assert sends.of_client is not None
-    some = isinstance(trained, dict) and trained.keys() != residual.keys()
-    flat = flatten_dict(residual) if some else {}
-    own = {path: flat[path] for path in trained} if some else residual
-    whole = jax.tree.map(lambda w, e: w + e, trained, own)
-    sent = sends.of_client(key, start, whole)
-    new = jax.tree.map(lambda w, x: w - x, whole, sent)
-    left.append(unflatten_dict(flat | new) if some else new)
-    return sent
-
-  return sends._replace(of_client=of_client)

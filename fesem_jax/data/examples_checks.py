@@ -1,6 +1,6 @@
 """Properties of examples that may make results other than they seem."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -139,7 +139,7 @@ def warn_of_told_targets(pool: Pool, name: str) -> None:
     # A value that is rare may be of one class by chance.
     told &= np.minimum((x == x[0]).sum(axis=0), (x != x[0]).sum(axis=0)) >= _TOLD
   if told.any():
-    columns = np.flatnonzero(told).tolist()
+    columns: list[Any] = np.flatnonzero(told).tolist()
     if pool.feature_names is not None:
       columns = [pool.feature_names[i] for i in columns]
     more = f' and {told.sum() - 3} more' if told.sum() > 3 else ''

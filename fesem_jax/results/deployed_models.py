@@ -43,7 +43,7 @@ class Examples:
 
   @classmethod
   def of(cls, data: FederatedData) -> 'Examples':
-    """What the examples of a split are."""
+    """The form of the examples of a split."""
     return cls(
       data.example_shape, str(data.x.dtype), data.scale, data.num_classes, data.task,
       data.info.standardized,

@@ -75,7 +75,7 @@ class Prepared(NamedTuple):
 
   @property
   def data(self) -> Data:
-    """Of the present round."""
+    """Data of the present round."""
     return self.timeline.data
 
   def enter(self, number: int) -> bool:
@@ -178,6 +178,7 @@ def prepare(
   `folder` is the workdir, and `opened` closes what the run has opened. For the other
   arguments and the `UserError` that it raises, see `simulate`.
   """
+  kept = algorithm.local.keep_optimizer_state
   if kept_parts(algorithm.local):
     given = algorithm  # One wrapper for each: runs of one method share programs.
     algorithm = programs.once(('sent', given), lambda: with_client_memory(given))
@@ -230,7 +231,8 @@ def prepare(
   sharded = data.placement == 'sharded'
   notes = [placement.note(local.mesh, data.train, data.test)] if sharded else []
   said = programs.once(
-    ('notes', local.model, local.optimizer), lambda: _notes_on_optimizer(local)
+    ('notes', local.model, local.optimizer, kept),
+    lambda: _notes_on_optimizer(local, kept),
   )
   for note in said:
     logging.warning('Note: %s', note)
@@ -290,8 +292,10 @@ def _check_rates(name: str, schedule: RoundSchedule, count: int) -> None:
     )
 
 
-def _notes_on_optimizer(local: LocalTraining) -> list[str]:
-  """Sentences on the changes that the reset of its state makes."""
+def _notes_on_optimizer(local: LocalTraining, kept: bool) -> list[str]:
+  """Sentences on the changes that the reset of its state makes, unless it is `kept`."""
+  if kept:
+    return []
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   return local_optimizers.notes(local.optimizer, params)
 
@@ -353,7 +357,7 @@ def _identity(
   config: dict[str, Any] | None,
   program: Callable[[], str],
 ) -> dict[str, Any]:
-  """What a workdir must have in common with the run that continues it."""
+  """Entries that a workdir must have in common with the run that continues it."""
   identity = config
   if identity is None:
     identity = default_config(

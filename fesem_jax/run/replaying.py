@@ -25,7 +25,7 @@ from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import run_once
 from fesem_jax.run.replayed import Replay, Training, training_of
 from fesem_jax.run.rounds import keys_of_run, rehearse, run_round, step_of
-from fesem_jax.training.cohort import Call, calls_noted
+from fesem_jax.training.calls import Call, calls_noted
 from fesem_jax.training.trajectory import steps_of, task_of
 from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import UserError, argument

@@ -11,7 +11,8 @@ from fesem_jax.core import client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training.cohort import Call, run
+from fesem_jax.training.calls import Call
+from fesem_jax.training.cohort import run
 from fesem_jax.training.one_client import Client, Record
 from fesem_jax.training.reduction import Reduction
 

@@ -11,6 +11,7 @@ from experiments.build import build_local
 from experiments.errors import in_flags
 from fesem_jax import models
 from fesem_jax.training.plain_sgd import is_plain_sgd
+from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK, refuses
 from tests.experiments.unused_test import parse
 from tests.support import helpers
@@ -92,6 +93,42 @@ def test_local_steps_have_a_schedule_of_their_own(parse):
 def test_contradictions_are_refused(given, message, parse):
   with refuses(message):
     local_of(parse, *given)
+
+
+def test_a_table_gives_clients_work_of_their_own(parse, tmp_path):
+  table = tmp_path / 'work.csv'
+  flag = f'--client_work={table}'
+  table.write_text('client,rate,epochs\nc1,0.5,3\nc0,2,1\nunseen,1,1\n')
+  local = local_of(parse, flag, '--local_epochs=2')
+  assert local.work.rates.tolist() == [2, 0.5]
+  assert (local.work.epochs.tolist(), local.schedule.epochs) == ([1, 3], 3)
+  for text, message in (
+    ('client,rate\nc0,1\n', 'no row of client c1'),
+    ('client,rate\nc0,1\nc0,1\nc1,1\n', 'names a client twice'),
+    ('client,rate\nc0,1\nc1,fast\n', "rate of client c1 is 'fast'"),
+    ('client,speed\nc0,1\nc1,1\n', 'needs client and some of rate, epochs, steps'),
+    ('client,steps\nc0,0\nc1,1\n', 'positive whole numbers'),
+  ):
+    table.write_text(text)
+    with pytest.raises(UserError, match=message):
+      local_of(parse, flag)
+  table.unlink()
+  with pytest.raises(UserError, match='cannot be read as CSV'):
+    local_of(parse, flag)
+
+
+def test_what_clients_keep_is_chosen_by_flags(parse):
+  local = local_of(parse, '--optimizer=momentum', '--keep_optimizer_state')
+  assert local.keep_optimizer_state
+  config, machine = parse('--model=resnet8_bn', '--batch_stats=local')
+  data = helpers.federation([3, 4], shape=(8, 8))
+  model = models.build('resnet8_bn', (8, 8), 3)
+  assert build_local(config, model, data, machine).batch_stats == 'local'
+  with pytest.raises(UserError, match='`batch_stats=local` needs a model with running'):
+    local_of(parse, '--batch_stats=local')
+  private, _ = parse('--dp=client', '--dp_clip=1', '--dp_delta=0')
+  with pytest.raises(UserError, match='`dp` would make variances'):
+    build_local(private, model, data, machine)
 
 
 @pytest.mark.parametrize('flag', ['weight_decay', 'clip_norm'])

@@ -7,13 +7,22 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from flax.traverse_util import flatten_dict
 
 from fesem_jax import algorithms, models
 from fesem_jax.core import tree
 from fesem_jax.models import resnet
 from fesem_jax.utils.errors import UserError
 from tests.support import batch_norm, helpers
-from tests.support.methods import SIZES, assert_close, federation, initial, run
+from tests.support.methods import (
+  METHODS,
+  ONCE,
+  SIZES,
+  assert_close,
+  federation,
+  initial,
+  run,
+)
 
 RATE = 0.1
 
@@ -193,6 +202,25 @@ def test_methods_that_do_more_than_average_refuse_statistics(name):
 
   with pytest.raises(UserError, match='BatchNorm'):
     a_round()
+
+
+OTHERS = [METHODS[i] for i in ONCE if METHODS[i][0] not in (*REFUSED, 'fesem_ma')]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(('name', 'options'), OTHERS, ids=[name for name, _ in OTHERS])
+def test_all_other_methods_train_a_model_with_statistics(name, options):
+  data, local = federation(), local_of()
+  algorithm = algorithms.build(name, local, **options)
+  state, infos = run(algorithm, data, rounds=2)
+  used = algorithm.deployed(state, data)
+  for stack in (used.shared, used.own):
+    for path, x in flatten_dict(stack or {}).items():
+      assert x is None or np.isfinite(x).all()
+      if path[-1] == 'var' and x is not None:
+        assert (np.asarray(x) > 0).all()
+        assert np.abs(np.asarray(x) - 1).max() > 1e-3
+  assert np.isfinite(infos[-1].train_loss)
 
 
 class Transposed(nn.Module):

@@ -10,7 +10,8 @@ import pytest
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Corruption
 from fesem_jax.core.types import Cohort
-from fesem_jax.training.cohort import calls_noted, for_each_client, train_cohort
+from fesem_jax.training.calls import calls_noted
+from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.training.local_sgd import local_sgd, plus
 from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.training.reduction import Reduction

@@ -11,9 +11,9 @@ from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.wrapped import wrap
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
-from fesem_jax.core.client_memory import remembered
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
+from fesem_jax.training.client_memory import remembered
 from fesem_jax.utils.errors import UserError
 
 

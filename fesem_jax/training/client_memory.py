@@ -10,7 +10,12 @@ import contextvars
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.extend.core import get_opaque_trace_state
+
+from fesem_jax.core.sending import Sends
+from fesem_jax.core.types import Params
 
 
 class Memory:
@@ -45,7 +50,9 @@ class Memory:
     return both[0]
 
 
-_MEMORY: contextvars.ContextVar[Memory | None] = contextvars.ContextVar(
+# Those of the round that is traced. Not an argument: methods would have to hand them on
+# to each training and their new values back, and one that did not would lose them.
+OF_ROUND: contextvars.ContextVar[Memory | None] = contextvars.ContextVar(
   'memory', default=None
 )
 
@@ -57,13 +64,29 @@ def remembered(rows: dict[str, Any]) -> Iterator[Memory]:
   It yields what holds the rows, which are the new ones once the clients have trained.
   """
   held = Memory(rows)
-  token = _MEMORY.set(held)
+  token = OF_ROUND.set(held)
   try:
     yield held
   finally:
-    _MEMORY.reset(token)
+    OF_ROUND.reset(token)
 
 
-def of_round() -> Memory | None:
-  """The `Memory` of the round that is traced; None if there is none."""
-  return _MEMORY.get()
+def with_residual(sends: Sends, residual: Params, left: list[Params]) -> Sends:
+  """The `Sends` of a client that adds its `residual`; the new one goes to `left`.
+
+  The residual is of the whole model. Where only some parameters are sent, `trained` has
+  them by their paths; the others keep theirs.
+  """
+
+  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+    assert sends.of_client is not None
+    some = isinstance(trained, dict) and trained.keys() != residual.keys()
+    flat = flatten_dict(residual) if some else {}
+    own = {path: flat[path] for path in trained} if some else residual
+    whole = jax.tree.map(lambda w, e: w + e, trained, own)
+    sent = sends.of_client(key, start, whole)
+    new = jax.tree.map(lambda w, x: w - x, whole, sent)
+    left.append(unflatten_dict(flat | new) if some else new)
+    return sent
+
+  return sends._replace(of_client=of_client)
