@@ -44,7 +44,7 @@ class FedBuffState(NamedTuple):
   clients: jax.Array  # [C] int32 positions of those that train; M in an empty place
   starts: Params  # [C, ...] the model that each of them received
   versions: jax.Array  # [C] int32 version of this model
-  left: jax.Array  # [C] float32 seconds until each has finished; infinite if empty
+  left: jax.Array  # [C] float32 seconds until each has finished; 0 if empty
   durations: jax.Array  # [M] float32 seconds that each client takes
   seconds: jax.Array  # [] float32 that the last buffer took to fill
 
@@ -52,7 +52,7 @@ class FedBuffState(NamedTuple):
 class Arrivals(NamedTuple):
   """The updates that fill a buffer, in the order of their arrival, and who trains."""
 
-  ids: jax.Array  # [B] int32 positions of the clients, all distinct
+  ids: jax.Array  # [B] int32 positions of the clients, all distinct; M for none
   places: jax.Array  # [B] int32 places among the C in which they trained
   new: jax.Array  # [B] bool, for those that started while the buffer was filling
   clients: jax.Array  # [C] as in the state
@@ -119,7 +119,7 @@ def fed_buff(
       clients=jnp.full(count, data.num_clients, jnp.int32),
       starts=starts,
       versions=jnp.zeros(count, jnp.int32),
-      left=jnp.full(count, jnp.inf),
+      left=jnp.zeros(count),
       durations=device_profiles.durations(devices, local, data, key),
       seconds=jnp.float32(0.0),
     )
@@ -135,7 +135,9 @@ def fed_buff(
     factors = 1 / jnp.sqrt(1.0 + jnp.where(found.new, 0, staleness))
     row = jnp.zeros(data.num_clients + 1, jnp.int32)
     row = row.at[found.ids].set(jnp.arange(size, dtype=jnp.int32))
-    mine = cohort_of(data.client_ids[found.ids], data, local.mesh, cohort.round)
+    client_ids = jnp.asarray(data.client_ids)
+    client_ids = client_ids.at[found.ids].get(mode='fill', fill_value=-1)
+    mine = cohort_of(client_ids, data, local.mesh, cohort.round)
     zero = tree.zeros_like(w)
     reduction = Reduction(
       functools.partial(_add_changes, weighting), sums.no_sums(w), (row, factors),
@@ -193,22 +195,25 @@ def next_arrivals(
       lambda: start(i, now, *running),
       lambda: running,
     )
-    place = finish.argmin()
+    place = finish.argmin()  # An empty one if nobody is left.
     ids, places = ids.at[i].set(clients[place]), places.at[i].set(place)
     new = new.at[i].set(started[place])
-    now, finish = finish[place], finish.at[place].set(jnp.inf)
+    now = jnp.where(clients[place] < nobody, finish[place], now)
+    finish = finish.at[place].set(jnp.inf)
     clients, started = clients.at[place].set(nobody), started.at[place].set(False)
     return now, clients, finish, started, idle, ids, places, new
 
   none = jnp.zeros(buffer_size, jnp.int32)
   carry = (
-    jnp.float32(0.0), state.clients, state.left, jnp.zeros(count, bool), idle, none,
-    none, jnp.zeros(buffer_size, bool),
+    jnp.float32(0.0), state.clients,
+    jnp.where(state.clients < nobody, state.left, jnp.inf),
+    jnp.zeros(count, bool), idle, none, none, jnp.zeros(buffer_size, bool),
   )  # fmt: skip
   now, clients, finish, started, _, ids, places, new = jax.lax.fori_loop(
     0, buffer_size, arrive, carry
   )
-  return Arrivals(ids, places, new, clients, finish - now, started, now)
+  left = jnp.where(clients < nobody, finish - now, 0.0)
+  return Arrivals(ids, places, new, clients, left, started, now)
 
 
 def _add_changes(weighting, trained, starts, total, known):
