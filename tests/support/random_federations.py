@@ -38,7 +38,7 @@ PER_CLIENT = (
   'assignment', 'client_params', 'client_controls', 'client_alphas',
   'client_gradients', 'client_losses', 'heads', 'head_weights', 'seen', 'joined',
   'learned', 'mixture', 'classes', 'importance', 'estimated', 'gradients', 'counts',
-  'numbers_sent', 'streaks',
+  'numbers_sent', 'streaks', 'durations',
 )  # fmt: skip
 # States within states: of a wrapped method, and of StoCFL's clusters.
 NESTED = {'method', 'clusters'}
