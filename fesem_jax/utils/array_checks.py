@@ -50,9 +50,9 @@ def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
 
 def _what_they_are(numbered: np.ndarray) -> str:
   """What some labels are that are not as they must be; '' if that is not known."""
-  if numbered.ndim == 1 and numbered.size and np.isfinite(numbered).all():
-    if numbered.min() < 0 and _are_whole(numbered, numbered.min()):
-      return f' (the least is {numbered.min():.0f}: number the classes from 0)'
+  least = numbered.min(initial=0)
+  if numbered.ndim == 1 and -np.inf < least < 0 and _are_whole(numbered, least):
+    return f' (the least is {least:.0f}: number the classes from 0)'
   one_hot = numbered.ndim == 2 and np.isin(numbered, (0, 1)).all()
   if one_hot and (numbered.sum(axis=1) == 1).all():
     return ' (these are one-hot rows: give their `argmax`)'

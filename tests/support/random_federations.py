@@ -40,8 +40,8 @@ PER_CLIENT = (
   'learned', 'mixture', 'classes', 'importance', 'estimated', 'gradients', 'counts',
   'numbers_sent', 'streaks', 'durations',
 )  # fmt: skip
-# States within states: of a wrapped method, and of StoCFL's clusters.
-NESTED = {'method', 'clusters'}
+# States within states: of a wrapped method, StoCFL's clusters and FedBuff's clients.
+NESTED = {'method', 'clusters', 'running'}
 CLIENTS, MOST = 6, 5
 
 # `make properties` tries so many cases in place of those of every run of the tests, and
