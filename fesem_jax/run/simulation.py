@@ -62,9 +62,8 @@ def simulate(
     eval_every: rounds between evaluations; 0 evaluates after the last only.
     finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
       `deployed` ones.
-    patience: stops after this many rounds in which no client moved and Eq. 6, if the
-      method measures it, changed by less than 0.1 %; 0 never stops early, and is the
-      only choice for methods without clusters.
+    patience: stops after this many rounds in which no client moved and Eq. 6, if it is
+      measured, changed by less than 0.1 %; 0, for methods without clusters, never.
     workdir: where metrics, summary, checkpoints and the portrait go; None
       writes nothing.
     config: identifies the run; a workdir with a different one is an error. By
