@@ -89,10 +89,6 @@ class Aggregation:
 
     return trimmed
 
-  def in_place_of_mean(self) -> Aggregate | None:
-    """The rule as a function; None of the mean, whose sums need no stack of models."""
-    return None if self.rule == 'mean' else self.aggregate()
-
 
 def bounded_mean(
   bound: float,

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.own_models import deployed
+from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import squared_distances
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.cohort import train_cohort, train_pulled
+from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError, check_at_least, check_positive
 

@@ -11,8 +11,8 @@ from fesem_jax.algorithms.common.personal_head import PersonalHeadState
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.cohort import for_each_client
+from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
@@ -30,8 +30,8 @@ def fed_rep(
     b_i <- SGD from b on client i, the head fixed at h_i
     b   <- mean_i b_i
 
-  A client that fails in either part is counted as failed and keeps its head; its body
-  counts if it is finite. Both parts visit the examples in the same order. The reported
+  A client that fails in either part is counted as failed: it keeps its head, and its
+  body does not count. Both parts visit the examples in the same order. The reported
   training loss is that of the second.
 
   Args:
@@ -48,28 +48,22 @@ def fed_rep(
   check_at_least(1, head_epochs=head_epochs)
   personal_head.check_head(local, head_layers)
   body_layers = personal_head.other_layers(local, head_layers)
-  schedule = local.schedule._replace(epochs=head_epochs, steps=0)
 
-  def heads_only(trained, starts, total):
-    return personal_head.parts(trained.params, head_layers)[1], total
+  def one(client):
+    first = local_sgd(client.with_epochs(head_epochs), layers=head_layers)
+    model = local_sgd(client, start=first.params, layers=body_layers)
+    return model.after(first), client.send(model, client.received, body_layers), None
 
   def step(state, data, cohort, key):
     starts = personal_head.deployed(state, data).of(cohort)
-    first = train_cohort(
-      local._replace(schedule=schedule), starts, data, cohort, key,
-      Reduction(heads_only, keep=False), layers=head_layers,
-    )  # fmt: skip
-    with_heads = starts._replace(own=first.folded)
-    trained = train_cohort(
-      local, with_heads, data, cohort, key,
+    trained = for_each_client(
+      one, local, starts, data, cohort, key,
       personal_head.sum_up_bodies(state.body, head_layers, weighting),
-      layers=body_layers,
     )  # fmt: skip
     body = sums.mean_of(trained.sums, state.body)
-    both = trained.together_with(first)
-    own = tree.where(both.took_part(), first.folded, starts.own)
+    own = tree.where(trained.took_part(), trained.folded, starts.own)
     heads = tree.with_rows(state.heads, cohort, own)
-    return PersonalHeadState(body, heads), both.info()
+    return PersonalHeadState(body, heads), trained.info()
 
   return Algorithm(
     local,

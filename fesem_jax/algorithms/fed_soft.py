@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.algorithms.common.soft_clusters import (
   all_centers_and_weights,
   draw_for_centers,
@@ -22,7 +23,6 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.training.cohort import train_pulled
 from fesem_jax.training.example_losses import shares_of_least_loss
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import check_at_least, check_share

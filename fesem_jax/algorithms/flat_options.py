@@ -129,7 +129,7 @@ def _flat(name: str, default: Any) -> dict[str, Any]:
 
 
 def _made(name: str, default: Any, chosen: Mapping[str, Any]) -> Any:
-  """What `_flat` took apart, with the chosen options."""
+  """The value that `_flat` took apart, with the chosen options."""
   if not dataclasses.is_dataclass(default) or isinstance(default, type):
     return chosen.get(name, default)
   fields = {

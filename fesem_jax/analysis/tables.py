@@ -253,7 +253,7 @@ def of_seeds(table: Table) -> list[str]:
 
 
 def _notes(table: Table) -> list[str]:
-  """What a reader should know of the methods of a table, each sentence once."""
+  """Notes on the methods of a table, each sentence once."""
   said = [f'{row["method"]}: {note}' for row in table for note in row['notes']]
   lines = of_seeds(table)
   if any(0 < row['diverged'] < row['seeds'] for row in table):

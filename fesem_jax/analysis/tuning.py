@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 class Tried(NamedTuple):
-  """What one point of the grid came to."""
+  """The outcome of one point of the grid."""
 
   values: Values
   scores: list[float | None]  # of each seed, None where the run diverged
@@ -184,7 +184,7 @@ def warnings(label: str, choice: Choice) -> list[str]:
 
 
 def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
-  """What a table says of how one method's values were chosen.
+  """The row of a table on how one method's values were chosen.
 
   `choice` is the error of a search that could not run, or None without a search.
   """

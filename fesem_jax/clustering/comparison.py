@@ -1,4 +1,4 @@
-"""What FeSEM compares and averages: whole models, one layer, or matched units."""
+"""Comparison and averaging of models: whole, of one layer, or with matched units."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

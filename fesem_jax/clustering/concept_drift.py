@@ -11,7 +11,7 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class Clients(NamedTuple):
-  """What is known of M clients at the beginning of a time step."""
+  """Losses and models of M clients at the beginning of a time step."""
 
   # [M, K] float32 of all models; infinite for those that are not in use.
   losses: jax.Array
@@ -23,7 +23,7 @@ class Clients(NamedTuple):
 
 
 class Decision(NamedTuple):
-  """What becomes of clients and models in a time step."""
+  """The models that clients take in a time step, and those that merge."""
 
   best: jax.Array  # [M] int32 model of least loss, before models merge
   loss: jax.Array  # [M] float32 that loss
@@ -36,7 +36,7 @@ class Decision(NamedTuple):
 
 
 class Choice(NamedTuple):
-  """What clients make of the models in use."""
+  """The best of the models in use for each client."""
 
   best: jax.Array  # [M] int32 model of least loss
   # [M] float32 that loss; the one of the step before where none was sent.

@@ -82,7 +82,7 @@ class Found(NamedTuple):
   span: np.ndarray  # [G] greatest value less the least one; 1 where that is 0
 
   def placing(self, num_clusters: int, reach: np.ndarray) -> Placing:
-    """What places further clients; of clusters that do not exist none is near."""
+    """The rule that places further clients; clusters that do not exist are far."""
     centroids = np.full((num_clusters, *self.centroids.shape[1:]), FAR, np.float32)
     centroids[: len(self.centroids)] = self.centroids
     least, span = (x[:2].astype(np.float32) for x in (self.least, self.span))

@@ -66,7 +66,7 @@ def projection(num_features: int, components: int) -> tuple[np.ndarray, np.ndarr
 
 
 class Moments(NamedTuple):
-  """What is known of the projected features of S clients."""
+  """Moments of the projected features of S clients."""
 
   # [S, G, C] float32 with G = 2 (L + 1): the mean of all examples, their deviation, the
   # mean of each class, and the deviation of each class.
@@ -144,7 +144,7 @@ def moments(
 
 
 class Placing(NamedTuple):
-  """What places clients by the moments of all their examples, which need no labels."""
+  """A rule that places clients by moments of all their examples, without labels."""
 
   centroids: jax.Array  # [K, 2, C] mean of each cluster; `FAR` where it does not exist
   # [2] float32 least mean and deviation of the clients that were clustered.

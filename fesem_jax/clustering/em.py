@@ -109,7 +109,7 @@ def responsibilities(distances: jax.Array, temperature: float) -> jax.Array:
 
 
 class Sums(NamedTuple):
-  """What the M-step and Eq. 6 need of the clients seen so far, about the old centers.
+  """Sums over the clients so far, about the old centers, for the M-step and Eq. 6.
 
   Attributes:
     clients: weighted sums of their models.

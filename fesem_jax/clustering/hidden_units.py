@@ -63,7 +63,7 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
 
 
 def incoming(layer: Layer, params: Params, before: jax.Array | None) -> list[jax.Array]:
-  """What leads to the units of a layer: arrays [R, U], a column for each unit.
+  """The parameters that lead to the units of a layer: [R, U], a column for each unit.
 
   `params` are those of one model, and `before` is the order of the units of the layer
   before; None leaves them as they are.

@@ -136,7 +136,7 @@ def match(
 
 
 def _stay(own: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """What `_assign` gives where every unit stays in its place."""
+  """The result of `_assign` where every unit stays in its place."""
   return jnp.arange(own.shape[0], dtype=jnp.int32), own.sum()
 
 

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core import batching, client_map, platforms
-from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
@@ -29,8 +28,8 @@ def principal_vectors(
   """
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def body(chunk, data, sums):
-    sizes = data.sizes(chunk.ids)
+  def body(ids, own, _, data, sums):
+    sizes = data.sizes(ids)
 
     def of_client(chosen):
       client, size = chosen
@@ -40,12 +39,17 @@ def principal_vectors(
       return of_labels(x.reshape(len(x), -1), y, weights > 0, data.num_classes, count)
 
     # Not side by side: see `_eigh`.
-    return jax.lax.map(of_client, (chunk.ids, sizes)), sums
+    return jax.lax.map(of_client, (ids, sizes)), sums
 
-  clients = client_map.Clients(cohort.ids, data.sizes(cohort.ids))
-  size = ChunkSize(local.clients_per_chunk)
   return client_map.map_clients(
-    body, clients, data, size, empty=data.num_clients, mesh=local.mesh
+    body,
+    cohort.ids,
+    data.sizes(cohort.ids),
+    None,
+    data,
+    per_chunk=local.clients_per_chunk,
+    empty=data.num_clients,
+    mesh=local.mesh,
   )[0]
 
 

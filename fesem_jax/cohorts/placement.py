@@ -111,7 +111,7 @@ def of(data: FederatedData) -> str:
 
 
 def identity(data: FederatedData, mesh: Mesh) -> dict[str, str | int]:
-  """What the placement of `data` on the devices adds to the configuration of a run.
+  """The part of a run's configuration that is due to the placement of `data`.
 
   Returns nothing where data are whole on every device; else how many parts of the
   clients are drawn from alike, on which the cohorts depend.

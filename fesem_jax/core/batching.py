@@ -201,13 +201,13 @@ def batches_of_client(
     orders = jax.vmap(of_epoch)(jnp.arange(schedule.epochs))
 
     def known(step, order):
-      epoch, place = jnp.divmod(step, per_epoch)
+      epoch, place = jax.lax.div(step, per_epoch), jax.lax.rem(step, per_epoch)
       return order, batch(orders[epoch], place)
 
     return jnp.int32(0), known
 
   def drawn(step, order):
-    epoch, place = jnp.divmod(step, per_epoch)
+    epoch, place = jax.lax.div(step, per_epoch), jax.lax.rem(step, per_epoch)
     anew = jax.lax.pmax((place == 0).astype(jnp.int32), SIDE) > 0
     order = jax.lax.cond(anew, of_epoch, lambda _: order, epoch)
     return order, batch(order, place)

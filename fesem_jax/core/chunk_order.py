@@ -1,53 +1,30 @@
 """Chunks of clients, and their order."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
 
-class ChunkSize(NamedTuple):
-  """The number of clients in a chunk; it changes results by rounding only."""
+def in_chunks(
+  work: jax.Array, most: int, group: jax.Array | None = None, num_groups: int = 1
+) -> tuple[jax.Array, jax.Array | int]:
+  """Clients by `group` and decreasing `work`, both [S] int32, in chunks of `most`.
 
-  clients: int  # C, clients side by side
-  part: int = 1  # c, the most clients per call of `finish`; parts have equal sizes
-  num_groups: int = 1  # an upper bound of the number of groups of clients
-
-
-class Chunks(NamedTuple):
-  """Clients of a device in chunks."""
-
-  order: jax.Array  # [most * C] int32 positions of clients; S for an empty slot
-  number: jax.Array | int  # of chunks, [] int32 if it depends on the groups
-  most: int  # upper bound of the number of chunks
-  size: int  # C
-  part: int  # clients of a part, a divisor of C
-  num_clients: int  # S
-
-  def slots(self, i: jax.Array | int) -> jax.Array:
-    """[C] slots of the i-th chunk."""
-    return jax.lax.dynamic_slice_in_dim(self.order, i * self.size, self.size)
-
-
-def in_chunks(work: jax.Array, group: jax.Array | None, size: ChunkSize) -> Chunks:
-  """Clients by `group` and decreasing `work`, both [S] int32, in chunks.
-
-  A `group` of None puts all clients into one group.
+  A `group` of None puts all clients into one group; else `num_groups` is an upper bound
+  of their number, and a chunk has clients of two at most. Returns the positions of
+  clients [X, C] int32, S for an empty slot, in X chunks at most, and the number of
+  chunks, [] int32 if it depends on the groups.
   """
   count = work.shape[0]
-  most = -(-count // max(1, size.clients))
-  width = -(-count // most)  # As few empty slots as possible.
-  part = size_of_parts(width, size.part)
+  chunks = -(-count // max(1, most))
+  width = -(-count // chunks)  # As few empty slots as possible.
   if group is None or width == 1:
     order = jnp.argsort(-work).astype(jnp.int32)
-    padding = jnp.full(most * width - count, count, jnp.int32)
-    order = jnp.concatenate([order, padding])
-    return Chunks(order, most, most, width, part, count)
-  groups = size.num_groups
-  # A third group starts a new chunk, at most (groups - 1) // 2 times.
-  most = -(-(count + (groups - 1) // 2 * (width - 1)) // width)
-  order, number = _by_group(work, group, groups, width, most)
-  return Chunks(order, number, most, width, part, count)
+    padding = jnp.full(chunks * width - count, count, jnp.int32)
+    return jnp.concatenate([order, padding]).reshape(chunks, width), chunks
+  # A third group starts a new chunk, at most (num_groups - 1) // 2 times.
+  chunks = -(-(count + (num_groups - 1) // 2 * (width - 1)) // width)
+  order, number = _by_group(work, group, num_groups, width, chunks)
+  return order.reshape(chunks, width), number
 
 
 def size_of_parts(count: int, most: int) -> int:

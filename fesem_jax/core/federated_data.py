@@ -28,7 +28,7 @@ class Corruption:
 
   @property
   def lie(self) -> tuple[str, float] | None:
-    """What bad clients do to their models, and its number; None if nothing."""
+    """The kind of lie of bad clients about their models, and its number; or None."""
     for part in self.kind.split('+'):
       name, _, number = part.partition(':')
       if name in ('sign_flip', 'noise', 'replacement'):

@@ -120,11 +120,11 @@ def with_keys(state: Any, key: jax.Array) -> Any:
   several keys in one array, as of stacked states, each becomes another one.
   """
   leaves, form = jax.tree.flatten(state)
-  stream = prng_streams.fold(key, prng_streams.OPTIMIZER)
 
   def own(i: int, leaf: jax.Array) -> jax.Array:
     typed = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     keys = leaf if typed else jax.random.wrap_key_data(leaf)
+    stream = prng_streams.fold(key, prng_streams.OPTIMIZER)
     of_leaf = jax.random.fold_in(stream, i)
     # Both words: clients times rounds may exceed what one word tells apart.
     words = jax.random.bits(of_leaf, (2, keys.size), jnp.uint32)

@@ -7,7 +7,6 @@ layer, it would copy the whole stack to the device.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -176,30 +175,6 @@ def unpack(rows: Any, form: Form) -> Params:
     leaves.append(flat.reshape(rows.shape[0], *shape))
     first = last
   return jax.tree.unflatten(form.tree, leaves)
-
-
-def fetch(stacks: Any, slots: jax.Array) -> Any:
-  """Rows [C, ...] of the stacks in host memory; None for all others."""
-
-  def rows(x: Any) -> Any:
-    return x.take(slots) if is_offloaded(x) else None
-
-  return jax.tree.map(rows, stacks, is_leaf=is_offloaded)
-
-
-def with_rest(
-  stacks: Any, fetched: Any, slots: jax.Array, read: Callable[..., Any]
-) -> Any:
-  """Rows [C, ...] of all stacks [S, ...] of a tree, for `slots` [C] int32.
-
-  Rows of stacks in host memory are those that `fetch` returned; for arrays [S, ...] on
-  the device, `read(array, slots)` returns them.
-  """
-
-  def rows(x: Any, found: Any) -> Any:
-    return found if is_offloaded(x) else read(x, slots)
-
-  return jax.tree.map(rows, stacks, fetched, is_leaf=is_offloaded)
 
 
 def as_arrays(models: Any) -> Any:

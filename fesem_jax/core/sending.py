@@ -5,16 +5,12 @@ the sums of the server: noise for privacy, compression, attacks. Every method wh
 clients send one model a round takes it, with `local_training(..., sends=...)`.
 """
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict, unflatten_dict
-from jax.extend.core import get_opaque_trace_state
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Model, Params
@@ -145,76 +141,3 @@ def check_sends(sends: Sends, model: Model) -> None:
       f'`{sends.named}`: of a client that does not move, zeros are sent; if the '
       'function returns the change, it must return start + change instead.'
     )
-
-
-class Residuals:
-  """Changes that the clients of a round have not sent; see `residuals`."""
-
-  def __init__(self, rows: Params):
-    self.rows = rows  # [S, ...] of the whole model
-    self.uses = 0  # how often the clients have sent a model
-    self._traced: list[int] = []  # of one client, as often as it was traced
-    self._trace = get_opaque_trace_state(convention='flax')
-
-  def beside(self, state: Any, kept: Any, own: Params, unsent: list[Params]) -> Any:
-    """The state that the method gives a client, if it has one, and its residual.
-
-    `own` is its residual, and `unsent` what it is after each model that it sent.
-    """
-    self._traced.append(len(unsent))
-    return None if state is None else kept, [own, *unsent][-1]
-
-  def kept(self, both: tuple[Any, Params]) -> Any:
-    """The part of the method in what `beside` gave; `rows` take the rest."""
-    same = self._trace == get_opaque_trace_state(convention='flax')
-    # Rows cannot leave a branch or a loop.
-    self.rows = both[1] if same else self.rows
-    self.uses += max(self._traced, default=0) if same else 2
-    self._traced.clear()
-    return both[0]
-
-
-_RESIDUALS: contextvars.ContextVar[Residuals | None] = contextvars.ContextVar(
-  'residuals', default=None
-)
-
-
-@contextlib.contextmanager
-def residuals(rows: Params) -> Iterator[Residuals]:
-  """Within the block, the clients of a round add `rows` [S, ...] to what they send.
-
-  It yields what holds the rows, which are what clients have not sent once they have
-  sent their models.
-  """
-  held = Residuals(rows)
-  token = _RESIDUALS.set(held)
-  try:
-    yield held
-  finally:
-    _RESIDUALS.reset(token)
-
-
-def of_round() -> Residuals | None:
-  """The `Residuals` of the round that is traced; None if there are none."""
-  return _RESIDUALS.get()
-
-
-def with_residual(sends: Sends, residual: Params, left: list[Params]) -> Sends:
-  """The `Sends` of a client that adds its `residual`; the new one goes to `left`.
-
-  The residual is of the whole model. Where only some parameters are sent, `trained` has
-  them by their paths; the others keep theirs.
-  """
-
-  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
-    assert sends.of_client is not None
-    some = isinstance(trained, dict) and trained.keys() != residual.keys()
-    flat = flatten_dict(residual) if some else {}
-    own = {path: flat[path] for path in trained} if some else residual
-    whole = jax.tree.map(lambda w, e: w + e, trained, own)
-    sent = sends.of_client(key, start, whole)
-    new = jax.tree.map(lambda w, x: w - x, whole, sent)
-    left.append(unflatten_dict(flat | new) if some else new)
-    return sent
-
-  return sends._replace(of_client=of_client)

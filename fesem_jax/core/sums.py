@@ -101,6 +101,8 @@ class ClusterSums(NamedTuple):
   weight: jax.Array
 
 
+# Not an argument: a method's own `fold` that did not hand it on to `add_rows` would
+# undo the privacy of its clients without a word.
 _CLIP: contextvars.ContextVar[Any] = contextvars.ContextVar('clip', default=None)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from fesem_jax.core import offloading, platforms
 from fesem_jax.core.types import Cohort, Params
@@ -30,16 +31,20 @@ def take(stack: Params, ids: jax.Array) -> Params:
   return jax.tree.map(rows, stack, is_leaf=offloading.is_offloaded)
 
 
-def rows_of_few(models: Params, ids: jax.Array) -> Params:
+def rows_of_few(models: Params, ids: jax.Array, mesh: Mesh | None = None) -> Params:
   """Rows `ids` [S] of models [R, ...]; bitwise equal to `take`.
 
   A TPU gathers rows of a large layer in pieces and keeps the result in memory. Rows
   that are selected from few models are recomputed at each use: in a loop of local
-  steps, they take no additional memory.
+  steps, they take no additional memory. With the devices of a `mesh`, only what they
+  need is traced.
   """
   leaves = jax.tree.leaves(models)
   if not leaves or leaves[0].shape[0] > _FEW:
     return take(models, ids)
+  if mesh is not None:
+    on_tpu = mesh.devices.flat[0].platform == 'tpu'
+    return _selected(models, ids) if on_tpu else take(models, ids)
   return platforms.choose(take, take, models, ids, tpu=_selected)
 
 

@@ -69,7 +69,7 @@ def _labels(pool: Pool, y: np.ndarray) -> np.ndarray:
 
 
 def _name(pool: Pool, cluster: object) -> object:
-  """What a cluster, a number or a name, is called."""
+  """The name of a cluster, which is a number or a name."""
   if pool.cluster_names is not None and isinstance(cluster, int | np.integer):
     return pool.cluster_names[cluster]
   return cluster

@@ -45,7 +45,7 @@ def check_phases(phases: Sequence[Phase]) -> None:
 
 
 def _form(split: FederatedData) -> tuple[object, ...]:
-  """What phases have in common, so that the same programs serve all of them."""
+  """The form that phases have in common, so that the same programs serve all."""
   return (
     np.asarray(split.client_ids).tolist(),
     np.asarray(split.offsets).tolist(),

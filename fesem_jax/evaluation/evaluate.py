@@ -15,7 +15,6 @@ from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import batching, client_map
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Model, Params
@@ -34,7 +33,7 @@ from fesem_jax.utils.errors import UserError
 
 
 class Totals(NamedTuple):
-  """What models came to on each client's examples."""
+  """Sums of each client's examples under its model."""
 
   examples: jax.Array  # [M] int examples of each client
   sums: Any  # from which the figures of the task follow; see `Task.measure`
@@ -105,7 +104,7 @@ def _narrowed(totals: Totals, most: int) -> Totals:
 def models_of_unseen(
   used: ClientModels, exists: jax.Array, local: LocalTraining, train: FederatedData
 ) -> ClientModels:
-  """What clients use that took no part in training.
+  """Models of clients that took no part in training.
 
   Each takes, of the models that others deploy, the one with the least loss on its
   training examples, which `train` has; test examples are not looked at. `used` are a
@@ -201,16 +200,18 @@ def _deployed_totals(
   `used` has the models of these clients.
   """
 
-  def body(chunk, shared, _):
+  def body(ids, own, _, shared, sums):
     models, test = shared
-    params = chunk.own._replace(shared=models).params(chunk.ids.shape[0])
-    return measure_chunk(model, params, test, chunk.ids), None
+    params = own._replace(shared=models).params(ids.shape[0])
+    return measure_chunk(model, params, test, ids), sums
 
   totals, _ = client_map.map_clients(
     body,
-    client_map.Clients(ids, test.sizes(ids), used._replace(shared=None)),
+    ids,
+    test.sizes(ids),
+    used._replace(shared=None),
     (used.shared, test),
-    ChunkSize(local.clients_per_chunk),
+    per_chunk=local.clients_per_chunk,
     empty=test.num_clients,
     mesh=local.mesh,
   )

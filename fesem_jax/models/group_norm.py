@@ -32,7 +32,7 @@ def _instead(
   kwargs: Any,
   context: nn.module.InterceptorContext,
 ) -> Any:
-  """What a method of a module gives, where BatchNorm normalizes in groups."""
+  """The result of a method of a module, where BatchNorm normalizes in groups."""
   layer = context.module
   if not isinstance(layer, nn.BatchNorm) or context.method_name != '__call__':
     return own(*args, **kwargs)
@@ -40,7 +40,7 @@ def _instead(
 
 
 def _normalized(layer: nn.BatchNorm, groups: int, x: jax.Array) -> jax.Array:
-  """What a BatchNorm gives if it normalizes each example in groups of channels."""
+  """The result of a BatchNorm that normalizes each example in groups of channels."""
   if layer.axis not in (-1, x.ndim - 1):
     raise UserError(
       f'with_group_norm needs the channels in the last axis; {layer.name or "a layer"} '

@@ -17,7 +17,7 @@ MODELS, LOG_WEIGHTS = 'models', 'log_weights'
 def as_one_model(
   model: Model, used: ClientModels
 ) -> tuple[Model, ClientModels, Sequence[str] | None]:
-  """What evaluation and training need of clients, whether they use mixtures or not.
+  """The model and the parameters of clients, whether they use mixtures or not.
 
   The outputs of a mixture are those that the task says (`Task.mix`), as the logarithms
   of its class probabilities; the model's own loss is applied to them. `model` is that

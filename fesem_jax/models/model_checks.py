@@ -125,7 +125,7 @@ def as_taken(x: jax.Array, dtype: Any) -> jax.Array:
 def check_linen(
   module: nn.Module, example_shape: Sequence[int], dtype: Any = jnp.float32
 ) -> Modes:
-  """What a Linen module is called with, if it is a function that clients can train.
+  """The arguments of a Linen module, if it is a function that clients can train.
 
   The module maps [B, *example_shape] of `dtype` to logits. Raises `UserError` if it
   needs arguments but the examples and whether it trains, keeps state besides its

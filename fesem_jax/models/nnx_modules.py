@@ -22,7 +22,7 @@ def as_nnx_model(
   example_shape: Sequence[int],
   dtype: Any = jnp.float32,
 ) -> tuple[str, Model]:
-  """What makes an NNX module, as the module's name and a `Model`; see `from_flax`."""
+  """The name of an NNX module that `make` builds, and its `Model`; see `from_flax`."""
   if isinstance(make, nnx.Module) or not callable(make):
     raise UserError(
       f'{type(make).__name__} is no Linen module: give from_flax a function that makes '

@@ -28,7 +28,7 @@ Step = Callable[[Carry, Any, jax.Array], Carry]
 
 
 class Cell(NamedTuple):
-  """What a recurrent layer does at a step."""
+  """A step of a recurrent layer."""
 
   gates: int  # G / H
   carries: int  # number of arrays in the carry, which start at zero
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 
 
 def _run(cell: Cell, kernel: jax.Array, bias: jax.Array, x: jax.Array) -> Any:
-  """Of every step [S, ...]: the carry before it, its product, and the state after."""
+  """The carry before every step [S, ...], its product, and the state after it."""
 
   def body(carry: Carry, x: jax.Array) -> Any:
     product = carry[0] @ kernel + bias[None]

@@ -142,7 +142,7 @@ def whole_model(model: Model) -> Model:
 
 
 def trained_part(model: Model, params: Params) -> Params:
-  """Of parameters of `whole_model`, or of a stack of them, those that train."""
+  """The parameters of `whole_model`, or of a stack of them, that train."""
   if not isinstance(model.apply, _Completed):
     return params
   learning = parameter_names.split(params, model.apply.learn)[1]
@@ -150,7 +150,7 @@ def trained_part(model: Model, params: Params) -> Params:
 
 
 def with_constants(model: Model, used: ClientModels) -> ClientModels:
-  """What clients use of `whole_model`, from what they use of a model.
+  """The models of clients for `whole_model`, from those of the part that trains.
 
   Parameters that do not train are shared by all clients: one copy, or one beside each
   of the R models.

@@ -11,7 +11,7 @@ _ARGUMENTS = {'train': True, 'training': True, 'deterministic': False}
 
 
 class Modes(NamedTuple):
-  """What a module's call is given beside the examples."""
+  """Arguments of a module's call beside the examples."""
 
   evaluate: dict[str, Any]  # keyword arguments where it does not train
   # Keyword arguments where it trains; None if it is the same function there, which
@@ -56,7 +56,7 @@ def of_one_function(modes: Modes, call: Callable[..., Any]) -> Modes:
 
 
 def always_random(name: str) -> UserError:
-  """What is wrong with a module that would draw random numbers in evaluation too."""
+  """The error of a module that would draw random numbers in evaluation too."""
   return UserError(
     f'{name} has Dropout or another layer that draws random numbers without being told '
     f'when it trains; give __call__ an argument train=False (or training, or '

@@ -62,7 +62,7 @@ class PlottedRun:
 
   @property
   def task(self) -> Task:
-    """What the models of the run are for."""
+    """The task of the models of the run."""
     measured = (r['deployed'] for r in self.history if 'deployed' in r)
     return tasks.of_scores(next(measured, {}))
 

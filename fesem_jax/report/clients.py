@@ -79,7 +79,7 @@ def _federation(
   truth: TrueClusters | None,
   shown: np.ndarray,
 ) -> dict[str, Any]:
-  """What runs on the same data have in common."""
+  """The clients that runs on the same data have in common."""
   found: dict[str, Any] = {
     'names': [printable(name, 60) for name in table.names[shown]],
     'examples': table.examples[shown].tolist(),

@@ -115,7 +115,7 @@ def _figure(key: str, task: Task) -> dict[str, Any]:
 
 
 def _axes(history: Sequence[Record]) -> dict[str, list[float | int | None]]:
-  """What may stand below a curve in place of rounds: sums over the rounds so far."""
+  """Axes of a curve in place of rounds: sums over the rounds so far."""
   found = {}
   for axis, (names, unit) in _AXES.items():
     known = [dict(_numbers('', record)) for record in history]

@@ -129,7 +129,7 @@ def _what(runs: Sequence[ReportedRun], task: Task) -> str:
 
 
 def _data(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
-  """What the figures draw."""
+  """The data of the figures."""
   order = labels(runs)
   figures = [
     {

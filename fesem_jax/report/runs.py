@@ -39,7 +39,7 @@ class ReportedRun:
 
   @property
   def task(self) -> Task | None:
-    """What its models are for; None before anything was measured."""
+    """The task of its models; None before anything was measured."""
     if self.summary is not None:
       return tasks.of(self.summary)
     measured = (r['deployed'] for r in self.history if 'deployed' in r)

@@ -41,7 +41,7 @@ class Examples:
 
   @classmethod
   def of(cls, data: FederatedData) -> 'Examples':
-    """What the examples of a split are."""
+    """The form of the examples of a split."""
     dtype = str(data.x.dtype)
     return cls(data.example_shape, dtype, data.scale, data.num_classes, data.task)
 

@@ -42,7 +42,7 @@ def damaged(path: pathlib.Path, reason: str) -> UserError:
 
 
 def _reason(e: BaseException) -> str:
-  """What an exception says, in one line without the file's name."""
+  """The message of an exception, in one line without the file's name."""
   if isinstance(e, OSError) and e.strerror:
     return e.strerror
   return first_line(e)

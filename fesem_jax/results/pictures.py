@@ -4,7 +4,7 @@ import numpy as np
 
 
 def as_pictures(images: np.ndarray, there: np.ndarray) -> np.ndarray:
-  """What figures show of images [..., C]: [...] in gray, or [..., 3] in color.
+  """Pictures of images [..., C] for figures: [...] in gray, or [..., 3] in color.
 
   `there` [...] says which of them are images.
   """

@@ -1,4 +1,4 @@
-"""What differential privacy a run has spent: epsilon by rounds, sampling and noise."""
+"""The privacy that a run has spent: epsilon by rounds, sampling and noise."""
 
 import logging
 import math
@@ -60,7 +60,7 @@ def notes(
   sampling_rate: float,
   clustered: bool,
 ) -> list[str]:
-  """What epsilon covers and what it does not, in sentences.
+  """Sentences on what epsilon covers and what it does not.
 
   `clustered` says whether the method has clusters, and `traffic` is its messages.
   """

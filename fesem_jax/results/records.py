@@ -103,7 +103,7 @@ def settled(history: Sequence[Record], patience: int) -> bool:
 
 
 def progress(record: Record, measured: Record, task: Task) -> str:
-  """What is shown of a round: 'loss 0.523, accuracy 91.4 %, clusters 4/3'.
+  """A line on a round: 'loss 0.523, accuracy 91.4 %, clusters 4/3'.
 
   `measured` is the record of the last round with an evaluation; empty before the first.
   """

@@ -39,7 +39,7 @@ def read_result(
 
 
 def _as_first_finds(read: Callable[[], _Value | None]) -> _Value | None:
-  """What every process reads of a file, or None where the first process finds none."""
+  """The file as every process reads it, or None where the first process finds none."""
   found: list[_Value | None] = []
 
   def look() -> bool:

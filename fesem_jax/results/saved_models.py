@@ -156,7 +156,7 @@ def read(
 
 
 def _identity(folder: pathlib.Path, rounds: int, clients: str) -> dict[str, Any]:
-  """What ties the file to the others of its workdir."""
+  """Entries that tie the file to the others of its workdir."""
   try:
     config = (folder / 'config.json').read_bytes()
   except OSError:

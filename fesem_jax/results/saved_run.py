@@ -80,7 +80,7 @@ class Run:
 
   @functools.cached_property
   def client_history(self) -> ClientHistory:
-    """What became of every client in the recorded rounds, read when asked.
+    """The history of every client in the recorded rounds, read when asked.
 
     Raises:
       UserError: if the run recorded none (`client_metrics_every`).

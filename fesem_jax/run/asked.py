@@ -165,7 +165,7 @@ def most_in_cache(local: LocalTraining) -> int:
 
 
 def _numbers(local: LocalTraining) -> int:
-  """Of the models that train side by side on a device in one run."""
+  """Parameters of the models that train side by side on a device in one run."""
   leaves = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
   return max(1, local.clients_per_chunk * sum(x.size for x in leaves))
 

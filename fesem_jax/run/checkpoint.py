@@ -150,7 +150,7 @@ class Checkpoints:
     return UserError(f'Checkpoint {folder} is damaged ({reason}); {remedy}.')
 
   def _note(self, rounds_done: int) -> dict[str, Any]:
-    """What was noted beside a state."""
+    """The note beside a state."""
     folder = self._dir / str(rounds_done)
     if (folder / 'default').exists():
       raise UserError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Measured(NamedTuple):
-  """What was measured after a round, on the host, of the clients as arranged."""
+  """Measurements after a round, on the host, of the clients as arranged."""
 
   deployed: evaluate.Totals  # of the deployed models
   finetuned: evaluate.Totals  # of the fine-tuned models
@@ -101,7 +101,7 @@ class Evaluation:
     return self.measured(jax.tree.unflatten(whole, moved))
 
   def measured(self, found: Any) -> Measured:
-    """What the program of `measure_with` has found, on the host."""
+    """The results of the program of `measure_with`, on the host."""
     (deployed, finetuned, failed), assignment = found
     count = self.num_models()
     if assignment is not None:
@@ -115,7 +115,7 @@ class Evaluation:
     return Measured(deployed, finetuned, failed, assignment, count)
 
   def record(self, measured: Measured) -> dict[str, Any]:
-    """What the record of a round says of what was measured.
+    """Entries of the record of a round for what was measured.
 
     Returns:
       `deployed` and `finetuned` scores, the clients whose fine-tuning failed, the
@@ -156,7 +156,7 @@ class Evaluation:
     return {'honest': found}
 
   def clients(self, measured: Measured, places: np.ndarray) -> ClientTable:
-    """What was measured, client by client.
+    """Measurements client by client.
 
     `places` [M] is the position of the table's first, second, ... client as arranged.
     """

@@ -197,7 +197,7 @@ class Running:
     self.callbacks.raise_error(self._kept())
 
   def _kept(self) -> str:
-    """What is left of a run that a callback ended with an error."""
+    """A sentence on what is left of a run that a callback ended with an error."""
     folder = self.run.folder
     if folder is None:
       return (

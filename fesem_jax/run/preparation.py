@@ -71,7 +71,7 @@ class Prepared(NamedTuple):
 
   @property
   def data(self) -> Data:
-    """Of the present round."""
+    """Data of the present round."""
     return self.timeline.data
 
   def enter(self, number: int) -> bool:
@@ -332,7 +332,7 @@ def _identity(
   config: dict[str, Any] | None,
   program: Callable[[], str],
 ) -> dict[str, Any]:
-  """What a workdir must have in common with the run that continues it."""
+  """Entries that a workdir must have in common with the run that continues it."""
   identity = config
   if identity is None:
     identity = default_config(

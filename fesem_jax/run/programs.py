@@ -157,7 +157,7 @@ class Programs:
       self._held.clear()
 
   def once(self, key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
-    """What `make` returned when it was first called for a key and such arguments.
+    """The value that `make` returned when it was first called for a key and arguments.
 
     It is called again for arguments of another structure, or of other shapes, dtypes
     and shardings, and under other settings of JAX.
@@ -253,7 +253,7 @@ def shared() -> Programs:
 
 
 def _kinds(args: tuple[Any, ...]) -> Hashable:
-  """What two tuples of trees share if one program can take either."""
+  """The kinds that two tuples of trees share if one program can take either."""
   leaves, structure = jax.tree.flatten(args)
   kinds = [(x.shape, x.dtype, getattr(x, 'sharding', None)) for x in leaves]
   return structure, tuple(kinds)

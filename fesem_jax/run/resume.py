@@ -25,7 +25,7 @@ def default_config(
   unseen: tuple[FederatedData, FederatedData] | None,
   program: str,
 ) -> Record:
-  """What identifies a run whose caller gave no `config`.
+  """Entries that identify a run whose caller gave no `config`.
 
   A digest of the method's programs, see `digest_of_programs`, stands for the algorithm,
   its options, the model and the shapes of the data.

@@ -40,7 +40,7 @@ class Traced:
     return cls(jax.jit(fn).trace(*args))
 
   def __call__(self, *args_and_numbers: Any) -> Any:
-    """What the function returns for some arguments, and for numbers."""
+    """The result of the function for some arguments, and for numbers."""
     *args, numbers = args_and_numbers
     left = iter(numbers)
     filled = [

@@ -27,7 +27,7 @@ class Figure(NamedTuple):
 
   @property
   def factor(self) -> float:
-    """What tables and plots multiply it by."""
+    """The factor of its values in tables and plots."""
     return 100.0 if self.percent else 1.0
 
   @property
@@ -71,7 +71,7 @@ def add(a: Sums, b: Sums) -> Sums:
 
 
 class Task(NamedTuple):
-  """What models are trained for.
+  """The kind of outputs that models are trained for.
 
   B is the number of examples of a batch, L that of outputs: the classes, targets or
   tokens. Methods, evaluation and files use these functions and never ask which task it

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core import batching, client_map, tree
-from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
@@ -53,9 +52,9 @@ def batch_by_batch(
   width = evaluation_width(data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def body(chunk, shared, _):
+  def body(ids, own, _, shared, sums):
     models, data = shared
-    sizes = data.sizes(chunk.ids)
+    sizes = data.sizes(ids)
 
     def batch_results(client, size, step, own):
       rows, weights = batching.batch_rows(in_order, step, size, width)
@@ -63,23 +62,25 @@ def batch_by_batch(
       used = models if own is None else tree.expand(own)
       return of_batch(used, x, y, weights)
 
-    each = client_map.side_by_side(batch_results, chunk.ids.shape[0])
+    each = client_map.side_by_side(batch_results, ids.shape[0])
 
     def add(step, found):
       steps = jnp.broadcast_to(step, sizes.shape)
-      new = each(chunk.ids, sizes, steps, chunk.own)
+      new = each(ids, sizes, steps, own)
       return put(step, found, new)
 
     found = jnp.zeros((sizes.shape[0], *shape))
     batches = batching.batches_per_epoch(sizes, width)
-    return jax.lax.fori_loop(0, batches.max(), add, found), None
+    return jax.lax.fori_loop(0, batches.max(), add, found), sums
 
   work = batching.batches_per_epoch(data.sizes(cohort.ids), width)
   found, _ = client_map.map_clients(
     body,
-    client_map.Clients(cohort.ids, work, own),
+    cohort.ids,
+    work,
+    own,
     (models, data),
-    ChunkSize(local.clients_per_chunk),
+    per_chunk=local.clients_per_chunk,
     empty=data.num_clients,
     mesh=local.mesh,
   )

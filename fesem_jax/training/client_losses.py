@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core import batching, client_map, sums, tree
-from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
@@ -136,10 +135,10 @@ def cohort_gradients(
   """
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def body(chunk, shared, total):
+  def body(ids, counts, _, shared, total):
     model, data = shared
     zero = tree.zeros_like(model)
-    sizes = data.sizes(chunk.ids)
+    sizes = data.sizes(ids)
 
     def gradient(client, size):
       first = jnp.int32(0)
@@ -152,19 +151,21 @@ def cohort_gradients(
       with jax.default_matmul_precision(local.precision):
         return jax.grad(loss)(tree.unstack(model, 0))
 
-    gradients = client_map.side_by_side(gradient, sizes.shape[0])(chunk.ids, sizes)
+    gradients = client_map.side_by_side(gradient, sizes.shape[0])(ids, sizes)
     finite = tree.all_finite(gradients)
     gradients = tree.where(finite, gradients, tree.zeros_like(gradients))
-    weights = (finite & chunk.own & (sizes > 0)).astype(jnp.float32)
-    weights *= weights_by(weighting, sizes, data.weights_of(chunk.ids))
+    weights = (finite & counts & (sizes > 0)).astype(jnp.float32)
+    weights *= weights_by(weighting, sizes, data.weights_of(ids))
     total = sums.add_to_one(total, gradients, weights, zero)
     return gradients if keep else None, total
 
   return client_map.map_clients(
     body,
-    client_map.Clients(cohort.ids, data.sizes(cohort.ids), counts),
+    cohort.ids,
+    data.sizes(cohort.ids),
+    counts,
     (model, data),
-    ChunkSize(local.clients_per_chunk),
+    per_chunk=local.clients_per_chunk,
     empty=data.num_clients,
     mesh=local.mesh,
     sums=sums.no_sums(model),

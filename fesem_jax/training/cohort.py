@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,21 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.cohorts.sampling import client_keys, coin
-from fesem_jax.core import batching, client_map, prng_streams, sending, tree
+from fesem_jax.core import batching, client_map, prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import clipped
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training import shared_kernels
+from fesem_jax.training import residuals, shared_kernels
 from fesem_jax.training.kernel_change import Kernel
-from fesem_jax.training.local_sgd import local_sgd, toward
+from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.privacy import check_reduced, noised
 from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.shared_start import add_to_one, whole_models
+from fesem_jax.training.shared_start import add_to_one, changes_sgd, whole_models
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError
 
@@ -47,11 +47,14 @@ class Call(NamedTuple):
   state: Any
   given: Any
   broadcast: Any
-  # Kernels of a shared start, and how many clients go side by side.
-  side: tuple[tuple[Kernel, ...], int]
+  per_chunk: int  # the most clients side by side
+  # Kernels of which `one` keeps changes to a shared start; see `shared_start`.
+  kernels: tuple[Kernel, ...] = ()
   epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
 
 
+# Not an argument: a method's `step` would have to hand it on to each training, and one
+# that did not could not be replayed.
 _CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
   'calls', default=None
 )
@@ -115,8 +118,8 @@ def for_each_client(
       without `Client.send`.
     AssertionError: if another argument does not have one row for each of the S clients.
   """
-  side = (), local.clients_per_chunk
-  call = Call(one, local, starts, cohort, key, state, given, broadcast, side)
+  per_chunk = local.clients_per_chunk
+  call = Call(one, local, starts, cohort, key, state, given, broadcast, per_chunk)
   return run(call, data, reduction)
 
 
@@ -125,16 +128,16 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   if (noted := _CALLS.get()) is not None:
     noted.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
-  memory = sending.of_round()
+  memory = residuals.OF_ROUND.get()
   call = call._replace(state=(call.state, memory.rows)) if memory else call
-  one, local, starts, cohort, key, *_ = call
-  kernels, count = call.side
+  one, local, starts, cohort, key, *_, kernels, _ = call
   _check(call, reduction)
   sizes = data.sizes(cohort.ids)
   steps = batching.num_steps(local.schedule, sizes, data.max_examples, call.epochs)
   arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
   steps = jnp.where(arrived, steps, 0)
-  unformed = bool(kernels and reduction.mean_by) and starts.num_models() == 1
+  num_starts = starts.num_models() if kernels else 1
+  unformed = bool(kernels and reduction.mean_by) and num_starts == 1
 
   # The clients' own models are read, then replaced.
   in_place = reduction.keep and starts.shared is None
@@ -143,19 +146,19 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     into, rows = starts.own, rows._replace(own=None)
   replaced = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
-  def body(chunk: client_map.Chunk, shared: Any, sums: Any) -> Any:
+  def body(ids: jax.Array, own: Any, old: Any, shared: Any, sums: Any) -> Any:
     (models, broadcast, data, key, rate), _ = shared
-    (steps, arrived), given, starts = chunk.own
+    (steps, arrived), given, starts = own
     if in_place:
-      starts = starts._replace(own=chunk.into[0])
-    state = chunk.into[1].state
-    sizes = data.sizes(chunk.ids)
+      starts = starts._replace(own=old[0])
+    state = old[1].state
+    sizes = data.sizes(ids)
 
     def of_client(id, size, steps, key, starts, state, given):
       state, residual = (state, None) if memory is None else state
       client = Client(
         local, data, id, size, steps, key, starts._replace(shared=models), rate,
-        state, given, broadcast, kernels, residual=residual,
+        state, given, broadcast, residual=residual,
       )  # fmt: skip
       model, sent, kept = _checked(one(client), client, reduction.keep)
       if memory is not None:
@@ -164,10 +167,10 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
 
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)
-    keys = client_keys(key, data, chunk.ids)
+    keys = client_keys(key, data, ids)
     each = client_map.side_by_side(of_client, sizes.shape[0])
-    found = each(chunk.ids, sizes, steps, keys, starts, state, given)
-    rest = chunk.ids, sizes, arrived, state, starts
+    found = each(ids, sizes, steps, keys, starts, state, given)
+    rest = ids, sizes, arrived, state, starts
     return ((*found, rest), shared), sums
 
   def finish(found: Any, shared: Any, sums: Any) -> Any:
@@ -182,7 +185,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       weights = trained.weights(reduction.mean_by)
       sums = add_to_one(sums, sent, weights, models, local.precision)
     else:
-      sent = whole_models(sent, models, starts.choice, local.precision)
+      if kernels:
+        sent = whole_models(sent, models, starts.choice, local.precision)
       trained = trained._replace(params=sent)
     if reduction.fold is not None and not unformed:
       starts, more = starts._replace(shared=models), () if known is None else (known,)
@@ -196,25 +200,21 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
 
   (params, trained), sums = client_map.map_clients(
     body,
-    client_map.Clients(
-      cohort.ids,
-      steps,
-      ((steps, arrived), call.given, rows),
-      into=(into, replaced),
-      group=starts.choice if kernels else None,  # Clients of a center are neighbors.
-    ),
+    cohort.ids,
+    steps,
+    ((steps, arrived), call.given, rows),
     ((starts.shared, call.broadcast, data, key, local.rate(cohort)), reduction.known),
-    # Few whole models at a time, so that they stay in the cache.
-    ChunkSize(
-      count,
-      count if unformed else local.clients_per_chunk,
-      starts.num_models(),
-    ),
+    per_chunk=call.per_chunk,
     empty=data.num_clients,
     mesh=local.mesh,
     sums=reduction.sums,
-    finish=finish,
+    into=(into, replaced),
     replaces=in_place or call.state is not None,
+    group=starts.choice if kernels else None,  # Clients of a center are neighbors.
+    num_groups=num_starts,
+    finish=finish,
+    # Few whole models at a time, so that they stay in the cache.
+    part=call.per_chunk if unformed else local.clients_per_chunk,
   )
   sums = noised(server, key, sums) if server else sums
   if memory is not None:
@@ -234,7 +234,7 @@ def _check(call: Call, reduction: Reduction) -> None:
   if call.starts.mixture is not None:
     raise UserError('`starts` must not be mixtures, which no client can train as one.')
   sends = call.starts.shared is not None or reduction.sent == 'own'
-  if sends and not reduction.noised:
+  if call.local.sends is not None and sends and not reduction.noised:
     kept = reduction.keep and reduction.sent != 'nothing'
     check_reduced(call.local, reduction.sums, kept)
   parts = call.given, call.state, reduction.into, call.epochs
@@ -319,11 +319,14 @@ def train_cohort(
   lies = data.corruption is not None and data.corruption.of_models
   if (lies or local.sends is not None) and reduction.sent != 'nothing':
     local = local._replace(shared_start='off')  # Both are about whole models.
-  side = shared_kernels.choose(local, starts, data, shape[0], layers)
+  kernels, per_chunk = shared_kernels.choose(local, starts, data, shape[0], layers)
 
   def one(client):
     penalty, factors, epochs = client.given
-    model = local_sgd(client, penalty=penalty, layers=layers, factors=factors)
+    # To follow single steps, all kernels are formed.
+    with_changes = kernels and not client.of_steps
+    train = functools.partial(changes_sgd, kernels) if with_changes else local_sgd
+    model = train(client, penalty=penalty, layers=layers, factors=factors)
     if epochs is not None:
       fits = epochs <= local.schedule.epochs
       model = dataclasses.replace(model, finite=model.finite & fits)
@@ -332,7 +335,9 @@ def train_cohort(
   given, fitting = (penalty, factors, epochs), epochs
   if epochs is not None:
     fitting = jnp.minimum(epochs, local.schedule.epochs)
-  call = Call(one, local, starts, cohort, key, None, given, None, side, fitting)
+  call = Call(
+    one, local, starts, cohort, key, None, given, None, per_chunk, kernels, fitting
+  )
   return run(call, data, reduction)
 
 
@@ -352,27 +357,3 @@ def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
     raise UserError(f'`epochs` of clients must be at least 0, not {values.min()}.')
   most = max(1, int(values.max(initial=0)))
   return local._replace(schedule=local.schedule._replace(epochs=most))
-
-
-def train_pulled(
-  local: LocalTraining,
-  starts: ClientModels,
-  data: FederatedData,
-  cohort: Cohort,
-  key: jax.Array,
-  reduction: Reduction,
-  pull: tuple[Params, jax.Array] | None,
-) -> Trained:
-  """`train_cohort` of clients that are each pulled to a model of their own.
-
-  `pull` are these models [S, ...] and the factors [S] float32 of the squared distances
-  to them; None leaves the term out.
-  """
-  if pull is None:
-    return train_cohort(local, starts, data, cohort, key, reduction)
-
-  def one(client):
-    model = local_sgd(client, toward(*client.given))
-    return model, reduction.sent_by(client, model), None
-
-  return for_each_client(one, local, starts, data, cohort, key, reduction, given=pull)

@@ -23,7 +23,7 @@ _MOST_BITS = 16
 
 
 def compression(text: str, *, error_feedback: bool = True) -> Sends:
-  """What clients send with compression, for `local_training(sends=...)`.
+  """Builds what clients send with compression, for `local_training(sends=...)`.
 
   'top_k:F'     the ceil(F P) largest changes: 8 bytes each, a value and its place
   'random_k:F'  ceil(F P) changes drawn anew in each round: 4 bytes each, and 8 for the

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.core import batching, client_map, tree
-from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
@@ -66,7 +65,7 @@ def example_targets(
   """
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def body(chunk, data, _):
+  def body(ids, own, _, data, sums):
     def of_client(client, size):
       rows, weights = batching.batch_rows(
         in_order, jnp.int32(0), size, data.max_examples
@@ -74,14 +73,16 @@ def example_targets(
       _, y = batching.gather(data, client, rows)
       return tree.where(weights > 0, y, jnp.zeros_like(y))
 
-    each = client_map.side_by_side(of_client, chunk.ids.shape[0])
-    return each(chunk.ids, data.sizes(chunk.ids)), None
+    each = client_map.side_by_side(of_client, ids.shape[0])
+    return each(ids, data.sizes(ids)), sums
 
   found, _ = client_map.map_clients(
     body,
-    client_map.Clients(cohort.ids, data.sizes(jnp.asarray(cohort.ids))),
+    cohort.ids,
+    data.sizes(jnp.asarray(cohort.ids)),
+    None,
     data,
-    ChunkSize(local.clients_per_chunk),
+    per_chunk=local.clients_per_chunk,
     empty=data.num_clients,
     mesh=local.mesh,
   )

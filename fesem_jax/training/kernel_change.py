@@ -6,7 +6,7 @@ s, SGD from W_0 makes
   W_t = W_0 - sum_{s < t} c_s x_s^T d_s,
 
 where c_s is the learning rate, which a penalty shrinks at each later step
-(`penalty_step`). With the rows x_s and d_s in X and D, in place of W_t,
+(`shared_start`). With the rows x_s and d_s in X and D, in place of W_t,
 
   x W_t = x W_0 - ((x X^T) * c) D    and    d W_t^T = d W_0^T - ((d D^T) * c) X.
 """

@@ -8,7 +8,6 @@ import optax
 
 from fesem_jax.core import batching, parameter_names, tree
 from fesem_jax.core.types import Params
-from fesem_jax.training import shared_start
 from fesem_jax.training.one_client import (
   Client,
   LocalModel,
@@ -18,7 +17,6 @@ from fesem_jax.training.one_client import (
   together,
   where,
 )
-from fesem_jax.training.penalty_step import with_pull
 from fesem_jax.utils.errors import UserError
 
 
@@ -49,22 +47,10 @@ def local_sgd(
   Raises:
     UserError: on layers that the model does not have, or factors of another shape.
   """
-  if layers is not None:
-    names = client.start if start is None else start
-    if not parameter_names.chosen(names, layers, 'layers'):
-      raise UserError(f'`layers` is empty; name some layers: {", ".join(names)}.')
-  if start is None and not transformations:
-    kernels = shared_start.kernels_of(client, layers)
-    if kernels:
-      model = shared_start.local_sgd(client, kernels, penalty, layers, factors)
-      if client.record is not None:
-        client.record.append(Record(client.start, model.params, model.loss))
-      return model
   start, frozen = client.start if start is None else start, None
   learning = start
   if layers is not None:
-    both = parameter_names.split(start, layers)
-    frozen, learning = map(parameter_names.without_none, both)
+    frozen, learning = frozen_and_learning(start, layers)
   if penalty is not None:
     transformations = (toward(learning, penalty), *transformations)
   optimizer = client.local.optimizer
@@ -95,6 +81,14 @@ def local_sgd(
   return model
 
 
+def frozen_and_learning(params: Params, layers: Sequence[str]) -> tuple[Params, Params]:
+  """The layers that stay as they are, and those that learn; see `local_sgd`."""
+  if not parameter_names.chosen(params, layers, 'layers'):
+    raise UserError(f'`layers` is empty; name some layers: {", ".join(params)}.')
+  frozen, learning = parameter_names.split(params, layers)
+  return parameter_names.without_none(frozen), parameter_names.without_none(learning)
+
+
 def _figures(loss: jax.Array, grads: Params, new: Params, start: Params) -> jax.Array:
   """[4] float32 of a step; see `Record.steps`."""
   moved = jax.tree.map(jnp.subtract, new, start)
@@ -104,7 +98,11 @@ def _figures(loss: jax.Array, grads: Params, new: Params, start: Params) -> jax.
 
 def toward(anchor: Params, factor: jax.Array | float) -> optax.GradientTransformation:
   """Adds the gradient of a pull to a model, factor * (w - anchor)^2 (Eq. 7)."""
-  return optax.stateless(lambda grads, w: with_pull(grads, w, anchor, factor))
+
+  def pulled(grads: Params, params: Params) -> Params:
+    return jax.tree.map(lambda g, w, a: g + 2 * factor * (w - a), grads, params, anchor)
+
+  return optax.stateless(pulled)
 
 
 def plus(correction: Params) -> optax.GradientTransformation:

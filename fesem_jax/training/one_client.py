@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching, local_optimizers, sending, tree
+from fesem_jax.core import batching, local_optimizers, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import dense_layers
-from fesem_jax.training import sent_models
+from fesem_jax.training import residuals, sent_models
 from fesem_jax.training.batch_losses import (
   augmented,
   descend,
@@ -54,7 +54,6 @@ class Client:
   state: Any = None  # what it keeps between rounds
   given: Any = None  # what else it has in this round
   broadcast: Any = None  # what all clients receive beside models
-  kernels: tuple[Any, ...] = ()  # see `shared_start.kernels_of`
   # Notes of a trace: the optimizer states that began, and models that were sent.
   traced: list[str] = dataclasses.field(default_factory=list)
   # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
@@ -71,7 +70,7 @@ class Client:
     shared, choice = self.models.shared, self.models.choice
     if choice is None or shared is None:
       return None if shared is None else tree.unstack(shared, 0)
-    return tree.unstack(tree.rows_of_few(shared, choice[None]), 0)
+    return tree.unstack(tree.rows_of_few(shared, choice[None], self.local.mesh), 0)
 
   @functools.cached_property
   def start(self) -> Params:
@@ -88,7 +87,7 @@ class Client:
     steps = batching.num_steps(schedule, self.size, self.data.max_examples, epochs)
     steps = jnp.where(self.steps > 0, steps, 0)
     local = self.local._replace(schedule=schedule)
-    return dataclasses.replace(self, local=local, steps=steps, kernels=())
+    return dataclasses.replace(self, local=local, steps=steps)
 
   def optimizer_state(
     self, params: Params, optimizer: optax.GradientTransformation | None = None
@@ -124,7 +123,7 @@ class Client:
   def with_model(self, model: Model) -> 'Client':
     """The client with another model, of the same parameters."""
     local = self.local._replace(model=model)
-    return dataclasses.replace(self, local=local, kernels=())
+    return dataclasses.replace(self, local=local)
 
   def send(
     self,
@@ -145,7 +144,7 @@ class Client:
     if received is None or not (lies or (sends and sends.of_client)):
       return model.held
     if self.residual is not None and sends is not None:
-      sends = sending.with_residual(sends, self.residual, self.unsent)
+      sends = residuals.with_residual(sends, self.residual, self.unsent)
     sent = sent_models.as_sent(
       self.data, self.id, self.key, received, model.params, layers, sends
     )

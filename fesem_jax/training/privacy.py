@@ -33,7 +33,7 @@ def differential_privacy(
   where: str = 'server',
   delta: float = 1e-5,
 ) -> Sends:
-  """What clients send with differential privacy, for `local_training(sends=...)`.
+  """Builds what clients send with differential privacy (`local_training(sends=...)`).
 
   With z the noise multiplier, C the clip, and d_i the change of client i's model from
   the one that it received,

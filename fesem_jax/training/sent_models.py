@@ -50,7 +50,7 @@ def as_sent(
 def _lie(
   corruption: Any, client: jax.Array, key: jax.Array, received: Params, changed: Params
 ) -> Params:
-  """What a bad client says of the layers that it received; others tell the truth."""
+  """The lie of a bad client about the layers that it received; others do not lie."""
   bad = jnp.asarray(corruption.bad).at[client].get(mode='fill', fill_value=False)
   change = jax.tree.map(jnp.subtract, changed, received)
   kind, number = corruption.lie

@@ -125,22 +125,26 @@ def kernels(
     return ()
   if model.apply_train is not None:  # Its random layers lie outside `apply_with`.
     return ()
+  sizes = [math.prod(x.shape[1:]) for x in jax.tree.leaves(start.shared)]
+  if start.mixture is not None or (mode == 'auto' and max(sizes, default=0) < _LARGE):
+    return ()
   params = jax.eval_shape(model.init, jax.random.key(0))
-  if start.mixture is not None or not is_plain_sgd(local):
+  if not is_plain_sgd(local):
     return ()
   width = batch_width(local.schedule, data.max_examples)
   steps = most_steps(local.schedule, data.max_examples)
   batch = jax.ShapeDtypeStruct((width, *data.example_shape), jnp.float32)
   chosen, shared = [], flatten_dict(start.shared)
+  learn = {p for p in flatten_dict(params) if layers is None or is_named(p, layers)}
   for path, x in _products(apply_with, params, batch).items():
     kernel = shared.get((*path, KERNEL))
-    if kernel is None or (layers and not is_named((*path, KERNEL), layers)):
+    if kernel is None or (*path, KERNEL) not in learn:
       continue
     rows, (size_in, size_out) = x.size // x.shape[-1], kernel.shape[1:]
     size, of_rows = size_in * size_out, steps * rows * (size_in + size_out)
     if mode == 'on' or (size >= _LARGE and of_rows <= _ROWS_PER_KERNEL * size):
       chosen.append(Kernel(path, rows, steps, steps))
-  if len(chosen) == len(shared):  # A client keeps something of its own to be trained.
+  if chosen and len(chosen) == len(learn):  # Something is trained beside changes.
     chosen.pop()
   blocks = -(-steps * max((k.rows for k in chosen), default=1) // _BLOCK)
   return tuple(

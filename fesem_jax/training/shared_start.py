@@ -5,6 +5,12 @@ changes of a dense kernel (`kernel_change`) instead of a kernel of its own. The 
 with W_0 are one product for all clients side by side, which reads W_0 once, or two
 where they are of two centers; the kernel's gradient is never formed, and W_t once, when
 training ends. Which kernels those are, `shared_kernels` decides.
+
+A penalty lambda |W - W_0|^2 needs no W either: plain SGD of rate eta makes
+
+  W_{t+1} - W_0 = (1 - 2 eta lambda) (W_t - W_0) - eta g_t,
+
+and W_t - W_0 is a sum over earlier steps: each keeps a share of 1 - 2 eta lambda.
 """
 
 import functools
@@ -13,9 +19,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax.core import parameter_names, sums, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.batching import SIDE
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
@@ -29,15 +36,16 @@ from fesem_jax.training.kernel_change import (
   last_block_first,
   product,
 )
+from fesem_jax.training.local_sgd import frozen_and_learning, toward
 from fesem_jax.training.one_client import (
   Client,
   LocalModel,
+  Record,
   all_finite,
   over_batches,
   together,
   where,
 )
-from fesem_jax.training.penalty_step import kept_share, with_pull
 from fesem_jax.training.plain_sgd import variable_rate
 
 
@@ -48,45 +56,26 @@ class Moves(NamedTuple):
   gradients: jax.Array  # [R, O], times the shares of the steps
 
 
-def kernels_of(client: Client, layers: Sequence[str] | None) -> tuple[Kernel, ...]:
-  """The kernels that a client keeps as changes where `layers` learn; None is all."""
-  chosen = [k for k in client.kernels if _learns((*k.path, KERNEL), layers)]
-  if not chosen:
-    return ()
-  learn = {
-    path
-    for path, x in flatten_dict(client.start).items()
-    if x is not None and _learns(path, layers)
-  }
-  if len(chosen) == len(learn):  # A client keeps something of its own to be trained.
-    chosen.pop()
-  return tuple(chosen)
-
-
-def _learns(path: tuple[str, ...], layers: Sequence[str] | None) -> bool:
-  return layers is None or parameter_names.is_named(path, layers)
-
-
-def local_sgd(
-  client: Client,
+def changes_sgd(
   kernels: tuple[Kernel, ...],
+  client: Client,
   penalty: jax.Array | float | None = None,
   layers: Sequence[str] | None = None,
   factors: jax.Array | None = None,
 ) -> LocalModel:
-  """Trains a client as `local_sgd.local_sgd` does, but for the rounding.
+  """Trains a client as `local_sgd` does, but for the rounding.
 
-  `kernels` are those that it keeps as changes, see `kernels_of`.
+  `kernels`, of layers that learn, are those that it keeps as changes.
   """
   local, shared = client.local, flatten_dict(client.models.shared)
   starts, from_other = _starts(client, [shared[*k.path, KERNEL] for k in kernels])
-  flat = flatten_dict(client.start)
+  whole, frozen = client.start, None
+  if layers is not None:
+    frozen, whole = frozen_and_learning(whole, layers)
+  flat = flatten_dict(whole)
   for kernel in kernels:
     del flat[*kernel.path, KERNEL]
-  whole, frozen = unflatten_dict(flat), None
-  if layers is not None:
-    both = parameter_names.split(whole, layers)
-    frozen, whole = map(parameter_names.without_none, both)
+  whole = unflatten_dict(flat)
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   rate = variable_rate(local.optimizer, params)
 
@@ -110,7 +99,8 @@ def local_sgd(
       _appended(kernel, change, own, t, batch.active, of_step, penalty)
       for kernel, change, own in zip(kernels, changes, rows, strict=True)
     )
-    grads = with_pull(grads, params, whole, penalty)
+    if penalty is not None:
+      grads, _ = toward(whole, penalty).update(grads, optax.EmptyState(), params)
     new = client.descend(t, grads, state, params)
     return (*where(batch.active, new, (params, state)), changes), loss
 
@@ -131,7 +121,10 @@ def local_sgd(
       held, client.models.shared, client.models.choice, local.precision
     )
 
-  return LocalModel(unflatten_dict(held), loss, finite, client.steps, form)
+  model = LocalModel(unflatten_dict(held), loss, finite, client.steps, form)
+  if client.record is not None:
+    client.record.append(Record(client.start, model.params, loss))
+  return model
 
 
 def _starts(
@@ -209,7 +202,8 @@ def _appended(
 
   `penalty` [] is lambda of lambda |W - W_0|^2, or None.
   """
-  kept = jnp.where(active, kept_share(rate, penalty), 1.0)
+  share = 1.0 if penalty is None else 1 - 2 * rate * penalty  # Of W - W_0.
+  kept = jnp.where(active, share, 1.0)
   first, *others = [b._replace(shares=b.shares * kept) for b in change.blocks]
   inputs, gradients = (jnp.where(active, x, 0.0) for x in rows)
   new = inputs, gradients, jnp.full(kernel.rows, rate)

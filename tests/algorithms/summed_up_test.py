@@ -25,7 +25,7 @@ def kept(monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'times'),
   [
-    ('fed_avg', 1), ('fed_per', 1), ('fed_rep', 2), ('fed_ala', 1), ('apfl', 1),
+    ('fed_avg', 1), ('fed_per', 1), ('fed_rep', 1), ('fed_ala', 1), ('apfl', 1),
     ('ditto', 1), ('fed_dyn', 1), ('fed_nova', 1), ('p_fed_me', 1), ('moon', 1),
     ('scaffold', 1), ('fed_cluster', 1), ('oracle', 1),
   ],

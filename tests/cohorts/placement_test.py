@@ -12,7 +12,6 @@ from fesem_jax.cohorts import placement, stratified
 from fesem_jax.cohorts.arrangement import arrange, draw_cohort
 from fesem_jax.cohorts.sampling import sample_clients
 from fesem_jax.core import batching, client_map, sharding
-from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import label_skew
@@ -167,21 +166,16 @@ def rows_read(data, mesh, cohort):
   """[S, B, 3] features and [S, B] labels of each place's client, and its size."""
 
   def read(data, ids):
-    def body(chunk, data, _):
-      last = data.sizes(chunk.ids)[:, None] - 1
+    def body(ids, own, _, data, sums):
+      last = data.sizes(ids)[:, None] - 1
       rows = jnp.minimum(jnp.arange(4)[None], last)
-      both = jax.vmap(batching.gather, (None, 0, 0))(data, chunk.ids, rows)
-      return (*both, data.sizes(chunk.ids)), None
+      both = jax.vmap(batching.gather, (None, 0, 0))(data, ids, rows)
+      return (*both, data.sizes(ids)), sums
 
-    work = data.sizes(ids)
     return client_map.map_clients(
-      body,
-      client_map.Clients(ids, work),
-      data,
-      ChunkSize(2),
-      empty=data.num_clients,
-      mesh=mesh,
-    )[0]
+      body, ids, data.sizes(ids), None, data,
+      per_chunk=2, empty=data.num_clients, mesh=mesh,
+    )[0]  # fmt: skip
 
   return jax.jit(read)(data, cohort.ids)
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.core.chunk_order import ChunkSize, in_chunks, size_of_parts
+from fesem_jax.core.chunk_order import in_chunks, size_of_parts
 
 
 @pytest.mark.parametrize(
@@ -19,20 +19,15 @@ def test_parts_have_the_largest_equal_size_up_to_a_limit(count, most, size):
 def test_clients_of_one_group_are_in_chunks_by_decreasing_work():
   work = jnp.array([3, 0, 7, 2, 7], jnp.int32)
   # Two chunks of three, not one of four and one of one.
-  chunks = in_chunks(work, None, ChunkSize(4, 2))
-  assert chunks.order.tolist() == [2, 4, 0, 3, 1, 5]
-  assert chunks.order.dtype == jnp.int32
-  assert chunks._replace(order=None) == (None, 2, 2, 3, 1, 5)
-  assert [chunks.slots(i).tolist() for i in (0, 1)] == [[2, 4, 0], [3, 1, 5]]
-  # By default, parts are of one client; a chunk has one at least.
-  four = in_chunks(work[:4], None, ChunkSize(2))
-  assert (four.order.tolist(), four.part) == ([2, 0, 3, 1], 1)
-  assert in_chunks(work[:4], None, ChunkSize(4, 2)).part == 2
-  for size in (0, 1):
-    alone = in_chunks(work, jnp.zeros(5, jnp.int32), ChunkSize(size))
-    assert (alone.order.tolist(), alone.number) == ([2, 4, 0, 3, 1], 5)
+  order, number = in_chunks(work, 4)
+  assert (order.tolist(), number) == ([[2, 4, 0], [3, 1, 5]], 2)
+  assert order.dtype == jnp.int32
+  assert in_chunks(work[:4], 2)[0].tolist() == [[2, 0], [3, 1]]
+  for size in (0, 1):  # A chunk has one client at least.
+    alone, number = in_chunks(work, size, jnp.zeros(5, jnp.int32))
+    assert (alone.tolist(), number) == ([[2], [4], [0], [3], [1]], 5)
   # Without a limit of groups there is one of them.
-  assert in_chunks(work, jnp.zeros(5, jnp.int32), ChunkSize(2)).order.size == 6
+  assert in_chunks(work, 2, jnp.zeros(5, jnp.int32))[0].size == 6
 
 
 def wanted(work, group, num_groups, size):
@@ -50,26 +45,27 @@ def wanted(work, group, num_groups, size):
 
 
 def test_chunks_are_of_two_groups_at_the_most():
-  rng, arranged = np.random.default_rng(0), jax.jit(in_chunks, static_argnums=2)
+  rng, arranged = np.random.default_rng(0), jax.jit(in_chunks, static_argnums=(1, 3))
   for size, num_groups, count in ((3, 5, 12), (2, 4, 8), (4, 7, 12), (5, 3, 10)):
     for _ in range(12):
       group = rng.choice(rng.permutation(num_groups)[: rng.integers(1, 8)], count)
       work = rng.integers(0, 4, count)
-      chunks = arranged(work, group, ChunkSize(size, 1, num_groups))
+      order, number = arranged(work, size, group, num_groups)
       want = wanted(work, group, num_groups, size)
-      rows = np.asarray(chunks.order).reshape(-1, size)
+      rows = np.asarray(order)
       assert [[i for i in row if i < count] for row in rows[: len(want)]] == want
       assert (rows[len(want) :] == count).all()
-      assert int(chunks.number) == len(want) <= chunks.most == len(rows)
+      assert rows.shape[1] == size
+      assert int(number) == len(want) <= len(rows)
 
 
 def test_there_is_room_for_every_start_of_a_chunk_before_it_is_full():
   # Groups of one: every third starts a chunk, with one slot of three left free.
   group = jnp.arange(6, dtype=jnp.int32)
-  chunks = in_chunks(jnp.ones(6, jnp.int32), group, ChunkSize(3, 1, 6))
-  assert chunks.order.reshape(-1, 3)[:3].tolist() == [[0, 1, 6], [2, 3, 6], [4, 5, 6]]
+  order, number = in_chunks(jnp.ones(6, jnp.int32), 3, group, 6)
+  assert order[:3].tolist() == [[0, 1, 6], [2, 3, 6], [4, 5, 6]]
   # Of 6 clients and 2 * 2 slots that may stay free.
-  assert (int(chunks.number), chunks.most) == (3, 4)
+  assert (int(number), len(order)) == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +81,11 @@ def test_the_most_chunks_have_room_for_the_slots_that_groups_leave_free(
   count, size, groups, most
 ):
   group = jnp.zeros(count, jnp.int32)
-  chunks = in_chunks(jnp.ones(count, jnp.int32), group, ChunkSize(size, 1, groups))
-  assert chunks.most == most
-  assert chunks.order.size == most * size
+  order, _ = in_chunks(jnp.ones(count, jnp.int32), size, group, groups)
+  assert order.shape == (most, size)
 
 
 def test_clients_that_are_alone_in_their_chunks_need_no_groups():
   group = jnp.array([1, 0, 1, 0], jnp.int32)
-  chunks = in_chunks(jnp.array([1, 2, 4, 3]), group, ChunkSize(1, 1, 2))
-  assert (chunks.order.tolist(), chunks.number) == ([2, 3, 1, 0], 4)
+  order, number = in_chunks(jnp.array([1, 2, 4, 3]), 1, group, 2)
+  assert (order.tolist(), number) == ([[2], [3], [1], [0]], 4)

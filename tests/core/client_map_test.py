@@ -8,21 +8,17 @@ import numpy as np
 import pytest
 
 from fesem_jax.core import client_map, sharding
-from fesem_jax.core.chunk_order import ChunkSize
 
 WORK = np.array([3, 0, 7, 2, 7], np.int32)
 
 
-def mapped(
-  body, size, work=WORK, sums=None, *, own=None, into=None, group=None, **more
-):
+def mapped(body, size, work=WORK, sums=None, *, own=None, **more):
   """`map_clients` on one device, of clients that are numbered by their place."""
   count = len(work)
-  clients = client_map.Clients(jnp.arange(count), jnp.asarray(work), own, into, group)
-  mesh = sharding.client_mesh(1)
   return client_map.map_clients(
-    lambda chunk, _, sums: body(chunk, sums), clients, None, size,
-    empty=count, mesh=mesh, sums=sums, **more,
+    lambda ids, own, old, _, sums: body(ids, own, old, sums),
+    jnp.arange(count), jnp.asarray(work), own, None, per_chunk=size,
+    empty=count, mesh=sharding.client_mesh(1), sums=sums, **more,
   )  # fmt: skip
 
 
@@ -30,13 +26,13 @@ def mapped(
 def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
   values = jnp.arange(10.0, 15.0)
 
-  def body(chunk, total):
-    exists = chunk.ids < len(WORK)
-    own = values.at[chunk.ids].get(mode='clip')
+  def body(ids, _, old, total):
+    exists = ids < len(WORK)
+    own = values.at[ids].get(mode='clip')
     return 2 * own, total + jnp.where(exists, own, 0.0).sum()
 
   def run():
-    return mapped(body, ChunkSize(clients_per_chunk), sums=jnp.float32(0))
+    return mapped(body, clients_per_chunk, sums=jnp.float32(0))
 
   results, total = jax.jit(run)()
   np.testing.assert_array_equal(results, 2 * values)
@@ -44,11 +40,11 @@ def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
 
 
 def test_clients_of_like_work_share_a_chunk():
-  def body(chunk, sums):
-    longest = jnp.asarray(WORK).at[chunk.ids].get(mode='fill', fill_value=0).max()
-    return jnp.broadcast_to(longest, chunk.ids.shape), sums
+  def body(ids, own, old, sums):
+    longest = jnp.asarray(WORK).at[ids].get(mode='fill', fill_value=0).max()
+    return jnp.broadcast_to(longest, ids.shape), sums
 
-  longest, _ = mapped(body, ChunkSize(2))
+  longest, _ = mapped(body, 2)
   # Chunks of two: work 7 and 7, 3 and 2, and 0 alone.
   np.testing.assert_array_equal(longest, [3, 0, 7, 3, 7])
 
@@ -57,11 +53,11 @@ def test_clients_of_like_work_share_a_chunk():
 def test_results_overwrite_what_they_are_given(clients_per_chunk):
   old = jnp.arange(5.0)
 
-  def body(chunk, sums):
-    return (chunk.into[0] + 1, chunk.ids), sums
+  def body(ids, own, old, sums):
+    return (old[0] + 1, ids), sums
 
   def run(old):
-    return mapped(body, ChunkSize(clients_per_chunk), into=(old, None))
+    return mapped(body, clients_per_chunk, into=(old, None))
 
   (results, ids), _ = jax.jit(run)(old)
   np.testing.assert_array_equal(results, old + 1)
@@ -78,16 +74,18 @@ def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
   own = jnp.arange(6.0)
   shared = jnp.arange(9.0) * 100
 
-  def body(chunk, shared, total):
-    exists = chunk.ids < 9
-    mine = shared.at[chunk.ids].get(mode='clip') + chunk.own
+  def body(ids, own, old, shared, total):
+    exists = ids < 9
+    mine = shared.at[ids].get(mode='clip') + own
     return mine, total + jnp.where(exists, mine, 0.0).sum()
 
   results, total = client_map.map_clients(
     body,
-    client_map.Clients(ids, jnp.asarray([1, 0, 5, 2, 2, 0]), own),
+    ids,
+    jnp.asarray([1, 0, 5, 2, 2, 0]),
+    own,
     shared,
-    ChunkSize(clients_per_chunk),
+    per_chunk=clients_per_chunk,
     empty=9,
     mesh=mesh,
     sums=jnp.float32(0),
@@ -114,15 +112,16 @@ def test_a_chunk_has_clients_of_two_groups_at_the_most(clients_per_chunk):
   size, num_groups = 11, 6
   most = -(-size // clients_per_chunk) + (num_groups - 1) // 2
 
-  def body(chunk, state):
-    (seen, count), ids = state, chunk.ids
+  def body(ids, own, old, state):
+    seen, count = state
     return ids, (seen.at[count, : ids.shape[0]].set(ids), count + 1)
 
   @jax.jit
   def run(work, groups):
     seen = jnp.full((most, size), size), jnp.int32(0)
-    chunks = ChunkSize(clients_per_chunk, num_groups=num_groups)
-    return mapped(body, chunks, work, seen, group=groups)
+    return mapped(
+      body, clients_per_chunk, work, seen, group=groups, num_groups=num_groups
+    )
 
   rng = np.random.default_rng(0)
   for _ in range(20):
@@ -149,8 +148,8 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
 ):
   groups, old = jnp.array([0, 1, 2, 1, 0]), jnp.full(5, -1.0)
 
-  def body(chunk, total):
-    return ((chunk.ids, chunk.own), chunk.own.max()), total
+  def body(ids, own, old, total):
+    return ((ids, own), own.max()), total
 
   def finish(clients, largest, total):
     ids, own = clients
@@ -161,7 +160,9 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
   def run(old):
     return mapped(
       body,
-      ChunkSize(clients_per_chunk, clients_per_part, 3),
+      clients_per_chunk,
+      part=clients_per_part,
+      num_groups=3,
       sums=jnp.zeros(2),
       own=jnp.arange(10.0, 15.0),
       into=(old, None),

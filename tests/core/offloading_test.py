@@ -12,7 +12,6 @@ import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.cohorts import arrangement
 from fesem_jax.core import client_map, offloading, sharding, tree
-from fesem_jax.core.chunk_order import ChunkSize
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import UserError
@@ -138,17 +137,22 @@ def test_chunks_replace_their_own_rows_only(ahead, monkeypatch):
   work = jnp.array([3, 9, 1, 9, 4, 2, 5])
   group = jnp.array([0, 1, 0, 2, 1, 0, 0])  # Chunks with empty places.
 
-  def body(chunk, _, sums):
-    assert set(chunk.own) == set(models)
-    added = jax.tree.map(lambda x, y: x + 2 * y, chunk.into, chunk.own)
-    return added, sums + jnp.where(chunk.ids < 7, chunk.ids, 0).sum()
+  def body(ids, own, old, _, sums):
+    assert set(own) == set(models)
+    added = jax.tree.map(lambda x, y: x + 2 * y, old, own)
+    return added, sums + jnp.where(ids < 7, ids, 0).sum()
 
   def double(stack):
     return client_map.map_clients(
       body,
-      client_map.Clients(jnp.arange(7), work, stack, stack, group),
+      jnp.arange(7),
+      work,
+      stack,
       None,
-      ChunkSize(3, num_groups=3),
+      into=stack,
+      group=group,
+      num_groups=3,
+      per_chunk=3,
       empty=7,
       mesh=sharding.client_mesh(1),
       sums=jnp.int32(0),

@@ -8,11 +8,12 @@ import numpy as np
 import optax
 import pytest
 
+from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Corruption, FederatedData
 from fesem_jax.core.types import Model
-from fesem_jax.training.cohort import for_each_client, train_pulled
+from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import for_each_batch, together
 from fesem_jax.training.reduction import Reduction

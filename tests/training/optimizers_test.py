@@ -8,11 +8,12 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.local_training import local_training
 from fesem_jax.training import shared_kernels
-from fesem_jax.training.cohort import train_cohort, train_pulled
+from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.optimizers import AdamOptions, clip_by_norm, local_optimizer
 from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.training.reduction import Reduction

@@ -1,4 +1,4 @@
-"""What methods with K centers deploy and report."""
+"""Deployed models and reports of methods with K centers."""
 
 from typing import Any
 

@@ -110,9 +110,8 @@ def first_clusters(
       ),
     )
   trained, centers = found.trained, found.centers
-  rule = steps.m_step.aggregation.in_place_of_mean()
-  if rule is not None:
-    counts = trained.took_part()
+  if steps.m_step.aggregation.rule != 'mean':
+    rule, counts = steps.m_step.aggregation.aggregate(), trained.took_part()
     centers = rule(found.models, found.assignment, counts, centers, local.mesh)
   client_params = trained.params
   if client_state == 'stacked' and not cohort.everyone:

@@ -57,7 +57,7 @@ class EStep:
 
 @dataclasses.dataclass(frozen=True)
 class MStep:
-  """What a center becomes: the mean of its clients (Eq. 9).
+  """The new value of a center: the mean of its clients (Eq. 9).
 
   Attributes:
     weighting: of clients in Eq. 6 and 9: 'uniform', or 'by_examples', the "micro"
@@ -83,7 +83,7 @@ class MStep:
 
 
 class Known(NamedTuple):
-  """What the E-step wants to know of the centers, made once a round."""
+  """The centers as the E-step needs them, made once a round."""
 
   centers: Any  # see `ModelComparison.known`
   # [] bool, whether clients keep the clusters that they start from; None if never.
@@ -170,13 +170,15 @@ class EMSteps:
       server: state of the server optimizer.
       mesh: the devices.
     """
-    rule = self.m_step.aggregation.in_place_of_mean()
-    clients = trained.sums.clients
-    if rule is None:
+    aggregation, clients = self.m_step.aggregation, trained.sums.clients
+    if aggregation.rule == 'mean':
       means = mean_of(clients, old)
     else:
       others = trained.folded[1]
       stack = trained.params if others is None else others
+      rule = aggregation.aggregate()
       means = rule(stack, cluster, trained.took_part(), old, mesh)
     optimizer = self.m_step.server_optimizer
+    if optimizer is None:
+      return means, server
     return server_optimizers.move(optimizer, server, old, means, clients.weight > 0)

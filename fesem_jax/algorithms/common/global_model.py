@@ -45,7 +45,7 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
 
 
 class Averaging(NamedTuple):
-  """What the server makes of its clients' models."""
+  """The server's mean of its clients' models, and its step."""
 
   weighting: str = 'by_examples'  # of clients in the mean; see `Trained.weights`
   # Moves the model along their mean change; None takes the mean.
@@ -82,15 +82,19 @@ def train_and_average(
   is that of an `Algorithm`. `key` is that of the round. Returns the new state, and what
   training reports.
   """
-  rule, old = averaging.aggregation.in_place_of_mean(), state.params
-  reduction = Reduction() if rule else mean_of_models(averaging.weighting, old)
+  aggregation, old = averaging.aggregation, state.params
+  by_mean = aggregation.rule == 'mean'
+  reduction = mean_of_models(averaging.weighting, old) if by_mean else Reduction()
   trained = train(local, state, data, cohort, key, reduction)
-  if rule is None:
+  if by_mean:
     means, any_client = mean_of(trained.sums, old), trained.sums.weight > 0
   else:
     counts, of_all = trained.took_part(), jnp.zeros(trained.ids.shape, jnp.int32)
+    rule = aggregation.aggregate()
     means = rule(trained.params, of_all, counts, old, local.mesh)
     any_client = counts.any()[None]
+  if averaging.optimizer is None:
+    return GlobalState(means, state.server), trained
   moved = server_optimizers.move(
     averaging.optimizer, state.server, old, means, any_client
   )

@@ -9,8 +9,8 @@ from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.wrapped import wrap
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.sending import residuals
 from fesem_jax.core.types import Params
+from fesem_jax.training.residuals import residuals
 from fesem_jax.utils.errors import UserError
 
 

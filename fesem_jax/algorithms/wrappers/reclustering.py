@@ -73,7 +73,7 @@ class Checks(NamedTuple):
 
 
 class Reclustered(NamedTuple):
-  """What a check found."""
+  """The outcome of a check."""
 
   centers: Params  # [K, ...]
   stays: jax.Array  # [K] bool whether a center is the same as before

@@ -18,7 +18,7 @@ OfLabels = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Change(NamedTuple):
-  """What a partition makes of examples; None leaves them."""
+  """Changes of a partition to examples; None leaves them."""
 
   features: OfFeatures | None = None  # may write to the array that it is given
   labels: OfLabels | None = None
@@ -32,7 +32,7 @@ def of_partition(
   scale: float,
   seed: int,
 ) -> Change | None:
-  """What a partition makes of the examples; None if they stay as they are.
+  """Changes of a partition to the examples; None if they stay as they are.
 
   The partition is any but 'natural'; `of_clients` [M] is the group of each client,
   `occur` the classes that have training examples, `scale` that of the `Pool`, and

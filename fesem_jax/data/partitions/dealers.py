@@ -21,7 +21,7 @@ def dealer(
   num_classes: int,
   num_clients: int,
 ) -> Dealer:
-  """What deals examples to clients without groups, or to those of one group.
+  """The function that deals examples to clients without groups, or of one group.
 
   The rule is `Partition.dealing`. `rng` is also the random state of each deal,
   `labels` [T] are those of the training examples, and `num_clients` is M, or the
@@ -98,7 +98,7 @@ def _first_draws(
 def grouped_dealer(
   rng: np.random.Generator, partition: Partition, num_classes: int, need: int
 ) -> Dealer:
-  """What deals examples to groups of clients, and within each to its clients.
+  """The function that deals examples to groups of clients, and to those of each.
 
   `rng` is also the random state of each deal; `need` are the rows of each client on
   average where sizes differ; 0 deals all.
@@ -126,7 +126,7 @@ def grouped_dealer(
 
 
 def too_many(partition: Partition, available: int) -> UserError:
-  """Of clients that are to have more examples than there are."""
+  """The error where clients are to have more examples than there are."""
   return UserError(
     f'`num_clients={partition.count}` with '
     f'`examples_per_client={partition.examples_per_client}` needs more than the '

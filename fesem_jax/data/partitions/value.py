@@ -305,7 +305,7 @@ class Partition:
 
   @property
   def grouping(self) -> str:
-    """What makes groups of clients; '' without groups."""
+    """The part that makes groups of clients; '' without groups."""
     return next((part for part in self.parts if part in GROUPED), '')
 
   @property
@@ -324,13 +324,13 @@ class Partition:
 
   @property
   def swaps(self) -> tuple[tuple[int, int], ...]:
-    """Of the second group of 'label_swapped' and those after it."""
+    """Swapped labels of the second group of 'label_swapped' and those after it."""
     k = self.num_groups
     return tuple(self.label_swaps) or tuple((2 * g - 1, 2 * g) for g in range(1, k))
 
   @property
   def corruptions(self) -> tuple[str, ...]:
-    """Of each group of 'corrupted'."""
+    """The corruption of each group of 'corrupted'."""
     return tuple(self.image_corruptions) or image_corruptions.NAMES[: self.num_groups]
 
   def groups_of_clients(self) -> np.ndarray:
@@ -351,7 +351,7 @@ class Partition:
     return tuple(found)
 
   def names_of_groups(self) -> tuple[str, ...] | None:
-    """What groups 0, 1, ..., k-1 are called; None without groups."""
+    """Names of groups 0, 1, ..., k-1; None without groups."""
     if self.grouping == 'rotated':
       return tuple(f'{degrees:.4g} degrees' for degrees in self.degrees)
     if self.grouping == 'corrupted':

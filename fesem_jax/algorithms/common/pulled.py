@@ -1,0 +1,36 @@
+"""Local training of clients that are each pulled to a model of their own."""
+
+import jax
+
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort, Params
+from fesem_jax.training.cohort import for_each_client, train_cohort
+from fesem_jax.training.local_sgd import local_sgd, toward
+from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Trained
+
+
+def train_pulled(
+  local: LocalTraining,
+  starts: ClientModels,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  reduction: Reduction,
+  pull: tuple[Params, jax.Array] | None,
+) -> Trained:
+  """`train_cohort` of clients that are each pulled to a model of their own.
+
+  `pull` are these models [S, ...] and the factors [S] float32 of the squared distances
+  to them; None leaves the term out.
+  """
+  if pull is None:
+    return train_cohort(local, starts, data, cohort, key, reduction)
+
+  def one(client):
+    model = local_sgd(client, toward(*client.given))
+    return model, reduction.sent_by(client, model), None
+
+  return for_each_client(one, local, starts, data, cohort, key, reduction, given=pull)
