@@ -11,29 +11,26 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model
+from fesem_jax.algorithms.common.arrivals import (
+  Running,
+  check_at_most,
+  next_arrivals,
+  size_of,
+  traffic_of,
+)
 from fesem_jax.algorithms.common.own_centers import check_everyone
 from fesem_jax.cohorts import device_profiles
 from fesem_jax.cohorts.device_profiles import DeviceProfile
-from fesem_jax.cohorts.sampling import client_keys, cohort_of
-from fesem_jax.core import prng_streams, sums, traffic, tree
+from fesem_jax.cohorts.sampling import cohort_of
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
-from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.traffic import Drawn, Sent, Traffic
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import (
-  UserError,
-  argument,
-  check_at_least,
-  check_choice,
-  check_positive,
-)
-
-_PAPER = 10  # Updates in a buffer.
+from fesem_jax.utils.errors import check_at_least, check_choice, check_positive
 
 
 class FedBuffState(NamedTuple):
@@ -41,24 +38,10 @@ class FedBuffState(NamedTuple):
 
   params: Params  # [1, ...] w
   version: jax.Array  # [] int32 server updates so far
-  clients: jax.Array  # [C] int32 positions of those that train; M in an empty place
+  running: Running  # who trains
   starts: Params  # [C, ...] the model that each of them received
   versions: jax.Array  # [C] int32 version of this model
-  left: jax.Array  # [C] float32 seconds until each has finished; infinite if empty
-  durations: jax.Array  # [M] float32 seconds that each client takes
   seconds: jax.Array  # [] float32 that the last buffer took to fill
-
-
-class Arrivals(NamedTuple):
-  """The updates that fill a buffer, in the order of their arrival, and who trains."""
-
-  ids: jax.Array  # [B] int32 positions of the clients, all distinct
-  places: jax.Array  # [B] int32 places among the C in which they trained
-  new: jax.Array  # [B] bool, for those that started while the buffer was filling
-  clients: jax.Array  # [C] as in the state
-  left: jax.Array  # [C] likewise, from `seconds` on
-  started: jax.Array  # [C] bool, for those that started while the buffer was filling
-  seconds: jax.Array  # [] float32
 
 
 def fed_buff(
@@ -100,42 +83,36 @@ def fed_buff(
   check_at_least(0, buffer_size=buffer_size, concurrency=concurrency)
   check_positive(server_learning_rate=server_learning_rate)
   check_choice('weighting', weighting, WEIGHTINGS)
-  devices = client_devices
-  if isinstance(devices, str):
-    check_choice('client_devices', devices, tuple(device_profiles.PROFILES))
-    devices = device_profiles.PROFILES[devices]
+  devices = device_profiles.profile(client_devices, 'client_devices')
 
   def init(key, data):
     real = len(data.info.names)
-    for name, count in ('buffer_size', buffer_size), ('concurrency', concurrency):
-      if count > real:
-        raise UserError(f'{argument(name, count)} is more than the {real} clients.')
+    check_at_most(real, buffer_size=buffer_size, concurrency=concurrency)
     params = tree.expand(local.model.init(key))
     count = concurrency or real
     starts = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), params)
+    nobody = jnp.full(count, data.num_clients, jnp.int32)
+    durations = device_profiles.durations(devices, local, data, key)
+    running = Running(nobody, jnp.zeros(count), durations)
     return FedBuffState(
-      params,
-      version=jnp.int32(0),
-      clients=jnp.full(count, data.num_clients, jnp.int32),
-      starts=starts,
-      versions=jnp.zeros(count, jnp.int32),
-      left=jnp.full(count, jnp.inf),
-      durations=device_profiles.durations(devices, local, data, key),
-      seconds=jnp.float32(0.0),
+      params, jnp.int32(0), running, starts, jnp.zeros_like(nobody), jnp.float32(0.0)
     )
 
   def step(state, data, cohort, key):
     check_everyone(cohort, 'fed_buff', 'its clients come and go (`concurrency`)')
     w = state.params
-    size = _size(buffer_size, len(data.info.names))
-    found = next_arrivals(state, data, key, size)
+    size = size_of(buffer_size, len(data.info.names))
+    found = next_arrivals(state.running, data, key, size)
     received = tree.take(state.starts, found.places)
-    received = tree.where(found.new, tree.take(w, jnp.zeros_like(found.ids)), received)
+    first = jnp.zeros_like(found.ids)
+    received = tree.where(found.new, tree.take(w, first), received)
     staleness = state.version - state.versions[found.places]
     factors = 1 / jnp.sqrt(1.0 + jnp.where(found.new, 0, staleness))
     row = jnp.zeros(data.num_clients + 1, jnp.int32)
     row = row.at[found.ids].set(jnp.arange(size, dtype=jnp.int32))
-    mine = cohort_of(data.client_ids[found.ids], data, local.mesh, cohort.round)
+    client_ids = jnp.asarray(data.client_ids)
+    client_ids = client_ids.at[found.ids].get(mode='fill', fill_value=-1)
+    mine = cohort_of(client_ids, data, local.mesh, cohort.round)
     zero = tree.zeros_like(w)
     reduction = Reduction(
       functools.partial(_add_changes, weighting), sums.no_sums(w), (row, factors),
@@ -145,70 +122,15 @@ def fed_buff(
     trained = train_cohort(local, models, data, mine, key, reduction)
     mean, eta = sums.mean_of(trained.sums, zero), variable(server_learning_rate)
     new = jax.tree.map(lambda w, change: w + eta * change, w, mean)
-    received_now = tree.take(w, jnp.zeros_like(found.clients))
-    starts = tree.where(found.started, received_now, state.starts)
-    versions = jnp.where(found.started, state.version, state.versions)
-    state = FedBuffState(
-      new, state.version + 1, found.clients, starts, versions, found.left,
-      state.durations, found.seconds,
-    )  # fmt: skip
+    started, now = found.started, state.version
+    starts = jax.tree.map(lambda w, x: jnp.broadcast_to(w, x.shape), w, state.starts)
+    starts = tree.where(started, starts, state.starts)
+    versions = jnp.where(started, now, state.versions)
+    state = FedBuffState(new, now + 1, found.running, starts, versions, found.seconds)
     return state, trained.info()
 
-  sent = _traffic(local, buffer_size, concurrency)
+  sent = traffic_of(local, buffer_size, concurrency)
   return Algorithm(local, init, step, global_model.deployed, traffic=sent)
-
-
-def _size(buffer_size: int, num_clients: int) -> int:
-  """B, of the clients that exist."""
-  return buffer_size or min(_PAPER, num_clients)
-
-
-def next_arrivals(
-  state: FedBuffState, data: FederatedData, key: jax.Array, buffer_size: int
-) -> Arrivals:
-  """Lets clients finish and others start until the buffer is full."""
-  count, nobody = state.clients.shape[0], data.num_clients
-  key = prng_streams.fold(key, prng_streams.ARRIVALS)
-  everyone = jnp.arange(nobody, dtype=jnp.int32)
-  idle = jnp.asarray(data.sizes() > 0).at[state.clients].set(False, mode='drop')
-
-  def start(i, now, clients, finish, started, idle):
-    draw = jax.vmap(jax.random.uniform)(
-      client_keys(jax.random.fold_in(key, i), data, everyone)
-    )
-    _, order = jax.lax.top_k(-jnp.where(idle, draw, 2.0), count)
-    empty = clients == nobody
-    rank = jnp.cumsum(empty) - 1
-    fills = empty & (rank < idle.sum())
-    clients = jnp.where(fills, order[rank], clients).astype(jnp.int32)
-    later = now + state.durations.at[clients].get(mode='clip')
-    idle = idle.at[jnp.where(fills, clients, nobody)].set(False, mode='drop')
-    return clients, jnp.where(fills, later, finish), started | fills, idle
-
-  def arrive(i, carry):
-    now, clients, finish, started, idle, ids, places, new = carry
-    running = clients, finish, started, idle
-    clients, finish, started, idle = jax.lax.cond(
-      finish.min() > now,
-      lambda: start(i, now, *running),
-      lambda: running,
-    )
-    place = finish.argmin()
-    ids, places = ids.at[i].set(clients[place]), places.at[i].set(place)
-    new = new.at[i].set(started[place])
-    now, finish = finish[place], finish.at[place].set(jnp.inf)
-    clients, started = clients.at[place].set(nobody), started.at[place].set(False)
-    return now, clients, finish, started, idle, ids, places, new
-
-  none = jnp.zeros(buffer_size, jnp.int32)
-  carry = (
-    jnp.float32(0.0), state.clients, state.left, jnp.zeros(count, bool), idle, none,
-    none, jnp.zeros(buffer_size, bool),
-  )  # fmt: skip
-  now, clients, finish, started, _, ids, places, new = jax.lax.fori_loop(
-    0, buffer_size, arrive, carry
-  )
-  return Arrivals(ids, places, new, clients, finish - now, started, now)
 
 
 def _add_changes(weighting, trained, starts, total, known):
@@ -223,26 +145,3 @@ def _add_changes(weighting, trained, starts, total, known):
   zero = jax.tree.map(lambda x: jnp.zeros_like(x[:1]), starts.shared)
   weights = trained.weights(weighting)
   return None, sums.add_to_one(total, changes, weights, zero)
-
-
-def _traffic(local: LocalTraining, buffer_size: int, concurrency: int) -> Traffic:
-  """Messages of FedBuff: as many models down as up, and C down at the start."""
-  size = traffic.bytes_of_model(local)
-
-  def of_round(known, drawn: Drawn) -> Sent:
-    # All clients are drawn, of which some receive a model.
-    count = len(drawn.ids)
-    return Sent(size * _size(buffer_size, count) / count, size)
-
-  def of_start(num_clients: int) -> tuple[float, float]:
-    return size * (concurrency or num_clients), 0
-
-  words = (
-    'the global model, to each client that starts',
-    'the change of the model',
-    'the first model, to those that start',
-  )
-  return Traffic(
-    words, of_round, of_start, known=lambda state: state.seconds, model=size, beside='',
-    seconds=float,
-  )  # fmt: skip

@@ -137,9 +137,8 @@ def selected_cohort(
   if train.shard_rows is not None:
     empty = np.full(most - len(positions), train.num_clients)
     positions = np.concatenate([positions, empty]).astype(np.int32)
-    ids = stratified.on_their_devices(
-      jax.numpy.asarray(positions), train.num_clients, mesh
-    )
+    held = jax.numpy.asarray(positions)
+    ids = stratified.on_their_devices(held, train.num_clients, mesh)
     return Cohort(np.asarray(ids), everyone=False, round=before)
   return _dealt(positions, most, before, train, mesh)
 

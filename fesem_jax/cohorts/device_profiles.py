@@ -61,9 +61,14 @@ PROFILES: Mapping[str, DeviceProfile] = {
 }  # fmt: skip
 
 
-def profile(name: str) -> DeviceProfile:
-  """A profile by its name; raises `UserError` on an unknown one."""
-  check_choice('device_profile', name, tuple(PROFILES))
+def profile(name: str | DeviceProfile, named: str = 'device_profile') -> DeviceProfile:
+  """A profile by its name, or itself; raises `UserError` on an unknown name.
+
+  `named` is what the error calls the argument.
+  """
+  if isinstance(name, DeviceProfile):
+    return name
+  check_choice(named, name, tuple(PROFILES))
   return PROFILES[name]
 
 

@@ -278,8 +278,9 @@ def available(
 
 def _clock(records: Sequence[dict[str, Any]]) -> float:
   """Simulated seconds of all rounds so far."""
-  times: list[Any] = [r.get('simulated_seconds') for r in records if r['round']]
-  if None in times:
+  rounds = [record for record in records if record['round']]
+  times = [t for r in rounds if (t := r.get('simulated_seconds')) is not None]
+  if len(times) < len(rounds):
     raise UserError(
       'A trace of availability in seconds needs the simulated seconds of each round; '
       'give a `device_profile` (from Python `callbacks=[fj.callbacks.Costs(...)]`), '

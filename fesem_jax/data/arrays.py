@@ -25,6 +25,22 @@ NAMES = (
 )  # fmt: skip
 
 
+_IN_PYTHON = (
+  'read it in a function of your own, `name=MODULE:FUNCTION` of the binaries, or pass '
+  'its arrays as `arrays`'
+)
+# What files of other kinds are read by.
+_NO_ARRAYS = {
+  '.pt': _IN_PYTHON,
+  '.pth': _IN_PYTHON,
+  '.pkl': _IN_PYTHON,
+  '.pickle': _IN_PYTHON,
+  '.mat': _IN_PYTHON,
+  '.npy': 'it holds one array; save all by `np.savez(file, x=x, y=y, client=client)`',
+  **dict.fromkeys(('.csv', '.tsv', '.parquet'), 'a table is `name=table:FILE`'),
+}
+
+
 def load(path: pathlib.Path, task: str = '') -> Pool:
   """Natural clients, or examples to be dealt, from an .npz file.
 
@@ -59,6 +75,8 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
       raise UserError(
         f'{path} does not exist; check the name, or the folder that it is relative to.'
       )
+    if path.suffix.lower() in _NO_ARRAYS:
+      raise UserError(f'{path} is no .npz file: {_NO_ARRAYS[path.suffix.lower()]}.')
     try:
       arrays = read_npz(path)
     except UserError as e:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
 # Larger labels are a mistake, such as ids in place of labels.
@@ -21,7 +22,12 @@ def numbers(values: Any, where: str, what: str) -> np.ndarray:
   except ValueError as e:
     raise UserError(f'{where}: {what} of different lengths.') from e
   if array.size and array.dtype.kind not in 'biuf':
-    raise UserError(f'{where}: {what} that are not numbers.')
+    first = printable(str(array.reshape(-1)[0]))
+    raise UserError(
+      f'{where}: {what} that are not numbers, such as {first!r}; number them from 0.'
+      if what == 'labels'
+      else f'{where}: {what} that are not numbers.'
+    )
   return array.astype(np.float64)
 
 
@@ -35,10 +41,22 @@ def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
   numbered = numbers(y, where, 'labels')
   if numbered.ndim != 1 or not _are_whole(numbered, 0):
     raise UserError(
-      f'{where}: labels must be whole numbers from 0, one for each example; for other '
-      'targets choose `task=multilabel`, `task=regression` or `task=sequence`.'
+      f'{where}: labels must be whole numbers from 0, one for each example'
+      f'{_what_they_are(numbered)}; for other targets choose `task=multilabel`, '
+      '`task=regression` or `task=sequence`.'
     )
   return _below(numbered, where, 'label', num_classes)
+
+
+def _what_they_are(numbered: np.ndarray) -> str:
+  """What some labels are that are not as they must be; '' if that is not known."""
+  least = numbered.min(initial=0)
+  if numbered.ndim == 1 and -np.inf < least < 0 and _are_whole(numbered, least):
+    return f' (the least is {least:.0f}: number the classes from 0)'
+  one_hot = numbered.ndim == 2 and np.isin(numbered, (0, 1)).all()
+  if one_hot and (numbered.sum(axis=1) == 1).all():
+    return ' (these are one-hot rows: give their `argmax`)'
+  return ''
 
 
 def _are_whole(numbered: np.ndarray, least: int) -> bool:

@@ -79,7 +79,8 @@ def test_matches_an_event_queue(size, at_once, weighting, eta, devices):
     server_learning_rate=eta,
   )  # fmt: skip
   state = initial(algorithm, data)
-  state = state._replace(durations=np.float32(PLANTED))
+  running = state.running._replace(durations=np.float32(PLANTED))
+  state = state._replace(running=running)
   weights = SIZES if weighting == 'by_examples' else np.ones(len(SIZES))
   like = reference.from_params(state.params, 0)
   queue = Queue(data, local, like, size, at_once, eta, weights)

@@ -394,3 +394,23 @@ def test_whole_numbers_of_scale_one_are_tokens(x, tokens, tmp_path):
   assert pool.are_tokens == tokens
   prepare_data.write(tmp_path / 'a.npz', *data.load('mine', arrays=own_arrays(x=x)))
   assert not arrays.load(tmp_path / 'a.npz').are_tokens
+
+
+def test_files_that_are_no_npz_say_how_they_are_read(tmp_path):
+  for name, match in {
+    'a.pt': 'is no .npz file: read it in a function of your own',
+    'a.PKL': 'pass its arrays as `arrays`',
+    'a.npy': 'it holds one array',
+    'a.csv': 'a table is `name=table:FILE`',
+  }.items():
+    path = tmp_path / name
+    path.write_bytes(b'PK\x03\x04')
+    with pytest.raises(UserError, match=match):
+      data.load(f'npz:{path}')
+
+
+def test_labels_that_are_none_say_what_they_are(tmp_path):
+  x, client = np.zeros((6, 2)), np.arange(6) % 2
+  np.savez(tmp_path / 'a.npz', x=x, y=[-1, 1, 1, -1, 1, 1], client=client)
+  with pytest.raises(UserError, match='the least is -1: number the classes from 0'):
+    data.load(f'npz:{tmp_path / "a.npz"}')

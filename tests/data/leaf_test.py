@@ -238,3 +238,19 @@ def test_byte_order_marks_are_skipped_and_nan_is_named(tmp_path):
   path.write_text(path.read_text().replace('0.125', 'NaN'))
   with pytest.raises(UserError, match=r'a\.json holds NaN, which JSON does not have'):
     data.load(f'leaf:{tmp_path}')
+
+
+@pytest.mark.parametrize(
+  ('y', 'match'),
+  [
+    (['cat', 'dog'], "labels that are not numbers, such as 'cat'; number them from 0"),
+    ([[0, 1], [1, 0]], 'these are one-hot rows: give their `argmax`'),
+  ],
+)
+def test_labels_of_other_kinds_say_what_to_do(tmp_path, y, match):
+  block = {'a': {'x': [[0.1], [0.2]], 'y': y}}
+  text = json.dumps({'users': ['a'], 'num_samples': [2], 'user_data': block})
+  (tmp_path / 'all_data').mkdir()
+  (tmp_path / 'all_data' / 'd.json').write_text(text)
+  with pytest.raises(UserError, match=match):
+    data.load(f'leaf:{tmp_path}')

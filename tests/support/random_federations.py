@@ -38,10 +38,10 @@ PER_CLIENT = (
   'assignment', 'client_params', 'client_controls', 'client_alphas',
   'client_gradients', 'client_losses', 'heads', 'head_weights', 'seen', 'joined',
   'learned', 'mixture', 'classes', 'importance', 'estimated', 'gradients', 'counts',
-  'numbers_sent', 'streaks',
+  'numbers_sent', 'streaks', 'durations',
 )  # fmt: skip
-# States within states: of a wrapped method, and of StoCFL's clusters.
-NESTED = {'method', 'clusters'}
+# States within states: of a wrapped method, StoCFL's clusters and FedBuff's clients.
+NESTED = {'method', 'clusters', 'running'}
 CLIENTS, MOST = 6, 5
 
 # `make properties` tries so many cases in place of those of every run of the tests, and
