@@ -131,6 +131,10 @@ def _tell(written: list[pathlib.Path]) -> None:
 
 def main(argv: list[str]) -> None:
   f = flags.FLAGS
+  if f.style != 'page':
+    from fesem_jax import plots  # Raises UserError without matplotlib.
+
+    plots.use_style(f.style)
   if f.partitions:
     if len(argv) > 1:
       raise UserError('--partitions draws no runs; leave out the workdirs.')
@@ -154,6 +158,13 @@ if __name__ == '__main__':
   )
   flags.DEFINE_string(
     'output', 'partitions.png', 'File of the figure of --partitions; .svg goes beside.'
+  )
+  flags.DEFINE_enum(
+    'style',
+    'page',
+    ['page', 'paper', 'talk'],
+    'Fonts and sizes: paper has 8 points at the width of one or two columns, talk '
+    'larger fonts; both also write PDF.',
   )
   flags.DEFINE_string('out', 'plots', 'Folder of the figure that holds several runs.')
   start(main)

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fesem_jax.analysis import relative_table
+from fesem_jax.analysis import costs_table
 from fesem_jax.run.many import simulate_many
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
@@ -85,7 +85,9 @@ def run_unless_diverged(
         seconds = outcome.summary['timing']['total_seconds']
         before = ', done before' if what in done else ''
         print(f'[{what}] {outcomes.line(outcome.summary, seconds)}{before}')
-      found[place] = relative_table.with_curve(outcome.summary, outcome.history)
+      found[place] = costs_table.with_curve(
+        outcome.summary, outcome.history, outcome.clients
+      )
 
   simulate_many(
     [own.arguments for _, own in planned],

@@ -179,10 +179,19 @@ class DeployedModels:
       UserError: as `params`, on examples that do not fit, if the model is not known, or
         on probabilities of a regression.
     """
-    x = self.examples.checked(x)
     task = TASKS[self.examples.task]
     if probabilities and task.probabilities is None:
       raise UserError('`probabilities`: a regression has none; leave it out.')
+    found = self.outputs(x, client=client, cluster=cluster)
+    if probabilities and task.probabilities is not None:
+      return task.probabilities(found)
+    return task.predict(found)
+
+  def outputs(
+    self, x: Any, *, client: str | None = None, cluster: int | None = None
+  ) -> np.ndarray:
+    """The outputs of one model, as `Model.apply` gives them; see `predict`."""
+    x = self.examples.checked(x)
     if self.model is None:
       raise UserError(
         'The run saved only the parameters of the model; pass `model`, the '
@@ -206,10 +215,7 @@ class DeployedModels:
       padded[: len(batch)] = batch
       found = _logits(model.apply, params, padded, self.examples.scale)
       logits.append(np.asarray(found)[: len(batch)])
-    found = np.concatenate(logits)
-    if probabilities and task.probabilities is not None:
-      return task.probabilities(found)
-    return task.predict(found)
+    return np.concatenate(logits)
 
   def export(
     self,
