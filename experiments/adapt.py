@@ -124,7 +124,7 @@ def _write(
   }
   write_atomically(out / 'adapt.json', json.dumps(about, indent=1) + '\n')
   write_atomically(out / 'adapt.csv', adapt_tables.as_csv(rows))
-  write_atomically(out / 'table.md', adapt_tables.as_markdown(table))
+  write_atomically(out / 'table.md', adapt_tables.table_of(table).as_markdown())
   try:
     from fesem_jax import plots
   except UserError as e:  # Figures are optional, the table is not.
@@ -150,7 +150,7 @@ def main(argv: list[str]) -> None:
   rows = adapt(
     workdirs, out, settings, machine, [pathlib.Path(g) for g in f.global_run]
   )
-  print(adapt_tables.as_text(adapt_tables.over_runs(rows)))
+  print(adapt_tables.table_of(adapt_tables.over_runs(rows)))
   print(f'In {out or workdirs[0] / "adapt"}: table.md, adapt.csv, adapt.json, a plot')
 
 

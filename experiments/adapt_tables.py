@@ -5,8 +5,7 @@ from typing import Any
 from fesem_jax import tasks
 from fesem_jax.analysis.tables import mean_and_std
 from fesem_jax.tasks import Task
-from fesem_jax.utils.display import in_markdown, printable
-from fesem_jax.utils.text_tables import aligned, csv_text, markdown, mean_and_deviation
+from fesem_jax.utils.text_tables import Column, Table, cell, csv_text
 
 # Names of what stands beside the rules, and of all examples.
 GLOBAL, ALONE, ALL = 'global model', 'alone', 'all'
@@ -52,17 +51,6 @@ def over_runs(rows: list[Row]) -> list[Row]:
   return table
 
 
-def _columns(table: list[Row]) -> dict[str, str]:
-  """The columns that a table has."""
-  headings = _headings(tasks.of(table[0])).items()
-  return {key: head for key, head in headings if any(row[key] for row in table)}
-
-
-def _cell(row: Row, key: str, join: str) -> str:
-  digits = 1 if key in _SHARES else tasks.of(row).primary.digits
-  return mean_and_deviation(row[key], digits, join)
-
-
 def _notes(table: list[Row]) -> list[str]:
   """What a reader should know of a table."""
   said, runs = [], max(row['runs'] for row in table)
@@ -87,26 +75,24 @@ def _notes(table: list[Row]) -> list[str]:
   return list(dict.fromkeys(said))
 
 
-def as_markdown(table: list[Row]) -> str:
-  """The table as Markdown."""
-  columns = _columns(table)
+def table_of(table: list[Row]) -> Table:
+  """The rows of `over_runs` as a table, without columns that no row has."""
+  task = tasks.of(table[0])
+  found = [
+    Column(key, head, f'.{1 if key in _SHARES else task.primary.digits}f', '', True)
+    for key, head in _headings(task).items()
+    if any(row[key] for row in table)
+  ]
   rows = [
-    [str(row['num_examples']), in_markdown(row['rule'])]
-    + [_cell(row, key, ' ± ') for key in columns]
+    [
+      row['num_examples'],
+      row['rule'],
+      *(cell(row[c.key] or (None, None)) for c in found),
+    ]
     for row in table
   ]
-  lines = markdown(['examples', 'rule', *columns.values()], rows)
-  return '\n'.join(lines + [f'\n{in_markdown(n)}' for n in _notes(table)]) + '\n'
-
-
-def as_text(table: list[Row]) -> str:
-  """The table for a terminal."""
-  columns = _columns(table)
-  rows = [['examples', 'rule', *columns.values()]]
-  for row in table:
-    cells = [_cell(row, key, '±') for key in columns]
-    rows.append([str(row['num_examples']), row['rule'], *cells])
-  return '\n'.join(aligned(rows, [1]) + [printable(n, 2000) for n in _notes(table)])
+  columns = [Column('num_examples', 'examples', 'd'), Column('rule', 'rule'), *found]
+  return Table(columns, rows, notes=_notes(table), label='adapt')
 
 
 def as_csv(rows: list[Row]) -> str:

@@ -7,8 +7,10 @@ r"""Compares methods over seeds, and writes their table.
 
 WORKDIR gets table.{md,csv,tex,json}, plots/ and report.html. The same command again
 runs only what is missing.
+With other --algorithms it keeps the rows of the first.
 """
 
+import dataclasses
 import pathlib
 import shutil
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ from typing import Any
 from absl import flags
 
 from fesem_jax import algorithms, data
-from fesem_jax.analysis import tables
+from fesem_jax.analysis import costs_table, tables
 from fesem_jax.analysis.comparing import Comparison, run_each, unlisted
 from fesem_jax.analysis.tuning import Choice
 from fesem_jax.core import sharding
@@ -31,7 +33,7 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
-from . import methods, pages, tune, watching
+from . import kept_methods, methods, pages, tune, watching
 from .build import load_phases
 from .errors import in_flags
 from .many_runs import (
@@ -126,26 +128,42 @@ def remove_redone(by_label: tune.ByLabel, workdir: pathlib.Path) -> None:
           shutil.rmtree(found)
 
 
-def draw(folders: dict[str, list[pathlib.Path]], workdir: pathlib.Path) -> str | None:
-  """Draws each finished run and, of each method's first seed, the convergence."""
+def draw(
+  folders: dict[str, list[pathlib.Path]],
+  workdir: pathlib.Path,
+  differences: paired.Differences,
+) -> str | None:
+  """Draws the first finished run of each method, and all methods over their seeds."""
   try:
     from fesem_jax import plots
   except UserError as e:  # Figures are optional, the table is not.
     return str(e)
-  runs = [plots.PlottedRun(finished[0]) for finished in folders.values() if finished]
+  methods_drawn = {
+    label: [plots.PlottedRun(folder, label) for folder in finished]
+    for label, finished in folders.items()
+    if finished
+  }
+  runs = [each[0] for each in methods_drawn.values()]
   with progress_lines.shown(
     experiment_flags.progress(), f'drawing figures of {len(runs)} runs'
   ):
     for run in runs:
       plots.draw_run(run)
+    made = {}
     if runs:
-      plots.save(plots.convergence(runs), workdir / 'plots' / 'convergence')
-    if any(map(plots.sends, runs)):
-      plots.save(plots.by_gigabytes(runs), workdir / 'plots' / 'by_gigabytes')
-    if any(map(plots.is_timed, runs)):
-      plots.save(plots.by_seconds(runs), workdir / 'plots' / 'by_seconds')
-    if any(map(plots.spends, runs)):
-      plots.save(plots.by_epsilon(runs), workdir / 'plots' / 'by_epsilon')
+      made['convergence'] = plots.curves_over_seeds(methods_drawn)
+      made['clients'] = plots.client_distributions(methods_drawn)
+    for over, name, there in (
+      ('gigabytes', 'by_gigabytes', any(map(plots.sends, runs))),
+      ('epsilon', 'by_epsilon', any(map(plots.spends, runs))),
+      ('simulated_seconds', 'by_seconds', any(map(plots.is_timed, runs))),
+    ):
+      if there:
+        made[name] = plots.curves_over_seeds(methods_drawn, over)
+    if differences['deployed']:
+      made['differences'] = plots.forest(differences)
+    for name, figure in made.items():
+      plots.save(figure, workdir / 'plots' / name)
   return None
 
 
@@ -154,11 +172,13 @@ def run_methods(
   workdir: pathlib.Path,
   choices: Mapping[str, Choice | UserError] = MappingProxyType({}),
   reference: str = '',
+  asked: Mapping[str, Any] = MappingProxyType({}),
   count: Count | None = None,
 ) -> tuple[Comparison, dict[str, list[pathlib.Path]]]:
   """Runs what is missing of a comparison, and writes the table after every method.
 
-  Tables show what --report names; `count` is of all runs of the command. Returns the
+  Tables show what --report names, and `asked`, see `tables_asked`; `count` is of all
+  runs of the command. Returns the
   comparison, and label of each method -> folders of its runs that did not diverge.
   """
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in by_label}
@@ -175,7 +195,10 @@ def run_methods(
   def folder_of(label: str, seed: int) -> pathlib.Path:
     return workdir / methods.folder_of(label) / f'seed{seed}'
 
-  own = (folder_of(label, c['seed']) for label, each in by_label.items() for c in each)
+  kept, kept_rates = kept_methods.kept(workdir, by_label)
+  seeds = [c['seed'] for c in next(iter(by_label.values()))]
+  own = [folder_of(label, c['seed']) for label, each in by_label.items() for c in each]
+  own += [folder_of(label, seed) for label in kept for seed in seeds]
   others = unlisted(workdir, own)
 
   outcomes: dict[str, dict[int, Outcome]] = {}
@@ -203,13 +226,45 @@ def run_methods(
   def compared(
     summaries: Summaries, refused: Mapping[str, UserError] = MappingProxyType({})
   ) -> Comparison:
-    return Comparison(summaries, rates, reference, dict(refused), which, oracle, others)
+    both, how = summaries | kept, [*rates, *kept_rates]
+    told = oracle or costs_table.label_of(both, 'oracle')
+    made = Comparison(both, how, reference, dict(refused), which, told, others)
+    return dataclasses.replace(made, **asked)
 
   def after(summaries: Summaries) -> None:
     compared(summaries).write(workdir)
 
   summaries, refused = run_each(by_label, run, refuse, after)
   return compared(summaries, refused), folders
+
+
+def tables_asked() -> dict[str, Any]:
+  """What --columns, --metric and --correct ask for; raises `UserError` on others."""
+  f = flags.FLAGS
+  tables.check_columns(f.columns, ())
+  return {'columns': f.columns, 'metrics': f.metric, 'correct': f.correct}
+
+
+def define_tables() -> None:
+  """Defines --columns, --metric and --correct."""
+  flags.DEFINE_list(
+    'columns',
+    [],
+    f'Columns of the tables, of {", ".join(tables.COLUMNS)}; default: all but '
+    'finetuned. table.csv and table.json have all.',
+  )
+  flags.DEFINE_list(
+    'metric',
+    [],
+    'Metrics of the tables, such as micro_accuracy,macro_f1; default: all of the task. '
+    'table.csv and table.json have all.',
+  )
+  flags.DEFINE_enum(
+    'correct',
+    'none',
+    list(paired.CORRECTIONS),
+    'Correction of the p values of paired tests for the number of methods.',
+  )
 
 
 def define_methods(listed: list[str], num_seeds: int) -> None:
@@ -251,6 +306,7 @@ def main(argv: list[str]) -> None:
     listed_methods(), f.num_seeds, experiment_flags.chosen_options()
   )
   paired.check_reference(f.reference, list(by_label))
+  tables_asked()  # Raises before the first run.
   check_redo(by_label)
   reported = range(f.seed, f.seed + f.num_seeds)
   watching.callbacks(experiment_flags.machine())  # Raises before the first run.
@@ -265,21 +321,23 @@ def main(argv: list[str]) -> None:
     count = Count(number)
     choices = tune.tuned(by_label, search, workdir, count) if search else {}
     by_label = tune.applied(by_label, choices)
-    found, folders = run_methods(by_label, workdir, choices, f.reference, count)
+    found, folders = run_methods(
+      by_label, workdir, choices, f.reference, tables_asked(), count
+    )
     if len(found.refused) == len(by_label):
       found.check()
-    print(f'\n{tables.as_text(found.table)}')
-    print('', *found.sections, sep='\n')
-    print(f'Table: {workdir}/table.md, .csv, .tex, .json')
-    if old := [row['method'] for row in found.table if row['earlier_code']]:
+    print(
+      '', *found.tables, f'Tables: {workdir}/table.md, .csv, .tex, .json', sep='\n\n'
+    )
+    if old := [row['method'] for row in found.rows if row['earlier_code']]:
       print(
         f'--redo={",".join(old)} runs what is marked by † again, with the new code.'
       )
-    no_figures = draw(folders, workdir)
+    no_figures = draw(folders, workdir, found.differences)
     print(
       no_figures
-      or f'Figures: {workdir}/plots and, in the folder of each first seed, plots/: of '
-      'one seed each, unlike the table.'
+      or f'Figures: {workdir}/plots, over seeds, and of one seed each plots/ in the '
+      'folder of each first seed.'
     )
     print(pages.written(workdir, f.reference))
     found.check()
@@ -291,6 +349,7 @@ if __name__ == '__main__':
   flags.adopt_module_key_flags(experiment_flags)
   pages.define()
   define_methods(['non_fed', 'fed_avg', 'fesem(4)'], 5)
+  define_tables()
   flags.DEFINE_string(
     'reference',
     '',

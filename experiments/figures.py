@@ -128,6 +128,10 @@ def _tell(written: list[pathlib.Path]) -> None:
 
 def main(argv: list[str]) -> None:
   f, given = flags.FLAGS, experiment_flags.output()
+  if f.style != 'page':
+    from fesem_jax import plots  # Raises UserError without matplotlib.
+
+    plots.use_style(f.style)
   if f.partitions:
     if len(argv) > 1:
       raise UserError('--partitions draws no runs; leave out the workdirs.')
@@ -153,5 +157,12 @@ if __name__ == '__main__':
     '',
     'Folder of the figures of several runs, by default plots; or file of that of '
     '--partitions, by default partitions.png, beside which .svg goes.',
+  )
+  flags.DEFINE_enum(
+    'style',
+    'page',
+    ['page', 'paper', 'talk'],
+    'Fonts and sizes: paper has 8 points at the width of one or two columns, talk '
+    'larger fonts; both also write PDF.',
   )
   start(main)

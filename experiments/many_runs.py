@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fesem_jax.analysis import relative_table
+from fesem_jax.analysis import costs_table
 from fesem_jax.results import metrics_file
 from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
@@ -123,7 +123,9 @@ def run_unless_diverged(
       if not machine.get('quiet'):
         line = outcomes.line(outcome.summary, seconds)
         print(f'[{what}] {line}{", done before" if before else ""}; {which}')
-      found[place] = relative_table.with_curve(outcome.summary, outcome.history)
+      found[place] = costs_table.with_curve(
+        outcome.summary, outcome.history, outcome.clients
+      )
 
   with progress_lines.about(f'{about}, {len(wanted)} runs' if about else ''):
     run_many(

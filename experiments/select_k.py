@@ -274,7 +274,7 @@ def main(argv: list[str]) -> None:
     held_results.check_settings(path, config | {'select_rounds': f.select_rounds})
     held_results.check_rows(path, list_of_k, f.num_seeds)
     made = select(config, list_of_k, f.num_seeds, splits, workdir)
-    print(f'\n{table.as_text(made["rows"])}\n\n{made["reason"]}\n')
+    print(f'\n{table.table_of(made["rows"])}\n\n{made["reason"]}\n')
     title = f'{config["dataset"]}, {count} clients, {f.select_rounds} rounds'
     if made['recommended'] is not None:
       title += f'; dotted: the recommended K = {made["recommended"]}'

@@ -7,7 +7,7 @@ import numpy as np
 from fesem_jax import tasks
 from fesem_jax.analysis import num_clusters, tables
 from fesem_jax.evaluation.agreement import adjusted_rand_index
-from fesem_jax.utils.text_tables import aligned, csv_text, mean_and_deviation
+from fesem_jax.utils.text_tables import Cell, Column, Table, csv_text
 
 Row = dict[str, Any]
 
@@ -83,24 +83,29 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def as_text(rows: list[Row]) -> str:
-  """The table for a terminal."""
-  lines = [['K', *_COLUMNS, 'sizes, first seed']]
+def table_of(rows: list[Row]) -> Table:
+  """The rows as a table for a terminal."""
+  columns = [Column('num_clusters', 'K', 'd')] + [
+    Column(name, head, f'.{digits}f', '', True)
+    for head, (name, digits) in _COLUMNS.items()
+  ]
+  lines = []
   for row in rows:
-    cells = [f'{row["num_clusters"]}{" †" if row["earlier_code"] else ""}']
-    for name, digits in _COLUMNS.values():
-      value = row.get(f'{name}_mean', row.get(name)), row.get(f'{name}_std')
-      if name in ('finetuned', 'deployed'):
-        digits = tasks.of(row).primary.digits
-      cells.append(mean_and_deviation(value, digits, '±') or '-')
+    digits = tasks.of(row).primary.digits
+    columns[1:3] = [c._replace(form=f'.{digits}f') for c in columns[1:3]]
+    mark = ' †' if row['earlier_code'] else ''
+    line = [Cell(row['num_clusters'], after=mark)]
+    for name, _ in _COLUMNS.values():
+      mean = row.get(f'{name}_mean', row.get(name))
+      line.append(Cell(mean, row.get(f'{name}_std'), instead='-'))
     sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
-    lines.append([*cells, sizes])
-  found = aligned(lines, [len(_COLUMNS) + 1])
+    lines.append([*line, sizes])
+  notes = []
   if (seeds := max(row['seeds'] for row in rows)) > 1:
-    found.append(f'± is the sample standard deviation over {seeds} seeds.')
+    notes.append(f'± is the sample standard deviation over {seeds} seeds.')
   if any(row['earlier_code'] for row in rows):
-    found.append(f'† Some runs {tables.EARLIER_CODE}.')
-  return '\n'.join(found)
+    notes.append(f'† Some runs {tables.EARLIER_CODE}.')
+  return Table([*columns, Column('sizes', 'sizes, first seed')], lines, notes=notes)
 
 
 def as_csv(rows: list[Row]) -> str:

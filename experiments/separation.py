@@ -22,7 +22,7 @@ from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.text_tables import aligned
+from fesem_jax.utils.text_tables import Column, Table
 
 from . import flags as experiment_flags
 from . import held_results, unused
@@ -96,18 +96,20 @@ def settings_of(config: dict[str, Any], list_of_k: list[int]) -> dict[str, Any]:
   return config | own | {'num_clusters_list': list_of_k}
 
 
-def as_text(rows: list[dict[str, Any]]) -> str:
-  """The rows for a terminal."""
-  lines = [['K', *_COLUMNS, 'told apart']]
-  for row in rows:
-    cells = [
-      '' if row[name] is None else f'{row[name]:.{digits}f}'
-      for name, digits in _COLUMNS.values()
+def table_of(rows: list[dict[str, Any]]) -> Table:
+  """The rows as a table for a terminal."""
+  found = [
+    Column(name, head, f'.{digits}f') for head, (name, digits) in _COLUMNS.items()
+  ]
+  lines = [
+    [
+      row['num_clusters'], *(row[c.key] for c in found),
+      'yes' if row['told_apart'] else 'no',
     ]
-    lines.append(
-      [str(row['num_clusters']), *cells, 'yes' if row['told_apart'] else 'no']
-    )
-  return '\n'.join(aligned(lines))
+    for row in rows
+  ]  # fmt: skip
+  last = Column('told_apart', 'told apart')
+  return Table([Column('num_clusters', 'K', 'd'), *found, last], lines)
 
 
 def draw(made: dict[str, Any], workdir: pathlib.Path) -> str:
@@ -151,7 +153,7 @@ def main(argv: list[str]) -> None:
   with locked(workdir):
     write_atomically(path, json.dumps(made, indent=1) + '\n')
     figure = draw(made, workdir)
-  print(f'{as_text(made["rows"])}\n\n{made["verdict"]}\n')
+  print(f'{table_of(made["rows"])}\n\n{made["verdict"]}\n')
   if made['left_out']:
     print(f'{made["left_out"]} clients of a single example are left out.')
   print(f'{workdir}/separation.json\n{figure}')

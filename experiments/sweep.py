@@ -33,9 +33,9 @@ from .start import no_positional, start
 from .sweep_tables import (
   Point,
   are_numbers,
-  as_markdown,
   draw,
   points_of,
+  tables_of,
   text_of,
   write,
 )
@@ -142,9 +142,8 @@ def run_all(
       write(points, called, workdir)
   if not ran:
     finished[0].check()
-  print()
-  print(as_markdown(points, called))
-  print(f'Table: {workdir}/sweep.md, .csv, .json')
+  print('', *tables_of(points, called), sep='\n\n')
+  print(f'\nTables: {workdir}/sweep.md, .tex, .csv, .json')
   no_figures = draw(points, called, num_clients, workdir)
   print(no_figures or f'Figure: {workdir}/plots/sweep.png, .svg')
   for each in finished:

@@ -10,9 +10,9 @@ from fesem_jax.analysis import tables
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.results.curves import REPORTS
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import in_markdown, printable, text_of
+from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.text_tables import csv_text, markdown, mean_and_deviation
+from fesem_jax.utils.text_tables import Cell, Column, Table, cell
 
 _KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
 
@@ -74,53 +74,57 @@ def _by_method(points: list[Point]) -> dict[str, list[Point]]:
   return {label: [p for p in points if p['method'] == label] for label in labels}
 
 
-def _cell(point: Point, key: str) -> str:
-  """A figure as text, with a star where some seeds diverged."""
-  agreement, task = key in tables.AGREEMENTS, tasks.of(point)
-  if point[key] is None and agreement and point[f'deployed_{task.primary_column}']:
-    return ''
+def _cell(point: Point, key: str) -> Cell:
+  """A figure, with a star where some seeds diverged."""
   if point[key] is None:
-    return 'diverged' if point['diverged'] else 'not run'
-  text = mean_and_deviation(point[key], 2 if agreement else task.primary.digits)
-  return text + '*' * bool(point['diverged']) + ' †' * bool(point['earlier_code'])
+    lacks = (
+      key in tables.AGREEMENTS and point[f'deployed_{tasks.of(point).primary_column}']
+    )
+    why = 'diverged' if point['diverged'] else 'not run'
+    return Cell(None, instead='' if lacks else why)
+  after = '*' * bool(point['diverged']) + ' †' * bool(point['earlier_code'])
+  return cell(point[key], after=after)
 
 
-def as_markdown(points: list[Point], name: str) -> str:
+def tables_of(points: list[Point], name: str) -> list[Table]:
   """A table for each kind of figures: methods by values."""
   values = list(dict.fromkeys(text_of(p['value']) for p in points))
-  lines = []
+  said = [
+    *tables.seeds_said(points), *dict.fromkeys(REPORTS[p['report']] for p in points)
+  ]  # fmt: skip
+  notes = []
+  if any(0 < p['diverged'] < p['seeds'] for p in points):
+    notes.append('* without the seeds that diverged.')
+  if any(p['earlier_code'] for p in points):
+    notes.append(f'† Some runs {tables.EARLIER_CODE}.')
+  found = []
   for key, (title, unit) in _panels(points).items():
+    digits = 2 if key in tables.AGREEMENTS else tasks.of(points[0]).primary.digits
+    columns = [Column(v, v, f'z.{digits}f', name, True) for v in values]
     rows = [
-      [in_markdown(method), *(_cell(point, key) for point in mine)]
+      [method, *(_cell(point, key) for point in mine)]
       for method, mine in _by_method(points).items()
     ]
-    lines += [f'{title}: {unit} by {in_markdown(name)}', '']
-    lines += [*markdown(['method', *map(in_markdown, values)], rows), '']
-  lines += [*tables.of_seeds(points), '']
-  lines += [*dict.fromkeys(REPORTS[p['report']] for p in points), '']
-  if any(0 < p['diverged'] < p['seeds'] for p in points):
-    lines += ['\\* without the seeds that diverged.', '']
-  if any(p['earlier_code'] for p in points):
-    lines += [f'† Some runs {tables.EARLIER_CODE}.', '']
-  return '\n'.join(lines)
+    caption = ' '.join([f'{title}: {unit} by {name}.', *said])
+    columns.insert(0, Column('method', 'method'))
+    found.append(Table(columns, rows, caption, notes=notes, label=f'sweep-{key}'))
+  return found
 
 
 def as_csv(points: list[Point]) -> str:
   """A line for each method and value, with all figures."""
   columns = tasks.of(points[0]).columns
   keys = [f'{kind}_{column}' for kind in _KINDS for column in columns]
-  keys = [*tables.AGREEMENTS, *keys]
-  heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
+  plain = [Column(name, name) for name in ('method', 'value', 'seeds', 'diverged')]
+  found = [Column(key, key, '.3g', '', True) for key in (*tables.AGREEMENTS, *keys)]
   rows = [
     [
-      *(printable(x, 255) for x in (p['method'], text_of(p['value']))),
-      p['seeds'],
-      p['diverged'],
-      *(x for key in keys for x in p[key] or (None, None)),
+      p['method'], text_of(p['value']), p['seeds'], p['diverged'],
+      *(cell(p[c.key] or (None, None)) for c in found),
     ]
     for p in points
-  ]
-  return csv_text(['method', 'value', 'seeds', 'diverged', *heads], rows)
+  ]  # fmt: skip
+  return Table([*plain, *found], rows).as_csv()
 
 
 def draw(
@@ -149,8 +153,10 @@ def draw(
 
 
 def write(points: list[Point], name: str, workdir: pathlib.Path) -> None:
-  """Writes sweep.md, .csv and .json."""
-  write_atomically(workdir / 'sweep.md', as_markdown(points, name))
+  """Writes sweep.md, .tex, .csv and .json."""
+  made = tables_of(points, name)
+  write_atomically(workdir / 'sweep.md', '\n'.join(t.as_markdown() for t in made))
+  write_atomically(workdir / 'sweep.tex', '\n'.join(t.as_latex() for t in made))
   write_atomically(workdir / 'sweep.csv', as_csv(points))
   whole = {'by': name, 'points': points}
   write_atomically(workdir / 'sweep.json', json.dumps(whole, indent=1) + '\n')

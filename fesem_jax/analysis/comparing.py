@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from fesem_jax.analysis import regret_table, relative_table, tables, tuning
+from fesem_jax.analysis import clients_table, costs_table, regret_table, tables, tuning
 from fesem_jax.analysis.runs_of_methods import (
   Data,
   Outcome,
@@ -30,12 +30,12 @@ from fesem_jax.results import curves
 from fesem_jax.results.records import Record
 from fesem_jax.run.spec import Workdir
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import in_markdown
 from fesem_jax.utils.errors import (
   UserError,
   argument,
   check_choice,
 )
+from fesem_jax.utils.text_tables import Column, Table
 
 # A method, or a function of hyperparameters that gives it.
 Method = Algorithm | Callable[..., Algorithm]
@@ -60,6 +60,10 @@ class Comparison:
     oracle: label of the method that is told the true groups; '' where there is none.
       Then the difference of each method to it is shown beside those to the reference.
     unlisted: folder of each method with other runs in the workdir -> how many they are.
+    columns: that tables show, of `tables.COLUMNS`; () is all but 'finetuned'.
+    metrics: that tables show, e.g. 'micro_accuracy'; () is all. Files of CSV and JSON
+      have every column and metric.
+    correct: how p values are corrected, of `paired.CORRECTIONS`.
   """
 
   summaries: Summaries
@@ -69,6 +73,9 @@ class Comparison:
   report: str = 'last'
   oracle: str = ''
   unlisted: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  columns: Sequence[str] = ()
+  metrics: Sequence[str] = ()
+  correct: str = 'none'
 
   @property
   def reported(self) -> Summaries:
@@ -79,55 +86,79 @@ class Comparison:
     }
 
   @property
-  def table(self) -> tables.Table:
+  def rows(self) -> tables.Rows:
     """Means and standard deviations over seeds; see `tables.over_seeds`."""
-    return tables.over_seeds(self.reported, self.report)
+    return tables.over_seeds(self.reported, self.report, self.oracle, self.correct)
 
   @property
   def differences(self) -> paired.Differences:
     """Each method minus the reference, paired over seeds; see `paired.differences`."""
-    return paired.differences(self.reported, self.reference)
+    return paired.differences(self.reported, self.reference, self.correct)
 
   @property
   def gaps(self) -> paired.Differences | None:
     """Each method minus the oracle, paired over seeds; None without an oracle."""
-    return paired.differences(self.reported, self.oracle) if self.oracle else None
+    if not self.oracle:
+      return None
+    return paired.differences(self.reported, self.oracle, self.correct)
 
   @property
-  def sections(self) -> list[str]:
-    """The differences and how values were chosen, as Markdown."""
-    honest = tables.has_honest(self.table)
-    differences, gaps = self.differences, self.gaps
-    apart = gaps is not None and gaps['reference'] != differences['reference']
+  def gains(self) -> list[dict[str, Any]]:
+    """Clients that gain and lose against FedAvg; see `clients_table.rows`."""
+    base = costs_table.fed_avg(self.summaries)
+    return clients_table.rows(self.summaries, base, self.oracle) if base else []
+
+  @property
+  def tables(self) -> list[Table]:
+    """The figures of methods, then differences, costs, regret, and rates."""
+    rows, differences, gaps = self.rows, self.differences, self.gaps
+    kinds = [k for k in paired.KINDS if k in (self.columns or ('deployed',))]
     found = [
-      paired.as_markdown(differences, honest),
-      paired.as_markdown(gaps, honest) if gaps is not None and apart else '',
-      relative_table.as_markdown(relative_table.rows(self.summaries, self.oracle)),
-      regret_table.as_markdown(regret_table.rows(self.summaries)),
-      tuning.as_markdown(self.rates) if self.rates else '',
-      _on_unlisted(self.unlisted),
+      tables.scores(rows, self.columns, self.metrics),
+      *paired.tables(differences, kinds),
     ]
-    return [section for section in found if section]
+    if gaps is not None and gaps['reference'] != differences['reference']:
+      found += paired.tables(gaps, kinds)
+    relative = costs_table.rows(self.summaries, self.oracle)
+    found.append(costs_table.of_methods(rows, relative))
+    if (moved := clients_table.table(self.gains)) is not None:
+      found.append(moved)
+    if (regret := regret_table.table(regret_table.rows(self.summaries))) is not None:
+      found.append(regret)
+    if self.rates:
+      found.append(tuning.table(self.rates))
+    if self.unlisted:
+      found.append(_of_unlisted(self.unlisted))
+    return found
 
   def as_markdown(self) -> str:
-    """The table, the differences and how values were chosen."""
-    return '\n'.join([tables.as_markdown(self.table), *self.sections])
+    """Figures, differences, costs and how values were chosen."""
+    return '\n'.join(table.as_markdown() for table in self.tables)
 
   def write(self, workdir: pathlib.Path) -> None:
     """Writes table.md, .csv, .tex and .json into an existing folder."""
-    tables.write(self.table, workdir, self.sections)
-    relative = relative_table.rows(self.summaries, self.oracle)
+    relative = costs_table.rows(self.summaries, self.oracle)
     regret = regret_table.rows(self.summaries)
+    rows, found = self.rows, self.tables
+    beside = tables.whole(rows).beside(costs_table.of_methods(rows, relative))
     whole = {
       'report': self.report,
-      'methods': self.table,
+      'correct': self.correct,
+      'methods': rows,
       'differences': self.differences,
       'rates': self.rates,
       **({'gaps': self.gaps} if self.oracle else {}),
       'relative': relative,
+      'gains': self.gains,
       **({'regret': regret} if regret else {}),
     }
-    write_atomically(workdir / 'table.json', json.dumps(whole, indent=1) + '\n')
+    for name, text in {
+      'table.md': self.as_markdown(),
+      'table.csv': beside.as_csv(),
+      'table.tex': '\n'.join(t.as_latex() for t in found if t.label != 'unlisted'),
+      'table.json': json.dumps(whole, indent=1) + '\n',
+    }.items():
+      write_atomically(workdir / name, text)
 
   def check(self) -> None:
     """Raises `UserError` if some of the methods could not run."""
@@ -139,7 +170,7 @@ class Comparison:
 
   def __str__(self) -> str:
     refused = [f'{label} cannot run: {e}' for label, e in self.refused.items()]
-    return '\n\n'.join([tables.as_text(self.table), *self.sections, *refused])
+    return '\n\n'.join([*map(str, self.tables), *refused])
 
 
 def unlisted(workdir: pathlib.Path, folders: Iterable[pathlib.Path]) -> dict[str, int]:
@@ -151,15 +182,14 @@ def unlisted(workdir: pathlib.Path, folders: Iterable[pathlib.Path]) -> dict[str
   return dict(sorted(collections.Counter(run.parent.name for run in runs).items()))
 
 
-def _on_unlisted(found: Mapping[str, int]) -> str:
-  """A sentence on runs that `unlisted` has found; empty without any."""
-  if not found:
-    return ''
-  names = ', '.join(f'{in_markdown(name)}: {count}' for name, count in found.items())
-  return (
-    'The workdir also has runs of earlier commands, which reports of it show and this '
-    f'table does not (number of each method): {names}.\n'
+def _of_unlisted(found: Mapping[str, int]) -> Table:
+  """A table of the runs that `unlisted` has found."""
+  said = (
+    'The workdir also has runs of earlier commands, which reports of it show and these '
+    'tables do not.'
   )
+  columns = [Column('folder', 'folder'), Column('runs', 'runs', 'd')]
+  return Table(columns, list(found.items()), said, label='unlisted')
 
 
 def run_each(

@@ -5,8 +5,7 @@ from typing import Any
 from fesem_jax import tasks
 from fesem_jax.analysis.tables import mean_and_std
 from fesem_jax.evaluation.paired import Summaries, task_of
-from fesem_jax.utils.display import in_markdown
-from fesem_jax.utils.text_tables import markdown, mean_and_deviation
+from fesem_jax.utils.text_tables import Column, Table, cell
 
 # Column of the table -> the summary's entry and figure, and the digits that are shown.
 _COLUMNS = {
@@ -44,18 +43,17 @@ def rows(summaries: Summaries) -> list[Row]:
   return found
 
 
-def as_markdown(found: list[Row]) -> str:
-  """The table, with a sentence on what it shows; empty without rows."""
+def table(found: list[Row]) -> Table | None:
+  """The table of `rows`; None without any."""
   if not found:
-    return ''
-  digits = {heading: column[-1] for heading, column in _COLUMNS.items()}
-  if not tasks.of(found[0]).primary.percent:
-    digits['gain on test data'] = 4
-  lines = [
-    [
-      in_markdown(row['method']),
-      *(mean_and_deviation(row[heading], digits[heading]) for heading in _COLUMNS),
-    ]
+    return None
+  columns = [Column('method', 'method')]
+  for heading, (entry, name, digits) in _COLUMNS.items():
+    if name == 'test_gain' and not tasks.of(found[0]).primary.percent:
+      digits = 4
+    columns.append(Column(f'{entry}_{name}', heading, f'.{digits}f', '', True))
+  rows = [
+    [row['method'], *(cell(row[heading] or (None, None)) for heading in _COLUMNS)]
     for row in found
   ]
   said = (
@@ -64,4 +62,4 @@ def as_markdown(found: list[Row]) -> str:
     'Test regret uses test losses. Gain: improvement of the first metric if clients '
     'deployed the centers of lowest training loss. No client chooses by test data.'
   )
-  return '\n'.join([said, '', *markdown(['method', *_COLUMNS], lines)]) + '\n'
+  return Table(columns, rows, said, label='regret')

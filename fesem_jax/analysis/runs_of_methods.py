@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import logging
 
-from fesem_jax.analysis import relative_table, tuning
+from fesem_jax.analysis import costs_table, tuning
 from fesem_jax.analysis.tuning import Values
 from fesem_jax.callbacks.options import Patience
 from fesem_jax.core.algorithm import Algorithm
@@ -75,7 +75,7 @@ def outcomes_of(
       return None
     if isinstance(outcome, UserError):
       return outcome
-    return relative_table.with_curve(outcome.summary, outcome.history)
+    return costs_table.with_curve(outcome.summary, outcome.history, outcome.clients)
 
   found = simulate_many(runs, keep=keep, **options)
   if any(isinstance(outcome, NeverPatient) for outcome in found):

@@ -1,22 +1,26 @@
-"""The table of a comparison, as Markdown, LaTeX, CSV and plain text."""
+"""The table of a comparison: figures of methods over seeds, the best ones marked."""
 
+import dataclasses
 import itertools
-import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fesem_jax import tasks
+from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries, task_of
 from fesem_jax.results.curves import REPORTS
 from fesem_jax.tasks import Task
-from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import in_latex, in_markdown, printable
-from fesem_jax.utils.text_tables import aligned, csv_text, markdown, mean_and_deviation
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.text_tables import Cell, Column, Table, cell
 
-_KINDS = ('finetuned', 'deployed')
-_HONEST = ('honest_finetuned', 'honest_deployed')
+# Columns that may be asked for -> heading of those that are a group.
+COLUMNS = {
+  'deployed': 'deployed', 'finetuned': 'fine-tuned', 'unseen': 'unseen clients',
+  'clusters': '', 'backdoor': '',
+}  # fmt: skip
+_KINDS = ('deployed', 'finetuned')
 
 # How well clusters agree with the true ones, as tables show it.
 AGREEMENTS = ('ari', 'ami')
@@ -24,8 +28,8 @@ AGREEMENTS = ('ari', 'ami')
 # What tables say of runs whose code changed since.
 EARLIER_CODE = "are of earlier code: the user's file changed after they had begun"
 
-# A table has one dict for each method; see `over_seeds`.
-Table = list[dict[str, Any]]
+# One dict for each method; see `over_seeds`.
+Rows = list[dict[str, Any]]
 
 
 def mean_and_std(
@@ -36,13 +40,17 @@ def mean_and_std(
   return float(scaled.mean()), float(scaled.std(ddof=1)) if len(values) > 1 else None
 
 
-def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
-  """Aggregates the seeds of each method into a table.
+def over_seeds(
+  summaries: Summaries, report: str = 'last', oracle: str = '', correct: str = 'none'
+) -> Rows:
+  """Aggregates the seeds of each method.
 
-  The figures are those of `report`, one of `curves.REPORTS`; tables say so.
+  The figures are those of `report`, one of `curves.REPORTS`; tables say so. The method
+  `oracle` is not among those that may be the best; for `correct` see `paired.best_of`.
 
   Each row has the label ('method'), the name of the 'task', the number of 'seeds' and
-  how many 'diverged'; the names of the 'metrics' of the users' own;
+  how many 'diverged'; 'best', name of a column -> 'best' or 'equal', see
+  `paired.best_of`; the names of the 'metrics' of the users' own;
   '{kind}_{column}' for each column of `tasks.columns_of`, (mean, standard deviation),
   accuracies and F1 in percent, where kind is finetuned, deployed, unseen,
   honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
@@ -63,7 +71,7 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None]
     row: dict[str, Any] = {'method': label, 'task': task.name, 'seeds': len(runs)}
-    row |= {'diverged': len(runs) - len(done), 'metrics': metrics}
+    row |= {'diverged': len(runs) - len(done), 'metrics': metrics, 'best': {}}
     honest = [s['honest'] for s in done if s.get('honest')]
     for of, scores, kinds in (
       ('', done, (*_KINDS, 'unseen')),
@@ -95,10 +103,28 @@ def over_seeds(summaries: Summaries, report: str = 'last') -> Table:
         f'† {row["earlier_code"]} of {len(done)} runs {EARLIER_CODE} '
         f'({" and ".join(names)}).'
       ]
-    row['report'] = report
+    row |= {'report': report, 'correct': correct}
     row['rounds_to'] = _rounds_to(done)
     out.append(row)
+  competing = {label: runs for label, runs in summaries.items() if label != oracle}
+  for of, kind, column in itertools.product(
+    ('', 'honest_'), _KINDS, tasks.columns_of(task, metrics)
+  ):
+    of_seeds = {
+      label: [_score(s, of, kind, column) for s in runs]
+      for label, runs in competing.items()
+    }
+    marks = paired.best_of(of_seeds, task.figure(column).better, correct)
+    for row in out:
+      if row['method'] in marks:
+        row['best'][f'{of}{kind}_{column}'] = marks[row['method']]
   return out
+
+
+def _score(summary: Any, of: str, kind: str, column: str) -> float | None:
+  """A figure of a run; None where it diverged, or lacks it."""
+  held = summary and (summary.get('honest') if of else summary)
+  return held[kind].get(column) if held else None
 
 
 def _costs(done: list[dict[str, Any]]) -> dict[str, float | None]:
@@ -116,30 +142,24 @@ def _costs(done: list[dict[str, Any]]) -> dict[str, float | None]:
     values = [s.get(name) for s in done]
     return [] if None in values else [float(v) for v in values if v is not None]
 
+  first = [(s.get('costs') or {}).get('start') for s in done]
+  starts = [sum(each.values()) / 1e9 for each in first if each]
   opened = of_all('backdoor_success')
   return {
     'gigabytes': sent,
+    'start_gigabytes': float(np.mean(starts)) if starts else None,
     'simulated_hours': mean(('simulated_seconds',), 3600.0),
     'epsilon': max(of_all('epsilon'), default=None),
     'backdoor': 100 * float(np.mean(opened)) if opened else None,
   }
 
 
-def _cost_columns(table: Table) -> dict[str, str]:
-  """Costs that some method of a table has -> the heading of their column."""
-  heads = {
-    'gigabytes': 'GB', 'simulated_hours': 'simulated h', 'epsilon': 'epsilon',
-    'backdoor': 'backdoor %',
-  }  # fmt: skip
-  return {k: head for k, head in heads.items() if any(r.get(k) for r in table)}
-
-
-def _task(table: Table) -> Task:
+def _task(table: Rows) -> Task:
   """The task of a table's methods."""
   return tasks.of(table[0]) if table else tasks.CLASSIFICATION
 
 
-def _columns(table: Table) -> tuple[str, ...]:
+def _columns(table: Rows) -> tuple[str, ...]:
   """The columns of the task, then those of metrics of the user's own."""
   return tasks.columns_of(_task(table), table[0]['metrics'] if table else ())
 
@@ -164,86 +184,7 @@ def _rounds_to(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
   return rows
 
 
-def _targets(table: Table) -> list[float]:
-  """The targets that some method of a table has rounds to."""
-  return list(dict.fromkeys(r['target'] for row in table for r in row['rounds_to']))
-
-
-def reached_text(found: dict[str, Any], join: str = ' ± ') -> str:
-  """Rounds to a target as text, with `join` between mean and standard deviation.
-
-  `found` has how many of the 'seeds' 'reached' it, which the text says unless all did,
-  and (mean, standard deviation) of their 'rounds', None if none did.
-  """
-  if found['rounds'] is None:
-    return 'not reached'
-  reached, seeds = found['reached'], found['seeds']
-  some = '' if reached == seeds else f' ({reached} of {seeds})'
-  return mean_and_deviation(found['rounds'], join=join) + some
-
-
-def _last(table: Table, join: str) -> dict[str, list[str]]:
-  """Heading of each column after the figures -> its cells.
-
-  ARI, AMI, seconds of a round, costs, and rounds to each target with the seeds that
-  reached it unless all did.
-  """
-  found = {
-    name.upper(): ['' if row[name] is None else f'{row[name]:z.2f}' for row in table]
-    for name in AGREEMENTS
-  }
-  for name, head in {'seconds_per_round': 's/round', **_cost_columns(table)}.items():
-    values = [row.get(name) for row in table]
-    found[head] = ['' if v is None else f'{v:.3g}' for v in values]
-  for target in _targets(table):
-    reached = [[r for r in row['rounds_to'] if r['target'] == target] for row in table]
-    cells = [reached_text(r[0], join) if r else '' for r in reached]
-    found[f'rounds to {_task(table).primary.target(target)}'] = cells
-  return found
-
-
-def _cells(table: Table, kinds: Iterable[str], join: str) -> list[list[str]]:
-  """Figures of each method as text: the columns of each kind of models."""
-  keys = [(kind, column) for kind in kinds for column in _columns(table)]
-  return [[_cell(row, *key, join) for key in keys] for row in table]
-
-
-def _cell(row: dict[str, Any], kind: str, column: str, join: str) -> str:
-  """A figure as text, its mean and standard deviation on either side of `join`."""
-  task, value = tasks.of(row), row[f'{kind}_{column}']
-  if value is None and row[f'finetuned_{task.primary_column}']:
-    return ''
-  if value is None:
-    return 'diverged' if row['diverged'] else 'not run'
-  text = mean_and_deviation(value, task.figure(column).digits, join)
-  return text + ('*' if row['diverged'] else '')
-
-
-def _kinds(table: Table) -> tuple[str, ...]:
-  """Kinds of figures that a table has."""
-  unseen = any(row[f'unseen_{_task(table).primary_column}'] for row in table)
-  honest = _HONEST if has_honest(table) else ()
-  return (*honest, *_KINDS, 'unseen') if unseen else (*honest, *_KINDS)
-
-
-def has_honest(table: Table) -> bool:
-  """Whether some clients of a table are bad."""
-  return any(row[f'honest_deployed_{_task(table).primary_column}'] for row in table)
-
-
-def _named_kinds(table: Table) -> dict[str, str]:
-  """Kinds of models -> what texts call them; of honest clients where some are bad."""
-  if has_honest(table):
-    return dict(zip(_HONEST, ('fine-tuned, honest', 'deployed, honest'), strict=True))
-  return dict(zip(_KINDS, ('fine-tuned', 'deployed'), strict=True))
-
-
-def _mark(row: dict[str, Any]) -> str:
-  """The mark of a method some of whose runs are of earlier code."""
-  return ' †' if row['earlier_code'] else ''
-
-
-def of_seeds(table: Table) -> list[str]:
+def seeds_said(table: Rows) -> list[str]:
   """Sentence on how many seeds the figures of a table are of, and on the deviation."""
   counts = sorted({n for row in table if (n := row['seeds'] - row['diverged'])})
   if counts in ([], [1]):
@@ -252,110 +193,124 @@ def of_seeds(table: Table) -> list[str]:
   return [f'Metrics are mean and sample standard deviation over {several} seeds.']
 
 
-def _notes(table: Table) -> list[str]:
+def _notes(table: Rows) -> list[str]:
   """Notes on the methods of a table, each sentence once."""
   said = [f'{row["method"]}: {note}' for row in table for note in row['notes']]
-  lines = of_seeds(table)
+  lines = []
   if any(0 < row['diverged'] < row['seeds'] for row in table):
     lines.append('* without the seeds that diverged.')
   if untested := max((row['untested'] for row in table), default=0):
     lines.append(f'{untested} clients without test examples are left out.')
-  lines += [REPORTS[row['report']] for row in table]
-  if _targets(table):
-    of = _task(table).primary.label
-    lines.append(f'Rounds to a target are of the deployed micro {of}.')
   return list(dict.fromkeys([*lines, *said]))
 
 
-def as_markdown(table: Table) -> str:
-  """The table as Markdown."""
-  kinds, last = _kinds(table), _last(table, ' ± ')
-  heads = [
-    in_markdown(f'{kind.replace("_", " ")} {_heading(_task(table), column)}')
-    for kind in kinds
-    for column in _columns(table)
-  ]
-  names = [in_markdown(row['method']) + _mark(row) for row in table]
-  rows = zip(names, _cells(table, kinds, ' ± '), *last.values(), strict=True)
-  lines = markdown(
-    ['method', *heads, *last], [[name, *cells, *more] for name, cells, *more in rows]
-  )
-  lines += [f'\n{in_markdown(note, 2000)}' for note in _notes(table)]
-  return '\n'.join(lines) + '\n'
+def has_honest(table: Rows) -> bool:
+  """Whether some clients of a table are bad."""
+  return any(row[f'honest_deployed_{_task(table).primary_column}'] for row in table)
 
 
-def as_latex(table: Table) -> str:
-  """The metrics of each kind of models as a LaTeX tabular.
-
-  Where some clients are bad, the figures are those of the honest ones.
-  """
-  task, columns, named = _task(table), _columns(table), _named_kinds(table)
-  if 'unseen' in _kinds(table):
-    named['unseen'] = 'unseen clients'
-  width = len(columns)
-  groups = [rf'\multicolumn{{{width}}}{{c}}{{{in_latex(of)}}}' for of in named.values()]
-  heads = [in_latex(_heading(task, c)).replace('m', 'M', 1) for c in columns]
-  lines = [
-    rf'\begin{{tabular}}{{l{"c" * width * len(named)}}}',
-    r'\hline',
-    rf' & {" & ".join(groups)} \\',
-    rf'Method & {" & ".join(heads * len(named))} \\',
-    r'\hline',
-  ]
-  for row, cells in zip(table, _cells(table, named, r'$\pm$'), strict=True):
-    mark = _mark(row).replace('†', r'$^\dagger$')
-    lines.append(rf'{in_latex(row["method"])}{mark} & {" & ".join(cells)} \\')
-  notes = [in_latex(note, 2000).replace('†', r'$^\dagger$') for note in _notes(table)]
-  notes = [rf'\par {{\footnotesize {note}}}' for note in notes]
-  return '\n'.join([*lines, r'\hline', r'\end{tabular}', *notes]) + '\n'
-
-
-def as_csv(table: Table) -> str:
-  """The table as CSV: means and standard deviations in columns of their own."""
-  keys = [f'{kind}_{column}' for kind in _kinds(table) for column in _columns(table)]
-  heads = [f'{key}_{part}' for key in keys for part in ('mean', 'std')]
-  rounds = {k: x for k, x in _last(table, ' ± ').items() if k.startswith('rounds to')}
-  rows = [
-    [
-      printable(row['method'], 255),
-      row['seeds'],
-      row['diverged'],
-      *(x for key in keys for x in row[key] or (None, None)),
-      *(row[name] for name in (*AGREEMENTS, 'seconds_per_round', 'untested')),
-      ' '.join(row['notes']),
-      row['report'],
-      *(row.get(name) for name in _cost_columns(table)),
-      *more,
+def whole(table: Rows) -> Table:
+  """Every figure of the methods as one table, for CSV."""
+  task, columns = _task(table), _columns(table)
+  honest = ('honest_',) if has_honest(table) else ()
+  unseen = any(row[f'unseen_{task.primary_column}'] for row in table)
+  kinds = [f'{of}{kind}' for of in ('', *honest) for kind in _KINDS]
+  found = [Column('seeds', 'seeds', 'd'), Column('diverged', 'diverged', 'd')]
+  for kind in (*kinds, 'unseen') if unseen else kinds:
+    plain = kind.removeprefix('honest_')
+    group = COLUMNS[plain] + (', honest' if kind != plain else '')
+    found += [
+      Column(
+        f'{kind}_{c}', _heading(task, c), f'.{task.figure(c).digits}f', group, True
+      )
+      for c in columns
     ]
-    for row, *more in zip(table, *rounds.values(), strict=True)
+  found += [Column(name, name.upper(), 'z.2f') for name in AGREEMENTS]
+  if any(row['backdoor'] is not None for row in table):
+    found.append(Column('backdoor', 'backdoor %', '.1f'))
+  found += [
+    Column(name, '') for name in ('report', 'clients_without_test_examples', 'notes')
   ]
-  last = [*AGREEMENTS, 'seconds_per_round', 'clients_without_test_examples', 'notes']
-  last += ['report', *_cost_columns(table), *rounds]
-  return csv_text(['method', 'seeds', 'diverged', *heads, *last], rows)
+  rows = [[row['method'], *(_cell(row, c) for c in found)] for row in table]
+  return Table([Column('method', 'method'), *found], rows, label='methods')
 
 
-def as_text(table: Table) -> str:
-  """The table for a terminal: the figures of the fine-tuned and deployed models.
+def named(row: Mapping[str, Any]) -> str:
+  """The label of a method, marked where some of its runs are of earlier code."""
+  return row['method'] + (' †' if row['earlier_code'] else '')
 
-  Where some clients are bad, the figures are those of the honest ones.
+
+def _cell(row: dict[str, Any], column: Column) -> Any:
+  """A figure of a method, see `whole`."""
+  if column.key == 'notes':
+    return ' '.join(row['notes'])
+  if column.key == 'clients_without_test_examples':
+    return row['untested']
+  value = row[column.key]
+  if not column.spread:
+    return value if column.form in ('', 'd') else cell(value)
+  task = tasks.of(row)
+  if value is None:
+    known = row[f'deployed_{task.primary_column}']
+    why = 'diverged' if row['diverged'] else 'not run'
+    return Cell(None, instead='' if known else why)
+  mark = row['best'].get(column.key)
+  after = '*' * bool(row['diverged']) + '°' * (mark == 'equal')
+  return cell(value, best=mark == 'best', after=after)
+
+
+def scores(
+  table: Rows, columns: Sequence[str] = (), metrics: Sequence[str] = ()
+) -> Table:
+  """The figures of methods that readers are shown.
+
+  Args:
+    table: of `over_seeds`.
+    columns: of `COLUMNS`; none are those of the deployed models, of unseen clients,
+      clusters and the backdoor, where there are any. Where some clients are bad, the
+      figures are those of the honest ones.
+    metrics: such as micro_accuracy; none are all of the task.
+
+  Raises:
+    UserError: on a column or metric that the methods do not have.
   """
-  named, columns, last = _named_kinds(table), _columns(table), _last(table, '±')
-  groups = [text for of in named.values() for text in (of, *[''] * (len(columns) - 1))]
-  heads = [_heading(_task(table), column) for column in columns] * len(named)
-  names = [printable(row['method'], 255) + _mark(row) for row in table]
-  cells = zip(names, _cells(table, named, '±'), *last.values(), strict=True)
-  rows = [
-    ['', *groups, *[''] * len(last)],
-    ['method', *heads, *last],
-    *([name, *figures, *more] for name, figures, *more in cells),
-  ]
-  notes = [printable(note, 2000) for note in _notes(table)]
-  return '\n'.join(aligned(rows, [0]) + notes)
+  check_columns(columns, metrics, _columns(table))
+  wanted = columns or [name for name in COLUMNS if name != 'finetuned']
+  of = 'honest_' if has_honest(table) else ''
+  shown = {'method'}
+  for kind in ('deployed', 'finetuned', 'unseen'):
+    if kind in wanted:
+      prefix = '' if kind == 'unseen' else of
+      shown |= {f'{prefix}{kind}_{c}' for c in metrics or _columns(table)}
+  if 'clusters' in wanted:
+    shown |= {
+      name for name in AGREEMENTS if any(row[name] is not None for row in table)
+    }
+  if 'backdoor' in wanted:
+    shown.add('backdoor')
+  found = whole(table).where(lambda c: c.key in shown)
+  rows = [[named(r), *cells[1:]] for r, cells in zip(table, found.rows, strict=True)]
+  best = any(row['best'].get(key) for row in table for key in shown)
+  said = dict.fromkeys(REPORTS[row['report']] for row in table)
+  return dataclasses.replace(
+    found,
+    rows=rows,
+    caption=' '.join([*seeds_said(table), *said]),
+    best=paired.best_rule(table[0]['correct']) if best else '',
+    notes=_notes(table),
+  )
 
 
-def write(table: Table, workdir: pathlib.Path, sections: Sequence[str] = ()) -> None:
-  """Writes table.md, with further sections of Markdown, table.csv and table.tex."""
-  markdown = '\n'.join([as_markdown(table), *filter(None, sections)])
-  write_atomically(workdir / 'table.md', markdown)
-  write_atomically(workdir / 'table.csv', as_csv(table))
-  write_atomically(workdir / 'table.tex', as_latex(table))
+def check_columns(
+  columns: Sequence[str], metrics: Sequence[str], known: Sequence[str] = ()
+) -> None:
+  """Raises `UserError` on columns or metrics that no table has.
+
+  `known` are the metrics of the methods; none are not checked.
+  """
+  for name in columns:
+    if name not in COLUMNS:
+      raise UserError(f'{argument("columns", name)} is none of {", ".join(COLUMNS)}.')
+  for name in metrics if known else ():
+    if name not in known:
+      raise UserError(f'{argument("metric", name)} is none of {", ".join(known)}.')

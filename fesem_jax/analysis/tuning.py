@@ -8,9 +8,9 @@ import numpy as np
 
 from fesem_jax.evaluation.paired import KINDS, task_of
 from fesem_jax.tasks import CLASSIFICATION, Figure
-from fesem_jax.utils.display import in_markdown, text_of
+from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError, WorkdirError
-from fesem_jax.utils.text_tables import markdown
+from fesem_jax.utils.text_tables import Column, Table
 
 # Values by the name of what is tuned.
 Values = dict[str, Any]
@@ -208,24 +208,28 @@ def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
   return found | {'warnings': warnings(label, choice)}
 
 
-def as_markdown(rows: Sequence[Row]) -> str:
-  """A table of the values of each method, and the warnings."""
+def table(rows: Sequence[Row]) -> Table:
+  """The values of each method, and the warnings as notes."""
   cells = [
     (
       each['method'],
       ', '.join(f'{name}={text_of(v)}' for name, v in each['values'].items()),
       each['chosen'],
-      str(each['runs']),
+      each['runs'],
     )
     for each in rows
   ]
-  escaped = [[in_markdown(cell, 500) for cell in line] for line in cells]
-  lines = markdown(['method', 'rates', 'chosen', 'tuning runs'], escaped)
+  columns = [
+    Column('method', 'method'), Column('rates', 'rates'), Column('chosen', 'chosen'),
+    Column('runs', 'tuning runs', 'd'),
+  ]  # fmt: skip
+  notes = [text for each in rows for text in each['warnings']]
   if any(each['runs'] for each in rows):
-    lines.append(
-      '\nTuning uses no test examples of its own seeds. Unless the data have a test '
+    notes.insert(
+      0,
+      'Tuning uses no test examples of its own seeds. Unless the data have a test '
       'split of their own, each seed divides the same examples anew, and tuning sees '
-      'most of those that reported seeds test on.'
+      'most of those that reported seeds test on.',
     )
-  lines += [f'\n{in_markdown(text, 500)}' for each in rows for text in each['warnings']]
-  return '\n'.join(lines) + '\n'
+  said = 'Values of the methods, and how they were chosen.'
+  return Table(columns, cells, said, notes=notes, label='rates')

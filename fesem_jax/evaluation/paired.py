@@ -1,17 +1,22 @@
 """Differences between two methods, paired over seeds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fesem_jax import tasks
 from fesem_jax.tasks import Task
-from fesem_jax.utils.display import in_markdown
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.text_tables import markdown
+from fesem_jax.utils.text_tables import Column, Table, cell
 
 _LEVEL = 0.95
+
+# How p values are corrected for the number of methods, and what tables say of it.
+CORRECTIONS = {
+  'none': 'not corrected for the number of methods',
+  'holm': "corrected by Holm's method for the number of methods",
+}
 
 
 class Difference(NamedTuple):
@@ -20,6 +25,7 @@ class Difference(NamedTuple):
   mean: float
   low: float | None  # lower end of the interval; None for a single pair
   high: float | None  # upper end
+  p: float | None  # of the paired t-test, two-sided
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
@@ -29,8 +35,9 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
   one run share models and are no independent repeats. `a` and `b` are [N] figures of
   two methods in the same order.
 
-  The interval is that of `scipy.stats.ttest_rel(a, b).confidence_interval()`; with one
-  pair there is none. Raises `UserError` without pairs, or if the lengths differ.
+  The interval and p are those of `scipy.stats.ttest_rel(a, b)`; with one pair there is
+  none. Where all differences are equal, p is 0, or 1 if they are 0. Raises `UserError`
+  without pairs, or if the lengths differ.
   """
   first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
   if first.shape != second.shape or first.ndim != 1 or not len(first):
@@ -41,9 +48,74 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
   differences = first - second
   mean, count = float(differences.mean()), len(differences)
   if count == 1:
-    return Difference(mean, None, None)
-  half = float(student_quantile(count) * differences.std(ddof=1) / np.sqrt(count))
-  return Difference(mean, mean - half, mean + half)
+    return Difference(mean, None, None, None)
+  from scipy import special  # Slow to import.
+
+  error = float(differences.std(ddof=1) / np.sqrt(count))
+  p = float(mean == 0)
+  if error:
+    p = float(2 * special.stdtr(count - 1, -abs(mean) / error))
+  half = student_quantile(count) * error
+  return Difference(mean, mean - half, mean + half, p)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+  """P values corrected for their number [N] by Holm's step-down method (1979)."""
+  p = np.asarray(p_values, np.float64)
+  order = np.argsort(p, kind='stable')
+  steps = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
+  found = np.empty(len(p))
+  found[order] = np.minimum(steps, 1)
+  return found.tolist()
+
+
+def _corrected(found: Sequence[Difference], correct: str) -> list[float | None]:
+  """P of each difference, corrected for the number of those that have one."""
+  known = [d.p for d in found if d.p is not None]
+  left = iter(holm(known) if correct == 'holm' else known)
+  return [None if d.p is None else next(left) for d in found]
+
+
+def best_of(
+  values: Mapping[str, Sequence[float | None]],
+  better: Callable[[float], float],
+  correct: str = 'none',
+) -> dict[str, str]:
+  """Which method is the best of a column, and which do not differ from it.
+
+  Args:
+    values: label of each method -> [N] its figure of each seed, None where there is
+      none; one that could not run has fewer.
+    better: a number that is the larger the better a figure is.
+    correct: of `CORRECTIONS`.
+
+  Returns:
+    Label -> 'best' for the best mean, the first of equal ones, or 'equal' where the
+    paired t-test has p >= 0.05; other methods are left out. Empty unless the best one
+    has been compared with another over two seeds.
+  """
+  known = {m: [v for v in each if v is not None] for m, each in values.items()}
+  means = {m: better(float(np.mean(each))) for m, each in known.items() if each}
+  if not means:
+    return {}
+  best = max(means, key=lambda label: means[label])
+  found = {}
+  for label in means:
+    both = zip(values[label], values[best], strict=False)
+    pairs = [(a, b) for a, b in both if a is not None and b is not None]
+    if label != best and len(pairs) > 1:
+      found[label] = paired_difference(*zip(*pairs, strict=True))
+  p_values = dict(zip(found, _corrected(list(found.values()), correct), strict=True))
+  equal = {m: 'equal' for m, p in p_values.items() if p is not None and p >= 1 - _LEVEL}
+  return {best: 'best'} | equal if found else {}
+
+
+def best_rule(correct: str) -> str:
+  """What the marks of `best_of` mean, behind the mark of the best."""
+  return (
+    'best mean of a column. °: not different from it (paired t-test over seeds, '
+    f'p ≥ {1 - _LEVEL:.2g}, {CORRECTIONS[correct]}); the oracle is left out.'
+  )
 
 
 def student_quantile(count: float) -> float:
@@ -61,8 +133,8 @@ Summaries = dict[str, list[dict[str, Any] | None]]
 KINDS = {'deployed': 'deployed', 'finetuned': 'fine-tuned'}
 
 # What one method's figures are minus those of the reference: its 'method', the 'pairs',
-# and 'mean', 'low' and 'high', of accuracies in percentage points, None where they are
-# unknown.
+# 'mean', 'low' and 'high', of accuracies in percentage points, and 'p', None where they
+# are unknown.
 Row = dict[str, Any]
 
 
@@ -136,51 +208,63 @@ def check_reference(reference: str, labels: Sequence[str]) -> None:
     )
 
 
-def differences(summaries: Summaries, reference: str = '') -> Differences:
+def differences(
+  summaries: Summaries, reference: str = '', correct: str = 'none'
+) -> Differences:
   """Each method minus a reference method, for the deployed and the fine-tuned models.
 
   `reference` is the label of one; by default that with the best deployed figure.
+  `correct`, of `CORRECTIONS`, says how p values are corrected; intervals are not.
   """
   chosen = reference or best(summaries)
   found: Differences = {'reference': chosen, 'task': task_of(summaries.values()).name}
+  found |= {'correct': correct, 'honest': _are_of_honest(summaries)}
   for kind in KINDS:
     rows = against(summaries, chosen, kind) if chosen else []
     found[kind] = [row for row in rows if row['pairs']]
+    each = [Difference(*(row[n] for n in Difference._fields)) for row in found[kind]]
+    for row, p in zip(found[kind], _corrected(each, correct), strict=True):
+      row['p'] = p
   return found
 
 
-def as_markdown(found: Differences, honest: bool = False) -> str:
-  """A table for each kind of figures; empty where there is nothing to compare.
+def _are_of_honest(summaries: Summaries) -> bool:
+  """Whether figures are of the honest clients, as others are bad."""
+  return any(s and s.get('honest') for runs in summaries.values() for s in runs)
 
-  Differences in favor of a method whose interval excludes zero are bold. `found` is
-  made by `differences`; `honest` says whether figures are of the honest clients.
+
+def tables(found: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[Table]:
+  """A table for each of these `KINDS` that has something to compare.
+
+  Differences that favor a method, with p below 0.05, are bold.
   """
-  parts = []
-  for kind, name in KINDS.items():
-    if not found[kind]:
-      continue
-    of_honest = ', honest clients' if honest else ''
-    of = tasks.of(found).primary
-    unit = ', in percentage points' if of.percent else ''
-    lines = [
-      f'{name.capitalize()} micro {of.label}{of_honest} minus that of '
-      f'{in_markdown(found["reference"])}{unit}: mean of the differences of each seed, '
-      'and their 95 % interval (Student t; not adjusted for the number of methods; of '
-      'repetitions with the same examples, not of other data); bold where it excludes '
-      'zero in favor of the method',
-      '',
-    ]
-    rows, digits = [], of.digits + 1
-    most = max(row['pairs'] for row in found[kind])
+  of, made = tasks.of(found).primary, []
+  for kind in kinds:
+    rows = []
     for row in found[kind]:
-      interval, difference = 'one seed: no interval', f'{row["mean"]:+.{digits}f}'
-      if row['low'] is not None:
-        if min(of.better(row['low']), of.better(row['high'])) > 0:
-          difference = f'**{difference}**'
-        interval = f'{row["low"]:+.{digits}f} to {row["high"]:+.{digits}f}'
-        if row['pairs'] < most:
-          interval += f' ({row["pairs"]} seeds)'
-      rows.append((in_markdown(row['method']), difference, interval))
-    lines += markdown(['method', 'difference', '95 % interval'], rows)
-    parts.append('\n'.join(lines) + '\n')
-  return '\n'.join(parts)
+      favors = row['p'] is not None and row['p'] < 1 - _LEVEL
+      figures = cell(row['mean'], best=favors and of.better(row['mean']) > 0)
+      ends = (cell(row[name]) for name in ('low', 'high', 'p'))
+      rows.append((row['method'], figures, *ends, row['pairs']))
+    if not rows:
+      continue
+    form, interval = f'+.{of.digits + 1}f', '95 % interval'
+    columns = [
+      Column('method', 'method'), Column('difference', 'difference', form),
+      Column('low', 'from', form, interval), Column('high', 'to', form, interval),
+      Column('p', 'p', '.2g'), Column('seeds', 'seeds', 'd'),
+    ]  # fmt: skip
+    unit = ', in percentage points' if of.percent else ''
+    of_honest = ', honest clients' * found['honest']
+    caption = (
+      f'{KINDS[kind].capitalize()} micro {of.label}{of_honest} minus that of '
+      f'{found["reference"]}{unit}: mean of the differences of each seed, 95 % '
+      'interval (Student t; not adjusted for the number of methods; of repetitions '
+      'with the same examples, not of other data) and p of the paired t-test, '
+      f'{CORRECTIONS[found["correct"]]}.'
+    )
+    best = f'in favor of the method, p < {1 - _LEVEL:.2g}.'
+    best = best if any(row[1].best for row in rows) else ''
+    label = f'{kind}-minus-{found["reference"]}'
+    made.append(Table(columns, rows, caption, best=best, label=label))
+  return made

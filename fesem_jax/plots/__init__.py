@@ -25,9 +25,15 @@ from fesem_jax.plots.example_images import example_images
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
 from fesem_jax.plots.objective import objective
+from fesem_jax.plots.over_seeds import (
+  client_distributions,
+  curves_over_seeds,
+  forest,
+)
 from fesem_jax.plots.partitions import DealtClients, compared_partitions
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.saving import save
+from fesem_jax.plots.style import use_style
 from fesem_jax.plots.sweep import by_value
 from fesem_jax.results.metrics_file import method_label
 from fesem_jax.utils.palette import PALETTE
@@ -43,12 +49,15 @@ __all__ = [
   'by_value',
   'choosing_k',
   'classes_of_clients',
+  'client_distributions',
   'client_sizes',
   'clusters_over_rounds',
   'compared_partitions',
   'convergence',
+  'curves_over_seeds',
   'draw_run',
   'example_images',
+  'forest',
   'is_timed',
   'map_of_clients',
   'method_label',
@@ -58,4 +67,5 @@ __all__ = [
   'separation_by_k',
   'sheets',
   'spends',
+  'use_style',
 ]

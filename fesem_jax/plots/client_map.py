@@ -66,7 +66,7 @@ def map_of_clients(run: PlottedRun, method: str = 'pca') -> Figure:
     axis.set(xlabel=labels[0], ylabel=labels[1], xticks=[], yticks=[])
     how = 't-SNE' if method == 't-sne' else 'principal components'
     title = f'{in_figure(run.name)}: local models of {len(points)} clients'
-    axis.set_title(f'{title}\n{how}', fontsize=10)
+    axis.set_title(f'{title}\n{how}', fontsize='medium')
   return figure
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 from matplotlib import ticker
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.style import STYLE, curve_style
@@ -47,12 +48,15 @@ def choosing_k(
     heading += f'\ndotted line: the recommended K = {recommended}'
   if any(row[key] for row in rows for key in row if key.endswith('_std')):
     heading += '\nbars: one standard deviation over seeds'
-  figure = _by_k(rows, {figure_title: scores, **_CRITERIA}, heading)
+  figure, axes = _by_k(rows, {figure_title: scores, **_CRITERIA}, heading)
   if recommended is not None:
     for axis in figure.axes:
       axis.axvline(recommended, color='black', linestyle=':', linewidth=1.2)
-  figure.axes[1].set_ylim(bottom=0)
-  figure.axes[3].set_ylim(-0.1, 1.05)
+  for key, axis in axes.items():
+    if key == 'distance_mean':
+      axis.set_ylim(bottom=0)
+    elif key == 'stability':
+      axis.set_ylim(-0.1, 1.05)
   return figure
 
 
@@ -62,21 +66,42 @@ def separation_by_k(rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
   Args:
     rows: one for each K, with the fields of `analysis.separation.Separation`.
     title: of the figure.
+
+  Returns:
+    The figure, without the panels that no K has a figure for: halves of clients that
+    are too few have no agreement.
   """
-  figure = _by_k(rows, _SEPARATION, in_figure(title, 120))
-  figure.axes[0].set_ylim(bottom=0)
-  for axis in figure.axes[1:]:
-    axis.set_ylim(-0.1, 1.05)
+  figure, axes = _by_k(rows, _SEPARATION, in_figure(title, 120))
+  for key, axis in axes.items():
+    if key == 'pseudo_f':
+      axis.set_ylim(bottom=0)
+    else:
+      axis.set_ylim(-0.1, 1.05)
   return figure
 
 
-def _by_k(rows: Sequence[Mapping[str, Any]], panels: _Panels, title: str) -> Figure:
-  """Draws panels side by side, with deviations over seeds where there are some."""
+def _by_k(
+  rows: Sequence[Mapping[str, Any]], every: _Panels, title: str
+) -> tuple[Figure, dict[str, Axes]]:
+  """Draws panels side by side, with deviations over seeds where there are some.
+
+  Returns the figure, and the axes of each panel by the key of its first curve. Panels
+  without a number are left out.
+  """
+  panels = {
+    label: curves
+    for label, curves in every.items()
+    if any(row[key] is not None for row in rows for key in curves.values())
+  } or dict(list(every.items())[:1])
+  by_key = {}
   tried = [row['num_clusters'] for row in rows]
   with plt.rc_context(STYLE):
     size = (3.6 * len(panels), 3.8)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, layout='constrained')
-    for axis, (label, curves) in zip(axes, panels.items(), strict=True):
+    figure, axes = plt.subplots(
+      1, len(panels), figsize=size, layout='constrained', squeeze=False
+    )
+    for axis, (label, curves) in zip(axes[0], panels.items(), strict=True):
+      by_key[next(iter(curves.values()))] = axis
       for i, (name, key) in enumerate(curves.items()):
         known = [row for row in rows if row[key] is not None]
         spread = [row.get(f'{key.removesuffix("_mean")}_std') or 0.0 for row in known]
@@ -91,10 +116,10 @@ def _by_k(rows: Sequence[Mapping[str, Any]], panels: _Panels, title: str) -> Fig
         )
       axis.set_xlabel('Clusters K')
       # The legend is between title and panel, where it hides no curve.
-      axis.set_title(label, fontsize=10, pad=26)
+      axis.set_title(label, fontsize='medium', pad=26)
       axis.set_xlim(tried[0] - 0.5, tried[-1] + 0.5)
       axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
       if len(curves) > 1:
         axis.legend(loc='lower left', bbox_to_anchor=(0, 1), ncols=2)
-    figure.suptitle(title, fontsize=10)
-  return figure
+    figure.suptitle(title, fontsize='medium')
+  return figure, by_key

@@ -40,7 +40,7 @@ def clusters_over_rounds(run: PlottedRun) -> Figure:
     if len(moved):
       axis = rest.pop(0)
       axis.bar(moved_rounds, moved, color=PALETTE[0], width=0.8)
-      axis.set_title('Clients that moved to another cluster', fontsize=10)
+      axis.set_title('Clients that moved to another cluster', fontsize='medium')
       axis.set_ylim(0, max(1, 1.1 * moved.max()))
       axis.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
       if not moved.any():
@@ -59,7 +59,7 @@ def clusters_over_rounds(run: PlottedRun) -> Figure:
           linestyle=_LINES[i],
           **curve_style(i, rounds),
         )
-      axis.set_title('Agreement with the true clusters', fontsize=10)
+      axis.set_title('Agreement with the true clusters', fontsize='medium')
       axis.set_ylim(min(-0.02, axis.dataLim.y0), 1.03)
       axis.legend(loc='best')
     for axis in axes[0]:
@@ -82,7 +82,7 @@ def _sizes(axis: Axes, rounds: np.ndarray, sizes: np.ndarray) -> None:
   ]
   for k in range(1, sizes.shape[1]):  # Between neighbors of one color, too.
     axis.stairs(levels[:, k], edges, baseline=None, color='white', linewidth=1)
-  axis.set_title('Clients of each cluster', fontsize=10)
+  axis.set_title('Clients of each cluster', fontsize='medium')
   axis.set_ylim(0, sizes.sum(axis=1).max())
   axis.set_xlim(edges[0], edges[-1])
   named = np.flatnonzero(sizes[-1])

@@ -164,7 +164,7 @@ def _drawn(
         if there.any():  # An empty curve that is not clipped has no extent.
           style = style_of(place, rounds[there])
           axis.plot(x[there], factor * values[there], label=name, **style)
-      axis.set_title(label, fontsize=10)
+      axis.set_title(label, fontsize='medium')
     of = {run.dataset for run in runs} if len(runs) > 1 else {runs[0].name}
     shown = in_figure(of.pop()) if len(of) == 1 else f'{len(runs)} runs'
     seeds = {run.config.get('seed') for run in runs}
@@ -222,6 +222,8 @@ def labels_of(runs: Sequence[PlottedRun]) -> list[str]:
     same = [other.config for other in runs if other.name == run.name]
 
     def differs(k):
+      if k in ('data_digest', 'own_code'):  # Each seed has its own.
+        return False
       others = [other.config for other in runs] if k == 'seed' else same
       value = run.config[k]
       return value is not None and any(c.get(k) != value for c in others)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import tasks
+from fesem_jax.results import saved_client_table
 from fesem_jax.results.metrics_file import (
   method_label,
   read_clients,
@@ -23,6 +24,7 @@ class PlottedRun:
 
   Args:
     workdir: of `fesem-run` or `simulate`.
+    label: for legends; '' is that of the method.
 
   Attributes:
     name: label for legends, e.g. "fesem(4)".
@@ -35,7 +37,7 @@ class PlottedRun:
     UserError: if the folder holds no run, or a file of it is damaged.
   """
 
-  def __init__(self, workdir: str | pathlib.Path):
+  def __init__(self, workdir: str | pathlib.Path, label: str = ''):
     self.workdir = pathlib.Path(workdir)
     self.history = read_metrics(self.workdir / 'metrics.jsonl')
     if not self.history:
@@ -44,7 +46,7 @@ class PlottedRun:
       )
     config = read_config(self.workdir) or {}
     self.clients = read_clients(self.workdir)
-    self.name = method_label(config) or self.workdir.name
+    self.name = label or method_label(config) or self.workdir.name
     self.config = config
     self.dataset = config.get('dataset') or self.workdir.name
 
@@ -65,6 +67,11 @@ class PlottedRun:
     """The task of the models of the run."""
     measured = (r['deployed'] for r in self.history if 'deployed' in r)
     return tasks.of_scores(next(measured, {}))
+
+  def client_figures(self, name: str) -> np.ndarray | None:
+    """[M] a column of clients.csv, such as 'deployed_accuracy'; None without it."""
+    table = saved_client_table.read(self.workdir)
+    return None if table is None else table.columns().get(name)
 
   def truth(self) -> TrueClusters | None:
     """The true clusters of the clients; None where clients.npz has none."""

@@ -5,6 +5,7 @@ import pathlib
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from fesem_jax.plots.style import chosen_style
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError
 
@@ -14,19 +15,22 @@ _SUFFIXES = ('.png', '.svg')
 def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
   """Writes a figure as PNG and as SVG, and closes it.
 
+  The style that `use_style` chose decides its size, and whether there is a PDF.
+
   Args:
     figure: to write.
     path: of both files, without a suffix or with one of theirs; its folder is made if
       absent.
 
   Returns:
-    The paths of both files.
+    The paths of the files.
 
   Raises:
     UserError: if they cannot be written.
   """
   name = path.stem if path.suffix in _SUFFIXES else path.name
-  written = [path.with_name(name + suffix) for suffix in _SUFFIXES]
+  _, scale, more = chosen_style()
+  written = [path.with_name(name + suffix) for suffix in (*_SUFFIXES, *more)]
   file = path.parent
   try:
     file.mkdir(parents=True, exist_ok=True)
@@ -37,12 +41,15 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
       'figure.autolayout': False,
       'figure.constrained_layout.use': False,
     }):  # fmt: skip
+      figure.set_size_inches(*(scale * figure.get_size_inches()).tolist())
       # Laid out and measured once: each would take as long as the drawing of a file.
       figure.draw_without_rendering()
       figure.set_layout_engine(None)
       extent = figure.get_tightbbox().padded(plt.rcParams['savefig.pad_inches'])
       for file in written:
-        dated = {'Date': None} if file.suffix == '.svg' else None
+        dated = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}}.get(
+          file.suffix
+        )
         with replacing(file) as out:
           figure.savefig(
             out, format=file.suffix[1:], bbox_inches=extent, metadata=dated

@@ -11,6 +11,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fesem_jax.utils.errors import check_choice
 from fesem_jax.utils.palette import color_of
 
 matplotlib.use('Agg')  # Files only, whatever displays there are.
@@ -26,6 +27,36 @@ STYLE: dict[Any, Any] = {
   'grid.alpha': 0.3,
   'legend.frameon': False,
 }
+
+
+# Name -> font size in points, what figures are scaled by, and further files of `save`.
+STYLES: dict[str, tuple[int, float, tuple[str, ...]]] = {
+  'page': (10, 1.0, ()),
+  'paper': (8, 0.8, ('.pdf',)),  # Panels of 3.4 inches: one column; two: 6.7 inches.
+  'talk': (14, 1.2, ('.pdf',)),
+}
+_CHOSEN = ['page']
+
+
+def use_style(name: str) -> None:
+  """Chooses the style of all figures that are drawn from now on.
+
+  Args:
+    name: 'page', the default; 'paper', with fonts of 8 points at the width of one or
+      two columns; or 'talk', with larger fonts. The last two also write PDF. `save`
+      gives a figure its size.
+
+  Raises:
+    UserError: on another name.
+  """
+  check_choice('style', name, tuple(STYLES))
+  _CHOSEN[0] = name
+  STYLE['font.size'] = STYLES[name][0]
+
+
+def chosen_style() -> tuple[int, float, tuple[str, ...]]:
+  """The entry of `STYLES` that `use_style` chose."""
+  return STYLES[_CHOSEN[0]]
 
 
 def mark_every(rounds: np.ndarray, most: int = 12) -> int:
@@ -76,6 +107,7 @@ def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
       ncols=-(-len(labels) // rows),
       title=title,
     )
-    if legend.get_window_extent().width <= figure.bbox.width or rows == len(labels):
+    room = figure.bbox.width * chosen_style()[1]
+    if legend.get_window_extent().width <= room or rows == len(labels):
       return
     legend.remove()

@@ -167,6 +167,7 @@ def _extremes(
   order = np.argsort(sign * deployed, kind='stable')
   order = order[np.isfinite(deployed[order])]
   most = min(_WORST, -(-len(order) // 2))
+  last = order[::-1][: min(_WORST, len(order) - most)]  # No client is in both.
 
   def lines(places: np.ndarray) -> list[list[Any]]:
     return [
@@ -181,7 +182,17 @@ def _extremes(
       for i in places
     ]
 
-  return {'worst': lines(order[:most]), 'best': lines(order[::-1][:most])}
+  left = order[most : len(order) - len(last)]
+  ties = [
+    int((deployed[left] == deployed[shown[-1]]).sum()) if len(shown) else 0
+    for shown in (order[:most], last)
+  ]
+  return {
+    'worst': lines(order[:most]),
+    'best': lines(last),
+    'ties': ties,
+    'of_one': int((table.test_examples[order] == 1).sum()),
+  }
 
 
 def _fairness(run: ReportedRun) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from fesem_jax.analysis import relative_table, tables, tuning
+from fesem_jax.analysis import costs_table, tables, tuning
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
@@ -34,7 +34,7 @@ def compared(
   `UserError` on a reference or a report that the runs do not have.
   """
   summaries = [
-    (r.label, r.seed, relative_table.with_curve(_OLDER | r.summary, r.history))
+    (r.label, r.seed, costs_table.with_curve(_OLDER | r.summary, r.history, r.clients))
     for r in runs
     if r.summary
   ]
@@ -45,7 +45,7 @@ def compared(
   paired.check_reference(reference, list(finished) or [''])
   if not finished:
     return '<p>No run has finished; the table appears when one finishes.</p>'
-  oracle = relative_table.label_of(finished, 'oracle')
+  oracle = costs_table.label_of(finished, 'oracle')
   rates = _rates(runs, list(finished))
   whole = Comparison(finished, rates, reference, report=report, oracle=oracle)
   # Pairs are of one seed, and some runs may be missing.
@@ -54,14 +54,14 @@ def compared(
     label: {seed: s for own, seed, s in summaries if own == label} for label in finished
   }
   aligned = {label: [each.get(s) for s in seeds] for label, each in by_seed.items()}
-  sections = dataclasses.replace(whole, summaries=aligned, rates=[]).sections
-  parts = [markup.from_markdown(tables.as_markdown(whole.table), 'Methods over seeds')]
-  if _data_differ(runs):
-    parts.insert(0, f'<p>{_OF_DATA_TOO}</p>')
-  parts += [markup.from_markdown(text, 'Differences and costs') for text in sections]
+  pairs = dataclasses.replace(whole, summaries=aligned, rates=[])
+  rows = [a | {'best': b['best']} for a, b in zip(whole.rows, pairs.rows, strict=True)]
+  parts = [f'<p>{_OF_DATA_TOO}</p>'] if _data_differ(runs) else []
+  for table in (tables.scores(rows), *pairs.tables[1:]):
+    parts.append(markup.from_markdown(table.as_markdown(), table.label))
   if whole.rates:
-    table = markup.from_markdown(tuning.as_markdown(whole.rates), 'Rates')
-    parts.append(f'<div class="texts">{table}</div>')
+    how = markup.from_markdown(tuning.table(whole.rates).as_markdown(), 'Rates')
+    parts.append(f'<div class="texts">{how}</div>')
   return '\n'.join(parts)
 
 

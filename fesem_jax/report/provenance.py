@@ -21,6 +21,8 @@ _COSTS = {
   'device memory': ('memory', 'peak_device_bytes'),
   'sent up': ('costs', 'bytes_up'),
   'sent down': ('costs', 'bytes_down'),
+  'start up': ('start', 'bytes_up'),
+  'start down': ('start', 'bytes_down'),
   'simulated s': ('costs', 'simulated_seconds'),
 }
 
@@ -117,10 +119,13 @@ def costs(runs: Sequence[ReportedRun]) -> str:
 
 def _cost(run: ReportedRun, section: str, name: str) -> str | None:
   """An entry of the summary as text; None where it lacks it."""
-  value = ((run.summary or {}).get(section) or {}).get(name)
+  held = run.summary or {}
+  if section == 'start':  # Before the first round; `costs` counts it too.
+    held = held.get('costs') or {}
+  value = (held.get(section) or {}).get(name)
   if value is None:
     return None
-  if section == 'costs' and 'bytes' in name:
+  if section in ('costs', 'start') and 'bytes' in name:
     return in_words(value)  # As the run and the table count them.
   if 'bytes' in name:
     return in_bytes(value)

@@ -278,6 +278,11 @@ def _held(
     ) from e
 
 
+def exists(folder: pathlib.Path) -> bool:
+  """Whether a workdir has a history of clients."""
+  return (folder / _FILE).exists()
+
+
 def read(folder: pathlib.Path) -> ClientHistory:
   """The history that the workdir of a finished run holds.
 

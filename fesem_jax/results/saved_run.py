@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
@@ -25,6 +26,7 @@ from fesem_jax.results import (
 from fesem_jax.results.client_history import ClientHistory
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, by_layer
+from fesem_jax.results.explanation import Explanation, explain
 from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.safe_files import first_line
 
@@ -112,6 +114,25 @@ class Run:
     return self.deployed.predict(
       x, client=client, cluster=cluster, probabilities=probabilities
     )
+
+  def explain(self, client: str, data: FederatedData | None = None) -> Explanation:
+    """Why a client has its cluster: its history, and the losses of all centers.
+
+    Distances to the centers are not recorded in rounds, and not part of it.
+
+    Args:
+      client: its name.
+      data: training or test split of the run, as `data.load` returned it, for the
+        losses of the centers on the client's examples.
+
+    Returns:
+      The client's figures, its recorded rounds, and the loss of each center.
+
+    Raises:
+      UserError: on an unknown client or, with `data`, if clients do not choose one of
+        several whole models, or these were not saved.
+    """
+    return explain(self, client, data)
 
   def export(
     self,

@@ -3,13 +3,17 @@
 import csv
 import dataclasses
 import json
+import shutil
+import subprocess
 
 import pytest
 
-from fesem_jax.analysis import tables
+from fesem_jax.analysis import costs_table, tables
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.results import curves
 from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.utils import text_tables
+from fesem_jax.utils.errors import UserError
 
 
 def summary(accuracies, targets=(0.5, 0.9)):
@@ -24,6 +28,12 @@ def summary(accuracies, targets=(0.5, 0.9)):
     'clients_without_test_examples': 0, 'reports': curves.reports(history),
     'rounds_to_target': curves.rounds_to_targets(history, targets),
   }  # fmt: skip
+
+
+def costs_of(rows):
+  """The table of costs, without what is relative to other methods."""
+  lacking = {'seeds': 0, 'seconds_per_round': None, 'gigabytes': None}
+  return costs_table.of_methods(rows, [lacking] * len(rows))
 
 
 FOUND = Comparison(
@@ -46,7 +56,7 @@ FOUND = Comparison(
 )
 def test_tables_show_a_report_and_say_which(report, micro, said, tmp_path):
   found = dataclasses.replace(FOUND, report=report)
-  row = tables.as_markdown(found.table).splitlines()[2]
+  row = tables.scores(found.rows).as_markdown().splitlines()[4]
   assert row.startswith(f'| fed_avg | {micro} |')
   found.write(tmp_path)
   for name in ('table.md', 'table.tex'):
@@ -64,29 +74,31 @@ def test_tables_show_a_report_and_say_which(report, micro, said, tmp_path):
 
 def test_an_agreement_of_zero_has_no_sign():
   run = summary([0.5]) | {'clusters': {'ari': -0.004, 'ami': -0.006}}
-  row = tables.as_markdown(tables.over_seeds({'a': [run]})).splitlines()[2]
+  row = tables.scores(tables.over_seeds({'a': [run]})).as_markdown().splitlines()[4]
   assert '| 0.00 | -0.01 |' in row
 
 
 def test_rounds_to_a_target_are_means_over_seeds_that_reached_it():
-  head, _, avg, fesem, none, *rest = tables.as_markdown(FOUND.table).splitlines()
-  assert head.endswith('| s/round | rounds to 50 % | rounds to 90 % |')
-  # 1 + 0.25 / 0.5 and 1 rounds; never.
-  assert avg.endswith('| 1.2 ± 0.4 | not reached |')
-  # Of one seed that did not diverge: 1.5, and 2 + 0.3 / 0.35.
-  assert fesem.endswith('| 1.5 | 2.9 |')
-  assert none.endswith('|  |  |')
-  assert 'Rounds to a target are of the deployed micro accuracy.' in rest
-  mixed = tables.over_seeds({'a': [summary([0.2, 0.6]), summary([0.1, 0.2])]})
-  assert '| 1.8 (1 of 2) | not reached |' in tables.as_markdown(mixed)
-  assert '1.8 (1 of 2)' in tables.as_text(mixed)
-  assert '1.8 (1 of 2)' in tables.as_csv(mixed)
-  without = summary([0.9], targets=())
-  assert 'rounds to' not in tables.as_markdown(tables.over_seeds({'a': [without]}))
-  # A seed that was run without targets is not one that missed them.
-  assert '| 1.8 | not reached |' in tables.as_markdown(
-    tables.over_seeds({'a': [summary([0.2, 0.6]), without]})
+  said, _, head, _, avg, fesem, none = costs_of(FOUND.rows).as_markdown().splitlines()
+  assert head == (
+    '| method | s/round | rounds to 50 % | rounds to 90 % | rounds to seeds |'
   )
+  # 1 + 0.25 / 0.5 and 1 rounds; never.
+  assert avg.endswith('| 1.2 ± 0.4 | not reached | 0 of 2 |')
+  # Of one seed that did not diverge: 1.5, and 2 + 0.3 / 0.35.
+  assert fesem.endswith('| 1.5 | 2.9 | 1 of 1 |')
+  assert none.endswith('|  |  |  |')
+  assert 'Rounds until the deployed micro accuracy reaches a target' in said
+  mixed = tables.over_seeds({'a': [summary([0.2, 0.6]), summary([0.1, 0.2])]})
+  assert '| 1.8 | 1 of 2 | not reached | 0 of 2 |' in costs_of(mixed).as_markdown()
+  assert '1.8  1 of 2  not reached  0 of 2' in str(costs_of(mixed))
+  assert ',1.75,,1 of 2,,,0 of 2' in costs_of(mixed).as_csv()
+  without = summary([0.9], targets=())
+  alone = tables.over_seeds({'a': [without]})
+  assert 'rounds to' not in costs_of(alone).as_markdown()
+  # A seed that was run without targets is not one that missed them.
+  some = tables.over_seeds({'a': [summary([0.2, 0.6]), without]})
+  assert '| 1.8 | not reached | 0 of 1 |' in costs_of(some).as_markdown()
 
 
 def test_metrics_of_the_users_own_follow_those_of_the_task():
@@ -96,16 +108,17 @@ def test_metrics_of_the_users_own_follow_those_of_the_task():
     return made | {kind: made[kind] | own for kind in ('deployed', 'finetuned')}
 
   found = tables.over_seeds({'a': [measured(0.25), measured(0.75)], 'b': [None]})
-  head, _, first, *_ = tables.as_markdown(found).splitlines()
+  made = tables.scores(found, ['deployed', 'finetuned'])
+  head, _, first, *_ = made.as_markdown().splitlines()[2:]
   names = [cell.strip() for cell in head.strip('|').split('|')]
   cells = [cell.strip() for cell in first.strip('|').split('|')]
   of_first = dict(zip(names, cells, strict=True))
   assert of_first['deployed micro-top_3'] == '0.500 ± 0.354'
-  assert of_first['finetuned macro-top_3'] == '0.250 ± 0.177'
-  assert 'Micro-top\\_3' in tables.as_latex(found)
-  (row, *_) = csv.DictReader(tables.as_csv(found).splitlines())
+  assert of_first['fine-tuned macro-top_3'] == '0.250 ± 0.177'
+  assert 'micro-top\\_3' in made.as_latex()
+  (row, *_) = csv.DictReader(tables.whole(found).as_csv().splitlines())
   assert row['deployed_micro_top_3_mean'] == '0.5'
-  assert 'micro-top_3' in tables.as_text(found)
+  assert 'micro-top_3' in str(made)
 
 
 def test_tables_have_the_gigabytes_and_hours_that_are_known():
@@ -122,61 +135,142 @@ def test_tables_have_the_gigabytes_and_hours_that_are_known():
   })  # fmt: skip
   assert [row['gigabytes'] for row in found] == [4.0, None, None]
   assert [row['simulated_hours'] for row in found] == [2.5, None, None]
-  head, _, first, second, *_ = tables.as_markdown(found).splitlines()
+  head, _, first, second, *_ = costs_of(found).as_markdown().splitlines()[2:]
   names = [cell.strip() for cell in head.strip('|').split('|')]
   cells = [cell.strip() for cell in first.strip('|').split('|')]
   of_first = dict(zip(names, cells, strict=True))
   assert (of_first['GB'], of_first['simulated h']) == ('4', '2.5')
   assert second.count('|') == head.count('|')
-  assert 'GB' in tables.as_text(found)
-  (row, *_) = csv.DictReader(tables.as_csv(found).splitlines())
+  assert 'GB' in str(costs_of(found))
+  (row, *_) = csv.DictReader(costs_of(found).as_csv().splitlines())
   assert (row['gigabytes'], row['simulated_hours']) == ('4.0', '2.5')
   plain = tables.over_seeds({'fed_avg': [summary([0.5])]})
-  assert 'GB' not in tables.as_markdown(plain) + tables.as_csv(plain)
+  assert ' GB |' not in costs_of(plain).as_markdown()
+  assert 'gigabytes' not in costs_of(plain).as_csv()
 
 
-def test_latex_has_fine_tuned_and_deployed_columns_and_says_what_a_deviation_is():
+def test_tables_have_the_columns_that_are_asked_for_and_say_what_a_deviation_is():
   run = summary([0.5])
   scores = {
     kind: dict.fromkeys(CLASSIFICATION.columns, x)
     for kind, x in (('finetuned', 0.75), ('deployed', 0.25), ('unseen', 0.5))
   }
   found = tables.over_seeds({'fed_avg': [run | scores] * 2, 'b': [run | scores, None]})
-  lines = tables.as_latex(found).splitlines()
-  assert lines[2].split(' & ')[1:] == [
-    r'\multicolumn{4}{c}{fine-tuned}', r'\multicolumn{4}{c}{deployed}',
-    r'\multicolumn{4}{c}{unseen clients} \\',
-  ]  # fmt: skip
-  first = lines[5].removesuffix(r' \\').split(' & ')
-  assert first == [
-    r'fed\_avg',
-    *[r'75.0$\pm$0.0'] * 4,
-    *[r'25.0$\pm$0.0'] * 4,
-    *[r'50.0$\pm$0.0'] * 4,
+  made = tables.scores(found)
+  assert [c.group for c in made.columns] == [
+    '',
+    *['deployed'] * 4,
+    *['unseen clients'] * 4,
   ]
-  assert lines[6].startswith('b & 75.0* & ')
+  both = tables.scores(found, ['deployed', 'finetuned'], ['micro_f1'])
+  assert [c.key for c in both.columns] == [
+    'method', 'deployed_micro_f1', 'finetuned_micro_f1'
+  ]  # fmt: skip
+  lines = both.as_latex().splitlines()
+  assert r'fed\_avg & 25.0 \pm 0.0 & 75.0 \pm 0.0 \\' in lines
+  assert r'b & 25.0{$^*$} & 75.0{$^*$} \\' in lines
   said = [
     'Metrics are mean and sample standard deviation over 1 to 2 seeds.',
     '* without the seeds that diverged.',
   ]
   for sentence in said:
-    for text in (tables.as_latex(found), tables.as_text(found)):
+    for text in (made.as_latex(), str(made)):
       assert sentence in text
-    assert sentence.replace('*', '\\*') in tables.as_markdown(found)
-  same = tables.over_seeds({'a': [run] * 3})
-  assert 'standard deviation over 3 seeds.' in tables.as_latex(same)
+    assert sentence.replace('*', '\\*') in made.as_markdown()
+  same = tables.scores(tables.over_seeds({'a': [run] * 3}))
+  assert 'standard deviation over 3 seeds.' in same.as_latex()
+  for asked in ({'columns': ['tuned']}, {'metrics': ['micro_rmse']}):
+    with pytest.raises(UserError, match='is none of'):
+      tables.scores(found, **asked)
+
+
+def test_the_best_and_those_that_do_not_differ_from_it_are_marked():
+  accuracies = {
+    'good': [0.9, 0.91, 0.92], 'near': [0.895, 0.912, 0.91], 'bad': [0.5, 0.52, 0.51],
+    'oracle': [0.99, 0.99, 0.99],
+  }  # fmt: skip
+  runs = {m: [summary([x]) for x in each] for m, each in accuracies.items()}
+  found = tables.scores(
+    tables.over_seeds(runs, oracle='oracle'), (), ['micro_accuracy']
+  )
+  # Differences of 0.5, -0.2 and 1 points have p = 0.33.
+  assert 'good | **91.0 ± 1.0** |' in found.as_markdown()
+  assert 'near | 90.6 ± 0.9° |' in found.as_markdown()
+  assert 'bad | 51.0 ± 1.0 |' in found.as_markdown()
+  assert 'oracle | 99.0 ± 0.0 |' in found.as_markdown()
+  assert 'Bold: best mean of a column. °: not different from it' in found.as_markdown()
+  assert '91.0±1.0•' in str(found)
+  assert '•: best mean' in str(found)
+  assert r'good & \bfseries 91.0 \pm 1.0 \\' in found.as_latex()
+  # One seed has no test, and no marks.
+  alone = tables.over_seeds({m: each[:1] for m, each in runs.items()})
+  assert 'Bold' not in tables.scores(alone).as_markdown()
+
+
+def test_markdown_latex_csv_and_json_hold_the_same_numbers(tmp_path):
+  runs = {
+    m: [summary([x, x - 0.03]), summary([0.8, 0.7])]
+    for m, x in (('a', 0.6), ('b', 0.9))
+  }
+  found = Comparison(runs, [], columns=('deployed', 'finetuned'))
+  found.write(tmp_path)
+  keys = [f'{k}_{c}' for k in ('deployed', 'finetuned') for c in CLASSIFICATION.columns]
+  rows = json.loads((tmp_path / 'table.json').read_text())['methods']
+  lines = list(csv.DictReader((tmp_path / 'table.csv').open()))
+  shown = (tmp_path / 'table.md').read_text().splitlines()[4:6]
+  latex = (tmp_path / 'table.tex').read_text()
+  for row, line, text in zip(rows, lines, shown, strict=True):
+    numbers = [f'{mean:.1f} ± {std:.1f}' for mean, std in (row[key] for key in keys)]
+    written = [[float(line[f'{k}_{part}']) for part in ('mean', 'std')] for k in keys]
+    assert written == [row[key] for key in keys]
+    cells = [x.strip(' *°') for x in text.strip('|').split('|')]
+    assert cells[1:] == numbers
+    for number in numbers:
+      assert number.replace('±', r'\pm') in latex
+
+
+@pytest.mark.slow
+def test_latex_compiles_without_a_table_that_is_too_wide(tmp_path):
+  if shutil.which('pdflatex') is None or not _has_packages():
+    pytest.skip('pdflatex with booktabs and siunitx is not installed')
+  name = r'_%&#$^\{}<--†'
+  runs = {m: [summary([0.6, x]) for x in (0.7, 0.9)] for m in (name, 'fed_avg')}
+  runs[name].append(None)
+  rates = [{'method': 'a', 'values': {'x': 1}, 'chosen': 'as given ' * 20, 'runs': 0}]
+  rates[0]['warnings'] = ['Warning: 100 % of it.']
+  found = Comparison(runs, rates, columns=('deployed', 'finetuned'), correct='holm')
+  found.write(tmp_path)
+  (tmp_path / 'page.tex').write_text(
+    '\\documentclass{article}\n'
+    f'{text_tables.PREAMBLE}\n\\begin{{document}}\\input{{table}}\\end{{document}}\n'
+  )
+  done = subprocess.run(
+    ['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'page'],
+    cwd=tmp_path, capture_output=True, timeout=120, check=False,
+  )  # fmt: skip
+  said = done.stdout.decode(errors='replace')
+  assert done.returncode == 0, said
+  assert 'Overfull' not in said
+  assert (tmp_path / 'page.pdf').stat().st_size > 10_000
+
+
+def _has_packages():
+  found = subprocess.run(['kpsewhich', 'booktabs.sty', 'siunitx.sty'], check=False,
+                         capture_output=True)  # fmt: skip
+  return found.returncode == 0
 
 
 def test_methods_with_runs_of_earlier_code_are_marked():
   old = summary([0.5]) | {'earlier_code': ['own:method']}
   found = tables.over_seeds({'own': [old, summary([0.5])], 'fed_avg': [summary([0.5])]})
   told = "1 of 2 runs are of earlier code: the user's file changed after they had begun"
+  made = tables.scores(found)
   for text, mark in (
-    (tables.as_markdown(found), '| own † |'),
-    (tables.as_text(found), 'own †'),
-    (tables.as_latex(found), r'own $^\dagger$ &'),
+    (made.as_markdown(), '| own † |'),
+    (str(made), 'own †'),
+    (made.as_latex(), r'own $^\dagger$ &'),
   ):
     assert mark in text
     assert told in text
     assert 'fed_avg †' not in text
-  assert told in tables.as_csv(found)
+  assert told in tables.whole(found).as_csv()

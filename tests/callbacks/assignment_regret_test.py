@@ -156,12 +156,12 @@ def test_tables_have_the_regret_of_methods_that_have_some(run):
   share = row['clients with a better center (%)'][0]
   assert share == pytest.approx(100 * regret['misassigned'])
   assert row['gain on test data'][0] == pytest.approx(100 * regret['test_gain'])
-  text = regret_table.as_markdown(found)
+  text = regret_table.table(found).as_markdown()
   assert f'| {regret["mean"]:.4f} ± 0.0000 |' in text
-  assert regret_table.as_markdown([]) == ''
+  assert regret_table.table([]) is None
   # Gains of a figure in the units of the targets are smaller than percentage points.
   of_rmse = {'task': 'regression', 'regret': {'test_gain': -0.00312}, 'margin': {}}
-  text = regret_table.as_markdown(regret_table.rows({'one': [of_rmse]}))
+  text = regret_table.table(regret_table.rows({'one': [of_rmse]})).as_markdown()
   assert text.splitlines()[-1].endswith('| -0.0031 |')
 
 

@@ -100,4 +100,4 @@ def test_the_success_of_a_backdoor_is_that_of_the_models_on_marked_examples():
   assert result.history[-1]['backdoor_success'] == pytest.approx(wanted)
   table = tables.over_seeds({'fed_avg': [result.summary]})
   assert table[0]['backdoor'] == pytest.approx(100 * wanted)
-  assert 'backdoor %' in tables.as_markdown(table)
+  assert 'backdoor %' in tables.scores(table).as_markdown()

@@ -14,9 +14,10 @@ from fesem_jax.utils.errors import UserError
 def test_intervals_are_scipys(count):
   rng = np.random.default_rng(count)
   a, b = rng.normal(90, 3, count), rng.normal(88, 2, count)
-  interval = stats.ttest_rel(a, b).confidence_interval()
+  test = stats.ttest_rel(a, b)
+  interval = test.confidence_interval()
   found = paired.paired_difference(list(a), list(b))
-  want = (np.mean(a - b), interval.low, interval.high)
+  want = (np.mean(a - b), interval.low, interval.high, test.pvalue)
   np.testing.assert_allclose(found, want, rtol=1e-12)
 
 
@@ -26,12 +27,37 @@ def test_figures_near_each_other_keep_their_digits():
   assert found.mean == 1.5
   # The quantile of one degree of freedom is tan(0.475 pi).
   half = math.tan(0.475 * math.pi) * 0.5
-  np.testing.assert_allclose(found[1:], [1.5 - half, 1.5 + half], rtol=1e-12)
+  np.testing.assert_allclose(found[1:3], [1.5 - half, 1.5 + half], rtol=1e-12)
 
 
 def test_one_pair_has_no_interval_and_equal_differences_one_of_no_width():
-  assert paired.paired_difference([3.0], [1.0]) == (2.0, None, None)
-  assert paired.paired_difference([3.0, 5.0], [1.0, 3.0]) == (2.0, 2.0, 2.0)
+  assert paired.paired_difference([3.0], [1.0]) == (2.0, None, None, None)
+  assert paired.paired_difference([3.0, 5.0], [1.0, 3.0]) == (2.0, 2.0, 2.0, 0.0)
+  assert paired.paired_difference([3.0, 5.0], [3.0, 5.0]) == (0.0, 0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize('count', [1, 2, 5])
+def test_holm_is_his_step_down_method(count):
+  p = np.random.default_rng(count).uniform(0, 0.2, count)
+  # The k-th smallest times those that are left; never below a smaller one's.
+  want = [
+    min(1, max((count - k) * q for k, q in enumerate(sorted(p)) if q <= own))
+    for own in p
+  ]
+  np.testing.assert_allclose(paired.holm(p), want, rtol=1e-12)
+
+
+def test_holm_leaves_fewer_methods_different():
+  means = {'a': 0.9, 'b': 0.898, 'c': 0.89, 'd': 0.5}
+  noise = np.random.default_rng(0).normal(0, 0.001, (4, 5))
+  values = {m: list(x + noise[i]) for i, (m, x) in enumerate(means.items())}
+  plain = paired.best_of(values, lambda x: x)
+  corrected = paired.best_of(values, lambda x: x, 'holm')
+  p = stats.ttest_rel(values['b'], values['a']).pvalue
+  assert ('b' in plain) == (p >= 0.05)
+  assert corrected['a'] == 'best'
+  assert set(plain) <= set(corrected)
+  assert 'd' not in corrected
 
 
 @pytest.mark.parametrize(('a', 'b'), [([], []), ([1], [1, 2]), ([[1]], [[2]])])
@@ -98,14 +124,15 @@ def test_the_least_error_is_the_best_and_differences_have_its_unit():
   assert (found['reference'], found['task']) == ('b', 'regression')
   a, c = found['deployed']
   assert (a['mean'], c['mean']) == (0.375, 1.0)
-  lines = paired.as_markdown(found, honest=True).splitlines()
+  table = paired.tables(found | {'honest': True})[0]
+  lines = table.as_markdown().splitlines()
   assert lines[0].startswith(
     'Deployed micro RMSE, honest clients minus that of b: mean'
   )
   # Half the interval is tan(0.475 pi) / 8.
-  assert lines[4] == '| a | +0.3750 | -1.2133 to +1.9633 |'
-  assert lines[5] == '| c | +1.0000 | one seed: no interval |'
-  assert 'honest' not in paired.as_markdown(found)
+  assert lines[4].startswith('| a | +0.3750 | -1.2133 | +1.9633 | 0.2 | 2 |')
+  assert lines[5] == '| c | +1.0000 |  |  |  | 1 |'
+  assert 'honest' not in str(paired.tables(found)[0])
 
 
 def test_intervals_of_fewer_seeds_say_so():
@@ -115,21 +142,23 @@ def test_intervals_of_fewer_seeds_say_so():
     'c': [summary(0.8), summary(0.8), summary(0.8)],
     'not run': [],
   }
-  text = paired.as_markdown(paired.differences(summaries))
-  deployed, finetuned = (part.splitlines()[4:] for part in text.split('\n\nFine'))
+  deployed, finetuned = (
+    [line[:-2] for line in table.as_markdown().splitlines()[4:]]
+    for table in paired.tables(paired.differences(summaries))
+  )
   assert deployed == [
-    '| a | -25.00 | -88.53 to +38.53 (2 seeds) |',
-    '| b | -20.00 | -44.84 to +4.84 |',
+    '| a | -25.00 | -88.53 | +38.53 | 0.13 | 2',
+    '| b | -20.00 | -44.84 | +4.84 | 0.074 | 3',
   ]
   assert finetuned == [
-    '| a | +0.00 | +0.00 to +0.00 (2 seeds) |', '| b | +0.00 | +0.00 to +0.00 |'
+    '| a | +0.00 | +0.00 | +0.00 | 1 | 2', '| b | +0.00 | +0.00 | +0.00 | 1 | 3'
   ]  # fmt: skip
 
 
 def test_differences_that_favor_a_method_beyond_its_interval_are_bold():
   def lines(**runs):
     found = paired.differences(runs, 'a')
-    return paired.as_markdown(found).split('\n\nFine')[0].splitlines()[4:]
+    return paired.tables(found)[0].as_markdown().splitlines()[4:]
 
   accuracies = {
     'a': [summary(0.5), summary(0.5)],
@@ -137,8 +166,8 @@ def test_differences_that_favor_a_method_beyond_its_interval_are_bold():
     'c': [summary(0.41), summary(0.4)],
   }
   better, worse = lines(**accuracies)
-  assert better.startswith('| b | **+10.50** | +4.15 to +16.85 |')
-  assert worse.startswith('| c | -9.50 | -15.85 to -3.15 |')
+  assert better.startswith('| b | **+10.50** | +4.15 | +16.85 |')
+  assert worse.startswith('| c | -9.50 | -15.85 | -3.15 |')
   better, worse = lines(a=of_rmse(0.5, 0.5), b=of_rmse(0.41, 0.4), c=of_rmse(0.61, 0.6))
   assert better.startswith('| b | **-0.0950** |')
   assert worse.startswith('| c | +0.1050 |')

@@ -296,7 +296,7 @@ def test_tables_hold_mean_and_deviation_over_runs_and_what_failed():
     made(1, 'alone', 0.5),
   ]
   table = adapt_tables.over_runs(rows)
-  text = adapt_tables.as_markdown(table)
+  text = adapt_tables.table_of(table).as_markdown()
   lines = text.splitlines()
   assert lines[0].count('|') == lines[1].count('|') == lines[2].count('|')
   assert 'in its group' not in text  # No run knows groups.
@@ -306,7 +306,7 @@ def test_tables_hold_mean_and_deviation_over_runs_and_what_failed():
   assert 'Metrics are mean and sample standard deviation over 2 runs.' in text
   assert 'Of 8 new clients, in all runs, 1 have fewer than 5' in text
   assert 'alone, 5 examples: training of 2 clients was not finite' in text
-  alone = adapt_tables.as_text(adapt_tables.over_runs(rows[:2])).splitlines()
+  alone = str(adapt_tables.table_of(adapt_tables.over_runs(rows[:2]))).splitlines()
   assert '90.0 ' in alone[1]
   assert '±' not in alone[1]
   assert 'deviation' not in '\n'.join(alone)

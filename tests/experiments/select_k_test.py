@@ -112,13 +112,13 @@ def test_the_table_says_what_deviations_are_and_marks_earlier_code():
   numbers = dict.fromkeys(('silhouette_mean', 'silhouette_std', 'p_value'), 0.1)
   row = {'num_clusters': 2, 'task': 'classification', 'seeds': 3, 'sizes': [[2, 1]]}
   row |= numbers | {'earlier_code': 0}
-  text = table.as_text([row, row | {'num_clusters': 3, 'earlier_code': 1}])
+  text = str(table.table_of([row, row | {'num_clusters': 3, 'earlier_code': 1}]))
   lines = text.splitlines()
   assert lines[1].split()[0] == '2'
   assert lines[2].split()[:2] == ['3', '†']
   assert lines[3] == '± is the sample standard deviation over 3 seeds.'
   assert lines[4].startswith('† Some runs are of earlier code')
-  assert '†' not in table.as_text([row])
+  assert '†' not in str(table.table_of([row]))
 
 
 def test_the_inner_products_are_those_of_the_models_that_start_fesem():

@@ -122,12 +122,14 @@ def test_tables_over_values_are_of_honest_clients(tmp_path):
   )
   sweep_tables.write(points, name, tmp_path)
   lines = (tmp_path / 'sweep.md').read_text().splitlines()
-  assert lines[0] == f'Deployed, honest clients: Micro accuracy (%) by {name}'
-  assert lines[2] == '| method | 0 | 0.3 |'
-  assert lines[4] == '| fed_avg | 90.0 | 70.0 ± 14.1* |'
+  assert lines[0].startswith(
+    f'Deployed, honest clients: Micro accuracy (%) by {name}. Metrics are mean'
+  )
+  assert lines[2] == f'| method | {name} 0 | {name} 0.3 |'
+  assert lines[4] == r'| fed_avg | 90.0 | 70.0 ± 14.1\* |'
   assert lines[5] == r'| a\|b | diverged | not run |'
-  assert '| fed_avg | 0.50 | 1.00 ± 0.00* |' in lines
-  assert '| fed_avg | 0.25 | 1.00 ± 0.00* |' in lines
+  assert r'| fed_avg | 0.50 | 1.00 ± 0.00\* |' in lines
+  assert r'| fed_avg | 0.25 | 1.00 ± 0.00\* |' in lines
   assert lines[-1] == r'\* without the seeds that diverged.'
   rows = list(csv.DictReader((tmp_path / 'sweep.csv').open()))
   assert [float(r['ari_mean']) for r in rows if r['ari_mean']] == [0.5, 1.0]
@@ -169,33 +171,34 @@ def test_all_clients_are_at_their_number_and_lines_break(monkeypatch, tmp_path):
 def test_sweeps_say_what_deviations_are_and_mark_earlier_code():
   old = summary(0.5) | {'earlier_code': ['own:method']}
   points = sweep.points_of(1, {'own': [old, summary(0.7)], 'a': [summary(0.5)] * 2})
-  text = sweep.as_markdown(points, 'x')
+  text = '\n'.join(t.as_markdown() for t in sweep.tables_of(points, 'x'))
   assert '| own | 60.0 ± 14.1 † |' in text
   assert '| a | 50.0 ± 0.0 |' in text
   assert 'Metrics are mean and sample standard deviation over 2 seeds.' in text
   assert '† Some runs are of earlier code' in text
-  new = sweep.as_markdown(sweep.points_of(1, {'a': [summary(0.5)]}), 'x')
+  points = sweep.points_of(1, {'a': [summary(0.5)]})
+  new = '\n'.join(t.as_markdown() for t in sweep.tables_of(points, 'x'))
   assert 'Metrics are of one seed.' in new
   assert '†' not in new
 
 
 def test_tables_of_a_comparison_have_columns_of_honest_clients():
   table = tables.over_seeds({'fed_avg': [summary(0.1, 0.8)], 'non_fed': [None]})
-  head, _, row, diverged, *said = tables.as_markdown(table).splitlines()
-  assert said[1::2] == [
-    'Metrics are of one seed.', 'Metrics are from the last round.',
-  ]  # fmt: skip
-  assert head.startswith('| method | honest finetuned micro-acc |')
+  made = tables.scores(table)
+  said, _, head, _, row, diverged = made.as_markdown().splitlines()
+  assert said == 'Metrics are of one seed. Metrics are from the last round.'
+  assert head.startswith('| method | deployed, honest micro-acc |')
   assert row.startswith('| fed_avg | 80.0 | 80.0 |')
-  assert '| 10.0 |' in row
-  assert diverged.count('diverged') == 16
-  text = tables.as_text(table)
-  assert 'deployed, honest' in text
-  assert '80.0' in text
-  assert '10.0' not in text
-  assert r'fed\_avg & 80.0' in tables.as_latex(table)
-  assert 'honest_deployed_macro_f1_mean' in tables.as_csv(table)
-  assert 'honest' not in tables.as_csv(tables.over_seeds({'a': [summary(0.5)]}))
+  assert diverged.count('diverged') == 4
+  assert 'deployed, honest' in str(made)
+  assert '10.0' not in str(made)
+  assert r'fed\_avg & 80.0' in made.as_latex()
+  head, first, _ = csv.reader(tables.whole(table).as_csv().splitlines())
+  cells = dict(zip(head, first, strict=True))
+  assert cells['honest_deployed_macro_f1_mean'] == '80.0'
+  assert float(cells['deployed_macro_f1_mean']) == 10
+  plain = tables.whole(tables.over_seeds({'a': [summary(0.5)]}))
+  assert 'honest' not in plain.as_csv()
 
 
 @pytest.mark.slow

@@ -262,7 +262,7 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   assert held['fed_prox']['tried'][0]['of_seeds'] == [None, None]
 
   rows = [tune.row(la, c, choices.get(la)) for la, (c, *_) in chosen.items()]
-  lines = tuning.as_markdown(rows).splitlines()
+  lines = tuning.table(rows).as_markdown().splitlines()[2:]
   assert lines[0] == '| method | rates | chosen | tuning runs |'
   by_method = {line.split(' | ')[0].removeprefix('| '): line for line in lines}
   row = by_method['fed_sgd(learning_rate=0.5)']
@@ -311,18 +311,21 @@ def test_differences_are_to_the_best_or_the_named_method():
   }  # fmt: skip
   found = paired.differences(summaries)
   assert found['reference'] == 'a|b'
-  deployed, finetuned = paired.as_markdown(found, False).split('\n\nFine-tuned')
+  deployed, finetuned = (table.as_markdown() for table in paired.tables(found))
   lines = deployed.splitlines()
   assert lines[0].startswith(r'Deployed micro accuracy minus that of a\|b, in percent')
-  assert lines[2] == '| method | difference | 95 % interval |'
-  assert lines[4] == '| fed_avg | -15.00 | -78.53 to +48.53 |'
-  assert lines[5] == '| non_fed | -80.00 | one seed: no interval |'
+  assert (
+    lines[2]
+    == '| method | difference | 95 % interval from | 95 % interval to | p | seeds |'
+  )
+  assert lines[4] == '| fed_avg | -15.00 | -78.53 | +48.53 | 0.2 | 2 |'
+  assert lines[5] == '| non_fed | -80.00 |  |  |  | 1 |'
   assert '| fed_avg | -15.00 |' in finetuned
   found = paired.differences(summaries, 'fed_avg')
   assert [row['method'] for row in found['deployed']] == ['a|b', 'non_fed']
   assert found['deployed'][0]['mean'] == pytest.approx(15)
-  assert not paired.as_markdown(paired.differences({'a': [summary(1)]}), False)
-  assert not paired.as_markdown(paired.differences({'a': [None], 'b': []}), False)
+  assert not paired.tables(paired.differences({'a': [summary(1)]}))
+  assert not paired.tables(paired.differences({'a': [None], 'b': []}))
   paired.check_reference('', ['a'])
   with pytest.raises(UserError) as refused:
     paired.check_reference('c', ['a', 'b'])
@@ -346,12 +349,10 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
   found, _ = compare.run_methods(by_label, tmp_path)
   assert list(found.summaries) == ['fed_avg', 'fesem(2)']
   # A report of the folder has them.
-  said = (
-    'The workdir also has runs of earlier commands, which reports of it show and this '
-    'table does not (number of each method): fed_avg: 1, non_fed: 2.'
-  )
-  assert said in (tmp_path / 'table.md').read_text()
-  assert said in str(found)
+  text = (tmp_path / 'table.md').read_text()
+  assert 'The workdir also has runs of earlier commands' in text
+  assert '| fed_avg | 1 |\n| non_fed | 2 |' in text
+  assert 'The workdir also has runs of earlier commands' in str(found)
   held = json.loads((tmp_path / 'table.json').read_text())
   assert held['differences']['reference'] == 'fesem(2)'
   (row,) = held['differences']['deployed']
@@ -359,7 +360,7 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
   assert held['rates'][0]['chosen'] == 'as given'
   assert held['methods'][0]['deployed_micro_accuracy'][0] == 50
   text = (tmp_path / 'table.md').read_text()
-  assert '| fed_avg | -5.00 | -68.53 to +58.53 |' in text
+  assert '| fed_avg | -5.00 | -68.53 | +58.53 | 0.5 | 2 |' in text
   assert '| fed_avg | learning_rate=0.1 | as given | 0 |' in text
   compare.run_methods(by_label, tmp_path, reference='fed_avg')
   assert '| fesem(2) | +5.00 |' in (tmp_path / 'table.md').read_text()
@@ -368,16 +369,48 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
   }
 
 
+def test_a_command_keeps_the_rows_of_an_earlier_one(
+  parsed_flags, monkeypatch, tmp_path  # noqa: F811
+):  # fmt: skip
+  known = {'fed_avg': 0.5, 'fesem': 0.7, 'fed_prox': 0.6}
+
+  def run(wanted, *_):
+    for config, folder, _ in wanted:
+      folder.mkdir(parents=True, exist_ok=True)
+      held = summary(known[config['algorithm']]) | {'rounds': 1}
+      (folder / 'config.json').write_text(json.dumps(config))
+      (folder / 'summary.json').write_text(json.dumps(held))
+      record = {'round': 1, 'deployed': held['deployed']}
+      (folder / 'metrics.jsonl').write_text(json.dumps(record) + '\n')
+    return [summary(known[c['algorithm']]) for c, *_ in wanted]
+
+  monkeypatch.setattr(compare, 'run_unless_diverged', run)
+  listed = ['fed_avg', 'Ours=fesem(2)']
+  compare.run_methods(compare.configurations(listed, 2, {}), tmp_path)
+  one = compare.configurations(['fed_prox'], 2, {})
+  found, _ = compare.run_methods(one, tmp_path)
+  assert [row['method'] for row in found.rows] == ['fed_prox', 'fed_avg', 'Ours']
+  assert found.rows[2]['deployed_micro_accuracy'] == (pytest.approx(70), 0)
+  assert [row['method'] for row in found.rates] == ['fed_prox', 'fed_avg', 'Ours']
+  # With other data, or seeds that they lack, they are not of this table.
+  for config in one['fed_prox']:
+    config['num_clients'] += 1
+  found, _ = compare.run_methods(one, tmp_path)
+  assert [row['method'] for row in found.rows] == ['fed_prox']
+  assert found.unlisted == {'Ours': 2, 'fed_avg': 2}
+
+
 @pytest.mark.slow
 def test_tables_say_which_examples_tuning_and_intervals_are_of():
   row = {'method': 'a', 'values': {}, 'chosen': 'as given', 'runs': 0, 'warnings': []}
   said = (
     'Tuning uses no test examples of its own seeds. Unless the data have a test split'
   )
-  assert said in tuning.as_markdown([row | {'runs': 3}])
-  assert said not in tuning.as_markdown([row])
-  found = paired.as_markdown(paired.differences({'a': [summary(1)], 'b': [summary(2)]}))
-  assert 'of repetitions with the same examples, not of other data' in found
+  assert said in str(tuning.table([row | {'runs': 3}]))
+  assert said not in str(tuning.table([row]))
+  found = paired.differences({'a': [summary(1)], 'b': [summary(2)]})
+  said = 'of repetitions with the same examples, not of other data'
+  assert said in paired.tables(found)[0].caption
 
 
 def test_tuning_looks_at_validation_examples_only(tmp_path):
@@ -414,4 +447,4 @@ def test_tuning_looks_at_validation_examples_only(tmp_path):
   assert json.loads(final.read_text())['evaluate_on'] == 'test'
   table = (tmp_path / 't/table.md').read_text()
   assert 'prox_lambda=0.01 | tuned over prox_lambda {0.01, 1e+30}' in table
-  assert 'one seed: no interval' in table
+  assert '|  |  |  | 1 |' in table

@@ -15,12 +15,13 @@ import pytest
 from PIL import Image
 
 import fesem_jax as fj
+from fesem_jax.analysis import clients_table
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.report import library
 from fesem_jax.report.clients import clients
 from fesem_jax.report.moves import flows, moves
 from fesem_jax.report.runs import labels, read_runs
-from fesem_jax.results import metrics_file
+from fesem_jax.results import metrics_file, saved_client_table
 from fesem_jax.results.pictures import laid_out
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
 from fesem_jax.utils.errors import UserError
@@ -74,7 +75,12 @@ def compared(comparison):
 def test_the_table_is_the_one_that_compare_writes(comparison, compared):
   names = ('fed_avg', 'fesem(2)', 'hypo_cluster(2)')
   summaries = {
-    label: [metrics_file.read_summary(comparison / label / f'seed{s}') for s in (0, 1)]
+    label: [
+      clients_table.with_clients(
+        metrics_file.read_summary(folder), saved_client_table.read(folder)
+      )
+      for folder in (comparison / label / f'seed{s}' for s in (0, 1))
+    ]
     for label in names
   }
   lines = Comparison(summaries, []).as_markdown().splitlines()
@@ -84,7 +90,8 @@ def test_the_table_is_the_one_that_compare_writes(comparison, compared):
     if line.startswith('|') and not line.startswith('|---')
   ]
   section = compared[compared.index('id="table"') : compared.index('id="curves"')]
-  assert list(itertools.chain(*cells(section))) == written
+  shown = itertools.chain(*cells(section.replace('<strong>', '**')))
+  assert [[c.replace('</strong>', '**') for c in row] for row in shown] == written
   assert 'Student t' in section
 
 
@@ -94,7 +101,7 @@ def test_differences_are_paired_by_seed_where_runs_are_missing(tmp_path):
   for seed in (1, 2):
     write_run(tmp_path / 'b' / f'seed{seed}', 'non_fed', seed, 0, gain=0.01 * seed**2)
   text = page(tmp_path, tmp_path, reference='a')
-  table, deployed, _, relative = cells(text[: text.index('id="curves"')])
+  table, deployed, costs, *_ = cells(text[: text.index('id="curves"')])
   a = np.array([value_of(s, ROUNDS, 0.03 * s) for s in (0, 1, 2)])
   b = np.array([value_of(s, ROUNDS, 0.01 * s**2) for s in (1, 2)])
   by_method = {line[0]: line for line in table}
@@ -102,7 +109,7 @@ def test_differences_are_paired_by_seed_where_runs_are_missing(tmp_path):
   assert by_method['a'][column] == f'{100 * a.mean():.1f} ± {100 * a.std(ddof=1):.1f}'
   assert deployed[1][:2] == ['b', f'{100 * (b - a[1:]).mean():+.2f}']
   assert 'diverged' not in text[: text.index('id="curves"')]
-  assert relative[0][:2] == ['method', 'seconds a round / FedAvg']
+  assert costs[0][:3] == ['method', 's/round', 's / FedAvg']
 
 
 def test_single_runs_and_comparisons_of_one_folder_are_on_one_page(tmp_path):

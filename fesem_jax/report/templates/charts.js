@@ -63,8 +63,24 @@ async function draw(id, spec, points) {
   }
   views[id]?.finalize();
   views[id] = made;
-  place.replaceChildren(inside);
+  place.replaceChildren(inside, ...linksToData(id, spec));
   place.dataset.drawn = points;
+}
+
+// A link to the data of a figure as CSV, made when it is pressed.
+function linksToData(id, spec) {
+  const rows = (spec.data || {}).values || [];
+  if (!rows.length) return [];
+  const link = element('a', {href: '#', class: 'csv', download: `${id}.csv`}, 'Data as CSV');
+  link.addEventListener('click', () => {
+    const heads = [...new Set(rows.flatMap(Object.keys))];
+    const cell = (x) => (x === null || x === undefined ? ''
+      : /[",\n]/.test(x) ? `"${String(x).replaceAll('"', '""')}"` : String(x));
+    const lines = [heads, ...rows.map((row) => heads.map((head) => row[head]))];
+    const text = lines.map((line) => line.map(cell).join(',')).join('\n');
+    link.href = URL.createObjectURL(new Blob([`${text}\n`], {type: 'text/csv'}));
+  });
+  return [link];
 }
 
 function clear(id) {

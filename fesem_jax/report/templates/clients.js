@@ -172,18 +172,23 @@ function fairnessOf(held, figure) {
   if (!held.fairness) return '';
   const [worst, deviation, jain] = held.fairness;
   return ` Mean of the worst tenth of the clients ${inWords(worst, figure)}, standard deviation `
-    + `over clients ${inWords(deviation, figure)}, Jain's index ${jain.toFixed(3)}.`;
+    + `over clients ${inWords(deviation, figure)}, Jain's index ${jain.toFixed(3)} `
+    + '(1 if all clients are equal).';
 }
 
 function showExtremes(held, all) {
   const figure = DATA.figures[0];
   at('extremes-note').textContent = `By deployed ${figure.label}${figure.percent ? ' in percent' : ''}, of clients with test examples; `
-    + `${figure.higher ? 'higher' : 'lower'} is better.${fairnessOf(held, figure)}`;
+    + `${figure.higher ? 'higher' : 'lower'} is better.${fairnessOf(held, figure)}`
+    + (held.of_one ? ` ${held.of_one} clients are tested on one example only.` : '');
   const head = ['client', 'examples', 'tested', 'cluster', 'true cluster', 'deployed', 'fine-tuned'];
   const kept = head.map((name) => (name !== 'cluster' || held.cluster)
     && (name !== 'true cluster' || all.truth));
   const only = (row) => row.filter((_, i) => kept[i]);
-  for (const [id, caption] of [['worst', 'Worst clients'], ['best', 'Best clients']]) {
+  for (const [i, id] of ['worst', 'best'].entries()) {
+    const ties = (held.ties || [])[i];
+    const caption = `${id === 'worst' ? 'Worst' : 'Best'} clients`
+      + (ties ? ` (${ties} more are equal to the last one)` : '');
     const rows = (held[id] || []).map((row) => only([...row.slice(0, 5),
       inWords(row[5], figure), inWords(row[6], figure)]));
     at(id).replaceChildren(tableOf(caption, only(head), rows));

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import tasks
-from fesem_jax.analysis import relative_table
+from fesem_jax.analysis import costs_table, tables
 
 
 def summary(algorithm, accuracies, seconds=1.0, sent=100, rounds=(2, 4, 6), **more):
@@ -21,6 +21,11 @@ def summary(algorithm, accuracies, seconds=1.0, sent=100, rounds=(2, 4, 6), **mo
   } | more  # fmt: skip
 
 
+def table_of(summaries, oracle=''):
+  found = costs_table.rows(summaries, oracle)
+  return costs_table.of_methods(tables.over_seeds(summaries), found).as_markdown()
+
+
 def test_targets_are_of_the_oracle_with_the_same_seed():
   summaries = {
     'fed_avg': [summary('fed_avg', (0.1, 0.3, 0.5)), None],
@@ -32,27 +37,29 @@ def test_targets_are_of_the_oracle_with_the_same_seed():
     ],
     'told': [summary('oracle', (0.7, 0.7, 0.8)), summary('oracle', (0.9, 0.6, 0.6))],
   }
-  fed_avg, fesem, told = relative_table.rows(summaries, 'told')
+  fed_avg, fesem, told = costs_table.rows(summaries, 'told')
   assert (fed_avg['rounds'], fed_avg['reached'], fed_avg['seeds']) == (None, 0, 2)
   np.testing.assert_allclose(fesem['rounds'], (4.25, np.std([4.5, 4.0], ddof=1)))
   # The best so far counts, so that a later loss does not undo what was reached.
   np.testing.assert_allclose(told['rounds'], (3.6, np.std([5.2, 2.0], ddof=1)))
   assert [r['seconds_per_round'] for r in (fed_avg, fesem)] == [1, 2]
   assert [r['gigabytes'] for r in (fed_avg, fesem)] == [1, 2]
-  text = relative_table.as_markdown([fed_avg, fesem, told])
-  assert '95 % of the oracle' in text
-  assert '| fed_avg | not reached | 1.00 | 1.00 |' in text
-  assert '| fesem(2) | 4.2 ± 0.4 | 2.00 | 2.00 |' in text
+  text = table_of(summaries, 'told')
+  assert '95 % of the oracle' not in text
+  assert '95 % of oracle' in text
+  assert '| fed_avg | 1 | 1.00 | 2e-07 | 1.00 | not reached | 0 of 2 |' in text
+  assert '| fesem(2) | 2 | 2.00 | 4e-07 | 2.00 | 4.2 ± 0.4 | 2 of 2 |' in text
 
 
 def test_some_seeds_reach_it():
   runs = [summary('fesem', (0.1, 0.2, last)) for last in (0.9, 0.3)]
   told = [summary('oracle', (0.8, 0.8, 0.8))] * 2
-  found = relative_table.rows({'fesem(2)': runs, 'oracle': told}, 'oracle')
-  assert '(1 of 2)' in relative_table.as_markdown(found)
+  summaries = {'fesem(2)': runs, 'oracle': told}
+  found = costs_table.rows(summaries, 'oracle')
+  assert '| 1 of 2 |' in table_of(summaries, 'oracle')
   # Without FedAvg, there is nothing that costs are multiples of.
   assert found[0]['gigabytes'] is None
-  assert 'FedAvg' not in relative_table.as_markdown(found)
+  assert 'FedAvg' not in table_of(summaries, 'oracle')
 
 
 @pytest.mark.parametrize('oracle', ['', 'oracle'])
@@ -60,17 +67,16 @@ def test_one_evaluation_is_no_curve(oracle):
   summaries = {
     name: [summary(name, (0.5,), rounds=(6,))] for name in ('fed_avg', 'oracle')
   }
-  found = relative_table.rows(summaries, oracle)
+  found = costs_table.rows(summaries, oracle)
   assert [r['rounds'] for r in found] == [None, None]
-  assert 'rounds to' not in relative_table.as_markdown(found)
+  assert 'rounds to' not in table_of(summaries, oracle)
 
 
 def test_nothing_to_be_relative_to():
-  found = relative_table.rows({'fesem(2)': [summary('fesem', (0.1, 0.2, 0.3))]})
-  assert relative_table.as_markdown(found) == ''
+  text = table_of({'fesem(2)': [summary('fesem', (0.1, 0.2, 0.3))]})
+  assert '| method | s/round | GB |' in text
   # An error, such as the RMSE of a regression, has no share that is near it.
   rmse = dict.fromkeys(tasks.REGRESSION.columns, 1.0)
   of_regression = {'task': 'regression', 'deployed': rmse, 'finetuned': rmse}
   told = [summary('oracle', (0.8, 0.8, 0.8), **of_regression)]
-  found = relative_table.rows({'oracle': told}, 'oracle')
-  assert relative_table.as_markdown(found) == ''
+  assert 'of oracle' not in table_of({'oracle': told, 'a': told}, 'oracle')

@@ -1,0 +1,87 @@
+"""How many clients of each method gain and lose against FedAvg."""
+
+from typing import Any
+
+import numpy as np
+
+from fesem_jax import tasks
+from fesem_jax.evaluation.paired import Summaries, task_of
+from fesem_jax.results.client_table import ClientTable
+from fesem_jax.results.records import Record
+from fesem_jax.utils.text_tables import Column, Table, cell
+
+# Clients that a note names.
+_NAMED = 10
+
+
+def with_clients(summary: Record, clients: ClientTable | None) -> Record:
+  """The summary of a run, with the figures of its clients that `table` compares."""
+  name = tasks.of(summary).primary.name
+  own = None if clients is None else clients.columns().get(f'deployed_{name}')
+  if clients is None or own is None:
+    return summary
+  return summary | {'of_clients': {'names': clients.names, 'deployed': own}}
+
+
+def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, Any]]:
+  """Clients that gain, lose and stay equal against the method `base`, by seed.
+
+  Compares the first figure of the deployed models, client by client within a seed;
+  clients without it are left out, and so are seeds whose clients differ. Returns for
+  each other method its 'method', the 'seeds' that are compared, and (mean, standard
+  deviation) over them of 'gain', 'equal' and 'lose'. The row of `base` itself has in
+  'lose_always' the (place of the seed, name) of clients that lose with every other
+  method but the oracle.
+  """
+  better = task_of(summaries.values()).primary.better
+  losing: dict[tuple[int, str], list[bool]] = {}
+  found: list[dict[str, Any]] = []
+  for label, runs in summaries.items():
+    if label == base:
+      continue
+    counts = []
+    for seed, (mine, other) in enumerate(zip(runs, summaries[base], strict=False)):
+      a, b = ((s or {}).get('of_clients') for s in (mine, other))
+      if a is None or b is None or not np.array_equal(a['names'], b['names']):
+        continue
+      gain = better(1.0) * (a['deployed'] - b['deployed'])
+      counts.append(
+        [int((gain > 0).sum()), int((gain == 0).sum()), int((gain < 0).sum())]
+      )
+      if label != oracle:
+        for name, value in zip(a['names'], gain, strict=True):
+          losing.setdefault((seed, str(name)), []).append(bool(value < 0))
+    if counts:
+      parts = dict(zip(('gain', 'equal', 'lose'), _spread(counts), strict=True))
+      found.append({'method': label, 'seeds': len(counts), **parts})
+  always = [key for key, lost in losing.items() if all(lost)]
+  return [*found, {'method': base, 'lose_always': always}] if found else []
+
+
+def _spread(counts: list[list[int]]) -> list[tuple[float, float | None]]:
+  """(Mean, standard deviation) of each column of counts [N, 3]."""
+  of_kinds = np.array(counts, float).T
+  return [
+    (float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else None) for x in of_kinds
+  ]
+
+
+def table(found: list[dict[str, Any]]) -> Table | None:
+  """The table of `rows`; None without any."""
+  if not found:
+    return None
+  *methods, base = found
+  kinds = {'gain': 'gain', 'equal': 'are equal', 'lose': 'lose'}
+  columns = [Column('method', 'method')]
+  columns += [Column(k, head, '.1f', 'clients that', True) for k, head in kinds.items()]
+  lines = [[row['method'], *(cell(row[kind]) for kind in kinds)] for row in methods]
+  said = (
+    f'Clients whose deployed models are better, equal or worse than with '
+    f'{base["method"]}, by the first metric: means over seeds.'
+  )
+  notes, always = [], base['lose_always']
+  if always and len(methods) > 1:
+    names = ', '.join(f'{name} (seed {seed + 1})' for seed, name in always[:_NAMED])
+    more = f' and {len(always) - _NAMED} others' if len(always) > _NAMED else ''
+    notes.append(f'Worse with every method: {names}{more}; seeds are counted from 1.')
+  return Table(columns, lines, said, notes=notes, label='clients')

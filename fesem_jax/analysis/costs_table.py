@@ -1,0 +1,166 @@
+"""Costs of methods: seconds, bytes, privacy, rounds; also relative to others'."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fesem_jax import tasks
+from fesem_jax.analysis import clients_table, tables
+from fesem_jax.analysis.tables import mean_and_std, over_seeds
+from fesem_jax.evaluation.paired import Summaries, task_of
+from fesem_jax.results.client_table import ClientTable
+from fesem_jax.results.curves import rounds_to
+from fesem_jax.results.records import Record
+from fesem_jax.utils.text_tables import Column, Table, cell
+
+# Of the oracle's accuracy in the last round.
+SHARE = 0.95
+
+# Costs that are also multiples of FedAvg's.
+_COSTS = ('seconds_per_round', 'gigabytes')
+
+_COLUMNS = (
+  Column('seconds_per_round', 's/round', '.3g'),
+  Column('seconds_per_round_relative', 's / FedAvg', '.2f'),
+  Column('gigabytes', 'GB', '.3g'),
+  Column('start_gigabytes', 'start GB', '.3g'),
+  Column('gigabytes_relative', 'GB / FedAvg', '.2f'),
+  Column('simulated_hours', 'simulated h', '.3g'),
+  Column('epsilon', 'epsilon', '.3g'),
+)
+
+# See `rows`.
+Row = dict[str, Any]
+
+
+def with_curve(
+  summary: Record, history: Sequence[Record], clients: ClientTable | None = None
+) -> Record:
+  """The summary of a run, with the 'curve' that `rows` counts rounds by.
+
+  `clients` are for `clients_table`.
+  """
+  column = tasks.of(summary).primary_column
+  measured = {r['round']: r['deployed'][column] for r in history if 'deployed' in r}
+  curve = {'rounds': list(measured), 'deployed': list(measured.values())}
+  return clients_table.with_clients(summary | {'curve': curve}, clients)
+
+
+def label_of(summaries: Summaries, algorithm: str) -> str:
+  """Label of the first method whose runs are of an algorithm; '' if none is."""
+  for label, runs in summaries.items():
+    if any(s is not None and s.get('algorithm') == algorithm for s in runs):
+      return label
+  return ''
+
+
+def fed_avg(summaries: Summaries) -> str:
+  """Label of the method that is FedAvg; '' if none is."""
+  return 'fed_avg' if 'fed_avg' in summaries else label_of(summaries, 'fed_avg')
+
+
+def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
+  """How soon each method is near the oracle, and what it costs relative to FedAvg.
+
+  Args:
+    summaries: label of each method -> its summary of each seed, with a 'curve' of
+      `with_curve` where rounds are to be counted.
+    oracle: label of the oracle; '' where there is none.
+
+  Returns:
+    A row for each method: 'method' and 'task'; 'rounds', (mean, standard deviation)
+    over the seeds that reach `SHARE` times the last accuracy of the oracle with the
+    same seed; 'reached' and 'seeds', how many of them do, where one that diverges does
+    not; 'seconds_per_round' and 'gigabytes', as multiples of those of the method that
+    is called fed_avg, or of the first whose algorithm is FedAvg. Entries are None
+    where they are not known: rounds without an oracle, with fewer than two evaluations
+    and for tasks without an accuracy, multiples without FedAvg.
+  """
+  task = task_of(summaries.values())
+  targets = [
+    SHARE * s['deployed'][task.primary_column] if s else None
+    for s in summaries.get(oracle, [])
+    if task.primary.percent
+  ]
+  table = {row['method']: row for row in over_seeds(summaries)}
+  base = table.get(fed_avg(summaries), {})
+  found = []
+  for label, runs in summaries.items():
+    row: Row = {'method': label, 'task': task.name, 'rounds': None}
+    taken = [
+      rounds_to(target, s['curve']['rounds'], s['curve']['deployed']) if s else None
+      for s, target in zip(runs, targets, strict=False)
+      if target is not None and (s is None or _is_curve(s.get('curve')))
+    ]
+    known = [r for r in taken if r is not None]
+    row |= {'reached': len(known), 'seeds': len(taken)}
+    row['rounds'] = mean_and_std(known, 1.0) if known else None
+    for name in _COSTS:
+      own, of_fed_avg = table[label][name], base.get(name)
+      row[name] = own / of_fed_avg if own is not None and of_fed_avg else None
+    found.append(row)
+  return found
+
+
+def _is_curve(curve: Record | None) -> bool:
+  return curve is not None and len(curve['rounds']) > 1
+
+
+def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
+  """The costs of methods that some of them have.
+
+  `methods` are from `tables.over_seeds`, `relative` from `rows` in the same order.
+  """
+  task = tasks.of(methods[0]) if methods else tasks.CLASSIFICATION
+  both = [
+    {name: row.get(name) for name in (c.key for c in _COLUMNS)}
+    | {f'{name}_relative': other[name] for name in _COSTS}
+    for row, other in zip(methods, relative, strict=True)
+  ]
+  if len(methods) < 2:  # FedAvg alone, 1 of its own costs.
+    both = [row | {f'{name}_relative': None for name in _COSTS} for row in both]
+  kept = [c for c in _COLUMNS if any(row[c.key] for row in both)]
+  columns = [Column('method', 'method'), *kept]
+  rows = [
+    [tables.named(row), *(cell(held[c.key]) for c in kept)]
+    for row, held in zip(methods, both, strict=True)
+  ]
+  targets = dict.fromkeys(r['target'] for row in methods for r in row['rounds_to'])
+  for target in targets:
+    found = [{r['target']: r for r in m['rounds_to']}.get(target) for m in methods]
+    _append(columns, rows, f'{target:g}', task.primary.target(target), found)
+  of_oracle = len(relative) > 1 and any(row['seeds'] for row in relative)
+  if of_oracle:
+    shown = [row if row['seeds'] else None for row in relative]
+    _append(columns, rows, 'oracle', f'{100 * SHARE:g} % of oracle', shown)
+  said = ['Seconds are medians, bytes means over seeds of a run, both ways together.']
+  if any(row['start_gigabytes'] for row in both):
+    said.append('Start: what is sent before the first round, counted in GB.')
+  if targets or of_oracle:
+    said.append(
+      f'Rounds until the deployed micro {task.primary.label} reaches a target, by the '
+      'monotone curve, linear between evaluated rounds: mean and sample standard '
+      'deviation over the seeds that reach it.'
+    )
+  if of_oracle:
+    said.append(
+      f'The oracle reaches {100 * SHARE:g} % of its own last round with the same seed.'
+    )
+  return Table(columns, rows, ' '.join(said), label='costs')
+
+
+def _append(
+  columns: list[Column],
+  rows: list[list[Any]],
+  key: str,
+  head: str,
+  found: Sequence[dict[str, Any] | None],
+) -> None:
+  """Adds the rounds to a target, and of how many seeds they are unless of all."""
+  some = any(f and f['reached'] < f['seeds'] for f in found)
+  columns.append(Column(f'rounds_to_{key}', head, '.1f', 'rounds to', True))
+  if some:
+    columns.append(Column(f'seeds_to_{key}', 'seeds', '', 'rounds to'))
+  for row, f in zip(rows, found, strict=True):
+    row.append(cell(f['rounds'] or (None, None), instead='not reached') if f else None)
+    if some:
+      row.append(f'{f["reached"]} of {f["seeds"]}' if f else None)

@@ -1,0 +1,217 @@
+"""Methods over seeds: curves with intervals, differences, distributions of clients."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fesem_jax import tasks
+from fesem_jax.evaluation.paired import KINDS, Differences, student_quantile
+from fesem_jax.plots.runs import PlottedRun
+from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
+from fesem_jax.results import costs
+from fesem_jax.utils.display import in_figure
+from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.palette import color_of
+
+# Label of each method -> its runs, one for each seed.
+Runs = Mapping[str, Sequence[PlottedRun]]
+
+# What curves may be drawn over -> the label of the axis.
+OVER = {
+  'rounds': 'Round',
+  'gigabytes': 'Sent to and from clients (GB)',
+  'simulated_seconds': 'Simulated seconds',
+  'epsilon': 'Epsilon',
+}
+# What bands and thin lines show.
+SPREADS = {
+  'interval': 'bands: 95 % interval of the mean over seeds (Student t)',
+  'deviation': 'bands: one standard deviation over seeds',
+  'all': 'thin lines: seeds; thick ones: their mean',
+}
+
+
+def curves_over_seeds(
+  runs: Runs, over: str = 'rounds', spread: str = 'interval'
+) -> Figure:
+  """Draws the first figure of the task, its mean over the seeds of each method.
+
+  Args:
+    runs: label of each method -> its runs, all of one task. The mean is over the rounds
+      that all runs of a method have.
+    over: what is below the curves, of `OVER`; methods that do not say it are left out.
+    spread: of `SPREADS`.
+
+  Returns:
+    The figure, with a panel for the deployed and one for the fine-tuned models, of one
+    range.
+
+  Raises:
+    UserError: on other names, or if no method says what it is drawn over.
+  """
+  check_choice('over', over, tuple(OVER))
+  check_choice('spread', spread, tuple(SPREADS))
+  first = next(each[0] for each in runs.values() if each)
+  figure_of, column = first.task.primary, first.task.primary_column
+  drawn = 0
+  with plt.rc_context(STYLE):
+    figure, axes = plt.subplots(
+      1, 2, figsize=(8.4, 3.6), layout='constrained', sharey=True
+    )
+    for axis, (kind, name) in zip(axes, KINDS.items(), strict=True):
+      for i, (label, of_method) in enumerate(runs.items()):
+        x, y = _aligned(of_method, kind, column, over)
+        drawn += len(x)
+        if len(x):
+          _draw(axis, x, figure_of.factor * y, spread, i, in_figure(label))
+      axis.set_title(f'{name.capitalize()} models', fontsize='medium')
+      axis.set_xlabel(OVER[over])
+      if over == 'rounds':
+        over_rounds(axis)
+    if not drawn:
+      plt.close(figure)
+      raise UserError(f'`over={over}`: no run says it.')
+    axes[0].set_ylabel(figure_of.title)
+    most = max(len(each) for each in runs.values())
+    seeds = f'{most} seeds; {SPREADS[spread]}' if most > 1 else 'one seed'
+    figure.suptitle(f'{in_figure(first.dataset)}, {seeds}', fontsize='medium')
+    legend_below(figure, axes[0])
+  return figure
+
+
+def _aligned(
+  runs: Sequence[PlottedRun], kind: str, column: str, over: str
+) -> tuple[np.ndarray, np.ndarray]:
+  """Places [R], means over runs, and values [N, R] in the rounds that all runs have."""
+  series = [
+    dict(zip(*map(list, run.series(kind, column)), strict=True)) for run in runs
+  ]
+  rounds = sorted(set.intersection(*map(set, series))) if series else []
+  values = np.array([[of_run[r] for r in rounds] for of_run in series], float)
+  if over == 'rounds' or not rounds:
+    return np.array(rounds, float), values
+  places = np.array([_places(run, over, rounds) for run in runs])
+  known = np.isfinite(places).all(axis=0)
+  return places.mean(axis=0)[known], values[:, known]
+
+
+def _places(run: PlottedRun, over: str, rounds: Sequence[int]) -> list[float]:
+  """What a run has sent, taken or spent until some rounds; NaN where it is unknown."""
+  if over == 'gigabytes':
+    sent = costs.gigabytes(run.history)
+    found = dict(zip(*sent, strict=True)) if any(sent[1]) else {}
+  else:
+    at, values = run.series(over)
+    if over == 'simulated_seconds':
+      values = np.cumsum(values)
+    found = dict(zip(at.tolist(), values.tolist(), strict=True)) if any(values) else {}
+  return [found.get(r, np.nan) for r in rounds]
+
+
+def _draw(
+  axis: Axes, x: np.ndarray, y: np.ndarray, spread: str, i: int, label: str
+) -> None:
+  """Draws the mean of curves [N, R], and how they spread."""
+  mean, count = y.mean(axis=0), len(y)
+  style = curve_style(i, np.arange(len(x)))
+  axis.plot(x, mean, label=label, **style)
+  if count == 1:
+    return
+  if spread == 'all':
+    for curve in y:
+      axis.plot(x, curve, color=style['color'], linewidth=0.6, alpha=0.6)
+    return
+  half = y.std(axis=0, ddof=1)
+  if spread == 'interval':
+    half = half * student_quantile(count) / np.sqrt(count)
+  axis.fill_between(x, mean - half, mean + half, color=style['color'], alpha=0.2, lw=0)
+
+
+def forest(found: Differences, kind: str = 'deployed') -> Figure:
+  """Draws the paired differences of methods to a reference, with their intervals.
+
+  Args:
+    found: `Comparison.differences`.
+    kind: 'deployed' or 'finetuned'.
+
+  Returns:
+    The figure: a line for each method, filled where p is below 0.05.
+
+  Raises:
+    UserError: on another kind, or without a method to compare.
+  """
+  check_choice('kind', kind, tuple(KINDS))
+  rows = found[kind]
+  if not rows:
+    raise UserError(f'`kind={kind}`: there is no other method to compare.')
+  of = tasks.of(found).primary
+  with plt.rc_context(STYLE):
+    size = (6.0, 1.2 + 0.32 * len(rows))
+    figure, axis = plt.subplots(figsize=size, layout='constrained')
+    axis.axvline(0, color='0.4', linewidth=1)
+    for place, row in enumerate(rows):
+      color = color_of(0 if of.better(row['mean']) > 0 else 1)
+      clear = row['p'] is not None and row['p'] < 0.05
+      if row['low'] is not None:
+        axis.plot([row['low'], row['high']], [place, place], color=color)
+      fill = color if clear else 'white'
+      axis.plot(row['mean'], place, 'o', color=color, markerfacecolor=fill)
+    axis.set_yticks(range(len(rows)), [in_figure(row['method']) for row in rows])
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    unit = ' (percentage points)' if of.percent else ''
+    axis.set_xlabel(f'Difference of the micro {of.label}{unit}')
+    axis.set_title(
+      f'{KINDS[kind].capitalize()} models minus {in_figure(found["reference"])}: mean '
+      'and\n95 % interval over paired seeds; filled: p < 0.05', fontsize='medium',
+    )  # fmt: skip
+  return figure
+
+
+def client_distributions(runs: Runs) -> Figure:
+  """Draws how the first figure of the deployed models is spread over clients.
+
+  Args:
+    runs: label of each method -> its finished runs; clients of all seeds together.
+
+  Returns:
+    The figure: a violin for each method, its median, and the mean of the worst tenth
+    of the clients.
+
+  Raises:
+    UserError: if no run has figures of clients.
+  """
+  first = next(each[0] for each in runs.values() if each)
+  of = first.task.primary
+  values: dict[str, np.ndarray] = {}
+  for label, each in runs.items():
+    held = [run.client_figures(f'deployed_{of.name}') for run in each]
+    known = np.concatenate([x[np.isfinite(x)] for x in held if x is not None] or [[]])
+    if len(known):
+      values[label] = of.factor * known
+  if not values:
+    raise UserError('No run has figures of its clients (clients.csv).')
+  with plt.rc_context(STYLE):
+    size = (6.0, 1.4 + 0.5 * len(values))
+    figure, axis = plt.subplots(figsize=size, layout='constrained')
+    drawn: Any = axis.violinplot(
+      list(values.values()), orientation='horizontal', showextrema=False,
+      showmedians=True, widths=0.8,
+    )  # fmt: skip
+    for i, body in enumerate(drawn['bodies']):
+      body.set(facecolor=color_of(i), alpha=0.5)
+    drawn['cmedians'].set(color='black')
+    for place, x in enumerate(values.values(), 1):
+      worst = np.sort(x if of.higher_is_better else -x)[: -(-len(x) // 10)]
+      axis.plot(abs(worst.mean()), place, 'v', color='black', markersize=5)
+    axis.set_yticks(range(1, len(values) + 1), list(map(in_figure, values)))
+    axis.invert_yaxis()
+    axis.set_xlabel(of.title.replace('Micro ', 'Deployed '))
+    axis.set_title(
+      f'{in_figure(first.dataset)}: clients of all seeds\nline: median; '
+      'triangle: mean of the worst tenth', fontsize='medium',
+    )  # fmt: skip
+  return figure
