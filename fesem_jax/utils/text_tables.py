@@ -6,6 +6,7 @@ import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from html import escape
 from typing import Any, NamedTuple
 
 from fesem_jax.utils.display import in_latex, in_markdown, printable
@@ -302,3 +303,15 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
     ).rstrip()
     for row in rows
   ]
+
+
+def html(rows: Sequence[Sequence[str]]) -> str:
+  """A table as HTML, its head first, for notebooks."""
+
+  def row(cells: Sequence[str], tag: str) -> str:
+    inside = ''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)
+    return f'<tr>{inside}</tr>'
+
+  head, *others = rows
+  lines = [row(head, 'th'), *(row(cells, 'td') for cells in others)]
+  return f'<table>{"".join(lines)}</table>'
