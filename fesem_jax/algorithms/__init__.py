@@ -213,6 +213,11 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   Raises:
     UserError: on an unknown method, or an option it does not have or allow.
   """
+  if not isinstance(local, LocalTraining):
+    raise UserError(
+      f'`local` is a {type(local).__name__}, not a LocalTraining; make one with '
+      'local_training(model, optimizer).'
+    )
   name = named(name)
   check_options(name, chosen)
   of_data = None

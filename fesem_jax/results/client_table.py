@@ -16,7 +16,7 @@ from fesem_jax.tasks import Figure, Task
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.text_tables import aligned
+from fesem_jax.utils.text_tables import aligned, html
 
 FILE = 'clients.csv'
 _BLOCK = 2**14  # Clients that are written at once.
@@ -137,6 +137,10 @@ class ClientTable(NamedTuple):
 
   def __repr__(self) -> str:
     return table_text(self.columns())
+
+  def _repr_html_(self) -> str:
+    rows, _, count = _shown(self.columns())
+    return f'{html(rows)}<p>{count} clients</p>'
 
   def of(self, client: str) -> dict[str, Any]:
     """The line of a client, by its name; None for what is not known.
@@ -294,6 +298,14 @@ def table_text(columns: Mapping[str, np.ndarray | None]) -> str:
 
   `columns` is name -> [M], the clients' names first; those that are None are left out.
   """
+  rows, left, count = _shown(columns)
+  return '\n'.join([*aligned(rows, left), f'[{count} clients]'])
+
+
+def _shown(
+  columns: Mapping[str, np.ndarray | None],
+) -> tuple[list[list[str]], list[int], int]:
+  """Cells that are shown, the head first; columns of texts; the number of clients."""
   known = {name: np.asarray(x) for name, x in columns.items() if x is not None}
   count = len(next(iter(known.values())))
   cut = count > 2 * _ENDS + 1
@@ -305,7 +317,7 @@ def table_text(columns: Mapping[str, np.ndarray | None]) -> str:
   if cut:
     lines.insert(1 + _ENDS, ['...'] * len(known))
   left = [i for i, x in enumerate(known.values()) if x.dtype.kind not in 'iufb']
-  return '\n'.join([*aligned(lines, left), f'[{count} clients]'])
+  return lines, left, count
 
 
 def _cell(value: Any) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from html import escape
 from typing import Any
 
 import jax
@@ -49,6 +50,22 @@ class Result:
   arranged: FederatedData
   places: np.ndarray
   deploy: Callable[[], ClientModels]
+
+  def __repr__(self) -> str:
+    return f'{self._in_words()}\n{self.clients!r}'
+
+  def _repr_html_(self) -> str:
+    return f'<p>{escape(self._in_words())}</p>{self.clients._repr_html_()}'
+
+  def _in_words(self) -> str:
+    """The first figure of the models after the last round."""
+    name = next(iter(self.summary['deployed']))
+    figures = (
+      f'{kind} {name} {value:.4f}'
+      for kind in ('deployed', 'finetuned')
+      if (value := (self.summary.get(kind) or {}).get(name)) is not None
+    )
+    return f'{self.summary["rounds"]} rounds: {", ".join(figures)}'
 
   @functools.cached_property
   def portrait(self) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.utils.errors import UserError, argument, check_at_least
+from fesem_jax.utils.errors import UserError, argument, check_at_least, check_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,13 @@ class Settings:
 
   def check(self, train: FederatedData, test: FederatedData) -> None:
     """Raises `UserError` on numbers out of range, or data that do not fit them."""
+    check_whole(
+      rounds=self.rounds,
+      seed=self.seed,
+      clients_per_round=self.clients_per_round,
+      eval_every=self.eval_every,
+      finetune_epochs=self.finetune_epochs,
+    )
     check_at_least(1, rounds=self.rounds)
     check_at_least(
       0,

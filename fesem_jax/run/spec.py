@@ -15,7 +15,7 @@ from fesem_jax.data.phases import Phase
 from fesem_jax.results.records import Record
 from fesem_jax.run.settings import Settings
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check_at_least, check_whole
 
 
 class Workdir(NamedTuple):
@@ -93,6 +93,8 @@ def spec_of(
   **numbers: Any,
 ) -> Spec:
   """What the arguments of `simulate` ask for; see there."""
+  _check_data('train', train)
+  _check_data('test', test)
   return Spec(
     algorithm=algorithm,
     train=train,
@@ -105,6 +107,15 @@ def spec_of(
   )
 
 
+def _check_data(name: str, split: FederatedData) -> None:
+  """Raises `UserError` on what is no split."""
+  if not isinstance(split, FederatedData):
+    raise UserError(
+      f'`{name}` is a {type(split).__name__}, not a FederatedData; give one of the two '
+      'splits that data.load returns.'
+    )
+
+
 def _of_workdir(given: str | os.PathLike[str] | Workdir | None) -> dict[str, Any]:
   if given is None:
     return {}
@@ -113,6 +124,8 @@ def _of_workdir(given: str | os.PathLike[str] | Workdir | None) -> dict[str, Any
     raise UserError(
       f'`workdir` is {own.path!r:.60}; give a path or fesem_jax.Workdir(path).'
     )
+  check_whole(checkpoint_every=own.checkpoint_every)
+  check_at_least(0, checkpoint_every=own.checkpoint_every)
   fields = own._asdict()
   return {
     'workdir': pathlib.Path(fields.pop('path')),
@@ -139,6 +152,13 @@ def _of_callbacks(given: Sequence[Callback]) -> dict[str, Any]:
       others.append(callback)
       continue
     name, attribute = _OPTIONS[type(callback)]
+    if isinstance(callback, Unseen):
+      for split in callback.splits:
+        _check_data('callbacks.Unseen', split)
+    if isinstance(callback, Drift) and not all(
+      isinstance(phase, Phase) for phase in callback.phases
+    ):
+      raise UserError('`callbacks.Drift` takes phases, as data.load_phases gives them.')
     if name in found:
       raise UserError(
         f'`callbacks` has two {type(callback).__name__}; leave out one of them.'

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from html import escape
 from typing import Any
 
 
@@ -32,6 +33,18 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
     ).rstrip()
     for row in rows
   ]
+
+
+def html(rows: Sequence[Sequence[str]]) -> str:
+  """A table as HTML, its head first, for notebooks."""
+
+  def row(cells: Sequence[str], tag: str) -> str:
+    inside = ''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)
+    return f'<tr>{inside}</tr>'
+
+  head, *others = rows
+  lines = [row(head, 'th'), *(row(cells, 'td') for cells in others)]
+  return f'<table>{"".join(lines)}</table>'
 
 
 def mean_and_deviation(

@@ -103,5 +103,43 @@ def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
   assert drawn == [1]
 
 
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'test': None}, '`test` is a NoneType, not a FederatedData; give one of the two'),
+    ({'train': [1]}, '`train` is a list, not a FederatedData'),
+    ({'algorithm': fj.algorithms.fesem}, '`algorithm` is a function, not an Algorithm'),
+    ({'rounds': 2.5}, '`rounds=2.5` must be a whole number'),
+    ({'rounds': '2'}, '`rounds=2` must be a whole number'),
+    ({'seed': 'x'}, '`seed=x` must be a whole number'),
+    ({'eval_every': 0.5}, '`eval_every=0.5` must be a whole number'),
+    ({'callbacks': [fj.callbacks.Unseen(None, None)]}, '`callbacks.Unseen` is a NoneT'),
+    ({'callbacks': [fj.callbacks.Drift([3])]}, '`callbacks.Drift` takes phases'),
+    ({'workdir': fj.Workdir('run', -1)}, '`checkpoint_every=-1` must be at least 0'),
+  ],
+)  # fmt: skip
+def test_a_wrong_argument_is_one_sentence(options, message):
+  with pytest.raises(fj.UserError, match=message):
+    fj.simulate(**asked(**options))
+
+
+def test_a_method_needs_local_training():
+  with pytest.raises(fj.UserError, match='`local` is a Model, not a LocalTraining'):
+    fj.algorithms.build('fesem', helpers.local().model)
+
+
+def test_results_are_shown_in_notebooks():
+  result = fj.simulate(**asked(rounds=1, finetune_epochs=0))
+  shown = result._repr_html_()
+  value = f'{result.summary["deployed"]["micro_accuracy"]:.4f}'
+  assert shown.startswith(f'<p>1 rounds: deployed micro_accuracy {value}, finetuned')
+  assert shown.count('<tr>') == 1 + 7
+  assert '<th>deployed_accuracy</th>' in shown
+  assert shown.endswith('</table><p>7 clients</p>')
+  assert repr(result).splitlines()[1:] == repr(result.clients).splitlines()
+  named = result.clients._replace(names=np.array(['<b>', *'abcdef']))
+  assert '<td>&lt;b&gt;</td>' in named._repr_html_()
+
+
 def test_simulate_fits_in_the_head():
   assert len(inspect.signature(fj.simulate).parameters) <= 10
