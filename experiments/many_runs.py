@@ -16,7 +16,8 @@ from fesem_jax.utils.progress_display import duration
 from . import flags as experiment_flags
 from . import outcome as outcomes
 from .errors import in_flags
-from .run import HeldData, Planned, plan
+from .roles import HeldData
+from .run import Planned, plan
 
 
 class Wanted(NamedTuple):

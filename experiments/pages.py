@@ -13,10 +13,16 @@ from .errors import in_flags
 
 
 def define() -> None:
-  """Defines --report_html."""
+  """Defines --report_html and --title."""
+  define_title()
   flags.DEFINE_boolean(
     'report_html', True, 'Write WORKDIR/report.html, the page of fesem-report.'
   )
+
+
+def define_title() -> None:
+  """Defines --title."""
+  flags.DEFINE_string('title', '', 'Title of the report; default: it names the runs.')
 
 
 def written(workdir: pathlib.Path, reference: str = '') -> str:
@@ -29,7 +35,8 @@ def written(workdir: pathlib.Path, reference: str = '') -> str:
   path = workdir / 'report.html'
   try:
     with progress_lines.shown(experiment_flags.progress(), 'writing the report'):
-      report.write_report(workdir, path, reference, flags.FLAGS.report)
+      f = flags.FLAGS
+      report.write_report(workdir, path, reference, f.report, f.title)
   except UserError as e:  # A page is optional, the results are not.
     return f'No report: {in_flags(str(e))}'
   return f'Report: {path}'

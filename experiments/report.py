@@ -14,6 +14,7 @@ from fesem_jax.results.curves import REPORTS
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
 
+from . import pages
 from .start import start
 
 
@@ -23,11 +24,12 @@ def main(argv: list[str]) -> None:
     raise UserError('Name at least one workdir: fesem-report WORKDIR.')
   output = pathlib.Path(f.output)
   with progress_lines.shown(None):
-    print(write_report(argv[1:], output, f.reference, f.report))
+    print(write_report(argv[1:], output, f.reference, f.report, f.title))
 
 
 if __name__ == '__main__':
   flags.DEFINE_string('output', 'report.html', 'File to write.')
+  pages.define_title()
   flags.DEFINE_string(
     'reference',
     '',

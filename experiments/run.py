@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 from absl import flags, logging
 
-from fesem_jax import algorithms, data, tasks
+from fesem_jax import algorithms, tasks
 from fesem_jax.callbacks import BestRound
 from fesem_jax.cohorts import placement
 from fesem_jax.core import sharding
@@ -26,19 +26,19 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data import label_skew
-from fesem_jax.data.corruption import corrupted, honest
+from fesem_jax.data.corruption import honest
 from fesem_jax.results import curves, metrics_file, result_files
 from fesem_jax.results.result import Result
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.single import run_one
 from fesem_jax.run.spec import Spec
-from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils import processes
 
 from . import flags as experiment_flags
 from . import methods, outcome, pages, plugins, selecting, starts, unused, watching
-from .build import build_local, build_model, check_numbers, load_phases
+from .build import build_local, build_model, check_numbers
 from .errors import in_flags
+from .roles import HeldData, data_of
 from .start import no_positional, start
 
 
@@ -49,12 +49,6 @@ class Planned(NamedTuple):
   after: Callable[[Result], None]  # adds to the files of the finished run, and says so
   programs: Programs  # of other runs with programs in common
 
-
-# The data of runs, by what decides them in a configuration.
-Unseen = tuple[FederatedData, FederatedData] | None
-# Splits of each phase, clients that are set aside, and validation examples.
-Roles = tuple[list[data.Phase], Unseen, FederatedData | None]
-HeldData = dict[str, Roles]
 
 # Flags that are of a `Spec`.
 _OF_CONFIGURATION = (
@@ -106,7 +100,7 @@ def plan(
   watchers = watching.callbacks(machine, config)
   targets = curves.targets(machine.get('target') or [])
   config = experiment_flags.with_whole_schedules(config)
-  phases, unseen, validation = _data_of(
+  phases, unseen, validation = data_of(
     config, machine, splits, {} if held is None else held
   )
   (_, train, test), *later = phases
@@ -186,76 +180,12 @@ def _timed(train: FederatedData, machine: dict[str, Any]) -> list[FederatedData]
   return [train] if machine['clients_per_chunk'] == 'auto' else []
 
 
-def _data_of(
-  config: dict[str, Any],
-  machine: dict[str, Any],
-  splits: tuple[FederatedData, FederatedData] | None,
-  held: HeldData,
-) -> Roles:
-  """The data of a configuration; see `plan`."""
-  chosen = _choice_of_data(config)
-  if splits:
-    return _with_roles(config, [data.Phase(1, *splits)])
-  if chosen not in held:
-    progress = False if machine.get('quiet') else None
-    with progress_lines.shown(progress, f'loading {config["dataset"]}'):
-      phases = load_phases(config, machine['data_dir'])
-    held[chosen] = _with_roles(config, phases)
-  return held[chosen]
-
-
-def _choice_of_data(config: dict[str, Any]) -> str:
-  """A text of all flags that decide the data of a run."""
-  full = experiment_flags.filled(config)
-  also = 'seed', 'evaluate_on', 'unseen_fraction', 'corrupt', 'corrupt_fraction'
-  names = [*experiment_flags.data_names(), *also, 'stop_after']
-  knows_groups = config['algorithm'] == 'oracle'
-  chosen = {name: full.get(name) for name in names} | {'groups': knows_groups}
-  return json.dumps(chosen, sort_keys=True, default=str)
-
-
 def _add_targets(
   workdir: pathlib.Path, result: Result, targets: list[float], task: tasks.Task
 ) -> None:
   """Sets the rounds to each target in the summary, which may hold other targets."""
   reached = curves.rounds_to_targets(result.history, targets, task)
   result_files.add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
-
-
-def _with_roles(config: dict[str, Any], phases: list[data.Phase]) -> Roles:
-  """The data with bad clients and known groups, and what is set aside.
-
-  That are clients that take no part, and validation examples of the others.
-  """
-  unseen, fraction, seed = None, config['unseen_fraction'], config['seed']
-  validation, stop_after = None, config.get('stop_after', 0)
-  if fraction and len(phases) > 1:
-    raise UserError(
-      f'`unseen_fraction={fraction:g}` excludes `drift_rounds`, which also changes the '
-      'data of clients that do not take part; leave out one of them.'
-    )
-  if fraction:
-    seen, unseen = data.hold_out_clients(*phases[0][1:], fraction, seed)
-    phases = [data.Phase(1, *seen)]
-  if stop_after:
-    if len(phases) > 1:
-      raise UserError(
-        f'`stop_after={stop_after}` excludes `drift_rounds`, which changes what models '
-        'are measured on; leave out one of them.'
-      )
-    if not config['eval_every']:
-      raise UserError(
-        f'`stop_after={stop_after}` would never end the run: it counts evaluations, of '
-        'which `eval_every=0` has one; raise it.'
-      )
-    [(_, train, test)] = phases
-    train, validation = data.hold_out(train, seed)
-    phases = [data.Phase(1, train, test)]
-  corrupt = config['corrupt'], config['corrupt_fraction']
-  phases = [p._replace(train=corrupted(p.train, *corrupt, seed)) for p in phases]
-  if config['algorithm'] == 'oracle':
-    phases = data.phases_with_true_groups(phases)
-  return phases, unseen, validation
 
 
 def _describe(

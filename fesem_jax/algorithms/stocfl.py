@@ -75,8 +75,7 @@ def stocfl(
     max_clusters: K, the most clusters; 0 is the number of clients.
     stocfl_tau: tau, the least cosine of two clusters that are merged.
     anchor_epochs: local epochs of g_i; 0 makes it the gradient of all F_i at a.
-    stocfl_lambda: lambda of the pull to the global model; 0 trains clusters on their
-      own.
+    stocfl_lambda: lambda of the pull to the global model; 0 is none.
     weighting: of the clients in both means, 'uniform' or 'by_examples'.
 
   Raises:

@@ -42,6 +42,7 @@ def write_report(
   output: str | pathlib.Path,
   reference: str = '',
   report: str = 'last',
+  title: str = '',
 ) -> pathlib.Path:
   """Writes one HTML page of runs that opens in any browser, without a network.
 
@@ -52,6 +53,7 @@ def write_report(
       the best deployed figure.
     report: the figures of the table: of the 'last' round, the 'best' one, or 'mean10',
       the mean of the last ten evaluations.
+    title: of the page; by default it names the runs.
 
   Returns:
     `output`.
@@ -75,7 +77,7 @@ def write_report(
     raise UserError('Name at least one workdir to report on.')
   # Not every entry that a page shows is looked at where files are read.
   with reading(f'A file of {", ".join(str(run.folder) for run in runs[:3])}'):
-    text = _page(runs, reference, report)
+    text = _page(runs, reference, report, title or _title(runs))
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
   except OSError as e:
@@ -84,12 +86,12 @@ def write_report(
   return path
 
 
-def _page(runs: Sequence[ReportedRun], reference: str, report: str) -> str:
+def _page(runs: Sequence[ReportedRun], reference: str, report: str, title: str) -> str:
   """The text of the file."""
   known = [run.task for run in runs if run.task is not None]
   task = known[0] if known else tasks.CLASSIFICATION
   parts = {
-    'title': markup.escaped(_title(runs), 120),
+    'title': markup.escaped(title, 120),
     'what': markup.escaped(_what(runs, task)),
     'ran': provenance.what_ran(runs),
     'table': comparison.compared(runs, reference, report),

@@ -72,6 +72,12 @@ def compared(comparison):
   return page(comparison, comparison)
 
 
+def test_a_page_has_the_title_that_is_given(comparison, tmp_path):
+  text = page(comparison, tmp_path, title='Rotated <digits>')
+  assert '<title>Rotated &lt;digits&gt;' in text
+  assert 'Rotated &lt;digits&gt;' not in page(comparison, tmp_path)
+
+
 def test_the_table_is_the_one_that_compare_writes(comparison, compared):
   names = ('fed_avg', 'fesem(2)', 'hypo_cluster(2)')
   summaries = {
