@@ -152,8 +152,8 @@ def warn_of_told_targets(pool: Pool, name: str) -> None:
 def warn_of_targets(train: FederatedData, test: FederatedData, name: str) -> None:
   """Says once that targets make figures other than they seem.
 
-  That are test examples of classes without training examples, and targets that are all
-  alike, which every model learns.
+  That are test examples of classes without training examples, numbers far from 1, and
+  targets that are all alike, which every model learns.
   """
   y, test_y = np.asarray(train.y), np.asarray(test.y)
   if train.task == CLASSIFICATION.name:
@@ -170,6 +170,13 @@ def warn_of_targets(train: FederatedData, test: FederatedData, name: str) -> Non
     alike = present.sum() == 1
   else:
     alike = bool((y == y[:1]).all())
+  if train.task == REGRESSION.name and len(y):
+    size = np.sqrt(np.square(y, dtype=np.float64).mean(axis=0)).max()
+    if size > feature_range.MOST_SIZE:
+      warn_once(
+        f'{name}: targets go from {y.min():.4g} to {y.max():.4g}, far from 1; training '
+        'may fail or stay far from them: standardize y.'
+      )
   if alike and len(y) > 1:
     warn_once(
       f'{name}: all training examples have the same target; figures of models of it '

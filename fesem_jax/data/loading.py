@@ -23,7 +23,14 @@ from fesem_jax.data.partitions.groups import groups_of_clients
 from fesem_jax.data.partitions.value import FIELDS
 from fesem_jax.data.phases import Phase
 from fesem_jax.data.pool import as_task
-from fesem_jax.utils.errors import UserError, argument, check_at_least
+from fesem_jax.tasks import TASKS
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_choice,
+  check_whole,
+)
 
 
 def load(
@@ -124,7 +131,10 @@ def load_phases(
     wanted = partition
   else:
     wanted = Partition(partition, **fields)
+  check_whole(seed=seed)
   check_at_least(0, seed=seed)
+  if task:
+    check_choice('task', task, tuple(TASKS))
   own = arrays is not None
   groups = wanted.partition_groups
   source_checks.check(name, source, chosen, wanted.count, groups, own)
