@@ -139,12 +139,11 @@ def warn_of_told_targets(pool: Pool, name: str) -> None:
     # A value that is rare may be of one class by chance.
     told &= np.minimum((x == x[0]).sum(axis=0), (x != x[0]).sum(axis=0)) >= _TOLD
   if told.any():
-    columns = np.flatnonzero(told).tolist()
-    if pool.feature_names is not None:
-      columns = [pool.feature_names[i] for i in columns]
+    found = np.flatnonzero(told).tolist()
+    columns = [pool.feature_names[i] if pool.feature_names else str(i) for i in found]
     more = f' and {told.sum() - 3} more' if told.sum() > 3 else ''
     warn_once(
-      f'{name}: x holds the targets, in column {", ".join(map(str, columns[:3]))}'
+      f'{name}: x holds the targets, in column {", ".join(columns[:3])}'
       f'{more}, as a copy of y does; if so, leave it out.'
     )
 
