@@ -16,6 +16,8 @@ from fesem_jax.analysis.runs_of_methods import (
   Data,
   Outcome,
   arguments,
+  check_labels,
+  check_seeds,
   given,
   outcomes_of,
   splits_of,
@@ -256,7 +258,7 @@ def compare(
     UserError: on a reference, choice or seeds that do not fit, or if no method can run.
   """
   chosen = dict(choices or {})
-  _check_seeds(seeds)
+  check_seeds(seeds)
   paired.check_reference(reference, list(methods))
   if oracle and oracle not in methods:
     raise UserError(f'{argument("oracle", oracle)} is none of `methods`.')
@@ -273,6 +275,8 @@ def compare(
   if workdir is not None and not isinstance(workdir, Workdir):
     workdir = Workdir(workdir)
   folder = None if workdir is None else pathlib.Path(workdir.path)
+  if folder is not None:
+    check_labels(methods)
   rates = [
     tuning.row(label, c.values if (c := chosen.get(label)) else {}, c)
     for label in methods
@@ -359,7 +363,7 @@ def tune(
       none of the values.
   """
   check_choice('by', by, tuple(paired.KINDS))
-  _check_seeds(seeds)
+  check_seeds(seeds)
   for name, values in grid.items():
     if isinstance(values, str) or not isinstance(values, Iterable):
       raise UserError(
@@ -382,17 +386,6 @@ def tune(
     for text in tuning.warnings(label, found[label]):
       logging.warning('%s', text.removeprefix('Warning: '))
   return found
-
-
-def _check_seeds(seeds: Sequence[int]) -> None:
-  """Raises `UserError` unless there are seeds, each of them once."""
-  if not len(seeds):
-    raise UserError(f'{argument("seeds")} is empty; give at least one seed.')
-  if twice := [seed for seed in seeds if list(seeds).count(seed) > 1]:
-    raise UserError(
-      f'{argument("seeds")} has {twice[0]} twice, which would repeat a run; give each '
-      'seed once.'
-    )
 
 
 def _takes(make: Callable[..., Algorithm], name: str) -> bool:

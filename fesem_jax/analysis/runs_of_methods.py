@@ -1,6 +1,7 @@
 """The runs of methods that are compared or tuned, side by side where they can be."""
 
-from collections.abc import Callable, Mapping, Sequence
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -12,7 +13,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.results.records import Record
 from fesem_jax.run.simulation import simulate_many
-from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
+from fesem_jax.utils.errors import Diverged, NeverPatient, UserError, argument
 
 # Training and test split; or a function of the seed that gives them.
 Splits = tuple[FederatedData, FederatedData]
@@ -32,6 +33,27 @@ def given(outcome: Outcome) -> Record | None:
   if isinstance(outcome, UserError):
     raise outcome
   return outcome
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+  """Raises `UserError` unless there are seeds, each of them once."""
+  if not len(seeds):
+    raise UserError(f'{argument("seeds")} is empty; give at least one seed.')
+  if twice := [seed for seed in seeds if list(seeds).count(seed) > 1]:
+    raise UserError(
+      f'{argument("seeds")} has {twice[0]} twice, which would repeat a run; give each '
+      'seed once.'
+    )
+
+
+def check_labels(labels: Iterable[str]) -> None:
+  """Raises `UserError` unless each label is the name of a folder."""
+  for label in labels:
+    if label in ('', '..') or pathlib.PurePath(label).name != label:
+      raise UserError(
+        f'{argument("methods")} has the label {label!r}, which is no name of a folder '
+        'of the workdir; leave slashes out.'
+      )
 
 
 def arguments(algorithm: Algorithm, splits: Splits, seed: int) -> dict[str, Any]:

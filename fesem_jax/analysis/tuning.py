@@ -28,8 +28,8 @@ class Tried(NamedTuple):
 
   @property
   def mean(self) -> float | None:
-    """Over seeds; None where one of them diverged or has no finite score."""
-    known = [s for s in self.scores if s is not None and np.isfinite(s)]
+    """Over seeds; None where one of them diverged."""
+    known = [s for s in self.scores if s is not None]
     return float(np.mean(known)) if len(known) == len(self.scores) else None
 
 
@@ -44,6 +44,7 @@ class Choice(NamedTuple):
     figure: what the scores are.
     refused: the other points, and why the method cannot run with them.
     earlier: how many of the runs are of code of the user's that changed since.
+    honest: whether the scores are those of honest clients, as some are bad.
   """
 
   values: Values
@@ -53,6 +54,7 @@ class Choice(NamedTuple):
   figure: Figure = CLASSIFICATION.primary
   refused: tuple[tuple[Values, UserError], ...] = ()
   earlier: int = 0
+  honest: bool = False
 
   @property
   def runs(self) -> int:
@@ -111,6 +113,8 @@ def search(
 ) -> Choice:
   """The point with the best mean over seeds, the first of equal ones.
 
+  Where some clients are bad, scores are those of the honest ones, as in tables.
+
   Args:
     tries: see `points`.
     seeds: of the runs; they should not be those that are reported.
@@ -137,14 +141,15 @@ def search(
   task = task_of(found)
   figure, column = task.primary, task.primary_column
   tried = [
-    Tried(point, [None if s is None else s[by][column] for s in each])
+    Tried(point, [None if s is None else s.get('honest', s)[by][column] for s in each])
     for point, each in zip(ran, found, strict=True)
   ]
   means = [-np.inf if t.mean is None else figure.better(t.mean) for t in tried]
   best = int(np.argmax(means))
   values = {} if means[best] == -np.inf else tried[best].values
   earlier = sum(bool(s and s.get('earlier_code')) for each in found for s in each)
-  return Choice(values, tried, list(seeds), by, figure, tuple(refused), earlier)
+  honest = any('honest' in s for each in found for s in each if s)
+  return Choice(values, tried, list(seeds), by, figure, tuple(refused), earlier, honest)
 
 
 def in_words(values: Values) -> str:
@@ -199,7 +204,7 @@ def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
   )
   how = (
     f'tuned over {grids} by {KINDS[choice.by]} micro {choice.figure.label} on '
-    'validation data, '
+    f'validation data{" of the honest clients" if choice.honest else ""}, '
     f'seeds {seeds_as_text(choice.seeds)}'
   )
   if not choice.values:

@@ -20,6 +20,7 @@ from fesem_jax.results.records import Record
 from fesem_jax.tasks import Figure
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError, check_at_least
+from fesem_jax.utils.notices import warn_once
 
 VALIDATION, BEST_ROUND = 'validation', 'best_round'
 
@@ -79,6 +80,15 @@ class BestRound(Callback):
       )
     if len(validation.y) == 0:
       raise UserError('`validation` holds no examples; give clients more of them.')
+    for name, split in (('training', start.train), ('test', start.test)):
+      if validation.x is split.x or (
+        isinstance(split.x, np.ndarray) and np.array_equal(validation.x, split.x)
+      ):
+        warn_once(
+          f'`validation` are the {name} examples, so that the best round is chosen by '
+          f'{"its own figures" if name == "test" else "what trains"}; give the second '
+          'split of `data.hold_out(train)`.'
+        )
     self._start, self._algorithm = start, start.algorithm
     local, placed = start.algorithm.local, placement.of(start.arranged.train)
     _, validation = ordered(local, train, validation)

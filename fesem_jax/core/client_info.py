@@ -1,5 +1,6 @@
 """Names, true clusters and weights of the clients, and names of the classes."""
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -27,8 +28,8 @@ class ClientInfo:
       standard deviation 1 when they were loaded.
 
   Raises:
-    UserError: unless `names`, `clusters` and `weights` have one value for each client,
-      or if these are no weights.
+    UserError: unless `names`, `clusters` and `weights` have one value for each client
+      and names are distinct, or if these are no weights.
   """
 
   names: np.ndarray
@@ -48,6 +49,11 @@ class ClientInfo:
             f'`ClientInfo`: {field} has shape {values.shape}; give each of the '
             f'{self.names.size} clients in `names` one value.'
           )
+    # As many names as clients: a name in results or weights is that of one client.
+    names = self.names.tolist()
+    if len(set(names)) < len(names):
+      twice = collections.Counter(names).most_common(1)[0][0]
+      raise UserError(f'`ClientInfo`: two clients are called {twice}; rename one.')
     if self.weights is not None:
       object.__setattr__(self, 'weights', checked_weights(self.weights, '`weights`'))
 

@@ -18,7 +18,7 @@ _DRAWS = re.compile(r'\b(random_bits|threefry2x32|rng_bit_generator|rng_uniform)
 def check(optimizer: Any, params: Params, name: str = 'optimizer') -> None:
   """Raises `UserError`, naming the argument, unless an optimizer can be used.
 
-  `params` are the shapes of a model's parameters. Nothing is computed.
+  `params` are the shapes of a model's parameters, of which none is made.
   """
   if not (hasattr(optimizer, 'init') and hasattr(optimizer, 'update')):
     what = 'be called first' if callable(optimizer) else 'be one of Optax'
@@ -60,6 +60,22 @@ def check(optimizer: Any, params: Params, name: str = 'optimizer') -> None:
       'clients would draw the same ones in every round; keep a key in its state, as '
       'optax.add_noise does.'
     )
+  if not any(map(is_key, jax.tree.leaves(state))) and _goes_up(optimizer, params):
+    raise UserError(
+      f'{argument(name)} follows the gradient upwards, which raises the loss; give a '
+      'whole optimizer with a positive rate, such as optax.sgd(0.1), or end it with '
+      'optax.scale(-0.1).'
+    )
+
+
+def _goes_up(optimizer: optax.GradientTransformation, params: Params) -> bool:
+  """Whether the first step of parameters of one number each is along the gradient."""
+  one = jax.tree.map(lambda x: jnp.ones((1,) * len(x.shape), x.dtype), params)
+  try:
+    updates, _ = optimizer.update(one, optimizer.init(one), one)
+    return sum(float(x.sum()) for x in jax.tree.leaves(updates)) > 0
+  except Exception:  # Of arrays of a size that it does not take.
+    return False
 
 
 def check_kept(optimizer: optax.GradientTransformation, params: Params) -> None:

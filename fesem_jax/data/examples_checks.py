@@ -1,6 +1,6 @@
 """Properties of examples that may make results other than they seem."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -139,12 +139,11 @@ def warn_of_told_targets(pool: Pool, name: str) -> None:
     # A value that is rare may be of one class by chance.
     told &= np.minimum((x == x[0]).sum(axis=0), (x != x[0]).sum(axis=0)) >= _TOLD
   if told.any():
-    columns: list[Any] = np.flatnonzero(told).tolist()
-    if pool.feature_names is not None:
-      columns = [pool.feature_names[i] for i in columns]
+    found = np.flatnonzero(told).tolist()
+    columns = [pool.feature_names[i] if pool.feature_names else str(i) for i in found]
     more = f' and {told.sum() - 3} more' if told.sum() > 3 else ''
     warn_once(
-      f'{name}: x holds the targets, in column {", ".join(map(str, columns[:3]))}'
+      f'{name}: x holds the targets, in column {", ".join(columns[:3])}'
       f'{more}, as a copy of y does; if so, leave it out.'
     )
 
@@ -152,8 +151,8 @@ def warn_of_told_targets(pool: Pool, name: str) -> None:
 def warn_of_targets(train: FederatedData, test: FederatedData, name: str) -> None:
   """Says once that targets make figures other than they seem.
 
-  That are test examples of classes without training examples, and targets that are all
-  alike, which every model learns.
+  That are test examples of classes without training examples, numbers far from 1, and
+  targets that are all alike, which every model learns.
   """
   y, test_y = np.asarray(train.y), np.asarray(test.y)
   if train.task == CLASSIFICATION.name:
@@ -170,6 +169,13 @@ def warn_of_targets(train: FederatedData, test: FederatedData, name: str) -> Non
     alike = present.sum() == 1
   else:
     alike = bool((y == y[:1]).all())
+  if train.task == REGRESSION.name and len(y):
+    size = np.sqrt(np.square(y, dtype=np.float64).mean(axis=0)).max()
+    if size > feature_range.MOST_SIZE:
+      warn_once(
+        f'{name}: targets go from {y.min():.4g} to {y.max():.4g}, far from 1; training '
+        'may fail or stay far from them: standardize y.'
+      )
   if alike and len(y) > 1:
     warn_once(
       f'{name}: all training examples have the same target; figures of models of it '

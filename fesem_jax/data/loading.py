@@ -24,7 +24,14 @@ from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.data.partitions.value import FIELDS, Partition
 from fesem_jax.data.phases import Phase
 from fesem_jax.data.pool import as_task
-from fesem_jax.utils.errors import UserError, argument, check_at_least
+from fesem_jax.tasks import TASKS
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_choice,
+  check_whole,
+)
 
 
 def load(
@@ -137,7 +144,10 @@ def load_phases(
       f'`partition` is a {type(partition).__name__}; give a value such as '
       'partitions.Dirichlet(alpha=0.1), or a name.'
     )
+  check_whole(seed=seed)
   check_at_least(0, seed=seed)
+  if task:
+    check_choice('task', task, tuple(TASKS))
   own = arrays is not None
   groups = wanted.partition_groups
   source_checks.check(name, source, chosen, wanted.count, groups, own)

@@ -156,7 +156,7 @@ def figure(summary: dict[str, Any], kind: str) -> float:
 def best(summaries: Summaries) -> str | None:
   """Label of the method with the best mean deployed figure, the first of equal ones.
 
-  None where no run has finished. A figure that is not finite is the worst.
+  None where no run has finished.
   """
   better = task_of(summaries.values()).primary.better
   means = {
@@ -164,7 +164,6 @@ def best(summaries: Summaries) -> str | None:
     for label, runs in summaries.items()
     if (finished := [s for s in runs if s is not None])
   }
-  means = {label: x if np.isfinite(x) else -np.inf for label, x in means.items()}
   return max(means, key=lambda label: means[label]) if means else None
 
 

@@ -13,6 +13,7 @@ from fesem_jax.core import parameter_names
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import training_modes
 from fesem_jax.models.batch_statistics import COLLECTION
+from fesem_jax.models.output_checks import warn_of_probabilities
 from fesem_jax.models.training_modes import Modes
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
@@ -28,9 +29,9 @@ def check_model(
   """Raises `UserError` unless a model fits data of one shape and task.
 
   Its functions are traced with two examples; nothing is computed. Besides what
-  `check_parameters` checks, the model must be for the task, its outputs must be floats
-  of the shape that the task needs for L = `num_classes`, and each metric must give [B].
-  Errors call the model `named`.
+  `check_parameters` checks, the model must be for the task and take such examples, its
+  outputs must be floats of the shape that the task needs for L = `num_classes`, and
+  each metric must give [B]. Errors call the model `named`.
   """
   if model.task.name != task:
     raise UserError(
@@ -41,7 +42,15 @@ def check_model(
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
   target_shape = model.task.target_shape(2, tuple(example_shape), num_classes)
   y = jax.ShapeDtypeStruct(target_shape, model.task.target_dtype)
-  logits = jax.eval_shape(model.apply, params, x)
+  try:
+    logits = jax.eval_shape(model.apply, params, x)
+  except (errors.FlaxError, TypeError, ValueError) as e:
+    if isinstance(e, UserError):
+      raise
+    raise UserError(
+      f'{named} cannot take examples of shape {tuple(example_shape)}, which the data '
+      f'have ({str(e).partition(". (https")[0]}); make it for `train.example_shape`.'
+    ) from e
   if not hasattr(logits, 'shape') or not jnp.issubdtype(logits.dtype, jnp.floating):
     kind = getattr(logits, 'dtype', type(logits).__name__)
     raise UserError(f'{named}: apply gives {kind}, not an array of float32 logits.')
@@ -51,6 +60,7 @@ def check_model(
       f'{named}: two examples have outputs of shape {logits.shape}, not {wanted} as '
       f'data of {num_classes} {model.task.outputs} need.'
     )
+  warn_of_probabilities(model, params, x, named)
   if model.apply_train is not None:
     key = jax.eval_shape(lambda: jax.random.key(0))
     trained = _in_training(model, params, x, key)

@@ -217,6 +217,16 @@ def test_a_comparison_runs_and_goes_on_in_its_workdir(tmp_path):
   assert told['timing']['runs_at_once'] == 2
 
 
+@pytest.mark.parametrize('label', ['a/b', '', '..', '../c', '/d'])
+def test_labels_are_names_of_folders(tmp_path, label):
+  method = algorithms.build('fed_avg', helpers.local(model='logistic'))
+  with pytest.raises(
+    UserError, match=r'`methods` has the label .* no name of a folder'
+  ):
+    fj.compare({label: method}, data(), rounds=1, workdir=tmp_path / 'w')
+  assert not list(tmp_path.iterdir())
+
+
 def test_seeds_are_given_once_and_grids_as_lists():
   method = algorithms.build('fed_avg', helpers.local(model='logistic'))
   for seeds, message in (([], 'is empty; give'), ([3, 4, 3], 'has 3 twice')):

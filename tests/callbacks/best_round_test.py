@@ -127,6 +127,20 @@ def test_what_does_not_fit_is_refused(tmp_path):
     fj.load_run(tmp_path / 'other', which='best')
 
 
+def test_validation_examples_that_are_others_are_told_of(caplog):
+  algorithm = algorithms.build('fed_avg', helpers.local(model='logistic'))
+  copied = dataclasses.replace(TEST, x=TEST.x.copy())
+  for validation in (VALIDATION, copied, TRAIN):
+    fj.simulate(
+      algorithm, TRAIN, TEST, rounds=1, progress=False, make_portrait=False,
+      finetune_epochs=0, callbacks=[BestRound(validation)],
+    )  # fmt: skip
+  said = [m for m in caplog.messages if '`validation`' in m]
+  assert [m.partition(',')[0] for m in said] == [
+    '`validation` are the test examples', '`validation` are the training examples'
+  ]  # fmt: skip
+
+
 def test_a_command_stops_and_names_the_round(tmp_path):
   flags = (
     'run', '--dataset=digits', '--num_clients=4', '--model=logistic',

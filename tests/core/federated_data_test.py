@@ -131,6 +131,8 @@ def test_an_info_has_one_value_for_each_client():
 
 
 def test_infos_of_as_many_clients_share_programs():
+  with pytest.raises(UserError, match='two clients are called b; rename one'):
+    ClientInfo(np.array(['b', 'a', 'b']))
   one, other = ClientInfo(np.array(['a', 'b'])), ClientInfo(np.array(['c', 'd']))
   assert one == other
   assert hash(one) == hash(other)

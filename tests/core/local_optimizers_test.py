@@ -41,6 +41,11 @@ def drawing(updates, _):
     (optax.sgd(jnp.full(10, 0.1)), 'spreads an array over the parameters'),
     (optax.sgd(jnp.full((1, 1), 0.1)), 'must give updates of the shapes of the param'),
     (optax.stateless(drawing), 'draws random numbers, but its state holds no key'),
+    # They lack the negative rate that a whole optimizer ends with.
+    (optax.scale_by_adam(), '`optimizer` follows the gradient upwards'),
+    (optax.trace(0.9), '`optimizer` follows the gradient upwards'),
+    (optax.clip(1.0), '`optimizer` follows the gradient upwards'),
+    (optax.sgd(-0.1), '`optimizer` follows the gradient upwards'),
   ],
 )
 def test_what_clients_cannot_use_is_one_sentence(optimizer, message):

@@ -5,6 +5,7 @@ import pytest
 
 from fesem_jax import data
 from fesem_jax.data import examples_checks
+from fesem_jax.utils.errors import UserError
 from tests.support.commands import call
 
 RNG = np.random.default_rng(0)
@@ -95,7 +96,7 @@ def test_many_classes_of_few_examples_are_told_of(caplog):
   data.load('mine', arrays=arrays(x, np.arange(60) % 29 * 7))
   (said,) = caplog.messages
   assert said.startswith('mine: 29 classes occur in 60 training examples.')
-  data.load('mine', arrays=arrays(x, np.arange(60) % 29 * 7.0), task='regression')
+  data.load('mine', arrays=arrays(x, np.arange(60) % 29 / 7), task='regression')
   assert len(caplog.messages) == 1
 
 
@@ -270,3 +271,31 @@ def test_targets_that_are_all_alike_are_told_of(caplog, task, y):
     'mine: all training examples have the same target; figures of models of it show '
     'nothing.'
   ]
+
+
+def test_targets_far_from_1_are_told_of(caplog):
+  x = RNG.random((40, 3))
+  data.load('mine', arrays=arrays(x, 5 + x[:, 0] ** 2), task='regression')
+  assert not caplog.messages
+  prices = np.linspace(-20, 1e5, 40)
+  data.load('mine', arrays=arrays(x, prices), task='regression')
+  (said,) = caplog.messages
+  assert 'mine: targets go from ' in said
+  assert said.endswith('stay far from them: standardize y.')
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    ({'seed': 1.5}, '`seed=1.5` must be a whole number'),
+    ({'num_clients': 2.5}, '`num_clients=2.5` must be a whole number'),
+    (
+      {'task': 'Regression'},
+      '`task=Regression` is unknown; .* Did you mean regression',
+    ),
+  ],
+)
+def test_options_of_other_types_are_refused(options, message):
+  given = {'x': RNG.random((40, 3)), 'y': np.arange(40) % 2}
+  with pytest.raises(UserError, match=message):
+    data.load('mine', arrays=given, **options)

@@ -105,12 +105,6 @@ def test_of_equal_methods_the_first_is_the_best():
   assert paired.best(tied) == 'b'
 
 
-@pytest.mark.parametrize('worst', [float('nan'), float('inf'), -float('inf')])
-def test_a_figure_that_is_not_finite_is_never_the_best(worst):
-  summaries = {'a': [summary(worst)], 'b': [summary(0.5)]}
-  assert paired.best(summaries) == 'b'
-
-
 def of_rmse(*values):
   return [
     {'task': 'regression'} | {k: {'micro_rmse': v} for k in ('deployed', 'finetuned')}

@@ -118,13 +118,19 @@ def test_a_search_takes_the_best_mean_over_its_seeds():
       tuning.search(points, seeds, score)
 
 
-def test_a_point_without_a_finite_score_is_not_chosen():
-  scores = {1: float('nan'), 2: 0.5, 3: 0.4}
-  tries = tuning.points({'rate': [1, 2, 3]})
-  found = tuning.search(
-    tries, [0], lambda values, _: summary_of(scores[values['rate']])
-  )
+def test_where_clients_are_bad_the_honest_ones_decide():
+  scores = {1: (0.9, 0.2), 2: (0.5, 0.6)}
+
+  def score(values, seed):
+    everyone, honest = map(summary_of, scores[values['rate']])
+    return everyone | {'honest': honest}
+
+  found = tuning.search(tuning.points({'rate': [1, 2]}), [0], score)
   assert found.values == {'rate': 2}
+  assert (
+    'validation data of the honest clients, seeds 0'
+    in (tuning.row('a', found.values, found)['chosen'])
+  )
 
 
 def test_points_that_cannot_run_leave_the_others_to_choose_from():

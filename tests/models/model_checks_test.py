@@ -1,5 +1,7 @@
 """Models that clients cannot train are refused in one sentence, before training."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -108,6 +110,58 @@ def test_simulate_refuses_logits_of_other_classes_before_it_writes(tmp_path):
   with pytest.raises(UserError, match=r'`model`: .*not \(2, 5\) as data of 5 classes'):
     simulate(algorithm, data, data, rounds=1, workdir=tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
+
+
+class Ending(nn.Module):
+  """A linear model with a function at its end."""
+
+  end: Callable[[jax.Array], jax.Array]
+
+  @nn.compact
+  def __call__(self, x):
+    return self.end(nn.Dense(helpers.CLASSES)(x))
+
+
+@pytest.mark.parametrize(
+  ('end', 'task', 'said'),
+  [
+    (nn.softmax, 'classification', 'softmax'),
+    (lambda z: nn.softmax(z).reshape(-1, helpers.CLASSES), 'classification', 'softmax'),
+    (
+      lambda z: jnp.exp(z) / jnp.exp(z).sum(axis=-1, keepdims=True),
+      'classification',
+      'softmax',
+    ),
+    (nn.sigmoid, 'multilabel', 'sigmoid'),
+    (nn.sigmoid, 'regression', ''),
+    (nn.log_softmax, 'classification', ''),
+    (nn.relu, 'classification', ''),
+    (lambda z: z / 2.0, 'classification', ''),
+  ],
+)
+def test_models_that_give_probabilities_are_told_of(end, task, said, caplog):
+  model = models.from_flax(Ending(end), helpers.SHAPE, task=task)
+  check_model(model, helpers.SHAPE, helpers.CLASSES, task)
+  whole = f'`model` ends with a {said}, and its loss has one too; models give logits: '
+  assert caplog.messages == ([f'{whole}leave the {said} out.'] if said else [])
+  caplog.clear()
+  own = model._replace(loss=lambda outputs, y: -jnp.log(outputs).sum(axis=-1))
+  check_model(own, helpers.SHAPE, helpers.CLASSES, task)
+  assert not caplog.messages
+
+
+def test_models_of_other_examples_are_named():
+  data = helpers.federation([4, 5])
+  for name, shape, options in (
+    ('logistic', (5,), {}),
+    ('mlp', (2, 2), {'hidden': (3,)}),
+  ):
+    model = models.build(name, shape, helpers.CLASSES, **options)
+    method = algorithms.build('fed_avg', helpers.local()._replace(model=model))
+    with pytest.raises(
+      UserError, match=r'`model` cannot take examples of shape \(6,\)'
+    ):
+      simulate(method, data, data, rounds=1, progress=False)
 
 
 @pytest.mark.parametrize('name', ['fed_avg', 'fesem', 'fed_per', 'fed_rep'])

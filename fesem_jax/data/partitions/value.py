@@ -15,7 +15,13 @@ from fesem_jax.data.partitions import (
   lists,
   rotation,
 )
-from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_choice,
+  check_whole,
+)
 
 # How examples are dealt.
 DEALT = (
@@ -122,6 +128,7 @@ class Partition:
       min_examples=self.min_examples,
       dirichlet_min_examples=self.dirichlet_min_examples,
     )
+    check_whole(num_clients=self.num_clients, partition_groups=self.partition_groups)
     check_at_least(
       1,
       partition_groups=self.partition_groups,
