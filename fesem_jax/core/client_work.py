@@ -100,6 +100,13 @@ class ClientWork:
     return of(self.epochs, schedule.epochs), of(self.steps, schedule.steps)
 
 
+def work_of(rates: Any, epochs: Any, steps: Any) -> ClientWork | None:
+  """The `ClientWork` of such arrays; None if there are none."""
+  if rates is None and epochs is None and steps is None:
+    return None
+  return ClientWork(rates, epochs, steps)
+
+
 def _checked(name: str, given: Any, dtype: Any) -> np.ndarray | None:
   """[M] `given` numbers of a `dtype`; raises `UserError`, naming the argument."""
   if given is None:

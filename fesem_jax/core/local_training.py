@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import batching, local_optimizers, sharding
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.client_work import ClientWork
+from fesem_jax.core.client_work import ClientWork, work_of
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sending import OfClient, Sends, check_sends, sends_of
 from fesem_jax.core.types import Cohort, Model
@@ -265,13 +265,11 @@ def local_training(
   sends = sends_of(sends)
   if sends is not None:
     check_sends(sends, model)
-  if keep_optimizer_state:
-    local_optimizers.check_kept(optimizer, params)
+  local_optimizers.check_kept(keep_optimizer_state, optimizer, params)
   _check_statistics(model, batch_stats, sends)
-  work, schedule = None, Schedule(batch_size, epochs, steps)
-  if not (client_rates is client_epochs is client_steps is None):
-    work = ClientWork(client_rates, client_epochs, client_steps)
-    schedule = work.longest(schedule)
+  schedule = Schedule(batch_size, epochs, steps)
+  work = work_of(client_rates, client_epochs, client_steps)
+  schedule = schedule if work is None else work.longest(schedule)
   return LocalTraining(
     model,
     optimizer,
