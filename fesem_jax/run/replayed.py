@@ -59,8 +59,9 @@ class Replay(NamedTuple):
   same_state: bool | None
 
 
-def training_of(taken: int, again: Record, in_round: Params = None) -> Training:
-  """A local training of `taken` steps, and where it ended in the round, if known."""
+def training_of(again: Record, in_round: Params = None) -> Training:
+  """A local training, and where it ended in the round, if known."""
+  taken = int(np.asarray(again.taken))
   loss, gradient, distance, finite = np.asarray(again.steps)[:taken].T
   bad = np.flatnonzero(finite == 0)
   end, difference = again.last, None

@@ -239,11 +239,9 @@ def _trainings(
     round_of = dataclasses.replace(cohort, ids=np.zeros(1, np.int32))
     single = call._replace(cohort=round_of)
     again = jax.jit(lambda task, data, c=single: steps_of(c, task, data, width))
-    taken, trainings = jax.device_get(again(task, alone))
+    trainings = jax.device_get(again(task, alone))
     ends = task.ends or [None] * len(trainings)
-    made += [
-      training_of(int(taken), *both) for both in zip(trainings, ends, strict=True)
-    ]
+    made += [training_of(*both) for both in zip(trainings, ends, strict=True)]
   return made
 
 

@@ -88,7 +88,8 @@ def local_sgd(
   finite = all_finite(last)
   model = LocalModel(whole(where(finite, last, learning)), loss, finite, client.steps)
   if client.record is not None:
-    client.record.append(Record(start, model.held, loss, whole(last), steps))
+    record = Record(start, model.held, loss, whole(last), steps, client.steps)
+    client.record.append(record)
   return model
 
 

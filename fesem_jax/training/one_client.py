@@ -209,6 +209,7 @@ class Record(NamedTuple):
   # [T, 4] float32 of each step: loss and L2 norm of its gradient before the step, L2
   # distance from the start and whether all is finite (1 or 0) after it; else None.
   steps: jax.Array | None = None
+  taken: jax.Array | None = None  # [] int32 local steps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

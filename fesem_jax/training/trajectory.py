@@ -56,17 +56,13 @@ def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> Tas
   return Task(starts, state, given, call.broadcast, epochs, call.key, ends)
 
 
-def steps_of(
-  call: Call, task: Task, data: FederatedData, width: int
-) -> tuple[jax.Array, list[Record]]:
-  """Trains a client again, and measures each step.
+def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> list[Record]:
+  """The trainings of a client again, with each step measured.
 
   The same client trains in all `width` places of a chunk, as many as in the round, so
   that each step is computed as it was beside others. Of `call`, only what is no array
   is used; `data` is the training split of this client alone, with the `max_examples` of
   all.
-
-  Returns the number [] int32 of the steps that it takes, and its trainings.
   """
   local, ids = call.local, jnp.zeros(width, jnp.int32)
   size, keys = data.sizes(ids[:1]), client_keys(task.key, data, ids)
@@ -86,6 +82,4 @@ def steps_of(
     call.one(client)
     return record
 
-  return taken, tree.unstack(
-    client_map.side_by_side(of_client, width)(ids, keys, own), 0
-  )
+  return tree.unstack(client_map.side_by_side(of_client, width)(ids, keys, own), 0)

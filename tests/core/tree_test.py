@@ -1,3 +1,6 @@
+import types
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -60,6 +63,19 @@ def test_rows_of_few_models_are_the_rows_that_are_taken(models, monkeypatch):
   assert got.keys() == want.keys()
   for name in want:
     np.testing.assert_array_equal(got[name], want[name])
+
+
+@pytest.mark.parametrize(('platform', 'selects'), [('cpu', False), ('tpu', True)])
+def test_where_the_devices_are_known_rows_of_few_are_read_in_one_way(platform, selects):
+  device = types.SimpleNamespace(platform=platform)
+  mesh = types.SimpleNamespace(devices=np.array([device]))
+  whole = helpers.two_layers(np.random.default_rng(6), 3)
+  ids = jnp.array([2, 0, 1])
+  traced = jax.make_jaxpr(lambda m: tree.rows_of_few(m, ids, mesh))(whole)
+  assert ('gather' in str(traced)) != selects
+  assert 'platform_index' not in str(traced)
+  got = tree.rows_of_few(whole, ids, mesh)
+  np.testing.assert_array_equal(matrix(got), matrix(tree.take(whole, ids)))
 
 
 def test_rows_of_a_cohort_are_read_and_written():

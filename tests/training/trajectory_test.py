@@ -51,7 +51,8 @@ def followed(local, width, start=None, corruption=None, one=None, **options):
     task, without = (task_of(calls[0], data, row, whole) for whole in (True, False))
     assert without.ends is None
     call = calls[0]._replace(cohort=Cohort(np.zeros(1, np.int32), everyone=False))
-    return *steps_of(call, task, alone, width), task.ends
+    trainings = steps_of(call, task, alone, width)
+    return trainings[0].taken, trainings, task.ends
 
   return jax.jit(again)(data, alone)
 
