@@ -52,8 +52,8 @@ def test_sentences_are_their_words_with_begin_and_end(tmp_path, caplog):
   assert words(test, 0, target=True) == ['how', 'unknown', 'sort', 'end']
   said = ' '.join(caplog.messages)
   assert '1 users without sentences of both are left out' in said
-  assert 'the vocabulary are 40 words' in said
-  assert train.num_classes == 44
+  assert 'the vocabulary are 39 words' in said
+  assert train.num_classes == 43
 
 
 def test_words_are_those_of_the_file_of_counts(tmp_path):
