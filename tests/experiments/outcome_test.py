@@ -38,14 +38,14 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
 
   def plan(config, machine, workdir, *, say, programs, held):
     say(f'Note: {config["note"]}')
-    return many_runs.Planned({}, lambda result: None)
+    return many_runs.Planned(None, lambda result: None, programs)
 
-  def simulate_many(runs, *, keep, **_):
+  def run_many(runs, *, keep, **_):
     for place in range(len(runs)):
       keep(place, made)
 
   monkeypatch.setattr(many_runs, 'plan', plan)
-  monkeypatch.setattr(many_runs, 'simulate_many', simulate_many)
+  monkeypatch.setattr(many_runs, 'run_many', run_many)
   monkeypatch.setattr(many_runs.experiment_flags, 'machine', lambda: {'quiet': quiet})
   said = set()
   (tmp_path / 'c' / 'checkpoints' / '2').mkdir(parents=True)

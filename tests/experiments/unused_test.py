@@ -168,7 +168,7 @@ def test_a_run_says_and_refuses_so_before_anything_is_written(
   def stopped(*_, **__):
     raise StopIteration
 
-  monkeypatch.setattr(experiment, 'simulate', stopped)
+  monkeypatch.setattr(experiment, 'run_one', stopped)
   said = []
   with pytest.raises(StopIteration):
     experiment.run(*parse('--max_age=1'), tmp_path / 'a', say=said.append)
