@@ -13,7 +13,7 @@ import numpy as np
 _VOLATILE = {'seconds', 'timing', 'memory', 'commit', 'versions', 'device'}
 # What of a configuration may change from command to command, and changes no figure.
 _FREE = {'rounds', 'patience'}
-_SECONDS = re.compile(r'second|s/round')
+_SECONDS = re.compile(r'second|s/round|s / FedAvg')
 
 
 def of(workdir: pathlib.Path) -> dict[str, str]:

@@ -184,7 +184,8 @@ function showExtremes(held, all) {
   const head = ['client', 'examples', 'tested', 'cluster', 'true cluster', 'deployed', 'fine-tuned'];
   const kept = head.map((name) => (name !== 'cluster' || held.cluster)
     && (name !== 'true cluster' || all.truth));
-  const only = (row) => row.filter((_, i) => kept[i]);
+  // The figures stand beside the name, where a narrow page shows them.
+  const only = (row) => [0, 5, 6, 1, 2, 3, 4].filter((i) => kept[i]).map((i) => row[i]);
   for (const [i, id] of ['worst', 'best'].entries()) {
     const ties = (held.ties || [])[i];
     const caption = `${id === 'worst' ? 'Worst' : 'Best'} clients`

@@ -1,0 +1,107 @@
+"""Figures of methods over seeds."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fesem_jax import plots
+from fesem_jax.plots import style
+from fesem_jax.utils.errors import UserError
+from tests.support.reported import table_of, value_of, write_comparison, write_run
+
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  folder = write_comparison(tmp_path_factory.mktemp('comparison'), SEEDS)
+  return {
+    label: [plots.PlottedRun(folder / label / f'seed{s}', label) for s in SEEDS]
+    for label in ('fed_avg', 'fesem(2)')
+  }
+
+
+def test_curves_are_means_with_students_interval(runs):
+  figure = plots.curves_over_seeds(runs)
+  deployed, tuned = figure.axes
+  assert deployed.get_ylim() == tuned.get_ylim()
+  line = deployed.lines[0]
+  each = 100 * np.array([[value_of(s, r, -0.1) for r in (2, 4)] for s in SEEDS])
+  np.testing.assert_allclose(line.get_xdata(), [2, 4])
+  np.testing.assert_allclose(line.get_ydata(), each.mean(axis=0))
+  low, high = stats.t.interval(0.95, 2, each.mean(axis=0), stats.sem(each))
+  edges = deployed.collections[0].get_paths()[0].vertices[:, 1]
+  np.testing.assert_allclose((edges.min(), edges.max()), (low[0], high[1]))
+  assert [t.get_text() for t in figure.legends[0].get_texts()] == list(runs)
+  wide = plots.curves_over_seeds(runs, spread='deviation').axes[0].collections[0]
+  edges = wide.get_paths()[0].vertices[:, 1]
+  np.testing.assert_allclose(edges.min(), (each.mean(axis=0) - each.std(0, ddof=1))[0])
+  # The mean, and a line for each seed of both methods.
+  assert len(plots.curves_over_seeds(runs, spread='all').axes[0].lines) == 8
+
+
+def test_what_no_run_says_is_refused(runs):
+  with pytest.raises(UserError, match='`over=epsilon`: no run says it'):
+    plots.curves_over_seeds(runs, over='epsilon')
+  with pytest.raises(UserError, match='`spread=none`'):
+    plots.curves_over_seeds(runs, spread='none')
+
+
+def test_differences_are_filled_where_p_is_small():
+  rows = [
+    {'method': 'a$b', 'mean': 2.0, 'low': 1.0, 'high': 3.0, 'p': 0.01, 'pairs': 3},
+    {'method': 'c', 'mean': -1.0, 'low': -3.0, 'high': 1.0, 'p': 0.2, 'pairs': 3},
+    {'method': 'd', 'mean': -1.0, 'low': None, 'high': None, 'p': None, 'pairs': 1},
+  ]
+  found = {'reference': 'fed_avg', 'task': 'classification', 'deployed': rows}
+  (axis,) = plots.forest(found).axes
+  _, bar, first, _, second, third = axis.lines
+  np.testing.assert_allclose(bar.get_xdata(), [1, 3])
+  fills = [point.get_markerfacecolor() for point in (first, second, third)]
+  assert fills[0] == first.get_color()
+  assert fills[1:] == ['white', 'white']
+  with pytest.raises(UserError, match='no other method'):
+    plots.forest(found | {'deployed': []})
+
+
+def test_the_worst_tenth_of_clients_is_marked(runs):
+  (axis,) = plots.client_distributions(runs).axes
+  table = table_of([f'c{i:02d}' for i in range(12)])
+  known = np.sort(np.concatenate([table.deployed_accuracy[2:] - 0.1] * 3))
+  np.testing.assert_allclose(axis.lines[0].get_xdata(), [100 * known[:3].mean()])
+
+
+def test_panels_without_a_figure_are_left_out():
+  row = {'pseudo_f': 0.5, 'of_one_cloud': 0.4, 'explained': 0.5, 'agreement': None}
+  rows = [row | {'num_clusters': k} for k in (2, 3)]
+  assert len(plots.separation_by_k(rows, 'x').axes) == 2
+  assert (
+    len(plots.separation_by_k([r | {'agreement': 1.0} for r in rows], 'x').axes) == 3
+  )
+
+
+def test_styles_have_the_fonts_and_widths_of_papers(tmp_path, runs):
+  try:
+    plots.use_style('paper')
+    figure = plots.curves_over_seeds(runs)
+    assert figure.axes[0].title.get_fontsize() == 8
+    written = plots.save(figure, tmp_path / 'curves')
+    assert [path.suffix for path in written] == ['.png', '.svg', '.pdf']
+    assert figure.get_size_inches()[0] == pytest.approx(6.72)
+    assert (tmp_path / 'curves.pdf').stat().st_size < 100_000
+  finally:
+    plots.use_style('page')
+  assert style.STYLE['font.size'] == 10
+  with pytest.raises(UserError, match='`style=poster`'):
+    plots.use_style('poster')
+
+
+def test_legends_have_no_digests(tmp_path):
+  folders = [
+    write_run(tmp_path / f'{m}{i}', m) for i, m in enumerate(('ditto', 'fesem'))
+  ]
+  drawn = [plots.PlottedRun(folder) for folder in folders]
+  for i, run in enumerate(drawn):
+    run.config['data_digest'] = f'digest{i}'
+  names = [t.get_text() for t in plots.convergence(drawn).legends[0].get_texts()]
+  assert not any('digest' in name for name in names)
