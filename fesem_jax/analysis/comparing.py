@@ -350,7 +350,7 @@ def tune(
     rounds: of each run.
     seeds: of the runs; they must differ from those to be reported.
     by: models whose first metric decides, as micro accuracy: the
-      'deployed' or the 'finetuned' ones.
+      'deployed' or the 'finetuned' ones; others are not fine-tuned.
     **options: further ones of `simulate_many`, e.g. `runs_at_once`, and of `simulate`.
 
   Returns:
@@ -377,7 +377,7 @@ def tune(
     tries = tuning.points({n: v for n, v in grid.items() if _takes(make, n)})
     if not tries:
       continue
-    outcomes = tuning_runs(make, tries, seeds, splits, {'rounds': rounds} | options)
+    outcomes = tuning_runs(make, tries, seeds, splits, {'rounds': rounds} | options, by)
 
     def run(values: Values, seed: int, outcomes=outcomes) -> Record | None:
       return given(outcomes[tuning.in_words(values), seed])

@@ -67,8 +67,12 @@ def tuning_runs(
   seeds: Sequence[int],
   splits: Mapping[int, Splits],
   options: dict[str, Any],
+  by: str = 'deployed',
 ) -> dict[tuple[str, int], Outcome]:
-  """(point in words, seed) -> the outcome of one method's run with it."""
+  """(point in words, seed) -> the outcome of one method's run with it.
+
+  Models are fine-tuned only where the figures of fine-tuned models decide (`by`).
+  """
   found: dict[tuple[str, int], Outcome] = {}
   runs: dict[tuple[str, int], dict[str, Any]] = {}
   for values in tries:
@@ -80,6 +84,8 @@ def tuning_runs(
       continue
     runs |= {place: arguments(built, splits[place[1]], place[1]) for place in places}
   common = {'eval_every': 0} | options
+  if by == 'deployed':
+    common['finetune_epochs'] = 0
   made = outcomes_of(list(runs.values()), common)
   return found | dict(zip(runs, made, strict=True))
 

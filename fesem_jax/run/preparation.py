@@ -204,7 +204,7 @@ def prepare(
   if folder is not None:
 
     def digest() -> str:
-      train = timeline.alone()
+      train = timeline.rounded_shapes()
       like, traced = rehearsed(train)
       return programs.once(
         ('digest', algorithm),

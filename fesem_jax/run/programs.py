@@ -55,23 +55,35 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-def run_once(local: LocalTraining, data: FederatedData) -> dict[str, Any]:
-  """Options of `jax.jit` for a program that runs once in a run.
+def run_once(
+  local: LocalTraining, data: FederatedData, runs: int = 1
+) -> dict[str, Any]:
+  """Options of `jax.jit` for a program that runs once in a run, of several `runs`.
 
   Without some of LLVM's passes the first clustering takes 30 % less time to compile on
   a CPU, and trains as fast. Without any it takes half of the time, which pays where
   there is little to train and nothing to convolve. What XLA_FLAGS says of them stays.
   """
-  level = 'xla_backend_optimization_level'
-  if jax.default_backend() != 'cpu' or level in os.environ.get('XLA_FLAGS', ''):
+  if not with_passes(1):
     return {}
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   layers = jax.tree.leaves(params)
   convolves = any(x.ndim > 2 for x in layers)
   # Of a pass over the data at most: each parameter meets each number of each example.
   numbers = math.prod(data.example_shape) * sum(x.size for x in layers)
-  little = not convolves and numbers * data.y.shape[0] < _FEW
-  return {'compiler_options': {level: 0 if little else 1}}
+  little = not convolves and numbers * data.y.shape[0] * runs < _FEW
+  return with_passes(0 if little else 1)
+
+
+def with_passes(level: int) -> dict[str, Any]:
+  """Options of `jax.jit` for a program that a CPU compiles with fewer passes of LLVM.
+
+  Another level may round differently. What XLA_FLAGS says of the level stays.
+  """
+  name = 'xla_backend_optimization_level'
+  if jax.default_backend() != 'cpu' or name in os.environ.get('XLA_FLAGS', ''):
+    return {}
+  return {'compiler_options': {name: level}}
 
 
 class Program:
@@ -203,6 +215,7 @@ class Programs:
       **options: of `jax.jit`.
     """
     what = _DESCRIPTIONS.get(key[0] if isinstance(key, tuple) else key, 'a program')
+    key = key, str(options.get('compiler_options'))
     begin = functools.partial(self._begin, fn, args, options, what)
     program: Program = self.once(key, begin, *args)
     if program.failed():  # Of an earlier run; the device may have room now.
@@ -226,12 +239,13 @@ class Programs:
 
     with progress_lines.waiting_for(f'lowering {what}'):
       lowered = jax.jit(run, **options).lower(*args, numbers)
-    # XLA sees this text and the devices, nothing else.
+    # XLA sees this text, the devices and its own options, nothing else.
     text = lowered.as_text()
     # Of a callback, it does not say which function of the host is called.
     unlike = object() if 'callback' in text else None
     digest = hashlib.sha256(text.encode()).digest()
-    key = (digest, structure, _kinds((args, numbers)), unlike)
+    chosen = str(options.get('compiler_options'))
+    key = (digest, structure, _kinds((args, numbers)), chosen, unlike)
     begun = self._by_text.get(key)
     if begun is None or (begun.done() and begun.exception() is not None):
       begun = self._threads.submit(compile_to_fit, lowered, args, what)

@@ -28,7 +28,7 @@ def default_config(
   """Entries that identify a run whose caller gave no `config`.
 
   A digest of the method's programs, see `digest_of_programs`, stands for the algorithm,
-  its options, the model and the shapes of the data.
+  its options, the model and the rounded shapes of the data.
   """
   ids = None if unseen is None else np.asarray(unseen[0].client_ids).tolist()
   return {
@@ -50,8 +50,8 @@ def digest_of_programs(
   """A digest that differs when the start, a round or the deployed models do.
 
   `step` is the traced round, `state` has the shapes and shardings from `rehearse`,
-  `data` is the training split on the devices, and `key` the stream of the
-  initialization.
+  `data` is the training split on the devices, or its shapes, and `key` the stream of
+  the initialization.
   """
   digest = hashlib.sha256()
   for lowered in (

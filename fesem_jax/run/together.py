@@ -15,7 +15,7 @@ from fesem_jax.run.evaluation import Measured
 from fesem_jax.run.loop import Trained
 from fesem_jax.run.over_runs import Functions, OverRuns, stacked
 from fesem_jax.run.preparation import Prepared
-from fesem_jax.run.programs import Program, run_once, wait_for
+from fesem_jax.run.programs import Program, run_once, wait_for, with_passes
 from fesem_jax.utils import processes, progress_lines
 
 # At most so many rounds in one call: what they report is kept on the devices.
@@ -62,7 +62,13 @@ class Together:
     return self._programs.compiled(key, fn, *args, wait=False, **options)
 
   def _compile(self) -> None:
-    """Begins to compile the programs."""
+    """Begins to compile the programs.
+
+    Small models train as fast with fewer of LLVM's passes, which take most of the time
+    of a comparison. Results are promised within rounding only.
+    """
+    first = self._runs[0]
+    once = run_once(first.algorithm.local, first.data.on_host, self._count)
     start = self._start.mapped(self._count, self._key_axis, self._train_axes)
 
     def of_run(shape: Any) -> NamedSharding:
@@ -78,13 +84,12 @@ class Together:
     )  # fmt: skip
     self._start_program = self._compiled(
       'init', start, self._keys[0], self._train, self._start.numbers,
-      out_shardings=(self._shardings, None),
-      **run_once(self._algorithm.local, self._runs[0].data.train),
+      out_shardings=(self._shardings, None), **once,
     )  # fmt: skip
     self._rounds_program = self._compiled(
       'step', self._rounds(), shapes, self._train, self._cohorts(1, 1),
       self._keys[1], (np.int32(1), np.int32(1)), self._step.numbers,
-      donate_argnums=0, out_shardings=(self._shardings, None),
+      donate_argnums=0, out_shardings=(self._shardings, None), **with_passes(1),
     )  # fmt: skip
     measure = self._measure.mapped(
       self._count, 0, self._train_axes, self._test_axes, self._key_axis
@@ -96,6 +101,7 @@ class Together:
     self._measure_program = self._compiled(
       'measure', measured, shapes, self._train, self._test, self._keys[2],
       np.int32(1), self._measure.numbers,
+      **(with_passes(1) if self._settings.eval_every else once),
     )  # fmt: skip
 
   def _folded(self, keys: jax.Array, number: jax.Array) -> jax.Array:

@@ -180,7 +180,7 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
   assert len(made) == 3 + 9
   (train, _), (_, part, held_out, seed, options) = data(), seen[1]
   assert (len(part.y) + len(held_out.y), seed) == (len(train.y), 8)
-  assert options['eval_every'] == 0
+  assert (options['eval_every'], options['finetune_epochs']) == (0, 0)
   made[tuned := methods['sgd'](0.2)] = {'rate': 0.2}
   methods['plain'] = tuned
   seen.clear()
@@ -197,6 +197,9 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
     fj.compare({'sgd': tuned}, data(), rounds=1, choices=choices)
   with pytest.raises(UserError, match='`grid`: no method takes momentum'):
     fj.tune({'sgd': sgd}, data(), {'momentum': [0.9]}, rounds=1)
+  seen.clear()
+  fj.tune({'sgd': sgd}, data(), {'rate': [0.1]}, rounds=1, seeds=[7], by='finetuned')
+  assert 'finetune_epochs' not in seen[0][-1]
   with pytest.raises(UserError, match='`by=macro` is unknown'):
     fj.tune({'sgd': sgd}, data(), grid, rounds=1, by='macro')
 

@@ -14,7 +14,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.data.phases import Phase
 from fesem_jax.run import asked as asked_module
-from fesem_jax.run import loop, many
+from fesem_jax.run import loop, many, preparation
 from fesem_jax.run.program_memory import ProgramMemory, TooLarge
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
@@ -279,6 +279,31 @@ def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
   seen.clear()
   simulate_many(asked, rounds=1, **OPTIONS)
   assert [count for count, _ in seen] == [1, 1, 1]
+
+
+def test_a_run_has_no_more_clients_side_by_side_than_it_has():
+  local = helpers.local(model='logistic')._replace(clients_per_chunk=64)
+  sizes = [x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0)))]
+  found = [asked_module.most_in_cache(local, clients) for clients in (3, 64, 100)]
+  assert found == [2**18 // (n * sum(sizes)) for n in (3, 64, 64)]
+
+
+def test_seeds_of_other_sizes_share_the_digest_of_their_programs(monkeypatch, tmp_path):
+  seen, digest = [], preparation.digest_of_programs
+  monkeypatch.setattr(
+    preparation, 'digest_of_programs', lambda *a: seen.append(a[3]) or digest(*a)
+  )
+  algorithm = built('fed_avg')
+  asked = [run(algorithm, seed, workdir=tmp_path / str(seed)) for seed in range(2)]
+  ours, theirs = (fj.simulate_many(asked, rounds=1, **OPTIONS) for _ in range(2))
+  for one, other in zip(ours, theirs, strict=True):
+    assert one.summary['deployed'] == other.summary['deployed']
+  assert alone(asked[1], rounds=1).summary['deployed'] == ours[1].summary['deployed']
+  assert len(seen) == 1
+  assert (seen[0].y.shape, seen[0].max_examples) == ((64,), 16)
+  other = run(built('fed_avg', rate=0.2), 1, workdir=tmp_path / '1')
+  with pytest.raises(UserError, match='program'):
+    alone(other, rounds=1)
 
 
 def test_runs_whose_program_does_not_fit_are_divided(monkeypatch):

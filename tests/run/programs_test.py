@@ -13,7 +13,13 @@ from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.run import programs as programs_module
-from fesem_jax.run.programs import CompileTime, Programs, run_once, wait_for
+from fesem_jax.run.programs import (
+  CompileTime,
+  Programs,
+  run_once,
+  wait_for,
+  with_passes,
+)
 from fesem_jax.run.traced import Traced
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -120,6 +126,16 @@ def test_settings_of_jax_are_part_of_what_is_shared():
   assert programs.compiled('square', lambda x: x @ x, x) is plain
 
 
+def test_options_of_the_compiler_are_part_of_what_is_shared():
+  programs, x = Programs(), np.ones((3, 3), np.float32)
+  plain, fast, again = (
+    programs.compiled('square', lambda x: x @ x, x, compiler_options=options)
+    for options in (None, {'xla_backend_optimization_level': 0}, None)
+  )
+  assert again is plain
+  assert fast.compiled is not plain.compiled
+
+
 def test_a_program_that_failed_is_compiled_again(monkeypatch):
   programs = Programs()
 
@@ -214,6 +230,8 @@ def test_small_starts_are_compiled_without_optimization(monkeypatch):
   assert level(helpers.local(), data) == 0
   # 18 examples of 6 numbers; models of 9 and 25 M.
   assert level(helpers.local(hidden=(3000, 3000)), data) == 0
+  found = run_once(helpers.local(hidden=(3000, 3000)), data, runs=3)
+  assert found == with_passes(1)
   assert level(helpers.local(hidden=(5000, 5000)), data) == 1
   images = helpers.federation([6, 3, 9], shape=(8, 8))
   assert level(helpers.local(shape=(8, 8), model='small_cnn'), images) == 1
