@@ -68,10 +68,10 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   found = fj.compare(
     methods, data, rounds=2, seeds=range(3), workdir=tmp_path, eval_every=4
   )
-  assert [(r['method'], r['diverged']) for r in found.table] == [
+  assert [(r['method'], r['diverged']) for r in found.rows] == [
     ('one', 0), ('two', 0), ('three', 1),
   ]  # fmt: skip
-  mean, deviation = found.table[0]['deployed_micro_accuracy']
+  mean, deviation = found.rows[0]['deployed_micro_accuracy']
   np.testing.assert_allclose([mean, deviation], [190 / 3, np.std([50, 60, 80], ddof=1)])
   assert found.differences['reference'] == 'two'
   first, third = found.differences['deployed']
