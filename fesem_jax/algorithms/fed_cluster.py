@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from absl import logging
 
 from fesem_jax.algorithms.common import own_centers
-from fesem_jax.algorithms.common.bipartition import SplitRule, split_clusters
+from fesem_jax.algorithms.common.bipartition import SplitRule, with_splits
 from fesem_jax.algorithms.common.centers import deployed, reassigned, round_info
 from fesem_jax.clustering import em
 from fesem_jax.core import sums, traffic, tree
@@ -24,8 +22,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.utils.errors import check_at_least, check_choice
 
 
 class FedClusterState(NamedTuple):
@@ -86,12 +83,7 @@ def fed_cluster(
   split = SplitRule(max_clusters, eps1, eps1_scale, eps2, gamma, min_size, linkage)
 
   def init(key, data):
-    count = len(data.info.names)
-    if count <= split.min_size:
-      raise UserError(
-        f'`min_size={split.min_size}` is not below the number of clients, {count}: '
-        'fed_cluster would never split them; lower it or raise `num_clients`.'
-      )
+    split.check_clients(len(data.info.names))
     start = local.model.init(key)
     return FedClusterState(
       centers=tree.repeat(start, max_clusters),
@@ -133,18 +125,9 @@ def fed_cluster(
     updates, info = info.updates, info._replace(updates=None)
     if not is_check(int(state.rounds)):
       return state, info
-    products, weights, before = processes.on_host((*updates, state.assignment))
-    count_before = int(state.num_clusters)
-    after, count = split_clusters(products, weights, before, count_before, split)
-    if count == max_clusters > count_before:
-      logging.warning(
-        'FedCluster has made max_clusters=%d clusters; it splits no further.', count
-      )
-    parent = np.arange(max_clusters, dtype=np.int32)
-    parent[after] = before
-    centers = tree.take(state.centers, jnp.asarray(parent))
-    state = state._replace(centers=centers, assignment=after, num_clusters=count)
-    return state, info._replace(clusters=reassigned(info.clusters, before, after))
+    before, state = with_splits(state, updates, split)
+    new = reassigned(info.clusters, before, state.assignment)
+    return state, info._replace(clusters=new)
 
   sent = traffic.one_model(local, "its cluster's center", 'the update')
   return Algorithm(local, init, step, deployed, between, traffic=sent)

@@ -74,9 +74,8 @@ def hypo_cluster(
       full-batch gradient of each client, see above.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster): n_i in place of 1 in
       means, sums and m.
-    init_restarts: draws of the first centers, of which the best is kept; IFCA's start
-      is one draw, `init_restarts=1`, `init_rounds=0`. See `RandomCenters`.
-    init_rounds: rounds for which each draw is tried.
+    init_restarts: draws of the first centers, see `RandomCenters`; 1 in IFCA.
+    init_rounds: rounds for which each draw is tried; 0 in IFCA.
     init_clients: clients that try them.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.

@@ -1,11 +1,17 @@
 """FedCluster's decision: which clusters to split, and how."""
 
 import dataclasses
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
 from fesem_jax.algorithms.common.centers import check_max_clusters
-from fesem_jax.utils.errors import check_choice
+from fesem_jax.core import tree
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError, check_choice
 
 # How two groups of clients are told apart, and SciPy's name for it. 'minimax'
 # is the paper's: the bipartition with the least largest similarity across it.
@@ -47,6 +53,35 @@ class SplitRule:
     check_choice('linkage', self.linkage, tuple(_LINKAGES))
     check_choice('eps1_scale', self.eps1_scale, ('relative', 'absolute'))
     check_max_clusters(1, self.max_clusters)
+
+  def check_clients(self, count: int) -> None:
+    """Raises `UserError` if so many clients would never be split."""
+    if count <= self.min_size:
+      raise UserError(
+        f'`min_size={self.min_size}` is not below the number of clients, {count}: '
+        'fed_cluster would never split them; lower it or raise `num_clients`.'
+      )
+
+
+def with_splits(
+  state: Any, updates: tuple[jax.Array, jax.Array], rule: SplitRule
+) -> tuple[np.ndarray, Any]:
+  """The clusters [M] before, and the state of FedCluster after `split_clusters`.
+
+  `updates` are its `products` and `weights`, on the devices.
+  """
+  products, weights, before = processes.on_host((*updates, state.assignment))
+  count_before = int(state.num_clusters)
+  after, count = split_clusters(products, weights, before, count_before, rule)
+  if count == rule.max_clusters > count_before:
+    logging.warning(
+      'FedCluster has made max_clusters=%d clusters; it splits no further.', count
+    )
+  parent = np.arange(rule.max_clusters, dtype=np.int32)
+  parent[after] = before
+  centers = tree.take(state.centers, jnp.asarray(parent))
+  new = {'centers': centers, 'assignment': after, 'num_clusters': count}
+  return before, state._replace(**new)
 
 
 def split_clusters(
