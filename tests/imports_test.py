@@ -33,7 +33,7 @@ MAY_IMPORT = {
   'planning': _RUN,
   'analysis': _RUN,
   'report': _RUN | {'analysis'},
-  'plots': {'data', 'results', 'tasks', 'utils'},
+  'plots': {'data', 'evaluation', 'results', 'tasks', 'utils'},
 }
 
 # Each takes between 20 ms and a second to import.

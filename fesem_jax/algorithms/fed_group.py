@@ -74,8 +74,7 @@ def fed_group(
     num_clusters: K.
     init_epochs: local epochs of the first updates D_i.
     init_clients: random clients that are clustered; 0 is 20 K.
-    inter_group_rate: eta_g, the weight of other groups' centers; 0 leaves the last line
-      out.
+    inter_group_rate: eta_g, the weight of other groups' centers; 0 is none.
     prox_mu: mu.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 

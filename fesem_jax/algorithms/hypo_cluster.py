@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer
+from fesem_jax.aggregation.server_optimizers import ServerOptimizer, but_statistics
 from fesem_jax.algorithms.common.all_centers import all_centers_sent
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
@@ -59,13 +59,11 @@ def hypo_cluster(
     c_k <- c_k - (gamma / m) * sum of grad F_i(c_k) over the clients with r_i = k
 
   The divisor is m and not the size of the cluster: a center that a share s of the
-  clients chose takes a step of gamma * s along their mean gradient. In the paper's
-  analysis and its authors' code all clients take part in every round; here m counts
-  those of the round, so that the step does not depend on how many are drawn.
+  clients chose takes a step of gamma * s along their mean gradient. In the paper all
+  clients take part in every round; here m counts those that are drawn.
 
   Clients are assigned by their training examples, never by test ones. A client deploys
-  the current center with the lowest training loss, even if it was not drawn
-  recently.
+  the current center with the lowest training loss, drawn or not.
 
   Args:
     local: how clients train.
@@ -88,9 +86,7 @@ def hypo_cluster(
   check_at_least(1, num_clusters=num_clusters)
   if variant == 'gradient':  # Centers take a part of their clients' mean step.
     local.check_no_statistics('hypo_cluster')
-  server_optimizer = server_optimizers.but_statistics(
-    server_optimizer, local.model.statistics
-  )
+  server_optimizer = but_statistics(server_optimizer, local.model.statistics)
   start = RandomCenters(init_restarts, init_rounds, init_clients)
   given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 

@@ -20,7 +20,8 @@ def with_clients(summary: Record, clients: ClientTable | None) -> Record:
   own = None if clients is None else clients.columns().get(f'deployed_{name}')
   if clients is None or own is None:
     return summary
-  return summary | {'of_clients': {'names': clients.names, 'deployed': own}}
+  of_clients = {'names': clients.names.tolist(), 'deployed': own.tolist()}
+  return summary | {'of_clients': of_clients}
 
 
 def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, Any]]:

@@ -286,11 +286,8 @@ def compare(
   def of_run(label: str, seed: int) -> dict[str, Workdir]:
     if workdir is None:
       return {}
-    return {
-      'workdir': workdir._replace(
-        path=pathlib.Path(workdir.path) / label / f'seed{seed}'
-      )
-    }
+    path = pathlib.Path(workdir.path) / label / f'seed{seed}'
+    return {'workdir': workdir._replace(path=path)}
 
   def run(label: str, seed: int) -> Record | None:
     if label not in outcomes:

@@ -23,7 +23,7 @@ def devices() -> list[jax.Device]:
   Raises:
     UserError: if the platforms of JAX_PLATFORMS cannot be used.
   """
-  asked = jax.config.values['jax_platforms']
+  asked = jax.config.values.get('jax_platforms')
   try:
     found = jax.devices()
   # JAX asserts that it has the plugin.

@@ -78,12 +78,8 @@ def _goes_up(optimizer: optax.GradientTransformation, params: Params) -> bool:
     return False
 
 
-def check_kept(
-  kept: bool, optimizer: optax.GradientTransformation, params: Params
-) -> None:
-  """Raises `UserError` if a state that is to be `kept` is none, or cannot be."""
-  if not kept:
-    return
+def check_kept(optimizer: optax.GradientTransformation, params: Params) -> None:
+  """Raises `UserError` unless an optimizer has a state that clients can keep."""
   state = jax.tree.leaves(jax.eval_shape(optimizer.init, params))
   if not state:
     raise UserError(

@@ -305,8 +305,9 @@ def check_training(local: LocalTraining) -> None:
   _check_schedule('lr_schedule', local.lr_schedule, 'round')
   _check_schedule('local_lr_schedule', local.local_lr_schedule, 'step')
   check_choice('batch_stats', local.batch_stats, BATCH_STATS)
-  params = jax.eval_shape(local.model.init, jax.random.key(0))
-  local_optimizers.check_kept(local.keep_optimizer_state, local.optimizer, params)
+  if local.keep_optimizer_state:
+    params = jax.eval_shape(local.model.init, jax.random.key(0))
+    local_optimizers.check_kept(local.optimizer, params)
   _check_statistics(local.model, local.batch_stats, local.sends)
   if local.work is not None:
     local.work.check_schedule(local.schedule)

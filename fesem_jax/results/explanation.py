@@ -1,7 +1,7 @@
 """What a finished run says of one client: its cluster, and the alternatives."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +11,6 @@ from fesem_jax.results import client_history
 from fesem_jax.results.client_table import position_of
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import Column, Table
-
-if TYPE_CHECKING:
-  from fesem_jax.results.saved_run import Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +57,7 @@ def _short(value: Any) -> str:
   return f'{value:.4g}' if isinstance(value, float) else str(value)
 
 
-def explain(run: 'Run', client: str, data: FederatedData | None = None) -> Explanation:
+def explain(run: Any, client: str, data: FederatedData | None = None) -> Explanation:
   """See `Run.explain`."""
   figures = run.clients.of(client)
   try:
@@ -73,7 +70,7 @@ def explain(run: 'Run', client: str, data: FederatedData | None = None) -> Expla
   return Explanation(client, figures, history, losses)
 
 
-def _losses(run: 'Run', client: str, data: FederatedData) -> np.ndarray:
+def _losses(run: Any, client: str, data: FederatedData) -> np.ndarray:
   """[K] mean loss of each center on the examples that a client has in `data`."""
   models = run.deployed
   if run.clients.cluster is None or models.own or models.mixture is not None:

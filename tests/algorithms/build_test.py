@@ -25,7 +25,7 @@ def test_methods_are_found_by_the_names_that_papers_write(written, name):
 
 def test_no_two_methods_share_a_name_without_punctuation():
   plain = [name.replace('_', '') for name in algorithms.METHODS]
-  assert len({*plain, *algorithms._ALIASES}) == len(plain) + len(algorithms._ALIASES)
+  assert len({*plain, *algorithms.ALIASES}) == len(plain) + len(algorithms.ALIASES)
 
 
 def test_mistakes_name_the_argument():

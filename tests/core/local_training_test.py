@@ -267,7 +267,18 @@ def test_defaults_of_local_training():
   assert found.mesh.size == 2  # All devices.
   assert found.clients_per_chunk == 64  # A small model.
   assert found.clients_per_shared_start == 0
-  assert found[5:] == (0.0, None, 'auto', 0, 'highest', None, None, None, 'auto')
+  assert found[5:] == (
+    0.0,
+    None,
+    'auto',
+    0,
+    'highest',
+    None,
+    None,
+    None,
+    'auto',
+    *('average', False, None),
+  )
   plain = LocalTraining(model, optimizer, found.schedule, 64, found.mesh)
   assert plain == found
   given = local_training(

@@ -100,7 +100,7 @@ def _flags_of_binaries():
 def test_flags_and_presets_that_a_page_names_exist(page):
   text = page.read_text()
   named = set(re.findall(r'(?<![\w-])--([a-z][a-z0-9_]*)', text))
-  of_others = {'constraint', 'editable', 'strict'}
+  of_others = {'constraint', 'editable', 'helpfull', 'strict'}
   # Of Slurm and Google Cloud.
   of_others |= {'nodes', 'ntasks', 'gpus', 'kill', 'signal', 'worker', 'command'}
   of_others |= {'backend', 'require'}  # Of MLflow, and of pip.

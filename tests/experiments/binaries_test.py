@@ -25,6 +25,7 @@ from fesem_jax.data import label_skew
 from fesem_jax.run.configuration import check_same
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from tests.support import helpers
 from tests.support import sources as sources_test
 from tests.support.commands import ROOT, call, spawn
 
@@ -304,7 +305,7 @@ def test_layers_beyond_any_use_are_named(parsed_flags, hidden):
 
 def test_max_clusters_is_bounded_before_anything_is_allocated(parsed_flags):
   with refuses('--max_clusters=1000000000 must be at most'):
-    algorithms.build('fed_cluster', None, max_clusters=10**9)
+    algorithms.build('fed_cluster', helpers.local(), max_clusters=10**9)
 
 
 def test_a_flagfile_that_is_no_text_is_one_sentence(parsed_flags, tmp_path, capsys):

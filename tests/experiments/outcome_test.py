@@ -34,7 +34,7 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
     'deployed': scores, 'finetuned': scores, 'timing': {'total_seconds': 1.0},
     'rounds': 2,
   }  # fmt: skip
-  made = types.SimpleNamespace(summary=summary, history=[])
+  made = types.SimpleNamespace(summary=summary, history=[], clients=None)
 
   def plan(config, machine, workdir, *, say, programs, held):
     say(f'Note: {config["note"]}')

@@ -237,7 +237,9 @@ def test_a_comparison_marks_runs_of_earlier_code_and_does_them_again(tmp_path):
     return lines, done.stdout
 
   def cells(lines):
-    return {line.split(' | ')[0]: line.split(' | ')[1:9] for line in lines[2:4]}
+    start = next(i for i, line in enumerate(lines) if line.startswith('|---'))
+    rows = [line.split(' | ') for line in lines[start + 1 : start + 3]]
+    return {row[0]: row[1:5] for row in rows}
 
   first, _ = table()
   assert list(cells(first)) == ['| fed_avg', '| own_redone:damped']

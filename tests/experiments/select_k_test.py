@@ -116,8 +116,9 @@ def test_the_table_says_what_deviations_are_and_marks_earlier_code():
   lines = text.splitlines()
   assert lines[1].split()[0] == '2'
   assert lines[2].split()[:2] == ['3', '†']
-  assert lines[3] == '± is the sample standard deviation over 3 seeds.'
-  assert lines[4].startswith('† Some runs are of earlier code')
+  assert lines[3] == ''
+  assert lines[4] == '± is the sample standard deviation over 3 seeds.'
+  assert lines[5].startswith('† Some runs are of earlier code')
   assert '†' not in str(table.table_of([row]))
 
 

@@ -380,7 +380,7 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
 ):  # fmt: skip
   known = {'fed_avg': 0.5, 'fesem': 0.7, 'fed_prox': 0.6}
 
-  def run(wanted, *_):
+  def run(wanted, *_, **__):
     for config, folder, _ in wanted:
       folder.mkdir(parents=True, exist_ok=True)
       held = summary(known[config['algorithm']]) | {'rounds': 1}

@@ -295,7 +295,7 @@ def test_seeds_of_other_sizes_share_the_digest_of_their_programs(monkeypatch, tm
   )
   algorithm = built('fed_avg')
   asked = [run(algorithm, seed, workdir=tmp_path / str(seed)) for seed in range(2)]
-  ours, theirs = (fj.simulate_many(asked, rounds=1, **OPTIONS) for _ in range(2))
+  ours, theirs = (simulate_many(asked, rounds=1, **OPTIONS) for _ in range(2))
   for one, other in zip(ours, theirs, strict=True):
     assert one.summary['deployed'] == other.summary['deployed']
   assert alone(asked[1], rounds=1).summary['deployed'] == ours[1].summary['deployed']

@@ -41,13 +41,9 @@ def test_a_run_says_what_it_waits_for(capsys):
     *['first models and clusters'] * 2,
     *prepared('the clusters'),
     *['compiling the clusters'] * 2,
-    *prepared('the local models for the figures'),
-    *['compiling the local models for the figures'] * 2,
-    *['local models for the figures'] * 2,
   ]
   # Nothing is compiled twice; a log is told of what is long only.
-  again = [*['first models and clusters'] * 2, *['local models for the figures'] * 2]
-  assert lines(True) == [*before, *again]
+  assert lines(True) == [*before, *['first models and clusters'] * 2]
   assert lines(None) == []
   assert lines(False) == []
 
