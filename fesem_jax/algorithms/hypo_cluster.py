@@ -68,8 +68,7 @@ def hypo_cluster(
   Args:
     local: how clients train.
     num_clusters: K.
-    variant: 'model' averages models after local training; 'gradient' takes one
-      full-batch gradient of each client, see above.
+    variant: 'model' averages trained models, 'gradient' steps by gradients; see above.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster): n_i in place of 1 in
       means, sums and m.
     init_restarts: draws of the first centers, see `RandomCenters`; 1 in IFCA.

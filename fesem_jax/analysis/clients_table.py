@@ -45,7 +45,7 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
       a, b = ((s or {}).get('of_clients') for s in (mine, other))
       if a is None or b is None or not np.array_equal(a['names'], b['names']):
         continue
-      gain = better(1.0) * (a['deployed'] - b['deployed'])
+      gain = better(1.0) * np.subtract(a['deployed'], b['deployed'])
       counts.append(
         [int((gain > 0).sum()), int((gain == 0).sum()), int((gain < 0).sum())]
       )

@@ -141,7 +141,7 @@ def test_records_have_the_seconds_of_the_buffer_and_the_bytes_that_are_sent():
       seconds.append(float(event.state.seconds))
 
   result = fj.simulate(
-    algorithm, data, data, rounds=3, progress=False,
+    algorithm, data, data, rounds=3,
     callbacks=[fj.callbacks.Costs('phone'), Seconds()],
   )  # fmt: skip
   records, size = result.history[-3:], bytes_of_model(local)
@@ -163,4 +163,4 @@ def test_more_clients_than_there_are_and_cohorts_are_refused():
     algorithms.build('fed_buff', local, client_devices='watch')
   algorithm = algorithms.build('fed_buff', local)
   with pytest.raises(UserError, match='`clients_per_round` must be 0 for fed_buff'):
-    fj.simulate(algorithm, data, data, rounds=1, clients_per_round=2, progress=False)
+    fj.simulate(algorithm, data, data, rounds=1, clients_per_round=2)

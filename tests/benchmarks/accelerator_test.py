@@ -40,6 +40,7 @@ def test_parts_are_measured_and_kept(tmp_path):
   assert 'what=' not in again
 
 
+@pytest.mark.nightly
 def test_a_part_that_dies_or_hangs_keeps_its_rows(tmp_path, monkeypatch):
   file = running.File(tmp_path, 'A chip 80GB')
   settings = running.Settings(tmp_path, True, str(tmp_path))

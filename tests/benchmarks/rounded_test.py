@@ -114,7 +114,12 @@ def two_rounds(name, options, chunk, precision, emulated):
 
 
 @pytest.mark.parametrize(
-  ('name', 'chunk'), [('fed_avg', 1), ('fesem', 3), ('hypo_cluster', 2)]
+  ('name', 'chunk'),
+  [
+    ('fed_avg', 1),
+    ('fesem', 3),
+    pytest.param('hypo_cluster', 2, marks=pytest.mark.nightly),
+  ],
 )
 def test_only_products_change(name, chunk):
   """With the highest precision, an emulated method is the method."""

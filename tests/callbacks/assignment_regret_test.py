@@ -40,7 +40,7 @@ def run(tmp_path_factory):
   """A run whose assignment is wrong, and its centers."""
   folder, kept = tmp_path_factory.mktemp('run'), Keep()
   callbacks = [fj.callbacks.AssignmentRegret(), kept]
-  options = {'rounds': 3, 'eval_every': 2, 'workdir': folder, 'progress': False}
+  options = {'rounds': 3, 'eval_every': 2, 'workdir': folder}
   made = fj.simulate(CLUSTERED, *splits(), callbacks=callbacks, **options)
   return folder, made, kept
 

@@ -31,7 +31,7 @@ def simulated(
   best = BestRound(VALIDATION, stop_after)
   result = simulate(
     algorithms.build(method, local, **options), TRAIN, given.pop('test', TEST),
-    rounds=rounds, finetune_epochs=0, progress=False,
+    rounds=rounds, finetune_epochs=0,
     callbacks=[best, *callbacks], **given,
   )  # fmt: skip
   return result, best
@@ -132,7 +132,7 @@ def test_validation_examples_that_are_others_are_told_of(caplog):
   copied = dataclasses.replace(TEST, x=TEST.x.copy())
   for validation in (VALIDATION, copied, TRAIN):
     fj.simulate(
-      algorithm, TRAIN, TEST, rounds=1, progress=False, make_portrait=False,
+      algorithm, TRAIN, TEST, rounds=1,
       finetune_epochs=0, callbacks=[BestRound(validation)],
     )  # fmt: skip
   said = [m for m in caplog.messages if '`validation`' in m]

@@ -20,7 +20,7 @@ def run(callback, method='fed_avg', data=None, rounds=2, **options):
   algorithm = fj.algorithms.build(method, local, **options)
   kept = Kept()
   result = fj.simulate(
-    algorithm, data, data, rounds=rounds, finetune_epochs=0, progress=False,
+    algorithm, data, data, rounds=rounds, finetune_epochs=0,
     callbacks=[kept, callback],
   )  # fmt: skip
   return data, kept, result

@@ -29,6 +29,7 @@ def logged(tmp_path_factory):
   return folder, result
 
 
+@pytest.mark.nightly
 def test_mlflow_has_every_round_of_a_resumed_run_once(logged):
   from mlflow import MlflowClient
 

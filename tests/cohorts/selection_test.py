@@ -53,7 +53,7 @@ def run(selection, rounds=3, **options):
   data, method = data_and_method()
   seen = Seen()
   result = fj.simulate(
-    method, data, data, rounds=rounds, clients_per_round=selection, progress=False,
+    method, data, data, rounds=rounds, clients_per_round=selection,
     callbacks=[seen, *options.pop('callbacks', ())], **options,
   )  # fmt: skip
   return data, seen, result

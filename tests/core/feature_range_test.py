@@ -128,6 +128,7 @@ def test_whole_numbers_beyond_float32_are_told_of(caplog):
     assert any('whole numbers beyond 2^24' in m for m in caplog.messages) == told
 
 
+@pytest.mark.nightly
 def test_divergence_names_the_range_and_the_penalties_that_there_are():
   x = RNG.normal(size=(T, 2)) * [1, 1e9]
   train, test = fj.data.load('mine', arrays=arrays(x))

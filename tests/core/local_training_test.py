@@ -186,7 +186,7 @@ def test_a_schedule_of_steps_is_checked_for_every_step_of_a_round():
       model, optax.sgd(0.1), epochs=epochs, local_lr_schedule=schedule
     )
     method = algorithms.build('fed_avg', local)
-    options = {'rounds': 1, 'progress': False, 'finetune_epochs': finetune_epochs}
+    options = {'rounds': 1, 'finetune_epochs': finetune_epochs}
     return simulate(method, data, data, **options)
 
   for epochs, finetune_epochs in ((4, 1), (1, 4)):
@@ -268,17 +268,8 @@ def test_defaults_of_local_training():
   assert found.clients_per_chunk == 64  # A small model.
   assert found.clients_per_shared_start == 0
   assert found[5:] == (
-    0.0,
-    None,
-    'auto',
-    0,
-    'highest',
-    None,
-    None,
-    None,
-    'auto',
-    *('average', False, None),
-  )
+    0.0, None, 'auto', 0, 'highest', None, None, None, 'auto', 'average', False, None,
+  )  # fmt: skip
   plain = LocalTraining(model, optimizer, found.schedule, 64, found.mesh)
   assert plain == found
   given = local_training(
@@ -290,7 +281,7 @@ def test_defaults_of_local_training():
   )
   assert given.schedule == (0, 2, 0)
   assert (given.clients_per_chunk, given.clients_per_shared_start) == (5, 5)
-  assert given[5:] == (0.0, None, 'off', 5, 'high', None, None, None, 'sharded')
+  assert given[5:14] == (0.0, None, 'off', 5, 'high', None, None, None, 'sharded')
 
 
 def test_old_arguments_of_local_training_work_with_a_warning():

@@ -49,11 +49,17 @@ def test_means_match_a_float64_reference_in_a_run(weights, devices):
   ('name', 'options'),
   [
     ('fed_avg', {}),
-    ('fed_dane', {}),
-    ('fed_drift', {'check_every': 1}),
-    ('fed_cluster', {'min_rounds': 0, 'check_every': 2}),
+    pytest.param('fed_dane', {}, marks=pytest.mark.nightly),
+    pytest.param('fed_drift', {'check_every': 1}, marks=pytest.mark.nightly),
+    pytest.param(
+      'fed_cluster', {'min_rounds': 0, 'check_every': 2}, marks=pytest.mark.nightly
+    ),
     ('fesem', {'num_clusters': 2, 'recluster_every': 2}),
-    ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}),
+    pytest.param(
+      'fesem',
+      {'num_clusters': 2, 'client_state': 'streamed'},
+      marks=pytest.mark.nightly,
+    ),
     ('ditto', {}),
   ],
 )

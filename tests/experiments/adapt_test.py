@@ -93,6 +93,7 @@ def refuses(message, machine, workdirs, out=None, settings=SETTINGS, globals_=No
   assert '\n' not in str(caught.value)
 
 
+@pytest.mark.nightly
 def test_joining_by_all_losses_is_what_the_run_measured_of_unseen_clients(
   finished, adapted
 ):

@@ -165,6 +165,7 @@ def parse():
   parsed()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_own_method_in_compare_goes_on_after_a_kill(folder):
   arguments = [

@@ -133,6 +133,7 @@ def test_runs_of_older_versions_go_on(tmp_path):
   assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly
 def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_path):
   done = run_with(
     '--algorithm=fesem', '--num_clusters=2', '--num_clients=9', '--train_layers=logits',

@@ -102,6 +102,7 @@ def test_what_a_task_does_not_have_is_one_sentence(flags, message, tmp_path):
   assert made.stderr.count('\n') <= 2
 
 
+@pytest.mark.nightly
 def test_several_labels_and_weights_are_compared_and_tuned(tmp_path):
   rng = np.random.default_rng(0)
   x = rng.normal(size=(160, 4)).astype(np.float32)

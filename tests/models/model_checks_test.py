@@ -161,7 +161,7 @@ def test_models_of_other_examples_are_named():
     with pytest.raises(
       UserError, match=r'`model` cannot take examples of shape \(6,\)'
     ):
-      simulate(method, data, data, rounds=1, progress=False)
+      simulate(method, data, data, rounds=1)
 
 
 @pytest.mark.parametrize('name', ['fed_avg', 'fesem', 'fed_per', 'fed_rep'])

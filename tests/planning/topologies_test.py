@@ -146,6 +146,7 @@ def test_one_chip_exchanges_nothing():
   assert found.round.memory.aliased >= found.stack_bytes >= CLIENTS * size_of_model()
 
 
+@pytest.mark.nightly
 def test_clients_with_large_kernels_hold_no_copies_of_them():
   # Neither the gradients in another order nor the models that clients started from,
   # each of which would be one model more; with both it is 7.4.

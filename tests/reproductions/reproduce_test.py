@@ -127,6 +127,7 @@ def test_a_small_cell_of_cifar_comes_out_as_recorded(name, tmp_path, real_data):
   _check_small(name, tmp_path)
 
 
+@pytest.mark.nightly
 def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
   path = tmp_path / 'own.toml'
   path.write_text(_OWN)

@@ -88,12 +88,14 @@ def assert_alike(one, other):
   [
     ('fed_avg', 2, {}, {'clients_per_round': 4}),
     ('fesem', 1, {'num_clusters': 2}, {'eval_every': 3}),
-    ('ditto', 1, {}, {'eval_every': 0}),
+    pytest.param('ditto', 1, {}, {'eval_every': 0}, marks=pytest.mark.nightly),
     ('hypo_cluster', 2, {'num_clusters': 2, 'init_restarts': 3}, {'eval_every': 2}),
     # What it sends depends on its state after each round.
-    ('l2gd', 1, {}, {'eval_every': 0}),
+    pytest.param('l2gd', 1, {}, {'eval_every': 0}, marks=pytest.mark.nightly),
     # It reports no clusters: they follow from what clients deploy.
-    ('clove', 1, {'num_clusters': 2}, {'eval_every': 0}),
+    pytest.param(
+      'clove', 1, {'num_clusters': 2}, {'eval_every': 0}, marks=pytest.mark.nightly
+    ),
   ],
 )
 def test_each_run_is_what_it_is_alone(name, devices, options, others, monkeypatch):

@@ -4,6 +4,7 @@ import gc
 from types import SimpleNamespace
 
 import jax.numpy as jnp
+import pytest
 import tensorstore
 
 from fesem_jax.run import orbax_calls
@@ -26,6 +27,7 @@ def test_errors_of_threads_after_a_failed_write_are_not_shown():
   assert len(shown) == 1
 
 
+@pytest.mark.nightly
 def test_a_checkpoint_keeps_no_lists_of_tensorstore(tmp_path):
   collect = tensorstore.experimental_collect_matching_metrics
   (tmp_path / 'metrics.jsonl').touch()

@@ -159,7 +159,7 @@ def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
   def result(folder, rounds):
     return fj.simulate(
       algorithms.build('fed_avg', local), data, data, rounds=rounds,
-      clients_per_round=3, workdir=tmp_path / folder, progress=False, eval_every=2,
+      clients_per_round=3, workdir=tmp_path / folder, eval_every=2,
       checkpoint_every=1,
     )  # fmt: skip
 

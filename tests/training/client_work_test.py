@@ -49,9 +49,7 @@ def test_clients_keep_their_work_where_a_run_orders_them_by_size():
   for rates in ([1e-6, 1.0, 1.0], [1.0, 1e-6, 1.0]):
     local = fj.local_training(model, optax.sgd(0.5))
     local = local._replace(work=ClientWork(rates))
-    result = fj.simulate(
-      algorithms.build('non_fed', local), data, data, rounds=1, progress=False
-    )
+    result = fj.simulate(algorithms.build('non_fed', local), data, data, rounds=1)
     found.append(np.abs(result.models.own['logits']['bias']).max(axis=1))
   assert [int(each.argmin()) for each in found] == [0, 1]
 
@@ -82,7 +80,7 @@ def test_local_work_that_is_none_is_refused():
   with pytest.raises(UserError, match='of 2 clients, but the data have'):
     fj.simulate(
       algorithms.build('fed_avg', local(rates=[1.0, 2.0])), data, data,
-      rounds=1, progress=False,
+      rounds=1,
     )  # fmt: skip
   for name in ('scaffold', 'fed_nova', 'centralized'):
     with pytest.raises(UserError, match='rates'):
