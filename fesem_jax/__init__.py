@@ -18,6 +18,7 @@ from fesem_jax.cohorts.sampling import cohort_of, everyone, sample_clients
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
+from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
@@ -60,6 +61,7 @@ __all__ = [
   'Client',
   'ClientComparison',
   'ClientInfo',
+  'ClientWork',
   'ClientModels',
   'ClientTable',
   'Clusters',
