@@ -18,8 +18,8 @@ from fesem_jax.cohorts.sampling import cohort_of, everyone, sample_clients
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.client_info import ClientInfo
+from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, Machine, local_training
@@ -61,9 +61,9 @@ __all__ = [
   'Client',
   'ClientComparison',
   'ClientInfo',
-  'ClientWork',
   'ClientModels',
   'ClientTable',
+  'ClientWork',
   'Clusters',
   'Cohort',
   'Comparison',
