@@ -1,4 +1,4 @@
-"""What the text of a compiled program says that it does."""
+"""Transfers, gathers and products, read from the text of a compiled program."""
 
 import re
 

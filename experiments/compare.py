@@ -239,7 +239,7 @@ def run_methods(
 
 
 def tables_asked() -> dict[str, Any]:
-  """What --columns, --metric and --correct ask for; raises `UserError` on others."""
+  """The values of --columns, --metric and --correct; raises `UserError` on others."""
   f = flags.FLAGS
   tables.check_columns(f.columns, ())
   return {'columns': f.columns, 'metrics': f.metric, 'correct': f.correct}

@@ -52,13 +52,20 @@ def build(config: dict[str, Any]) -> int | Selection:
 
 
 def identity(config: dict[str, Any]) -> dict[str, str]:
-  """What says which file --select read; nothing where it reads none."""
+  """The digests of the files of clients that --select and --client_work read."""
+  found = {}
   kind, _, value = config.get('select', '').partition(':')
-  if kind not in _FILES:
-    return {}
+  if kind in _FILES:
+    found['select_digest'] = _digest('select', config['select'], value)
+  if path := config.get('client_work'):
+    found['client_work_digest'] = _digest('client_work', path, path)
+  return found
+
+
+def _digest(flag: str, value: str, path: str) -> str:
   try:
-    held = pathlib.Path(value).read_bytes()
+    held = pathlib.Path(path).read_bytes()
   except OSError as e:
-    named = argument('select', config['select'])
+    named = argument(flag, value)
     raise UserError(f'{named} cannot be read ({e.strerror}); name a file.') from e
-  return {'select_digest': hashlib.sha256(held).hexdigest()[:16]}
+  return hashlib.sha256(held).hexdigest()[:16]

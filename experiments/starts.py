@@ -67,7 +67,7 @@ def _learning(config: dict[str, Any], model: Model) -> tuple[str, ...]:
 
 
 def identity(config: dict[str, Any]) -> dict[str, str]:
-  """What says which weights a configuration starts from; nothing where it draws them.
+  """The digest of the weights that a configuration starts from; {} where it draws them.
 
   A run is continued only with the weights that it began with.
   """

@@ -91,7 +91,7 @@ def documented(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def documented_option(factory: Callable[..., Any], option: str) -> str:
-  """What a method's docstring says of an option, or that of the value it refers to.
+  """An option's entry in a method's docstring, or in that of the value it refers to.
 
   '' where neither has an entry.
   """

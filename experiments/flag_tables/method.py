@@ -69,7 +69,7 @@ _OF_SERVER = {
 
 
 def text_for(method: str, option: str) -> str:
-  """What an option is in one method, from its docstring."""
+  """The description of an option of one method, from its docstring."""
   own = _IN_COMMON.get(option) or documented_option(algorithms.METHODS[method], option)
   return own or _OF_SERVER.get(option, '')
 

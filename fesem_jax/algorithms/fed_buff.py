@@ -91,11 +91,11 @@ def fed_buff(
     params = tree.expand(local.model.init(key))
     count = concurrency or real
     starts = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), params)
-    nobody = jnp.full(count, data.num_clients, jnp.int32)
+    absent = jnp.full(count, data.num_clients, jnp.int32)
     durations = device_profiles.durations(devices, local, data, key)
-    running = Running(nobody, jnp.zeros(count), durations)
+    running = Running(absent, jnp.zeros(count), durations)
     return FedBuffState(
-      params, jnp.int32(0), running, starts, jnp.zeros_like(nobody), jnp.float32(0.0)
+      params, jnp.int32(0), running, starts, jnp.zeros_like(absent), jnp.float32(0.0)
     )
 
   def step(state, data, cohort, key):

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import compare, flags, schedules, unused
+from experiments import compare, flags, schedules, selecting, unused
 from experiments.build import build_local
 from experiments.errors import in_flags
 from fesem_jax import models
@@ -93,6 +93,16 @@ def test_local_steps_have_a_schedule_of_their_own(parse):
 def test_contradictions_are_refused(given, message, parse):
   with refuses(message):
     local_of(parse, *given)
+
+
+def test_a_run_is_that_of_the_table_that_it_has_read(tmp_path):
+  table = tmp_path / 'work.csv'
+  found = []
+  for rate in (1, 2, 1):
+    table.write_text(f'client,rate\nc0,{rate}\n')
+    found.append(selecting.identity({'client_work': str(table)}))
+  assert found[0] == found[2] != found[1]
+  assert selecting.identity({'client_work': '', 'select': 'uniform'}) == {}
 
 
 def test_a_table_gives_clients_work_of_their_own(parse, tmp_path):

@@ -58,9 +58,9 @@ def next_arrivals(
 
   `key` is that of the round. An update arrives before others start at the same time.
   """
-  count, nobody = running.clients.shape[0], data.num_clients
+  count, absent = running.clients.shape[0], data.num_clients
   key = prng_streams.fold(key, prng_streams.ARRIVALS)
-  everyone = jnp.arange(nobody, dtype=jnp.int32)
+  everyone = jnp.arange(absent, dtype=jnp.int32)
   idle = jnp.asarray(data.sizes() > 0).at[running.clients].set(False, mode='drop')
 
   def start(i, now, clients, finish, started, idle):
@@ -68,12 +68,12 @@ def next_arrivals(
       client_keys(jax.random.fold_in(key, i), data, everyone)
     )
     _, order = jax.lax.top_k(-jnp.where(idle, draw, 2.0), count)
-    empty = clients == nobody
+    empty = clients == absent
     rank = jnp.cumsum(empty) - 1
     fills = empty & (rank < idle.sum())
     clients = jnp.where(fills, order[rank], clients).astype(jnp.int32)
     later = now + running.durations.at[clients].get(mode='clip')
-    idle = idle.at[jnp.where(fills, clients, nobody)].set(False, mode='drop')
+    idle = idle.at[jnp.where(fills, clients, absent)].set(False, mode='drop')
     return clients, jnp.where(fills, later, finish), started | fills, idle
 
   def arrive(i, carry):
@@ -84,24 +84,24 @@ def next_arrivals(
       lambda: start(i, now, *now_running),
       lambda: now_running,
     )
-    place = finish.argmin()  # An empty one if nobody is left.
+    place = finish.argmin()  # An empty one if no client is left.
     ids, places = ids.at[i].set(clients[place]), places.at[i].set(place)
     new = new.at[i].set(started[place])
-    now = jnp.where(clients[place] < nobody, finish[place], now)
+    now = jnp.where(clients[place] < absent, finish[place], now)
     finish = finish.at[place].set(jnp.inf)
-    clients, started = clients.at[place].set(nobody), started.at[place].set(False)
+    clients, started = clients.at[place].set(absent), started.at[place].set(False)
     return now, clients, finish, started, idle, ids, places, new
 
   none = jnp.zeros(buffer_size, jnp.int32)
   carry = (
     jnp.float32(0.0), running.clients,
-    jnp.where(running.clients < nobody, running.left, jnp.inf),
+    jnp.where(running.clients < absent, running.left, jnp.inf),
     jnp.zeros(count, bool), idle, none, none, jnp.zeros(buffer_size, bool),
   )  # fmt: skip
   now, clients, finish, started, _, ids, places, new = jax.lax.fori_loop(
     0, buffer_size, arrive, carry
   )
-  left = jnp.where(clients < nobody, finish - now, 0.0)
+  left = jnp.where(clients < absent, finish - now, 0.0)
   after = Running(clients, left, running.durations)
   return Arrivals(ids, places, new, after, started, now)
 

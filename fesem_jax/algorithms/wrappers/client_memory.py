@@ -40,7 +40,7 @@ def kept_parts(local: LocalTraining) -> tuple[str, ...]:
 
 
 def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorithm:
-  """Lets each client of a method keep some things from round to round.
+  """Lets each client of a method keep values from round to round.
 
     residual    what it has not sent; see `with_error_feedback`
     statistics  those of its batches, which then are not sent
@@ -144,7 +144,7 @@ def _no_statistics(why: str) -> UserError:
 
 
 def _check_uses(method: Algorithm, uses: dict[str, int]) -> None:
-  """Raises `UserError` if a client did not put each thing there once in a round."""
+  """Raises `UserError` if a client did not put each value there once in a round."""
   if uses.get('residual', 0) > 1:
     named = method.local.sends.named if method.local.sends else 'sends'
     raise UserError(
