@@ -127,7 +127,7 @@ def count_of(compiled: Any, what: str) -> float | None:
 # Only in the file.
 _UNSHOWN = {
   'least_seconds', 'most_seconds', 'timings', 'first_seconds', 'versions', 'processor',
-  'defaults', 'commit', 'unit',
+  'defaults', 'commit', 'unit', 'moved',
 }  # fmt: skip
 
 

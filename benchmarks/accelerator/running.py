@@ -19,9 +19,9 @@ from fesem_jax.utils.atomic_files import write_atomically
 PARTS = {
   'a': ('device', 0.06),
   'b': ('right', 0.2),
-  'c': ('speed', 0.3),
-  'd': ('peers', 0.14),
-  'e': ('rounds', 0.2),
+  'c': ('speed', 0.28),
+  'd': ('peers', 0.17),
+  'e': ('rounds', 0.3),
   'f': ('limits', 0.1),
 }
 

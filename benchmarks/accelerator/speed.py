@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax.sharding import Mesh
 
 from benchmarks import common, floor
@@ -48,7 +49,7 @@ class Case(NamedTuple):
 
 # Clients of the default case, if not 100.
 _CLIENTS = {'W3': 1200, 'W4': 10_000, 'W7': 100}
-_TOGETHER = (64, 8, 1, 512)
+_TOGETHER = (8, 64, 1, 512)
 _CONVOLVES = ('W1', 'W7', 'W2')
 _ORDER = ('W1', 'W3', 'W7', 'W8', 'W2', 'W4', 'W5', 'W6')
 
@@ -58,25 +59,18 @@ def stages(small: bool) -> list[list[Case]]:
   if small:
     return [[Case('W4'), Case('W4', 8), Case('W4', 8, precision='default')]]
   main = _ORDER[:4]
+  rounded = [Case(w, precision='default') for w in _ORDER[:5]]
+  of_convs = [Case(w, 64, conv) for w in _CONVOLVES for conv in ('', 'grouped')]
+  of_start = [Case(w, shared_start=s) for w, s in (('W1', 'off'), ('W3', 'on'))]
   of_chunks = [[Case(w, c) for w in main] for c in _TOGETHER]
-  of_convs = [Case(w, 64, 'grouped') for w in _CONVOLVES]
-  of_convs += [Case(w, 8, conv) for w in _CONVOLVES for conv in ('grouped',)]
-  of_precision = [Case(w, 64, precision='default') for w in _ORDER[:5]]
-  of_precision += [Case(w, 64, 'grouped', 'default') for w in _CONVOLVES]
-  of_start = [
-    Case(w, 64, shared_start=s) for w in ('W1', 'W3', 'W2') for s in ('off', 'on')
-  ]
-  rest = [Case(w, c) for w in _ORDER[4:] for c in _TOGETHER]
-  slow = [Case(w, 8, 'forward_form') for w in _CONVOLVES]
-  slow += [Case('W1', 64, 'forward_form'), Case('W7', 512, 'grouped')]
+  rest = [[Case(w, c) for w in _ORDER[4:]] for c in _TOGETHER]
   return [
-    [Case(w) for w in _ORDER],
+    [Case(w) for w in _ORDER[:6]],
+    rounded,
+    of_convs + of_start,
     *of_chunks,
-    of_convs,
-    of_precision,
-    of_start,
-    slow,
-    rest,
+    [Case(w) for w in _ORDER[6:]],
+    *rest,
   ]
 
 
@@ -202,7 +196,7 @@ def _timed(
     'a', 'products float32' if case.precision == 'highest' else 'products TF32'
   )
   bandwidth = watch.figure('a', 'bandwidth')
-  _, loss = ready.compiled(*ready.args)
+  ended, loss = ready.compiled(*ready.args)
   stats = mesh.devices.flat[0].memory_stats() or {}
   row = label | {
     'default': case.is_default,
@@ -219,8 +213,17 @@ def _timed(
     'program_bytes': measuring.count_of(ready.compiled, 'bytes accessed'),
     'temporary_bytes': _temporaries(ready.compiled),
     'peak_bytes': stats.get('peak_bytes_in_use'),
+    'moved': _moved(workload, ready.args[0], ended),
   }
   return row | found
+
+
+def _moved(workload: Workload, before: Any, after: Any) -> dict[str, float]:
+  """Norms of the change of each parameter, as of `peers.worker.Worker.norms`."""
+  old, new = (flatten_dict(params, sep='/') for params in (before, after))
+  return {
+    f'change of {n}': float(jnp.linalg.norm(new[n] - old[n])) for n in workload.shapes()
+  }
 
 
 def _temporaries(compiled: Any) -> int | None:
@@ -230,18 +233,12 @@ def _temporaries(compiled: Any) -> int | None:
     return None
 
 
-# Flags of XLA that could pay: loops that the device runs without asking the host.
-_XLA_FLAGS = {
-  'loops as command buffers': '--xla_gpu_enable_command_buffer='
-  '+WHILE,+CONDITIONAL,+DYNAMIC_SLICE_FUSION',
-  'no command buffers': '--xla_gpu_enable_command_buffer=',
-  'Triton products': '--xla_gpu_triton_gemm_any=true',
-  'no autotuning': '--xla_gpu_autotune_level=0',
-}
+# Flags of XLA that could pay: most of the time of compiling goes to trying products.
+_XLA_FLAGS = {'no Triton products': '--xla_gpu_enable_triton_gemm=false'}
 
 
 def _flags(watch: Watch) -> None:
-  """Three cases with other flags of XLA, each in a process of its own."""
+  """Four cases with other flags of XLA, in a process of their own."""
   if measuring.chip().devices.flat[0].platform != 'gpu':
     return
   for name, text in _XLA_FLAGS.items():
@@ -265,23 +262,27 @@ def _flags(watch: Watch) -> None:
       last = (done.stderr.strip().splitlines() or ['nothing'])[-1]
       watch.say({'what': 'flags', 'flags': name, 'error': last[:300]})
     for line in lines:
-      _, workload, rate = line.split()
+      _, workload, rate, seconds = line.split()
       watch.say(
         {
           'what': 'flags', 'flags': name, 'workload': workload, 'together': 64,
-          'steps_per_second': float(rate),
+          'steps_per_second': float(rate), 'compile_seconds': float(seconds),
         }
       )  # fmt: skip
 
 
 def main() -> None:
-  """Prints the speed of three cases, with the flags of this process."""
+  """Prints the speed of four cases, with the flags of this process."""
   measuring.setup()
+  jax.config.update('jax_enable_compilation_cache', False)
   mesh, data = measuring.chip(), _Data()
-  for name in ('W3', 'W1', 'W8'):
-    ready = _compiled(Case(name, 64), data, mesh)
+  cases = [Case(name, 64) for name in ('W3', 'W1', 'W8', 'W7')]
+  with ThreadPoolExecutor(len(cases)) as threads:
+    compiled = list(threads.map(lambda case: _compiled(case, data, mesh), cases))
+  for case, ready in zip(cases, compiled, strict=True):
     found = measuring.timed(lambda: ready.compiled(*ready.args), repeats=7)  # noqa: B023
-    print('rate', name, ready.steps.sum() / found['seconds'], flush=True)
+    rate = ready.steps.sum() / found['seconds']
+    print('rate', case.workload, rate, ready.compile_seconds, flush=True)
 
 
 if __name__ == '__main__':

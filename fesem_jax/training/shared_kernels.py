@@ -39,6 +39,9 @@ _ALONE_MORE = 1.0
 _TWO_MORE = 0.2
 _OWN = 1.5
 
+# An accelerator is not filled by fewer clients of a center side by side than this.
+_FEW = 8
+
 # Rows of a block, about: only as much of the rows is read as is filled.
 _BLOCK = 128
 
@@ -58,9 +61,14 @@ def choose(
   found = kernels(local, start, data, layers)
   count = side_by_side(local, found, start.shared, num_clients)
   chosen = local.shared_start == 'on' or local.clients_per_shared_start
-  if not found or chosen or local.mesh.devices.flat[0].platform != 'cpu':
+  if not found or chosen:
     return found, count
-  if _time(count, start.shared, -(-num_clients // local.mesh.size)) <= _OWN:
+  on_each = -(-num_clients // local.mesh.size)
+  if local.mesh.devices.flat[0].platform != 'cpu':
+    fits = count >= min(_FEW, on_each)
+  else:
+    fits = _time(count, start.shared, on_each) <= _OWN
+  if fits:
     return found, count
   # With few clients of each center, too many places would be empty.
   return (), side_by_side(local, (), start.shared, num_clients)
@@ -104,7 +112,10 @@ def side_by_side(
   others -= sum(math.prod(shape) for shape in shapes)
   patches = 120 * 2**20 if any(x.ndim == 5 for x in jax.tree.leaves(weights)) else 0
   each = 8 * numbers + 24 * others + patches
-  return max(1, min(on_each, sharding.memory_for_clients(device) // each))
+  most = sharding.memory_for_clients(device) // each
+  # Of more places than a center has clients, many would be empty.
+  centers = jax.tree.leaves(weights)[0].shape[0]
+  return max(1, min(-(-on_each // centers), most))
 
 
 def kernels(
