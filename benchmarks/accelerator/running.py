@@ -19,7 +19,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 PARTS = {
   'a': ('device', 0.06),
   'b': ('right', 0.2),
-  'c': ('speed', 0.28),
+  'c': ('speed', 0.34),
   'd': ('peers', 0.17),
   'e': ('rounds', 0.3),
   'f': ('limits', 0.1),

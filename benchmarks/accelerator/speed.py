@@ -60,7 +60,7 @@ def stages(small: bool) -> list[list[Case]]:
     return [[Case('W4'), Case('W4', 8), Case('W4', 8, precision='default')]]
   main = _ORDER[:4]
   rounded = [Case(w, precision='default') for w in _ORDER[:5]]
-  of_convs = [Case(w, 64, conv) for w in _CONVOLVES for conv in ('', 'grouped')]
+  of_convs = [Case(w, conv='grouped') for w in _CONVOLVES]
   of_start = [Case(w, shared_start=s) for w, s in (('W1', 'off'), ('W3', 'on'))]
   of_chunks = [[Case(w, c) for w in main] for c in _TOGETHER]
   rest = [[Case(w, c) for w in _ORDER[4:]] for c in _TOGETHER]
@@ -80,7 +80,9 @@ def measure(watch: Watch) -> None:
   mesh, data = measuring.chip(), _Data()
   rows: list[Row] = []
   threads = ThreadPoolExecutor(min(12, sharding.cores()))
-  for stage in stages(watch.small):
+  for number, stage in enumerate(stages(watch.small)):
+    if number == _BEFORE_FLAGS:
+      _flags(watch)
     if not watch.has(8, what='stage', case=str(stage[0])):
       break
     compiling = {case: threads.submit(_compiled, case, data, mesh) for case in stage}
@@ -95,8 +97,6 @@ def measure(watch: Watch) -> None:
       del compiling[case]
   for name in _ORDER:
     _say_best(name, rows, watch)
-  if not watch.small:
-    _flags(watch)
   threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -234,6 +234,7 @@ def _temporaries(compiled: Any) -> int | None:
 
 
 # Flags of XLA that could pay: most of the time of compiling goes to trying products.
+_BEFORE_FLAGS = 3  # stages
 _XLA_FLAGS = {'no Triton products': '--xla_gpu_enable_triton_gemm=false'}
 
 
