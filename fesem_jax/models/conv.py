@@ -17,10 +17,13 @@ quarter of the memory of patches by the compiler's count (docs/planning.md).
 """
 
 import functools
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from fesem_jax.core import platforms
 
@@ -69,6 +72,67 @@ def conv2d(
   if method == 'grouped':
     return _forward(x, kernel, strides, padding)
   raise ValueError(f'method must be one of {METHODS}, not {method!r}.')
+
+
+def general_dilated(
+  x: jax.Array,
+  kernel: jax.Array,
+  window_strides: Sequence[int],
+  padding: Any,
+  lhs_dilation: Sequence[int] | None = None,
+  rhs_dilation: Sequence[int] | None = None,
+  dimension_numbers: Any = None,
+  feature_group_count: int = 1,
+  **kwargs: Any,
+) -> jax.Array:
+  """`jax.lax.conv_general_dilated` for Flax's `Conv(conv_general_dilated=...)`.
+
+  Plain 2-D convolutions of float32 are those of `conv2d`, equal up to rounding; others,
+  such as dilated and depthwise ones, are left to JAX.
+  """
+  plain = (
+    x.ndim == 4
+    and x.dtype == kernel.dtype == jnp.float32
+    and set(lhs_dilation or [1]) | set(rhs_dilation or [1]) == {1}
+    and feature_group_count == 1
+    and not any(kwargs.values())  # A precision or type of the layer's own.
+  )
+  if not plain:
+    return jax.lax.conv_general_dilated(
+      x, kernel, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers,
+      feature_group_count, **kwargs,
+    )  # fmt: skip
+  if not isinstance(padding, str):
+    padding = tuple(map(tuple, padding))
+  strides = window_strides[0], window_strides[1]
+  return conv2d(x, kernel, strides=strides, padding=padding)
+
+
+def in_linen() -> Any:
+  """Within it, the convolutions of Linen modules are those of `general_dilated`."""
+
+  def intercept(
+    call: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    context: nn.module.InterceptorContext,
+  ) -> Any:
+    layer = context.module
+    if type(layer) is nn.Conv and not (
+      layer.conv_general_dilated or layer.conv_general_dilated_cls
+    ):  # The layer is of this call alone.
+      object.__setattr__(layer, 'conv_general_dilated', general_dilated)
+    return call(*args, **kwargs)
+
+  return nn.intercept_methods(intercept)
+
+
+def in_nnx(module: nnx.Module) -> None:
+  """Makes the convolutions of an NNX module those of `general_dilated`."""
+  for _, layer in nnx.iter_modules(module):
+    own = type(layer) is nnx.Conv and layer.conv_general_dilated
+    if own is jax.lax.conv_general_dilated:
+      layer.conv_general_dilated = general_dilated  # type: ignore[attr-defined]
 
 
 def _patches_times_kernel(x, kernel, strides, padding):

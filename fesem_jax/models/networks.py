@@ -264,22 +264,27 @@ def as_model(
   statistics = batch_statistics.paths(found.get(batch_statistics.COLLECTION, {}))
   variables = functools.partial(batch_statistics.apart, statistics=statistics)
 
-  def apply(params: Params, x: jax.Array) -> jax.Array:
+  def evaluated(params: Params, x: jax.Array) -> jax.Array:
     x = as_taken(x, dtype)
     return jnp.asarray(module.apply(variables(params), x, **modes.evaluate))
+
+  def apply(params: Params, x: jax.Array) -> jax.Array:
+    with conv.in_linen():
+      return evaluated(params, x)
 
   told = modes.evaluate if modes.train is None else modes.train
 
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
     # One key stands for streams of all names.
     x = as_taken(x, dtype)
-    return jnp.asarray(module.apply(variables(params), x, **told, rngs=key))
+    with conv.in_linen():
+      return jnp.asarray(module.apply(variables(params), x, **told, rngs=key))
 
   def apply_batch(
     params: Params, x: jax.Array, key: jax.Array, weights: jax.Array
   ) -> tuple[jax.Array, Params]:
     mutable = [batch_statistics.COLLECTION]
-    with batch_statistics.counting(weights):
+    with conv.in_linen(), batch_statistics.counting(weights):
       logits, new = module.apply(
         variables(params), as_taken(x, dtype), **told, rngs=key, mutable=mutable
       )
@@ -311,8 +316,9 @@ def as_model(
       bias = layer.get_variable('params', 'bias')
       return product + bias.reshape((1,) * (product.ndim - 1) + bias.shape)
 
-    with nn.intercept_methods(intercept):
-      return apply(params, x)
+    # What is added last is called by the layer itself, as `alone` asks.
+    with conv.in_linen(), nn.intercept_methods(intercept):
+      return evaluated(params, x)
 
   def init(key: jax.Array) -> Params:
     variables = module.init(key, dummy, **modes.evaluate)

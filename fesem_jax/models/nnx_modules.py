@@ -9,7 +9,7 @@ from flax import nnx
 
 from fesem_jax.core import parameter_names, tree
 from fesem_jax.core.types import Model, Params
-from fesem_jax.models import batch_statistics, training_modes
+from fesem_jax.models import batch_statistics, conv, training_modes
 from fesem_jax.models.model_checks import (
   as_taken,
   check_only_parameters,
@@ -58,6 +58,7 @@ def as_nnx_model(
       state = jax.tree.map(lambda s: s, layers)  # A copy, to be filled.
       nnx.replace_by_pure_dict(state, params)
       module = nnx.merge(graph, state, _filled(streams, key))
+      conv.in_nnx(module)
       if weights is not None:
         batch_statistics.count_in(module, weights)
       logits = jnp.asarray(module(as_taken(x, dtype), **kwargs))

@@ -1,8 +1,11 @@
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from fesem_jax import models
 from fesem_jax.models import conv
 
 
@@ -97,3 +100,80 @@ def test_by_default_a_convolution_keeps_all_pixels():
   np.testing.assert_allclose(
     conv.conv2d(x, kernel), plain(x, kernel, (1, 1), 'SAME'), rtol=1e-4, atol=1e-5
   )
+
+
+class _Linen(nn.Module):
+  """Convolutions of Flax: plain, strided, circular, dilated and depthwise."""
+
+  @nn.compact
+  def __call__(self, x):
+    x = nn.Conv(4, (3, 3), name='plain')(x)
+    x = nn.Conv(4, (3, 2), strides=2, padding=((1, 0), (0, 1)), name='strided')(x)
+    x = nn.Conv(4, (3, 3), padding='CIRCULAR', use_bias=False, name='circular')(x)
+    x = nn.Conv(4, (3, 3), kernel_dilation=2, name='dilated')(x)
+    x = nn.Conv(4, 3, feature_group_count=2, name='depthwise')(x.reshape(len(x), -1, 4))
+    return nn.Dense(3)(x.reshape(x.shape[0], -1))
+
+
+class _Nnx(nnx.Module):
+  """The same in NNX, but the last two."""
+
+  def __init__(self, rngs):
+    self.plain = nnx.Conv(3, 4, (3, 3), rngs=rngs)
+    self.strided = nnx.Conv(
+      4, 4, (3, 2), strides=2, padding=((1, 0), (0, 1)), rngs=rngs
+    )
+    self.dilated = nnx.Conv(4, 4, (3, 3), kernel_dilation=2, rngs=rngs)
+    self.logits = nnx.Linear(4 * 5 * 4, 3, rngs=rngs)
+
+  def __call__(self, x):
+    x = self.dilated(self.strided(self.plain(x)))
+    return self.logits(x.reshape(x.shape[0], -1))
+
+
+@pytest.mark.parametrize(('module', 'plain'), [(_Linen(), 3), (_Nnx, 2)])
+def test_convolutions_of_flax_are_computed_as_conv2d(module, plain, monkeypatch):
+  x = arrays((9, 9), (3, 3))[0]
+  shape, called = x.shape[1:], []
+  convolve = conv.conv2d
+
+  def counted(*args, **kwargs):
+    called.append(args)
+    return convolve(*args, **kwargs)
+
+  def loss(model, params):
+    return jnp.sin(model.apply(params, x)).sum()
+
+  if isinstance(module, nn.Module):
+    model = models.from_flax(module, shape)
+  else:
+    model = models.from_flax(lambda rngs: module(rngs), shape)
+  params = model.init(jax.random.key(0))
+  with monkeypatch.context() as m:
+    m.setattr(conv, 'conv2d', counted)
+    got = jax.jit(jax.value_and_grad(lambda p: loss(model, p)))(params)
+  assert len(called) == plain
+  monkeypatch.setattr(conv, 'general_dilated', jax.lax.conv_general_dilated)
+  want = jax.value_and_grad(lambda p: loss(model, p))(params)
+  for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+    np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
+
+
+def test_a_module_of_flax_is_left_as_it_was():
+  module = nn.Conv(2, (3, 3))
+  model = models.from_flax(nn.Sequential([module, jnp.ravel]), (4, 4, 1))
+  jax.eval_shape(model.init, jax.random.key(0))
+  assert module.conv_general_dilated is None
+
+
+def test_large_dense_layers_behind_convolutions_of_flax_keep_changes():
+  class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      x = nn.Conv(2, (3, 3))(x)
+      return nn.Dense(3)(nn.relu(nn.Dense(5, name='wide')(x.reshape(len(x), -1))))
+
+  model, products = models.from_flax(Net(), (4, 4, 1)), []
+  params = model.init(jax.random.key(0))
+  model.apply_with(params, jnp.zeros((2, 4, 4, 1)), lambda p, x: products.append(p))
+  assert products == [('wide',), ('Dense_0',)]
