@@ -157,6 +157,8 @@ def _torch(pipe: Connection, loads: dict[str, int], deadline: float) -> None:
           continue
         if 'compile' in arrangement and name != 'W1' and len(loads) > 1:
           continue
+        if 'vmap' in arrangement and name == 'W8':  # Which it cannot map: nn.LSTM.
+          continue
         case = {
           'simulator': 'PyTorch',
           'arrangement': arrangement,

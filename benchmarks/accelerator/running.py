@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from benchmarks.accelerator import measuring
+from fesem_jax.utils import provenance
 from fesem_jax.utils.atomic_files import write_atomically
 
 # Module of each part, and its share of the time.
@@ -91,7 +92,8 @@ def run_part(part: str, seconds: float, file: File, settings: Settings) -> None:
   )
   process.start()
   sender.close()
-  held: dict[str, Any] = {'ended': 'cut off', 'seconds': 0.0, 'rows': []}
+  held: dict[str, Any] = {'commit': provenance.commit()}
+  held |= {'ended': 'cut off', 'seconds': 0.0, 'rows': []}
   file.parts[part] = held
   ended = 'done'
   while True:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks.accelerator import measuring, right, running, speed
+from benchmarks.accelerator import figure, measuring, right, running, speed
 
 
 def run(folder, *args):
@@ -90,5 +90,26 @@ def test_seconds_are_those_of_a_call():
 
 def test_no_case_comes_twice():
   cases = [case for stage in speed.stages(False) for case in stage]
-  assert len(cases) == len(set(cases)) > 60
+  assert len(cases) == len(set(cases)) > 40
   assert [c for c in cases if c.is_default] == [speed.Case(w) for w in speed._ORDER]
+
+
+def test_the_figure_shows_defaults_and_equal_work_in_float32():
+  of_ours = {'default': True, 'workload': 'W1', 'steps_per_second': 9.0}
+  loop = {'arrangement': 'loop', 'workload': 'W1', 'steps_per_second': 1.0}
+  parts = {
+    'c': {'rows': [of_ours, of_ours | {'default': False, 'steps_per_second': 7.0}]},
+    'd': {
+      'rows': [
+        loop | {'precision': 'highest'},
+        loop | {'precision': 'default', 'steps_per_second': 2.0},
+        loop | {'precision': 'highest', 'workload': 'W2', 'unequal': 'a norm'},
+        {'workload': 'W8', 'error': 'RuntimeError'},
+      ]
+    },
+  }
+  found = figure.rates(parts)
+  assert found['fesem_jax'] == {'W1': 9.0}
+  assert found['loop'] == {'W1': 1.0}
+  bars = figure.draw('A chip', found).axes[0].patches
+  assert [bar.get_height() for bar in bars if bar.get_height() > 0] == [9.0, 1.0]
