@@ -4,6 +4,7 @@ r"""Draws the figures of runs from their workdirs, and partitions before any run
   fesem-figures runs/table/fesem*/seed0 runs/table/fed_avg/seed0 --output=plots
   fesem-figures --partitions=iid,dirichlet,rotated+dirichlet --dataset=digits \
       --num_clients=40 --output=partitions.png
+  fesem-figures --ranks=runs/digits,runs/femnist,runs/cifar --output=ranks.png
 
 Each finished run gets its figures in WORKDIR/plots/; several are also drawn into one,
 in --output.
@@ -14,10 +15,11 @@ import pathlib
 import numpy as np
 from absl import flags
 
-from fesem_jax import data
+from fesem_jax import data, tasks
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_counts, label_skew
+from fesem_jax.results import metrics_file
 from fesem_jax.tasks import TASKS
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.display import printable
@@ -120,6 +122,34 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
       print(f'{run.workdir} is not finished: figures of clients need a finished run.')
 
 
+def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
+  """Draws the ranks of methods in several comparisons, each of a data set.
+
+  Methods count that all have. Raises `UserError` on what is no comparison.
+  """
+  from fesem_jax import plots  # Raises UserError without matplotlib.
+
+  scores: dict[str, dict[str, float]] = {}
+  for name in workdirs:
+    table = metrics_file.read_object(pathlib.Path(name) / 'table.json')
+    if not table or not table.get('methods'):
+      raise UserError(f'--ranks: {printable(name)} has no table of fesem-compare.')
+    scores[name] = {}
+    for row in table['methods']:
+      of = tasks.of(row).primary
+      mean, _ = row.get(f'deployed_micro_{of.name}') or (None, None)
+      if mean is not None:
+        scores[name][row['method']] = of.better(mean)
+  common = [
+    m for m in next(iter(scores.values())) if all(m in s for s in scores.values())
+  ]
+  left_out = sorted({m for own in scores.values() for m in own} - set(common))
+  if left_out:
+    print(f'Not in every comparison, and left out: {", ".join(left_out)}.')
+  ranked = {name: {m: own[m] for m in common} for name, own in scores.items()}
+  _tell(plots.save(plots.critical_difference(ranked), output))
+
+
 def _tell(written: list[pathlib.Path]) -> None:
   for path in written:
     if path.suffix == '.png':
@@ -136,9 +166,14 @@ def main(argv: list[str]) -> None:
     if len(argv) > 1:
       raise UserError('--partitions draws no runs; leave out the workdirs.')
     draw_partitions(f.partitions, pathlib.Path(given or 'partitions.png'))
+  elif f.ranks:
+    if len(argv) > 1:
+      raise UserError('--ranks names all its workdirs; leave out the others.')
+    draw_ranks(f.ranks, pathlib.Path(given or 'ranks.png'))
   elif len(argv) < 2:
     raise UserError(
-      'Name at least one workdir, fesem-figures WORKDIR, or --partitions to draw.'
+      'Name at least one workdir, fesem-figures WORKDIR, or --partitions or --ranks to '
+      'draw.'
     )
   else:
     for name in experiment_flags.data_names():
@@ -153,10 +188,14 @@ if __name__ == '__main__':
   flags.DEFINE_list(
     'partitions', [], 'Partitions to draw side by side, as --partition names them.'
   )
+  flags.DEFINE_list(
+    'ranks', [], 'Workdirs of comparisons, each of a data set, to rank methods over.'
+  )
   experiment_flags.define_output(
     '',
     'Folder of the figures of several runs, by default plots; or file of that of '
-    '--partitions, by default partitions.png, beside which .svg goes.',
+    '--partitions or --ranks, by default partitions.png or ranks.png, beside which '
+    '.svg goes.',
   )
   flags.DEFINE_enum(
     'style',

@@ -31,6 +31,7 @@ from fesem_jax.plots.over_seeds import (
   forest,
 )
 from fesem_jax.plots.partitions import DealtClients, compared_partitions
+from fesem_jax.plots.ranks import critical_difference
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.saving import save
 from fesem_jax.plots.style import use_style
@@ -54,6 +55,7 @@ __all__ = [
   'clusters_over_rounds',
   'compared_partitions',
   'convergence',
+  'critical_difference',
   'curves_over_seeds',
   'draw_run',
   'example_images',
