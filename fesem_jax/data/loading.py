@@ -23,7 +23,7 @@ from fesem_jax.data.partitions.groups import groups_of_clients
 from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.data.partitions.value import FIELDS, Partition
 from fesem_jax.data.phases import Phase
-from fesem_jax.data.pool import as_task
+from fesem_jax.data.pool import as_task, with_channels_last
 from fesem_jax.tasks import TASKS
 from fesem_jax.utils.errors import (
   UserError,
@@ -168,7 +168,7 @@ def load_phases(
     where = argument('name', name)
     own_columns = columns_of(chosen)
     pool = from_arrays(where, array_forms.named(arrays, where, own_columns), task)
-  pool = as_task(pool, task, argument('name', name))
+  pool = with_channels_last(as_task(pool, task, argument('name', name)), name)
   if chosen.standardize:
     standardizing.check(pool, argument('name', name))
   examples_checks.warn_of_features(pool, name, not chosen.standardize)
