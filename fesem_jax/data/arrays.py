@@ -9,7 +9,7 @@ from fesem_jax.core import feature_range
 from fesem_jax.core.client_info import checked_weights
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.split_checks import check_targets, scale_of
-from fesem_jax.data import class_labels, columns
+from fesem_jax.data import array_forms, class_labels, columns
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
@@ -35,9 +35,11 @@ _NO_ARRAYS = {
   '.pth': _IN_PYTHON,
   '.pkl': _IN_PYTHON,
   '.pickle': _IN_PYTHON,
-  '.mat': _IN_PYTHON,
+  **dict.fromkeys(('.mat', '.h5', '.hdf5'), _IN_PYTHON),
   '.npy': 'it holds one array; save all by `np.savez(file, x=x, y=y, client=client)`',
-  **dict.fromkeys(('.csv', '.tsv', '.parquet'), 'a table is `name=table:FILE`'),
+  **dict.fromkeys(
+    ('.csv', '.tsv', '.jsonl', '.parquet', '.feather'), 'a table is `name=table:FILE`'
+  ),
 }
 
 
@@ -97,6 +99,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
       f'`arrays` is a {type(arrays).__name__}; give a dict of arrays by name, e.g. '
       '{"x": x, "y": y}.'
     )
+  arrays = array_forms.by_role(arrays, path)
   if unknown := [str(name) for name in arrays if name not in NAMES]:
     raise UserError(
       f'{path} has an array {printable(unknown[0])}, which is unknown; arrays are '

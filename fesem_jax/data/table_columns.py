@@ -77,6 +77,8 @@ def features(
     raise UserError(
       f'{called} holds {kind}, which is no number and no text; turn it into numbers, '
       'or leave it out by `drop_columns`.'
+      + " Images are read from the hub's files by `name=hub`."
+      * ('bytes' in str(kind))
     )
   missing = column.null_count
   if numeric and not missing:
