@@ -53,8 +53,8 @@ def load(
   Federated); other data without a test split is divided 80/20 inside each client.
 
   Args:
-    name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'table:FILE', 'text:PLACE',
-      'pfllib:FOLDER' or 'flbench:FOLDER'.
+    name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'table:FILE', 'images:FOLDER',
+      'text:PLACE', 'pfllib:FOLDER' or 'flbench:FOLDER'.
     partition: how examples are dealt to clients, a value of `fesem_jax.partitions`
       such as `Dirichlet(alpha=0.1)`, or as flags say it: `partition='dirichlet',
       dirichlet_alpha=0.1`. '' is `Natural()` where the data set has clients of its own,

@@ -18,6 +18,10 @@ class Options(NamedTuple):
       class labels.
     hub_image_side: width and height to which all images of 'hub' are resized; 0 resizes
       images of which both sides exceed 84 to 84.
+    image_side: width and height to which all images of images:FOLDER are resized; 0
+      resizes images of which both sides exceed 84 to 84.
+    image_groups: what folders above those of classes are: 'clients', or 'clusters',
+      such as domains and hospitals, inside of which 'cluster' deals.
     hub_config: configuration of `hub_name`, where it has several.
     cifar100_labels: labels of CIFAR-100: 100 'fine' classes or 20 'coarse' ones.
     emnist_split: split of 'emnist', which decides its classes and their balance.
@@ -59,6 +63,8 @@ class Options(NamedTuple):
   hub_client_column: str = ''
   hub_label_column: str = ''
   hub_image_side: int = 0
+  image_side: int = 0
+  image_groups: str = 'clients'
   hub_config: str = ''
   cifar100_labels: str = 'fine'
   emnist_split: str = 'byclass'

@@ -16,6 +16,7 @@ from fesem_jax.data import (
   hub,
   leaf,
   mnist,
+  pictures,
   ratings,
   shakespeare,
   stack_overflow,
@@ -293,6 +294,9 @@ PREFIXES: Mapping[str, Callable[[pathlib.Path, Request], Pool]] = {
   'leaf': lambda path, r: leaf.load_folder(path, r.task),
   'npz': lambda path, r: arrays.load(path, r.task),
   'table': _table,
+  'images': lambda path, r: pictures.load_folder(
+    path, r.options.image_side, r.options.image_groups
+  ),
   'text': lambda path, r: texts.load(
     path, r.options.text_stride, r.options.vocabulary or 'data'
   ),
