@@ -3,6 +3,7 @@
 from fesem_jax import data, tasks
 from fesem_jax.data import (
   cifar,
+  leaf,
   mnist,
   partitions,
   pictures,
@@ -48,7 +49,8 @@ DATA = (
   *fields(Options, {
     'cifar100_labels': cifar.LABELS,
     'emnist_split': tuple(mnist.EMNIST_SPLITS),
-    'background': ('white', 'black'),
+    'leaf_users': leaf.USERS,
+    'background': leaf.BACKGROUNDS,
     'vocabulary': ('', *texts.VOCABULARIES),
     'ratings_by': ratings.BY,
     'image_groups': pictures.GROUPS,

@@ -10,6 +10,8 @@ class Options(NamedTuple):
   """Options that apply to some data sets only; the others refuse them.
 
   Attributes:
+    leaf_users: where train/ and test/ of LEAF's files have other users each: 'all' of
+      them, or those of 'train' or 'test' alone, each of whom is split 80/20.
     background: of FEMNIST's images, 'white' as in the files, or 'black'.
     tfds_name: data set for the data set 'tfds'.
     hub_name: OWNER/NAME for the data set 'hub'.
@@ -57,6 +59,7 @@ class Options(NamedTuple):
       groups.
   """
 
+  leaf_users: str = ''
   background: str = 'white'
   tfds_name: str = ''
   hub_name: str = ''

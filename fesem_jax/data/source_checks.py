@@ -39,9 +39,11 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
   'cifar100': ('cifar100_labels',),
   'emnist': ('emnist_split',),
   'ratings': ('ratings_by',),
-  'shakespeare': ('text_stride', 'vocabulary'),
+  'leaf': ('leaf_users',),
+  'celeba': ('leaf_users',),
+  'shakespeare': ('text_stride', 'vocabulary', 'leaf_users'),
   'text': ('text_stride', 'vocabulary'),
-  'femnist': ('background',),
+  'femnist': ('background', 'leaf_users'),
   'tfds': ('tfds_name',),
   'hub': (
     'hub_name',
@@ -113,6 +115,7 @@ def check(
       raise UserError(
         f'`{option}` does not apply to {named}, but to {known_for}; leave it out.'
       )
+  check_choice('leaf_users', options.leaf_users, leaf.USERS)
   check_choice('background', options.background, leaf.BACKGROUNDS)
   check_choice('vocabulary', options.vocabulary, ('', *texts.VOCABULARIES))
   check_choice('emnist_split', options.emnist_split, tuple(mnist.EMNIST_SPLITS))
