@@ -96,9 +96,9 @@ def _of_parts(parts: Sequence[Part], where: object, chosen: Columns) -> dict[str
   for part in parts:
     columns = set(first.table.column_names) ^ set(part.table.column_names)
     if columns:
-      names = (' of '.join(filter(None, p[1::-1])) for p in (part, first))
+      called = (' of '.join(filter(None, p[1::-1])) for p in (part, first))
       raise UserError(
-        f'{where}: {" and ".join(names)} do not both have the column '
+        f'{where}: {" and ".join(called)} do not both have the column '
         f'{min(columns)!r}; give all the same columns.'
       )
   try:

@@ -433,6 +433,16 @@ def test_folders_that_say_no_clients_are_named(tmp_path, places, message):
     data.load(f'table:{tmp_path}')
 
 
+def test_row_numbers_of_each_file_are_no_feature(tmp_path, caplog):
+  whole = frame()
+  for name in 'ABCD':
+    whole[whole.hospital == name].drop(columns='hospital').to_csv(
+      tmp_path / f'{name}.csv'
+    )
+  check(*data.load(f'table:{tmp_path}', label_column='dx'))
+  assert 'column without a name holds whole numbers and is left out' in caplog.text
+
+
 def test_a_column_of_splits_beside_files_of_splits_is_refused(tmp_path):
   for name in ('train', 'test'):
     table_of(tmp_path, f'{name}.csv', 'x,y,split\n1,0,0\n2,1,1\n')
