@@ -44,6 +44,7 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
     frames = all(map(tables.is_frame, given.values()))
     if frames and set(given) != {'train', 'test'}:
       return tables.of_frames(given, where, chosen)
+  given = _by_split(given)
   if isinstance(given, Mapping) and set(given) == {'train', 'test'}:
     parts = [named(given[split], f'{where}, {split}', chosen) for split in given]
     return _joined(dict(zip(given, parts, strict=True)), where)
@@ -58,6 +59,33 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
   if found is None:
     raise UserError(f'{where}: `arrays` is a {type(given).__name__}; {_WANTED}.')
   return {str(name): _plain(value, f'{where}: {name}') for name, value in found.items()}
+
+
+def _by_split(given: Any) -> Any:
+  """{'train': {name: examples}, 'test': ...} from {name: {'train': ..., 'test': ...}}.
+
+  Anything else is returned as it is.
+  """
+  clients = dict(_in_order(given))
+  each = [
+    isinstance(v, Mapping) and set(v) == {'train', 'test'} for v in clients.values()
+  ]
+  if not each or not all(each):
+    return given
+  return {
+    split: {name: held[split] for name, held in clients.items()}
+    for split in ('train', 'test')
+  }
+
+
+def _in_order(given: Any) -> list[tuple[Any, Any]]:
+  """(name, examples) of each client of a dict or a list; none of anything else."""
+  if isinstance(given, Mapping):
+    return list(given.items())
+  if not isinstance(given, list | tuple):
+    return []
+  width = len(str(len(given) - 1))
+  return [(f'client{i:0{width}d}', held) for i, held in enumerate(given)]
 
 
 def by_role(given: Mapping[str, Any], where: object) -> Mapping[str, Any]:
@@ -116,8 +144,8 @@ def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
       return given
     if {'data', 'target'} <= set(given):  # scikit-learn's Bunch.
       return {'x': given['data'], 'y': given['target']}
-    pairs = all(_is_pair(value) for value in given.values())
-    return None if pairs else given
+    clients = all(_is_pair(held) or _is_dataset(held) for held in given.values())
+    return None if clients else given
   tensors = getattr(given, 'tensors', None)
   if isinstance(tensors, Sequence):
     if len(tensors) != 2:
@@ -185,19 +213,22 @@ def _is_pair(value: Any) -> bool:
   return isinstance(value, tuple | list) and len(value) == 2
 
 
+def _is_dataset(value: Any) -> bool:
+  """Whether a value is a dataset of PyTorch, such as that of a client."""
+  forms = ('tensors',), ('data', 'targets'), ('dataset', 'indices')
+  return any(all(hasattr(value, name) for name in names) for names in forms)
+
+
 def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
   """All rows and the client of each, from the examples of each client."""
-  if isinstance(given, Mapping):
-    clients = list(given.items())
-  elif isinstance(given, list | tuple) and given and all(map(_is_pair, given)):
-    width = len(str(len(given) - 1))
-    clients = [(f'client{i:0{width}d}', pair) for i, pair in enumerate(given)]
-  else:
+  clients = _in_order(given)
+  if not clients or not all(_is_pair(held) or _is_dataset(held) for _, held in clients):
     return None
   xs: list[np.ndarray] = []
   ys: list[np.ndarray] = []
   names: list[str] = []
-  for name, pair in clients:
+  for name, held in clients:
+    pair = held if _is_pair(held) else _of_object(held, f'{where}, client {name}')
     x, y = (pair['x'], pair['y']) if isinstance(pair, Mapping) else pair
     x, y = (np.asarray(_plain(a, f'{where}, client {name}')) for a in (x, y))
     if not x.ndim or not y.ndim or len(x) != len(y):

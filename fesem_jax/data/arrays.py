@@ -142,7 +142,10 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   if len(x) == 0:
     raise UserError(f'{path} holds no examples; give x and y rows.')
   if x.dtype.kind not in 'biuf':
-    raise UserError(f'{path}: x is {x.dtype}; numbers are needed.')
+    raise UserError(
+      f'{path}: x is {x.dtype}; numbers are needed. A data frame with other columns is '
+      'a table: `name=table:FILE`, or `arrays` itself.'
+    )
   feature_range.warn_of_rounding(x, f'{path}: x')
   if x.dtype != np.uint8:
     with np.errstate(over='ignore'):  # Told of below.

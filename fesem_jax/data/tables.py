@@ -141,6 +141,8 @@ def _table(frame: Any, where: object) -> Any:
     elif hasattr(frame, 'to_arrow'):  # Of polars.
       table = frame.to_arrow()
     elif type(frame).__module__.partition('.')[0] == 'pandas':
+      named = [name for name in frame.index.names if name is not None]
+      frame = frame.reset_index(level=named) if named else frame
       table = pyarrow.Table.from_pandas(frame, preserve_index=False)
     else:
       table = pyarrow.table(frame)

@@ -157,6 +157,23 @@ def test_items_are_read_where_a_dataset_has_no_arrays_or_changes_them(caplog):
     data.load('mine', arrays=[(X[0], 0), (X[1, :2], 1)])
 
 
+def test_clients_may_be_datasets_or_have_splits_of_their_own():
+  apart = [Subset(Vision(), range(i, i + 10)) for i in range(0, 40, 10)]
+  apart[1] = TensorDataset(X[10:20], Y[10:20])
+  for given in (apart, {f'client{i}': held for i, held in enumerate(apart)}):
+    train, test = data.load('mine', arrays=given)
+    assert train.info.names.tolist() == [f'client{i}' for i in range(4)]
+    assert same(train, test)
+    assert train.client(1)[0][0].tobytes() in {row.tobytes() for row in X[10:20]}
+  own = {'train': (X[:30], Y[:30]), 'test': (X[30:], Y[30:])}
+  for given in ({'b': own, 'a': own}, [own, own]):
+    train, test = data.load('mine', arrays=given)
+    assert train.info.names.tolist() in (['a', 'b'], ['client0', 'client1'])
+    for i in range(2):
+      np.testing.assert_array_equal(train.client(i)[0], X[:30])
+      np.testing.assert_array_equal(test.client(i)[1], Y[30:])
+
+
 def test_names_of_other_programs(caplog):
   test_x, test_y = X[::2] + 5, Y[::2, None]
   for given in (

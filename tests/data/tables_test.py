@@ -433,6 +433,12 @@ def test_folders_that_say_no_clients_are_named(tmp_path, places, message):
     data.load(f'table:{tmp_path}')
 
 
+def test_an_index_with_a_name_is_a_column():
+  check(*data.load('mine', arrays=frame().set_index('hospital'), **OPTIONS))
+  both = frame().set_index(['hospital', np.arange(COUNT)])
+  check(*data.load('mine', arrays=both, **OPTIONS))
+
+
 def test_row_numbers_of_each_file_are_no_feature(tmp_path, caplog):
   whole = frame()
   for name in 'ABCD':
