@@ -229,6 +229,11 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
   names: list[str] = []
   for name, held in clients:
     pair = held if _is_pair(held) else _of_object(held, f'{where}, client {name}')
+    if pair is None:
+      raise UserError(
+        f'{where}, client {name}: the items of a {type(held).__name__} are no pairs '
+        '(x, label); give x and y.'
+      )
     x, y = (pair['x'], pair['y']) if isinstance(pair, Mapping) else pair
     x, y = (np.asarray(_plain(a, f'{where}, client {name}')) for a in (x, y))
     if not x.ndim or not y.ndim or len(x) != len(y):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from fesem_jax.data import cache
 from fesem_jax.data.pool import Pool
@@ -30,6 +29,8 @@ def decode(raw: bytes, where: str, side: int) -> np.ndarray:
   this. Raises `UserError`, naming `where`, on more than 8 bits or too many pixels, and
   what Pillow raises on damage.
   """
+  from PIL import Image
+
   picture: Image.Image = Image.open(io.BytesIO(raw))
   check_pixels(picture.size, where)
   if picture.mode not in _MODES:

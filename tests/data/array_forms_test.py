@@ -165,6 +165,9 @@ def test_clients_may_be_datasets_or_have_splits_of_their_own():
     assert train.info.names.tolist() == [f'client{i}' for i in range(4)]
     assert same(train, test)
     assert train.client(1)[0][0].tobytes() in {row.tobytes() for row in X[10:20]}
+  strange = Subset([1, 2, 3], [0, 1])
+  with pytest.raises(UserError, match='client b: the items of a Subset are no pairs'):
+    data.load('mine', arrays={'a': apart[0], 'b': strange})
   own = {'train': (X[:30], Y[:30]), 'test': (X[30:], Y[30:])}
   for given in ({'b': own, 'a': own}, [own, own]):
     train, test = data.load('mine', arrays=given)
