@@ -17,7 +17,7 @@ from fesem_jax.data import (
 )
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.options import Options, columns_of
-from fesem_jax.data.partitions import Kind
+from fesem_jax.data.partitions import Kind, changes
 from fesem_jax.data.partitions.fitting import check_fits, check_used
 from fesem_jax.data.partitions.groups import groups_of_clients
 from fesem_jax.data.partitions.kinds import OF
@@ -185,7 +185,7 @@ def load_phases(
   else:
     phases = [
       Phase(first_round, *deal.dealt_clients(pool, wanted, seed, groups))
-      for first_round, groups in wanted.groups_over_rounds(seed)
+      for first_round, groups in changes.groups_over_rounds(wanted, seed)
     ]
   if chosen.standardize:
     phases = [Phase(p[0], *standardizing.standardized(*p[1:])) for p in phases]
