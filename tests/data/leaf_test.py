@@ -120,7 +120,7 @@ ONE = np.ones((3, 784))
     (break_leaf(repeat_user), 'user f0001_10: listed twice'),
     (break_leaf(duplicate_across_shards), 'user f0000_14: the user is also in .*_0'),
     (break_leaf(drop_from_training), 'leaf_femnist: f0001_10 has test examples but no'),
-    (change_user(x=[['a'] * 784] * 3), "pixels that are not numbers, such as 'a'; turn "),
+    (change_user(x=[['a'] * 784] * 3), "that are not numbers, such as 'a'; turn them"),
     (change_user(x=[[None] * 784] * 3), 'user f0001_10: pixels that are not numbers'),
     (change_user(x=ONE[:, :5].tolist()), r'images of \(5,\) pixels; FEMNIST has 784'),
     (change_user(x=[[1.0], [1.0, 0.5], [0]]), 'pixels of different lengths'),
