@@ -1,7 +1,16 @@
 """Flags of data: sources, columns of tables, partitions."""
 
 from fesem_jax import data, tasks
-from fesem_jax.data import cifar, mnist, partitions, ratings, synthetic_table, texts
+from fesem_jax.data import (
+  cifar,
+  leaf,
+  mnist,
+  partitions,
+  pictures,
+  ratings,
+  synthetic_table,
+  texts,
+)
 from fesem_jax.data.options import Options
 from fesem_jax.data.partitions import rotation
 from fesem_jax.data.partitions.value import DEALT, DRIFT_STARTS, GROUPED, Partition
@@ -18,10 +27,11 @@ DATA = (
     f"Data set and its sources: {_SOURCES}; leaf:FOLDER for any data in LEAF's JSON "
     'layout; npz:FILE for arrays x, y and optionally client, split and cluster; '
     'text:PLACE for a text of speeches or a folder of .txt files; '
-    'table:FILE for a .csv or .parquet file with a row for each example; '
+    'table:PLACE for a .csv, .jsonl, .parquet or .feather file with a row for each '
+    'example, or a folder of them; images:FOLDER for images in folders of classes; '
     'pfllib:FOLDER and flbench:FOLDER for what PFLlib and FL-bench generate; '
-    'MODULE:FUNCTION for data of your own, a function that returns such arrays or a '
-    'data frame.'),
+    'MODULE:FUNCTION for data of your own, a function that returns such arrays, the '
+    'examples of each client, a dataset of PyTorch or a data frame.'),
   flag('string', 'dataset_options', '',
     'NAME=VALUE,...: keyword-only arguments of --dataset=MODULE:FUNCTION.'),
   flag('string', 'source', '',
@@ -39,9 +49,11 @@ DATA = (
   *fields(Options, {
     'cifar100_labels': cifar.LABELS,
     'emnist_split': tuple(mnist.EMNIST_SPLITS),
-    'background': ('white', 'black'),
+    'leaf_users': leaf.USERS,
+    'background': leaf.BACKGROUNDS,
     'vocabulary': ('', *texts.VOCABULARIES),
     'ratings_by': ratings.BY,
+    'image_groups': pictures.GROUPS,
     'synthetic_difference': synthetic_table.DIFFERENCES,
   }),
   flag('integer', 'seed', 0, 'Seed of all random numbers.',

@@ -73,7 +73,7 @@ def warn_of_range(
   if x.ndim > 2:
     pixels = 100 < largest <= 255 and scale == 1
     what = f'has values {found.in_words()}'
-    mend = f'give scale, e.g. 1/{255 if pixels else f"{largest:.3g}"}'
+    mend = f'give scale, e.g. 1/{255 if pixels else f"{largest:.6g}"}'
   else:
     columns = ', '.join(
       f'column {names[i] if names else i} {found.least[i]:.4g} to {found.most[i]:.4g}'

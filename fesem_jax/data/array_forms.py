@@ -14,6 +14,12 @@ _MOST_BYTES = 2**34  # Of a sparse matrix that is made dense.
 _SPLITS = (
   'train', 'training', 'test', 'testing', 'val', 'valid', 'validation', 'dev',
 )  # fmt: skip
+# What other programs call these arrays, alone or as x_train and train_x.
+_ROLES = {
+  'x': ('x', 'data', 'images', 'features'),
+  'y': ('y', 'labels', 'label', 'targets', 'target'),
+  'client': ('client', 'clients'),
+}
 _WANTED = (
   'give a dict of arrays by name, {"x": x, "y": y}, a data frame, an object with '
   '`tensors` or `data` and `targets`, or the examples of each client, {"name": (x, y)}'
@@ -25,10 +31,11 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
 
   A dict of such arrays; a data frame of pandas or polars, whose columns are `chosen`,
   or one of each client; a
-  dataset of PyTorch, by its attributes `tensors` or `data` and `targets`; examples of
-  each client, a dict {name: (x, y)} or a list of pairs; or a dict of 'train' and 'test'
-  of any of these. SciPy's sparse matrices become dense. Raises `UserError`, naming
-  `where`, on everything else.
+  dataset of PyTorch, by its attributes `tensors` or `data` and `targets`, or, if it has
+  a transform or none of these, by its items (x, label); examples of each client, a dict
+  {name: (x, y)} or a list of pairs; or a dict of 'train' and 'test' of any of these.
+  SciPy's sparse matrices become dense. Raises `UserError`, naming `where`, on
+  everything else.
   """
   if tables.is_frame(given):
     return tables.of_frame(given, where, chosen)
@@ -37,6 +44,7 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
     frames = all(map(tables.is_frame, given.values()))
     if frames and set(given) != {'train', 'test'}:
       return tables.of_frames(given, where, chosen)
+  given = _by_split(given)
   if isinstance(given, Mapping) and set(given) == {'train', 'test'}:
     parts = [named(given[split], f'{where}, {split}', chosen) for split in given]
     return _joined(dict(zip(given, parts, strict=True)), where)
@@ -51,6 +59,65 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
   if found is None:
     raise UserError(f'{where}: `arrays` is a {type(given).__name__}; {_WANTED}.')
   return {str(name): _plain(value, f'{where}: {name}') for name, value in found.items()}
+
+
+def _by_split(given: Any) -> Any:
+  """{'train': {name: examples}, 'test': ...} from {name: {'train': ..., 'test': ...}}.
+
+  Anything else is returned as it is.
+  """
+  clients = dict(_in_order(given))
+  each = [
+    isinstance(v, Mapping) and set(v) == {'train', 'test'} for v in clients.values()
+  ]
+  if not each or not all(each):
+    return given
+  return {
+    split: {name: held[split] for name, held in clients.items()}
+    for split in ('train', 'test')
+  }
+
+
+def _in_order(given: Any) -> list[tuple[Any, Any]]:
+  """(name, examples) of each client of a dict or a list; none of anything else."""
+  if isinstance(given, Mapping):
+    return list(given.items())
+  if not isinstance(given, list | tuple):
+    return []
+  width = len(str(len(given) - 1))
+  return [(f'client{i:0{width}d}', held) for i, held in enumerate(given)]
+
+
+def by_role(given: Mapping[str, Any], where: object) -> Mapping[str, Any]:
+  """Arrays under the names that `arrays.load` has for them.
+
+  Such as Keras's `x_train`, `y_train`, `x_test` and `y_test`, MedMNIST's `train_images`
+  and so on, whose validation examples are left out, or `data` and `labels`. Arrays that
+  have the names of `arrays.load` are returned as they are.
+  """
+  if {'x', 'y'} & set(given):
+    return given
+  parts: dict[str, dict[str, Any]] = {}
+  for name, array in given.items():
+    words = str(name).lower().split('_')
+    split = next((word for word in words if word in _SPLITS), '')
+    called = '_'.join(word for word in words if word != split)
+    role = next((role for role, names in _ROLES.items() if called in names), str(name))
+    of_split = parts.setdefault(split, {})
+    if role in of_split:
+      return given
+    of_split[role] = array
+  of_all = parts.pop('', {})
+  if not parts:
+    return of_all
+  if not {'train', 'test'} <= set(parts) or {'x', 'y'} & set(of_all):
+    return given
+  if left := sorted(set(parts) - {'train', 'test'}):
+    warn_once(
+      f'{where}: the examples of {" and ".join(left)} are left out; join them with '
+      'those of train to use them.'
+    )
+  return of_all | _joined({split: parts[split] for split in ('train', 'test')}, where)
 
 
 def _check_splits(given: Any, where: object) -> None:
@@ -77,8 +144,8 @@ def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
       return given
     if {'data', 'target'} <= set(given):  # scikit-learn's Bunch.
       return {'x': given['data'], 'y': given['target']}
-    pairs = all(_is_pair(value) for value in given.values())
-    return None if pairs else given
+    clients = all(_is_pair(held) or _is_dataset(held) for held in given.values())
+    return None if clients else given
   tensors = getattr(given, 'tensors', None)
   if isinstance(tensors, Sequence):
     if len(tensors) != 2:
@@ -87,12 +154,9 @@ def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
         'labels. Give a dict of arrays by name in place of others.'
       )
     return {'x': tensors[0], 'y': tensors[1]}
-  if hasattr(given, 'data') and hasattr(given, 'targets'):
-    found = {'x': given.data, 'y': given.targets}
-    classes = getattr(given, 'classes', None)
-    if classes is not None and len(classes) > np.max(_plain(given.targets, where)):
-      found['class_names'] = [str(name) for name in classes]
-    return found
+  changed = any(getattr(given, f'{what}transform', None) for what in ('', 'target_'))
+  if hasattr(given, 'data') and hasattr(given, 'targets') and not changed:
+    return _with_classes(given, {'x': given.data, 'y': given.targets}, where)
   if hasattr(given, 'dataset') and hasattr(given, 'indices'):  # torch's Subset.
     whole = _of_object(given.dataset, where)
     if whole is None:
@@ -102,7 +166,44 @@ def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
       name: value if name == 'class_names' else np.asarray(_plain(value, where))[rows]
       for name, value in whole.items()
     }
+  if hasattr(given, '__getitem__') and hasattr(given, '__len__') and len(given):
+    return _of_items(given, where)
   return None
+
+
+def _with_classes(given: Any, found: dict[str, Any], where: object) -> dict[str, Any]:
+  """The arrays with the names of `classes`, where the dataset has as many."""
+  classes, y = getattr(given, 'classes', None), np.asarray(_plain(found['y'], where))
+  if classes is not None and y.dtype.kind in 'iu' and len(classes) > np.max(y):
+    found['class_names'] = [str(name) for name in classes]
+  return found
+
+
+def _of_items(given: Any, where: object) -> dict[str, Any] | None:
+  """The examples of a dataset whose items are pairs (x, label); None if they are not.
+
+  Its transform, if it has one, is applied to them.
+  """
+  pairs = [given[i] for i in range(len(given))]
+  if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+    return None
+  xs, ys = ([np.asarray(_plain(pair[i], where)) for pair in pairs] for i in (0, 1))
+  if any(y.ndim for y in ys):
+    return None
+  shapes = [x.shape for x in xs]
+  other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
+  if other:
+    raise UserError(
+      f'{where}: example {other} has shape {shapes[other]}, the first one {shapes[0]}; '
+      'bring all to one shape.'
+    )
+  if not isinstance(given, list | tuple):
+    warn_once(
+      f'{where}: each example is read once as the dataset gives it, after its '
+      'transform; random transforms do not change it in later rounds.'
+    )
+  found = {'x': np.stack(xs), 'y': np.array([y.item() for y in ys])}
+  return _with_classes(given, found, where)
 
 
 def _is_pair(value: Any) -> bool:
@@ -112,19 +213,27 @@ def _is_pair(value: Any) -> bool:
   return isinstance(value, tuple | list) and len(value) == 2
 
 
+def _is_dataset(value: Any) -> bool:
+  """Whether a value is a dataset of PyTorch, such as that of a client."""
+  forms = ('tensors',), ('data', 'targets'), ('dataset', 'indices')
+  return any(all(hasattr(value, name) for name in names) for names in forms)
+
+
 def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
   """All rows and the client of each, from the examples of each client."""
-  if isinstance(given, Mapping):
-    clients = list(given.items())
-  elif isinstance(given, list | tuple) and given and all(map(_is_pair, given)):
-    width = len(str(len(given) - 1))
-    clients = [(f'client{i:0{width}d}', pair) for i, pair in enumerate(given)]
-  else:
+  clients = _in_order(given)
+  if not clients or not all(_is_pair(held) or _is_dataset(held) for _, held in clients):
     return None
   xs: list[np.ndarray] = []
   ys: list[np.ndarray] = []
   names: list[str] = []
-  for name, pair in clients:
+  for name, held in clients:
+    pair = held if _is_pair(held) else _of_object(held, f'{where}, client {name}')
+    if pair is None:
+      raise UserError(
+        f'{where}, client {name}: the items of a {type(held).__name__} are no pairs '
+        '(x, label); give x and y.'
+      )
     x, y = (pair['x'], pair['y']) if isinstance(pair, Mapping) else pair
     x, y = (np.asarray(_plain(a, f'{where}, client {name}')) for a in (x, y))
     if not x.ndim or not y.ndim or len(x) != len(y):

@@ -2,20 +2,20 @@
 
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from fesem_jax.core import feature_range
 from fesem_jax.core.client_info import checked_weights
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.split_checks import check_targets, scale_of
-from fesem_jax.data import class_labels, columns
+from fesem_jax.core.split_checks import check_targets
+from fesem_jax.data import array_forms, array_values, class_labels, columns
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
-from fesem_jax.utils import array_checks
 from fesem_jax.utils.atomic_files import write_arrays_atomically
 from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import read_npz, reading
 
@@ -35,9 +35,11 @@ _NO_ARRAYS = {
   '.pth': _IN_PYTHON,
   '.pkl': _IN_PYTHON,
   '.pickle': _IN_PYTHON,
-  '.mat': _IN_PYTHON,
+  **dict.fromkeys(('.mat', '.h5', '.hdf5'), _IN_PYTHON),
   '.npy': 'it holds one array; save all by `np.savez(file, x=x, y=y, client=client)`',
-  **dict.fromkeys(('.csv', '.tsv', '.parquet'), 'a table is `name=table:FILE`'),
+  **dict.fromkeys(
+    ('.csv', '.tsv', '.jsonl', '.parquet', '.feather'), 'a table is `name=table:FILE`'
+  ),
 }
 
 
@@ -92,17 +94,13 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
 
   Raises `UserError`, naming `path` as where they are from, if they do not fit.
   """
-  if not isinstance(arrays, Mapping):
-    raise UserError(
-      f'`arrays` is a {type(arrays).__name__}; give a dict of arrays by name, e.g. '
-      '{"x": x, "y": y}.'
-    )
+  arrays = array_forms.by_role(arrays, path)
   if unknown := [str(name) for name in arrays if name not in NAMES]:
     raise UserError(
       f'{path} has an array {printable(unknown[0])}, which is unknown; arrays are '
       f'{", ".join(NAMES)}.'
     )
-  arrays = {name: _array(path, name, array) for name, array in arrays.items()}
+  arrays = {n: array_values.as_array(path, n, value) for n, value in arrays.items()}
   for name in ('x', 'y'):
     if name not in arrays:
       raise UserError(
@@ -116,15 +114,13 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
     raise UserError(
       f'{path}: x has shape {x.shape}; [examples, features ...] is needed.'
     )
-  given = _num_classes(path, arrays['num_classes']) if 'num_classes' in arrays else None
-  chosen = TASKS[_task(path, arrays, task)]
-  y, class_names = arrays['y'], None
-  if 'class_names' in arrays:
-    class_names = _class_names(path, arrays['class_names'])
+  classes = array_values.num_classes(path, arrays)
+  chosen = TASKS[array_values.task(path, arrays, task)]
+  y, class_names = arrays['y'], array_values.class_names(path, arrays)
   if chosen is CLASSIFICATION:
-    y, given, own = class_labels.as_numbers(y, f'{path}: y', given, class_names)
+    y, classes, own = class_labels.as_numbers(y, f'{path}: y', classes, class_names)
     class_names = class_names or own
-  y = chosen.targets(y, f'{path}: y', given)
+  y = chosen.targets(y, f'{path}: y', classes)
   if len(y) != len(x):
     raise UserError(
       f'{path}: y has {len(y)} rows; x has {len(x)}. Give each row a target.'
@@ -136,51 +132,95 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows. '
         'Give each row one value.'
       )
-  if len(x) == 0:
-    raise UserError(f'{path} holds no examples; give x and y rows.')
-  if x.dtype.kind not in 'biuf':
-    raise UserError(f'{path}: x is {x.dtype}; numbers are needed.')
-  feature_range.warn_of_rounding(x, f'{path}: x')
-  if x.dtype != np.uint8:
-    with np.errstate(over='ignore'):  # Told of below.
-      x = x.astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
-    if len(bad):
-      raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
-  names = client = clusters = cluster_names = weights = None
-  of_clusters = 'cluster' in arrays and 'client' not in arrays
-  if of_clusters or 'client' in arrays:
-    source = 'cluster' if of_clusters else 'client'
-    names, first, client = columns.numbered(
-      arrays[source], f'{path}: {source}', f'give every row a {source}'
-    )
-    names = names.astype(str)
-    if 'cluster' in arrays:
-      clusters, cluster_names = _clusters(path, arrays['cluster'], names, first, client)
-    if 'weight' in arrays:
-      weights = _weights(path, arrays['weight'], names, first, client)
-  scale = _scale(path, arrays['scale']) if 'scale' in arrays else None
-  scale = scale_of(x, f'{path}: x') if scale is None else scale
-  single = np.finfo(np.float32)
-  if not float(single.tiny) <= scale <= float(single.max):
-    raise UserError(f'{path}: scale {scale} must be positive, and a 32-bit float.')
-  classes = given or chosen.count_outputs(y)
+  x = _features(path, x)
+  classes = classes or chosen.count_outputs(y)
   if class_names is not None and len(class_names) != classes:
     raise UserError(
       f'{path}: class_names must be {classes} strings, one for each class.'
     )
   whole = Pool(
-    x, y, classes, scale, client=client, names=names, clusters=clusters,
-    task=chosen.name,
-    class_names=class_names, cluster_names=cluster_names, weights=weights,
-    of_clusters=of_clusters, feature_names=_feature_names(path, arrays, x.shape),
+    x, y, classes, array_values.scale(path, arrays, x), task=chosen.name,
+    class_names=class_names,
+    feature_names=array_values.feature_names(path, arrays, x.shape),
     # What models see are the numbers as they are, on purpose.
     are_tokens=(
       x.ndim == 2 and arrays['x'].dtype.kind in 'iu' and arrays.get('scale') == 1
       and bool((x > 1).any())  # Zeros and ones are one-hot columns.
     ),
+    **_clients(path, arrays),
   )  # fmt: skip
   return whole if 'split' not in arrays else _split(path, whole, arrays['split'])
+
+
+def _features(path: object, x: np.ndarray) -> np.ndarray:
+  """Features [T, ...] as uint8 or finite float32."""
+  if len(x) == 0:
+    raise UserError(f'{path} holds no examples; give x and y rows.')
+  if x.dtype.kind not in 'biuf':
+    raise UserError(
+      f'{path}: x is {x.dtype}; numbers are needed. A data frame with other columns is '
+      'a table: `name=table:FILE`, or `arrays` itself.'
+    )
+  feature_range.warn_of_rounding(x, f'{path}: x')
+  if x.dtype == np.uint8:
+    return x
+  with np.errstate(over='ignore'):  # Told of below.
+    x = x.astype(np.float32)
+  bad = np.flatnonzero(~np.isfinite(x).all(axis=tuple(range(1, x.ndim))))
+  if len(bad):
+    raise UserError(f'{path}: row {bad[0]} of x holds values that are not finite.')
+  return x
+
+
+def _clients(path: object, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """The fields of a pool that are of natural clients, or of known clusters alone."""
+  role = next((role for role in ('client', 'cluster') if role in arrays), '')
+  if not role:
+    return {}
+  names, first, client = columns.numbered(
+    arrays[role], f'{path}: {role}', f'give every row a {role}'
+  )
+  names = names.astype(str)
+
+  def of_each(values: np.ndarray, what: str, mend: str) -> np.ndarray:
+    """[M] the value of each client, which all of its rows must have."""
+    bad = np.flatnonzero(values[first][client] != values)
+    if len(bad):
+      called = names[client[bad[0]]]
+      raise UserError(f'{path}: client {called} has examples of several {what}; {mend}')
+    return values[first]
+
+  found = {'client': client, 'names': names, 'of_clusters': role == 'cluster'}
+  if 'cluster' in arrays:
+    kinds, _, numbers = columns.numbered(
+      arrays['cluster'],
+      f'{path}: cluster',
+      'give every row a cluster, or leave out the array',
+      by_number=True,
+    )
+    clusters = of_each(
+      numbers,
+      'clusters',
+      'give all of them one, or leave out client, so that a partition deals clients '
+      'inside of each cluster.',
+    )
+    texts = kinds.tolist()
+    if kinds.dtype.kind == 'U' and texts == sorted(texts):
+      found['clusters'] = kinds[clusters]
+    else:
+      found['clusters'] = clusters
+      if not (kinds == np.arange(len(kinds))).all():  # Figures show their names.
+        found['cluster_names'] = tuple(kinds.astype(str).tolist())
+  if 'weight' in arrays:
+    weight = arrays['weight']
+    if weight.dtype.kind not in 'biuf':
+      raise UserError(f'{path}: weight is {weight.dtype}; numbers are needed.')
+    checked_weights(weight, f'{path}: weight')
+    weight = of_each(
+      weight, 'weights', 'a weight is that of a client, the same in all its rows.'
+    )
+    found['weights'] = checked_weights(weight, f'{path}: weight')
+  return found
 
 
 def _split(path: object, whole: Pool, split: np.ndarray) -> Pool:
@@ -212,129 +252,6 @@ def _split(path: object, whole: Pool, split: np.ndarray) -> Pool:
       'examples, or give it some with split 0.'
     )
   return parts._replace(client=client[train], test_client=client[test])
-
-
-def _class_names(path: object, value: np.ndarray) -> tuple[str, ...]:
-  if value.ndim != 1:
-    raise UserError(f'{path}: class_names must be strings, one for each class.')
-  value = columns.decoded(value, f'{path}: class_names')
-  names = value.tolist()
-  if not all(isinstance(name, str) for name in names):
-    raise UserError(f'{path}: class_names must be strings, one for each class.')
-  if len(set(names)) < len(names):
-    twice = next(name for name in names if names.count(name) > 1)
-    raise UserError(
-      f'{path}: class_names has {twice!r} twice; give each class its own name.'
-    )
-  return tuple(names)
-
-
-def _feature_names(
-  path: object, arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]
-) -> tuple[str, ...] | None:
-  if 'feature_names' not in arrays:
-    return None
-  names = arrays['feature_names']
-  if names.shape != shape[1:]:
-    raise UserError(
-      f'{path}: feature_names has shape {names.shape}, an example {shape[1:]}; name '
-      'each column of x, or leave the array out.'
-    )
-  return tuple(map(str, names.tolist()))
-
-
-def _clusters(
-  path: object,
-  cluster: np.ndarray,
-  names: np.ndarray,
-  first: np.ndarray,
-  client: np.ndarray,
-) -> tuple[np.ndarray, tuple[str, ...] | None]:
-  """True clusters of the clients `names`, and their names if these are other numbers.
-
-  Example `first[i]` is one of client i, `client` [T] are the numbers of clients.
-  """
-  where = f'{path}: cluster'
-  found, _, numbers = columns.numbered(
-    cluster, where, 'give every row a cluster, or leave out the array', by_number=True
-  )
-  bad = np.flatnonzero(numbers[first][client] != numbers)
-  if len(bad):
-    raise UserError(
-      f'{path}: client {names[client[bad[0]]]} has examples of several clusters; '
-      'give all of them one, or leave out client, so that a partition deals clients '
-      'inside of each cluster.'
-    )
-  texts = found.tolist()
-  if found.dtype.kind == 'U' and texts == sorted(texts):
-    return found[numbers[first]], None
-  if (found == np.arange(len(found))).all():
-    return numbers[first], None
-  return numbers[first], tuple(found.astype(str).tolist())
-
-
-def _weights(
-  path: object,
-  weight: np.ndarray,
-  names: np.ndarray,
-  first: np.ndarray,
-  client: np.ndarray,
-) -> np.ndarray:
-  """[M] weights of the clients `names`; for `first` and `client`, see `_clusters`."""
-  if weight.dtype.kind not in 'biuf':
-    raise UserError(f'{path}: weight is {weight.dtype}; numbers are needed.')
-  checked_weights(weight, f'{path}: weight')
-  bad = np.flatnonzero(weight[first][client] != weight)
-  if len(bad):
-    raise UserError(
-      f'{path}: client {names[client[bad[0]]]} has examples of several weights; a '
-      'weight is that of a client, the same in all its rows.'
-    )
-  return checked_weights(weight[first], f'{path}: weight')
-
-
-def _array(path: object, name: str, value: object) -> np.ndarray:
-  if np.ma.is_masked(value):
-    raise UserError(
-      f'{path}: {name} is a masked array, whose mask would be lost; remove the masked '
-      'rows or fill them.'
-    )
-  try:
-    return np.asarray(value)
-  except ValueError as e:
-    raise UserError(f'{path}: {name} has rows of different shapes.') from e
-
-
-def _scale(path: object, value: np.ndarray) -> float:
-  if value.size != 1 or value.dtype.kind not in 'biuf':
-    raise UserError(f'{path}: scale must be one number, e.g. {1 / 255:.6f} for pixels.')
-  return float(value.reshape(()))
-
-
-def _num_classes(path: object, value: np.ndarray) -> int:
-  if value.shape != () or value.dtype.kind not in 'iuf':
-    raise UserError(f'{path}: num_classes must be one number.')
-  if not 1 <= value <= array_checks.MAX_CLASSES or value != np.round(value):
-    raise UserError(
-      f'{path}: num_classes is {value}; a whole number from 1 to '
-      f'{array_checks.MAX_CLASSES} is needed.'
-    )
-  return int(value)
-
-
-def _task(path: object, arrays: Mapping[str, np.ndarray], asked: str) -> str:
-  """The task of a user's data: as asked for, as they say, or classification."""
-  if 'task' not in arrays:
-    return asked or CLASSIFICATION.name
-  said = arrays['task'].astype(str)
-  if said.shape != () or said.item() not in TASKS:
-    raise UserError(f'{path}: task must be one of {", ".join(TASKS)}.')
-  if asked and asked != said.item():
-    raise UserError(
-      f'{argument("task", asked)} contradicts {path}, whose task is {said.item()}; '
-      'leave it out.'
-    )
-  return str(said.item())
 
 
 def save(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None:

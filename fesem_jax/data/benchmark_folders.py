@@ -8,7 +8,7 @@ import numpy as np
 
 from fesem_jax.data.partitions import listed_rows
 from fesem_jax.data.partitions.rows import Rows
-from fesem_jax.data.pool import Examples, Pool, cached_pool
+from fesem_jax.data.pool import Examples, Pool, cached_pool, channels_last
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import array_checks, array_pickles
 from fesem_jax.utils.errors import UserError, argument
@@ -65,17 +65,12 @@ def _client(path: pathlib.Path, classes: int | None) -> Examples:
         f'{path}: x is {x.dtype} of shape {x.shape} for {len(y)} labels; an array of '
         "one row for each label is needed, which PFLlib's texts are not."
       )
-    x = channels_last(x.astype(np.float32))
+    x = x.astype(np.float32)
+    if x.ndim == 4 and x.shape[1] in (1, 3, 4) and min(x.shape[2:]) > 4:
+      x = channels_last(x)
     if not np.isfinite(x).all():
       raise UserError(f'{path}: x holds values that are not finite; generate it again.')
     return x, array_checks.labels(y, str(path), classes)
-
-
-def channels_last(x: np.ndarray) -> np.ndarray:
-  """Images [N, C, H, W] of PyTorch as [N, H, W, C] or, gray ones, [N, H, W]."""
-  if x.ndim != 4 or x.shape[1] not in (1, 3, 4) or min(x.shape[2:]) <= 4:
-    return x
-  return np.ascontiguousarray(x[:, 0] if x.shape[1] == 1 else x.transpose(0, 2, 3, 1))
 
 
 def load_fl_bench(folder: pathlib.Path, task: str = '') -> Pool:

@@ -75,33 +75,35 @@ def _key(name: str, sources: list[pathlib.Path], images: pathlib.Path) -> str:
   return cache.digest(sources, f'{name} {listing}')
 
 
-def load_leaf(folder: pathlib.Path) -> Pool:
+def load_leaf(folder: pathlib.Path, users: str = '') -> Pool:
   """CelebA as LEAF's scripts leave it: a client per celebrity.
 
   `folder` holds train/ and test/ (or all_data/), and img_align_celeba/, also below
-  raw/. Raises a `UserError` that names file and user if a file is damaged.
+  raw/; `users` are those of `leaf.of_users`. Raises a `UserError` that names file and
+  user if a file is damaged.
   """
   images = _images_folder(folder)
   train, test = leaf.find_splits(folder)
 
   def read() -> tuple[dict[str, Examples], dict[str, Examples] | None]:
-    named = leaf.read_folder(folder, _names, CLASSES)
+    named = leaf.read_folder(folder, _names, CLASSES, users=users)
 
     def decoded(clients: dict[str, Examples]) -> dict[str, Examples]:
       return _decode({n: (list(x), y) for n, (x, y) in clients.items()}, images, folder)
 
     return decoded(named[0]), None if named[1] is None else decoded(named[1])
 
-  sources = [*train, *(test or [])]
-  return cached_pool(
+  sources, also = [*train, *(test or [])], ' users' * bool(users)
+  pool = cached_pool(
     folder,
-    'celeba leaf',
+    'celeba leaf' + also,
     CLASSES,
     1 / 255,
     read,
     [*sources, *images.iterdir()],
-    lambda: _key('celeba leaf 1', sources, images),
+    lambda: _key('celeba leaf 1' + also, sources, images),
   )
+  return leaf.of_users(pool, folder, users)
 
 
 def _names(x: list[Any], where: str) -> np.ndarray:

@@ -128,7 +128,8 @@ def _read_python(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Images [N, 32, 32, 3] uint8 of a pickle, and labels [N] int32."""
   held = array_pickles.read_pickle(path)
-  with reading(path):
+  with reading(path):  # Keys are bytes where Python 3 has saved what it read as such.
+    held = {k.decode() if isinstance(k, bytes) else k: v for k, v in held.items()}
     x = array_pickles.array_of(held['data'])
     y = array_pickles.array_of(held[f'{labels}_labels' if labels else 'labels'])
     if x.dtype != np.uint8 or x.shape != (len(y), _PIXELS):

@@ -110,7 +110,7 @@ def dealt_clients(
         f'partition={partition.name} replaces the known clusters by its own groups.'
       )
     clusters = groups
-    cluster_names = partition.names_of_groups()
+    cluster_names = changes.names_of_groups(partition)
   elif not partition.in_clusters:
     sources = pool.client, pool.client if pool.test_y is None else pool.test_client
     clusters = _clusters_of(pool, partition, train_rows, test_rows, sources)

@@ -9,7 +9,6 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import scale_checks
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
-from fesem_jax.utils.array_checks import has_channels_first
 from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks
 
@@ -80,11 +79,6 @@ def warn_of_features(pool: Pool, name: str, stay: bool = True) -> None:
 
   Unless they `stay` as they are, but are standardized, their range does not matter.
   """
-  if has_channels_first(pool.x.shape[1:]):
-    warn_once(
-      f'{name}: images of shape {pool.x.shape[1:]} have their channels first; models '
-      'here expect them on the last axis, as np.moveaxis(x, 1, -1) moves them.'
-    )
   tokens = pool.x.dtype == np.uint8 and pool.x.ndim == 2 and pool.scale == 1
   if tokens or pool.is_text or pool.are_tokens or pool.task == SEQUENCE.name:
     return

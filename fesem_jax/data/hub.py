@@ -1,6 +1,5 @@
 """Image classification sets of the Hugging Face hub, by a column of clients."""
 
-import io
 import pathlib
 import re
 import socket
@@ -8,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.data import celeba, class_labels, columns
+from fesem_jax.data import class_labels, columns, pictures
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.safe_files import check_pixels, first_line, inside, reading
+from fesem_jax.utils.safe_files import first_line, inside, reading
 
 _HOST = 'huggingface.co'
 _SPLITS = ('train', 'test', 'validation', 'valid', 'val', 'partial-train')
@@ -197,36 +196,18 @@ def _read(
   for i, raw in enumerate(encoded[image]):
     with reading(f'{where}, image {i},'):
       picture = _decode(raw, f'{where}, image {i}', side)
-    if images and picture.shape[:2] != images[0].shape[:2]:
-      raise UserError(
-        f'{where}: image {i} has shape {picture.shape}, the first one '
-        f'{images[0].shape}; give `hub_image_side`, e.g. {celeba.SIDE}, to which all '
-        'are resized.'
-      )
     images.append(picture)
   if not images:
     raise UserError(f'{where} holds no examples; choose another data set.')
-  if len({picture.ndim for picture in images}) > 1:
-    images = [x if x.ndim == 3 else np.stack([x] * 3, axis=-1) for x in images]
-  return np.stack(images), y, classes or int(y.max()) + 1, names
+  x = pictures.stacked(images, where, 'hub_image_side')
+  return x, y, classes or int(y.max()) + 1, names
 
 
 def _decode(raw: dict[str, Any], where: str, side: int) -> np.ndarray:
   """An image from its bytes; a path is not followed."""
-  from PIL import Image
-
   if not raw or not raw['bytes']:
     raise UserError(
       f'{where} is a path to a file elsewhere, which is not followed; '
       'save the data set with the images inside, by `to_parquet`.'
     )
-  picture: Image.Image = Image.open(io.BytesIO(raw['bytes']))
-  check_pixels(picture.size, where)
-  if picture.mode not in ('1', 'L', 'LA', 'P', 'RGB', 'RGBA', 'CMYK'):
-    raise UserError(f'{where} has mode {picture.mode}; 8-bit images are needed.')
-  gray = picture.mode in ('1', 'L', 'LA')
-  picture = picture.convert('L' if gray else 'RGB')
-  if side or min(picture.size) > celeba.SIDE:
-    side = side or celeba.SIDE
-    picture = picture.resize((side, side), Image.Resampling.BICUBIC)
-  return np.asarray(picture)
+  return pictures.decode(raw['bytes'], where, side)

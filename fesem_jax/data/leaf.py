@@ -7,7 +7,7 @@ one user at a time, since the full FEMNIST is several GB of text.
 
 import collections
 import pathlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import ijson
@@ -17,15 +17,16 @@ from fesem_jax.data.json_reader import JsonReader
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.errors import UserError, argument, check_choice
 from fesem_jax.utils.safe_files import first_line, reading
-from fesem_jax.utils.stored_rows import Rows, changed
+from fesem_jax.utils.stored_rows import Rows, changed, take
 
 # (x of one user as parsed, file and user for errors) -> [N, ...] features.
 Convert = Callable[[list[Any], str], np.ndarray]
 
 FEMNIST_CLASSES = 62  # 0-9, A-Z, a-z.
 BACKGROUNDS = ('white', 'black')
+USERS = ('', 'all', 'train', 'test')
 
 _EXTENSIONS = ('.json', '.json.gz')
 
@@ -156,31 +157,53 @@ def read_folder(
   num_classes: int | None = None,
   convert_labels: Convert | None = None,
   task: str = CLASSIFICATION.name,
+  users: str = '',
 ) -> tuple[dict[str, Examples], dict[str, Examples] | None]:
   """Training and test examples of each user of a LEAF folder; see `read_clients`.
 
-  Raises `UserError` also if no user is in both splits.
+  If its splits have other users each, as LEAF's `-t user` makes them, `users` must be
+  given: all of them are then returned, not split, for `of_users` to choose from. Raises
+  `UserError` also if it is given otherwise.
   """
   train, test = find_splits(folder)
   how = convert, num_classes, convert_labels, task
   trained = read_clients(train, *how)
-  if test is None:
-    return trained, None
-  tested = read_clients(test, *how)
-  _check_same_users(folder, trained, tested)
-  return trained, tested
-
-
-def _check_same_users(
-  folder: pathlib.Path, train: Collection[str], test: Collection[str]
-) -> None:
-  """Raises `UserError` if the splits have other users each (LEAF's `-t user`)."""
-  if train and test and not set(train) & set(test):
+  tested = None if test is None else read_clients(test, *how)
+  apart = bool(trained and tested) and not set(trained) & set(tested or ())
+  if users and not apart:
+    raise UserError(
+      f'{argument("leaf_users", users)} is for a folder whose train/ and test/ have '
+      f'other users each; those of {folder} do not. Leave it out.'
+    )
+  if tested is None or not apart:
+    return trained, tested
+  if not users:
     raise UserError(
       f'{folder}: the users of train/ and test/ differ, as preprocess.sh -t user '
-      'splits them. Move the files of both into all_data/, where each user is split '
-      '80/20, and set users aside for the evaluation with `unseen_fraction`.'
+      'splits them. `leaf_users=all` takes all of them, each split 80/20, as if their '
+      'files were in all_data/, and `unseen_fraction` sets some aside for evaluation; '
+      '`leaf_users=train` and `leaf_users=test` take those of one.'
     )
+  return trained | tested, None
+
+
+def of_users(pool: Pool, folder: pathlib.Path, users: str) -> Pool:
+  """The clients of a pool that are users of one split of a LEAF folder.
+
+  `users` is 'train' or 'test'; of other values, all clients stay.
+  """
+  if users not in ('train', 'test'):
+    return pool
+  assert pool.client is not None
+  assert pool.names is not None
+  _, test = find_splits(folder)
+  tested = [user for path in test or [] for user in _announced(path)]
+  kept = np.isin(pool.names, tested) == (users == 'test')
+  rows = np.flatnonzero(kept[pool.client])
+  numbers = (np.cumsum(kept) - 1)[pool.client[rows]]
+  return pool._replace(
+    x=take(pool.x, rows), y=pool.y[rows], client=numbers, names=pool.names[kept]
+  )
 
 
 def features(x: list[Any], where: str) -> np.ndarray:
@@ -212,28 +235,32 @@ def invert(pool: Pool) -> Pool:
   return pool._replace(x=inverted(pool.x), test_x=test_x)
 
 
-def load_femnist(folder: pathlib.Path) -> Pool:
+def load_femnist(folder: pathlib.Path, users: str = '') -> Pool:
   """FEMNIST from LEAF's JSON: a client per writer, white background = 255."""
   train, test = find_splits(folder)
 
   def read():
-    return read_folder(folder, gray_images, FEMNIST_CLASSES)
+    return read_folder(folder, gray_images, FEMNIST_CLASSES, users=users)
 
-  paths = [*train, *(test or [])]
-  return cached_pool(folder, 'femnist 1', FEMNIST_CLASSES, 1 / 255, read, paths)
+  paths, name = [*train, *(test or [])], 'femnist 1' + ' users' * bool(users)
+  pool = cached_pool(folder, name, FEMNIST_CLASSES, 1 / 255, read, paths)
+  return of_users(pool, folder, users)
 
 
-def load_folder(folder: pathlib.Path, task: str = '') -> Pool:
+def load_folder(folder: pathlib.Path, task: str = '', users: str = '') -> Pool:
   """Any LEAF data set of numbers: a client per user.
 
-  `task`, a name of `tasks.TASKS`, is what its y is for; '' is classification.
+  `task`, a name of `tasks.TASKS`, is what its y is for; '' is classification. `users`
+  are those of `of_users`.
   """
   train, test = find_splits(folder)
   task = task or CLASSIFICATION.name
   check_choice('task', task, tuple(TASKS))
 
   def read():
-    return read_folder(folder, features, task=task)
+    return read_folder(folder, features, task=task, users=users)
 
   name = 'leaf 1' if task == CLASSIFICATION.name else f'leaf 1 {task}'
-  return cached_pool(folder, name, 0, 1.0, read, [*train, *(test or [])], task=task)
+  name, paths = name + ' users' * bool(users), [*train, *(test or [])]
+  pool = cached_pool(folder, name, 0, 1.0, read, paths, task=task)
+  return of_users(pool, folder, users)

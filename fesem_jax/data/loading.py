@@ -17,13 +17,13 @@ from fesem_jax.data import (
 )
 from fesem_jax.data.arrays import from_arrays
 from fesem_jax.data.options import Options, columns_of
-from fesem_jax.data.partitions import Kind
+from fesem_jax.data.partitions import Kind, changes
 from fesem_jax.data.partitions.fitting import check_fits, check_used
 from fesem_jax.data.partitions.groups import groups_of_clients
 from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.data.partitions.value import FIELDS, Partition
 from fesem_jax.data.phases import Phase
-from fesem_jax.data.pool import as_task
+from fesem_jax.data.pool import as_task, with_channels_last
 from fesem_jax.tasks import TASKS
 from fesem_jax.utils.errors import (
   UserError,
@@ -53,8 +53,8 @@ def load(
   Federated); other data without a test split is divided 80/20 inside each client.
 
   Args:
-    name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'table:FILE', 'text:PLACE',
-      'pfllib:FOLDER' or 'flbench:FOLDER'.
+    name: one of `DATASETS`, 'leaf:FOLDER', 'npz:FILE', 'table:FILE', 'images:FOLDER',
+      'text:PLACE', 'pfllib:FOLDER' or 'flbench:FOLDER'.
     partition: how examples are dealt to clients, a value of `fesem_jax.partitions`
       such as `Dirichlet(alpha=0.1)`, or as flags say it: `partition='dirichlet',
       dirichlet_alpha=0.1`. '' is `Natural()` where the data set has clients of its own,
@@ -168,7 +168,7 @@ def load_phases(
     where = argument('name', name)
     own_columns = columns_of(chosen)
     pool = from_arrays(where, array_forms.named(arrays, where, own_columns), task)
-  pool = as_task(pool, task, argument('name', name))
+  pool = with_channels_last(as_task(pool, task, argument('name', name)), name)
   if chosen.standardize:
     standardizing.check(pool, argument('name', name))
   examples_checks.warn_of_features(pool, name, not chosen.standardize)
@@ -185,7 +185,7 @@ def load_phases(
   else:
     phases = [
       Phase(first_round, *deal.dealt_clients(pool, wanted, seed, groups))
-      for first_round, groups in wanted.groups_over_rounds(seed)
+      for first_round, groups in changes.groups_over_rounds(wanted, seed)
     ]
   if chosen.standardize:
     phases = [Phase(p[0], *standardizing.standardized(*p[1:])) for p in phases]

@@ -10,6 +10,8 @@ class Options(NamedTuple):
   """Options that apply to some data sets only; the others refuse them.
 
   Attributes:
+    leaf_users: where train/ and test/ of LEAF's files have other users each: 'all' of
+      them, or those of 'train' or 'test' alone, each of whom is split 80/20.
     background: of FEMNIST's images, 'white' as in the files, or 'black'.
     tfds_name: data set for the data set 'tfds'.
     hub_name: OWNER/NAME for the data set 'hub'.
@@ -18,6 +20,10 @@ class Options(NamedTuple):
       class labels.
     hub_image_side: width and height to which all images of 'hub' are resized; 0 resizes
       images of which both sides exceed 84 to 84.
+    image_side: width and height to which all images of images:FOLDER are resized; 0
+      resizes images of which both sides exceed 84 to 84.
+    image_groups: what folders above those of classes are: 'clients', or 'clusters',
+      such as domains and hospitals, inside of which 'cluster' deals.
     hub_config: configuration of `hub_name`, where it has several.
     cifar100_labels: labels of CIFAR-100: 100 'fine' classes or 20 'coarse' ones.
     emnist_split: split of 'emnist', which decides its classes and their balance.
@@ -53,12 +59,15 @@ class Options(NamedTuple):
       groups.
   """
 
+  leaf_users: str = ''
   background: str = 'white'
   tfds_name: str = ''
   hub_name: str = ''
   hub_client_column: str = ''
   hub_label_column: str = ''
   hub_image_side: int = 0
+  image_side: int = 0
+  image_groups: str = 'clients'
   hub_config: str = ''
   cifar100_labels: str = 'fine'
   emnist_split: str = 'byclass'

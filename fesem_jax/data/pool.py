@@ -8,8 +8,10 @@ import numpy as np
 
 from fesem_jax.data import cache
 from fesem_jax.tasks import CLASSIFICATION, MULTILABEL, SEQUENCE, TASKS
+from fesem_jax.utils.array_checks import has_channels_first
 from fesem_jax.utils.errors import UserError, argument, check_choice
-from fesem_jax.utils.stored_rows import Rows
+from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.stored_rows import Rows, changed
 
 Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N, ...] of one client.
 
@@ -98,6 +100,28 @@ def as_task(pool: Pool, task: str, named: str) -> Pool:
   y, test_y = next_tokens(pool.x, pool.y), next_tokens(pool.test_x, pool.test_y)
   assert y is not None
   return pool._replace(y=y, test_y=test_y, task=task)
+
+
+def channels_last(x: np.ndarray) -> np.ndarray:
+  """Images [T, C, H, W] of PyTorch as [T, H, W, C] or, gray ones, [T, H, W]."""
+  return np.ascontiguousarray(x[:, 0] if x.shape[1] == 1 else np.moveaxis(x, 1, -1))
+
+
+def with_channels_last(pool: Pool, name: str) -> Pool:
+  """The pool with the channels of its images moved to the last axis, which it says.
+
+  A pool of anything but images with channels first is returned as it is.
+  """
+  first = pool.x.shape[1:]
+  if not has_channels_first(first):
+    return pool
+  x = changed(pool.x, channels_last)
+  test_x = None if pool.test_x is None else changed(pool.test_x, channels_last)
+  warn_once(
+    f'{name}: images of shape {first} have their channels first, as PyTorch has them; '
+    f'they are moved to the last axis: {x.shape[1:]}.'
+  )
+  return pool._replace(x=x, test_x=test_x)
 
 
 def from_clients(

@@ -52,8 +52,8 @@ def merged(speeches: list[str]) -> str:
   return re.sub('  +', ' ', ' '.join(speeches).replace('\n', ' '))
 
 
-def load_leaf(folder: pathlib.Path) -> Pool:
-  """LEAF's JSON: a client per role of a play.
+def load_leaf(folder: pathlib.Path, users: str = '') -> Pool:
+  """LEAF's JSON: a client per role of a play; `users` are those of `leaf.of_users`.
 
   Raises `UserError` if a file is absent or damaged, or an example is not of 80
   characters and a label of one.
@@ -61,12 +61,13 @@ def load_leaf(folder: pathlib.Path) -> Pool:
   train, test = leaf.find_splits(folder)
 
   def read() -> tuple[dict[str, Examples], dict[str, Examples] | None]:
-    return leaf.read_folder(folder, _strings, len(VOCABULARY), _next_characters)
+    how = _strings, len(VOCABULARY), _next_characters
+    return leaf.read_folder(folder, *how, users=users)
 
-  paths = [*train, *(test or [])]
-  pool = cached_pool(folder, 'shakespeare 1', len(VOCABULARY), 1.0, read, paths)
+  paths, name = [*train, *(test or [])], 'shakespeare 1' + ' users' * bool(users)
+  pool = cached_pool(folder, name, len(VOCABULARY), 1.0, read, paths)
   check_vocabulary(pool, folder)
-  return pool
+  return leaf.of_users(pool, folder, users)
 
 
 def _strings(x: list[Any], where: str) -> np.ndarray:

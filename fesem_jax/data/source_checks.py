@@ -2,7 +2,15 @@
 
 from collections.abc import Mapping
 
-from fesem_jax.data import cifar, leaf, mnist, ratings, synthetic_table, texts
+from fesem_jax.data import (
+  cifar,
+  leaf,
+  mnist,
+  pictures,
+  ratings,
+  synthetic_table,
+  texts,
+)
 from fesem_jax.data.options import Options
 from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.sources import DATASETS, PREFIXES
@@ -31,9 +39,11 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
   'cifar100': ('cifar100_labels',),
   'emnist': ('emnist_split',),
   'ratings': ('ratings_by',),
-  'shakespeare': ('text_stride', 'vocabulary'),
+  'leaf': ('leaf_users',),
+  'celeba': ('leaf_users',),
+  'shakespeare': ('text_stride', 'vocabulary', 'leaf_users'),
   'text': ('text_stride', 'vocabulary'),
-  'femnist': ('background',),
+  'femnist': ('background', 'leaf_users'),
   'tfds': ('tfds_name',),
   'hub': (
     'hub_name',
@@ -42,6 +52,7 @@ _APPLY: Mapping[str, tuple[str, ...]] = {
     'hub_image_side',
     'hub_config',
   ),
+  'images': ('image_side', 'image_groups'),
   'table': _COLUMNS,
   'synthetic': ('synthetic_alpha', 'synthetic_beta'),
   'synthetic_linear': ('synthetic_noise',),
@@ -81,7 +92,8 @@ def check(
   else:
     raise UserError(
       f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER, '
-      'npz:FILE, table:FILE, text:FILE, pfllib:FOLDER or flbench:FOLDER.'
+      'npz:FILE, table:FILE, images:FOLDER, text:FILE, pfllib:FOLDER or '
+      'flbench:FOLDER.'
     )
   if source and source not in known:
     choices = f'one of {", ".join(known)}' if known else 'none'
@@ -103,6 +115,7 @@ def check(
       raise UserError(
         f'`{option}` does not apply to {named}, but to {known_for}; leave it out.'
       )
+  check_choice('leaf_users', options.leaf_users, leaf.USERS)
   check_choice('background', options.background, leaf.BACKGROUNDS)
   check_choice('vocabulary', options.vocabulary, ('', *texts.VOCABULARIES))
   check_choice('emnist_split', options.emnist_split, tuple(mnist.EMNIST_SPLITS))
@@ -110,6 +123,8 @@ def check(
   check_choice('ratings_by', options.ratings_by, ratings.BY)
   check_at_least(1, text_stride=options.text_stride)
   check_between(0, _MAX_SIDE, hub_image_side=options.hub_image_side)
+  check_between(0, _MAX_SIDE, image_side=options.image_side)
+  check_choice('image_groups', options.image_groups, pictures.GROUPS)
   check_choice(
     'synthetic_difference', options.synthetic_difference, synthetic_table.DIFFERENCES
   )

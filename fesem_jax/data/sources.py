@@ -16,6 +16,7 @@ from fesem_jax.data import (
   hub,
   leaf,
   mnist,
+  pictures,
   ratings,
   shakespeare,
   stack_overflow,
@@ -184,7 +185,8 @@ def _shakespeare_of_leaf(request: Request) -> Pool:
       f'`text_stride={request.options.text_stride}` is for other sources; LEAF has cut '
       'its windows already.'
     )
-  pool = shakespeare.load_leaf(request.data_dir / 'leaf_shakespeare')
+  folder = request.data_dir / 'leaf_shakespeare'
+  pool = shakespeare.load_leaf(folder, request.options.leaf_users)
   return pool._replace(is_text=True)
 
 
@@ -218,7 +220,9 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   'mnist_writers': (Source('idx', lambda r: mnist.load_writers(r.data_dir), 'qmnist'),),
   'femnist': (
     Source(
-        'leaf', _femnist(lambda r: leaf.load_femnist(r.data_dir / 'leaf_femnist')),
+        'leaf', _femnist(lambda r: leaf.load_femnist(
+            r.data_dir / 'leaf_femnist', r.options.leaf_users
+        )),
         'leaf_femnist',
     ),
     Source(
@@ -235,7 +239,9 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   ),
   'celeba': (
     Source(
-        'leaf', lambda r: celeba.load_leaf(r.data_dir / 'leaf_celeba'), 'leaf_celeba'
+        'leaf', lambda r: celeba.load_leaf(
+            r.data_dir / 'leaf_celeba', r.options.leaf_users
+        ), 'leaf_celeba'
     ),
     Source('original', lambda r: celeba.load_raw(r.data_dir / 'celeba'), 'celeba'),
     Source('hub', lambda r: hub.load(_CELEBA, r.data_dir, 'celeb_id', 'Smiling')),
@@ -290,9 +296,12 @@ def _table(path: pathlib.Path, request: Request) -> Pool:
 
 # Data sets that are named with their place, as in npz:FILE.
 PREFIXES: Mapping[str, Callable[[pathlib.Path, Request], Pool]] = {
-  'leaf': lambda path, r: leaf.load_folder(path, r.task),
+  'leaf': lambda path, r: leaf.load_folder(path, r.task, r.options.leaf_users),
   'npz': lambda path, r: arrays.load(path, r.task),
   'table': _table,
+  'images': lambda path, r: pictures.load_folder(
+    path, r.options.image_side, r.options.image_groups
+  ),
   'text': lambda path, r: texts.load(
     path, r.options.text_stride, r.options.vocabulary or 'data'
   ),
@@ -327,6 +336,11 @@ def load(name: str, source: str, request: Request) -> Pool:
         'FESEM_DATA_DIR) at the folder that does.'
       )
     chosen = found[0]
+  if request.options.leaf_users and chosen.name != 'leaf':
+    raise UserError(
+      f"{argument('leaf_users', request.options.leaf_users)} is for LEAF's files, "
+      f'`source=leaf`; the source of {named} is {chosen.name}. Leave it out.'
+    )
   try:
     return chosen.load(request)
   except UserError as e:

@@ -77,6 +77,8 @@ def features(
     raise UserError(
       f'{called} holds {kind}, which is no number and no text; turn it into numbers, '
       'or leave it out by `drop_columns`.'
+      + " Images are read from the hub's files by `name=hub`."
+      * ('bytes' in str(kind))
     )
   missing = column.null_count
   if numeric and not missing:
@@ -96,10 +98,18 @@ def features(
       'remove these rows, or leave the column out by `drop_columns`.'
     )
   if numeric:
-    if types.is_integer(kind) and _are_row_numbers(numbers):
-      if name in ('', 'index') or name.startswith('Unnamed:'):
-        warn_once(f'{called} numbers the rows and is left out.')
-        return [], []
+    nameless = not name or name.startswith('Unnamed:')
+    counting = types.is_integer(kind) and _are_row_numbers(numbers)
+    if counting and (nameless or name == 'index'):
+      warn_once(f'{called} numbers the rows and is left out.')
+      return [], []
+    if types.is_integer(kind) and nameless:  # Of some rows of a frame, or of each file.
+      warn_once(
+        f'{called} holds whole numbers and is left out, as row numbers are; name it if '
+        'it is a feature.'
+      )
+      return [], []
+    if counting:
       warn_once(
         f'{called} is a feature, but numbers the rows; if it means nothing, leave it '
         'out by `drop_columns`.'

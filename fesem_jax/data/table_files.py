@@ -1,69 +1,144 @@
-"""CSV and Parquet files as Arrow tables."""
+"""CSV, JSON, Parquet and Feather files as Arrow tables."""
 
+import codecs
 import io
 import pathlib
+import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import BoundedReader, first_line, reading
 
 _DELIMITERS = (',', ';', '\t', '|')
+_SEPARATOR = re.compile(r'sep=.\r?\n')
 # What stands for a missing value, in columns of numbers and of text.
 _MISSING = ['', 'nan', 'NaN', 'NAN', 'NA', 'N/A', '#N/A', 'null', 'NULL', 'None', '?']
-_SUFFIXES = ('.csv', '.tsv', '.txt', '.csv.gz', '.tsv.gz', '.data')
+_TEXTS = (
+  '.csv', '.tsv', '.txt', '.csv.gz', '.tsv.gz', '.data', '.jsonl', '.jsonl.gz',
+)  # fmt: skip
+_SUFFIXES = (*_TEXTS, '.parquet', '.feather')
+_KINDS = '.csv, .tsv, .jsonl, .parquet or .feather'
+# Names of files and folders that are no clients.
+SPLITS = {
+  'train': 'train', 'training': 'train', 'test': 'test', 'testing': 'test',
+  'val': 'val', 'valid': 'val', 'validation': 'val',
+}  # fmt: skip
 
 
-def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> dict[str, Any]:
-  """Name -> table of each file of a folder; arguments and errors as of `read`."""
+class Part(NamedTuple):
+  """A table of a folder of them.
+
+  Attributes:
+    client: its name; '' where files are no clients.
+    split: 'train' or 'test'; '' where files do not tell.
+    table: of pyarrow.
+  """
+
+  client: str
+  split: str
+  table: Any
+
+
+def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> list[Part]:
+  """The tables of a folder; arguments and errors as of `read`.
+
+  Files are those of clients, CLIENT.csv, or of splits, train.csv and test.csv. Folders
+  in it are clients with such splits, CLIENT/train.csv, or the splits of such clients,
+  train/CLIENT.csv.
+  """
   with reading(folder):
-    paths = sorted(
-      p
-      for p in folder.iterdir()
-      if p.is_file() and p.name.lower().endswith((*_SUFFIXES, '.parquet'))
-    )
+    paths = sorted(filter(_is_table, folder.iterdir()))
+    if not paths:
+      paths = sorted(filter(_is_table, folder.glob('*/*')))
   if not paths:
-    raise UserError(f'{folder} holds no table; put a .csv or .parquet file there.')
-  found = {path.name.split('.')[0]: read(path, texts) for path in paths}
-  if {'train', 'test'} <= {name.lower() for name in found}:
     raise UserError(
-      f'{folder} holds a table train and a table test, but the tables of a folder are '
-      'clients; join them into one file with a column split (0 training, 1 test).'
+      f'{folder} holds no table; put a file for each client there ({_KINDS}), or '
+      'folders train and test of such files.'
     )
-  if len(found) < len(paths):
-    raise UserError(f'{folder} has two files of one name; give each its own.')
-  return found
+  found: dict[tuple[str, str], pathlib.Path] = {}
+  for path in paths:
+    of_folder = '' if path.parent == folder else path.parent.name
+    kind = next(s for s in _SUFFIXES if path.name.lower().endswith(s))
+    stem, above = path.name[: -len(kind)], SPLITS.get(of_folder.lower(), '')
+    split = above or SPLITS.get(stem.lower(), '')
+    if 'val' in split:
+      raise UserError(
+        f'{path} holds examples for validation; join them with those for training, or '
+        'put the file elsewhere.'
+      )
+    client = stem if above or not split else of_folder
+    if of_folder and not split:
+      raise UserError(
+        f'{path} is in a folder; name the file train or test, or the folder, or put '
+        f'the files of all clients into {folder}.'
+      )
+    if (client, split) in found:
+      raise UserError(
+        f'{folder} has two files of one name, {found[client, split]} and {path}; give '
+        'each its own.'
+      )
+    found[client, split] = path
+  names, splits = ({key[i] for key in found} for i in (0, 1))
+  if ('' in names and len(names) > 1) or ('' in splits and len(splits) > 1):
+    raise UserError(
+      f'{folder} holds tables of clients beside train and test; the tables are either '
+      'those of clients or of splits, or both in folders: CLIENT/train.csv.'
+    )
+  if splits in ({'train'}, {'test'}):
+    raise UserError(f'{folder} holds examples of {splits.pop()} alone; add the others.')
+  return [Part(*key, read(path, texts)) for key, path in found.items()]
+
+
+def _is_table(path: pathlib.Path) -> bool:
+  name = path.name.lower()
+  return path.is_file() and name.endswith(_SUFFIXES) and not name.startswith('.')
 
 
 def read(path: pathlib.Path, texts: Collection[str] = ()) -> Any:
-  """The table of a .parquet or .csv file, also .tsv and gzipped.
+  """The table of a .parquet, .feather, .jsonl or .csv file, also .tsv and gzipped.
 
-  Its first line names the columns; they are separated by what occurs most often in it,
-  of commas, semicolons, tabs and bars. Columns `texts` of such a file stay as they are
-  written: 007 is not 7. Raises a `UserError` that names the file if it is absent or
-  damaged.
+  The first line of a .csv file names the columns; they are separated by what occurs
+  most often in it, of commas, semicolons, tabs and bars. Columns `texts` of such a file
+  stay as they are written: 007 is not 7. A .jsonl file has an object on each line.
+  Raises a `UserError` that names the file if it is absent or damaged.
   """
   if not path.is_file():
     raise UserError(
       f'{path} does not exist; check the name, or the folder that it is relative to.'
     )
-  if path.suffix == '.parquet':
+  name = path.name.lower()
+  if name.endswith('.parquet'):
     from pyarrow import parquet
 
     with reading(path):
       return parquet.ParquetFile(path).read()
-  if not path.name.lower().endswith(_SUFFIXES):
-    raise UserError(f'{path} is no table; give a .csv, .tsv or .parquet file.')
+  if name.endswith('.feather'):
+    from pyarrow import feather
+
+    with reading(path):
+      return feather.read_table(path)
+  if not name.endswith(_TEXTS):
+    raise UserError(f'{path} is no table; give a {_KINDS} file.')
   with BoundedReader(path) as file:
     raw = file.read()
+  if name.endswith(('.jsonl', '.jsonl.gz')):
+    from pyarrow import json
+
+    with reading(path):  # One block: types are then those of whole columns.
+      options = json.ReadOptions(block_size=max(2**20, len(raw) + 1))
+      return json.read_json(io.BytesIO(raw), options)
+  wide = raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # Excel's.
   try:
-    text = raw.decode('utf-8-sig')
+    text = raw.decode('utf-16' if wide else 'utf-8-sig')
   except UnicodeDecodeError as e:
     raise UserError(f'{path} is not UTF-8 text ({e.reason}); convert it.') from e
   if '\0' in text:
     raise UserError(
       f'{path} holds zero bytes, which no table of text has; export it again.'
     )
+  said = _SEPARATOR.match(text)  # A line for Excel.
+  text = text[said.end() :] if said else text
   header = text.partition('\n')[0]
   if not header.strip():
     raise UserError(f'{path} has no first line that names its columns; add one.')

@@ -5,13 +5,13 @@ are features: numbers as they are, and texts as one 0/1 column for each value.
 """
 
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fesem_jax.data import table_columns
-from fesem_jax.data.table_files import read, read_folder
+from fesem_jax.data.table_files import Part, read, read_folder
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import first_line
@@ -44,7 +44,7 @@ def of_file(path: pathlib.Path, chosen: Columns) -> dict[str, Any]:
   """
   texts = chosen.client or 'client', chosen.cluster or 'cluster'
   if path.is_dir():
-    arrays = _of_clients(read_folder(path, texts), path, chosen)
+    arrays = _of_parts(read_folder(path, texts), path, chosen)
   else:
     arrays = _named(read(path, texts), path, chosen)
   for role in ('client', 'cluster'):
@@ -61,9 +61,15 @@ def _numbers_as_such(names: np.ndarray) -> np.ndarray:
 
 
 def is_frame(value: Any) -> bool:
-  """Whether a value is a data frame of pandas or polars, or an Arrow table."""
+  """Whether a value is a data frame of pandas, polars or Arrow, or a hub's dataset."""
   columns = hasattr(value, 'columns') or hasattr(value, 'to_arrow')
-  return columns and hasattr(value, '__arrow_c_stream__')
+  return (columns and hasattr(value, '__arrow_c_stream__')) or _of_hub(value)
+
+
+def _of_hub(value: Any) -> bool:
+  """Whether a value is a `Dataset` of Hugging Face."""
+  several = isinstance(value, Mapping)
+  return not several and all(hasattr(value, n) for n in ('column_names', 'with_format'))
 
 
 def of_frame(frame: Any, where: object, chosen: Columns) -> dict[str, Any]:
@@ -75,40 +81,51 @@ def of_frames(
   frames: Mapping[str, Any], where: object, chosen: Columns
 ) -> dict[str, Any]:
   """The arrays of a data frame of each client; see `of_file`."""
-  held = {name: _table(frame, f'{where}, {name}') for name, frame in frames.items()}
-  return _of_clients(held, where, chosen)
+  parts = [
+    Part(str(name), '', _table(frame, f'{where}, {name}'))
+    for name, frame in frames.items()
+  ]
+  return _of_parts(parts, where, chosen)
 
 
-def _of_clients(
-  held: Mapping[str, Any], where: object, chosen: Columns
-) -> dict[str, Any]:
-  """The arrays of the tables of several clients, of which all have the same columns."""
+def _of_parts(parts: Sequence[Part], where: object, chosen: Columns) -> dict[str, Any]:
+  """The arrays of the tables of clients or splits, which have the same columns."""
   import pyarrow
 
-  first = next(iter(held))
-  wanted = set(held[first].column_names)
-  for name, table in held.items():
-    if other := sorted(wanted.symmetric_difference(table.column_names)):
+  first = parts[0]
+  for part in parts:
+    columns = set(first.table.column_names) ^ set(part.table.column_names)
+    if columns:
+      called = (' of '.join(filter(None, p[1::-1])) for p in (part, first))
       raise UserError(
-        f'{where}: {name} and {first} do not both have the column {other[0]!r}; give '
-        'all the same columns.'
+        f'{where}: {" and ".join(called)} do not both have the column '
+        f'{min(columns)!r}; give all the same columns.'
       )
   try:
-    whole = pyarrow.concat_tables(held.values(), promote_options='permissive')
+    whole = pyarrow.concat_tables(
+      [part.table for part in parts], promote_options='permissive'
+    )
   except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as e:
     raise UserError(
       f'{where}: a column is of several types in its files ({first_line(e)}); give '
       'each column one type.'
     ) from e
   arrays = _named(whole, where, chosen)
-  if 'client' in arrays:
+  sizes = [part.table.num_rows for part in parts]
+  if first.split:
+    if 'split' in arrays:
+      raise UserError(
+        f'{where} has a column of splits beside files train and test; leave it out.'
+      )
+    arrays['split'] = np.repeat([part.split == 'test' for part in parts], sizes) * 1
+  if first.client and 'client' in arrays:
+    names = ', '.join(dict.fromkeys(part.client for part in parts))
     warn_once(
-      f'{where}: a column says the clients, so that the tables ({", ".join(held)}) are '
-      'not clients of their own.'
+      f'{where}: a column says the clients, so that the tables ({names}) are not '
+      'clients of their own.'
     )
-  else:
-    sizes = [table.num_rows for table in held.values()]
-    arrays['client'] = np.repeat(np.array(list(map(str, held))), sizes)
+  elif first.client:
+    arrays['client'] = np.repeat([part.client for part in parts], sizes)
   return arrays
 
 
@@ -119,9 +136,13 @@ def _table(frame: Any, where: object) -> Any:
   try:
     if isinstance(frame, pyarrow.Table):
       table = frame
+    elif _of_hub(frame):
+      table = _with_names(frame)
     elif hasattr(frame, 'to_arrow'):  # Of polars.
       table = frame.to_arrow()
     elif type(frame).__module__.partition('.')[0] == 'pandas':
+      named = [name for name in frame.index.names if name is not None]
+      frame = frame.reset_index(level=named) if named else frame
       table = pyarrow.Table.from_pandas(frame, preserve_index=False)
     else:
       table = pyarrow.table(frame)
@@ -135,6 +156,20 @@ def _table(frame: Any, where: object) -> Any:
     raise UserError(
       f'{where} is a {type(frame).__name__}, no table of columns; give a data frame.'
     )
+  return table
+
+
+def _with_names(dataset: Any) -> Any:
+  """The Arrow table of a dataset, with the names of classes in place of numbers."""
+  import pyarrow
+
+  table = dataset.with_format('arrow')[:]
+  for i, (name, feature) in enumerate(dataset.features.items()):
+    if classes := getattr(feature, 'names', None):
+      numbers = table.column(i).combine_chunks().cast(pyarrow.int32())
+      known = pyarrow.compute.if_else(pyarrow.compute.less(numbers, 0), None, numbers)
+      named = pyarrow.DictionaryArray.from_arrays(known, pyarrow.array(classes))
+      table = table.set_column(i, name, named)
   return table
 
 

@@ -23,11 +23,8 @@ def numbers(values: Any, where: str, what: str) -> np.ndarray:
     raise UserError(f'{where}: {what} of different lengths.') from e
   if array.size and array.dtype.kind not in 'biuf':
     first = printable(str(array.reshape(-1)[0]))
-    raise UserError(
-      f'{where}: {what} that are not numbers, such as {first!r}; number them from 0.'
-      if what == 'labels'
-      else f'{where}: {what} that are not numbers.'
-    )
+    mend = 'number them from 0' if what == 'labels' else 'turn them into numbers first'
+    raise UserError(f'{where}: {what} that are not numbers, such as {first!r}; {mend}.')
   return array.astype(np.float64)
 
 

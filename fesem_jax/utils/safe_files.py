@@ -19,6 +19,8 @@ MAX_EXPANDED_BYTES = 2**30
 # An image of a few kilobytes may have more pixels; cameras produce fewer.
 MAX_PIXELS = 2**26
 
+_PIECE_BYTES = 2**24
+
 
 def first_line(e: BaseException) -> str:
   """The first line of an exception's message."""
@@ -65,9 +67,10 @@ class BoundedReader:
 
   def read(self, size: int = -1) -> bytes:
     """The next bytes, at most `size` of them."""
-    most = self._limit - self._count + 1
+    if size < 0:  # In pieces: Python allocates as many bytes as it is asked for.
+      return b''.join(iter(lambda: self.read(_PIECE_BYTES), b''))
     try:
-      data = self._file.read(most if size < 0 else min(size, most))
+      data = self._file.read(min(size, self._limit - self._count + 1))
     except (OSError, EOFError, zlib.error) as e:
       raise UserError(f'{self._path} is damaged: {e}. Download it again.') from e
     self._count += len(data)

@@ -38,12 +38,11 @@ class StoredRows:
     Args:
       held: [N, ...] array that is mapped into memory.
       rows: [T] numbers of its rows, in order; None for all rows.
-      change: elementwise function of the values, applied when they are read.
+      change: function of some rows [n, ...], applied when they are read.
     """
     self._held, self._rows, self._change = held, rows, change
-    count = len(held) if rows is None else len(rows)
-    self.shape = (count, *held.shape[1:])
-    self.dtype = self._changed(held[:0]).dtype
+    count, none = len(held) if rows is None else len(rows), self._changed(held[:0])
+    self.shape, self.dtype = (count, *none.shape[1:]), none.dtype
 
   @property
   def ndim(self) -> int:
@@ -103,7 +102,7 @@ def read(x: Rows) -> np.ndarray:
 
 
 def changed(x: Rows, change: Callable[[np.ndarray], np.ndarray]) -> Rows:
-  """The values after an elementwise change, of a file applied when they are read."""
+  """The rows after a change of each, of a file applied when they are read."""
   return x.changed(change) if isinstance(x, StoredRows) else change(x)
 
 

@@ -125,6 +125,85 @@ def test_train_and_test_apart():
     assert len(test.y) == 40
 
 
+class Pairs:
+  """A data set of PyTorch whose items are pairs, as that of torchvision's folders."""
+
+  def __init__(self, x, y, **others):
+    self._pairs = list(zip(x, y, strict=True))
+    vars(self).update(others)
+
+  def __len__(self):
+    return len(self._pairs)
+
+  def __getitem__(self, i):
+    x, y = self._pairs[i]
+    return Tensor(x), y
+
+
+def test_items_are_read_where_a_dataset_has_no_arrays_or_changes_them(caplog):
+  items = [Pairs(X, Y.tolist()), [(x, int(y)) for x, y in zip(X, Y, strict=True)]]
+  items.append(Subset(Pairs(np.r_[X, X + 5], np.r_[Y, Y]), list(range(40))))
+  for given in items:
+    train, test = data.load('mine', arrays=given, num_clients=4)
+    assert same(train, test)
+  changed = Pairs(
+    X, 1 - Y, data=X, targets=Y, classes=('a', 'b'), target_transform=bool
+  )
+  train, test = data.load('mine', arrays=changed, num_clients=4)
+  assert same(train, test, X, 1 - Y)
+  assert train.info.class_names == ('a', 'b')
+  assert 'each example is read once as the dataset gives it' in caplog.text
+  with pytest.raises(UserError, match=r'example 1 has shape \(2,\), the first one'):
+    data.load('mine', arrays=[(X[0], 0), (X[1, :2], 1)])
+
+
+def test_clients_may_be_datasets_or_have_splits_of_their_own():
+  apart = [Subset(Vision(), range(i, i + 10)) for i in range(0, 40, 10)]
+  apart[1] = TensorDataset(X[10:20], Y[10:20])
+  for given in (apart, {f'client{i}': held for i, held in enumerate(apart)}):
+    train, test = data.load('mine', arrays=given)
+    assert train.info.names.tolist() == [f'client{i}' for i in range(4)]
+    assert same(train, test)
+    assert train.client(1)[0][0].tobytes() in {row.tobytes() for row in X[10:20]}
+  strange = Subset([1, 2, 3], [0, 1])
+  with pytest.raises(UserError, match='client b: the items of a Subset are no pairs'):
+    data.load('mine', arrays={'a': apart[0], 'b': strange})
+  own = {'train': (X[:30], Y[:30]), 'test': (X[30:], Y[30:])}
+  for given in ({'b': own, 'a': own}, [own, own]):
+    train, test = data.load('mine', arrays=given)
+    assert train.info.names.tolist() in (['a', 'b'], ['client0', 'client1'])
+    for i in range(2):
+      np.testing.assert_array_equal(train.client(i)[0], X[:30])
+      np.testing.assert_array_equal(test.client(i)[1], Y[30:])
+
+
+def test_names_of_other_programs(caplog):
+  test_x, test_y = X[::2] + 5, Y[::2, None]
+  for given in (
+    {'x_train': X, 'y_train': Y[:, None], 'x_test': test_x, 'y_test': test_y},
+    {
+      'train_images': X, 'train_labels': Y[:, None], 'val_images': X[:2],
+      'val_labels': Y[:2, None], 'test_images': test_x, 'test_labels': test_y,
+      'num_classes': 2,
+    },
+  ):  # fmt: skip
+    train, test = data.load('mine', arrays=given, num_clients=4)
+    assert sorted(map(bytes, train.x)) == sorted(map(bytes, X))
+    assert sorted(map(bytes, test.x)) == sorted(map(bytes, test_x))
+  assert (
+    '`name=mine`: the examples of val are left out; join them with those of train to '
+    'use them.'
+  ) in caplog.messages
+  for x, y in (('X', 'Y'), ('data', 'labels'), ('images', 'target')):
+    assert same(*data.load('mine', arrays={x: X, y: Y}, num_clients=4))
+  with pytest.raises(UserError, match='has an array X, which is unknown'):
+    data.load('mine', arrays={'X': X, 'data': X, 'labels': Y}, num_clients=4)
+  with pytest.raises(UserError, match='has an array x_train, which is unknown'):
+    data.load('mine', arrays={'x_train': X, 'y_train': Y}, num_clients=4)
+  with pytest.raises(UserError, match='must hold the same arrays'):
+    data.load('mine', arrays={'x_train': X, 'y_train': Y, 'x_test': X}, num_clients=4)
+
+
 def test_sparse_matrices_say_how_large_they_become(caplog):
   x = sparse.random_array((100, 50), density=0.1, rng=np.random.default_rng(0))
   data.load('mine', arrays={'x': x, 'y': np.arange(100) % 3}, num_clients=5)

@@ -120,25 +120,26 @@ def test_cifar100_names_the_label_that_is_wrong(tmp_path):
     data.load('cifar100', data_dir=tmp_path)
 
 
-def as_python(folder, target, columns, protocol=2):
+def as_python(folder, target, columns, protocol=2, key=str):
   """Writes the files for Python that hold the same as the binary ones."""
   target.mkdir(parents=True)
   for name, (labels, images) in folder.items():
     held = dict(zip(columns, labels.T.tolist(), strict=True))
     pixels = images.transpose(0, 3, 1, 2).reshape(len(images), 3072)
     held |= {'data': pixels, 'batch_label': 'a batch', 'filenames': ['a.png']}
-    raw = pickle.dumps(held, protocol)
+    raw = pickle.dumps({key(name): value for name, value in held.items()}, protocol)
     (target / name.removesuffix('.bin')).write_bytes(raw)
 
 
+@pytest.mark.parametrize('key', [str, str.encode])
 @pytest.mark.parametrize('protocol', [0, 2, 4, 5])
-def test_files_for_python_hold_the_same_as_binary_ones(tmp_path, protocol):
+def test_files_for_python_hold_the_same_as_binary_ones(tmp_path, protocol, key):
   held = write_cifar(tmp_path / 'cifar-10-batches-bin', CIFAR10, [10])
-  as_python(held, tmp_path / 'cifar-10-batches-py', ['labels'], protocol)
+  as_python(held, tmp_path / 'cifar-10-batches-py', ['labels'], protocol, key)
   counts = {'train.bin': 9, 'test.bin': 5}
   held = write_cifar(tmp_path / 'cifar-100-binary', counts, [20, 100])
   columns = ['coarse_labels', 'fine_labels']
-  as_python(held, tmp_path / 'cifar-100-python', columns, protocol)
+  as_python(held, tmp_path / 'cifar-100-python', columns, protocol, key)
   cases = (
     ('cifar10', {}),
     ('cifar100', {}),

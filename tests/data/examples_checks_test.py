@@ -84,11 +84,6 @@ def test_groups_that_share_all_examples_are_not_told_of(caplog):
   assert not caplog.messages
 
 
-def test_images_with_transparency_have_channels_first(caplog):
-  data.load('mine', arrays=arrays(np.ones((40, 4, 9, 9))))
-  assert 'mine: images of shape (4, 9, 9) have their channels first' in caplog.text
-
-
 def test_many_classes_of_few_examples_are_told_of(caplog):
   x = RNG.random((60, 3))
   data.load('mine', arrays=arrays(x, np.arange(60) % 20))
@@ -112,10 +107,24 @@ def test_groups_that_replace_known_clusters_are_told_of(caplog):
   )
 
 
-def test_channels_first_are_told_of(caplog):
-  data.load('mine', arrays=arrays(RNG.random((40, 3, 16, 16))))
+@pytest.mark.parametrize('shape', [(3, 16, 16), (1, 9, 9), (4, 9, 9), (2, 16, 40)])
+@pytest.mark.parametrize('split', [{}, {'split': np.arange(40) // 4 % 2}])
+def test_channels_that_come_first_are_moved_to_the_last_axis(caplog, shape, split):
+  rng = np.random.default_rng(0)
+  x = rng.integers(0, 256, (40, *shape)).astype(np.uint8)
+  wanted = np.moveaxis(x, 1, -1)
+  wanted = wanted[..., 0] if shape[0] == 1 else wanted
+  moved, given = (
+    data.load('mine', arrays=arrays(images, **split)) for images in (x, wanted)
+  )
+  for a, b in zip(moved, given, strict=True):
+    np.testing.assert_array_equal(a.x, b.x)
+    assert (a.x.flags.c_contiguous, a.scale) == (True, 1 / 255)
   (said,) = caplog.messages
-  assert said.startswith('mine: images of shape (3, 16, 16) have their channels first')
+  assert said == (
+    f'mine: images of shape {shape} have their channels first, as PyTorch has them; '
+    f'they are moved to the last axis: {wanted.shape[1:]}.'
+  )
 
 
 def test_known_clusters_stay_where_clients_are_of_one(caplog):
@@ -198,7 +207,8 @@ def test_clients_on_another_scale_are_told_of(caplog, case, few):
 
 
 def test_clients_of_other_sizes_and_signs_are_on_one_scale(caplog):
-  x = RNG.normal(size=(220, 3)) * RNG.random((220, 1))
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(220, 3)) * rng.random((220, 1))
   client = np.r_[np.arange(200) // 20, np.arange(20) // 2 + 10]
   x[client == 3] = np.abs(x[client == 3])
   x[client == 4, 1:] = 0

@@ -120,7 +120,7 @@ ONE = np.ones((3, 784))
     (break_leaf(repeat_user), 'user f0001_10: listed twice'),
     (break_leaf(duplicate_across_shards), 'user f0000_14: the user is also in .*_0'),
     (break_leaf(drop_from_training), 'leaf_femnist: f0001_10 has test examples but no'),
-    (change_user(x=[['a'] * 784] * 3), 'user f0001_10: pixels that are not numbers'),
+    (change_user(x=[['a'] * 784] * 3), "that are not numbers, such as 'a'; turn them"),
     (change_user(x=[[None] * 784] * 3), 'user f0001_10: pixels that are not numbers'),
     (change_user(x=ONE[:, :5].tolist()), r'images of \(5,\) pixels; FEMNIST has 784'),
     (change_user(x=[[1.0], [1.0, 0.5], [0]]), 'pixels of different lengths'),
@@ -197,16 +197,30 @@ def test_an_empty_user_that_is_not_listed_is_left_out(tmp_path):
   assert train.y.tolist() == test.y.tolist() == [0, 1]
 
 
-def test_splits_of_other_users_name_the_remedy(tmp_path):
-  for split, user in (('train', 'a'), ('test', 'b')):
-    write_numbers(tmp_path / split, {user: [0, 1]})
-  with pytest.raises(UserError, match=r'all_data/.* with `unseen_fraction`'):
+def test_splits_of_other_users_are_chosen_from(tmp_path):
+  for split, users in (('train', 'acd'), ('test', 'b')):
+    write_numbers(tmp_path / split, {user: ['abcd'.index(user)] * 5 for user in users})
+  with pytest.raises(UserError, match=r'`leaf_users=all` takes .* `unseen_fraction`'):
     data.load(f'leaf:{tmp_path}')
-  (tmp_path / 'all_data').mkdir()
+  for users, names in (('all', 'abcd'), ('train', 'acd'), ('test', 'b')):
+    splits = data.load(f'leaf:{tmp_path}', leaf_users=users)
+    for split, count in zip(splits, (4, 1), strict=True):
+      assert split.info.names.tolist() == list(names)
+      assert split.num_classes == 4  # Of all users, so that one model fits.
+      for i, name in enumerate(names):
+        assert split.client(i)[1].tolist() == ['abcd'.index(name)] * count
+
+
+def test_users_are_chosen_where_splits_have_others(tmp_path):
   for split in ('train', 'test'):
-    (tmp_path / split / 'a.json').rename(tmp_path / 'all_data' / f'{split}.json')
-  train, _ = data.load(f'leaf:{tmp_path}')
-  assert train.info.names.tolist() == ['a', 'b']
+    write_numbers(tmp_path / 'leaf_femnist' / split, {'a': [0, 1]})
+    write_numbers(tmp_path / 'other' / split, {'a': [0, 1]})
+  with pytest.raises(UserError, match='`leaf_users=test` is for a folder whose train/'):
+    data.load(f'leaf:{tmp_path}/other', leaf_users='test')
+  with pytest.raises(UserError, match=r'is for LEAF.s files, `source=leaf`; .* is tff'):
+    data.load('femnist', data_dir=tmp_path, source='tff', leaf_users='all')
+  with pytest.raises(UserError, match='`leaf_users` does not apply to `name=digits`'):
+    data.load('digits', leaf_users='all')
 
 
 @pytest.mark.parametrize(

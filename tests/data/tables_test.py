@@ -58,6 +58,14 @@ FILES = {
   'tabs.tsv': lambda path: frame().to_csv(path, sep='\t', index=False),
   'zipped.csv.gz': lambda path: frame().to_csv(path, index=False),
   'excel.csv': lambda path: frame().to_csv(path, index=False, encoding='utf-8-sig'),
+  'wide.csv': lambda path: frame().to_csv(
+    path, sep='\t', index=False, encoding='utf-16'
+  ),
+  'lines.jsonl': lambda path: frame().to_json(path, orient='records', lines=True),
+  'a.feather': lambda path: frame().to_feather(path),
+  'said.csv': lambda path: path.write_text(
+    'sep=;\n' + frame().to_csv(sep=';', index=False)
+  ),
   'a.parquet': lambda path: frame().to_parquet(path),
 }
 
@@ -279,7 +287,7 @@ def test_other_files_are_no_tables(tmp_path):
   with pytest.raises(UserError, match=r'a\.csv does not exist'):
     data.load(f'table:{tmp_path}/a.csv')
   (tmp_path / 'a.xlsx').write_bytes(b'a')
-  with pytest.raises(UserError, match=r'is no table; give a \.csv, \.tsv or \.parquet'):
+  with pytest.raises(UserError, match=r'is no table; give a \.csv, \.tsv, \.jsonl'):
     data.load(f'table:{tmp_path}/a.xlsx')
   (tmp_path / 'a.parquet').write_bytes(b'a')
   with pytest.raises(UserError, match=r'a\.parquet is damaged'):
@@ -367,16 +375,116 @@ def test_names_of_clients_are_those_that_are_written(tmp_path):
   assert train.info.names.tolist() == ['2', '10']
 
 
-def test_tables_of_splits_are_no_clients_and_other_spellings_are_named(
-  tmp_path, caplog
-):
+def test_columns_of_other_spellings_are_named(tmp_path, caplog):
   rows = '\n'.join(f'{i / 7:.3f},{i % 2},{i % 3}' for i in range(30))
-  table_of(tmp_path, 'train.csv', f'x,y,Client\n{rows}\n')
-  path = table_of(tmp_path, 'test.csv', f'x,y,Client\n{rows}\n')
-  with pytest.raises(UserError, match='holds a table train and a table test'):
-    data.load(f'table:{tmp_path}')
+  path = table_of(tmp_path, 'a.csv', f'x,y,Client\n{rows}\n')
   data.load(f'table:{path}', num_clients=2)
   assert "column 'Client' is a feature, not the client" in caplog.text
+
+
+def write_parts(folder, places):
+  """A table of three rows at each place, of numbers of its own."""
+  for number, place in enumerate(places):
+    (folder / place).parent.mkdir(exist_ok=True)
+    rows = '\n'.join(f'{number + i / 10:.1f},{i % 2}' for i in range(3))
+    table_of(folder, place, f'x,y\n{rows}\n')
+  (folder / '.hidden.csv').write_text('')
+
+
+@pytest.mark.parametrize(
+  'places',
+  [
+    ('a.b/train.csv', 'a.b/test.tsv', 'c/train.csv', 'c/test.csv'),
+    ('Training/a.b.csv', 'test/a.b.csv', 'Training/c.csv', 'test/c.csv'),
+  ],
+)
+def test_folders_of_clients_and_splits(tmp_path, places):
+  write_parts(tmp_path, places)
+  train, test = data.load(f'table:{tmp_path}')
+  for split, numbers in ((train, (0, 2)), (test, (1, 3))):
+    assert split.info.names.tolist() == ['a.b', 'c']
+    for i, number in enumerate(numbers):
+      x, y = split.client(i)
+      np.testing.assert_allclose(x[:, 0], number + np.arange(3) / 10, rtol=1e-6)
+      assert y.tolist() == [0, 1, 0]
+
+
+def test_a_table_of_each_split_is_dealt(tmp_path):
+  write_parts(tmp_path, ('train.csv', 'test.csv'))
+  train, test = data.load(f'table:{tmp_path}', num_clients=2)
+  assert (train.x.max() < 1, test.x.min() >= 1) == (True, True)
+  assert (len(train.y), len(test.y)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+  ('places', 'message'),
+  [
+    (('train.csv', 'test.csv', 'val.csv'), r'val\.csv holds examples for validation'),
+    (('train.csv', 'a.csv'), 'holds tables of clients beside train and test'),
+    (('a/train.csv', 'b/train.csv'), 'holds examples of train alone'),
+    (('a/x.csv', 'b/x.csv'), r'x\.csv is in a folder; name the file train or test'),
+    (('a.csv', 'a.tsv'), r'two files of one name, .*a\.csv and .*a\.tsv'),
+    (('a/test.csv', 'a/train.csv', 'b/test.csv'), 'client b has no training examples'),
+  ],
+)
+def test_folders_that_say_no_clients_are_named(tmp_path, places, message):
+  write_parts(tmp_path, places)
+  with pytest.raises(UserError, match=message):
+    data.load(f'table:{tmp_path}')
+
+
+def test_an_index_with_a_name_is_a_column():
+  check(*data.load('mine', arrays=frame().set_index('hospital'), **OPTIONS))
+  both = frame().set_index(['hospital', np.arange(COUNT)])
+  check(*data.load('mine', arrays=both, **OPTIONS))
+
+
+def test_row_numbers_of_each_file_are_no_feature(tmp_path, caplog):
+  whole = frame()
+  for name in 'ABCD':
+    whole[whole.hospital == name].drop(columns='hospital').to_csv(
+      tmp_path / f'{name}.csv'
+    )
+  check(*data.load(f'table:{tmp_path}', label_column='dx'))
+  assert 'column without a name holds whole numbers and is left out' in caplog.text
+
+
+def test_a_column_of_splits_beside_files_of_splits_is_refused(tmp_path):
+  for name in ('train', 'test'):
+    table_of(tmp_path, f'{name}.csv', 'x,y,split\n1,0,0\n2,1,1\n')
+  with pytest.raises(UserError, match='has a column of splits beside files train and'):
+    data.load(f'table:{tmp_path}')
+
+
+def test_datasets_of_the_hub_are_tables_with_the_names_of_classes():
+  hub = pytest.importorskip('datasets')
+  kind = hub.ClassLabel(names=['new', 'old', 'odd'])
+  held = hub.Dataset.from_dict(
+    {'x': np.arange(12.0) / 10, 'label': [0, 1, 2] * 4, 'who': ['a', 'b'] * 6}
+  ).cast_column('label', kind)
+  options = {'label_column': 'label', 'client_column': 'who'}
+  train, test = data.load('mine', arrays=held.select(range(10)), **options)
+  assert train.info.names.tolist() == ['a', 'b']
+  assert train.info.class_names == ('new', 'odd', 'old')
+  assert len(train.y) + len(test.y) == 10
+  names = dict(
+    zip((np.arange(12.0) / 10).round(1), ['new', 'old', 'odd'] * 4, strict=True)
+  )
+  for x, y in zip(train.x[:, 0].tolist(), train.y.tolist(), strict=True):
+    assert train.info.class_names[y] == names[round(x, 1)]
+  parts = hub.DatasetDict(
+    {'train': held.select(range(8)), 'test': held.select(range(8, 12))}
+  )
+  train, test = data.load('mine', arrays=parts, **options)
+  assert (len(train.y), len(test.y)) == (8, 4)
+  unknown = held.map(
+    lambda row, i: row | {'label': -1 if i == 3 else 0}, with_indices=True
+  )
+  with pytest.raises(UserError, match='column label has no value in 1 of 12 rows'):
+    data.load('mine', arrays=unknown, **options)
+  images = pyarrow.table({'y': [0, 1], 'x': [{'bytes': b'', 'path': ''}] * 2})
+  with pytest.raises(UserError, match="read from the hub's files by `name=hub`"):
+    data.load('mine', arrays=images)
 
 
 def test_whole_numbers_that_are_names_are_refused_as_features(tmp_path):

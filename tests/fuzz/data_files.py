@@ -314,6 +314,15 @@ def _read_cached(folder):
     np.testing.assert_array_equal(np.asarray(found[name]), x)
 
 
+def _write_pictures(folder):
+  rng = np.random.default_rng(0)
+  for place in ('a/cat', 'a/dog', 'b/cat'):
+    (folder / 'pictures' / place).mkdir(parents=True, exist_ok=True)
+    for i in range(3):
+      x = rng.integers(0, 256, (9, 9, 3)).astype(np.uint8)
+      Image.fromarray(x).save(folder / 'pictures' / place / f'{i}.png')
+
+
 FORMATS = {
   'LEAF JSON': Format(
     _write_leaf, one_of(json_of('*.json'), bytes_of('*.json'), _zipped_leaf), _read_leaf
@@ -337,6 +346,11 @@ FORMATS = {
   ),
   'CelebA lists': Format(
     _write_faces, one_of(_change_faces, bytes_of('*.txt', '*.jpg')), loads('celeba')
+  ),
+  'images in folders': Format(
+    _write_pictures,
+    bytes_of('*.png'),
+    lambda folder: plausible(data.load(f'images:{folder / "pictures"}')),
   ),
   'wage panel': Format(
     _write_panel, one_of(_change_panel, bytes_of('*.bz2')), _read_panel

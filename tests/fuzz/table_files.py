@@ -1,6 +1,7 @@
 """Tables and texts of a user's own."""
 
 import datetime
+import json
 
 import numpy as np
 
@@ -58,6 +59,21 @@ def _write_parquet(folder):
   parquet.write_table(pyarrow.table(_columns()), folder / 'own.parquet')
 
 
+def _write_lines(folder):
+  folder.mkdir(parents=True, exist_ok=True)
+  held = _columns()
+  rows = [dict(zip(held, row, strict=True)) for row in zip(*held.values(), strict=True)]
+  (folder / 'own.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+
+
+def _write_feather(folder):
+  import pyarrow
+  from pyarrow import feather
+
+  folder.mkdir(parents=True, exist_ok=True)
+  feather.write_feather(pyarrow.table(_columns()), str(folder / 'own.feather'))
+
+
 def _change_parquet(rng, folder):
   import pyarrow
   from pyarrow import parquet
@@ -100,6 +116,10 @@ FORMATS = {
     _write_parquet,
     one_of(_change_parquet, bytes_of('own.parquet')),
     _table('own.parquet'),
+  ),
+  'JSON lines': Format(_write_lines, bytes_of('own.jsonl'), _table('own.jsonl')),
+  'Feather table': Format(
+    _write_feather, bytes_of('own.feather'), _table('own.feather')
   ),
   'folder of texts': Format(
     _write_texts,

@@ -38,6 +38,7 @@ def test_rows_of_a_file_are_those_of_the_array(path, name):
     (rows.take(chosen).take(np.arange(5)), X[chosen[:5]]),
     (stored_rows.changed(rows, lambda v: 255 - v).take(chosen), (255 - X)[chosen]),
     (rows.changed(np.float32).changed(lambda v: v / 2), X.astype(np.float32) / 2),
+    (rows.changed(lambda v: v.transpose(0, 2, 1)), X.transpose(0, 2, 1)),
   ):
     assert (found.shape, found.dtype) == (want.shape, want.dtype)
     assert (found.ndim, found.nbytes, len(found)) == (3, want.nbytes, len(want))

@@ -24,6 +24,36 @@ class Change(NamedTuple):
   labels: OfLabels | None = None
 
 
+def names_of_groups(partition: Partition) -> tuple[str, ...] | None:
+  """Names of groups 0, 1, ..., k-1; None without groups."""
+  if partition.grouping == 'rotated':
+    return tuple(f'{degrees:.4g} degrees' for degrees in partition.degrees)
+  if partition.grouping == 'corrupted':
+    return tuple(name.replace('_', ' ') for name in partition.corruptions)
+  if partition.grouping == 'label_swapped':
+    swapped = (f'labels {a} and {b} swapped' for a, b in partition.swaps)
+    return ('original labels', *swapped)
+  if partition.grouping == 'label_permuted':
+    others = range(1, partition.num_groups)
+    return ('original labels', *(f'permuted labels {group}' for group in others))
+  return None
+
+
+def groups_over_rounds(
+  partition: Partition, seed: int
+) -> tuple[tuple[int, np.ndarray], ...]:
+  """(first round, [M] group of each client from it on), from round 1.
+
+  `seed` decides the groups from the first of `drift_rounds` on.
+  """
+  first = partition.groups_of_clients() * (partition.drift_start == 'groups')
+  found = [(1, first)]
+  for i, number in enumerate(partition.drift_rounds):
+    rng = prng_streams.host_rng(seed, prng_streams.DRIFT, i)
+    found.append((number, rng.integers(0, partition.num_groups, partition.count)))
+  return tuple(found)
+
+
 def of_partition(
   partition: Partition,
   of_clients: np.ndarray,

@@ -11,7 +11,6 @@ from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.data.partitions.value import BY_LABEL, NAMES, Partition
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.utils.array_checks import check_channels_last
 from fesem_jax.utils.errors import UserError, argument
 
 
@@ -108,8 +107,6 @@ def _check_features(partition: Partition, pool: Pool, named: str) -> None:
   shape = pool.x.shape[1:]
   if partition.grouping in ('rotated', 'corrupted') and len(shape) < 2:
     raise UserError(f'{wanted} needs images, which {named} does not hold.')
-  if partition.grouping in ('rotated', 'corrupted'):
-    check_channels_last(shape, wanted)
   if partition.grouping == 'rotated' and shape[0] != shape[1]:
     raise UserError(
       f'{wanted} needs square images; those of {named} are {shape[0]} by {shape[1]}.'

@@ -19,6 +19,8 @@ from fesem_jax.utils.safe_files import BoundedReader, reading
 # FedML's and NIID-Bench's net_dataidx_map.txt: `0: [`, numbers, `]` of each client.
 _LISTED = re.compile(r'(\w+)\s*:\s*\[([^\[\]]*)\]')
 
+# FedScale's, and that of TensorFlow Federated's Landmarks.
+_CLIENT_COLUMNS = ('client_id', 'user_id')
 
 _SPLITS = ('train', 'test', 'val', 'valid', 'validation')
 
@@ -42,9 +44,10 @@ def read(given: Any) -> ClientRows:
 
   The rows of a client are a list of numbers, or a dict of two lists, `train` and
   `test`. Files: JSON of either form; FedML's and NIID-Bench's net_dataidx_map (.txt);
-  FL-bench's partition.pkl (`val` is left out); FedScale's .csv, in which the client of
-  each row is in the column client_id. Raises `UserError` if `given` is none of these, a
-  row is listed twice, or a client has no training rows.
+  FL-bench's partition.pkl (`val` is left out), or any .pkl or .npy of lists; FedScale's
+  .csv, in which the client of each row is in the column client_id or user_id. Raises
+  `UserError` if `given` is none of these, a row is listed twice, or a client has no
+  training rows.
   """
   where = '`client_rows`'
   if isinstance(given, str | os.PathLike):
@@ -101,6 +104,9 @@ def _numbers(values: Any, where: str, client: int) -> np.ndarray:
 def _of_file(path: pathlib.Path) -> Any:
   if path.suffix in ('.pkl', '.pickle'):
     return array_pickles.read_pickle(path)
+  if path.suffix == '.npy':
+    with BoundedReader(path) as file:
+      return array_pickles.read_npy(file.read(), path)
   with BoundedReader(path) as file:
     text = file.read().decode('utf-8-sig')
   if path.suffix == '.csv':
@@ -118,12 +124,18 @@ def _of_file(path: pathlib.Path) -> Any:
 def _of_csv(text: str, path: pathlib.Path) -> dict[str, list[int]]:
   """Client -> its rows; a line without a client would be a client, or shift rows."""
   lines = csv.reader(io.StringIO(text.rstrip('\r\n')))
-  column = next(lines).index('client_id')
+  header = next(lines)
+  called = next((name for name in _CLIENT_COLUMNS if name in header), None)
+  if called is None:
+    raise UserError(
+      f'{path} has no column {" or ".join(_CLIENT_COLUMNS)}, which says the client of '
+      f'each row; its first line is {",".join(header)[:80]!r}.'
+    )
   clients: dict[str, list[int]] = {}
   for i, line in enumerate(lines):
-    name = line[column] if column < len(line) else ''
+    name = line[header.index(called)] if header.index(called) < len(line) else ''
     if not name.strip():
-      raise UserError(f'{path}: line {lines.line_num} has no client_id.')
+      raise UserError(f'{path}: line {lines.line_num} has no {called}.')
     clients.setdefault(name, []).append(i)
   return clients
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fesem_jax.core import prng_streams
 from fesem_jax.data.partitions import (
   groups,
   image_corruptions,
@@ -42,11 +42,17 @@ DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 # Groups of clients before the first round at which they change.
 DRIFT_STARTS = ('groups', 'one')
 
-# Beyond any use; larger numbers would only run out of memory later.
-MAX_CLIENTS, MAX_GROUPS = 10**7, 1000
-MAX_ALPHA = 1e300  # Gamma variates of a larger one overflow.
-_MAX_SIGMA = 100.0  # So do exponentials.
-_MAX_VARIANCE = 10.0**12
+MAX_GROUPS = 1000
+_COUNTS = {  # The least of each.
+  'num_clients': 0, 'examples_per_client': 0, 'min_examples': 0, 'partition_groups': 1,
+  'dirichlet_min_examples': 0, 'classes_per_client': 1, 'labels_per_client': 1,
+}  # fmt: skip
+# Beyond any use: larger ones would run out of memory, or their exponentials overflow.
+_MOST = {
+  'num_clients': 10**7, 'partition_groups': MAX_GROUPS, 'lognormal_sigma': 100,
+  'power_law_sigma': 100, 'noise_variance': 10**12,
+}  # fmt: skip
+_MAX_ALPHA = 1e300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,53 +127,29 @@ class Partition:
   drift_start: str = 'groups'
 
   def __post_init__(self) -> None:
-    check_at_least(
-      0,
-      num_clients=self.num_clients,
-      examples_per_client=self.examples_per_client,
-      min_examples=self.min_examples,
-      dirichlet_min_examples=self.dirichlet_min_examples,
-    )
-    check_whole(num_clients=self.num_clients, partition_groups=self.partition_groups)
-    check_at_least(
-      1,
-      partition_groups=self.partition_groups,
-      classes_per_client=self.classes_per_client,
-      labels_per_client=self.labels_per_client,
-    )
-    if not 0 < self.dirichlet_alpha <= MAX_ALPHA:
+    check_whole(**{name: getattr(self, name) for name in _COUNTS})
+    for name in _COUNTS | _MOST:
+      value, most = getattr(self, name), _MOST.get(name, math.inf)
+      check_at_least(_COUNTS.get(name, 0), **{name: value})
+      if value > most:
+        raise UserError(f'{argument(name, value)} must be at most {most}.')
+    if not 0 < self.dirichlet_alpha <= _MAX_ALPHA:
       raise UserError(
         f'`dirichlet_alpha={self.dirichlet_alpha}` must be positive, and at most '
-        f'{MAX_ALPHA}.'
+        f'{_MAX_ALPHA}.'
       )
-    for name, most in (
-      ('num_clients', MAX_CLIENTS),
-      ('partition_groups', MAX_GROUPS),
-    ):
-      if getattr(self, name) > most:
-        raise UserError(f'`{name}={getattr(self, name)}` must be at most {most}.')
-    for name, limit in (
-      ('lognormal_sigma', _MAX_SIGMA),
-      ('power_law_sigma', _MAX_SIGMA),
-      ('noise_variance', _MAX_VARIANCE),
-    ):
-      if not 0 <= getattr(self, name) <= limit:
-        raise UserError(
-          f'{argument(name, getattr(self, name))} must be at least 0, and at most '
-          f'{limit:g}.'
-        )
     check_choice('rotation_sampling', self.rotation_sampling, rotation.SAMPLINGS)
     if self.corruption_strength not in range(1, 6):
       named = argument('corruption_strength', self.corruption_strength)
       raise UserError(f'{named} must be one of 1, 2, 3, 4, 5.')
     check_choice('drift_start', self.drift_start, DRIFT_STARTS)
-    for name in ('rotations', 'label_swaps', 'image_corruptions', 'drift_rounds'):
+    for name, made in (
+      ('rotations', lists.degrees), ('label_swaps', lists.pairs),
+      ('image_corruptions', tuple), ('drift_rounds', lists.rounds),
+    ):  # fmt: skip
       if isinstance(value := getattr(self, name), str):
         raise UserError(f'{argument(name, value)} must be a list, not a text.')
-    object.__setattr__(self, 'rotations', lists.degrees(self.rotations))
-    object.__setattr__(self, 'label_swaps', lists.pairs(self.label_swaps))
-    object.__setattr__(self, 'image_corruptions', tuple(self.image_corruptions))
-    object.__setattr__(self, 'drift_rounds', lists.rounds(self.drift_rounds))
+      object.__setattr__(self, name, made(value))
     for kind in self.image_corruptions:
       check_choice('image_corruptions', kind, image_corruptions.NAMES)
     for name in ('rotations', 'label_swaps', 'image_corruptions'):
@@ -321,33 +303,6 @@ class Partition:
   def groups_of_clients(self) -> np.ndarray:
     """[M] group of each client."""
     return groups.groups_of_clients(self.count, self.num_groups)
-
-  def groups_over_rounds(self, seed: int) -> tuple[tuple[int, np.ndarray], ...]:
-    """(first round, [M] group of each client from it on), from round 1.
-
-    Args:
-      seed: decides the groups from the first of `drift_rounds` on.
-    """
-    first = self.groups_of_clients() * (self.drift_start == 'groups')
-    found = [(1, first)]
-    for i, number in enumerate(self.drift_rounds):
-      rng = prng_streams.host_rng(seed, prng_streams.DRIFT, i)
-      found.append((number, rng.integers(0, self.num_groups, self.count)))
-    return tuple(found)
-
-  def names_of_groups(self) -> tuple[str, ...] | None:
-    """Names of groups 0, 1, ..., k-1; None without groups."""
-    if self.grouping == 'rotated':
-      return tuple(f'{degrees:.4g} degrees' for degrees in self.degrees)
-    if self.grouping == 'corrupted':
-      return tuple(name.replace('_', ' ') for name in self.corruptions)
-    if self.grouping == 'label_swapped':
-      swapped = (f'labels {a} and {b} swapped' for a, b in self.swaps)
-      return ('original labels', *swapped)
-    if self.grouping == 'label_permuted':
-      others = range(1, self.num_groups)
-      return ('original labels', *(f'permuted labels {group}' for group in others))
-    return None
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Partition))

@@ -73,6 +73,7 @@ FILES = {
   'names.json': (json.dumps({'a': [3, 1, 4], 'b': [0, 2]}), ['a', 'b']),
   'net_dataidx_map.txt': ('{\n0: [\n3, 1, 4\n]\n1: [\n0, 2\n]\n}\n', ['0', '1']),
   'scale.csv': ('client_id,sample_path\nb,x\na,x\nb,x\na,x\na,x\n', ['b', 'a']),
+  'gld.csv': ('user_id,image_id\nb,x\na,x\nb,x\na,x\na,x\n', ['b', 'a']),
 }
 
 
@@ -81,12 +82,21 @@ def test_files_of_other_frameworks(tmp_path, name):
   text, names = FILES[name]
   (tmp_path / name).write_text(text)
   found = listed_rows.read(tmp_path / name)
-  want = [[0, 2], [1, 3, 4]] if name == 'scale.csv' else [[3, 1, 4], [0, 2]]
+  want = [[0, 2], [1, 3, 4]] if name.endswith('.csv') else [[3, 1, 4], [0, 2]]
   assert [rows.tolist() for rows in found.train] == want
   assert (found.names, found.test) == (names, None)
   train, test = load(str(tmp_path / name))
   held = np.concatenate([train.x, test.x])[:, 0]
   assert sorted(held) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+  'held', [np.array([[3, 1], [0, 2]]), {0: np.array([3, 1]), 1: np.array([0, 2])}]
+)
+def test_rows_that_numpy_has_saved(tmp_path, held):
+  np.save(tmp_path / 'map.npy', held, allow_pickle=True)
+  found = listed_rows.read(tmp_path / 'map.npy')
+  assert [rows.tolist() for rows in found.train] == [[3, 1], [0, 2]]
 
 
 def test_the_partition_of_fl_bench(tmp_path):
@@ -138,7 +148,11 @@ def test_bad_lists_are_named(rows, message):
     ('a.csv', 'client_id,x\na,1\n,2\na,3\n', r'a\.csv: line 3 has no client_id'),
     ('a.csv', 'x,client_id\n1,a\n\n2,a\n', r'a\.csv: line 3 has no client_id'),
     ('a.csv', 'x,client_id\n1,a\n2\n', r'a\.csv: line 3 has no client_id'),
-    ('a.csv', 'x,client\n1,a\n', r'a\.csv is damaged or not what it should be'),
+    (
+      'a.csv',
+      'x,client\n1,a\n',
+      r"a\.csv has no column client_id or user_id.* 'x,client'",
+    ),
   ],
 )
 def test_files_that_name_no_client_or_one_twice_are_refused(
