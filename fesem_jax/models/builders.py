@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model
 from fesem_jax.models import resnet, training_modes
 from fesem_jax.models.lenet import Lenet
@@ -131,6 +132,7 @@ def _with_options(name: str, module: nn.Module, given: Mapping[str, int]) -> nn.
   return module.clone(**others)
 
 
+@recorded
 def build(
   model: str,
   example_shape: Sequence[int],

@@ -15,6 +15,7 @@ from flax import nnx
 from flax.core.tracers import current_trace
 
 from fesem_jax import tasks
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import batch_statistics, conv, dense_layers
 from fesem_jax.models.layers import Conv, Dense, with_channels
@@ -109,6 +110,7 @@ class CelebaCnn(nn.Module):
 _CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn, Lenet)
 
 
+@recorded
 def from_flax(
   module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
   example_shape: Sequence[int],

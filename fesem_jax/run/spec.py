@@ -63,8 +63,7 @@ class Spec:
   save_models: bool | None = None
   make_portrait: bool = True  # in a workdir
   # What a workdir must have in common with a run that continues it. None takes the
-  # seed and a digest of the compiled programs, which hold the method, its options, the
-  # model and the shapes of the data.
+  # seed, and the values of the method, its options, the model and the optimizer.
   config: Record | None = None
   notes: Sequence[str] = ()  # sentences that the summary keeps; see `algorithms.notes`
   callbacks: Sequence[Callback] = ()  # but for options
