@@ -15,6 +15,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh
@@ -29,7 +30,7 @@ _PLACEMENT = {
   'data_placement',
 }  # fmt: skip
 # Fields of every Linen module.
-_OF_LINEN = 'parent', 'name', 'scope'
+_OF_LINEN = 'parent', 'name', 'scope', '_parent_ref'
 _PLAIN = str | bytes | bool | int | float | complex | type(None) | type(...)
 
 
@@ -278,7 +279,7 @@ def _fields(x: Any) -> Iterator[tuple[str, Any]]:
     pairs = [
       (f.name, getattr(x, f.name, None), f.default)
       for f in dataclasses.fields(x)
-      if f.name not in _OF_LINEN or not hasattr(x, 'parent')
+      if not _is_of_linen(type(x), f.name)
     ]
   else:
     held = getattr(x, '__dict__', {})
@@ -299,7 +300,12 @@ def _is_given(kind: type, name: str) -> bool:
   """Whether an attribute is a field, or of a class that is not the user's."""
   fields = getattr(kind, '__dataclass_fields__', {})
   others = (each for each in kind.__mro__ if not is_own(each))
-  return name in fields or any(hasattr(other, name) for other in others)
+  given = any(hasattr(other, name) for other in others)
+  return given or name in fields or _is_of_linen(kind, name)
+
+
+def _is_of_linen(kind: type, name: str) -> bool:
+  return name in _OF_LINEN and issubclass(kind, nn.Module)
 
 
 def is_default(x: Any, default: Any) -> bool:
