@@ -2,13 +2,18 @@
 
 import functools
 import inspect
+import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
 
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.identity import Identity, is_default
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.display import kind_of
+from fesem_jax.utils.errors import UserError, argument
 
 _Build = TypeVar('_Build', bound=Callable[..., Any])
 
@@ -34,11 +39,17 @@ def recorded(build: _Build) -> _Build:
 
   @functools.wraps(build)
   def building(*args: Any, **named: Any) -> Any:
+    try:
+      arguments = signature.bind(*args, **named).arguments
+    except TypeError:
+      return build(*args, **named)  # Python's message.
     if first in ('local', 'method'):
-      _check_first(first, args[0] if args else named.get(first))
+      _check_first(first, arguments[first])
+    for name, x in arguments.items():
+      _check_number(name, x, signature.parameters[name].annotation)
     made = build(*args, **named)
     found, values = Identity(), [f'made by={build.__name__}']
-    for name, x in signature.bind(*args, **named).arguments.items():
+    for name, x in arguments.items():
       if name != 'local' and not is_default(x, signature.parameters[name].default):
         values += found.values(name, x)
     code, packages = tuple(found.code()), frozenset(found.packages)
@@ -47,16 +58,30 @@ def recorded(build: _Build) -> _Build:
   return building  # type: ignore[return-value]
 
 
-def _check_first(name: str, x: Any) -> None:
-  """Raises `UserError` unless a method gets local training, and a wrapper a method."""
-  if isinstance(x, LocalTraining if name == 'local' else Algorithm):
-    return
-  if name == 'local':
+def check_local(x: Any) -> None:
+  """Raises `UserError` unless a method gets local training."""
+  if not isinstance(x, LocalTraining):
     raise UserError(
-      f'`local` is a {type(x).__name__}, not a LocalTraining; make one with '
+      f'`local` is {kind_of(x)}, not a LocalTraining; make one with '
       'local_training(model, optimizer).'
     )
-  raise UserError(
-    f'`method` is a {type(x).__name__}, not an Algorithm; make one with e.g. '
-    'algorithms.fesem(local, num_clusters=4).'
-  )
+
+
+def _check_first(name: str, x: Any) -> None:
+  """Raises `UserError` unless a method gets local training, and a wrapper a method."""
+  if name == 'local':
+    check_local(x)
+  elif not isinstance(x, Algorithm):
+    raise UserError(
+      f'`method` is {kind_of(x)}, not an Algorithm; make one with e.g. '
+      'algorithms.fesem(local, num_clusters=4).'
+    )
+
+
+def _check_number(name: str, x: Any, kind: Any) -> None:
+  """Raises `UserError` if an argument that takes a number is something else."""
+  of_kind = {int: numbers.Integral, float: numbers.Real | jax.Array | np.ndarray}
+  if kind in of_kind and (isinstance(x, bool) or not isinstance(x, of_kind[kind])):
+    shown = repr(x) if isinstance(x, str) else x
+    named = 'a whole number' if kind is int else 'a number'
+    raise UserError(f'{argument(name, shown)} must be {named}.')

@@ -43,6 +43,7 @@ from fesem_jax.run.settings import Settings, check_splits
 from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import free_memory, processes, progress_lines
+from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import NeverPatient, UserError, argument
 
 
@@ -114,8 +115,8 @@ def check(
   """Raises `UserError` on what cannot be run; for the arguments, see `Timeline`."""
   if not isinstance(algorithm, Algorithm):
     raise UserError(
-      f'`algorithm` is a {type(algorithm).__name__}, not an Algorithm; a function that '
-      'builds one is called with `local` first.'
+      f'`algorithm` is {kind_of(algorithm)}, not an Algorithm; a function that builds '
+      'one is called with `local` first.'
     )
   _, train, test = phases[0]
   settings.check(train, test)
