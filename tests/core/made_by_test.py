@@ -14,7 +14,9 @@ FED_AVG = fj.algorithms.fed_avg(LOCAL)
 
 @pytest.mark.parametrize('given', [LOCAL.model, nn.Dense(3), optax.sgd(0.1), None])
 def test_a_method_is_made_of_local_training(given):
-  with pytest.raises(fj.UserError, match=r'`local` is .* not a LocalTraining; make one'):
+  with pytest.raises(
+    fj.UserError, match=r'`local` is .* not a LocalTraining; make one'
+  ):
     fj.algorithms.fesem(given, num_clusters=2)
 
 
