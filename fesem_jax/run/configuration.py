@@ -46,6 +46,10 @@ def check_same(
       if name == 'data_digest'
       else f'`{name}` (there: {there}, now: {now})'
     )
+  if 'method' in old and 'method' in config and _is_comparable(old, config):
+    edited, others = _functions(old['code'], config['code'])
+    if others and not edited:
+      differing.append(f'`method` (its functions: {", ".join(others)})')
   if differing:
     raise WorkdirError(
       f'`workdir={workdir}` holds a run with another configuration: '
@@ -89,9 +93,8 @@ def changes(
       f'The run in {workdir} began with {"; ".join(others)}: its results may differ '
       f'from those of one version; {remedy}.'
     )
-  # Other versions of Python compile the same function differently.
-  comparable = _minor(there) == _minor(now)
-  if comparable and (names := _edited(old.get('code', []), config['code'])):
+  names, _ = _functions(old['code'], config['code'])
+  if names and _is_comparable(old, config):
     said.append(
       f'{", ".join(names)} changed after the run in {workdir} had begun: its finished '
       f'rounds are of the earlier code; {remedy}.'
@@ -99,15 +102,37 @@ def changes(
   return said
 
 
-def _minor(versions: dict[str, Any]) -> list[str]:
-  return str(versions.get('python')).split('.')[:2]
+def _is_comparable(*configs: dict[str, Any]) -> bool:
+  """Whether digests of code are: each minor version of Python compiles otherwise."""
+  versions = [str(config['versions'].get('python')) for config in configs]
+  return len({tuple(version.split('.')[:2]) for version in versions}) == 1
 
 
-def _edited(there: list[list[str]], now: list[list[str]]) -> list[str]:
-  """Names of the user's functions that are not as they were, or in another order."""
-  digests = [digest for _, digest in there]
-  if digests == [digest for _, digest in now]:
-    return []
-  mine = [(name, digest) for name, digest in now if name != identity.CALLS]
-  others = [name for name, digest in mine if digest not in digests]
-  return list(dict.fromkeys(others or [name for name, _ in mine] or ['The method']))
+def _functions(
+  there: list[list[str]], now: list[list[str]]
+) -> tuple[list[str], list[str]]:
+  """Names of the user's functions that were edited, and of others that came or went.
+
+  Those of a class or function that has others are edits of it. Functions in another
+  order count as edited, if no other is; a name alone counts for nothing.
+  """
+  if [digest for _, digest in there] == [digest for _, digest in now]:
+    return [], []
+  both = [[each for each in code if each[0] != identity.CALLS] for code in (there, now)]
+  edited: list[str] = []
+  others: list[str] = []
+  for mine, theirs in (both, both[::-1]):
+    digests = {digest for _, digest in theirs}
+    names = {name for name, _ in theirs} | {_owner(name) for name, _ in theirs}
+    for name, digest in mine:
+      if digest not in digests:
+        known = name in names or _owner(name) in names - {''}
+        (edited if known else others).append(name)
+  if not edited and not others:
+    edited = [name for name, _ in both[1]]
+  return list(dict.fromkeys(edited)), list(dict.fromkeys(others))
+
+
+def _owner(name: str) -> str:
+  """What a function is defined in, without its own name; '' for none."""
+  return name.rpartition('.')[0]

@@ -220,6 +220,45 @@ def test_an_edited_function_is_named_and_others_are_not(tmp_path):
     check_same(tmp_path, old, config_of(written(SHRINK.replace('(0.5)', '(0.2)'))))
 
 
+OTHERS = """
+def shrunk(x):
+  return x + 0.1
+
+def make(lam):
+  def prox(w):
+    return shrunk(w) - lam * w
+  return prox
+
+def other(lam):
+  def prox(w):
+    return w / lam
+  return prox
+
+def doubled(find):
+  return lambda w: 2 * find(w)
+
+made = {}
+"""
+
+
+def test_another_function_is_refused_and_an_edited_one_is_not(tmp_path):
+  found = {
+    name: config_of(written(OTHERS.format(name))) for name in (
+      'make(0.5)', 'other(0.5)', 'doubled(make(0.5))',
+    )
+  }  # fmt: skip
+  one, other, wrapped = found.values()
+  for old, new in ((one, other), (one, wrapped), (wrapped, one)):
+    with pytest.raises(fj.UserError, match=r'`method` \(its functions: '):
+      check_same(tmp_path, old, new)
+  # A part of it may become a function.
+  text = OTHERS.replace('shrunk(w) -', 'half(shrunk(w)) -')
+  text = 'def half(x):\n  return 0.5 * x\n' + text
+  parted = config_of(written(text.format('make(0.5)')))
+  check_same(tmp_path, one, parted)
+  assert 'make.prox changed' in changes(tmp_path, one, parted)[0]
+
+
 def test_other_versions_are_said(tmp_path):
   old, new = (config_of(optax.sgd(0.1), python='3.11.2', jax=v) for v in '12')
   check_same(tmp_path, old, new)
