@@ -79,9 +79,10 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
 def _check(run: Run) -> None:
   """Raises `UserError` unless new clients can join a run."""
   if run.clients.cluster is None:
+    method = run.config.get('algorithm', 'a method')
     raise UserError(
-      f'{run.workdir} is a run of {run.config["algorithm"]}, which has no centers to '
-      'choose from; name a run of a clustered method, such as fesem or hypo_cluster.'
+      f'{run.workdir} is a run of {method}, which has no centers to choose from; name '
+      'a run of a clustered method, such as fesem or hypo_cluster.'
     )
   if not run.config.get('unseen_fraction', True):
     raise UserError(

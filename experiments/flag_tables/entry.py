@@ -98,7 +98,7 @@ def documented_option(factory: Callable[..., Any], option: str) -> str:
   entry = documented(factory).get(option, '')
   if (value := re.fullmatch(r'See `(\w+)`\.', entry)) is None:
     return entry
-  return documented(factory.__globals__[value[1]]).get(option, '')
+  return documented(inspect.unwrap(factory).__globals__[value[1]]).get(option, '')
 
 
 def _sentence(entry: str) -> str:

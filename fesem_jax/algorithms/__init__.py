@@ -50,7 +50,9 @@ from fesem_jax.algorithms.stocfl import stocfl
 from fesem_jax.clustering import comparison, kmeans
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import check_local
 from fesem_jax.data.client_weights import with_weights
+from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import UserError, argument, check_choice
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
@@ -130,6 +132,10 @@ def named(text: str) -> str:
   Raises:
     UserError: on an unknown method.
   """
+  if not isinstance(text, str):
+    raise UserError(
+      f'`name` is {kind_of(text)}; give the name of a method, such as fed_avg.'
+    )
   plain = {name.replace('_', ''): name for name in METHODS} | ALIASES
   found = plain.get(re.sub('[^a-z0-9]', '', text.lower()))
   if found is None:
@@ -215,11 +221,7 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   Raises:
     UserError: on an unknown method, or an option it does not have or allow.
   """
-  if not isinstance(local, LocalTraining):
-    raise UserError(
-      f'`local` is a {type(local).__name__}, not a LocalTraining; make one with '
-      'local_training(model, optimizer).'
-    )
+  check_local(local)
   name = named(name)
   check_options(name, chosen)
   of_data = None

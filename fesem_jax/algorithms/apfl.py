@@ -13,6 +13,7 @@ from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
@@ -30,6 +31,7 @@ class ApflState(NamedTuple):
   client_alphas: jax.Array  # [M] float32 a_i
 
 
+@recorded
 def apfl(
   local: LocalTraining,
   *,

@@ -18,6 +18,7 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels, RoundInfo
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
@@ -33,6 +34,7 @@ class CentralizedState(NamedTuple):
   sent: jax.Array  # [] float32 bytes of all training examples
 
 
+@recorded
 def centralized(local: LocalTraining) -> Algorithm:
   """Builds centralized training.
 

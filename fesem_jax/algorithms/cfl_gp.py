@@ -18,6 +18,7 @@ from fesem_jax.core import prng_streams, sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
@@ -35,6 +36,7 @@ class CflGpState(NamedTuple):
   rounds: jax.Array  # [] int32 rounds done
 
 
+@recorded
 def cfl_gp(
   local: LocalTraining,
   *,

@@ -20,6 +20,7 @@ from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import start_by_loss
@@ -43,6 +44,7 @@ class CloveState(NamedTuple):
     return self.assignment < jax.tree.leaves(self.centers)[0].shape[0]
 
 
+@recorded
 def clove(
   local: LocalTraining,
   *,

@@ -12,6 +12,7 @@ from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, toward
@@ -27,6 +28,7 @@ class DittoState(NamedTuple):
   client_params: Params  # [M, ...] v_i
 
 
+@recorded
 def ditto(
   local: LocalTraining,
   *,

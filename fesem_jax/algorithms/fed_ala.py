@@ -17,6 +17,7 @@ from fesem_jax.core import batching, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
@@ -36,6 +37,7 @@ class FedAlaState(NamedTuple):
   rounds: jax.Array  # [] int32 rounds done
 
 
+@recorded
 def fed_ala(
   local: LocalTraining,
   *,

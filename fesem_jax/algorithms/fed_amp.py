@@ -17,6 +17,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import squared_distances
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
@@ -29,6 +30,7 @@ class FedAmpState(NamedTuple):
   client_params: Params  # [M, ...] w_i
 
 
+@recorded
 def fed_amp(
   local: LocalTraining,
   *,

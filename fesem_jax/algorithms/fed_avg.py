@@ -11,10 +11,12 @@ from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_choice
 
 
+@recorded
 def fed_avg(
   local: LocalTraining,
   *,

@@ -14,10 +14,12 @@ from fesem_jax.algorithms.fed_per import fed_per
 from fesem_jax.core import parameter_names
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.utils.errors import UserError
 
 
+@recorded
 def fed_bn(
   local: LocalTraining,
   *,

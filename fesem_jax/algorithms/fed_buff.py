@@ -26,6 +26,7 @@ from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
@@ -44,6 +45,7 @@ class FedBuffState(NamedTuple):
   seconds: jax.Array  # [] float32 that the last buffer took to fill
 
 
+@recorded
 def fed_buff(
   local: LocalTraining,
   *,

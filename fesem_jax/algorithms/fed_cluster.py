@@ -18,6 +18,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
@@ -34,6 +35,7 @@ class FedClusterState(NamedTuple):
   rounds: jax.Array  # [] int32 rounds done
 
 
+@recorded
 def fed_cluster(
   local: LocalTraining,
   *,

@@ -13,6 +13,7 @@ from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sums import mean_of
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
@@ -22,6 +23,7 @@ from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 
+@recorded
 def fed_dane(
   local: LocalTraining,
   *,

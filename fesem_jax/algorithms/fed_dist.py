@@ -10,9 +10,11 @@ from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.core import hyperparameters
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.utils.errors import check_positive
 
 
+@recorded
 def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:
   """Builds FedDist.
 
@@ -30,6 +32,7 @@ def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algo
   return fed_avg(local, weighting='uniform', server_optimizer=towards)
 
 
+@recorded
 def fed_dws(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:
   """Builds FedDWS: FedDist with clients weighted by their examples.
 

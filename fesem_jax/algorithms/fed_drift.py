@@ -17,6 +17,7 @@ from fesem_jax.core import prng_streams, sharding, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.trained import WEIGHTINGS, weights_by
@@ -33,6 +34,7 @@ class FedDriftState(NamedTuple):
   rounds: jax.Array  # [] int32 rounds done
 
 
+@recorded
 def fed_drift(
   local: LocalTraining,
   *,

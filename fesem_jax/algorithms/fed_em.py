@@ -15,6 +15,7 @@ from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.example_losses import example_losses
 from fesem_jax.training.trained import WEIGHTINGS
@@ -28,6 +29,7 @@ class FedEmState(NamedTuple):
   mixture: jax.Array  # [M, K] float32 pi_i as of when each client last took part
 
 
+@recorded
 def fed_em(
   local: LocalTraining, *, num_clusters: int = 4, weighting: str = 'by_examples'
 ) -> Algorithm:

@@ -28,6 +28,7 @@ from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
@@ -45,6 +46,7 @@ class FedGroupState(NamedTuple):
   directions: Params  # [K, ...] d_k; 0 for a group without clients at the start
 
 
+@recorded
 def fed_group(
   local: LocalTraining,
   *,

@@ -12,12 +12,14 @@ from fesem_jax.algorithms.common.global_model import GlobalState
 from fesem_jax.core import batching, sums, traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.training import step_lengths
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_choice
 
 
+@recorded
 def fed_nova(
   local: LocalTraining,
   *,

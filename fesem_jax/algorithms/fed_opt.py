@@ -8,8 +8,10 @@ from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 
 
+@recorded
 def fed_opt(
   local: LocalTraining,
   *,

@@ -10,11 +10,13 @@ from fesem_jax.algorithms.common.personal_head import PersonalHeadState
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_choice
 
 
+@recorded
 def fed_per(
   local: LocalTraining,
   *,

@@ -9,10 +9,12 @@ from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 
+@recorded
 def fed_prox(
   local: LocalTraining,
   *,

@@ -17,6 +17,7 @@ from fesem_jax.core import sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.example_losses import example_losses, example_targets
@@ -35,6 +36,7 @@ class FedRcState(NamedTuple):
   classes: jax.Array  # [M, K, L] float32 sum of q_s(k) over the client's s of class y
 
 
+@recorded
 def fed_rc(
   local: LocalTraining, *, num_clusters: int = 4, weighting: str = 'by_examples'
 ) -> Algorithm:

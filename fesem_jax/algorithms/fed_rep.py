@@ -11,12 +11,14 @@ from fesem_jax.algorithms.common.personal_head import PersonalHeadState
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 
+@recorded
 def fed_rep(
   local: LocalTraining,
   *,

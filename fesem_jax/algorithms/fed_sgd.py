@@ -12,10 +12,12 @@ from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError
 
 
+@recorded
 def fed_sgd(local: LocalTraining) -> Algorithm:
   """Builds FedSGD.
 

@@ -22,6 +22,7 @@ from fesem_jax.core import sharding, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.example_losses import shares_of_least_loss
 from fesem_jax.training.reduction import Reduction
@@ -38,6 +39,7 @@ class FedSoftState(NamedTuple):
   rounds: jax.Array  # [] int32 rounds done
 
 
+@recorded
 def fed_soft(
   local: LocalTraining,
   *,

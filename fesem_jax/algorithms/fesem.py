@@ -23,6 +23,7 @@ from fesem_jax.clustering import comparison
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.privacy import check_reduced
@@ -39,6 +40,7 @@ class FesemState(NamedTuple):
   server: Any = ()  # of the server optimizer
 
 
+@recorded
 def fesem(
   local: LocalTraining,
   *,

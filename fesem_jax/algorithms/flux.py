@@ -22,6 +22,7 @@ from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.trained import WEIGHTINGS
@@ -40,6 +41,7 @@ class FluxState(NamedTuple):
   numbers: jax.Array  # [] int32 of a descriptor
 
 
+@recorded
 def flux(
   local: LocalTraining,
   *,

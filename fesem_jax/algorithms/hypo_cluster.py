@@ -21,6 +21,7 @@ from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_losses import least_loss
 from fesem_jax.training.trained import WEIGHTINGS
@@ -36,6 +37,7 @@ class HypoClusterState(NamedTuple):
   server: Any = ()  # of the server optimizer
 
 
+@recorded
 def hypo_cluster(
   local: LocalTraining,
   *,

@@ -17,6 +17,7 @@ from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import own_losses
@@ -33,6 +34,7 @@ class L2gdState(NamedTuple):
   aggregates: jax.Array  # [] bool, the coin of the next round
 
 
+@recorded
 def l2gd(
   local: LocalTraining,
   *,

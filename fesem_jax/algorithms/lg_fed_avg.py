@@ -10,8 +10,10 @@ from fesem_jax.algorithms.common import personal_head
 from fesem_jax.algorithms.fed_per import fed_per
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 
 
+@recorded
 def lg_fed_avg(
   local: LocalTraining,
   *,

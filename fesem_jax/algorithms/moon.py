@@ -12,6 +12,7 @@ from fesem_jax.algorithms.common import global_model, own_models
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.models.contrast import contrasted
 from fesem_jax.models.model_checks import check_parameters
@@ -35,6 +36,7 @@ class MoonState(NamedTuple):
   client_params: Params  # [M, ...] v_i
 
 
+@recorded
 def moon(
   local: LocalTraining,
   *,

@@ -7,6 +7,7 @@ from fesem_jax.algorithms.common.own_models import deployed
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 
@@ -17,6 +18,7 @@ class NonFedState(NamedTuple):
   client_params: Params  # [M, ...] each client's own model
 
 
+@recorded
 def non_fed(local: LocalTraining, *, client_state: str = 'stacked') -> Algorithm:
   """Builds NonFed.
 

@@ -14,6 +14,7 @@ from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import UserError, check_choice
@@ -26,6 +27,7 @@ class OracleState(NamedTuple):
   server: Any = ()  # of the server optimizer
 
 
+@recorded
 def oracle(
   local: LocalTraining,
   *,

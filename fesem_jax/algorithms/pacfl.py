@@ -20,6 +20,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.tasks import CLASSIFICATION
@@ -35,6 +36,7 @@ class PacflState(NamedTuple):
   numbers_sent: jax.Array  # [M] int32 how many numbers U_i has
 
 
+@recorded
 def pacfl(
   local: LocalTraining,
   *,

@@ -14,6 +14,7 @@ from fesem_jax.core import batching, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
@@ -28,6 +29,7 @@ from fesem_jax.utils.errors import (
 META_GRADIENTS = ('first_order', 'hessian_free')
 
 
+@recorded
 def per_fed_avg(
   local: LocalTraining,
   *,

@@ -21,6 +21,7 @@ from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import check_at_least, check_choice, check_share
@@ -33,6 +34,7 @@ class RobustState(NamedTuple):
   assignment: jax.Array  # [M] int32, fixed after the start
 
 
+@recorded
 def robust(
   local: LocalTraining,
   *,

@@ -14,6 +14,7 @@ from fesem_jax.core import batching, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.cohort import for_each_client
@@ -33,6 +34,7 @@ class ScaffoldState(NamedTuple):
   client_controls: Params  # [M, ...] c_i
 
 
+@recorded
 def scaffold(
   local: LocalTraining,
   *,

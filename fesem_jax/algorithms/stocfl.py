@@ -22,6 +22,7 @@ from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
@@ -44,6 +45,7 @@ class StocflState(NamedTuple):
     return jax.tree.map(lambda c: c[-1:], self.centers)
 
 
+@recorded
 def stocfl(
   local: LocalTraining,
   *,

@@ -32,6 +32,7 @@ from fesem_jax.results import curves
 from fesem_jax.results.records import Record
 from fesem_jax.run.spec import Workdir
 from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import (
   UserError,
   argument,
@@ -222,6 +223,22 @@ def run_each(
   return summaries, refused
 
 
+def _check_methods(methods: Any) -> None:
+  """Raises `UserError` unless methods have labels, and are or give an `Algorithm`."""
+  if not isinstance(methods, Mapping):
+    raise UserError(
+      f"`methods` is {kind_of(methods)}; give each a label: {{'FedAvg': fed_avg}}."
+    )
+  for label, method in methods.items():
+    if isinstance(method, Algorithm):
+      continue
+    if not callable(method) or 'local' in inspect.signature(method).parameters:
+      raise UserError(
+        f'`methods`: {label} is {kind_of(method)}; give an Algorithm, or a function of '
+        'hyperparameters that makes one, such as lambda: algorithms.fed_avg(local).'
+      )
+
+
 def compare(
   methods: Mapping[str, Method],
   data: Data,
@@ -258,6 +275,7 @@ def compare(
     UserError: on a reference, choice or seeds that do not fit, or if no method can run.
   """
   chosen = dict(choices or {})
+  _check_methods(methods)
   check_seeds(seeds)
   paired.check_reference(reference, list(methods))
   if oracle and oracle not in methods:
@@ -360,6 +378,7 @@ def tune(
       none of the values.
   """
   check_choice('by', by, tuple(paired.KINDS))
+  _check_methods(methods)
   check_seeds(seeds)
   for name, values in grid.items():
     if isinstance(values, str) or not isinstance(values, Iterable):

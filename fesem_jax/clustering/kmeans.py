@@ -1,6 +1,7 @@
 """K-means over client models, which starts FeSEM and Robust (Section 6.1.4)."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -13,6 +14,7 @@ from fesem_jax.core import sharding
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.types import Params
+from fesem_jax.utils import old_names
 
 # The restarts run on inner products between so many clients, at least: 256^2
 # products of models cost less than a local epoch, 4096^2 would cost far more.
@@ -42,17 +44,24 @@ def clients_seen(num_clients: int, num_clusters: int) -> int:
   return min(num_clients, max(GRAM_CLIENTS, GRAM_CLIENTS_PER_CLUSTER * num_clusters))
 
 
+def _with_exists(
+  find: Callable[..., KMeans], given: dict[str, Any], old: dict[str, Any]
+) -> KMeans:
+  weights = jnp.where(old['exists'], given.get('weights', 1.0), 0.0)
+  return find(**given | {'weights': weights})
+
+
+@old_names.accepts({'exists': 'weights=..., which may be bool'}, _with_exists)
 def kmeans(
   key: jax.Array,
   stack: Params,
-  exists: jax.Array,
+  weights: jax.Array,
   num_clusters: int,
   client_ids: jax.Array,
   *,
   restarts: int = 20,
   seeding: str = 'random',
   trim: float = 0.0,
-  weights: jax.Array | None = None,
   mesh: Mesh | None = None,
 ) -> KMeans:
   """K-means over client models; the best of several restarts (Section 6.1.4).
@@ -65,7 +74,8 @@ def kmeans(
   Args:
     key: decides the seeds.
     stack: [M, ...] client models.
-    exists: [M] bool, False for clients to leave out.
+    weights: [M] bool or float32 of clients in means and in Eq. 6; those of weight 0 are
+      left out.
     num_clusters: K.
     client_ids: [M] int32, folded into the key so that the order of clients
       does not matter.
@@ -74,18 +84,17 @@ def kmeans(
       draws them in proportion to squared distance (k-means++).
     trim: share of each cluster, the clients farthest from its center, that its
       mean and Eq. 6 leave out (trimmed k-means, Ghosh et al. 2019).
-    weights: [M] float32 of clients in means and in Eq. 6; None is 1 for each.
     mesh: devices that the stack is split over; None if it is whole here.
 
   Returns:
     `KMeans`; clients left out are assigned to the nearest center too.
 
   Raises:
-    AssertionError: if `stack`, `exists` and `client_ids` differ in length.
+    AssertionError: if `stack`, `weights` and `client_ids` differ in length.
   """
+  exists, weights = weights > 0, weights.astype(jnp.float32)
   chex.assert_tree_shape_prefix((stack, client_ids), exists.shape)
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
-  weights = exists.astype(jnp.float32) if weights is None else weights
   sample, valid, heavy = None, exists, weights
   sample_size = clients_seen(exists.shape[0], num_clusters)
   if exists.shape[0] > sample_size:

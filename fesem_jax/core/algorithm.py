@@ -175,6 +175,9 @@ class Algorithm(NamedTuple):
       message on divergence.
     of_data: (train, names of unseen clients) -> train, what `simulate` does to a
       training split before the run, as `data.with_weights`; None leaves it as it is.
+    made_by: the function of this package that made it and its arguments, which
+      identify a run (`made_by.recorded`); None for a method of your own, which its
+      functions and the values that they hold identify.
   """
 
   local: LocalTraining
@@ -188,6 +191,7 @@ class Algorithm(NamedTuple):
   of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
   penalties: tuple[str, ...] = ()
   of_data: Callable[..., FederatedData] | None = None
+  made_by: Any = None
 
   def client_params(self, state: Any, data: FederatedData, ids: jax.Array) -> Params:
     """[S, ...] parameters that clients `ids` [S] deploy, one copy each."""

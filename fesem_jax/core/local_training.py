@@ -15,6 +15,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sending import OfClient, Sends, check_sends, sends_of
 from fesem_jax.core.types import Cohort, Model
 from fesem_jax.utils import old_names
+from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import (
   UserError,
   argument,
@@ -258,15 +259,19 @@ def local_training(
   """
   if not isinstance(model, Model):
     raise UserError(
-      f'`model` is a {type(model).__name__}, not a Model; make one of a Flax module '
+      f'`model` is {kind_of(model)}, not a Model; make one of a Flax module '
       'with models.from_flax(module, example_shape).'
     )
   if not isinstance(machine, Machine):
     raise UserError(
-      f'`machine` is a {type(machine).__name__}, not a fesem_jax.Machine; give e.g. '
+      f'`machine` is {kind_of(machine)}, not a fesem_jax.Machine; give e.g. '
       'Machine(mesh=mesh).'
     )
   mesh, chunk, shared_start, precision, data_placement = machine
+  if not isinstance(mesh, Mesh | None):
+    raise UserError(
+      f'`mesh` is {kind_of(mesh)}; give the devices, e.g. mesh=fj.client_mesh(2).'
+    )
   check_whole(clients_per_chunk=chunk)
   check_at_least(0, clients_per_chunk=chunk)
   mesh = sharding.client_mesh() if mesh is None else mesh
@@ -294,6 +299,11 @@ def local_training(
 
 def check_training(local: LocalTraining) -> None:
   """Raises `UserError` on a number, mode or schedule that is out of range."""
+  if not isinstance(local.schedule, Schedule):
+    raise UserError(
+      f'`schedule` is {kind_of(local.schedule)}, not a Schedule; give e.g. '
+      'Schedule(batch_size=10, steps=5).'
+    )
   batch_size, epochs, steps = local.schedule
   check_whole(batch_size=batch_size, epochs=epochs, steps=steps)
   check_at_least(0, batch_size=batch_size, steps=steps)

@@ -32,6 +32,7 @@ class _Functions(NamedTuple):
   apply_train: Callable[..., Any] | None = None
   task: Task = CLASSIFICATION
   statistics: tuple[str, ...] = ()
+  made_by: Any = None
 
 
 class Model(_Functions):
@@ -69,6 +70,7 @@ class Model(_Functions):
       a local step puts the new statistics in their place. `apply_train` is then
       (params, x, key, weights [B]) -> (logits, params): only these parameters, after
       the batch. Examples of weight 0 fill up a batch and must not count in either.
+    made_by: see `Algorithm`.
   """
 
   __slots__ = ()

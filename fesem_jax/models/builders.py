@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model
 from fesem_jax.models import resnet, training_modes
 from fesem_jax.models.lenet import Lenet
+from fesem_jax.models.model_checks import check_shape
 from fesem_jax.models.networks import CelebaCnn, Cnn, EmnistCnn, Mlp, as_model
 from fesem_jax.models.recurrent import Recurrent
 from fesem_jax.models.training_modes import ALWAYS_THE_SAME
@@ -131,6 +133,7 @@ def _with_options(name: str, module: nn.Module, given: Mapping[str, int]) -> nn.
   return module.clone(**others)
 
 
+@recorded
 def build(
   model: str,
   example_shape: Sequence[int],
@@ -171,6 +174,7 @@ def build(
     UserError: on an unknown name or option, or a model that does not fit the examples.
   """
   check_choice('model', model, NAMES)
+  check_shape(example_shape)
   entry, shape = _TABLE[model], tuple(example_shape)
   named = argument('model', model)
   if entry.takes == 'images' and len(shape) not in (2, 3):

@@ -16,7 +16,16 @@ from fesem_jax.models.batch_statistics import COLLECTION
 from fesem_jax.models.output_checks import warn_of_probabilities
 from fesem_jax.models.training_modes import Modes
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, argument
+
+
+def check_shape(example_shape: Any) -> None:
+  """Raises `UserError` unless a shape is a sequence of numbers."""
+  if not isinstance(example_shape, Sequence) or isinstance(example_shape, str):
+    raise UserError(
+      f'{argument("example_shape", example_shape)} must be a sequence, such as '
+      '`train.example_shape`.'
+    )
 
 
 def check_model(

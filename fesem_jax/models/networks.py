@@ -15,11 +15,17 @@ from flax import nnx
 from flax.core.tracers import current_trace
 
 from fesem_jax import tasks
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import batch_statistics, conv, dense_layers
 from fesem_jax.models.layers import Conv, Dense, with_channels
 from fesem_jax.models.lenet import Lenet
-from fesem_jax.models.model_checks import as_taken, check_linen, check_parameters
+from fesem_jax.models.model_checks import (
+  as_taken,
+  check_linen,
+  check_parameters,
+  check_shape,
+)
 from fesem_jax.models.nnx_modules import as_nnx_model
 from fesem_jax.models.training_modes import ALWAYS_THE_SAME, Modes
 from fesem_jax.tasks import Loss
@@ -109,6 +115,7 @@ class CelebaCnn(nn.Module):
 _CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn, Lenet)
 
 
+@recorded
 def from_flax(
   module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
   example_shape: Sequence[int],
@@ -149,6 +156,13 @@ def from_flax(
       any that is not float32. Also if an NNX module is given instead of a function that
       makes it.
   """
+  check_shape(example_shape)
+  given: Any = module
+  if isinstance(given, type) and issubclass(given, nn.Module):
+    raise UserError(
+      f'`module` is the class {given.__name__}; give an object of it, e.g. '
+      f'{given.__name__}().'
+    )
   check_choice('task', task, tuple(tasks.TASKS))
   chosen = tasks.TASKS[task]
   try:

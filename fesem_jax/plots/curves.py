@@ -222,7 +222,7 @@ def labels_of(runs: Sequence[PlottedRun]) -> list[str]:
     same = [other.config for other in runs if other.name == run.name]
 
     def differs(k):
-      if k in ('data_digest', 'own_code'):  # Each seed has its own.
+      if k in ('data_digest', 'own_code', 'code', 'versions'):  # Each seed has its own.
         return False
       others = [other.config for other in runs] if k == 'seed' else same
       value = run.config[k]

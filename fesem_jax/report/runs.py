@@ -191,7 +191,7 @@ def _named_apart(runs: list[ReportedRun]) -> list[ReportedRun]:
     parts = [run.label]
     for name, value in run.config.items():
       # Data may be dealt anew for each seed.
-      if name in ('seed', 'data_digest', 'own_code'):
+      if name in ('seed', 'data_digest', 'own_code', 'code', 'versions'):
         continue
       if any(other.get(name) != value for other in same):
         parts.append(f'{name}={printable(text_of(value))}')

@@ -1,16 +1,25 @@
 """Whether two configurations belong to the same run."""
 
+import itertools
 import pathlib
 from typing import Any
 
+from fesem_jax.core import identity
 from fesem_jax.utils.errors import WorkdirError
 
 # What may change between two runs of one workdir: it decides where and how fast a
 # run happens, how long it is and what is reported, not its results. A change of
-# `own_code` only gives a warning.
+# the user's own functions, or of versions, only gives a warning.
 _FREE = {
   'workdir', 'data_dir', 'resume', 'rounds', 'clients_per_chunk', 'shared_start',
   'num_devices', 'tensorboard', 'checkpoint_every', 'patience', 'own_code',
+  'code', 'versions',
+}  # fmt: skip
+
+# What identifies a method of Python; workdirs of versions until 0.3 have in its place
+# `program`, a digest of compiled programs, which no other version gets.
+_OF_METHOD = {
+  'method', 'model', 'optimizer', 'training', 'selection', 'settings_of_jax',
 }  # fmt: skip
 
 
@@ -19,10 +28,15 @@ def check_same(
 ) -> None:
   """Raises `WorkdirError` naming each entry that differs and may not."""
   differing = []
-  for name in sorted((old.keys() | config.keys()) - _FREE):
+  free = _FREE
+  if 'program' in old and 'method' in config:
+    free = free | _OF_METHOD | {'program'}
+  for name in sorted((old.keys() | config.keys()) - free):
     # Configurations name the placement only where it is not this one.
     default = 'replicated' if name == 'data_placement' else 'absent'
     there, now = old.get(name, default), config.get(name, default)
+    if name in _OF_METHOD and isinstance(there, list) and isinstance(now, list):
+      there, now = _apart(there, now)
     if there == now:
       continue
     if str(there) == str(now):  # "20" and 20.
@@ -32,8 +46,93 @@ def check_same(
       if name == 'data_digest'
       else f'`{name}` (there: {there}, now: {now})'
     )
+  if 'method' in old and 'method' in config and _is_comparable(old, config):
+    edited, others = _functions(old['code'], config['code'])
+    if others and not edited:
+      differing.append(f'`method` (its functions: {", ".join(others)})')
   if differing:
     raise WorkdirError(
       f'`workdir={workdir}` holds a run with another configuration: '
       f'{"; ".join(differing)}. Choose another folder or delete this one.'
     )
+
+
+def _apart(there: list[Any], now: list[Any]) -> tuple[str, str]:
+  """The first values that differ of two lists of name=value, whatever their names."""
+  pairs = list(itertools.zip_longest(there, now, fillvalue='nothing'))
+  differing = [pair for pair in pairs if _value(pair[0]) != _value(pair[1])][:3]
+  one, other = (', '.join(str(pair[i]) for pair in differing) for i in range(2))
+  return one, other
+
+
+def _value(named: Any) -> Any:
+  return named.partition('=')[2] or named if isinstance(named, str) else named
+
+
+def changes(
+  workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
+) -> list[str]:
+  """Sentences on what has changed since a run began, and may have changed results."""
+  if 'method' not in config:
+    return []
+  if 'program' in old:
+    return [
+      f'{workdir} is of an earlier version, which described the method, its options, '
+      'the model and the optimizer by a digest that this version cannot compare: make '
+      'sure that they are those of the run that you continue.'
+    ]
+  said, remedy = [], 'choose another folder, or delete this one, to start again'
+  there, now = old.get('versions', {}), config['versions']
+  others = [
+    f'{name} {there.get(name)}, now {now.get(name)}'
+    for name in sorted(there.keys() | now.keys())
+    if there.get(name) != now.get(name)
+  ]
+  if others:
+    said.append(
+      f'The run in {workdir} began with {"; ".join(others)}: its results may differ '
+      f'from those of one version; {remedy}.'
+    )
+  names, _ = _functions(old['code'], config['code'])
+  if names and _is_comparable(old, config):
+    said.append(
+      f'{", ".join(names)} changed after the run in {workdir} had begun: its finished '
+      f'rounds are of the earlier code; {remedy}.'
+    )
+  return said
+
+
+def _is_comparable(*configs: dict[str, Any]) -> bool:
+  """Whether digests of code are: each minor version of Python compiles otherwise."""
+  versions = [str(config['versions'].get('python')) for config in configs]
+  return len({tuple(version.split('.')[:2]) for version in versions}) == 1
+
+
+def _functions(
+  there: list[list[str]], now: list[list[str]]
+) -> tuple[list[str], list[str]]:
+  """Names of the user's functions that were edited, and of others that came or went.
+
+  Those of a class or function that has others are edits of it. Functions in another
+  order count as edited, if no other is; a name alone counts for nothing.
+  """
+  if [digest for _, digest in there] == [digest for _, digest in now]:
+    return [], []
+  both = [[each for each in code if each[0] != identity.CALLS] for code in (there, now)]
+  edited: list[str] = []
+  others: list[str] = []
+  for mine, theirs in (both, both[::-1]):
+    digests = {digest for _, digest in theirs}
+    names = {name for name, _ in theirs} | {_owner(name) for name, _ in theirs}
+    for name, digest in mine:
+      if digest not in digests:
+        known = name in names or _owner(name) in names - {''}
+        (edited if known else others).append(name)
+  if not edited and not others:
+    edited = [name for name, _ in both[1]]
+  return list(dict.fromkeys(edited)), list(dict.fromkeys(others))
+
+
+def _owner(name: str) -> str:
+  """What a function is defined in, without its own name; '' for none."""
+  return name.rpartition('.')[0]

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +36,6 @@ from fesem_jax.run.resume import (
   begin,
   default_config,
   digest_of_data,
-  digest_of_programs,
 )
 from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehearse
 from fesem_jax.run.selecting import selected
@@ -44,6 +43,7 @@ from fesem_jax.run.settings import Settings, check_splits
 from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import free_memory, processes, progress_lines
+from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import NeverPatient, UserError, argument
 
 
@@ -115,8 +115,8 @@ def check(
   """Raises `UserError` on what cannot be run; for the arguments, see `Timeline`."""
   if not isinstance(algorithm, Algorithm):
     raise UserError(
-      f'`algorithm` is a {type(algorithm).__name__}, not an Algorithm; a function that '
-      'builds one is called with `local` first.'
+      f'`algorithm` is {kind_of(algorithm)}, not an Algorithm; a function that builds '
+      'one is called with `local` first.'
     )
   _, train, test = phases[0]
   settings.check(train, test)
@@ -178,43 +178,27 @@ def prepare(
   `folder` is the workdir, and `opened` closes what the run has opened. For the other
   arguments and the `UserError` that it raises, see `simulate`.
   """
-  kept = algorithm.local.keep_optimizer_state
-  if kept_parts(algorithm.local):
-    given = algorithm  # One wrapper for each: runs of one method share programs.
+  given, kept = algorithm, algorithm.local.keep_optimizer_state
+  if kept_parts(algorithm.local):  # One wrapper: runs of one method share programs.
     algorithm = programs.once(('sent', given), lambda: with_client_memory(given))
   local, keys = algorithm.local, keys_of_run(settings.seed, algorithm.local.mesh)
   data = timeline.data  # Of round 1.
   first = _draw(settings, data.train, 1, local)
   init_key, round_key = keys[prng_streams.INIT], keys[prng_streams.ROUNDS]
-
-  def rehearsed(train: FederatedData) -> tuple[Any, jax.stages.Traced]:
-    return programs.once(
-      ('rehearsal', algorithm),
-      lambda: rehearse(algorithm, train, first, init_key, round_key),
-      train,
-      first,
-    )
-
   # A method's objections are raised here, before anything is written.
   with progress_lines.waiting_for('checking the method on the data'):
-    like, traced = rehearsed(data.train)
+    like, traced = programs.once(
+      ('rehearsal', algorithm),
+      lambda: rehearse(algorithm, data.train, first, init_key, round_key),
+      data.train,
+      first,
+    )
   if settings.patience and traced.out_info[1].clusters is None:
     _check_clusters(algorithm, like, data.train, settings.patience)
   checkpoints = None
   if folder is not None:
-
-    def digest() -> str:
-      train = timeline.rounded_shapes()
-      like, traced = rehearsed(train)
-      return programs.once(
-        ('digest', algorithm),
-        lambda: digest_of_programs(algorithm, traced, like, train, init_key),
-        train,
-        first,
-      )
-
     with progress_lines.waiting_for('a digest of the data'):
-      identity = _identity(settings, timeline.phases, data, local, config, digest)
+      identity = _identity(settings, timeline.phases, data, given, config)
     checkpoints = opened.enter_context(claim_workdir(folder, identity, settings.resume))
   evaluation = Evaluation(
     algorithm, data.train, data.test, settings.finetune_epochs,
@@ -353,20 +337,13 @@ def _identity(
   settings: Settings,
   phases: Sequence[Phase],
   data: Data,
-  local: LocalTraining,
+  algorithm: Algorithm,
   config: dict[str, Any] | None,
-  program: Callable[[], str],
 ) -> dict[str, Any]:
   """Entries that a workdir must have in common with the run that continues it."""
-  identity = config
+  local, identity = algorithm.local, config
   if identity is None:
-    identity = default_config(
-      settings.seed,
-      settings.selection.name if settings.selection else settings.clients_per_round,
-      settings.finetune_epochs,
-      data.unseen,
-      program(),
-    )
+    identity = default_config(settings, data.unseen, algorithm)
   pairs = [(train, test) for _, train, test in phases]
   if data.unseen is not None:
     pairs.append(data.unseen)

@@ -10,57 +10,49 @@ import numpy as np
 
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.identity import Identity
 from fesem_jax.results.records import Record
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Program
+from fesem_jax.run.settings import Settings
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import WorkdirError, argument
+from fesem_jax.utils.provenance import versions
+
+# Settings of JAX that change results.
+_SETTINGS = (
+  'jax_default_matmul_precision', 'jax_default_prng_impl', 'jax_enable_x64',
+  'jax_numpy_dtype_promotion', 'jax_random_seed_offset', 'jax_threefry_partitionable',
+)  # fmt: skip
 
 
 def default_config(
-  seed: int,
-  clients_per_round: int | str,
-  finetune_epochs: int,
+  settings: Settings,
   unseen: tuple[FederatedData, FederatedData] | None,
-  program: str,
+  algorithm: Algorithm,
 ) -> Record:
   """Entries that identify a run whose caller gave no `config`.
 
-  A digest of the method's programs, see `digest_of_programs`, stands for the algorithm,
-  its options, the model and the rounded shapes of the data.
+  Of the method, the model and the optimizer, `Identity` has the values. Versions and
+  functions of the user's own code may change with a warning; see `configuration`.
   """
-  ids = None if unseen is None else np.asarray(unseen[0].client_ids).tolist()
+  identity, selection = Identity(), settings.selection
+  local = algorithm.local
   return {
-    'seed': seed,
-    'clients_per_round': clients_per_round,
-    'finetune_epochs': finetune_epochs,
-    'unseen': ids,
-    'program': program,
+    'seed': settings.seed,
+    'clients_per_round': selection.name if selection else settings.clients_per_round,
+    'finetune_epochs': settings.finetune_epochs,
+    'unseen': None if unseen is None else np.asarray(unseen[0].client_ids).tolist(),
+    'model': identity.values('model', local.model),
+    'optimizer': identity.values('optimizer', local.optimizer),
+    'training': identity.values('local', local),
+    'method': identity.values('algorithm', algorithm),
+    'selection': identity.values('selection', selection),
+    'settings_of_jax': {name: getattr(jax.config, name, None) for name in _SETTINGS},
+    'code': [list(each) for each in identity.code()],
+    'versions': identity.versions() | versions(),
   }
-
-
-def digest_of_programs(
-  algorithm: Algorithm,
-  step: jax.stages.Traced,
-  state: Any,
-  data: FederatedData,
-  key: jax.Array,
-) -> str:
-  """A digest that differs when the start, a round or the deployed models do.
-
-  `step` is the traced round, `state` has the shapes and shardings from `rehearse`,
-  `data` is the training split on the devices, or its shapes, and `key` the stream of
-  the initialization.
-  """
-  digest = hashlib.sha256()
-  for lowered in (
-    step.lower(),
-    jax.jit(algorithm.init).lower(key, data),
-    jax.jit(algorithm.deployed).lower(state, data),
-  ):
-    digest.update(lowered.as_text().encode())
-  return digest.hexdigest()[:16]
 
 
 def digest_of_data(

@@ -16,6 +16,7 @@ from fesem_jax.data.phases import Phase
 from fesem_jax.results.records import Record
 from fesem_jax.run.settings import Settings
 from fesem_jax.utils import processes
+from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import UserError, check_at_least, check_whole
 
 
@@ -63,8 +64,7 @@ class Spec:
   save_models: bool | None = None
   make_portrait: bool = True  # in a workdir
   # What a workdir must have in common with a run that continues it. None takes the
-  # seed and a digest of the compiled programs, which hold the method, its options, the
-  # model and the shapes of the data.
+  # seed, and the values of the method, its options, the model and the optimizer.
   config: Record | None = None
   notes: Sequence[str] = ()  # sentences that the summary keeps; see `algorithms.notes`
   callbacks: Sequence[Callback] = ()  # but for options
@@ -114,7 +114,7 @@ def _check_data(name: str, split: FederatedData) -> None:
   """Raises `UserError` on what is no split."""
   if not isinstance(split, FederatedData):
     raise UserError(
-      f'`{name}` is a {type(split).__name__}, not a FederatedData; give one of the two '
+      f'`{name}` is {kind_of(split)}, not a FederatedData; give one of the two '
       'splits that data.load returns.'
     )
 

@@ -1,10 +1,8 @@
 """A run's data on the devices, which may change at the beginning of some rounds."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from fesem_jax.cohorts import placement
@@ -67,28 +65,6 @@ class Timeline:
     placed = placed or arrange(local, train, test, chosen)
     self.data = Data(*placed, train, unseen, places, chosen)
 
-  def rounded_shapes(self) -> FederatedData:
-    """The training split of the first phase, with shapes in place of its examples.
-
-    Numbers of examples are rounded up to powers of two, without those of other runs, so
-    that splits of one data set by other seeds mostly have the same shapes.
-    """
-    train, host = self.data.train, self.phases[0].train
-    if self.data.placement == 'sharded':  # Such runs are not beside others.
-      return train
-    rows = _power_of_two(host.y.shape[0])
-
-    def of_rows(array: Any) -> Any:  # Only its shape is read.
-      shape = rows, *array.shape[1:]
-      return jax.ShapeDtypeStruct(shape, array.dtype, sharding=array.sharding)
-
-    return dataclasses.replace(
-      train,
-      x=of_rows(train.x),
-      y=of_rows(train.y),
-      max_examples=_power_of_two(host.max_examples),
-    )
-
   def enter(self, number: int) -> bool:
     """Goes on to the phase of a round, counted from 1; returns whether data changed."""
     phase = max(i for i, p in enumerate(self.phases) if p.first_round <= number)
@@ -98,8 +74,3 @@ class Timeline:
     placed = arrange(self._local, train, test, self.data.placement)
     self.data = self.data._replace(train=placed[0], test=placed[1], on_host=train)
     return True
-
-
-def _power_of_two(number: int) -> int:
-  """The least power of two that is not below a number of at least 1."""
-  return 1 << (number - 1).bit_length()

@@ -13,7 +13,7 @@ from absl import logging
 
 from fesem_jax.results.metrics_file import damaged, read_config, saved_rounds
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.configuration import check_same
+from fesem_jax.run.configuration import changes, check_same
 from fesem_jax.utils import file_locks, processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, WorkdirError
@@ -123,6 +123,8 @@ def _claim(
     )
   if old is not None:
     _check_config(workdir, old, config, bool(saved))
+    for change in changes(workdir, old, config):
+      logging.warning('Note: %s', change)
   elif not saved and left:
     raise _incomplete(workdir, left, 'neither config.json nor a checkpoint')
   # A run that was killed before its first checkpoint has made the folder.

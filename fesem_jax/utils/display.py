@@ -57,3 +57,10 @@ def in_bytes(size: float) -> str:
       return f'{size:,.0f} bytes' if unit == 'bytes' else f'{size:,.1f} {unit}'
     size /= 1024
   return f'{size:,.1f} TiB'
+
+
+def kind_of(x: object) -> str:
+  """The type of a value in words, e.g. 'an Algorithm', 'a function'."""
+  name = 'class' if isinstance(x, type) else type(x).__name__
+  name = 'None' if x is None else name
+  return name if x is None else f'{"an" if name[0].lower() in "aeiou" else "a"} {name}'

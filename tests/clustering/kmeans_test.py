@@ -195,9 +195,7 @@ def test_centers_and_equation_6_are_means_by_weight(limit, monkeypatch):
   exists, ids = np.arange(60) % 10 != 9, jnp.arange(60)
   weights = np.arange(60) % 7 * exists * 0.25
   run = jax.jit(
-    lambda stack, weights: kmeans.kmeans(
-      jax.random.key(0), stack, jnp.asarray(exists), 3, ids, weights=weights
-    )
+    lambda stack, weights: kmeans.kmeans(jax.random.key(0), stack, weights, 3, ids)
   )
   got = run(helpers.as_stack(points), jnp.asarray(weights, jnp.float32))
   # Those left out, too, get the nearest center.
@@ -220,12 +218,12 @@ WEIGHTS = np.array([4, 4, 1, 4, 1, 4, 2, 2, 2, 0, 1, 0]) / 8
 VALID = np.arange(12) < 11
 
 
-def iterated(seeds, most):
+def iterated(seeds, most, weights=WEIGHTS):
   """Weighted k-means of the points: centers, clusters, and iterations."""
   centers, own = POINTS[seeds], reference.nearest(POINTS, POINTS[seeds])
   moved, steps = True, 0
   while moved and steps < most:
-    centers = reference.means(POINTS, own, WEIGHTS, centers)
+    centers = reference.means(POINTS, own, weights, centers)
     before, own = own, reference.nearest(POINTS, centers)
     moved, steps = (before != own)[VALID].any(), steps + 1
   return centers, own, steps
@@ -249,18 +247,33 @@ def test_a_restart_is_weighted_k_means_until_no_client_moves(most, monkeypatch):
 
 def test_refining_on_all_clients_has_a_limit_of_its_own(monkeypatch):
   monkeypatch.setattr(kmeans, 'MAX_ITERATIONS', 2)
-  weights, ids = jnp.asarray(WEIGHTS, jnp.float32), jnp.arange(12)
+  weights = np.where(np.arange(12) == 9, 1 / 64, WEIGHTS)
   find = jax.jit(
-    lambda stack, exists: kmeans.kmeans(
-      jax.random.key(19), stack, exists, 3, ids, restarts=1, weights=weights
+    lambda stack, weights: kmeans.kmeans(
+      jax.random.key(19), stack, weights, 3, jnp.arange(12), restarts=1
     )
   )
-  found = find(jnp.asarray(POINTS, jnp.float32), jnp.asarray(VALID))
-  # Two after the restart, from seeds of which iterations would be seven.
-  centers, own, _ = iterated([9, 7, 5], 4)
-  assert iterated([9, 7, 5], 100)[2] == 7
+  found = find(jnp.asarray(POINTS, jnp.float32), jnp.asarray(weights, jnp.float32))
+  # Two after the restart, from seeds of which iterations would be more.
+  centers, own, _ = iterated([9, 7, 5], 4, weights)
+  assert iterated([9, 7, 5], 100, weights)[2] > 4
   np.testing.assert_allclose(found.centers, centers, rtol=1e-4, atol=1e-4)
   np.testing.assert_array_equal(found.assignment, own)
+
+
+def test_clients_without_weight_are_no_seeds_and_old_arguments_work():
+  stack, ids = jnp.asarray(POINTS, jnp.float32), jnp.arange(12)
+  for key in range(5):
+    args = jax.random.key(key), stack
+    found = kmeans.kmeans(*args, jnp.asarray(WEIGHTS), 3, ids, restarts=1)
+    held = [
+      k for k in range(3) if (WEIGHTS[np.asarray(found.assignment) == k] > 0).any()
+    ]
+    assert held == [0, 1, 2]
+    named = {'num_clusters': 3, 'client_ids': ids, 'restarts': 1}
+    with pytest.warns(DeprecationWarning, match='exists: weights'):
+      old = kmeans.kmeans(*args, exists=WEIGHTS > 0, weights=WEIGHTS, **named)
+    np.testing.assert_array_equal(old.centers, found.centers)
 
 
 def test_trimmed_means_are_left_once_no_client_moves():

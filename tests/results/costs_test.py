@@ -1,6 +1,7 @@
 """What methods send, what that costs, and how long it takes on devices of a profile."""
 
 import json
+import pathlib
 import types
 
 import numpy as np
@@ -116,6 +117,12 @@ def test_fed_soft_computes_losses_where_they_are_due():
 
 def test_with_all_clients_fed_dane_sends_its_model_once():
   assert sent('fed_dane', count=M) == ([2 * P] * M, [2 * P] * M, [3] * M)
+
+
+def test_methods_that_the_manual_does_not_name_send_as_fed_avg():
+  page = (pathlib.Path(__file__).parents[2] / 'docs' / 'costs.md').read_text()
+  others = [name for name in algorithms.METHODS if f'`{name}`' not in page]
+  assert all(sent(name) == sent('fed_avg') for name in others)
 
 
 def test_every_method_of_the_package_says_what_it_sends():

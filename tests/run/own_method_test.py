@@ -199,7 +199,7 @@ def test_a_workdir_is_of_the_start_the_rounds_and_what_is_deployed(tmp_path):
     changed(init=then(lambda s: s._replace(models=jax.tree.map(jnp.zeros_like, s[0])))),
     changed(deployed=then(lambda used: used._replace(choice=used.choice * 0))),
   ):
-    with pytest.raises(fj.UserError, match='another configuration: `program`'):
+    with pytest.raises(fj.UserError, match='another configuration: `method`'):
       scripted_run(other, workdir=tmp_path)
 
 

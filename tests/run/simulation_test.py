@@ -279,12 +279,14 @@ def test_a_run_that_settled_is_not_continued(tmp_path):
   assert second.summary['rounds'] == first.summary['rounds']
 
 
-def test_without_a_config_a_run_is_known_by_its_program(tmp_path):
+def test_without_a_config_a_run_is_known_by_its_values(tmp_path):
   simulated(rounds=1, workdir=tmp_path, config=None)
   simulated(rounds=2, workdir=tmp_path, config=None)
   with pytest.raises(UserError, match=r'`seed` \(there: 0, now: 7\)'):
     simulated(rounds=2, workdir=tmp_path, config=None, seed=7)
-  with pytest.raises(UserError, match='`program`'):
+  with pytest.raises(
+    UserError, match=r'`optimizer` \(there: step_size=-0.1, now: step_size=-0.05\)'
+  ):
     simulated(rounds=2, workdir=tmp_path, config=None, rate=0.05)
 
 

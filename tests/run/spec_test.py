@@ -106,14 +106,14 @@ def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
-    ({'test': None}, '`test` is a NoneType, not a FederatedData; give one of the two'),
+    ({'test': None}, '`test` is None, not a FederatedData; give one of the two'),
     ({'train': [1]}, '`train` is a list, not a FederatedData'),
     ({'algorithm': fj.algorithms.fesem}, '`algorithm` is a function, not an Algorithm'),
     ({'rounds': 2.5}, '`rounds=2.5` must be a whole number'),
     ({'rounds': '2'}, '`rounds=2` must be a whole number'),
     ({'seed': 'x'}, '`seed=x` must be a whole number'),
     ({'eval_every': 0.5}, '`eval_every=0.5` must be a whole number'),
-    ({'callbacks': [fj.callbacks.Unseen(None, None)]}, '`callbacks.Unseen` is a NoneT'),
+    ({'callbacks': [fj.callbacks.Unseen(None, None)]}, '`callbacks.Unseen` is None'),
     ({'callbacks': [fj.callbacks.Drift([3])]}, '`callbacks.Drift` takes phases'),
     ({'workdir': fj.Workdir('run', -1)}, '`checkpoint_every=-1` must be at least 0'),
   ],

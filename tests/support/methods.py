@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from fesem_jax import algorithms
 from fesem_jax.aggregation import server_optimizers
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import with_true_groups
@@ -18,10 +19,9 @@ OPTIMIZERS = {
   'adam': server_optimizers.adam(0.05),
   'momentum': server_optimizers.momentum(0.5),
 }
-# Every method with options that exercise it; shared properties hold for all.
+# Methods with options that exercise them, then all others; shared properties hold for
+# all.
 METHODS = [
-  ('fed_sgd', {}),
-  ('fed_dist', {}),
   ('fed_dws', {'server_learning_rate': 0.3}),
   ('robust', {'num_clusters': 2, 'trim': 0.2, 'beta': 0.2, 'init_epochs': 2}),
   ('robust', {'num_clusters': 2, 'aggregation': 'median', 'init_epochs': 2}),
@@ -33,7 +33,6 @@ METHODS = [
   ('fed_prox', {'straggler_fraction': 0.5}),
   ('fed_avg', {}),
   ('fed_avg', {'weighting': 'uniform'}),
-  ('non_fed', {}),
   ('fesem', {'num_clusters': 2, 'track_objective': True}),
   ('fesem', {'num_clusters': 3, 'weighting': 'by_examples', 'prox_weighting': 'paper',
              'loss_check_every': 3, 'recluster_every': 2, 'reseed_empty': True,
@@ -48,14 +47,11 @@ METHODS = [
              'temperature': 0.5}),
   ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 3,
                     'server_optimizer': OPTIMIZERS['momentum']}),
-  ('scaffold', {}),
   ('ditto', {'ditto_lambda': 0.5}),
-  ('fed_per', {}),
   ('fed_rep', {'head_epochs': 2}),
   ('apfl', {}),
   ('apfl', {'adapt_alpha': False, 'apfl_alpha': 0.75, 'weighting': 'uniform'}),
   ('p_fed_me', {'inner_steps': 2, 'pfedme_lambda': 2.0}),
-  ('per_fed_avg', {}),
   ('fed_ala', {'ala_start_epochs': 3, 'ala_sample': 0.6}),
   ('fed_amp', {'amp_lambda': 0.2, 'amp_sigma': 2.0, 'amp_alpha': 0.03}),
   ('l2gd', {'l2gd_lambda': 4.0, 'aggregation_probability': 0.5}),
@@ -69,7 +65,6 @@ METHODS = [
   ('fed_drift', {'check_every': 1, 'drift_delta': 0.05}),
   ('flux', {'warmup_rounds': 1}),
   ('oracle', {}),
-  ('centralized', {}),
   ('oracle', {'weighting': 'by_examples', 'server_optimizer': OPTIMIZERS['adam']}),
   ('fed_em', {'num_clusters': 2}),
   ('fed_rc', {'num_clusters': 2}),
@@ -77,12 +72,14 @@ METHODS = [
   ('fed_soft', {'num_clusters': 3, 'clients_per_center': 6, 'importance_every': 1}),
   ('fed_nova', {'straggler_fraction': 0.5}),
   ('fed_dyn', {'dyn_alpha': 0.3}),
-  ('fed_babu', {}),
-  ('lg_fed_avg', {}),
   ('fed_bn', {'norm_layers': ('**/bias',)}),
-  ('moon', {}),
-  ('fed_buff', {}),  # Of so few clients, all are in each buffer.
 ]  # fmt: skip
+# FedBuff has all of so few clients in each buffer.
+METHODS += [
+  (name, {})
+  for name in algorithms.METHODS
+  if name not in [listed for listed, _ in METHODS]
+]
 
 # Methods that need all clients in each round.
 ALL_CLIENTS = {'fed_cluster', 'cfl_gp', 'fed_drift', 'flux', 'fed_buff'}

@@ -228,13 +228,12 @@ def _clustered(
   found = kmeans(
     prng_streams.fold(key, prng_streams.CLUSTERING),
     compared,
-    exists,
+    trained.weights(how.weighting),
     num_clusters,
     jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
     restarts=how.restarts,
     seeding=how.seeding,
     trim=how.trim,
-    weights=trained.weights(how.weighting),
     mesh=local.mesh,
   )
   # Where no model is finite, there are no centers to start from.

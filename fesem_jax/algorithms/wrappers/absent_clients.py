@@ -21,6 +21,7 @@ from fesem_jax.cohorts.sampling import everyone, sample_clients
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.training.client_losses import least_loss, start_by_loss
 from fesem_jax.utils.errors import UserError, argument, check_at_least
@@ -33,6 +34,7 @@ class AgesState(NamedTuple):
   seen: jax.Array  # [M] int32 round in which each client last took part, 0 the start
 
 
+@recorded
 def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
   """Lets clients that were absent for long start from the center of least loss.
 
@@ -116,6 +118,7 @@ class LateJoinsState(NamedTuple):
   joined: jax.Array  # [M] bool
 
 
+@recorded
 def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
   """Lets clients join when they are first drawn, after the first clustering.
 

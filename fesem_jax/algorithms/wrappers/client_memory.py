@@ -12,6 +12,7 @@ from fesem_jax.algorithms.common.wrapped import wrap
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_memory import remembered
 from fesem_jax.utils.errors import UserError
@@ -39,6 +40,7 @@ def kept_parts(local: LocalTraining) -> tuple[str, ...]:
   return tuple(name for name, wanted in asked.items() if wanted)
 
 
+@recorded
 def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorithm:
   """Lets each client of a method keep values from round to round.
 

@@ -2,8 +2,10 @@
 
 from fesem_jax.algorithms.wrappers.client_memory import with_client_memory
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.made_by import recorded
 
 
+@recorded
 def with_error_feedback(method: Algorithm) -> Algorithm:
   """Lets each client of a method keep what it has not sent (error feedback).
 

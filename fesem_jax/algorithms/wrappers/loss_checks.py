@@ -12,11 +12,13 @@ from fesem_jax.algorithms.common.wrapped import (
 )
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.training.client_losses import start_by_loss
 from fesem_jax.utils.errors import check_at_least
 
 
+@recorded
 def with_loss_checks(method: Algorithm, every: int) -> Algorithm:
   """Lets clients start from the center of least training loss in some rounds.
 

@@ -32,6 +32,7 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.trained import Trained, weights_by
@@ -92,6 +93,7 @@ class ReclusteringState(NamedTuple):
   checks: Checks
 
 
+@recorded
 def with_reclustering(
   method: Algorithm,
   every: int,

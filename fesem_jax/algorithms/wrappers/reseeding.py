@@ -19,12 +19,14 @@ from fesem_jax.clustering.comparison import ModelComparison, by_weights
 from fesem_jax.core import offloading, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.utils.errors import UserError
 
 _ALL = by_weights()
 
 
+@recorded
 def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Algorithm:
   """Moves centers that lost all their clients.
 

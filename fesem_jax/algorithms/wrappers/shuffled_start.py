@@ -13,9 +13,11 @@ from fesem_jax.clustering import em
 from fesem_jax.cohorts.sampling import everyone, shuffled
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.made_by import recorded
 from fesem_jax.utils.errors import check_between
 
 
+@recorded
 def with_shuffled_start(method: Algorithm, probability: float) -> Algorithm:
   """Wraps a method with centers whose state keeps the clients' models.
 

@@ -1,0 +1,87 @@
+"""What made a method or a model: the name of a function and its arguments."""
+
+import functools
+import inspect
+import numbers
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.identity import Identity, is_default
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.utils.display import kind_of
+from fesem_jax.utils.errors import UserError, argument
+
+_Build = TypeVar('_Build', bound=Callable[..., Any])
+
+
+class MadeBy(NamedTuple):
+  """The identity of what a function of this package made; see `Identity`."""
+
+  values: tuple[str, ...]
+  code: tuple[tuple[str, str], ...]
+  packages: frozenset[str]
+  parts: tuple[Any, ...]  # of what was made; others may take their places
+
+
+def recorded(build: _Build) -> _Build:
+  """A function that makes a method or model, which then knows what made it.
+
+  Runs are identified by this, so that other inner functions in a later version of this
+  package leave a workdir valid. Arguments that have their defaults are left out, and so
+  is `local`, of which a method is made.
+  """
+  signature = inspect.signature(build)
+  first = next(iter(signature.parameters))
+
+  @functools.wraps(build)
+  def building(*args: Any, **named: Any) -> Any:
+    try:
+      arguments = signature.bind(*args, **named).arguments
+    except TypeError:
+      return build(*args, **named)  # Python's message.
+    if first in ('local', 'method'):
+      _check_first(first, arguments[first])
+    for name, x in arguments.items():
+      _check_number(name, x, signature.parameters[name].annotation)
+    made = build(*args, **named)
+    found, values = Identity(), [f'made by={build.__name__}']
+    for name, x in arguments.items():
+      if name != 'local' and not is_default(x, signature.parameters[name].default):
+        values += found.values(name, x)
+    code, packages = tuple(found.code()), frozenset(found.packages)
+    return made._replace(made_by=MadeBy(tuple(values), code, packages, tuple(made)))
+
+  return building  # type: ignore[return-value]
+
+
+def check_local(x: Any) -> None:
+  """Raises `UserError` unless a method gets local training."""
+  if not isinstance(x, LocalTraining):
+    raise UserError(
+      f'`local` is {kind_of(x)}, not a LocalTraining; make one with '
+      'local_training(model, optimizer).'
+    )
+
+
+def _check_first(name: str, x: Any) -> None:
+  """Raises `UserError` unless a method gets local training, and a wrapper a method."""
+  if name == 'local':
+    check_local(x)
+  elif not isinstance(x, Algorithm):
+    raise UserError(
+      f'`method` is {kind_of(x)}, not an Algorithm; make one with e.g. '
+      'algorithms.fesem(local, num_clusters=4).'
+    )
+
+
+def _check_number(name: str, x: Any, kind: Any) -> None:
+  """Raises `UserError` if an argument that takes a number is something else."""
+  of_kind = {int: numbers.Integral, float: numbers.Real | jax.Array | np.ndarray}
+  if kind in of_kind and (isinstance(x, bool) or not isinstance(x, of_kind[kind])):
+    shown = repr(x) if isinstance(x, str) else x
+    named = 'a whole number' if kind is int else 'a number'
+    raise UserError(f'{argument(name, shown)} must be {named}.')

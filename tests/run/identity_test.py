@@ -1,0 +1,300 @@
+"""A run of Python is identified by its method's values; edits of own code are said."""
+
+import functools
+import json
+import types
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fesem_jax as fj
+from fesem_jax.core.identity import Identity
+from fesem_jax.run.configuration import changes, check_same
+from tests.support import helpers
+from tests.support.runs import simulated
+
+
+def described(x, name='x'):
+  """Values and code of an object."""
+  identity = Identity()
+  return identity.values(name, x), identity.code()
+
+
+def values_of(x):
+  return [value.partition('=')[2] for value in described(x)[0]]
+
+
+def digests_of(x):
+  return [digest for _, digest in described(x)[1]]
+
+
+def written(text, **given):
+  """The last function of a text, as if it were a user's module."""
+  module = types.ModuleType('mine')
+  module.__dict__.update(jnp=jnp, jax=jax, **given)
+  exec(compile(text, '/home/ann/mine.py', 'exec'), module.__dict__)
+  functions = [f for f in vars(module).values() if isinstance(f, types.FunctionType)]
+  return functions[-1]
+
+
+SHRINK = """
+RATE = 0.1
+
+def shrunk(x):
+  return x * RATE
+
+def make(lam):
+  def prox(w):
+    return shrunk(w) - lam * w
+  return prox
+
+made = make(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+  ('change', 'edited', 'others'),
+  [
+    (('prox', 'proximal'), False, False),  # An inner function.
+    (('shrunk', 'smaller'), False, False),
+    (('(w)', '(weights)'), False, None),
+    (('return x', '# A comment.\n  "A docstring."\n  return x'), False, False),
+    (('x * RATE', 'RATE * x'), True, False),
+    (('- lam', '+ lam'), True, False),
+    (('RATE = 0.1', 'RATE = 0.2'), False, True),
+    (('make(0.5)', 'make(0.25)'), False, True),
+  ],
+)
+def test_values_are_apart_from_code_and_names_do_not_matter(change, edited, others):
+  if others is None:
+    change, others = ('w', 'weights'), False
+    text = SHRINK.replace('prox(w)', 'prox(v)').replace('shrunk(w)', 'shrunk(v)')
+    text = text.replace('lam * w', 'lam * v')
+  else:
+    text = SHRINK.replace(*change)
+  assert text != SHRINK
+  before, after = written(SHRINK), written(text)
+  assert (digests_of(before) != digests_of(after)) is edited
+  assert (values_of(before) != values_of(after)) is others
+
+
+@pytest.mark.parametrize(
+  ('before', 'after'),
+  [
+    ('f(g(x))', 'g(f(x))'),
+    ('f(x) - g(x)', 'g(x) - f(x)'),
+    ('f(x)', 'g(x)'),
+    ('(lambda a, b: a - b)(x, 2)', '(lambda a, b: b - a)(x, 2)'),
+    ('(lambda x: (lambda a, b: x - b))(1)(x, x)',
+     '(lambda x: (lambda a, b: x - a))(1)(x, x)'),
+    ('jnp.sin(x)', 'jnp.cos(x)'),
+    ('x * 0.1', 'x * 0.2'),
+  ],
+)  # fmt: skip
+def test_other_code_has_another_digest(before, after):
+  text = """
+def f(x):
+  return x + 1
+
+def g(x):
+  return 2 * x
+
+def both(x):
+  return f(x), g(x)
+
+def made(x):
+  return both(x), {}
+"""
+  one, other = written(text.format(before)), written(text.format(after))
+  assert digests_of(one) != digests_of(other)
+  assert digests_of(one) == digests_of(written(text.format(before)))
+
+
+def test_functions_of_one_source_differ_by_what_they_hold():
+  plain, other = [(lambda w, lam=lam: lam * w) for lam in (1, 2)]
+  assert values_of(plain) != values_of(other)
+  held = [functools.partial(jnp.add, np.full(3, value)) for value in (1.0, 2.0)]
+  assert values_of(held[0]) != values_of(held[1])
+  assert values_of(held[0]) == values_of(functools.partial(jnp.add, np.ones(3)))
+
+  def closed(array):
+    return jax.jit(lambda w: w + array)
+
+  assert values_of(closed(jnp.ones(3))) == values_of(closed(jnp.ones(3)))
+  assert values_of(closed(jnp.ones(3))) != values_of(closed(jnp.zeros(3)))
+
+
+@pytest.mark.parametrize(
+  ('one', 'other'),
+  [
+    (optax.sgd(0.1), optax.sgd(0.2)),
+    (optax.sgd(0.1), optax.sgd(0.1, momentum=0.9)),
+    (optax.adamw(0.1), optax.adamw(0.1, weight_decay=0.1)),
+    (optax.chain(optax.clip(1.0), optax.sgd(0.1)),
+     optax.chain(optax.clip(2.0), optax.sgd(0.1))),
+    (optax.sgd(optax.cosine_decay_schedule(0.1, 10)),
+     optax.sgd(optax.cosine_decay_schedule(0.1, 20))),
+    (fj.local_optimizer('sgd', 0.1), fj.local_optimizer('sgd', 0.2)),
+  ],
+)  # fmt: skip
+def test_optimizers_differ_by_their_numbers(one, other):
+  assert values_of(one) == values_of(one)
+  assert values_of(one) != values_of(other)
+  assert described(one)[1] == []  # Optax is not the user's code.
+
+
+class Net(nn.Module):
+  """A model of the user."""
+
+  hidden: int = 5
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(nn.relu(nn.Dense(self.hidden)(x)))
+
+
+def test_models_differ_by_their_sizes():
+  nets = [fj.models.from_flax(Net(hidden), (6,)) for hidden in (5, 7, 7)]
+  named = [fj.models.build('mlp', (6,), 3, hidden=hidden) for hidden in ((5,), (7,))]
+  found = [tuple(values_of(model)) for model in [*nets, *named]]
+  assert len(set(found)) == 4
+  assert found[1] == found[2]
+  assert [name for name, _ in described(nets[0])[1]] == ['Net.__call__', 'calls']
+
+
+def test_a_method_of_the_package_is_its_name_and_options():
+  local = helpers.local(model='logistic')
+
+  def values(name='fesem', made=local, **options):
+    return values_of(fj.algorithms.build(name, made, **options))
+
+  found = values(num_clusters=2, prox_lambda=0.1)
+  assert found[:3] == ['fesem', '2', '0.1']
+  assert values_of(fj.algorithms.fesem(local, num_clusters=2, prox_lambda=0.1)) == found
+  assert values(num_clusters=3, prox_lambda=0.1) != found
+  assert values(num_clusters=2, prox_lambda=0.1, init_epochs=1) == found  # The default.
+  assert values(num_clusters=2, prox_lambda=0.1, max_age=3) != found
+  other = helpers.local(model='logistic', devices=2, chunk=4)  # No other results.
+  assert values(made=other, num_clusters=2, prox_lambda=0.1) == found
+  weighted = [values('fed_avg', weighting={'c0': 1.0, 'c1': w}) for w in (1.0, 2.0)]
+  assert weighted[0] != weighted[1]
+
+
+def test_what_replaces_a_part_of_a_method_counts():
+  algorithm = fj.algorithms.build('fed_avg', helpers.local(model='logistic'))
+
+  def scaled(rate):
+    def step(*args):
+      state, info = algorithm.step(*args)
+      return jax.tree.map(lambda x: rate * x, state), info
+
+    return algorithm._replace(step=step)
+
+  plain, one, other = map(values_of, (algorithm, scaled(1.0), scaled(0.5)))
+  assert plain != one != other
+  changed = algorithm.local._replace(optimizer=optax.sgd(0.7))
+  assert values_of(algorithm._replace(local=changed)) != plain
+
+
+def config_of(x, **versions):
+  values, code = described(x)
+  code = [list(each) for each in code]
+  return {'seed': 0, 'method': values, 'code': code, 'versions': versions}
+
+
+def test_an_edited_function_is_named_and_others_are_not(tmp_path):
+  old = config_of(written(SHRINK))
+  edited = config_of(written(SHRINK.replace('x * RATE', 'RATE + x')))
+  check_same(tmp_path, old, edited)
+  (said,) = changes(tmp_path, old, edited)
+  assert said.startswith(f'shrunk changed after the run in {tmp_path} had begun')
+  assert changes(tmp_path, old, old) == []
+  renamed = config_of(written(SHRINK.replace('prox', 'proximal')))
+  check_same(tmp_path, old, renamed)
+  assert changes(tmp_path, old, renamed) == []
+  with pytest.raises(fj.UserError, match=r'`method` \(there: lam=0.5, now: lam=0.2\)'):
+    check_same(tmp_path, old, config_of(written(SHRINK.replace('(0.5)', '(0.2)'))))
+
+
+OTHERS = """
+def shrunk(x):
+  return x + 0.1
+
+def make(lam):
+  def prox(w):
+    return shrunk(w) - lam * w
+  return prox
+
+def other(lam):
+  def prox(w):
+    return w / lam
+  return prox
+
+def doubled(find):
+  return lambda w: 2 * find(w)
+
+made = {}
+"""
+
+
+def test_another_function_is_refused_and_an_edited_one_is_not(tmp_path):
+  found = {
+    name: config_of(written(OTHERS.format(name))) for name in (
+      'make(0.5)', 'other(0.5)', 'doubled(make(0.5))',
+    )
+  }  # fmt: skip
+  one, other, wrapped = found.values()
+  for old, new in ((one, other), (one, wrapped), (wrapped, one)):
+    with pytest.raises(fj.UserError, match=r'`method` \(its functions: '):
+      check_same(tmp_path, old, new)
+  # A part of it may become a function.
+  text = OTHERS.replace('shrunk(w) -', 'half(shrunk(w)) -')
+  text = 'def half(x):\n  return 0.5 * x\n' + text
+  parted = config_of(written(text.format('make(0.5)')))
+  check_same(tmp_path, one, parted)
+  assert 'make.prox changed' in changes(tmp_path, one, parted)[0]
+
+
+def test_other_versions_are_said(tmp_path):
+  old, new = (config_of(optax.sgd(0.1), python='3.11.2', jax=v) for v in '12')
+  check_same(tmp_path, old, new)
+  (said,) = changes(tmp_path, old, new)
+  assert 'began with jax 1, now 2' in said
+  # Python 3.12 has other instructions for the same function.
+  old = config_of(written(SHRINK), python='3.11.2')
+  new = config_of(written(SHRINK.replace('x * RATE', 'RATE * x')), python='3.12.0')
+  (said,) = changes(tmp_path, old, new)
+  assert 'python 3.11.2, now 3.12.0' in said
+
+
+def test_a_workdir_of_an_earlier_version_goes_on_with_a_word(tmp_path, caplog):
+  first = simulated('fed_avg', rounds=1, workdir=tmp_path, config=None)
+  path = tmp_path / 'config.json'
+  config = json.loads(path.read_text())
+  kept = 'seed', 'clients_per_round', 'finetune_epochs', 'unseen', 'data_digest'
+  old = {name: config[name] for name in kept} | {'program': '0123456789abcdef'}
+  path.write_text(json.dumps(old))
+  caplog.clear()
+  second = simulated('fed_avg', rounds=2, workdir=tmp_path, config=None)
+  assert second.history[:1] == first.history
+  (said,) = [r.getMessage() for r in caplog.records if 'earlier version' in r.message]
+  assert 'make sure that they are those of the run that you continue' in said
+  with pytest.raises(fj.UserError, match='`seed`'):
+    simulated('fed_avg', rounds=2, workdir=tmp_path, config=None, seed=3)
+
+
+def test_a_workdir_is_refused_for_other_values_and_data(tmp_path):
+  simulated('fed_avg', rounds=1, workdir=tmp_path, config=None)
+  algorithm = fj.algorithms.build('fed_avg', helpers.local(hidden=(6,)))
+  for changed, named in (
+    ({'method': 'fed_sgd'}, '`method`'),
+    ({'method': algorithm}, '`model`'),
+    ({'batch_size': 5}, '`training`'),
+    ({'data': [helpers.federation([4] * 3, seed) for seed in range(2)]}, 'the data'),
+  ):
+    with pytest.raises(fj.UserError, match=named):
+      simulated(**{'method': 'fed_avg'} | changed, workdir=tmp_path, config=None)
