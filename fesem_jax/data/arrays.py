@@ -8,7 +8,7 @@ import numpy as np
 from fesem_jax.core import feature_range
 from fesem_jax.core.client_info import checked_weights
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.split_checks import check_targets, scale_of
+from fesem_jax.core.split_checks import check_targets, scale_of, warn_of_gaps
 from fesem_jax.data import class_labels, columns
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
@@ -165,6 +165,8 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   if not float(single.tiny) <= scale <= float(single.max):
     raise UserError(f'{path}: scale {scale} must be positive, and a 32-bit float.')
   classes = given or chosen.count_outputs(y)
+  if given is None and class_names is None:
+    warn_of_gaps(y, classes, chosen.name, f'{path}: y')
   if class_names is not None and len(class_names) != classes:
     raise UserError(
       f'{path}: class_names must be {classes} strings, one for each class.'
