@@ -69,7 +69,7 @@ def fed_nova(
     reduction = Reduction(normalize, none, known=lengths, keep=False)
     trained = train(local, state, data, cohort, key, reduction)
     weights = trained.weights(weighting)
-    total = jnp.maximum(sums.total(weights), 1.0)
+    total = sums.or_one(sums.total(weights))
     mean_length = sums.total(weights * lengths[trained.steps]) / total
 
     def move(x, change):

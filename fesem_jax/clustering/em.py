@@ -87,8 +87,7 @@ def objective(
 def mean_distance(distance: jax.Array, weights: jax.Array) -> jax.Array:
   """[] float32: mean of distances [S] by weights [S]; 0 where all weights are 0."""
   squared = sums.total(jnp.where(weights > 0, distance * weights, 0.0))
-  weight = sums.total(weights)
-  return squared / jnp.where(weight > 0, weight, 1.0)
+  return squared / sums.or_one(sums.total(weights))
 
 
 def responsibilities(distances: jax.Array, temperature: float) -> jax.Array:
@@ -192,7 +191,7 @@ class Sums(NamedTuple):
     """Eq. 6 after the local step and after the E-step; None if it is not known."""
     if self.started is None:
       return None
-    count = jnp.maximum(self.clients.weight.sum(), 1.0)
+    count = sums.or_one(self.clients.weight.sum())
     return self.started / count, self.squared.sum() / count
 
   def objective(self, old: Params, new: Params) -> jax.Array:
@@ -217,4 +216,4 @@ class Sums(NamedTuple):
 
     changes = jax.tree.leaves(jax.tree.map(change, clients.params, old, new))
     value = self.squared.sum() + sum(changes)
-    return jnp.maximum(value, 0.0) / jnp.maximum(clients.weight.sum(), 1.0)
+    return jnp.maximum(value, 0.0) / sums.or_one(clients.weight.sum())

@@ -316,6 +316,7 @@ class FederatedData:
     split_checks.check_targets(x.shape, y, task, '`y`')
     if num_classes is None:
       num_classes = tasks.TASKS[task].count_outputs(y)
+      split_checks.warn_of_gaps(y, num_classes, task, '`y`')
     if client_ids is None:
       client_ids = np.arange(len(sizes))
     client_ids = split_checks.client_ids(client_ids, len(sizes))

@@ -8,6 +8,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax.core import tree
 from fesem_jax.core.types import Params
+from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 
 # Names that an error lists.
@@ -82,6 +83,10 @@ def chosen(params: Params, names: Collection[str], flag: str) -> tuple[str, ...]
   They come in the order of the model, whose parameters are a dict of layers. Raises
   `UserError`, naming the `flag` that holds the names, on one that chooses nothing.
   """
+  if isinstance(names, str):  # Its letters would be names, and * all of them.
+    raise UserError(
+      f"{argument(flag, names)} must be a list of names; give ['{printable(names)}']."
+    )
   given = argument(flag, ','.join(names))
   if not isinstance(params, Mapping):
     raise UserError(f'{argument(flag)} needs a model whose parameters are a dict.')

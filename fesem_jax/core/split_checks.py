@@ -6,8 +6,12 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import tasks
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.stored_rows import Rows
+
+_NAMED = 5  # Classes that a message names.
 
 
 def sizes(given: Any, num_examples: int) -> np.ndarray:
@@ -77,6 +81,24 @@ def num_outputs(given: Any) -> int | None:
       f'{argument("num_classes", given)} must be a whole number from 1, or be left out.'
     )
   return int(given)
+
+
+def warn_of_gaps(y: np.ndarray, num_classes: int, task: str, where: str) -> None:
+  """Says once which classes of labels y [T] do not occur, if L was read from these.
+
+  `task` is a key of `tasks.TASKS`, and `where` the source file or argument of y.
+  """
+  if task != CLASSIFICATION.name or not len(y):
+    return
+  absent = np.setdiff1d(np.arange(num_classes), y)
+  if len(absent):
+    named = ', '.join(map(str, absent[:_NAMED]))
+    more = f' and {len(absent) - _NAMED:,} more' if len(absent) > _NAMED else ''
+    warn_once(
+      f'{where} has labels up to {num_classes - 1}, of which {named}{more} do not '
+      f'occur: models have {num_classes:,} outputs. Number labels from 0 without gaps, '
+      'or give `num_classes`.'
+    )
 
 
 def scale_of(x: Rows, where: str) -> float:

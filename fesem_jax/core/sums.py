@@ -86,6 +86,11 @@ def total(x: jax.Array) -> jax.Array:
   return padded.reshape(-1, width).sum(axis=1).sum()
 
 
+def or_one(weight: jax.Array) -> jax.Array:
+  """Total weights to divide by: 1 in place of 0, which is none, but not of 0.3."""
+  return jnp.where(weight > 0, weight, 1.0)
+
+
 class ClusterSums(NamedTuple):
   """Running sums over the rows of each cluster, minus the cluster's origin.
 
@@ -250,7 +255,7 @@ def mean_of(sums: ClusterSums, origins: Params) -> Params:
 
   def mean(sum_of: jax.Array, origin: jax.Array) -> jax.Array:
     weight = sums.weight.reshape((-1,) + (1,) * (origin.ndim - 1))
-    return origin + sum_of / jnp.where(weight > 0, weight, 1.0)
+    return origin + sum_of / or_one(weight)
 
   return jax.tree.map(mean, sums.params, origins)
 

@@ -9,7 +9,7 @@ import numpy as np
 from fesem_jax.core import feature_range
 from fesem_jax.core.client_info import checked_weights
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.split_checks import check_targets
+from fesem_jax.core.split_checks import check_targets, warn_of_gaps
 from fesem_jax.data import array_forms, array_values, class_labels, columns
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
@@ -133,6 +133,8 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         'Give each row one value.'
       )
   x = _features(path, x)
+  if not classes and class_names is None:
+    warn_of_gaps(y, chosen.count_outputs(y), chosen.name, f'{path}: y')
   classes = classes or chosen.count_outputs(y)
   if class_names is not None and len(class_names) != classes:
     raise UserError(

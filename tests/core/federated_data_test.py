@@ -17,6 +17,7 @@ from fesem_jax.core.split_checks import check_targets, scale_of
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.stored_rows import StoredRows
 
 
@@ -222,3 +223,22 @@ def test_data_of_no_clients_stay_so_unless_they_are_padded():
   no_clients = np.array([], int)
   assert data.reorder(no_clients).num_clients == 0
   assert data.reorder(no_clients, num_clients=2).client_ids.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+  ('labels', 'given', 'message'),
+  [
+    ([1, 2, 3, 3], {}, 'labels up to 3, of which 0 do not occur: models have 4 outputs'),
+    ([0, 9, 2, 0], {}, 'up to 9, of which 1, 3, 4, 5, 6 and 2 more do not occur'),
+    ([0, 1, 2, 0], {}, None),
+    ([0, 9, 2, 0], {'num_classes': 10}, None),
+    ([1.0, 2.5, 3.0, 3.0], {'task': 'regression'}, None),
+  ],
+)
+def test_classes_that_do_not_occur_are_named(labels, given, message, caplog):
+  warn_once.cache_clear()
+  caplog.set_level('WARNING', logger='absl')
+  x = np.ones((4, 2), np.float32)
+  FederatedData.from_arrays(x, np.array(labels), [2, 2], **given)
+  said = ' '.join(caplog.messages)
+  assert message in said if message else not said

@@ -73,3 +73,9 @@ def test_a_name_that_chooses_nothing_is_refused(name, message):
 def test_parameters_must_have_names():
   with pytest.raises(UserError, match='needs a model whose parameters are a dict'):
     parameter_names.chosen([1, 2], ['logits'], 'train_layers')
+
+
+@pytest.mark.parametrize('names', ['logits', '**/norm*'])
+def test_a_text_in_place_of_a_list_is_not_read_by_letters(names):
+  with pytest.raises(UserError, match='must be a list of names; give'):
+    parameter_names.chosen(PARAMS, names, 'train_layers')

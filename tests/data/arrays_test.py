@@ -366,6 +366,8 @@ def test_a_split_keeps_no_masked_rows():
       {'client': None, 'split': np.repeat([0, 1], [4, 8])},
       r'split has 8 test examples .1. and only 4 training .*not swapped',
     ),
+    ({'y': np.arange(12) % 2 + 1}, 'y has labels up to 2, of which 0 do not occur'),
+    ({'y': np.arange(12) % 2 + 1, 'num_classes': 3}, None),
     ({'client': np.array(['AT', 'NO'] * 6)}, None),
     ({'client': np.arange(12) % 3 - 2}, None),
     ({'client': None, 'split': np.repeat([0, 1], 6)}, None),

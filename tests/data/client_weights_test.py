@@ -73,6 +73,27 @@ def test_weights_like_sizes_are_those_by_examples(name, options):
   jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    ('fed_nova', {}),
+    ('fesem', {'num_clusters': 2, 'recluster_every': 2, 'track_objective': True}),
+    pytest.param(
+      'hypo_cluster',
+      {'num_clusters': 2, 'init_restarts': 1},
+      marks=pytest.mark.nightly,
+    ),
+  ],
+)
+def test_shares_that_add_up_to_less_than_1_are_weights_like_others(name, options):
+  local, found = helpers.local(), []
+  for scale in (1.0, 2.0**-10):  # Exact, so that only a bound on their sum shows.
+    train = with_weights(scale * np.array(WEIGHTS), federation())
+    method = algorithms.build(name, local, weighting='by_weight', **options)
+    found.append(run(method, train))
+  jax.tree.map(np.testing.assert_array_equal, *found)
+
+
 def test_weights_follow_their_clients():
   train = with_weights(by_name(WEIGHTS), federation())
   moved = train.reorder(np.array([3, 0, 5]), num_clients=4)

@@ -33,6 +33,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sums import or_one
 from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.trained import Trained, weights_by
@@ -276,7 +277,7 @@ def recluster(
   new_of, old_of = optax.assignment.hungarian_algorithm(-flow)
   number = jnp.zeros(count, jnp.int32).at[new_of].set(old_of.astype(jnp.int32))
   named = jnp.where(trained.took_part(), number[found.assignment], own)
-  moves = jnp.where(named != own, weights, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
+  moves = jnp.where(named != own, weights, 0.0).sum() / or_one(weights.sum())
   gain = present - least
   changed = (moves > 0) & (gain > _MARGIN * moves * present)
   drawn = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
