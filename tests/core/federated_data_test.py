@@ -228,7 +228,11 @@ def test_data_of_no_clients_stay_so_unless_they_are_padded():
 @pytest.mark.parametrize(
   ('labels', 'given', 'message'),
   [
-    ([1, 2, 3, 3], {}, 'labels up to 3, of which 0 do not occur: models have 4 outputs'),
+    (
+      [1, 2, 3, 3],
+      {},
+      'labels up to 3, of which 0 do not occur: models have 4 outputs',
+    ),
     ([0, 9, 2, 0], {}, 'up to 9, of which 1, 3, 4, 5, 6 and 2 more do not occur'),
     ([0, 1, 2, 0], {}, None),
     ([0, 9, 2, 0], {'num_classes': 10}, None),
