@@ -96,6 +96,13 @@ def replay(
       f'{argument("round", round)} is not in {folder}, which has rounds 1 to {last}'
       f'{"" if finished else ", and the one after it, which did not finish"}.'
     )
+  if config.get('data_change_in'):
+    raise UserError(
+      f'The data of {folder} change over its rounds; `replay` can do again what is of '
+      'one training split.'
+    )
+  if algorithm.of_data is not None:
+    train = algorithm.of_data(train, ())
   place = position_of(client, np.asarray(train.info.names))
   if kept_parts(algorithm.local):
     if algorithm.local.keep_optimizer_state or algorithm.local.batch_stats == 'local':

@@ -237,6 +237,20 @@ def test_clients_with_rates_and_epochs_of_their_own_take_their_own_steps(tmp_pat
     np.testing.assert_allclose(training.distance[-1], moved, rtol=1e-4)
 
 
+def test_weights_of_clients_from_python_are_those_of_the_run(tmp_path):
+  train, test = runs.federation()
+  local = helpers.local(devices=2)
+  method = fj.algorithms.build('fed_avg', local, weighting=[1, 2, 3, 4, 5, 6, 7])
+  runs.simulated(method, (train, test), workdir=tmp_path, rounds=2, config=SPARSE)
+  found = fj.replay(method, train, tmp_path, round=2, client='c4')
+  assert found.same_records
+  config = json.loads((tmp_path / 'config.json').read_text())
+  changing = json.dumps(config | {'data_change_in': [2]})
+  (tmp_path / 'config.json').write_text(changing)
+  with pytest.raises(fj.UserError, match='change over its rounds; `replay` can do'):
+    fj.replay(method, train, tmp_path, round=2, client='c4')
+
+
 def test_a_result_that_differs_is_not_called_rounding():
   end = {'w': np.ones(3, np.float32)}
   empty = np.zeros(1)
