@@ -10,6 +10,8 @@ import contextlib
 import pathlib
 from typing import Any
 
+import jax
+import numpy as np
 from absl import flags
 
 from fesem_jax import data
@@ -32,6 +34,9 @@ from .start import start
 
 # Steps that are printed: the first and the last ones, and those around a bad one.
 _SHOWN = 8
+
+# The share of the largest parameter that may be rounding, which many steps amplify.
+_ROUNDING = 1e-3
 
 
 def rebuilt(
@@ -61,7 +66,7 @@ def as_text(found: Replay) -> str:
   """What was found, for a terminal."""
   lines = [f'{printable(found.client)} in round {found.round}:']
   if not found.arrived:
-    lines.append('it dropped out, and did not train.')
+    lines.append('it dropped out, or no update of it arrived: it did not train.')
   for number, training in enumerate(found.trainings, start=1):
     if len(found.trainings) > 1:
       lines.append(f'training {number} of {len(found.trainings)}')
@@ -100,6 +105,12 @@ def _ending(training: Training) -> str:
     return 'The result was not compared with that of the round.'
   if training.difference == 0:
     return 'The result equals that of the round, bit for bit.'
+  largest = max(np.abs(x).max(initial=0) for x in jax.tree.leaves(training.end))
+  if training.difference > _ROUNDING * largest:
+    return (
+      'The result DIFFERS from that of the round: parameters by up to '
+      f'{training.difference:.2g}.'
+    )
   return (
     'The result equals that of the round up to rounding: parameters differ by at most '
     f'{training.difference:.2g}.'

@@ -125,6 +125,11 @@ class LocalTraining(NamedTuple):
   keep_optimizer_state: bool = False
   work: ClientWork | None = None
 
+  @property
+  def unsent(self) -> tuple[str, ...]:
+    """Paths of the statistics that each client keeps and never sends."""
+    return self.model.statistics if self.batch_stats == 'local' else ()
+
   def check_no_statistics(self, method: str) -> None:
     """Raises `UserError` if the model has running statistics, e.g. of BatchNorm.
 

@@ -102,9 +102,7 @@ class Traffic(NamedTuple):
 def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:
   """Bytes of the trained parameters, except those that the names `but` choose."""
   params = jax.eval_shape(local.model.init, jax.random.key(0))
-  if local.batch_stats == 'local':
-    but += local.model.statistics
-  if but:
+  if but := but + local.unsent:
     params = parameter_names.split(params, but)[0]
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
 

@@ -11,6 +11,7 @@ from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k
 from fesem_jax.plots.clusters import clusters_over_rounds
+from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import (
   by_epsilon,
   by_gigabytes,
@@ -54,6 +55,7 @@ __all__ = [
   'client_sizes',
   'clusters_over_rounds',
   'compared_partitions',
+  'confusion_by_cluster',
   'convergence',
   'critical_difference',
   'curves_over_seeds',

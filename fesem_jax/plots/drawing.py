@@ -7,6 +7,7 @@ from fesem_jax.data.label_skew import label_skew as skew
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
+from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import (
   by_epsilon,
   by_gigabytes,
@@ -60,6 +61,8 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
       class_names(str(run.dataset), counts.shape[1], run.clients.get('class_names')),
     )
     written += save(by_class, folder / 'classes')
+  if 'confusion' in run.clients:
+    written += save(confusion_by_cluster(run), folder / 'confusion')
   if 'sheet_images' in run.clients:
     written += save(sheets(run), folder / 'sheets')
   return written

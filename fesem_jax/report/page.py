@@ -15,6 +15,7 @@ from fesem_jax import tasks
 from fesem_jax.report import comparison, library, markup, provenance
 from fesem_jax.report.clients import clients
 from fesem_jax.report.clusters import clusters
+from fesem_jax.report.confusion import confusion
 from fesem_jax.report.curves import curves
 from fesem_jax.report.runs import ReportedRun, labels, read_runs
 from fesem_jax.results import curves as reading_curves
@@ -33,6 +34,7 @@ _SCRIPTS = (
   'clients.js',
   'clusters.js',
   'moves.js',
+  'confusion.js',
   'page.js',
 )
 
@@ -153,6 +155,7 @@ def _data(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
     'curves': curves(runs, task),
     'clients': clients(runs, task),
     'clusters': clusters(runs),
+    'confusion': confusion(runs),
   }
 
 

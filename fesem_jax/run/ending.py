@@ -117,6 +117,8 @@ def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:
   picture = figure_data.draw(run.algorithm, state, data.train, key, run.programs)
   picture = figure_data.in_order(picture, data.places)
   picture |= {'label_counts': label_skew.label_counts(data.on_host)}
+  split = data.train, data.test
+  picture |= figure_data.confused(run.algorithm, state, *split, run.programs)
   return picture | figure_data.sheets(picture, data.on_host)
 
 

@@ -17,6 +17,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.evaluation import confusion
 from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.run.programs import Programs, run_once
 from fesem_jax.training.cohort import train_cohort
@@ -148,6 +149,32 @@ def draw(
   if clusters is not None:
     out['assignment'] = np.asarray(clusters)[: len(names)]
   return out
+
+
+def confused(
+  algorithm: Algorithm,
+  state: Any,
+  train: FederatedData,
+  test: FederatedData,
+  programs: Programs,
+) -> dict[str, np.ndarray]:
+  """Confusion matrices of the clients of each cluster, on the test split.
+
+  Returns `confusion` [K, L, L], see `evaluation.confusion`; nothing where there are
+  none.
+  """
+  local, args = algorithm.local, (state, train, test)
+  used = jax.eval_shape(algorithm.deployed, state, train)
+  if not confusion.num_matrices(used, local.model.task, test.num_classes):
+    return {}
+
+  def count(state: Any, train: FederatedData, test: FederatedData) -> jax.Array:
+    return confusion.confusion(algorithm.deployed(state, train), local, test)
+
+  program = programs.compiled(
+    ('confusion', algorithm), count, *args, **run_once(local, test)
+  )
+  return {'confusion': np.asarray(processes.on_host(program(*args)))}
 
 
 def in_order(

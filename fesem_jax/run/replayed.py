@@ -41,11 +41,12 @@ class Replay(NamedTuple):
   Attributes:
     round: of the run.
     client: its name.
-    arrived: False for a client that dropped out: it did not train.
+    arrived: False for a client that dropped out, or whose update did not arrive in this
+      round (FedBuff): it did not train.
     trainings: in the order of the round.
     since: rounds done at the checkpoint that was started from; 0 is the start.
     same_records: whether the rounds that were run again, this one too, came to the
-      losses and clusters of `metrics.jsonl`; None where it has none of them.
+      losses (up to rounding) and clusters of `metrics.jsonl`; None where it has none.
     same_state: whether the state after the round is that of the checkpoint there, bit
       for bit; None where there is none.
   """

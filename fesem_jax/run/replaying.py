@@ -33,6 +33,9 @@ from fesem_jax.utils.errors import UserError, argument
 # The local models of the whole round are made again up to so many bytes.
 MOST_BYTES = 2**31
 
+# Relative difference of losses and of Eq. 6 that is one of rounding.
+_ROUNDING = 1e-5
+
 
 class _Again(NamedTuple):
   """A run that is done again."""
@@ -93,6 +96,13 @@ def replay(
       f'{argument("round", round)} is not in {folder}, which has rounds 1 to {last}'
       f'{"" if finished else ", and the one after it, which did not finish"}.'
     )
+  if config.get('data_change_in'):
+    raise UserError(
+      f'The data of {folder} change over its rounds; `replay` can do again what is of '
+      'one training split.'
+    )
+  if algorithm.of_data is not None:
+    train = algorithm.of_data(train, ())
   place = position_of(client, np.asarray(train.info.names))
   if kept_parts(algorithm.local):
     if algorithm.local.keep_optimizer_state or algorithm.local.batch_stats == 'local':
@@ -113,8 +123,7 @@ def replay(
     return draw_cohort(seed, number, per_round, placed, local.mesh)
 
   drawn = cohort(round)
-  rows = np.flatnonzero(np.asarray(drawn.ids) == position)
-  if not len(rows):
+  if position not in np.asarray(drawn.ids):
     others = [n for n in range(1, last + 1) if position in np.asarray(cohort(n).ids)]
     many = 'rounds' if len(others) > 1 else 'round'
     where = f'{many} {", ".join(map(str, others[:10]))}' if others else 'no round'
@@ -124,7 +133,8 @@ def replay(
   keys = keys_of_run(seed, local.mesh)
   step = jax.jit(step_of(algorithm, clients=True))
   run = _Again(algorithm, folder, placed, keys, cohort, step, history)
-  return _replayed(run, config, train.reorder(np.array([place])), round, client, rows)
+  own = train.reorder(np.array([place]))
+  return _replayed(run, config, own, round, client, position)
 
 
 def _of_run(config: dict[str, Any], name: str, given: int | None) -> int:
@@ -148,9 +158,9 @@ def _replayed(
   own: FederatedData,
   number: int,
   client: str,
-  rows: np.ndarray,
+  position: int,
 ) -> Replay:
-  """The outcome for the client in places `rows` [1] of the round's cohort."""
+  """The outcome for the client at a position in the data."""
   init_key, round_key = run.keys[prng_streams.INIT], run.keys[prng_streams.ROUNDS]
   like, _ = rehearse(run.algorithm, run.train, run.cohort(1), init_key, round_key)
   saved = metrics_file.saved_rounds(run.workdir)
@@ -173,15 +183,16 @@ def _replayed(
         state, info = _round(run, state, r)
       same.append(_agrees(run, r, info))
     with progress_lines.waiting_for(f'round {number}, step by step'):
-      trainings = _trainings(run, state, own, number, rows)
+      trainings = _trainings(run, state, own, number, position)
       state, info = _round(run, state, number)
     same.append(_agrees(run, number, info))
     same_state = None
     if checkpoints is not None and number in saved:
       same_state = _equal(checkpoints.load(number, like), state)
   known = [s for s in same if s is not None]
-  told = processes.on_host(info.clients)
-  arrived = told is None or bool(np.asarray(told.arrived)[rows[0]])
+  told, arrived = processes.on_host(info.clients), bool(trainings)
+  if told is not None:
+    arrived &= bool(np.asarray(told.arrived)[np.asarray(told.ids) == position].any())
   return Replay(
     number, client, arrived, trainings if arrived else [], since,
     all(known) if known else None, same_state,
@@ -196,33 +207,50 @@ def _round(run: _Again, state: Any, number: int) -> tuple[Any, RoundInfo]:
 
 
 def _agrees(run: _Again, number: int, info: RoundInfo) -> bool | None:
-  """Whether a round came to what its record says; None where there is none."""
+  """Whether a round came to what its record says; None where there is none.
+
+  Numbers that are not whole are those of another program, which rounds differently.
+  """
   held = run.history.get(number)
   if held is None:
     return None
   made = records.round_record(number, processes.on_host(info), run.train)
   names = ('train_loss', 'trained', 'failed', 'objective', 'moved')
-  return all(made[name] == held[name] for name in names if name in made)
+  return all(_same(made[name], held[name]) for name in names if name in made)
+
+
+def _same(a: float | None, b: float | None) -> bool:
+  """Whether two numbers of records are the same, floats up to rounding."""
+  if not isinstance(a, float) or not isinstance(b, float):
+    return a == b
+  return math.isclose(a, b, rel_tol=_ROUNDING) or (math.isnan(a) and math.isnan(b))
 
 
 def _trainings(
-  run: _Again, state: Any, own: FederatedData, number: int, rows: np.ndarray
+  run: _Again, state: Any, own: FederatedData, number: int, position: int
 ) -> list[Training]:
-  """The client's local trainings in a round."""
+  """The local trainings in a round of the client at a position in the data."""
   local, cohort = run.algorithm.local, run.cohort(number)
   shapes = jax.eval_shape(local.model.init, jax.random.key(0))
   size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
   whole = size * len(cohort.ids) <= MOST_BYTES
   calls: list[Call] = []
 
-  def tasks(state: Any, train: FederatedData, cohort: Cohort, key: Any, row: Any):
+  def tasks(
+    state: Any, train: FederatedData, cohort: Cohort, key: Any, position: Any
+  ) -> list[tuple[Any, Any]]:
     with calls_noted() as noted:
       run.algorithm.step(state, train, cohort, key)
     calls[:] = noted
-    return [task_of(call, train, row, whole) for call in noted]
+    # A method may train others than the clients that were drawn, as FedBuff.
+    own = [call.cohort.ids == position for call in noted]
+    return [
+      (mine.any(), task_of(call, train, mine.argmax(keepdims=True), whole))
+      for mine, call in zip(own, noted, strict=True)
+    ]
 
   key = jax.random.fold_in(run.keys[prng_streams.ROUNDS], number)
-  args = (state, run.train, cohort, key, np.asarray(rows, np.int32))
+  args = (state, run.train, cohort, key, np.int32(position))
   try:
     found = jax.jit(tasks)(*args)
   except jax.errors.UnexpectedTracerError:  # Of a branch, or a loop.
@@ -233,17 +261,19 @@ def _trainings(
       'clients train, as with `recluster_every`, trains several models of each '
       'client in a loop, as FedEM, or trains them without `for_each_client`.'
     )
-  on_each = -(-len(cohort.ids) // local.mesh.size)
-  width = math.ceil(on_each / math.ceil(on_each / local.clients_per_chunk))
   device = local.mesh.devices.flat[0]
   # Its own rows, on one device, of the shapes that all clients have.
   alone = placement.place(own, sharding.client_mesh(1), 'replicated')
   alone = jax.device_put(alone, device)
   made = []
-  for call, task in zip(calls, jax.device_get(found), strict=True):
+  for call, (trained, task) in zip(calls, jax.device_get(found), strict=True):
+    if not trained:
+      continue
+    on_each = -(-len(call.cohort.ids) // local.mesh.size)
+    width = math.ceil(on_each / math.ceil(on_each / local.clients_per_chunk))
     round_of = dataclasses.replace(cohort, ids=np.zeros(1, np.int32))
     single = call._replace(cohort=round_of)
-    again = jax.jit(lambda task, data, c=single: steps_of(c, task, data, width))
+    again = jax.jit(lambda task, data, c=single, w=width: steps_of(c, task, data, w))
     trainings = jax.device_get(again(task, alone))
     ends = task.ends or [None] * len(trainings)
     made += [training_of(*both) for both in zip(trainings, ends, strict=True)]

@@ -173,7 +173,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     # Few whole models at a time, so that they stay in the cache.
     part=call.per_chunk if unformed else local.clients_per_chunk,
   )
-  sums = noised(server, key, sums) if server else sums
+  sums = noised(server, key, sums, local.unsent) if server else sums
   if memory is not None:
     trained = trained._replace(state=memory.kept(trained.state))
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)

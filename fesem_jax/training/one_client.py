@@ -169,14 +169,14 @@ class Client:
     not finite fails.
     """
     self.traced.append('sent')
-    own = self.memory.get('statistics')
-    if own is not None and received is not None:  # They stay with the client.
+    own = self.memory.get('statistics', self.local.unsent)
+    if own and received is not None:  # They stay with the client.
       trained = flatten_dict(model.params, sep='/')
       self.leave('statistics', {path: trained[path] for path in own})
       known = flatten_dict(self._of_server, sep='/')
       known = {path: known[path] for path in own if known.get(path) is not None}
       model = model.of(parameter_names.replaced(model.params, known))
-      received = parameter_names.replaced(received, known)
+      received = parameter_names.replaced(received, dict.fromkeys(known))
     corruption, sends = self.data.corruption, self.local.sends
     lies = corruption is not None and corruption.of_models
     if received is None or not (lies or (sends and sends.of_client)):

@@ -4,12 +4,14 @@ McMahan et al., "Learning Differentially Private Recurrent Language Models", ICL
 """
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
 
-from fesem_jax.core import prng_streams, sums, tree
+from fesem_jax.core import parameter_names, prng_streams, sums, tree
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sending import Privacy, Sends
@@ -83,10 +85,13 @@ def differential_privacy(
   return Sends(noisy if where == 'client' else None, None, privacy, 'dp')
 
 
-def noised(privacy: Privacy, key: jax.Array, total: Any) -> Any:
+def noised(
+  privacy: Privacy, key: jax.Array, total: Any, unsent: Sequence[str] = ()
+) -> Any:
   """The sums of a tree with the server's noise, those of clusters that have clients.
 
-  `total` holds `ClusterSums` of clipped changes, and `key` is that of the round.
+  `total` holds `ClusterSums` of clipped changes, `key` is that of the round, and
+  `unsent` are the paths of parameters without noise, which clients do not send.
   """
   key = prng_streams.fold(key, prng_streams.SERVER_NOISE)
   std = variable(privacy.noise_multiplier) * variable(privacy.clip)
@@ -102,7 +107,12 @@ def noised(privacy: Privacy, key: jax.Array, total: Any) -> Any:
       used = (held.weight > 0).reshape((-1,) + (1,) * (x.ndim - 1))
       return x + jnp.where(used, std * n, 0.0)
 
-    return held._replace(params=jax.tree.map(plus, held.params, drawn))
+    params = jax.tree.map(plus, held.params, drawn)
+    if unsent:
+      same = flatten_dict(held.params, sep='/')
+      same = {path: same[path] for path in unsent if path in same}
+      params = parameter_names.replaced(params, same)
+    return held._replace(params=params)
 
   found = [with_noise(i, held) for i, held in enumerate(leaves)]
   return jax.tree.unflatten(structure, found)
@@ -134,7 +144,7 @@ def means(
   with sums.clipped(variable(privacy.clip)):
     weights = trained.weights(weighting)
     total = sums.of_clusters(models, assignment, weights, origins, local.mesh)
-  return sums.mean_of(noised(privacy, key, total), origins)
+  return sums.mean_of(noised(privacy, key, total, local.unsent), origins)
 
 
 def check_reduced(

@@ -45,6 +45,7 @@ def test_every_figure_is_drawn_twice_the_same(workdir):
     'clients_pca',
     'clients_tsne',
     'clusters',
+    'confusion',
     'convergence',
     'sheets',
   ]
@@ -54,6 +55,37 @@ def test_every_figure_is_drawn_twice_the_same(workdir):
   svg = (workdir / 'plots' / 'convergence.svg').read_text()
   plots.draw_run(plots.PlottedRun(workdir))
   assert (workdir / 'plots' / 'convergence.svg').read_text() == svg
+
+
+def test_confusion_is_drawn_as_shares_of_true_classes_by_cluster(workdir):
+  run = plots.PlottedRun(workdir)
+  counts = run.clients['confusion']
+  counts[1], counts[2, 3] = 0, 0  # A cluster and a class without test examples.
+  run.clients['confusion'] = counts
+  figure = plots.confusion_by_cluster(run)
+  first, last, _ = figure.axes
+  for axis, k in ((first, 0), (last, 2)):
+    size = counts[k].sum()
+    right = 100 * counts[k].trace() / size
+    assert axis.get_title() == f'cluster {k}: {right:.1f} % of {size} examples'
+    drawn = axis.images[0].get_array()
+    for true in range(5):
+      if counts[k, true].any():
+        want = 100 * counts[k, true] / counts[k, true].sum()
+        np.testing.assert_allclose(drawn[true], want)
+  assert drawn.mask[3].all()
+  plt.close(figure)
+
+
+def test_confusion_without_clusters_or_test_examples(workdir):
+  run = plots.PlottedRun(workdir)
+  run.clients['assignment'] = np.array([], int)
+  run.clients['confusion'] = np.eye(40, dtype=int)[None]
+  figure = plots.confusion_by_cluster(run)
+  assert figure.axes[0].get_title() == 'all clients: 100.0 % of 40 examples'
+  run.clients['confusion'] = np.zeros((1, 3, 3), int)
+  plt.close(plots.confusion_by_cluster(run))
+  plt.close(figure)
 
 
 FORMULA = '$\\frac{%d$'

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
+from fesem_jax.report.runs import first_of_each_method, read_runs
 from fesem_jax.utils.palette import PALETTE
 from tests.support.reported import write_comparison, write_history, write_run
 
@@ -42,7 +43,7 @@ addEventListener('load', async () => {
 
 _FIGURES = (
   'curve-chart', 'client-chart', 'size-chart', 'flow-chart', 'move-chart',
-  'label-chart',
+  'label-chart', 'confusion-chart',
 )  # fmt: skip
 
 
@@ -104,8 +105,31 @@ def test_every_figure_is_drawn_without_a_complaint(page, width):
   assert told['moves'] == ['1 to 21020, 1', '2 to 30121, 2']
   assert told['found']['move-chart'][1] >= 36
   assert told['found']['label-chart'][1] >= 120
+  assert told['found']['confusion-chart'] == [100, 101, 0]  # With its legend.
   assert told['sheets'] == [12 * (8 + 2)] * 2
   assert told['wide'][0] <= told['wide'][1]  # Nothing sticks out.
+
+
+def test_confusion_is_of_the_cluster_that_is_chosen(page):
+  told, said = driven(
+    page,
+    """
+    const of = async (run, cluster) => {
+      await choose('confusion-run', run, 'confusion-chart');
+      await choose('confusion-cluster', cluster, 'confusion-chart');
+      return at('confusion-note').textContent.match(/[0-9]+ of [0-9]+/)[0];
+    };
+    return [await of(0, ''), await of(1, ''), await of(1, '1')];
+    """,
+  )
+  assert not said
+  runs = read_runs([page.parent])
+  order = first_of_each_method(runs)
+  first, second = (runs[i].portrait['confusion'] for i in order[:2])
+  assert told == [
+    f'{c.trace(axis1=1, axis2=2).sum()} of {c.sum()}'
+    for c in (first, second, second[1:])
+  ]
 
 
 def test_controls_change_the_figures(page):
@@ -207,4 +231,4 @@ def test_a_run_without_clusters_or_clients_says_so(tmp_path):
     "return [...document.querySelectorAll('.absent')].map((p) => p.hidden);",
   )
   assert not said
-  assert told == [False, False, False]
+  assert told == [False, False, False, False]

@@ -1,6 +1,7 @@
 """Pages of runs hold what their workdirs hold, and nothing that they do not."""
 
 import base64
+import dataclasses
 import gzip
 import html
 import io
@@ -19,6 +20,7 @@ from fesem_jax.analysis import clients_table
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.report import library
 from fesem_jax.report.clients import clients
+from fesem_jax.report.confusion import confusion
 from fesem_jax.report.moves import flows, moves
 from fesem_jax.report.runs import labels, read_runs
 from fesem_jax.results import metrics_file, saved_client_table
@@ -131,6 +133,32 @@ def test_single_runs_and_comparisons_of_one_folder_are_on_one_page(tmp_path):
     ('ditto', 3), ('still, deeper', 0),
   ])  # fmt: skip
   assert 'still, deeper' in page(tmp_path, tmp_path)
+
+
+def test_confusion_is_that_of_the_portraits_by_cluster(comparison, compared):
+  found, runs = held(compared)['confusion'], read_runs([comparison])
+  assert len(found) == len(runs)
+  for each in found:
+    run = runs[each['run']]
+    clusters = [] if run.label == 'fed_avg' else [0, 1]
+    assert (each['names'], each['clusters']) == (list(map(str, range(10))), clusters)
+    np.testing.assert_array_equal(each['counts'], run.portrait['confusion'])
+
+
+def test_confusion_that_has_no_room_or_no_examples_is_left_out(comparison):
+  run = read_runs([comparison])[0]
+
+  def with_counts(counts):
+    portrait = run.portrait | {'confusion': counts}
+    return dataclasses.replace(run, portrait=portrait)
+
+  many, few = np.ones((5, 100, 100), int), np.ones((1, 100, 100), int)
+  none = np.zeros((1, 10, 10), int)
+  kinds = [with_counts(c) for c in (none, many, few)]
+  assert sorted(each['run'] for each in confusion(kinds)) == [1, 2]
+  crowded = [with_counts(many)] * 8
+  assert len(confusion(crowded)) == 6
+  assert not confusion([with_counts(np.ones((6, 100, 100), int))])
 
 
 def test_curves_are_the_records(comparison, compared):

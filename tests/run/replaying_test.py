@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
+from experiments.replay import as_text
 from fesem_jax.core import prng_streams
+from fesem_jax.run.replayed import Replay, Training
 from fesem_jax.run.rounds import keys_of_run
 from tests.support import helpers, reference, runs
 from tests.support.commands import call
@@ -191,3 +193,71 @@ def test_of_a_method_that_decides_within_a_round_it_says_why_not(run):
     fj.UserError, match='decides within a round how clients train, as'
   ):
     fj.replay(deciding, train, folder, **asked)
+
+
+def test_only_clients_whose_updates_arrive_train_in_a_round_of_fed_buff(tmp_path):
+  train, test = runs.federation()
+  method = fj.algorithms.build(
+    'fed_buff', helpers.local(devices=2), buffer_size=2, concurrency=3
+  )
+  runs.simulated(method, (train, test), workdir=tmp_path, rounds=3, config=SPARSE)
+  found = [
+    fj.replay(method, train, tmp_path, round=3, client=f'c{i}') for i in range(7)
+  ]
+  arrived = [i for i, each in enumerate(found) if each.arrived]
+  assert len(arrived) == 2
+  for i, each in enumerate(found):
+    assert each.same_records
+    assert len(each.trainings) == each.arrived
+    if each.arrived:
+      (training,) = each.trainings
+      assert training.difference == 0.0
+      assert len(training.loss) == -(-runs.SIZES[i] // 4)
+
+
+def test_clients_with_rates_and_epochs_of_their_own_take_their_own_steps(tmp_path):
+  train, test = runs.federation()
+  rates, epochs = 0.5 + np.arange(7) / 4, 1 + np.arange(7) % 3
+  local = helpers.local(epochs=3)._replace(work=fj.ClientWork(rates, epochs))
+  method = fj.algorithms.build('fesem', local, num_clusters=2)
+  runs.simulated(method, (train, test), workdir=tmp_path, rounds=2, config=SPARSE)
+  for i in (2, 6):
+    found = fj.replay(method, train, tmp_path, round=2, client=f'c{i}')
+    (training,) = found.trainings
+    assert found.same_records
+    assert training.difference == 0.0
+    key = keys_of_run(0, local.mesh)[prng_streams.ROUNDS]
+    key = jax.random.fold_in(key, 2)
+    schedule = local.schedule._replace(epochs=int(epochs[i]))
+    batches = helpers.batches(train, schedule, i, key)
+    assert len(training.loss) == len(batches)
+    start = reference.from_params(training.start)
+    last, _ = reference.local_sgd(start, batches, 0.1 * rates[i], 0.01)
+    moved = np.linalg.norm(reference.flat(last) - reference.flat(start))
+    np.testing.assert_allclose(training.distance[-1], moved, rtol=1e-4)
+
+
+def test_weights_of_clients_from_python_are_those_of_the_run(tmp_path):
+  train, test = runs.federation()
+  local = helpers.local(devices=2)
+  method = fj.algorithms.build('fed_avg', local, weighting=[1, 2, 3, 4, 5, 6, 7])
+  runs.simulated(method, (train, test), workdir=tmp_path, rounds=2, config=SPARSE)
+  found = fj.replay(method, train, tmp_path, round=2, client='c4')
+  assert found.same_records
+  config = json.loads((tmp_path / 'config.json').read_text())
+  changing = json.dumps(config | {'data_change_in': [2]})
+  (tmp_path / 'config.json').write_text(changing)
+  with pytest.raises(fj.UserError, match='change over its rounds; `replay` can do'):
+    fj.replay(method, train, tmp_path, round=2, client='c4')
+
+
+def test_a_result_that_differs_is_not_called_rounding():
+  end = {'w': np.ones(3, np.float32)}
+  empty = np.zeros(1)
+  for difference, told in (
+    (1e-6, 'up to rounding: parameters differ by at most 1e-06'),
+    (0.07, 'DIFFERS from that of the round: parameters by up to 0.07'),
+  ):
+    training = Training(empty, empty, empty, end, end, None, difference)
+    found = Replay(1, 'a', True, [training], 0, None, None)
+    assert told in as_text(found)

@@ -33,6 +33,7 @@ def write_run(tmp_path):
     sampled=np.arange(30),
     coordinates=rng.normal(size=(30, 4)) + 5 * assignment[:, None],
     variance=np.array([0.6, 0.2, 0.1, 0.1]),
+    confusion=rng.integers(0, 4, (3, 5, 5)),
     sheet_images=rng.integers(0, 16, (3, 6, 12, 8, 8)).astype(np.uint8),
     sheet_clients=np.arange(18).reshape(3, 6),
   )

@@ -119,10 +119,12 @@ def _finish(folder, config, task, table, last):
     'variance': np.array([0.6, 0.25, 0.15], np.float32),
     'label_counts': rng.integers(0, 9, (count, 1 if task != CLASSIFICATION else 10)),
   }
+  clusters = 1 if table.cluster is None else int(table.cluster.max()) + 1
   if table.cluster is not None and task == CLASSIFICATION:
-    clusters = int(table.cluster.max()) + 1
     arrays['sheet_images'] = rng.integers(1, 255, (clusters, 6, 12, 8, 8), np.uint8)
     arrays['sheet_clients'] = np.arange(6 * clusters).reshape(clusters, 6) % count
+  if task == CLASSIFICATION:
+    arrays['confusion'] = rng.integers(0, 5, (clusters, 10, 10))
   np.savez(folder / 'clients.npz', **arrays)
 
 

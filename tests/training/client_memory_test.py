@@ -168,3 +168,30 @@ def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
   parts = result('parts', 4)
   jax.tree.map(np.testing.assert_array_equal, whole.models, parts.models)
   assert whole.models.own['norm']['mean'].shape == (4, 5)
+
+
+@pytest.mark.parametrize('where', ['client', 'server'])
+def test_statistics_that_stay_with_clients_get_no_noise_and_are_not_compressed(where):
+  data, seen = helpers.federation(SIZES), []
+  private = fj.differential_privacy(1.0, 0.5, where=where, delta=0)
+
+  def watched(key, start, trained):
+    seen.append(sum(x.size for x in jax.tree.leaves(trained)))
+    return trained
+
+  sends = fj.chained(private, fj.compression('top_k:0.5', error_feedback=False))
+  sends = fj.chained(sends, fj.Sends(watched, num_bytes=sends.num_bytes))
+  local = with_norm(sends=sends)
+  algorithm = with_client_memory(
+    algorithms.build('fesem', local, num_clusters=2, init_models='common')
+  )
+  state, _ = run(algorithm, data, rounds=2)
+  first = local.model.init(jax.random.key(0))['norm']
+  for name in batch_norm.STATISTICS:  # The server has those of the first model.
+    for center in np.asarray(state.method.centers['norm'][name]):
+      np.testing.assert_array_equal(center, first[name])
+  numbers = sum(x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0))))
+  assert set(seen) == {numbers - 2 * 5}
+  used = algorithm.deployed(state, data).params(4)
+  assert (np.asarray(used['norm']['var']) > 0).all()
+  assert np.ptp(np.asarray(used['norm']['mean']), axis=0).max() > 1e-3

@@ -22,7 +22,7 @@ IDS = np.array([2, 0, 3, 4])  # Of four clients; the last place is empty.
 BAD = np.array([True, False, True, False])
 KEYS = jax.random.split(jax.random.key(0), 4)
 
-HONEST = types.SimpleNamespace(sends=None)  # Local training as it is.
+HONEST = types.SimpleNamespace(sends=None, unsent=())  # Local training as it is.
 
 
 def data_of(kind, bad=BAD):

@@ -34,7 +34,7 @@ def kept_parts(local: LocalTraining) -> tuple[str, ...]:
   """The names of what clients keep, as `local` asks for it."""
   asked = {
     'residual': local.sends is not None and local.sends.residual,
-    'statistics': local.batch_stats == 'local' and bool(local.model.statistics),
+    'statistics': bool(local.unsent),
     'optimizer': local.keep_optimizer_state,
   }
   return tuple(name for name, wanted in asked.items() if wanted)

@@ -4,7 +4,7 @@ let DATA;
 
 function drawAll() {
   checkColors();
-  return Promise.all([drawCurves(), drawClients(), drawClusters()]);
+  return Promise.all([drawCurves(), drawClients(), drawClusters(), drawConfusion()]);
 }
 
 // Swatches have the colors of the figures.
@@ -18,6 +18,7 @@ async function start() {
   startCurves();
   startClients();
   startClusters();
+  startConfusion();
   at('theme').addEventListener('change', () => {
     document.documentElement.dataset.theme = at('theme').value;
     if (!at('theme').value) delete document.documentElement.dataset.theme;
