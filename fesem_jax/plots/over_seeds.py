@@ -76,6 +76,9 @@ def curves_over_seeds(
       plt.close(figure)
       raise UserError(f'`over={over}`: no run says it.')
     axes[0].set_ylabel(figure_of.title)
+    if figure_of.percent:  # Intervals of few seeds go beyond what shares can be.
+      low, high = axes[0].get_ylim()
+      axes[0].set_ylim(max(low, -1), min(high, 101))
     most = max(len(each) for each in runs.values())
     seeds = f'{most} seeds; {SPREADS[spread]}' if most > 1 else 'one seed'
     figure.suptitle(f'{in_figure(first.dataset)}, {seeds}', fontsize='medium')
