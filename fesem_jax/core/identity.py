@@ -34,6 +34,7 @@ from fesem_jax.core.own_code import cells_of, instructions_of, is_own, names_of
 
 # The last entry of `code`.
 CALLS = 'calls'
+_ARRAY = jax.Array | np.ndarray | np.generic
 # Those whose text in Python has their value.
 _SHOWN = (
   PLAIN | enum.Enum | np.dtype | jax.ShapeDtypeStruct | slice | range
@@ -42,7 +43,7 @@ _SHOWN = (
 )  # fmt: skip
 _NAMESPACE = argparse.Namespace | types.SimpleNamespace
 # Attributes of a class that are values.
-_OF_CLASS = PLAIN | jax.Array | np.ndarray | np.generic | tuple | list | dict
+_OF_CLASS = PLAIN | _ARRAY | tuple | list | dict
 _NOTHING = object()
 
 
@@ -124,7 +125,7 @@ class Identity:
     """A value in one text; None for an object that holds others."""
     if isinstance(x, str | bytes) and len(x) > 100:
       return digest_of(x)
-    if isinstance(x, jax.Array | np.ndarray | np.generic):
+    if isinstance(x, _ARRAY):
       return text_of_array(x)
     if isinstance(x, _SHOWN):
       return repr(x)
@@ -191,10 +192,13 @@ class Identity:
 
   def _add_fields(self, name: str, x: Any) -> None:
     kind, held = type(x), dict(fields_of(x))
+    package = kind.__module__.partition('.')[0]
     if is_own(kind):
       self._add(name, kind)
-    elif kind.__module__.partition('.')[0] in sys.stdlib_module_names:
+    elif package in sys.stdlib_module_names:
       held = {}  # Such as a lock, a file or a logger.
+    elif package in ('pandas', 'polars') and hasattr(x, '__array__'):
+      held = {'columns': list(getattr(x, 'columns', ())), 'values': np.asarray(x)}
     if not is_own(kind):
       self._values.append(f'{name}={self._called(kind)}{_in_brackets(held)}')
     for field, value in held.items():
@@ -288,8 +292,8 @@ class Identity:
   def _used(self, name: str, x: Any, opname: str) -> str | None:
     """Adds what a function uses from outside, or returns its name in a package."""
     text = self._text(x)
-    plain = isinstance(x, PLAIN | jax.Array | np.ndarray | np.generic)
-    if text is not None and not plain and not opname.endswith('_DEREF'):
+    is_value = isinstance(x, _SHOWN | _ARRAY | set | frozenset)
+    if text is not None and not is_value and not opname.endswith('_DEREF'):
       return text  # A function or module of an installed package.
     self._add(name, x)
     return None

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 
 import fesem_jax as fj
@@ -44,9 +45,10 @@ def written(text, **given):
 
 SHRINK = """
 RATE = 0.1
+KINDS = {'plain', 'other'}
 
 def shrunk(x):
-  return x * RATE
+  return x * RATE * len(KINDS)
 
 def make(lam):
   def prox(w):
@@ -68,6 +70,7 @@ made = make(0.5)
     (('- lam', '+ lam'), True, False),
     (('RATE = 0.1', 'RATE = 0.2'), False, True),
     (('make(0.5)', 'make(0.25)'), False, True),
+    (("'plain'", "'curved'"), False, True),
   ],
 )
 def test_values_are_apart_from_code_and_names_do_not_matter(change, edited, others):
@@ -187,6 +190,8 @@ def sized(sizes):
     ({('a', 1)}, {('b', 1)}),
     ({'a': 1}.get, {'a': 2}.get),
     (sized((3, 4)), sized((3, 5))),
+    (pd.DataFrame({'a': [1, 2]}), pd.DataFrame({'a': [1, 3]})),
+    (pd.Series([1, 2]), pd.Series([1, 3])),
   ],
 )  # fmt: skip
 def test_equal_numbers_in_other_places_are_other_values(one, other):
