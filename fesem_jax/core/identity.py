@@ -107,7 +107,7 @@ class Identity:
       begin = len(self._values)
       self._add_object(name, x)
       self._places[id(x)] = begin, len(self._values)
-    elif not is_own(x):  # Calls of the user's functions are in `code`.
+    elif not is_own(_unwrapped(x)):  # Calls of the user's functions are in `code`.
       begin, end = self._places.get(id(x), (0, 0))  # None within itself.
       if self._begin <= begin < end:
         self._values.append(f'{name}=as {begin - self._begin} to {end - self._begin}')
@@ -170,7 +170,7 @@ class Identity:
     elif isinstance(x, types.ModuleType):
       pass  # What a function uses of it is added with the function.
     elif _is_function(x) and hasattr(x, '__wrapped__'):  # As of `jax.custom_vjp`.
-      self._add(name, inspect.unwrap(x))
+      self._add(name, _unwrapped(x))
       for field, value in fields_of(x):
         if callable(value):
           self._add(field, value)
@@ -212,7 +212,7 @@ class Identity:
         if isinstance(x, functools.cached_property):
           x = x.func
         x = getattr(x, 'fget', None) or getattr(x, '__func__', x)
-        function = inspect.unwrap(x) if callable(x) else x
+        function = _unwrapped(x)
         if isinstance(function, types.FunctionType):
           if is_own(function) and function.__code__.co_filename != '<string>':
             self._add(name, function)
@@ -301,6 +301,11 @@ class Identity:
 
 def _is_function(x: Any) -> bool:
   return callable(x) and hasattr(x, '__name__')
+
+
+def _unwrapped(x: Any) -> Any:
+  """The function within those of decorators and of `jax.jit`, or the object itself."""
+  return inspect.unwrap(x) if callable(x) else x
 
 
 def _is_of_object(x: Any) -> bool:

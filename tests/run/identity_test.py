@@ -320,6 +320,11 @@ def test_another_function_is_refused_and_an_edited_one_is_not(tmp_path):
   for old, new in ((one, other), (one, wrapped), (wrapped, one)):
     with pytest.raises(fj.UserError, match=r'`method` \(its functions: '):
       check_same(tmp_path, old, new)
+  # A compiled function may be called once more.
+  text = '@jax.jit\ndef half(x):\n  return x * RATE\n\ndef other(x):\n  return {}\n\n'
+  text = 'RATE = 0.5\n' + text + 'def made(x):\n  return half(other(x))'
+  once, twice = (config_of(written(text.format(what))) for what in ('x', 'half(x)'))
+  check_same(tmp_path, once, twice)
   # A part of it may become a function.
   text = OTHERS.replace('shrunk(w) -', 'half(shrunk(w)) -')
   text = 'def half(x):\n  return 0.5 * x\n' + text
