@@ -5,40 +5,54 @@ functions. Two of them are the same if these values are, and if the functions of
 user's own code are; functions of installed packages go by their names.
 """
 
-import dataclasses
+import argparse
+import collections
+import datetime
+import decimal
 import enum
+import fractions
 import functools
-import hashlib
 import inspect
+import pathlib
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import flax.linen as nn
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from fesem_jax.core.held_values import (
+  PLAIN,
+  digest_of,
+  fields_of,
+  is_given,
+  text_of_array,
+)
 from fesem_jax.core.own_code import cells_of, instructions_of, is_own, names_of
 
 # The last entry of `code`.
 CALLS = 'calls'
-# Where a method runs and how fast, not what it computes.
-_PLACEMENT = {
-  'mesh', 'clients_per_chunk', 'clients_per_shared_start', 'shared_start',
-  'data_placement',
-}  # fmt: skip
-# Fields of every Linen module.
-_OF_LINEN = 'parent', 'name', 'scope', '_parent_ref'
-_PLAIN = str | bytes | bool | int | float | complex | type(None) | type(...)
+_ARRAY = jax.Array | np.ndarray | np.generic
+# Those whose text in Python has their value.
+_SHOWN = (
+  PLAIN | enum.Enum | np.dtype | jax.ShapeDtypeStruct | slice | range
+  | fractions.Fraction | decimal.Decimal | pathlib.PurePath
+  | datetime.date | datetime.timedelta
+)  # fmt: skip
+_NAMESPACE = argparse.Namespace | types.SimpleNamespace
+# Attributes of a class that are values.
+_OF_CLASS = PLAIN | _ARRAY | tuple | list | dict
+_NOTHING = object()
 
 
 class Identity:
   """The values and functions of what is added to it, in the order in which they occur.
 
-  Names of functions and of what holds a value do not matter. The attribute `packages`
-  has the names of the installed packages that were met.
+  Names of functions and variables do not matter; keys, and fields of classes that are
+  not the user's, are part of a value, as those that have their defaults are left out.
+  The attribute `packages` has the names of the installed packages that were met.
   """
 
   def __init__(self) -> None:
@@ -49,6 +63,8 @@ class Identity:
     self._met: list[int] = []  # The numbers of objects as they are met.
     self._numbers: dict[int, int] = {}
     self._kept: list[Any] = []  # So that no other object gets the id of one of them.
+    self._begin = 0  # Values of the object that is added.
+    self._places: dict[int, tuple[int, int]] = {}  # Of objects, among the values.
 
   def code(self) -> list[tuple[str, str]]:
     """Name and digest of each function of the user's own code.
@@ -57,13 +73,13 @@ class Identity:
     """
     if not self._met_own:
       return self._functions
-    return [*self._functions, (CALLS, _digest(repr(self._met)))]
+    return [*self._functions, (CALLS, digest_of(repr(self._met)))]
 
   def values(self, name: str, x: Any) -> list[str]:
     """The values of an object, each as name=value."""
-    begin = len(self._values)
+    self._begin = len(self._values)
     self._add(name, x)
-    return self._values[begin:]
+    return self._values[self._begin :]
 
   def versions(self) -> dict[str, str]:
     """The version of each installed package that was met, where it has one."""
@@ -75,16 +91,26 @@ class Identity:
     text = self._text(x)
     if text is not None:
       self._values.append(f'{name}={text}')
-    elif isinstance(x, Mapping):
-      self._values.append(f'{name}={len(x)} entries')
-      for key, value in x.items():
-        self._add(str(key) if isinstance(key, _PLAIN) else 'entry', value)
-    elif type(x) in (tuple, list):
+    elif isinstance(x, Mapping | _NAMESPACE):
+      entries = x if isinstance(x, Mapping) else vars(x)
+      keys = [_key(key) for key in entries]
+      self._values.append(f'{name}={len(keys)} entries{_in_brackets(keys)}')
+      for key, value in zip(keys, entries.values(), strict=True):
+        self._add(key, value)
+    elif isinstance(x, tuple | list | collections.deque) and not _is_record(x):
+      if is_own(type(x)):
+        self._add(name, type(x))
       self._values.append(f'{name}={len(x)} values')
       for value in x:
         self._add(name, value)
     elif self._is_new(x):
+      begin = len(self._values)
       self._add_object(name, x)
+      self._places[id(x)] = begin, len(self._values)
+    elif not is_own(_unwrapped(x)):  # Calls of the user's functions are in `code`.
+      begin, end = self._places.get(id(x), (0, 0))  # None within itself.
+      if self._begin <= begin < end:
+        self._values.append(f'{name}=as {begin - self._begin} to {end - self._begin}')
 
   def _is_new(self, x: Any) -> bool:
     """Whether an object is met for the first time."""
@@ -98,18 +124,18 @@ class Identity:
   def _text(self, x: Any) -> str | None:
     """A value in one text; None for an object that holds others."""
     if isinstance(x, str | bytes) and len(x) > 100:
-      return _digest(x)
-    if isinstance(x, _PLAIN | enum.Enum | np.dtype | jax.ShapeDtypeStruct | slice):
+      return digest_of(x)
+    if isinstance(x, _ARRAY):
+      return text_of_array(x)
+    if isinstance(x, _SHOWN):
       return repr(x)
     if isinstance(x, set | frozenset):  # Their order is not the same in each process.
-      return repr(sorted(repr(each) for each in x if isinstance(each, _PLAIN)))
-    if isinstance(x, jax.Array | np.ndarray | np.generic):
-      return _text_of_array(x)
+      return repr(sorted(self._text(each) or _key(each) for each in x))
     if isinstance(x, Mesh | jax.Device | jax.sharding.Sharding):
       return type(x).__name__
     if isinstance(x, types.ModuleType):
       return None if is_own(x) else x.__name__
-    if isinstance(x, types.MethodType | functools.partial):
+    if isinstance(x, types.MethodType | functools.partial) or _is_of_object(x):
       return None
     if _is_function(x):
       bare = x if isinstance(x, types.FunctionType) else inspect.unwrap(x)
@@ -130,6 +156,9 @@ class Identity:
     elif isinstance(x, types.MethodType):
       self._add(name, x.__func__)
       self._add(name, x.__self__)
+    elif _is_of_object(x):
+      self._values.append(f'{name}={x.__name__}')
+      self._add(name, x.__self__)
     elif isinstance(x, functools.partial):
       self._add(name, x.func)
       self._add(name, x.args)
@@ -141,8 +170,8 @@ class Identity:
     elif isinstance(x, types.ModuleType):
       pass  # What a function uses of it is added with the function.
     elif _is_function(x) and hasattr(x, '__wrapped__'):  # As of `jax.custom_vjp`.
-      self._add(name, inspect.unwrap(x))
-      for field, value in _fields(x):
+      self._add(name, _unwrapped(x))
+      for field, value in fields_of(x):
         if callable(value):
           self._add(field, value)
     else:
@@ -162,14 +191,17 @@ class Identity:
           self._add(field, part)
 
   def _add_fields(self, name: str, x: Any) -> None:
-    kind = type(x)
+    kind, held = type(x), dict(fields_of(x))
+    package = kind.__module__.partition('.')[0]
     if is_own(kind):
       self._add(name, kind)
-    else:
-      self._values.append(f'{name}={self._called(kind)}')
-      if kind.__module__.partition('.')[0] in sys.stdlib_module_names:
-        return  # Such as a lock, a file or a logger.
-    for field, value in _fields(x):
+    elif package in sys.stdlib_module_names:
+      held = {}  # Such as a lock, a file or a logger.
+    elif package in ('pandas', 'polars') and hasattr(x, '__array__'):
+      held = {'columns': list(getattr(x, 'columns', ())), 'values': np.asarray(x)}
+    if not is_own(kind):
+      self._values.append(f'{name}={self._called(kind)}{_in_brackets(held)}')
+    for field, value in held.items():
       self._add(field, value)
 
   def _add_class(self, kind: type) -> None:
@@ -177,12 +209,14 @@ class Identity:
       if not is_own(each):
         continue
       for name, x in vars(each).items():
+        if isinstance(x, functools.cached_property):
+          x = x.func
         x = getattr(x, 'fget', None) or getattr(x, '__func__', x)
-        function = inspect.unwrap(x) if callable(x) else x
+        function = _unwrapped(x)
         if isinstance(function, types.FunctionType):
           if is_own(function) and function.__code__.co_filename != '<string>':
             self._add(name, function)
-        elif isinstance(x, _PLAIN | np.ndarray) and not _is_given(kind, name):
+        elif isinstance(x, _OF_CLASS) and not is_given(kind, name):
           self._add(name, x)
 
   def _add_function(self, name: str, fn: types.FunctionType) -> None:
@@ -195,12 +229,12 @@ class Identity:
     place, title = len(self._functions), fn.__qualname__.replace('.<locals>', '')
     self._functions.append((title, ''))
     self._met_own = True
-    for default in (fn.__defaults__, fn.__kwdefaults__):
-      if default:
-        self._add('default', default)
+    for defaults in (fn.__defaults__ or (), (fn.__kwdefaults__ or {}).values()):
+      if defaults:
+        self._add('default', tuple(defaults))
     does = self._instructions(fn.__code__, fn.__globals__, cells, {}, {})
     text = '\n'.join(does)
-    self._functions[place] = title, _digest(text)
+    self._functions[place] = title, digest_of(text)
 
   def _instructions(
     self,
@@ -208,7 +242,7 @@ class Identity:
     variables: Mapping[str, Any],
     cells: Mapping[str, Any],
     numbers: dict[str, str],
-    held: dict[str, str],
+    held: dict[tuple[str, str], str],
     depth: int = 0,
   ) -> Iterator[str]:
     """What a function's code does, without the names of variables and functions.
@@ -249,86 +283,50 @@ class Identity:
         continue
       if isinstance(found, types.ModuleType) and is_own(found):
         module = found
-      if argument not in held:
+      use = '' if within is None else within.__name__, argument
+      if use not in held:
         text = self._used(argument, found, opname)
-        held[argument] = f'outer {len(held)}' if text is None else text
-      yield f'{opname} {held[argument]}'
+        held[use] = f'outer {len(held)}' if text is None else text
+      yield f'{opname} {held[use]}'
 
   def _used(self, name: str, x: Any, opname: str) -> str | None:
     """Adds what a function uses from outside, or returns its name in a package."""
     text = self._text(x)
-    plain = isinstance(x, _PLAIN | jax.Array | np.ndarray | np.generic)
-    if text is not None and not plain and not opname.endswith('_DEREF'):
+    is_value = isinstance(x, _SHOWN | _ARRAY | set | frozenset)
+    if text is not None and not is_value and not opname.endswith('_DEREF'):
       return text  # A function or module of an installed package.
     self._add(name, x)
     return None
-
-
-_NOTHING = object()
-
-
-def _fields(x: Any) -> Iterator[tuple[str, Any]]:
-  """What an object holds, but for values that are defaults of its class."""
-  placement = _PLACEMENT if type(x).__module__.startswith('fesem_jax.') else ()
-  if isinstance(x, tuple) and hasattr(x, '_fields'):
-    defaults = getattr(x, '_field_defaults', {})
-    pairs = [
-      (name, getattr(x, name), defaults.get(name, _NOTHING)) for name in x._fields
-    ]
-  elif dataclasses.is_dataclass(x):
-    pairs = [
-      (f.name, getattr(x, f.name, None), f.default)
-      for f in dataclasses.fields(x)
-      if not _is_of_linen(type(x), f.name)
-    ]
-  else:
-    held = getattr(x, '__dict__', {})
-    slots = [n for kind in type(x).__mro__ for n in getattr(kind, '__slots__', ())]
-    pairs = [
-      (name, getattr(x, name, None), _NOTHING)
-      for name in dict.fromkeys([*held, *slots])
-      if not isinstance(getattr(type(x), name, None), functools.cached_property)
-    ]
-  own = is_own(type(x))  # Whose defaults may change with the user's code.
-  for name, value, default in pairs:
-    left_out = name in placement or name.startswith('__')
-    if not left_out and (own or not is_default(value, default)):
-      yield name, value
-
-
-def _is_given(kind: type, name: str) -> bool:
-  """Whether an attribute is a field, or of a class that is not the user's."""
-  fields = getattr(kind, '__dataclass_fields__', {})
-  others = (each for each in kind.__mro__ if not is_own(each))
-  given = any(hasattr(other, name) for other in others)
-  return given or name in fields or _is_of_linen(kind, name)
-
-
-def _is_of_linen(kind: type, name: str) -> bool:
-  return name in _OF_LINEN and issubclass(kind, nn.Module)
-
-
-def is_default(x: Any, default: Any) -> bool:
-  """Whether a value is the default of its argument."""
-  return x is default or (isinstance(x, _PLAIN) and x == default)
 
 
 def _is_function(x: Any) -> bool:
   return callable(x) and hasattr(x, '__name__')
 
 
-def _text_of_array(x: Any) -> str:
-  """The value of a scalar; dtype, shape and digest of an array."""
-  if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-    x = jax.random.key_data(x)
-  array = np.asarray(x)
-  if array.shape == ():
-    return f'{array.dtype} {array.item()!r}'
-  content = np.ascontiguousarray(array)
-  held = repr(array.tolist()).encode() if array.dtype.hasobject else content.tobytes()
-  return f'{array.dtype}{list(array.shape)} {_digest(held)}'
+def _unwrapped(x: Any) -> Any:
+  """The function within those of decorators and of `jax.jit`, or the object itself."""
+  return inspect.unwrap(x) if callable(x) else x
 
 
-def _digest(content: str | bytes) -> str:
-  content = content.encode() if isinstance(content, str) else content
-  return hashlib.sha256(content).hexdigest()[:16]
+def _is_of_object(x: Any) -> bool:
+  """Whether a function is a built-in one of an object, as `{}.get`."""
+  held = getattr(x, '__self__', None)
+  is_builtin = isinstance(x, types.BuiltinMethodType | types.MethodWrapperType)
+  return is_builtin and not isinstance(held, types.ModuleType | type | type(None))
+
+
+def _is_record(x: Any) -> bool:
+  """Whether a tuple has named fields."""
+  return hasattr(x, '_fields')
+
+
+def _key(x: Any) -> str:
+  """A key of a mapping, which may be a tuple, as text without an address."""
+  if isinstance(x, tuple):
+    return repr([_key(each) for each in x])
+  return str(x) if isinstance(x, PLAIN) else type(x).__name__
+
+
+def _in_brackets(names: Iterable[str]) -> str:
+  text = ', '.join(names)
+  return f'({text if len(text) <= 100 else digest_of(text)})' if text else ''

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.identity import Identity, is_default
+from fesem_jax.core.held_values import is_default
+from fesem_jax.core.identity import Identity
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import UserError, argument
@@ -48,10 +49,13 @@ def recorded(build: _Build) -> _Build:
     for name, x in arguments.items():
       _check_number(name, x, signature.parameters[name].annotation)
     made = build(*args, **named)
-    found, values = Identity(), [f'made by={build.__name__}']
-    for name, x in arguments.items():
-      if name != 'local' and not is_default(x, signature.parameters[name].default):
-        values += found.values(name, x)
+    given = {
+      name: x for name, x in arguments.items()
+      if name != 'local' and not is_default(x, signature.parameters[name].default)
+    }  # fmt: skip
+    found, values = Identity(), [f'made by={build.__name__}({", ".join(given)})']
+    for name, x in given.items():
+      values += found.values(name, x)
     code, packages = tuple(found.code()), frozenset(found.packages)
     return made._replace(made_by=MadeBy(tuple(values), code, packages, tuple(made)))
 

@@ -1,6 +1,7 @@
 """Functions of the user's own code: what they hold, and what they do."""
 
 import dis
+import os
 import pathlib
 import sys
 import sysconfig
@@ -9,10 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 _PACKAGE = str(pathlib.Path(__file__).parent.parent)
-_INSTALLED = (
-  _PACKAGE,
-  *(sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib')),
-)
+_FOLDERS = (sysconfig.get_path(name) for name in ('stdlib', 'purelib', 'platlib'))
+_INSTALLED = tuple(os.path.join(folder, '') for folder in (_PACKAGE, *_FOLDERS))
 # Those that prepare cells, in the order of their names.
 _NO_COMPUTATION = {'LOAD_CLOSURE', 'MAKE_CELL', 'COPY_FREE_VARS', 'RESUME', 'NOP'}
 

@@ -20,6 +20,7 @@ _ROLES = {
   'y': ('y', 'labels', 'label', 'targets', 'target'),
   'client': ('client', 'clients'),
 }
+_OF_ROWS = ('x', 'y', 'client', 'cluster', 'weight')
 _WANTED = (
   'give a dict of arrays by name, {"x": x, "y": y}, a data frame, an object with '
   '`tensors` or `data` and `targets`, or the examples of each client, {"name": (x, y)}'
@@ -270,10 +271,18 @@ def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:
       f'{where}: train and test must hold the same arrays, without split; train has '
       f'{", ".join(train)}, test {", ".join(test)}.'
     )
+  of_rows = [name for name in _OF_ROWS if name in train]
+  for split, part in parts.items():
+    for name in of_rows:  # Rows that one lacks and the other has too many would shift.
+      if np.shape(part[name])[:1] != np.shape(part[of_rows[0]])[:1]:
+        raise UserError(
+          f'{where}: {name} of {split} has shape {np.shape(part[name])}, '
+          f'{of_rows[0]} {np.shape(part[of_rows[0]])}; give both as many rows.'
+        )
   whole = {}
   for name, first in train.items():
     second = test[name]
-    if name in ('x', 'y', 'client', 'cluster', 'weight'):
+    if name in of_rows:
       if np.shape(first)[1:] != np.shape(second)[1:]:
         raise UserError(
           f'{where}: {name} has shape {np.shape(first)} in train and '
@@ -286,7 +295,9 @@ def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:
       )
     else:
       whole[name] = first
-  counts = [len(parts[split]['y']) for split in ('train', 'test')]
+  if not of_rows:
+    return whole
+  counts = [len(parts[split][of_rows[0]]) for split in ('train', 'test')]
   return whole | {'split': np.repeat([0, 1], counts)}
 
 

@@ -11,6 +11,7 @@ from fesem_jax.data import cache
 from fesem_jax.data.pool import Pool
 from fesem_jax.data.table_files import SPLITS
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import check_pixels, reading
 from fesem_jax.utils.stored_rows import Rows
 
@@ -123,14 +124,20 @@ def load_folder(folder: pathlib.Path, side: int, groups: str) -> Pool:
 def _places(folder: pathlib.Path) -> list[_Place]:
   """The pictures of a folder, sorted by their paths."""
   with reading(folder):
-    paths = sorted(
+    found = sorted(
       p
       for p in folder.rglob('*')
-      if p.suffix.lower() in _SUFFIXES and not p.name.startswith('.') and p.is_file()
+      if p.is_file() and not any(n[0] == '.' for n in p.relative_to(folder).parts)
     )
+  paths = [p for p in found if p.suffix.lower() in _SUFFIXES]
   if not paths:
     raise UserError(
       f'{folder} holds no images; put a folder of them for each class there.'
+    )
+  if others := [p for p in found if p.suffix.lower() not in _SUFFIXES]:
+    warn_once(
+      f'{folder}: files that are no images of a kind that is read ('
+      f'{", ".join(_SUFFIXES)}) are left out: {len(others):,}, such as {others[0]}.'
     )
   places = []
   for path in paths:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import BoundedReader, first_line, reading
 
 _DELIMITERS = (',', ';', '\t', '|')
@@ -49,8 +50,13 @@ def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> list[Part]
   """
   with reading(folder):
     paths = sorted(filter(_is_table, folder.iterdir()))
-    if not paths:
-      paths = sorted(filter(_is_table, folder.glob('*/*')))
+    below = sorted(filter(_is_table, folder.glob('[!.]*/*')))
+  if paths and below:
+    warn_once(
+      f'{folder} holds tables of its own, and those in its folders are left out: '
+      f'{len(below):,}, such as {below[0]}.'
+    )
+  paths = paths or below
   if not paths:
     raise UserError(
       f'{folder} holds no table; put a file for each client there ({_KINDS}), or '

@@ -8,12 +8,10 @@ from fesem_jax.core import identity
 from fesem_jax.utils.errors import WorkdirError
 
 # What may change between two runs of one workdir: it decides where and how fast a
-# run happens, how long it is and what is reported, not its results. A change of
-# the user's own functions, or of versions, only gives a warning.
+# run happens, how long it is and what is reported, not its results.
 _FREE = {
   'workdir', 'data_dir', 'resume', 'rounds', 'clients_per_chunk', 'shared_start',
   'num_devices', 'tensorboard', 'checkpoint_every', 'patience', 'own_code',
-  'code', 'versions',
 }  # fmt: skip
 
 # What identifies a method of Python; workdirs of versions until 0.3 have in its place
@@ -21,6 +19,8 @@ _FREE = {
 _OF_METHOD = {
   'method', 'model', 'optimizer', 'training', 'selection', 'settings_of_jax',
 }  # fmt: skip
+# Of these, a change only gives a warning.
+_SAID = {'code', 'versions'}
 
 
 def check_same(
@@ -28,14 +28,15 @@ def check_same(
 ) -> None:
   """Raises `WorkdirError` naming each entry that differs and may not."""
   differing = []
-  free = _FREE
-  if 'program' in old and 'method' in config:
+  free = _FREE | _SAID if _is_described(config) else _FREE
+  if 'program' in old and _is_described(config):
     free = free | _OF_METHOD | {'program'}
   for name in sorted((old.keys() | config.keys()) - free):
     # Configurations name the placement only where it is not this one.
     default = 'replicated' if name == 'data_placement' else 'absent'
     there, now = old.get(name, default), config.get(name, default)
-    if name in _OF_METHOD and isinstance(there, list) and isinstance(now, list):
+    both = isinstance(there, list) and isinstance(now, list)
+    if both and name in _OF_METHOD and _is_described(config):
       there, now = _apart(there, now)
     if there == now:
       continue
@@ -46,7 +47,7 @@ def check_same(
       if name == 'data_digest'
       else f'`{name}` (there: {there}, now: {now})'
     )
-  if 'method' in old and 'method' in config and _is_comparable(old, config):
+  if _is_described(old) and _is_described(config) and _is_comparable(old, config):
     edited, others = _functions(old['code'], config['code'])
     if others and not edited:
       differing.append(f'`method` (its functions: {", ".join(others)})')
@@ -55,6 +56,11 @@ def check_same(
       f'`workdir={workdir}` holds a run with another configuration: '
       f'{"; ".join(differing)}. Choose another folder or delete this one.'
     )
+
+
+def _is_described(config: dict[str, Any]) -> bool:
+  """Whether `resume.default_config` made a configuration; users may give others."""
+  return 'settings_of_jax' in config
 
 
 def _apart(there: list[Any], now: list[Any]) -> tuple[str, str]:
@@ -73,7 +79,7 @@ def changes(
   workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
 ) -> list[str]:
   """Sentences on what has changed since a run began, and may have changed results."""
-  if 'method' not in config:
+  if not _is_described(config):
     return []
   if 'program' in old:
     return [

@@ -60,10 +60,11 @@ def test_numbers_may_be_of_numpy():
   made = fj.algorithms.fesem(
     LOCAL, num_clusters=np.int64(2), prox_lambda=np.float32(0.5)
   )
-  assert made.made_by.values[:2] == ('made by=fesem', 'num_clusters=int64 2')
+  head = 'made by=fesem(num_clusters, prox_lambda)'
+  assert made.made_by.values[:2] == (head, 'num_clusters=int64 2')
 
 
 def test_a_method_of_ones_own_is_made_by_nothing():
   own = fj.Algorithm(LOCAL, FED_AVG.init, FED_AVG.step, FED_AVG.deployed)
   assert own.made_by is None
-  assert FED_AVG.made_by.values == ('made by=fed_avg',)
+  assert FED_AVG.made_by.values == ('made by=fed_avg()',)

@@ -230,6 +230,11 @@ def test_sparse_matrices_say_how_large_they_become(caplog):
     ({'train': Vision(), 'test': {'x': X, 'y': Y}}, 'must hold the same arrays'),
     ({'train': Vision(), 'test': Vision(X[:, :2])}, 'x has shape .* bring both to one'),
     (
+      {'x_train': X, 'y_train': Y[1:], 'x_test': X[:9], 'y_test': Y[:10]},
+      r'y of train has shape \(39,\), x \(40, 3\); give both as many rows',
+    ),
+    ({'train': {'x': X}, 'test': {'x': X}}, 'lacks the array y'),
+    (
       {'train': {'x': X, 'y': Y, 'scale': 1.0}, 'test': {'x': X, 'y': Y, 'scale': 2.0}},
       'scale differs between train and test',
     ),

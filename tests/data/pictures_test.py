@@ -21,6 +21,8 @@ def write(folder, places, side=9, count=4):
       Image.fromarray(x).save(folder / place / f'{i}.PNG')
       held[x.tobytes()] = place
   (folder / '.hidden.png').touch()
+  (folder / places[0] / '.checkpoints').mkdir()
+  (folder / places[0] / '.checkpoints' / 'a.png').touch()
   return held
 
 
@@ -67,6 +69,15 @@ def test_classes_alone_are_dealt(tmp_path):
   train, test = data.load(f'images:{tmp_path}', num_clients=2)
   assert (sizes(train).tolist(), len(test.y)) == ([5, 5], 5)
   assert set(np.asarray(test.y)) == {0}
+
+
+def test_files_that_are_not_read_are_told_of(tmp_path, caplog):
+  write(tmp_path, ('cat', 'dog'))
+  data.load(f'images:{tmp_path}', num_clients=2, partition='iid')
+  assert 'left out' not in caplog.text
+  (tmp_path / 'cat' / 'a.gif').touch()
+  data.load(f'images:{tmp_path}', num_clients=2, partition='iid')
+  assert f'are left out: 1, such as {tmp_path}/cat/a.gif.' in caplog.text
 
 
 def test_domains_are_known_clusters(tmp_path):

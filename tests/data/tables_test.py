@@ -389,6 +389,8 @@ def write_parts(folder, places):
     rows = '\n'.join(f'{number + i / 10:.1f},{i % 2}' for i in range(3))
     table_of(folder, place, f'x,y\n{rows}\n')
   (folder / '.hidden.csv').write_text('')
+  (folder / '.checkpoints').mkdir()
+  (folder / '.checkpoints' / 'a.csv').write_text('')
 
 
 @pytest.mark.parametrize(
@@ -414,6 +416,13 @@ def test_a_table_of_each_split_is_dealt(tmp_path):
   train, test = data.load(f'table:{tmp_path}', num_clients=2)
   assert (train.x.max() < 1, test.x.min() >= 1) == (True, True)
   assert (len(train.y), len(test.y)) == (3, 3)
+
+
+def test_tables_in_folders_beside_others_are_told_of(tmp_path, caplog):
+  write_parts(tmp_path, ('a.csv', 'b.csv', 'more/c.csv'))
+  train, _ = data.load(f'table:{tmp_path}', label_column='y')
+  assert train.info.names.tolist() == ['a', 'b']
+  assert f'are left out: 1, such as {tmp_path}/more/c.csv.' in caplog.text
 
 
 @pytest.mark.parametrize(

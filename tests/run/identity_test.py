@@ -1,5 +1,6 @@
 """A run of Python is identified by its method's values; edits of own code are said."""
 
+import argparse
 import functools
 import json
 import types
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pytest
 
 import fesem_jax as fj
@@ -43,9 +45,10 @@ def written(text, **given):
 
 SHRINK = """
 RATE = 0.1
+KINDS = {'plain', 'other'}
 
 def shrunk(x):
-  return x * RATE
+  return x * RATE * len(KINDS)
 
 def make(lam):
   def prox(w):
@@ -67,6 +70,7 @@ made = make(0.5)
     (('- lam', '+ lam'), True, False),
     (('RATE = 0.1', 'RATE = 0.2'), False, True),
     (('make(0.5)', 'make(0.25)'), False, True),
+    (("'plain'", "'curved'"), False, True),
   ],
 )
 def test_values_are_apart_from_code_and_names_do_not_matter(change, edited, others):
@@ -147,6 +151,70 @@ def test_optimizers_differ_by_their_numbers(one, other):
   assert described(one)[1] == []  # Optax is not the user's code.
 
 
+LOCAL = helpers.local(model='logistic')
+SCALE, CLIP = optax.scale(0.1), optax.clip(1.0)
+LAYERS = nn.Dense(3), nn.Dense(4)
+
+
+def holding(x):
+  return lambda w: w * x.lr
+
+
+class Listed(list):
+  """A list of the user."""
+
+
+def sized(sizes):
+  return type('Sized', (), {'__module__': __name__, 'sizes': sizes})()
+
+
+@pytest.mark.parametrize(
+  ('one', 'other'),
+  [
+    # Equal values in other places: fields and arguments that have their defaults are
+    # left out.
+    (nn.LayerNorm(use_bias=False), nn.LayerNorm(use_scale=False)),
+    ({'body': 0.1, 'head': 0.2}, {'head': 0.1, 'body': 0.2}),
+    ({('a', 'b'): 0.1}, {('a', 'c'): 0.1}),
+    (functools.partial(jnp.sum, axis=1), functools.partial(jnp.sum, keepdims=1)),
+    (fj.algorithms.fesem(LOCAL, init_epochs=5),
+     fj.algorithms.fesem(LOCAL, init_restarts=5)),
+    # The same objects in another order.
+    (optax.chain(SCALE, CLIP, SCALE), optax.chain(SCALE, CLIP, CLIP)),
+    (nn.Sequential([*LAYERS, LAYERS[0]]), nn.Sequential([*LAYERS, LAYERS[1]])),
+    # Values of Python's own types and in them.
+    (holding(argparse.Namespace(lr=1)), holding(argparse.Namespace(lr=2))),
+    (types.SimpleNamespace(lr=1), types.SimpleNamespace(lr=2)),
+    ([range(3)], [range(4)]),
+    (Listed([1]), Listed([2])),
+    ({('a', 1)}, {('b', 1)}),
+    ({'a': 1}.get, {'a': 2}.get),
+    (sized((3, 4)), sized((3, 5))),
+    (pd.DataFrame({'a': [1, 2]}), pd.DataFrame({'a': [1, 3]})),
+    (pd.Series([1, 2]), pd.Series([1, 3])),
+  ],
+)  # fmt: skip
+def test_equal_numbers_in_other_places_are_other_values(one, other):
+  assert values_of(one) == values_of(one)
+  assert values_of(one) != values_of(other)
+
+
+def test_modules_of_the_user_may_have_functions_of_one_name():
+  text = 'def used(x):\n  return x * {}'
+  uses = 'def made(x):\n  return one.used(other.used(x))'
+
+  def module(name, number):
+    made = types.ModuleType(name)
+    made.__file__ = f'/home/ann/{name}.py'
+    exec(compile(text.format(number), made.__file__, 'exec'), made.__dict__)
+    return made
+
+  one, other, edited = module('one', 2), module('other', 3), module('other', 4)
+  before = digests_of(written(uses, one=one, other=other))
+  assert len(before) == 4  # Three functions and their calls.
+  assert before != digests_of(written(uses, one=one, other=edited))
+
+
 class Net(nn.Module):
   """A model of the user."""
 
@@ -173,7 +241,7 @@ def test_a_method_of_the_package_is_its_name_and_options():
     return values_of(fj.algorithms.build(name, made, **options))
 
   found = values(num_clusters=2, prox_lambda=0.1)
-  assert found[:3] == ['fesem', '2', '0.1']
+  assert found[:3] == ['fesem(num_clusters, prox_lambda)', '2', '0.1']
   assert values_of(fj.algorithms.fesem(local, num_clusters=2, prox_lambda=0.1)) == found
   assert values(num_clusters=3, prox_lambda=0.1) != found
   assert values(num_clusters=2, prox_lambda=0.1, init_epochs=1) == found  # The default.
@@ -203,7 +271,8 @@ def test_what_replaces_a_part_of_a_method_counts():
 def config_of(x, **versions):
   values, code = described(x)
   code = [list(each) for each in code]
-  return {'seed': 0, 'method': values, 'code': code, 'versions': versions}
+  found = {'method': values, 'code': code, 'versions': versions}
+  return {'seed': 0, 'settings_of_jax': {}} | found
 
 
 def test_an_edited_function_is_named_and_others_are_not(tmp_path):
@@ -251,6 +320,11 @@ def test_another_function_is_refused_and_an_edited_one_is_not(tmp_path):
   for old, new in ((one, other), (one, wrapped), (wrapped, one)):
     with pytest.raises(fj.UserError, match=r'`method` \(its functions: '):
       check_same(tmp_path, old, new)
+  # A compiled function may be called once more.
+  text = '@jax.jit\ndef half(x):\n  return x * RATE\n\ndef other(x):\n  return {}\n\n'
+  text = 'RATE = 0.5\n' + text + 'def made(x):\n  return half(other(x))'
+  once, twice = (config_of(written(text.format(what))) for what in ('x', 'half(x)'))
+  check_same(tmp_path, once, twice)
   # A part of it may become a function.
   text = OTHERS.replace('shrunk(w) -', 'half(shrunk(w)) -')
   text = 'def half(x):\n  return 0.5 * x\n' + text
@@ -285,6 +359,16 @@ def test_a_workdir_of_an_earlier_version_goes_on_with_a_word(tmp_path, caplog):
   assert 'make sure that they are those of the run that you continue' in said
   with pytest.raises(fj.UserError, match='`seed`'):
     simulated('fed_avg', rounds=2, workdir=tmp_path, config=None, seed=3)
+
+
+def test_entries_of_the_users_own_may_have_any_name(tmp_path):
+  own = {'method': 'mine', 'model': ['a=1'], 'code': 'v1', 'program': 'train.py'}
+  for old in ({'model': ['a=1']}, own):
+    check_same(tmp_path, old, old)
+    assert changes(tmp_path, old, old) == []
+  for other in ({'code': 'v2'}, {'model': ['b=1']}, {'program': 'other.py'}):
+    with pytest.raises(fj.UserError, match=f'`{next(iter(other))}`'):
+      check_same(tmp_path, own, own | other)
 
 
 def test_a_workdir_is_refused_for_other_values_and_data(tmp_path):
