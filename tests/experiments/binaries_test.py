@@ -597,7 +597,7 @@ def test_run_resume_and_figures(tmp_path):
   assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
   drawn = spawn('figures', 'here', cwd=tmp_path)
   assert drawn.returncode == 0, drawn.stderr
-  assert len(list((tmp_path / 'here/plots').glob('*.png'))) == 7
+  assert len(list((tmp_path / 'here/plots').glob('*.png'))) == 8
 
 
 @pytest.mark.slow

@@ -9,12 +9,12 @@ from tests.support.runs import simulate
 
 
 def test_they_are_reported_alike_and_completed(tmp_path, caplog):
-  data = helpers.federation([4, 5])
+  data, test = helpers.federation([4, 5]), helpers.federation([4, 5], seed=1)
   algorithm = algorithms.build('fed_avg', helpers.local())
 
   def run():
     return simulate(
-      algorithm, data, data, rounds=2, workdir=tmp_path,
+      algorithm, data, test, rounds=2, workdir=tmp_path,
       progress=False,
     )  # fmt: skip
 
