@@ -113,9 +113,10 @@ def side_by_side(
   patches = 120 * 2**20 if any(x.ndim == 5 for x in jax.tree.leaves(weights)) else 0
   each = 8 * numbers + 24 * others + patches
   most = sharding.memory_for_clients(device) // each
-  # Of more places than a center has clients, many would be empty.
-  centers = jax.tree.leaves(weights)[0].shape[0]
-  return max(1, min(-(-on_each // centers), most))
+  # As many places as a center has clients, about; of more than two have, some would be
+  # empty.
+  of_center = -(-on_each // jax.tree.leaves(weights)[0].shape[0])
+  return max(1, min(max(of_center, _FEW), 2 * of_center, on_each, most))
 
 
 def kernels(

@@ -93,6 +93,32 @@ def test_on_accelerators_as_many_clients_as_fit_into_memory(monkeypatch):
     assert shared_kernels.side_by_side(on_gpu(), (KERNEL,), conv, 20) == wanted
 
 
+@pytest.mark.parametrize(
+  ('clients', 'num_centers', 'wanted'),
+  [(100, 1, 100), (100, 4, 25), (25, 4, 8), (16, 4, 8), (3, 1, 3)],
+)
+def test_on_accelerators_as_many_places_as_a_center_has_clients(
+  clients, num_centers, wanted, monkeypatch
+):
+  monkeypatch.setattr(sharding, 'memory_for_clients', lambda device: 2**40)
+  weights = centers(num_centers)
+  assert shared_kernels.side_by_side(on_gpu(), (KERNEL,), weights, clients) == wanted
+
+
+def test_on_accelerators_few_clients_of_a_center_have_kernels_of_their_own(monkeypatch):
+  monkeypatch.setattr(sharding, 'memory_for_clients', lambda device: 2**40)
+  data = helpers.federation([2] * 16)
+
+  def found(clients):
+    local = on_gpu()._replace(shared_start='auto', clients_per_chunk=0)
+    start = ClientModels(centers(4), jnp.arange(clients) % 4)
+    return shared_kernels.choose(local, start, data, clients)
+
+  monkeypatch.setattr(shared_kernels, 'kernels', lambda *args: (KERNEL,))
+  assert found(16) == ((KERNEL,), 8)
+  assert found(8)[0] == ()
+
+
 def test_a_number_of_clients_that_was_asked_for_is_taken():
   local = helpers.local(chunk=3)._replace(clients_per_shared_start=5)
   assert shared_kernels.side_by_side(local, (KERNEL,), centers(1), 2) == 5
