@@ -129,6 +129,8 @@ def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
   """
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
+  if len({pathlib.Path(name).resolve() for name in workdirs}) < len(workdirs):
+    raise UserError(f'--ranks={printable(",".join(workdirs))} names a workdir twice.')
   scores: dict[str, dict[str, float]] = {}
   for name in workdirs:
     table = metrics_file.read_object(pathlib.Path(name) / 'table.json')

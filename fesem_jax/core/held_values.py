@@ -1,4 +1,4 @@
-"""What an object holds, and its values as text."""
+"""Fields of objects, and values as text."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ _NOTHING = object()
 
 
 def fields_of(x: Any) -> Iterator[tuple[str, Any]]:
-  """What an object holds, but for values that are defaults of its class."""
+  """Yields the fields of an object, but those that have the defaults of its class."""
   placement = _PLACEMENT if type(x).__module__.startswith('fesem_jax.') else ()
   if isinstance(x, tuple) and hasattr(x, '_fields'):
     defaults = getattr(x, '_field_defaults', {})
@@ -53,7 +53,7 @@ def fields_of(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_given(kind: type, name: str) -> bool:
-  """Whether an attribute is a field, Python's, or of a class that is not the user's."""
+  """Tells if an attribute is a field, Python's, or of a class not the user's."""
   if name.startswith('__'):
     return True
   fields = getattr(kind, '__dataclass_fields__', {})
@@ -67,7 +67,7 @@ def _is_of_linen(kind: type, name: str) -> bool:
 
 
 def is_default(x: Any, default: Any) -> bool:
-  """Whether a value is the default of its argument."""
+  """Tells if a value is the default of its argument."""
   return x is default or (isinstance(x, PLAIN) and x == default)
 
 

@@ -1,4 +1,4 @@
-"""What identifies a method, a model or an optimizer: its values and its own functions.
+"""Identities of methods, models and optimizers: values and the user's own functions.
 
 Methods, models and optimizers are functions that hold numbers, arrays and other
 functions. Two of them are the same if these values are, and if the functions of the

@@ -140,5 +140,5 @@ def _functions(
 
 
 def _owner(name: str) -> str:
-  """What a function is defined in, without its own name; '' for none."""
+  """The name of the scope of a function, without its own name; '' for none."""
   return name.rpartition('.')[0]

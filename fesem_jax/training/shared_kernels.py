@@ -65,7 +65,8 @@ def choose(
     return found, count
   on_each = -(-num_clients // local.mesh.size)
   if local.mesh.devices.flat[0].platform != 'cpu':
-    fits = count >= min(_FEW, on_each)
+    # Whatever fits into its memory: changes need less of it than kernels.
+    fits = 2 * _of_center(on_each, start.shared) >= min(_FEW, on_each)
   else:
     fits = _time(count, start.shared, on_each) <= _OWN
   if fits:
@@ -115,8 +116,13 @@ def side_by_side(
   most = sharding.memory_for_clients(device) // each
   # As many places as a center has clients, about; of more than two have, some would be
   # empty.
-  of_center = -(-on_each // jax.tree.leaves(weights)[0].shape[0])
+  of_center = _of_center(on_each, weights)
   return max(1, min(max(of_center, _FEW), 2 * of_center, on_each, most))
+
+
+def _of_center(on_each: int, weights: Params) -> int:
+  """The mean number of clients of a center on a device, rounded up."""
+  return -(-on_each // jax.tree.leaves(weights)[0].shape[0])
 
 
 def kernels(

@@ -68,6 +68,8 @@ def test_what_cannot_be_ranked_is_refused(tmp_path):
   one = _comparison(tmp_path / 'a', fed_avg=80.0, fesem=90.0)
   with pytest.raises(UserError, match='two data sets'):
     figures.draw_ranks([one], tmp_path / 'x.png')
+  with pytest.raises(UserError, match='names a workdir twice'):
+    figures.draw_ranks([one, one + '/'], tmp_path / 'x.png')
   with pytest.raises(UserError, match='has no table of fesem-compare'):
     figures.draw_ranks([one, str(tmp_path)], tmp_path / 'x.png')
   with pytest.raises(UserError, match='other methods'):

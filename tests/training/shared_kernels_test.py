@@ -117,6 +117,9 @@ def test_on_accelerators_few_clients_of_a_center_have_kernels_of_their_own(monke
   monkeypatch.setattr(shared_kernels, 'kernels', lambda *args: (KERNEL,))
   assert found(16) == ((KERNEL,), 8)
   assert found(8)[0] == ()
+  # Memory for few clients is no reason to form their kernels.
+  monkeypatch.setattr(sharding, 'memory_for_clients', lambda device: 0)
+  assert found(16) == ((KERNEL,), 1)
 
 
 def test_a_number_of_clients_that_was_asked_for_is_taken():
