@@ -138,8 +138,9 @@ def _is_list(kind: Any) -> bool:
 
 
 def _are_row_numbers(numbers: np.ndarray) -> bool:
-  count = np.arange(len(numbers))
-  return len(numbers) > 1 and any((numbers == count + first).all() for first in (0, 1))
+  """Tells if each of 0..N-1 or 1..N occurs once, also in another order of the rows."""
+  count, held = np.arange(len(numbers)), np.sort(numbers)
+  return len(held) > 1 and any((held == count + first).all() for first in (0, 1))
 
 
 def _of_lists(

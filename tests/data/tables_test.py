@@ -316,8 +316,12 @@ def test_columns_far_from_1_are_named_or_standardized(caplog):
     data.load('digits', standardize=True)
 
 
-def test_row_numbers_that_have_a_name_are_told_of(caplog):
-  data.load('mine', arrays=frame(id=np.arange(1, COUNT + 1)), **OPTIONS)
+@pytest.mark.parametrize('shuffled', [False, True])
+def test_row_numbers_that_have_a_name_are_told_of(shuffled, caplog):
+  ids = np.arange(1, COUNT + 1)
+  if shuffled:
+    ids = np.random.default_rng(0).permutation(ids)
+  data.load('mine', arrays=frame(id=ids), **OPTIONS)
   assert 'column id is a feature, but numbers the rows; if it means' in caplog.text
 
 
