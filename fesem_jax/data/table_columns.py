@@ -109,7 +109,8 @@ def features(
         'it is a feature.'
       )
       return [], []
-    if counting:
+    # Also in another order, as of shuffled rows.
+    if types.is_integer(kind) and _are_row_numbers(np.sort(numbers)):
       warn_once(
         f'{called} is a feature, but numbers the rows; if it means nothing, leave it '
         'out by `drop_columns`.'
@@ -138,9 +139,8 @@ def _is_list(kind: Any) -> bool:
 
 
 def _are_row_numbers(numbers: np.ndarray) -> bool:
-  """Tells if each of 0..N-1 or 1..N occurs once, also in another order of the rows."""
-  count, held = np.arange(len(numbers)), np.sort(numbers)
-  return len(held) > 1 and any((held == count + first).all() for first in (0, 1))
+  count = np.arange(len(numbers))
+  return len(numbers) > 1 and any((numbers == count + first).all() for first in (0, 1))
 
 
 def _of_lists(
