@@ -8,7 +8,7 @@ minutes is over:
   b  right: a round of every method beside that of the CPU, from the same state;
   c  speed: SGD steps of one client a second on W1 to W8, by clients side by side, form
      of the convolutions, precision and shared start, beside the defaults;
-  d  peers: PyTorch on the same chip, one client after the other and stacked;
+  d  peers: PyTorch and FedJAX on the same chip, PyTorch also with stacked models;
   e  rounds: FedAvg, FeSEM, IFCA and Ditto with up to 10,000 clients; the first round
      of the binary, cold and warm;
   f  limits: clients until memory ends.
@@ -40,6 +40,10 @@ _OUTPUT = flags.DEFINE_string(
   'output', str(pathlib.Path(__file__).parents[1] / 'results'), 'Folder of the file.'
 )
 _SMALL = flags.DEFINE_bool('small', False, 'Sizes for a test on a CPU.')
+_ONLY = flags.DEFINE_string(
+  'only', '', 'Regular expression of cases, such as "clients=1000"; the file keeps them'
+  ' as a part of their own.'
+)  # fmt: skip
 _AGAIN = flags.DEFINE_bool('again', False, 'Measures parts that are there already too.')
 
 
@@ -60,10 +64,11 @@ def main(argv: list[str]) -> None:
   folder = pathlib.Path(_OUTPUT.value)
   file = running.File(folder, device_kind())
   print(f'Into {file.path}', flush=True)
-  wanted = [p for p in _PARTS.value if _AGAIN.value or not file.done(p)]
+  again, only = _AGAIN.value, _ONLY.value
+  wanted = [p for p in _PARTS.value if again or not file.done(file.name(p, only))]
   with tempfile.TemporaryDirectory(prefix='fesem-accelerator-') as cache:
     os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', cache)
-    settings = running.Settings(folder, _SMALL.value, cache)
+    settings = running.Settings(folder, _SMALL.value, cache, only)
     for i, part in enumerate(wanted):
       shares = [running.PARTS[p][1] for p in wanted[i:]]
       seconds = (end - time.time()) * shares[0] / sum(shares)

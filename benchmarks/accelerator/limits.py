@@ -8,6 +8,7 @@ memory ends (`predicted`); a federation just below, and one above, are tried.
 import gc
 import multiprocessing
 import os
+import shutil
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,6 +29,9 @@ _TRIED = {'stacked': (1000, 2000), 'streamed': (1000, 50_000), 'offloaded': (500
 def measure(watch: Watch) -> None:
   """Tries each place of clients' models in a process of its own."""
   os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'true'
+  if shutil.which('nvidia-smi'):  # A quarter of the time to compile; see docs/speed.md.
+    flags = f'{os.environ.get("XLA_FLAGS", "")} --xla_gpu_enable_triton_gemm=false'
+    os.environ['XLA_FLAGS'] = flags.strip()
   context = multiprocessing.get_context('spawn')
   states = ['stacked'] if watch.small else list(_TRIED)
   for i, kept in enumerate(states):

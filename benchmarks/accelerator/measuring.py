@@ -1,6 +1,7 @@
 """Functions that the parts share: time that is left, timing, meshes, rows."""
 
 import math
+import re
 import statistics
 import time
 import traceback
@@ -26,6 +27,7 @@ class Watch(NamedTuple):
     small: whether sizes are for a test on a CPU.
     known: rows of earlier parts, by the part's letter.
     cache: folder of compiled programs.
+    only: a regular expression; cases whose text has no match are left out.
   """
 
   say: Callable[[Row], None]
@@ -33,13 +35,21 @@ class Watch(NamedTuple):
   small: bool
   known: dict[str, list[Row]]
   cache: str
+  only: str = ''
 
   def left(self) -> float:
     """Seconds until the deadline."""
     return self.deadline - time.time()
 
+  def wants(self, **case: Any) -> bool:
+    """Tells if `only` has a match in a case."""
+    text = ' '.join(f'{k}={v}' for k, v in case.items())
+    return re.search(self.only, text) is not None
+
   def has(self, seconds: float, **case: Any) -> bool:
-    """Tells if so many seconds are left; says that a case is left out if not."""
+    """Tells if a case is wanted and so many seconds are left; says if they are not."""
+    if not self.wants(**case):
+      return False
     if self.left() > seconds:
       return True
     why = f'{seconds:.0f} s expected, {max(0.0, self.left()):.0f} s left'

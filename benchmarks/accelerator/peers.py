@@ -1,4 +1,4 @@
-"""Part d: PyTorch on the same chip, beside part c, doing equal work.
+"""Part d: PyTorch and FedJAX on the same chip, beside part c, doing equal work.
 
 All train the same clients from the same model for an epoch and average them. Before
 timing, a step of one client must change every parameter by the same norm as with ours
@@ -25,26 +25,30 @@ _SMALL = {'W3': 4}
 # Those also trained with products whose factors are rounded.
 _ROUNDED = ('W1', 'W3', 'W7')
 _ONE_BY_ONE = 16
+_NOT_IN_FEDJAX = ('W7', 'W8')  # Networks that benchmarks.peers.fedjax_jit lacks.
 
 
 def measure(watch: Watch) -> None:
-  """Times PyTorch, in a process of its own."""
+  """Times each peer in a process of its own."""
   os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
   loads = _SMALL if watch.small else _CLIENTS
   ours: dict[str, Any] = {}
   for row in _rows(_steps_of_ours, loads, watch):
     ours |= row
-  for row in _rows(_torch, loads, watch):
-    if (norms := row.pop('norms', None)) is not None:
-      _compare(row, norms, ours, watch)
-    watch.say(row)
+  for peer in (_torch, _fedjax):
+    for row in _rows(peer, loads, watch):
+      if (norms := row.pop('norms', None)) is not None:
+        _compare(row, norms, ours, watch)
+      watch.say(row)
 
 
 def _rows(target: Any, loads: dict[str, int], watch: Watch) -> Any:
   """Yields what a process of `target` sends, until it ends or time is over."""
   context = multiprocessing.get_context('spawn')
   pipe, theirs = context.Pipe()
-  process = context.Process(target=target, args=(theirs, loads, watch.deadline))
+  process = context.Process(
+    target=target, args=(theirs, loads, watch.deadline, watch.only)
+  )
   process.start()
   theirs.close()
   try:
@@ -111,9 +115,11 @@ def _row(prepared: tuple[Any, Row]) -> Row:
   return row | {'steps_per_second': row['client_steps'] / found['seconds']} | found
 
 
-def _steps_of_ours(pipe: Connection, loads: dict[str, int], deadline: float) -> None:
+def _steps_of_ours(
+  pipe: Connection, loads: dict[str, int], deadline: float, only: str
+) -> None:
   """Sends, by work load, how far ours moves each parameter in a step, on the CPU."""
-  del deadline
+  del deadline, only
   import jax
 
   from benchmarks.peers import ours, worker
@@ -133,8 +139,44 @@ def _steps_of_ours(pipe: Connection, loads: dict[str, int], deadline: float) -> 
   pipe.send(None)
 
 
-def _torch(pipe: Connection, loads: dict[str, int], deadline: float) -> None:
-  watch = Watch(pipe.send, deadline, False, {}, '')
+def _fedjax(
+  pipe: Connection, loads: dict[str, int], deadline: float, only: str
+) -> None:
+  """Sends FedJAX's rows: its 'jit' backend trains one client after the other."""
+  watch = Watch(pipe.send, deadline, False, {}, '', only)
+  case = {'simulator': 'FedJAX', 'arrangement': 'jit'}
+  if watch.has(10, **case):
+    watch.tried(lambda: _fedjax_rows(loads, case, watch), **case)
+  pipe.send(None)
+
+
+def _fedjax_rows(loads: dict[str, int], case: Row, watch: Watch) -> None:
+  import fedjax
+  import jax
+
+  from benchmarks.peers import fedjax_jit
+
+  # FedJAX 0.0.17 calls it by this name, which JAX has removed since.
+  jax.tree_map = jax.tree.map  # type: ignore[attr-defined]
+  fedjax.set_for_each_client_backend('jit')
+  for precision in ('highest', 'default'):
+    jax.config.update('jax_default_matmul_precision', precision)
+    for name, clients in loads.items():
+      known = case | {'workload': name, 'precision': precision}
+      rounded = precision == 'default' and name not in _ROUNDED
+      if name in _NOT_IN_FEDJAX or rounded or not watch.has(10, **known):
+        continue
+      clients = min(clients, _ONE_BY_ONE)
+      row = watch.tried(
+        lambda: _row(_prepared(fedjax_jit.FedJax, name, clients)),  # noqa: B023
+        **known,
+      )
+      if row:
+        watch.say(known | row)
+
+
+def _torch(pipe: Connection, loads: dict[str, int], deadline: float, only: str) -> None:
+  watch = Watch(pipe.send, deadline, False, {}, '', only)
   import torch
 
   from benchmarks.accelerator import pytorch_rounds

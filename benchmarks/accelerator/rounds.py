@@ -2,10 +2,11 @@
 
 `over_fed_avg` is a round's time over that of FedAvg on the same clients. A method whose
 round or start does not fit the device is `refused`, with what it says. The methods of a
-federation are compiled at the same time, and then timed one after the other.
+stage are compiled at the same time, and then timed one after the other.
 """
 
 import gc
+import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import jax
@@ -51,46 +53,96 @@ class Federation(NamedTuple):
   examples: int = 0  # of a client; 0 as the work load says
 
 
-FEDERATIONS = (
-  Federation('W1', 100),
-  Federation('W1', 1000, ('fed_avg', 'fesem(4)', 'fesem(4), streamed')),
-  Federation('W7', 100),
-  Federation(
-    'W1', 10_000, ('fed_avg', 'fesem(4), streamed', 'hypo_cluster(4)', 'fesem(4)'), 50
+# Federations of a stage are compiled at the same time.
+STAGES = (
+  (Federation('W1', 100),),
+  (
+    Federation('W1', 1000, ('fed_avg', 'fesem(4)', 'fesem(4), streamed')),
+    Federation(
+      'W1', 10_000, ('fed_avg', 'fesem(4), streamed', 'hypo_cluster(4)', 'fesem(4)'), 50
+    ),
+    Federation('W7', 100),
+    Federation('W8', 100),
+    Federation('W3', 1200),
   ),
-  Federation('W8', 100),
-  Federation('W1', 32, ('fed_avg', 'fesem(4)', 'fesem(4), own kernels')),
-  Federation('W3', 1200),
-  Federation('W1', 300, ('fed_avg', 'fesem(4), offloaded')),
-  Federation('W7', 500),
-  Federation('W8', 1000),
+  (
+    Federation('W1', 32, ('fed_avg', 'fesem(4)', 'fesem(4), own kernels')),
+    Federation('W1', 300, ('fed_avg', 'fesem(4), offloaded')),
+    Federation('W7', 500, ('fed_avg', 'fesem(4)')),
+    Federation('W8', 1000, ('fed_avg', 'fesem(4)')),
+  ),
 )
-_SMALL = (Federation('W4', 40, ('fed_avg', 'fesem(4)')),)
+_SMALL = (
+  (Federation('W4', 40, ('fed_avg', 'fesem(4)')),),
+  (Federation('W4', 20, ('fed_avg',)), Federation('W4', 30, ('fed_avg',))),
+)
 
 
 def measure(watch: Watch) -> None:
   """Times the rounds of every federation that there is time for."""
+  # Processes of federations share the accelerator.
+  os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
   measuring.setup()
-  first, *others = _SMALL if watch.small else FEDERATIONS
-  _federation(first, watch)
+  first, *others = _SMALL if watch.small else STAGES
+  _stage(first, watch)
   _runs_together(watch)
   _first_round(watch)
-  for federation in others:
-    _federation(federation, watch)
+  for stage in others:
+    _stage(stage, watch)
 
 
-def _federation(federation: Federation, watch: Watch) -> None:
+def _stage(stage: tuple[Federation, ...], watch: Watch) -> None:
+  """Compiles each federation in a process of its own; then times them in turn."""
+  running = []
+  context = multiprocessing.get_context('spawn')
+  for federation in stage:
+    case = {'workload': federation.workload, 'clients': federation.clients}
+    if watch.has(0 if watch.small else 30, **case):
+      pipe, theirs = context.Pipe()
+      target = (theirs, federation, watch.deadline, watch.small)
+      process = context.Process(target=_federation, args=target)
+      process.start()
+      theirs.close()
+      running.append((case, process, pipe))
+  ready = []
+  # What is ready when a third of the time is left is timed, nothing else by then.
+  latest = time.time() + watch.left() * 2 / 3
+  for case, process, pipe in running:
+    try:
+      if pipe.poll(max(0.0, latest - time.time())):
+        pipe.recv()
+        ready.append((case, process, pipe))
+        continue
+      watch.say(case | {'skipped': 'not compiled in time'})
+    except EOFError:
+      process.join()
+      watch.say(case | {'error': f'ended with exit code {process.exitcode}'})
+    process.kill()
+    process.join()
+  for case, process, pipe in ready:
+    pipe.send('go')
+    try:
+      while pipe.poll(max(0.0, watch.left())):
+        watch.say(case | pipe.recv())
+      watch.say(case | {'skipped': 'no time is left'})
+    except EOFError:
+      process.join(2)
+      if process.exitcode:
+        watch.say(case | {'error': f'ended with exit code {process.exitcode}'})
+    process.kill()
+    process.join()
+
+
+def _federation(
+  pipe: Connection, federation: Federation, deadline: float, small: bool
+) -> None:
+  """Sends a row of each method, once it may time them."""
+  measuring.setup()
+  watch = Watch(pipe.send, deadline, small, {}, '')
   workload = WORKLOADS[federation.workload]
   if federation.examples:
     workload = workload._replace(examples=federation.examples)
   mesh, clients = measuring.chip(), federation.clients
-  case = {'workload': workload.name, 'clients': clients}
-  # Started, compiled twice, and a few rounds.
-  expected = 20 + workload.steps(clients) / 5000
-  if watch.small:
-    expected = 1
-  if not watch.has(expected, **case):
-    return
   train = common.federated(workload, clients, mesh)
   local = common.training(workload, mesh)
 
@@ -100,26 +152,25 @@ def _federation(federation: Federation, watch: Watch) -> None:
     settings = local._replace(shared_start='off') if own else local
     return common.Method(name, options, settings, train), time.time() - began
 
-  base = None
+  # Models of all these clients may not fit, which must not take other methods along.
+  alone = [t for t in federation.methods if clients > 1000 and t == 'fesem(4)']
   with ThreadPoolExecutor(len(federation.methods)) as threads:
-    # Not at once what may not fit: one method that fails must not take another along.
-    at_once = clients <= 1000 or watch.small
     preparing = {
-      text: threads.submit(prepared, text) if at_once else None
+      text: threads.submit(prepared, text)
       for text in federation.methods
+      if text not in alone
     }
-    for future in preparing.values():
-      if future is not None:
-        future.exception()
-  for text, future in preparing.items():
-    if not watch.has(3 + 5 * (base or 0), method=text, **case) and not watch.small:
+  pipe.send(None)
+  pipe.recv()
+  base = None
+  for text in federation.methods:
+    if not watch.has(0 if small else 3 + 5 * (base or 0), method=text):
       continue
-    ready = None
     try:
-      ready, seconds = future.result() if future is not None else prepared(text)
+      ready, seconds = prepared(text) if text in alone else preparing.pop(text).result()
       found = measuring.timed(ready.round, most=min(2.0, watch.left() / 4), repeats=7)
     except (UserError, jax.errors.JaxRuntimeError) as e:
-      watch.say(case | {'method': text, 'refused': str(e)[:500]})
+      watch.say({'method': text, 'refused': str(e)[:500]})
       e.__traceback__ = None
       gc.collect()  # What the failure holds of the device's memory.
       continue
@@ -127,8 +178,7 @@ def _federation(federation: Federation, watch: Watch) -> None:
       base = found['seconds']
     stats = mesh.devices.flat[0].memory_stats() or {}
     watch.say(
-      case
-      | {
+      {
         'method': text, 'over_fed_avg': base and found['seconds'] / base,
         'chunk': min(local.clients_per_chunk, clients), 'examples': workload.examples,
         'steps_per_second': workload.steps(clients) / found['seconds'],
@@ -137,6 +187,7 @@ def _federation(federation: Federation, watch: Watch) -> None:
         'peak_bytes': stats.get('peak_bytes_in_use'), **found,
       }
     )  # fmt: skip
+    del ready
 
 
 def _runs_together(watch: Watch) -> None:

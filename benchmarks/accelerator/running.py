@@ -38,6 +38,7 @@ class Settings(NamedTuple):
   folder: pathlib.Path  # of the file and the log
   small: bool  # see `measuring.Watch`
   cache: str  # see `measuring.Watch`
+  only: str = ''  # see `measuring.Watch`
 
 
 def _child(
@@ -70,6 +71,11 @@ class File:
       self.held = json.loads(self.path.read_text())
     self.parts = self.held['parts']
 
+  @staticmethod
+  def name(part: str, only: str) -> str:
+    """The key of a part, or of some of its cases."""
+    return f'{part}, {only}' if only else part
+
   def done(self, part: str) -> bool:
     """Tells if a part is there, to its end."""
     return self.parts.get(part, {}).get('ended') == 'done'
@@ -83,7 +89,8 @@ def run_part(part: str, seconds: float, file: File, settings: Settings) -> None:
   context = multiprocessing.get_context('spawn')
   receiver, sender = context.Pipe(duplex=False)
   known = {name: held['rows'] for name, held in file.parts.items()}
-  options = {'small': settings.small, 'known': known, 'cache': settings.cache}
+  options = settings._asdict() | {'known': known}
+  del options['folder']
   log = str(settings.folder / 'accelerator.log')
   began, deadline = time.time(), time.time() + max(1.0, seconds - GRACE)
   module = f'{PACKAGE}.{PARTS[part][0]}'
@@ -94,7 +101,7 @@ def run_part(part: str, seconds: float, file: File, settings: Settings) -> None:
   sender.close()
   held: dict[str, Any] = {'commit': provenance.commit()}
   held |= {'ended': 'cut off', 'seconds': 0.0, 'rows': []}
-  file.parts[part] = held
+  file.parts[file.name(part, settings.only)] = held
   ended = 'done'
   while True:
     left = deadline + GRACE - time.time()

@@ -83,7 +83,10 @@ def measure(watch: Watch) -> None:
   for number, stage in enumerate(stages(watch.small)):
     if number == _BEFORE_FLAGS:
       _flags(watch)
-    if not watch.has(8, what='stage', case=str(stage[0])):
+    stage = [case for case in stage if watch.wants(**case._asdict())]
+    if not stage:
+      continue
+    if not watch.has(8, **stage[0]._asdict()):
       break
     compiling = {case: threads.submit(_compiled, case, data, mesh) for case in stage}
     for case in stage:

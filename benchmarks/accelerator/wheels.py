@@ -14,8 +14,8 @@ import sys
 FOLDER = pathlib.Path(__file__).parents[2] / '.whl'
 
 # Beside JAX, Flax, Optax, Orbax, NumPy, scikit-learn, msgpack, rich and threadpoolctl,
-# which are there, all that is imported by what is measured.
-PACKAGES = ('ijson==3.6.0',)
+# which are there, all that is imported by what is measured, FedJAX included.
+PACKAGES = ('ijson==3.6.0', 'fedjax==0.0.17', 'dm-haiku==0.0.17', 'jmp==0.0.4')
 
 _PLATFORMS = ('manylinux_2_28_x86_64', 'manylinux_2_17_x86_64', 'manylinux2014_x86_64')
 
