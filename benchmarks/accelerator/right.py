@@ -47,7 +47,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
   'flux': {'warmup_rounds': 1},
   'ditto': {'ditto_lambda': 0.5},
   'p_fed_me': {'pfedme_lambda': 2.0},
-  'fed_bn': {'norm_layers': 'logits'},  # The network has no other layer to keep.
+  'fed_bn': {'norm_layers': ['logits']},  # The network has no other layer to keep.
 }
 
 # Methods whose clients train convolutions, which all others would train alike.

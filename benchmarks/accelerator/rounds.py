@@ -58,13 +58,10 @@ STAGES = (
   (Federation('W1', 100),),
   (
     Federation('W1', 1000, ('fed_avg', 'fesem(4)', 'fesem(4), streamed')),
-    Federation(
-      'W1', 10_000, ('fed_avg', 'fesem(4), streamed', 'hypo_cluster(4)', 'fesem(4)'), 50
-    ),
-    Federation('W7', 100),
-    Federation('W8', 100),
+    Federation('W1', 10_000, ('fed_avg', 'fesem(4), streamed', 'fesem(4)'), 50),
     Federation('W3', 1200),
   ),
+  (Federation('W7', 100), Federation('W8', 100)),
   (
     Federation('W1', 32, ('fed_avg', 'fesem(4)', 'fesem(4), own kernels')),
     Federation('W1', 300, ('fed_avg', 'fesem(4), offloaded')),
