@@ -69,7 +69,7 @@ endif
 # Files of tests marked `optimized`, whose programs are those of users; all others compile
 # without optimization.
 OPTIMIZED := $(addprefix tests/,$(addsuffix _test.py,\
-  clustering/em clustering/kmeans training/cohort training/client_losses core/sums))
+  server/em server/kmeans training/cohort training/client_losses core/sums))
 
 # A third worker on two cores is slower: it compiles programs that the others have too.
 WORKERS ?= 2

@@ -11,8 +11,8 @@ _ROOT = pathlib.Path(fesem_jax.__file__).parent
 
 # What each package may import beside itself, as its docstring says.
 _BASE = {'core', 'tasks', 'utils'}
-_TRAINING = _BASE | {'cohorts', 'data', 'models', 'training'}
-_METHODS = _TRAINING | {'aggregation', 'clustering'}
+_TRAINING = _BASE | {'data', 'models', 'training'}
+_METHODS = _TRAINING | {'server'}
 _WATCHING = _TRAINING | {'callbacks', 'evaluation', 'results'}
 _RUN = _METHODS | _WATCHING | {'algorithms', 'run'}
 MAY_IMPORT = {
@@ -21,16 +21,13 @@ MAY_IMPORT = {
   'core': {'tasks', 'utils'},
   'data': _BASE,
   'models': _BASE,
-  'cohorts': _BASE,
-  'aggregation': _BASE,
   'training': _TRAINING,
-  'clustering': _TRAINING,
+  'server': _TRAINING,
   'evaluation': _TRAINING,
   'algorithms': _METHODS,
   'results': _BASE | {'data', 'evaluation', 'models'},
   'callbacks': _WATCHING,
   'run': _RUN,
-  'planning': _RUN,
   'analysis': _RUN,
   'report': _RUN | {'analysis'},
   'plots': {'data', 'evaluation', 'results', 'tasks', 'utils'},
@@ -104,4 +101,4 @@ def test_the_run_binary_imports_nothing_slow_that_it_may_not_need():
   imported = {line.rpartition('|')[2].strip() for line in lines}
   assert {'fesem_jax', 'fesem_jax.data.sources', 'fesem_jax.run.checkpoint'} <= imported
   assert not USED_LATER & {name.partition('.')[0] for name in imported}
-  assert not [name for name in imported if name.startswith('fesem_jax.planning')]
+  assert not [name for name in imported if name.startswith('fesem_jax.run.planner')]

@@ -28,8 +28,7 @@ from benchmarks.mutation.changes import Mutant, mutants_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PACKAGES = (
-  'aggregation', 'algorithms', 'clustering', 'cohorts', 'core', 'evaluation', 'models',
-  'tasks', 'training',
+  'algorithms', 'core', 'evaluation', 'models', 'server', 'tasks', 'training',
 )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
 """Types of data, models and methods, and their execution on devices.
 
-Stacks of models and their algebra, devices, batches, keys. May import `utils`.
+Stacks of models and their algebra, devices, cohorts, batches, keys. May import `utils`
+and `tasks`.
 """

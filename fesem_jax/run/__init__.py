@@ -1,4 +1,4 @@
-"""A run: rounds, compiled programs, checkpoints and measuring.
+"""A run: rounds, compiled programs, checkpoints, measuring and planning.
 
 May import all of the above.
 """

@@ -1,4 +1,4 @@
 """Local training of a cohort: one compiled loop for every method.
 
-May import `data`, `models`, `cohorts`, `core` and `utils`.
+May import `data`, `models`, `core` and `utils`.
 """
