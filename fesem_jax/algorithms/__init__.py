@@ -48,8 +48,7 @@ from fesem_jax.algorithms.robust import robust
 from fesem_jax.algorithms.scaffold import scaffold
 from fesem_jax.algorithms.stocfl import stocfl
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.made_by import check_local
+from fesem_jax.core.local_training import LocalTraining, check_local
 from fesem_jax.data.client_weights import with_weights
 from fesem_jax.server import comparison, kmeans
 from fesem_jax.utils.display import kind_of

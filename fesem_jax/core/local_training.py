@@ -362,3 +362,12 @@ def _check_schedule(name: str, schedule: Callable[[Any], Any] | None, of: str) -
     raise UserError(
       f'{argument(name)} must be positive, but gives {first} for the first {of}.'
     )
+
+
+def check_local(x: Any) -> None:
+  """Raises `UserError` unless `x` is local training."""
+  if not isinstance(x, LocalTraining):
+    raise UserError(
+      f'`local` is {kind_of(x)}, not a LocalTraining; make one with '
+      'local_training(model, optimizer).'
+    )

@@ -12,7 +12,7 @@ import numpy as np
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.held_values import is_default
 from fesem_jax.core.identity import Identity
-from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.local_training import check_local
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import UserError, argument
 
@@ -60,15 +60,6 @@ def recorded(build: _Build) -> _Build:
     return made._replace(made_by=MadeBy(tuple(values), code, packages, tuple(made)))
 
   return building  # type: ignore[return-value]
-
-
-def check_local(x: Any) -> None:
-  """Raises `UserError` unless a method gets local training."""
-  if not isinstance(x, LocalTraining):
-    raise UserError(
-      f'`local` is {kind_of(x)}, not a LocalTraining; make one with '
-      'local_training(model, optimizer).'
-    )
 
 
 def _check_first(name: str, x: Any) -> None:

@@ -6,7 +6,7 @@ import importlib.resources
 import json
 import pathlib
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from fesem_jax.report.runs import ReportedRun, labels, read_runs
 from fesem_jax.results import curves as reading_curves
 from fesem_jax.tasks import Task
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import UserError, argument, check_choice, path_of
 from fesem_jax.utils.palette import PALETTE
 from fesem_jax.utils.provenance import versions
 from fesem_jax.utils.safe_files import reading
@@ -66,15 +66,16 @@ def write_report(
   """
   library.check()
   check_choice('report', report, tuple(reading_curves.REPORTS))
-  given = [workdirs] if isinstance(workdirs, str | pathlib.Path) else workdirs
-  path = pathlib.Path(output)
+  given = workdirs if isinstance(workdirs, Iterable) else [workdirs]
+  given = [workdirs] if isinstance(workdirs, str) else list(given)
+  path = path_of('output', output)
   try:
     names_a_file = bool(path.name) and not path.is_dir()
   except OSError as e:
     raise UserError(f'Cannot write {path}: {e.strerror or e}.') from e
   if not names_a_file:
     raise UserError(f'{argument("output", path)} must name a file, e.g. report.html.')
-  runs = read_runs([pathlib.Path(folder) for folder in given])
+  runs = read_runs([path_of('workdirs', folder) for folder in given])
   if not runs:
     raise UserError('Name at least one workdir to report on.')
   # Not every entry that a page shows is looked at where files are read.

@@ -27,7 +27,7 @@ from fesem_jax.results.client_history import ClientHistory
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.deployed_models import DeployedModels, by_layer
 from fesem_jax.results.explanation import Explanation, explain
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.errors import UserError, check_choice, path_of
 from fesem_jax.utils.safe_files import first_line
 
 
@@ -164,7 +164,7 @@ def load_run(
       'best', if no round is known to be best.
   """
   check_choice('which', which, ('last', 'best'))
-  folder = pathlib.Path(workdir)
+  folder = path_of('workdir', workdir)
   if not folder.is_dir():
     raise UserError(f'{folder} is not a folder; name the `workdir` of a finished run.')
   summary = metrics_file.read_summary(folder)

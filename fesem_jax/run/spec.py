@@ -17,7 +17,7 @@ from fesem_jax.results.records import Record
 from fesem_jax.run.settings import Settings
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import kind_of
-from fesem_jax.utils.errors import UserError, check_at_least, check_whole
+from fesem_jax.utils.errors import UserError, check_at_least, check_whole, path_of
 
 
 class Workdir(NamedTuple):
@@ -123,15 +123,12 @@ def _of_workdir(given: str | os.PathLike[str] | Workdir | None) -> dict[str, Any
   if given is None:
     return {}
   own = given if isinstance(given, Workdir) else Workdir(given)
-  if not isinstance(own.path, str | os.PathLike):
-    raise UserError(
-      f'`workdir` is {own.path!r:.60}; give a path or fesem_jax.Workdir(path).'
-    )
+  path = path_of('workdir', own.path, ' or fesem_jax.Workdir(path)')
   check_whole(checkpoint_every=own.checkpoint_every)
   check_at_least(0, checkpoint_every=own.checkpoint_every)
-  fields = own._asdict()
+  fields = own._replace(path=path)._asdict()
   return {
-    'workdir': pathlib.Path(fields.pop('path')),
+    'workdir': fields.pop('path'),
     'make_portrait': fields.pop('portrait'),
     **fields,
   }

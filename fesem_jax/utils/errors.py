@@ -2,7 +2,10 @@
 
 import difflib
 import numbers
+import os
+import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 from fesem_jax.utils.display import printable
 
@@ -40,6 +43,13 @@ def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     raise UserError(
       f'{argument(name, value)} is unknown; choose one of {", ".join(allowed)}.{hint}'
     )
+
+
+def path_of(name: str, value: Any, or_else: str = '') -> pathlib.Path:
+  """The path that an argument gives; `UserError` if it gives something else."""
+  if not isinstance(value, str | os.PathLike):
+    raise UserError(f'`{name}` is {value!r:.60}; give a path{or_else}.')
+  return pathlib.Path(value)
 
 
 def check_at_least(least: float, **values: float) -> None:

@@ -1,5 +1,6 @@
 """What `simulate` takes: options among the callbacks, `Workdir`, and old names."""
 
+import functools
 import inspect
 import warnings
 
@@ -121,6 +122,27 @@ def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
 def test_a_wrong_argument_is_one_sentence(options, message):
   with pytest.raises(fj.UserError, match=message):
     fj.simulate(**asked(**options))
+
+
+@pytest.mark.parametrize(
+  'fn', [fj.train_cohort, functools.partial(fj.for_each_client, None)]
+)
+def test_training_of_a_cohort_needs_local_training(fn):
+  with pytest.raises(fj.UserError, match='`local` is a str, not a LocalTraining'):
+    fn('sgd', None, None, None, None)
+
+
+@pytest.mark.parametrize(
+  ('fn', 'match'),
+  [
+    (fj.load_run, '`workdir` is 3; give a path.'),
+    (lambda x: fj.write_report(x, 'page.html'), '`workdirs` is 3; give a path.'),
+    (lambda x: fj.write_report('runs', x), '`output` is 3; give a path.'),
+  ],
+)
+def test_paths_are_paths(fn, match):
+  with pytest.raises(fj.UserError, match=match):
+    fn(3)
 
 
 def test_a_method_needs_local_training():
