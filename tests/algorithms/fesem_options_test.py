@@ -129,6 +129,7 @@ def test_clients_that_join_late_choose_by_loss(client_state):
   assert np.asarray(after.joined).all()
 
 
+@pytest.mark.nightly
 def test_a_shuffled_start_moves_clients_and_their_centers():
   data = helpers.federation(np.full(40, 4), groups=np.arange(40) % 2)
   data, states = data.reorder(np.arange(40), num_clients=44), {}

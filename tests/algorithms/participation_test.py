@@ -69,6 +69,7 @@ def test_hypo_cluster_gives_all_the_best_center_of_now():
   assert len(set(best.tolist())) == 2
 
 
+@pytest.mark.nightly
 def test_figures_of_hypo_cluster_are_of_what_clients_deploy():
   data = helpers.federation([60] * 24, groups=np.arange(24) % 2)
   local = helpers.local(batch_size=10, rate=0.3, hidden=())

@@ -148,6 +148,7 @@ def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
   chex.assert_tree_all_finite(state)
 
 
+@pytest.mark.nightly
 def test_hypo_cluster_recovers_where_centers_are_shared_by_two_groups(planted):
   groups, data, local, _ = planted
   algorithm = algorithms.build(
