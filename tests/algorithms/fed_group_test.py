@@ -11,8 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.fed_group import FedGroupState
-from fesem_jax.cohorts import sampling
-from fesem_jax.core import prng_streams, tree
+from fesem_jax.core import prng_streams, sampling, tree
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
