@@ -17,6 +17,7 @@ from tests.support.methods import (
   initial,
   matrix,
   run,
+  run_cohorts,
   unflatten,
 )
 
@@ -66,11 +67,7 @@ def test_matches_float64_reference(adapt, cohorts, devices):
       steps.append(len(batches))
     w = np.average(trained, axis=0, weights=np.array(SIZES)[list(cohort)])
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  state, infos = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], w, rtol=1e-3)
   assert_close(reference.vectors(state.client_params), np.stack(own), rtol=1e-3)
   assert_close(state.client_alphas, alphas)
@@ -92,7 +89,9 @@ def test_alpha_stays_within_its_range():
   assert {0.0, 1.0} & set(alphas.tolist())
 
 
-@pytest.mark.parametrize('make', [optax.sgd, optax.adam])
+@pytest.mark.parametrize(
+  'make', [optax.sgd, pytest.param(optax.adam, marks=pytest.mark.nightly)]
+)
 def test_fixed_at_its_ends_it_is_fed_avg_or_non_fed(make):
   data, local = federation(), helpers.local(optimizer=make(0.1))
   average = run(algorithms.build('fed_avg', local), data)[0]

@@ -1,31 +1,22 @@
 """CFL-GP against float64, and the clusters that it finds."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
-from fesem_jax.data.corruption import corrupted
 from fesem_jax.server.gradient_clusters import add_to_means
 from fesem_jax.server.vector_clusters import numbered_by_clients
-from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
   SIZES,
   assert_close,
   federation,
   initial,
-  matrix,
-  over_seeds,
   reference_gradient,
   reference_round,
-  run,
   unflatten,
 )
 
@@ -90,36 +81,6 @@ def test_matches_float64_reference(variant, weighting, dropout):
   assert bool(without) == bool(dropout)
 
 
-def test_of_one_cluster_is_fed_avg():
-  data, local = federation(), helpers.local()
-  method = algorithms.build('cfl_gp', local, num_clusters=1)
-  average, start = (
-    algorithms.build('fed_avg', local, weighting='uniform'),
-    initial(method, data),
-  )
-  begin = initial(average, data)._replace(params=start.centers)
-  want, _ = run(average._replace(init=lambda key, data: begin), data)
-  state, _ = run(method, data)
-  assert_close(matrix(state.centers), matrix(want.params), rtol=1e-6, atol=1e-7)
-
-
-@functools.cache
-def planted():
-  """Seeds share its programs."""
-  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  return algorithms.build('cfl_gp', local, num_clusters=4)
-
-
-@over_seeds(3)
-def test_recovers_planted_clusters(seed):
-  groups = np.arange(16) % 4
-  data = helpers.federation([60] * 16, seed=seed, groups=groups)
-  state, infos = run(planted(), data, rounds=5, seed=seed)
-  assert adjusted_rand_score(groups, state.assignment) == 1.0
-  assert int(infos[-1].clusters.moved) == 0
-  assert infos[-1].train_loss < infos[0].train_loss
-
-
 def test_only_gradients_that_arrive_and_are_finite_enter_the_means():
   means = {'w': jnp.full((5, 2, 3), 4.0)}
   counts = jnp.array([[1, 1], [1, 0], [3, 3], [1, 1], [1, 1]])
@@ -138,32 +99,3 @@ def test_clusters_are_numbered_by_the_smallest_id_of_their_clients():
   numbered = jax.jit(numbered_by_clients, static_argnums=3)
   found = numbered(cluster, exists, ids, 4)
   np.testing.assert_array_equal(np.asarray(found)[exists], [0, 1, 0, 1])
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'num_clusters': 0}, '`num_clusters=0` must be at least 1'),
-    ({'cluster_every': 0}, '`cluster_every=0` must be at least 1'),
-    ({'cluster_updates': 0}, '`cluster_updates=0` must be at least 1'),
-    ({'variant': 'both'}, '`variant=both` is unknown; choose one of'),
-    ({'weighting': 'size'}, '`weighting=size` is unknown'),
-  ],
-)
-def test_bad_options_are_refused(options, message):
-  with pytest.raises(UserError, match=message):
-    algorithms.build('cfl_gp', helpers.local(), **options)
-
-
-def test_rounds_of_some_clients_and_lies_about_models_are_refused():
-  data = federation()
-  algorithm = algorithms.build('cfl_gp', helpers.local(), num_clusters=2)
-  state = jax.eval_shape(algorithm.init, jax.random.key(0), data)
-  some = Cohort(np.array([0, 2], np.int32), everyone=False)
-  many = algorithms.build('cfl_gp', helpers.local(), num_clusters=7)
-  with pytest.raises(UserError, match='`clients_per_round` must be 0 for cfl_gp'):
-    jax.eval_shape(algorithm.step, state, data, some, jax.random.key(1))
-  with pytest.raises(UserError, match='`corrupt=sign_flip` is not defined for cfl_gp'):
-    algorithm.init(jax.random.key(0), corrupted(data, 'sign_flip', 0.5))
-  with pytest.raises(UserError, match='`num_clusters=7` is more than the 6 clients'):
-    many.init(jax.random.key(0), data)

@@ -7,14 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.clove import CloveState
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
-from fesem_jax.server.loss_vectors import cluster_and_match, clusters_at_random
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -23,7 +20,6 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
-  over_seeds,
   reference_round,
   run,
   unflatten,
@@ -54,10 +50,7 @@ def test_matches_float64_reference(first, weighting):
       own = np.asarray(state.assignment)
       assert set(own) == {0, 1}
     else:
-      losses = [
-        [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
-        for i in range(6)
-      ]
+      losses = reference.losses(centers, data, range(6))
       own = matched(np.array(losses), 2)
     np.testing.assert_array_equal(state.assignment, own)
     trained = reference_round(local, data, [centers[k] for k in own], range(6), key)
@@ -70,73 +63,11 @@ def test_matches_float64_reference(first, weighting):
     assert_close(info.clusters.objective, value, rtol=1e-3)
 
 
-def test_of_one_cluster_is_fed_avg():
-  data, local = federation(), helpers.local()
-  clove = algorithms.build('clove', local, num_clusters=1)
-  average, start = algorithms.build('fed_avg', local), initial(clove, data)
-  begin = initial(average, data)._replace(params=start.centers)
-  want, _ = run(average._replace(init=lambda key, data: begin), data)
-  state, _ = run(clove, data)
-  assert_close(matrix(state.centers), matrix(want.params), rtol=1e-6, atol=1e-7)
-
-
 @functools.cache
 def planted():
   """Seeds share its programs."""
   local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
   return algorithms.build('clove', local, num_clusters=4)
-
-
-@over_seeds(3)
-def test_recovers_planted_clusters(seed):
-  groups = np.arange(16) % 4
-  data = helpers.federation([60] * 16, seed=seed, groups=groups)
-  state, infos = run(planted(), data, rounds=8, seed=seed)
-  assert adjusted_rand_score(groups, state.assignment) == 1.0
-  assert int(infos[-1].clusters.moved) == 0
-  assert infos[-1].train_loss < infos[0].train_loss
-
-
-def test_finds_planted_clusters_without_their_number():
-  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  options = {'num_clusters': 6, 'choose_num_clusters': True}
-  algorithm = algorithms.build('clove', local, **options)
-  groups = np.arange(16) % 4
-  data = helpers.federation([60] * 16, groups=groups)
-  state, infos = run(algorithm, data, rounds=8)
-  assert adjusted_rand_score(groups, state.assignment) == 1.0
-  sizes = np.asarray(infos[-1].clusters.sizes)
-  np.testing.assert_array_equal(np.sort(sizes), [0, 0, 4, 4, 4, 4])
-
-
-def test_clusters_need_not_prefer_their_models():
-  # All clients like model 0 best: IFCA would put all of them there.
-  losses = np.array([[1.0, 2.0], [1.1, 2.1], [1.0, 4.0], [1.1, 4.2]], np.float32)
-  ids = jnp.arange(4)
-  found = jax.jit(cluster_and_match)(jax.random.key(0), losses, jnp.ones(4, bool), ids)
-  np.testing.assert_array_equal(found, [1, 1, 0, 0])
-  # One that does not count has no say, whatever its losses are.
-  more = np.vstack([losses, [[9.0, -90.0]]])
-  exists, ids = jnp.array([True] * 4 + [False]), jnp.arange(5)
-  found = jax.jit(cluster_and_match)(jax.random.key(0), more, exists, ids)
-  np.testing.assert_array_equal(found[:4], [1, 1, 0, 0])
-
-
-def test_fewer_clients_than_models_are_clusters_of_one():
-  losses = np.array([[0.9, 2.0, 0.5, 3.0], [4.0, 1.5, 1.0, 6.0]], np.float32)
-  ids = jnp.arange(2)
-  found = jax.jit(cluster_and_match)(jax.random.key(0), losses, jnp.ones(2, bool), ids)
-  np.testing.assert_array_equal(found, [0, 2])  # 0.9 + 1.0 < 0.5 + 1.5
-
-
-def test_the_first_assignment_gives_every_model_a_client():
-  data = helpers.federation([3, 2, 0, 4, 1, 5])
-  cohort, drawn = helpers.everyone(data), set()
-  for seed in range(5):
-    own = clusters_at_random(5, data, cohort, jax.random.key(seed))
-    assert set(np.asarray(own)[[0, 1, 3, 4, 5]].tolist()) == set(range(5))
-    drawn.add(tuple(np.asarray(own).tolist()))
-  assert len(drawn) > 1
 
 
 def test_who_has_yet_to_take_part_deploys_the_model_of_least_loss():
@@ -147,10 +78,7 @@ def test_who_has_yet_to_take_part_deploys_the_model_of_least_loss():
   assert state.joined.tolist() == [True, True, False, False, True, False]
   assert int(infos[-1].clusters.sizes.sum()) == 3
   centers = [reference.from_params(state.centers, k) for k in (0, 1)]
-  losses = [
-    [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
-    for i in range(6)
-  ]
+  losses = reference.losses(centers, data, range(6))
   best = np.argmin(losses, axis=1)
   # Who has taken part deploys the model that it trained, even if another is better.
   state = state._replace(
@@ -159,23 +87,6 @@ def test_who_has_yet_to_take_part_deploys_the_model_of_least_loss():
   used = deployed(algorithm, state, data)
   own = np.where(state.joined, 1 - best, best)
   np.testing.assert_array_equal(used, matrix(state.centers)[own])
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'num_clusters': 0}, '`num_clusters=0` must be at least 1'),
-    (
-      {'num_clusters': 1, 'choose_num_clusters': True},
-      '`num_clusters=1` must be at least 2',
-    ),
-    ({'first_assignment': 'best'}, '`first_assignment=best` is unknown; choose one of'),
-    ({'weighting': 'size'}, '`weighting=size` is unknown'),
-  ],
-)
-def test_bad_options_are_refused(options, message):
-  with pytest.raises(UserError, match=message):
-    algorithms.build('clove', helpers.local(), **options)
 
 
 def test_late_clients_choose_by_one_example_and_without_any_the_first_model():

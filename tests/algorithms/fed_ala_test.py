@@ -9,8 +9,6 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import Corruption
-from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -20,6 +18,7 @@ from tests.support.methods import (
   initial,
   matrix,
   run,
+  run_cohorts,
   unflatten,
 )
 
@@ -82,11 +81,7 @@ def test_matches_float64_reference(cohorts, steps, devices):
     sizes = np.array(SIZES)[list(cohort)]
     w = unflatten(np.average(trained, axis=0, weights=sizes), w)
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == 6)
-
-  state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  state, infos = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], reference.flat(w), rtol=1e-3)
   found = matrix(state.head_weights)
   want = [np.concatenate([a[1], a[0].ravel()]) for a in weights]  # Bias, then kernel.
@@ -140,8 +135,3 @@ def test_a_bad_client_of_one_batch_learns_its_own_weights_in_every_epoch():
   assert ((kernel > 0) & (kernel < 0.99)).any()
   assert_close(found['kernel'][0], kernel, rtol=1e-3)
   assert_close(found['bias'][0], bias, rtol=1e-3)
-
-
-def test_a_layer_must_be_left_for_all():
-  with pytest.raises(UserError, match='`head_layers=dense0,logits` must name some'):
-    algorithms.build('fed_ala', helpers.local(), head_layers=('dense0', 'logits'))

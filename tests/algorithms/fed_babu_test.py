@@ -1,23 +1,17 @@
 """FedBABU against a reference that trains the body alone."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.federated_data import Corruption
-from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
   assert_close,
   federation,
   initial,
-  matrix,
-  run,
+  run_cohorts,
   unflatten,
 )
 
@@ -46,30 +40,9 @@ def test_matches_float64_reference(head, cohorts, devices, shared_start):
     sizes = np.array(SIZES)[list(cohort)]
     model = unflatten(np.average(trained, axis=0, weights=sizes), model)
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  state, _ = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], reference.flat(model), rtol=1e-3)
   for name in head:
     np.testing.assert_array_equal(
       state.params[name]['kernel'], before[name]['kernel'], strict=True
     )
-
-
-def test_bad_clients_lie_about_bodies_alone():
-  data, bad = federation(), Corruption(np.arange(6) < 2, 'noise')
-  algorithm = algorithms.build('fed_babu', helpers.local())
-  before = initial(algorithm, data).params
-  honest, lied = (
-    run(algorithm, each, rounds=1)[0].params
-    for each in (data, dataclasses.replace(data, corruption=bad))
-  )
-  np.testing.assert_array_equal(matrix(lied['logits']), matrix(before['logits']))
-  assert np.abs(matrix(lied['dense0']) - matrix(honest['dense0'])).max() > 1e-3
-
-
-def test_a_head_must_be_a_part_of_the_model():
-  with pytest.raises(UserError, match='`head_layers=dense7`: the model has no layer'):
-    algorithms.build('fed_babu', helpers.local(), head_layers=['dense7'])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, models
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -92,21 +91,12 @@ def test_norms_within_blocks_stay_with_clients():
 
 
 @pytest.mark.parametrize(
-  ('options', 'message'),
+  'method',
   [
-    ({}, '`algorithm=fed_bn` needs a model with normalization layers'),
-    ({'norm_layers': ['bn*']}, '`norm_layers=bn\\*`: the model has no layer'),
-    ({'norm_layers': ['*']}, '`norm_layers` must leave a layer that clients share'),
-    ({'weighting': 'mean'}, '`weighting=mean` is unknown'),
+    'fed_bn',
+    *(pytest.param(n, marks=pytest.mark.nightly) for n in ('fed_rep', 'fed_babu')),
   ],
 )
-def test_bad_options_are_refused(options, message):
-  local = LOCAL if 'weighting' in options else helpers.local()
-  with pytest.raises(UserError, match=message):
-    algorithms.build('fed_bn', local, **options)
-
-
-@pytest.mark.parametrize('method', ['fed_bn', 'fed_rep', 'fed_babu'])
 def test_a_shared_start_changes_rounding_only(method):
   data, states = federation(), []
   name = 'norm_layers' if method == 'fed_bn' else 'head_layers'

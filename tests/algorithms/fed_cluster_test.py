@@ -12,12 +12,9 @@ from fesem_jax.algorithms.common.bipartition import (
   bipartition,
   split_clusters,
 )
-from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   assert_close,
-  federation,
   initial,
   reference_round,
   run,
@@ -262,14 +259,6 @@ def test_fed_cluster_matches_float64_reference():
     assert_close(got, reference.flat(centers[k]), rtol=1e-3)
 
 
-def test_fed_cluster_needs_all_clients():
-  algorithm = algorithms.build('fed_cluster', helpers.local())
-  data = federation()
-  cohort = Cohort(np.array([0, 1], np.int32), everyone=False)
-  with pytest.raises(UserError, match='`clients_per_round` must be 0'):
-    algorithm.step(initial(algorithm, data), data, cohort, jax.random.key(0))
-
-
 def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
   # Two clients of 10 to 1 examples at a stationary point of their weighted mean:
   # 10 u_1 + u_2 = 0, so the cluster has converged while its clients have not.
@@ -332,12 +321,3 @@ def test_fed_clusters_state_holds_no_matrix_of_clients():
   state = jax.eval_shape(algorithm.init, jax.random.key(0), data)
   model = sum(x.size for x in jax.tree.leaves(state.centers))
   assert sum(x.size for x in jax.tree.leaves(state)) == model + 50 + 2
-
-
-def test_a_second_split_of_the_same_updates_changes_nothing():
-  groups = np.array([0, 1] * 4)
-  products = inner_products(groups)
-  once = split_clusters(products, np.ones(8), np.zeros(8, int), 1, SplitRule(**SPLIT))
-  twice = split_clusters(products, np.ones(8), *once, SplitRule(**SPLIT))
-  np.testing.assert_array_equal(once[0], twice[0])
-  assert once[1] == twice[1] == 2

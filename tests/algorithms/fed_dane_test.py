@@ -16,12 +16,14 @@ from tests.support.methods import (
   unflatten,
 )
 
+NIGHTLY = pytest.mark.nightly
+
 
 @pytest.mark.parametrize(('name', 'same_cohort', 'places', 'weighting'), [
-    ('two cohorts', False, [1, 4, 5], 'uniform'),
+    pytest.param('two cohorts', False, [1, 4, 5], 'uniform', marks=NIGHTLY),
     ('two cohorts', False, [1, 4, 5], 'by_examples'),
     ('an empty place', False, [1, 6, 4], 'uniform'),  # Nor is it in the first cohort.
-    ('one cohort', True, [1, 6, 4], 'uniform'),
+    pytest.param('one cohort', True, [1, 6, 4], 'uniform', marks=NIGHTLY),
     ('one cohort', True, [1, 6, 4], 'by_examples'),
     ('all clients', False, None, 'uniform'),
 ])  # fmt: skip

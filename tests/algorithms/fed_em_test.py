@@ -5,7 +5,6 @@ import functools
 import jax
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common import learners
@@ -18,7 +17,6 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  over_seeds,
   run,
 )
 
@@ -67,17 +65,6 @@ def built():
   """Seeds share its programs."""
   local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
   return algorithms.build('fed_em', local, num_clusters=2)
-
-
-@pytest.mark.slow
-@over_seeds(3)
-def test_the_greatest_weights_are_the_planted_groups(seed):
-  groups = np.arange(20) % 2
-  data = helpers.federation([60] * 20, seed=seed, groups=groups)
-  state, infos = run(built(), data, rounds=40, seed=seed)
-  found = built().deployed(state, data).clusters()
-  assert adjusted_rand_score(groups, found) == 1.0
-  assert infos[-1].train_loss < infos[0].train_loss
 
 
 def test_clients_with_examples_of_both_groups_get_weights_of_both():

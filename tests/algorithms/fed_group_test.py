@@ -12,15 +12,12 @@ from sklearn.metrics import adjusted_rand_score
 from fesem_jax import algorithms
 from fesem_jax.algorithms.fed_group import FedGroupState
 from fesem_jax.core import prng_streams, sampling, tree
-from fesem_jax.server.update_directions import nearest_direction, toward_others
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
   assert_close,
   federation,
   initial,
-  matrix,
   over_seeds,
   reference_round,
   run,
@@ -120,16 +117,6 @@ def test_recovers_planted_groups(seed):
   np.testing.assert_array_equal(used.choice, np.asarray(state.assignment)[order])
 
 
-def test_of_one_group_is_fed_avg():
-  data, local = federation(), helpers.local()
-  method = algorithms.build('fed_group', local, num_clusters=1, inter_group_rate=0.5)
-  average, start = algorithms.build('fed_avg', local), initial(method, data)
-  begin = initial(average, data)._replace(params=start.centers)
-  want, _ = run(average._replace(init=lambda key, data: begin), data)
-  state, _ = run(method, data)
-  assert_close(matrix(state.centers), matrix(want.params), rtol=1e-6, atol=1e-7)
-
-
 @pytest.mark.parametrize(('chosen', 'count'), [(0, 40), (3, 3)])
 def test_the_first_clustering_sees_twenty_clients_for_each_group(
   chosen, count, monkeypatch
@@ -181,35 +168,3 @@ def test_groups_of_one_client_attract_and_those_of_none_do_not(monkeypatch):
   state = FedGroupState(centers, jnp.array([0, 0, 1, 2]), start, centers)
   after, _ = jax.jit(method.step)(state, data, helpers.everyone(data), KEY)
   assert after.centers['logits']['bias'][:, 0].tolist() == [1, 1, 0, 0]
-
-
-def test_groups_without_clients_attract_nobody():
-  directions = {'w': jnp.array([[-1.0, 0.0], [0.0, 0.0], [0.0, -2.0]])}
-  updates = {'w': jnp.array([[3.0, 1.0], [-1.0, 9.0], [0.0, 0.0]])}
-  np.testing.assert_array_equal(nearest_direction(updates, directions), [2, 0, 0])
-  centers = {'w': jnp.array([[3.0, 4.0], [1.0, 1.0], [0.0, 2.0]])}
-  found = toward_others(centers, jnp.array([True, False, True]), 0.5)['w']
-  np.testing.assert_allclose(found[0], [3 / 1.25, 4.5 / 1.25], rtol=1e-6)
-  np.testing.assert_allclose(found[1], [1.0, 1.0], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'num_clusters': 0}, '`num_clusters=0` must be at least 1'),
-    ({'init_epochs': 0}, '`init_epochs=0` must be at least 1'),
-    ({'init_clients': -1}, '`init_clients=-1` must be at least 0'),
-    ({'inter_group_rate': -0.1}, '`inter_group_rate=-0.1` must be at least 0'),
-    ({'prox_mu': -0.1}, '`prox_mu=-0.1` must be at least 0'),
-    ({'weighting': 'size'}, '`weighting=size` is unknown'),
-  ],
-)
-def test_bad_options_are_refused(options, message):
-  with pytest.raises(UserError, match=message):
-    algorithms.build('fed_group', helpers.local(), **options)
-
-
-def test_more_groups_than_clients_are_refused():
-  many = algorithms.build('fed_group', helpers.local(), num_clusters=7)
-  with pytest.raises(UserError, match='`num_clusters=7` is more than the 6 clients'):
-    many.init(KEY, federation())

@@ -7,7 +7,6 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
 from fesem_jax.training import step_lengths
 from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.utils.errors import UserError
@@ -18,8 +17,8 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
-  reference_gradient,
   run,
+  run_cohorts,
   unflatten,
 )
 
@@ -69,11 +68,7 @@ def test_matches_float64_reference(rho, weighting, cohorts, devices):
     if len(cohort) > 1:
       assert min(norms) < effective  # Else FedAvg would do.
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  state, _ = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
 
 
@@ -84,22 +79,6 @@ def test_with_equal_steps_it_is_fed_avg():
     for name in ('fed_nova', 'fed_avg')
   )
   assert_close(matrix(nova.params), matrix(average.params), rtol=1e-5, atol=1e-6)
-
-
-def test_clients_with_more_steps_do_not_pull_more():
-  # The small client's one step and the others' five or six: FedAvg ends elsewhere.
-  data = helpers.federation([48, 8, 40], groups=[0, 1, 0])
-  local = helpers.local(8, rate=0.02, hidden=(), chunk=3)
-
-  def steepness(name):
-    """Length of the gradient of the clients' mean loss where a method ends."""
-    algorithm = algorithms.build(name, local, weighting='uniform')
-    state, _ = run(algorithm, data, rounds=600)
-    model = reference.from_params(state.params, 0)
-    gradients = [reference_gradient(model, data, i) for i in range(3)]
-    return np.linalg.norm(np.mean(gradients, axis=0))
-
-  assert steepness('fed_nova') < 0.25 * steepness('fed_avg')
 
 
 def test_stragglers_are_those_of_fed_prox():

@@ -18,7 +18,6 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  matrix,
   reference_round,
   reference_training,
   run,
@@ -76,7 +75,9 @@ def test_one_model_matches_float64_reference(name, weighting):
   assert_close(reference.flat(reference.from_params(state.params, 0)), x, rtol=1e-3)
 
 
-@pytest.mark.parametrize('name', ['momentum', 'yogi'])
+@pytest.mark.parametrize(
+  'name', [pytest.param('momentum', marks=pytest.mark.nightly), 'yogi']
+)
 def test_centers_of_fesem_match_float64_reference(name):
   data, local = federation(), helpers.local(epochs=2)
   algorithm = algorithms.build(
@@ -132,7 +133,11 @@ def test_a_center_without_clients_keeps_its_place_and_its_momentum():
   [
     ('fed_avg', {}),
     ('fesem', {'num_clusters': 2}),
-    ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 2}),
+    pytest.param(
+      'hypo_cluster',
+      {'num_clusters': 2, 'init_restarts': 2},
+      marks=pytest.mark.nightly,
+    ),
   ],
 )
 def test_a_whole_step_of_sgd_takes_the_mean(name, options):
@@ -175,7 +180,9 @@ def test_one_client_is_enough_for_a_step_of_the_server_and_none_is_not():
   assert moved_by(median, finite=(False, False, False)) == 1
 
 
-@pytest.mark.parametrize('name', ['momentum', 'yogi'])
+@pytest.mark.parametrize(
+  'name', [pytest.param('momentum', marks=pytest.mark.nightly), 'yogi']
+)
 def test_a_round_in_which_all_drop_out_changes_nothing(name):
   data, local, optimizer = federation(), helpers.local(), OPTIMIZERS[name]
   algorithm = algorithms.build('fed_opt', local, server_optimizer=optimizer)
@@ -188,18 +195,3 @@ def test_a_round_in_which_all_drop_out_changes_nothing(name):
   )
   assert int(info.trained) == 0
   chex.assert_trees_all_equal(state, after)
-
-
-def test_it_differs_from_optax_adam_by_the_bias_correction():
-  """The reason for optimizers of our own; fails once Optax offers the paper's."""
-  gradient = {'w': jnp.array([1.0, -2.0])}
-  ours, theirs = (
-    server_optimizers.adam(1.0, 0.9, 0.99, 1e-3),
-    optax.adam(1.0, 0.9, 0.99),
-  )
-  got, _ = ours.update(gradient, ours.init(gradient))
-  want, _ = theirs.update(gradient, theirs.init(gradient))
-  # (1 - b1) / sqrt(1 - b2) = 1 of the sign, nearly, against the sign itself.
-  assert matrix({'w': got['w'][None]}).shape == (1, 2)
-  assert_close(got['w'] / -jnp.sign(gradient['w']), [0.985, 0.993], rtol=1e-2)
-  assert_close(want['w'], -jnp.sign(gradient['w']))

@@ -1,12 +1,9 @@
 """FedRC against float64, and the groups that it finds."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.fed_rc import shares_of_classes
@@ -19,8 +16,6 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  over_seeds,
-  run,
 )
 from tests.tasks import properties_test
 
@@ -64,23 +59,6 @@ def test_classes_of_a_center_have_shares_of_its_examples():
   )
   want = [[1 / 3, 2 / 3], [1, 1e-8], [1e-8, 1e-8]]
   np.testing.assert_allclose(shares_of_classes(sums), want, rtol=1e-6)
-
-
-@functools.cache
-def built():
-  """Seeds share its programs."""
-  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  return algorithms.build('fed_rc', local, num_clusters=2)
-
-
-@pytest.mark.slow
-@over_seeds(3)
-def test_the_greatest_weights_are_the_planted_groups(seed):
-  groups = np.arange(20) % 2
-  data = helpers.federation([60] * 20, seed=seed, groups=groups)
-  state, _ = run(built(), data, rounds=40, seed=seed)
-  found = built().deployed(state, data).clusters()
-  assert adjusted_rand_score(groups, found) == 1.0
 
 
 @pytest.mark.parametrize('task', ['regression', 'sequence'])

@@ -40,7 +40,9 @@ def built(**options):
   return algorithms.build('fesem', local, num_clusters=2, **options), local
 
 
-@pytest.mark.parametrize('temperature', [0.02, 1.0])
+@pytest.mark.parametrize(
+  'temperature', [0.02, pytest.param(1.0, marks=pytest.mark.nightly)]
+)
 def test_soft_assignment_matches_float64(temperature):
   data, (algorithm, local) = federation(), built(temperature=temperature)
   state = initial(algorithm, data)
@@ -65,7 +67,9 @@ def test_responsibilities_of_a_client_at_its_center():
   assert_close(shares, [[1, 0], [0.5, 0.5], [1, 0]])
 
 
-@pytest.mark.parametrize('client_state', ['stacked', 'streamed'])
+@pytest.mark.parametrize(
+  'client_state', [pytest.param('stacked', marks=pytest.mark.nightly), 'streamed']
+)
 def test_assignments_older_than_max_age_are_made_anew(client_state):
   data = federation()
   local = helpers.local(batch_size=0, rate=1e-6)  # Models stay where they start.
@@ -92,10 +96,7 @@ def test_assignments_older_than_max_age_are_made_anew(client_state):
 def best_of(centers, data):
   """[M] the center of least training loss, by float64."""
   models = [reference.from_params(centers, k) for k in (0, 1)]
-  losses = [
-    [reference.loss_and_gradient(m, *data.client(i))[0] for m in models]
-    for i in range(6)
-  ]
+  losses = reference.losses(models, data, range(6))
   return np.argmin(losses, axis=1)
 
 
@@ -128,6 +129,7 @@ def test_clients_that_join_late_choose_by_loss(client_state):
   assert np.asarray(after.joined).all()
 
 
+@pytest.mark.nightly
 def test_a_shuffled_start_moves_clients_and_their_centers():
   data = helpers.federation(np.full(40, 4), groups=np.arange(40) % 2)
   data, states = data.reorder(np.arange(40), num_clients=44), {}

@@ -14,8 +14,8 @@ from tests.support.methods import SIZES, assert_close, federation, initial, matr
 @pytest.mark.parametrize(
   ('options', 'devices', 'init_clients'),
   [
-    ({}, 1, 3),
-    ({}, 2, 0),
+    pytest.param({}, 1, 3, marks=pytest.mark.nightly),
+    pytest.param({}, 2, 0, marks=pytest.mark.nightly),
     ({'weighting': 'by_examples'}, 2, 3),
     ({'cluster_on': 'logits'}, 1, 0),
   ],

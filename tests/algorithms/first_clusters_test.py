@@ -59,7 +59,7 @@ def test_fesem_starts_by_the_named_layer_alone():
   assert_close(reference.vectors(state.centers), means, rtol=1e-3)
 
 
-@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('devices', [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_fesem_starts_by_the_losses_of_trained_random_models(devices):
   data, local, key = federation(), helpers.local(devices=devices), jax.random.key(4)
   keys = jax.random.split(jax.random.fold_in(key, prng_streams.DRAWS), 3)
@@ -106,7 +106,9 @@ def test_clients_that_no_model_trains_are_with_the_first_one():
   assert np.isfinite(matrix(found.centers)).all()
 
 
-@pytest.mark.parametrize('name', ['fesem', 'robust'])
+@pytest.mark.parametrize(
+  'name', ['fesem', pytest.param('robust', marks=pytest.mark.nightly)]
+)
 def test_seeds_far_apart_find_tight_groups_where_random_ones_fail(name):
   # Six seeds of one try: k-means++ nearly always hits all groups, six clients drawn
   # at random in 64 of 924 cases.
@@ -162,12 +164,7 @@ def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
   sample = draws.sample(sample_key, data, 4)
 
   def losses_of(centers, ids):
-    return np.array(
-      [
-        [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
-        for i in ids
-      ]
-    )
+    return reference.losses(centers, data, ids)
 
   tried = []
   for draw_key, train_key in keys:
@@ -228,17 +225,8 @@ def test_every_nth_round_starts_from_the_center_of_least_loss():
   )
   state = initial(algorithm, data)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
-  losses = np.array(
-    [
-      [
-        reference.loss_and_gradient(reference.from_params(centers, k), *data.client(i))[
-          0
-        ]
-        for k in (0, 1)
-      ]
-      for i in range(6)
-    ]
-  )
+  models = [reference.from_params(centers, k) for k in (0, 1)]
+  losses = reference.losses(models, data, range(6))
   best = losses.argmin(axis=1).astype(np.int32)
   state = state._replace(centers=centers, assignment=1 - best)
   step, right = jax.jit(algorithm.step), []

@@ -12,7 +12,6 @@ from sklearn.metrics import adjusted_rand_score
 from fesem_jax import algorithms
 from fesem_jax.algorithms.flux import FluxState
 from fesem_jax.core.algorithm import Clusters, RoundInfo
-from fesem_jax.core.types import Cohort
 from fesem_jax.server import density, descriptors
 from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
@@ -78,17 +77,6 @@ def test_descriptors_match_float64_reference():
   params = jax.tree.map(lambda x: x[0], state.described_by)
   x = data.client(0)[0]
   np.testing.assert_array_equal(first(params, x), x.reshape(len(x), -1))
-
-
-def test_the_warmup_is_fed_avg():
-  data, local = federation(), helpers.local()
-  flux = algorithms.build('flux', local, warmup_rounds=9)
-  average, start = algorithms.build('fed_avg', local), initial(flux, data)
-  begin = initial(average, data)._replace(params=start.described_by)
-  want, _ = run(average._replace(init=lambda key, data: begin), data)
-  state, _ = run(flux, data)
-  assert_close(matrix(state.centers)[:1], matrix(want.params), rtol=1e-6, atol=1e-7)
-  assert not np.asarray(state.assignment).any()
 
 
 @functools.cache
@@ -197,31 +185,6 @@ def drops(data, key):
   return np.flatnonzero(draws.dropped(key, data, 0.3)).tolist()
 
 
-def test_who_does_not_count_goes_to_the_nearest_mean():
-  values = np.zeros((6, 4, 1))
-  values[:, 0, 0] = [0.0, 0.1, 5.0, 5.1, 4.0, np.nan]
-  counted = np.array([True, True, True, True, False, False])
-  found = density.by_descriptors(values, counted, np.arange(6), 1.0)
-  assert found.assignment[:5].tolist() == [0, 0, 1, 1, 1]
-  np.testing.assert_allclose(found.centroids[:, 0, 0], [0.05 / 5.1, 5.05 / 5.1])
-  np.testing.assert_allclose(found.span, [5.1, 1, 1, 1])
-
-
-def test_clusters_are_numbered_by_id_and_points_far_from_all_are_alone():
-  points = np.array([[9.0], [0.0], [0.1], [5.0], [5.1], [0.2]])
-  order = np.array([3, 0, 5, 1, 4, 2])
-  own, radius = density.clusters(points, np.arange(6))
-  assert own.tolist() == [0, 1, 1, 2, 2, 1]
-  assert radius < 3.9
-  turned, _ = density.clusters(points[order], np.arange(6)[order])
-  assert turned.tolist() == own[order].tolist()
-  assert density.clusters(points, np.arange(6), 1000.0)[0].tolist() == [0] * 6
-  assert density.clusters(points[:1], np.arange(1))[0].tolist() == [0]
-  same = density.clusters(np.array([[1.0], [1.0], [2.0]]), np.arange(3), 0.5)[0]
-  assert len(set(same)) in (1, 2)
-  assert same[0] == same[1]
-
-
 @pytest.mark.parametrize('seed', range(20))
 def test_the_radius_reaches_the_pair_whose_distance_it_is(seed):
   points = np.random.default_rng(seed).normal(size=(6, 40))
@@ -233,34 +196,9 @@ def test_the_radius_reaches_the_pair_whose_distance_it_is(seed):
   np.testing.assert_array_equal(alone, near > radius)
 
 
-def test_the_knee_is_where_an_increasing_curve_bends():
-  assert density.knee(np.array([1.0, 1.1, 1.2, 1.3, 1.4, 5.0, 9.0])) == 4
-  assert density.knee(np.linspace(0, 1, 9)) is None
-  assert density.knee(np.ones(5)) is None
-  assert density.knee(np.array([1.0, 2.0])) is None
-
-
-def test_bad_options_and_runs_are_refused():
-  for options, message in (
-    ({'warmup_rounds': 0}, '`warmup_rounds=0` must be at least 1'),
-    ({'eps_scaling': 0.0}, '`eps_scaling=0.0` must be positive'),
-    ({'max_clusters': -1}, '`max_clusters=-1` must be at least 0'),
-    ({'weighting': 'size'}, '`weighting=size` is unknown'),
-  ):
-    with pytest.raises(UserError, match=message):
-      algorithms.build('flux', helpers.local(), **options)
-  data = federation()
-  key = jax.random.key(0)
-  lacking = algorithms.build('flux', helpers.local(), latent_layer='head')
-  with pytest.raises(UserError, match='`latent_layer=head` is not a dense layer'):
-    lacking.init(key, data)
-  algorithm = algorithms.build('flux', helpers.local())
-  state = jax.eval_shape(algorithm.init, key, data)
-  some = Cohort(np.array([0, 1], np.int32), everyone=False)
-  with pytest.raises(UserError, match='`clients_per_round` must be 0 for flux'):
-    algorithm.step(state, data, some, key)
+def test_more_clusters_than_there_may_be_are_refused():
   one = algorithms.build(
     'flux', helpers.local(), warmup_rounds=1, max_clusters=1, eps_scaling=1e-9
   )
   with pytest.raises(UserError, match='flux found 6 clusters, more than'):
-    run(one, data, rounds=1)
+    run(one, federation(), rounds=1)

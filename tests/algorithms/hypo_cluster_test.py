@@ -58,10 +58,7 @@ def test_gradients_of_a_cluster_are_divided_by_all_clients_of_the_round(weightin
   ids = np.array([4, 1, 0, 5])
   for _ in (1, 2, 3):
     models = [unflatten(c, like) for c in centers]
-    losses = [
-      [reference.loss_and_gradient(model, *data.client(i))[0] for model in models]
-      for i in ids
-    ]
+    losses = reference.losses(models, data, ids)
     best = np.argmin(losses, axis=1)
     for k, model in enumerate(models):
       mine = ids[best == k]
@@ -88,12 +85,7 @@ def test_hypo_cluster_matches_float64_reference(weighting):
   weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
   for r in (1, 2, 3):
     key = jax.random.fold_in(jax.random.key(9), r)
-    losses = np.array(
-      [
-        [reference.loss_and_gradient(c, *data.client(i))[0] for c in centers]
-        for i in range(6)
-      ]
-    )
+    losses = reference.losses(centers, data, range(6))
     best = losses.argmin(axis=1)
     trained = reference_round(local, data, [centers[k] for k in best], range(6), key)
     points = np.stack([reference.flat(w) for w in trained])

@@ -14,25 +14,75 @@ from tests.support import helpers
 from tests.support.methods import SIZES, assert_close, federation, initial, matrix, run
 
 
-@functools.cache
-def average(weighting):
-  """The model [1, P] of FedAvg after three rounds."""
-  algorithm = algorithms.build('fed_avg', helpers.local(), weighting=weighting)
-  return matrix(run(algorithm, federation())[0].params)
+@functools.lru_cache(maxsize=4)
+def average_of(weighting, **training):
+  """FedAvg and its compiled round."""
+  local = helpers.local(**training)
+  algorithm = algorithms.build('fed_avg', local, weighting=weighting)
+  return algorithm, jax.jit(algorithm.step)
 
 
-def test_fesem_of_one_center_is_fed_avg():
-  data, local = helpers.federation(SIZES), helpers.local()
-  fesem = algorithms.build('fesem', local, num_clusters=1, prox_lambda=0.0)
-  fed_avg = algorithms.build('fed_avg', local, weighting='uniform')
-  begin = initial(fesem, data)
-  avg_state = initial(fed_avg, data)._replace(params=begin.centers)
-  state = begin
-  for r in range(3):
+def after_fed_avg(first, weighting, **training):
+  """The model [1, P] of FedAvg after three rounds from a first one, and their infos."""
+  data, (algorithm, step) = federation(), average_of(weighting, **training)
+  state, infos = initial(algorithm, data)._replace(params=first), []
+  for r in (1, 2, 3):
     key = jax.random.fold_in(jax.random.key(9), r)
-    state, _ = jax.jit(fesem.step)(state, data, helpers.everyone(data), key)
-    avg_state, _ = jax.jit(fed_avg.step)(avg_state, data, helpers.everyone(data), key)
-  assert_close(matrix(state.centers), matrix(avg_state.params), rtol=1e-6, atol=1e-7)
+    state, info = step(state, data, helpers.everyone(data), key)
+    infos.append(info)
+  return matrix(state.params), infos
+
+
+ONE_STEP = {'batch_size': 0, 'steps': 1}
+
+
+@pytest.mark.parametrize(
+  ('name', 'options', 'weighting', 'training'),
+  [
+    ('fesem', {'num_clusters': 1, 'prox_lambda': 0.0}, 'uniform', {}),
+    ('hypo_cluster', {'num_clusters': 1}, 'uniform', {}),
+    ('hypo_cluster', {'num_clusters': 1, 'variant': 'gradient'}, 'uniform', ONE_STEP),
+    ('fed_cluster', {'max_clusters': 1}, 'by_examples', {}),
+    ('cfl_gp', {'num_clusters': 1}, 'uniform', {}),
+    ('clove', {'num_clusters': 1}, 'by_examples', {}),
+    ('pacfl', {'num_clusters': 1}, 'by_examples', {}),
+    ('fed_group', {'num_clusters': 1, 'inter_group_rate': 0.5}, 'by_examples', {}),
+    ('fed_drift', {'max_clusters': 1, 'start_alone': False}, 'by_examples', {}),
+    ('stocfl', {'stocfl_tau': -1.0, 'stocfl_lambda': 0.0}, 'uniform', {}),
+    ('flux', {'warmup_rounds': 9}, 'by_examples', {}),  # While it warms up.
+    ('fed_em', {'num_clusters': 1}, 'by_examples', {}),
+    ('fed_rc', {'num_clusters': 1}, 'by_examples', {}),
+  ],
+)
+def test_clustered_methods_of_one_center_are_fed_avg(
+  name, options, weighting, training
+):
+  data, method = federation(), algorithms.build(name, helpers.local(), **options)
+  first = jax.tree.map(lambda x: x[:1], initial(method, data).centers)
+  state, infos = run(method, data)
+  want, of_average = after_fed_avg(first, weighting, **training)
+  assert_close(matrix(state.centers)[:1], want, rtol=1e-6, atol=1e-7)
+  if name in ('fed_em', 'fed_rc'):
+    np.testing.assert_array_equal(state.mixture, np.ones((6, 1)))
+    for a, b in zip(infos, of_average, strict=True):
+      assert_close(a.train_loss, b.train_loss, rtol=1e-6)
+  elif name != 'stocfl':
+    assert not np.asarray(state.assignment).any()
+  if name == 'stocfl':  # And the model of no cluster.
+    assert_close(matrix(state.centers)[-1:], want, rtol=1e-6, atol=1e-7)
+    assert infos[0].clusters.sizes.tolist() == [6] + [0] * 6
+  if name == 'fed_cluster':
+    assert infos[-1].clusters.sizes.tolist() == [6]
+
+
+@pytest.mark.parametrize(
+  ('name', 'weighting'), [('fed_dws', 'by_examples'), ('fed_dist', 'uniform')]
+)
+def test_reptile_with_a_whole_server_step_is_fed_avg(name, weighting):
+  data = federation()
+  algorithm = algorithms.build(name, helpers.local(), server_learning_rate=1.0)
+  want, _ = after_fed_avg(initial(algorithm, data).params, weighting)
+  assert_close(matrix(run(algorithm, data)[0].params), want)
 
 
 def test_non_fed_is_m_independent_runs():
@@ -61,53 +111,6 @@ def test_fed_avg_of_one_full_batch_step_is_fed_sgd():
   avg, _ = run(one_step, data)
   sgd, _ = run(algorithms.build('fed_sgd', helpers.local(batch_size=4, epochs=7)), data)
   assert_close(matrix(sgd.params), matrix(avg.params), rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-  ('name', 'weighting'), [('fed_dws', 'by_examples'), ('fed_dist', 'uniform')]
-)
-def test_reptile_with_a_whole_server_step_is_fed_avg(name, weighting):
-  data, local = federation(), helpers.local()
-  dist, _ = run(algorithms.build(name, local, server_learning_rate=1.0), data)
-  assert_close(matrix(dist.params), average(weighting))
-
-
-@pytest.mark.parametrize(
-  ('variant', 'other'),
-  [
-    ('model', {'batch_size': 4}),
-    ('gradient', {'batch_size': 0, 'steps': 1}),
-  ],
-)
-def test_hypo_cluster_of_one_center_is_fed_avg(variant, other):
-  data = federation()
-  hypo = algorithms.build(
-    'hypo_cluster', helpers.local(), num_clusters=1, variant=variant
-  )
-  avg = algorithms.build('fed_avg', helpers.local(**other), weighting='uniform')
-  state = initial(hypo, data)
-  avg_state = initial(avg, data)._replace(params=state.centers)
-  for r in range(3):
-    key = jax.random.fold_in(jax.random.key(9), r)
-    state, _ = jax.jit(hypo.step)(state, data, helpers.everyone(data), key)
-    avg_state, _ = jax.jit(avg.step)(avg_state, data, helpers.everyone(data), key)
-  assert_close(matrix(state.centers), matrix(avg_state.params), rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize('name', ['fed_em', 'fed_rc'])
-def test_a_mixture_of_one_center_is_fed_avg(name):
-  data, local = federation(), helpers.local()
-  state, infos = run(algorithms.build(name, local, num_clusters=1), data)
-  avg = algorithms.build('fed_avg', local)
-  first = initial(algorithms.build(name, local, num_clusters=1), data).centers
-  begun = avg._replace(
-    init=lambda key, data: avg.init(key, data)._replace(params=first)
-  )
-  avg_state, avg_infos = run(begun, data)
-  assert_close(matrix(state.centers), matrix(avg_state.params), rtol=1e-6, atol=1e-7)
-  np.testing.assert_array_equal(state.mixture, np.ones((6, 1)))
-  for a, b in zip(infos, avg_infos, strict=True):
-    assert_close(a.train_loss, b.train_loss, rtol=1e-6)
 
 
 def test_fed_soft_without_a_pull_is_non_fed():
@@ -154,13 +157,6 @@ def test_fed_dane_of_one_full_batch_step_is_fed_avg_of_who_did_not_drop_out():
   avg, _ = run(algorithms.build('fed_avg', local, weighting='uniform'), data)
   assert 0 < min(int(i.trained) for i in infos) < 6
   assert_close(matrix(dane.params), matrix(avg.params))
-
-
-def test_fed_cluster_that_never_splits_is_fed_avg():
-  data, local = federation(), helpers.local()
-  cluster, infos = run(algorithms.build('fed_cluster', local, max_clusters=1), data)
-  assert_close(matrix(cluster.centers), average('by_examples'), rtol=1e-6, atol=1e-7)
-  assert infos[-1].clusters.sizes.tolist() == [6]
 
 
 def test_robust_without_trimming_is_kmeans_and_the_mean():

@@ -9,7 +9,6 @@ from flax import nnx
 
 from fesem_jax import algorithms, models
 from fesem_jax.core.federated_data import Corruption
-from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -19,6 +18,7 @@ from tests.support.methods import (
   initial,
   matrix,
   run,
+  run_cohorts,
   unflatten,
 )
 
@@ -86,11 +86,7 @@ def test_matches_float64_reference(weighting, cohorts, devices):
     weights = sizes if weighting == 'by_examples' else np.ones(len(cohort))
     x = np.average([last[i] for i in cohort], axis=0, weights=weights)
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  state, infos = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
   assert_close(reference.vectors(state.client_params), np.stack(last), rtol=1e-3)
   assert_close(infos[-1].train_loss, np.average(losses, weights=sizes))
@@ -121,19 +117,6 @@ def test_a_client_that_drops_out_keeps_its_last_model_and_bad_ones_the_true_one(
   assert_close(matrix(lied.client_params), matrix(state.client_params), 1e-6, 1e-7)
   x = matrix(first.params)
   assert_close(matrix(lied.params) - x, x - matrix(state.params))
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'moon_mu': -1.0}, '`moon_mu=-1.0` must be at least 0'),
-    ({'moon_temperature': 0.0}, '`moon_temperature=0.0` must be positive'),
-    ({'features_before': 'head'}, '`features_before=head` is unknown'),
-  ],
-)
-def test_bad_options_are_refused(options, message):
-  with pytest.raises(UserError, match=message):
-    algorithms.build('moon', helpers.local(), **options)
 
 
 def test_a_model_must_have_a_representation():

@@ -13,10 +13,12 @@ from fesem_jax import algorithms
 from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import check_training, local_training
+from fesem_jax.core.types import Cohort
+from fesem_jax.data.corruption import corrupted
 from fesem_jax.server import kmeans
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.methods import federation
+from tests.support.methods import ALL_CLIENTS, federation, initial
 
 DEFAULTS = {
   'non_fed': {'client_state': 'stacked'},
@@ -178,6 +180,7 @@ RANGES = [
   ('stocfl', 'anchor_epochs', [0], [-1]),
   ('stocfl', 'stocfl_lambda', [0.0], [-1e-9]),
   ('fed_drift', 'max_clusters', [0, 10_000], [-1, 10_001]),
+  ('flux', 'max_clusters', [0, 10_000], [-1, 10_001]),
   ('flux', 'warmup_rounds', [1], [0]),
   ('flux', 'eps_scaling', [1e-9], [0.0]),
   ('fed_drift', 'drift_delta', [0.0], [-1e-9]),
@@ -232,6 +235,74 @@ def test_options_end_where_their_ranges_end(name, option, inside, outside):
   for value in (*outside, float('nan')):
     with pytest.raises(UserError, match=f'`{option}={value}'):
       algorithms.build(name, local, **{option: value})
+
+
+def test_choices_that_do_not_exist_are_refused():
+  for name, options in DEFAULTS.items():
+    needed = {'norm_layers': ('logits',)} if name == 'fed_bn' else {}
+    for option, default in options.items():
+      if isinstance(default, str) and option != 'latent_layer':
+        with pytest.raises(UserError, match=f'^`{option}=nonsense`'):
+          algorithms.build(name, helpers.local(), **needed | {option: 'nonsense'})
+
+
+WITH_HEADS = [
+  name for name in algorithms.METHODS if 'head_layers' in algorithms.options(name)
+]
+# Of options that exclude each other, or that the model does not have.
+IMPOSSIBLE = [
+  ('clove', {'num_clusters': 1, 'choose_num_clusters': True},
+   '`num_clusters=1` must be at least 2'),
+  ('fed_bn', {}, '`algorithm=fed_bn` needs a model with normalization layers'),
+  ('fed_bn', {'norm_layers': ['bn*']}, '`norm_layers=bn\\*`: the model has no layer'),
+  ('fed_bn', {'norm_layers': ['*']}, '`norm_layers` must leave a layer that clients'),
+] + [
+  (name, {'head_layers': layers}, message) for name in WITH_HEADS
+  for layers, message in (
+    (['dense7'], '`head_layers=dense7`: the model has no layer dense7'),
+    (['dense0', 'logits'], '`head_layers=dense0,logits` must name some of the layers'),
+    ([], 'must name some of the layers dense0, logits'),
+  )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('name', 'options', 'message'), IMPOSSIBLE)
+def test_options_that_cannot_be_are_refused(name, options, message):
+  with pytest.raises(UserError, match=message):
+    algorithms.build(name, helpers.local(), **options)
+
+
+def refused(name, message, data, **options):
+  """Asserts that a method does not start on some data."""
+  algorithm = algorithms.build(name, helpers.local(), **options)
+  with pytest.raises(UserError, match=message):
+    jax.eval_shape(algorithm.init, jax.random.key(0), data)
+
+
+def test_data_that_a_method_cannot_start_from_are_refused():
+  data = federation()
+  for name in algorithms.METHODS:
+    mixture = name in ('fed_em', 'fed_rc', 'fed_soft')
+    if 'num_clusters' in algorithms.options(name) and not mixture:
+      message = '`num_clusters=7` is more than the 6 clients'
+      refused(name, message, data, num_clusters=7)
+  lying = corrupted(data, 'sign_flip', 0.5)
+  for name in ('fed_dane', 'scaffold', 'l2gd', 'cfl_gp', 'stocfl', 'centralized'):
+    message = f'`corrupt=sign_flip` is not defined for {name}, whose clients send'
+    refused(name, message, lying)
+  message = '`max_clusters=5` is fewer than the 6 clients'
+  refused('fed_drift', message, data, max_clusters=5)
+  message = '`latent_layer=head` is not a dense layer'
+  refused('flux', message, data, latent_layer='head')
+
+
+@pytest.mark.parametrize('name', sorted(ALL_CLIENTS))
+def test_methods_of_all_clients_refuse_rounds_of_some(name):
+  data, algorithm = federation(), algorithms.build(name, helpers.local())
+  state = jax.eval_shape(algorithm.init, jax.random.key(0), data)
+  some = Cohort(np.array([0, 1], np.int32), everyone=False)
+  with pytest.raises(UserError, match=f'`clients_per_round` must be 0 for {name}'):
+    jax.eval_shape(algorithm.step, state, data, some, jax.random.key(0))
 
 
 def test_stragglers_need_epochs():
@@ -296,9 +367,9 @@ def test_fed_sgd_takes_one_step_of_all_examples():
   # Whatever the schedule, and however small the rate.
   data = federation()
   for schedule in (Schedule(2, epochs=3), Schedule(4, steps=5)):
-    local = helpers.local(rate=1e-9)._replace(schedule=schedule)
+    local = helpers.local(rate=1e-9, hidden=())._replace(schedule=schedule)
     algorithm = algorithms.build('fed_sgd', local)
-    state = algorithm.init(jax.random.key(0), data)
+    state = initial(algorithm, data)
     _, info = jax.jit(algorithm.step)(
       state, data, helpers.everyone(data), jax.random.key(1)
     )
@@ -343,7 +414,7 @@ def test_a_method_takes_its_options_by_the_names_of_the_flags():
   )
   data, states = federation(), []
   for algorithm in (made, named):
-    states.append(algorithm.init(jax.random.key(0), data))
+    states.append(initial(algorithm, data))
   jax.tree.map(np.testing.assert_array_equal, *states)
   for name, method in algorithms.METHODS.items():
     parameters = inspect.signature(method).parameters

@@ -6,8 +6,6 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -16,6 +14,7 @@ from tests.support.methods import (
   initial,
   matrix,
   run,
+  run_cohorts,
   unflatten,
 )
 
@@ -63,11 +62,7 @@ def test_matches_float64_reference(weighting, cohorts, devices):
     weights = sizes if weighting == 'by_examples' else np.ones(len(cohort))
     x = 0.2 * x + 0.8 * np.average(trained, axis=0, weights=weights)
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  state, infos = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
   used = algorithm.deployed(state, data).own
   assert_close(reference.vectors(used), np.stack(own), rtol=1e-3)
@@ -89,21 +84,6 @@ def test_of_one_inner_step_on_one_batch_is_fed_avg_at_another_rate():
   assert_close(matrix(state.params), matrix(want.params), rtol=1e-6, atol=1e-7)
 
 
-def test_a_stronger_pull_keeps_personal_models_near_the_global_one():
-  data, local = federation(), helpers.local(rate=0.01)
-
-  def distance(pull):
-    # The shorter the steps, the longer they take to the same point.
-    options = {'inner_learning_rate': 0.5 / (pull + 1), 'inner_steps': 60}
-    algorithm = algorithms.build('p_fed_me', local, pfedme_lambda=pull, **options)
-    state = run(algorithm, data, rounds=1)[0]
-    apart = matrix(state.client_params) - matrix(initial(algorithm, data).params)
-    return (apart**2).sum()
-
-  far, near, nearest = map(distance, (0.1, 1.0, 10.0))
-  assert far > 2 * near > 4 * nearest
-
-
 def test_the_local_optimizer_steps_along_the_envelope():
   # With momentum, the first of several steps is that of SGD, the second is not.
   data = federation()
@@ -122,8 +102,3 @@ def test_the_local_optimizer_steps_along_the_envelope():
     ]
     same = np.allclose(*map(matrix, finals), rtol=1e-6, atol=1e-7)
     assert same == (steps == 1)
-
-
-def test_a_negative_pull_is_refused():
-  with pytest.raises(UserError, match='`pfedme_lambda=-1` must be positive'):
-    algorithms.build('p_fed_me', helpers.local(), pfedme_lambda=-1)

@@ -1,13 +1,10 @@
 """PACFL against float64, and the clusters that it finds."""
 
 import dataclasses
-import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.linalg import subspace_angles
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
@@ -18,15 +15,13 @@ from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   assert_close,
-  federation,
   initial,
   matrix,
   reference_round,
-  run,
 )
 from tests.tasks import properties_test
 
-SHAPE, P = (12,), 2
+SHAPE = (12,)
 # Of four groups: each has an image of each label of its own, with noise.
 GROUPS = np.array([0, 1, 2, 3, 1, 0, 3, 2])
 SIZES = np.array([20, 25, 22, 18, 19, 24, 21, 23])
@@ -41,79 +36,6 @@ def planted(seed=0, noise=0.2, labels=3):
   x = (x + noise * rng.normal(size=x.shape)).astype(np.float32)
   info = ClientInfo(np.array([f'c{i}' for i in range(len(SIZES))]), GROUPS)
   return FederatedData.from_arrays(x, y, SIZES, num_classes=3, info=info)
-
-
-def vectors_of(data, i):
-  """[L P, F] float64 first left singular vectors of client i, label by label."""
-  x, y = data.client(i)
-  found = []
-  for label in range(data.num_classes):
-    left, values, _ = np.linalg.svd(np.asarray(x, np.float64)[y == label].T)
-    kept = [left[:, j] for j in range(P) if j < len(values) and values[j] > 1e-6]
-    found += kept + [np.zeros(SHAPE)] * (P - len(kept))
-  return np.array(found)
-
-
-def angle(u, v, rule):
-  """Degrees between clients of these vectors."""
-  if rule == 'smallest_angle':
-    own, other = (w[w.any(axis=1)].T for w in (u, v))
-    return np.degrees(subspace_angles(own, other).min())
-  cosines = np.minimum(np.abs(u @ v.T), 1)
-  if rule == 'entries':
-    return np.degrees(np.arccos(cosines.max()))
-  either = u.any(axis=1) | v.any(axis=1)
-  return np.degrees(np.arccos(np.diag(cosines)))[either].sum()
-
-
-def with_gaps():
-  """Clients one of which lacks a label, and one has a single example of one."""
-  data = planted(noise=0.5)
-  offsets, y = np.asarray(data.offsets), np.array(data.y)
-  y[: offsets[1]] = np.where(y[: offsets[1]] == 1, 2, y[: offsets[1]])
-  second = slice(offsets[1], offsets[2])
-  y[second] = np.where(y[second] == 0, 1, y[second])
-  y[offsets[1]] = 0
-  return FederatedData.from_arrays(np.asarray(data.x), y, SIZES, num_classes=3)
-
-
-@pytest.fixture(scope='module')
-def found():
-  """Data, the vectors [M, L, P, F] of all clients, and a float64 reference of them."""
-  data = with_gaps()
-  local = helpers.local(chunk=3, shape=SHAPE)
-  cohort = helpers.everyone(data)
-  take = jax.jit(lambda data: subspaces.principal_vectors(local, data, cohort, P))
-  return data, take(data), np.array([vectors_of(data, i) for i in range(8)])
-
-
-def test_vectors_are_the_first_left_singular_ones_of_each_label(found):
-  _, u, wanted = found
-  u = np.asarray(u, np.float64).reshape(8, 3 * P, *SHAPE)
-  present = wanted.any(axis=2)
-  assert not present[0, 2:4].any()  # A label without examples,
-  assert present[1, :2].tolist() == [True, False]  # and one with a single one.
-  np.testing.assert_array_equal((u != 0).any(axis=2), present)
-  assert_close(np.abs((u * wanted).sum(axis=2))[present], 1.0, atol=1e-3)
-
-
-@pytest.mark.parametrize('rule', subspaces.PROXIMITIES)
-def test_angles_match_float64(found, rule):
-  _, u, wanted = found
-  angles = subspaces.proximities(u[:3], u, rule)
-  for i, j in itertools.product(range(3), range(8)):
-    if i != j:
-      assert_close(angles[i, j], angle(wanted[i], wanted[j], rule), atol=0.3, rtol=0.01)
-  assert (np.asarray(angles)[np.arange(3), np.arange(3)] < 0.3).all()
-
-
-def test_small_principal_angles_keep_their_digits():
-  turned = jnp.array([[np.cos(1e-4), np.sin(1e-4), 0.0]], jnp.float32)
-  ours, others = jnp.eye(3)[None, None, :1], turned[None, None]
-  angles = subspaces.proximities(ours, others, 'smallest_angle')
-  assert_close(angles, np.degrees([[1e-4]]), rtol=1e-3, atol=0)
-  none = subspaces.proximities(ours, 0 * others, 'smallest_angle')
-  assert_close(none, [[90.0]])
 
 
 @pytest.mark.parametrize('rule', subspaces.PROXIMITIES)
@@ -231,13 +153,6 @@ def test_spans_that_must_intersect_are_refused():
     assert adjusted_rand_score(GROUPS, found) == 1.0
 
 
-def test_of_one_cluster_is_fed_avg():
-  data, local = federation(), helpers.local()
-  state, _ = run(algorithms.build('pacfl', local, num_clusters=1), data)
-  want, _ = run(algorithms.build('fed_avg', local), data)
-  assert_close(matrix(state.centers), matrix(want.params), rtol=1e-6, atol=1e-7)
-
-
 def test_a_threshold_finds_the_number_of_clusters_and_late_clients_join_the_nearest():
   data, local = planted(), helpers.local(shape=SHAPE, hidden=())
   options = {'num_vectors': 1, 'proximity': 'sum_of_angles', 'angle_threshold': 60.0}
@@ -248,23 +163,6 @@ def test_a_threshold_finds_the_number_of_clusters_and_late_clients_join_the_near
     late = algorithms.build('pacfl', local, num_clusters=7, init_clients=7, **options)
     own = initial(late, data, seed).assignment
     assert adjusted_rand_score(GROUPS, own) == 1.0
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'num_clusters': 0}, '`num_clusters=0` must be at least 1'),
-    ({'num_vectors': 0}, '`num_vectors=0` must be at least 1'),
-    ({'angle_threshold': -1.0}, '`angle_threshold=-1.0` must be at least 0'),
-    ({'init_clients': -1}, '`init_clients=-1` must be at least 0'),
-    ({'proximity': 'cosine'}, '`proximity=cosine` is unknown; choose one of'),
-    ({'linkage': 'minimax'}, '`linkage=minimax` is unknown; choose one of average'),
-    ({'weighting': 'size'}, '`weighting=size` is unknown'),
-  ],
-)
-def test_bad_options_are_refused(options, message):
-  with pytest.raises(UserError, match=message):
-    algorithms.build('pacfl', helpers.local(), **options)
 
 
 def test_tasks_without_labels_are_refused_in_one_sentence():

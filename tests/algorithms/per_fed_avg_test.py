@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -17,6 +16,7 @@ from tests.support.methods import (
   matrix,
   reference_gradient,
   run,
+  run_cohorts,
   unflatten,
 )
 
@@ -45,7 +45,9 @@ def local_training(w, like, batches, count):
   ('variant', 'weighting', 'cohorts', 'devices'),
   [
     ('first_order', 'uniform', [range(6)] * 3, 2),
-    ('hessian_free', 'uniform', [range(6)] * 3, 2),
+    pytest.param(
+      'hessian_free', 'uniform', [range(6)] * 3, 2, marks=pytest.mark.nightly
+    ),
     ('hessian_free', 'by_examples', [(0, 3), (3, 4), (1, 0)], 1),
   ],
 )
@@ -70,11 +72,7 @@ def test_matches_float64_reference(variant, weighting, cohorts, devices):
     weights = sizes if weighting == 'by_examples' else np.ones(len(cohort))
     x = np.average(trained, axis=0, weights=weights)
 
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  state, _ = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
   used = reference.vectors(jax.jit(algorithm.deployed)(state, data).own)
   adapted = [
@@ -162,19 +160,6 @@ def test_it_starts_where_one_step_helps_more():
     return np.mean(losses)
 
   assert loss(state.params) < 0.8 * loss(average.params)
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'adaptation_rate': -1.0}, '`adaptation_rate=-1.0` must be at least 0'),
-    ({'meta_gradient': 'exact'}, '`meta_gradient=exact` is unknown; choose one of'),
-    ({'hessian_delta': 0.0}, '`hessian_delta=0.0` must be positive'),
-  ],
-)
-def test_bad_options_are_refused(options, message):
-  with pytest.raises(UserError, match=message):
-    algorithms.build('per_fed_avg', helpers.local(), **options)
 
 
 def test_clients_need_the_batches_of_a_step():

@@ -13,41 +13,48 @@ from fesem_jax.data.corruption import corrupted
 from tests.support import helpers
 from tests.support.methods import over_seeds, run
 
-OPTIONS = {
-  'hypo_cluster': {'num_clusters': 2, 'init_restarts': 50},
-  'robust': {'num_clusters': 2, 'init_epochs': 5},
-  'fed_cluster': {'min_size': 10, 'eps1': 0.6, 'eps2': 0.3, 'gamma': 0.4},
-  'fesem': {'num_clusters': 4, 'init_epochs': 3},
-}
+TWO, FOUR = np.arange(20) % 2, np.arange(16) % 4
+# Method, options, true groups, rounds.
+METHODS = [
+  ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 50}, TWO, 15),
+  ('robust', {'num_clusters': 2, 'init_epochs': 5}, TWO, 3),
+  ('fed_cluster', {'min_size': 10, 'eps1': 0.6, 'eps2': 0.3, 'gamma': 0.4}, TWO, 20),
+  ('fed_em', {'num_clusters': 2}, TWO, 40),
+  ('fed_rc', {'num_clusters': 2}, TWO, 40),
+  ('fesem', {'num_clusters': 4, 'init_epochs': 3}, FOUR, 5),
+  ('cfl_gp', {'num_clusters': 4}, FOUR, 5),
+  ('clove', {'num_clusters': 4}, FOUR, 8),
+  # Without their number.
+  ('clove', {'num_clusters': 6, 'choose_num_clusters': True}, FOUR, 8),
+  ('fed_drift', {'check_every': 3}, FOUR, 10),
+]
 
 
-@functools.cache
-def built(name):
+@functools.lru_cache(maxsize=2)
+def built(index):
   """Seeds share its programs."""
   local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  return algorithms.build(name, local, **OPTIONS[name])
+  return algorithms.build(*METHODS[index][:1], local, **METHODS[index][1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-  ('name', 'rounds'), [('hypo_cluster', 15), ('robust', 3), ('fed_cluster', 20)]
+  'index', range(len(METHODS)), ids=[name for name, *_ in METHODS]
 )
 @over_seeds(3)
-def test_clustered_methods_recover_planted_clusters(name, rounds, seed):
-  groups = np.arange(20) % 2
-  data = helpers.federation([60] * 20, seed=seed, groups=groups)
-  state, _ = run(built(name), data, rounds=rounds, seed=seed)
-  assert adjusted_rand_score(groups, state.assignment) == 1.0
-
-
-@over_seeds(3)
-def test_fesem_recovers_planted_clusters(seed):
-  groups = np.arange(16) % 4
-  data = helpers.federation([60] * 16, seed=seed, groups=groups)
-  state, infos = run(built('fesem'), data, rounds=5, seed=seed)
-  assert adjusted_rand_score(groups, state.assignment) == 1.0
-  assert int(infos[-1].clusters.moved) == 0
-  assert infos[-1].train_loss < infos[0].train_loss
+def test_clustered_methods_recover_planted_clusters(index, seed):
+  name, _, groups, rounds = METHODS[index]
+  data = helpers.federation([60] * len(groups), seed=seed, groups=groups)
+  state, infos = run(built(index), data, rounds=rounds, seed=seed)
+  found = built(index).deployed(state, data).clusters()
+  assert adjusted_rand_score(groups, found) == 1.0
+  if groups is FOUR:
+    assert int(infos[-1].clusters.moved) == 0
+    sizes = np.sort(infos[-1].clusters.sizes)
+    assert (sizes[-4:].tolist(), sizes[:-4].sum()) == ([4] * 4, 0)
+  if name != 'robust':
+    assert infos[-1].train_loss < infos[0].train_loss
+  if name == 'fed_drift':
+    assert int((np.asarray(state.last_used) >= 0).sum()) == 4
 
 
 @pytest.mark.nightly

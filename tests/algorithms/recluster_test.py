@@ -16,7 +16,6 @@ from fesem_jax.algorithms.wrappers import reclustering
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.server import comparison, em, hidden_units
-from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -46,7 +45,9 @@ def scatter(points, part, weights):
   return weights[part] @ np.square(points[part] - mean).sum(axis=1)
 
 
-@pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
+@pytest.mark.parametrize(
+  'weighting', [pytest.param('uniform', marks=pytest.mark.nightly), 'by_examples']
+)
 @pytest.mark.parametrize('wrong', [True, False])
 def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong, weighting):
   data, local = federation(), helpers.local(epochs=2)
@@ -147,6 +148,7 @@ def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
   chex.assert_tree_all_finite(state)
 
 
+@pytest.mark.nightly
 def test_hypo_cluster_recovers_where_centers_are_shared_by_two_groups(planted):
   groups, data, local, _ = planted
   algorithm = algorithms.build(
@@ -163,43 +165,6 @@ def test_hypo_cluster_recovers_where_centers_are_shared_by_two_groups(planted):
     found.append(adjusted_rand_score(groups, inner(state).assignment))
   assert found[0] < 0.7
   assert found[1:] == [1.0, 1.0, 1.0]
-
-
-def test_a_cohort_is_clustered_without_the_other_clients(planted):
-  groups, data, local, options = planted
-  algorithm = algorithms.build(
-    'fesem',
-    local,
-    recluster_every=1,
-    server_optimizer=server_optimizers.momentum(),
-    **options,
-  )
-  state, ids = paired(algorithm, data, groups), np.arange(12)
-  before = inner(state)
-  before = before._replace(
-    assignment=before.assignment.at[12:].set(2),
-    server=jax.tree.map(jnp.ones_like, before.server),
-  )
-  state = replaced(state, **before._asdict())
-  cohort = Cohort(ids, everyone=False)
-  after, _ = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(2))
-  after = inner(after)
-  new, old = np.asarray(after.assignment), np.asarray(before.assignment)
-  np.testing.assert_array_equal(new[12:], old[12:])
-  assert adjusted_rand_score(groups[:12], new[:12]) == 1.0
-  # The others count in the center that they share with clients of the cohort.
-  went = np.array(
-    [[((new == k) & (old == b)).sum() for b in range(4)] for k in range(4)]
-  )
-  assert went[2, 2] == 4
-  assert went[2].sum() == 7
-  shares = went / went.sum(axis=1, keepdims=True)
-  vectors = reference.vectors(before.centers)
-  assert_close(reference.vectors(after.centers), shares @ vectors, rtol=1e-3)
-  # A center that is another one than before has no momentum.
-  for x in jax.tree.leaves(after.server):
-    momentum = np.asarray(x).reshape(4, -1)
-    assert (momentum == (np.diagonal(shares) == 1)[:, None]).all()
 
 
 def test_right_clusters_stay_where_the_cohort_has_none_of_some(planted):
@@ -222,19 +187,6 @@ def test_a_cohort_that_is_too_small_is_refused(planted):
   cohort = Cohort(np.arange(4), everyone=False)
   with pytest.raises(UserError, match='`clients_per_round` above `num_clusters=4`'):
     jax.eval_shape(algorithm.step, state, data, cohort, key)
-
-
-def test_the_round_after_a_change_parts_centers(planted):
-  groups, data, local, options = planted
-  algorithm = algorithms.build(
-    'fesem', local, recluster_every=2, loss_check_every=3, temperature=0.05, **options
-  )
-  state, step = paired(algorithm, data, groups), jax.jit(algorithm.step)
-  state = replaced(state, rounds=jnp.int32(1))
-  for number in (2, 3, 4, 5):  # New clusters; a check of losses, put off; the same.
-    key = jax.random.key(number)
-    state, _ = step(state, data, helpers.everyone(data), key)
-    assert adjusted_rand_score(groups, inner(state).assignment) == 1.0
 
 
 def test_a_check_reports_eq_6_of_all_layers():
@@ -293,66 +245,6 @@ def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
   assert_close(matched[2], objective)
   moves = (assignment != own).any(axis=1)
   assert 0 < np.asarray(changed).sum() == moves.sum() < len(own) - 1
-
-
-def test_some_clients_use_more_centers_only_where_that_halves_their_variance():
-  local, own = helpers.local(), jnp.zeros(8, jnp.int32)
-  centers = tree.repeat(local.model.init(jax.random.key(0)), 2)
-  cohort = Cohort(np.arange(6), everyone=False)
-  every = helpers.federation([10] * 8)
-
-  def check(data):
-    found = reclustering.recluster(
-      local, centers, own, own[:6], data, cohort, jax.random.key(5),
-      first_clusters.Clustering(),
-    )  # fmt: skip
-    return found.changed, found.assignment, found.trained.params, found.objective
-
-  # The same six of eight clients, and of six: the other two have no examples.
-  (some, stay, models, present), (alone, new, _, least) = (
-    jax.jit(check)(data) for data in (every, every.reorder(np.arange(6), num_clients=8))
-  )
-  assert (bool(some), bool(alone)) == (False, True)
-  assert stay.tolist() == [0] * 6
-  points, second = matrix(models), np.asarray(new).astype(bool)
-  assert 0 < second.sum() < 6
-  whole = scatter(points, np.ones(6, bool), np.ones(6)) / 6
-  parts = sum(scatter(points, part, np.ones(6)) for part in (second, ~second)) / 6
-  assert_close([present, least], [whole, parts], rtol=1e-3)
-  assert 0.1 * second.mean() * whole < whole - parts
-  assert parts / 4 > 0.5 * whole / 5  # Of 6 - 2 and 6 - 1 degrees of freedom.
-
-
-def test_who_joins_in_the_round_of_a_check_chooses_by_loss(monkeypatch):
-  monkeypatch.setattr(reclustering, '_MARGIN', 2.0)  # No new clusters are ever taken.
-  data = federation()
-  algorithm = algorithms.build(
-    'fesem', helpers.local(), num_clusters=2, recluster_every=1, late_joins=True,
-    init_clients=3,
-  )  # fmt: skip
-  state = initial(algorithm, data)
-  first, late = (np.flatnonzero(np.asarray(state.joined) == j) for j in (True, False))
-  before = inner(state)
-  np.testing.assert_array_equal(np.asarray(before.assignment)[late], [2, 2, 2])
-  centers = jax.vmap(helpers.local().model.init)(jax.random.split(jax.random.key(1), 2))
-  models = [reference.from_params(centers, k) for k in (0, 1)]
-  losses = [
-    [reference.loss_and_gradient(m, *data.client(i))[0] for m in models] for i in late
-  ]
-  # Only where the second is the best is it clear that the client has chosen.
-  order = np.argmin(np.sum(losses, axis=0))
-  centers = jax.tree.map(lambda c: c[jnp.array([1 - order, order])], centers)
-  best = np.argmin(np.array(losses)[:, [1 - order, order]], axis=1)
-  joins = late[best == 1][:1]
-  ids = np.concatenate([first, joins])
-  state = replaced(state, centers=centers)
-  cohort = Cohort(ids, everyone=False)
-  after, info = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(5))
-  want = np.asarray(before.assignment).copy()
-  want[joins] = 1
-  np.testing.assert_array_equal(inner(after).assignment, want)
-  # Those who have yet to join are in no cluster.
-  assert info.clusters.sizes.tolist() == np.bincount(want, minlength=3)[:2].tolist()
 
 
 def permuted(local, centers, order):

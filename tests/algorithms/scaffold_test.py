@@ -17,6 +17,7 @@ from tests.support.methods import (
   initial,
   reference_gradient,
   run,
+  run_cohorts,
   unflatten,
 )
 
@@ -50,10 +51,10 @@ def reference_rounds(local, data, model, cohorts, server_rate):
 @pytest.mark.parametrize(
   ('cohorts', 'server_rate', 'devices'),
   [
-    (EVERYONE, 1.0, 1),
-    (EVERYONE, 0.5, 2),
-    (COHORTS, 0.5, 1),
-    (COHORTS, 1.0, 2),
+    pytest.param(EVERYONE, 1.0, 1, marks=pytest.mark.nightly),
+    pytest.param(EVERYONE, 0.5, 2, marks=pytest.mark.nightly),
+    pytest.param(COHORTS, 1.0, 1, marks=pytest.mark.nightly),
+    (COHORTS, 0.5, 2),
   ],
 )
 def test_matches_float64_reference(cohorts, server_rate, devices):
@@ -64,11 +65,7 @@ def test_matches_float64_reference(cohorts, server_rate, devices):
   model = reference.from_params(initial(algorithm, data).params, 0)
   x, c, own = reference_rounds(local, data, model, cohorts, server_rate)
 
-  def cohort(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  state, infos = run(algorithm, data, rounds=len(cohorts), cohort=cohort)
+  state, infos = run_cohorts(algorithm, data, cohorts)
 
   def flat(stack, i):
     return reference.flat(reference.from_params(stack, i))
@@ -126,11 +123,6 @@ def test_it_needs_plain_sgd(optimizer):
   local = helpers.local(optimizer=optimizer)
   with pytest.raises(UserError, match='`optimizer` must be plain SGD'):
     algorithms.build('scaffold', local)
-
-
-def test_the_rate_on_the_server_must_be_positive():
-  with pytest.raises(UserError, match='`server_learning_rate=0` must be positive'):
-    algorithms.build('scaffold', helpers.local(), server_learning_rate=0)
 
 
 def test_a_round_at_rate_0_leaves_everything_as_it_is():

@@ -11,8 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 from fesem_jax import algorithms
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
-from fesem_jax.data.corruption import corrupted
-from fesem_jax.server.similar_clusters import components, merge_similar
+from fesem_jax.server.similar_clusters import components
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.cluster_steps import stocfl_merged
@@ -103,19 +102,6 @@ def pulled(local, data, start, anchor, i, key, like):
   return w
 
 
-def test_of_one_cluster_without_penalty_is_fed_avg():
-  data, local = federation(), helpers.local()
-  options = {'stocfl_tau': -1.0, 'stocfl_lambda': 0.0}
-  method = algorithms.build('stocfl', local, **options)
-  average = algorithms.build('fed_avg', local, weighting='uniform')
-  begin = initial(average, data)._replace(params=initial(method, data).params)
-  want, _ = run(average._replace(init=lambda key, data: begin), data)
-  state, infos = run(method, data)
-  np.testing.assert_array_equal(infos[0].clusters.sizes, [6, 0, 0, 0, 0, 0, 0])
-  for k in (0, -1):
-    assert_close(matrix(state.centers)[k], matrix(want.params)[0], 1e-6, 1e-7)
-
-
 @functools.cache
 def planted():
   """Seeds share its programs."""
@@ -183,68 +169,9 @@ def test_too_many_clusters_are_one_sentence():
     run(method, federation(), rounds=1)
 
 
-merge = jax.jit(merge_similar, static_argnums=4)
-
-
-def merged_points(points, old, new, ids, most=4, tau=0.9):
-  points = np.asarray(points, np.float32)
-  found = merge(
-    points @ points.T, jnp.array(old), jnp.array(new), jnp.array(ids), most, tau
-  )
-  return [np.asarray(x).tolist() for x in found]
-
-
-def test_a_merged_cluster_keeps_the_number_of_its_largest_one():
-  points = [[1, 0], [1, 0.1], [0, 1], [0.9, 0], [0.1, 1], [0, 0], [-1, 0]]
-  old = [2, 2, 0, 1, 4, 4, 4]
-  new = [False, False, False, False, True, True, False]
-  own, fresh, count = merged_points(points, old, new, range(7))
-  # Client 5, of length 0, is alone in the first number not in use; 6 is not new.
-  assert (own, count) == ([2, 2, 0, 2, 0, 1, 4], 3)
-  assert fresh == [False, True, False, False]
-  # Neither the order of clients nor their places matter.
-  order = [3, 6, 0, 5, 2, 4, 1]
-  there = merged_points(*([x[i] for i in order] for x in (points, old, new)), order)
-  assert there[0] == [own[i] for i in order]
-  # Without a number for all, some are in none.
-  points, three = np.eye(4), [4, 4, 4, 0]
-  own, fresh, count = merged_points(points, three, [True] * 3 + [False], range(4), 2)
-  assert (own[0], own[3], count) == (1, 0, 4)
-
-
 def test_a_chain_of_similar_clusters_is_one_component():
   order = np.array([4, 0, 5, 2, 1, 3])
   linked = np.zeros((8, 8), bool)
   linked[order[:-1], order[1:]] = linked[order[1:], order[:-1]] = True
   found = components(jnp.asarray(linked))
   assert found.tolist() == [0] * 6 + [6, 7]
-
-
-def test_means_are_compared_again_after_a_merge():
-  # The first two are similar; only their mean is similar to the third.
-  angles = np.radians([0.0, 25.0, -14.0 + 180.0, 39.5])
-  points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-  points[1] *= 3
-  own, _, count = merged_points(points, [4] * 4, [True] * 4, range(4), 4, 0.905)
-  assert (own, count) == ([0, 0, 1, 0], 2)
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'max_clusters': -1}, '`max_clusters=-1` must be at least 0'),
-    ({'stocfl_tau': 1.1}, r'`stocfl_tau=1.1` must lie in \[-1, 1\]'),
-    ({'anchor_epochs': -1}, '`anchor_epochs=-1` must be at least 0'),
-    ({'stocfl_lambda': -0.1}, '`stocfl_lambda=-0.1` must be at least 0'),
-    ({'weighting': 'size'}, '`weighting=size` is unknown'),
-  ],
-)
-def test_bad_options_are_refused(options, message):
-  with pytest.raises(UserError, match=message):
-    algorithms.build('stocfl', helpers.local(), **options)
-
-
-def test_lies_about_models_are_refused():
-  method = algorithms.build('stocfl', helpers.local())
-  with pytest.raises(UserError, match='`corrupt=sign_flip` is not defined for stocfl'):
-    method.init(jax.random.key(0), corrupted(federation(), 'sign_flip', 0.5))

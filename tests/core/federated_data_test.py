@@ -103,16 +103,6 @@ def test_programs_depend_on_numbers_and_names_and_see_arrays_only():
   assert isinstance(data.sizes(), np.ndarray)
 
 
-def test_lengths_must_agree():
-  for labels, sizes, said in (
-    (2, [3], '3 examples, `y` 2'),
-    (3, [2], 'sum to 2, but `x` has 3'),
-    (3, [2, 2], 'sum to 4, but `x` has 3'),
-  ):
-    with pytest.raises(UserError, match=said):
-      FederatedData.from_arrays(np.ones((3, 2)), np.zeros(labels, int), sizes)
-
-
 def test_sequences_have_a_target_at_every_position():
   check_targets((4, 5), np.zeros((4, 5)), 'sequence', '`y`')
   check_targets((4, 5), np.zeros(4), 'classification', '`y`')

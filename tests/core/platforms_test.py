@@ -80,25 +80,6 @@ def test_distances_and_dense_layers_are_the_same(monkeypatch):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  ('gibibytes', 'images'), [(16, False), (80, False), (80, True)]
-)
-def test_default_chunks_fill_a_quarter_of_the_memory(gibibytes, images):
-  limit = gibibytes * 2**30
-  device = types.SimpleNamespace(
-    platform='gpu', memory_stats=lambda: {'bytes_limit': limit}
-  )
-  mesh = types.SimpleNamespace(size=1, devices=np.array([device], object))
-  kernel = (5, 5, 32, 64) if images else (1000, 2000)
-  params = {'kernel': jax.ShapeDtypeStruct(kernel, np.float32)}
-
-  chunk = sharding.default_clients_per_chunk(params, mesh)
-  size = np.prod(kernel)
-  # Six copies of the model, and patches of 128 images.
-  each = 24 * size + images * 120 * 2**20
-  assert each * chunk <= limit / 4 < each * (chunk + 1)
-
-
 def test_accelerators_multiply_in_float32():
   program = """
 import types

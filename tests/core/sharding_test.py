@@ -358,20 +358,6 @@ def test_dealing_looks_at_the_work_of_all_clients():
   assert sharding.deal(np.array([3, 2, 1, 1])).tolist() == [0, 3, 1, 2]
 
 
-def test_clients_of_equal_work_keep_their_order_among_many():
-  work = np.random.default_rng(1).integers(1, 3, 3000)
-  # Who is dealt first in its half is the first of the largest.
-  order, largest = sharding.deal(work), np.flatnonzero(work == 2)
-  assert order[[0, 1500]].tolist() == largest[:2].tolist()
-
-
-def test_a_device_may_have_a_single_row():
-  rows = sharding.split_rows(
-    (2, 3), lambda d: np.full((1, 3), d), sharding.client_mesh(2)
-  )
-  np.testing.assert_array_equal(rows[:, 0], [0, 1])
-
-
 def test_keys_of_another_kind_are_placed_as_such(two_processes):
   whole = NamedSharding(sharding.client_mesh(2), PartitionSpec())
   key = jax.random.key(0, impl='rbg')

@@ -77,17 +77,6 @@ def test_pixels_are_scaled_and_tokens_are_not():
   np.testing.assert_allclose(x, tokens[2:] / 255, rtol=1e-6)
 
 
-def test_reorder_moves_whole_clients():
-  x = np.arange(6, dtype=np.float32)[:, None]
-  split = FederatedData.from_arrays(x, np.arange(6) % 2, [1, 3, 2])
-  other = split.reorder(np.array([2, 0, 1]), num_clients=5)
-  assert sizes(other).tolist() == [2, 1, 3, 0, 0]
-  assert other.client(0)[0].ravel().tolist() == [4, 5]
-  assert other.client(2)[0].ravel().tolist() == [1, 2, 3]
-  assert other.client_ids.tolist() == [2, 0, 1, 3, 4]
-  assert other.info.names.tolist() == ['2', '0', '1']
-
-
 def test_digits_are_scikit_learns():
   ours, theirs = data.digits.load(), datasets.load_digits()
   np.testing.assert_array_equal(ours.x * ours.scale * 16, theirs.images)

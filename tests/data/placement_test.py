@@ -245,19 +245,6 @@ def test_a_device_holds_its_clients_examples_and_padding():
     assert {part.device for part in held} == set(mesh.devices.flat)
 
 
-def test_only_the_own_devices_rows_are_asked_for():
-  asked = []
-
-  def part(device):
-    asked.append(device)
-    return np.full((3, 2), device, np.float32)
-
-  mesh = sharding.client_mesh(2)
-  rows = sharding.split_rows((6, 2), part, mesh)
-  assert sorted(asked) == [0, 1]
-  np.testing.assert_array_equal(rows[:, 0], [0, 0, 0, 1, 1, 1])
-
-
 def test_the_host_reads_split_data_as_before():
   split, whole = placed()[0], placed(how='replicated')[0]
   for i in range(PADDED):

@@ -75,6 +75,7 @@ def test_a_body_is_taken_and_stays_while_heads_train(pretrained, tmp_path):
   assert 'init_digest' in run_with(*changed).stderr
 
 
+@pytest.mark.nightly
 def test_runs_know_the_options_of_their_model(tmp_path):
   workdir = tmp_path / 'run'
   args = (
@@ -107,6 +108,7 @@ def test_a_run_starts_from_a_file(pretrained, tmp_path):
   )
 
 
+@pytest.mark.nightly
 def test_own_models_in_the_memory_of_the_host_are_saved_whole(pretrained, tmp_path):
   done = run_with(
     '--algorithm=non_fed', '--client_state=offloaded', '--train_layers=logits',
@@ -166,6 +168,7 @@ def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_pat
     new_clients.load(tmp_path / 'run', '')
 
 
+@pytest.mark.nightly
 def test_layers_that_are_drawn_and_stay_differ_by_seed(tmp_path):
   # Seeds of a comparison share programs otherwise.
   done = call(

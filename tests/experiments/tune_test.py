@@ -310,36 +310,6 @@ def test_tuning_ranks_by_what_it_is_told(
   assert f'learning_rate={best}, by {word} micro' in capsys.readouterr().out
 
 
-def test_differences_are_to_the_best_or_the_named_method():
-  summaries = {
-    'fed_avg': [summary(0.8), summary(0.7)], 'a|b': [summary(0.9), summary(0.9)],
-    'non_fed': [summary(0.1), None],
-  }  # fmt: skip
-  found = paired.differences(summaries)
-  assert found['reference'] == 'a|b'
-  deployed, finetuned = (table.as_markdown() for table in paired.tables(found))
-  lines = deployed.splitlines()
-  assert lines[0].startswith(r'Deployed micro accuracy minus that of a\|b, in percent')
-  assert (
-    lines[2]
-    == '| method | difference | 95 % interval from | 95 % interval to | p | seeds |'
-  )
-  assert lines[4] == '| fed_avg | -15.00 | -78.53 | +48.53 | 0.2 | 2 |'
-  assert lines[5] == '| non_fed | -80.00 |  |  |  | 1 |'
-  assert '| fed_avg | -15.00 |' in finetuned
-  found = paired.differences(summaries, 'fed_avg')
-  assert [row['method'] for row in found['deployed']] == ['a|b', 'non_fed']
-  assert found['deployed'][0]['mean'] == pytest.approx(15)
-  assert not paired.tables(paired.differences({'a': [summary(1)]}))
-  assert not paired.tables(paired.differences({'a': [None], 'b': []}))
-  paired.check_reference('', ['a'])
-  with pytest.raises(UserError) as refused:
-    paired.check_reference('c', ['a', 'b'])
-  assert '`reference=c` is none of the methods of the table: a, b.' in str(
-    refused.value
-  )
-
-
 def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_path):  # noqa: F811
   by_label = compare.configurations(['fed_avg', 'fesem(2)'], 2, {})
   monkeypatch.setattr(

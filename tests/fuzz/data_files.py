@@ -280,10 +280,6 @@ def _write_npz(folder):
   np.savez(folder / 'own.npz', **sources.own_arrays(**more))
 
 
-def _write_cache(folder):
-  _write_npz(folder / 'source')
-
-
 def _cached(folder):
   """Arrays that are kept in the cache folder of this user, here a folder inside."""
   size, where = cache.MIN_CACHED_BYTES, user_cache.folder

@@ -31,7 +31,6 @@ _MNIST_PAPERS = {
   'cfl_gp', 'clove', 'fesem', 'flower_label_skew', 'flute', 'flux', 'ifca', 'mc_mahan',
 }  # fmt: skip
 _CIFAR_PAPERS = {'ifca_cifar'}
-_GENERATED = sorted(set(recipes.names()) - _MNIST_PAPERS - _CIFAR_PAPERS)
 _OWN = """
 title = "T"
 reference = "R"

@@ -226,6 +226,7 @@ def test_fed_drift_sends_models_in_use_at_the_begin_of_time_steps():
   ]
   once, all_models = ([P], [P], [0]), ([3 * P], [P + 2 * 4], [2])
   assert rounds == [once, once, once, all_models, once]
+  assert sent('fed_drift', known, 2, 1, check_every=1) == all_models
   assert traffic('fed_drift').of_start(M) == (0, 4 * M)
 
 

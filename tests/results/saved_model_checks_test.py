@@ -117,10 +117,6 @@ def test_models_of_another_round_are_refused(workdir):
     saved_models.read(workdir, 2, fj.load_run(workdir).clients)
 
 
-def lines_of(folder):
-  return (folder / 'clients.csv').read_text().splitlines()
-
-
 @pytest.mark.parametrize('change', [
   lambda a, b, c, d: [a, c, b, d],  # Two rows of a cluster.
   lambda a, b, c, d: [a, '"c"' + b[3:], '"b"' + c[3:], d],

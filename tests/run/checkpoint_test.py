@@ -561,17 +561,3 @@ def test_other_data_under_the_same_flags_is_refused(tmp_path):
     with pytest.raises(UserError, match=r'another configuration: the data \(its ex'):
       simulate(algorithm, train, test, workdir=tmp_path, **options)
   simulate(algorithm, first, first, workdir=tmp_path, **options)
-
-
-def test_a_number_and_its_text_are_told_apart(tmp_path):
-  local = helpers.local()
-  algorithm = algorithms.build('fed_avg', local)
-  data = helpers.federation([6, 5, 7])
-  options = {'rounds': 1, 'progress': False}
-
-  def go(config):
-    return simulate(algorithm, data, data, workdir=tmp_path, config=config, **options)
-
-  go({'batch_size': 20})
-  with pytest.raises(UserError, match=r"there: 20, now: '20'"):
-    go({'batch_size': '20'})

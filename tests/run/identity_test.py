@@ -369,6 +369,8 @@ def test_entries_of_the_users_own_may_have_any_name(tmp_path):
   for other in ({'code': 'v2'}, {'model': ['b=1']}, {'program': 'other.py'}):
     with pytest.raises(fj.UserError, match=f'`{next(iter(other))}`'):
       check_same(tmp_path, own, own | other)
+  with pytest.raises(fj.UserError, match=r"there: 20, now: '20'"):
+    check_same(tmp_path, {'size': 20}, {'size': '20'})
 
 
 def test_a_workdir_is_refused_for_other_values_and_data(tmp_path):

@@ -89,7 +89,13 @@ def assert_alike(one, other):
     ('fed_avg', 2, {}, {'clients_per_round': 4}),
     ('fesem', 1, {'num_clusters': 2}, {'eval_every': 3}),
     pytest.param('ditto', 1, {}, {'eval_every': 0}, marks=pytest.mark.nightly),
-    ('hypo_cluster', 2, {'num_clusters': 2, 'init_restarts': 3}, {'eval_every': 2}),
+    pytest.param(
+      'hypo_cluster',
+      2,
+      {'num_clusters': 2, 'init_restarts': 3},
+      {'eval_every': 2},
+      marks=pytest.mark.nightly,
+    ),
     # What it sends depends on its state after each round.
     pytest.param('l2gd', 1, {}, {'eval_every': 0}, marks=pytest.mark.nightly),
     # It reports no clusters: they follow from what clients deploy.

@@ -292,7 +292,11 @@ def run_of(algorithm, sizes=SIZES, seed=0, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('name', 'options'), [('fesem', {'num_clusters': 2}), ('fed_cluster', {'eps1': 1.0})]
+  ('name', 'options'),
+  [
+    pytest.param('fesem', {'num_clusters': 2}, marks=pytest.mark.nightly),
+    ('fed_cluster', {'eps1': 1.0}),
+  ],
 )
 def test_runs_of_a_process_share_programs(name, options):
   """Also with `between`, and after data of other shapes."""

@@ -166,6 +166,7 @@ def test_the_binaries_record_time_and_replay_clients(tmp_path):
     assert message in told.stderr
 
 
+@pytest.mark.nightly
 def test_a_run_of_the_oracle_is_replayed_with_its_groups(tmp_path):
   flags = (*FLAGS[:-1], '--algorithm=oracle', '--workdir=a')
   made = call('run', *flags, cwd=tmp_path)
@@ -215,6 +216,7 @@ def test_only_clients_whose_updates_arrive_train_in_a_round_of_fed_buff(tmp_path
       assert len(training.loss) == -(-runs.SIZES[i] // 4)
 
 
+@pytest.mark.nightly
 def test_clients_with_rates_and_epochs_of_their_own_take_their_own_steps(tmp_path):
   train, test = runs.federation()
   rates, epochs = 0.5 + np.arange(7) / 4, 1 + np.arange(7) % 3

@@ -6,7 +6,6 @@ import numpy as np
 
 from fesem_jax.core import sharding
 from fesem_jax.server.gradient_clusters import (
-  add_to_means,
   clusters_of_gradients,
   leading_coordinates,
 )
@@ -40,11 +39,3 @@ def test_who_has_no_gradient_stays_and_others_keep_the_numbers_of_most():
   assert found.dtype == jnp.int32
   other = find(jax.random.key(0), means, counts, 1 - old, ids, mesh)
   assert other.tolist() == [0, 0, 0, 1, 1, 0]
-
-
-def test_a_gradient_that_is_not_finite_leaves_the_mean_as_it_is():
-  means, counts = {'w': jnp.full((2, 1, 2), 4.0)}, jnp.ones((2, 1), jnp.int32)
-  gradients = {'w': jnp.array([[jnp.inf, 1.0], [2.0, 6.0]])}
-  new, seen = add_to_means(means, counts, gradients, jnp.ones(2, bool), jnp.int32(0))
-  assert new['w'].tolist() == [[[4.0, 4.0]], [[3.0, 5.0]]]
-  assert seen.tolist() == [[1], [2]]

@@ -114,3 +114,10 @@ def test_a_client_without_vectors_is_at_right_angles_to_others(rule, degrees):
   none = np.zeros_like(one)
   for u, v in ((one, none), (none, one)):
     np.testing.assert_allclose(proximities(u, v, rule), [[degrees]], rtol=1e-5)
+
+
+def test_small_principal_angles_keep_their_digits():
+  turned = np.array([[np.cos(1e-4), np.sin(1e-4), 0.0]], np.float32)
+  ours = np.eye(3, dtype=np.float32)[None, None, :1]
+  angles = proximities(ours, turned[None, None], 'smallest_angle')
+  np.testing.assert_allclose(angles, np.degrees([[1e-4]]), rtol=1e-3)

@@ -227,14 +227,19 @@ def reference_gradient(model, data, i):
   return reference.flat(reference.loss_and_gradient(model, *data.client(i))[1])
 
 
-def models_after(algorithm, data, cohorts):
-  """The state after a round of each of some cohorts, and each client's model, flat."""
+def run_cohorts(algorithm, data, cohorts):
+  """`run` of a round of each of some lists of clients."""
 
   def cohort_of(number):
     ids = np.array(cohorts[number - 1], np.int32)
     return Cohort(ids, everyone=len(ids) == len(SIZES))
 
-  state, _ = run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+  return run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
+
+
+def models_after(algorithm, data, cohorts):
+  """The state after a round of each of some cohorts, and each client's model, flat."""
+  state, _ = run_cohorts(algorithm, data, cohorts)
   params = algorithm.client_params(state, data, np.arange(len(SIZES)))
   places = range(len(SIZES))
   return state, [reference.flat(reference.from_params(params, i)) for i in places]

@@ -47,7 +47,7 @@ CLIENTS, MOST = 6, 5
 # `make properties` tries so many cases in place of those of every run of the tests, and
 # keeps those that failed.
 WANTED = int(os.environ.get('FESEM_PROPERTIES', '0'))
-_USUAL = 2400
+_USUAL = 1500
 _FAILED = pathlib.Path(__file__).parents[2] / '.hypothesis' / 'properties'
 
 

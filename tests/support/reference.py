@@ -51,6 +51,13 @@ def loss_and_gradient(model, x, y, factors=1.0):
   return loss, gradient
 
 
+def losses(models, data, ids):
+  """[S, K] the mean loss of each model on all examples of each client of `ids`."""
+  return np.array(
+    [[loss_and_gradient(model, *data.client(i))[0] for model in models] for i in ids]
+  )
+
+
 def example_losses(model, x, y):
   """[n] cross entropy of each example."""
   return np.array(

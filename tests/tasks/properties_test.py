@@ -120,19 +120,21 @@ BY_DAY = [
   row for row in EVERY_METHOD
   if row[0] not in SHAPES_OF_ROUND or row[0] in ('fed_avg', 'fesem', 'fed_em', 'robust')
 ]  # fmt: skip
+# What does not depend on the method is tried on methods whose rounds differ.
+OF_SHAPES = [row for row in BY_DAY if row[0] in SHAPES_OF_ROUND]
 TRACED = [
   (name, task) for name in POSSIBLE for task in POSSIBLE[name]
   if (name, task) not in EVERY_METHOD + MORE
 ]  # fmt: skip
 
 
-def over_rows(rows):
-  """A test of each of these rows.
+def over_rows(rows, by_day=tuple(BY_DAY)):
+  """A test of each of these rows, of some by night.
 
   Tests of one row are neighbors: a worker compiles its programs, then forgets them.
   """
   values = [
-    pytest.param(row, id='-'.join(row), marks=() if row in BY_DAY else NIGHTLY)
+    pytest.param(row, id='-'.join(row), marks=() if row in by_day else NIGHTLY)
     for row in rows
   ]
   return pytest.mark.parametrize('row', values, scope='module')
@@ -146,7 +148,7 @@ def round_of(row, case):
 
 @pytest.mark.slow
 @random_federations.over_properties
-@over_rows(EVERY_METHOD + MORE)
+@over_rows(EVERY_METHOD + MORE, OF_SHAPES)
 @random_federations.tried(CASES)
 @hypothesis.given(random_federations.cases())
 def test_properties(row, holds, case):

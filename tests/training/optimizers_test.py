@@ -1,6 +1,5 @@
 """Local optimizers against PyTorch's update rules, written in float64 NumPy."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +14,6 @@ from fesem_jax.core.local_training import check_training
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.optimizers import AdamOptions, clip_by_norm, local_optimizer
-from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -166,26 +164,6 @@ def test_a_penalty_and_a_correction_are_clipped_too():
 
 
 @pytest.mark.parametrize(
-  ('optimizer', 'options', 'plain'),
-  [
-    ('sgd', {}, True),
-    ('momentum', {'momentum': 0.0}, True),
-    ('momentum', {}, False),
-    ('sgd', {'weight_decay': 1e-4}, False),
-    ('sgd', {'clip_norm': 1e4}, False),
-    ('adam', {}, False),
-  ],
-)
-def test_only_plain_sgd_is_taken_for_it(optimizer, options, plain):
-  made = local_optimizer(optimizer, 0.1, **options)
-  local = helpers.local(optimizer=made)._replace(shared_start='on')
-  assert is_plain_sgd(local) == plain
-  start = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
-  kernels = shared_kernels.kernels(local, start, helpers.federation([3, 4]))
-  assert bool(kernels) == plain
-
-
-@pytest.mark.parametrize(
   'options', [{'clip_norm': 1e9}, {'weight_decay': 0.1}, {'weight_decay': 1e-9}]
 )
 def test_one_gradient_step_needs_plain_sgd(options):
@@ -202,18 +180,6 @@ def test_one_gradient_step_needs_plain_sgd(options):
 def test_one_gradient_step_takes_first_steps_that_are_linear(optimizer):
   local = helpers.local(optimizer=optimizer)
   assert algorithms.build('fed_sgd', local).local is local
-
-
-def test_defaults_are_the_optimizers_that_were_there():
-  data = helpers.federation([3, 4])
-  for name, before in (
-    ('sgd', optax.sgd(0.1)),
-    ('momentum', optax.sgd(0.1, momentum=0.9)),
-    ('adam', optax.adam(0.1)),
-  ):
-    _, now = trained(helpers.local(optimizer=local_optimizer(name, 0.1)), data)
-    _, then = trained(helpers.local(optimizer=before), data)
-    chex.assert_trees_all_equal(now, then)
 
 
 @pytest.mark.parametrize(
