@@ -9,6 +9,7 @@ except ImportError as e:
 
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
+from fesem_jax.plots.cluster_flows import cluster_flows
 from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
@@ -53,6 +54,7 @@ __all__ = [
   'classes_of_clients',
   'client_distributions',
   'client_sizes',
+  'cluster_flows',
   'clusters_over_rounds',
   'compared_partitions',
   'confusion_by_cluster',

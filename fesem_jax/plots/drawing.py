@@ -6,6 +6,7 @@ from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_skew as skew
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
+from fesem_jax.plots.cluster_flows import drawn_flows, flows_of
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import (
@@ -45,6 +46,8 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
     written += save(by_epsilon([run]), folder / 'by_epsilon')
   if len(run.series('cluster_sizes')[0]):
     written += save(clusters_over_rounds(run), folder / 'clusters')
+  if (flows := flows_of(run)) is not None:
+    written += save(drawn_flows(run, *flows), folder / 'flows')
   if len(run.series('objective_local_step')[0]):
     written += save(objective(run), folder / 'objective')
   if len(run.clients.get('coordinates', ())) > 2:
