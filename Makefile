@@ -13,7 +13,8 @@ BIN := .venv/bin
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
 	@echo 'make table      every method on rotated digits, tuned, five seeds: two tables'
-	@echo 'make reproduce  published figures: PAPER=ifca (PAPER=all), BUDGET=processor hours'
+	@echo 'make reproduce  published figures: PAPER=ifca (PAPER=all), BUDGET=processor hours,'
+	@echo '                RERUN=1 also runs what the ledger has'
 	@echo 'make test       every kind of test (FESEM_DATA_DIR names the folder of real data)'
 	@echo 'make test-all   also the tests of the night: every page, binary, paper, method'
 	@echo 'make test-fast  the tests of the single modules'
@@ -56,12 +57,14 @@ table: install
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits.flags
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits_suite.flags
 
-# Without PAPER: the list of papers. Runs resume; the page has what the ledger holds.
+# Without PAPER: the list of papers. Runs resume; the page has what the ledger holds,
+# which RERUN=1 measures again.
 BUDGET ?= 1e6
 
 reproduce: install
 ifdef PAPER
-	$(BIN)/python -m reproductions.reproduce --paper=$(PAPER) --budget=$(BUDGET) --page
+	$(BIN)/python -m reproductions.reproduce --paper=$(PAPER) --budget=$(BUDGET) --page \
+	  $(if $(RERUN),--rerun)
 else
 	$(BIN)/python -m reproductions.reproduce --list
 endif
