@@ -3,6 +3,7 @@
 Clusters differ by marker or position, never by color alone.
 """
 
+import os
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -14,7 +15,9 @@ from matplotlib.figure import Figure
 from fesem_jax.utils.errors import check_choice
 from fesem_jax.utils.palette import color_of
 
-matplotlib.use('Agg')  # Files only, whatever displays there are.
+# Files only, whatever displays there are; notebooks have a backend that shows figures.
+if 'inline' not in os.environ.get('MPLBACKEND', ''):
+  matplotlib.use('Agg')
 
 MARKERS = 'osD^vPX*<>hd'
 STYLE: dict[Any, Any] = {
