@@ -22,7 +22,7 @@ from fesem_jax.plots.curves import (
   sends,
   spends,
 )
-from fesem_jax.plots.drawing import draw_run
+from fesem_jax.plots.drawing import draw_comparison, draw_run
 from fesem_jax.plots.example_images import example_images
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
@@ -61,6 +61,7 @@ __all__ = [
   'convergence',
   'critical_difference',
   'curves_over_seeds',
+  'draw_comparison',
   'draw_run',
   'example_images',
   'forest',
