@@ -184,9 +184,10 @@ def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
 
 
 def _tell(written: list[pathlib.Path]) -> None:
+  others = '.svg' if flags.FLAGS.style == 'page' else '.svg and .pdf'
   for path in written:
     if path.suffix == '.png':
-      print(f'{path} (and .svg)')
+      print(f'{path} (and {others})')
 
 
 def main(argv: list[str]) -> None:
