@@ -9,7 +9,6 @@ except ImportError as e:
 
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
-from fesem_jax.plots.cluster_flows import cluster_flows
 from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
@@ -26,6 +25,7 @@ from fesem_jax.plots.drawing import draw_comparison, draw_run
 from fesem_jax.plots.example_images import example_images
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
+from fesem_jax.plots.moves import cluster_flows
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.over_seeds import (
   client_distributions,

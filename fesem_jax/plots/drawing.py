@@ -7,7 +7,6 @@ from fesem_jax.data.label_skew import label_skew as skew
 from fesem_jax.evaluation.paired import Differences
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
-from fesem_jax.plots.cluster_flows import drawn_flows, flows_of
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import (
@@ -20,6 +19,7 @@ from fesem_jax.plots.curves import (
   spends,
 )
 from fesem_jax.plots.federation import classes_of_clients
+from fesem_jax.plots.moves import drawn_flows, flows_of
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.over_seeds import (
   Runs,
