@@ -13,7 +13,8 @@ BIN := .venv/bin
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
 	@echo 'make table      every method on rotated digits, tuned, five seeds: two tables'
-	@echo 'make reproduce  published figures: PAPER=ifca (PAPER=all), BUDGET=processor hours'
+	@echo 'make reproduce  published figures: PAPER=ifca (PAPER=all), BUDGET=processor hours,'
+	@echo '                RERUN=1 also runs what the ledger has'
 	@echo 'make test       every kind of test (FESEM_DATA_DIR names the folder of real data)'
 	@echo 'make test-all   also the tests of the night: every page, binary, paper, method'
 	@echo 'make test-fast  the tests of the single modules'
@@ -37,31 +38,42 @@ install: .venv/installed
 # Every process compiles all that it imports, two seconds of work, where this is set.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Modules are compiled when they are first imported: most never are.
-PIP := $(BIN)/python -m pip install --quiet --no-compile
+# Modules are compiled when they are first imported: most never are. A terminal is shown
+# what is downloaded.
+PIP := $(BIN)/python -m pip install $(if $(MAKE_TERMOUT),,--quiet) --no-compile
+DEMO_REQUIREMENTS := requirements/demo-$(notdir $(CONSTRAINTS))
 
-# Nothing is installed, or used to build, whose digest is not in requirements/.
-.venv/installed: setup.cfg setup.py requirements/build.txt $(REQUIREMENTS)
+# Nothing is installed, or used to build, whose digest is not in requirements/. The demo
+# and the binaries need half of it.
+.venv/demo: setup.cfg setup.py requirements/build.txt $(DEMO_REQUIREMENTS)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11, 5) and "The pinned packages need Python 3.11.5 or newer; pass PYTHON=python3.12, say.")'
+	@echo 'Installs JAX and what the demo needs into .venv: 1.1 GB, about a minute.'
 	$(PYTHON) -m venv .venv
 	$(PIP) --require-hashes --requirement requirements/build.txt
-	$(PIP) --require-hashes --no-build-isolation --requirement $(REQUIREMENTS)
+	$(PIP) --require-hashes --no-build-isolation --requirement $(DEMO_REQUIREMENTS)
 	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: install
+.venv/installed: .venv/demo $(REQUIREMENTS)
+	@echo 'Installs what tests, the manual and loggers need: 0.4 GB more.'
+	$(PIP) --require-hashes --no-build-isolation --requirement $(REQUIREMENTS)
+	touch $@
+
+demo: .venv/demo
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/demo.flags
 
-table: install
+table: .venv/demo
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits.flags
 	$(BIN)/python -m experiments.compare --flagfile=experiments/presets/table_digits_suite.flags
 
-# Without PAPER: the list of papers. Runs resume; the page has what the ledger holds.
+# Without PAPER: the list of papers. Runs resume; the page has what the ledger holds,
+# which RERUN=1 measures again.
 BUDGET ?= 1e6
 
-reproduce: install
+reproduce: .venv/demo
 ifdef PAPER
-	$(BIN)/python -m reproductions.reproduce --paper=$(PAPER) --budget=$(BUDGET) --page
+	$(BIN)/python -m reproductions.reproduce --paper=$(PAPER) --budget=$(BUDGET) --page \
+	  $(if $(RERUN),--rerun)
 else
 	$(BIN)/python -m reproductions.reproduce --list
 endif

@@ -149,21 +149,7 @@ def draw(
   ):
     for run in runs:
       plots.draw_run(run)
-    made = {}
-    if runs:
-      made['convergence'] = plots.curves_over_seeds(methods_drawn)
-      made['clients'] = plots.client_distributions(methods_drawn)
-    for over, name, there in (
-      ('gigabytes', 'by_gigabytes', any(map(plots.sends, runs))),
-      ('epsilon', 'by_epsilon', any(map(plots.spends, runs))),
-      ('simulated_seconds', 'by_seconds', any(map(plots.is_timed, runs))),
-    ):
-      if there:
-        made[name] = plots.curves_over_seeds(methods_drawn, over)
-    if differences['deployed']:
-      made['differences'] = plots.forest(differences)
-    for name, figure in made.items():
-      plots.save(figure, workdir / 'plots' / name)
+    plots.draw_comparison(methods_drawn, differences, workdir / 'plots')
   return None
 
 

@@ -2,12 +2,13 @@ r"""Draws the figures of runs from their workdirs, and partitions before any run
 
   fesem-figures WORKDIR [WORKDIR ...]
   fesem-figures runs/table/fesem*/seed0 runs/table/fed_avg/seed0 --output=plots
+  fesem-figures runs/table --style=paper --spread=deviation
   fesem-figures --partitions=iid,dirichlet,rotated+dirichlet --dataset=digits \
       --num_clients=40 --output=partitions.png
   fesem-figures --ranks=runs/digits,runs/femnist,runs/cifar --output=ranks.png
 
 Each finished run gets its figures in WORKDIR/plots/; several are also drawn into one,
-in --output.
+in --output. The workdir of a comparison gets those of its methods over seeds.
 """
 
 import pathlib
@@ -26,7 +27,7 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
-from . import unused
+from . import methods, unused
 from .build import check_numbers
 from .errors import in_flags
 from .start import start
@@ -105,7 +106,10 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
   """Draws finished and running runs."""
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
-  runs = [plots.PlottedRun(folder) for folder in workdirs]
+  compared = [name for name in workdirs if not _is_run(name)]
+  for name in compared:
+    _tell(draw_comparison(pathlib.Path(name)))
+  runs = [plots.PlottedRun(folder) for folder in workdirs if folder not in compared]
   with progress_lines.shown(None, 'drawing'):
     written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
@@ -120,6 +124,33 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
   for run in runs:
     if not run.clients:
       print(f'{run.workdir} is not finished: figures of clients need a finished run.')
+
+
+def _is_run(workdir: str) -> bool:
+  """Whether a workdir is none of a comparison."""
+  return not (pathlib.Path(workdir) / 'table.json').is_file()
+
+
+def draw_comparison(workdir: pathlib.Path) -> list[pathlib.Path]:
+  """Draws the figures of a comparison over seeds again, with --style and --spread.
+
+  Returns their files. Raises `UserError` if the workdir has no finished runs.
+  """
+  from fesem_jax import plots  # Raises UserError without matplotlib.
+
+  table = metrics_file.read_object(workdir / 'table.json') or {}
+  runs = {}
+  for row in table.get('methods', []):
+    folders = sorted((workdir / methods.folder_of(row['method'])).glob('seed*'))
+    finished = [f for f in folders if (f / 'summary.json').is_file()]
+    if finished:
+      runs[row['method']] = [plots.PlottedRun(f, row['method']) for f in finished]
+  if not runs or 'differences' not in table:
+    raise UserError(f'{workdir} has no finished runs of fesem-compare.')
+  with progress_lines.shown(None, 'drawing'):
+    return plots.draw_comparison(
+      runs, table['differences'], workdir / 'plots', flags.FLAGS.spread
+    )
 
 
 def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
@@ -153,9 +184,10 @@ def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
 
 
 def _tell(written: list[pathlib.Path]) -> None:
+  others = '.svg' if flags.FLAGS.style == 'page' else '.svg and .pdf'
   for path in written:
     if path.suffix == '.png':
-      print(f'{path} (and .svg)')
+      print(f'{path} (and {others})')
 
 
 def main(argv: list[str]) -> None:
@@ -198,6 +230,13 @@ if __name__ == '__main__':
     'Folder of the figures of several runs, by default plots; or file of that of '
     '--partitions or --ranks, by default partitions.png or ranks.png, beside which '
     '.svg goes.',
+  )
+  flags.DEFINE_enum(
+    'spread',
+    'interval',
+    ['interval', 'deviation', 'all'],
+    'What the curves of a comparison show beside their mean over seeds: its 95 % '
+    'interval, the standard deviation, or all seeds.',
   )
   flags.DEFINE_enum(
     'style',

@@ -4,7 +4,13 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from fesem_jax.callbacks import AssignmentRegret, ClientHistory, Costs, loggers
+from fesem_jax.callbacks import (
+  AssignmentRegret,
+  CenterDistances,
+  ClientHistory,
+  Costs,
+  loggers,
+)
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.results import client_history
 from fesem_jax.results.result import Result
@@ -27,6 +33,8 @@ def callbacks(
     found += _own(name)
   if machine.get('regret'):
     found.append(AssignmentRegret())
+  if clients := machine.get('center_distances'):
+    found.append(CenterDistances(clients))
   if every := machine.get('client_metrics_every'):
     found.append(ClientHistory(every))
   if profile := (config or {}).get('device_profile'):
@@ -47,6 +55,9 @@ def notes(
     regrets = isinstance(watcher, AssignmentRegret) and watcher.applies
     if regrets and 'regret' not in result.summary:
       said.append(f'--regret {late}')
+    measures = isinstance(watcher, CenterDistances)
+    if measures and 'center_distances' not in result.history[-1]:
+      said.append(f'--center_distances {late}')
     if isinstance(watcher, ClientHistory) and not _recorded(workdir):
       named = argument('client_metrics_every', watcher.every)
       early = f'recorded no round: the run has only {rounds}; lower it.'

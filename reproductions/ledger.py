@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.evaluation.paired import student_quantile
+from fesem_jax.utils import text_tables
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 
-from .recipes import Cell
+from . import recipes
+from .recipes import Cell, Recipe
 
 # What a cell's file holds; see `entry`.
 Entry = dict[str, Any]
@@ -122,6 +124,26 @@ def half_interval(cell: Cell, values: Sequence[float]) -> float | None:
   return student_quantile(freedom + 1) * math.sqrt(variance) + cell.rounding
 
 
+def half_published(cell: Cell) -> float | None:
+  """Half of the 95 % interval of a published mean, or of its rounding; None if unknown.
+
+  Student's, of the published deviation and number of seeds.
+  """
+  if cell.deviation is None or cell.published_seeds < 2:
+    return cell.rounding or None
+  n = cell.published_seeds
+  return student_quantile(n) * cell.deviation / math.sqrt(n) + cell.rounding
+
+
+def half_here(values: Sequence[float | None]) -> float | None:
+  """Half of the 95 % interval of the mean over seeds; None with one seed."""
+  if len(values) < 2 or mean(values) is None:
+    return None
+  n = len(values)
+  deviation = float(np.std(np.array(values, np.float64), ddof=1))
+  return student_quantile(n) * deviation / math.sqrt(n)
+
+
 def verdict(cell: Cell, entry: Entry | None) -> str:
   """The text of a cell: 'not run', or one of `VERDICTS` or of `NO_VERDICT`.
 
@@ -140,3 +162,27 @@ def verdict(cell: Cell, entry: Entry | None) -> str:
   if half is None:
     return 'published spread unknown'
   return VERDICTS[abs(found - cell.published) > half]
+
+
+def listed(names: list[str], kept: pathlib.Path) -> str:
+  """A table of recipes: cells, of which published and done, and hours."""
+  rows = [['paper', 'cells', 'published', 'done', 'hours', 'title']]
+  for name in names:
+    recipe = recipes.read(name)
+    done = sum(read(kept, name, c.name) is not None for c in recipe.cells)
+    published = sum(c.published is not None for c in recipe.cells)
+    hours = sum(c.hours for c in recipe.cells if not c.runs_of)
+    counts = [str(len(recipe.cells)), str(published), str(done), f'{hours:.1f}']
+    rows.append([name, *counts, recipe.title])
+  return '\n'.join(text_tables.aligned(rows, left=(0, 5)))
+
+
+def cells_of(recipe: Recipe, kept: pathlib.Path) -> str:
+  """A table of the cells of a recipe: names for --cells, hours and whether done."""
+  rows = [['cell', 'published', 'done', 'hours', 'what']]
+  for cell in recipe.cells:
+    done = 'yes' if read(kept, recipe.name, cell.name) is not None else 'no'
+    published = '-' if cell.published is None else f'{cell.published:g}'
+    hours = f'{recipe.source_of(cell).hours:.2g}'
+    rows.append([cell.name, published, done, hours, cell.row])
+  return '\n'.join([recipe.title, *text_tables.aligned(rows, left=(0, 4))])

@@ -2,13 +2,12 @@
 
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import markdown
 
-from . import ledger, recipes
+from . import ledger, pictures, recipes
 from .recipes import MEASURES, Cell, Recipe
 
 _HEAD = ('cell', 'published', 'here', 'difference', '95 %', 'verdict')
@@ -31,8 +30,8 @@ fesem-reproduce --page                   # this page
 
 In the source tree, `make reproduce PAPER=p_fed_me` runs the cells of a paper that the
 ledger lacks, and writes this page. Cells of the ledger are not run again, and their
-lines say so. To measure them on your machine, name new folders:
-`fesem-reproduce --paper=p_fed_me --ledger=DIR --workdir=DIR/runs`.
+lines say so. `--rerun` (`make reproduce PAPER=p_fed_me RERUN=1`) runs them again on
+your machine, says what the ledger had, and replaces it.
 
 Each cell shows the mean over its seeds and, with several seeds, their sample standard
 deviation. The column *95 %* has half the width of the 95 % interval of the difference:
@@ -43,6 +42,10 @@ detected at this precision*, which is no proof of equality; outside of it, the r
 are *different*. Where the published deviation or the number of its seeds is unknown,
 there is no verdict. For cells that are *not comparable*, a list below the table states
 the differences in setting.
+
+The figure of a table has its values with their 95 % intervals (Student), where
+deviation and number of seeds are known; a published value "about" some number has the
+width of its rounding.
 
 Cells that try several learning rates, and cells that show the best round, choose them
 by their own metric on test examples, so their values are optimistic."""
@@ -141,10 +144,8 @@ def write(every: Sequence[Recipe], kept: pathlib.Path, file: pathlib.Path) -> st
   beside `file`, the page.
   """
   file.parent.mkdir(parents=True, exist_ok=True)
-  drawn = {}
-  for recipe in every:
-    drawn[recipe.name] = _draw(recipe, kept, file.parent / 'figures')
-  write_atomically(file, text(every, kept, {k for k, v in drawn.items() if v}))
+  drawn = (_draw(recipe, kept, file.parent / 'figures') for recipe in every)
+  write_atomically(file, text(every, kept, set().union(*drawn)))
   return f'Page: {file}'
 
 
@@ -153,13 +154,13 @@ def text(
 ) -> str:
   """The page as Markdown; `every` are all recipes, `kept` is the folder of the ledger.
 
-  `figures` are the names of recipes that have a figure; None takes those with finished
-  cells.
+  `figures` are the names of pictures that there are; None takes all that can be drawn.
   """
   parts = [_INTRODUCTION, _overview(every, kept)]
   for recipe in every:
-    has = _has_curves(recipe, kept) if figures is None else recipe.name in figures
-    parts.append(_section(recipe, kept, has))
+    drawn = pictures.of(recipe, kept)
+    there = [name for name in drawn if figures is None or name in figures]
+    parts.append(_section(recipe, kept, there))
   findings = (recipes.FOLDER / 'findings.md').read_text(encoding='utf-8').strip()
   return '\n\n'.join([*parts, findings, _ADDING]) + '\n'
 
@@ -199,7 +200,7 @@ def _anchor(title: str) -> str:
   return '-'.join(kept.split())
 
 
-def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
+def _section(recipe: Recipe, kept: pathlib.Path, figures: Sequence[str]) -> str:
   lines = [f'## {recipe.title}', '', f'{recipe.reference}.', '']
   lines.append(recipe.setting.strip())
   lines += ['', f'Sources: {recipe.facts}', '']
@@ -227,8 +228,9 @@ def _section(recipe: Recipe, kept: pathlib.Path, figure: bool) -> str:
     lines += told_why
   if recipe.own_data:
     lines += ['', recipe.own_data.strip()]
-  if figure:
-    lines += ['', f'![{recipe.title}: curves](figures/paper_{recipe.name}.png)']
+  for name in figures:
+    what = 'published and reproduced values' if name.endswith('_table') else 'curves'
+    lines += ['', f'![{recipe.title}: {what}](figures/{name}.png)']
   return '\n'.join(lines)
 
 
@@ -244,48 +246,13 @@ def _rates(cell: Cell, found: ledger.Entry | None) -> str:
   return f' (best of {len(tried)} rates on test examples; rate {", ".join(tried)})'
 
 
-def _has_curves(recipe: Recipe, kept: pathlib.Path) -> bool:
-  return any(curves(recipe, kept))
-
-
-def curves(recipe: Recipe, kept: pathlib.Path) -> list[tuple[Cell, ledger.Entry]]:
-  """Finished cells with curves; of those of the same runs, one of each axis."""
-  found: dict[tuple[str, str], tuple[Cell, ledger.Entry]] = {}
-  for cell in recipe.cells:
-    of_cell = ledger.read(kept, recipe.name, cell.name)
-    if of_cell and len(of_cell['curve']) > 1:
-      found.setdefault((cell.runs_of or cell.name, _axis(cell)), (cell, of_cell))
-  return list(found.values())
-
-
-def _axis(cell: Cell) -> str:
-  """The measure of the cell's curve: rounds and seconds are those of accuracy."""
-  return 'deployed' if cell.measure in ('rounds', 'seconds') else cell.measure
-
-
-def lines(recipe: Recipe, kept: pathlib.Path) -> list[Any]:
-  """The lines of the picture of a recipe's cells, `published_curves.Line`."""
-  from . import published_curves
-
-  return [
-    published_curves.Line(cell.row, of_cell['curve'], _level(cell), _axis(cell))
-    for cell, of_cell in curves(recipe, kept)
-  ]
-
-
-def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> bool:
-  """Draws the curves of a recipe's cells; whether there are any."""
-  if not _has_curves(recipe, kept):
-    return False
-  path = folder / f'paper_{recipe.name}.png'
+def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> set[str]:
+  """Draws the pictures of a recipe; the names of those that there are."""
+  wanted = pictures.of(recipe, kept)
   try:
     from . import published_curves
   except UserError:  # Figures are optional.
-    return path.is_file()
-  published_curves.write(lines(recipe, kept), path)
-  return True
-
-
-def _level(cell: Cell) -> float | None:
-  """The published value, where it can be compared and is of the curve's axis."""
-  return None if cell.measure != _axis(cell) or cell.comparable else cell.published
+    return {name for name in wanted if (folder / f'{name}.png').is_file()}
+  for name, shown in wanted.items():
+    published_curves.write(shown, folder / f'{name}.png')
+  return set(wanted)

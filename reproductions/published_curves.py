@@ -1,9 +1,10 @@
-"""Curves of reproduced runs beside the figures that were published."""
+"""Pictures of reproduced cells beside what was published: their values and curves."""
 
 import hashlib
 import pathlib
+import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
@@ -14,21 +15,17 @@ from PIL import Image
 from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.display import in_figure
+from fesem_jax.utils.palette import PALETTE
+
+from .pictures import Line, Value
 
 _LABELS = {
   'deployed': 'Test accuracy in %',
   'finetuned': 'Test accuracy of fine-tuned models in %',
   'ari': 'Adjusted Rand index',
+  'rounds': 'Rounds to the target',
+  'seconds': 'Seconds',
 }
-
-
-class Line(NamedTuple):
-  """One run."""
-
-  label: str  # in the legend
-  points: Sequence[Sequence[float]]  # (round, value) of each evaluated round
-  published: float | None  # value of a dashed line; None for none
-  measure: str  # a key of `_LABELS`
 
 
 def drawn(lines: Sequence[Line]) -> Figure:
@@ -69,13 +66,49 @@ def _add(axis: Axes, line: Line, number: int) -> None:
     axis.axhline(line.published, color=style['color'], ls='--', lw=1, alpha=0.7)
 
 
-def digest(lines: Sequence[Line]) -> str:
+def values_drawn(values: Sequence[Value]) -> Figure:
+  """Draws published values and those here with their intervals, a panel a measure."""
+  panels: dict[str, list[Value]] = {}
+  for value in values:
+    panels.setdefault(value.measure, []).append(value)
+  heights = [1.2 + 0.36 * len(rows) for rows in panels.values()]
+  with plt.rc_context(STYLE):
+    figure = plt.figure(figsize=(8, sum(heights)), layout='constrained')
+    axes = figure.subplots(
+      len(panels), 1, squeeze=False, gridspec_kw={'height_ratios': heights}
+    )[:, 0]
+    for axis, (measure, rows) in zip(axes, panels.items(), strict=True):
+      for place, row in enumerate(rows):
+        of_theirs = PALETTE[1 if row.comparable else -1]
+        dots = (
+          (row.published, row.half_published, -0.15, of_theirs, 'o', 'white'),
+          (row.here, row.half_here, 0.15, PALETTE[0], 'D', PALETTE[0]),
+        )
+        for mean, half, shift, color, marker, fill in dots:
+          if mean is not None:
+            axis.errorbar(
+              mean, place + shift, xerr=half, color=color, marker=marker,
+              markerfacecolor=fill, capsize=3,
+            )  # fmt: skip
+      axis.set_yticks(
+        range(len(rows)), [textwrap.fill(in_figure(row.label, 90), 45) for row in rows]
+      )
+      axis.set_ylim(len(rows) - 0.5, -0.5)
+      axis.set_xlabel(_LABELS[measure])
+    figure.suptitle(
+      'Circles: published (gray: not comparable). Diamonds: here. Bars: 95 %.',
+      fontsize=10,
+    )
+  return figure
+
+
+def digest(shown: Sequence[Any]) -> str:
   """A digest of what a figure shows, which `write` leaves in its file."""
-  return hashlib.sha256(repr(list(lines)).encode()).hexdigest()[:16]
+  return hashlib.sha256(repr(list(shown)).encode()).hexdigest()[:16]
 
 
 def shown(path: pathlib.Path) -> str | None:
-  """The digest of the lines that a file shows; None where there is none."""
+  """The digest of what a file shows; None where there is none."""
   try:
     with Image.open(path) as image:
       return image.info.get('Comment')
@@ -83,15 +116,15 @@ def shown(path: pathlib.Path) -> str | None:
     return None
 
 
-def write(lines: Sequence[Line], path: pathlib.Path) -> None:
-  """Draws lines and writes the figure as PNG, as a whole or not at all.
+def write(what: Sequence[Any], path: pathlib.Path) -> None:
+  """Draws lines or values and writes the figure as PNG, as a whole or not at all.
 
-  A file that shows these lines stays: another Matplotlib would draw it otherwise.
+  A file that shows them stays: another Matplotlib would draw it otherwise.
   """
-  told = digest(lines)
+  told = digest(what)
   if shown(path) == told:
     return
-  figure = drawn(lines)
+  figure = drawn(what) if isinstance(what[0], Line) else values_drawn(what)
   path.parent.mkdir(parents=True, exist_ok=True)
   with replacing(path) as file:
     figure.savefig(file, format='png', bbox_inches='tight', metadata={'Comment': told})

@@ -11,9 +11,10 @@ A recipe, papers/NAME.toml, has a cell for each figure of a table. Each seed
 fesem-run in WORKDIR/PAPER/CELL, so the same command goes on where it stopped. A
 finished cell is an entry of the ledger, LEDGER/PAPER/CELL.json: commands, commit,
 versions, machine, seeds, values, curves and processor hours. A cell with an entry is
-not run again. --page writes the page with all entries, what is published and a verdict,
-and, where curves of a paper changed, its picture. --budget leaves out cells that take
-more processor hours than are left. Data are found in FESEM_DATA_DIR, or in --data_dir.
+not run again, but with --rerun. --page writes the page with all entries, what is
+published and a verdict, and the pictures that changed. --budget leaves out cells that
+take more processor hours than are left. Data are found in FESEM_DATA_DIR, or in
+--data_dir.
 """
 
 import importlib
@@ -30,7 +31,7 @@ from typing import Any
 from absl import flags
 
 from fesem_jax.run.workdir import locked
-from fesem_jax.utils import provenance, text_tables
+from fesem_jax.utils import provenance
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.interrupts import Stopped, handed_on
 
@@ -158,33 +159,45 @@ def reproduce(
   workdir: pathlib.Path,
   kept: pathlib.Path,
   budget: float,
+  rerun: bool = False,
 ) -> float:
   """Runs cells of a recipe and enters them in the ledger.
 
   `chosen` are names of cells; empty for all. `workdir` is the folder of all papers,
   `kept` that of the ledger. `budget` is how many processor hours may be spent; returns
-  those that are left.
+  those that are left. `rerun` also runs cells that the ledger has, and replaces their
+  entries.
   """
   wanted = [recipe.cell(name) for name in chosen] if chosen else list(recipe.cells)
   held = 0
+  again = workdir / 'rerun' / recipe.name
+  run_now = set[str]()
   for cell in wanted:
     source = recipe.source_of(cell)
-    folder = workdir / recipe.name / source.name
-    finished = ledger.read(kept, recipe.name, source.name) is not None
+    folder = (again if rerun else workdir / recipe.name) / source.name
+    before = ledger.read(kept, recipe.name, cell.name)
+    finished = (
+      source.name in run_now
+      if rerun
+      else (ledger.read(kept, recipe.name, source.name) is not None)
+    )
     if source.hours > budget and not finished:
       print(
         f'{recipe.name}/{cell.name}: left out, as it takes about {source.hours:g} '
         f'processor hours and {budget:.2f} are left; raise --budget.'
       )
       continue
-    found = ledger.read(kept, recipe.name, cell.name)
-    told = ''
+    found, told = None if rerun else before, ''
     if found is None:
       print(f'{recipe.name}/{cell.name}: {cell.row}')
       workdirs, tuned = run_cell(source, folder)
       found = entry(cell._replace(flags=source.flags), workdirs, tuned)
       ledger.write(kept, recipe.name, cell.name, found)
       budget -= (found['processor_hours'] or 0) if not finished else 0
+      run_now.add(source.name)
+      if before is not None:
+        of_before = f'commit {str(before.get("commit"))[:8]}'
+        told = f'the ledger had {page.here(cell, before)} ({of_before}); '
     elif is_stale(source, found):
       file = ledger.path(kept, recipe.name, cell.name)
       raise UserError(
@@ -199,8 +212,10 @@ def reproduce(
   if held:
     print(
       f'{recipe.name}: {held} of {len(wanted)} cells were not run, as {kept} has them; '
-      'to measure them now, name new folders: --ledger=DIR --workdir=DIR/runs'
+      'to measure them now and replace them, add --rerun'
     )
+  if rerun:  # The next one begins anew; after an interruption this one goes on.
+    shutil.rmtree(again, ignore_errors=True)
   return budget
 
 
@@ -221,42 +236,21 @@ def checked(recipe: Recipe, workdir: pathlib.Path) -> str:
   return f'{recipe.name}: {found:.3f} %, as recorded'
 
 
-def listed(names: list[str], kept: pathlib.Path) -> str:
-  """A table of recipes: cells, of which published and done, and hours."""
-  rows = [['paper', 'cells', 'published', 'done', 'hours', 'title']]
-  for name in names:
-    recipe = recipes.read(name)
-    done = sum(ledger.read(kept, name, c.name) is not None for c in recipe.cells)
-    published = sum(c.published is not None for c in recipe.cells)
-    hours = sum(c.hours for c in recipe.cells if not c.runs_of)
-    counts = [str(len(recipe.cells)), str(published), str(done), f'{hours:.1f}']
-    rows.append([name, *counts, recipe.title])
-  return '\n'.join(text_tables.aligned(rows, left=(0, 5)))
-
-
-def cells_of(recipe: Recipe, kept: pathlib.Path) -> str:
-  """A table of the cells of a recipe: names for --cells, hours and whether done."""
-  rows = [['cell', 'published', 'done', 'hours', 'what']]
-  for cell in recipe.cells:
-    done = 'yes' if ledger.read(kept, recipe.name, cell.name) is not None else 'no'
-    published = '-' if cell.published is None else f'{cell.published:g}'
-    hours = f'{recipe.source_of(cell).hours:.2g}'
-    rows.append([cell.name, published, done, hours, cell.row])
-  return '\n'.join([recipe.title, *text_tables.aligned(rows, left=(0, 4))])
-
-
 def main(argv: list[str]) -> None:
   _start.no_positional(argv)
   f = flags.FLAGS
   kept = pathlib.Path(f.ledger)
   if f.data_dir:
     os.environ['FESEM_DATA_DIR'] = f.data_dir
+  if f.rerun and not f.paper:
+    raise UserError('--rerun needs a --paper, whose cells it runs again.')
   if f.cells and len(f.paper) != 1:
     raise UserError(f'{argument("cells", ",".join(f.cells))} needs one --paper.')
   if f.list:
     of_all = f.paper in ([], ['all'])
-    tables = [cells_of(recipes.read(name), kept) for name in f.paper if not of_all]
-    print('\n\n'.join(tables or [listed(recipes.names(), kept)]))
+    papers = [] if of_all else list(map(recipes.read, f.paper))
+    tables = [ledger.cells_of(recipe, kept) for recipe in papers]
+    print('\n\n'.join(tables or [ledger.listed(recipes.names(), kept)]))
     return
   if not f.paper and not f.page and not f.check:
     raise UserError('Name a --paper (--list shows them), or ask for the --page.')
@@ -271,7 +265,7 @@ def main(argv: list[str]) -> None:
     with locked(workdir):
       left = f.budget
       for recipe in read:
-        left = reproduce(recipe, f.cells, workdir, kept, left)
+        left = reproduce(recipe, f.cells, workdir, kept, left, f.rerun)
   if f.page:
     every = [recipes.read(name) for name in recipes.names()]
     print(page.write(every, kept, pathlib.Path(f.page_file)))
@@ -288,6 +282,9 @@ if __name__ == '__main__':
     'list',
     False,
     'List the recipes, or the cells of --paper, and which of them --ledger holds.',
+  )
+  flags.DEFINE_bool(
+    'rerun', False, 'Also run cells that --ledger has, and replace their entries.'
   )
   flags.DEFINE_bool(
     'check', False, 'Only run the small cell of each recipe, a few seconds long.'

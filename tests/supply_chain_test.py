@@ -27,7 +27,9 @@ def pins(path):
 @pytest.mark.parametrize('name', LISTS)
 def test_every_package_that_ci_installs_is_pinned_with_digests(name):
   pinned, wanted = pins(ROOT / 'requirements' / name), pins(ROOT / name)
-  for more in ('build.txt', f'tpu-{name}'):
+  alone = pins(ROOT / 'requirements' / f'demo-{name}')
+  assert not pinned.keys() & alone.keys()  # Each package is listed once.
+  for more in ('build.txt', f'demo-{name}', f'tpu-{name}'):
     pinned |= pins(ROOT / 'requirements' / more)
   assert len(pinned) > 150
   for package, (version, rest) in pinned.items():

@@ -5,6 +5,7 @@ May import `results`, `evaluation`, `training` and what they may.
 
 from fesem_jax.callbacks.assignment_regret import AssignmentRegret
 from fesem_jax.callbacks.best_round import BestRound
+from fesem_jax.callbacks.center_distances import CenterDistances
 from fesem_jax.callbacks.client_history import ClientHistory
 from fesem_jax.callbacks.costs import Costs
 from fesem_jax.callbacks.host_metrics import HostMetrics
@@ -13,6 +14,7 @@ from fesem_jax.callbacks.options import Drift, Patience, Progress, Unseen
 __all__ = [
   'AssignmentRegret',
   'BestRound',
+  'CenterDistances',
   'ClientHistory',
   'Costs',
   'Drift',

@@ -21,10 +21,11 @@ from fesem_jax.plots.curves import (
   sends,
   spends,
 )
-from fesem_jax.plots.drawing import draw_run
+from fesem_jax.plots.drawing import draw_comparison, draw_run
 from fesem_jax.plots.example_images import example_images
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
+from fesem_jax.plots.moves import cluster_flows
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.over_seeds import (
   client_distributions,
@@ -53,12 +54,14 @@ __all__ = [
   'classes_of_clients',
   'client_distributions',
   'client_sizes',
+  'cluster_flows',
   'clusters_over_rounds',
   'compared_partitions',
   'confusion_by_cluster',
   'convergence',
   'critical_difference',
   'curves_over_seeds',
+  'draw_comparison',
   'draw_run',
   'example_images',
   'forest',

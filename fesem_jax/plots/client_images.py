@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.runs import PlottedRun
-from fesem_jax.plots.style import STYLE
+from fesem_jax.plots.style import STYLE, chosen_style
 from fesem_jax.results.pictures import laid_out
 from fesem_jax.results.truth import mix
 from fesem_jax.utils.display import in_figure
@@ -34,7 +34,7 @@ def sheets(run: PlottedRun) -> Figure:
     figure, axes = plt.subplots(
       down,
       across,
-      figsize=(5.2 * across, 0.5 + 5.2 * rows / columns * down),
+      figsize=(4.2 * across, 0.5 + 4.4 * rows / columns * down),
       squeeze=False,
       layout='constrained',
     )
@@ -47,14 +47,18 @@ def sheets(run: PlottedRun) -> Figure:
       axis.imshow(laid[k], cmap='gray', interpolation='nearest')
       known = who[k] >= 0
       names = [in_figure(clients['names'][i], 20) if i >= 0 else '' for i in who[k]]
-      axis.set_yticks((np.arange(rows) + 0.5) * laid.shape[1] / rows, names, fontsize=7)
+      axis.set_yticks(
+        (np.arange(rows) + 0.5) * laid.shape[1] / rows,
+        names,
+        fontsize=chosen_style().small,
+      )
       axis.tick_params(length=0)
       for spine in axis.spines.values():
         spine.set(visible=True, color=color_of(k), linewidth=3)
       size = int((clients['assignment'] == k).sum())
       title = f'cluster {k}: {size} clients'
       if truth is not None and known.any():
-        title += '\n' + textwrap.fill(mix(truth, clients['assignment'] == k), 75)
-      axis.set_title(title, fontsize=9, color=color_of(k))
+        title += '\n' + textwrap.fill(mix(truth, clients['assignment'] == k), 55)
+      axis.set_title(title, fontsize=chosen_style().small, color=color_of(k))
     figure.suptitle(f'{in_figure(run.name)}: the most typical clients of each cluster')
   return figure

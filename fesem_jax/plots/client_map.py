@@ -7,13 +7,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fesem_jax.plots.runs import PlottedRun
-from fesem_jax.plots.style import MARKERS, STYLE
+from fesem_jax.plots.style import MARKERS, STYLE, chosen_style
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.palette import color_of
 
 # A cluster narrower than this share of the map is shown once more, at its own scale.
 _TIGHT = 0.15
 _MAX_INSIDE = 6
+_VECTORS = 2000  # More points are pixels in PDF and SVG: 100,000 would take 20 MB.
 
 
 def map_of_clients(run: PlottedRun, method: str = 'pca') -> Figure:
@@ -47,8 +48,8 @@ def map_of_clients(run: PlottedRun, method: str = 'pca') -> Figure:
     for column, c in enumerate(tight):
       inside = figure.add_subplot(grid[1, column])
       _scatter(inside, points, colored, marked, colored == c)
-      inside.set_title(f'cluster {c}', fontsize=8, color=color_of(c))
-      inside.set_ylabel('' if column else 'enlarged', fontsize=8)
+      inside.set_title(f'cluster {c}', fontsize=chosen_style().small, color=color_of(c))
+      inside.set_ylabel('' if column else 'enlarged', fontsize=chosen_style().small)
       inside.set(xticks=[], yticks=[])
     handles = []
     if cluster is not None:
@@ -113,6 +114,7 @@ def _scatter(
         edgecolors='white',
         color=color_of(c),
         marker=_marker(t),
+        rasterized=len(points) > _VECTORS,
       )
 
 

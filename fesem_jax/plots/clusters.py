@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.runs import PlottedRun
-from fesem_jax.plots.style import STYLE, curve_style, over_rounds
+from fesem_jax.plots.style import STYLE, chosen_style, curve_style, over_rounds
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.palette import PALETTE, color_of
 
@@ -40,7 +40,7 @@ def clusters_over_rounds(run: PlottedRun) -> Figure:
     if len(moved):
       axis = rest.pop(0)
       axis.bar(moved_rounds, moved, color=PALETTE[0], width=0.8)
-      axis.set_title('Clients that moved to another cluster', fontsize='medium')
+      axis.set_title('Clients that moved', fontsize='medium')
       axis.set_ylim(0, max(1, 1.1 * moved.max()))
       axis.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
       if not moved.any():
@@ -94,6 +94,6 @@ def _sizes(axis: Axes, rounds: np.ndarray, sizes: np.ndarray) -> None:
     title=f'cluster: clients\nin round {last}',
     loc='center left',
     bbox_to_anchor=(1, 0.5),
-    fontsize=8,
-    title_fontsize=8,
+    fontsize=chosen_style().small,
+    title_fontsize=chosen_style().small,
   )

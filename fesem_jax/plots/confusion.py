@@ -11,7 +11,7 @@ from matplotlib.image import AxesImage
 
 from fesem_jax.data.class_names import class_names
 from fesem_jax.plots.runs import PlottedRun
-from fesem_jax.plots.style import STYLE
+from fesem_jax.plots.style import STYLE, chosen_style, fitting
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.palette import color_of
 
@@ -36,7 +36,7 @@ def confusion_by_cluster(run: PlottedRun) -> Figure:
   shown = np.sort(largest[size[largest] > 0])
   names = class_names(str(run.dataset), counts.shape[1], run.clients.get('class_names'))
   clustered = len(run.clients['assignment']) > 0
-  down = max(1, -(-len(shown) // _ACROSS))
+  down = max(1, -(-len(shown) // fitting(_ACROSS, 3.2, 0.9)))
   across = max(1, -(-len(shown) // down))
   with plt.rc_context(STYLE | {'axes.grid': False}):
     figure, axes = plt.subplots(
@@ -58,7 +58,7 @@ def confusion_by_cluster(run: PlottedRun) -> Figure:
       who = f'cluster {k}' if clustered else 'all clients'
       axis.set_title(
         f'{who}: {100 * right:.1f} % of {size[k]:,} examples',
-        fontsize=9,
+        fontsize=chosen_style().small,
         color=color_of(k) if clustered else 'black',
       )
       axis.set_xlabel('Predicted class' if place + across >= len(shown) else '')
@@ -82,7 +82,13 @@ def _matrix(axis: Axes, counts: np.ndarray) -> AxesImage:
     for i, j in np.argwhere(counts > 0).tolist():
       color = 'white' if shares[i, j] > 60 else 'black'
       axis.text(
-        j, i, f'{shares[i, j]:.0f}', ha='center', va='center', color=color, fontsize=6
+        j,
+        i,
+        f'{shares[i, j]:.0f}',
+        ha='center',
+        va='center',
+        color=color,
+        fontsize=chosen_style().small,
       )
   return image
 
@@ -94,5 +100,7 @@ def _name_classes(axis: Axes, names: Sequence[str]) -> None:
   if len(names) <= _NAMED:
     known = [in_figure(name, 12) for name in names]
     turned = 90 if max(map(len, known)) > 2 else 0
-    axis.set_xticks(range(len(known)), known, fontsize=6, rotation=turned)
-    axis.set_yticks(range(len(known)), known, fontsize=6)
+    axis.set_xticks(
+      range(len(known)), known, fontsize=chosen_style().small, rotation=turned
+    )
+    axis.set_yticks(range(len(known)), known, fontsize=chosen_style().small)

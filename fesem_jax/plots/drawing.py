@@ -1,9 +1,10 @@
-"""All figures of a run."""
+"""All figures of a run, and of a comparison."""
 
 import pathlib
 
 from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_skew as skew
+from fesem_jax.evaluation.paired import Differences
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
@@ -18,7 +19,14 @@ from fesem_jax.plots.curves import (
   spends,
 )
 from fesem_jax.plots.federation import classes_of_clients
+from fesem_jax.plots.moves import drawn_flows, flows_of
 from fesem_jax.plots.objective import objective
+from fesem_jax.plots.over_seeds import (
+  Runs,
+  client_distributions,
+  curves_over_seeds,
+  forest,
+)
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.saving import save
 
@@ -45,6 +53,8 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
     written += save(by_epsilon([run]), folder / 'by_epsilon')
   if len(run.series('cluster_sizes')[0]):
     written += save(clusters_over_rounds(run), folder / 'clusters')
+  if (flows := flows_of(run)) is not None:
+    written += save(drawn_flows(run, *flows), folder / 'flows')
   if len(run.series('objective_local_step')[0]):
     written += save(objective(run), folder / 'objective')
   if len(run.clients.get('coordinates', ())) > 2:
@@ -65,4 +75,41 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
     written += save(confusion_by_cluster(run), folder / 'confusion')
   if 'sheet_images' in run.clients:
     written += save(sheets(run), folder / 'sheets')
+  return written
+
+
+def draw_comparison(
+  runs: Runs,
+  differences: Differences,
+  folder: pathlib.Path,
+  spread: str = 'interval',
+) -> list[pathlib.Path]:
+  """Draws every figure of methods over seeds that there are data for.
+
+  Args:
+    runs: label of each method -> its finished runs, one for each seed.
+    differences: `Comparison.differences`.
+    folder: of the figures.
+    spread: what bands or thin lines of curves show, as for `curves_over_seeds`.
+
+  Returns:
+    The paths of the files.
+
+  Raises:
+    UserError: on another spread, or if a file cannot be written.
+  """
+  written: list[pathlib.Path] = []
+  first = [each[0] for each in runs.values()]
+  for over, name, there in (
+    ('rounds', 'convergence', bool(first)),
+    ('gigabytes', 'by_gigabytes', any(map(sends, first))),
+    ('epsilon', 'by_epsilon', any(map(spends, first))),
+    ('simulated_seconds', 'by_seconds', any(map(is_timed, first))),
+  ):
+    if there:
+      written += save(curves_over_seeds(runs, over, spread), folder / name)
+  if first:
+    written += save(client_distributions(runs), folder / 'clients')
+  if differences['deployed']:
+    written += save(forest(differences), folder / 'differences')
   return written

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.style import STYLE
+from fesem_jax.plots.style import STYLE, chosen_style
 from fesem_jax.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.errors import UserError
@@ -67,7 +67,9 @@ def example_images(data: Any, title: str, names: Sequence[str] | None = None) ->
         axis.set_xticks([])
         axis.set_yticks([])
         if column == 0:
-          axis.set_ylabel(name, fontsize=6, rotation=0, ha='right', va='center')
+          axis.set_ylabel(
+            name, fontsize=chosen_style().small, rotation=0, ha='right', va='center'
+          )
         if column >= len(rows[line]):
           axis.axis('off' if column else 'on')
           continue
@@ -80,9 +82,9 @@ def example_images(data: Any, title: str, names: Sequence[str] | None = None) ->
         label = held[line][1][rows[line][column]]
         if np.ndim(label) == 0:
           text = str(label) if names is None else names[int(label)]
-          axis.set_title(in_figure(text, 12), fontsize=6, pad=1)
+          axis.set_title(in_figure(text, 12), fontsize=chosen_style().small, pad=1)
     figure.suptitle(
       f'{in_figure(title, 60)}: values from {least:.3g} (black) to {most:.3g}',
-      fontsize=9,
+      fontsize=chosen_style().small,
     )
   return figure

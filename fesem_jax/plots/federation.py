@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.data.class_names import class_names, most_frequent
-from fesem_jax.plots.style import STYLE
+from fesem_jax.plots.style import STYLE, chosen_style
 from fesem_jax.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.palette import PALETTE, color_of
@@ -100,7 +100,7 @@ def _mark_clusters(axis: Axes, cluster: np.ndarray, names: Sequence[str]) -> Non
         xytext=(0, 2),
         textcoords='offset points',
         ha='center',
-        fontsize=8,
+        fontsize=chosen_style().small,
       )
 
 

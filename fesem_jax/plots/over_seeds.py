@@ -153,7 +153,7 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     raise UserError(f'`kind={kind}`: there is no other method to compare.')
   of = tasks.of(found).primary
   with plt.rc_context(STYLE):
-    size = (6.0, 1.2 + 0.32 * len(rows))
+    size = (5.0, 1.2 + 0.32 * len(rows))
     figure, axis = plt.subplots(figsize=size, layout='constrained')
     axis.axvline(0, color='0.4', linewidth=1)
     for place, row in enumerate(rows):
@@ -167,7 +167,7 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     axis.set_ylim(len(rows) - 0.5, -0.5)
     unit = ' (percentage points)' if of.percent else ''
     axis.set_xlabel(f'Difference of the micro {of.label}{unit}')
-    axis.set_title(
+    figure.suptitle(
       f'{KINDS[kind].capitalize()} models minus {in_figure(found["reference"])}: mean '
       'and\n95 % interval over paired seeds; filled: p < 0.05', fontsize='medium',
     )  # fmt: skip
@@ -198,7 +198,7 @@ def client_distributions(runs: Runs) -> Figure:
   if not values:
     raise UserError('No run has figures of its clients (clients.csv).')
   with plt.rc_context(STYLE):
-    size = (6.0, 1.4 + 0.5 * len(values))
+    size = (5.0, 1.4 + 0.5 * len(values))
     figure, axis = plt.subplots(figsize=size, layout='constrained')
     drawn: Any = axis.violinplot(
       list(values.values()), orientation='horizontal', showextrema=False,
@@ -213,7 +213,7 @@ def client_distributions(runs: Runs) -> Figure:
     axis.set_yticks(range(1, len(values) + 1), list(map(in_figure, values)))
     axis.invert_yaxis()
     axis.set_xlabel(of.title.replace('Micro ', 'Deployed '))
-    axis.set_title(
+    figure.suptitle(
       f'{in_figure(first.dataset)}: clients of all seeds\nline: median; '
       'triangle: mean of the worst tenth', fontsize='medium',
     )  # fmt: skip

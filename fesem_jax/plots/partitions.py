@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_skew
-from fesem_jax.plots.style import STYLE
+from fesem_jax.plots.style import STYLE, chosen_style, fitting
 from fesem_jax.results.pictures import as_pictures
 from fesem_jax.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
@@ -59,11 +59,11 @@ def compared_partitions(
     title: heading.
     names: L names of the classes; numbers from 0 if None.
   """
-  lines = -(-len(panels) // _ACROSS)
+  lines = -(-len(panels) // fitting(_ACROSS, 2.4, 1.0))
   across = -(-len(panels) // lines)
   with plt.rc_context(STYLE | {'axes.grid': False}):
     figure = plt.figure(
-      figsize=(1.2 + 3.1 * across, 0.4 + 4.2 * lines), layout='constrained'
+      figsize=(1.0 + 2.4 * across, 0.4 + 4.2 * lines), layout='constrained'
     )
     grid = figure.add_gridspec(2 * lines, across, height_ratios=[2.2, 1] * lines)
     heats: list[Axes] = []
@@ -118,9 +118,11 @@ def _draw(heat: Axes, bars: Axes, name: str, dealt: DealtClients) -> AxesImage:
     title += f'\nlabel skew {label_skew(dealt.counts):.2f}'
   else:
     heat.set_yticks([])  # Without classes every client's examples are all alike.
-  heat.set_title(title, fontsize=9, pad=6 + _draw_images(heat, cluster, dealt.images))
+  # A place of its own: Matplotlib moves titles above images once all is laid out.
+  above = 1 + _draw_images(heat, cluster, dealt.images)
+  heat.set_title(title, fontsize=chosen_style().small, y=above, pad=4)
   many = f'{len(shown)} of ' if len(shown) < len(order) else ''
-  bars.set_xlabel(f'{many}{len(order)} clients', fontsize=8)
+  bars.set_xlabel(f'{many}{len(order)} clients', fontsize=chosen_style().small)
   if truth is not None:
     names = truth.names[:_NAMED]
     handles = [Patch(color=color_of(k), label=name) for k, name in enumerate(names)]
@@ -128,8 +130,11 @@ def _draw(heat: Axes, bars: Axes, name: str, dealt: DealtClients) -> AxesImage:
       handles.append(Patch(color=PALETTE[-1], label=f'{others} others'))
     bars.legend(
       handles=handles,
-      fontsize=7,
+      fontsize=chosen_style().small,
       ncols=2,
+      handlelength=0.8,
+      handletextpad=0.4,
+      columnspacing=0.8,
       loc='upper center',
       bbox_to_anchor=(0.5, -0.18),
     )
@@ -139,7 +144,9 @@ def _draw(heat: Axes, bars: Axes, name: str, dealt: DealtClients) -> AxesImage:
 def _name_classes(heat: Axes, names: Sequence[str]) -> None:
   """Names classes beside the rows, all of them where they have room."""
   if 1 < len(names) <= _NAMED_CLASSES:
-    heat.set_yticks(range(len(names)), map(in_figure, names), fontsize=8)
+    heat.set_yticks(
+      range(len(names)), map(in_figure, names), fontsize=chosen_style().small
+    )
     return
   heat.yaxis.set_major_formatter(  # Ticks reach beyond the rows.
     lambda at, _: in_figure(names[int(at)]) if 0 <= at < len(names) else ''
@@ -149,7 +156,7 @@ def _name_classes(heat: Axes, names: Sequence[str]) -> None:
 def _draw_images(heat: Axes, cluster: np.ndarray, images: np.ndarray | None) -> float:
   """Draws an image over the clients of each true cluster ([S], ascending).
 
-  Returns the points that the images need above the axes.
+  Returns the height that the images need above the axes, as a share of theirs.
   """
   first, sizes = np.unique(cluster, return_index=True, return_counts=True)[1:]
   if images is None or not 1 < len(first) <= _PICTURED:
@@ -164,4 +171,4 @@ def _draw_images(heat: Axes, cluster: np.ndarray, images: np.ndarray | None) -> 
       picture, cmap='gray', vmin=shown.min(), vmax=shown.max(), interpolation='nearest'
     )
     inside.axis('off')
-  return 1.1 * height * heat.get_window_extent().height * 72 / heat.figure.dpi
+  return height + 0.02

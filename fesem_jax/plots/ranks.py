@@ -93,7 +93,7 @@ def critical_difference(
       axis.annotate(f'{rank:.2f}', (rank, place), (6, -3), textcoords='offset points')
     axis.plot([1, 1 + difference], [-1.2, -1.2], color='black', marker='|')
     axis.annotate(f'critical difference {difference:.2f}', (1, -1.2), (0, 4),
-                  textcoords='offset points', fontsize='small')  # fmt: skip
+                  textcoords='offset points')  # fmt: skip
     axis.set_yticks(places, names)
     axis.set_ylim(len(names) - 0.5, -1.9)
     axis.set_xlim(0.9, right + 0.2 * (len(groups) + 1))

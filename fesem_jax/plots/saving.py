@@ -4,12 +4,16 @@ import pathlib
 
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
-from fesem_jax.plots.style import chosen_style
+from fesem_jax.plots.style import Style, chosen_style
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError
 
 _SUFFIXES = ('.png', '.svg')
+# Wider figures, by the width of one column, take two; inches to which widths are
+# right, and how often a figure is laid out for them at most.
+_ONE_COLUMN, _NEAR, _TRIES = 1.3, 0.03, 4
 
 
 def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
@@ -29,8 +33,8 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
     UserError: if they cannot be written.
   """
   name = path.stem if path.suffix in _SUFFIXES else path.name
-  _, scale, more = chosen_style()
-  written = [path.with_name(name + suffix) for suffix in (*_SUFFIXES, *more)]
+  style = chosen_style()
+  written = [path.with_name(name + suffix) for suffix in (*_SUFFIXES, *style.further)]
   file = path.parent
   try:
     file.mkdir(parents=True, exist_ok=True)
@@ -41,11 +45,7 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
       'figure.autolayout': False,
       'figure.constrained_layout.use': False,
     }):  # fmt: skip
-      figure.set_size_inches(*(scale * figure.get_size_inches()).tolist())
-      # Laid out and measured once: each would take as long as the drawing of a file.
-      figure.draw_without_rendering()
-      figure.set_layout_engine(None)
-      extent = figure.get_tightbbox().padded(plt.rcParams['savefig.pad_inches'])
+      extent = _sized(figure, style)
       for file in written:
         dated = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}}.get(
           file.suffix
@@ -58,3 +58,25 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
     raise UserError(f'Cannot write {file}: {e.strerror}.') from e
   plt.close(figure)
   return written
+
+
+def _sized(figure: Figure, style: Style) -> Bbox:
+  """Gives a figure its size; what it extends over, in inches.
+
+  It is laid out and measured here: each file would take as long as its drawing.
+  """
+  width, height = (style.scale * figure.get_size_inches()).tolist()
+  pad = plt.rcParams['savefig.pad_inches']
+  wide = width
+  if style.columns:
+    wide = style.columns[width > _ONE_COLUMN * style.columns[0]]
+  for _ in range(_TRIES):
+    figure.set_size_inches(width, height)
+    figure.draw_without_rendering()
+    extent = figure.get_tightbbox().padded(pad)
+    # In columns, legends and labels beside the axes count as well.
+    if not style.columns or abs(wide - extent.width) < _NEAR:
+      break
+    width += wide - extent.width
+  figure.set_layout_engine(None)
+  return extent

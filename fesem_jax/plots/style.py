@@ -3,7 +3,8 @@
 Clusters differ by marker or position, never by color alone.
 """
 
-from typing import Any
+import os
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -14,7 +15,9 @@ from matplotlib.figure import Figure
 from fesem_jax.utils.errors import check_choice
 from fesem_jax.utils.palette import color_of
 
-matplotlib.use('Agg')  # Files only, whatever displays there are.
+# Files only, whatever displays there are; notebooks have a backend that shows figures.
+if 'inline' not in os.environ.get('MPLBACKEND', ''):
+  matplotlib.use('Agg')
 
 MARKERS = 'osD^vPX*<>hd'
 STYLE: dict[Any, Any] = {
@@ -29,11 +32,22 @@ STYLE: dict[Any, Any] = {
 }
 
 
-# Name -> font size in points, what figures are scaled by, and further files of `save`.
-STYLES: dict[str, tuple[int, float, tuple[str, ...]]] = {
-  'page': (10, 1.0, ()),
-  'paper': (8, 0.8, ('.pdf',)),  # Panels of 3.4 inches: one column; two: 6.7 inches.
-  'talk': (14, 1.2, ('.pdf',)),
+class Style(NamedTuple):
+  """What `use_style` chooses."""
+
+  font: int  # points
+  small: int  # points of what stands in rows and columns; 8 at least, where printed
+  scale: float  # of figures
+  columns: tuple[
+    float, ...
+  ]  # inches; figures have one of these widths, if there are any
+  further: tuple[str, ...]  # files of `save`
+
+
+STYLES = {
+  'page': Style(10, 8, 1.0, (), ()),
+  'paper': Style(8, 8, 0.8, (3.4, 6.7), ('.pdf',)),
+  'talk': Style(14, 12, 1.2, (), ('.pdf',)),
 }
 _CHOSEN = ['page']
 
@@ -43,20 +57,31 @@ def use_style(name: str) -> None:
 
   Args:
     name: 'page', the default; 'paper', with fonts of 8 points at the width of one or
-      two columns; or 'talk', with larger fonts. The last two also write PDF. `save`
-      gives a figure its size.
+      two columns, 3.4 or 6.7 inches; or 'talk', with larger fonts. The last two also
+      write PDF. `save` gives a figure its size.
 
   Raises:
     UserError: on another name.
   """
   check_choice('style', name, tuple(STYLES))
   _CHOSEN[0] = name
-  STYLE['font.size'] = STYLES[name][0]
+  STYLE['font.size'] = STYLES[name].font
 
 
-def chosen_style() -> tuple[int, float, tuple[str, ...]]:
+def chosen_style() -> Style:
   """The entry of `STYLES` that `use_style` chose."""
   return STYLES[_CHOSEN[0]]
+
+
+def fitting(most: int, width: float, beside: float) -> int:
+  """How many panels of some inches stand side by side: `most`, or fewer in columns.
+
+  `beside` are the inches of what stands beside the panels.
+  """
+  style = chosen_style()
+  if not style.columns:
+    return most
+  return max(1, min(most, int((style.columns[-1] / style.scale - beside) / width)))
 
 
 def mark_every(rounds: np.ndarray, most: int = 12) -> int:
@@ -107,7 +132,7 @@ def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
       ncols=-(-len(labels) // rows),
       title=title,
     )
-    room = figure.bbox.width * chosen_style()[1]
+    room = figure.bbox.width * chosen_style().scale
     if legend.get_window_extent().width <= room or rows == len(labels):
       return
     legend.remove()

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.report.moves import moves
 from fesem_jax.report.runs import ReportedRun, first_of_each_method
+from fesem_jax.results.moves import moves, sizes_by_round
 from fesem_jax.results.pictures import laid_out
 from fesem_jax.results.truth import mix, true_clusters
 from fesem_jax.utils.display import printable
 
-# Rounds and clusters of the picture of sizes.
-_ROUNDS, _CLUSTERS = 200, 20
 # Bytes of all sheets together, and pixels of the widest one.
 _SHEET_BYTES, _WIDTH = 1_000_000, 480
 
@@ -31,39 +29,12 @@ def clusters(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     records = [r for r in run.history if r.get('cluster_sizes')]
     if not records:
       continue
-    made, places = _sizes(records)
+    made, places = sizes_by_round(records)
     sheets, used = _sheets(run, room)
     room -= used
     moved = moves(run.folder, places)
     found.append(made | {'run': i, 'moves': moved, 'sheets': sheets})
   return found
-
-
-def _sizes(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], np.ndarray]:
-  """Sizes of clusters over rounds; of many clusters, the largest.
-
-  Returns:
-    `rounds`, `names` and `sizes`, and the place of each cluster [K] among the names.
-  """
-  count = max(len(r['cluster_sizes']) for r in records)
-  kept = np.unique(np.linspace(0, len(records) - 1, _ROUNDS).astype(int))
-  rows = [records[i]['cluster_sizes'] for i in kept]
-  sizes = np.array([[*row, *[0] * (count - len(row))] for row in rows])
-  names, places = [str(k) for k in range(count)], np.arange(count)
-  if count > _CLUSTERS:
-    order = np.argsort(-sizes[-1], kind='stable')
-    top, others = np.sort(order[:_CLUSTERS]), order[_CLUSTERS:]
-    places = np.full(count, _CLUSTERS)
-    places[top] = np.arange(_CLUSTERS)
-    rest = sizes[:, others].sum(axis=1, keepdims=True)
-    sizes = np.concatenate([sizes[:, top], rest], axis=1)
-    names = [*map(str, top), f'{len(others)} others']
-  made = {
-    'rounds': [records[i]['round'] for i in kept],
-    'names': names,
-    'sizes': sizes.tolist(),
-  }
-  return made, places
 
 
 def _sheets(run: ReportedRun, room: int) -> tuple[list[dict[str, Any]] | None, int]:

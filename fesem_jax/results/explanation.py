@@ -23,6 +23,8 @@ class Explanation:
       where `callbacks.AssignmentRegret` has measured them.
     history: its columns of `history.parquet`, a row for each recorded round; None where
       none was recorded.
+    distances: round -> squared L2 distances [K] of its local model to the centers after
+      that round; empty unless `callbacks.CenterDistances` has recorded them.
     losses: [K] mean loss of each center on its examples; None without data.
   """
 
@@ -30,6 +32,7 @@ class Explanation:
   figures: dict[str, Any]
   history: dict[str, np.ndarray] | None
   losses: np.ndarray | None
+  distances: dict[int, np.ndarray]
 
   def __str__(self) -> str:
     known = [f'{k} {_short(v)}' for k, v in self.figures.items() if v is not None]
@@ -50,6 +53,12 @@ class Explanation:
       columns = [Column(n, n, 'd' if n in shown[:2] else '.4f') for n in shown]
       values = zip(*(self.history[n].tolist() for n in shown), strict=True)
       parts.append(str(Table(columns, list(values))))
+    if self.distances:
+      count = max(map(len, self.distances.values()))
+      columns = [Column('round', 'round', 'd')]
+      columns += [Column(f'center{k}', f'to center {k}', '.4g') for k in range(count)]
+      rows = [[r, *values.tolist()] for r, values in self.distances.items()]
+      parts.append('Squared distances:\n' + str(Table(columns, rows)))
     return '\n\n'.join(parts)
 
 
@@ -67,7 +76,12 @@ def explain(run: Any, client: str, data: FederatedData | None = None) -> Explana
       raise
     history = None
   losses = None if data is None else _losses(run, client, data)
-  return Explanation(client, figures, history, losses)
+  distances = {
+    r['round']: np.array(r['center_distances'][client], float)
+    for r in run.history
+    if client in r.get('center_distances', {})
+  }
+  return Explanation(client, figures, history, losses, distances)
 
 
 def _losses(run: Any, client: str, data: FederatedData) -> np.ndarray:

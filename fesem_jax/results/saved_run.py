@@ -116,9 +116,9 @@ class Run:
     )
 
   def explain(self, client: str, data: FederatedData | None = None) -> Explanation:
-    """Why a client has its cluster: its history, and the losses of all centers.
+    """Why a client has its cluster: history, losses of centers, distances to them.
 
-    Distances to the centers are not recorded in rounds, and not part of it.
+    Distances are there if `callbacks.CenterDistances` has recorded those of the client.
 
     Args:
       client: its name.
@@ -126,7 +126,8 @@ class Run:
         losses of the centers on the client's examples.
 
     Returns:
-      The client's figures, its recorded rounds, and the loss of each center.
+      The client's figures, its recorded rounds, the loss of each center, and the
+      distances to all centers over rounds.
 
     Raises:
       UserError: on an unknown client or, with `data`, if clients do not choose one of

@@ -20,7 +20,9 @@ _MOST_COLUMNS = 8
 _SETUP = (
   r'\sisetup{separate-uncertainty=true, retain-explicit-plus=true, '
   r'retain-zero-uncertainty=true, group-digits=none, detect-weight=true, '
-  r'table-align-text-after=false}'
+  r'table-align-text-after=false, '
+  # Aligned deviations would stand without a space before the sign.
+  'table-align-uncertainty=false}'
 )
 _SYMBOLS = {'†': r'$^\dagger$', '°': r'$^\circ$', '±': r'$\pm$', '≥': r'$\ge$'}
 _NUMBER = re.compile(r'([+-]?)(\d+)(?:\.(\d+))?(?: \\pm (\d+(?:\.\d+)?))?')

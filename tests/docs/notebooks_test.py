@@ -58,36 +58,49 @@ def test_notebooks_install_what_is_missing_and_hold_no_outputs(path):
     for path in _NOTEBOOKS
   ],
 )
-def test_notebooks_run(path, monkeypatch, capsys):
+def test_notebooks_run(path, monkeypatch):
   pytest.importorskip('matplotlib').use('agg')
   monkeypatch.setattr(fj, 'setup_devices', lambda: None)  # They are chosen already.
-  held, replaced = {}, False
-  for number, cell in enumerate(cells(path)):
-    source = ''.join(cell['source'])
-    if 'parameters' in cell['metadata'].get('tags', []):
-      names = re.findall(r'^(\w+) = \d+$', source, re.M)
-      assert len(names) == len(source.splitlines())
-      source, replaced = '\n'.join(f'{n} = {_SMALL[n]}' for n in names), True
-    exec(compile(source, f'{path.name}, code cell {number}', 'exec'), held)
-  assert replaced
+  shown = hook().outputs(path.read_text(), _SMALL)
   programs.shared().clear()
-  said = capsys.readouterr().out
-  assert 'accuracy' in said
+  kinds = [kind for of_cell in shown for kind, _ in of_cell]
+  assert 'accuracy' in str(shown)
+  assert kinds.count('png') == 1
+  assert {'text', 'png'} <= set(kinds)
 
 
-def test_a_page_of_the_manual_has_the_cells():
-  pytest.importorskip('mkdocs')
-  path = _FOLDER.parent / 'notebooks.py'
-  spec = importlib.util.spec_from_file_location('notebooks', path)
+def hook():
+  """The module that makes pages of notebooks."""
+  spec = importlib.util.spec_from_file_location('x', _FOLDER.parent / 'notebooks.py')
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  text = _NOTEBOOKS[0].read_text()
-  page = module.as_markdown(text, 'x.ipynb')
+  return module
+
+
+def test_a_page_of_the_manual_has_the_cells_and_their_outputs():
+  path = _NOTEBOOKS[0]
+  count = len(cells(path))
+  shown = [[('text', f'a<b {i}\n\nc'), ('png', 'AAAA')] for i in range(count)]
+  page = hook().as_markdown(path.read_text(), 'x.ipynb', shown)
   assert page.startswith('# FeSEM in ten minutes\n')
   assert '(./x.ipynb)' in page
   assert '(your_own_method.md)' in page
-  assert page.count('```python\n') == len(cells(_NOTEBOOKS[0]))
-  assert page.count('```') == 2 * len(cells(_NOTEBOOKS[0]))
+  assert page.count('```python\n') == count
+  assert page.count('```') == 2 * count
+  assert '<div class="output"><pre>a&lt;b 3\n&#8203;\nc</pre></div>' in page
+  assert page.count('src="data:image/png;base64,AAAA"') == count
+
+
+def test_cells_show_what_jupyter_shows():
+  def shown(source):
+    cell = {'cell_type': 'code', 'metadata': {}, 'source': [source]}
+    return hook().outputs(json.dumps({'cells': [cell]}))[0]
+
+  assert shown('x = 2\nprint(x)\nx + 1') == [('text', '2\n'), ('text', '3')]
+  assert shown('x = 2\nx;') == shown('x = 2') == shown('None') == []
+  pytest.importorskip('matplotlib').use('agg')
+  pictures = shown('from matplotlib import pyplot as plt\nplt.plot([1, 2]);')
+  assert [kind for kind, _ in pictures] == ['png']
 
 
 @pytest.mark.parametrize('path', _NOTEBOOKS, ids=lambda path: path.stem)

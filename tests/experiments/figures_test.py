@@ -1,5 +1,7 @@
 """Partitions are drawn before anything runs."""
 
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -7,6 +9,7 @@ from PIL import Image
 from experiments.figures import images_of_clusters
 from fesem_jax import data
 from tests.support.commands import call
+from tests.support.reported import write_comparison
 
 
 def test_partitions_are_drawn_side_by_side(tmp_path):
@@ -102,3 +105,23 @@ def test_images_of_clusters_are_of_one_class():
     )
   plain, _ = data.load('digits', num_clients=4)
   assert images_of_clusters(plain) is None
+
+
+def test_figures_of_a_comparison_are_drawn_again_over_seeds(tmp_path):
+  folder = write_comparison(tmp_path / 'runs')
+  table = json.loads((folder / 'table.json').read_text())
+  row = {'method': 'fesem(2)', 'mean': 2.0, 'low': 1.0, 'high': 3.0, 'p': 0.01}
+  table['differences'] = {
+    'reference': 'fed_avg', 'task': 'classification', 'deployed': [row],
+  }  # fmt: skip
+  (folder / 'table.json').write_text(json.dumps(table))
+  done = call('figures', 'runs', '--style=paper', '--spread=all', cwd=tmp_path)
+  assert done.returncode == 0, done.stderr
+  drawn = {path.name for path in (folder / 'plots').iterdir()}
+  for name in ('convergence', 'clients', 'differences'):
+    assert {f'{name}.png', f'{name}.svg', f'{name}.pdf'} <= drawn
+  said = (folder / 'plots' / 'convergence.svg').read_text()
+  assert 'thin lines: seeds' in said
+  (folder / 'table.json').write_text('{"methods": []}')
+  done = call('figures', 'runs', cwd=tmp_path)
+  assert 'runs has no finished runs of fesem-compare' in done.stderr

@@ -2,12 +2,21 @@
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
+from PIL import Image
 from scipy import stats
 
 from fesem_jax import plots
 from fesem_jax.plots import style
 from fesem_jax.utils.errors import UserError
-from tests.support.reported import table_of, value_of, write_comparison, write_run
+from tests.support.plotted import write_run as write_hand_made
+from tests.support.reported import (
+  table_of,
+  value_of,
+  write_comparison,
+  write_history,
+  write_run,
+)
 
 SEEDS = (0, 1, 2)
 
@@ -87,13 +96,40 @@ def test_styles_have_the_fonts_and_widths_of_papers(tmp_path, runs):
     assert figure.axes[0].title.get_fontsize() == 8
     written = plots.save(figure, tmp_path / 'curves')
     assert [path.suffix for path in written] == ['.png', '.svg', '.pdf']
-    assert figure.get_size_inches()[0] == pytest.approx(6.72)
     assert (tmp_path / 'curves.pdf').stat().st_size < 100_000
   finally:
     plots.use_style('page')
   assert style.STYLE['font.size'] == 10
   with pytest.raises(UserError, match='`style=poster`'):
     plots.use_style('poster')
+
+
+def test_figures_of_papers_have_columns_and_eight_points(tmp_path):
+  run = plots.PlottedRun(write_hand_made(tmp_path))
+  history = np.arange(30) % 3 + np.zeros((5, 1), int)
+  history[2:, :5] = 1
+  write_history(tmp_path, history)
+  counts = np.random.default_rng(0).integers(1, 9, (30, 10))
+  dealt = plots.DealtClients(counts, np.arange(30) % 3, ('here', 'there', 'nowhere'))
+  try:
+    plots.use_style('paper')
+    drawn = {
+      'clusters': (plots.clusters_over_rounds(run), 6.7),
+      'confusion': (plots.confusion_by_cluster(run), 6.7),
+      'flows': (plots.cluster_flows(run), 6.7),
+      'map': (plots.map_of_clients(run), 6.7),
+      'partitions': (plots.compared_partitions(dict.fromkeys('abcd', dealt), 'x'), 6.7),
+      'sheets': (plots.sheets(run), 6.7),
+      'sizes': (plots.client_sizes(counts.sum(axis=1), 'x'), 3.4),
+    }
+    for name, (figure, width) in drawn.items():
+      plots.save(figure, tmp_path / name)
+      with Image.open(tmp_path / f'{name}.png') as image:
+        assert image.width / 150 == pytest.approx(width, abs=0.1), name
+      shown = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text()]
+      assert min(t.get_fontsize() for t in shown) >= 8, name
+  finally:
+    plots.use_style('page')
 
 
 def test_legends_have_no_digests(tmp_path):

@@ -21,9 +21,9 @@ from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.report import library
 from fesem_jax.report.clients import clients
 from fesem_jax.report.confusion import confusion
-from fesem_jax.report.moves import flows, moves
 from fesem_jax.report.runs import labels, read_runs
 from fesem_jax.results import metrics_file, saved_client_table
+from fesem_jax.results.moves import flows, moves
 from fesem_jax.results.pictures import laid_out
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
 from fesem_jax.utils.errors import UserError
@@ -308,7 +308,12 @@ def test_flows_are_the_moves_of_all_clients():
   found = flows(rounds, list('abcd'), grid, 2)
   assert found['rounds'] == [0, 5, 10, 20]
   assert found['sizes'] == [[2, 1], [1, 3], [1, 3], [1, 3]]
-  assert found['links'] == [
+  gap = 0.12  # 3 % of the four clients.
+  assert found['lows'] == [[0, 2 + gap], *3 * [[0, 1 + gap]]]
+  assert [link[5:] for link in found['links'][:4]] == [
+    [0, 0], [1, 1 + gap], [2 + gap, 2 + gap], [0, 1 + gap],
+  ]  # fmt: skip
+  assert [link[:5] for link in found['links']] == [
     [0, 0, 0, 1, []], [0, 0, 1, 1, ['b']], [0, 1, 1, 1, []],
     [1, 0, 1, 1, ['a']], [1, 1, 0, 1, ['c']], [1, 1, 1, 2, []],
     [2, 0, 0, 1, []], [2, 1, 1, 3, []],
@@ -323,10 +328,10 @@ def test_flows_of_long_runs_are_between_rounds_of_as_many_moves():
   found = flows(np.arange(300), [f'c{i}' for i in range(1000)], grid, 2)
   shown = found['rounds']
   assert (shown[0], shown[-1], len(shown)) == (0, 299, 9)
-  moved = {place: n for place, a, b, n, _ in found['links'] if a != b}
+  moved = {place: n for place, a, b, n, *_ in found['links'] if a != b}
   assert sum(moved.values()) == 1000
   assert all(100 < n < 150 for n in moved.values())
-  named = next(names for _, a, b, _, names in found['links'] if a != b)
+  named = next(names for _, a, b, _, names, *_ in found['links'] if a != b)
   assert named == [f'c{i}' for i in np.flatnonzero(settles <= shown[1])[:5]]
 
 

@@ -18,6 +18,7 @@ from reproductions import (
   ledger,
   p_fed_me,
   page,
+  pictures,
   published_curves,
   recipes,
 )
@@ -67,9 +68,9 @@ def test_the_page_is_what_the_ledger_says():
 
 
 def test_of_cells_that_share_runs_each_axis_has_a_curve():
-  drawn = page.curves(recipes.read('clove'), _LEDGER)
+  drawn = pictures.curves(recipes.read('clove'), _LEDGER)
   assert [cell.name for cell, _ in drawn] == ['ari', 'accuracy', 'ifca']
-  drawn = page.curves(recipes.read('fesem'), _LEDGER)
+  drawn = pictures.curves(recipes.read('fesem'), _LEDGER)
   assert not any(cell.name.startswith('celeba') for cell, _ in drawn)
 
 
@@ -150,6 +151,14 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
   assert '): published 90.00, here' in first
   assert last.startswith('own: 1 of 1 cells were not run')
   assert 'not run' not in done.stdout
+  flags.append('--rerun')
+  rerun = commands.spawn('reproductions.reproduce', *flags, cwd=commands.ROOT)
+  assert rerun.returncode == 0, rerun.stderr
+  assert 'own/fed_avg: the ledger had ' in rerun.stdout
+  assert '); published 90.00, here' in rerun.stdout
+  assert not (tmp_path / 'runs/rerun/own').exists()
+  assert ledger.read(kept, 'own', 'fed_avg')['values'] == entry['values']
+  flags.pop()
   path.write_text(_OWN.replace('--rounds=2', '--rounds=3'))
   other = commands.spawn('reproductions.reproduce', *flags, cwd=commands.ROOT)
   assert other.returncode == 1
@@ -227,10 +236,9 @@ def test_the_best_of_a_grid_says_how_it_was_chosen():
 
 def test_pictures_are_those_of_the_ledger_and_stay(tmp_path):
   for name in recipes.names():
-    recipe = recipes.read(name)
-    picture = _PAGE.parent / 'figures' / f'paper_{name}.png'
-    if lines := page.lines(recipe, _LEDGER):
-      assert published_curves.shown(picture) == published_curves.digest(lines), name
+    for stem, shown in pictures.of(recipes.read(name), _LEDGER).items():
+      picture = _PAGE.parent / 'figures' / f'{stem}.png'
+      assert published_curves.shown(picture) == published_curves.digest(shown), stem
   path = tmp_path / 'a.png'
   line = published_curves.Line('a', [(1, 50.0), (2, 60.0)], 55.0, 'deployed')
   published_curves.write([line], path)
@@ -239,6 +247,28 @@ def test_pictures_are_those_of_the_ledger_and_stay(tmp_path):
   assert path.stat().st_mtime_ns == before
   published_curves.write([line._replace(published=None)], path)
   assert path.stat().st_mtime_ns > before
+
+
+def test_tables_have_students_intervals_of_each_side():
+  cell = Cell('a', 'A', **_SPREAD)
+  half = stats.t.ppf(0.975, 2) * 0.2 / np.sqrt(3)
+  np.testing.assert_allclose(ledger.half_published(cell), half)
+  assert ledger.half_published(cell._replace(published_seeds=1)) is None
+  about = cell._replace(deviation=None, rounding=0.5)
+  assert ledger.half_published(about) == 0.5
+  values = [81.0, 82.0, 84.0, 80.0]
+  low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+  np.testing.assert_allclose(ledger.half_here(values), (high - low) / 2)
+  assert ledger.half_here([81.0]) is None
+  assert ledger.half_here([81.0, None]) is None
+  row = pictures.Value('A', 'deployed', 80.0, half, 81.0, 0.5)
+  other = pictures.Value('B', 'rounds', None, None, 12.0, None)
+  accuracy, rounds = published_curves.values_drawn([row, row, other]).axes
+  assert len(accuracy.containers) == 4
+  bars = [c.lines[2][0].get_segments()[0][:, 0] for c in accuracy.containers[:2]]
+  np.testing.assert_allclose(bars, [[80 - half, 80 + half], [80.5, 81.5]])
+  assert len(rounds.containers) == 1
+  assert rounds.get_xlabel() == 'Rounds to the target'
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a run says of one client."""
 
+import jax
 import numpy as np
 import optax
 import pytest
@@ -15,13 +16,33 @@ def finished(tmp_path_factory):
   model = fj.models.build('logistic', train.example_shape, train.num_classes)
   local = fj.local_training(model, optax.sgd(0.1))
   fesem = fj.algorithms.build('fesem', local, num_clusters=2)
-  recorded = [fj.callbacks.ClientHistory()]
+  names = [str(train.info.names[i]) for i in (2, 0)]
+  seen = States()
+  recorded = [fj.callbacks.ClientHistory(), fj.callbacks.CenterDistances(names), seen]
   fj.simulate(fesem, train, train, rounds=2, workdir=folder, callbacks=recorded)
-  return train, fj.load_run(folder, model)
+  return train, fj.load_run(folder, model), seen.held
+
+
+class States(fj.Callback):
+  """Keeps centers and local models of each round, clients in the order of the data."""
+
+  def __init__(self):
+    self.held = {}
+
+  def on_round(self, event):
+    def flat(stack):
+      return np.concatenate(
+        [np.asarray(x, np.float64).reshape(len(x), -1) for x in jax.tree.leaves(stack)],
+        axis=1,
+      )
+
+    state = event.state
+    models = flat(state.client_params)[event.arranged.places]
+    self.held[event.number] = models, flat(state.centers)
 
 
 def test_losses_are_those_of_all_centers_on_the_clients_examples(finished):
-  train, run = finished
+  train, run, _ = finished
   name = str(train.info.names[2])
   found = run.explain(name, train)
   x, y = train.client(2)
@@ -40,8 +61,40 @@ def test_losses_are_those_of_all_centers_on_the_clients_examples(finished):
   assert 'own' in str(found)
 
 
+def test_distances_are_those_of_the_local_model_to_all_centers(finished):
+  train, run, states = finished
+  for i in (2, 0):
+    found = run.explain(str(train.info.names[i]))
+    assert list(found.distances) == [1, 2]
+    for number, measured in found.distances.items():
+      models, centers = states[number]
+      wanted = np.square(models[i] - centers).sum(axis=1)
+      np.testing.assert_allclose(measured, wanted, rtol=1e-5)
+    assert 'to center 1' in str(found)
+  assert not run.explain(str(train.info.names[1])).distances
+
+
+@pytest.mark.parametrize(
+  ('method', 'options', 'client', 'said'),
+  [
+    ('fesem', {}, 'nobody', 'center_distances=nobody'),
+    ('fesem', {'client_state': 'streamed'}, None, 'client_state=streamed'),
+    ('fed_avg', {}, None, 'keeps the local models'),
+  ],
+)
+def test_distances_that_cannot_be_recorded_are_refused(method, options, client, said):
+  train = helpers.federation([9, 6, 8, 7])
+  model = fj.models.build('logistic', train.example_shape, train.num_classes)
+  local = fj.local_training(model, optax.sgd(0.1))
+  clusters = {} if method == 'fed_avg' else {'num_clusters': 2}
+  algorithm = fj.algorithms.build(method, local, **clusters, **options)
+  recorded = [fj.callbacks.CenterDistances(client or str(train.info.names[0]))]
+  with pytest.raises(fj.UserError, match=said):
+    fj.simulate(algorithm, train, train, rounds=1, callbacks=recorded)
+
+
 def test_what_it_cannot_say_is_refused(finished):
-  train, run = finished
+  train, run, _ = finished
   with pytest.raises(fj.UserError, match='no one'):
     run.explain('no one')
   name = str(train.info.names[0])

@@ -37,29 +37,15 @@ function drawFlows(held) {
   }, bands.length);
 }
 
-// Where the blocks of the clusters and the bands between them stand.
-function laidOut({rounds, sizes, links}, names) {
-  const most = Math.max(...sizes.map((row) => row.reduce((a, b) => a + b, 0)));
-  const gap = 0.03 * most, half = 0.03, blocks = [];
-  // From below: where the next band leaves or reaches each cluster.
-  const leaves = [], reaches = [];
-  sizes.forEach((row, place) => {
-    let low = 0;
-    leaves.push([]);
-    row.forEach((clients, k) => {
-      leaves[place].push(low);
-      if (clients) {
-        blocks.push({place, from: place - half, until: place + half, round: rounds[place],
-          cluster: names[k], clients, low, high: low + clients, middle: low + clients / 2});
-        low += clients + gap;
-      }
-    });
-    reaches.push([...leaves[place]]);
-  });
-  const bands = links.flatMap(([place, from, to, clients, named], band) => {
-    const start = leaves[place][from], end = reaches[place + 1][to];
-    leaves[place][from] += clients;
-    reaches[place + 1][to] += clients;
+// The blocks of the clusters, and the bands between them.
+function laidOut({rounds, sizes, lows, links}, names) {
+  const half = 0.03;
+  const blocks = sizes.flatMap((row, place) => row.flatMap((clients, k) => {
+    const low = lows[place][k];
+    return clients ? [{place, from: place - half, until: place + half, round: rounds[place],
+      cluster: names[k], clients, low, high: low + clients, middle: low + clients / 2}] : [];
+  }));
+  const bands = links.flatMap(([place, from, to, clients, named, start, end], band) => {
     const shown = named.join(', ') + (named.length < clients ? ', ...' : '');
     const row = {band, cluster: names[from], to: names[to], clients, moved: from !== to,
       names: named.length ? shown : undefined, rounds: `${rounds[place]} to ${rounds[place + 1]}`};

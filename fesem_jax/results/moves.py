@@ -1,4 +1,4 @@
-"""The cluster of each client in each round, where a run keeps their history."""
+"""Moves of clients between clusters, for the report page and for figures."""
 
 import importlib.util
 import itertools
@@ -13,9 +13,43 @@ from fesem_jax.utils.display import printable
 
 # Clients and rounds of the picture.
 _CLIENTS, _ROUNDS = 150, 120
+# Rounds and clusters of the picture of sizes.
+_SIZES, _CLUSTERS = 200, 20
 # Of a history that is read for it.
 _ROWS = 20_000_000
 _COLUMNS = ('round', 'client', 'assignment')
+
+
+def sizes_by_round(
+  records: Sequence[dict[str, Any]],
+) -> tuple[dict[str, Any], np.ndarray]:
+  """Sizes of clusters over rounds; of many clusters, the largest.
+
+  Args:
+    records: lines of `metrics.jsonl` that have `cluster_sizes`, at least one.
+
+  Returns:
+    `rounds`, `names` and `sizes`, and the place of each cluster [K] among the names.
+  """
+  count = max(len(r['cluster_sizes']) for r in records)
+  kept = np.unique(np.linspace(0, len(records) - 1, _SIZES).astype(int))
+  rows = [records[i]['cluster_sizes'] for i in kept]
+  sizes = np.array([[*row, *[0] * (count - len(row))] for row in rows])
+  names, places = [str(k) for k in range(count)], np.arange(count)
+  if count > _CLUSTERS:
+    order = np.argsort(-sizes[-1], kind='stable')
+    top, others = np.sort(order[:_CLUSTERS]), order[_CLUSTERS:]
+    places = np.full(count, _CLUSTERS)
+    places[top] = np.arange(_CLUSTERS)
+    rest = sizes[:, others].sum(axis=1, keepdims=True)
+    sizes = np.concatenate([sizes[:, top], rest], axis=1)
+    names = [*map(str, top), f'{len(others)} others']
+  made = {
+    'rounds': [records[i]['round'] for i in kept],
+    'names': names,
+    'sizes': sizes.tolist(),
+  }
+  return made, places
 
 
 def moves(folder: pathlib.Path, places: np.ndarray) -> dict[str, Any] | None:
@@ -31,7 +65,7 @@ def moves(folder: pathlib.Path, places: np.ndarray) -> dict[str, Any] | None:
   Returns:
     `rounds` [R], `clients` [C] as the history names them, the places of their clusters
     `grid` [C, R], -1 before the first one is known, `moved`, how many of `of` clients
-    ever moved, and `flows`, see `flows.flows`.
+    ever moved, and `flows`, see `flows`.
   """
   held = _history(folder)
   if held is None:
@@ -92,6 +126,7 @@ def _history(folder: pathlib.Path) -> dict[str, np.ndarray] | None:
 
 # Rounds that are shown, and names of clients that a flow has.
 _SHOWN_ROUNDS, _NAMES = 9, 5
+_GAP = 0.03  # Between blocks, of all clients.
 
 
 def flows(
@@ -109,26 +144,43 @@ def flows(
     count: of clusters.
 
   Returns:
-    `rounds` [S] that are shown, the `sizes` [S, count] of clusters there, and `links`,
-    a list of [place of the round among those shown, cluster there, cluster in the next
-    one, clients, names of some of them if they moved].
+    `rounds` [S] that are shown; the `sizes` [S, count] of clusters there, and where
+    their blocks begin, `lows` [S, count], in clients from below; and `links`, a list of
+    [place of the round among those shown, cluster there, cluster in the next one,
+    clients, names of some of them if they moved, where the band begins there and in the
+    next one].
   """
   changed = (grid[:, 1:] != grid[:, :-1]) & (grid[:, :-1] >= 0)
   if not changed.any():
     return None
   shown = _shown(changed.sum(axis=0))
+  columns = [grid[:, at] for at in shown]
+  sizes = np.array([np.bincount(x[x >= 0], minlength=count) for x in columns])
+  above = sizes + (sizes > 0) * _GAP * sizes.sum(axis=1).max()
+  lows = above.cumsum(axis=1) - above
   links: list[list[Any]] = []
-  for place, (a, b) in enumerate(itertools.pairwise(shown)):
-    known = np.flatnonzero(grid[:, a] >= 0)
-    pairs = grid[known, a] * count + grid[known, b]
+  for place, (a, b) in enumerate(itertools.pairwise(columns)):
+    known, start, end = (
+      np.flatnonzero(a >= 0),
+      lows[place].copy(),
+      lows[place + 1].copy(),
+    )
+    pairs = a[known] * count + b[known]
     for pair in np.unique(pairs):
       source, target = divmod(int(pair), count)
       who = known[pairs == pair]
       named = who[:_NAMES] if source != target else []
       names = [printable(clients[i], 60) for i in named]
-      links.append([place, source, target, len(who), names])
-  sizes = [np.bincount(x[x >= 0], minlength=count).tolist() for x in grid[:, shown].T]
-  return {'rounds': rounds[shown].tolist(), 'sizes': sizes, 'links': links}
+      begins = [round(float(x), 3) for x in (start[source], end[target])]
+      links.append([place, source, target, len(who), names, *begins])
+      start[source] += len(who)
+      end[target] += len(who)
+  return {
+    'rounds': rounds[shown].tolist(),
+    'sizes': sizes.tolist(),
+    'lows': lows.round(3).tolist(),
+    'links': links,
+  }
 
 
 def _shown(moved: np.ndarray) -> np.ndarray:
