@@ -53,8 +53,8 @@ def over_seeds(
   `paired.best_of`; the names of the 'metrics' of the users' own;
   '{kind}_{column}' for each column of `tasks.columns_of`, (mean, standard deviation),
   accuracies and F1 in percent, where kind is finetuned, deployed, unseen,
-  honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
-  median 'seconds_per_round'; the mean 'gigabytes' that a run sends, 10^9 bytes both
+  honest_finetuned or honest_deployed; the means 'ari' and 'ami', of the honest clients
+  where some are bad; the median 'seconds_per_round'; the mean 'gigabytes' that a run sends, 10^9 bytes both
   ways, and 'simulated_hours' that it takes on devices of a profile, None where a seed
   does not say; the largest 'epsilon'; the mean success of a
   'backdoor', in percent; 'untested', clients without test examples;
@@ -82,7 +82,7 @@ def over_seeds(
         factor = task.figure(column).factor
         row[f'{of}{kind}_{column}'] = mean_and_std(values, factor) if values else None
     for name in AGREEMENTS:
-      found = [s['clusters'].get(name) for s in done if s['clusters']]
+      found = [(s.get('honest') or s['clusters'] or {}).get(name) for s in done]
       known = [a for a in found if a is not None]
       row[name] = float(np.mean(known)) if known else None
     seconds = [s['timing']['seconds_per_round'] for s in done]
@@ -107,9 +107,8 @@ def over_seeds(
     row['rounds_to'] = _rounds_to(done)
     out.append(row)
   competing = {label: runs for label, runs in summaries.items() if label != oracle}
-  for of, kind, column in itertools.product(
-    ('', 'honest_'), _KINDS, tasks.columns_of(task, metrics)
-  ):
+  # Of metrics of a user's own it is not known whether more or less of them is better.
+  for of, kind, column in itertools.product(('', 'honest_'), _KINDS, task.columns):
     of_seeds = {
       label: [_score(s, of, kind, column) for s in runs]
       for label, runs in competing.items()
@@ -292,10 +291,13 @@ def scores(
   rows = [[named(r), *cells[1:]] for r, cells in zip(table, found.rows, strict=True)]
   best = any(row['best'].get(key) for row in table for key in shown)
   said = dict.fromkeys(REPORTS[row['report']] for row in table)
+  of_clusters = ['ARI and AMI are of the honest clients.'] * bool(
+    of and shown & set(AGREEMENTS)
+  )
   return dataclasses.replace(
     found,
     rows=rows,
-    caption=' '.join([*seeds_said(table), *said]),
+    caption=' '.join([*seeds_said(table), *said, *of_clusters]),
     best=paired.best_rule(table[0]['correct']) if best else '',
     notes=_notes(table),
   )
