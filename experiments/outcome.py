@@ -28,7 +28,8 @@ def text(result: Result, which: str = 'last') -> str:
       'test examples.'
     )
   of = ' of honest clients' * bool(summary.get('honest'))
-  lines += [_rounds_to(each, figure, of) for each in summary.get('rounds_to_target', [])]
+  reached = summary.get('rounds_to_target', [])
+  lines += [_rounds_to(each, figure, of) for each in reached]
   if best := summary.get('best_round'):
     value = best['deployed'][task.primary_column]
     lines.append(

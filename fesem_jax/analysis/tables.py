@@ -54,8 +54,8 @@ def over_seeds(
   '{kind}_{column}' for each column of `tasks.columns_of`, (mean, standard deviation),
   accuracies and F1 in percent, where kind is finetuned, deployed, unseen,
   honest_finetuned or honest_deployed; the means 'ari' and 'ami', of the honest clients
-  where some are bad; the median 'seconds_per_round'; the mean 'gigabytes' that a run sends, 10^9 bytes both
-  ways, and 'simulated_hours' that it takes on devices of a profile, None where a seed
+  where some are bad; the median 'seconds_per_round'; the mean 'gigabytes' that a run
+  sends, 10^9 bytes both ways, and 'simulated_hours' that it takes on devices of a profile, None where a seed
   does not say; the largest 'epsilon'; the mean success of a
   'backdoor', in percent; 'untested', clients without test examples;
   'notes', a list of sentences; how many runs are of 'earlier_code', see
