@@ -21,6 +21,8 @@ def text(result: Result, which: str = 'last') -> str:
   task = tasks.of(summary)
   lines = _figures(summary, task)
   lines.append(curves.REPORTS[which])
+  if summary.get('evaluated_on'):
+    lines.append(curves.ON_VALIDATION)
   figure = task.primary
   if which == 'last' and summary.get(f'global_{figure.name}') is not None:
     lines.append(

@@ -158,6 +158,9 @@ def plan(
       say(f'Note: {in_flags(note)}')
     if targets or result.summary.get('rounds_to_target'):
       _add_targets(workdir, result, targets, local.model.measured_as)
+    if config['evaluate_on'] != 'test':
+      named = {'evaluated_on': config['evaluate_on']}
+      result_files.add_to_summary(workdir, result.summary, named)
     earlier = plugins.changed(config, workdir)
     if earlier or result.summary.get('earlier_code'):
       result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})

@@ -26,6 +26,13 @@ REPORTS = {
   ),
 }
 
+# What is said of runs that `evaluate_on=validation` measured; their summaries have the
+# entry `evaluated_on`.
+ON_VALIDATION = (
+  'They are of validation examples, held out of the training split, and not of test '
+  'examples.'
+)
+
 _KINDS = ('deployed', 'finetuned')
 # Evaluations of which `mean10` is the mean, at most.
 _LAST = 10
