@@ -21,13 +21,14 @@ def text(result: Result, which: str = 'last') -> str:
   task = tasks.of(summary)
   lines = _figures(summary, task)
   lines.append(curves.REPORTS[which])
-  if summary.get('evaluated_on'):
+  measured_on = summary.get('evaluated_on', 'test')
+  if measured_on != 'test':
     lines.append(curves.ON_VALIDATION)
   figure = task.primary
   if which == 'last' and summary.get(f'global_{figure.name}') is not None:
     lines.append(
       f'All clients deploy one model: micro-{figure.name} is its {figure.label} on all '
-      'test examples.'
+      f'{measured_on} examples.'
     )
   of = ' of honest clients' * bool(summary.get('honest'))
   reached = summary.get('rounds_to_target', [])

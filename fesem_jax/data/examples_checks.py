@@ -213,5 +213,8 @@ def warn_of_repeated(
   values = np.median([len(np.unique(row)) for row in some])
   copies = share > _MORE_THAN_INSIDE * found.inside or values >= _MANY_VALUES
   if copies or mend or np.array_equal(*pair) or _tell_apart(train.x):
-    said = f'{name}: {found.in_words()}; results on them do not show learning.'
-    warn_once(f'{said} {mend}'.strip())
+    said = found.in_words()
+    if mend:  # The same of each seed.
+      part = f'about {100 * round(share, 1):.0f} % of the test examples'
+      said = f'{part} are also training examples'
+    warn_once(f'{name}: {said}; results on them do not show learning. {mend}'.strip())
