@@ -34,8 +34,8 @@ class ClientComparison(NamedTuple):
 
   `print` shows the mean difference and the clients, from those that lose most to those
   that gain most. Lower is better for RMSE, the loss of a regression and perplexity;
-  higher is better for the other metrics of tasks. Of a model's own metric it is not known:
-  `gain` are the clients that have more of it.
+  higher is better for the other metrics of tasks. Of a model's own metric it is not
+  known: `gain` are the clients that have more of it.
 
   Attributes:
     figure: which one, a column of `ClientTable`.
