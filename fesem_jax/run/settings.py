@@ -14,7 +14,6 @@ from fesem_jax.utils.errors import (
   check_whole,
 )
 
-
 # Of more examples, those in both splits take seconds and gigabytes to count.
 _MOST_COUNTED = 10**6
 
