@@ -466,6 +466,8 @@ def test_tuning_looks_at_validation_examples_only(tmp_path):
   assert tuned['fesem(2)']['tried'][1]['of_seeds'] == [None]  # Diverged.
   search = tmp_path / 't/tune/fesem(2)/prox_lambda=0.01/seed10000/config.json'
   assert json.loads(search.read_text())['evaluate_on'] == 'validation'
+  held = json.loads(search.with_name('summary.json').read_text())
+  assert held['evaluated_on'] == 'validation'
   final = tmp_path / 't/fesem(2)/seed0/config.json'
   assert json.loads(final.read_text())['evaluate_on'] == 'test'
   table = (tmp_path / 't/table.md').read_text()
