@@ -40,7 +40,7 @@ def decode(raw: bytes, where: str, side: int) -> np.ndarray:
     warn_once('Of images with several pages or frames the first one is read alone.')
   if 'A' in picture.getbands() or 'transparency' in picture.info:
     alpha = picture.convert('RGBA').getchannel('A')
-    if alpha.getextrema()[0] < 255:
+    if any(alpha.histogram()[:255]):
       warn_once(
         'Transparent parts of images have the color that their files hold there, often '
         'black; put the images on a background if they are to be seen otherwise.'
