@@ -225,9 +225,19 @@ def run_methods(
 
 
 def tables_asked() -> dict[str, Any]:
-  """The values of --columns, --metric and --correct; raises `UserError` on others."""
+  """The values of --columns, --metric and --correct; raises `UserError` on others.
+
+  Also where fine-tuned models are asked for, and none are.
+  """
   f = flags.FLAGS
   tables.check_columns(f.columns, ())
+  asks = '--columns=finetuned' if 'finetuned' in f.columns else ''
+  asks = '--tune_by=finetuned' if f.tune and f.tune_by == 'finetuned' else asks
+  if asks and not f.finetune_epochs:
+    raise UserError(
+      f'{asks} asks for fine-tuned models, but --finetune_epochs=0 fine-tunes none; '
+      'leave out one of them.'
+    )
   return {'columns': f.columns, 'metrics': f.metric, 'correct': f.correct}
 
 

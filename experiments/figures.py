@@ -170,7 +170,8 @@ def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
     scores[name] = {}
     for row in table['methods']:
       of = tasks.of(row).primary
-      mean, _ = row.get(f'deployed_micro_{of.name}') or (None, None)
+      of_honest = row.get(f'honest_deployed_micro_{of.name}')
+      mean, _ = of_honest or row.get(f'deployed_micro_{of.name}') or (None, None)
       if mean is not None:
         scores[name][row['method']] = of.better(mean)
   common = [

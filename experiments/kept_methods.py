@@ -1,18 +1,17 @@
 """Methods of earlier commands that stay in the table of a comparison."""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fesem_jax.analysis import costs_table
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.results import metrics_file, saved_client_table
+from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError
 
+from . import flags as experiment_flags
 from . import methods
-
-# What may differ between methods, whatever their options.
-_OWN = ('algorithm', 'seed', 'own_code')
 
 
 def kept(
@@ -21,34 +20,42 @@ def kept(
   """Finished methods of a workdir that a command does not name.
 
   `by_label` are the configurations of those that it names. A method is kept if it has
-  a run of each of their seeds, with the same flags but for options of methods and what
-  its label or tuning sets. Returns the summaries by label, and how the methods' values
-  were chosen.
+  a run of each of their seeds, with the same flags but for options of methods, which a
+  note names, and what its label or tuning sets. Returns the summaries by label, and how
+  the methods' values were chosen.
   """
   try:
     table = metrics_file.read_object(workdir / 'table.json') or {}
   except UserError:  # It is written anew.
     return {}, []
   rates = {row.get('method'): row for row in table.get('rates') or ()}
-  configs = next(iter(by_label.values()))
+  seeds = [c['seed'] for c in next(iter(by_label.values()))]
+  # Methods may set flags themselves, and a sweep sets one.
+  asked = [_whole(c) for c, *_ in by_label.values()]
+  asked.append(_whole(experiment_flags.common()))
   summaries: Summaries = {}
   for label in (row.get('method') for row in table.get('methods') or ()):
     if not isinstance(label, str) or label in by_label or label not in rates:
       continue
     folder = workdir / methods.folder_of(label)
-    runs = [
-      _run(folder / f'seed{c["seed"]}', c, label, rates[label].get('values') or {})
-      for c in configs
-    ]
+    tuned = (rates[label].get('values') or {}) if rates[label].get('runs') else {}
+    runs = [_run(folder / f'seed{seed}', asked, label, tuned) for seed in seeds]
     if all(run is not None for run in runs):
       summaries[label] = runs
   return summaries, [rates[label] for label in summaries]
 
 
+def _whole(config: dict[str, Any]) -> dict[str, Any]:
+  return experiment_flags.filled(experiment_flags.with_whole_schedules(config))
+
+
 def _run(
-  folder: pathlib.Path, wanted: dict[str, Any], label: str, tuned: Mapping[str, Any]
+  folder: pathlib.Path,
+  asked: Sequence[dict[str, Any]],
+  label: str,
+  tuned: Mapping[str, Any],
 ) -> dict[str, Any] | None:
-  """The summary of a finished run; None if there is none with the flags of `wanted`."""
+  """The summary of a finished run; None without one of flags among `asked`."""
   try:
     config, summary = (
       metrics_file.read_config(folder),
@@ -56,12 +63,33 @@ def _run(
     )
     if config is None or summary is None:
       return None
-    own = {*_OWN, *tuned, *methods.options(wanted['algorithm'])}
-    own |= set(methods.options(config['algorithm']))
-    shared = wanted.keys() & config.keys() - own
-    if any(wanted[n] != config[n] and not methods.sets(label, n) for n in shared):
-      return None
+    mine = experiment_flags.filled(config)
+    for name in {*experiment_flags.common_names()} - {'seed', *tuned}:
+      known = any(mine[name] == each[name] for each in asked)
+      if not (known or methods.sets(label, name)):
+        return None
+    if said := _other_options(config, asked, label, tuned):
+      note = f'of an earlier command, with {said}.'
+      summary['notes'] = [*summary.get('notes', []), note]
     history = metrics_file.read_metrics(folder / 'metrics.jsonl', summary['rounds'])
     return costs_table.with_curve(summary, history, saved_client_table.read(folder))
   except (UserError, KeyError):  # A damaged run is none of this table.
     return None
+
+
+def _other_options(
+  config: dict[str, Any],
+  asked: Sequence[dict[str, Any]],
+  label: str,
+  tuned: Mapping[str, Any],
+) -> str:
+  """Options of a kept method that neither its label nor the command's flags say."""
+  name = config['algorithm']
+  return ', '.join(
+    f'{option}={text_of(config[option])}'
+    for option, default in methods.options(name).items()
+    if option in config
+    and config[option] not in [default, *(c.get(option, default) for c in asked)]
+    and option not in ('num_clusters', *tuned)
+    and not methods.sets(label, option)
+  )

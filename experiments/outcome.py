@@ -21,13 +21,18 @@ def text(result: Result, which: str = 'last') -> str:
   task = tasks.of(summary)
   lines = _figures(summary, task)
   lines.append(curves.REPORTS[which])
+  measured_on = summary.get('evaluated_on', 'test')
+  if measured_on != 'test':
+    lines.append(curves.ON_VALIDATION)
   figure = task.primary
   if which == 'last' and summary.get(f'global_{figure.name}') is not None:
     lines.append(
       f'All clients deploy one model: micro-{figure.name} is its {figure.label} on all '
-      'test examples.'
+      f'{measured_on} examples.'
     )
-  lines += [_rounds_to(each, figure) for each in summary.get('rounds_to_target', [])]
+  of = ' of honest clients' * bool(summary.get('honest'))
+  reached = summary.get('rounds_to_target', [])
+  lines += [_rounds_to(each, figure, of) for each in reached]
   if best := summary.get('best_round'):
     value = best['deployed'][task.primary_column]
     lines.append(
@@ -80,14 +85,14 @@ def _figures(summary: Summary, task: Task) -> list[str]:
   return lines
 
 
-def _rounds_to(reached: Summary, figure: tasks.Figure) -> str:
+def _rounds_to(reached: Summary, figure: tasks.Figure, of: str) -> str:
   """'97 % micro-accuracy: deployed after 18.3 rounds, fine-tuned not reached'."""
 
   def said(rounds: float | None) -> str:
     return 'not reached' if rounds is None else f'after {rounds:.1f} rounds'
 
   return (
-    f'{figure.target(reached["target"])} micro-{figure.name}: deployed '
+    f'{figure.target(reached["target"])} micro-{figure.name}{of}: deployed '
     f'{said(reached["deployed"])}, fine-tuned {said(reached["finetuned"])}'
   )
 

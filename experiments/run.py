@@ -26,8 +26,9 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data import label_skew, placement
 from fesem_jax.data.corruption import honest
-from fesem_jax.results import curves, metrics_file, result_files
+from fesem_jax.results import curves, metrics_file
 from fesem_jax.results.result import Result
+from fesem_jax.results.result_files import add_to_summary
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.single import run_one
 from fesem_jax.run.spec import Spec
@@ -157,9 +158,11 @@ def plan(
       say(f'Note: {in_flags(note)}')
     if targets or result.summary.get('rounds_to_target'):
       _add_targets(workdir, result, targets, local.model.measured_as)
+    if config['evaluate_on'] != 'test':
+      add_to_summary(workdir, result.summary, {'evaluated_on': 'validation'})
     earlier = plugins.changed(config, workdir)
     if earlier or result.summary.get('earlier_code'):
-      result_files.add_to_summary(workdir, result.summary, {'earlier_code': earlier})
+      add_to_summary(workdir, result.summary, {'earlier_code': earlier})
     if unseen and result.summary['unseen'] is None:
       say(
         f'Note: the {len(unseen[0].info.names)} clients of --unseen_fraction were not '
@@ -184,7 +187,7 @@ def _add_targets(
 ) -> None:
   """Sets the rounds to each target in the summary, which may hold other targets."""
   reached = curves.rounds_to_targets(result.history, targets, task)
-  result_files.add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
+  add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
 
 
 def _describe(

@@ -25,7 +25,7 @@ from fesem_jax.run.workdir import locked
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
-from . import compare, methods, tune
+from . import compare, methods, tune, unused
 from . import flags as experiment_flags
 from .build import build_local, build_model, check_numbers, load_phases
 from .many_runs import Count
@@ -75,6 +75,8 @@ def configurations(
       found.append(by_label)
   finally:
     flag.value = before
+  every = (each[0] for by_label in found for each in by_label.values())
+  unused.check_effect(f'--vary={name}', name, every)
   if len(values) > 1 and all(by_label == found[0] for by_label in found):
     raise UserError(f'--vary={name}: all of --algorithms set this flag themselves.')
   return found

@@ -8,7 +8,6 @@ from typing import Any
 from fesem_jax import tasks
 from fesem_jax.analysis import tables
 from fesem_jax.evaluation.paired import Summaries
-from fesem_jax.results.curves import REPORTS
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError
@@ -40,7 +39,8 @@ def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Po
     honest = tables.has_honest([row])
     point: Point = {'method': label, 'value': value, 'honest': honest}
     point['report'] = report
-    point |= {name: row[name] for name in ('seeds', 'diverged', 'earlier_code')}
+    copied = ('seeds', 'diverged', 'earlier_code', 'evaluated_on')
+    point |= {name: row[name] for name in copied}
     for name in tables.AGREEMENTS:
       each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in runs if s]
       known = [a for a in each if a is not None]
@@ -89,9 +89,7 @@ def _cell(point: Point, key: str) -> Cell:
 def tables_of(points: list[Point], name: str) -> list[Table]:
   """A table for each kind of figures: methods by values."""
   values = list(dict.fromkeys(text_of(p['value']) for p in points))
-  said = [
-    *tables.seeds_said(points), *dict.fromkeys(REPORTS[p['report']] for p in points)
-  ]  # fmt: skip
+  said = [*tables.seeds_said(points), *tables.reports_said(points)]
   notes = []
   if any(0 < p['diverged'] < p['seeds'] for p in points):
     notes.append('* without the seeds that diverged.')

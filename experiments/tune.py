@@ -18,7 +18,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
-from . import methods, plugins
+from . import methods, plugins, unused
 from .build import check_numbers
 from .errors import in_flags
 from .many_runs import (
@@ -143,6 +143,8 @@ def tuned(
       raise UserError(
         f'--tune={name}: every method either lacks this option or sets it itself.'
       )
+    every = (by_label[la][0] | point for la, each in tries.items() for point in each)
+    unused.check_effect(f'--tune={name}', name, every)
   for label, each in tries.items():
     for values in each:
       check_numbers(by_label[label][0] | values)

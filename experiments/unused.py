@@ -1,5 +1,6 @@
 """Flags that a run would not use: contradictions are refused, the others noted."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from absl import flags
@@ -112,6 +113,16 @@ def check(
       f'{_named(config, "krum_models")} is more than the {num_clients} clients, of '
       'which it chooses; give fewer.'
     )
+
+
+def check_effect(text: str, flag: str, configs: Iterable[Config]) -> None:
+  """Raises `UserError` if no configuration has a value that a flag is for.
+
+  `text` is the option that varies it.
+  """
+  full = [experiment_flags.filled(config) for config in configs]
+  if flag in _NEEDS and not any(_fits(config, flag) for config in full):
+    raise UserError(f'{text} has no effect: {_is_for(flag)}.')
 
 
 def check_left_out(**reasons: str) -> None:

@@ -15,12 +15,16 @@ _NAMED = 10
 
 
 def with_clients(summary: Record, clients: ClientTable | None) -> Record:
-  """The summary of a run, with the figures of its clients that `table` compares."""
+  """The summary of a run, with the figures of its clients that `table` compares.
+
+  Bad clients are left out.
+  """
   name = tasks.of(summary).primary.name
   own = None if clients is None else clients.columns().get(f'deployed_{name}')
   if clients is None or own is None:
     return summary
-  of_clients = {'names': clients.names.tolist(), 'deployed': own.tolist()}
+  kept = slice(None) if clients.honest is None else clients.honest
+  of_clients = {'names': clients.names[kept].tolist(), 'deployed': own[kept].tolist()}
   return summary | {'of_clients': of_clients}
 
 

@@ -40,7 +40,11 @@ def with_curve(
   `clients` are for `clients_table`.
   """
   column = tasks.of(summary).primary_column
-  measured = {r['round']: r['deployed'][column] for r in history if 'deployed' in r}
+  measured = {
+    r['round']: r.get('honest', r)['deployed'][column]
+    for r in history
+    if 'deployed' in r
+  }
   curve = {'rounds': list(measured), 'deployed': list(measured.values())}
   return clients_table.with_clients(summary | {'curve': curve}, clients)
 
@@ -77,7 +81,7 @@ def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
   """
   task = task_of(summaries.values())
   targets = [
-    SHARE * s['deployed'][task.primary_column] if s else None
+    SHARE * s.get('honest', s)['deployed'][task.primary_column] if s else None
     for s in summaries.get(oracle, [])
     if task.primary.percent
   ]
@@ -136,8 +140,10 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
   if any(row['start_gigabytes'] for row in both):
     said.append('Start: what is sent before the first round, counted in GB.')
   if targets or of_oracle:
+    of_honest = ', honest clients,' * tables.has_honest(methods)
     said.append(
-      f'Rounds until the deployed micro {task.primary.label} reaches a target, by the '
+      f'Rounds until the deployed micro {task.primary.label}{of_honest} reaches a '
+      'target, by the '
       'monotone curve, linear between evaluated rounds: mean and sample standard '
       'deviation over the seeds that reach it.'
     )

@@ -34,6 +34,7 @@ def rows(summaries: Summaries) -> list[Row]:
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None and s.get('regret')]
     row: Row = {'method': label, 'task': task.name}
+    row['bad'] = any('honest' in s for s in done)
     for heading, (entry, name, _) in _COLUMNS.items():
       values = [(s.get(entry) or {}).get(name) for s in done]
       known = [x for x in values if x is not None]
@@ -61,5 +62,7 @@ def table(found: list[Row]) -> Table | None:
     'best one. Margin: loss of the second-best center minus that of the own one. '
     'Test regret uses test losses. Gain: improvement of the first metric if clients '
     'deployed the centers of lowest training loss. No client chooses by test data.'
+    + ' Bad clients count, too.'
+    * any(row['bad'] for row in found)
   )
   return Table(columns, rows, said, label='regret')

@@ -10,7 +10,7 @@ import numpy as np
 from fesem_jax import tasks
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries, task_of
-from fesem_jax.results.curves import REPORTS
+from fesem_jax.results.curves import ON_VALIDATION, REPORTS
 from fesem_jax.tasks import Task
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.text_tables import Cell, Column, Table, cell
@@ -53,13 +53,14 @@ def over_seeds(
   `paired.best_of`; the names of the 'metrics' of the users' own;
   '{kind}_{column}' for each column of `tasks.columns_of`, (mean, standard deviation),
   accuracies and F1 in percent, where kind is finetuned, deployed, unseen,
-  honest_finetuned or honest_deployed; the means 'ari' and 'ami'; the
-  median 'seconds_per_round'; the mean 'gigabytes' that a run sends, 10^9 bytes both
-  ways, and 'simulated_hours' that it takes on devices of a profile, None where a seed
-  does not say; the largest 'epsilon'; the mean success of a
+  honest_finetuned or honest_deployed; the means 'ari' and 'ami', of the honest clients
+  where some are bad; the median 'seconds_per_round'; the mean 'gigabytes' that a run
+  sends, 10^9 bytes both ways, and 'simulated_hours' that it takes on devices of a
+  profile, None where a seed does not say; the largest 'epsilon'; the mean success of a
   'backdoor', in percent; 'untested', clients without test examples;
   'notes', a list of sentences; how many runs are of 'earlier_code', see
-  `experiments.plugins`; 'report'; and 'rounds_to', for each target of
+  `experiments.plugins`; 'report'; 'evaluated_on', '' for test examples; and
+  'rounds_to', for each target of
   `curves.rounds_to_targets` the 'target', of how many 'seeds' it is known whether the
   deployed models 'reached' it, how many did, and (mean, standard deviation) of their
   'rounds'. Figures that no seed has are None.
@@ -82,7 +83,7 @@ def over_seeds(
         factor = task.figure(column).factor
         row[f'{of}{kind}_{column}'] = mean_and_std(values, factor) if values else None
     for name in AGREEMENTS:
-      found = [s['clusters'].get(name) for s in done if s['clusters']]
+      found = [(s.get('honest') or s['clusters'] or {}).get(name) for s in done]
       known = [a for a in found if a is not None]
       row[name] = float(np.mean(known)) if known else None
     seconds = [s['timing']['seconds_per_round'] for s in done]
@@ -104,12 +105,12 @@ def over_seeds(
         f'({" and ".join(names)}).'
       ]
     row |= {'report': report, 'correct': correct}
+    row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
     row['rounds_to'] = _rounds_to(done)
     out.append(row)
   competing = {label: runs for label, runs in summaries.items() if label != oracle}
-  for of, kind, column in itertools.product(
-    ('', 'honest_'), _KINDS, tasks.columns_of(task, metrics)
-  ):
+  # Of metrics of a user's own it is not known whether more or less of them is better.
+  for of, kind, column in itertools.product(('', 'honest_'), _KINDS, task.columns):
     of_seeds = {
       label: [_score(s, of, kind, column) for s in runs]
       for label, runs in competing.items()
@@ -191,6 +192,12 @@ def seeds_said(table: Rows) -> list[str]:
     return ['Metrics are of one seed.'] * len(counts)
   several = ' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))
   return [f'Metrics are mean and sample standard deviation over {several} seeds.']
+
+
+def reports_said(table: Rows) -> list[str]:
+  """Sentences on the rounds and the examples that the figures of a table are of."""
+  said = list(dict.fromkeys(REPORTS[row['report']] for row in table))
+  return said + [ON_VALIDATION] * any(row.get('evaluated_on') for row in table)
 
 
 def _notes(table: Rows) -> list[str]:
@@ -291,11 +298,13 @@ def scores(
   found = whole(table).where(lambda c: c.key in shown)
   rows = [[named(r), *cells[1:]] for r, cells in zip(table, found.rows, strict=True)]
   best = any(row['best'].get(key) for row in table for key in shown)
-  said = dict.fromkeys(REPORTS[row['report']] for row in table)
+  of_clusters = ['ARI and AMI are of the honest clients.'] * bool(
+    of and shown & set(AGREEMENTS)
+  )
   return dataclasses.replace(
     found,
     rows=rows,
-    caption=' '.join([*seeds_said(table), *said]),
+    caption=' '.join([*seeds_said(table), *reports_said(table), *of_clusters]),
     best=paired.best_rule(table[0]['correct']) if best else '',
     notes=_notes(table),
   )

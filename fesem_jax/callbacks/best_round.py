@@ -13,6 +13,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import placement
 from fesem_jax.data.arrangement import ordered
+from fesem_jax.data.corruption import honest
 from fesem_jax.evaluation import evaluate
 from fesem_jax.results import saved_models
 from fesem_jax.results.deployed_models import DeployedModels
@@ -109,8 +110,10 @@ class BestRound(Callback):
 
     args = event.state, event.arranged.train, self._placed
     program = event.arranged.compiled(('validation', algorithm), measure, *args)
-    scores = evaluate.scores(processes.on_host(program(*args)), task)
-    event.record[VALIDATION] = scores
+    totals, kept = processes.on_host(program(*args)), honest(event.arranged.train)
+    if kept is not None:
+      totals = jax.tree.map(lambda x: x[kept], totals)
+    event.record[VALIDATION] = evaluate.scores(totals, task)
     best, since = _best([*event.records, event.record], task.primary)
     if best is event.record:
       self._keep(event)

@@ -1,5 +1,6 @@
 """Properties of examples that may make results other than they seem."""
 
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,9 @@ _TELLING, _SOME_ROWS = 0.2, 10_000
 _TOLD = 5
 # More classes with fewer examples each may be numbers, as the targets of a regression.
 _MANY_CLASSES, _FEW_OF_CLASS = 20, 3
+# The features of test splits by the ids of both splits', while these live.
+_looked_at: weakref.WeakValueDictionary[tuple[int, int], np.ndarray]
+_looked_at = weakref.WeakValueDictionary()
 
 
 class Repeated(NamedTuple):
@@ -185,14 +189,22 @@ def _tell_apart(x: Rows) -> bool:
   return most >= max(_MANY_VALUES, _TELLING * len(distinct))
 
 
-def warn_of_repeated(train: FederatedData, test: FederatedData, name: str) -> None:
-  """Says once that test examples are also training examples.
+def warn_of_repeated(
+  train: FederatedData, test: FederatedData, name: str, mend: str = ''
+) -> None:
+  """Says once that test examples are also training examples, of any client.
 
   Large data sets that stay in a file are not read for it; `fesem-prepare-data` reads
-  them.
+  them. Splits that have been looked at are not read again. `mend` is a sentence on what
+  to do, where copies are known to be no chance.
   """
-  if isinstance(train.x, StoredRows) or isinstance(test.x, StoredRows):
+  pair = train.x, test.x
+  if not all(isinstance(x, np.ndarray) for x in pair):
     return
+  key = id(train.x), id(test.x)
+  if _looked_at.get(key) is test.x:
+    return
+  _looked_at[key] = test.x
   found = repeated(train, test)
   share = len(found.in_both) / max(1, found.test)
   if share < _LEAST_SHARE:
@@ -200,5 +212,9 @@ def warn_of_repeated(train: FederatedData, test: FederatedData, name: str) -> No
   some = np.asarray(test.x[found.in_both[:100]])
   values = np.median([len(np.unique(row)) for row in some])
   copies = share > _MORE_THAN_INSIDE * found.inside or values >= _MANY_VALUES
-  if copies or _tell_apart(train.x):
-    warn_once(f'{name}: {found.in_words()}; results on them do not show learning.')
+  if copies or mend or np.array_equal(*pair) or _tell_apart(train.x):
+    said = found.in_words()
+    if mend:  # The same of each seed.
+      part = f'about {100 * round(share, 1):.0f} % of the test examples'
+      said = f'{part} are also training examples'
+    warn_once(f'{name}: {said}; results on them do not show learning. {mend}'.strip())

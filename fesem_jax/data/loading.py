@@ -190,6 +190,7 @@ def load_phases(
   if chosen.standardize:
     phases = [Phase(p[0], *standardizing.standardized(*p[1:])) for p in phases]
   examples_checks.warn_of_targets(*phases[0][1:], name)
-  if not wanted.grouping or wanted.disjoint_groups:  # Else groups share all examples.
-    examples_checks.warn_of_repeated(*phases[0][1:], name)
+  shared = wanted.grouping and not wanted.disjoint_groups
+  mend = 'Groups share all examples; `disjoint_groups` divides them.' if shared else ''
+  examples_checks.warn_of_repeated(*phases[0][1:], name, mend)
   return phases

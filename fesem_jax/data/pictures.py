@@ -36,6 +36,15 @@ def decode(raw: bytes, where: str, side: int) -> np.ndarray:
   check_pixels(picture.size, where)
   if picture.mode not in _MODES:
     raise UserError(f'{where} has mode {picture.mode}; 8-bit images are needed.')
+  if getattr(picture, 'n_frames', 1) > 1:
+    warn_once('Of images with several pages or frames the first one is read alone.')
+  if 'A' in picture.getbands() or 'transparency' in picture.info:
+    alpha = picture.convert('RGBA').getchannel('A')
+    if any(alpha.histogram()[:255]):
+      warn_once(
+        'Transparent parts of images have the color that their files hold there, often '
+        'black; put the images on a background if they are to be seen otherwise.'
+      )
   gray = picture.mode in ('1', 'L', 'LA')
   picture = picture.convert('L' if gray else 'RGB')
   if side or min(picture.size) > SIDE:

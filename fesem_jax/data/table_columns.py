@@ -12,6 +12,7 @@ from fesem_jax.utils.notices import warn_once
 # More values of a text are no categories, but names, notes or times; so are more than
 # a few that mostly occur once.
 _MOST_VALUES, _FEW_VALUES = 100, 20
+_MANY_ROWS = 20  # In fewer, whole numbers may all differ by chance.
 _NUMBER = re.compile(r'[$€£¥]?\s*[-+]?\d*[.,]?\d+([eE][-+]?\d+)?\s*[%$€£¥]?')
 _SPLITS = {'train': 0, 'training': 0, 'test': 1, 'testing': 1}
 
@@ -98,7 +99,8 @@ def features(
       'remove these rows, or leave the column out by `drop_columns`.'
     )
   if numeric:
-    nameless = not name or name.startswith('Unnamed:')
+    # What pandas calls them in CSV and in Parquet.
+    nameless = not name or name.startswith(('Unnamed:', '__index_level_'))
     counting = types.is_integer(kind) and _are_row_numbers(numbers)
     if counting and (nameless or name == 'index'):
       warn_once(f'{called} numbers the rows and is left out.')
@@ -109,12 +111,16 @@ def features(
         'it is a feature.'
       )
       return [], []
-    # Also in another order, as of shuffled rows.
-    if types.is_integer(kind) and _are_row_numbers(np.sort(numbers)):
-      warn_once(
-        f'{called} is a feature, but numbers the rows; if it means nothing, leave it '
-        'out by `drop_columns`.'
-      )
+    if types.is_integer(kind) and len(found := np.unique(numbers)) == len(numbers):
+      # Also in another order, as of shuffled rows, or of some of them.
+      what = 'numbers the rows' if _are_row_numbers(found) else ''
+      if len(found) >= _MANY_ROWS:
+        what = what or 'has another whole number in each row, as ids have'
+      if what:
+        warn_once(
+          f'{called} is a feature, but {what}; if it means nothing, leave it out by '
+          '`drop_columns`.'
+        )
     return [numbers], [name]
   if types.is_boolean(kind):
     return [np.array(column.to_pylist(), np.float32)], [name]

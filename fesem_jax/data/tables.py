@@ -74,6 +74,7 @@ def _of_hub(value: Any) -> bool:
 
 def of_frame(frame: Any, where: object, chosen: Columns) -> dict[str, Any]:
   """The arrays of a data frame; see `of_file`. `where` names it in errors."""
+  _tell_of_index(frame, where, chosen)
   return _named(_table(frame, where), where, chosen)
 
 
@@ -81,6 +82,7 @@ def of_frames(
   frames: Mapping[str, Any], where: object, chosen: Columns
 ) -> dict[str, Any]:
   """The arrays of a data frame of each client; see `of_file`."""
+  _tell_of_index(next(iter(frames.values())), where, chosen)
   parts = [
     Part(str(name), '', _table(frame, f'{where}, {name}'))
     for name, frame in frames.items()
@@ -127,6 +129,18 @@ def _of_parts(parts: Sequence[Part], where: object, chosen: Columns) -> dict[str
   elif first.client:
     arrays['client'] = np.repeat([part.client for part in parts], sizes)
   return arrays
+
+
+def _tell_of_index(frame: Any, where: object, chosen: Columns) -> None:
+  """Says once that the named index of a data frame becomes a feature."""
+  names = getattr(getattr(frame, 'index', None), 'names', ())
+  known = {'y', 'client', 'cluster', 'split', *chosen[:4], *chosen.drop}
+  for name in [str(name) for name in names if name is not None]:
+    if name not in known and name != 'index':  # Row numbers are told of elsewhere.
+      warn_once(
+        f'{where}: the index {name} of the data frame is a feature; if it means '
+        'nothing, leave it out by `drop_columns`.'
+      )
 
 
 def _table(frame: Any, where: object) -> Any:

@@ -20,12 +20,12 @@ _MOST = 12
 _Panel = tuple[str, tuple[str, ...], float]
 
 
-def panels_of(task: Task, clustered: bool) -> list[_Panel]:
-  """The panels of curves over rounds."""
+def panels_of(task: Task, clustered: bool, of_honest: str = '') -> list[_Panel]:
+  """The panels of curves over rounds; `of_honest` is that of the runs."""
   figure, column = task.primary, task.primary_column
   found: list[_Panel] = [
     (
-      f'{name} {figure.title[0].lower()}{figure.title[1:]}',
+      f'{name} {figure.title[0].lower()}{figure.title[1:]}{of_honest}',
       (kind, column),
       figure.factor,
     )
@@ -150,7 +150,8 @@ def _drawn(
   places: Callable[[PlottedRun, np.ndarray], np.ndarray],
 ) -> Figure:
   """Draws the panels of runs; `places` are those of rounds [R], NaN for none."""
-  panels, curves = panels_of(runs[0].task, clustered), ranked(runs)
+  of_honest = next((run.of_honest for run in runs if run.of_honest), '')
+  panels, curves = panels_of(runs[0].task, clustered, of_honest), ranked(runs)
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
       1, len(panels), figsize=(4.2 * len(panels), 3.6), layout='constrained'
@@ -158,7 +159,8 @@ def _drawn(
     axes[1].sharey(axes[0])
     for axis, (label, path, factor) in zip(axes, panels, strict=True):
       for run, name, place in curves:
-        rounds, values = run.series(*path)
+        scored = len(path) > 1
+        rounds, values = run.scores(*path) if scored else run.series(*path)
         x = places(run, rounds)
         there = np.isfinite(x)
         if there.any():  # An empty curve that is not clipped has no extent.
@@ -191,7 +193,7 @@ def ranked(
   figure, column = runs[0].task.primary, runs[0].task.primary_column
 
   def last(i: int) -> float:
-    values = runs[i].series('deployed', column)[1]
+    values = runs[i].scores('deployed', column)[1]
     return figure.better(values[-1]) if len(values) else -np.inf
 
   order = sorted(places, key=last, reverse=True)

@@ -81,7 +81,8 @@ def curves_over_seeds(
       axes[0].set_ylim(max(low, -1), min(high, 101))
     most = max(len(each) for each in runs.values())
     seeds = f'{most} seeds; {SPREADS[spread]}' if most > 1 else 'one seed'
-    figure.suptitle(f'{in_figure(first.dataset)}, {seeds}', fontsize='medium')
+    title = f'{in_figure(first.dataset)}{first.of_honest}, {seeds}'
+    figure.suptitle(title, fontsize='medium')
     legend_below(figure, axes[0])
   return figure
 
@@ -91,7 +92,7 @@ def _aligned(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Places [R], means over runs, and values [N, R] in the rounds that all runs have."""
   series = [
-    dict(zip(*map(list, run.series(kind, column)), strict=True)) for run in runs
+    dict(zip(*map(list, run.scores(kind, column)), strict=True)) for run in runs
   ]
   rounds = sorted(set.intersection(*map(set, series))) if series else []
   values = np.array([[of_run[r] for r in rounds] for of_run in series], float)
@@ -214,7 +215,8 @@ def client_distributions(runs: Runs) -> Figure:
     axis.invert_yaxis()
     axis.set_xlabel(of.title.replace('Micro ', 'Deployed '))
     figure.suptitle(
-      f'{in_figure(first.dataset)}: clients of all seeds\nline: median; '
+      f'{in_figure(first.dataset)}: {"honest " * bool(first.of_honest)}clients of all '
+      'seeds\nline: median; '
       'triangle: mean of the worst tenth', fontsize='medium',
     )  # fmt: skip
   return figure

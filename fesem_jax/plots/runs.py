@@ -63,15 +63,31 @@ class PlottedRun:
     return np.array(rounds), np.array(values)
 
   @property
+  def of_honest(self) -> str:
+    """', honest clients' where others are bad, whom figures leave out; '' elsewhere."""
+    return ', honest clients' * any('honest' in r for r in self.history)
+
+  def scores(self, kind: str, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds and values of a score, of the honest clients where others are bad."""
+    above = ('honest',) if self.of_honest else ()
+    return self.series(*above, kind, column)
+
+  @property
   def task(self) -> Task:
     """The task of the models of the run."""
     measured = (r['deployed'] for r in self.history if 'deployed' in r)
     return tasks.of_scores(next(measured, {}))
 
   def client_figures(self, name: str) -> np.ndarray | None:
-    """[M] a column of clients.csv, such as 'deployed_accuracy'; None without it."""
+    """[M] a column of clients.csv, such as 'deployed_accuracy'; None without it.
+
+    Bad clients are left out.
+    """
     table = saved_client_table.read(self.workdir)
-    return None if table is None else table.columns().get(name)
+    found = None if table is None else table.columns().get(name)
+    if table is None or found is None or table.honest is None:
+      return found
+    return found[table.honest]
 
   def truth(self) -> TrueClusters | None:
     """The true clusters of the clients; None where clients.npz has none."""

@@ -34,7 +34,8 @@ class ClientComparison(NamedTuple):
 
   `print` shows the mean difference and the clients, from those that lose most to those
   that gain most. Lower is better for RMSE, the loss of a regression and perplexity;
-  higher is better for all other metrics, including a model's own.
+  higher is better for the other metrics of tasks. Of a model's own metric it is not
+  known: `gain` are the clients that have more of it.
 
   Attributes:
     figure: which one, a column of `ClientTable`.
@@ -79,7 +80,13 @@ class ClientComparison(NamedTuple):
     if self.low is not None:
       interval = f', 95 % interval {self.low:+.4f} to {self.high:+.4f}'
     compared = np.isfinite(self.difference)
-    counts = f'{len(self.gain)} clients gain, {len(self.lose)} lose'
+    known = any(
+      self.figure.partition('_')[2] == figure.name
+      for task in TASKS.values()
+      for figure in task.figures
+    )
+    more, less = ('gain', 'lose') if known else ('have more', 'less')
+    counts = f'{len(self.gain)} clients {more}, {len(self.lose)} {less}'
     counts += f', {(self.difference == 0).sum()} stay'
     if left_out := len(self.names) - compared.sum():
       counts += f', {left_out} are left out'

@@ -219,11 +219,15 @@ def make(
 
 
 def fairness_of(table: ClientTable, figure: Figure) -> dict[str, Any]:
-  """`fairness` of a figure over clients, of the deployed and the fine-tuned models."""
+  """`fairness` of a figure over clients, of the deployed and the fine-tuned models.
+
+  Bad clients do not count.
+  """
   columns = table.columns()
+  kept = slice(None) if table.honest is None else table.honest
   return {
     kind: fairness(
-      np.asarray(columns[f'{kind}_{figure.name}']), figure.higher_is_better
+      np.asarray(columns[f'{kind}_{figure.name}'])[kept], figure.higher_is_better
     )
     for kind in ('deployed', 'finetuned')
   }

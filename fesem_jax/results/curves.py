@@ -26,6 +26,13 @@ REPORTS = {
   ),
 }
 
+# What is said of runs that `evaluate_on=validation` measured; their summaries have the
+# entry `evaluated_on`.
+ON_VALIDATION = (
+  'They are of validation examples, held out of the training split, and not of test '
+  'examples.'
+)
+
 _KINDS = ('deployed', 'finetuned')
 # Evaluations of which `mean10` is the mean, at most.
 _LAST = 10
@@ -141,10 +148,11 @@ def rounds_to_targets(
 ) -> list[Record]:
   """Rounds until the first figure of the task reaches each target in a run.
 
-  Returns for each target a dict of the `target` and, of the `deployed` and the
-  `finetuned` models, the rounds or None; see `rounds_to`.
+  Where some clients are bad, the figure is that of the honest ones. Returns for each
+  target a dict of the `target` and, of the `deployed` and the `finetuned` models, the
+  rounds or None; see `rounds_to`.
   """
-  measured = [r for r in history if _KINDS[0] in r]
+  measured = [r | r.get('honest', {}) for r in history if _KINDS[0] in r]
   rounds = [r['round'] for r in measured]
   found, better = [], task.primary.better
   for target in targets:

@@ -6,13 +6,16 @@ import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Selection
+from fesem_jax.data import examples_checks
 from fesem_jax.utils.errors import (
   UserError,
   argument,
   check_at_least,
   check_whole,
 )
-from fesem_jax.utils.notices import warn_once
+
+# Of more examples, those in both splits take seconds and gigabytes to count.
+_MOST_COUNTED = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,19 +91,5 @@ def check_splits(train: FederatedData, test: FederatedData) -> None:
       f'Client {train.info.names[empty[0]]} has no training examples; leave such '
       'clients out.'
     )
-  _warn_of_same_examples(train, test)
-
-
-def _warn_of_same_examples(train: FederatedData, test: FederatedData) -> None:
-  """Says once that all test examples are the training examples.
-
-  `data.load` counts those that are some of them.
-  """
-  pairs = (train.x, test.x), (train.y, test.y)
-  known = all(isinstance(a, np.ndarray) for pair in pairs for a in pair)
-  if all(a is b or (known and np.array_equal(a, b)) for a, b in pairs):
-    count = f'{len(test.y):,}'
-    warn_once(
-      f'The test split holds the training examples: {count} of {count} test examples '
-      'are training examples, and results on them do not show learning.'
-    )
+  if len(train.y) + len(test.y) <= _MOST_COUNTED:
+    examples_checks.warn_of_repeated(train, test, 'The test split')

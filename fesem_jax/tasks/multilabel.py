@@ -13,11 +13,13 @@ import optax
 
 from fesem_jax.tasks.task import Figure, Task, add
 from fesem_jax.utils import array_checks
+from fesem_jax.utils.notices import warn_once
 
 # AUC is that of logits that are rounded to _BINS values, which can be counted; those of
 # one value are ties. The values are closer together the smaller they are: neighbors
 # differ by 6 % from _LEAST up to _MOST, to which larger ones are cut.
 _BINS, _LEAST, _MOST = 512, 0.01, 1e4
+_TIED = 0.2  # Share of the pairs of a label that are taken for ties, at most.
 _BLOCK = 2**10  # Clients whose figures are computed at once.
 
 
@@ -101,7 +103,26 @@ def _by_client(counts: LabelCounts) -> dict[str, np.ndarray]:
 def _micro(counts: LabelCounts) -> dict[str, float]:
   """Over the examples of all clients together: no mean of the clients' figures."""
   whole = (np.asarray(c).sum(axis=0, dtype=np.float64, keepdims=True) for c in counts)
-  return {name: float(own[0]) for name, own in _figures(LabelCounts(*whole)).items()}
+  summed = LabelCounts(*whole)
+  _warn_of_ties(summed.logits[0])
+  return {name: float(own[0]) for name, own in _figures(summed).items()}
+
+
+def _warn_of_ties(counts: np.ndarray) -> None:
+  """Says once that AUC is rough, as logits are too close together to be told apart.
+
+  `counts` [L, 2, _BINS] are examples without and with each label, by their logit.
+  """
+  negative, positive = counts[:, 0], counts[:, 1]
+  pairs = positive.sum(axis=1) * negative.sum(axis=1)
+  share = (positive * negative).sum(axis=1) / np.where(pairs > 0, pairs, 1)
+  label = int(np.argmax(share))
+  if share[label] > _TIED:
+    warn_once(
+      f'AUC is rough, mostly too near to 50 %: of label {label}, the logits of '
+      f'{100 * share[label]:.0f} % of the pairs are within 6 % of each other and count '
+      'as equal. `callbacks.HostMetrics` computes it of the logits themselves.'
+    )
 
 
 def _mix(logits: jax.Array, log_weights: jax.Array) -> jax.Array:

@@ -3,6 +3,9 @@
 import numpy as np
 
 from fesem_jax.analysis import clients_table
+from fesem_jax.results import client_table
+from fesem_jax.tasks import CLASSIFICATION
+from tests.support.reported import table_of
 
 NAMES = np.array(['x', 'y', 'z', 'v'])
 
@@ -33,6 +36,18 @@ def test_clients_gain_and_lose_within_a_seed():
   assert '| b | 2.0 | 0.0 | 1.0 |' in text
   assert 'Worse with every method: z (seed 1), x (seed 2), z (seed 2);' in text
   assert clients_table.table(clients_table.rows({'fed_avg': []}, 'fed_avg')) is None
+
+
+def test_bad_clients_neither_gain_nor_lose():
+  table = table_of(['a', 'b', 'c', 'd'])
+  honest = np.array([True, True, False, True])
+  own = clients_table.with_clients({}, table._replace(honest=honest))['of_clients']
+  assert own['names'] == ['a', 'b', 'd']
+  assert own['deployed'][2] == table.deployed_accuracy[3]
+  spread = client_table.fairness_of(
+    table._replace(honest=honest), CLASSIFICATION.primary
+  )
+  assert spread['deployed']['clients'] == 1  # The first two have no test examples.
 
 
 def test_errors_gain_where_they_fall():

@@ -5,6 +5,7 @@ import pytest
 
 from fesem_jax import tasks
 from fesem_jax.analysis import costs_table, tables
+from fesem_jax.results import curves
 
 
 def summary(algorithm, accuracies, seconds=1.0, sent=100, rounds=(2, 4, 6), **more):
@@ -49,6 +50,24 @@ def test_targets_are_of_the_oracle_with_the_same_seed():
   assert '95 % of oracle' in text
   assert '| fed_avg | 1 | 1.00 | 2e-07 | 1.00 | not reached | 0 of 2 |' in text
   assert '| fesem(2) | 2 | 2.00 | 4e-07 | 2.00 | 4.2 ± 0.4 | 2 of 2 |' in text
+
+
+def test_rounds_are_those_of_the_honest_clients():
+  def record(number, of_all, of_honest):
+    own = {'deployed': {'micro_accuracy': of_honest}}
+    return {'round': number, 'deployed': {'micro_accuracy': of_all}, 'honest': own}
+
+  history = [record(2, 0.1, 0.5), record(4, 0.2, 0.8)]
+  plain = {'algorithm': 'oracle'}
+  assert costs_table.with_curve(plain, history)['curve']['deployed'] == [0.5, 0.8]
+  for each in history:
+    each |= {'finetuned': each['deployed']}
+    each['honest'] |= {'finetuned': each['honest']['deployed']}
+  (reached,) = curves.rounds_to_targets(history, [0.65])
+  assert (reached['deployed'], reached['finetuned']) == (3, 3)
+  honest = {k: {'micro_accuracy': 1.0} for k in ('deployed', 'finetuned')}
+  told = [summary('oracle', (0.5, 0.5, 0.8), honest=honest)]
+  assert costs_table.rows({'told': told}, 'told')[0]['reached'] == 0
 
 
 def test_some_seeds_reach_it():

@@ -207,6 +207,29 @@ def test_the_best_and_those_that_do_not_differ_from_it_are_marked():
   assert 'Bold' not in tables.scores(alone).as_markdown()
 
 
+def test_nothing_is_best_by_a_metric_of_the_users_own():
+  def runs(error):
+    made = [summary([0.5]), summary([0.5])]
+    return [m | {'deployed': m['deployed'] | {'micro_error': error}} for m in made]
+
+  found = tables.over_seeds({'a': runs(0.1), 'b': runs(0.9)})
+  assert 'deployed_micro_error' not in found[0]['best'] | found[1]['best']
+  assert found[0]['best']['deployed_micro_accuracy'] == 'best'
+
+
+def test_figures_of_clusters_are_of_the_honest_clients_and_validation_is_named():
+  scores = {kind: summary([0.5])[kind] for kind in ('deployed', 'finetuned')}
+  run = summary([0.5]) | {'clusters': {'ari': 0.2, 'ami': 0.2}, 'evaluated_on': 'v'}
+  found = tables.over_seeds(
+    {'a': [run | {'honest': scores | {'ari': 1.0, 'ami': 1.0}}]}
+  )
+  assert found[0]['ari'] == 1.0
+  caption = tables.scores(found).caption
+  assert 'validation examples, held out of the training split' in caption
+  assert 'ARI and AMI are of the honest clients.' in caption
+  assert 'ARI' not in tables.scores(tables.over_seeds({'a': [run]})).caption
+
+
 def test_markdown_latex_csv_and_json_hold_the_same_numbers(tmp_path):
   runs = {
     m: [summary([x, x - 0.03]), summary([0.8, 0.7])]

@@ -78,6 +78,21 @@ def test_the_models_of_the_best_round_are_kept(method, tmp_path):
   np.testing.assert_allclose(found['validation']['micro_accuracy'], wanted, rtol=1e-6)
 
 
+def test_bad_clients_do_not_choose_the_round():
+  train = data.corruption.corrupted(TRAIN, 'label_flip', 0.4, seed=0)
+  best = BestRound(VALIDATION)
+  result = simulate(
+    algorithms.fed_avg(helpers.local()), train, TEST, rounds=1, finetune_epochs=0,
+    callbacks=[best],
+  )  # fmt: skip
+  hits = [
+    result.deployed.predict(x) == y
+    for x, y in map(VALIDATION.client, np.flatnonzero(data.corruption.honest(train)))
+  ]
+  found = result.summary['best_round']['validation']['micro_accuracy']
+  np.testing.assert_allclose(found, np.concatenate(hits).mean(), rtol=1e-6)
+
+
 def test_runs_end_after_evaluations_without_gain():
   result, best = simulated(rate=0.0, rounds=9, stop_after=2, eval_every=2)
   assert result.summary['ended'] == 'stop_after'

@@ -79,9 +79,12 @@ def test_images_that_occur_twice_are_copies(caplog):
   assert 'are also training examples; results on them do not show learning' in said
 
 
-def test_groups_that_share_all_examples_are_not_told_of(caplog):
-  data.load('digits', partition='label_swapped', num_clients=8)
+def test_groups_that_share_examples_are_told_of(caplog):
+  data.load('digits', partition='label_swapped', num_clients=8, disjoint_groups=True)
   assert not caplog.messages
+  data.load('digits', partition='label_swapped', num_clients=8)
+  (said,) = caplog.messages
+  assert said.endswith('Groups share all examples; `disjoint_groups` divides them.')
 
 
 def test_many_classes_of_few_examples_are_told_of(caplog):

@@ -80,6 +80,22 @@ def test_files_that_are_not_read_are_told_of(tmp_path, caplog):
   assert f'are left out: 1, such as {tmp_path}/cat/a.gif.' in caplog.text
 
 
+def test_what_of_a_picture_is_not_read_is_told_of(tmp_path, caplog):
+  for place in ('cat', 'dog'):
+    (tmp_path / place).mkdir()
+    for i in range(4):
+      x = np.full((9, 9, 4), 255, np.uint8)
+      Image.fromarray(x).save(tmp_path / place / f'{i}.png')
+  data.load(f'images:{tmp_path}', num_clients=2)
+  assert 'images' not in caplog.text
+  x[:3, :, 3] = 0
+  pages = [Image.fromarray(x)] * 2
+  pages[0].save(tmp_path / 'dog' / '4.tif', save_all=True, append_images=pages[1:])
+  data.load(f'images:{tmp_path}', num_clients=2)
+  assert 'several pages or frames the first one is read alone' in caplog.text
+  assert 'Transparent parts of images have the color that' in caplog.text
+
+
 def test_domains_are_known_clusters(tmp_path):
   held = write(tmp_path, ('art/cat', 'art/dog', 'photo/cat', 'photo/dog'), count=10)
   train, test = data.load(

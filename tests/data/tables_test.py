@@ -452,6 +452,26 @@ def test_an_index_with_a_name_is_a_column():
   check(*data.load('mine', arrays=both, **OPTIONS))
 
 
+def test_ids_and_indices_are_told_of(tmp_path, caplog):
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=(2, COUNT)), rng.integers(0, 2, COUNT)
+  own = pd.DataFrame({'a': x[0], 'b': x[1], 'y': y})
+  some = own[own.a > -1]  # Pandas keeps the row numbers of these.
+  some.to_parquet(tmp_path / 'some.parquet')
+  train, _ = data.load(f'table:{tmp_path}/some.parquet', num_clients=2)
+  assert train.example_shape == (2,)
+  assert 'column __index_level_0__ holds whole numbers and is left out' in caplog.text
+  caplog.clear()
+  own['id'] = rng.permutation(COUNT) + 5000
+  data.load('mine', arrays=own, num_clients=2, standardize=True)
+  (said,) = caplog.messages
+  assert 'column id is a feature, but has another whole number in each row' in said
+  caplog.clear()
+  own.index = pd.Index(y, name='site')
+  data.load('mine', arrays=own.drop(columns='id'), num_clients=2, standardize=True)
+  assert 'the index site of the data frame is a feature' in caplog.messages[0]
+
+
 def test_row_numbers_of_each_file_are_no_feature(tmp_path, caplog):
   whole = frame()
   for name in 'ABCD':

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from absl.testing import flagsaver
 
 from experiments import compare, tune
 from fesem_jax.analysis import tuning
@@ -368,12 +369,28 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
   assert [row['method'] for row in found.rows] == ['fed_prox', 'fed_avg', 'Ours']
   assert found.rows[2]['deployed_micro_accuracy'] == (pytest.approx(70), 0)
   assert [row['method'] for row in found.rates] == ['fed_prox', 'fed_avg', 'Ours']
-  # With other data, or seeds that they lack, they are not of this table.
-  for config in one['fed_prox']:
-    config['num_clients'] += 1
+  # Options of methods that the command does not say are named.
+  median = compare.configurations(['fed_avg'], 2, {'aggregation': 'median'})
+  compare.run_methods(median, tmp_path)
   found, _ = compare.run_methods(one, tmp_path)
-  assert [row['method'] for row in found.rows] == ['fed_prox']
-  assert found.unlisted == {'Ours': 2, 'fed_avg': 2}
+  of_avg = next(row for row in found.rows if row['method'] == 'fed_avg')
+  assert of_avg['notes'] == ['of an earlier command, with aggregation=median.']
+  # With other data or training, or seeds that they lack, they are not of this table.
+  for other in ({'num_clients': 7}, {'clip_norm': 0.5}, {'learning_rate': 0.5}):
+    with flagsaver.flagsaver(**other):
+      one = compare.configurations(['fed_prox'], 2, {})
+      found, _ = compare.run_methods(one, tmp_path)
+    assert [row['method'] for row in found.rows] == ['fed_prox']
+    assert found.unlisted['fed_avg'] == 2
+
+
+def test_fine_tuned_models_that_are_not_tuned_are_not_shown(tmp_path):
+  for more in (['--columns=finetuned'], ['--tune_by=finetuned', '--tune=momentum:0,1']):
+    done = call('compare', *QUICK, '--finetune_epochs=0', *more, cwd=tmp_path)
+    assert done.returncode == 1
+    assert (
+      'finetuned asks for fine-tuned models, but --finetune_epochs=0' in done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -419,6 +436,8 @@ def test_tuning_looks_at_validation_examples_only(tmp_path):
   assert tuned['fesem(2)']['tried'][1]['of_seeds'] == [None]  # Diverged.
   search = tmp_path / 't/tune/fesem(2)/prox_lambda=0.01/seed10000/config.json'
   assert json.loads(search.read_text())['evaluate_on'] == 'validation'
+  held = json.loads(search.with_name('summary.json').read_text())
+  assert held['evaluated_on'] == 'validation'
   final = tmp_path / 't/fesem(2)/seed0/config.json'
   assert json.loads(final.read_text())['evaluate_on'] == 'test'
   table = (tmp_path / 't/table.md').read_text()

@@ -1,5 +1,7 @@
 """Figures of methods over seeds."""
 
+import json
+
 import numpy as np
 import pytest
 from matplotlib.text import Text
@@ -47,6 +49,25 @@ def test_curves_are_means_with_students_interval(runs):
   np.testing.assert_allclose(edges.min(), (each.mean(axis=0) - each.std(0, ddof=1))[0])
   # The mean, and a line for each seed of both methods.
   assert len(plots.curves_over_seeds(runs, spread='all').axes[0].lines) == 8
+
+
+def test_curves_are_of_the_honest_clients_and_say_so(tmp_path):
+  folder = write_run(tmp_path / 'run')
+  records = [
+    json.loads(t) for t in (folder / 'metrics.jsonl').read_text().split('\n') if t
+  ]
+  for record in records:
+    if 'deployed' in record:
+      record['honest'] = {k: {'micro_accuracy': 0.9} for k in ('deployed', 'finetuned')}
+  text = ''.join(json.dumps(record) + '\n' for record in records)
+  (folder / 'metrics.jsonl').write_text(text)
+  run = plots.PlottedRun(folder, 'a')
+  figure = plots.curves_over_seeds({'a': [run]})
+  np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), 90)
+  assert 'toy, honest clients, one seed' in figure.get_suptitle()
+  figure = plots.convergence([run])
+  np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), 90)
+  assert figure.axes[1].get_title() == 'Deployed micro accuracy (%), honest clients'
 
 
 def test_what_no_run_says_is_refused(runs):

@@ -1,6 +1,7 @@
 """Average ranks over data sets, beside the numbers of Demšar (2006)."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -62,6 +63,20 @@ def test_ranks_of_comparisons_are_drawn_from_the_command_line(tmp_path, capsys):
   labels = [label.get_text() for label in axis.get_yticklabels()]
   assert labels == ['fesem', 'ditto', 'fed_avg']
   assert axis.lines[0].get_xdata().tolist() == [1, 2, 3]
+
+
+def test_ranks_are_of_the_honest_clients(tmp_path, monkeypatch):
+  workdirs = [_comparison(tmp_path / n, a=80.0, b=90.0) for n in 'xy']
+  for name in workdirs:
+    path = pathlib.Path(name) / 'table.json'
+    held = json.loads(path.read_text())
+    held['methods'][0]['honest_deployed_micro_accuracy'] = [95.0, 1.0]
+    path.write_text(json.dumps(held))
+  drawn = []
+  monkeypatch.setattr(plots, 'critical_difference', drawn.append)
+  monkeypatch.setattr(plots, 'save', lambda *_: [])
+  figures.draw_ranks(workdirs, tmp_path / 'ranks.png')
+  assert [each['a'] for each in drawn[0].values()] == [95, 95]
 
 
 def test_what_cannot_be_ranked_is_refused(tmp_path):

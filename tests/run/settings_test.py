@@ -14,14 +14,18 @@ def split(seed, labels=(0, 1, 0, 1)):
 
 
 ONE = split(0)
+PART = FederatedData.from_arrays(
+  np.r_[ONE.x[3:], split(2).x[:3]], np.array([1, 0, 1, 0]), [2, 2], num_classes=2
+)
 
 
 @pytest.mark.parametrize(
-  ('test', 'same'),
-  [(ONE, True), (split(0), True), (split(1), False), (split(0, (1, 1, 0, 1)), False)],
+  ('test', 'copies'),
+  [(ONE, 4), (split(0), 4), (split(1), 0), (split(0, (1, 0, 1, 0)), 0), (PART, 1)],
 )
-def test_a_test_split_that_is_the_training_split_is_named(test, same, caplog):
+def test_test_examples_that_are_training_examples_are_counted(test, copies, caplog):
   warn_once.cache_clear()
   caplog.set_level('WARNING', logger='absl')
   check_splits(ONE, test)
-  assert ('4 of 4 test examples are training examples' in caplog.text) == same
+  said = f'{copies} of 4 test examples ({25 * copies} %) are also training examples'
+  assert (said in caplog.text) == bool(copies)

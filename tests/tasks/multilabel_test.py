@@ -94,6 +94,14 @@ def test_auc_of_small_and_of_large_logits_is_that_of_the_logits(scale):
   np.testing.assert_allclose(micro['auc'], want, atol=3e-3)
 
 
+def test_logits_that_are_too_close_together_for_auc_are_told_of(caplog):
+  logits, y = outcome()
+  MULTILABEL.micro(counts_of(logits, y))
+  assert not caplog.messages
+  MULTILABEL.micro(counts_of(0.05 * logits - 4, y))
+  assert 'AUC is rough, mostly too near to 50 %: of label' in caplog.text
+
+
 def test_clients_without_examples_or_with_one_class_have_no_auc():
   logits, y = outcome()
   y[:] = 1
