@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fesem_jax.cohorts import placement
-from fesem_jax.cohorts.arrangement import arrange
 from fesem_jax.core import offloading, prng_streams
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data import placement
+from fesem_jax.data.arrangement import arrange
 from fesem_jax.data.corruption import honest
 from fesem_jax.evaluation import evaluate
 from fesem_jax.results import client_table, records
