@@ -60,6 +60,12 @@ def fold(key: jax.Array, stream: int) -> jax.Array:
   return jax.random.fold_in(key, stream)
 
 
+@jax.jit
+def folded(key: jax.Array, number: int) -> jax.Array:
+  """The key of a round, counted from 1, or of a stream: compiled, for the host."""
+  return jax.random.fold_in(key, number)
+
+
 def host_rng(seed: int, stream: int, number: int = 0) -> np.random.Generator:
   """The random number generator of a stream for the host, from the seed of a run.
 

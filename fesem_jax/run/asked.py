@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from fesem_jax.callbacks.calls import Callbacks
-from fesem_jax.core import batching, offloading, sharding
+from fesem_jax.core import batching, offloading, sharding, side_by_side
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.results.result import Result
@@ -24,10 +24,6 @@ from fesem_jax.utils.errors import Diverged, UserError
 
 # What a run came to: its result, or the exception that `simulate` would have raised.
 Outcome = Result | Diverged | UserError
-
-# Numbers of models that train side by side on a CPU. More of them leave its cache, and
-# then runs side by side take more work than one after the other.
-_MOST_NUMBERS = 2**18
 
 
 class Asked:
@@ -77,7 +73,7 @@ class Asked:
       return 'their data change over rounds'
     if algorithm.of_data is not None:
       return 'the method changes their data (`weighting`)'
-    if not runs_at_once and most_in_cache(algorithm.local, train.num_clients) < 2:
+    if not runs_at_once and side_by_side.most(algorithm.local, train.num_clients) < 2:
       return 'on a CPU, models with convolutions or of many parameters gain nothing'
     s = self.settings
     if s.selection is not None:
@@ -141,28 +137,12 @@ def is_offloaded(state: Any) -> bool:
   return any(map(offloading.is_offloaded, leaves))
 
 
-def most_in_cache(local: LocalTraining, num_clients: int) -> int:
-  """How many runs of so many clients are faster side by side, if on a CPU."""
-  leaves = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
-  if local.mesh.devices.flat[0].platform != 'cpu':
-    return 2**10
-  convolves = any(x.ndim > 2 for x in leaves)  # Such clients train one by one.
-  return 1 if convolves else _MOST_NUMBERS // _numbers(local, num_clients)
-
-
-def _numbers(local: LocalTraining, num_clients: int) -> int:
-  """Parameters of the models that train side by side on a device in one run."""
-  leaves = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
-  clients = min(local.clients_per_chunk, -(-num_clients // local.mesh.size))
-  return max(1, clients * sum(x.size for x in leaves))
-
-
 def most_at_once(run: Prepared) -> int:
   """How many runs like this one are faster side by side, and fit into memory."""
   local, num_clients = run.algorithm.local, run.data.train.num_clients
   # The old and the new state, and the models of a chunk with what training makes of
   # them: weights, gradients, starts and updates.
   state = sum(map(bytes_on_device, jax.tree.leaves(run.shapes)))
-  each = 3 * state + 24 * _numbers(local, num_clients)
+  each = 3 * state + 24 * side_by_side.numbers(local, num_clients)
   held = sharding.memory(local.mesh.devices.flat[0], local.mesh.size) or 2**34
-  return max(1, min(most_in_cache(local, num_clients), held // 4 // each))
+  return max(1, min(side_by_side.most(local, num_clients), held // 4 // each))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fesem_jax.core import offloading
+from fesem_jax.core import offloading, prng_streams
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import placement
@@ -94,7 +94,7 @@ class Evaluation:
 
     `state` is that after the round `number`, counted from 1.
     """
-    key = jax.random.fold_in(self._key, number)
+    key = prng_streams.folded(self._key, number)
     found, whole = jax.tree.flatten(self.compile()(state, self._train, self._test, key))
     # One after the other, or those of many clients would be there twice.
     moved = [processes.on_host(found.pop(0)) for _ in range(len(found))]

@@ -81,15 +81,17 @@ def functions_of(run: Prepared) -> Functions:
   def clusters(state: Any, train: FederatedData) -> jax.Array | None:
     return algorithm.deployed(state, train).clusters()
 
-  def start(key: jax.Array, train: FederatedData) -> tuple[Any, Any]:
-    state = algorithm.init(key, train)
-    return state, clusters(state, train)
-
   def step(*args: Any) -> tuple[Any, Any, Any]:
     state, info = step_of(algorithm, settings.tell_clients)(*args)
     return state, info, clusters(state, args[1]) if derives else None
 
   def traced() -> Functions:
+    init = Traced.of(algorithm.init, key, data.train)  # As the rehearsal traced it.
+
+    def start(key: jax.Array, train: FederatedData) -> tuple[Any, Any]:
+      state = init(key, train, init.numbers)
+      return state, clusters(state, train)
+
     of_step = run.shapes, data.train, cohort, key
     of_measure = run.shapes, data.train, data.test, key
     measure = measure_with(algorithm, settings.finetune_epochs)

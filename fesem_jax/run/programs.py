@@ -37,8 +37,14 @@ _DESCRIPTIONS: dict[Any, str] = {
 # Programs that are compiled at once: each takes a core or two and some 350 MiB.
 _AT_ONCE = max(1, sharding.cores() // 2)
 
+_EMITTERS = 'xla_cpu_use_fusion_emitters'
+
 # Multiplications that a CPU does sooner, however compiled, than it compiles them well.
 _FEW = 2**31
+
+# Likewise of runs side by side, of all rounds, without XLA's emitters: at twice as many
+# (FedAvg of 15 runs, 200 rounds, logistic regression) both are level.
+_FEW_IN_ROUNDS = 2**36
 
 
 # What is held at most: a run makes about six programs and shapes, of 30 MiB and 950 of
@@ -65,26 +71,49 @@ def run_once(
   a CPU, and trains as fast. Without any it takes half of the time, which pays where
   there is little to train and nothing to convolve. What XLA_FLAGS says of them stays.
   """
-  if not with_passes(1):
+  many = runs > 1
+  if not with_passes(1, many):
     return {}
-  params = jax.eval_shape(local.model.init, jax.random.key(0))
-  layers = jax.tree.leaves(params)
+  layers = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
   convolves = any(x.ndim > 2 for x in layers)
-  # Of a pass over the data at most: each parameter meets each number of each example.
+  little = not convolves and runs * _multiplications(local, data) < _FEW
+  return with_passes(0 if little else 1, many)
+
+
+def run_often(local: LocalTraining, data: FederatedData, rounds: int) -> dict[str, Any]:
+  """Options of `jax.jit` for a program of runs side by side, of all their `rounds`."""
+  return with_passes(1, rounds * _multiplications(local, data) < _FEW_IN_ROUNDS)
+
+
+def _multiplications(local: LocalTraining, data: FederatedData) -> int:
+  """Of a pass over the data at most: each parameter meets each number of an example."""
+  layers = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
   numbers = math.prod(data.example_shape) * sum(x.size for x in layers)
-  little = not convolves and numbers * data.y.shape[0] * runs < _FEW
-  return with_passes(0 if little else 1)
+  return numbers * data.y.shape[0]
 
 
-def with_passes(level: int) -> dict[str, Any]:
+def with_passes(level: int, many: bool = False) -> dict[str, Any]:
   """Options of `jax.jit` for a program that a CPU compiles with fewer passes of LLVM.
 
-  Another level may round differently. What XLA_FLAGS says of the level stays.
+  For `many` runs side by side it is also compiled without XLA's emitters of fused
+  operations, which takes half of the time; the program takes half again as long to run.
+  Other options may round differently. What XLA_FLAGS says of the level stays.
   """
   name = 'xla_backend_optimization_level'
   if jax.default_backend() != 'cpu' or name in os.environ.get('XLA_FLAGS', ''):
     return {}
-  return {'compiler_options': {name: level}}
+  emitters = {_EMITTERS: False} if many and _has_emitters() else {}
+  return {'compiler_options': {name: level, **emitters}}
+
+
+@functools.cache
+def _has_emitters() -> bool:
+  """Whether this version of XLA has the option."""
+  try:
+    jax.jit(lambda x: x, compiler_options={_EMITTERS: False}).lower(0.0).compile()
+  except jax.errors.JaxRuntimeError:
+    return False
+  return True
 
 
 class Program:

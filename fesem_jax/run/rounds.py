@@ -27,7 +27,8 @@ def keys_of_run(seed: int, mesh: Mesh) -> dict[int, jax.Array]:
     prng_streams.FINETUNE,
     prng_streams.PORTRAIT,
   )
-  keys = {s: prng_streams.fold(jax.random.key(seed), s) for s in named}
+  key = jax.random.key(seed)
+  keys = {s: prng_streams.folded(key, s) for s in named}
   return sharding.replicate(keys, mesh)
 
 
@@ -164,7 +165,7 @@ def run_round(
   counted from 1, folds its key from `key`, the stream of the rounds. Returns the state
   after the round, sharded as the step left it, and the round's info.
   """
-  round_key = jax.random.fold_in(key, number)
+  round_key = prng_streams.folded(key, number)
   state, info = step(state, data, cohort, round_key)
   if algorithm.between is not None:
     shardings = _shardings(state)

@@ -15,7 +15,7 @@ from fesem_jax.run.evaluation import Measured
 from fesem_jax.run.loop import Trained
 from fesem_jax.run.over_runs import Functions, OverRuns, stacked
 from fesem_jax.run.preparation import Prepared
-from fesem_jax.run.programs import Program, run_once, wait_for, with_passes
+from fesem_jax.run.programs import Program, run_often, run_once, wait_for
 from fesem_jax.utils import processes, progress_lines
 
 # At most so many rounds in one call: what they report is kept on the devices.
@@ -64,11 +64,13 @@ class Together:
   def _compile(self) -> None:
     """Begins to compile the programs.
 
-    Small models train as fast with fewer of LLVM's passes, which take most of the time
-    of a comparison. Results are promised within rounding only.
+    With fewer passes small models are trained sooner, as compiling takes most of the
+    time of a comparison. Results are promised within rounding only.
     """
     first = self._runs[0]
-    once = run_once(first.algorithm.local, first.data.on_host, self._count)
+    made_of = first.algorithm.local, first.data.on_host
+    once = run_once(*made_of, self._count)
+    often = run_often(*made_of, self._settings.rounds * self._count)
     start = self._start.mapped(self._count, self._key_axis, self._train_axes)
 
     def of_run(shape: Any) -> NamedSharding:
@@ -89,7 +91,7 @@ class Together:
     self._rounds_program = self._compiled(
       'step', self._rounds(), shapes, self._train, self._cohorts(1, 1),
       self._keys[1], (np.int32(1), np.int32(1)), self._step.numbers,
-      donate_argnums=0, out_shardings=(self._shardings, None), **with_passes(1),
+      donate_argnums=0, out_shardings=(self._shardings, None), **often,
     )  # fmt: skip
     measure = self._measure.mapped(
       self._count, 0, self._train_axes, self._test_axes, self._key_axis
@@ -101,7 +103,7 @@ class Together:
     self._measure_program = self._compiled(
       'measure', measured, shapes, self._train, self._test, self._keys[2],
       np.int32(1), self._measure.numbers,
-      **(with_passes(1) if self._settings.eval_every else once),
+      **(often if self._settings.eval_every else once),
     )  # fmt: skip
 
   def _folded(self, keys: jax.Array, number: jax.Array) -> jax.Array:

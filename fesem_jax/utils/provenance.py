@@ -1,5 +1,6 @@
 """The machine and the software of a run: device, memory, versions, commit."""
 
+import functools
 import pathlib
 import platform
 import subprocess
@@ -57,16 +58,19 @@ def processor() -> str:
 
 def versions() -> dict[str, str | None]:
   """The versions of Python and of the packages that results depend on."""
-  found: dict[str, str | None] = {'python': sys.version.split()[0]}
-  found['fesem_jax'] = __version__
-  for name in _PACKAGES:
-    try:
-      found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-      found[name] = None
-  return found
+  python = {'python': sys.version.split()[0], 'fesem_jax': __version__}
+  return {**python, **{name: _version(name) for name in _PACKAGES}}
 
 
+@functools.cache  # The code that the process has loaded.
+def _version(name: str) -> str | None:
+  try:
+    return metadata.version(name)
+  except metadata.PackageNotFoundError:
+    return None
+
+
+@functools.cache
 def commit() -> str | None:
   """The commit of the source tree, or None outside a checkout.
 

@@ -16,11 +16,14 @@ from fesem_jax.algorithms.common import random_centers
     ([5.0], 0),
   ],
 )
-def test_the_centers_of_least_loss_are_taken(losses, best):
+@pytest.mark.parametrize('side_by_side', [False, True])
+def test_the_centers_of_least_loss_are_taken(losses, best, side_by_side):
   centers = {'w': jnp.arange(1.0, 7.0).reshape(3, 2)}
 
   def attempt(number):
     return jnp.array(losses)[number], {'w': centers['w'][number]}
 
-  found = random_centers._best_of(attempt, jnp.arange(len(losses)))
+  count = len(losses)
+  at_once = count if side_by_side else 1
+  found = random_centers._best_of(attempt, jnp.arange(count), at_once)
   assert found['w'].tolist() == centers['w'][best].tolist()

@@ -10,6 +10,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax import algorithms
+from fesem_jax.core import side_by_side
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.data.phases import Phase
@@ -292,7 +293,7 @@ def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
 def test_a_run_has_no_more_clients_side_by_side_than_it_has():
   local = helpers.local(model='logistic')._replace(clients_per_chunk=64)
   sizes = [x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0)))]
-  found = [asked_module.most_in_cache(local, clients) for clients in (3, 64, 100)]
+  found = [side_by_side.most(local, clients) for clients in (3, 64, 100)]
   assert found == [2**18 // (n * sum(sizes)) for n in (3, 64, 64)]
 
 

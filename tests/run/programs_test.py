@@ -16,6 +16,7 @@ from fesem_jax.run import programs as programs_module
 from fesem_jax.run.programs import (
   CompileTime,
   Programs,
+  run_often,
   run_once,
   wait_for,
   with_passes,
@@ -231,7 +232,12 @@ def test_small_starts_are_compiled_without_optimization(monkeypatch):
   # 18 examples of 6 numbers; models of 9 and 25 M.
   assert level(helpers.local(hidden=(3000, 3000)), data) == 0
   found = run_once(helpers.local(hidden=(3000, 3000)), data, runs=3)
+  assert found == with_passes(1, many=True)
+  assert found['compiler_options'].pop('xla_cpu_use_fusion_emitters') is False
   assert found == with_passes(1)
+  small = helpers.local()
+  assert run_often(small, data, 100) == with_passes(1, many=True)
+  assert run_often(small, data, 10**9) == with_passes(1)
   assert level(helpers.local(hidden=(5000, 5000)), data) == 1
   images = helpers.federation([6, 3, 9], shape=(8, 8))
   assert level(helpers.local(shape=(8, 8), model='small_cnn'), images) == 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.core import prng_streams
+from fesem_jax.core import prng_streams, side_by_side
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import sample_clients
@@ -48,6 +48,9 @@ def random_models(local: LocalTraining, key: jax.Array, num_models: int) -> Para
   return jax.vmap(local.model.init)(jax.random.split(key, num_models))
 
 
+# Numbers of models that train side by side on an accelerator: a part of its memory.
+_MOST_NUMBERS = 2**24
+
 # (Centers [K, ...], cohort, key) -> the centers after a round.
 Round = Callable[[Params, Cohort, jax.Array], Params]
 
@@ -79,20 +82,41 @@ def best_centers(
     best = cohort_losses(local, centers, data, sample).min(axis=1)  # Empty places: 0.
     return best.sum(), centers
 
+  count = min(start.clients, data.num_clients)
   keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), start.restarts)
-  return _best_of(attempt, keys)
+  return _best_of(attempt, keys, _at_once(local, count, start.restarts))
+
+
+def _at_once(local: LocalTraining, count: int, restarts: int) -> int:
+  """How many draws are tried side by side by `count` clients: a divisor of all."""
+  most = side_by_side.most(local, count)
+  if local.mesh.devices.flat[0].platform != 'cpu':
+    most = _MOST_NUMBERS // side_by_side.numbers(local, count)
+  fitting = range(1, max(1, min(most, restarts)) + 1)
+  return max(n for n in fitting if restarts % n == 0)
 
 
 def _best_of(
-  attempt: Callable[[jax.Array], tuple[jax.Array, Params]], keys: jax.Array
+  attempt: Callable[[jax.Array], tuple[jax.Array, Params]],
+  keys: jax.Array,
+  at_once: int,
 ) -> Params:
   """The centers [K, ...] of least loss of several attempts, of equal ones the last.
 
-  `attempt` takes one of the keys and gives its loss [] float32 and its centers.
+  `attempt` takes one of the keys and gives its loss [] float32 and its centers;
+  `at_once` attempts, a divisor of their number, are made side by side.
   """
 
-  def better(best, key):
-    loss, centers = attempt(key)
+  def several(keys):
+    if at_once == 1:
+      return attempt(keys[0])
+    losses, centers = jax.vmap(attempt)(keys)
+    losses = jnp.where(jnp.isfinite(losses), losses, jnp.inf)
+    best = at_once - 1 - jnp.argmin(losses[::-1])
+    return losses[best], jax.tree.map(lambda x: x[best], centers)
+
+  def better(best, keys):
+    loss, centers = several(keys)
     tried = jnp.where(jnp.isfinite(loss), loss, jnp.inf), centers
 
     def choose(a, b):
@@ -102,5 +126,5 @@ def _best_of(
 
   like = jax.eval_shape(attempt, keys[0])[1]
   none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-  (_, centers), _ = jax.lax.scan(better, none, keys)
+  (_, centers), _ = jax.lax.scan(better, none, keys.reshape(-1, at_once))
   return centers
