@@ -268,6 +268,11 @@ def train_cohort(
     UserError: see `for_each_client`; also on `epochs` with a schedule of steps.
   """
   shape = cohort.ids.shape
+  if starts.choice is None and starts.num_models() > 1:
+    raise UserError(
+      f'`starts` has {starts.num_models()} models and no `choice`, so that all clients '
+      'would train the first; give each client the number of one.'
+    )
   if penalty is not None:
     penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), shape)
   chex.assert_tree_shape_prefix(factors, (*shape, data.max_examples))
