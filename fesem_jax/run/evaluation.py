@@ -269,7 +269,8 @@ def _check_deployed(found: ClientModels, count: int) -> None:
     if choice.shape != (count,) or not whole:
       raise UserError(
         f'`deployed` of the method gives a `choice` of {choice.dtype} and shape '
-        f'{choice.shape}; it must be integers of shape {(count,)}, in the order of the data.'
+        f'{choice.shape}; it must be integers of shape {(count,)}, in the order of '
+        'the data.'
       )
   if mixture is not None and mixture.shape != (count, models):
     raise UserError(

@@ -78,7 +78,8 @@ def _check_loss(model: Model, train: FederatedData) -> None:
   """Warns if the loss of an example depends on the others of its batch."""
   shape = tuple(train.example_shape)
   of = [model.task.target_shape(n, shape, train.num_classes) for n in (3, 1)]
-  y = (np.arange(np.prod(of[0])).reshape(of[0]) % 2).astype(model.task.target_dtype)
+  number: Any = np.arange(np.prod(of[0])).reshape(of[0]) % 2
+  y = jnp.asarray(number, model.task.target_dtype)
   x = jax.ShapeDtypeStruct((3, *shape), jnp.float32)
   outputs = jax.eval_shape(model.apply, model.init(jax.random.key(0)), x)
   outputs = jax.random.uniform(jax.random.key(1), outputs.shape, outputs.dtype)

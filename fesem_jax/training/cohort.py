@@ -86,7 +86,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     noted.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
   memory = client_memory.OF_ROUND.get()
-  call = call._replace(state=(call.state, memory.rows)) if memory else call
+  if memory is not None:
+    call = call._replace(state=(call.state, memory.of(call.cohort)))
   one, local, starts, cohort, key, *_, kernels, _ = call
   _check(call, reduction)
   steps = local.num_steps(data, cohort.ids, call.epochs)
@@ -175,7 +176,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   )
   sums = noised(server, key, sums, local.unsent) if server else sums
   if memory is not None:
-    trained = trained._replace(state=memory.kept(trained.state))
+    trained = trained._replace(state=memory.kept(cohort, trained.state))
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
 
 
