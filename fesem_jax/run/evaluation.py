@@ -18,6 +18,7 @@ from fesem_jax.results import client_table, records
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 
 if TYPE_CHECKING:
   from fesem_jax.run.programs import Program, Programs
@@ -125,11 +126,16 @@ class Evaluation:
       `honest`: the same of the others.
     """
     tested = np.asarray(self._test.sizes()) > 0
-    found = {
+    found: dict[str, Any] = {
       'deployed': evaluate.scores(measured.deployed, self._task),
       'finetuned': evaluate.scores(measured.finetuned, self._task),
       'finetuning_failed': int((measured.failed & tested).sum()),
     }
+    if not np.isfinite(found['deployed'].get('micro_loss') or 0.0):
+      warn_once(
+        'The loss on the test examples is not finite: outputs of deployed models are '
+        'NaN or infinite for some, of which accuracies and other figures say nothing.'
+      )
     if measured.assignment is not None:
       chosen = measured.assignment, measured.num_models
       found |= records.clusters(*chosen, self._train)

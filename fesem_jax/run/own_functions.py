@@ -24,7 +24,7 @@ _DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
 
 
 def check(local: LocalTraining, train: FederatedData) -> None:
-  """Warns of random numbers that are always the same, and of losses of a batch.
+  """Warns of numbers and starts that are always the same, and of losses of a batch.
 
   Its functions are traced twice, with two examples. Raises `UserError` if examples
   influence each other in the `apply` of a model of the user's own.
@@ -34,6 +34,12 @@ def check(local: LocalTraining, train: FederatedData) -> None:
     check_mixes_nothing(model, '`apply` of the model', train.example_shape)
   if is_own(inspect.unwrap(model.loss)):
     _check_loss(model, train)
+  start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
+  if _is_own_model(model) and not any(_follow(start, [True])[1]):
+    warn_once(
+      '`init` of the model gives the same parameters for every key: all seeds start '
+      'alike, and so do centers that a method draws, which may then stay alike.'
+    )
   for named, function, args in _functions(local, train):
 
     def traced(function: Any = function, args: Any = args) -> Traced:
@@ -62,8 +68,7 @@ def _functions(
     )
     outputs = jax.eval_shape(model.apply, params, x)
     yield '`loss` of the model', model.loss, (outputs, y)
-  made = model.made_by
-  if made is None or made.code or is_own(inspect.unwrap(model.apply)):
+  if _is_own_model(model):
     yield '`apply` of the model', model.apply, (params, x)
     if model.apply_train is not None:
       weights = [jax.ShapeDtypeStruct((2,), jnp.float32)] if model.statistics else []
@@ -72,6 +77,12 @@ def _functions(
     yield '`augmentation`', local.augmentation, (key, x)
   if local.sends is not None and local.sends.of_client is not None:
     yield f'`{local.sends.named}`', local.sends.of_client, (key, params, params)
+
+
+def _is_own_model(model: Model) -> bool:
+  """Whether a model computes what a user has written."""
+  made = model.made_by
+  return made is None or bool(made.code) or is_own(inspect.unwrap(model.apply))
 
 
 def _check_loss(model: Model, train: FederatedData) -> None:

@@ -193,3 +193,29 @@ def test_examples_that_depend_on_their_batch_are_refused_or_told(said):
     assert not said.text
     own_functions.check(local._replace(model=plain._replace(loss=loss)), data)
   assert '`loss` of the model is of whole batches' in said.text
+
+
+def test_starts_that_no_key_changes_and_losses_that_are_not_finite_are_told(said):
+  data, local = data_and_local()
+  plain = local.model
+  start = plain.init(jax.random.key(0))
+
+  def apply(params, x):
+    return plain.apply(params, x)
+
+  own_functions.check(local._replace(model=fj.Model(plain.init, apply)), data)
+  assert not said.text
+  own_functions.check(local._replace(model=fj.Model(lambda key: start, apply)), data)
+  assert '`init` of the model gives the same parameters for every key' in said.text
+
+  def broken(params, x):  # For examples of the test split.
+    outputs = plain.apply(params, x)
+    return jnp.where(x[:, :1] > 99, jnp.nan, outputs)
+
+  test = fj.FederatedData.from_arrays(data.x + 100, data.y, [6, 5], num_classes=3, info=data.info)
+  method = fj.algorithms.fed_avg(local._replace(model=fj.Model(plain.init, broken)))
+  fj.simulate(
+    method, data, test, rounds=1, eval_every=0, finetune_epochs=0,
+    callbacks=[fj.callbacks.Progress(False)],
+  )  # fmt: skip
+  assert 'The loss on the test examples is not finite' in said.text
