@@ -47,6 +47,7 @@ from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import free_memory, processes, progress_lines
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import NeverPatient, UserError, argument
+from fesem_jax.utils.notices import warn_once
 
 
 class Prepared(NamedTuple):
@@ -277,10 +278,17 @@ def with_state(
 def _check_rates(name: str, schedule: RoundSchedule, count: int) -> None:
   """Raises `UserError` if a schedule is negative or not finite in rounds or steps.
 
+  Warns of one that seems to be of learning rates.
+
   `name` is its argument, and `count` how many rounds, or local steps, there are.
   """
   numbers = np.arange(count, dtype=np.int32)
   rates = np.asarray(jax.jit(lambda n: jax.lax.map(schedule, n))(numbers))
+  if rates.max() < 0.5:
+    warn_once(
+      f'{argument(name)} is at most {rates.max():.3g}: its factors multiply the '
+      'learning rate of the optimizer, and are no learning rates.'
+    )
   bad = np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))
   if len(bad):
     of = 'round' if name == 'lr_schedule' else 'step'

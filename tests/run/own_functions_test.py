@@ -10,7 +10,7 @@ import pytest
 from flax import linen as nn
 
 import fesem_jax as fj
-from fesem_jax.run import own_functions
+from fesem_jax.run import own_functions, preparation
 from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 
@@ -212,10 +212,20 @@ def test_starts_that_no_key_changes_and_losses_that_are_not_finite_are_told(said
     outputs = plain.apply(params, x)
     return jnp.where(x[:, :1] > 99, jnp.nan, outputs)
 
-  test = fj.FederatedData.from_arrays(data.x + 100, data.y, [6, 5], num_classes=3, info=data.info)
+  test = fj.FederatedData.from_arrays(
+    data.x + 100, data.y, [6, 5], num_classes=3, info=data.info
+  )
   method = fj.algorithms.fed_avg(local._replace(model=fj.Model(plain.init, broken)))
   fj.simulate(
     method, data, test, rounds=1, eval_every=0, finetune_epochs=0,
     callbacks=[fj.callbacks.Progress(False)],
   )  # fmt: skip
   assert 'The loss on the test examples is not finite' in said.text
+
+
+def test_learning_rates_in_place_of_factors_are_told(said):
+  for schedule, told in ((optax.exponential_decay(0.1, 1, 0.9), True), (None, False)):
+    schedule = schedule or optax.cosine_decay_schedule(1.0, 3)
+    said.clear()
+    preparation._check_rates('lr_schedule', schedule, 3)
+    assert ('`lr_schedule` is at most 0.1: its factors' in said.text) == told
