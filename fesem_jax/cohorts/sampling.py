@@ -12,7 +12,10 @@ from fesem_jax.core.types import Cohort, HostOrDeviceArray
 
 
 def everyone(data: FederatedData, round: HostOrDeviceArray = None) -> Cohort:
-  """The cohort of all clients; for `round`, see `cohort_of`."""
+  """The cohort of all clients.
+
+  For `round`, see `cohort_of`.
+  """
   return Cohort(jnp.arange(data.num_clients), everyone=True, round=round)
 
 
