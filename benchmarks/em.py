@@ -18,8 +18,8 @@ from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
-from fesem_jax.clustering import em, kmeans
 from fesem_jax.core import sharding, tree
+from fesem_jax.server import em, kmeans
 
 _CLIENTS = flags.DEFINE_integer('num_clients', 1000, 'M.')
 _CLUSTERS = flags.DEFINE_list('num_clusters', ['1', '4', '10'], 'Values of K.')

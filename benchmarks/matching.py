@@ -24,8 +24,8 @@ from scipy import optimize
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import models
-from fesem_jax.clustering import hidden_units, linear_assignment, matching
 from fesem_jax.core import tree
+from fesem_jax.server import hidden_units, linear_assignment, matching
 
 _CLIENTS = flags.DEFINE_integer('num_clients', 2, 'Clients of the E-steps.')
 _CLUSTERS = flags.DEFINE_integer('num_clusters', 4, 'K.')

@@ -39,9 +39,9 @@ from fesem_jax.core.local_training import (
   Machine,
   local_training,
 )
-from fesem_jax.planning import planner, topologies
-from fesem_jax.planning.data_shapes import DataSize, SplitSize
 from fesem_jax.results.result import Result
+from fesem_jax.run import planner, topologies
+from fesem_jax.run.data_shapes import DataSize, SplitSize
 from fesem_jax.run.simulation import simulate
 
 # As the program is for this machine, and then for an accelerator.

@@ -34,9 +34,9 @@ from benchmarks.program_text import (
 )
 from benchmarks.workloads import WORKLOADS, Workload
 from fesem_jax import algorithms
-from fesem_jax.planning import planner, topologies
-from fesem_jax.planning.data_shapes import DataSize, SplitSize
-from fesem_jax.planning.planner import Plan
+from fesem_jax.run import planner, topologies
+from fesem_jax.run.data_shapes import DataSize, SplitSize
+from fesem_jax.run.planner import Plan
 from fesem_jax.run.program_memory import collectives_of
 from fesem_jax.utils import provenance
 from fesem_jax.utils.atomic_files import write_atomically

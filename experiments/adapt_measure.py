@@ -6,13 +6,12 @@ import jax
 import numpy as np
 
 from fesem_jax.analysis import joining_rules
-from fesem_jax.cohorts import arrangement, placement
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.data import first_examples
+from fesem_jax.data import arrangement, first_examples, placement
 from fesem_jax.evaluation import evaluate
 from fesem_jax.utils.errors import UserError, argument
 

@@ -9,10 +9,10 @@ from typing import Any
 from absl import flags
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError, argument
 

@@ -18,11 +18,10 @@ import numpy as np
 from absl import flags
 from jax.sharding import Mesh
 
-from fesem_jax.cohorts import placement
 from fesem_jax.core import chips, sharding
-from fesem_jax.data import with_true_groups
-from fesem_jax.planning import planner, topologies
-from fesem_jax.planning.data_shapes import DataSize, SplitSize, data_of
+from fesem_jax.data import placement, with_true_groups
+from fesem_jax.run import planner, topologies
+from fesem_jax.run.data_shapes import DataSize, SplitSize, data_of
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from fesem_jax.planning.planner import Plan, advice
+from fesem_jax.run.planner import Plan, advice
 from fesem_jax.run.program_memory import collectives_of
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.text_tables import aligned

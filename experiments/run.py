@@ -20,12 +20,11 @@ from absl import flags, logging
 
 from fesem_jax import algorithms, tasks
 from fesem_jax.callbacks import BestRound
-from fesem_jax.cohorts import placement
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.data import label_skew
+from fesem_jax.data import label_skew, placement
 from fesem_jax.data.corruption import honest
 from fesem_jax.results import curves, metrics_file, result_files
 from fesem_jax.results.result import Result

@@ -4,8 +4,8 @@ import hashlib
 import pathlib
 from typing import Any
 
-from fesem_jax.cohorts import selection
-from fesem_jax.cohorts.selection import Selection
+from fesem_jax.core import selection
+from fesem_jax.core.selection import Selection
 from fesem_jax.data.client_lists import read_names, read_trace
 from fesem_jax.utils.errors import UserError, argument
 

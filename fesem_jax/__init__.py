@@ -5,17 +5,11 @@ is imported on its own.
 """
 
 from fesem_jax import algorithms, callbacks, data, models, tasks
-from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.algorithms import wrappers
 from fesem_jax.analysis.comparing import Comparison, compare, tune
 from fesem_jax.callbacks import loggers
 from fesem_jax.callbacks.callback import Callback, Stop
-from fesem_jax.clustering import em
-from fesem_jax.clustering.kmeans import kmeans
-from fesem_jax.cohorts import selection
-from fesem_jax.cohorts.sampling import cohort_of, everyone, sample_clients
-from fesem_jax.core import sums, tree
+from fesem_jax.core import selection, sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_info import ClientInfo
@@ -23,6 +17,7 @@ from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, Machine, local_training
+from fesem_jax.core.sampling import cohort_of, everyone, sample_clients
 from fesem_jax.core.sending import Sends, chained
 from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
 from fesem_jax.core.traffic import Traffic
@@ -38,6 +33,10 @@ from fesem_jax.run.replayed import Replay
 from fesem_jax.run.replaying import replay
 from fesem_jax.run.simulation import simulate, simulate_many
 from fesem_jax.run.spec import Workdir
+from fesem_jax.server import em
+from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.kmeans import kmeans
+from fesem_jax.server.robust import Aggregation
 from fesem_jax.training.augmentation import Augmentation, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import for_each_client, train_cohort

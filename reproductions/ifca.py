@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.non_fed import NonFedState, non_fed
-from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import client_keys
 
 
 def local_models(local: LocalTraining) -> Algorithm:

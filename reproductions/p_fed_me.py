@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.algorithms.p_fed_me import p_fed_me
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import everyone
 
 from . import mnist_blocks
 from .fed_prox import CLASSES, DIMENSION, of_clients

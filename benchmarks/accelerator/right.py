@@ -28,16 +28,16 @@ from benchmarks import common
 from benchmarks.accelerator import measuring
 from benchmarks.accelerator.measuring import Row, Watch
 from fesem_jax import algorithms, data, models
-from fesem_jax.clustering import em
-from fesem_jax.cohorts import placement
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import Machine, local_training
+from fesem_jax.data import placement
 from fesem_jax.run import rounds
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.single import run_one
 from fesem_jax.run.spec import Spec
+from fesem_jax.server import em
 
 # Options where the defaults would do nothing in the first two rounds.
 OPTIONS: dict[str, dict[str, Any]] = {

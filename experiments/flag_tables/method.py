@@ -4,8 +4,8 @@ import functools
 from typing import Any
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation import robust
-from fesem_jax.cohorts import device_profiles
+from fesem_jax.data import device_profiles
+from fesem_jax.server import robust
 from fesem_jax.training.trained import WEIGHTINGS
 
 from .. import methods

@@ -47,11 +47,11 @@ from fesem_jax.algorithms.per_fed_avg import per_fed_avg
 from fesem_jax.algorithms.robust import robust
 from fesem_jax.algorithms.scaffold import scaffold
 from fesem_jax.algorithms.stocfl import stocfl
-from fesem_jax.clustering import comparison, kmeans
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import check_local
 from fesem_jax.data.client_weights import with_weights
+from fesem_jax.server import comparison, kmeans
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import UserError, argument, check_choice
 

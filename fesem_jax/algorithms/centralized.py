@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.common.global_model import deployed
-from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import batching, client_map, prng_streams, sharding, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, RoundInfo
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import coin
 from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only

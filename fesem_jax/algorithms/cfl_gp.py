@@ -12,15 +12,15 @@ from fesem_jax.algorithms.common.centers import check_num_clusters, deployed
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
-from fesem_jax.clustering.gradient_clusters import add_to_means, clusters_of_gradients
-from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import coin
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
+from fesem_jax.server.gradient_clusters import add_to_means, clusters_of_gradients
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice

@@ -15,14 +15,14 @@ from fesem_jax.algorithms.common.all_centers import chosen_centers_sent
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.algorithms.common.random_centers import random_models
-from fesem_jax.clustering import loss_vectors
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import everyone
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
+from fesem_jax.server import loss_vectors
 from fesem_jax.training.client_losses import start_by_loss
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice

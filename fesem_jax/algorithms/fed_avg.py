@@ -4,14 +4,14 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 """
 
-from fesem_jax.aggregation.robust import Aggregation
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer, but_statistics
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.server.optimizers import ServerOptimizer, but_statistics
+from fesem_jax.server.robust import Aggregation
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_choice
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from fesem_jax.algorithms.common import own_centers
 from fesem_jax.algorithms.common.bipartition import SplitRule, with_splits
 from fesem_jax.algorithms.common.centers import deployed, reassigned, round_info
-from fesem_jax.clustering import em
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import inner_products
@@ -20,6 +19,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
+from fesem_jax.server import em
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS

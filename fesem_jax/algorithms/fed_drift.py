@@ -11,14 +11,14 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_max_clusters, deployed
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
-from fesem_jax.clustering import concept_drift
-from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, sharding, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import coin
 from fesem_jax.core.types import Params
+from fesem_jax.server import concept_drift
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.trained import WEIGHTINGS, weights_by
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice

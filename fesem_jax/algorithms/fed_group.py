@@ -17,20 +17,20 @@ from fesem_jax.algorithms.common.centers import (
 )
 from fesem_jax.algorithms.common.first_clusters import before_rounds
 from fesem_jax.algorithms.common.own_centers import sums_of_own
-from fesem_jax.clustering import em
-from fesem_jax.clustering.update_directions import (
-  clusters_of_directions,
-  nearest_direction,
-  toward_others,
-)
-from fesem_jax.cohorts.sampling import all_or_sample, everyone
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import all_or_sample, everyone
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
+from fesem_jax.server import em
+from fesem_jax.server.update_directions import (
+  clusters_of_directions,
+  nearest_direction,
+  toward_others,
+)
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS, Trained

@@ -3,12 +3,12 @@
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
 """
 
-from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.optimizers import ServerOptimizer
 
 
 @recorded

@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.robust import Aggregation
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.common.centers import deployed, round_info
 from fesem_jax.algorithms.common.cluster_start import ClusterStart, first_clusters
 from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep
 from fesem_jax.algorithms.common.kept_models import check_kept, room_for_models
 from fesem_jax.algorithms.common.penalty import Penalty
-from fesem_jax.clustering import comparison
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
+from fesem_jax.server import comparison
+from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.optimizers import ServerOptimizer
+from fesem_jax.server.robust import Aggregation
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.privacy import check_reduced
 from fesem_jax.utils.errors import check_at_least

@@ -13,9 +13,9 @@ from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_m
 from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
 from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
-from fesem_jax.clustering import comparison
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.server import comparison
 from fesem_jax.utils.errors import UserError, argument, check_at_least
 
 Factory = Callable[..., Algorithm]

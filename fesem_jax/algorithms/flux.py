@@ -17,13 +17,13 @@ from fesem_jax.algorithms.common.centers import (
   reassigned,
 )
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
-from fesem_jax.clustering import density, descriptors
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
+from fesem_jax.server import density, descriptors
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils import processes

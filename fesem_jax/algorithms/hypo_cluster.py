@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer, but_statistics
 from fesem_jax.algorithms.common.all_centers import all_centers_sent
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.algorithms.common.random_centers import RandomCenters, best_centers
 from fesem_jax.algorithms.fed_sgd import one_gradient_step
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
+from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.optimizers import ServerOptimizer, but_statistics
 from fesem_jax.training.client_losses import least_loss
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import check_at_least, check_choice

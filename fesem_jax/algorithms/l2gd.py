@@ -11,15 +11,15 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.own_models import deployed
-from fesem_jax.clustering import em
-from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import coin
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
+from fesem_jax.server import em
 from fesem_jax.training.client_losses import own_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.plain_sgd import learning_rate

@@ -6,8 +6,6 @@ and the gap between a method and the oracle is due to the method's clusters.
 
 from typing import Any, NamedTuple
 
-from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.algorithms.common.centers import round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.core import traffic, tree
@@ -16,6 +14,8 @@ from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
+from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import UserError, check_choice
 

@@ -12,17 +12,17 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, deployed, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
-from fesem_jax.clustering import agglomerative, subspaces
-from fesem_jax.clustering.vector_clusters import numbered_by_clients
-from fesem_jax.cohorts.sampling import all_or_sample, everyone
 from fesem_jax.core import sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import all_or_sample, everyone
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
+from fesem_jax.server import agglomerative, subspaces
+from fesem_jax.server.vector_clusters import numbered_by_clients
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.trained import WEIGHTINGS
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import batching, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import everyone
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch

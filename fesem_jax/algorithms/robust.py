@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import jax
 
-from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.algorithms.common.centers import check_num_clusters, deployed, round_info
 from fesem_jax.algorithms.common.first_clusters import (
   MAX_REPETITIONS,
@@ -16,13 +15,14 @@ from fesem_jax.algorithms.common.first_clusters import (
   random_start,
   train_and_cluster,
 )
-from fesem_jax.clustering import em
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
+from fesem_jax.server import em
+from fesem_jax.server.robust import Aggregation
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import check_at_least, check_choice, check_share
 

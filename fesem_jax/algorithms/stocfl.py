@@ -17,12 +17,12 @@ from fesem_jax.algorithms.common.centers import (
 )
 from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
 from fesem_jax.algorithms.common.own_centers import sums_of_own
-from fesem_jax.cohorts.sampling import coin
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import coin
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only

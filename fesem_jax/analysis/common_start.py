@@ -11,15 +11,15 @@ import jax
 import numpy as np
 
 from fesem_jax.algorithms.common.first_clusters import before_rounds, random_start
-from fesem_jax.clustering import comparison
-from fesem_jax.cohorts.arrangement import arrange_all, order_of_clients
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import everyone
+from fesem_jax.data.arrangement import arrange_all, order_of_clients
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.rounds import keys_of_run
+from fesem_jax.server import comparison
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils import processes, progress_lines
 

@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.clustering import em
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
 from fesem_jax.evaluation.agreement import contingency
+from fesem_jax.server import em
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction

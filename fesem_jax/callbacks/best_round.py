@@ -9,10 +9,10 @@ from absl import logging
 
 from fesem_jax.callbacks.callback import Callback, Stop
 from fesem_jax.callbacks.events import End, Evaluation, Start
-from fesem_jax.cohorts import placement
-from fesem_jax.cohorts.arrangement import ordered
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data import placement
+from fesem_jax.data.arrangement import ordered
 from fesem_jax.evaluation import evaluate
 from fesem_jax.results import saved_models
 from fesem_jax.results.deployed_models import DeployedModels

@@ -6,9 +6,9 @@ import numpy as np
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.events import End, Round, Start
-from fesem_jax.cohorts import device_profiles
 from fesem_jax.core import traffic
 from fesem_jax.core.traffic import Drawn, Traffic
+from fesem_jax.data import device_profiles
 from fesem_jax.results import costs
 from fesem_jax.utils import processes
 

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import batching, client_map
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Cohort, Model, Params
 from fesem_jax.evaluation.agreement import (
   adjusted_mutual_information,

@@ -7,12 +7,12 @@ import numpy as np
 
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
-from fesem_jax.cohorts.arrangement import arrange_all
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
+from fesem_jax.data.arrangement import arrange_all
 from fesem_jax.utils import processes
 
 _STEPS = 6

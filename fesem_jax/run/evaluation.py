@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.cohorts import placement
-from fesem_jax.cohorts.arrangement import arrange
 from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data import placement
+from fesem_jax.data.arrangement import arrange
 from fesem_jax.data.corruption import honest
 from fesem_jax.evaluation import evaluate
 from fesem_jax.results import client_table, records

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.cohorts import stratified
-from fesem_jax.core import prng_streams
+from fesem_jax.core import prng_streams, stratified
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram

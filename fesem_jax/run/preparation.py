@@ -14,18 +14,18 @@ from fesem_jax.algorithms.wrappers.client_memory import (
   kept_parts,
   with_client_memory,
 )
-from fesem_jax.cohorts import placement
-from fesem_jax.cohorts.arrangement import (
-  draw_cohort,
-  held_here,
-  selected_cohort,
-)
 from fesem_jax.core import batching, local_optimizers, prng_streams, traffic
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, RoundSchedule, check_training
 from fesem_jax.core.sending import check_sends
 from fesem_jax.core.types import Cohort
+from fesem_jax.data import placement
+from fesem_jax.data.arrangement import (
+  draw_cohort,
+  held_here,
+  selected_cohort,
+)
 from fesem_jax.data.phases import Phase, check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import check_model

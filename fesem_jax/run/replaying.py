@@ -13,12 +13,12 @@ from fesem_jax.algorithms.wrappers.client_memory import (
   kept_parts,
   with_client_memory,
 )
-from fesem_jax.cohorts import placement
-from fesem_jax.cohorts.arrangement import arrange, draw_cohort, order_of_clients
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
+from fesem_jax.data import placement
+from fesem_jax.data.arrangement import arrange, draw_cohort, order_of_clients
 from fesem_jax.results import metrics_file, records
 from fesem_jax.results.client_table import position_of
 from fesem_jax.run.checkpoint import Checkpoints

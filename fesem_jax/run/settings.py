@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from fesem_jax.cohorts.selection import Selection
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.selection import Selection
 from fesem_jax.utils.errors import (
   UserError,
   argument,

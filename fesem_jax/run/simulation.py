@@ -6,9 +6,9 @@ from typing import Any
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.options import Drift, Patience, Progress, Unseen
-from fesem_jax.cohorts.selection import Selection
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.selection import Selection
 from fesem_jax.results.result import Result
 from fesem_jax.run.asked import Outcome
 from fesem_jax.run.many import run_many

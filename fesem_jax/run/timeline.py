@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fesem_jax.cohorts import placement
-from fesem_jax.cohorts.arrangement import arrange, order_of_clients
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.data import placement
+from fesem_jax.data.arrangement import arrange, order_of_clients
 from fesem_jax.data.phases import Phase
 
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.sampling import client_keys
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.calls import Call
 from fesem_jax.training.cohort import run

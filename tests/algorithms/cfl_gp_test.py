@@ -10,10 +10,10 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.clustering.gradient_clusters import add_to_means
-from fesem_jax.clustering.vector_clusters import numbered_by_clients
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.corruption import corrupted
+from fesem_jax.server.gradient_clusters import add_to_means
+from fesem_jax.server.vector_clusters import numbered_by_clients
 from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
 from tests.support.methods import (

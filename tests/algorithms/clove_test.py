@@ -11,9 +11,9 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.clove import CloveState
-from fesem_jax.clustering.loss_vectors import cluster_and_match, clusters_at_random
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
+from fesem_jax.server.loss_vectors import cluster_and_match, clusters_at_random
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (

@@ -6,8 +6,8 @@ import optax
 import pytest
 
 from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep
-from fesem_jax.clustering import comparison, em
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.server import comparison, em
 from tests.support import helpers
 
 LOCAL = helpers.local(hidden=())

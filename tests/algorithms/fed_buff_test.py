@@ -8,10 +8,10 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax import algorithms
-from fesem_jax.cohorts import device_profiles
-from fesem_jax.cohorts.device_profiles import DeviceProfile
 from fesem_jax.core import prng_streams
 from fesem_jax.core.traffic import Sent, bytes_of_model
+from fesem_jax.data import device_profiles
+from fesem_jax.data.device_profiles import DeviceProfile
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (

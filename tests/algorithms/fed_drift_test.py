@@ -12,10 +12,10 @@ from scipy.spatial.distance import squareform
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.clustering import concept_drift
-from fesem_jax.clustering.agglomerative import Merging, merge_while
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
+from fesem_jax.server import concept_drift
+from fesem_jax.server.agglomerative import Merging, merge_while
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.cluster_steps import fed_drift_step

@@ -11,9 +11,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.fed_group import FedGroupState
-from fesem_jax.clustering.update_directions import nearest_direction, toward_others
-from fesem_jax.cohorts import sampling
-from fesem_jax.core import prng_streams, tree
+from fesem_jax.core import prng_streams, sampling, tree
+from fesem_jax.server.update_directions import nearest_direction, toward_others
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (

@@ -8,10 +8,10 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.robust import Aggregation
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.core import sums
+from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.robust import Aggregation
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,

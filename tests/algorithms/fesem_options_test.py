@@ -17,10 +17,10 @@ from fesem_jax.algorithms.wrappers import (
   with_reseeding,
   with_shuffled_start,
 )
-from fesem_jax.clustering import em
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption
+from fesem_jax.server import em
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (

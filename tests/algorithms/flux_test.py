@@ -11,9 +11,9 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.flux import FluxState
-from fesem_jax.clustering import density, descriptors
 from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.core.types import Cohort
+from fesem_jax.server import density, descriptors
 from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
 from tests.support.methods import (

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation import server_optimizers
 from fesem_jax.algorithms.hypo_cluster import HypoClusterState
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
+from fesem_jax.server import optimizers as server_optimizers
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,

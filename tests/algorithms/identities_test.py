@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.clustering import comparison
 from fesem_jax.core import tree
+from fesem_jax.server import comparison
 from tests.support import helpers
 from tests.support.methods import SIZES, assert_close, federation, initial, matrix, run
 

@@ -11,9 +11,9 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common.first_clusters import Clustering
-from fesem_jax.clustering import kmeans
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import check_training, local_training
+from fesem_jax.server import kmeans
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import federation

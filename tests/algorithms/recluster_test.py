@@ -10,13 +10,13 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation import server_optimizers
 from fesem_jax.algorithms.common import first_clusters
 from fesem_jax.algorithms.common.wrapped import inner, replaced
 from fesem_jax.algorithms.wrappers import reclustering
-from fesem_jax.clustering import comparison, em, hidden_units
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
+from fesem_jax.server import comparison, em, hidden_units
+from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (

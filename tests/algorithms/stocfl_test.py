@@ -9,10 +9,10 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.clustering.similar_clusters import components, merge_similar
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.corruption import corrupted
+from fesem_jax.server.similar_clusters import components, merge_similar
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.cluster_steps import stocfl_merged

@@ -10,10 +10,10 @@ import pytest
 
 from experiments import schedules
 from fesem_jax import algorithms
-from fesem_jax.aggregation import server_optimizers
 from fesem_jax.core import hyperparameters, sharding
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.run.programs import Programs
+from fesem_jax.server import optimizers as server_optimizers
 from tests.support import helpers
 from tests.support.runs import simulate
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.clustering import em
 from fesem_jax.core import sharding, sums
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.server import em
 from tests.support import helpers, reference
 from tests.support.methods import matrix
 

@@ -19,10 +19,10 @@ from experiments import run as experiment
 from experiments.build import build_model
 from experiments.errors import in_flags
 from fesem_jax import algorithms, data
-from fesem_jax.aggregation import server_optimizers
 from fesem_jax.analysis import tables
 from fesem_jax.data import label_skew
 from fesem_jax.run.configuration import check_same
+from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 from tests.support import helpers

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation import trimmed_mean
-from fesem_jax.cohorts.arrangement import arrange
 from fesem_jax.core import gram_matrices, sharding
+from fesem_jax.data.arrangement import arrange
 from fesem_jax.run.state_placement import placed_state
+from fesem_jax.server import trimmed_mean
 from tests.support import helpers
 
 CLIENTS = 32

@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from fesem_jax import algorithms, loggers
-from fesem_jax.cohorts.arrangement import arrange, draw_cohort
 from fesem_jax.core import sharding
+from fesem_jax.data.arrangement import arrange, draw_cohort
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils import provenance

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.aggregation import server_optimizers
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import with_true_groups
 from fesem_jax.models.mixture import as_one_model
+from fesem_jax.server import optimizers as server_optimizers
 from tests.support import helpers, reference
 
 SIZES = [6, 3, 9, 5, 8, 4]

@@ -6,17 +6,17 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.first_clusters import before_rounds
-from fesem_jax.clustering.similar_clusters import merge_similar
-from fesem_jax.clustering.update_directions import nearest_direction
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import prng_streams, sharding, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import everyone
 from fesem_jax.core.sums import weighted_mean
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.server.similar_clusters import merge_similar
+from fesem_jax.server.update_directions import nearest_direction
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import train_cohort
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import prng_streams, traffic
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import client_keys
 from fesem_jax.core.traffic import Drawn, Sent, Traffic
 from fesem_jax.utils.errors import UserError, argument
 

@@ -16,10 +16,10 @@ from fesem_jax.algorithms.common.first_clusters import (
   random_start,
   train_and_cluster,
 )
-from fesem_jax.cohorts.sampling import everyone
 from fesem_jax.core import offloading, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.utils.errors import check_at_least, check_choice
 

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.robust import Aggregation
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer
-from fesem_jax.clustering import comparison, em
-from fesem_jax.clustering.comparison import ModelComparison
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
+from fesem_jax.server import comparison, em
+from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.comparison import ModelComparison
+from fesem_jax.server.optimizers import ServerOptimizer
+from fesem_jax.server.robust import Aggregation
 from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.trained import WEIGHTINGS, Trained
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice

@@ -5,15 +5,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.clustering.comparison import ModelComparison, by_weights
-from fesem_jax.clustering.kmeans import kmeans
-from fesem_jax.cohorts.sampling import client_keys, sample_clients
 from fesem_jax.core import prng_streams, sums, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import client_keys, sample_clients
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.server.comparison import ModelComparison, by_weights
+from fesem_jax.server.kmeans import kmeans
 from fesem_jax.training import privacy
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction

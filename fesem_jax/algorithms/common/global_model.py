@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.aggregation import server_optimizers
-from fesem_jax.aggregation.robust import Aggregation
-from fesem_jax.aggregation.server_optimizers import ServerOptimizer
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.server import optimizers as server_optimizers
+from fesem_jax.server.optimizers import ServerOptimizer
+from fesem_jax.server.robust import Aggregation
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Reduction, mean_of_models
 from fesem_jax.training.trained import Trained

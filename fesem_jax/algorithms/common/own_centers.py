@@ -3,13 +3,13 @@
 import jax
 
 from fesem_jax.algorithms.common.centers import round_info
-from fesem_jax.clustering import em
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.server import em
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.reduction import Fold, Reduction
 from fesem_jax.training.trained import Trained

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.cohorts.sampling import sample_clients
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import sample_clients
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.utils.errors import check_at_least

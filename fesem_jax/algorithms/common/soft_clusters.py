@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fesem_jax.cohorts.sampling import client_keys
 from fesem_jax.core import prng_streams, sums, traffic, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import client_keys
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.trained import Trained
 

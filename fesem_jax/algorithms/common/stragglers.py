@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.cohorts.sampling import client_keys, coin
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import client_keys, coin
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError, check_between
 

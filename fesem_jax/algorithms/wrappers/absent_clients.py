@@ -17,11 +17,11 @@ from fesem_jax.algorithms.common.wrapped import (
   took_part,
   wrap,
 )
-from fesem_jax.cohorts.sampling import everyone, sample_clients
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import everyone, sample_clients
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.training.client_losses import least_loss, start_by_loss
 from fesem_jax.utils.errors import UserError, argument, check_at_least

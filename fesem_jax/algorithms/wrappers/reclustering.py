@@ -26,7 +26,6 @@ from fesem_jax.algorithms.common.wrapped import (
   wrap,
 )
 from fesem_jax.algorithms.wrappers.reseeding import check_stack
-from fesem_jax.clustering import em
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData
@@ -36,6 +35,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sums import or_one
 from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.server import em
 from fesem_jax.training.trained import Trained, weights_by
 from fesem_jax.utils.errors import UserError, argument, check_at_least
 

@@ -15,12 +15,12 @@ from fesem_jax.algorithms.common.wrapped import (
   took_part,
   with_assignment,
 )
-from fesem_jax.clustering.comparison import ModelComparison, by_weights
 from fesem_jax.core import offloading, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.server.comparison import ModelComparison, by_weights
 from fesem_jax.utils.errors import UserError
 
 _ALL = by_weights()

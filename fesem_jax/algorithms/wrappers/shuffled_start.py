@@ -9,11 +9,11 @@ from fesem_jax.algorithms.common.wrapped import (
   replaced,
 )
 from fesem_jax.algorithms.wrappers.reseeding import check_stack
-from fesem_jax.clustering import em
-from fesem_jax.cohorts.sampling import everyone, shuffled
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import everyone, shuffled
+from fesem_jax.server import em
 from fesem_jax.utils.errors import check_between
 
 

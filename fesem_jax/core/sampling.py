@@ -1,0 +1,150 @@
+"""Random draws for the clients of a round, on the device: keys, coins and cohorts."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.core import prng_streams, stratified
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.types import Cohort, HostOrDeviceArray
+
+
+def everyone(data: FederatedData, round: HostOrDeviceArray = None) -> Cohort:
+  """The cohort of all clients.
+
+  For `round`, see `cohort_of`.
+  """
+  return Cohort(jnp.arange(data.num_clients), everyone=True, round=round)
+
+
+def cohort_of(
+  client_ids: HostOrDeviceArray,
+  data: FederatedData,
+  mesh: Mesh,
+  round: HostOrDeviceArray = None,
+) -> Cohort:
+  """The cohort of chosen clients, by their ids.
+
+  Empty places fill it up to a multiple of the device count. Where data are split by
+  client, clients go to the devices that hold them, and places are S times the devices.
+
+  Args:
+    client_ids: [S] distinct ids, see `FederatedData.client_ids`: 0, 1, ... in the order
+      in which the data were given; `FederatedData.ids_of` finds them by name. What is
+      no client's id becomes an empty place.
+    data: training split, as the functions of a method get it.
+    mesh: the devices, `local.mesh`.
+    round: that of the cohort of the round, which `lr_schedule` needs.
+  """
+  ids = data.positions(client_ids)
+  if data.shard_rows is not None:
+    ids = stratified.on_their_devices(ids, data.num_clients, mesh)
+  padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
+  return Cohort(jnp.concatenate([ids, padding]), everyone=False, round=round)
+
+
+def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
+  """[S] keys folded from (key, client id), whatever the client's position."""
+  client_ids = jnp.asarray(data.client_ids).at[ids].get(mode='clip')
+  return jax.vmap(jax.random.fold_in, (None, 0))(key, client_ids)
+
+
+def coin(
+  key: jax.Array, data: FederatedData, ids: jax.Array, probability: float, stream: int
+) -> jax.Array:
+  """[S] bool: one toss for each client of a round, true with `probability`."""
+  if probability == 0:
+    return jnp.zeros(ids.shape, bool)
+  keys = client_keys(key, data, ids)
+
+  def toss(k):
+    return jax.random.bernoulli(prng_streams.fold(k, stream), variable(probability))
+
+  return jax.vmap(toss)(keys)
+
+
+def shuffled(
+  key: jax.Array,
+  data: FederatedData,
+  cohort: Cohort,
+  assignment: jax.Array,
+  num_clusters: int,
+  probability: float,
+) -> jax.Array:
+  """[S] int32: an assignment [S] where some clients went to a random cluster.
+
+  Each client is moved with `probability`; each of K clusters is as likely as the
+  others, the old one too. `key` is that of the start, or of a round.
+  """
+  key = prng_streams.fold(key, prng_streams.SHUFFLE)
+  moves = coin(key, data, cohort.ids, probability, prng_streams.SHUFFLE)
+
+  def draw(key):
+    return jax.random.randint(key, (), 0, num_clusters)
+
+  drawn = jax.vmap(draw)(client_keys(key, data, cohort.ids))
+  return jnp.where(moves, drawn, assignment).astype(jnp.int32)
+
+
+def sample_clients(
+  key: jax.Array,
+  data: FederatedData,
+  count: int,
+  mesh: Mesh,
+  of: Cohort | None = None,
+  number: jax.Array | None = None,
+  round: HostOrDeviceArray = None,
+) -> Cohort:
+  """A random cohort, drawn by client id, so that clients' order does not matter.
+
+  Where data are split by client, of each device's clients alike; see `evenly`.
+
+  Args:
+    key: decides which clients are drawn.
+    data: training split; clients without examples come last.
+    count: clients to draw; empty places fill up to a multiple of the device count.
+    mesh: the devices.
+    of: the cohort to draw from; None is everyone.
+    number: [] int32 clients to draw, if fewer than `count`.
+    round: see `cohort_of`.
+  """
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
+  exists = data.sizes() > 0
+  if of is not None and not of.everyone:
+    exists &= jnp.zeros(exists.shape, bool).at[of.ids].set(True, mode='drop')
+  if data.shard_rows is not None:
+    places = stratified.places_of_sample(count, data, of, mesh)
+    draw = jax.vmap(jax.random.uniform)(keys)
+    wanted = count if number is None else number
+    ids = stratified.drawn_on_devices(key, wanted, draw, exists, places, mesh)
+    return Cohort(ids, everyone=False, round=round)
+  ids = first_at_random(keys, exists, count)
+  padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
+  ids = jnp.concatenate([ids, padding])
+  if number is not None:
+    ids = jnp.where(jnp.arange(ids.shape[0]) < number, ids, data.num_clients)
+  return Cohort(ids, everyone=False, round=round)
+
+
+def all_or_sample(
+  key: jax.Array, data: FederatedData, count: int, mesh: Mesh
+) -> Cohort:
+  """Everyone, or `count` random clients if there are more and it is not 0.
+
+  `key` is that of the run's start.
+  """
+  if not 0 < count < data.num_clients:
+    return everyone(data)
+  key = prng_streams.fold(key, prng_streams.SAMPLE)
+  return sample_clients(key, data, count, mesh)
+
+
+def first_at_random(keys: jax.Array, exists: jax.Array, count: int) -> jax.Array:
+  """[min(count, S)] int32 positions that come first in a random order.
+
+  `keys` [S] has one for each client; those where `exists` [S] bool is False come last.
+  """
+  draw = jnp.where(exists, jax.vmap(jax.random.uniform)(keys), 2.0)
+  # A sort of all would be the same, but for a million clients TPUs compile it slowly.
+  return jax.lax.top_k(-draw, min(count, draw.shape[0]))[1].astype(jnp.int32)

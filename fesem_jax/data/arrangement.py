@@ -1,0 +1,154 @@
+"""Dealing clients to devices, and drawing the clients of a round."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from fesem_jax.core import prng_streams, sharding, stratified
+from fesem_jax.core.batching import num_steps
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort
+from fesem_jax.data import placement
+from fesem_jax.utils import processes
+
+
+def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
+  """[M] the clients in the order that `arrange` puts them in, by their work.
+
+  `train` is the training split of the M clients, on the host.
+  """
+  work = num_steps(local.schedule, train.sizes(), train.max_examples)
+  return sharding.deal(
+    np.asarray(work) * train.max_examples + np.asarray(train.sizes())
+  )
+
+
+def held_here(
+  local: LocalTraining, train: FederatedData, data_placement: str
+) -> np.ndarray | None:
+  """[M] bool, the clients whose examples this process puts on its devices.
+
+  Returns None where it puts those of all clients there. `train` is on the host, in the
+  order that it is given to `arrange`, and `data_placement` is 'replicated' or
+  'sharded'.
+  """
+  if data_placement == 'replicated' or processes.count() == 1:
+    return None
+  order, devices = order_of_clients(local, train), local.mesh.devices.flat
+  on_each = padded_clients(len(order), local.mesh) // len(devices)
+  owners = np.array([d.process_index for d in devices])
+  here = np.zeros(len(order), bool)
+  here[order] = owners[np.arange(len(order)) // on_each] == jax.process_index()
+  return here
+
+
+def padded_clients(num_clients: int, mesh: Mesh) -> int:
+  """M with the clients without examples that `arrange` adds."""
+  multiple = sharding.num_shards(mesh.size)
+  return -(-num_clients // multiple) * multiple
+
+
+def arrange(
+  local: LocalTraining,
+  train: FederatedData,
+  test: FederatedData,
+  data_placement: str = 'replicated',
+) -> tuple[FederatedData, FederatedData]:
+  """Deals clients so that devices have like work, and puts the data on them.
+
+  The splits are those of the same M clients in the same order, on the host;
+  `data_placement` is 'replicated' or 'sharded'. Clients without examples are added to
+  make the devices' shares equal; they change nothing. Names, ids and true clusters
+  travel with the clients.
+
+  Returns both splits in the new order, whole on every device or split by client; M is
+  then a multiple of 8 and of the number of devices.
+  """
+  on_host = ordered(local, train, test)
+  train, test = (placement.place(s, local.mesh, data_placement) for s in on_host)
+  return train, test
+
+
+def ordered(local: LocalTraining, *splits: FederatedData) -> list[FederatedData]:
+  """Splits of the same clients as `arrange` orders and pads them, on the host.
+
+  The first one decides the work.
+  """
+  order = order_of_clients(local, splits[0])
+  padded = padded_clients(len(order), local.mesh)
+  return [split.reorder(order, padded) for split in splits]
+
+
+def arrange_all(
+  local: LocalTraining, *splits: FederatedData, data_placement: str = 'auto'
+) -> list[FederatedData]:
+  """Splits as `arrange` puts them on the devices, for work on all clients.
+
+  They are given on the host, and the first one decides the work. For `data_placement`,
+  see `simulate`.
+  """
+  size = placement.bytes_of(*splits)
+  chosen = placement.chosen(data_placement, size, local.mesh, everyone=True)
+  return [placement.place(s, local.mesh, chosen) for s in ordered(local, *splits)]
+
+
+def draw_cohort(
+  seed: int, number: int, clients_per_round: int, train: FederatedData, mesh: Mesh
+) -> Cohort:
+  """The clients of a round, dealt so that devices have like work.
+
+  They are drawn without replacement, by client id, from the seed and the number of the
+  round, so that neither the clients' order nor the device count matters; where data are
+  split by client, of each device's clients alike (`evenly`).
+
+  `number` is counted from 1; `Cohort.round` is one less. A `clients_per_round` of 0 or
+  of all clients is full participation. `train` is as arranged. Returns a cohort of [S]
+  int32 positions in it, with empty places that make S a multiple of the number of
+  devices.
+  """
+  real = len(train.info.names)
+  before = np.int32(number - 1)
+  if not 0 < clients_per_round < real:
+    ids = np.arange(train.num_clients, dtype=np.int32)
+    return Cohort(ids, everyone=True, round=before)
+  rng = prng_streams.host_rng(seed, prng_streams.COHORT, number)
+  if train.shard_rows is not None:
+    ids = stratified.drawn_on_host(rng, clients_per_round, train, mesh)
+    return Cohort(ids, everyone=False, round=before)
+  by_id = np.argsort(np.asarray(train.client_ids)[:real])
+  positions = by_id[rng.choice(real, clients_per_round, replace=False)]
+  return _dealt(positions, clients_per_round, before, train, mesh)
+
+
+def selected_cohort(
+  places: np.ndarray, most: int, number: int, train: FederatedData, mesh: Mesh
+) -> Cohort:
+  """The cohort of clients that were selected for a round; see `draw_cohort`.
+
+  `places` [<= S] are those of the clients in the order of the data, and `most` is S,
+  for which there are places; 0 is all clients.
+  """
+  real, before = len(train.info.names), np.int32(number - 1)
+  most = most or real
+  positions = np.argsort(np.asarray(train.client_ids)[:real])[places]
+  if train.shard_rows is not None:
+    empty = np.full(most - len(positions), train.num_clients)
+    positions = np.concatenate([positions, empty]).astype(np.int32)
+    held = jax.numpy.asarray(positions)
+    ids = stratified.on_their_devices(held, train.num_clients, mesh)
+    return Cohort(np.asarray(ids), everyone=False, round=before)
+  return _dealt(positions, most, before, train, mesh)
+
+
+def _dealt(
+  positions: np.ndarray, most: int, before: Any, train: FederatedData, mesh: Mesh
+) -> Cohort:
+  """The cohort of clients at `positions`, with `most` places or some more."""
+  padding = most + -most % mesh.size - len(positions)
+  positions = np.concatenate([positions, np.full(padding, train.num_clients)])
+  sizes = np.append(np.asarray(train.sizes()), 0)[positions]
+  ids = positions[sharding.deal(sizes)].astype(np.int32)
+  return Cohort(ids, everyone=False, round=before)

@@ -1,0 +1,131 @@
+"""Comparison and averaging of models: whole, of one layer, or with matched units."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from fesem_jax.core import parameter_names, sharding, tree
+from fesem_jax.core.types import Model, Params
+from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.server import em, hidden_units, matching
+from fesem_jax.utils.errors import UserError, argument
+
+# The name of matched units where others are names of layers.
+MATCHED = 'matched'
+
+
+class ModelComparison(NamedTuple):
+  """How clients' models are compared with centers, and what of them is averaged."""
+
+  partial: bool  # whether distances are of less than all parameters
+  # The part of a stack [S, ...] that distances are of.
+  part: Callable[[Params], Params]
+  # (stack [S, ...], references [S, ...] or [1, ...], mesh) -> the stack with the units
+  # of each model in the order of its reference; None where units stay.
+  align: Callable[[Params, Params, Mesh | None], Params] | None
+  # Parts of centers [K, ...] -> what `nearest` needs of them, made once a round.
+  known: Callable[[Params], Any]
+  # (stack [S, ...], known, mesh=None) -> each client's nearest center [S] int32, the
+  # squared distance of the parts [S] float32, and the stack as it is to be averaged
+  # with those centers.
+  nearest: Callable[..., tuple[jax.Array, jax.Array, Params]]
+
+  def alike(self, stack: Params, exists: jax.Array, mesh: Mesh | None) -> Params:
+    """A stack [S, ...] with units in one order, that of the first model that `exists`.
+
+    K-means may then compare its models with each other.
+    """
+    if self.align is None:
+      return stack
+    return self.align(stack, tree.take(stack, exists.argmax()[None]), mesh)
+
+  def mixed(self, shares: jax.Array, centers: Params, references: Params) -> Params:
+    """Means [N, ...] of centers, with units in the order of a reference for each mean.
+
+    Each row of `shares` [N, K] float32 adds up to 1; centers are [K, ...], references
+    [N, ...].
+    """
+    align = self.align
+    if align is None:
+      return tree.mixtures(shares, centers)
+
+    def one(each: tuple[jax.Array, Params]) -> Params:
+      share, reference = each
+      in_order = align(centers, tree.expand(reference), None)
+      return tree.unstack(tree.mixtures(share[None], in_order), 0)
+
+    return jax.lax.map(one, (shares, references))
+
+
+def by_weights(names: str = 'all', statistics: Sequence[str] = ()) -> ModelComparison:
+  """Weights are compared one by one, as in Eq. 8, of all layers or of those named.
+
+  For names and patterns, separated by commas, see `parameter_names.is_named`. The
+  `statistics` of a model are never compared.
+  """
+
+  def part(params):
+    if names != 'all':
+      params = parameter_names.split(params, names.split(','))[1]
+    if statistics and params is not None:
+      params = parameter_names.split(params, statistics)[0]
+    return params
+
+  def known(centers):
+    return centers
+
+  def nearest(stack, centers, mesh: Mesh | None = None):
+    return *em.e_step(part(stack), centers, mesh), stack
+
+  partial = names != 'all' or bool(statistics)
+  return ModelComparison(partial, part, None, known, nearest)
+
+
+def by_matching(model: Model) -> ModelComparison:
+  """Models are compared and averaged with their hidden units matched (Section 5.1).
+
+  Raises:
+    UserError: on a model whose units `hidden_units.layers_of` does not know.
+  """
+  layers = hidden_units.layers_of(model)
+
+  def part(params):
+    return params
+
+  def align(stack, references, mesh):
+    def on_device(stack, references):
+      return matching.align(layers, stack, references), None
+
+    return sharding.per_device(on_device, mesh, 1)(stack, references)[0]
+
+  def known(centers):
+    return centers, matching.separations(layers, centers)
+
+  def nearest(stack, known, mesh: Mesh | None = None):
+    def on_device(stack, known):
+      return matching.nearest(layers, stack, *known), None
+
+    return sharding.per_device(on_device, mesh, 1)(stack, known)[0]
+
+  return ModelComparison(False, part, align, known, nearest)
+
+
+def build(cluster_on: str, model: Model) -> ModelComparison:
+  """The comparison that `cluster_on` names: 'all', 'matched', or as `by_weights`.
+
+  Raises `UserError` on a layer that the model does not have, units that cannot be
+  matched, or parameters that cannot be trained.
+  """
+  if cluster_on == MATCHED:
+    return by_matching(model)
+  params = check_parameters(model)
+  if cluster_on != 'all':
+    chosen = parameter_names.chosen(params, cluster_on.split(','), 'cluster_on')
+    if set(chosen) <= set(model.statistics):
+      raise UserError(
+        f'{argument("cluster_on", cluster_on)} names statistics of batches alone, '
+        'which are not compared; name a layer with weights.'
+      )
+  return by_weights(cluster_on, model.statistics)

@@ -1,0 +1,144 @@
+"""FedDrift's decisions: clients with drift, free models, and models to merge."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.server.agglomerative import Merging, merge_while
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class Clients(NamedTuple):
+  """Losses and models of M clients at the beginning of a time step."""
+
+  # [M, K] float32 of all models; infinite for those that are not in use.
+  losses: jax.Array
+  own: jax.Array  # [M] int32 model of each client in the time step before
+  before: jax.Array  # [M] float32 least loss at the beginning of the time step before
+  sent: jax.Array  # [M] bool, clients whose losses count; others keep their models
+  weights: jax.Array  # [M] float32 in means; 0 for clients without examples
+  ids: jax.Array  # [M] int32
+
+
+class Decision(NamedTuple):
+  """The models that clients take in a time step, and those that merge."""
+
+  best: jax.Array  # [M] int32 model of least loss, before models merge
+  loss: jax.Array  # [M] float32 that loss
+  # [M] int32 model that a client starts as a copy of its best one; K for none.
+  new: jax.Array
+  weights: jax.Array  # [K] float32 of the models in their means
+  into: jax.Array  # [K] int32 model that each is merged into
+  own: jax.Array  # [M] int32 model that each client trains
+  last_used: jax.Array  # [K] int32 last time step of each model; -1: not in use
+
+
+class Choice(NamedTuple):
+  """The best of the models in use for each client."""
+
+  best: jax.Array  # [M] int32 model of least loss
+  # [M] float32 that loss; the one of the step before where none was sent.
+  loss: jax.Array
+  drifted: jax.Array  # [M] bool, clients whose least loss has risen by more than delta
+  # [M] bool, clients on whose examples their own model's loss has not risen so.
+  stays: jax.Array
+
+
+def decide(
+  clients: Clients, last_used: jax.Array, step: jax.Array, delta: float | jax.Array
+) -> Decision:
+  """Detects drift, gives new models, and merges those that are alike.
+
+  For `last_used` [K] int32, see `Decision`. `step` [] int32 is the number of the time
+  step, and `delta` the threshold.
+  """
+  num_models, exists = last_used.shape[0], clients.weights > 0
+
+  def clients_of(models: jax.Array, which: jax.Array) -> jax.Array:
+    return jax.nn.one_hot(models, num_models) * which[:, None]
+
+  found = choose(clients, delta)
+  taken = clients_of(found.best, exists).any(axis=0)
+  new = free_models(found.drifted, last_used, taken, clients.ids)
+  begins = new < num_models
+  of_new = clients_of(new, begins).any(axis=0)
+
+  chosen = clients_of(found.best, clients.sent & ~found.drifted)
+  members = jnp.maximum(chosen, clients_of(clients.own, found.stays))
+  weights = members * clients.weights[:, None]
+  sound = (jnp.isfinite(clients.losses) | ~clients.sent[:, None]).all(axis=0)
+  usable = (last_used >= 0) & ~of_new & sound & (weights > 0).any(axis=0)
+  apart = distances(clients.losses, weights, usable)
+  merging = Merging.of(apart)
+  near = merge_while(merging, lambda nearest, merges: nearest < delta, 'complete')
+  into = near.first
+
+  used = clients_of(into[found.best], exists & ~begins).any(axis=0) | of_new
+  kept = jnp.where(into == jnp.arange(num_models), last_used, -1)
+  return Decision(
+    best=found.best,
+    loss=found.loss,
+    new=new,
+    weights=weights.sum(axis=0),
+    into=into,
+    own=jnp.where(begins, new, into[found.best]),
+    last_used=jnp.where(used, step, kept).astype(jnp.int32),
+  )
+
+
+def choose(clients: Clients, delta: float | jax.Array) -> Choice:
+  """Each client's model of least loss, and whether it has drifted."""
+  losses, own, before, sent, *_ = clients
+  best = jnp.where(sent, losses.argmin(axis=1), own).astype(jnp.int32)
+  least = jnp.where(sent, losses.min(axis=1), before)
+  old = jnp.take_along_axis(losses, own[:, None], axis=1)[:, 0]
+  bound = before + delta
+  return Choice(best, least, sent & (least > bound), sent & (old <= bound))
+
+
+def free_models(
+  wanted: jax.Array, last_used: jax.Array, taken: jax.Array, client_ids: jax.Array
+) -> jax.Array:
+  """A model for each client that starts a new one.
+
+  Args:
+    wanted: [M] bool, clients that start a model.
+    last_used: [K] int32 last time step of each model; -1: not in use.
+    taken: [K] bool, models that a client chose in this step.
+    client_ids: [M] int32: where models run short, clients of least id get theirs.
+
+  Returns:
+    [M] int32 models, first those that are not in use and then the least recently used;
+    K for clients that want none or get none.
+  """
+  num_models, most = last_used.shape[0], jnp.iinfo(jnp.int32).max
+  free = jnp.argsort(jnp.where(taken, most, last_used), stable=True)
+  rank = jnp.argsort(jnp.argsort(jnp.where(wanted, client_ids, most), stable=True))
+  found = wanted & (rank < (~taken).sum())
+  return jnp.where(found, free[rank], num_models).astype(jnp.int32)
+
+
+def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.Array:
+  """How much worse two models are on each other's clusters than on their own.
+
+    L_jk = loss of model j on the examples of cluster k
+    D_jk = max(L_jk - L_jj, L_kj - L_kk, 0)
+
+  Args:
+    losses: [M, K] of each client.
+    weights: [M, K] float32 of each client's examples in each cluster.
+    usable: [K] bool, models that may be compared.
+
+  Returns:
+    [K, K] float32, infinite on the diagonal and where models are not compared.
+  """
+  sound = jnp.where(usable[None] & jnp.isfinite(losses), losses, 0.0)
+  total = jnp.matmul(sound.T, weights, precision=_HIGHEST)
+  weight = weights.sum(axis=0)
+  mean = total / jnp.where(weight > 0, weight, 1.0)[None]
+  rise = mean - jnp.diagonal(mean)[:, None]
+  apart = jnp.maximum(jnp.maximum(rise, rise.T), 0.0)
+  pair = usable[:, None] & usable[None] & ~jnp.eye(usable.shape[0], dtype=bool)
+  return jnp.where(pair, apart, jnp.inf)

@@ -1,0 +1,117 @@
+"""An unknown number of clusters: DBSCAN with a radius computed from the data (FLUX)."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.server.descriptors import FAR, Placing
+
+# Values that differ by a smaller share are equal.
+_ROUNDING = 1e-6
+
+
+def knee(values: np.ndarray) -> int | None:
+  """Where an increasing, convex curve of points 0, 1, ... bends the most (Kneedle).
+
+  Satopaa et al., "Finding a Kneedle in a Haystack", ICDCS Workshops 2011, with
+  sensitivity 1, as the library kneed 0.8.5 computes it: the ends of the curve count as
+  peaks and valleys too. Returns the position of the knee of values [n], which are in
+  increasing order; None if there is none.
+  """
+  count, span = len(values), np.ptp(values)
+  if span <= _ROUNDING * values.max():
+    return None
+  # Turned by half, the curve is concave and increasing.
+  above = (values.max() - values[::-1]) / span - np.linspace(0, 1, count)
+  above = above.round(9)  # What is level stays so in float64.
+  around = np.pad(above, 1, mode='edge')
+  peaks = (above >= around[:-2]) & (above >= around[2:])
+  valleys = (above <= around[:-2]) & (above <= around[2:])
+  peak, threshold = None, 0.0
+  for i in range(count - 1):
+    if peaks[i]:
+      peak, threshold = i, above[i] - 1 / (count - 1)
+    if valleys[i]:
+      threshold = 0.0
+    if peak is not None and above[i + 1] < threshold:
+      return count - 1 - peak
+  return None
+
+
+def clusters(
+  points: np.ndarray, ids: np.ndarray, scaling: float = 1.0
+) -> tuple[np.ndarray, float]:
+  """DBSCAN of at least two points a cluster; each point that is left is one of its own.
+
+  The radius is the knee of the sorted distances of the points to their nearest
+  neighbors, times `scaling`; where there is no knee, the largest of these distances.
+
+  Returns the cluster of each of the `points` [n, P], [n] int from 0 on, and the radius.
+  Clusters are numbered by the least of the `ids` [n] of their points.
+  """
+  from sklearn.cluster import DBSCAN  # Slow to import.
+  from sklearn.neighbors import NearestNeighbors
+
+  if len(points) < 2:
+    return np.zeros(len(points), int), 0.0
+  near = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points)[0][:, 1]
+  near = np.sort(near)
+  at = knee(near)
+  # The distance of a pair of points is rounded in other ways here and by DBSCAN.
+  radius = scaling * float(near[-1 if at is None else at]) * (1 + _ROUNDING)
+  # A radius of 0 is refused; equal points are then clusters all the same.
+  radius = max(radius, np.finfo(np.float64).tiny)
+  found = DBSCAN(eps=radius, min_samples=2).fit_predict(points)
+  alone = found < 0
+  found = np.where(alone, len(points) + np.arange(len(points)), found)
+  by_id = np.argsort(ids, kind='stable')
+  _, first, inverse = np.unique(found[by_id], return_index=True, return_inverse=True)
+  numbered = np.empty(len(points), int)
+  numbered[by_id] = np.argsort(np.argsort(first))[inverse]
+  return numbered, radius
+
+
+class Found(NamedTuple):
+  """Clusters of clients by their descriptors."""
+
+  assignment: np.ndarray  # [M] int32 cluster of each client
+  # [K, 2, C] mean of the first two groups of each cluster's descriptors.
+  centroids: np.ndarray
+  least: np.ndarray  # [G] least value of each group of descriptors
+  span: np.ndarray  # [G] greatest value less the least one; 1 where that is 0
+
+  def placing(self, num_clusters: int, reach: np.ndarray) -> Placing:
+    """The rule that places further clients; clusters that do not exist are far."""
+    centroids = np.full((num_clusters, *self.centroids.shape[1:]), FAR, np.float32)
+    centroids[: len(self.centroids)] = self.centroids
+    least, span = (x[:2].astype(np.float32) for x in (self.least, self.span))
+    return Placing(*map(jnp.asarray, (centroids, least, span, reach)))
+
+
+def by_descriptors(
+  values: np.ndarray, counted: np.ndarray, ids: np.ndarray, scaling: float
+) -> Found:
+  """Clusters some clients by all groups of their descriptors, others by the first two.
+
+  The descriptors `values` [M, G, C] are finite where counted; each group is scaled to
+  the range 0 to 1. `counted` [M] bool is True for at least one client; others go to the
+  nearest of the centroids. For `ids` [M] and `scaling`, see `clusters`.
+  """
+  chosen = np.asarray(values, np.float64)[counted]
+  least = chosen.min(axis=(0, 2))
+  span = np.ptp(chosen, axis=(0, 2))
+  span = np.where(span > 0, span, 1.0)
+
+  def scaled(values: np.ndarray) -> np.ndarray:
+    return (values - least[:, None]) / span[:, None]
+
+  points = scaled(chosen)
+  own, _ = clusters(points.reshape(len(points), -1), ids[counted], scaling)
+  centroids = np.stack(
+    [points[own == k, :2].mean(axis=0) for k in range(own.max() + 1)]
+  )
+  apart = scaled(values)[:, None, :2] - centroids
+  assignment = (apart**2).sum(axis=(2, 3)).argmin(axis=1)
+  assignment[counted] = own
+  return Found(assignment.astype(np.int32), centroids, least, span)

@@ -1,0 +1,255 @@
+"""K-means over client models, which starts FeSEM and Robust (Section 6.1.4)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.core import sharding
+from fesem_jax.core.gram_matrices import centered_gram
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.sampling import first_at_random
+from fesem_jax.core.types import Params
+from fesem_jax.server.em import e_step, m_step, mean_distance
+from fesem_jax.utils import old_names
+
+# The restarts run on inner products between so many clients, at least: 256^2
+# products of models cost less than a local epoch, 4096^2 would cost far more.
+GRAM_CLIENTS = 256
+GRAM_CLIENTS_PER_CLUSTER = 32
+MAX_ITERATIONS = 100
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class KMeans(NamedTuple):
+  """A clustering of client models.
+
+  Attributes:
+    assignment: [M] int32.
+    centers: [K, ...].
+    objective: [] float32 Eq. 6.
+  """
+
+  assignment: jax.Array
+  centers: Params
+  objective: jax.Array
+
+
+def clients_seen(num_clients: int, num_clusters: int) -> int:
+  """How many clients the restarts of `kmeans` compare."""
+  return min(num_clients, max(GRAM_CLIENTS, GRAM_CLIENTS_PER_CLUSTER * num_clusters))
+
+
+def _with_exists(
+  find: Callable[..., KMeans], given: dict[str, Any], old: dict[str, Any]
+) -> KMeans:
+  weights = jnp.where(old['exists'], given.get('weights', 1.0), 0.0)
+  return find(**given | {'weights': weights})
+
+
+@old_names.accepts({'exists': 'weights=..., which may be bool'}, _with_exists)
+def kmeans(
+  key: jax.Array,
+  stack: Params,
+  weights: jax.Array,
+  num_clusters: int,
+  client_ids: jax.Array,
+  *,
+  restarts: int = 20,
+  seeding: str = 'random',
+  trim: float = 0.0,
+  mesh: Mesh | None = None,
+) -> KMeans:
+  """K-means over client models; the best of several restarts (Section 6.1.4).
+
+  Every center Lloyd's algorithm visits is a weighted sum of clients, so all
+  restarts run at once on the inner products between clients: one pass over the
+  stack however many restarts. With many clients the restarts see a random sample
+  of them. The winner is then iterated on the whole stack until no client moves.
+
+  Args:
+    key: decides the seeds.
+    stack: [M, ...] client models.
+    weights: [M] bool or float32 of clients in means and in Eq. 6; those of weight 0 are
+      left out.
+    num_clusters: K.
+    client_ids: [M] int32, folded into the key so that the order of clients
+      does not matter.
+    restarts: runs from different seeds; least Eq. 6 wins.
+    seeding: 'random' takes K distinct clients, as the paper does; 'plusplus'
+      draws them in proportion to squared distance (k-means++).
+    trim: share of each cluster, the clients farthest from its center, that its
+      mean and Eq. 6 leave out (trimmed k-means, Ghosh et al. 2019).
+    mesh: devices that the stack is split over; None if it is whole here.
+
+  Returns:
+    `KMeans`; clients left out are assigned to the nearest center too.
+
+  Raises:
+    AssertionError: if `stack`, `weights` and `client_ids` differ in length.
+  """
+  exists, weights = weights > 0, weights.astype(jnp.float32)
+  chex.assert_tree_shape_prefix((stack, client_ids), exists.shape)
+  keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(client_ids))
+  sample, valid, heavy = None, exists, weights
+  sample_size = clients_seen(exists.shape[0], num_clusters)
+  if exists.shape[0] > sample_size:
+    sample = first_at_random(keys, exists, sample_size)
+    valid, keys, heavy = exists[sample], keys[sample], weights[sample]
+  gram = centered_gram(stack, valid, mesh, sample)
+
+  def restart(number):
+    own = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+    return _lloyd(own, gram, valid, heavy, num_clusters, seeding, trim)
+
+  coefficients, values = jax.vmap(restart)(jnp.arange(restarts))
+  best = coefficients[values.argmin()].T
+  if sample is not None:
+    best = jnp.zeros((exists.shape[0], num_clusters)).at[sample].set(best)
+  centers = _combined(stack, best, mesh)
+
+  def refine(loop):
+    step, _, assignment, distance, centers = loop
+    kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
+    counted = jnp.where(kept, weights, 0.0)
+    centers = m_step(stack, assignment, counted, centers, mesh)
+    return step + 1, assignment, *e_step(stack, centers, mesh), centers
+
+  def moving(loop):
+    step, before, now, _, _ = loop
+    goes_on = (step < MAX_ITERATIONS) & ((before != now) & exists).any()
+    return (step == 0) | goes_on
+
+  first, distance = e_step(stack, centers, mesh)
+  _, _, assignment, distance, centers = jax.lax.while_loop(
+    moving, refine, (0, first, first, distance, centers)
+  )
+  kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
+  value = mean_distance(distance, jnp.where(kept, weights, 0.0))
+  return KMeans(assignment, centers, value)
+
+
+def keep_nearest(
+  distance: jax.Array,
+  assignment: jax.Array,
+  exists: jax.Array,
+  num_clusters: int,
+  trim: float,
+) -> jax.Array:
+  """[S] bool: clients left when each cluster drops its farthest ones.
+
+  A cluster of n clients drops floor(trim * n), with `trim` in [0, 1). `distance` [S]
+  float32 is that of each client to its center, `assignment` is [S] int32, and clients
+  where `exists` [S] bool is False never count.
+  """
+  if trim == 0:
+    return exists
+  cluster = jnp.where(exists, assignment, num_clusters)
+  order = jnp.lexsort((-distance, cluster))  # By cluster, the farthest first.
+  sizes = jnp.bincount(cluster, length=num_clusters + 1)
+  starts = jnp.cumsum(sizes) - sizes
+  rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.size))
+  rank = rank - starts[cluster]
+  # The epsilon keeps floor(0.1 * 30) at 3 in float32.
+  dropped = jnp.floor(variable(trim) * sizes[cluster] + 1e-4)
+  return exists & (rank >= dropped)
+
+
+def _combined(stack: Params, shares: jax.Array, mesh: Mesh | None) -> Params:
+  """[K, ...]: sums of clients [S, ...] by their shares [S, K] of each."""
+
+  def on_device(stack, shares):
+    def combine(x):
+      return jnp.einsum('sk,s...->k...', shares, x, precision=_HIGHEST)
+
+    return None, jax.tree.map(combine, stack)
+
+  return sharding.per_device(on_device, mesh, 2)(stack, shares)[1]
+
+
+def _seed(
+  keys: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
+) -> jax.Array:
+  """[K] int32: K distinct clients to start from; `keys` [S], one a client.
+
+  With fewer valid clients than K, the first seed stands in for those that lack.
+  """
+
+  def only_valid(seeds):
+    return jnp.where(valid[seeds], seeds, seeds[0])
+
+  if seeding == 'random':
+    draw = jnp.where(valid, jax.vmap(jax.random.uniform)(keys), -1.0)
+    return only_valid(jax.lax.top_k(draw, num_clusters)[1])
+  if seeding != 'plusplus':
+    raise ValueError(f"seeding must be 'random' or 'plusplus', not {seeding!r}.")
+  norms = jnp.diagonal(gram)
+  gumbel = jax.vmap(lambda k: jax.random.gumbel(k, (num_clusters,)))(keys)
+  odds = valid.astype(jnp.float32)  # The first seed is uniform.
+  left, nearest, seeds = valid, jnp.full(valid.shape, jnp.inf), []
+  for k in range(num_clusters):
+    seed = (jnp.log(odds) + gumbel[:, k]).argmax()  # A draw in proportion to odds.
+    seeds.append(seed)
+    left = left.at[seed].set(False)
+    distance = jnp.maximum(norms + norms[seed] - 2 * gram[seed], 0.0)
+    nearest = jnp.minimum(nearest, distance)
+    odds = jnp.where(left, nearest, 0.0)
+    # Coinciding clients leave nothing to draw in proportion to.
+    odds = jnp.where(odds.sum() > 0, odds, left.astype(jnp.float32))
+  return only_valid(jnp.stack(seeds))
+
+
+def _lloyd(
+  keys: jax.Array,
+  gram: jax.Array,
+  valid: jax.Array,
+  weights: jax.Array,
+  num_clusters: int,
+  seeding: str,
+  trim: float,
+) -> tuple[jax.Array, jax.Array]:
+  """One restart on inner products.
+
+  Returns:
+    Coefficients [K, S] that give each center as a sum of clients, and Eq. 6.
+  """
+  num_clients = gram.shape[0]
+  norms = jnp.diagonal(gram)
+
+  def distances(coefficients: jax.Array) -> jax.Array:
+    products = jnp.matmul(gram, coefficients.T, precision=_HIGHEST)
+    center_norms = (coefficients * products.T).sum(axis=1)
+    return norms[:, None] - 2 * products + center_norms[None]
+
+  def kept(all_distances: jax.Array, assignment: jax.Array) -> jax.Array:
+    nearest = all_distances.min(axis=1)
+    return keep_nearest(nearest, assignment, valid, num_clusters, trim)
+
+  def iterate(loop):
+    step, _, assignment, coefficients = loop
+    keep = kept(distances(coefficients), assignment)
+    counted = jnp.where(keep, weights, 0.0)
+    members = jax.nn.one_hot(assignment, num_clusters) * counted[:, None]
+    sizes = members.sum(axis=0)
+    means = (members / jnp.where(sizes > 0, sizes, 1.0)[None]).T
+    coefficients = jnp.where(sizes[:, None] > 0, means, coefficients)
+    return step + 1, assignment, distances(coefficients).argmin(axis=1), coefficients
+
+  def moving(loop):
+    step, before, now, _ = loop
+    goes_on = (step < MAX_ITERATIONS) & ((before != now) & valid).any()
+    return (step == 0) | goes_on
+
+  seeds = _seed(keys, gram, valid, num_clusters, seeding)
+  coefficients = jax.nn.one_hot(seeds, num_clients)
+  first = distances(coefficients).argmin(axis=1)
+  _, _, assignment, coefficients = jax.lax.while_loop(
+    moving, iterate, (0, first, first, coefficients)
+  )
+  final = distances(coefficients)
+  counted = jnp.where(kept(final, assignment), weights, 0.0)
+  return coefficients, mean_distance(final.min(axis=1), counted)

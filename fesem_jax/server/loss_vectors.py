@@ -1,0 +1,87 @@
+"""Clusters of clients by the losses that all models have on their examples (CLoVE)."""
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import client_keys, coin, first_at_random, shuffled
+from fesem_jax.core.types import Cohort, Params
+from fesem_jax.server.silhouette import clusters_of_best_number
+from fesem_jax.server.vector_clusters import clusters_of_vectors, match_clusters
+from fesem_jax.training.client_losses import cohort_losses
+
+
+def clusters_by_loss(
+  local: LocalTraining,
+  models: Params,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+  choose_number: bool,
+) -> jax.Array:
+  """Clusters a cohort by its loss vectors, and gives each cluster a model of its own.
+
+  Clients that drop out of the round, or whose losses are not all finite, are in no
+  cluster: they get the model of least loss. The round's `key` decides the seeds of
+  k-means and who drops out; for `choose_number`, see `cluster_and_match`.
+
+  Returns [S] int32 in 0..K-1, which of the models [K, ...] each client gets.
+  """
+  losses = cohort_losses(local, models, data, cohort)
+  arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+  exists = (data.sizes(cohort.ids) > 0) & arrived & jnp.isfinite(losses).all(axis=1)
+  # A number for each client and model: small enough to be whole on every device.
+  losses, exists = sharding.on_all_devices((losses, exists), local.mesh)
+  ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
+  own_key = prng_streams.fold(key, prng_streams.CLUSTERING)
+  matched = cluster_and_match(own_key, losses, exists, ids, choose_number)
+  return jnp.where(exists, matched, losses.argmin(axis=1)).astype(jnp.int32)
+
+
+def cluster_and_match(
+  key: jax.Array,
+  losses: jax.Array,
+  exists: jax.Array,
+  client_ids: jax.Array,
+  choose_number: bool = False,
+) -> jax.Array:
+  """K-means of loss vectors, then the matching of clusters to models of least loss.
+
+  The loss of a match is the sum of the losses that the model has on the clients of the
+  cluster. With fewer clients than models, each client is a cluster of its own.
+
+  Args:
+    key: decides the seeds of k-means.
+    losses: [S, K] float32 of K models.
+    exists: [S] bool, clients to cluster.
+    client_ids: [S] int32, so that the order of clients does not matter.
+    choose_number: whether there may be fewer clusters than models, as many as the
+      silhouette score says; see `silhouette.clusters_of_best_number`. Models without
+      clusters have no clients then, and `key` decides nothing.
+
+  Returns:
+    [S] int32 model of each client; any for clients left out.
+  """
+  losses = jnp.where(exists[:, None], losses, 0.0)
+  if choose_number:
+    cluster = clusters_of_best_number(losses, exists, client_ids, losses.shape[1])
+  else:
+    cluster = clusters_of_vectors(key, losses, exists, client_ids, losses.shape[1])
+  return match_clusters(cluster, exists, losses)
+
+
+def clusters_at_random(
+  num_models: int, data: FederatedData, cohort: Cohort, key: jax.Array
+) -> jax.Array:
+  """[S] int32 in 0..K-1: a random model for each client, and a client for each model.
+
+  With at least K clients, every model has one. `key` is that of the round.
+  """
+  zeros = jnp.zeros(cohort.ids.shape, jnp.int32)
+  drawn = shuffled(key, data, cohort, zeros, num_models, 1.0)
+  own_key = prng_streams.fold(key, prng_streams.DRAWS)
+  keys = client_keys(own_key, data, cohort.ids)
+  first = first_at_random(keys, data.sizes(cohort.ids) > 0, num_models)
+  return drawn.at[first].set(jnp.arange(len(first), dtype=jnp.int32))

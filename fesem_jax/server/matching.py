@@ -1,0 +1,173 @@
+"""Hidden units matched between models (Section 5.1): FeSEM-MA's distance and mean.
+
+Two networks may compute the same with their hidden units in another order. A model is
+aligned to a reference layer by layer from the input: its units, each the vector of its
+incoming weights (from inputs that are in order already) and its bias, take the places
+of those of the reference such that the sum of squared distances is least. The inputs of
+the next layer follow; the units of the last layer are the classes and stay.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.core import platforms, tree
+from fesem_jax.core.types import Params
+from fesem_jax.server import hidden_units
+from fesem_jax.server.hidden_units import Layer
+from fesem_jax.server.linear_assignment import solve
+
+# How many models an accelerator aligns side by side.
+_SIDE_BY_SIDE = 16
+
+
+def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array, ...]:
+  """How far apart the units of each reference lie.
+
+  A model whose every unit is closer to its own place than half this distance needs no
+  matching: no other place can be closer. Made once for a round's centers, it saves
+  nearly all cost matrices, which take most of the time.
+
+  References are [K, ...]. Returns [K, U] float32 for each hidden layer: at most the
+  squared distance of a unit to the nearest other one of its layer.
+  """
+
+  def of_one(reference: Params) -> list[jax.Array]:
+    hidden = [hidden_units.incoming(layer, reference, None) for layer in layers[:-1]]
+    return list(map(hidden_units.separation, hidden))
+
+  return tuple(jax.lax.map(of_one, references))
+
+
+def align(layers: Sequence[Layer], stack: Params, references: Params) -> Params:
+  """Puts the hidden units of models [S, ...] in the order of those of references.
+
+  References are [S, ...], or [1, ...] for all. The models remain the same functions.
+  """
+  if jax.tree.leaves(references)[0].shape[0] == 1:
+    separation = separations(layers, references)
+    reference, separation = tree.unstack((references, separation), 0)
+
+    def to_only(one):
+      orders, _ = match(layers, one, reference, separation)
+      return hidden_units.in_order(layers, one, orders)
+
+    return _map(to_only, stack)
+
+  def to_own(both):
+    one, reference = both
+    orders, _ = match(layers, one, reference, None)
+    return hidden_units.in_order(layers, one, orders)
+
+  return _map(to_own, (stack, references))
+
+
+def nearest(
+  layers: Sequence[Layer],
+  stack: Params,
+  centers: Params,
+  separation: tuple[jax.Array, ...] | None = None,
+) -> tuple[jax.Array, jax.Array, Params]:
+  """Assigns each model to the center that is nearest once their units are matched.
+
+  Models are [S, ...] and centers [K, ...]; `separation` is
+  `separations(layers, centers)` where it is at hand. Returns [S] int32 in 0..K-1 (ties
+  go to the smallest), the squared distances [S], and the models [S, ...] in the order
+  of that center's units.
+  """
+  if separation is None and jax.tree.leaves(stack)[0].shape[0] > 1:
+    separation = separations(
+      layers, centers
+    )  # For one model, no less work than matching.
+
+  def to_nearest(one):
+    def to_center(center):
+      reference, around = center
+      return match(layers, one, reference, around)
+
+    orders, distances = jax.lax.map(to_center, (centers, separation))
+    cluster = distances.argmin().astype(jnp.int32)
+    aligned = hidden_units.in_order(layers, one, [order[cluster] for order in orders])
+    return cluster, distances[cluster], aligned
+
+  return _map(to_nearest, stack)
+
+
+def _map(fn: Callable[[Any], Any], stack: Any) -> Any:
+  """`fn` of each row of a stack; one by one on CPU, as only so `cond` skips work."""
+
+  def side_by_side(stack):
+    return jax.lax.map(fn, stack, batch_size=_SIDE_BY_SIDE)
+
+  return platforms.choose(lambda stack: jax.lax.map(fn, stack), side_by_side, stack)
+
+
+def match(
+  layers: Sequence[Layer],
+  one: Params,
+  reference: Params,
+  separation: Sequence[jax.Array] | None,
+) -> tuple[list[jax.Array], jax.Array]:
+  """Matches one model to one reference.
+
+  `separation` has [U] for each hidden layer, see `separations`; None if not at hand.
+  Returns for each hidden layer [U] int32, the unit of `one` in each place, and the
+  squared distance [] of the two models with the units in these places.
+  """
+  orders: list[jax.Array] = []
+  distance = jnp.float32(0)
+  for i, layer in enumerate(layers):
+    ours = hidden_units.incoming(layer, one, orders[-1] if orders else None)
+    theirs = hidden_units.incoming(layer, reference, None)
+    own = hidden_units.distances(ours, theirs)
+    if i == len(layers) - 1:
+      distance += own.sum()
+      break
+    far = jnp.bool_(True) if separation is None else (own > separation[i] / 4).any()
+    assign = functools.partial(_assign, layer.groups, ours, theirs, own)
+    stay = functools.partial(_stay, own)
+    order, of_layer = jax.lax.cond(far, assign, stay)
+    orders.append(order)
+    distance += of_layer
+  return orders, distance
+
+
+def _stay(own: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The result of `_assign` where every unit stays in its place."""
+  return jnp.arange(own.shape[0], dtype=jnp.int32), own.sum()
+
+
+def _assign(
+  groups: int,
+  ours: Sequence[jax.Array],
+  theirs: Sequence[jax.Array],
+  own: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+  """Matches the units of one layer, the columns of arrays [R, U].
+
+  `theirs` are those of the reference, and `own` [U] the squared distances of units that
+  stay in their places; for `groups`, see `Layer`. Returns [U] int32, our unit in each
+  place, and the sum [] of squared distances.
+  """
+  cost = hidden_units.costs(theirs, ours)
+  # Units that stay are compared by differences, as products lose digits.
+  cost = jnp.where(jnp.eye(len(own), dtype=bool), own[:, None], cost)
+  order = _order(cost, groups)
+  moved = [x[:, order] for x in ours]
+  return order, hidden_units.distances(moved, theirs).sum()
+
+
+def _order(cost: jax.Array, groups: int) -> jax.Array:
+  """[U] int32, the least sum of costs [U, U] that leaves each group together."""
+  if groups == 1:
+    return solve(cost)
+  size = cost.shape[0] // groups
+  blocks = cost.reshape(groups, size, groups, size).swapaxes(1, 2)
+  within = jax.vmap(jax.vmap(solve))(blocks)  # [groups, groups, size]
+  best = jnp.take_along_axis(blocks, within[..., None], axis=3).sum(axis=(2, 3))
+  group = solve(best)
+  inside = within[jnp.arange(groups), group]
+  return (group[:, None] * size + inside).reshape(-1)

@@ -1,0 +1,171 @@
+"""Aggregation of clients' models: means, and rules that are robust to bad clients.
+
+Every rule maps (stack [S, ...], cluster [S], counts [S], origins [K, ...], mesh) to
+centers [K, ...]. Rows are finite, clusters int32 in 0..K-1, and counts bool, False for
+rows to leave out. Clients weigh alike; a cluster without clients stays at its origin.
+The mesh has the devices that the rows are split over; None if they are whole here.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.core import sharding, sums, tree
+from fesem_jax.core.gram_matrices import inner_products
+from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.types import Params
+from fesem_jax.server.trimmed_mean import trimmed_mean
+from fesem_jax.utils.errors import (
+  UserError,
+  argument,
+  check_at_least,
+  check_choice,
+  check_share,
+)
+
+AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
+
+Aggregate: TypeAlias = Callable[
+  [Params, jax.Array, jax.Array, Params, Mesh | None], Params
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregation:
+  """The aggregation of the models of each center's clients.
+
+  Attributes:
+    rule: 'mean'; 'median' or 'trimmed_mean' of each coordinate; 'norm_bound', see
+      `bounded_mean`; or 'krum'. All but the mean withstand bad clients, weigh clients
+      alike and keep the models of the whole cohort.
+    beta: share of a cluster's clients that the trimmed mean drops at each end, or
+      that Krum takes to be bad.
+    norm_bound: longest change that 'norm_bound' lets pass, L2; 0 is the median length
+      of the cluster's changes.
+    krum_models: how many models of least score Krum takes the mean of.
+
+  Raises:
+    UserError: on an option outside its range, or of another rule.
+  """
+
+  rule: str = 'mean'
+  beta: float = 0.1
+  norm_bound: float = 0.0
+  krum_models: int = 1
+
+  def __post_init__(self):
+    check_choice('aggregation', self.rule, AGGREGATIONS)
+    check_share(0.5, beta=self.beta)
+    check_at_least(0, norm_bound=self.norm_bound)
+    check_at_least(1, krum_models=self.krum_models)
+    if self.norm_bound and self.rule != 'norm_bound':
+      raise UserError('`norm_bound` needs `aggregation=norm_bound`.')
+    if self.krum_models > 1 and self.rule != 'krum':
+      raise UserError('`krum_models` needs `aggregation=krum`.')
+
+  def check_weighting(self, weighting: str) -> None:
+    """Raises `UserError` if a rule would leave weights that the user gave unused."""
+    if weighting == 'by_weight' and self.rule != 'mean':
+      raise UserError(
+        f'{argument("aggregation", self.rule)} weighs clients alike, and '
+        '`weighting=by_weight` would have no effect; choose `weighting=uniform`.'
+      )
+
+  def aggregate(self) -> Aggregate:
+    """The rule as a function."""
+    if self.rule == 'norm_bound':
+      return functools.partial(bounded_mean, self.norm_bound)
+    if self.rule == 'krum':
+      return functools.partial(krum, self.beta, self.krum_models)
+    dropped = {'mean': 0.0, 'median': 0.5, 'trimmed_mean': self.beta}[self.rule]
+
+    def trimmed(stack, cluster, counts, origins, mesh=None):
+      return trimmed_mean(stack, cluster, counts, dropped, origins, mesh)
+
+    return trimmed
+
+
+def bounded_mean(
+  bound: float,
+  stack: Params,
+  cluster: jax.Array,
+  counts: jax.Array,
+  origins: Params,
+  mesh: Mesh | None = None,
+) -> Params:
+  """Mean of each cluster's changes from its origin, none longer than a bound.
+
+    c_k <- c_k + mean_i (w_i - c_k) min(1, bound / |w_i - c_k|)
+
+  The bound is an L2 length; 0 is the median length of the cluster's changes. For the
+  other arguments, see the module.
+  """
+  num_clusters = jax.tree.leaves(origins)[0].shape[0]
+
+  def lengths_of(stack, cluster, origins):
+    squares = tree.squared_distances(stack, origins)
+    return jnp.sqrt(jnp.take_along_axis(squares, cluster[:, None], axis=1)), None
+
+  lengths, _ = sharding.per_device(lengths_of, mesh, 2)(stack, cluster, origins)
+  bounds = jnp.full((num_clusters, 1), variable(bound))
+  if bound == 0:
+    bounds = trimmed_mean(lengths, cluster, counts, 0.5, jnp.zeros_like(bounds), mesh)
+  longest, length = bounds[cluster, 0], lengths[:, 0]
+  factor = sums.clipping_factor(length, longest)
+  ones = counts.astype(jnp.float32)
+  total = sums.of_clusters(stack, cluster, factor * ones, origins, mesh)
+  members = jnp.zeros(num_clusters).at[cluster].add(ones)
+  return sums.mean_of(total._replace(weight=members), origins)
+
+
+def krum(
+  beta: float,
+  models: int,
+  stack: Params,
+  cluster: jax.Array,
+  counts: jax.Array,
+  origins: Params,
+  mesh: Mesh | None = None,
+) -> Params:
+  """The model of each cluster that lies closest to its nearest others.
+
+  Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient
+  Descent", NeurIPS 2017. Of n models, f = floor(beta n) of them bad, the score of one
+  is the sum of its squared distances to the n - f - 2 nearest others (at least one);
+  the model of least score is the center. Of equal scores the first counts, as in
+  clusters of two.
+
+  With `models` above 1, the center is the mean of so many of least score (multi-Krum);
+  of all, where a cluster has fewer. The products of rows are one array [S, S]. For the
+  other arguments, see the module.
+  """
+  num_rows = cluster.shape[0]
+  # Of models themselves, which lie close together, the expansion has no digits.
+  changes = jax.tree.map(lambda x, o: x - o[cluster], stack, origins)
+  products = inner_products(changes, mesh)
+  squares = jnp.diagonal(products)
+  distances = squares[:, None] + squares[None, :] - 2 * products
+  distances = jnp.maximum(distances, distances.T)  # Equal to the last bit: ties.
+  distances = jnp.where(jnp.isfinite(distances), jnp.maximum(distances, 0.0), jnp.inf)
+  num_clusters = jax.tree.leaves(origins)[0].shape[0]
+  own = jnp.where(counts, cluster, num_clusters)  # [S]; K of rows that do not count.
+  sizes = jnp.bincount(own, length=num_clusters + 1)
+  same = own[:, None] == own[None, :]
+  others = same & ~jnp.eye(num_rows, dtype=bool)
+  nearest_first = jnp.sort(jnp.where(others, distances, jnp.inf), axis=1)
+
+  bad = jnp.floor(variable(beta) * sizes + 1e-4).astype(sizes.dtype)
+  neighbors = jnp.maximum(sizes - bad - 2, 1)
+  counted = jnp.arange(num_rows)[None, :] < neighbors[own][:, None]
+  scores = jnp.where(counted, nearest_first, 0.0).sum(axis=1)
+
+  order, in_order = jnp.lexsort((scores, own)), jnp.sort(own)
+  rank = jnp.arange(num_rows) - (jnp.cumsum(sizes) - sizes)[in_order]
+  first = rank < jnp.minimum(sizes, variable(models))[in_order]
+  weights = jnp.zeros(num_rows).at[order].set(first & (in_order < num_clusters))
+  return sums.weighted_mean(stack, cluster, weights, origins, mesh)

@@ -1,0 +1,85 @@
+"""Clusters of clients by the directions of their first updates (FedGroup)."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from fesem_jax.core import sharding, tree
+from fesem_jax.core.gram_matrices import cosines, inner_products
+from fesem_jax.core.types import Params
+from fesem_jax.server.gradient_clusters import leading_coordinates
+from fesem_jax.server.vector_clusters import (
+  clusters_of_vectors,
+  numbered_by_clients,
+)
+
+
+def clusters_of_directions(
+  key: jax.Array,
+  updates: Params,
+  exists: jax.Array,
+  client_ids: jax.Array,
+  num_clusters: int,
+  mesh: Mesh,
+) -> tuple[jax.Array, jax.Array]:
+  """K-means of the cosines of updates with their first K left singular vectors.
+
+  Euclidean distances of these K cosines are FedGroup's measure EDC, but for a factor.
+
+  Args:
+    key: decides the seeds of k-means.
+    updates: [S, ...].
+    exists: [S] bool, clients to cluster.
+    client_ids: [S] int32, so that the order of clients does not matter.
+    num_clusters: K, at most S.
+    mesh: devices that the updates are split over.
+
+  Returns:
+    [S] int32 in 0..K-1, numbered by the smallest ids of their clients; and [S] bool,
+    who is in a cluster: not who does not exist or has an update of length 0.
+  """
+  products, exists = sharding.on_all_devices(
+    (inner_products(updates, mesh), exists), mesh
+  )
+  squares = jnp.diagonal(products)
+  exists &= (squares > 0) & jnp.isfinite(squares)
+  both = exists[:, None] & exists[None]
+  along = leading_coordinates(jnp.where(both, products, 0.0), num_clusters)
+  lengths = jnp.sqrt(jnp.where(exists, squares, 1.0))
+  vectors = jnp.where(exists[:, None], along / lengths[:, None], 0.0)
+  cluster = clusters_of_vectors(key, vectors, exists, client_ids, num_clusters)
+  return numbered_by_clients(cluster, exists, client_ids, num_clusters), exists
+
+
+def nearest_direction(
+  vectors: Params, directions: Params, least: float | jax.Array = -2.0
+) -> jax.Array:
+  """The direction of least angle to each vector.
+
+  Args:
+    vectors: [S, ...].
+    directions: [K, ...]; one of length 0 is no vector's.
+    least: cosine that a vector must have with its direction.
+
+  Returns:
+    [S] int32; K where all cosines are less, and of equal ones the smallest number.
+  """
+  exist = cosines(directions, directions).diagonal() > 0
+  alike = jnp.where(exist[None], cosines(vectors, directions), -jnp.inf)
+  near = alike.max(axis=1) >= least
+  return jnp.where(near, alike.argmax(axis=1), len(exist)).astype(jnp.int32)
+
+
+def toward_others(
+  centers: Params, exists: jax.Array, rate: float | jax.Array
+) -> Params:
+  """[K, ...] centers after FedGroup's inter-group aggregation.
+
+  Centers have clients where `exists` [K] bool is True. `rate` is the weight of a center
+  of length 1 beside a weight of 1 for the own one.
+  """
+  squares = tree.row_distances(centers, tree.zeros_like(centers))
+  own = jnp.eye(len(exists), dtype=bool)
+  others = jnp.where(exists & (squares > 0), rate / jnp.sqrt(squares), 0.0)
+  weights = jnp.where(own, 1.0, jnp.where(exists[:, None], others[None], 0.0))
+  return tree.mixtures(weights / weights.sum(axis=1, keepdims=True), centers)

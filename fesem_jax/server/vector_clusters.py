@@ -1,0 +1,82 @@
+"""Clusters of clients by a vector of each, and the numbers that these clusters get."""
+
+import jax
+import jax.numpy as jnp
+
+from fesem_jax.server import linear_assignment
+from fesem_jax.server.kmeans import kmeans
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def clusters_of_vectors(
+  key: jax.Array,
+  vectors: jax.Array,
+  exists: jax.Array,
+  client_ids: jax.Array,
+  num_clusters: int,
+) -> jax.Array:
+  """K-means, seeded by k-means++. With fewer clients than K, each is a cluster.
+
+  Args:
+    key: decides the seeds.
+    vectors: [S, N] float32; finite, also of clients left out.
+    exists: [S] bool, clients to cluster.
+    client_ids: [S] int32, so that the order of clients does not matter.
+    num_clusters: K.
+
+  Returns:
+    [S] int32 in 0..K-1; any for clients left out.
+  """
+  num_clients = vectors.shape[0]
+  lacking = max(0, num_clusters - num_clients)
+  found = kmeans(
+    key,
+    jnp.pad(vectors, ((0, lacking), (0, 0))),
+    jnp.pad(exists, (0, lacking)),
+    num_clusters,
+    jnp.pad(client_ids, (0, lacking)),
+    seeding='plusplus',
+  )
+  return found.assignment[:num_clients]
+
+
+def match_clusters(
+  cluster: jax.Array, exists: jax.Array, costs: jax.Array
+) -> jax.Array:
+  """Gives each cluster a number of its own such that its clients' costs are least.
+
+  Args:
+    cluster: [S] int32 in 0..K-1.
+    exists: [S] bool, clients whose costs count.
+    costs: [S, K] float32 of each number for each client; finite, also where they do
+      not count.
+
+  Returns:
+    [S] int32 number of each client's cluster.
+  """
+  members = jax.nn.one_hot(cluster, costs.shape[1]) * exists[:, None]
+  cost = jnp.matmul(members.T, costs, precision=_HIGHEST)
+  return linear_assignment.solve(cost)[cluster]
+
+
+def numbered_by_clients(
+  cluster: jax.Array, exists: jax.Array, client_ids: jax.Array, num_clusters: int
+) -> jax.Array:
+  """Numbers clusters 0, 1, ... by the smallest id of their clients.
+
+  The numbers then depend neither on the order of clients nor on the seeds of k-means.
+
+  Args:
+    cluster: [S] int32 in 0..K-1.
+    exists: [S] bool, clients whose ids count.
+    client_ids: [S] int32.
+    num_clusters: K; clusters without clients come last.
+
+  Returns:
+    [S] int32 number of each client's cluster.
+  """
+  last = jnp.iinfo(jnp.int32).max
+  ids = jnp.where(exists, client_ids, last)
+  first = jnp.full(num_clusters, last).at[cluster].min(ids)
+  return jnp.argsort(jnp.argsort(first))[cluster].astype(jnp.int32)

@@ -1,0 +1,186 @@
+"""Selections of clients: by loss, name and availability, and functions of one's own."""
+
+import numpy as np
+import optax
+import pytest
+
+import fesem_jax as fj
+from fesem_jax.core import prng_streams
+from fesem_jax.core.selection import BeforeRound, Chosen, Selection
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+
+NAMES = np.array(['Ann', 'Bob', 'Cid', 'Dan', 'Eve'])
+SIZES = [6, 3, 9, 5, 8]
+
+
+def before(number=1, records=(), losses=None, seed=0):
+  rng = prng_streams.host_rng(seed, prng_streams.COHORT, number)
+  return BeforeRound(number, rng, NAMES, np.array(SIZES), records, losses)
+
+
+class Seen(fj.Callback):
+  """Who took part, in the order of the data, and the model after each round."""
+
+  def __init__(self):
+    self.clients, self.models, self.records = [], [], []
+
+  def on_start(self, start):
+    self.models.append(
+      [np.asarray(x[0]) for x in start.state.params['logits'].values()]
+    )
+
+  def on_round(self, event):
+    ids = np.asarray(event.drawn.ids)
+    own = np.asarray(event.arranged.train.client_ids)
+    self.clients.append(sorted(own[ids[ids < len(SIZES)]].tolist()))
+    self.models.append(
+      [np.asarray(x[0]) for x in event.state.params['logits'].values()]
+    )
+    self.records.append(event.record)
+
+
+def data_and_method():
+  data = helpers.federation(SIZES)
+  data = fj.FederatedData.from_arrays(
+    data.x, data.y, SIZES, num_classes=3, info=fj.ClientInfo(NAMES)
+  )
+  model = fj.models.build('logistic', (6,), 3)
+  return data, fj.algorithms.build('fed_avg', fj.local_training(model, optax.sgd(0.5)))
+
+
+def run(selection, rounds=3, **options):
+  data, method = data_and_method()
+  seen = Seen()
+  result = fj.simulate(
+    method, data, data, rounds=rounds, clients_per_round=selection,
+    callbacks=[seen, *options.pop('callbacks', ())], **options,
+  )  # fmt: skip
+  return data, seen, result
+
+
+def reference_choice(data, model, number):
+  """Cho et al., Algorithm 1, in float64: d = 4 candidates, S = 3."""
+  rng = prng_streams.host_rng(0, prng_streams.COHORT, number)
+  share = np.array(SIZES) / sum(SIZES)
+  candidates = rng.choice(5, 4, replace=False, p=share)
+  losses = {}
+  for client in candidates:
+    x, y = data.client(client)
+    kernel = next(w for w in model if w.ndim == 2).astype(np.float64)
+    bias = next(w for w in model if w.ndim == 1).astype(np.float64)
+    logits = x.astype(np.float64) @ kernel + bias
+    total = np.log(np.exp(logits).sum(axis=1))
+    losses[client] = (total - logits[np.arange(len(y)), y]).mean()
+  return sorted(sorted(losses, key=losses.get)[-3:])
+
+
+@pytest.mark.parametrize('placement', ['replicated', 'sharded'])
+def test_power_of_choice_takes_the_candidates_of_largest_loss(placement):
+  selection = fj.selection.power_of_choice(3, candidates=4)
+  data, seen, result = run(selection, data_placement=placement)
+  expected = [reference_choice(data, m, r + 1) for r, m in enumerate(seen.models[:3])]
+  assert seen.clients == expected
+  assert len(set(map(tuple, expected))) > 1
+  model = (6 * 3 + 3) * 4
+  for record in result.history[-3:]:
+    assert (record['candidates'], record['trained']) == (4, 3)
+    assert record['bytes_down'] == 4 * model
+    assert record['bytes_up'] == 3 * model + 4 * 4
+
+
+def test_a_selected_run_resumes_with_the_clients_that_it_would_have_had(tmp_path):
+  selection = fj.selection.power_of_choice(2, candidates=4)
+  whole = run(selection, rounds=4)[2].history
+  for rounds in (2, 4):
+    found = run(selection, rounds, workdir=tmp_path, make_portrait=False)[2].history
+  for a, b in zip(whole, found, strict=True):
+    assert {k: v for k, v in a.items() if k != 'seconds'} == {
+      k: v for k, v in b.items() if k != 'seconds'
+    }
+  with pytest.raises(UserError, match='clients_per_round'):
+    run(2, 5, workdir=tmp_path)
+
+
+def test_named_clients_alone_train():
+  _, seen, _ = run(fj.selection.named(['Eve', 'Ann', 'Dan']), rounds=2)
+  assert seen.clients == [[0, 3, 4]] * 2
+  drawn = [
+    fj.selection.named(['Eve', 'Ann', 'Dan'], 2).choose(before(r)) for r in range(9)
+  ]
+  assert {tuple(sorted(d)) for d in drawn} == {(0, 3), (0, 4), (3, 4)}
+
+
+def test_a_function_of_ones_own_may_return_fewer_clients_or_none():
+  def own(before):
+    assert before.names.tolist() == NAMES.tolist()
+    return {1: ['Bob', 'Cid'], 2: [], 3: np.array([4])}[before.number]
+
+  _, seen, result = run(Selection(3, own))
+  assert seen.clients == [[1, 2], [], [4]]
+  assert [r['trained'] for r in result.history[-3:]] == [2, 0, 1]
+  for a, b in zip(*seen.models[1:3], strict=True):
+    np.testing.assert_array_equal(a, b)  # Without clients, nothing changes.
+
+
+def test_clients_are_available_in_rounds_of_the_trace():
+  trace = [('Ann', 1, 2), ('Bob', 2, 3), ('Ann', 4, 4), ('Eve', 2, 2)]
+  all_of_them = fj.selection.available(0, trace)
+  found = [all_of_them.choose(before(r)).clients.tolist() for r in range(1, 6)]
+  assert found == [[0], [0, 1, 4], [1], [0], []]
+  two = fj.selection.available(2, trace)
+  drawn = {tuple(sorted(two.choose(before(2, seed=s)).clients)) for s in range(20)}
+  assert drawn == {(0, 1), (0, 4), (1, 4)}
+
+
+def test_the_server_waits_for_a_client_and_its_clock_goes_on():
+  trace = [('Ann', 0, 5), ('Bob', 5, 9), ('Eve', 400, 1e9)]
+  selection = fj.selection.available(2, trace, unit='seconds')
+
+  def at(*times):
+    records = [{'round': i + 1, 'simulated_seconds': t} for i, t in enumerate(times)]
+    return selection.choose(before(len(times) + 1, [{'round': 0}, *records]))
+
+  assert at() == Chosen(pytest.approx([0]), 0, 0.0)
+  assert at(2.0, 3.0).clients.tolist() == [1]
+  late = at(2.0, 7.5)
+  assert (late.clients.tolist(), late.waited) == ([4], 390.5)
+  costs = fj.callbacks.Costs('phone')
+  _, seen, result = run(selection, rounds=2, callbacks=[costs])
+  first, second = result.history[-2:]
+  assert seen.clients == [[0], [4]]
+  assert 'waited_seconds' not in first
+  assert second['waited_seconds'] == pytest.approx(400 - first['simulated_seconds'])
+  assert second['simulated_seconds'] > second['waited_seconds'] + 1
+  total = result.summary['costs']['simulated_seconds']
+  assert total == pytest.approx(
+    first['simulated_seconds'] + second['simulated_seconds']
+  )
+
+
+def test_bad_selections_are_named():
+  choice = fj.selection.power_of_choice
+  for match, fail in {
+    '`clients_per_round=0` must be at least 1': lambda: choice(0, candidates=3),
+    '`candidates=2` must be at least 3': lambda: choice(3, candidates=2),
+    '`candidates=6` of power_of_choice are more': lambda: run(choice(3, candidates=6)),
+    "'Zoe': no clients are called so": lambda: run(fj.selection.named(['Zoe'])),
+    'each there once': lambda: fj.selection.named(['Ann', 'Ann']),
+    'more than the 1 clients that are selected': lambda: fj.selection.named(['Ann'], 2),
+    '`clients_per_round` is a function': lambda: run(lambda before: [0]),
+    'has a client twice': lambda: run(Selection(3, lambda b: [1, 1])),
+    'returned 3 clients for round 1': lambda: run(Selection(2, lambda b: [0, 1, 2])),
+    'has places -1 to -1': lambda: run(Selection(2, lambda b: [-1])),
+    'is no interval': lambda: fj.selection.available(1, [('Ann', 3, 2)]),
+    'has no interval': lambda: fj.selection.available(1, []),
+    'needs the simulated seconds': lambda: run(
+      fj.selection.available(1, [('Ann', 0, 1e9)], unit='seconds')
+    ),
+    'the trace is over': lambda: run(
+      fj.selection.available(1, [('Ann', 0, 1)], unit='seconds'),
+      callbacks=[fj.callbacks.Costs('phone')],
+    ),
+    '`clients_per_round=6` is more than the 5': lambda: run(Selection(6, lambda b: [])),
+  }.items():
+    with pytest.raises(UserError, match=match):
+      fail()

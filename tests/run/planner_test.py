@@ -1,0 +1,269 @@
+"""Plans: what the compiler says of runs, and what is said of it."""
+
+import importlib.util
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import program_text
+from experiments.build import build_model
+from fesem_jax import algorithms
+from fesem_jax.core import chips, sharding
+from fesem_jax.data.arrangement import arrange
+from fesem_jax.run import planner, program_memory, topologies
+from fesem_jax.run.data_shapes import DataSize, SplitSize, data_of
+from fesem_jax.run.planner import Plan, PlannedProgram
+from fesem_jax.run.program_memory import ProgramMemory, TooLarge
+from fesem_jax.run.programs import Programs
+from fesem_jax.utils import display
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.commands import call, spawn
+from tests.support.runs import simulate
+
+PROGRAM = """
+  %a = f32[4,100]{1,0} all-gather(%x), dimensions={0}
+  %b = (f32[8]{0}, bf16[2,3]{1,0}) all-reduce(%y, %z), to_apply=%add
+  %c = f32[10]{0} all-reduce-start(%w)
+  %d = f32[10]{0} all-reduce-done(%c)
+  %e = s32[7]{0} add(%all-gather.1, %f)
+"""
+
+
+def test_collectives_are_read_from_a_program():
+  assert program_memory.collectives_of(PROGRAM) == [
+    ('all-gather', 1600),
+    ('all-reduce', 32 + 12),
+    ('all-reduce', 40),
+  ]
+
+
+@pytest.fixture(scope='module', params=[1, 2])
+def planned(request):
+  train = helpers.federation([7, 4, 9, 5, 6, 8, 3, 5, 5])
+  test = helpers.federation([2, 1, 3, 2, 2, 2, 1, 1, 2], seed=1)
+  local = helpers.local(devices=request.param)
+  algorithm = algorithms.build('fesem', local, num_clusters=2)
+  return algorithm, (train, test), planner.plan(algorithm, DataSize.of(train, test))
+
+
+def test_a_plan_counts_what_a_run_holds(planned):
+  algorithm, splits, found = planned
+  local, devices = algorithm.local, algorithm.local.mesh.size
+  train, test = arrange(local, *splits)
+  state = jax.jit(algorithm.init)(jax.random.key(0), train)
+  size = sum(x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0))))
+
+  def held(tree):
+    return sum(x.nbytes for x in jax.tree.leaves(tree))
+
+  assert found.model_bytes == 4 * size
+  assert (found.data_bytes, found.test_bytes) == (held((train, test)), held(test))
+  assert found.stack_bytes >= held(state.client_params) / devices
+  whole = held(state) - held(state.client_params)
+  assert found.state_bytes <= held(state.client_params) / devices + whole
+  assert found.clients_per_device == train.num_clients // devices
+  assert [p.name for p in found.programs] == ['start', 'round', 'evaluation']
+  # The round overwrites its state.
+  assert found.round.memory.aliased >= found.stack_bytes
+  assert not program_text.calls_to_host(found.round.text)
+  assert found.peak_bytes >= found.state_bytes + found.data_bytes
+  exchanged = program_memory.collectives_of(found.round.text)
+  assert bool(exchanged) == (devices > 1)
+
+
+def a_plan(temporaries, stack=0, data=200, **options):
+  used = ProgramMemory(500 + stack, 0, 0, temporaries)
+  return Plan(
+    (PlannedProgram('round', used, 1.0),), model_bytes=10, stack_bytes=stack,
+    state_bytes=stack + 100, offloaded_bytes=0, data_bytes=data, test_bytes=100,
+    clients_per_chunk=8, clients_per_device=64, **options,
+  )  # fmt: skip
+
+
+def test_advice_names_flags_that_make_a_run_fit():
+  # 600 of arguments and test data.
+  assert planner.advice(a_plan(800), 1400, 4) == []
+  (smaller,) = planner.advice(a_plan(800), 1000, 4)
+  assert smaller.startswith('--clients_per_chunk=4:')
+  chunk, offloaded, streamed, more = planner.advice(a_plan(800, stack=4000), 4700, 4)
+  assert chunk.startswith('--clients_per_chunk=1:')
+  assert offloaded.startswith(
+    '--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD, FedDyn):'
+  )
+  assert streamed.startswith('--client_state=streamed (FeSEM only):')
+  assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
+  refused = a_plan(800)
+  refused = refused._replace(programs=(refused.programs[0]._replace(refused=True),))
+  fewer, *_ = planner.advice(refused, 1450, 4)  # It says that it would fit.
+  assert fewer.startswith('--clients_per_chunk=7:')
+  (hopeless,) = planner.advice(a_plan(800), 650, 4)
+  assert 'smaller model' in hopeless
+
+
+def test_bytes_are_printed_with_units():
+  sizes = [0, 1023, 2048, 3.5 * 2**20, 16 * 2**30, 2**42]
+  assert list(map(display.in_bytes, sizes)) == [
+    '0 bytes', '1,023 bytes', '2.0 KiB', '3.5 MiB', '16.0 GiB', '4.0 TiB',
+  ]  # fmt: skip
+
+
+def test_advice_splits_large_data():
+  whole = a_plan(800, data=1000)._replace(test_bytes=400)
+  _, split = planner.advice(whole, 1200, 4)  # Of 1,700 bytes, 750 are other chips'.
+  assert split.startswith('--data_placement=sharded: each device holds 250 bytes')
+  assert '--data_placement' not in str(planner.advice(whole, 900, 4))
+  sharded = whole._replace(data_placement='sharded')
+  assert '--data_placement' not in str(planner.advice(sharded, 1200, 4))
+
+
+@pytest.mark.parametrize('topology', ['v9:2x2', 'v5e', 'tpu', ''])
+def test_an_unknown_topology_is_one_sentence_that_lists_them(topology):
+  with pytest.raises(UserError, match=r'topology.*v4, v5e, v5p, v6e.*v5e:2x4'):
+    topologies.mesh_of(topology)
+
+
+def test_without_the_compiler_a_sentence_says_what_to_install(monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(UserError, match=r"install it: pip install 'fesem_jax\[tpu\]'"):
+    topologies.mesh_of('v5e:2x2')
+
+
+def test_chips_know_their_memory():
+  assert chips.memory_of('TPU v5 lite') == 16 * 2**30
+  assert chips.memory_of('cpu') is None
+
+
+def test_devices_of_a_cpu_share_its_memory(monkeypatch):
+  assert sharding.host_memory() > 2**30
+  monkeypatch.setattr(sharding, 'host_memory', lambda: 10_000)
+  assert sharding.memory(jax.devices()[0]) == 10_000
+  assert sharding.memory(jax.devices()[0], 4) == 2500
+
+
+def test_this_machine_is_not_what_it_is_not():
+  assert topologies.mesh_of('cpu').size == len(jax.devices())
+  with pytest.raises(UserError, match=r'topology=gpu.*platform cpu'):
+    topologies.mesh_of('gpu')
+
+
+@pytest.mark.slow
+def test_the_command_line_plans_for_this_machine(tmp_path):
+  done = spawn(
+    'plan', '--algorithm=fesem', '--dataset=digits', '--partition=rotated',
+    '--num_clients=20', '--num_devices=2', '--json=plan.json', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  made = json.loads((tmp_path / 'plan.json').read_text())
+  assert made['num_devices'] == 2
+  assert made['clients_per_device'] == 12  # 20 clients and 4 empty places.
+  assert made['collectives']['all-reduce']['count'] >= 1
+  assert made['compile_seconds'] > 0
+  assert made['fits']
+  assert made['chip_bytes'] == sharding.host_memory() // 2
+  for word in ('start', 'round', 'evaluation', 'local models', 'plan.json'):
+    assert word in done.stdout
+
+
+@pytest.mark.slow
+def test_sizes_are_known_or_asked_for(tmp_path):
+  done = call(
+    'plan', '--dataset=femnist', f'--data_dir={tmp_path}', '--model=logistic',
+    '--algorithm=fed_avg', '--plan_clients=40', '--lr_schedule=cosine',
+    '--report=best', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  assert "Note: the sizes are LEAF's of all natural clients" in done.stdout
+  assert '40 clients, 8,166 training examples' in done.stdout
+  assert 'Note: --report has no effect: a plan measures nothing.' in done.stdout
+  assert '--target' not in done.stdout
+  done = call('plan', '--dataset=mnist', f'--data_dir={tmp_path}', cwd=tmp_path)
+  assert done.returncode == 1
+  assert done.stderr.startswith('error:')
+  assert done.stderr.count('\n') == 1
+
+
+@pytest.mark.slow
+def test_a_table_of_several_plans(tmp_path):
+  done = call(
+    'plan', '--algorithm=fed_avg', '--dataset=digits', '--topology=local,cpu',
+    '--plan_clients=16,32', '--plan_programs=round', '--json=plans.json', cwd=tmp_path,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr
+  plans = json.loads((tmp_path / 'plans.json').read_text())['plans']
+  assert [(p['num_clients'], p['topology']) for p in plans] == [
+    (16, 'local'), (16, 'cpu'), (32, 'local'), (32, 'cpu'),
+  ]  # fmt: skip
+  assert list(plans[0]['programs']) == ['round']
+  assert plans[2]['data_bytes'] > plans[0]['data_bytes']
+  assert 'a client trains in' in done.stdout
+  for wrong in (
+    '--plan_programs=start', '--plan_clients=x', '--topology=cpu,v5e:2x2'
+  ):  # fmt: skip
+    done = call('plan', '--dataset=digits', wrong, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith('error: ' + wrong.split('=')[0])
+
+
+def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
+  train = helpers.federation([7, 4, 9, 5])
+  local = helpers.local()
+  algorithm = algorithms.build('fesem', local, num_clusters=2)
+
+  def run():  # Programs of this process were compiled for the memory that there is.
+    return simulate(algorithm, train, train, rounds=1, programs=Programs())
+
+  assert run().summary['deployed']
+  monkeypatch.setattr(sharding, 'memory', lambda device, beside: 1)
+  tiny_memory = r'^The start needs .* it has 1 bytes\. Lower `clients_per_chunk` .*plan'
+  with pytest.raises(TooLarge, match=tiny_memory) as tiny:
+    run()
+  used = tiny.value.memory
+  monkeypatch.setattr(sharding, 'memory', lambda device, beside: used.peak)
+  assert run().summary['deployed']  # Of the programs, the start needs the most.
+  monkeypatch.setattr(sharding, 'memory', lambda device, beside: used.peak - 1)
+  with pytest.raises(TooLarge, match='`init_clients`'):
+    run()
+
+
+def test_a_program_that_the_compiler_refuses_is_too_large(monkeypatch):
+  class Refused:
+    def compile(self):
+      raise jax.errors.JaxRuntimeError(
+        'RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for '
+        'HLO temporaries (2.50K) exceeds available HBM (1K).'
+      )
+
+  x = jnp.zeros(100)
+  with pytest.raises(TooLarge, match=r'^A round needs 2\.9 KiB of each'):
+    program_memory.compile_to_fit(Refused(), (x,), 'a round')
+
+  class Broken:
+    def compile(self):
+      raise jax.errors.JaxRuntimeError('INTERNAL: something else')
+
+  with pytest.raises(jax.errors.JaxRuntimeError, match='something else'):
+    program_memory.compile_to_fit(Broken(), (x,), 'a round')
+
+
+def test_models_of_tokens_are_planned_from_shapes():
+  split = SplitSize(20, 5)
+  size = DataSize(4, split, split, (5,), np.uint8, 9, 'sequence')
+  shapes = data_of(size, split, sharding.client_mesh(1))
+  config = {'model': 'gru', 'hidden': ['8'], 'initializer': 'flax'}
+  model = build_model(config | {'algorithm': 'fed_avg', 'seed': 0}, shapes)
+  assert model.task.name == 'sequence'
+
+
+def test_more_clients_of_the_same_kind():
+  found = DataSize(
+    10, SplitSize(1000, 150), SplitSize(100, 15), (4,), np.dtype('uint8'), 2
+  )
+  more = found.scaled(1000)
+  assert (more.train, more.test) == ((100_000, 150), (10_000, 15))
+  assert found.scaled(10, 1).test == (1, 1)  # Few are not none.
+  larger = found.scaled(10, 200)
+  assert (larger.train, larger.test) == ((2000, 300), (200, 30))

@@ -1,0 +1,257 @@
+"""Rounds compiled for TPUs that are not there: what they hold and exchange."""
+
+import functools
+import math
+import re
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from benchmarks.program_text import (
+  calls_to_host,
+  gathers_of_models,
+  products_by_precision,
+)
+from fesem_jax import algorithms, models
+from fesem_jax.core.local_training import Machine, local_training
+from fesem_jax.run import planner, topologies
+from fesem_jax.run.data_shapes import DataSize, SplitSize
+from fesem_jax.run.program_memory import collectives_of
+from tests.support.methods import COMPARES, IDS, METHODS, ONE_OF_EACH_SHAPE
+
+pytestmark = [
+  # Programs for chips that are not there are written to the cache, but not read.
+  pytest.mark.filterwarnings('ignore:Error reading persistent compilation cache'),
+]
+pytest.importorskip(
+  'libtpu', reason="the compiler for TPUs is not there: pip install 'fesem_jax[tpu]'"
+)
+
+CLIENTS, CHUNK, HIDDEN = 64, 8, 64
+SHAPE = (8, 16)  # 128 numbers: a whole tile.
+TRAIN, TEST = SplitSize(30 * CLIENTS, 40), SplitSize(5 * CLIENTS, 8)
+DATA = DataSize(CLIENTS, TRAIN, TEST, SHAPE, np.dtype('uint8'), 10, num_groups=2)
+
+# A row for each shape of round, and those of FeSEM that stream and cluster anew.
+ROWS = [
+  row
+  for i, row in enumerate(METHODS)
+  if i in ONE_OF_EACH_SHAPE or {'client_state', 'recluster_every'} & set(row[1])
+]
+
+
+def planned(
+  name, options, devices, size=DATA, hidden=HIDDEN, shared_start='auto',
+  precision='highest', **run,
+):  # fmt: skip
+  mesh = topologies.mesh_of('v5e:2x2', devices)
+  local = local_training(
+    models.build('mlp', SHAPE, 10, [hidden]),
+    optax.sgd(0.1),
+    batch_size=10,
+    machine=Machine(
+      clients_per_chunk=CHUNK, mesh=mesh, shared_start=shared_start, precision=precision
+    ),
+  )
+  algorithm = algorithms.build(name, local, **options)
+  return planner.plan(algorithm, size, **{'parts': ('round',), **run})
+
+
+def size_of_model(hidden=HIDDEN):
+  model = models.build('mlp', SHAPE, 10, [hidden])
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  return 4 * sum(math.prod(x.shape) for x in jax.tree.leaves(params))
+
+
+# By day a global model, centers, models of clients, and what compares them.
+BY_DAY = ('fed_avg', 'fesem', 'scaffold', 'fed_amp', 'robust')
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    pytest.param(
+      *row,
+      id=IDS[METHODS.index(row)],
+      marks=[pytest.mark.nightly] * (row[0] not in BY_DAY),
+    )
+    for row in ROWS
+  ],
+)
+def test_a_round_on_four_chips(name, options):
+  found = planned(name, options, 4)
+  used, model = found.round.memory, size_of_model()
+  assert not calls_to_host(found.round.text)
+  assert used.aliased >= found.stack_bytes
+  # Models are added up; all else that is exchanged is a few numbers for each client.
+  compares = bool(COMPARES & {name, *options})
+  most = CLIENTS * model if compares else model
+  others = [c for c in collectives_of(found.round.text) if c.kind != 'all-reduce']
+  assert all(c.bytes <= most for c in others), others
+  if not compares:
+    # In models of a chunk. Padded to tiles, each takes more than its numbers; matching
+    # holds the squared distances of all pairs of units too.
+    room = 52 if name == 'fesem_ma' else 20
+    assert used.temporaries <= room * CHUNK * model
+
+
+@pytest.mark.parametrize(
+  'precision', ['default', pytest.param('highest', marks=pytest.mark.nightly)]
+)
+def test_products_have_the_precision_asked_for_and_centers_are_not_copied(precision):
+  options = {'num_clusters': 4, 'client_state': 'streamed'}
+  found = planned('fesem', options, 4, shared_start='off', precision=precision)
+  text, model = found.round.text, size_of_model()
+  # Forward two; backward two kernels and one input; those of the E-step are `highest`.
+  products = products_by_precision(text)
+  assert products['default' if precision == 'default' else 'highest'] >= 5
+  if precision == 'highest':
+    assert set(products) == {'highest'}
+  assert set(products) <= {precision, 'highest'}
+  assert not gathers_of_models(text, {(128, HIDDEN), (HIDDEN, 10)}, 4)
+  added = [c for c in collectives_of(text) if c.kind == 'all-reduce']
+  assert sum(c.bytes for c in added) <= 1.1 * 4 * model  # K centers and scalars.
+
+
+def test_gathers_and_products_are_read_from_the_text_of_a_program():
+  text = """
+  %p = f32[8,40,30]{2,1,0} parameter(0)
+  %q = f32[100,4]{1,0} parameter(1)
+  %g.1 = f32[2,40,30]{2,1,0} gather(%p, %i), offset_dims={1,2}
+  %g.2 = f32[2,4]{1,0} gather(%q, %i), offset_dims={1}
+  %c = f32[8,8] convolution(%a, %b), dim_labels=bf_io->bf, operand_precision={high,high}
+  %d = f32[8,8] dot(%a, %b), lhs_contracting_dims={1}
+  """
+  assert gathers_of_models(text, {(40, 30), (9, 9)}, 7) == ['8,40,30']
+  assert not gathers_of_models(text, {(40, 30)}, 8)
+  assert not gathers_of_models(text, {(100, 4), (8, 40, 30)}, 1)
+  assert products_by_precision(text) == {'high': 1, 'default': 1}
+
+
+def test_the_first_clustering_leaves_models_on_their_chips():
+  found = planned('fesem', {'num_clusters': 4}, 4, parts=('start',))
+  model = size_of_model()
+  for kind, sent in collectives_of(found.programs[0].text):
+    # Inner products take a share of all models from each chip; else it is centers.
+    most = CLIENTS * model / 4 if kind == 'all-to-all' else 4 * model + 100
+    assert sent <= most, (kind, sent)
+
+
+def test_one_chip_exchanges_nothing():
+  found = planned('fesem', {'num_clusters': 4}, 1)
+  assert not collectives_of(found.round.text)
+  assert not calls_to_host(found.round.text)
+  assert found.round.memory.aliased >= found.stack_bytes >= CLIENTS * size_of_model()
+
+
+@pytest.mark.nightly
+def test_clients_with_large_kernels_hold_no_copies_of_them():
+  # Neither the gradients in another order nor the models that clients started from,
+  # each of which would be one model more; with both it is 7.4.
+  wide = 2**15  # A chunk's kernels outgrow a core's own memory.
+  found = planned('fesem', {'num_clusters': 4}, 4, hidden=wide, shared_start='off')
+  assert found.clients_per_chunk == CHUNK
+  assert found.round.memory.temporaries <= 5 * CHUNK * size_of_model(wide)
+
+
+@pytest.mark.parametrize('clients_per_round', [0, 18])
+def test_each_of_four_chips_holds_its_clients_data(clients_per_round):
+  how = {'clients_per_round': clients_per_round, 'data_placement': 'sharded'}
+  found = planned('fed_avg', {}, 4, **how)
+  assert found.clients_per_device == (5 if clients_per_round else CLIENTS // 4)
+  of_clients = 4 * 2 * (3 * CLIENTS + 1)  # Offsets, ids and groups: whole on each.
+  assert found.data_bytes <= DATA.bytes // 4 + of_clients + 100
+  largest = max(c.bytes for c in collectives_of(found.round.text))
+  assert largest <= size_of_model() + 100 < DATA.bytes // 4
+
+
+# Methods that can keep their clients' models in the host's memory; clients of a round.
+OFFLOADED = [
+  ('fesem', {'num_clusters': 2, 'init_clients': 16}, 0),
+  ('fesem', {'num_clusters': 2, 'init_clients': 16}, 64),
+  ('non_fed', {}, 0),
+  ('ditto', {}, 64),
+  ('scaffold', {}, 0),
+]
+MANY, WIDE = 2048, 256
+
+
+def offloaded(name, options, **how):
+  size = DATA._replace(num_clients=MANY)
+  return planned(name, options | {'client_state': 'offloaded'}, 4, size, WIDE, **how)
+
+
+@functools.cache
+def offloaded_start(row):
+  """What the start needs, which does not depend on the clients of a round."""
+  name, options, _ = OFFLOADED[row]
+  return offloaded(name, options, parts=('start',)).programs[0].memory
+
+
+@pytest.mark.parametrize(
+  'row',
+  [
+    pytest.param(
+      i, id=f'{row[0]}-{row[2]}', marks=[pytest.mark.nightly] * (i not in (1, 2))
+    )
+    for i, row in enumerate(OFFLOADED)
+  ],
+)
+def test_models_stay_in_the_memory_of_the_host(row):
+  name, options, chosen = OFFLOADED[row]
+  found = offloaded(name, options, clients_per_round=chosen)
+  first = next(i for i, other in enumerate(OFFLOADED) if other[:2] == (name, options))
+  start, used = offloaded_start(first), found.round.memory
+  model, on_each = size_of_model(WIDE), MANY // 4
+  assert found.stack_bytes == 0
+  assert on_each * model <= found.offloaded_bytes <= 1.2 * on_each * model
+  # Formed there, then taken over by each round, which holds the cohort's rows beside.
+  of_cohort = found.offloaded_bytes * chosen // MANY
+  assert start.on_host == found.offloaded_bytes
+  assert used.on_host == found.offloaded_bytes + of_cohort
+  assert not calls_to_host(found.round.text)
+  # As without any stack, and nothing like it on the device.
+  bound = 20 * CHUNK * model
+  assert 3 * bound < found.offloaded_bytes
+  assert used.temporaries <= bound
+  assert start.temporaries <= bound
+  if name == 'non_fed':
+    assert reads_ahead(found.round.text)
+
+
+@pytest.mark.nightly
+def test_memory_of_leafs_network():
+  """W1: FeSEM(4) of LEAF's CNN, 64 clients of 100 examples, 8 side by side."""
+  mesh = topologies.mesh_of('v5e:2x2', 1)
+  local = local_training(
+    models.build('femnist_cnn', (28, 28, 1), 62),
+    optax.sgd(0.03),
+    batch_size=10,
+    machine=Machine(clients_per_chunk=8, mesh=mesh, precision='default'),
+  )
+  algorithm = algorithms.build('fesem', local, num_clusters=4)
+  size = DataSize(
+    64, SplitSize(6400, 100), SplitSize(640, 10), (28, 28, 1), np.dtype('uint8'), 62
+  )
+  found = planner.plan(algorithm, size, parts=('round',))
+  assert found.clients_per_chunk == 8
+  memory, text = found.round.memory, found.round.text
+  assert memory.temporaries <= 8 * 110 * 2**20  # 4.4 models a client.
+  assert memory.aliased >= found.stack_bytes >= 64 * found.model_bytes
+  assert not calls_to_host(text)
+  assert not collectives_of(text)
+  # Tiles of the local models take little beyond their numbers.
+  beyond = memory.arguments - found.state_bytes - found.data_bytes + found.test_bytes
+  assert 0 <= beyond < 0.1 * found.stack_bytes
+
+
+def reads_ahead(text):
+  """Whether models are on their way to the device while others train."""
+  for body in text.split('\n\n'):
+    kinds = re.findall(r' (dynamic-slice-start|dynamic-slice-done|while)\(', body)
+    order = ' '.join(kinds)
+    if re.search(r'dynamic-slice-start( while)+ dynamic-slice-done', order):
+      return True
+  return False

@@ -1,0 +1,239 @@
+"""Every aggregation against float64 references written from the equations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+from fesem_jax import algorithms
+from fesem_jax.core import sharding
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.server.robust import AGGREGATIONS, Aggregation
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils.errors import UserError
+from tests.support import helpers
+from tests.support.methods import assert_close, federation, matrix
+
+ROWS, CLUSTERS, BETA = 24, 5, 0.2
+# Clusters of many rows, of three, two and one, and one without.
+SIZES = [16, 3, 2, 1]
+
+
+def bounded(points, origin, bound):
+  changes = points - origin
+  lengths = np.sqrt((changes**2).sum(axis=1))
+  longest = bound or np.median(lengths)
+  factors = np.minimum(1, longest / lengths)
+  return origin + (changes * factors[:, None]).mean(axis=0)
+
+
+def krum(points, beta, models):
+  n = len(points)
+  neighbors = max(n - int(np.floor(beta * n + 1e-9)) - 2, 1)
+  scores = []
+  for i in range(n):
+    others = np.delete(points, i, axis=0)
+    scores.append(np.sort(((others - points[i]) ** 2).sum(axis=1))[:neighbors].sum())
+  return points[np.argsort(scores, kind='stable')[:models]].mean(axis=0)
+
+
+RULES = {
+  'mean': ({}, lambda x, o: x.mean(axis=0)),
+  'median': ({}, lambda x, o: np.median(x, axis=0)),
+  'trimmed_mean': ({'beta': BETA}, lambda x, o: stats.trim_mean(x, BETA)),
+  'norm_bound': ({}, lambda x, o: bounded(x, o, 0)),
+  'norm_bound of 2': ({'norm_bound': 2.0}, lambda x, o: bounded(x, o, 2.0)),
+  'krum': ({'beta': BETA}, lambda x, o: krum(x, BETA, 1)),
+  'krum of 3': ({'beta': BETA, 'krum_models': 3}, lambda x, o: krum(x, BETA, 3)),
+}
+
+
+@pytest.fixture(scope='module')
+def clients():
+  """Rows of five clusters, some far off or not counted, and the clusters' origins."""
+  rng = np.random.default_rng(57)  # One neighbor more or less is another Krum.
+  stack = helpers.two_layers(rng, ROWS)
+  stack['a'] = stack['a'].at[:3].add(20.0)  # Of the first cluster.
+  cluster = np.repeat(np.arange(4), SIZES)
+  cluster = np.concatenate([cluster, [0, 1]])  # Two that do not count.
+  counts = np.arange(ROWS) < sum(SIZES)
+  return stack, cluster, counts, helpers.two_layers(rng, CLUSTERS)
+
+
+@pytest.fixture(scope='module')
+def found(clients):
+  """Name of each rule -> centers on one device, and on two."""
+
+  def all_rules(devices):
+    mesh = sharding.client_mesh(devices)
+
+    def centers(stack, cluster, counts, origins):
+      return {
+        name: Aggregation(name.split()[0], **options).aggregate()(
+          stack, cluster, counts, origins, mesh
+        )
+        for name, (options, _) in RULES.items()
+      }
+
+    stack, cluster, counts, origins = clients
+    split = sharding.split_clients((stack, jnp.asarray(cluster)), mesh)
+    return jax.jit(centers)(*split, jnp.asarray(counts), origins)
+
+  return all_rules(1), all_rules(2)
+
+
+@pytest.mark.parametrize('devices', [1, 2])
+@pytest.mark.parametrize('name', RULES)
+def test_rules_match_float64_references(name, devices, clients, found):
+  stack, cluster, counts, origins = clients
+  points, about = matrix(stack), matrix(origins)
+  got = matrix(found[devices - 1][name])
+  for k in range(4):
+    want = RULES[name][1](points[(cluster == k) & counts], about[k])
+    np.testing.assert_allclose(got[k], want, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(got[4], about[4])  # Nobody is there.
+
+
+def test_references_are_of_all_rules():
+  assert {name.split()[0] for name in RULES} == set(AGGREGATIONS)
+
+
+def test_rules_meet_where_their_options_do(clients):
+  stack, cluster, counts, origins = clients
+
+  def centers(name, **options):
+    rule = jax.jit(Aggregation(name, **options).aggregate())
+    return matrix(rule(stack, jnp.asarray(cluster), jnp.asarray(counts), origins))
+
+  mean, median = centers('mean'), centers('median')
+  np.testing.assert_array_equal(centers('trimmed_mean', beta=0.0), mean)
+  # 0.49 of up to 16 rows leaves the one or two in the middle.
+  np.testing.assert_allclose(
+    centers('trimmed_mean', beta=0.4999), median, rtol=1e-5, atol=1e-6
+  )
+  np.testing.assert_array_equal(centers('norm_bound', norm_bound=1e30), mean)
+  # All models, f = 0.
+  everyone = centers('krum', beta=0.0, krum_models=ROWS)
+  np.testing.assert_allclose(everyone, mean, rtol=1e-5, atol=1e-6)
+
+
+def test_a_client_on_its_own_is_its_clusters_center(clients, found):
+  stack, cluster, _, _ = clients
+  alone = matrix(stack)[cluster == 3][0]
+  for name in set(RULES) - {'norm_bound of 2'}:  # It bounds that client as well.
+    np.testing.assert_allclose(matrix(found[0][name])[3], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_models_near_the_ends_of_float32_do_not_harm():
+  points = np.zeros((6, 4), np.float32)
+  points[:3] = np.arange(12).reshape(3, 4)
+  points[3] = 3e37
+  points[4] = -3e37
+  args = np.zeros(6, np.int32), np.arange(6) < 5, np.zeros((1, 4), np.float32)
+  for name in ('median', 'norm_bound', 'krum'):
+    got = jax.jit(Aggregation(name, beta=0.4).aggregate())(points, *args)
+    assert np.isfinite(got).all(), name
+    assert np.abs(got).max() < 20, name
+
+
+def test_krum_tells_models_apart_that_lie_close_together():
+  # Distances of 1e-4 between models of size 1: |w|^2 - 2 w v + |v|^2 has no such digit.
+  rng = np.random.default_rng(0)
+  middle = rng.normal(size=(1, 500))
+  scales = np.roll(np.arange(1, 13), 5)  # The middle one is neither first nor last.
+  points = middle + 1e-4 * rng.normal(size=(12, 500)) * scales[:, None]
+  points = points.astype(np.float32)
+  args = np.zeros(12, np.int32), np.ones(12, bool), middle.astype(np.float32)
+  got = jax.jit(Aggregation('krum', beta=0.25).aggregate())(points, *args)
+  want = krum(points.astype(np.float64), 0.25, 1)
+  np.testing.assert_allclose(got[0], want, rtol=0, atol=1e-6)
+
+
+def test_krum_of_three_counts_one_neighbor_and_of_equal_scores_takes_the_first():
+  # Squared distances to the nearest: 4, 1 and 1. With two, the last would be least.
+  points = np.array([[3.0], [0.0], [1.0]], np.float32)
+  args = np.zeros(3, np.int32), np.ones(3, bool), np.full((1, 1), 9, np.float32)
+  for beta in (0.0, 0.34):  # None or one of them may be bad.
+    closest = jax.jit(Aggregation('krum', beta=beta).aggregate())
+    assert closest(points, *args)[0, 0] == 0
+
+
+@pytest.mark.parametrize(
+  ('aggregation', 'devices'), [('median', 1), ('median', 2), ('norm_bound', 1)]
+)
+def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
+  data, local = federation(), helpers.local(chunk=3, devices=devices)
+  algorithm = algorithms.build('fesem', local, num_clusters=2, aggregation=aggregation)
+  key = jax.random.key(2)
+  first = jax.jit(algorithm.init)(key, data)
+  # From centers that lie close together, clients go to others than their own.
+  close = jax.tree.map(
+    lambda c: c[:1] + jnp.array([0, 1e-3]).reshape(-1, *[1] * (c.ndim - 1)),
+    first.centers,
+  )
+  before = first._replace(centers=close)
+  after, info = jax.jit(algorithm.step)(before, data, helpers.everyone(data), key)
+  points, origins = matrix(after.client_params), matrix(before.centers)
+  assignment = np.asarray(after.assignment)
+  # The E-step goes by the old centers.
+  distances = ((points[:, None] - origins) ** 2).sum(axis=2)
+  np.testing.assert_array_equal(assignment, distances.argmin(axis=1))
+  assert (assignment != np.asarray(before.assignment)).any()
+  want = [RULES[aggregation][1](points[assignment == k], origins[k]) for k in range(2)]
+  assert_close(matrix(after.centers), want)
+  own = np.asarray(want)[assignment]
+  assert_close(info.clusters.objective, ((points - own) ** 2).sum(axis=1).mean(), 1e-3)
+  if aggregation == 'median':  # The first centers are medians as well.
+    points, assignment = matrix(first.client_params), np.asarray(first.assignment)
+    want = [np.median(points[assignment == k], axis=0) for k in range(2)]
+    assert_close(matrix(first.centers), want)
+
+
+def test_fed_avg_moves_by_the_rule_and_its_optimizer_along_it():
+  data, local = federation(), helpers.local()
+  key, found = jax.random.key(2), []
+  for optimizer in (None, optax.sgd(0.5)):
+    algorithm = algorithms.build(
+      'fed_avg', local, aggregation='median', server_optimizer=optimizer
+    )
+    before = jax.jit(algorithm.init)(key, data)
+    after, _ = jax.jit(algorithm.step)(before, data, helpers.everyone(data), key)
+    found.append(matrix(after.params) - matrix(before.params))
+  trained = jax.jit(
+    lambda params: (
+      train_cohort(
+        local, ClientModels(params), data, helpers.everyone(data), key
+      ).params
+    )
+  )(before.params)
+  want = np.median(matrix(trained), axis=0) - matrix(before.params)
+  assert_close(found[0], want)
+  assert_close(found[1], want / 2)
+
+
+def test_fesem_refuses_rules_that_its_other_options_exclude():
+  def build(**options):
+    algorithms.build('fesem', helpers.local(), aggregation='krum', **options)
+
+  build()
+  with pytest.raises(UserError, match='`aggregation` needs the models of all clients'):
+    build(client_state='streamed')
+  with pytest.raises(UserError, match='leave out `aggregation=krum`'):
+    build(temperature=0.1)
+
+
+@pytest.mark.parametrize('option', [{'norm_bound': 1.0}, {'krum_models': 2}])
+@pytest.mark.parametrize('name', ['fed_avg', 'fesem', 'robust'])
+def test_options_of_another_rule_are_refused(name, option):
+  with pytest.raises(UserError, match='needs `aggregation='):
+    algorithms.build(name, helpers.local(), **option)
+
+
+def test_changes_too_long_for_float32_are_as_long_as_their_median():
+  # Their squares are infinite, and so is the median: none is cut.
+  points = np.array([[3e37, 0], [1e37, 2e37], [7, 7]], np.float32)
+  args = np.array([0, 0, 1]), np.ones(3, bool), np.zeros((2, 2), np.float32)
+  got = jax.jit(Aggregation('norm_bound').aggregate())(points, *args)
+  np.testing.assert_allclose(got, [[2e37, 1e37], [7, 7]], rtol=1e-6)
