@@ -135,6 +135,11 @@ def check_left_out(**reasons: str) -> None:
       raise UserError(f'--{name} does not apply: {reason}.')
 
 
+def _is_given(flag: str) -> bool:
+  """Whether a flag is on the command line, perhaps with the value of its default."""
+  return flag in flags.FLAGS and bool(flags.FLAGS[flag].present)
+
+
 def notes_on_needs(config: Config) -> list[str]:
   """The `notes` on flags that are for other values of the flags in a configuration."""
   name, defaults = config.get('algorithm', ''), dict(_DEFAULTS)
@@ -146,7 +151,7 @@ def notes_on_needs(config: Config) -> list[str]:
     _without_effect(config, flag, _is_for(flag))
     for flag in _NEEDS
     if flag in config.keys() & defaults.keys()
-    and config[flag] != defaults[flag]
+    and (config[flag] != defaults[flag] or _is_given(flag))
     and not _fits(config, flag)
   ]
 

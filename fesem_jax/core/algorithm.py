@@ -11,6 +11,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.core.types import Cohort, Params
+from fesem_jax.utils.errors import UserError
 
 
 class ClientModels(NamedTuple):
@@ -148,8 +149,25 @@ class RoundInfo(NamedTuple):
   clients: ClientRound | None = None
 
 
-class Algorithm(NamedTuple):
+class _Parts(NamedTuple):
+  local: LocalTraining
+  init: Callable[..., Any]
+  step: Callable[..., tuple[Any, RoundInfo]]
+  deployed: Callable[[Any, FederatedData], ClientModels]
+  between: Callable[[Any, RoundInfo], tuple[Any, RoundInfo]] | None = None
+  train: Callable[..., Any] | None = None
+  with_centers: Callable[[Any, Params, jax.Array], Any] | None = None
+  traffic: Traffic | None = None
+  of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
+  penalties: tuple[str, ...] = ()
+  of_data: Callable[..., FederatedData] | None = None
+  made_by: Any = None
+
+
+class Algorithm(_Parts):
   """A federated method as pure functions over an explicit state.
+
+  `_replace` refuses another `local`, with which the functions would not train.
 
   Attributes:
     local: local training, as passed to the method; it also fine-tunes deployed models,
@@ -180,18 +198,17 @@ class Algorithm(NamedTuple):
       functions and the values that they hold identify.
   """
 
-  local: LocalTraining
-  init: Callable[..., Any]
-  step: Callable[..., tuple[Any, RoundInfo]]
-  deployed: Callable[[Any, FederatedData], ClientModels]
-  between: Callable[[Any, RoundInfo], tuple[Any, RoundInfo]] | None = None
-  train: Callable[..., Any] | None = None
-  with_centers: Callable[[Any, Params, jax.Array], Any] | None = None
-  traffic: Traffic | None = None
-  of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
-  penalties: tuple[str, ...] = ()
-  of_data: Callable[..., FederatedData] | None = None
-  made_by: Any = None
+  __slots__ = ()
+
+  def _replace(self, **changes: Any) -> 'Algorithm':
+    if 'local' in changes:
+      raise UserError(
+        '`local` of a method cannot be replaced: its functions train with the one that '
+        'it was built with; build the method again.'
+      )
+    return super()._replace(**changes)
+
+  __replace__ = _replace
 
   def client_params(self, state: Any, data: FederatedData, ids: jax.Array) -> Params:
     """[S, ...] parameters that clients `ids` [S] deploy, one copy each."""

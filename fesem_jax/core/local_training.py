@@ -1,5 +1,6 @@
 """Settings of local training, which methods receive."""
 
+import contextvars
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,6 +42,12 @@ PRECISIONS = ('highest', 'high', 'default')
 
 
 DATA_PLACEMENTS = ('auto', 'replicated', 'sharded')
+
+
+# Whether a round is traced, and no training before the first one.
+IN_ROUND: contextvars.ContextVar[bool] = contextvars.ContextVar(
+  'in_round', default=False
+)
 
 
 class Machine(NamedTuple):
@@ -143,8 +150,19 @@ class LocalTraining(NamedTuple):
       )
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
-    """The factor [] float32 of a cohort's local updates; None if it is 1."""
-    if self.lr_schedule is None or cohort.round is None:
+    """The factor [] float32 of a cohort's local updates; None if it is 1.
+
+    Raises `UserError` within a round on a cohort that does not know its number.
+    """
+    if self.lr_schedule is None:
+      return None
+    if cohort.round is None:
+      if IN_ROUND.get():
+        raise UserError(
+          '`lr_schedule` needs the number of the round, which a cohort of the method '
+          'lacks; give it that of the cohort of the round, e.g. '
+          'fj.everyone(data, cohort.round).'
+        )
       return None
     return jnp.asarray(self.lr_schedule(cohort.round), jnp.float32)
 
@@ -317,6 +335,11 @@ def check_training(local: LocalTraining) -> None:
   check_choice('shared_start', local.shared_start, SHARED_START)
   check_choice('precision', local.precision, PRECISIONS)
   check_choice('data_placement', local.data_placement, DATA_PLACEMENTS)
+  if not isinstance(local.sends, Sends | None):
+    raise UserError(
+      f'`sends` is {kind_of(local.sends)}, not a fesem_jax.Sends; give e.g. '
+      'fj.Sends(function).'
+    )
   _check_schedule('lr_schedule', local.lr_schedule, 'round')
   _check_schedule('local_lr_schedule', local.local_lr_schedule, 'step')
   check_choice('batch_stats', local.batch_stats, BATCH_STATS)

@@ -10,9 +10,12 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.types import Cohort, HostOrDeviceArray
 
 
-def everyone(data: FederatedData) -> Cohort:
-  """The cohort of all clients."""
-  return Cohort(jnp.arange(data.num_clients), everyone=True)
+def everyone(data: FederatedData, round: HostOrDeviceArray = None) -> Cohort:
+  """The cohort of all clients.
+
+  For `round`, see `cohort_of`.
+  """
+  return Cohort(jnp.arange(data.num_clients), everyone=True, round=round)
 
 
 def cohort_of(
@@ -32,7 +35,7 @@ def cohort_of(
       no client's id becomes an empty place.
     data: training split, as the functions of a method get it.
     mesh: the devices, `local.mesh`.
-    round: that of the cohort of the round, for schedules over rounds.
+    round: that of the cohort of the round, which `lr_schedule` needs.
   """
   ids = data.positions(client_ids)
   if data.shard_rows is not None:
@@ -91,6 +94,7 @@ def sample_clients(
   mesh: Mesh,
   of: Cohort | None = None,
   number: jax.Array | None = None,
+  round: HostOrDeviceArray = None,
 ) -> Cohort:
   """A random cohort, drawn by client id, so that clients' order does not matter.
 
@@ -103,6 +107,7 @@ def sample_clients(
     mesh: the devices.
     of: the cohort to draw from; None is everyone.
     number: [] int32 clients to draw, if fewer than `count`.
+    round: see `cohort_of`.
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(data.client_ids))
   exists = data.sizes() > 0
@@ -113,13 +118,13 @@ def sample_clients(
     draw = jax.vmap(jax.random.uniform)(keys)
     wanted = count if number is None else number
     ids = stratified.drawn_on_devices(key, wanted, draw, exists, places, mesh)
-    return Cohort(ids, everyone=False)
+    return Cohort(ids, everyone=False, round=round)
   ids = first_at_random(keys, exists, count)
   padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
   ids = jnp.concatenate([ids, padding])
   if number is not None:
     ids = jnp.where(jnp.arange(ids.shape[0]) < number, ids, data.num_clients)
-  return Cohort(ids, everyone=False)
+  return Cohort(ids, everyone=False, round=round)
 
 
 def all_or_sample(

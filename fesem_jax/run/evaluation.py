@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core import offloading, prng_streams
@@ -17,6 +18,7 @@ from fesem_jax.results import client_table, records
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 
 if TYPE_CHECKING:
   from fesem_jax.run.programs import Program, Programs
@@ -79,6 +81,7 @@ class Evaluation:
   def compile(self, wait: bool = True) -> 'Program':
     """The program that measures; `wait` is that of `Programs.compiled`."""
     algorithm, epochs = self._algorithm, self._finetune_epochs
+    self._shapes()  # Which are checked.
     return self._programs.compiled(
       ('measure', algorithm, epochs),
       measure_with(algorithm, epochs),
@@ -123,11 +126,16 @@ class Evaluation:
       `honest`: the same of the others.
     """
     tested = np.asarray(self._test.sizes()) > 0
-    found = {
+    found: dict[str, Any] = {
       'deployed': evaluate.scores(measured.deployed, self._task),
       'finetuned': evaluate.scores(measured.finetuned, self._task),
       'finetuning_failed': int((measured.failed & tested).sum()),
     }
+    if not np.isfinite(found['deployed'].get('micro_loss') or 0.0):
+      warn_once(
+        'The loss on the test examples is not finite: outputs of deployed models are '
+        'NaN or infinite for some, of which accuracies and other figures say nothing.'
+      )
     if measured.assignment is not None:
       chosen = measured.assignment, measured.num_models
       found |= records.clusters(*chosen, self._train)
@@ -245,8 +253,35 @@ class Evaluation:
   def _shapes(self) -> ClientModels:
     """Shapes and dtypes of what is deployed."""
     deployed, args = self._algorithm.deployed, (self._state, self._train)
-    return self._programs.once(
-      ('deployed', self._algorithm), lambda: jax.eval_shape(deployed, *args), *args
+
+    def shapes() -> ClientModels:
+      found = jax.eval_shape(deployed, *args)
+      _check_deployed(found, self._train.num_clients)
+      return found
+
+    return self._programs.once(('deployed', self._algorithm), shapes, *args)
+
+
+def _check_deployed(found: ClientModels, count: int) -> None:
+  """Raises `UserError` unless shapes of what is deployed are of `count` clients."""
+  choice, mixture, models = found.choice, found.mixture, found.num_models()
+  if models > 1 and choice is None and mixture is None:
+    raise UserError(
+      f'`deployed` of the method gives {models} models and no `choice`, so that all '
+      'clients would use the first; give each client the number of one.'
+    )
+  if choice is not None:
+    whole = jnp.issubdtype(choice.dtype, jnp.integer)
+    if choice.shape != (count,) or not whole:
+      raise UserError(
+        f'`deployed` of the method gives a `choice` of {choice.dtype} and shape '
+        f'{choice.shape}; it must be integers of shape {(count,)}, in the order of '
+        'the data.'
+      )
+  if mixture is not None and mixture.shape != (count, models):
+    raise UserError(
+      f'`deployed` of the method gives a `mixture` of shape {mixture.shape}; it must '
+      f'be {(count, models)}, in the order of the data.'
     )
 
 

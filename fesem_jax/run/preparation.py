@@ -18,6 +18,7 @@ from fesem_jax.core import batching, local_optimizers, prng_streams, traffic
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, RoundSchedule, check_training
+from fesem_jax.core.sending import check_sends
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import placement
 from fesem_jax.data.arrangement import (
@@ -29,6 +30,7 @@ from fesem_jax.data.phases import Phase, check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.results import metrics_file, privacy
+from fesem_jax.run import own_functions
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.evaluation import Evaluation
 from fesem_jax.run.programs import Program, Programs, wait_for
@@ -45,6 +47,7 @@ from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import free_memory, processes, progress_lines
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import NeverPatient, UserError, argument
+from fesem_jax.utils.notices import warn_once
 
 
 class Prepared(NamedTuple):
@@ -120,9 +123,9 @@ def check(
     )
   _, train, test = phases[0]
   settings.check(train, test)
+  check_training(algorithm.local)
   traffic.check_private(algorithm.traffic, algorithm.local.sends)
   check_phases(phases)
-  check_training(algorithm.local)
   if algorithm.local.work is not None:
     algorithm.local.work.check(train)
   local = algorithm.local
@@ -140,11 +143,23 @@ def check(
   model = local.model
   of_data = train.example_shape, train.num_classes, train.task
   programs.once(('model', model, of_data), lambda: check_model(model, *of_data))
+  # `local._replace` may have replaced what `local_training` has checked.
+  functions = model, local.optimizer, local.augmentation, local.sends, of_data
+  programs.once(('functions', *functions), lambda: _check_functions(local, train))
   evaluate.check_metrics(model)
   if unseen is not None:
     if not isinstance(unseen, tuple | list) or len(unseen) != 2:
       raise UserError('`unseen` must be a training and a test split of other clients.')
     check_splits(*unseen)
+
+
+def _check_functions(local: LocalTraining, train: FederatedData) -> None:
+  """Warns of functions that do not do what they seem to, or raises `UserError`."""
+  params = jax.eval_shape(local.model.init, jax.random.key(0))
+  local_optimizers.check(local.optimizer, params)
+  if local.sends is not None:
+    check_sends(local.sends, local.model)
+  own_functions.check(local, train)
 
 
 def placed(
@@ -263,10 +278,17 @@ def with_state(
 def _check_rates(name: str, schedule: RoundSchedule, count: int) -> None:
   """Raises `UserError` if a schedule is negative or not finite in rounds or steps.
 
+  Warns of one that seems to be of learning rates.
+
   `name` is its argument, and `count` how many rounds, or local steps, there are.
   """
   numbers = np.arange(count, dtype=np.int32)
   rates = np.asarray(jax.jit(lambda n: jax.lax.map(schedule, n))(numbers))
+  if rates.max() < 0.5:
+    warn_once(
+      f'{argument(name)} is at most {rates.max():.3g}: its factors multiply the '
+      'learning rate of the optimizer, and are no learning rates.'
+    )
   bad = np.flatnonzero(~(np.isfinite(rates) & (rates >= 0)))
   if len(bad):
     of = 'round' if name == 'lr_schedule' else 'step'

@@ -1,5 +1,6 @@
 """A round of any algorithm: its keys, its program, and the one way to run it."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,9 @@ from jax.sharding import Mesh
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import IN_ROUND
 from fesem_jax.core.types import Cohort
+from fesem_jax.run import own_functions
 from fesem_jax.run.programs import Program, Programs, run_once
 from fesem_jax.run.state_placement import placed_state
 from fesem_jax.utils.errors import UserError
@@ -70,7 +73,15 @@ def rehearse(
   data.
   """
   state = placed_state(algorithm, data, init_key)
-  traced = jax.jit(step_of(algorithm)).trace(state, data, cohort, round_key)
+  own, named = algorithm.made_by is None, '`step` of the method'
+  token = IN_ROUND.set(True)
+  try:
+    with own_functions.told_of_host(named) if own else contextlib.nullcontext():
+      traced = jax.jit(step_of(algorithm)).trace(state, data, cohort, round_key)
+  finally:
+    IN_ROUND.reset(token)
+  if own:
+    own_functions.warn_of_own_keys(named, traced)
   _check_state(state, traced.out_info[0])
   return state, traced
 

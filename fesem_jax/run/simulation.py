@@ -54,7 +54,7 @@ def _renewed(given: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
   if 'data_placement' in old:
     algorithm = given['algorithm']
     local = algorithm.local._replace(data_placement=old['data_placement'])
-    new['algorithm'] = algorithm._replace(local=local)
+    new['algorithm'] = Algorithm(**algorithm._asdict() | {'local': local})
   return new
 
 

@@ -2,13 +2,15 @@
 
 import functools
 import hashlib
+import operator
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+
+from fesem_jax.core.held_values import text_of_array
 
 # Constants of so many numbers, such as layers that do not train, are given to a program
 # at each call: they would make its text long, and its compilation slow.
@@ -51,6 +53,16 @@ class Traced:
     out = jaxpr_as_fun(closed)(*jax.tree.leaves(args))
     return jax.tree.unflatten(jax.tree.structure(self.out_info), out)
 
+  @property
+  def jaxpr(self) -> Jaxpr:
+    """What it does."""
+    return self._jaxpr
+
+  def same_as(self, other: 'Traced') -> bool:
+    """Whether both compute the same, with the same numbers."""
+    numbers = (list(map(text_of_array, each.numbers)) for each in (self, other))
+    return self.digest == other.digest and operator.eq(*numbers)
+
   @functools.cached_property
   def digest(self) -> str:
     """Equal for functions that differ in their numbers alone."""
@@ -61,8 +73,7 @@ class Traced:
     digest.update(str(jax.tree.structure(self.out_info)).encode())
     fixed = [c for c, n in zip(self._constants, self._is_number, strict=True) if not n]
     for constant in [*fixed, *_constants_within(self._jaxpr)]:
-      held = np.asarray(constant)
-      digest.update(f'{held.dtype}{held.shape}'.encode() + held.tobytes())
+      digest.update(text_of_array(constant).encode())
     return digest.hexdigest()
 
 

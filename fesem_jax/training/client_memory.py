@@ -14,16 +14,17 @@ import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.extend.core import get_opaque_trace_state
 
+from fesem_jax.core import tree
 from fesem_jax.core.sending import Sends
-from fesem_jax.core.types import Params
+from fesem_jax.core.types import Cohort, Params
 
 
 class Memory:
-  """What the clients of a round keep; see `remembered`."""
+  """What clients keep, while a round is traced; see `remembered`."""
 
-  def __init__(self, rows: dict[str, Any]):
-    self.rows = rows  # name -> [S, ...]
-    self.uses = dict.fromkeys(rows, 0)  # how often a client has put something new there
+  def __init__(self, held: dict[str, Any]):
+    self.held = held  # name -> [M, ...]
+    self.uses = dict.fromkeys(held, 0)  # how often a client has put something new there
     self._traced: list[dict[str, int]] = []  # the same, each time a client is traced
     self._trace = get_opaque_trace_state(convention='flax')
 
@@ -38,11 +39,15 @@ class Memory:
     new = {name: [own, *left.get(name, ())][-1] for name, own in had.items()}
     return None if state is None else kept, new
 
-  def kept(self, both: tuple[Any, dict[str, Any]]) -> Any:
-    """The part of the method in what `beside` gave; `rows` take the rest."""
+  def of(self, cohort: Cohort) -> dict[str, Any]:
+    """What those keep who train: a method may train others than the round's cohort."""
+    return tree.rows_of(self.held, cohort)
+
+  def kept(self, cohort: Cohort, both: tuple[Any, dict[str, Any]]) -> Any:
+    """The part of the method in what `beside` gave; `held` takes the rest."""
     same = self._trace == get_opaque_trace_state(convention='flax')
-    # Rows cannot leave a branch or a loop.
-    self.rows = both[1] if same else self.rows
+    if same:  # Rows cannot leave a branch or a loop.
+      self.held = tree.with_rows(self.held, cohort, both[1])
     for name in self.uses:
       most = max((each[name] for each in self._traced), default=0)
       self.uses[name] += most if same else 2 * most
@@ -58,15 +63,15 @@ OF_ROUND: contextvars.ContextVar[Memory | None] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def remembered(rows: dict[str, Any]) -> Iterator[Memory]:
-  """Within the block, the clients of a round have `rows`, name -> [S, ...].
+def remembered(held: dict[str, Any]) -> Iterator[Memory]:
+  """Within the block, clients have what they keep: `held`, name -> [M, ...].
 
-  It yields what holds the rows, which are the new ones once the clients have trained.
+  It yields what holds it, which is new once the clients have trained.
   """
-  held = Memory(rows)
-  token = OF_ROUND.set(held)
+  memory = Memory(held)
+  token = OF_ROUND.set(memory)
   try:
-    yield held
+    yield memory
   finally:
     OF_ROUND.reset(token)
 

@@ -87,7 +87,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     noted.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
   memory = client_memory.OF_ROUND.get()
-  call = call._replace(state=(call.state, memory.rows)) if memory else call
+  if memory is not None:
+    call = call._replace(state=(call.state, memory.of(call.cohort)))
   one, local, starts, cohort, key, *_, kernels, _ = call
   _check(call, reduction)
   steps = local.num_steps(data, cohort.ids, call.epochs)
@@ -176,7 +177,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   )
   sums = noised(server, key, sums, local.unsent) if server else sums
   if memory is not None:
-    trained = trained._replace(state=memory.kept(trained.state))
+    trained = trained._replace(state=memory.kept(cohort, trained.state))
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
 
 
@@ -270,6 +271,11 @@ def train_cohort(
   """
   check_local(local)
   shape = cohort.ids.shape
+  if starts.choice is None and starts.num_models() > 1:
+    raise UserError(
+      f'`starts` has {starts.num_models()} models and no `choice`, so that all clients '
+      'would train the first; give each client the number of one.'
+    )
   if penalty is not None:
     penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), shape)
   chex.assert_tree_shape_prefix(factors, (*shape, data.max_examples))

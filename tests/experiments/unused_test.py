@@ -214,3 +214,14 @@ def test_leaving_by_sys_exit_is_no_success(parse, capsys):
   assert 'in leaves' in said
   # A binary's own exit code is what it returns.
   assert start.main_with_clear_errors(lambda argv: 130)([]) == 130
+
+
+@flagsaver.flagsaver
+def test_flags_that_are_given_at_their_defaults_are_noted_too(parse):
+  parse()
+  flags.FLAGS(['run', *QUICK, '--momentum=0.9', '--beta=0.1'])
+  config = experiment.chosen_configuration()
+  said = [in_flags(n) for n in unused.notes(config, experiment_flags.machine(), 12)]
+  assert [note.partition(':')[0] for note in said] == [
+    '--momentum=0.9 has no effect', '--beta=0.1 has no effect'
+  ]  # fmt: skip

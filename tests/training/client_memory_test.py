@@ -195,3 +195,27 @@ def test_statistics_that_stay_with_clients_get_no_noise_and_are_not_compressed(w
   used = algorithm.deployed(state, data).params(4)
   assert (np.asarray(used['norm']['var']) > 0).all()
   assert np.ptp(np.asarray(used['norm']['mean']), axis=0).max() > 1e-3
+
+
+def test_clients_whom_a_method_trains_in_another_order_have_what_they_kept():
+  data, local = helpers.federation(SIZES), momentum_local()
+
+  def turned(by):
+    method = algorithms.build('fed_avg', local)
+
+    def step(state, data, cohort, key):  # In another order from the second round on.
+      ids = jnp.roll(cohort.ids, by * (state.params['logits']['bias'][0, 0] != 0))
+      return method.step(state, data, Cohort(ids, everyone=False), key)
+
+    return with_client_memory(method._replace(step=step))
+
+  states = []
+  for by in (0, 1):
+    algorithm = turned(by)
+    state = jax.jit(algorithm.init)(jax.random.key(0), data)
+    step = jax.jit(algorithm.step)
+    for r in range(3):
+      state, _ = step(state, data, helpers.everyone(data), jax.random.key(r))
+    states.append(state)
+  for a, b in zip(*map(jax.tree.leaves, states), strict=True):
+    assert_close(a, b, rtol=1e-5)

@@ -137,4 +137,5 @@ def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:
     'train': None if method.train is None else train,
     'between': None if method.between is None else between,
   }
-  return method._replace(step=step, **functions | changes)
+  parts: dict[str, Any] = {**method._asdict(), **functions, **changes, 'step': step}
+  return Algorithm(**parts)

@@ -68,15 +68,14 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
     return ClientMemoryState(method.init(key, data, *cohort), held)
 
   def step(state, data, cohort, key):
-    with remembered(tree.rows_of(state.kept, cohort)) as memory:
+    with remembered(state.kept) as memory:
       inner, info = method.step(state.method, data, cohort, key)
     _check_uses(method, memory.uses)
     if memory.uses.get('statistics') == 0:
       before = jax.eval_shape(method.deployed, inner, data)
       if _with_own(before, state.kept['statistics']) is not before:
         raise _no_statistics('do not send the models that they receive')
-    kept = tree.with_rows(state.kept, cohort, memory.rows)
-    return ClientMemoryState(inner, kept), info
+    return ClientMemoryState(inner, memory.held), info
 
   def deployed(state, data):
     used = method.deployed(state.method, data)

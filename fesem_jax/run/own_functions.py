@@ -1,0 +1,179 @@
+"""Functions of users that do not do what they seem to once they are compiled."""
+
+import contextlib
+import inspect
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.own_code import is_own
+from fesem_jax.core.types import Model
+from fesem_jax.models.networks import check_mixes_nothing
+from fesem_jax.run.traced import Traced
+from fesem_jax.utils.notices import warn_once
+
+_DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
+
+
+def check(local: LocalTraining, train: FederatedData) -> None:
+  """Warns of numbers and starts that are always the same, and of losses of a batch.
+
+  Its functions are traced twice, with two examples. Raises `UserError` if examples
+  influence each other in the `apply` of a model of the user's own.
+  """
+  model = local.model
+  if is_own(inspect.unwrap(model.apply)):
+    check_mixes_nothing(model, '`apply` of the model', train.example_shape)
+  if is_own(inspect.unwrap(model.loss)):
+    _check_loss(model, train)
+  start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
+  if _is_own_model(model) and not any(_follow(start, [True])[1]):
+    warn_once(
+      '`init` of the model gives the same parameters for every key: all seeds start '
+      'alike, and so do centers that a method draws, which may then stay alike.'
+    )
+  for named, function, args in _functions(local, train):
+
+    def traced(function: Any = function, args: Any = args) -> Traced:
+      return Traced.of(lambda *args: function(*args), *args)
+
+    one, other = traced(), traced()
+    if _drawn_alone(one.jaxpr):
+      warn_of_own_key(named)
+    # Of a callback, a trace does not say which function it calls.
+    if 'callback' not in str(one.jaxpr) and not one.same_as(other):
+      warn_of_host(named)
+
+
+def _functions(
+  local: LocalTraining, train: FederatedData
+) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
+  """Name, function and shapes of the arguments of what may be the user's own."""
+  model = local.model
+  key, shape = jax.eval_shape(lambda: jax.random.key(0)), train.example_shape
+  params = jax.eval_shape(model.init, key)
+  x = jax.ShapeDtypeStruct((2, *shape), jnp.float32)
+  if model.loss is not model.task.loss:
+    y = jax.ShapeDtypeStruct(
+      model.task.target_shape(2, tuple(shape), train.num_classes),
+      model.task.target_dtype,
+    )
+    outputs = jax.eval_shape(model.apply, params, x)
+    yield '`loss` of the model', model.loss, (outputs, y)
+  if _is_own_model(model):
+    yield '`apply` of the model', model.apply, (params, x)
+    if model.apply_train is not None:
+      weights = [jax.ShapeDtypeStruct((2,), jnp.float32)] if model.statistics else []
+      yield '`apply_train` of the model', model.apply_train, (params, x, key, *weights)
+  if local.augmentation is not None:
+    yield '`augmentation`', local.augmentation, (key, x)
+  if local.sends is not None and local.sends.of_client is not None:
+    yield f'`{local.sends.named}`', local.sends.of_client, (key, params, params)
+
+
+def _is_own_model(model: Model) -> bool:
+  """Whether a model computes what a user has written."""
+  made = model.made_by
+  return made is None or bool(made.code) or is_own(inspect.unwrap(model.apply))
+
+
+def _check_loss(model: Model, train: FederatedData) -> None:
+  """Warns if the loss of an example depends on the others of its batch."""
+  shape = tuple(train.example_shape)
+  of = [model.task.target_shape(n, shape, train.num_classes) for n in (3, 1)]
+  number: Any = np.arange(np.prod(of[0])).reshape(of[0]) % 2
+  y = jnp.asarray(number, model.task.target_dtype)
+  x = jax.ShapeDtypeStruct((3, *shape), jnp.float32)
+  outputs = jax.eval_shape(model.apply, model.init(jax.random.key(0)), x)
+  outputs = jax.random.uniform(jax.random.key(1), outputs.shape, outputs.dtype)
+  both, alone = model.loss(outputs, y), model.loss(outputs[:1], y[: of[1][0]])
+  if not np.allclose(both[0], alone[0], rtol=1e-3, atol=1e-3, equal_nan=True):
+    warn_once(
+      '`loss` of the model is of whole batches: the loss of an example depends on the '
+      'others, on those too that only fill up a batch, and evaluation has other '
+      'batches than training.'
+    )
+
+
+def warn_of_own_key(named: str) -> None:
+  """Says once that something draws from a key of its own."""
+  warn_once(
+    f'{named} draws random numbers from a key of its own: they are the same in every '
+    'step and round and for every client; draw from a key that is given.'
+  )
+
+
+def warn_of_host(named: str) -> None:
+  """Says once that something reads random numbers, or the time, of the host."""
+  warn_once(
+    f'{named} draws numbers on the host, such as those of np.random: they are drawn '
+    'once, when it is compiled, and are the same in every step and round and for '
+    'every client; draw them with jax.random from a key that is given.'
+  )
+
+
+@contextlib.contextmanager
+def told_of_host(named: str) -> Iterator[None]:
+  """Warns if the block, a trace, draws from the streams of NumPy or Python."""
+  before = _streams()
+  yield
+  if _streams() != before:
+    warn_of_host(named)
+
+
+def _streams() -> tuple[Any, ...]:
+  of_numpy: Any = np.random.get_state()
+  return of_numpy[1].tobytes(), *of_numpy[2:], random.getstate()
+
+
+def warn_of_own_keys(named: str, traced: Any) -> None:
+  """Warns if a function that `jax.jit` has traced draws from a key of its own."""
+  if _drawn_alone(traced.jaxpr.jaxpr):
+    warn_of_own_key(named)
+
+
+def _drawn_alone(jaxpr: Jaxpr) -> bool:
+  """Whether random numbers are drawn that depend on no argument."""
+  return _follow(jaxpr, [True] * len(jaxpr.invars))[0]
+
+
+def _follow(jaxpr: Jaxpr, given: Sequence[bool]) -> tuple[bool, list[bool]]:
+  """Whether numbers are drawn that depend on nothing given, and which results do.
+
+  `given` says which arguments depend on it. Of loops and branches, all do if one does.
+  """
+  depends = dict(zip(jaxpr.invars, given, strict=True))
+
+  def does(variable: Any) -> bool:
+    return not isinstance(variable, Literal) and depends.get(variable, False)
+
+  found = False
+  for equation in jaxpr.eqns:
+    of, inner = list(map(does, equation.invars)), list(_inner(equation))
+    found |= bool(_DRAWS.match(equation.primitive.name)) and not any(of)
+    results = [any(of)] * len(equation.outvars)
+    for each in inner:
+      same = len(inner) == 1 and len(each.outvars) == len(results)
+      same &= len(each.invars) == len(of) and 'jit' in equation.primitive.name
+      own = of if same else [any(of)] * len(each.invars)
+      alone, made = _follow(each, own)
+      found, results = found | alone, made if same else results
+    depends |= dict(zip(equation.outvars, results, strict=True))
+  return found, list(map(does, jaxpr.outvars))
+
+
+def _inner(equation: Any) -> Iterator[Jaxpr]:
+  """The functions that an operation calls."""
+  for value in jax.tree.leaves(
+    list(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
+  ):
+    if isinstance(value, ClosedJaxpr | Jaxpr):
+      yield value.jaxpr if isinstance(value, ClosedJaxpr) else value

@@ -1,0 +1,231 @@
+"""Functions of users that would not do what they seem to are told of or refused."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+import fesem_jax as fj
+from fesem_jax.run import own_functions, preparation
+from fesem_jax.utils.notices import warn_once
+from tests.support import helpers
+
+KEY = jax.random.key(3)
+GENERATOR = np.random.default_rng(0)
+OWN_KEY, ON_HOST = 'from a key of its own', 'numbers on the host'
+
+
+@pytest.fixture
+def said(caplog):
+  warn_once.cache_clear()
+  with caplog.at_level(logging.WARNING):
+    yield caplog
+  warn_once.cache_clear()
+
+
+def data_and_local():
+  data = helpers.federation([6, 5])
+  model = fj.models.build('logistic', data.example_shape, data.num_classes)
+  return data, fj.local_training(model, optax.sgd(0.1))
+
+
+def loss_of(noise):
+  def loss(outputs, y):
+    return optax.softmax_cross_entropy_with_integer_labels(outputs + noise(outputs), y)
+
+  return loss
+
+
+class Noisy(nn.Module):
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = x + np.random.normal() if train else x
+    return nn.Dense(2)(x)
+
+
+@pytest.mark.parametrize(
+  ('change', 'word'),
+  [
+    ({'augmentation': lambda key, x: x + jax.random.normal(KEY, x.shape)}, OWN_KEY),
+    ({'augmentation': lambda key, x: x + GENERATOR.normal(size=x.shape)}, ON_HOST),
+    ({'augmentation': lambda key, x: x + jax.random.normal(key, x.shape)}, ''),
+    (
+      {'sends': fj.Sends(lambda key, start, w: jax.tree.map(
+        lambda w: w + jax.random.normal(jax.random.key(0), w.shape), w))},
+      OWN_KEY,
+    ),
+  ],
+)  # fmt: skip
+def test_numbers_that_are_always_the_same_are_told(change, word, said):
+  data, local = data_and_local()
+  own_functions.check(local._replace(**change), data)
+  assert word in said.text
+  assert bool(word) == bool(said.text)
+
+
+def test_losses_and_models_that_draw_the_same_numbers_are_told(said):
+  data, local = data_and_local()
+  drawn = {
+    OWN_KEY: lambda x: jax.random.normal(KEY, x.shape),
+    ON_HOST: lambda x: np.random.normal(),
+  }
+  for word, noise in drawn.items():
+    model = local.model._replace(loss=loss_of(noise))
+    own_functions.check(local._replace(model=model), data)
+    assert '`loss` of the model draws' in said.text
+    assert word in said.text
+  model = fj.models.from_flax(Noisy(), data.example_shape)
+  own_functions.check(local._replace(model=model), data)
+  assert '`apply_train` of the model draws numbers on the host' in said.text
+
+
+def test_a_key_that_is_made_of_what_is_given_is_no_fixed_one(said):
+  def drawn(number, x):
+    def step(_, x):
+      return x + jax.random.normal(jax.random.fold_in(KEY, number), x.shape)
+
+    return jax.lax.fori_loop(0, 3, step, x)
+
+  def fixed(number, x):
+    return x + jax.jit(lambda k: jax.random.uniform(k))(jax.random.key(1))
+
+  for function, word in ((drawn, ''), (fixed, OWN_KEY)):
+    traced = jax.jit(function).trace(jnp.int32(0), jnp.ones(3))
+    own_functions.warn_of_own_keys('it', traced)
+    assert word in said.text
+    assert bool(word) == bool(said.text)
+
+
+def own_method(local, **options):
+  """FedAvg by hand, with one of the faults that `options` ask for."""
+  of_round, noise = options.get('of_round', True), options.get('noise')
+
+  def step(params, data, cohort, key):
+    cohort = fj.everyone(data, cohort.round if of_round else None)
+    starts = fj.ClientModels(shared=params)
+    trained = fj.train_cohort(local, starts, data, cohort, key)
+    weights = trained.weights('uniform')
+
+    def mean(p):
+      return jnp.tensordot(weights / weights.sum(), p, axes=1)[None]
+
+    params = jax.tree.map(mean, trained.params)
+    return params if noise is None else noise(params), trained.info()
+
+  def init(key, data):
+    return fj.tree.repeat(local.model.init(key), options.get('models', 1))
+
+  def deployed(params, data):
+    return fj.ClientModels(shared=params, choice=options.get('choice'))
+
+  return fj.Algorithm(local, init, step, deployed)
+
+
+def run(algorithm, data):
+  return fj.simulate(
+    algorithm, data, data, rounds=2, eval_every=0, finetune_epochs=0,
+    callbacks=[fj.callbacks.Progress(False)],
+  )  # fmt: skip
+
+
+def test_a_schedule_is_not_left_out_where_a_method_makes_its_cohorts():
+  data, local = data_and_local()
+  slow = local._replace(lr_schedule=lambda round: 1.0 / (1 + round))
+  with pytest.raises(fj.UserError, match='`lr_schedule` needs the number of the round'):
+    run(own_method(slow, of_round=False), data)
+  fast, own = (run(own_method(each), data).state for each in (local, slow))
+  shipped = run(fj.algorithms.fed_avg(slow, weighting='uniform'), data).state.params
+  for a, b, c in zip(*map(jax.tree.leaves, (own, shipped, fast)), strict=True):
+    np.testing.assert_allclose(a, b, atol=1e-6)
+    assert not np.allclose(a, c, atol=1e-4)
+
+
+def test_numbers_of_the_host_in_a_method_are_told(said):
+  data, local = data_and_local()
+
+  def noise(params):
+    return jax.tree.map(lambda p: p + np.random.normal(), params)
+
+  run(own_method(local, noise=noise), data)
+  assert '`step` of the method draws numbers on the host' in said.text
+
+
+def test_models_of_which_clients_choose_none_are_refused():
+  data, local = data_and_local()
+  with pytest.raises(fj.UserError, match='2 models and no `choice`'):
+    run(own_method(local, models=2), data)
+  with pytest.raises(fj.UserError, match='`choice` of int32 and shape'):
+    run(own_method(local, choice=jnp.zeros(1, jnp.int32)), data)
+
+
+def test_what_replaces_the_optimizer_is_checked():
+  data, local = data_and_local()
+  for optimizer, words in (
+    (optax.scale_by_adam(), 'upwards'),
+    (0.1, 'must be one of Optax'),
+  ):
+    algorithm = fj.algorithms.fed_avg(local._replace(optimizer=optimizer))
+    with pytest.raises(fj.UserError, match=words):
+      run(algorithm, data)
+  with pytest.raises(fj.UserError, match='`sends` is a function'):
+    run(fj.algorithms.fed_avg(local._replace(sends=lambda k, s, w: w)), data)
+
+
+def test_examples_that_depend_on_their_batch_are_refused_or_told(said):
+  data, local = data_and_local()
+  plain = local.model
+
+  def apply(params, x):
+    return plain.apply(params, x - x.mean(axis=0, keepdims=True))
+
+  model = fj.Model(plain.init, apply)
+  with pytest.raises(fj.UserError, match='`apply` of the model lets the examples'):
+    own_functions.check(local._replace(model=model), data)
+
+  def balanced(outputs, y):
+    return plain.loss(outputs, y) / jnp.zeros(3).at[y].add(1.0)[y]
+
+  for loss in (loss_of(lambda outputs: 0.0), balanced):
+    assert not said.text
+    own_functions.check(local._replace(model=plain._replace(loss=loss)), data)
+  assert '`loss` of the model is of whole batches' in said.text
+
+
+def test_starts_that_no_key_changes_and_losses_that_are_not_finite_are_told(said):
+  data, local = data_and_local()
+  plain = local.model
+  start = plain.init(jax.random.key(0))
+
+  def apply(params, x):
+    return plain.apply(params, x)
+
+  own_functions.check(local._replace(model=fj.Model(plain.init, apply)), data)
+  assert not said.text
+  own_functions.check(local._replace(model=fj.Model(lambda key: start, apply)), data)
+  assert '`init` of the model gives the same parameters for every key' in said.text
+
+  def broken(params, x):  # For examples of the test split.
+    outputs = plain.apply(params, x)
+    return jnp.where(x[:, :1] > 99, jnp.nan, outputs)
+
+  test = fj.FederatedData.from_arrays(
+    data.x + 100, data.y, [6, 5], num_classes=3, info=data.info
+  )
+  method = fj.algorithms.fed_avg(local._replace(model=fj.Model(plain.init, broken)))
+  fj.simulate(
+    method, data, test, rounds=1, eval_every=0, finetune_epochs=0,
+    callbacks=[fj.callbacks.Progress(False)],
+  )  # fmt: skip
+  assert 'The loss on the test examples is not finite' in said.text
+
+
+def test_learning_rates_in_place_of_factors_are_told(said):
+  for schedule, told in ((optax.exponential_decay(0.1, 1, 0.9), True), (None, False)):
+    schedule = schedule or optax.cosine_decay_schedule(1.0, 3)
+    said.clear()
+    preparation._check_rates('lr_schedule', schedule, 3)
+    assert ('`lr_schedule` is at most 0.1: its factors' in said.text) == told
