@@ -1,4 +1,4 @@
-"""Draws client steps a second of this package and of PyTorch on one accelerator.
+"""Draws client steps a second of this package and of its peers on one accelerator.
 
 python -m benchmarks.accelerator.figure RESULTS.json docs/figures/gpu.png
 """
@@ -27,6 +27,7 @@ _SERIES = {
   'stacked (vmap)': 'PyTorch, stacked (vmap)',
   'loop, CUDA graph': 'PyTorch, loop, a CUDA graph for each client',
   'loop': 'PyTorch, loop',
+  'jit': 'FedJAX',
 }
 
 
@@ -36,7 +37,8 @@ def rates(parts: dict[str, Any]) -> dict[str, dict[str, float]]:
   for row in parts['c']['rows']:
     if row.get('default') and 'steps_per_second' in row:
       found[OURS][row['workload']] = row['steps_per_second']
-  for row in parts['d']['rows']:
+  of_peers = [rows for name, rows in parts.items() if name.partition(',')[0] == 'd']
+  for row in (row for part in of_peers for row in part['rows']):
     equal = 'steps_per_second' in row and 'unequal' not in row
     if equal and row['precision'] == 'highest' and row['arrangement'] in found:
       found[row['arrangement']][row['workload']] = row['steps_per_second']

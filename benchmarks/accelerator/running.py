@@ -100,6 +100,7 @@ def run_part(part: str, seconds: float, file: File, settings: Settings) -> None:
   process.start()
   sender.close()
   held: dict[str, Any] = {'commit': provenance.commit()}
+  held['xla_flags'] = os.environ.get('XLA_FLAGS', '')
   held |= {'ended': 'cut off', 'seconds': 0.0, 'rows': []}
   file.parts[file.name(part, settings.only)] = held
   ended = 'done'
