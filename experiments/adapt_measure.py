@@ -119,6 +119,7 @@ def measure(
           'joined': evaluate.scores(deployed, local.model.measured_as),
           'finetuned': evaluate.scores(tuned, local.model.measured_as),
           **(none if chosen is None else shares(np.asarray(chosen)[:real])),
+          'evaluated_on': config['evaluate_on'],
           'clients': real,
           'with_fewer': 0 if number is None else int((sizes < number).sum()),
           'training_failed': 0 if finite is None else int((~finite[:real]).sum()),

@@ -38,6 +38,7 @@ def over_runs(rows: list[Row]) -> list[Row]:
     task = tasks.of_scores(runs[0]['joined'])
     out: Row = {'num_examples': number, 'rule': rule, 'task': task.name}
     out['runs'] = len(runs)
+    out['evaluated_on'] = runs[0].get('evaluated_on', 'test')
     for kind in ('joined', 'finetuned'):
       for name in (f'{over}_{task.primary.name}' for over in ('micro', 'macro')):
         values = [r[kind][name] for r in runs]
@@ -56,6 +57,8 @@ def _notes(table: list[Row]) -> list[str]:
   said, runs = [], max(row['runs'] for row in table)
   if runs > 1:
     said.append(f'Metrics are mean and sample standard deviation over {runs} runs.')
+  if table[0]['evaluated_on'] != 'test':
+    said.append('Metrics are of validation examples and not of test examples.')
   for row in table:
     number, clients = row['num_examples'], row['clients']
     if fewer := row['with_fewer']:

@@ -308,6 +308,10 @@ def main(argv: list[str]) -> None:
   watching.callbacks(experiment_flags.machine())  # Raises before the first run.
   own = methods.options_of_own(each[0]['algorithm'] for each in by_label.values())
   search = tune.parse(f.tune, f.tune_by, f.tune_first_seed, f.tune_seeds, reported, own)
+  if search is None and not f['tune'].present:
+    for name in ('tune_by', 'tune_seeds', 'tune_first_seed'):
+      if f[name].present:
+        print(f'Note: --{name} has no effect: it is for --tune.')
   check_groups(by_label)
   with locked(workdir) as alone:
     if alone:

@@ -156,24 +156,39 @@ def draw_comparison(workdir: pathlib.Path) -> list[pathlib.Path]:
 def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
   """Draws the ranks of methods in several comparisons, each of a data set.
 
-  Methods count that all have. Raises `UserError` on what is no comparison.
+  Methods count that all have, but the oracle. Raises `UserError` on what is no
+  comparison, and if tables show figures of other rounds or examples.
   """
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   if len({pathlib.Path(name).resolve() for name in workdirs}) < len(workdirs):
     raise UserError(f'--ranks={printable(",".join(workdirs))} names a workdir twice.')
   scores: dict[str, dict[str, float]] = {}
+  kinds: dict[tuple[str, bool], str] = {}
   for name in workdirs:
     table = metrics_file.read_object(pathlib.Path(name) / 'table.json')
     if not table or not table.get('methods'):
       raise UserError(f'--ranks: {printable(name)} has no table of fesem-compare.')
     scores[name] = {}
+    on_validation = any(row.get('evaluated_on') for row in table['methods'])
+    kinds.setdefault((table.get('report', 'last'), on_validation), name)
+    oracle = (table.get('gaps') or {}).get('reference')
     for row in table['methods']:
+      if row['method'] == oracle:
+        print(f'{name}: the oracle, {oracle}, is not ranked.')
+        continue
+      if row.get('diverged'):
+        print(f'{name}: {row["method"]} is ranked without the seeds that diverged.')
       of = tasks.of(row).primary
       of_honest = row.get(f'honest_deployed_micro_{of.name}')
       mean, _ = of_honest or row.get(f'deployed_micro_{of.name}') or (None, None)
       if mean is not None:
         scores[name][row['method']] = of.better(mean)
+  if len(kinds) > 1:
+    raise UserError(
+      f'--ranks: {" and ".join(kinds.values())} differ in --report or --evaluate_on; '
+      'make their tables with the same ones.'
+    )
   common = [
     m for m in next(iter(scores.values())) if all(m in s for s in scores.values())
   ]
@@ -185,7 +200,8 @@ def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
 
 
 def _tell(written: list[pathlib.Path]) -> None:
-  others = '.svg' if flags.FLAGS.style == 'page' else '.svg and .pdf'
+  pdf = any(path.suffix == '.pdf' for path in written)
+  others = '.svg and .pdf' if pdf else '.svg'
   for path in written:
     if path.suffix == '.png':
       print(f'{path} (and {others})')

@@ -84,12 +84,13 @@ def _other_options(
   tuned: Mapping[str, Any],
 ) -> str:
   """Options of a kept method that neither its label nor the command's flags say."""
-  name = config['algorithm']
+  name, chosen = config['algorithm'], experiment_flags.chosen_options()
   return ', '.join(
     f'{option}={text_of(config[option])}'
     for option, default in methods.options(name).items()
     if option in config
-    and config[option] not in [default, *(c.get(option, default) for c in asked)]
+    and config[option] != chosen.get(option, default)
+    and not any(config[option] == c[option] for c in asked if option in c)
     and option not in ('num_clusters', *tuned)
     and not methods.sets(label, option)
   )

@@ -48,15 +48,17 @@ def line(summary: Summary, seconds: float) -> str:
   """One of many runs: 'deployed micro-accuracy 97.4 %, fine-tuned 96.1 %, 2.1 s'."""
   task = tasks.of(summary)
   figure, column = task.primary, task.primary_column
+  of_honest = summary.get('honest')
   deployed, finetuned = (
-    f'{figure.factor * summary[kind][column]:.{figure.digits}f}'
+    f'{figure.factor * (of_honest or summary)[kind][column]:.{figure.digits}f}'
     f'{" %" if figure.percent else ""}'
     for kind in ('deployed', 'finetuned')
   )
-  agreement = (summary.get('clusters') or {}).get('ari')
+  agreement = (of_honest or summary.get('clusters') or {}).get('ari')
   truth = '' if agreement is None else f', ARI {agreement:z.2f}'
   return (
-    f'deployed micro-{figure.name} {deployed}, fine-tuned {finetuned}{truth}, '
+    f'deployed micro-{figure.name} {deployed}, fine-tuned {finetuned}{truth}'
+    f'{", of honest clients" * bool(of_honest)}, '
     f'{seconds:.1f} s'
   )
 

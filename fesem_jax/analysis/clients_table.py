@@ -81,8 +81,8 @@ def table(found: list[dict[str, Any]]) -> Table | None:
   columns += [Column(k, head, '.1f', 'clients that', True) for k, head in kinds.items()]
   lines = [[row['method'], *(cell(row[kind]) for kind in kinds)] for row in methods]
   said = (
-    f'Clients whose deployed models are better, equal or worse than with '
-    f'{base["method"]}, by the first metric: means over seeds.'
+    f'Clients whose deployed models of the last round are better, equal or worse than '
+    f'with {base["method"]}, by the first metric: means over seeds.'
   )
   notes, always = [], base['lose_always']
   if always and len(methods) > 1:

@@ -22,6 +22,8 @@ _LEAST_SHARE = 0.01
 _MORE_THAN_INSIDE = 2.0
 _MANY_VALUES = 16
 _TELLING, _SOME_ROWS = 0.2, 10_000
+# So few copies are no matter where they are few of the test rows, as in iris.
+_FEW_COPIES, _MATTERS = 2, 0.1
 # A column that tells the classes of so many examples is no feature.
 _TOLD = 5
 # More classes with fewer examples each may be numbers, as the targets of a regression.
@@ -211,6 +213,9 @@ def warn_of_repeated(
     return
   some = np.asarray(test.x[found.in_both[:100]])
   values = np.median([len(np.unique(row)) for row in some])
+  few = len(found.in_both) <= _FEW_COPIES and share < _MATTERS
+  if few and values < _MANY_VALUES:
+    return
   copies = share > _MORE_THAN_INSIDE * found.inside or values >= _MANY_VALUES
   if copies or mend or np.array_equal(*pair) or _tell_apart(train.x):
     said = found.in_words()

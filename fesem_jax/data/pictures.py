@@ -1,7 +1,9 @@
 """Pictures as arrays, and folders of pictures by class."""
 
+import contextlib
 import io
 import pathlib
+import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,9 +28,9 @@ _NO_NAMES = ('images', 'imgs')  # Of folders that only hold the pictures.
 def decode(raw: bytes, where: str, side: int) -> np.ndarray:
   """[H, W] of a gray picture or [H, W, 3] uint8, from the bytes of its file.
 
-  It is resized to `side` by `side`; 0 resizes one of which both sides exceed `SIDE` to
-  this. Raises `UserError`, naming `where`, on more than 8 bits or too many pixels, and
-  what Pillow raises on damage.
+  It is turned as its EXIF orientation says, and resized to `side` by `side`; 0 resizes
+  one of which both sides exceed `SIDE` to this. Raises `UserError`, naming `where`, on
+  more than 8 bits or too many pixels, and what Pillow raises on damage.
   """
   from PIL import Image
 
@@ -45,12 +47,22 @@ def decode(raw: bytes, where: str, side: int) -> np.ndarray:
         'Transparent parts of images have the color that their files hold there, often '
         'black; put the images on a background if they are to be seen otherwise.'
       )
+  picture = _upright(picture)
   gray = picture.mode in ('1', 'L', 'LA')
   picture = picture.convert('L' if gray else 'RGB')
   if side or min(picture.size) > SIDE:
     side = side or SIDE
     picture = picture.resize((side, side), Image.Resampling.BICUBIC)
   return np.asarray(picture)
+
+
+def _upright(picture: Any) -> Any:
+  """A picture turned as its camera was; unreadable EXIF data are left alone."""
+  from PIL import ImageOps
+
+  with contextlib.suppress(KeyError, SyntaxError, TypeError, ValueError, struct.error):
+    return ImageOps.exif_transpose(picture)
+  return picture
 
 
 def stacked(pictures: Sequence[np.ndarray], where: str, option: str) -> np.ndarray:
@@ -107,7 +119,7 @@ def load_folder(folder: pathlib.Path, side: int, groups: str) -> Pool:
   def key() -> str:
     stats = [(str(p.path), p.path.stat()) for p in places]
     listing = [(path, s.st_size, s.st_mtime_ns) for path, s in stats]
-    return cache.digest([], f'images 1 {side} {listing}')
+    return cache.digest([], f'images 2 {side} {listing}')
 
   size = cache.total_size(place.path for place in places)
   held: dict[str, Rows] = cache.cached(

@@ -13,6 +13,7 @@ from fesem_jax.utils.notices import warn_once
 # a few that mostly occur once.
 _MOST_VALUES, _FEW_VALUES = 100, 20
 _MANY_ROWS = 20  # In fewer, whole numbers may all differ by chance.
+_ID = re.compile(r'(.*[\W_])?(id|ID|Id)|.*[a-z](Id|ID)')
 _NUMBER = re.compile(r'[$€£¥]?\s*[-+]?\d*[.,]?\d+([eE][-+]?\d+)?\s*[%$€£¥]?')
 _SPLITS = {'train': 0, 'training': 0, 'test': 1, 'testing': 1}
 
@@ -114,7 +115,7 @@ def features(
     if types.is_integer(kind) and len(found := np.unique(numbers)) == len(numbers):
       # Also in another order, as of shuffled rows, or of some of them.
       what = 'numbers the rows' if _are_row_numbers(found) else ''
-      if len(found) >= _MANY_ROWS:
+      if _are_ids(found, name):
         what = what or 'has another whole number in each row, as ids have'
       if what:
         warn_once(
@@ -147,6 +148,16 @@ def _is_list(kind: Any) -> bool:
 def _are_row_numbers(numbers: np.ndarray) -> bool:
   count = np.arange(len(numbers))
   return len(numbers) > 1 and any((numbers == count + first).all() for first in (0, 1))
+
+
+def _are_ids(found: np.ndarray, name: str) -> bool:
+  """Whether distinct whole numbers, ascending, are called ids, or differ as these do.
+
+  Of so many random numbers of their range some would be equal, with 95 %; populations
+  or prices all differ by chance.
+  """
+  dense = len(found) ** 2 > 6 * (found[-1] - found[0])
+  return len(found) >= _MANY_ROWS and bool(dense or _ID.fullmatch(name))
 
 
 def _of_lists(

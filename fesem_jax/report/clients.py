@@ -154,7 +154,7 @@ def _map(run: ReportedRun, shown: np.ndarray) -> dict[str, Any]:
 def _extremes(
   table: ClientTable, truth: TrueClusters | None, task: Task
 ) -> dict[str, Any]:
-  """The clients with the worst and the best first figure of the deployed models."""
+  """The clients, without bad ones, whose deployed first figures are worst and best."""
   name = task.primary.name
   columns = table.columns()
   deployed, finetuned = (
@@ -166,6 +166,8 @@ def _extremes(
   sign = 1 if task.primary.higher_is_better else -1
   order = np.argsort(sign * deployed, kind='stable')
   order = order[np.isfinite(deployed[order])]
+  if table.honest is not None:
+    order = order[table.honest[order]]
   most = min(_WORST, -(-len(order) // 2))
   last = order[::-1][: min(_WORST, len(order) - most)]  # No client is in both.
 
@@ -191,6 +193,7 @@ def _extremes(
     'worst': lines(order[:most]),
     'best': lines(last),
     'ties': ties,
+    'of_honest': table.honest is not None,
     'of_one': int((table.test_examples[order] == 1).sum()),
   }
 

@@ -18,7 +18,8 @@ def confusion(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
 
   The first seed of each method comes first. Returns for each run its place as `run`,
   the `names` [L] of the classes, the `clusters` [G] that have test examples (of all
-  clients together, none), and their `counts` [G, L, L] (see `evaluation.confusion`).
+  clients together, none), their `counts` [G, L, L] (see `evaluation.confusion`), and
+  whether clients among them are `bad`.
   """
   found, room = [], _MOST
   for i in first_of_each_method(runs):
@@ -31,6 +32,7 @@ def confusion(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     if not size or size > min(room, _MOST_OF_RUN):
       continue
     room -= size
+    table = runs[i].clients
     names = class_names(dataset, counts.shape[1], held.get('class_names'))
     clustered = len(held['assignment']) > 0
     found.append(
@@ -39,6 +41,7 @@ def confusion(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
         'names': [printable(name, 24) for name in names],
         'clusters': shown.tolist() if clustered else [],
         'counts': counts[shown].tolist(),
+        'bad': table is not None and table.honest is not None,
       }
     )
   return found

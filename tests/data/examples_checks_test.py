@@ -60,6 +60,13 @@ def test_tables_of_few_values_have_equal_rows_by_chance(caplog):
   assert not caplog.messages
 
 
+def test_a_pair_of_equal_rows_of_a_small_table_is_no_matter(caplog):
+  x = RNG.random((60, 4))
+  for copies in (2, 3):
+    data.load('mine', arrays=copied(x, copies))
+    assert len(caplog.messages) == (copies == 3)
+
+
 def test_tables_that_are_oversampled_have_copies(caplog):
   table = np.round(RNG.normal(size=(100, 3)), 3)  # Few columns of many values.
   rows = RNG.integers(0, 100, 400)

@@ -1,10 +1,13 @@
 """Folders of pictures become clients or clusters, and classes."""
 
+import io
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from fesem_jax import data
+from fesem_jax.data import pictures
 from fesem_jax.utils.errors import UserError
 from tests.support.commands import call
 from tests.support.sources import sizes
@@ -94,6 +97,22 @@ def test_what_of_a_picture_is_not_read_is_told_of(tmp_path, caplog):
   data.load(f'images:{tmp_path}', num_clients=2)
   assert 'several pages or frames the first one is read alone' in caplog.text
   assert 'Transparent parts of images have the color that' in caplog.text
+
+
+def test_pictures_are_turned_as_their_cameras_were(tmp_path):
+  x = np.zeros((4, 6, 3), np.uint8)
+  x[0] = 255
+  plain, turned = (io.BytesIO() for _ in range(2))
+  exif = Image.Exif()
+  exif[0x0112] = 6  # To be turned by 90 degrees, clockwise.
+  Image.fromarray(x).save(plain, 'png')
+  Image.fromarray(x).save(turned, 'png', exif=exif)
+  np.testing.assert_array_equal(pictures.decode(plain.getvalue(), 'a', 0), x)
+  found = pictures.decode(turned.getvalue(), 'a', 0)
+  np.testing.assert_array_equal(found, np.rot90(x, -1))
+  broken = io.BytesIO()
+  Image.fromarray(x).save(broken, 'png', exif=b'Exif\0\0XX*\0\x08\0')
+  np.testing.assert_array_equal(pictures.decode(broken.getvalue(), 'a', 0), x)
 
 
 def test_domains_are_known_clusters(tmp_path):

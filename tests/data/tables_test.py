@@ -467,6 +467,13 @@ def test_ids_and_indices_are_told_of(tmp_path, caplog):
   (said,) = caplog.messages
   assert 'column id is a feature, but has another whole number in each row' in said
   caplog.clear()
+  own['residents'] = rng.integers(0, 10**7, COUNT)  # All different by chance.
+  own['patient_id'] = own['residents']
+  data.load('mine', arrays=own.drop(columns='id'), num_clients=2, standardize=True)
+  (said,) = caplog.messages
+  assert 'column patient_id is a feature' in said
+  own = own.drop(columns=['residents', 'patient_id'])
+  caplog.clear()
   own.index = pd.Index(y, name='site')
   data.load('mine', arrays=own.drop(columns='id'), num_clients=2, standardize=True)
   assert 'the index site of the data frame is a feature' in caplog.messages[0]

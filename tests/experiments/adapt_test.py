@@ -307,6 +307,9 @@ def test_tables_hold_mean_and_deviation_over_runs_and_what_failed():
   assert 'Metrics are mean and sample standard deviation over 2 runs.' in text
   assert 'Of 8 new clients, in all runs, 1 have fewer than 5' in text
   assert 'alone, 5 examples: training of 2 clients was not finite' in text
+  rows_of = adapt_tables.over_runs([made(0, 'loss', 0.9, evaluated_on='validation')])
+  said = 'Metrics are of validation examples and not of test examples.'
+  assert said in str(adapt_tables.table_of(rows_of))
   alone = str(adapt_tables.table_of(adapt_tables.over_runs(rows[:2]))).splitlines()
   assert '90.0 ' in alone[1]
   assert '±' not in alone[1]

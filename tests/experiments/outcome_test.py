@@ -20,6 +20,9 @@ def test_one_of_many_runs_is_described_in_a_line():
   assert outcome.line(found | clusters, 1) == f'{text}, ARI 0.95, 1.0 s'
   unknown = {'clusters': {'ari': None}}
   assert outcome.line(found | unknown, 1) == f'{text}, 1.0 s'
+  few = {kind: {'micro_accuracy': 0.5} for kind in ('deployed', 'finetuned')}
+  of_honest = 'deployed micro-accuracy 50.0 %, fine-tuned 50.0 %, of honest clients'
+  assert outcome.line(found | {'honest': few}, 1) == f'{of_honest}, 1.0 s'
   errors = {'task': 'regression', 'deployed': {'micro_rmse': 0.12345}}
   errors |= {'finetuned': {'micro_rmse': 2.0}}
   assert outcome.line(errors, 1) == 'deployed micro-rmse 0.123, fine-tuned 2.000, 1.0 s'

@@ -375,6 +375,11 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
   found, _ = compare.run_methods(one, tmp_path)
   of_avg = next(row for row in found.rows if row['method'] == 'fed_avg')
   assert of_avg['notes'] == ['of an earlier command, with aggregation=median.']
+  with flagsaver.flagsaver(aggregation='median'):
+    compare.run_methods(compare.configurations(['fed_avg'], 2, {}), tmp_path)
+    found, _ = compare.run_methods(one, tmp_path)
+  of_avg = next(row for row in found.rows if row['method'] == 'fed_avg')
+  assert of_avg['notes'] == ['of an earlier command, with aggregation=mean.']
   # With other data or training, or seeds that they lack, they are not of this table.
   for other in ({'num_clients': 7}, {'clip_norm': 0.5}, {'learning_rate': 0.5}):
     with flagsaver.flagsaver(**other):
@@ -391,6 +396,12 @@ def test_fine_tuned_models_that_are_not_tuned_are_not_shown(tmp_path):
     assert (
       'finetuned asks for fine-tuned models, but --finetune_epochs=0' in done.stderr
     )
+
+
+def test_flags_of_a_search_without_one_are_told_of(tmp_path):
+  no_groups = '--algorithms=oracle', '--partition=iid'  # Refused before any run.
+  done = call('compare', *QUICK, '--tune_seeds=2', *no_groups, cwd=tmp_path)
+  assert 'Note: --tune_seeds has no effect: it is for --tune.' in done.stdout
 
 
 @pytest.mark.slow

@@ -79,6 +79,28 @@ def test_ranks_are_of_the_honest_clients(tmp_path, monkeypatch):
   assert [each['a'] for each in drawn[0].values()] == [95, 95]
 
 
+def test_the_oracle_is_not_ranked_nor_are_figures_of_other_rounds(
+  tmp_path, monkeypatch, capsys
+):
+  workdirs = [_comparison(tmp_path / n, a=80.0, b=90.0, told=99.0) for n in 'xy']
+  for name in workdirs:
+    path = pathlib.Path(name) / 'table.json'
+    held = json.loads(path.read_text()) | {'gaps': {'reference': 'told'}}
+    held['methods'][0]['diverged'] = 1
+    path.write_text(json.dumps(held))
+  drawn = []
+  monkeypatch.setattr(plots, 'critical_difference', drawn.append)
+  monkeypatch.setattr(plots, 'save', lambda *_: [])
+  figures.draw_ranks(workdirs, tmp_path / 'ranks.png')
+  assert [list(each) for each in drawn[0].values()] == [['a', 'b']] * 2
+  said = capsys.readouterr().out
+  assert f'{workdirs[0]}: the oracle, told, is not ranked.' in said
+  assert f'{workdirs[1]}: a is ranked without the seeds that diverged.' in said
+  path.write_text(json.dumps(held | {'report': 'best'}))
+  with pytest.raises(UserError, match='differ in --report or --evaluate_on'):
+    figures.draw_ranks(workdirs, tmp_path / 'ranks.png')
+
+
 def test_what_cannot_be_ranked_is_refused(tmp_path):
   one = _comparison(tmp_path / 'a', fed_avg=80.0, fesem=90.0)
   with pytest.raises(UserError, match='two data sets'):

@@ -245,6 +245,18 @@ def test_worst_and_best_follow_the_task(tmp_path, task):
   assert ('labels' in data['clients']['federations'][0]) == (task == CLASSIFICATION)
 
 
+def test_bad_clients_are_neither_worst_nor_best(tmp_path):
+  (run,) = read_runs([write_run(tmp_path / 'run')])
+  honest = np.array([name != 'c02' for name in run.clients.names])
+  run = dataclasses.replace(run, clients=run.clients._replace(honest=honest))
+  found = clients([run], CLASSIFICATION)['runs'][0]
+  assert [line[0] for line in found['worst'][:2]] == ['c03', 'c04']
+  assert found['of_honest']
+  portrait = run.portrait | {'confusion': np.ones((1, 3, 3), int)}
+  run = dataclasses.replace(run, portrait=portrait)
+  assert confusion([run])[0]['bad']
+
+
 def test_of_many_clients_some_are_shown_and_the_worst_is_found(tmp_path):
   names = [f'client{i}' for i in range(12_000)]
   runs = read_runs([write_run(tmp_path / 'run', names=names)])

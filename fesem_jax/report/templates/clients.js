@@ -178,7 +178,7 @@ function fairnessOf(held, figure) {
 
 function showExtremes(held, all) {
   const figure = DATA.figures[0];
-  at('extremes-note').textContent = `By deployed ${figure.label}${figure.percent ? ' in percent' : ''}, of clients with test examples; `
+  at('extremes-note').textContent = `By deployed ${figure.label}${figure.percent ? ' in percent' : ''}, of ${held.of_honest ? 'honest ' : ''}clients with test examples; `
     + `${figure.higher ? 'higher' : 'lower'} is better.${fairnessOf(held, figure)}`
     + (held.of_one ? ` ${held.of_one} clients are tested on one example only.` : '');
   const head = ['client', 'examples', 'tested', 'cluster', 'true cluster', 'deployed', 'fine-tuned'];
