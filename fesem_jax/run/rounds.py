@@ -98,10 +98,11 @@ def _drawn_only(algorithm: Algorithm) -> Step:
     with calls_noted() as calls:
       made = algorithm.step(state, data, cohort, key)
     others = any(call.cohort.ids is not cohort.ids for call in calls)
-    if sends is not None and sends.privacy and others and not cohort.everyone:
+    if sends is not None and sends.server and others and not cohort.everyone:
       warn_once(
-        '`dp`: the method trains clients of a cohort of its own; epsilon counts those '
-        'that are drawn for each round, and does not hold if others, or more, train.'
+        '`dp=server`: the method trains clients of a cohort of its own; epsilon counts '
+        'those that are drawn for each round, and does not hold if others, or more, '
+        'train.'
       )
     return made
 

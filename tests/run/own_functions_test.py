@@ -169,25 +169,17 @@ def test_numbers_of_the_host_in_a_method_are_told(said):
 
 def test_epsilon_of_a_method_that_trains_others_than_those_drawn_is_told(said):
   data, local = data_and_local()
-  sends = fj.differential_privacy(1.0, 1.0, where='client')
-  method = own_method(local._replace(sends=sends))
-  args = (
-    method.init(jax.random.key(0), data),
-    data,
-    fj.everyone(data, jnp.int32(0)),
-    KEY,
-  )
-  rounds._drawn_only(method)(*args)
-  assert not said.text
+  sends = fj.differential_privacy(1.0, 1.0)
+  method = fj.algorithms.fed_avg(local._replace(sends=sends), weighting='uniform')
+
+  def of_all(state, data, cohort, key):
+    return method.step(state, data, fj.everyone(data, cohort.round), key)
+
   drawn = fj.cohort_of(np.array([1]), data, local.mesh, jnp.int32(0))
-  rounds._drawn_only(method)(*args[:2], drawn, KEY)
-  assert '`dp`: the method trains clients of a cohort of its own' in said.text
-  warn_once.cache_clear()
-  said.clear()
-  rounds._drawn_only(fj.algorithms.fed_avg(local._replace(sends=sends)))(
-    fj.algorithms.fed_avg(local).init(KEY, data), data, drawn, KEY
-  )
-  assert not said.text
+  for step, told in ((method.step, False), (of_all, True)):
+    made = rounds._drawn_only(method._replace(step=step))
+    made(method.init(KEY, data), data, drawn, KEY)
+    assert ('`dp=server`: the method trains clients of' in said.text) == told
 
 
 def test_models_of_which_clients_choose_none_are_refused():
@@ -279,28 +271,18 @@ def test_learning_rates_in_place_of_factors_are_told(said):
 
 def test_what_has_no_effect_on_training_is_told(said):
   data, local = data_and_local()
-  epochs = local._replace(schedule=fj.Schedule(2, epochs=3))
+  by_steps = local._replace(schedule=fj.Schedule(2, epochs=3, steps=5))
   sends = fj.Sends(lambda key, start, w: w, named='compression')
   work = fj.ClientWork(rates=[1.0, 2.0, 3.0])
+  methods = fj.algorithms
   for method, words in (
-    (lambda: fj.algorithms.fed_sgd(epochs), 'have no effect on it'),
-    (
-      lambda: fj.algorithms.non_fed(local._replace(sends=sends)),
-      '`compression` has no effect: clients of this method send nothing',
-    ),
-    (
-      lambda: fj.algorithms.fed_avg(local._replace(schedule=fj.Schedule(2, 3, 5))),
-      '`epochs=3` has no effect: `steps=5`',
-    ),
-    (
-      lambda: fj.algorithms.fed_avg(local._replace(work=work)),
-      '`ClientWork` is of 3 clients, but the last client of the data has number 1',
-    ),
+    (methods.fed_sgd(by_steps), 'One gradient step a round'),
+    (methods.non_fed(local._replace(sends=sends)), '`compression` has no effect'),
+    (methods.fed_avg(by_steps), '`epochs=3` has no effect: `steps=5`'),
+    (methods.fed_avg(local._replace(work=work)), '`ClientWork` is of 3 clients, but'),
   ):
-    said.clear()
-    settings = preparation.Settings(1)
-    check = preparation.check
-    check(method(), [Phase(1, data, data)], None, settings, shared())
+    phases, settings = [Phase(1, data, data)], preparation.Settings(1)
+    preparation.check(method, phases, None, settings, shared())
     assert words in said.text
 
 
