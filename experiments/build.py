@@ -259,7 +259,9 @@ def build_local(
     sends=sends.build(config),
     machine=placed,
   )
-  schedule = local.schedule._replace(steps=config['local_steps'])
+  schedule = local.schedule
+  if steps := config['local_steps']:  # Then `unused.notes` tells of epochs.
+    schedule = schedule._replace(epochs=1, steps=steps)
   work = client_work.read(config['client_work'], schedule, train)
   local = local._replace(
     schedule=schedule if work is None else work.longest(schedule),

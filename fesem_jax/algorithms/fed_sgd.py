@@ -15,6 +15,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 
 
 @recorded
@@ -50,6 +51,11 @@ def one_gradient_step(local: LocalTraining) -> LocalTraining:
     raise UserError(
       'One gradient step a round (fed_sgd, or `variant=gradient`) needs '
       '`optimizer=sgd`: the step of this optimizer is not proportional to the gradient.'
+    )
+  if local.schedule.epochs > 1 or local.schedule.steps > 1:
+    warn_once(
+      'One gradient step a round (fed_sgd, or `variant=gradient`) uses all examples at '
+      'once; the epochs, steps and batch size of local training have no effect on it.'
     )
   return local._replace(schedule=Schedule(batch_size=0, steps=1))
 

@@ -10,6 +10,7 @@ import numpy as np
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 
 _EXCLUDE = 'Epochs of `ClientWork` and steps of the schedule exclude each other.'
 
@@ -57,6 +58,11 @@ class ClientWork:
       raise UserError(
         f'`ClientWork` is of {self.num_clients} clients, but the data have a client of '
         f'number {most} (from 0); give each client of the data one value.'
+      )
+    if most + 1 < self.num_clients:
+      warn_once(
+        f'`ClientWork` is of {self.num_clients} clients, but the last client of the '
+        f'data has number {most} (from 0); values after it are of no client.'
       )
 
   def check_schedule(self, schedule: Schedule) -> None:

@@ -60,6 +60,11 @@ def check(optimizer: Any, params: Params, name: str = 'optimizer') -> None:
       'clients would draw the same ones in every round; keep a key in its state, as '
       'optax.add_noise does.'
     )
+  if 'SAMState' in str(jax.tree.structure(state)):
+    raise UserError(
+      f'{argument(name)} climbs in some of its steps, as optax.contrib.sam, and a '
+      'client whose last step is such a one would send the model from there.'
+    )
   if not any(map(is_key, jax.tree.leaves(state))) and _goes_up(optimizer, params):
     raise UserError(
       f'{argument(name)} follows the gradient upwards, which raises the loss; give a '

@@ -25,6 +25,7 @@ from fesem_jax.utils.errors import (
   check_share,
   check_whole,
 )
+from fesem_jax.utils.notices import warn_once
 
 # Round [] int32, counted from 0 -> factor [] of the round's local updates.
 RoundSchedule = Callable[[Any], Any]
@@ -349,6 +350,10 @@ def check_training(local: LocalTraining) -> None:
   _check_statistics(local.model, local.batch_stats, local.sends)
   if local.work is not None:
     local.work.check_schedule(local.schedule)
+  if steps and epochs > 1:
+    warn_once(
+      f'{argument("epochs", epochs)} has no effect: {argument("steps", steps)}.'
+    )
 
 
 def _check_statistics(model: Model, batch_stats: str, sends: Sends | None) -> None:

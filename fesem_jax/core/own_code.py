@@ -1,6 +1,8 @@
 """Functions of the user's own code: what they hold, and what they do."""
 
 import dis
+import functools
+import inspect
 import os
 import pathlib
 import sys
@@ -34,6 +36,16 @@ def is_own(x: Any) -> bool:
   path = path or ''
   installed = path.startswith(_INSTALLED) or '-packages/' in path
   return not installed and not path.startswith('<frozen')
+
+
+def is_own_function(x: Any) -> bool:
+  """Whether what is called is the user's own, also within others or as a method."""
+  x = inspect.unwrap(x)
+  if isinstance(x, functools.partial):
+    return is_own_function(x.func)
+  if isinstance(x, types.MethodType):
+    return is_own_function(x.__func__) or is_own(type(x.__self__))
+  return is_own(x) or is_own(type(x))
 
 
 def _is_own_module(name: str | None) -> bool:

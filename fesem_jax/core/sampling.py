@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from fesem_jax.core import prng_streams, stratified
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.types import Cohort, HostOrDeviceArray
+from fesem_jax.utils.errors import UserError
 
 
 def everyone(data: FederatedData, round: HostOrDeviceArray = None) -> Cohort:
@@ -36,7 +38,17 @@ def cohort_of(
     data: training split, as the functions of a method get it.
     mesh: the devices, `local.mesh`.
     round: that of the cohort of the round, which `lr_schedule` needs.
+
+  Raises:
+    UserError: on a client given twice, where ids are no results of the round.
   """
+  if isinstance(client_ids, list | tuple | np.ndarray):
+    known, counts = np.unique(np.asarray(client_ids), return_counts=True)
+    if np.any((counts > 1) & (known >= 0)):
+      raise UserError(
+        f'`client_ids` has client {known[counts > 1][-1]} twice, which would train and '
+        'count twice; give each client once.'
+      )
   ids = data.positions(client_ids)
   if data.shard_rows is not None:
     ids = stratified.on_their_devices(ids, data.num_clients, mesh)

@@ -1,8 +1,5 @@
 """Functions of users that do not do what they seem to once they are compiled."""
 
-import contextlib
-import inspect
-import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,7 +11,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.own_code import is_own
+from fesem_jax.core.own_code import is_own_function
 from fesem_jax.core.types import Model
 from fesem_jax.models.networks import check_mixes_nothing
 from fesem_jax.run.traced import Traced
@@ -30,27 +27,19 @@ def check(local: LocalTraining, train: FederatedData) -> None:
   influence each other in the `apply` of a model of the user's own.
   """
   model = local.model
-  if is_own(inspect.unwrap(model.apply)):
+  if model.made_by is None or is_own_function(model.apply):
     check_mixes_nothing(model, '`apply` of the model', train.example_shape)
-  if is_own(inspect.unwrap(model.loss)):
+  if is_own_function(model.loss):
     _check_loss(model, train)
   start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
   if _is_own_model(model) and not any(_follow(start, [True])[1]):
     warn_once(
-      '`init` of the model gives the same parameters for every key: all seeds start '
-      'alike, and so do centers that a method draws, which may then stay alike.'
+      '`init` of the model gives the same parameters for every key: if that is meant, '
+      'as of a pretrained model, all seeds start alike, and so do centers that a '
+      'method draws, which may then stay alike.'
     )
   for named, function, args in _functions(local, train):
-
-    def traced(function: Any = function, args: Any = args) -> Traced:
-      return Traced.of(lambda *args: function(*args), *args)
-
-    one, other = traced(), traced()
-    if _drawn_alone(one.jaxpr):
-      warn_of_own_key(named)
-    # Of a callback, a trace does not say which function it calls.
-    if 'callback' not in str(one.jaxpr) and not one.same_as(other):
-      warn_of_host(named)
+    check_draws(named, function, *args)
 
 
 def _functions(
@@ -82,7 +71,7 @@ def _functions(
 def _is_own_model(model: Model) -> bool:
   """Whether a model computes what a user has written."""
   made = model.made_by
-  return made is None or bool(made.code) or is_own(inspect.unwrap(model.apply))
+  return made is None or bool(made.code) or is_own_function(model.apply)
 
 
 def _check_loss(model: Model, train: FederatedData) -> None:
@@ -92,7 +81,8 @@ def _check_loss(model: Model, train: FederatedData) -> None:
   number: Any = np.arange(np.prod(of[0])).reshape(of[0]) % 2
   y = jnp.asarray(number, model.task.target_dtype)
   x = jax.ShapeDtypeStruct((3, *shape), jnp.float32)
-  outputs = jax.eval_shape(model.apply, model.init(jax.random.key(0)), x)
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  outputs = jax.eval_shape(model.apply, params, x)
   outputs = jax.random.uniform(jax.random.key(1), outputs.shape, outputs.dtype)
   both, alone = model.loss(outputs, y), model.loss(outputs[:1], y[: of[1][0]])
   if not np.allclose(both[0], alone[0], rtol=1e-3, atol=1e-3, equal_nan=True):
@@ -107,7 +97,8 @@ def warn_of_own_key(named: str) -> None:
   """Says once that something draws from a key of its own."""
   warn_once(
     f'{named} draws random numbers from a key of its own: they are the same in every '
-    'step and round and for every client; draw from a key that is given.'
+    'step, round and seed and for every client; unless that is meant, as of fixed '
+    'features, draw from a key that is given.'
   )
 
 
@@ -115,29 +106,19 @@ def warn_of_host(named: str) -> None:
   """Says once that something reads random numbers, or the time, of the host."""
   warn_once(
     f'{named} draws numbers on the host, such as those of np.random: they are drawn '
-    'once, when it is compiled, and are the same in every step and round and for '
-    'every client; draw them with jax.random from a key that is given.'
+    'once, when it is compiled, and are the same in every step, round and seed '
+    'and for every client; draw them with jax.random from a key that is given.'
   )
 
 
-@contextlib.contextmanager
-def told_of_host(named: str) -> Iterator[None]:
-  """Warns if the block, a trace, draws from the streams of NumPy or Python."""
-  before = _streams()
-  yield
-  if _streams() != before:
-    warn_of_host(named)
-
-
-def _streams() -> tuple[Any, ...]:
-  of_numpy: Any = np.random.get_state()
-  return of_numpy[1].tobytes(), *of_numpy[2:], random.getstate()
-
-
-def warn_of_own_keys(named: str, traced: Any) -> None:
-  """Warns if a function that `jax.jit` has traced draws from a key of its own."""
-  if _drawn_alone(traced.jaxpr.jaxpr):
+def check_draws(named: str, function: Callable[..., Any], *args: Any) -> None:
+  """Warns if a function, traced twice, draws numbers that are always the same."""
+  one, other = (Traced.of(lambda *args: function(*args), *args) for _ in range(2))
+  if _drawn_alone(one.jaxpr):
     warn_of_own_key(named)
+  # Of a callback, a trace does not say which function it calls.
+  if 'callback' not in str(one.jaxpr) and not one.same_as(other):
+    warn_of_host(named)
 
 
 def _drawn_alone(jaxpr: Jaxpr) -> bool:

@@ -151,6 +151,22 @@ def check(
     if not isinstance(unseen, tuple | list) or len(unseen) != 2:
       raise UserError('`unseen` must be a training and a test split of other clients.')
     check_splits(*unseen)
+    _check_unseen(train, unseen[0])
+
+
+def _check_unseen(train: FederatedData, unseen: FederatedData) -> None:
+  """Raises `UserError` if a client that takes no part is one of the run."""
+  if processes.count() > 1:  # Each may hold the examples of some clients only.
+    return
+  places = {str(name): i for i, name in enumerate(train.info.names)}
+  for i, name in enumerate(map(str, unseen.info.names)):
+    if name in places and all(
+      map(np.array_equal, train.client(places[name]), unseen.client(i))
+    ):
+      raise UserError(
+        f'Client {name} of `callbacks.Unseen` takes part in the run; give it the '
+        'clients that data.hold_out_clients has set aside.'
+      )
 
 
 def _check_functions(local: LocalTraining, train: FederatedData) -> None:

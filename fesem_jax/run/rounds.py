@@ -1,6 +1,5 @@
 """A round of any algorithm: its keys, its program, and the one way to run it."""
 
-import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,9 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.run import own_functions
 from fesem_jax.run.programs import Program, Programs, run_once
 from fesem_jax.run.state_placement import placed_state
+from fesem_jax.training.calls import calls_noted
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 
 # A `Program`, or the function itself.
 Step = Callable[..., Any]
@@ -73,17 +74,39 @@ def rehearse(
   data.
   """
   state = placed_state(algorithm, data, init_key)
-  own, named = algorithm.made_by is None, '`step` of the method'
+  args = state, data, cohort, round_key
+  own = algorithm.made_by is None
+  if own:
+    own_functions.check_draws('`init` of the method', algorithm.init, init_key, data)
   token = IN_ROUND.set(True)
   try:
-    with own_functions.told_of_host(named) if own else contextlib.nullcontext():
-      traced = jax.jit(step_of(algorithm)).trace(state, data, cohort, round_key)
+    traced = jax.jit(step_of(algorithm)).trace(*args)
+    if own:
+      step = _drawn_only(algorithm)
+      own_functions.check_draws('`step` of the method', step, *args)
   finally:
     IN_ROUND.reset(token)
-  if own:
-    own_functions.warn_of_own_keys(named, traced)
   _check_state(state, traced.out_info[0])
   return state, traced
+
+
+def _drawn_only(algorithm: Algorithm) -> Step:
+  """A round that warns if others than the clients drawn train, with epsilon counted."""
+  sends = algorithm.local.sends
+
+  def step(state: Any, data: FederatedData, cohort: Cohort, key: jax.Array) -> Any:
+    with calls_noted() as calls:
+      made = algorithm.step(state, data, cohort, key)
+    others = any(call.cohort.ids is not cohort.ids for call in calls)
+    if sends is not None and sends.server and others and not cohort.everyone:
+      warn_once(
+        '`dp=server`: the method trains clients of a cohort of its own; epsilon counts '
+        'those that are drawn for each round, and does not hold if others, or more, '
+        'train.'
+      )
+    return made
+
+  return step
 
 
 def _check_state(before: Any, after: Any) -> None:

@@ -43,6 +43,7 @@ def drawing(updates, _):
     (optax.stateless(drawing), 'draws random numbers, but its state holds no key'),
     # They lack the negative rate that a whole optimizer ends with.
     (optax.scale_by_adam(), '`optimizer` follows the gradient upwards'),
+    (contrib.sam(optax.sgd(0.1), optax.sgd(0.05)), 'climbs in some of its steps'),
     (optax.trace(0.9), '`optimizer` follows the gradient upwards'),
     (optax.clip(1.0), '`optimizer` follows the gradient upwards'),
     (optax.sgd(-0.1), '`optimizer` follows the gradient upwards'),

@@ -10,7 +10,9 @@ import pytest
 from flax import linen as nn
 
 import fesem_jax as fj
-from fesem_jax.run import own_functions, preparation
+from fesem_jax.data.phases import Phase
+from fesem_jax.run import own_functions, preparation, rounds
+from fesem_jax.run.programs import shared
 from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 
@@ -94,8 +96,7 @@ def test_a_key_that_is_made_of_what_is_given_is_no_fixed_one(said):
     return x + jax.jit(lambda k: jax.random.uniform(k))(jax.random.key(1))
 
   for function, word in ((drawn, ''), (fixed, OWN_KEY)):
-    traced = jax.jit(function).trace(jnp.int32(0), jnp.ones(3))
-    own_functions.warn_of_own_keys('it', traced)
+    own_functions.check_draws('it', function, jnp.int32(0), jnp.ones(3))
     assert word in said.text
     assert bool(word) == bool(said.text)
 
@@ -147,11 +148,38 @@ def test_a_schedule_is_not_left_out_where_a_method_makes_its_cohorts():
 def test_numbers_of_the_host_in_a_method_are_told(said):
   data, local = data_and_local()
 
-  def noise(params):
-    return jax.tree.map(lambda p: p + np.random.normal(), params)
+  for draw in (np.random.normal, GENERATOR.normal):
+    warn_once.cache_clear()
+    said.clear()
 
-  run(own_method(local, noise=noise), data)
-  assert '`step` of the method draws numbers on the host' in said.text
+    def noise(params, draw=draw):
+      return jax.tree.map(lambda p: p + draw(), params)
+
+    run(own_method(local, noise=noise), data)
+    assert '`step` of the method draws numbers on the host' in said.text
+  assert '`init` of the method' not in said.text
+  method = own_method(local)
+
+  def init(key, data):
+    return jax.tree.map(lambda p: p + GENERATOR.normal(), method.init(key, data))
+
+  run(method._replace(init=init), data)
+  assert '`init` of the method draws numbers on the host' in said.text
+
+
+def test_epsilon_of_a_method_that_trains_others_than_those_drawn_is_told(said):
+  data, local = data_and_local()
+  sends = fj.differential_privacy(1.0, 1.0)
+  method = fj.algorithms.fed_avg(local._replace(sends=sends), weighting='uniform')
+
+  def of_all(state, data, cohort, key):
+    return method.step(state, data, fj.everyone(data, cohort.round), key)
+
+  drawn = fj.cohort_of(np.array([1]), data, local.mesh, jnp.int32(0))
+  for step, told in ((method.step, False), (of_all, True)):
+    made = rounds._drawn_only(method._replace(step=step))
+    made(method.init(KEY, data), data, drawn, KEY)
+    assert ('`dp=server`: the method trains clients of' in said.text) == told
 
 
 def test_models_of_which_clients_choose_none_are_refused():
@@ -189,7 +217,17 @@ def test_examples_that_depend_on_their_batch_are_refused_or_told(said):
   def balanced(outputs, y):
     return plain.loss(outputs, y) / jnp.zeros(3).at[y].add(1.0)[y]
 
-  for loss in (loss_of(lambda outputs: 0.0), balanced):
+  class Own:
+    def loss(self, outputs, y):
+      return balanced(outputs, y)
+
+    def apply(self, params, x):
+      return apply(params, x)
+
+  model = plain._replace(apply=Own().apply)
+  with pytest.raises(fj.UserError, match='`apply` of the model lets the examples'):
+    own_functions.check(local._replace(model=model), data)
+  for loss in (loss_of(lambda outputs: 0.0), Own().loss):
     assert not said.text
     own_functions.check(local._replace(model=plain._replace(loss=loss)), data)
   assert '`loss` of the model is of whole batches' in said.text
@@ -229,3 +267,29 @@ def test_learning_rates_in_place_of_factors_are_told(said):
     said.clear()
     preparation._check_rates('lr_schedule', schedule, 3)
     assert ('`lr_schedule` is at most 0.1: its factors' in said.text) == told
+
+
+def test_what_has_no_effect_on_training_is_told(said):
+  data, local = data_and_local()
+  by_steps = local._replace(schedule=fj.Schedule(2, epochs=3, steps=5))
+  sends = fj.Sends(lambda key, start, w: w, named='compression')
+  work = fj.ClientWork(rates=[1.0, 2.0, 3.0])
+  methods = fj.algorithms
+  for method, words in (
+    (methods.fed_sgd(by_steps), 'One gradient step a round'),
+    (methods.non_fed(local._replace(sends=sends)), '`compression` has no effect'),
+    (methods.fed_avg(by_steps), '`epochs=3` has no effect: `steps=5`'),
+    (methods.fed_avg(local._replace(work=work)), '`ClientWork` is of 3 clients, but'),
+  ):
+    phases, settings = [Phase(1, data, data)], preparation.Settings(1)
+    preparation.check(method, phases, None, settings, shared())
+    assert words in said.text
+
+
+def test_clients_given_twice_or_on_both_sides_are_refused():
+  data, local = data_and_local()
+  with pytest.raises(fj.UserError, match='client 1 twice'):
+    fj.cohort_of([0, 1, 1], data, local.mesh)
+  with pytest.raises(fj.UserError, match='Client c1 of'):
+    preparation._check_unseen(data, data.reorder(np.array([1])))
+  preparation._check_unseen(data, helpers.federation([6, 5], seed=1))
