@@ -271,7 +271,8 @@ def train_cohort(
   """
   check_local(local)
   shape = cohort.ids.shape
-  if starts.choice is None and starts.num_models() > 1:
+  of_none = starts.choice is None and starts.mixture is None
+  if of_none and starts.num_models() > 1:
     raise UserError(
       f'`starts` has {starts.num_models()} models and no `choice`, so that all clients '
       'would train the first; give each client the number of one.'
