@@ -8,7 +8,6 @@ seconds are not those of a device of one's own.
 """
 
 import gc
-import multiprocessing
 import os
 import shutil
 import time
@@ -45,24 +44,9 @@ def _try(kept: str, watch: Watch) -> None:
   """Says the rows of clients' models kept so."""
   if not watch.has(15 * (not watch.small), client_state=kept):
     return
-  context = multiprocessing.get_context('spawn')
-  pipe, theirs = context.Pipe()
-  process = context.Process(
-    target=_state, args=(theirs, kept, watch.deadline, watch.small)
-  )
-  process.start()
-  theirs.close()
-  try:
-    while pipe.poll(max(0.0, watch.left())):
-      watch.say({'client_state': kept} | pipe.recv())
-    watch.say({'client_state': kept, 'skipped': 'no time is left'})
-  except EOFError:
-    process.join(2)
-    if process.exitcode:
-      text = f'ended with exit code {process.exitcode}'
-      watch.say({'client_state': kept, 'error': text})
-  process.kill()
-  process.join()
+  process, pipe = measuring.started(_state, kept, watch.deadline, watch.small)
+  for row in measuring.rows_of(process, pipe, watch, client_state=kept):
+    watch.say({'client_state': kept} | row)
 
 
 def _state(pipe: Connection, kept: str, end: float, small: bool) -> None:

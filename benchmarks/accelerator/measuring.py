@@ -1,11 +1,13 @@
 """Functions that the parts share: time that is left, timing, meshes, rows."""
 
 import math
+import multiprocessing
 import re
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import jax
@@ -72,6 +74,30 @@ class Watch(NamedTuple):
     """A figure of an earlier part, whose row is named so."""
     rows = [r for r in self.known.get(part, []) if r.get('what') == what]
     return rows[-1].get('value') if rows else None
+
+
+def started(target: Callable[..., None], *args: Any) -> tuple[Any, Connection]:
+  """A process of `target`, whose first argument is the other end of the pipe."""
+  context = multiprocessing.get_context('spawn')
+  pipe, theirs = context.Pipe()
+  process = context.Process(target=target, args=(theirs, *args))
+  process.start()
+  theirs.close()
+  return process, pipe
+
+
+def rows_of(process: Any, pipe: Connection, watch: Watch, **case: Any) -> Iterator[Row]:
+  """Yields what a process sends until it ends, or time is over; then ends it."""
+  try:
+    while pipe.poll(max(0.0, watch.left())):
+      yield pipe.recv()
+    watch.say(case | {'skipped': 'no time is left'})
+  except EOFError:
+    process.join(2)
+    if process.exitcode:
+      watch.say(case | {'error': f'ended with exit code {process.exitcode}'})
+  process.kill()
+  process.join()
 
 
 def setup() -> None:

@@ -8,7 +8,6 @@ such a row is no comparison. Where clients train one after the other, so few of 
 timed.
 """
 
-import multiprocessing
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -44,27 +43,8 @@ def measure(watch: Watch) -> None:
 
 def _rows(target: Any, loads: dict[str, int], watch: Watch) -> Any:
   """Yields what a process of `target` sends, until it ends or time is over."""
-  context = multiprocessing.get_context('spawn')
-  pipe, theirs = context.Pipe()
-  process = context.Process(
-    target=target, args=(theirs, loads, watch.deadline, watch.only)
-  )
-  process.start()
-  theirs.close()
-  try:
-    while pipe.poll(max(0.0, watch.left())):
-      row = pipe.recv()
-      if row is None:
-        break
-      yield row
-    else:
-      watch.say({'of': target.__name__, 'skipped': 'no time is left'})
-  except EOFError:
-    process.join(2)
-    text = f'ended with exit code {process.exitcode}'
-    watch.say({'of': target.__name__, 'error': text})
-  process.kill()
-  process.join()
+  process, pipe = measuring.started(target, loads, watch.deadline, watch.only)
+  yield from measuring.rows_of(process, pipe, watch, of=target.__name__)
 
 
 def _compare(row: Row, norms: list[Any], ours: dict[str, Any], watch: Watch) -> None:
@@ -136,7 +116,6 @@ def _steps_of_ours(
   with ThreadPoolExecutor(8) as threads:
     found = dict(zip(loads, threads.map(norms, loads), strict=True))
   pipe.send(found)
-  pipe.send(None)
 
 
 def _fedjax(
@@ -147,7 +126,6 @@ def _fedjax(
   case = {'simulator': 'FedJAX', 'arrangement': 'jit'}
   if watch.has(10, **case):
     watch.tried(lambda: _fedjax_rows(loads, case, watch), **case)
-  pipe.send(None)
 
 
 def _fedjax_rows(loads: dict[str, int], case: Row, watch: Watch) -> None:
@@ -215,4 +193,3 @@ def _torch(pipe: Connection, loads: dict[str, int], deadline: float, only: str) 
         if row:
           pipe.send(case | row)
         torch.cuda.empty_cache()
-  pipe.send(None)

@@ -6,7 +6,6 @@ stage are compiled at the same time, and then timed one after the other.
 """
 
 import gc
-import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -91,16 +90,11 @@ def measure(watch: Watch) -> None:
 def _stage(stage: tuple[Federation, ...], watch: Watch) -> None:
   """Compiles each federation in a process of its own; then times them in turn."""
   running = []
-  context = multiprocessing.get_context('spawn')
   for federation in stage:
     case = {'workload': federation.workload, 'clients': federation.clients}
     if watch.has(0 if watch.small else 30, **case):
-      pipe, theirs = context.Pipe()
-      target = (theirs, federation, watch.deadline, watch.small)
-      process = context.Process(target=_federation, args=target)
-      process.start()
-      theirs.close()
-      running.append((case, process, pipe))
+      end, small = watch.deadline, watch.small
+      running.append((case, *measuring.started(_federation, federation, end, small)))
   ready = []
   # What is ready when a third of the time is left is timed, nothing else by then.
   latest = time.time() + watch.left() * 2 / 3
@@ -118,16 +112,8 @@ def _stage(stage: tuple[Federation, ...], watch: Watch) -> None:
     process.join()
   for case, process, pipe in ready:
     pipe.send('go')
-    try:
-      while pipe.poll(max(0.0, watch.left())):
-        watch.say(case | pipe.recv())
-      watch.say(case | {'skipped': 'no time is left'})
-    except EOFError:
-      process.join(2)
-      if process.exitcode:
-        watch.say(case | {'error': f'ended with exit code {process.exitcode}'})
-    process.kill()
-    process.join()
+    for row in measuring.rows_of(process, pipe, watch, **case):
+      watch.say(case | row)
 
 
 def _federation(
