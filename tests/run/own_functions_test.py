@@ -168,6 +168,7 @@ def test_numbers_of_the_host_in_a_method_are_told(said):
 
 
 def test_epsilon_of_a_method_that_trains_others_than_those_drawn_is_told(said):
+  pytest.importorskip('dp_accounting')
   data, local = data_and_local()
   sends = fj.differential_privacy(1.0, 1.0)
   method = fj.algorithms.fed_avg(local._replace(sends=sends), weighting='uniform')

@@ -92,7 +92,7 @@ def whole_run(index, devices, workdir, rounds=ROUNDS, data_placement='auto', dat
     workdir=workdir,
     config={'index': index},
     checkpoint_every=2,
-    unseen=(data, test),
+    unseen=(moved(test), test),
     progress=False,
     data_placement=data_placement,
   )
