@@ -127,7 +127,7 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
 
 
 def _is_run(workdir: str) -> bool:
-  """Whether a workdir is none of a comparison."""
+  """Tells if a workdir is that of a run, and not of a comparison."""
   return not (pathlib.Path(workdir) / 'table.json').is_file()
 
 

@@ -136,7 +136,7 @@ def check_left_out(**reasons: str) -> None:
 
 
 def _is_given(flag: str) -> bool:
-  """Whether a flag is on the command line, perhaps with the value of its default."""
+  """Tells if a flag is on the command line, perhaps with the value of its default."""
   return flag in flags.FLAGS and bool(flags.FLAGS[flag].present)
 
 

@@ -39,7 +39,7 @@ def is_own(x: Any) -> bool:
 
 
 def is_own_function(x: Any) -> bool:
-  """Whether what is called is the user's own, also within others or as a method."""
+  """Tells if what is called is the user's own, also within others or as a method."""
   x = inspect.unwrap(x)
   if isinstance(x, functools.partial):
     return is_own_function(x.func)

@@ -13,14 +13,24 @@ def most(local: LocalTraining, num_clients: int) -> int:
   """How many trainings of so many clients are faster side by side, if on a CPU."""
   if local.mesh.devices.flat[0].platform != 'cpu':
     return 2**10
-  convolves = any(x.ndim > 2 for x in _layers(local))  # Such clients train one by one.
-  return 1 if convolves else _MOST_NUMBERS // numbers(local, num_clients)
+  # Clients that convolve train one by one.
+  return 1 if convolves(local) else _MOST_NUMBERS // numbers(local, num_clients)
 
 
 def numbers(local: LocalTraining, num_clients: int) -> int:
   """Parameters of the models that train side by side on a device in one training."""
   clients = min(local.clients_per_chunk, -(-num_clients // local.mesh.size))
-  return max(1, clients * sum(x.size for x in _layers(local)))
+  return max(1, clients * parameters(local))
+
+
+def convolves(local: LocalTraining) -> bool:
+  """Tells if a model has parameters of more than two axes, as of convolutions."""
+  return any(x.ndim > 2 for x in _layers(local))
+
+
+def parameters(local: LocalTraining) -> int:
+  """The number of parameters of a model."""
+  return sum(x.size for x in _layers(local))
 
 
 def _layers(local: LocalTraining) -> list[jax.ShapeDtypeStruct]:

@@ -37,9 +37,7 @@ class Repeated(NamedTuple):
   """How many examples are found twice, features and targets alike."""
 
   in_both: np.ndarray  # [R] numbers of the test examples that are training examples
-  of_train: (
-    np.ndarray
-  )  # [R] numbers of these training examples, the first of equal ones
+  of_train: np.ndarray  # [R] numbers of these training examples, the first of equals
   test: int  # test examples
   inside: float  # share of the training examples that occur several times among these
 

@@ -151,7 +151,7 @@ def _are_row_numbers(numbers: np.ndarray) -> bool:
 
 
 def _are_ids(found: np.ndarray, name: str) -> bool:
-  """Whether distinct whole numbers, ascending, are called ids, or differ as these do.
+  """Tells if distinct whole numbers, ascending, are called ids, or differ as these do.
 
   Of so many random numbers of their range some would be equal, with 95 %; populations
   or prices all differ by chance.

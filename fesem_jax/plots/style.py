@@ -33,14 +33,12 @@ STYLE: dict[Any, Any] = {
 
 
 class Style(NamedTuple):
-  """What `use_style` chooses."""
+  """Fonts, sizes and files of figures; see `use_style`."""
 
   font: int  # points
   small: int  # points of what stands in rows and columns; 8 at least, where printed
   scale: float  # of figures
-  columns: tuple[
-    float, ...
-  ]  # inches; figures have one of these widths, if there are any
+  columns: tuple[float, ...]  # inches: the widths of figures; () leaves them free
   further: tuple[str, ...]  # files of `save`
 
 

@@ -69,7 +69,7 @@ def _functions(
 
 
 def _is_own_model(model: Model) -> bool:
-  """Whether a model computes what a user has written."""
+  """Tells if a model computes what a user has written."""
   made = model.made_by
   return made is None or bool(made.code) or is_own_function(model.apply)
 
@@ -113,7 +113,16 @@ def warn_of_host(named: str) -> None:
 
 def check_draws(named: str, function: Callable[..., Any], *args: Any) -> None:
   """Warns if a function, traced twice, draws numbers that are always the same."""
-  one, other = (Traced.of(lambda *args: function(*args), *args) for _ in range(2))
+  compare_draws(named, *(traced_anew(function, *args) for _ in range(2)))
+
+
+def traced_anew(function: Callable[..., Any], *args: Any) -> Traced:
+  """Traces a function, though JAX keeps an earlier trace of it."""
+  return Traced.of(lambda *args: function(*args), *args)
+
+
+def compare_draws(named: str, one: Traced, other: Traced) -> None:
+  """Warns if a function draws numbers that are always the same, by two traces of it."""
   if _drawn_alone(one.jaxpr):
     warn_of_own_key(named)
   # Of a callback, a trace does not say which function it calls.
@@ -122,12 +131,12 @@ def check_draws(named: str, function: Callable[..., Any], *args: Any) -> None:
 
 
 def _drawn_alone(jaxpr: Jaxpr) -> bool:
-  """Whether random numbers are drawn that depend on no argument."""
+  """Tells if random numbers are drawn that depend on no argument."""
   return _follow(jaxpr, [True] * len(jaxpr.invars))[0]
 
 
 def _follow(jaxpr: Jaxpr, given: Sequence[bool]) -> tuple[bool, list[bool]]:
-  """Whether numbers are drawn that depend on nothing given, and which results do.
+  """Tells if numbers are drawn that depend on nothing given, and which results do.
 
   `given` says which arguments depend on it. Of loops and branches, all do if one does.
   """

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from fesem_jax.core import sharding
+from fesem_jax.core import sharding, side_by_side
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.run.program_memory import compile_to_fit
@@ -74,10 +74,8 @@ def run_once(
   many = runs > 1
   if not with_passes(1, many):
     return {}
-  layers = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
-  convolves = any(x.ndim > 2 for x in layers)
-  little = not convolves and runs * _multiplications(local, data) < _FEW
-  return with_passes(0 if little else 1, many)
+  few = runs * _multiplications(local, data) < _FEW
+  return with_passes(0 if few and not side_by_side.convolves(local) else 1, many)
 
 
 def run_often(local: LocalTraining, data: FederatedData, rounds: int) -> dict[str, Any]:
@@ -87,9 +85,8 @@ def run_often(local: LocalTraining, data: FederatedData, rounds: int) -> dict[st
 
 def _multiplications(local: LocalTraining, data: FederatedData) -> int:
   """Of a pass over the data at most: each parameter meets each number of an example."""
-  layers = jax.tree.leaves(jax.eval_shape(local.model.init, jax.random.key(0)))
-  numbers = math.prod(data.example_shape) * sum(x.size for x in layers)
-  return numbers * data.y.shape[0]
+  of_example = math.prod(data.example_shape) * side_by_side.parameters(local)
+  return of_example * data.y.shape[0]
 
 
 def with_passes(level: int, many: bool = False) -> dict[str, Any]:
@@ -108,7 +105,7 @@ def with_passes(level: int, many: bool = False) -> dict[str, Any]:
 
 @functools.cache
 def _has_emitters() -> bool:
-  """Whether this version of XLA has the option."""
+  """Tells if this version of XLA has the option."""
   try:
     jax.jit(lambda x: x, compiler_options={_EMITTERS: False}).lower(0.0).compile()
   except jax.errors.JaxRuntimeError:

@@ -15,6 +15,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.run import own_functions
 from fesem_jax.run.programs import Program, Programs, run_once
 from fesem_jax.run.state_placement import placed_state
+from fesem_jax.run.traced import Traced
 from fesem_jax.training.calls import calls_noted
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
@@ -78,14 +79,16 @@ def rehearse(
   own = algorithm.made_by is None
   if own:
     own_functions.check_draws('`init` of the method', algorithm.init, init_key, data)
-  token = IN_ROUND.set(True)
+  token, twin = IN_ROUND.set(True), None
   try:
-    traced = jax.jit(step_of(algorithm)).trace(*args)
     if own:
-      step = _drawn_only(algorithm)
-      own_functions.check_draws('`step` of the method', step, *args)
+      watched = step_of(algorithm._replace(step=_drawn_only(algorithm)))
+      twin = own_functions.traced_anew(watched, *args)
+    traced = jax.jit(step_of(algorithm)).trace(*args)  # Last: the program takes it.
   finally:
     IN_ROUND.reset(token)
+  if twin is not None:
+    own_functions.compare_draws('`step` of the method', twin, Traced(traced))
   _check_state(state, traced.out_info[0])
   return state, traced
 

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import operator
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -59,9 +58,9 @@ class Traced:
     return self._jaxpr
 
   def same_as(self, other: 'Traced') -> bool:
-    """Whether both compute the same, with the same numbers."""
-    numbers = (list(map(text_of_array, each.numbers)) for each in (self, other))
-    return self.digest == other.digest and operator.eq(*numbers)
+    """Tells if both compute the same, with the same numbers."""
+    mine, its = (list(map(text_of_array, x.numbers)) for x in (self, other))
+    return self.digest == other.digest and mine == its
 
   @functools.cached_property
   def digest(self) -> str:
