@@ -35,8 +35,8 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
   clients without it are left out, and so are seeds whose clients differ. Returns for
   each other method its 'method', the 'seeds' that are compared, and (mean, standard
   deviation) over them of 'gain', 'equal' and 'lose'. The row of `base` itself has in
-  'lose_always' the (place of the seed, name) of clients that lose with every other
-  method but the oracle.
+  'lose_always' the (seed, name) of clients that lose with every other method but the
+  oracle; a seed that the summaries do not name is its place.
   """
   better = task_of(summaries.values()).primary.better
   losing: dict[tuple[int, str], list[bool]] = {}
@@ -45,7 +45,7 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
     if label == base:
       continue
     counts = []
-    for seed, (mine, other) in enumerate(zip(runs, summaries[base], strict=False)):
+    for place, (mine, other) in enumerate(zip(runs, summaries[base], strict=False)):
       a, b = ((s or {}).get('of_clients') for s in (mine, other))
       if a is None or b is None or not np.array_equal(a['names'], b['names']):
         continue
@@ -54,6 +54,7 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
         [int((gain > 0).sum()), int((gain == 0).sum()), int((gain < 0).sum())]
       )
       if label != oracle:
+        seed = (mine or {}).get('seed', place)
         for name, value in zip(a['names'], gain, strict=True):
           losing.setdefault((seed, str(name)), []).append(bool(value < 0))
     if counts:
@@ -86,7 +87,7 @@ def table(found: list[dict[str, Any]]) -> Table | None:
   )
   notes, always = [], base['lose_always']
   if always and len(methods) > 1:
-    names = ', '.join(f'{name} (seed {seed + 1})' for seed, name in always[:_NAMED])
+    names = ', '.join(f'{name} (seed {seed})' for seed, name in always[:_NAMED])
     more = f' and {len(always) - _NAMED} others' if len(always) > _NAMED else ''
-    notes.append(f'Worse with every method: {names}{more}; seeds are counted from 1.')
+    notes.append(f'Worse with every method: {names}{more}.')
   return Table(columns, lines, said, notes=notes, label='clients')

@@ -34,7 +34,7 @@ def test_clients_gain_and_lose_within_a_seed():
   assert base == {'method': 'fed_avg', 'lose_always': [(0, 'z'), (1, 'x'), (1, 'z')]}
   text = clients_table.table(found).as_markdown()
   assert '| b | 2.0 | 0.0 | 1.0 |' in text
-  assert 'Worse with every method: z (seed 1), x (seed 2), z (seed 2);' in text
+  assert 'Worse with every method: z (seed 0), x (seed 1), z (seed 1).' in text
   assert clients_table.table(clients_table.rows({'fed_avg': []}, 'fed_avg')) is None
 
 
@@ -61,3 +61,14 @@ def test_errors_gain_where_they_fall():
   )
   assert (found[0]['gain'][0], found[0]['lose'][0]) == (1, 1)
   assert found[1]['lose_always'] == [(0, 'y')]
+
+
+def test_seeds_are_named_as_runs_name_them():
+  def of(x):
+    held = {'names': ['a'], 'deployed': np.array([x])}
+    return {'deployed': {'micro_accuracy': x}, 'of_clients': held, 'seed': 7}
+
+  runs = {'fed_avg': [of(0.5)], 'a': [of(0.4)], 'b': [of(0.3)]}
+  found = clients_table.rows(runs, 'fed_avg')
+  assert found[-1]['lose_always'] == [(7, 'a')]
+  assert 'every method: a (seed 7).' in clients_table.table(found).as_markdown()
