@@ -134,14 +134,21 @@ def _is_run(workdir: str) -> bool:
 def draw_comparison(workdir: pathlib.Path) -> list[pathlib.Path]:
   """Draws the figures of a comparison over seeds again, with --style and --spread.
 
-  Returns their files. Raises `UserError` if the workdir has no finished runs.
+  Runs are those of the table's seeds. Returns their files. Raises `UserError` if the
+  workdir has no finished runs, or an older table, which does not name its seeds.
   """
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   table = metrics_file.read_object(workdir / 'table.json') or {}
+  if table.get('methods') and 'seeds' not in table:
+    raise UserError(
+      f'{workdir / "table.json"} does not name its seeds, as tables of older versions; '
+      'run fesem-compare again, which writes it anew.'
+    )
   runs = {}
   for row in table.get('methods', []):
-    folders = sorted((workdir / methods.folder_of(row['method'])).glob('seed*'))
+    folder = workdir / methods.folder_of(row['method'])
+    folders = [folder / f'seed{seed}' for seed in table['seeds']]
     finished = [f for f in folders if (f / 'summary.json').is_file()]
     if finished:
       runs[row['method']] = [plots.PlottedRun(f, row['method']) for f in finished]

@@ -144,8 +144,10 @@ class Comparison:
     regret = regret_table.rows(self.summaries)
     rows, found = self.rows, self.tables
     beside = tables.whole(rows).beside(costs_table.of_methods(rows, relative))
+    done = [s for each in self.summaries.values() for s in each if s and 'seed' in s]
     whole = {
       'report': self.report,
+      'seeds': sorted({s['seed'] for s in done}),
       'correct': self.correct,
       'methods': rows,
       'differences': self.differences,

@@ -7,9 +7,16 @@ import pytest
 from PIL import Image
 
 from experiments.figures import images_of_clusters
-from fesem_jax import data
+from fesem_jax import data, plots
 from tests.support.commands import call
 from tests.support.reported import write_comparison
+
+
+@pytest.fixture(autouse=True)
+def style_of_pages():
+  """Binaries choose a style for their process, which is that of the tests here."""
+  yield
+  plots.use_style('page')
 
 
 def test_partitions_are_drawn_side_by_side(tmp_path):
@@ -122,6 +129,14 @@ def test_figures_of_a_comparison_are_drawn_again_over_seeds(tmp_path):
     assert {f'{name}.png', f'{name}.svg', f'{name}.pdf'} <= drawn
   said = (folder / 'plots' / 'convergence.svg').read_text()
   assert 'thin lines: seeds' in said
+  # A table of fewer seeds than there are runs.
+  (folder / 'table.json').write_text(json.dumps(table | {'seeds': [0]}))
+  assert call('figures', 'runs', cwd=tmp_path).returncode == 0
+  assert 'one seed' in (folder / 'plots' / 'convergence.svg').read_text()
+  del table['seeds']
+  (folder / 'table.json').write_text(json.dumps(table))
+  done = call('figures', 'runs', cwd=tmp_path)
+  assert 'table.json does not name its seeds' in done.stderr
   (folder / 'table.json').write_text('{"methods": []}')
   done = call('figures', 'runs', cwd=tmp_path)
   assert 'runs has no finished runs of fesem-compare' in done.stderr

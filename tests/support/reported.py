@@ -152,5 +152,7 @@ def write_comparison(folder, seeds=(0, 1)):
         gain=own,
       )
   rows = [{'method': label} for label in methods]
-  (folder / 'table.json').write_text(json.dumps({'methods': rows, 'rates': []}))
+  (folder / 'table.json').write_text(
+    json.dumps({'methods': rows, 'rates': [], 'seeds': list(seeds)})
+  )
   return folder
