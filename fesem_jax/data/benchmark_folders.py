@@ -12,7 +12,7 @@ from fesem_jax.data.pool import Examples, Pool, cached_pool, channels_last
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import array_checks, array_pickles
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.safe_files import BoundedReader, check_expanded, reading
+from fesem_jax.utils.safe_files import opened, reading
 
 _SIDE = 28  # FL-bench keeps FEMNIST's images as rows of 784 pixels.
 
@@ -32,7 +32,7 @@ def load_pfllib(folder: pathlib.Path, task: str = '') -> Pool:
   classes = None
   config = folder / 'config.json'
   if config.is_file():
-    with reading(config), BoundedReader(config) as file:
+    with reading(config), opened(config) as file:
       classes = int(json.loads(file.read())['num_classes'])
 
   def read() -> tuple[dict[str, Examples], dict[str, Examples] | None]:
@@ -57,9 +57,8 @@ def _clients(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 def _client(path: pathlib.Path, classes: int | None) -> Examples:
   with reading(path):
     with zipfile.ZipFile(path) as archive:
-      check_expanded(path, sum(member.file_size for member in archive.infolist()))
       held = array_pickles.read_npy(archive.read('data.npy'), path)
-    x, y = (array_pickles.array_of(held[name]) for name in ('x', 'y'))
+    x, y = (np.asarray(held[name]) for name in ('x', 'y'))
     if x.dtype.kind not in 'iuf' or x.ndim < 2 or len(x) != len(y):
       raise UserError(
         f'{path}: x is {x.dtype} of shape {x.shape} for {len(y)} labels; an array of '

@@ -14,7 +14,7 @@ import numpy as np
 from fesem_jax.data import cache, leaf
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import check_pixels, inside, reading
+from fesem_jax.utils.safe_files import reading
 
 if TYPE_CHECKING:
   from PIL import Image
@@ -43,7 +43,6 @@ def _read_image(path: pathlib.Path) -> np.ndarray:
   if not path.is_file():
     raise UserError(f'Image {path} is missing; unpack all images again.')
   with reading(f'Image {path}'), Image.open(path) as image:
-    check_pixels(image.size, f'Image {path}')
     return resize(image)
 
 
@@ -58,12 +57,12 @@ def _images_folder(folder: pathlib.Path) -> pathlib.Path:
   )
 
 
-def _decode(clients: Named, images: pathlib.Path, source: pathlib.Path):
+def _decode(clients: Named, images: pathlib.Path):
   """The images of each celebrity, decoded by as many threads as there are cores."""
   decoded: dict[str, Examples] = {}
   with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     for name, (wanted, labels) in clients.items():
-      paths = [inside(images, file, source) for file in wanted]
+      paths = [images / file for file in wanted]
       decoded[name] = np.stack(list(pool.map(_read_image, paths))), labels
   return decoded
 
@@ -89,7 +88,7 @@ def load_leaf(folder: pathlib.Path, users: str = '') -> Pool:
     named = leaf.read_folder(folder, _names, CLASSES, users=users)
 
     def decoded(clients: dict[str, Examples]) -> dict[str, Examples]:
-      return _decode({n: (list(x), y) for n, (x, y) in clients.items()}, images, folder)
+      return _decode({n: (list(x), y) for n, (x, y) in clients.items()}, images)
 
     return decoded(named[0]), None if named[1] is None else decoded(named[1])
 
@@ -152,7 +151,7 @@ def load_raw(folder: pathlib.Path) -> Pool:
       raise UserError(
         f'{sources[0]}: no celebrity has {MIN_IMAGES} images; download it again.'
       )
-    return _decode(clients, images, sources[0]), None
+    return _decode(clients, images), None
 
   return cached_pool(
     folder,

@@ -15,7 +15,7 @@ from fesem_jax.data import cache
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import array_checks, array_pickles
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import BoundedReader, reading
+from fesem_jax.utils.safe_files import opened, reading
 
 LABELS = ('fine', 'coarse')  # Of CIFAR-100: 100 classes in 20 groups.
 
@@ -130,8 +130,8 @@ def _read_python(
   held = array_pickles.read_pickle(path)
   with reading(path):  # Keys are bytes where Python 3 has saved what it read as such.
     held = {k.decode() if isinstance(k, bytes) else k: v for k, v in held.items()}
-    x = array_pickles.array_of(held['data'])
-    y = array_pickles.array_of(held[f'{labels}_labels' if labels else 'labels'])
+    x = np.asarray(held['data'])
+    y = np.asarray(held[f'{labels}_labels' if labels else 'labels'])
     if x.dtype != np.uint8 or x.shape != (len(y), _PIXELS):
       raise ValueError(f'data {x.dtype} of shape {x.shape} for {len(y)} labels')
     return _images(x), array_checks.labels(y, str(path), dict(kind.classes)[labels])
@@ -152,7 +152,7 @@ def _check_there(paths: list[pathlib.Path], archive: str, folder: pathlib.Path) 
 
 def _read(path: pathlib.Path, kind: _Format) -> tuple[np.ndarray, np.ndarray]:
   """Images [N, 32, 32, 3] uint8 of a file, and labels [N, columns] int32."""
-  with BoundedReader(path) as f:
+  with opened(path) as f:
     raw = f.read()
   columns = len(kind.classes)
   size = columns + _PIXELS

@@ -6,7 +6,7 @@ import json
 import pathlib
 
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import BoundedReader, reading
+from fesem_jax.utils.safe_files import opened, reading
 
 _COLUMNS = ('client', 'from', 'to')
 
@@ -57,5 +57,5 @@ def _interval(row: object, where: str) -> tuple[str, float, float]:
 
 
 def _text(path: str | pathlib.Path) -> str:
-  with BoundedReader(pathlib.Path(path)) as file, reading(path):
+  with opened(pathlib.Path(path)) as file, reading(path):
     return file.read().decode('utf-8-sig')

@@ -11,7 +11,7 @@ from fesem_jax.data import class_labels, columns, pictures
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.safe_files import first_line, inside, reading
+from fesem_jax.utils.safe_files import first_line, reading
 
 _HOST = 'huggingface.co'
 _SPLITS = ('train', 'test', 'validation', 'valid', 'val', 'partial-train')
@@ -50,9 +50,6 @@ def load(
     raise UserError(
       'The Hugging Face hub needs the extra: pip install "fesem_jax[hub]".'
     ) from e
-  inside(data_dir, name, '`hub_name`')
-  if config:
-    inside(data_dir / name, config, '`hub_config`')
   splits = _open(datasets, name, data_dir / name, config)
   if client_column:
     with reading(f'{name} of the hub'):  # Splits may have other columns each.

@@ -5,20 +5,21 @@ holds `users`, `num_samples` and `user_data: {user: {x, y}}`. Files are parsed
 one user at a time, since the full FEMNIST is several GB of text.
 """
 
+import codecs
 import collections
+import contextlib
 import pathlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 import ijson
 import numpy as np
 
-from fesem_jax.data.json_reader import JsonReader
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument, check_choice
-from fesem_jax.utils.safe_files import first_line, reading
+from fesem_jax.utils.safe_files import first_line, opened, reading
 from fesem_jax.utils.stored_rows import Rows, changed, take
 
 # (x of one user as parsed, file and user for errors) -> [N, ...] features.
@@ -97,7 +98,7 @@ def _announced(path: pathlib.Path) -> dict[str, int]:
   users: list[Any] = []
   counts: list[Any] = []
   ended = set()
-  with JsonReader(path) as f, reading(path):
+  with _json(path) as f:
     try:
       for prefix, event, value in ijson.parse(f, use_float=True):
         if prefix == 'users.item':
@@ -120,9 +121,18 @@ def _announced(path: pathlib.Path) -> dict[str, int]:
   return dict(zip(users, counts, strict=True))
 
 
+@contextlib.contextmanager
+def _json(path: pathlib.Path) -> Iterator[BinaryIO]:
+  """A file behind the mark with which Windows' editors begin UTF-8."""
+  with opened(path) as file, reading(path):
+    if file.read(3) != codecs.BOM_UTF8:
+      file.seek(0)
+    yield file
+
+
 def _blocks(path: pathlib.Path):
   """(user, {x, y}) of a file, parsed one at a time."""
-  with JsonReader(path) as f, reading(path):
+  with _json(path) as f:
     try:
       yield from ijson.kvitems(f, 'user_data', use_float=True, buf_size=2**20)
     except ijson.JSONError as e:
@@ -130,7 +140,10 @@ def _blocks(path: pathlib.Path):
 
 
 def _damaged(path: pathlib.Path, e: Exception) -> UserError:
-  return UserError(f'{path} is not complete JSON ({first_line(e)}); download it again.')
+  return UserError(
+    f'{path} is not complete JSON of finite numbers ({first_line(e)}); download it '
+    'again.'
+  )
 
 
 def find_splits(

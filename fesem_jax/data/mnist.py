@@ -11,7 +11,7 @@ import numpy as np
 
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import BoundedReader
+from fesem_jax.utils.safe_files import opened
 
 _DTYPES: dict[int, np.dtype] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype('>i4')}
 
@@ -40,7 +40,7 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
       '(or FESEM_DATA_DIR) at the folder that holds them.'
     )
   path = found[0]
-  with BoundedReader(path) as f:
+  with opened(path) as f:
     raw = f.read()
   if len(raw) < 4 or raw[:2] != b'\0\0' or raw[2] not in _DTYPES or raw[3] != ndim:
     raise UserError(

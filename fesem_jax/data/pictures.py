@@ -14,7 +14,7 @@ from fesem_jax.data.pool import Pool
 from fesem_jax.data.table_files import SPLITS
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import check_pixels, reading
+from fesem_jax.utils.safe_files import reading
 from fesem_jax.utils.stored_rows import Rows
 
 SIDE = 84  # Of larger pictures, unless another is asked for.
@@ -35,7 +35,6 @@ def decode(raw: bytes, where: str, side: int) -> np.ndarray:
   from PIL import Image
 
   picture: Image.Image = Image.open(io.BytesIO(raw))
-  check_pixels(picture.size, where)
   if picture.mode not in _MODES:
     raise UserError(f'{where} has mode {picture.mode}; 8-bit images are needed.')
   if getattr(picture, 'n_frames', 1) > 1:

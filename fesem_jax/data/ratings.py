@@ -14,7 +14,7 @@ import numpy as np
 from fesem_jax.data.pool import Pool
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import BoundedReader, reading
+from fesem_jax.utils.safe_files import opened, reading
 
 BY = ('lecturer', 'student')
 
@@ -68,7 +68,7 @@ def load(by: str = 'lecturer') -> Pool:
 
 def _read(path: pathlib.Path) -> np.ndarray:
   """[T, 7] columns of the table, in the order of `_HEADER`."""
-  with BoundedReader(path) as packed, reading(f'{path}, {_MEMBER},'):
+  with opened(path) as packed, reading(f'{path}, {_MEMBER},'):
     # As a stream, so that it never expands beyond the reader's bounds.
     with tarfile.open(fileobj=packed, mode='r|') as archive:  # type: ignore[call-overload]
       for member in archive:

@@ -15,7 +15,7 @@ from fesem_jax.data.pool import Examples, Pool, from_clients
 from fesem_jax.tasks import SEQUENCE
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import BoundedReader, reading
+from fesem_jax.utils.safe_files import opened, reading
 
 LENGTH = 20  # Words of an example.
 MOST_WORDS = 10_000
@@ -95,7 +95,7 @@ def _sentences(path: pathlib.Path, name: str) -> list[list[str]]:
 def _words_of(path: pathlib.Path, train: dict[str, list[list[str]]]) -> list[str]:
   """The most frequent words, of a file of counts or of the training sentences."""
   if path.is_file():
-    with BoundedReader(path) as file, reading(path):
+    with opened(path) as file, reading(path):
       lines = file.read().decode('utf-8-sig').splitlines()
       counts = [(line.split()[0], int(line.split()[1])) for line in lines if line]
     if len({word for word, _ in counts}) < len(counts):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import BoundedReader, first_line, reading
+from fesem_jax.utils.safe_files import first_line, opened, reading
 
 _DELIMITERS = (',', ';', '\t', '|')
 _SEPARATOR = re.compile(r'sep=.\r?\n')
@@ -126,7 +126,7 @@ def read(path: pathlib.Path, texts: Collection[str] = ()) -> Any:
       return feather.read_table(path)
   if not name.endswith(_TEXTS):
     raise UserError(f'{path} is no table; give a {_KINDS} file.')
-  with BoundedReader(path) as file:
+  with opened(path) as file:
     raw = file.read()
   if name.endswith(('.jsonl', '.jsonl.gz')):
     from pyarrow import json

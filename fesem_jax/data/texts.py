@@ -11,7 +11,7 @@ from fesem_jax.data import shakespeare
 from fesem_jax.data.pool import Examples, Pool, from_clients
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import BoundedReader, reading
+from fesem_jax.utils.safe_files import opened, reading
 
 VOCABULARIES = ('leaf', 'data')
 
@@ -92,7 +92,7 @@ def _with_own_characters(
 
 
 def _read(path: pathlib.Path) -> str:
-  with BoundedReader(path) as f:
+  with opened(path) as f:
     raw = f.read()
   try:
     return raw.decode('utf-8-sig').replace('\r\n', '\n')

@@ -1,15 +1,12 @@
 """TensorFlow Federated's fed_emnist, without TensorFlow.
 
-The same data in three formats, FEMNIST by writer with a white background:
+The same data in two formats, FEMNIST by writer with a white background:
   fed_emnist_{train,test}.h5       examples/<client>/{pixels, label}
   emnist_all.sqlite                tables client_metadata and examples, whose
                                    rows are serialized tf.train.Example; splits
                                    all_train and all_test
-  federated_emnist_{train,test}.sqlite
-                                   FedJAX's: table federated_data, whose rows
-                                   are zlib-compressed msgpack
-Digits only: fed_emnist_digitsonly_{train,test}.h5, the splits digits_only_train and
-digits_only_test, and federated_emnist_digitsonly_{train,test}.sqlite.
+Digits only: fed_emnist_digitsonly_{train,test}.h5, and the splits digits_only_train and
+digits_only_test.
 """
 
 import contextlib
@@ -17,32 +14,28 @@ import functools
 import itertools
 import pathlib
 import sqlite3
-import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgpack
 import numpy as np
 
 from fesem_jax.data import leaf
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import check_expanded, reading
+from fesem_jax.utils.safe_files import reading
 
 if TYPE_CHECKING:
   import h5py
 
 _SPLITS = ('train', 'test')
 _HDF5 = 'fed_emnist{}_{}.h5'
-_FEDJAX = 'federated_emnist{}_{}.sqlite'
 _TFF_SQLITE = 'emnist_all.sqlite'
 _DIGITS_CLASSES = 10
-_ROW_BYTES = 2**28  # Most that one client's compressed row may expand to.
 
 
 def load_femnist(folder: pathlib.Path, digits: bool = False) -> Pool:
-  """FEMNIST from the first of the three formats that the folder holds.
+  """FEMNIST from the first of the two formats that the folder holds.
 
   `digits` takes the files of digits only, which are also taken where there are no
   others. Raises `UserError` if the folder holds none, or a file is damaged.
@@ -53,7 +46,6 @@ def load_femnist(folder: pathlib.Path, digits: bool = False) -> Pool:
     splits = [f'{"digits_only" if only else "all"}_{split}' for split in _SPLITS]
     formats: list[tuple[list[str], Callable[[pathlib.Path, str], Iterator[Any]]]] = [
       ([_HDF5.format(kind, s) for s in _SPLITS], _read_hdf5),
-      ([_FEDJAX.format(kind, s) for s in _SPLITS], _read_fedjax),
       ([_TFF_SQLITE] * 2, _read_tff_sqlite),
     ]
     classes = _DIGITS_CLASSES if only else leaf.FEMNIST_CLASSES
@@ -152,20 +144,14 @@ def _opened(path: pathlib.Path) -> 'Iterator[h5py.File]':
 
 
 def _hdf5_array(file: 'h5py.File', group: str, name: str) -> 'h5py.Dataset':
-  """An array that lies in this file itself; `[()]` reads it."""
+  """An array of a file; `[()]` reads it."""
   import h5py
 
-  at = '/'
-  for part in (*group.split('/'), name):
-    if part not in file[at]:
-      raise UserError(f'{file.filename}, {group}: {name} is missing.')
-    if not isinstance(file[at].get(part, getlink=True), h5py.HardLink):
-      raise UserError(f'{file.filename}, {group}: a link elsewhere; it is refused.')
-    at += f'{part}/'
-  found = file[at]
-  if not isinstance(found, h5py.Dataset) or found.external:
-    raise UserError(f'{file.filename}, {group}: {name} is not an array in this file.')
-  check_expanded(pathlib.Path(file.filename), found.nbytes)
+  if name not in file[group]:
+    raise UserError(f'{file.filename}, {group}: {name} is missing.')
+  found = file[group][name]
+  if not isinstance(found, h5py.Dataset):
+    raise UserError(f'{file.filename}, {group}: {name} is not an array.')
   return found
 
 
@@ -173,39 +159,10 @@ def _rows(path: pathlib.Path, table: str, query: str, *values: str) -> Iterator[
   """Rows of a query on a database that is not written to."""
   connection = sqlite3.connect(f'{path.absolute().as_uri()}?mode=ro', uri=True)
   with contextlib.closing(connection):
-    # A column may be computed as it is read, from a few bytes of the file.
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _ROW_BYTES)
-    connection.execute('PRAGMA trusted_schema = OFF')
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     if (table,) not in tables.fetchall():
       raise UserError(f'{path} has no table {table}; it is not fed_emnist.')
     yield from connection.execute(query, values)
-
-
-def _read_fedjax(path: pathlib.Path, split: str) -> Iterator[_Client]:
-  columns = 'client_id, data, num_examples'
-  for client_id, blob, count in _rows(
-    path, 'federated_data', f'SELECT {columns} FROM federated_data'
-  ):
-    with reading(f'{path}, client {client_id}'):
-      unzip = zlib.decompressobj()
-      raw = unzip.decompress(blob, _ROW_BYTES)
-      if unzip.unconsumed_tail:
-        raise UserError(
-          f'{path}, client {client_id}: the row expands to more than '
-          f'{_ROW_BYTES >> 20} MiB; it is refused.'
-        )
-      examples = msgpack.unpackb(raw, ext_hook=_array, raw=False)
-      arrays = np.asarray(examples['pixels']), np.asarray(examples['label'])
-    yield client_id, *arrays, count
-
-
-def _array(code: int, data: bytes) -> np.ndarray:
-  """An array as FedJAX packs it: extension 1, (shape, dtype, bytes)."""
-  if code != 1:
-    raise ValueError(f'extension {code} is not an array')
-  shape, dtype, raw = msgpack.unpackb(data, raw=True)
-  return np.frombuffer(raw, np.dtype(dtype.decode())).reshape(shape)
 
 
 def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[_Client]:

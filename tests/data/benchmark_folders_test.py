@@ -67,7 +67,7 @@ class Runs:
     ({'x': np.full((4, 2), np.nan)}, 'x holds values that are not finite'),
     ({'y': np.array([0, 1, 2, 5])}, r'label 5 is not in 0\.\.4'),
     ({'y': np.array([0, 1])}, 'for 2 labels'),
-    ({'x': 3}, 'int in place of an array'),
+    ({'x': 3}, r'x is int64 of shape \(\) for 4 labels'),
   ],
 )
 def test_bad_files_of_pfllib_are_named(tmp_path, monkeypatch, changes, message):

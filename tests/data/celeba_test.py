@@ -39,12 +39,6 @@ def test_leaf_celeba(tmp_path):
   )
   path = folder / 'train' / 'all_data.json'
   text = path.read_text()
-  path.write_text(text.replace(names['12'][0], '../../secret.jpg'))
-  with pytest.raises(UserError, match=r"names '../../secret.jpg', which is not a file"):
-    data.load('celeba', data_dir=tmp_path)
-  path.write_text(text.replace(names['12'][0], '/etc/passwd'))
-  with pytest.raises(UserError, match="names '/etc/passwd', which is not a file"):
-    data.load('celeba', data_dir=tmp_path)
   path.write_text(text.replace(names['12'][0], '999999.jpg'))
   with pytest.raises(UserError, match=r'999999\.jpg is missing'):
     data.load('celeba', data_dir=tmp_path)

@@ -177,7 +177,7 @@ def test_bad_files_for_python_are_named_and_run_nothing(tmp_path):
     ({'labels': [1]}, 'test_batch is damaged or not what it should be'),
     ({'labels': [1, 10]}, r'label 10 is not in 0\.\.9'),
     ({'data': np.zeros((2, 3072))}, 'data float64 of shape'),
-    ({'data': {}}, 'dict in place of an array'),
+    ({'data': {}}, r'data object of shape \(\) for 2 labels'),
   ):
     (folder / 'test_batch').write_bytes(pickle.dumps(good | change))
     with pytest.raises(UserError, match=message):

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from fesem_jax import data
-from fesem_jax.data import hub
 from fesem_jax.utils.errors import UserError
 from tests.support.sources import (
   WRITERS,
@@ -123,15 +122,6 @@ def test_hub_images_of_other_modes(tmp_path, mode, shade, wanted):
   assert train.x.dtype == np.uint8
   assert train.x.shape == (2, 8, 8)
   assert (train.x == wanted).all()
-
-
-def test_an_image_of_too_many_pixels_is_not_decoded():
-  packed = io.BytesIO()
-  Image.new('1', (9000, 9000)).save(packed, 'png')
-  with pytest.raises(
-    UserError, match='image 3 has 9000 x 9000 pixels, over 67,108,864'
-  ):
-    hub._decode({'bytes': packed.getvalue()}, 'image 3', 0)
 
 
 def write_images(folder, images, **columns):

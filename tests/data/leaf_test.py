@@ -250,7 +250,9 @@ def test_byte_order_marks_are_skipped_and_nan_is_named(tmp_path):
     path.write_bytes(b'\xef\xbb\xbf' + path.read_bytes())
   assert data.load(f'leaf:{tmp_path}')[0].y.tolist() == [0, 1]
   path.write_text(path.read_text().replace('0.125', 'NaN'))
-  with pytest.raises(UserError, match=r'a\.json holds NaN, which JSON does not have'):
+  with pytest.raises(
+    UserError, match=r'a\.json is not complete JSON of finite numbers'
+  ):
     data.load(f'leaf:{tmp_path}')
 
 

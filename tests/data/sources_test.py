@@ -1,14 +1,10 @@
 """Every source gives the same data; wrong choices and hostile files are named."""
 
-import gzip
-
-import h5py
 import numpy as np
 import pytest
 from PIL import Image
 
 from fesem_jax import data
-from fesem_jax.utils import safe_files
 from fesem_jax.utils.errors import UserError
 from tests.support.sources import (
   FEMNIST,
@@ -48,17 +44,7 @@ def test_an_empty_test_split_is_named(tmp_path):
     data.load('femnist', data_dir=tmp_path, source='tff')
 
 
-def test_nothing_outside_of_the_files_is_read(tmp_path):
-  write_hdf5(tmp_path / 'tff_femnist', writers())
-  write_hdf5(tmp_path / 'elsewhere', writers(seed=1))
-  path = tmp_path / 'tff_femnist' / 'fed_emnist_train.h5'
-  with h5py.File(path, 'a') as f:
-    del f['examples/f0001_10']
-    f['examples/f0001_10'] = h5py.ExternalLink(
-      str(tmp_path / 'elsewhere' / 'fed_emnist_train.h5'), '/examples/f0001_10'
-    )
-  with pytest.raises(UserError, match='examples/f0001_10: a link elsewhere; it is re'):
-    data.load('femnist', data_dir=tmp_path)
+def test_no_path_of_the_hub_is_followed(tmp_path):
   datasets = pytest.importorskip('datasets')
   import pyarrow.parquet
 
@@ -80,21 +66,6 @@ def test_nothing_outside_of_the_files_is_read(tmp_path):
   pyarrow.parquet.write_table(table, tmp_path / 'me' / 'mine' / 'train.parquet')
   with pytest.raises(UserError, match='image 0 is a path to a file elsewhere'):
     data.load('hub', data_dir=tmp_path, hub_name='me/mine', hub_client_column='who')
-
-
-def test_bombs_are_refused(tmp_path, monkeypatch):
-  monkeypatch.setattr(safe_files, 'MAX_EXPANDED_BYTES', 1000)
-  path = tmp_path / 'train' / 'a.json.gz'
-  path.parent.mkdir()
-  (tmp_path / 'test').mkdir()
-  bomb = gzip.compress(b'{"users": [' + b' ' * 10**7)
-  path.write_bytes(bomb)
-  (tmp_path / 'test' / 'a.json.gz').write_bytes(bomb)
-  with pytest.raises(UserError, match=r'a\.json\.gz expands to more than'):
-    data.load(f'leaf:{tmp_path}')
-  np.savez_compressed(tmp_path / 'b.npz', x=np.zeros(10**7), y=[0], client=[0])
-  with pytest.raises(UserError, match=r'b\.npz expands to 76 MiB, over 200 times'):
-    data.load(f'npz:{tmp_path}/b.npz')
 
 
 def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
@@ -134,7 +105,6 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
     ('cifar10', {'cifar100_labels': 'coarse'}, '`cifar100_labels` does not apply'),
     ('cifar100', {'cifar100_labels': 'all'}, '`cifar100_labels=all` is unknown; choo'),
     ('hub', {}, '`name=hub` needs `hub_name=OWNER/NAME`'),
-    ('hub', {'hub_name': '../x'}, 'not a file below'),
     ('synthetic', {'tfds_name': 'x'}, '`tfds_name` does not apply'),
     ('synthetic', {'synthetic_alpha': np.inf}, '`synthetic_alpha=inf` must be at l'),
     ('synthetic', {'synthetic_beta': -1.0}, '`synthetic_beta=-1.0` must be at least'),

@@ -1,4 +1,4 @@
-"""TensorFlow Federated's and FedJAX's files; bad ones are named."""
+"""TensorFlow Federated's files; bad ones are named."""
 
 import sqlite3
 
@@ -10,7 +10,6 @@ from fesem_jax import data
 from fesem_jax.utils.errors import UserError
 from tests.support.sources import (
   assert_same,
-  write_fedjax,
   write_hdf5,
   write_tff_sqlite,
   writers,
@@ -31,38 +30,15 @@ def test_tff_ids_and_counts_are_checked(tmp_path):
     data.load('femnist', data_dir=tmp_path)
 
 
-def test_an_hdf5_array_that_is_announced_but_not_there_is_refused(tmp_path):
-  write_hdf5(tmp_path / 'tff_femnist', writers())
-  with h5py.File(tmp_path / 'tff_femnist' / 'fed_emnist_train.h5', 'a') as f:
-    del f['examples/f0001_10/pixels']
-    shape = (10**8, 28, 28)  # Without chunks that are written, it takes no space.
-    f['examples/f0001_10'].create_dataset('pixels', shape, np.float32, chunks=True)
-  with pytest.raises(UserError, match=r'train\.h5 expands to 299072 MiB, over 200'):
-    data.load('femnist', data_dir=tmp_path)
-
-
-def test_a_column_that_is_computed_as_it_is_read_is_bounded(tmp_path):
-  write_fedjax(tmp_path / 'tff_femnist', writers())
-  db = sqlite3.connect(tmp_path / 'tff_femnist' / 'federated_emnist_train.sqlite')
-  db.execute('DROP TABLE federated_data')
-  columns = 'client_id, num_examples, data AS (zeroblob(900000000))'
-  db.execute(f'CREATE TABLE federated_data ({columns})')
-  db.execute("INSERT INTO federated_data (client_id, num_examples) VALUES ('a', 1)")
-  db.commit()
-  db.close()
-  with pytest.raises(UserError, match=r'train\.sqlite is damaged .*too big'):
-    data.load('femnist', data_dir=tmp_path)
-
-
 @pytest.mark.parametrize(
   ('name', 'message'),
   [
     ('hdf5 without the group', 'has no group examples'),
     ('hdf5 cut short', r'train\.h5 is damaged or not what it should be'),
     ('hdf5 of another shape', r'client f0001_10: pixels of shape \(3, 14, 14\)'),
-    ('sqlite without the table', 'has no table federated_data'),
-    ('sqlite that is none', r'train\.sqlite is damaged or not what it should be'),
-    ('sqlite row', "client b'f0001_10' is damaged or not what it should be"),
+    ('sqlite without the table', 'has no table client_metadata'),
+    ('sqlite that is none', r'all\.sqlite is damaged or not what it should be'),
+    ('sqlite row', 'client f0001_10 is damaged or not what it should be'),
     ('nothing', 'must hold fed_emnist_train.h5 and fed_emnist_test.h5, or'),
   ],
 )
@@ -83,13 +59,19 @@ def test_bad_tff_files_are_named(tmp_path, name, message):
   elif name == 'nothing':
     folder.mkdir(parents=True)
   else:
-    write_fedjax(folder, writers(), 'other' if 'table' in name else 'federated_data')
-    path = folder / 'federated_emnist_train.sqlite'
+    write_tff_sqlite(folder, writers())
+    path = folder / 'emnist_all.sqlite'
     if 'none' in name:
       path.write_bytes(b'not a database' * 100)
-    elif 'row' in name:
+    else:
       db = sqlite3.connect(path)
-      db.execute("UPDATE federated_data SET data = x'00' WHERE num_examples = 3")
+      if 'row' in name:
+        db.execute(
+          "UPDATE examples SET serialized_example_proto = x'00' "
+          "WHERE client_id = 'f0001_10'"
+        )
+      else:
+        db.execute('ALTER TABLE client_metadata RENAME TO other')
       db.commit()
       db.close()
   with pytest.raises(UserError, match=message):

@@ -392,7 +392,7 @@ def test_every_row_of_tables_2_and_3_has_a_preset():
 _SOURCES = [
   ('table2/fesem_2', sources_test.FEMNIST['leaf'][0]),
   ('table2/fed_prox', sources_test.FEMNIST['hdf5'][0]),
-  ('table2/hypo_cluster_3', sources_test.FEMNIST['fedjax sqlite'][0]),
+  ('table2/hypo_cluster_3', sources_test.FEMNIST['tff sqlite'][0]),
   (
     'table2/fed_avg',
     lambda d, c: sources_test.write_hub(d / 'flwrlabs' / 'femnist', c),

@@ -5,8 +5,7 @@
 A reader may refuse a file in a sentence (`UserError`) or give plausible data. A fault
 is any other exception, a crash, more than 5 processor seconds, more than 512 MiB of
 memory beyond what the process had, a file written elsewhere, a connection, or anything
-unpickled. Every format is read in a process of its own, and limits on what compressed
-files may expand to are 32 MiB there in place of 1 GiB.
+unpickled. Every format is read in a process of its own.
 """
 
 import argparse

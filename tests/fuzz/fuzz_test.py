@@ -2,8 +2,6 @@
 
 import pytest
 
-from fesem_jax.data import tff
-from fesem_jax.utils import safe_files
 from tests.fuzz import trying
 from tests.fuzz.formats import FORMATS
 
@@ -19,11 +17,7 @@ def box(tmp_path_factory):
 @pytest.mark.parametrize(
   'numbers', [DAY, pytest.param(NIGHT, marks=pytest.mark.nightly)], ids=['few', 'many']
 )
-def test_a_spoiled_file_is_refused_in_a_sentence_or_read(
-  name, numbers, box, monkeypatch
-):
-  monkeypatch.setattr(safe_files, 'MAX_EXPANDED_BYTES', trying.EXPANDED)
-  monkeypatch.setattr(tff, '_ROW_BYTES', trying.EXPANDED)
+def test_a_spoiled_file_is_refused_in_a_sentence_or_read(name, numbers, box):
   made = list(trying.tried(name, numbers, 1, box))
   assert [m for m in made if m['outcome'] not in ('sentence', 'accepted')] == []
 

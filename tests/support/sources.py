@@ -3,10 +3,8 @@
 import gzip
 import json
 import sqlite3
-import zlib
 
 import h5py
-import msgpack
 import numpy as np
 import pytest
 from PIL import Image
@@ -85,32 +83,6 @@ def write_tff_sqlite(folder, clients, kind='all'):
   db.close()
 
 
-def packed(array):
-  parts = (array.shape, array.dtype.name, array.tobytes())
-  return msgpack.ExtType(1, msgpack.packb(parts, use_bin_type=True))
-
-
-def write_fedjax(folder, clients, table='federated_data'):
-  folder.mkdir(parents=True)
-  for part, split in enumerate(('train', 'test')):
-    db = sqlite3.connect(folder / f'federated_emnist_{split}.sqlite')
-    db.execute(
-      f'CREATE TABLE {table} (client_id BLOB NOT NULL PRIMARY KEY, data BLOB NOT '
-      'NULL, num_examples INTEGER NOT NULL)'
-    )
-    for name, splits in clients.items():
-      x, y = splits[part]
-      content = {
-        'pixels': packed((x / 255).astype(np.float32)),
-        'label': packed(y.astype(np.int32)),
-      }
-      blob = zlib.compress(msgpack.packb(content))
-      row = (name.encode(), blob, len(y))
-      db.execute(f'INSERT INTO {table} VALUES (?, ?, ?)', row)
-    db.commit()
-    db.close()
-
-
 def write_hub(folder, clients):
   """The hub's Parquet shape; it has no split, so both parts go to one."""
   datasets = pytest.importorskip('datasets')
@@ -181,7 +153,6 @@ FEMNIST = {
   'leaf': (lambda d, c: write_leaf(d / 'leaf_femnist', c), 'leaf'),
   'hdf5': (lambda d, c: write_hdf5(d / 'tff_femnist', c), 'tff'),
   'tff sqlite': (lambda d, c: write_tff_sqlite(d / 'tff_femnist', c), 'tff'),
-  'fedjax sqlite': (lambda d, c: write_fedjax(d / 'tff_femnist', c), 'tff'),
 }
 
 

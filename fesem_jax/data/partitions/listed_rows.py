@@ -14,7 +14,7 @@ import numpy as np
 from fesem_jax.data.partitions.rows import Rows
 from fesem_jax.utils import array_pickles
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import BoundedReader, reading
+from fesem_jax.utils.safe_files import opened, reading
 
 # FedML's and NIID-Bench's net_dataidx_map.txt: `0: [`, numbers, `]` of each client.
 _LISTED = re.compile(r'(\w+)\s*:\s*\[([^\[\]]*)\]')
@@ -90,7 +90,7 @@ def read(given: Any) -> ClientRows:
 
 def _numbers(values: Any, where: str, client: int) -> np.ndarray:
   try:
-    rows = array_pickles.array_of(values)
+    rows = np.asarray(values)
   except ValueError:
     rows = np.asarray(None)
   if rows.ndim != 1 or (rows.dtype.kind not in 'iu' and len(rows)):
@@ -105,9 +105,9 @@ def _of_file(path: pathlib.Path) -> Any:
   if path.suffix in ('.pkl', '.pickle'):
     return array_pickles.read_pickle(path)
   if path.suffix == '.npy':
-    with BoundedReader(path) as file:
+    with opened(path) as file:
       return array_pickles.read_npy(file.read(), path)
-  with BoundedReader(path) as file:
+  with opened(path) as file:
     text = file.read().decode('utf-8-sig')
   if path.suffix == '.csv':
     return _of_csv(text, path)
