@@ -105,6 +105,7 @@ def images_of_clusters(train: FederatedData) -> np.ndarray | None:
 def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
   """Draws finished and running runs."""
   from fesem_jax import plots  # Raises UserError without matplotlib.
+  from fesem_jax.plots.runs import OVER
 
   compared = [name for name in workdirs if not _is_run(name)]
   for name in compared:
@@ -114,12 +115,9 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
     written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
     written += plots.save(plots.convergence(runs), out / 'convergence')
-    if any(map(plots.sends, runs)):
-      written += plots.save(plots.by_gigabytes(runs), out / 'by_gigabytes')
-    if any(map(plots.is_timed, runs)):
-      written += plots.save(plots.by_seconds(runs), out / 'by_seconds')
-    if any(map(plots.spends, runs)):
-      written += plots.save(plots.by_epsilon(runs), out / 'by_epsilon')
+    for over, (_, _, file) in OVER.items():
+      if any(run.until(over) for run in runs):
+        written += plots.save(plots.convergence(runs, over), out / file)
   _tell(written)
   for run in runs:
     if not run.clients:

@@ -12,15 +12,7 @@ from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
-from fesem_jax.plots.curves import (
-  by_epsilon,
-  by_gigabytes,
-  by_seconds,
-  convergence,
-  is_timed,
-  sends,
-  spends,
-)
+from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_comparison, draw_run
 from fesem_jax.plots.example_images import example_images
 from fesem_jax.plots.federation import classes_of_clients, client_sizes
@@ -46,9 +38,6 @@ __all__ = [
   'DealtClients',
   'PlottedRun',
   'accuracy_by_examples',
-  'by_epsilon',
-  'by_gigabytes',
-  'by_seconds',
   'by_value',
   'choosing_k',
   'classes_of_clients',
@@ -65,14 +54,11 @@ __all__ = [
   'draw_run',
   'example_images',
   'forest',
-  'is_timed',
   'map_of_clients',
   'method_label',
   'objective',
   'save',
-  'sends',
   'separation_by_k',
   'sheets',
-  'spends',
   'use_style',
 ]

@@ -1,17 +1,17 @@
 """The first figure of the task and the objective over rounds, of one run or several."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.runs import PlottedRun
+from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
-from fesem_jax.results import costs
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure
+from fesem_jax.utils.errors import check_choice
 
 # As many curves have a color and a marker that no other has.
 _MOST = 12
@@ -36,120 +36,44 @@ def panels_of(task: Task, clustered: bool, of_honest: str = '') -> list[_Panel]:
   return found
 
 
-def convergence(runs: Sequence[PlottedRun]) -> Figure:
-  """Draws the first figure of the task and Eq. 6 over rounds (Fig. 3).
+def convergence(runs: Sequence[PlottedRun], over: str = 'rounds') -> Figure:
+  """Draws the first figure of the task, and Eq. 6 over rounds (Fig. 3).
 
   Args:
-    runs: each is a curve of every panel; all of one task. Of many, the best have
-      colors; see `ranked`.
+    runs: each is a curve of every panel; all of one task. One that does not say what
+      curves are drawn over has none. Of many, the best have colors; see `ranked`.
+    over: what is below the curves: 'rounds', 'gigabytes' sent both ways,
+      'simulated_seconds' on clients' devices, or 'epsilon'.
 
   Returns:
     The figure; the panels of the fine-tuned and the deployed models, as of their
-    accuracy, have one range, and there is a panel for Eq. 6 if any run has clusters.
+    accuracy, have one range, and there is a panel for Eq. 6 over rounds if any run has
+    clusters.
+
+  Raises:
+    UserError: on another `over`.
   """
-  clustered = any(len(run.series('objective')[0]) for run in runs)
-  what = f'{runs[0].task.primary.label}{" and Eq. 6" * clustered} over rounds'
-  figure = _drawn(runs, clustered, what, lambda run, rounds: rounds)
+  check_choice('over', over, ('rounds', *OVER))
+  by_round = over == 'rounds'
+  clustered = by_round and any(len(run.series('objective')[0]) for run in runs)
+  label = runs[0].task.primary.label
+  if by_round:
+    what = f'{label}{" and Eq. 6" * clustered} over rounds'
+  else:
+    what = f'{label} {OVER[over][1]}'
+  figure = _drawn(runs, clustered, what, over)
   for axis in figure.axes:
-    over_rounds(axis)
+    if by_round:
+      over_rounds(axis)
+    else:
+      axis.set_xlabel(OVER[over][0])
   if clustered:
     figure.axes[2].set_ylim(bottom=0)
   return figure
 
 
-def sends(run: PlottedRun) -> bool:
-  """Whether the records of a run count bytes sent."""
-  return any(costs.gigabytes(run.history)[1])
-
-
-def by_gigabytes(runs: Sequence[PlottedRun]) -> Figure:
-  """Draws the first figure of the task over 10^9 bytes sent, both ways together.
-
-  Args:
-    runs: each is a curve of both panels; all of one task. Of one that sends nothing,
-      or does not say what, there is none. Of many, the best have colors; see
-      `ranked`.
-
-  Returns:
-    The figure, with one panel for the fine-tuned and one for the deployed models.
-  """
-
-  def sent(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:
-    at, total = costs.gigabytes(run.history)
-    known = np.isin(rounds, at) & any(total)
-    return np.where(known, np.interp(rounds, at or [0], total or [0]), np.nan)
-
-  figure = _drawn(runs, False, f'{runs[0].task.primary.label} by what was sent', sent)
-  for axis in figure.axes:
-    axis.set_xlabel('Sent to and from clients (GB)')
-  return figure
-
-
-def spends(run: PlottedRun) -> bool:
-  """Whether the records of a run hold an epsilon other than 0."""
-  return bool(run.series('epsilon')[1].any())
-
-
-def by_epsilon(runs: Sequence[PlottedRun]) -> Figure:
-  """Draws the first figure of the task over epsilon, as it grows from round to round.
-
-  Args:
-    runs: each is a curve of both panels; all of one task. Of one without differential
-      privacy there is none. Of many, the best have colors; see `ranked`.
-
-  Returns:
-    The figure, with one panel for the fine-tuned and one for the deployed models.
-  """
-
-  def spent(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:
-    at, values = run.series('epsilon')
-    if not spends(run):
-      return np.full(len(rounds), np.nan)
-    return np.where(np.isin(rounds, at), np.interp(rounds, at, values), np.nan)
-
-  figure = _drawn(runs, False, f'{runs[0].task.primary.label} by privacy', spent)
-  for axis in figure.axes:
-    axis.set_xlabel('Epsilon')
-  return figure
-
-
-def is_timed(run: PlottedRun) -> bool:
-  """Whether the records of a run have simulated seconds."""
-  return bool(run.series('simulated_seconds')[1].any())
-
-
-def by_seconds(runs: Sequence[PlottedRun]) -> Figure:
-  """Draws the first figure of the task over simulated seconds on clients' devices.
-
-  Args:
-    runs: each is a curve of both panels; all of one task. Of one without a device
-      profile there is none. Of many, the best have colors; see `ranked`.
-
-  Returns:
-    The figure, with one panel for the fine-tuned and one for the deployed models.
-  """
-
-  def passed(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:
-    at, seconds = run.series('simulated_seconds')
-    if not is_timed(run):
-      return np.full(len(rounds), np.nan)
-    known = np.isin(rounds, at)
-    return np.where(known, np.interp(rounds, at, np.cumsum(seconds)), np.nan)
-
-  what = f'{runs[0].task.primary.label} by time on devices'
-  figure = _drawn(runs, False, what, passed)
-  for axis in figure.axes:
-    axis.set_xlabel('Simulated seconds')
-  return figure
-
-
-def _drawn(
-  runs: Sequence[PlottedRun],
-  clustered: bool,
-  what: str,
-  places: Callable[[PlottedRun, np.ndarray], np.ndarray],
-) -> Figure:
-  """Draws the panels of runs; `places` are those of rounds [R], NaN for none."""
+def _drawn(runs: Sequence[PlottedRun], clustered: bool, what: str, over: str) -> Figure:
+  """Draws the panels of runs over 'rounds' or a key of `OVER`."""
   of_honest = next((run.of_honest for run in runs if run.of_honest), '')
   panels, curves = panels_of(runs[0].task, clustered, of_honest), ranked(runs)
   with plt.rc_context(STYLE):
@@ -161,7 +85,10 @@ def _drawn(
       for run, name, place in curves:
         scored = len(path) > 1
         rounds, values = run.scores(*path) if scored else run.series(*path)
-        x = places(run, rounds)
+        x = rounds.astype(float)
+        if over != 'rounds':
+          held = run.until(over)
+          x = np.array([held.get(r, np.nan) for r in rounds.tolist()])
         there = np.isfinite(x)
         if there.any():  # An empty curve that is not clipped has no extent.
           style = style_of(place, rounds[there])

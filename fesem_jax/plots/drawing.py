@@ -9,15 +9,7 @@ from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
-from fesem_jax.plots.curves import (
-  by_epsilon,
-  by_gigabytes,
-  by_seconds,
-  convergence,
-  is_timed,
-  sends,
-  spends,
-)
+from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.federation import classes_of_clients
 from fesem_jax.plots.moves import drawn_flows, flows_of
 from fesem_jax.plots.objective import objective
@@ -27,7 +19,7 @@ from fesem_jax.plots.over_seeds import (
   curves_over_seeds,
   forest,
 )
-from fesem_jax.plots.runs import PlottedRun
+from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.saving import save
 
 
@@ -45,12 +37,9 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
   """
   folder = run.workdir / 'plots'
   written = save(convergence([run]), folder / 'convergence')
-  if sends(run):
-    written += save(by_gigabytes([run]), folder / 'by_gigabytes')
-  if is_timed(run):
-    written += save(by_seconds([run]), folder / 'by_seconds')
-  if spends(run):
-    written += save(by_epsilon([run]), folder / 'by_epsilon')
+  for over, (_, _, file) in OVER.items():
+    if run.until(over):
+      written += save(convergence([run], over), folder / file)
   if len(run.series('cluster_sizes')[0]):
     written += save(clusters_over_rounds(run), folder / 'clusters')
   if (flows := flows_of(run)) is not None:
@@ -100,14 +89,11 @@ def draw_comparison(
   """
   written: list[pathlib.Path] = []
   first = [each[0] for each in runs.values()]
-  for over, name, there in (
-    ('rounds', 'convergence', bool(first)),
-    ('gigabytes', 'by_gigabytes', any(map(sends, first))),
-    ('epsilon', 'by_epsilon', any(map(spends, first))),
-    ('simulated_seconds', 'by_seconds', any(map(is_timed, first))),
-  ):
-    if there:
-      written += save(curves_over_seeds(runs, over, spread), folder / name)
+  if first:
+    written += save(curves_over_seeds(runs, spread=spread), folder / 'convergence')
+  for over, (_, _, file) in OVER.items():
+    if any(run.until(over) for run in first):
+      written += save(curves_over_seeds(runs, over, spread), folder / file)
   if first:
     written += save(client_distributions(runs), folder / 'clients')
   if differences['deployed']:

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 
 from fesem_jax import tasks
 from fesem_jax.evaluation.paired import KINDS, Differences, student_quantile
-from fesem_jax.plots.runs import PlottedRun
+from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
-from fesem_jax.results import costs
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.palette import color_of
@@ -20,13 +19,6 @@ from fesem_jax.utils.palette import color_of
 # Label of each method -> its runs, one for each seed.
 Runs = Mapping[str, Sequence[PlottedRun]]
 
-# What curves may be drawn over -> the label of the axis.
-OVER = {
-  'rounds': 'Round',
-  'gigabytes': 'Sent to and from clients (GB)',
-  'simulated_seconds': 'Simulated seconds',
-  'epsilon': 'Epsilon',
-}
 # What bands and thin lines show.
 SPREADS = {
   'interval': 'bands: 95 % interval of the mean over seeds (Student t)',
@@ -43,7 +35,8 @@ def curves_over_seeds(
   Args:
     runs: label of each method -> its runs, all of one task. The mean is over the rounds
       that all runs of a method have.
-    over: what is below the curves, of `OVER`; methods that do not say it are left out.
+    over: what is below the curves, as of `convergence`; methods that do not say it are
+      left out.
     spread: of `SPREADS`.
 
   Returns:
@@ -53,7 +46,7 @@ def curves_over_seeds(
   Raises:
     UserError: on other names, or if no method says what it is drawn over.
   """
-  check_choice('over', over, tuple(OVER))
+  check_choice('over', over, ('rounds', *OVER))
   check_choice('spread', spread, tuple(SPREADS))
   first = next(each[0] for each in runs.values() if each)
   figure_of, column = first.task.primary, first.task.primary_column
@@ -69,9 +62,10 @@ def curves_over_seeds(
         if len(x):
           _draw(axis, x, figure_of.factor * y, spread, i, in_figure(label))
       axis.set_title(f'{name.capitalize()} models', fontsize='medium')
-      axis.set_xlabel(OVER[over])
       if over == 'rounds':
         over_rounds(axis)
+      else:
+        axis.set_xlabel(OVER[over][0])
     if not drawn:
       plt.close(figure)
       raise UserError(f'`over={over}`: no run says it.')
@@ -98,22 +92,10 @@ def _aligned(
   values = np.array([[of_run[r] for r in rounds] for of_run in series], float)
   if over == 'rounds' or not rounds:
     return np.array(rounds, float), values
-  places = np.array([_places(run, over, rounds) for run in runs])
+  held = [run.until(over) for run in runs]
+  places = np.array([[h.get(r, np.nan) for r in rounds] for h in held])
   known = np.isfinite(places).all(axis=0)
   return places.mean(axis=0)[known], values[:, known]
-
-
-def _places(run: PlottedRun, over: str, rounds: Sequence[int]) -> list[float]:
-  """What a run has sent, taken or spent until some rounds; NaN where it is unknown."""
-  if over == 'gigabytes':
-    sent = costs.gigabytes(run.history)
-    found = dict(zip(*sent, strict=True)) if any(sent[1]) else {}
-  else:
-    at, values = run.series(over)
-    if over == 'simulated_seconds':
-      values = np.cumsum(values)
-    found = dict(zip(at.tolist(), values.tolist(), strict=True)) if any(values) else {}
-  return [found.get(r, np.nan) for r in rounds]
 
 
 def _draw(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.results import saved_client_table
+from fesem_jax.results import costs, saved_client_table
 from fesem_jax.results.metrics_file import (
   method_label,
   read_clients,
@@ -17,6 +17,14 @@ from fesem_jax.results.truth import TrueClusters, true_clusters
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.errors import UserError
+
+# What may stand below curves in place of rounds -> the label of its axis, what a title
+# says, and the name of the file.
+OVER = {
+  'gigabytes': ('Sent to and from clients (GB)', 'by what was sent', 'by_gigabytes'),
+  'simulated_seconds': ('Simulated seconds', 'by time on devices', 'by_seconds'),
+  'epsilon': ('Epsilon', 'by privacy', 'by_epsilon'),
+}
 
 
 class PlottedRun:
@@ -61,6 +69,19 @@ class PlottedRun:
         rounds.append(record['round'])
         values.append(value)
     return np.array(rounds), np.array(values)
+
+  def until(self, over: str) -> dict[int, float]:
+    """What a run has sent, taken or spent until the end of each round.
+
+    `over` is a key of `OVER`. Empty where the run has none of it, or does not say.
+    """
+    if over == 'gigabytes':
+      rounds, values = costs.gigabytes(self.history)
+    else:
+      at, found = self.series(over)
+      rounds = at.tolist()
+      values = (np.cumsum(found) if over == 'simulated_seconds' else found).tolist()
+    return dict(zip(rounds, values, strict=True)) if any(values) else {}
 
   @property
   def of_honest(self) -> str:

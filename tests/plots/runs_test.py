@@ -379,12 +379,12 @@ def test_markers_at_the_ends_of_a_curve_are_whole(workdir):
 
 def test_accuracy_is_drawn_over_what_was_sent(workdir):
   run, silent = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
-  assert not plots.sends(run)
+  assert not run.until('gigabytes')
   for record in run.history[1:]:
     record |= {'bytes_down': 3 * 10**9, 'bytes_up': 10**9}
   run.history[1]['start_bytes_up'] = 10**9
-  assert plots.sends(run)
-  figure = plots.by_gigabytes([run, silent])
+  assert run.until('gigabytes')
+  figure = plots.convergence([run, silent], 'gigabytes')
   for axis in figure.axes:
     (line,) = axis.get_lines()  # Of the other run nothing is known.
     np.testing.assert_allclose(line.get_xdata(), [5, 9, 13, 17, 21])
@@ -395,10 +395,10 @@ def test_accuracy_is_drawn_over_what_was_sent(workdir):
 
 def test_accuracy_is_drawn_over_simulated_seconds(workdir):
   run, untimed = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
-  assert not plots.is_timed(run)
+  assert not run.until('simulated_seconds')
   for i, record in enumerate(run.history[1:]):
     record['simulated_seconds'] = 10.0 * (i + 1)
-  figure = plots.by_seconds([run, untimed])
+  figure = plots.convergence([run, untimed], 'simulated_seconds')
   for axis in figure.axes:
     (line,) = axis.get_lines()
     np.testing.assert_allclose(line.get_xdata(), [10, 30, 60, 100, 150])
