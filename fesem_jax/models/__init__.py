@@ -4,7 +4,6 @@ May import `core` and `utils`.
 """
 
 from fesem_jax.models.builders import NAMES, OF_TOKENS, build, options
-from fesem_jax.models.group_norm import with_group_norm
 from fesem_jax.models.initializers import with_pytorch_init
 from fesem_jax.models.layers import Conv
 from fesem_jax.models.networks import from_flax
@@ -21,6 +20,5 @@ __all__ = [
   'options',
   'start_from',
   'train_only',
-  'with_group_norm',
   'with_pytorch_init',
 ]
