@@ -1,11 +1,18 @@
-"""The result that a workdir holds, which a new one would replace."""
+"""The folder of a result, and the result in it, which a new one would replace."""
 
 import json
 import pathlib
 from typing import Any
 
 from fesem_jax.run.configuration import check_same
-from fesem_jax.utils.errors import WorkdirError
+from fesem_jax.utils.atomic_files import is_writable
+from fesem_jax.utils.errors import UserError, WorkdirError, argument
+
+
+def check_writable(flag: str, path: pathlib.Path, folder: pathlib.Path) -> None:
+  """Raises `UserError`, naming a flag and its value, on a folder for no files."""
+  if not is_writable(folder):
+    raise UserError(f'{argument(flag, path)} cannot be written; choose another folder.')
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:

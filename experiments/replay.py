@@ -22,13 +22,13 @@ from fesem_jax.results.metrics_file import read_config
 from fesem_jax.run.replayed import Replay, Training
 from fesem_jax.run.replaying import replay
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.atomic_files import is_writable, write_atomically
+from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.text_tables import aligned, csv_text
 
 from . import flags as experiment_flags
-from . import methods
+from . import held_results, methods
 from .build import build_local, build_model, data_of_run
 from .start import start
 
@@ -133,10 +133,8 @@ def main(argv: list[str]) -> None:
   if not f.client:
     raise UserError('--client is missing: name one, as clients.csv does.')
   output = pathlib.Path(f.output) if f.output else None
-  if output is not None and not is_writable(output.parent):
-    raise UserError(
-      f'{argument("output", output)} cannot be written; choose another folder.'
-    )
+  if output is not None:
+    held_results.check_writable('output', output, output.parent)
   sharding.setup_devices(f.num_devices)
   workdir, machine = pathlib.Path(argv[1]), experiment_flags.machine()
   with progress_lines.shown(None):

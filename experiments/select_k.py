@@ -27,9 +27,9 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.atomic_files import is_writable, write_atomically
+from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
 from . import held_results, plugins, starts, unused
@@ -265,10 +265,7 @@ def main(argv: list[str]) -> None:
     'data_seed': f.seed,  # The seeds of the runs share the data of the first.
   }
   workdir = pathlib.Path(f.workdir)
-  if not is_writable(workdir):
-    raise UserError(
-      f'{argument("workdir", workdir)} cannot be written; choose another folder.'
-    )
+  held_results.check_writable('workdir', workdir, workdir)
   with locked(workdir):
     path = workdir / 'select_k.json'
     held_results.check_settings(path, config | {'select_rounds': f.select_rounds})

@@ -20,8 +20,8 @@ from fesem_jax.core import sharding
 from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.atomic_files import is_writable, write_atomically
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import Column, Table
 
 from . import flags as experiment_flags
@@ -143,10 +143,7 @@ def main(argv: list[str]) -> None:
   config = experiment_flags.configuration('fed_avg', {})
   check_numbers(config | experiment_flags.machine())
   workdir = pathlib.Path(f.workdir)
-  if not is_writable(workdir):
-    raise UserError(
-      f'{argument("workdir", workdir)} cannot be written; choose another folder.'
-    )
+  held_results.check_writable('workdir', workdir, workdir)
   path = workdir / 'separation.json'
   held_results.check_settings(path, settings_of(config, list_of_k))
   made = measure(config, list_of_k, f.separation_by)

@@ -185,8 +185,8 @@ class ClientHistory:
 
   def of(self, client: str) -> dict[str, np.ndarray]:
     """Columns of one client, by its name; a row a round."""
-    place = position_of(client, self.names)
-    each = [self._read([i], tuple(COLUMNS), place) for i in range(len(self.rounds))]
+    own = [position_of(client, self.names)]
+    each = [self._read([i], tuple(COLUMNS), own) for i in range(len(self.rounds))]
     return {name: np.concatenate([part[name] for part in each]) for name in COLUMNS}
 
   def to_pandas(self, rounds: Sequence[int] | None = None) -> Any:
@@ -199,36 +199,23 @@ class ClientHistory:
 
   def part(self, number: int) -> Part:
     """The columns of a recorded round, but the round and the client."""
-    with reading(self.path):
-      return self._rows([self.rounds.index(number)], slice(None), _OWN)
+    return self._read([self.rounds.index(number)], _OWN)
 
   def _read(
-    self, places: list[int], columns: Sequence[str], client: int | None = None
+    self, places: list[int], columns: Sequence[str], rows: Any = slice(None)
   ) -> dict[str, Any]:
-    """The rows of some rounds, of all clients or of one."""
+    """Some columns of some rounds, of all clients or of those at `rows`."""
+    found: dict[str, Any] = {name: [np.zeros(0, COLUMNS[name])] for name in columns}
     # Pages are first looked at here, and what parsers raise is of all kinds.
-    with reading(self.path):
-      rows = slice(None) if client is None else [client]
-      found = self._rows(places, rows, columns)
-      if 'client' in found:
-        found['client'] = self.names[found['client']]
-      return found
-
-  def _rows(
-    self, places: list[int], rows: Any, columns: Sequence[str]
-  ) -> dict[str, np.ndarray]:
-    """Some rows and columns of some rounds."""
-    parts: list[dict[str, Any]] = []
     with reading(self.path), _opened(self.path) as file:
       for i in places:
         group = file.read_row_group(i, list(columns))
-        parts.append({n: _values(n, group.column(n))[rows] for n in columns})
-    return {
-      name: np.concatenate([p[name] for p in parts]).astype(COLUMNS[name])
-      if parts
-      else np.zeros(0, COLUMNS[name])
-      for name in columns
-    }
+        for name, parts in found.items():
+          parts.append(_values(name, group.column(name))[rows].astype(COLUMNS[name]))
+      found = {name: np.concatenate(parts) for name, parts in found.items()}
+      if 'client' in found:
+        found['client'] = self.names[found['client']]
+    return found
 
 
 def _opened(path: pathlib.Path) -> Any:
