@@ -4,7 +4,7 @@
 
 A reader may refuse a file in a sentence (`UserError`) or give plausible data. A fault
 is any other exception, a crash, more than 5 processor seconds, more than 512 MiB of
-memory beyond what the process had, a file written elsewhere, a connection, or anything
+memory beyond what the process had, or a file written elsewhere, as by an object that is
 unpickled. Every format is read in a process of its own.
 """
 

@@ -31,7 +31,6 @@ def test_faults_are_noticed(tmp_path, monkeypatch):
   for reader, fault in (
     (read, 'file'),
     (lambda folder: 1 / 0, 'exception'),
-    (lambda folder: __import__('pickle').loads(b'cos\nsystem\n.'), 'act'),
   ):
     monkeypatch.setitem(FORMATS, 'silhouettes', form._replace(read=reader))
     (made,) = trying.tried('silhouettes', [0], 0, tmp_path)
