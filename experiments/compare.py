@@ -22,6 +22,7 @@ from absl import flags
 from fesem_jax import algorithms, data
 from fesem_jax.analysis import costs_table, tables
 from fesem_jax.analysis.comparing import Comparison, run_each, unlisted
+from fesem_jax.analysis.runs_of_methods import Outcome
 from fesem_jax.analysis.tuning import Choice
 from fesem_jax.core import sharding
 from fesem_jax.evaluation import paired
@@ -36,14 +37,7 @@ from . import flags as experiment_flags
 from . import kept_methods, methods, pages, tune, watching
 from .build import load_phases
 from .errors import in_flags
-from .many_runs import (
-  Count,
-  Outcome,
-  Wanted,
-  run_unless_diverged,
-  summary_of,
-  tell_method,
-)
+from .many_runs import Count, Wanted, run_unless_diverged, tell_method
 from .start import no_positional, start
 
 
@@ -167,7 +161,6 @@ def run_methods(
   runs of the command. Returns the
   comparison, and label of each method -> folders of its runs that did not diverge.
   """
-  folders: dict[str, list[pathlib.Path]] = {label: [] for label in by_label}
   which = flags.FLAGS.report
   # Seeds, and methods that differ in numbers only, run in the same compiled programs.
   programs = Programs()
@@ -187,23 +180,15 @@ def run_methods(
   own += [folder_of(label, seed) for label in kept for seed in seeds]
   others = unlisted(workdir, own)
 
-  outcomes: dict[str, dict[int, Outcome]] = {}
   counted = count or Count(sum(map(len, by_label.values())))
 
-  def run(label: str, config: dict[str, Any]) -> dict[str, Any] | None:
-    if label not in outcomes:
-      each = by_label[label]
-      wanted = [
-        Wanted(c, folder_of(label, c['seed']), f'{label}, seed {c["seed"]}')
-        for c in each
-      ]
-      tell_method(len(outcomes) + 1, len(by_label), label)
-      found = run_unless_diverged(wanted, programs, about=label, count=counted)
-      outcomes[label] = {c['seed']: f for c, f in zip(each, found, strict=True)}
-    summary = summary_of(outcomes[label][config['seed']])
-    if summary is not None:
-      folders[label].append(folder_of(label, config['seed']))
-    return summary
+  def run(label: str) -> list[Outcome]:
+    wanted = [
+      Wanted(c, folder_of(label, c['seed']), f'{label}, seed {c["seed"]}')
+      for c in by_label[label]
+    ]
+    tell_method(list(by_label).index(label) + 1, len(by_label), label)
+    return run_unless_diverged(wanted, programs, about=label, count=counted)
 
   def refuse(label: str, config: dict[str, Any], error: UserError) -> None:
     reason = printable(in_flags(str(error)), 2000)
@@ -221,6 +206,14 @@ def run_methods(
     compared(summaries).write(workdir)
 
   summaries, refused = run_each(by_label, run, refuse, after)
+  folders = {
+    label: [
+      folder_of(label, config['seed'])
+      for config, summary in zip(by_label[label], each, strict=False)
+      if summary is not None
+    ]
+    for label, each in summaries.items()
+  }
   return compared(summaries, refused), folders
 
 

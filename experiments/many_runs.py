@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from fesem_jax.analysis import costs_table
+from fesem_jax.analysis.runs_of_methods import Outcome
 from fesem_jax.results import metrics_file
 from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
@@ -54,18 +55,6 @@ def tell_method(number: int, methods: int, what: str) -> None:
   """Says which of the methods of a command is next."""
   if not experiment_flags.machine().get('quiet'):
     print(f'Method {number} of {methods}: {what}')
-
-
-# What a run came to: its summary with the curve, None if it diverged, or why it cannot
-# run.
-Outcome = dict[str, Any] | None | UserError
-
-
-def summary_of(outcome: Outcome) -> dict[str, Any] | None:
-  """The summary of a run, None if it diverged; raises why it cannot run."""
-  if isinstance(outcome, UserError):
-    raise outcome
-  return outcome
 
 
 def run_unless_diverged(

@@ -20,6 +20,7 @@ from absl import flags
 
 from fesem_jax import data, tasks
 from fesem_jax.analysis import common_start, num_clusters
+from fesem_jax.analysis.runs_of_methods import given
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.results import saved_client_table
@@ -35,7 +36,7 @@ from . import flags as experiment_flags
 from . import held_results, plugins, starts, unused
 from . import select_k_table as table
 from .build import build_local, build_model, check_numbers, load_data
-from .many_runs import Count, Wanted, run_unless_diverged, summary_of
+from .many_runs import Count, Wanted, run_unless_diverged
 from .start import no_positional, start
 
 # More would compare more pairs of models than a choice of K needs.
@@ -180,7 +181,7 @@ def select(
       wanted, programs, about=label, count=count, splits=splits, make_portrait=False
     )
     for own, outcome in zip(wanted, found, strict=True):
-      summary = summary_of(outcome)
+      summary = given(outcome)
       summaries[k].append(summary)
       clients = saved_client_table.read(own.workdir) if summary else None
       if clients is not None and clients.cluster is not None:

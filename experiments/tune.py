@@ -11,6 +11,7 @@ from typing import Any
 from absl import flags
 
 from fesem_jax.analysis import tuning
+from fesem_jax.analysis.runs_of_methods import given
 from fesem_jax.analysis.tuning import Choice, Values, in_words, seeds_as_text
 from fesem_jax.evaluation.paired import KINDS
 from fesem_jax.run.programs import Programs
@@ -21,14 +22,7 @@ from . import flags as experiment_flags
 from . import methods, plugins, unused
 from .build import check_numbers
 from .errors import in_flags
-from .many_runs import (
-  Count,
-  Outcome,
-  Wanted,
-  run_unless_diverged,
-  summary_of,
-  tell_method,
-)
+from .many_runs import Count, Wanted, run_unless_diverged, tell_method
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]
@@ -155,15 +149,8 @@ def tuned(
     if not tries[label]:
       continue
     tell_method(number, len(by_label), f'tuning {label}')
-
-    def runs(wanted: list[Wanted], label: str = label) -> list[Outcome]:
-      return run_unless_diverged(
-        wanted, programs, about=f'tuning {label}', count=count, said=set[str](),
-        make_portrait=False,
-      )  # fmt: skip
-
-    run = _runner(label, config, tries[label], search.seeds, workdir, runs)
     try:
+      run = _runner(label, config, tries[label], search.seeds, workdir, programs, count)
       found[label] = tuning.search(tries[label], search.seeds, run, search.by)
     except UserError as e:
       found[label] = e
@@ -178,36 +165,30 @@ def _runner(
   tries: list[Values],
   seeds: list[int],
   workdir: pathlib.Path,
-  runs: Callable[[list[Wanted]], list[Outcome]],
+  programs: Programs,
+  count: Count | None,
 ) -> Callable[[Values, int], dict[str, Any] | None]:
-  """(point, seed) -> the summary of one of the tuning runs of a method.
-
-  The first call makes all of them by `runs`.
-  """
-  outcomes: dict[tuple[str, int], Outcome] = {}
-
-  def wanted(values: Values, seed: int, number: int) -> Wanted:
-    own = {'seed': seed, 'evaluate_on': 'validation', 'eval_every': 0}
-    if 'stop_after' in config:  # All rounds are run here, and only the last measured.
-      own['stop_after'] = 0
-    point, count = in_words(values), len(tries) * len(seeds)
-    own_folder = workdir / 'tune' / methods.folder_of(label)
-    return Wanted(
-      config | values | own,
-      own_folder / point.replace('/', '_') / f'seed{seed}',
-      f'tuning {label}, run {number} of {count}: {point}, seed {seed}',
+  """Makes the tuning runs of a method; (point, seed) -> the summary of one of them."""
+  own = {'evaluate_on': 'validation', 'eval_every': 0}
+  if 'stop_after' in config:  # All rounds are run here, and only the last measured.
+    own['stop_after'] = 0
+  folder = workdir / 'tune' / methods.folder_of(label)
+  each = [(values, in_words(values), seed) for values in tries for seed in seeds]
+  wanted = [
+    Wanted(
+      config | values | own | {'seed': seed},
+      folder / point.replace('/', '_') / f'seed{seed}',
+      f'tuning {label}, run {number} of {len(each)}: {point}, seed {seed}',
     )
-
-  def run(values: Values, seed: int) -> dict[str, Any] | None:
-    if not outcomes:
-      each = [(one, of_seed) for one in tries for of_seed in seeds]
-      listed = [wanted(*own, number) for number, own in enumerate(each, start=1)]
-      found = runs(listed)
-      names = [(in_words(one), of_seed) for one, of_seed in each]
-      outcomes.update(zip(names, found, strict=True))
-    return summary_of(outcomes[in_words(values), seed])
-
-  return run
+    for number, (values, point, seed) in enumerate(each, start=1)
+  ]
+  found = run_unless_diverged(
+    wanted, programs, about=f'tuning {label}', count=count, said=set[str](),
+    make_portrait=False,
+  )  # fmt: skip
+  names = [(point, seed) for _, point, seed in each]
+  outcomes = dict(zip(names, found, strict=True))
+  return lambda values, seed: given(outcomes[in_words(values), seed])
 
 
 def _described(label: str, found: Choice | UserError) -> list[str]:

@@ -198,28 +198,31 @@ def _of_unlisted(found: Mapping[str, int]) -> Table:
 
 
 def run_each(
-  by_label: Mapping[str, Iterable[_T]],
-  run: Callable[[str, _T], Record | None],
+  by_label: Mapping[str, Sequence[_T]],
+  run: Callable[[str], Sequence[Outcome]],
   refuse: Callable[[str, _T, UserError], None],
   after: Callable[[Summaries], None],
 ) -> tuple[Summaries, dict[str, UserError]]:
   """Runs methods one after the other; one that cannot run does not stop the others.
 
-  `by_label` has what to run of each method, e.g. seeds, and `run` gives the summary of
-  one of them, None if it diverged. `refuse` is called for a method that cannot run,
-  `after` with all summaries after each method, if there are any. Returns the summaries,
-  and why methods could not run.
+  `by_label` has what to run of each method, e.g. seeds, and `run` gives the outcome of
+  each of these. `refuse` is called for a method that cannot run, `after` with all
+  summaries after each method, if there are any. Returns the summaries, None for a run
+  that diverged, and why methods could not run.
   """
   summaries: Summaries = {label: [] for label in by_label}
   refused: dict[str, UserError] = {}
   for label, each in by_label.items():
-    for one in each:
-      try:
-        summaries[label].append(run(label, one))
-      except UserError as e:
-        refused[label] = e
-        refuse(label, one, e)
+    try:
+      outcomes = run(label)
+    except UserError as e:
+      outcomes = [e]
+    for one, outcome in zip(each, outcomes, strict=False):
+      if isinstance(outcome, UserError):
+        refused[label] = outcome
+        refuse(label, one, outcome)
         break
+      summaries[label].append(outcome)
     if any(summaries.values()):
       after(summaries)
   return summaries, refused
@@ -301,7 +304,6 @@ def compare(
     tuning.row(label, c.values if (c := chosen.get(label)) else {}, c)
     for label in methods
   ]
-  outcomes: dict[str, dict[int, Outcome]] = {}
 
   def of_run(label: str, seed: int) -> dict[str, Workdir]:
     if workdir is None:
@@ -309,15 +311,12 @@ def compare(
     path = pathlib.Path(workdir.path) / label / f'seed{seed}'
     return {'workdir': workdir._replace(path=path)}
 
-  def run(label: str, seed: int) -> Record | None:
-    if label not in outcomes:
-      method, choice = methods[label], chosen.get(label)
-      values = choice.values if choice is not None else {}
-      built = method if isinstance(method, Algorithm) else method(**values)
-      runs = [arguments(built, splits_of(data, s), s) | of_run(label, s) for s in seeds]
-      common = {'rounds': rounds} | options
-      outcomes[label] = dict(zip(seeds, outcomes_of(runs, common), strict=True))
-    return given(outcomes[label][seed])
+  def run(label: str) -> list[Outcome]:
+    method, choice = methods[label], chosen.get(label)
+    values = choice.values if choice is not None else {}
+    built = method if isinstance(method, Algorithm) else method(**values)
+    runs = [arguments(built, splits_of(data, s), s) | of_run(label, s) for s in seeds]
+    return outcomes_of(runs, {'rounds': rounds} | options)
 
   others: dict[str, int] = {}
   if folder is not None:
