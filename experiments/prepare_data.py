@@ -129,29 +129,19 @@ def write(path: pathlib.Path, train: FederatedData, test: FederatedData) -> None
       check_equal(path, a, b)
 
 
-def draw(train: FederatedData, test: FederatedData, folder: pathlib.Path) -> None:
-  """Draws sizes and classes into the folder."""
+def draw(train: FederatedData, folder: pathlib.Path) -> None:
+  """Draws classes and sizes of clients, and examples of images, into the folder."""
   from fesem_jax import plots  # Raises UserError without matplotlib.
   from fesem_jax.plots.example_images import are_images
 
-  name = flags.FLAGS.dataset
-  sizes = np.asarray(train.sizes()) + np.asarray(test.sizes())
+  f, info, names = flags.FLAGS, train.info, _names(train)
   counts = label_skew.label_counts(train)
-  title = f'{name}: classes of clients, label skew {label_skew.label_skew(counts):.2f}'
-  figures = {
-    'sizes': plots.client_sizes(sizes, name),
-  }
-  if tasks.TASKS[train.task].has_classes:
-    figures['classes'] = plots.classes_of_clients(
-      counts,
-      title,
-      train.info.clusters,
-      train.info.cluster_names,
-      _names(train),
-    )
+  dealt = plots.DealtClients(counts, info.clusters, info.cluster_names)
+  title = f'{f.dataset}: training examples of clients'
+  panel = {f.partition or 'clients': dealt}
+  figures = {'clients': plots.compared_partitions(panel, title, names)}
   if are_images(train.example_shape):
-    names = _names(train)
-    figures['examples'] = plots.example_images(train, name, names)
+    figures['examples'] = plots.example_images(train, f.dataset, names)
   for what, figure in figures.items():
     print(f'{plots.save(figure, folder / what)[0]} (and .svg)')
 
@@ -181,7 +171,7 @@ def main(argv: list[str]) -> None:
     for path in data_tables.write(pathlib.Path(f.tables), train, test, _names(train)):
       print(path)
   if f.plots:
-    draw(train, test, pathlib.Path(f.plots))
+    draw(train, pathlib.Path(f.plots))
 
 
 if __name__ == '__main__':
@@ -195,7 +185,9 @@ if __name__ == '__main__':
   )
   flags.DEFINE_string('output', '', 'Write the data there, as an .npz file.')
   flags.DEFINE_string(
-    'plots', '', 'Draw sizes, classes and examples of images into this folder.'
+    'plots',
+    '',
+    'Draw classes and sizes of clients, and examples of images, into this folder.',
   )
   flags.DEFINE_string(
     'tables',

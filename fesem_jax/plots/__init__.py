@@ -15,7 +15,6 @@ from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_comparison, draw_run
 from fesem_jax.plots.example_images import example_images
-from fesem_jax.plots.federation import classes_of_clients, client_sizes
 from fesem_jax.plots.joining import accuracy_by_examples
 from fesem_jax.plots.moves import cluster_flows
 from fesem_jax.plots.objective import objective
@@ -40,9 +39,7 @@ __all__ = [
   'accuracy_by_examples',
   'by_value',
   'choosing_k',
-  'classes_of_clients',
   'client_distributions',
-  'client_sizes',
   'cluster_flows',
   'clusters_over_rounds',
   'compared_partitions',

@@ -3,14 +3,12 @@
 import pathlib
 
 from fesem_jax.data.class_names import class_names
-from fesem_jax.data.label_skew import label_skew as skew
 from fesem_jax.evaluation.paired import Differences
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import convergence
-from fesem_jax.plots.federation import classes_of_clients
 from fesem_jax.plots.moves import drawn_flows, flows_of
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.over_seeds import (
@@ -19,6 +17,7 @@ from fesem_jax.plots.over_seeds import (
   curves_over_seeds,
   forest,
 )
+from fesem_jax.plots.partitions import DealtClients, compared_partitions
 from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.saving import save
 
@@ -51,12 +50,14 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
     written += save(map_of_clients(run, 't-sne'), folder / 'clients_tsne')
   if 'label_counts' in run.clients and run.task.has_classes:
     counts, truth = run.clients['label_counts'], run.clients['truth']
-    names = run.clients.get('truth_names')
-    by_class = classes_of_clients(
-      counts,
-      f'{run.dataset}: classes of clients, label skew {skew(counts):.2f}',
-      truth if len(truth) else None,
-      names,
+    clusters, names = truth if len(truth) else None, run.clients.get('truth_names')
+    by_class = compared_partitions(
+      {
+        run.config.get('partition') or 'natural clients': DealtClients(
+          counts, clusters, names
+        )
+      },
+      f'{run.dataset}: classes of clients',
       class_names(str(run.dataset), counts.shape[1], run.clients.get('class_names')),
     )
     written += save(by_class, folder / 'classes')

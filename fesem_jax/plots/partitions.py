@@ -1,4 +1,4 @@
-"""Several partitions of one data set side by side, before anything runs."""
+"""Classes and sizes of clients, of one federation or several partitions of the data."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -63,7 +63,9 @@ def compared_partitions(
   across = -(-len(panels) // lines)
   with plt.rc_context(STYLE | {'axes.grid': False}):
     figure = plt.figure(
-      figsize=(1.0 + 2.4 * across, 0.4 + 4.2 * lines), layout='constrained'
+      # A heading is wider than one panel.
+      figsize=(1.0 + max(2.4 * across, 3.4), 0.4 + 4.2 * lines),
+      layout='constrained',
     )
     grid = figure.add_gridspec(2 * lines, across, height_ratios=[2.2, 1] * lines)
     heats: list[Axes] = []

@@ -61,7 +61,7 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   made = call('prepare_data', *data, '--output=d.npz', '--plots=p', cwd=tmp_path)
   assert made.returncode == 0, made.stderr
   assert 'targets: 1 an example' in made.stdout
-  assert (tmp_path / 'p/sizes.png').exists()
+  assert (tmp_path / 'p/clients.png').exists()
   run = ('--dataset=npz:d.npz', '--model=logistic', '--rounds=2', '--workdir=r')
   more = ('--report=best', '--target=1e6,1e-6')
   again = call(

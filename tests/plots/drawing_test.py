@@ -19,26 +19,6 @@ def workdir(tmp_path):
   return write_run(tmp_path)
 
 
-def test_bars_of_classes_say_what_they_are():
-  counts = np.tile(np.arange(1, 11), (100, 1))
-  figure = plots.classes_of_clients(counts, 'title')
-  axis = figure.axes[0]
-  assert axis.get_xlabel() == (
-    '80 of 100 clients, one bar each, sorted by their most frequent class'
-  )
-  bands = [patch for patch in axis.patches if patch.get_fill()]
-  looks = {(band.get_facecolor(), band.get_hatch()) for band in bands}
-  assert len(bands) == len(looks) == 10  # No two classes look alike.
-  assert not axis.texts
-  plt.close(figure)
-  many = np.arange(30)  # Names that would overlap are left out; the lines stay.
-  figure = plots.classes_of_clients(counts[:30], 'title', many)
-  assert len(figure.axes[0].lines) == 29
-  assert not figure.axes[0].texts
-  assert 'dotted lines' in figure.axes[0].get_xlabel()
-  plt.close(figure)
-
-
 def test_both_maps_enlarge_tight_clusters(workdir):
   arrays = dict(np.load(workdir / 'clients.npz'))
   noise = np.random.default_rng(0).normal(size=(30, 4))

@@ -141,7 +141,7 @@ def test_figures_of_papers_have_columns_and_eight_points(tmp_path):
       'map': (plots.map_of_clients(run), 6.7),
       'partitions': (plots.compared_partitions(dict.fromkeys('abcd', dealt), 'x'), 6.7),
       'sheets': (plots.sheets(run), 6.7),
-      'sizes': (plots.client_sizes(counts.sum(axis=1), 'x'), 3.4),
+      'one': (plots.compared_partitions({'a': dealt}, 'x'), 3.4),
     }
     for name, (figure, width) in drawn.items():
       plots.save(figure, tmp_path / name)

@@ -114,8 +114,9 @@ def test_figures_show_names_of_all_kinds(workdir):
     'sheets': plots.sheets(run),
     'clusters': plots.clusters_over_rounds(run),
     'map': plots.map_of_clients(run),
-    'classes': plots.classes_of_clients(np.ones((30, 4), int), everything),
-    'sizes': plots.client_sizes(np.arange(5), everything),
+    'classes': plots.compared_partitions(
+      {everything: plots.DealtClients(np.ones((30, 4), int))}, everything
+    ),
   }
   for name, figure in figures.items():
     svg = workdir / f'{name}.svg'
@@ -154,9 +155,10 @@ def test_true_clusters_are_called_by_their_names(workdir):
     assert legend[legend.index('marker: true cluster') + 1 :] == words
     titles = ' '.join(axis.get_title() for axis in plots.sheets(run).axes)
     assert all(f'10 of {word}' in titles for word in words)
-    figure = plots.classes_of_clients(np.eye(30, 4, dtype=int), 'title', truth, names)
-    assert len(figure.axes[0].lines) == 2  # Where another cluster begins.
-    assert [text.get_text() for text in figure.axes[0].texts] == words
+    dealt = plots.DealtClients(np.eye(30, 4, dtype=int), truth, names)
+    heat, bars = plots.compared_partitions({'a': dealt}, 'title').axes[:2]
+    assert len(heat.lines) == 2  # Where another cluster begins.
+    assert [text.get_text() for text in bars.get_legend().get_texts()] == words
     plt.close('all')
 
 
@@ -336,18 +338,6 @@ def test_a_title_of_many_true_clusters_names_the_largest_three():
   truth = np.repeat(np.arange(8), [2, 5, 2, 9, 1, 1, 4, 1])
   names = [*'abcdefgh']
   assert of(truth, names) == '9 of d, 5 of b, 4 of g, 6 of 5 others'
-
-
-def test_of_many_classes_the_most_frequent_ten_have_a_color():
-  counts = np.random.default_rng(0).integers(0, 5, (7, 242))
-  counts[:, [3, 200]] = 50
-  figure = plots.classes_of_clients(counts, 'title')
-  names = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
-  assert len(names) == 11
-  assert names[0] == '232 others'
-  assert {'3', '200'} < set(names)
-  heights = figure.axes[0].patches[-1].get_data().values  # The line on top.
-  assert sorted(heights) == sorted(counts.sum(axis=1))  # No example is lost.
 
 
 def test_classes_of_a_known_data_set_have_its_names(workdir):
