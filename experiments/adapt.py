@@ -130,7 +130,8 @@ def _write(
   except UserError as e:  # Figures are optional, the table is not.
     print(e)
     return
-  figure = plots.accuracy_by_examples(*adapt_tables.curves(table))
+  numbers, panels = adapt_tables.curves(table)
+  figure = plots.by_value(panels, 'training examples of a new client', numbers)
   plots.save(figure, out / 'accuracy_by_examples')
 
 

@@ -117,13 +117,15 @@ def as_csv(rows: list[Row]) -> str:
 
 def curves(
   table: list[Row],
-) -> tuple[list[str], dict[str, dict[str, list[tuple[float, float | None]]]], str]:
-  """What `plots.accuracy_by_examples` draws: numbers, panels of rules, the label."""
+) -> tuple[
+  list[str], dict[tuple[str, str], dict[str, list[tuple[float, float | None]]]]
+]:
+  """Numbers of examples, and the panels of rules that `plots.by_value` draws."""
   numbers = list(dict.fromkeys(str(row['num_examples']) for row in table))
-  column = tasks.of(table[0]).primary_column
-  panels: dict[str, dict[str, list[tuple[float, float | None]]]] = {}
+  task = tasks.of(table[0])
+  panels: dict[tuple[str, str], dict[str, list[tuple[float, float | None]]]] = {}
   for kind, title in (('joined', 'After joining'), ('finetuned', 'Fine-tuned')):
-    panel = panels.setdefault(title, {})
+    panel = panels.setdefault((title, task.primary.title), {})
     for row in table:
-      panel.setdefault(row['rule'], []).append(row[f'{kind}_{column}'])
-  return numbers, panels, tasks.of(table[0]).primary.title
+      panel.setdefault(row['rule'], []).append(row[f'{kind}_{task.primary_column}'])
+  return numbers, panels

@@ -15,7 +15,6 @@ from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_comparison, draw_run
 from fesem_jax.plots.example_images import example_images
-from fesem_jax.plots.joining import accuracy_by_examples
 from fesem_jax.plots.moves import cluster_flows
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.over_seeds import (
@@ -36,7 +35,6 @@ __all__ = [
   'PALETTE',
   'DealtClients',
   'PlottedRun',
-  'accuracy_by_examples',
   'by_value',
   'choosing_k',
   'client_distributions',

@@ -51,12 +51,9 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
   if 'label_counts' in run.clients and run.task.has_classes:
     counts, truth = run.clients['label_counts'], run.clients['truth']
     clusters, names = truth if len(truth) else None, run.clients.get('truth_names')
+    dealt = DealtClients(counts, clusters, names)
     by_class = compared_partitions(
-      {
-        run.config.get('partition') or 'natural clients': DealtClients(
-          counts, clusters, names
-        )
-      },
+      {run.config.get('partition') or 'natural clients': dealt},
       f'{run.dataset}: classes of clients',
       class_names(str(run.dataset), counts.shape[1], run.clients.get('class_names')),
     )

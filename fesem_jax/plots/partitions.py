@@ -41,7 +41,7 @@ class DealtClients(NamedTuple):
 
   counts: np.ndarray
   clusters: np.ndarray | None = None
-  cluster_names: Sequence[str] | None = None
+  cluster_names: Sequence[str] | np.ndarray | None = None
   images: np.ndarray | None = None
 
 

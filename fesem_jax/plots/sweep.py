@@ -1,4 +1,4 @@
-"""Figures of methods by the value of one flag."""
+"""Figures of methods, or rules, by the values of something."""
 
 from collections.abc import Mapping, Sequence
 

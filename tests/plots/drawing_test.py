@@ -164,8 +164,6 @@ def test_lines_and_spreads_are_explained():
     figure = plots.by_value(panels, 'x', ['1', '2'])
     assert words in figure.legends[0].get_title().get_text()
     assert bool(figure.legends[0].get_title().get_text()) == bool(words)
-    figure = plots.accuracy_by_examples(['5'], {'Fine-tuned': {'a': [(1.0, spread)]}})
-    assert words in figure.legends[0].get_title().get_text()
   plt.close('all')
 
 

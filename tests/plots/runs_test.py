@@ -16,19 +16,25 @@ plt = pytest.importorskip('matplotlib.pyplot')
 legend_below = pytest.importorskip('fesem_jax.plots.style').legend_below
 
 
-def test_accuracy_of_new_clients_has_a_line_for_each_rule_and_its_deviation():
+def test_values_have_a_line_for_each_rule_and_its_deviation():
   lines = {'weights': [(50.0, 1.0), (60.0, 3.0)], 'a$b': [(40.0, None), (70.0, None)]}
-  panels = {'After joining': lines, 'Fine-tuned': {'weights': lines['weights']}}
-  figure = plots.accuracy_by_examples(['5', 'all'], panels)
+  panels = {
+    ('After joining', '%'): lines,
+    ('Fine-tuned', '%'): dict([*lines.items()][:1]),
+  }
+  figure = plots.by_value(panels, 'examples', ['5', 'all'])
   left, right = figure.axes
   assert [text.get_text() for text in left.get_xticklabels()] == ['5', 'all']
-  assert (left.get_title(), len(right.containers)) == ('After joining', 1)
-  for drawn, figures in zip(left.containers, lines.values(), strict=True):
-    line, _, (bars,) = drawn
-    drawn_means = np.asarray(line.get_ydata(), float)
-    np.testing.assert_allclose(drawn_means, [mean for mean, _ in figures])
-    heights = [segment[1, 1] - segment[0, 1] for segment in bars.get_segments()]
-    np.testing.assert_allclose(heights, [2 * (sd or 0) for _, sd in figures])
+  assert (left.get_title(), len(right.lines)) == ('After joining', 1)
+  for line, band, figures in zip(
+    left.lines, left.collections, lines.values(), strict=True
+  ):
+    np.testing.assert_allclose(line.get_ydata(), [mean for mean, _ in figures])
+    (path,) = band.get_paths()
+    for place, (mean, spread) in enumerate(figures):
+      found = path.vertices[path.vertices[:, 0] == place, 1]
+      np.testing.assert_allclose(np.ptp(found), 2 * (spread or 0), atol=1e-9)
+      np.testing.assert_allclose(found.max(), mean + (spread or 0))
   labels = [text.get_text() for text in figure.legends[0].get_texts()]
   assert labels == ['weights', r'a\$b']
   plt.close(figure)

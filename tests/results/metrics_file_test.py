@@ -30,7 +30,7 @@ def write_data(path):
 
 
 def write_figure(path):
-  plots.save(plots.accuracy_by_examples(['5'], {'x': {'loss': [(1.0, None)]}}), path)
+  plots.save(plots.by_value({('x', ''): {'loss': [(1.0, None)]}}, 'n', ['5']), path)
 
 
 def write_metrics(path):
