@@ -15,6 +15,8 @@ from fesem_jax.utils.palette import color_of
 Curve = Sequence[tuple[float, float | None] | None]
 
 _WIDE = 10  # Ratio of positive places from which on an axis is logarithmic.
+# Between methods at one value that is no number: equal ones would hide each other.
+_APART = 0.06
 
 
 def by_value(
@@ -48,9 +50,11 @@ def by_value(
         means, spreads = np.transpose(
           [(f[0], f[1] or 0.0) if f else (np.nan, np.nan) for f in curve]
         )
-        axis.plot(where, means, label=in_figure(label), **curve_style(i))
+        apart = _APART * (i - (len(curves) - 1) / 2) if places is None else 0.0
+        x = where + apart
+        axis.plot(x, means, label=in_figure(label), **curve_style(i))
         axis.fill_between(
-          where, means - spreads, means + spreads, color=color_of(i), alpha=0.15
+          x, means - spreads, means + spreads, color=color_of(i), alpha=0.15
         )
       if places is not None:
         _scale(axis, where)

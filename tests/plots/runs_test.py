@@ -31,10 +31,12 @@ def test_values_have_a_line_for_each_rule_and_its_deviation():
   ):
     np.testing.assert_allclose(line.get_ydata(), [mean for mean, _ in figures])
     (path,) = band.get_paths()
-    for place, (mean, spread) in enumerate(figures):
+    for place, (mean, spread) in zip(line.get_xdata(), figures, strict=True):
       found = path.vertices[path.vertices[:, 0] == place, 1]
       np.testing.assert_allclose(np.ptp(found), 2 * (spread or 0), atol=1e-9)
       np.testing.assert_allclose(found.max(), mean + (spread or 0))
+  first, second = (line.get_xdata()[0] for line in left.lines)
+  assert 0 < second - first < 0.2  # Equal ones do not hide each other.
   labels = [text.get_text() for text in figure.legends[0].get_texts()]
   assert labels == ['weights', r'a\$b']
   plt.close(figure)
