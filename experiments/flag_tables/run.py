@@ -144,8 +144,8 @@ PROCESSES = (
     'single process. '
     'Results depend on the number of processes by rounding only. Process 0 writes and '
     'prints; '
-    '--workdir is a folder that all processes share. If one is missing, JAX aborts the '
-    f'others after {processes.MEETING_SECONDS} s; if one dies, the others end '
+    '--workdir is a folder that all processes share. A missing process is '
+    f'reported after {processes.MEETING_SECONDS} s; if one dies, the others end '
     f'after about {processes.HEARTBEAT_SECONDS} s; the same command then resumes from '
     'the last checkpoint. On one machine, experiments.launch_local starts all.'),
   flag('integer', 'process_id', -1,

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from fesem_jax.utils import rendezvous
 from fesem_jax.utils.errors import UserError, argument
 
 AUTO = 'auto'
@@ -87,23 +88,24 @@ class Group(NamedTuple):
       )
 
 
-def initialize(group: Group, wait_seconds: int = MEETING_SECONDS) -> None:
+def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
   """Connects to the other processes; call it before any other use of JAX.
 
-  CPU devices exchange arrays by Gloo. JAX aborts the processes that are there if others
-  are missing after `wait_seconds`.
+  CPU devices exchange arrays by Gloo.
 
   Args:
     group: the processes; with one process, the call is a no-op.
     wait_seconds: maximum time to wait for the other processes.
 
   Raises:
-    UserError: if the values of `group` are inconsistent or differ between processes, or
-      if JAX cannot detect the processes.
+    UserError: if the values of `group` are inconsistent or differ between processes, if
+      processes are missing after that time, or if JAX cannot detect them.
   """
   group.check()
   if not group.address or (group.address != AUTO and group.num_processes == 1):
     return
+  if group.address != AUTO:
+    rendezvous.wait_for_all(*group, wait_seconds)
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
   # Otherwise JAX treats SIGTERM as a preemption notice and the process continues.
   jax.config.update('jax_enable_preemption_service', False)
@@ -114,15 +116,8 @@ def initialize(group: Group, wait_seconds: int = MEETING_SECONDS) -> None:
     jax.distributed.initialize(
       *(group.address, group.num_processes, group.process_id),
       cluster_detection_method='deactivate',
-      initialization_timeout=wait_seconds,
       **options,
     )
-    if group.num_processes != count():
-      raise UserError(
-        f'{argument("num_processes", group.num_processes)} in process '
-        f'{group.process_id}, but {argument("num_processes", count())} in the first '
-        'one; they must agree.'
-      )
   with _without_stdout():  # Gloo prints a line for every process.
     barrier('start')
 
