@@ -124,6 +124,7 @@ def check(
   _, train, test = phases[0]
   settings.check(train, test)
   check_training(algorithm.local)
+  own_functions.renew(algorithm, programs)
   traffic.check_private(algorithm.traffic, algorithm.local.sends)
   check_phases(phases)
   if algorithm.local.work is not None:

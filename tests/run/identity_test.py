@@ -1,8 +1,12 @@
 """A run of Python is identified by its method's values; edits of own code are said."""
 
 import argparse
+import array
+import dataclasses
+import enum
 import functools
 import json
+import operator
 import types
 
 import flax.linen as nn
@@ -197,6 +201,55 @@ def sized(sizes):
 def test_equal_numbers_in_other_places_are_other_values(one, other):
   assert values_of(one) == values_of(one)
   assert values_of(one) != values_of(other)
+
+
+@pytest.mark.parametrize(
+  ('text', 'old', 'new'),
+  [
+    ('class C:\n  kinds = {1, 2}\n\ndef made(x):\n  return len(C.kinds)', '2', '3'),
+    ('class C:\n  f = jnp.sin\n\ndef made(x):\n  return C.f(x)', 'sin', 'cos'),
+    ('class C:\n  f = staticmethod(jnp.sin)\n\ndef made(x):\n  return C.f(x)',
+     'sin', 'cos'),
+    ('class C:\n  f = functools.partial(jnp.clip, min=0)\n\n'
+     'def made(x):\n  return C.f(x)', 'min=0', 'min=1'),
+    ('class C:\n  f = functools.partialmethod(pow, 2)\n\n'
+     'def made(x):\n  return C().f()', '2', '3'),
+    ('class C(enum.Enum):\n  A = 1\n\ndef made(x):\n  return C.A.value', '1', '2'),
+    ('@dataclasses.dataclass\nclass C:\n  rate: float = 0.1\n\n'
+     'def made(x):\n  return C().rate', '0.1', '0.2'),
+    ('@dataclasses.dataclass\nclass C:\n'
+     '  rates: list = dataclasses.field(default_factory=lambda: [0.1])\n\n'
+     'def made(x):\n  return C().rates[0]', '0.1', '0.2'),
+    ('class C(nn.Module):\n  rate: float = 0.1\n\ndef made(x):\n  return C()(x)',
+     '0.1', '0.2'),
+    ('def made(x):\n  return x * made.rate\n\nmade.rate = 0.1', '0.1', '0.2'),
+    ('first = operator.itemgetter(0)\n\ndef made(x):\n  return first(x)', '0', '1'),
+    ("held = bytearray(b'a')\n\ndef made(x):\n  return held[0]", "b'a'", "b'b'"),
+    ("held = array.array('f', [1])\n\ndef made(x):\n  return held[0]", '1', '2'),
+  ],
+)  # fmt: skip
+def test_values_that_functions_find_in_classes_and_objects_count(text, old, new):
+  given = {
+    m.__name__: m for m in (array, dataclasses, enum, functools, operator)
+  } | {'nn': nn, '__name__': __name__}  # fmt: skip
+  one, same, other = (
+    described(written(t, **given)) for t in (text, text, text.replace(old, new))
+  )
+  assert one == same
+  assert one != other
+
+
+def test_what_was_made_is_known_by_what_it_reads_now():
+  read = {'scale': 1.0}
+
+  def loss(outputs, y):
+    return read['scale'] * LOCAL.model.task.loss(outputs, y)
+
+  model = fj.models.from_flax(nn.Dense(3), (6,), loss=loss)
+  before = values_of(model)
+  assert values_of(model) == before
+  read['scale'] = 2.0
+  assert values_of(model) != before
 
 
 def test_modules_of_the_user_may_have_functions_of_one_name():
