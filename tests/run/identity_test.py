@@ -414,6 +414,23 @@ def test_a_workdir_of_an_earlier_version_goes_on_with_a_word(tmp_path, caplog):
     simulated('fed_avg', rounds=2, workdir=tmp_path, config=None, seed=3)
 
 
+def test_a_run_of_earlier_code_is_marked(tmp_path):
+  plain, wider = (
+    written(f'def loss(outputs, y):\n  return {text}', of=LOCAL.model.task.loss)
+    for text in ('of(outputs, y)', '2 * of(outputs, y)')
+  )
+
+  def found(loss):
+    local = LOCAL._replace(model=LOCAL.model._replace(loss=loss))
+    method = fj.algorithms.fed_avg(local)
+    return simulated(method, rounds=1, workdir=tmp_path, config=None).summary
+
+  assert 'earlier_code' not in found(plain)
+  assert found(wider)['earlier_code'] == ['loss']
+  assert json.loads((tmp_path / 'summary.json').read_text())['earlier_code'] == ['loss']
+  assert 'earlier_code' not in found(plain)
+
+
 def test_entries_of_the_users_own_may_have_any_name(tmp_path):
   own = {'method': 'mine', 'model': ['a=1'], 'code': 'v1', 'program': 'train.py'}
   for old in ({'model': ['a=1']}, own):
