@@ -165,7 +165,8 @@ def run_methods(
 
   Tables show what --report names, and `asked`, see `tables_asked`; `count` is of all
   runs of the command. Returns the
-  comparison, and label of each method -> folders of its runs that did not diverge.
+  comparison, and label of each method, also of kept ones -> folders of its runs that
+  did not diverge.
   """
   folders: dict[str, list[pathlib.Path]] = {label: [] for label in by_label}
   which = flags.FLAGS.report
@@ -221,6 +222,7 @@ def run_methods(
     compared(summaries).write(workdir)
 
   summaries, refused = run_each(by_label, run, refuse, after)
+  folders |= {label: [folder_of(label, seed) for seed in seeds] for label in kept}
   return compared(summaries, refused), folders
 
 
