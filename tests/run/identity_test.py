@@ -18,10 +18,11 @@ import pandas as pd
 import pytest
 
 import fesem_jax as fj
+from fesem_jax.core.federated_data import Groups
 from fesem_jax.core.identity import Identity
 from fesem_jax.run.configuration import changes, check_same
 from tests.support import helpers
-from tests.support.runs import simulated
+from tests.support.runs import federation, simulated
 
 
 def described(x, name='x'):
@@ -446,11 +447,14 @@ def test_entries_of_the_users_own_may_have_any_name(tmp_path):
 def test_a_workdir_is_refused_for_other_values_and_data(tmp_path):
   simulated('fed_avg', rounds=1, workdir=tmp_path, config=None)
   algorithm = fj.algorithms.build('fed_avg', helpers.local(hidden=(6,)))
+  train, test = federation()
+  groups = Groups(np.arange(7, dtype=np.int32) // 4, 2)  # Which are not the true ones.
   for changed, named in (
     ({'method': 'fed_sgd'}, '`method`'),
     ({'method': algorithm}, '`model`'),
     ({'batch_size': 5}, '`training`'),
     ({'data': [helpers.federation([4] * 3, seed) for seed in range(2)]}, 'the data'),
+    ({'data': (dataclasses.replace(train, groups=groups), test)}, 'the data'),
   ):
     with pytest.raises(fj.UserError, match=named):
       simulated(**{'method': 'fed_avg'} | changed, workdir=tmp_path, config=None)
