@@ -97,8 +97,11 @@ def _own_groups(split: FederatedData) -> list[np.ndarray]:
   if split.groups is None:
     return []
   ids, truth = np.asarray(split.groups.ids), split.info.clusters
-  both = [np.unique(x, return_inverse=True)[1] for x in (ids, truth) if x is not None]
-  return [ids] if truth is None or not np.array_equal(*both) else []
+  if truth is not None:
+    mine, known = (np.unique(x, return_inverse=True)[1] for x in (ids, truth))
+    if np.array_equal(mine, known):
+      return []
+  return [ids]
 
 
 def _digests_of_examples(split: FederatedData, own: np.ndarray | None) -> np.ndarray:
