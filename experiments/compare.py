@@ -159,7 +159,8 @@ def run_methods(
 
   Tables show what --report names, and `asked`, see `tables_asked`; `count` is of all
   runs of the command. Returns the
-  comparison, and label of each method -> folders of its runs that did not diverge.
+  comparison, and label of each method, also of kept ones -> folders of its runs that
+  did not diverge.
   """
   which = flags.FLAGS.report
   # Seeds, and methods that differ in numbers only, run in the same compiled programs.
@@ -214,6 +215,7 @@ def run_methods(
     ]
     for label, each in summaries.items()
   }
+  folders |= {label: [folder_of(label, seed) for seed in seeds] for label in kept}
   return compared(summaries, refused), folders
 
 

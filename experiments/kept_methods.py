@@ -68,9 +68,9 @@ def _run(
       known = any(mine[name] == each[name] for each in asked)
       if not (known or methods.sets(label, name)):
         return None
-    if said := _other_options(config, asked, label, tuned):
-      note = f'of an earlier command, with {said}.'
-      summary['notes'] = [*summary.get('notes', []), note]
+    said = _other_options(config, asked, label, tuned)
+    note = f'of an earlier command, as are its seconds{", with " * bool(said)}{said}.'
+    summary['notes'] = [*summary.get('notes', []), note]
     history = metrics_file.read_metrics(folder / 'metrics.jsonl', summary['rounds'])
     return costs_table.with_curve(summary, history, saved_client_table.read(folder))
   except (UserError, KeyError):  # A damaged run is none of this table.

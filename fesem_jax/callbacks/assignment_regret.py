@@ -5,6 +5,7 @@ import numpy as np
 
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.events import End, Evaluation, Start
+from fesem_jax.data.corruption import honest
 from fesem_jax.evaluation import evaluate, regret
 from fesem_jax.utils import processes
 
@@ -21,7 +22,8 @@ class AssignmentRegret(Callback):
   The record gets `regret`: `mean` over clients, `by_examples`, the share of clients
   that are `misassigned`, the regret by test losses (`test_mean`, `test_by_examples`),
   and `test_gain`, the improvement of the first metric if clients deployed the best
-  centers by training loss; and `margin`: `mean` and `by_examples`. The summary contains
+  centers by training loss; and `margin`: `mean` and `by_examples`. All are of the
+  clients that are not bad. The summary contains
   those of the last evaluation, and the clients' table `best_cluster`, `regret`,
   `margin` and `test_regret`. A run that was finished without this callback gets these
   entries if it is resumed with more rounds.
@@ -58,10 +60,19 @@ class AssignmentRegret(Callback):
     figures = regret.figures_of_choice(algorithm)
     program = arranged.compiled(('hindsight', algorithm), figures, *args, choice)
     task = algorithm.local.model.measured_as
-    scores = evaluate.scores(processes.on_host(program(*args, choice)), task)
+    totals, kept = processes.on_host(program(*args, choice)), honest(arranged.train)
+    before, counts = event.record, slice(None)
+    if kept is not None:
+      totals = jax.tree.map(lambda x: x[kept], totals)
+      before, counts = before['honest'], kept[places]
     better, column = task.primary.better, task.primary_column
-    gain = better(scores[column]) - better(event.record['deployed'][column])
-    event.record.update(regret.as_record(found, tested, assignment, self._sizes, gain))
+    scores = evaluate.scores(totals, task)
+    gain = better(scores[column]) - better(before['deployed'][column])
+    of, of_test = (
+      regret.Hindsight(*(x[counts] for x in each)) for each in (found, tested)
+    )
+    sizes = [x[counts] for x in self._sizes]
+    event.record.update(regret.as_record(of, of_test, assignment[counts], sizes, gain))
     self._columns = regret.of_clients(found, tested, self._sizes)
 
   def client_columns(self) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """The round whose models are best on validation examples, and early stopping by it."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from fesem_jax.utils.errors import UserError, check_at_least
 from fesem_jax.utils.notices import warn_once
 
 VALIDATION, BEST_ROUND = 'validation', 'best_round'
+DIGEST = 'validation_digest'  # Of the examples that a record has figures of.
 
 
 class BestRound(Callback):
@@ -91,6 +93,13 @@ class BestRound(Callback):
           'split of `data.hold_out(train)`.'
         )
     self._start, self._algorithm = start, start.algorithm
+    self._digest = _digest(validation)
+    earlier = [r for r in start.records if 'deployed' in r]
+    if len(self._measured(earlier)) < len(earlier):
+      warn_once(
+        'Earlier rounds of the workdir were measured on no `validation` examples, or '
+        'on others: they are left out of the choice of the best round.'
+      )
     local, placed = start.algorithm.local, placement.of(start.arranged.train)
     _, validation = ordered(local, train, validation)
     self._placed = placement.place(validation, local.mesh, placed)
@@ -114,10 +123,19 @@ class BestRound(Callback):
     if kept is not None:
       totals = jax.tree.map(lambda x: x[kept], totals)
     event.record[VALIDATION] = evaluate.scores(totals, task)
-    best, since = _best([*event.records, event.record], task.primary)
+    event.record[DIGEST] = self._digest
+    records = self._measured([*event.records, event.record])
+    best, since = _best(records, task.primary)
     if best is event.record:
       self._keep(event)
     return Stop('stop_after') if 0 < self._stop_after <= since else None
+
+  def _measured(self, records: Sequence[Record]) -> list[Record]:
+    """The records that have figures of these validation examples."""
+    return [
+      r for r in records
+      if VALIDATION in r and r.get(DIGEST, self._digest) == self._digest
+    ]  # fmt: skip
 
   def _keep(self, event: Evaluation) -> None:
     """Keeps the models of this evaluation."""
@@ -142,7 +160,7 @@ class BestRound(Callback):
   def on_end(self, event: End) -> None:
     """Says in the summary which round is best."""
     figure = self._algorithm.local.model.measured_as.primary
-    best, _ = _best(event.records, figure)
+    best, _ = _best(self._measured(event.records), figure)
     if best is not None:
       kinds = VALIDATION, 'deployed', 'finetuned'
       found = {'round': best['round']} | {kind: best[kind] for kind in kinds}
@@ -151,9 +169,14 @@ class BestRound(Callback):
 
 def _best(records: Sequence[Record], figure: Figure) -> tuple[Record | None, int]:
   """The first record of the best validation figure, and evaluations since; or None."""
-  measured = [record for record in records if VALIDATION in record]
-  values = [figure.better(r[VALIDATION][f'micro_{figure.name}']) for r in measured]
+  values = [figure.better(r[VALIDATION][f'micro_{figure.name}']) for r in records]
   if not values:
     return None, 0
   i = int(np.argmax(values))
-  return measured[i], len(values) - 1 - i
+  return records[i], len(values) - 1 - i
+
+
+def _digest(split: FederatedData) -> str:
+  """A digest of a split's examples."""
+  both = (np.ascontiguousarray(x).view(np.uint8) for x in (split.x, split.y))
+  return hashlib.sha256(b''.join(x.tobytes() for x in both)).hexdigest()[:16]

@@ -11,6 +11,7 @@ from fesem_jax.core.traffic import Drawn, Traffic
 from fesem_jax.data import device_profiles
 from fesem_jax.results import costs
 from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError, argument
 
 
 class Costs(Callback):
@@ -38,9 +39,20 @@ class Costs(Callback):
     self._traffic = traffic.as_sent(start.algorithm.traffic, local.sends)
     self._look(start.state)
     if self._profile is not None:
+      self._check(start)
       self._devices = device_profiles.SimulatedDevices(
         self._profile, start.seed, local, train
       )
+
+  def _check(self, start: Start) -> None:
+    """Raises `UserError` if earlier rounds have the seconds of another profile."""
+    for record in start.records:
+      there = record.get('device_profile', self._name)
+      if there != self._name:
+        raise UserError(
+          f'{argument("device_profile", self._name)} differs from {there}, of which '
+          f'the seconds of round {record["round"]} are; choose another `workdir`.'
+        )
 
   def on_round(self, event: Round) -> None:
     """Counts the bytes of a round."""
@@ -67,6 +79,7 @@ class Costs(Callback):
       elif clients is not None:
         seconds = waited + self._devices.seconds(sent, clients, whole)
       event.record['simulated_seconds'] = seconds
+      event.record['device_profile'] = self._name
 
   def on_end(self, event: End) -> None:
     """Adds up all rounds."""

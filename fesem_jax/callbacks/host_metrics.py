@@ -10,6 +10,7 @@ from absl import logging
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.callbacks.events import End, Evaluation, Start
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data.corruption import honest
 from fesem_jax.results.deployed_models import DeployedModels
 from fesem_jax.tasks import Task
 from fesem_jax.utils import processes
@@ -26,7 +27,8 @@ class HostMetrics(Callback):
   their examples one after the other. The record gets `NAME`, over the examples of all
   clients; `NAME_macro`, the mean over clients; and, for methods with clusters,
   `NAME_by_cluster`, a number for each over the examples of its clients. The summary
-  contains those of the last evaluation, and the clients' table a column `NAME`. A
+  contains those of the last evaluation, and the clients' table a column `NAME`. Bad
+  clients are in the table alone. A
   metric that raises `ValueError` for a client or cluster, as AUC of a single class, or
   returns NaN, has no value there (NaN, in files null), and is not in the mean.
 
@@ -74,18 +76,24 @@ class HostMetrics(Callback):
     examples = [self._host.client(i) for i in event.arranged.places]
     targets = [y for _, y in examples]
     made = _made(event.models.deployed, [x for x, _ in examples], self._given)
+    counts, kept = np.ones(len(targets), bool), honest(event.arranged.train)
+    if kept is not None:
+      counts = kept[event.arranged.places]
     for name, metric in self._metrics.items():
       own = np.array([
         self._value(name, metric, *pair) for pair in zip(targets, made, strict=True)
       ])  # fmt: skip
-      event.record[name] = self._over(name, metric, targets, made)
-      known = own[~np.isnan(own)]
+      whole = np.flatnonzero(counts)
+      event.record[name] = self._over(
+        name, metric, [targets[i] for i in whole], [made[i] for i in whole]
+      )
+      known = own[~np.isnan(own) & counts]
       event.record[f'{name}_macro'] = float(known.mean()) if len(known) else np.nan
       self._columns[name] = own
       if event.assignment is None:
         continue
       clusters = range(event.measured.num_models)
-      members = [np.flatnonzero(event.assignment == k) for k in clusters]
+      members = [np.flatnonzero((event.assignment == k) & counts) for k in clusters]
       event.record[f'{name}_by_cluster'] = [
         self._over(name, metric, [targets[i] for i in m], [made[i] for i in m])
         for m in members

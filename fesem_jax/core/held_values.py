@@ -18,7 +18,9 @@ _PLACEMENT = {
   'data_placement',
 }  # fmt: skip
 # Fields of every Linen module.
-_OF_LINEN = 'parent', 'name', 'scope', '_parent_ref'
+_OF_LINEN = (
+  'parent', 'name', 'scope', '_parent_ref', '_state', '_compact_name_scope_methods',
+)  # fmt: skip
 PLAIN = str | bytes | bool | int | float | complex | type(None) | type(...)
 _NOTHING = object()
 
@@ -50,6 +52,18 @@ def fields_of(x: Any) -> Iterator[tuple[str, Any]]:
     left_out = name in placement or name.startswith('__')
     if not left_out and (own or not is_default(value, default)):
       yield name, value
+
+
+def defaults_of(kind: type) -> dict[str, Any]:
+  """The defaults of the fields of a data class, or the functions that make them."""
+  found = {}
+  for field in dataclasses.fields(kind):
+    default = field.default
+    if default is dataclasses.MISSING:
+      default = field.default_factory
+    if default is not dataclasses.MISSING and not _is_of_linen(kind, field.name):
+      found[field.name] = default
+  return found
 
 
 def is_given(kind: type, name: str) -> bool:

@@ -6,13 +6,16 @@ user's own code are; functions of installed packages go by their names.
 """
 
 import argparse
+import array
 import collections
+import dataclasses
 import datetime
 import decimal
 import enum
 import fractions
 import functools
 import inspect
+import operator
 import pathlib
 import sys
 import types
@@ -25,6 +28,7 @@ from jax.sharding import Mesh
 
 from fesem_jax.core.held_values import (
   PLAIN,
+  defaults_of,
   digest_of,
   fields_of,
   is_given,
@@ -39,11 +43,13 @@ _ARRAY = jax.Array | np.ndarray | np.generic
 _SHOWN = (
   PLAIN | enum.Enum | np.dtype | jax.ShapeDtypeStruct | slice | range
   | fractions.Fraction | decimal.Decimal | pathlib.PurePath
-  | datetime.date | datetime.timedelta
+  | datetime.date | datetime.timedelta | bytearray | array.array
+  | operator.itemgetter | operator.attrgetter | operator.methodcaller
 )  # fmt: skip
 _NAMESPACE = argparse.Namespace | types.SimpleNamespace
-# Attributes of a class that are values.
-_OF_CLASS = PLAIN | _ARRAY | tuple | list | dict
+# Attributes that Flax gives to methods.
+_MARKS = 'compact', 'compact_name_scope', 'nowrap'
+_PARTIAL = functools.partial | functools.partialmethod
 _NOTHING = object()
 
 
@@ -135,7 +141,7 @@ class Identity:
       return type(x).__name__
     if isinstance(x, types.ModuleType):
       return None if is_own(x) else x.__name__
-    if isinstance(x, types.MethodType | functools.partial) or _is_of_object(x):
+    if isinstance(x, types.MethodType | _PARTIAL) or _is_of_object(x):
       return None
     if _is_function(x):
       bare = x if isinstance(x, types.FunctionType) else inspect.unwrap(x)
@@ -159,7 +165,7 @@ class Identity:
     elif _is_of_object(x):
       self._values.append(f'{name}={x.__name__}')
       self._add(name, x.__self__)
-    elif isinstance(x, functools.partial):
+    elif isinstance(x, _PARTIAL):
       self._add(name, x.func)
       self._add(name, x.args)
       self._add(name, x.keywords)
@@ -179,7 +185,8 @@ class Identity:
 
   def _add_made(self, x: Any) -> None:
     """Adds what made an object, and what has replaced parts of it."""
-    values, code, packages, parts = x.made_by
+    values, code, packages = x.made_by.now()
+    parts = x.made_by.parts
     self._values.extend(values)
     self._functions.extend(code)
     self.packages |= packages
@@ -208,15 +215,20 @@ class Identity:
     for each in kind.__mro__:
       if not is_own(each):
         continue
-      for name, x in vars(each).items():
+      held = dict(vars(each))
+      if isinstance(each, enum.EnumMeta):
+        held |= each.__members__
+      for name, x in held.items():
         if isinstance(x, functools.cached_property):
           x = x.func
         x = getattr(x, 'fget', None) or getattr(x, '__func__', x)
         function = _unwrapped(x)
-        if isinstance(function, types.FunctionType):
-          if is_own(function) and function.__code__.co_filename != '<string>':
+        if isinstance(function, types.FunctionType) and is_own(function):
+          if function.__code__.co_filename != '<string>':
             self._add(name, function)
-        elif isinstance(x, _OF_CLASS) and not is_given(kind, name):
+        elif name.startswith('_') and callable(x):  # Such as `_make` of a named tuple.
+          continue
+        elif not is_given(kind, name) and not inspect.isdatadescriptor(x):
           self._add(name, x)
 
   def _add_function(self, name: str, fn: types.FunctionType) -> None:
@@ -232,6 +244,9 @@ class Identity:
     for defaults in (fn.__defaults__ or (), (fn.__kwdefaults__ or {}).values()):
       if defaults:
         self._add('default', tuple(defaults))
+    for field, value in vars(fn).items():
+      if not field.startswith('__') and field not in _MARKS:
+        self._add(field, value)
     does = self._instructions(fn.__code__, fn.__globals__, cells, {}, {})
     text = '\n'.join(does)
     self._functions[place] = title, digest_of(text)
@@ -296,6 +311,8 @@ class Identity:
     if text is not None and not is_value and not opname.endswith('_DEREF'):
       return text  # A function or module of an installed package.
     self._add(name, x)
+    if isinstance(x, type) and is_own(x) and dataclasses.is_dataclass(x):
+      self._add(name, defaults_of(x))  # Of objects that the function makes.
     return None
 
 

@@ -19,6 +19,10 @@ from fesem_jax.utils.errors import UserError, argument
 _Build = TypeVar('_Build', bound=Callable[..., Any])
 
 
+# Values, code and packages.
+_Found = tuple[tuple[str, ...], tuple[tuple[str, str], ...], frozenset[str]]
+
+
 class MadeBy(NamedTuple):
   """The identity of what a function of this package made; see `Identity`."""
 
@@ -26,6 +30,11 @@ class MadeBy(NamedTuple):
   code: tuple[tuple[str, str], ...]
   packages: frozenset[str]
   parts: tuple[Any, ...]  # of what was made; others may take their places
+  look: Callable[[], _Found]  # gives the first three anew
+
+  def now(self) -> _Found:
+    """The first three: what functions of the user's own read may have changed."""
+    return self.look() if self.code else self[:3]
 
 
 def recorded(build: _Build) -> _Build:
@@ -53,11 +62,14 @@ def recorded(build: _Build) -> _Build:
       name: x for name, x in arguments.items()
       if name != 'local' and not is_default(x, signature.parameters[name].default)
     }  # fmt: skip
-    found, values = Identity(), [f'made by={build.__name__}({", ".join(given)})']
-    for name, x in given.items():
-      values += found.values(name, x)
-    code, packages = tuple(found.code()), frozenset(found.packages)
-    return made._replace(made_by=MadeBy(tuple(values), code, packages, tuple(made)))
+
+    def look() -> _Found:
+      found, values = Identity(), [f'made by={build.__name__}({", ".join(given)})']
+      for name, x in given.items():
+        values += found.values(name, x)
+      return tuple(values), tuple(found.code()), frozenset(found.packages)
+
+    return made._replace(made_by=MadeBy(*look(), tuple(made), look))
 
   return building  # type: ignore[return-value]
 

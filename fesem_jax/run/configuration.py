@@ -99,13 +99,20 @@ def changes(
       f'The run in {workdir} began with {"; ".join(others)}: its results may differ '
       f'from those of one version; {remedy}.'
     )
-  names, _ = _functions(old['code'], config['code'])
-  if names and _is_comparable(old, config):
+  if names := edited(old, config):
     said.append(
       f'{", ".join(names)} changed after the run in {workdir} had begun: its finished '
       f'rounds are of the earlier code; {remedy}.'
     )
   return said
+
+
+def edited(old: dict[str, Any], config: dict[str, Any]) -> list[str]:
+  """Names of functions of the user's own that were edited since a run began."""
+  both = old, config
+  if not all(map(_is_described, both)) or not _is_comparable(*both):
+    return []
+  return _functions(*(each['code'] for each in both))[0]
 
 
 def _is_comparable(*configs: dict[str, Any]) -> bool:

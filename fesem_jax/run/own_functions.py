@@ -1,5 +1,6 @@
 """Functions of users that do not do what they seem to once they are compiled."""
 
+import collections
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -9,15 +10,45 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.identity import Identity
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.own_code import is_own_function
 from fesem_jax.core.types import Model
 from fesem_jax.models.networks import check_mixes_nothing
+from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
 from fesem_jax.utils.notices import warn_once
 
 _DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
+
+# What functions have read, the last ones that were run: function -> values and code.
+_READ = collections.OrderedDict[Any, Any]()
+_MOST_READ = 256
+
+
+def renew(algorithm: Algorithm, programs: Programs) -> None:
+  """Lets go of what was traced if what functions of the user's own read has changed.
+
+  Variables that a function reads from outside, and fields of objects, are constants of
+  its trace, which JAX keeps as long as the function.
+  """
+  local = algorithm.local
+  parts = *local.model, local.augmentation, local.lr_schedule, local.local_lr_schedule
+  read: dict[Any, Any] = {algorithm.step: (algorithm, local)}
+  read |= {part: part for part in parts if callable(part) and is_own_function(part)}
+  changed = False
+  for function, reads in read.items():
+    identity = Identity()
+    found = identity.values('', reads), identity.code()
+    changed |= _READ.pop(function, found) != found
+    _READ[function] = found
+  while len(_READ) > _MOST_READ:
+    _READ.popitem(last=False)
+  if changed:
+    programs.clear()
+    jax.clear_caches()
 
 
 def check(local: LocalTraining, train: FederatedData) -> None:

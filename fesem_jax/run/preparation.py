@@ -32,6 +32,7 @@ from fesem_jax.models.model_checks import check_model
 from fesem_jax.results import metrics_file, privacy
 from fesem_jax.run import own_functions
 from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.configuration import edited
 from fesem_jax.run.evaluation import Evaluation
 from fesem_jax.run.programs import Program, Programs, wait_for
 from fesem_jax.run.resume import (
@@ -70,6 +71,8 @@ class Prepared(NamedTuple):
   state: Any  # of the method
   done: int  # rounds that are done
   init_seconds: float  # that the start took
+  # Functions of the user's that were edited since the run began.
+  earlier_code: Sequence[str] = ()
 
   @property
   def like(self) -> RoundInfo:
@@ -124,6 +127,7 @@ def check(
   _, train, test = phases[0]
   settings.check(train, test)
   check_training(algorithm.local)
+  own_functions.renew(algorithm, programs)
   traffic.check_private(algorithm.traffic, algorithm.local.sends)
   check_phases(phases)
   if algorithm.local.work is not None:
@@ -226,11 +230,13 @@ def prepare(
     )
   if settings.patience and traced.out_info[1].clusters is None:
     _check_clusters(algorithm, like, data.train, settings.patience)
-  checkpoints = None
+  checkpoints, earlier = None, list[str]()
   if folder is not None:
     with progress_lines.waiting_for('a digest of the data'):
       identity = _identity(settings, timeline.phases, data, given, config)
     checkpoints = opened.enter_context(claim_workdir(folder, identity, settings.resume))
+    began = metrics_file.read_config(folder)
+    earlier = edited(began or identity, identity)
   evaluation = Evaluation(
     algorithm, data.train, data.test, settings.finetune_epochs,
     keys[prng_streams.FINETUNE], programs, like,
@@ -256,7 +262,7 @@ def prepare(
   return Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
     checkpoints, metrics_file.MetricsWriter(None), step_and_evaluation,
-    traced, like, None, 0, 0.0,
+    traced, like, None, 0, 0.0, earlier,
   )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from absl import logging
 
 from fesem_jax.algorithms.wrappers.client_memory import (
   kept_parts,
@@ -22,16 +23,22 @@ from fesem_jax.data.arrangement import arrange, draw_cohort, order_of_clients
 from fesem_jax.results import metrics_file, records
 from fesem_jax.results.client_table import position_of
 from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.configuration import changes, check_same
 from fesem_jax.run.programs import run_once
 from fesem_jax.run.replayed import Replay, Training, training_of
+from fesem_jax.run.resume import default_config
 from fesem_jax.run.rounds import keys_of_run, rehearse, run_round, step_of
+from fesem_jax.run.settings import Settings
 from fesem_jax.training.calls import Call, calls_noted
 from fesem_jax.training.trajectory import steps_of, task_of
 from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, WorkdirError, argument
 
 # The local models of the whole round are made again up to so many bytes.
 MOST_BYTES = 2**31
+
+# Entries of config.json that describe the method of a run of Python.
+_OF_METHOD = 'method', 'model', 'optimizer', 'training', 'settings_of_jax', 'code'
 
 # Relative difference of losses and of Eq. 6 that is one of rounding.
 _ROUNDING = 1e-5
@@ -101,6 +108,7 @@ def replay(
       f'The data of {folder} change over its rounds; `replay` can do again what is of '
       'one training split.'
     )
+  _check_same(folder, config, algorithm, Settings(1, seed, per_round))
   if algorithm.of_data is not None:
     train = algorithm.of_data(train, ())
   place = position_of(client, np.asarray(train.info.names))
@@ -150,6 +158,25 @@ def _of_run(config: dict[str, Any], name: str, given: int | None) -> int:
   if given is not None and given != held:
     raise UserError(f'{argument(name, given)} differs from {held} of config.json.')
   return held
+
+
+def _check_same(
+  folder: pathlib.Path,
+  config: dict[str, Any],
+  algorithm: Algorithm,
+  settings: Settings,
+) -> None:
+  """Raises `UserError` if the run was of another method, where config.json tells."""
+  now = default_config(settings, None, algorithm)
+  now = config | {name: x for name, x in now.items() if name in _OF_METHOD}
+  if now.keys() == config.keys():
+    try:
+      check_same(folder, config, now)
+    except WorkdirError as e:
+      differs = str(e).partition(' Choose another')[0]
+      raise UserError(f'{differs} Give `replay` the method of the run.') from e
+    for change in changes(folder, config, now):
+      logging.warning('Note: %s', change)
 
 
 def _replayed(

@@ -75,6 +75,7 @@ def digest_of_data(
       np.array([]) if truth is None else truth,
       *([] if corruption is None else [corruption.bad, np.array([corruption.kind])]),
       *([] if split.weights is None else [split.weights]),
+      *_own_groups(split),
     ):
       array = np.ascontiguousarray(array)
       digest.update(f'{array.dtype} {array.shape}'.encode())
@@ -89,6 +90,18 @@ def digest_of_data(
   for split, own in zip(splits, here, strict=True):
     digest.update(_digests_of_examples(split, own).data)
   return digest.hexdigest()[:16]
+
+
+def _own_groups(split: FederatedData) -> list[np.ndarray]:
+  """The groups [M] of an oracle, where they are not the true clusters."""
+  if split.groups is None:
+    return []
+  ids, truth = np.asarray(split.groups.ids), split.info.clusters
+  if truth is not None:
+    mine, known = (np.unique(x, return_inverse=True)[1] for x in (ids, truth))
+    if np.array_equal(mine, known):
+      return []
+  return [ids]
 
 
 def _digests_of_examples(split: FederatedData, own: np.ndarray | None) -> np.ndarray:

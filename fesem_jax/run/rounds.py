@@ -76,7 +76,7 @@ def rehearse(
   """
   state = placed_state(algorithm, data, init_key)
   args = state, data, cohort, round_key
-  own = algorithm.made_by is None
+  own = algorithm.made_by is None or bool(algorithm.made_by.code)
   if own:
     own_functions.check_draws('`init` of the method', algorithm.init, init_key, data)
   token, twin = IN_ROUND.set(True), None
@@ -94,7 +94,7 @@ def rehearse(
 
 
 def _drawn_only(algorithm: Algorithm) -> Step:
-  """A round that warns if others than the clients drawn train, with epsilon counted."""
+  """A round that warns where its clients are not those that epsilon counts."""
   sends = algorithm.local.sends
 
   def step(state: Any, data: FederatedData, cohort: Cohort, key: jax.Array) -> Any:
@@ -106,6 +106,11 @@ def _drawn_only(algorithm: Algorithm) -> Step:
         '`dp=server`: the method trains clients of a cohort of its own; epsilon counts '
         'those that are drawn for each round, and does not hold if others, or more, '
         'train.'
+      )
+    if sends is not None and sends.privacy is not None and len(calls) > 1:
+      warn_once(
+        f'`{sends.named}`: the method trains clients {len(calls)} times in a round; '
+        'epsilon counts one model that each sends, and does not hold if it sends more.'
       )
     return made
 

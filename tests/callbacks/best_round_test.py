@@ -13,6 +13,7 @@ from fesem_jax import algorithms, data
 from fesem_jax.callbacks import BestRound
 from fesem_jax.callbacks.callback import Callback
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 from tests.support.commands import call
 from tests.support.methods import GROUPS
@@ -114,6 +115,20 @@ def test_a_resumed_run_has_the_same_best_round(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, a, b)
   again, _ = simulated(rounds=5, workdir=tmp_path / 'parts', stop_after=4)
   assert again.summary['best_round'] == whole.summary['best_round']
+
+
+def test_rounds_without_these_validation_examples_are_left_out(tmp_path, caplog):
+  warn_once.cache_clear()
+  simulated(rounds=2, workdir=tmp_path)
+  method, other = algorithms.fed_avg(helpers.local(optimizer=optax.sgd(0.5))), TEST
+  result = simulate(
+    method, TRAIN, TEST, rounds=4, finetune_epochs=0, callbacks=[BestRound(other)],
+    workdir=tmp_path,
+  )  # fmt: skip
+  found = result.summary['best_round']
+  values = [r['validation']['micro_accuracy'] for r in result.history[2:]]
+  assert found['round'] == 3 + int(np.argmax(values))
+  assert 'left out of the choice of the best round' in caplog.text
 
 
 def test_what_does_not_fit_is_refused(tmp_path):

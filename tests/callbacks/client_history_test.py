@@ -89,7 +89,7 @@ def test_clients_that_have_yet_to_join_have_no_cluster():
 def test_nothing_but_new_entries_changes_where_clients_are_recorded(recorded):
   made, *_ = recorded
   plain = runs.simulated(**CHOSEN)
-  new = {'simulated_seconds'}
+  new = {'simulated_seconds', 'device_profile'}
   assert [
     {k: v for k, v in r.items() if k not in new}
     for r in runs.without_time(made.history)
@@ -133,6 +133,13 @@ def test_fairness_is_of_the_first_figure(recorded):
   assert found['clients'] == (~np.isnan(values)).sum() == M - 1
   assert found['worst_decile'] == np.nanmin(values)
   assert found['deviation'] == pytest.approx(np.nanstd(values))
+
+
+def test_seconds_of_two_profiles_do_not_add_up(recorded, tmp_path):
+  _, folder, _ = recorded
+  copy = shutil.copytree(folder, tmp_path / 'copy')
+  with pytest.raises(fj.UserError, match='`device_profile=phone` differs from broad'):
+    runs.simulated(workdir=copy, callbacks=[Costs('phone')], **CHOSEN | {'rounds': 5})
 
 
 def test_a_resumed_run_goes_on_with_its_history(recorded, tmp_path):

@@ -6,6 +6,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.callbacks import HostMetrics
+from fesem_jax.data.corruption import corrupted, honest
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
@@ -60,6 +61,38 @@ def test_f1_and_auc_are_those_of_all_examples_together(method, options):
     of = np.flatnonzero(kept.assignment == k)
     if len(of):
       expected = f1(*(np.concatenate([x[i] for i in of]) for x in (targets, predicted)))
+      assert found == pytest.approx(expected)
+
+
+def test_bad_clients_count_in_the_table_of_clients_alone():
+  data = helpers.federation(SIZES)
+  bad = corrupted(data, 'label_flip', 0.4)
+  counts = honest(bad)
+  kept, own = Kept(), HostMetrics({'f1_sk': f1}, given='predictions')
+  regret = fj.callbacks.AssignmentRegret()
+  result = fj.simulate(
+    fj.algorithms.build('fesem', helpers.local(), num_clusters=2), bad, data, rounds=1,
+    finetune_epochs=0, callbacks=[kept, own, regret],
+  )  # fmt: skip
+  pairs = [data.client(i) for i in np.flatnonzero(counts)]
+  predicted = [
+    kept.predict(i, data.client(i)[0]) for i in np.flatnonzero(counts)
+  ]  # fmt: skip
+  whole = f1(np.concatenate([y for _, y in pairs]), np.concatenate(predicted))
+  assert result.summary['f1_sk'] == pytest.approx(whole)
+  columns = result.clients.columns()
+  assert np.isfinite(columns['f1_sk']).all()
+  means = columns['f1_sk'][counts].mean(), columns['regret'][counts].mean()
+  assert result.summary['f1_sk_macro'] == pytest.approx(means[0])
+  assert result.summary['regret']['mean'] == pytest.approx(means[1])
+  assert columns['f1_sk'].mean() != pytest.approx(means[0])
+  of = [np.flatnonzero((kept.assignment == k) & counts) for k in (0, 1)]
+  for found, members in zip(result.summary['f1_sk_by_cluster'], of, strict=True):
+    own_pairs = [
+      (data.client(i)[1], kept.predict(i, data.client(i)[0])) for i in members
+    ]
+    if own_pairs:
+      expected = f1(*map(np.concatenate, zip(*own_pairs, strict=True)))
       assert found == pytest.approx(expected)
 
 

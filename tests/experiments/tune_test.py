@@ -346,6 +346,9 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
   }
 
 
+EARLIER = 'of an earlier command, as are its seconds'
+
+
 def test_a_command_keeps_the_rows_of_an_earlier_one(
   parsed_flags, monkeypatch, tmp_path  # noqa: F811
 ):  # fmt: skip
@@ -365,8 +368,11 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
   listed = ['fed_avg', 'Ours=fesem(2)']
   compare.run_methods(compare.configurations(listed, 2, {}), tmp_path)
   one = compare.configurations(['fed_prox'], 2, {})
-  found, _ = compare.run_methods(one, tmp_path)
+  found, folders = compare.run_methods(one, tmp_path)
   assert [row['method'] for row in found.rows] == ['fed_prox', 'fed_avg', 'Ours']
+  # Figures have what the table has.
+  assert [f.name for f in folders['Ours']] == ['seed0', 'seed1']
+  assert found.rows[2]['notes'] == [f'{EARLIER}.']
   assert found.rows[2]['deployed_micro_accuracy'] == (pytest.approx(70), 0)
   assert [row['method'] for row in found.rates] == ['fed_prox', 'fed_avg', 'Ours']
   # Options of methods that the command does not say are named.
@@ -374,12 +380,12 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
   compare.run_methods(median, tmp_path)
   found, _ = compare.run_methods(one, tmp_path)
   of_avg = next(row for row in found.rows if row['method'] == 'fed_avg')
-  assert of_avg['notes'] == ['of an earlier command, with aggregation=median.']
+  assert of_avg['notes'] == [f'{EARLIER}, with aggregation=median.']
   with flagsaver.flagsaver(aggregation='median'):
     compare.run_methods(compare.configurations(['fed_avg'], 2, {}), tmp_path)
     found, _ = compare.run_methods(one, tmp_path)
   of_avg = next(row for row in found.rows if row['method'] == 'fed_avg')
-  assert of_avg['notes'] == ['of an earlier command, with aggregation=mean.']
+  assert of_avg['notes'] == [f'{EARLIER}, with aggregation=mean.']
   # With other data or training, or seeds that they lack, they are not of this table.
   for other in ({'num_clients': 7}, {'clip_norm': 0.5}, {'learning_rate': 0.5}):
     with flagsaver.flagsaver(**other):

@@ -1,8 +1,12 @@
 """A run of Python is identified by its method's values; edits of own code are said."""
 
 import argparse
+import array
+import dataclasses
+import enum
 import functools
 import json
+import operator
 import types
 
 import flax.linen as nn
@@ -14,10 +18,11 @@ import pandas as pd
 import pytest
 
 import fesem_jax as fj
+from fesem_jax.core.federated_data import Groups
 from fesem_jax.core.identity import Identity
 from fesem_jax.run.configuration import changes, check_same
 from tests.support import helpers
-from tests.support.runs import simulated
+from tests.support.runs import federation, simulated
 
 
 def described(x, name='x'):
@@ -199,6 +204,55 @@ def test_equal_numbers_in_other_places_are_other_values(one, other):
   assert values_of(one) != values_of(other)
 
 
+@pytest.mark.parametrize(
+  ('text', 'old', 'new'),
+  [
+    ('class C:\n  kinds = {1, 2}\n\ndef made(x):\n  return len(C.kinds)', '2', '3'),
+    ('class C:\n  f = jnp.sin\n\ndef made(x):\n  return C.f(x)', 'sin', 'cos'),
+    ('class C:\n  f = staticmethod(jnp.sin)\n\ndef made(x):\n  return C.f(x)',
+     'sin', 'cos'),
+    ('class C:\n  f = functools.partial(jnp.clip, min=0)\n\n'
+     'def made(x):\n  return C.f(x)', 'min=0', 'min=1'),
+    ('class C:\n  f = functools.partialmethod(pow, 2)\n\n'
+     'def made(x):\n  return C().f()', '2', '3'),
+    ('class C(enum.Enum):\n  A = 1\n\ndef made(x):\n  return C.A.value', '1', '2'),
+    ('@dataclasses.dataclass\nclass C:\n  rate: float = 0.1\n\n'
+     'def made(x):\n  return C().rate', '0.1', '0.2'),
+    ('@dataclasses.dataclass\nclass C:\n'
+     '  rates: list = dataclasses.field(default_factory=lambda: [0.1])\n\n'
+     'def made(x):\n  return C().rates[0]', '0.1', '0.2'),
+    ('class C(nn.Module):\n  rate: float = 0.1\n\ndef made(x):\n  return C()(x)',
+     '0.1', '0.2'),
+    ('def made(x):\n  return x * made.rate\n\nmade.rate = 0.1', '0.1', '0.2'),
+    ('first = operator.itemgetter(0)\n\ndef made(x):\n  return first(x)', '0', '1'),
+    ("held = bytearray(b'a')\n\ndef made(x):\n  return held[0]", "b'a'", "b'b'"),
+    ("held = array.array('f', [1])\n\ndef made(x):\n  return held[0]", '1', '2'),
+  ],
+)  # fmt: skip
+def test_values_that_functions_find_in_classes_and_objects_count(text, old, new):
+  given = {
+    m.__name__: m for m in (array, dataclasses, enum, functools, operator)
+  } | {'nn': nn, '__name__': __name__}  # fmt: skip
+  one, same, other = (
+    described(written(t, **given)) for t in (text, text, text.replace(old, new))
+  )
+  assert one == same
+  assert one != other
+
+
+def test_what_was_made_is_known_by_what_it_reads_now():
+  read = {'scale': 1.0}
+
+  def loss(outputs, y):
+    return read['scale'] * LOCAL.model.task.loss(outputs, y)
+
+  model = fj.models.from_flax(nn.Dense(3), (6,), loss=loss)
+  before = values_of(model)
+  assert values_of(model) == before
+  read['scale'] = 2.0
+  assert values_of(model) != before
+
+
 def test_modules_of_the_user_may_have_functions_of_one_name():
   text = 'def used(x):\n  return x * {}'
   uses = 'def made(x):\n  return one.used(other.used(x))'
@@ -361,6 +415,23 @@ def test_a_workdir_of_an_earlier_version_goes_on_with_a_word(tmp_path, caplog):
     simulated('fed_avg', rounds=2, workdir=tmp_path, config=None, seed=3)
 
 
+def test_a_run_of_earlier_code_is_marked(tmp_path):
+  plain, wider = (
+    written(f'def loss(outputs, y):\n  return {text}', of=LOCAL.model.task.loss)
+    for text in ('of(outputs, y)', '2 * of(outputs, y)')
+  )
+
+  def found(loss):
+    local = LOCAL._replace(model=LOCAL.model._replace(loss=loss))
+    method = fj.algorithms.fed_avg(local)
+    return simulated(method, rounds=1, workdir=tmp_path, config=None).summary
+
+  assert 'earlier_code' not in found(plain)
+  assert found(wider)['earlier_code'] == ['loss']
+  assert json.loads((tmp_path / 'summary.json').read_text())['earlier_code'] == ['loss']
+  assert 'earlier_code' not in found(plain)
+
+
 def test_entries_of_the_users_own_may_have_any_name(tmp_path):
   own = {'method': 'mine', 'model': ['a=1'], 'code': 'v1', 'program': 'train.py'}
   for old in ({'model': ['a=1']}, own):
@@ -376,11 +447,14 @@ def test_entries_of_the_users_own_may_have_any_name(tmp_path):
 def test_a_workdir_is_refused_for_other_values_and_data(tmp_path):
   simulated('fed_avg', rounds=1, workdir=tmp_path, config=None)
   algorithm = fj.algorithms.build('fed_avg', helpers.local(hidden=(6,)))
+  train, test = federation()
+  groups = Groups(np.arange(7, dtype=np.int32) // 4, 2)  # Which are not the true ones.
   for changed, named in (
     ({'method': 'fed_sgd'}, '`method`'),
     ({'method': algorithm}, '`model`'),
     ({'batch_size': 5}, '`training`'),
     ({'data': [helpers.federation([4] * 3, seed) for seed in range(2)]}, 'the data'),
+    ({'data': (dataclasses.replace(train, groups=groups), test)}, 'the data'),
   ):
     with pytest.raises(fj.UserError, match=named):
       simulated(**{'method': 'fed_avg'} | changed, workdir=tmp_path, config=None)

@@ -182,6 +182,50 @@ def test_epsilon_of_a_method_that_trains_others_than_those_drawn_is_told(said):
     made(method.init(KEY, data), data, drawn, KEY)
     assert ('`dp=server`: the method trains clients of' in said.text) == told
 
+  def twice(state, data, cohort, key):
+    state, _ = method.step(state, data, cohort, key)
+    return method.step(state, data, cohort, key)
+
+  assert 'times in a round' not in said.text
+  made = rounds._drawn_only(method._replace(step=twice))
+  made(method.init(KEY, data), data, drawn, KEY)
+  assert 'the method trains clients 2 times in a round' in said.text
+
+
+def test_what_functions_read_is_read_anew_by_each_run():
+  """Variables of users' functions are constants of a trace that JAX keeps."""
+  data, local = data_and_local()
+  read = {'scale': 1.0}
+
+  def scaled(outputs, y):
+    return read['scale'] * local.model.task.loss(outputs, y)
+
+  scaling = local._replace(model=local.model._replace(loss=scaled))
+  method = fj.algorithms.fed_avg(scaling)
+  mine = own_method(local)
+
+  def step(state, data, cohort, key):
+    return jax.tree.map(lambda p: p * read['scale'], state), mine.step(
+      state, data, cohort, key
+    )[1]
+
+  own = mine._replace(step=step)
+
+  def states(method):
+    return [
+      np.asarray(x) for x in jax.tree.leaves(run(method, data).state)
+    ]  # fmt: skip
+
+  before = states(method), states(own)
+  read['scale'] = 3.0
+  after = states(method), states(own)
+  for old, new in zip(before, after, strict=True):
+    assert not all(map(np.array_equal, old, new))
+  read['scale'] = 1.0
+  again = states(method), states(own)
+  for old, new in zip(before, again, strict=True):
+    assert all(map(np.array_equal, old, new))
+
 
 def test_models_of_which_clients_choose_none_are_refused():
   data, local = data_and_local()

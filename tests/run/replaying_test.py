@@ -123,6 +123,21 @@ def test_mistakes_end_in_one_sentence(run, tmp_path):
     ]
 
 
+def test_another_method_than_that_of_the_run_is_refused(tmp_path):
+  """The round after the last one has no record that could differ."""
+  train, test = runs.federation()
+  slow, fast = (
+    fj.algorithms.fed_avg(helpers.local(rate=rate, model='logistic'))
+    for rate in (0.1, 0.5)
+  )
+  runs.simulate(slow, train, test, rounds=1, workdir=tmp_path)
+  (tmp_path / 'summary.json').unlink()
+  asked = {'round': 2, 'client': 'c1'}
+  with pytest.raises(fj.UserError, match=r'=-0\.5\)\. Give `replay` the method'):
+    fj.replay(fast, train, tmp_path, **asked)
+  assert fj.replay(slow, train, tmp_path, **asked).arrived
+
+
 FLAGS = (
   '--dataset=synthetic_linear', '--num_clients=6', '--examples_per_client=8',
   '--partition_groups=2', '--model=mlp', '--hidden=4', '--rounds=2', '--batch_size=4',
