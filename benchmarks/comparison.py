@@ -8,6 +8,11 @@ with files of each run (`fj.compare`), 120 runs of 30 rounds. In turn one run af
 other (`runs_at_once=1`) and side by side (0), each in a process of its own that starts
 with empty caches. `processor_seconds` are those of the process on all cores, which
 other processes change less than its seconds.
+
+  python3.11 -m venv .venv-torch && .venv-torch/bin/pip install torch==2.13.0
+
+adds PyTorch's loop over clients (`peers/pytorch_table.py`), which does the same runs in
+a process for each core. Both evaluate after the last round, and take as many SGD steps.
 """
 
 import json
@@ -19,13 +24,15 @@ import tempfile
 import time
 from typing import Any
 
+import numpy as np
 from absl import app, flags
 
 import fesem_jax as fj
 from benchmarks import common
+from benchmarks.peers import table
 
 COLUMNS = (
-  'runs_at_once', 'methods', 'runs', 'rounds', 'seconds', 'processor_seconds',
+  'loop', 'runs_at_once', 'methods', 'runs', 'rounds', 'seconds', 'processor_seconds',
   'tuning_seconds', 'foreign_share',
 )  # fmt: skip
 
@@ -43,6 +50,9 @@ _SEEDS = flags.DEFINE_integer('seeds', 5, 'Seeds that are reported.')
 _TUNED = flags.DEFINE_integer('tuning_seeds', 3, 'Seeds of each rate.')
 _RATES = flags.DEFINE_list('rates', ['0.01', '0.03', '0.1', '0.3', '1'], 'Of tuning.')
 _AT_ONCE = flags.DEFINE_list('runs_at_once', ['1', '0'], 'Values to measure.')
+_TORCH = flags.DEFINE_string(
+  'torch_python', '.venv-torch/bin/python', 'Python with torch.'
+)
 _OWN = flags.DEFINE_bool('in_this_process', False, 'Measure the first value here.')
 
 
@@ -59,33 +69,72 @@ def _maker(name: str, model: fj.Model) -> Any:
   return make
 
 
-def measure(runs_at_once: int) -> dict[str, Any]:
-  """Tunes and compares the methods once."""
+def _methods() -> dict[str, Any]:
   train, _ = _data(0)
   model = fj.models.build('logistic', train.example_shape, train.num_classes)
-  methods = {name: _maker(name, model) for name in _LISTED.value}
+  return {name: _maker(name, model) for name in _LISTED.value}
+
+
+def _seeds() -> tuple[range, range]:
+  """Those of tuning, and those that are reported."""
+  return range(10_000, 10_000 + _TUNED.value), range(_SEEDS.value)
+
+
+def measure(runs_at_once: int) -> dict[str, Any]:
+  """Tunes and compares the methods once."""
+  methods = _methods()
   options: dict[str, Any] = {
     'rounds': _ROUNDS.value, 'callbacks': [fj.callbacks.Progress(False)],
     'runs_at_once': runs_at_once,
   }  # fmt: skip
-  tuned = range(10_000, 10_000 + _TUNED.value)
+  tuned, seeds = _seeds()
   rates = [float(rate) for rate in _RATES.value]
   activity, began = common.Activity(), time.perf_counter()
   choices = fj.tune(methods, _data, {'learning_rate': rates}, seeds=tuned, **options)
   tuning = time.perf_counter() - began
   with tempfile.TemporaryDirectory() as folder:
-    fj.compare(
-      methods, _data, seeds=range(_SEEDS.value), choices=choices, workdir=folder,
-      **options,
-    )  # fmt: skip
+    found = fj.compare(
+      methods, _data, seeds=seeds, choices=choices, workdir=folder, **options
+    )
   used = resource.getrusage(resource.RUSAGE_SELF)
-  runs = len(methods) * (len(rates) * len(tuned) + _SEEDS.value)
+  runs = len(methods) * (len(rates) * len(tuned) + len(seeds))
   return {
-    'runs_at_once': runs_at_once, 'methods': len(methods), 'runs': runs,
-    'rounds': _ROUNDS.value, 'seconds': round(time.perf_counter() - began, 1),
+    'loop': 'fesem_jax', 'runs_at_once': runs_at_once, 'methods': len(methods),
+    'runs': runs, 'rounds': _ROUNDS.value,
+    'seconds': round(time.perf_counter() - began, 1),
     'processor_seconds': round(used.ru_utime + used.ru_stime, 1),
     'tuning_seconds': round(tuning, 1),
     'foreign_share': round(activity.foreign_share(), 2),
+    'accuracy': {
+      name: float(np.mean([s['deployed']['micro_accuracy'] for s in of_seeds if s]))
+      for name, of_seeds in found.summaries.items()
+    },
+  }  # fmt: skip
+
+
+def in_pytorch(python: str) -> dict[str, Any]:
+  """The same runs in PyTorch, which take as many steps."""
+  tuned, seeds = _seeds()
+  rates = [float(rate) for rate in _RATES.value]
+  activity, before = common.Activity(), resource.getrusage(resource.RUSAGE_CHILDREN)
+  found = table.measure(
+    python, _LISTED.value, _data, rates, tuned, seeds, _ROUNDS.value
+  )
+  used, foreign = resource.getrusage(resource.RUSAGE_CHILDREN), activity.foreign_share()
+  for name, make in _methods().items():
+    there = {s for run, s in found['steps'].items() if (run[0], run[2]) == (name, 0)}
+    here = _ROUNDS.value * table.steps_here(make, _data(0))
+    if there != {here}:
+      raise AssertionError(f'{name}: {here} steps with seed 0, in PyTorch {there}.')
+  processor = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+  return {
+    'loop': 'PyTorch', 'runs_at_once': found['processes'],
+    'methods': len(_LISTED.value), 'runs': len(found['steps']),
+    'rounds': _ROUNDS.value, 'seconds': round(found['seconds'], 1),
+    'processor_seconds': round(processor, 1),
+    'tuning_seconds': round(found['tuning_seconds'], 1),
+    'foreign_share': round(foreign, 2), 'accuracy': found['accuracy'],
+    'versions': found['versions'],
   }  # fmt: skip
 
 
@@ -117,6 +166,14 @@ def main(argv: list[str]) -> None:
   for runs_at_once in _AT_ONCE.value:
     rows.append(_in_own_process(runs_at_once))
     print(common.table(rows, COLUMNS), flush=True)
+  fj.setup_devices()
+  try:
+    rows.append(in_pytorch(_TORCH.value))
+    print(common.table(rows, COLUMNS), flush=True)
+  except (OSError, RuntimeError) as e:
+    print(f'PyTorch skipped, --torch_python={_TORCH.value}: {e}')
+  for row in rows:
+    print(row['loop'], {name: round(a, 3) for name, a in row['accuracy'].items()})
   common.save('comparison', common.setup(), rows)
 
 

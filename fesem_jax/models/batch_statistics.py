@@ -1,16 +1,18 @@
 """Running statistics of batches, as BatchNorm has them, among a model's parameters."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
-from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from fesem_jax.core import parameter_names, tree
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError
+
+if TYPE_CHECKING:
+  from flax import nnx
 
 # The collection of a Linen module that holds them.
 COLLECTION = 'batch_stats'
@@ -67,8 +69,10 @@ def counting(weights: jax.Array) -> Any:
   return nn.intercept_methods(intercept)
 
 
-def count_in(module: nnx.Module, weights: jax.Array) -> None:
+def count_in(module: 'nnx.Module', weights: jax.Array) -> None:
   """Keeps examples of weight 0 from counting in the BatchNorm of an NNX module."""
+  from flax import nnx  # Slow to import.
+
   for path, layer in nnx.iter_modules(module):
     if isinstance(layer, nnx.BatchNorm):
       named = '/'.join(map(str, path)) or 'BatchNorm'

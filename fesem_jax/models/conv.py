@@ -18,14 +18,16 @@ quarter of the memory of patches by the compiler's count (docs/planning.md).
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from fesem_jax.core import platforms
+
+if TYPE_CHECKING:
+  from flax import nnx
 
 Padding = Literal['SAME', 'VALID'] | tuple[tuple[int, int], tuple[int, int]]
 _LAYOUT = ('NHWC', 'HWIO', 'NHWC')
@@ -127,8 +129,10 @@ def in_linen() -> Any:
   return nn.intercept_methods(intercept)
 
 
-def in_nnx(module: nnx.Module) -> None:
+def in_nnx(module: 'nnx.Module') -> None:
   """Makes the convolutions of an NNX module those of `general_dilated`."""
+  from flax import nnx  # Slow to import.
+
   for _, layer in nnx.iter_modules(module):
     own = type(layer) is nnx.Conv and layer.conv_general_dilated
     if own is jax.lax.conv_general_dilated:

@@ -5,13 +5,12 @@ Layers carry explicit names in the order in which they run.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from flax.core.tracers import current_trace
 
 from fesem_jax import tasks
@@ -26,11 +25,13 @@ from fesem_jax.models.model_checks import (
   check_parameters,
   check_shape,
 )
-from fesem_jax.models.nnx_modules import as_nnx_model
 from fesem_jax.models.training_modes import ALWAYS_THE_SAME, Modes
 from fesem_jax.tasks import Loss
 from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.safe_files import first_line
+
+if TYPE_CHECKING:
+  from flax import nnx
 
 # Of CelebA's network.
 NORM_GROUPS = 8
@@ -117,7 +118,7 @@ _CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn, Lenet)
 
 @recorded
 def from_flax(
-  module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
+  module: 'nn.Module | Callable[[nnx.Rngs], nnx.Module]',
   example_shape: Sequence[int],
   loss: Loss | None = None,
   metrics: Mapping[str, Loss] | None = None,
@@ -231,7 +232,7 @@ def check_mixes_nothing(model: Model, name: str, example_shape: Sequence[int]) -
 
 
 def _flax_model(
-  module: nn.Module | Callable[[nnx.Rngs], nnx.Module],
+  module: 'nn.Module | Callable[[nnx.Rngs], nnx.Module]',
   example_shape: Sequence[int],
   dtype: Any,
 ) -> tuple[str, Model]:
@@ -240,6 +241,8 @@ def _flax_model(
     modes = check_linen(module, example_shape, dtype)
     name, model = type(module).__name__, as_model(module, example_shape, modes, dtype)
   else:
+    from fesem_jax.models.nnx_modules import as_nnx_model  # Slow to import.
+
     name, model = as_nnx_model(module, example_shape, dtype)
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
   jax.eval_shape(lambda key, x: model.apply(model.init(key), x), jax.random.key(0), x)

@@ -156,6 +156,7 @@ x = np.load({str(tmp_path / 'x.npy')!r})
 p = run.predict(x, client='c3', probabilities=True)
 np.save({str(tmp_path / 'p.npy')!r}, p)
 print(jax.device_count(), len(run.history), 'fesem_jax.run.checkpoint' in sys.modules)
+print('flax.nnx' in sys.modules)
 """
   env = os.environ | {'JAX_NUM_CPU_DEVICES': '3', 'PYTHONPATH': str(ROOT)}
   out = subprocess.run(
@@ -163,6 +164,7 @@ print(jax.device_count(), len(run.history), 'fesem_jax.run.checkpoint' in sys.mo
   )
   assert out.returncode == 0, out.stderr
   assert out.stdout.split()[:2] == ['3', str(len(result.history))]
+  assert out.stdout.split()[-1] == 'False'  # NNX is slow to import.
   logits = logits_of(result.deployed.params(client='c3'), x)
   want = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
   np.testing.assert_allclose(np.load(tmp_path / 'p.npy'), want, rtol=1e-4)

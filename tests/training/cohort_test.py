@@ -288,8 +288,13 @@ def test_measured_clients_per_chunk_is_one_of_the_candidates():
   )  # Six on each device.
 
 
-@pytest.mark.parametrize(('inputs', 'outputs'), [(6, 5), (100, 50)])
-def test_small_and_large_dense_layers_have_the_gradients_of_a_product(inputs, outputs):
+@pytest.mark.parametrize(
+  ('inputs', 'outputs', 'of'),
+  [(6, 5, (0, 1)), (9, 10, (0, 1)), (9, 10, (1,)), (100, 50, (0, 1))],
+)
+def test_small_and_large_dense_layers_have_the_gradients_of_a_product(
+  inputs, outputs, of
+):
   rng = np.random.default_rng(0)
   x = jnp.asarray(rng.normal(size=(3, 7, inputs)), jnp.float32)
   kernel = jnp.asarray(rng.normal(size=(3, inputs, outputs)), jnp.float32)
@@ -298,7 +303,7 @@ def test_small_and_large_dense_layers_have_the_gradients_of_a_product(inputs, ou
     def loss(x, kernel):
       return jnp.sin(product(x, kernel)).sum()
 
-    return jax.jit(jax.vmap(jax.value_and_grad(loss, argnums=(0, 1))))(x, kernel)
+    return jax.jit(jax.vmap(jax.value_and_grad(loss, argnums=of)))(x, kernel)
 
   axes = (((1,), (0,)), ((), ()))
   got = gradients(lambda x, kernel: dense_layers.dot_general(x, kernel, axes))
