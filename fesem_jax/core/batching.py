@@ -4,10 +4,9 @@ Only indices are padded. Batches depend on (seed, round, client id, epoch) only,
 computed inside the compiled round.
 """
 
-import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -138,14 +137,6 @@ def _stored(
   return x.at[rows].get(mode='clip'), y.at[rows].get(mode='clip')
 
 
-def _of_held(
-  data: FederatedData, held: tuple[jax.Array, jax.Array], rows: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """`gather` from the examples that `_stored` has read."""
-  x, y = (array.at[rows].get(mode='clip') for array in held)
-  return _scaled(data, x), y
-
-
 def _scaled(data: FederatedData, x: jax.Array) -> jax.Array:
   if data.flat_from is not None:
     x = x[..., : math.prod(data.flat_from)].reshape(*x.shape[:-1], *data.flat_from)
@@ -180,13 +171,17 @@ def batches_of_client(
   """
   most = data.max_examples
   width, in_order = batch_width(schedule, most), jnp.arange(most, dtype=jnp.int32)
-  read: Callable[..., Any] = functools.partial(gather, data, client)
+  held = None
   if _reads_at_once(schedule, data, jax.lax.axis_size(SIDE)):
-    read = functools.partial(_of_held, data, _stored(data, client, in_order))
+    held = _stored(data, client, in_order)
 
   def batch(order, place):
     rows, weights = batch_rows(order, place, size, width)
-    return *read(rows), weights, tree.take(factors, rows)
+    if held is None:
+      x, y = _stored(data, client, rows)
+    else:
+      x, y = held[0].at[rows].get(mode='clip'), held[1].at[rows].get(mode='clip')
+    return _scaled(data, x), y, weights, tree.take(factors, rows)
 
   # With one batch per epoch the order is immaterial: gather once, never shuffle.
   if is_full_batch(schedule, most):

@@ -144,6 +144,11 @@ class FederatedData:
     begin, end = self.shard_rows[0, 0], self.shard_rows[0, 1]
     return jnp.where((first >= begin) & (last <= end), last - first, 0)
 
+  def keys_of(self, key: jax.Array, ids: jax.Array) -> jax.Array:
+    """[S] keys of clients `ids`, folded from the key and the client's id."""
+    client_ids = jnp.asarray(self.client_ids).at[ids].get(mode='clip')
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, client_ids)
+
   def weights_of(self, ids: jax.Array) -> jax.Array | None:
     """[S] float32 `weights` of clients `ids`, 0 for M; None if they have none."""
     if self.weights is None:

@@ -181,14 +181,9 @@ def as_arrays(models: Any) -> Any:
   """The tree with NumPy arrays [M, ...] in place of stacks in host memory."""
 
   def arrays(x: Any) -> Any:
-    return unpack(np.asarray(x.rows), x.form) if is_offloaded(x) else x
+    return unpack(np.asarray(x.rows), x.form) if isinstance(x, Offloaded) else x
 
-  return jax.tree.map(arrays, models, is_leaf=is_offloaded)
-
-
-def is_offloaded(x: Any) -> bool:
-  """Whether a stack is in host memory."""
-  return isinstance(x, Offloaded)
+  return jax.tree.map(arrays, models, is_leaf=lambda x: isinstance(x, Offloaded))
 
 
 def in_host_memory(mesh: Mesh) -> NamedSharding:
@@ -201,19 +196,11 @@ def placed(state: Any, mesh: Mesh) -> Any:
   where = in_host_memory(mesh)
 
   def place(x: Any) -> Any:
-    if not is_offloaded(x):
+    if not isinstance(x, Offloaded):
       return x
     return dataclasses.replace(x, rows=x.rows.update(sharding=where))
 
-  return jax.tree.map(place, state, is_leaf=is_offloaded)
-
-
-def reads_ahead(mesh: Mesh) -> bool:
-  """Whether the rows of the next chunk are prefetched.
-
-  A CPU needs no transfer, and reading a stack before it changes would copy it.
-  """
-  return mesh.devices.flat[0].platform != 'cpu'
+  return jax.tree.map(place, state, is_leaf=lambda x: isinstance(x, Offloaded))
 
 
 def _in_order(x: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sampling import client_keys, coin, first_at_random, shuffled
+from fesem_jax.core.sampling import coin, first_at_random, shuffled
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server.silhouette import clusters_of_best_number
 from fesem_jax.server.vector_clusters import clusters_of_vectors, match_clusters
@@ -82,6 +82,6 @@ def clusters_at_random(
   zeros = jnp.zeros(cohort.ids.shape, jnp.int32)
   drawn = shuffled(key, data, cohort, zeros, num_models, 1.0)
   own_key = prng_streams.fold(key, prng_streams.DRAWS)
-  keys = client_keys(own_key, data, cohort.ids)
+  keys = data.keys_of(own_key, cohort.ids)
   first = first_at_random(keys, data.sizes(cohort.ids) > 0, num_models)
   return drawn.at[first].set(jnp.arange(len(first), dtype=jnp.int32))

@@ -16,7 +16,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, check_local
-from fesem_jax.core.sampling import client_keys, coin
+from fesem_jax.core.sampling import coin
 from fesem_jax.core.sums import clipped
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import client_memory, shared_kernels
@@ -24,9 +24,8 @@ from fesem_jax.training.calls import CALLS, Call, OneClient
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.privacy import check_reduced, noised
-from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.shared_start import add_to_one, changes_sgd, whole_models
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.errors import UserError
 
 _KEEP = Reduction()
@@ -104,7 +103,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     into, rows = starts.own, rows._replace(own=None)
   replaced = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
-  def body(ids: jax.Array, own: Any, old: Any, shared: Any, sums: Any) -> Any:
+  def body(shared: Any, ids: jax.Array, own: Any, old: Any, sums: Any) -> Any:
     (models, broadcast, data, key, rate), _ = shared
     (steps, arrived), given, starts = own
     if in_place:
@@ -126,7 +125,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
 
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)
-    keys = client_keys(key, data, ids)
+    keys = data.keys_of(key, ids)
     each = client_map.side_by_side(of_client, sizes.shape[0])
     found = each(ids, sizes, steps, keys, starts, state, given)
     rest = ids, sizes, arrived, state, starts
@@ -225,7 +224,7 @@ def _checked(found: Any, client: Client, keep: bool) -> tuple[LocalModel, Params
     )
   corruption, sends = client.data.corruption, client.local.sends
   lies = corruption is not None and corruption.of_models
-  if sent is not None and not client.has_sent and (lies or sends is not None):
+  if sent is not None and 'sent' not in client.traced and (lies or sends is not None):
     raise UserError(
       'Some clients do not send the models that they trained '
       f'({"they are bad" if sends is None else sends.named}); what a function of one '

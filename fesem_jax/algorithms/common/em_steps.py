@@ -16,8 +16,7 @@ from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.comparison import ModelComparison
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.server.robust import Aggregation
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import WEIGHTINGS, Trained
+from fesem_jax.training.trained import WEIGHTINGS, Reduction, Trained
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
 
