@@ -82,17 +82,17 @@ def map_clients(
       f'A cohort of {ids.shape[0]} clients cannot be divided among '
       f'{mesh.size} devices; make it by `cohort_of`, which adds empty places.'
     )
+  finish = finish and jax.jit(finish, inline=True)  # Traced once.
   on_device = _over_chunks(
-    body, finish, per_chunk, part, num_groups, empty, replaces,
-    reads_ahead(mesh),
-  )  # fmt: skip
+    body, finish, per_chunk, part, num_groups, empty, replaces, reads_ahead(mesh)
+  )
   clients = jnp.asarray(ids), work, own, into, group
   return sharding.per_device(on_device, mesh, 1)(clients, shared, sums)
 
 
 def _over_chunks(
   body: Body,
-  finish: Finish | None,
+  finish: Any,
   per_chunk: int,
   part: int,
   num_groups: int,
@@ -117,12 +117,6 @@ def _over_chunks(
     size = width // parts
     slots_of = functools.partial(jax.lax.dynamic_index_in_dim, order, keepdims=False)
 
-    def of_part(found: Any, sums: Any, i: jax.Array | int) -> tuple[Any, Any]:
-      if finish is None:
-        return found, sums
-      own, common = found
-      return finish(_slice(own, i, size), common, sums)
-
     def stacks(results: Any) -> Any:
       """Arrays [S, ...] whose rows a chunk reads: its own, and those to overwrite."""
 
@@ -137,16 +131,15 @@ def _over_chunks(
       read, slots, following = stacks(results), slots_of(i), None
       if ahead:
         following = _fetched(read, slots_of(i + 1))
-      else:
-        fetched = _fetched(read, slots)
       rows = _rows(read, slots, fetched)
       # A slot beyond the end is empty; its `own` belongs to another client.
       places = ids.at[slots].get(mode='fill', fill_value=empty)
       found, sums = of_chunk(places, *rows, sums)
 
       def write(i: jax.Array | int, carry: Any) -> Any:
-        results, sums = carry
-        new, sums = of_part(found, sums, i)
+        (results, sums), new = carry, found
+        if finish is not None:
+          new, sums = finish(_slice(found[0], i, size), found[1], sums)
         return _written(results, _slice(slots, i, size), new), sums
 
       if parts == 1:
@@ -157,15 +150,14 @@ def _over_chunks(
         results, sums = add_up(filled, write, results, sums, parts)
       return (results, following), sums
 
-    def first_rows(stacks: Any) -> Any:
-      return _rows(stacks, slots, _fetched(stacks, slots))
-
     # Traced once, for shapes and for the loop.
     of_chunk = jax.jit(functools.partial(body, shared), inline=True)
     slots = slots_of(0)
-    rows = jax.eval_shape(first_rows, stacks(into))
-    found, _ = of_chunk.eval_shape(slots, *rows, sums)
-    shapes, _ = jax.eval_shape(of_part, found, sums, 0)
+    rows = jax.eval_shape(functools.partial(_rows, slots=slots), stacks(into))
+    shapes, _ = of_chunk.eval_shape(slots, *rows, sums)
+    if finish is not None:
+      own_of = functools.partial(_slice, i=0, size=size)
+      shapes, _ = finish.eval_shape(jax.eval_shape(own_of, shapes[0]), shapes[1], sums)
 
     def filled(old: Any, shapes: Any) -> Any:
       def new(s: Any) -> jax.Array:
@@ -178,7 +170,6 @@ def _over_chunks(
     (results, _), sums = add_up(number, run, (results, first), sums, most)
     return results, sums
 
-  finish = finish and jax.jit(finish, inline=True)
   return on_device
 
 
@@ -256,17 +247,18 @@ def _fetched(stacks: Any, slots: jax.Array) -> Any:
   return jax.tree.map(rows, stacks, is_leaf=is_offloaded)
 
 
-def _rows(stacks: Any, slots: jax.Array, fetched: Any) -> Any:
-  """Rows [C, ...] of stacks [S, ...]; `fetched` has those in host memory."""
+def _rows(stacks: Any, slots: jax.Array, fetched: Any = None) -> Any:
+  """Rows [C, ...] of stacks [S, ...]; `fetched` has those in host memory, or None."""
 
-  def rows(x: Any, found: Any) -> Any:
+  def rows(x: Any, found: Any = None) -> Any:
     if is_offloaded(x):
-      return found
+      return x.take(slots) if fetched is None else found
     if len(slots) == 1:
       return jax.lax.dynamic_slice_in_dim(x, slots[0], 1)
     return jnp.asarray(x).at[slots].get(mode='clip')
 
-  return jax.tree.map(rows, stacks, fetched, is_leaf=is_offloaded)
+  both = (stacks,) if fetched is None else (stacks, fetched)
+  return jax.tree.map(rows, *both, is_leaf=is_offloaded)
 
 
 def _written(results: Any, slots: jax.Array, rows: Any) -> Any:

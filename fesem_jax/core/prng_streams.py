@@ -95,6 +95,8 @@ def with_keys(state: Any, key: jax.Array) -> Any:
   leaves, form = jax.tree.flatten(state)
 
   def own(i: int, leaf: jax.Array) -> jax.Array:
+    if not is_key(leaf):
+      return leaf
     typed = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     keys = leaf if typed else jax.random.wrap_key_data(leaf)
     stream = fold(key, OPTIMIZER)
@@ -107,6 +109,4 @@ def with_keys(state: Any, key: jax.Array) -> Any:
     new = new.reshape(keys.shape)
     return new if typed else jax.random.key_data(new)
 
-  return jax.tree.unflatten(
-    form, [own(i, x) if is_key(x) else x for i, x in enumerate(leaves)]
-  )
+  return jax.tree.unflatten(form, map(own, range(len(leaves)), leaves))

@@ -175,9 +175,7 @@ def _row_by_row(stack: Params, centers: Params) -> jax.Array:
   stack, centers = jax.tree.map(flat, (stack, centers))
   rows = jnp.arange(jax.tree.leaves(stack)[0].shape[0])
 
-  def to_all(at):
-    return _distances_of_row(stack, at[0], at[1], centers)
-
+  to_all = functools.partial(_distances_of_row, stack, centers)
   return jax.lax.map(to_all, (rows, stack))
 
 
@@ -190,15 +188,16 @@ def _center_by_center(stack: Params, centers: Params) -> jax.Array:
 
 
 def _distances_of_row(
-  stack: Params, row: jax.Array, one: Params, centers: Params
+  stack: Params, centers: Params, at: tuple[jax.Array, Params]
 ) -> jax.Array:
   """[K] float32: squared L2 distance of one row to each of [K, ...], on CPU.
 
   XLA's CPU compiler sums a layer sequentially; several partial sums are vectorized.
-  Leaves of `stack` are [S, P], those of `centers` [K, P]; `one` [P] is the row of the
-  stack at position `row` [] int32. Large layers are sliced from the stack, since `one`
-  would be a copy.
+  Leaves of `stack` are [S, P], those of `centers` [K, P]; `at` is the position
+  [] int32 of the row in the stack, and the row [P] itself. Large layers are sliced from
+  the stack, since the row would be a copy.
   """
+  row, one = at
 
   def distances(x: jax.Array, one: jax.Array, c: jax.Array) -> jax.Array:
     size, block = c.shape[1], _TERMS * _LANES

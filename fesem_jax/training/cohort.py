@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.core import client_map, prng_streams, tree
+from fesem_jax.core import client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, check_local
-from fesem_jax.core.sampling import coin
 from fesem_jax.core.sums import clipped
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import client_memory, shared_kernels
@@ -91,7 +90,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   one, local, starts, cohort, key, *_, kernels, _ = call
   _check(call, reduction)
   steps = local.num_steps(data, cohort.ids, call.epochs)
-  arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+  arrived = local.arrived(key, data, cohort.ids)
   steps = jnp.where(arrived, steps, 0)
   num_starts = starts.num_models() if kernels else 1
   unformed = bool(kernels and reduction.mean_by) and num_starts == 1

@@ -75,7 +75,8 @@ def local_sgd(
 
   most = batching.most_steps(client.local.schedule, client.data.max_examples)
   steps = jnp.zeros((most, 4)) if client.of_steps else None
-  first, keeps = client.optimizer_state(learning, optimizer), 'optimizer' in client.memory
+  first = client.optimizer_state(learning, optimizer)
+  keeps = 'optimizer' in client.memory
   if keeps and transformations:
     first = (*first[:-1], client.resumed(first[-1]))
   elif keeps:

@@ -342,6 +342,8 @@ def together(grads: Any) -> Any:
   """
   leaves, form = jax.tree.flatten(grads)
   large = [g.size > dense_layers.SMALL for g in leaves]
+  if not any(large):
+    return grads
   # An element by its index: `ravel` would copy the whole gradient on a TPU.
   zeros = (0 * g[(0,) * g.ndim] for g, wait in zip(leaves, large, strict=True) if wait)
   # One that is not finite must not spoil the other layers: optimizers may mend it.

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.kept_models import needs_stack
+from fesem_jax.algorithms.common.cluster_start import needs_stack
 from fesem_jax.algorithms.common.wrapped import (
   check_wrappable,
   inner,
