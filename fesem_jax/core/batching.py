@@ -118,7 +118,7 @@ def gather(
   """Examples `rows` [B] of one client, scaled: x [B, ...] float32, y [B] int32.
 
   Raises:
-    AssertionError: if data are split by client, outside of `sharding.per_device`.
+    AssertionError: if data are split by client, outside of `per_device`.
   """
   x, y = _stored(data, client, rows)
   return _scaled(data, x), y

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import sharding, tree
+from fesem_jax.core import tree
 from fesem_jax.core.batching import SIDE
+from fesem_jax.core.per_device import per_device
 from fesem_jax.core.sums import add_up
 from fesem_jax.core.tree import is_offloaded
 from fesem_jax.utils.errors import UserError
@@ -87,7 +88,7 @@ def map_clients(
     body, finish, per_chunk, part, num_groups, empty, replaces, reads_ahead(mesh)
   )
   clients = jnp.asarray(ids), work, own, into, group
-  return sharding.per_device(on_device, mesh, 1)(clients, shared, sums)
+  return per_device(on_device, mesh, 1)(clients, shared, sums)
 
 
 def _over_chunks(
@@ -139,8 +140,11 @@ def _over_chunks(
       def write(i: jax.Array | int, carry: Any) -> Any:
         (results, sums), new = carry, found
         if finish is not None:
-          new, sums = finish(_slice(found[0], i, size), found[1], sums)
-        return _written(results, _slice(slots, i, size), new), sums
+          each, common = found
+          each = each if parts == 1 else _slice(each, i, size)
+          new, sums = finish(each, common, sums)
+        at = slots if parts == 1 else _slice(slots, i, size)
+        return _written(results, at, new), sums
 
       if parts == 1:
         results, sums = write(0, (results, sums))
@@ -156,8 +160,10 @@ def _over_chunks(
     rows = jax.eval_shape(functools.partial(_rows, slots=slots), stacks(into))
     shapes, _ = of_chunk.eval_shape(slots, *rows, sums)
     if finish is not None:
-      own_of = functools.partial(_slice, i=0, size=size)
-      shapes, _ = finish.eval_shape(jax.eval_shape(own_of, shapes[0]), shapes[1], sums)
+      each, common = shapes
+      if parts > 1:
+        each = jax.eval_shape(functools.partial(_slice, i=0, size=size), each)
+      shapes, _ = finish.eval_shape(each, common, sums)
 
     def filled(old: Any, shapes: Any) -> Any:
       def new(s: Any) -> jax.Array:
@@ -278,8 +284,6 @@ def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
   """The i-th `size` rows of a tree of [C, ...]."""
 
   def rows(x: jax.Array) -> jax.Array:
-    if len(x) == size:
-      return x
     return jax.lax.dynamic_slice_in_dim(x, i * size, size)
 
   return jax.tree.map(rows, clients)

@@ -70,7 +70,7 @@ class FederatedData:
   If the data are split by client over D devices (`placement`), `x` and `y` are
   [D * R, ...]: each device holds the rows of its clients, followed by padding to R
   rows. `offsets` do not count padding; `shard_rows` contains the range of rows of each
-  device. Within `sharding.per_device`, a device sees its own R rows and its own row of
+  device. Within `per_device`, a device sees its own R rows and its own row of
   `shard_rows`.
 
   Attributes:

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import platforms, sharding, tree
+from fesem_jax.core import platforms, tree
+from fesem_jax.core.per_device import per_device
 from fesem_jax.core.types import Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -274,7 +275,7 @@ def of_clusters(
   def on_device(stack, cluster, weights, origins):
     return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
 
-  return sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, origins)[1]
+  return per_device(on_device, mesh, 3)(stack, cluster, weights, origins)[1]
 
 
 def weighted_mean(

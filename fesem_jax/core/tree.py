@@ -162,7 +162,7 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
   Computed from differences, not from the expanded form |w|^2 - 2wc + |c|^2, which
   loses all digits because clients of one center are close together. No array of size
   S * K * P is formed. A stack split over devices must be passed through
-  `sharding.per_device`.
+  `per_device`.
   """
   return platforms.choose(_row_by_row, _center_by_center, stack, centers)
 

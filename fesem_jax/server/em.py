@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import sharding, sums, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.per_device import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.training.trained import Trained
 
@@ -41,7 +42,7 @@ def _all_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Arr
   def on_device(stack, centers):
     return (tree.squared_distances(stack, centers), None)
 
-  return sharding.per_device(on_device, mesh, 1)(stack, centers)[0]
+  return per_device(on_device, mesh, 1)(stack, centers)[0]
 
 
 def m_step(
