@@ -20,10 +20,6 @@ from fesem_jax.utils.errors import UserError
 # the chunk.
 Body = Callable[[Any, jax.Array, Any, Any, Any], tuple[Any, Any]]
 
-# (Rows [c, ...] of the body's values of each client, its common values, sums) ->
-# results [c, ...], and the sums including these clients.
-Finish = Callable[[Any, Any, Any], tuple[Any, Any]]
-
 
 def map_clients(
   body: Body,
@@ -40,7 +36,7 @@ def map_clients(
   replaces: bool = True,
   group: jax.Array | None = None,
   num_groups: int = 1,
-  finish: Finish | None = None,
+  finish: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
   part: int = 1,
 ) -> tuple[Any, Any]:
   """Runs `body` on clients, split over devices, in chunks of decreasing work.
@@ -69,7 +65,8 @@ def map_clients(
     num_groups: an upper bound of the number of groups.
     finish: computes results that would take too much memory for C clients at once;
       `body` then returns the values of each client, a tree of [C, ...], and common
-      values, in place of results. None if `body` returns the results.
+      values, in place of results. (Rows [c, ...] of these, common values, sums) ->
+      results [c, ...] and sums. None if `body` returns the results.
     part: the most clients per call of `finish`; parts have equal sizes.
 
   Returns:
@@ -233,10 +230,7 @@ def _by_group(
 
 
 def reads_ahead(mesh: Mesh) -> bool:
-  """Whether the rows of the next chunk are prefetched from host memory.
-
-  A CPU needs no transfer, and reading a stack before it changes would copy it.
-  """
+  """Whether the next chunk's rows are prefetched: on a CPU, it would copy the stack."""
   return mesh.devices.flat[0].platform != 'cpu'
 
 
