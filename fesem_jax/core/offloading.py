@@ -199,7 +199,8 @@ def placed(state: Any, mesh: Mesh) -> Any:
   def place(x: Any) -> Any:
     if not isinstance(x, Offloaded):
       return x
-    return dataclasses.replace(x, rows=x.rows.update(sharding=where))
+    shapes: Any = x.rows
+    return dataclasses.replace(x, rows=shapes.update(sharding=where))
 
   return jax.tree.map(place, state, is_leaf=lambda x: isinstance(x, Offloaded))
 

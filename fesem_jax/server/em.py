@@ -192,6 +192,7 @@ class Sums(NamedTuple):
 
   def by_step(self) -> tuple[jax.Array, jax.Array]:
     """Eq. 6 after the local step and after the E-step, if `started` is known."""
+    assert self.started is not None
     count = sums.or_one(self.clients.weight.sum())
     return self.started / count, self.squared.sum() / count
 
