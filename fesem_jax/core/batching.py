@@ -46,11 +46,6 @@ def batch_width(schedule: Schedule, max_examples: int) -> int:
   return min(schedule.batch_size, max_examples) or max_examples
 
 
-def is_full_batch(schedule: Schedule, max_examples: int) -> bool:
-  """Whether the examples of every client fit into one batch."""
-  return batch_width(schedule, max_examples) == max_examples
-
-
 def batches_per_epoch(sizes: jax.Array, width: int) -> jax.Array:
   """[S] int32: ceil(n_i / B)."""
   return (sizes + width - 1) // width
@@ -184,7 +179,7 @@ def batches_of_client(
     return _scaled(data, x), y, weights, tree.take(factors, rows)
 
   # With one batch per epoch the order is immaterial: gather once, never shuffle.
-  if is_full_batch(schedule, most):
+  if width == most:
     whole = batch(in_order, jnp.int32(0))
     return jnp.int32(0), lambda step, order: (order, whole)
 
@@ -212,9 +207,9 @@ def batches_of_client(
 
 def _reads_at_once(schedule: Schedule, data: FederatedData, side_by_side: int) -> bool:
   """Whether all examples of clients side by side are read before the first step."""
-  if side_by_side == 1 or is_full_batch(schedule, data.max_examples):
-    return False
   width = batch_width(schedule, data.max_examples)
+  if side_by_side == 1 or width == data.max_examples:
+    return False
   seen = width * most_steps(schedule, data.max_examples) >= data.max_examples
   bytes_each = data.x.dtype.itemsize * math.prod(data.x.shape[1:])
   all_bytes = side_by_side * data.max_examples * bytes_each

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import tree
 from fesem_jax.core.batching import SIDE
-from fesem_jax.core.per_device import per_device
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.sums import add_up
 from fesem_jax.core.tree import is_offloaded
 from fesem_jax.utils.errors import UserError

@@ -16,7 +16,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax.core import sharding
-from fesem_jax.core.per_device import per_device
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fesem_jax.core import platforms, tree
-from fesem_jax.core.per_device import per_device
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST

@@ -7,7 +7,7 @@ import jax
 from jax.sharding import Mesh
 
 from fesem_jax.core import parameter_names, tree
-from fesem_jax.core.per_device import per_device
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.server import em, hidden_units, matching

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import sums, tree
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.per_device import per_device
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.training.trained import Trained
 

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.per_device import per_device
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.sampling import first_at_random
 from fesem_jax.core.types import Params
 from fesem_jax.server.em import e_step, m_step, mean_distance

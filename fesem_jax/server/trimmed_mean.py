@@ -6,7 +6,7 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import sharding, sums
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.per_device import per_device
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST

@@ -120,7 +120,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       model, sent, kept = _checked(one(client), client, reduction.keep)
       if memory is not None:
         kept = memory.beside(state, kept, had, client.left)
-      return sent, kept, (model.loss, client.succeeded(model), model.steps)
+      finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
+      return sent, kept, (model.loss, finite, model.steps)
 
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)

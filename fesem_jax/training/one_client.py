@@ -181,10 +181,6 @@ class Client:
     unsent = where(self.sent_finite[-1], model.params, self.start)
     return where(counts, sent, unsent)
 
-  def succeeded(self, model: 'LocalModel') -> jax.Array:
-    """[] bool: whether `model` and all that was sent are finite."""
-    return functools.reduce(jnp.logical_and, self.sent_finite, model.finite)
-
 
 class Record(NamedTuple):
   """A local training, as `Client.record` has it."""

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.per_device import per_device, specs_of
+from fesem_jax.core.platforms import per_device, specs_of
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 

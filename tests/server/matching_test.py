@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fesem_jax import models
 from fesem_jax.core import platforms, sharding, tree
-from fesem_jax.core.per_device import per_device
+from fesem_jax.core.platforms import per_device
 from fesem_jax.models.builders import OF_TOKENS
 from fesem_jax.server import hidden_units, matching
 from fesem_jax.utils.errors import UserError
