@@ -45,8 +45,7 @@ from fesem_jax.training.local_sgd import local_sgd, plus, toward
 from fesem_jax.training.one_client import Client, for_each_batch
 from fesem_jax.training.optimizers import AdamOptions, local_optimizer
 from fesem_jax.training.privacy import differential_privacy
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.processes import initialize
 from fesem_jax.utils.version import __version__

@@ -9,7 +9,6 @@ from fesem_jax.algorithms.non_fed import NonFedState, non_fed
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sampling import client_keys
 
 
 def local_models(local: LocalTraining) -> Algorithm:
@@ -20,7 +19,7 @@ def local_models(local: LocalTraining) -> Algorithm:
   """
 
   def init(key, data):
-    keys = client_keys(key, data, jnp.arange(data.num_clients))
+    keys = data.keys_of(key, jnp.arange(data.num_clients))
     own = jax.vmap(local.model.init)(keys)
     return NonFedState(sharding.split_clients(own, local.mesh))
 

@@ -12,13 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.common.global_model import deployed
-from fesem_jax.core import batching, client_map, prng_streams, sharding, tree
+from fesem_jax.core import batching, client_map, sharding, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, RoundInfo
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.core.sampling import coin
 from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
@@ -66,7 +65,7 @@ def centralized(local: LocalTraining) -> Algorithm:
 
   def step(state, data, cohort, key):
     sizes, most = data.sizes(cohort.ids), data.max_examples
-    arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+    arrived = local.arrived(key, data, cohort.ids)
     counts = arrived & (sizes > 0)
     steps = batching.num_steps(local.schedule, sizes, most)
     steps = jnp.where(counts, steps, 0).sum()

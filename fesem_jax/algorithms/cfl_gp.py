@@ -17,7 +17,6 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.core.sampling import coin
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.server.gradient_clusters import add_to_means, clusters_of_gradients
@@ -95,7 +94,7 @@ def cfl_gp(
     return CflGpState(centers, first, own[0], own[1], jnp.int32(0))
 
   def clustered(state, data, cohort, key, k):
-    arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+    arrived = local.arrived(key, data, cohort.ids)
     model = tree.take(state.centers, k[None])
     found, _ = cohort_gradients(local, model, data, cohort, arrived)
     own = add_to_means(state.gradients, state.counts, found, arrived, k)

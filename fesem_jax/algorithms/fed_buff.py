@@ -29,8 +29,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.data import device_profiles
 from fesem_jax.data.device_profiles import DeviceProfile
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.training.trained import WEIGHTINGS, Reduction
 from fesem_jax.utils.errors import check_at_least, check_choice, check_positive
 
 

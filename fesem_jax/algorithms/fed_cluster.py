@@ -21,8 +21,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.server import em
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.training.trained import WEIGHTINGS, Reduction
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 

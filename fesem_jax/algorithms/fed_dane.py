@@ -13,7 +13,7 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.core.sampling import coin, sample_clients
+from fesem_jax.core.sampling import sample_clients
 from fesem_jax.core.sums import mean_of
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
@@ -70,7 +70,7 @@ def fed_dane(
 
   def train(local, state, data, cohort, key, reduction):
     def gradients(cohort, keep):
-      arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+      arrived = local.arrived(key, data, cohort.ids)
       return cohort_gradients(
         local, state.params, data, cohort, arrived, keep, weighting
       )

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_max_clusters, deployed
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
-from fesem_jax.core import prng_streams, sharding, sums, traffic, tree
+from fesem_jax.core import sharding, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.core.sampling import coin
 from fesem_jax.core.types import Params
 from fesem_jax.server import concept_drift
 from fesem_jax.training.client_losses import cohort_losses
@@ -105,7 +104,7 @@ def fed_drift(
     sizes, ids = data.sizes(), jnp.asarray(data.client_ids)
     losses = cohort_losses(local, centers, data, cohort)
     losses = jnp.where((last_used >= 0)[None], losses, jnp.inf)
-    sent = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+    sent = local.arrived(key, data, cohort.ids)
     sent &= (sizes > 0) & jnp.isfinite(losses).any(axis=1)
     # A number for each client and model: small enough to be whole on every device.
     losses, sent = sharding.on_all_devices((losses, sent), local.mesh)

@@ -32,8 +32,7 @@ from fesem_jax.server.update_directions import (
   toward_others,
 )
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import WEIGHTINGS, Trained
+from fesem_jax.training.trained import WEIGHTINGS, Reduction, Trained
 from fesem_jax.utils.errors import check_at_least, check_choice
 
 

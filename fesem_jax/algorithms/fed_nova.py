@@ -14,8 +14,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.training import step_lengths
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.training.trained import WEIGHTINGS, Reduction
 from fesem_jax.utils.errors import check_choice
 
 

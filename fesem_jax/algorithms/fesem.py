@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import deployed, round_info
+from fesem_jax.algorithms.common.centers import deployed, room_for_models, round_info
 from fesem_jax.algorithms.common.cluster_start import ClusterStart, first_clusters
-from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep
-from fesem_jax.algorithms.common.kept_models import check_kept, room_for_models
-from fesem_jax.algorithms.common.penalty import Penalty
+from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep, Penalty
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
@@ -112,7 +110,7 @@ def fesem(
   start = ClusterStart(
     init_models, init_epochs, init_restarts, init_seeding, init_clients
   )
-  check_kept(client_state, e_step, m_step, start)
+  start.check_kept(client_state, e_step, m_step)
   check_reduced(local, None, False, aggregation)
   steps = EMSteps(e_step, m_step, comparison.build(cluster_on, local.model))
   penalty = Penalty(prox_lambda, prox_weighting)
@@ -128,7 +126,8 @@ def _built(
   client_state: str,
 ) -> Algorithm:
   """The method, of its parts."""
-  e_step, m_step = steps.e_step, steps.m_step
+  m_step, matched = steps.m_step, steps.e_step.cluster_on == comparison.MATCHED
+  robust_means_of_matched = matched and m_step.aggregation.rule != 'mean'
 
   def init(key, data, cohort=None):
     first = first_clusters(
@@ -147,7 +146,6 @@ def _built(
   def e_and_m_step(chunk, starts, sums, known):
     assigned = steps.nearest(chunk, starts, known)  # Eq. 8
     sums = steps.add(sums, chunk, starts, known, assigned)  # Eq. 9: sums for the means
-    robust_means_of_matched = e_step.matched and m_step.aggregation.rule != 'mean'
     models = assigned.models if robust_means_of_matched else None
     return (assigned.cluster, models), sums
 
@@ -168,7 +166,7 @@ def _built(
     value = trained.sums.objective(state.centers, centers)
     info = round_info(
       trained, num_clusters, value, state.assignment, assignment, data,
-      trained.sums.by_step(),
+      trained.sums.by_step() if m_step.track_objective else None,
     )  # fmt: skip
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     rounds = state.rounds + 1

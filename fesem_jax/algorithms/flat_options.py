@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fesem_jax.algorithms.common.cluster_start import needs_stack
 from fesem_jax.algorithms.common.first_clusters import Clustering
-from fesem_jax.algorithms.common.kept_models import needs_stack
 from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
 from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering

@@ -16,7 +16,6 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.core.sampling import coin
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.server import em
@@ -102,7 +101,7 @@ def l2gd(
   def aggregated(state, data, cohort, key):
     own, ids = tree.rows_of(state.client_params, cohort), jnp.asarray(cohort.ids)
     sizes, steps = data.sizes(ids), jnp.zeros(ids.shape, jnp.int32)
-    arrived = ~coin(key, data, ids, local.dropout_rate, prng_streams.DROPOUT)
+    arrived = local.arrived(key, data, ids)
     losses = own_losses(local, own, data, cohort)
     here = Trained(ids, None, losses, sizes, jnp.isfinite(losses), arrived, steps)
     weights = here.weights('uniform')

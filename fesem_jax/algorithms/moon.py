@@ -19,8 +19,7 @@ from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.models.starting import whole_model
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.reduction import mean_of_models
-from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
 from fesem_jax.utils.errors import (
   UserError,
   check_at_least,

@@ -18,8 +18,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch, where
-from fesem_jax.training.reduction import mean_of_models
-from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
 from fesem_jax.utils.errors import check_at_least, check_choice, check_positive
 
 

@@ -21,8 +21,7 @@ from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, plus
 from fesem_jax.training.one_client import where
 from fesem_jax.training.plain_sgd import learning_rate, of_unit_rate
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.errors import check_positive
 
 

@@ -17,12 +17,11 @@ from fesem_jax.algorithms.common.centers import (
 )
 from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
 from fesem_jax.algorithms.common.own_centers import sums_of_own
-from fesem_jax.core import prng_streams, traffic, tree
+from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.core.sampling import coin
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
@@ -109,10 +108,10 @@ def stocfl(
 
   def step(state, data, cohort, key):
     before = state.clusters.assignment
-    away = coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
-    away |= tree.rows_of(state.clusters.joined, cohort) | (data.sizes(cohort.ids) == 0)
-    args = state, data, cohort, ~away, key
-    state = jax.lax.cond((~away).any(), lambda: merged(*args), lambda: state)
+    joins = local.arrived(key, data, cohort.ids) & (data.sizes(cohort.ids) > 0)
+    joins &= ~tree.rows_of(state.clusters.joined, cohort)
+    args = state, data, cohort, joins, key
+    state = jax.lax.cond(joins.any(), lambda: merged(*args), lambda: state)
     shared, also = global_model.train_and_average(
       local, GlobalState(state.params), data, cohort, key, Averaging(weighting)
     )

@@ -20,7 +20,7 @@ from fesem_jax.evaluation.agreement import contingency
 from fesem_jax.server import em
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Reduction
 
 RULES = ('weights', 'direction', 'loss')
 

@@ -4,10 +4,9 @@ Only indices are padded. Batches depend on (seed, round, client id, epoch) only,
 computed inside the compiled round.
 """
 
-import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,11 +44,6 @@ class Schedule(NamedTuple):
 def batch_width(schedule: Schedule, max_examples: int) -> int:
   """Static size of a batch, including padding."""
   return min(schedule.batch_size, max_examples) or max_examples
-
-
-def is_full_batch(schedule: Schedule, max_examples: int) -> bool:
-  """Whether the examples of every client fit into one batch."""
-  return batch_width(schedule, max_examples) == max_examples
 
 
 def batches_per_epoch(sizes: jax.Array, width: int) -> jax.Array:
@@ -119,7 +113,7 @@ def gather(
   """Examples `rows` [B] of one client, scaled: x [B, ...] float32, y [B] int32.
 
   Raises:
-    AssertionError: if data are split by client, outside of `sharding.per_device`.
+    AssertionError: if data are split by client, outside of `per_device`.
   """
   x, y = _stored(data, client, rows)
   return _scaled(data, x), y
@@ -136,14 +130,6 @@ def _stored(
   rows = first + rows
   x, y = jnp.asarray(data.x), jnp.asarray(data.y)
   return x.at[rows].get(mode='clip'), y.at[rows].get(mode='clip')
-
-
-def _of_held(
-  data: FederatedData, held: tuple[jax.Array, jax.Array], rows: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """`gather` from the examples that `_stored` has read."""
-  x, y = (array.at[rows].get(mode='clip') for array in held)
-  return _scaled(data, x), y
 
 
 def _scaled(data: FederatedData, x: jax.Array) -> jax.Array:
@@ -180,16 +166,20 @@ def batches_of_client(
   """
   most = data.max_examples
   width, in_order = batch_width(schedule, most), jnp.arange(most, dtype=jnp.int32)
-  read: Callable[..., Any] = functools.partial(gather, data, client)
+  held = None
   if _reads_at_once(schedule, data, jax.lax.axis_size(SIDE)):
-    read = functools.partial(_of_held, data, _stored(data, client, in_order))
+    held = _stored(data, client, in_order)
 
   def batch(order, place):
     rows, weights = batch_rows(order, place, size, width)
-    return *read(rows), weights, tree.take(factors, rows)
+    if held is None:
+      x, y = _stored(data, client, rows)
+    else:
+      x, y = held[0].at[rows].get(mode='clip'), held[1].at[rows].get(mode='clip')
+    return _scaled(data, x), y, weights, tree.take(factors, rows)
 
   # With one batch per epoch the order is immaterial: gather once, never shuffle.
-  if is_full_batch(schedule, most):
+  if width == most:
     whole = batch(in_order, jnp.int32(0))
     return jnp.int32(0), lambda step, order: (order, whole)
 
@@ -217,9 +207,9 @@ def batches_of_client(
 
 def _reads_at_once(schedule: Schedule, data: FederatedData, side_by_side: int) -> bool:
   """Whether all examples of clients side by side are read before the first step."""
-  if side_by_side == 1 or is_full_batch(schedule, data.max_examples):
-    return False
   width = batch_width(schedule, data.max_examples)
+  if side_by_side == 1 or width == data.max_examples:
+    return False
   seen = width * most_steps(schedule, data.max_examples) >= data.max_examples
   bytes_each = data.x.dtype.itemsize * math.prod(data.x.shape[1:])
   all_bytes = side_by_side * data.max_examples * bytes_each

@@ -1,5 +1,6 @@
 """Maps over the clients of a cohort, split over devices and processed in chunks."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,20 +8,17 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import offloading, sharding, tree
+from fesem_jax.core import tree
 from fesem_jax.core.batching import SIDE
-from fesem_jax.core.chunk_order import in_chunks, size_of_parts
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.sums import add_up
+from fesem_jax.core.tree import is_offloaded
 from fesem_jax.utils.errors import UserError
 
-# (positions in the data [C] int32, M for an empty slot; rows [C, ...] of `own`; rows of
-# `into`; shared arrays; sums) -> results, a tree of [C, ...], and the sums including
+# (shared arrays; positions in the data [C] int32, M for an empty slot; rows [C, ...] of
+# `own`; rows of `into`; sums) -> results, a tree of [C, ...], and the sums including
 # the chunk.
-Body = Callable[[jax.Array, Any, Any, Any, Any], tuple[Any, Any]]
-
-# (Rows [c, ...] of the body's values of each client, its common values, sums) ->
-# results [c, ...], and the sums including these clients.
-Finish = Callable[[Any, Any, Any], tuple[Any, Any]]
+Body = Callable[[Any, jax.Array, Any, Any, Any], tuple[Any, Any]]
 
 
 def map_clients(
@@ -38,7 +36,7 @@ def map_clients(
   replaces: bool = True,
   group: jax.Array | None = None,
   num_groups: int = 1,
-  finish: Finish | None = None,
+  finish: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None,
   part: int = 1,
 ) -> tuple[Any, Any]:
   """Runs `body` on clients, split over devices, in chunks of decreasing work.
@@ -67,7 +65,8 @@ def map_clients(
     num_groups: an upper bound of the number of groups.
     finish: computes results that would take too much memory for C clients at once;
       `body` then returns the values of each client, a tree of [C, ...], and common
-      values, in place of results. None if `body` returns the results.
+      values, in place of results. (Rows [c, ...] of these, common values, sums) ->
+      results [c, ...] and sums. None if `body` returns the results.
     part: the most clients per call of `finish`; parts have equal sizes.
 
   Returns:
@@ -81,17 +80,17 @@ def map_clients(
       f'A cohort of {ids.shape[0]} clients cannot be divided among '
       f'{mesh.size} devices; make it by `cohort_of`, which adds empty places.'
     )
+  finish = finish and jax.jit(finish, inline=True)  # Traced once.
   on_device = _over_chunks(
-    body, finish, per_chunk, part, num_groups, empty, replaces,
-    offloading.reads_ahead(mesh),
-  )  # fmt: skip
+    body, finish, per_chunk, part, num_groups, empty, replaces, reads_ahead(mesh)
+  )
   clients = jnp.asarray(ids), work, own, into, group
-  return sharding.per_device(on_device, mesh, 1)(clients, shared, sums)
+  return per_device(on_device, mesh, 1)(clients, shared, sums)
 
 
 def _over_chunks(
   body: Body,
-  finish: Finish | None,
+  finish: Any,
   per_chunk: int,
   part: int,
   num_groups: int,
@@ -109,57 +108,59 @@ def _over_chunks(
     ids, work, own, into, group = clients
     order, number = in_chunks(work, per_chunk, group, num_groups)
     most, width = order.shape
-    size = width if finish is None else size_of_parts(width, part)
-
-    def of_chunk(slots: jax.Array, own: Any, old: Any, sums: Any) -> tuple[Any, Any]:
-      # A slot beyond the end is empty; its `own` belongs to another client.
-      places = ids.at[slots].get(mode='fill', fill_value=empty)
-      return body(places, own, old, shared, sums)
-
-    def of_part(found: Any, sums: Any, i: jax.Array | int) -> tuple[Any, Any]:
-      if finish is None:
-        return found, sums
-      own, common = found
-      return finish(_slice(own, i, size), common, sums)
+    # The largest divisor up to `part`, so that all parts have equal sizes.
+    parts = 1 if finish is None else -(-width // max(1, part))
+    while width % parts:
+      parts += 1
+    size = width // parts
+    slots_of = functools.partial(jax.lax.dynamic_index_in_dim, order, keepdims=False)
 
     def stacks(results: Any) -> Any:
       """Arrays [S, ...] whose rows a chunk reads: its own, and those to overwrite."""
 
       def old(into: Any, result: Any) -> Any:
-        unread = offloading.is_offloaded(into) and not replaces
+        unread = is_offloaded(into) and not replaces
         return None if into is None or unread else result
 
       return own, jax.tree.map(old, into, results, is_leaf=_is_leaf)
 
     def run(i: jax.Array, carry: Any) -> Any:
       (results, fetched), sums = carry
-      read, slots, following = stacks(results), _slots(order, i), None
+      read, slots, following = stacks(results), slots_of(i), None
       if ahead:
-        following = _fetched(read, _slots(order, i + 1))
-      else:
-        fetched = _fetched(read, slots)
-      found, sums = traced(slots, *_rows(read, slots, fetched), sums)
+        following = _fetched(read, slots_of(i + 1))
+      rows = _rows(read, slots, fetched)
+      # A slot beyond the end is empty; its `own` belongs to another client.
+      places = ids.at[slots].get(mode='fill', fill_value=empty)
+      found, sums = of_chunk(places, *rows, sums)
 
       def write(i: jax.Array | int, carry: Any) -> Any:
-        results, sums = carry
-        new, sums = of_part(found, sums, i)
-        return _written(results, _slice(slots, i, size), new), sums
+        (results, sums), new = carry, found
+        if finish is not None:
+          each, common = found
+          each = each if parts == 1 else _slice(each, i, size)
+          new, sums = finish(each, common, sums)
+        at = slots if parts == 1 else _slice(slots, i, size)
+        return _written(results, at, new), sums
 
-      if size == width:
+      if parts == 1:
         results, sums = write(0, (results, sums))
       else:  # Parts behind the last client are skipped.
         filled = jnp.where(slots < ids.shape[0], jnp.arange(1, width + 1), 0).max()
-        parts = (filled + size - 1) // size
-        results, sums = add_up(parts, write, results, sums, width // size)
+        filled = (filled + size - 1) // size
+        results, sums = add_up(filled, write, results, sums, parts)
       return (results, following), sums
 
-    def first_rows(stacks: Any) -> Any:
-      return _rows(stacks, slots, _fetched(stacks, slots))
-
-    traced = jax.jit(of_chunk, inline=True)  # Once, for shapes and for the loop.
-    slots = _slots(order, 0)
-    found, _ = traced.eval_shape(slots, *jax.eval_shape(first_rows, stacks(into)), sums)
-    shapes, _ = jax.eval_shape(lambda found: of_part(found, sums, 0), found)
+    # Traced once, for shapes and for the loop.
+    of_chunk = jax.jit(functools.partial(body, shared), inline=True)
+    slots = slots_of(0)
+    rows = jax.eval_shape(functools.partial(_rows, slots=slots), stacks(into))
+    shapes, _ = of_chunk.eval_shape(slots, *rows, sums)
+    if finish is not None:
+      each, common = shapes
+      if parts > 1:
+        each = jax.eval_shape(functools.partial(_slice, i=0, size=size), each)
+      shapes, _ = finish.eval_shape(each, common, sums)
 
     def filled(old: Any, shapes: Any) -> Any:
       def new(s: Any) -> jax.Array:
@@ -172,60 +173,111 @@ def _over_chunks(
     (results, _), sums = add_up(number, run, (results, first), sums, most)
     return results, sums
 
-  finish = finish and jax.jit(finish, inline=True)
   return on_device
 
 
+def in_chunks(
+  work: jax.Array, most: int, group: jax.Array | None = None, num_groups: int = 1
+) -> tuple[jax.Array, jax.Array | int]:
+  """Clients by `group` and decreasing `work`, both [S] int32, in chunks of `most`.
+
+  A `group` of None puts all clients into one group; else `num_groups` is an upper bound
+  of their number, and a chunk has clients of two at most. Returns the positions of
+  clients [X, C] int32, S for an empty slot, in X chunks at most, and the number of
+  chunks, [] int32 if it depends on the groups.
+  """
+  count = work.shape[0]
+  chunks = -(-count // max(1, most))
+  width = -(-count // chunks)  # As few empty slots as possible.
+  if group is None or width == 1:
+    order = jnp.argsort(-work).astype(jnp.int32)
+    padding = jnp.full(chunks * width - count, count, jnp.int32)
+    return jnp.concatenate([order, padding]).reshape(chunks, width), chunks
+  # A third group starts a new chunk, at most (num_groups - 1) // 2 times.
+  chunks = -(-(count + (num_groups - 1) // 2 * (width - 1)) // width)
+  order, number = _by_group(work, group, num_groups, width, chunks)
+  return order.reshape(chunks, width), number
+
+
+def _by_group(
+  work: jax.Array, group: jax.Array, num_groups: int, chunk: int, most: int
+) -> tuple[jax.Array, jax.Array]:
+  """Clients in chunks of at most two groups, by decreasing work.
+
+  With `work` [S], `group` [S] int32 and `chunk` C, the result is [most * C] int32
+  clients, S for an empty slot, and the number of chunks [] int32, at most `most`.
+  """
+  order = jnp.lexsort((-work, group)).astype(jnp.int32)
+  sizes = jnp.bincount(group, length=num_groups)
+
+  def place(
+    carry: tuple[jax.Array, jax.Array], size: jax.Array
+  ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+    # The next free slot, and the number of groups already in its chunk.
+    free, groups = carry
+    full = (groups == 2) & (size > 0)
+    first = jnp.where(full, -(-free // chunk) * chunk, free)
+    free = first + size
+    groups = jnp.where(free // chunk > first // chunk, 0, jnp.where(full, 0, groups))
+    return (free, jnp.where(free % chunk == 0, 0, groups + (size > 0))), first
+
+  (free, _), firsts = jax.lax.scan(place, (jnp.int32(0), jnp.int32(0)), sizes)
+  # The offset from the sorted order to the slots in the chunks, for each group.
+  shift = firsts - (jnp.cumsum(sizes) - sizes)
+  places = jnp.arange(work.shape[0]) + shift[group[order]]
+  empty = jnp.full(most * chunk, work.shape[0], jnp.int32)
+  return empty.at[places].set(order), (free + chunk - 1) // chunk
+
+
+def reads_ahead(mesh: Mesh) -> bool:
+  """Whether the next chunk's rows are prefetched: on a CPU, it would copy the stack."""
+  return mesh.devices.flat[0].platform != 'cpu'
+
+
 def _is_leaf(x: Any) -> bool:
-  return x is None or offloading.is_offloaded(x)
-
-
-def _slots(order: jax.Array, i: jax.Array | int) -> jax.Array:
-  """[C] slots of the i-th chunk."""
-  return jax.lax.dynamic_index_in_dim(order, i, keepdims=False)
+  return x is None or is_offloaded(x)
 
 
 def _fetched(stacks: Any, slots: jax.Array) -> Any:
   """Rows [C, ...] of the stacks in host memory; None for all others."""
 
   def rows(x: Any) -> Any:
-    return x.take(slots) if offloading.is_offloaded(x) else None
+    return x.take(slots) if is_offloaded(x) else None
 
-  return jax.tree.map(rows, stacks, is_leaf=offloading.is_offloaded)
+  return jax.tree.map(rows, stacks, is_leaf=is_offloaded)
 
 
-def _rows(stacks: Any, slots: jax.Array, fetched: Any) -> Any:
-  """Rows [C, ...] of stacks [S, ...]; `fetched` has those in host memory."""
+def _rows(stacks: Any, slots: jax.Array, fetched: Any = None) -> Any:
+  """Rows [C, ...] of stacks [S, ...]; `fetched` has those in host memory, or None."""
 
-  def rows(x: Any, found: Any) -> Any:
-    if offloading.is_offloaded(x):
-      return found
+  def rows(x: Any, found: Any = None) -> Any:
+    if is_offloaded(x):
+      return x.take(slots) if fetched is None else found
     if len(slots) == 1:
       return jax.lax.dynamic_slice_in_dim(x, slots[0], 1)
     return jnp.asarray(x).at[slots].get(mode='clip')
 
-  return jax.tree.map(rows, stacks, fetched, is_leaf=offloading.is_offloaded)
+  both = (stacks,) if fetched is None else (stacks, fetched)
+  return jax.tree.map(rows, *both, is_leaf=is_offloaded)
 
 
 def _written(results: Any, slots: jax.Array, rows: Any) -> Any:
   """The results with the rows of some clients replaced."""
 
   def write(whole: Any, rows: Any) -> Any:
-    if offloading.is_offloaded(whole):
+    if is_offloaded(whole):
       return whole.put(slots, rows)
     if len(slots) == 1:  # A slice is updated in place; a scatter would loop.
       return jax.lax.dynamic_update_slice_in_dim(whole, rows, slots[0], 0)
     return whole.at[slots].set(rows, mode='drop')
 
-  return jax.tree.map(write, results, rows, is_leaf=offloading.is_offloaded)
+  return jax.tree.map(write, results, rows, is_leaf=is_offloaded)
 
 
 def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
   """The i-th `size` rows of a tree of [C, ...]."""
 
   def rows(x: jax.Array) -> jax.Array:
-    if len(x) == size:
-      return x
     return jax.lax.dynamic_slice_in_dim(x, i * size, size)
 
   return jax.tree.map(rows, clients)

@@ -70,7 +70,7 @@ class FederatedData:
   If the data are split by client over D devices (`placement`), `x` and `y` are
   [D * R, ...]: each device holds the rows of its clients, followed by padding to R
   rows. `offsets` do not count padding; `shard_rows` contains the range of rows of each
-  device. Within `sharding.per_device`, a device sees its own R rows and its own row of
+  device. Within `per_device`, a device sees its own R rows and its own row of
   `shard_rows`.
 
   Attributes:
@@ -143,6 +143,11 @@ class FederatedData:
       return last - first
     begin, end = self.shard_rows[0, 0], self.shard_rows[0, 1]
     return jnp.where((first >= begin) & (last <= end), last - first, 0)
+
+  def keys_of(self, key: jax.Array, ids: jax.Array) -> jax.Array:
+    """[S] keys of clients `ids`, folded from the key and the client's id."""
+    client_ids = jnp.asarray(self.client_ids).at[ids].get(mode='clip')
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, client_ids)
 
   def weights_of(self, ids: jax.Array) -> jax.Array | None:
     """[S] float32 `weights` of clients `ids`, 0 for M; None if they have none."""

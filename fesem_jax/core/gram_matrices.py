@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fesem_jax.core import sharding, tree
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -47,7 +48,7 @@ def inner_products(
     products = [_of_layer(x, rows, origin, devices) for x in jax.tree.leaves(stack)]
     return None, functools.reduce(jnp.add, products)
 
-  return sharding.per_device(on_device, mesh, 1)(stack, rows, origin)[1]
+  return per_device(on_device, mesh, 1)(stack, rows, origin)[1]
 
 
 def squared_distances(

@@ -1,4 +1,4 @@
-"""Optax optimizers of users: what clients cannot train with, and their random keys."""
+"""Optax optimizers of users: what clients cannot train with."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import prng_streams
+from fesem_jax.core.prng_streams import is_key
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError, argument
 
@@ -138,41 +138,6 @@ def notes(optimizer: optax.GradientTransformation, params: Params) -> list[str]:
       'of a round are lost, since its state is reset.'
     )
   return said
-
-
-def is_key(leaf: Any) -> bool:
-  """Whether part of a state is a random key, or several: typed, or as numbers."""
-  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-    return True
-  size = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
-  return leaf.dtype == jnp.uint32 and leaf.shape[-1:] == size
-
-
-def with_keys(state: Any, key: jax.Array) -> Any:
-  """The first state of an optimizer, with random keys that a key is folded into.
-
-  Optax's state holds the key that the optimizer was made with, the same for all clients
-  and rounds. `key` is that of the client in this round, or of a server's start; of
-  several keys in one array, as of stacked states, each becomes another one.
-  """
-  leaves, form = jax.tree.flatten(state)
-
-  def own(i: int, leaf: jax.Array) -> jax.Array:
-    typed = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    keys = leaf if typed else jax.random.wrap_key_data(leaf)
-    stream = prng_streams.fold(key, prng_streams.OPTIMIZER)
-    of_leaf = jax.random.fold_in(stream, i)
-    # Both words: clients times rounds may exceed what one word tells apart.
-    words = jax.random.bits(of_leaf, (2, keys.size), jnp.uint32)
-    new = keys.ravel()
-    for word in words:
-      new = jax.vmap(jax.random.fold_in)(new, word)
-    new = new.reshape(keys.shape)
-    return new if typed else jax.random.key_data(new)
-
-  return jax.tree.unflatten(
-    form, [own(i, x) if is_key(x) else x for i, x in enumerate(leaves)]
-  )
 
 
 def of_layer(

@@ -9,7 +9,13 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from fesem_jax.core import batching, local_optimizers, sharding
+from fesem_jax.core import (
+  batching,
+  local_optimizers,
+  prng_streams,
+  sampling,
+  sharding,
+)
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.federated_data import FederatedData
@@ -149,6 +155,12 @@ class LocalTraining(NamedTuple):
         'running statistics of BatchNorm do not allow; choose a model with GroupNorm, '
         'e.g. resnet8, or a method that averages models, e.g. fed_avg, fesem or fed_bn.'
       )
+
+  def arrived(self, key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
+    """[S] bool, False for clients `ids` that drop out of the round of this key."""
+    if self.dropout_rate == 0:
+      return ~jnp.zeros(ids.shape, bool)
+    return ~sampling.coin(key, data, ids, self.dropout_rate, prng_streams.DROPOUT)
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
     """The factor [] float32 of a cohort's local updates; None if it is 1.

@@ -16,6 +16,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax.core import sharding
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError
 
@@ -98,7 +99,7 @@ class Offloaded:
 
       return jax.lax.map(fetch, ids.reshape(number, -1).T), None
 
-    rows = sharding.per_device(on_device, self.mesh, 1)(self.rows, ids)[0]
+    rows = per_device(on_device, self.mesh, 1)(self.rows, ids)[0]
     return dataclasses.replace(self, rows=rows)
 
   def with_rows(self, ids: jax.Array, models: 'Offloaded | Params') -> 'Offloaded':
@@ -120,7 +121,7 @@ class Offloaded:
       return jax.lax.fori_loop(0, len(wanted), store, rows), None
 
     new = models.rows if isinstance(models, Offloaded) else pack(models)
-    rows = sharding.per_device(on_device, self.mesh, 2)(self.rows, new, ids)[0]
+    rows = per_device(on_device, self.mesh, 2)(self.rows, new, ids)[0]
     return dataclasses.replace(self, rows=rows)
 
   def fetch(self, ids: jax.Array) -> Params:
@@ -131,7 +132,7 @@ class Offloaded:
       first = _first_row(rows, number)
       return None, jnp.stack([_row_if_here(rows, i - first) for i in ids])
 
-    rows = sharding.per_device(on_device, self.mesh, 1)(self.rows, ids)[1]
+    rows = per_device(on_device, self.mesh, 1)(self.rows, ids)[1]
     return unpack(rows, self.form)
 
 
@@ -150,7 +151,7 @@ def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
     each = jnp.arange(count // mesh.size)
     return jax.lax.map(lambda _: _to_host(row), each), None
 
-  rows = sharding.per_device(on_device, mesh, 0)(model)[0]
+  rows = per_device(on_device, mesh, 0)(model)[0]
   return Offloaded(rows, Form(form, tuple(x.shape for x in leaves)), mesh)
 
 
@@ -181,14 +182,9 @@ def as_arrays(models: Any) -> Any:
   """The tree with NumPy arrays [M, ...] in place of stacks in host memory."""
 
   def arrays(x: Any) -> Any:
-    return unpack(np.asarray(x.rows), x.form) if is_offloaded(x) else x
+    return unpack(np.asarray(x.rows), x.form) if isinstance(x, Offloaded) else x
 
-  return jax.tree.map(arrays, models, is_leaf=is_offloaded)
-
-
-def is_offloaded(x: Any) -> bool:
-  """Whether a stack is in host memory."""
-  return isinstance(x, Offloaded)
+  return jax.tree.map(arrays, models, is_leaf=lambda x: isinstance(x, Offloaded))
 
 
 def in_host_memory(mesh: Mesh) -> NamedSharding:
@@ -201,19 +197,12 @@ def placed(state: Any, mesh: Mesh) -> Any:
   where = in_host_memory(mesh)
 
   def place(x: Any) -> Any:
-    if not is_offloaded(x):
+    if not isinstance(x, Offloaded):
       return x
-    return dataclasses.replace(x, rows=x.rows.update(sharding=where))
+    shapes: Any = x.rows
+    return dataclasses.replace(x, rows=shapes.update(sharding=where))
 
-  return jax.tree.map(place, state, is_leaf=is_offloaded)
-
-
-def reads_ahead(mesh: Mesh) -> bool:
-  """Whether the rows of the next chunk are prefetched.
-
-  A CPU needs no transfer, and reading a stack before it changes would copy it.
-  """
-  return mesh.devices.flat[0].platform != 'cpu'
+  return jax.tree.map(place, state, is_leaf=lambda x: isinstance(x, Offloaded))
 
 
 def _in_order(x: jax.Array) -> jax.Array:

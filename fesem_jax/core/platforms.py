@@ -1,9 +1,14 @@
-"""Selection of implementations for CPUs and accelerators."""
+"""Functions of devices: one for each platform, and on each device's own clients."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import Mesh, PartitionSpec
+
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.sharding import CLIENTS
 
 
 def choose(
@@ -23,3 +28,51 @@ def choose(
   """
   functions = {'cpu': cpu, 'tpu': tpu or accelerator}
   return jax.lax.platform_dependent(*args, **functions, default=accelerator)
+
+
+def per_device(
+  fn: Callable[..., Any], mesh: Mesh | None, num_split: int
+) -> Callable[..., Any]:
+  """Runs `fn` on each device's clients.
+
+  Args:
+    fn: maps arrays to rows and sums: a tree of arrays with a leading client
+      axis, and a tree to be summed over devices; either may be None.
+    mesh: from `client_mesh`; None if nothing is split.
+    num_split: number of leading arguments with a leading client axis; the others are
+      replicated on every device, except for data that are split by client.
+  """
+  if mesh is None or mesh.size == 1:
+    return fn
+
+  def on_one(*args: Any) -> Any:
+    rows, sums = fn(*args)
+    return rows, jax.lax.psum(sums, CLIENTS)
+
+  def run(*args: Any) -> Any:
+    specs = [
+      PartitionSpec(CLIENTS) if i < num_split else specs_of(arg)
+      for i, arg in enumerate(args)
+    ]
+    return jax.shard_map(
+      on_one,
+      mesh=mesh,
+      in_specs=tuple(specs),
+      out_specs=(PartitionSpec(CLIENTS), PartitionSpec()),
+      check_vma=False,
+    )(*args)
+
+  return run
+
+
+def specs_of(tree: Any) -> Any:
+  """Partition specs of the tree: replicated, except for split data."""
+
+  def of(x: Any) -> Any:
+    whole = jax.tree.map(lambda _: PartitionSpec(), x)
+    if not isinstance(x, FederatedData) or x.shard_rows is None:
+      return whole
+    split = PartitionSpec(CLIENTS)
+    return dataclasses.replace(whole, x=split, y=split, shard_rows=split)
+
+  return jax.tree.map(of, tree, is_leaf=lambda x: isinstance(x, FederatedData))

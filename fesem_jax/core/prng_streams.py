@@ -1,4 +1,4 @@
-"""Names of all streams of random numbers.
+"""Names of all streams of random numbers, and the keys of optimizers.
 
 On devices, a stream is a number that is folded into a key. No key is both folded into
 and split, because `split(key, n)[i]` equals `fold_in(key, i)`. Where client ids or
@@ -6,7 +6,10 @@ epochs are folded into the same key, streams count down from 2**31, a number tha
 and epochs never reach. On the host, a stream is the second word of a NumPy seed.
 """
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 # Folded into the key of the run.
@@ -72,3 +75,38 @@ def host_rng(seed: int, stream: int, number: int = 0) -> np.random.Generator:
   `number` distinguishes several uses of one stream, e.g. the number of the round.
   """
   return np.random.default_rng([seed, stream, number])
+
+
+def is_key(leaf: Any) -> bool:
+  """Whether part of a state is a random key, or several: typed, or as numbers."""
+  if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    return True
+  size = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
+  return leaf.dtype == jnp.uint32 and leaf.shape[-1:] == size
+
+
+def with_keys(state: Any, key: jax.Array) -> Any:
+  """The first state of an optimizer, with random keys that a key is folded into.
+
+  Optax's state holds the key that the optimizer was made with, the same for all clients
+  and rounds. `key` is that of the client in this round, or of a server's start; of
+  several keys in one array, as of stacked states, each becomes another one.
+  """
+  leaves, form = jax.tree.flatten(state)
+
+  def own(i: int, leaf: jax.Array) -> jax.Array:
+    if not is_key(leaf):
+      return leaf
+    typed = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    keys = leaf if typed else jax.random.wrap_key_data(leaf)
+    stream = fold(key, OPTIMIZER)
+    of_leaf = jax.random.fold_in(stream, i)
+    # Both words: clients times rounds may exceed what one word tells apart.
+    words = jax.random.bits(of_leaf, (2, keys.size), jnp.uint32)
+    new = keys.ravel()
+    for word in words:
+      new = jax.vmap(jax.random.fold_in)(new, word)
+    new = new.reshape(keys.shape)
+    return new if typed else jax.random.key_data(new)
+
+  return jax.tree.unflatten(form, map(own, range(len(leaves)), leaves))

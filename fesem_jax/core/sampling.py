@@ -56,19 +56,13 @@ def cohort_of(
   return Cohort(jnp.concatenate([ids, padding]), everyone=False, round=round)
 
 
-def client_keys(key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
-  """[S] keys folded from (key, client id), whatever the client's position."""
-  client_ids = jnp.asarray(data.client_ids).at[ids].get(mode='clip')
-  return jax.vmap(jax.random.fold_in, (None, 0))(key, client_ids)
-
-
 def coin(
   key: jax.Array, data: FederatedData, ids: jax.Array, probability: float, stream: int
 ) -> jax.Array:
   """[S] bool: one toss for each client of a round, true with `probability`."""
   if probability == 0:
     return jnp.zeros(ids.shape, bool)
-  keys = client_keys(key, data, ids)
+  keys = data.keys_of(key, ids)
 
   def toss(k):
     return jax.random.bernoulli(prng_streams.fold(k, stream), variable(probability))
@@ -95,7 +89,7 @@ def shuffled(
   def draw(key):
     return jax.random.randint(key, (), 0, num_clusters)
 
-  drawn = jax.vmap(draw)(client_keys(key, data, cohort.ids))
+  drawn = jax.vmap(draw)(data.keys_of(key, cohort.ids))
   return jnp.where(moves, drawn, assignment).astype(jnp.int32)
 
 

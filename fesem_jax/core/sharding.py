@@ -5,7 +5,6 @@ they are split by client (`placement`).
 """
 
 import contextlib
-import dataclasses
 import math
 import os
 import pathlib
@@ -18,7 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax.core import found_devices
 from fesem_jax.core.chips import memory_of
-from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 
@@ -153,19 +151,6 @@ def split_rows(
   return jax.make_array_from_callback(shape, placed, of_device)
 
 
-def specs_of(tree: Any) -> Any:
-  """Partition specs of the tree: replicated, except for split data."""
-
-  def of(x: Any) -> Any:
-    whole = jax.tree.map(lambda _: PartitionSpec(), x)
-    if not isinstance(x, FederatedData) or x.shard_rows is None:
-      return whole
-    split = PartitionSpec(CLIENTS)
-    return dataclasses.replace(whole, x=split, y=split, shard_rows=split)
-
-  return jax.tree.map(of, tree, is_leaf=lambda x: isinstance(x, FederatedData))
-
-
 def split_clients(tree: Any, mesh: Mesh) -> Any:
   """Constrains the leading axis of every leaf to be split over 'clients'."""
   sharding = NamedSharding(mesh, PartitionSpec(CLIENTS))
@@ -176,41 +161,6 @@ def on_all_devices(tree: Any, mesh: Mesh) -> Any:
   """Constrains arrays to be replicated on every device; for few values per client."""
   whole = NamedSharding(mesh, PartitionSpec())
   return jax.lax.with_sharding_constraint(tree, whole)
-
-
-def per_device(
-  fn: Callable[..., Any], mesh: Mesh | None, num_split: int
-) -> Callable[..., Any]:
-  """Runs `fn` on each device's clients.
-
-  Args:
-    fn: maps arrays to rows and sums: a tree of arrays with a leading client
-      axis, and a tree to be summed over devices; either may be None.
-    mesh: from `client_mesh`; None if nothing is split.
-    num_split: number of leading arguments with a leading client axis; the others are
-      replicated on every device, except for data that are split by client.
-  """
-  if mesh is None or mesh.size == 1:
-    return fn
-
-  def on_one(*args: Any) -> Any:
-    rows, sums = fn(*args)
-    return rows, jax.lax.psum(sums, CLIENTS)
-
-  def run(*args: Any) -> Any:
-    specs = [
-      PartitionSpec(CLIENTS) if i < num_split else specs_of(arg)
-      for i, arg in enumerate(args)
-    ]
-    return jax.shard_map(
-      on_one,
-      mesh=mesh,
-      in_specs=tuple(specs),
-      out_specs=(PartitionSpec(CLIENTS), PartitionSpec()),
-      check_vma=False,
-    )(*args)
-
-  return run
 
 
 def cores() -> int:

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import platforms, sharding, tree
+from fesem_jax.core import platforms, tree
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -55,7 +56,9 @@ def add_up(
       in `sums`.
   """
   most = int(count) if most is None else most
-  group = max(math.isqrt(most), fewest or _num_clusters(sums))
+  group = 0
+  if most > _GROUP:
+    group = max(math.isqrt(most), fewest or _num_clusters(sums))
   if most <= max(_GROUP, group):
     return jax.lax.fori_loop(0, count, add, (results, sums))
   nothing = jax.tree.map(jnp.zeros_like, sums)
@@ -272,7 +275,7 @@ def of_clusters(
   def on_device(stack, cluster, weights, origins):
     return None, add_rows(no_sums(origins), stack, cluster, weights, origins)
 
-  return sharding.per_device(on_device, mesh, 3)(stack, cluster, weights, origins)[1]
+  return per_device(on_device, mesh, 3)(stack, cluster, weights, origins)[1]
 
 
 def weighted_mean(

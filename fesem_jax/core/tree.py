@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import offloading, platforms
+from fesem_jax.core import platforms
+from fesem_jax.core.offloading import Offloaded
 from fesem_jax.core.types import Cohort, Params
 
 # On a CPU, a squared distance is computed as this many partial sums, with this many
@@ -20,15 +21,20 @@ _TERMS = 4
 _FEW = 4
 
 
+def is_offloaded(stack: Params) -> bool:
+  """Whether a stack is in host memory."""
+  return isinstance(stack, Offloaded)
+
+
 def take(stack: Params, ids: jax.Array) -> Params:
   """Rows `ids` [S] of a stack [M, ...]; ids beyond the end return the last row."""
 
   def rows(x: Any) -> Any:
-    if offloading.is_offloaded(x):
+    if is_offloaded(x):
       return x.take(ids)
     return jnp.asarray(x).at[ids].get(mode='clip')
 
-  return jax.tree.map(rows, stack, is_leaf=offloading.is_offloaded)
+  return jax.tree.map(rows, stack, is_leaf=is_offloaded)
 
 
 def rows_of_few(models: Params, ids: jax.Array, mesh: Mesh | None = None) -> Params:
@@ -65,13 +71,13 @@ def rows_of(stack: Params, cohort: Cohort) -> Params:
     return stack
 
   def rows(x: Any) -> Any:
-    if not offloading.is_offloaded(x):
+    if not is_offloaded(x):
       return take(x, cohort.ids)
     if cohort.ids.shape[0] % x.mesh.size:  # Outside of rounds.
       return x.fetch(cohort.ids)
     return x.rows_of(cohort.ids)
 
-  return jax.tree.map(rows, stack, is_leaf=offloading.is_offloaded)
+  return jax.tree.map(rows, stack, is_leaf=is_offloaded)
 
 
 def with_rows(stack: Params, cohort: Cohort, rows: Params) -> Params:
@@ -83,11 +89,11 @@ def put(stack: Params, ids: jax.Array, rows: Params) -> Params:
   """The stack [M, ...] with rows [S, ...] at `ids`; ids beyond the end are dropped."""
 
   def changed(x: Any, r: Any) -> Any:
-    if offloading.is_offloaded(x):
+    if is_offloaded(x):
       return x.with_rows(ids, r)
     return x.at[ids].set(r, mode='drop')
 
-  return jax.tree.map(changed, stack, rows, is_leaf=offloading.is_offloaded)
+  return jax.tree.map(changed, stack, rows, is_leaf=is_offloaded)
 
 
 def merge(some: Params, others: Params) -> Params:
@@ -156,7 +162,7 @@ def squared_distances(stack: Params, centers: Params) -> jax.Array:
   Computed from differences, not from the expanded form |w|^2 - 2wc + |c|^2, which
   loses all digits because clients of one center are close together. No array of size
   S * K * P is formed. A stack split over devices must be passed through
-  `sharding.per_device`.
+  `per_device`.
   """
   return platforms.choose(_row_by_row, _center_by_center, stack, centers)
 
@@ -169,32 +175,29 @@ def _row_by_row(stack: Params, centers: Params) -> jax.Array:
   stack, centers = jax.tree.map(flat, (stack, centers))
   rows = jnp.arange(jax.tree.leaves(stack)[0].shape[0])
 
-  def to_all(at):
-    return _distances_of_row(stack, at[0], at[1], centers)
-
+  to_all = functools.partial(_distances_of_row, stack, centers)
   return jax.lax.map(to_all, (rows, stack))
 
 
 def _center_by_center(stack: Params, centers: Params) -> jax.Array:
-  num_centers = jax.tree.leaves(centers)[0].shape[0]
-
-  def center(k):
-    return jax.tree.map(lambda c: c[k : k + 1], centers)
-
-  columns = [row_distances(stack, center(k)) for k in range(num_centers)]
+  columns = []
+  for k in range(jax.tree.leaves(centers)[0].shape[0]):
+    center = jax.tree.map(lambda c, k=k: c[k : k + 1], centers)
+    columns.append(row_distances(stack, center))
   return jnp.stack(columns, axis=-1)
 
 
 def _distances_of_row(
-  stack: Params, row: jax.Array, one: Params, centers: Params
+  stack: Params, centers: Params, at: tuple[jax.Array, Params]
 ) -> jax.Array:
   """[K] float32: squared L2 distance of one row to each of [K, ...], on CPU.
 
   XLA's CPU compiler sums a layer sequentially; several partial sums are vectorized.
-  Leaves of `stack` are [S, P], those of `centers` [K, P]; `one` [P] is the row of the
-  stack at position `row` [] int32. Large layers are sliced from the stack, since `one`
-  would be a copy.
+  Leaves of `stack` are [S, P], those of `centers` [K, P]; `at` is the position
+  [] int32 of the row in the stack, and the row [P] itself. Large layers are sliced from
+  the stack, since the row would be a copy.
   """
+  row, one = at
 
   def distances(x: jax.Array, one: jax.Array, c: jax.Array) -> jax.Array:
     size, block = c.shape[1], _TERMS * _LANES

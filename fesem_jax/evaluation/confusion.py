@@ -54,7 +54,7 @@ def confusion(
   own = used._replace(shared=None, membership=None), groups
 
   def body(
-    ids: jax.Array, own: Any, _: Any, shared: Any, sums: jax.Array
+    shared: Any, ids: jax.Array, own: Any, _: Any, sums: jax.Array
   ) -> tuple[None, jax.Array]:
     (own, groups), (models, test) = own, shared
     params = own._replace(shared=models).params(ids.shape[0])

@@ -28,7 +28,7 @@ from fesem_jax.tasks import OWN_LOSS, Figure, Loss, Task
 from fesem_jax.training.by_batches import evaluation_width
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import UserError
 
 
@@ -202,7 +202,7 @@ def _deployed_totals(
   `used` has the models of these clients.
   """
 
-  def body(ids, own, _, shared, sums):
+  def body(shared, ids, own, _, sums):
     models, test = shared
     params = own._replace(shared=models).params(ids.shape[0])
     return measure_chunk(model, params, test, ids), sums

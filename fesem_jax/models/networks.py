@@ -3,7 +3,7 @@
 Layers carry explicit names in the order in which they run.
 """
 
-import functools
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -279,13 +279,19 @@ def as_model(
 
   found = jax.eval_shape(made, jax.random.key(0))
   statistics = batch_statistics.paths(found.get(batch_statistics.COLLECTION, {}))
-  variables = functools.partial(batch_statistics.apart, statistics=statistics)
+  # A kernel of `nn.Conv` has three axes or more: other modules have none to replace.
+  convolves = any(x.ndim > 2 for x in jax.tree.leaves(found.get('params', {})))
+  convolving = conv.in_linen if convolves else contextlib.nullcontext
+
+  def variables(params: Params) -> dict[str, Params]:
+    return batch_statistics.apart(params, statistics)
 
   def evaluated(params: Params, x: jax.Array) -> jax.Array:
-    x = as_taken(x, dtype)
-    return jnp.asarray(module.apply(variables(params), x, **modes.evaluate))
+    own = variables(params) if statistics else {'params': params}
+    x = x if dtype == np.float32 else as_taken(x, dtype)
+    return jnp.asarray(module.apply(own, x, **modes.evaluate))
 
-  def apply(params: Params, x: jax.Array) -> jax.Array:
+  def convolved(params: Params, x: jax.Array) -> jax.Array:
     with conv.in_linen():
       return evaluated(params, x)
 
@@ -294,14 +300,14 @@ def as_model(
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
     # One key stands for streams of all names.
     x = as_taken(x, dtype)
-    with conv.in_linen():
+    with convolving():
       return jnp.asarray(module.apply(variables(params), x, **told, rngs=key))
 
   def apply_batch(
     params: Params, x: jax.Array, key: jax.Array, weights: jax.Array
   ) -> tuple[jax.Array, Params]:
     mutable = [batch_statistics.COLLECTION]
-    with conv.in_linen(), batch_statistics.counting(weights):
+    with convolving(), batch_statistics.counting(weights):
       logits, new = module.apply(
         variables(params), as_taken(x, dtype), **told, rngs=key, mutable=mutable
       )
@@ -334,7 +340,7 @@ def as_model(
       return product + bias.reshape((1,) * (product.ndim - 1) + bias.shape)
 
     # What is added last is called by the layer itself, as `alone` asks.
-    with conv.in_linen(), nn.intercept_methods(intercept):
+    with convolving(), nn.intercept_methods(intercept):
       return evaluated(params, x)
 
   def init(key: jax.Array) -> Params:
@@ -342,6 +348,7 @@ def as_model(
     return batch_statistics.joined(type(module).__name__, variables)
 
   chain = tuple(layers) if type(module) in _CHAINS else ()
+  apply = convolved if convolves else evaluated
   model = Model(init, apply, layers=chain, apply_with=apply_with)
   if statistics:
     return model._replace(apply_train=apply_batch, statistics=statistics)

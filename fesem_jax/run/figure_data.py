@@ -20,7 +20,7 @@ from fesem_jax.evaluation import confusion
 from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.run.programs import Programs, run_once
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Reduction
 from fesem_jax.utils import processes, progress_lines
 
 _MAX_CLIENTS = 400  # As in Fig. 4 of the paper.

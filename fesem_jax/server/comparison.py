@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from fesem_jax.core import parameter_names, sharding, tree
+from fesem_jax.core import parameter_names, tree
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.server import em, hidden_units, matching
@@ -98,7 +99,7 @@ def by_matching(model: Model) -> ModelComparison:
     def on_device(stack, references):
       return matching.align(layers, stack, references), None
 
-    return sharding.per_device(on_device, mesh, 1)(stack, references)[0]
+    return per_device(on_device, mesh, 1)(stack, references)[0]
 
   def known(centers):
     return centers, matching.separations(layers, centers)
@@ -107,7 +108,7 @@ def by_matching(model: Model) -> ModelComparison:
     def on_device(stack, known):
       return matching.nearest(layers, stack, *known), None
 
-    return sharding.per_device(on_device, mesh, 1)(stack, known)[0]
+    return per_device(on_device, mesh, 1)(stack, known)[0]
 
   return ModelComparison(False, part, align, known, nearest)
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import sharding, sums, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.training.trained import Trained
 
@@ -30,7 +31,10 @@ def e_step(
     AssertionError: if models and centers are not of one structure.
   """
   chex.assert_trees_all_equal_structs(stack, centers)
-  distances = _all_distances(stack, centers, mesh)
+  if mesh is None:
+    distances = tree.squared_distances(stack, centers)
+  else:
+    distances = _all_distances(stack, centers, mesh)
   return distances.argmin(axis=-1).astype(jnp.int32), distances.min(axis=-1)
 
 
@@ -38,7 +42,7 @@ def _all_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Arr
   def on_device(stack, centers):
     return (tree.squared_distances(stack, centers), None)
 
-  return sharding.per_device(on_device, mesh, 1)(stack, centers)[0]
+  return per_device(on_device, mesh, 1)(stack, centers)[0]
 
 
 def m_step(
@@ -172,7 +176,7 @@ class Sums(NamedTuple):
   def add_started(
     self, trained: Trained, own: jax.Array, weighting: str, centers: Params
   ) -> 'Sums':
-    """Adds a chunk of clients to `started`, if that is to be known.
+    """Adds a chunk of clients to `started`.
 
     Args:
       trained: the chunk's C clients.
@@ -180,17 +184,15 @@ class Sums(NamedTuple):
       weighting: see `Trained.weights`.
       centers: [K, ...] old centers.
     """
-    if self.started is None:
-      return self
+    assert self.started is not None
     weights = trained.weights(weighting)
     away = tree.row_distances(trained.params, tree.take(centers, own))
     away = sums.total(jnp.where(weights > 0, weights * away, 0.0))
     return self._replace(started=self.started + away)
 
-  def by_step(self) -> tuple[jax.Array, jax.Array] | None:
-    """Eq. 6 after the local step and after the E-step; None if it is not known."""
-    if self.started is None:
-      return None
+  def by_step(self) -> tuple[jax.Array, jax.Array]:
+    """Eq. 6 after the local step and after the E-step, if `started` is known."""
+    assert self.started is not None
     count = sums.or_one(self.clients.weight.sum())
     return self.started / count, self.squared.sum() / count
 

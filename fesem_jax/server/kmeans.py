@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import sharding
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.sampling import first_at_random
 from fesem_jax.core.types import Params
 from fesem_jax.server.em import e_step, m_step, mean_distance
@@ -168,7 +168,7 @@ def _combined(stack: Params, shares: jax.Array, mesh: Mesh | None) -> Params:
 
     return None, jax.tree.map(combine, stack)
 
-  return sharding.per_device(on_device, mesh, 2)(stack, shares)[1]
+  return per_device(on_device, mesh, 2)(stack, shares)[1]
 
 
 def _seed(

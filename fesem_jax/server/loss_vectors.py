@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sampling import client_keys, coin, first_at_random, shuffled
+from fesem_jax.core.sampling import first_at_random, shuffled
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server.silhouette import clusters_of_best_number
 from fesem_jax.server.vector_clusters import clusters_of_vectors, match_clusters
@@ -30,7 +30,7 @@ def clusters_by_loss(
   Returns [S] int32 in 0..K-1, which of the models [K, ...] each client gets.
   """
   losses = cohort_losses(local, models, data, cohort)
-  arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+  arrived = local.arrived(key, data, cohort.ids)
   exists = (data.sizes(cohort.ids) > 0) & arrived & jnp.isfinite(losses).all(axis=1)
   # A number for each client and model: small enough to be whole on every device.
   losses, exists = sharding.on_all_devices((losses, exists), local.mesh)
@@ -82,6 +82,6 @@ def clusters_at_random(
   zeros = jnp.zeros(cohort.ids.shape, jnp.int32)
   drawn = shuffled(key, data, cohort, zeros, num_models, 1.0)
   own_key = prng_streams.fold(key, prng_streams.DRAWS)
-  keys = client_keys(own_key, data, cohort.ids)
+  keys = data.keys_of(own_key, cohort.ids)
   first = first_at_random(keys, data.sizes(cohort.ids) > 0, num_models)
   return drawn.at[first].set(jnp.arange(len(first), dtype=jnp.int32))

@@ -12,7 +12,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import local_optimizers, parameter_names, sums, tree
+from fesem_jax.core import (
+  local_optimizers,
+  parameter_names,
+  prng_streams,
+  sums,
+  tree,
+)
 from fesem_jax.core.hyperparameters import optimizer, variable
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import check_positive, check_share
@@ -56,7 +62,7 @@ def init(
   one = jax.eval_shape(lambda: tree.unstack(centers, 0))
   local_optimizers.check(optimizer, one, 'server_optimizer')
   state = jax.vmap(optimizer.init)(centers)
-  return state if key is None else local_optimizers.with_keys(state, key)
+  return state if key is None else prng_streams.with_keys(state, key)
 
 
 def renew(
@@ -74,7 +80,7 @@ def renew(
   """
 
   def anew(old: jax.Array, new: jax.Array) -> jax.Array:
-    return old if local_optimizers.is_key(old) else tree.where(stays, old, new)
+    return old if prng_streams.is_key(old) else tree.where(stays, old, new)
 
   return jax.tree.map(anew, state, init(optimizer, centers))
 

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import sharding, sums, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.server.trimmed_mean import trimmed_mean
 from fesem_jax.utils.errors import (
@@ -111,7 +112,7 @@ def bounded_mean(
     squares = tree.squared_distances(stack, origins)
     return jnp.sqrt(jnp.take_along_axis(squares, cluster[:, None], axis=1)), None
 
-  lengths, _ = sharding.per_device(lengths_of, mesh, 2)(stack, cluster, origins)
+  lengths, _ = per_device(lengths_of, mesh, 2)(stack, cluster, origins)
   bounds = jnp.full((num_clusters, 1), variable(bound))
   if bound == 0:
     bounds = trimmed_mean(lengths, cluster, counts, 0.5, jnp.zeros_like(bounds), mesh)

@@ -28,7 +28,7 @@ def principal_vectors(
   """
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def body(ids, own, _, data, sums):
+  def body(data, ids, own, _, sums):
     sizes = data.sizes(ids)
 
     def of_client(chosen):

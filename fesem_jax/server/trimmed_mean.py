@@ -6,6 +6,7 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import sharding, sums
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -98,9 +99,7 @@ def trimmed_mean(
 
     return None, jax.tree.map(by_blocks, stack, origins)
 
-  _, moves = sharding.per_device(on_device, mesh, 1)(
-    stack, origins, cluster, sizes, cut
-  )
+  _, moves = per_device(on_device, mesh, 1)(stack, origins, cluster, sizes, cut)
   return jax.tree.map(jnp.add, origins, moves)
 
 

@@ -1,5 +1,6 @@
-"""The loss of a client's batch, as a local step sees it, and steps along gradients."""
+"""A batch of a client and its loss, as a local step sees it; steps along gradients."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -8,44 +9,43 @@ import jax.numpy as jnp
 import optax
 
 from fesem_jax.core import parameter_names, prng_streams, tree
-from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.local_training import Augment
 from fesem_jax.core.types import Model, Params
 from fesem_jax.utils.errors import UserError
 
 
-def weighted_loss(
-  model: Model,
-  params: Params,
-  x: jax.Array,
-  y: jax.Array,
-  weights: jax.Array,
-  factors: jax.Array | None = None,
-) -> jax.Array:
-  """[] float32: mean loss of a batch over the examples of weight 1.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Batch:
+  """Examples of one client, as its model sees them in a local step."""
 
-  x and y are [B, ...], and `weights` [B] float32 are 1 or 0. `factors` [B] float32
-  multiply the losses, over whose number the mean is still taken; None if all are 1.
-  Raises `UserError` like `losses_of`.
-  """
-  losses = losses_of(model, params, x, y)
-  for factor in jax.tree.leaves(factors):  # One, or none.
-    losses = factor * losses
-  return jnp.where(weights > 0, losses, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
+  model: Model  # in training, it draws the random numbers of the step
+  x: jax.Array  # [B, ...] float32
+  y: jax.Array  # [B, ...]
+  weights: jax.Array  # [B] float32, 0 in the places behind the client's last example
+  # [B] float32 of the losses, over whose number the mean is still taken; None is 1
+  factors: jax.Array | None = None
+  active: jax.Array | bool = True  # [] bool, False after the client's last step
+
+  def loss(self, params: Params, model: Model | None = None) -> jax.Array:
+    """[] float32: mean loss of the examples of weight 1.
+
+    Raises `UserError` like `check_losses`.
+    """
+    model = self.model if model is None else model
+    losses, weights = model.loss(model.apply(params, self.x), self.y), self.weights
+    check_losses(losses, self.x)
+    if self.factors is not None:
+      losses = self.factors * losses
+    return jnp.where(weights > 0, losses, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
 
 
-def losses_of(model: Model, params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
-  """[B] float32: the loss of each example of a batch.
-
-  Raises:
-    UserError: if the model's loss is not one number for each example.
-  """
-  losses = model.loss(model.apply(params, x), y)
+def check_losses(losses: jax.Array, x: jax.Array) -> None:
+  """Raises `UserError` unless losses are one number for each example of x [B, ...]."""
   if jnp.shape(losses) != x.shape[:1]:
     raise UserError(
       'The `loss` of the model must give one number for each example, of shape '
       f'{x.shape[:1]} here; its shape is {jnp.shape(losses)}.'
     )
-  return losses
 
 
 def descend(
@@ -73,12 +73,10 @@ def descend(
 
 
 def augmented(
-  local: LocalTraining, key: jax.Array, step: jax.Array, x: jax.Array
+  augmentation: Augment, key: jax.Array, step: jax.Array, x: jax.Array
 ) -> jax.Array:
   """The examples [B, ...] of a batch as a client's local step sees them."""
-  if local.augmentation is None:
-    return x
-  return local.augmentation(key_of_step(key, prng_streams.AUGMENTATION, step), x)
+  return augmentation(key_of_step(key, prng_streams.AUGMENTATION, step), x)
 
 
 def in_training(

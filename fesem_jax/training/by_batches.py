@@ -52,7 +52,7 @@ def batch_by_batch(
   width = evaluation_width(data.max_examples)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def body(ids, own, _, shared, sums):
+  def body(shared, ids, own, _, sums):
     models, data = shared
     sizes = data.sizes(ids)
 

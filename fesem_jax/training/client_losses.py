@@ -9,7 +9,7 @@ from fesem_jax.core import batching, client_map, sums, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training.batch_losses import weighted_loss
+from fesem_jax.training.batch_losses import Batch
 from fesem_jax.training.by_batches import batch_by_batch
 from fesem_jax.training.trained import weights_by
 from fesem_jax.utils.errors import UserError
@@ -100,7 +100,7 @@ def _mean_losses(
     def mean(model: Params) -> jax.Array:
       # Clients choose a model by it, whatever precision they train with.
       with jax.default_matmul_precision('highest'):
-        return weighted_loss(local.model, model, x, y, weights)
+        return Batch(local.model, x, y, weights).loss(model)
 
     return jax.lax.map(mean, models) * weights.sum()
 
@@ -149,7 +149,7 @@ def cohort_gradients(
   _check_whole(local)
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def body(ids, counts, _, shared, total):
+  def body(shared, ids, counts, _, total):
     model, data = shared
     zero = tree.zeros_like(model)
     sizes = data.sizes(ids)
@@ -159,11 +159,9 @@ def cohort_gradients(
       rows, weights = batching.batch_rows(in_order, first, size, data.max_examples)
       x, y = batching.gather(data, client, rows)
 
-      def loss(params: Params) -> jax.Array:
-        return weighted_loss(local.model, params, x, y, weights)
-
+      batch = Batch(local.model, x, y, weights)
       with jax.default_matmul_precision(local.precision):
-        return jax.grad(loss)(tree.unstack(model, 0))
+        return jax.grad(batch.loss)(tree.unstack(model, 0))
 
     gradients = client_map.side_by_side(gradient, sizes.shape[0])(ids, sizes)
     finite = tree.all_finite(gradients)

@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.core import client_map, prng_streams, tree
+from fesem_jax.core import client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining, check_local
-from fesem_jax.core.sampling import client_keys, coin
 from fesem_jax.core.sums import clipped
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import client_memory, shared_kernels
@@ -24,9 +23,8 @@ from fesem_jax.training.calls import CALLS, Call, OneClient
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.privacy import check_reduced, noised
-from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.shared_start import add_to_one, changes_sgd, whole_models
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.errors import UserError
 
 _KEEP = Reduction()
@@ -92,7 +90,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   one, local, starts, cohort, key, *_, kernels, _ = call
   _check(call, reduction)
   steps = local.num_steps(data, cohort.ids, call.epochs)
-  arrived = ~coin(key, data, cohort.ids, local.dropout_rate, prng_streams.DROPOUT)
+  arrived = local.arrived(key, data, cohort.ids)
   steps = jnp.where(arrived, steps, 0)
   num_starts = starts.num_models() if kernels else 1
   unformed = bool(kernels and reduction.mean_by) and num_starts == 1
@@ -104,7 +102,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     into, rows = starts.own, rows._replace(own=None)
   replaced = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
-  def body(ids: jax.Array, own: Any, old: Any, shared: Any, sums: Any) -> Any:
+  def body(shared: Any, ids: jax.Array, own: Any, old: Any, sums: Any) -> Any:
     (models, broadcast, data, key, rate), _ = shared
     (steps, arrived), given, starts = own
     if in_place:
@@ -122,11 +120,12 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
       model, sent, kept = _checked(one(client), client, reduction.keep)
       if memory is not None:
         kept = memory.beside(state, kept, had, client.left)
-      return sent, kept, (model.loss, client.succeeded(model), model.steps)
+      finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
+      return sent, kept, (model.loss, finite, model.steps)
 
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)
-    keys = client_keys(key, data, ids)
+    keys = data.keys_of(key, ids)
     each = client_map.side_by_side(of_client, sizes.shape[0])
     found = each(ids, sizes, steps, keys, starts, state, given)
     rest = ids, sizes, arrived, state, starts
@@ -225,7 +224,7 @@ def _checked(found: Any, client: Client, keep: bool) -> tuple[LocalModel, Params
     )
   corruption, sends = client.data.corruption, client.local.sends
   lies = corruption is not None and corruption.of_models
-  if sent is not None and not client.has_sent and (lies or sends is not None):
+  if sent is not None and 'sent' not in client.traced and (lies or sends is not None):
     raise UserError(
       'Some clients do not send the models that they trained '
       f'({"they are bad" if sends is None else sends.named}); what a function of one '

@@ -9,7 +9,7 @@ from fesem_jax.core import batching, client_map, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training.batch_losses import losses_of
+from fesem_jax.training.batch_losses import check_losses
 from fesem_jax.training.by_batches import batch_by_batch, evaluation_width
 
 
@@ -65,7 +65,7 @@ def example_targets(
   """
   in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def body(ids, own, _, data, sums):
+  def body(data, ids, own, _, sums):
     def of_client(client, size):
       rows, weights = batching.batch_rows(
         in_order, jnp.int32(0), size, data.max_examples
@@ -96,6 +96,8 @@ def _losses_by_model(
 
   def each(model: Params) -> jax.Array:
     with jax.default_matmul_precision('highest'):
-      return losses_of(local.model, model, x, y)
+      losses = local.model.loss(local.model.apply(model, x), y)
+    check_losses(losses, x)
+    return losses
 
   return jax.lax.map(each, models)

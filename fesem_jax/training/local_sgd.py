@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching, parameter_names, tree
+from fesem_jax.core import batching, parameter_names
+from fesem_jax.core.tree import merge
 from fesem_jax.core.types import Params
 from fesem_jax.training.one_client import (
   Client,
@@ -61,14 +62,11 @@ def local_sgd(
       transformations = tuple(optax.chain(each, but) for each in transformations)
     optimizer = optax.chain(*transformations, optimizer)
 
-  def whole(params):
-    return params if frozen is None else tree.merge(frozen, params)
-
   def step(t, carry, batch):
     params, state, steps = carry
+    loss_of = batch.loss if frozen is None else lambda p: batch.loss(merge(frozen, p))
     with jax.default_matmul_precision(client.local.precision):
-      both = jax.value_and_grad(lambda params: batch.loss(whole(params)))
-      loss, grads = both(params)
+      loss, grads = jax.value_and_grad(loss_of)(params)
     new = client.descend(t, together(grads), state, params, optimizer)
     if steps is not None:
       figures = _figures(loss, grads, new[0], learning, statistics)
@@ -78,18 +76,23 @@ def local_sgd(
   most = batching.most_steps(client.local.schedule, client.data.max_examples)
   steps = jnp.zeros((most, 4)) if client.of_steps else None
   first = client.optimizer_state(learning, optimizer)
-  if transformations:
+  keeps = 'optimizer' in client.memory
+  if keeps and transformations:
     first = (*first[:-1], client.resumed(first[-1]))
-  else:
+  elif keeps:
     first = client.resumed(first)
   carry = learning, first, steps
   (last, state, steps), loss = over_batches(client, carry, step, factors)
-  client.leave('optimizer', (state[-1] if transformations else state, jnp.bool_(True)))
+  if keeps:
+    own = state[-1] if transformations else state
+    client.left.setdefault('optimizer', []).append((own, jnp.bool_(True)))
   finite = all_finite(last)
-  model = LocalModel(whole(where(finite, last, learning)), loss, finite, client.steps)
+  end = where(finite, last, learning)
+  if frozen is not None:
+    last, end = merge(frozen, last), merge(frozen, end)
+  model = LocalModel(end, loss, finite, client.steps)
   if client.record is not None:
-    record = Record(start, model.held, loss, whole(last), steps, client.steps)
-    client.record.append(record)
+    client.record.append(Record(start, end, loss, last, steps, client.steps))
   return model
 
 

@@ -18,19 +18,14 @@ import jax.numpy as jnp
 import optax
 from flax.traverse_util import flatten_dict
 
-from fesem_jax.core import batching, local_optimizers, parameter_names, tree
+from fesem_jax.core import batching, parameter_names, prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import dense_layers
 from fesem_jax.training import client_memory, sent_models
-from fesem_jax.training.batch_losses import (
-  augmented,
-  descend,
-  in_training,
-  weighted_loss,
-)
+from fesem_jax.training.batch_losses import Batch, augmented, descend, in_training
 from fesem_jax.utils.errors import UserError
 
 
@@ -72,7 +67,9 @@ class Client:
 
     Statistics that clients keep are the client's, not those that the server has.
     """
-    return parameter_names.replaced(self._of_server, self.memory.get('statistics'))
+    own = self.memory.get('statistics')
+    found = self._of_server
+    return found if own is None else parameter_names.replaced(found, own)
 
   @functools.cached_property
   def _of_server(self) -> Params:
@@ -109,20 +106,13 @@ class Client:
     key, number = self.key, self.traced.count('optimizer')
     self.traced.append('optimizer')
     key = jax.random.fold_in(key, number) if number else key
-    return local_optimizers.with_keys(optimizer.init(params), key)
-
-  def leave(self, name: str, value: Any) -> None:
-    """Notes what the client keeps, if it keeps what is so named."""
-    if name in self.memory:
-      self.left.setdefault(name, []).append(value)
+    return prng_streams.with_keys(optimizer.init(params), key)
 
   def resumed(self, first: optax.OptState) -> optax.OptState:
-    """The state of the local optimizer that the client has kept, or its `first`.
+    """The state of the local optimizer that the client has kept, once it has one.
 
-    Raises `UserError` if it is of other parameters.
+    Until then it is its `first`. Raises `UserError` if it is of other parameters.
     """
-    if 'optimizer' not in self.memory:
-      return first
     kept, begun = self.memory['optimizer']
     if _kinds(kept) != _kinds(first):
       raise UserError(
@@ -130,11 +120,6 @@ class Client:
         'some layers at a time; leave it out.'
       )
     return where(begun, kept, first)
-
-  @property
-  def has_sent(self) -> bool:
-    """Whether a model was sent, as far as the function of the client is traced."""
-    return 'sent' in self.traced
 
   def descend(
     self,
@@ -172,7 +157,9 @@ class Client:
     own = self.memory.get('statistics', self.local.unsent)
     if own and received is not None:  # They stay with the client.
       trained = flatten_dict(model.params, sep='/')
-      self.leave('statistics', {path: trained[path] for path in own})
+      if 'statistics' in self.memory:
+        kept = {path: trained[path] for path in own}
+        self.left.setdefault('statistics', []).append(kept)
       known = flatten_dict(self._of_server, sep='/')
       known = {path: known[path] for path in own if known.get(path) is not None}
       model = model.of(parameter_names.replaced(model.params, known))
@@ -193,10 +180,6 @@ class Client:
     counts = model.finite & self.sent_finite[-1] & (self.steps > 0)
     unsent = where(self.sent_finite[-1], model.params, self.start)
     return where(counts, sent, unsent)
-
-  def succeeded(self, model: 'LocalModel') -> jax.Array:
-    """[] bool: whether `model` and all that was sent are finite."""
-    return functools.reduce(jnp.logical_and, self.sent_finite, model.finite)
 
 
 class Record(NamedTuple):
@@ -235,23 +218,6 @@ class LocalModel:
     """The same of a client that trained `first` before in this round."""
     finite, steps = self.finite & first.finite, self.steps + first.steps
     return dataclasses.replace(self, finite=finite, steps=steps)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Batch:
-  """The examples of a local step of one client, as its model sees them in training."""
-
-  model: Model  # draws the random numbers of this step
-  x: jax.Array  # [B, ...] float32
-  y: jax.Array  # [B, ...]
-  weights: jax.Array  # [B] float32, 0 in the places behind the client's last example
-  factors: jax.Array | None  # [B] float32 of the losses
-  active: jax.Array  # [] bool, False after the client's last step
-
-  def loss(self, params: Params, model: Model | None = None) -> jax.Array:
-    """[] float32: mean loss of the examples."""
-    model = self.model if model is None else model
-    return weighted_loss(model, params, self.x, self.y, self.weights, self.factors)
 
 
 # (step [] int32, params, memory, params -> loss [] and gradient of the step's batch)
@@ -337,7 +303,8 @@ def over_batches(
     carry, order, total, seen = loop
     order, (x, y, weights, own) = batch_at(t, order)
     model, active = in_training(local.model, key, t, weights), t < client.steps
-    x = augmented(local, key, t, x)
+    if local.augmentation is not None:
+      x = augmented(local.augmentation, key, t, x)
     carry, loss = step(t, carry, Batch(model, x, y, weights, own, active))
     count = jnp.where(active, weights.sum(), 0.0)
     total += jnp.where(active, loss * weights.sum(), 0.0)
@@ -371,6 +338,8 @@ def together(grads: Any) -> Any:
   """
   leaves, form = jax.tree.flatten(grads)
   large = [g.size > dense_layers.SMALL for g in leaves]
+  if not any(large):
+    return grads
   # An element by its index: `ravel` would copy the whole gradient on a TPU.
   zeros = (0 * g[(0,) * g.ndim] for g, wait in zip(leaves, large, strict=True) if wait)
   # One that is not finite must not spoil the other layers: optimizers may mend it.

@@ -59,9 +59,10 @@ def choose(
   clients start from; for `layers`, see `kernels`.
   """
   found = kernels(local, start, data, layers)
+  if not found:
+    return (), local.clients_per_chunk
   count = side_by_side(local, found, start.shared, num_clients)
-  chosen = local.shared_start == 'on' or local.clients_per_shared_start
-  if not found or chosen:
+  if local.shared_start == 'on' or local.clients_per_shared_start:
     return found, count
   on_each = -(-num_clients // local.mesh.size)
   if local.mesh.devices.flat[0].platform != 'cpu':
@@ -72,7 +73,7 @@ def choose(
   if fits:
     return found, count
   # With few clients of each center, too many places would be empty.
-  return (), side_by_side(local, (), start.shared, num_clients)
+  return (), local.clients_per_chunk
 
 
 def _time(count: int, weights: Params, on_each: int) -> float:
@@ -94,12 +95,11 @@ def side_by_side(
 ) -> int:
   """How many of `num_clients` clients to train side by side on a device, C.
 
-  They are of a center or two, and keep changes to `kernels`; without any, C is
-  `clients_per_chunk`. `weights` [R, ...] are the models that they start from.
+  They are of a center or two, and keep changes to `kernels`. `weights` [R, ...] are the
+  models that they start from.
   """
-  chosen = local.clients_per_shared_start if kernels else local.clients_per_chunk
-  if chosen:
-    return chosen
+  if local.clients_per_shared_start:
+    return local.clients_per_shared_start
   flat = flatten_dict(weights)
   shapes = [flat[*kernel.path, KERNEL].shape[1:] for kernel in kernels]
   numbers = sum(k.rows * k.steps * sum(s) for k, s in zip(kernels, shapes, strict=True))

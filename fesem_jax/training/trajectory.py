@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from fesem_jax.core import client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.sampling import client_keys
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.calls import Call
 from fesem_jax.training.cohort import run
 from fesem_jax.training.one_client import Client, Record
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Reduction
 
 
 class Task(NamedTuple):
@@ -65,7 +64,7 @@ def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> list[Re
   all.
   """
   local, ids = call.local, jnp.zeros(width, jnp.int32)
-  size, keys = data.sizes(ids[:1]), client_keys(task.key, data, ids)
+  size, keys = data.sizes(ids[:1]), data.keys_of(task.key, ids)
   taken = local.num_steps(data, ids[:1], task.epochs)[0]
   rate, shared = local.rate(call.cohort), task.starts.shared
   own = task.starts._replace(shared=None), task.state, task.given

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Reduction
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,

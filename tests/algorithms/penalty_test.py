@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fesem_jax.algorithms.common.penalty import Penalty
+from fesem_jax.algorithms.common.em_steps import Penalty
 from fesem_jax.core.types import Cohort
 from tests.support import helpers
 from tests.support.methods import assert_close

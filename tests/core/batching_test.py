@@ -114,8 +114,6 @@ def test_by_default_all_examples_are_seen_once():
 def test_a_batch_is_no_wider_than_the_largest_client():
   widths = [batching.batch_width(Schedule(b), 9) for b in (1, 8, 9, 10, 0)]
   assert widths == [1, 8, 9, 9, 9]
-  full = [batching.is_full_batch(Schedule(b), 9) for b in (1, 8, 9, 10, 0)]
-  assert full == [False, False, True, True, True]
 
 
 def test_the_most_steps_are_those_of_the_largest_client():

@@ -16,7 +16,7 @@ def mapped(body, size, work=WORK, sums=None, *, own=None, **more):
   """`map_clients` on one device, of clients that are numbered by their place."""
   count = len(work)
   return client_map.map_clients(
-    lambda ids, own, old, _, sums: body(ids, own, old, sums),
+    lambda _, ids, own, old, sums: body(ids, own, old, sums),
     jnp.arange(count), jnp.asarray(work), own, None, per_chunk=size,
     empty=count, mesh=sharding.client_mesh(1), sums=sums, **more,
   )  # fmt: skip
@@ -74,7 +74,7 @@ def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
   own = jnp.arange(6.0)
   shared = jnp.arange(9.0) * 100
 
-  def body(ids, own, old, shared, total):
+  def body(shared, ids, own, old, total):
     exists = ids < 9
     mine = shared.at[ids].get(mode='clip') + own
     return mine, total + jnp.where(exists, mine, 0.0).sum()
@@ -147,6 +147,8 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
   clients_per_chunk, clients_per_part
 ):
   groups, old = jnp.array([0, 1, 2, 1, 0]), jnp.full(5, -1.0)
+  width = -(-5 // -(-5 // clients_per_chunk))
+  sizes = range(1, min(width, clients_per_part) + 1)
 
   def body(ids, own, old, total):
     return ((ids, own), own.max()), total
@@ -154,7 +156,7 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
   def finish(clients, largest, total):
     ids, own = clients
     exists = ids < len(WORK)
-    assert len(own) <= clients_per_part
+    assert len(own) == max(size for size in sizes if width % size == 0)
     return (2 * own, largest - own), total + jnp.array([1, (exists * own).sum()])
 
   def run(old):

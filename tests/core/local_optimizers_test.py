@@ -8,7 +8,7 @@ import pytest
 from optax import contrib
 
 from fesem_jax import algorithms, models
-from fesem_jax.core import local_optimizers, tree
+from fesem_jax.core import local_optimizers, prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.local_training import local_training
 from fesem_jax.core.types import Cohort
@@ -164,7 +164,7 @@ def test_noise_is_that_of_the_client_the_round_and_the_key(noisy):
 def test_a_stack_of_keys_becomes_as_many():
   key = jax.random.key(1)
   for keys in (jax.random.split(key, 3), jnp.tile(jax.random.PRNGKey(2), (3, 1))):
-    found = local_optimizers.with_keys({'keys': keys, 'count': jnp.int32(4)}, key)
+    found = prng_streams.with_keys({'keys': keys, 'count': jnp.int32(4)}, key)
     assert (found['keys'].shape, found['keys'].dtype) == (keys.shape, keys.dtype)
     typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
     data = jax.random.key_data(found['keys']) if typed else found['keys']

@@ -88,7 +88,7 @@ def test_the_same_results_as_on_the_devices(name, options, devices):
 @pytest.mark.parametrize('devices', [1, 2])
 def test_rows_read_ahead_are_those_of_the_next_chunk(devices, monkeypatch):
   kept = two_rounds('non_fed', {}, 'stacked', devices)
-  monkeypatch.setattr(offloading, 'reads_ahead', lambda mesh: True)
+  monkeypatch.setattr(client_map, 'reads_ahead', lambda mesh: True)
   assert_same(kept, two_rounds('non_fed', {}, 'offloaded', devices))
   monkeypatch.setattr(offloading, '_UNROLLED', 1)
   assert_same(kept, two_rounds('non_fed', {}, 'offloaded', devices))
@@ -132,12 +132,12 @@ def test_rows_in_and_out(devices):
 
 @pytest.mark.parametrize('ahead', [False, True])
 def test_chunks_replace_their_own_rows_only(ahead, monkeypatch):
-  monkeypatch.setattr(offloading, 'reads_ahead', lambda _: ahead)
+  monkeypatch.setattr(client_map, 'reads_ahead', lambda _: ahead)
   stack, models = stack_of(7, 1)
   work = jnp.array([3, 9, 1, 9, 4, 2, 5])
   group = jnp.array([0, 1, 0, 2, 1, 0, 0])  # Chunks with empty places.
 
-  def body(ids, own, old, _, sums):
+  def body(_, ids, own, old, sums):
     assert set(own) == set(models)
     added = jax.tree.map(lambda x, y: x + 2 * y, old, own)
     return added, sums + jnp.where(ids < 7, ids, 0).sum()
@@ -290,7 +290,7 @@ def test_rows_of_a_cohort_that_devices_cannot_share_come_to_all_devices():
   for ids in ([5, 0, 3, 6], [5, 0, 3]):
     cohort = Cohort(jnp.array(ids), everyone=False)
     rows = jax.jit(lambda s, c=cohort: tree.rows_of(s, c))(stack)
-    assert offloading.is_offloaded(rows) == (len(ids) == 4)
+    assert tree.is_offloaded(rows) == (len(ids) == 4)
     assert_equal(rows, jax.tree.map(lambda x, i=cohort.ids: x[i], models))
 
 
@@ -311,4 +311,4 @@ def test_rows_are_read_ahead_on_accelerators_alone():
   for platform, ahead in (('cpu', False), ('gpu', True), ('tpu', True)):
     device = types.SimpleNamespace(platform=platform)
     mesh = types.SimpleNamespace(devices=np.array([device]))
-    assert offloading.reads_ahead(mesh) == ahead
+    assert client_map.reads_ahead(mesh) == ahead

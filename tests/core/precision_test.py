@@ -10,10 +10,10 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.local_training import PRECISIONS, Machine, local_training
 from fesem_jax.core.tree import expand
 from fesem_jax.evaluation.evaluate import evaluate_clients
-from fesem_jax.training.batch_losses import weighted_loss
+from fesem_jax.training.batch_losses import Batch
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import mean_of_models
+from fesem_jax.training.trained import mean_of_models
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import federation
@@ -59,7 +59,7 @@ def of_gradient(local):
   x, y = np.zeros((4, 6), np.float32), np.zeros(4, np.int32)
 
   def gradient(params):
-    return jax.grad(lambda p: weighted_loss(local.model, p, x, y, np.ones(4)))(params)
+    return jax.grad(Batch(local.model, x, y, np.ones(4)).loss)(params)
 
   params = local.model.init(jax.random.key(0))
   with jax.default_matmul_precision('highest'):

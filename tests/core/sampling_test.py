@@ -9,7 +9,6 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.sampling import (
-  client_keys,
   coin,
   first_at_random,
   sample_clients,
@@ -103,7 +102,7 @@ def test_a_client_has_the_same_key_and_coin_wherever_it_stands():
   order = np.random.default_rng(0).permutation(40)
   turned = data.reorder(order)
   ids = jnp.arange(40)
-  for i, k in enumerate(client_keys(key, turned, ids)):
+  for i, k in enumerate(turned.keys_of(key, ids)):
     assert k == draws.client_key(key, data, order[i])
   tosses = coin(key, turned, ids, 0.3, prng_streams.DROPOUT)
   want = [draws.drops_out(key, data, i, 0.3) for i in order]

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.platforms import per_device, specs_of
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 
@@ -162,7 +163,7 @@ def test_each_device_sees_its_clients_and_sums_are_of_all(devices):
   rows = np.arange(12, dtype=np.float32).reshape(4, 3)
   weights = np.array([1, 2, 3, 4], np.float32)
   whole = np.array([10, 20, 30], np.float32)
-  got, sums = jax.jit(sharding.per_device(double, mesh, 2))(rows, weights, whole)
+  got, sums = jax.jit(per_device(double, mesh, 2))(rows, weights, whole)
   on_each = 4 // (devices or 1)
   assert set(seen) == {((on_each, 3), (on_each,), (3,))}
   np.testing.assert_array_equal(got['rows'], 2 * rows + whole)
@@ -179,7 +180,7 @@ def test_rows_or_sums_may_be_absent(devices):
   mesh, x = sharding.client_mesh(devices), np.arange(4, dtype=np.float32)
 
   def run(fn):
-    return jax.jit(sharding.per_device(fn, mesh, 1))(x)
+    return jax.jit(per_device(fn, mesh, 1))(x)
 
   rows, sums = run(lambda x: (x + 1, None))
   np.testing.assert_array_equal(rows, x + 1)
@@ -196,7 +197,7 @@ def test_devices_run_apart_without_any_exchange_but_sums():
     np.ones((4, 3), np.float32),
     NamedSharding(mesh, PartitionSpec(sharding.CLIENTS)),
   )
-  run = jax.jit(sharding.per_device(lambda x: (x * 2, x.sum(axis=0)), mesh, 1))
+  run = jax.jit(per_device(lambda x: (x * 2, x.sum(axis=0)), mesh, 1))
   text = run.lower(x).compile().as_text()
   assert 'all-reduce' in text
   assert not any(word in text for word in ('all-gather', 'all-to-all', 'permute('))
@@ -262,10 +263,10 @@ def test_a_device_is_asked_for_its_own_rows():
 def test_only_data_that_are_split_have_rows_on_each_device():
   data = FederatedData.from_arrays(np.ones((2, 3)), [0, 1], [1, 1])
   whole, split = PartitionSpec(), PartitionSpec(sharding.CLIENTS)
-  first, model = sharding.specs_of((data, {'w': np.ones(3)}))
+  first, model = specs_of((data, {'w': np.ones(3)}))
   assert set(jax.tree.leaves((first, model))) == {whole}
   held = dataclasses.replace(data, shard_rows=np.array([[0, 1], [1, 2]]))
-  found = sharding.specs_of(held)
+  found = specs_of(held)
   assert found.x == found.y == found.shard_rows == split
   assert found.offsets == found.client_ids == whole
 

@@ -165,7 +165,7 @@ def rows_read(data, mesh, cohort):
   """[S, B, 3] features and [S, B] labels of each place's client, and its size."""
 
   def read(data, ids):
-    def body(ids, own, _, data, sums):
+    def body(data, ids, own, _, sums):
       last = data.sizes(ids)[:, None] - 1
       rows = jnp.minimum(jnp.arange(4)[None], last)
       both = jax.vmap(batching.gather, (None, 0, 0))(data, ids, rows)

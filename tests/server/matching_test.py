@@ -10,6 +10,7 @@ from scipy.optimize import linear_sum_assignment
 
 from fesem_jax import models
 from fesem_jax.core import platforms, sharding, tree
+from fesem_jax.core.platforms import per_device
 from fesem_jax.models.builders import OF_TOKENS
 from fesem_jax.server import hidden_units, matching
 from fesem_jax.utils.errors import UserError
@@ -277,7 +278,7 @@ def test_devices_and_models_side_by_side_change_nothing(mlp, monkeypatch, backen
   def on_device(stack, centers, apart):
     return matching.nearest(mlp.layers, stack, centers, apart), None
 
-  nearest = jax.jit(sharding.per_device(on_device, mesh, 1))
+  nearest = jax.jit(per_device(on_device, mesh, 1))
   got, _ = nearest(mlp.stack, mlp.references, mlp.apart)
   for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(mlp.found), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5)

@@ -16,8 +16,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Reduction, Trained
 
 SHAPE, CLASSES = (6,), 3
 

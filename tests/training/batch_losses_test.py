@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from fesem_jax.core.types import Model
-from fesem_jax.training import batch_losses
+from fesem_jax.training.batch_losses import Batch
 from fesem_jax.utils.errors import UserError
 
 # Outputs p x, and their squared distances from the targets as losses.
@@ -16,15 +16,15 @@ WEIGHTS = jnp.array([1.0, 1.0, 0.0, 0.0])
 
 
 def test_the_mean_is_over_the_examples_of_weight_1():
-  loss = batch_losses.weighted_loss(MODEL, jnp.float32(3.0), X, Y, WEIGHTS)
+  loss = Batch(MODEL, X, Y, WEIGHTS).loss(jnp.float32(3.0))
   assert float(loss) == ((3 - 0) ** 2 + (6 - 4) ** 2) / 2
-  none = batch_losses.weighted_loss(MODEL, jnp.float32(3.0), X, Y, jnp.zeros(4))
+  none = Batch(MODEL, X, Y, jnp.zeros(4)).loss(jnp.float32(3.0))
   assert float(none) == 0
 
 
 def test_factors_change_the_losses_but_not_their_number():
   factors = jnp.array([0.5, 3.0, 1.0, 1.0])
-  loss = batch_losses.weighted_loss(MODEL, jnp.float32(3.0), X, Y, WEIGHTS, factors)
+  loss = Batch(MODEL, X, Y, WEIGHTS, factors).loss(jnp.float32(3.0))
   assert float(loss) == (0.5 * 9 + 3 * 4) / 2
 
 
@@ -33,4 +33,4 @@ def test_a_loss_that_is_no_number_for_each_example_is_refused():
     with pytest.raises(
       UserError, match=r'one number for each example, of shape \(4,\)'
     ):
-      batch_losses.losses_of(MODEL._replace(loss=wrong), jnp.float32(1.0), X, Y)
+      Batch(MODEL._replace(loss=wrong), X, Y, WEIGHTS).loss(jnp.float32(1.0))

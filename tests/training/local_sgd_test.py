@@ -16,7 +16,7 @@ from fesem_jax.core.types import Model
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import for_each_batch, together
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
 from tests.support.methods import assert_close, unflatten

@@ -14,7 +14,7 @@ from fesem_jax.core.local_training import check_training
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.optimizers import AdamOptions, clip_by_norm, local_optimizer
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, federation, initial, run, unflatten

@@ -125,7 +125,6 @@ def test_on_accelerators_few_clients_of_a_center_have_kernels_of_their_own(monke
 def test_a_number_of_clients_that_was_asked_for_is_taken():
   local = helpers.local(chunk=3)._replace(clients_per_shared_start=5)
   assert shared_kernels.side_by_side(local, (KERNEL,), centers(1), 2) == 5
-  assert shared_kernels.side_by_side(local, (), centers(1), 2) == 3
 
 
 def chosen(num_centers, clients, mode='auto', devices=1, **changes):

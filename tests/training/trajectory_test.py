@@ -14,7 +14,7 @@ from fesem_jax.training.calls import calls_noted
 from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.training.local_sgd import local_sgd, plus
 from fesem_jax.training.one_client import for_each_batch
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Reduction
 from fesem_jax.training.trajectory import steps_of, task_of
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference

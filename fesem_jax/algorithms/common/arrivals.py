@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from fesem_jax.core import prng_streams, traffic
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sampling import client_keys
 from fesem_jax.core.traffic import Drawn, Sent, Traffic
 from fesem_jax.utils.errors import UserError, argument
 
@@ -65,7 +64,7 @@ def next_arrivals(
 
   def start(i, now, clients, finish, started, idle):
     draw = jax.vmap(jax.random.uniform)(
-      client_keys(jax.random.fold_in(key, i), data, everyone)
+      data.keys_of(jax.random.fold_in(key, i), everyone)
     )
     _, order = jax.lax.top_k(-jnp.where(idle, draw, 2.0), count)
     empty = clients == absent

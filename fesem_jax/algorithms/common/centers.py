@@ -5,9 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
+from fesem_jax.core import offloading, tree
 from fesem_jax.core.algorithm import ClientModels, Clusters, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.trained import Trained
 from fesem_jax.utils.errors import UserError, check_at_least
 
@@ -99,3 +102,19 @@ def reassigned(found: Clusters, before: np.ndarray, after: Any) -> Clusters:
   )
   sizes = found.sizes + gained - lost
   return found._replace(assignment=after, sizes=sizes, moved=moved.sum())
+
+
+def room_for_models(
+  state: Any, cohort: Cohort, client_state: str, mesh: Mesh
+) -> Params:
+  """Where the cohort's new models are put: in the old ones' memory, or the host's.
+
+  The state has `client_params` [M, ...] and `centers` [K, ...]; `client_state` is that
+  of `fesem`. Returns [S, ...] to overwrite, or None.
+  """
+  if cohort.everyone:
+    return state.client_params
+  if client_state == 'offloaded':  # Room alone: they start from centers.
+    one = tree.unstack(state.centers, 0)
+    return offloading.repeat(one, cohort.ids.shape[0], mesh)
+  return None

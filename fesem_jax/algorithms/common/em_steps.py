@@ -1,4 +1,4 @@
-"""FeSEM's E-step and M-step as two values, and their effect on a chunk."""
+"""FeSEM's penalty, E-step and M-step as values, and their effect on a chunk."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,16 +9,53 @@ import jax.numpy as jnp
 
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.sums import mean_of
-from fesem_jax.core.types import Params
-from fesem_jax.server import comparison, em
+from fesem_jax.core.types import Cohort, Params
+from fesem_jax.server import em
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.comparison import ModelComparison
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.server.robust import Aggregation
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import WEIGHTINGS, Trained
+from fesem_jax.training.trained import WEIGHTINGS, Reduction, Trained
 from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+
+
+@dataclasses.dataclass(frozen=True)
+class Penalty:
+  """lambda |W - W~(r_i)|^2, added to each client's loss.
+
+  The paper minimizes alpha_i L_i + (lambda / m) Dist (Eq. 7). Divided by alpha_i, the
+  client's own SGD is on L_i + lambda / (m alpha_i) Dist, where Dist is the squared L2
+  distance, without a half: its gradient is 2 (w - c).
+
+  Attributes:
+    prox_lambda: lambda; the paper does not state its value.
+    weighting: 'uniform' uses lambda for every client, 'paper' lambda / (m alpha_i).
+
+  Raises:
+    UserError: on a negative lambda or an unknown weighting.
+  """
+
+  prox_lambda: float = 0.01
+  weighting: str = 'uniform'
+
+  def __post_init__(self):
+    check_choice('prox_weighting', self.weighting, ('uniform', 'paper'))
+    check_at_least(0, prox_lambda=self.prox_lambda)
+
+  def of(self, data: FederatedData, cohort: Cohort) -> jax.Array | float | None:
+    """[] or [S] float32 factor of each client's squared distance; None if it is 0."""
+    if self.prox_lambda == 0:
+      return None
+    if self.weighting == 'uniform':
+      return variable(self.prox_lambda)
+    sizes = data.sizes().astype(jnp.float32)  # 1 / (m alpha_i) = mean n / n_i
+    mean_size = sizes.sum() / (sizes > 0).sum()
+    return (
+      variable(self.prox_lambda) * mean_size / jnp.maximum(data.sizes(cohort.ids), 1)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +86,6 @@ class EStep:
         '`temperature` compares all parameters: leave out '
         f'`cluster_on={self.cluster_on}`.'
       )
-
-  @property
-  def matched(self) -> bool:
-    """Whether hidden units are matched (FeSEM-MA)."""
-    return self.cluster_on == comparison.MATCHED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +186,8 @@ class EMSteps:
     centers, own, weighting = starts.shared, starts.choice, self.m_step.weighting
     assert own is not None
     averaged = chunk._replace(params=assigned.models)
-    sums = sums.add_started(averaged, own, weighting, centers)
+    if self.m_step.track_objective:
+      sums = sums.add_started(averaged, own, weighting, centers)
     if not self.e_step.temperature:
       return sums.add(averaged, assigned.cluster, assigned.distance, weighting, centers)
     part = self.compare.part

@@ -19,8 +19,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.training import privacy
 from fesem_jax.training.client_losses import own_losses
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Reduction, Trained
 
 
 def train_and_choose(

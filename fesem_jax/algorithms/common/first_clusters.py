@@ -10,15 +10,14 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sampling import client_keys, sample_clients
+from fesem_jax.core.sampling import sample_clients
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server.comparison import ModelComparison, by_weights
 from fesem_jax.server.kmeans import kmeans
 from fesem_jax.training import privacy
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction
 from fesem_jax.training.sent_models import as_sent
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Reduction, Trained
 
 # Where no client's model is kept, the first k-means holds those of so many at most.
 MAX_INITIAL_CLIENTS = 4096
@@ -90,7 +89,7 @@ def random_start(
   key = prng_streams.fold(key, prng_streams.MODEL)
   if init_models != 'random':
     return ClientModels(tree.expand(local.model.init(key)))
-  keys = client_keys(key, data, jnp.arange(data.num_clients))
+  keys = data.keys_of(key, jnp.arange(data.num_clients))
   return ClientModels(own=jax.vmap(local.model.init)(keys))
 
 
@@ -207,7 +206,7 @@ def _until_settled(
   def send(client, key, params):
     return as_sent(data, client, key, received, params, sends=local.sends)
 
-  keys = client_keys(key, data, cohort.ids)
+  keys = data.keys_of(key, cohort.ids)
   return last._replace(params=jax.vmap(send)(cohort.ids, keys, last.params))
 
 

@@ -16,8 +16,7 @@ from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.server.robust import Aggregation
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Reduction, mean_of_models
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Reduction, Trained, mean_of_models
 
 
 class GlobalState(NamedTuple):

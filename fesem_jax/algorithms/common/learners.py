@@ -12,8 +12,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import ClusterSums, mean_of
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import mean_of_models
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Trained, mean_of_models
 
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:

@@ -11,8 +11,7 @@ from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server import em
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.reduction import Fold, Reduction
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Fold, Reduction, Trained
 from fesem_jax.utils.errors import UserError
 
 

@@ -12,7 +12,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.models.model_checks import check_parameters
-from fesem_jax.training.reduction import Reduction
+from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import UserError, argument
 
 

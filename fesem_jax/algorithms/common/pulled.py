@@ -8,8 +8,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.training.local_sgd import local_sgd, toward
-from fesem_jax.training.reduction import Reduction
-from fesem_jax.training.trained import Trained
+from fesem_jax.training.trained import Reduction, Trained
 
 
 def train_pulled(

@@ -11,7 +11,6 @@ from fesem_jax.core import prng_streams, sums, traffic, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sampling import client_keys
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.trained import Trained
 
@@ -52,7 +51,7 @@ def draw_for_centers(
 
   Returns [S, K] float32, 1 for clients that are drawn and 0 for all others.
   """
-  keys = client_keys(key, data, jnp.asarray(cohort.ids))
+  keys = data.keys_of(key, jnp.asarray(cohort.ids))
 
   def noise(key: jax.Array) -> jax.Array:
     stream = prng_streams.fold(key, prng_streams.SELECTION)

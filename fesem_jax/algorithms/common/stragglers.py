@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.sampling import client_keys, coin
+from fesem_jax.core.sampling import coin
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError, check_between
 
@@ -39,6 +39,6 @@ def epochs(
     key = prng_streams.fold(key, prng_streams.STRAGGLER_EPOCHS)
     return jax.random.randint(key, (), 1, most + 1)
 
-  some = jax.vmap(draw)(client_keys(key, data, cohort.ids))
+  some = jax.vmap(draw)(data.keys_of(key, cohort.ids))
   straggles = coin(key, data, cohort.ids, straggler_fraction, prng_streams.STRAGGLES)
   return jnp.where(straggles, some, most)

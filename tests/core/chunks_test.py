@@ -5,15 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.core.chunk_order import in_chunks, size_of_parts
-
-
-@pytest.mark.parametrize(
-  ('count', 'most', 'size'),
-  [(6, 4, 3), (6, 6, 6), (6, 7, 6), (6, 2, 2), (6, 0, 1), (7, 6, 1), (1, 5, 1)],
-)  # fmt: skip
-def test_parts_have_the_largest_equal_size_up_to_a_limit(count, most, size):
-  assert size_of_parts(count, most) == size
+from fesem_jax.core.client_map import in_chunks
 
 
 def test_clients_of_one_group_are_in_chunks_by_decreasing_work():
