@@ -8,7 +8,13 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.runs import PlottedRun
-from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
+from fesem_jax.plots.style import (
+  STYLE,
+  curve_style,
+  legend_below,
+  over_bytes,
+  over_rounds,
+)
 from fesem_jax.results import costs
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure
@@ -29,7 +35,7 @@ def panels_of(task: Task, clustered: bool, of_honest: str = '') -> list[_Panel]:
       (kind, column),
       figure.factor,
     )
-    for kind, name in (('finetuned', 'Fine-tuned'), ('deployed', 'Deployed'))
+    for kind, name in (('deployed', 'Deployed'), ('finetuned', 'Fine-tuned'))
   ]
   if clustered:
     found.append(('Eq. 6: mean squared distance to center', ('objective',), 1))
@@ -44,7 +50,7 @@ def convergence(runs: Sequence[PlottedRun]) -> Figure:
       colors; see `ranked`.
 
   Returns:
-    The figure; the panels of the fine-tuned and the deployed models, as of their
+    The figure; the panels of the deployed and the fine-tuned models, as of their
     accuracy, have one range, and there is a panel for Eq. 6 if any run has clusters.
   """
   clustered = any(len(run.series('objective')[0]) for run in runs)
@@ -71,7 +77,7 @@ def by_gigabytes(runs: Sequence[PlottedRun]) -> Figure:
       `ranked`.
 
   Returns:
-    The figure, with one panel for the fine-tuned and one for the deployed models.
+    The figure, with one panel for the deployed and one for the fine-tuned models.
   """
 
   def sent(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:
@@ -81,7 +87,7 @@ def by_gigabytes(runs: Sequence[PlottedRun]) -> Figure:
 
   figure = _drawn(runs, False, f'{runs[0].task.primary.label} by what was sent', sent)
   for axis in figure.axes:
-    axis.set_xlabel('Sent to and from clients (GB)')
+    over_bytes(axis)
   return figure
 
 
@@ -98,7 +104,7 @@ def by_epsilon(runs: Sequence[PlottedRun]) -> Figure:
       privacy there is none. Of many, the best have colors; see `ranked`.
 
   Returns:
-    The figure, with one panel for the fine-tuned and one for the deployed models.
+    The figure, with one panel for the deployed and one for the fine-tuned models.
   """
 
   def spent(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:
@@ -126,7 +132,7 @@ def by_seconds(runs: Sequence[PlottedRun]) -> Figure:
       profile there is none. Of many, the best have colors; see `ranked`.
 
   Returns:
-    The figure, with one panel for the fine-tuned and one for the deployed models.
+    The figure, with one panel for the deployed and one for the fine-tuned models.
   """
 
   def passed(run: PlottedRun, rounds: np.ndarray) -> np.ndarray:

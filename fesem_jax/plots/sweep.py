@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.style import STYLE, curve_style, legend_below
-from fesem_jax.utils.display import in_figure
+from fesem_jax.utils.display import in_figure, method_name
 from fesem_jax.utils.palette import color_of
 
 # For each value mean and standard deviation, or None where there is no figure.
@@ -48,7 +48,7 @@ def by_value(
         means, spreads = np.transpose(
           [(f[0], f[1] or 0.0) if f else (np.nan, np.nan) for f in curve]
         )
-        axis.plot(where, means, label=in_figure(label), **curve_style(i))
+        axis.plot(where, means, label=in_figure(method_name(label)), **curve_style(i))
         axis.fill_between(
           where, means - spreads, means + spreads, color=color_of(i), alpha=0.15
         )

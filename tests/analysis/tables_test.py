@@ -167,7 +167,7 @@ def test_tables_have_the_columns_that_are_asked_for_and_say_what_a_deviation_is(
     'method', 'deployed_micro_f1', 'finetuned_micro_f1'
   ]  # fmt: skip
   lines = both.as_latex().splitlines()
-  assert r'fed\_avg & 25.0 \pm 0.0 & 75.0 \pm 0.0 \\' in lines
+  assert r'FedAvg & 25.0 \pm 0.0 & 75.0 \pm 0.0 \\' in lines
   assert r'b & 25.0{$^*$} & 75.0{$^*$} \\' in lines
   said = [
     'Metrics are mean and sample standard deviation over 1 to 2 seeds.',
