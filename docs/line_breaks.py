@@ -8,7 +8,7 @@ _CODE = re.compile(r'(<code>)(.*?)(</code>)', re.S)
 _FLAG = re.compile(r'--\w[\w-]*')  # Browsers break after each hyphen.
 _CELL = re.compile(r'<td\b.*?</td>', re.S)
 # "97.4 ± 0.5", "(-23.0 to +1.2)", "0.4 h".
-_FIGURE = re.compile(r'(?<=\d) (±|to|h\b)(?: (?=[-+]?\d))?')
+_FIGURE = re.compile(r'(?<=\d) (?:(?:±|to) (?=[-+]?\d)|h\b)')
 
 
 def on_page_content(page_html: str, **kwargs: Any) -> str:
