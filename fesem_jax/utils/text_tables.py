@@ -42,6 +42,7 @@ class Column(NamedTuple):
   form: str = ''  # of its numbers, e.g. '.1f'; '' for texts, which are left-aligned
   group: str = ''  # heading that it shares with its neighbors
   spread: bool = False  # whether its figures have deviations
+  factor: float = 1.0  # of the numbers that are shown; CSV and JSON have them without
 
 
 class Cell(NamedTuple):
@@ -243,7 +244,7 @@ def _text(held: Any, column: Column, join: str) -> str:
     )
   if held.mean is None:
     return held.instead
-  numbers = [format(x, column.form) for x in held[:2] if x is not None]
+  numbers = [format(column.factor * x, column.form) for x in held[:2] if x is not None]
   return join.join(numbers) + held.after
 
 

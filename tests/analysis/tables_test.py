@@ -144,6 +144,13 @@ def test_tables_have_the_gigabytes_and_hours_that_are_known():
   assert 'GB' in str(costs_of(found))
   (row, *_) = csv.DictReader(costs_of(found).as_csv().splitlines())
   assert (row['gigabytes'], row['simulated_hours']) == ('4.0', '2.5')
+  small = tables.over_seeds({'fed_avg': [costing(2e6, 1e6, 0.02)]})
+  columns = {c.key: c.head for c in costs_of(small).columns}
+  assert columns['gigabytes'] == 'MB'
+  assert columns['simulated_hours'] == 'simulated min'
+  assert '| 3 | 1.2 |' in costs_of(small).as_markdown()
+  (row, *_) = csv.DictReader(costs_of(small).as_csv().splitlines())
+  assert (row['gigabytes'], row['simulated_hours']) == ('0.003', '0.02')
   plain = tables.over_seeds({'fed_avg': [summary([0.5])]})
   assert ' GB |' not in costs_of(plain).as_markdown()
   assert 'gigabytes' not in costs_of(plain).as_csv()
