@@ -202,7 +202,12 @@ def reports_said(table: Rows) -> list[str]:
 
 def _notes(table: Rows) -> list[str]:
   """Notes on the methods of a table, each sentence once."""
-  said = [f'{row["method"]}: {note}' for row in table for note in row['notes']]
+  # Notes of a run name its method themselves.
+  said = [
+    f'{row["method"]}: {note.removeprefix(row["method"].partition("(")[0] + " ")}'
+    for row in table
+    for note in row['notes']
+  ]
   lines = []
   if any(0 < row['diverged'] < row['seeds'] for row in table):
     lines.append('* without the seeds that diverged.')

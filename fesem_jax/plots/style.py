@@ -111,7 +111,7 @@ def curve_style(
 def over_rounds(axis: Axes) -> None:
   """Makes the horizontal axis one of rounds."""
   axis.set_xlabel('Round')
-  axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
+  axis.xaxis.set_major_locator(ticker.MaxNLocator('auto', integer=True, min_n_ticks=1))
 
 
 def over_bytes(axis: Axes) -> None:
