@@ -58,8 +58,8 @@ def over_seeds(
   sends, 10^9 bytes both ways, and 'simulated_hours' that it takes on devices of a
   profile, None where a seed does not say; the largest 'epsilon'; the mean success of a
   'backdoor', in percent; 'untested', clients without test examples;
-  'notes', a list of sentences; how many runs are of 'earlier_code', see
-  `experiments.plugins`; 'report'; 'evaluated_on', '' for test examples; and
+  whether it is the 'oracle'; 'notes', a list of sentences; how many runs are of
+  'earlier_code', see `experiments.plugins`; 'report'; 'evaluated_on', '' for test examples; and
   'rounds_to', for each target of
   `curves.rounds_to_targets` the 'target', of how many 'seeds' it is known whether the
   deployed models 'reached' it, how many did, and (mean, standard deviation) of their
@@ -104,7 +104,7 @@ def over_seeds(
         f'† {row["earlier_code"]} of {len(done)} runs {EARLIER_CODE} '
         f'({" and ".join(names)}).'
       ]
-    row |= {'report': report, 'correct': correct}
+    row |= {'report': report, 'correct': correct, 'oracle': label == oracle}
     row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
     row['rounds_to'] = _rounds_to(done)
     out.append(row)
@@ -310,7 +310,9 @@ def scores(
     found,
     rows=rows,
     caption=' '.join([*seeds_said(table), *reports_said(table), *of_clusters]),
-    best=paired.best_rule(table[0]['correct']) if best else '',
+    best=paired.best_rule(table[0]['correct'], any(r['oracle'] for r in table))
+    if best
+    else '',
     notes=_notes(table),
   )
 

@@ -121,6 +121,15 @@ def test_metrics_of_the_users_own_follow_those_of_the_task():
   assert 'micro-top_3' in str(made)
 
 
+def test_captions_speak_of_the_oracle_where_there_is_one():
+  of = {name: [summary([x, x]) for x in (0.5, 0.6)] for name in ('fed_avg', 'oracle')}
+  of['oracle'][0]['notes'] = ['oracle knows the true groups.']
+  made = tables.scores(tables.over_seeds(of, oracle='oracle'))
+  assert made.best.endswith('; the oracle is left out.')
+  assert list(made.notes) == ['oracle: knows the true groups.']
+  assert 'oracle' not in tables.scores(tables.over_seeds(of)).best
+
+
 def test_tables_have_the_gigabytes_and_hours_that_are_known():
   def costing(down, up, hours=None):
     costs = {'bytes_down': down, 'bytes_up': up}
