@@ -59,8 +59,8 @@ def over_seeds(
   profile, None where a seed does not say; the largest 'epsilon'; the mean success of a
   'backdoor', in percent; 'untested', clients without test examples;
   whether it is the 'oracle'; 'notes', a list of sentences; how many runs are of
-  'earlier_code', see `experiments.plugins`; 'report'; 'evaluated_on', '' for test examples; and
-  'rounds_to', for each target of
+  'earlier_code', see `experiments.plugins`; 'report'; 'evaluated_on', '' for test
+  examples; and 'rounds_to', for each target of
   `curves.rounds_to_targets` the 'target', of how many 'seeds' it is known whether the
   deployed models 'reached' it, how many did, and (mean, standard deviation) of their
   'rounds'. Figures that no seed has are None.

@@ -122,7 +122,8 @@ def test_metrics_of_the_users_own_follow_those_of_the_task():
 
 
 def test_captions_speak_of_the_oracle_where_there_is_one():
-  of = {name: [summary([x, x]) for x in (0.5, 0.6)] for name in ('fed_avg', 'oracle')}
+  names = ('fed_avg', 'fesem', 'oracle')
+  of = {n: [summary([x + i / 10]) for x in (0.5, 0.6)] for i, n in enumerate(names)}
   of['oracle'][0]['notes'] = ['oracle knows the true groups.']
   made = tables.scores(tables.over_seeds(of, oracle='oracle'))
   assert made.best.endswith('; the oracle is left out.')
