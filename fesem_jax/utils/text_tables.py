@@ -42,7 +42,7 @@ class Column(NamedTuple):
   form: str = ''  # of its numbers, e.g. '.1f'; '' for texts, which are left-aligned
   group: str = ''  # heading that it shares with its neighbors
   spread: bool = False  # whether its figures have deviations
-  factor: float = 1.0  # of the numbers that are shown; CSV and JSON have them without
+  factor: float = 1  # of the numbers that are shown; CSV and JSON have them without
 
 
 class Cell(NamedTuple):

@@ -49,7 +49,7 @@ def test_targets_are_of_the_oracle_with_the_same_seed():
   assert '95 % of the oracle' not in text
   assert '95 % of oracle' in text
   assert '| fed_avg | 1 | 1.00 | 0.2 | 1.00 | not reached | 0 of 2 |' in text
-  assert '| fesem(2) | 2 | 2.00 | 4e-07 | 2.00 | 4.2 ± 0.4 | 2 of 2 |' in text
+  assert '| fesem(2) | 2 | 2.00 | 0.4 | 2.00 | 4.2 ± 0.4 | 2 of 2 |' in text
 
 
 def test_rounds_are_those_of_the_honest_clients():
