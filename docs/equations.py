@@ -16,8 +16,11 @@ from matplotlib.path import Path
 
 _SECTION = re.compile(r'^(Args|Attributes|Returns|Raises|Yields):$', re.M)
 
-# What pymdownx.arithmatex makes of TeX in a page: `\(` and `\)` are inline.
-_TEX = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+# What pymdownx.arithmatex makes of TeX in a page: `\(` and `\)` are inline. What ends
+# the clause stays beside it.
+_TEX = re.compile(
+  r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>([.,;:)]*)', re.S
+)
 _UNITS = 1000  # Of an SVG, to one em.
 _FONT = font_manager.FontProperties(size=_UNITS, math_fontfamily='stix')
 _SCALE = 1.1  # STIX letters are smaller than those of the text.
@@ -64,7 +67,7 @@ def on_page_content(page_html: str, **kwargs: Any) -> str:
   def draw(found: re.Match) -> str:
     tex = html.unescape(found[2]).strip()
     try:
-      return f'<{found[1]}>{drawn(tex)}</{found[1]}>'
+      return f'<{found[1]} class="unbroken">{drawn(tex)}{found[3]}</{found[1]}>'
     except ValueError as e:
       raise ValueError(f'{where}: Matplotlib cannot draw ${tex}$.') from e
 

@@ -115,7 +115,7 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
     written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
     written += plots.save(plots.convergence(runs), out / 'convergence')
-    for over, (_, _, file) in OVER.items():
+    for over, (_, file) in OVER.items():
       if any(run.until(over) for run in runs):
         written += plots.save(plots.convergence(runs, over), out / file)
   _tell(written)

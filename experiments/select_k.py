@@ -274,8 +274,6 @@ def main(argv: list[str]) -> None:
     made = select(config, list_of_k, f.num_seeds, splits, workdir)
     print(f'\n{table.table_of(made["rows"])}\n\n{made["reason"]}\n')
     title = f'{config["dataset"]}, {count} clients, {f.select_rounds} rounds'
-    if made['recommended'] is not None:
-      title += f'; dotted: the recommended K = {made["recommended"]}'
     figure = draw(made['rows'], made['recommended'], title, workdir)
   print(f'Table: {workdir}/select_k.json, .csv\n{figure}')
 

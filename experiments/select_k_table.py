@@ -78,7 +78,7 @@ def _mean_and_std(name: str, values: list[float | None]) -> Row:
 _COLUMNS = {
   'fine-tuned': ('finetuned', 1), 'deployed': ('deployed', 1),
   'distance': ('distance', 3), 'silhouette': ('silhouette', 3),
-  'one cloud': ('silhouette_of_one_cloud', 3), 'p': ('p_value', 2),
+  'without clusters': ('silhouette_of_one_cloud', 3), 'p': ('p_value', 2),
   'stability': ('stability', 2), 'ARI': ('ari', 2),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-r"""Tells whether groups of clients can be told apart, before a long run.
+r"""Tells whether groups of clients are separable, before a long run.
 
   fesem-separation --dataset=digits --partition=rotated \
       --num_clusters_list=2,3,4,5,6 --workdir=runs/separation
@@ -33,7 +33,7 @@ from .start import no_positional, start
 # Column of the printed table -> field of a row, and the digits that are shown.
 _COLUMNS = {
   'ratio of variances': ('pseudo_f', 2),
-  'one cloud': ('of_one_cloud', 2),
+  'without clusters': ('of_one_cloud', 2),
   'p': ('p_value', 2),
   'explained': ('explained', 2),
   'agreement': ('agreement', 2),
@@ -108,7 +108,7 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
     ]
     for row in rows
   ]  # fmt: skip
-  last = Column('told_apart', 'told apart')
+  last = Column('told_apart', 'separated')
   return Table([Column('num_clusters', 'K', 'd'), *found, last], lines)
 
 

@@ -23,10 +23,15 @@ _COLUMNS = (
   Column('seconds_per_round_relative', 's / FedAvg', '.2f'),
   Column('gigabytes', 'GB', '.3g'),
   Column('start_gigabytes', 'start GB', '.3g'),
-  Column('gigabytes_relative', 'GB / FedAvg', '.2f'),
+  Column('gigabytes_relative', 'bytes / FedAvg', '.2f'),
   Column('simulated_hours', 'simulated h', '.3g'),
   Column('epsilon', 'epsilon', '.3g'),
 )
+# Costs -> units of their columns, and how many of them are one of the first.
+_UNITS = {
+  'gigabytes': (('GB', 1.0), ('MB', 1e3), ('kB', 1e6)),
+  'simulated_hours': (('h', 1.0), ('min', 60.0), ('s', 3600.0)),
+}
 
 # See `rows`.
 Row = dict[str, Any]
@@ -122,7 +127,7 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
   ]
   if len(methods) < 2:  # FedAvg alone, 1 of its own costs.
     both = [row | {f'{name}_relative': None for name in _COSTS} for row in both]
-  kept = [c for c in _COLUMNS if any(row[c.key] for row in both)]
+  kept = [_in_unit(c, both) for c in _COLUMNS if any(row[c.key] for row in both)]
   columns = [Column('method', 'method'), *kept]
   rows = [
     [tables.named(row), *(cell(held[c.key]) for c in kept)]
@@ -138,7 +143,7 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
     _append(columns, rows, 'oracle', f'{100 * SHARE:g} % of oracle', shown)
   said = ['Seconds are medians, bytes means over seeds of a run, both ways together.']
   if any(row['start_gigabytes'] for row in both):
-    said.append('Start: what is sent before the first round, counted in GB.')
+    said.append('Start: those of the bytes that are sent before the first round.')
   if targets or of_oracle:
     of_honest = ', honest clients,' * tables.has_honest(methods)
     said.append(
@@ -152,6 +157,17 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
       f'The oracle reaches {100 * SHARE:g} % of its own last round with the same seed.'
     )
   return Table(columns, rows, ' '.join(said), label='costs')
+
+
+def _in_unit(column: Column, methods: Sequence[Row]) -> Column:
+  """A column in the largest unit of which some method has one; else in the least."""
+  for key, units in _UNITS.items():
+    if column.key.endswith(key):
+      most = max(row[key] or 0.0 for row in methods)
+      unit, factor = next((u for u in units if most * u[1] >= 1), units[-1])
+      head = column.head.replace(units[0][0], unit)
+      return column._replace(head=head, factor=factor)
+  return column
 
 
 def _append(

@@ -58,9 +58,9 @@ def over_seeds(
   sends, 10^9 bytes both ways, and 'simulated_hours' that it takes on devices of a
   profile, None where a seed does not say; the largest 'epsilon'; the mean success of a
   'backdoor', in percent; 'untested', clients without test examples;
-  'notes', a list of sentences; how many runs are of 'earlier_code', see
-  `experiments.plugins`; 'report'; 'evaluated_on', '' for test examples; and
-  'rounds_to', for each target of
+  whether it is the 'oracle'; 'notes', a list of sentences; how many runs are of
+  'earlier_code', see `experiments.plugins`; 'report'; 'evaluated_on', '' for test
+  examples; and 'rounds_to', for each target of
   `curves.rounds_to_targets` the 'target', of how many 'seeds' it is known whether the
   deployed models 'reached' it, how many did, and (mean, standard deviation) of their
   'rounds'. Figures that no seed has are None.
@@ -104,7 +104,7 @@ def over_seeds(
         f'† {row["earlier_code"]} of {len(done)} runs {EARLIER_CODE} '
         f'({" and ".join(names)}).'
       ]
-    row |= {'report': report, 'correct': correct}
+    row |= {'report': report, 'correct': correct, 'oracle': label == oracle}
     row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
     row['rounds_to'] = _rounds_to(done)
     out.append(row)
@@ -202,7 +202,12 @@ def reports_said(table: Rows) -> list[str]:
 
 def _notes(table: Rows) -> list[str]:
   """Notes on the methods of a table, each sentence once."""
-  said = [f'{row["method"]}: {note}' for row in table for note in row['notes']]
+  # Notes of a run name its method themselves.
+  said = [
+    f'{row["method"]}: {note.removeprefix(row["method"].partition("(")[0] + " ")}'
+    for row in table
+    for note in row['notes']
+  ]
   lines = []
   if any(0 < row['diverged'] < row['seeds'] for row in table):
     lines.append('* without the seeds that diverged.')
@@ -305,7 +310,9 @@ def scores(
     found,
     rows=rows,
     caption=' '.join([*seeds_said(table), *reports_said(table), *of_clusters]),
-    best=paired.best_rule(table[0]['correct']) if best else '',
+    best=paired.best_rule(table[0]['correct'], any(r['oracle'] for r in table))
+    if best
+    else '',
     notes=_notes(table),
   )
 

@@ -110,11 +110,15 @@ def best_of(
   return {best: 'best'} | equal if found else {}
 
 
-def best_rule(correct: str) -> str:
-  """What the marks of `best_of` mean, behind the mark of the best."""
+def best_rule(correct: str, oracle: bool) -> str:
+  """What the marks of `best_of` mean, behind the mark of the best.
+
+  `oracle` says whether there is one, which takes no part.
+  """
+  left = '; the oracle is left out' * oracle
   return (
     'best mean of a column. °: not different from it (paired t-test over seeds, '
-    f'p ≥ {1 - _LEVEL:.2g}, {CORRECTIONS[correct]}); the oracle is left out.'
+    f'p ≥ {1 - _LEVEL:.2g}, {CORRECTIONS[correct]}){left}.'
   )
 
 

@@ -16,11 +16,14 @@ _Panels = Mapping[str, Mapping[str, str]]
 _CRITERIA: _Panels = {
   'Eq. 6: mean squared distance': {'': 'distance_mean'},
   'Silhouette, common start': {
-    'clients': 'silhouette_mean', 'one cloud': 'silhouette_of_one_cloud'},
+    'clients': 'silhouette_mean', 'without clusters': 'silhouette_of_one_cloud'},
   'Stability: ARI between seeds': {'': 'stability'},
 }  # fmt: skip
 _SEPARATION: _Panels = {
-  'Variance between / within': {'clients': 'pseudo_f', 'one cloud': 'of_one_cloud'},
+  'Variance between / within': {
+    'clients': 'pseudo_f',
+    'without clusters': 'of_one_cloud',
+  },
   'Explained share of differences': {'': 'explained'},
   'Agreement of halves (ARI)': {'': 'agreement'},
 }

@@ -61,7 +61,7 @@ def clusters_over_rounds(run: PlottedRun) -> Figure:
         )
       axis.set_title('Agreement with the true clusters', fontsize='medium')
       axis.set_ylim(min(-0.02, axis.dataLim.y0), 1.03)
-      axis.legend(loc='best')
+      axis.legend(loc='best', borderaxespad=1.2)  # Below markers at 1.
     for axis in axes[0]:
       over_rounds(axis)
     figure.suptitle(f'{in_figure(run.name)}: clusters over rounds')

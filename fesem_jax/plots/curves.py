@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.runs import OVER, PlottedRun
-from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
+from fesem_jax.plots.style import STYLE, curve_style, label_over, legend_below
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.errors import check_choice
@@ -29,7 +29,7 @@ def panels_of(task: Task, clustered: bool, of_honest: str = '') -> list[_Panel]:
       (kind, column),
       figure.factor,
     )
-    for kind, name in (('finetuned', 'Fine-tuned'), ('deployed', 'Deployed'))
+    for kind, name in (('deployed', 'Deployed'), ('finetuned', 'Fine-tuned'))
   ]
   if clustered:
     found.append(('Eq. 6: mean squared distance to center', ('objective',), 1))
@@ -46,7 +46,7 @@ def convergence(runs: Sequence[PlottedRun], over: str = 'rounds') -> Figure:
       'simulated_seconds' on clients' devices, or 'epsilon'.
 
   Returns:
-    The figure; the panels of the fine-tuned and the deployed models, as of their
+    The figure; the panels of the deployed and the fine-tuned models, as of their
     accuracy, have one range, and there is a panel for Eq. 6 over rounds if any run has
     clusters.
 
@@ -60,13 +60,10 @@ def convergence(runs: Sequence[PlottedRun], over: str = 'rounds') -> Figure:
   if by_round:
     what = f'{label}{" and Eq. 6" * clustered} over rounds'
   else:
-    what = f'{label} {OVER[over][1]}'
+    what = f'{label} {OVER[over][0]}'
   figure = _drawn(runs, clustered, what, over)
   for axis in figure.axes:
-    if by_round:
-      over_rounds(axis)
-    else:
-      axis.set_xlabel(OVER[over][0])
+    label_over(axis, over)
   if clustered:
     figure.axes[2].set_ylim(bottom=0)
   return figure

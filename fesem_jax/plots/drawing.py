@@ -36,7 +36,7 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
   """
   folder = run.workdir / 'plots'
   written = save(convergence([run]), folder / 'convergence')
-  for over, (_, _, file) in OVER.items():
+  for over, (_, file) in OVER.items():
     if run.until(over):
       written += save(convergence([run], over), folder / file)
   if len(run.series('cluster_sizes')[0]):
@@ -89,7 +89,7 @@ def draw_comparison(
   first = [each[0] for each in runs.values()]
   if first:
     written += save(curves_over_seeds(runs, spread=spread), folder / 'convergence')
-  for over, (_, _, file) in OVER.items():
+  for over, (_, file) in OVER.items():
     if any(run.until(over) for run in first):
       written += save(curves_over_seeds(runs, over, spread), folder / file)
   if first:

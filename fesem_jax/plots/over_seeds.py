@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from fesem_jax import tasks
 from fesem_jax.evaluation.paired import KINDS, Differences, student_quantile
 from fesem_jax.plots.runs import OVER, PlottedRun
-from fesem_jax.plots.style import STYLE, curve_style, legend_below, over_rounds
-from fesem_jax.utils.display import in_figure
+from fesem_jax.plots.style import STYLE, curve_style, label_over, legend_below
+from fesem_jax.utils.display import in_figure, method_name
 from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.palette import color_of
 
@@ -60,12 +60,9 @@ def curves_over_seeds(
         x, y = _aligned(of_method, kind, column, over)
         drawn += len(x)
         if len(x):
-          _draw(axis, x, figure_of.factor * y, spread, i, in_figure(label))
+          _draw(axis, x, figure_of.factor * y, spread, i, in_figure(method_name(label)))
       axis.set_title(f'{name.capitalize()} models', fontsize='medium')
-      if over == 'rounds':
-        over_rounds(axis)
-      else:
-        axis.set_xlabel(OVER[over][0])
+      label_over(axis, over)
     if not drawn:
       plt.close(figure)
       raise UserError(f'`over={over}`: no run says it.')
@@ -146,13 +143,16 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
         axis.plot([row['low'], row['high']], [place, place], color=color)
       fill = color if clear else 'white'
       axis.plot(row['mean'], place, 'o', color=color, markerfacecolor=fill)
-    axis.set_yticks(range(len(rows)), [in_figure(row['method']) for row in rows])
+    axis.set_yticks(
+      range(len(rows)), [in_figure(method_name(row['method'])) for row in rows]
+    )
     axis.set_ylim(len(rows) - 0.5, -0.5)
     unit = ' (percentage points)' if of.percent else ''
     axis.set_xlabel(f'Difference of the micro {of.label}{unit}')
     figure.suptitle(
-      f'{KINDS[kind].capitalize()} models minus {in_figure(found["reference"])}: mean '
-      'and\n95 % interval over paired seeds; filled: p < 0.05', fontsize='medium',
+      f'{KINDS[kind].capitalize()} models minus '
+      f'{in_figure(method_name(found["reference"]))}: mean and\n'
+      '95 % interval over paired seeds; filled: p < 0.05', fontsize='medium',
     )  # fmt: skip
   return figure
 
@@ -193,7 +193,9 @@ def client_distributions(runs: Runs) -> Figure:
     for place, x in enumerate(values.values(), 1):
       worst = np.sort(x if of.higher_is_better else -x)[: -(-len(x) // 10)]
       axis.plot(abs(worst.mean()), place, 'v', color='black', markersize=5)
-    axis.set_yticks(range(1, len(values) + 1), list(map(in_figure, values)))
+    axis.set_yticks(
+      range(1, len(values) + 1), [in_figure(method_name(label)) for label in values]
+    )
     axis.invert_yaxis()
     axis.set_xlabel(of.title.replace('Micro ', 'Deployed '))
     figure.suptitle(

@@ -15,15 +15,15 @@ from fesem_jax.results.metrics_file import (
 )
 from fesem_jax.results.truth import TrueClusters, true_clusters
 from fesem_jax.tasks import Task
-from fesem_jax.utils.display import in_figure
+from fesem_jax.utils.display import in_figure, method_name
 from fesem_jax.utils.errors import UserError
 
-# What may stand below curves in place of rounds -> the label of its axis, what a title
-# says, and the name of the file.
+# What may stand below curves in place of rounds -> what a title says, and the name of
+# the file.
 OVER = {
-  'gigabytes': ('Sent to and from clients (GB)', 'by what was sent', 'by_gigabytes'),
-  'simulated_seconds': ('Simulated seconds', 'by time on devices', 'by_seconds'),
-  'epsilon': ('Epsilon', 'by privacy', 'by_epsilon'),
+  'gigabytes': ('by what was sent', 'by_gigabytes'),
+  'simulated_seconds': ('by time on devices', 'by_seconds'),
+  'epsilon': ('by privacy', 'by_epsilon'),
 }
 
 
@@ -35,7 +35,7 @@ class PlottedRun:
     label: for legends; '' is that of the method.
 
   Attributes:
-    name: label for legends, e.g. "fesem(4)".
+    name: label for legends, e.g. "FeSEM(4)".
     config: what config.json holds; empty where there is none.
     dataset: its name, or the workdir's.
     history: records of metrics.jsonl.
@@ -54,7 +54,7 @@ class PlottedRun:
       )
     config = read_config(self.workdir) or {}
     self.clients = read_clients(self.workdir)
-    self.name = label or method_label(config) or self.workdir.name
+    self.name = method_name(label or method_label(config) or self.workdir.name)
     self.config = config
     self.dataset = config.get('dataset') or self.workdir.name
 

@@ -47,6 +47,7 @@ STYLES = {
   'paper': Style(8, 8, 0.8, (3.4, 6.7), ('.pdf',)),
   'talk': Style(14, 12, 1.2, (), ('.pdf',)),
 }
+_BYTES = (('TB', 1e-3), ('GB', 1.0), ('MB', 1e3), ('kB', 1e6))  # In 10^9 bytes.
 _CHOSEN = ['page']
 
 
@@ -110,7 +111,25 @@ def curve_style(
 def over_rounds(axis: Axes) -> None:
   """Makes the horizontal axis one of rounds."""
   axis.set_xlabel('Round')
-  axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
+  axis.xaxis.set_major_locator(ticker.MaxNLocator('auto', integer=True, min_n_ticks=1))
+
+
+def over_bytes(axis: Axes) -> None:
+  """Makes the horizontal axis, of 10^9 bytes, one of the unit that its numbers need."""
+  most = axis.get_xlim()[1]
+  unit, factor = next((u for u in _BYTES if most * u[1] >= 1), _BYTES[-1])
+  axis.set_xlabel(f'Sent to and from clients ({unit})')
+  axis.xaxis.set_major_formatter(lambda x, _: f'{x * factor:.4g}')
+
+
+def label_over(axis: Axes, over: str) -> None:
+  """Makes the horizontal axis one of 'rounds', 'gigabytes', or a column of records."""
+  if over == 'rounds':
+    over_rounds(axis)
+  elif over == 'gigabytes':
+    over_bytes(axis)
+  else:
+    axis.set_xlabel(over.capitalize().replace('_', ' '))
 
 
 def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.style import STYLE, curve_style, legend_below
-from fesem_jax.utils.display import in_figure
+from fesem_jax.utils.display import in_figure, method_name
 from fesem_jax.utils.palette import color_of
 
 # For each value mean and standard deviation, or None where there is no figure.
@@ -52,7 +52,7 @@ def by_value(
         )
         apart = _APART * (i - (len(curves) - 1) / 2) if places is None else 0.0
         x = where + apart
-        axis.plot(x, means, label=in_figure(label), **curve_style(i))
+        axis.plot(x, means, label=in_figure(method_name(label)), **curve_style(i))
         axis.fill_between(
           x, means - spreads, means + spreads, color=color_of(i), alpha=0.15
         )

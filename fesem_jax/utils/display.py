@@ -4,6 +4,8 @@ They may contain anything: markup of Matplotlib, LaTeX or Markdown, control char
 (unsafe in terminals and SVG), lone surrogates, or very long text.
 """
 
+import re
+
 _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
   '\\': r'\textbackslash{}',
   '~': r'\textasciitilde{}',
@@ -12,6 +14,22 @@ _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
   '>': r'\textgreater{}',
   '|': r'\textbar{}',
 }
+# Methods by their flag names -> as their papers write them.
+PUBLISHED = {
+  'apfl': 'APFL', 'centralized': 'Centralized', 'cfl_gp': 'CFL-GP', 'clove': 'CLoVE',
+  'ditto': 'Ditto', 'fed_ala': 'FedALA', 'fed_amp': 'FedAMP', 'fed_avg': 'FedAvg',
+  'fed_babu': 'FedBABU', 'fed_bn': 'FedBN', 'fed_buff': 'FedBuff',
+  'fed_cluster': 'FedCluster', 'fed_dane': 'FedDANE', 'fed_dist': 'FedDist',
+  'fed_drift': 'FedDrift', 'fed_dws': 'FedDWS', 'fed_dyn': 'FedDyn', 'fed_em': 'FedEM',
+  'fed_group': 'FedGroup', 'fed_nova': 'FedNova', 'fed_opt': 'FedOpt',
+  'fed_per': 'FedPer', 'fed_prox': 'FedProx', 'fed_rc': 'FedRC', 'fed_rep': 'FedRep',
+  'fed_sgd': 'FedSGD', 'fed_soft': 'FedSoft', 'fesem': 'FeSEM', 'fesem_ma': 'FeSEM-MA',
+  'flux': 'FLUX', 'hypo_cluster': 'HypoCluster', 'l2gd': 'L2GD',
+  'lg_fed_avg': 'LG-FedAvg', 'moon': 'MOON', 'non_fed': 'NonFed', 'oracle': 'Oracle',
+  'p_fed_me': 'pFedMe', 'pacfl': 'PACFL', 'per_fed_avg': 'Per-FedAvg',
+  'robust': 'Robust', 'scaffold': 'SCAFFOLD', 'stocfl': 'StoCFL',
+}  # fmt: skip
+_ALSO_WORDS = ('centralized', 'oracle', 'robust')
 _MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
 
 
@@ -33,6 +51,20 @@ def text_of(value: object) -> str:
     return ','.join(map(text_of, value))
   text = str(value)
   return text.lower() if isinstance(value, bool) else text.removesuffix('.0')
+
+
+def method_name(label: str) -> str:
+  """The label of a method as papers write it: 'fesem(4)' is 'FeSEM(4)'.
+
+  Labels that users give stay as they are.
+  """
+  return re.sub(r'^\w+', lambda m: PUBLISHED.get(m[0], m[0]), label)
+
+
+def with_method_names(text: str) -> str:
+  """A sentence, in which methods are as papers write them."""
+  names = [name if name not in _ALSO_WORDS else rf'{name}(?=\()' for name in PUBLISHED]
+  return re.sub(rf'\b(?:{"|".join(names)})\b', lambda m: PUBLISHED[m[0]], text)
 
 
 def in_figure(value: object, limit: int = 40) -> str:

@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from fesem_jax.utils.display import in_latex, in_markdown, printable
+from fesem_jax.utils.display import (
+  in_latex,
+  in_markdown,
+  method_name,
+  printable,
+  with_method_names,
+)
 
 # What LaTeX needs in the preamble of a document.
 PREAMBLE = r'\usepackage{booktabs,siunitx}'
@@ -36,6 +42,7 @@ class Column(NamedTuple):
   form: str = ''  # of its numbers, e.g. '.1f'; '' for texts, which are left-aligned
   group: str = ''  # heading that it shares with its neighbors
   spread: bool = False  # whether its figures have deviations
+  factor: float = 1  # of the numbers that are shown; CSV and JSON have them without
 
 
 class Cell(NamedTuple):
@@ -137,13 +144,14 @@ class Table:
   def as_latex(self) -> str:
     """A LaTeX table of booktabs and siunitx, with caption, notes and label.
 
-    Groups of columns stand below each other where there is no room beside.
+    Methods have the names that their papers write. Groups of columns stand below each
+    other where there is no room beside.
     """
     panels = [self]
     groups = list(dict.fromkeys(c.group for c in self.columns if c.group))
     if len(self.columns) > _MOST_COLUMNS and groups:
       panels = [self._of_group(g, last=g == groups[-1]) for g in groups]
-    said = _latex(' '.join(filter(None, self._said('Bold'))))
+    said = _latex(with_method_names(' '.join(filter(None, self._said('Bold')))))
     widest = max(len(panel.columns) for panel in panels)
     star = '*' * (widest > _MOST_COLUMNS)
     size = 'footnotesize' if widest < _MOST_COLUMNS else 'scriptsize'
@@ -236,7 +244,7 @@ def _text(held: Any, column: Column, join: str) -> str:
     )
   if held.mean is None:
     return held.instead
-  numbers = [format(x, column.form) for x in held[:2] if x is not None]
+  numbers = [format(column.factor * x, column.form) for x in held[:2] if x is not None]
   return join.join(numbers) + held.after
 
 
@@ -248,7 +256,8 @@ def _latex(text: str) -> str:
 def _latex_cell(held: Any, column: Column) -> str:
   """A cell of LaTeX; braces keep siunitx from reading what is no number."""
   if not column.form:
-    return _latex(_text(held, column, ' ± '))
+    text = _text(held, column, ' ± ')
+    return _latex(method_name(text) if column.key == 'method' else text)
   after, best = (held.after, held.best) if isinstance(held, Cell) else ('', False)
   text = _text(held._replace(after='') if after else held, column, r' \pm ')
   if not _NUMBER.fullmatch(text):

@@ -48,8 +48,8 @@ def test_targets_are_of_the_oracle_with_the_same_seed():
   text = table_of(summaries, 'told')
   assert '95 % of the oracle' not in text
   assert '95 % of oracle' in text
-  assert '| fed_avg | 1 | 1.00 | 2e-07 | 1.00 | not reached | 0 of 2 |' in text
-  assert '| fesem(2) | 2 | 2.00 | 4e-07 | 2.00 | 4.2 ± 0.4 | 2 of 2 |' in text
+  assert '| fed_avg | 1 | 1.00 | 0.2 | 1.00 | not reached | 0 of 2 |' in text
+  assert '| fesem(2) | 2 | 2.00 | 0.4 | 2.00 | 4.2 ± 0.4 | 2 of 2 |' in text
 
 
 def test_rounds_are_those_of_the_honest_clients():
@@ -93,7 +93,7 @@ def test_one_evaluation_is_no_curve(oracle):
 
 def test_nothing_to_be_relative_to():
   text = table_of({'fesem(2)': [summary('fesem', (0.1, 0.2, 0.3))]})
-  assert '| method | s/round | GB |' in text
+  assert '| method | s/round | kB |' in text
   # An error, such as the RMSE of a regression, has no share that is near it.
   rmse = dict.fromkeys(tasks.REGRESSION.columns, 1.0)
   of_regression = {'task': 'regression', 'deployed': rmse, 'finetuned': rmse}

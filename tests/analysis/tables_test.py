@@ -121,6 +121,16 @@ def test_metrics_of_the_users_own_follow_those_of_the_task():
   assert 'micro-top_3' in str(made)
 
 
+def test_captions_speak_of_the_oracle_where_there_is_one():
+  names = ('fed_avg', 'fesem', 'oracle')
+  of = {n: [summary([x + i / 10]) for x in (0.5, 0.6)] for i, n in enumerate(names)}
+  of['oracle'][0]['notes'] = ['oracle knows the true groups.']
+  made = tables.scores(tables.over_seeds(of, oracle='oracle'))
+  assert made.best.endswith('; the oracle is left out.')
+  assert list(made.notes) == ['oracle: knows the true groups.']
+  assert 'oracle' not in tables.scores(tables.over_seeds(of)).best
+
+
 def test_tables_have_the_gigabytes_and_hours_that_are_known():
   def costing(down, up, hours=None):
     costs = {'bytes_down': down, 'bytes_up': up}
@@ -144,6 +154,13 @@ def test_tables_have_the_gigabytes_and_hours_that_are_known():
   assert 'GB' in str(costs_of(found))
   (row, *_) = csv.DictReader(costs_of(found).as_csv().splitlines())
   assert (row['gigabytes'], row['simulated_hours']) == ('4.0', '2.5')
+  small = tables.over_seeds({'fed_avg': [costing(2e6, 1e6, 0.02)]})
+  columns = {c.key: c.head for c in costs_of(small).columns}
+  assert columns['gigabytes'] == 'MB'
+  assert columns['simulated_hours'] == 'simulated min'
+  assert '| 3 | 1.2 |' in costs_of(small).as_markdown()
+  (row, *_) = csv.DictReader(costs_of(small).as_csv().splitlines())
+  assert (row['gigabytes'], row['simulated_hours']) == ('0.003', '0.02')
   plain = tables.over_seeds({'fed_avg': [summary([0.5])]})
   assert ' GB |' not in costs_of(plain).as_markdown()
   assert 'gigabytes' not in costs_of(plain).as_csv()
@@ -167,7 +184,7 @@ def test_tables_have_the_columns_that_are_asked_for_and_say_what_a_deviation_is(
     'method', 'deployed_micro_f1', 'finetuned_micro_f1'
   ]  # fmt: skip
   lines = both.as_latex().splitlines()
-  assert r'fed\_avg & 25.0 \pm 0.0 & 75.0 \pm 0.0 \\' in lines
+  assert r'FedAvg & 25.0 \pm 0.0 & 75.0 \pm 0.0 \\' in lines
   assert r'b & 25.0{$^*$} & 75.0{$^*$} \\' in lines
   said = [
     'Metrics are mean and sample standard deviation over 1 to 2 seeds.',

@@ -212,12 +212,37 @@ def test_tables_of_the_api_say_what_docstrings_say(page):
 
 
 @functools.cache
+def test_flags_and_figures_of_tables_are_not_broken():
+  breaks = _hook('line_breaks')
+  table = '<td>97.4 ± 0.5</td><td>-1.0 (-2.0 to +0.9)</td><td>1 to be 4</td>'
+  assert breaks.on_page_content(table) == (
+    '<td>97.4&nbsp;±&nbsp;0.5</td><td>-1.0 (-2.0&nbsp;to&nbsp;+0.9)</td>'
+    '<td>1 to be 4</td>'
+  )
+  code = '<p>3 ± 1 <code>--batch_size=3</code></p><pre><code>a --b</code></pre>'
+  assert breaks.on_page_content(code) == code.replace(
+    '<code>--batch_size=3', '<code><span class="unbroken">--batch_size</span>=3'
+  )
+
+
+def test_what_a_docstring_returns_is_one_item_of_its_page():
+  griffe = pytest.importorskip('griffe')
+  yaml = pytest.importorskip('yaml')
+  plugin = yaml.safe_load((_ROOT / 'mkdocs.yml').read_text())['plugins'][-1]
+  options = plugin['mkdocstrings']['handlers']['python']['options']
+  text = inspect.getdoc(fesem_jax.Callback.client_columns)
+  parsed = griffe.Docstring(text).parse('google', **options['docstring_options'])
+  assert [len(s.value) for s in parsed if s.kind.value == 'returns'] == [1]
+
+
 def _equations() -> types.ModuleType:
   for needed in ('griffe', 'matplotlib'):
     pytest.importorskip(needed)
-  spec = importlib.util.spec_from_file_location(
-    'equations', _ROOT / 'docs/equations.py'
-  )
+  return _hook('equations')
+
+
+def _hook(name: str) -> types.ModuleType:
+  spec = importlib.util.spec_from_file_location(name, _ROOT / f'docs/{name}.py')
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   return module
@@ -283,6 +308,11 @@ def test_the_build_draws_what_markdown_marks_as_tex():
   assert 'arithmatex' not in drawn
   assert f'aria-label="{html.escape("a < b")}"' in drawn
   block = '<div class="arithmatex">\\[c_k\\]</div>'
-  assert _equations().on_page_content(block, page=page).startswith('<div><svg')
+  assert '"unbroken"><svg' in _equations().on_page_content(block, page=page)
+  # A full stop behind an equation does not begin a line.
+  ended = _equations().on_page_content(
+    r'<span class="arithmatex">\(w\)</span>. b', page=page
+  )
+  assert ended.endswith('</svg>.</span> b')
   with pytest.raises(ValueError, match=r'x\.md: Matplotlib cannot draw \$\\nothing\$'):
     built(r'\nothing')

@@ -233,7 +233,7 @@ def test_tables_hold_mean_and_sample_deviation():
   assert '3 clients without test examples are left out.' in made.as_markdown()
   assert '{micro-acc} & {micro-F1}' in made.as_latex()
   assert '* without the seeds that diverged' in made.as_markdown()
-  assert r'fed\_avg & 80.0{$^*$}' in made.as_latex()
+  assert 'FedAvg & 80.0{$^*$}' in made.as_latex()
   cells = list(csv.DictReader(tables.whole(table).as_csv().splitlines()))
   assert float(cells[0]['finetuned_micro_f1_mean']) == pytest.approx(92)
   assert cells[2]['deployed_macro_f1_mean'] == ''
@@ -249,7 +249,7 @@ def test_labels_cannot_break_a_table():
   cells = [line.replace(r'\|', '').count('|') for line in lines[:4]]
   assert len(set(cells)) == 1
   assert lines[2].startswith(r'| fesem(4;cluster_on=a\|b_$%\& ) |')
-  assert r'fesem(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in made.as_latex()
+  assert r'FeSEM(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in made.as_latex()
   assert len(list(csv.reader(tables.whole(table).as_csv().splitlines()))) == 3
 
 

@@ -203,7 +203,7 @@ def test_tables_of_a_comparison_have_columns_of_honest_clients():
   assert diverged.count('diverged') == 4
   assert 'deployed, honest' in str(made)
   assert '10.0' not in str(made)
-  assert r'fed\_avg & 80.0' in made.as_latex()
+  assert 'FedAvg & 80.0' in made.as_latex()
   head, first, _ = csv.reader(tables.whole(table).as_csv().splitlines())
   cells = dict(zip(head, first, strict=True))
   assert cells['honest_deployed_macro_f1_mean'] == '80.0'

@@ -43,7 +43,7 @@ def test_curves_are_means_with_students_interval(runs):
   low, high = stats.t.interval(0.95, 2, each.mean(axis=0), stats.sem(each))
   edges = deployed.collections[0].get_paths()[0].vertices[:, 1]
   np.testing.assert_allclose((edges.min(), edges.max()), (low[0], high[1]))
-  assert [t.get_text() for t in figure.legends[0].get_texts()] == list(runs)
+  assert [t.get_text() for t in figure.legends[0].get_texts()] == ['FedAvg', 'FeSEM(2)']
   wide = plots.curves_over_seeds(runs, spread='deviation').axes[0].collections[0]
   edges = wide.get_paths()[0].vertices[:, 1]
   np.testing.assert_allclose(edges.min(), (each.mean(axis=0) - each.std(0, ddof=1))[0])
@@ -66,8 +66,8 @@ def test_curves_are_of_the_honest_clients_and_say_so(tmp_path):
   np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), 90)
   assert 'toy, honest clients, one seed' in figure.get_suptitle()
   figure = plots.convergence([run])
-  np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), 90)
-  assert figure.axes[1].get_title() == 'Deployed micro accuracy (%), honest clients'
+  np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), 90)
+  assert figure.axes[0].get_title() == 'Deployed micro accuracy (%), honest clients'
 
 
 def test_what_no_run_says_is_refused(runs):

@@ -61,7 +61,7 @@ def test_ranks_of_comparisons_are_drawn_from_the_command_line(tmp_path, capsys):
   scores = {w: {'fed_avg': 1.0, 'fesem': 3.0, 'ditto': 2.0} for w in 'ab'}
   axis = plots.critical_difference(scores).axes[0]
   labels = [label.get_text() for label in axis.get_yticklabels()]
-  assert labels == ['fesem', 'ditto', 'fed_avg']
+  assert labels == ['FeSEM', 'Ditto', 'FedAvg']
   assert axis.lines[0].get_xdata().tolist() == [1, 2, 3]
 
 

@@ -1,11 +1,13 @@
 import json
+import pathlib
+import re
 import xml.etree.ElementTree
 
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from fesem_jax import data
+from fesem_jax import algorithms, data
 from fesem_jax.run import figure_data
 from fesem_jax.utils import display
 from fesem_jax.utils.errors import UserError
@@ -13,7 +15,8 @@ from tests.support.plotted import write_run
 
 plots = pytest.importorskip('fesem_jax.plots')
 plt = pytest.importorskip('matplotlib.pyplot')
-legend_below = pytest.importorskip('fesem_jax.plots.style').legend_below
+style = pytest.importorskip('fesem_jax.plots.style')
+legend_below = style.legend_below
 
 
 def test_values_have_a_line_for_each_rule_and_its_deviation():
@@ -183,6 +186,33 @@ def test_what_is_shown_is_short_and_printable(odd):
   assert len(display.printable(odd, 20)) <= 20
 
 
+def test_methods_have_the_names_that_the_manual_gives_them():
+  manual = pathlib.Path('docs/methods.md').read_text()
+  headings = re.findall('^### (.*)', manual, re.M)
+  titles = {re.sub(r' \(.*', '', one) for of in headings for one in of.split(' and ')}
+  assert set(display.PUBLISHED) == set(algorithms.METHODS)
+  assert set(display.PUBLISHED.values()) <= titles
+  assert display.method_name('fesem(4;prox_lambda=0)') == 'FeSEM(4;prox_lambda=0)'
+  assert display.method_name('fed_avg \u2020') == 'FedAvg \u2020'
+  assert display.method_name('Ours') == 'Ours'
+  assert display.method_name('my_file:fed_avg') == 'my_file:fed_avg'
+  said = 'minus that of fesem(4), with fed_avg; the oracle, --fed_avg_x, oracle(2)'
+  assert display.with_method_names(said) == (
+    'minus that of FeSEM(4), with FedAvg; the oracle, --fed_avg_x, Oracle(2)'
+  )
+
+
+def test_bytes_have_the_unit_that_their_numbers_need():
+  for most, label, first in ((0.0006, 'kB', '100'), (0.02, 'MB', '5'), (8, 'GB', '2')):
+    axis = plt.figure().subplots()
+    axis.plot([0, most], [0, 1])
+    axis.set_xticks([0, {'kB': 1e-4, 'MB': 5e-3, 'GB': 2}[label]])
+    style.over_bytes(axis)
+    assert axis.get_xlabel() == f'Sent to and from clients ({label})'
+    assert axis.get_xticklabels()[1].get_text() == first
+  plt.close('all')
+
+
 def test_names_are_escaped_for_each_place():
   assert display.printable('a' * 50 + 'z' * 50, 21) == 'a' * 9 + '...' + 'z' * 9
   assert display.printable('fesem(4;prox_lambda=0.1)') == 'fesem(4;prox_lambda=0.1)'
@@ -243,14 +273,14 @@ def test_series_and_labels(workdir):
   rounds, values = run.series('finetuned', 'micro_accuracy')
   assert rounds.tolist() == list(range(6))
   np.testing.assert_allclose(values, 0.5 + np.arange(6) / 20)
-  assert run.name == 'fesem(3)'
+  assert run.name == 'FeSEM(3)'
   other = plots.PlottedRun(workdir)
   other.config = run.config | {'seed': 1, 'prox_lambda': 0.1}
   figure = plots.convergence([run, other])
   axes = figure.axes
   assert all(axis.get_legend() is None for axis in axes)  # One for all panels.
   one, two = (t.get_text() for t in figure.legends[0].get_texts())
-  assert one.startswith('fesem(3), ')
+  assert one.startswith('FeSEM(3), ')
   assert 'seed 0' in one
   assert 'seed 1' in two
   assert 'prox_lambda 0.1' in two
