@@ -116,17 +116,20 @@ def in_pytorch(python: str) -> dict[str, Any]:
   """The same runs in PyTorch, which take as many steps."""
   tuned, seeds = _seeds()
   rates = [float(rate) for rate in _RATES.value]
-  activity, before = common.Activity(), resource.getrusage(resource.RUSAGE_CHILDREN)
+  before = resource.getrusage(resource.RUSAGE_CHILDREN)
+  activity, began = common.Activity(), time.perf_counter()
   found = table.measure(
     python, _LISTED.value, _data, rates, tuned, seeds, _ROUNDS.value
   )
-  used, foreign = resource.getrusage(resource.RUSAGE_CHILDREN), activity.foreign_share()
+  foreign, whole = activity.foreign_share(), time.perf_counter() - began
+  used = resource.getrusage(resource.RUSAGE_CHILDREN)
   for name, make in _methods().items():
     there = {s for run, s in found['steps'].items() if (run[0], run[2]) == (name, 0)}
     here = _ROUNDS.value * table.steps_here(make, _data(0))
     if there != {here}:
       raise AssertionError(f'{name}: {here} steps with seed 0, in PyTorch {there}.')
   processor = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+  foreign = max(0.0, foreign - processor / (whole * (os.cpu_count() or 1)))
   return {
     'loop': 'PyTorch', 'runs_at_once': found['processes'],
     'methods': len(_LISTED.value), 'runs': len(found['steps']),
