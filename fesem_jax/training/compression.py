@@ -25,13 +25,13 @@ _MOST_BITS = 16
 def compression(text: str, *, error_feedback: bool = True) -> Sends:
   """Builds what clients send with compression, for `local_training(sends=...)`.
 
-  'top_k:F'     the ceil(F P) largest changes: 8 bytes each, a value and its place
-  'random_k:F'  ceil(F P) changes drawn anew in each round: 4 bytes each, and 8 for the
-                key that the places follow from; without error feedback, times P / k, so
-                that they are right on average
-  'quantize:B'  each change rounded at random to one of 2^B levels between -m and m, the
-                largest of its 512 neighbors, right on average (Alistarh et al. 2017):
-                B bits each, and 4 bytes for each m
+    'top_k:F'     the ceil(F P) largest changes: 8 bytes each, a value and its place
+    'random_k:F'  ceil(F P) changes drawn anew in each round: 4 bytes each, and 8 for
+                  the key that the places follow from; without error feedback, times
+                  P / k, so that they are right on average
+    'quantize:B'  each change rounded at random to one of 2^B levels between -m and m,
+                  the largest of its 512 neighbors, right on average (Alistarh et al.
+                  2017): B bits each, and 4 bytes for each m
 
   With error feedback (Seide et al. 2014; Karimireddy et al. 2019), a client of top_k or
   random_k adds what it has not sent to its next change; see
@@ -43,7 +43,7 @@ def compression(text: str, *, error_feedback: bool = True) -> Sends:
       its next change.
 
   Returns:
-    `Sends`.
+    What clients send, as `local_training` takes it.
 
   Raises:
     UserError: if the text is none of these, or a number is out of range.

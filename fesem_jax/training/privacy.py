@@ -57,7 +57,7 @@ def differential_privacy(
       package dp-accounting.
 
   Returns:
-    `Sends`.
+    What clients send, as `local_training` takes it.
 
   Raises:
     UserError: on a number out of range, or without dp-accounting.
