@@ -14,21 +14,8 @@ _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
   '>': r'\textgreater{}',
   '|': r'\textbar{}',
 }
-# Methods by their flag names -> as their papers write them.
-PUBLISHED = {
-  'apfl': 'APFL', 'centralized': 'Centralized', 'cfl_gp': 'CFL-GP', 'clove': 'CLoVE',
-  'ditto': 'Ditto', 'fed_ala': 'FedALA', 'fed_amp': 'FedAMP', 'fed_avg': 'FedAvg',
-  'fed_babu': 'FedBABU', 'fed_bn': 'FedBN', 'fed_buff': 'FedBuff',
-  'fed_cluster': 'FedCluster', 'fed_dane': 'FedDANE', 'fed_dist': 'FedDist',
-  'fed_drift': 'FedDrift', 'fed_dws': 'FedDWS', 'fed_dyn': 'FedDyn', 'fed_em': 'FedEM',
-  'fed_group': 'FedGroup', 'fed_nova': 'FedNova', 'fed_opt': 'FedOpt',
-  'fed_per': 'FedPer', 'fed_prox': 'FedProx', 'fed_rc': 'FedRC', 'fed_rep': 'FedRep',
-  'fed_sgd': 'FedSGD', 'fed_soft': 'FedSoft', 'fesem': 'FeSEM', 'fesem_ma': 'FeSEM-MA',
-  'flux': 'FLUX', 'hypo_cluster': 'HypoCluster', 'l2gd': 'L2GD',
-  'lg_fed_avg': 'LG-FedAvg', 'moon': 'MOON', 'non_fed': 'NonFed', 'oracle': 'Oracle',
-  'p_fed_me': 'pFedMe', 'pacfl': 'PACFL', 'per_fed_avg': 'Per-FedAvg',
-  'robust': 'Robust', 'scaffold': 'SCAFFOLD', 'stocfl': 'StoCFL',
-}  # fmt: skip
+# Methods by their flag names -> as their papers write them; `algorithms` adds its own.
+PUBLISHED: dict[str, str] = {}
 _ALSO_WORDS = ('centralized', 'oracle', 'robust')
 _MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
 

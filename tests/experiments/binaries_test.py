@@ -609,7 +609,7 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
   assert [r['method'] for r in whole['gaps']['deployed']] == ['fed_avg', 'fesem(2)']
   assert 'micro accuracy minus that of oracle' in again.stdout
   assert 'minus that of fed_avg' in again.stdout
-  assert 'oracle knows the true groups' in (tmp_path / 'table/table.md').read_text()
+  assert 'oracle: knows the true groups' in (tmp_path / 'table/table.md').read_text()
   want = [
     json.loads((tmp_path / f'table/fesem(2)/seed{s}/summary.json').read_text())
     for s in (0, 1)
