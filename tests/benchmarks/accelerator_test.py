@@ -62,6 +62,7 @@ def test_states_are_compared():
   assert right.compared(before, want, want)['apart'] == 0
 
 
+@pytest.mark.nightly
 def test_rounds_on_two_devices_of_one_process_are_compared():
   # The second CPU device is to the first as the CPU is to an accelerator.
   assert measuring.host() != measuring.chip()

@@ -117,7 +117,7 @@ def two_rounds(name, options, chunk, precision, emulated):
   ('name', 'chunk'),
   [
     ('fed_avg', 1),
-    ('fesem', 3),
+    pytest.param('fesem', 3, marks=pytest.mark.nightly),
     pytest.param('hypo_cluster', 2, marks=pytest.mark.nightly),
   ],
 )

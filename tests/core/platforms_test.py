@@ -50,7 +50,9 @@ def trained(name):
 on_the_cpu = functools.cache(trained)
 
 
-@pytest.mark.parametrize('name', ['fesem', 'hypo_cluster'])
+@pytest.mark.parametrize(
+  'name', ['fesem', pytest.param('hypo_cluster', marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize('choose', [as_on_a_gpu, as_on_a_tpu])
 def test_a_round_is_the_same(name, choose, monkeypatch):
   on_cpu, cpu_info, cpu_program = on_the_cpu(name)

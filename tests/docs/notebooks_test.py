@@ -47,17 +47,9 @@ def test_notebooks_install_what_is_missing_and_hold_no_outputs(path):
   assert set(re.findall(r'\bfj\.(\w+)', text)) <= set(fj.__all__)
 
 
-@pytest.mark.parametrize(
-  'path',
-  [
-    pytest.param(
-      path,
-      id=path.stem,
-      marks=[pytest.mark.nightly] * (path.stem != 'fesem_in_ten_minutes'),
-    )
-    for path in _NOTEBOOKS
-  ],
-)
+# By day `make docs` runs them.
+@pytest.mark.parametrize('path', _NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.nightly
 def test_notebooks_run(path, monkeypatch):
   pytest.importorskip('matplotlib').use('agg')
   pytest.importorskip('matplotlib.pyplot').close('all')  # Those of other tests.

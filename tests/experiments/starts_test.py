@@ -50,6 +50,7 @@ def assert_predicts_what_it_measured(run):
   assert found == pytest.approx(run.clients.deployed_accuracy[row], abs=1e-6)
 
 
+@pytest.mark.nightly
 def test_a_body_is_taken_and_stays_while_heads_train(pretrained, tmp_path):
   center = fj.load_run(pretrained / 'fesem').params(cluster=1)
   workdir = tmp_path / 'heads'

@@ -14,6 +14,7 @@ FLAGS = (
 )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_a_regression_is_compared_tuned_and_adapted(tmp_path):
   tuned = (
     '--num_seeds=2', '--algorithms=fed_avg,fesem(2)', '--unseen_fraction=0.2',
