@@ -16,6 +16,12 @@ from fesem_jax.utils.errors import UserError
 
 FINISHED = 'finished'  # The reason of a run that has done all its rounds.
 
+# Callbacks of this call may be others.
+_ENDED_BEFORE = (
+  'The run in %s ended after round %d (%s) in an earlier call, and this is its result: '
+  'ask for more than %d rounds to continue it, or choose another `workdir`.'
+)
+
 # Methods that may end a run.
 _STOPPING = ('.on_start', '.on_round', '.on_evaluation')
 
@@ -73,6 +79,11 @@ class Callbacks:
       return FINISHED
     before = start.records[-1].get('stopped') if start.records else None
     if before and before['rounds'] >= start.rounds:  # More rounds continue the run.
+      if processes.is_first():
+        rounds = before['rounds']
+        logging.warning(
+          _ENDED_BEFORE, start.workdir, start.done, before['reason'], rounds
+        )
       return before['reason']
     reason = self._agreed(stops)
     if reason is not None and not start.done:

@@ -152,7 +152,7 @@ def test_a_resumed_run_tells_of_the_rounds_that_it_skips(whole, tmp_path):
 
 
 @pytest.mark.parametrize('method', ['on_round', 'on_evaluation'])
-def test_a_stop_ends_the_run_with_its_reason(method, whole, tmp_path):
+def test_a_stop_ends_the_run_with_its_reason(method, whole, tmp_path, caplog):
   stop = fj.Stop('good enough')
 
   def go(rounds=4, callbacks=()):
@@ -169,6 +169,7 @@ def test_a_stop_ends_the_run_with_its_reason(method, whole, tmp_path):
   (tmp_path / 'summary.json').unlink()
   again = go()
   assert (again.summary['ended'], again.summary['rounds']) == ('good enough', 2)
+  assert 'ended after round 2 (good enough) in an earlier call' in caplog.text
   longer = go(5)
   assert (longer.summary['ended'], longer.summary['rounds']) == ('finished', 5)
   del longer.history[2]['stopped']

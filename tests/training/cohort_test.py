@@ -288,6 +288,25 @@ def test_measured_clients_per_chunk_is_one_of_the_candidates():
   )  # Six on each device.
 
 
+def test_an_infinite_loss_of_one_class_leaves_the_gradients_of_the_others():
+  rng = np.random.default_rng(0)
+  x = jnp.asarray(rng.normal(size=(7, 9)), jnp.float32)
+  kernel = jnp.asarray(rng.normal(size=(9, 10)), jnp.float32)
+  slopes = jnp.ones((1, 10)).at[0, 3].set(jnp.inf)
+
+  @jax.jit
+  @jax.grad
+  def gradient(kernel):
+    product = dense_layers.dot_general(x, kernel, (((1,), (0,)), ((), ())))
+    return (product * slopes).sum()
+
+  found, others = gradient(kernel), np.arange(10) != 3
+  np.testing.assert_allclose(
+    found[:, others], np.broadcast_to(x.sum(axis=0)[:, None], (9, 9)), rtol=1e-5
+  )
+  assert not np.isfinite(found[:, 3]).any()
+
+
 @pytest.mark.parametrize(
   ('inputs', 'outputs', 'of'),
   [(6, 5, (0, 1)), (9, 10, (0, 1)), (9, 10, (1,)), (100, 50, (0, 1))],
