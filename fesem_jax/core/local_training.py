@@ -62,13 +62,21 @@ class Machine(NamedTuple):
 
   Results change with `precision`, with `data_placement` where it splits the data and a
   round draws some of the clients, and otherwise by rounding only; see `LocalTraining`.
+
+  Attributes:
+    mesh: devices, as of `client_mesh`; None takes all.
+    clients_per_chunk: clients trained side by side on one device; 0 chooses the number
+      by the model and the device.
+    shared_start: 'auto', 'on' or 'off'.
+    precision: 'highest', 'high' or 'default'.
+    data_placement: 'auto', 'replicated' or 'sharded'.
   """
 
-  mesh: Mesh | None = None  # None takes all devices
-  clients_per_chunk: int = 0  # 0 chooses it by the model and the device
-  shared_start: str = 'auto'  # one of `SHARED_START`
-  precision: str = 'highest'  # one of `PRECISIONS`
-  data_placement: str = 'auto'  # one of `DATA_PLACEMENTS`
+  mesh: Mesh | None = None
+  clients_per_chunk: int = 0
+  shared_start: str = 'auto'
+  precision: str = 'highest'
+  data_placement: str = 'auto'
 
 
 class LocalTraining(NamedTuple):

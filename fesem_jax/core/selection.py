@@ -19,24 +19,38 @@ UNITS = ('rounds', 'seconds')
 
 
 class BeforeRound(NamedTuple):
-  """What a selection may look at before a round; M clients in the order of the data."""
+  """What a selection may look at before a round; M clients in the order of the data.
 
-  number: int  # of the round, from 1
-  rng: np.random.Generator  # of the seed and the round
-  names: np.ndarray  # [M] str
-  sizes: np.ndarray  # [M] int training examples
-  records: Sequence[dict[str, Any]]  # of the rounds before, as in metrics.jsonl
-  # Places [n] among the clients -> [n] float64 mean training losses of the models that
-  # they deploy.
+  Attributes:
+    number: of the round, from 1.
+    rng: random numbers of the seed and the round.
+    names: [M] str.
+    sizes: [M] int training examples.
+    records: of the rounds before, as in metrics.jsonl.
+    losses: places [n] among the clients -> [n] float64 mean training losses of the
+      models that they deploy.
+  """
+
+  number: int
+  rng: np.random.Generator
+  names: np.ndarray
+  sizes: np.ndarray
+  records: Sequence[dict[str, Any]]
   losses: Callable[[np.ndarray], np.ndarray]
 
 
 class Chosen(NamedTuple):
-  """The clients of a round, and what finding them took."""
+  """The clients of a round, and what finding them took.
 
-  clients: Any  # [<= S] places among the clients, or names
-  candidates: int = 0  # clients that got their model and sent its loss
-  waited: float = 0.0  # simulated seconds before the round could begin
+  Attributes:
+    clients: [<= S] places among the clients, or names.
+    candidates: clients that got their model and sent its loss.
+    waited: simulated seconds before the round could begin.
+  """
+
+  clients: Any
+  candidates: int = 0
+  waited: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,21 +35,32 @@ class Client:
 
   Its arrays exist within the map alone: functions close over a client and never return
   it.
+
+  Attributes:
+    local: how clients train.
+    data: training split.
+    id: [] int32 position in the data; M in an empty place.
+    size: [] int32 training examples.
+    steps: [] int32 local steps; 0 where it drops out.
+    key: of this client in this round.
+    models: `shared` [R, ...] of all clients, `choice` [] and `own` its own.
+    rate: [] float32, see `LocalTraining.rate`; None is 1.
+    state: what it keeps between rounds.
+    given: what else it has in this round.
+    broadcast: what all clients receive beside models.
   """
 
   local: LocalTraining
-  data: FederatedData  # training split
-  id: jax.Array  # [] int32 position in the data; M in an empty place
-  size: jax.Array  # [] int32 training examples
-  steps: jax.Array  # [] int32 local steps; 0 where it drops out
-  key: jax.Array  # of this client in this round
-  models: (
-    ClientModels  # `shared` [R, ...] of all clients, `choice` [] and `own` its own
-  )
-  rate: jax.Array | None = None  # [] float32, see `LocalTraining.rate`
-  state: Any = None  # what it keeps between rounds
-  given: Any = None  # what else it has in this round
-  broadcast: Any = None  # what all clients receive beside models
+  data: FederatedData
+  id: jax.Array
+  size: jax.Array
+  steps: jax.Array
+  key: jax.Array
+  models: ClientModels
+  rate: jax.Array | None = None
+  state: Any = None
+  given: Any = None
+  broadcast: Any = None
   # Notes of a trace: the optimizer states that began, and models that were sent.
   traced: list[str] = dataclasses.field(default_factory=list)
   # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
