@@ -4,6 +4,7 @@ import gc
 import importlib.metadata
 import os
 import pathlib
+import sys
 
 # Compiling is most of the tests' time, and five times faster without optimization.
 # FESEM_TEST_OPTIMIZED=1 compiles as users do; `make test` runs the numerical tests so.
@@ -53,6 +54,14 @@ def _forget_programs():
   yield
   if not _MAPS.exists() or _MAPS.read_bytes().count(b'\n') > _MOST_MAPS:
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+  """Leaves no figure to the tests after it: Matplotlib holds those of a process."""
+  yield
+  if pyplot := sys.modules.get('matplotlib.pyplot'):
+    pyplot.close('all')
 
 
 @pytest.fixture(scope='session')

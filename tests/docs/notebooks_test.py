@@ -52,7 +52,6 @@ def test_notebooks_install_what_is_missing_and_hold_no_outputs(path):
 @pytest.mark.nightly
 def test_notebooks_run(path, monkeypatch):
   pytest.importorskip('matplotlib').use('agg')
-  pytest.importorskip('matplotlib.pyplot').close('all')  # Those of other tests.
   monkeypatch.setattr(fj, 'setup_devices', lambda: None)  # They are chosen already.
   shown = hook().outputs(path.read_text(), _SMALL)
   programs.shared().clear()
