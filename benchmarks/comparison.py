@@ -76,7 +76,7 @@ def _methods() -> dict[str, Any]:
 
 
 def _seeds() -> tuple[range, range]:
-  """Those of tuning, and those that are reported."""
+  """Seeds of tuning, and seeds that are reported."""
   return range(10_000, 10_000 + _TUNED.value), range(_SEEDS.value)
 
 

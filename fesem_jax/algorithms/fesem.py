@@ -166,7 +166,7 @@ def _built(
     value = trained.sums.objective(state.centers, centers)
     info = round_info(
       trained, num_clusters, value, state.assignment, assignment, data,
-      trained.sums.by_step() if m_step.track_objective else None,
+      trained.sums.by_step(),
     )  # fmt: skip
     client_params = tree.with_rows(state.client_params, cohort, trained.params)
     rounds = state.rounds + 1

@@ -10,6 +10,7 @@ from fesem_jax.evaluation.paired import Summaries, task_of
 from fesem_jax.results.client_table import ClientTable
 from fesem_jax.results.curves import rounds_to
 from fesem_jax.results.records import Record
+from fesem_jax.utils import display
 from fesem_jax.utils.text_tables import Column, Table, cell
 
 # Of the oracle's accuracy in the last round.
@@ -27,11 +28,8 @@ _COLUMNS = (
   Column('simulated_hours', 'simulated h', '.3g'),
   Column('epsilon', 'epsilon', '.3g'),
 )
-# Costs -> units of their columns, and how many of them are one of the first.
-_UNITS = {
-  'gigabytes': (('GB', 1.0), ('MB', 1e3), ('kB', 1e6)),
-  'simulated_hours': (('h', 1.0), ('min', 60.0), ('s', 3600.0)),
-}
+# Costs -> units of their columns. Bytes of large runs stay in GB.
+_UNITS = {'gigabytes': display.BYTES[1:], 'simulated_hours': display.HOURS}
 
 # See `rows`.
 Row = dict[str, Any]
@@ -163,8 +161,7 @@ def _in_unit(column: Column, methods: Sequence[Row]) -> Column:
   """A column in the largest unit of which some method has one; else in the least."""
   for key, units in _UNITS.items():
     if column.key.endswith(key):
-      most = max(row[key] or 0.0 for row in methods)
-      unit, factor = next((u for u in units if most * u[1] >= 1), units[-1])
+      unit, factor = display.unit_of(max(row[key] or 0.0 for row in methods), units)
       head = column.head.replace(units[0][0], unit)
       return column._replace(head=head, factor=factor)
   return column

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.core import tree
+from fesem_jax.core import offloading, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.traffic import Traffic
@@ -56,7 +56,7 @@ class ClientModels(NamedTuple):
     if self.mixture is not None:
       raise ValueError('Clients that use a mixture have no single model.')
     own = self.own
-    if tree.is_offloaded(own):
+    if offloading.is_offloaded(own):
       own = own.fetch(jnp.arange(count))
     if self.shared is None:
       return own

@@ -10,9 +10,9 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import tree
 from fesem_jax.core.batching import SIDE
+from fesem_jax.core.offloading import is_offloaded
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.sums import add_up
-from fesem_jax.core.tree import is_offloaded
 from fesem_jax.utils.errors import UserError
 
 # (shared arrays; positions in the data [C] int32, M for an empty slot; rows [C, ...] of
@@ -230,7 +230,7 @@ def _by_group(
 
 
 def reads_ahead(mesh: Mesh) -> bool:
-  """Whether the next chunk's rows are prefetched: on a CPU, it would copy the stack."""
+  """Tells whether the next chunk's rows are prefetched: a CPU would copy the stack."""
   return mesh.devices.flat[0].platform != 'cpu'
 
 

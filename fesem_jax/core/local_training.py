@@ -166,8 +166,6 @@ class LocalTraining(NamedTuple):
 
   def arrived(self, key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
     """[S] bool, False for clients `ids` that drop out of the round of this key."""
-    if self.dropout_rate == 0:
-      return ~jnp.zeros(ids.shape, bool)
     return ~sampling.coin(key, data, ids, self.dropout_rate, prng_streams.DROPOUT)
 
   def rate(self, cohort: Cohort) -> jax.Array | None:

@@ -182,9 +182,14 @@ def as_arrays(models: Any) -> Any:
   """The tree with NumPy arrays [M, ...] in place of stacks in host memory."""
 
   def arrays(x: Any) -> Any:
-    return unpack(np.asarray(x.rows), x.form) if isinstance(x, Offloaded) else x
+    return unpack(np.asarray(x.rows), x.form) if is_offloaded(x) else x
 
-  return jax.tree.map(arrays, models, is_leaf=lambda x: isinstance(x, Offloaded))
+  return jax.tree.map(arrays, models, is_leaf=is_offloaded)
+
+
+def is_offloaded(x: Any) -> bool:
+  """Tells whether a stack is in host memory."""
+  return isinstance(x, Offloaded)
 
 
 def in_host_memory(mesh: Mesh) -> NamedSharding:
@@ -197,12 +202,11 @@ def placed(state: Any, mesh: Mesh) -> Any:
   where = in_host_memory(mesh)
 
   def place(x: Any) -> Any:
-    if not isinstance(x, Offloaded):
+    if not is_offloaded(x):
       return x
-    shapes: Any = x.rows
-    return dataclasses.replace(x, rows=shapes.update(sharding=where))
+    return dataclasses.replace(x, rows=x.rows.update(sharding=where))
 
-  return jax.tree.map(place, state, is_leaf=lambda x: isinstance(x, Offloaded))
+  return jax.tree.map(place, state, is_leaf=is_offloaded)
 
 
 def _in_order(x: jax.Array) -> jax.Array:

@@ -78,7 +78,7 @@ def host_rng(seed: int, stream: int, number: int = 0) -> np.random.Generator:
 
 
 def is_key(leaf: Any) -> bool:
-  """Whether part of a state is a random key, or several: typed, or as numbers."""
+  """Tells whether part of a state is one random key or several, typed or as numbers."""
   if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
     return True
   size = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape

@@ -19,7 +19,7 @@ UNITS = ('rounds', 'seconds')
 
 
 class BeforeRound(NamedTuple):
-  """What a selection may look at before a round; M clients in the order of the data.
+  """The view of a selection before a round; M clients in the order of the data.
 
   Attributes:
     number: of the round, from 1.

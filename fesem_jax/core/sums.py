@@ -56,9 +56,7 @@ def add_up(
       in `sums`.
   """
   most = int(count) if most is None else most
-  group = 0
-  if most > _GROUP:
-    group = max(math.isqrt(most), fewest or _num_clusters(sums))
+  group = max(math.isqrt(most), fewest or _num_clusters(sums))
   if most <= max(_GROUP, group):
     return jax.lax.fori_loop(0, count, add, (results, sums))
   nothing = jax.tree.map(jnp.zeros_like, sums)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fesem_jax.core import platforms
-from fesem_jax.core.offloading import Offloaded
+from fesem_jax.core.offloading import is_offloaded
 from fesem_jax.core.types import Cohort, Params
 
 # On a CPU, a squared distance is computed as this many partial sums, with this many
@@ -19,11 +19,6 @@ _TERMS = 4
 
 # On a TPU, rows of a stack of at most this many models are selected, not gathered.
 _FEW = 4
-
-
-def is_offloaded(stack: Params) -> bool:
-  """Whether a stack is in host memory."""
-  return isinstance(stack, Offloaded)
 
 
 def take(stack: Params, ids: jax.Array) -> Params:

@@ -4,6 +4,7 @@ Layers carry explicit names in the order in which they run.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -283,13 +284,11 @@ def as_model(
   convolves = any(x.ndim > 2 for x in jax.tree.leaves(found.get('params', {})))
   convolving = conv.in_linen if convolves else contextlib.nullcontext
 
-  def variables(params: Params) -> dict[str, Params]:
-    return batch_statistics.apart(params, statistics)
+  variables = functools.partial(batch_statistics.apart, statistics=statistics)
 
   def evaluated(params: Params, x: jax.Array) -> jax.Array:
-    own = variables(params) if statistics else {'params': params}
-    x = x if dtype == np.float32 else as_taken(x, dtype)
-    return jnp.asarray(module.apply(own, x, **modes.evaluate))
+    x = as_taken(x, dtype)
+    return jnp.asarray(module.apply(variables(params), x, **modes.evaluate))
 
   def convolved(params: Params, x: jax.Array) -> jax.Array:
     with conv.in_linen():

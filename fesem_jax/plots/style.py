@@ -12,6 +12,7 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fesem_jax.utils import display
 from fesem_jax.utils.errors import check_choice
 from fesem_jax.utils.palette import color_of
 
@@ -47,7 +48,6 @@ STYLES = {
   'paper': Style(8, 8, 0.8, (3.4, 6.7), ('.pdf',)),
   'talk': Style(14, 12, 1.2, (), ('.pdf',)),
 }
-_BYTES = (('TB', 1e-3), ('GB', 1.0), ('MB', 1e3), ('kB', 1e6))  # In 10^9 bytes.
 _CHOSEN = ['page']
 
 
@@ -116,8 +116,7 @@ def over_rounds(axis: Axes) -> None:
 
 def over_bytes(axis: Axes) -> None:
   """Makes the horizontal axis, of 10^9 bytes, one of the unit that its numbers need."""
-  most = axis.get_xlim()[1]
-  unit, factor = next((u for u in _BYTES if most * u[1] >= 1), _BYTES[-1])
+  unit, factor = display.unit_of(axis.get_xlim()[1], display.BYTES)
   axis.set_xlabel(f'Sent to and from clients ({unit})')
   axis.xaxis.set_major_formatter(lambda x, _: f'{x * factor:.4g}')
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.lib import format as npy
 
-from fesem_jax.core import offloading, tree
+from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.results import client_table
 from fesem_jax.results.client_table import ClientTable
@@ -36,7 +36,7 @@ _BLOCK = 2**24  # Bytes that are put in order at once.
 def num_bytes(models: ClientModels, num_clients: int) -> int:
   """Bytes of the file of M clients' models, or of their shapes."""
   shared = sum(x.size * 4 for x in by_layer(models.shared).values())
-  if tree.is_offloaded(models.own):
+  if offloading.is_offloaded(models.own):
     return shared + models.own.form.size * 4 * num_clients
   own = sum(x[0].size * 4 for x in by_layer(models.own).values())
   return shared + own * num_clients

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from fesem_jax.callbacks.calls import Callbacks
-from fesem_jax.core import batching, sharding, side_by_side, tree
+from fesem_jax.core import batching, offloading, sharding, side_by_side
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.results.result import Result
@@ -133,8 +133,8 @@ class Asked:
 
 def is_offloaded(state: Any) -> bool:
   """Whether some of a state is in the host's memory."""
-  leaves = jax.tree.leaves(state, is_leaf=tree.is_offloaded)
-  return any(map(tree.is_offloaded, leaves))
+  leaves = jax.tree.leaves(state, is_leaf=offloading.is_offloaded)
+  return any(map(offloading.is_offloaded, leaves))
 
 
 def most_at_once(run: Prepared) -> int:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.core import prng_streams, tree
+from fesem_jax.core import offloading, prng_streams
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import placement
@@ -185,7 +185,7 @@ class Evaluation:
   def models(self, state: Any) -> ClientModels:
     """The models that clients deploy, as arranged, where the state keeps them."""
     deployed, args = self._algorithm.deployed, (state, self._train)
-    if tree.is_offloaded(self._shapes().own):
+    if offloading.is_offloaded(self._shapes().own):
       return deployed(*args)  # A program would copy them.
     key = ('models', self._algorithm)
     return self._programs.compiled(key, deployed, *args)(*args)

@@ -31,10 +31,7 @@ def e_step(
     AssertionError: if models and centers are not of one structure.
   """
   chex.assert_trees_all_equal_structs(stack, centers)
-  if mesh is None:
-    distances = tree.squared_distances(stack, centers)
-  else:
-    distances = _all_distances(stack, centers, mesh)
+  distances = _all_distances(stack, centers, mesh)
   return distances.argmin(axis=-1).astype(jnp.int32), distances.min(axis=-1)
 
 
@@ -176,7 +173,7 @@ class Sums(NamedTuple):
   def add_started(
     self, trained: Trained, own: jax.Array, weighting: str, centers: Params
   ) -> 'Sums':
-    """Adds a chunk of clients to `started`.
+    """Adds a chunk of clients to `started`, if that is to be known.
 
     Args:
       trained: the chunk's C clients.
@@ -184,15 +181,17 @@ class Sums(NamedTuple):
       weighting: see `Trained.weights`.
       centers: [K, ...] old centers.
     """
-    assert self.started is not None
+    if self.started is None:
+      return self
     weights = trained.weights(weighting)
     away = tree.row_distances(trained.params, tree.take(centers, own))
     away = sums.total(jnp.where(weights > 0, weights * away, 0.0))
     return self._replace(started=self.started + away)
 
-  def by_step(self) -> tuple[jax.Array, jax.Array]:
-    """Eq. 6 after the local step and after the E-step, if `started` is known."""
-    assert self.started is not None
+  def by_step(self) -> tuple[jax.Array, jax.Array] | None:
+    """Eq. 6 after the local step and after the E-step; None if it is not known."""
+    if self.started is None:
+      return None
     count = sums.or_one(self.clients.weight.sum())
     return self.started / count, self.squared.sum() / count
 

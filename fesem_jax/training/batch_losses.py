@@ -29,23 +29,28 @@ class Batch:
   def loss(self, params: Params, model: Model | None = None) -> jax.Array:
     """[] float32: mean loss of the examples of weight 1.
 
-    Raises `UserError` like `check_losses`.
+    Raises `UserError` like `losses_of`.
     """
     model = self.model if model is None else model
-    losses, weights = model.loss(model.apply(params, self.x), self.y), self.weights
-    check_losses(losses, self.x)
+    losses, weights = losses_of(model, params, self.x, self.y), self.weights
     if self.factors is not None:
       losses = self.factors * losses
     return jnp.where(weights > 0, losses, 0.0).sum() / jnp.maximum(weights.sum(), 1.0)
 
 
-def check_losses(losses: jax.Array, x: jax.Array) -> None:
-  """Raises `UserError` unless losses are one number for each example of x [B, ...]."""
+def losses_of(model: Model, params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
+  """[B] float32: the loss of each example of a batch.
+
+  Raises:
+    UserError: if the model's loss is not one number for each example.
+  """
+  losses = model.loss(model.apply(params, x), y)
   if jnp.shape(losses) != x.shape[:1]:
     raise UserError(
       'The `loss` of the model must give one number for each example, of shape '
       f'{x.shape[:1]} here; its shape is {jnp.shape(losses)}.'
     )
+  return losses
 
 
 def descend(

@@ -9,7 +9,7 @@ from fesem_jax.core import batching, client_map, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training.batch_losses import check_losses
+from fesem_jax.training.batch_losses import losses_of
 from fesem_jax.training.by_batches import batch_by_batch, evaluation_width
 
 
@@ -96,8 +96,6 @@ def _losses_by_model(
 
   def each(model: Params) -> jax.Array:
     with jax.default_matmul_precision('highest'):
-      losses = local.model.loss(local.model.apply(model, x), y)
-    check_losses(losses, x)
-    return losses
+      return losses_of(local.model, model, x, y)
 
   return jax.lax.map(each, models)

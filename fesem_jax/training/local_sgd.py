@@ -83,9 +83,7 @@ def local_sgd(
     first = client.resumed(first)
   carry = learning, first, steps
   (last, state, steps), loss = over_batches(client, carry, step, factors)
-  if keeps:
-    own = state[-1] if transformations else state
-    client.left.setdefault('optimizer', []).append((own, jnp.bool_(True)))
+  client.leave('optimizer', (state[-1] if transformations else state, jnp.bool_(True)))
   finite = all_finite(last)
   end = where(finite, last, learning)
   if frozen is not None:

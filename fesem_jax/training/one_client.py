@@ -78,9 +78,7 @@ class Client:
 
     Statistics that clients keep are the client's, not those that the server has.
     """
-    own = self.memory.get('statistics')
-    found = self._of_server
-    return found if own is None else parameter_names.replaced(found, own)
+    return parameter_names.replaced(self._of_server, self.memory.get('statistics'))
 
   @functools.cached_property
   def _of_server(self) -> Params:
@@ -118,6 +116,11 @@ class Client:
     self.traced.append('optimizer')
     key = jax.random.fold_in(key, number) if number else key
     return prng_streams.with_keys(optimizer.init(params), key)
+
+  def leave(self, name: str, value: Any) -> None:
+    """Notes what the client keeps, if it keeps what is so named."""
+    if name in self.memory:
+      self.left.setdefault(name, []).append(value)
 
   def resumed(self, first: optax.OptState) -> optax.OptState:
     """The state of the local optimizer that the client has kept, once it has one.
@@ -168,9 +171,7 @@ class Client:
     own = self.memory.get('statistics', self.local.unsent)
     if own and received is not None:  # They stay with the client.
       trained = flatten_dict(model.params, sep='/')
-      if 'statistics' in self.memory:
-        kept = {path: trained[path] for path in own}
-        self.left.setdefault('statistics', []).append(kept)
+      self.leave('statistics', {path: trained[path] for path in own})
       known = flatten_dict(self._of_server, sep='/')
       known = {path: known[path] for path in own if known.get(path) is not None}
       model = model.of(parameter_names.replaced(model.params, known))

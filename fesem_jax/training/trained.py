@@ -100,7 +100,7 @@ class Trained(NamedTuple):
 
   def mean_loss(self) -> jax.Array:
     """[] float32: mean of `loss` over the clients that count, by examples."""
-    weights = jnp.where(self.took_part(), self.sizes, 0).astype(jnp.float32)
+    weights = self.weights('by_examples')
     losses = total(jnp.where(weights > 0, self.loss * weights, 0.0))
     return losses / jnp.maximum(total(weights), 1.0)
 

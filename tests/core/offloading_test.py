@@ -290,7 +290,7 @@ def test_rows_of_a_cohort_that_devices_cannot_share_come_to_all_devices():
   for ids in ([5, 0, 3, 6], [5, 0, 3]):
     cohort = Cohort(jnp.array(ids), everyone=False)
     rows = jax.jit(lambda s, c=cohort: tree.rows_of(s, c))(stack)
-    assert tree.is_offloaded(rows) == (len(ids) == 4)
+    assert offloading.is_offloaded(rows) == (len(ids) == 4)
     assert_equal(rows, jax.tree.map(lambda x, i=cohort.ids: x[i], models))
 
 

@@ -132,7 +132,9 @@ def first_clusters(
   client_params = trained.params
   if client_state == 'stacked' and not cohort.everyone:
     client_params = tree.with_rows(starts.params(count), cohort, client_params)
-  if stack is not None and not (cohort.everyone and tree.is_offloaded(client_params)):
+  if stack is not None and not (
+    cohort.everyone and offloading.is_offloaded(client_params)
+  ):
     client_params = tree.put(stack, cohort.ids, client_params)
   unassigned = jnp.full(count, num_clusters).astype(jnp.int32)
   assignment = tree.with_rows(unassigned, cohort, found.assignment)

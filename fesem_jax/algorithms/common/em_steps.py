@@ -186,8 +186,7 @@ class EMSteps:
     centers, own, weighting = starts.shared, starts.choice, self.m_step.weighting
     assert own is not None
     averaged = chunk._replace(params=assigned.models)
-    if self.m_step.track_objective:
-      sums = sums.add_started(averaged, own, weighting, centers)
+    sums = sums.add_started(averaged, own, weighting, centers)
     if not self.e_step.temperature:
       return sums.add(averaged, assigned.cluster, assigned.distance, weighting, centers)
     part = self.compare.part

@@ -15,7 +15,7 @@ from fesem_jax.algorithms.common.wrapped import (
   took_part,
   with_assignment,
 )
-from fesem_jax.core import tree
+from fesem_jax.core import offloading, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.made_by import recorded
@@ -77,7 +77,7 @@ def check_stack(state: Any, option: str) -> None:
   if 'client_params' not in inner(state)._fields:
     raise UserError(f'`{option}` needs a method that keeps the models of its clients.')
   kept = inner(state).client_params
-  if kept is None or tree.is_offloaded(kept):
+  if kept is None or offloading.is_offloaded(kept):
     raise needs_stack(option, 'streamed' if kept is None else 'offloaded')
 
 
