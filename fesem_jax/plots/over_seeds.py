@@ -149,11 +149,12 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     axis.set_ylim(len(rows) - 0.5, -0.5)
     unit = ' (percentage points)' if of.percent else ''
     axis.set_xlabel(f'Difference of the micro {of.label}{unit}')
-    figure.suptitle(
-      f'{KINDS[kind].capitalize()} models minus '
-      f'{in_figure(method_name(found["reference"]))}: mean and\n'
-      '95 % interval over paired seeds; filled: p < 0.05', fontsize='medium',
-    )  # fmt: skip
+    told = ': mean and\n95 % interval over paired seeds; filled: p < 0.05'
+    if all(row['low'] is None for row in rows):
+      told = '\none seed, of which there is no interval'
+    reference = in_figure(method_name(found['reference']))
+    title = f'{KINDS[kind].capitalize()} models minus {reference}{told}'
+    figure.suptitle(title, fontsize='medium')
   return figure
 
 
@@ -198,9 +199,12 @@ def client_distributions(runs: Runs) -> Figure:
     )
     axis.invert_yaxis()
     axis.set_xlabel(of.title.replace('Micro ', 'Deployed '))
+    of_seeds = (
+      'all seeds' if any(len(each) > 1 for each in runs.values()) else 'one seed'
+    )
+    honest = 'honest ' * bool(first.of_honest)
     figure.suptitle(
-      f'{in_figure(first.dataset)}: {"honest " * bool(first.of_honest)}clients of all '
-      'seeds\nline: median; '
+      f'{in_figure(first.dataset)}: {honest}clients of {of_seeds}\nline: median; '
       'triangle: mean of the worst tenth', fontsize='medium',
     )  # fmt: skip
   return figure

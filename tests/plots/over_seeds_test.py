@@ -94,6 +94,13 @@ def test_differences_are_filled_where_p_is_small():
     plots.forest(found | {'deployed': []})
 
 
+def test_differences_of_one_seed_are_said_to_have_no_interval():
+  row = {'method': 'fesem(4)', 'mean': 2.0, 'low': None, 'high': None, 'p': None}
+  found = {'reference': 'fed_avg', 'task': 'classification', 'deployed': [row]}
+  said = plots.forest(found).get_suptitle()
+  assert said == 'Deployed models minus FedAvg\none seed, of which there is no interval'
+
+
 def test_the_worst_tenth_of_clients_is_marked(runs):
   (axis,) = plots.client_distributions(runs).axes
   table = table_of([f'c{i:02d}' for i in range(12)])
