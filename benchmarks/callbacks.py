@@ -21,8 +21,8 @@ from absl import app, flags
 import fesem_jax as fj
 from benchmarks import common
 from benchmarks.workloads import WORKLOADS, Workload
-from fesem_jax.callbacks.assignment_regret import AssignmentRegret
-from fesem_jax.callbacks.client_history import ClientHistory
+from fesem_jax.run.callbacks.assignment_regret import AssignmentRegret
+from fesem_jax.run.callbacks.client_history import ClientHistory
 
 COLUMNS = ('workload', 'clients', 'callback', 'seconds', 'ratio', 'turns', 'dropped')
 

@@ -23,12 +23,12 @@ from absl import app, flags
 
 from experiments.methods import SERVER_OPTIMIZERS
 from fesem_jax import algorithms, data, models
-from fesem_jax.callbacks import Progress
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.data import corruption
 from fesem_jax.run import figure_data
+from fesem_jax.run.callbacks import Progress
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.atomic_files import write_atomically
 

@@ -29,7 +29,6 @@ from scipy.optimize import linear_sum_assignment
 from benchmarks import common, rounded
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import algorithms, data, models
-from fesem_jax.callbacks import Progress
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData
@@ -39,9 +38,10 @@ from fesem_jax.core.local_training import (
   Machine,
   local_training,
 )
-from fesem_jax.results.result import Result
 from fesem_jax.run import planner, topologies
+from fesem_jax.run.callbacks import Progress
 from fesem_jax.run.data_shapes import DataSize, SplitSize
+from fesem_jax.run.results.result import Result
 from fesem_jax.run.simulation import simulate
 
 # As the program is for this machine, and then for an accelerator.

@@ -30,10 +30,10 @@ from absl import app, flags, logging
 
 import fesem_jax as fj
 from benchmarks import common
-from fesem_jax.callbacks.client_history import ClientHistory
 from fesem_jax.core import sharding
-from fesem_jax.results import metrics_file
 from fesem_jax.run import programs
+from fesem_jax.run.callbacks.client_history import ClientHistory
+from fesem_jax.run.results import metrics_file
 from fesem_jax.utils import free_memory
 
 _ROUNDS = flags.DEFINE_integer('rounds', 5000, 'Rounds of the run; 0: none.')

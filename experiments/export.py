@@ -10,8 +10,8 @@ import pathlib
 
 from absl import flags
 
-from fesem_jax.results import export
-from fesem_jax.results.saved_run import load_run
+from fesem_jax.run.results import export
+from fesem_jax.run.results.saved_run import load_run
 from fesem_jax.utils.errors import UserError
 
 from .start import no_positional, start

@@ -20,7 +20,7 @@ from fesem_jax import data, tasks
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_counts, label_skew
-from fesem_jax.results import metrics_file
+from fesem_jax.run.results import metrics_file
 from fesem_jax.tasks import TASKS
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.display import printable

@@ -6,7 +6,7 @@ from typing import Any
 
 from fesem_jax.analysis import costs_table
 from fesem_jax.evaluation.paired import Summaries
-from fesem_jax.results import metrics_file, saved_client_table
+from fesem_jax.run.results import metrics_file, saved_client_table
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from fesem_jax.analysis import costs_table
 from fesem_jax.analysis.runs_of_methods import Outcome
-from fesem_jax.results import metrics_file
 from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.results import metrics_file
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
 from fesem_jax.utils.progress_display import duration

@@ -11,7 +11,7 @@ from fesem_jax.analysis.joining_rules import groups_of_clusters
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.starting import trained_part
-from fesem_jax.results.saved_run import Run, load_run
+from fesem_jax.run.results.saved_run import Run, load_run
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fesem_jax import tasks
-from fesem_jax.results import costs, curves
-from fesem_jax.results.result import Result
+from fesem_jax.run.results import costs, curves
+from fesem_jax.run.results.result import Result
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import printable
 

@@ -4,7 +4,7 @@ import pathlib
 
 from absl import flags
 
-from fesem_jax import report
+from fesem_jax.analysis import report
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
 

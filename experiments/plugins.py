@@ -22,7 +22,7 @@ import numpy as np
 
 from fesem_jax import models
 from fesem_jax.data import sources
-from fesem_jax.results import metrics_file
+from fesem_jax.run.results import metrics_file
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line
 

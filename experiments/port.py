@@ -21,8 +21,8 @@ from absl import flags
 
 from fesem_jax import models, tasks
 from fesem_jax.models import porting
-from fesem_jax.results import export
-from fesem_jax.results.deployed_models import by_layer
+from fesem_jax.run.results import export
+from fesem_jax.run.results.deployed_models import by_layer
 from fesem_jax.utils.errors import UserError, argument
 
 from . import plugins

@@ -18,9 +18,9 @@ from fesem_jax import data
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.results.metrics_file import read_config
 from fesem_jax.run.replayed import Replay, Training
 from fesem_jax.run.replaying import replay
+from fesem_jax.run.results.metrics_file import read_config
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import printable

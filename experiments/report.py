@@ -9,8 +9,8 @@ import pathlib
 
 from absl import flags
 
-from fesem_jax.report import write_report
-from fesem_jax.results.curves import REPORTS
+from fesem_jax.analysis.report import write_report
+from fesem_jax.run.results.curves import REPORTS
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
 

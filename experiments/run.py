@@ -19,17 +19,17 @@ import jax
 from absl import flags, logging
 
 from fesem_jax import algorithms, tasks
-from fesem_jax.callbacks import BestRound
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data import label_skew, placement
 from fesem_jax.data.corruption import honest
-from fesem_jax.results import curves, metrics_file
-from fesem_jax.results.result import Result
-from fesem_jax.results.result_files import add_to_summary
+from fesem_jax.run.callbacks import BestRound
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.results import curves, metrics_file
+from fesem_jax.run.results.result import Result
+from fesem_jax.run.results.result_files import add_to_summary
 from fesem_jax.run.single import run_one
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes

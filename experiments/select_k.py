@@ -23,8 +23,8 @@ from fesem_jax.analysis import common_start, num_clusters
 from fesem_jax.analysis.runs_of_methods import given
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.results import saved_client_table
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.results import saved_client_table
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines

@@ -12,8 +12,8 @@ import numpy as np
 from fesem_jax.core.types import Model
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.models.starting import parameters_named, start_from, train_only
-from fesem_jax.results import export
-from fesem_jax.results.saved_run import load_run
+from fesem_jax.run.results import export
+from fesem_jax.run.results.saved_run import load_run
 from fesem_jax.utils.errors import UserError, argument
 
 # Methods whose centers start as several random models.

@@ -4,16 +4,16 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from fesem_jax.callbacks import (
+from fesem_jax.run.callbacks import (
   AssignmentRegret,
   CenterDistances,
   ClientHistory,
   Costs,
   loggers,
 )
-from fesem_jax.callbacks.callback import Callback
-from fesem_jax.results import client_history
-from fesem_jax.results.result import Result
+from fesem_jax.run.callbacks.callback import Callback
+from fesem_jax.run.results import client_history
+from fesem_jax.run.results.result import Result
 from fesem_jax.utils.errors import UserError, argument
 
 from . import plugins

@@ -4,11 +4,10 @@ The names below are the public surface; `fesem_jax.plots` needs matplotlib and
 is imported on its own.
 """
 
-from fesem_jax import algorithms, callbacks, data, models, tasks
+from fesem_jax import algorithms, data, models, tasks
 from fesem_jax.algorithms import wrappers
 from fesem_jax.analysis.comparing import Comparison, compare, tune
-from fesem_jax.callbacks import loggers
-from fesem_jax.callbacks.callback import Callback, Stop
+from fesem_jax.analysis.report.page import write_report
 from fesem_jax.core import selection, sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
@@ -23,14 +22,16 @@ from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.core.types import Cohort, Model
 from fesem_jax.data import partitions
-from fesem_jax.report.page import write_report
-from fesem_jax.results.client_comparison import ClientComparison, compare_clients
-from fesem_jax.results.client_table import ClientTable
-from fesem_jax.results.deployed_models import DeployedModels
-from fesem_jax.results.result import Result
-from fesem_jax.results.saved_run import Run, load_run
+from fesem_jax.run import callbacks
+from fesem_jax.run.callbacks import loggers
+from fesem_jax.run.callbacks.callback import Callback, Stop
 from fesem_jax.run.replayed import Replay
 from fesem_jax.run.replaying import replay
+from fesem_jax.run.results.client_comparison import ClientComparison, compare_clients
+from fesem_jax.run.results.client_table import ClientTable
+from fesem_jax.run.results.deployed_models import DeployedModels
+from fesem_jax.run.results.result import Result
+from fesem_jax.run.results.saved_run import Run, load_run
 from fesem_jax.run.simulation import simulate, simulate_many
 from fesem_jax.run.spec import Workdir
 from fesem_jax.server import em

@@ -4,8 +4,8 @@ Networks from Decentralized Data", AISTATS 2017, which count rounds to a target.
 
 import functools
 
-from fesem_jax.callbacks.callback import Callback, Stop
-from fesem_jax.callbacks.events import Evaluation
+from fesem_jax.run.callbacks.callback import Callback, Stop
+from fesem_jax.run.callbacks.events import Evaluation
 
 
 class StopAt(Callback):

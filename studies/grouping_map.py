@@ -25,11 +25,11 @@ from jax.sharding import Mesh
 
 from benchmarks import common
 from fesem_jax import algorithms, data, models
-from fesem_jax.callbacks import Progress
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import local_training
 from fesem_jax.data import partitions, with_true_groups
+from fesem_jax.run.callbacks import Progress
 from fesem_jax.run.simulation import simulate
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.utils.errors import Diverged, UserError

@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 _MOST_SECONDS = 300.0  # A process that takes longer hangs, and is ended.
 
 _IMPORTED = (
-  'fesem_jax.plots', 'fesem_jax.report', 'fesem_jax.run.simulation',
+  'fesem_jax.plots', 'fesem_jax.analysis.report', 'fesem_jax.run.simulation',
   'experiments.build', 'experiments.flags', 'flax.nnx',
   'matplotlib.backends.backend_agg',
   'matplotlib.backends.backend_svg', 'orbax.checkpoint', 'pyarrow.parquet',

@@ -1,9 +1,9 @@
 """Flags of a run: rounds, evaluation, output, devices, processes."""
 
-from fesem_jax.callbacks import loggers
 from fesem_jax.core import local_training
 from fesem_jax.data import device_profiles, placement
-from fesem_jax.results import curves
+from fesem_jax.run.callbacks import loggers
+from fesem_jax.run.results import curves
 from fesem_jax.utils import processes
 
 from .entry import flag

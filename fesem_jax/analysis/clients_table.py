@@ -6,8 +6,8 @@ import numpy as np
 
 from fesem_jax import tasks
 from fesem_jax.evaluation.paired import Summaries, task_of
-from fesem_jax.results.client_table import ClientTable
-from fesem_jax.results.records import Record
+from fesem_jax.run.results.client_table import ClientTable
+from fesem_jax.run.results.records import Record
 from fesem_jax.utils.text_tables import Column, Table, cell
 
 # Clients that a note names.

@@ -28,8 +28,8 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.data import hold_out
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
-from fesem_jax.results import curves
-from fesem_jax.results.records import Record
+from fesem_jax.run.results import curves
+from fesem_jax.run.results.records import Record
 from fesem_jax.run.spec import Workdir
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import kind_of

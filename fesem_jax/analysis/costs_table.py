@@ -7,9 +7,9 @@ from fesem_jax import tasks
 from fesem_jax.analysis import clients_table, tables
 from fesem_jax.analysis.tables import mean_and_std, over_seeds
 from fesem_jax.evaluation.paired import Summaries, task_of
-from fesem_jax.results.client_table import ClientTable
-from fesem_jax.results.curves import rounds_to
-from fesem_jax.results.records import Record
+from fesem_jax.run.results.client_table import ClientTable
+from fesem_jax.run.results.curves import rounds_to
+from fesem_jax.run.results.records import Record
 from fesem_jax.utils import display
 from fesem_jax.utils.text_tables import Column, Table, cell
 

@@ -8,10 +8,10 @@ from absl import logging
 
 from fesem_jax.analysis import costs_table, tuning
 from fesem_jax.analysis.tuning import Values
-from fesem_jax.callbacks.options import Patience
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.results.records import Record
+from fesem_jax.run.callbacks.options import Patience
+from fesem_jax.run.results.records import Record
 from fesem_jax.run.simulation import simulate_many
 from fesem_jax.utils.errors import Diverged, NeverPatient, UserError, argument
 

@@ -10,7 +10,7 @@ import numpy as np
 from fesem_jax import tasks
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries, task_of
-from fesem_jax.results.curves import ON_VALIDATION, REPORTS
+from fesem_jax.run.results.curves import ON_VALIDATION, REPORTS
 from fesem_jax.tasks import Task
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.text_tables import Cell, Column, Table, cell

@@ -28,7 +28,7 @@ from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.saving import save
 from fesem_jax.plots.style import use_style
 from fesem_jax.plots.sweep import by_value
-from fesem_jax.results.metrics_file import method_label
+from fesem_jax.run.results.metrics_file import method_label
 from fesem_jax.utils.palette import PALETTE
 
 __all__ = [

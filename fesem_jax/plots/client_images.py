@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.style import STYLE, chosen_style
-from fesem_jax.results.pictures import laid_out
-from fesem_jax.results.truth import mix
+from fesem_jax.run.results.pictures import laid_out
+from fesem_jax.run.results.truth import mix
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.palette import color_of
 

@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.style import STYLE, chosen_style
-from fesem_jax.results.truth import true_clusters
+from fesem_jax.run.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.errors import UserError
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.style import STYLE
-from fesem_jax.results.moves import moves, sizes_by_round
+from fesem_jax.run.results.moves import moves, sizes_by_round
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.palette import color_of

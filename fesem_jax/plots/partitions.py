@@ -15,8 +15,8 @@ from matplotlib.ticker import MaxNLocator
 from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_skew
 from fesem_jax.plots.style import STYLE, chosen_style, fitting
-from fesem_jax.results.pictures import as_pictures
-from fesem_jax.results.truth import true_clusters
+from fesem_jax.run.results.pictures import as_pictures
+from fesem_jax.run.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.palette import PALETTE, color_of
 

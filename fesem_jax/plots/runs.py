@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.results import costs, saved_client_table
-from fesem_jax.results.metrics_file import (
+from fesem_jax.run.results import costs, saved_client_table
+from fesem_jax.run.results.metrics_file import (
   method_label,
   read_clients,
   read_config,
   read_metrics,
 )
-from fesem_jax.results.truth import TrueClusters, true_clusters
+from fesem_jax.run.results.truth import TrueClusters, true_clusters
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure, method_name
 from fesem_jax.utils.errors import UserError

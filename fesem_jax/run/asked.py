@@ -7,15 +7,15 @@ from typing import Any
 
 import jax
 
-from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.core import batching, offloading, sharding, side_by_side
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.results.result import Result
+from fesem_jax.run.callbacks.calls import Callbacks
 from fesem_jax.run.over_runs import looks_at_states
 from fesem_jax.run.preparation import Prepared, check, prepare
 from fesem_jax.run.program_memory import bytes_on_device
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.results.result import Result
 from fesem_jax.run.single import run_one
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.timeline import Timeline, placement_of

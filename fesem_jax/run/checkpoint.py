@@ -13,9 +13,9 @@ from typing import Any
 
 import jax
 
-from fesem_jax.results.metrics_file import records_of_checkpoint, saved_rounds
 from fesem_jax.run.configuration import check_same
 from fesem_jax.run.orbax_calls import Unsound, quietly
+from fesem_jax.run.results.metrics_file import records_of_checkpoint, saved_rounds
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from fesem_jax.callbacks.calls import Callbacks
-from fesem_jax.callbacks.events import End
 from fesem_jax.core import prng_streams
 from fesem_jax.data import label_skew
 from fesem_jax.models.starting import whole_model
-from fesem_jax.results import client_table, curves, metrics_file, records
-from fesem_jax.results.client_table import ClientTable
-from fesem_jax.results.result import Result
-from fesem_jax.results.result_files import read_clients, read_result, write_result
 from fesem_jax.run import figure_data
+from fesem_jax.run.callbacks.calls import Callbacks
+from fesem_jax.run.callbacks.events import End
 from fesem_jax.run.loop import Running
 from fesem_jax.run.preparation import Prepared
+from fesem_jax.run.results import client_table, curves, metrics_file, records
+from fesem_jax.run.results.client_table import ClientTable
+from fesem_jax.run.results.result import Result
+from fesem_jax.run.results.result_files import read_clients, read_result, write_result
 from fesem_jax.run.watching import deploy
 from fesem_jax.utils import free_memory, processes
 

@@ -14,8 +14,8 @@ from fesem_jax.data import placement
 from fesem_jax.data.arrangement import arrange
 from fesem_jax.data.corruption import honest
 from fesem_jax.evaluation import evaluate
-from fesem_jax.results import client_table, records
-from fesem_jax.results.client_table import ClientTable
+from fesem_jax.run.results import client_table, records
+from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once

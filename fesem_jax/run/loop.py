@@ -7,15 +7,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from absl import logging
 
-from fesem_jax.callbacks.calls import FINISHED, Callbacks
-from fesem_jax.callbacks.events import Evaluation, Round, RoundEnd
 from fesem_jax.core import feature_range, prng_streams
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.types import Cohort
-from fesem_jax.results import records
+from fesem_jax.run.callbacks.calls import FINISHED, Callbacks
+from fesem_jax.run.callbacks.events import Evaluation, Round, RoundEnd
 from fesem_jax.run.evaluation import DerivedClusters, Measured
 from fesem_jax.run.preparation import Prepared
 from fesem_jax.run.programs import wait_for
+from fesem_jax.run.results import records
 from fesem_jax.run.rounds import run_round
 from fesem_jax.run.watching import arranged
 from fesem_jax.utils import processes, progress_lines

@@ -29,12 +29,12 @@ from fesem_jax.data.arrangement import (
 from fesem_jax.data.phases import Phase, check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import check_model
-from fesem_jax.results import metrics_file, privacy
 from fesem_jax.run import own_functions
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import edited
 from fesem_jax.run.evaluation import Evaluation
 from fesem_jax.run.programs import Program, Programs, wait_for
+from fesem_jax.run.results import metrics_file, privacy
 from fesem_jax.run.resume import (
   begin,
   default_config,

@@ -20,12 +20,12 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import placement
 from fesem_jax.data.arrangement import arrange, draw_cohort, order_of_clients
-from fesem_jax.results import metrics_file, records
-from fesem_jax.results.client_table import position_of
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import changes, check_same
 from fesem_jax.run.programs import run_once
 from fesem_jax.run.replayed import Replay, Training, training_of
+from fesem_jax.run.results import metrics_file, records
+from fesem_jax.run.results.client_table import position_of
 from fesem_jax.run.resume import default_config
 from fesem_jax.run.rounds import keys_of_run, rehearse, run_round, step_of
 from fesem_jax.run.settings import Settings

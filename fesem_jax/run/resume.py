@@ -11,9 +11,9 @@ import numpy as np
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.identity import Identity
-from fesem_jax.results.records import Record
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Program
+from fesem_jax.run.results.records import Record
 from fesem_jax.run.settings import Settings
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import processes, progress_lines

@@ -13,8 +13,8 @@ from fesem_jax.core.selection import BeforeRound, Selection
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.arrangement import selected_cohort
 from fesem_jax.evaluation.evaluate import mean_losses
-from fesem_jax.results.records import Record
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.results.records import Record
 from fesem_jax.run.settings import Settings
 from fesem_jax.utils import processes
 

@@ -3,15 +3,15 @@
 import contextlib
 import time
 
-from fesem_jax.callbacks.calls import Callbacks
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.phases import Phase
-from fesem_jax.results.result import Result
+from fesem_jax.run.callbacks.calls import Callbacks
 from fesem_jax.run.ending import finish, read_finished
 from fesem_jax.run.loop import Alone, Running, run_rounds
 from fesem_jax.run.preparation import placed, prepare, start
 from fesem_jax.run.programs import CompileTime, Programs, shared
+from fesem_jax.run.results.result import Result
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.watching import begin
 from fesem_jax.utils import progress_lines

@@ -6,14 +6,14 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fesem_jax.callbacks.callback import Callback
-from fesem_jax.callbacks.calls import check_callbacks
-from fesem_jax.callbacks.options import Drift, Patience, Progress, Unseen
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Selection, counted
 from fesem_jax.data.phases import Phase
-from fesem_jax.results.records import Record
+from fesem_jax.run.callbacks.callback import Callback
+from fesem_jax.run.callbacks.calls import check_callbacks
+from fesem_jax.run.callbacks.options import Drift, Patience, Progress, Unseen
+from fesem_jax.run.results.records import Record
 from fesem_jax.run.settings import Settings
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import kind_of

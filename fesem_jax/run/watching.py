@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.callbacks.backdoor import BackdoorSuccess
-from fesem_jax.callbacks.callback import Callback
-from fesem_jax.callbacks.calls import Callbacks
-from fesem_jax.callbacks.costs import Costs
-from fesem_jax.callbacks.events import Arranged, Evaluation, RoundEnd, Start
-from fesem_jax.callbacks.options import Patience
-from fesem_jax.callbacks.privacy import PrivacySpent
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.models.starting import whole_model, with_constants
-from fesem_jax.results import records
-from fesem_jax.results.deployed_models import DeployedModels, Examples
-from fesem_jax.results.result import fetched
+from fesem_jax.run.callbacks.backdoor import BackdoorSuccess
+from fesem_jax.run.callbacks.callback import Callback
+from fesem_jax.run.callbacks.calls import Callbacks
+from fesem_jax.run.callbacks.costs import Costs
+from fesem_jax.run.callbacks.events import Arranged, Evaluation, RoundEnd, Start
+from fesem_jax.run.callbacks.options import Patience
+from fesem_jax.run.callbacks.privacy import PrivacySpent
 from fesem_jax.run.preparation import Prepared, sampling_rate
+from fesem_jax.run.results import records
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples
+from fesem_jax.run.results.result import fetched
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.progress_display import Rounds
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from absl import logging
 
-from fesem_jax.results.metrics_file import damaged, read_config, saved_rounds
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import changes, check_same
+from fesem_jax.run.results.metrics_file import damaged, read_config, saved_rounds
 from fesem_jax.utils import file_locks, processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, WorkdirError

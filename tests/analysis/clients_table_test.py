@@ -3,7 +3,7 @@
 import numpy as np
 
 from fesem_jax.analysis import clients_table
-from fesem_jax.results import client_table
+from fesem_jax.run.results import client_table
 from fesem_jax.tasks import CLASSIFICATION
 from tests.support.reported import table_of
 

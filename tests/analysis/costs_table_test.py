@@ -5,7 +5,7 @@ import pytest
 
 from fesem_jax import tasks
 from fesem_jax.analysis import costs_table, tables
-from fesem_jax.results import curves
+from fesem_jax.run.results import curves
 
 
 def summary(algorithm, accuracies, seconds=1.0, sent=100, rounds=(2, 4, 6), **more):

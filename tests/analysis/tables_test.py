@@ -10,7 +10,7 @@ import pytest
 
 from fesem_jax.analysis import costs_table, tables
 from fesem_jax.analysis.comparing import Comparison
-from fesem_jax.results import curves
+from fesem_jax.run.results import curves
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import text_tables
 from fesem_jax.utils.errors import UserError

@@ -12,7 +12,7 @@ from fesem_jax import algorithms
 from fesem_jax.analysis import regret_table
 from fesem_jax.core.federated_data import Groups
 from fesem_jax.evaluation.regret import hindsight, mean_over
-from fesem_jax.results import client_table, saved_client_table
+from fesem_jax.run.results import client_table, saved_client_table
 from tests.support import helpers, reference
 
 SIZES, TEST_SIZES = [6, 3, 9, 5, 8, 4], [3, 2, 5, 0, 1, 4]

@@ -10,8 +10,8 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax import algorithms, data
-from fesem_jax.callbacks import BestRound
-from fesem_jax.callbacks.callback import Callback
+from fesem_jax.run.callbacks import BestRound
+from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 from tests.support import helpers

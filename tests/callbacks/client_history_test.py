@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.callbacks import ClientHistory, Costs
-from fesem_jax.callbacks.client_history import part_of
 from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.data import device_profiles
-from fesem_jax.results import client_history
-from fesem_jax.results.client_history import COLUMNS
+from fesem_jax.run.callbacks import ClientHistory, Costs
+from fesem_jax.run.callbacks.client_history import part_of
+from fesem_jax.run.results import client_history
+from fesem_jax.run.results.client_history import COLUMNS
 from tests.support import runs
 
 SIZES, M = np.array(runs.SIZES), len(runs.SIZES)

@@ -5,8 +5,8 @@ import optax
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.callbacks import HostMetrics
 from fesem_jax.data.corruption import corrupted, honest
+from fesem_jax.run.callbacks import HostMetrics
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 

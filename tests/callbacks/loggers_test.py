@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from fesem_jax.callbacks import loggers
-from fesem_jax.callbacks.logged_runs import logged_run
+from fesem_jax.run.callbacks import loggers
+from fesem_jax.run.callbacks.logged_runs import logged_run
 from fesem_jax.utils.errors import UserError
 from tests.support.runs import simulated
 

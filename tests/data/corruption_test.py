@@ -13,7 +13,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.corruption import corrupted, honest
 from fesem_jax.evaluation.evaluate import agreement
-from fesem_jax.results import client_table, saved_client_table
+from fesem_jax.run.results import client_table, saved_client_table
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers

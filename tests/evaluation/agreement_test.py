@@ -5,7 +5,7 @@ import pytest
 from sklearn import metrics
 
 from fesem_jax.evaluation import agreement
-from fesem_jax.results import records
+from fesem_jax.run.results import records
 
 
 @pytest.mark.parametrize('most', [1, 2, 3, 7])

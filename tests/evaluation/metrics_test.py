@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, load_run
-from fesem_jax.results import client_table
+from fesem_jax.run.results import client_table
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.runs import simulate

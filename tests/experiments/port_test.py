@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import models
-from fesem_jax.results import export
+from fesem_jax.run.results import export
 from tests.models.porting_test import recurrent
 from tests.support.commands import call
 

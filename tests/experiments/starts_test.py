@@ -8,7 +8,7 @@ import pytest
 
 import fesem_jax as fj
 from experiments import new_clients
-from fesem_jax.results import export
+from fesem_jax.run.results import export
 from tests.support.commands import call
 
 QUICK = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fesem_jax import report
+from fesem_jax.analysis import report
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.progress_display import Display
 from tests.support.commands import call

@@ -10,9 +10,9 @@ import numpy as np
 
 import fesem_jax as fj
 from experiments import held_results
-from fesem_jax import report
-from fesem_jax.callbacks import ClientHistory
-from fesem_jax.results import client_history
+from fesem_jax.analysis import report
+from fesem_jax.run.callbacks import ClientHistory
+from fesem_jax.run.results import client_history
 from tests.fuzz import mutations
 from tests.fuzz.forms import (
   Format,

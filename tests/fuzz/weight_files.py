@@ -9,7 +9,7 @@ from flax import serialization
 
 from fesem_jax import models
 from fesem_jax.models import porting, starting
-from fesem_jax.results import export
+from fesem_jax.run.results import export
 from tests.fuzz import mutations
 from tests.fuzz.forms import (
   Format,

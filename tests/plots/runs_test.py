@@ -367,7 +367,7 @@ def test_sheets_show_the_clients_own_images_one_of_each_class_first():
 
 
 def test_a_title_of_many_true_clusters_names_the_largest_three():
-  from fesem_jax.results.truth import mix, true_clusters
+  from fesem_jax.run.results.truth import mix, true_clusters
 
   def of(truth, names=()):
     return mix(true_clusters(truth, names), np.arange(len(truth)) > 0)

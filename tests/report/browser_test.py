@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.report.runs import first_of_each_method, read_runs
+from fesem_jax.analysis.report.runs import first_of_each_method, read_runs
 from fesem_jax.utils.palette import PALETTE
 from tests.support.reported import write_comparison, write_history, write_run
 

@@ -18,13 +18,13 @@ from PIL import Image
 import fesem_jax as fj
 from fesem_jax.analysis import clients_table
 from fesem_jax.analysis.comparing import Comparison
-from fesem_jax.report import library
-from fesem_jax.report.clients import clients
-from fesem_jax.report.confusion import confusion
-from fesem_jax.report.runs import labels, read_runs
-from fesem_jax.results import metrics_file, saved_client_table
-from fesem_jax.results.moves import flows, moves
-from fesem_jax.results.pictures import laid_out
+from fesem_jax.analysis.report import library
+from fesem_jax.analysis.report.clients import clients
+from fesem_jax.analysis.report.confusion import confusion
+from fesem_jax.analysis.report.runs import labels, read_runs
+from fesem_jax.run.results import metrics_file, saved_client_table
+from fesem_jax.run.results.moves import flows, moves
+from fesem_jax.run.results.pictures import laid_out
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
 from fesem_jax.utils.errors import UserError
 from tests.support.commands import call

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import fesem_jax as fj
-from fesem_jax.results import client_table, saved_client_table
+from fesem_jax.run.results import client_table, saved_client_table
 
 FIGURES = ('deployed_accuracy', 'deployed_f1', 'finetuned_accuracy', 'finetuned_f1')
 

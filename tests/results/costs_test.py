@@ -11,7 +11,7 @@ from fesem_jax import algorithms
 from fesem_jax.core.algorithm import ClientRound
 from fesem_jax.core.traffic import Drawn, Sent, bytes_of_model
 from fesem_jax.data import device_profiles
-from fesem_jax.results import costs
+from fesem_jax.run.results import costs
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 

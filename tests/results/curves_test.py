@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fesem_jax.results import curves
+from fesem_jax.run.results import curves
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION
 from fesem_jax.utils.errors import UserError
 

@@ -4,7 +4,7 @@ import flax.serialization
 import numpy as np
 import pytest
 
-from fesem_jax.results import export
+from fesem_jax.run.results import export
 from fesem_jax.utils.errors import UserError
 
 LAYERS = {

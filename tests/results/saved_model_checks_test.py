@@ -9,9 +9,9 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import models
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.results import client_table, saved_client_table, saved_models
-from fesem_jax.results.client_table import ClientTable
-from fesem_jax.results.deployed_models import Examples, by_layer
+from fesem_jax.run.results import client_table, saved_client_table, saved_models
+from fesem_jax.run.results.client_table import ClientTable
+from fesem_jax.run.results.deployed_models import Examples, by_layer
 from fesem_jax.utils.errors import UserError
 
 NAMES = ['a', 'b', 'c', 'd']

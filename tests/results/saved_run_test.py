@@ -17,14 +17,14 @@ import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.results import (
+from fesem_jax.run import rounds
+from fesem_jax.run.results import (
   client_table,
   metrics_file,
   saved_client_table,
   saved_models,
 )
-from fesem_jax.results.deployed_models import DeployedModels, Examples
-from fesem_jax.run import rounds
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.commands import ROOT, call

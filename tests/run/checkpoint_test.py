@@ -20,9 +20,9 @@ import pytest
 import fesem_jax.run.workdir
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
-from fesem_jax.results.saved_run import load_run
 from fesem_jax.run import checkpoint
 from fesem_jax.run.checkpoint import Checkpoints
+from fesem_jax.run.results.saved_run import load_run
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers

@@ -3,7 +3,7 @@
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.results.records import lopsided
+from fesem_jax.run.results.records import lopsided
 from tests.support import helpers
 
 

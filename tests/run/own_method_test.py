@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.callbacks.logged_runs import scalars
-from fesem_jax.results import records
+from fesem_jax.run.callbacks.logged_runs import scalars
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.results import records
 from tests.support import helpers
 from tests.support.runs import federation, simulated
 

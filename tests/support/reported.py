@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 
-from fesem_jax.results import client_history, client_table
-from fesem_jax.results.client_table import ClientTable
+from fesem_jax.run.results import client_history, client_table
+from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.tasks import CLASSIFICATION
 
 ROUNDS = 4

@@ -10,7 +10,7 @@ from fesem_jax import tasks
 from fesem_jax.analysis import tuning
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.evaluation.paired import task_of
-from fesem_jax.results import curves
+from fesem_jax.run.results import curves
 from tests.support import helpers
 
 SIZES = np.array([7, 5, 9])

@@ -1,0 +1,147 @@
+"""Curves over rounds: every number of the records, by run."""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.analysis.report.runs import ReportedRun
+from fesem_jax.run.results.records import Record
+from fesem_jax.tasks import Task
+
+# Numbers of all curves together, and of one curve.
+_MOST, _LEAST_EACH, _MOST_EACH = 150_000, 40, 400
+
+# What a reader is shown of records, after the figures of the task.
+_TITLES = {
+  'train_loss': 'Training loss',
+  'objective': 'Mean squared distance of local models to their centers (Eq. 6)',
+  'objective_local_step': 'The same distance after the local step',
+  'objective_e_step': 'The same distance after the E-step, the choice of centers',
+  'moved': 'Clients that moved to another cluster',
+  'ari': 'Agreement with the true clusters (adjusted Rand index)',
+  'nmi': 'Agreement with the true clusters (normalized mutual information)',
+  'ami': 'Agreement with the true clusters (adjusted mutual information)',
+  'trained': 'Clients that trained',
+  'failed': 'Clients that failed',
+  'finetuning_failed': 'Clients whose fine-tuning failed',
+  'seconds': 'Seconds of the round',
+  'bytes_up': 'Bytes sent up',
+  'bytes_down': 'Bytes sent down',
+}
+# What may stand below a curve in place of rounds: entries of records, and their unit.
+_AXES: dict[str, tuple[tuple[str, ...], float]] = {
+  'seconds': (('seconds',), 1.0),
+  'gigabytes': (
+    ('bytes_up', 'bytes_down', 'start_bytes_up', 'start_bytes_down'),
+    1e9,
+  ),
+  'simulated seconds': (('simulated_seconds',), 1.0),
+}
+_KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
+
+
+def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
+  """The curves of all runs, which are of one task.
+
+  Returns `figures`, a list of the `key`, `title` and `percent` of each; `axes`, what
+  there is to draw them over; and for each run in `runs` its `rounds`, `axes` (name ->
+  [R] numbers) and `series` (key -> [places, values], places None where all rounds have
+  a value).
+  """
+  held = [_by_key(run.history) for run in runs]
+  keys = sorted({key for each in held for key in each}, key=lambda k: _order(k, task))
+  each = _MOST // max(1, len(runs) * len(keys))
+  most = min(max(each, _LEAST_EACH), _MOST_EACH)
+  axes = [_axes(run.history) for run in runs]
+  return {
+    'figures': [_figure(key, task) for key in keys],
+    'axes': [name for name in _AXES if any(name in a for a in axes)],
+    'runs': [
+      {
+        'rounds': [record['round'] for record in run.history],
+        'axes': of_run,
+        'series': {
+          key: _thinned(*pairs, len(run.history), most) for key, pairs in values.items()
+        },
+      }
+      for run, values, of_run in zip(runs, held, axes, strict=True)
+    ],
+  }
+
+
+def _by_key(history: Sequence[Record]) -> dict[str, tuple[list[int], list[float]]]:
+  """Places and values of every number of the records that is there more than once."""
+  found: dict[str, tuple[list[int], list[float]]] = {}
+  for place, record in enumerate(history):
+    for key, value in _numbers('', record):
+      places, values = found.setdefault(key, ([], []))
+      places.append(place)
+      values.append(value)
+  return found
+
+
+def _numbers(prefix: str, record: Record) -> Iterator[tuple[str, float]]:
+  for name, value in record.items():
+    key = f'{prefix}/{name}' if prefix else name
+    if isinstance(value, dict):
+      yield from _numbers(key, value)
+    elif isinstance(value, int | float) and key != 'round' and np.isfinite(value):
+      yield key, value
+
+
+def _order(key: str, task: Task) -> tuple[Any, ...]:
+  """Figures of the task first, then what is known, then what others added."""
+  kind, _, column = key.partition('/')
+  if kind in _KINDS and column in task.columns:
+    return 0, task.columns.index(column), list(_KINDS).index(kind)
+  if key in _TITLES:
+    return 1, list(_TITLES).index(key)
+  return 2, key
+
+
+def _figure(key: str, task: Task) -> dict[str, Any]:
+  *above, column = key.split('/')
+  if above and above[-1] in _KINDS and column in task.columns:
+    figure = task.figure(column)
+    mean, _, _ = column.partition('_')
+    of = ', honest clients' if above[0] == 'honest' else ''
+    title = f'{_KINDS[above[-1]]} {mean} {figure.label}{of}'
+    return {'key': key, 'title': title, 'percent': figure.percent}
+  title = _TITLES.get(key) or key.replace('/', ', ').replace('_', ' ').capitalize()
+  return {'key': key, 'title': title, 'percent': False}
+
+
+def _axes(history: Sequence[Record]) -> dict[str, list[float | int | None]]:
+  """Axes of a curve in place of rounds: sums over the rounds so far."""
+  found = {}
+  for axis, (names, unit) in _AXES.items():
+    known = [dict(_numbers('', record)) for record in history]
+    values = [sum(numbers.get(name, 0) for name in names) for numbers in known]
+    if any(values):
+      found[axis] = rounded([x / unit for x in itertools.accumulate(values)], 5)
+  return found
+
+
+def _thinned(
+  places: list[int], values: list[float], rounds: int, most: int
+) -> list[Any]:
+  """Places and values of a curve, at even distances where there are many."""
+  if len(places) > most:
+    kept = np.unique(np.linspace(0, len(places) - 1, most).astype(int)).tolist()
+    places, values = [places[i] for i in kept], [values[i] for i in kept]
+  return [None if len(places) == rounds else places, rounded(values, 5)]
+
+
+def rounded(values: Iterable[float], digits: int = 4) -> list[float | int | None]:
+  """Numbers of so many digits."""
+  return [_rounded(float(value), digits) for value in values]
+
+
+def _rounded(value: float, digits: int) -> float | int | None:
+  if not math.isfinite(value):
+    return None
+  short = float(f'{value:.{digits}g}')
+  return int(short) if short == int(short) and abs(short) < 1e15 else short

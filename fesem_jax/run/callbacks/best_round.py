@@ -1,0 +1,182 @@
+"""The round whose models are best on validation examples, and early stopping by it."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data import placement
+from fesem_jax.data.arrangement import ordered
+from fesem_jax.data.corruption import honest
+from fesem_jax.evaluation import evaluate
+from fesem_jax.run.callbacks.callback import Callback, Stop
+from fesem_jax.run.callbacks.events import End, Evaluation, Start
+from fesem_jax.run.results import saved_models
+from fesem_jax.run.results.deployed_models import DeployedModels
+from fesem_jax.run.results.records import Record
+from fesem_jax.tasks import Figure
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError, check_at_least
+from fesem_jax.utils.notices import warn_once
+
+VALIDATION, BEST_ROUND = 'validation', 'best_round'
+DIGEST = 'validation_digest'  # Of the examples that a record has figures of.
+
+
+class BestRound(Callback):
+  """Keeps the models of the round that is best on validation examples.
+
+  Every evaluation also measures the deployed models on `validation`; the first figure
+  of the task, as micro accuracy, decides which round is best, the first one of equals.
+  Records get the scores as `validation`, and the summary gets `best_round`: its
+  `round`, and its `validation`, `deployed` and `finetuned` scores. A workdir gets its
+  models as `models_best.npz`, which `load_run(workdir, which='best')` reads.
+
+  Attributes:
+    models: those of the best round so far, on the host; None before the first
+      evaluation, and where they are in the workdir.
+  """
+
+  models: DeployedModels | None = None
+
+  def __init__(
+    self,
+    validation: FederatedData,
+    stop_after: int = 0,
+    save_models: bool | None = None,
+  ):
+    """Keeps the best round.
+
+    Args:
+      validation: examples of the same clients as those of the run, in the same order,
+        on which none of them trains, as the second split of `data.hold_out`.
+      stop_after: ends the run after this many evaluations in a row without a gain; 0
+        never ends it.
+      save_models: as of a `Workdir`.
+
+    Raises:
+      UserError: if `stop_after` is negative.
+    """
+    check_at_least(0, stop_after=stop_after)
+    self._validation, self._stop_after = validation, stop_after
+    self._save_models = save_models
+
+  def on_start(self, start: Start) -> None:
+    """Puts the validation examples where the others are.
+
+    Raises:
+      UserError: if they are of other clients, or of another task.
+    """
+    train, validation = start.train, self._validation
+    if not np.array_equal(train.client_ids, validation.client_ids) or any(
+      getattr(train, name) != getattr(validation, name)
+      for name in ('task', 'num_classes', 'scale', 'example_shape')
+    ):
+      raise UserError(
+        '`validation` must hold examples of the clients of the run, in their order, as '
+        'the second split of `data.hold_out(train)`.'
+      )
+    if len(validation.y) == 0:
+      raise UserError('`validation` holds no examples; give clients more of them.')
+    for name, split in (('training', start.train), ('test', start.test)):
+      if validation.x is split.x or (
+        isinstance(split.x, np.ndarray) and np.array_equal(validation.x, split.x)
+      ):
+        warn_once(
+          f'`validation` are the {name} examples, so that the best round is chosen by '
+          f'{"its own figures" if name == "test" else "what trains"}; give the second '
+          'split of `data.hold_out(train)`.'
+        )
+    self._start, self._algorithm = start, start.algorithm
+    self._digest = _digest(validation)
+    earlier = [r for r in start.records if 'deployed' in r]
+    if len(self._measured(earlier)) < len(earlier):
+      warn_once(
+        'Earlier rounds of the workdir were measured on no `validation` examples, or '
+        'on others: they are left out of the choice of the best round.'
+      )
+    local, placed = start.algorithm.local, placement.of(start.arranged.train)
+    _, validation = ordered(local, train, validation)
+    self._placed = placement.place(validation, local.mesh, placed)
+
+  def on_evaluation(self, event: Evaluation) -> Stop | None:
+    """Measures on the validation examples, and ends a run without gain."""
+    if event.arranged.train is not self._start.arranged.train:
+      raise UserError('`validation` cannot be used where data change over rounds.')
+    algorithm = self._algorithm
+    task = algorithm.local.model.measured_as
+
+    def measure(state: Any, train: FederatedData, validation: FederatedData):
+      used, none = algorithm.deployed(state, train), jax.random.key(0)
+      return evaluate.evaluate_clients(
+        used, algorithm.local, train, validation, none, finetune_epochs=0
+      )[0]
+
+    args = event.state, event.arranged.train, self._placed
+    program = event.arranged.compiled(('validation', algorithm), measure, *args)
+    totals, kept = processes.on_host(program(*args)), honest(event.arranged.train)
+    if kept is not None:
+      totals = jax.tree.map(lambda x: x[kept], totals)
+    event.record[VALIDATION] = evaluate.scores(totals, task)
+    event.record[DIGEST] = self._digest
+    records = self._measured([*event.records, event.record])
+    best, since = _best(records, task.primary)
+    if best is event.record:
+      self._keep(event)
+    return Stop('stop_after') if 0 < self._stop_after <= since else None
+
+  def _measured(self, records: Sequence[Record]) -> list[Record]:
+    """The records that have figures of these validation examples."""
+    return [
+      r for r in records
+      if VALIDATION in r and r.get(DIGEST, self._digest) == self._digest
+    ]  # fmt: skip
+
+  def _keep(self, event: Evaluation) -> None:
+    """Keeps the models of this evaluation."""
+    folder = self._start.workdir
+    used: Any = event.arranged.deployed(event.state)
+    if folder is None:
+      self.models = used
+      return
+    models = ClientModels(used.shared, used.choice, used.own, used.mixture)
+    size, count = saved_models.num_bytes(models, len(used.names)), len(used.names)
+    large = self._save_models is None and size > saved_models.MAX_BYTES
+    if large or self._save_models is False:
+      if large:
+        logging.warning(
+          'The models of the best round take %.1f GiB and are not saved.', size / 2**30
+        )
+      processes.from_first(lambda: saved_models.remove(folder, saved_models.BEST))
+      return
+    args = models, np.arange(count), event.clients, used.examples, event.number
+    processes.from_first(lambda: saved_models.write(folder, *args, saved_models.BEST))
+
+  def on_end(self, event: End) -> None:
+    """Says in the summary which round is best."""
+    figure = self._algorithm.local.model.measured_as.primary
+    best, _ = _best(self._measured(event.records), figure)
+    if best is not None:
+      kinds = VALIDATION, 'deployed', 'finetuned'
+      found = {'round': best['round']} | {kind: best[kind] for kind in kinds}
+      event.summary[BEST_ROUND] = found
+
+
+def _best(records: Sequence[Record], figure: Figure) -> tuple[Record | None, int]:
+  """The first record of the best validation figure, and evaluations since; or None."""
+  values = [figure.better(r[VALIDATION][f'micro_{figure.name}']) for r in records]
+  if not values:
+    return None, 0
+  i = int(np.argmax(values))
+  return records[i], len(values) - 1 - i
+
+
+def _digest(split: FederatedData) -> str:
+  """A digest of a split's examples."""
+  both = (np.ascontiguousarray(x).view(np.uint8) for x in (split.x, split.y))
+  return hashlib.sha256(b''.join(x.tobytes() for x in both)).hexdigest()[:16]

@@ -1,0 +1,119 @@
+"""Records every client in every N-th round."""
+
+import importlib.util
+
+import numpy as np
+
+from fesem_jax.core.algorithm import RoundInfo
+from fesem_jax.run.callbacks.callback import Callback
+from fesem_jax.run.callbacks.events import End, Evaluation, Round, RoundEnd, Start
+from fesem_jax.run.results import client_history
+from fesem_jax.run.results.client_history import Part
+from fesem_jax.run.results.client_table import as_text
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError, check_at_least
+
+
+class ClientHistory(Callback):
+  """Writes `history.parquet` into the workdir, by pyarrow.
+
+  `load_run(workdir).client_history` reads it; see `results.client_history`. A round
+  takes about 25 bytes per client in memory and on disk. The losses and steps of the
+  clients are fetched from the device in every round. Round 0 contains the first
+  clusters of the method.
+
+  Args:
+    every: records every `every`-th round; metrics are available in evaluated rounds.
+
+  Raises:
+    UserError: if `every` is below 1, without pyarrow, or at the start of a run without
+      a workdir.
+  """
+
+  wants_clients = True
+
+  def __init__(self, every: int = 1):
+    check_at_least(1, client_metrics_every=every)
+    if importlib.util.find_spec('pyarrow') is None:
+      raise UserError('`client_metrics_every` needs pyarrow: pip install pyarrow.')
+    self.every = every
+    self._part: Part = {}
+
+  def on_start(self, start: Start) -> None:
+    """Deletes records of rounds that the resumed run repeats."""
+    if start.workdir is None:
+      raise UserError('`client_metrics_every` needs a `workdir` to write into.')
+    self._part = {}
+    self._folder, self._task = start.workdir, start.algorithm.local.model.measured_as
+    self._names = as_text(start.train.info.names)
+    self._examples, self._since = np.asarray(start.train.sizes()), start.done
+    processes.from_first(lambda: client_history.begin(self._folder, start.done))
+
+  def on_round(self, event: Round) -> None:
+    """Collects the losses, steps and outcomes of the round's clients."""
+    if event.number % self.every:
+      return
+    places = event.arranged.places
+    self._part = part_of(event.info, event.assignment, places, self._examples)
+
+  def on_evaluation(self, event: Evaluation) -> None:
+    """Collects the metrics of the clients and the clusters that they deploy from."""
+    if self._part:
+      name, columns = self._task.primary.name, event.clients.columns()
+      for kind in ('deployed', 'finetuned'):
+        self._part[kind] = np.asarray(columns[f'{kind}_{name}'])
+      if event.assignment is not None:
+        self._part['assignment'] = event.assignment
+
+  def on_round_end(self, event: RoundEnd) -> None:
+    """Writes the round."""
+    if not event.number:
+      places = event.arranged.places
+      self._part = part_of(None, event.assignment, places, self._examples)
+    if part := self._part:
+      processes.from_first(
+        lambda: client_history.write_part(self._folder, event.number, part)
+      )
+    self._part = {}
+
+  def on_end(self, event: End) -> None:
+    """Merges all rounds into one file."""
+    done = event.records[-1]['round']
+    processes.from_first(
+      lambda: client_history.finish(self._folder, self._names, self._since, done)
+    )
+
+
+def part_of(
+  info: RoundInfo | None,
+  assignment: np.ndarray | None,
+  places: np.ndarray,
+  examples: np.ndarray,
+) -> Part:
+  """The columns of a round before an evaluation, clients in the order of their names.
+
+  Args:
+    info: what the method told; None before the first round.
+    assignment: [M] cluster of each client; None without clusters.
+    places: [M] position of each client in the data as arranged.
+    examples: [M] training examples of each client.
+  """
+  count, clients = len(examples), info and info.clients
+  if assignment is None:
+    assignment = np.full(count, -1)
+  elif info is not None and info.clusters is not None:
+    joined = assignment < len(info.clusters.sizes)
+    assignment = np.where(joined, assignment, -1)
+  loss, unknown = np.full(count, np.nan), np.full(count, np.nan)
+  took_part, failed = np.zeros(count, bool), np.zeros(count, bool)
+  steps = np.full(count, -1 if info is not None and clients is None else 0)
+  if clients is not None:
+    exist = np.asarray(clients.ids) < count
+    ids, losses, finite, arrived, taken = (np.asarray(x)[exist] for x in clients)
+    own = np.argsort(places)[ids]  # Position as arranged -> that of the user.
+    took_part[own], failed[own] = arrived & finite, ~finite
+    loss[own], steps[own] = np.where(arrived, losses, np.nan), taken
+  return {
+    'assignment': assignment, 'loss': loss, 'deployed': unknown, 'finetuned': unknown,
+    'examples': examples, 'steps': steps, 'took_part': took_part, 'failed': failed,
+  }  # fmt: skip

@@ -1,0 +1,92 @@
+"""Bytes of each round, and its estimated time on devices of a profile."""
+
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.core import traffic
+from fesem_jax.core.traffic import Drawn, Traffic
+from fesem_jax.data import device_profiles
+from fesem_jax.run.callbacks.callback import Callback
+from fesem_jax.run.callbacks.events import End, Round, Start
+from fesem_jax.run.results import costs
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError, argument
+
+
+class Costs(Callback):
+  """Adds `bytes_down` and `bytes_up` to each record, and `costs` to the summary.
+
+  Every run has one; pass your own to choose a profile. Records then also get
+  `simulated_seconds`, None if the method does not report each client.
+
+  Args:
+    device_profile: a key of `device_profiles.PROFILES`; '' for no simulated time.
+  """
+
+  _traffic: Traffic | None
+  _known: Any
+
+  def __init__(self, device_profile: str = ''):
+    self._name = device_profile
+    self._profile = device_profiles.profile(device_profile) if device_profile else None
+    self.wants_clients = bool(device_profile)
+
+  def on_start(self, start: Start) -> None:
+    """Draws the clients' speeds."""
+    train, local = start.arranged.train, start.algorithm.local
+    self._real = len(train.info.names)
+    self._traffic = traffic.as_sent(start.algorithm.traffic, local.sends)
+    self._look(start.state)
+    if self._profile is not None:
+      self._check(start)
+      self._devices = device_profiles.SimulatedDevices(
+        self._profile, start.seed, local, train
+      )
+
+  def _check(self, start: Start) -> None:
+    """Raises `UserError` if earlier rounds have the seconds of another profile."""
+    for record in start.records:
+      there = record.get('device_profile', self._name)
+      if there != self._name:
+        raise UserError(
+          f'{argument("device_profile", self._name)} differs from {there}, of which '
+          f'the seconds of round {record["round"]} are; choose another `workdir`.'
+        )
+
+  def on_round(self, event: Round) -> None:
+    """Counts the bytes of a round."""
+    if self._traffic is None:
+      event.record.update(costs.unknown())
+      return
+    ids = np.asarray(event.drawn.ids)
+    drawn = Drawn(event.number, ids[ids < self._real], event.drawn.everyone)
+    sent = self._traffic.of_round(self._known, drawn)
+    arrived = int(event.info.trained) + int(event.info.failed)
+    event.record.update(costs.of_round(sent, drawn, arrived))
+    if candidates := event.record.get('candidates'):
+      for name, more in costs.of_candidates(sent, drawn, candidates).items():
+        event.record[name] += more
+    if event.number == 1:
+      start = costs.of_start(self._traffic, self._real, self._known)
+      event.record.update(start)
+    self._look(event.state)
+    if self._profile is not None:
+      clients, whole = event.info.clients, self._traffic.whole_batches
+      seconds, waited = None, event.record.get('waited_seconds', 0)
+      if self._traffic.seconds is not None:
+        seconds = self._traffic.seconds(self._known)
+      elif clients is not None:
+        seconds = waited + self._devices.seconds(sent, clients, whole)
+      event.record['simulated_seconds'] = seconds
+      event.record['device_profile'] = self._name
+
+  def on_end(self, event: End) -> None:
+    """Adds up all rounds."""
+    found = costs.summary(event.records, self._traffic, self._name)
+    event.summary['costs'] = found
+
+  def _look(self, state: Any) -> None:
+    """Keeps the part of the state that determines the messages of the next round."""
+    look = self._traffic and self._traffic.known
+    self._known = processes.on_host(look(state)) if look else None

@@ -1,0 +1,73 @@
+"""Scalars of a run for Weights & Biases."""
+
+import os
+import secrets
+from typing import Any
+
+from fesem_jax.run.callbacks.callback import Callback
+from fesem_jax.run.callbacks.events import End, RoundEnd, Start
+from fesem_jax.run.callbacks.logged_runs import logged_run, run_name, scalars
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import UserError
+
+
+class WeightsAndBiases(Callback):
+  """Logs every number of the records to Weights & Biases, by round.
+
+  Runs are written to `workdir/wandb/`, and nothing is sent until `wandb sync`, unless
+  the environment sets WANDB_MODE=online. A resumed run logs under the same id, so
+  Weights & Biases merges both parts into one run.
+
+  Raises:
+    UserError: if the package is not installed.
+  """
+
+  def __init__(self) -> None:
+    self._mode: Any = os.environ.get('WANDB_MODE', 'offline')
+    if self._mode == 'offline':  # Else it sends error reports even then.
+      os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
+    try:
+      from wandb import Settings, init  # An optional dependency, and slow to import.
+    except ImportError as e:
+      raise UserError(
+        "`log_to=wandb` needs Weights & Biases: pip install 'fesem_jax[wandb]'."
+      ) from e
+    self._settings, self._init = Settings, init
+    self._start: Start | None = None
+    self._run: Any = None
+
+  def on_start(self, start: Start) -> None:
+    """Keeps the run for the first call of `on_round_end`."""
+    self._start, self._run = start, None
+
+  def on_round_end(self, event: RoundEnd) -> None:
+    """Logs the round's numbers."""
+    if processes.is_first():
+      self._run = self._run or self._begun()
+      self._run.log(dict(scalars(event.record)), step=event.number)
+
+  def on_end(self, event: End) -> None:
+    """Logs why the run ended."""
+    if self._run is not None:
+      self._run.summary['ended'] = event.reason
+
+  def close(self, error: BaseException | None) -> None:
+    """Ends the logged run, marked as failed after an error."""
+    if self._run is not None:
+      self._run.finish(exit_code=0 if error is None else 1)
+
+  def _begun(self) -> Any:
+    assert self._start is not None
+    folder = self._start.workdir
+    name, _ = logged_run(folder, 'wandb', lambda: secrets.token_hex(8))
+    return self._init(
+      project=os.environ.get('WANDB_PROJECT', 'fesem_jax'),
+      name=run_name(folder),
+      id=name,
+      resume='allow',
+      reinit='create_new',  # Leaves other runs of the caller open.
+      mode=self._mode,
+      dir=folder,
+      config={'seed': self._start.seed} | (self._start.config or {}),
+      settings=self._settings(silent=True, console='off'),
+    )

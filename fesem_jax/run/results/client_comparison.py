@@ -1,0 +1,195 @@
+"""Two runs compared client by client."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fesem_jax.evaluation.paired import paired_difference
+from fesem_jax.run.results.client_table import ClientTable, table_text
+from fesem_jax.tasks import TASKS
+from fesem_jax.utils.errors import UserError, argument, check_choice
+
+if TYPE_CHECKING:
+  from fesem_jax.run.results.result import Result
+  from fesem_jax.run.results.saved_run import Run
+
+# Of which less is better; of any other, as a metric of the model's own, more is.
+_LESS_IS_BETTER = {
+  figure.name
+  for task in TASKS.values()
+  for figure in task.figures
+  if not figure.higher_is_better
+}
+
+# What two runs of the same clients have in common, and how a message calls it.
+_SAME = {
+  'examples': 'training examples',
+  'test_examples': 'test examples',
+  'true_cluster': 'as its true cluster',
+}
+
+
+class ClientComparison(NamedTuple):
+  """A figure of each client in two runs, in the order of the first run's clients.
+
+  `print` shows the mean difference and the clients, from those that lose most to those
+  that gain most. Lower is better for RMSE, the loss of a regression and perplexity;
+  higher is better for the other metrics of tasks. Of a model's own metric it is not
+  known: `gain` are the clients that have more of it.
+
+  Attributes:
+    figure: which one, a column of `ClientTable`.
+    names: [M] strings.
+    a: [M] float64 the figure in the first run, NaN for clients without test examples,
+      as all that follow.
+    b: [M] float64 the figure in the second run.
+    difference: [M] float64 a - b.
+    mean: of the differences of the clients with test examples, all weighed alike.
+    low: lower end of Student's 95 % interval of that mean, paired by client; None where
+      a single client has test examples.
+    high: upper end of the interval.
+  """
+
+  figure: str
+  names: np.ndarray
+  a: np.ndarray
+  b: np.ndarray
+  difference: np.ndarray
+  mean: float
+  low: float | None
+  high: float | None
+
+  @property
+  def gain(self) -> np.ndarray:
+    """Names of the clients whose figure is better in the first run."""
+    return self.names[self._better > 0]
+
+  @property
+  def lose(self) -> np.ndarray:
+    """Names of the clients whose figure is worse in the first run."""
+    return self.names[self._better < 0]
+
+  @property
+  def _better(self) -> np.ndarray:
+    """[M] float64 by how much the figure is better in the first run."""
+    less = self.figure.partition('_')[2] in _LESS_IS_BETTER
+    return -self.difference if less else self.difference
+
+  def __repr__(self) -> str:
+    interval = ''
+    if self.low is not None:
+      interval = f', 95 % interval {self.low:+.4f} to {self.high:+.4f}'
+    compared = np.isfinite(self.difference)
+    known = any(
+      self.figure.partition('_')[2] == figure.name
+      for task in TASKS.values()
+      for figure in task.figures
+    )
+    more, less = ('gain', 'lose') if known else ('have more', 'less')
+    counts = f'{len(self.gain)} clients {more}, {len(self.lose)} {less}'
+    counts += f', {(self.difference == 0).sum()} stay'
+    if left_out := len(self.names) - compared.sum():
+      counts += f', {left_out} are left out'
+    order = np.argsort(self._better, kind='stable')  # NaN last.
+    order = order[: compared.sum()]
+    columns = {'names': self.names, 'a': self.a, 'b': self.b, 'a - b': self.difference}
+    return (
+      f'{self.figure}, a - b: mean {self.mean:+.4f}{interval}; {counts}\n'
+      + table_text({name: column[order] for name, column in columns.items()})
+    )
+
+
+def compare_clients(
+  a: 'Result | Run | ClientTable',
+  b: 'Result | Run | ClientTable',
+  figure: str = '',
+) -> ClientComparison:
+  """Compares a figure of two runs, client by client.
+
+  The interval is that of the mean over clients like these, at the models of these two
+  runs. Clients of a run share models, so a comparison of methods needs several
+  seeds.
+
+  Args:
+    a: a run, or its table of clients.
+    b: another run of the same clients on the same data, in any order.
+    figure: a column of figures: 'deployed_NAME' or 'finetuned_NAME' of a figure of the
+      task, such as 'deployed_f1', or of a metric of the model's own. '' is the first
+      one, as 'deployed_accuracy' or 'deployed_rmse'.
+
+  Raises:
+    UserError: if the runs have other clients or other data, or lack the figure.
+  """
+  ours, theirs = _table(a, 'a'), _table(b, 'b')
+  figures = [f for f in _figures(ours) if f in _figures(theirs)]
+  figure = figure or figures[0]
+  check_choice('figure', figure, figures)
+  _check_data(a, b)
+  places = _places(ours.names, theirs.names)
+  _check_same(ours, theirs, places)
+  x, y = (np.asarray(t.columns()[figure], np.float64) for t in (ours, theirs))
+  difference = x - y[places]
+  kept = np.isfinite(difference)
+  if not kept.any():
+    raise UserError(f'No client has a {figure} in both runs; it has no test examples.')
+  found = paired_difference(x[kept].tolist(), y[places][kept].tolist())
+  mean, low, high, _ = found  # P would be of repeats of the run, not of its clients.
+  return ClientComparison(figure, ours.names, x, y[places], difference, mean, low, high)
+
+
+def _table(run: 'Result | Run | ClientTable', name: str) -> ClientTable:
+  table = getattr(run, 'clients', run)
+  if not isinstance(table, ClientTable):
+    raise UserError(
+      f'{argument(name, type(run).__name__)} must be a `Result` of `simulate`, a `Run` '
+      'of `load_run` or the `clients` of one.'
+    )
+  return table
+
+
+def _figures(table: ClientTable) -> list[str]:
+  return [n for n in table.columns() if n.startswith(('deployed_', 'finetuned_'))]
+
+
+def _check_data(a: object, b: object) -> None:
+  """Raises `UserError` if two workdirs say that their runs had other data."""
+  digests = [(getattr(run, 'config', None) or {}).get('data_digest') for run in (a, b)]
+  if None not in digests and digests[0] != digests[1]:
+    raise UserError(
+      'The data of the runs differ (`data_digest` in config.json); compare runs '
+      'with the same data set, partition and seed of the data, or their tables '
+      '`run.clients`.'
+    )
+
+
+def _places(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+  """[M] where the second run has each client of the first."""
+  if np.array_equal(ours, theirs):
+    return np.arange(len(ours))
+  only = sorted(set(ours.tolist()) ^ set(theirs.tolist()))
+  if only:
+    raise UserError(
+      f'The runs have different clients: {only[0]!r} is in only one of them; compare '
+      'runs of the same clients.'
+    )
+  if len(set(ours.tolist())) < len(ours) or len(ours) != len(theirs):
+    raise UserError(
+      'Several clients have the same name, and the runs order clients differently; '
+      'give every client a unique name.'
+    )
+  order = np.argsort(theirs)
+  return order[np.searchsorted(theirs[order], ours)]
+
+
+def _check_same(ours: ClientTable, theirs: ClientTable, places: np.ndarray) -> None:
+  for field, what in _SAME.items():
+    x, y = getattr(ours, field), getattr(theirs, field)
+    if x is None or y is None:
+      continue
+    differs = np.flatnonzero(x != y[places])
+    if len(differs):
+      i = int(differs[0])
+      raise UserError(
+        f'The data of the runs differ: client {str(ours.names[i])!r} has {x[i]} {what} '
+        f'in one and {y[places][i]} in the other; compare runs on the same data.'
+      )

@@ -1,0 +1,310 @@
+"""The models that clients deploy, on the host: selection by name, and prediction."""
+
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import unflatten_dict
+
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Model, Params
+from fesem_jax.models.mixture import LOG_WEIGHTS, MODELS, as_one_model
+from fesem_jax.run.results import export
+from fesem_jax.run.results.client_table import position_of
+from fesem_jax.tasks import CLASSIFICATION, TASKS, Task
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.safe_files import first_line
+
+_BATCH = 256  # Examples that are classified at once.
+
+
+def by_layer(params: Params) -> dict[str, Any]:
+  """Path of each array, as `dense0/kernel`, -> the array; layers that are None lack."""
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  return {jax.tree_util.keystr(p, simple=True, separator='/'): x for p, x in leaves}
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+  """The kind of examples that a model takes."""
+
+  shape: tuple[int, ...]  # of one example
+  dtype: str  # 'uint8' or 'float32', as in `FederatedData`
+  scale: float  # multiplier that brings them to the models' range
+  num_classes: int  # L
+  task: str = CLASSIFICATION.name  # what the models are for; see `tasks.TASKS`
+  standardized: bool = False  # whether `data.load` did so to their columns
+
+  @classmethod
+  def of(cls, data: FederatedData) -> 'Examples':
+    """The form of the examples of a split."""
+    return cls(
+      data.example_shape, str(data.x.dtype), data.scale, data.num_classes, data.task,
+      data.info.standardized,
+    )  # fmt: skip
+
+  def output_shape(self, count: int) -> tuple[int, ...]:
+    """Shape of a model's outputs for some examples."""
+    return TASKS[self.task].output_shape(count, self.shape, self.num_classes)
+
+  def checked(self, x: Any) -> np.ndarray:
+    """Examples [B, ...] in the dtype of the training data; raises `UserError`."""
+    try:
+      x = np.asarray(x)
+    except ValueError as e:
+      raise UserError(f'`x` is not an array ({first_line(e)}).') from e
+    if x.ndim != len(self.shape) + 1 or x.shape[1:] != self.shape:
+      raise UserError(
+        f'`x` has shape {x.shape}, but must be a batch [B, ...] of examples of shape '
+        f'{self.shape}.'
+      )
+    if x.dtype.kind not in 'buif':
+      raise UserError(f'`x` holds {x.dtype}, but must hold numbers.')
+    if self.dtype == 'uint8':
+      fits = x.dtype.kind in 'bui' and (not x.size or 0 <= x.min() <= x.max() <= 255)
+      if not fits:
+        raise UserError(
+          '`x` must be integers in 0..255 as the training examples were, which are '
+          f'multiplied by {self.scale:g} here; it holds {x.dtype}.'
+        )
+      return x.astype(np.uint8)
+    x = x.astype(np.float32)
+    if not np.isfinite(x).all():
+      raise UserError('`x` holds values that are not finite.')
+    return x
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DeployedModels:
+  """The models that clients deploy, each stored once, in the order of the user's data.
+
+  Attributes:
+    shared: path of each shared layer -> [R, ...], one global model or R centers.
+    own: path of each layer of clients' own -> [M, ...].
+    choice: [M] int which of the R models each client uses; None if all use the first.
+    mixture: [M, R] weights of each client's mixture, or None.
+    names: [M] strings, the clients.
+    examples: what the models take.
+    model: how they compute; None where it is not known, and then nothing is
+      predicted.
+  """
+
+  shared: dict[str, np.ndarray]
+  own: dict[str, np.ndarray]
+  choice: np.ndarray | None
+  mixture: np.ndarray | None
+  names: np.ndarray
+  examples: Examples
+  model: Model | None = None
+
+  @classmethod
+  def of(
+    cls,
+    models: ClientModels,
+    names: np.ndarray,
+    examples: Examples,
+    model: Model | None = None,
+  ) -> 'DeployedModels':
+    """From `ClientModels` on the host."""
+    shared, own = by_layer(models.shared), by_layer(models.own)
+    choice, mixture = (
+      None if x is None else np.asarray(x) for x in (models.choice, models.mixture)
+    )
+    return cls(shared, own, choice, mixture, np.asarray(names), examples, model)
+
+  @property
+  def num_models(self) -> int:
+    """R; 0 where no layer is shared."""
+    return len(next(iter(self.shared.values()), ()))
+
+  @property
+  def centers(self) -> Params:
+    """[R, ...] the global model (R = 1) or the centers; None where nothing is shared.
+
+    Layers of clients' own are not in it.
+    """
+    return unflatten_dict(self.shared, sep='/') if self.shared else None
+
+  def params(self, *, client: str | None = None, cluster: int | None = None) -> Params:
+    """One model.
+
+    Args:
+      client: name of the client whose deployed model it is.
+      cluster: number of the center, from 0. Neither names the global model.
+
+    Returns:
+      Parameters as the model's own pytree, or nested dicts where the model is not
+      known.
+
+    Raises:
+      UserError: on an unknown client or cluster, or if there is no single such model.
+    """
+    i, k = self._position(client, cluster)
+    if i is not None and self.mixture is not None:
+      raise UserError(
+        f'{argument("client", client)} uses a mixture of {self.num_models} models, '
+        'not a single one; name a `cluster`.'
+      )
+    flat = {path: np.asarray(x[k]) for path, x in self.shared.items()}
+    return self._as_model(
+      flat | {path: np.asarray(x[i]) for path, x in self.own.items()}
+    )
+
+  def predict(
+    self,
+    x: Any,
+    *,
+    client: str | None = None,
+    cluster: int | None = None,
+    probabilities: bool = False,
+  ) -> np.ndarray:
+    """Predicts with one model.
+
+    Warns once where columns were standardized, as those of `x` must be too.
+
+    Args:
+      x: [B, ...] examples as they were in the training data: the scale is applied
+        here.
+      client: name of the client whose deployed model is asked.
+      cluster: number of the center instead; neither asks the global model.
+      probabilities: whether to return them in place of labels or tokens.
+
+    Returns:
+      [B] int32 labels, or [B, L] float32 probabilities; with several labels [B, L]
+      int32, 1 for those that an example has, or probabilities; of a regression [B, L]
+      float32; of sequences [B, S] int32 next tokens, or [B, S, L] float32
+      probabilities.
+
+    Raises:
+      UserError: as `params`, on examples that do not fit, if the model is not known, or
+        on probabilities of a regression.
+    """
+    task = self.task
+    if probabilities and task.probabilities is None:
+      raise UserError('`probabilities`: a regression has none; leave it out.')
+    found = self.outputs(x, client=client, cluster=cluster)
+    if probabilities and task.probabilities is not None:
+      return task.probabilities(found)
+    return task.predict(found)
+
+  @property
+  def task(self) -> Task:
+    """What the models are for."""
+    return TASKS[self.examples.task]
+
+  def outputs(
+    self, x: Any, *, client: str | None = None, cluster: int | None = None
+  ) -> np.ndarray:
+    """Outputs [B, ...] float32 of one model, such as logits; see `predict`."""
+    x = self.examples.checked(x)
+    if self.examples.standardized:
+      warn_once(
+        'These models were trained on standardized features (`standardize`); `predict` '
+        'needs them as `data.load` returned them, not those of the file.'
+      )
+    if self.model is None:
+      raise UserError(
+        'The run saved only the parameters of the model; pass `model`, the '
+        '`Model` that was trained, to `load_run`.'
+      )
+    model = self.model
+    i, _ = self._position(client, cluster)
+    if i is not None and self.mixture is not None:
+      model = self._mixture_model
+      weights = np.log(np.maximum(self.mixture[i], np.float32(1e-30)))
+      stack = self._as_model(self.shared)
+      params = {MODELS: stack, LOG_WEIGHTS: weights}
+    else:
+      params = self.params(client=client, cluster=cluster)
+    # One batch size or a few, so that little is compiled.
+    width = min(_BATCH, 1 << max(0, len(x) - 1).bit_length())
+    logits = [np.zeros(self.examples.output_shape(0), np.float32)]
+    for first in range(0, len(x), width):
+      batch = x[first : first + width]
+      padded = np.zeros((width, *self.examples.shape), x.dtype)
+      padded[: len(batch)] = batch
+      found = _logits(model.apply, params, padded, self.examples.scale)
+      logits.append(np.asarray(found)[: len(batch)])
+    return np.concatenate(logits)
+
+  def export(
+    self,
+    path: str | pathlib.Path,
+    *,
+    client: str | None = None,
+    cluster: int | None = None,
+  ) -> None:
+    """Writes one model to a file that other programs read.
+
+    Args:
+      path: ends in `.safetensors` (layers named as `dense0.kernel`) or `.msgpack`
+        (read by `flax.serialization.from_bytes` or `msgpack_restore`).
+      client: see `params`.
+      cluster: see `params`.
+
+    Raises:
+      UserError: as `params`, on another ending, or if the file cannot be written.
+    """
+    params = self.params(client=client, cluster=cluster)
+    about = {
+      'scale': repr(self.examples.scale),
+      'example_shape': ','.join(map(str, self.examples.shape)),
+      'num_classes': str(self.examples.num_classes),
+      'task': self.examples.task,
+      'standardized': str(self.examples.standardized),
+    }
+    export.write(pathlib.Path(path), params, by_layer(params), about)
+
+  @functools.cached_property
+  def _mixture_model(self) -> Model:
+    assert self.model is not None
+    used = ClientModels(self.centers, mixture=jnp.asarray(self.mixture))
+    return as_one_model(self.model, used)[0]
+
+  def _position(
+    self, client: str | None, cluster: int | None
+  ) -> tuple[int | None, int | None]:
+    """Place of the client, None for a center; and number of its model or center."""
+    if client is not None and cluster is not None:
+      raise UserError('Name a `client` or a `cluster`, not both.')
+    if client is not None:
+      i = position_of(client, self.names)
+      return i, 0 if self.choice is None else int(self.choice[i])
+    if self.own:
+      raise UserError(
+        'Clients have personal layers here, so a center is not a complete model; '
+        'name a `client`.'
+      )
+    if cluster is None and self.num_models > 1:
+      raise UserError(
+        f'There are {self.num_models} models; name a `client` or a `cluster`.'
+      )
+    cluster = 0 if cluster is None else cluster
+    if isinstance(cluster, bool) or not isinstance(cluster, int | np.integer):
+      raise UserError(f'{argument("cluster", cluster)} must be an integer.')
+    if not 0 <= cluster < self.num_models:
+      raise UserError(
+        f'{argument("cluster", cluster)} must lie in 0..{self.num_models - 1}.'
+      )
+    return None, int(cluster)
+
+  def _as_model(self, flat: dict[str, np.ndarray]) -> Params:
+    """Layers by path as the model's own pytree."""
+    if self.model is None:
+      return unflatten_dict(flat, sep='/')
+    shapes = jax.eval_shape(self.model.init, jax.random.key(0))
+    wanted = [flat[path] for path in by_layer(shapes)]
+    return jax.tree.unflatten(jax.tree.structure(shapes), wanted)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(apply: Any, params: Params, x: jax.Array, scale: float) -> jax.Array:
+  # Accelerators would round factors to 10 bits or fewer.
+  with jax.default_matmul_precision('highest'):
+    return apply(params, x.astype(jnp.float32) * scale)

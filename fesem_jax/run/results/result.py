@@ -1,0 +1,100 @@
+"""The result of a run, with the order and the names of the input data."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import jax
+import numpy as np
+
+from fesem_jax.core import offloading
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Model
+from fesem_jax.run.results.client_table import ClientTable
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples
+from fesem_jax.run.results.records import Record
+from fesem_jax.utils import processes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+  """A finished run.
+
+  Clients are in the order of the training split passed to `simulate`, except in
+  `state` and `arranged`.
+
+  Attributes:
+    clients: figures of each client.
+    summary: what `summary.json` holds.
+    history: one record per round, what `metrics.jsonl` holds.
+    draw: () -> the portrait of the clients, see `portrait`.
+    model: of every client.
+    state: the algorithm's final state. Its rows are clients in the order of `arranged`,
+      as in checkpoints; `models` has them in the user's order.
+    arranged: the training split as it was arranged for the devices.
+    places: [M] position in `state` and `arranged` of the user's first, second, ...
+      client.
+    deploy: () -> the models that clients deploy, as arranged, where the state keeps
+      them.
+  """
+
+  clients: ClientTable
+  summary: Record
+  history: list[Record]
+  draw: Callable[[], dict[str, np.ndarray]]
+  model: Model
+  state: Any
+  arranged: FederatedData
+  places: np.ndarray
+  deploy: Callable[[], ClientModels]
+
+  def __repr__(self) -> str:
+    return f'{self._in_words()}\n{self.clients!r}'
+
+  def _repr_html_(self) -> str:
+    return f'<p>{escape(self._in_words())}</p>{self.clients._repr_html_()}'
+
+  def _in_words(self) -> str:
+    """The first figure of the models after the last round."""
+    name = next(iter(self.summary['deployed']))
+    figures = (
+      f'{kind} {name} {value:.4f}'
+      for kind in ('deployed', 'finetuned')
+      if (value := (self.summary.get(kind) or {}).get(name)) is not None
+    )
+    return f'{self.summary["rounds"]} rounds: {", ".join(figures)}'
+
+  @functools.cached_property
+  def portrait(self) -> dict[str, np.ndarray]:
+    """What figures show of the clients, see `figure_data.draw` and `sheets`.
+
+    Without a workdir, it is computed on first access; with several processes, access
+    it in every process.
+    """
+    return self.draw()
+
+  @functools.cached_property
+  def models(self) -> ClientModels:
+    """The models that the M clients deploy, on the host, computed on first access.
+
+    With several processes, access them in every process.
+    """
+    return fetched(self.deploy(), self.places)
+
+  @functools.cached_property
+  def deployed(self) -> DeployedModels:
+    """The same by name: `deployed.predict(x, client='c3')`, `params`, `export`."""
+    examples = Examples.of(self.arranged)
+    return DeployedModels.of(self.models, self.clients.names, examples, self.model)
+
+
+def fetched(used: ClientModels, places: np.ndarray) -> ClientModels:
+  """Models as arranged, on the host and in the user's order; see `Result`."""
+  used = offloading.as_arrays(processes.on_host(used))
+  choice, own, mixture = jax.tree.map(
+    lambda x: np.asarray(x)[places], (used.choice, used.own, used.mixture)
+  )
+  return ClientModels(used.shared, choice, own, mixture)
