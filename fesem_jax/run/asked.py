@@ -11,8 +11,9 @@ from fesem_jax.core import batching, offloading, sharding, side_by_side
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.run.callbacks.calls import Callbacks
+from fesem_jax.run.checks import check
 from fesem_jax.run.over_runs import looks_at_states
-from fesem_jax.run.preparation import Prepared, check, prepare
+from fesem_jax.run.preparation import Prepared, prepare
 from fesem_jax.run.program_memory import bytes_on_device
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.results.result import Result

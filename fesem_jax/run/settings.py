@@ -64,6 +64,13 @@ class Settings:
     if self.selection is not None:
       self.selection.check(train.info.names)
 
+  def sampling_rate(self, train: FederatedData) -> float:
+    """The share of the clients that a round draws."""
+    drawn, all_clients = self.clients_per_round, len(train.info.names)
+    if self.selection is not None:  # Not at random, as amplification asks.
+      return 1.0
+    return drawn / all_clients if 0 < drawn < all_clients else 1.0
+
 
 def check_splits(train: FederatedData, test: FederatedData) -> None:
   """Raises `UserError` on splits that are not of the same clients, or empty ones."""

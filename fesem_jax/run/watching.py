@@ -17,7 +17,7 @@ from fesem_jax.run.callbacks.costs import Costs
 from fesem_jax.run.callbacks.events import Arranged, Evaluation, RoundEnd, Start
 from fesem_jax.run.callbacks.options import Patience
 from fesem_jax.run.callbacks.privacy import PrivacySpent
-from fesem_jax.run.preparation import Prepared, sampling_rate
+from fesem_jax.run.preparation import Prepared
 from fesem_jax.run.results import records
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples
 from fesem_jax.run.results.result import fetched
@@ -54,7 +54,7 @@ def begin(
   first: list[Callback] = [] if callbacks.includes(Costs) else [Costs()]
   sends = run.algorithm.local.sends
   if sends is not None and sends.privacy is not None:
-    rate = sampling_rate(settings, run.data.on_host)
+    rate = settings.sampling_rate(run.data.on_host)
     first.append(PrivacySpent(sends.privacy, run.algorithm.traffic, rate))
   corruption = run.data.on_host.corruption
   if corruption is not None and corruption.backdoor is not None:

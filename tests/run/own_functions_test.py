@@ -11,7 +11,7 @@ from flax import linen as nn
 
 import fesem_jax as fj
 from fesem_jax.data.phases import Phase
-from fesem_jax.run import own_functions, preparation, rounds
+from fesem_jax.run import checks, own_functions, rounds, settings
 from fesem_jax.run.programs import shared
 from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
@@ -310,7 +310,7 @@ def test_learning_rates_in_place_of_factors_are_told(said):
   for schedule, told in ((optax.exponential_decay(0.1, 1, 0.9), True), (None, False)):
     schedule = schedule or optax.cosine_decay_schedule(1.0, 3)
     said.clear()
-    preparation._check_rates('lr_schedule', schedule, 3)
+    checks._check_rates('lr_schedule', schedule, 3)
     assert ('`lr_schedule` is at most 0.1: its factors' in said.text) == told
 
 
@@ -326,8 +326,8 @@ def test_what_has_no_effect_on_training_is_told(said):
     (methods.fed_avg(by_steps), '`epochs=3` has no effect: `steps=5`'),
     (methods.fed_avg(local._replace(work=work)), '`ClientWork` is of 3 clients, but'),
   ):
-    phases, settings = [Phase(1, data, data)], preparation.Settings(1)
-    preparation.check(method, phases, None, settings, shared())
+    phases, chosen = [Phase(1, data, data)], settings.Settings(1)
+    checks.check(method, phases, None, chosen, shared())
     assert words in said.text
 
 
@@ -336,5 +336,5 @@ def test_clients_given_twice_or_on_both_sides_are_refused():
   with pytest.raises(fj.UserError, match='client 1 twice'):
     fj.cohort_of([0, 1, 1], data, local.mesh)
   with pytest.raises(fj.UserError, match='Client c1 of'):
-    preparation._check_unseen(data, data.reorder(np.array([1])))
-  preparation._check_unseen(data, helpers.federation([6, 5], seed=1))
+    checks._check_unseen(data, data.reorder(np.array([1])))
+  checks._check_unseen(data, helpers.federation([6, 5], seed=1))
