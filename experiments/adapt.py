@@ -23,7 +23,7 @@ from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
 from fesem_jax.utils.errors import Diverged, UserError
 
-from . import adapt_tables, methods, new_clients, unused
+from . import adapt_tables, methods, new_clients
 from . import flags as experiment_flags
 from . import run as experiment
 from .adapt_measure import Settings, check, measure
@@ -67,7 +67,6 @@ def adapt(
   local = build_local(
     runs[0].config | {'clients_per_round': 0}, runs[0].model, runs[0].train, machine
   )
-  unused.check_shared_start(runs[0].config, machine, local)
   with locked(out):
     if not global_runs:
       programs = Programs()  # All seeds run in the same compiled programs.

@@ -27,7 +27,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
 
 from . import flags as experiment_flags
-from . import methods, run, unused
+from . import methods, run
 from .build import build_local, build_model, check_numbers, load_phases
 from .errors import in_flags
 from .plan_report import report, table, text
@@ -78,7 +78,6 @@ def one_plan(
   sharding.full_precision(list(mesh.devices.flat))
   train = data_of(size, size.train, mesh)
   local = build_local(config, build_model(config, train), train, machine, mesh)
-  unused.check_shared_start(config, machine, local)
   print(
     f'{f.algorithm} on {config["dataset"]}: {size.num_clients:,} clients, '
     f'{size.train.examples:,} training examples, for {mesh.size} device(s) of '

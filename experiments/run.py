@@ -124,7 +124,7 @@ def plan(
   algorithm = programs.once((but_seed, *_shape(train)), build, *_timed(train, machine))
   local = algorithm.local
   curves.check_targets(targets, local.model.measured_as.primary)
-  unused.check(config, machine, local, train.num_clients)
+  unused.check(config, train.num_clients)
   placed = placement.chosen(
     machine['data_placement'],
     placement.bytes_of(train, test),

@@ -90,7 +90,6 @@ def silhouettes_of_seeds(
   programs = Programs()
   machine = experiment_flags.machine()
   local = build_local(configs[0], build_model(configs[0], train), train, machine)
-  unused.check_shared_start(configs[0], machine, local)
   digest = digest_of_data(train)
   found = []
   for config in configs:

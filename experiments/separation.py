@@ -52,7 +52,6 @@ def measure(config: dict[str, Any], list_of_k: list[int], by: str) -> dict[str, 
     )
   machine = experiment_flags.machine()
   local = build_local(config, build_model(config, train), train, machine)
-  unused.check_shared_start(config, machine, local)
   with progress_lines.shown(experiment_flags.progress()):
     found = separation.separation(
       local,

@@ -5,11 +5,9 @@ from typing import Any
 
 from absl import flags
 
-from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.data.source_checks import PLANTED
 from fesem_jax.training.optimizers import AdamOptions
-from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags
@@ -44,14 +42,6 @@ _NEEDS: dict[str, tuple[Any, ...]] = {
 }
 del _NEEDS['min_examples']  # Checked with the data: they may have clients.
 
-# Methods that --shared_start=on does not concern, and those of which it concerns some
-# training only: elsewhere whole kernels change.
-_OWN_STARTS = ('non_fed', 'fed_soft', 'fed_ala', 'fed_amp', 'l2gd')
-_WHOLE_KERNELS = (
-  'ditto', 'apfl', 'p_fed_me', 'per_fed_avg', 'scaffold', 'stocfl', 'moon', 'fed_dyn',
-  'fed_dane',
-)  # fmt: skip
-
 
 def _fits(config: Config, flag: str) -> bool:
   """Whether a configuration has a value that a flag is for."""
@@ -72,29 +62,8 @@ def _is_for(flag: str) -> str:
   return f'it is for {listed}'
 
 
-def check_shared_start(
-  config: Config, machine: dict[str, Any], local: LocalTraining
-) -> None:
-  """Raises `UserError` on --shared_start=on where the optimizer is not plain SGD."""
-  config = experiment_flags.filled(config)
-  if machine['shared_start'] == 'on' and not is_plain_sgd(local):
-    plain = config['optimizer'] == 'sgd' or not config['momentum']
-    more = [name for name in ('weight_decay', 'clip_norm') if config[name]]
-    named = _named(config, more[0] if plain and more else 'optimizer')
-    advice = 'Leave it out, or choose --optimizer=sgd.'
-    if plain and more:
-      advice = 'Leave out one of them.'
-    raise UserError(
-      f'--shared_start=on needs plain SGD: with {named} every client keeps kernels of '
-      f'its own. {advice}'
-    )
-
-
-def check(
-  config: Config, machine: dict[str, Any], local: LocalTraining, num_clients: int
-) -> None:
+def check(config: Config, num_clients: int) -> None:
   """Refuses flags that contradict each other, which would be ignored."""
-  check_shared_start(config, machine, local)
   if plugins.is_own(config['algorithm']):
     return
   given = config.get('device_profile')
@@ -191,15 +160,6 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
     said.append(
       f'{_named(config, "drift_rounds")} has changes after {_named(config, "rounds")}, '
       'which no round sees.'
-    )
-  if machine['shared_start'] == 'on' and name in _OWN_STARTS:
-    said.append(
-      '--shared_start=on has no effect: every client starts from its own model.'
-    )
-  if machine['shared_start'] == 'on' and name in _WHOLE_KERNELS:
-    said.append(
-      '--shared_start=on has an effect on some training only: the local steps or the '
-      f'fine-tuning of {name} change whole kernels.'
     )
   return said if plugins.is_own(name) else said + _notes_on_options(config, num_clients)
 

@@ -1,7 +1,7 @@
 """A round of any algorithm: its keys, its program, and the one way to run it."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,14 +10,14 @@ from jax.sharding import Mesh
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import IN_ROUND
+from fesem_jax.core.local_training import IN_ROUND, LocalTraining
 from fesem_jax.core.types import Cohort
 from fesem_jax.run import own_functions
 from fesem_jax.run.programs import Program, Programs, run_once
 from fesem_jax.run.state_placement import placed_state
 from fesem_jax.run.traced import Traced
-from fesem_jax.training.calls import calls_noted
-from fesem_jax.utils.errors import UserError
+from fesem_jax.training.calls import Call, calls_noted
+from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.notices import warn_once
 
 # A `Program`, or the function itself.
@@ -84,13 +84,27 @@ def rehearse(
     if own:
       watched = step_of(algorithm._replace(step=_drawn_only(algorithm)))
       twin = own_functions.traced_anew(watched, *args)
-    traced = jax.jit(step_of(algorithm)).trace(*args)  # Last: the program takes it.
+    with calls_noted() as calls:  # Last: the program takes this trace.
+      traced = jax.jit(step_of(algorithm)).trace(*args)
+    _warn_of_own_kernels(algorithm.local, calls)
   finally:
     IN_ROUND.reset(token)
   if twin is not None:
     own_functions.compare_draws('`step` of the method', twin, Traced(traced))
   _check_state(state, traced.out_info[0])
   return state, traced
+
+
+def _warn_of_own_kernels(local: LocalTraining, calls: Sequence[Call]) -> None:
+  """Warns where `shared_start='on'` has no effect on the local training of a round."""
+  own = [not call.kernels for call in calls]
+  if local.shared_start == 'on' and any(own):
+    said = 'has no effect' if all(own) else 'has an effect on some training only'
+    warn_once(
+      f'{argument("shared_start", "on")} {said}: it needs dense layers of a Flax Linen '
+      'module, plain SGD, and a method whose clients start from models of the server '
+      'and take the steps of `train_cohort`.'
+    )
 
 
 def _drawn_only(algorithm: Algorithm) -> Step:

@@ -141,14 +141,6 @@ def test_what_clients_keep_is_chosen_by_flags(parse):
     build_local(private, model, data, machine)
 
 
-@pytest.mark.parametrize('flag', ['weight_decay', 'clip_norm'])
-def test_a_shared_start_needs_plain_sgd(flag, parse):
-  config, machine = parse('--shared_start=on', f'--{flag}=0.5')
-  local = local_of(parse, '--shared_start=on', f'--{flag}=0.5')
-  with refuses(f'--shared_start=on needs plain SGD: with --{flag}=0.5 every client'):
-    unused.check(config, machine, local, 12)
-
-
 def test_options_of_other_optimizers_are_noted(parse):
   for given, note in (
     (['--momentum=0.5'], '--momentum=0.5 has no effect: it is for --optimizer=mom'),

@@ -1,17 +1,14 @@
 """Flags that a run would not use: contradictions are refused, the others noted."""
 
-import optax
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
 from experiments import flags as experiment_flags
-from experiments import launch_local, select_k, start, unused
+from experiments import launch_local, start, unused
 from experiments import run as experiment
-from experiments.build import load_data
 from experiments.errors import in_flags
 from tests.experiments.binaries_test import QUICK, refuses
-from tests.support import helpers
 from tests.support.commands import call
 
 
@@ -81,14 +78,6 @@ def parse():
       '--recluster_every=6 has no effect: the run ends after --rounds=5.',
     ),
     (['--init_clients=13'], 'effect: all 12 clients are in the first clustering.'),
-    (
-      ['--algorithm=non_fed', '--shared_start=on'],
-      '--shared_start=on has no effect: every client starts from its own model.',
-    ),
-    (
-      ['--algorithm=ditto', '--shared_start=on'],
-      'an effect on some training only: the',
-    ),
   ],
 )
 def test_what_a_run_does_not_use_is_noted(given, note, parse):
@@ -143,23 +132,14 @@ def test_a_comparison_notes_what_a_method_does_not_use(tmp_path):
 
 
 def test_contradictions_are_refused(parse):
-  sgd = helpers.local()
-  adam = sgd._replace(optimizer=optax.adam(0.1))
-  given = parse('--optimizer=adam', '--shared_start=on')
-  with refuses(
-    r'--shared_start=on needs plain SGD: with --optimizer=adam every client'
-  ):
-    unused.check(*given, adam, 12)
-  unused.check(*parse('--optimizer=adam'), adam, 12)
-  unused.check(*parse('--shared_start=on'), sgd, 12)
-  late = parse('--late_joins', '--init_clients=30')
+  late, _ = parse('--late_joins', '--init_clients=30')
   with refuses('--init_clients=30 with --late_joins leaves none of the 12 clients'):
-    unused.check(*late, sgd, 12)
-  unused.check(*late, sgd, 31)
-  krum = parse('--aggregation=krum', '--krum_models=13')
+    unused.check(late, 12)
+  unused.check(late, 31)
+  krum, _ = parse('--aggregation=krum', '--krum_models=13')
   with refuses('--krum_models=13 is more than the 12 clients, of which it chooses'):
-    unused.check(*krum, sgd, 12)
-  unused.check(*krum, sgd, 13)
+    unused.check(krum, 12)
+  unused.check(krum, 13)
 
 
 def test_a_run_says_and_refuses_so_before_anything_is_written(
@@ -174,8 +154,8 @@ def test_a_run_says_and_refuses_so_before_anything_is_written(
     experiment.run(*parse('--max_age=1'), tmp_path / 'a', say=said.append)
   note = 'Note: --max_age=1 has no effect: all clients take part in every round.'
   assert note in said
-  with refuses('--shared_start=on needs plain SGD'):
-    experiment.run(*parse('--optimizer=adam', '--shared_start=on'), tmp_path / 'a')
+  with refuses('--krum_models=13 is more than the 12 clients'):
+    experiment.run(*parse('--aggregation=krum', '--krum_models=13'), tmp_path / 'a')
   assert not list(tmp_path.iterdir())
 
 
@@ -185,16 +165,6 @@ def test_numbers_of_processes_are_not_given_twice(monkeypatch):
     flag = text.strip('-').partition('=')[0]
     with refuses(f'--{flag} after -- has no effect: launch_local sets it'):
       launch_local.main(['launch_local', '--rounds=1', text])
-
-
-def test_select_k_refuses_a_shared_start_that_it_would_ignore(parse, tmp_path):
-  config, _ = parse('--optimizer=adam')
-  train, _ = load_data(config)
-  with (
-    flagsaver.flagsaver(shared_start='on'),
-    refuses('--shared_start=on needs plain SGD'),
-  ):
-    select_k.silhouettes_of_seeds([config], train, [1], tmp_path)
 
 
 def test_leaving_by_sys_exit_is_no_success(parse, capsys):
