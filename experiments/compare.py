@@ -197,13 +197,14 @@ def run_methods(
     for label in kept_methods.of_other_files(kept, by_label, workdir):
       if kept.pop(label, None) is not None:
         print(
-          f'Note: {label} is left out of the table: files of the same names, of data or '
-          'models, had other contents in its runs.'
+          f'Note: {label} is left out of the table: files of the same names, of data '
+          'or models, had other contents in its runs.'
         )
     both = summaries | kept
     how = [*rates, *(row for row in kept_rates if row['method'] in kept)]
     own = [folder_of(label, seed) for label in both for seed in seeds]
-    others, told = unlisted(workdir, own), oracle or costs_table.label_of(both, 'oracle')
+    told = oracle or costs_table.label_of(both, 'oracle')
+    others = unlisted(workdir, own)
     made = Comparison(both, how, reference, dict(refused), which, told, others)
     return dataclasses.replace(made, **asked)
 

@@ -148,8 +148,8 @@ def run_all(
   print('', *tables_of(points, called), sep='\n\n')
   if lost := _not_named(before, points, called):
     print(
-      f'\nNote: {workdir}/sweep.json had {lost}, which this command does not name: their '
-      'runs stay, and the earlier command writes its tables again.'
+      f'\nNote: {workdir}/sweep.json had {lost}, which this command does not name: '
+      'their runs stay, and the earlier command writes its tables again.'
     )
   print(f'\nTables: {workdir}/sweep.md, .tex, .csv, .json')
   no_figures = draw(points, called, num_clients, workdir)
