@@ -5,7 +5,7 @@ import json
 import pytest
 from absl.testing import flagsaver
 
-from experiments import compare, tune
+from experiments import compare, plugins, tune
 from fesem_jax.analysis import tuning
 from fesem_jax.evaluation import paired
 from fesem_jax.utils.errors import UserError, WorkdirError
@@ -267,6 +267,11 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   assert held['fed_avg']['chosen'] == {'learning_rate': 0.3}
   assert held['fed_avg']['tried'][0]['validation_micro_accuracy'] == 0.2
   assert held['fed_prox']['tried'][0]['of_seeds'] == [None, None]
+  # Those of other commands stay; a choice that was made again is the new one.
+  tune.tuned({'fed_avg': table['fed_avg']}, search_of(learning_rate=[0.1]), tmp_path)
+  again = json.loads((tmp_path / 'tune.json').read_text())
+  assert again['fed_prox'] == held['fed_prox']
+  assert again['fed_avg']['chosen'] == {'learning_rate': 0.1}
 
   rows = [tune.row(la, c, choices.get(la)) for la, (c, *_) in chosen.items()]
   lines = tuning.table(rows).as_markdown().splitlines()[2:]
@@ -414,6 +419,13 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
   digests['data_digest'] = 'a'
   for each in (avg, one):
     found, _ = compare.run_methods(each, tmp_path)
+  # Those of an edited model of the user's own are marked.
+  with monkeypatch.context() as patched:
+    patched.setattr(
+      plugins, 'changed', lambda _, folder: ['m:net'] * ('fed_avg' in folder.parts)
+    )
+    found, _ = compare.run_methods(one, tmp_path)
+  assert [row['earlier_code'] for row in found.rows] == [0, 2]
   # With other data or training, or seeds that they lack, they are not of this table.
   for other in ({'num_clients': 7}, {'clip_norm': 0.5}, {'learning_rate': 0.5}):
     with flagsaver.flagsaver(**other):
