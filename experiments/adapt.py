@@ -23,7 +23,7 @@ from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import is_writable, write_atomically
 from fesem_jax.utils.errors import Diverged, UserError
 
-from . import adapt_tables, methods, new_clients
+from . import adapt_tables, held_results, methods, new_clients
 from . import flags as experiment_flags
 from . import run as experiment
 from .adapt_measure import Settings, check, measure
@@ -56,7 +56,14 @@ def adapt(
       f'--global_run names {len(global_runs)} runs; name one for each of the '
       f'{len(workdirs)} workdirs, in their order.'
     )
-  out = workdirs[0] / 'adapt' if out is None else out
+  if out is None:
+    out = workdirs[0] / 'adapt'
+    held = held_results.read(out / 'adapt.json').get('settings')
+    if held not in (None, json.loads(json.dumps(settings._asdict()))):
+      raise UserError(
+        f'{out / "adapt.json"} is of other flags than are given now, and would be '
+        'replaced; name a folder by --output, or delete the file.'
+      )
   if not is_writable(out):
     raise UserError(f'{out} cannot be written; choose another --output.')
   runs = [new_clients.load(folder, machine['data_dir']) for folder in workdirs]

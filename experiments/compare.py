@@ -177,10 +177,6 @@ def run_methods(
 
   kept, kept_rates = kept_methods.kept(workdir, by_label)
   seeds = [c['seed'] for c in next(iter(by_label.values()))]
-  own = [folder_of(label, c['seed']) for label, each in by_label.items() for c in each]
-  own += [folder_of(label, seed) for label in kept for seed in seeds]
-  others = unlisted(workdir, own)
-
   counted = count or Count(sum(map(len, by_label.values())))
 
   def run(label: str) -> list[Outcome]:
@@ -198,8 +194,17 @@ def run_methods(
   def compared(
     summaries: Summaries, refused: Mapping[str, UserError] = MappingProxyType({})
   ) -> Comparison:
-    both, how = summaries | kept, [*rates, *kept_rates]
+    for label in kept_methods.of_other_files(kept, by_label, workdir):
+      if kept.pop(label, None) is not None:
+        print(
+          f'Note: {label} is left out of the table: files of the same names, of data '
+          'or models, had other contents in its runs.'
+        )
+    both = summaries | kept
+    how = [*rates, *(row for row in kept_rates if row['method'] in kept)]
+    own = [folder_of(label, seed) for label in both for seed in seeds]
     told = oracle or costs_table.label_of(both, 'oracle')
+    others = unlisted(workdir, own)
     made = Comparison(both, how, reference, dict(refused), which, told, others)
     return dataclasses.replace(made, **asked)
 

@@ -11,7 +11,15 @@ from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
-from . import methods
+from . import methods, plugins
+
+# What files a run has read, beside flags: digests in its config.json.
+_OF_FILES = 'data_digest', 'init_digest', 'select_digest', 'client_work_digest'
+# Flags beside those of data that decide which.
+_CHOOSE_FILES = (
+  'seed', 'evaluate_on', 'unseen_fraction', 'corrupt', 'corrupt_fraction', 'stop_after',
+  'init_from', 'select', 'client_work',
+)  # fmt: skip
 
 
 def kept(
@@ -45,6 +53,35 @@ def kept(
   return summaries, [rates[label] for label in summaries]
 
 
+def of_other_files(
+  kept: Mapping[str, Any],
+  by_label: Mapping[str, list[dict[str, Any]]],
+  workdir: pathlib.Path,
+) -> list[str]:
+  """Labels of kept methods whose files, by the same names, had other contents.
+
+  They are compared with the runs of `by_label` that there are by now.
+  """
+  names = [*experiment_flags.data_names(), *_CHOOSE_FILES]
+
+  def read(label: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    folder = workdir / methods.folder_of(label) / f'seed{seed}'
+    config = metrics_file.read_config(folder) or {}
+    full = experiment_flags.filled(config)
+    chosen = {name: full.get(name) for name in names}
+    return chosen, {name: config.get(name) for name in _OF_FILES}
+
+  seeds = [c['seed'] for c in next(iter(by_label.values()))]
+  ran = [read(label, seed) for label in by_label for seed in seeds]
+  return [
+    label
+    for label in kept
+    for seed in seeds
+    for chosen, digests in [read(label, seed)]
+    if any(chosen == own and digests != others for own, others in ran)
+  ]
+
+
 def _whole(config: dict[str, Any]) -> dict[str, Any]:
   return experiment_flags.filled(experiment_flags.with_whole_schedules(config))
 
@@ -64,6 +101,10 @@ def _run(
     if config is None or summary is None:
       return None
     mine = experiment_flags.filled(config)
+    # It may have gone on after it began; what ended earlier may have been asked for.
+    done = summary['rounds']
+    finished = summary.get('ended', 'finished') == 'finished'
+    mine['rounds'] = done if finished else max(done, mine['rounds'])
     for name in {*experiment_flags.common_names()} - {'seed', *tuned}:
       known = any(mine[name] == each[name] for each in asked)
       if not (known or methods.sets(label, name)):
@@ -71,6 +112,10 @@ def _run(
     said = _other_options(config, asked, label, tuned)
     note = f'of an earlier command, as are its seconds{", with " * bool(said)}{said}.'
     summary['notes'] = [*summary.get('notes', []), note]
+    of_files = {name: config.get(name, '') for name in ('model', 'dataset')}
+    now = of_files | plugins.identity(of_files, folder, lambda _: None)
+    if earlier := plugins.changed(now, folder):
+      summary['earlier_code'] = earlier
     history = metrics_file.read_metrics(folder / 'metrics.jsonl', summary['rounds'])
     return costs_table.with_curve(summary, history, saved_client_table.read(folder))
   except (UserError, KeyError):  # A damaged run is none of this table.

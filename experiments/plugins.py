@@ -110,7 +110,7 @@ def identity(
   digest of the file of the user's method, model or data; nothing without any.
   """
   flags = ('algorithm', 'model', 'dataset')
-  found = {flag: _code(config[flag]) for flag in flags if is_own(config[flag])}
+  found = {flag: _code(config[flag]) for flag in flags if is_own(config.get(flag, ''))}
   if not found:
     return {}
   if names := changed({**config, 'own_code': found}, workdir):

@@ -26,7 +26,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.results import saved_client_table
 from fesem_jax.run.resume import digest_of_data
-from fesem_jax.run.workdir import locked
+from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import printable
@@ -266,7 +266,9 @@ def main(argv: list[str]) -> None:
   }
   workdir = pathlib.Path(f.workdir)
   held_results.check_writable('workdir', workdir, workdir)
-  with locked(workdir):
+  with locked(workdir) as alone:
+    if alone:
+      remove_left_overs(workdir)
     path = workdir / 'select_k.json'
     held_results.check_settings(path, config | {'select_rounds': f.select_rounds})
     held_results.check_rows(path, list_of_k, f.num_seeds)

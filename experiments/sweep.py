@@ -21,11 +21,11 @@ from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
 from fesem_jax.data.corruption import KINDS, corrupted
 from fesem_jax.run.settings import Settings
-from fesem_jax.run.workdir import locked
+from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
-from . import compare, methods, tune, unused
+from . import compare, held_results, methods, tune, unused
 from . import flags as experiment_flags
 from .build import build_local, build_model, check_numbers, load_phases
 from .many_runs import Count
@@ -123,6 +123,7 @@ def run_all(
   called = f'{name} ({flags.FLAGS.corrupt})' if name == 'corrupt_fraction' else name
   finished: list[Comparison] = []
   first, ran = found[0], False
+  before = held_results.read(workdir / 'sweep.json')
   new_ones = [
     {la: c for la, c in by_label.items() if by_label is first or c != first[la]}
     for by_label in found
@@ -145,11 +146,25 @@ def run_all(
   if not ran:
     finished[0].check()
   print('', *tables_of(points, called), sep='\n\n')
+  if lost := _not_named(before, points, called):
+    print(
+      f'\nNote: {workdir}/sweep.json had {lost}, which this command does not name: '
+      'their runs stay, and the earlier command writes its tables again.'
+    )
   print(f'\nTables: {workdir}/sweep.md, .tex, .csv, .json')
   no_figures = draw(points, called, num_clients, workdir)
   print(no_figures or f'Figure: {workdir}/plots/sweep.png, .svg')
   for each in finished:
     each.check()
+
+
+def _not_named(before: dict[str, Any], points: list[Point], called: str) -> str:
+  """What an earlier sweep.json has that tables of `points` lack; '' for nothing."""
+  if before.get('by', called) != called:
+    return f'values of {before["by"]}'
+  held = [(p['method'], text_of(p['value'])) for p in before.get('points', ())]
+  now = {(p['method'], text_of(p['value'])) for p in points}
+  return ', '.join(f'{m} at {v}' for m, v in held if (m, v) not in now)
 
 
 def main(argv: list[str]) -> None:
@@ -163,7 +178,9 @@ def main(argv: list[str]) -> None:
   compare.check_redo(found[0])
   num_clients = check(found)
   workdir = pathlib.Path(f.workdir)
-  with locked(workdir):
+  with locked(workdir) as alone:
+    if alone:
+      remove_left_overs(workdir)
     run_all(found, name, values, num_clients, workdir)
 
 

@@ -19,7 +19,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
-from . import methods, plugins, unused
+from . import held_results, methods, plugins, unused
 from .build import check_numbers
 from .errors import in_flags
 from .many_runs import Count, Wanted, run_unless_diverged, tell_method
@@ -224,8 +224,12 @@ def applied(by_label: ByLabel, choices: dict[str, Choice | UserError]) -> ByLabe
 
 
 def _write(found: dict[str, Choice | UserError], workdir: pathlib.Path) -> None:
-  """Writes tune.json: of each method, the choice and the figures behind it."""
-  held = {
+  """Writes tune.json: of each method, the choice and the figures behind it.
+
+  Methods of earlier commands stay.
+  """
+  earlier = held_results.read(workdir / 'tune.json')
+  held = {label: x for label, x in earlier.items() if label not in found} | {
     label: {
       'chosen': choice.values,
       'at_edge': choice.at_edge,

@@ -35,6 +35,7 @@ from fesem_jax.core.held_values import (
   text_of_array,
 )
 from fesem_jax.core.own_code import cells_of, instructions_of, is_own, names_of
+from fesem_jax.utils.notices import warn_once
 
 # The last entry of `code`.
 CALLS = 'calls'
@@ -200,6 +201,12 @@ class Identity:
   def _add_fields(self, name: str, x: Any) -> None:
     kind, held = type(x), dict(fields_of(x))
     package = kind.__module__.partition('.')[0]
+    if isinstance(x, Iterator) and package in sys.stdlib_module_names:
+      warn_once(
+        f'`{name}`, which a function of yours uses, is a {kind.__name__}: what it '
+        'gives is taken when the function is compiled, once, and tells no runs apart; '
+        'give a list or an array.'
+      )
     if is_own(kind):
       self._add(name, kind)
     elif package in sys.stdlib_module_names:

@@ -86,10 +86,12 @@ def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | 
   held = read_result(run.folder, run.out.records, run.settings.make_portrait)
   if held is None:
     return None
-  clients = read_clients(run.folder, held[0])
-  made = clients or run.evaluation.clients(
-    run.evaluation.measure(run.state, run.done), run.data.places
-  )
+  clients = made = read_clients(run.folder, held[0])
+  if made is None:
+    measured = run.evaluation.measure(run.state, run.done)
+    # Callbacks have columns of the last evaluation to add, which they are told anew.
+    Running(run, callbacks, reason).nothing_left(measured, run.state)
+    made = callbacks.with_columns(run.evaluation.clients(measured, run.data.places))
   result = _result(run, run.state, held[0], made, held[1])
   return _ended(run, result, reason, callbacks, held[0], clients is not None)
 

@@ -181,14 +181,14 @@ class Running:
         return Stopped.after(self.done, self.run.settings.rounds, self.run.folder)
     return None
 
-  def nothing_left(self, measured: Measured) -> None:
-    """Measures a run of which no round was left."""
+  def nothing_left(self, measured: Measured, state: Any) -> None:
+    """Takes note of what was measured of a run of which no round was left."""
     out, evaluation = self.run.out, self.run.evaluation
-    self.measured, history = measured, out.records
+    self.measured, self.state, history = measured, state, out.records
     record = history[-1] | evaluation.record(measured)
     # Callbacks may have columns and figures of the last evaluation to add.
     told = Evaluation(
-      number=self.done, record=record, records=tuple(history[:-1]), state=self.state,
+      number=self.done, record=record, records=tuple(history[:-1]), state=state,
       arranged=self._placed, measured=measured, table=evaluation.clients,
     )  # fmt: skip
     self.callbacks.on_evaluation(told)
@@ -233,8 +233,8 @@ def run_rounds(runs: Sequence[Running], devices: OnDevices) -> None:
         raise stopped
   for each in runs:
     if each.measured is None and not each.error:  # Nothing was left to do.
-      each.state = devices.state(each.place)
-      each.nothing_left(devices.measure(each.done)[each.place])
+      measured = devices.measure(each.done)[each.place]
+      each.nothing_left(measured, devices.state(each.place))
 
 
 def _unfinished(runs: Sequence[Running]) -> list[Running]:

@@ -168,6 +168,8 @@ def test_fed_avg_is_trained_once_and_may_be_named(finished, adapted, machine, tm
   assert again == adapted[0][: len(RULES)]
   assert digests(fed_avg) == before
   assert (workdir / 'adapt' / 'table.md').is_file()
+  with pytest.raises(UserError, match=r'adapt.json is of other flags .* --output'):
+    adapt.adapt([workdir], None, settings._replace(num_examples=('3',)), machine)
   named = adapt.adapt([workdir], tmp_path / 'named', settings, machine, [fed_avg])
   assert named == again
   assert digests(workdir) == finished[1][0]

@@ -1,6 +1,7 @@
 """experiments.sweep: values of one flag, its tables and figure, its mistakes."""
 
 import csv
+import functools
 import json
 import re
 
@@ -177,6 +178,19 @@ def test_all_clients_are_at_their_number_and_lines_break(monkeypatch, tmp_path):
     assert plots.by_value(panels, 'x', 'abc', places).axes[0].get_xscale() == scale
   words = plots.by_value(panels, 'x', ['iid', 'shards', 'rotated']).axes[0]
   assert [t.get_text() for t in words.get_xticklabels()] == ['iid', 'shards', 'rotated']
+
+
+def test_what_earlier_tables_had_is_told_of():
+  def held(*pairs):
+    return [{'method': method, 'value': value} for method, value in pairs]
+
+  points = held(('fed_avg', 5), ('fed_avg', 10))
+  told = functools.partial(sweep._not_named, points=points, called='clients_per_round')
+  assert told({}) == told({'by': 'clients_per_round', 'points': points[1:]}) == ''
+  more = held(('fed_avg', 5), ('fed_avg', 20), ('fesem(4)', 5))
+  before = {'by': 'clients_per_round', 'points': more}
+  assert told(before) == 'fed_avg at 20, fesem(4) at 5'
+  assert told({'by': 'rounds', 'points': points}) == 'values of rounds'
 
 
 def test_sweeps_say_what_deviations_are_and_mark_earlier_code():

@@ -5,7 +5,7 @@ import json
 import pytest
 from absl.testing import flagsaver
 
-from experiments import compare, tune
+from experiments import compare, plugins, tune
 from fesem_jax.analysis import tuning
 from fesem_jax.evaluation import paired
 from fesem_jax.utils.errors import UserError, WorkdirError
@@ -267,6 +267,11 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   assert held['fed_avg']['chosen'] == {'learning_rate': 0.3}
   assert held['fed_avg']['tried'][0]['validation_micro_accuracy'] == 0.2
   assert held['fed_prox']['tried'][0]['of_seeds'] == [None, None]
+  # Those of other commands stay; a choice that was made again is the new one.
+  tune.tuned({'fed_avg': table['fed_avg']}, search_of(learning_rate=[0.1]), tmp_path)
+  again = json.loads((tmp_path / 'tune.json').read_text())
+  assert again['fed_prox'] == held['fed_prox']
+  assert again['fed_avg']['chosen'] == {'learning_rate': 0.1}
 
   rows = [tune.row(la, c, choices.get(la)) for la, (c, *_) in chosen.items()]
   lines = tuning.table(rows).as_markdown().splitlines()[2:]
@@ -350,15 +355,19 @@ EARLIER = 'of an earlier command, as are its seconds'
 
 
 def test_a_command_keeps_the_rows_of_an_earlier_one(
-  parsed_flags, monkeypatch, tmp_path  # noqa: F811
+  parsed_flags, monkeypatch, capsys, tmp_path  # noqa: F811
 ):  # fmt: skip
-  known = {'fed_avg': 0.5, 'fesem': 0.7, 'fed_prox': 0.6}
+  known = {'fed_avg': 0.5, 'fesem': 0.7, 'fed_prox': 0.6, 'non_fed': 0.4}
+  digests = {'data_digest': 'a'}
 
   def run(wanted, *_, **__):
     for config, folder, _ in wanted:
       folder.mkdir(parents=True, exist_ok=True)
-      held = summary(known[config['algorithm']]) | {'rounds': 1}
-      (folder / 'config.json').write_text(json.dumps(config))
+      held = summary(known[config['algorithm']]) | {'rounds': config['rounds']}
+      if (folder / 'config.json').exists():  # A run that goes on keeps it.
+        began = json.loads((folder / 'config.json').read_text())
+        config = config | {'rounds': began['rounds']}
+      (folder / 'config.json').write_text(json.dumps(config | digests))
       (folder / 'summary.json').write_text(json.dumps(held))
       record = {'round': 1, 'deployed': held['deployed']}
       (folder / 'metrics.jsonl').write_text(json.dumps(record) + '\n')
@@ -386,6 +395,37 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
     found, _ = compare.run_methods(one, tmp_path)
   of_avg = next(row for row in found.rows if row['method'] == 'fed_avg')
   assert of_avg['notes'] == [f'{EARLIER}, with aggregation=mean.']
+  # Those of other numbers of rounds are not of this table, whatever they began with.
+  avg = compare.configurations(['fed_avg'], 2, {})
+  with flagsaver.flagsaver(rounds=30):
+    longer = [compare.configurations([name], 2, {}) for name in ('fed_avg', 'fed_prox')]
+    for each in longer:
+      found, _ = compare.run_methods(each, tmp_path)
+  assert [row['method'] for row in found.rows] == ['fed_prox', 'fed_avg']
+  ours = compare.configurations(['Ours=fesem(2)'], 2, {})
+  found, _ = compare.run_methods(ours, tmp_path)
+  assert [row['method'] for row in found.rows] == ['Ours']
+  for each in (avg, one):
+    found, _ = compare.run_methods(each, tmp_path)
+  assert [row['method'] for row in found.rows] == ['fed_prox', 'fed_avg', 'Ours']
+  # Nor are those of files that had other contents.
+  digests['data_digest'] = 'b'
+  none = compare.configurations(['non_fed'], 2, {})
+  capsys.readouterr()
+  found, _ = compare.run_methods(none, tmp_path)
+  assert [row['method'] for row in found.rows] == ['non_fed']
+  assert found.unlisted == {'fed_avg': 2, 'fed_prox': 2, 'Ours': 2}
+  assert 'Note: Ours is left out of the table: files' in capsys.readouterr().out
+  digests['data_digest'] = 'a'
+  for each in (avg, one):
+    found, _ = compare.run_methods(each, tmp_path)
+  # Those of an edited model of the user's own are marked.
+  with monkeypatch.context() as patched:
+    patched.setattr(
+      plugins, 'changed', lambda _, folder: ['m:net'] * ('fed_avg' in folder.parts)
+    )
+    found, _ = compare.run_methods(one, tmp_path)
+  assert [row['earlier_code'] for row in found.rows] == [0, 2]
   # With other data or training, or seeds that they lack, they are not of this table.
   for other in ({'num_clients': 7}, {'clip_norm': 0.5}, {'learning_rate': 0.5}):
     with flagsaver.flagsaver(**other):

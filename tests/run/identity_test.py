@@ -5,6 +5,7 @@ import array
 import dataclasses
 import enum
 import functools
+import itertools
 import json
 import operator
 import types
@@ -458,3 +459,15 @@ def test_a_workdir_is_refused_for_other_values_and_data(tmp_path):
   ):
     with pytest.raises(fj.UserError, match=named):
       simulated(**{'method': 'fed_avg'} | changed, workdir=tmp_path, config=None)
+
+
+def test_iterators_that_functions_use_are_told_of(caplog):
+  rates, count = iter([0.1, 0.2]), itertools.count()
+  values_of(lambda x: x * next(rates))
+  assert '`rates`, which a function of yours uses, is a list_iterator' in caplog.text
+  values_of(functools.partial(lambda c, x: x + next(c), count))
+  assert 'is a count: what it gives is taken' in caplog.text
+  caplog.clear()
+  listed = [0.1, 0.2]
+  values_of(lambda x: x * listed[0])
+  assert not caplog.text

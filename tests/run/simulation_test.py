@@ -3,13 +3,14 @@ import json
 import os
 import signal
 import threading
+import types
 
 import jax
 import numpy as np
 import optax
 import pytest
 
-from fesem_jax import algorithms, loggers
+from fesem_jax import algorithms, callbacks, loggers
 from fesem_jax.core import sharding
 from fesem_jax.data.arrangement import arrange, draw_cohort
 from fesem_jax.run.checkpoint import Checkpoints
@@ -265,6 +266,26 @@ def test_a_run_that_settled_is_not_continued(tmp_path):
   first, second = settle(), settle()
   assert first.summary['rounds'] < 30
   assert second.summary['rounds'] == first.summary['rounds']
+
+
+def test_patience_tells_of_rounds_that_it_would_have_saved(tmp_path, caplog):
+  held = [
+    {'round': n, 'moved': int(n < 3), 'objective': 1.0, 'trained': 7} for n in range(9)
+  ]
+
+  def asked(rounds, patience):
+    caplog.clear()
+    start = types.SimpleNamespace(
+      records=tuple(held[: rounds + 1]), done=rounds, workdir=tmp_path
+    )
+    return callbacks.Patience(patience).on_start(start)
+
+  assert asked(6, 4).reason == 'patience'
+  assert asked(5, 4) is None
+  assert not caplog.text
+  assert asked(8, 4).reason == 'patience'
+  assert '`patience=4` would have ended the run in' in caplog.text
+  assert 'after round 6; its 8 rounds were done without it' in caplog.text
 
 
 @pytest.mark.slow

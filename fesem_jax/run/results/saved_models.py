@@ -125,6 +125,10 @@ def read(
   version, or not of the run of `rounds` rounds with these clients.
   """
   path = folder / file
+  # Of the best round, no checkpoint may be left.
+  remedy = 'delete it and run the same command again, which recreates it'
+  if file == BEST:
+    remedy = 'only a new run, in another `workdir`, makes it again'
   try:
     # Opened once: it may be replaced meanwhile.
     with path.open('rb') as opened, zipfile.ZipFile(opened) as archive:
@@ -132,9 +136,7 @@ def read(
       # The table of the best round is not kept.
       digest = about['clients'] if clients is None else client_table.digest(clients)
       if fault := _mismatch(folder, archive, about, rounds, digest):
-        raise UserError(
-          f'{path} {fault}; run the same command again, which recreates it.'
-        )
+        raise UserError(f'{path} {fault}; {remedy}.')
       arrays = _mapped(opened, archive)
     shared, own = (
       {name.removeprefix(of): x for name, x in arrays.items() if name.startswith(of)}
@@ -150,10 +152,7 @@ def read(
   except UserError:
     raise
   except Exception as e:  # Parsers raise all kinds.
-    raise UserError(
-      f'{path} is damaged ({first_line(e)}); delete it and run the same command again, '
-      'which recreates it from the checkpoint.'
-    ) from e
+    raise UserError(f'{path} is damaged ({first_line(e)}); {remedy}.') from e
 
 
 def _identity(folder: pathlib.Path, rounds: int, clients: str) -> dict[str, Any]:

@@ -63,10 +63,12 @@ class Run:
       held = saved_models.read(self.workdir, self.summary['rounds'], self.clients)
     if held is None:
       file = 'models_best.npz' if self.which == 'best' else 'models.npz'
+      again = 'run the same command again with `save_models=True`, which adds them'
+      if self.which == 'best':
+        again = 'only a new run with `save_models=True` keeps them'
       raise UserError(
         f'{self.workdir} holds no models ({file} is missing): they were too large, '
-        'saving was off, or the run is of an older version; run the same command '
-        'again with `save_models=True`, which adds them.'
+        f'saving was off, or the run is of an older version; {again}.'
       )
     model, source = self.model, '`model`'
     if model is None:
