@@ -25,6 +25,7 @@ from fesem_jax.models.model_checks import (
   check_linen,
   check_parameters,
   check_shape,
+  in_float32,
 )
 from fesem_jax.models.training_modes import ALWAYS_THE_SAME, Modes
 from fesem_jax.tasks import Loss
@@ -288,7 +289,7 @@ def as_model(
 
   def evaluated(params: Params, x: jax.Array) -> jax.Array:
     x = as_taken(x, dtype)
-    return jnp.asarray(module.apply(variables(params), x, **modes.evaluate))
+    return in_float32(module.apply(variables(params), x, **modes.evaluate))
 
   def convolved(params: Params, x: jax.Array) -> jax.Array:
     with conv.in_linen():
@@ -300,7 +301,7 @@ def as_model(
     # One key stands for streams of all names.
     x = as_taken(x, dtype)
     with convolving():
-      return jnp.asarray(module.apply(variables(params), x, **told, rngs=key))
+      return in_float32(module.apply(variables(params), x, **told, rngs=key))
 
   def apply_batch(
     params: Params, x: jax.Array, key: jax.Array, weights: jax.Array
@@ -310,7 +311,7 @@ def as_model(
       logits, new = module.apply(
         variables(params), as_taken(x, dtype), **told, rngs=key, mutable=mutable
       )
-    return jnp.asarray(logits), new[batch_statistics.COLLECTION]
+    return in_float32(logits), new[batch_statistics.COLLECTION]
 
   def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:
     outside, roots = current_trace(), list[Any]()
