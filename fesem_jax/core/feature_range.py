@@ -130,7 +130,8 @@ def warn_of_rounding(
       deviation = x.std(axis=0)
       close = np.flatnonzero(np.abs(x).max(axis=0) * 2.0**-24 > 0.01 * deviation)
       rounded = np.abs(x[:, close].astype(np.float32) - x[:, close]).max(axis=0)
-      lost = close[(deviation > 0)[close] & (rounded > 0.01 * deviation[close])]
+      differs = x.min(axis=0) < x.max(axis=0)
+      lost = close[differs[close] & (rounded > 0.01 * deviation[close])]
     if len(lost):
       columns = ', '.join(str(names[i] if names else i) for i in lost[:_NAMED])
       more = f' and {len(lost) - _NAMED} more' if len(lost) > _NAMED else ''
