@@ -175,7 +175,9 @@ def from_flax(
       raise
     try:  # It takes tokens, as an Embed does.
       name, model = _flax_model(module, example_shape, np.int32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as of_tokens:
+      if isinstance(of_tokens, UserError):
+        raise
       raise UserError(
         f'`module` takes neither float32 nor int32 examples ({first_line(e)}); '
         'convert the part that needs integers, e.g. x[:, 0].astype(jnp.int32).'
@@ -210,21 +212,33 @@ def check_mixes_nothing(model: Model, name: str, example_shape: Sequence[int]) -
       if model.apply_train is not None and not model.statistics:
         trained = model.apply_train(params, x, jax.random.key(2))[0]
         outputs = jnp.concatenate([outputs, trained.ravel()])
-      return outputs @ jnp.cos(jnp.arange(outputs.size))
+      return outputs
 
     def counted(x: jax.Array) -> jax.Array:
       if not model.statistics or model.apply_train is None:
-        return jnp.zeros(())
+        return jnp.zeros(1)
       weights = jnp.array([1.0, 1.0, 0.0])
       outputs, new = model.apply_train(params, x, jax.random.key(2), weights)
       found = [outputs[:2].ravel(), *map(jnp.ravel, jax.tree.leaves(new))]
-      outputs = jnp.concatenate(found)
-      return outputs @ jnp.cos(jnp.arange(outputs.size))
+      return jnp.concatenate(found)
 
-    # How the first example's logits change with the other examples of the batch, and
-    # what counts with the one that only fills it up.
-    others = jnp.concatenate([jax.grad(first)(x)[1:], jax.grad(counted)(x)[2:]])
-    return jnp.any((others != 0) & ~jnp.isnan(others))
+    def changes(found: Callable[[jax.Array], jax.Array], others: int) -> jax.Array:
+      """Whether what is found changes with the examples from number `others` on."""
+
+      def summed(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        outputs = found(x)
+        return outputs @ jnp.cos(jnp.arange(outputs.size)), outputs
+
+      slope, one = jax.grad(summed, has_aux=True)(x)
+      slope = slope[others:]
+      # Tokens, which are rounded, have no slope.
+      other = found(x.at[others:].multiply(-1))
+      apart = jnp.abs(one - other) > 1e-3 * jnp.abs(one).max()
+      return jnp.any((slope != 0) & ~jnp.isnan(slope)) | jnp.any(apart)
+
+    # The first example's logits with the other examples of the batch, and what counts
+    # with the one that only fills it up.
+    return changes(first, 1) | changes(counted, 2)
 
   if mixes():
     raise UserError(

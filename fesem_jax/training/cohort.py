@@ -294,7 +294,9 @@ def train_cohort(
     model = train(client, penalty=penalty, layers=layers, factors=factors)
     if epochs is not None:
       fits = epochs <= local.schedule.epochs
-      loss = jnp.where(fits, model.loss, jnp.nan)  # Outside of runs, failures are quiet.
+      loss = jnp.where(
+        fits, model.loss, jnp.nan
+      )  # Outside of runs, failures are quiet.
       model = dataclasses.replace(model, loss=loss, finite=model.finite & fits)
     return model, reduction.sent_by(client, model, layers), None
 

@@ -429,9 +429,28 @@ def test_images_with_channels_first_are_refused(name):
 
 
 class _Embedded(nn.Module):
+  centered: bool = False  # by the other examples of the batch
+
   @nn.compact
   def __call__(self, x):
-    return nn.Dense(3)(nn.Embed(50, 8)(x).mean(axis=1))
+    found = nn.Embed(50, 8)(x).mean(axis=1)
+    if self.centered:
+      found -= found.mean(axis=0, keepdims=True)
+    return nn.Dense(3)(found)
+
+
+class _Ranked(nn.Module):
+  """Depends on other examples by steps, whose slope is 0."""
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(x) * jnp.argsort(x[:, 0])[:, None]
+
+
+@pytest.mark.parametrize('module', [_Embedded(True), _Ranked()])
+def test_examples_that_influence_each_other_without_a_slope_are_refused(module):
+  with pytest.raises(UserError, match='lets the examples of a batch influence each'):
+    models.from_flax(module, (4,))
 
 
 class _EmbeddedNnx(nnx.Module):
