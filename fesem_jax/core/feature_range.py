@@ -20,6 +20,8 @@ from fesem_jax.utils.stored_rows import Rows, blocks
 
 MOST_SIZE = 10.0  # Root mean square of a feature.
 LEAST_SIZE = 0.01  # Of the largest absolute value of all.
+# The same of images of bytes, whose scale is for 0..255: those of 0..16 reach 0.06.
+_LEAST_OF_BYTES = 0.1
 _MOST_WHOLE = 2**24  # Float32 holds all whole numbers up to here.
 _NAMED = 3  # Columns that a message names.
 
@@ -61,12 +63,13 @@ def warn_of_range(
     return
   if x.dtype == np.uint8 and 255 * scale <= MOST_SIZE:
     # Images: the first block says enough.
-    if not any(rows.max() * scale >= LEAST_SIZE for _, rows in blocks(x)):
+    if not any(rows.max() * scale >= _LEAST_OF_BYTES for _, rows in blocks(x)):
       _warn_of_small(float(max(rows.max() for _, rows in blocks(x))) * scale, where)
     return
   found = of_features(x, scale)
   largest = float(max(found.most.max(), -found.least.min()))
-  _warn_of_small(largest, where)
+  if largest < LEAST_SIZE:
+    _warn_of_small(largest, where)
   wide = np.flatnonzero(found.size > MOST_SIZE)
   if not len(wide):
     return
@@ -92,26 +95,47 @@ def _are_whole(x: Rows) -> bool:
 
 
 def _warn_of_small(largest: float, where: str) -> None:
-  if 0 < largest < LEAST_SIZE:
+  if largest > 0:
     warn_once(
       f'{where} has no value beyond {largest:.2g} after multiplication by its scale; '
       'models learn little from it: check whether it was divided twice, and give scale.'
     )
 
 
-def warn_of_rounding(x: np.ndarray, where: str) -> None:
-  """Says once that x [T, ...] holds whole numbers that float32 cannot tell apart."""
+def warn_of_rounding(
+  x: np.ndarray, where: str, names: Sequence[str] | None = None
+) -> None:
+  """Says once that x [T, ...] holds numbers that float32 cannot tell apart.
+
+  These are whole numbers beyond 2^24, and columns of a table whose values vary so
+  little about a large one that rounding takes 1 % of their deviation, as times of an
+  hour in seconds since 1970. `names` are those of the columns.
+  """
   if x.dtype.kind not in 'iuf' or x.dtype.itemsize < 4 or x.dtype == np.float32:
     return
-  if not x.size or max(x.max(), -float(x.min())) <= _MOST_WHOLE:
+  if not x.size:
     return
-  large = x[np.abs(x) > _MOST_WHOLE]
+  beyond = max(x.max(), -float(x.min())) > _MOST_WHOLE
+  large = x[np.abs(x) > _MOST_WHOLE] if beyond else x[:0]
   # Floats are whole on purpose if all are; beyond 2^53 they must be.
   odd = (large != np.round(large)).any() or np.abs(large).max(initial=0) > 2**53
-  if x.dtype.kind == 'f' and odd:
-    return
-  if (large.astype(np.float32).astype(large.dtype) != large).any():
+  whole = x.dtype.kind != 'f' or not odd
+  if whole and (large.astype(np.float32).astype(large.dtype) != large).any():
     warn_once(
       f'{where} holds whole numbers beyond 2^24, up to {float(x.max()):.4g}, which '
       'become float32 and are rounded; subtract an offset, or number them from 0.'
     )
+  elif x.ndim == 2 and x.dtype.kind == 'f':
+    with np.errstate(all='ignore'):  # Values that are not finite are refused later.
+      deviation = x.std(axis=0)
+      close = np.flatnonzero(np.abs(x).max(axis=0) * 2.0**-24 > 0.01 * deviation)
+      rounded = np.abs(x[:, close].astype(np.float32) - x[:, close]).max(axis=0)
+      differs = x.min(axis=0) < x.max(axis=0)
+      lost = close[differs[close] & (rounded > 0.01 * deviation[close])]
+    if len(lost):
+      columns = ', '.join(str(names[i] if names else i) for i in lost[:_NAMED])
+      more = f' and {len(lost) - _NAMED} more' if len(lost) > _NAMED else ''
+      warn_once(
+        f'{where} has in column {columns}{more} values that become float32 and are so '
+        'close together that rounding blurs them; subtract an offset.'
+      )

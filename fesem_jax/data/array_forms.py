@@ -228,6 +228,7 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
   xs: list[np.ndarray] = []
   ys: list[np.ndarray] = []
   names: list[str] = []
+  classes: dict[Any, Any] = {}  # Of the clients that name them.
   for name, held in clients:
     pair = held if _is_pair(held) else _of_object(held, f'{where}, client {name}')
     if pair is None:
@@ -235,6 +236,13 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
         f'{where}, client {name}: the items of a {type(held).__name__} are no pairs '
         '(x, label); give x and y.'
       )
+    if isinstance(pair, Mapping):
+      if others := sorted(map(str, set(pair) - {'x', 'y', 'class_names'})):
+        raise UserError(
+          f'{where}, client {name}: {others[0]} is not read beside x and y; give the '
+          'rows of all clients in one dict, with an array `client`.'
+        )
+      classes[name] = pair.get('class_names')
     x, y = (pair['x'], pair['y']) if isinstance(pair, Mapping) else pair
     x, y = (np.asarray(_plain(a, f'{where}, client {name}')) for a in (x, y))
     if not x.ndim or not y.ndim or len(x) != len(y):
@@ -242,17 +250,25 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
         f'{where}, client {name}: x has shape {x.shape} and y {y.shape}; give each '
         'example a target.'
       )
-    if len(x) and xs and (x.shape[1:] != xs[0].shape[1:] or y.ndim != ys[0].ndim):
-      raise UserError(
-        f'{where}, client {name}: examples have shape {x.shape[1:]}, those of '
-        f'{names[0]} {xs[0].shape[1:]}; bring all to one shape.'
-      )
+    for what, own, other in (('examples', x, xs[:1]), ('targets', y, ys[:1])):
+      if len(x) and other and own.shape[1:] != other[0].shape[1:]:
+        raise UserError(
+          f'{where}, client {name}: {what} have shape {own.shape[1:]}, those of '
+          f'{names[0]} {other[0].shape[1:]}; bring all to one shape.'
+        )
     if len(x):
       xs.append(x)
       ys.append(y)
       names.append(name)
   if not xs:
     raise UserError(f'{where}: no client has examples; give at least two each.')
+  named = {name: list(own) for name, own in classes.items() if own is not None}
+  first = next(iter(named), None)
+  if other := [name for name, own in named.items() if own != named[first]]:
+    raise UserError(
+      f'{where}: the classes of {first} are {_listed(named[first])}, those of '
+      f'{other[0]} {_listed(named[other[0]])}; number those of all clients alike.'
+    )
   if not all(isinstance(name, str | int | float | np.number) for name in names):
     names = list(map(str, names))
   if len(set(map(str, names))) < len(names):
@@ -261,6 +277,10 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
     raise UserError(f'{where}: two clients are called {twice}; rename one.')
   client = np.repeat(np.array(names), [len(y) for y in ys])
   return {'x': np.concatenate(xs), 'y': np.concatenate(ys), 'client': client}
+
+
+def _listed(names: list[Any]) -> str:
+  return ', '.join(map(str, names[:5])) + ', ...' * (len(names) > 5)
 
 
 def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:

@@ -132,7 +132,8 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows. '
         'Give each row one value.'
       )
-  x = _features(path, x)
+  columns_of_x = array_values.feature_names(path, arrays, x.shape)
+  x = _features(path, x, columns_of_x)
   if not classes and class_names is None:
     warn_of_gaps(y, chosen.count_outputs(y), chosen.name, f'{path}: y')
   classes = classes or chosen.count_outputs(y)
@@ -143,7 +144,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   whole = Pool(
     x, y, classes, array_values.scale(path, arrays, x), task=chosen.name,
     class_names=class_names,
-    feature_names=array_values.feature_names(path, arrays, x.shape),
+    feature_names=columns_of_x,
     # What models see are the numbers as they are, on purpose.
     are_tokens=(
       x.ndim == 2 and arrays['x'].dtype.kind in 'iu' and arrays.get('scale') == 1
@@ -154,7 +155,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   return whole if 'split' not in arrays else _split(path, whole, arrays['split'])
 
 
-def _features(path: object, x: np.ndarray) -> np.ndarray:
+def _features(path: object, x: np.ndarray, names: tuple[str, ...] | None) -> np.ndarray:
   """Features [T, ...] as uint8 or finite float32."""
   if len(x) == 0:
     raise UserError(f'{path} holds no examples; give x and y rows.')
@@ -163,7 +164,7 @@ def _features(path: object, x: np.ndarray) -> np.ndarray:
       f'{path}: x is {x.dtype}; numbers are needed. A data frame with other columns is '
       'a table: `name=table:FILE`, or `arrays` itself.'
     )
-  feature_range.warn_of_rounding(x, f'{path}: x')
+  feature_range.warn_of_rounding(x, f'{path}: x', names)
   if x.dtype == np.uint8:
     return x
   with np.errstate(over='ignore'):  # Told of below.

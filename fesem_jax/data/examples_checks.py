@@ -1,5 +1,7 @@
 """Properties of examples that may make results other than they seem."""
 
+import dataclasses
+import math
 import weakref
 from typing import NamedTuple
 
@@ -24,6 +26,8 @@ _MANY_VALUES = 16
 _TELLING, _SOME_ROWS = 0.2, 10_000
 # So few copies are no matter where they are few of the test rows, as in iris.
 _FEW_COPIES, _MATTERS = 2, 0.1
+# Of more examples, so many test examples are looked at, by a sum of so many values.
+_MOST_COUNTED, _SAMPLE, _SUMMED = 10**6, 1000, 64
 # A column that tells the classes of so many examples is no feature.
 _TOLD = 5
 # More classes with fewer examples each may be numbers, as the targets of a regression.
@@ -76,6 +80,28 @@ def _hashes(x: Rows, y: Rows) -> np.ndarray:
   y = np.asarray(y)
   of_targets = y.astype(np.int64) if y.ndim == 1 else of_rows(y)
   return of_rows(x) * 1_000_003 ^ of_targets
+
+
+def _sampled(
+  train: FederatedData, test: FederatedData
+) -> tuple[FederatedData, FederatedData]:
+  """Some test examples, and the training examples that may be equal to them."""
+  rows = np.linspace(0, len(test.y) - 1, min(_SAMPLE, len(test.y))).astype(int)
+  test = dataclasses.replace(test, x=test.x[rows], y=np.asarray(test.y)[rows])
+  width = math.prod(train.x.shape[1:])
+  columns = np.unique(np.linspace(0, width - 1, _SUMMED).astype(int))
+  weights = np.random.default_rng(0).integers(1, 2**63, len(columns), np.uint64)
+
+  def summed(x: Rows) -> np.ndarray:
+    found = [np.zeros(0, np.uint64)]
+    for _, part in blocks(x):
+      some = np.ascontiguousarray(part.reshape(len(part), width)[:, columns])
+      found.append(some.view(f'u{x.dtype.itemsize}').astype(np.uint64) @ weights)
+    return np.concatenate(found)
+
+  like = np.flatnonzero(np.isin(summed(train.x), summed(test.x)))
+  train = dataclasses.replace(train, x=train.x[like], y=np.asarray(train.y)[like])
+  return train, test
 
 
 def warn_of_features(pool: Pool, name: str, stay: bool = True) -> None:
@@ -195,8 +221,9 @@ def warn_of_repeated(
   """Says once that test examples are also training examples, of any client.
 
   Large data sets that stay in a file are not read for it; `fesem-prepare-data` reads
-  them. Splits that have been looked at are not read again. `mend` is a sentence on what
-  to do, where copies are known to be no chance.
+  them. Of more than a million examples, a sample of the test split is looked at. Splits
+  that have been looked at are not read again. `mend` is a sentence on what to do, where
+  copies are known to be no chance.
   """
   pair = train.x, test.x
   if not all(isinstance(x, np.ndarray) for x in pair):
@@ -205,6 +232,11 @@ def warn_of_repeated(
   if _looked_at.get(key) is test.x:
     return
   _looked_at[key] = test.x
+  if len(train.y) + len(test.y) > _MOST_COUNTED:
+    train, test = _sampled(train, test)
+    name += ', in a sample'
+  if not len(train.y):
+    return
   found = repeated(train, test)
   share = len(found.in_both) / max(1, found.test)
   if share < _LEAST_SHARE:

@@ -14,6 +14,7 @@ from fesem_jax.data import (
 from fesem_jax.data.options import Options
 from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.sources import DATASETS, PREFIXES
+from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import (
   UserError,
   argument,
@@ -82,6 +83,11 @@ def check(
   `num_clients` and the planted `num_groups` those of generated data. If `own`, the data
   is the caller's own, whatever its name.
   """
+  if not isinstance(name, str):
+    raise UserError(
+      f'`name` is {kind_of(name)}, but names a data set; give your own data by '
+      "`arrays`, as load('mine', arrays=...)."
+    )
   named = argument('name', name)
   prefix, colon, place = name.partition(':')
   if own or (colon and prefix in PREFIXES and place):

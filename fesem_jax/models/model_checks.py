@@ -60,7 +60,7 @@ def check_model(
       f'{named} cannot take examples of shape {tuple(example_shape)}, which the data '
       f'have ({str(e).partition(". (https")[0]}); make it for `train.example_shape`.'
     ) from e
-  if not hasattr(logits, 'shape') or not jnp.issubdtype(logits.dtype, jnp.floating):
+  if not hasattr(logits, 'shape') or logits.dtype not in (jnp.float32, jnp.float64):
     kind = getattr(logits, 'dtype', type(logits).__name__)
     raise UserError(f'{named}: apply gives {kind}, not an array of float32 logits.')
   wanted = model.task.output_shape(2, tuple(example_shape), num_classes)
@@ -171,6 +171,16 @@ def _by_name(params: Params) -> list[tuple[str, Any]]:
 def as_taken(x: jax.Array, dtype: Any) -> jax.Array:
   """Examples as a module takes them: float32 as they are, or rounded to integers."""
   return x if dtype == jnp.float32 else jnp.round(x).astype(dtype)
+
+
+def in_float32(found: Any) -> jax.Array:
+  """Outputs of a module as losses and their sums need them, float32.
+
+  A module of `dtype=jnp.bfloat16` gives bfloat16, in which 256 + 1 is 256.
+  """
+  found = jnp.asarray(found)
+  half = jnp.issubdtype(found.dtype, jnp.floating) and found.dtype.itemsize < 4
+  return found.astype(jnp.float32) if half else found
 
 
 def check_linen(

@@ -25,6 +25,7 @@ from fesem_jax.models.model_checks import (
   check_linen,
   check_parameters,
   check_shape,
+  in_float32,
 )
 from fesem_jax.models.training_modes import ALWAYS_THE_SAME, Modes
 from fesem_jax.tasks import Loss
@@ -174,7 +175,9 @@ def from_flax(
       raise
     try:  # It takes tokens, as an Embed does.
       name, model = _flax_model(module, example_shape, np.int32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as of_tokens:
+      if isinstance(of_tokens, UserError):
+        raise
       raise UserError(
         f'`module` takes neither float32 nor int32 examples ({first_line(e)}); '
         'convert the part that needs integers, e.g. x[:, 0].astype(jnp.int32).'
@@ -209,21 +212,33 @@ def check_mixes_nothing(model: Model, name: str, example_shape: Sequence[int]) -
       if model.apply_train is not None and not model.statistics:
         trained = model.apply_train(params, x, jax.random.key(2))[0]
         outputs = jnp.concatenate([outputs, trained.ravel()])
-      return outputs @ jnp.cos(jnp.arange(outputs.size))
+      return outputs
 
     def counted(x: jax.Array) -> jax.Array:
       if not model.statistics or model.apply_train is None:
-        return jnp.zeros(())
+        return jnp.zeros(1)
       weights = jnp.array([1.0, 1.0, 0.0])
       outputs, new = model.apply_train(params, x, jax.random.key(2), weights)
       found = [outputs[:2].ravel(), *map(jnp.ravel, jax.tree.leaves(new))]
-      outputs = jnp.concatenate(found)
-      return outputs @ jnp.cos(jnp.arange(outputs.size))
+      return jnp.concatenate(found)
 
-    # How the first example's logits change with the other examples of the batch, and
-    # what counts with the one that only fills it up.
-    others = jnp.concatenate([jax.grad(first)(x)[1:], jax.grad(counted)(x)[2:]])
-    return jnp.any((others != 0) & ~jnp.isnan(others))
+    def changes(found: Callable[[jax.Array], jax.Array], others: int) -> jax.Array:
+      """Whether what is found changes with the examples from number `others` on."""
+
+      def summed(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        outputs = found(x)
+        return outputs @ jnp.cos(jnp.arange(outputs.size)), outputs
+
+      slope, one = jax.grad(summed, has_aux=True)(x)
+      slope = slope[others:]
+      # Tokens, which are rounded, have no slope.
+      other = found(x.at[others:].multiply(-1))
+      apart = jnp.abs(one - other) > 1e-3 * jnp.abs(one).max()
+      return jnp.any((slope != 0) & ~jnp.isnan(slope)) | jnp.any(apart)
+
+    # The first example's logits with the other examples of the batch, and what counts
+    # with the one that only fills it up.
+    return changes(first, 1) | changes(counted, 2)
 
   if mixes():
     raise UserError(
@@ -288,7 +303,7 @@ def as_model(
 
   def evaluated(params: Params, x: jax.Array) -> jax.Array:
     x = as_taken(x, dtype)
-    return jnp.asarray(module.apply(variables(params), x, **modes.evaluate))
+    return in_float32(module.apply(variables(params), x, **modes.evaluate))
 
   def convolved(params: Params, x: jax.Array) -> jax.Array:
     with conv.in_linen():
@@ -300,7 +315,7 @@ def as_model(
     # One key stands for streams of all names.
     x = as_taken(x, dtype)
     with convolving():
-      return jnp.asarray(module.apply(variables(params), x, **told, rngs=key))
+      return in_float32(module.apply(variables(params), x, **told, rngs=key))
 
   def apply_batch(
     params: Params, x: jax.Array, key: jax.Array, weights: jax.Array
@@ -310,7 +325,7 @@ def as_model(
       logits, new = module.apply(
         variables(params), as_taken(x, dtype), **told, rngs=key, mutable=mutable
       )
-    return jnp.asarray(logits), new[batch_statistics.COLLECTION]
+    return in_float32(logits), new[batch_statistics.COLLECTION]
 
   def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:
     outside, roots = current_trace(), list[Any]()

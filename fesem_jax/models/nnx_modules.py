@@ -13,6 +13,7 @@ from fesem_jax.models import batch_statistics, conv, training_modes
 from fesem_jax.models.model_checks import (
   as_taken,
   check_only_parameters,
+  in_float32,
   same_function,
 )
 from fesem_jax.utils.errors import UserError
@@ -61,7 +62,7 @@ def as_nnx_model(
       conv.in_nnx(module)
       if weights is not None:
         batch_statistics.count_in(module, weights)
-      logits = jnp.asarray(module(as_taken(x, dtype), **kwargs))
+      logits = in_float32(module(as_taken(x, dtype), **kwargs))
       return logits, _named(nnx.to_pure_dict(nnx.state(module, nnx.BatchStat)))
 
     return run

@@ -13,10 +13,6 @@ from fesem_jax.utils.errors import (
   check_at_least,
   check_whole,
 )
-from fesem_jax.utils.notices import warn_once
-
-# Of more examples, those in both splits take seconds and gigabytes to count.
-_MOST_COUNTED = 10**6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,14 +95,4 @@ def check_splits(train: FederatedData, test: FederatedData) -> None:
       f'Client {train.info.names[empty[0]]} has no training examples; leave such '
       'clients out.'
     )
-  if len(train.y) + len(test.y) <= _MOST_COUNTED:
-    examples_checks.warn_of_repeated(train, test, 'The test split')
-  elif train.x is test.x or (
-    isinstance(train.x, np.ndarray)
-    and isinstance(test.x, np.ndarray)
-    and np.may_share_memory(train.x, test.x)
-  ):
-    warn_once(
-      'The test split has examples of the training split: both are of one array; '
-      'results on them do not show learning.'
-    )
+  examples_checks.warn_of_repeated(train, test, 'The test split')

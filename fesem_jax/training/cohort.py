@@ -263,7 +263,7 @@ def train_cohort(
       rows; the mean is over the number of examples, whatever their factors.
     epochs: [S] int32 local epochs in place of the schedule's, for stragglers. Where the
       compiled round computes them, a client with more than the schedule's counts as
-      failed.
+      failed, and its loss is NaN.
 
   Raises:
     UserError: see `for_each_client`; also on `epochs` with a schedule of steps.
@@ -294,7 +294,10 @@ def train_cohort(
     model = train(client, penalty=penalty, layers=layers, factors=factors)
     if epochs is not None:
       fits = epochs <= local.schedule.epochs
-      model = dataclasses.replace(model, finite=model.finite & fits)
+      loss = jnp.where(
+        fits, model.loss, jnp.nan
+      )  # Outside of runs, failures are quiet.
+      model = dataclasses.replace(model, loss=loss, finite=model.finite & fits)
     return model, reduction.sent_by(client, model, layers), None
 
   given, fitting = (penalty, factors, epochs), epochs

@@ -128,6 +128,40 @@ def test_whole_numbers_beyond_float32_are_told_of(caplog):
     assert any('whole numbers beyond 2^24' in m for m in caplog.messages) == told
 
 
+def test_columns_that_float32_blurs_are_told_of(caplog):
+  seconds = 1.7e9 + 300 * RNG.random(12)  # Float32 has multiples of 128.
+  for column, told in (
+    (seconds, True),
+    (seconds - 1.7e9, False),
+    (1e7 + RNG.random(12), True),
+    (1e4 + RNG.random(12), False),
+    (np.full(12, 1e9 / 3), False),
+    (2.0**30 + 2.0**7 * (np.arange(12) % 2) + 0.0, False),  # Exact all the same.
+  ):
+    warn_once.cache_clear()
+    x = np.stack([np.arange(12) / 12, column], axis=1)
+    for load, named in (
+      (lambda x: fj.data.load('mine', arrays=own_arrays(x=x)), '1'),
+      (lambda x: fj.FederatedData.from_arrays(x, np.arange(12) % 2, [12]), '1'),
+    ):
+      caplog.clear()
+      load(x)
+      assert any(
+        f'in column {named} values that become float32' in m for m in caplog.messages
+      ) == told  # fmt: skip
+
+
+def test_bytes_that_are_no_pixels_up_to_255_are_told_of(caplog):
+  for most, told in ((16, True), (40, False)):
+    caplog.clear()
+    images = RNG.integers(0, most + 1, (T, 8, 8)).astype(np.uint8)
+    fj.data.load('mine', arrays=arrays(images))
+    assert any('models learn little' in m for m in caplog.messages) == told
+    caplog.clear()
+    fj.data.load('mine', arrays=arrays(images, scale=1 / most))
+    assert not caplog.messages
+
+
 @pytest.mark.nightly
 def test_divergence_names_the_range_and_the_penalties_that_there_are():
   x = RNG.normal(size=(T, 2)) * [1, 1e9]

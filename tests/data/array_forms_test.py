@@ -177,6 +177,27 @@ def test_clients_may_be_datasets_or_have_splits_of_their_own():
       np.testing.assert_array_equal(test.client(i)[1], Y[30:])
 
 
+def test_clients_that_number_their_classes_differently_are_refused():
+  def of(*classes):
+    return Pairs(X, Y.tolist(), data=X, targets=Y, classes=classes)
+
+  same_names = {'a': of('cat', 'dog'), 'b': of('cat', 'dog'), 'c': (X, Y)}
+  assert data.load('mine', arrays=same_names)[0].num_clients == 3
+  with pytest.raises(UserError, match='classes of a are cat, dog, those of b dog, fox'):
+    data.load('mine', arrays={'a': of('cat', 'dog'), 'b': of('dog', 'fox')})
+
+
+def test_arrays_of_a_client_that_are_not_read_are_refused():
+  for more in ('weight', 'cluster', 'split'):
+    own = {'x': X, 'y': Y, more: np.zeros(40)}
+    with pytest.raises(UserError, match=f'client b: {more} is not read beside x and y'):
+      data.load('mine', arrays={'a': (X, Y), 'b': own})
+  with pytest.raises(UserError, match=r'targets have shape \(2,\), those of a \(3,\)'):
+    data.load('mine', arrays={'a': (X, np.eye(3)[Y]), 'b': (X, np.eye(2)[Y])})
+  with pytest.raises(UserError, match='`name` is a dict, but names a data set'):
+    data.load({'a': (X, Y)})
+
+
 def test_names_of_other_programs(caplog):
   test_x, test_y = X[::2] + 5, Y[::2, None]
   for given in (

@@ -66,6 +66,13 @@ BARE = Model(kernel, lambda params, x: x @ params)
       'apply gives int32, not an array of float32 logits',
     ),
     (
+      Model(
+        lambda key: {'logits': {'kernel': kernel(key)}},
+        lambda params, x: (x @ params['logits']['kernel']).astype(jnp.bfloat16),
+      ),
+      'apply gives bfloat16, not an array of float32 logits',
+    ),
+    (
       with_part(lambda: jnp.ones(3))._replace(
         metrics=(('hits', lambda logits, y: (logits.argmax(axis=1) == y).mean()),)
       ),

@@ -1,4 +1,5 @@
 import itertools
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -10,6 +11,8 @@ from flax import nnx
 
 from fesem_jax import algorithms, models
 from fesem_jax.core import tree
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.evaluation.evaluate import measure_chunk
 from fesem_jax.utils.errors import UserError
 from tests.models.resnet_test import convolve, normalize
 from tests.support import helpers, reference
@@ -91,6 +94,51 @@ def test_celeba_cnn_treats_examples_one_by_one():
 def test_any_flax_module_will_do():
   model = models.from_flax(nn.Dense(3), (4,))
   assert model.apply(model.init(jax.random.key(0)), np.ones((2, 4))).shape == (2, 3)
+
+
+class Normed(nn.Module):
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    return nn.BatchNorm(not train, dtype=self.dtype)(nn.Dense(3)(x))
+
+
+class Noisy(nn.Module):
+  """A layer that computes in half precision, whose sums end at 256 or 65504."""
+
+  dtype: Any
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    return nn.Dropout(0.5, deterministic=not train)(nn.Dense(3, dtype=self.dtype)(x))
+
+
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16])
+def test_outputs_of_modules_that_compute_in_half_precision_are_float32(dtype):
+  key, x = jax.random.key(0), jnp.ones((2, 4))
+  noisy = models.from_flax(Noisy(dtype), (4,))
+  of_nnx = models.from_flax(lambda r: nnx.Linear(4, 3, dtype=dtype, rngs=r), (4,))
+  norm = models.from_flax(Normed(dtype), (4,))
+  for model in (noisy, of_nnx, norm):
+    params = jax.eval_shape(model.init, key)
+    assert jax.eval_shape(model.apply, params, x).dtype == jnp.float32
+  params = jax.eval_shape(noisy.init, key)
+  assert jax.eval_shape(noisy.apply_train, params, x, key).dtype == jnp.float32
+  params = jax.eval_shape(norm.init, key)
+  logits, _ = jax.eval_shape(norm.apply_train, params, x, key, jnp.ones(2))
+  assert logits.dtype == jnp.float32
+  # 1,000 losses of about 1 each, whose bfloat16 sum would stay at 256.
+  x = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
+  split = FederatedData.from_arrays(x, np.arange(1000) % 3, [1000])
+  counted = models.from_flax(
+    Noisy(dtype), (4,), optax.softmax_cross_entropy_with_integer_labels
+  )
+  params = tree.expand(counted.init(key))
+  found = measure_chunk(counted, params, split, jnp.zeros(1, jnp.int32))
+  each = counted.loss(counted.apply(tree.unstack(params, 0), split.x), split.y)
+  want = np.asarray(each, np.float64).sum()
+  np.testing.assert_allclose(found.loss[0], want, rtol=1e-5)
 
 
 class NnxNet(nnx.Module):
@@ -381,9 +429,28 @@ def test_images_with_channels_first_are_refused(name):
 
 
 class _Embedded(nn.Module):
+  centered: bool = False  # by the other examples of the batch
+
   @nn.compact
   def __call__(self, x):
-    return nn.Dense(3)(nn.Embed(50, 8)(x).mean(axis=1))
+    found = nn.Embed(50, 8)(x).mean(axis=1)
+    if self.centered:
+      found -= found.mean(axis=0, keepdims=True)
+    return nn.Dense(3)(found)
+
+
+class _Ranked(nn.Module):
+  """Depends on other examples by steps, whose slope is 0."""
+
+  @nn.compact
+  def __call__(self, x):
+    return nn.Dense(3)(x) * jnp.argsort(x[:, 0])[:, None]
+
+
+@pytest.mark.parametrize('module', [_Embedded(True), _Ranked()])
+def test_examples_that_influence_each_other_without_a_slope_are_refused(module):
+  with pytest.raises(UserError, match='lets the examples of a batch influence each'):
+    models.from_flax(module, (4,))
 
 
 class _EmbeddedNnx(nnx.Module):

@@ -1,12 +1,10 @@
 """What a run says about its two splits."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.run import settings
+from fesem_jax.data import examples_checks
 from fesem_jax.run.settings import check_splits
 from fesem_jax.utils.notices import warn_once
 
@@ -34,14 +32,24 @@ def test_test_examples_that_are_training_examples_are_counted(test, copies, capl
   assert (said in caplog.text) == bool(copies)
 
 
-def test_splits_of_one_large_array_are_told_of(monkeypatch, caplog):
-  """More examples than are counted."""
-  monkeypatch.setattr(settings, '_MOST_COUNTED', 0)
+@pytest.mark.parametrize('dtype', ['f4', 'u1'])
+def test_copies_are_looked_for_in_a_sample_of_many_examples(monkeypatch, caplog, dtype):
+  monkeypatch.setattr(examples_checks, '_MOST_COUNTED', 0)
+  monkeypatch.setattr(examples_checks, '_SAMPLE', 50)
   caplog.set_level('WARNING', logger='absl')
-  x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
-  first, other, last = (dataclasses.replace(ONE, x=x[i : i + 4]) for i in (0, 2, 4))
-  for test, told in ((last, False), (other, True), (first, True)):
+  rng = np.random.default_rng(0)
+
+  def rows(count):
+    return (256 * rng.random((count, 9, 9))).astype(dtype)
+
+  def federated(x):
+    return FederatedData.from_arrays(x, np.arange(len(x)) % 2, [len(x)], scale=0.01)
+
+  x = rows(200)
+  train = federated(x)
+  for test, copies in ((rows(100), 0), (np.r_[x[20:60], rows(60)], 20), (x[:100], 50)):
     warn_once.cache_clear()
     caplog.clear()
-    check_splits(first, test)
-    assert ('both are of one array' in caplog.text) == told
+    check_splits(train, federated(test))
+    said = f'The test split, in a sample: {copies} of 50 test examples'
+    assert (said in caplog.text) == bool(copies)

@@ -492,7 +492,9 @@ def test_more_epochs_than_the_schedule_has_end_alike(chunk):
   assert got.finite.all()
   # Where a compiled round computes them, clients with more than the schedule's fail.
   for mode in ('off', 'on'):
-    assert run((), mode, epochs).finite.tolist() == (epochs == 1).tolist()
+    cut = run((), mode, epochs)
+    assert cut.finite.tolist() == (epochs == 1).tolist()
+    assert np.isfinite(cut.loss).tolist() == (epochs == 1).tolist()
 
 
 def test_epochs_of_clients_need_a_schedule_of_epochs():
