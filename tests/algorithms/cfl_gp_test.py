@@ -99,3 +99,12 @@ def test_clusters_are_numbered_by_the_smallest_id_of_their_clients():
   numbered = jax.jit(numbered_by_clients, static_argnums=3)
   found = numbered(cluster, exists, ids, 4)
   np.testing.assert_array_equal(np.asarray(found)[exists], [0, 1, 0, 1])
+
+
+def test_a_first_client_whose_gradient_is_not_finite_takes_no_others_with_it():
+  means, counts = {'w': jnp.zeros((2, 1, 2))}, jnp.zeros((2, 1), jnp.int32)
+  found = {'w': jnp.array([[jnp.inf, 1.0], [8.0, 8.0]])}
+  add = jax.jit(add_to_means)
+  new, seen = add(means, counts, found, jnp.ones(2, bool), jnp.int32(0))
+  np.testing.assert_array_equal(seen, [[0], [1]])
+  np.testing.assert_array_equal(new['w'][:, 0], [[0.0, 0.0], [8.0, 8.0]])

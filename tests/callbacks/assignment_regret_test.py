@@ -11,6 +11,7 @@ import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.analysis import regret_table
 from fesem_jax.core.federated_data import Groups
+from fesem_jax.data.corruption import corrupted
 from fesem_jax.evaluation.regret import hindsight, mean_over
 from fesem_jax.run.results import client_table, saved_client_table
 from tests.support import helpers, reference
@@ -193,3 +194,19 @@ def test_a_run_killed_before_its_summary_has_it_too(run, tmp_path):
     sound = (folder / name).read_bytes()
     assert (tmp_path / 'run' / name).read_bytes() == sound
   assert client_table.digest(again.clients) == client_table.digest(made.clients)
+
+
+def test_bad_clients_count_in_the_table_of_clients_alone():
+  train, test = splits()
+  train = corrupted(train, 'label_flip', 0.4)
+  made = fj.simulate(
+    CLUSTERED, train, test, rounds=1, callbacks=[fj.callbacks.AssignmentRegret()]
+  )
+  honest, last, own = ~train.corruption.bad, made.history[-1], made.clients.added
+  assert 0 < honest.sum() < 6
+  for name in ('regret', 'margin'):
+    mean = own[name][honest].mean()
+    assert mean != own[name].mean()
+    assert last[name]['mean'] == pytest.approx(mean)
+  misassigned = (own['best_cluster'] != WRONG)[honest].mean()
+  assert last['regret']['misassigned'] == pytest.approx(misassigned)

@@ -153,3 +153,11 @@ def test_distances_are_of_all_layers(backend, monkeypatch):
 
 def test_without_any_shared_layer_no_row_is_chosen():
   assert tree.rows_of_few({'own': None}, jnp.array([0, 0])) == {'own': None}
+
+
+def test_distances_of_rows_that_lie_close_together_keep_their_digits():
+  rng = np.random.default_rng(0)
+  a, b = (np.float32(100 + 1e-3 * rng.normal(size=(3, 50))) for _ in range(2))
+  found = jax.jit(tree.row_distances)({'w': a}, {'w': b})
+  want = np.square(a.astype(np.float64) - b).sum(axis=1)
+  np.testing.assert_allclose(found, want, rtol=1e-5)

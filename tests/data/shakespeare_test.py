@@ -189,3 +189,9 @@ def test_real_speakers(real_data):
   romeo = int(np.flatnonzero(train.info.names == 'ROMEO')[0])
   assert text_of(train.client(romeo)[0][0]).startswith('Is the day so young?')
   assert sizes(test).min() >= 1
+
+
+def test_leafs_json_in_another_alphabet_is_refused(tmp_path):
+  leaf_file(tmp_path / 'leaf_shakespeare', {'IVAN': windows_of('Пример ' * 13)})
+  with pytest.raises(UserError, match='are outside the vocabulary'):
+    data.load('shakespeare', data_dir=tmp_path, source='leaf')

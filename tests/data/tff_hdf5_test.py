@@ -105,3 +105,9 @@ def test_absent_and_short_texts_are_named(tmp_path):
   (folder / 'shakespeare_test.h5').unlink()
   with pytest.raises(UserError, match=r'shakespeare_test\.h5 does not exist'):
     data.load('shakespeare', data_dir=tmp_path)
+
+
+def test_snippets_in_another_alphabet_are_refused(tmp_path):
+  write_plays(tmp_path / 'tff_shakespeare', {'PLAY_IVAN': (['Пример ' * 13],) * 2})
+  with pytest.raises(UserError, match='are outside the vocabulary'):
+    data.load('shakespeare', data_dir=tmp_path, source='tff')

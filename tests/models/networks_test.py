@@ -13,6 +13,7 @@ from fesem_jax import algorithms, models
 from fesem_jax.core import tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.evaluation.evaluate import measure_chunk
+from fesem_jax.models import networks
 from fesem_jax.utils.errors import UserError
 from tests.models.resnet_test import convolve, normalize
 from tests.support import helpers, reference
@@ -485,3 +486,22 @@ def test_modules_that_take_integers_get_the_tokens_as_integers(module):
 def test_a_module_that_takes_floats_and_integers_is_told_to_convert():
   with pytest.raises(UserError, match=r'neither float32 nor int32 .*astype\(jnp.int32'):
     models.from_flax(_Column(), (6,))
+
+
+def test_layers_that_multiply_in_a_way_of_their_own_are_no_plain_ones():
+  """Only products of plain ones may be computed elsewhere, as with a shared start."""
+
+  def is_plain(**options):
+    return networks._is_plain_dense(nn.Dense(3, **options))
+
+  assert is_plain()
+  assert is_plain(dtype=jnp.float32)
+  for options in (
+    {'precision': 'highest'},
+    {'dtype': jnp.bfloat16},
+    {'param_dtype': jnp.bfloat16},
+    {'dot_general': lambda *args, **options: None},
+    {'dot_general_cls': lambda: None},
+    {'promote_dtype': lambda *args, **options: args},
+  ):
+    assert not is_plain(**options), options

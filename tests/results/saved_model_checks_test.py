@@ -1,6 +1,7 @@
 """Files of a workdir that another program wrote or that are of another run."""
 
 import json
+import zipfile
 
 import jax
 import numpy as np
@@ -241,3 +242,10 @@ def test_layers_of_the_file_are_those_of_the_model(workdir):
   found = fj.load_run(workdir).params(cluster=1)
   for path, x in by_layer(found).items():
     np.testing.assert_array_equal(x, by_layer(stack(2))[path][1])
+
+
+def test_arrays_in_column_order_are_written_by_rows(tmp_path):
+  x, path = np.asfortranarray(np.arange(12.0).reshape(2, 3, 2)), tmp_path / 'x.npz'
+  with zipfile.ZipFile(path, 'w') as archive:
+    saved_models._add(archive, 'x', x, np.array([1, 0]))
+  np.testing.assert_array_equal(np.load(path)['x'], x[[1, 0]])

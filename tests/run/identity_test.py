@@ -22,6 +22,8 @@ import fesem_jax as fj
 from fesem_jax.core.federated_data import Groups
 from fesem_jax.core.identity import Identity
 from fesem_jax.run.configuration import changes, check_same
+from fesem_jax.run.resume import default_config
+from fesem_jax.run.settings import Settings
 from tests.support import helpers
 from tests.support.runs import federation, simulated
 
@@ -471,3 +473,15 @@ def test_iterators_that_functions_use_are_told_of(caplog):
   listed = [0.1, 0.2]
   values_of(lambda x: x * listed[0])
   assert not caplog.text
+
+
+def test_a_workdir_is_refused_for_another_learning_rate(tmp_path):
+  old, other = (
+    default_config(
+      Settings(1), None, fj.algorithms.fed_avg(helpers.local()._replace(optimizer=sgd))
+    )
+    for sgd in (optax.sgd(0.1), optax.sgd(0.2))
+  )
+  check_same(tmp_path, old, old)
+  with pytest.raises(fj.UserError, match='`optimizer`'):
+    check_same(tmp_path, old, other)

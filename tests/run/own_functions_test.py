@@ -338,3 +338,22 @@ def test_clients_given_twice_or_on_both_sides_are_refused():
   with pytest.raises(fj.UserError, match='Client c1 of'):
     checks._check_unseen(data, data.reorder(np.array([1])))
   checks._check_unseen(data, helpers.federation([6, 5], seed=1))
+
+
+def test_models_that_are_deployed_without_a_choice_are_refused():
+  """Of a method whose clients train one model."""
+  data, local = data_and_local()
+
+  def deployed(state, data):
+    return fj.ClientModels(jax.tree.map(lambda p: jnp.repeat(p, 2, 0), state.params))
+
+  method = fj.algorithms.fed_avg(local)._replace(deployed=deployed)
+  with pytest.raises(fj.UserError, match='`deployed` of the method gives 2 models'):
+    run(method, data)
+
+
+def test_clients_that_take_part_are_not_measured_as_unseen():
+  data, local = data_and_local()
+  unseen = fj.callbacks.Unseen(*2 * (data.reorder(np.array([1])),))
+  with pytest.raises(fj.UserError, match='Client c1 of `callbacks'):
+    fj.simulate(fj.algorithms.fed_avg(local), data, data, rounds=1, callbacks=[unseen])

@@ -68,6 +68,16 @@ def test_a_run_resumes_in_its_phase_to_the_bit(stop, tmp_path):
     simulated(rounds=5, workdir=tmp_path, later_phases=[later(5)], clients_per_round=3)
 
 
+def test_a_run_without_its_summary_is_measured_on_the_data_of_its_last_phase(tmp_path):
+  """As one that was killed after its last checkpoint."""
+  options = {'rounds': 3, 'later_phases': [later()], 'workdir': tmp_path}
+  whole = simulated(**options)
+  (tmp_path / 'summary.json').unlink()
+  again = simulated(**options)
+  assert again.summary['deployed'] == whole.summary['deployed']
+  assert again.clients.of('c0') == whole.clients.of('c0')
+
+
 def test_phases_that_do_not_follow_each_other_are_refused():
   for firsts in ([1], [3, 3], [4, 3]):
     with pytest.raises(UserError, match='`later_phases` must begin after round 1'):

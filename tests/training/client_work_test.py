@@ -54,6 +54,14 @@ def test_clients_keep_their_work_where_a_run_orders_them_by_size():
   assert [int(each.argmin()) for each in found] == [0, 1]
 
 
+def test_clients_keep_their_epochs_and_steps_where_they_are_reordered():
+  data = helpers.federation((3, 9, 6)).reorder(np.array([1, 2, 0]))
+  for kind, wanted in (('epochs', [2 * 3, 3 * 2, 1]), ('steps', [2, 3, 1])):
+    work = ClientWork(**{kind: [1, 2, 3]})
+    local = helpers.local(**{kind: 3})._replace(work=work)
+    assert local.num_steps(data, np.arange(3)).tolist() == wanted
+
+
 def test_local_work_that_is_none_is_refused():
   model = models.build('logistic', helpers.SHAPE, 3)
 

@@ -15,7 +15,7 @@ from fesem_jax.core.federated_data import Corruption, FederatedData
 from fesem_jax.core.types import Model
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.one_client import for_each_batch, together
+from fesem_jax.training.one_client import LocalModel, for_each_batch, together
 from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
@@ -379,3 +379,11 @@ def test_layers_and_factors_that_are_not_the_clients_are_refused(options, messag
 
   with pytest.raises(UserError, match=message):
     trained_by(one, local, ClientModels(models(local, 1)), data)
+
+
+def test_a_client_fails_with_either_of_its_trainings():
+  """As those of Ditto, FedRep and FedALA, of which it sends one."""
+  sound, failed = (LocalModel(None, 0.0, finite, 2) for finite in (True, False))
+  found = [a.after(b) for a, b in ((sound, sound), (sound, failed), (failed, sound))]
+  assert [both.finite for both in found] == [True, False, False]
+  assert [both.steps for both in found] == [4, 4, 4]
