@@ -1,7 +1,5 @@
 """FedEM against float64, and the groups that it finds."""
 
-import functools
-
 import jax
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  run,
 )
 
 
@@ -58,24 +55,3 @@ def test_mixtures_are_means_over_examples_that_exist():
   shares[0, :, 0], shares[1] = [0.25, 0.75], [[0.5, 0.25], [0.5, 0.75]]
   found = learners.mixture_of(shares, data, helpers.everyone(data))
   np.testing.assert_allclose(found, [[0.25, 0.75], [0.375, 0.625], [0, 0]])
-
-
-@functools.cache
-def built():
-  """Seeds share its programs."""
-  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  return algorithms.build('fed_em', local, num_clusters=2)
-
-
-def test_clients_with_examples_of_both_groups_get_weights_of_both():
-  groups, sizes = np.arange(20) % 2, [60] * 20
-  data, other = (helpers.federation(sizes, groups=g) for g in (groups, 1 - groups))
-  np.testing.assert_array_equal(data.x, other.x)  # Labels alone tell groups apart.
-  mixed = np.arange(20) % 3 == 2
-  second = np.repeat(mixed, 60) & (np.arange(1200) % 2 == 0)
-  y = np.where(second, other.y, data.y)
-  data = data.from_arrays(data.x, y, sizes, num_classes=helpers.CLASSES)
-  state, _ = run(built(), data, rounds=40)
-  most = np.asarray(state.mixture).max(axis=1)
-  assert most[mixed].max() < 0.65
-  assert most[~mixed].min() > 0.95

@@ -40,10 +40,8 @@ def built(**options):
   return algorithms.build('fesem', local, num_clusters=2, **options), local
 
 
-@pytest.mark.parametrize(
-  'temperature', [0.02, pytest.param(1.0, marks=pytest.mark.nightly)]
-)
-def test_soft_assignment_matches_float64(temperature):
+def test_soft_assignment_matches_float64():
+  temperature = 0.02
   data, (algorithm, local) = federation(), built(temperature=temperature)
   state = initial(algorithm, data)
   centers = reference.vectors(state.centers)
@@ -67,14 +65,12 @@ def test_responsibilities_of_a_client_at_its_center():
   assert_close(shares, [[1, 0], [0.5, 0.5], [1, 0]])
 
 
-@pytest.mark.parametrize(
-  'client_state', [pytest.param('stacked', marks=pytest.mark.nightly), 'streamed']
-)
-def test_assignments_older_than_max_age_are_made_anew(client_state):
+def test_assignments_older_than_max_age_are_made_anew():
   data = federation()
-  local = helpers.local(batch_size=0, rate=1e-6)  # Models stay where they start.
+  # Models stay where they start.
+  local = helpers.local(batch_size=0, rate=1e-6, hidden=())
   algorithm = algorithms.build(
-    'fesem', local, num_clusters=2, max_age=2, client_state=client_state
+    'fesem', local, num_clusters=2, max_age=2, client_state='streamed'
   )
   state = initial(algorithm, data)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
@@ -100,22 +96,20 @@ def best_of(centers, data):
   return np.argmin(losses, axis=1)
 
 
-@pytest.mark.parametrize('client_state', ['stacked', 'streamed'])
-def test_clients_that_join_late_choose_by_loss(client_state):
+def test_clients_that_join_late_choose_by_loss():
   data = federation()
-  local = helpers.local(batch_size=0, rate=1e-6)
+  local = helpers.local(batch_size=0, rate=1e-6, hidden=())
   algorithm = algorithms.build(
-    'fesem', local, num_clusters=2, late_joins=True, init_clients=3,
-    client_state=client_state,
-  )  # fmt: skip
+    'fesem', local, num_clusters=2, late_joins=True, init_clients=3
+  )
   state = initial(algorithm, data)
   first = np.flatnonzero(np.asarray(state.joined))
   late = np.flatnonzero(~np.asarray(state.joined))
   assert len(first) == len(late) == 3
-  if client_state == 'stacked':  # Only the first ones have trained.
-    points = matrix(inner(state).client_params)
-    moved = (points != points[late[0]]).any(axis=1)
-    np.testing.assert_array_equal(np.flatnonzero(moved), first)
+  # Only the first ones have trained.
+  points = matrix(inner(state).client_params)
+  moved = (points != points[late[0]]).any(axis=1)
+  np.testing.assert_array_equal(np.flatnonzero(moved), first)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
   best = best_of(centers, data)
   wrong = replaced(state, centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
@@ -11,27 +10,14 @@ from tests.support import helpers, reference
 from tests.support.methods import SIZES, assert_close, federation, initial, matrix, run
 
 
-@pytest.mark.parametrize(
-  ('options', 'devices', 'init_clients'),
-  [
-    pytest.param({}, 1, 3, marks=pytest.mark.nightly),
-    pytest.param({}, 2, 0, marks=pytest.mark.nightly),
-    ({'weighting': 'by_examples'}, 2, 3),
-    ({'cluster_on': 'logits'}, 1, 0),
-  ],
-)
-def test_streamed_clients_give_what_stacked_ones_do(options, devices, init_clients):
-  local = helpers.local(chunk=2, devices=devices)
+def test_streamed_clients_give_what_stacked_ones_do():
+  local = helpers.local(chunk=2, devices=2)
+  options = {'weighting': 'by_examples', 'cluster_on': 'logits', 'init_clients': 3}
   data = sharding.replicate(federation(), local.mesh)
   results = {}
   for state in ('stacked', 'streamed'):
     algorithm = algorithms.build(
-      'fesem',
-      local,
-      num_clusters=2,
-      client_state=state,
-      init_clients=init_clients,
-      **options,
+      'fesem', local, num_clusters=2, client_state=state, **options
     )
     results[state] = run(algorithm, data)
   (stacked, infos), (streamed, others) = results['stacked'], results['streamed']

@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.hypo_cluster import HypoClusterState
@@ -27,7 +26,7 @@ from tests.support.methods import (
 
 
 def test_no_client_prefers_a_center_that_gives_no_number():
-  data, local = federation(), helpers.local()
+  data, local = federation(), helpers.local(hidden=())
   algorithm = algorithms.build('hypo_cluster', local, num_clusters=2, init_restarts=3)
   state = initial(algorithm, data)
   broken = jax.tree.map(lambda c: c.at[1].set(jnp.nan), state.centers)
@@ -38,8 +37,7 @@ def test_no_client_prefers_a_center_that_gives_no_number():
   assert int(info.trained) == 6
 
 
-@pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
-def test_gradients_of_a_cluster_are_divided_by_all_clients_of_the_round(weighting):
+def test_gradients_of_a_cluster_are_divided_by_all_clients_of_the_round():
   # Option I of IFCA's Algorithm 1, in float64.
   data, local = federation(), helpers.local()
   algorithm = algorithms.build(
@@ -47,14 +45,14 @@ def test_gradients_of_a_cluster_are_divided_by_all_clients_of_the_round(weightin
     local,
     num_clusters=2,
     variant='gradient',
-    weighting=weighting,
+    weighting='by_examples',
     init_restarts=5,
     init_rounds=0,
   )
   state = initial(algorithm, data)
   like = reference.from_params(state.centers, 0)
   centers = [reference.flat(reference.from_params(state.centers, k)) for k in (0, 1)]
-  weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
+  weights = np.array(SIZES)
   ids = np.array([4, 1, 0, 5])
   for _ in (1, 2, 3):
     models = [unflatten(c, like) for c in centers]
@@ -73,16 +71,14 @@ def test_gradients_of_a_cluster_are_divided_by_all_clients_of_the_round(weightin
     assert_close(moved, centers[k], rtol=1e-3)
 
 
-@pytest.mark.parametrize('weighting', ['uniform', 'by_examples'])
-def test_hypo_cluster_matches_float64_reference(weighting):
+def test_hypo_cluster_matches_float64_reference():
   # The mean over all of a cluster's clients: public code applies only the first.
   data, local = federation(), helpers.local(epochs=2)
   algorithm = algorithms.build(
-    'hypo_cluster', local, num_clusters=2, weighting=weighting, init_restarts=3
+    'hypo_cluster', local, num_clusters=2, weighting='by_examples', init_restarts=3
   )
   state = initial(algorithm, data)
   centers = [reference.from_params(state.centers, k) for k in (0, 1)]
-  weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
   for r in (1, 2, 3):
     key = jax.random.fold_in(jax.random.key(9), r)
     losses = reference.losses(centers, data, range(6))
@@ -90,7 +86,7 @@ def test_hypo_cluster_matches_float64_reference(weighting):
     trained = reference_round(local, data, [centers[k] for k in best], range(6), key)
     points = np.stack([reference.flat(w) for w in trained])
     old = np.stack([reference.flat(c) for c in centers])
-    new = reference.means(points, best, weights, old)
+    new = reference.means(points, best, np.array(SIZES), old)
     centers = [unflatten(c, centers[0]) for c in new]
   state, _ = run(algorithm, data)
   np.testing.assert_array_equal(state.assignment, best)

@@ -17,7 +17,6 @@ import pytest
 from benchmarks import rounded
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common.wrapped import inner
-from fesem_jax.core.types import Cohort
 from tests.support import helpers, random_federations, reference
 from tests.support.methods import (
   ALL_CLIENTS,
@@ -26,8 +25,6 @@ from tests.support.methods import (
   ONCE,
   assert_close,
   deployed,
-  federation,
-  initial,
   matrix,
   over_rows,
 )
@@ -258,27 +255,6 @@ def test_a_program_that_calls_the_host_would_be_noticed():
   shape = jax.ShapeDtypeStruct((), jnp.int32)
   ask = jax.jit(lambda x: jax.pure_callback(lambda x: x, shape, x))
   assert helpers.asks_host(ask.lower(1).compile())
-
-
-@pytest.mark.parametrize('name', ['non_fed', 'fesem'])
-def test_clients_outside_the_cohort_keep_what_they_have(name):
-  data = federation()
-  algorithm = algorithms.build(name, helpers.local())
-  if name == 'fesem':
-    algorithm = algorithms.build(name, helpers.local(), num_clusters=2)
-  state = initial(algorithm, data)
-  cohort = Cohort(np.array([1, 4, 6], np.int32), everyone=False)  # 6 is nobody.
-  after, info = jax.jit(algorithm.step)(state, data, cohort, jax.random.key(1))
-  outside = np.array([0, 2, 3, 5])
-  np.testing.assert_array_equal(
-    matrix(after.client_params)[outside], matrix(state.client_params)[outside]
-  )
-  assert (
-    matrix(after.client_params)[[1, 4]] != matrix(state.client_params)[[1, 4]]
-  ).any()
-  assert int(info.trained) == 2
-  if name == 'fesem':
-    np.testing.assert_array_equal(after.assignment[outside], state.assignment[outside])
 
 
 @pytest.mark.slow

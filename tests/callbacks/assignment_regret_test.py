@@ -18,7 +18,7 @@ from tests.support import helpers, reference
 SIZES, TEST_SIZES = [6, 3, 9, 5, 8, 4], [3, 2, 5, 0, 1, 4]
 GROUPS = [0, 1, 0, 1, 0, 1]
 WRONG = np.array([0, 1, 1, 1, 0, 0], np.int32)  # Of clients 2 and 5.
-CLUSTERED = algorithms.build('oracle', helpers.local(devices=2, chunk=3))
+CLUSTERED = algorithms.build('oracle', helpers.local(devices=2, chunk=3, hidden=()))
 
 
 def splits():
@@ -126,7 +126,7 @@ def test_evaluations_files_and_summary_have_it_and_results_stay(run):
 def test_methods_without_centers_have_none():
   callback = fj.callbacks.AssignmentRegret()
   made = fj.simulate(
-    algorithms.build('fed_avg', helpers.local()), *splits(), rounds=1,
+    algorithms.build('fed_avg', helpers.local(hidden=())), *splits(), rounds=1,
     callbacks=[callback],
   )  # fmt: skip
   assert not {'regret', 'margin'} & (made.history[-1].keys() | made.summary.keys())

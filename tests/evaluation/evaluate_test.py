@@ -70,9 +70,7 @@ def test_without_any_test_example_scores_are_nan():
   assert np.isnan(scores_of(nothing)).all()
 
 
-@pytest.mark.parametrize(
-  ('chunk', 'devices', 'epochs'), [(1, 1, 1), (2, 2, 2), (8, 1, 2)]
-)
+@pytest.mark.parametrize(('chunk', 'devices', 'epochs'), [(2, 2, 2), (8, 1, 1)])
 def test_models_are_measured_on_their_own_clients(chunk, devices, epochs):
   # 300 test examples need several batches; one client has none.
   train = helpers.federation([6, 5, 9, 4], seed=1)
@@ -163,9 +161,12 @@ def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
   local = helpers.local()
   algorithm = fed_avg(local)
   state = jax.jit(algorithm.init)(jax.random.key(0), train)
-  deployed, tuned, failed = evaluate.evaluate_clients(
-    algorithm.deployed(state, train), local, train, test, jax.random.key(0), 3
+  measure = jax.jit(
+    lambda state, train, test: evaluate.evaluate_clients(
+      algorithm.deployed(state, train), local, train, test, jax.random.key(0), 3
+    )
   )
+  deployed, tuned, failed = measure(state, train, test)
   assert failed.tolist() == [False, True, False]
   np.testing.assert_array_equal(tuned.sums.correct[1], deployed.sums.correct[1])
   np.testing.assert_array_equal(tuned.sums.predicted[1], deployed.sums.predicted[1])
@@ -181,10 +182,9 @@ def test_agreement():
   assert evaluate.agreement(None, truth) == dict.fromkeys(same)
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-def test_clients_of_a_center_are_measured_with_it(devices):
+def test_clients_of_a_center_are_measured_with_it():
   train, test = helpers.federation([6, 5, 9, 4], seed=1), helpers.federation([9] * 4)
-  local = helpers.local(chunk=2, devices=devices)
+  local = helpers.local(chunk=2, devices=2)
   models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
   row = jnp.array([1, 0, 0, 1])
   deployed, _, _ = evaluate.evaluate_clients(

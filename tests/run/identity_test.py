@@ -424,7 +424,8 @@ def test_a_run_of_earlier_code_is_marked(tmp_path):
   def found(loss):
     local = LOCAL._replace(model=LOCAL.model._replace(loss=loss))
     method = fj.algorithms.fed_avg(local)
-    return simulated(method, rounds=1, workdir=tmp_path, config=None).summary
+    options = {'rounds': 1, 'workdir': tmp_path, 'finetune_epochs': 0}
+    return simulated(method, config=None, **options).summary
 
   assert 'earlier_code' not in found(plain)
   assert found(wider)['earlier_code'] == ['loss']

@@ -45,7 +45,7 @@ def test_collectives_are_read_from_a_program():
 def planned(request):
   train = helpers.federation([7, 4, 9, 5, 6, 8, 3, 5, 5])
   test = helpers.federation([2, 1, 3, 2, 2, 2, 1, 1, 2], seed=1)
-  local = helpers.local(devices=request.param)
+  local = helpers.local(devices=request.param, hidden=())
   algorithm = algorithms.build('fesem', local, num_clusters=2)
   return algorithm, (train, test), planner.plan(algorithm, DataSize.of(train, test))
 
@@ -210,11 +210,12 @@ def test_a_table_of_several_plans(tmp_path):
 
 def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
   train = helpers.federation([7, 4, 9, 5])
-  local = helpers.local()
+  local = helpers.local(hidden=())
   algorithm = algorithms.build('fesem', local, num_clusters=2)
 
   def run():  # Programs of this process were compiled for the memory that there is.
-    return simulate(algorithm, train, train, rounds=1, programs=Programs())
+    options = {'finetune_epochs': 0, 'programs': Programs()}
+    return simulate(algorithm, train, train, rounds=1, **options)
 
   assert run().summary['deployed']
   monkeypatch.setattr(sharding, 'memory', lambda device, beside: 1)

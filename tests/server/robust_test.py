@@ -160,11 +160,9 @@ def test_krum_of_three_counts_one_neighbor_and_of_equal_scores_takes_the_first()
     assert closest(points, *args)[0, 0] == 0
 
 
-@pytest.mark.parametrize(
-  ('aggregation', 'devices'), [('median', 1), ('median', 2), ('norm_bound', 1)]
-)
+@pytest.mark.parametrize(('aggregation', 'devices'), [('median', 2), ('norm_bound', 1)])
 def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
-  data, local = federation(), helpers.local(chunk=3, devices=devices)
+  data, local = federation(), helpers.local(chunk=3, devices=devices, hidden=())
   algorithm = algorithms.build('fesem', local, num_clusters=2, aggregation=aggregation)
   key = jax.random.key(2)
   first = jax.jit(algorithm.init)(key, data)
@@ -192,7 +190,7 @@ def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
 
 
 def test_fed_avg_moves_by_the_rule_and_its_optimizer_along_it():
-  data, local = federation(), helpers.local()
+  data, local = federation(), helpers.local(hidden=())
   key, found = jax.random.key(2), []
   for optimizer in (None, optax.sgd(0.5)):
     algorithm = algorithms.build(

@@ -152,16 +152,6 @@ def test_penalty_and_correction_per_client_match_reference():
     np.testing.assert_allclose(got, reference.flat(want), rtol=2e-4, atol=2e-6)
 
 
-def test_penalty_changes_the_result():
-  data = helpers.federation(SIZES)
-  local = helpers.local()
-  free, held = train(local, data), train(local, data, penalty=0.5)
-  assert (
-    np.abs(free.params['logits']['kernel'] - held.params['logits']['kernel']).max()
-    > 1e-3
-  )
-
-
 def train_with(schedule, chunk, devices):
   local = helpers.local(chunk=chunk, devices=devices)._replace(schedule=schedule)
   return train(local, helpers.federation([*SIZES, 3]), penalty=0.1)
@@ -176,7 +166,7 @@ def in_twos(schedule):
   ('schedule', 'chunk', 'devices'),
   [
     (SCHEDULES[i % len(SCHEDULES)], *how)
-    for i, how in enumerate([(1, 1), (3, 1), (6, 1), (1, 2), (2, 2)])
+    for i, how in enumerate([(1, 1), (6, 1), (3, 2)])
   ],
 )
 def test_neither_chunk_size_nor_device_count_matters(schedule, chunk, devices):

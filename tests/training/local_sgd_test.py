@@ -67,10 +67,9 @@ def check(trained, local, data, start_of, addition_of):
     assert_close(got, want, rtol=1e-3)
 
 
-@pytest.mark.parametrize(('chunk', 'devices'), [(3, 1), (1, 2)])
-def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
+def test_the_penalty_pulls_to_an_anchor_of_its_own():
   data = helpers.federation(SIZES)
-  local = helpers.local(epochs=2, chunk=chunk, devices=devices)
+  local = helpers.local(epochs=2, chunk=1, devices=2)
   own, anchors = models(local, 4), models(local, 2, seed=5)
   choice = jnp.array([1, 0, 0, 1])
   prox = np.array([0.1, 0.5, 0.0, 0.3], np.float32)
@@ -90,9 +89,8 @@ def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
   check(trained, local, data, lambda i: reference.from_params(own, i), addition_of)
 
 
-@pytest.mark.parametrize('chunk', [1, 3])
-def test_transformations_of_gradients_come_before_the_optimizer_in_their_order(chunk):
-  data, local = helpers.federation(SIZES), helpers.local(epochs=2, chunk=chunk)
+def test_transformations_of_gradients_come_before_the_optimizer_in_their_order():
+  data, local = helpers.federation(SIZES), helpers.local(epochs=2, chunk=3)
   start, own = models(local, 1), models(local, 4, seed=7)
 
   def fading(correction):
@@ -123,10 +121,9 @@ def test_transformations_of_gradients_come_before_the_optimizer_in_their_order(c
     assert_close(reference.flat(reference.from_params(trained.params, i)), w, rtol=1e-3)
 
 
-@pytest.mark.parametrize('chunk', [1, 3])
-def test_only_the_named_layers_learn(chunk):
+def test_only_the_named_layers_learn():
   data = helpers.federation(SIZES)
-  local = helpers.local(epochs=2, chunk=chunk, hidden=(5, 4))
+  local = helpers.local(epochs=2, chunk=3, hidden=(5, 4))
   start = models(local, 1)
   trained = train(local, data, ClientModels(start), layers=('dense1',), penalty=0.3)
   model = reference.from_params(start, 0)

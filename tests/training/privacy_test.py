@@ -71,9 +71,8 @@ def test_noise_of_clients_has_the_moments_of_a_normal_distribution():
   assert np.abs(again - found).min() > 0  # Another round, other noise.
 
 
-@pytest.mark.parametrize('layout', [{'chunk': 3}, {'devices': 2}])
-def test_noise_depends_on_the_client_and_the_round_alone(layout):
-  data = data_of()
+def test_noise_depends_on_the_client_and_the_round_alone():
+  data, layout = data_of(), {'chunk': 3, 'devices': 2}
   assert_close(
     sent(local_of('client', 0.1, 1.0), data)[1],
     sent(local_of('client', 0.1, 1.0, **layout), data)[1],
@@ -103,9 +102,8 @@ def test_the_server_adds_noise_to_the_sum_of_clipped_changes():
   assert abs(noise.var() / std**2 - 1) < 4 * np.sqrt(2 / count)
 
 
-@pytest.mark.parametrize('layout', [{'chunk': 3}, {'devices': 2}])
-def test_the_noise_of_the_server_depends_on_the_round_alone(layout):
-  data = data_of()
+def test_the_noise_of_the_server_depends_on_the_round_alone():
+  data, layout = data_of(), {'chunk': 3, 'devices': 2}
   found = [
     matrix(one_round(
       algorithms.build('fed_avg', local_of('server', 0.1, 1.0, **more),

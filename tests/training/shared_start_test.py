@@ -127,10 +127,9 @@ def trained(local, data, prox=0.1, starts=None, layers=None):
   return run(starts, data, jax.random.key(3))
 
 
-@pytest.mark.parametrize('chunk', [1, 4])
-def test_full_blocks_count_like_the_one_being_filled(chunk, monkeypatch):
+def test_full_blocks_count_like_the_one_being_filled(monkeypatch):
   monkeypatch.setattr(shared_kernels, '_BLOCK', 8)  # Two steps of four rows.
-  data, local = helpers.federation(SIZES), on(chunk=chunk, epochs=3)
+  data, local = helpers.federation(SIZES), on(chunk=4, epochs=3)
   params = tree.expand(local.model.init(jax.random.key(0)))
   (kernel, _) = shared_kernels.kernels(local, ClientModels(params), data)
   assert (kernel.steps, kernel.block) == (9, 2)
@@ -245,6 +244,11 @@ def test_kernels_that_no_single_float32_product_reads_stay_the_clients_own(modul
   data = helpers.federation(SIZES)
   local = on()._replace(model=models.from_flax(module(), helpers.SHAPE))
   assert paths(local, data) == [('out',)]
+
+
+def test_a_kernel_that_stays_the_clients_own_beside_a_shared_one_ends_alike():
+  data = helpers.federation(SIZES)
+  local = on()._replace(model=models.from_flax(Doubled(), helpers.SHAPE))
   want = trained(local._replace(shared_start='off'), data)
   chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
 
@@ -263,15 +267,11 @@ def test_a_model_of_nothing_but_kernels_keeps_one():
   chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  ('batch_size', 'choice'),
+def test_convolutional_clients_of_several_centers_end_alike():
   # In chunks of three: two centers in one, although the three clients of most work are
-  # of three; a third one, which begins another.
-  [(4, [2, 1, 0, 2, 1, 2]), (0, [3, 0, 3, 3, 1, 3])],
-)
-def test_convolutional_clients_of_several_centers_end_alike(batch_size, choice):
-  data = helpers.federation(SIZES, shape=(8, 8))
-  local = on(model='small_cnn', shape=(8, 8), chunk=2, batch_size=batch_size)
+  # of three.
+  data, choice = helpers.federation(SIZES, shape=(8, 8)), [2, 1, 0, 2, 1, 2]
+  local = on(model='small_cnn', shape=(8, 8), chunk=2)
   local = local._replace(clients_per_shared_start=3)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 4))
   starts = ClientModels(centers, jnp.array(choice))
@@ -468,9 +468,8 @@ def test_one_center_or_one_client_has_one_start():
     assert start.other is start.two is from_other is None
 
 
-@pytest.mark.parametrize('chunk', [1, 4])
-def test_more_epochs_than_the_schedule_has_end_alike(chunk):
-  data, local = helpers.federation(SIZES), on(chunk=chunk)
+def test_more_epochs_than_the_schedule_has_end_alike():
+  data, local = helpers.federation(SIZES), on(chunk=4)
   starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
   epochs = np.array([3, 1, 2, 3, 1, 3, 2, 1], np.int32)[: len(SIZES)]
 
