@@ -20,7 +20,6 @@ from fesem_jax.algorithms.wrappers import (
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption
-from fesem_jax.server import em
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -57,12 +56,6 @@ def test_soft_assignment_matches_float64():
   nearest = reference.nearest(points, centers)
   np.testing.assert_array_equal(after.assignment, nearest)
   assert_close(info.clusters.objective, value, rtol=1e-3)
-
-
-def test_responsibilities_of_a_client_at_its_center():
-  distances = jnp.array([[0.0, 4.0], [2.0, 2.0], [1.0, 2.0]])
-  shares = em.responsibilities(distances, 0.01)
-  assert_close(shares, [[1, 0], [0.5, 0.5], [1, 0]])
 
 
 def test_assignments_older_than_max_age_are_made_anew():

@@ -11,7 +11,6 @@ import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.analysis import regret_table
 from fesem_jax.core.federated_data import Groups
-from fesem_jax.evaluation.regret import hindsight, mean_over
 from fesem_jax.results import client_table, saved_client_table
 from tests.support import helpers, reference
 
@@ -131,19 +130,6 @@ def test_methods_without_centers_have_none():
   )  # fmt: skip
   assert not {'regret', 'margin'} & (made.history[-1].keys() | made.summary.keys())
   assert made.clients.added is None
-
-
-def test_hindsight_of_ties_empty_centers_and_losses_that_are_no_numbers():
-  losses = np.array([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [np.inf, 3.0, 0.0]])
-  found = hindsight(losses, np.array([1, 0, 1]))
-  np.testing.assert_array_equal(found.best, [1, 1, 1])  # Nobody has center 2.
-  np.testing.assert_array_equal(found.regret, [0, 1, 0])
-  np.testing.assert_array_equal(found.margin, [0, -1, np.inf])
-  one = hindsight(losses, np.array([1, 1, 1]))
-  np.testing.assert_array_equal(one.regret, [0, 0, 0])
-  assert np.isnan(one.margin).all()
-  assert mean_over(found.margin, np.ones(3)) == -0.5
-  assert mean_over(one.margin, np.ones(3)) is None
 
 
 def test_tables_have_the_regret_of_methods_that_have_some(run):

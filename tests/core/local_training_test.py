@@ -19,7 +19,6 @@ from fesem_jax.core.local_training import (
 )
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
-from fesem_jax.tasks.classification import cross_entropy
 from fesem_jax.training.client_losses import cohort_gradients, cohort_losses
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -111,20 +110,6 @@ def test_a_schedule_is_one_of_the_learning_rate(make):
     state, step = initial(algorithm, data), jax.jit(algorithm.step)
     states.append(step(state, data, cohort, jax.random.key(1))[0].params)
   chex.assert_trees_all_close(*states, rtol=1e-5, atol=1e-6)
-
-
-def test_one_program_serves_all_rounds():
-  data = federation()
-  local = helpers.local()._replace(lr_schedule=listed)
-  algorithm = algorithms.build('fed_avg', local)
-  traces = []
-
-  def step(*args):
-    traces.append(1)
-    return algorithm.step(*args)
-
-  run(algorithm._replace(step=step), data, rounds=ROUNDS, cohort=cohort_of(data))
-  assert len(traces) == 1
 
 
 def test_a_run_follows_its_schedule():
@@ -248,16 +233,6 @@ def test_choices_and_gradients_are_of_the_models_own_loss(chunk):
       if k == 0:
         got = reference.flat(reference.from_params(gradients, i))
         assert_close(got, reference.flat(gradient))
-
-
-def test_a_loss_must_give_one_number_for_each_example():
-  data, local = federation(), helpers.local()
-  local = local._replace(
-    model=local.model._replace(loss=lambda logits, y: cross_entropy(logits, y).mean())
-  )
-  algorithm = algorithms.build('fed_avg', local)
-  with pytest.raises(UserError, match='one number for each example'):
-    run(algorithm, data, rounds=1)
 
 
 def test_defaults_of_local_training():

@@ -269,13 +269,6 @@ def test_rows_are_whole_tiles_in_which_each_layer_begins_a_line():
   assert_equal(offloading.unpack(np.asarray(rows), form), layers)
 
 
-def test_an_empty_place_beside_a_single_row_changes_nothing():
-  stack, models = stack_of(5, 1)
-  new = helpers.two_layers(np.random.default_rng(2), 2, size=130)
-  put = jax.jit(lambda s, m: s.put(jnp.array([3, 5]), m))(stack, new)
-  assert_equal(put, jax.tree.map(lambda x, r: x.at[3].set(r[0]), models, new))
-
-
 def test_rows_of_a_cohort_that_devices_cannot_share_come_to_all_devices():
   stack, models = stack_of(8, 2)
   for ids in ([5, 0, 3, 6], [5, 0, 3]):

@@ -7,14 +7,12 @@ import pytest
 from benchmarks import rounded
 from fesem_jax import algorithms
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.core.tree import expand
 from fesem_jax.evaluation.evaluate import evaluate_clients
 from fesem_jax.training.batch_losses import Batch
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import mean_of_models
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import federation
 
@@ -114,10 +112,3 @@ def test_every_form_of_a_layer_takes_it(chunk, shared_start):
   assert found.pop('high') > 15
   # Large arrays of one model are added without a product.
   assert found.keys() <= {'highest'}
-
-
-def test_a_precision_that_does_not_exist_is_refused():
-  local = helpers.local()
-  with pytest.raises(UserError, match='`precision=float16'):
-    local_training(local.model, local.optimizer, machine=Machine(precision='float16'))
-  assert local_training(local.model, local.optimizer).precision == ('highest')

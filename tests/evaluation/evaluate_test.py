@@ -182,26 +182,6 @@ def test_agreement():
   assert evaluate.agreement(None, truth) == dict.fromkeys(same)
 
 
-def test_clients_of_a_center_are_measured_with_it():
-  train, test = helpers.federation([6, 5, 9, 4], seed=1), helpers.federation([9] * 4)
-  local = helpers.local(chunk=2, devices=2)
-  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
-  row = jnp.array([1, 0, 0, 1])
-  deployed, _, _ = evaluate.evaluate_clients(
-    ClientModels(models, row), local, train, test, jax.random.key(0), 0
-  )
-  for i in range(4):
-    x, y = test.client(i)
-    own = jax.tree.map(lambda p, k=int(row[i]): p[k], models)
-    guess = np.asarray(local.model.apply(own, x)).argmax(axis=1)
-    np.testing.assert_array_equal(
-      deployed.sums.predicted[i], np.bincount(guess, minlength=3)
-    )
-    np.testing.assert_array_equal(
-      deployed.sums.correct[i], np.bincount(y[guess == y], minlength=3)
-    )
-
-
 def test_figures_of_blocks_of_clients_are_those_of_all(monkeypatch):
   rng = np.random.default_rng(0)
   counts = classification.Counts(*rng.integers(0, 3, (3, 9, 4)))

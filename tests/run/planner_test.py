@@ -11,7 +11,7 @@ import pytest
 from benchmarks import program_text
 from experiments.build import build_model
 from fesem_jax import algorithms
-from fesem_jax.core import chips, sharding
+from fesem_jax.core import sharding
 from fesem_jax.data.arrangement import arrange
 from fesem_jax.run import planner, program_memory, topologies
 from fesem_jax.run.data_shapes import DataSize, SplitSize, data_of
@@ -130,11 +130,6 @@ def test_without_the_compiler_a_sentence_says_what_to_install(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(UserError, match=r"install it: pip install 'fesem_jax\[tpu\]'"):
     topologies.mesh_of('v5e:2x2')
-
-
-def test_chips_know_their_memory():
-  assert chips.memory_of('TPU v5 lite') == 16 * 2**30
-  assert chips.memory_of('cpu') is None
 
 
 def test_devices_of_a_cpu_share_its_memory(monkeypatch):

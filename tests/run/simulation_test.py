@@ -19,7 +19,6 @@ from fesem_jax.utils.interrupts import Stopped
 from tests.support import helpers
 from tests.support.methods import METHODS
 from tests.support.runs import (
-  SIZES,
   assert_same_state,
   built,
   federation,
@@ -299,17 +298,6 @@ def test_models_too_large_to_compare_are_a_divergence():
   algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.0)
   with pytest.raises(Diverged, match='too far from their centers'):
     simulate(algorithm, train, test, rounds=1, eval_every=0, finetune_epochs=0)
-
-
-@pytest.mark.parametrize(('name', 'steps'), [('fed_sgd', 7), ('fed_avg', 16)])
-def test_steps_are_those_that_were_taken(name, steps):
-  # Seven clients: one full-batch step each, or ceil(n / 4) steps.
-  assert sum(-(-n // 4) for n in SIZES) == 16
-  algorithm, _, train, key = arranged(name)
-  cohort = helpers.everyone(train)
-  state = jax.jit(algorithm.init)(key, train)
-  _, info = jax.jit(algorithm.step)(state, train, cohort, key)
-  assert int(info.steps) == steps
 
 
 @pytest.mark.parametrize(

@@ -47,15 +47,6 @@ def clipped(changes, clip):
   return changes * np.minimum(1, clip / lengths)
 
 
-def test_clients_clip_their_changes():
-  data = data_of()
-  start, plain = sent(local_of(), data)
-  lengths = np.linalg.norm(plain - start, axis=1)
-  clip = float(np.median(lengths))  # Some are longer, some are not.
-  _, found = sent(local_of('client', clip), data)
-  assert_close(found - start, clipped(plain - start, clip), atol=1e-6)
-
-
 def test_noise_of_clients_has_the_moments_of_a_normal_distribution():
   data = data_of([2] * 400)
   start, plain = sent(local_of(), data)
