@@ -102,30 +102,6 @@ def test_centers_of_fesem_match_float64_reference():
   assert_close(infos[-1].clusters.objective, want, rtol=1e-3)
 
 
-def test_a_center_without_clients_keeps_its_place_and_its_momentum():
-  optimizer = server_optimizers.momentum(0.5, 0.9)
-  centers = {'w': jnp.array([[1.0, 2.0], [3.0, 4.0]])}
-  state = server_optimizers.init(optimizer, centers)
-  first = jnp.zeros(3, jnp.int32)
-
-  def moved(centers, state, cluster):
-    stack = {'w': centers['w'][cluster] + 1.0}
-    total = sums.add_rows(
-      sums.no_sums(centers), stack, cluster, jnp.ones(len(cluster)), centers
-    )
-    return server_optimizers.step(optimizer, state, centers, total)
-
-  centers, state = moved(centers, state, jnp.array([0, 1, 1]))
-  assert_close(centers['w'], [[1.5, 2.5], [3.5, 4.5]])
-  held = centers['w'][1]
-  for _ in range(2):
-    centers, state = moved(centers, state, first)
-  np.testing.assert_array_equal(centers['w'][1], held)
-  # One more step: 0.5 (0.9 * 1 + 1), as if the rounds between had not been.
-  centers, state = moved(centers, state, jnp.ones(2, jnp.int32))
-  assert_close(centers['w'][1], held + 0.5 * 1.9)
-
-
 def moved_by(averaging, weight=1.0, finite=(True, True, True)):
   """The model 1 after a round of momentum 8 whose clients have models 3, 5 and 9."""
   trained = helpers.trained(

@@ -4,10 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.core import prng_streams, tree
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -15,7 +13,6 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
-  reference_round,
   reference_training,
   run,
 )
@@ -56,49 +53,6 @@ def test_fesem_matches_float64_reference(prox_weighting, weighting, shared_start
   np.testing.assert_array_equal(state.assignment, assignment)
   assert_close([i.clusters.objective for i in infos], objectives, rtol=1e-3)
   assert [int(i.clusters.moved) for i in infos] == moves
-
-
-def test_fesem_initialization_trains_then_clusters():
-  data, local = federation(), helpers.local()
-  algorithm = algorithms.build(
-    'fesem', local, num_clusters=2, init_epochs=3, weighting='by_examples'
-  )
-  key = jax.random.key(4)
-  state = initial(algorithm, data, key)
-  model_key, train_key = (
-    prng_streams.fold(key, s) for s in (prng_streams.MODEL, prng_streams.LOCAL)
-  )
-  start = reference.from_params(tree.expand(local.model.init(model_key)), 0)
-  longer = local._replace(schedule=local.schedule._replace(epochs=3))
-  points = np.stack(
-    [
-      reference.flat(w)
-      for w in reference_round(longer, data, [start] * 6, range(6), train_key)
-    ]
-  )
-
-  def own(stack, n):
-    return np.stack([reference.flat(reference.from_params(stack, i)) for i in range(n)])
-
-  assert_close(own(state.client_params, 6), points, rtol=1e-3)
-
-  # The clustering is the best of all partitions into two (there are few).
-  sizes = np.array(SIZES)
-
-  def scatter(part):
-    mean = np.average(points[part], axis=0, weights=sizes[part])
-    return sizes[part] @ np.square(points[part] - mean).sum(axis=1)
-
-  parts = [np.array([mask >> i & 1 for i in range(6)]) == 1 for mask in range(1, 32)]
-  truth = min(parts, key=lambda part: scatter(part) + scatter(~part))
-  assert adjusted_rand_score(truth, state.assignment) == 1.0
-  want = reference.means(
-    points,
-    np.asarray(state.assignment),
-    np.array(SIZES),
-    np.zeros((2, points.shape[1])),
-  )
-  assert_close(own(state.centers, 2), want, rtol=1e-3)
 
 
 def lost_start(algorithm, data):

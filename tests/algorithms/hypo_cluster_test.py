@@ -1,7 +1,5 @@
 """HypoCluster against float64."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,22 +136,6 @@ def test_a_step_of_gradients_moves_centers_of_one_client_and_none_without():
   np.testing.assert_array_equal(bias[2], centers['logits']['bias'][2])
   for x in jax.tree.leaves(after.server):
     np.testing.assert_array_equal(x[2], 0.25)
-
-
-def test_clients_that_keep_their_clusters_start_from_them():
-  local = helpers.local(hidden=())
-  data, centers = three_centers()
-  algorithm = algorithms.build('hypo_cluster', local, num_clusters=3)
-  state = HypoClusterState(centers, jnp.array([2, 2, 0]), jnp.int32(0))
-
-  @jax.jit
-  def clusters(keep):
-    cohort = dataclasses.replace(helpers.everyone(data), keep_clusters=keep)
-    after, _ = algorithm.step(state, data, cohort, jax.random.key(1))
-    return after.assignment
-
-  assert clusters(True).tolist() == [2, 2, 0]
-  assert clusters(False).tolist() == [0, 0, 1]
 
 
 def test_no_client_drops_out_before_the_first_round():

@@ -51,21 +51,6 @@ def assert_models(got, want, rtol=1e-3):
     assert_close(x, y, rtol=rtol)
 
 
-def test_a_batch_that_is_filled_up_has_the_statistics_of_its_examples():
-  model = of_linen()
-  params, key = model.init(jax.random.key(1)), jax.random.key(0)
-  x = np.random.default_rng(0).normal(size=(4, *helpers.SHAPE)).astype(np.float32)
-  weights = jnp.array([1.0, 1.0, 1.0, 0.0])
-  logits, new = model.apply_train(params, x, key, weights)
-  alone, wanted = model.apply_train(params, x[:3], key, weights[:3])
-  np.testing.assert_allclose(logits[:3], alone, rtol=1e-6, atol=1e-6)
-  z = x[:3].astype(np.float64) @ np.asarray(params['dense']['kernel'], np.float64)
-  for name, of_batch, first in (('mean', z.mean(0), 0.0), ('var', z.var(0), 1.0)):
-    want = batch_norm.MOMENTUM * first + (1 - batch_norm.MOMENTUM) * of_batch
-    np.testing.assert_allclose(new['norm'][name], want, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(new['norm'][name], wanted['norm'][name], rtol=1e-6)
-
-
 def test_fed_avg_with_batch_norm_matches_float64_reference():
   data = helpers.federation(SIZES)  # Batches of 4 leave ragged last ones.
   decay = optax.chain(optax.add_decayed_weights(0.05), optax.sgd(RATE))

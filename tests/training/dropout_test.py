@@ -14,7 +14,6 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.evaluation.evaluate import evaluate_clients
 from fesem_jax.models.mixture import as_one_model
 from fesem_jax.models.model_checks import check_model
-from fesem_jax.training import shared_kernels
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
@@ -122,14 +121,6 @@ def test_a_mixture_draws_for_each_of_its_models():
     for k in (0, 1)
   ]
   assert_close(np.exp(got), 0.25 * shares[0] + 0.75 * shares[1])
-
-
-def test_starts_are_not_shared():
-  data, local = helpers.federation(SIZES), dropping()._replace(shared_start='on')
-  start = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
-  assert not shared_kernels.kernels(local, start, data)
-  plain = local._replace(model=local.model._replace(apply_train=None))
-  assert shared_kernels.kernels(plain, start, data)
 
 
 class Told(nn.Module):
