@@ -18,9 +18,7 @@ from tests.support.runs import (
   without_time,
 )
 
-OPTIONS = {
-  'rounds': 4, 'eval_every': 2, 'clients_per_round': 3, 'finetune_epochs': 0
-}  # fmt: skip
+OPTIONS = {'rounds': 4, 'eval_every': 2, 'clients_per_round': 3}
 
 
 class Watch(fj.Callback):

@@ -25,8 +25,9 @@ CHEAP = {
 def run(tmp_path_factory):
   """A run of FeSEM that keeps all clients' models: result, workdir, method, data."""
   folder = tmp_path_factory.mktemp('replayed') / 'run'
-  made = runs.simulated(workdir=folder, **CHOSEN)
-  return made, folder, runs.built('fesem'), runs.federation()[0]
+  made = runs.simulated_linear(workdir=folder, **CHOSEN)
+  method = runs.built('fesem', hidden=())
+  return made, folder, method, runs.federation()[0]
 
 
 def replayed(run, number):
@@ -90,8 +91,8 @@ def test_a_method_that_trains_twice_with_parts_of_the_model(tmp_path):
 
 
 def test_a_method_that_trains_several_models_of_each_client_is_refused(tmp_path):
-  method, (train, _) = runs.built('fed_em'), runs.federation()
-  runs.simulated('fed_em', workdir=tmp_path, rounds=1, **CHEAP)
+  method, (train, _) = runs.built('fed_em', hidden=()), runs.federation()
+  runs.simulated_linear('fed_em', workdir=tmp_path, rounds=1, **CHEAP)
   with pytest.raises(fj.UserError, match=r'several models of each client in a loop'):
     fj.replay(method, train, tmp_path, round=1, client='c3')
 

@@ -24,6 +24,7 @@ from tests.support.runs import (
   federation,
   records,
   simulate,
+  simulated,
   simulated_linear,
   without_time,
 )
@@ -281,14 +282,14 @@ def test_a_schedule_that_starts_again_in_every_round_is_noted(caplog):
 
 def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):
   with pytest.raises(Diverged, match=r'no client came back.*lower `learning_rate`'):
-    simulated_linear('fed_avg', rate=1e30, workdir=tmp_path)
+    simulated('fed_avg', rate=1e30, workdir=tmp_path, finetune_epochs=0)
   simulated_linear('fed_avg', rounds=2, workdir=tmp_path / 'b')
   assert Checkpoints(tmp_path / 'b', {}).latest_round() == 2
 
 
 def test_a_start_in_which_all_clients_fail_is_no_result():
   with pytest.raises(Diverged, match='Round 1: no client came back'):
-    simulated_linear('robust', rate=1e30, devices=1, eval_every=0, finetune_epochs=0)
+    simulated('robust', rate=1e30, devices=1, eval_every=0, finetune_epochs=0)
 
 
 def test_models_too_large_to_compare_are_a_divergence():
