@@ -158,7 +158,7 @@ def test_bad_clients_lie_about_random_models_too():
   np.testing.assert_array_equal(lied, bad.corruption.bad)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sampled_start_matches_units_before_models_are_aggregated():
   data = helpers.federation([6] * 12)
   local = helpers.local(rate=1e-3)

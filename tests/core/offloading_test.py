@@ -28,8 +28,8 @@ OFFLOADED = [
   ('fed_dyn', {'dyn_alpha': 0.3}),
 ]
 IDS = [f'{name}-{"-".join(options)}' for name, options in OFFLOADED]
-# Centers and who has joined, and two stacks; below, models alone.
-BY_DAY = (1, 5)
+# Centers and who has joined; below, models alone.
+BY_DAY = (1,)
 SIZES = [6, 3, 9, 5, 8, 4, 7, 5]
 
 

@@ -47,7 +47,9 @@ def trained():
 on_the_cpu = functools.cache(trained)
 
 
-@pytest.mark.parametrize('choose', [as_on_a_gpu, as_on_a_tpu])
+@pytest.mark.parametrize(
+  'choose', [as_on_a_gpu, pytest.param(as_on_a_tpu, marks=pytest.mark.nightly)]
+)
 def test_a_round_is_the_same(choose, monkeypatch):
   on_cpu, cpu_info, cpu_program = on_the_cpu()
   monkeypatch.setattr(platforms, 'choose', choose)

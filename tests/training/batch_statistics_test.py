@@ -125,6 +125,7 @@ def test_statistics_are_the_mean_of_the_clients(name, options):
       assert_close(state.params['norm'][statistic][0], want[statistic], rtol=1e-4)
 
 
+@pytest.mark.nightly
 def test_stacked_states_on_one_device_agree_with_streamed_ones_on_two():
   data, found = federation(), []
   for devices, kept in ((1, 'stacked'), (2, 'streamed')):
@@ -135,6 +136,7 @@ def test_stacked_states_on_one_device_agree_with_streamed_ones_on_two():
   jax.tree.map(lambda a, b: assert_close(a, b, rtol=1e-5), *found)
 
 
+@pytest.mark.nightly
 def test_fed_bn_keeps_scales_biases_and_statistics_in_residual_blocks():
   model = models.from_flax(resnet.ResNet((1,), (4,), 3, False, None), (4, 4, 1))
   local = helpers.local(batch_size=0, steps=1)._replace(model=model)

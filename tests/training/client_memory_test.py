@@ -169,7 +169,9 @@ def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
   assert whole.models.own['norm']['mean'].shape == (4, 5)
 
 
-@pytest.mark.parametrize('where', ['client', 'server'])
+@pytest.mark.parametrize(
+  'where', [pytest.param('client', marks=pytest.mark.nightly), 'server']
+)
 def test_statistics_that_stay_with_clients_get_no_noise_and_are_not_compressed(where):
   data, seen = helpers.federation(SIZES), []
   private = fj.differential_privacy(1.0, 0.5, where=where, delta=0)

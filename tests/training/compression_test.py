@@ -199,6 +199,7 @@ def test_results_depend_on_neither_chunks_nor_devices():
   assert_close(matrix(a.residuals), matrix(b.residuals))
 
 
+@pytest.mark.nightly
 def test_streamed_and_stacked_give_the_same():
   data = helpers.federation(SIZES, groups=[0, 1] * 3)
   found = [
