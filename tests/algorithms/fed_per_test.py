@@ -1,4 +1,4 @@
-"""FedPer and FedRep against references that train layer by layer."""
+"""FedPer, FedRep, FedBABU and LG-FedAvg against references that train by layers."""
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from tests.support.methods import (
   initial,
   models_after,
   run,
+  run_cohorts,
   unflatten,
 )
 
@@ -62,3 +63,64 @@ def test_heads_train_in_epochs_even_where_bodies_train_in_steps():
   algorithm = algorithms.build('fed_rep', local, head_epochs=3)
   _, infos = run(algorithm, data, rounds=1)
   assert int(infos[0].steps) == sum(3 * -(-size // 4) + 5 for size in SIZES)
+
+
+@pytest.mark.parametrize(
+  ('head', 'cohorts', 'devices', 'shared_start'),
+  [
+    (('logits',), [range(6)] * 3, 1, 'off'),
+    (('dense1', 'logits'), [(0, 3), (3, 4), (1, 0)], 2, 'on'),
+  ],
+)
+def test_fed_babu_matches_float64_reference(head, cohorts, devices, shared_start):
+  data = federation()
+  local = helpers.local(epochs=2, devices=devices, hidden=(5, 4))
+  local = local._replace(shared_start=shared_start)
+  algorithm = algorithms.build('fed_babu', local, head_layers=head)
+  before = initial(algorithm, data).params
+  model = reference.from_params(before, 0)
+  learn = range(len(model) - len(head))
+  for number, cohort in enumerate(cohorts, 1):
+    key, trained = jax.random.fold_in(jax.random.key(9), number), []
+    for i in cohort:
+      batches = helpers.batches(data, local.schedule, i, key)
+      own = reference.sgd_of_layers(model, batches, 0.1, learn)
+      trained.append(reference.flat(own))
+    sizes = np.array(SIZES)[list(cohort)]
+    model = unflatten(np.average(trained, axis=0, weights=sizes), model)
+
+  state, _ = run_cohorts(algorithm, data, cohorts)
+  assert_close(reference.vectors(state.params)[0], reference.flat(model), rtol=1e-3)
+  for name in head:
+    np.testing.assert_array_equal(
+      state.params[name]['kernel'], before[name]['kernel'], strict=True
+    )
+
+
+def test_lg_fed_avg_matches_float64_reference():
+  cohorts = [(0, 3), (3, 4), (1, 0)]
+  data, local = federation(), helpers.local(epochs=2, devices=2, hidden=(5, 4))
+  algorithm = algorithms.build('lg_fed_avg', local)
+  params = algorithm.client_params(initial(algorithm, data), data, np.arange(1))
+  model = reference.from_params(params, 0)
+  bodies, head = [model[:-1]] * len(SIZES), model[-1:]
+  for number, cohort in enumerate(cohorts, 1):
+    key, heads = jax.random.fold_in(jax.random.key(9), number), []
+    for i in cohort:
+      batches = helpers.batches(data, local.schedule, i, key)
+      own, _ = reference.local_sgd(bodies[i] + head, batches, 0.1)
+      bodies[i] = own[:-1]
+      heads.append(reference.flat(own[-1:]))
+    sizes = np.array(SIZES)[list(cohort)]
+    head = unflatten(np.average(heads, axis=0, weights=sizes), head)
+
+  state, found = models_after(algorithm, data, cohorts)
+  for i, got in enumerate(found):
+    assert_close(got, reference.flat(bodies[i] + head), rtol=1e-3)
+  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
+  some = algorithm.client_params(state, data, np.array([2, 0]))
+  jax.tree.map(
+    lambda x, every: np.testing.assert_array_equal(x, every[np.array([2, 0])]),
+    some,
+    params,
+  )

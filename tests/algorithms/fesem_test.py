@@ -1,11 +1,15 @@
-"""FeSEM against float64, and its options."""
+"""FeSEM against float64, stacked and streamed, its penalty and its options."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.common.em_steps import Penalty
+from fesem_jax.core import sharding
+from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -108,3 +112,46 @@ def test_fesem_compares_only_the_named_layer():
   state = state._replace(assignment=jnp.ones(6, jnp.int32))
   after, _ = jax.jit(whole.step)(state, data, helpers.everyone(data), jax.random.key(1))
   np.testing.assert_array_equal(after.assignment, 1)
+
+
+def test_streamed_clients_give_what_stacked_ones_do():
+  local = helpers.local(chunk=2, devices=2)
+  options = {'weighting': 'by_examples', 'cluster_on': 'logits', 'init_clients': 3}
+  data = sharding.replicate(federation(), local.mesh)
+  results = {}
+  for state in ('stacked', 'streamed'):
+    algorithm = algorithms.build(
+      'fesem', local, num_clusters=2, client_state=state, **options
+    )
+    results[state] = run(algorithm, data)
+  (stacked, infos), (streamed, others) = results['stacked'], results['streamed']
+  assert streamed.client_params is None
+  assert jax.tree.leaves(stacked.client_params)[0].shape[0] == len(SIZES)
+  np.testing.assert_array_equal(stacked.assignment, streamed.assignment)
+  assert_close(matrix(stacked.centers), matrix(streamed.centers), rtol=1e-6, atol=1e-7)
+  for a, b in zip(infos, others, strict=True):
+    assert_close(a.clusters.objective, b.clusters.objective, rtol=1e-5)
+
+
+def test_more_clients_than_the_first_clustering_sees_go_to_its_centers():
+  data = helpers.federation([40] * 40, groups=np.arange(40) % 2)
+  local = helpers.local(chunk=8, batch_size=10, rate=0.5, hidden=())
+  algorithm = algorithms.build(
+    'fesem', local, num_clusters=2, init_clients=10, init_epochs=20
+  )
+  state = initial(algorithm, data)
+  assert adjusted_rand_score(np.arange(40) % 2, state.assignment) == 1.0
+  nearest = reference.nearest(matrix(state.client_params), matrix(state.centers))
+  np.testing.assert_array_equal(nearest, state.assignment)
+
+
+def test_a_client_with_few_examples_is_pulled_more_as_in_the_paper():
+  # lambda / (m alpha_i) = lambda 4 / n_i; two clients without examples are padding.
+  data = helpers.federation([1, 3, 8]).reorder(np.arange(3), num_clients=5)
+  cohort = Cohort(np.array([2, 0, 1, 4]), everyone=False)
+  factors = Penalty(0.5, 'paper').of(data, cohort)
+  assert_close(factors[:3], [2 / 8, 2, 2 / 3], rtol=1e-6)
+  assert np.isfinite(factors).all()
+  assert_close(Penalty(0.5).of(data, cohort), 0.5, rtol=1e-6)
+  assert_close(Penalty().of(data, cohort), 0.01, rtol=1e-6)
+  assert Penalty(0.0, 'paper').of(data, cohort) is None
