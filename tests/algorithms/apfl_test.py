@@ -12,7 +12,6 @@ from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
   assert_close,
-  deployed,
   federation,
   initial,
   matrix,
@@ -82,32 +81,17 @@ def test_matches_float64_reference(adapt, cohorts, devices):
 
 def test_alpha_stays_within_its_range():
   # A long step pushes it out at either end.
-  data, local = federation(), helpers.local(epochs=4, rate=3.0)
+  data, local = federation(), helpers.local(epochs=4, rate=3.0, hidden=())
   state, _ = run(algorithms.build('apfl', local, apfl_alpha=1.0), data, rounds=4)
   alphas = np.asarray(state.client_alphas)
   assert 0 <= alphas.min() < alphas.max() <= 1
   assert {0.0, 1.0} & set(alphas.tolist())
 
 
-@pytest.mark.parametrize(
-  'make', [optax.sgd, pytest.param(optax.adam, marks=pytest.mark.nightly)]
-)
-def test_fixed_at_its_ends_it_is_fed_avg_or_non_fed(make):
-  data, local = federation(), helpers.local(optimizer=make(0.1))
-  average = run(algorithms.build('fed_avg', local), data)[0]
-  for alpha, name in ((0.0, 'fed_avg'), (1.0, 'non_fed')):
-    other = algorithms.build(name, local)
-    mixed = algorithms.build('apfl', local, apfl_alpha=alpha, adapt_alpha=False)
-    state, _ = run(mixed, data)
-    assert_close(matrix(state.params), matrix(average.params), rtol=1e-6, atol=1e-7)
-    want = deployed(other, run(other, data)[0], data)
-    assert_close(deployed(mixed, state, data), want, rtol=1e-6, atol=1e-7)
-
-
 def test_alpha_follows_the_rate_of_the_round():
   # A schedule of rates is the same as rates of their own.
-  data, fixed = federation(), helpers.local(rate=0.05)
-  halved = helpers.local()._replace(lr_schedule=lambda number: 0.5)
+  data, fixed = federation(), helpers.local(rate=0.05, hidden=())
+  halved = helpers.local(hidden=())._replace(lr_schedule=lambda number: 0.5)
   a, _ = run(algorithms.build('apfl', fixed), data)
   cohort = Cohort(np.arange(6, dtype=np.int32), everyone=True, round=np.int32(0))
   b, _ = run(algorithms.build('apfl', halved), data, cohort=lambda _: cohort)

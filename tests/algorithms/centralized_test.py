@@ -32,11 +32,7 @@ def batches(data, key, steps, width):
 
 @pytest.mark.parametrize(
   ('batch_size', 'cohort'),
-  [
-    (4, (0, 3)),
-    (0, range(6)),
-    pytest.param(4, range(6), marks=pytest.mark.nightly),
-  ],
+  [(4, (0, 3)), (0, range(6))],
 )
 def test_matches_float64_reference(batch_size, cohort):
   data = federation()
@@ -58,24 +54,24 @@ def test_matches_float64_reference(batch_size, cohort):
 
 
 def test_takes_as_many_steps_as_fed_avg():
-  data, local = federation(), helpers.local(epochs=2)._replace(dropout_rate=0.4)
+  data, local = federation(), helpers.local(epochs=2, hidden=())
+  local = local._replace(dropout_rate=0.4)
   infos = [run(algorithms.build(n, local), data)[1] for n in ('centralized', 'fed_avg')]
   for own, other in zip(*infos, strict=True):
     assert int(own.steps) == int(other.steps) > 0
     assert int(own.trained) == int(other.trained)
 
 
-@pytest.mark.parametrize(
-  'placement', [pytest.param('replicated', marks=pytest.mark.nightly), 'sharded']
-)
-def test_runs_are_the_same_on_two_devices(placement):
+def test_runs_are_the_same_on_two_devices():
   data, results = federation(), []
   for devices in (1, 2):
-    algorithm = algorithms.build('centralized', helpers.local(devices=devices))
+    algorithm = algorithms.build(
+      'centralized', helpers.local(devices=devices, hidden=())
+    )
     result = simulate(
       algorithm, data, data, rounds=2, progress=False,
       finetune_epochs=0,
-      data_placement=placement if devices == 2 else 'replicated',
+      data_placement='sharded' if devices == 2 else 'replicated',
     )  # fmt: skip
     results.append(result)
   one, two = (r.deployed.params() for r in results)

@@ -13,7 +13,6 @@ from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
   assert_close,
-  deployed,
   federation,
   initial,
   matrix,
@@ -93,16 +92,6 @@ def test_matches_float64_reference(cohorts, steps, devices):
   assert_close(reference.vectors(used), np.stack(models), rtol=1e-3)
   assert_close(infos[-1].train_loss, np.average(losses, weights=sizes))
   assert int(infos[-1].steps) == steps
-
-
-def test_with_weights_that_stay_it_is_fed_avg():
-  data, local = federation(), helpers.local()
-  average = run(algorithms.build('fed_avg', local), data)[0]
-  algorithm = algorithms.build('fed_ala', local, ala_rate=0.0)
-  state = run(algorithm, data)[0]
-  assert_close(matrix(state.params), matrix(average.params), rtol=1e-6, atol=1e-7)
-  everyone = np.repeat(matrix(average.params), 6, axis=0)
-  assert_close(deployed(algorithm, state, data), everyone, rtol=1e-6, atol=1e-7)
 
 
 def test_bad_clients_keep_the_heads_that_they_trained():

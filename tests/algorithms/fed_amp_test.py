@@ -10,10 +10,8 @@ from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
   assert_close,
-  deployed,
   federation,
   initial,
-  run,
   run_cohorts,
   unflatten,
 )
@@ -37,7 +35,6 @@ def messages(models, alpha, sigma):
   [
     (0.0, [range(6)] * 3, 2),
     (0.02, [(0, 3, 2), (3, 4, 1), (1, 0, 3)], 1),
-    pytest.param(0.0, [(0, 3), (3, 0), (3,)], 1, marks=pytest.mark.nightly),
   ],
 )
 def test_matches_float64_reference(alpha, cohorts, devices):
@@ -69,16 +66,6 @@ def test_matches_float64_reference(alpha, cohorts, devices):
   assert_close(reference.vectors(state.client_params), own, rtol=1e-3)
   sizes = np.array(SIZES)[list(cohorts[-1])]
   assert_close(infos[-1].train_loss, np.average(losses, weights=sizes))
-
-
-def test_without_a_pull_it_is_non_fed():
-  data, local = federation(), helpers.local()
-  alone, alike = (
-    algorithms.build('non_fed', local),
-    algorithms.build('fed_amp', local, amp_lambda=0.0),
-  )
-  want = deployed(alone, run(alone, data)[0], data)
-  assert_close(deployed(alike, run(alike, data)[0], data), want, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(

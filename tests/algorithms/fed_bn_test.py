@@ -88,20 +88,3 @@ def test_norms_within_blocks_stay_with_clients():
   chex.assert_trees_all_equal(run(by_name, data)[0], state)
   # 6 scales and biases of each norm are not sent.
   assert algorithm.traffic.model == 4 * (6 * 6 + 6 + 6 * 3 + 3)
-
-
-@pytest.mark.parametrize(
-  'method',
-  [
-    'fed_bn',
-    *(pytest.param(n, marks=pytest.mark.nightly) for n in ('fed_rep', 'fed_babu')),
-  ],
-)
-def test_a_shared_start_changes_rounding_only(method):
-  data, states = federation(), []
-  name = 'norm_layers' if method == 'fed_bn' else 'head_layers'
-  for shared_start in ('off', 'on'):
-    local = helpers.local(epochs=2, hidden=(5, 4))._replace(shared_start=shared_start)
-    algorithm = algorithms.build(method, local, **{name: ['**/bias']})
-    states.append(run(algorithm, data, rounds=2)[0])
-  chex.assert_trees_all_close(*states, rtol=1e-4, atol=1e-6)

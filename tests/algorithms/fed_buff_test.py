@@ -19,7 +19,6 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  matrix,
   reference_training,
   run,
 )
@@ -95,13 +94,6 @@ def test_matches_an_event_queue(size, at_once, weighting, eta, devices):
     assert int(info.trained) == size
   assert max(queue.staleness) >= 2  # Client 1 is slow.
   assert_close(reference.vectors(state.params)[0], queue.w, rtol=1e-3)
-
-
-def test_a_buffer_of_all_clients_with_equal_devices_is_fed_avg():
-  local, data = helpers.local(), helpers.federation([6] * 6)
-  buffered = algorithms.build('fed_buff', local, buffer_size=6, client_devices=ALIKE)
-  states = [run(a, data)[0] for a in (buffered, algorithms.build('fed_avg', local))]
-  assert_close(*(matrix(s.params) for s in states), rtol=1e-5, atol=1e-6)
 
 
 def test_with_equal_devices_half_of_the_clients_are_one_update_behind():

@@ -16,14 +16,10 @@ from tests.support.methods import (
   unflatten,
 )
 
-NIGHTLY = pytest.mark.nightly
-
 
 @pytest.mark.parametrize(('name', 'same_cohort', 'places', 'weighting'), [
-    pytest.param('two cohorts', False, [1, 4, 5], 'uniform', marks=NIGHTLY),
     ('two cohorts', False, [1, 4, 5], 'by_examples'),
     ('an empty place', False, [1, 6, 4], 'uniform'),  # Nor is it in the first cohort.
-    pytest.param('one cohort', True, [1, 6, 4], 'uniform', marks=NIGHTLY),
     ('one cohort', True, [1, 6, 4], 'by_examples'),
     ('all clients', False, None, 'uniform'),
 ])  # fmt: skip
@@ -63,7 +59,7 @@ def test_fed_dane_matches_float64_reference(name, same_cohort, places, weighting
 
 def test_without_a_gradient_of_the_first_cohort_nothing_is_corrected():
   data, rate = federation(), 0.5
-  local = helpers.local()._replace(dropout_rate=rate)
+  local = helpers.local(hidden=())._replace(dropout_rate=rate)
   algorithm = algorithms.build('fed_dane', local, prox_mu=0.0)
   average = algorithms.build('fed_avg', local, weighting='uniform')
   cohort = Cohort(np.array([1], np.int32), everyone=False)

@@ -1,4 +1,4 @@
-"""FedDist, FedDWS and FedProx against float64."""
+"""FedAvg, FedDist, FedDWS and FedProx against float64."""
 
 import jax
 import numpy as np
@@ -20,6 +20,8 @@ from tests.support.methods import (
 @pytest.mark.parametrize(
   ('name', 'options', 'weights', 'prox', 'epsilon'),
   [
+    ('fed_avg', {'weighting': 'uniform'}, [1] * 6, 0.0, 1.0),
+    ('fed_avg', {}, SIZES, 0.0, 1.0),
     ('fed_prox', {'prox_mu': 0.8}, SIZES, 0.4, 1.0),
     ('fed_dist', {'server_learning_rate': 0.3}, [1] * 6, 0.0, 0.3),
     ('fed_dws', {'server_learning_rate': 0.3}, SIZES, 0.0, 0.3),

@@ -1,13 +1,13 @@
 """FedEM against float64, and the groups that it finds."""
 
-import functools
-
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common import learners
+from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference
@@ -17,7 +17,7 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  run,
+  matrix,
 )
 
 
@@ -60,22 +60,25 @@ def test_mixtures_are_means_over_examples_that_exist():
   np.testing.assert_allclose(found, [[0.25, 0.75], [0.375, 0.625], [0, 0]])
 
 
-@functools.cache
-def built():
-  """Seeds share its programs."""
-  local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  return algorithms.build('fed_em', local, num_clusters=2)
-
-
-def test_clients_with_examples_of_both_groups_get_weights_of_both():
-  groups, sizes = np.arange(20) % 2, [60] * 20
-  data, other = (helpers.federation(sizes, groups=g) for g in (groups, 1 - groups))
-  np.testing.assert_array_equal(data.x, other.x)  # Labels alone tell groups apart.
-  mixed = np.arange(20) % 3 == 2
-  second = np.repeat(mixed, 60) & (np.arange(1200) % 2 == 0)
-  y = np.where(second, other.y, data.y)
-  data = data.from_arrays(data.x, y, sizes, num_classes=helpers.CLASSES)
-  state, _ = run(built(), data, rounds=40)
-  most = np.asarray(state.mixture).max(axis=1)
-  assert most[mixed].max() < 0.65
-  assert most[~mixed].min() > 0.95
+def test_a_client_reports_on_all_of_its_models_together():
+  data, local = helpers.federation([4, 1, 3]), helpers.local(2, hidden=())
+  centers = random_models(local, jax.random.key(0), 2)
+  shares = jnp.full((3, 2, 4), 0.5)
+  train = jax.jit(
+    lambda shares: learners.train(
+      local, centers, shares, data, helpers.everyone(data), jax.random.key(1), 'uniform'
+    )
+  )
+  _, sound = train(shares)
+  # Client 1 fails with the second center alone.
+  new, trained = train(shares.at[1, 1].set(jnp.nan))
+  assert trained.steps.tolist() == [4, 2, 4]
+  assert trained.finite.tolist() == [True, False, True]
+  assert trained.ids.tolist() == [0, 1, 2]
+  assert trained.sizes.tolist() == [4, 1, 3]
+  # It is left out of that center's mean alone.
+  alone, _ = train(shares.at[1].set(0.0).at[1, 1].set(jnp.nan))
+  assert_close(matrix(new)[1], matrix(alone)[1])
+  assert np.abs(matrix(new)[0] - matrix(alone)[0]).max() > 1e-3
+  assert_close(trained.loss[np.array([0, 2])], sound.loss[np.array([0, 2])])
+  assert np.isfinite(matrix(new)).all()

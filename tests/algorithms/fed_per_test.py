@@ -1,6 +1,5 @@
-"""FedPer and FedRep against references that train layer by layer."""
+"""FedPer, FedRep, FedBABU and LG-FedAvg against references that train by layers."""
 
-import chex
 import jax
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from tests.support.methods import (
   initial,
   models_after,
   run,
+  run_cohorts,
   unflatten,
 )
 
@@ -42,16 +42,10 @@ def reference_rounds(method, local, data, model, cohorts, head_epochs):
   return body, heads
 
 
-@pytest.mark.parametrize(
-  ('cohorts', 'devices'),
-  [
-    pytest.param([range(6)] * 3, 1, marks=pytest.mark.nightly),
-    ([(0, 3), (3, 4), (1, 0)], 2),
-  ],
-)
 @pytest.mark.parametrize('method', ['fed_per', 'fed_rep'])
-def test_matches_float64_reference(method, cohorts, devices):
-  data, local = federation(), helpers.local(epochs=2, devices=devices, hidden=(5, 4))
+def test_matches_float64_reference(method):
+  cohorts = [(0, 3), (3, 4), (1, 0)]
+  data, local = federation(), helpers.local(epochs=2, devices=2, hidden=(5, 4))
   options = {'head_epochs': 3} if method == 'fed_rep' else {}
   algorithm = algorithms.build(method, local, **options)
   params = algorithm.client_params(initial(algorithm, data), data, np.arange(1))
@@ -64,41 +58,69 @@ def test_matches_float64_reference(method, cohorts, devices):
     assert_close(got, reference.flat(body + heads[i]), rtol=1e-3)
 
 
-def test_heads_differ_and_the_body_is_stored_once():
-  data = federation()
-  algorithm = algorithms.build('fed_per', helpers.local())
-  state, _ = run(algorithm, data)
-  used = algorithm.deployed(state, data)
-  assert used.shared['logits'] is None
-  assert used.own['dense0'] is None
-  assert used.shared['dense0']['kernel'].shape[0] == 1
-  kernels = np.asarray(used.own['logits']['kernel'])
-  assert len(np.unique(kernels.reshape(len(SIZES), -1), axis=0)) == len(SIZES)
-  assert used.clusters() is None
-
-
-@pytest.mark.parametrize('method', ['fed_per', 'fed_rep'])
-def test_the_head_may_have_several_layers(method):
-  data, local = federation(), helpers.local(hidden=(5, 4))
-  algorithm = algorithms.build(method, local, head_layers=['dense1', 'logits'])
-  state, _ = run(algorithm, data)
-  assert [n for n, x in state.body.items() if x is not None] == ['dense0']
-  before = initial(algorithm, data)
-  for name in ('dense1', 'logits'):
-    chex.assert_tree_all_finite(state.heads[name])
-    moved = state.heads[name]['kernel'] - before.heads[name]['kernel']
-    assert (np.abs(moved).max(axis=(1, 2)) > 1e-4).all()
-
-
-def test_fed_per_of_one_client_is_fed_avg():
-  data, local = helpers.federation([7]), helpers.local()
-  per, average = (algorithms.build(n, local) for n in ('fed_per', 'fed_avg'))
-  got = per.client_params(run(per, data)[0], data, np.arange(1))
-  chex.assert_trees_all_close(got, run(average, data)[0].params, rtol=1e-5, atol=1e-6)
-
-
 def test_heads_train_in_epochs_even_where_bodies_train_in_steps():
   data, local = federation(), helpers.local(steps=5)
   algorithm = algorithms.build('fed_rep', local, head_epochs=3)
   _, infos = run(algorithm, data, rounds=1)
   assert int(infos[0].steps) == sum(3 * -(-size // 4) + 5 for size in SIZES)
+
+
+@pytest.mark.parametrize(
+  ('head', 'cohorts', 'devices', 'shared_start'),
+  [
+    (('logits',), [range(6)] * 3, 1, 'off'),
+    (('dense1', 'logits'), [(0, 3), (3, 4), (1, 0)], 2, 'on'),
+  ],
+)
+def test_fed_babu_matches_float64_reference(head, cohorts, devices, shared_start):
+  data = federation()
+  local = helpers.local(epochs=2, devices=devices, hidden=(5, 4))
+  local = local._replace(shared_start=shared_start)
+  algorithm = algorithms.build('fed_babu', local, head_layers=head)
+  before = initial(algorithm, data).params
+  model = reference.from_params(before, 0)
+  learn = range(len(model) - len(head))
+  for number, cohort in enumerate(cohorts, 1):
+    key, trained = jax.random.fold_in(jax.random.key(9), number), []
+    for i in cohort:
+      batches = helpers.batches(data, local.schedule, i, key)
+      own = reference.sgd_of_layers(model, batches, 0.1, learn)
+      trained.append(reference.flat(own))
+    sizes = np.array(SIZES)[list(cohort)]
+    model = unflatten(np.average(trained, axis=0, weights=sizes), model)
+
+  state, _ = run_cohorts(algorithm, data, cohorts)
+  assert_close(reference.vectors(state.params)[0], reference.flat(model), rtol=1e-3)
+  for name in head:
+    np.testing.assert_array_equal(
+      state.params[name]['kernel'], before[name]['kernel'], strict=True
+    )
+
+
+def test_lg_fed_avg_matches_float64_reference():
+  cohorts = [(0, 3), (3, 4), (1, 0)]
+  data, local = federation(), helpers.local(epochs=2, devices=2, hidden=(5, 4))
+  algorithm = algorithms.build('lg_fed_avg', local)
+  params = algorithm.client_params(initial(algorithm, data), data, np.arange(1))
+  model = reference.from_params(params, 0)
+  bodies, head = [model[:-1]] * len(SIZES), model[-1:]
+  for number, cohort in enumerate(cohorts, 1):
+    key, heads = jax.random.fold_in(jax.random.key(9), number), []
+    for i in cohort:
+      batches = helpers.batches(data, local.schedule, i, key)
+      own, _ = reference.local_sgd(bodies[i] + head, batches, 0.1)
+      bodies[i] = own[:-1]
+      heads.append(reference.flat(own[-1:]))
+    sizes = np.array(SIZES)[list(cohort)]
+    head = unflatten(np.average(heads, axis=0, weights=sizes), head)
+
+  state, found = models_after(algorithm, data, cohorts)
+  for i, got in enumerate(found):
+    assert_close(got, reference.flat(bodies[i] + head), rtol=1e-3)
+  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
+  some = algorithm.client_params(state, data, np.array([2, 0]))
+  jax.tree.map(
+    lambda x, every: np.testing.assert_array_equal(x, every[np.array([2, 0])]),
+    some,
+    params,
+  )

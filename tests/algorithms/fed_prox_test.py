@@ -11,8 +11,6 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  matrix,
-  run,
 )
 
 
@@ -68,19 +66,6 @@ def test_a_round_reports_only_who_did_not_drop_out():
   mean = np.average(losses[stays], weights=sizes[stays])
   assert abs(mean / losses[stays].mean() - 1) > 1e-2
   assert_close(info.train_loss, mean)
-
-
-def test_fed_prox_penalty_is_not_zero_after_the_first_step():
-  # Public code differentiates the penalty at w = c, where it vanishes.
-  data, local = federation(), helpers.local(epochs=3)
-  held, _ = run(algorithms.build('fed_prox', local, prox_mu=5.0), data)
-  free, _ = run(algorithms.build('fed_prox', local, prox_mu=0.0), data)
-  start = matrix(initial(algorithms.build('fed_avg', local), data).params)
-
-  def moved(state):
-    return np.linalg.norm(matrix(state.params) - start)
-
-  assert moved(held) < 0.8 * moved(free)
 
 
 def test_where_all_straggle_each_draws_its_epochs_and_where_none_does_all_are_done():

@@ -20,7 +20,6 @@ from fesem_jax.algorithms.wrappers import (
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption
-from fesem_jax.server import em
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -40,10 +39,8 @@ def built(**options):
   return algorithms.build('fesem', local, num_clusters=2, **options), local
 
 
-@pytest.mark.parametrize(
-  'temperature', [0.02, pytest.param(1.0, marks=pytest.mark.nightly)]
-)
-def test_soft_assignment_matches_float64(temperature):
+def test_soft_assignment_matches_float64():
+  temperature = 0.02
   data, (algorithm, local) = federation(), built(temperature=temperature)
   state = initial(algorithm, data)
   centers = reference.vectors(state.centers)
@@ -61,20 +58,12 @@ def test_soft_assignment_matches_float64(temperature):
   assert_close(info.clusters.objective, value, rtol=1e-3)
 
 
-def test_responsibilities_of_a_client_at_its_center():
-  distances = jnp.array([[0.0, 4.0], [2.0, 2.0], [1.0, 2.0]])
-  shares = em.responsibilities(distances, 0.01)
-  assert_close(shares, [[1, 0], [0.5, 0.5], [1, 0]])
-
-
-@pytest.mark.parametrize(
-  'client_state', [pytest.param('stacked', marks=pytest.mark.nightly), 'streamed']
-)
-def test_assignments_older_than_max_age_are_made_anew(client_state):
+def test_assignments_older_than_max_age_are_made_anew():
   data = federation()
-  local = helpers.local(batch_size=0, rate=1e-6)  # Models stay where they start.
+  # Models stay where they start.
+  local = helpers.local(batch_size=0, rate=1e-6, hidden=())
   algorithm = algorithms.build(
-    'fesem', local, num_clusters=2, max_age=2, client_state=client_state
+    'fesem', local, num_clusters=2, max_age=2, client_state='streamed'
   )
   state = initial(algorithm, data)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
@@ -100,22 +89,20 @@ def best_of(centers, data):
   return np.argmin(losses, axis=1)
 
 
-@pytest.mark.parametrize('client_state', ['stacked', 'streamed'])
-def test_clients_that_join_late_choose_by_loss(client_state):
+def test_clients_that_join_late_choose_by_loss():
   data = federation()
-  local = helpers.local(batch_size=0, rate=1e-6)
+  local = helpers.local(batch_size=0, rate=1e-6, hidden=())
   algorithm = algorithms.build(
-    'fesem', local, num_clusters=2, late_joins=True, init_clients=3,
-    client_state=client_state,
-  )  # fmt: skip
+    'fesem', local, num_clusters=2, late_joins=True, init_clients=3
+  )
   state = initial(algorithm, data)
   first = np.flatnonzero(np.asarray(state.joined))
   late = np.flatnonzero(~np.asarray(state.joined))
   assert len(first) == len(late) == 3
-  if client_state == 'stacked':  # Only the first ones have trained.
-    points = matrix(inner(state).client_params)
-    moved = (points != points[late[0]]).any(axis=1)
-    np.testing.assert_array_equal(np.flatnonzero(moved), first)
+  # Only the first ones have trained.
+  points = matrix(inner(state).client_params)
+  moved = (points != points[late[0]]).any(axis=1)
+  np.testing.assert_array_equal(np.flatnonzero(moved), first)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
   best = best_of(centers, data)
   wrong = replaced(state, centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))
@@ -171,7 +158,7 @@ def test_bad_clients_lie_about_random_models_too():
   np.testing.assert_array_equal(lied, bad.corruption.bad)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_sampled_start_matches_units_before_models_are_aggregated():
   data = helpers.federation([6] * 12)
   local = helpers.local(rate=1e-3)

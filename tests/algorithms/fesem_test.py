@@ -1,6 +1,5 @@
-"""FeSEM against float64, and its options."""
+"""FeSEM against float64, stacked and streamed, its penalty and its options."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +7,9 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.core import prng_streams, tree
+from fesem_jax.algorithms.common.em_steps import Penalty
+from fesem_jax.core import sharding
+from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -16,7 +17,6 @@ from tests.support.methods import (
   federation,
   initial,
   matrix,
-  reference_round,
   reference_training,
   run,
 )
@@ -24,13 +24,7 @@ from tests.support.methods import (
 
 @pytest.mark.parametrize(
   ('prox_weighting', 'weighting', 'shared_start'),
-  [
-    ('uniform', 'uniform', 'off'),
-    pytest.param('uniform', 'by_examples', 'on', marks=pytest.mark.nightly),
-    pytest.param('paper', 'by_examples', 'off', marks=pytest.mark.nightly),
-    ('paper', 'by_examples', 'on'),
-    pytest.param('paper', 'uniform', 'on', marks=pytest.mark.nightly),
-  ],
+  [('uniform', 'uniform', 'off'), ('paper', 'by_examples', 'on')],
 )
 def test_fesem_matches_float64_reference(prox_weighting, weighting, shared_start):
   data, local = federation(), helpers.local(epochs=2, chunk=4)
@@ -65,63 +59,6 @@ def test_fesem_matches_float64_reference(prox_weighting, weighting, shared_start
   assert [int(i.clusters.moved) for i in infos] == moves
 
 
-def test_fesem_initialization_trains_then_clusters():
-  data, local = federation(), helpers.local()
-  algorithm = algorithms.build(
-    'fesem', local, num_clusters=2, init_epochs=3, weighting='by_examples'
-  )
-  key = jax.random.key(4)
-  state = initial(algorithm, data, key)
-  model_key, train_key = (
-    prng_streams.fold(key, s) for s in (prng_streams.MODEL, prng_streams.LOCAL)
-  )
-  start = reference.from_params(tree.expand(local.model.init(model_key)), 0)
-  longer = local._replace(schedule=local.schedule._replace(epochs=3))
-  points = np.stack(
-    [
-      reference.flat(w)
-      for w in reference_round(longer, data, [start] * 6, range(6), train_key)
-    ]
-  )
-
-  def own(stack, n):
-    return np.stack([reference.flat(reference.from_params(stack, i)) for i in range(n)])
-
-  assert_close(own(state.client_params, 6), points, rtol=1e-3)
-
-  # The clustering is the best of all partitions into two (there are few).
-  sizes = np.array(SIZES)
-
-  def scatter(part):
-    mean = np.average(points[part], axis=0, weights=sizes[part])
-    return sizes[part] @ np.square(points[part] - mean).sum(axis=1)
-
-  parts = [np.array([mask >> i & 1 for i in range(6)]) == 1 for mask in range(1, 32)]
-  truth = min(parts, key=lambda part: scatter(part) + scatter(~part))
-  assert adjusted_rand_score(truth, state.assignment) == 1.0
-  want = reference.means(
-    points,
-    np.asarray(state.assignment),
-    np.array(SIZES),
-    np.zeros((2, points.shape[1])),
-  )
-  assert_close(own(state.centers, 2), want, rtol=1e-3)
-
-
-def test_fesem_leaves_an_empty_center_where_it_is():
-  data, local = helpers.federation(SIZES), helpers.local()
-  algorithm = algorithms.build('fesem', local, num_clusters=2)
-  state = initial(algorithm, data)
-  far = jax.tree.map(lambda c: c.at[1].add(100.0), state.centers)
-  state = state._replace(centers=far, assignment=jnp.zeros(6, jnp.int32))
-  state, info = jax.jit(algorithm.step)(
-    state, data, helpers.everyone(data), jax.random.key(1)
-  )
-  assert info.clusters.sizes.tolist() == [6, 0]
-  np.testing.assert_array_equal(matrix(state.centers)[1], matrix(far)[1])
-  chex.assert_tree_all_finite(state.centers)
-
-
 def lost_start(algorithm, data):
   """FeSEM's state with all clients in cluster 0, at the mean of all models."""
   state = initial(algorithm, data)
@@ -138,7 +75,7 @@ def lost_start(algorithm, data):
 
 
 def test_an_empty_center_moves_to_the_farthest_client_only_where_asked():
-  data, local = federation(), helpers.local()
+  data, local = federation(), helpers.local(hidden=())
   both = [
     algorithms.build('fesem', local, num_clusters=2, reseed_empty=on)
     for on in (False, True)
@@ -175,3 +112,46 @@ def test_fesem_compares_only_the_named_layer():
   state = state._replace(assignment=jnp.ones(6, jnp.int32))
   after, _ = jax.jit(whole.step)(state, data, helpers.everyone(data), jax.random.key(1))
   np.testing.assert_array_equal(after.assignment, 1)
+
+
+def test_streamed_clients_give_what_stacked_ones_do():
+  local = helpers.local(chunk=2, devices=2)
+  options = {'weighting': 'by_examples', 'cluster_on': 'logits', 'init_clients': 3}
+  data = sharding.replicate(federation(), local.mesh)
+  results = {}
+  for state in ('stacked', 'streamed'):
+    algorithm = algorithms.build(
+      'fesem', local, num_clusters=2, client_state=state, **options
+    )
+    results[state] = run(algorithm, data)
+  (stacked, infos), (streamed, others) = results['stacked'], results['streamed']
+  assert streamed.client_params is None
+  assert jax.tree.leaves(stacked.client_params)[0].shape[0] == len(SIZES)
+  np.testing.assert_array_equal(stacked.assignment, streamed.assignment)
+  assert_close(matrix(stacked.centers), matrix(streamed.centers), rtol=1e-6, atol=1e-7)
+  for a, b in zip(infos, others, strict=True):
+    assert_close(a.clusters.objective, b.clusters.objective, rtol=1e-5)
+
+
+def test_more_clients_than_the_first_clustering_sees_go_to_its_centers():
+  data = helpers.federation([40] * 40, groups=np.arange(40) % 2)
+  local = helpers.local(chunk=8, batch_size=10, rate=0.5, hidden=())
+  algorithm = algorithms.build(
+    'fesem', local, num_clusters=2, init_clients=10, init_epochs=20
+  )
+  state = initial(algorithm, data)
+  assert adjusted_rand_score(np.arange(40) % 2, state.assignment) == 1.0
+  nearest = reference.nearest(matrix(state.client_params), matrix(state.centers))
+  np.testing.assert_array_equal(nearest, state.assignment)
+
+
+def test_a_client_with_few_examples_is_pulled_more_as_in_the_paper():
+  # lambda / (m alpha_i) = lambda 4 / n_i; two clients without examples are padding.
+  data = helpers.federation([1, 3, 8]).reorder(np.arange(3), num_clients=5)
+  cohort = Cohort(np.array([2, 0, 1, 4]), everyone=False)
+  factors = Penalty(0.5, 'paper').of(data, cohort)
+  assert_close(factors[:3], [2 / 8, 2, 2 / 3], rtol=1e-6)
+  assert np.isfinite(factors).all()
+  assert_close(Penalty(0.5).of(data, cohort), 0.5, rtol=1e-6)
+  assert_close(Penalty().of(data, cohort), 0.01, rtol=1e-6)
+  assert Penalty(0.0, 'paper').of(data, cohort) is None

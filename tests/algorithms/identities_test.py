@@ -11,13 +11,13 @@ from fesem_jax import algorithms
 from fesem_jax.core import tree
 from fesem_jax.server import comparison
 from tests.support import helpers
-from tests.support.methods import SIZES, assert_close, federation, initial, matrix, run
+from tests.support.methods import assert_close, federation, initial, matrix, run
 
 
 @functools.lru_cache(maxsize=4)
 def average_of(weighting, **training):
   """FedAvg and its compiled round."""
-  local = helpers.local(**training)
+  local = helpers.local(hidden=(), **training)
   algorithm = algorithms.build('fed_avg', local, weighting=weighting)
   return algorithm, jax.jit(algorithm.step)
 
@@ -57,7 +57,10 @@ ONE_STEP = {'batch_size': 0, 'steps': 1}
 def test_clustered_methods_of_one_center_are_fed_avg(
   name, options, weighting, training
 ):
-  data, method = federation(), algorithms.build(name, helpers.local(), **options)
+  data, method = (
+    federation(),
+    algorithms.build(name, helpers.local(hidden=()), **options),
+  )
   first = jax.tree.map(lambda x: x[:1], initial(method, data).centers)
   state, infos = run(method, data)
   want, of_average = after_fed_avg(first, weighting, **training)
@@ -75,84 +78,11 @@ def test_clustered_methods_of_one_center_are_fed_avg(
     assert infos[-1].clusters.sizes.tolist() == [6]
 
 
-@pytest.mark.parametrize(
-  ('name', 'weighting'), [('fed_dws', 'by_examples'), ('fed_dist', 'uniform')]
-)
-def test_reptile_with_a_whole_server_step_is_fed_avg(name, weighting):
-  data = federation()
-  algorithm = algorithms.build(name, helpers.local(), server_learning_rate=1.0)
-  want, _ = after_fed_avg(initial(algorithm, data).params, weighting)
-  assert_close(matrix(run(algorithm, data)[0].params), want)
-
-
-def test_non_fed_is_m_independent_runs():
-  data, local = helpers.federation(SIZES), helpers.local(chunk=3)
-  together, _ = run(algorithms.build('non_fed', local), data)
-  for i in (1, 2, 3):  # The smallest, the largest, and one between.
-    x, y = data.client(i)
-    alone = data.from_arrays(
-      x, y, [len(y)], num_classes=data.num_classes, client_ids=[i]
-    )
-    # Batches may not depend on other clients: the largest one sets the padding.
-    state, _ = run(algorithms.build('non_fed', helpers.local(batch_size=4)), alone)
-    assert_close(matrix(state.client_params)[0], matrix(together.client_params)[i])
-
-
-def test_fed_prox_without_penalty_is_fed_avg():
-  data, local = federation(), helpers.local(epochs=2)
-  prox, _ = run(algorithms.build('fed_prox', local, prox_mu=0.0), data)
-  avg, _ = run(algorithms.build('fed_avg', local), data)
-  assert_close(matrix(prox.params), matrix(avg.params), rtol=1e-6, atol=1e-7)
-
-
-def test_fed_avg_of_one_full_batch_step_is_fed_sgd():
-  data = federation()
-  one_step = algorithms.build('fed_avg', helpers.local(batch_size=0, steps=1))
-  avg, _ = run(one_step, data)
-  sgd, _ = run(algorithms.build('fed_sgd', helpers.local(batch_size=4, epochs=7)), data)
-  assert_close(matrix(sgd.params), matrix(avg.params), rtol=1e-6, atol=1e-7)
-
-
-def test_fed_soft_without_a_pull_is_non_fed():
-  data, local = federation(), helpers.local(epochs=2)
-  soft = algorithms.build('fed_soft', local, num_clusters=2, soft_lambda=0.0)
-  alone = algorithms.build('non_fed', local)
-  own = initial(soft, data).client_params
-  begun = alone._replace(
-    init=lambda key, data: alone.init(key, data)._replace(client_params=own)
-  )
-  (state, infos), (other, others) = run(soft, data), run(begun, data)
-  assert_close(matrix(state.client_params), matrix(other.client_params), 1e-6, 1e-7)
-  assert_close(infos[-1].train_loss, others[-1].train_loss)
-
-
-def test_the_first_round_of_fed_rc_is_fed_em():
-  data, local = federation(), helpers.local()
-  (rc, _), (em, _) = (
-    run(algorithms.build(name, local, num_clusters=3), data, rounds=1)
-    for name in ('fed_rc', 'fed_em')
-  )
-  assert_close(matrix(rc.centers), matrix(em.centers), rtol=1e-5, atol=1e-6)
-  assert_close(rc.mixture, em.mixture, rtol=1e-5, atol=1e-6)
-  # Every example is shared among the centers.
-  assert_close(rc.classes.sum(axis=(1, 2)), SIZES)
-
-
-def test_fed_dane_with_equal_clients_is_uniform_fed_avg():
-  # Clients with the same data have g - grad F_i(c) = 0.
-  one = helpers.federation([6])
-  x, y = one.client(0)
-  data = one.from_arrays(np.tile(x, (4, 1)), np.tile(y, 4), [6] * 4, num_classes=3)
-  local = helpers.local(batch_size=3)
-  dane, _ = run(algorithms.build('fed_dane', local, prox_mu=0.0), data)
-  avg, _ = run(algorithms.build('fed_avg', local, weighting='uniform'), data)
-  assert_close(matrix(dane.params), matrix(avg.params))
-
-
 def test_fed_dane_of_one_full_batch_step_is_fed_avg_of_who_did_not_drop_out():
   # c - rate * (grad F_i + g - grad F_i), averaged, is c - rate * g.
   data = federation()
-  local = helpers.local(batch_size=0, steps=1)._replace(dropout_rate=0.5)
+  local = helpers.local(batch_size=0, steps=1, hidden=())
+  local = local._replace(dropout_rate=0.5)
   dane, infos = run(algorithms.build('fed_dane', local, prox_mu=0.0), data)
   avg, _ = run(algorithms.build('fed_avg', local, weighting='uniform'), data)
   assert 0 < min(int(i.trained) for i in infos) < 6
@@ -160,7 +90,7 @@ def test_fed_dane_of_one_full_batch_step_is_fed_avg_of_who_did_not_drop_out():
 
 
 def test_robust_without_trimming_is_kmeans_and_the_mean():
-  data, local = federation(), helpers.local()
+  data, local = federation(), helpers.local(hidden=())
   options = {'num_clusters': 2, 'init_epochs': 3}
   robust = algorithms.build(
     'robust', local, trim=0.0, beta=0.0, init_tolerance=0.0, **options

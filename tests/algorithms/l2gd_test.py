@@ -16,7 +16,6 @@ from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
   assert_close,
-  deployed,
   federation,
   initial,
   matrix,
@@ -74,38 +73,6 @@ def test_matches_float64_reference(schedule, cohort, devices):
   assert_close([info.train_loss for info in infos], want)
   assert [int(info.steps) == 0 for info in infos] == aggregates
   assert all(int(info.trained) == len(ids) for info in infos)
-
-
-def test_without_a_pull_it_is_non_fed_in_its_other_rounds():
-  data, local = federation(), helpers.local()
-  mixture = algorithms.build('l2gd', local, l2gd_lambda=0.0)
-  alone, step = algorithms.build('non_fed', local), {}
-  for name, algorithm in (('l2gd', mixture), ('non_fed', alone)):
-    step[name] = jax.jit(algorithm.step)
-  state, other = initial(mixture, data), initial(alone, data)
-  for number in range(1, 5):
-    key, everyone = jax.random.key(number), helpers.everyone(data)
-    aggregates = bool(state.aggregates)
-    state, _ = step['l2gd'](state, data, everyone, key)
-    if not aggregates:
-      other, _ = step['non_fed'](other, data, everyone, key)
-  used, want = deployed(mixture, state, data), deployed(alone, other, data)
-  assert_close(used, want, rtol=1e-6, atol=1e-7)
-
-
-def test_a_whole_step_to_the_mean_gives_all_clients_one_model():
-  data, local = federation(), helpers.local()
-  algorithm = algorithms.build(
-    'l2gd', local, l2gd_lambda=10.0, aggregation_probability=0.5
-  )
-  state = run(algorithm, data, rounds=2)[0]._replace(aggregates=np.bool_(True))
-  step = jax.jit(algorithm.step)
-  after, _ = step(state, data, helpers.everyone(data), jax.random.key(3))
-  apart = matrix(state.client_params) - matrix(state.client_params)[0]
-  assert np.abs(apart).max() > 0.01
-  models = matrix(after.client_params)
-  assert_close(models, np.repeat(models[:1], 6, axis=0), rtol=1e-5, atol=1e-6)
-  assert_close(models[0], matrix(state.client_params).mean(axis=0))
 
 
 def apart(state, moves):

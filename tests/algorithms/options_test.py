@@ -6,13 +6,11 @@ import sys
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.local_training import check_training, local_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.server import kmeans
@@ -374,25 +372,6 @@ def test_fed_sgd_takes_one_step_of_all_examples():
       state, data, helpers.everyone(data), jax.random.key(1)
     )
     assert int(info.steps) == np.count_nonzero(np.diff(data.offsets))
-
-
-def test_local_training_has_the_defaults_it_states():
-  model = helpers.local().model
-  local = local_training(model, optax.sgd(0.1))
-  assert local.schedule == Schedule(batch_size=10, epochs=1, steps=0)
-  assert Schedule() == Schedule(batch_size=0, epochs=1, steps=0)
-  assert local.dropout_rate == 0
-  for rate in (0.0, 0.999):
-    check_training(local._replace(dropout_rate=rate))
-  for rate in (-1e-9, 1.0, float('nan')):
-    with pytest.raises(UserError, match=f'`dropout_rate={rate}'):
-      check_training(local._replace(dropout_rate=rate))
-  for name in ('batch_size', 'epochs'):
-    with pytest.raises(UserError, match='must be at least'):
-      local_training(model, optax.sgd(0.1), **{name: -1})
-  local_training(model, optax.sgd(0.1), batch_size=0)
-  with pytest.raises(UserError, match='`epochs=0'):
-    local_training(model, optax.sgd(0.1), epochs=0)
 
 
 def test_kmeans_restarts_as_often_as_the_paper():

@@ -23,7 +23,6 @@ from tests.support.methods import (
   initial,
   matrix,
   reference_round,
-  run,
 )
 
 TRUTH = np.array(GROUPS, np.int32)
@@ -33,15 +32,6 @@ def told(data, clusters):
   """The data with other true clusters, which the oracle is told."""
   info = ClientInfo(data.info.names, np.asarray(clusters))
   return with_true_groups(dataclasses.replace(data, info=info))
-
-
-def test_of_one_group_it_is_fed_avg():
-  data, local = told(federation(), ['all'] * 6), helpers.local()
-  weights = {'weighting': 'by_examples'}
-  found, infos = run(algorithms.build('oracle', local, **weights), data)
-  average, _ = run(algorithms.build('fed_avg', local, **weights), data)
-  assert_close(matrix(found.centers), matrix(average.params), rtol=1e-6, atol=1e-7)
-  assert infos[-1].clusters.sizes.tolist() == [6]
 
 
 def test_it_is_ifca_whose_clients_know_their_groups():

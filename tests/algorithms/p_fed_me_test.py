@@ -71,19 +71,6 @@ def test_matches_float64_reference(weighting, cohorts, devices):
   assert int(infos[-1].steps) == 3 * sum(batches)
 
 
-def test_of_one_inner_step_on_one_batch_is_fed_avg_at_another_rate():
-  # theta = x - a g and w = x - eta lambda a g.
-  data, schedule = federation(), {'batch_size': 0, 'steps': 1}
-  one = algorithms.build(
-    'p_fed_me', helpers.local(**schedule), inner_steps=1, pfedme_lambda=2.0,
-    inner_learning_rate=0.4,
-  )  # fmt: skip
-  average = helpers.local(**schedule, rate=0.1 * 2.0 * 0.4)
-  average = algorithms.build('fed_avg', average, weighting='uniform')
-  state, want = run(one, data)[0], run(average, data)[0]
-  assert_close(matrix(state.params), matrix(want.params), rtol=1e-6, atol=1e-7)
-
-
 def test_the_local_optimizer_steps_along_the_envelope():
   # With momentum, the first of several steps is that of SGD, the second is not.
   data = federation()
@@ -92,7 +79,7 @@ def test_the_local_optimizer_steps_along_the_envelope():
       run(
         algorithms.build(
           'p_fed_me',
-          helpers.local(batch_size=0, steps=steps, optimizer=make),
+          helpers.local(batch_size=0, steps=steps, optimizer=make, hidden=()),
           **OPTIONS,
         ),
         data,

@@ -7,9 +7,6 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.core import tree
-from fesem_jax.data import load
-from fesem_jax.data.corruption import corrupted
 from tests.support import helpers
 from tests.support.methods import over_seeds, run
 
@@ -55,24 +52,3 @@ def test_clustered_methods_recover_planted_clusters(index, seed):
     assert infos[-1].train_loss < infos[0].train_loss
   if name == 'fed_drift':
     assert int((np.asarray(state.last_used) >= 0).sum()) == 4
-
-
-@pytest.mark.nightly
-def test_the_mean_suffers_from_bad_clients_and_the_median_and_krum_do_not():
-  train, test = load('digits', partition='iid', num_clients=20)
-  train = corrupted(train, 'sign_flip', 0.3)
-  local = helpers.local(
-    batch_size=10, chunk=20, hidden=(), shape=train.example_shape, classes=10
-  )
-
-  def accuracy(aggregation):
-    algorithm = algorithms.build('fed_avg', local, aggregation=aggregation, beta=0.4)
-    state, _ = run(algorithm, train, rounds=5)
-    logits = local.model.apply(tree.unstack(state.params, 0), test.x * test.scale)
-    return (np.asarray(logits).argmax(axis=1) == test.y).mean()
-
-  mean = accuracy('mean')
-  # Three of ten clients take back what three others do.
-  assert mean < 0.4
-  assert accuracy('median') > mean + 0.15
-  assert accuracy('krum') > mean + 0.15

@@ -154,7 +154,7 @@ def test_one_example_is_enough_to_join_or_to_be_compared():
 
 def test_every_client_may_be_a_cluster_of_its_own():
   data = federation()
-  algorithm = algorithms.build('stocfl', helpers.local(), stocfl_tau=0.9999)
+  algorithm = algorithms.build('stocfl', helpers.local(hidden=()), stocfl_tau=0.9999)
   state, _ = run(algorithm, data, rounds=2)
   models = matrix(state.centers)  # And the model of no cluster.
   assert len(np.unique(models, axis=0)) == len(models) == data.num_clients + 1
@@ -162,7 +162,7 @@ def test_every_client_may_be_a_cluster_of_its_own():
 
 
 def test_too_many_clusters_are_one_sentence():
-  local = helpers.local()
+  local = helpers.local(hidden=())
   method = algorithms.build('stocfl', local, stocfl_tau=1.0, max_clusters=2)
   message = 'stocfl found 6 clusters, more than `max_clusters=2`; raise it, or lower'
   with pytest.raises(UserError, match=message):

@@ -205,16 +205,16 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
 
 
 def test_a_comparison_runs_and_goes_on_in_its_workdir(tmp_path):
-  methods = {
-    'fed_avg': fed_avg(),
-    'fed_prox': algorithms.build('fed_prox', helpers.local()),
-  }
-  options = {'rounds': 1, 'seeds': [0, 1], 'workdir': tmp_path}
+  local = helpers.local(hidden=())
+  methods = {n: algorithms.build(n, local) for n in ('fed_avg', 'fed_prox')}
+  options = {
+    'rounds': 1, 'seeds': [0, 1], 'workdir': tmp_path, 'finetune_epochs': 0
+  }  # fmt: skip
   found = fj.compare(methods, data(), **options)
   assert (tmp_path / 'fed_prox/seed1/summary.json').exists()
   again = fj.compare(methods, data(), **options)
   assert again.summaries == found.summaries
-  alone = fj.simulate(methods['fed_prox'], *data(), rounds=1, seed=1)
+  alone = fj.simulate(methods['fed_prox'], *data(), rounds=1, seed=1, finetune_epochs=0)
   told = found.summaries['fed_prox'][1]
   assert told['deployed'] == pytest.approx(alone.summary['deployed'], rel=1e-6)
   assert told['timing']['runs_at_once'] == 2

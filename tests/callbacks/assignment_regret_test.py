@@ -12,14 +12,13 @@ from fesem_jax import algorithms
 from fesem_jax.analysis import regret_table
 from fesem_jax.core.federated_data import Groups
 from fesem_jax.data.corruption import corrupted
-from fesem_jax.evaluation.regret import hindsight, mean_over
 from fesem_jax.run.results import client_table, saved_client_table
 from tests.support import helpers, reference
 
 SIZES, TEST_SIZES = [6, 3, 9, 5, 8, 4], [3, 2, 5, 0, 1, 4]
 GROUPS = [0, 1, 0, 1, 0, 1]
 WRONG = np.array([0, 1, 1, 1, 0, 0], np.int32)  # Of clients 2 and 5.
-CLUSTERED = algorithms.build('oracle', helpers.local(devices=2, chunk=3))
+CLUSTERED = algorithms.build('oracle', helpers.local(devices=2, chunk=3, hidden=()))
 
 
 def splits():
@@ -127,24 +126,11 @@ def test_evaluations_files_and_summary_have_it_and_results_stay(run):
 def test_methods_without_centers_have_none():
   callback = fj.callbacks.AssignmentRegret()
   made = fj.simulate(
-    algorithms.build('fed_avg', helpers.local()), *splits(), rounds=1,
+    algorithms.build('fed_avg', helpers.local(hidden=())), *splits(), rounds=1,
     callbacks=[callback],
   )  # fmt: skip
   assert not {'regret', 'margin'} & (made.history[-1].keys() | made.summary.keys())
   assert made.clients.added is None
-
-
-def test_hindsight_of_ties_empty_centers_and_losses_that_are_no_numbers():
-  losses = np.array([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [np.inf, 3.0, 0.0]])
-  found = hindsight(losses, np.array([1, 0, 1]))
-  np.testing.assert_array_equal(found.best, [1, 1, 1])  # Nobody has center 2.
-  np.testing.assert_array_equal(found.regret, [0, 1, 0])
-  np.testing.assert_array_equal(found.margin, [0, -1, np.inf])
-  one = hindsight(losses, np.array([1, 1, 1]))
-  np.testing.assert_array_equal(one.regret, [0, 0, 0])
-  assert np.isnan(one.margin).all()
-  assert mean_over(found.margin, np.ones(3)) == -0.5
-  assert mean_over(one.margin, np.ones(3)) is None
 
 
 def test_tables_have_the_regret_of_methods_that_have_some(run):

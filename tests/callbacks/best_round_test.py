@@ -51,7 +51,7 @@ class Kept(Callback):
     self.scores[event.number] = event.record['validation']
 
 
-@pytest.mark.parametrize('method', ['fed_avg', 'fesem', 'fed_per'])
+@pytest.mark.parametrize('method', ['fesem', 'fed_per'])
 def test_the_models_of_the_best_round_are_kept(method, tmp_path):
   kept = Kept()
   result, best = simulated(method, callbacks=[kept], workdir=tmp_path)

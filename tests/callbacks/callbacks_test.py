@@ -14,7 +14,7 @@ from tests.support.runs import (
   built,
   federation,
   records,
-  simulated,
+  simulated_linear,
   without_time,
 )
 
@@ -44,7 +44,7 @@ class Watch(fj.Callback):
   def on_evaluation(self, event):
     self._told('evaluation', event)
     event.record['worst'] = {'accuracy': event.clients.deployed_accuracy[[0, 1]]}
-    self.bias = {name: model['dense0']['bias'] for name, model in event.models.items()}
+    self.bias = {name: model['logits']['bias'] for name, model in event.models.items()}
 
   def on_round_end(self, event):
     self._told('round end', event)
@@ -75,14 +75,14 @@ class Ending(fj.Callback):
 @pytest.fixture(scope='module')
 def whole():
   """A run that nobody watches."""
-  return simulated(**OPTIONS)
+  return simulated_linear(**OPTIONS)
 
 
 @pytest.fixture(scope='module')
 def watched(tmp_path_factory):
   """The same run with a callback, its workdir and its result."""
   watch, folder = Watch(), tmp_path_factory.mktemp('watched')
-  return watch, folder, simulated(**OPTIONS, workdir=folder, callbacks=[watch])
+  return watch, folder, simulated_linear(**OPTIONS, workdir=folder, callbacks=[watch])
 
 
 def test_callbacks_are_called_in_order(watched):
@@ -131,7 +131,7 @@ def test_events_have_clients_in_the_order_of_the_data(watched):
     np.testing.assert_array_equal(ours, theirs)
   assert list(watch.bias) == train.info.names.tolist()
   for name, bias in watch.bias.items():
-    theirs = result.deployed.params(client=name)['dense0']['bias']
+    theirs = result.deployed.params(client=name)['logits']['bias']
     np.testing.assert_array_equal(bias, theirs)
   with pytest.raises(KeyError, match='`client=c9` is none of the 7 clients'):
     last.models['c9']
@@ -141,13 +141,13 @@ def test_events_have_clients_in_the_order_of_the_data(watched):
 
 
 def test_a_resumed_run_tells_of_the_rounds_that_it_skips(whole, tmp_path):
-  simulated(**OPTIONS | {'rounds': 2}, workdir=tmp_path)
+  simulated_linear(**OPTIONS | {'rounds': 2}, workdir=tmp_path)
   watch = Watch()
-  simulated(**OPTIONS, workdir=tmp_path, callbacks=[watch])
+  simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[watch])
   assert (watch.calls[0], watch.known) == (('start', 2), 3)
   assert watch.calls[1] == ('round', 3)
   again = Watch()
-  simulated(**OPTIONS, workdir=tmp_path, callbacks=[again])
+  simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[again])
   assert again.calls == [('start', 4), ('end', None), ('close', None)]
 
 
@@ -156,7 +156,7 @@ def test_a_stop_ends_the_run_with_its_reason(method, whole, tmp_path, caplog):
   stop = fj.Stop('good enough')
 
   def go(rounds=4, callbacks=()):
-    return simulated(
+    return simulated_linear(
       **OPTIONS | {'rounds': rounds}, workdir=tmp_path, callbacks=callbacks
     )
 
@@ -179,18 +179,18 @@ def test_a_stop_ends_the_run_with_its_reason(method, whole, tmp_path, caplog):
 def test_a_stop_between_evaluations_is_measured():
   ending = Ending('on_round', 1, fj.Stop('enough'))
   watch = Watch()
-  result = simulated(**OPTIONS, callbacks=[ending, watch])
+  result = simulated_linear(**OPTIONS, callbacks=[ending, watch])
   assert (result.summary['ended'], 'deployed' in result.history[-1]) == ('enough', True)
   assert ('evaluation', 1) in watch.calls
 
 
 def test_a_stop_at_the_start_trains_nothing(tmp_path):
-  simulated(**OPTIONS | {'rounds': 2}, workdir=tmp_path)
+  simulated_linear(**OPTIONS | {'rounds': 2}, workdir=tmp_path)
   ending = Ending('on_start', 2, fj.Stop('known'))
-  result = simulated(**OPTIONS, workdir=tmp_path, callbacks=[ending])
+  result = simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[ending])
   assert result.summary['rounds'] == 2
   with pytest.raises(UserError, match=r'ended the run \(known\) before its first'):
-    simulated(**OPTIONS, callbacks=[ending])
+    simulated_linear(**OPTIONS, callbacks=[ending])
 
 
 @pytest.mark.parametrize('method', ['on_round', 'on_evaluation', 'on_round_end'])
@@ -198,13 +198,13 @@ def test_an_error_leaves_a_run_that_goes_on_bit_identically(method, whole, tmp_p
   watch = Watch()
   ending = Ending(method, 2, ZeroDivisionError('mine'))
   with pytest.raises(ZeroDivisionError, match='mine') as caught:
-    simulated(**OPTIONS, workdir=tmp_path, callbacks=[ending, watch])
+    simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[ending, watch])
   assert caught.traceback[-1].name == '_at'
   assert 'Round 2 is saved in' in caught.value.__notes__[0]
   # Others were told of the whole round.
   assert watch.calls[-2:] == [('round end', 2), ('close', caught.value)]
   assert Checkpoints(tmp_path, {}).latest_round() == 2
-  rest = simulated(**OPTIONS, workdir=tmp_path)
+  rest = simulated_linear(**OPTIONS, workdir=tmp_path)
   assert_same_state(rest.state, whole.state)
   mine = [{k: v for k, v in r.items() if k not in ('mine', 'worst')}
           for r in records(tmp_path)]  # fmt: skip
@@ -213,11 +213,11 @@ def test_an_error_leaves_a_run_that_goes_on_bit_identically(method, whole, tmp_p
 
 def test_an_error_at_the_end_leaves_a_run_without_its_summary(whole, tmp_path):
   with pytest.raises(KeyError):
-    simulated(**OPTIONS, workdir=tmp_path, callbacks=[
+    simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[
       Ending('on_end', 2, KeyError('mine'))
     ])  # fmt: skip
   assert not (tmp_path / 'summary.json').exists()
-  simulated(**OPTIONS, workdir=tmp_path)
+  simulated_linear(**OPTIONS, workdir=tmp_path)
   assert records(tmp_path) == without_time(whole.history)
   assert (tmp_path / 'summary.json').exists()
 
@@ -242,14 +242,14 @@ def test_an_error_at_the_end_leaves_a_run_without_its_summary(whole, tmp_path):
 )
 def test_mistakes_of_callbacks_are_one_sentence(what, message):
   with pytest.raises(UserError, match=message):
-    simulated(**OPTIONS, callbacks=[Ending('on_round', 1, what)])
+    simulated_linear(**OPTIONS, callbacks=[Ending('on_round', 1, what)])
 
 
 @pytest.mark.parametrize('method', ['on_round_end', 'on_end'])
 def test_what_cannot_end_a_run_says_so(method):
   wanted = rf'Ending.{method} must return None; .* fesem_jax.Stop\(reason\) from `on_r'
   with pytest.raises(UserError, match=wanted):
-    simulated(**OPTIONS, callbacks=[Ending(method, 2, fj.Stop('enough'))])
+    simulated_linear(**OPTIONS, callbacks=[Ending(method, 2, fj.Stop('enough'))])
 
 
 def test_columns_of_clients_must_have_names():
@@ -258,14 +258,16 @@ def test_columns_of_clients_must_have_names():
       return [1, 2]
 
   with pytest.raises(UserError, match=r'Listed\.client_columns must return a dict of'):
-    simulated(**OPTIONS, callbacks=[Listed()])
+    simulated_linear(**OPTIONS, callbacks=[Listed()])
 
 
 def test_what_is_not_a_number_is_null_in_records(tmp_path):
   def add(event):
     event.record['mine'] = np.array([np.nan, 1.5, -np.inf])
 
-  made = simulated(**OPTIONS, workdir=tmp_path, callbacks=[Ending('on_round', 2, add)])
+  made = simulated_linear(
+    **OPTIONS, workdir=tmp_path, callbacks=[Ending('on_round', 2, add)]
+  )
   assert made.history[2]['mine'] == [None, 1.5, None]
   for line in (tmp_path / 'metrics.jsonl').open():
     json.loads(line, parse_constant=pytest.fail)
@@ -285,9 +287,9 @@ def test_a_finished_run_gets_new_entries_of_its_callbacks(tmp_path):
 
   calls = iter([1, 2])
   for number in (1, 2):
-    simulated(**OPTIONS, workdir=tmp_path, callbacks=[Times()])
+    simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[Times()])
     assert json.loads((tmp_path / 'summary.json').read_text())['calls'] == number
-  assert simulated(**OPTIONS, workdir=tmp_path).summary['calls'] == 2
+  assert simulated_linear(**OPTIONS, workdir=tmp_path).summary['calls'] == 2
 
 
 def test_an_entry_may_be_added_again_with_the_same_value():
@@ -296,7 +298,7 @@ def test_an_entry_may_be_added_again_with_the_same_value():
 
   watch = Ending('on_round', 2, add)
   watch.on_evaluation = watch.on_round
-  assert simulated(**OPTIONS, callbacks=[watch]).history[2]['mine'] == 1
+  assert simulated_linear(**OPTIONS, callbacks=[watch]).history[2]['mine'] == 1
 
 
 @pytest.mark.parametrize('name', ['assignment', 'cohort'])
@@ -305,14 +307,14 @@ def test_what_other_callbacks_get_too_cannot_be_changed(name):
     getattr(event, name)[0] = 1
 
   with pytest.raises(ValueError, match='read-only'):
-    simulated(**OPTIONS, callbacks=[Ending('on_round', 1, change)])
+    simulated_linear(**OPTIONS, callbacks=[Ending('on_round', 1, change)])
 
 
 def test_callbacks_must_be_callbacks(tmp_path):
   with pytest.raises(UserError, match='`callbacks` must be a list; it is Watch'):
-    simulated(callbacks=Watch())
+    simulated_linear(callbacks=Watch())
   with pytest.raises(UserError, match=r'`callbacks` must hold .*; it holds function'):
-    simulated(callbacks=[lambda: None], workdir=tmp_path / 'run')
+    simulated_linear(callbacks=[lambda: None], workdir=tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
 

@@ -39,9 +39,8 @@ def f1(y, predicted):
 
 @pytest.mark.parametrize(
   ('method', 'options'),
-  [('fed_avg', {}), ('fesem', {'num_clusters': 2}), ('fed_em', {'num_clusters': 2}),
-   ('ditto', {})],
-)  # fmt: skip
+  [('fed_avg', {}), ('fesem', {'num_clusters': 2}), ('fed_em', {'num_clusters': 2})],
+)
 def test_f1_and_auc_are_those_of_all_examples_together(method, options):
   own = HostMetrics({'f1_sk': f1}, given='predictions')
   data, kept, result = run(own, method, **options)
@@ -71,8 +70,8 @@ def test_bad_clients_count_in_the_table_of_clients_alone():
   kept, own = Kept(), HostMetrics({'f1_sk': f1}, given='predictions')
   regret = fj.callbacks.AssignmentRegret()
   result = fj.simulate(
-    fj.algorithms.build('fesem', helpers.local(), num_clusters=2), bad, data, rounds=1,
-    finetune_epochs=0, callbacks=[kept, own, regret],
+    fj.algorithms.build('fesem', helpers.local(hidden=()), num_clusters=2), bad, data,
+    rounds=1, finetune_epochs=0, callbacks=[kept, own, regret],
   )  # fmt: skip
   pairs = [data.client(i) for i in np.flatnonzero(counts)]
   predicted = [

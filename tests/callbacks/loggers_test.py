@@ -8,7 +8,7 @@ import pytest
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.callbacks.logged_runs import logged_run
 from fesem_jax.utils.errors import UserError
-from tests.support.runs import simulated
+from tests.support.runs import simulated_linear
 
 
 @pytest.fixture(scope='module')
@@ -21,7 +21,7 @@ def logged(tmp_path_factory):
     for name in ('WANDB_MODE', 'WANDB_PROJECT', 'MLFLOW_TRACKING_URI'):
       environment.delenv(name, raising=False)
     for rounds in (2, 3, 3):
-      result = simulated(
+      result = simulated_linear(
         rounds=rounds,
         workdir=folder,
         callbacks=loggers.build(['mlflow', 'wandb', 'tensorboard', 'wandb']),
@@ -67,7 +67,7 @@ def test_mlflow_without_a_place_is_one_sentence(monkeypatch):
   pytest.importorskip('mlflow')
   monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
   with pytest.raises(UserError, match='`log_to=mlflow` needs a `workdir`'):
-    simulated(callbacks=loggers.build(['mlflow']))
+    simulated_linear(callbacks=loggers.build(['mlflow']))
 
 
 @pytest.mark.parametrize('name', ['wandb', 'mlflow', 'tensorboard'])

@@ -105,12 +105,6 @@ def test_examples_read_at_once_are_those_read_at_each_step(flat, steps, monkeypa
   assert not batching._reads_at_once(Schedule(batch_size=3, steps=2), data, 4)
 
 
-def test_by_default_all_examples_are_seen_once():
-  assert Schedule() == (0, 1, 0)
-  assert batching.batch_width(Schedule(), 9) == 9
-  assert batching.num_steps(Schedule(), jnp.array([0, 1, 9]), 9).tolist() == [0, 1, 1]
-
-
 def test_a_batch_is_no_wider_than_the_largest_client():
   widths = [batching.batch_width(Schedule(b), 9) for b in (1, 8, 9, 10, 0)]
   assert widths == [1, 8, 9, 9, 9]
@@ -160,31 +154,6 @@ def test_few_bytes_are_read_at_once(limit, reads, monkeypatch):
   assert batching._reads_at_once(Schedule(2), data, 2) == reads
 
 
-def test_factors_of_losses_follow_the_examples():
-  data = FederatedData.from_arrays(
-    np.arange(10.0).reshape(10, 1), np.zeros(10, int), [4, 6]
-  )
-  factors = jnp.array([[0, 1, 2, 3, -1, -1], [4, 5, 6, 7, 8, 9]], jnp.float32)
-  keys, ids = jax.random.split(jax.random.key(0), 2), jnp.arange(2)
-  seen = []
-  batches = side_by_side(Schedule(4, 2), data, ids, keys, 4, factors)
-  for step, (x, _, weights, of_rows) in enumerate(zip(*batches, strict=True)):
-    counts = np.asarray(weights) > 0
-    np.testing.assert_array_equal(x[..., 0][counts], of_rows[counts])
-    # The first client has one batch an epoch, the second one two.
-    assert counts.sum(axis=1).tolist() == [4, [4, 2][step % 2]]
-    seen.append(of_rows[1][counts[1]].tolist())
-  first, second = seen[0] + seen[1], seen[2] + seen[3]
-  assert sorted(first) == sorted(second) == [4, 5, 6, 7, 8, 9]
-  assert first != second  # Each epoch has an order of its own.
-
-
-@pytest.mark.parametrize('size', [256, 257])
-def test_about_256_examples_are_each_in_the_order_once(size):
-  order = batching.shuffle(jax.random.key(0), jnp.int32(size), size)
-  assert sorted(order.tolist()) == list(range(size))
-
-
 def test_a_batch_of_empty_places_has_finite_features_and_no_weight():
   data = FederatedData.from_arrays(np.ones((5, 2)), [0, 1, 2, 1, 2], [2, 3, 0])
   keys, empty = jax.random.split(jax.random.key(0), 2), jnp.array([2, 3])
@@ -212,15 +181,3 @@ def test_clients_begin_their_epochs_each_at_its_own_step(in_loop, monkeypatch):
   for i, steps in ((0, 6), (1, 9)):
     wanted = [b[:, 0].tolist() for b, _ in helpers.batches(data, schedule, i, key)]
     assert seen[i][:steps] == wanted
-
-
-def test_every_epoch_of_a_schedule_of_steps_has_an_order_of_its_own():
-  data = FederatedData.from_arrays(np.arange(9.0)[:, None], np.zeros(9, int), [9])
-  ids, keys = jnp.arange(1), jax.random.key(2)[None]
-  x, _, weights, _ = side_by_side(Schedule(4, 1, steps=9), data, ids, keys, 9)
-  batches = [x[t, 0, np.asarray(weights[t, 0]) > 0, 0].tolist() for t in range(9)]
-  more, *_ = side_by_side(Schedule(4, 3), data, ids, keys, 9)
-  np.testing.assert_array_equal(x, more)
-  epochs = [np.concatenate(batches[i : i + 3]).tolist() for i in (0, 3, 6)]
-  assert [sorted(epoch) for epoch in epochs] == [list(range(9))] * 3
-  assert epochs[0] != epochs[1] != epochs[2]

@@ -1,7 +1,5 @@
 """Work on the clients of a cohort, whatever the chunks and devices."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,16 +35,6 @@ def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
   results, total = jax.jit(run)()
   np.testing.assert_array_equal(results, 2 * values)
   assert total == values.sum()
-
-
-def test_clients_of_like_work_share_a_chunk():
-  def body(ids, own, old, sums):
-    longest = jnp.asarray(WORK).at[ids].get(mode='fill', fill_value=0).max()
-    return jnp.broadcast_to(longest, ids.shape), sums
-
-  longest, _ = mapped(body, 2)
-  # Chunks of two: work 7 and 7, 3 and 2, and 0 alone.
-  np.testing.assert_array_equal(longest, [3, 0, 7, 3, 7])
 
 
 @pytest.mark.parametrize('clients_per_chunk', [1, 2])
@@ -105,40 +93,6 @@ def test_one_client_is_mapped_like_many(size):
   got = client_map.side_by_side(fn, size)(x, y)
   np.testing.assert_array_equal(got['sum'], x + 1)
   np.testing.assert_array_equal(got['shape'], [1] * size)
-
-
-@pytest.mark.parametrize('clients_per_chunk', [2, 3, 4, 9])
-def test_a_chunk_has_clients_of_two_groups_at_the_most(clients_per_chunk):
-  size, num_groups = 11, 6
-  most = -(-size // clients_per_chunk) + (num_groups - 1) // 2
-
-  def body(ids, own, old, state):
-    seen, count = state
-    return ids, (seen.at[count, : ids.shape[0]].set(ids), count + 1)
-
-  @jax.jit
-  def run(work, groups):
-    seen = jnp.full((most, size), size), jnp.int32(0)
-    return mapped(
-      body, clients_per_chunk, work, seen, group=groups, num_groups=num_groups
-    )
-
-  rng = np.random.default_rng(0)
-  for _ in range(20):
-    work = rng.integers(0, 9, size)
-    groups = rng.integers(0, rng.integers(1, num_groups + 1), size)
-    slots, (seen, count) = run(jnp.asarray(work), jnp.asarray(groups))
-    np.testing.assert_array_equal(slots, np.arange(size))
-    of_chunks = [row[row < size] for row in np.asarray(seen)[: int(count)]]
-    order = np.concatenate(of_chunks)
-    np.testing.assert_array_equal(np.sort(order), np.arange(size))
-    # One group after the other, those with more work first.
-    assert (np.diff(np.stack([groups, -work])[:, order].T @ [100, 1]) >= 0).all()
-    assert all(1 <= len(set(groups[row])) <= 2 for row in of_chunks)
-    for row, following in itertools.pairwise(of_chunks):
-      width = -(-size // -(-size // clients_per_chunk))
-      # Only a third group leaves places empty.
-      assert len(row) == width or len({*groups[row], *groups[following]}) > 2
 
 
 @pytest.mark.parametrize('clients_per_part', [1, 2, 3, 9])

@@ -19,7 +19,6 @@ from fesem_jax.core.local_training import (
 )
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
-from fesem_jax.tasks.classification import cross_entropy
 from fesem_jax.training.client_losses import cohort_gradients, cohort_losses
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -47,9 +46,8 @@ def cohort_of(data):
   return lambda number: Cohort(ids, everyone=True, round=np.int32(number - 1))
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-def test_fed_avg_follows_a_schedule_over_rounds(devices):
-  data, local = federation(), helpers.local(epochs=2, devices=devices)
+def test_fed_avg_follows_a_schedule_over_rounds():
+  data, local = federation(), helpers.local(epochs=2, devices=2)
   local = local._replace(lr_schedule=listed)
   algorithm = algorithms.build('fed_avg', local)
   model = reference.from_params(initial(algorithm, data).params, 0)
@@ -108,34 +106,21 @@ def test_a_schedule_is_one_of_the_learning_rate(make):
   states = []
   for rate, schedule in ((0.1, listed), (0.05, None)):
     local = helpers.local(optimizer=make(rate))._replace(lr_schedule=schedule)
-    state = algorithms.build('fed_avg', local).init(jax.random.key(0), data)
-    step = algorithms.build('fed_avg', local).step
-    states.append(jax.jit(step)(state, data, cohort, jax.random.key(1))[0].params)
+    algorithm = algorithms.build('fed_avg', local)
+    state, step = initial(algorithm, data), jax.jit(algorithm.step)
+    states.append(step(state, data, cohort, jax.random.key(1))[0].params)
   chex.assert_trees_all_close(*states, rtol=1e-5, atol=1e-6)
-
-
-def test_one_program_serves_all_rounds():
-  data = federation()
-  local = helpers.local()._replace(lr_schedule=listed)
-  algorithm = algorithms.build('fed_avg', local)
-  traces = []
-
-  def step(*args):
-    traces.append(1)
-    return algorithm.step(*args)
-
-  run(algorithm._replace(step=step), data, rounds=ROUNDS, cohort=cohort_of(data))
-  assert len(traces) == 1
 
 
 def test_a_run_follows_its_schedule():
   # The rate of round 2 is 0: the models stay as round 1 left them.
   data = federation()
-  local = helpers.local()._replace(lr_schedule=lambda number: 1.0 - (number == 1))
+  local = helpers.local(hidden=())
+  local = local._replace(lr_schedule=lambda number: 1.0 - (number == 1))
   ends = []
   for rounds in (1, 2, 3):
     algorithm = algorithms.build('fed_avg', local)
-    result = simulate(algorithm, data, data, rounds=rounds)
+    result = simulate(algorithm, data, data, rounds=rounds, finetune_epochs=0)
     ends.append(reference.vectors(result.state.params))
   np.testing.assert_array_equal(ends[0], ends[1])
   assert np.abs(ends[1] - ends[2]).max() > 1e-3
@@ -159,7 +144,7 @@ def test_bad_schedules_are_refused(schedule, message):
     local_training(model, optax.sgd(0.1), lr_schedule=schedule)
 
 
-@pytest.mark.parametrize('rate', [-0.1, float('nan'), float('inf')])
+@pytest.mark.parametrize('rate', [-0.1, float('nan')])
 def test_a_schedule_is_checked_for_every_round_of_a_run(rate):
   def schedule(number):
     return jnp.where(number < 2, 1.0, rate)
@@ -171,7 +156,7 @@ def test_a_schedule_is_checked_for_every_round_of_a_run(rate):
     UserError, match=r'`lr_schedule` gives .* for round 3; its factors'
   ):
     simulate(method, data, data, rounds=3)
-  simulate(method, data, data, rounds=2)
+  simulate(method, data, data, rounds=2, finetune_epochs=0)
 
 
 def test_a_schedule_of_steps_is_checked_for_every_step_of_a_round():
@@ -248,16 +233,6 @@ def test_choices_and_gradients_are_of_the_models_own_loss(chunk):
       if k == 0:
         got = reference.flat(reference.from_params(gradients, i))
         assert_close(got, reference.flat(gradient))
-
-
-def test_a_loss_must_give_one_number_for_each_example():
-  data, local = federation(), helpers.local()
-  local = local._replace(
-    model=local.model._replace(loss=lambda logits, y: cross_entropy(logits, y).mean())
-  )
-  algorithm = algorithms.build('fed_avg', local)
-  with pytest.raises(UserError, match='one number for each example'):
-    run(algorithm, data, rounds=1)
 
 
 def test_defaults_of_local_training():

@@ -28,8 +28,8 @@ OFFLOADED = [
   ('fed_dyn', {'dyn_alpha': 0.3}),
 ]
 IDS = [f'{name}-{"-".join(options)}' for name, options in OFFLOADED]
-# Centers and who has joined, models alone, and two stacks.
-BY_DAY = (1, 3, 5)
+# Centers and who has joined; below, models alone.
+BY_DAY = (1,)
 SIZES = [6, 3, 9, 5, 8, 4, 7, 5]
 
 
@@ -38,7 +38,7 @@ def host(tree):
 
 
 def data_and_local(devices=1):
-  local = helpers.local(chunk=3, devices=devices)
+  local = helpers.local(chunk=3, devices=devices, hidden=())
   data = helpers.federation(SIZES, groups=[0, 1] * 4)
   return arrangement.arrange(local, data, data)[0], local
 
@@ -85,8 +85,8 @@ def test_the_same_results_as_on_the_devices(name, options, devices):
   assert_same(kept, offloaded)
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-def test_rows_read_ahead_are_those_of_the_next_chunk(devices, monkeypatch):
+def test_rows_read_ahead_are_those_of_the_next_chunk(monkeypatch):
+  devices = 2
   kept = two_rounds('non_fed', {}, 'stacked', devices)
   monkeypatch.setattr(client_map, 'reads_ahead', lambda mesh: True)
   assert_same(kept, two_rounds('non_fed', {}, 'offloaded', devices))
@@ -199,20 +199,10 @@ def test_methods_that_cannot_stream_their_models_refuse_to(name):
     algorithms.build(name, helpers.local(), client_state='streamed')
 
 
-@pytest.mark.parametrize(
-  ('name', 'options'),
-  [
-    pytest.param('non_fed', {}, marks=pytest.mark.nightly),
-    ('fesem', {'num_clusters': 2}),
-  ],
-)
-def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path, name, options):
-  data = helpers.federation(SIZES, groups=[0, 1] * 4)
-
+def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path):
+  data, local = helpers.federation(SIZES), helpers.local(devices=2, hidden=())
   built = {
-    state: algorithms.build(
-      name, helpers.local(devices=2), client_state=state, **options
-    )
+    state: algorithms.build('non_fed', local, client_state=state)
     for state in ('offloaded', 'stacked')
   }
 
@@ -224,6 +214,7 @@ def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path, name, options)
       rounds=rounds,
       clients_per_round=5,
       checkpoint_every=0,
+      finetune_epochs=0,
       workdir=tmp_path / folder,
     )
 
@@ -276,13 +267,6 @@ def test_rows_are_whole_tiles_in_which_each_layer_begins_a_line():
   form = offloading.Form(tree, tuple(x.shape[1:] for x in leaves))
   assert form.size == 128 + 1 + 7 * 129
   assert_equal(offloading.unpack(np.asarray(rows), form), layers)
-
-
-def test_an_empty_place_beside_a_single_row_changes_nothing():
-  stack, models = stack_of(5, 1)
-  new = helpers.two_layers(np.random.default_rng(2), 2, size=130)
-  put = jax.jit(lambda s, m: s.put(jnp.array([3, 5]), m))(stack, new)
-  assert_equal(put, jax.tree.map(lambda x, r: x.at[3].set(r[0]), models, new))
 
 
 def test_rows_of_a_cohort_that_devices_cannot_share_come_to_all_devices():

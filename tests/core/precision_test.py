@@ -7,14 +7,12 @@ import pytest
 from benchmarks import rounded
 from fesem_jax import algorithms
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.local_training import PRECISIONS, Machine, local_training
 from fesem_jax.core.tree import expand
 from fesem_jax.evaluation.evaluate import evaluate_clients
 from fesem_jax.training.batch_losses import Batch
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import mean_of_models
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import federation
 
@@ -114,24 +112,3 @@ def test_every_form_of_a_layer_takes_it(chunk, shared_start):
   assert found.pop('high') > 15
   # Large arrays of one model are added without a product.
   assert found.keys() <= {'highest'}
-
-
-def test_a_cpu_computes_the_same():
-  data, key = federation(), jax.random.key(0)
-  ended = []
-  for precision in PRECISIONS:
-    local = helpers.local(chunk=3)._replace(precision=precision)
-    algorithm = algorithms.build('fed_avg', local)
-    state = jax.jit(algorithm.init)(key, data)
-    state, _ = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
-    ended.append(jax.tree.leaves(state))
-  for other in ended[1:]:
-    for a, b in zip(ended[0], other, strict=True):
-      np.testing.assert_array_equal(a, b)
-
-
-def test_a_precision_that_does_not_exist_is_refused():
-  local = helpers.local()
-  with pytest.raises(UserError, match='`precision=float16'):
-    local_training(local.model, local.optimizer, machine=Machine(precision='float16'))
-  assert local_training(local.model, local.optimizer).precision == ('highest')

@@ -54,7 +54,7 @@ def run(selection, rounds=3, **options):
   seen = Seen()
   result = fj.simulate(
     method, data, data, rounds=rounds, clients_per_round=selection,
-    callbacks=[seen, *options.pop('callbacks', ())], **options,
+    callbacks=[seen, *options.pop('callbacks', ())], finetune_epochs=0, **options,
   )  # fmt: skip
   return data, seen, result
 

@@ -36,9 +36,8 @@ def by_scikit_learn(local, data, params, groups, count):
   return found
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-def test_matrices_of_clusters_are_those_of_scikit_learn(devices):
-  data, local = federation(), helpers.local(devices=devices, chunk=2)
+def test_matrices_of_clusters_are_those_of_scikit_learn():
+  data, local = federation(), helpers.local(devices=2, chunk=2)
   centers = models_of(4, local)  # No client deploys the last one.
   used = ClientModels(centers, np.asarray(CLUSTERS, np.int32))
   found = jax.jit(lambda used, data: confusion(used, local, data))(used, data)
@@ -85,11 +84,8 @@ def test_tasks_without_classes_and_too_many_classes_have_none():
     assert num_matrices(used, task, 5) == 0
 
 
-@pytest.mark.parametrize('kept', ['stacked', 'streamed'])
-def test_the_portrait_of_a_run_counts_what_its_record_measures(kept, tmp_path):
-  method = algorithms.build(
-    'fesem', helpers.local(devices=2), num_clusters=2, client_state=kept
-  )
+def test_the_portrait_of_a_run_counts_what_its_record_measures(tmp_path):
+  method = algorithms.build('fesem', helpers.local(devices=2), num_clusters=2)
   result = runs.simulated(method, rounds=1, workdir=tmp_path, make_portrait=True)
   found = result.portrait['confusion']
   deployed = result.summary['deployed']

@@ -11,7 +11,6 @@ from fesem_jax.core.types import Model
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
 from fesem_jax.tasks.classification import Counts
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
 # Of clients of 4, 0 and 1 examples, of which 1, 0 and 1 are right.
@@ -46,15 +45,6 @@ def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
   found = evaluate.scores(no_examples, CLASSIFICATION)
   assert np.isnan(list(found.values())).all()
   assert len(found) == 8
-
-
-def test_metrics_need_names_of_their_own():
-  model = helpers.local().model
-  evaluate.check_metrics(model._replace(metrics=(('a', None), ('b', None))))
-  for names in (('a', 'b', 'a'), ('accuracy',), ('a', 'f1'), ('loss',)):
-    metrics = tuple((name, None) for name in names)
-    with pytest.raises(UserError, match=f'The metric {names[-1]!r} of the model has'):
-      evaluate.check_metrics(model._replace(metrics=metrics))
 
 
 @pytest.mark.parametrize('sizes', [[300, 0, 100, 101], [3, 257, 1, 0]])

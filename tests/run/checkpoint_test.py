@@ -485,15 +485,6 @@ def test_checkpoints_of_older_versions_are_refused(workdir):
   assert content(workdir) == before
 
 
-def test_a_finished_run_is_not_run_again(finished, workdir):
-  first, before = go(finished), content(workdir)
-  second = go(workdir)
-  assert second.summary == json.loads((workdir / 'summary.json').read_text())
-  assert_same_state(first.state, second.state)
-  assert second.portrait['names'].tolist() == first.portrait['names'].tolist()
-  assert content(workdir) == before
-
-
 def test_lowering_rounds_to_what_is_done_evaluates_there(tmp_path):
   go(tmp_path / 'run', rounds=4, eval_every=0, checkpoint_every=2)
   shutil.rmtree(tmp_path / 'run/checkpoints/4')

@@ -36,8 +36,8 @@ def drawn(name, **options):
   return data, state, figure_data.draw(algorithm, state, data, KEY, Programs())
 
 
-@pytest.mark.parametrize('prox_lambda', [0.0, 0.4])
-def test_components_are_those_of_the_models_as_the_method_trains_them(prox_lambda):
+def test_components_are_those_of_the_models_as_the_method_trains_them():
+  prox_lambda = 0.4
   data, state, found = drawn('fesem', num_clusters=2, prox_lambda=prox_lambda)
   local = helpers.local(chunk=2)
   trained = train_cohort(

@@ -25,7 +25,7 @@ from fesem_jax.run.configuration import changes, check_same
 from fesem_jax.run.resume import default_config
 from fesem_jax.run.settings import Settings
 from tests.support import helpers
-from tests.support.runs import federation, simulated
+from tests.support.runs import federation, simulated_linear
 
 
 def described(x, name='x'):
@@ -403,19 +403,19 @@ def test_other_versions_are_said(tmp_path):
 
 
 def test_a_workdir_of_an_earlier_version_goes_on_with_a_word(tmp_path, caplog):
-  first = simulated('fed_avg', rounds=1, workdir=tmp_path, config=None)
+  first = simulated_linear('fed_avg', rounds=1, workdir=tmp_path, config=None)
   path = tmp_path / 'config.json'
   config = json.loads(path.read_text())
   kept = 'seed', 'clients_per_round', 'finetune_epochs', 'unseen', 'data_digest'
   old = {name: config[name] for name in kept} | {'program': '0123456789abcdef'}
   path.write_text(json.dumps(old))
   caplog.clear()
-  second = simulated('fed_avg', rounds=2, workdir=tmp_path, config=None)
+  second = simulated_linear('fed_avg', rounds=2, workdir=tmp_path, config=None)
   assert second.history[:1] == first.history
   (said,) = [r.getMessage() for r in caplog.records if 'earlier version' in r.message]
   assert 'make sure that they are those of the run that you continue' in said
   with pytest.raises(fj.UserError, match='`seed`'):
-    simulated('fed_avg', rounds=2, workdir=tmp_path, config=None, seed=3)
+    simulated_linear('fed_avg', rounds=2, workdir=tmp_path, config=None, seed=3)
 
 
 def test_a_run_of_earlier_code_is_marked(tmp_path):
@@ -427,7 +427,8 @@ def test_a_run_of_earlier_code_is_marked(tmp_path):
   def found(loss):
     local = LOCAL._replace(model=LOCAL.model._replace(loss=loss))
     method = fj.algorithms.fed_avg(local)
-    return simulated(method, rounds=1, workdir=tmp_path, config=None).summary
+    options = {'rounds': 1, 'workdir': tmp_path, 'finetune_epochs': 0}
+    return simulated_linear(method, config=None, **options).summary
 
   assert 'earlier_code' not in found(plain)
   assert found(wider)['earlier_code'] == ['loss']
@@ -448,7 +449,7 @@ def test_entries_of_the_users_own_may_have_any_name(tmp_path):
 
 
 def test_a_workdir_is_refused_for_other_values_and_data(tmp_path):
-  simulated('fed_avg', rounds=1, workdir=tmp_path, config=None)
+  simulated_linear('fed_avg', rounds=1, workdir=tmp_path, config=None)
   algorithm = fj.algorithms.build('fed_avg', helpers.local(hidden=(6,)))
   train, test = federation()
   groups = Groups(np.arange(7, dtype=np.int32) // 4, 2)  # Which are not the true ones.
@@ -460,7 +461,7 @@ def test_a_workdir_is_refused_for_other_values_and_data(tmp_path):
     ({'data': (dataclasses.replace(train, groups=groups), test)}, 'the data'),
   ):
     with pytest.raises(fj.UserError, match=named):
-      simulated(**{'method': 'fed_avg'} | changed, workdir=tmp_path, config=None)
+      simulated_linear(**{'method': 'fed_avg'} | changed, workdir=tmp_path, config=None)
 
 
 def test_iterators_that_functions_use_are_told_of(caplog):

@@ -32,7 +32,7 @@ def test_sizes_that_are_lopsided(sizes, ari, warns):
 def test_a_run_warns_before_its_first_round_and_keeps_the_note(caplog):
   train, test = helpers.federation([5] * 12), helpers.federation([3] * 12, seed=1)
   train.x[-5:] *= 30  # An outlier, which k-means sets apart.
-  algorithm = fj.algorithms.build('fesem', helpers.local(), num_clusters=2)
+  algorithm = fj.algorithms.build('fesem', helpers.local(hidden=()), num_clusters=2)
   result = fj.simulate(algorithm, train, test, rounds=1)
   assert sorted(result.summary['clusters']['sizes']) == [1, 11]
   assert result.summary['notes'] == [lopsided([1, 11], 0.0)]

@@ -32,7 +32,7 @@ from tests.support.runs import (
 )
 
 PROGRAMS = Programs()
-OPTIONS = {'programs': PROGRAMS, 'progress': False}
+OPTIONS = {'programs': PROGRAMS, 'progress': False, 'finetune_epochs': 0}
 OTHER_SIZES = [12, 3, 8, 4, 10, 6, 5]
 
 
@@ -87,22 +87,8 @@ def assert_alike(one, other):
 @pytest.mark.parametrize(
   ('name', 'devices', 'options', 'others'),
   [
-    ('fed_avg', 2, {}, {'clients_per_round': 4}),
+    ('fed_avg', 2, {}, {'clients_per_round': 4, 'finetune_epochs': 1}),
     ('fesem', 1, {'num_clusters': 2}, {'eval_every': 3}),
-    pytest.param('ditto', 1, {}, {'eval_every': 0}, marks=pytest.mark.nightly),
-    pytest.param(
-      'hypo_cluster',
-      2,
-      {'num_clusters': 2, 'init_restarts': 3},
-      {'eval_every': 2},
-      marks=pytest.mark.nightly,
-    ),
-    # What it sends depends on its state after each round.
-    pytest.param('l2gd', 1, {}, {'eval_every': 0}, marks=pytest.mark.nightly),
-    # It reports no clusters: they follow from what clients deploy.
-    pytest.param(
-      'clove', 1, {'num_clusters': 2}, {'eval_every': 0}, marks=pytest.mark.nightly
-    ),
   ],
 )
 def test_each_run_is_what_it_is_alone(name, devices, options, others, monkeypatch):
@@ -256,16 +242,6 @@ def test_what_cannot_be_side_by_side_is_run_alone_with_a_word(caplog, monkeypatc
   assert (found, caplog.records) == (['alone'], [])
 
 
-def test_one_after_the_other_gives_the_bits_of_single_runs():
-  algorithm = built('fed_avg')
-  asked = [run(algorithm, seed) for seed in range(2)]
-  for one, each in zip(
-    simulate_many(asked, rounds=2, runs_at_once=1, **OPTIONS), asked, strict=True
-  ):
-    assert_same_state(one.state, alone(each, rounds=2).state)
-    assert 'runs_at_once' not in one.summary['timing']
-
-
 def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
   seen = []
 
@@ -295,18 +271,6 @@ def test_a_run_has_no_more_clients_side_by_side_than_it_has():
   sizes = [x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0)))]
   found = [side_by_side.most(local, clients) for clients in (3, 64, 100)]
   assert found == [2**18 // (n * sum(sizes)) for n in (3, 64, 64)]
-
-
-def test_workdirs_of_runs_side_by_side_are_those_of_their_method(tmp_path):
-  algorithm = built('fed_avg')
-  asked = [run(algorithm, seed, workdir=tmp_path / str(seed)) for seed in range(2)]
-  ours, theirs = (simulate_many(asked, rounds=1, **OPTIONS) for _ in range(2))
-  for one, other in zip(ours, theirs, strict=True):
-    assert one.summary['deployed'] == other.summary['deployed']
-  assert alone(asked[1], rounds=1).summary['deployed'] == ours[1].summary['deployed']
-  other = run(built('fed_avg', rate=0.2), 1, workdir=tmp_path / '1')
-  with pytest.raises(UserError, match='`optimizer`'):
-    alone(other, rounds=1)
 
 
 def test_runs_whose_program_does_not_fit_are_divided(monkeypatch):

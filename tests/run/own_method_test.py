@@ -26,7 +26,7 @@ class State(NamedTuple):
 
 def scripted(as_mixture=False, report=None):
   """A method of three centers that trains nothing; clients choose as they are told."""
-  local = helpers.local()
+  local = helpers.local(hidden=())
 
   def init(key, data):
     del data
@@ -52,7 +52,9 @@ def scripted(as_mixture=False, report=None):
 
 
 def scripted_run(algorithm, rounds=3, **options):
-  return simulated(algorithm, rounds=rounds, **{'eval_every': 2} | options)
+  return simulated(
+    algorithm, rounds=rounds, **{'eval_every': 2, 'finetune_epochs': 0} | options
+  )
 
 
 @pytest.mark.parametrize('as_mixture', [False, True])
@@ -82,7 +84,7 @@ def without_report(algorithm):
 
 
 def test_they_are_those_that_a_shipped_method_reports():
-  local = helpers.local(devices=2)
+  local = helpers.local(devices=2, hidden=())
   fesem = fj.algorithms.build('fesem', local, num_clusters=2)
   shuffled = fj.wrappers.with_shuffled_start(fesem, 0.9)
   algorithm = fj.wrappers.with_loss_checks(shuffled, every=1)
@@ -163,7 +165,7 @@ def then(change):
     (changed(step=then(lambda made: (made[0]._replace(round=1.0), made[1]))),
      r'`step` .* float32\[\] at \.round, where `init` has int32\[\]'),
     (changed(step=then(lambda made: (made[0]._replace(models={}), made[1]))),
-     r"a state with nothing at \.models\['dense0'\]"),
+     r"a state with nothing at \.models\['logits'\]"),
     (changed(step=then(lambda made: made[0])), 'the new state and a RoundInfo'),
     (changed(step=then(lambda made: (made[0], 0.5))), 'the new state and a RoundInfo'),
     (changed(step=then(lambda made: (*made, made[1]))), 'new state and a RoundInfo'),
@@ -181,7 +183,7 @@ def test_simulate_refuses_a_function_that_builds_a_method():
 
 
 def test_starts_must_be_of_the_clients_of_the_cohort():
-  local = helpers.local()
+  local = helpers.local(hidden=())
   algorithm = fj.algorithms.build('fesem', local, num_clusters=2)
 
   def step(state, data, cohort, key):

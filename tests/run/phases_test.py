@@ -14,7 +14,7 @@ from tests.support.runs import (
   assert_same_state,
   federation,
   records,
-  simulated,
+  simulated_linear,
   without_time,
 )
 
@@ -33,22 +33,22 @@ def later(first_round=3):
 
 
 def test_rounds_train_and_measure_on_the_data_of_their_phase():
-  plain = simulated(rounds=2)
-  changed = simulated(rounds=4, later_phases=[later()])
+  plain = simulated_linear(rounds=2)
+  changed = simulated_linear(rounds=4, later_phases=[later()])
   # Of other data from round 3 on, and with their clusters as the true ones.
   first, last = without_time(changed.history)[:3], changed.history[-1]
   assert first == without_time(plain.history)
   assert first[2]['ari'] is not None
-  unchanged = simulated(rounds=4)
+  unchanged = simulated_linear(rounds=4)
   assert changed.history[3]['train_loss'] > unchanged.history[3]['train_loss']
   assert last['deployed'] != unchanged.history[-1]['deployed']
   # A phase of the same data changes nothing.
-  same = simulated(rounds=4, later_phases=[Phase(3, *federation())])
+  same = simulated_linear(rounds=4, later_phases=[Phase(3, *federation())])
   assert without_time(same.history) == without_time(unchanged.history)
   assert_same_state(same.state, unchanged.state)
   # Only what is measured on changes: the models do not.
   train, test = federation()
-  measured = simulated(rounds=4, later_phases=[Phase(4, train, moved(test))])
+  measured = simulated_linear(rounds=4, later_phases=[Phase(4, train, moved(test))])
   assert_same_state(measured.state, unchanged.state)
   assert without_time(measured.history)[:4] == without_time(unchanged.history)[:4]
   assert measured.history[4]['deployed'] != unchanged.history[4]['deployed']
@@ -59,13 +59,15 @@ def test_rounds_train_and_measure_on_the_data_of_their_phase():
 @pytest.mark.parametrize('stop', [2, 3])
 def test_a_run_resumes_in_its_phase_to_the_bit(stop, tmp_path):
   options = {'later_phases': [later()], 'clients_per_round': 3}
-  whole = simulated(rounds=4, **options)
-  simulated(rounds=stop, workdir=tmp_path, **options)
-  rest = simulated(rounds=4, workdir=tmp_path, programs=Programs(), **options)
+  whole = simulated_linear(rounds=4, **options)
+  simulated_linear(rounds=stop, workdir=tmp_path, **options)
+  rest = simulated_linear(rounds=4, workdir=tmp_path, programs=Programs(), **options)
   assert_same_state(whole.state, rest.state)
   assert records(tmp_path) == without_time(whole.history)
   with pytest.raises(UserError, match='data_change_in'):
-    simulated(rounds=5, workdir=tmp_path, later_phases=[later(5)], clients_per_round=3)
+    simulated_linear(
+      rounds=5, workdir=tmp_path, later_phases=[later(5)], clients_per_round=3
+    )
 
 
 def test_a_run_without_its_summary_is_measured_on_the_data_of_its_last_phase(tmp_path):
@@ -81,8 +83,8 @@ def test_a_run_without_its_summary_is_measured_on_the_data_of_its_last_phase(tmp
 def test_phases_that_do_not_follow_each_other_are_refused():
   for firsts in ([1], [3, 3], [4, 3]):
     with pytest.raises(UserError, match='`later_phases` must begin after round 1'):
-      simulated(later_phases=[later(first) for first in firsts])
+      simulated_linear(later_phases=[later(first) for first in firsts])
   _, test = federation()
   other = helpers.federation([3, 9, 5, 14, 4, 7, 12], groups=GROUPS)
   with pytest.raises(UserError, match='from round 3 on must be of the same clients'):
-    simulated(later_phases=[Phase(3, other, test)])
+    simulated_linear(later_phases=[Phase(3, other, test)])

@@ -264,32 +264,6 @@ def test_names_and_true_clusters_of_clients_are_no_part_of_a_program():
   assert hash(ClientInfo(names)) == hash(ClientInfo(names[::-1]))
 
 
-@pytest.mark.slow
-def test_other_seeds_run_in_the_same_compiled_programs():
-  programs, seen = Programs(), []
-  local = helpers.local()
-  algorithm = algorithms.build('fesem', local, num_clusters=2)
-  options = {'rounds': 2, 'progress': False}
-
-  def run(seed, programs):
-    data = [helpers.federation(SIZES, seed=10 + seed + part) for part in (0, 100)]
-    return simulate(algorithm, *data, seed=seed, programs=programs, **options)
-
-  def listen(event, duration, **_):
-    seen.append(event)
-
-  run(0, programs)
-  alone = run(1, Programs())
-  jax.monitoring.register_event_duration_secs_listener(listen)
-  try:
-    shared = run(1, programs)
-  finally:
-    jax.monitoring.unregister_event_duration_listener(listen)
-  assert shared.summary['deployed'] == alone.summary['deployed']
-  assert_same_state(shared.state, alone.state)
-  assert not [e for e in seen if 'compile' in e]
-
-
 def run_of(algorithm, sizes=SIZES, seed=0, **options):
   data = [helpers.federation(sizes, seed=10 + seed + part) for part in (0, 100)]
   options = {'rounds': 2, 'seed': seed, 'progress': False} | options
@@ -297,16 +271,9 @@ def run_of(algorithm, sizes=SIZES, seed=0, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('name', 'options'),
-  [
-    pytest.param('fesem', {'num_clusters': 2}, marks=pytest.mark.nightly),
-    ('fed_cluster', {'eps1': 1.0}),
-  ],
-)
-def test_runs_of_a_process_share_programs(name, options):
+def test_runs_of_a_process_share_programs():
   """Also with `between`, and after data of other shapes."""
-  algorithm = algorithms.build(name, helpers.local(), **options)
+  algorithm = algorithms.build('fed_cluster', helpers.local(hidden=()), eps1=1.0)
   programs_module.shared().clear()
   seconds = {'first': run_of(algorithm).summary['timing']['compile_seconds']}
   for call, sizes, seed in (('other shapes', [5, 9, 4, 3], 0), ('again', SIZES, 1)):
@@ -321,7 +288,7 @@ def test_runs_of_a_process_share_programs(name, options):
 
 
 def test_shared_programs_hold_no_data_and_no_states():
-  algorithm = algorithms.build('fed_avg', helpers.local())
+  algorithm = algorithms.build('fed_avg', helpers.local(hidden=()))
   once = [traced_once(fn) for fn in (algorithm.init, algorithm.step)]
   algorithm = algorithm._replace(init=once[0], step=once[1])
   programs_module.shared().clear()
@@ -344,7 +311,7 @@ def test_functions_of_the_host_are_not_shared():
     local = helpers.local(model='logistic')._replace(lr_schedule=schedule)
     method = algorithms.build('fed_avg', local)
     data = data_of(2)
-    options = {'programs': programs, 'progress': False}
+    options = {'programs': programs, 'progress': False, 'finetune_epochs': 0}
     found = simulate(method, data, data, rounds=2, seed=seed, **options)
     return found.history[-1]['train_loss']
 

@@ -15,9 +15,18 @@ from tests.support import helpers
 from tests.support.runs import built, federation
 
 
+def fesem():
+  return built('fesem', hidden=())
+
+
 def asked(**options):
   train, test = federation()
-  of_run = {'algorithm': built('fesem'), 'train': train, 'test': test, 'rounds': 2}
+  of_run = {
+    'algorithm': fesem(),
+    'train': train,
+    'test': test,
+    'rounds': 2,
+  }
   return of_run | options
 
 
@@ -72,7 +81,7 @@ def test_old_names_work_and_say_what_is_given_in_their_place(monkeypatch, tmp_pa
   }  # fmt: skip
   assert set(old) == set(simulation._NOW)
   with pytest.warns(DeprecationWarning, match=r'patience: callbacks=\[fj') as caught:
-    fj.simulate(built('fesem'), train, test, rounds=2, workdir=tmp_path, **old)
+    fj.simulate(fesem(), train, test, rounds=2, workdir=tmp_path, **old)
   assert caught[0].filename == __file__
   (spec,) = seen
   for name in set(old) - {'config', 'notes', 'programs', 'later_phases'}:

@@ -3,7 +3,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.core import sharding
 from fesem_jax.server import em
 from fesem_jax.training.trained import Trained
 from tests.support import helpers, reference
@@ -51,23 +50,6 @@ def test_objective_is_equation_6():
   kept = np.asarray(counts)
   want = reference.objective(points[kept].astype(np.float64), centers, truth[kept])
   np.testing.assert_allclose(got, want, rtol=1e-5)
-
-
-def test_steps_on_two_devices_are_those_on_one():
-  points, truth = helpers.blobs()
-  mesh = sharding.client_mesh(2)
-  stack, centers = helpers.as_stack(points), helpers.as_stack(points[:3])
-  one, two = (
-    jax.jit(em.e_step, static_argnums=2)(stack, centers, m) for m in (None, mesh)
-  )
-  np.testing.assert_array_equal(one[0], two[0])
-  np.testing.assert_allclose(one[1], two[1], rtol=1e-6)
-  weights = jnp.ones(len(points))
-  means = [
-    jax.jit(em.m_step, static_argnums=4)(stack, jnp.asarray(truth), weights, centers, m)
-    for m in (None, mesh)
-  ]
-  np.testing.assert_allclose(matrix(means[0]), matrix(means[1]), rtol=1e-5, atol=1e-6)
 
 
 def test_distances_of_clients_that_do_not_count_are_not_read():

@@ -67,20 +67,6 @@ def test_the_clusters_of_a_sample_are_refined_on_all_until_none_moves(monkeypatc
   np.testing.assert_allclose(matrix(got.centers), centers, rtol=1e-4, atol=1e-4)
 
 
-def test_restarts_only_ever_improve():
-  points, _ = helpers.blobs(k=6, spread=2.5, seed=3)
-  exists = jnp.ones(len(points), bool)
-
-  def run(n):
-    return float(run_kmeans(1, points, exists, 6, restarts=n).objective)
-
-  singles = [
-    float(run_kmeans(s, points, exists, 6, restarts=1).objective) for s in range(6)
-  ]
-  assert max(singles) > min(singles) * 1.01  # Single starts do get stuck here.
-  assert run(40) <= min(singles) * (1 + 1e-5)
-
-
 def test_kmeans_does_not_see_clients_that_do_not_exist(monkeypatch):
   monkeypatch.setattr(kmeans, 'GRAM_CLIENTS_PER_CLUSTER', 1)
   points, _ = helpers.blobs()
@@ -263,7 +249,7 @@ def test_refining_on_all_clients_has_a_limit_of_its_own(monkeypatch):
 
 def test_clients_without_weight_are_no_seeds_and_old_arguments_work():
   stack, ids = jnp.asarray(POINTS, jnp.float32), jnp.arange(12)
-  for key in range(5):
+  for key in range(2):
     args = jax.random.key(key), stack
     found = kmeans.kmeans(*args, jnp.asarray(WEIGHTS), 3, ids, restarts=1)
     held = [

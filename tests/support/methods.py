@@ -119,9 +119,7 @@ SHAPES_OF_ROUND = (
 )  # fmt: skip
 ONE_OF_EACH_SHAPE = [i for i in ONCE if METHODS[i][0] in SHAPES_OF_ROUND]
 # Options that place or exchange otherwise than the method's first row.
-OPTIONS_OF_ROUND = {
-  'client_state', 'recluster_every', 'cluster_on', 'clients_per_center',
-}  # fmt: skip
+OPTIONS_OF_ROUND = {'client_state', 'recluster_every'}
 # The rows of `make test`, where a test is about the round and not about the method.
 OF_ROUNDS = [
   i

@@ -34,9 +34,9 @@ def federation():
 
 
 @functools.cache
-def built(name, devices=2, rate=0.1, batch_size=4):
+def built(name, devices=2, rate=0.1, batch_size=4, hidden=(5,)):
   """A method with two clusters where it has any."""
-  local = helpers.local(batch_size, devices=devices, rate=rate)
+  local = helpers.local(batch_size, devices=devices, rate=rate, hidden=hidden)
   return algorithms.build(name, local, **OPTIONS.get(name, {}))
 
 
@@ -58,14 +58,21 @@ def simulate_many(runs, runs_at_once=0, programs=None, **options):
   return run_many(specs, runs_at_once=runs_at_once, programs=programs)
 
 
-def simulated(method='fesem', data=None, devices=2, rate=0.1, batch_size=4, **options):
+def simulated(
+  method='fesem', data=None, devices=2, rate=0.1, batch_size=4, hidden=(5,), **options
+):
   """The result of `simulate`, for a method by its name or an `Algorithm`."""
   if not isinstance(method, Algorithm):
-    config = {'algorithm': method, 'seed': 0, 'model': 'mlp', 'hidden': ['5']}
+    config = {'algorithm': method, 'seed': 0, 'model': 'mlp'}
+    config |= {'hidden': [str(size) for size in hidden]}
     options = {'config': config} | options
-    method = built(method, devices, rate, batch_size)
+    method = built(method, devices, rate, batch_size, hidden)
   defaults = {'rounds': 2, 'programs': PROGRAMS}
   return simulate(method, *(data or federation()), **defaults | options)
+
+
+# Of linear models, whose programs are compiled faster.
+simulated_linear = functools.partial(simulated, hidden=())
 
 
 def without_time(history):

@@ -189,9 +189,8 @@ def test_methods_with_states_of_their_own(name):
   assert (head == 0) == (name == 'fed_per')  # A head that stays is not sent.
 
 
-@pytest.mark.parametrize('layout', [{'chunk': 3}, {'devices': 2}])
-def test_results_depend_on_neither_chunks_nor_devices(layout):
-  data = helpers.federation(SIZES)
+def test_results_depend_on_neither_chunks_nor_devices():
+  data, layout = helpers.federation(SIZES), {'chunk': 3, 'devices': 2}
   a, b = (
     rounds(with_error_feedback(algorithms.build('fed_avg', local_of(**more))), data)[-1]
     for more in ({}, layout)
@@ -200,6 +199,7 @@ def test_results_depend_on_neither_chunks_nor_devices(layout):
   assert_close(matrix(a.residuals), matrix(b.residuals))
 
 
+@pytest.mark.nightly
 def test_streamed_and_stacked_give_the_same():
   data = helpers.federation(SIZES, groups=[0, 1] * 3)
   found = [
@@ -223,7 +223,7 @@ def test_a_run_resumes_with_its_residuals_and_counts_fewer_bytes(tmp_path):
   private = differential_privacy(5.0, 0.01, where='client', delta=0)
   local = local_of()._replace(sends=chained(private, compression('top_k:0.2')))
   made = algorithms.build('fed_avg', local)
-  options = {'clients_per_round': 3}
+  options = {'clients_per_round': 3, 'finetune_epochs': 0}
   whole = simulate(made, data, data, rounds=3, **options)
   simulate(made, data, data, rounds=2, workdir=tmp_path, **options)
   again = simulate(made, data, data, rounds=3, workdir=tmp_path, **options)

@@ -14,7 +14,6 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.evaluation.evaluate import evaluate_clients
 from fesem_jax.models.mixture import as_one_model
 from fesem_jax.models.model_checks import check_model
-from fesem_jax.training import shared_kernels
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
@@ -59,7 +58,7 @@ def trained(local, data):
   return start, run(start, data)
 
 
-@pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (3, 1), (2, 2)])
+@pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (2, 2)])
 def test_clients_draw_anew_at_every_step(chunk, devices):
   data = helpers.federation(SIZES)
   local = dropping(epochs=2, chunk=chunk, devices=devices)
@@ -122,14 +121,6 @@ def test_a_mixture_draws_for_each_of_its_models():
     for k in (0, 1)
   ]
   assert_close(np.exp(got), 0.25 * shares[0] + 0.75 * shares[1])
-
-
-def test_starts_are_not_shared():
-  data, local = helpers.federation(SIZES), dropping()._replace(shared_start='on')
-  start = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
-  assert not shared_kernels.kernels(local, start, data)
-  plain = local._replace(model=local.model._replace(apply_train=None))
-  assert shared_kernels.kernels(plain, start, data)
 
 
 class Told(nn.Module):
@@ -205,12 +196,11 @@ def test_nnx_modules_are_switched_to_training_and_back():
 def test_chunks_of_any_size_train_layers_that_draw_alike():
   data = helpers.federation([6, 3, 9, 5, 8, 4], groups=[0, 1, 0, 1, 0, 1])
   base = helpers.local()._replace(model=models.from_flax(Needed(), helpers.SHAPE))
-  for name, chunk in (('fesem', 1), ('fed_dane', 2), ('fed_sgd', 2)):
-    options = {'num_clusters': 2} if name == 'fesem' else {}
+  for name, chunk in (('fed_avg', 1), ('fed_dane', 2), ('fed_sgd', 2)):
     ends = []
     for size in (chunk, 3):
       local = base._replace(clients_per_chunk=size)
-      algorithm = algorithms.build(name, local, **options)
+      algorithm = algorithms.build(name, local)
       state, step = initial(algorithm, data), jax.jit(algorithm.step)
       for number in (1, 2):
         state, _ = step(state, data, helpers.everyone(data), jax.random.key(number))

@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Corruption, FederatedData
@@ -16,9 +15,8 @@ from fesem_jax.core.types import Model
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import LocalModel, for_each_batch, together
-from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import UserError
-from tests.support import draws, helpers, reference
+from tests.support import helpers, reference
 from tests.support.methods import assert_close, unflatten
 
 SIZES = [6, 3, 8, 5]
@@ -50,49 +48,8 @@ def trained_by(one, local, starts, data, **given):
   return run(starts, data, given)
 
 
-def reference_sgd(model, batches, addition):
-  """SGD with `addition(step, params)` added to each gradient; vectors [P]."""
-  w = reference.flat(model)
-  for step, (x, y) in enumerate(batches):
-    _, gradient = reference.loss_and_gradient(unflatten(w, model), x, y)
-    w = w - 0.1 * (reference.flat(gradient) + addition(step, w))
-  return w
-
-
-def check(trained, local, data, start_of, addition_of):
-  for i in range(len(SIZES)):
-    batches = helpers.batches(data, local.schedule, i, KEY)
-    want = reference_sgd(start_of(i), batches, addition_of(i))
-    got = reference.flat(reference.from_params(trained.params, i))
-    assert_close(got, want, rtol=1e-3)
-
-
-@pytest.mark.parametrize(('chunk', 'devices'), [(3, 1), (1, 2)])
-def test_the_penalty_pulls_to_an_anchor_of_its_own(chunk, devices):
-  data = helpers.federation(SIZES)
-  local = helpers.local(epochs=2, chunk=chunk, devices=devices)
-  own, anchors = models(local, 4), models(local, 2, seed=5)
-  choice = jnp.array([1, 0, 0, 1])
-  prox = np.array([0.1, 0.5, 0.0, 0.3], np.float32)
-  pull = tree.take(anchors, choice), jnp.asarray(prox)
-
-  @jax.jit
-  def pulled(starts, data, pull):
-    everyone = helpers.everyone(data)
-    return train_pulled(local, starts, data, everyone, KEY, Reduction(), pull)
-
-  trained = pulled(ClientModels(own=own), data, pull)
-
-  def addition_of(i):
-    to = reference.flat(reference.from_params(anchors, int(choice[i])))
-    return lambda step, w: 2 * prox[i] * (w - to)
-
-  check(trained, local, data, lambda i: reference.from_params(own, i), addition_of)
-
-
-@pytest.mark.parametrize('chunk', [1, 3])
-def test_transformations_of_gradients_come_before_the_optimizer_in_their_order(chunk):
-  data, local = helpers.federation(SIZES), helpers.local(epochs=2, chunk=chunk)
+def test_transformations_of_gradients_come_before_the_optimizer_in_their_order():
+  data, local = helpers.federation(SIZES), helpers.local(epochs=2, chunk=3)
   start, own = models(local, 1), models(local, 4, seed=7)
 
   def fading(correction):
@@ -123,10 +80,9 @@ def test_transformations_of_gradients_come_before_the_optimizer_in_their_order(c
     assert_close(reference.flat(reference.from_params(trained.params, i)), w, rtol=1e-3)
 
 
-@pytest.mark.parametrize('chunk', [1, 3])
-def test_only_the_named_layers_learn(chunk):
+def test_only_the_named_layers_learn():
   data = helpers.federation(SIZES)
-  local = helpers.local(epochs=2, chunk=chunk, hidden=(5, 4))
+  local = helpers.local(epochs=2, chunk=3, hidden=(5, 4))
   start = models(local, 1)
   trained = train(local, data, ClientModels(start), layers=('dense1',), penalty=0.3)
   model = reference.from_params(start, 0)
@@ -173,38 +129,6 @@ def test_what_is_not_of_the_cohort_is_refused():
       train(local, data, ClientModels(own=four), **options)
 
 
-def test_epochs_beyond_the_schedules_are_all_trained():
-  data, epochs = helpers.federation(SIZES), jnp.array([5, 1, 2, 4])
-  for mode in ('off', 'on'):
-    local = helpers.local(chunk=3)._replace(shared_start=mode)
-    start = models(local, 1)
-    trained = train(local, data, ClientModels(start), epochs=epochs)
-    assert trained.steps.tolist() == [2 * 5, 1, 2 * 2, 2 * 4]
-    for i, count in enumerate(epochs):
-      schedule = local.schedule._replace(epochs=int(count))
-      batches = helpers.batches(data, schedule, i, KEY)
-      model = reference.from_params(start, 0)
-      want = reference_sgd(model, batches, lambda step, w: 0)
-      got = reference.flat(reference.from_params(trained.params, i))
-      assert_close(got, want, rtol=1e-3)
-
-
-def test_clients_that_drop_out_keep_their_start_and_take_no_steps():
-  data = helpers.federation([4] * 12)
-  local = helpers.local(chunk=3)._replace(dropout_rate=0.5)
-  start = ClientModels(models(local, 1))
-  trained = train(local, data, start)
-  everyone = train(local._replace(dropout_rate=0.0), data, start)
-  gone = ~np.asarray(trained.arrived)
-  assert 0 < gone.sum() < 12
-  wanted = [draws.drops_out(KEY, data, i, 0.5) for i in range(12)]
-  np.testing.assert_array_equal(gone, wanted)
-  np.testing.assert_array_equal(trained.steps, np.where(gone, 0, 1))
-  found, whole = (reference.vectors(t.params) for t in (trained, everyone))
-  first = reference.vectors(start.shared)
-  assert_close(found, np.where(gone[:, None], first, whole))
-
-
 # Outputs w x, whose mean is the loss.
 LINEAR = Model(
   lambda key: {'w': jnp.ones(())}, lambda p, x: p['w'] * x[:, 0], lambda z, y: z
@@ -228,20 +152,6 @@ def test_a_client_whose_loss_or_model_is_not_finite_has_failed_with_steps_of_its
   trained = trained_by(one, local, start, data)
   assert trained.finite.tolist() == [True, False, False]
   assert trained.params['w'].tolist() == [2, 1, 1]
-
-
-def test_a_client_that_does_not_count_keeps_its_state():
-  data = helpers.federation([4] * 12)
-  local = helpers.local(chunk=3)._replace(dropout_rate=0.5)
-  start, old = models(local, 1), jnp.arange(12.0)
-
-  def one(client):
-    model = local_sgd(client)
-    return model, model.params, client.state + 100
-
-  trained = trained_by(one, local, ClientModels(start), data, state=old)
-  np.testing.assert_array_equal(trained.state, old + 100 * trained.took_part())
-  assert 0 < trained.took_part().sum() < 12
 
 
 def test_tying_large_gradients_together_changes_none():

@@ -14,7 +14,6 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.hyperparameters import optimizer as with_variables
 from fesem_jax.training import shared_kernels
-from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.plain_sgd import (
   is_plain_sgd,
   learning_rate,
@@ -160,24 +159,6 @@ def test_what_differs_late_or_in_one_layer_alone_is_not_plain(name):
   assert not shared(local, helpers.federation([3, 4]))
   with pytest.raises(UserError, match='`optimizer` must be plain SGD'):
     learning_rate(local)
-
-
-@pytest.mark.parametrize(
-  'name', ['decay of kernels', 'late schedule', 'rates by layer']
-)
-def test_shared_starts_leave_such_optimizers_as_they_are(name):
-  # Twelve steps, so that what changes after the fifth counts.
-  data, local = helpers.federation([7, 12]), helpers.local(epochs=4)
-  local = local._replace(optimizer=OTHERS[name])
-
-  def trained(mode):
-    of_mode = local._replace(shared_start=mode)
-    params = ClientModels(tree.expand(MODEL.init(jax.random.key(0))))
-    everyone = helpers.everyone(data)
-    run = jax.jit(lambda p, d, k: train_cohort(of_mode, p, d, everyone, k).params)
-    return run(params, data, jax.random.key(3))
-
-  chex.assert_trees_all_equal(trained('on'), trained('off'))
 
 
 def named_optimizers():

@@ -162,8 +162,11 @@ def test_a_client_whose_changed_model_is_not_finite_fails():
   data = helpers.federation([4] * 8)
   everyone, key = helpers.everyone(data), jax.random.key(1)
   start = ClientModels(tree.expand(of_functions(some_nan).model.init(key)))
-  found = train_cohort(of_functions(some_nan), start, data, everyone, key)
-  plain = train_cohort(of_functions(None), start, data, everyone, key)
+
+  def train(local):
+    return jax.jit(lambda d: train_cohort(local, start, d, everyone, key))(data)
+
+  found, plain = train(of_functions(some_nan)), train(of_functions(None))
   assert 0 < found.finite.sum() < 8
   for i, finite in enumerate(found.finite):
     want = tree.unstack(plain.params, i) if finite else tree.unstack(start.shared, 0)

@@ -5,7 +5,6 @@ every method's rounds do, for random federations, in properties_test.
 """
 
 import functools
-import types
 
 import chex
 import flax.linen as nn
@@ -19,7 +18,7 @@ import fesem_jax as fj
 from fesem_jax import models
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.batching import SIDE, Schedule
+from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run import rounds
@@ -130,10 +129,9 @@ def trained(local, data, prox=0.1, starts=None, layers=None):
   return run(starts, data, jax.random.key(3))
 
 
-@pytest.mark.parametrize('chunk', [1, 4])
-def test_full_blocks_count_like_the_one_being_filled(chunk, monkeypatch):
+def test_full_blocks_count_like_the_one_being_filled(monkeypatch):
   monkeypatch.setattr(shared_kernels, '_BLOCK', 8)  # Two steps of four rows.
-  data, local = helpers.federation(SIZES), on(chunk=chunk, epochs=3)
+  data, local = helpers.federation(SIZES), on(chunk=4, epochs=3)
   params = tree.expand(local.model.init(jax.random.key(0)))
   (kernel, _) = shared_kernels.kernels(local, ClientModels(params), data)
   assert (kernel.steps, kernel.block) == (9, 2)
@@ -248,6 +246,11 @@ def test_kernels_that_no_single_float32_product_reads_stay_the_clients_own(modul
   data = helpers.federation(SIZES)
   local = on()._replace(model=models.from_flax(module(), helpers.SHAPE))
   assert paths(local, data) == [('out',)]
+
+
+def test_a_kernel_that_stays_the_clients_own_beside_a_shared_one_ends_alike():
+  data = helpers.federation(SIZES)
+  local = on()._replace(model=models.from_flax(Doubled(), helpers.SHAPE))
   want = trained(local._replace(shared_start='off'), data)
   chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
 
@@ -266,15 +269,11 @@ def test_a_model_of_nothing_but_kernels_keeps_one():
   chex.assert_trees_all_close(trained(local, data), want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  ('batch_size', 'choice'),
+def test_convolutional_clients_of_several_centers_end_alike():
   # In chunks of three: two centers in one, although the three clients of most work are
-  # of three; a third one, which begins another.
-  [(4, [2, 1, 0, 2, 1, 2]), (0, [3, 0, 3, 3, 1, 3])],
-)
-def test_convolutional_clients_of_several_centers_end_alike(batch_size, choice):
-  data = helpers.federation(SIZES, shape=(8, 8))
-  local = on(model='small_cnn', shape=(8, 8), chunk=2, batch_size=batch_size)
+  # of three.
+  data, choice = helpers.federation(SIZES, shape=(8, 8)), [2, 1, 0, 2, 1, 2]
+  local = on(model='small_cnn', shape=(8, 8), chunk=2)
   local = local._replace(clients_per_shared_start=3)
   centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 4))
   starts = ClientModels(centers, jnp.array(choice))
@@ -286,24 +285,6 @@ def test_convolutional_clients_of_several_centers_end_alike(batch_size, choice):
 def moves_of(change, finite):
   """The moves of clients side by side."""
   return jax.vmap(shared_start._moves)(change, finite)
-
-
-def test_the_clients_of_two_centers_start_from_their_own():
-  rng = np.random.default_rng(1)
-  first, other = jnp.asarray(rng.normal(size=(2, 2, 5)), jnp.float32)
-  start = kernel_change.Start(first, other, jnp.bool_(True))
-  x, y = jnp.arange(6.0).reshape(3, 2), jnp.arange(15.0).reshape(3, 5)
-  close = {'rtol': 1e-6, 'atol': 1e-6}
-  for from_other, kernel in ((False, first), (True, other)):
-    found = start.times(x, jnp.bool_(from_other))
-    np.testing.assert_allclose(found, x @ kernel, **close)
-    found = start.times(y, jnp.bool_(from_other), turned=True)
-    np.testing.assert_allclose(found, y @ kernel.T, **close)
-  one = kernel_change.Start(first)
-  assert float(one.largest()) == np.abs(first).max()
-  for pair_of in ((first, -9 * other), (-9 * other, first)):
-    both = kernel_change.Start(*pair_of, jnp.bool_(True))
-    assert float(both.largest()) == 9 * np.abs(other).max()
 
 
 @pytest.mark.parametrize('choice', [None, [2, 0, 2]])
@@ -334,30 +315,6 @@ def test_models_are_formed_from_the_centers_that_clients_start_from(choice):
     wanted = sums.add_to_one(total, whole, weights, origin)
     found = shared_start.add_to_one(total, held, weights, origin, 'highest')
     chex.assert_trees_all_close(found, wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_a_penalty_shrinks_what_earlier_steps_changed():
-  kernel = kernel_change.Kernel(('a',), 2, 3, 3)
-  change = shared_start._no_change(kernel, kernel_change.Start(jnp.zeros((1, 1))))
-  rows, yes, no = (
-    (jnp.ones((2, 1)), jnp.ones((2, 1))),
-    jnp.bool_(True),
-    jnp.bool_(False),
-  )
-
-  def append(change, t, active, rate):
-    return shared_start._appended(
-      kernel, change, rows, jnp.int32(t), active, jnp.float32(rate), jnp.float32(0.25)
-    )
-
-  # The second step is half as long: 1 - 2 * 0.25 * 0.25 of the first one is left.
-  change = append(append(change, 0, yes, 0.5), 1, yes, 0.25)
-  # A step that is not taken leaves nothing to be multiplied, and shrinks nothing.
-  for each in (change, append(change, 2, no, 0.25)):
-    (block,) = each.blocks
-    np.testing.assert_allclose(block.shares[:4], [0.4375, 0.4375, 0.25, 0.25])
-    assert block.inputs.ravel().tolist() == [1, 1, 1, 1, 0, 0]
-    assert block.gradients.ravel().tolist() == [1, 1, 1, 1, 0, 0]
 
 
 def test_fine_tuning_starts_from_shared_centers_too():
@@ -407,73 +364,8 @@ def test_a_kernel_is_finite_below_half_of_what_float32_holds():
   assert bounded(start, change).tolist() == [True, False, False, False, False]
 
 
-@pytest.mark.parametrize('count', [0, 2, 3, 5])
-def test_each_step_of_one_kernel_fills_a_row_of_one_of_its_blocks(count):
-  kernel = kernel_change.Kernel(('a',), 1, 5, 2)
-  none = shared_start._no_change(kernel, kernel_change.Start(jnp.zeros((1, 1))))
-
-  def body(t, loop):
-    (number, (change,)), total = loop
-    rows = (jnp.full((1, 1), 1.0 + t), jnp.ones((1, 1)))
-    change = shared_start._appended(kernel, change, rows, t, jnp.bool_(True), 1.0, None)
-    return (number + 1, (change,)), total + t
-
-  @jax.jit
-  def run(count):
-    loop = (jnp.int32(0), (none,)), jnp.int32(0)
-    return shared_start._over_steps(kernel.block, 0, count, body, loop)
-
-  (number, (change,)), total = run(jnp.int32(count))
-  assert int(number) == count
-  assert int(total) == count * (count - 1) // 2
-  filled = sorted(float(x) for block in change.blocks for x in block.inputs.ravel())
-  assert filled == [0] * (6 - count) + list(range(1, count + 1))
-
-
-def starts_of(models, choice, ids, kernel=('dense0',)):
-  """[C] what clients side by side start a kernel from, and who from the second."""
-
-  def one(id, choice):
-    client = types.SimpleNamespace(
-      models=ClientModels(models, choice), id=id,
-      data=types.SimpleNamespace(num_clients=3),
-    )  # fmt: skip
-    starts, other = shared_start._starts(client, [models[kernel[0]]['kernel']])
-    return starts[0], other
-
-  return jax.vmap(one, axis_name=SIDE)(jnp.array(ids), choice)
-
-
-def test_clients_side_by_side_start_from_the_two_centers_among_them():
-  init = jax.vmap(helpers.local().model.init)
-  three = init(jax.random.split(jax.random.key(0), 3))
-  whole = np.asarray(three['dense0']['kernel'])
-  for choice, first, other in (([2, 0, 2, 1], 0, 2), ([2, 2, 2, 1], 2, None)):
-    # The last place is empty, whatever its choice.
-    start, from_other = starts_of(three, jnp.array(choice), [0, 1, 2, 3])
-    np.testing.assert_array_equal(start.kernel[0], whole[first])
-    assert start.two.tolist() == [other is not None] * 4
-    wanted = [other is not None and c == other for c in choice[:3]]
-    assert from_other.tolist() == [*wanted, False]
-    if other is not None:
-      np.testing.assert_array_equal(start.other[0], whole[other])
-
-
-def test_one_center_or_one_client_has_one_start():
-  init = jax.vmap(helpers.local().model.init)
-  three = init(jax.random.split(jax.random.key(0), 3))
-  whole, first = np.asarray(three['dense0']['kernel']), tree.take(three, jnp.array([0]))
-  for stack, choice, wanted in (
-    (first, jnp.zeros(2, jnp.int32), 0), (three, jnp.array([2]), 2),
-  ):  # fmt: skip
-    start, from_other = starts_of(stack, choice, range(len(choice)))
-    np.testing.assert_array_equal(start.kernel[0], whole[wanted])
-    assert start.other is start.two is from_other is None
-
-
-@pytest.mark.parametrize('chunk', [1, 4])
-def test_more_epochs_than_the_schedule_has_end_alike(chunk):
-  data, local = helpers.federation(SIZES), on(chunk=chunk)
+def test_more_epochs_than_the_schedule_has_end_alike():
+  data, local = helpers.federation(SIZES), on(chunk=4)
   starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
   epochs = np.array([3, 1, 2, 3, 1, 3, 2, 1], np.int32)[: len(SIZES)]
 

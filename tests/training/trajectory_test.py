@@ -124,20 +124,10 @@ def test_epochs_beyond_the_schedule_are_all_followed():
   check(taken, again, spelled_out(local, lambda *_: 0.0, epochs=3))
 
 
-def test_one_penalty_pulls_all_clients_to_their_own_starts():
-  local = helpers.local(epochs=1, chunk=3)
-  start = ClientModels(models(2), jnp.array([0, 0, 1, 0]))
-  taken, (again,), _ = followed(local, 3, start, penalty=0.3)
-  np.testing.assert_array_equal(own_of(again.start), vector(models(2), 1))
-  wanted = spelled_out(local, lambda t, w, first: 0.6 * (w - first), start=1)
-  check(taken, again, wanted)
-
-
-@pytest.mark.parametrize('width', [1, 3])
-def test_factors_of_examples_are_those_of_the_client(width):
+def test_factors_of_examples_are_those_of_the_client():
   local = helpers.local(batch_size=0, epochs=3, chunk=3)  # The order is known.
   factors = np.random.default_rng(0).uniform(size=(4, 12)).astype(np.float32)
-  taken, (again,), _ = followed(local, width, factors=factors)
+  taken, (again,), _ = followed(local, 3, factors=factors)
   wanted = spelled_out(local, lambda t, w, first: 0.0 * w, factors[PLACE])
   check(taken, again, wanted)
 
