@@ -94,10 +94,7 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
     ({'y': np.zeros(5, int)}, 'y has 5 rows; x has 12'),
     ({'y': np.arange(12) - 1}, 'labels must be whole numbers from 0'),
     ({'y': np.arange(12) / 2}, 'labels must be whole numbers from 0'),
-    (
-      {'y': np.zeros((12, 3), int)},
-      'one for each example; for other targets choose',
-    ),
+    ({'y': np.zeros((12, 3), int)}, 'one for each example; for other targets choose'),
     ({'x': np.ones((12, 4), np.uint8)}, r'x is uint8 of shape \(12, 4\), .*`scale`'),
     ({'y': np.arange(12) + 2**31}, r'label 2147483659 is not in 0\.\.1048575'),
     ({'y': np.array(['a', *[''] * 11])}, 'y of row 1 is empty; give every row'),

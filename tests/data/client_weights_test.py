@@ -79,9 +79,7 @@ def test_weights_like_sizes_are_those_by_examples(name, options):
     ('fed_nova', {}),
     ('fesem', {'num_clusters': 2, 'recluster_every': 2, 'track_objective': True}),
     pytest.param(
-      'hypo_cluster',
-      {'num_clusters': 2, 'init_restarts': 1},
-      marks=pytest.mark.nightly,
+      'hypo_cluster', {'num_clusters': 2, 'init_restarts': 1}, marks=pytest.mark.nightly
     ),
   ],
 )

@@ -42,10 +42,7 @@ def rows_as_set(split):
     ({'num_classes': '3'}, '`num_classes=3` must be a whole number'),
     ({'num_classes': 2}, r'`y`: label 2 is not in 0\.\.1'),
     ({'y': [0, 1, -1]}, 'labels must be whole numbers from 0'),
-    (
-      {'y': [0.0, 0.5, 1.0]},
-      'from 0, one for each example; for other',
-    ),
+    ({'y': [0.0, 0.5, 1.0]}, 'from 0, one for each example; for other'),
     ({'y': np.zeros((3, 4), int)}, 'from 0, one for each example; for'),
     ({'y': [[0], [1, 2], [0]]}, '`y`: labels of different lengths'),
     ({'y': ['a', 'b', 'c']}, '`y`: labels that are not numbers'),

@@ -87,11 +87,7 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'options', 'message'),
   [
-    (
-      'svhn',
-      {},
-      '`name=svhn` is unknown.*leaf:FOLDER, npz:FILE, table:FILE',
-    ),
+    ('svhn', {}, '`name=svhn` is unknown.*leaf:FOLDER, npz:FILE, table:FILE'),
     ('mnist_writers', {}, 'holds no qmnist/; point `data_dir'),
     (
       'femnist',

@@ -523,8 +523,5 @@ def test_own_code_that_calls_sys_exit_is_no_success(folder, capsys):
 
 
 def test_mistakes_of_users_pass_through():
-  with (
-    pytest.raises(UserError, match='said already'),
-    plugins.running('model', 'a:b'),
-  ):
+  with pytest.raises(UserError, match='said already'), plugins.running('model', 'a:b'):
     raise UserError('said already')

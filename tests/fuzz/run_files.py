@@ -14,15 +14,7 @@ from fesem_jax import report
 from fesem_jax.callbacks import ClientHistory
 from fesem_jax.results import client_history
 from tests.fuzz import mutations
-from tests.fuzz.forms import (
-  Format,
-  all_of,
-  bytes_of,
-  json_of,
-  lines_of,
-  npz_of,
-  one_of,
-)
+from tests.fuzz.forms import Format, all_of, bytes_of, json_of, lines_of, npz_of, one_of
 from tests.support import helpers, runs
 
 
@@ -188,9 +180,7 @@ FORMATS = {
     _write_run, one_of(_change_history, bytes_of('history.parquet')), _read_history
   ),
   'note of a checkpoint': Format(
-    _write_run,
-    one_of(json_of('note.json'), bytes_of('note.json')),
-    _read_checkpoints,
+    _write_run, one_of(json_of('note.json'), bytes_of('note.json')), _read_checkpoints
   ),
   'state of a checkpoint': Format(
     _write_run, bytes_of('checkpoints/*/state/**/*'), _read_checkpoints

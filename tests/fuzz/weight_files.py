@@ -11,13 +11,7 @@ from fesem_jax import models
 from fesem_jax.models import porting, starting
 from fesem_jax.results import export
 from tests.fuzz import mutations
-from tests.fuzz.forms import (
-  Format,
-  all_of,
-  bytes_of,
-  npz_of,
-  one_of,
-)
+from tests.fuzz.forms import Format, all_of, bytes_of, npz_of, one_of
 
 MODEL = models.build('mlp', (6,), 3, (5,))
 
