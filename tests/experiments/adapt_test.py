@@ -21,13 +21,14 @@ from fesem_jax.data.corruption import corrupted
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import Diverged, UserError
+from tests.support import commands
 from tests.support.commands import call, spawn
 
 RULES = [*joining_rules.RULES, 'global model', 'alone']
 SETTINGS = Settings(('all', '2', '70'), alone_epochs=1)
 CHANGES = {
     'dataset': 'digits', 'partition': 'rotated', 'partition_groups': 2,
-    'num_clients': 16, 'rounds': 2, 'local_epochs': 1, 'hidden': ['8'],
+    'num_clients': 16, 'rounds': 2, 'local_epochs': 1, 'model': 'logistic',
     'unseen_fraction': 0.25, 'eval_every': 0,
 }  # fmt: skip
 
@@ -40,6 +41,12 @@ def digests(folder):
     for p in files
     if p.relative_to(folder).parts[0] != 'adapt'
   }
+
+
+@pytest.fixture(autouse=True, scope='module')
+def without_figures():
+  with commands.without_figures():
+    yield
 
 
 @pytest.fixture(scope='module')

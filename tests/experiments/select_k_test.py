@@ -21,7 +21,7 @@ from fesem_jax.core import prng_streams, sharding
 from fesem_jax.run.rounds import keys_of_run
 from fesem_jax.utils.errors import UserError
 from tests.algorithms.first_clusters_test import trained_from_one_start
-from tests.support import helpers, reference
+from tests.support import commands, helpers, reference
 
 
 def gram_of(points):
@@ -135,7 +135,7 @@ def test_the_inner_products_are_those_of_the_models_that_start_fesem():
 @pytest.fixture
 def given(monkeypatch):
   """Calls the binary's main with flags, in this process."""
-  with flagsaver.flagsaver():
+  with flagsaver.flagsaver(), commands.without_figures():
     if 'dataset' not in flags.FLAGS:
       experiment_flags.define()
     if 'workdir' in flags.FLAGS:

@@ -19,6 +19,7 @@ from fesem_jax.core import sharding
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK
+from tests.support import commands
 
 
 def summary(accuracy, honest=None):
@@ -44,7 +45,7 @@ def summary(accuracy, honest=None):
 @pytest.fixture
 def given(monkeypatch):
   """Calls the binary's main with flags, in this process."""
-  with flagsaver.flagsaver():
+  with flagsaver.flagsaver(), commands.without_figures():
     if 'dataset' not in flags.FLAGS:
       experiment_flags.define()
     for name in ('algorithms', 'num_seeds', 'vary', 'workdir'):

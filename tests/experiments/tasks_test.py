@@ -20,7 +20,7 @@ def test_a_regression_is_compared_tuned_and_adapted(tmp_path):
     '--num_seeds=2', '--algorithms=fed_avg,fesem(2)', '--unseen_fraction=0.2',
     '--tune=learning_rate:1e-6,1e-4,1e-3', '--tune_seeds=1',
   )  # fmt: skip
-  made = call('compare', *FLAGS, *tuned, '--workdir=c', cwd=tmp_path)
+  made = call('compare', *FLAGS, *tuned, '--workdir=c', cwd=tmp_path, figures=True)
   assert made.returncode == 0, made.stderr
   assert 'micro-RMSE' in made.stdout
   assert 'by deployed micro RMSE on validation' in made.stdout

@@ -6,6 +6,7 @@ first call.
 """
 
 import contextlib
+import dataclasses
 import gc
 import io
 import multiprocessing
@@ -22,7 +23,9 @@ from absl import flags
 from absl.testing import flagsaver
 
 from experiments import start
+from fesem_jax import plots
 from fesem_jax.core import sharding
+from fesem_jax.run.spec import Spec
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -40,8 +43,15 @@ _processes = multiprocessing.get_context('forkserver')
 _processes.set_forkserver_preload(_IMPORTED)
 
 
-def call(module, *arguments, cwd):
+def call(module, *arguments, cwd, figures=False):
   """`python -m experiments.MODULE ARGUMENTS` in a folder, in this process.
+
+  Args:
+    module: of `experiments`, or a whole name.
+    *arguments: of the command line.
+    cwd: the folder.
+    figures: whether runs write what figures need, and comparisons draw theirs; it is a
+      third of a small run's time.
 
   Returns:
     `subprocess.CompletedProcess` with texts.
@@ -56,6 +66,7 @@ def call(module, *arguments, cwd):
     mock.patch.object(sys, 'argv', command),
     mock.patch.object(sharding, 'setup_devices'),  # They are chosen already.
     mock.patch.object(start, 'start', _start),
+    contextlib.nullcontext() if figures else without_figures(),
     warnings.catch_warnings(),
   ):
     warnings.simplefilter('ignore')  # The module is imported already.
@@ -82,6 +93,22 @@ def _start(main):
     sys.exit(start.main_with_clear_errors(main)(start.parse_flags(sys.argv)))
   finally:
     gc.set_threshold(*thresholds)
+
+
+@contextlib.contextmanager
+def without_figures():
+  """Runs make no portrait of their clients, and comparisons draw no figures."""
+  settings = Spec.settings
+
+  def changed(*args):
+    return dataclasses.replace(settings(*args), make_portrait=False)
+
+  with (
+    mock.patch.object(Spec, 'settings', changed),
+    mock.patch.object(plots, 'draw_run'),
+    mock.patch.object(plots, 'draw_comparison'),
+  ):
+    yield
 
 
 @contextlib.contextmanager
