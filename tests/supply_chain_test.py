@@ -80,7 +80,9 @@ def test_no_connection_is_made_unless_a_flag_asks(module, tmp_path):
     'compare': ['--flagfile=demo', '--algorithms=fed_avg', '--num_seeds=1', *small],
   }[module]
   try:
-    found = commands.call(module, *which, '--report_html', cwd=tmp_path)
+    found = commands.call(
+      module, *which, '--report_html', cwd=tmp_path, figures=module == 'compare'
+    )
     with pytest.raises(AssertionError, match='getaddrinfo'):
       __import__('socket').getaddrinfo('example.org', 443)
   finally:

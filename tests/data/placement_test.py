@@ -194,9 +194,8 @@ def cohorts_of(data, mesh):
     yield from zip((12, 5, 9), sampled(jax.random.key(number), data), strict=True)
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-def test_drawn_clients_read_their_own_examples(devices):
-  data, mesh = placed(devices)
+def test_drawn_clients_read_their_own_examples():
+  data, mesh = placed()
   sets = []
   for count, cohort in cohorts_of(data, mesh):
     drawn = drawn_of(cohort.ids, mesh.size)

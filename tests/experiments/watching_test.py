@@ -9,7 +9,7 @@ from tests.support.commands import call
 
 QUICK = (
   '--dataset=synthetic_linear', '--num_clients=6', '--examples_per_client=8',
-  '--partition_groups=2', '--hidden=4', '--batch_size=4', '--num_clusters=2',
+  '--partition_groups=2', '--model=logistic', '--batch_size=4', '--num_clusters=2',
   '--rounds=2', '--workdir=run',
 )  # fmt: skip
 

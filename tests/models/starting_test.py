@@ -147,7 +147,7 @@ def test_what_clients_use_is_made_whole(shared):
   assert list(starting.trained_part(model, every)) == ['logits']
 
 
-@pytest.mark.parametrize('name', ['fed_avg', 'fesem', 'ditto'])
+@pytest.mark.parametrize('name', ['fesem', 'ditto'])
 def test_methods_train_as_if_only_these_layers_were_the_model(name):
   """A linear model of the first layer's units, computed beforehand, trains alike."""
   model, given = frozen()
