@@ -16,22 +16,12 @@ _METHODS = _TRAINING | {'server'}
 _WATCHING = _TRAINING | {'callbacks', 'evaluation', 'results'}
 _RUN = _METHODS | _WATCHING | {'algorithms', 'run'}
 MAY_IMPORT = {
-  'utils': set(),
-  'tasks': {'utils'},
-  'core': {'tasks', 'utils'},
-  'data': _BASE,
-  'models': _BASE,
-  'training': _TRAINING,
-  'server': _TRAINING,
-  'evaluation': _TRAINING,
-  'algorithms': _METHODS,
-  'results': _BASE | {'data', 'evaluation', 'models'},
-  'callbacks': _WATCHING,
-  'run': _RUN,
-  'analysis': _RUN,
-  'report': _RUN | {'analysis'},
+  'utils': set(), 'tasks': {'utils'}, 'core': {'tasks', 'utils'}, 'data': _BASE,
+  'models': _BASE, 'training': _TRAINING, 'server': _TRAINING, 'evaluation': _TRAINING,
+  'algorithms': _METHODS, 'results': _BASE | {'data', 'evaluation', 'models'},
+  'callbacks': _WATCHING, 'run': _RUN, 'analysis': _RUN, 'report': _RUN | {'analysis'},
   'plots': {'data', 'evaluation', 'results', 'tasks', 'utils'},
-}
+}  # fmt: skip
 
 # Each takes between 20 ms and a second to import.
 USED_LATER = {

@@ -57,11 +57,8 @@ def test_licenses_and_the_bill_of_materials_are_those_of_what_is_installed():
 
 _OFFLINE: list[bool] = []
 _ASKS = (
-  'socket.connect',
-  'socket.getaddrinfo',
-  'socket.gethostbyname',
-  'socket.sendto',
-)
+  'socket.connect', 'socket.getaddrinfo', 'socket.gethostbyname', 'socket.sendto',
+)  # fmt: skip
 
 
 def _refuse(event, args):

@@ -98,10 +98,8 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
     ({'x': np.ones((12, 4), np.uint8)}, r'x is uint8 of shape \(12, 4\), .*`scale`'),
     ({'y': np.arange(12) + 2**31}, r'label 2147483659 is not in 0\.\.1048575'),
     ({'y': np.array(['a', *[''] * 11])}, 'y of row 1 is empty; give every row'),
-    (
-      {'y': np.array([*'abc'] * 4), 'num_classes': 4},
-      'has 3 names of classes, but num',
-    ),
+    ({'y': np.array([*'abc'] * 4), 'num_classes': 4},
+     'has 3 names of classes, but num'),
     ({'y': np.eye(3)[np.arange(12) % 3], 'num_classes': 4}, 'has 3 columns of classes'),
     ({'class_names': np.array(['a', 'b'])}, 'class_names must be 3 strings'),
     ({'client': None, 'split': np.zeros(12)}, 'must hold both 0 .training. and 1'),
@@ -110,10 +108,8 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
     ({'scale': np.array(np.nan)}, 'scale nan must be positive'),
     ({'scale': np.array([1, 2])}, 'scale must be one number, e.g. 0.003922 for pix'),
     ({'scale': np.array('1/255')}, 'scale must be one number'),
-    (
-      {'client': np.array([b'a', b'\xff'] * 6)},
-      'client holds bytes that are not UTF-8',
-    ),
+    ({'client': np.array([b'a', b'\xff'] * 6)},
+     'client holds bytes that are not UTF-8'),
     ({'client': np.array(['a', 'a '] * 6)}, "client: 'a' also occurs with blanks"),
     ({'split': np.zeros(12)}, 'split has no test examples .1.; leave out split'),
     ({'class_names': np.array([*'aba'])}, "class_names has 'a' twice"),
@@ -122,18 +118,14 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
     ({'y': np.array(['a', 'nan'] * 6)}, 'y of row 1 is nan; give every row the name'),
     ({'y': np.array(['a', '<NA>'] * 6)}, 'y of row 1 is <NA>; .*give class_names'),
     ({'y': np.array(['a', 'a '] * 6)}, "y: 'a' also occurs with blanks"),
-    (
-      {'y': np.array(['a', 'b'] * 6), 'class_names': np.array(['a', 'c'])},
-      "y of row 1 is 'b', which is not among class_names",
-    ),
+    ({'y': np.array(['a', 'b'] * 6), 'class_names': np.array(['a', 'c'])},
+     "y of row 1 is 'b', which is not among class_names"),
     ({'x': np.full((12, 2), np.nan)}, 'row 0 of x holds values that are not finite'),
     ({'split': np.full(12, 2)}, 'split must hold 0'),
     ({'split': np.array([1, 0, 0] * 4)}, 'client b has no training examples'),
     ({'cluster': np.r_[np.zeros(11), np.nan]}, 'cluster of row 11 is nan; give every'),
-    (
-      {'client': np.r_[np.zeros(11), np.inf]},
-      'client of row 11 is inf; give every row',
-    ),
+    ({'client': np.r_[np.zeros(11), np.inf]},
+     'client of row 11 is inf; give every row'),
     ({'client': np.array(['a', ' '] * 6)}, 'client of row 1 is empty; give every row'),
     ({'client': np.array(['a', '<NA>'] * 6)}, 'client of row 1 is <NA>; give every'),
     ({'client': np.array([0, 'NaT'], 'M8[s]').repeat(6)}, 'client of row 6 is NaT; gi'),
@@ -149,7 +141,7 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
     ({'scale': np.array(1e300)}, r'scale 1e\+300 must be positive, and a 32-bit'),
     ({'x': np.zeros((0, 2)), 'y': np.zeros(0, int), 'client': np.zeros(0)}, 'no ex'),
   ],
-)
+)  # fmt: skip
 def test_bad_arrays_are_named(tmp_path, changes, message):
   np.savez(tmp_path / 'mine.npz', **own_arrays(**changes))
   with pytest.raises(UserError, match=message):
@@ -354,22 +346,18 @@ def test_a_split_keeps_no_masked_rows():
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    (
-      {'client': np.array(['AT', 'NA'] * 6)},
-      'client has a value NA, which is taken as',
-    ),
+    ({'client': np.array(['AT', 'NA'] * 6)},
+     'client has a value NA, which is taken as'),
     ({'client': np.arange(12) % 3 - 1}, 'client has a value -1, which is taken as any'),
-    (
-      {'client': None, 'split': np.repeat([0, 1], [4, 8])},
-      r'split has 8 test examples .1. and only 4 training .*not swapped',
-    ),
+    ({'client': None, 'split': np.repeat([0, 1], [4, 8])},
+     r'split has 8 test examples .1. and only 4 training .*not swapped'),
     ({'y': np.arange(12) % 2 + 1}, 'y has labels up to 2, of which 0 do not occur'),
     ({'y': np.arange(12) % 2 + 1, 'num_classes': 3}, None),
     ({'client': np.array(['AT', 'NO'] * 6)}, None),
     ({'client': np.arange(12) % 3 - 2}, None),
     ({'client': None, 'split': np.repeat([0, 1], 6)}, None),
   ],
-)
+)  # fmt: skip
 def test_notices_of_markers_and_splits(changes, message, caplog):
   warn_once.cache_clear()
   caplog.set_level('WARNING', logger='absl')
@@ -382,12 +370,9 @@ def test_notices_of_markers_and_splits(changes, message, caplog):
 
 @pytest.mark.parametrize(
   ('x', 'tokens'),
-  [
-    (np.arange(48).reshape(12, 4), True),
-    (np.arange(48.0).reshape(12, 4), False),
-    (np.eye(12, dtype=int), False),
-  ],
-)
+  [(np.arange(48).reshape(12, 4), True), (np.arange(48.0).reshape(12, 4), False),
+   (np.eye(12, dtype=int), False)],
+)  # fmt: skip
 def test_whole_numbers_of_scale_one_are_tokens(x, tokens, tmp_path):
   pool = arrays.from_arrays('mine', own_arrays(x=x, scale=1))
   assert pool.are_tokens == tokens

@@ -139,14 +139,11 @@ def test_bad_columns_are_refused(changes, message):
 
 @pytest.mark.parametrize(
   ('weights', 'message'),
-  [
-    ({'c0': 1.0}, '`weighting`: client c1 has no weight; give each one'),
-    (by_name(WEIGHTS) | {'Ann': 1}, "`weighting`: no client is called 'Ann'"),
-    ([1.0, 2.0], '`weighting` has shape \\(2,\\); give each of the 6 clients'),
-    ([np.nan] * 6, '`weighting`: entry 0'),
-    (['a'] * 6, '`weighting` must be numbers'),
-  ],
-)
+  [({'c0': 1.0}, '`weighting`: client c1 has no weight; give each one'),
+   (by_name(WEIGHTS) | {'Ann': 1}, "`weighting`: no client is called 'Ann'"),
+   ([1.0, 2.0], '`weighting` has shape \\(2,\\); give each of the 6 clients'),
+   ([np.nan] * 6, '`weighting`: entry 0'), (['a'] * 6, '`weighting` must be numbers')],
+)  # fmt: skip
 def test_bad_weights_are_refused(weights, message):
   with pytest.raises(UserError, match=message):
     with_weights(weights, federation())

@@ -163,12 +163,9 @@ def test_real_mnist_by_writer(real_data):
 
 def test_real_rotated_mnist(real_data):
   train, test = data.load(
-    'mnist',
-    partition='rotated',
-    data_dir=real_data,
-    num_clients=1200,
+    'mnist', partition='rotated', data_dir=real_data, num_clients=1200,
     examples_per_client=200,
-  )
+  )  # fmt: skip
   assert sizes(train).tolist() == [200] * 1200
   assert sizes(test).sum() == 40_000
   assert 0.12 < np.asarray(train.x).mean() / 255 < 0.14  # MNIST's mean is 0.1307.

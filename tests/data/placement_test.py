@@ -277,15 +277,10 @@ def test_no_data_is_exchanged(clients_per_round):
 
 @pytest.mark.parametrize(
   ('share', 'everyone', 'devices', 'wanted'),
-  [
-    (0.12, True, 2, 'replicated'),
-    (0.13, True, 2, 'sharded'),
-    (0.13, True, 1, 'replicated'),
-    (0.13, False, 2, 'replicated'),
-    (0.51, False, 2, 'sharded'),
-    (None, True, 2, 'replicated'),
-  ],
-)
+  [(0.12, True, 2, 'replicated'), (0.13, True, 2, 'sharded'),
+   (0.13, True, 1, 'replicated'), (0.13, False, 2, 'replicated'),
+   (0.51, False, 2, 'sharded'), (None, True, 2, 'replicated')],
+)  # fmt: skip
 def test_large_data_are_split_by_themselves(
   share, everyone, devices, wanted, monkeypatch
 ):

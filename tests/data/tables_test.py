@@ -30,10 +30,8 @@ def frame(**others):
 
 OPTIONS = {'label_column': 'dx', 'client_column': 'hospital'}
 WANTED = np.stack(
-  [
-    frame().age, frame().sex == 'm', frame().ward == 'n', frame().ward == 's',
-    frame().ward == 'w', frame().smokes,
-  ],
+  [frame().age, frame().sex == 'm', frame().ward == 'n', frame().ward == 's',
+   frame().ward == 'w', frame().smokes],
   axis=1,
 ).astype(np.float32)  # fmt: skip
 

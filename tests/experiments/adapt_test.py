@@ -273,16 +273,11 @@ def test_runs_of_two_configurations_are_told_by_their_flags(finished, machine):
 
 @pytest.mark.parametrize(
   ('numbers', 'message'),
-  [
-    (['0'], '`num_examples=0` must be positive numbers'),
-    (['5', '-1'], '`num_examples=5,-1` must be'),
-    (['1' * 10], 'at most 9 digits'),
-    (['many'], 'or all, such as'),
-    (['5', '05'], 'names a number twice'),
-    (['all', 'all'], 'names a number twice'),
-    ([], 'is empty'),
-  ],
-)
+  [(['0'], '`num_examples=0` must be positive numbers'),
+   (['5', '-1'], '`num_examples=5,-1` must be'), (['1' * 10], 'at most 9 digits'),
+   (['many'], 'or all, such as'), (['5', '05'], 'names a number twice'),
+   (['all', 'all'], 'names a number twice'), ([], 'is empty')],
+)  # fmt: skip
 def test_numbers_of_examples_that_make_no_sense(numbers, message):
   with pytest.raises(UserError, match=message):
     check(Settings(tuple(numbers)))

@@ -27,13 +27,9 @@ from tests.support import sources as sources_test
 from tests.support.commands import ROOT, call, spawn
 
 QUICK = [
-  '--dataset=digits',
-  '--partition=rotated',
-  '--num_clients=12',
-  '--rounds=2',
-  '--local_epochs=1',
-  '--hidden=8',
-]
+  '--dataset=digits', '--partition=rotated', '--num_clients=12', '--rounds=2',
+  '--local_epochs=1', '--hidden=8',
+]  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -170,11 +166,8 @@ def test_methods_of_a_comparison(parsed_flags):
   own = ['fesem(4)', 'fesem(2;learning_rate=0.5)', 'fed_sgd(rounds=9)', 'fesem(2)']
   table = compare.configurations(own, 1, {})
   assert list(table) == [
-    'fed_sgd(rounds=9)',
-    'fesem(2;learning_rate=0.5)',
-    'fesem(2)',
-    'fesem(4)',
-  ]
+    'fed_sgd(rounds=9)', 'fesem(2;learning_rate=0.5)', 'fesem(2)', 'fesem(4)',
+  ]  # fmt: skip
   assert table['fesem(2;learning_rate=0.5)'][0]['learning_rate'] == 0.5
   assert table['fesem(2)'][0]['learning_rate'] != 0.5
   assert table['fed_sgd(rounds=9)'][0]['rounds'] == 9
@@ -363,12 +356,9 @@ def test_a_client_of_5000_beside_tiny_ones_and_a_client_alone(parsed_flags, tmp_
   np.savez(tmp_path / 'alone.npz', x=x[:9], y=np.arange(9) % 2, client=client[:9])
   for name, sizes in (('uneven', [1, 2, 4000]), ('alone', [7])):
     config = experiment_flags.configuration('fesem', {'num_clusters': 1}) | {
-      'dataset': f'npz:{tmp_path}/{name}.npz',
-      'model': 'logistic',
-      'rounds': 1,
-      'batch_size': 10**9,
-      'local_epochs': 1,
-    }
+      'dataset': f'npz:{tmp_path}/{name}.npz', 'model': 'logistic', 'rounds': 1,
+      'batch_size': 10**9, 'local_epochs': 1,
+    }  # fmt: skip
     done = experiment.run(config, experiment_flags.machine(), tmp_path / name)
     assert done.summary['clusters']['sizes'] == [len(sizes)]
     assert math.isfinite(done.history[-1]['train_loss'])
@@ -393,18 +383,14 @@ _SOURCES = [
   ('table2/fesem_2', sources_test.FEMNIST['leaf'][0]),
   ('table2/fed_prox', sources_test.FEMNIST['hdf5'][0]),
   ('table2/hypo_cluster_3', sources_test.FEMNIST['tff sqlite'][0]),
-  (
-    'table2/fed_avg',
-    lambda d, c: sources_test.write_hub(d / 'flwrlabs' / 'femnist', c),
-  ),
+  ('table2/fed_avg',
+   lambda d, c: sources_test.write_hub(d / 'flwrlabs' / 'femnist', c)),
   ('table2/fed_sgd', sources_test.FEMNIST['tff sqlite'][0]),
-  (
-    'table3/fed_avg',
-    lambda d, c: sources_test.write_hub_celeba(d / 'flwrlabs' / 'celeba'),
-  ),
+  ('table3/fed_avg',
+   lambda d, c: sources_test.write_hub_celeba(d / 'flwrlabs' / 'celeba')),
   ('table3/fesem_2', lambda d, c: sources_test.write_original(d / 'celeba')),
   ('table3/robust', lambda d, c: sources_test.write_leaf_celeba(d / 'leaf_celeba')),
-]
+]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -465,17 +451,10 @@ def test_classes_that_a_client_never_trains_on_are_counted():
 @pytest.mark.nightly
 def test_clients_that_took_no_part_are_measured(tmp_path):
   done = call(
-    'compare',
-    '--algorithms=non_fed,fesem(4)',
-    '--dataset=digits',
-    '--partition=rotated',
-    '--num_clients=40',
-    '--rounds=4',
-    '--num_seeds=1',
-    '--unseen_fraction=0.2',
-    f'--workdir={tmp_path}/runs',
-    cwd=tmp_path,
-  )
+    'compare', '--algorithms=non_fed,fesem(4)', '--dataset=digits',
+    '--partition=rotated', '--num_clients=40', '--rounds=4', '--num_seeds=1',
+    '--unseen_fraction=0.2', f'--workdir={tmp_path}/runs', cwd=tmp_path,
+  )  # fmt: skip
   assert done.returncode == 0, done.stderr
 
   def read(m):
@@ -496,17 +475,10 @@ def test_clients_that_took_no_part_are_measured(tmp_path):
   # Another configuration by mistake is refused; the table stays.
   before = (tmp_path / 'runs/table.md').read_text()
   done = call(
-    'compare',
-    '--algorithms=non_fed,fesem(4)',
-    '--dataset=digits',
-    '--partition=rotated',
-    '--num_clients=40',
-    '--rounds=4',
-    '--num_seeds=1',
-    '--learning_rate=0.3',
-    f'--workdir={tmp_path}/runs',
-    cwd=tmp_path,
-  )
+    'compare', '--algorithms=non_fed,fesem(4)', '--dataset=digits',
+    '--partition=rotated', '--num_clients=40', '--rounds=4', '--num_seeds=1',
+    '--learning_rate=0.3', f'--workdir={tmp_path}/runs', cwd=tmp_path,
+  )  # fmt: skip
   assert done.returncode == 1
   assert '--learning_rate' in done.stderr
   assert (tmp_path / 'runs/table.md').read_text() == before
@@ -517,14 +489,9 @@ def test_prepare_data_inspects_subsamples_converts_and_draws(tmp_path):
   sources_test.write_leaf(tmp_path / 'leaf_femnist', sources_test.writers())
   shared = ['--dataset=femnist', f'--data_dir={tmp_path}']
   done = spawn(
-    'prepare_data',
-    *shared,
-    '--min_examples=4',
-    '--max_clients=2',
-    '--plots=plots',
-    '--output=out/two.npz',
-    cwd=tmp_path,
-  )
+    'prepare_data', *shared, '--min_examples=4', '--max_clients=2', '--plots=plots',
+    '--output=out/two.npz', cwd=tmp_path,
+  )  # fmt: skip
   assert done.returncode == 0, done.stderr
   assert '2 clients' in done.stdout
   assert 'of 62 classes occur' in done.stdout
@@ -659,13 +626,9 @@ def test_a_binary_starts_in_a_process_of_its_own(module, tmp_path):
 @pytest.mark.slow
 def test_measured_chunk_size_runs_and_a_wrong_one_is_refused(tmp_path):
   done = call(
-    'run',
-    *QUICK,
-    '--algorithm=fed_avg',
-    '--clients_per_chunk=auto',
-    '--workdir=here',
+    'run', *QUICK, '--algorithm=fed_avg', '--clients_per_chunk=auto', '--workdir=here',
     cwd=tmp_path,
-  )
+  )  # fmt: skip
   assert done.returncode == 0, done.stderr
   assert 'side by side' in done.stdout
   wrong = call('run', *QUICK, '--clients_per_chunk=many', cwd=tmp_path)

@@ -21,15 +21,10 @@ def style_of_pages():
 
 def test_partitions_are_drawn_side_by_side(tmp_path):
   done = call(
-    'figures',
-    '--partitions=iid,labels,rotated+dirichlet',
-    '--dataset=digits',
-    '--num_clients=12',
-    '--rotations=0,90',
-    '--label_swaps=1-7',
-    '--output=out/partitions.v1.png',
-    cwd=tmp_path,
-  )
+    'figures', '--partitions=iid,labels,rotated+dirichlet', '--dataset=digits',
+    '--num_clients=12', '--rotations=0,90', '--label_swaps=1-7',
+    '--output=out/partitions.v1.png', cwd=tmp_path,
+  )  # fmt: skip
   assert done.returncode == 0, done.stderr
   note, *lines = done.stdout.splitlines()
   assert note.startswith('Note: --label_swaps=1-7 has no effect: it is for --partit')

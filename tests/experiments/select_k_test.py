@@ -230,8 +230,7 @@ def test_without_rounds_k_means_alone_tells_k(given, tmp_path, monkeypatch):
   monkeypatch.setattr(select_k, 'run_unless_diverged', None)  # No FeSEM runs.
   given(
     *SMALL, '--select_rounds=0', '--num_clusters_list=1,2,3', '--num_seeds=2',
-    '--partition=rotated', '--partition_groups=2',
-    '--seed=5', f'--workdir={tmp_path}',
+    '--partition=rotated', '--partition_groups=2', '--seed=5', f'--workdir={tmp_path}',
   )  # fmt: skip
   made = json.loads((tmp_path / 'select_k.json').read_text())
   one, two, three = made['rows']
@@ -313,14 +312,9 @@ def test_silhouettes_are_those_of_the_file_behind_init_from(
 def test_a_selection_is_written_drawn_and_resumed(given, tmp_path, capsys, monkeypatch):
   pytest.importorskip('matplotlib')
   arguments = [
-    *SMALL,
-    '--partition=rotated',
-    '--partition_groups=2',
-    '--num_clusters_list=1,2',
-    '--num_seeds=2',
-    '--seed=5',
-    f'--workdir={tmp_path}',
-  ]
+    *SMALL, '--partition=rotated', '--partition_groups=2', '--num_clusters_list=1,2',
+    '--num_seeds=2', '--seed=5', f'--workdir={tmp_path}',
+  ]  # fmt: skip
   given(*arguments)
   first = capsys.readouterr().out
   made = json.loads((tmp_path / 'select_k.json').read_text())

@@ -33,12 +33,8 @@ def summary(accuracy, honest=None):
     return whole
   figures = dict.fromkeys(CLASSIFICATION.columns, honest)
   found = {
-    'finetuned': figures,
-    'deployed': figures,
-    'ari': 1.0,
-    'nmi': 1.0,
-    'ami': 1.0,
-  }
+    'finetuned': figures, 'deployed': figures, 'ari': 1.0, 'nmi': 1.0, 'ami': 1.0,
+  }  # fmt: skip
   return whole | {'honest': found}
 
 
@@ -261,14 +257,9 @@ def test_values_are_run_once_and_written_together(given, tmp_path, capsys):
     (['--vary=partition_groups:2,13'], 'fewer than --partition_groups=13'),
     (['--vary=lr_schedule:constant,fast'], '--lr_schedule=fast must be'),
     (['--vary=ditto_lambda:0.5'], '--ditto_lambda does not apply to any'),
-    (
-      ['--algorithms=fesem(2)', '--vary=prox_lambda:0.1,-1'],
-      '--prox_lambda=-1.0 must',
-    ),
-    (
-      ['--algorithms=fed_avg(batch_size=5)', '--vary=batch_size:5,10'],
-      'all of --algorithms set this flag themselves',
-    ),
+    (['--algorithms=fesem(2)', '--vary=prox_lambda:0.1,-1'], '--prox_lambda=-1.0 must'),
+    (['--algorithms=fed_avg(batch_size=5)', '--vary=batch_size:5,10'],
+     'all of --algorithms set this flag themselves'),
   ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence_and_nothing_is_written(

@@ -85,17 +85,13 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   ('flags', 'message'),
   [
     (['--dataset=digits', '--task=regression'], '--task=regression does not fit'),
-    (
-      ['--dataset=diabetes', '--partition=dirichlet'],
-      'deals or changes examples by their labels',
-    ),
+    (['--dataset=diabetes', '--partition=dirichlet'],
+     'deals or changes examples by their labels'),
     (['--dataset=diabetes', '--task=classification'], '--task=classification does not'),
-    (
-      ['--dataset=diabetes', '--corrupt=label_flip', '--corrupt_fraction=0.2'],
-      '--corrupt=label_flip needs labels of classes',
-    ),
+    (['--dataset=diabetes', '--corrupt=label_flip', '--corrupt_fraction=0.2'],
+     '--corrupt=label_flip needs labels of classes'),
   ],
-)
+)  # fmt: skip
 def test_what_a_task_does_not_have_is_one_sentence(flags, message, tmp_path):
   made = call('run', '--algorithm=fed_avg', '--model=logistic', *flags, cwd=tmp_path)
   assert made.returncode == 1

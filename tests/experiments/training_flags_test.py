@@ -44,10 +44,8 @@ def updates(optimizer, count=3):
   ('given', 'same'),
   [
     (['--optimizer=momentum'], lambda: optax.sgd(0.1, momentum=0.9)),
-    (
-      ['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--weight_decay=0.2'],
-      lambda: optax.chain(optax.add_decayed_weights(0.2), optax.sgd(0.1, 0.5, True)),
-    ),
+    (['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--weight_decay=0.2'],
+     lambda: optax.chain(optax.add_decayed_weights(0.2), optax.sgd(0.1, 0.5, True))),
     (
       ['--optimizer=adam', '--adam_beta1=0.5', '--adam_beta2=0.9',
        '--adam_epsilon=0.1', '--clip_norm=0.5'],
@@ -55,10 +53,8 @@ def updates(optimizer, count=3):
         optax.clip_by_global_norm(0.5), optax.adam(0.1, 0.5, 0.9, 0.1)
       ),
     ),
-    (
-      ['--optimizer=adamw', '--weight_decay=0.01', '--learning_rate=0.2'],
-      lambda: optax.adamw(0.2, weight_decay=0.01),
-    ),
+    (['--optimizer=adamw', '--weight_decay=0.01', '--learning_rate=0.2'],
+     lambda: optax.adamw(0.2, weight_decay=0.01)),
   ],
 )  # fmt: skip
 def test_flags_make_the_optimizer(given, same, parse):

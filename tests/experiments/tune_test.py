@@ -425,15 +425,9 @@ def test_tables_say_which_examples_tuning_and_intervals_are_of():
 
 def test_tuning_looks_at_validation_examples_only(tmp_path):
   done = call(
-    'compare',
-    *QUICK,
-    '--algorithms=fed_avg,fesem(2)',
-    '--num_seeds=1',
-    '--tune=prox_lambda:0.01,1e30',
-    '--tune_seeds=1',
-    '--workdir=t',
-    cwd=tmp_path,
-  )
+    'compare', *QUICK, '--algorithms=fed_avg,fesem(2)', '--num_seeds=1',
+    '--tune=prox_lambda:0.01,1e30', '--tune_seeds=1', '--workdir=t', cwd=tmp_path,
+  )  # fmt: skip
   assert done.returncode == 0, done.stderr
   assert 'Warning: fesem(2): prox_lambda=0.01 is at the edge' in done.stdout
   # The data are described once for each method; each run has its score.

@@ -318,13 +318,11 @@ FORMATS = {
   ),
   'CIFAR binary': Format(_write_cifar, bytes_of('*.bin'), _read_cifar),
   'Parquet of the hub': Format(
-    _write_parquet,
-    one_of(_change_parquet, _change_parquet, bytes_of('*.parquet')),
+    _write_parquet, one_of(_change_parquet, _change_parquet, bytes_of('*.parquet')),
     loads('hub', hub_name='me/mine', hub_client_column='writer_id'),
   ),
   'npz of a user': Format(
-    _write_npz,
-    one_of(npz_of('own.npz'), npz_of('own.npz'), bytes_of('own.npz')),
+    _write_npz, one_of(npz_of('own.npz'), npz_of('own.npz'), bytes_of('own.npz')),
     lambda folder: plausible(data.load(f'npz:{folder / "own.npz"}')),
   ),
   'text of speeches': Format(
@@ -334,12 +332,11 @@ FORMATS = {
     _write_faces, one_of(_change_faces, bytes_of('*.txt', '*.jpg')), loads('celeba')
   ),
   'images in folders': Format(
-    _write_pictures,
-    bytes_of('*.png'),
+    _write_pictures, bytes_of('*.png'),
     lambda folder: plausible(data.load(f'images:{folder / "pictures"}')),
   ),
   'wage panel': Format(
     _write_panel, one_of(_change_panel, bytes_of('*.bz2')), _read_panel
   ),
   'cache of data': Format(_write_cached, bytes_of('*.npz'), _read_cached),
-}
+}  # fmt: skip

@@ -159,8 +159,7 @@ FORMATS = {
     _read_run,
   ),
   'metrics.jsonl': Format(
-    _write_run,
-    one_of(_change_records, _change_records, bytes_of('metrics.jsonl')),
+    _write_run, one_of(_change_records, _change_records, bytes_of('metrics.jsonl')),
     _read_run,
   ),
   'clients.csv': Format(
@@ -172,8 +171,7 @@ FORMATS = {
     _read_run,
   ),
   'models.npz': Format(
-    _write_run,
-    one_of(npz_of('models.npz'), _change_about, bytes_of('models.npz')),
+    _write_run, one_of(npz_of('models.npz'), _change_about, bytes_of('models.npz')),
     _read_run,
   ),
   'history.parquet': Format(
@@ -189,8 +187,7 @@ FORMATS = {
     _write_comparison, one_of(json_of('table.json'), bytes_of('table.json')), _read_page
   ),
   'silhouettes': Format(
-    _silhouettes,
-    one_of(json_of('seed0.json'), bytes_of('seed0.json')),
+    _silhouettes, one_of(json_of('seed0.json'), bytes_of('seed0.json')),
     lambda folder: held_results.read(folder / 'seed0.json'),
   ),
-}
+}  # fmt: skip

@@ -83,8 +83,7 @@ def _change_parquet(rng, folder):
   others = (
     [None] * 24, [[1.0]] * 24, [[1.0], [1.0, 2.0]] * 12, [b'\xff'] * 24, [np.nan] * 24,
     [{'a': 1}] * 24, [2**62] * 24, [True, False] * 12, ['a\0b'] * 24, [0.5] * 24,
-    [-1] * 24,
-    [datetime.date(2020, 1, 1)] * 24,
+    [-1] * 24, [datetime.date(2020, 1, 1)] * 24,
   )  # fmt: skip
   match int(rng.integers(0, 4)):
     case 0 | 1:

@@ -108,18 +108,15 @@ def _state_npz(rng, folder):
 
 FORMATS = {
   'state_dict npz': Format(
-    _write_weights('npz'),
-    one_of(_state_npz, _state_npz, bytes_of('*.npz')),
+    _write_weights('npz'), one_of(_state_npz, _state_npz, bytes_of('*.npz')),
     _read_weights,
   ),
   'safetensors': Format(
     _write_weights('safetensors'),
-    one_of(_change_safetensors, bytes_of('*.safetensors')),
-    _read_weights,
+    one_of(_change_safetensors, bytes_of('*.safetensors')), _read_weights,
   ),
   'msgpack': Format(
-    _write_weights('msgpack'),
-    one_of(_change_msgpack, bytes_of('*.msgpack')),
+    _write_weights('msgpack'), one_of(_change_msgpack, bytes_of('*.msgpack')),
     _read_weights,
   ),
-}
+}  # fmt: skip

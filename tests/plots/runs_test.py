@@ -53,13 +53,8 @@ def workdir(tmp_path):
 def test_every_figure_is_drawn_twice_the_same(workdir):
   written = plots.draw_run(plots.PlottedRun(workdir))
   assert sorted({p.stem for p in written}) == [
-    'clients_pca',
-    'clients_tsne',
-    'clusters',
-    'confusion',
-    'convergence',
-    'sheets',
-  ]
+    'clients_pca', 'clients_tsne', 'clusters', 'confusion', 'convergence', 'sheets',
+  ]  # fmt: skip
   for path in written:
     start = path.read_bytes()[:8]
     assert start == b'\x89PNG\r\n\x1a\n' if path.suffix == '.png' else b'<?xml' in start

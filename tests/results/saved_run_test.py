@@ -220,8 +220,7 @@ def test_the_global_model_needs_no_name(tmp_path):
 @pytest.mark.parametrize(('x', 'message'), [
   (np.zeros(6), r'`x` has shape \(6,\), but must be a batch \[B, ...\]'),
   (np.zeros((2, 5)), r'of examples of shape \(6,\)'),
-  (np.full((2, 6), np.nan), 'not finite'),
-  (np.full((2, 6), 'a'), 'must hold numbers'),
+  (np.full((2, 6), np.nan), 'not finite'), (np.full((2, 6), 'a'), 'must hold numbers'),
 ])  # fmt: skip
 def test_examples_that_do_not_fit_are_refused(done, x, message):
   with pytest.raises(UserError, match=message):
@@ -370,18 +369,15 @@ def other_figures(folder):
 
 
 @pytest.mark.parametrize(('damage', 'message'), [
-  (absent, 'is not a folder'),
-  (a_file, 'is not a folder'),
+  (absent, 'is not a folder'), (a_file, 'is not a folder'),
   (empty, 'holds no run of this package'),
   (unfinished, 'holds a run that is not finished; run the same command again'),
   (of_another_package, 'holds no run of this package'),
   (no_json, 'summary.json is damaged'),
   (short_metrics, 'does not reach round 2 of summary.json'),
   (older, 'lacks clients.csv, as runs of an older version do'),
-  (cut_table, 'clients.csv is damaged'),
-  (no_numbers, 'clients.csv is damaged'),
-  (other_columns, 'clients.csv is damaged'),
-  (no_lines, 'clients.csv is damaged'),
+  (cut_table, 'clients.csv is damaged'), (no_numbers, 'clients.csv is damaged'),
+  (other_columns, 'clients.csv is damaged'), (no_lines, 'clients.csv is damaged'),
   (an_empty_table, 'clients.csv is damaged'),
   (bytes_in_table, 'clients.csv is damaged'),
   (other_figures, 'not of one run, or of different rounds'),

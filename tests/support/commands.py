@@ -30,15 +30,10 @@ from fesem_jax.run.spec import Spec
 ROOT = pathlib.Path(__file__).parents[2]
 
 _IMPORTED = [
-  'fesem_jax',
-  'fesem_jax.plots',
-  'flax.nnx',
-  'matplotlib.backends.backend_agg',
-  'matplotlib.backends.backend_svg',
-  'orbax.checkpoint',
-  'sklearn.datasets',
+  'fesem_jax', 'fesem_jax.plots', 'flax.nnx', 'matplotlib.backends.backend_agg',
+  'matplotlib.backends.backend_svg', 'orbax.checkpoint', 'sklearn.datasets',
   'sklearn.metrics',
-]
+]  # fmt: skip
 _processes = multiprocessing.get_context('forkserver')
 _processes.set_forkserver_preload(_IMPORTED)
 

@@ -211,7 +211,7 @@ def test_a_round_after_a_checkpoint_is_the_same_to_the_bit(row):
 
 
 @pytest.mark.slow
-@pytest.mark.nightly  # By day tests/algorithms/fesem_streamed_test.py has it of classes.
+@pytest.mark.nightly  # By day fesem_streamed_test.py has it of classes.
 @pytest.mark.parametrize('task', DATA)
 def test_streamed_clients_give_what_stacked_ones_do(task):
   case, found = OF_SIX._replace(seed=2), []
