@@ -430,7 +430,7 @@ def test_figures_show_clients_where_their_data_are(monkeypatch):
 def test_newton_steps_draw_both_cohorts_of_each_device():
   ends = []
   for devices in (1, 2):
-    local = helpers.local(devices=devices)
+    local = helpers.local(devices=devices, model='logistic')
     data = helpers.federation(SIZES)
     train, _ = arrange(local, data, data, 'sharded')
     algorithm = algorithms.build('fed_dane', local)

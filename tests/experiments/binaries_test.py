@@ -32,6 +32,10 @@ QUICK = [
 ]  # fmt: skip
 
 
+# The same with the smallest model, where no test asks for layers.
+LOGISTIC = [*(flag for flag in QUICK if 'hidden' not in flag), '--model=logistic']
+
+
 @contextlib.contextmanager
 def refuses(message):
   """Expects a `UserError` that reads so on the command line."""
@@ -359,7 +363,9 @@ def test_a_client_of_5000_beside_tiny_ones_and_a_client_alone(parsed_flags, tmp_
       'dataset': f'npz:{tmp_path}/{name}.npz', 'model': 'logistic', 'rounds': 1,
       'batch_size': 10**9, 'local_epochs': 1,
     }  # fmt: skip
-    done = experiment.run(config, experiment_flags.machine(), tmp_path / name)
+    done = experiment.run(
+      config, experiment_flags.machine(), tmp_path / name, make_portrait=False
+    )
     assert done.summary['clusters']['sizes'] == [len(sizes)]
     assert math.isfinite(done.history[-1]['train_loss'])
 
@@ -529,7 +535,7 @@ def test_run_resume_and_figures(tmp_path):
 
 @pytest.mark.slow
 def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
-  shared = [*QUICK, '--model=logistic', '--clients_per_round=4', '--workdir=table']
+  shared = [*LOGISTIC, '--clients_per_round=4', '--workdir=table']
   # A method that cannot run does not stop the others.
   some = '--algorithms=fed_avg,fed_cluster'
   first = call('compare', *shared, some, '--num_seeds=1', cwd=tmp_path, figures=True)

@@ -18,7 +18,7 @@ from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
-from tests.experiments.binaries_test import QUICK
+from tests.experiments.binaries_test import LOGISTIC
 from tests.support import commands
 
 
@@ -53,7 +53,7 @@ def given(monkeypatch):
 
     def call(*arguments):
       flags.FLAGS['vary'].unparse()
-      flags.FLAGS(['sweep', *QUICK, *map(str, arguments)])
+      flags.FLAGS(['sweep', *LOGISTIC, *map(str, arguments)])
       sweep.main(['sweep'])
 
     yield call

@@ -45,14 +45,12 @@ def test_a_regression_is_compared_tuned_and_adapted(tmp_path):
 
 
 def test_k_is_chosen_for_a_regression(tmp_path):
-  chosen = (
-    '--num_clusters_list=1,2', '--num_seeds=1', '--select_rounds=1', '--workdir=k',
-  )  # fmt: skip
+  chosen = '--num_clusters_list=2', '--num_seeds=1', '--select_rounds=1', '--workdir=k'
   made = call('select_k', *FLAGS, *chosen, cwd=tmp_path)
   assert made.returncode == 0, made.stderr
   rows = json.loads((tmp_path / 'k/select_k.json').read_text())['rows']
-  assert [row['task'] for row in rows] == ['regression'] * 2
-  assert all(row['deployed_mean'] > 0 for row in rows)
+  assert [row['task'] for row in rows] == ['regression']
+  assert rows[0]['deployed_mean'] > 0
 
 
 def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):

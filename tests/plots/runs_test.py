@@ -59,8 +59,9 @@ def test_every_figure_is_drawn_twice_the_same(workdir):
     start = path.read_bytes()[:8]
     assert start == b'\x89PNG\r\n\x1a\n' if path.suffix == '.png' else b'<?xml' in start
   svg = (workdir / 'plots' / 'convergence.svg').read_text()
-  plots.draw_run(plots.PlottedRun(workdir))
-  assert (workdir / 'plots' / 'convergence.svg').read_text() == svg
+  again = plots.convergence([plots.PlottedRun(workdir)])
+  plots.save(again, workdir / 'again')
+  assert (workdir / 'again.svg').read_text() == svg
 
 
 def test_confusion_is_drawn_as_shares_of_true_classes_by_cluster(workdir):

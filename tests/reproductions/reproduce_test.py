@@ -328,12 +328,12 @@ def test_synthetic_data_of_pfedme_have_the_sizes_of_the_paper():
 
 
 def test_personal_models_outside_of_the_cohort_train_in_pfedme_as_published():
-  data = helpers.federation([3, 4, 5])
-  method = p_fed_me.all_clients_train(helpers.local())
+  data, local = helpers.federation([3, 4, 5]), helpers.local(model='logistic')
+  method = p_fed_me.all_clients_train(local)
   some = Cohort(np.array([0, 2, 3], np.int32), everyone=False)  # 3 is nobody.
   key, state = jax.random.key(1), jax.jit(method.init)(jax.random.key(0), data)
   after, _ = jax.jit(method.step)(state, data, some, key)
-  step = jax.jit(algorithms.build('p_fed_me', helpers.local()).step)
+  step = jax.jit(algorithms.build('p_fed_me', local).step)
   drawn, _ = step(state, data, some, key)
   every, _ = step(state, data, helpers.everyone(data), key)
   chex.assert_trees_all_close(after.params, drawn.params, rtol=1e-5)
