@@ -58,7 +58,7 @@ BY_NIGHT = [
   *(pytest.param(*row, marks=pytest.mark.nightly) for row in BY_NIGHT),
 ])  # fmt: skip
 def test_weights_like_sizes_are_those_by_examples(name, options):
-  """Also where they add up to less than 1: the scale is exact, so only a bound shows."""
+  """Also where they add up to less than 1: at an exact scale only a bound shows."""
   train, local = federation(), helpers.local(model='logistic')
   weighted = with_weights(2.0**-10 * np.array(SIZES), train)
   a, b = (
