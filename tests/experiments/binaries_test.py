@@ -456,11 +456,11 @@ def test_classes_that_a_client_never_trains_on_are_counted():
 
 @pytest.mark.nightly
 def test_clients_that_took_no_part_are_measured(tmp_path):
-  done = call(
-    'compare', '--algorithms=non_fed,fesem(4)', '--dataset=digits',
-    '--partition=rotated', '--num_clients=40', '--rounds=4', '--num_seeds=1',
-    '--unseen_fraction=0.2', f'--workdir={tmp_path}/runs', cwd=tmp_path,
+  shared = (
+    '--algorithms=non_fed,fesem(4)', '--dataset=digits', '--partition=rotated',
+    '--num_clients=40', '--rounds=4', '--num_seeds=1', f'--workdir={tmp_path}/runs',
   )  # fmt: skip
+  done = call('compare', *shared, '--unseen_fraction=0.2', cwd=tmp_path)
   assert done.returncode == 0, done.stderr
 
   def read(m):
@@ -480,11 +480,7 @@ def test_clients_that_took_no_part_are_measured(tmp_path):
   assert 'unseen_micro_accuracy_mean' in (tmp_path / 'runs/table.csv').read_text()
   # Another configuration by mistake is refused; the table stays.
   before = (tmp_path / 'runs/table.md').read_text()
-  done = call(
-    'compare', '--algorithms=non_fed,fesem(4)', '--dataset=digits',
-    '--partition=rotated', '--num_clients=40', '--rounds=4', '--num_seeds=1',
-    '--learning_rate=0.3', f'--workdir={tmp_path}/runs', cwd=tmp_path,
-  )  # fmt: skip
+  done = call('compare', *shared, '--learning_rate=0.3', cwd=tmp_path)
   assert done.returncode == 1
   assert '--learning_rate' in done.stderr
   assert (tmp_path / 'runs/table.md').read_text() == before

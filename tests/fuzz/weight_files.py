@@ -100,15 +100,10 @@ def _change_msgpack(rng, folder):
   return None
 
 
-def _state_npz(rng, folder):
-  if rng.random() < 0.5:
-    return npz_of('state.npz')(rng, folder)
-  return npz_of('w.npz')(rng, folder)
-
-
 FORMATS = {
   'state_dict npz': Format(
-    _write_weights('npz'), one_of(_state_npz, _state_npz, bytes_of('*.npz')),
+    _write_weights('npz'),
+    one_of(npz_of('state.npz'), npz_of('w.npz'), bytes_of('*.npz')),
     _read_weights,
   ),
   'safetensors': Format(

@@ -42,7 +42,6 @@ def test_values_have_a_line_for_each_rule_and_its_deviation():
   assert 0 < second - first < 0.2  # Equal ones do not hide each other.
   labels = [text.get_text() for text in figure.legends[0].get_texts()]
   assert labels == ['weights', r'a\$b']
-  plt.close(figure)
 
 
 @pytest.fixture
@@ -81,7 +80,6 @@ def test_confusion_is_drawn_as_shares_of_true_classes_by_cluster(workdir):
         want = 100 * counts[k, true] / counts[k, true].sum()
         np.testing.assert_allclose(drawn[true], want)
   assert drawn.mask[3].all()
-  plt.close(figure)
 
 
 def test_confusion_without_clusters_or_test_examples(workdir):
@@ -92,7 +90,6 @@ def test_confusion_without_clusters_or_test_examples(workdir):
   assert figure.axes[0].get_title() == 'all clients: 100.0 % of 40 examples'
   run.clients['confusion'] = np.zeros((1, 3, 3), int)
   plt.close(plots.confusion_by_cluster(run))
-  plt.close(figure)
 
 
 FORMULA = '$\\frac{%d$'
@@ -143,7 +140,6 @@ def test_agreement_with_the_truth_has_a_curve_for_each_measure(workdir):
   (workdir / 'metrics.jsonl').write_text(records)  # A run of an earlier version.
   panel = plots.clusters_over_rounds(plots.PlottedRun(workdir)).axes[2]
   assert len(panel.lines) == 2
-  plt.close('all')
 
 
 def test_true_clusters_are_called_by_their_names(workdir):
@@ -206,7 +202,6 @@ def test_bytes_have_the_unit_that_their_numbers_need():
     style.over_bytes(axis)
     assert axis.get_xlabel() == f'Sent to and from clients ({label})'
     assert axis.get_xticklabels()[1].get_text() == first
-  plt.close('all')
 
 
 def test_names_are_escaped_for_each_place():
@@ -244,7 +239,6 @@ def test_of_many_runs_the_best_and_fed_avg_have_colors(workdir):
   np.testing.assert_allclose(found, 200 * np.sort(accuracies))
   few = plots.convergence(runs[:12])
   assert len(few.legends[0].get_texts()) == 12
-  plt.close('all')
 
 
 def test_figures_of_several_methods_say_which_seed_they_draw(workdir):
@@ -261,7 +255,6 @@ def test_figures_of_several_methods_say_which_seed_they_draw(workdir):
   labels = [text.get_text() for text in figure.legends[0].get_texts()]
   assert labels == ['a, seed 0', 'b, seed 1']
   assert 'seed' not in plots.convergence([of('a', 0)]).get_suptitle()
-  plt.close('all')
 
 
 def test_series_and_labels(workdir):
@@ -299,7 +292,6 @@ def test_a_legend_below_takes_as_few_rows_as_the_figure_is_wide(length, columns)
   box = legend.get_window_extent()
   assert box.y1 <= 0
   assert (box.width <= figure.bbox.width) == (columns > 1)
-  plt.close(figure)
 
 
 def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
@@ -327,7 +319,6 @@ def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
   labels = [text.get_text() for text in figure.legends[0].get_texts()]
   assert labels == ['Local step', 'E-step', 'M-step']
   assert (levels.get_yscale(), changes.get_yscale()) == ('linear', 'symlog')
-  plt.close(figure)
 
 
 def test_an_unfinished_run_has_only_its_curves(workdir):

@@ -301,8 +301,14 @@ def test_models_of_any_pytree_come_back_as_they_were(tmp_path):
   np.testing.assert_array_equal(loaded.predict(x, client='c5'), want)
 
 
-def absent(folder):
-  shutil.rmtree(folder)
+def edited(name, change):
+  """Damages a file of a run: its text is changed."""
+
+  def damage(folder):
+    path = folder / name
+    path.write_text(change(path.read_text()))
+
+  return damage
 
 
 def a_file(folder):
@@ -315,53 +321,13 @@ def empty(folder):
   folder.mkdir()
 
 
-def unfinished(folder):
-  (folder / 'summary.json').unlink()
-
-
 def of_another_package(folder):
   (folder / '.summary.sha256').unlink()
   (folder / 'summary.json').write_text('{"loss": 3}')
 
 
-def no_json(folder):
-  (folder / 'summary.json').write_text('{"rounds": ')
-
-
-def short_metrics(folder):
-  text = (folder / 'metrics.jsonl').read_text()
-  (folder / 'metrics.jsonl').write_text(text.splitlines(keepends=True)[0])
-
-
 def older(folder):
   (folder / 'clients.csv').unlink()
-
-
-def cut_table(folder):
-  text = (folder / 'clients.csv').read_text()
-  (folder / 'clients.csv').write_text(text[: text.rindex(',')])
-
-
-def no_numbers(folder):
-  text = (folder / 'clients.csv').read_text()
-  (folder / 'clients.csv').write_text(text.replace('"c3",14', '"c3",many'))
-
-
-def other_columns(folder):
-  (folder / 'clients.csv').write_text('client,loss\na,1\n')
-
-
-def no_lines(folder):
-  text = (folder / 'clients.csv').read_text()
-  (folder / 'clients.csv').write_text(text.splitlines()[0] + '\n')
-
-
-def an_empty_table(folder):
-  (folder / 'clients.csv').write_text('')
-
-
-def bytes_in_table(folder):
-  (folder / 'clients.csv').write_bytes(b'\xff\xfe\x00')
 
 
 def other_figures(folder):
@@ -371,18 +337,30 @@ def other_figures(folder):
   client_table.write(folder, table._replace(deployed_accuracy=accuracy))
 
 
+cut_table = edited('clients.csv', lambda text: text[: text.rindex(',')])
+DAMAGED_TABLES = [
+  cut_table, lambda folder: (folder / 'clients.csv').write_bytes(b'\xff\xfe\x00'),
+  *(edited('clients.csv', change) for change in (
+    lambda text: text.replace('"c3",14', '"c3",many'),
+    lambda text: 'client,loss\na,1\n',
+    lambda text: text.splitlines()[0] + '\n',
+    lambda text: '',
+  )),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(('damage', 'message'), [
-  (absent, 'is not a folder'), (a_file, 'is not a folder'),
+  (shutil.rmtree, 'is not a folder'),
+  (a_file, 'is not a folder'),
   (empty, 'holds no run of this package'),
-  (unfinished, 'holds a run that is not finished; run the same command again'),
+  (lambda folder: (folder / 'summary.json').unlink(),
+   'holds a run that is not finished; run the same command again'),
   (of_another_package, 'holds no run of this package'),
-  (no_json, 'summary.json is damaged'),
-  (short_metrics, 'does not reach round 2 of summary.json'),
+  (edited('summary.json', lambda text: '{"rounds": '), 'summary.json is damaged'),
+  (edited('metrics.jsonl', lambda text: text.splitlines(keepends=True)[0]),
+   'does not reach round 2 of summary.json'),
   (older, 'lacks clients.csv, as runs of an older version do'),
-  (cut_table, 'clients.csv is damaged'), (no_numbers, 'clients.csv is damaged'),
-  (other_columns, 'clients.csv is damaged'), (no_lines, 'clients.csv is damaged'),
-  (an_empty_table, 'clients.csv is damaged'),
-  (bytes_in_table, 'clients.csv is damaged'),
+  *((damage, 'clients.csv is damaged') for damage in DAMAGED_TABLES),
   (other_figures, 'not of one run, or of different rounds'),
 ])  # fmt: skip
 def test_folders_that_hold_no_sound_run_are_one_sentence(workdir, damage, message):
