@@ -37,18 +37,6 @@ def test_partitions_are_drawn_side_by_side(tmp_path):
   assert width > 2 * height / 1.5
 
 
-def test_partitions_of_a_regression_have_no_classes(tmp_path):
-  done = call(
-    'figures', '--partitions=iid', '--dataset=synthetic_linear', '--task=regression',
-    '--num_clients=4', '--examples_per_client=5', '--output=p.png', cwd=tmp_path,
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
-  first, second = done.stdout.splitlines()
-  assert first.startswith('iid: 4 clients of ')
-  assert first.endswith(')')
-  assert second == 'p.png (and .svg)'
-
-
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [

@@ -46,7 +46,7 @@ def test_maps_of_many_clients_are_pixels_in_vector_files(workdir):
   assert (workdir / 'map.svg').stat().st_size < 1_000_000
 
 
-def test_flows_are_bands_between_the_blocks_of_clusters(tmp_path):
+def test_flows_are_bands_between_the_blocks_of_clusters(tmp_path, monkeypatch):
   run = plots.PlottedRun(write_run(tmp_path))
   with pytest.raises(UserError, match='client_metrics_every=1'):
     plots.cluster_flows(run)
@@ -67,8 +67,8 @@ def test_flows_are_bands_between_the_blocks_of_clusters(tmp_path):
   named = [t.get_text() for t in axis.texts]
   assert named[0] == 'cluster 0: 10 clients'
   assert named[-1] == 'cluster 2: 11 clients'
-  names = [path.stem for path in plots.draw_run(run)]
-  assert 'flows' in names
+  monkeypatch.setattr('fesem_jax.plots.drawing.save', lambda figure, path: [path.name])
+  assert 'flows' in plots.draw_run(run)
 
 
 def test_without_true_clusters_the_clusters_have_markers(workdir):

@@ -49,6 +49,13 @@ def workdir(tmp_path):
   return write_run(tmp_path)
 
 
+@pytest.fixture
+def names_drawn(monkeypatch):
+  """Names of the figures that `draw_run` would save of a run."""
+  monkeypatch.setattr('fesem_jax.plots.drawing.save', lambda figure, path: [path])
+  return lambda run: {path.name for path in plots.draw_run(run)}
+
+
 def test_every_figure_is_drawn_twice_the_same(workdir):
   written = plots.draw_run(plots.PlottedRun(workdir))
   assert sorted({p.stem for p in written}) == [
@@ -294,7 +301,7 @@ def test_a_legend_below_takes_as_few_rows_as_the_figure_is_wide(length, columns)
   assert (box.width <= figure.bbox.width) == (columns > 1)
 
 
-def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
+def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir, names_drawn):
   values = {1: (3.0, 2.5, 1.0), 2: (1.5, 1.5, 1.25), 4: (0.75, 0.75, 0.5)}
   keys = ('objective_local_step', 'objective_e_step', 'objective')
   scores = {kind: {'micro_accuracy': 0.5} for kind in ('deployed', 'finetuned')}
@@ -305,8 +312,7 @@ def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
     ''.join(json.dumps(r) + '\n' for r in sorted(history, key=lambda r: r['round']))
   )
   (workdir / 'clients.npz').unlink()
-  written = plots.draw_run(plots.PlottedRun(workdir))
-  assert 'objective.png' in [path.name for path in written]
+  assert 'objective' in names_drawn(plots.PlottedRun(workdir))
   figure = plots.objective(plots.PlottedRun(workdir))
   levels, changes = figure.axes
   for line, want in zip(levels.lines, np.transpose(list(values.values())), strict=True):
@@ -321,12 +327,9 @@ def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
   assert (levels.get_yscale(), changes.get_yscale()) == ('linear', 'symlog')
 
 
-def test_an_unfinished_run_has_only_its_curves(workdir):
+def test_an_unfinished_run_has_only_its_curves(workdir, names_drawn):
   (workdir / 'clients.npz').unlink()
-  assert {p.stem for p in plots.draw_run(plots.PlottedRun(workdir))} == {
-    'convergence',
-    'clusters',
-  }
+  assert names_drawn(plots.PlottedRun(workdir)) == {'convergence', 'clusters'}
   with pytest.raises(UserError, match='holds no run'):
     plots.PlottedRun(workdir / 'plots')
 
@@ -392,31 +395,25 @@ def test_markers_at_the_ends_of_a_curve_are_whole(workdir):
     assert not any(line.get_clip_on() for line in axis.get_lines())
 
 
-def test_accuracy_is_drawn_over_what_was_sent(workdir):
+@pytest.mark.parametrize(
+  ('over', 'values', 'at', 'name'),
+  [
+    ('gigabytes', {'bytes_down': 3 * 10**9, 'bytes_up': 10**9}, [5, 9, 13, 17, 21],
+     'by_gigabytes'),
+    ('simulated_seconds', {}, [10, 30, 60, 100, 150], 'by_seconds'),
+  ],
+)  # fmt: skip
+def test_accuracy_is_drawn_over_what_was_sent_and_simulated_seconds(
+  over, values, at, name, workdir, names_drawn
+):
   run, silent = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
-  assert not run.until('gigabytes')
-  for record in run.history[1:]:
-    record |= {'bytes_down': 3 * 10**9, 'bytes_up': 10**9}
+  assert not run.until(over)
+  for i, record in enumerate(run.history[1:]):
+    record |= values or {'simulated_seconds': 10.0 * (i + 1)}
   run.history[1]['start_bytes_up'] = 10**9
-  assert run.until('gigabytes')
-  figure = plots.convergence([run, silent], 'gigabytes')
+  figure = plots.convergence([run, silent], over)
   for axis in figure.axes:
     (line,) = axis.get_lines()  # Of the other run nothing is known.
-    np.testing.assert_allclose(line.get_xdata(), [5, 9, 13, 17, 21])
+    np.testing.assert_allclose(line.get_xdata(), at)
     np.testing.assert_allclose(line.get_ydata(), 50 + 5 * np.arange(1, 6))
-  plt.close(figure)
-  assert 'by_gigabytes' in {path.stem for path in plots.draw_run(run)}
-
-
-def test_accuracy_is_drawn_over_simulated_seconds(workdir):
-  run, untimed = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
-  assert not run.until('simulated_seconds')
-  for i, record in enumerate(run.history[1:]):
-    record['simulated_seconds'] = 10.0 * (i + 1)
-  figure = plots.convergence([run, untimed], 'simulated_seconds')
-  for axis in figure.axes:
-    (line,) = axis.get_lines()
-    np.testing.assert_allclose(line.get_xdata(), [10, 30, 60, 100, 150])
-    np.testing.assert_allclose(line.get_ydata(), 50 + 5 * np.arange(1, 6))
-  plt.close(figure)
-  assert 'by_seconds' in {path.stem for path in plots.draw_run(run)}
+  assert name in names_drawn(run)
