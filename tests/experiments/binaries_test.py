@@ -524,7 +524,7 @@ def test_run_resume_and_figures(tmp_path):
   assert '<title>fesem(4), seed 0</title>' in page
   lines = (tmp_path / 'here/metrics.jsonl').read_text().splitlines()
   assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
-  drawn = call('figures', 'here', cwd=tmp_path, figures=True)
+  drawn = call('figures', 'here', cwd=tmp_path)
   assert drawn.returncode == 0, drawn.stderr
   assert len(list((tmp_path / 'here/plots').glob('*.png'))) == 8
 

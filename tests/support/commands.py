@@ -38,19 +38,20 @@ _processes = multiprocessing.get_context('forkserver')
 _processes.set_forkserver_preload(_IMPORTED)
 
 
-def call(module, *arguments, cwd, figures=False):
+def call(module, *arguments, cwd, figures=None):
   """`python -m experiments.MODULE ARGUMENTS` in a folder, in this process.
 
   Args:
     module: of `experiments`, or a whole name.
     *arguments: of the command line.
     cwd: the folder.
-    figures: whether runs write what figures need, and comparisons draw theirs; it is a
-      third of a small run's time.
+    figures: whether runs write what figures need, and figures of runs are drawn, a third
+      of a small run's time; None is for `figures` alone.
 
   Returns:
     `subprocess.CompletedProcess` with texts.
   """
+  figures = module == 'figures' if figures is None else figures
   command = _command(module, arguments)
   out, err, code = io.StringIO(), io.StringIO(), 0
   with (
