@@ -45,7 +45,7 @@ def call(module, *arguments, cwd, figures=None):
     module: of `experiments`, or a whole name.
     *arguments: of the command line.
     cwd: the folder.
-    figures: whether runs write what figures need, and figures of runs are drawn, a third
+    figures: whether runs write what figures need and figures of runs are drawn, a third
       of a small run's time; None is for `figures` alone.
 
   Returns:
