@@ -16,22 +16,12 @@ _METHODS = _TRAINING | {'server'}
 _WATCHING = _TRAINING | {'evaluation', 'run.callbacks', 'run.results'}
 _RUN = _METHODS | _WATCHING | {'algorithms', 'run'}
 MAY_IMPORT = {
-  'utils': set(),
-  'tasks': {'utils'},
-  'core': {'tasks', 'utils'},
-  'data': _BASE,
-  'models': _BASE,
-  'training': _TRAINING,
-  'server': _TRAINING,
-  'evaluation': _TRAINING,
-  'algorithms': _METHODS,
-  'run.results': _BASE | {'data', 'evaluation', 'models'},
-  'run.callbacks': _WATCHING,
-  'run': _RUN,
-  'analysis': _RUN,
-  'analysis.report': _RUN | {'analysis'},
+  'utils': set(), 'tasks': {'utils'}, 'core': {'tasks', 'utils'}, 'data': _BASE,
+  'models': _BASE, 'training': _TRAINING, 'server': _TRAINING, 'evaluation': _TRAINING,
+  'algorithms': _METHODS, 'run.results': _BASE | {'data', 'evaluation', 'models'},
+  'run.callbacks': _WATCHING, 'run': _RUN, 'analysis': _RUN, 'analysis.report': _RUN | {'analysis'},
   'plots': {'data', 'evaluation', 'run.results', 'tasks', 'utils'},
-}
+}  # fmt: skip
 
 # Each takes between 20 ms and a second to import.
 USED_LATER = {

@@ -57,11 +57,8 @@ def test_licenses_and_the_bill_of_materials_are_those_of_what_is_installed():
 
 _OFFLINE: list[bool] = []
 _ASKS = (
-  'socket.connect',
-  'socket.getaddrinfo',
-  'socket.gethostbyname',
-  'socket.sendto',
-)
+  'socket.connect', 'socket.getaddrinfo', 'socket.gethostbyname', 'socket.sendto',
+)  # fmt: skip
 
 
 def _refuse(event, args):
@@ -80,7 +77,9 @@ def test_no_connection_is_made_unless_a_flag_asks(module, tmp_path):
     'compare': ['--flagfile=demo', '--algorithms=fed_avg', '--num_seeds=1', *small],
   }[module]
   try:
-    found = commands.call(module, *which, '--report_html', cwd=tmp_path)
+    found = commands.call(
+      module, *which, '--report_html', cwd=tmp_path, figures=module == 'compare'
+    )
     with pytest.raises(AssertionError, match='getaddrinfo'):
       __import__('socket').getaddrinfo('example.org', 443)
   finally:

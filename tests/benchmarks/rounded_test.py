@@ -115,12 +115,9 @@ def two_rounds(name, options, chunk, precision, emulated):
 
 @pytest.mark.parametrize(
   ('name', 'chunk'),
-  [
-    ('fed_avg', 1),
-    pytest.param('fesem', 3, marks=pytest.mark.nightly),
-    pytest.param('hypo_cluster', 2, marks=pytest.mark.nightly),
-  ],
-)
+  [('fed_avg', 1), pytest.param('fesem', 3, marks=pytest.mark.nightly),
+   pytest.param('hypo_cluster', 2, marks=pytest.mark.nightly)],
+)  # fmt: skip
 def test_only_products_change(name, chunk):
   """With the highest precision, an emulated method is the method."""
   options = {

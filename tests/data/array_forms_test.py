@@ -63,15 +63,12 @@ def same(train, test, x=X, y=Y):
 
 
 DEALT = {
-  'dict': {'x': X, 'y': Y},
-  'tensors': {'x': Tensor(X), 'y': Tensor(Y)},
-  'TensorDataset': TensorDataset(Tensor(X), Tensor(Y)),
-  'torchvision': Vision(),
+  'dict': {'x': X, 'y': Y}, 'tensors': {'x': Tensor(X), 'y': Tensor(Y)},
+  'TensorDataset': TensorDataset(Tensor(X), Tensor(Y)), 'torchvision': Vision(),
   'Subset': Subset(Vision(np.r_[X, X + 5], np.r_[Y, Y]), list(range(40))),
-  'Bunch': datasets.load_iris(),
-  'sparse': {'x': sparse.csr_matrix(X), 'y': Y},
+  'Bunch': datasets.load_iris(), 'sparse': {'x': sparse.csr_matrix(X), 'y': Y},
   'sparse array': {'x': sparse.coo_array(X), 'y': Y},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('form', DEALT)
@@ -250,28 +247,20 @@ def test_sparse_matrices_say_how_large_they_become(caplog):
     ([(X[:0], Y[:0])], 'no client has examples'),
     ({'train': Vision(), 'test': {'x': X, 'y': Y}}, 'must hold the same arrays'),
     ({'train': Vision(), 'test': Vision(X[:, :2])}, 'x has shape .* bring both to one'),
-    (
-      {'x_train': X, 'y_train': Y[1:], 'x_test': X[:9], 'y_test': Y[:10]},
-      r'y of train has shape \(39,\), x \(40, 3\); give both as many rows',
-    ),
+    ({'x_train': X, 'y_train': Y[1:], 'x_test': X[:9], 'y_test': Y[:10]},
+     r'y of train has shape \(39,\), x \(40, 3\); give both as many rows'),
     ({'train': {'x': X}, 'test': {'x': X}}, 'lacks the array y'),
-    (
-      {'train': {'x': X, 'y': Y, 'scale': 1.0}, 'test': {'x': X, 'y': Y, 'scale': 2.0}},
-      'scale differs between train and test',
-    ),
-    (
-      {'train': (X, Y), 'test': (X, Y), 'val': (X, Y)},
-      "train, test, val would be clients; give a dict of 'train' and 'test' alone",
-    ),
+    ({'train': {'x': X, 'y': Y, 'scale': 1.0}, 'test': {'x': X, 'y': Y, 'scale': 2.0}},
+     'scale differs between train and test'),
+    ({'train': (X, Y), 'test': (X, Y), 'val': (X, Y)},
+     "train, test, val would be clients; give a dict of 'train' and 'test' alone"),
     ({'Train': {'x': X, 'y': Y}, 'Test': {'x': X, 'y': Y}}, 'Train, Test would be cli'),
     (((X, Y), (X, Y)), 'in a tuple may be training and test examples, or two clients'),
     ({1: (X, Y), '1': (X, Y)}, 'two clients are called 1; rename one'),
-    (
-      {'x': X, 'y': Y, 'client': np.array([*[(1, 2)] * 40, None], object)[:40]},
-      'client of row 0 holds several values; give one number or text each',
-    ),
+    ({'x': X, 'y': Y, 'client': np.array([*[(1, 2)] * 40, None], object)[:40]},
+     'client of row 0 holds several values; give one number or text each'),
   ],
-)
+)  # fmt: skip
 def test_other_forms_are_named(given, message):
   with pytest.raises(UserError, match=message):
     data.load('mine', arrays=given)
@@ -279,11 +268,8 @@ def test_other_forms_are_named(given, message):
 
 def test_weights_of_clients_may_be_those_of_both_splits():
   part = {
-    'x': X,
-    'y': Y,
-    'client': np.repeat([0, 1], 20),
-    'weight': np.repeat([3, 1], 20),
-  }
+    'x': X, 'y': Y, 'client': np.repeat([0, 1], 20), 'weight': np.repeat([3, 1], 20),
+  }  # fmt: skip
   first = {name: value[::4] for name, value in part.items()}
   train, _ = data.load('mine', arrays={'train': part, 'test': first})
   assert train.weights.tolist() == [3, 1]

@@ -48,36 +48,26 @@ def test_leaf_celeba(tmp_path):
   ('break_it', 'message'),
   [
     (lambda f: (f / 'img_align_celeba' / '000003.jpg').unlink(), '000003.jpg is miss'),
-    (
-      lambda f: (f / 'img_align_celeba' / '000003.jpg').write_bytes(b'x'),
-      '000003.jpg is damaged',
-    ),
+    (lambda f: (f / 'img_align_celeba' / '000003.jpg').write_bytes(b'x'),
+     '000003.jpg is damaged'),
     (lambda f: (f / 'identity_CelebA.txt').unlink(), 'Neither .*identity_CelebA'),
-    (
-      lambda f: (f / 'identity_CelebA.txt').write_text('000001.jpg\n'),
-      'line 1: not "image identity"',
-    ),
+    (lambda f: (f / 'identity_CelebA.txt').write_text('000001.jpg\n'),
+     'line 1: not "image identity"'),
     (
       lambda f: (f / 'identity_CelebA.txt').write_text(
         ''.join(f'../x{i}.jpg 1\n' for i in range(5))
       ),
       r'has no line for \.\./x0\.jpg',
     ),
-    (
-      lambda f: (f / 'identity_CelebA.txt').write_text('000001.jpg 1\n' * 5),
-      r'line 2: 000001\.jpg is listed twice',
-    ),
-    (
-      lambda f: (f / 'list_attr_celeba.txt').write_text('1\nBald\n000001.jpg 1\n'),
-      'its second line must name the attribute Smiling',
-    ),
-    (
-      lambda f: (f / 'list_attr_celeba.txt').write_text('1\nSmiling\n000001.jpg 3\n'),
-      'line 3: Smiling is neither 1 nor -1',
-    ),
+    (lambda f: (f / 'identity_CelebA.txt').write_text('000001.jpg 1\n' * 5),
+     r'line 2: 000001\.jpg is listed twice'),
+    (lambda f: (f / 'list_attr_celeba.txt').write_text('1\nBald\n000001.jpg 1\n'),
+     'its second line must name the attribute Smiling'),
+    (lambda f: (f / 'list_attr_celeba.txt').write_text('1\nSmiling\n000001.jpg 3\n'),
+     'line 3: Smiling is neither 1 nor -1'),
     (lambda f: (f / 'img_align_celeba').rename(f / 'other'), 'does not exist'),
   ],
-)
+)  # fmt: skip
 def test_bad_celeba_files_are_named(tmp_path, break_it, message):
   folder = tmp_path / 'celeba'
   write_original(folder)

@@ -139,19 +139,18 @@ def test_bad_clients_lie_only_about_layers_that_they_were_sent(start, sent):
 
 def test_robusts_clients_lie_once_after_all_repetitions_of_the_first_training():
   # With a center for each client, centers are what clients sent.
+  local = helpers.local(rate=0.3, model='logistic')
   algorithm = algorithms.build(
-    'robust', helpers.local(rate=0.3), num_clusters=8, init_epochs=2, trim=0.0,
-    init_tolerance=0.05,
-  )  # fmt: skip
+    'robust', local, num_clusters=8, init_epochs=2, trim=0.0, init_tolerance=0.05
+  )
   init = jax.jit(algorithm.init)
 
   def models_of(data):
     state = init(KEY, data)
     return matrix(tree.take(state.centers, state.assignment))
 
-  start = matrix(
-    tree.expand(helpers.local().model.init(prng_streams.fold(KEY, prng_streams.MODEL)))
-  )
+  drawn = local.model.init(prng_streams.fold(KEY, prng_streams.MODEL))
+  start = matrix(tree.expand(drawn))
   bad = bad_of(federation('sign_flip', 0.4))
   true, opposite = models_of(federation()), models_of(federation('sign_flip', 0.4))
   assert_close(opposite[~bad], true[~bad])
@@ -192,7 +191,8 @@ def test_bad_arguments_are_refused(corrupt, fraction, sentence):
 def finished(tmp_path_factory):
   """A clustered run with bad clients, and the folder that it wrote."""
   folder = tmp_path_factory.mktemp('bad') / 'run'
-  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2)
+  local = helpers.local(model='logistic')
+  algorithm = algorithms.build('fesem', local, num_clusters=2)
   arguments = {'rounds': 2, 'workdir': folder}
   train = federation('noise', 0.4)
   result = simulate(algorithm, train, federation(), **arguments)

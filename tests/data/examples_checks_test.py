@@ -279,12 +279,9 @@ def test_test_examples_of_classes_that_never_train_are_counted(caplog):
 
 @pytest.mark.parametrize(
   ('task', 'y'),
-  [
-    ('classification', np.zeros(40, int)),
-    ('regression', np.full(40, 2.5)),
-    ('multilabel', np.tile([1, 0], (40, 1))),
-  ],
-)
+  [('classification', np.zeros(40, int)), ('regression', np.full(40, 2.5)),
+   ('multilabel', np.tile([1, 0], (40, 1)))],
+)  # fmt: skip
 def test_targets_that_are_all_alike_are_told_of(caplog, task, y):
   data.load('mine', arrays=arrays(RNG.random((40, 3)), y), task=task)
   assert caplog.messages == [

@@ -12,11 +12,14 @@ from fesem_jax.utils.errors import UserError
 from tests.support.sources import sizes
 
 
-def write_idx(path, array, zipped=True, magic=None):
+def write_idx(path, array, zipped=True):
   """Writes an array in idx format."""
   code = {np.dtype(np.uint8): 8, np.dtype('>i4'): 0x0C}[array.dtype]
-  header = magic if magic is not None else bytes([0, 0, code, array.ndim])
-  raw = header + struct.pack(f'>{array.ndim}I', *array.shape) + array.tobytes()
+  raw = (
+    bytes([0, 0, code, array.ndim])
+    + struct.pack(f'>{array.ndim}I', *array.shape)
+    + array.tobytes()
+  )
   path.parent.mkdir(parents=True, exist_ok=True)
   if zipped:
     path.with_name(path.name + '.gz').write_bytes(gzip.compress(raw))
@@ -67,70 +70,56 @@ def test_mnist_writers_are_the_clients(folder):
   assert sizes(few).tolist() == [4] * 3
 
 
-def corrupt(folder, kind):
-  images = folder / 'mnist' / 'train-images-idx3-ubyte.gz'
-  labels = folder / 'mnist' / 'train-labels-idx1-ubyte'
-  qmnist = folder / 'qmnist' / 'qmnist-train-labels-idx2-int'
-  if kind == 'missing':
-    images.unlink()
-  elif kind == 'cut gzip':
-    images.write_bytes(images.read_bytes()[:-2000])
-  elif kind == 'not gzip':
-    images.write_bytes(b'\x1f\x8b' + bytes(100))
-  elif kind == 'truncated':
-    labels.write_bytes(labels.read_bytes()[:-3])
-  elif kind == 'cut header':
-    labels.write_bytes(labels.read_bytes()[:6])
-  elif kind == 'magic':
-    labels.write_bytes(b'\0\0\x09\x01' + labels.read_bytes()[4:])
-  elif kind == 'swapped':
-    labels.write_bytes(gzip.decompress(images.read_bytes()))
-  elif kind == 'lengths':
-    write_idx(labels, np.zeros(59, np.uint8), zipped=False)
-  elif kind == 'labels':
-    write_idx(labels, np.full(60, 11, np.uint8), zipped=False)
-  elif kind == 'negative labels':
-    write_idx(labels, np.full(60, -1, '>i4'), zipped=False)
-  elif kind in ('no rows', 'wrapping', 'wrapping to nothing'):
-    shape = {'no rows': (60, 0, 4), 'wrapping': (2**31, 2**31, 4)}.get(
-      kind, (2**32 - 1, 0, 2**32 - 1)
-    )
-    header = b'\0\0\x08\x03' + struct.pack('>3I', *shape)
-    write_idx(images.with_suffix(''), np.zeros(0, np.uint8), False, header[:-4])
-    images.with_suffix('').write_bytes(header)
-    images.unlink()
-  elif kind == 'integers':
-    write_idx(images.with_suffix(''), np.zeros((60, 4, 4), '>i4'), zipped=False)
-  elif kind == 'other labels':
-    table = np.zeros((60, 8), '>i4')
-    write_idx(qmnist, table)
-  elif kind == 'short table':
-    write_idx(qmnist, np.zeros((50, 8), '>i4'))
+def written(path, shape):
+  """Writes a header that announces a shape, without bytes behind it."""
+  path.with_suffix('').write_bytes(b'\0\0\x08\x03' + struct.pack('>3I', *shape))
+  path.unlink()
 
 
-@pytest.mark.parametrize(
-  ('kind', 'message'),
-  [
-    ('missing', r'train-images-idx3-ubyte\[.gz\] does not exist.*`data_dir`'),
-    ('cut gzip', r'train-images-idx3-ubyte.gz is damaged'),
-    ('not gzip', r'train-images-idx3-ubyte.gz is damaged'),
-    ('truncated', r'train-labels-idx1-ubyte is truncated.*65 bytes.*announces 68'),
-    ('cut header', r'train-labels-idx1-ubyte is truncated: its header'),
-    ('magic', r'train-labels-idx1-ubyte has magic number 0x00000901'),
-    ('swapped', r'train-labels-idx1-ubyte has magic number 0x00000803'),
-    ('lengths', r'holds 60 images, but .*train-labels-idx1-ubyte holds 59 labels'),
-    ('labels', r'holds label 11; labels are 0..9'),
-    ('negative labels', r'holds label -1; labels are 0..9'),
-    ('no rows', r'images-idx3-ubyte holds nothing: its shape is \(60, 0, 4\)'),
-    ('wrapping', r'16 bytes where its header announces 18446744073709551632'),
-    ('wrapping to nothing', r'holds nothing: its shape is \(4294967295, 0, 4294967295'),
-    ('integers', r'images-idx3-ubyte holds 32-bit integers; images are of bytes'),
-    ('other labels', r'qmnist-train.*does not match MNIST: \d+ labels differ'),
-    ('short table', r'qmnist-train.*has shape \(50, 8\)'),
-  ],
-)
-def test_damaged_files_are_named(folder, kind, message):
-  corrupt(folder, kind)
+# What happens to the images (zipped), labels and table of training, and what is said.
+DAMAGES = [
+  (lambda x, y, t: x.unlink(),
+   r'train-images-idx3-ubyte\[.gz\] does not exist.*`data_dir`'),
+  (lambda x, y, t: x.write_bytes(x.read_bytes()[:-2000]),
+   r'train-images-idx3-ubyte.gz is damaged'),
+  (lambda x, y, t: x.write_bytes(b'\x1f\x8b' + bytes(100)),
+   r'train-images-idx3-ubyte.gz is damaged'),
+  (lambda x, y, t: y.write_bytes(y.read_bytes()[:-3]),
+   r'train-labels-idx1-ubyte is truncated.*65 bytes.*announces 68'),
+  (lambda x, y, t: y.write_bytes(y.read_bytes()[:6]),
+   r'train-labels-idx1-ubyte is truncated: its header'),
+  (lambda x, y, t: y.write_bytes(b'\0\0\x09\x01' + y.read_bytes()[4:]),
+   r'train-labels-idx1-ubyte has magic number 0x00000901'),
+  (lambda x, y, t: y.write_bytes(gzip.decompress(x.read_bytes())),
+   r'train-labels-idx1-ubyte has magic number 0x00000803'),
+  (lambda x, y, t: write_idx(y, np.zeros(59, np.uint8), zipped=False),
+   r'holds 60 images, but .*train-labels-idx1-ubyte holds 59 labels'),
+  (lambda x, y, t: write_idx(y, np.full(60, 11, np.uint8), zipped=False),
+   r'holds label 11; labels are 0..9'),
+  (lambda x, y, t: write_idx(y, np.full(60, -1, '>i4'), zipped=False),
+   r'holds label -1; labels are 0..9'),
+  (lambda x, y, t: written(x, (60, 0, 4)),
+   r'images-idx3-ubyte holds nothing: its shape is \(60, 0, 4\)'),
+  (lambda x, y, t: written(x, (2**31, 2**31, 4)),
+   r'16 bytes where its header announces 18446744073709551632'),
+  (lambda x, y, t: written(x, (2**32 - 1, 0, 2**32 - 1)),
+   r'holds nothing: its shape is \(4294967295, 0, 4294967295'),
+  (lambda x, y, t: write_idx(x.with_suffix(''), np.zeros((60, 4, 4), '>i4'), False),
+   r'images-idx3-ubyte holds 32-bit integers; images are of bytes'),
+  (lambda x, y, t: write_idx(t, np.zeros((60, 8), '>i4')),
+   r'qmnist-train.*does not match MNIST: \d+ labels differ'),
+  (lambda x, y, t: write_idx(t, np.zeros((50, 8), '>i4')),
+   r'qmnist-train.*has shape \(50, 8\)'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('damage', 'message'), DAMAGES)
+def test_damaged_files_are_named(folder, damage, message):
+  names = (
+    'mnist/train-images-idx3-ubyte.gz', 'mnist/train-labels-idx1-ubyte',
+    'qmnist/qmnist-train-labels-idx2-int',
+  )  # fmt: skip
+  damage(*(folder / name for name in names))
   with pytest.raises(UserError, match=message):
     data.load('mnist_writers', data_dir=folder)
 
@@ -163,12 +152,9 @@ def test_real_mnist_by_writer(real_data):
 
 def test_real_rotated_mnist(real_data):
   train, test = data.load(
-    'mnist',
-    partition='rotated',
-    data_dir=real_data,
-    num_clients=1200,
+    'mnist', partition='rotated', data_dir=real_data, num_clients=1200,
     examples_per_client=200,
-  )
+  )  # fmt: skip
   assert sizes(train).tolist() == [200] * 1200
   assert sizes(test).sum() == 40_000
   assert 0.12 < np.asarray(train.x).mean() / 255 < 0.14  # MNIST's mean is 0.1307.

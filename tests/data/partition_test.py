@@ -42,10 +42,7 @@ def rows_as_set(split):
     ({'num_classes': '3'}, '`num_classes=3` must be a whole number'),
     ({'num_classes': 2}, r'`y`: label 2 is not in 0\.\.1'),
     ({'y': [0, 1, -1]}, 'labels must be whole numbers from 0'),
-    (
-      {'y': [0.0, 0.5, 1.0]},
-      'from 0, one for each example; for other',
-    ),
+    ({'y': [0.0, 0.5, 1.0]}, 'from 0, one for each example; for other'),
     ({'y': np.zeros((3, 4), int)}, 'from 0, one for each example; for'),
     ({'y': [[0], [1, 2], [0]]}, '`y`: labels of different lengths'),
     ({'y': ['a', 'b', 'c']}, '`y`: labels that are not numbers'),
@@ -114,17 +111,6 @@ def test_partitions_of_digits_are_seeded_and_split_80_20(name):
     )
 
 
-def test_rotated_groups_hold_turned_images():
-  train, _ = data.load('digits', partition='rotated', num_clients=8, seed=0)
-  originals = {x.tobytes() for x in data.digits.load().x}
-  for i in range(8):
-    group = train.info.clusters[i]
-    x, _ = train.client(i)
-    back = np.rot90(x, -group, axes=(1, 2))
-    assert all(image.tobytes() in originals for image in back)
-  np.testing.assert_array_equal(np.bincount(train.info.clusters), [2, 2, 2, 2])
-
-
 @pytest.mark.parametrize('partition_of', ['rotated', 'label_permuted'])
 def test_one_group_changes_nothing_and_seven_are_seven(partition_of):
   def load(k):
@@ -144,19 +130,6 @@ def test_one_group_changes_nothing_and_seven_are_seven(partition_of):
 def test_one_client_alone_holds_everything():
   train, test = data.load('digits', num_clients=1, partition='dirichlet')
   assert (sizes(train).tolist(), sizes(test).tolist()) == ([1438], [359])
-
-
-def test_groups_are_disjoint_on_request():
-  def total(disjoint):
-    return sum(
-      sizes(s).sum()
-      for s in data.load(
-        'digits', partition='rotated', num_clients=8, disjoint_groups=disjoint
-      )
-    )
-
-  assert total(True) == 1797
-  assert total(False) == 4 * 1797
 
 
 def test_label_permuted_groups_relabel_consistently():
@@ -190,38 +163,12 @@ def test_unequal_clients_differ_in_size_alone():
   assert abs(len(drawn.y) - 12 * 40) <= 12  # A bound on the mean, as with dirichlet.
 
 
-def test_unequal_clients_have_the_same_shares_of_both_splits(tmp_path):
-  x = np.arange(2000, dtype=np.float32)[:, None]
-  split, client = np.repeat([0, 1], 1000), np.zeros(2000, int)
-  np.savez(tmp_path / 'a.npz', x=x, y=np.arange(2000) % 5, split=split, client=client)
-  train, test = data.load(
-    f'npz:{tmp_path}/a.npz', partition='unequal', num_clients=9, dirichlet_alpha=0.3
-  )
-  assert np.ptp(sizes(train)) > 100
-  # A client without training examples would take one from the largest.
-  assert np.abs(sizes(train) - sizes(test)).max() <= 1
-  assert len(set(train.x.ravel())) == len(set(test.x.ravel())) == 1000
-
-
-def test_shards_hold_few_classes_and_dirichlet_skews():
-  def skew(**options):
-    train, _ = data.load('digits', num_clients=30, **options)
-    labels = [train.client(i)[1] for i in range(30)]
-    shares = [np.bincount(y, minlength=10) / len(y) for y in labels]
-    return np.abs(np.array(shares) - 0.1).sum(axis=1).mean()
-
+def test_shards_hold_few_classes():
   train, _ = data.load(
     'digits', partition='shards', num_clients=20, classes_per_client=2
   )
-  assert (
-    max(len(set(train.client(i)[1])) for i in range(20)) <= 4
-  )  # A shard may straddle.
-  assert (
-    skew(partition='dirichlet', dirichlet_alpha=0.1)
-    > skew(partition='dirichlet', dirichlet_alpha=100.0)
-    > skew(partition='iid') - 0.2
-  )
-  assert skew(partition='dirichlet', dirichlet_alpha=0.1) > 1.0
+  # A shard may straddle.
+  assert max(len(set(train.client(i)[1])) for i in range(20)) <= 4
 
 
 @pytest.mark.parametrize('alpha', [1e-300, 1e-9, 0.02, 1e300])
@@ -248,29 +195,27 @@ def test_rotation_by_other_angles_interpolates():
 
 @pytest.mark.parametrize(
     ('options', 'message'),
-    [
-        ({'name': 'svhn'}, '`name=svhn` is unknown; choose one of digits'),
-        ({'partition': 'spiral'}, '`partition=spiral` is unknown.*natural, iid'),
-        ({'partition': 'natural'}, 'digits` has no natural clients'),
-        ({'num_clients': -1}, '`num_clients=-1` must be at least 0'),
-        ({'examples_per_client': 2.5}, '`examples_per_client=2.5` must be a whole n'),
-        ({'min_examples': 1.5}, '`min_examples=1.5` must be a whole number'),
-        ({'labels_per_client': True}, '`labels_per_client=True` must be a whole'),
-        ({'num_clients': 1000}, 'leaves a client with 1 of 1797 examples'),
-        ({'num_clients': 100, 'examples_per_client': 50}, 'needs more than the 1797'),
-        ({'partition': 'dirichlet', 'num_clients': 900}, 'too few for 900 clients'),
-        ({'partition': 'dirichlet', 'dirichlet_alpha': 0.0}, '`dirichlet_alpha=0.0`'),
-        ({'partition': 'rotated', 'num_clients': 3}, 'fewer than `partition_groups=4`'),
-        ({'partition': 'shards', 'num_clients': 1000}, 'leaves a client with'),
-        ({'num_clients': 10**12}, '`num_clients=1000000000000` must be at most'),
-        ({'num_clients': 10**6}, '`num_clients=1000000` is more than the 1797'),
-        ({'classes_per_client': 10**9}, '`classes_per_client=1000000000` is more than'),
-        ({'partition_groups': 10**9}, '`partition_groups=1000000000` must be at most'),
-        ({'dirichlet_alpha': np.nan}, '`dirichlet_alpha=nan` must be positive'),
-        ({'dirichlet_alpha': 1e308}, r'`dirichlet_alpha=1e\+308` .* at most 1e\+300'),
-        ({'examples_per_client': 10**12}, 'needs more than the 1797 examples'),
-        ({'seed': -1}, '`seed=-1` must be at least 0'),
-    ],
+    [({'name': 'svhn'}, '`name=svhn` is unknown; choose one of digits'),
+     ({'partition': 'spiral'}, '`partition=spiral` is unknown.*natural, iid'),
+     ({'partition': 'natural'}, 'digits` has no natural clients'),
+     ({'num_clients': -1}, '`num_clients=-1` must be at least 0'),
+     ({'examples_per_client': 2.5}, '`examples_per_client=2.5` must be a whole n'),
+     ({'min_examples': 1.5}, '`min_examples=1.5` must be a whole number'),
+     ({'labels_per_client': True}, '`labels_per_client=True` must be a whole'),
+     ({'num_clients': 1000}, 'leaves a client with 1 of 1797 examples'),
+     ({'num_clients': 100, 'examples_per_client': 50}, 'needs more than the 1797'),
+     ({'partition': 'dirichlet', 'num_clients': 900}, 'too few for 900 clients'),
+     ({'partition': 'dirichlet', 'dirichlet_alpha': 0.0}, '`dirichlet_alpha=0.0`'),
+     ({'partition': 'rotated', 'num_clients': 3}, 'fewer than `partition_groups=4`'),
+     ({'partition': 'shards', 'num_clients': 1000}, 'leaves a client with'),
+     ({'num_clients': 10**12}, '`num_clients=1000000000000` must be at most'),
+     ({'num_clients': 10**6}, '`num_clients=1000000` is more than the 1797'),
+     ({'classes_per_client': 10**9}, '`classes_per_client=1000000000` is more than'),
+     ({'partition_groups': 10**9}, '`partition_groups=1000000000` must be at most'),
+     ({'dirichlet_alpha': np.nan}, '`dirichlet_alpha=nan` must be positive'),
+     ({'dirichlet_alpha': 1e308}, r'`dirichlet_alpha=1e\+308` .* at most 1e\+300'),
+     ({'examples_per_client': 10**12}, 'needs more than the 1797 examples'),
+     ({'seed': -1}, '`seed=-1` must be at least 0')],
 )  # fmt: skip
 def test_impossible_options_are_named(options, message):
   with pytest.raises(UserError, match=message):

@@ -194,9 +194,8 @@ def cohorts_of(data, mesh):
     yield from zip((12, 5, 9), sampled(jax.random.key(number), data), strict=True)
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-def test_drawn_clients_read_their_own_examples(devices):
-  data, mesh = placed(devices)
+def test_drawn_clients_read_their_own_examples():
+  data, mesh = placed()
   sets = []
   for count, cohort in cohorts_of(data, mesh):
     drawn = drawn_of(cohort.ids, mesh.size)
@@ -278,15 +277,10 @@ def test_no_data_is_exchanged(clients_per_round):
 
 @pytest.mark.parametrize(
   ('share', 'everyone', 'devices', 'wanted'),
-  [
-    (0.12, True, 2, 'replicated'),
-    (0.13, True, 2, 'sharded'),
-    (0.13, True, 1, 'replicated'),
-    (0.13, False, 2, 'replicated'),
-    (0.51, False, 2, 'sharded'),
-    (None, True, 2, 'replicated'),
-  ],
-)
+  [(0.12, True, 2, 'replicated'), (0.13, True, 2, 'sharded'),
+   (0.13, True, 1, 'replicated'), (0.13, False, 2, 'replicated'),
+   (0.51, False, 2, 'sharded'), (None, True, 2, 'replicated')],
+)  # fmt: skip
 def test_large_data_are_split_by_themselves(
   share, everyone, devices, wanted, monkeypatch
 ):
@@ -436,7 +430,7 @@ def test_figures_show_clients_where_their_data_are(monkeypatch):
 def test_newton_steps_draw_both_cohorts_of_each_device():
   ends = []
   for devices in (1, 2):
-    local = helpers.local(devices=devices)
+    local = helpers.local(devices=devices, model='logistic')
     data = helpers.federation(SIZES)
     train, _ = arrange(local, data, data, 'sharded')
     algorithm = algorithms.build('fed_dane', local)

@@ -87,17 +87,10 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'options', 'message'),
   [
-    (
-      'svhn',
-      {},
-      '`name=svhn` is unknown.*leaf:FOLDER, npz:FILE, table:FILE',
-    ),
+    ('svhn', {}, '`name=svhn` is unknown.*leaf:FOLDER, npz:FILE, table:FILE'),
     ('mnist_writers', {}, 'holds no qmnist/; point `data_dir'),
-    (
-      'femnist',
-      {'source': 'idx'},
-      '`source=idx` does not exist.*one of leaf, tff, tff_digits, hub',
-    ),
+    ('femnist', {'source': 'idx'},
+     '`source=idx` does not exist.*one of leaf, tff, tff_digits, hub'),
     ('digits', {'background': 'black'}, '`background` does not apply to .*digits'),
     ('femnist', {'background': 'red'}, '`background=red` is unknown'),
     ('tfds', {}, '`name=tfds` needs `tfds_name`'),
@@ -120,7 +113,7 @@ def test_without_network_the_sentence_says_so(tmp_path, monkeypatch):
     ('npz:' + 'a' * 5000, {}, 'is damaged or not what it should be .*File name too l'),
     ('mnist', {'data_dir': 'a' * 5000}, '`data_dir=a.*File name too long'),
   ],
-)
+)  # fmt: skip
 def test_wrong_choices_are_named(tmp_path, name, options, message):
   (tmp_path / 'leaf_femnist').mkdir()
   with pytest.raises(UserError, match=message):

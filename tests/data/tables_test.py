@@ -1,5 +1,7 @@
 """CSV and Parquet files and data frames become clients, labels and features."""
 
+import functools
+
 import numpy as np
 import optax
 import pandas as pd
@@ -30,10 +32,8 @@ def frame(**others):
 
 OPTIONS = {'label_column': 'dx', 'client_column': 'hospital'}
 WANTED = np.stack(
-  [
-    frame().age, frame().sex == 'm', frame().ward == 'n', frame().ward == 's',
-    frame().ward == 'w', frame().smokes,
-  ],
+  [frame().age, frame().sex == 'm', frame().ward == 'n', frame().ward == 's',
+   frame().ward == 'w', frame().smokes],
   axis=1,
 ).astype(np.float32)  # fmt: skip
 
@@ -325,13 +325,19 @@ def test_row_numbers_that_have_a_name_are_told_of(shuffled, caplog):
   assert 'column id is a feature, but numbers the rows; if it means' in caplog.text
 
 
+@functools.cache
+def fed_avg(shape, classes):
+  model = fj.models.build('logistic', shape, classes)
+  return fj.algorithms.build('fed_avg', fj.local_training(model, optax.sgd(0.1)))
+
+
 @pytest.mark.parametrize('standardize', [True, False])
 def test_a_saved_run_predicts_of_standardized_columns_with_a_word(
   tmp_path, caplog, standardize
 ):
   train, test = data.load('m', arrays=frame(), standardize=standardize, **OPTIONS)
-  model = fj.models.build('logistic', train.example_shape, train.num_classes)
-  algorithm = fj.algorithms.build('fed_avg', fj.local_training(model, optax.sgd(0.1)))
+  algorithm = fed_avg(train.example_shape, train.num_classes)
+  model = algorithm.local.model
   fj.simulate(algorithm, train, test, rounds=1, workdir=tmp_path / 'w')
   run = fj.load_run(tmp_path / 'w', model=model)
   caplog.clear()

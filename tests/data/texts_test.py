@@ -52,6 +52,7 @@ def test_the_characters_of_the_data_are_the_vocabulary(tmp_path, caplog):
     data.load(f'text:{path}', vocabulary='leaf')
   both, _ = data.load(f'text:{path}', task='sequence')
   np.testing.assert_array_equal(both.y[:, -1], train.y)
+  np.testing.assert_array_equal(both.y[:, :-1], np.asarray(both.x)[:, 1:])
 
 
 def test_many_characters_are_no_bytes(tmp_path):

@@ -8,12 +8,7 @@ import pytest
 
 from fesem_jax import data
 from fesem_jax.utils.errors import UserError
-from tests.support.sources import (
-  assert_same,
-  write_hdf5,
-  write_tff_sqlite,
-  writers,
-)
+from tests.support.sources import assert_same, write_hdf5, write_tff_sqlite, writers
 
 
 def test_tff_ids_and_counts_are_checked(tmp_path):

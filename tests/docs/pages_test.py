@@ -211,7 +211,6 @@ def test_tables_of_the_api_say_what_docstrings_say(page):
   assert f'(api/{page.name})' in (_ROOT / 'docs' / 'api.md').read_text()
 
 
-@functools.cache
 def test_flags_and_figures_of_tables_are_not_broken():
   breaks = _hook('line_breaks')
   table = '<td>97.4 ± 0.5</td><td>-1.0 (-2.0 to +0.9)</td><td>1 to be 4</td>'
@@ -235,6 +234,7 @@ def test_what_a_docstring_returns_is_one_item_of_its_page():
   assert [len(s.value) for s in parsed if s.kind.value == 'returns'] == [1]
 
 
+@functools.cache
 def _equations() -> types.ModuleType:
   for needed in ('griffe', 'matplotlib'):
     pytest.importorskip(needed)

@@ -21,13 +21,15 @@ from fesem_jax.data.corruption import corrupted
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import Diverged, UserError
+from tests.support import commands
 from tests.support.commands import call, spawn
 
 RULES = [*joining_rules.RULES, 'global model', 'alone']
-SETTINGS = Settings(('all', '2', '70'), alone_epochs=1)
+# No client has 200 examples: all again, from the same programs.
+SETTINGS = Settings(('all', '2', '200'), alone_epochs=1)
 CHANGES = {
     'dataset': 'digits', 'partition': 'rotated', 'partition_groups': 2,
-    'num_clients': 16, 'rounds': 2, 'local_epochs': 1, 'hidden': ['8'],
+    'num_clients': 16, 'rounds': 2, 'local_epochs': 1, 'model': 'logistic',
     'unseen_fraction': 0.25, 'eval_every': 0,
 }  # fmt: skip
 
@@ -40,6 +42,12 @@ def digests(folder):
     for p in files
     if p.relative_to(folder).parts[0] != 'adapt'
   }
+
+
+@pytest.fixture(autouse=True, scope='module')
+def without_figures():
+  with commands.without_figures():
+    yield
 
 
 @pytest.fixture(scope='module')
@@ -69,9 +77,8 @@ def adapted(finished, machine, tmp_path_factory):
 
 
 def row_of(rows, seed, number, rule):
-  (row,) = [
-    r for r in rows if (r['seed'], r['num_examples'], r['rule']) == (seed, number, rule)
-  ]
+  wanted = seed, number, rule
+  (row,) = [r for r in rows if (r['seed'], r['num_examples'], r['rule']) == wanted]
   return row
 
 
@@ -111,17 +118,18 @@ def test_joining_by_all_losses_is_what_the_run_measured_of_unseen_clients(
 def test_every_run_number_and_rule_has_a_row(adapted):
   rows, out = adapted
   # Numbers by size, whatever order they were given in.
-  want = [(s, n, r) for s in (0, 1) for n in (2, 70, 'all') for r in RULES]
+  want = [(s, n, r) for s in (0, 1) for n in (2, 200, 'all') for r in RULES]
   assert [(r['seed'], r['num_examples'], r['rule']) for r in rows] == want
   for row in rows:
     assert 0 <= row['joined']['micro_accuracy'] <= 1
     if row['rule'] in joining_rules.RULES:
       assert 4 * row['in_group'] in range(5)
+  assert [r['with_fewer'] for r in rows[::5]] == [0, 4, 0] * 2
   tuned = row_of(rows, 0, 2, 'loss')
   assert tuned['finetuned'] != tuned['joined']
   written = json.loads((out / 'adapt.json').read_text())
   assert written['rows'] == rows
-  assert written['settings']['num_examples'] == ['all', '2', '70']
+  assert written['settings']['num_examples'] == ['all', '2', '200']
   lines = list(csv.DictReader((out / 'adapt.csv').read_text().splitlines()))
   assert len(lines) == len(rows)
   assert lines[0]['rule'] == 'weights'
@@ -267,16 +275,11 @@ def test_runs_of_two_configurations_are_told_by_their_flags(finished, machine):
 
 @pytest.mark.parametrize(
   ('numbers', 'message'),
-  [
-    (['0'], '`num_examples=0` must be positive numbers'),
-    (['5', '-1'], '`num_examples=5,-1` must be'),
-    (['1' * 10], 'at most 9 digits'),
-    (['many'], 'or all, such as'),
-    (['5', '05'], 'names a number twice'),
-    (['all', 'all'], 'names a number twice'),
-    ([], 'is empty'),
-  ],
-)
+  [(['0'], '`num_examples=0` must be positive numbers'),
+   (['5', '-1'], '`num_examples=5,-1` must be'), (['1' * 10], 'at most 9 digits'),
+   (['many'], 'or all, such as'), (['5', '05'], 'names a number twice'),
+   (['all', 'all'], 'names a number twice'), ([], 'is empty')],
+)  # fmt: skip
 def test_numbers_of_examples_that_make_no_sense(numbers, message):
   with pytest.raises(UserError, match=message):
     check(Settings(tuple(numbers)))

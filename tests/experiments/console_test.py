@@ -54,13 +54,9 @@ def test_a_pipe_that_nobody_reads_ends_a_binary_without_a_word(given, unbuffered
   read, write = os.pipe()
   os.close(read)
   done = subprocess.run(
-    [sys.executable, '-m', f'experiments.{name}', *arguments],
-    cwd=_ROOT,
-    env=os.environ | {'PYTHONUNBUFFERED': unbuffered},
-    stdout=write,
-    stderr=subprocess.PIPE,
-    text=True,
-    check=False,
-  )
+    [sys.executable, '-m', f'experiments.{name}', *arguments], cwd=_ROOT,
+    env=os.environ | {'PYTHONUNBUFFERED': unbuffered}, stdout=write,
+    stderr=subprocess.PIPE, text=True, check=False,
+  )  # fmt: skip
   os.close(write)
   assert (done.returncode, done.stderr) == (141, '')

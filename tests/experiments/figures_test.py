@@ -21,15 +21,10 @@ def style_of_pages():
 
 def test_partitions_are_drawn_side_by_side(tmp_path):
   done = call(
-    'figures',
-    '--partitions=iid,labels,rotated+dirichlet',
-    '--dataset=digits',
-    '--num_clients=12',
-    '--rotations=0,90',
-    '--label_swaps=1-7',
-    '--output=out/partitions.v1.png',
-    cwd=tmp_path,
-  )
+    'figures', '--partitions=iid,labels,rotated+dirichlet', '--dataset=digits',
+    '--num_clients=12', '--rotations=0,90', '--label_swaps=1-7',
+    '--output=out/partitions.v1.png', cwd=tmp_path,
+  )  # fmt: skip
   assert done.returncode == 0, done.stderr
   note, *lines = done.stdout.splitlines()
   assert note.startswith('Note: --label_swaps=1-7 has no effect: it is for --partit')
@@ -40,18 +35,6 @@ def test_partitions_are_drawn_side_by_side(tmp_path):
   assert lines[3] == 'out/partitions.v1.png (and .svg)'
   width, height = Image.open(tmp_path / 'out' / 'partitions.v1.png').size
   assert width > 2 * height / 1.5
-
-
-def test_partitions_of_a_regression_have_no_classes(tmp_path):
-  done = call(
-    'figures', '--partitions=iid', '--dataset=synthetic_linear', '--task=regression',
-    '--num_clients=4', '--examples_per_client=5', '--output=p.png', cwd=tmp_path,
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
-  first, second = done.stdout.splitlines()
-  assert first.startswith('iid: 4 clients of ')
-  assert first.endswith(')')
-  assert second == 'p.png (and .svg)'
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,9 @@ def test_presets_are_named_by_their_place():
 
 @pytest.mark.parametrize(
   'given',
-  [
-    ['--flagfile=demo'],
-    ['-flagfile=demo'],
-    ['--flagfile', 'demo'],
-    ['--flagfile=demo.flags'],
-    ['--flagfile=experiments/presets/demo.flags'],
-  ],
-)
+  [['--flagfile=demo'], ['-flagfile=demo'], ['--flagfile', 'demo'],
+   ['--flagfile=demo.flags'], ['--flagfile=experiments/presets/demo.flags']],
+)  # fmt: skip
 def test_a_preset_stands_for_its_flags_in_their_place(given, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   expanded = flagfiles.expand(['compare', '--seed=1', *given, '--rounds=3'])

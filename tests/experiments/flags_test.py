@@ -7,10 +7,8 @@ from absl.testing import flagsaver
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import load_data
-from experiments.errors import in_flags
 from experiments.flag_tables import GROUPS
 from fesem_jax.data.partitions.value import FIELDS, Partition
-from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK
 
 
@@ -53,12 +51,3 @@ def test_every_field_of_a_partition_is_a_flag_with_its_default(configured):
     if field != 'name':
       default = flags.FLAGS[field].default
       assert (tuple(default) if default == [] else default) == getattr(value, field)
-
-
-def test_a_wrong_partition_is_named_by_its_flag(configured):
-  config = configured('--partition=rotated+spiral')
-  with pytest.raises(UserError) as caught:
-    load_data(config)
-  assert '--partition=rotated+spiral: --partition=spiral is unknown' in in_flags(
-    str(caught.value)
-  )

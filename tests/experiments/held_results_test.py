@@ -15,17 +15,10 @@ def checks(path):
 
 @pytest.mark.parametrize(
   'text',
-  [
-    '{"settings": {}, "rows": [{"num_clu',
-    '',
-    '[]',
-    '{}',
-    '{"settings": {}, "rows": [1]}',
-    '{"settings": {}, "rows": [{}]}',
-    '{"settings": {}, "rows": null}',
-    '{"settings": {}, "seeds": 3}',
-  ],
-)
+  ['{"settings": {}, "rows": [{"num_clu', '', '[]', '{}',
+   '{"settings": {}, "rows": [1]}', '{"settings": {}, "rows": [{}]}',
+   '{"settings": {}, "rows": null}', '{"settings": {}, "seeds": 3}'],
+)  # fmt: skip
 def test_a_damaged_result_is_named(tmp_path, text):
   path = tmp_path / 'select_k.json'
   path.write_text(text)

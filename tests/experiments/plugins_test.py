@@ -329,16 +329,12 @@ def test_an_own_method_must_return_an_algorithm(folder, parse):
 
 @pytest.mark.parametrize(
   ('text', 'message'),
-  [
-    ('beta=1', 'there is no option beta; there are: shift, fast, fatal'),
-    ('shift', 'is not NAME=VALUE'),
-    ('shift=fast', "shift: 'fast' is no float"),
-    ('shift=nan', "shift: 'nan' is not finite"),
-    ('fatal=1.5', "fatal: '1.5' is no int"),
-    ('fast=maybe', "fast: 'maybe' is neither true nor false"),
-    ('shift=1,shift=2', 'sets shift twice'),
-  ],
-)
+  [('beta=1', 'there is no option beta; there are: shift, fast, fatal'),
+   ('shift', 'is not NAME=VALUE'), ('shift=fast', "shift: 'fast' is no float"),
+   ('shift=nan', "shift: 'nan' is not finite"), ('fatal=1.5', "fatal: '1.5' is no int"),
+   ('fast=maybe', "fast: 'maybe' is neither true nor false"),
+   ('shift=1,shift=2', 'sets shift twice')],
+)  # fmt: skip
 def test_bad_options_of_own_methods_are_one_sentence(folder, parse, text, message):
   with refuses(f'--algorithm_options={text}.*{message}'):
     methods.own_options('own_fl:damped', text)
@@ -416,17 +412,13 @@ def test_own_models_that_cannot_be_used_are_one_sentence(folder, parse):
   [
     ('mlp --model_options=width=3', 'there is no option width; there are: none'),
     ('gru --model_options=num_classes=3', 'there are: embedding, width, depth'),
-    (
-      'gru --model_options=width=0',
-      'width must be a whole number from 1 to 1,048,576, but',
-    ),
-    (
-      'gru --model_options=width=50000',
-      'makes 22,506,100,810 weights, more than 2,147,',
-    ),
+    ('gru --model_options=width=0',
+     'width must be a whole number from 1 to 1,048,576, but'),
+    ('gru --model_options=width=50000',
+     'makes 22,506,100,810 weights, more than 2,147,'),
     ('transformer --model_options=heads=5', 'be built with width=128, depth=2, heads='),
   ],
-)
+)  # fmt: skip
 def test_options_of_models_of_the_package_are_checked(parse, given, message):
   parse(*f'--model={given}'.split())
   zeros = np.zeros((4, 8), np.float32)
@@ -523,8 +515,5 @@ def test_own_code_that_calls_sys_exit_is_no_success(folder, capsys):
 
 
 def test_mistakes_of_users_pass_through():
-  with (
-    pytest.raises(UserError, match='said already'),
-    plugins.running('model', 'a:b'),
-  ):
+  with pytest.raises(UserError, match='said already'), plugins.running('model', 'a:b'):
     raise UserError('said already')

@@ -21,7 +21,7 @@ from fesem_jax.core import prng_streams, sharding
 from fesem_jax.run.rounds import keys_of_run
 from fesem_jax.utils.errors import UserError
 from tests.algorithms.first_clusters_test import trained_from_one_start
-from tests.support import helpers, reference
+from tests.support import commands, helpers, reference
 
 
 def gram_of(points):
@@ -135,7 +135,7 @@ def test_the_inner_products_are_those_of_the_models_that_start_fesem():
 @pytest.fixture
 def given(monkeypatch):
   """Calls the binary's main with flags, in this process."""
-  with flagsaver.flagsaver():
+  with flagsaver.flagsaver(), commands.without_figures():
     if 'dataset' not in flags.FLAGS:
       experiment_flags.define()
     if 'workdir' in flags.FLAGS:
@@ -230,8 +230,7 @@ def test_without_rounds_k_means_alone_tells_k(given, tmp_path, monkeypatch):
   monkeypatch.setattr(select_k, 'run_unless_diverged', None)  # No FeSEM runs.
   given(
     *SMALL, '--select_rounds=0', '--num_clusters_list=1,2,3', '--num_seeds=2',
-    '--partition=rotated', '--partition_groups=2',
-    '--seed=5', f'--workdir={tmp_path}',
+    '--partition=rotated', '--partition_groups=2', '--seed=5', f'--workdir={tmp_path}',
   )  # fmt: skip
   made = json.loads((tmp_path / 'select_k.json').read_text())
   one, two, three = made['rows']
@@ -313,14 +312,9 @@ def test_silhouettes_are_those_of_the_file_behind_init_from(
 def test_a_selection_is_written_drawn_and_resumed(given, tmp_path, capsys, monkeypatch):
   pytest.importorskip('matplotlib')
   arguments = [
-    *SMALL,
-    '--partition=rotated',
-    '--partition_groups=2',
-    '--num_clusters_list=1,2',
-    '--num_seeds=2',
-    '--seed=5',
-    f'--workdir={tmp_path}',
-  ]
+    *SMALL, '--model=logistic', '--partition=rotated', '--partition_groups=2',
+    '--num_clusters_list=1,2', '--num_seeds=2', '--seed=5', f'--workdir={tmp_path}',
+  ]  # fmt: skip
   given(*arguments)
   first = capsys.readouterr().out
   made = json.loads((tmp_path / 'select_k.json').read_text())

@@ -19,7 +19,8 @@ from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
-from tests.experiments.binaries_test import QUICK
+from tests.experiments.binaries_test import LOGISTIC
+from tests.support import commands
 
 
 def summary(accuracy, honest=None):
@@ -33,19 +34,15 @@ def summary(accuracy, honest=None):
     return whole
   figures = dict.fromkeys(CLASSIFICATION.columns, honest)
   found = {
-    'finetuned': figures,
-    'deployed': figures,
-    'ari': 1.0,
-    'nmi': 1.0,
-    'ami': 1.0,
-  }
+    'finetuned': figures, 'deployed': figures, 'ari': 1.0, 'nmi': 1.0, 'ami': 1.0,
+  }  # fmt: skip
   return whole | {'honest': found}
 
 
 @pytest.fixture
 def given(monkeypatch):
   """Calls the binary's main with flags, in this process."""
-  with flagsaver.flagsaver():
+  with flagsaver.flagsaver(), commands.without_figures():
     if 'dataset' not in flags.FLAGS:
       experiment_flags.define()
     for name in ('algorithms', 'num_seeds', 'vary', 'workdir'):
@@ -57,7 +54,7 @@ def given(monkeypatch):
 
     def call(*arguments):
       flags.FLAGS['vary'].unparse()
-      flags.FLAGS(['sweep', *QUICK, *map(str, arguments)])
+      flags.FLAGS(['sweep', *LOGISTIC, *map(str, arguments)])
       sweep.main(['sweep'])
 
     yield call
@@ -274,14 +271,9 @@ def test_values_are_run_once_and_written_together(given, tmp_path, capsys):
     (['--vary=partition_groups:2,13'], 'fewer than --partition_groups=13'),
     (['--vary=lr_schedule:constant,fast'], '--lr_schedule=fast must be'),
     (['--vary=ditto_lambda:0.5'], '--ditto_lambda does not apply to any'),
-    (
-      ['--algorithms=fesem(2)', '--vary=prox_lambda:0.1,-1'],
-      '--prox_lambda=-1.0 must',
-    ),
-    (
-      ['--algorithms=fed_avg(batch_size=5)', '--vary=batch_size:5,10'],
-      'all of --algorithms set this flag themselves',
-    ),
+    (['--algorithms=fesem(2)', '--vary=prox_lambda:0.1,-1'], '--prox_lambda=-1.0 must'),
+    (['--algorithms=fed_avg(batch_size=5)', '--vary=batch_size:5,10'],
+     'all of --algorithms set this flag themselves'),
   ],
 )  # fmt: skip
 def test_mistakes_are_one_sentence_and_nothing_is_written(

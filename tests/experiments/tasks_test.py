@@ -20,7 +20,7 @@ def test_a_regression_is_compared_tuned_and_adapted(tmp_path):
     '--num_seeds=2', '--algorithms=fed_avg,fesem(2)', '--unseen_fraction=0.2',
     '--tune=learning_rate:1e-6,1e-4,1e-3', '--tune_seeds=1',
   )  # fmt: skip
-  made = call('compare', *FLAGS, *tuned, '--workdir=c', cwd=tmp_path)
+  made = call('compare', *FLAGS, *tuned, '--workdir=c', cwd=tmp_path, figures=True)
   assert made.returncode == 0, made.stderr
   assert 'micro-RMSE' in made.stdout
   assert 'by deployed micro RMSE on validation' in made.stdout
@@ -45,14 +45,12 @@ def test_a_regression_is_compared_tuned_and_adapted(tmp_path):
 
 
 def test_k_is_chosen_for_a_regression(tmp_path):
-  chosen = (
-    '--num_clusters_list=1,2', '--num_seeds=1', '--select_rounds=1', '--workdir=k',
-  )  # fmt: skip
+  chosen = '--num_clusters_list=2', '--num_seeds=1', '--select_rounds=1', '--workdir=k'
   made = call('select_k', *FLAGS, *chosen, cwd=tmp_path)
   assert made.returncode == 0, made.stderr
   rows = json.loads((tmp_path / 'k/select_k.json').read_text())['rows']
-  assert [row['task'] for row in rows] == ['regression'] * 2
-  assert all(row['deployed_mean'] > 0 for row in rows)
+  assert [row['task'] for row in rows] == ['regression']
+  assert rows[0]['deployed_mean'] > 0
 
 
 def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
@@ -85,17 +83,13 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   ('flags', 'message'),
   [
     (['--dataset=digits', '--task=regression'], '--task=regression does not fit'),
-    (
-      ['--dataset=diabetes', '--partition=dirichlet'],
-      'deals or changes examples by their labels',
-    ),
+    (['--dataset=diabetes', '--partition=dirichlet'],
+     'deals or changes examples by their labels'),
     (['--dataset=diabetes', '--task=classification'], '--task=classification does not'),
-    (
-      ['--dataset=diabetes', '--corrupt=label_flip', '--corrupt_fraction=0.2'],
-      '--corrupt=label_flip needs labels of classes',
-    ),
+    (['--dataset=diabetes', '--corrupt=label_flip', '--corrupt_fraction=0.2'],
+     '--corrupt=label_flip needs labels of classes'),
   ],
-)
+)  # fmt: skip
 def test_what_a_task_does_not_have_is_one_sentence(flags, message, tmp_path):
   made = call('run', '--algorithm=fed_avg', '--model=logistic', *flags, cwd=tmp_path)
   assert made.returncode == 1

@@ -12,7 +12,7 @@ from experiments.errors import in_flags
 from fesem_jax import models
 from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.utils.errors import UserError
-from tests.experiments.binaries_test import QUICK, refuses
+from tests.experiments.binaries_test import LOGISTIC, refuses
 from tests.experiments.unused_test import parse
 from tests.support import helpers
 from tests.support.commands import call
@@ -44,10 +44,8 @@ def updates(optimizer, count=3):
   ('given', 'same'),
   [
     (['--optimizer=momentum'], lambda: optax.sgd(0.1, momentum=0.9)),
-    (
-      ['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--weight_decay=0.2'],
-      lambda: optax.chain(optax.add_decayed_weights(0.2), optax.sgd(0.1, 0.5, True)),
-    ),
+    (['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--weight_decay=0.2'],
+     lambda: optax.chain(optax.add_decayed_weights(0.2), optax.sgd(0.1, 0.5, True))),
     (
       ['--optimizer=adam', '--adam_beta1=0.5', '--adam_beta2=0.9',
        '--adam_epsilon=0.1', '--clip_norm=0.5'],
@@ -55,10 +53,8 @@ def updates(optimizer, count=3):
         optax.clip_by_global_norm(0.5), optax.adam(0.1, 0.5, 0.9, 0.1)
       ),
     ),
-    (
-      ['--optimizer=adamw', '--weight_decay=0.01', '--learning_rate=0.2'],
-      lambda: optax.adamw(0.2, weight_decay=0.01),
-    ),
+    (['--optimizer=adamw', '--weight_decay=0.01', '--learning_rate=0.2'],
+     lambda: optax.adamw(0.2, weight_decay=0.01)),
   ],
 )  # fmt: skip
 def test_flags_make_the_optimizer(given, same, parse):
@@ -157,10 +153,11 @@ def test_options_of_other_optimizers_are_noted(parse):
 def test_a_run_trains_with_them_and_says_so_in_its_configuration(tmp_path):
   given = ['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--clip_norm=1',
            '--weight_decay=1e-3', '--local_lr_schedule=exponential:0.9']  # fmt: skip
-  done = call('run', *QUICK, *given, '--algorithm=fed_avg', '--workdir=w', cwd=tmp_path)
+  shared = [*LOGISTIC, '--algorithm=fed_avg', '--workdir=w']
+  done = call('run', *shared, *given, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   # A run of other values is another run.
-  other = call('run', *QUICK, '--algorithm=fed_avg', '--workdir=w', cwd=tmp_path)
+  other = call('run', *shared, cwd=tmp_path)
   assert other.returncode == 1
   assert '--clip_norm (there: 1.0, now: absent)' in other.stderr
 
@@ -185,7 +182,7 @@ def test_reports_need_rounds_that_were_evaluated(parse):
 
 
 def test_a_run_tells_its_report_and_when_it_reached_a_target(tmp_path):
-  given = [*QUICK, '--algorithm=fed_avg', '--rounds=3', '--workdir=w']
+  given = [*LOGISTIC, '--algorithm=fed_avg', '--rounds=3', '--workdir=w']
   wrong = call('run', *given, '--target=97', cwd=tmp_path)
   assert wrong.returncode == 1
   assert '--target=97 is more than 1, the largest accuracy' in wrong.stderr
@@ -216,7 +213,8 @@ def test_a_run_tells_its_report_and_when_it_reached_a_target(tmp_path):
 
 
 def test_clients_of_several_models_have_no_global_accuracy(tmp_path):
-  given = [*QUICK, '--rounds=1', '--num_clusters=2', '--workdir=w', '--target=0.01']
+  given = [*LOGISTIC, '--rounds=1', '--num_clusters=2', '--workdir=w']
+  given.append('--target=0.01')
   done = call('run', *given, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   held = json.loads((tmp_path / 'w/summary.json').read_text())

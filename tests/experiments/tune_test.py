@@ -9,7 +9,12 @@ from experiments import compare, plugins, tune
 from fesem_jax.analysis import tuning
 from fesem_jax.evaluation import paired
 from fesem_jax.utils.errors import UserError, WorkdirError
-from tests.experiments.binaries_test import QUICK, parsed_flags, summary  # noqa: F401
+from tests.experiments.binaries_test import (
+  LOGISTIC,
+  QUICK,
+  parsed_flags,  # noqa: F401
+  summary,
+)
 from tests.support.commands import call
 
 
@@ -464,16 +469,11 @@ def test_tables_say_which_examples_tuning_and_intervals_are_of():
 
 
 def test_tuning_looks_at_validation_examples_only(tmp_path):
-  done = call(
-    'compare',
-    *QUICK,
-    '--algorithms=fed_avg,fesem(2)',
-    '--num_seeds=1',
-    '--tune=prox_lambda:0.01,1e30',
-    '--tune_seeds=1',
-    '--workdir=t',
-    cwd=tmp_path,
-  )
+  flags = (
+    '--algorithms=fed_avg,fesem(2)', '--num_seeds=1', '--tune=prox_lambda:0.01,1e30',
+    '--tune_seeds=1', '--workdir=t',
+  )  # fmt: skip
+  done = call('compare', *LOGISTIC, *flags, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   assert 'Warning: fesem(2): prox_lambda=0.01 is at the edge' in done.stdout
   # The data are described once for each method; each run has its score.

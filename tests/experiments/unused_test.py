@@ -40,46 +40,30 @@ def parse():
     (['--dirichlet_alpha=0.1'], '=dirichlet, dirichlet_labels or unequal.'),
     (['--classes_per_client=3'], 'it is for --partition=shards.'),
     (['--labels_per_client=3'], 'it is for --partition=labels or power_law.'),
-    (
-      ['--target=0.5', '--eval_every=0'],
-      'rounds to --target=0.5 are unknown: with --eval_every=0 only the last round is',
-    ),
-    (
-      ['--drift_rounds=2,9', '--rounds=3'],
-      '--drift_rounds=2,9 has changes after --rounds=3, which no round sees.',
-    ),
+    (['--target=0.5', '--eval_every=0'],
+     'rounds to --target=0.5 are unknown: with --eval_every=0 only the last round is'),
+    (['--drift_rounds=2,9', '--rounds=3'],
+     '--drift_rounds=2,9 has changes after --rounds=3, which no round sees.'),
     (['--partition=iid', '--rotations=0,15'], '--rotations=0,15 has no effect: it is'),
-    (
-      ['--local_epochs=7', '--local_steps=3'],
-      '--local_epochs=7 has no effect: it is for --local_steps=0.',
-    ),
+    (['--local_epochs=7', '--local_steps=3'],
+     '--local_epochs=7 has no effect: it is for --local_steps=0.'),
     (['--beta=0.2'], '--beta=0.2 has no effect: it is for --aggregation=trimmed_mean'),
     (['--norm_bound=1'], '--norm_bound=1.0 has no effect'),
     (['--max_age=1'], '--max_age=1 has no effect: all clients take part'),
     (['--max_age=1', '--clients_per_round=12'], '--max_age=1 has no effect'),
-    (
-      ['--algorithm=flux', '--warmup_rounds=3', '--rounds=3'],
-      'with --warmup_rounds=3 and --rounds=3, no round of flux trains clusters; give',
-    ),
-    (
-      ['--algorithm=fed_drift', '--check_every=4', '--rounds=3'],
-      'with --check_every=4 and --rounds=3, fed_drift neither detects drift nor merges',
-    ),
-    (
-      ['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=5'],
-      'with --min_rounds=4, --check_every=5, --rounds=5, no round trains parts of a',
-    ),
-    (
-      ['--algorithm=fed_cluster', '--min_rounds=5', '--check_every=5', '--rounds=10'],
-      'with --min_rounds=5, --check_every=5, --rounds=10, no round trains parts of a',
-    ),
-    (
-      ['--recluster_every=6', '--rounds=5'],
-      '--recluster_every=6 has no effect: the run ends after --rounds=5.',
-    ),
+    (['--algorithm=flux', '--warmup_rounds=3', '--rounds=3'],
+     'with --warmup_rounds=3 and --rounds=3, no round of flux trains clusters; give'),
+    (['--algorithm=fed_drift', '--check_every=4', '--rounds=3'],
+     'with --check_every=4 and --rounds=3, fed_drift neither detects drift nor merges'),
+    (['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=5'],
+     'with --min_rounds=4, --check_every=5, --rounds=5, no round trains parts of a'),
+    (['--algorithm=fed_cluster', '--min_rounds=5', '--check_every=5', '--rounds=10'],
+     'with --min_rounds=5, --check_every=5, --rounds=10, no round trains parts of a'),
+    (['--recluster_every=6', '--rounds=5'],
+     '--recluster_every=6 has no effect: the run ends after --rounds=5.'),
     (['--init_clients=13'], 'effect: all 12 clients are in the first clustering.'),
   ],
-)
+)  # fmt: skip
 def test_what_a_run_does_not_use_is_noted(given, note, parse):
   said = [in_flags(n) for n in unused.notes(*parse(*given), 12)]
   assert len(said) == 1
@@ -88,27 +72,20 @@ def test_what_a_run_does_not_use_is_noted(given, note, parse):
 
 @pytest.mark.parametrize(
   'given',
-  [
-    [],
-    ['--hidden=7'],
-    ['--local_epochs=7'],
-    ['--partition=label_permuted', '--partition_groups=2', '--disjoint_groups'],
-    ['--dataset=synthetic_linear', '--partition=natural', '--partition_groups=2'],
-    ['--partition=unequal', '--dirichlet_alpha=2'],
-    ['--partition=shards', '--classes_per_client=3'],
-    ['--partition=rotated+labels', '--labels_per_client=3', '--partition_groups=2'],
-    ['--patience=3'],
-    ['--aggregation=krum', '--beta=0.2'],
-    ['--aggregation=norm_bound', '--norm_bound=1'],
-    ['--max_age=1', '--clients_per_round=6'],
-    ['--max_age=1', '--dropout_rate=0.5'],
-    ['--init_clients=12'],
-    ['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=6'],
-    ['--loss_check_every=5', '--rounds=5'],
-    ['--shared_start=on'],
-    ['--algorithm=fed_avg', '--unseen_fraction=0.25'],
-  ],
-)
+  [[], ['--hidden=7'], ['--local_epochs=7'],
+   ['--partition=label_permuted', '--partition_groups=2', '--disjoint_groups'],
+   ['--dataset=synthetic_linear', '--partition=natural', '--partition_groups=2'],
+   ['--partition=unequal', '--dirichlet_alpha=2'],
+   ['--partition=shards', '--classes_per_client=3'],
+   ['--partition=rotated+labels', '--labels_per_client=3', '--partition_groups=2'],
+   ['--patience=3'], ['--aggregation=krum', '--beta=0.2'],
+   ['--aggregation=norm_bound', '--norm_bound=1'],
+   ['--max_age=1', '--clients_per_round=6'], ['--max_age=1', '--dropout_rate=0.5'],
+   ['--init_clients=12'],
+   ['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=6'],
+   ['--loss_check_every=5', '--rounds=5'], ['--shared_start=on'],
+   ['--algorithm=fed_avg', '--unseen_fraction=0.25']],
+)  # fmt: skip
 def test_what_a_run_uses_is_not_noted(given, parse):
   assert not unused.notes(*parse(*given), 12)
 

@@ -1,6 +1,5 @@
 """--help is a page; topics, methods and flags have theirs."""
 
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from experiments import run as experiment
 from experiments import start, usage
 from experiments.flag_tables import GROUPS, entry, method
 from fesem_jax import algorithms
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, call
 
 
 @pytest.fixture
@@ -141,23 +140,9 @@ def test_a_flag_is_as_its_argument_is_documented():
 
 
 def test_binaries_without_topics_list_their_flags():
-  done = subprocess.run(
-    [sys.executable, '-m', 'experiments.export', '--help'],
-    cwd=ROOT, capture_output=True, text=True, check=True,
-  )  # fmt: skip
+  done = call('export', '--help', cwd=ROOT)
   assert '--cluster  (whole number)' in done.stdout
   assert '--help=data' not in done.stdout
-
-
-@pytest.mark.parametrize('arguments', [['--help'], ['--help=fesem']])
-def test_a_pipe_that_closes_after_a_line_is_no_error(arguments):
-  shell = f'{sys.executable} -m experiments.run {" ".join(arguments)} | head -1'
-  done = subprocess.run(
-    ['bash', '-c', shell], cwd=ROOT, capture_output=True, text=True, check=True,
-    env=os.environ | {'JAX_PLATFORMS': 'cpu'},
-  )  # fmt: skip
-  assert done.stderr == ''
-  assert len(done.stdout.splitlines()) == 1
 
 
 def test_what_determines_a_run_is_in_its_configuration():

@@ -9,13 +9,16 @@ from tests.support.commands import call
 
 QUICK = (
   '--dataset=synthetic_linear', '--num_clients=6', '--examples_per_client=8',
-  '--partition_groups=2', '--hidden=4', '--batch_size=4', '--num_clusters=2',
+  '--partition_groups=2', '--model=logistic', '--batch_size=4', '--num_clusters=2',
   '--rounds=2', '--workdir=run',
 )  # fmt: skip
 
 
-def said(folder, *args):
-  done = call('run', *QUICK, *args, cwd=folder)
+ONE_MODEL = *(f for f in QUICK if 'num_clusters' not in f), '--algorithm=fed_avg'
+
+
+def said(folder, *args, flags=QUICK):
+  done = call('run', *flags, *args, cwd=folder)
   assert done.returncode == 0, done.stderr
   return done.stdout
 
@@ -33,10 +36,8 @@ def test_a_finished_run_says_what_it_has_not_recorded(tmp_path):
 
 
 def test_without_centers_regret_has_no_effect(tmp_path):
-  args = ('--algorithm=fed_avg', '--regret')
-  flags = [flag for flag in QUICK if 'num_clusters' not in flag]
-  done = call('run', *flags, *args, cwd=tmp_path)
-  assert 'Note: --regret has no effect: clients of fed_avg' in done.stdout
+  out = said(tmp_path, '--regret', flags=ONE_MODEL)
+  assert 'Note: --regret has no effect: clients of fed_avg' in out
 
 
 @pytest.mark.parametrize('quiet', [True, False])
@@ -45,7 +46,8 @@ def test_quiet_shows_no_progress_of_the_report(tmp_path, monkeypatch, quiet):
   monkeypatch.setattr(
     report, 'write_report', lambda *_: seen.append(progress_lines.display())
   )
-  said(tmp_path, *(['--quiet'] if quiet else []), '--report_html=true')
+  more = ['--quiet'] * quiet
+  said(tmp_path, *more, '--report_html=true', flags=ONE_MODEL)
   assert [type(display) is Display for display in seen] == [quiet]
 
 
@@ -56,7 +58,7 @@ def test_a_run_that_a_callback_ended_says_why(tmp_path):
     '  def on_round(self, event):\n'
     "    return fj.Stop('enough')\n"
   )
-  out = said(tmp_path, '--callbacks=early_stop:Early')
+  out = said(tmp_path, '--callbacks=early_stop:Early', flags=ONE_MODEL)
   assert 'ended after round 1: enough' in out
 
 

@@ -19,6 +19,7 @@ from tests.fuzz.forms import (
   all_of,
   bytes_of,
   json_of,
+  lines_of,
   loads,
   npz_of,
   one_of,
@@ -149,11 +150,6 @@ def _write_text(folder):
   (folder / 'input.txt').write_text(text)
 
 
-def _change_text(rng, folder):
-  path = folder / 'input.txt'
-  path.write_bytes(mutations.of_lines(rng, path.read_text(), ' '))
-
-
 def _read_text(folder):
 
   pool = texts.load(folder / 'input.txt', 7, 'leaf')
@@ -186,17 +182,6 @@ def _read_panel(folder):
   pool = wage_panel.read(folder / 'panel.csv.bz2')
   assert np.isfinite(pool.x).all()
   assert np.isfinite(pool.y).all()
-
-
-def _write_faces(folder):
-  sources.write_original(folder / 'celeba')
-
-
-def _change_faces(rng, folder):
-  path = (
-    folder / 'celeba' / str(rng.choice(['identity_CelebA.txt', 'list_attr_celeba.txt']))
-  )
-  path.write_bytes(mutations.of_lines(rng, path.read_text(), ' '))
 
 
 @functools.cache
@@ -318,28 +303,27 @@ FORMATS = {
   ),
   'CIFAR binary': Format(_write_cifar, bytes_of('*.bin'), _read_cifar),
   'Parquet of the hub': Format(
-    _write_parquet,
-    one_of(_change_parquet, _change_parquet, bytes_of('*.parquet')),
+    _write_parquet, one_of(_change_parquet, _change_parquet, bytes_of('*.parquet')),
     loads('hub', hub_name='me/mine', hub_client_column='writer_id'),
   ),
   'npz of a user': Format(
-    _write_npz,
-    one_of(npz_of('own.npz'), npz_of('own.npz'), bytes_of('own.npz')),
+    _write_npz, one_of(npz_of('own.npz'), npz_of('own.npz'), bytes_of('own.npz')),
     lambda folder: plausible(data.load(f'npz:{folder / "own.npz"}')),
   ),
   'text of speeches': Format(
-    _write_text, one_of(_change_text, bytes_of('input.txt')), _read_text
+    _write_text, one_of(lines_of('input.txt', ' '), bytes_of('input.txt')), _read_text
   ),
   'CelebA lists': Format(
-    _write_faces, one_of(_change_faces, bytes_of('*.txt', '*.jpg')), loads('celeba')
+    lambda folder: sources.write_original(folder / 'celeba'),
+    one_of(lines_of('*.txt', ' '), bytes_of('*.txt', '*.jpg')),
+    loads('celeba'),
   ),
   'images in folders': Format(
-    _write_pictures,
-    bytes_of('*.png'),
+    _write_pictures, bytes_of('*.png'),
     lambda folder: plausible(data.load(f'images:{folder / "pictures"}')),
   ),
   'wage panel': Format(
     _write_panel, one_of(_change_panel, bytes_of('*.bz2')), _read_panel
   ),
   'cache of data': Format(_write_cached, bytes_of('*.npz'), _read_cached),
-}
+}  # fmt: skip

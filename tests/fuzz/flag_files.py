@@ -47,17 +47,8 @@ def change(rng, folder):
     elif lines[at : at + 1]:
       name, _, value = lines[at].partition('=')
       others = [
-        'nan',
-        '-1',
-        '1e999',
-        'x',
-        '',
-        '9' * 30,
-        'true',
-        value * 300,
-        '0.5',
-        '[]',
-      ]
+        'nan', '-1', '1e999', 'x', '', '9' * 30, 'true', value * 300, '0.5', '[]',
+      ]  # fmt: skip
       lines[at] = f'{name}={others[rng.integers(len(others))]}'
   raw = '\n'.join(lines).encode(errors='surrogatepass')
   if rng.random() < 0.25:

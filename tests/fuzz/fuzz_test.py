@@ -28,10 +28,7 @@ def test_faults_are_noticed(tmp_path, monkeypatch):
     evil.write_text('')
 
   form = FORMATS['silhouettes']
-  for reader, fault in (
-    (read, 'file'),
-    (lambda folder: 1 / 0, 'exception'),
-  ):
+  for reader, fault in ((read, 'file'), (lambda folder: 1 / 0, 'exception')):
     monkeypatch.setitem(FORMATS, 'silhouettes', form._replace(read=reader))
     (made,) = trying.tried('silhouettes', [0], 0, tmp_path)
     assert made['outcome'] == fault

@@ -154,17 +154,8 @@ def of_lines(rng, text, separator=','):
     else:
       word = _values(rng, 'z')
       words = [
-        '"',
-        '""',
-        'nan',
-        'inf',
-        '-1',
-        '1e400',
-        '\r',
-        '\u2028',
-        'é' * 5,
-        '9' * 5000,
-      ]
+        '"', '""', 'nan', 'inf', '-1', '1e400', '\r', '\u2028', 'é' * 5, '9' * 5000,
+      ]  # fmt: skip
       chosen = words[rng.integers(len(words))] if kind > 5 else str(word)[:200_000]
       cell = int(rng.integers(0, max(1, len(lines[a]))))
       lines[a][cell : cell + 1] = [chosen]
@@ -179,29 +170,22 @@ def _of_array(rng, x):
   kinds = [
     lambda: x[: n // 2] if x.ndim else x.reshape(1),
     lambda: np.concatenate([x, x]) if x.ndim else np.stack([x, x]),
-    lambda: x.reshape(-1),
-    lambda: x[..., None],
+    lambda: x.reshape(-1), lambda: x[..., None],
     lambda: x.ravel()[:1].reshape(()) if x.size else x,
-    lambda: np.zeros((0, *x.shape[1:]), x.dtype),
-    lambda: x.astype(str),
-    lambda: x.astype('S8'),
-    lambda: np.zeros(x.shape, 'M8[s]'),
+    lambda: np.zeros((0, *x.shape[1:]), x.dtype), lambda: x.astype(str),
+    lambda: x.astype('S8'), lambda: np.zeros(x.shape, 'M8[s]'),
     lambda: np.zeros(x.shape, complex),
     lambda: np.zeros(x.shape, [('a', 'f4'), ('b', 'i4')]),
     lambda: np.full(x.shape, np.nan, np.float32),
-    lambda: np.full(x.shape, np.inf, np.float64),
-    lambda: np.full(x.shape, 1e300),
+    lambda: np.full(x.shape, np.inf, np.float64), lambda: np.full(x.shape, 1e300),
     lambda: np.full(x.shape, 2**63 - 1, np.int64),
-    lambda: np.full(x.shape, 2**64 - 1, np.uint64),
-    lambda: np.full(x.shape, -1),
-    lambda: np.zeros(x.shape, bool),
-    lambda: np.asfortranarray(x),
-    lambda: x.astype(x.dtype.newbyteorder()),
-    lambda: np.zeros(x.shape, np.float16),
+    lambda: np.full(x.shape, 2**64 - 1, np.uint64), lambda: np.full(x.shape, -1),
+    lambda: np.zeros(x.shape, bool), lambda: np.asfortranarray(x),
+    lambda: x.astype(x.dtype.newbyteorder()), lambda: np.zeros(x.shape, np.float16),
     lambda: np.zeros((1,) * 30 + x.shape, np.int8),
     lambda: np.full(x.shape, NAMES[rng.integers(len(NAMES) - 1)]),
     lambda: np.full(x.shape, Canary(), object),
-  ]
+  ]  # fmt: skip
   try:
     return kinds[rng.integers(len(kinds))]()
   except (ValueError, TypeError):

@@ -14,15 +14,7 @@ from fesem_jax.analysis import report
 from fesem_jax.run.callbacks import ClientHistory
 from fesem_jax.run.results import client_history
 from tests.fuzz import mutations
-from tests.fuzz.forms import (
-  Format,
-  all_of,
-  bytes_of,
-  json_of,
-  lines_of,
-  npz_of,
-  one_of,
-)
+from tests.fuzz.forms import Format, all_of, bytes_of, json_of, lines_of, npz_of, one_of
 from tests.support import helpers, runs
 
 
@@ -167,8 +159,7 @@ FORMATS = {
     _read_run,
   ),
   'metrics.jsonl': Format(
-    _write_run,
-    one_of(_change_records, _change_records, bytes_of('metrics.jsonl')),
+    _write_run, one_of(_change_records, _change_records, bytes_of('metrics.jsonl')),
     _read_run,
   ),
   'clients.csv': Format(
@@ -180,17 +171,14 @@ FORMATS = {
     _read_run,
   ),
   'models.npz': Format(
-    _write_run,
-    one_of(npz_of('models.npz'), _change_about, bytes_of('models.npz')),
+    _write_run, one_of(npz_of('models.npz'), _change_about, bytes_of('models.npz')),
     _read_run,
   ),
   'history.parquet': Format(
     _write_run, one_of(_change_history, bytes_of('history.parquet')), _read_history
   ),
   'note of a checkpoint': Format(
-    _write_run,
-    one_of(json_of('note.json'), bytes_of('note.json')),
-    _read_checkpoints,
+    _write_run, one_of(json_of('note.json'), bytes_of('note.json')), _read_checkpoints
   ),
   'state of a checkpoint': Format(
     _write_run, bytes_of('checkpoints/*/state/**/*'), _read_checkpoints
@@ -199,8 +187,7 @@ FORMATS = {
     _write_comparison, one_of(json_of('table.json'), bytes_of('table.json')), _read_page
   ),
   'silhouettes': Format(
-    _silhouettes,
-    one_of(json_of('seed0.json'), bytes_of('seed0.json')),
+    _silhouettes, one_of(json_of('seed0.json'), bytes_of('seed0.json')),
     lambda folder: held_results.read(folder / 'seed0.json'),
   ),
-}
+}  # fmt: skip

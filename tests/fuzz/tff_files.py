@@ -7,12 +7,7 @@ import h5py
 import numpy as np
 
 from tests.fuzz import mutations
-from tests.fuzz.forms import (
-  Format,
-  bytes_of,
-  loads,
-  one_of,
-)
+from tests.fuzz.forms import Format, bytes_of, loads, one_of
 from tests.support import sources
 
 

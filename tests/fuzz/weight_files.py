@@ -11,13 +11,7 @@ from fesem_jax import models
 from fesem_jax.models import porting, starting
 from fesem_jax.run.results import export
 from tests.fuzz import mutations
-from tests.fuzz.forms import (
-  Format,
-  all_of,
-  bytes_of,
-  npz_of,
-  one_of,
-)
+from tests.fuzz.forms import Format, all_of, bytes_of, npz_of, one_of
 
 MODEL = models.build('mlp', (6,), 3, (5,))
 
@@ -106,26 +100,18 @@ def _change_msgpack(rng, folder):
   return None
 
 
-def _state_npz(rng, folder):
-  if rng.random() < 0.5:
-    return npz_of('state.npz')(rng, folder)
-  return npz_of('w.npz')(rng, folder)
-
-
 FORMATS = {
   'state_dict npz': Format(
     _write_weights('npz'),
-    one_of(_state_npz, _state_npz, bytes_of('*.npz')),
+    one_of(npz_of('state.npz'), npz_of('w.npz'), bytes_of('*.npz')),
     _read_weights,
   ),
   'safetensors': Format(
     _write_weights('safetensors'),
-    one_of(_change_safetensors, bytes_of('*.safetensors')),
-    _read_weights,
+    one_of(_change_safetensors, bytes_of('*.safetensors')), _read_weights,
   ),
   'msgpack': Format(
-    _write_weights('msgpack'),
-    one_of(_change_msgpack, bytes_of('*.msgpack')),
+    _write_weights('msgpack'), one_of(_change_msgpack, bytes_of('*.msgpack')),
     _read_weights,
   ),
-}
+}  # fmt: skip

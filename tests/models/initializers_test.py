@@ -1,5 +1,7 @@
 """Layers start as PyTorch's do."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -12,11 +14,11 @@ from fesem_jax.models.initializers import with_pytorch_init
 from fesem_jax.utils.errors import UserError
 
 
-def layer_starts(name, shape, **options):
-  model = models.build(name, shape, 10, **options)
-  return jax.device_get(
-    [m.init(jax.random.key(1)) for m in (model, with_pytorch_init(model))]
-  )
+@functools.cache
+def layer_starts(name, shape):
+  model = models.build(name, shape, 10)
+  both = [jax.jit(m.init) for m in (model, with_pytorch_init(model))]
+  return jax.device_get([init(jax.random.key(1)) for init in both])
 
 
 @pytest.mark.parametrize(

@@ -46,8 +46,7 @@ def test_the_logits_are_the_logarithm_of_the_mixed_probabilities():
   assert used.clusters().tolist() == [1, 0, 2, 1]
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('epochs', [0, 2])
+@pytest.mark.parametrize(('devices', 'epochs'), [(1, 0), (2, 2)])
 def test_a_mixture_of_one_model_is_measured_as_that_model(devices, epochs):
   train, test = helpers.federation(SIZES, seed=1), helpers.federation([9] * 4)
   local = helpers.local(chunk=3, devices=devices)

@@ -45,19 +45,13 @@ BARE = Model(kernel, lambda params, x: x @ params)
       'logits/part is bfloat16, but parameters are trained and averaged in float32; .*'
       'by its dtype, not its param_dtype',
     ),
-    (
-      with_part(lambda: jnp.ones((0, 5))),
-      r'part has shape \(0, 5\), which holds no nu',
-    ),
+    (with_part(lambda: jnp.ones((0, 5))),
+     r'part has shape \(0, 5\), which holds no nu'),
     (with_part(lambda: 0.5), 'logits/part is float, not an array'),
-    (
-      Model(lambda key: [kernel(key, 2)], lambda params, x: x @ params[0]),
-      r'two examples have outputs of shape \(2, 2\), not \(2, 3\) as data of 3 classes',
-    ),
-    (
-      with_part(lambda: jnp.ones(3))._replace(apply=lambda params, x: (x, x)),
-      'apply gives tuple, not an array of float32 logits',
-    ),
+    (Model(lambda key: [kernel(key, 2)], lambda params, x: x @ params[0]),
+     r'two examples have outputs of shape \(2, 2\), not \(2, 3\) as data of 3 classes'),
+    (with_part(lambda: jnp.ones(3))._replace(apply=lambda params, x: (x, x)),
+     'apply gives tuple, not an array of float32 logits'),
     (
       Model(
         lambda key: {'logits': {'kernel': kernel(key)}},
@@ -79,7 +73,7 @@ BARE = Model(kernel, lambda params, x: x @ params)
       r'the metric hits gives shape \(\) for two examples',
     ),
   ],
-)
+)  # fmt: skip
 def test_models_that_cannot_be_trained_are_one_sentence(model, message):
   with pytest.raises(UserError, match=f'^mine:? .*{message}'):
     check_model(model, helpers.SHAPE, helpers.CLASSES, named='mine')
@@ -134,18 +128,15 @@ class Ending(nn.Module):
   [
     (nn.softmax, 'classification', 'softmax'),
     (lambda z: nn.softmax(z).reshape(-1, helpers.CLASSES), 'classification', 'softmax'),
-    (
-      lambda z: jnp.exp(z) / jnp.exp(z).sum(axis=-1, keepdims=True),
-      'classification',
-      'softmax',
-    ),
+    (lambda z: jnp.exp(z) / jnp.exp(z).sum(axis=-1, keepdims=True), 'classification',
+     'softmax'),
     (nn.sigmoid, 'multilabel', 'sigmoid'),
     (nn.sigmoid, 'regression', ''),
     (nn.log_softmax, 'classification', ''),
     (nn.relu, 'classification', ''),
     (lambda z: z / 2.0, 'classification', ''),
   ],
-)
+)  # fmt: skip
 def test_models_that_give_probabilities_are_told_of(end, task, said, caplog):
   model = models.from_flax(Ending(end), helpers.SHAPE, task=task)
   check_model(model, helpers.SHAPE, helpers.CLASSES, task)
@@ -261,21 +252,18 @@ RANDOM = 'has Dropout or another layer that draws random numbers'
 
 @pytest.mark.parametrize(
   ('module', 'message'),
-  [
-    (nn.Sequential([nn.Dense(3), nn.Dropout(0.5, deterministic=False)]), RANDOM),
-    (nn.Sequential([nn.Dense(3), nn.Dropout(0.5)]), RANDOM),
-    (Unheard(), f'^Unheard {RANDOM}'),
-    (Noisy(), f'^Noisy {RANDOM}'),
-    (Attending(), f'^Attending {RANDOM}'),
-    (Unnamed(), "^Unnamed.__call__ must take the examples and, .*'rate'"),
-    (Empty(), '^Empty has no parameters'),
-    (nn.Dense(3, param_dtype=jnp.bfloat16), '^Dense: the parameter bias is bfloat16'),
-    (lambda rngs: NnxNet(rngs, {}), '^NnxNet has Dropout without random numbers; ma'),
-    (lambda rngs: NnxTold(rngs, True), f'^NnxTold {RANDOM}'),
-    (lambda rngs: NnxTold(rngs, False), f'^NnxTold {RANDOM}'),
-    (NnxUnnamed, "^NnxUnnamed.__call__ must take the examples and, .*'rate'"),
-  ],
-)
+  [(nn.Sequential([nn.Dense(3), nn.Dropout(0.5, deterministic=False)]), RANDOM),
+   (nn.Sequential([nn.Dense(3), nn.Dropout(0.5)]), RANDOM),
+   (Unheard(), f'^Unheard {RANDOM}'), (Noisy(), f'^Noisy {RANDOM}'),
+   (Attending(), f'^Attending {RANDOM}'),
+   (Unnamed(), "^Unnamed.__call__ must take the examples and, .*'rate'"),
+   (Empty(), '^Empty has no parameters'),
+   (nn.Dense(3, param_dtype=jnp.bfloat16), '^Dense: the parameter bias is bfloat16'),
+   (lambda rngs: NnxNet(rngs, {}), '^NnxNet has Dropout without random numbers; ma'),
+   (lambda rngs: NnxTold(rngs, True), f'^NnxTold {RANDOM}'),
+   (lambda rngs: NnxTold(rngs, False), f'^NnxTold {RANDOM}'),
+   (NnxUnnamed, "^NnxUnnamed.__call__ must take the examples and, .*'rate'")],
+)  # fmt: skip
 def test_modules_that_training_does_not_support_are_one_sentence(module, message):
   with pytest.raises(UserError, match=message):
     models.from_flax(module, helpers.SHAPE)

@@ -22,8 +22,7 @@ def draw(**shapes):
 LENET = draw(
   conv1__weight=(6, 1, 5, 5), conv1__bias=(6,),
   conv2__weight=(16, 6, 5, 5), conv2__bias=(16,),
-  fc1__weight=(120, 256), fc1__bias=(120,),
-  fc2__weight=(84, 120), fc2__bias=(84,),
+  fc1__weight=(120, 256), fc1__bias=(120,), fc2__weight=(84, 120), fc2__bias=(84,),
   fc3__weight=(10, 84), fc3__bias=(10,),
 )  # fmt: skip
 X = RNG.random((2, 1, 28, 28))

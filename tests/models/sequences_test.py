@@ -123,27 +123,6 @@ def test_logits_are_those_of_the_equations(name):
   np.testing.assert_allclose(last, want[:, -1], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize('name', models.OF_TOKENS)
-def test_later_tokens_do_not_change_what_earlier_positions_predict(name):
-  params = start(name)
-  apply = jax.jit(model_of(name, every_position=True).apply)
-  x = X.copy()
-  x[:, 3:] = (x[:, 3:] + 1) % TOKENS
-  before, after = apply(params, X), apply(params, x)
-  np.testing.assert_array_equal(before[:, :3], after[:, :3])
-  assert np.all(np.any(before[:, 3:] != after[:, 3:], axis=-1))
-
-
-@pytest.mark.parametrize('name', models.OF_TOKENS)
-def test_examples_are_read_one_by_one(name):
-  params, apply = start(name), jax.jit(model_of(name).apply)
-  other = X.copy()
-  other[1] = (other[1] + 1) % TOKENS
-  logits, changed = apply(params, X), apply(params, other)
-  np.testing.assert_array_equal(logits[0], changed[0])
-  assert np.any(logits[1] != changed[1])
-
-
 @pytest.mark.parametrize('kind', ['lstm', 'gru'])
 def test_gradients_are_those_of_the_loop(kind):
   cell = recurrent.CELLS[kind]

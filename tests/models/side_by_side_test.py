@@ -24,7 +24,12 @@ MODELS = {
 SIZES = [5, 3, 6]
 
 
-@pytest.mark.parametrize('name', MODELS)
+# By day one of images and one of tokens; conv_test.py and sequences_test.py have the
+# layers of the others side by side.
+@pytest.mark.parametrize('name', [
+  pytest.param('resnet', marks=pytest.mark.nightly), 'lenet', 'lstm',
+  pytest.param('transformer', marks=pytest.mark.nightly),
+])  # fmt: skip
 def test_chunks_change_rounding_only(name):
   module, shape = MODELS[name]
   rng = np.random.default_rng(0)

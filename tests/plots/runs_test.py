@@ -42,7 +42,6 @@ def test_values_have_a_line_for_each_rule_and_its_deviation():
   assert 0 < second - first < 0.2  # Equal ones do not hide each other.
   labels = [text.get_text() for text in figure.legends[0].get_texts()]
   assert labels == ['weights', r'a\$b']
-  plt.close(figure)
 
 
 @pytest.fixture
@@ -50,22 +49,25 @@ def workdir(tmp_path):
   return write_run(tmp_path)
 
 
+@pytest.fixture
+def names_drawn(monkeypatch):
+  """Names of the figures that `draw_run` would save of a run."""
+  monkeypatch.setattr('fesem_jax.plots.drawing.save', lambda figure, path: [path])
+  return lambda run: {path.name for path in plots.draw_run(run)}
+
+
 def test_every_figure_is_drawn_twice_the_same(workdir):
   written = plots.draw_run(plots.PlottedRun(workdir))
   assert sorted({p.stem for p in written}) == [
-    'clients_pca',
-    'clients_tsne',
-    'clusters',
-    'confusion',
-    'convergence',
-    'sheets',
-  ]
+    'clients_pca', 'clients_tsne', 'clusters', 'confusion', 'convergence', 'sheets',
+  ]  # fmt: skip
   for path in written:
     start = path.read_bytes()[:8]
     assert start == b'\x89PNG\r\n\x1a\n' if path.suffix == '.png' else b'<?xml' in start
   svg = (workdir / 'plots' / 'convergence.svg').read_text()
-  plots.draw_run(plots.PlottedRun(workdir))
-  assert (workdir / 'plots' / 'convergence.svg').read_text() == svg
+  again = plots.convergence([plots.PlottedRun(workdir)])
+  plots.save(again, workdir / 'again')
+  assert (workdir / 'again.svg').read_text() == svg
 
 
 def test_confusion_is_drawn_as_shares_of_true_classes_by_cluster(workdir):
@@ -85,7 +87,6 @@ def test_confusion_is_drawn_as_shares_of_true_classes_by_cluster(workdir):
         want = 100 * counts[k, true] / counts[k, true].sum()
         np.testing.assert_allclose(drawn[true], want)
   assert drawn.mask[3].all()
-  plt.close(figure)
 
 
 def test_confusion_without_clusters_or_test_examples(workdir):
@@ -96,7 +97,6 @@ def test_confusion_without_clusters_or_test_examples(workdir):
   assert figure.axes[0].get_title() == 'all clients: 100.0 % of 40 examples'
   run.clients['confusion'] = np.zeros((1, 3, 3), int)
   plt.close(plots.confusion_by_cluster(run))
-  plt.close(figure)
 
 
 FORMULA = '$\\frac{%d$'
@@ -147,7 +147,6 @@ def test_agreement_with_the_truth_has_a_curve_for_each_measure(workdir):
   (workdir / 'metrics.jsonl').write_text(records)  # A run of an earlier version.
   panel = plots.clusters_over_rounds(plots.PlottedRun(workdir)).axes[2]
   assert len(panel.lines) == 2
-  plt.close('all')
 
 
 def test_true_clusters_are_called_by_their_names(workdir):
@@ -210,7 +209,6 @@ def test_bytes_have_the_unit_that_their_numbers_need():
     style.over_bytes(axis)
     assert axis.get_xlabel() == f'Sent to and from clients ({label})'
     assert axis.get_xticklabels()[1].get_text() == first
-  plt.close('all')
 
 
 def test_names_are_escaped_for_each_place():
@@ -248,7 +246,6 @@ def test_of_many_runs_the_best_and_fed_avg_have_colors(workdir):
   np.testing.assert_allclose(found, 200 * np.sort(accuracies))
   few = plots.convergence(runs[:12])
   assert len(few.legends[0].get_texts()) == 12
-  plt.close('all')
 
 
 def test_figures_of_several_methods_say_which_seed_they_draw(workdir):
@@ -265,7 +262,6 @@ def test_figures_of_several_methods_say_which_seed_they_draw(workdir):
   labels = [text.get_text() for text in figure.legends[0].get_texts()]
   assert labels == ['a, seed 0', 'b, seed 1']
   assert 'seed' not in plots.convergence([of('a', 0)]).get_suptitle()
-  plt.close('all')
 
 
 def test_series_and_labels(workdir):
@@ -303,10 +299,9 @@ def test_a_legend_below_takes_as_few_rows_as_the_figure_is_wide(length, columns)
   box = legend.get_window_extent()
   assert box.y1 <= 0
   assert (box.width <= figure.bbox.width) == (columns > 1)
-  plt.close(figure)
 
 
-def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
+def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir, names_drawn):
   values = {1: (3.0, 2.5, 1.0), 2: (1.5, 1.5, 1.25), 4: (0.75, 0.75, 0.5)}
   keys = ('objective_local_step', 'objective_e_step', 'objective')
   scores = {kind: {'micro_accuracy': 0.5} for kind in ('deployed', 'finetuned')}
@@ -317,8 +312,7 @@ def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
     ''.join(json.dumps(r) + '\n' for r in sorted(history, key=lambda r: r['round']))
   )
   (workdir / 'clients.npz').unlink()
-  written = plots.draw_run(plots.PlottedRun(workdir))
-  assert 'objective.png' in [path.name for path in written]
+  assert 'objective' in names_drawn(plots.PlottedRun(workdir))
   figure = plots.objective(plots.PlottedRun(workdir))
   levels, changes = figure.axes
   for line, want in zip(levels.lines, np.transpose(list(values.values())), strict=True):
@@ -331,15 +325,11 @@ def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir):
   labels = [text.get_text() for text in figure.legends[0].get_texts()]
   assert labels == ['Local step', 'E-step', 'M-step']
   assert (levels.get_yscale(), changes.get_yscale()) == ('linear', 'symlog')
-  plt.close(figure)
 
 
-def test_an_unfinished_run_has_only_its_curves(workdir):
+def test_an_unfinished_run_has_only_its_curves(workdir, names_drawn):
   (workdir / 'clients.npz').unlink()
-  assert {p.stem for p in plots.draw_run(plots.PlottedRun(workdir))} == {
-    'convergence',
-    'clusters',
-  }
+  assert names_drawn(plots.PlottedRun(workdir)) == {'convergence', 'clusters'}
   with pytest.raises(UserError, match='holds no run'):
     plots.PlottedRun(workdir / 'plots')
 
@@ -405,31 +395,25 @@ def test_markers_at_the_ends_of_a_curve_are_whole(workdir):
     assert not any(line.get_clip_on() for line in axis.get_lines())
 
 
-def test_accuracy_is_drawn_over_what_was_sent(workdir):
+@pytest.mark.parametrize(
+  ('over', 'values', 'at', 'name'),
+  [
+    ('gigabytes', {'bytes_down': 3 * 10**9, 'bytes_up': 10**9}, [5, 9, 13, 17, 21],
+     'by_gigabytes'),
+    ('simulated_seconds', {}, [10, 30, 60, 100, 150], 'by_seconds'),
+  ],
+)  # fmt: skip
+def test_accuracy_is_drawn_over_what_was_sent_and_simulated_seconds(
+  over, values, at, name, workdir, names_drawn
+):
   run, silent = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
-  assert not run.until('gigabytes')
-  for record in run.history[1:]:
-    record |= {'bytes_down': 3 * 10**9, 'bytes_up': 10**9}
+  assert not run.until(over)
+  for i, record in enumerate(run.history[1:]):
+    record |= values or {'simulated_seconds': 10.0 * (i + 1)}
   run.history[1]['start_bytes_up'] = 10**9
-  assert run.until('gigabytes')
-  figure = plots.convergence([run, silent], 'gigabytes')
+  figure = plots.convergence([run, silent], over)
   for axis in figure.axes:
     (line,) = axis.get_lines()  # Of the other run nothing is known.
-    np.testing.assert_allclose(line.get_xdata(), [5, 9, 13, 17, 21])
+    np.testing.assert_allclose(line.get_xdata(), at)
     np.testing.assert_allclose(line.get_ydata(), 50 + 5 * np.arange(1, 6))
-  plt.close(figure)
-  assert 'by_gigabytes' in {path.stem for path in plots.draw_run(run)}
-
-
-def test_accuracy_is_drawn_over_simulated_seconds(workdir):
-  run, untimed = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
-  assert not run.until('simulated_seconds')
-  for i, record in enumerate(run.history[1:]):
-    record['simulated_seconds'] = 10.0 * (i + 1)
-  figure = plots.convergence([run, untimed], 'simulated_seconds')
-  for axis in figure.axes:
-    (line,) = axis.get_lines()
-    np.testing.assert_allclose(line.get_xdata(), [10, 30, 60, 100, 150])
-    np.testing.assert_allclose(line.get_ydata(), 50 + 5 * np.arange(1, 6))
-  plt.close(figure)
-  assert 'by_seconds' in {path.stem for path in plots.draw_run(run)}
+  assert name in names_drawn(run)

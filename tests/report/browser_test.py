@@ -214,8 +214,7 @@ def test_hostile_names_are_shown_and_not_run(tmp_path):
   folder = write_run(tmp_path / 'run', names=[f'{name}{i}' for i in range(6)])
   path = fj.write_report(folder, tmp_path / 'page.html')
   told, said = driven(
-    path,
-    "return [document.title, at('worst').textContent, document.images.length];",
+    path, "return [document.title, at('worst').textContent, document.images.length];"
   )
   assert not said
   assert told[0] == 'fesem(2), seed 0'
@@ -227,8 +226,7 @@ def test_a_run_without_clusters_or_clients_says_so(tmp_path):
   folder = write_run(tmp_path / 'run', 'fed_avg', clusters=0, finished=False)
   path = fj.write_report(folder, tmp_path / 'page.html')
   told, said = driven(
-    path,
-    "return [...document.querySelectorAll('.absent')].map((p) => p.hidden);",
+    path, "return [...document.querySelectorAll('.absent')].map((p) => p.hidden);"
   )
   assert not said
   assert told == [False, False, False, False]

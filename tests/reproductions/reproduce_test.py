@@ -167,21 +167,16 @@ def test_a_recipe_of_ones_own_runs_and_resumes(tmp_path):
 
 @pytest.mark.parametrize(
   ('before', 'after', 'named'),
-  [
-    ('title = "T"', '', 'title'),
-    ('row = "FedAvg"', '', 'row'),
-    ('seeds = 2', 'seeds = 0', 'seed'),
-    ('seeds = 2', 'sedes = 2', 'sedes'),
-    ('seeds = 2', 'measure = "mood"', 'measure'),
-    ('seeds = 2', 'runs_of = "other"', 'other'),
-    ('title = "T"', 'title = "T', 'TOML'),
-    ('facts = "F"', 'facts = "F"\nwhy = ["W"]', 'why must be a string'),
-    ('row = "FedAvg"', 'row = 1', 'row must be a string'),
-    ('rates = [0.01, 0.2]', 'rates = 0.1', 'rates must be a list'),
-    ('flags = ["--algorithm=fed_avg"]', 'flags = "--a"', 'flags must be a list'),
-    ('facts = "F"', 'facts = "F"\nsmall = "--a"', 'small must be a list'),
-  ],
-)
+  [('title = "T"', '', 'title'), ('row = "FedAvg"', '', 'row'),
+   ('seeds = 2', 'seeds = 0', 'seed'), ('seeds = 2', 'sedes = 2', 'sedes'),
+   ('seeds = 2', 'measure = "mood"', 'measure'),
+   ('seeds = 2', 'runs_of = "other"', 'other'), ('title = "T"', 'title = "T', 'TOML'),
+   ('facts = "F"', 'facts = "F"\nwhy = ["W"]', 'why must be a string'),
+   ('row = "FedAvg"', 'row = 1', 'row must be a string'),
+   ('rates = [0.01, 0.2]', 'rates = 0.1', 'rates must be a list'),
+   ('flags = ["--algorithm=fed_avg"]', 'flags = "--a"', 'flags must be a list'),
+   ('facts = "F"', 'facts = "F"\nsmall = "--a"', 'small must be a list')],
+)  # fmt: skip
 def test_a_damaged_recipe_is_one_sentence(tmp_path, before, after, named):
   path = tmp_path / 'own.toml'
   path.write_text(_OWN.replace(before, after))
@@ -273,21 +268,18 @@ def test_tables_have_students_intervals_of_each_side():
 
 @pytest.mark.parametrize(
   ('cell', 'values', 'told'),
-  [
-    ({'published': 80.0}, None, 'not run'),
-    ({}, [80.0], 'no published number'),
-    ({'published': 80.0}, [81.0], 'published spread unknown'),
-    ({'published': 80.0}, [81.0, 81.1, 81.2], 'published spread unknown'),
-    ({'published': 80.0}, [80.0], 'published spread unknown'),
-    ({'published': 80.0, 'deviation': 0.3}, [81.0], 'published spread unknown'),
-    (_SPREAD, [80.9], 'no difference detected at this precision'),
-    (_SPREAD, [81.1], 'different'),
-    (_SPREAD, [79.0, 81.1, 81.2], 'no difference detected at this precision'),
-    (_SPREAD, [81.2, 81.3, 81.4], 'different'),
-    ({'published': 80.0, 'comparable': 'other data'}, [80.0], 'not comparable'),
-    ({'published': 80, 'measure': 'rounds'}, [None], 'target not reached'),
-  ],
-)
+  [({'published': 80.0}, None, 'not run'), ({}, [80.0], 'no published number'),
+   ({'published': 80.0}, [81.0], 'published spread unknown'),
+   ({'published': 80.0}, [81.0, 81.1, 81.2], 'published spread unknown'),
+   ({'published': 80.0}, [80.0], 'published spread unknown'),
+   ({'published': 80.0, 'deviation': 0.3}, [81.0], 'published spread unknown'),
+   (_SPREAD, [80.9], 'no difference detected at this precision'),
+   (_SPREAD, [81.1], 'different'),
+   (_SPREAD, [79.0, 81.1, 81.2], 'no difference detected at this precision'),
+   (_SPREAD, [81.2, 81.3, 81.4], 'different'),
+   ({'published': 80.0, 'comparable': 'other data'}, [80.0], 'not comparable'),
+   ({'published': 80, 'measure': 'rounds'}, [None], 'target not reached')],
+)  # fmt: skip
 def test_verdicts(cell, values, told):
   entry = None if values is None else {'values': values}
   assert ledger.verdict(Cell('c', 'c', **cell), entry) == told
@@ -336,12 +328,12 @@ def test_synthetic_data_of_pfedme_have_the_sizes_of_the_paper():
 
 
 def test_personal_models_outside_of_the_cohort_train_in_pfedme_as_published():
-  data = helpers.federation([3, 4, 5])
-  method = p_fed_me.all_clients_train(helpers.local())
+  data, local = helpers.federation([3, 4, 5]), helpers.local(model='logistic')
+  method = p_fed_me.all_clients_train(local)
   some = Cohort(np.array([0, 2, 3], np.int32), everyone=False)  # 3 is nobody.
   key, state = jax.random.key(1), jax.jit(method.init)(jax.random.key(0), data)
   after, _ = jax.jit(method.step)(state, data, some, key)
-  step = jax.jit(algorithms.build('p_fed_me', helpers.local()).step)
+  step = jax.jit(algorithms.build('p_fed_me', local).step)
   drawn, _ = step(state, data, some, key)
   every, _ = step(state, data, helpers.everyone(data), key)
   chex.assert_trees_all_close(after.params, drawn.params, rtol=1e-5)

@@ -22,13 +22,10 @@ def table(count=4, seed=0, **columns):
   figures[:, -1] = np.nan
   tested = np.arange(count)[::-1].copy()
   made = fj.ClientTable(
-    names=np.array([f'c{i}' for i in range(count)]),
-    examples=np.arange(count) + 10,
-    test_examples=tested,
-    true_cluster=None,
-    cluster=np.arange(count) % 2,
+    names=np.array([f'c{i}' for i in range(count)]), examples=np.arange(count) + 10,
+    test_examples=tested, true_cluster=None, cluster=np.arange(count) % 2,
     **dict(zip(FIGURES, figures, strict=True)),
-  )
+  )  # fmt: skip
   return made._replace(**columns)
 
 
@@ -44,11 +41,8 @@ def test_a_table_prints_aligned_columns_of_what_is_known():
   assert lines[1].startswith('a b ')
   assert 'nnn...nnn' in lines[2]
   assert [line.split()[-1] for line in lines] == [
-    '0.5000',
-    '1.000e-09',
-    '2.000e+07',
-    '-',
-  ]
+    '0.5000', '1.000e-09', '2.000e+07', '-',
+  ]  # fmt: skip
   ends = {len(line) for line in (head, *lines)}
   assert len(ends) == 1  # Figures end below each other.
   assert f'{odd.deployed_f1[0]:.4f}' in lines[0]
@@ -231,8 +225,7 @@ def test_a_file_read_in_blocks_is_one_table(block, truth, tmp_path, monkeypatch)
   made = table(
     5, names=np.array(['a', 'longer', '', 'd', '5']), metrics=of_model,
     true_cluster=None if truth is None else np.array(truth),
-    cluster=None if truth is None else np.arange(5),
-    honest=np.arange(5) > 0,
+    cluster=None if truth is None else np.arange(5), honest=np.arange(5) > 0,
     added={'best': np.arange(5), 'gain': np.array([1.0, np.nan, 3, 4, 2.5])},
   )  # fmt: skip
   client_table.write(tmp_path, made)

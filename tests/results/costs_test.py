@@ -267,12 +267,8 @@ def test_clients_that_were_absent_or_join_receive_all_centers():
   joined = np.array([True, False, True, True, False])
   both = {'max_age': 2, 'late_joins': True, 'init_clients': 6}
   assert sent('fesem', (joined, (seen, None)), number=6, **both)[0] == [
-    P,
-    K * P,
-    P,
-    K * P,
-    K * P,
-  ]
+    P, K * P, P, K * P, K * P,
+  ]  # fmt: skip
 
 
 def test_the_wrapped_state_gives_what_its_traffic_looks_at():
@@ -325,11 +321,8 @@ def test_totals_of_a_run_and_its_gigabytes():
     record |= costs.of_start(of, M) if number == 1 else {}
     history.append({'round': number, 'simulated_seconds': 2.5} | record)
   assert history[2] == {
-    'round': 2,
-    'simulated_seconds': 2.5,
-    'bytes_down': S * K * P,
-    'bytes_up': 3 * P,
-  }
+    'round': 2, 'simulated_seconds': 2.5, 'bytes_down': S * K * P, 'bytes_up': 3 * P,
+  }  # fmt: skip
   found = costs.summary(history, of, 'phone')
   start = {'bytes_down': M * P, 'bytes_up': M * P}
   assert found['bytes_down'] == M * P + S * P + S * K * P

@@ -50,13 +50,10 @@ def record(number, deployed, finetuned, **more):
 
 
 HISTORY = [
-  {'round': 0, 'cluster_sizes': [2, 3]},
-  record(1, 0.3, 0.9),
-  {'round': 2, 'train_loss': 1.0},
-  record(3, 0.8, 0.7),
-  record(4, 0.8, 0.6),
+  {'round': 0, 'cluster_sizes': [2, 3]}, record(1, 0.3, 0.9),
+  {'round': 2, 'train_loss': 1.0}, record(3, 0.8, 0.7), record(4, 0.8, 0.6),
   record(5, 0.5, 0.5),
-]
+]  # fmt: skip
 
 
 def test_the_best_round_is_each_kinds_own_and_the_first_of_equal_ones():

@@ -8,19 +8,20 @@ import pytest
 import fesem_jax as fj
 from tests.support import helpers
 
+TRAIN = helpers.federation([9, 6, 8, 7])
+MODEL = fj.models.build('logistic', TRAIN.example_shape, TRAIN.num_classes)
+LOCAL = fj.local_training(MODEL, optax.sgd(0.1))
+FESEM = fj.algorithms.build('fesem', LOCAL, num_clusters=2)
+
 
 @pytest.fixture(scope='module')
 def finished(tmp_path_factory):
-  folder = tmp_path_factory.mktemp('run')
-  train = helpers.federation([9, 6, 8, 7])
-  model = fj.models.build('logistic', train.example_shape, train.num_classes)
-  local = fj.local_training(model, optax.sgd(0.1))
-  fesem = fj.algorithms.build('fesem', local, num_clusters=2)
+  folder, train = tmp_path_factory.mktemp('run'), TRAIN
   names = [str(train.info.names[i]) for i in (2, 0)]
   seen = States()
   recorded = [fj.callbacks.ClientHistory(), fj.callbacks.CenterDistances(names), seen]
-  fj.simulate(fesem, train, train, rounds=2, workdir=folder, callbacks=recorded)
-  return train, fj.load_run(folder, model), seen.held
+  fj.simulate(FESEM, train, train, rounds=2, workdir=folder, callbacks=recorded)
+  return train, fj.load_run(folder, MODEL), seen.held
 
 
 class States(fj.Callback):
@@ -74,23 +75,22 @@ def test_distances_are_those_of_the_local_model_to_all_centers(finished):
   assert not run.explain(str(train.info.names[1])).distances
 
 
+def streamed():
+  return fj.algorithms.build('fesem', LOCAL, num_clusters=2, client_state='streamed')
+
+
 @pytest.mark.parametrize(
-  ('method', 'options', 'client', 'said'),
+  ('method', 'client', 'said'),
   [
-    ('fesem', {}, 'nobody', 'center_distances=nobody'),
-    ('fesem', {'client_state': 'streamed'}, None, 'client_state=streamed'),
-    ('fed_avg', {}, None, 'keeps the local models'),
+    (lambda: FESEM, 'nobody', 'center_distances=nobody'),
+    (streamed, 'c0', 'client_state=streamed'),
+    (lambda: fj.algorithms.build('fed_avg', LOCAL), 'c0', 'keeps the local models'),
   ],
-)
-def test_distances_that_cannot_be_recorded_are_refused(method, options, client, said):
-  train = helpers.federation([9, 6, 8, 7])
-  model = fj.models.build('logistic', train.example_shape, train.num_classes)
-  local = fj.local_training(model, optax.sgd(0.1))
-  clusters = {} if method == 'fed_avg' else {'num_clusters': 2}
-  algorithm = fj.algorithms.build(method, local, **clusters, **options)
-  recorded = [fj.callbacks.CenterDistances(client or str(train.info.names[0]))]
+)  # fmt: skip
+def test_distances_that_cannot_be_recorded_are_refused(method, client, said):
+  recorded = [fj.callbacks.CenterDistances(client)]
   with pytest.raises(fj.UserError, match=said):
-    fj.simulate(algorithm, train, train, rounds=1, callbacks=recorded)
+    fj.simulate(method(), TRAIN, TRAIN, rounds=1, callbacks=recorded)
 
 
 def test_what_it_cannot_say_is_refused(finished):

@@ -41,13 +41,10 @@ def write_metrics(path):
 
 
 WRITERS = {
-  'text.json': write_text,
-  'arrays.npz': write_arrays,
-  'data.npz': write_data,
-  'figure.png': write_figure,
-  'figure.svg': write_figure,
+  'text.json': write_text, 'arrays.npz': write_arrays, 'data.npz': write_data,
+  'figure.png': write_figure, 'figure.svg': write_figure,
   'metrics.jsonl': write_metrics,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('name', WRITERS)
@@ -120,20 +117,17 @@ def lines(*rounds):
 
 @pytest.mark.parametrize(
   ('text', 'message'),
-  [
-    (lines(1, 2, 4), 'line 3 is round 4, the one before it round 2'),
-    (lines(1, 2, 2, 3), 'line 3 is round 2, the one before it round 2'),
-    (lines(0, 2, 1), 'line 2 is round 2, the one before it round 0'),
-    (lines(2, 3), 'line 1 is round 2, and those before it are missing'),
-    (lines(1) + 'rubbish\n' + lines(2), 'line 2 is no record'),
-    (lines(1) + '\n' + lines(2), 'line 2 is no record'),
-    (lines(1) + '[]\n', 'line 2 is no record'),
-    (lines(1) + '{"round": true}\n', 'line 2 is no record'),
-    (lines(1) + '{"round": "2"}\n', 'line 2 is no record'),
-    ('5', 'line 1 is no record'),
-    (lines(1) + '[' * 10**5 + '\n', 'line 2 is no record'),
-  ],
-)
+  [(lines(1, 2, 4), 'line 3 is round 4, the one before it round 2'),
+   (lines(1, 2, 2, 3), 'line 3 is round 2, the one before it round 2'),
+   (lines(0, 2, 1), 'line 2 is round 2, the one before it round 0'),
+   (lines(2, 3), 'line 1 is round 2, and those before it are missing'),
+   (lines(1) + 'rubbish\n' + lines(2), 'line 2 is no record'),
+   (lines(1) + '\n' + lines(2), 'line 2 is no record'),
+   (lines(1) + '[]\n', 'line 2 is no record'),
+   (lines(1) + '{"round": true}\n', 'line 2 is no record'),
+   (lines(1) + '{"round": "2"}\n', 'line 2 is no record'), ('5', 'line 1 is no record'),
+   (lines(1) + '[' * 10**5 + '\n', 'line 2 is no record')],
+)  # fmt: skip
 def test_records_that_are_missing_or_odd_are_noticed(text, message, tmp_path):
   path = tmp_path / 'metrics.jsonl'
   path.write_text(text)

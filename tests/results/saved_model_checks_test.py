@@ -32,16 +32,9 @@ def table():
   """Of clients with figures of their own."""
   shares = np.array([0.25, 0.5, 0.75, 1.0])
   return ClientTable(
-    np.array(NAMES),
-    np.array([8, 9, 10, 11]),
-    np.array([4, 4, 4, 4]),
-    None,
-    CHOICE.astype(np.int64),
-    shares,
-    shares / 2,
-    shares,
-    shares / 3,
-  )
+    np.array(NAMES), np.array([8, 9, 10, 11]), np.array([4, 4, 4, 4]), None,
+    CHOICE.astype(np.int64), shares, shares / 2, shares, shares / 3,
+  )  # fmt: skip
 
 
 def write_run(folder, used, config=CONFIG, clients=None):
@@ -172,14 +165,9 @@ def test_a_table_that_another_program_saved_again_is_read(workdir):
 
 
 @pytest.mark.parametrize(('old', 'new'), [
-  ('"b",9', f'"b",{10**30}'),
-  ('"b",9', '"b",-9'),
-  ('"b",9', '"b",9_0'),
-  (',1,0.5,', f',{2**63},0.5,'),
-  (',1,0.5,', ',-1,0.5,'),
-  (',1,0.5,', ',1,1.5,'),
-  (',1,0.5,', ',1,-0.5,'),
-  (',1,0.5,', ',1,inf,'),
+  ('"b",9', f'"b",{10**30}'), ('"b",9', '"b",-9'), ('"b",9', '"b",9_0'),
+  (',1,0.5,', f',{2**63},0.5,'), (',1,0.5,', ',-1,0.5,'), (',1,0.5,', ',1,1.5,'),
+  (',1,0.5,', ',1,-0.5,'), (',1,0.5,', ',1,inf,'),
 ])  # fmt: skip
 def test_numbers_that_no_run_writes_are_one_sentence(workdir, old, new):
   text = (workdir / 'clients.csv').read_text()

@@ -73,9 +73,9 @@ def test_a_run_resumes_in_its_phase_to_the_bit(stop, tmp_path):
 def test_a_run_without_its_summary_is_measured_on_the_data_of_its_last_phase(tmp_path):
   """As one that was killed after its last checkpoint."""
   options = {'rounds': 3, 'later_phases': [later()], 'workdir': tmp_path}
-  whole = simulated(**options)
+  whole = simulated_linear(**options)
   (tmp_path / 'summary.json').unlink()
-  again = simulated(**options)
+  again = simulated_linear(**options)
   assert again.summary['deployed'] == whole.summary['deployed']
   assert again.clients.of('c0') == whole.clients.of('c0')
 

@@ -6,6 +6,7 @@ first call.
 """
 
 import contextlib
+import dataclasses
 import gc
 import io
 import multiprocessing
@@ -22,30 +23,35 @@ from absl import flags
 from absl.testing import flagsaver
 
 from experiments import start
+from fesem_jax import plots
 from fesem_jax.core import sharding
+from fesem_jax.run.spec import Spec
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 _IMPORTED = [
-  'fesem_jax',
-  'fesem_jax.plots',
-  'flax.nnx',
-  'matplotlib.backends.backend_agg',
-  'matplotlib.backends.backend_svg',
-  'orbax.checkpoint',
-  'sklearn.datasets',
+  'fesem_jax', 'fesem_jax.plots', 'flax.nnx', 'matplotlib.backends.backend_agg',
+  'matplotlib.backends.backend_svg', 'orbax.checkpoint', 'sklearn.datasets',
   'sklearn.metrics',
-]
+]  # fmt: skip
 _processes = multiprocessing.get_context('forkserver')
 _processes.set_forkserver_preload(_IMPORTED)
 
 
-def call(module, *arguments, cwd):
+def call(module, *arguments, cwd, figures=None):
   """`python -m experiments.MODULE ARGUMENTS` in a folder, in this process.
+
+  Args:
+    module: of `experiments`, or a whole name.
+    *arguments: of the command line.
+    cwd: the folder.
+    figures: whether runs write what figures need and figures of runs are drawn, a third
+      of a small run's time; None is for `figures` alone.
 
   Returns:
     `subprocess.CompletedProcess` with texts.
   """
+  figures = module == 'figures' if figures is None else figures
   command = _command(module, arguments)
   out, err, code = io.StringIO(), io.StringIO(), 0
   with (
@@ -56,6 +62,7 @@ def call(module, *arguments, cwd):
     mock.patch.object(sys, 'argv', command),
     mock.patch.object(sharding, 'setup_devices'),  # They are chosen already.
     mock.patch.object(start, 'start', _start),
+    contextlib.nullcontext() if figures else without_figures(),
     warnings.catch_warnings(),
   ):
     warnings.simplefilter('ignore')  # The module is imported already.
@@ -82,6 +89,22 @@ def _start(main):
     sys.exit(start.main_with_clear_errors(main)(start.parse_flags(sys.argv)))
   finally:
     gc.set_threshold(*thresholds)
+
+
+@contextlib.contextmanager
+def without_figures():
+  """Runs make no portrait of their clients, and comparisons draw no figures."""
+  settings = Spec.settings
+
+  def changed(*args):
+    return dataclasses.replace(settings(*args), make_portrait=False)
+
+  with (
+    mock.patch.object(Spec, 'settings', changed),
+    mock.patch.object(plots, 'draw_run'),
+    mock.patch.object(plots, 'draw_comparison'),
+  ):
+    yield
 
 
 @contextlib.contextmanager

@@ -127,14 +127,11 @@ def trained(params, sizes=None, **changes):
   """
   count = len(jax.tree.leaves(params)[0])
   alike = Trained(
-    ids=jnp.arange(count),
-    params=params,
-    loss=jnp.zeros(count),
+    ids=jnp.arange(count), params=params, loss=jnp.zeros(count),
     sizes=jnp.ones(count, jnp.int32) if sizes is None else jnp.asarray(sizes),
-    finite=jnp.ones(count, bool),
-    arrived=jnp.ones(count, bool),
+    finite=jnp.ones(count, bool), arrived=jnp.ones(count, bool),
     steps=jnp.ones(count, jnp.int32),
-  )
+  )  # fmt: skip
   return alike._replace(**changes)
 
 

@@ -26,15 +26,11 @@ def write_run(tmp_path):
       }  # fmt: skip
       f.write(json.dumps(record) + '\n')
   np.savez(
-    tmp_path / 'clients.npz',
-    names=np.array([f'c{i}' for i in range(30)]),
-    truth=assignment,
-    assignment=assignment,
-    sampled=np.arange(30),
+    tmp_path / 'clients.npz', names=np.array([f'c{i}' for i in range(30)]),
+    truth=assignment, assignment=assignment, sampled=np.arange(30),
     coordinates=rng.normal(size=(30, 4)) + 5 * assignment[:, None],
-    variance=np.array([0.6, 0.2, 0.1, 0.1]),
-    confusion=rng.integers(0, 4, (3, 5, 5)),
+    variance=np.array([0.6, 0.2, 0.1, 0.1]), confusion=rng.integers(0, 4, (3, 5, 5)),
     sheet_images=rng.integers(0, 16, (3, 6, 12, 8, 8)).astype(np.uint8),
     sheet_clients=np.arange(18).reshape(3, 6),
-  )
+  )  # fmt: skip
   return tmp_path

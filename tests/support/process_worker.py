@@ -82,20 +82,11 @@ def whole_run(index, devices, workdir, rounds=ROUNDS, data_placement='auto', dat
   """The result of a run with all that it can have."""
   data, test = data or methods.federation(), moved(methods.federation())
   return simulate(
-    built(index, devices),
-    data,
-    test,
-    rounds=rounds,
-    seed=index,
-    clients_per_round=cohort_size(index),
-    eval_every=2,
-    workdir=workdir,
-    config={'index': index},
-    checkpoint_every=2,
-    unseen=(moved(test), test),
-    progress=False,
-    data_placement=data_placement,
-  )
+    built(index, devices), data, test, rounds=rounds, seed=index,
+    clients_per_round=cohort_size(index), eval_every=2, workdir=workdir,
+    config={'index': index}, checkpoint_every=2, unseen=(moved(test), test),
+    progress=False, data_placement=data_placement,
+  )  # fmt: skip
 
 
 def sharded_run(index, devices, workdir):

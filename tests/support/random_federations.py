@@ -109,16 +109,12 @@ def arranged(case, x, y, order=tuple(range(CLIENTS)), spoiled=(), **fields):
   flat_x[: sizes.sum()] = np.concatenate([x[i, : case.sizes[i]] for i in order])
   flat_y[: sizes.sum()] = np.concatenate([y[i, : case.sizes[i]] for i in order])
   return FederatedData(
-    x=flat_x,
-    y=flat_y,
+    x=flat_x, y=flat_y,
     offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
-    client_ids=np.array(order, np.int32),
-    scale=1.0,
-    max_examples=MOST,
+    client_ids=np.array(order, np.int32), scale=1.0, max_examples=MOST,
     info=ClientInfo(np.array([f'c{i}' for i in order])),
-    groups=Groups(np.array(order, np.int32) % 2, 2),
-    **fields,
-  )
+    groups=Groups(np.array(order, np.int32) % 2, 2), **fields,
+  )  # fmt: skip
 
 
 class Programs(NamedTuple):

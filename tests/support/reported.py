@@ -32,14 +32,11 @@ def table_of(names, task=CLASSIFICATION, clusters=2, gain=0.0):
   }
   fields = {n: figures.pop(n) for n in list(figures) if n in ClientTable._fields}
   return ClientTable(
-    names=np.array(names),
-    examples=np.arange(count) + 5,
-    test_examples=np.where(np.isnan(own), 0, 3),
-    true_cluster=np.arange(count) % 2,
-    cluster=np.arange(count) % clusters if clusters else None,
-    **fields,
+    names=np.array(names), examples=np.arange(count) + 5,
+    test_examples=np.where(np.isnan(own), 0, 3), true_cluster=np.arange(count) % 2,
+    cluster=np.arange(count) % clusters if clusters else None, **fields,
     metrics=figures or None,
-  )
+  )  # fmt: skip
 
 
 def write_run(
@@ -145,12 +142,9 @@ def write_comparison(folder, seeds=(0, 1)):
     for seed in seeds:
       own = gain + (0.02 * seed if clusters else 0)
       write_run(
-        folder / label / f'seed{seed}',
-        label.partition('(')[0],
-        seed,
-        clusters,
+        folder / label / f'seed{seed}', label.partition('(')[0], seed, clusters,
         gain=own,
-      )
+      )  # fmt: skip
   rows = [{'method': label} for label in methods]
   (folder / 'table.json').write_text(
     json.dumps({'methods': rows, 'rates': [], 'seeds': list(seeds)})

@@ -17,10 +17,7 @@ def writers(seed=0):
   rng = np.random.default_rng(seed)
 
   def draw(n):
-    return (
-      rng.integers(0, 256, (n, 28, 28)).astype(np.uint8),
-      rng.integers(0, 62, n),
-    )
+    return (rng.integers(0, 256, (n, 28, 28)).astype(np.uint8), rng.integers(0, 62, n))
 
   return {name: (draw(a), draw(b)) for name, (a, b) in WRITERS.items()}
 

@@ -32,17 +32,3 @@ def test_examples_keep_their_targets(task, partition):
     rows = np.asarray(split.x)[:, 0].astype(int)
     wanted = given['y'][rows].astype(np.asarray(split.y).dtype)
     np.testing.assert_array_equal(split.y, wanted)
-
-
-def test_text_has_the_next_character_at_every_position(tmp_path):
-  folder = tmp_path / 'tinyshakespeare'
-  folder.mkdir()
-  speech = 'the quick brown fox jumps over the lazy dog. ' * 12
-  (folder / 'input.txt').write_text(f'ANN:\n{speech}\n\nBOB:\n{speech[::-1]}\n')
-  options = {'source': 'text', 'data_dir': tmp_path, 'text_stride': 80}
-  last, _ = fj.data.load('shakespeare', **options)
-  every, _ = fj.data.load('shakespeare', task='sequence', **options)
-  np.testing.assert_array_equal(every.x, last.x)
-  np.testing.assert_array_equal(every.y[:, :-1], np.asarray(last.x)[:, 1:])
-  np.testing.assert_array_equal(every.y[:, -1], last.y)
-  assert every.num_classes == last.num_classes == 80

@@ -98,13 +98,10 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
   programs = Programs()
 
   def simulated(rounds):
+    algorithm = algorithms.build('fesem', chosen, num_clusters=2)
+    folder = tmp_path / 'run'
     return simulate(
-      algorithms.build('fesem', chosen, num_clusters=2),
-      train,
-      test,
-      rounds=rounds,
-      workdir=tmp_path / 'run',
-      programs=programs,
+      algorithm, train, test, rounds=rounds, workdir=folder, programs=programs
     )
 
   simulated(2)
@@ -141,16 +138,11 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize('task', DATA)
-def test_targets_of_two_axes_are_split_by_client(task):
+def test_targets_of_two_axes_are_split_by_client():
+  data = sequences(0), sequences(1)
+  algorithm = algorithms.build('fed_avg', local('sequence', devices=2))
   found = [
-    simulate(
-      algorithms.build('fed_avg', local(task, devices=2)),
-      DATA[task](0),
-      DATA[task](1),
-      rounds=1,
-      data_placement=placement,
-    ).summary
+    simulate(algorithm, *data, rounds=1, data_placement=placement).summary
     for placement in ('replicated', 'sharded')
   ]
   assert found[1]['data_placement'] == 'sharded'

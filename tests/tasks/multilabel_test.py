@@ -1,5 +1,7 @@
 """Several labels for each example: figures of scikit-learn, training in float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,20 +30,21 @@ def outcome(seed=0, labels=3, scale=2.0):
   return logits, y
 
 
+@functools.partial(jax.jit, static_argnums=3)
+def measured(logits, y, weights, labels):
+  """Sums over two batches."""
+  halves = (slice(30), slice(30, None))
+  parts = [(logits[part], y[part], weights[part], labels) for part in halves]
+  return MULTILABEL.add(*(MULTILABEL.measure(*part) for part in parts))
+
+
 def counts_of(logits, y):
-  """Sums of clients over two batches each, the second with an example that is none."""
-  found, first = [], 0
-  for size in SIZES:
-    rows = slice(first, first + size)
-    half, ones = size // 2, jnp.ones(size)
-    own = jnp.asarray(logits[rows]), jnp.asarray(y[rows])
-    a, b = (
-      MULTILABEL.measure(*(x[part] for x in own), ones[part], y.shape[1])
-      for part in (slice(half), slice(half, None))
-    )
-    none = MULTILABEL.measure(own[0][:1], own[1][:1], jnp.zeros(1), y.shape[1])
-    found.append(MULTILABEL.add(MULTILABEL.add(a, b), none))
-    first += size
+  """Sums of clients over two batches each, filled up by examples that are none."""
+  found = []
+  for first, size in zip(np.cumsum([0, *SIZES]), SIZES, strict=False):
+    rows = np.arange(first, first + 60) % len(y)  # Others follow the client's own.
+    weights = np.float32(np.arange(60) < size)
+    found.append(measured(logits[rows], y[rows], weights, y.shape[1]))
   return jax.tree.map(lambda *x: np.stack(x), *found)
 
 
@@ -169,7 +172,7 @@ def test_training_matches_a_float64_reference():
 
 @pytest.mark.parametrize(
   ('method', 'options'),
-  [('fed_avg', {}), ('fesem', {'num_clusters': 2}), ('fed_em', {'num_clusters': 2})],
+  [('fed_avg', {}), ('fed_em', {'num_clusters': 2})],
 )
 def test_runs_report_figures_and_predictions(method, options, tmp_path):
   split = federation()

@@ -156,14 +156,10 @@ def test_the_loss_of_an_example_is_the_mean_over_its_targets():
 
 @pytest.mark.parametrize(
   ('y', 'reason'),
-  [
-    ([[[1.0]]], 'one number for each example'),
-    ([1.0, np.inf], 'not finite'),
-    ([1e300], 'not finite'),
-    (['a'], 'not numbers'),
-    ([[], []], 'one number for each example'),
-  ],
-)
+  [([[[1.0]]], 'one number for each example'), ([1.0, np.inf], 'not finite'),
+   ([1e300], 'not finite'), (['a'], 'not numbers'),
+   ([[], []], 'one number for each example')],
+)  # fmt: skip
 def test_targets_that_do_not_fit_are_refused(y, reason):
   with pytest.raises(UserError, match=reason):
     REGRESSION.targets(y, '`y`', None)

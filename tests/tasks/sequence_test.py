@@ -113,13 +113,9 @@ def test_a_mixture_has_the_weighted_mean_of_the_probabilities():
 
 @pytest.mark.parametrize(
   ('y', 'reason'),
-  [
-    ([1, 2], r'of shape \[N, S\]'),
-    ([[0.5, 1]], 'whole numbers'),
-    ([[-2, 1]], 'whole numbers'),
-    ([[0, 7]], 'token 7 is not in 0..4'),
-  ],
-)
+  [([1, 2], r'of shape \[N, S\]'), ([[0.5, 1]], 'whole numbers'),
+   ([[-2, 1]], 'whole numbers'), ([[0, 7]], 'token 7 is not in 0..4')],
+)  # fmt: skip
 def test_tokens_that_do_not_fit_are_refused(y, reason):
   with pytest.raises(UserError, match=reason):
     SEQUENCE.targets(y, '`y`', 5)

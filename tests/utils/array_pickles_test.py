@@ -58,13 +58,9 @@ class Calls:
 
 @pytest.mark.parametrize(
   'bad',
-  [
-    Calls(os.mkdir, ('made',)),
-    Calls(getattr, ('x', 'format')),
-    np.array([Calls(os.mkdir, ('made',))], object),
-    pickle.Pickler,
-  ],
-)
+  [Calls(os.mkdir, ('made',)), Calls(getattr, ('x', 'format')),
+   np.array([Calls(os.mkdir, ('made',))], object), pickle.Pickler],
+)  # fmt: skip
 def test_other_objects_are_refused(tmp_path, monkeypatch, bad):
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'a.pkl').write_bytes(pickle.dumps({'a': bad}))

@@ -257,12 +257,8 @@ def test_a_single_process_connects_to_nothing(group):
 def launched(workdir, *given):
   """A run of two processes that are started together."""
   command = [
-    sys.executable,
-    '-m',
-    'experiments.launch_local',
-    '--num_processes=2',
-    '--',
-  ]
+    sys.executable, '-m', 'experiments.launch_local', '--num_processes=2', '--',
+  ]  # fmt: skip
   command += ['--algorithm=fed_avg', '--num_clients=8', '--eval_every=0', *given]
   command += ['--checkpoint_every=5', f'--workdir={workdir}']
   return subprocess.Popen(

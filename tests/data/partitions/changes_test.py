@@ -250,37 +250,25 @@ def test_noise_grows_from_client_to_client():
   [
     ('rotated', {'rotations': '0,15'}, '`rotations=0,15` must be a list'),
     ('rotated', {'rotations': ['0', 'x']}, '`rotations=x` must be degrees, e.g. 0,15'),
-    (
-      'rotated',
-      {'rotations': [0, 360]},
-      '`rotations=0,360`: two groups would be equal',
-    ),
-    (
-      'rotated',
-      {'rotations': [0, 9], 'partition_groups': 3},
-      '`rotations=0,9` has 2 groups, but `partition_groups=3`',
-    ),
+    ('rotated', {'rotations': [0, 360]},
+     '`rotations=0,360`: two groups would be equal'),
+    ('rotated', {'rotations': [0, 9], 'partition_groups': 3},
+     '`rotations=0,9` has 2 groups, but `partition_groups=3`'),
     ('rotated', {'rotations': [0, np.inf]}, '`rotations=inf` must be degrees'),
     ('rotated', {'rotation_sampling': 'cubic'}, '`rotation_sampling=cubic` is unknown'),
     ('corrupted', {'image_corruptions': ['fog']}, '`image_corruptions=fog` is unknown'),
     ('corrupted', {'corruption_strength': 6}, 'strength=6` must be one of 1, 2, 3, 4'),
     ('corrupted', {'partition_groups': 13}, '`partition_groups=13` must be at most 12'),
-    (
-      'corrupted',
-      {'image_corruptions': ['none', 'saturate']},
-      '`image_corruptions=saturate` needs color images, which .*digits',
-    ),
+    ('corrupted', {'image_corruptions': ['none', 'saturate']},
+     '`image_corruptions=saturate` needs color images, which .*digits'),
     ('label_swapped', {'partition_groups': 6}, '10 classes have no label 10 to swap'),
     ('label_swapped', {'label_swaps': ['1-10']}, '10 classes have no label 10 to swap'),
     ('label_swapped', {'label_swaps': ['1']}, '`label_swaps=1` must be two labels, e.'),
     ('label_swapped', {'label_swaps': ['1-x']}, '`label_swaps=1-x` must be two labels'),
     ('label_swapped', {'label_swaps': [(3, 3)]}, 'swaps nothing; name others'),
     ('label_swapped', {'label_swaps': ['1-2', (2, 1)]}, 'two groups would be equal'),
-    (
-      'label_swapped',
-      {'label_swaps': ['1-2'], 'partition_groups': 3},
-      '`label_swaps=1-2` has 2 groups, but `partition_groups=3`',
-    ),
+    ('label_swapped', {'label_swaps': ['1-2'], 'partition_groups': 3},
+     '`label_swaps=1-2` has 2 groups, but `partition_groups=3`'),
     ('noisy', {'noise_variance': -1.0}, '`noise_variance=-1.0` must be at least 0'),
     ('rotated+spiral', {}, '`partition=rotated.spiral`: `partition=spiral` is unkno'),
     ('rotated+rotated', {}, 'must be a product of two of different kinds: groups'),
@@ -290,7 +278,7 @@ def test_noise_grows_from_client_to_client():
     ('rotated+iid+noisy', {}, 'must be a product of two of different kinds'),
     ('rotated+dirichlet', {'num_clients': 3}, '3 clients .* are fewer than'),
   ],
-)
+)  # fmt: skip
 def test_impossible_changes_are_named(partition, options, message):
   with pytest.raises(UserError, match=message):
     data.load('digits', **{'partition': partition, 'num_clients': 20} | options)

@@ -21,18 +21,14 @@ def domains(seed=0, **others):
 
 
 RULES = {
-  'cluster': {},
-  'cluster+iid': {},
-  'dirichlet+cluster': {'dirichlet_alpha': 0.3},
+  'cluster': {}, 'cluster+iid': {}, 'dirichlet+cluster': {'dirichlet_alpha': 0.3},
   'cluster+dirichlet': {'dirichlet_alpha': 0.3, 'dirichlet_min_examples': 5},
   'cluster+dirichlet_labels': {'dirichlet_alpha': 0.3},
   'cluster+labels': {'labels_per_client': 5},
   'cluster+power_law': {'labels_per_client': 4, 'power_law_sigma': 0.5},
-  'cluster+shards': {},
-  'cluster+unequal': {},
-  'cluster+lognormal': {},
+  'cluster+shards': {}, 'cluster+unequal': {}, 'cluster+lognormal': {},
   'cluster+noisy': {'noise_variance': 1e-9},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize('clients', [False, True])
@@ -104,18 +100,12 @@ def test_clusters_of_a_regression_and_of_numbers():
     ({}, {'partition': 'cluster+natural'}, 'must be a product of two of different'),
     ({}, {'partition': 'cluster+cluster'}, 'must be a product of two of different'),
     ({}, {'num_clients': 9, 'examples_per_client': 30}, 'Cluster art has 90 training'),
-    (
-      {'cluster': np.array(['a', ''] * 240)},
-      {},
-      'cluster of row 1 is empty; give every row a cluster',
-    ),
-    (
-      {'split': np.repeat([0, 1], 240), 'cluster': np.repeat(['a', 'b'], 240)},
-      {},
-      'cluster b has no training examples; remove its test examples',
-    ),
+    ({'cluster': np.array(['a', ''] * 240)}, {},
+     'cluster of row 1 is empty; give every row a cluster'),
+    ({'split': np.repeat([0, 1], 240), 'cluster': np.repeat(['a', 'b'], 240)}, {},
+     'cluster b has no training examples; remove its test examples'),
   ],
-)
+)  # fmt: skip
 def test_clusters_that_cannot_be_dealt_are_named(own, options, message):
   with pytest.raises(UserError, match=message):
     data.load('mine', arrays=domains(**own), **options)

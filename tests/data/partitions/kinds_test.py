@@ -16,16 +16,10 @@ CASES = [
   (partitions.Iid(), 'iid', {}),
   (partitions.Unequal(0.3), 'unequal', {'dirichlet_alpha': 0.3}),
   (partitions.Lognormal(1.0), 'lognormal', {'lognormal_sigma': 1.0}),
-  (
-    partitions.PowerLaw(sigma=1.0, labels=3),
-    'power_law',
-    {'power_law_sigma': 1.0, 'labels_per_client': 3},
-  ),
-  (
-    partitions.Dirichlet(1.0, min_examples=5),
-    'dirichlet',
-    {'dirichlet_alpha': 1.0, 'dirichlet_min_examples': 5},
-  ),
+  (partitions.PowerLaw(sigma=1.0, labels=3), 'power_law',
+   {'power_law_sigma': 1.0, 'labels_per_client': 3}),
+  (partitions.Dirichlet(1.0, min_examples=5), 'dirichlet',
+   {'dirichlet_alpha': 1.0, 'dirichlet_min_examples': 5}),
   (partitions.DirichletLabels(0.1), 'dirichlet_labels', {'dirichlet_alpha': 0.1}),
   (partitions.Labels(3), 'labels', {'labels_per_client': 3}),
   (partitions.Shards(4), 'shards', {'classes_per_client': 4}),
@@ -33,26 +27,17 @@ CASES = [
   (partitions.Noisy(0.2), 'noisy', {'noise_variance': 0.2}),
   (partitions.Noisy(dealt=partitions.Shards()), 'noisy+shards', {}),
   (partitions.Rotated(3), 'rotated', {'partition_groups': 3}),
-  (
-    partitions.Rotated([0, 45], sampling='nearest', disjoint=True),
-    'rotated',
-    {'rotations': [0, 45], 'rotation_sampling': 'nearest', 'disjoint_groups': True},
-  ),
-  (
-    partitions.Rotated(2, dealt=partitions.Dirichlet(0.1)),
-    'rotated+dirichlet',
-    {'partition_groups': 2, 'dirichlet_alpha': 0.1},
-  ),
+  (partitions.Rotated([0, 45], sampling='nearest', disjoint=True), 'rotated',
+   {'rotations': [0, 45], 'rotation_sampling': 'nearest', 'disjoint_groups': True}),
+  (partitions.Rotated(2, dealt=partitions.Dirichlet(0.1)), 'rotated+dirichlet',
+   {'partition_groups': 2, 'dirichlet_alpha': 0.1}),
   (partitions.LabelPermuted(2), 'label_permuted', {'partition_groups': 2}),
   (partitions.LabelSwapped(2), 'label_swapped', {'partition_groups': 2}),
   (partitions.LabelSwapped([(1, 7)]), 'label_swapped', {'label_swaps': ['1-7']}),
-  (
-    partitions.Corrupted(['none', 'contrast'], strength=5),
-    'corrupted',
-    {'image_corruptions': ['none', 'contrast'], 'corruption_strength': 5},
-  ),
+  (partitions.Corrupted(['none', 'contrast'], strength=5), 'corrupted',
+   {'image_corruptions': ['none', 'contrast'], 'corruption_strength': 5}),
   (partitions.Corrupted(2), 'corrupted', {'partition_groups': 2}),
-]
+]  # fmt: skip
 
 
 def color_images():

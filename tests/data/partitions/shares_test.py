@@ -245,23 +245,17 @@ def test_many_clients_take_their_least_examples_from_the_largest():
 @pytest.mark.parametrize(
   ('partition', 'options', 'message'),
   [
-    (
-      'dirichlet',
-      {'dirichlet_min_examples': 101},
-      '`dirichlet_min_examples=101`: no d',
-    ),
-    (
-      'dirichlet',
-      {'dirichlet_min_examples': 95, 'dirichlet_alpha': 0.01},
-      '`dirichlet_alpha=0.01` gives each of 20 clients so many of 2000 examples',
-    ),
+    ('dirichlet', {'dirichlet_min_examples': 101},
+     '`dirichlet_min_examples=101`: no d'),
+    ('dirichlet', {'dirichlet_min_examples': 95, 'dirichlet_alpha': 0.01},
+     '`dirichlet_alpha=0.01` gives each of 20 clients so many of 2000 examples'),
     ('labels', {'labels_per_client': 11}, '`labels_per_client=11` is more than the 10'),
     ('labels', {'labels_per_client': 0}, '`labels_per_client=0` must be at least 1'),
     ('labels', {'num_clients': 1999}, 'leaves a client with 0 of 2000 examples'),
     ('lognormal', {'lognormal_sigma': -1.0}, '`lognormal_sigma=-1.0` must be at least'),
     ('power_law', {'power_law_sigma': np.nan}, '`power_law_sigma=nan` must be at lea'),
   ],
-)
+)  # fmt: skip
 def test_impossible_shares_are_named(partition, options, message):
   with pytest.raises(UserError, match=message):
     deal(partition, **{'num_clients': 20} | options)
