@@ -19,7 +19,8 @@ MAY_IMPORT = {
   'utils': set(), 'tasks': {'utils'}, 'core': {'tasks', 'utils'}, 'data': _BASE,
   'models': _BASE, 'training': _TRAINING, 'server': _TRAINING, 'evaluation': _TRAINING,
   'algorithms': _METHODS, 'run.results': _BASE | {'data', 'evaluation', 'models'},
-  'run.callbacks': _WATCHING, 'run': _RUN, 'analysis': _RUN, 'analysis.report': _RUN | {'analysis'},
+  'run.callbacks': _WATCHING, 'run': _RUN, 'analysis': _RUN,
+  'analysis.report': _RUN | {'analysis'},
   'plots': {'data', 'evaluation', 'run.results', 'tasks', 'utils'},
 }  # fmt: skip
 
