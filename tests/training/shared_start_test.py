@@ -5,6 +5,7 @@ every method's rounds do, for random federations, in properties_test.
 """
 
 import functools
+import types
 
 import chex
 import flax.linen as nn
@@ -18,7 +19,7 @@ import fesem_jax as fj
 from fesem_jax import models
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.batching import Schedule
+from fesem_jax.core.batching import SIDE, Schedule
 from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run import rounds
@@ -434,3 +435,44 @@ def test_where_a_shared_start_has_no_effect_is_said(method, optimizer, said, cap
   found = [r.getMessage() for r in caplog.records if 'shared_start' in r.getMessage()]
   assert len(found) == len(said)
   assert all(words in text for words, text in zip(said, found, strict=True))
+
+
+def starts_of(models, choice, ids, kernel=('dense0',)):
+  """[C] what clients side by side start a kernel from, and who from the second."""
+
+  def one(id, choice):
+    client = types.SimpleNamespace(
+      models=ClientModels(models, choice), id=id,
+      data=types.SimpleNamespace(num_clients=3),
+    )  # fmt: skip
+    starts, other = shared_start._starts(client, [models[kernel[0]]['kernel']])
+    return starts[0], other
+
+  return jax.vmap(one, axis_name=SIDE)(jnp.array(ids), choice)
+
+
+def test_clients_side_by_side_start_from_the_two_centers_among_them():
+  init = jax.vmap(helpers.local().model.init)
+  three = init(jax.random.split(jax.random.key(0), 3))
+  whole = np.asarray(three['dense0']['kernel'])
+  for choice, first, other in (([2, 0, 2, 1], 0, 2), ([2, 2, 2, 1], 2, None)):
+    # The last place is empty, whatever its choice.
+    start, from_other = starts_of(three, jnp.array(choice), [0, 1, 2, 3])
+    np.testing.assert_array_equal(start.kernel[0], whole[first])
+    assert start.two.tolist() == [other is not None] * 4
+    wanted = [other is not None and c == other for c in choice[:3]]
+    assert from_other.tolist() == [*wanted, False]
+    if other is not None:
+      np.testing.assert_array_equal(start.other[0], whole[other])
+
+
+def test_one_center_or_one_client_has_one_start():
+  init = jax.vmap(helpers.local().model.init)
+  three = init(jax.random.split(jax.random.key(0), 3))
+  whole, first = np.asarray(three['dense0']['kernel']), tree.take(three, jnp.array([0]))
+  for stack, choice, wanted in (
+    (first, jnp.zeros(2, jnp.int32), 0), (three, jnp.array([2]), 2),
+  ):  # fmt: skip
+    start, from_other = starts_of(stack, choice, range(len(choice)))
+    np.testing.assert_array_equal(start.kernel[0], whole[wanted])
+    assert start.other is start.two is from_other is None
