@@ -163,6 +163,15 @@ def test_a_penalty_and_a_correction_are_clipped_too():
   np.testing.assert_allclose(np.sqrt(moved), 0.01, rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+  'options', [{'clip_norm': 1e9}, {'weight_decay': 0.1}, {'weight_decay': 1e-9}]
+)
+def test_one_gradient_step_needs_plain_sgd(options):
+  local = helpers.local(optimizer=local_optimizer('sgd', 0.1, **options))
+  with pytest.raises(UserError, match='is not proportional to the gradient'):
+    algorithms.build('fed_sgd', local)
+
+
 @pytest.mark.parametrize('optimizer', [
     optax.sgd(0.1, momentum=0.9, nesterov=True),
     optax.sgd(optax.cosine_decay_schedule(0.1, 9)),
