@@ -96,7 +96,7 @@ def best_of(
   """
   known = {m: [v for v in each if v is not None] for m, each in values.items()}
   means = {m: better(float(np.mean(each))) for m, each in known.items() if each}
-  if not means:
+  if max(means.values(), default=-np.inf) == -np.inf:  # None is a number.
     return {}
   best = max(means, key=lambda label: means[label])
   found = {}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fesem_jax import tasks
 from fesem_jax.evaluation import paired
 from fesem_jax.utils.errors import UserError
 
@@ -58,6 +59,11 @@ def test_holm_leaves_fewer_methods_different():
   assert corrected['a'] == 'best'
   assert set(plain) <= set(corrected)
   assert 'd' not in corrected
+
+
+def test_what_is_no_number_is_not_the_best():
+  nothing = {'a': [np.nan, np.nan], 'b': [np.nan, np.nan]}
+  assert paired.best_of(nothing, tasks.MULTILABEL.figures[-1].better) == {}
 
 
 @pytest.mark.parametrize(('a', 'b'), [([], []), ([1], [1, 2]), ([[1]], [[2]])])
