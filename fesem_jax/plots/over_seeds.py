@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax import tasks
-from fesem_jax.evaluation.paired import KINDS, Differences, student_quantile
+from fesem_jax.evaluation.paired import KINDS, OF_REPORTS, Differences, student_quantile
 from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, label_over, legend_below
 from fesem_jax.utils.display import in_figure, method_name, names_in_figure
@@ -152,7 +152,8 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     if all(row['low'] is None for row in rows):
       told = '\none seed, of which there is no interval'
     reference = in_figure(method_name(found['reference']))
-    title = f'{KINDS[kind].capitalize()} models minus {reference}{told}'
+    rounds = OF_REPORTS[found.get('report', 'last')]
+    title = f'{KINDS[kind].capitalize()} models{rounds} minus {reference}{told}'
     figure.suptitle(title, fontsize='medium')
   return figure
 

@@ -133,6 +133,8 @@ def test_the_least_error_is_the_best_and_differences_have_its_unit():
   assert lines[4].startswith('| a | +0.3750 | -1.2133 | +1.9633 | 0.2 | 2 |')
   assert lines[5] == '| c | +1.0000 |  |  |  | 1 |'
   assert 'honest' not in str(paired.tables(found)[0])
+  best = paired.tables(found | {'report': 'best'})[0].caption
+  assert 'micro RMSE, best round of each run, minus that of b:' in best
 
 
 def test_intervals_of_fewer_seeds_say_so():

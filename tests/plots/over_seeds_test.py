@@ -99,6 +99,8 @@ def test_differences_of_one_seed_are_said_to_have_no_interval():
   found = {'reference': 'fed_avg', 'task': 'classification', 'deployed': [row]}
   said = plots.forest(found).get_suptitle()
   assert said == 'Deployed models minus FedAvg\none seed, of which there is no interval'
+  said = plots.forest(found | {'report': 'mean10'}).get_suptitle()
+  assert 'models, mean of the last ten evaluations, minus FedAvg' in said
 
 
 def test_the_worst_tenth_of_clients_is_marked(runs):
