@@ -77,7 +77,8 @@ def names_in_figure(given: Iterable[str]) -> list[str]:
   Long names lose their middle; where some would be the same then, they have several
   lines instead.
   """
-  names = list(given)
+  # A legend leaves out what begins with an underscore.
+  names = [f' {name}' if name.startswith('_') else name for name in given]
   short = [in_figure(name) for name in names]
   if len(set(short)) == len(set(names)):
     return short

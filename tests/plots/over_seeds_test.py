@@ -139,6 +139,12 @@ def test_long_names_of_methods_differ_in_figures(runs):
     assert [name.partition(', ')[0] for name in names] == wanted
 
 
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend(runs):
+  both = dict(zip(('_own', 'fed_avg'), runs.values(), strict=True))
+  texts = plots.curves_over_seeds(both).legends[0].get_texts()
+  assert [text.get_text() for text in texts] == [' _own', 'FedAvg']
+
+
 def test_panels_without_a_figure_are_left_out():
   row = {'pseudo_f': 0.5, 'of_one_cloud': 0.4, 'explained': 0.5, 'agreement': None}
   rows = [row | {'num_clusters': k} for k in (2, 3)]
