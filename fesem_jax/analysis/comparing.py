@@ -96,14 +96,16 @@ class Comparison:
   @property
   def differences(self) -> paired.Differences:
     """Each method minus the reference, paired over seeds; see `paired.differences`."""
-    return paired.differences(self.reported, self.reference, self.correct)
+    found = paired.differences(self.reported, self.reference, self.correct)
+    return found | {'report': self.report}
 
   @property
   def gaps(self) -> paired.Differences | None:
     """Each method minus the oracle, paired over seeds; None without an oracle."""
     if not self.oracle:
       return None
-    return paired.differences(self.reported, self.oracle, self.correct)
+    found = paired.differences(self.reported, self.oracle, self.correct)
+    return found | {'report': self.report}
 
   @property
   def gains(self) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ def table(found: list[Row]) -> Table | None:
     'best one. Margin: loss of the second-best center minus that of the own one. '
     'Test regret uses test losses. Gain: improvement of the first metric if clients '
     'deployed the centers of lowest training loss. No client chooses by test data.'
-    + ' Bad clients count, too.'
+    + ' Bad clients are left out.'
     * any(row['bad'] for row in found)
   )
   return Table(columns, rows, said, label='regret')

@@ -223,13 +223,13 @@ def _deployed_totals(
 def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:
   """Each client's figures and its means of the model's own metrics.
 
-  Returns name -> [M] float64, NaN for clients without examples; the totals are on the
-  host.
+  Returns name -> [M] float64, NaN for clients of which there is nothing to measure; the
+  totals are on the host.
   """
-  size = np.asarray(totals.examples, np.float64)
+  measured = task.num_measured(totals.sums) > 0
   means = _means(totals, {'loss': totals.loss} if task is OWN_LOSS else {})
   found = task.by_client(totals.sums) | means
-  return {name: np.where(size > 0, own, np.nan) for name, own in found.items()}
+  return {name: np.where(measured, own, np.nan) for name, own in found.items()}
 
 
 def _means(totals: Totals, others: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -268,7 +268,7 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
   """
   own, micro = client_figures(totals, task), task.micro(totals.sums)
   size = np.asarray(totals.examples, np.float64)
-  measured, kept = task.num_measured(totals.sums) > 0, size > 0
+  measured = task.num_measured(totals.sums) > 0
   # The squared error of regression follows from its sums.
   loss = {} if 'loss' in micro else {'loss': totals.loss}
 
@@ -283,9 +283,10 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
   found |= {f'macro_{f.name}': macro(own[f.name], with_figure(f)) for f in task.figures}
   for name, of_clients in _means(totals, loss).items():
     found[f'micro_{name}'] = float('nan')
-    if kept.any():
-      found[f'micro_{name}'] = float(np.average(of_clients[kept], weights=size[kept]))
-    found[f'macro_{name}'] = macro(of_clients, kept)
+    if measured.any():
+      average = np.average(of_clients[measured], weights=size[measured])
+      found[f'micro_{name}'] = float(average)
+    found[f'macro_{name}'] = macro(of_clients, measured)
   return found
 
 

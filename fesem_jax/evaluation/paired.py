@@ -96,7 +96,7 @@ def best_of(
   """
   known = {m: [v for v in each if v is not None] for m, each in values.items()}
   means = {m: better(float(np.mean(each))) for m, each in known.items() if each}
-  if not means:
+  if max(means.values(), default=-np.inf) == -np.inf:  # None is a number.
     return {}
   best = max(means, key=lambda label: means[label])
   found = {}
@@ -136,14 +136,21 @@ Summaries = dict[str, list[dict[str, Any] | None]]
 # Kinds of figures, and how tables call them.
 KINDS = {'deployed': 'deployed', 'finetuned': 'fine-tuned'}
 
+# Rounds that figures are of, see `curves.REPORTS` -> what is said of them.
+OF_REPORTS = {
+  'last': '',
+  'best': ', best round of each run,',
+  'mean10': ', mean of the last ten evaluations,',
+}
+
 # What one method's figures are minus those of the reference: its 'method', the 'pairs',
 # 'mean', 'low' and 'high', of accuracies in percentage points, and 'p', None where they
 # are unknown.
 Row = dict[str, Any]
 
 
-# The label of the 'reference', None without finished runs, the 'task', and for each of
-# `KINDS` the rows of the other methods.
+# The label of the 'reference', None without finished runs, the 'task', for each of
+# `KINDS` the rows of the other methods, and the 'report', if any; see `OF_REPORTS`.
 Differences = dict[str, Any]
 
 
@@ -260,7 +267,8 @@ def tables(found: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[Tabl
     unit = ', in percentage points' if of.percent else ''
     of_honest = ', honest clients' * found['honest']
     caption = (
-      f'{KINDS[kind].capitalize()} micro {of.label}{of_honest} minus that of '
+      f'{KINDS[kind].capitalize()} micro {of.label}{of_honest}'
+      f'{OF_REPORTS[found.get("report", "last")]} minus that of '
       f'{found["reference"]}{unit}: mean of the differences of each seed, 95 % '
       'interval (Student t; not adjusted for the number of methods; of repetitions '
       'with the same examples, not of other data) and p of the paired t-test, '

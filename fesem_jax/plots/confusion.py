@@ -69,7 +69,8 @@ def confusion_by_cluster(run: PlottedRun) -> Figure:
       )
     left = int((size > 0).sum()) - len(shown)
     more = f', {left} smaller clusters not shown' if left else ''
-    figure.suptitle(f'{in_figure(run.name)}: classes of test examples{more}')
+    bad = ', bad clients too' * bool(run.of_honest)
+    figure.suptitle(f'{in_figure(run.name)}: classes of test examples{bad}{more}')
   return figure
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, label_over, legend_below
 from fesem_jax.tasks import Task
-from fesem_jax.utils.display import in_figure
+from fesem_jax.utils.display import in_figure, names_in_figure
 from fesem_jax.utils.errors import check_choice
 
 # As many curves have a color and a marker that no other has.
@@ -144,7 +144,7 @@ def style_of(place: int | None, rounds: np.ndarray) -> dict[str, Any]:
 def labels_of(runs: Sequence[PlottedRun]) -> list[str]:
   """Distinct labels: where methods repeat, what their configurations differ in."""
 
-  def label(run: PlottedRun) -> str:
+  def label(run: PlottedRun, name: str) -> str:
     same = [other.config for other in runs if other.name == run.name]
 
     def differs(k):
@@ -157,9 +157,10 @@ def labels_of(runs: Sequence[PlottedRun]) -> list[str]:
     details = {k: v for k, v in run.config.items() if differs(k)}
     return ', '.join(
       [
-        in_figure(run.name),
+        name,
         *(f'{in_figure(k)} {in_figure(v)}' for k, v in details.items()),
       ]
     )
 
-  return [label(run) for run in runs]
+  names = names_in_figure(run.name for run in runs)
+  return [label(*each) for each in zip(runs, names, strict=True)]

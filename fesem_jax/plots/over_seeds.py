@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax import tasks
-from fesem_jax.evaluation.paired import KINDS, Differences, student_quantile
+from fesem_jax.evaluation.paired import KINDS, OF_REPORTS, Differences, student_quantile
 from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, label_over, legend_below
-from fesem_jax.utils.display import in_figure, method_name
+from fesem_jax.utils.display import in_figure, method_name, names_in_figure
 from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.palette import color_of
 
@@ -50,17 +50,17 @@ def curves_over_seeds(
   check_choice('spread', spread, tuple(SPREADS))
   first = next(each[0] for each in runs.values() if each)
   figure_of, column = first.task.primary, first.task.primary_column
-  drawn = 0
+  drawn, names = 0, names_in_figure(map(method_name, runs))
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
       1, 2, figsize=(8.4, 3.6), layout='constrained', sharey=True
     )
     for axis, (kind, name) in zip(axes, KINDS.items(), strict=True):
-      for i, (label, of_method) in enumerate(runs.items()):
+      for i, of_method in enumerate(runs.values()):
         x, y = _aligned(of_method, kind, column, over)
         drawn += len(x)
         if len(x):
-          _draw(axis, x, figure_of.factor * y, spread, i, in_figure(method_name(label)))
+          _draw(axis, x, figure_of.factor * y, spread, i, names[i])
       axis.set_title(f'{name.capitalize()} models', fontsize='medium')
       label_over(axis, over)
     if not drawn:
@@ -143,9 +143,8 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
         axis.plot([row['low'], row['high']], [place, place], color=color)
       fill = color if clear else 'white'
       axis.plot(row['mean'], place, 'o', color=color, markerfacecolor=fill)
-    axis.set_yticks(
-      range(len(rows)), [in_figure(method_name(row['method'])) for row in rows]
-    )
+    names = names_in_figure(method_name(row['method']) for row in rows)
+    axis.set_yticks(range(len(rows)), names)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     unit = ' (percentage points)' if of.percent else ''
     axis.set_xlabel(f'Difference of the micro {of.label}{unit}')
@@ -153,7 +152,8 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     if all(row['low'] is None for row in rows):
       told = '\none seed, of which there is no interval'
     reference = in_figure(method_name(found['reference']))
-    title = f'{KINDS[kind].capitalize()} models minus {reference}{told}'
+    rounds = OF_REPORTS[found.get('report', 'last')]
+    title = f'{KINDS[kind].capitalize()} models{rounds} minus {reference}{told}'
     figure.suptitle(title, fontsize='medium')
   return figure
 
@@ -192,11 +192,11 @@ def client_distributions(runs: Runs) -> Figure:
       body.set(facecolor=color_of(i), alpha=0.5)
     drawn['cmedians'].set(color='black')
     for place, x in enumerate(values.values(), 1):
-      worst = np.sort(x if of.higher_is_better else -x)[: -(-len(x) // 10)]
-      axis.plot(abs(worst.mean()), place, 'v', color='black', markersize=5)
-    axis.set_yticks(
-      range(1, len(values) + 1), [in_figure(method_name(label)) for label in values]
-    )
+      worst_first = np.sort(x) if of.higher_is_better else -np.sort(-x)
+      worst = worst_first[: -(-len(x) // 10)].mean()
+      axis.plot(worst, place, 'v', color='black', markersize=5)
+    names = names_in_figure(map(method_name, values))
+    axis.set_yticks(range(1, len(values) + 1), names)
     axis.invert_yaxis()
     axis.set_xlabel(of.title.replace('Micro ', 'Deployed '))
     of_seeds = (

@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.style import STYLE
-from fesem_jax.utils.display import in_figure, method_name
+from fesem_jax.utils.display import method_name, names_in_figure
 from fesem_jax.utils.errors import UserError
 
 
@@ -73,7 +73,7 @@ def critical_difference(
     raise UserError('Average ranks need a finite score of every method.')
   ranks = average_ranks(table)
   order = np.argsort(ranks, kind='stable')
-  names, ranks = [in_figure(method_name(methods[i])) for i in order], ranks[order]
+  names, ranks = names_in_figure(method_name(methods[i]) for i in order), ranks[order]
   difference = critical_difference_of(len(methods), len(scores), alpha)
   title = f'Average ranks over {len(scores)} data sets (1 is best)'
   if len(methods) > 2:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.plots.style import STYLE, curve_style, legend_below
-from fesem_jax.utils.display import in_figure, method_name
+from fesem_jax.utils.display import in_figure, method_name, names_in_figure
 from fesem_jax.utils.palette import color_of
 
 # For each value mean and standard deviation, or None where there is no figure.
@@ -45,14 +45,15 @@ def by_value(
     of_unit: dict[str, Axes] = {}
     for axis, ((title, unit), curves) in zip(axes[0], panels.items(), strict=True):
       axis.sharey(of_unit.setdefault(unit, axis))
-      for i, (label, curve) in enumerate(curves.items()):
+      names = names_in_figure(map(method_name, curves))
+      for i, curve in enumerate(curves.values()):
         # Lines break where there is no figure.
         means, spreads = np.transpose(
           [(f[0], f[1] or 0.0) if f else (np.nan, np.nan) for f in curve]
         )
         apart = _APART * (i - (len(curves) - 1) / 2) if places is None else 0.0
         x = where + apart
-        axis.plot(x, means, label=in_figure(method_name(label)), **curve_style(i))
+        axis.plot(x, means, label=names[i], **curve_style(i))
         axis.fill_between(
           x, means - spreads, means + spreads, color=color_of(i), alpha=0.15
         )

@@ -5,7 +5,8 @@ They may contain anything: markup of Matplotlib, LaTeX or Markdown, control char
 """
 
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 
 _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
   '\\': r'\textbackslash{}',
@@ -68,6 +69,21 @@ def with_method_names(text: str) -> str:
 def in_figure(value: object, limit: int = 40) -> str:
   """`printable`, for Matplotlib: without formulas."""
   return printable(value, limit).replace('$', r'\$')
+
+
+def names_in_figure(given: Iterable[str]) -> list[str]:
+  """Names of methods as shown, for Matplotlib, different ones as different texts.
+
+  Long names lose their middle; where some would be the same then, they have several
+  lines instead.
+  """
+  # A legend leaves out what begins with an underscore.
+  names = [f' {name}' if name.startswith('_') else name for name in given]
+  short = [in_figure(name) for name in names]
+  if len(set(short)) == len(set(names)):
+    return short
+  lines = [textwrap.wrap(printable(name, 255), 40) for name in names]
+  return ['\n'.join(map(in_figure, each)) for each in lines]
 
 
 def in_latex(value: object, limit: int = 255) -> str:

@@ -95,6 +95,13 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   assert [r['method'] for r in told.gaps['deployed']] == ['two', 'three']
   assert told.gaps['deployed'][0]['mean'] == pytest.approx(20)
   assert [str(told).count(f'minus that of {m}') for m in ('one', 'two')] == [1, 1]
+  # Captions say of which rounds their figures are.
+  of_best = {
+    label: [s and s | {'reports': {'best': s}} for s in each]
+    for label, each in found.summaries.items()
+  }
+  best = dataclasses.replace(told, summaries=of_best, report='best')
+  assert str(best).count('best round of each run, minus that of') == 2
   same = dataclasses.replace(found, oracle='two')
   assert str(same).count('minus that of') == str(found).count('minus that of')
   assert (tmp_path / 'table.md').read_text() == found.as_markdown()

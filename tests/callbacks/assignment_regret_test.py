@@ -150,6 +150,9 @@ def test_tables_have_the_regret_of_methods_that_have_some(run):
   of_rmse = {'task': 'regression', 'regret': {'test_gain': -0.00312}, 'margin': {}}
   text = regret_table.table(regret_table.rows({'one': [of_rmse]})).as_markdown()
   assert text.splitlines()[-1].endswith('| -0.0031 |')
+  assert 'Bad clients' not in text
+  honest = regret_table.rows({'one': [of_rmse | {'honest': {}}]})
+  assert 'Bad clients are left out.' in regret_table.table(honest).as_markdown()
 
 
 def test_columns_that_callbacks_may_not_add(run):

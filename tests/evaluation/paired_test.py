@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fesem_jax import tasks
 from fesem_jax.evaluation import paired
 from fesem_jax.utils.errors import UserError
 
@@ -58,6 +59,11 @@ def test_holm_leaves_fewer_methods_different():
   assert corrected['a'] == 'best'
   assert set(plain) <= set(corrected)
   assert 'd' not in corrected
+
+
+def test_what_is_no_number_is_not_the_best():
+  nothing = {'a': [np.nan, np.nan], 'b': [np.nan, np.nan]}
+  assert paired.best_of(nothing, tasks.MULTILABEL.figures[-1].better) == {}
 
 
 @pytest.mark.parametrize(('a', 'b'), [([], []), ([1], [1, 2]), ([[1]], [[2]])])
@@ -127,6 +133,8 @@ def test_the_least_error_is_the_best_and_differences_have_its_unit():
   assert lines[4].startswith('| a | +0.3750 | -1.2133 | +1.9633 | 0.2 | 2 |')
   assert lines[5] == '| c | +1.0000 |  |  |  | 1 |'
   assert 'honest' not in str(paired.tables(found)[0])
+  best = paired.tables(found | {'report': 'best'})[0].caption
+  assert 'micro RMSE, best round of each run, minus that of b:' in best
 
 
 def test_intervals_of_fewer_seeds_say_so():

@@ -99,6 +99,8 @@ def test_differences_of_one_seed_are_said_to_have_no_interval():
   found = {'reference': 'fed_avg', 'task': 'classification', 'deployed': [row]}
   said = plots.forest(found).get_suptitle()
   assert said == 'Deployed models minus FedAvg\none seed, of which there is no interval'
+  said = plots.forest(found | {'report': 'mean10'}).get_suptitle()
+  assert 'models, mean of the last ten evaluations, minus FedAvg' in said
 
 
 def test_the_worst_tenth_of_clients_is_marked(runs):
@@ -106,6 +108,41 @@ def test_the_worst_tenth_of_clients_is_marked(runs):
   table = table_of([f'c{i:02d}' for i in range(12)])
   known = np.sort(np.concatenate([table.deployed_accuracy[2:] - 0.1] * 3))
   np.testing.assert_allclose(axis.lines[0].get_xdata(), [100 * known[:3].mean()])
+
+
+def test_the_worst_tenth_of_losses_may_be_negative(tmp_path, runs):
+  run = plots.PlottedRun(runs['fed_avg'][0].workdir)
+  run.history = [{'round': 1, 'deployed': {'micro_loss': -2.0}}]
+  run.client_figures = lambda name: -np.arange(1.0, 11)
+  (axis,) = plots.client_distributions({'own': [run]}).axes
+  np.testing.assert_allclose(axis.lines[0].get_xdata(), [-1])
+
+
+def test_long_names_of_methods_differ_in_figures(runs):
+  labels = [f'fesem(4;prox_lambda={x};recluster_every=5)' for x in (0.01, 0.1)]
+  both = dict(zip(labels, runs.values(), strict=True))
+  curves = plots.curves_over_seeds(both).legends[0].get_texts()
+  clients = plots.client_distributions(both).axes[0].get_yticklabels()
+  row = {'mean': 1.0, 'low': None, 'high': None, 'p': None}
+  rows = [row | {'method': label} for label in labels]
+  found = {'reference': 'a', 'task': 'classification', 'deployed': rows}
+  differences = plots.forest(found).axes[0].get_yticklabels()
+  runs = [plots.PlottedRun(each[0].workdir, label) for label, each in both.items()]
+  single = plots.convergence(runs).legends[0].get_texts()
+  panel = {label: [(1.0, None)] for label in labels}
+  values = plots.by_value({('ARI', ''): panel}, 'x', ['1']).legends[0].get_texts()
+  scores = {name: dict.fromkeys(labels, 1.0) for name in 'ab'}
+  ranks = plots.critical_difference(scores).axes[0].get_yticklabels()
+  for texts in (curves, clients, differences, single, values, ranks):
+    names = [text.get_text().replace('\n', '') for text in texts]
+    wanted = [label.replace('fesem', 'FeSEM') for label in labels]
+    assert [name.partition(', ')[0] for name in names] == wanted
+
+
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend(runs):
+  both = dict(zip(('_own', 'fed_avg'), runs.values(), strict=True))
+  texts = plots.curves_over_seeds(both).legends[0].get_texts()
+  assert [text.get_text() for text in texts] == [' _own', 'FedAvg']
 
 
 def test_panels_without_a_figure_are_left_out():

@@ -96,7 +96,9 @@ def test_confusion_without_clusters_or_test_examples(workdir):
   figure = plots.confusion_by_cluster(run)
   assert figure.axes[0].get_title() == 'all clients: 100.0 % of 40 examples'
   run.clients['confusion'] = np.zeros((1, 3, 3), int)
-  plt.close(plots.confusion_by_cluster(run))
+  assert 'bad clients' not in plots.confusion_by_cluster(run).get_suptitle()
+  run.history[0]['honest'] = {}
+  assert 'bad clients too' in plots.confusion_by_cluster(run).get_suptitle()
 
 
 FORMULA = '$\\frac{%d$'

@@ -252,9 +252,13 @@ def test_bad_clients_are_neither_worst_nor_best(tmp_path):
   found = clients([run], CLASSIFICATION)['runs'][0]
   assert [line[0] for line in found['worst'][:2]] == ['c03', 'c04']
   assert found['of_honest']
+  # Names are what the cells of the figure go by.
+  names = [f'Tomato_leaf_{kind}_curl_virus' for kind in ('yellow', 'white', 'mosaic')]
   portrait = run.portrait | {'confusion': np.ones((1, 3, 3), int)}
-  run = dataclasses.replace(run, portrait=portrait)
-  assert confusion([run])[0]['bad']
+  run = dataclasses.replace(run, portrait=portrait | {'class_names': np.array(names)})
+  (found,) = confusion([run])
+  assert found['bad']
+  assert found['names'] == names
 
 
 def test_of_many_clients_some_are_shown_and_the_worst_is_found(tmp_path):

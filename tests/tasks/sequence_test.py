@@ -99,6 +99,17 @@ def test_tokens_of_all_clients_count_alike():
   np.testing.assert_allclose(own['perplexity'], [4, np.nan, 2])
   np.testing.assert_allclose(micro['accuracy'], 2 / 4)
   np.testing.assert_allclose(micro['perplexity'], 32**0.25)
+  # The client without a token takes no part in any mean, and has no figure.
+  totals = evaluate.Totals(
+    np.array([1, 1, 1]), counts, {'own': np.array([2.0, 0, 4])}, np.log([4.0, 1.0, 2.0])
+  )
+  found = evaluate.scores(totals, SEQUENCE)
+  for kind in ('micro', 'macro'):
+    np.testing.assert_allclose(found[f'{kind}_loss'], np.log(8) / 2)
+    np.testing.assert_allclose(found[f'{kind}_own'], 3)
+  np.testing.assert_allclose(
+    evaluate.client_figures(totals, SEQUENCE)['own'], [2, np.nan, 4]
+  )
 
 
 def test_a_mixture_has_the_weighted_mean_of_the_probabilities():

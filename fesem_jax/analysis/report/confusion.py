@@ -38,7 +38,7 @@ def confusion(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     found.append(
       {
         'run': i,
-        'names': [printable(name, 24) for name in names],
+        'names': [printable(name, 60) for name in names],
         'clusters': shown.tolist() if clustered else [],
         'counts': counts[shown].tolist(),
         'bad': table is not None and table.honest is not None,
