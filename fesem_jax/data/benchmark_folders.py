@@ -12,7 +12,7 @@ from fesem_jax.data.pool import Examples, Pool, cached_pool, channels_last
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import array_checks, array_pickles
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.safe_files import opened, reading
+from fesem_jax.utils.safe_files import opened, reading, warn_of_others
 
 _SIDE = 28  # FL-bench keeps FEMNIST's images as rows of 784 pixels.
 
@@ -50,6 +50,8 @@ def _clients(folder: pathlib.Path) -> dict[str, pathlib.Path]:
   """Name -> file of each client of a split, named so that they sort by number."""
   with reading(folder):
     paths = [p for p in folder.glob('*.npz') if p.stem.isdecimal()]
+  if paths:
+    warn_of_others(folder, paths, 'files that are not called 0.npz, 1.npz, ...,')
   width = max((len(p.stem) for p in paths), default=0)
   return {f'client{p.stem:0>{width}}': p for p in paths}
 

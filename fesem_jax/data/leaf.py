@@ -19,7 +19,7 @@ from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument, check_choice
-from fesem_jax.utils.safe_files import first_line, opened, reading
+from fesem_jax.utils.safe_files import first_line, opened, reading, warn_of_others
 from fesem_jax.utils.stored_rows import Rows, changed, take
 
 # (x of one user as parsed, file and user for errors) -> [N, ...] features.
@@ -37,9 +37,14 @@ def shards(folder: pathlib.Path) -> list[pathlib.Path]:
   with reading(folder):
     if not folder.is_dir():
       return []
-    return sorted(
-      p for p in folder.iterdir() if p.name.endswith(_EXTENSIONS) and p.is_file()
+    found = sorted(
+      p
+      for p in folder.iterdir()
+      if p.name.lower().endswith(_EXTENSIONS) and p.is_file() and p.name[0] != '.'
     )
+  if found:
+    warn_of_others(folder, found, "files that are not LEAF's .json, or lie in folders,")
+  return found
 
 
 def read_clients(

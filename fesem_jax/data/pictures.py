@@ -14,7 +14,7 @@ from fesem_jax.data.pool import Pool
 from fesem_jax.data.table_files import SPLITS
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import reading
+from fesem_jax.utils.safe_files import files_of, reading, warn_of_others
 from fesem_jax.utils.stored_rows import Rows
 
 SIDE = 84  # Of larger pictures, unless another is asked for.
@@ -143,22 +143,15 @@ def load_folder(folder: pathlib.Path, side: int, groups: str) -> Pool:
 
 def _places(folder: pathlib.Path) -> list[_Place]:
   """The pictures of a folder, sorted by their paths."""
-  with reading(folder):
-    found = sorted(
-      p
-      for p in folder.rglob('*')
-      if p.is_file() and not any(n[0] == '.' for n in p.relative_to(folder).parts)
-    )
-  paths = [p for p in found if p.suffix.lower() in _SUFFIXES]
+  paths = [p for p in files_of(folder) if p.suffix.lower() in _SUFFIXES]
   if not paths:
     raise UserError(
       f'{folder} holds no images; put a folder of them for each class there.'
     )
-  if others := [p for p in found if p.suffix.lower() not in _SUFFIXES]:
-    warn_once(
-      f'{folder}: files that are no images of a kind that is read ('
-      f'{", ".join(_SUFFIXES)}) are left out: {len(others):,}, such as {others[0]}.'
-    )
+  kinds = ', '.join(_SUFFIXES)
+  warn_of_others(
+    folder, paths, f'files that are no images of a kind that is read ({kinds})'
+  )
   places = []
   for path in paths:
     *above, _ = path.relative_to(folder).parts

@@ -8,8 +8,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import first_line, opened, reading
+from fesem_jax.utils.safe_files import first_line, opened, reading, warn_of_others
 
 _DELIMITERS = (',', ';', '\t', '|')
 _SEPARATOR = re.compile(r'sep=.\r?\n')
@@ -51,17 +50,17 @@ def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> list[Part]
   with reading(folder):
     paths = sorted(filter(_is_table, folder.iterdir()))
     below = sorted(filter(_is_table, folder.glob('[!.]*/*')))
-  if paths and below:
-    warn_once(
-      f'{folder} holds tables of its own, and those in its folders are left out: '
-      f'{len(below):,}, such as {below[0]}.'
-    )
   paths = paths or below
   if not paths:
     raise UserError(
       f'{folder} holds no table; put a file for each client there ({_KINDS}), or '
       'folders train and test of such files.'
     )
+  warn_of_others(
+    folder, paths,
+    f'files that are no tables of a kind that is read ({_KINDS}), or in folders beside '
+    'or below those of the others,',
+  )  # fmt: skip
   found: dict[tuple[str, str], pathlib.Path] = {}
   for path in paths:
     of_folder = '' if path.parent == folder else path.parent.name

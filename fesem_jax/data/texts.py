@@ -11,7 +11,7 @@ from fesem_jax.data import shakespeare
 from fesem_jax.data.pool import Examples, Pool, from_clients
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import opened, reading
+from fesem_jax.utils.safe_files import opened, reading, warn_of_others
 
 VOCABULARIES = ('leaf', 'data')
 
@@ -105,7 +105,11 @@ def _read(path: pathlib.Path) -> str:
 def _of_folder(folder: pathlib.Path) -> dict[str, str]:
   """Name of each .txt file -> its text."""
   with reading(folder):
-    paths = sorted(p for p in folder.glob('*.txt') if p.is_file())
+    paths = sorted(
+      p
+      for p in folder.iterdir()
+      if p.is_file() and p.suffix.lower() == '.txt' and p.name[0] != '.'
+    )
   if not paths:
     raise UserError(f'{folder} holds no .txt file; put one there for each client.')
   if {'train', 'test'} <= {path.stem.lower() for path in paths}:
@@ -113,7 +117,13 @@ def _of_folder(folder: pathlib.Path) -> dict[str, str]:
       f'{folder} holds a text train and a text test, but the texts of a folder are '
       'clients, each split 80/20; put one file there for each client.'
     )
-  return {path.stem: shakespeare.merged([_read(path)]) for path in paths}
+  warn_of_others(folder, paths, 'files that do not end in .txt, or lie in its folders,')
+  texts: dict[str, str] = {}
+  for path in paths:
+    if path.stem in texts:
+      raise UserError(f'{folder} has two texts {path.stem}; give each its own name.')
+    texts[path.stem] = shakespeare.merged([_read(path)])
+  return texts
 
 
 def _of_speeches(path: pathlib.Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.stored_rows import StoredRows, mapped
 
 
@@ -51,6 +52,25 @@ def opened(path: pathlib.Path) -> Iterator[BinaryIO]:
     raise UserError(f'{path} is damaged: {e}. Download it again.') from e
   except OSError as e:
     raise UserError(f'Cannot read {path}: {e.strerror or e}.') from e
+
+
+def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The files of a folder and of its folders, sorted, without hidden ones."""
+  with reading(folder):
+    return sorted(
+      p
+      for p in folder.rglob('*')
+      if p.is_file() and not any(n[0] == '.' for n in p.relative_to(folder).parts)
+    )
+
+
+def warn_of_others(
+  folder: pathlib.Path, read: Collection[pathlib.Path], others: str
+) -> None:
+  """Warns of files of a folder that are not `read`, which `others` describes."""
+  held = set(read)
+  if left := [p for p in files_of(folder) if p not in held]:
+    warn_once(f'{folder}: {others} are left out: {len(left):,}, such as {left[0]}.')
 
 
 def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]:

@@ -45,6 +45,13 @@ def test_pfllib(tmp_path, shape):
       np.testing.assert_array_equal(split.client(client)[1], y)
 
 
+def test_files_of_pfllib_that_are_not_read_are_told_of(tmp_path, caplog):
+  write_pfllib(tmp_path, clients=2)
+  (tmp_path / 'train' / 'client2.npz').write_bytes(b'')
+  data.load(f'pfllib:{tmp_path}')
+  assert f'are left out: 1, such as {tmp_path}/train/client2.npz.' in caplog.text
+
+
 def test_pfllib_without_a_test_split_is_split_80_20(tmp_path):
   write_pfllib(tmp_path, counts=(5, 1), clients=2)
   (tmp_path / 'test').rename(tmp_path / 'other')

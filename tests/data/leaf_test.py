@@ -268,3 +268,15 @@ def test_labels_of_other_kinds_say_what_to_do(tmp_path, y, match):
   (tmp_path / 'all_data' / 'd.json').write_text(text)
   with pytest.raises(UserError, match=match):
     data.load(f'leaf:{tmp_path}')
+
+
+def test_files_that_are_not_read_are_told_of(tmp_path, caplog):
+  write_leaf(tmp_path, writers(), shards=2)
+  shard = next((tmp_path / 'train').iterdir())
+  shard.rename(shard.with_suffix('.JSON'))
+  train, _ = data.load(f'leaf:{tmp_path}')
+  assert train.num_clients == len(writers())
+  assert 'left out' not in caplog.text
+  (tmp_path / 'train' / 'more.jsonl').write_text('')
+  data.load(f'leaf:{tmp_path}')
+  assert f'are left out: 1, such as {tmp_path}/train/more.jsonl.' in caplog.text

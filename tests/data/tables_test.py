@@ -433,6 +433,10 @@ def test_tables_in_folders_beside_others_are_told_of(tmp_path, caplog):
   train, _ = data.load(f'table:{tmp_path}', label_column='y')
   assert train.info.names.tolist() == ['a', 'b']
   assert f'are left out: 1, such as {tmp_path}/more/c.csv.' in caplog.text
+  for name in ('d.xlsx', 'more/e.json', '.hidden'):
+    (tmp_path / name).write_text('')
+  data.load(f'table:{tmp_path}', label_column='y')
+  assert f'are left out: 3, such as {tmp_path}/d.xlsx.' in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -140,3 +140,15 @@ def test_texts_of_splits_are_no_clients(tmp_path):
     (tmp_path / f'{name}.txt').write_text(drawn('abc', 300))
   with pytest.raises(UserError, match='holds a text train and a text test, but'):
     data.load(f'text:{tmp_path}')
+
+
+def test_files_that_are_not_read_are_told_of(tmp_path, caplog):
+  for name in ('a.txt', 'b.TXT', 'c.md', 'more/d.txt', '._a.txt'):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(drawn('abc', 600))
+  train, _ = data.load(f'text:{tmp_path}')
+  assert train.info.names.tolist() == ['a', 'b']
+  assert f'are left out: 2, such as {tmp_path}/c.md.' in caplog.text
+  (tmp_path / 'a.TXT').write_text(drawn('abc', 600))
+  with pytest.raises(UserError, match='has two texts a; give each its own name'):
+    data.load(f'text:{tmp_path}')
