@@ -82,7 +82,7 @@ def names_in_figure(given: Iterable[str]) -> list[str]:
   short = [in_figure(name) for name in names]
   if len(set(short)) == len(set(names)):
     return short
-  lines = [textwrap.wrap(printable(name, 255), 40) for name in names]
+  lines = [textwrap.wrap(printable(n, 255).replace(';', '; '), 40) for n in names]
   return ['\n'.join(map(in_figure, each)) for each in lines]
 
 

@@ -134,9 +134,9 @@ def test_long_names_of_methods_differ_in_figures(runs):
   scores = {name: dict.fromkeys(labels, 1.0) for name in 'ab'}
   ranks = plots.critical_difference(scores).axes[0].get_yticklabels()
   for texts in (curves, clients, differences, single, values, ranks):
-    names = [text.get_text().replace('\n', '') for text in texts]
+    names = [text.get_text().replace('\n', '').replace(' ', '') for text in texts]
     wanted = [label.replace('fesem', 'FeSEM') for label in labels]
-    assert [name.partition(', ')[0] for name in names] == wanted
+    assert [name.partition(',')[0] for name in names] == wanted
 
 
 def test_a_name_that_begins_with_an_underscore_is_in_the_legend(runs):
