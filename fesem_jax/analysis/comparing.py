@@ -176,8 +176,13 @@ class Comparison:
       raise UserError(f'Not all methods ran. {why}')
 
   def __str__(self) -> str:
-    refused = [f'{label} cannot run: {e}' for label, e in self.refused.items()]
-    return '\n\n'.join([*map(str, self.tables), *refused])
+    return '\n\n'.join([*map(str, self.tables), *self._not_run()])
+
+  def _repr_markdown_(self) -> str:
+    return '\n\n'.join([self.as_markdown(), *self._not_run()])
+
+  def _not_run(self) -> list[str]:
+    return [f'{label} cannot run: {e}' for label, e in self.refused.items()]
 
 
 def unlisted(workdir: pathlib.Path, folders: Iterable[pathlib.Path]) -> dict[str, int]:

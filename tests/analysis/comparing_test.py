@@ -131,6 +131,7 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
   found = fj.compare({'bad': bad, 'good': good}, data(), rounds=1, seeds=[0, 1])
   assert [len(s) for s in found.summaries.values()] == [0, 2]
   assert str(found).endswith('bad cannot run: It needs everyone.')
+  assert found._repr_markdown_().endswith('bad cannot run: It needs everyone.')
   with pytest.raises(UserError, match=r'Not all methods ran\. bad: It needs everyone'):
     found.check()
   with pytest.raises(UserError, match=r'^It needs everyone'):
