@@ -45,7 +45,7 @@ def listed() -> list[Fault]:
 
 
 def misfit(fault: Fault) -> str:
-  """What of a fault is not in the code, or the tests, of today; '' if all is."""
+  """The part of a fault that the code or tests of today lack; '' if none."""
   path, (file, _, name) = ROOT / fault.file, fault.test.partition('::')
   count = path.read_text().count(fault.old) if path.is_file() and fault.old else 0
   if count != 1:

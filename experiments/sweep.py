@@ -159,7 +159,7 @@ def run_all(
 
 
 def _not_named(before: dict[str, Any], points: list[Point], called: str) -> str:
-  """What an earlier sweep.json has that tables of `points` lack; '' for nothing."""
+  """Values of an earlier sweep.json that `points` lack, in words; '' for none."""
   if before.get('by', called) != called:
     return f'values of {before["by"]}'
   held = [(p['method'], text_of(p['value'])) for p in before.get('points', ())]

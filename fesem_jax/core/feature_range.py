@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fesem_jax.utils.display import listed_and_counted
 from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.stored_rows import Rows, blocks
 
@@ -78,12 +79,11 @@ def warn_of_range(
     what = f'has values {found.in_words()}'
     mend = f'give scale, e.g. 1/{255 if pixels else f"{largest:.6g}"}'
   else:
-    columns = ', '.join(
+    columns = [
       f'column {names[i] if names else i} {found.least[i]:.4g} to {found.most[i]:.4g}'
-      for i in wide[:_NAMED]
-    )
-    others = f' and {len(wide) - _NAMED} more' if len(wide) > _NAMED else ''
-    what = f'has in {columns}{others}'
+      for i in wide.tolist()
+    ]
+    what = f'has in {listed_and_counted(columns, _NAMED)}'
     mend = 'standardize the columns'
     if found.least.min() >= 0 and _are_whole(x):
       mend += ', or give scale: 1/255 for pixels, 1 for tokens'
@@ -133,9 +133,10 @@ def warn_of_rounding(
       differs = x.min(axis=0) < x.max(axis=0)
       lost = close[differs[close] & (rounded > 0.01 * deviation[close])]
     if len(lost):
-      columns = ', '.join(str(names[i] if names else i) for i in lost[:_NAMED])
-      more = f' and {len(lost) - _NAMED} more' if len(lost) > _NAMED else ''
+      columns = listed_and_counted(
+        (names[i] if names else i for i in lost.tolist()), _NAMED
+      )
       warn_once(
-        f'{where} has in column {columns}{more} values that become float32 and are so '
+        f'{where} has in column {columns} values that become float32 and are so '
         'close together that rounding blurs them; subtract an offset.'
       )

@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax.core import tree
 from fesem_jax.core.types import Params
-from fesem_jax.utils.display import printable
+from fesem_jax.utils.display import listed, printable
 from fesem_jax.utils.errors import UserError, argument
 
 # Names that an error lists.
@@ -96,9 +96,7 @@ def chosen(params: Params, names: Collection[str], flag: str) -> tuple[str, ...]
       what, known = 'its layers are', list(params)
       if '/' in name or '*' in name:
         what, known = 'its parameters are', ['/'.join(path) for path in paths]
-      more = ', ...' if len(known) > _LISTED else ''
       raise UserError(
-        f'{given}: the model has no layer {name}; {what} '
-        f'{", ".join(known[:_LISTED])}{more}.'
+        f'{given}: the model has no layer {name}; {what} {listed(known, _LISTED)}.'
       )
   return tuple('/'.join(path) for path in paths if is_named(path, names))

@@ -7,6 +7,7 @@ import numpy as np
 
 from fesem_jax import tasks
 from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.utils.display import listed_and_counted
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.stored_rows import Rows
@@ -92,10 +93,9 @@ def warn_of_gaps(y: np.ndarray, num_classes: int, task: str, where: str) -> None
     return
   absent = np.setdiff1d(np.arange(num_classes), y)
   if len(absent):
-    named = ', '.join(map(str, absent[:_NAMED]))
-    more = f' and {len(absent) - _NAMED:,} more' if len(absent) > _NAMED else ''
+    named = listed_and_counted(absent, _NAMED)
     warn_once(
-      f'{where} has labels up to {num_classes - 1}, of which {named}{more} do not '
+      f'{where} has labels up to {num_classes - 1}, of which {named} do not '
       f'occur: models have {num_classes:,} outputs. Number labels from 0 without gaps, '
       'or give `num_classes`.'
     )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.data import tables
+from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 
@@ -266,8 +267,8 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
   first = next(iter(named), None)
   if other := [name for name, own in named.items() if own != named[first]]:
     raise UserError(
-      f'{where}: the classes of {first} are {_listed(named[first])}, those of '
-      f'{other[0]} {_listed(named[other[0]])}; number those of all clients alike.'
+      f'{where}: the classes of {first} are {listed(named[first], 5)}, those of '
+      f'{other[0]} {listed(named[other[0]], 5)}; number those of all clients alike.'
     )
   if not all(isinstance(name, str | int | float | np.number) for name in names):
     names = list(map(str, names))
@@ -277,10 +278,6 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
     raise UserError(f'{where}: two clients are called {twice}; rename one.')
   client = np.repeat(np.array(names), [len(y) for y in ys])
   return {'x': np.concatenate(xs), 'y': np.concatenate(ys), 'client': client}
-
-
-def _listed(names: list[Any]) -> str:
-  return ', '.join(map(str, names[:5])) + ', ...' * (len(names) > 5)
 
 
 def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:

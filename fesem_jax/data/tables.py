@@ -5,13 +5,14 @@ are features: numbers as they are, and texts as one 0/1 column for each value.
 """
 
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fesem_jax.data import table_columns
 from fesem_jax.data.table_files import Part, read, read_folder
+from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import first_line
@@ -241,7 +242,7 @@ def _roles(held: Mapping[str, Any], where: object, chosen: Columns) -> dict[str,
     if column and column not in held:
       raise UserError(
         f'{argument(options[role], column)} is not among the columns of {where}: '
-        f'{_listed(held)}.'
+        f'{listed(held, 20)}.'
       )
     if column or role in held:
       found[role] = column or role
@@ -261,16 +262,11 @@ def _roles(held: Mapping[str, Any], where: object, chosen: Columns) -> dict[str,
   if 'y' not in found:
     raise UserError(
       f'{where} has no column y; name that of the labels by `label_column`: '
-      f'{_listed(held)}.' + separators * (len(held) == 1)
+      f'{listed(held, 20)}.' + separators * (len(held) == 1)
     )
   if unknown := [name for name in chosen.drop if name not in held]:
     raise UserError(
       f'{argument("drop_columns", unknown[0])} is not among the columns of {where}: '
-      f'{_listed(held)}.'
+      f'{listed(held, 20)}.'
     )
   return found
-
-
-def _listed(names: Iterable[str]) -> str:
-  names = list(names)
-  return ', '.join(names[:20]) + ', ...' * (len(names) > 20)

@@ -223,7 +223,7 @@ def check_mixes_nothing(model: Model, name: str, example_shape: Sequence[int]) -
       return jnp.concatenate(found)
 
     def changes(found: Callable[[jax.Array], jax.Array], others: int) -> jax.Array:
-      """Whether what is found changes with the examples from number `others` on."""
+      """[] bool: true if results change with the examples from number `others` on."""
 
       def summed(x: jax.Array) -> jax.Array:
         outputs = found(x)

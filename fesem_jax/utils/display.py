@@ -66,6 +66,19 @@ def with_method_names(text: str) -> str:
   return re.sub(rf'\b(?:{"|".join(names)})\b', lambda m: PUBLISHED[m[0]], text)
 
 
+def listed(values: Iterable[object], most: int) -> str:
+  """The first `most` values, with dots for those that are left out."""
+  texts = list(map(str, values))
+  return ', '.join(texts[:most]) + ', ...' * (len(texts) > most)
+
+
+def listed_and_counted(values: Iterable[object], most: int) -> str:
+  """The first `most` values, with the number of those that are left out."""
+  texts = list(map(str, values))
+  more = f' and {len(texts) - most:,} more' if len(texts) > most else ''
+  return ', '.join(texts[:most]) + more
+
+
 def in_figure(value: object, limit: int = 40) -> str:
   """`printable`, for Matplotlib: without formulas."""
   return printable(value, limit).replace('$', r'\$')

@@ -1,4 +1,4 @@
-"""What clients deploy that were not drawn.
+"""Models of clients that were not drawn.
 
 FeSEM: their own cluster's center as it is now. HypoCluster: the center of least
 training loss as the centers are now.

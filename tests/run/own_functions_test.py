@@ -341,7 +341,6 @@ def test_clients_given_twice_or_on_both_sides_are_refused():
 
 
 def test_models_that_are_deployed_without_a_choice_are_refused():
-  """Of a method whose clients train one model."""
   data, local = data_and_local()
 
   def deployed(state, data):

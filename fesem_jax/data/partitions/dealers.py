@@ -7,6 +7,7 @@ import numpy as np
 from fesem_jax.data.partitions import groups, rows, shares
 from fesem_jax.data.partitions.rows import Rows
 from fesem_jax.data.partitions.value import Partition
+from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 
@@ -73,11 +74,11 @@ def _warn_of_labels(
   if not len(lacking):
     return
   dealt = len(labels) - np.isin(labels, lacking).sum()
-  named = ', '.join(map(str, lacking[:10])) + ', ...' * (len(lacking) > 10)
   where = ' to a group' if partition.grouping or partition.in_clusters else ''
   warn_once(
     f'partition={partition.name} deals {dealt:,} of {len(labels):,} examples{where}: '
-    f'no client has labels {named}. Raise `num_clients` or `labels_per_client`.'
+    f'no client has labels {listed(lacking, 10)}. Raise `num_clients` or '
+    '`labels_per_client`.'
   )
 
 

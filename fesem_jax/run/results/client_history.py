@@ -17,6 +17,7 @@ import numpy as np
 
 from fesem_jax.run.results.client_table import position_of
 from fesem_jax.utils import atomic_files
+from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line, read_npz, reading
 
@@ -178,9 +179,8 @@ class ClientHistory:
     """
     wanted = self.rounds if rounds is None else list(rounds)
     if lacking := [r for r in wanted if r not in self.rounds]:
-      listed = ', '.join(map(str, self.rounds[:20]))
-      more = ', ...' if len(self.rounds) > 20 else ''
-      raise UserError(f'{self.path} has no round {lacking[0]}; it has {listed}{more}.')
+      held = listed(self.rounds, 20)
+      raise UserError(f'{self.path} has no round {lacking[0]}; it has {held}.')
     return self._read([self.rounds.index(r) for r in wanted], names)
 
   def of(self, client: str) -> dict[str, np.ndarray]:
