@@ -1,4 +1,4 @@
-r"""What callbacks cost: seconds of whole runs with and without them.
+r"""Cost of callbacks: seconds of whole runs with and without them.
 
   python -m benchmarks.callbacks --workloads=W3,W4
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing, quiet rounds, and result files."""
+"""Functions that the benchmarks share: timing, quiet rounds, and result files."""
 
 import datetime
 import json

@@ -47,7 +47,7 @@ def shaken(key: jax.Array, params: Any) -> Any:
 
 
 def _cost_matrices(layers: Any, one: Any, center: Any, before: Any) -> list[jax.Array]:
-  """Of each hidden layer, after the orders `before` of the layers below it."""
+  """Orders of each hidden layer, after the orders `before` of the layers below it."""
   out = []
   for layer, order in zip(layers[:-1], before, strict=True):
     theirs = hidden_units.incoming(layer, center, None)

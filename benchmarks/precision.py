@@ -1,4 +1,4 @@
-r"""What --precision does to accuracy and clusters, and what it saves on a TPU.
+r"""Effect of --precision on accuracy and clusters, and its savings on a TPU.
 
   python -m benchmarks.precision                      # emulated on this CPU
   python -m benchmarks.precision --topology=v5e:2x2   # compiled for a TPU, not run
@@ -53,7 +53,7 @@ _TOGETHER, _OF_ROUND = 8, 64
 
 
 class Setting(NamedTuple):
-  """What is trained.
+  """Models that are trained.
 
   Attributes:
     dataset: its name; four groups of clients have images of their own rotation.

@@ -56,7 +56,7 @@ def function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def products(program: Jaxpr) -> list[Any]:
-  """What precision each product of a program asks for, and of those that it runs."""
+  """Precisions that the products of a program ask for, and those that it runs."""
   found = []
   for eqn in program.eqns:
     if eqn.primitive.name in _PRODUCTS:

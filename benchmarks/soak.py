@@ -48,7 +48,7 @@ COLUMNS = (
 
 
 def held(cache: pathlib.Path) -> dict[str, float]:
-  """What this process holds now."""
+  """Memory and objects that this process holds now."""
   own = pathlib.Path('/proc/self')
   return {
     'rss': common.status('VmRSS') / 2**20,

@@ -1,4 +1,4 @@
-"""What new clients get, by rule and by the number of their examples."""
+"""Accuracy of new clients, by rule and by the number of their examples."""
 
 from typing import Any, NamedTuple
 

@@ -53,7 +53,7 @@ def over_runs(rows: list[Row]) -> list[Row]:
 
 
 def _notes(table: list[Row]) -> list[str]:
-  """What a reader should know of a table."""
+  """Notes for the reader of a table."""
   said, runs = [], max(row['runs'] for row in table)
   if runs > 1:
     said.append(f'Metrics are mean and sample standard deviation over {runs} runs.')

@@ -1,4 +1,4 @@
-"""What a configuration names: data, a model, local training."""
+"""Data, model and local training that a configuration names."""
 
 import itertools
 import math

@@ -80,7 +80,7 @@ def configurations(
 
 
 def listed_methods() -> list[str]:
-  """What --algorithms lists, and the oracle where --oracle asks for it."""
+  """Methods of --algorithms, and the oracle where --oracle asks for it."""
   listed = list(flags.FLAGS.algorithms)
   if flags.FLAGS.oracle and 'oracle' not in (
     methods.parse_method(text)[0] for _, text in map(methods.split_label, listed)

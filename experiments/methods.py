@@ -107,7 +107,7 @@ def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
 
 
 def applies(config: Mapping[str, Any], flag: str) -> bool:
-  """Whether a flag has an effect in a configuration that has it.
+  """True if a flag has an effect in a configuration that has it.
 
   A server optimizer has some of the flags of server optimizers, the mean has none.
   """
@@ -125,7 +125,7 @@ def server_rate(config: Mapping[str, Any]) -> float:
 
 
 def sets(label: str, flag: str) -> bool:
-  """Whether the label of a method, NAME(K;FLAG=VALUE;...), sets a flag."""
+  """True if the label of a method, NAME(K;FLAG=VALUE;...), sets a flag."""
   return re.search(rf'[(;]{flag}=', label) is not None
 
 
@@ -136,7 +136,7 @@ def configured(config: dict[str, Any], local: LocalTraining) -> Algorithm:
 
 
 def own_options(name: str, text: str) -> dict[str, Any]:
-  """What --algorithm_options gives to a method of the user's own."""
+  """Options that --algorithm_options gives to a method of the user's own."""
   if text and not plugins.is_own(name):
     raise UserError(
       f'{argument("algorithm_options", text)} is for `algorithm=MODULE:FUNCTION`; the '

@@ -143,7 +143,7 @@ def _differing(
   but: tuple[str, ...] = (),
   only: tuple[str, ...] = (),
 ) -> list[str]:
-  """What two configurations differ in, as flags."""
+  """Differences of two configurations, as flags."""
   names = only or sorted((a.keys() | b.keys()) - set(but))
   return [
     'their data' if name == 'data_digest' else f'--{name}'

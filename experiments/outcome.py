@@ -13,7 +13,7 @@ Summary = Mapping[str, Any]
 
 
 def text(result: Result, which: str = 'last') -> str:
-  """What a run found, what it cost and how it ended.
+  """Outcome of a run: its figures, its cost and how it ended.
 
   `which`, one of `curves.REPORTS`, says what figures are shown.
   """

@@ -34,7 +34,7 @@ _BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
 
 
 def is_own(name: str) -> bool:
-  """Whether a name is MODULE:FUNCTION, and not a data set such as npz:FILE."""
+  """True if a name is MODULE:FUNCTION, and not a data set such as npz:FILE."""
   named = re.fullmatch(r'[^\W\d][\w.]*:[^\W\d]\w*', name) is not None
   return named and name.partition(':')[0] not in sources.PREFIXES
 

@@ -32,7 +32,7 @@ _BAR = 40  # Characters of the longest bar.
 
 
 def describe(train: FederatedData, test: FederatedData) -> str:
-  """What there is, as text."""
+  """Description of the data, as text."""
   sizes = np.asarray(train.sizes()) + np.asarray(test.sizes())
   counts = label_skew.label_counts(train)
   of_class = (counts + label_skew.label_counts(test)).sum(axis=0)

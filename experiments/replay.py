@@ -63,7 +63,7 @@ def rebuilt(
 
 
 def as_text(found: Replay) -> str:
-  """What was found, for a terminal."""
+  """Text of the outcome, for a terminal."""
   lines = [f'{printable(found.client)} in round {found.round}:']
   if not found.arrived:
     lines.append('it dropped out, or no update of it arrived: it did not train.')

@@ -278,7 +278,7 @@ def _say(text: str) -> None:
 
 
 def _only_warnings(say: Callable[[str], None]) -> Callable[[str], None]:
-  """What says warnings only, for --quiet."""
+  """Progress that says warnings only, for --quiet."""
   return lambda text: say(text) if 'Warning: ' in text else None
 
 

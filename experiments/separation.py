@@ -42,7 +42,7 @@ _COLUMNS = {
 
 
 def measure(config: dict[str, Any], list_of_k: list[int], by: str) -> dict[str, Any]:
-  """What separation.json holds of a configuration; `by` is one of `separation.BY`."""
+  """Entries of separation.json of a configuration; `by` is one of `separation.BY`."""
   f = flags.FLAGS
   train = some_clients(config, f.data_dir, f.separation_clients)
   if list_of_k[-1] >= train.num_clients:

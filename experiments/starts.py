@@ -1,4 +1,4 @@
-"""What a model starts from, and which of its layers train: --init_from and others."""
+"""Start of a model, and its layers that train: --init_from and others."""
 
 import functools
 import hashlib
@@ -43,7 +43,7 @@ def started(config: dict[str, Any], model: Model) -> Model:
 
 
 def _draws_centers(config: dict[str, Any]) -> bool:
-  """Whether centers that start from one model would stay equal."""
+  """True if centers that start from one model would stay equal."""
   by_loss = config.get('init_models') == 'by_loss'
   return by_loss or config['algorithm'] in _SEVERAL_STARTS
 
@@ -81,7 +81,7 @@ def identity(config: dict[str, Any]) -> dict[str, str]:
 
 
 def depends_on_seed(config: dict[str, Any]) -> bool:
-  """Whether a layer that does not train may have been drawn."""
+  """True if a layer that does not train may have been drawn."""
   frozen = config.get('train_layers') or config.get('freeze_layers')
   drawn = not config.get('init_from') or config.get('init_layers')
   return bool(frozen and drawn)

@@ -1,4 +1,4 @@
-"""What a sweep over the values of one flag came to: tables and a figure."""
+"""Outcome of a sweep over the values of one flag: tables and a figure."""
 
 import itertools
 import json
@@ -23,12 +23,12 @@ Point = dict[str, Any]
 
 
 def are_numbers(values: list[Any]) -> bool:
-  """Whether values have an order and places on an axis."""
+  """True if values have an order and places on an axis."""
   return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
 
 
 def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Point]:
-  """What each method came to at one value; where all are honest, all count.
+  """Outcome of each method at one value; where all are honest, all count.
 
   `value` is that of the flag; `report`, one of `curves.REPORTS`, says what the figures
   are.

@@ -66,7 +66,7 @@ def parse_search(
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-  """What the flags of --tune ask for."""
+  """Settings of the search by the flags of --tune."""
 
   grid: dict[str, list[Any]]  # flag -> its candidates
   seeds: list[int]  # of the tuning runs
@@ -192,7 +192,7 @@ def _runner(
 
 
 def _described(label: str, found: Choice | UserError) -> list[str]:
-  """What is printed of one method's search."""
+  """Text printed of one method's search."""
   if isinstance(found, UserError):
     return [f'{label} cannot be tuned: {in_flags(str(found))}']
   warnings = [in_flags(text) for text in tuning.warnings(label, found)]

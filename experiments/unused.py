@@ -44,7 +44,7 @@ del _NEEDS['min_examples']  # Checked with the data: they may have clients.
 
 
 def _fits(config: Config, flag: str) -> bool:
-  """Whether a configuration has a value that a flag is for."""
+  """True if a configuration has a value that a flag is for."""
   other, *values = _NEEDS[flag]
   if flag == 'partition_groups' and config['dataset'] in PLANTED:
     return True
@@ -53,7 +53,7 @@ def _fits(config: Config, flag: str) -> bool:
 
 
 def _is_for(flag: str) -> str:
-  """What a flag is for."""
+  """Purpose of a flag."""
   other, *values = _NEEDS[flag]
   *first, last = map(str, values)
   listed = f'--{other}={" or ".join([", ".join(first), last] if first else [last])}'

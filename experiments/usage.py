@@ -42,7 +42,7 @@ _KINDS = (
 
 
 def asked(argv: list[str]) -> str | None:
-  """What a command line asks of --help: '' is the page, None is nothing.
+  """Topic of --help in a command line: '' is the page, None is nothing.
 
   The value of --help=TOPIC, or 'full'.
   """
@@ -166,7 +166,7 @@ def _methods() -> str:
 
 
 def _method(name: str) -> str:
-  """What a method computes, its options, and the flags that act on it."""
+  """Text on a method: its computation, its options, and the flags that act on it."""
   factory, own = algorithms.METHODS[name], methods.options(name)
   about, *_ = (inspect.getdoc(factory) or '').partition('\nArgs:')
   others = [other for other, of in algorithms.ALIASES.items() if of == name]
@@ -214,7 +214,7 @@ def _form(name: str) -> str:
 
 
 def _kind(name: str) -> str:
-  """What values a flag takes."""
+  """Values that a flag takes."""
   flag = flags.FLAGS[name]
   if flag.boolean:
     return 'true or false' if flag.default is None else f'default {text_of(flag.value)}'

@@ -66,7 +66,7 @@ def notes(
 
 
 def _recorded(workdir: pathlib.Path) -> bool:
-  """Whether a workdir has a history of more than the clusters of the start."""
+  """True if a workdir has a history of more than the clusters of the start."""
   held = any(workdir.glob('history.*'))
   return held and client_history.read(workdir).rounds != [0]
 
@@ -77,7 +77,7 @@ def _logs_to(machine: dict[str, Any]) -> list[str]:
 
 
 def _own(name: str) -> list[Callback]:
-  """What a function of the user's own returns, as a list."""
+  """Values that a function of the user's own returns, as a list."""
   if not plugins.is_own(name):
     raise UserError(f'{argument("callbacks", name)} is not MODULE:FUNCTION.')
   make = plugins.load('callbacks', name)

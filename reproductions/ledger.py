@@ -56,7 +56,7 @@ def write(folder: pathlib.Path, recipe: str, cell: str, entry: Entry) -> None:
 
 
 def value(cell: Cell, workdir: pathlib.Path) -> float | None:
-  """What a cell compares, of one finished run; None where a target was not reached."""
+  """Figure of a finished run that a cell compares; None if a target was not reached."""
   summary = json.loads((workdir / 'summary.json').read_text())
   if cell.measure == 'rounds':
     reached = summary['rounds_to_target'][0]['deployed']
@@ -85,7 +85,7 @@ def curve(cell: Cell, workdir: pathlib.Path) -> list[tuple[int, float]]:
 
 
 def accuracy(workdir: pathlib.Path) -> float:
-  """What a finished run deploys, in percent."""
+  """Deployed accuracy of a finished run, in percent."""
   summary = json.loads((workdir / 'summary.json').read_text())
   return 100 * float(summary['deployed']['micro_accuracy'])
 

@@ -1,4 +1,4 @@
-"""What ends the runs of McMahan et al., "Communication-Efficient Learning of Deep
+"""End of the runs of McMahan et al., "Communication-Efficient Learning of Deep
 Networks from Decentralized Data", AISTATS 2017, which count rounds to a target.
 """
 

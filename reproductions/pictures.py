@@ -1,4 +1,4 @@
-"""What the pictures of a paper show: values of its table, curves of its cells."""
+"""Contents of a paper's pictures: values of its table, curves of its cells."""
 
 import pathlib
 from collections.abc import Sequence

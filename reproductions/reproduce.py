@@ -86,7 +86,7 @@ def carry_out(command: list[str], workdir: pathlib.Path) -> None:
 
 
 def _processor_seconds() -> float:
-  """Of all processes that this one has waited for."""
+  """Processor time of all processes that this one has waited for."""
   used = resource.getrusage(resource.RUSAGE_CHILDREN)
   return used.ru_utime + used.ru_stime
 
@@ -116,7 +116,7 @@ def run_cell(cell: Cell, folder: pathlib.Path) -> tuple[list[pathlib.Path], Any]
 
 
 def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
-  """What the ledger keeps of a finished cell, from what `run_cell` returns."""
+  """Entry of the ledger for a finished cell, from what `run_cell` returns."""
   summary = json.loads((workdirs[0] / 'summary.json').read_text())
   rate = tuned[0] if tuned else None
   times = list(workdirs[0].parent.glob(f'*.{_TIME}'))

@@ -1,4 +1,4 @@
-r"""Whether FeSEM recovers from wrong starts: rules that were tried, kept and failed.
+r"""Recovery of FeSEM from wrong starts: rules that were tried, kept and failed.
 
   python -m studies.recovery --data=rotated_digits --num_seeds=20 \
       --save=recovery_rotated_digits

@@ -97,7 +97,7 @@ def attempt(
 
 
 def passing(tests: dict[str, float]) -> list[str]:
-  """Those of some tests that pass without a change, in this process."""
+  """Tests that pass without a change, in this process."""
   plugin = _Chosen(tests)
   _pytest(tests, plugin)
   return plugin.passed

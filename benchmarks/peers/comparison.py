@@ -1,4 +1,4 @@
-"""Whether simulators did equal work, and what their times say."""
+"""Compares the work of simulators and their times."""
 
 from typing import Any, NamedTuple
 

@@ -120,7 +120,7 @@ class Worker:
     return out
 
   def answer(self, command: dict[str, Any]) -> dict[str, Any]:
-    """What `serve` answers to a command."""
+    """Answer of `serve` to a command."""
     if 'load' in command:
       return self.load(**command)
     return {'round': self.round, 'average': self.average, 'norms': self.norms}[

@@ -55,12 +55,12 @@ class Ended(NamedTuple):
 
   @property
   def killed(self) -> bool:
-    """Whether it was killed, or one of its processes."""
+    """True if it was killed, or one of its processes."""
     return self.code in (-signal.SIGKILL, 128 + signal.SIGKILL)
 
   @property
   def refused(self) -> bool:
-    """Whether it ended with a sentence for its user."""
+    """True if it ended with a sentence for its user."""
     return self.code == 1 and 'error: ' in self.text and 'Traceback' not in self.text
 
 

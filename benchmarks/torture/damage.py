@@ -63,7 +63,7 @@ def _healed(
 
 
 def _refused(workdir: pathlib.Path, name: str) -> bool:
-  """Whether a damaged file, which only its readers check whole, is refused by them."""
+  """True if a damaged file, which only its readers check whole, is refused by them."""
   from fesem_jax.run.results import client_history, saved_client_table, saved_models
   from fesem_jax.utils.errors import UserError
 

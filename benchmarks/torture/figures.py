@@ -1,4 +1,4 @@
-"""What a run found, as bytes that two runs of one command must share."""
+"""Results of a run, as bytes that two runs of one command must share."""
 
 import hashlib
 import json

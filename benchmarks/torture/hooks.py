@@ -1,4 +1,4 @@
-"""What happens to a process under torture: kills, a jumping clock, missing locks.
+"""Events in a process under torture: kills, a jumping clock, missing locks.
 
 This module imports the standard library only: processes load it before anything else.
 """
@@ -53,7 +53,7 @@ MOMENTS = {
 
 
 class Plan(NamedTuple):
-  """What is to happen in a process.
+  """Events planned for a process.
 
   Attributes:
     moment: of `MOMENTS`, at which it is killed; '' never.

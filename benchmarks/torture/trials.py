@@ -15,7 +15,7 @@ _MOST_KILLS = 6  # Of one run.
 
 
 class Outcome(NamedTuple):
-  """What became of a trial.
+  """Outcome of a trial.
 
   Attributes:
     fault: row of the table that it belongs to.

@@ -413,7 +413,7 @@ def tune(
 
 
 def _takes(make: Callable[..., Algorithm], name: str) -> bool:
-  """Whether a function takes a keyword argument."""
+  """True if a function takes a keyword argument."""
   parameters = inspect.signature(make).parameters
   any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
   return any_name or name in parameters

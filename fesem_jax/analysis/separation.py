@@ -174,7 +174,7 @@ def noise(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def p_of_differences(first: np.ndarray, second: np.ndarray, seed: int) -> float:
-  """Whether clients differ at all: a permutation test.
+  """True if clients differ at all: a permutation test.
 
   The two halves of a client agree by sum_i (a_i - a) (b_i - b), about the means a and b
   of all. If clients do not differ, halves that are matched at random agree as much.
@@ -296,7 +296,7 @@ def _ratio(a: float, b: float) -> float:
 
 
 def told_apart(row: Separation) -> bool:
-  """Whether clusters are there (p <= 0.05) and found again in other examples.
+  """True if clusters are there (p <= 0.05) and found again in other examples.
 
   The clusters of either half are to agree by an adjusted Rand index of 0.8.
   """

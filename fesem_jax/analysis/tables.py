@@ -217,7 +217,7 @@ def _notes(table: Rows) -> list[str]:
 
 
 def has_honest(table: Rows) -> bool:
-  """Whether some clients of a table are bad."""
+  """True if some clients of a table are bad."""
   return any(row[f'honest_deployed_{_task(table).primary_column}'] for row in table)
 
 

@@ -66,7 +66,7 @@ class ClientModels(NamedTuple):
     return chosen if own is None else tree.merge(chosen, own)
 
   def has_clusters(self) -> bool:
-    """Whether clients have clusters; does not depend on the arrays' values."""
+    """True if clients have clusters; does not depend on the arrays' values."""
     return any(x is not None for x in (self.choice, self.mixture, self.membership))
 
   def clusters(self) -> jax.Array | None:

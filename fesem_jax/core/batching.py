@@ -206,7 +206,7 @@ def batches_of_client(
 
 
 def _reads_at_once(schedule: Schedule, data: FederatedData, side_by_side: int) -> bool:
-  """Whether all examples of clients side by side are read before the first step."""
+  """True if all examples of clients side by side are read before the first step."""
   width = batch_width(schedule, data.max_examples)
   if side_by_side == 1 or width == data.max_examples:
     return False

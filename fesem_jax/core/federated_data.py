@@ -37,7 +37,7 @@ class Corruption:
 
   @property
   def of_models(self) -> bool:
-    """Whether bad clients send models other than those that they trained."""
+    """True if bad clients send models other than those that they trained."""
     return self.lie is not None
 
   @property

@@ -120,7 +120,7 @@ class Identity:
         self._values.append(f'{name}=as {begin - self._begin} to {end - self._begin}')
 
   def _is_new(self, x: Any) -> bool:
-    """Whether an object is met for the first time."""
+    """True if an object is met for the first time."""
     number = self._numbers.setdefault(id(x), len(self._numbers))
     self._met.append(number)
     if number < len(self._kept):
@@ -267,7 +267,7 @@ class Identity:
     held: dict[tuple[str, str], str],
     depth: int = 0,
   ) -> Iterator[str]:
-    """What a function's code does, without the names of variables and functions.
+    """Instructions of a function's code, without the names of variables and functions.
 
     Comments, docstrings and annotations are no part of it. `variables` are global and
     `cells` from outside of the function; `numbers` are those of its own variables, and
@@ -333,14 +333,14 @@ def _unwrapped(x: Any) -> Any:
 
 
 def _is_of_object(x: Any) -> bool:
-  """Whether a function is a built-in one of an object, as `{}.get`."""
+  """True if a function is a built-in one of an object, as `{}.get`."""
   held = getattr(x, '__self__', None)
   is_builtin = isinstance(x, types.BuiltinMethodType | types.MethodWrapperType)
   return is_builtin and not isinstance(held, types.ModuleType | type | type(None))
 
 
 def _is_record(x: Any) -> bool:
-  """Whether a tuple has named fields."""
+  """True if a tuple has named fields."""
   return hasattr(x, '_fields')
 
 

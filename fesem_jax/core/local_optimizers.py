@@ -74,7 +74,7 @@ def check(optimizer: Any, params: Params, name: str = 'optimizer') -> None:
 
 
 def _goes_up(optimizer: optax.GradientTransformation, params: Params) -> bool:
-  """Whether the first step of parameters of one number each is along the gradient."""
+  """True if the first step of parameters of one number each is along the gradient."""
   one = jax.tree.map(lambda x: jnp.ones((1,) * len(x.shape), x.dtype), params)
   try:
     updates, _ = optimizer.update(one, optimizer.init(one), one)

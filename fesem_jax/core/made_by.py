@@ -1,4 +1,4 @@
-"""What made a method or a model: the name of a function and its arguments."""
+"""Origin of a method or a model: the name of a function and its arguments."""
 
 import functools
 import inspect

@@ -19,7 +19,7 @@ _NO_COMPUTATION = {'LOAD_CLOSURE', 'MAKE_CELL', 'COPY_FREE_VARS', 'RESUME', 'NOP
 
 
 def is_own(x: Any) -> bool:
-  """Whether a function, class or module is of no installed package."""
+  """True if a function, class or module is of no installed package."""
   path: str | None
   if isinstance(x, types.FunctionType):
     path = x.__code__.co_filename
@@ -53,7 +53,7 @@ def _is_own_module(name: str | None) -> bool:
 
 
 def cells_of(fn: types.FunctionType) -> dict[str, Any]:
-  """What a function holds, by the names of the variables."""
+  """Values that a function closes over, by the names of the variables."""
   found = {}
   for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
     try:

@@ -16,7 +16,7 @@ _LISTED = 12
 
 
 def is_named(path: Sequence[str], names: Collection[str]) -> bool:
-  """Whether names or patterns choose a parameter, or a layer that it belongs to.
+  """True if names or patterns choose a parameter, or a layer that it belongs to.
 
   A pattern is one of `fnmatch` for a whole path, as stage0_block0/norm0: `*` stands for
   any characters, / too, and `**/` for nothing too.

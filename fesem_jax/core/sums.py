@@ -123,7 +123,7 @@ def clipped(length: jax.Array | float) -> Iterator[None]:
 
 
 def are_clipped() -> bool:
-  """Whether the sums that are formed here are `clipped`."""
+  """True if the sums that are formed here are `clipped`."""
   return _CLIP.get() is not None
 
 

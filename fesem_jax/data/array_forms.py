@@ -209,14 +209,14 @@ def _of_items(given: Any, where: object) -> dict[str, Any] | None:
 
 
 def _is_pair(value: Any) -> bool:
-  """Whether a value may be the examples of a client."""
+  """True if a value may be the examples of a client."""
   if isinstance(value, Mapping):
     return {'x', 'y'} <= set(value)
   return isinstance(value, tuple | list) and len(value) == 2
 
 
 def _is_dataset(value: Any) -> bool:
-  """Whether a value is a dataset of PyTorch, such as that of a client."""
+  """True if a value is a dataset of PyTorch, such as that of a client."""
   forms = ('tensors',), ('data', 'targets'), ('dataset', 'indices')
   return any(all(hasattr(value, name) for name in names) for names in forms)
 

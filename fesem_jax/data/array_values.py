@@ -1,4 +1,4 @@
-"""What a user's own file says beside its examples: classes, scale, task, names."""
+"""Entries of a user's own file beside its examples: classes, scale, task, names."""
 
 from collections.abc import Mapping
 
@@ -58,7 +58,7 @@ def feature_names(
 
 
 def scale(path: object, arrays: Mapping[str, np.ndarray], x: np.ndarray) -> float:
-  """What models see x multiplied by; raises `UserError` on no positive float32."""
+  """Factor of the x that models see; raises `UserError` on no positive float32."""
   if 'scale' not in arrays:
     return scale_of(x, f'{path}: x')
   given, single = arrays['scale'], np.finfo(np.float32)

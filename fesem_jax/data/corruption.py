@@ -122,7 +122,7 @@ def _checked(corrupt: str) -> str:
 
 
 def _is_number(name: str, number: str) -> bool:
-  """Whether a text is a class of a backdoor, or the scale of a replacement."""
+  """True if a text is a class of a backdoor, or the scale of a replacement."""
   if name == 'backdoor':
     return number.isdecimal() and len(number) < 10
   try:

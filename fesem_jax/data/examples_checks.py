@@ -135,7 +135,7 @@ def warn_of_many_classes(pool: Pool, name: str) -> None:
 
 
 def _many_of_few(classes: int, count: int) -> bool:
-  """Whether `classes` with `count` examples in all may be numbers to predict."""
+  """True if `classes` with `count` examples in all may be numbers to predict."""
   return classes > _MANY_CLASSES and count < _FEW_OF_CLASS * classes
 
 
@@ -208,7 +208,7 @@ def warn_of_targets(train: FederatedData, test: FederatedData, name: str) -> Non
 
 
 def _tell_apart(x: Rows) -> bool:
-  """Whether one column has so many values that rows are not equal by chance."""
+  """True if one column has so many values that rows are not equal by chance."""
   rows = np.asarray(x[:_SOME_ROWS])
   distinct = np.unique(rows.reshape(len(rows), -1), axis=0)
   most = max(len(np.unique(column)) for column in distinct.T)

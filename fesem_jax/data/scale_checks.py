@@ -1,4 +1,4 @@
-"""Whether all examples of a data set are on one scale: splits, and natural clients."""
+"""Checks that examples of a data set share one scale: splits, and natural clients."""
 
 import math
 

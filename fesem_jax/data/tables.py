@@ -62,13 +62,13 @@ def _numbers_as_such(names: np.ndarray) -> np.ndarray:
 
 
 def is_frame(value: Any) -> bool:
-  """Whether a value is a data frame of pandas, polars or Arrow, or a hub's dataset."""
+  """True if a value is a data frame of pandas, polars or Arrow, or a hub's dataset."""
   columns = hasattr(value, 'columns') or hasattr(value, 'to_arrow')
   return (columns and hasattr(value, '__arrow_c_stream__')) or _of_hub(value)
 
 
 def _of_hub(value: Any) -> bool:
-  """Whether a value is a `Dataset` of Hugging Face."""
+  """True if a value is a `Dataset` of Hugging Face."""
   several = isinstance(value, Mapping)
   return not several and all(hasattr(value, n) for n in ('column_names', 'with_format'))
 

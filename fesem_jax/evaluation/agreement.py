@@ -69,7 +69,7 @@ def adjusted_mutual_information(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _same(counts: np.ndarray) -> bool:
-  """Whether two clusterings are the same but for the names of their clusters."""
+  """True if two clusterings are the same but for the names of their clusters."""
   return counts.shape == (np.count_nonzero(counts),) * 2
 
 

@@ -111,7 +111,7 @@ def best_of(
 
 
 def best_rule(correct: str, oracle: bool) -> str:
-  """What the marks of `best_of` mean, behind the mark of the best.
+  """Meaning of the marks of `best_of`, behind the mark of the best.
 
   `oracle` says whether there is one, which takes no part.
   """
@@ -239,7 +239,7 @@ def differences(
 
 
 def _are_of_honest(summaries: Summaries) -> bool:
-  """Whether figures are of the honest clients, as others are bad."""
+  """True if figures are of the honest clients, as others are bad."""
   return any(s and s.get('honest') for runs in summaries.values() for s in runs)
 
 

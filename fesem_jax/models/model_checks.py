@@ -257,7 +257,7 @@ def check_linen(
 def same_function(
   one: Callable[..., Any], other: Callable[..., Any], *args: Any
 ) -> bool:
-  """Whether two functions compute the same, operation by operation."""
+  """True if two functions compute the same, operation by operation."""
   a, b = (jax.make_jaxpr(fn)(*args) for fn in (one, other))
   return str(a) == str(b) and all(
     x is y or np.array_equal(x, y) for x, y in zip(a.consts, b.consts, strict=True)

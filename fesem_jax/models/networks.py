@@ -265,7 +265,7 @@ def _flax_model(
 
 
 def _is_plain_dense(layer: nn.Module) -> bool:
-  """Whether a layer multiplies in float32, at the precision of local training."""
+  """True if a layer multiplies in float32, at the precision of local training."""
   return (
     type(layer) is nn.Dense
     and layer.dtype in (None, jnp.float32)
@@ -330,7 +330,7 @@ def as_model(
     outside, roots = current_trace(), list[Any]()
 
     def is_own(layer: nn.Module) -> bool:
-      """Whether a layer runs once, with the parameters at its path in `params`."""
+      """True if a layer runs once, with the parameters at its path in `params`."""
       root = None if layer.scope is None else layer.scope.root
       if not roots:  # The first module that is called is the model.
         roots.append(root)

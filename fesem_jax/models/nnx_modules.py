@@ -118,13 +118,13 @@ def _check_state(name: str, module: nnx.Module) -> None:
 
 
 def _has_dropout(module: nnx.Module) -> bool:
-  """Whether a module has Dropout that drops anything."""
+  """True if a module has Dropout that drops anything."""
   layers = [layer for _, layer in nnx.iter_modules(module)]
   return any(isinstance(layer, nnx.Dropout) and layer.rate > 0 for layer in layers)
 
 
 def _draws(run: Callable[..., Any], params: Params, x: Any, key: Any) -> bool:
-  """Whether a function of (params, x, key) looks at its key."""
+  """True if a function of (params, x, key) looks at its key."""
   traced = jax.make_jaxpr(lambda key, p, x: run(p, x, key))(key, params, x).jaxpr
   live = {id(v) for v in traced.outvars}
   for equation in reversed(traced.eqns):

@@ -16,7 +16,7 @@ _CLIENTS, _EXAMPLES = 8, 10  # Rows and columns.
 
 
 def are_images(shape: Sequence[int]) -> bool:
-  """Whether examples of a shape can be drawn: [H, W], or [H, W, C], C 1, 3 or 4."""
+  """True if examples of a shape can be drawn: [H, W], or [H, W, C], C 1, 3 or 4."""
   return len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3, 4))
 
 

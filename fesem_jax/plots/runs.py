@@ -71,7 +71,7 @@ class PlottedRun:
     return np.array(rounds), np.array(values)
 
   def until(self, over: str) -> dict[int, float]:
-    """What a run has sent, taken or spent until the end of each round.
+    """Amounts that a run has sent, taken or spent until the end of each round.
 
     `over` is a key of `OVER`. Empty where the run has none of it, or does not say.
     """

@@ -87,7 +87,7 @@ class Asked:
 
   @property
   def looks_at_states(self) -> bool:
-    """Whether something reads its state after every round."""
+    """True if something reads its state after every round."""
     asked = bool(self.own_callbacks) or bool(self.settings.patience)
     attack = self.spec.train.corruption
     asked |= attack is not None and attack.backdoor is not None  # Its success rate.
@@ -123,7 +123,7 @@ class Asked:
     return run._replace(notes=[*spec.notes, *run.notes])
 
   def check(self) -> bool:
-    """Whether it can be run; otherwise it is over."""
+    """True if it can be run; otherwise it is over."""
     spec = self.spec
     try:
       check(spec.algorithm, spec.phases, spec.unseen, self.settings, self._programs)
@@ -133,7 +133,7 @@ class Asked:
 
 
 def is_offloaded(state: Any) -> bool:
-  """Whether some of a state is in the host's memory."""
+  """True if some of a state is in the host's memory."""
   leaves = jax.tree.leaves(state, is_leaf=offloading.is_offloaded)
   return any(map(offloading.is_offloaded, leaves))
 

@@ -1,4 +1,4 @@
-"""Whether two configurations belong to the same run."""
+"""Compares configurations: those of one run agree in all that changes results."""
 
 import itertools
 import pathlib
@@ -59,7 +59,7 @@ def check_same(
 
 
 def _is_described(config: dict[str, Any]) -> bool:
-  """Whether `resume.default_config` made a configuration; users may give others."""
+  """True if `resume.default_config` made a configuration; users may give others."""
   return 'settings_of_jax' in config
 
 
@@ -116,7 +116,7 @@ def edited(old: dict[str, Any], config: dict[str, Any]) -> list[str]:
 
 
 def _is_comparable(*configs: dict[str, Any]) -> bool:
-  """Whether digests of code are: each minor version of Python compiles otherwise."""
+  """True if digests of code are: each minor version of Python compiles otherwise."""
   versions = [str(config['versions'].get('python')) for config in configs]
   return len({tuple(version.split('.')[:2]) for version in versions}) == 1
 

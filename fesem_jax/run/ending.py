@@ -114,7 +114,7 @@ def _ended(
 
 
 def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:
-  """What figures show of the clients; see `Result`."""
+  """Values that figures show of the clients; see `Result`."""
   key, data = run.keys[prng_streams.PORTRAIT], run.data
   picture = figure_data.draw(run.algorithm, state, data.train, key, run.programs)
   picture = figure_data.in_order(picture, data.places)

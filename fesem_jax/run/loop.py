@@ -156,7 +156,7 @@ class Running:
 
   @property
   def is_due(self) -> bool:
-    """Whether what clients deploy is to be measured after this round."""
+    """True if the deployed models are to be evaluated after this round."""
     every = self.run.settings.eval_every
     return self.reason is not None or (bool(every) and self.done % every == 0)
 

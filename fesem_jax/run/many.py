@@ -160,5 +160,5 @@ def _compiled_since(compiling: CompileTime, before: float) -> float:
 
 
 def _is_new(run: Prepared) -> bool:
-  """Whether no round of a run was saved."""
+  """True if no round of a run was saved."""
   return run.checkpoints is None or run.checkpoints.latest_round() is None

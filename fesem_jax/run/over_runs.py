@@ -108,12 +108,12 @@ def functions_of(run: Prepared) -> Functions:
 
 
 def _has_clusters(run: Prepared) -> bool:
-  """Whether clients deploy from clusters."""
+  """True if clients deploy from clusters."""
   deployed = run.algorithm.deployed
   return jax.eval_shape(deployed, run.shapes, run.data.train).has_clusters()
 
 
 def looks_at_states(algorithm: Algorithm, asked: bool) -> bool:
-  """Whether every round needs the states; `asked` is whether callbacks do."""
+  """True if every round needs the states; `asked` is whether callbacks do."""
   known = algorithm.traffic is not None and algorithm.traffic.known is not None
   return asked or known

@@ -152,7 +152,7 @@ def bytes_of_shard(x: Any) -> int:
 
 
 def is_on_host(x: Any) -> bool:
-  """Whether an array is in the memory of the devices' host."""
+  """True if an array is in the memory of the devices' host."""
   return x.sharding.memory_kind == 'pinned_host'
 
 

@@ -84,7 +84,7 @@ def run_often(local: LocalTraining, data: FederatedData, rounds: int) -> dict[st
 
 
 def _multiplications(local: LocalTraining, data: FederatedData) -> int:
-  """Of a pass over the data at most: each parameter meets each number of an example."""
+  """Bound for a pass over the data: each parameter meets each number of an example."""
   of_example = math.prod(data.example_shape) * side_by_side.parameters(local)
   return of_example * data.y.shape[0]
 
@@ -137,7 +137,7 @@ class Program:
     return self._compiling.result()
 
   def failed(self) -> bool:
-    """Whether compiling it has ended in an error."""
+    """True if compiling it has ended in an error."""
     return self._compiling.done() and self._compiling.exception() is not None
 
   @functools.cached_property

@@ -234,7 +234,7 @@ def _round(run: _Again, state: Any, number: int) -> tuple[Any, RoundInfo]:
 
 
 def _agrees(run: _Again, number: int, info: RoundInfo) -> bool | None:
-  """Whether a round came to what its record says; None where there is none.
+  """True if a round came to what its record says; None where there is none.
 
   Numbers that are not whole are those of another program, which rounds differently.
   """
@@ -247,7 +247,7 @@ def _agrees(run: _Again, number: int, info: RoundInfo) -> bool | None:
 
 
 def _same(a: float | None, b: float | None) -> bool:
-  """Whether two numbers of records are the same, floats up to rounding."""
+  """True if two numbers of records are the same, floats up to rounding."""
   if not isinstance(a, float) or not isinstance(b, float):
     return a == b
   return math.isclose(a, b, rel_tol=_ROUNDING) or (math.isnan(a) and math.isnan(b))
@@ -308,7 +308,7 @@ def _trainings(
 
 
 def _equal(a: Any, b: Any) -> bool:
-  """Whether two states are the same, bit for bit."""
+  """True if two states are the same, bit for bit."""
   pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
   return all(
     np.array_equal(np.asarray(x), np.asarray(y), equal_nan=True) for x, y in pairs

@@ -1,4 +1,4 @@
-"""What is asked for of a run, from the arguments of `simulate`."""
+"""Specification of a run, from the arguments of `simulate`."""
 
 import dataclasses
 import os
@@ -95,7 +95,7 @@ def spec_of(
   callbacks: Sequence[Callback] = (),
   **numbers: Any,
 ) -> Spec:
-  """What the arguments of `simulate` ask for; see there."""
+  """Specification of a run by the arguments of `simulate`; see there."""
   _check_data('train', train)
   _check_data('test', test)
   return Spec(

@@ -24,5 +24,5 @@ def placed_state(algorithm: Algorithm, train: FederatedData, key: jax.Array) -> 
 
 
 def of_clients(x: Any, data: FederatedData) -> bool:
-  """Whether an array of a state, or its shape, is a stack of all clients' models."""
+  """True if an array of a state, or its shape, is a stack of all clients' models."""
   return x.ndim > 1 and x.shape[0] == data.num_clients

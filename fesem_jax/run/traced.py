@@ -54,7 +54,7 @@ class Traced:
 
   @property
   def jaxpr(self) -> Jaxpr:
-    """What it does."""
+    """The computation."""
     return self._jaxpr
 
   def same_as(self, other: 'Traced') -> bool:

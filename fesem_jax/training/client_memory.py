@@ -1,4 +1,4 @@
-"""What each client keeps from round to round beside the state of its method.
+"""Values that each client keeps from round to round beside the state of its method.
 
 `residual` is what it has not sent, `statistics` are those of its batches, and
 `optimizer` is the state of its local optimizer. A method does not know of them: they go
@@ -20,7 +20,7 @@ from fesem_jax.core.types import Cohort, Params
 
 
 class Memory:
-  """What clients keep, while a round is traced; see `remembered`."""
+  """Values that clients keep, while a round is traced; see `remembered`."""
 
   def __init__(self, held: dict[str, Any]):
     self.held = held  # name -> [M, ...]
@@ -40,7 +40,7 @@ class Memory:
     return None if state is None else kept, new
 
   def of(self, cohort: Cohort) -> dict[str, Any]:
-    """What those keep who train: a method may train others than the round's cohort."""
+    """Values of a cohort, which need not be the round's: a method may train others."""
     return tree.rows_of(self.held, cohort)
 
   def kept(self, cohort: Cohort, both: tuple[Any, dict[str, Any]]) -> Any:

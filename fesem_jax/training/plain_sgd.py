@@ -1,4 +1,4 @@
-"""Whether an optimizer is plain SGD, w <- w - eta g, read from what it computes.
+"""Recognizes plain SGD, w <- w - eta g, by what an optimizer computes.
 
 The optimizer's update is traced on the model's own parameters, and its operations are
 followed: it is plain SGD if it keeps no state and each layer's update is that layer's
@@ -72,7 +72,7 @@ def sgd_rate(optimizer: optax.GradientTransformation, params: Params) -> Any:
 
 
 def is_plain_sgd(local: LocalTraining) -> bool:
-  """Whether the optimizer of local training is plain SGD on its model."""
+  """True if the optimizer of local training is plain SGD on its model."""
   return _rate_of(local) is not None
 
 

@@ -119,7 +119,7 @@ def noised(
 
 
 def is_sums(x: Any) -> bool:
-  """Whether x is a `ClusterSums`."""
+  """True if x is a `ClusterSums`."""
   return isinstance(x, sums.ClusterSums)
 
 

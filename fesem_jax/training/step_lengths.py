@@ -63,7 +63,7 @@ def _of_layers(local: LocalTraining, most: int) -> Params:
 
 
 def _is_linear(local: LocalTraining) -> bool:
-  """Whether updates are linear in gradients and state, whatever the parameters."""
+  """True if updates are linear in gradients and state, whatever the parameters."""
   like = jax.eval_shape(local.model.init, jax.random.key(0))
 
   def transposed(gradients: Params, state: Any) -> Any:
@@ -80,6 +80,6 @@ def _is_linear(local: LocalTraining) -> bool:
 
 
 def _treats_all_alike(local: LocalTraining) -> bool:
-  """Whether all parameters move alike, and against their gradients."""
+  """True if all parameters move alike, and against their gradients."""
   moved = np.stack(jax.tree.leaves(jax.jit(lambda: _of_layers(local, _TRIED))()))
   return bool((moved == moved[0]).all() and (np.diff(moved[0]) > 0).any())

@@ -1,4 +1,4 @@
-"""What comes of a cohort's local training, and its reduction chunk by chunk.
+"""Outcome of a cohort's local training, and its reduction chunk by chunk.
 
 A method that needs only sums of the local models adds each chunk's as soon as it has
 trained, while it is in the cache; then no array of S models exists.

@@ -46,7 +46,7 @@ def labels(y: Any, where: str, num_classes: int | None) -> np.ndarray:
 
 
 def _what_they_are(numbered: np.ndarray) -> str:
-  """What some labels are that are not as they must be; '' if that is not known."""
+  """Description of labels that are not as they must be; '' if that is not known."""
   least = numbered.min(initial=0)
   if numbered.ndim == 1 and -np.inf < least < 0 and _are_whole(numbered, least):
     return f' (the least is {least:.0f}: number the classes from 0)'
@@ -57,7 +57,7 @@ def _what_they_are(numbered: np.ndarray) -> str:
 
 
 def _are_whole(numbered: np.ndarray, least: int) -> bool:
-  """Whether all numbers are whole and at least `least`."""
+  """True if all numbers are whole and at least `least`."""
   whole = bool((numbered == np.round(numbered)).all())
   return whole and numbered.min(initial=0) >= least
 
@@ -145,7 +145,7 @@ def weights(x: Any, where: str) -> np.ndarray:
 
 
 def has_channels_first(shape: Sequence[int]) -> bool:
-  """Whether examples of a shape look like images [C, H, W], as PyTorch has them.
+  """True if examples of a shape look like images [C, H, W], as PyTorch has them.
 
   The first of three axes is that of gray or color images, with or without
   transparency, and the last is not, and rows and columns are as many, or too many for

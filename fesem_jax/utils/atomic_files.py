@@ -61,6 +61,6 @@ def write_arrays_atomically(
 
 
 def is_writable(folder: pathlib.Path) -> bool:
-  """Whether a folder is writable, or can be created in its nearest existing parent."""
+  """True if a folder is writable, or can be created in its nearest existing parent."""
   existing = next(f for f in (folder, *folder.absolute().parents) if f.exists())
   return os.access(existing, os.W_OK | os.X_OK)

@@ -173,12 +173,12 @@ def _with_this_name() -> int:
 
 
 def is_first() -> bool:
-  """Whether this process is the first one, which writes files and prints."""
+  """True if this process is the first one, which writes files and prints."""
   return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def is_loss(error: BaseException) -> bool:
-  """Whether an error of JAX reports the loss of another process."""
+  """True if an error of JAX reports the loss of another process."""
   return count() > 1 and _LOSS.search(str(error)) is not None
 
 
@@ -246,7 +246,7 @@ def error_in_all(sentence: str) -> UserError:
 
 
 def any_of(flag: bool) -> bool:
-  """Whether the flag is set in any process."""
+  """True if the flag is set in any process."""
   if count() == 1:
     return flag
   return bool(multihost_utils.process_allgather(np.array(flag)).any())

@@ -124,7 +124,7 @@ _FIRST = {
 
 
 def _with_own(used: ClientModels, statistics: dict[str, jax.Array]) -> ClientModels:
-  """What clients deploy with statistics of their own, path -> [M, ...]."""
+  """Parameters that clients deploy with statistics of their own, path -> [M, ...]."""
   if used.mixture is not None:
     raise _no_statistics('use mixtures of models')
   shared = flatten_dict(used.shared, sep='/') if used.shared is not None else {}

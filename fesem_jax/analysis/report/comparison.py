@@ -66,7 +66,7 @@ def compared(
 
 
 def _data_differ(runs: Sequence[ReportedRun]) -> bool:
-  """Whether runs of one seed have other data; older ones do not tell."""
+  """True if runs of one seed have other data; older ones do not tell."""
   digests: dict[int | None, set[str]] = {}
   for run in runs:
     if 'data_digest' in run.config:

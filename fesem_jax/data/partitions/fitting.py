@@ -1,4 +1,4 @@
-"""Whether a partition makes sense for some examples."""
+"""Checks that a partition makes sense for some examples."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -267,7 +267,7 @@ class Partition:
 
   @property
   def in_clusters(self) -> bool:
-    """Whether examples are dealt inside of clusters that the data set knows."""
+    """True if examples are dealt inside of clusters that the data set knows."""
     return 'cluster' in self.parts
 
   @property

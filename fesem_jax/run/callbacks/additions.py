@@ -65,7 +65,7 @@ def renewed(summary: Record) -> Iterator[None]:
 
 
 def _holds(record: Record, before: Record, text: str) -> bool:
-  """Whether a record still has the entries of `before`, whose JSON is `text`."""
+  """True if a record still has the entries of `before`, whose JSON is `text`."""
   try:
     held = {key: record[key] for key in before}
     return json.dumps(held, default=lambda x: x.tolist()) == text

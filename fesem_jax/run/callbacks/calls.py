@@ -55,11 +55,11 @@ class Callbacks:
 
   @property
   def wants_clients(self) -> bool:
-    """Whether one of the user's callbacks sets `wants_clients`."""
+    """True if one of the user's callbacks sets `wants_clients`."""
     return any(callback.wants_clients for callback in self._own)
 
   def includes(self, kind: type[Callback]) -> bool:
-    """Whether one of the user's callbacks is an instance of a class."""
+    """True if one of the user's callbacks is an instance of a class."""
     return any(isinstance(callback, kind) for callback in self._own)
 
   def on_start(

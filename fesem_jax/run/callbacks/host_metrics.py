@@ -176,7 +176,7 @@ def _digest(metric: Any, given: str) -> str:
 def _made(
   models: DeployedModels, examples: list[np.ndarray], given: str
 ) -> list[np.ndarray]:
-  """What each client's deployed model makes of its examples.
+  """Outputs of each client's deployed model on its examples.
 
   Clients of one model are asked together.
   """

@@ -266,7 +266,7 @@ def _held(
 
 
 def exists(folder: pathlib.Path) -> bool:
-  """Whether a workdir has a history of clients."""
+  """True if a workdir has a history of clients."""
   return (folder / _FILE).exists()
 
 

@@ -234,7 +234,7 @@ def fairness_of(table: ClientTable, figure: Figure) -> dict[str, Any]:
 
 
 def agrees(table: ClientTable, summary: dict[str, Any]) -> bool:
-  """Whether a summary has the digest of the table."""
+  """True if a summary has the digest of the table."""
   return summary.get('clients_digest') == digest(table)
 
 

@@ -195,7 +195,7 @@ class DeployedModels:
 
   @property
   def task(self) -> Task:
-    """What the models are for."""
+    """Task of the models."""
     return TASKS[self.examples.task]
 
   def outputs(

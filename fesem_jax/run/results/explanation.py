@@ -1,4 +1,4 @@
-"""What a finished run says of one client: its cluster, and the alternatives."""
+"""Cluster of one client of a finished run, and the alternatives."""
 
 import dataclasses
 from typing import Any

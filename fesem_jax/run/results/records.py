@@ -84,7 +84,7 @@ def lopsided(sizes: Sequence[int], ari: float | None) -> str | None:
 
 
 def settled(history: Sequence[Record], patience: int) -> bool:
-  """Whether no client moved and Eq. 6 stood still in the last `patience` rounds.
+  """True if no client moved and Eq. 6 stood still in the last `patience` rounds.
 
   The moves alone decide where no round has a value of Eq. 6. A patience of 0 is never
   over.

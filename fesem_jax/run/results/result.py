@@ -69,7 +69,7 @@ class Result:
 
   @functools.cached_property
   def portrait(self) -> dict[str, np.ndarray]:
-    """What figures show of the clients, see `figure_data.draw` and `sheets`.
+    """Values that figures show of the clients, see `figure_data.draw` and `sheets`.
 
     Without a workdir, it is computed on first access; with several processes, access
     it in every process.

@@ -104,7 +104,7 @@ def remove(folder: pathlib.Path, file: str = _FILE) -> None:
 
 
 def is_of(folder: pathlib.Path, rounds: int, clients: str) -> bool:
-  """Whether a workdir has the models of its own run, so that none are to be written.
+  """True if a workdir has the models of its own run, so that none are to be written.
 
   `clients` is the digest of the table of clients.
   """
