@@ -153,10 +153,10 @@ def named(text: str) -> str:
       f'`name` is {kind_of(text)}; give the name of a method, such as fed_avg.'
     )
   plain = {name.replace('_', ''): name for name in METHODS} | ALIASES
-  found = plain.get(re.sub('[^a-z0-9]', '', text.lower()))
-  if found is None:
+  known_name = plain.get(re.sub('[^a-z0-9]', '', text.lower()))
+  if known_name is None:
     check_choice('algorithm', text, tuple(METHODS))
-  return found or text
+  return known_name or text
 
 
 def options(name: str) -> dict[str, Any]:
@@ -183,31 +183,31 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
 
   `chosen` are all options of the method `name`.
   """
-  said = []
+  sentences = []
   if name == 'hypo_cluster' and (chosen['init_restarts'] > 1 or chosen['init_rounds']):
-    said.append(
+    sentences.append(
       f'hypo_cluster starts from the best of {chosen["init_restarts"]} draws of its '
       f'centers, each tried for {chosen["init_rounds"]} rounds that are not counted; '
       'the published start is `init_restarts=1`, `init_rounds=0`.'
     )
   if name == 'oracle':
-    said.append(
+    sentences.append(
       'oracle knows the true groups of the clients, unlike all other methods.'
     )
   if name == 'centralized':
-    said.append(
+    sentences.append(
       'centralized trains one model on the examples of all clients in one place, with '
       'as many steps as the clients of a round take together.'
     )
   if name == 'fed_cluster':
-    said.append(
+    sentences.append(
       f'fed_cluster splits by eps1={chosen["eps1"]:g} ({chosen["eps1_scale"]}) and '
       f'eps2={chosen["eps2"]:g}, which depend on the model; Long et al. state neither. '
       f'It uses gamma={chosen["gamma"]:g} and min_size={chosen["min_size"]}; Long et '
       "al. use 0.13 and 20, Sattler et al.'s code 2 and no gamma."
     )
   if name == 'robust':
-    said.append(
+    sentences.append(
       f'robust leaves whole clients out of its k-means (`trim={chosen["trim"]:g}`); '
       'its authors trim each coordinate at 0.05.'
     )
@@ -218,11 +218,11 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
     held = num_clients if stacked else MAX_INITIAL_CLIENTS
     held = min(num_clients, chosen.get('init_clients') or held, held)
     if min(seen, held) < num_clients:
-      said.append(
+      sentences.append(
         f'{name}: the restarts of the first k-means compare {min(seen, held)} of '
         f'{num_clients} clients; the best one is refined on {held}.'
       )
-  return said
+  return sentences
 
 
 def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
@@ -246,7 +246,7 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
     chosen = {**chosen, 'weighting': 'by_weight'}
   own = {**options(name), **chosen, **_FIXED.get(name, {})}
   of_method = flat_options.options(METHODS[name])
-  made = METHODS[name](local, **{option: own[option] for option in of_method})
+  method = METHODS[name](local, **{option: own[option] for option in of_method})
   penalties = tuple(option for option in _PENALTIES if own.get(option))
-  made = made._replace(penalties=penalties, of_data=of_data)
-  return flat_options.wrapped(made, local, own)
+  method = method._replace(penalties=penalties, of_data=of_data)
+  return flat_options.wrapped(method, local, own)

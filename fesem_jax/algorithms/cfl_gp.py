@@ -96,8 +96,8 @@ def cfl_gp(
   def clustered(state, data, cohort, key, k):
     arrived = local.arrived(key, data, cohort.ids)
     model = tree.take(state.centers, k[None])
-    found, _ = cohort_gradients(local, model, data, cohort, arrived)
-    own = add_to_means(state.gradients, state.counts, found, arrived, k)
+    new_gradients, _ = cohort_gradients(local, model, data, cohort, arrived)
+    own = add_to_means(state.gradients, state.counts, new_gradients, arrived, k)
     gradients, counts = sharding.split_clients(own, local.mesh)
     ids = state.assignment, jnp.asarray(data.client_ids)
     own_key = prng_streams.fold(key, prng_streams.CLUSTERING)
@@ -106,8 +106,8 @@ def cfl_gp(
 
   def step(state, data, cohort, key):
     check_everyone(cohort, 'cfl_gp', 'it compares the gradients of all clients')
-    turn, rest = jnp.divmod(state.rounds, variable(cluster_every))
-    due = (rest == 0) & (turn < variable(cluster_updates))
+    turn, remainder = jnp.divmod(state.rounds, variable(cluster_every))
+    due = (remainder == 0) & (turn < variable(cluster_updates))
     args = state, data, cohort, key, turn % num_clusters
     new = jax.lax.cond(due, lambda: clustered(*args), lambda: state)
     starts, before = deployed(new, data), state.assignment
@@ -127,8 +127,8 @@ def _traffic(
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):
-    turn, rest = divmod(drawn.number - 1, every)
-    more = int(rest == 0 and turn < updates)
+    turn, remainder = divmod(drawn.number - 1, every)
+    more = int(remainder == 0 and turn < updates)
     return traffic.Sent((1 + more) * size, (1 + more) * size, 3 * more)
 
   own = 'the local model' if variant == 'model' else 'the gradient'

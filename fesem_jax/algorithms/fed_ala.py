@@ -94,12 +94,12 @@ def fed_ala(
     sampled = jnp.ceil(variable(ala_sample) * batches - 1e-4).astype(jnp.int32)
 
     def local_step(t, weights, memory, gradient_of):
-      loss, found = gradient_of(tree.merge(_mix(top(w), h, weights), w))
+      loss, gradient = gradient_of(tree.merge(_mix(top(w), h, weights), w))
 
       def learn(weight, g, h, slope):
         return jnp.clip(weight - variable(ala_rate) * (g - h) * slope, 0.0, 1.0)
 
-      new = jax.tree.map(learn, weights, top(w), h, top(found))
+      new = jax.tree.map(learn, weights, top(w), h, top(gradient))
       return where(t % jnp.maximum(batches, 1) < sampled, new, weights), memory, loss
 
     learning = client.with_epochs(ala_start_epochs, client.given)

@@ -45,11 +45,11 @@ def fed_bn(
       or nothing else.
   """
   own = _norms(local, norm_layers)
-  made = fed_per(local, head_layers=own, weighting=weighting)
+  method = fed_per(local, head_layers=own, weighting=weighting)
   sent = personal_head.shared_alone(
     local, own, 'all but the norms', "the client's model without its norms"
   )
-  return made._replace(traffic=sent)
+  return method._replace(traffic=sent)
 
 
 def _norms(local: LocalTraining, names: Sequence[str]) -> tuple[str, ...]:

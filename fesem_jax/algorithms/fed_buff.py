@@ -103,16 +103,16 @@ def fed_buff(
     check_everyone(cohort, 'fed_buff', 'its clients come and go (`concurrency`)')
     w = state.params
     size = size_of(buffer_size, len(data.info.names))
-    found = next_arrivals(state.running, data, key, size)
-    received = tree.take(state.starts, found.places)
-    first = jnp.zeros_like(found.ids)
-    received = tree.where(found.new, tree.take(w, first), received)
-    staleness = state.version - state.versions[found.places]
-    factors = 1 / jnp.sqrt(1.0 + jnp.where(found.new, 0, staleness))
+    arrivals = next_arrivals(state.running, data, key, size)
+    received = tree.take(state.starts, arrivals.places)
+    first = jnp.zeros_like(arrivals.ids)
+    received = tree.where(arrivals.new, tree.take(w, first), received)
+    staleness = state.version - state.versions[arrivals.places]
+    factors = 1 / jnp.sqrt(1.0 + jnp.where(arrivals.new, 0, staleness))
     row = jnp.zeros(data.num_clients + 1, jnp.int32)
-    row = row.at[found.ids].set(jnp.arange(size, dtype=jnp.int32))
+    row = row.at[arrivals.ids].set(jnp.arange(size, dtype=jnp.int32))
     client_ids = jnp.asarray(data.client_ids)
-    client_ids = client_ids.at[found.ids].get(mode='fill', fill_value=-1)
+    client_ids = client_ids.at[arrivals.ids].get(mode='fill', fill_value=-1)
     mine = cohort_of(client_ids, data, local.mesh, cohort.round)
     zero = tree.zeros_like(w)
     reduction = Reduction(
@@ -123,11 +123,13 @@ def fed_buff(
     trained = train_cohort(local, models, data, mine, key, reduction)
     mean, eta = sums.mean_of(trained.sums, zero), variable(server_learning_rate)
     new = jax.tree.map(lambda w, change: w + eta * change, w, mean)
-    started, now = found.started, state.version
+    started, now = arrivals.started, state.version
     starts = jax.tree.map(lambda w, x: jnp.broadcast_to(w, x.shape), w, state.starts)
     starts = tree.where(started, starts, state.starts)
     versions = jnp.where(started, now, state.versions)
-    state = FedBuffState(new, now + 1, found.running, starts, versions, found.seconds)
+    state = FedBuffState(
+      new, now + 1, arrivals.running, starts, versions, arrivals.seconds
+    )
     return state, trained.info()
 
   sent = traffic_of(local, buffer_size, concurrency)

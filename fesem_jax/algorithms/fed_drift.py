@@ -112,10 +112,10 @@ def fed_drift(
     weights = weights.astype(jnp.float32)
     clients = concept_drift.Clients(losses, own, before, sent, weights, ids)
     number = rounds // variable(check_every)
-    found = concept_drift.decide(clients, last_used, number, variable(drift_delta))
-    centers = tree.put(centers, found.new, tree.take(centers, found.best))
-    centers = sums.weighted_mean(centers, found.into, found.weights, centers)
-    return FedDriftState(centers, found.own, found.loss, found.last_used, rounds)
+    models = concept_drift.decide(clients, last_used, number, variable(drift_delta))
+    centers = tree.put(centers, models.new, tree.take(centers, models.best))
+    centers = sums.weighted_mean(centers, models.into, models.weights, centers)
+    return FedDriftState(centers, models.own, models.loss, models.last_used, rounds)
 
   def step(state, data, cohort, key):
     check_everyone(cohort, 'fed_drift', 'it compares the losses of all clients')

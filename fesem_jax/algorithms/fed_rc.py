@@ -85,11 +85,11 @@ def fed_rc(
     centers, trained = learners.train(
       local, state.centers, shares, data, cohort, key, weighting
     )
-    found = {
+    rows = {
       'mixture': learners.mixture_of(shares, data, cohort),
       'classes': sums_of_classes(shares, classes, data, cohort),
     }
-    state = own_models.kept(state, cohort, trained.took_part(), **found)
+    state = own_models.kept(state, cohort, trained.took_part(), **rows)
     return state._replace(centers=centers), trained.info()
 
   return Algorithm(local, init, step, deployed, traffic=_traffic(local, num_clusters))
@@ -120,8 +120,8 @@ def _traffic(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):
-    both = num_clusters * (size + int(known) * traffic.NUMBER)
-    return traffic.Sent(both, both, num_clusters)
+    num_bytes = num_clusters * (size + int(known) * traffic.NUMBER)
+    return traffic.Sent(num_bytes, num_bytes, num_clusters)
 
   words = (
     f'{num_clusters} centers and their shares of the classes',

@@ -36,8 +36,8 @@ def fed_sgd(local: LocalTraining) -> Algorithm:
     UserError: see `one_gradient_step`.
   """
   sent = traffic.one_model(local, up='the gradient')._replace(whole_batches=True)
-  made = fed_avg(one_gradient_step(local))._asdict()
-  return Algorithm(**made | {'local': local, 'traffic': sent})
+  fields = fed_avg(one_gradient_step(local))._asdict()
+  return Algorithm(**fields | {'local': local, 'traffic': sent})
 
 
 def one_gradient_step(local: LocalTraining) -> LocalTraining:

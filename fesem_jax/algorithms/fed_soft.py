@@ -99,8 +99,8 @@ def fed_soft(
     due = state.rounds - last >= importance_every
 
     def shares():
-      found = shares_of_least_loss(local, state.centers, data, cohort)
-      return tree.where(due, jnp.maximum(found, variable(importance_floor)), old)
+      estimated = shares_of_least_loss(local, state.centers, data, cohort)
+      return tree.where(due, jnp.maximum(estimated, variable(importance_floor)), old)
 
     importance = jax.lax.cond(due.any(), shares, lambda: old)
     return {'importance': importance, 'estimated': jnp.where(due, state.rounds, last)}
@@ -112,18 +112,18 @@ def fed_soft(
     return train_pulled(local, starts, data, cohort, key, reduction, pull)
 
   def step(state, data, cohort, key):
-    found, chosen = estimate(state, data, cohort), cohort
-    weights = found['importance'] * data.sizes(jnp.asarray(cohort.ids))[:, None]
+    estimates, chosen = estimate(state, data, cohort), cohort
+    weights = estimates['importance'] * data.sizes(jnp.asarray(cohort.ids))[:, None]
     if clients_per_center:
       weights = draw_for_centers(key, data, cohort, weights, clients_per_center)
       chosen = without(cohort, ~weights.any(axis=1), data)
     here = jnp.asarray(chosen.ids) == jnp.asarray(cohort.ids)
     now = state._replace(
-      importance=tree.with_rows(state.importance, cohort, found['importance'])
+      importance=tree.with_rows(state.importance, cohort, estimates['importance'])
     )
     trained = train(local, now, data, chosen, key, Reduction(sent='own'))
     # Those that were not drawn have told their u, and send no model.
-    state = own_models.kept(state, cohort, trained.took_part() | ~here, **found)
+    state = own_models.kept(state, cohort, trained.took_part() | ~here, **estimates)
     trained = trained._replace(
       ids=jnp.asarray(cohort.ids), arrived=trained.arrived & here
     )

@@ -49,30 +49,30 @@ def wrapped(
 
   Raises `UserError` on an option out of range, or one that excludes another.
   """
-  asked = {name: value for name, value in own.items() if name in FESEM_WRAPPERS}
-  check_at_least(0, **asked)
+  of_wrappers = {name: value for name, value in own.items() if name in FESEM_WRAPPERS}
+  check_at_least(0, **of_wrappers)
   client_state = own.get('client_state', 'stacked')
   for option in ('reseed_empty', 'recluster_every'):
-    if asked.get(option) and client_state != 'stacked':
+    if of_wrappers.get(option) and client_state != 'stacked':
       raise needs_stack(option, client_state)
   compare = comparison.by_weights(statistics=local.model.statistics)
   if 'cluster_on' in own:
     compare = comparison.build(own['cluster_on'], local.model)
-  if asked.get('reseed_empty'):
+  if of_wrappers.get('reseed_empty'):
     method = with_reseeding(method, compare)
-  if asked.get('loss_check_every'):
-    method = with_loss_checks(method, asked['loss_check_every'])
-  if asked.get('recluster_every'):
+  if of_wrappers.get('loss_check_every'):
+    method = with_loss_checks(method, of_wrappers['loss_check_every'])
+  if of_wrappers.get('recluster_every'):
     clustering = Clustering(weighting=own['weighting'], comparison=compare)
     if 'cluster_on' in own:
       clustering = clustering._replace(
         restarts=own['init_restarts'],
         seeding=own['init_seeding'],
       )
-    method = with_reclustering(method, asked['recluster_every'], clustering)
-  if asked.get('max_age'):
-    method = with_max_age(method, asked['max_age'])
-  if asked.get('late_joins'):
+    method = with_reclustering(method, of_wrappers['recluster_every'], clustering)
+  if of_wrappers.get('max_age'):
+    method = with_max_age(method, of_wrappers['max_age'])
+  if of_wrappers.get('late_joins'):
     first = own['init_clients']
     if 0 < first < own['num_clusters']:
       raise UserError(

@@ -103,14 +103,15 @@ def flux(
 
     def described():
       model = tree.take(centers, jnp.zeros(1, jnp.int32))
-      found = descriptors.moments(local, latent_layer, model, data, cohort)
-      reach = found.reach(counts)
-      return found.descriptors(reach), reach
+      moments = descriptors.moments(local, latent_layer, model, data, cohort)
+      reach = moments.reach(counts)
+      return moments.descriptors(reach), reach
 
     nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(described))
-    found = jax.lax.cond(rounds == warmup_rounds, described, lambda: nothing)
-    counts &= jnp.isfinite(found[0]).all(axis=(1, 2))
-    updates = (*found, counts, jnp.asarray(data.client_ids), data.sizes() > 0, own)
+    described_by = jax.lax.cond(rounds == warmup_rounds, described, lambda: nothing)
+    counts &= jnp.isfinite(described_by[0]).all(axis=(1, 2))
+    ids, exists = jnp.asarray(data.client_ids), data.sizes() > 0
+    updates = (*described_by, counts, ids, exists, own)
     state = state._replace(centers=centers, rounds=rounds)
     return state, info._replace(updates=updates)
 
@@ -121,20 +122,20 @@ def flux(
     values, reach, counts, ids, exists, before = processes.on_host(updates)
     if not counts.any():
       return state, info
-    found = density.by_descriptors(values, counts, ids, eps_scaling)
-    most, count = len(info.clusters.sizes), len(found.centroids)
+    clusters = density.by_descriptors(values, counts, ids, eps_scaling)
+    most, count = len(info.clusters.sizes), len(clusters.centroids)
     check_found('flux', count, most, f'`eps_scaling={eps_scaling:g}`')
-    after = np.where(exists, found.assignment, before)
+    after = np.where(exists, clusters.assignment, before)
     average = tree.unstack(state.centers, 0)
-    centers, placing = tree.repeat(average, most), found.placing(most, reach)
+    centers, placing = tree.repeat(average, most), clusters.placing(most, reach)
     state = state._replace(centers=centers, assignment=after, placing=placing)
     state = state._replace(described_by=tree.expand(average))
     return state, info._replace(clusters=reassigned(info.clusters, before, after))
 
   def of_unseen(state, data):
     model, cohort = state.described_by, everyone(data)
-    found = descriptors.moments(local, latent_layer, model, data, cohort)
-    return ClientModels(state.centers, state.placing.nearest(found))
+    moments = descriptors.moments(local, latent_layer, model, data, cohort)
+    return ClientModels(state.centers, state.placing.nearest(moments))
 
   sent = traffic.with_extra_round(local, warmup_rounds + 1, lambda state: state.numbers)
   functions = init, step, deployed, between

@@ -103,13 +103,13 @@ def hypo_cluster(
   def init(key, data, cohort=None):
     del cohort  # Every client chooses anew whenever it takes part.
     check_num_clusters(num_clusters, data)
-    sound = local._replace(dropout_rate=0.0)
+    plain = local._replace(dropout_rate=0.0)
 
-    def tried(centers, sample, key):
-      best = least_loss(sound, centers, data, sample)
-      return one_round(sound, None, centers, (), best, data, sample, key)[0][0]
+    def after_a_round(centers, sample, key):
+      best = least_loss(plain, centers, data, sample)
+      return one_round(plain, None, centers, (), best, data, sample, key)[0][0]
 
-    centers = best_centers(local, data, key, num_clusters, start, tried)
+    centers = best_centers(local, data, key, num_clusters, start, after_a_round)
     assignment = least_loss(local, centers, data, everyone(data))
     server = server_optimizers.init(server_optimizer, centers, key)
     return HypoClusterState(centers, assignment, jnp.int32(0), server)

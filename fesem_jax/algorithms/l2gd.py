@@ -119,14 +119,14 @@ def l2gd(
 
   def step(state, data, cohort, key):
     # The key too is of the branch: what is noted of it is known to be within one.
-    found = jax.lax.cond(
+    clients = jax.lax.cond(
       state.aggregates,
       lambda key: aggregated(state, data, cohort, key),
       lambda key: trained(state, data, cohort, key),
       key,
     )
-    own = tree.with_rows(state.client_params, cohort, found.params)
-    return L2gdState(own, toss(key)), found.info()
+    own = tree.with_rows(state.client_params, cohort, clients.params)
+    return L2gdState(own, toss(key)), clients.info()
 
   return Algorithm(local, init, step, deployed, traffic=_traffic(local))
 

@@ -39,6 +39,6 @@ def lg_fed_avg(
   """
   personal_head.check_head(local, head_layers)
   own = personal_head.other_layers(local, head_layers)
-  made = fed_per(local, head_layers=own, weighting=weighting)
+  method = fed_per(local, head_layers=own, weighting=weighting)
   sent = personal_head.shared_alone(local, own, 'the head', "the client's head")
-  return made._replace(traffic=sent)
+  return method._replace(traffic=sent)

@@ -86,12 +86,12 @@ def p_fed_me(
 
     def local_step(t, params, state, gradient_of):
       def toward(theta, _):
-        loss, found = gradient_of(theta)
+        loss, gradient = gradient_of(theta)
 
         def moved(t, g, w):
           return t - length * (g + pull * (t - w))
 
-        return jax.tree.map(moved, theta, found, w), loss
+        return jax.tree.map(moved, theta, gradient, w), loss
 
       w, theta = params
       theta = where(t == 0, w, theta)

@@ -87,14 +87,14 @@ def per_fed_avg(
         return new, memory | {'optimizer': state}, loss
 
       def adapt():
-        loss, found = gradient_of(w)
-        u = jax.tree.map(lambda w, g: w - a * g, w, found)
+        loss, gradient = gradient_of(w)
+        u = jax.tree.map(lambda w, g: w - a * g, w, gradient)
         return w, memory | {'adapted': u}, loss
 
       def outer():
-        loss, found = gradient_of(memory['adapted'])
-        kept = w, memory | {'outer': found}, loss
-        return along(found, loss) if batches == 2 else kept
+        loss, gradient = gradient_of(memory['adapted'])
+        kept = w, memory | {'outer': gradient}, loss
+        return along(gradient, loss) if batches == 2 else kept
 
       def correct():
         g = memory['outer']
@@ -125,8 +125,8 @@ def per_fed_avg(
 
   def deployed(state, data):
     a, counts = variable(adaptation_rate), jnp.ones(data.num_clients, bool)
-    found, _ = cohort_gradients(local, state.params, data, everyone(data), counts)
-    return ClientModels(own=jax.tree.map(lambda x, g: x - a * g, state.params, found))
+    grads, _ = cohort_gradients(local, state.params, data, everyone(data), counts)
+    return ClientModels(own=jax.tree.map(lambda x, g: x - a * g, state.params, grads))
 
   sent = traffic.one_model(local)
   return Algorithm(local, init, step, deployed, train=train, traffic=sent)

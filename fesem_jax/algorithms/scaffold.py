@@ -89,8 +89,8 @@ def scaffold(
       return (x - w) / length
 
     gradient = jax.tree.map(mean_gradient, client.received, model.params)
-    found, known = of_unit_rate(gradient, jnp.float32(1.0), client.rate)
-    new = jax.tree.map(lambda c_i, c, g: c_i - c + g, c_i, c, found)
+    unit_gradient, known = of_unit_rate(gradient, jnp.float32(1.0), client.rate)
+    new = jax.tree.map(lambda c_i, c, g: c_i - c + g, c_i, c, unit_gradient)
     return model, (model.params, gradient), where(known > 0, new, c_i)
 
   def run(one, local, state, data, cohort, key, reduction):
@@ -128,10 +128,10 @@ def scaffold(
     client_controls = tree.with_rows(state.client_controls, cohort, trained.state)
     return ScaffoldState(x, c, client_controls), trained.info()
 
-  both = 2 * traffic.bytes_of_model(local)
+  num_bytes = 2 * traffic.bytes_of_model(local)
   down = "the global model, the server's control variate"
   up = "the local model, the change of the client's control variate"
-  sent = traffic.same_for_all((down, up), both, both)._replace(beside=None)
+  sent = traffic.same_for_all((down, up), num_bytes, num_bytes)._replace(beside=None)
   return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)
 
 

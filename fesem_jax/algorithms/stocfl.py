@@ -112,15 +112,15 @@ def stocfl(
     joins &= ~tree.rows_of(state.clusters.joined, cohort)
     args = state, data, cohort, joins, key
     state = jax.lax.cond(joins.any(), lambda: merged(*args), lambda: state)
-    shared, also = global_model.train_and_average(
+    shared, to_all = global_model.train_and_average(
       local, GlobalState(state.params), data, cohort, key, Averaging(weighting)
     )
     own = sums_of_own(state.centers, weighting)
     trained = train(local, state, data, cohort, key, own)
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
-    count, both = state.clusters.most + 1, trained.together_with(also)
-    info = round_info(both, count, value, before, state.clusters.assignment, data)
+    count, of_all = state.clusters.most + 1, trained.together_with(to_all)
+    info = round_info(of_all, count, value, before, state.clusters.assignment, data)
     centers = jax.tree.map(lambda c, w: c.at[-1:].set(w), centers, shared.params)
     return state._replace(centers=centers), info
 

@@ -40,7 +40,7 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
   """
   better = task_of(summaries.values()).primary.better
   losing: dict[tuple[int, str], list[bool]] = {}
-  found: list[dict[str, Any]] = []
+  by_method: list[dict[str, Any]] = []
   for label, runs in summaries.items():
     if label == base:
       continue
@@ -59,9 +59,9 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
           losing.setdefault((seed, str(name)), []).append(bool(value < 0))
     if counts:
       parts = dict(zip(('gain', 'equal', 'lose'), _spread(counts), strict=True))
-      found.append({'method': label, 'seeds': len(counts), **parts})
+      by_method.append({'method': label, 'seeds': len(counts), **parts})
   always = [key for key, lost in losing.items() if all(lost)]
-  return [*found, {'method': base, 'lose_always': always}] if found else []
+  return [*by_method, {'method': base, 'lose_always': always}] if by_method else []
 
 
 def _spread(counts: list[list[int]]) -> list[tuple[float, float | None]]:
@@ -72,16 +72,16 @@ def _spread(counts: list[list[int]]) -> list[tuple[float, float | None]]:
   ]
 
 
-def table(found: list[dict[str, Any]]) -> Table | None:
+def table(by_method: list[dict[str, Any]]) -> Table | None:
   """The table of `rows`; None without any."""
-  if not found:
+  if not by_method:
     return None
-  *methods, base = found
+  *methods, base = by_method
   kinds = {'gain': 'gain', 'equal': 'are equal', 'lose': 'lose'}
   columns = [Column('method', 'method')]
   columns += [Column(k, head, '.1f', 'clients that', True) for k, head in kinds.items()]
   lines = [[row['method'], *(cell(row[kind]) for kind in kinds)] for row in methods]
-  said = (
+  caption = (
     f'Clients whose deployed models of the last round are better, equal or worse than '
     f'with {base["method"]}, by the first metric: means over seeds.'
   )
@@ -90,4 +90,4 @@ def table(found: list[dict[str, Any]]) -> Table | None:
     names = ', '.join(f'{name} (seed {seed})' for seed, name in always[:_NAMED])
     more = f' and {len(always) - _NAMED} others' if len(always) > _NAMED else ''
     notes.append(f'Worse with every method: {names}{more}.')
-  return Table(columns, lines, said, notes=notes, label='clients')
+  return Table(columns, lines, caption, notes=notes, label='clients')

@@ -62,15 +62,15 @@ def inner_products(
     starts = random_start(local, train, key, 'common')
     train_key = prng_streams.fold(key, prng_streams.LOCAL)
     trained = train_cohort(local, starts, train, everyone(train), train_key)
-    sound = trained.took_part()
-    alike = compare.alike(trained.params, sound, local.mesh)
-    return centered_gram(compare.part(alike), sound, local.mesh), sound
+    finite = trained.took_part()
+    alike = compare.alike(trained.params, finite, local.mesh)
+    return centered_gram(compare.part(alike), finite, local.mesh), finite
 
   program = (programs or Programs()).compiled(
     ('common start', cluster_on), products, key, train
   )
   with progress_lines.waiting_for('models from one common start'):
-    gram, sound = processes.on_host(program(key, train))
-  gram, sound = gram.astype(np.float64), sound & np.isfinite(gram.diagonal())
-  gram[~sound] = gram[:, ~sound] = np.nan
+    gram, is_finite = processes.on_host(program(key, train))
+  gram, is_finite = gram.astype(np.float64), is_finite & np.isfinite(gram.diagonal())
+  gram[~is_finite] = gram[:, ~is_finite] = np.nan
   return gram[np.ix_(places, places)]

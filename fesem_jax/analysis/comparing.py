@@ -96,16 +96,16 @@ class Comparison:
   @property
   def differences(self) -> paired.Differences:
     """Each method minus the reference, paired over seeds; see `paired.differences`."""
-    found = paired.differences(self.reported, self.reference, self.correct)
-    return found | {'report': self.report}
+    of_kinds = paired.differences(self.reported, self.reference, self.correct)
+    return of_kinds | {'report': self.report}
 
   @property
   def gaps(self) -> paired.Differences | None:
     """Each method minus the oracle, paired over seeds; None without an oracle."""
     if not self.oracle:
       return None
-    found = paired.differences(self.reported, self.oracle, self.correct)
-    return found | {'report': self.report}
+    of_kinds = paired.differences(self.reported, self.oracle, self.correct)
+    return of_kinds | {'report': self.report}
 
   @property
   def gains(self) -> list[dict[str, Any]]:
@@ -118,23 +118,23 @@ class Comparison:
     """The figures of methods, then differences, costs, regret, and rates."""
     rows, differences, gaps = self.rows, self.differences, self.gaps
     kinds = [k for k in paired.KINDS if k in (self.columns or ('deployed',))]
-    found = [
+    shown = [
       tables.scores(rows, self.columns, self.metrics),
       *paired.tables(differences, kinds),
     ]
     if gaps is not None and gaps['reference'] != differences['reference']:
-      found += paired.tables(gaps, kinds)
+      shown += paired.tables(gaps, kinds)
     relative = costs_table.rows(self.summaries, self.oracle)
-    found.append(costs_table.of_methods(rows, relative))
+    shown.append(costs_table.of_methods(rows, relative))
     if (moved := clients_table.table(self.gains)) is not None:
-      found.append(moved)
+      shown.append(moved)
     if (regret := regret_table.table(regret_table.rows(self.summaries))) is not None:
-      found.append(regret)
+      shown.append(regret)
     if self.rates:
-      found.append(tuning.table(self.rates))
+      shown.append(tuning.table(self.rates))
     if self.unlisted:
-      found.append(_of_unlisted(self.unlisted))
-    return found
+      shown.append(_of_unlisted(self.unlisted))
+    return shown
 
   def as_markdown(self) -> str:
     """Figures, differences, costs and how values were chosen."""
@@ -144,7 +144,7 @@ class Comparison:
     """Writes table.md, .csv, .tex and .json into an existing folder."""
     relative = costs_table.rows(self.summaries, self.oracle)
     regret = regret_table.rows(self.summaries)
-    rows, found = self.rows, self.tables
+    rows, shown = self.rows, self.tables
     beside = tables.whole(rows).beside(costs_table.of_methods(rows, relative))
     done = [s for each in self.summaries.values() for s in each if s and 'seed' in s]
     whole = {
@@ -162,7 +162,7 @@ class Comparison:
     for name, text in {
       'table.md': self.as_markdown(),
       'table.csv': beside.as_csv(),
-      'table.tex': '\n'.join(t.as_latex() for t in found if t.label != 'unlisted'),
+      'table.tex': '\n'.join(t.as_latex() for t in shown if t.label != 'unlisted'),
       'table.json': json.dumps(whole, indent=1) + '\n',
     }.items():
       write_atomically(workdir / name, text)
@@ -194,14 +194,14 @@ def unlisted(workdir: pathlib.Path, folders: Iterable[pathlib.Path]) -> dict[str
   return dict(sorted(collections.Counter(run.parent.name for run in runs).items()))
 
 
-def _of_unlisted(found: Mapping[str, int]) -> Table:
+def _of_unlisted(counts: Mapping[str, int]) -> Table:
   """A table of the runs that `unlisted` has found."""
-  said = (
+  caption = (
     'The workdir also has runs of earlier commands, which reports of it show and these '
     'tables do not.'
   )
   columns = [Column('folder', 'folder'), Column('runs', 'runs', 'd')]
-  return Table(columns, list(found.items()), said, label='unlisted')
+  return Table(columns, list(counts.items()), caption, label='unlisted')
 
 
 def run_each(
@@ -332,20 +332,20 @@ def compare(
 
   def after(summaries: Summaries) -> None:
     if folder is not None:
-      made = Comparison(summaries, rates, reference, oracle=oracle, unlisted=others)
-      made.write(folder)
+      so_far = Comparison(summaries, rates, reference, oracle=oracle, unlisted=others)
+      so_far.write(folder)
 
   def refuse(label: str, seed: int, error: UserError) -> None:
     logging.warning('%s, seed %d, cannot run: %s', label, seed, error)
 
   by_label = dict.fromkeys(methods, seeds)
   summaries, refused = run_each(by_label, run, refuse, after)
-  found = Comparison(
+  comparison = Comparison(
     summaries, rates, reference, refused, oracle=oracle, unlisted=others
   )
-  if len(found.refused) == len(methods):
-    found.check()
-  return found
+  if len(comparison.refused) == len(methods):
+    comparison.check()
+  return comparison
 
 
 def tune(
@@ -395,7 +395,7 @@ def tune(
       )
     if not any(_takes(make, name) for make in methods.values()):
       raise UserError(f'{argument("grid")}: no method takes {name}.')
-  found = {}
+  choices = {}
   splits = {seed: hold_out(splits_of(data, seed)[0], seed) for seed in seeds}
   for label, make in methods.items():
     tries = tuning.points({n: v for n, v in grid.items() if _takes(make, n)})
@@ -406,10 +406,10 @@ def tune(
     def run(values: Values, seed: int, outcomes=outcomes) -> Record | None:
       return given(outcomes[tuning.in_words(values), seed])
 
-    found[label] = tuning.search(tries, list(seeds), run, by)
-    for text in tuning.warnings(label, found[label]):
+    choices[label] = tuning.search(tries, list(seeds), run, by)
+    for text in tuning.warnings(label, choices[label]):
       logging.warning('%s', text.removeprefix('Warning: '))
-  return found
+  return choices
 
 
 def _takes(make: Callable[..., Algorithm], name: str) -> bool:

@@ -90,7 +90,7 @@ def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
   ]
   table = {row['method']: row for row in over_seeds(summaries)}
   base = table.get(fed_avg(summaries), {})
-  found = []
+  by_method = []
   for label, runs in summaries.items():
     row: Row = {'method': label, 'task': task.name, 'rounds': None}
     taken = [
@@ -104,8 +104,8 @@ def rows(summaries: Summaries, oracle: str = '') -> list[Row]:
     for name in _COSTS:
       own, of_fed_avg = table[label][name], base.get(name)
       row[name] = own / of_fed_avg if own is not None and of_fed_avg else None
-    found.append(row)
-  return found
+    by_method.append(row)
+  return by_method
 
 
 def _is_curve(curve: Record | None) -> bool:
@@ -118,43 +118,43 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
   `methods` are from `tables.over_seeds`, `relative` from `rows` in the same order.
   """
   task = tasks.of(methods[0]) if methods else tasks.CLASSIFICATION
-  both = [
+  costs = [
     {name: row.get(name) for name in (c.key for c in _COLUMNS)}
     | {f'{name}_relative': other[name] for name in _COSTS}
     for row, other in zip(methods, relative, strict=True)
   ]
   if len(methods) < 2:  # FedAvg alone, 1 of its own costs.
-    both = [row | {f'{name}_relative': None for name in _COSTS} for row in both]
-  kept = [_in_unit(c, both) for c in _COLUMNS if any(row[c.key] for row in both)]
+    costs = [row | {f'{name}_relative': None for name in _COSTS} for row in costs]
+  kept = [_in_unit(c, costs) for c in _COLUMNS if any(row[c.key] for row in costs)]
   columns = [Column('method', 'method'), *kept]
   rows = [
     [tables.named(row), *(cell(held[c.key]) for c in kept)]
-    for row, held in zip(methods, both, strict=True)
+    for row, held in zip(methods, costs, strict=True)
   ]
   targets = dict.fromkeys(r['target'] for row in methods for r in row['rounds_to'])
   for target in targets:
-    found = [{r['target']: r for r in m['rounds_to']}.get(target) for m in methods]
-    _append(columns, rows, f'{target:g}', task.primary.target(target), found)
+    reached = [{r['target']: r for r in m['rounds_to']}.get(target) for m in methods]
+    _append(columns, rows, f'{target:g}', task.primary.target(target), reached)
   of_oracle = len(relative) > 1 and any(row['seeds'] for row in relative)
   if of_oracle:
     shown = [row if row['seeds'] else None for row in relative]
     _append(columns, rows, 'oracle', f'{100 * SHARE:g} % of oracle', shown)
-  said = ['Seconds are medians, bytes means over seeds of a run, both ways together.']
-  if any(row['start_gigabytes'] for row in both):
-    said.append('Start: those of the bytes that are sent before the first round.')
+  notes = ['Seconds are medians, bytes means over seeds of a run, both ways together.']
+  if any(row['start_gigabytes'] for row in costs):
+    notes.append('Start: those of the bytes that are sent before the first round.')
   if targets or of_oracle:
     of_honest = ', honest clients,' * tables.has_honest(methods)
-    said.append(
+    notes.append(
       f'Rounds until the deployed micro {task.primary.label}{of_honest} reaches a '
       'target, by the '
       'monotone curve, linear between evaluated rounds: mean and sample standard '
       'deviation over the seeds that reach it.'
     )
   if of_oracle:
-    said.append(
+    notes.append(
       f'The oracle reaches {100 * SHARE:g} % of its own last round with the same seed.'
     )
-  return Table(columns, rows, ' '.join(said), label='costs')
+  return Table(columns, rows, ' '.join(notes), label='costs')
 
 
 def _in_unit(column: Column, methods: Sequence[Row]) -> Column:
@@ -172,14 +172,14 @@ def _append(
   rows: list[list[Any]],
   key: str,
   head: str,
-  found: Sequence[dict[str, Any] | None],
+  reached: Sequence[dict[str, Any] | None],
 ) -> None:
   """Adds the rounds to a target, and of how many seeds they are unless of all."""
-  some = any(f and f['reached'] < f['seeds'] for f in found)
+  some = any(f and f['reached'] < f['seeds'] for f in reached)
   columns.append(Column(f'rounds_to_{key}', head, '.1f', 'rounds to', True))
   if some:
     columns.append(Column(f'seeds_to_{key}', 'seeds', '', 'rounds to'))
-  for row, f in zip(rows, found, strict=True):
+  for row, f in zip(rows, reached, strict=True):
     row.append(cell(f['rounds'] or (None, None), instead='not reached') if f else None)
     if some:
       row.append(f'{f["reached"]} of {f["seeds"]}' if f else None)

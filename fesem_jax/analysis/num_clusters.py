@@ -61,18 +61,18 @@ def silhouettes(
   distances = square[:, None] + square[None] - 2 * points @ points.T
   distances = np.sqrt(np.maximum(distances, 0))
   np.fill_diagonal(distances, 0)
-  found: list[float | None] = []
+  scores: list[float | None] = []
   for k in num_clusters:
     if not 1 < k < len(points):
-      found.append(None)
+      scores.append(None)
       continue
     if not distances.max() > 1e-12 * np.sqrt(square.max(initial=1e-300)):
-      found.append(0.0)
+      scores.append(0.0)
       continue
     labels = k_means(points, k, seed)
     score = metrics.silhouette_score(distances, labels, metric='precomputed')
-    found.append(float(score))
-  return found
+    scores.append(float(score))
+  return scores
 
 
 def k_means(
@@ -141,8 +141,8 @@ def against_one_cloud(
   points = coordinates(gram)
   rng = np.random.default_rng(seed)
   clouds = [one_cloud(points, rng) for _ in range(_CLOUDS)]
-  found = silhouettes(points, num_clusters, seed)
-  return found, [silhouettes(cloud, num_clusters, seed) for cloud in clouds]
+  scores = silhouettes(points, num_clusters, seed)
+  return scores, [silhouettes(cloud, num_clusters, seed) for cloud in clouds]
 
 
 def p_value(silhouette: float, of_clouds: Sequence[float]) -> float:

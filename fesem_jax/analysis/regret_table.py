@@ -30,7 +30,7 @@ def rows(summaries: Summaries) -> list[Row]:
   """
   task = task_of(summaries.values())
   factors = {'misassigned': 100.0, 'test_gain': task.primary.factor}
-  found = []
+  by_method = []
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None and s.get('regret')]
     row: Row = {'method': label, 'task': task.name}
@@ -40,29 +40,29 @@ def rows(summaries: Summaries) -> list[Row]:
       known = [x for x in values if x is not None]
       row[heading] = mean_and_std(known, factors.get(name, 1.0)) if known else None
     if done:
-      found.append(row)
-  return found
+      by_method.append(row)
+  return by_method
 
 
-def table(found: list[Row]) -> Table | None:
+def table(by_method: list[Row]) -> Table | None:
   """The table of `rows`; None without any."""
-  if not found:
+  if not by_method:
     return None
   columns = [Column('method', 'method')]
   for heading, (entry, name, digits) in _COLUMNS.items():
-    if name == 'test_gain' and not tasks.of(found[0]).primary.percent:
+    if name == 'test_gain' and not tasks.of(by_method[0]).primary.percent:
       digits = 4
     columns.append(Column(f'{entry}_{name}', heading, f'.{digits}f', '', True))
   rows = [
     [row['method'], *(cell(row[heading] or (None, None)) for heading in _COLUMNS)]
-    for row in found
+    for row in by_method
   ]
-  said = (
+  caption = (
     'Regret after the last round: training loss of the own center minus that of the '
     'best one. Margin: loss of the second-best center minus that of the own one. '
     'Test regret uses test losses. Gain: improvement of the first metric if clients '
     'deployed the centers of lowest training loss. No client chooses by test data.'
     + ' Bad clients are left out.'
-    * any(row['bad'] for row in found)
+    * any(row['bad'] for row in by_method)
   )
-  return Table(columns, rows, said, label='regret')
+  return Table(columns, rows, caption, label='regret')

@@ -73,21 +73,21 @@ def tuning_runs(
 
   Models are fine-tuned only where the figures of fine-tuned models decide (`by`).
   """
-  found: dict[tuple[str, int], Outcome] = {}
+  outcomes: dict[tuple[str, int], Outcome] = {}
   runs: dict[tuple[str, int], dict[str, Any]] = {}
   for values in tries:
     places = [(tuning.in_words(values), seed) for seed in seeds]
     try:
       built = make(**values)
     except UserError as e:
-      found |= dict.fromkeys(places, e)
+      outcomes |= dict.fromkeys(places, e)
       continue
     runs |= {place: arguments(built, splits[place[1]], place[1]) for place in places}
   common = {'eval_every': 0} | options
   if by == 'deployed':
     common['finetune_epochs'] = 0
-  made = outcomes_of(list(runs.values()), common)
-  return found | dict(zip(runs, made, strict=True))
+  of_runs = outcomes_of(list(runs.values()), common)
+  return outcomes | dict(zip(runs, of_runs, strict=True))
 
 
 def outcomes_of(
@@ -105,10 +105,10 @@ def outcomes_of(
       return outcome
     return costs_table.with_curve(outcome.summary, outcome.history, outcome.clients)
 
-  found = simulate_many(runs, keep=keep, **options)
-  if any(isinstance(outcome, NeverPatient) for outcome in found):
+  outcomes = simulate_many(runs, keep=keep, **options)
+  if any(isinstance(outcome, NeverPatient) for outcome in outcomes):
     # It is for other methods of the comparison.
     own = [c for c in options.get('callbacks', ()) if not isinstance(c, Patience)]
-    rest = {name: x for name, x in options.items() if name != 'patience'}
-    return outcomes_of(runs, rest | {'callbacks': own})
-  return found
+    others = {name: x for name, x in options.items() if name != 'patience'}
+    return outcomes_of(runs, others | {'callbacks': own})
+  return outcomes

@@ -133,17 +133,17 @@ def separation(
     for i in range(models)
   ]
   gram = np.sum(grams, axis=0)
-  sound = np.isfinite(gram.diagonal().reshape(2, -1)).all(axis=0)
-  _check_enough(sound.sum())
-  both = np.flatnonzero(np.tile(sound, 2))
-  points = num_clusters.coordinates(gram[np.ix_(both, both)])
+  finite = np.isfinite(gram.diagonal().reshape(2, -1)).all(axis=0)
+  _check_enough(finite.sum())
+  halves_of_finite = np.flatnonzero(np.tile(finite, 2))
+  points = num_clusters.coordinates(gram[np.ix_(halves_of_finite, halves_of_finite)])
   first, second = np.split(points, 2)
   p_differ = p_of_differences(first, second, seed)
   rows, clusters = separations(first, second, list_of_k, seed)
   if p_differ > MAX_P:
     rows = [row._replace(explained=None) for row in rows]
   share = _ratio(noise(first, second), _spread(first, second))
-  clients = clients[sound]
+  clients = clients[finite]
   return Measured(
     min(share, 1.0),
     p_differ,
@@ -185,8 +185,8 @@ def p_of_differences(first: np.ndarray, second: np.ndarray, seed: int) -> float:
   rng = np.random.default_rng(seed)
   products = _products(first, second)
   rows = np.arange(len(first))
-  found = [products[rows, rng.permutation(rows)].sum() for _ in range(_MATCHINGS)]
-  return float((1 + np.sum(found >= np.trace(products))) / (1 + _MATCHINGS))
+  sums = [products[rows, rng.permutation(rows)].sum() for _ in range(_MATCHINGS)]
+  return float((1 + np.sum(sums >= np.trace(products))) / (1 + _MATCHINGS))
 
 
 def detectable(first: np.ndarray, second: np.ndarray) -> float:
@@ -198,8 +198,8 @@ def detectable(first: np.ndarray, second: np.ndarray) -> float:
   """
   count = len(first)
   deviation = np.sqrt(np.square(_products(first, second)).sum() / (count - 1))
-  found = _ratio(_DETECTED * deviation, (count - 1) * _spread(first, second))
-  return min(found, 1.0)
+  share = _ratio(_DETECTED * deviation, (count - 1) * _spread(first, second))
+  return min(share, 1.0)
 
 
 def _products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -209,8 +209,10 @@ def _products(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def _spread(first: np.ndarray, second: np.ndarray) -> float:
   """Variance between half clients: sum_i |b_i - b|^2 / (M - 1), mean of both halves."""
-  found = [np.square(p - p.mean(axis=0)).sum() / (len(p) - 1) for p in (first, second)]
-  return float(np.mean(found))
+  variances = [
+    np.square(p - p.mean(axis=0)).sum() / (len(p) - 1) for p in (first, second)
+  ]
+  return float(np.mean(variances))
 
 
 def components(points: np.ndarray, labels: np.ndarray) -> tuple[float, float, float]:
@@ -263,7 +265,7 @@ def separations(
       continue
     others = num_clusters.k_means(second, k, seed, _RESTARTS)
     between, within, size = _crossed(first, second, labels, others)
-    found = _ratio(between, within)
+    share = _ratio(between, within)
     of_clouds = []
     for halves_of in clouds:
       own = [num_clusters.k_means(half, k, seed, _RESTARTS) for half in halves_of]
@@ -273,9 +275,9 @@ def separations(
     rows.append(
       Separation(
         k,
-        found,
+        share,
         float(np.mean(of_clouds)),
-        num_clusters.p_value(found, of_clouds),
+        num_clusters.p_value(share, of_clouds),
         _ratio(apart, within),
         _ratio(apart, apart + inside),
         float(adjusted_rand_index(labels, others)),
@@ -305,24 +307,25 @@ def told_apart(row: Separation) -> bool:
   return row.p_value <= MAX_P and row.agreement >= _AGREE
 
 
-def verdict(found: Measured) -> str:
+def verdict(measured: Measured) -> str:
   """States whether groups can be separated, and the best K."""
-  if found.p_differ > MAX_P:
+  if measured.p_differ > MAX_P:
     return (
-      f'No difference between clients is detected (p = {found.p_differ:.2g}), and no '
-      f'groups. With {len(found.clients)} clients of {found.examples:g} training '
-      'examples (median), differences are detected reliably if they make at least '
-      f'{100 * found.detectable:.2g} % of the variance between half clients. Smaller '
-      'ones, and groups of such clients, may exist: more examples a client lower the '
-      'limit, and FeSEM beside FedAvg tells whether clusters help.'
+      f'No difference between clients is detected (p = {measured.p_differ:.2g}), and '
+      f'no groups. With {len(measured.clients)} clients of {measured.examples:g} '
+      'training examples (median), differences are detected reliably if they make at '
+      f'least {100 * measured.detectable:.2g} % of the variance between half clients. '
+      'Smaller ones, and groups of such clients, may exist: more examples a client '
+      'lower the limit, and FeSEM beside FedAvg tells whether clusters help.'
     )
-  of_samples = f'{100 * found.noise:.0f} % of the variance is sampling noise'
-  apart = [row for row in found.rows if told_apart(row)]
+  of_samples = f'{100 * measured.noise:.0f} % of the variance is sampling noise'
+  apart = [row for row in measured.rows if told_apart(row)]
   if not apart:
     return (
       f'Clients differ ({of_samples}), but no K tried gives groups that are tighter '
       'than one Gaussian cloud and recur in other examples. Groups may exist that half '
-      f'of the {found.examples:g} training examples of a client (median) do not show.'
+      f'of the {measured.examples:g} training examples of a client (median) do not '
+      'show.'
     )
   best = max(apart, key=lambda row: row.explained or 0.0)
   others = [str(row.num_clusters) for row in apart if row is not best]

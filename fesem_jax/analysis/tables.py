@@ -83,8 +83,8 @@ def over_seeds(
         factor = task.figure(column).factor
         row[f'{of}{kind}_{column}'] = mean_and_std(values, factor) if values else None
     for name in AGREEMENTS:
-      found = [(s.get('honest') or s['clusters'] or {}).get(name) for s in done]
-      known = [a for a in found if a is not None]
+      agreements = [(s.get('honest') or s['clusters'] or {}).get(name) for s in done]
+      known = [a for a in agreements if a is not None]
       row[name] = float(np.mean(known)) if known else None
     seconds = [s['timing']['seconds_per_round'] for s in done]
     seconds = [s for s in seconds if s is not None]
@@ -172,12 +172,12 @@ def _heading(task: Task, column: str) -> str:
 
 def _rounds_to(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
   """The entry 'rounds_to' of a method's finished runs; see `over_seeds`."""
-  found: dict[float, list[float | None]] = {}
+  by_target: dict[float, list[float | None]] = {}
   for summary in done:
     for each in summary.get('rounds_to_target', []):
-      found.setdefault(each['target'], []).append(each['deployed'])
+      by_target.setdefault(each['target'], []).append(each['deployed'])
   rows = []
-  for target, rounds in found.items():
+  for target, rounds in by_target.items():
     known = [r for r in rounds if r is not None]
     mean = mean_and_std(known, 1.0) if known else None
     of_seeds = {'reached': len(known), 'seeds': len(rounds)}
@@ -196,14 +196,14 @@ def seeds_said(table: Rows) -> list[str]:
 
 def reports_said(table: Rows) -> list[str]:
   """Sentences on the rounds and the examples that the figures of a table are of."""
-  said = list(dict.fromkeys(REPORTS[row['report']] for row in table))
-  return said + [ON_VALIDATION] * any(row.get('evaluated_on') for row in table)
+  sentences = list(dict.fromkeys(REPORTS[row['report']] for row in table))
+  return sentences + [ON_VALIDATION] * any(row.get('evaluated_on') for row in table)
 
 
 def _notes(table: Rows) -> list[str]:
   """Notes on the methods of a table, each sentence once."""
   # Notes of a run name its method themselves.
-  said = [
+  of_runs = [
     f'{row["method"]}: {note.removeprefix(row["method"].partition("(")[0] + " ")}'
     for row in table
     for note in row['notes']
@@ -213,7 +213,7 @@ def _notes(table: Rows) -> list[str]:
     lines.append('* without the seeds that diverged.')
   if untested := max((row['untested'] for row in table), default=0):
     lines.append(f'{untested} clients without test examples are left out.')
-  return list(dict.fromkeys([*lines, *said]))
+  return list(dict.fromkeys([*lines, *of_runs]))
 
 
 def has_honest(table: Rows) -> bool:
@@ -227,24 +227,24 @@ def whole(table: Rows) -> Table:
   honest = ('honest_',) if has_honest(table) else ()
   unseen = any(row[f'unseen_{task.primary_column}'] for row in table)
   kinds = [f'{of}{kind}' for of in ('', *honest) for kind in _KINDS]
-  found = [Column('seeds', 'seeds', 'd'), Column('diverged', 'diverged', 'd')]
+  shown = [Column('seeds', 'seeds', 'd'), Column('diverged', 'diverged', 'd')]
   for kind in (*kinds, 'unseen') if unseen else kinds:
     plain = kind.removeprefix('honest_')
     group = COLUMNS[plain] + (', honest' if kind != plain else '')
-    found += [
+    shown += [
       Column(
         f'{kind}_{c}', _heading(task, c), f'.{task.figure(c).digits}f', group, True
       )
       for c in columns
     ]
-  found += [Column(name, name.upper(), 'z.2f') for name in AGREEMENTS]
+  shown += [Column(name, name.upper(), 'z.2f') for name in AGREEMENTS]
   if any(row['backdoor'] is not None for row in table):
-    found.append(Column('backdoor', 'backdoor %', '.1f'))
-  found += [
+    shown.append(Column('backdoor', 'backdoor %', '.1f'))
+  shown += [
     Column(name, '') for name in ('report', 'clients_without_test_examples', 'notes')
   ]
-  rows = [[row['method'], *(_cell(row, c) for c in found)] for row in table]
-  return Table([Column('method', 'method'), *found], rows, label='methods')
+  rows = [[row['method'], *(_cell(row, c) for c in shown)] for row in table]
+  return Table([Column('method', 'method'), *shown], rows, label='methods')
 
 
 def named(row: Mapping[str, Any]) -> str:
@@ -300,14 +300,14 @@ def scores(
     }
   if 'backdoor' in wanted:
     shown.add('backdoor')
-  found = whole(table).where(lambda c: c.key in shown)
-  rows = [[named(r), *cells[1:]] for r, cells in zip(table, found.rows, strict=True)]
+  kept = whole(table).where(lambda c: c.key in shown)
+  rows = [[named(r), *cells[1:]] for r, cells in zip(table, kept.rows, strict=True)]
   best = any(row['best'].get(key) for row in table for key in shown)
   of_clusters = ['ARI and AMI are of the honest clients.'] * bool(
     of and shown & set(AGREEMENTS)
   )
   return dataclasses.replace(
-    found,
+    kept,
     rows=rows,
     caption=' '.join([*seeds_said(table), *reports_said(table), *of_clusters]),
     best=paired.best_rule(table[0]['correct'], any(r['oracle'] for r in table))

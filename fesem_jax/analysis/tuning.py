@@ -20,7 +20,7 @@ Values = dict[str, Any]
 Row = dict[str, Any]
 
 
-class Tried(NamedTuple):
+class Trial(NamedTuple):
   """The outcome of one point of the grid."""
 
   values: Values
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
   """
 
   values: Values
-  tried: list[Tried]
+  tried: list[Trial]
   seeds: list[int]
   by: str
   figure: Figure = CLASSIFICATION.primary
@@ -59,12 +59,12 @@ class Choice(NamedTuple):
   @property
   def runs(self) -> int:
     """How many runs the search took."""
-    return sum(len(tried.scores) for tried in self.tried)
+    return sum(len(trial.scores) for trial in self.tried)
 
   @property
   def grid(self) -> dict[str, list[Any]]:
     """The values of each hyperparameter that were tried."""
-    names = dict.fromkeys(name for tried in self.tried for name in tried.values)
+    names = dict.fromkeys(name for trial in self.tried for name in trial.values)
     return {
       name: list(dict.fromkeys(t.values[name] for t in self.tried if name in t.values))
       for name in names
@@ -76,15 +76,15 @@ class Choice(NamedTuple):
 
     Zero, which has no smaller value beside it, is no edge.
     """
-    found = []
+    names = []
     for name, value in self.values.items():
-      tried = self.grid[name]
-      numbers = all(isinstance(v, int | float) and type(v) is not bool for v in tried)
-      if numbers and len(tried) > 1:
-        least = value == min(tried) and value != 0
-        if least or value == max(tried):
-          found.append(name)
-    return found
+      grid = self.grid[name]
+      numbers = all(isinstance(v, int | float) and type(v) is not bool for v in grid)
+      if numbers and len(grid) > 1:
+        least = value == min(grid) and value != 0
+        if least or value == max(grid):
+          names.append(name)
+    return names
 
 
 def points(
@@ -96,13 +96,13 @@ def points(
   `applies` says of a point and a name whether that hyperparameter has an effect beside
   the point's other values.
   """
-  found: list[Values] = []
+  distinct: list[Values] = []
   for combination in itertools.product(*grid.values()):
     whole = dict(zip(grid, combination, strict=True))
     point = {name: value for name, value in whole.items() if applies(whole, name)}
-    if point and point not in found:
-      found.append(point)
-  return found
+    if point and point not in distinct:
+      distinct.append(point)
+  return distinct
 
 
 def search(
@@ -127,10 +127,10 @@ def search(
   """
   if not tries or not seeds:
     raise UserError('There is nothing to choose from: no values, or no seeds.')
-  ran, found, refused = [], [], []
+  ran, outcomes, refused = [], [], []
   for point in tries:
     try:
-      found.append([run(point, seed) for seed in seeds])
+      outcomes.append([run(point, seed) for seed in seeds])
       ran.append(point)
     except WorkdirError:  # Says nothing of the point.
       raise
@@ -138,18 +138,20 @@ def search(
       refused.append((point, e))
   if not ran:
     raise refused[0][1]
-  task = task_of(found)
+  task = task_of(outcomes)
   figure, column = task.primary, task.primary_column
-  tried = [
-    Tried(point, [None if s is None else s.get('honest', s)[by][column] for s in each])
-    for point, each in zip(ran, found, strict=True)
+  trials = [
+    Trial(point, [None if s is None else s.get('honest', s)[by][column] for s in each])
+    for point, each in zip(ran, outcomes, strict=True)
   ]
-  means = [-np.inf if t.mean is None else figure.better(t.mean) for t in tried]
+  means = [-np.inf if t.mean is None else figure.better(t.mean) for t in trials]
   best = int(np.argmax(means))
-  values = {} if means[best] == -np.inf else tried[best].values
-  earlier = sum(bool(s and s.get('earlier_code')) for each in found for s in each)
-  honest = any('honest' in s for each in found for s in each if s)
-  return Choice(values, tried, list(seeds), by, figure, tuple(refused), earlier, honest)
+  values = {} if means[best] == -np.inf else trials[best].values
+  earlier = sum(bool(s and s.get('earlier_code')) for each in outcomes for s in each)
+  honest = any('honest' in s for each in outcomes for s in each if s)
+  return Choice(
+    values, trials, list(seeds), by, figure, tuple(refused), earlier, honest
+  )
 
 
 def in_words(values: Values) -> str:
@@ -172,16 +174,16 @@ def grid_as_text(values: Iterable[Any]) -> str:
 
 def warnings(label: str, choice: Choice) -> list[str]:
   """Sentences on points that cannot run, earlier code and values at a grid's edge."""
-  said = [
+  sentences = [
     f'Warning: {label} cannot run with {in_words(point)}: {reason}'
     for point, reason in choice.refused
   ]
   if choice.earlier:
-    said.append(
+    sentences.append(
       f'Warning: {label} was tuned with earlier code in {choice.earlier} of '
       f'{choice.runs} runs.'
     )
-  return said + [
+  return sentences + [
     f'Warning: {label}: {name}={text_of(choice.values[name])} is at the edge of its '
     f'grid {grid_as_text(choice.grid[name])}; extend the grid.'
     for name in choice.at_edge
@@ -193,14 +195,14 @@ def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
 
   `choice` is the error of a search that could not run, or None without a search.
   """
-  found: Row = {'method': label, 'values': values, 'chosen': 'as given'}
-  found |= {'runs': 0, 'warnings': []}
+  table_row: Row = {'method': label, 'values': values, 'chosen': 'as given'}
+  table_row |= {'runs': 0, 'warnings': []}
   if choice is None:
-    return found
+    return table_row
   if isinstance(choice, UserError):
-    return found | {'chosen': f'as given, cannot be tuned: {choice}'}
+    return table_row | {'chosen': f'as given, cannot be tuned: {choice}'}
   grids = ' x '.join(
-    f'{name} {grid_as_text(tried)}' for name, tried in choice.grid.items()
+    f'{name} {grid_as_text(values_tried)}' for name, values_tried in choice.grid.items()
   )
   how = (
     f'tuned over {grids} by {KINDS[choice.by]} micro {choice.figure.label} on '
@@ -209,8 +211,8 @@ def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
   )
   if not choice.values:
     how = f'as given, since every point diverged when {how}'
-  found |= {'chosen': how, 'runs': choice.runs}
-  return found | {'warnings': warnings(label, choice)}
+  table_row |= {'chosen': how, 'runs': choice.runs}
+  return table_row | {'warnings': warnings(label, choice)}
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -236,5 +238,5 @@ def table(rows: Sequence[Row]) -> Table:
       'split of their own, each seed divides the same examples anew, and tuning sees '
       'most of those that reported seeds test on.',
     )
-  said = 'Values of the methods, and how they were chosen.'
-  return Table(columns, cells, said, notes=notes, label='rates')
+  caption = 'Values of the methods, and how they were chosen.'
+  return Table(columns, cells, caption, notes=notes, label='rates')

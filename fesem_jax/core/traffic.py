@@ -228,9 +228,9 @@ def with_extra_round(
   size = bytes_of_model(local)
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
-    asked = drawn.number == number
-    numbers = int(known) if asked else 0
-    return Sent(size, size + numbers * NUMBER, int(asked))
+    is_extra = drawn.number == number
+    numbers = int(known) if is_extra else 0
+    return Sent(size, size + numbers * NUMBER, int(is_extra))
 
   words = (
     "the global model, later its cluster's center",
@@ -252,8 +252,8 @@ def with_first_change(
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
     late = ~known[drawn.ids]
-    both = np.where(late, 3 * size, 2 * size)
-    return Sent(both, both, np.where(late, passes, 0))
+    num_bytes = np.where(late, 3 * size, 2 * size)
+    return Sent(num_bytes, num_bytes, np.where(late, passes, 0))
 
   words = (
     "its cluster's center and the global model; once the model that describes clients",

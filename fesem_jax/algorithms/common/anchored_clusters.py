@@ -105,14 +105,14 @@ def with_new_clients(
   Returns the clusters, and [K] bool which of them have new clients alone.
   """
   mesh, most = rule.local.mesh, old.most
-  found = rule.describe(old.anchor, data, cohort, new, key)
-  squares = tree.row_distances(found, tree.zeros_like(found))
+  descriptions = rule.describe(old.anchor, data, cohort, new, key)
+  squares = tree.row_distances(descriptions, tree.zeros_like(descriptions))
   new &= (squares > 0) & jnp.isfinite(squares)
-  found = tree.where(new, found, tree.rows_of(old.gradients, cohort))
-  gradients = tree.with_rows(old.gradients, cohort, found)
+  descriptions = tree.where(new, descriptions, tree.rows_of(old.gradients, cohort))
+  gradients = tree.with_rows(old.gradients, cohort, descriptions)
   new = tree.with_rows(jnp.zeros(data.num_clients, bool), cohort, new)
-  both = inner_products(gradients, mesh), new
-  products, new = sharding.on_all_devices(both, mesh)
+  of_all = inner_products(gradients, mesh), new
+  products, new = sharding.on_all_devices(of_all, mesh)
   ids, threshold = jnp.asarray(data.client_ids), variable(rule.threshold)
   merged = merge_similar(products, old.assignment, new, ids, most, threshold)
   own, joined = merged.assignment, old.joined | new
@@ -131,9 +131,9 @@ def most_similar(
   """
   anchor, most, counts = clusters.anchor, clusters.most, data.sizes() > 0
   key = jax.random.key(0)
-  found = rule.describe(anchor, data, everyone(data), counts, key)
+  descriptions = rule.describe(anchor, data, everyone(data), counts, key)
   zeros = tree.repeat(tree.unstack(tree.zeros_like(anchor), 0), most)
   own = jnp.minimum(clusters.assignment, most - 1)
   weights = clusters.joined.astype(jnp.float32)
   means = weighted_mean(clusters.gradients, own, weights, zeros, rule.local.mesh)
-  return nearest_direction(found, means, variable(rule.threshold))
+  return nearest_direction(descriptions, means, variable(rule.threshold))

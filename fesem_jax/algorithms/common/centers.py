@@ -90,7 +90,7 @@ def sizes_of(
   return (members * (data.sizes() > 0)[:, None]).sum(axis=0)
 
 
-def reassigned(found: Clusters, before: np.ndarray, after: Any) -> Clusters:
+def reassigned(clusters: Clusters, before: np.ndarray, after: Any) -> Clusters:
   """A round's report where `Algorithm.between` moved clients.
 
   `before` [M] int32 is the assignment that the round left, of all clients that exist
@@ -98,10 +98,10 @@ def reassigned(found: Clusters, before: np.ndarray, after: Any) -> Clusters:
   """
   moved = after != before
   gained, lost = (
-    np.bincount(r[moved], minlength=len(found.sizes)) for r in (after, before)
+    np.bincount(r[moved], minlength=len(clusters.sizes)) for r in (after, before)
   )
-  sizes = found.sizes + gained - lost
-  return found._replace(assignment=after, sizes=sizes, moved=moved.sum())
+  sizes = clusters.sizes + gained - lost
+  return clusters._replace(assignment=after, sizes=sizes, moved=moved.sum())
 
 
 def room_for_models(

@@ -63,11 +63,11 @@ class ClusterStart:
         '`temperature` gives clients a weight for each center: leave out '
         f'`aggregation={m_step.aggregation.rule}`, which does not use weights.'
       )
-    for option, asked in (
+    for option, is_given in (
       ('aggregation', robust),
       ('init_models', self.models != 'common'),
     ):
-      if asked and client_state != 'stacked':
+      if is_given and client_state != 'stacked':
         raise needs_stack(option, client_state)
 
 
@@ -106,9 +106,9 @@ def first_clusters(
     stack = offloading.repeat(tree.unstack(starts.shared, 0), count, local.mesh)
   shortly, weighting = before_rounds(local, start.epochs), steps.m_step.weighting
   if start.models == 'by_loss':
-    found = train_and_choose(shortly, data, cohort, key, num_clusters, weighting)
+    clusters = train_and_choose(shortly, data, cohort, key, num_clusters, weighting)
   else:
-    found = train_and_cluster(
+    clusters = train_and_cluster(
       shortly,
       starts,
       data,
@@ -125,10 +125,10 @@ def first_clusters(
         into=tree.rows_of(stack, cohort),
       ),
     )
-  trained, centers = found.trained, found.centers
+  trained, centers = clusters.trained, clusters.centers
   if steps.m_step.aggregation.rule != 'mean':
     rule, counts = steps.m_step.aggregation.aggregate(), trained.took_part()
-    centers = rule(found.models, found.assignment, counts, centers, local.mesh)
+    centers = rule(clusters.models, clusters.assignment, counts, centers, local.mesh)
   client_params = trained.params
   if client_state == 'stacked' and not cohort.everyone:
     client_params = tree.with_rows(starts.params(count), cohort, client_params)
@@ -137,7 +137,7 @@ def first_clusters(
   ):
     client_params = tree.put(stack, cohort.ids, client_params)
   unassigned = jnp.full(count, num_clusters).astype(jnp.int32)
-  assignment = tree.with_rows(unassigned, cohort, found.assignment)
+  assignment = tree.with_rows(unassigned, cohort, clusters.assignment)
   return FirstClusters(centers, assignment, client_params)
 
 

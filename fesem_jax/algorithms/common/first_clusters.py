@@ -224,7 +224,7 @@ def _clustered(
   compared = how.comparison.part(
     how.comparison.alike(trained.params, exists, local.mesh)
   )
-  found = kmeans(
+  clusters = kmeans(
     prng_streams.fold(key, prng_streams.CLUSTERING),
     compared,
     trained.weights(how.weighting),
@@ -236,6 +236,6 @@ def _clustered(
     mesh=local.mesh,
   )
   # Where no model is finite, there are no centers to start from.
-  sound = exists.any()
-  lost = jax.tree.map(lambda c: jnp.where(sound, c, jnp.nan), found.centers)
-  return lost, compared
+  any_exists = exists.any()
+  centers = jax.tree.map(lambda c: jnp.where(any_exists, c, jnp.nan), clusters.centers)
+  return centers, compared

@@ -35,7 +35,7 @@ def repeat(
   return sharding.split_clients(tree.repeat(model, num_clients), local.mesh)
 
 
-def kept(state: Any, cohort: Cohort, counts: jax.Array, **found: jax.Array) -> Any:
+def kept(state: Any, cohort: Cohort, counts: jax.Array, **rows: jax.Array) -> Any:
   """The state with what a round found of its clients.
 
   `found` has [S, ...] for some fields [M, ...] of the state. Clients where `counts` [S]
@@ -48,4 +48,4 @@ def kept(state: Any, cohort: Cohort, counts: jax.Array, **found: jax.Array) -> A
       old, cohort, tree.where(counts, new, tree.rows_of(old, cohort))
     )
 
-  return state._replace(**{name: put(name, new) for name, new in found.items()})
+  return state._replace(**{name: put(name, new) for name, new in rows.items()})

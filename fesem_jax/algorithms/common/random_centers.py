@@ -117,12 +117,12 @@ def _best_of(
 
   def better(best, keys):
     loss, centers = several(keys)
-    tried = jnp.where(jnp.isfinite(loss), loss, jnp.inf), centers
+    drawn = jnp.where(jnp.isfinite(loss), loss, jnp.inf), centers
 
     def choose(a, b):
-      return jnp.where(tried[0] <= best[0], a, b)
+      return jnp.where(drawn[0] <= best[0], a, b)
 
-    return jax.tree.map(choose, tried, best), None
+    return jax.tree.map(choose, drawn, best), None
 
   like = jax.eval_shape(attempt, keys[0])[1]
   none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)

@@ -32,12 +32,12 @@ class ClientMemoryState(NamedTuple):
 
 def kept_parts(local: LocalTraining) -> tuple[str, ...]:
   """The names of what clients keep, as `local` asks for it."""
-  asked = {
+  is_kept = {
     'residual': local.sends is not None and local.sends.residual,
     'statistics': bool(local.unsent),
     'optimizer': local.keep_optimizer_state,
   }
-  return tuple(name for name, wanted in asked.items() if wanted)
+  return tuple(name for name, wanted in is_kept.items() if wanted)
 
 
 @recorded

@@ -135,21 +135,21 @@ def with_reclustering(
   def step(state, data, cohort, key):
     def check(state, data, cohort, key):
       here, own = inner(state), own_of(state, cohort)
-      found = recluster(
+      clusters = recluster(
         method.local, here.centers, here.assignment, own, data, cohort, key, clustering
       )
-      trained = found.trained
-      new = jnp.where(trained.took_part(), found.assignment, own)
+      trained = clusters.trained
+      new = jnp.where(trained.took_part(), clusters.assignment, own)
       assignment = tree.with_rows(here.assignment, cohort, new)
       changes = {'assignment': assignment, 'rounds': here.rounds + 1}
       if 'client_params' in here._fields:
         kept = tree.with_rows(here.client_params, cohort, trained.params)
         changes['client_params'] = kept
-      parts = (found.objective,) * 2 if reports_parts else None
+      parts = (clusters.objective,) * 2 if reports_parts else None
       info = round_info(
         trained,
         num_clusters(state),
-        found.objective,
+        clusters.objective,
         here.assignment,
         assignment,
         data,
@@ -157,9 +157,9 @@ def with_reclustering(
       )
       assert method.with_centers is not None
       after = method.with_centers(
-        replaced(state.method, **changes), found.centers, found.stays
+        replaced(state.method, **changes), clusters.centers, clusters.stays
       )
-      checks = state.checks.after(found.changed, every)
+      checks = state.checks.after(clusters.changed, every)
       return ReclusteringState(after, checks), info
 
     def go_on(state, data, cohort, key):
@@ -251,7 +251,7 @@ def recluster(
   sizes = jnp.zeros(count).at[assignment].add(exists)
   largest = tree.take(centers, sizes.argmax()[None])
   common = comparison.mixed(sizes[None] / sizes.sum(), centers, largest)
-  found = train_and_cluster(
+  new_clusters = train_and_cluster(
     local,
     ClientModels(common),
     data,
@@ -261,36 +261,36 @@ def recluster(
     clustering._replace(keep=True),
     train_key=key,
   )
-  trained = found.trained
+  trained = new_clusters.trained
   weights = trained.weights(weighting)
 
   def eq_6(clusters: jax.Array) -> jax.Array:
     # Present and new clusters are measured on the same models, as k-means saw them.
-    stack = found.compared
-    means = em.m_step(stack, clusters, weights, found.seeds, local.mesh)
+    stack = new_clusters.compared
+    means = em.m_step(stack, clusters, weights, new_clusters.seeds, local.mesh)
     return em.objective(stack, means, clusters, weights, local.mesh)
 
-  present, least = eq_6(own), eq_6(found.assignment)
+  present, least = eq_6(own), eq_6(new_clusters.assignment)
 
   # [new, old] weight of the clients that would go from one cluster to another.
-  flow = jnp.zeros((count, count)).at[found.assignment, own].add(weights)
+  flow = jnp.zeros((count, count)).at[new_clusters.assignment, own].add(weights)
   new_of, old_of = optax.assignment.hungarian_algorithm(-flow)
   number = jnp.zeros(count, jnp.int32).at[new_of].set(old_of.astype(jnp.int32))
-  named = jnp.where(trained.took_part(), number[found.assignment], own)
+  named = jnp.where(trained.took_part(), number[new_clusters.assignment], own)
   moves = jnp.where(named != own, weights, 0.0).sum() / or_one(weights.sum())
   gain = present - least
   changed = (moves > 0) & (gain > _MARGIN * moves * present)
   drawn = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
   counts = trained.took_part()
   before = counts.sum() - _number_used(own, counts, count)
-  after = counts.sum() - _number_used(found.assignment, counts, count)
+  after = counts.sum() - _number_used(new_clusters.assignment, counts, count)
   halves = least * before < _MARGIN_OF_PART * present * after
   changed &= (drawn | (exists == 0)).all() | (before == after) | halves
   new = jnp.where(changed, named, own)
   flow = jnp.zeros_like(flow).at[new, own].add(weights)
   of_all = exists * weights_by(weighting, data.sizes(), data.weights)
-  rest = jnp.where(drawn, 0.0, of_all.astype(jnp.float32))
-  flow = flow.at[assignment, assignment].add(rest)
+  weights_of_others = jnp.where(drawn, 0.0, of_all.astype(jnp.float32))
+  flow = flow.at[assignment, assignment].add(weights_of_others)
   flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(count))
   shares = flow / flow.sum(axis=1, keepdims=True)
   centers = comparison.mixed(shares, centers, centers)

@@ -35,14 +35,14 @@ def clients(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
   """
   federations: list[dict[str, Any]] = []
   places: dict[bytes, int] = {}
-  found: list[dict[str, Any]] = []
+  entries: list[dict[str, Any]] = []
   held = left_out = 0
   for i in first_of_each_method(runs):
     run, table = runs[i], runs[i].clients
     if table is None:
       continue
     shown = _shown(run)
-    if found and held + len(shown) > _MOST:
+    if entries and held + len(shown) > _MOST:
       left_out += 1
       continue
     held += len(shown)
@@ -52,14 +52,14 @@ def clients(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
     if key not in places:
       places[key] = len(federations)
       federations.append(federation)
-    found.append(
+    entries.append(
       {'run': i, 'federation': places[key], 'count': len(table.names)}
       | _figures(table, shown)
       | _map(run, shown)
       | _extremes(table, truth, task)
       | _fairness(run)
     )
-  return {'federations': federations, 'runs': found, 'left_out': left_out}
+  return {'federations': federations, 'runs': entries, 'left_out': left_out}
 
 
 def _shown(run: ReportedRun) -> np.ndarray:
@@ -80,22 +80,24 @@ def _federation(
   shown: np.ndarray,
 ) -> dict[str, Any]:
   """The clients that runs on the same data have in common."""
-  found: dict[str, Any] = {
+  federation: dict[str, Any] = {
     'names': [printable(name, 60) for name in table.names[shown]],
     'examples': table.examples[shown].tolist(),
     'test_examples': table.test_examples[shown].tolist(),
   }
   if truth is not None:
-    found['truth'] = truth.of_client[shown].tolist()
-    found['truth_names'] = truth.names
+    federation['truth'] = truth.of_client[shown].tolist()
+    federation['truth_names'] = truth.names
   if table.honest is not None:
-    found['honest'] = table.honest[shown].astype(int).tolist()
+    federation['honest'] = table.honest[shown].astype(int).tolist()
   counts = run.portrait.get('label_counts')
   if counts is not None and counts.shape[1] > 1 and len(counts) == len(table.names):
     given, dataset = run.portrait.get('class_names'), str(run.config.get('dataset'))
     of_classes = class_names(dataset, counts.shape[1], given)
-    found['labels'] = _labels([printable(n, 60) for n in of_classes], counts, shown)
-  return found
+    federation['labels'] = _labels(
+      [printable(n, 60) for n in of_classes], counts, shown
+    )
+  return federation
 
 
 def _labels(
@@ -125,11 +127,11 @@ def _figures(table: ClientTable, shown: np.ndarray) -> dict[str, Any]:
     for name, column in table.columns().items()
     if column is not None and name not in _KNOWN and column.dtype.kind in 'iuf'
   }
-  found: dict[str, Any] = {'figures': figures}
+  entry: dict[str, Any] = {'figures': figures}
   if table.cluster is not None:
-    found['cluster'] = table.cluster[shown].tolist()
-    found['sizes'] = np.bincount(table.cluster).tolist()
-  return found
+    entry['cluster'] = table.cluster[shown].tolist()
+    entry['sizes'] = np.bincount(table.cluster).tolist()
+  return entry
 
 
 def _map(run: ReportedRun, shown: np.ndarray) -> dict[str, Any]:
@@ -184,9 +186,9 @@ def _extremes(
       for i in places
     ]
 
-  left = order[most : len(order) - len(last)]
+  between = order[most : len(order) - len(last)]
   ties = [
-    int((deployed[left] == deployed[shown[-1]]).sum()) if len(shown) else 0
+    int((deployed[between] == deployed[shown[-1]]).sum()) if len(shown) else 0
     for shown in (order[:most], last)
   ]
   return {
@@ -200,8 +202,8 @@ def _extremes(
 
 def _fairness(run: ReportedRun) -> dict[str, Any]:
   """How evenly the figure of the deployed models is spread; {} where it is unknown."""
-  found = ((run.summary or {}).get('fairness') or {}).get('deployed') or {}
+  fairness = ((run.summary or {}).get('fairness') or {}).get('deployed') or {}
   names = ('worst_decile', 'deviation', 'jain')
-  if any(found.get(name) is None for name in names):
+  if any(fairness.get(name) is None for name in names):
     return {}
-  return {'fairness': rounded([found[name] for name in names])}
+  return {'fairness': rounded([fairness[name] for name in names])}

@@ -23,18 +23,18 @@ def clusters(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
   Returns for each run its place as `run`, the `rounds` and the `sizes` [R, K] of
   clusters; and, where they are known, `moves` and `sheets`.
   """
-  found, room = [], _SHEET_BYTES
+  entries, room = [], _SHEET_BYTES
   for i in first_of_each_method(runs):
     run = runs[i]
     records = [r for r in run.history if r.get('cluster_sizes')]
     if not records:
       continue
-    made, places = sizes_by_round(records)
+    sizes, places = sizes_by_round(records)
     sheets, used = _sheets(run, room)
     room -= used
     moved = moves(run.folder, places)
-    found.append(made | {'run': i, 'moves': moved, 'sheets': sheets})
-  return found
+    entries.append(sizes | {'run': i, 'moves': moved, 'sheets': sheets})
+  return entries
 
 
 def _sheets(run: ReportedRun, room: int) -> tuple[list[dict[str, Any]] | None, int]:
@@ -46,7 +46,7 @@ def _sheets(run: ReportedRun, room: int) -> tuple[list[dict[str, Any]] | None, i
   if 'sheet_images' not in held:
     return [], 0
   truth = true_clusters(held['truth'], held.get('truth_names'))
-  found, used = [], 0
+  sheets, used = [], 0
   pictures = laid_out(held['sheet_images'])
   for k, picture in enumerate(pictures):
     who, members = held['sheet_clients'][k], held['assignment'] == k
@@ -56,7 +56,7 @@ def _sheets(run: ReportedRun, room: int) -> tuple[list[dict[str, Any]] | None, i
     used += len(text)
     if used > room:
       return None, 0
-    found.append(
+    sheets.append(
       {
         'cluster': k,
         'size': int(members.sum()),
@@ -65,7 +65,7 @@ def _sheets(run: ReportedRun, room: int) -> tuple[list[dict[str, Any]] | None, i
         'png': text,
       }
     )
-  return found, used
+  return sheets, used
 
 
 def _png(picture: np.ndarray) -> bytes:

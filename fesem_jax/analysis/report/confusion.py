@@ -21,7 +21,7 @@ def confusion(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
   clients together, none), their `counts` [G, L, L] (see `evaluation.confusion`), and
   whether clients among them are `bad`.
   """
-  found, room = [], _MOST
+  entries, room = [], _MOST
   for i in first_of_each_method(runs):
     held, dataset = runs[i].portrait, str(runs[i].config.get('dataset'))
     if 'confusion' not in held:
@@ -35,7 +35,7 @@ def confusion(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     table = runs[i].clients
     names = class_names(dataset, counts.shape[1], held.get('class_names'))
     clustered = len(held['assignment']) > 0
-    found.append(
+    entries.append(
       {
         'run': i,
         'names': [printable(name, 60) for name in names],
@@ -44,4 +44,4 @@ def confusion(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
         'bad': table is not None and table.honest is not None,
       }
     )
-  return found
+  return entries

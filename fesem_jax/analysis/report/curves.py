@@ -74,13 +74,13 @@ def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
 
 def _by_key(history: Sequence[Record]) -> dict[str, tuple[list[int], list[float]]]:
   """Places and values of every number of the records that is there more than once."""
-  found: dict[str, tuple[list[int], list[float]]] = {}
+  numbers: dict[str, tuple[list[int], list[float]]] = {}
   for place, record in enumerate(history):
     for key, value in _numbers('', record):
-      places, values = found.setdefault(key, ([], []))
+      places, values = numbers.setdefault(key, ([], []))
       places.append(place)
       values.append(value)
-  return found
+  return numbers
 
 
 def _numbers(prefix: str, record: Record) -> Iterator[tuple[str, float]]:
@@ -116,13 +116,13 @@ def _figure(key: str, task: Task) -> dict[str, Any]:
 
 def _axes(history: Sequence[Record]) -> dict[str, list[float | int | None]]:
   """Axes of a curve in place of rounds: sums over the rounds so far."""
-  found = {}
+  axes = {}
   for axis, (names, unit) in _AXES.items():
     known = [dict(_numbers('', record)) for record in history]
     values = [sum(numbers.get(name, 0) for name in names) for numbers in known]
     if any(values):
-      found[axis] = rounded([x / unit for x in itertools.accumulate(values)], 5)
-  return found
+      axes[axis] = rounded([x / unit for x in itertools.accumulate(values)], 5)
+  return axes
 
 
 def _thinned(

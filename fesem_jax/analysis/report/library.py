@@ -41,13 +41,13 @@ def compressed() -> bytes:
     logging.warning('%s The figure library is rebuilt.', e)
   with progress_lines.waiting_for('building the figure library'):
     text = vl_convert.javascript_bundle(_GLOBALS)
-  made = gzip.compress(text.encode(), 9, mtime=0)
+  content = gzip.compress(text.encode(), 9, mtime=0)
   try:
     with reading('The cache folder'), replacing(path) as file:
-      file.write(made)
+      file.write(content)
   except UserError as e:
     logging.warning('%s The next report rebuilds the figure library.', e)
-  return made
+  return content
 
 
 def _whole(held: bytes) -> bytes:

@@ -26,8 +26,8 @@ def from_markdown(text: str, name: str) -> str:
   scrolled = (
     f'<div class="wide" tabindex="0" role="region" aria-label="{escaped(name)}"><table>'
   )
-  found = parser.render(text).replace('<table>', scrolled)
-  return found.replace('</table>', '</table></div>')
+  page = parser.render(text).replace('<table>', scrolled)
+  return page.replace('</table>', '</table></div>')
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], name: str) -> str:

@@ -53,7 +53,7 @@ def _row(run: ReportedRun) -> list[Any]:
 
 def _software(runs: Sequence[ReportedRun]) -> str:
   """Commits and versions, each set of them once."""
-  found: dict[str, int] = {}
+  counts: dict[str, int] = {}
   for run in runs:
     if run.summary is None:
       continue
@@ -61,10 +61,10 @@ def _software(runs: Sequence[ReportedRun]) -> str:
     versions = ', '.join(f'{name} {v}' for name, v in held.items() if v)
     commit = run.summary.get('commit')
     text = f'commit {commit}; {versions}' if commit else versions
-    found[text] = found.get(text, 0) + 1
+    counts[text] = counts.get(text, 0) + 1
   parts = [
-    f'<p>{markup.escaped(text, 1000)}{f" ({_runs(n)})" if len(found) > 1 else ""}</p>'
-    for text, n in found.items()
+    f'<p>{markup.escaped(text, 1000)}{f" ({_runs(n)})" if len(counts) > 1 else ""}</p>'
+    for text, n in counts.items()
     if text
   ]
   return '\n'.join(parts)
@@ -99,9 +99,9 @@ def _flags(runs: Sequence[ReportedRun]) -> str:
 
 def _values(configs: Sequence[dict[str, Any]], name: str) -> str:
   """The values of a flag over the seeds of a method, each once."""
-  found = dict.fromkeys(text_of(c[name]) if name in c else '' for c in configs)
-  shown = list(found)[:5]
-  return ' / '.join(shown) + (' / ...' if len(found) > len(shown) else '')
+  values = dict.fromkeys(text_of(c[name]) if name in c else '' for c in configs)
+  shown = list(values)[:5]
+  return ' / '.join(shown) + (' / ...' if len(values) > len(shown) else '')
 
 
 def costs(runs: Sequence[ReportedRun]) -> str:

@@ -65,7 +65,7 @@ class ReportedRun:
     return f'not finished: round {last}{of}'
 
 
-class _Found(NamedTuple):
+class _RunFolder(NamedTuple):
   folder: pathlib.Path
   label: str  # of the folders of a comparison; '' elsewhere
 
@@ -77,8 +77,10 @@ def read_runs(workdirs: Sequence[pathlib.Path]) -> list[ReportedRun]:
   table, then by seed. Raises `UserError` if a folder holds no run, a file of it is
   damaged, or the runs are of several tasks.
   """
-  found = [each for folder in workdirs for each in _found(folder, len(workdirs) > 1)]
-  unique = list({each.folder.resolve(): each for each in found}.values())
+  folders = [
+    each for folder in workdirs for each in _run_folders(folder, len(workdirs) > 1)
+  ]
+  unique = list({each.folder.resolve(): each for each in folders}.values())
   runs = _named_apart([_read(each) for each in unique])
   first: dict[str, pathlib.Path] = {}
   for run in runs:
@@ -92,13 +94,13 @@ def read_runs(workdirs: Sequence[pathlib.Path]) -> list[ReportedRun]:
   return runs
 
 
-def _found(folder: pathlib.Path, several: bool) -> list[_Found]:
+def _run_folders(folder: pathlib.Path, several: bool) -> list[_RunFolder]:
   if not folder.is_dir():
     raise UserError(
       f'{folder} is not a folder; name the workdir of a run or a comparison.'
     )
   if _holds_run(folder):
-    return [_Found(folder, '')]
+    return [_RunFolder(folder, '')]
   table = metrics_file.read_object(folder / 'table.json') or {}
   methods = table.get('methods', [])
   if not (isinstance(methods, list) and all(isinstance(row, dict) for row in methods)):
@@ -110,14 +112,14 @@ def _found(folder: pathlib.Path, several: bool) -> list[_Found]:
     raise UserError(
       f'{folder} holds no run: neither it nor a folder in it has a metrics.jsonl.'
     )
-  found = []
+  folders = []
   for run in inner:
     *above, last = run.relative_to(folder).parts
     label = ', '.join(reversed(above)) if last.startswith('seed') else ''
     if label and several:
       label = f'{label}, {folder.name}'
-    found.append(_Found(run, label))
-  return found
+    folders.append(_RunFolder(run, label))
+  return folders
 
 
 def _holds_run(folder: pathlib.Path) -> bool:
@@ -144,8 +146,8 @@ def _place(parts: Sequence[str], order: Sequence[str]) -> tuple[Any, ...]:
   return at, above, int(digits or 0), last
 
 
-def _read(found: _Found) -> ReportedRun:
-  folder = found.folder
+def _read(run_folder: _RunFolder) -> ReportedRun:
+  folder = run_folder.folder
   summary = metrics_file.read_summary(folder)
   if summary is not None and 'deployed' not in summary:
     raise UserError(
@@ -170,7 +172,7 @@ def _read(found: _Found) -> ReportedRun:
   seed = config.get('seed', (summary or {}).get('seed'))
   if not (seed is None or isinstance(seed, int)):
     raise metrics_file.damaged(folder / 'config.json', 'its seed is not an integer')
-  label = found.label or method_label(config) or folder.name
+  label = run_folder.label or method_label(config) or folder.name
   return ReportedRun(
     folder,
     printable(label, 80),
@@ -211,7 +213,7 @@ def _repeated(runs: list[ReportedRun]) -> dict[tuple[str, int | None], list[int]
   places: dict[tuple[str, int | None], list[int]] = {}
   for i, run in enumerate(runs):
     places.setdefault((run.label, run.seed), []).append(i)
-  return {key: found for key, found in places.items() if len(found) > 1}
+  return {key: same for key, same in places.items() if len(same) > 1}
 
 
 def labels(runs: Sequence[ReportedRun]) -> list[str]:
