@@ -86,8 +86,8 @@ def shuffle(key: jax.Array, size: jax.Array, max_examples: int) -> jax.Array:
   if max_examples > 256:
     return jnp.argsort(jnp.where(slots < size, draw, beyond)).astype(jnp.int32)
   # Draw and slot in one number: sorting these is four times faster than an argsort.
-  both = jnp.sort(jnp.where(slots < size, draw << 8 | slots, beyond))
-  return (both & 0xFF).astype(jnp.int32)
+  packed = jnp.sort(jnp.where(slots < size, draw << 8 | slots, beyond))
+  return (packed & 0xFF).astype(jnp.int32)
 
 
 def batch_rows(

@@ -71,16 +71,16 @@ def checked_weights(weights: object, where: str) -> np.ndarray:
   and not negative, of which one is positive.
   """
   try:
-    found = np.asarray(weights).astype(np.float64)
+    values = np.asarray(weights).astype(np.float64)
   except (TypeError, ValueError) as e:
     raise UserError(f'{where} must be numbers, one for each client.') from e
   with np.errstate(over='ignore'):
-    single = found.astype(np.float32)
+    single = values.astype(np.float32)
   bad = np.flatnonzero(~np.isfinite(single) | (single < 0))
   if len(bad):
     raise UserError(
-      f'{where}: entry {bad[0]} (from 0) is {found.ravel()[bad[0]]:g}; weights must be '
-      'finite and not negative.'
+      f'{where}: entry {bad[0]} (from 0) is {values.ravel()[bad[0]]:g}; weights must '
+      'be finite and not negative.'
     )
   if not (single > 0).any():
     raise UserError(f'{where}: no client has a positive weight.')

@@ -132,12 +132,12 @@ def _over_chunks(
       rows = _rows(read, slots, fetched)
       # A slot beyond the end is empty; its `own` belongs to another client.
       places = ids.at[slots].get(mode='fill', fill_value=empty)
-      found, sums = of_chunk(places, *rows, sums)
+      trained, sums = of_chunk(places, *rows, sums)
 
       def write(i: jax.Array | int, carry: Any) -> Any:
-        (results, sums), new = carry, found
+        (results, sums), new = carry, trained
         if finish is not None:
-          each, common = found
+          each, common = trained
           each = each if parts == 1 else _slice(each, i, size)
           new, sums = finish(each, common, sums)
         at = slots if parts == 1 else _slice(slots, i, size)
@@ -250,15 +250,15 @@ def _fetched(stacks: Any, slots: jax.Array) -> Any:
 def _rows(stacks: Any, slots: jax.Array, fetched: Any = None) -> Any:
   """Rows [C, ...] of stacks [S, ...]; `fetched` has those in host memory, or None."""
 
-  def rows(x: Any, found: Any = None) -> Any:
+  def rows(x: Any, in_host: Any = None) -> Any:
     if is_offloaded(x):
-      return x.take(slots) if fetched is None else found
+      return x.take(slots) if fetched is None else in_host
     if len(slots) == 1:
       return jax.lax.dynamic_slice_in_dim(x, slots[0], 1)
     return jnp.asarray(x).at[slots].get(mode='clip')
 
-  both = (stacks,) if fetched is None else (stacks, fetched)
-  return jax.tree.map(rows, *both, is_leaf=is_offloaded)
+  trees = (stacks,) if fetched is None else (stacks, fetched)
+  return jax.tree.map(rows, *trees, is_leaf=is_offloaded)
 
 
 def _written(results: Any, slots: jax.Array, rows: Any) -> Any:

@@ -67,25 +67,25 @@ def warn_of_range(
     if not any(rows.max() * scale >= _LEAST_OF_BYTES for _, rows in blocks(x)):
       _warn_of_small(float(max(rows.max() for _, rows in blocks(x))) * scale, where)
     return
-  found = of_features(x, scale)
-  largest = float(max(found.most.max(), -found.least.min()))
+  ranges = of_features(x, scale)
+  largest = float(max(ranges.most.max(), -ranges.least.min()))
   if largest < LEAST_SIZE:
     _warn_of_small(largest, where)
-  wide = np.flatnonzero(found.size > MOST_SIZE)
+  wide = np.flatnonzero(ranges.size > MOST_SIZE)
   if not len(wide):
     return
   if x.ndim > 2:
     pixels = 100 < largest <= 255 and scale == 1
-    what = f'has values {found.in_words()}'
+    what = f'has values {ranges.in_words()}'
     mend = f'give scale, e.g. 1/{255 if pixels else f"{largest:.6g}"}'
   else:
     columns = [
-      f'column {names[i] if names else i} {found.least[i]:.4g} to {found.most[i]:.4g}'
+      f'column {names[i] if names else i} {ranges.least[i]:.4g} to {ranges.most[i]:.4g}'
       for i in wide.tolist()
     ]
     what = f'has in {listed_and_counted(columns, _NAMED)}'
     mend = 'standardize the columns'
-    if found.least.min() >= 0 and _are_whole(x):
+    if ranges.least.min() >= 0 and _are_whole(x):
       mend += ', or give scale: 1/255 for pixels, 1 for tokens'
   warn_once(f'{where} {what}, far from 1; training may fail or stay at chance: {mend}.')
 

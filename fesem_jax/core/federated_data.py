@@ -162,13 +162,13 @@ class FederatedData:
       UserError: if no client has one of the names, or several have.
     """
     ids = np.asarray(self.client_ids)
-    found = []
+    of_names = []
     for name in names:
       places = np.flatnonzero(self.info.names == name)
       if len(places) != 1:
         raise UserError(f'`names`: {len(places)} clients are called {name!r}.')
-      found.append(ids[places[0]])
-    return np.array(found, np.int32)
+      of_names.append(ids[places[0]])
+    return np.array(of_names, np.int32)
 
   def positions(self, client_ids: HostOrDeviceArray) -> jax.Array:
     """[S] int32 positions of the clients with these ids; M where none has the id.

@@ -23,21 +23,21 @@ def devices() -> list[jax.Device]:
   Raises:
     UserError: if the platforms of JAX_PLATFORMS cannot be used.
   """
-  asked = jax.config.values.get('jax_platforms')
+  platforms = jax.config.values.get('jax_platforms')
   try:
-    found = jax.devices()
+    all_devices = jax.devices()
   # JAX asserts that it has the plugin.
   except (RuntimeError, AssertionError) as e:
-    wanted = {'cuda', 'gpu'} & set((asked or '').split(','))
+    wanted = {'cuda', 'gpu'} & set((platforms or '').split(','))
     raise UserError(
-      f'JAX_PLATFORMS={asked}: JAX cannot use it ({first_line(e)}). '
+      f'JAX_PLATFORMS={platforms}: JAX cannot use it ({first_line(e)}). '
       f'{_reason() if wanted else "Choose a platform of this machine."} Without '
       'JAX_PLATFORMS, JAX takes what it finds.'
     ) from e
   is_there = _DRIVER.exists() or _GPU.exists() or _plugin()
-  if not asked and found[0].platform == 'cpu' and is_there:
+  if not platforms and all_devices[0].platform == 'cpu' and is_there:
     warn_once(f'JAX runs on the CPU. {_reason()}')
-  return found
+  return all_devices
 
 
 def _reason() -> str:

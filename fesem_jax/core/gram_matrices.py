@@ -78,13 +78,13 @@ def centered_gram(
   `inner_products`.
   """
   gram = inner_products(stack, mesh, rows=rows, origin=valid.argmax())
-  both = valid[:, None] & valid[None]
-  gram = jnp.where(both, gram, 0.0)
+  pairs = valid[:, None] & valid[None]
+  gram = jnp.where(pairs, gram, 0.0)
   weights = valid / jnp.maximum(valid.sum(), 1)
   mean = jnp.matmul(gram, weights, precision=_HIGHEST)
   of_mean = jnp.matmul(weights, mean, precision=_HIGHEST)
   gram = gram - mean[:, None] - mean[None] + of_mean
-  return jnp.where(both, gram, 0.0)
+  return jnp.where(pairs, gram, 0.0)
 
 
 def _of_layer(x: jax.Array, rows: Any, origin: Any, devices: int) -> jax.Array:
@@ -146,8 +146,8 @@ def _together(block: jax.Array, rows: Any, devices: int) -> jax.Array:
     return jax.lax.all_to_all(block, sharding.CLIENTS, 1, 0, tiled=True)
   here = rows - block.shape[0] * jax.lax.axis_index(sharding.CLIENTS)
   own = (here >= 0) & (here < block.shape[0])
-  found = block.at[jnp.where(own, here, block.shape[0])].get(mode='fill', fill_value=0)
-  return jax.lax.psum_scatter(found, sharding.CLIENTS, scatter_dimension=1, tiled=True)
+  known = block.at[jnp.where(own, here, block.shape[0])].get(mode='fill', fill_value=0)
+  return jax.lax.psum_scatter(known, sharding.CLIENTS, scatter_dimension=1, tiled=True)
 
 
 def cosines(stack: Params, others: Params) -> jax.Array:
@@ -163,5 +163,5 @@ def cosines(stack: Params, others: Params) -> jax.Array:
   inner = functools.reduce(
     jnp.add, jax.tree.leaves(jax.tree.map(products, stack, others))
   )
-  both = lengths(stack)[:, None] * lengths(others)[None]
-  return jnp.where(both > 0, inner / jnp.where(both > 0, both, 1.0), 0.0)
+  norms = lengths(stack)[:, None] * lengths(others)[None]
+  return jnp.where(norms > 0, inner / jnp.where(norms > 0, norms, 1.0), 0.0)

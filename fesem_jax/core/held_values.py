@@ -56,14 +56,14 @@ def fields_of(x: Any) -> Iterator[tuple[str, Any]]:
 
 def defaults_of(kind: type) -> dict[str, Any]:
   """The defaults of the fields of a data class, or the functions that make them."""
-  found = {}
+  defaults = {}
   for field in dataclasses.fields(kind):
     default = field.default
     if default is dataclasses.MISSING:
       default = field.default_factory
     if default is not dataclasses.MISSING and not _is_of_linen(kind, field.name):
-      found[field.name] = default
-  return found
+      defaults[field.name] = default
+  return defaults
 
 
 def is_given(kind: type, name: str) -> bool:

@@ -38,14 +38,14 @@ def optimizer(
     **named: its keyword arguments.
   """
 
-  def made() -> optax.GradientTransformation:
+  def build() -> optax.GradientTransformation:
     by_name = {name: variable(number) for name, number in named.items()}
     return make(*map(variable, numbers), **by_name)
 
   def init(params):
-    return made().init(params)
+    return build().init(params)
 
   def update(gradients, state, params=None):
-    return made().update(gradients, state, params)
+    return build().update(gradients, state, params)
 
   return optax.GradientTransformation(init, update)

@@ -90,8 +90,8 @@ class Identity:
 
   def versions(self) -> dict[str, str]:
     """The version of each installed package that was met, where it has one."""
-    found = {name: sys.modules.get(name) for name in sorted(self.packages)}
-    named = {name: getattr(m, '__version__', None) for name, m in found.items()}
+    modules = {name: sys.modules.get(name) for name in sorted(self.packages)}
+    named = {name: getattr(m, '__version__', None) for name, m in modules.items()}
     return {name: version for name, version in named.items() if version is not None}
 
   def _add(self, name: str, x: Any) -> None:
@@ -276,8 +276,8 @@ class Identity:
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     # An inner function has variables of its own, and those around it.
     numbers = numbers | {own: f'{depth} given {i}' for i, own in enumerate(arguments)}
-    rest = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    yield f'{code.co_argcount} {code.co_kwonlyargcount} {rest}'
+    starred = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    yield f'{code.co_argcount} {code.co_kwonlyargcount} {starred}'
     module: Any = None  # Of the user, whose attribute comes next.
     for opname, argument in instructions_of(code):
       within, module = module, None
@@ -286,28 +286,28 @@ class Identity:
           argument, variables, cells, numbers, held, depth + 1
         )
         continue
-      found = _NOTHING
+      value = _NOTHING
       if opname == 'LOAD_GLOBAL':
-        found = variables.get(argument, _NOTHING)
+        value = variables.get(argument, _NOTHING)
       elif opname.endswith('_DEREF') and argument in cells:
-        found = cells[argument]
+        value = cells[argument]
       elif opname in ('LOAD_ATTR', 'LOAD_METHOD') and within is not None:
-        found = getattr(within, argument, _NOTHING)
+        value = getattr(within, argument, _NOTHING)
       elif opname.endswith(('_FAST', '_DEREF')) or '_FAST_' in opname:
         names = argument if isinstance(argument, tuple) else (argument,)
         for own in names:
           numbers.setdefault(own, f'{depth} own {len(numbers)}')
         yield f'{opname} {[numbers[own] for own in names]}'
         continue
-      if found is _NOTHING:
+      if value is _NOTHING:
         shown = sorted(map(repr, argument)) if isinstance(argument, frozenset) else None
         yield f'{opname} {shown or repr(argument)}'
         continue
-      if isinstance(found, types.ModuleType) and is_own(found):
-        module = found
+      if isinstance(value, types.ModuleType) and is_own(value):
+        module = value
       use = '' if within is None else within.__name__, argument
       if use not in held:
-        text = self._used(argument, found, opname)
+        text = self._used(argument, value, opname)
         held[use] = f'outer {len(held)}' if text is None else text
       yield f'{opname} {held[use]}'
 

@@ -32,14 +32,14 @@ def check(optimizer: Any, params: Params, name: str = 'optimizer') -> None:
 
   try:
     state = jax.eval_shape(optimizer.init, params)
-    traced, found = jax.make_jaxpr(step, return_shape=True)(params, state, params)
+    traced, shapes = jax.make_jaxpr(step, return_shape=True)(params, state, params)
   except Exception as e:
     raise UserError(
       f'{argument(name)} cannot take a step on this model ({_first_line(e)}); its '
       'update must need no more than gradients, state and parameters, unlike those of '
       'lbfgs and reduce_on_plateau, and its rate must be one number.'
     ) from e
-  for before, after in zip((params, state), found, strict=True):
+  for before, after in zip((params, state), shapes, strict=True):
     if _shapes(before) != _shapes(after):
       raise UserError(
         f'{argument(name)} must give updates of the shapes of the parameters, and a '
@@ -115,29 +115,29 @@ def notes(optimizer: optax.GradientTransformation, params: Params) -> list[str]:
   state, named = jax.eval_shape(optimizer.init, params), argument('optimizer')
 
   def holds(*kinds: str) -> bool:
-    def found(node: Any) -> bool:
+    def is_one(node: Any) -> bool:
       return type(node).__name__ in kinds
 
-    return any(map(found, jax.tree.leaves(state, is_leaf=found)))
+    return any(map(is_one, jax.tree.leaves(state, is_leaf=is_one)))
 
-  said = []
+  sentences = []
   if holds('ScaleByScheduleState', 'WrappedScheduleState', 'WeightDecaySchedule'):
-    said.append(
+    sentences.append(
       f'a schedule within {named} starts again in every round, since its state is '
       f'reset; {argument("lr_schedule")} is a schedule over rounds, '
       f'{argument("local_lr_schedule")} one over the local steps of a round.'
     )
   if holds('AddNoiseState'):
-    said.append(
+    sentences.append(
       f'the noise within {named} is annealed anew in every round unless its gamma is '
       '0, since its state is reset.'
     )
   if holds('MultiStepsState', 'ApplyEvery'):
-    said.append(
+    sentences.append(
       f'{named} gathers the gradients of several steps; those that it holds at the end '
       'of a round are lost, since its state is reset.'
     )
-  return said
+  return sentences
 
 
 def of_layer(

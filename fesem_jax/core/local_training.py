@@ -258,11 +258,11 @@ def _with_old_names(
   placed = {name: x for name, x in old.items() if name in Machine._fields}
   machine = given.get('machine', Machine())._replace(**placed)
   local = build(**given | {'machine': machine})
-  rest = {name: x for name, x in old.items() if name in LocalTraining._fields}
-  rest = {name: x for name, x in rest.items() if name not in placed}
+  others = {name: x for name, x in old.items() if name in LocalTraining._fields}
+  others = {name: x for name, x in others.items() if name not in placed}
   if 'steps' in old:
-    rest['schedule'] = local.schedule._replace(steps=old['steps'])
-  local = local._replace(**rest)
+    others['schedule'] = local.schedule._replace(steps=old['steps'])
+  local = local._replace(**others)
   check_training(local)
   return local
 

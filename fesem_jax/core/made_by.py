@@ -20,7 +20,7 @@ _Build = TypeVar('_Build', bound=Callable[..., Any])
 
 
 # Values, code and packages.
-_Found = tuple[tuple[str, ...], tuple[tuple[str, str], ...], frozenset[str]]
+_Identified = tuple[tuple[str, ...], tuple[tuple[str, str], ...], frozenset[str]]
 
 
 class MadeBy(NamedTuple):
@@ -30,9 +30,9 @@ class MadeBy(NamedTuple):
   code: tuple[tuple[str, str], ...]
   packages: frozenset[str]
   parts: tuple[Any, ...]  # of what was made; others may take their places
-  look: Callable[[], _Found]  # gives the first three anew
+  look: Callable[[], _Identified]  # gives the first three anew
 
-  def now(self) -> _Found:
+  def now(self) -> _Identified:
     """The first three: what functions of the user's own read may have changed."""
     return self.look() if self.code else self[:3]
 
@@ -57,19 +57,19 @@ def recorded(build: _Build) -> _Build:
       _check_first(first, arguments[first])
     for name, x in arguments.items():
       _check_number(name, x, signature.parameters[name].annotation)
-    made = build(*args, **named)
+    result = build(*args, **named)
     given = {
       name: x for name, x in arguments.items()
       if name != 'local' and not is_default(x, signature.parameters[name].default)
     }  # fmt: skip
 
-    def look() -> _Found:
-      found, values = Identity(), [f'made by={build.__name__}({", ".join(given)})']
+    def look() -> _Identified:
+      identity, values = Identity(), [f'made by={build.__name__}({", ".join(given)})']
       for name, x in given.items():
-        values += found.values(name, x)
-      return tuple(values), tuple(found.code()), frozenset(found.packages)
+        values += identity.values(name, x)
+      return tuple(values), tuple(identity.code()), frozenset(identity.packages)
 
-    return made._replace(made_by=MadeBy(*look(), tuple(made), look))
+    return result._replace(made_by=MadeBy(*look(), tuple(result), look))
 
   return building  # type: ignore[return-value]
 

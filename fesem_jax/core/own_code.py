@@ -54,13 +54,13 @@ def _is_own_module(name: str | None) -> bool:
 
 def cells_of(fn: types.FunctionType) -> dict[str, Any]:
   """Values that a function closes over, by the names of the variables."""
-  found = {}
+  contents = {}
   for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
     try:
-      found[name] = cell.cell_contents
+      contents[name] = cell.cell_contents
     except ValueError:  # Not assigned yet.
       continue
-  return found
+  return contents
 
 
 def instructions_of(code: types.CodeType) -> Iterator[tuple[str, Any]]:

@@ -45,11 +45,11 @@ def split(params: Params, names: Collection[str]) -> tuple[Params, Params]:
 def _kept(params, keep, path=()):
   if not isinstance(params, Mapping):
     return params if keep(path) else None
-  found = {n: _kept(x, keep, (*path, n)) for n, x in params.items()}
-  if all(x is params[n] for n, x in found.items()):
+  parts = {n: _kept(x, keep, (*path, n)) for n, x in params.items()}
+  if all(x is params[n] for n, x in parts.items()):
     return params
-  whole = all(x is None for x in found.values())
-  return None if whole and path else found
+  whole = all(x is None for x in parts.values())
+  return None if whole and path else parts
 
 
 def replaced(params: Params, others: Mapping[str, Any] | None) -> Params:
@@ -59,8 +59,8 @@ def replaced(params: Params, others: Mapping[str, Any] | None) -> Params:
   """
   if not others or params is None:
     return params
-  found = flatten_dict(params, sep='/')
-  new = {p: x if x is None else others.get(p, x) for p, x in found.items()}
+  flat = flatten_dict(params, sep='/')
+  new = {p: x if x is None else others.get(p, x) for p, x in flat.items()}
   return unflatten_dict(new, sep='/')
 
 

@@ -86,18 +86,18 @@ class Selection:
 
     Raises `UserError` if `choose` returns something else.
     """
-    found = self.choose(before)
-    if not isinstance(found, Chosen):
-      found = Chosen(found)
-    places = places_of(found.clients, before.names)
+    choice = self.choose(before)
+    if not isinstance(choice, Chosen):
+      choice = Chosen(choice)
+    places = places_of(choice.clients, before.names)
     most = self.clients_per_round or len(before.names)
     if len(places) > most:
       raise UserError(
         f'`choose` of the selection {self.name} returned {len(places)} clients for '
         f'round {before.number}; the most are {argument("clients_per_round", most)}.'
       )
-    said = {'candidates': found.candidates, 'waited_seconds': found.waited}
-    return places, {name: value for name, value in said.items() if value}
+    of_round = {'candidates': choice.candidates, 'waited_seconds': choice.waited}
+    return places, {name: value for name, value in of_round.items() if value}
 
 
 def counted(clients_per_round: Any) -> tuple[int, Selection | None]:
@@ -280,8 +280,8 @@ def available(
         )
       waited = float(later.min() - time)
       there = at(float(later.min()))
-    found = sorted({rows[i][0] for i in np.flatnonzero(there)})
-    places = np.sort(places_of(found, before.names))
+    present = sorted({rows[i][0] for i in np.flatnonzero(there)})
+    places = np.sort(places_of(present, before.names))
     if 0 < clients_per_round < len(places):
       places = before.rng.choice(places, clients_per_round, replace=False)
     return Chosen(places, waited=waited)

@@ -273,9 +273,9 @@ def own_memory(device: jax.Device) -> int | None:
 
 def host_memory() -> int | None:
   """Memory limit of this machine or container in bytes; None if unknown."""
-  found = []
+  limits = []
   with contextlib.suppress(ValueError, OSError, AttributeError):
-    found.append(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))
+    limits.append(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))
   with contextlib.suppress(ValueError, OSError):  # 'max' without a limit.
-    found.append(int(pathlib.Path('/sys/fs/cgroup/memory.max').read_text()))
-  return min(found, default=None)
+    limits.append(int(pathlib.Path('/sys/fs/cgroup/memory.max').read_text()))
+  return min(limits, default=None)

@@ -21,40 +21,40 @@ def sizes(given: Any, num_examples: int) -> np.ndarray:
   Raises `UserError` unless they are whole numbers from 0 that sum to `num_examples`.
   """
   try:
-    found = np.asarray(given)
+    counts = np.asarray(given)
   except ValueError:
-    found = np.asarray(None)
-  if found.ndim != 1 or found.dtype.kind not in 'biuf':
+    counts = np.asarray(None)
+  if counts.ndim != 1 or counts.dtype.kind not in 'biuf':
     raise UserError('`sizes` must be a list: the number of examples of each client.')
-  wrong = np.flatnonzero(~((found >= 0) & (found == np.floor(found))))
+  wrong = np.flatnonzero(~((counts >= 0) & (counts == np.floor(counts))))
   if len(wrong):
     raise UserError(
-      f'`sizes`: client {wrong[0]} has {found[wrong[0]]} examples; give a whole number '
-      'from 0.'
+      f'`sizes`: client {wrong[0]} has {counts[wrong[0]]} examples; give a whole '
+      'number from 0.'
     )
-  if found.sum() != num_examples:
+  if counts.sum() != num_examples:
     raise UserError(
-      f'`sizes` sum to {found.sum():g}, but `x` has {num_examples} examples; give the '
+      f'`sizes` sum to {counts.sum():g}, but `x` has {num_examples} examples; give the '
       'number of examples of each client, in the order of the rows.'
     )
-  return found.astype(np.int64)
+  return counts.astype(np.int64)
 
 
 def client_ids(given: Any, num_clients: int) -> np.ndarray:
   """[M] int32 ids; raises `UserError` unless they are distinct and from 0."""
-  found = np.asarray(given)
-  if found.shape != (num_clients,) or found.dtype.kind not in 'iu':
+  ids = np.asarray(given)
+  if ids.shape != (num_clients,) or ids.dtype.kind not in 'iu':
     raise UserError(
       f'`client_ids` must be {num_clients} whole numbers, one for each client of '
       '`sizes`.'
     )
-  wide = found.min(initial=0) < 0 or found.max(initial=0) >= 2**31
-  if wide or len(np.unique(found)) < num_clients:
+  wide = ids.min(initial=0) < 0 or ids.max(initial=0) >= 2**31
+  if wide or len(np.unique(ids)) < num_clients:
     raise UserError(
       '`client_ids` must be distinct numbers from 0 to 2^31 - 1, as random keys are '
       'folded from them; leave it out to number the clients.'
     )
-  return found.astype(np.int32)
+  return ids.astype(np.int32)
 
 
 def scale(given: Any) -> float:

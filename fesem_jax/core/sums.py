@@ -76,8 +76,8 @@ def _num_clusters(sums: Any) -> int:
   def of_clusters(x: Any) -> bool:
     return isinstance(x, ClusterSums)
 
-  found = filter(of_clusters, jax.tree.leaves(sums, is_leaf=of_clusters))
-  return max((each.weight.shape[0] for each in found), default=1)
+  by_cluster = filter(of_clusters, jax.tree.leaves(sums, is_leaf=of_clusters))
+  return max((each.weight.shape[0] for each in by_cluster), default=1)
 
 
 def total(x: jax.Array) -> jax.Array:
@@ -212,10 +212,10 @@ def add_rows(
       return add_up(num_rows, one_by_one, None, sum_of, fewest=num_clusters)[1]
 
     def blocks(sum_of):
-      whole, rest = divmod(num_rows, block)
+      whole, remainder = divmod(num_rows, block)
       if whole:
         sum_of = add_up(whole, add_block, None, sum_of)[1]
-      return sum_of + of_block(whole * block, rest) if rest else sum_of
+      return sum_of + of_block(whole * block, remainder) if remainder else sum_of
 
     if num_rows == 1:
       return rows(sum_of)

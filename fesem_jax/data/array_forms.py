@@ -55,12 +55,14 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
       f'{where}: `label_column` and other columns are those of a table or data frame, '
       f'not of a {type(given).__name__}; leave them out.'
     )
-  found = _of_object(given, where)
-  if found is None:
-    found = _of_clients(given, where)
-  if found is None:
+  arrays = _of_object(given, where)
+  if arrays is None:
+    arrays = _of_clients(given, where)
+  if arrays is None:
     raise UserError(f'{where}: `arrays` is a {type(given).__name__}; {_WANTED}.')
-  return {str(name): _plain(value, f'{where}: {name}') for name, value in found.items()}
+  return {
+    str(name): _plain(value, f'{where}: {name}') for name, value in arrays.items()
+  }
 
 
 def _by_split(given: Any) -> Any:
@@ -114,9 +116,9 @@ def by_role(given: Mapping[str, Any], where: object) -> Mapping[str, Any]:
     return of_all
   if not {'train', 'test'} <= set(parts) or {'x', 'y'} & set(of_all):
     return given
-  if left := sorted(set(parts) - {'train', 'test'}):
+  if others := sorted(set(parts) - {'train', 'test'}):
     warn_once(
-      f'{where}: the examples of {" and ".join(left)} are left out; join them with '
+      f'{where}: the examples of {" and ".join(others)} are left out; join them with '
       'those of train to use them.'
     )
   return of_all | _joined({split: parts[split] for split in ('train', 'test')}, where)
@@ -173,12 +175,12 @@ def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
   return None
 
 
-def _with_classes(given: Any, found: dict[str, Any], where: object) -> dict[str, Any]:
+def _with_classes(given: Any, arrays: dict[str, Any], where: object) -> dict[str, Any]:
   """The arrays with the names of `classes`, where the dataset has as many."""
-  classes, y = getattr(given, 'classes', None), np.asarray(_plain(found['y'], where))
+  classes, y = getattr(given, 'classes', None), np.asarray(_plain(arrays['y'], where))
   if classes is not None and y.dtype.kind in 'iu' and len(classes) > np.max(y):
-    found['class_names'] = [str(name) for name in classes]
-  return found
+    arrays['class_names'] = [str(name) for name in classes]
+  return arrays
 
 
 def _of_items(given: Any, where: object) -> dict[str, Any] | None:
@@ -204,8 +206,8 @@ def _of_items(given: Any, where: object) -> dict[str, Any] | None:
       f'{where}: each example is read once as the dataset gives it, after its '
       'transform; random transforms do not change it in later rounds.'
     )
-  found = {'x': np.stack(xs), 'y': np.array([y.item() for y in ys])}
-  return _with_classes(given, found, where)
+  arrays = {'x': np.stack(xs), 'y': np.array([y.item() for y in ys])}
+  return _with_classes(given, arrays, where)
 
 
 def _is_pair(value: Any) -> bool:
@@ -323,15 +325,15 @@ def _plain(value: Any, where: object) -> Any:
   if hasattr(value, 'toarray') and hasattr(value, 'nnz'):
     size = 4 * int(np.prod(value.shape))
     share = value.nnz / max(1, int(np.prod(value.shape)))
-    said = (
+    sentence = (
       f'{where} is a sparse matrix with {100 * share:.3g} % of its values, which takes '
       f'{size / 2**20:,.0f} MiB as a dense one'
     )
     if size > _MOST_BYTES:
       raise UserError(
-        f'{said}; choose fewer columns, e.g. by sklearn.decomposition.TruncatedSVD.'
+        f'{sentence}; choose fewer columns, e.g. by sklearn.decomposition.TruncatedSVD.'
       )
-    warn_once(f'{said}.')
+    warn_once(f'{sentence}.')
     return value.astype(np.float32).toarray()
   if hasattr(value, 'detach') and hasattr(value, 'cpu'):  # PyTorch's.
     return value.detach().cpu().numpy()

@@ -64,10 +64,10 @@ def scale(path: object, arrays: Mapping[str, np.ndarray], x: np.ndarray) -> floa
   given, single = arrays['scale'], np.finfo(np.float32)
   if given.size != 1 or given.dtype.kind not in 'biuf':
     raise UserError(f'{path}: scale must be one number, e.g. {1 / 255:.6f} for pixels.')
-  found = float(given.reshape(()))
-  if not float(single.tiny) <= found <= float(single.max):
-    raise UserError(f'{path}: scale {found} must be positive, and a 32-bit float.')
-  return found
+  number = float(given.reshape(()))
+  if not float(single.tiny) <= number <= float(single.max):
+    raise UserError(f'{path}: scale {number} must be positive, and a 32-bit float.')
+  return number
 
 
 def num_classes(path: object, arrays: Mapping[str, np.ndarray]) -> int | None:
@@ -85,16 +85,16 @@ def num_classes(path: object, arrays: Mapping[str, np.ndarray]) -> int | None:
   return int(value)
 
 
-def task(path: object, arrays: Mapping[str, np.ndarray], asked: str) -> str:
+def task(path: object, arrays: Mapping[str, np.ndarray], flag: str) -> str:
   """The task of a user's data: as asked for, as they say, or classification."""
   if 'task' not in arrays:
-    return asked or CLASSIFICATION.name
-  said = arrays['task'].astype(str)
-  if said.shape != () or said.item() not in TASKS:
+    return flag or CLASSIFICATION.name
+  stored = arrays['task'].astype(str)
+  if stored.shape != () or stored.item() not in TASKS:
     raise UserError(f'{path}: task must be one of {", ".join(TASKS)}.')
-  if asked and asked != said.item():
+  if flag and flag != stored.item():
     raise UserError(
-      f'{argument("task", asked)} contradicts {path}, whose task is {said.item()}; '
+      f'{argument("task", flag)} contradicts {path}, whose task is {stored.item()}; '
       'leave it out.'
     )
-  return str(said.item())
+  return str(stored.item())

@@ -193,7 +193,7 @@ def _clients(path: object, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
       raise UserError(f'{path}: client {called} has examples of several {what}; {mend}')
     return values[first]
 
-  found = {'client': client, 'names': names, 'of_clusters': role == 'cluster'}
+  clients = {'client': client, 'names': names, 'of_clusters': role == 'cluster'}
   if 'cluster' in arrays:
     kinds, _, numbers = columns.numbered(
       arrays['cluster'],
@@ -209,11 +209,11 @@ def _clients(path: object, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     )
     texts = kinds.tolist()
     if kinds.dtype.kind == 'U' and texts == sorted(texts):
-      found['clusters'] = kinds[clusters]
+      clients['clusters'] = kinds[clusters]
     else:
-      found['clusters'] = clusters
+      clients['clusters'] = clusters
       if not (kinds == np.arange(len(kinds))).all():  # Figures show their names.
-        found['cluster_names'] = tuple(kinds.astype(str).tolist())
+        clients['cluster_names'] = tuple(kinds.astype(str).tolist())
   if 'weight' in arrays:
     weight = arrays['weight']
     if weight.dtype.kind not in 'biuf':
@@ -222,8 +222,8 @@ def _clients(path: object, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     weight = of_each(
       weight, 'weights', 'a weight is that of a client, the same in all its rows.'
     )
-    found['weights'] = checked_weights(weight, f'{path}: weight')
-  return found
+    clients['weights'] = checked_weights(weight, f'{path}: weight')
+  return clients
 
 
 def _split(path: object, whole: Pool, split: np.ndarray) -> Pool:

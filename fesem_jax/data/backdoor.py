@@ -31,9 +31,9 @@ def mask(shape: tuple[int, ...], width: int | None = None) -> np.ndarray:
 
   With a `width`, the example is flat and padded, [width], as on devices.
   """
-  found = np.zeros(shape, bool)
-  found[corner(shape)] = True
-  return found if width is None else np.pad(found.ravel(), (0, width - found.size))
+  patch = np.zeros(shape, bool)
+  patch[corner(shape)] = True
+  return patch if width is None else np.pad(patch.ravel(), (0, width - patch.size))
 
 
 def poisoned(

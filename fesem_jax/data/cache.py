@@ -81,17 +81,17 @@ def cached(
     return build()
   wanted = key()
 
-  def found() -> dict[str, Any] | None:
+  def stored_arrays() -> dict[str, Any] | None:
     with contextlib.suppress(UserError):  # No cache, or one that is damaged.
       held = read_npz(path, stored)
       if str(held.pop('key', None)) == wanted:
         return held
     return None
 
-  if (held := found()) is not None:
+  if (held := stored_arrays()) is not None:
     return held
   with _alone(path.parent):  # Others that start with this one wait for what it builds.
-    if (held := found()) is not None:
+    if (held := stored_arrays()) is not None:
       return held
     arrays = build()
     try:
@@ -99,7 +99,7 @@ def cached(
     except UserError as e:
       logging.warning('%s The next start reads the data from scratch.', e)
       return arrays
-  return found() or arrays
+  return stored_arrays() or arrays
 
 
 @contextlib.contextmanager

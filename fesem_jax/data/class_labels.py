@@ -52,15 +52,15 @@ def _named(
       raise UserError(f'{where} of row {strange[0]} is {y[strange[0]]!r}; {mend}.')
   if class_names is None:
     mend += '; if that is a name, give class_names'
-  found, first, labels = columns.numbered(y, where, mend, class_names or (), True)
-  names = tuple(found.tolist()) if class_names is None else tuple(class_names)
-  if unknown := [i for i, name in enumerate(found.tolist()) if name not in names]:
+  kinds, first, labels = columns.numbered(y, where, mend, class_names or (), True)
+  names = tuple(kinds.tolist()) if class_names is None else tuple(class_names)
+  if unknown := [i for i, name in enumerate(kinds.tolist()) if name not in names]:
     raise UserError(
-      f'{where} of row {first[unknown[0]]} is {str(found[unknown[0]])!r}, which is not '
+      f'{where} of row {first[unknown[0]]} is {str(kinds[unknown[0]])!r}, which is not '
       'among class_names; give the name of every class, or leave out class_names.'
     )
   if class_names is not None:
-    labels = np.array([names.index(name) for name in found.tolist()])[labels]
+    labels = np.array([names.index(name) for name in kinds.tolist()])[labels]
   _check_count(where, f'{len(names)} names', len(names), num_classes)
   return labels, len(names), names
 

@@ -47,6 +47,6 @@ def most_frequent(
     return counts, list(names)
   order = np.argsort(-counts.sum(axis=0), kind='stable')
   top, others = np.sort(order[:limit]), order[limit:]
-  rest = counts[:, others].sum(axis=1, keepdims=True)
+  of_others = counts[:, others].sum(axis=1, keepdims=True)
   kept = [*(names[i] for i in top), f'{len(others)} others']
-  return np.concatenate([counts[:, top], rest], axis=1), kept
+  return np.concatenate([counts[:, top], of_others], axis=1), kept

@@ -35,8 +35,8 @@ def read_trace(path: str | pathlib.Path) -> list[tuple[str, float, float]]:
   else:
     with reading(path):
       table = csv.DictReader(io.StringIO('\n'.join(line for _, line in lines)))
-      found = [{k: v for k, v in row.items() if v is not None} for row in table]
-      rows = list(zip((i for i, _ in lines[1:]), found, strict=True))
+      cells = [{k: v for k, v in row.items() if v is not None} for row in table]
+      rows = list(zip((i for i, _ in lines[1:]), cells, strict=True))
   return [_interval(row, f'{path}, line {i}') for i, row in rows]
 
 

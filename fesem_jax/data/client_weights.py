@@ -33,11 +33,11 @@ def with_weights(
     if lacking := [n for n in names if n not in given]:
       raise UserError(f'{named}: client {lacking[0]} has no weight; give each one.')
     weights = [given[name] for name in names]
-  found = checked_weights(weights, named)
-  if found.shape != (train.num_clients,):
+  floats = checked_weights(weights, named)
+  if floats.shape != (train.num_clients,):
     raise UserError(
-      f'{named} has shape {found.shape}; give each of the {train.num_clients} clients '
+      f'{named} has shape {floats.shape}; give each of the {train.num_clients} clients '
       'one weight.'
     )
-  info = dataclasses.replace(train.info, weights=found)
-  return dataclasses.replace(train, info=info, weights=found)
+  info = dataclasses.replace(train.info, weights=floats)
+  return dataclasses.replace(train, info=info, weights=floats)

@@ -70,22 +70,22 @@ def numbered(
       values = values.astype(str)
   elif values.dtype.kind not in 'biuf':
     values = values.astype(str)
-  found, first, numbers = np.unique(values, return_index=True, return_inverse=True)
-  if found.dtype.kind == 'U':
-    plain, counts = np.unique(np.char.strip(found), return_counts=True)
+  distinct, first, numbers = np.unique(values, return_index=True, return_inverse=True)
+  if distinct.dtype.kind == 'U':
+    plain, counts = np.unique(np.char.strip(distinct), return_counts=True)
     if counts.max(initial=1) > 1:
       raise UserError(
         f'{where}: {str(plain[counts.argmax()])!r} also occurs with blanks around it; '
         'strip them.'
       )
   if not len(known):
-    _warn_of_markers(found, where)
-    _warn_of_spellings(found, where)
-  if by_number and found.dtype.kind == 'U' and all(map(_NUMBER.fullmatch, found)):
-    order = np.argsort(found.astype(float), kind='stable')
+    _warn_of_markers(distinct, where)
+    _warn_of_spellings(distinct, where)
+  if by_number and distinct.dtype.kind == 'U' and all(map(_NUMBER.fullmatch, distinct)):
+    order = np.argsort(distinct.astype(float), kind='stable')
     numbers = np.argsort(order)[numbers]
-    found, first = found[order], first[order]
-  return found, first, numbers
+    distinct, first = distinct[order], first[order]
+  return distinct, first, numbers
 
 
 def decoded(values: np.ndarray, where: str) -> np.ndarray:
@@ -101,13 +101,13 @@ def decoded(values: np.ndarray, where: str) -> np.ndarray:
   return values
 
 
-def _warn_of_markers(found: np.ndarray, where: str) -> None:
+def _warn_of_markers(distinct: np.ndarray, where: str) -> None:
   """Says once that one of the distinct values may mark missing ones."""
   marker = ''
-  if found.dtype.kind == 'U':
-    near = found[np.isin(np.char.strip(found), _PERHAPS_MISSING)]
+  if distinct.dtype.kind == 'U':
+    near = distinct[np.isin(np.char.strip(distinct), _PERHAPS_MISSING)]
     marker = str(near[0]) if len(near) else ''
-  elif len(found) > 1 and found[0] == -1:  # As codes of pandas and DBSCAN.
+  elif len(distinct) > 1 and distinct[0] == -1:  # As codes of pandas and DBSCAN.
     marker = '-1'
   if marker:
     warn_once(
@@ -116,12 +116,12 @@ def _warn_of_markers(found: np.ndarray, where: str) -> None:
     )
 
 
-def _warn_of_spellings(found: np.ndarray, where: str) -> None:
+def _warn_of_spellings(distinct: np.ndarray, where: str) -> None:
   """Says once that distinct texts differ by capitals or forms of letters alone."""
-  if found.dtype.kind != 'U':
+  if distinct.dtype.kind != 'U':
     return
   seen = dict[str, str]()
-  for text in found.tolist():
+  for text in distinct.tolist():
     plain = unicodedata.normalize('NFKC', text).casefold()
     if plain in seen:
       warn_once(

@@ -79,9 +79,9 @@ def corrupted(
   )
   bad = np.zeros(train.num_clients, bool)
   bad[by_id[order[:count]]] = True
-  x, y, made = train.x, np.asarray(train.y), Corruption(bad, corrupt)
-  if made.backdoor is not None:
-    x, y = backdoor.poisoned(train, bad, made.backdoor, seed)
+  x, y, corruption = train.x, np.asarray(train.y), Corruption(bad, corrupt)
+  if corruption.backdoor is not None:
+    x, y = backdoor.poisoned(train, bad, corruption.backdoor, seed)
   if flips:
     rows = np.repeat(bad, np.diff(np.asarray(train.offsets)))
     occur, places = np.unique(y, return_inverse=True)
@@ -91,7 +91,7 @@ def corrupted(
         '`corrupt=sign_flip` or `corrupt=noise`.'
       )
     y = np.where(rows, occur[::-1][places], y).astype(y.dtype)
-  return dataclasses.replace(train, x=x, y=y, corruption=made)
+  return dataclasses.replace(train, x=x, y=y, corruption=corruption)
 
 
 def _checked(corrupt: str) -> str:

@@ -293,8 +293,8 @@ def _clusters_of(
   if test_source is not None:
     test = [of_client[test_source[rows]] for rows in test_rows]
   mixed = sum(
-    bool((np.concatenate(both) != both[0][0]).any())
-    for both in zip(train, test, strict=True)
+    bool((np.concatenate(pair) != pair[0][0]).any())
+    for pair in zip(train, test, strict=True)
   )
   if mixed:
     inside = f' partition=cluster+{partition.dealing} deals inside of each.'

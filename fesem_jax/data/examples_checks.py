@@ -70,12 +70,12 @@ def _hashes(x: Rows, y: Rows) -> np.ndarray:
   """[T] int64 of each example and its target; equal ones have equal numbers."""
 
   def of_rows(array: Rows) -> np.ndarray:
-    found = [np.zeros(0, np.int64)]
+    hashes = [np.zeros(0, np.int64)]
     for _, rows in blocks(array):
       rows = np.ascontiguousarray(rows).reshape(len(rows), -1)
       as_bytes = rows.view(f'V{rows.dtype.itemsize * rows.shape[1]}').ravel().tolist()
-      found.append(np.fromiter(map(hash, as_bytes), np.int64, len(rows)))
-    return np.concatenate(found)
+      hashes.append(np.fromiter(map(hash, as_bytes), np.int64, len(rows)))
+    return np.concatenate(hashes)
 
   y = np.asarray(y)
   of_targets = y.astype(np.int64) if y.ndim == 1 else of_rows(y)
@@ -93,11 +93,11 @@ def _sampled(
   weights = np.random.default_rng(0).integers(1, 2**63, len(columns), np.uint64)
 
   def summed(x: Rows) -> np.ndarray:
-    found = [np.zeros(0, np.uint64)]
+    sums = [np.zeros(0, np.uint64)]
     for _, part in blocks(x):
       some = np.ascontiguousarray(part.reshape(len(part), width)[:, columns])
-      found.append(some.view(f'u{x.dtype.itemsize}').astype(np.uint64) @ weights)
-    return np.concatenate(found)
+      sums.append(some.view(f'u{x.dtype.itemsize}').astype(np.uint64) @ weights)
+    return np.concatenate(sums)
 
   like = np.flatnonzero(np.isin(summed(train.x), summed(test.x)))
   train = dataclasses.replace(train, x=train.x[like], y=np.asarray(train.y)[like])
@@ -149,23 +149,23 @@ def warn_of_told_targets(pool: Pool, name: str) -> None:
     return
   y, some = np.asarray(pool.y), slice(_SOME_ROWS)
   x, y = np.asarray(pool.x[some]), y[some]
-  told = np.zeros(x.shape[1], bool)
+  is_target = np.zeros(x.shape[1], bool)
   if pool.task == REGRESSION.name:
     for target in y.reshape(len(y), -1).T:
-      told |= (x == target[:, None]).all(axis=0) & (np.ptp(target) > 0)
+      is_target |= (x == target[:, None]).all(axis=0) & (np.ptp(target) > 0)
   elif pool.task == CLASSIFICATION.name:
     order = np.argsort(y, kind='stable')
     x, y = x[order], y[order]
     alike = y[1:] == y[:-1]
     if len(y) < _TOLD * (1 + (~alike).sum()):
       return
-    told = (x[1:] == x[:-1])[alike].all(axis=0)
+    is_target = (x[1:] == x[:-1])[alike].all(axis=0)
     # A value that is rare may be of one class by chance.
-    told &= np.minimum((x == x[0]).sum(axis=0), (x != x[0]).sum(axis=0)) >= _TOLD
-  if told.any():
-    found = np.flatnonzero(told).tolist()
-    columns = [pool.feature_names[i] if pool.feature_names else str(i) for i in found]
-    more = f' and {told.sum() - 3} more' if told.sum() > 3 else ''
+    is_target &= np.minimum((x == x[0]).sum(axis=0), (x != x[0]).sum(axis=0)) >= _TOLD
+  if is_target.any():
+    places = np.flatnonzero(is_target).tolist()
+    columns = [pool.feature_names[i] if pool.feature_names else str(i) for i in places]
+    more = f' and {is_target.sum() - 3} more' if is_target.sum() > 3 else ''
     warn_once(
       f'{name}: x holds the targets, in column {", ".join(columns[:3])}'
       f'{more}, as a copy of y does; if so, leave it out.'
@@ -237,19 +237,19 @@ def warn_of_repeated(
     name += ', in a sample'
   if not len(train.y):
     return
-  found = repeated(train, test)
-  share = len(found.in_both) / max(1, found.test)
+  repeats = repeated(train, test)
+  share = len(repeats.in_both) / max(1, repeats.test)
   if share < _LEAST_SHARE:
     return
-  some = np.asarray(test.x[found.in_both[:100]])
+  some = np.asarray(test.x[repeats.in_both[:100]])
   values = np.median([len(np.unique(row)) for row in some])
-  few = len(found.in_both) <= _FEW_COPIES and share < _MATTERS
+  few = len(repeats.in_both) <= _FEW_COPIES and share < _MATTERS
   if few and values < _MANY_VALUES:
     return
-  copies = share > _MORE_THAN_INSIDE * found.inside or values >= _MANY_VALUES
+  copies = share > _MORE_THAN_INSIDE * repeats.inside or values >= _MANY_VALUES
   if copies or mend or np.array_equal(*pair) or _tell_apart(train.x):
-    said = found.in_words()
+    text = repeats.in_words()
     if mend:  # The same of each seed.
       part = f'about {100 * round(share, 1):.0f} % of the test examples'
-      said = f'{part} are also training examples'
-    warn_once(f'{name}: {said}; results on them do not show learning. {mend}'.strip())
+      text = f'{part} are also training examples'
+    warn_once(f'{name}: {text}; results on them do not show learning. {mend}'.strip())

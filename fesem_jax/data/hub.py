@@ -58,10 +58,10 @@ def load(
     x, y, classes, class_names = _read(whole, image, label, name, side)
     clients = np.empty(len(whole), object)  # Whole numbers stay so beside None.
     clients[:] = list(whole[client_column])
-    found, _, client = columns.numbered(
+    distinct, _, client = columns.numbered(
       clients, f'{name}: {client_column}', 'remove such rows, or give each a client'
     )
-    names = found.astype(str)
+    names = distinct.astype(str)
     return Pool(
       x, y, classes, 1 / 255, client=client, names=names, class_names=class_names
     )
@@ -122,29 +122,29 @@ def _of_splits(
   The hub names them CONFIG/SPLIT-00000-of-00003.parquet, or CONFIG/SPLIT/0000.parquet.
   Raises `UserError` if there are several configurations, and none is chosen.
   """
-  found: dict[str, dict[str, list[str]]] = {}
+  configs: dict[str, dict[str, list[str]]] = {}
   for path in paths:
     *parts, name = path.relative_to(folder).parts
     split = re.split(r'[-.]', name)[0]
     of_folder = bool(parts) and split not in _SPLITS and parts[-1] in _SPLITS
     if parts and (of_folder or split.isdecimal()):
       split = parts.pop().removeprefix('partial-')
-    of_config = found.setdefault('/'.join(parts), {})
+    of_config = configs.setdefault('/'.join(parts), {})
     of_config.setdefault(split, []).append(str(path))
   if config:
-    chosen = [name for name in found if config in (name, name.split('/')[-1])]
+    chosen = [name for name in configs if config in (name, name.split('/')[-1])]
     if len(chosen) != 1:
       raise UserError(
         f'{argument("hub_config", config)} is not among the folders of {folder}: '
-        f'{", ".join(sorted(found))}.'
+        f'{", ".join(sorted(configs))}.'
       )
-    return found[chosen[0]]
-  if len(found) > 1:
+    return configs[chosen[0]]
+  if len(configs) > 1:
     raise UserError(
       f'{folder} holds several configurations; choose one of its folders with '
-      f'`hub_config`: {", ".join(sorted(name or "." for name in found))}.'
+      f'`hub_config`: {", ".join(sorted(name or "." for name in configs))}.'
     )
-  return next(iter(found.values()))
+  return next(iter(configs.values()))
 
 
 def _columns(

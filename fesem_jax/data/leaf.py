@@ -37,14 +37,14 @@ def shards(folder: pathlib.Path) -> list[pathlib.Path]:
   with reading(folder):
     if not folder.is_dir():
       return []
-    found = sorted(
+    files = sorted(
       p
       for p in folder.iterdir()
       if p.name.lower().endswith(_EXTENSIONS) and p.is_file() and p.name[0] != '.'
     )
-  if found:
-    warn_of_others(folder, found, "files that are not LEAF's .json, or lie in folders,")
-  return found
+  if files:
+    warn_of_others(folder, files, "files that are not LEAF's .json, or lie in folders,")
+  return files
 
 
 def read_clients(

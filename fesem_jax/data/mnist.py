@@ -33,13 +33,13 @@ def read_idx(path: pathlib.Path, ndim: int) -> np.ndarray:
   `path` is with or without `.gz`; whichever exists is read. Raises `UserError` if the
   file is absent, truncated or not such an idx file.
   """
-  found = [p for p in (path, path.with_name(path.name + '.gz')) if p.is_file()]
-  if not found:
+  files = [p for p in (path, path.with_name(path.name + '.gz')) if p.is_file()]
+  if not files:
     raise UserError(
       f'{path}[.gz] does not exist; put the idx files there or point `data_dir` '
       '(or FESEM_DATA_DIR) at the folder that holds them.'
     )
-  path = found[0]
+  path = files[0]
   with opened(path) as f:
     raw = f.read()
   if len(raw) < 4 or raw[:2] != b'\0\0' or raw[2] not in _DTYPES or raw[3] != ndim:

@@ -30,23 +30,23 @@ def warn_of_splits(x: Rows, test_x: Rows, where: str) -> None:
     )
     return
   spread = [rows.std(axis=0) for rows in (train, test)]
-  both = (spread[0] > 0) & (spread[1] > 0)
+  varies = (spread[0] > 0) & (spread[1] > 0)
   ratio = 1.0
-  if both.any() and min(len(train), len(test)) >= _FEW_ROWS:
-    ratio = float(np.median(spread[1][both] / spread[0][both]))
+  if varies.any() and min(len(train), len(test)) >= _FEW_ROWS:
+    ratio = float(np.median(spread[1][varies] / spread[0][varies]))
   negative = [_negative(rows) for rows in (train, test)]
   signs = min(negative) == 0 and max(negative) > _LEAST_NEGATIVE
   enough = min(train.size, test.size) >= _FEW_VALUES
   if max(ratio, 1 / ratio) > _MOST_SPREAD or (
     signs and enough and train.shape[1] >= _FEW_COLUMNS
   ):
-    told = ' and '.join(
+    spans = ' and '.join(
       f'{rows.min():.3g} to {rows.max():.3g} with a standard deviation of '
       f'{rows.std():.3g} in {split} examples'
       for split, rows in (('training', train), ('test', test))
     )
     warn_once(
-      f'{where}: values go from {told}, as if one split alone was standardized; bring '
+      f'{where}: values go from {spans}, as if one split alone was standardized; bring '
       'both to one scale.'
     )
 

@@ -99,14 +99,14 @@ def check_vocabulary(pool: Pool, where: object) -> None:
   Models see them as one and the same character, which is easy to predict.
   """
   share = float(np.mean(pool.y == UNKNOWN))
-  said = (
+  text = (
     f'{where}: {100 * share:.3g} % of the characters are outside the vocabulary of '
     "LEAF's Shakespeare, which has English letters only"
   )
   if share > _MOST_UNKNOWN:
     raise UserError(
-      f'{said}; for text in another script choose `vocabulary=data` (of a plain text, '
+      f'{text}; for text in another script choose `vocabulary=data` (of a plain text, '
       '`source=text` or text:FILE), or give your own tokens as npz:FILE.'
     )
   if share > _FEW_UNKNOWN:
-    warn_once(f'{said}; they become one character.')
+    warn_once(f'{text}; they become one character.')

@@ -44,10 +44,10 @@ def _with_rows_of_all(
   common = {
     name: getattr(whole, name) for name in ('x', 'y', 'max_examples', 'flat_from')
   }
-  found, before = [], 0
+  arranged, before = [], 0
   for split in splits:
     offsets = (np.asarray(split.offsets) + before).astype(np.int32)
     before += len(split.y)
     own = dataclasses.replace(split, x=None, y=None, offsets=offsets)
-    found.append(dataclasses.replace(sharding.replicate(own, mesh), **common))
-  return found
+    arranged.append(dataclasses.replace(sharding.replicate(own, mesh), **common))
+  return arranged

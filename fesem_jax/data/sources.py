@@ -326,16 +326,16 @@ def load(name: str, source: str, request: Request) -> Pool:
     chosen = next(s for s in choices if s.name == source)
   else:
     with reading(argument('data_dir', request.data_dir)):
-      found = [
+      present = [
         s for s in choices if not s.folder or (request.data_dir / s.folder).is_dir()
       ]
-    if not found:
+    if not present:
       wanted = ' or '.join(dict.fromkeys(f'{s.folder}/' for s in choices))
       raise UserError(
         f'{named}: {request.data_dir} holds no {wanted}; point `data_dir` (or '
         'FESEM_DATA_DIR) at the folder that does.'
       )
-    chosen = found[0]
+    chosen = present[0]
   if request.options.leaf_users and chosen.name != 'leaf':
     raise UserError(
       f"{argument('leaf_users', request.options.leaf_users)} is for LEAF's files, "

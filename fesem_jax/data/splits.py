@@ -37,7 +37,7 @@ def hold_out(
 
   def part(rows: Rows) -> FederatedData:
     flat = np.concatenate(rows)
-    made = FederatedData.from_arrays(
+    federation = FederatedData.from_arrays(
       take(train.compact(train.x), flat),
       np.asarray(take(train.compact(train.y), flat)),
       np.array([len(r) for r in rows]),
@@ -47,7 +47,7 @@ def hold_out(
       info=train.info,
       task=train.task,
     )
-    return dataclasses.replace(made, groups=train.groups)
+    return dataclasses.replace(federation, groups=train.groups)
 
   return part(kept), part(held)
 
@@ -81,10 +81,10 @@ def hold_out_clients(
   rng = prng_streams.host_rng(seed, prng_streams.UNSEEN)
   order = rng.permutation(train.num_clients)
 
-  def both(clients: np.ndarray) -> tuple[FederatedData, FederatedData]:
+  def of_clients(clients: np.ndarray) -> tuple[FederatedData, FederatedData]:
     return train.reorder(clients), test.reorder(clients)
 
-  return both(np.sort(order[count:])), both(np.sort(order[:count]))
+  return of_clients(np.sort(order[count:])), of_clients(np.sort(order[:count]))
 
 
 def server_test(
@@ -149,7 +149,7 @@ def halves(train: FederatedData, seed: int = 0) -> tuple[FederatedData, np.ndarr
     for i, order in zip(clients, orders, strict=True)
   ]
   flat = np.concatenate([np.sort(part) for part in parts] or [np.zeros(0, int)])
-  made = FederatedData.from_arrays(
+  half_clients = FederatedData.from_arrays(
     take(train.compact(train.x), flat),
     np.asarray(take(train.compact(train.y), flat)),
     np.tile(sizes[clients], 2),
@@ -157,7 +157,7 @@ def halves(train: FederatedData, seed: int = 0) -> tuple[FederatedData, np.ndarr
     scale=train.scale,
     task=train.task,
   )
-  return made, clients
+  return half_clients, clients
 
 
 def first_examples(train: FederatedData, count: int, seed: int = 0) -> FederatedData:

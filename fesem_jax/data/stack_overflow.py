@@ -53,7 +53,7 @@ def load(folder: pathlib.Path, num_clients: int, rng: np.random.Generator) -> Po
   places = {word: i for i, word in enumerate(words, 1)}
   unknown = len(words) + 1
   coded = [
-    {n: _examples(said, places, unknown) for n, said in split.items()}
+    {n: _examples(sentences, places, unknown) for n, sentences in split.items()}
     for split in (train, test)
   ]
   targets = np.concatenate([y[y >= 0] for _, y in coded[1].values()])
@@ -70,26 +70,26 @@ def load(folder: pathlib.Path, num_clients: int, rng: np.random.Generator) -> Po
 
 def _users(paths: list[pathlib.Path], folder: pathlib.Path) -> list[str]:
   """Users of both files that have sentences in each, sorted."""
-  found = []
+  sizes = []
   for path in paths:
     with reading(path):
-      found.append(tff.hdf5_sizes(path, 'tokens'))
-  both = sorted(n for n, size in found[0].items() if size and found[1].get(n))
-  if not both:
+      sizes.append(tff.hdf5_sizes(path, 'tokens'))
+  users = sorted(n for n, size in sizes[0].items() if size and sizes[1].get(n))
+  if not users:
     raise UserError(f'{folder}: no user has sentences of both splits.')
-  if left_out := len(found[0].keys() | found[1].keys()) - len(both):
+  if left_out := len(sizes[0].keys() | sizes[1].keys()) - len(users):
     warn_once(f'{folder}: {left_out:,} users without sentences of both are left out.')
-  return both
+  return users
 
 
 def _sentences(path: pathlib.Path, name: str) -> list[list[str]]:
   """The words of each sentence of a user."""
   with reading(path):
     (held,) = tff.hdf5_client(path, name, 'tokens')
-    said = [s.decode() if isinstance(s, bytes) else s for s in held.reshape(-1)]
-  if not all(isinstance(s, str) for s in said):
+    sentences = [s.decode() if isinstance(s, bytes) else s for s in held.reshape(-1)]
+  if not all(isinstance(s, str) for s in sentences):
     raise UserError(f'{path}, user {name}: tokens that are not text.')
-  return [sentence.split() for sentence in said]
+  return [sentence.split() for sentence in sentences]
 
 
 def _words_of(path: pathlib.Path, train: dict[str, list[list[str]]]) -> list[str]:
@@ -102,16 +102,18 @@ def _words_of(path: pathlib.Path, train: dict[str, list[list[str]]]) -> list[str
       raise UserError(f'{path} has a word twice; give each one line.')
     ordered = sorted(counts, key=lambda count: -count[1])
     return [word for word, _ in ordered[:MOST_WORDS]]
-  counted = Counter(w for said in train.values() for s in said for w in s)
+  counted = Counter(w for sentences in train.values() for s in sentences for w in s)
   ordered = sorted(counted.items(), key=lambda count: (-count[1], count[0]))
   return [word for word, _ in ordered[:MOST_WORDS]]
 
 
-def _examples(said: list[list[str]], places: dict[str, int], unknown: int) -> Examples:
+def _examples(
+  sentences: list[list[str]], places: dict[str, int], unknown: int
+) -> Examples:
   """X [N, 20] float32 tokens and y [N, 20] int32 those after them, -1 for none."""
-  rows = np.full((len(said), LENGTH + 1), _PADDING, np.int32)
-  sizes = np.zeros(len(said), np.int32)
-  for i, sentence in enumerate(said):
+  rows = np.full((len(sentences), LENGTH + 1), _PADDING, np.int32)
+  sizes = np.zeros(len(sentences), np.int32)
+  for i, sentence in enumerate(sentences):
     words = [places.get(word, unknown) for word in sentence[:LENGTH]]
     row = [unknown + 1, *words, unknown + 2][: LENGTH + 1]
     rows[i, : len(row)], sizes[i] = row, len(row)

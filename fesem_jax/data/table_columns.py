@@ -112,10 +112,10 @@ def features(
         'it is a feature.'
       )
       return [], []
-    if types.is_integer(kind) and len(found := np.unique(numbers)) == len(numbers):
+    if types.is_integer(kind) and len(distinct := np.unique(numbers)) == len(numbers):
       # Also in another order, as of shuffled rows, or of some of them.
-      what = 'numbers the rows' if _are_row_numbers(found) else ''
-      if _are_ids(found, name):
+      what = 'numbers the rows' if _are_row_numbers(distinct) else ''
+      if _are_ids(distinct, name):
         what = what or 'has another whole number in each row, as ids have'
       if what:
         warn_once(
@@ -150,14 +150,14 @@ def _are_row_numbers(numbers: np.ndarray) -> bool:
   return len(numbers) > 1 and any((numbers == count + first).all() for first in (0, 1))
 
 
-def _are_ids(found: np.ndarray, name: str) -> bool:
+def _are_ids(distinct: np.ndarray, name: str) -> bool:
   """Tells if distinct whole numbers, ascending, are called ids, or differ as these do.
 
   Of so many random numbers of their range some would be equal, with 95 %; populations
   or prices all differ by chance.
   """
-  dense = len(found) ** 2 > 6 * (found[-1] - found[0])
-  return len(found) >= _MANY_ROWS and bool(dense or _ID.fullmatch(name))
+  dense = len(distinct) ** 2 > 6 * (distinct[-1] - distinct[0])
+  return len(distinct) >= _MANY_ROWS and bool(dense or _ID.fullmatch(name))
 
 
 def _of_lists(
@@ -176,13 +176,13 @@ def _of_lists(
   return list(numbers.T), [f'{name}[{i}]' for i in range(numbers.shape[1])]
 
 
-def _check_no_numbers(found: list[str], called: str) -> None:
+def _check_no_numbers(texts: list[str], called: str) -> None:
   """Raises `UserError` if the different texts of a column are numbers, or most are."""
-  numbers = [v for v in found if _NUMBER.fullmatch(v.strip())]
-  few = len(numbers) < max(3, len(found) / 2) and len(numbers) < len(found)
+  numbers = [v for v in texts if _NUMBER.fullmatch(v.strip())]
+  few = len(numbers) < max(3, len(texts) / 2) and len(numbers) < len(texts)
   if not numbers or few:
     return
-  others = [v for v in found if v not in numbers]
+  others = [v for v in texts if v not in numbers]
   what = f'and other texts, such as {others[0]!r}' if others else 'as texts'
   comma = any(',' in v for v in numbers)
   mend = 'make all of them numbers' + ', with points and no commas' * comma
@@ -200,17 +200,17 @@ def _of_categories(
   Numbers as texts are refused unless the table says that they are categories, `chosen`.
   """
   texts = np.array(column.to_pylist())
-  found, _, numbers = columns.numbered(
+  distinct, _, numbers = columns.numbered(
     texts, called, 'fill it, or leave the column out by `drop_columns`'
   )
   if not chosen:
-    _check_no_numbers(found.tolist(), called)
-  mostly_once = len(found) > _FEW_VALUES and len(texts) <= 2 * len(found)
-  if len(found) > _MOST_VALUES or (mostly_once and not chosen):
+    _check_no_numbers(distinct.tolist(), called)
+  mostly_once = len(distinct) > _FEW_VALUES and len(texts) <= 2 * len(distinct)
+  if len(distinct) > _MOST_VALUES or (mostly_once and not chosen):
     raise UserError(
-      f'{called} has {len(found):,} different texts in {len(texts):,} rows, such as '
-      f'{str(found[0])!r}; turn it into numbers, or leave it out by `drop_columns`.'
+      f'{called} has {len(distinct):,} different texts in {len(texts):,} rows, such as '
+      f'{str(distinct[0])!r}; turn it into numbers, or leave it out by `drop_columns`.'
     )
-  first = 1 if len(found) == 2 else 0
-  made = [(numbers == i).astype(np.float32) for i in range(first, len(found))]
-  return made, [f'{name}={value}' for value in found[first:].tolist()]
+  first = 1 if len(distinct) == 2 else 0
+  indicators = [(numbers == i).astype(np.float32) for i in range(first, len(distinct))]
+  return indicators, [f'{name}={value}' for value in distinct[first:].tolist()]

@@ -61,7 +61,7 @@ def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> list[Part]
     f'files that are no tables of a kind that is read ({_KINDS}), or in folders beside '
     'or below those of the others,',
   )  # fmt: skip
-  found: dict[tuple[str, str], pathlib.Path] = {}
+  files: dict[tuple[str, str], pathlib.Path] = {}
   for path in paths:
     of_folder = '' if path.parent == folder else path.parent.name
     kind = next(s for s in _SUFFIXES if path.name.lower().endswith(s))
@@ -78,13 +78,13 @@ def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> list[Part]
         f'{path} is in a folder; name the file train or test, or the folder, or put '
         f'the files of all clients into {folder}.'
       )
-    if (client, split) in found:
+    if (client, split) in files:
       raise UserError(
-        f'{folder} has two files of one name, {found[client, split]} and {path}; give '
+        f'{folder} has two files of one name, {files[client, split]} and {path}; give '
         'each its own.'
       )
-    found[client, split] = path
-  names, splits = ({key[i] for key in found} for i in (0, 1))
+    files[client, split] = path
+  names, splits = ({key[i] for key in files} for i in (0, 1))
   if ('' in names and len(names) > 1) or ('' in splits and len(splits) > 1):
     raise UserError(
       f'{folder} holds tables of clients beside train and test; the tables are either '
@@ -92,7 +92,7 @@ def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> list[Part]
     )
   if splits in ({'train'}, {'test'}):
     raise UserError(f'{folder} holds examples of {splits.pop()} alone; add the others.')
-  return [Part(*key, read(path, texts)) for key, path in found.items()]
+  return [Part(*key, read(path, texts)) for key, path in files.items()]
 
 
 def _is_table(path: pathlib.Path) -> bool:
@@ -142,8 +142,8 @@ def read(path: pathlib.Path, texts: Collection[str] = ()) -> Any:
     raise UserError(
       f'{path} holds zero bytes, which no table of text has; export it again.'
     )
-  said = _SEPARATOR.match(text)  # A line for Excel.
-  text = text[said.end() :] if said else text
+  separator = _SEPARATOR.match(text)  # A line for Excel.
+  text = text[separator.end() :] if separator else text
   header = text.partition('\n')[0]
   if not header.strip():
     raise UserError(f'{path} has no first line that names its columns; add one.')

@@ -162,9 +162,9 @@ def _table(frame: Any, where: object) -> Any:
     else:
       table = pyarrow.table(frame)
   except (pyarrow.ArrowException, TypeError, ValueError) as e:
-    said = '; '.join(map(first_line, map(ValueError, e.args)))
+    reasons = '; '.join(map(first_line, map(ValueError, e.args)))
     raise UserError(
-      f'{where} has columns of one name, or one of several types ({said}); '
+      f'{where} has columns of one name, or one of several types ({reasons}); '
       'give each column a name and one type.'
     ) from e
   if not isinstance(table, pyarrow.Table):
@@ -198,30 +198,30 @@ def _named(table: Any, where: object, chosen: Columns) -> dict[str, Any]:
   held = dict(zip(names, table.columns, strict=True))
   if not table.num_rows:
     raise UserError(f'{where} holds no examples; give it rows.')
-  found = _roles(held, where, chosen)
+  roles = _roles(held, where, chosen)
   arrays: dict[str, Any] = {
     role: table_columns.values(held[name], f'{where}: column {name}')
-    for role, name in found.items()
+    for role, name in roles.items()
   }
-  if pyarrow.types.is_temporal(held[found['y']].type):
+  if pyarrow.types.is_temporal(held[roles['y']].type):
     raise UserError(
-      f'{where}: column {found["y"]} holds dates, which are no labels; turn them into '
+      f'{where}: column {roles["y"]} holds dates, which are no labels; turn them into '
       'numbers or names.'
     )
   if 'split' in arrays:
     arrays['split'] = table_columns.split(
-      arrays['split'], f'{where}: column {found["split"]}'
+      arrays['split'], f'{where}: column {roles["split"]}'
     )
-  left = {*found.values(), *chosen.drop}
+  no_features = {*roles.values(), *chosen.drop}
   features, of_columns = [], []
   for name in names:
-    if name not in left:
+    if name not in no_features:
       own, own_names = table_columns.features(held[name], name, where)
       features += own
       of_columns += own_names
   if not features:
     raise UserError(
-      f'{where} has no columns of features beside {", ".join(found.values())}; '
+      f'{where} has no columns of features beside {", ".join(roles.values())}; '
       'add some, or drop fewer.'
     )
   return arrays | {'x': np.stack(features, axis=1), 'feature_names': of_columns}
@@ -237,7 +237,7 @@ def _roles(held: Mapping[str, Any], where: object, chosen: Columns) -> dict[str,
     'y': 'label_column', 'client': 'client_column', 'cluster': 'cluster_column',
     'split': 'split_column',
   }  # fmt: skip
-  found = {}
+  roles = {}
   for role, column in given.items():
     if column and column not in held:
       raise UserError(
@@ -245,21 +245,21 @@ def _roles(held: Mapping[str, Any], where: object, chosen: Columns) -> dict[str,
         f'{listed(held, 20)}.'
       )
     if column or role in held:
-      found[role] = column or role
+      roles[role] = column or role
     elif alike := [name for name in held if name.strip().lower() == role]:
       warn_once(
         f'{where}: column {alike[0]!r} is a feature, not the {role}, whose column is '
         f'called {role}; if it is meant, pass {argument(options[role], alike[0])}.'
       )
-  twice = [name for name in found.values() if list(found.values()).count(name) > 1]
-  if twice or set(found.values()) & set(chosen.drop):
-    name = [*twice, *sorted(set(found.values()) & set(chosen.drop))][0]
+  twice = [name for name in roles.values() if list(roles.values()).count(name) > 1]
+  if twice or set(roles.values()) & set(chosen.drop):
+    name = [*twice, *sorted(set(roles.values()) & set(chosen.drop))][0]
     raise UserError(
       f'{where}: column {name} is named for two purposes; name other columns for the '
       'label, the client, the cluster, the split and those to drop.'
     )
   separators = ' Commas, semicolons, tabs or bars separate columns.'
-  if 'y' not in found:
+  if 'y' not in roles:
     raise UserError(
       f'{where} has no column y; name that of the labels by `label_column`: '
       f'{listed(held, 20)}.' + separators * (len(held) == 1)
@@ -269,4 +269,4 @@ def _roles(held: Mapping[str, Any], where: object, chosen: Columns) -> dict[str,
       f'{argument("drop_columns", unknown[0])} is not among the columns of {where}: '
       f'{listed(held, 20)}.'
     )
-  return found
+  return roles

@@ -77,8 +77,8 @@ def _with_own_characters(
 
   def tokens(text: str) -> np.ndarray:
     codes = np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), '<u4')
-    found = np.searchsorted(places, codes).clip(max=unknown - 1)
-    return np.where(places[found] == codes, found, unknown).astype(kind)
+    index = np.searchsorted(places, codes).clip(max=unknown - 1)
+    return np.where(places[index] == codes, index, unknown).astype(kind)
 
   train, test = _split({n: tokens(t) for n, t in texts.items()}, cuts, stride)
   share = np.mean(np.concatenate([y for _, y in test.values()]) == unknown)
@@ -143,12 +143,12 @@ def _of_speeches(path: pathlib.Path) -> dict[str, str]:
         f'{path}: the speech that begins with {first!r} has no line NAME: before it; '
         'add one, or give a folder of one .txt file for each client.'
       )
-    said = block[named.end() :]
-    within += sum(_SPEAKER.fullmatch(line) is not None for line in said.splitlines())
-    speeches.setdefault(named[1].strip(), []).append(said)
+    speech = block[named.end() :]
+    within += sum(_SPEAKER.fullmatch(line) is not None for line in speech.splitlines())
+    speeches.setdefault(named[1].strip(), []).append(speech)
   if within:
     warn_once(
       f'{path}: {within:,} lines like NAME: have no blank line before them and belong '
       'to the speech before; if they begin speeches, put a blank line before each.'
     )
-  return {name: shakespeare.merged(said) for name, said in speeches.items()}
+  return {name: shakespeare.merged(speech) for name, speech in speeches.items()}

@@ -149,10 +149,10 @@ def _hdf5_array(file: 'h5py.File', group: str, name: str) -> 'h5py.Dataset':
 
   if name not in file[group]:
     raise UserError(f'{file.filename}, {group}: {name} is missing.')
-  found = file[group][name]
-  if not isinstance(found, h5py.Dataset):
+  dataset = file[group][name]
+  if not isinstance(dataset, h5py.Dataset):
     raise UserError(f'{file.filename}, {group}: {name} is not an array.')
-  return found
+  return dataset
 
 
 def _rows(path: pathlib.Path, table: str, query: str, *values: str) -> Iterator[Any]:

@@ -59,15 +59,15 @@ def load_shakespeare(folder: pathlib.Path, stride: int) -> Pool:
 
   def read() -> tuple[dict[str, Examples], dict[str, Examples]]:
     train, test = (_roles(path, stride) for path in paths)
-    both = [n for n in train if len(train[n][1]) and n in test and len(test[n][1])]
-    if not both:
+    roles = [n for n in train if len(train[n][1]) and n in test and len(test[n][1])]
+    if not roles:
       raise UserError(
         f'{folder}: no role has text for {shakespeare.LENGTH + 1} characters of both '
         'splits.'
       )
     count = len(train.keys() | test.keys())
-    shakespeare.warn_of_left_out(count - len(both), count, folder)
-    return {n: train[n] for n in both}, {n: test[n] for n in both}
+    shakespeare.warn_of_left_out(count - len(roles), count, folder)
+    return {n: train[n] for n in roles}, {n: test[n] for n in roles}
 
   name, classes = f'tff shakespeare {stride} 1', len(shakespeare.VOCABULARY)
   pool = cached_pool(folder, name, classes, 1.0, read, paths)
@@ -80,13 +80,13 @@ def _roles(path: pathlib.Path, stride: int) -> dict[str, Examples]:
   roles = {}
   with reading(path):
     for name, (snippets,) in tff.hdf5_clients(path, 'snippets'):
-      said = [s.decode() if isinstance(s, bytes) else s for s in snippets.reshape(-1)]
-      if not all(isinstance(s, str) for s in said):
+      texts = [s.decode() if isinstance(s, bytes) else s for s in snippets.reshape(-1)]
+      if not all(isinstance(s, str) for s in texts):
         raise UserError(
           f'{path}, client {name}: snippets that are not text; download it again.'
         )
       roles[name] = shakespeare.windows(
-        shakespeare.tokens(shakespeare.merged(said)), stride
+        shakespeare.tokens(shakespeare.merged(texts)), stride
       )
   return roles
 

@@ -164,11 +164,11 @@ def evaluate_clients(
 
   def measure(trained, starts, _, test):
     deployed = starts.params(trained.ids.shape[0])
-    both = [
+    measured = [
       measure_chunk(model, params, test, trained.ids)
       for params in (deployed, trained.params)
     ]
-    return (*both, ~trained.finite), None
+    return (*measured, ~trained.finite), None
 
   reduction = Reduction(measure, known=test, keep=False, sent='nothing')
   return train_cohort(
@@ -228,8 +228,8 @@ def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:
   """
   measured = task.num_measured(totals.sums) > 0
   means = _means(totals, {'loss': totals.loss} if task is OWN_LOSS else {})
-  found = task.by_client(totals.sums) | means
-  return {name: np.where(measured, own, np.nan) for name, own in found.items()}
+  figures = task.by_client(totals.sums) | means
+  return {name: np.where(measured, own, np.nan) for name, own in figures.items()}
 
 
 def _means(totals: Totals, others: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -279,15 +279,17 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
     return measured & ~(np.isnan(own[figure.name]) & figure.may_lack)
 
   names = [figure.name for figure in task.figures]
-  found = {f'micro_{name}': micro.get(name, float('nan')) for name in names}
-  found |= {f'macro_{f.name}': macro(own[f.name], with_figure(f)) for f in task.figures}
+  figures = {f'micro_{name}': micro.get(name, float('nan')) for name in names}
+  figures |= {
+    f'macro_{f.name}': macro(own[f.name], with_figure(f)) for f in task.figures
+  }
   for name, of_clients in _means(totals, loss).items():
-    found[f'micro_{name}'] = float('nan')
+    figures[f'micro_{name}'] = float('nan')
     if measured.any():
       average = np.average(of_clients[measured], weights=size[measured])
-      found[f'micro_{name}'] = float(average)
-    found[f'macro_{name}'] = macro(of_clients, measured)
-  return found
+      figures[f'micro_{name}'] = float(average)
+    figures[f'macro_{name}'] = macro(of_clients, measured)
+  return figures
 
 
 def agreement(

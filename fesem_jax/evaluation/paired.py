@@ -64,16 +64,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
   p = np.asarray(p_values, np.float64)
   order = np.argsort(p, kind='stable')
   steps = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
-  found = np.empty(len(p))
-  found[order] = np.minimum(steps, 1)
-  return found.tolist()
+  adjusted = np.empty(len(p))
+  adjusted[order] = np.minimum(steps, 1)
+  return adjusted.tolist()
 
 
-def _corrected(found: Sequence[Difference], correct: str) -> list[float | None]:
+def _corrected(rows: Sequence[Difference], correct: str) -> list[float | None]:
   """P of each difference, corrected for the number of those that have one."""
-  known = [d.p for d in found if d.p is not None]
-  left = iter(holm(known) if correct == 'holm' else known)
-  return [None if d.p is None else next(left) for d in found]
+  known = [d.p for d in rows if d.p is not None]
+  p_values = iter(holm(known) if correct == 'holm' else known)
+  return [None if d.p is None else next(p_values) for d in rows]
 
 
 def best_of(
@@ -99,15 +99,15 @@ def best_of(
   if max(means.values(), default=-np.inf) == -np.inf:  # None is a number.
     return {}
   best = max(means, key=lambda label: means[label])
-  found = {}
+  tests = {}
   for label in means:
-    both = zip(values[label], values[best], strict=False)
-    pairs = [(a, b) for a, b in both if a is not None and b is not None]
+    by_seed = zip(values[label], values[best], strict=False)
+    pairs = [(a, b) for a, b in by_seed if a is not None and b is not None]
     if label != best and len(pairs) > 1:
-      found[label] = paired_difference(*zip(*pairs, strict=True))
-  p_values = dict(zip(found, _corrected(list(found.values()), correct), strict=True))
+      tests[label] = paired_difference(*zip(*pairs, strict=True))
+  p_values = dict(zip(tests, _corrected(list(tests.values()), correct), strict=True))
   equal = {m: 'equal' for m, p in p_values.items() if p is not None and p >= 1 - _LEVEL}
-  return {best: 'best'} | equal if found else {}
+  return {best: 'best'} | equal if tests else {}
 
 
 def best_rule(correct: str, oracle: bool) -> str:
@@ -115,10 +115,10 @@ def best_rule(correct: str, oracle: bool) -> str:
 
   `oracle` says whether there is one, which takes no part.
   """
-  left = '; the oracle is left out' * oracle
+  note = '; the oracle is left out' * oracle
   return (
     'best mean of a column. °: not different from it (paired t-test over seeds, '
-    f'p ≥ {1 - _LEVEL:.2g}, {CORRECTIONS[correct]}){left}.'
+    f'p ≥ {1 - _LEVEL:.2g}, {CORRECTIONS[correct]}){note}.'
   )
 
 
@@ -196,10 +196,10 @@ def against(summaries: Summaries, reference: str, kind: str = 'deployed') -> lis
     if label == reference:
       continue
     # A method that could not run has fewer summaries.
-    both = zip(runs, summaries[reference], strict=False)
+    by_seed = zip(runs, summaries[reference], strict=False)
     pairs = [
       (figure(mine, kind), figure(other, kind))
-      for mine, other in both
+      for mine, other in by_seed
       if mine is not None and other is not None
     ]
     row: Row = dict.fromkeys(Difference._fields)
@@ -227,15 +227,18 @@ def differences(
   `correct`, of `CORRECTIONS`, says how p values are corrected; intervals are not.
   """
   chosen = reference or best(summaries)
-  found: Differences = {'reference': chosen, 'task': task_of(summaries.values()).name}
-  found |= {'correct': correct, 'honest': _are_of_honest(summaries)}
+  of_kinds: Differences = {
+    'reference': chosen,
+    'task': task_of(summaries.values()).name,
+  }
+  of_kinds |= {'correct': correct, 'honest': _are_of_honest(summaries)}
   for kind in KINDS:
     rows = against(summaries, chosen, kind) if chosen else []
-    found[kind] = [row for row in rows if row['pairs']]
-    each = [Difference(*(row[n] for n in Difference._fields)) for row in found[kind]]
-    for row, p in zip(found[kind], _corrected(each, correct), strict=True):
+    of_kinds[kind] = [row for row in rows if row['pairs']]
+    each = [Difference(*(row[n] for n in Difference._fields)) for row in of_kinds[kind]]
+    for row, p in zip(of_kinds[kind], _corrected(each, correct), strict=True):
       row['p'] = p
-  return found
+  return of_kinds
 
 
 def _are_of_honest(summaries: Summaries) -> bool:
@@ -243,15 +246,15 @@ def _are_of_honest(summaries: Summaries) -> bool:
   return any(s and s.get('honest') for runs in summaries.values() for s in runs)
 
 
-def tables(found: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[Table]:
+def tables(of_kinds: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[Table]:
   """A table for each of these `KINDS` that has something to compare.
 
   Differences that favor a method, with p below 0.05, are bold.
   """
-  of, made = tasks.of(found).primary, []
+  of, shown = tasks.of(of_kinds).primary, []
   for kind in kinds:
     rows = []
-    for row in found[kind]:
+    for row in of_kinds[kind]:
       favors = row['p'] is not None and row['p'] < 1 - _LEVEL
       figures = cell(row['mean'], best=favors and of.better(row['mean']) > 0)
       ends = (cell(row[name]) for name in ('low', 'high', 'p'))
@@ -265,17 +268,17 @@ def tables(found: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[Tabl
       Column('p', 'p', '.2g'), Column('seeds', 'seeds', 'd'),
     ]  # fmt: skip
     unit = ', in percentage points' if of.percent else ''
-    of_honest = ', honest clients' * found['honest']
+    of_honest = ', honest clients' * of_kinds['honest']
     caption = (
       f'{KINDS[kind].capitalize()} micro {of.label}{of_honest}'
-      f'{OF_REPORTS[found.get("report", "last")]} minus that of '
-      f'{found["reference"]}{unit}: mean of the differences of each seed, 95 % '
+      f'{OF_REPORTS[of_kinds.get("report", "last")]} minus that of '
+      f'{of_kinds["reference"]}{unit}: mean of the differences of each seed, 95 % '
       'interval (Student t; not adjusted for the number of methods; of repetitions '
       'with the same examples, not of other data) and p of the paired t-test, '
-      f'{CORRECTIONS[found["correct"]]}.'
+      f'{CORRECTIONS[of_kinds["correct"]]}.'
     )
     best = f'in favor of the method, p < {1 - _LEVEL:.2g}.'
     best = best if any(row[1].best for row in rows) else ''
-    label = f'{kind}-minus-{found["reference"]}'
-    made.append(Table(columns, rows, caption, best=best, label=label))
-  return made
+    label = f'{kind}-minus-{of_kinds["reference"]}'
+    shown.append(Table(columns, rows, caption, best=best, label=label))
+  return shown

@@ -84,7 +84,7 @@ def figures_of_choice(algorithm: Algorithm) -> Callable[..., evaluate.Totals]:
 
 
 def as_record(
-  found: Hindsight,
+  trained: Hindsight,
   tested: Hindsight,
   assignment: np.ndarray,
   sizes: Sequence[np.ndarray],
@@ -99,27 +99,27 @@ def as_record(
   everyone, (train_sizes, test_sizes) = np.ones(len(assignment)), sizes
   return {
     'regret': {
-      'mean': mean_over(found.regret, everyone),
-      'by_examples': mean_over(found.regret, train_sizes),
-      'misassigned': mean_over(found.best != assignment, everyone),
+      'mean': mean_over(trained.regret, everyone),
+      'by_examples': mean_over(trained.regret, train_sizes),
+      'misassigned': mean_over(trained.best != assignment, everyone),
       'test_mean': mean_over(tested.regret, test_sizes > 0),
       'test_by_examples': mean_over(tested.regret, test_sizes),
       'test_gain': float(gain) if np.isfinite(gain) else None,
     },
     'margin': {
-      'mean': mean_over(found.margin, everyone),
-      'by_examples': mean_over(found.margin, train_sizes),
+      'mean': mean_over(trained.margin, everyone),
+      'by_examples': mean_over(trained.margin, train_sizes),
     },
   }
 
 
 def of_clients(
-  found: Hindsight, tested: Hindsight, sizes: Sequence[np.ndarray]
+  trained: Hindsight, tested: Hindsight, sizes: Sequence[np.ndarray]
 ) -> dict[str, np.ndarray]:
   """Columns of the table of clients; see `as_record`."""
   return {
-    'best_cluster': found.best,
-    'regret': found.regret,
-    'margin': found.margin,
+    'best_cluster': trained.best,
+    'regret': trained.regret,
+    'margin': trained.margin,
     'test_regret': np.where(sizes[1] > 0, tested.regret, np.nan),
   }

@@ -24,11 +24,11 @@ def joined(name: str, variables: Mapping[str, Any]) -> Params:
   Raises `UserError` if both have one path.
   """
   params, statistics = variables.get('params', {}), variables.get(COLLECTION, {})
-  both = sorted(flatten_dict(params).keys() & flatten_dict(statistics).keys())
-  if both:
+  shared = sorted(flatten_dict(params).keys() & flatten_dict(statistics).keys())
+  if shared:
     raise UserError(
-      f'{name} has a parameter and a statistic both called {"/".join(both[0])}; rename '
-      'one of them.'
+      f'{name} has a parameter and a statistic both called {"/".join(shared[0])}; '
+      'rename one of them.'
     )
   return tree.merge(params, statistics) if statistics else params
 
@@ -37,9 +37,9 @@ def apart(params: Params, statistics: tuple[str, ...]) -> dict[str, Params]:
   """The variables of a Linen module that `joined` made one tree of."""
   if not statistics:
     return {'params': params}
-  both = parameter_names.split(params, statistics)
-  params, found = map(parameter_names.without_none, both)
-  return {'params': params, COLLECTION: jax.lax.stop_gradient(found)}
+  parts = parameter_names.split(params, statistics)
+  params, running = map(parameter_names.without_none, parts)
+  return {'params': params, COLLECTION: jax.lax.stop_gradient(running)}
 
 
 def paths(statistics: Params) -> tuple[str, ...]:

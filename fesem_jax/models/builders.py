@@ -23,7 +23,7 @@ from fesem_jax.utils.errors import UserError, argument, check_choice
 from fesem_jax.utils.safe_files import first_line
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
   """Arguments of `build` that modules depend on."""
 
   num_classes: int
@@ -35,16 +35,16 @@ class _Asked(NamedTuple):
 class _Entry(NamedTuple):
   """How a model is built, and what examples it takes."""
 
-  module: Callable[[_Asked], nn.Module]
+  module: Callable[[_Request], nn.Module]
   takes: str = 'any'  # 'any' shape, 'images' or 'tokens'
   least: int = 1  # pixels that each side of an image must have
 
 
-def _images(module: Callable[[_Asked], nn.Module], least: int) -> _Entry:
+def _images(module: Callable[[_Request], nn.Module], least: int) -> _Entry:
   return _Entry(module, 'images', least)
 
 
-def _tokens(module: Callable[[_Asked], nn.Module]) -> _Entry:
+def _tokens(module: Callable[[_Request], nn.Module]) -> _Entry:
   return _Entry(module, 'tokens')
 
 
@@ -105,7 +105,7 @@ def options(model: str) -> dict[str, int]:
     UserError: on an unknown name.
   """
   check_choice('model', model, NAMES)
-  module = _TABLE[model].module(_Asked(1, (), None, False))
+  module = _TABLE[model].module(_Request(1, (), None, False))
   return {
     field.name: getattr(module, field.name)
     for field in dataclasses.fields(module)
@@ -201,8 +201,8 @@ def build(
       f'{named} has no logits at every position; `task=sequence` needs one of '
       f'{", ".join(OF_TOKENS)}.'
     )
-  asked = _Asked(num_classes, tuple(hidden), conv_method, every_position)
-  module = _with_options(model, entry.module(asked), options or {})
+  request = _Request(num_classes, tuple(hidden), conv_method, every_position)
+  module = _with_options(model, entry.module(request), options or {})
   try:
     modes = training_modes.of_call(model, module.__call__)
     batch_norm = getattr(module, 'groups', 0) is None

@@ -41,8 +41,8 @@ def contrasted(
     drawing: Any = model.apply_train
     return outputs(lambda p, x: drawing(p, x, key), params, x)
 
-  def loss(found: Any, y: jax.Array) -> jax.Array:  # Of `_Outputs`.
-    logits, like, unlike = found
+  def loss(outputs: Any, y: jax.Array) -> jax.Array:  # Of `_Outputs`.
+    logits, like, unlike = outputs
     contrast = jax.nn.softplus((unlike - like) / variable(temperature))
     return model.loss(logits, y) + variable(mu) * contrast
 

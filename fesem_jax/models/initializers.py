@@ -72,8 +72,8 @@ def _recurrent(params: _Flat, path: tuple[str, ...], key: jax.Array) -> _Flat:
     own = jax.random.fold_in(key, i)
     return jax.random.uniform(own, shape, jnp.float32, -(width**-0.5), width**-0.5)
 
-  found = {name: x for name, x in params.items() if name[:-1] == path}
-  out = {name: drawn(i, x.shape) for i, (name, x) in enumerate(sorted(found.items()))}
+  arrays = {name: x for name, x in params.items() if name[:-1] == path}
+  out = {name: drawn(i, x.shape) for i, (name, x) in enumerate(sorted(arrays.items()))}
   second = drawn(len(out), out[*path, 'bias'].shape)
   if (*path, RECURRENT_BIAS) in out:  # The second bias of a GRU's new gate stays apart.
     second = second.at[-width:].set(0.0)

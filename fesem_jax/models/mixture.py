@@ -47,10 +47,10 @@ def as_one_model(
     assert model.apply_train is not None
     keys = jax.random.split(key, params[LOG_WEIGHTS].shape[0])
     axes = 0, None, 0, *[None] * len(weights)
-    found = jax.vmap(model.apply_train, axes)(params[MODELS], x, keys, *weights)
+    outputs = jax.vmap(model.apply_train, axes)(params[MODELS], x, keys, *weights)
     if model.statistics:
-      return mixed(params, found[0]), {MODELS: found[1]}
-    return mixed(params, found)
+      return mixed(params, outputs[0]), {MODELS: outputs[1]}
+    return mixed(params, outputs)
 
   models = ClientModels(
     shared={MODELS: tree.expand(used.shared), LOG_WEIGHTS: None},

@@ -96,20 +96,20 @@ def _in_training(model: Model, params: Params, x: Any, key: Any) -> Any:
   if not model.statistics:
     return jax.eval_shape(model.apply_train, params, x, key)
   weights = jax.ShapeDtypeStruct(x.shape[:1], jnp.float32)
-  found = jax.eval_shape(model.apply_train, params, x, key, weights)
+  outputs = jax.eval_shape(model.apply_train, params, x, key, weights)
   old = parameter_names.split(params, model.statistics)[1]
   old = parameter_names.without_none(old)
-  if not (isinstance(found, tuple) and len(found) == 2):
+  if not (isinstance(outputs, tuple) and len(outputs) == 2):
     raise UserError(
       'The `apply_train` of a model with `statistics` must return logits and, in a '
       'tree of the parameters, the new statistics.'
     )
-  if _kinds(found[1]) != _kinds(old):
+  if _kinds(outputs[1]) != _kinds(old):
     raise UserError(
       'The `apply_train` of a model must return new values of its `statistics` alone, '
       f'in the shapes and dtypes that they have: {", ".join(model.statistics)}.'
     )
-  return found[0]
+  return outputs[0]
 
 
 def _kinds(params: Params) -> Any:
@@ -124,7 +124,7 @@ def check_parameters(model: Model, named: str = '`model`') -> Params:
   bare array; or if one of them is no array, not float32, or holds no numbers.
   """
 
-  def made(key: jax.Array) -> Params:
+  def init(key: jax.Array) -> Params:
     params = model.init(key)
     for name, leaf in _by_name(params):
       if not hasattr(leaf, 'dtype'):  # JAX takes a Python number; stacks do not.
@@ -133,7 +133,7 @@ def check_parameters(model: Model, named: str = '`model`') -> Params:
         )
     return params
 
-  params = jax.eval_shape(made, jax.random.key(0))
+  params = jax.eval_shape(init, jax.random.key(0))
   leaves = _by_name(params)
   if not leaves:
     raise UserError(f'{named} has no parameters, so there is nothing to train.')
@@ -173,14 +173,14 @@ def as_taken(x: jax.Array, dtype: Any) -> jax.Array:
   return x if dtype == jnp.float32 else jnp.round(x).astype(dtype)
 
 
-def in_float32(found: Any) -> jax.Array:
+def in_float32(outputs: Any) -> jax.Array:
   """Outputs of a module as losses and their sums need them, float32.
 
   A module of `dtype=jnp.bfloat16` gives bfloat16, in which 256 + 1 is 256.
   """
-  found = jnp.asarray(found)
-  half = jnp.issubdtype(found.dtype, jnp.floating) and found.dtype.itemsize < 4
-  return found.astype(jnp.float32) if half else found
+  outputs = jnp.asarray(outputs)
+  half = jnp.issubdtype(outputs.dtype, jnp.floating) and outputs.dtype.itemsize < 4
+  return outputs.astype(jnp.float32) if half else outputs
 
 
 def check_linen(

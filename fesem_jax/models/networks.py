@@ -219,19 +219,19 @@ def check_mixes_nothing(model: Model, name: str, example_shape: Sequence[int]) -
         return jnp.zeros(1)
       weights = jnp.array([1.0, 1.0, 0.0])
       outputs, new = model.apply_train(params, x, jax.random.key(2), weights)
-      found = [outputs[:2].ravel(), *map(jnp.ravel, jax.tree.leaves(new))]
-      return jnp.concatenate(found)
+      numbers = [outputs[:2].ravel(), *map(jnp.ravel, jax.tree.leaves(new))]
+      return jnp.concatenate(numbers)
 
-    def changes(found: Callable[[jax.Array], jax.Array], others: int) -> jax.Array:
+    def changes(function: Callable[[jax.Array], jax.Array], others: int) -> jax.Array:
       """[] bool: true if results change with the examples from number `others` on."""
 
       def summed(x: jax.Array) -> jax.Array:
-        outputs = found(x)
+        outputs = function(x)
         return outputs @ jnp.cos(jnp.arange(outputs.size))
 
       slope = jax.grad(summed)(x)[others:]
       # Tokens, which are rounded, have no slope. One trace draws the same on the host.
-      one, other = jax.lax.map(found, jnp.stack([x, x.at[others:].multiply(-1)]))
+      one, other = jax.lax.map(function, jnp.stack([x, x.at[others:].multiply(-1)]))
       apart = jnp.abs(one - other) > 1e-3 * jnp.abs(one).max()
       return jnp.any((slope != 0) & ~jnp.isnan(slope)) | jnp.any(apart)
 
@@ -287,15 +287,15 @@ def as_model(
   dummy = np.zeros((1, *example_shape), dtype)
   layers: list[str] = []
 
-  def made(key: jax.Array) -> Params:
+  def init_module(key: jax.Array) -> Params:
     variables = module.init(key, dummy, **modes.evaluate)
     layers.extend(variables.get('params', {}))  # JAX would return them sorted by name.
     return variables
 
-  found = jax.eval_shape(made, jax.random.key(0))
-  statistics = batch_statistics.paths(found.get(batch_statistics.COLLECTION, {}))
+  shapes = jax.eval_shape(init_module, jax.random.key(0))
+  statistics = batch_statistics.paths(shapes.get(batch_statistics.COLLECTION, {}))
   # A kernel of `nn.Conv` has three axes or more: other modules have none to replace.
-  convolves = any(x.ndim > 2 for x in jax.tree.leaves(found.get('params', {})))
+  convolves = any(x.ndim > 2 for x in jax.tree.leaves(shapes.get('params', {})))
   convolving = conv.in_linen if convolves else contextlib.nullcontext
 
   variables = functools.partial(batch_statistics.apart, statistics=statistics)
@@ -308,13 +308,13 @@ def as_model(
     with conv.in_linen():
       return evaluated(params, x)
 
-  told = modes.evaluate if modes.train is None else modes.train
+  mode = modes.evaluate if modes.train is None else modes.train
 
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
     # One key stands for streams of all names.
     x = as_taken(x, dtype)
     with convolving():
-      return in_float32(module.apply(variables(params), x, **told, rngs=key))
+      return in_float32(module.apply(variables(params), x, **mode, rngs=key))
 
   def apply_batch(
     params: Params, x: jax.Array, key: jax.Array, weights: jax.Array
@@ -322,7 +322,7 @@ def as_model(
     mutable = [batch_statistics.COLLECTION]
     with convolving(), batch_statistics.counting(weights):
       logits, new = module.apply(
-        variables(params), as_taken(x, dtype), **told, rngs=key, mutable=mutable
+        variables(params), as_taken(x, dtype), **mode, rngs=key, mutable=mutable
       )
     return in_float32(logits), new[batch_statistics.COLLECTION]
 

@@ -34,7 +34,7 @@ def as_nnx_model(
       'the NNX module, e.g. lambda rngs: Net(10, rngs=rngs).'
     )
 
-  def made(key: jax.Array) -> nnx.Module:
+  def build(key: jax.Array) -> nnx.Module:
     module = make(nnx.Rngs(key))
     if not isinstance(module, nnx.Module):
       raise UserError(
@@ -43,7 +43,7 @@ def as_nnx_model(
       )
     return module
 
-  module = nnx.eval_shape(lambda: made(jax.random.key(0)))
+  module = nnx.eval_shape(lambda: build(jax.random.key(0)))
   name = type(module).__name__
   modes = training_modes.of_call(name, module.__call__)
   _check_state(name, module)
@@ -68,7 +68,7 @@ def as_nnx_model(
     return run
 
   def init(key: jax.Array) -> Params:
-    return _named(nnx.to_pure_dict(nnx.state(made(key), _TRAINED)))
+    return _named(nnx.to_pure_dict(nnx.state(build(key), _TRAINED)))
 
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
   as_made = function(training_modes.of_one_function(modes, module.__call__).evaluate)
@@ -86,8 +86,8 @@ def as_nnx_model(
   elif same_function(train, evaluate, params, x, key):
     evaluate, other = as_made, False
 
-  found = nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
-  statistics = batch_statistics.paths(found)
+  running = nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+  statistics = batch_statistics.paths(running)
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
     if statistics:

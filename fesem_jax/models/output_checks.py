@@ -30,10 +30,10 @@ def warn_of_probabilities(model: Model, params: Params, x: Any, named: str) -> N
 
 def _last(jaxpr: Any) -> str:
   """'softmax' or 'sigmoid', if that is what the only output comes from; else ''."""
-  made = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
-  eqn = made.get(jaxpr.outvars[0]) if _is_variable(jaxpr.outvars[0]) else None
+  equations = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+  eqn = equations.get(jaxpr.outvars[0]) if _is_variable(jaxpr.outvars[0]) else None
   while eqn is not None and eqn.primitive.name in _SAME:
-    eqn = _maker(made, eqn.invars[0])
+    eqn = _maker(equations, eqn.invars[0])
   if eqn is None:
     return ''
   for inner in eqn.params.values():  # Of a function within a function.
@@ -42,12 +42,12 @@ def _last(jaxpr: Any) -> str:
       return _last(inner)
   if eqn.primitive.name == 'logistic':
     return 'sigmoid'
-  above = _maker(made, eqn.invars[0]) if eqn.primitive.name == 'div' else None
+  above = _maker(equations, eqn.invars[0]) if eqn.primitive.name == 'div' else None
   return 'softmax' if above is not None and above.primitive.name == 'exp' else ''
 
 
-def _maker(made: dict[Any, Any], var: Any) -> Any:
-  return made.get(var) if _is_variable(var) else None
+def _maker(equations: dict[Any, Any], var: Any) -> Any:
+  return equations.get(var) if _is_variable(var) else None
 
 
 def _is_variable(var: Any) -> bool:

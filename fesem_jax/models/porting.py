@@ -60,30 +60,30 @@ def from_state_dict(
     UserError: naming the layer that no module fits, the module that no layer takes, or
       a BatchNorm where the model has none.
   """
-  left = _modules(state, bool(model.statistics))
+  modules = _modules(state, bool(model.statistics))
   if not in_order:
-    left.sort(key=lambda module: _natural(module.name))
+    modules.sort(key=lambda module: _natural(module.name))
   out: dict[Path, np.ndarray] = {}
   channels = 1  # Of the last convolution, if a dense layer reads it next.
   for path, shapes in _layers(model).items():
     wanted = _in_pytorch(shapes)
-    found = next((m for m in left if m.shapes == wanted), None)
-    if found is None:
+    fitting = next((m for m in modules if m.shapes == wanted), None)
+    if fitting is None:
       of = ', '.join(f'{name} {shape}' for name, shape in wanted.items())
       raise UserError(
         f'The state_dict has no module left for the layer {"/".join(path)}: one with '
         f'{of} and nothing else.'
       )
-    left.remove(found)
+    modules.remove(fitting)
     kernel = shapes.get(KERNEL, ())
-    for name, x in _converted(found.arrays, shapes, channels).items():
+    for name, x in _converted(fitting.arrays, shapes, channels).items():
       assert x.shape == shapes[name]
       out[*path, name] = np.ascontiguousarray(x, np.float32)
     channels = kernel[-1] if len(kernel) == 4 else 1 if kernel else channels
-  if left:
+  if modules:
     raise UserError(
-      f'The state_dict has a module that the model lacks: {left[0].name}, with '
-      f'{", ".join(f"{n} {s}" for n, s in left[0].shapes.items())}.'
+      f'The state_dict has a module that the model lacks: {modules[0].name}, with '
+      f'{", ".join(f"{n} {s}" for n, s in modules[0].shapes.items())}.'
     )
   return unflatten_dict(out)
 
@@ -93,7 +93,7 @@ def _modules(state: Mapping[str, np.ndarray], statistics: bool) -> list[_Module]
 
   `statistics` says whether some may be those of a BatchNorm.
   """
-  found: dict[str, Arrays] = {}
+  parts: dict[str, Arrays] = {}
   for name, x in state.items():
     module, _, part = name.replace('/', '.').rpartition('.')
     if part == 'num_batches_tracked' and statistics:
@@ -105,10 +105,10 @@ def _modules(state: Mapping[str, np.ndarray], statistics: bool) -> list[_Module]
       )
     if match := _OF_RECURRENT.fullmatch(part):
       part, module = match[1], f'{module}.{match[2]}'
-    found.setdefault(module, {})[part] = array_checks.weights(
+    parts.setdefault(module, {})[part] = array_checks.weights(
       x, f'{name} in the state_dict'
     )
-  return [_Module(name, arrays) for name, arrays in found.items()]
+  return [_Module(name, arrays) for name, arrays in parts.items()]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -119,17 +119,17 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 def _layers(model: Model) -> dict[Path, Shapes]:
   """Path of each layer, in the order in which they run -> shapes of its parameters."""
-  found: dict[Path, Shapes] = {}
+  layers: dict[Path, Shapes] = {}
 
-  def made(key: jax.Array) -> Params:
+  def init(key: jax.Array) -> Params:
     params = model.init(key)
     # JAX would return them sorted by name.
     for (*path, name), x in flatten_dict(params).items():
-      found.setdefault(tuple(path), {})[name] = x.shape
+      layers.setdefault(tuple(path), {})[name] = x.shape
     return params
 
-  jax.eval_shape(made, jax.random.key(0))
-  return found
+  jax.eval_shape(init, jax.random.key(0))
+  return layers
 
 
 def _in_pytorch(shapes: Shapes) -> Shapes:

@@ -20,7 +20,7 @@ def with_inputs_of(
   Linen module that calls the layer once, outside of loops, with one vector for each
   example.
   """
-  outside, found = current_trace(), list[Any]()
+  outside, seen = current_trace(), list[Any]()
 
   def intercept(
     own: Callable[..., Any],
@@ -29,15 +29,15 @@ def with_inputs_of(
     context: nn.module.InterceptorContext,
   ) -> Any:
     if context.module.path == (layer,) and context.method_name == '__call__':
-      found.append(inputs[0] if inputs and current_trace() == outside else None)
+      seen.append(inputs[0] if inputs and current_trace() == outside else None)
     return own(*inputs, **named)
 
   with nn.intercept_methods(intercept):
     outputs = apply(*args)
-  if len(found) != 1 or getattr(found[0], 'ndim', 0) != 2:
+  if len(seen) != 1 or getattr(seen[0], 'ndim', 0) != 2:
     raise UserError(
       f'No representation of an example goes into the layer {layer}: the model must be '
       'a Linen module that calls it once, with one vector for each example; such are '
       'the classifiers of `models.build` with `features_before=logits`.'
     )
-  return outputs, found[0]
+  return outputs, seen[0]

@@ -60,13 +60,13 @@ def start_from(
         f'{source} has no {path}, which the model has, of shape {shape.shape}; '
         f'{advice}.'
       )
-    found = np.asarray(weights[path])
-    if found.shape != shape.shape:
+    array = np.asarray(weights[path])
+    if array.shape != shape.shape:
       raise UserError(
-        f'{path} has shape {found.shape} in {source}, but {shape.shape} in the model; '
+        f'{path} has shape {array.shape} in {source}, but {shape.shape} in the model; '
         f'{advice}, or choose the model that was saved.'
       )
-    taken[path] = jnp.asarray(array_checks.weights(found, f'{path} in {source}'))
+    taken[path] = jnp.asarray(array_checks.weights(array, f'{path} in {source}'))
   if not layers and (more := sorted(set(weights) - set(wanted))):
     raise UserError(
       f'{source} has {more[0]}, which the model lacks; {advice}, or choose the model '

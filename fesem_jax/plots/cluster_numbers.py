@@ -97,7 +97,7 @@ def _by_k(
     if any(row[key] is not None for row in rows for key in curves.values())
   } or dict(list(every.items())[:1])
   by_key = {}
-  tried = [row['num_clusters'] for row in rows]
+  ks = [row['num_clusters'] for row in rows]
   with plt.rc_context(STYLE):
     size = (3.6 * len(panels), 3.8)
     figure, axes = plt.subplots(
@@ -120,7 +120,7 @@ def _by_k(
       axis.set_xlabel('Clusters K')
       # The legend is between title and panel, where it hides no curve.
       axis.set_title(label, fontsize='medium', pad=26)
-      axis.set_xlim(tried[0] - 0.5, tried[-1] + 0.5)
+      axis.set_xlim(ks[0] - 0.5, ks[-1] + 0.5)
       axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
       if len(curves) > 1:
         axis.legend(loc='lower left', bbox_to_anchor=(0, 1), ncols=2)

@@ -23,7 +23,7 @@ _Panel = tuple[str, tuple[str, ...], float]
 def panels_of(task: Task, clustered: bool, of_honest: str = '') -> list[_Panel]:
   """The panels of curves over rounds; `of_honest` is that of the runs."""
   figure, column = task.primary, task.primary_column
-  found: list[_Panel] = [
+  panels: list[_Panel] = [
     (
       f'{name} {figure.title[0].lower()}{figure.title[1:]}{of_honest}',
       (kind, column),
@@ -32,8 +32,8 @@ def panels_of(task: Task, clustered: bool, of_honest: str = '') -> list[_Panel]:
     for kind, name in (('deployed', 'Deployed'), ('finetuned', 'Fine-tuned'))
   ]
   if clustered:
-    found.append(('Eq. 6: mean squared distance to center', ('objective',), 1))
-  return found
+    panels.append(('Eq. 6: mean squared distance to center', ('objective',), 1))
+  return panels
 
 
 def convergence(runs: Sequence[PlottedRun], over: str = 'rounds') -> Figure:
@@ -126,12 +126,12 @@ def ranked(
   if base is not None and base not in best:
     best[-1] = base
   others = [i for i in order if i not in best]
-  found: list[tuple[PlottedRun, str, int | None]] = [
+  shown: list[tuple[PlottedRun, str, int | None]] = [
     (runs[i], labels[i], place) for place, i in enumerate(best)
   ]
   name = f'the other {len(others)}'
   # A label that begins with an underscore is in no legend.
-  return found + [(runs[i], '_' * (i != others[0]) + name, None) for i in others]
+  return shown + [(runs[i], '_' * (i != others[0]) + name, None) for i in others]
 
 
 def style_of(place: int | None, rounds: np.ndarray) -> dict[str, Any]:

@@ -34,13 +34,13 @@ def cluster_flows(run: PlottedRun) -> Figure:
   Raises:
     UserError: without such a history, or if no client moves.
   """
-  found = flows_of(run)
-  if found is None:
+  flows = flows_of(run)
+  if flows is None:
     raise UserError(
       f'{run.workdir} has no history of clients that move between clusters; '
       '`client_metrics_every=1` records one.'
     )
-  return drawn_flows(run, *found)
+  return drawn_flows(run, *flows)
 
 
 def flows_of(run: PlottedRun) -> tuple[dict[str, Any], list[str]] | None:
@@ -48,10 +48,10 @@ def flows_of(run: PlottedRun) -> tuple[dict[str, Any], list[str]] | None:
   records = [r for r in run.history if r.get('cluster_sizes')]
   if not records:
     return None
-  made, places = sizes_by_round(records)
+  sizes, places = sizes_by_round(records)
   held = moves(run.workdir, places)
   return (
-    None if held is None or held['flows'] is None else (held['flows'], made['names'])
+    None if held is None or held['flows'] is None else (held['flows'], sizes['names'])
   )
 
 

@@ -32,11 +32,11 @@ def objective(run: PlottedRun) -> Figure:
     step: dict(zip(*run.series(key), strict=True)) for step, key in _STEPS.items()
   }
   rounds = [r for r in series['M-step'] if r in series['Local step']]
-  values = {s: np.array([found[r] for r in rounds]) for s, found in series.items()}
+  values = {s: np.array([of_step[r] for r in rounds]) for s, of_step in series.items()}
   # A round begins with what the M-step of the round before left.
-  left = [series['M-step'].get(r - 1, np.nan) for r in rounds]
+  before_step = [series['M-step'].get(r - 1, np.nan) for r in rounds]
   before = {
-    'Local step': np.array(left),
+    'Local step': np.array(before_step),
     'E-step': values['Local step'],
     'M-step': values['E-step'],
   }

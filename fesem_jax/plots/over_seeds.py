@@ -148,12 +148,12 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     axis.set_ylim(len(rows) - 0.5, -0.5)
     unit = ' (percentage points)' if of.percent else ''
     axis.set_xlabel(f'Difference of the micro {of.label}{unit}')
-    told = ': mean and\n95 % interval over paired seeds; filled: p < 0.05'
+    meaning = ': mean and\n95 % interval over paired seeds; filled: p < 0.05'
     if all(row['low'] is None for row in rows):
-      told = '\none seed, of which there is no interval'
+      meaning = '\none seed, of which there is no interval'
     reference = in_figure(method_name(found['reference']))
     rounds = OF_REPORTS[found.get('report', 'last')]
-    title = f'{KINDS[kind].capitalize()} models{rounds} minus {reference}{told}'
+    title = f'{KINDS[kind].capitalize()} models{rounds} minus {reference}{meaning}'
     figure.suptitle(title, fontsize='medium')
   return figure
 

@@ -78,9 +78,9 @@ class PlottedRun:
     if over == 'gigabytes':
       rounds, values = costs.gigabytes(self.history)
     else:
-      at, found = self.series(over)
+      at, numbers = self.series(over)
       rounds = at.tolist()
-      values = (np.cumsum(found) if over == 'simulated_seconds' else found).tolist()
+      values = (np.cumsum(numbers) if over == 'simulated_seconds' else numbers).tolist()
     return dict(zip(rounds, values, strict=True)) if any(values) else {}
 
   @property
@@ -105,10 +105,10 @@ class PlottedRun:
     Bad clients are left out.
     """
     table = saved_client_table.read(self.workdir)
-    found = None if table is None else table.columns().get(name)
-    if table is None or found is None or table.honest is None:
-      return found
-    return found[table.honest]
+    column = None if table is None else table.columns().get(name)
+    if table is None or column is None or table.honest is None:
+      return column
+    return column[table.honest]
 
   def truth(self) -> TrueClusters | None:
     """The true clusters of the clients; None where clients.npz has none."""

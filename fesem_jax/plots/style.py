@@ -136,9 +136,9 @@ def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
 
   The curves of `axes` have the labels; `title` is that of the legend.
   """
-  found = [one.get_legend_handles_labels() for one in axes]
-  handles = [handle for handles, _ in found for handle in handles]
-  labels = [label for _, labels in found for label in labels]
+  legends = [one.get_legend_handles_labels() for one in axes]
+  handles = [handle for handles, _ in legends for handle in handles]
+  labels = [label for _, labels in legends for label in labels]
   for rows in range(1, len(labels) + 1):
     legend = figure.legend(
       handles,

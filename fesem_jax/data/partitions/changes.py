@@ -47,11 +47,11 @@ def groups_over_rounds(
   `seed` decides the groups from the first of `drift_rounds` on.
   """
   first = partition.groups_of_clients() * (partition.drift_start == 'groups')
-  found = [(1, first)]
+  assignments = [(1, first)]
   for i, number in enumerate(partition.drift_rounds):
     rng = prng_streams.host_rng(seed, prng_streams.DRIFT, i)
-    found.append((number, rng.integers(0, partition.num_groups, partition.count)))
-  return tuple(found)
+    assignments.append((number, rng.integers(0, partition.num_groups, partition.count)))
+  return tuple(assignments)
 
 
 def of_partition(

@@ -47,16 +47,16 @@ class Kind:
 
   def _fields(self) -> dict[str, Any]:
     """Fields of the `Partition`."""
-    found: dict[str, Any] = {'name': self.name}
+    fields: dict[str, Any] = {'name': self.name}
     for field in dataclasses.fields(self):
       value, data = getattr(self, field.name), field.metadata
       if field.name != 'dealt':
         is_list = data['listed'] and isinstance(value, Iterable)
-        found[data['listed'] if is_list else data['flag']] = value
+        fields[data['listed'] if is_list else data['flag']] = value
       elif value is not None:
         own = value._fields()
-        found |= own | {'name': f'{self.name}+{own["name"]}'}
-    return found
+        fields |= own | {'name': f'{self.name}+{own["name"]}'}
+    return fields
 
   @classmethod
   def _flags(cls) -> dict[str, list[str]]:
@@ -304,12 +304,12 @@ KINDS: tuple[type[Kind], ...] = (
 
 def _of_flags() -> dict[str, tuple[str, ...]]:
   """Field of `Partition` -> the partitions that it is for; the others are for all."""
-  found: dict[str, tuple[str, ...]] = {}
+  kinds: dict[str, tuple[str, ...]] = {}
   for kind in KINDS:
     for flags in kind._flags().values():
       for flag in flags:
-        found[flag] = (*found.get(flag, ()), kind.name)
-  return found | dict.fromkeys(('drift_rounds', 'drift_start'), GROUPED)
+        kinds[flag] = (*kinds.get(flag, ()), kind.name)
+  return kinds | dict.fromkeys(('drift_rounds', 'drift_start'), GROUPED)
 
 
 OF = _of_flags()

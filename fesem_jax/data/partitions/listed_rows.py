@@ -142,9 +142,9 @@ def _of_csv(text: str, path: pathlib.Path) -> dict[str, list[int]]:
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
   """A dict of pairs; raises `UserError` on a name that occurs twice."""
-  made: dict[str, Any] = {}
+  fields: dict[str, Any] = {}
   for name, value in pairs:
-    if name in made:
+    if name in fields:
       raise UserError(f'`client_rows` has {name!r} twice; name each client once.')
-    made[name] = value
-  return made
+    fields[name] = value
+  return fields

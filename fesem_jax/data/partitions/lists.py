@@ -29,32 +29,32 @@ def degrees(values: Sequence[float | str]) -> tuple[float, ...]:
 
 def pairs(values: Sequence[Pair | str]) -> tuple[Pair, ...]:
   """Pairs of labels, also written 1-7; raises `UserError` on what is none."""
-  found = []
+  swaps = []
   for value in values:
-    both = value.split('-') if isinstance(value, str) else [str(v) for v in value]
-    if len(both) != 2 or not all(v.isdecimal() and len(v) < 8 for v in both):
+    labels = value.split('-') if isinstance(value, str) else [str(v) for v in value]
+    if len(labels) != 2 or not all(v.isdecimal() and len(v) < 8 for v in labels):
       raise UserError(
         f'{argument("label_swaps", value)} must be two labels, e.g. 1-7 of 1-7,3-5.'
       )
-    a, b = map(int, both)
+    a, b = map(int, labels)
     if a == b:
       raise UserError(f'{argument("label_swaps", value)} swaps nothing; name others.')
-    found.append((min(a, b), max(a, b)))
-  return tuple(found)
+    swaps.append((min(a, b), max(a, b)))
+  return tuple(swaps)
 
 
 def rounds(values: Sequence[int | str]) -> tuple[int, ...]:
   """Numbers of rounds after the first; raises `UserError` on what is none."""
-  found: list[int] = []
+  numbers: list[int] = []
   for value in values:
     text = str(value)
-    if not (text.isdecimal() and len(text) < 10 and int(text) > max([1, *found])):
+    if not (text.isdecimal() and len(text) < 10 and int(text) > max([1, *numbers])):
       raise UserError(
         f'{argument("drift_rounds", ",".join(map(str, values)))} must be rounds from 2 '
         'on, each later than the one before, e.g. 10,20.'
       )
-    found.append(int(text))
-  return tuple(found)
+    numbers.append(int(text))
+  return tuple(numbers)
 
 
 def text_of(value: float | str | Pair) -> str:

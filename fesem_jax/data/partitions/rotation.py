@@ -15,8 +15,8 @@ def rotate(x: np.ndarray, degrees: float, sampling: str = 'linear') -> np.ndarra
       would betray the angle. 'nearest' takes the nearest pixel and fills the corners
       with 0, as torchvision and Pillow do.
   """
-  quarter_turns, rest = divmod(degrees, 90)
-  if rest == 0:
+  quarter_turns, remainder = divmod(degrees, 90)
+  if remainder == 0:
     return np.rot90(x, int(quarter_turns), axes=(1, 2))
   from scipy import ndimage  # Slow to import.
 

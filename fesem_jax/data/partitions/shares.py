@@ -98,20 +98,20 @@ def equal_sizes(
   left, as Hsu et al. renormalize.
   """
   num_clients, num_classes = of_clients.shape
-  left = np.bincount(labels, minlength=num_classes)
+  remaining = np.bincount(labels, minlength=num_classes)
   wanted = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
   counts = np.zeros((num_clients, num_classes), int)
   while wanted.any():
-    chances = of_clients * (left > 0)
+    chances = of_clients * (remaining > 0)
     # Those whose classes have all run out take what is there.
-    chances[chances.sum(axis=1) < 1e-12] = left
+    chances[chances.sum(axis=1) < 1e-12] = remaining
     chances /= chances.sum(axis=1, keepdims=True)
     drawn = rng.multinomial(wanted, chances)
-    for label in np.flatnonzero(drawn.sum(axis=0) > left):
+    for label in np.flatnonzero(drawn.sum(axis=0) > remaining):
       drawers = rng.permutation(np.repeat(np.arange(num_clients), drawn[:, label]))
-      drawn[:, label] = np.bincount(drawers[: left[label]], minlength=num_clients)
+      drawn[:, label] = np.bincount(drawers[: remaining[label]], minlength=num_clients)
     counts += drawn
-    left = left - drawn.sum(axis=0)
+    remaining = remaining - drawn.sum(axis=0)
     wanted = wanted - drawn.sum(axis=1)
   return counts.T
 

@@ -143,13 +143,13 @@ class Partition:
       named = argument('corruption_strength', self.corruption_strength)
       raise UserError(f'{named} must be one of 1, 2, 3, 4, 5.')
     check_choice('drift_start', self.drift_start, DRIFT_STARTS)
-    for name, made in (
+    for name, parse in (
       ('rotations', lists.degrees), ('label_swaps', lists.pairs),
       ('image_corruptions', tuple), ('drift_rounds', lists.rounds),
     ):  # fmt: skip
       if isinstance(value := getattr(self, name), str):
         raise UserError(f'{argument(name, value)} must be a list, not a text.')
-      object.__setattr__(self, name, made(value))
+      object.__setattr__(self, name, parse(value))
     for kind in self.image_corruptions:
       check_choice('image_corruptions', kind, image_corruptions.NAMES)
     for name in ('rotations', 'label_swaps', 'image_corruptions'):
