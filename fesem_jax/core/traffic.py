@@ -25,14 +25,14 @@ class Drawn(NamedTuple):
     everyone: whether these are all clients.
     by_loss: [S] bool, True for clients that choose among all centers by loss in this
       round, even if the method itself does not; False if none does.
-    hold: whether all clients keep their clusters in this round.
+    keep_clusters: whether all clients keep their clusters in this round.
   """
 
   number: int
   ids: np.ndarray
   everyone: bool
   by_loss: Any = False
-  hold: bool = False
+  keep_clusters: bool = False
 
   def choosing(self, clients: Any) -> 'Drawn':
     """A copy in which additional clients [S] choose by loss."""

@@ -113,7 +113,7 @@ def warn_of_features(pool: Pool, name: str, stay: bool = True) -> None:
   if tokens or pool.is_text or pool.are_tokens or pool.task == SEQUENCE.name:
     return
   warn_of_many_classes(pool, name)
-  warn_of_told_targets(pool, name)
+  warn_of_leaked_targets(pool, name)
   if stay:
     feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x', pool.feature_names)
   if pool.test_x is not None:
@@ -139,7 +139,7 @@ def _many_of_few(classes: int, count: int) -> bool:
   return classes > _MANY_CLASSES and count < _FEW_OF_CLASS * classes
 
 
-def warn_of_told_targets(pool: Pool, name: str) -> None:
+def warn_of_leaked_targets(pool: Pool, name: str) -> None:
   """Says once that columns of x [T, F] hold the targets themselves.
 
   These are columns equal to a target of a regression, and those that are the same for

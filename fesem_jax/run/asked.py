@@ -88,10 +88,10 @@ class Asked:
   @property
   def looks_at_states(self) -> bool:
     """True if something reads its state after every round."""
-    asked = bool(self.own_callbacks) or bool(self.settings.patience)
+    reads = bool(self.own_callbacks) or bool(self.settings.patience)
     attack = self.spec.train.corruption
-    asked |= attack is not None and attack.backdoor is not None  # Its success rate.
-    return looks_at_states(self.spec.algorithm, asked)
+    reads |= attack is not None and attack.backdoor is not None  # Its success rate.
+    return looks_at_states(self.spec.algorithm, reads)
 
   @property
   def kind(self) -> Any:

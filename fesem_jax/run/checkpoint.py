@@ -177,10 +177,10 @@ class Checkpoints:
     check_same(self._workdir, note['config'], self._config)
     for name, digest in note['files'].items():
       try:
-        found = _digest(folder / name)
+        actual = _digest(folder / name)
       except OSError as e:
         raise self._damaged(rounds_done, f'{name}: {e.strerror}') from e
-      if found != digest:
+      if actual != digest:
         raise self._damaged(rounds_done, f'{name} is not what was saved')
     if note['arrays'] != arrays:
       raise UserError(
@@ -198,10 +198,10 @@ class Checkpoints:
     options = self._orbax.checkpoint_utils.construct_restore_args(abstract)
     items = self._orbax.args.PyTreeRestore(abstract, restore_args=options)
     try:
-      found = quietly(self._checkpointer.restore, folder / 'state', args=items)
+      restored = quietly(self._checkpointer.restore, folder / 'state', args=items)
     except Unsound as e:  # Not for damage, but for lack of memory, say.
       raise UserError(f'Checkpoint {folder} is sound but cannot be read: {e}.') from e
-    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(found))
+    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(restored))
 
 
 def _by_folder(state: Any) -> dict[str, Any]:

@@ -35,8 +35,8 @@ def check_same(
     # Configurations name the placement only where it is not this one.
     default = 'replicated' if name == 'data_placement' else 'absent'
     there, now = old.get(name, default), config.get(name, default)
-    both = isinstance(there, list) and isinstance(now, list)
-    if both and name in _OF_METHOD and _is_described(config):
+    are_lists = isinstance(there, list) and isinstance(now, list)
+    if are_lists and name in _OF_METHOD and _is_described(config):
       there, now = _apart(there, now)
     if there == now:
       continue
@@ -87,7 +87,7 @@ def changes(
       'the model and the optimizer by a digest that this version cannot compare: make '
       'sure that they are those of the run that you continue.'
     ]
-  said, remedy = [], 'choose another folder, or delete this one, to start again'
+  sentences, remedy = [], 'choose another folder, or delete this one, to start again'
   there, now = old.get('versions', {}), config['versions']
   others = [
     f'{name} {there.get(name)}, now {now.get(name)}'
@@ -95,24 +95,24 @@ def changes(
     if there.get(name) != now.get(name)
   ]
   if others:
-    said.append(
+    sentences.append(
       f'The run in {workdir} began with {"; ".join(others)}: its results may differ '
       f'from those of one version; {remedy}.'
     )
   if names := edited(old, config):
-    said.append(
+    sentences.append(
       f'{", ".join(names)} changed after the run in {workdir} had begun: its finished '
       f'rounds are of the earlier code; {remedy}.'
     )
-  return said
+  return sentences
 
 
 def edited(old: dict[str, Any], config: dict[str, Any]) -> list[str]:
   """Names of functions of the user's own that were edited since a run began."""
-  both = old, config
-  if not all(map(_is_described, both)) or not _is_comparable(*both):
+  configs = old, config
+  if not all(map(_is_described, configs)) or not _is_comparable(*configs):
     return []
-  return _functions(*(each['code'] for each in both))[0]
+  return _functions(*(each['code'] for each in configs))[0]
 
 
 def _is_comparable(*configs: dict[str, Any]) -> bool:
@@ -131,10 +131,12 @@ def _functions(
   """
   if [digest for _, digest in there] == [digest for _, digest in now]:
     return [], []
-  both = [[each for each in code if each[0] != identity.CALLS] for code in (there, now)]
+  codes = [
+    [each for each in code if each[0] != identity.CALLS] for code in (there, now)
+  ]
   edited: list[str] = []
   others: list[str] = []
-  for mine, theirs in (both, both[::-1]):
+  for mine, theirs in (codes, codes[::-1]):
     digests = {digest for _, digest in theirs}
     names = {name for name, _ in theirs} | {_owner(name) for name, _ in theirs}
     for name, digest in mine:
@@ -142,7 +144,7 @@ def _functions(
         known = name in names or _owner(name) in names - {''}
         (edited if known else others).append(name)
   if not edited and not others:
-    edited = [name for name, _ in both[1]]
+    edited = [name for name, _ in codes[1]]
   return list(dict.fromkeys(edited)), list(dict.fromkeys(others))
 
 

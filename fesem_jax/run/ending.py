@@ -72,8 +72,8 @@ def finish(
   summary |= {'data_placement': data.placement, 'ended': finished.reason}
   clients = run.evaluation.clients(finished.measured, data.places)
   clients = callbacks.with_columns(clients)
-  made = _result(run, state, summary, clients, picture)
-  return _ended(run, made, finished.reason, callbacks)
+  result = _result(run, state, summary, clients, picture)
+  return _ended(run, result, finished.reason, callbacks)
 
 
 def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | None:
@@ -86,31 +86,31 @@ def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | 
   held = read_result(run.folder, run.out.records, run.settings.make_portrait)
   if held is None:
     return None
-  clients = made = read_clients(run.folder, held[0])
-  if made is None:
+  clients = table = read_clients(run.folder, held[0])
+  if table is None:
     measured = run.evaluation.measure(run.state, run.done)
     # Callbacks have columns of the last evaluation to add, which they are told anew.
     Running(run, callbacks, reason).nothing_left(measured, run.state)
-    made = callbacks.with_columns(run.evaluation.clients(measured, run.data.places))
-  result = _result(run, run.state, held[0], made, held[1])
+    table = callbacks.with_columns(run.evaluation.clients(measured, run.data.places))
+  result = _result(run, run.state, held[0], table, held[1])
   return _ended(run, result, reason, callbacks, held[0], clients is not None)
 
 
 def _ended(
   run: Prepared,
-  made: Result,
+  result: Result,
   reason: str,
   callbacks: Callbacks,
   held: records.Record | None = None,
   has_clients: bool = False,
 ) -> Result:
   """The result, with what callbacks add to it, and as files if there is a workdir."""
-  callbacks.on_end(End(result=made, reason=reason))
+  callbacks.on_end(End(result=result, reason=reason))
   if run.folder is not None:
-    picture = made.portrait if run.settings.make_portrait else {}
+    picture = result.portrait if run.settings.make_portrait else {}
     save_models = run.settings.save_models
-    write_result(run.folder, made, picture, save_models, held, has_clients)
-  return made
+    write_result(run.folder, result, picture, save_models, held, has_clients)
+  return result
 
 
 def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:

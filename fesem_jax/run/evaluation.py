@@ -98,14 +98,16 @@ class Evaluation:
     `state` is that after the round `number`, counted from 1.
     """
     key = prng_streams.folded(self._key, number)
-    found, whole = jax.tree.flatten(self.compile()(state, self._train, self._test, key))
+    leaves, whole = jax.tree.flatten(
+      self.compile()(state, self._train, self._test, key)
+    )
     # One after the other, or those of many clients would be there twice.
-    moved = [processes.on_host(found.pop(0)) for _ in range(len(found))]
+    moved = [processes.on_host(leaves.pop(0)) for _ in range(len(leaves))]
     return self.measured(jax.tree.unflatten(whole, moved))
 
-  def measured(self, found: Any) -> Measured:
+  def measured(self, results: Any) -> Measured:
     """The results of the program of `measure_with`, on the host."""
-    (deployed, finetuned, failed), assignment = found
+    (deployed, finetuned, failed), assignment = results
     count = self.num_models()
     if assignment is not None:
       real = assignment[: self.num_clients]  # Without the clients that pad the data.
@@ -126,20 +128,20 @@ class Evaluation:
       `honest`: the same of the others.
     """
     tested = np.asarray(self._test.sizes()) > 0
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
       'deployed': evaluate.scores(measured.deployed, self._task),
       'finetuned': evaluate.scores(measured.finetuned, self._task),
       'finetuning_failed': int((measured.failed & tested).sum()),
     }
-    if not np.isfinite(found['deployed'].get('micro_loss') or 0.0):
+    if not np.isfinite(entries['deployed'].get('micro_loss') or 0.0):
       warn_once(
         'The loss on the test examples is not finite: outputs of deployed models are '
         'NaN or infinite for some, of which accuracies and other figures say nothing.'
       )
     if measured.assignment is not None:
       chosen = measured.assignment, measured.num_models
-      found |= records.clusters(*chosen, self._train)
-    return found | self._of_honest(measured)
+      entries |= records.clusters(*chosen, self._train)
+    return entries | self._of_honest(measured)
 
   def _of_honest(self, measured: Measured) -> dict[str, Any]:
     """The entry `honest`; none where no client is to be bad."""
@@ -152,7 +154,7 @@ class Evaluation:
       rows = jax.tree.map(lambda x: np.asarray(x)[:real][kept[:real]], totals)
       return evaluate.scores(rows, self._task)
 
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
       'clients': int(kept[:real].sum()),
       'deployed': scores_of(measured.deployed),
       'finetuned': scores_of(measured.finetuned),
@@ -160,8 +162,8 @@ class Evaluation:
     if measured.assignment is not None:
       truth = self._train.info.clusters
       truth = None if truth is None else truth[kept[:real]]
-      found |= evaluate.agreement(truth, measured.assignment[:real][kept[:real]])
-    return {'honest': found}
+      entries |= evaluate.agreement(truth, measured.assignment[:real][kept[:real]])
+    return {'honest': entries}
 
   def clients(self, measured: Measured, places: np.ndarray) -> ClientTable:
     """Measurements client by client.
@@ -255,16 +257,16 @@ class Evaluation:
     deployed, args = self._algorithm.deployed, (self._state, self._train)
 
     def shapes() -> ClientModels:
-      found = jax.eval_shape(deployed, *args)
-      _check_deployed(found, self._train.num_clients)
-      return found
+      models = jax.eval_shape(deployed, *args)
+      _check_deployed(models, self._train.num_clients)
+      return models
 
     return self._programs.once(('deployed', self._algorithm), shapes, *args)
 
 
-def _check_deployed(found: ClientModels, count: int) -> None:
+def _check_deployed(used: ClientModels, count: int) -> None:
   """Raises `UserError` unless shapes of what is deployed are of `count` clients."""
-  choice, mixture, models = found.choice, found.mixture, found.num_models()
+  choice, mixture, models = used.choice, used.mixture, used.num_models()
   if models > 1 and choice is None and mixture is None:
     raise UserError(
       f'`deployed` of the method gives {models} models and no `choice`, so that all '

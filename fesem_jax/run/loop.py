@@ -63,13 +63,13 @@ class Alone:
   def assignments(self) -> list[np.ndarray | None]:
     """[M] int32 of the only run, where it is asked for."""
     run = self._run
-    asked = not run.done or run.like.clusters is None
-    return [run.evaluation.assignment(self._state) if asked else None]
+    is_needed = not run.done or run.like.clusters is None
+    return [run.evaluation.assignment(self._state) if is_needed else None]
 
   def train(self, number: int) -> list[list[Trained]]:
     """Trains one round."""
     run, began = self._run, time.perf_counter()
-    cohort, said = run.select(number, self._state)
+    cohort, of_selection = run.select(number, self._state)
     self._state, info = run_round(
       run.algorithm, self._step, self._state, run.data.train, cohort,
       run.keys[prng_streams.ROUNDS], number,
@@ -78,7 +78,7 @@ class Alone:
     seconds, assignment = time.perf_counter() - began, None
     if info.clusters is None:
       assignment = run.evaluation.assignment(self._state)
-    return [[Trained(cohort, info, assignment, seconds, said)]]
+    return [[Trained(cohort, info, assignment, seconds, of_selection)]]
 
   def measure(self, number: int) -> list[Measured]:
     """Measures what clients deploy."""
@@ -164,12 +164,12 @@ class Running:
     """Takes note of what was measured after the round."""
     self.measured, evaluation = measured, self.run.evaluation
     self._event['record'] |= evaluation.record(measured)
-    asked = self.callbacks.on_evaluation(
+    reason = self.callbacks.on_evaluation(
       Evaluation(
         measured=measured, table=evaluation.clients, state=state, **self._event
       )
     )
-    self.reason = self.reason or asked
+    self.reason = self.reason or reason
 
   def on_end(self, state: Any, interrupted: bool) -> Stopped | None:
     """Ends the round; returns the exception of a run that is interrupted here."""
@@ -187,11 +187,11 @@ class Running:
     self.measured, self.state, history = measured, state, out.records
     record = history[-1] | evaluation.record(measured)
     # Callbacks may have columns and figures of the last evaluation to add.
-    told = Evaluation(
+    event = Evaluation(
       number=self.done, record=record, records=tuple(history[:-1]), state=state,
       arranged=self._placed, measured=measured, table=evaluation.clients,
     )  # fmt: skip
-    self.callbacks.on_evaluation(told)
+    self.callbacks.on_evaluation(event)
     if record != history[-1]:  # Stopped here between evaluations, say.
       out.amend(record)
     self.callbacks.raise_error(self._kept())
@@ -222,13 +222,13 @@ def run_rounds(runs: Sequence[Running], devices: OnDevices) -> None:
     state = devices.state(each.place) if reads else None
     each.begin(assignments[each.place], state)
   with interruptible() as interrupted:
-    while left := _unfinished(runs):
-      for each in left:
+    while unfinished := _unfinished(runs):
+      for each in unfinished:
         each.enter()
-      rounds = devices.train(left[0].done + 1)
+      rounds = devices.train(unfinished[0].done + 1)
       for trained in rounds[:-1]:
-        _end_round(_unfinished(left), trained, devices, lambda: False)
-      stopped = _end_round(_unfinished(left), rounds[-1], devices, interrupted)
+        _end_round(_unfinished(unfinished), trained, devices, lambda: False)
+      stopped = _end_round(_unfinished(unfinished), rounds[-1], devices, interrupted)
       if stopped is not None:
         raise stopped
   for each in runs:
@@ -254,23 +254,23 @@ def _end_round(
   exception of a run that is interrupted here.
   """
 
-  def state(each: Running, asked: bool = False) -> Any:
-    return devices.state(each.place) if asked or devices.states_are_read else None
+  def state(each: Running, is_needed: bool = False) -> Any:
+    return devices.state(each.place) if is_needed or devices.states_are_read else None
 
   for each in runs:
     try:
       each.on_trained(trained[each.place], state(each))
     except Diverged as e:
       each.error = e
-  sound = [each for each in runs if each.error is None]
-  if due := [each for each in sound if each.is_due]:
+  finite = [each for each in runs if each.error is None]
+  if due := [each for each in finite if each.is_due]:
     measured = devices.measure(due[0].done)
     for each in due:
       each.on_measured(measured[each.place], state(each))
   halted, stopped = interrupted(), None
-  for each in sound:
+  for each in finite:
     over = each.reason is not None
-    now = state(each, asked=over or halted)
+    now = state(each, is_needed=over or halted)
     if over:
       each.state = now
     stopped = each.on_end(now, halted) or stopped

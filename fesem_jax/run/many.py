@@ -35,13 +35,13 @@ def run_many(
   """Does what `simulate_many` does; for `programs`, see `run_one`."""
   check_at_least(0, runs_at_once=runs_at_once)
   programs = programs or shared()
-  asked = [
+  runs = [
     Asked(spec, programs, functools.partial(keep, place))
     for place, spec in enumerate(specs)
   ]
   together, alone = dict[Any, list[Asked]](), dict[str, int]()
-  users = collections.Counter(id(own) for each in asked for own in each.own_callbacks)
-  for each in asked:
+  users = collections.Counter(id(own) for each in runs for own in each.own_callbacks)
+  for each in runs:
     reason = each.why_alone(runs_at_once)
     if reason is None and any(users[id(own)] > 1 for own in each.own_callbacks):
       reason = 'they have `callbacks` in common, which can follow one run at a time'
@@ -55,10 +55,10 @@ def run_many(
   for group in together.values():
     if len(group) > 1:
       _run_group(group, runs_at_once)
-  for each in asked:
+  for each in runs:
     if not each.is_over:
       each.run_alone()
-  return [each.kept for each in asked]
+  return [each.kept for each in runs]
 
 
 def _run_group(group: Sequence[Asked], runs_at_once: int) -> None:

@@ -23,9 +23,9 @@ def stacked(trees: Sequence[Any], mesh: Mesh) -> tuple[Any, Any]:
   Arrays that all runs have in common stay as they are, and their axis is None.
   """
   leaves, structures = zip(*map(jax.tree.flatten, trees), strict=True)
-  both = [_stacked(each, mesh) for each in zip(*leaves, strict=True)]
-  axes = jax.tree.unflatten(structures[0], [axis for _, axis in both])
-  return jax.tree.unflatten(structures[0], [array for array, _ in both]), axes
+  stacks = [_stacked(each, mesh) for each in zip(*leaves, strict=True)]
+  axes = jax.tree.unflatten(structures[0], [axis for _, axis in stacks])
+  return jax.tree.unflatten(structures[0], [array for array, _ in stacks]), axes
 
 
 def _stacked(arrays: Sequence[Any], mesh: Mesh) -> tuple[Any, int | None]:
@@ -113,7 +113,7 @@ def _has_clusters(run: Prepared) -> bool:
   return jax.eval_shape(deployed, run.shapes, run.data.train).has_clusters()
 
 
-def looks_at_states(algorithm: Algorithm, asked: bool) -> bool:
+def looks_at_states(algorithm: Algorithm, is_read: bool) -> bool:
   """True if every round needs the states; `asked` is whether callbacks do."""
   known = algorithm.traffic is not None and algorithm.traffic.known is not None
-  return asked or known
+  return is_read or known

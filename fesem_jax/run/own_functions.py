@@ -41,9 +41,9 @@ def renew(algorithm: Algorithm, programs: Programs) -> None:
   changed = False
   for function, reads in read.items():
     identity = Identity()
-    found = identity.values('', reads), identity.code()
-    changed |= _READ.pop(function, found) != found
-    _READ[function] = found
+    current = identity.values('', reads), identity.code()
+    changed |= _READ.pop(function, current) != current
+    _READ[function] = current
   while len(_READ) > _MOST_READ:
     _READ.popitem(last=False)
   if changed:
@@ -101,8 +101,8 @@ def _functions(
 
 def _is_own_model(model: Model) -> bool:
   """Tells if a model computes what a user has written."""
-  made = model.made_by
-  return made is None or bool(made.code) or is_own_function(model.apply)
+  origin = model.made_by
+  return origin is None or bool(origin.code) or is_own_function(model.apply)
 
 
 def _check_loss(model: Model, train: FederatedData) -> None:
@@ -115,8 +115,8 @@ def _check_loss(model: Model, train: FederatedData) -> None:
   params = jax.eval_shape(model.init, jax.random.key(0))
   outputs = jax.eval_shape(model.apply, params, x)
   outputs = jax.random.uniform(jax.random.key(1), outputs.shape, outputs.dtype)
-  both, alone = model.loss(outputs, y), model.loss(outputs[:1], y[: of[1][0]])
-  if not np.allclose(both[0], alone[0], rtol=1e-3, atol=1e-3, equal_nan=True):
+  of_two, alone = model.loss(outputs, y), model.loss(outputs[:1], y[: of[1][0]])
+  if not np.allclose(of_two[0], alone[0], rtol=1e-3, atol=1e-3, equal_nan=True):
     warn_once(
       '`loss` of the model is of whole batches: the loss of an example depends on the '
       'others, on those too that only fill up a batch, and evaluation has other '
@@ -176,19 +176,19 @@ def _follow(jaxpr: Jaxpr, given: Sequence[bool]) -> tuple[bool, list[bool]]:
   def does(variable: Any) -> bool:
     return not isinstance(variable, Literal) and depends.get(variable, False)
 
-  found = False
+  draws = False
   for equation in jaxpr.eqns:
     of, inner = list(map(does, equation.invars)), list(_inner(equation))
-    found |= bool(_DRAWS.match(equation.primitive.name)) and not any(of)
+    draws |= bool(_DRAWS.match(equation.primitive.name)) and not any(of)
     results = [any(of)] * len(equation.outvars)
     for each in inner:
       same = len(inner) == 1 and len(each.outvars) == len(results)
       same &= len(each.invars) == len(of) and 'jit' in equation.primitive.name
       own = of if same else [any(of)] * len(each.invars)
-      alone, made = _follow(each, own)
-      found, results = found | alone, made if same else results
+      alone, of_inner = _follow(each, own)
+      draws, results = draws | alone, of_inner if same else results
     depends |= dict(zip(equation.outvars, results, strict=True))
-  return found, list(map(does, jaxpr.outvars))
+  return draws, list(map(does, jaxpr.outvars))
 
 
 def _inner(equation: Any) -> Iterator[Jaxpr]:

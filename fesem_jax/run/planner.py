@@ -119,9 +119,9 @@ def plan(
       return
     began = time.perf_counter()
     with progress_lines.waiting_for(f'compiling the {name}'):
-      made, memory = try_to_compile(jax.jit(fn, **options).lower(*args), args)
-    seconds, text = time.perf_counter() - began, made and made.as_text()
-    programs.append(PlannedProgram(name, memory, seconds, made is None, text or ''))
+      compiled, memory = try_to_compile(jax.jit(fn, **options).lower(*args), args)
+    seconds, text = time.perf_counter() - began, compiled and compiled.as_text()
+    programs.append(PlannedProgram(name, memory, seconds, compiled is None, text or ''))
 
   add('start', algorithm.init, key, train, out_shardings=placed)
   add(

@@ -173,13 +173,13 @@ def prepare(
 
   sharded = data.placement == 'sharded'
   notes = [placement.note(local.mesh, data.train, data.test)] if sharded else []
-  said = programs.once(
+  of_optimizer = programs.once(
     ('notes', local.model, local.optimizer, kept),
     lambda: _notes_on_optimizer(local, kept),
   )
-  for note in said:
+  for note in of_optimizer:
     logging.warning('Note: %s', note)
-  notes += said
+  notes += of_optimizer
   notes += _notes_on_privacy(algorithm, like, settings, data)
   return Prepared(
     algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
@@ -236,16 +236,16 @@ def _notes_on_privacy(
     return []
   clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
   rate = settings.sampling_rate(data.on_host)
-  found = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
+  notes = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
   if settings.selection is not None:
-    found = [
-      *found,
+    notes = [
+      *notes,
       f'Epsilon is that of all clients in each round, and covers nothing by which they '
       f'are selected ({settings.selection.name}).',
     ]
-  for note in found:
+  for note in notes:
     logging.warning('Note: %s', note)
-  return found
+  return notes
 
 
 def _draw(

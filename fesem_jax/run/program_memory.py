@@ -68,32 +68,32 @@ class Collective(NamedTuple):
 
 def memory_of(compiled: jax.stages.Compiled) -> ProgramMemory:
   """The memory of a compiled program, by its compiler's count."""
-  found: Any = compiled.memory_analysis()
+  stats: Any = compiled.memory_analysis()
   return ProgramMemory(
-    int(found.argument_size_in_bytes),
-    int(found.output_size_in_bytes),
-    int(found.alias_size_in_bytes),
-    int(found.temp_size_in_bytes),
+    int(stats.argument_size_in_bytes),
+    int(stats.output_size_in_bytes),
+    int(stats.alias_size_in_bytes),
+    int(stats.temp_size_in_bytes),
     on_host=int(
-      found.host_argument_size_in_bytes
-      + found.host_output_size_in_bytes
-      - found.host_alias_size_in_bytes
-      + found.host_temp_size_in_bytes
+      stats.host_argument_size_in_bytes
+      + stats.host_output_size_in_bytes
+      - stats.host_alias_size_in_bytes
+      + stats.host_temp_size_in_bytes
     ),
   )
 
 
 def collectives_of(text: str) -> list[Collective]:
   """The collectives in the text of a compiled program."""
-  found = []
+  collectives = []
   for shapes, kind in _COLLECTIVE.findall(text):
     sizes = [
       _BYTES[dtype] * math.prod(int(d) for d in dims.split(',') if d)
       for dtype, dims in _ARRAY.findall(shapes)
       if dtype in _BYTES
     ]
-    found.append(Collective(kind, sum(sizes)))
-  return found
+    collectives.append(Collective(kind, sum(sizes)))
+  return collectives
 
 
 def try_to_compile(
@@ -138,12 +138,12 @@ def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
 
 def _shared(arrays: list[Any]) -> int:
   """Bytes of a CPU device's arguments that it has in common with others."""
-  found = 0.0
+  total = 0.0
   for x in arrays:
     devices: list[Any] = list(x.sharding.addressable_devices)
     if devices[0].platform == 'cpu' and x.sharding.is_fully_replicated:
-      found += bytes_of_shard(x) * (1 - 1 / len(devices))
-  return int(found)
+      total += bytes_of_shard(x) * (1 - 1 / len(devices))
+  return int(total)
 
 
 def bytes_of_shard(x: Any) -> int:

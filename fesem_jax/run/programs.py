@@ -206,17 +206,17 @@ class Programs:
       if full in self._held:
         self._held.move_to_end(full)
         return self._held[full]
-    made = make()
+    value = make()
     with self._lock:
-      self._held[full] = made
+      self._held[full] = value
       while len(self._held) > self._most:
         self._held.popitem(last=False)
-    return made
+    return value
 
-  def _forget(self, made: Any) -> None:
+  def _forget(self, value: Any) -> None:
     """Lets go of one of the values of `once`."""
     with self._lock:
-      for full in [full for full, held in self._held.items() if held is made]:
+      for full in [full for full, held in self._held.items() if held is value]:
         del self._held[full]
 
   def compiled(

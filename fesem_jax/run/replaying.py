@@ -217,9 +217,11 @@ def _replayed(
     if checkpoints is not None and number in saved:
       same_state = _equal(checkpoints.load(number, like), state)
   known = [s for s in same if s is not None]
-  told, arrived = processes.on_host(info.clients), bool(trainings)
-  if told is not None:
-    arrived &= bool(np.asarray(told.arrived)[np.asarray(told.ids) == position].any())
+  reported, arrived = processes.on_host(info.clients), bool(trainings)
+  if reported is not None:
+    arrived &= bool(
+      np.asarray(reported.arrived)[np.asarray(reported.ids) == position].any()
+    )
   return Replay(
     number, client, arrived, trainings if arrived else [], since,
     all(known) if known else None, same_state,
@@ -241,9 +243,9 @@ def _agrees(run: _Again, number: int, info: RoundInfo) -> bool | None:
   held = run.history.get(number)
   if held is None:
     return None
-  made = records.round_record(number, processes.on_host(info), run.train)
+  record = records.round_record(number, processes.on_host(info), run.train)
   names = ('train_loss', 'trained', 'failed', 'objective', 'moved')
-  return all(_same(made[name], held[name]) for name in names if name in made)
+  return all(_same(record[name], held[name]) for name in names if name in record)
 
 
 def _same(a: float | None, b: float | None) -> bool:
@@ -279,7 +281,7 @@ def _trainings(
   key = jax.random.fold_in(run.keys[prng_streams.ROUNDS], number)
   args = (state, run.train, cohort, key, np.int32(position))
   try:
-    found = jax.jit(tasks)(*args)
+    results = jax.jit(tasks)(*args)
   except jax.errors.UnexpectedTracerError:  # Of a branch, or a loop.
     calls.clear()
   if not calls:  # Branches may have been traced before.
@@ -292,8 +294,8 @@ def _trainings(
   # Its own rows, on one device, of the shapes that all clients have.
   alone = placement.place(own, sharding.client_mesh(1), 'replicated')
   alone = jax.device_put(alone, device)
-  made = []
-  for call, (trained, task) in zip(calls, jax.device_get(found), strict=True):
+  replays = []
+  for call, (trained, task) in zip(calls, jax.device_get(results), strict=True):
     if not trained:
       continue
     on_each = -(-len(call.cohort.ids) // local.mesh.size)
@@ -303,8 +305,8 @@ def _trainings(
     again = jax.jit(lambda task, data, c=single, w=width: steps_of(c, task, data, w))
     trainings = jax.device_get(again(task, alone))
     ends = task.ends or [None] * len(trainings)
-    made += [training_of(*both) for both in zip(trainings, ends, strict=True)]
-  return made
+    replays += [training_of(*pair) for pair in zip(trainings, ends, strict=True)]
+  return replays
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -107,12 +107,12 @@ def _own_groups(split: FederatedData) -> list[np.ndarray]:
 def _digests_of_examples(split: FederatedData, own: np.ndarray | None) -> np.ndarray:
   """[M, 16] uint8 digests of each client's examples."""
   offsets = np.asarray(split.offsets)
-  found = np.zeros((split.num_clients, 16), np.uint8)
+  digests = np.zeros((split.num_clients, 16), np.uint8)
   for i in range(split.num_clients) if own is None else np.flatnonzero(own):
     rows = np.ascontiguousarray(split.x[offsets[i] : offsets[i + 1]])
     digest = hashlib.sha256(rows.view(np.uint8).data).digest()
-    found[i] = np.frombuffer(digest, np.uint8)[:16]
-  return found if own is None else processes.total(found)
+    digests[i] = np.frombuffer(digest, np.uint8)[:16]
+  return digests if own is None else processes.total(digests)
 
 
 def begin(

@@ -49,12 +49,12 @@ def step_of(algorithm: Algorithm, clients: bool = False) -> Step:
 @functools.lru_cache(1)  # One trace for the rehearsal and the program.
 def _without_clients(with_clients: Step) -> Step:
   def step(*args: Any) -> tuple[Any, RoundInfo]:  # Digests of runs hold its name.
-    made = with_clients(*args)
+    pair = with_clients(*args)
     if not (
-      isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], RoundInfo)
+      isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], RoundInfo)
     ):
       raise UserError('`step` of the method must return the new state and a RoundInfo.')
-    state, info = made
+    state, info = pair
     return state, info._replace(clients=None)
 
   return step
@@ -99,11 +99,11 @@ def _warn_of_own_kernels(local: LocalTraining, calls: Sequence[Call]) -> None:
   """Warns where `shared_start='on'` has no effect on the local training of a round."""
   own = [not call.kernels for call in calls]
   if local.shared_start == 'on' and any(own):
-    said = 'has no effect' if all(own) else 'has an effect on some training only'
+    effect = 'has no effect' if all(own) else 'has an effect on some training only'
     warn_once(
-      f'{argument("shared_start", "on")} {said}: it needs dense layers of a Flax Linen '
-      'module, plain SGD, and a method whose clients start from models of the server '
-      'and take the steps of `train_cohort`.'
+      f'{argument("shared_start", "on")} {effect}: it needs dense layers of a Flax '
+      'Linen module, plain SGD, and a method whose clients start from models of the '
+      'server and take the steps of `train_cohort`.'
     )
 
 
@@ -113,7 +113,7 @@ def _drawn_only(algorithm: Algorithm) -> Step:
 
   def step(state: Any, data: FederatedData, cohort: Cohort, key: jax.Array) -> Any:
     with calls_noted() as calls:
-      made = algorithm.step(state, data, cohort, key)
+      results = algorithm.step(state, data, cohort, key)
     others = any(call.cohort.ids is not cohort.ids for call in calls)
     if sends is not None and sends.server and others and not cohort.everyone:
       warn_once(
@@ -126,7 +126,7 @@ def _drawn_only(algorithm: Algorithm) -> Step:
         f'`{sends.named}`: the method trains clients {len(calls)} times in a round; '
         'epsilon counts one model that each sends, and does not hold if it sends more.'
       )
-    return made
+    return results
 
   return step
 

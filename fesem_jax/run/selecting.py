@@ -47,9 +47,9 @@ def selected(
       return mean_losses(used, algorithm.local, train, cohort)
 
     args = (state, train, cohort)
-    found = programs.compiled(('candidates', algorithm), measure, *args)(*args)
+    of_cohort = programs.compiled(('candidates', algorithm), measure, *args)(*args)
     of_all = np.full(train.num_clients + 1, np.nan)
-    of_all[np.asarray(cohort.ids)] = processes.on_host(found)
+    of_all[np.asarray(cohort.ids)] = processes.on_host(of_cohort)
     return of_all[given[places]]
 
   before = BeforeRound(
@@ -60,6 +60,6 @@ def selected(
     tuple(records),
     losses,
   )
-  places, said = selection.chosen(before)
+  places, of_selection = selection.chosen(before)
   count = settings.clients_per_round
-  return selected_cohort(places, count, number, train, mesh), said
+  return selected_cohort(places, count, number, train, mesh), of_selection

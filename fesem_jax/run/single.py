@@ -25,8 +25,8 @@ def run_one(spec: Spec, programs: Programs | None = None) -> Result:
   same shapes compiles nothing. For the exceptions, see `simulate`.
   """
   began = time.perf_counter()
-  told = Callbacks(spec.callbacks)
-  settings = spec.settings(told.wants_clients)
+  callbacks = Callbacks(spec.callbacks)
+  settings = spec.settings(callbacks.wants_clients)
   programs = programs or shared()
   unseen, algorithm = spec.unseen, spec.algorithm
   phases = _changed(algorithm, spec.phases, unseen)
@@ -38,11 +38,11 @@ def run_one(spec: Spec, programs: Programs | None = None) -> Result:
       algorithm, timeline, settings, spec.workdir, spec.config, programs, opened
     )
     run = start(run, opened)._replace(notes=[*spec.notes, *run.notes])
-    reason = begin(run, opened.enter_context(told), spec.test)
-    held = read_finished(run, reason, told) if reason else None
+    reason = begin(run, opened.enter_context(callbacks), spec.test)
+    held = read_finished(run, reason, callbacks) if reason else None
     if held is not None:
       return held
-    running = Running(run, told, reason)
+    running = Running(run, callbacks, reason)
     run_rounds([running], Alone(run))
     return finish(running, compiling.seconds, began)
 

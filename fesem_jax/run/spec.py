@@ -145,7 +145,7 @@ _OPTIONS: dict[type[Callback], tuple[str, str]] = {
 
 def _of_callbacks(given: Sequence[Callback]) -> dict[str, Any]:
   check_callbacks(given)
-  found: dict[str, Any] = {}
+  options: dict[str, Any] = {}
   others = []
   for callback in given:
     if type(callback) not in _OPTIONS:
@@ -159,9 +159,9 @@ def _of_callbacks(given: Sequence[Callback]) -> dict[str, Any]:
       isinstance(phase, Phase) for phase in callback.phases
     ):
       raise UserError('`callbacks.Drift` takes phases, as data.load_phases gives them.')
-    if name in found:
+    if name in options:
       raise UserError(
         f'`callbacks` has two {type(callback).__name__}; leave out one of them.'
       )
-    found[name] = getattr(callback, attribute)
-  return {**found, 'callbacks': others}
+    options[name] = getattr(callback, attribute)
+  return {**options, 'callbacks': others}

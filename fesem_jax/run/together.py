@@ -46,8 +46,8 @@ class Together:
     self._test, self._test_axes = stacked([r.data.test for r in runs], mesh)
     named = prng_streams.INIT, prng_streams.ROUNDS, prng_streams.FINETUNE
     keys = [[run.keys[name] for name in named] for run in runs]
-    found, axes = stacked(keys, mesh)
-    self._keys, self._key_axis = found, axes[0]
+    stacks, axes = stacked(keys, mesh)
+    self._keys, self._key_axis = stacks, axes[0]
     of_each = zip(*functions, strict=True)
     self._start, self._step, self._measure = (OverRuns.of(f, mesh) for f in of_each)
     self._everyone = first.draw(1).everyone
@@ -135,16 +135,16 @@ class Together:
         return states, info, clusters[0] if clusters else None
 
       def body(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        states, told = carry
+        states, outputs = carry
         states, *new = one(i, states)
         write = jax.lax.dynamic_update_index_in_dim
-        return states, jax.tree.map(lambda a, x: write(a, x, i, 0), told, new)
+        return states, jax.tree.map(lambda a, x: write(a, x, i, 0), outputs, new)
 
       shapes = jax.eval_shape(one, first, states)[1:]
-      told = jax.tree.map(
+      outputs = jax.tree.map(
         lambda s: jnp.zeros((self._most, *s.shape), s.dtype), list(shapes)
       )
-      return jax.lax.fori_loop(0, count, body, (states, told))
+      return jax.lax.fori_loop(0, count, body, (states, outputs))
 
     return rounds
 
@@ -170,37 +170,37 @@ class Together:
     """[M] int32 cluster that each client deploys from at the start, of each run."""
     return [None if self._clusters is None else c for c in self._each(self._clusters)]
 
-  def _each(self, found: Any) -> list[Any]:
+  def _each(self, results: Any) -> list[Any]:
     """Results [R, ...] on the host, run by run."""
-    return [jax.tree.map(lambda x, r=r: x[r], found) for r in range(self._count)]
+    return [jax.tree.map(lambda x, r=r: x[r], results) for r in range(self._count)]
 
   def train(self, number: int) -> list[list[Trained]]:
     """Trains the rounds up to the next one after which something is due."""
     began, settings = time.perf_counter(), self._settings
-    left = settings.rounds - number + 1
+    ahead = settings.rounds - number + 1
     if settings.eval_every:
-      left = min(left, settings.eval_every - (number - 1) % settings.eval_every)
-    count = min(left, self._most)
-    self._states, told = self._rounds_program(
+      ahead = min(ahead, settings.eval_every - (number - 1) % settings.eval_every)
+    count = min(ahead, self._most)
+    self._states, outputs = self._rounds_program(
       self._states, self._train, self._cohorts(number, count), self._keys[1],
       (np.int32(number), np.int32(count)), self._step.numbers,
     )  # fmt: skip
-    told = processes.on_host(told)
+    outputs = processes.on_host(outputs)
     # Each run takes its share of the time.
     seconds = (time.perf_counter() - began) / count / self._count
-    rounds = [jax.tree.map(lambda x, i=i: x[i], told) for i in range(count)]
+    rounds = [jax.tree.map(lambda x, i=i: x[i], outputs) for i in range(count)]
     return [
       [
         Trained(run.draw(number + i), info, clusters, seconds)
-        for run, (info, clusters) in zip(self._runs, self._each(found), strict=True)
+        for run, (info, clusters) in zip(self._runs, self._each(results), strict=True)
       ]
-      for i, found in enumerate(rounds)
+      for i, results in enumerate(rounds)
     ]
 
   def measure(self, number: int) -> list[Measured]:
     """Measures what clients deploy after the round `number`, of each run."""
     with progress_lines.within_a_round('evaluating'):
-      found = processes.on_host(
+      results = processes.on_host(
         self._measure_program(
           self._states,
           self._train,
@@ -210,7 +210,7 @@ class Together:
           self._measure.numbers,
         )
       )
-    each = zip(self._runs, self._each(found), strict=True)
+    each = zip(self._runs, self._each(results), strict=True)
     return [run.evaluation.measured(own) for run, own in each]
 
   def state(self, run: int) -> Any:

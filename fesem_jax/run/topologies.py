@@ -57,14 +57,14 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
     if 'WARNING' in os.environ.get(name, 'WARNING'):  # JAX's value without a TPU.
       os.environ[name] = value
   try:
-    found = topologies.get_topology_desc(platform='tpu', topology_name=topology)
+    description = topologies.get_topology_desc(platform='tpu', topology_name=topology)
   # libtpu and JAX raise one or another of these on a name that they do not know.
   except (RuntimeError, ImportError, ValueError, NotImplementedError) as e:
     reason = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
     raise UserError(
       f'{argument("topology", topology)} is not one that libtpu knows ({reason}).'
     ) from e
-  devices = found.devices
+  devices = description.devices
   if num_devices > len(devices):
     raise UserError(
       f'{argument("num_devices", num_devices)}, but {topology} has {len(devices)}.'

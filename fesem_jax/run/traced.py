@@ -25,15 +25,15 @@ class Traced:
   [], and large constants, in the order in which it reads them.
   """
 
-  def __init__(self, made: jax.stages.Traced):
-    self.out_info = made.out_info
-    self._jaxpr, self._constants = made.jaxpr.jaxpr, made.jaxpr.consts
+  def __init__(self, traced: jax.stages.Traced):
+    self.out_info = traced.out_info
+    self._jaxpr, self._constants = traced.jaxpr.jaxpr, traced.jaxpr.consts
     self._is_number = [
       isinstance(c, jax.Array) and (c.shape == () or c.size >= _MANY)
       for c in self._constants
     ]
-    both = list(zip(self._constants, self._is_number, strict=True))
-    self.numbers: tuple[jax.Array, ...] = tuple(c for c, n in both if n)
+    pairs = list(zip(self._constants, self._is_number, strict=True))
+    self.numbers: tuple[jax.Array, ...] = tuple(c for c, n in pairs if n)
 
   @classmethod
   def of(cls, fn: Callable[..., Any], *args: Any) -> 'Traced':
@@ -43,9 +43,9 @@ class Traced:
   def __call__(self, *args_and_numbers: Any) -> Any:
     """The result of the function for some arguments, and for numbers."""
     *args, numbers = args_and_numbers
-    left = iter(numbers)
+    values = iter(numbers)
     filled = [
-      next(left) if n else c
+      next(values) if n else c
       for c, n in zip(self._constants, self._is_number, strict=True)
     ]
     closed = ClosedJaxpr(self._jaxpr, filled)

@@ -112,11 +112,11 @@ def _claim(
   old = read_config(workdir)
   saved = saved_rounds(workdir)
   files = ('summary.json', 'clients.csv', 'clients.npz', 'models.npz')
-  left = [f for f in files if (workdir / f).exists()]
+  files_there = [f for f in files if (workdir / f).exists()]
   metrics = workdir / 'metrics.jsonl'
   if metrics.is_file() and metrics.stat().st_size > 0:
-    left.append('metrics.jsonl')
-  if not resume and (old is not None or saved or left):
+    files_there.append('metrics.jsonl')
+  if not resume and (old is not None or saved or files_there):
     raise WorkdirError(
       f'`workdir={workdir}` already holds a run and `resume` is off; choose '
       'another folder or delete this one.'
@@ -125,12 +125,12 @@ def _claim(
     _check_config(workdir, old, config, bool(saved))
     for change in changes(workdir, old, config):
       logging.warning('Note: %s', change)
-  elif not saved and left:
-    raise _incomplete(workdir, left, 'neither config.json nor a checkpoint')
+  elif not saved and files_there:
+    raise _incomplete(workdir, files_there, 'neither config.json nor a checkpoint')
   # A run that was killed before its first checkpoint has made the folder.
-  beginning = (workdir / 'checkpoints').is_dir() and left == ['metrics.jsonl']
-  if left and not saved and not beginning:
-    raise _incomplete(workdir, left, 'no checkpoint')
+  beginning = (workdir / 'checkpoints').is_dir() and files_there == ['metrics.jsonl']
+  if files_there and not saved and not beginning:
+    raise _incomplete(workdir, files_there, 'no checkpoint')
   with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
     if alone:
       remove_left_overs(workdir)
@@ -168,9 +168,9 @@ def remove_left_overs(workdir: pathlib.Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _incomplete(workdir: pathlib.Path, left: list[str], missing: str) -> WorkdirError:
+def _incomplete(workdir: pathlib.Path, held: list[str], missing: str) -> WorkdirError:
   return WorkdirError(
-    f'`workdir={workdir}` holds {", ".join(sorted(left))} of a run but {missing}: '
+    f'`workdir={workdir}` holds {", ".join(sorted(held))} of a run but {missing}: '
     'the run cannot go on, and another would overwrite it; put back what is missing, '
     'or choose another folder.'
   )

@@ -30,8 +30,8 @@ def agglomerate(
     [n] int32, the first member of each one's cluster; its own place where it does not
     exist.
   """
-  both = exists[:, None] & exists[None] & ~jnp.eye(len(exists), dtype=bool)
-  apart = jnp.where(both, (distances + distances.T) / 2, jnp.inf)
+  pairs = exists[:, None] & exists[None] & ~jnp.eye(len(exists), dtype=bool)
+  apart = jnp.where(pairs, (distances + distances.T) / 2, jnp.inf)
 
   def goes_on(nearest, merges):
     near = False if threshold is None else nearest <= threshold
@@ -84,8 +84,8 @@ def merge_while(
     elif linkage == 'single':
       new = jnp.minimum(apart[i], apart[j])
     elif linkage == 'ward':
-      both = (sizes[i] + sizes) * apart[i] + (sizes[j] + sizes) * apart[j]
-      new = (both - sizes * apart[i, j]) / (sizes[i] + sizes[j] + sizes)
+      total = (sizes[i] + sizes) * apart[i] + (sizes[j] + sizes) * apart[j]
+      new = (total - sizes * apart[i, j]) / (sizes[i] + sizes[j] + sizes)
     else:
       new = (sizes[i] * apart[i] + sizes[j] * apart[j]) / (sizes[i] + sizes[j])
     # That includes itself, and clusters that are gone.

@@ -59,31 +59,31 @@ def decide(
   def clients_of(models: jax.Array, which: jax.Array) -> jax.Array:
     return jax.nn.one_hot(models, num_models) * which[:, None]
 
-  found = choose(clients, delta)
-  taken = clients_of(found.best, exists).any(axis=0)
-  new = free_models(found.drifted, last_used, taken, clients.ids)
+  choice = choose(clients, delta)
+  taken = clients_of(choice.best, exists).any(axis=0)
+  new = free_models(choice.drifted, last_used, taken, clients.ids)
   begins = new < num_models
   of_new = clients_of(new, begins).any(axis=0)
 
-  chosen = clients_of(found.best, clients.sent & ~found.drifted)
-  members = jnp.maximum(chosen, clients_of(clients.own, found.stays))
+  chosen = clients_of(choice.best, clients.sent & ~choice.drifted)
+  members = jnp.maximum(chosen, clients_of(clients.own, choice.stays))
   weights = members * clients.weights[:, None]
-  sound = (jnp.isfinite(clients.losses) | ~clients.sent[:, None]).all(axis=0)
-  usable = (last_used >= 0) & ~of_new & sound & (weights > 0).any(axis=0)
+  is_finite = (jnp.isfinite(clients.losses) | ~clients.sent[:, None]).all(axis=0)
+  usable = (last_used >= 0) & ~of_new & is_finite & (weights > 0).any(axis=0)
   apart = distances(clients.losses, weights, usable)
   merging = Merging.of(apart)
   near = merge_while(merging, lambda nearest, merges: nearest < delta, 'complete')
   into = near.first
 
-  used = clients_of(into[found.best], exists & ~begins).any(axis=0) | of_new
+  used = clients_of(into[choice.best], exists & ~begins).any(axis=0) | of_new
   kept = jnp.where(into == jnp.arange(num_models), last_used, -1)
   return Decision(
-    best=found.best,
-    loss=found.loss,
+    best=choice.best,
+    loss=choice.loss,
     new=new,
     weights=weights.sum(axis=0),
     into=into,
-    own=jnp.where(begins, new, into[found.best]),
+    own=jnp.where(begins, new, into[choice.best]),
     last_used=jnp.where(used, step, kept).astype(jnp.int32),
   )
 
@@ -116,8 +116,8 @@ def free_models(
   num_models, most = last_used.shape[0], jnp.iinfo(jnp.int32).max
   free = jnp.argsort(jnp.where(taken, most, last_used), stable=True)
   rank = jnp.argsort(jnp.argsort(jnp.where(wanted, client_ids, most), stable=True))
-  found = wanted & (rank < (~taken).sum())
-  return jnp.where(found, free[rank], num_models).astype(jnp.int32)
+  has_place = wanted & (rank < (~taken).sum())
+  return jnp.where(has_place, free[rank], num_models).astype(jnp.int32)
 
 
 def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.Array:
@@ -134,8 +134,8 @@ def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.A
   Returns:
     [K, K] float32, infinite on the diagonal and where models are not compared.
   """
-  sound = jnp.where(usable[None] & jnp.isfinite(losses), losses, 0.0)
-  total = jnp.matmul(sound.T, weights, precision=_HIGHEST)
+  finite = jnp.where(usable[None] & jnp.isfinite(losses), losses, 0.0)
+  total = jnp.matmul(finite.T, weights, precision=_HIGHEST)
   weight = weights.sum(axis=0)
   mean = total / jnp.where(weight > 0, weight, 1.0)[None]
   rise = mean - jnp.diagonal(mean)[:, None]

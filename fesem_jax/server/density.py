@@ -62,17 +62,17 @@ def clusters(
   radius = scaling * float(near[-1 if at is None else at]) * (1 + _ROUNDING)
   # A radius of 0 is refused; equal points are then clusters all the same.
   radius = max(radius, np.finfo(np.float64).tiny)
-  found = DBSCAN(eps=radius, min_samples=2).fit_predict(points)
-  alone = found < 0
-  found = np.where(alone, len(points) + np.arange(len(points)), found)
+  labels = DBSCAN(eps=radius, min_samples=2).fit_predict(points)
+  alone = labels < 0
+  labels = np.where(alone, len(points) + np.arange(len(points)), labels)
   by_id = np.argsort(ids, kind='stable')
-  _, first, inverse = np.unique(found[by_id], return_index=True, return_inverse=True)
+  _, first, inverse = np.unique(labels[by_id], return_index=True, return_inverse=True)
   numbered = np.empty(len(points), int)
   numbered[by_id] = np.argsort(np.argsort(first))[inverse]
   return numbered, radius
 
 
-class Found(NamedTuple):
+class DescriptorClusters(NamedTuple):
   """Clusters of clients by their descriptors."""
 
   assignment: np.ndarray  # [M] int32 cluster of each client
@@ -91,7 +91,7 @@ class Found(NamedTuple):
 
 def by_descriptors(
   values: np.ndarray, counted: np.ndarray, ids: np.ndarray, scaling: float
-) -> Found:
+) -> DescriptorClusters:
   """Clusters some clients by all groups of their descriptors, others by the first two.
 
   The descriptors `values` [M, G, C] are finite where counted; each group is scaled to
@@ -114,4 +114,4 @@ def by_descriptors(
   apart = scaled(values)[:, None, :2] - centroids
   assignment = (apart**2).sum(axis=(2, 3)).argmin(axis=1)
   assignment[counted] = own
-  return Found(assignment.astype(np.int32), centroids, least, span)
+  return DescriptorClusters(assignment.astype(np.int32), centroids, least, span)

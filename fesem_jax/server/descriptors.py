@@ -118,22 +118,22 @@ def moments(
 
   def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
     with jax.default_matmul_precision('highest'):
-      found = features(tree.unstack(models, 0), x)
-      found = jnp.where(weights[:, None] > 0, found, 0.0)
-      low = found @ directions
+      latent = features(tree.unstack(models, 0), x)
+      latent = jnp.where(weights[:, None] > 0, latent, 0.0)
+      low = latent @ directions
       classes = jax.nn.one_hot(y, num_classes) * weights[:, None]
       groups = jnp.concatenate([weights[:, None], classes], axis=1)
       ones = jnp.ones((low.shape[0], 1))
       sums = groups.T @ jnp.concatenate([ones, low, low**2], axis=1)
-    largest = jnp.full((1, 2 * count + 1), found.max())
+    largest = jnp.full((1, 2 * count + 1), latent.max())
     return jnp.concatenate([sums, largest])
 
   def put(step: jax.Array, total: jax.Array, new: jax.Array) -> jax.Array:
     return jnp.where(is_largest, jnp.maximum(total, new), total + new)
 
   shape = (num_classes + 2, 2 * count + 1)
-  found = batch_by_batch(of_batch, local, model, data, cohort, shape, put)
-  sums, largest = found[:, :-1], found[:, -1, 0]
+  of_clients = batch_by_batch(of_batch, local, model, data, cohort, shape, put)
+  sums, largest = of_clients[:, :-1], of_clients[:, -1, 0]
   counts = sums[:, :, 0]
   means = sums[:, :, 1:] / jnp.maximum(counts, 1.0)[:, :, None]
   mean, square = jnp.split(means, 2, axis=2)

@@ -46,20 +46,20 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
       'layers run in sequence, e.g. mlp or femnist_cnn; otherwise leave it out.'
     )
   shapes = jax.eval_shape(model.init, jax.random.key(0))
-  found: list[Layer] = []
+  layers: list[Layer] = []
   units = 0
   for name in model.layers:
-    if set(shapes[name]) == {'scale', 'bias'} and found:
+    if set(shapes[name]) == {'scale', 'bias'} and layers:
       if shapes[name]['scale'].shape != (units,):
-        raise AssertionError(f'{name} does not normalize {found[-1].name}.')
-      found[-1] = Layer(found[-1].name, name, networks.NORM_GROUPS)
+        raise AssertionError(f'{name} does not normalize {layers[-1].name}.')
+      layers[-1] = Layer(layers[-1].name, name, networks.NORM_GROUPS)
       continue
     *window, inputs, outputs = shapes[name]['kernel'].shape
-    if found and (inputs != units if window else inputs % units):
-      raise AssertionError(f'{name} does not follow {found[-1].name}.')
-    found.append(Layer(name, '', 1))
+    if layers and (inputs != units if window else inputs % units):
+      raise AssertionError(f'{name} does not follow {layers[-1].name}.')
+    layers.append(Layer(name, '', 1))
     units = outputs
-  return tuple(found)
+  return tuple(layers)
 
 
 def incoming(layer: Layer, params: Params, before: jax.Array | None) -> list[jax.Array]:

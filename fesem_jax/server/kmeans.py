@@ -190,16 +190,16 @@ def _seed(
   norms = jnp.diagonal(gram)
   gumbel = jax.vmap(lambda k: jax.random.gumbel(k, (num_clusters,)))(keys)
   odds = valid.astype(jnp.float32)  # The first seed is uniform.
-  left, nearest, seeds = valid, jnp.full(valid.shape, jnp.inf), []
+  remaining, nearest, seeds = valid, jnp.full(valid.shape, jnp.inf), []
   for k in range(num_clusters):
     seed = (jnp.log(odds) + gumbel[:, k]).argmax()  # A draw in proportion to odds.
     seeds.append(seed)
-    left = left.at[seed].set(False)
+    remaining = remaining.at[seed].set(False)
     distance = jnp.maximum(norms + norms[seed] - 2 * gram[seed], 0.0)
     nearest = jnp.minimum(nearest, distance)
-    odds = jnp.where(left, nearest, 0.0)
+    odds = jnp.where(remaining, nearest, 0.0)
     # Coinciding clients leave nothing to draw in proportion to.
-    odds = jnp.where(odds.sum() > 0, odds, left.astype(jnp.float32))
+    odds = jnp.where(odds.sum() > 0, odds, remaining.astype(jnp.float32))
   return only_valid(jnp.stack(seeds))
 
 

@@ -57,8 +57,8 @@ def align(layers: Sequence[Layer], stack: Params, references: Params) -> Params:
 
     return _map(to_only, stack)
 
-  def to_own(both):
-    one, reference = both
+  def to_own(pair):
+    one, reference = pair
     orders, _ = match(layers, one, reference, None)
     return hidden_units.in_order(layers, one, orders)
 

@@ -39,10 +39,10 @@ def clusters_of_best_number(
   merging, count = Merging.of(jnp.where(pairs, distances, jnp.inf)), exists.sum()
 
   def cut(merging, number):
-    found = merge_while(merging, lambda _, merges: count - merges > number, 'ward')
-    cluster = numbered(found.first, exists, most)
+    merged = merge_while(merging, lambda _, merges: count - merges > number, 'ward')
+    cluster = numbered(merged.first, exists, most)
     score = silhouette_score(of_pairs, cluster, exists, most)
-    return found, (cluster, jnp.where(number < count, score, -jnp.inf))
+    return merged, (cluster, jnp.where(number < count, score, -jnp.inf))
 
   _, (clusters, scores) = jax.lax.scan(cut, merging, jnp.arange(most, 1, -1))
   scores = scores[::-1]  # The clusters are cut from many to few.
@@ -56,8 +56,8 @@ def clusters_of_best_number(
     )
 
   _, best = jax.lax.fori_loop(0, most - 1, better, (jnp.float32(-1), jnp.int32(0)))
-  found = refined(vectors, clusters[most - 2 - best], exists, most)
-  return found[jnp.argsort(by_id)]
+  assignment = refined(vectors, clusters[most - 2 - best], exists, most)
+  return assignment[jnp.argsort(by_id)]
 
 
 def numbered(first: jax.Array, exists: jax.Array, most: int) -> jax.Array:

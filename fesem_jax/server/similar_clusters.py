@@ -53,8 +53,8 @@ def merge_similar(
     sums = jnp.matmul(members.T, sums, precision=_HIGHEST)
     squares = jnp.diagonal(sums)
     lengths = jnp.sqrt(jnp.maximum(squares, 0.0))
-    both = lengths[:, None] * lengths[None]
-    cosine = jnp.where(both > 0, sums / jnp.where(both > 0, both, 1.0), 0.0)
+    norms = lengths[:, None] * lengths[None]
+    cosine = jnp.where(norms > 0, sums / jnp.where(norms > 0, norms, 1.0), 0.0)
     exist = members.max(axis=0) > 0
     similar = (cosine >= threshold) & exist[:, None] & exist[None]
     into = components(similar)

@@ -74,11 +74,11 @@ def of_labels(
   own = jnp.where(own > _RANK**2 * most, own, 0.0)
   own, at = jax.lax.top_k(own, min(count, len(x)))
   right = jnp.where((own > 0)[..., None], vectors.T[at], 0.0) * labels[:, None]
-  left = jnp.einsum('lpn,nf->lpf', right, x, precision=_HIGHEST)
-  lengths = jnp.linalg.norm(left, axis=-1, keepdims=True)
-  left = jnp.where(lengths > 0, left / lengths, 0.0)
-  left = jnp.where(jnp.isfinite(left).all(), left, 0.0)
-  return jnp.pad(left, ((0, 0), (0, count - left.shape[1]), (0, 0)))
+  directions = jnp.einsum('lpn,nf->lpf', right, x, precision=_HIGHEST)
+  lengths = jnp.linalg.norm(directions, axis=-1, keepdims=True)
+  directions = jnp.where(lengths > 0, directions / lengths, 0.0)
+  directions = jnp.where(jnp.isfinite(directions).all(), directions, 0.0)
+  return jnp.pad(directions, ((0, 0), (0, count - directions.shape[1]), (0, 0)))
 
 
 def proximities(ours: jax.Array, others: jax.Array, rule: str) -> jax.Array:

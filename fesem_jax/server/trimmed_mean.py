@@ -74,7 +74,7 @@ def trimmed_mean(
     def by_blocks(x: jax.Array, origin: jax.Array) -> jax.Array:
       flat, about = x.reshape(x.shape[0], -1), origin.reshape(origin.shape[0], -1)
       width = max(1, at_once // max(1, x.shape[0])) * devices
-      whole, rest = divmod(flat.shape[1], width)
+      whole, remainder = divmod(flat.shape[1], width)
 
       def add_block(start: jax.Array | int, width: int, moves: jax.Array) -> jax.Array:
         def part(a):
@@ -93,8 +93,8 @@ def trimmed_mean(
           return add_block(i * width, width, moves)
 
         moves = jax.lax.fori_loop(0, whole, block, moves)
-      if rest:
-        moves = add_block(whole * width, rest, moves)
+      if remainder:
+        moves = add_block(whole * width, remainder, moves)
       return moves.reshape(origin.shape)
 
     return None, jax.tree.map(by_blocks, stack, origins)
@@ -150,11 +150,11 @@ def _of_ranks(
     [K, w] int32.
   """
 
-  def add_bit(i: jax.Array, found: jax.Array) -> jax.Array:
+  def add_bit(i: jax.Array, bits: jax.Array) -> jax.Array:
     # Of the first, the sign, 2^31 is -2^31: both lead from the least number to 0.
-    larger = found + jnp.left_shift(jnp.int32(1), _BITS - 1 - i)
+    larger = bits + jnp.left_shift(jnp.int32(1), _BITS - 1 - i)
     below = _count(keys < larger[cluster], members)
-    return jnp.where(below <= ranks, larger, found)
+    return jnp.where(below <= ranks, larger, bits)
 
   least = jnp.full((len(members), keys.shape[1]), jnp.iinfo(jnp.int32).min)
   return jax.lax.fori_loop(0, _BITS, add_bit, least)

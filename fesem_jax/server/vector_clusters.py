@@ -30,7 +30,7 @@ def clusters_of_vectors(
   """
   num_clients = vectors.shape[0]
   lacking = max(0, num_clusters - num_clients)
-  found = kmeans(
+  result = kmeans(
     key,
     jnp.pad(vectors, ((0, lacking), (0, 0))),
     jnp.pad(exists, (0, lacking)),
@@ -38,7 +38,7 @@ def clusters_of_vectors(
     jnp.pad(client_ids, (0, lacking)),
     seeding='plusplus',
   )
-  return found.assignment[:num_clients]
+  return result.assignment[:num_clients]
 
 
 def match_clusters(

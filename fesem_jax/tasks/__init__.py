@@ -66,9 +66,9 @@ def own_metrics(task: Task, scores: Iterable[Mapping[str, Any]]) -> list[str]:
   `scores` are those of models of the task, as summaries hold them. The loss, which all
   have, is none.
   """
-  found = dict.fromkeys(column for each in scores for column in each)
+  names = dict.fromkeys(column for each in scores for column in each)
   known = {*task.columns, 'micro_loss'}
-  own = [c for c in found if c.startswith('micro_') and c not in known]
+  own = [c for c in names if c.startswith('micro_') and c not in known]
   return [column.removeprefix('micro_') for column in own]
 
 

@@ -82,13 +82,13 @@ def _figures(counts: LabelCounts) -> dict[str, np.ndarray]:
   pairs = positive.sum(axis=2) * negative.sum(axis=2)
   auc = ordered / np.where(pairs > 0, pairs, 1)
   with np.errstate(invalid='ignore'):
-    found = {
+    figures = {
       'exact_match': exact / size,
       'f1_micro': 2 * correct.sum(axis=1) / np.where(whole > 0, whole, 1),
       'f1_macro': f1.sum(axis=1) / np.maximum(occurs.sum(axis=1), 1),
       'auc': np.where(pairs > 0, auc, 0).sum(axis=1) / (pairs > 0).sum(axis=1),
     }
-  return {name: np.where(size > 0, own, np.nan) for name, own in found.items()}
+  return {name: np.where(size > 0, own, np.nan) for name, own in figures.items()}
 
 
 def _by_client(counts: LabelCounts) -> dict[str, np.ndarray]:

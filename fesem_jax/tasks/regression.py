@@ -92,8 +92,8 @@ def _micro(errors: Errors) -> dict[str, float]:
   count, mean = count[kept, None], mean[kept]
   center = (count * mean).sum(axis=0) / total
   whole = scatter[kept].sum(axis=0) + (count * np.square(mean - center)).sum(axis=0)
-  found = _figures(total, squared[kept].sum(axis=0), center, whole)
-  return {name: float(value) for name, value in found.items()}
+  figures = _figures(total, squared[kept].sum(axis=0), center, whole)
+  return {name: float(value) for name, value in figures.items()}
 
 
 def _mix(outputs: jax.Array, log_weights: jax.Array) -> jax.Array:

@@ -125,12 +125,12 @@ def augmentation(text: str, example_shape: Sequence[int]) -> Augmentation | None
     )
   check_channels_last(example_shape, named)
   least = min(example_shape[:2])
-  found: dict[str, Any] = {}
+  steps: dict[str, Any] = {}
   for part in text.split(','):
     name, colon, number = part.partition(':')
     numbered = name in ('crop', 'cutout')
     fits = number.isdecimal() and len(number) < 6 if numbered else not colon
-    if name not in _MAKE or name in found or not fits:
+    if name not in _MAKE or name in steps or not fits:
       raise UserError(
         f'{named} must be {FORMS}, each at most once, separated by commas, e.g. '
         'crop:4,flip.'
@@ -139,5 +139,5 @@ def augmentation(text: str, example_shape: Sequence[int]) -> Augmentation | None
       raise UserError(
         f'{named}: {part} must be from 1 to {least}, the least side of the images.'
       )
-    found[name] = _MAKE[name](*[int(number)] if numbered else [])
-  return Augmentation(tuple(found.values()))
+    steps[name] = _MAKE[name](*[int(number)] if numbered else [])
+  return Augmentation(tuple(steps.values()))

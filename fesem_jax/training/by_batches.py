@@ -64,17 +64,17 @@ def batch_by_batch(
 
     each = client_map.side_by_side(batch_results, ids.shape[0])
 
-    def add(step, found):
+    def add(step, results):
       steps = jnp.broadcast_to(step, sizes.shape)
       new = each(ids, sizes, steps, own)
-      return put(step, found, new)
+      return put(step, results, new)
 
-    found = jnp.zeros((sizes.shape[0], *shape))
+    results = jnp.zeros((sizes.shape[0], *shape))
     batches = batching.batches_per_epoch(sizes, width)
-    return jax.lax.fori_loop(0, batches.max(), add, found), sums
+    return jax.lax.fori_loop(0, batches.max(), add, results), sums
 
   work = batching.batches_per_epoch(data.sizes(cohort.ids), width)
-  found, _ = client_map.map_clients(
+  results, _ = client_map.map_clients(
     body,
     cohort.ids,
     work,
@@ -84,4 +84,4 @@ def batch_by_batch(
     empty=data.num_clients,
     mesh=local.mesh,
   )
-  return found
+  return results

@@ -29,30 +29,30 @@ class Memory:
     self._trace = get_opaque_trace_state(convention='flax')
 
   def beside(
-    self, state: Any, kept: Any, had: Mapping[str, Any], left: Mapping[str, list[Any]]
+    self, state: Any, kept: Any, old: Mapping[str, Any], noted: Mapping[str, list[Any]]
   ) -> Any:
     """The state that the method gives a client, if it has one, and what it keeps.
 
-    That is the last that it has `left`, or else what it `had`.
+    That is the last value that it has `noted`, or else the `old` one.
     """
-    self._traced.append({name: len(left.get(name, ())) for name in had})
-    new = {name: [own, *left.get(name, ())][-1] for name, own in had.items()}
+    self._traced.append({name: len(noted.get(name, ())) for name in old})
+    new = {name: [own, *noted.get(name, ())][-1] for name, own in old.items()}
     return None if state is None else kept, new
 
   def of(self, cohort: Cohort) -> dict[str, Any]:
     """Values of a cohort, which need not be the round's: a method may train others."""
     return tree.rows_of(self.held, cohort)
 
-  def kept(self, cohort: Cohort, both: tuple[Any, dict[str, Any]]) -> Any:
+  def kept(self, cohort: Cohort, state_and_parts: tuple[Any, dict[str, Any]]) -> Any:
     """The part of the method in what `beside` gave; `held` takes the rest."""
     same = self._trace == get_opaque_trace_state(convention='flax')
     if same:  # Rows cannot leave a branch or a loop.
-      self.held = tree.with_rows(self.held, cohort, both[1])
+      self.held = tree.with_rows(self.held, cohort, state_and_parts[1])
     for name in self.uses:
       most = max((each[name] for each in self._traced), default=0)
       self.uses[name] += most if same else 2 * most
     self._traced.clear()
-    return both[0]
+    return state_and_parts[0]
 
 
 # Those of the round that is traced. Not an argument: methods would have to hand them on
@@ -76,8 +76,8 @@ def remembered(held: dict[str, Any]) -> Iterator[Memory]:
     OF_ROUND.reset(token)
 
 
-def with_residual(sends: Sends, residual: Params, left: list[Params]) -> Sends:
-  """The `Sends` of a client that adds its `residual`; the new one goes to `left`.
+def with_residual(sends: Sends, residual: Params, residuals: list[Params]) -> Sends:
+  """The `Sends` of a client that adds its `residual`; the new one goes to `residuals`.
 
   The residual is of the whole model. Where only some parameters are sent, `trained` has
   them by their paths; the others keep theirs.
@@ -91,7 +91,7 @@ def with_residual(sends: Sends, residual: Params, left: list[Params]) -> Sends:
     whole = jax.tree.map(lambda w, e: w + e, trained, own)
     sent = sends.of_client(key, start, whole)
     new = jax.tree.map(lambda w, x: w - x, whole, sent)
-    left.append(unflatten_dict(flat | new) if some else new)
+    residuals.append(unflatten_dict(flat | new) if some else new)
     return sent
 
   return sends._replace(of_client=of_client)

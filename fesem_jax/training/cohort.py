@@ -111,15 +111,15 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     sizes = data.sizes(ids)
 
     def of_client(id, size, steps, key, starts, state, given):
-      state, had = (state, {}) if memory is None else state
+      state, own_memory = (state, {}) if memory is None else state
       own_rate = local.rate_of_client(data, id, rate)
       client = Client(
         local, data, id, size, steps, key, starts._replace(shared=models), own_rate,
-        state, given, broadcast, memory=had,
+        state, given, broadcast, memory=own_memory,
       )  # fmt: skip
       model, sent, kept = _checked(one(client), client, reduction.keep)
       if memory is not None:
-        kept = memory.beside(state, kept, had, client.left)
+        kept = memory.beside(state, kept, own_memory, client.to_keep)
       finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
       return sent, kept, (model.loss, finite, model.steps)
 
@@ -127,12 +127,12 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     steps = jnp.where(sizes > 0, steps, 0)
     keys = data.keys_of(key, ids)
     each = client_map.side_by_side(of_client, sizes.shape[0])
-    found = each(ids, sizes, steps, keys, starts, state, given)
+    results = each(ids, sizes, steps, keys, starts, state, given)
     rest = ids, sizes, arrived, state, starts
-    return ((*found, rest), shared), sums
+    return ((*results, rest), shared), sums
 
-  def finish(found: Any, shared: Any, sums: Any) -> Any:
-    sent, kept, (loss, finite, steps), (ids, sizes, arrived, state, starts) = found
+  def finish(results: Any, shared: Any, sums: Any) -> Any:
+    sent, kept, (loss, finite, steps), (ids, sizes, arrived, state, starts) = results
     (models, _, data, *_), known = shared
     given = data.weights_of(ids)
     trained = Trained(ids, None, loss, sizes, finite, arrived, steps, given=given)
@@ -199,14 +199,14 @@ def _check(call: Call, reduction: Reduction) -> None:
   chex.assert_tree_shape_prefix(parts, (count,))
 
 
-def _checked(found: Any, client: Client, keep: bool) -> tuple[LocalModel, Params, Any]:
+def _checked(values: Any, client: Client, keep: bool) -> tuple[LocalModel, Params, Any]:
   """The values that a function of one client returned; `UserError` if some are not."""
-  if not (isinstance(found, tuple) and len(found) == 3):
+  if not (isinstance(values, tuple) and len(values) == 3):
     raise UserError(
       'A function of one client must return three values: the `LocalModel` to report, '
       'the model that it sends, from `client.send`, or None, and what it keeps.'
     )
-  model, sent, kept = found
+  model, sent, kept = values
   if not isinstance(model, LocalModel) or isinstance(sent, LocalModel):
     raise UserError(
       'A function of one client must return a `LocalModel` first, from `local_sgd` or '
@@ -216,11 +216,11 @@ def _checked(found: Any, client: Client, keep: bool) -> tuple[LocalModel, Params
     raise UserError(
       'A function of one client that sends nothing needs a `Reduction(keep=False)`.'
     )
-  given, made = map(str, map(jax.tree.structure, (client.state, kept)))
-  if client.state is not None and given != made:
+  given, new = map(str, map(jax.tree.structure, (client.state, kept)))
+  if client.state is not None and given != new:
     raise UserError(
       'A function of one client that is given a `state` must return its new value, of '
-      f'the same structure {given}, not {made}.'
+      f'the same structure {given}, not {new}.'
     )
   corruption, sends = client.data.corruption, client.local.sends
   lies = corruption is not None and corruption.of_models

@@ -27,8 +27,8 @@ def example_losses(
   def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
     return jnp.where(weights > 0, _losses_by_model(local, models, x, y), 0.0)
 
-  def put(step: jax.Array, whole: jax.Array, found: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_update_slice_in_dim(whole, found, step * width, 2)
+  def put(step: jax.Array, whole: jax.Array, losses: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_update_slice_in_dim(whole, losses, step * width, 2)
 
   shape = (num_models, -(-data.max_examples // width) * width)
   losses = batch_by_batch(of_batch, local, models, data, cohort, shape, put)
@@ -76,7 +76,7 @@ def example_targets(
     each = client_map.side_by_side(of_client, ids.shape[0])
     return each(ids, data.sizes(ids)), sums
 
-  found, _ = client_map.map_clients(
+  targets, _ = client_map.map_clients(
     body,
     cohort.ids,
     data.sizes(jnp.asarray(cohort.ids)),
@@ -86,7 +86,7 @@ def example_targets(
     empty=data.num_clients,
     mesh=local.mesh,
   )
-  return found
+  return targets
 
 
 def _losses_by_model(

@@ -66,9 +66,9 @@ class Client:
   # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
   record: 'list[Record] | None' = None
   of_steps: bool = False  # whether each step is noted too
-  # What it has kept, and what it leaves to be kept; see `client_memory`.
+  # What it has kept, and what is to be kept; see `client_memory`.
   memory: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  left: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+  to_keep: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
   # [] bool of each model that `LocalTraining.sends` changed: whether it is finite.
   sent_finite: list[jax.Array] = dataclasses.field(default_factory=list)
 
@@ -120,7 +120,7 @@ class Client:
   def leave(self, name: str, value: Any) -> None:
     """Notes what the client keeps, if it keeps what is so named."""
     if name in self.memory:
-      self.left.setdefault(name, []).append(value)
+      self.to_keep.setdefault(name, []).append(value)
 
   def resumed(self, first: optax.OptState) -> optax.OptState:
     """The state of the local optimizer that the client has kept, once it has one.
@@ -181,8 +181,8 @@ class Client:
     if received is None or not (lies or (sends and sends.of_client)):
       return model.held
     if 'residual' in self.memory and sends is not None:
-      left = self.left.setdefault('residual', [])
-      sends = client_memory.with_residual(sends, self.memory['residual'], left)
+      residuals = self.to_keep.setdefault('residual', [])
+      sends = client_memory.with_residual(sends, self.memory['residual'], residuals)
     sent = sent_models.as_sent(
       self.data, self.id, self.key, received, model.params, layers, sends
     )

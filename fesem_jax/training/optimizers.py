@@ -143,9 +143,9 @@ def _check(
   check_share(momentum=momentum, adam_beta1=adam.beta1, adam_beta2=adam.beta2)
   check_at_least(0, weight_decay=weight_decay, clip_norm=clip_norm)
   if nesterov and (optimizer != 'momentum' or momentum == 0):
-    found = named if optimizer != 'momentum' else argument('momentum', momentum)
+    flag = named if optimizer != 'momentum' else argument('momentum', momentum)
     raise UserError(
-      f'{argument("nesterov")} needs momentum, which {found} does not have; give '
+      f'{argument("nesterov")} needs momentum, which {flag} does not have; give '
       f'{argument("optimizer", "momentum")} and a positive {argument("momentum")}.'
     )
   if optimizer == 'adamw' and weight_decay == 0:

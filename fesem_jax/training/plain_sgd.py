@@ -174,8 +174,8 @@ def _constant(equation: Any, values: list[Any]) -> list[_Value]:
   if name not in _OF_NUMBERS or any(np.ndim(x.aval) for x in equation.invars):
     return [None] * len(equation.outvars)
   with jax.ensure_compile_time_eval():
-    made = equation.primitive.bind(*map(jnp.asarray, values), **equation.params)
-  return [np.asarray(made)]
+    value = equation.primitive.bind(*map(jnp.asarray, values), **equation.params)
+  return [np.asarray(value)]
 
 
 def of_unit_rate(

@@ -114,8 +114,8 @@ def noised(
       params = parameter_names.replaced(params, same)
     return held._replace(params=params)
 
-  found = [with_noise(i, held) for i, held in enumerate(leaves)]
-  return jax.tree.unflatten(structure, found)
+  noisy = [with_noise(i, held) for i, held in enumerate(leaves)]
+  return jax.tree.unflatten(structure, noisy)
 
 
 def is_sums(x: Any) -> bool:

@@ -58,12 +58,12 @@ def choose(
   There are no kernels where each client has its own. `start` has the models that
   clients start from; for `layers`, see `kernels`.
   """
-  found = kernels(local, start, data, layers)
-  if not found:
+  chosen = kernels(local, start, data, layers)
+  if not chosen:
     return (), local.clients_per_chunk
-  count = side_by_side(local, found, start.shared, num_clients)
+  count = side_by_side(local, chosen, start.shared, num_clients)
   if local.shared_start == 'on' or local.clients_per_shared_start:
-    return found, count
+    return chosen, count
   on_each = -(-num_clients // local.mesh.size)
   if local.mesh.devices.flat[0].platform != 'cpu':
     # Whatever fits into its memory: changes need less of it than kernels.
@@ -71,7 +71,7 @@ def choose(
   else:
     fits = _time(count, start.shared, on_each) <= _OWN
   if fits:
-    return found, count
+    return chosen, count
   # With few clients of each center, too many places would be empty.
   return (), local.clients_per_chunk
 
@@ -86,8 +86,8 @@ def _time(count: int, weights: Params, on_each: int) -> float:
   # A third center leaves half a chunk empty, about, and the last client some places.
   third = (centers - 1) // 2 * (count - 1) / 2 if count * centers > on_each else 0.0
   places = math.ceil((on_each + third) / count) * count
-  both = _ALONE_MORE / count * (1 + of_two) + _TWO_MORE * of_two
-  return (1 + both) * places / on_each
+  extra = _ALONE_MORE / count * (1 + of_two) + _TWO_MORE * of_two
+  return (1 + extra) * places / on_each
 
 
 def side_by_side(
@@ -200,7 +200,7 @@ def _products(
   names = flatten_dict(jax.tree.unflatten(form, traced.invars[: len(leaves)]))
   unread = {path[:-1] for path, name in names.items() if id(name) not in read}
   return {
-    path: found[0]
-    for path, found in inputs.items()
-    if path in kernels and path in unread and len(found) == 1
+    path: of_path[0]
+    for path, of_path in inputs.items()
+    if path in kernels and path in unread and len(of_path) == 1
   }

@@ -89,9 +89,9 @@ def changes_sgd(
       model = _with_changes(batch.model, kernels, starts, changes, t, rows)
       return batch.loss(all_of(params), model)
 
-    both = jax.value_and_grad(loss_of, argnums=(0, 1))
+    loss_and_grads = jax.value_and_grad(loss_of, argnums=(0, 1))
     with jax.default_matmul_precision(local.precision):
-      loss, (grads, rows) = both(params, _no_rows(kernels, starts))
+      loss, (grads, rows) = loss_and_grads(params, _no_rows(kernels, starts))
     grads, rows = together((grads, rows))
     factor = local.rate_of_step(t, client.rate)
     of_step = rate if factor is None else rate * factor

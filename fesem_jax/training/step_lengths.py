@@ -68,8 +68,8 @@ def _is_linear(local: LocalTraining) -> bool:
 
   def transposed(gradients: Params, state: Any) -> Any:
     # Without the parameters, of which no update may depend.
-    both = jax.eval_shape(local.optimizer.update, gradients, state)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), both)
+    shapes = jax.eval_shape(local.optimizer.update, gradients, state)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.linear_transpose(local.optimizer.update, gradients, state)(zeros)
 
   try:

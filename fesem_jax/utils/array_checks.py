@@ -87,14 +87,14 @@ def targets(y: Any, where: str, num_targets: int | None) -> np.ndarray:
       'for each example, or a row of numbers.'
     )
   with np.errstate(over='ignore'):
-    found = numbered.astype(np.float32)
-  if not np.isfinite(found).all():
+    floats = numbered.astype(np.float32)
+  if not np.isfinite(floats).all():
     raise UserError(f'{where}: targets that are not finite float32 numbers.')
-  if num_targets is not None and found.shape[1] != num_targets:
+  if num_targets is not None and floats.shape[1] != num_targets:
     raise UserError(
-      f'{where}: {found.shape[1]} targets an example; there must be {num_targets}.'
+      f'{where}: {floats.shape[1]} targets an example; there must be {num_targets}.'
     )
-  return found
+  return floats
 
 
 def label_sets(y: Any, where: str, num_labels: int | None) -> np.ndarray:
@@ -138,9 +138,9 @@ def weights(x: Any, where: str) -> np.ndarray:
   array = np.asarray(x)
   if array.dtype.kind in 'fiu':
     with np.errstate(over='ignore'):
-      found = array.astype(np.float32)
-    if np.isfinite(found).all():
-      return found
+      floats = array.astype(np.float32)
+    if np.isfinite(floats).all():
+      return floats
   raise UserError(f'{where} holds values that are not finite float32 numbers.')
 
 

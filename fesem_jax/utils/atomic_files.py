@@ -24,23 +24,23 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
   """
   # Names have at most 255 bytes, and characters at most 4.
   partial = path.with_name(f'.{path.name[:40]}.{secrets.token_hex(8)}.partial')
-  made = False
+  exists = False
   try:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(partial, flags, 0o666)
-    made = True
+    exists = True
     with open(partial, 'wb', opener=lambda *_: descriptor) as file:
       yield file
       file.flush()
       os.fsync(file.fileno())  # Otherwise a power cut could leave an empty file.
     os.replace(partial, path)
-    made = False
+    exists = False
   except OSError as e:
     raise UserError(
       f'Cannot write {path}: {e.strerror or e}. What was there before is unchanged.'
     ) from e
   finally:
-    if made:
+    if exists:
       with contextlib.suppress(OSError):
         partial.unlink(missing_ok=True)
 

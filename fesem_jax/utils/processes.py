@@ -168,8 +168,8 @@ def _with_this_name() -> int:
     name = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text()
   digest = hashlib.sha256(name.encode()).digest()
   own = np.frombuffer(digest, np.uint8)
-  found = multihost_utils.process_allgather(own)
-  return int((found == own).all(axis=1).sum())
+  digests = multihost_utils.process_allgather(own)
+  return int((digests == own).all(axis=1).sum())
 
 
 def is_first() -> bool:
@@ -268,9 +268,9 @@ def check_same(what: str, value: Any) -> None:
     return
   text = json.dumps(value, sort_keys=True).encode()
   digest = np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
-  found = multihost_utils.process_allgather(digest)
-  if (found != found[0]).any():
-    other = int(np.flatnonzero((found != found[0]).any(axis=1))[0])
+  digests = multihost_utils.process_allgather(digest)
+  if (digests != digests[0]).any():
+    other = int(np.flatnonzero((digests != digests[0]).any(axis=1))[0])
     raise error_in_all(
       f'Process {other} differs from the first process in {what}; start all of them '
       'by the same command on the same data.'
@@ -281,12 +281,12 @@ def _broadcast(message: bytes) -> bytes:
   """Sends the message of the first process to every process."""
   head = len(message).to_bytes(_HEAD, 'little') + message[: _PACKET - _HEAD]
   head = _sent(head.ljust(_PACKET, b'\0'))
-  size, rest = int.from_bytes(head[:_HEAD], 'little'), message[_PACKET - _HEAD :]
-  found = head[_HEAD:]
-  if (missing := size - len(found)) > 0:
+  size, following = int.from_bytes(head[:_HEAD], 'little'), message[_PACKET - _HEAD :]
+  content = head[_HEAD:]
+  if (missing := size - len(content)) > 0:
     # Rounded to powers of two, as each size is compiled.
-    found += _sent(rest.ljust(1 << (missing - 1).bit_length(), b'\0'))
-  return found[:size]
+    content += _sent(following.ljust(1 << (missing - 1).bit_length(), b'\0'))
+  return content[:size]
 
 
 def _sent(packet: bytes) -> bytes:

@@ -25,8 +25,8 @@ def in_words(rounds: Rounds, over: bool = False) -> str:
   parts = [rounds.figures] if rounds.figures else []
   if rounds.left is not None and not over:
     parts.append(f'{duration(rounds.left)} left')
-  said = f'round {rounds.done}/{rounds.total}'
-  return f'{said}: {", ".join(parts)}' if parts else said
+  of_rounds = f'round {rounds.done}/{rounds.total}'
+  return f'{of_rounds}: {", ".join(parts)}' if parts else of_rounds
 
 
 class Display:

@@ -79,10 +79,10 @@ class Lines(Display):
   @contextlib.contextmanager
   def waiting_for(self, what: str) -> Iterator[None]:
     """See `Display`."""
-    began, said = time.monotonic(), threading.Event()
+    began, begun = time.monotonic(), threading.Event()
 
     def begin() -> None:
-      said.set()
+      begun.set()
       _say(f'{what} ...')
 
     timer = threading.Timer(self._long, begin)
@@ -95,7 +95,7 @@ class Lines(Display):
       yield
     finally:
       timer.cancel()
-    if said.is_set():
+    if begun.is_set():
       _say(f'{what}: {time.monotonic() - began:.1f} s')
 
   def rounds(self, rounds: Rounds, over: bool = False) -> None:

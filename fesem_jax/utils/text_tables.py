@@ -109,8 +109,8 @@ class Table:
           max(map(len, marks))
         )
     left = [i for i, c in enumerate(self.columns) if not c.form]
-    said = [printable(x, 2000) for x in self._said('•')]
-    return '\n'.join(aligned([*heads, *cells], left) + said)
+    notes = [printable(x, 2000) for x in self._said('•')]
+    return '\n'.join(aligned([*heads, *cells], left) + notes)
 
   def as_markdown(self) -> str:
     """The caption, the table and its notes as Markdown."""
@@ -151,14 +151,14 @@ class Table:
     groups = list(dict.fromkeys(c.group for c in self.columns if c.group))
     if len(self.columns) > _MOST_COLUMNS and groups:
       panels = [self._of_group(g, last=g == groups[-1]) for g in groups]
-    said = _latex(with_method_names(' '.join(filter(None, self._said('Bold')))))
+    caption = _latex(with_method_names(' '.join(filter(None, self._said('Bold')))))
     widest = max(len(panel.columns) for panel in panels)
     star = '*' * (widest > _MOST_COLUMNS)
     size = 'footnotesize' if widest < _MOST_COLUMNS else 'scriptsize'
     label = re.sub(r'[^A-Za-z0-9:-]+', '-', self.label)
     return '\n'.join([
       f'% {PREAMBLE}', rf'\begin{{table{star}}}[t]', rf'\centering\{size}',
-      _SETUP, rf'\caption{{{said}}}', rf'\label{{tab:{label}}}',
+      _SETUP, rf'\caption{{{caption}}}', rf'\label{{tab:{label}}}',
       r'\vspace{4pt}\setlength{\tabcolsep}{4pt}',
       '\n\\par\\medskip\n'.join(panel._tabular() for panel in panels),
       f'\\end{{table{star}}}\n',
@@ -276,9 +276,9 @@ def _specification(cells: Sequence[str]) -> str:
   whole, decimals, spread, sign, longest = 1, 0, 0, '', ''
   for text in cells:
     number, brace, after = text.removeprefix(r'\bfseries ').partition('{')
-    if (found := _NUMBER.fullmatch(number)) is None:
+    if (match := _NUMBER.fullmatch(number)) is None:
       continue
-    plus, before, behind, deviation = found.groups(default='')
+    plus, before, behind, deviation = match.groups(default='')
     sign, whole = plus or sign, max(whole, len(before))
     decimals = max(decimals, len(behind))
     spread = max(spread, len(deviation.replace('.', '')))

@@ -18,7 +18,7 @@ def folder() -> pathlib.Path:
 def make_private(folder: pathlib.Path) -> None:
   """Creates a folder writable by this user only; refuses one that others can write."""
   folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-  found = folder.lstat()
-  mine = not hasattr(os, 'getuid') or found.st_uid == os.getuid()
-  if not stat.S_ISDIR(found.st_mode) or not mine or found.st_mode & 0o022:
+  status = folder.lstat()
+  mine = not hasattr(os, 'getuid') or status.st_uid == os.getuid()
+  if not stat.S_ISDIR(status.st_mode) or not mine or status.st_mode & 0o022:
     raise UserError(f'{folder} is not a folder that only this user may write to.')

@@ -19,7 +19,7 @@ def all_centers_sent(
   all_of_them, answer = num_clusters * size, size + traffic.NUMBER
 
   def of_round(known, drawn):
-    chosen_before = drawn.hold & ~np.asarray(drawn.by_loss)
+    chosen_before = drawn.keep_clusters & ~np.asarray(drawn.by_loss)
     down = np.where(chosen_before, size, all_of_them)
     return traffic.Sent(down, answer, np.where(chosen_before, 0, num_clusters))
 

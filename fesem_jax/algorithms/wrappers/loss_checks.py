@@ -64,7 +64,7 @@ def _with_checks(traffic: Traffic | None, every: int) -> Traffic | None:
   of_round = traffic.of_round
 
   def with_checks(known, drawn):
-    check = drawn.number % every == 0 and not drawn.hold
+    check = drawn.number % every == 0 and not drawn.keep_clusters
     return of_round(known, drawn.choosing(check))
 
   down, up, start = traffic.words

@@ -190,9 +190,9 @@ def _with_checks(traffic: Traffic | None) -> Traffic | None:
     return state.checks.due, state.checks.hold, inner
 
   def of_round(known, drawn):
-    due, hold, inner = known
+    due, keep_clusters, inner = known
     if drawn.number != due:
-      return of_method(inner, drawn._replace(hold=bool(hold)))
+      return of_method(inner, drawn._replace(keep_clusters=bool(keep_clusters)))
     count = np.where(drawn.by_loss, traffic.num_models, 0)
     return Sent((1 + count) * traffic.model, traffic.model, count)
 

@@ -51,12 +51,12 @@ class AssignmentRegret(Callback):
     losses = regret.center_losses(algorithm)
     program = arranged.compiled(('losses', algorithm), losses, *args)
     places = arranged.places
-    found, tested = (
+    trained, tested = (
       regret.hindsight(of_split[places], assignment)
       for of_split in processes.on_host(program(*args))
     )
     choice = np.zeros(arranged.train.num_clients, np.int32)
-    choice[places] = found.best
+    choice[places] = trained.best
     figures = regret.figures_of_choice(algorithm)
     program = arranged.compiled(('hindsight', algorithm), figures, *args, choice)
     task = algorithm.local.model.measured_as
@@ -69,11 +69,11 @@ class AssignmentRegret(Callback):
     scores = evaluate.scores(totals, task)
     gain = better(scores[column]) - better(before['deployed'][column])
     of, of_test = (
-      regret.Hindsight(*(x[counts] for x in each)) for each in (found, tested)
+      regret.Hindsight(*(x[counts] for x in each)) for each in (trained, tested)
     )
     sizes = [x[counts] for x in self._sizes]
     event.record.update(regret.as_record(of, of_test, assignment[counts], sizes, gain))
-    self._columns = regret.of_clients(found, tested, self._sizes)
+    self._columns = regret.of_clients(trained, tested, self._sizes)
 
   def client_columns(self) -> dict[str, np.ndarray]:
     """The columns of the last evaluation."""

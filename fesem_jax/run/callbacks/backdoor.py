@@ -47,8 +47,8 @@ class BackdoorSuccess(Callback):
       x = jnp.where(backdoor.mask(test.example_shape, width), value, test.x)
       marked = dataclasses.replace(test, x=x, y=y.astype(test.y.dtype))
       used, key = algorithm.deployed(state, train), jax.random.key(0)
-      found = evaluate.evaluate_clients(used, algorithm.local, train, marked, key, 0)
-      return found[0].sums
+      totals = evaluate.evaluate_clients(used, algorithm.local, train, marked, key, 0)
+      return totals[0].sums
 
     args = event.state, arranged.train, arranged.test, self._value
     program = arranged.compiled(('backdoor', algorithm, target), measure, *args)

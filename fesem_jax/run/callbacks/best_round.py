@@ -163,8 +163,8 @@ class BestRound(Callback):
     best, _ = _best(self._measured(event.records), figure)
     if best is not None:
       kinds = VALIDATION, 'deployed', 'finetuned'
-      found = {'round': best['round']} | {kind: best[kind] for kind in kinds}
-      event.summary[BEST_ROUND] = found
+      best_scores = {'round': best['round']} | {kind: best[kind] for kind in kinds}
+      event.summary[BEST_ROUND] = best_scores
 
 
 def _best(records: Sequence[Record], figure: Figure) -> tuple[Record | None, int]:
@@ -178,5 +178,5 @@ def _best(records: Sequence[Record], figure: Figure) -> tuple[Record | None, int
 
 def _digest(split: FederatedData) -> str:
   """A digest of a split's examples."""
-  both = (np.ascontiguousarray(x).view(np.uint8) for x in (split.x, split.y))
-  return hashlib.sha256(b''.join(x.tobytes() for x in both)).hexdigest()[:16]
+  arrays = (np.ascontiguousarray(x).view(np.uint8) for x in (split.x, split.y))
+  return hashlib.sha256(b''.join(x.tobytes() for x in arrays)).hexdigest()[:16]

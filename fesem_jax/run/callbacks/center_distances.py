@@ -77,10 +77,10 @@ class CenterDistances(Callback):
 
     args = event.state, arranged.train, self._ids
     program = arranged.compiled(('center distances', algorithm), distances, *args)
-    found = np.asarray(processes.on_host(program(*args)), float)
+    of_clients = np.asarray(processes.on_host(program(*args)), float)
     event.record['center_distances'] = {
       name: [float(x) if np.isfinite(x) else None for x in row]
-      for name, row in zip(self.clients, found, strict=True)
+      for name, row in zip(self.clients, of_clients, strict=True)
     }
 
 

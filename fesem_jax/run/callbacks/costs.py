@@ -83,8 +83,8 @@ class Costs(Callback):
 
   def on_end(self, event: End) -> None:
     """Adds up all rounds."""
-    found = costs.summary(event.records, self._traffic, self._name)
-    event.summary['costs'] = found
+    totals = costs.summary(event.records, self._traffic, self._name)
+    event.summary['costs'] = totals
 
   def _look(self, state: Any) -> None:
     """Keeps the part of the state that determines the messages of the next round."""

@@ -91,9 +91,9 @@ def _of_clients(values: Any, places: np.ndarray) -> np.ndarray | None:
   """Values [M] in the order of the clients; read-only, as callbacks share them."""
   if values is None:
     return None
-  found = np.asarray(values)[places]
-  found.setflags(write=False)
-  return found
+  ordered = np.asarray(values)[places]
+  ordered.setflags(write=False)
+  return ordered
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -116,8 +116,8 @@ class _Moment:
   @functools.cached_property
   def assignment(self) -> np.ndarray | None:
     """[M] int32 cluster that each client deploys from; None without clusters."""
-    found = self.arranged.assignment(self.state)
-    return _of_clients(found, self.arranged.places)
+    choice = self.arranged.assignment(self.state)
+    return _of_clients(choice, self.arranged.places)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -180,17 +180,17 @@ class Round(_Moment):
   def assignment(self) -> np.ndarray | None:
     """[M] int32 cluster of each client; None without clusters."""
     clusters = self.info.clusters
-    found = None if clusters is None else clusters.assignment
-    return _of_clients(found, self.arranged.places)
+    choice = None if clusters is None else clusters.assignment
+    return _of_clients(choice, self.arranged.places)
 
   @functools.cached_property
   def cohort(self) -> np.ndarray:
     """[S] int positions of the clients that were drawn, in increasing order."""
     order = np.argsort(self.arranged.places)
     ids = np.asarray(self.drawn.ids)
-    found = np.sort(order[ids[ids < len(order)]])
-    found.setflags(write=False)
-    return found
+    places = np.sort(order[ids[ids < len(order)]])
+    places.setflags(write=False)
+    return places
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -222,8 +222,8 @@ class Evaluation(_Moment):
   @functools.cached_property
   def assignment(self) -> np.ndarray | None:
     """[M] int32 cluster that each client deploys from; None without clusters."""
-    found = self.measured.assignment
-    return _of_clients(found, self.arranged.places)
+    choice = self.measured.assignment
+    return _of_clients(choice, self.arranged.places)
 
   @property
   def finetuning_failed(self) -> np.ndarray:

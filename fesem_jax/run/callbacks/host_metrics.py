@@ -95,18 +95,18 @@ class HostMetrics(Callback):
     assert self._host is not None
     examples = [self._host.client(i) for i in event.arranged.places]
     targets = [y for _, y in examples]
-    made = _made(event.models.deployed, [x for x, _ in examples], self._given)
+    outputs = _predictions(event.models.deployed, [x for x, _ in examples], self._given)
     counts, kept = np.ones(len(targets), bool), honest(event.arranged.train)
     if kept is not None:
       counts = kept[event.arranged.places]
     event.record[_DIGESTS] = self._digests
     for name, metric in self._metrics.items():
       own = np.array([
-        self._value(name, metric, *pair) for pair in zip(targets, made, strict=True)
+        self._value(name, metric, *pair) for pair in zip(targets, outputs, strict=True)
       ])  # fmt: skip
       whole = np.flatnonzero(counts)
       event.record[name] = self._over(
-        name, metric, [targets[i] for i in whole], [made[i] for i in whole]
+        name, metric, [targets[i] for i in whole], [outputs[i] for i in whole]
       )
       known = own[~np.isnan(own) & counts]
       event.record[f'{name}_macro'] = float(known.mean()) if len(known) else np.nan
@@ -116,7 +116,7 @@ class HostMetrics(Callback):
       clusters = range(event.measured.num_models)
       members = [np.flatnonzero((event.assignment == k) & counts) for k in clusters]
       event.record[f'{name}_by_cluster'] = [
-        self._over(name, metric, [targets[i] for i in m], [made[i] for i in m])
+        self._over(name, metric, [targets[i] for i in m], [outputs[i] for i in m])
         for m in members
       ]
 
@@ -138,18 +138,18 @@ class HostMetrics(Callback):
           event.summary[entry] = event.records[-1][entry]
 
   def _over(
-    self, name: str, metric: Any, targets: list[np.ndarray], made: list[np.ndarray]
+    self, name: str, metric: Any, targets: list[np.ndarray], outputs: list[np.ndarray]
   ) -> float:
     """The metric over the examples of several clients."""
     if not sum(map(len, targets)):
       return np.nan
-    return self._value(name, metric, np.concatenate(targets), np.concatenate(made))
+    return self._value(name, metric, np.concatenate(targets), np.concatenate(outputs))
 
-  def _value(self, name: str, metric: Any, y: np.ndarray, made: np.ndarray) -> float:
+  def _value(self, name: str, metric: Any, y: np.ndarray, outputs: np.ndarray) -> float:
     if not len(y):
       return np.nan
     try:
-      found = np.asarray(metric(y, made), np.float64)
+      value = np.asarray(metric(y, outputs), np.float64)
     except ValueError as e:
       if name not in self._said:
         self._said.add(name)
@@ -157,13 +157,13 @@ class HostMetrics(Callback):
           'Note: the metric %s has no value for some examples: %s', name, e
         )
       return np.nan
-    if found.ndim:
+    if value.ndim:
       raise UserError(
         f'The metric {name!r} must return one number; it returned an array of shape '
-        f'{found.shape}. Give each of them a name, as F1 of class 3: '
+        f'{value.shape}. Give each of them a name, as F1 of class 3: '
         '`lambda y, p: f1_score(y, p, labels=[3], average="micro")`.'
       )
-    return float(found)
+    return float(value)
 
 
 def _digest(metric: Any, given: str) -> str:
@@ -173,7 +173,7 @@ def _digest(metric: Any, given: str) -> str:
   return digest_of(repr((given, values, identity.code())))
 
 
-def _made(
+def _predictions(
   models: DeployedModels, examples: list[np.ndarray], given: str
 ) -> list[np.ndarray]:
   """Outputs of each client's deployed model on its examples.
@@ -186,14 +186,14 @@ def _made(
   groups = [[i] for i in range(len(names))]
   if not alone:
     groups = [np.flatnonzero(choice == k).tolist() for k in range(models.num_models)]
-  found: list[np.ndarray] = [np.zeros(0)] * len(names)
+  by_client: list[np.ndarray] = [np.zeros(0)] * len(names)
   for group in filter(None, groups):
     x = np.concatenate([examples[i] for i in group])
     outputs = models.outputs(x, client=str(names[group[0]]))
     ends = np.cumsum([len(examples[i]) for i in group])[:-1]
     for i, part in zip(group, np.split(_as(outputs, task, given), ends), strict=True):
-      found[i] = part
-  return found
+      by_client[i] = part
+  return by_client
 
 
 def _as(outputs: np.ndarray, task: Task, given: str) -> np.ndarray:
@@ -201,6 +201,6 @@ def _as(outputs: np.ndarray, task: Task, given: str) -> np.ndarray:
     return outputs
   if given == 'predictions' or task.probabilities is None:
     return task.predict(outputs)
-  found = task.probabilities(outputs)
+  shares = task.probabilities(outputs)
   # scikit-learn takes the score of the second class alone.
-  return found[..., -1] if found.ndim == 2 and found.shape[1] <= 2 else found
+  return shares[..., -1] if shares.ndim == 2 and shares.shape[1] <= 2 else shares

@@ -53,12 +53,12 @@ class MLflow(Callback):
     if event.number <= self._logged:
       return
     now = int(time.time() * 1000)
-    found = [
+    metrics = [
       self._entities.Metric(re.sub(r'[^\w\-./: ]', '_', name), value, now, event.number)
       for name, value in scalars(event.record)
     ]
-    for i in range(0, len(found), _AT_ONCE):
-      self._client.log_batch(self._run, metrics=found[i : i + _AT_ONCE])
+    for i in range(0, len(metrics), _AT_ONCE):
+      self._client.log_batch(self._run, metrics=metrics[i : i + _AT_ONCE])
 
   def on_end(self, event: End) -> None:
     """Logs why the run ended."""

@@ -46,5 +46,5 @@ class PrivacySpent(Callback):
     """Epsilon; None where none is computed, or it is infinite."""
     if not self._sends:
       return 0.0
-    found = privacy.epsilon(self._of, rounds, self._rate, self._before)
-    return None if found is None or math.isinf(found) else found
+    epsilon = privacy.epsilon(self._of, rounds, self._rate, self._before)
+    return None if epsilon is None or math.isinf(epsilon) else epsilon

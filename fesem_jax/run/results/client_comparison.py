@@ -132,8 +132,8 @@ def compare_clients(
   kept = np.isfinite(difference)
   if not kept.any():
     raise UserError(f'No client has a {figure} in both runs; it has no test examples.')
-  found = paired_difference(x[kept].tolist(), y[places][kept].tolist())
-  mean, low, high, _ = found  # P would be of repeats of the run, not of its clients.
+  interval = paired_difference(x[kept].tolist(), y[places][kept].tolist())
+  mean, low, high, _ = interval  # P would be of repeats of the run, not of its clients.
   return ClientComparison(figure, ours.names, x, y[places], difference, mean, low, high)
 
 

@@ -134,13 +134,16 @@ def _write(
   with atomic_files.replacing(path) as file, contextlib.ExitStack() as opened:
     writer = None
     for number, part in parts:
-      made = table(number, part)
+      rows = table(number, part)
       if writer is None:
         made_writer = parquet.ParquetWriter(
-          file, made.schema, write_page_checksum=True, use_dictionary=['round', *_OWN]
+          file,
+          rows.schema,
+          write_page_checksum=True,
+          use_dictionary=['round', *_OWN],
         )
         writer = opened.enter_context(made_writer)
-      writer.write_table(made, row_group_size=max(1, len(names)))
+      writer.write_table(rows, row_group_size=max(1, len(names)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -205,17 +208,17 @@ class ClientHistory:
     self, places: list[int], columns: Sequence[str], rows: Any = slice(None)
   ) -> dict[str, Any]:
     """Some columns of some rounds, of all clients or of those at `rows`."""
-    found: dict[str, Any] = {name: [np.zeros(0, COLUMNS[name])] for name in columns}
+    values: dict[str, Any] = {name: [np.zeros(0, COLUMNS[name])] for name in columns}
     # Pages are first looked at here, and what parsers raise is of all kinds.
     with reading(self.path), _opened(self.path) as file:
       for i in places:
         group = file.read_row_group(i, list(columns))
-        for name, parts in found.items():
+        for name, parts in values.items():
           parts.append(_values(name, group.column(name))[rows].astype(COLUMNS[name]))
-      found = {name: np.concatenate(parts) for name, parts in found.items()}
-      if 'client' in found:
-        found['client'] = self.names[found['client']]
-    return found
+      values = {name: np.concatenate(parts) for name, parts in values.items()}
+      if 'client' in values:
+        values['client'] = self.names[values['client']]
+    return values
 
 
 def _opened(path: pathlib.Path) -> Any:
@@ -249,14 +252,14 @@ def _held(
     if importlib.util.find_spec('pyarrow') is None:
       raise UserError(f'{path} needs pyarrow to be read: pip install pyarrow.')
     with _opened(path) as file:
-      found = [
+      rounds = [
         file.metadata.row_group(i).column(0).statistics.min
         for i in range(file.num_row_groups)
       ]
       if names is None:
         clients = file.read_row_group(0, ['client']).column('client')
         names = np.array(clients.combine_chunks().dictionary.to_pylist())
-    return ClientHistory(path, names, found)
+    return ClientHistory(path, names, rounds)
   except UserError:
     raise
   except Exception as e:  # Parsers raise all kinds.

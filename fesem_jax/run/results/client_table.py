@@ -104,23 +104,23 @@ class ClientTable(NamedTuple):
       )
     if not columns:
       return self
-    made = dict(self.added or {})
+    added = dict(self.added or {})
     for name, values in columns.items():
-      if name in {**self.columns(), **made} or name.startswith(KINDS):
+      if name in {**self.columns(), **added} or name.startswith(KINDS):
         raise UserError(
           f'{source} adds the column {name!r} of clients, whose name is taken; choose '
           'another one, that does not begin with deployed_ or finetuned_.'
         )
-      made[name] = np.asarray(values)
-      whole = made[name].dtype.kind in 'iu'
-      numbers = whole or made[name].dtype.kind == 'f'
-      if not numbers or made[name].shape != self.names.shape:
+      added[name] = np.asarray(values)
+      whole = added[name].dtype.kind in 'iu'
+      numbers = whole or added[name].dtype.kind == 'f'
+      if not numbers or added[name].shape != self.names.shape:
         raise UserError(
           f'{source}: the column {name!r} must hold a number for each of the '
           f'{len(self.names)} clients.'
         )
-      made[name] = made[name].astype(np.int64 if whole else np.float64)
-    return self._replace(added=made)
+      added[name] = added[name].astype(np.int64 if whole else np.float64)
+    return self._replace(added=added)
 
   def to_pandas(self) -> Any:
     """The table as a pandas `DataFrame` of the columns that are known, M rows.
@@ -174,11 +174,11 @@ def position_of(client: Any, names: np.ndarray) -> int:
       f"{argument('client', client)} must be a client's name, a string such as "
       f'{str(names[0])!r}.'
     )
-  found = np.flatnonzero(names == client)
-  if len(found) == 1:
-    return int(found[0])
-  if len(found):
-    raise UserError(f'{len(found)} clients are called {client!r}; use unique names.')
+  places = np.flatnonzero(names == client)
+  if len(places) == 1:
+    return int(places[0])
+  if len(places):
+    raise UserError(f'{len(places)} clients are called {client!r}; use unique names.')
   raise UserError(
     f'{argument("client", client)} is none of the {len(names)} clients, which are '
     f'called {str(names[0])!r} to {str(names[-1])!r}.'
@@ -261,13 +261,13 @@ def _encoded(table: ClientTable) -> Iterator[bytes]:
 
 def digest(table: ClientTable) -> str:
   """Differs where a value of the table does, as `clients.csv` holds it."""
-  found, before = hashlib.sha256(), '['
+  sha256, before = hashlib.sha256(), '['
   for block in _blocks(table):  # The JSON of one list of all lines.
     cells = [[_encodable(str(x)) for x in line] for line in block]
-    found.update(f'{before}{json.dumps(cells)[1:-1]}'.encode())
+    sha256.update(f'{before}{json.dumps(cells)[1:-1]}'.encode())
     before = ', '
-  found.update(b']')
-  return found.hexdigest()[:16]
+  sha256.update(b']')
+  return sha256.hexdigest()[:16]
 
 
 def _encodable(text: str) -> str:

@@ -70,15 +70,15 @@ def summary(
   rounds = [r for r in history if r['round']]
   parts = {n: [r.get(f'start_{n}') for r in rounds] for n in _BYTES}
   start = {n: sum(x for x in p if isinstance(x, int | float)) for n, p in parts.items()}
-  found: Record = {n: total(rounds, n, start[n]) for n in _BYTES}
-  found['start'] = start if traffic is not None else None
-  found['sent'] = None
+  totals: Record = {n: total(rounds, n, start[n]) for n in _BYTES}
+  totals['start'] = start if traffic is not None else None
+  totals['sent'] = None
   if traffic is not None:
-    found['sent'] = dict(zip(('down', 'up', 'start'), traffic.words, strict=True))
+    totals['sent'] = dict(zip(('down', 'up', 'start'), traffic.words, strict=True))
   if device_profile:
-    found['device_profile'] = device_profile
-    found['simulated_seconds'] = total(rounds, 'simulated_seconds')
-  return found
+    totals['device_profile'] = device_profile
+    totals['simulated_seconds'] = total(rounds, 'simulated_seconds')
+  return totals
 
 
 def total(rounds: Sequence[Record], name: str, start: float = 0) -> float | None:
@@ -97,10 +97,10 @@ def gigabytes(history: Sequence[Record]) -> tuple[list[int], list[float]]:
   for record in history:
     if not record['round']:
       continue
-    both = [record[name] for name in _BYTES if record.get(name) is not None]
-    if len(both) < len(_BYTES):
+    sent = [record[name] for name in _BYTES if record.get(name) is not None]
+    if len(sent) < len(_BYTES):
       break
-    so_far += sum(both) + sum(record.get(f'start_{n}') or 0 for n in _BYTES)
+    so_far += sum(sent) + sum(record.get(f'start_{n}') or 0 for n in _BYTES)
     rounds.append(record['round'])
     totals.append(so_far / 1e9)
   return rounds, totals

@@ -52,14 +52,14 @@ def reports(history: Sequence[Record], task: Task = CLASSIFICATION) -> Record:
     clients are bad, `honest` with the same of the others. Those of 'best' have their
     `round`, the first of equal ones; 'mean10' has the number of `evaluations`.
   """
-  found: Record = {}
+  by_report: Record = {}
   for report in ('best', 'mean10'):
     of_all = _of_records(history, report, task)
     honest = [r['honest'] | {'round': r['round']} for r in history if 'honest' in r]
-    found[report] = of_all | (
+    by_report[report] = of_all | (
       {'honest': _of_records(honest, report, task)} if honest else {}
     )
-  return found
+  return by_report
 
 
 def _of_records(records: Sequence[Record], report: str, task: Task) -> Record:
@@ -103,16 +103,16 @@ def as_reported(summary: Record, report: str) -> Record:
       f'{argument("report", report)} needs runs of this version; the summary of one '
       'has the figures of its last round only: run the same command again.'
     )
-  found = summary['reports'][report]
-  changed = summary | {kind: _scores(found[kind]) for kind in _KINDS}
+  scores = summary['reports'][report]
+  changed = summary | {kind: _scores(scores[kind]) for kind in _KINDS}
   if 'honest' in summary:
-    of_honest = {kind: _scores(found['honest'][kind]) for kind in _KINDS}
+    of_honest = {kind: _scores(scores['honest'][kind]) for kind in _KINDS}
     changed |= {'honest': summary['honest'] | of_honest}
   return changed
 
 
-def _scores(found: Record) -> Record:
-  return {name: value for name, value in found.items() if name != 'round'}
+def _scores(record: Record) -> Record:
+  return {name: value for name, value in record.items() if name != 'round'}
 
 
 def rounds_to(
@@ -154,28 +154,28 @@ def rounds_to_targets(
   """
   measured = [r | r.get('honest', {}) for r in history if _KINDS[0] in r]
   rounds = [r['round'] for r in measured]
-  found, better = [], task.primary.better
+  rows, better = [], task.primary.better
   for target in targets:
     reached: Record = {'target': target}
     for kind in _KINDS:
       values = [better(r[kind][task.primary_column]) for r in measured]
       reached[kind] = rounds_to(better(target), rounds, values)
-    found.append(reached)
-  return found
+    rows.append(reached)
+  return rows
 
 
 def targets(texts: Sequence[str]) -> list[float]:
   """Targets from texts such as '0.97'; raises `UserError` unless all are positive."""
   try:
-    found = [float(text) for text in texts if text]
+    numbers = [float(text) for text in texts if text]
   except ValueError:
-    found = [-1.0]
-  if not all(0 < target < np.inf for target in found):
+    numbers = [-1.0]
+  if not all(0 < target < np.inf for target in numbers):
     raise UserError(
       f'{argument("target", ",".join(texts))} must be positive numbers, e.g. '
       'accuracies such as 0.97,0.99.'
     )
-  return list(dict.fromkeys(found))
+  return list(dict.fromkeys(numbers))
 
 
 def check_targets(targets: Sequence[float], figure: Figure) -> None:

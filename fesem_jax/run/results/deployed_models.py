@@ -188,10 +188,10 @@ class DeployedModels:
     task = self.task
     if probabilities and task.probabilities is None:
       raise UserError('`probabilities`: a regression has none; leave it out.')
-    found = self.outputs(x, client=client, cluster=cluster)
+    outputs = self.outputs(x, client=client, cluster=cluster)
     if probabilities and task.probabilities is not None:
-      return task.probabilities(found)
-    return task.predict(found)
+      return task.probabilities(outputs)
+    return task.predict(outputs)
 
   @property
   def task(self) -> Task:
@@ -229,8 +229,8 @@ class DeployedModels:
       batch = x[first : first + width]
       padded = np.zeros((width, *self.examples.shape), x.dtype)
       padded[: len(batch)] = batch
-      found = _logits(model.apply, params, padded, self.examples.scale)
-      logits.append(np.asarray(found)[: len(batch)])
+      padded_logits = _logits(model.apply, params, padded, self.examples.scale)
+      logits.append(np.asarray(padded_logits)[: len(batch)])
     return np.concatenate(logits)
 
   def export(

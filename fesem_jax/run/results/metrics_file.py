@@ -59,14 +59,14 @@ def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
   Raises `UserError` if it is damaged, or not what was written.
   """
   path = workdir / 'summary.json'
-  found = read_object(path)
+  summary = read_object(path)
   try:
     digests = (workdir / SEAL).read_text(errors='replace').split()
   except OSError:  # Of a run of an older version.
-    return found
-  if found is not None and digest_of_file(path) not in digests:
+    return summary
+  if summary is not None and digest_of_file(path) not in digests:
     raise damaged(path, 'it is not what was written')
-  return found
+  return summary
 
 
 def digest_of_file(path: pathlib.Path) -> str:
@@ -126,13 +126,13 @@ def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str
       if number > len(lines):
         break
       record = None
-    found = record.get('round') if isinstance(record, dict) else None
-    if type(found) is not int:
+    round_number = record.get('round') if isinstance(record, dict) else None
+    if type(round_number) is not int:
       fault = 'is no record of a round'
-    elif records and found != records[-1]['round'] + 1:
-      fault = f'is round {found}, the one before it round {records[-1]["round"]}'
-    elif found not in (0, 1) and not records:
-      fault = f'is round {found}, and those before it are missing'
+    elif records and round_number != records[-1]['round'] + 1:
+      fault = f'is round {round_number}, the one before it round {records[-1]["round"]}'
+    elif round_number not in (0, 1) and not records:
+      fault = f'is round {round_number}, and those before it are missing'
     else:
       records.append(record)
       continue
@@ -152,13 +152,13 @@ def check_records(
   workdir: pathlib.Path, summary: dict[str, Any], history: Sequence[dict[str, Any]]
 ) -> None:
   """Raises `UserError` unless records are those that a summary was made of."""
-  wanted, found = summary.get('metrics_digest'), digest_of(history)
+  wanted, actual = summary.get('metrics_digest'), digest_of(history)
   if wanted is None and history:  # Of an older version.
-    wanted, found = (
+    wanted, actual = (
       json.dumps([held.get(kind) for kind in ('deployed', 'finetuned')])
       for held in (summary, history[-1])
     )
-  if found != wanted:
+  if actual != wanted:
     raise UserError(
       f'summary.json and metrics.jsonl in {workdir} have different figures; delete '
       'summary.json and run the same command again, which recreates it.'
@@ -185,21 +185,21 @@ def records_of_checkpoint(workdir: pathlib.Path) -> dict[str, Any]:
 
 def _records_at(path: pathlib.Path, rounds: int) -> list[dict[str, Any]]:
   """The records up to a checkpoint that was found sound, compared with its note."""
-  found = read_metrics(path, rounds)
-  if not found or found[-1]['round'] != rounds:
+  records = read_metrics(path, rounds)
+  if not records or records[-1]['round'] != rounds:
     raise UserError(
       f'{path} does not reach round {rounds} of the checkpoint beside it; put back a '
       'valid copy, or choose another `workdir`.'
     )
   note = read_object(path.parent / 'checkpoints' / str(rounds) / 'note.json') or {}
   kept = note.get('records')  # Absent in checkpoints of older versions.
-  last = kept and {name: found[-1].get(name) for name in kept['last']}
-  if kept and (digest_of(found[:-1]), last) != (kept['earlier'], kept['last']):
+  last = kept and {name: records[-1].get(name) for name in kept['last']}
+  if kept and (digest_of(records[:-1]), last) != (kept['earlier'], kept['last']):
     raise UserError(
       f'{path} is damaged: it is not what was saved with the checkpoint of round '
       f'{rounds}; put back a valid copy, or choose another `workdir`.'
     )
-  return found
+  return records
 
 
 class MetricsWriter:

@@ -41,15 +41,15 @@ def sizes_by_round(
     top, others = np.sort(order[:_CLUSTERS]), order[_CLUSTERS:]
     places = np.full(count, _CLUSTERS)
     places[top] = np.arange(_CLUSTERS)
-    rest = sizes[:, others].sum(axis=1, keepdims=True)
-    sizes = np.concatenate([sizes[:, top], rest], axis=1)
+    of_others = sizes[:, others].sum(axis=1, keepdims=True)
+    sizes = np.concatenate([sizes[:, top], of_others], axis=1)
     names = [*map(str, top), f'{len(others)} others']
-  made = {
+  table = {
     'rounds': [records[i]['round'] for i in kept],
     'names': names,
     'sizes': sizes.tolist(),
   }
-  return made, places
+  return table, places
 
 
 def moves(folder: pathlib.Path, places: np.ndarray) -> dict[str, Any] | None:
@@ -102,9 +102,9 @@ def _chosen(often: np.ndarray, last: np.ndarray) -> np.ndarray:
   if len(often) > _CLIENTS:
     most = np.argsort(-often, kind='stable')[: _CLIENTS // 2]
     most = most[often[most] > 0]
-    rest = np.setdiff1d(np.argsort(last, kind='stable'), most, assume_unique=True)
-    evenly = np.linspace(0, len(rest) - 1, _CLIENTS - len(most)).astype(int)
-    shown = np.concatenate([most, rest[evenly]])
+    others = np.setdiff1d(np.argsort(last, kind='stable'), most, assume_unique=True)
+    evenly = np.linspace(0, len(others) - 1, _CLIENTS - len(most)).astype(int)
+    shown = np.concatenate([most, others[evenly]])
   else:
     shown = np.arange(len(often))
   return shown[np.argsort(last[shown], kind='stable')]

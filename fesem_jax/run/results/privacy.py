@@ -64,40 +64,40 @@ def notes(
 
   `clustered` says whether the method has clusters, and `traffic` is its messages.
   """
-  said = []
+  texts = []
   if privacy.where == 'client':
-    said.append(
+    texts.append(
       '`dp=client`: epsilon is of a client that takes part in every round, against the '
       'server too; as the server sees who takes part, sampling amplifies nothing.'
     )
   elif sampling_rate < 1:
-    said.append(
+    texts.append(
       f'`dp=server`: rounds draw a fixed number of clients; epsilon is that of drawing '
       f'each with probability {sampling_rate:.3g}, as is usual, of one client more or '
       'less, and holds only if nobody learns who was drawn.'
     )
   else:
-    said.append(
+    texts.append(
       '`dp=server`: all clients take part in every round, so sampling amplifies '
       'nothing; epsilon is of one client more or less.'
     )
   if clustered and privacy.where == 'server':
-    said.append(
+    texts.append(
       '`dp=server`: clusters are chosen from models or losses without noise, and the '
       'number of clients of each is taken as known; epsilon covers the centers given '
       'the clusters, not the choice of the clusters.'
     )
   beside = '' if traffic is None else traffic.beside
   if beside and not (clustered and privacy.where == 'server'):
-    said.append(f'`dp`: epsilon does not cover what clients send beside: {beside}.')
+    texts.append(f'`dp`: epsilon does not cover what clients send beside: {beside}.')
   if traffic is not None and traffic.models_before:
-    said.append(
+    texts.append(
       f'`dp`: each client sends up to {traffic.models_before} models before the first '
       'round, which epsilon counts without sampling.'
     )
   if traffic is None:
-    said.append(
+    texts.append(
       '`dp`: the method does not say what its clients send; epsilon covers one model a '
       'round.'
     )
-  return said
+  return texts

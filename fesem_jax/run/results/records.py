@@ -125,10 +125,10 @@ def progress(record: Record, measured: Record, task: Task) -> str:
 def outcome(history: Sequence[Record]) -> Record:
   """The part of a summary that follows from the records: final scores and clusters."""
   last = history[-1]
-  found = None
+  of_clusters = None
   if 'moved' in last:
     moves = [r['round'] for r in history if r.get('moved')]
-    found = {
+    of_clusters = {
       'sizes': last['cluster_sizes'],
       'ari': last['ari'],
       'nmi': last['nmi'],
@@ -139,11 +139,11 @@ def outcome(history: Sequence[Record]) -> Record:
     }
   return {
     'rounds': last['round'],
-    'num_clusters': len(found['sizes']) if found else None,
+    'num_clusters': len(of_clusters['sizes']) if of_clusters else None,
     'deployed': last['deployed'],
     'finetuned': last['finetuned'],
     'finetuning_failed': last.get('finetuning_failed', 0),
-    'clusters': found,
+    'clusters': of_clusters,
     **({'honest': last['honest']} if 'honest' in last else {}),
   }
 

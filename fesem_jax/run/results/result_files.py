@@ -40,15 +40,15 @@ def read_result(
 
 def _as_first_finds(read: Callable[[], _Value | None]) -> _Value | None:
   """The file as every process reads it, or None where the first process finds none."""
-  found: list[_Value | None] = []
+  values: list[_Value | None] = []
 
   def look() -> bool:
-    found.append(read())
-    return found[0] is not None
+    values.append(read())
+    return values[0] is not None
 
   if not processes.from_first(look):
     return None
-  return found[0] if found else read()
+  return values[0] if values else read()
 
 
 def _read_result(
@@ -152,10 +152,10 @@ def _models_to_write(
 
   def has_them() -> bool:
     rounds, clients = (result.summary[n] for n in ('rounds', 'clients_digest'))
-    found = saved_models.is_of(folder, rounds, clients)
-    if not found:
+    is_whole = saved_models.is_of(folder, rounds, clients)
+    if not is_whole:
       saved_models.remove(folder)  # Of fewer rounds, or of another run.
-    return found
+    return is_whole
 
   if processes.from_first(has_them) or save_models is False:
     return None

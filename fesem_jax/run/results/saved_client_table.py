@@ -80,14 +80,14 @@ def _joined(parts: Sequence[ClientTable]) -> ClientTable:
   of_blocks = [part.columns() for part in parts]
 
   def whole(name: str) -> np.ndarray | None:
-    found = [columns[name] for columns in of_blocks]
-    if all(x is None for x in found):
+    arrays = [columns[name] for columns in of_blocks]
+    if all(x is None for x in arrays):
       return None
-    if name != 'true_cluster' and any(x is None for x in found):
+    if name != 'true_cluster' and any(x is None for x in arrays):
       raise ValueError(f'{name} is missing in some lines')
     blocks = [
       np.full(len(part.names), '') if x is None else x
-      for part, x in zip(parts, found, strict=True)
+      for part, x in zip(parts, arrays, strict=True)
     ]
     if len({x.dtype.kind for x in blocks}) > 1 and name == 'true_cluster':
       blocks = [np.array([str(cell) for cell in x.tolist()]) for x in blocks]

@@ -185,10 +185,10 @@ def _mismatch(
 ) -> str | None:
   """In what the file does not belong to its workdir; None if it does."""
   if about.get('format') != _FORMAT:
-    found = printable(about.get('format'))
-    return f'is of another version of this package (format {found}, not {_FORMAT})'
-  rest = {name: x for name, x in about.items() if name != 'digest'}
-  if about.get('digest') != _digest(archive, rest):
+    version = printable(about.get('format'))
+    return f'is of another version of this package (format {version}, not {_FORMAT})'
+  others = {name: x for name, x in about.items() if name != 'digest'}
+  if about.get('digest') != _digest(archive, others):
     return 'is not what the run wrote, as its digest shows'
   wanted = _identity(folder, rounds, clients)
   if about.get('run') != wanted['run']:

@@ -35,13 +35,13 @@ def true_clusters(
   if truth is None or not len(truth):
     return None
   truth = np.asarray(truth)
-  found, of_client = np.unique(truth, return_inverse=True)
+  kinds, of_client = np.unique(truth, return_inverse=True)
   if truth.dtype.kind == 'U':
-    return TrueClusters(of_client, [show(str(name)) for name in found])
+    return TrueClusters(of_client, [show(str(name)) for name in kinds])
   given = dict(enumerate([] if names is None else names))
   return TrueClusters(
     of_client,
-    [show(str(given.get(int(k), f'true cluster {k}'))) for k in found],
+    [show(str(given.get(int(k), f'true cluster {k}'))) for k in kinds],
   )
 
 
