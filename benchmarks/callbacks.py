@@ -77,8 +77,8 @@ def measure(name: str, mesh: Any) -> list[dict[str, Any]]:
   workload = WORKLOADS[name]
   num_clients = _CLIENTS.value or workload.num_clients
   run = _run_of(workload, num_clients, mesh)
-  for made in _CALLBACKS.values():
-    run(made())
+  for make in _CALLBACKS.values():
+    run(make())
   kept: list[list[float]] = []
   dropped = 0
   while len(kept) < _TURNS.value and dropped < _TURNS.value:

@@ -93,7 +93,7 @@ def measure(runs_at_once: int) -> dict[str, Any]:
   choices = fj.tune(methods, _data, {'learning_rate': rates}, seeds=tuned, **options)
   tuning = time.perf_counter() - began
   with tempfile.TemporaryDirectory() as folder:
-    found = fj.compare(
+    comparison = fj.compare(
       methods, _data, seeds=seeds, choices=choices, workdir=folder, **options
     )
   used = resource.getrusage(resource.RUSAGE_SELF)
@@ -107,7 +107,7 @@ def measure(runs_at_once: int) -> dict[str, Any]:
     'foreign_share': round(activity.foreign_share(), 2),
     'accuracy': {
       name: float(np.mean([s['deployed']['micro_accuracy'] for s in of_seeds if s]))
-      for name, of_seeds in found.summaries.items()
+      for name, of_seeds in comparison.summaries.items()
     },
   }  # fmt: skip
 
@@ -118,26 +118,26 @@ def in_pytorch(python: str) -> dict[str, Any]:
   rates = [float(rate) for rate in _RATES.value]
   before = resource.getrusage(resource.RUSAGE_CHILDREN)
   activity, began = common.Activity(), time.perf_counter()
-  found = table.measure(
+  measured = table.measure(
     python, _LISTED.value, _data, rates, tuned, seeds, _ROUNDS.value
   )
   foreign, whole = activity.foreign_share(), time.perf_counter() - began
   used = resource.getrusage(resource.RUSAGE_CHILDREN)
   for name, make in _methods().items():
-    there = {s for run, s in found['steps'].items() if (run[0], run[2]) == (name, 0)}
+    there = {s for run, s in measured['steps'].items() if (run[0], run[2]) == (name, 0)}
     here = _ROUNDS.value * table.steps_here(make, _data(0))
     if there != {here}:
       raise AssertionError(f'{name}: {here} steps with seed 0, in PyTorch {there}.')
   processor = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
   foreign = max(0.0, foreign - processor / (whole * (os.cpu_count() or 1)))
   return {
-    'loop': 'PyTorch', 'runs_at_once': found['processes'],
-    'methods': len(_LISTED.value), 'runs': len(found['steps']),
-    'rounds': _ROUNDS.value, 'seconds': round(found['seconds'], 1),
+    'loop': 'PyTorch', 'runs_at_once': measured['processes'],
+    'methods': len(_LISTED.value), 'runs': len(measured['steps']),
+    'rounds': _ROUNDS.value, 'seconds': round(measured['seconds'], 1),
     'processor_seconds': round(processor, 1),
-    'tuning_seconds': round(found['tuning_seconds'], 1),
-    'foreign_share': round(foreign, 2), 'accuracy': found['accuracy'],
-    'versions': found['versions'],
+    'tuning_seconds': round(measured['tuning_seconds'], 1),
+    'foreign_share': round(foreign, 2), 'accuracy': measured['accuracy'],
+    'versions': measured['versions'],
   }  # fmt: skip
 
 

@@ -35,13 +35,13 @@ class Fault(NamedTuple):
 def listed() -> list[Fault]:
   """The faults of `faults.txt`."""
   lines = pathlib.Path(__file__).with_suffix('.txt').read_text().splitlines()
-  found = []
+  faults = []
   for first, second in zip(lines[::2], lines[1::2], strict=True):
     sentence, _, test = first.removesuffix(')').rpartition(' (')
     file, _, change = second.strip().replace('\\n', '\n').partition(': ')
     old, _, new = change.partition(' ==> ')
-    found.append(Fault(sentence, test, file, old, new))
-  return found
+    faults.append(Fault(sentence, test, file, old, new))
+  return faults
 
 
 def misfit(fault: Fault) -> str:
@@ -79,13 +79,13 @@ def main() -> None:
   env = os.environ | {'PYTHONPATH': str(ROOT), 'PYTHONDONTWRITEBYTECODE': '1'}
   chosen, caught = [fault for fault in listed() if only in ' '.join(fault)], 0
   for number, fault in enumerate(chosen, start=1):
-    if not (found := misfit(fault)):
+    if not (outcome := misfit(fault)):
       command = [sys.executable, '-m', 'pytest', '-xq', '-m', 'not nightly', fault.test]
       with put_back(fault):
         ran = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-      found = _OUTCOMES.get(ran.returncode, ran.stdout + ran.stderr)
-    caught += found == 'caught'
-    print(f'{number}/{len(chosen)} {found}: {fault.sentence}', flush=True)
+      outcome = _OUTCOMES.get(ran.returncode, ran.stdout + ran.stderr)
+    caught += outcome == 'caught'
+    print(f'{number}/{len(chosen)} {outcome}: {fault.sentence}', flush=True)
   print(f'{caught} of {len(chosen)} faults are caught.')
   sys.exit(caught < len(chosen) or not chosen)
 

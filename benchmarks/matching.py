@@ -120,8 +120,8 @@ def main(argv: list[str]) -> None:
   }
   pairs = _ALL * num_clusters
   for case, one in clients.items():
-    found, _ = match(one, center, None)
-    before = [None, *found[:-1]]
+    permutation, _ = match(one, center, None)
+    before = [None, *permutation[:-1]]
     add(case, 'distance', pairs, distance, one, center)
     add(case, 'cost matrices', pairs, costs, one, center, before)
     matrices = costs(one, center, before)
@@ -145,7 +145,7 @@ def main(argv: list[str]) -> None:
     best = [optimize.linear_sum_assignment(cost) for cost in hosts]
     optimum = sum(float(c[i].sum()) for c, i in zip(hosts, best, strict=True))
     np.testing.assert_allclose([*least.values()], optimum, rtol=1e-5)
-    add(case, 'permutation', _ALL, in_order, one, found)
+    add(case, 'permutation', _ALL, in_order, one, permutation)
     stack = tree.repeat(one, num_clients)
     each = _ALL / num_clients
     add(case, 'E-step', each, nearest, stack, centers, apart)

@@ -107,9 +107,9 @@ def in_other_clusters(a: np.ndarray, b: np.ndarray) -> int:
   Clusters have no names of their own: those of `b` are named so that most agree.
   """
   count = int(max(a.max(), b.max())) + 1
-  both = np.zeros((count, count), int)
-  np.add.at(both, (a, b), 1)
-  return int(len(a) - both[linear_sum_assignment(-both)].sum())
+  counts = np.zeros((count, count), int)
+  np.add.at(counts, (a, b), 1)
+  return int(len(a) - counts[linear_sum_assignment(-counts)].sum())
 
 
 def distance(used: ClientModels, exact: ClientModels) -> float:
@@ -160,18 +160,18 @@ def figures(results: list[Result], exact: list[ClientModels]) -> dict[str, Any]:
   """Lists of figures, one of each seed, and the mean accuracy."""
   models = [result.models for result in results]
   accuracies = [r.summary['deployed']['micro_accuracy'] for r in results]
-  found: dict[str, Any] = {
+  row: dict[str, Any] = {
     'accuracy': float(np.mean(accuracies)),
     'accuracies': accuracies,
     'apart': list(map(distance, models, exact)),
   }
   if exact[0].choice is not None:
-    found['ari'] = [r.summary['clusters']['ari'] for r in results]
-    found['differ'] = [
+    row['ari'] = [r.summary['clusters']['ari'] for r in results]
+    row['differ'] = [
       in_other_clusters(np.asarray(a.choice), np.asarray(b.choice))
       for a, b in zip(exact, models, strict=True)
     ]
-  return found
+  return row
 
 
 def compiled(name: str, topology: str) -> list[dict[str, Any]]:
@@ -228,8 +228,8 @@ def cycles(text: str) -> dict[str, Any]:
     if line.startswith(('%', 'ENTRY')):
       computation = line.removeprefix('ENTRY ').split()[0].lstrip('%')
     elif _PRODUCT.search(line):
-      found = _PRECISION.search(line)
-      products[found[1] if found else 'default'] += 1
+      match = _PRECISION.search(line)
+      products[match[1] if match else 'default'] += 1
       with_product.add(computation)
   total = of_products = 0
   for line in text.splitlines():

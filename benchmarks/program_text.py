@@ -29,16 +29,16 @@ def gathers_of_models(
     Shapes of the stacked layers, as '100,784,200'.
   """
   names = dict(_ARRAY.findall(text))
-  found = {names.get(name, '') for name in _GATHER.findall(text)}
-  dims = {shape: tuple(map(int, filter(None, shape.split(',')))) for shape in found}
+  shapes = {names.get(name, '') for name in _GATHER.findall(text)}
+  dims = {shape: tuple(map(int, filter(None, shape.split(',')))) for shape in shapes}
   return sorted(s for s, d in dims.items() if d[1:] in layers and d[0] > more_than)
 
 
 def products_by_precision(text: str) -> dict[str, int]:
   """Precision of the factors -> products on the matrix unit of a compiled program."""
-  found: dict[str, int] = {}
+  counts: dict[str, int] = {}
   for product in _PRODUCT.findall(text):
-    said = re.search(r'operand_precision=\{(\w+)', product)
-    kind = said[1] if said else 'default'
-    found[kind] = found.get(kind, 0) + 1
-  return found
+    match = re.search(r'operand_precision=\{(\w+)', product)
+    kind = match[1] if match else 'default'
+    counts[kind] = counts.get(kind, 0) + 1
+  return counts

@@ -100,16 +100,16 @@ def _paired(
   fed_avg: common.Method, own: common.Method, num_clients: int
 ) -> dict[str, Any]:
   """Rounds of FedAvg and of a method by turns, and the memory of the method."""
-  both = fed_avg, own
-  for method in both:  # The first round touches new memory.
+  methods = fed_avg, own
+  for method in methods:  # The first round touches new memory.
     jax.block_until_ready(method.round())
-  calls = [common.calls_to_time(method.round) for method in both]
+  calls = [common.calls_to_time(method.round) for method in methods]
   pairs: list[list[float]] = []
   dropped = 0
   while len(pairs) < _ROUNDS.value and len(pairs) + dropped < 2 * _ROUNDS.value:
     timed = [
       common.repeat(method.round, times=1, warmups=0, calls=count)
-      for method, count in zip(both, calls, strict=True)
+      for method, count in zip(methods, calls, strict=True)
     ]
     if all(t['quiet'] for t in timed):
       pairs.append([t['median_seconds'] for t in timed])

@@ -31,7 +31,7 @@ _ROOT = pathlib.Path(fj.__file__).parent
 
 def path_of(run: Any) -> tuple[dict[pathlib.Path, set[str]], int]:
   """Functions of each file of the library that `run` calls, and the deepest call."""
-  found: dict[pathlib.Path, set[str]] = {}
+  functions_of: dict[pathlib.Path, set[str]] = {}
   depth = deepest = 0
 
   def note(frame: Any, event: str, arg: Any) -> None:
@@ -42,14 +42,14 @@ def path_of(run: Any) -> tuple[dict[pathlib.Path, set[str]], int]:
     depth += 1 if event == 'call' else -1
     if event == 'call':
       deepest = max(deepest, depth)
-      found.setdefault(file, set()).add(frame.f_code.co_qualname)
+      functions_of.setdefault(file, set()).add(frame.f_code.co_qualname)
 
   sys.setprofile(note)
   try:
     run()
   finally:
     sys.setprofile(None)
-  return found, deepest
+  return functions_of, deepest
 
 
 def main(argv: list[str]) -> None:
@@ -69,9 +69,9 @@ def main(argv: list[str]) -> None:
 
   trace()
   jax.clear_caches()
-  found, deepest = path_of(trace)
+  functions_of, deepest = path_of(trace)
   if _FILES.value:
-    for file, functions in sorted(found.items()):
+    for file, functions in sorted(functions_of.items()):
       print(f'{file.relative_to(_ROOT)}: {", ".join(sorted(functions))}')
   tracing, lowering = [], []
   for _ in range(_REPEATS.value):
@@ -82,14 +82,14 @@ def main(argv: list[str]) -> None:
     traced.lower()
     tracing.append(middle - start)
     lowering.append(time.perf_counter() - middle)
-  lines = sum(len(file.read_text().splitlines()) for file in found)
-  count = sum(map(len, found.values()))
+  lines = sum(len(file.read_text().splitlines()) for file in functions_of)
+  count = sum(map(len, functions_of.values()))
   seconds = (
     f'{statistics.median(tracing):.2f} s',
     f'{statistics.median(lowering):.2f} s',
   )
   print(
-    f'{_ALGORITHM.value}: {len(found)} files of {lines:,} lines, {count} '
+    f'{_ALGORITHM.value}: {len(functions_of)} files of {lines:,} lines, {count} '
     f'functions, {deepest} frames; traced in {seconds[0]}, lowered in {seconds[1]}'
   )
 

@@ -57,13 +57,13 @@ def function(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def products(program: Jaxpr) -> list[Any]:
   """Precisions that the products of a program ask for, and those that it runs."""
-  found = []
+  precisions = []
   for eqn in program.eqns:
     if eqn.primitive.name in _PRODUCTS:
-      found.append(eqn.params['precision'])
+      precisions.append(eqn.params['precision'])
     for inside in _programs(eqn):
-      found += products(inside)
-  return found
+      precisions += products(inside)
+  return precisions
 
 
 def _programs(eqn: Any) -> list[Jaxpr]:

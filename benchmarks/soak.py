@@ -150,10 +150,10 @@ def long_run(
     workdir=folder / part,
     callbacks=[watch, ClientHistory(50), fj.callbacks.Progress(False)],
   )  # fmt: skip
-  found = row(part, _ROUNDS.value, seen, 1000)
-  found['seconds'] = time.perf_counter() - began
-  found['records_mib'] = 1000 * watch.record_bytes / 2**20
-  return found
+  measured = row(part, _ROUNDS.value, seen, 1000)
+  measured['seconds'] = time.perf_counter() - began
+  measured['records_mib'] = 1000 * watch.record_bytes / 2**20
+  return measured
 
 
 def comparisons(data: Any, cache: pathlib.Path, folder: pathlib.Path) -> Any:
@@ -174,9 +174,9 @@ def comparisons(data: Any, cache: pathlib.Path, folder: pathlib.Path) -> Any:
     if i % every == 0:
       gc.collect()
       seen.append(held(cache))
-  found = row('calls of compare', _COMPARES.value, seen, 100)
-  found['seconds'] = time.perf_counter() - began
-  return found
+  measured = row('calls of compare', _COMPARES.value, seen, 100)
+  measured['seconds'] = time.perf_counter() - began
+  return measured
 
 
 def main(argv: list[str]) -> None:

@@ -97,7 +97,7 @@ def row_of(program: str, chip: str) -> dict[str, Any]:
   added = sum(c.bytes for c in exchanges if c.kind == 'all-reduce')
   kernels = {shape for shape in workload.shapes().values() if len(shape) > 1}
   products = products_by_precision(text)
-  asked = products.pop(_PRECISION.value, 0)
+  of_precision = products.pop(_PRECISION.value, 0)
   numbers = plan.state_bytes + plan.data_bytes - plan.test_bytes
   each = memory.temporaries / plan.clients_per_chunk
   return {
@@ -108,7 +108,7 @@ def row_of(program: str, chip: str) -> dict[str, Any]:
     'exchanged': added / plan.model_bytes,
     'others': sum(c.bytes for c in exchanges if c.kind != 'all-reduce'),
     'gathers': len(gathers_of_models(text, kernels, options.get('num_clusters', 1))),
-    'products': f'{asked}, {sum(products.values())} others',
+    'products': f'{of_precision}, {sum(products.values())} others',
     'side_by_side': plan.clients_per_chunk,
     'padding': max(0, memory.arguments - numbers),
     'temporaries': round(each),
@@ -131,8 +131,8 @@ def main(argv: list[str]) -> None:
       keys = ('program', 'chip', 'precision')
       rows = [r for r in rows if any(r[k] != new[k] for k in keys)] + [new]
       print(json.dumps(new), flush=True)
-      found = {'versions': provenance.versions(), 'rows': rows}
-      write_atomically(file, json.dumps(found, indent=1) + '\n')
+      result = {'versions': provenance.versions(), 'rows': rows}
+      write_atomically(file, json.dumps(result, indent=1) + '\n')
   print(common.table(rows, list(rows[0])))
 
 

@@ -97,16 +97,16 @@ def measure(
     joined = _join(to_join, centers, train, keys[0])
     own, alone_finite = _alone(to_alone, train, keys[1])
     of_training = np.asarray(joined.finite)
-    found: list[tuple[str, ClientModels, np.ndarray | None]] = [
+    rules: list[tuple[str, ClientModels, np.ndarray | None]] = [
       (rule, ClientModels(centers, getattr(joined, rule)), of_training)
       for rule in joining_rules.RULES[:2]
     ]
-    found += [
+    rules += [
       ('loss', ClientModels(centers, joined.loss), None),
       (GLOBAL, ClientModels(model), None),
       (ALONE, own, np.asarray(alone_finite)),
     ]
-    for rule, used, finite in found:
+    for rule, used, finite in rules:
       measured = _scores_of(used, local, train, test, keys[2], tuning_epochs)
       deployed, tuned, failed = jax.device_get(measured)
       chosen = used.clusters()

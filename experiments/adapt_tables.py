@@ -54,34 +54,34 @@ def over_runs(rows: list[Row]) -> list[Row]:
 
 def _notes(table: list[Row]) -> list[str]:
   """Notes for the reader of a table."""
-  said, runs = [], max(row['runs'] for row in table)
+  texts, runs = [], max(row['runs'] for row in table)
   if runs > 1:
-    said.append(f'Metrics are mean and sample standard deviation over {runs} runs.')
+    texts.append(f'Metrics are mean and sample standard deviation over {runs} runs.')
   if table[0]['evaluated_on'] != 'test':
-    said.append('Metrics are of validation examples and not of test examples.')
+    texts.append('Metrics are of validation examples and not of test examples.')
   for row in table:
     number, clients = row['num_examples'], row['clients']
     if fewer := row['with_fewer']:
-      said.append(
+      texts.append(
         f'Of {clients} new clients, in all runs, {fewer} have fewer than {number} '
         'training examples and join with all they have.'
       )
   for row in table:
     where = f'{row["rule"]}, {row["num_examples"]} examples'
     if failed := row['training_failed']:
-      said.append(f'{where}: training of {failed} clients was not finite.')
+      texts.append(f'{where}: training of {failed} clients was not finite.')
     if failed := row['finetuning_failed']:
-      said.append(
+      texts.append(
         f'{where}: fine-tuning of {failed} clients diverged; their models before '
         'fine-tuning are used.'
       )
-  return list(dict.fromkeys(said))
+  return list(dict.fromkeys(texts))
 
 
 def table_of(table: list[Row]) -> Table:
   """The rows of `over_runs` as a table, without columns that no row has."""
   task = tasks.of(table[0])
-  found = [
+  shown = [
     Column(key, head, f'.{1 if key in _SHARES else task.primary.digits}f', '', True)
     for key, head in _headings(task).items()
     if any(row[key] for row in table)
@@ -90,11 +90,11 @@ def table_of(table: list[Row]) -> Table:
     [
       row['num_examples'],
       row['rule'],
-      *(cell(row[c.key] or (None, None)) for c in found),
+      *(cell(row[c.key] or (None, None)) for c in shown),
     ]
     for row in table
   ]
-  columns = [Column('num_examples', 'examples', 'd'), Column('rule', 'rule'), *found]
+  columns = [Column('num_examples', 'examples', 'd'), Column('rule', 'rule'), *shown]
   return Table(columns, rows, notes=_notes(table), label='adapt')
 
 

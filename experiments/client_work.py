@@ -28,8 +28,8 @@ def read(path: str, schedule: Schedule, train: FederatedData) -> ClientWork | No
       rows, columns = list(reader), tuple(reader.fieldnames or ())
   except (OSError, UnicodeDecodeError, csv.Error) as e:
     raise UserError(f'{named} cannot be read as CSV: {e}.') from e
-  found = [name for name in columns if name in COLUMNS]
-  if 'client' not in columns or not found or len(found) + 1 != len(columns):
+  given = [name for name in columns if name in COLUMNS]
+  if 'client' not in columns or not given or len(given) + 1 != len(columns):
     raise UserError(
       f'{named} has the columns {", ".join(columns) or "none"}; it needs client and '
       f'some of {", ".join(COLUMNS)}, and no others.'
@@ -42,8 +42,8 @@ def read(path: str, schedule: Schedule, train: FederatedData) -> ClientWork | No
   if lacking:
     raise UserError(f'{named} has no row of client {lacking[0]}; give each client one.')
   others = {'rate': 1, 'epochs': schedule.epochs, 'steps': schedule.steps}
-  made: dict[str, np.ndarray] = {}
-  for column in found:
+  arrays: dict[str, np.ndarray] = {}
+  for column in given:
     values = np.full(int(ids.max()) + 1, max(others[column], 1), np.float64)
     for name, place in zip(names, ids, strict=False):
       try:
@@ -53,5 +53,5 @@ def read(path: str, schedule: Schedule, train: FederatedData) -> ClientWork | No
           f'{named}: {column} of client {name} is {by_name[name][column]!r}, which is '
           'no number.'
         ) from e
-    made['rates' if column == 'rate' else column] = values
-  return ClientWork(**made)
+    arrays['rates' if column == 'rate' else column] = values
+  return ClientWork(**arrays)

@@ -118,8 +118,8 @@ def remove_redone(by_label: tune.ByLabel, workdir: pathlib.Path) -> None:
   for label, [config, *_] in by_label.items():
     if {label, config['algorithm']} & set(flags.FLAGS.redo):
       for folder in (workdir, workdir / 'tune'):
-        if (found := folder / methods.folder_of(label)).is_dir():
-          shutil.rmtree(found)
+        if (of_method := folder / methods.folder_of(label)).is_dir():
+          shutil.rmtree(of_method)
 
 
 def draw(
@@ -152,12 +152,12 @@ def run_methods(
   workdir: pathlib.Path,
   choices: Mapping[str, Choice | UserError] = MappingProxyType({}),
   reference: str = '',
-  asked: Mapping[str, Any] = MappingProxyType({}),
+  changes: Mapping[str, Any] = MappingProxyType({}),
   count: Count | None = None,
 ) -> tuple[Comparison, dict[str, list[pathlib.Path]]]:
   """Runs what is missing of a comparison, and writes the table after every method.
 
-  Tables show what --report names, and `asked`, see `tables_asked`; `count` is of all
+  Tables show what --report names, and `changes`, see `tables_asked`; `count` is of all
   runs of the command. Returns the
   comparison, and label of each method, also of kept ones -> folders of its runs that
   did not diverge.
@@ -200,13 +200,13 @@ def run_methods(
           f'Note: {label} is left out of the table: files of the same names, of data '
           'or models, had other contents in its runs.'
         )
-    both = summaries | kept
+    shown = summaries | kept
     how = [*rates, *(row for row in kept_rates if row['method'] in kept)]
-    own = [folder_of(label, seed) for label in both for seed in seeds]
-    told = oracle or costs_table.label_of(both, 'oracle')
+    own = [folder_of(label, seed) for label in shown for seed in seeds]
+    named = oracle or costs_table.label_of(shown, 'oracle')
     others = unlisted(workdir, own)
-    made = Comparison(both, how, reference, dict(refused), which, told, others)
-    return dataclasses.replace(made, **asked)
+    comparison = Comparison(shown, how, reference, dict(refused), which, named, others)
+    return dataclasses.replace(comparison, **changes)
 
   def after(summaries: Summaries) -> None:
     compared(summaries).write(workdir)
@@ -321,26 +321,26 @@ def main(argv: list[str]) -> None:
     count = Count(number)
     choices = tune.tuned(by_label, search, workdir, count) if search else {}
     by_label = tune.applied(by_label, choices)
-    found, folders = run_methods(
+    result, folders = run_methods(
       by_label, workdir, choices, f.reference, tables_asked(), count
     )
-    if len(found.refused) == len(by_label):
-      found.check()
+    if len(result.refused) == len(by_label):
+      result.check()
     print(
-      '', *found.tables, f'Tables: {workdir}/table.md, .csv, .tex, .json', sep='\n\n'
+      '', *result.tables, f'Tables: {workdir}/table.md, .csv, .tex, .json', sep='\n\n'
     )
-    if old := [row['method'] for row in found.rows if row['earlier_code']]:
+    if old := [row['method'] for row in result.rows if row['earlier_code']]:
       print(
         f'--redo={",".join(old)} runs what is marked by † again, with the new code.'
       )
-    no_figures = draw(folders, workdir, found.differences)
+    no_figures = draw(folders, workdir, result.differences)
     print(
       no_figures
       or f'Figures: {workdir}/plots, over seeds, and of one seed each plots/ in the '
       'folder of each first seed.'
     )
     print(pages.written(workdir, f.reference))
-    found.check()
+    result.check()
     tune.check(choices)
 
 

@@ -74,16 +74,16 @@ def _features(train: FederatedData, test: FederatedData) -> Iterable[Sequence[An
   for split, name in ((train, 'training'), (test, 'test')):
     if not len(split.y):
       continue
-    found = feature_range.of_features(split.x, split.scale)
-    for i, values in enumerate(zip(*found, strict=True)):
+    ranges = feature_range.of_features(split.x, split.scale)
+    for i, values in enumerate(zip(*ranges, strict=True)):
       yield i, name, *(f'{value:.6g}' for value in values)
 
 
 def _copies(train: FederatedData, test: FederatedData) -> Iterable[Sequence[Any]]:
   """Places of both, counted from 0 among the examples of a client."""
   yield 'test_client', 'test_example', 'training_client', 'training_example'
-  found = examples_checks.repeated(train, test)
-  for of_test, of_train in zip(found.in_both, found.of_train, strict=True):
+  repeats = examples_checks.repeated(train, test)
+  for of_test, of_train in zip(repeats.in_both, repeats.of_train, strict=True):
     yield *_place(test, of_test), *_place(train, of_train)
 
 

@@ -33,16 +33,16 @@ def expand(argv: list[str]) -> list[str]:
 
 def _expanded(given: list[str], within: tuple[str, ...]) -> list[str]:
   """`expand` of the flags of a command line, or of a file inside of others."""
-  expanded, left = list[str](), given
-  while left and left[0] != '--':
-    flag, equals, value = left[0].partition('=')
+  expanded, remaining = list[str](), given
+  while remaining and remaining[0] != '--':
+    flag, equals, value = remaining[0].partition('=')
     named = flag in ('--flagfile', '-flagfile')
     count = 1 if equals or not named else 2  # `--flagfile demo` too.
-    value = value if equals else ''.join(left[1:2])
+    value = value if equals else ''.join(remaining[1:2])
     in_place = _flags_in_place(value, within) if named else None
-    expanded += left[:count] if in_place is None else in_place
-    left = left[count:]
-  return expanded + left
+    expanded += remaining[:count] if in_place is None else in_place
+    remaining = remaining[count:]
+  return expanded + remaining
 
 
 def _flags_in_place(named: str, within: tuple[str, ...]) -> list[str] | None:

@@ -155,8 +155,8 @@ def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
   """Flags that decide where and how fast a run happens, never its results."""
-  found = [name for name in _OTHERS if name in flags.FLAGS]
-  return {name: flags.FLAGS[name].value for name in found}
+  names = [name for name in _OTHERS if name in flags.FLAGS]
+  return {name: flags.FLAGS[name].value for name in names}
 
 
 def progress() -> bool | None:

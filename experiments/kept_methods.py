@@ -39,15 +39,15 @@ def kept(
   rates = {row.get('method'): row for row in table.get('rates') or ()}
   seeds = [c['seed'] for c in next(iter(by_label.values()))]
   # Methods may set flags themselves, and a sweep sets one.
-  asked = [_whole(c) for c, *_ in by_label.values()]
-  asked.append(_whole(experiment_flags.common()))
+  configs = [_whole(c) for c, *_ in by_label.values()]
+  configs.append(_whole(experiment_flags.common()))
   summaries: Summaries = {}
   for label in (row.get('method') for row in table.get('methods') or ()):
     if not isinstance(label, str) or label in by_label or label not in rates:
       continue
     folder = workdir / methods.folder_of(label)
     tuned = (rates[label].get('values') or {}) if rates[label].get('runs') else {}
-    runs = [_run(folder / f'seed{seed}', asked, label, tuned) for seed in seeds]
+    runs = [_run(folder / f'seed{seed}', configs, label, tuned) for seed in seeds]
     if all(run is not None for run in runs):
       summaries[label] = runs
   return summaries, [rates[label] for label in summaries]
@@ -88,11 +88,11 @@ def _whole(config: dict[str, Any]) -> dict[str, Any]:
 
 def _run(
   folder: pathlib.Path,
-  asked: Sequence[dict[str, Any]],
+  configs: Sequence[dict[str, Any]],
   label: str,
   tuned: Mapping[str, Any],
 ) -> dict[str, Any] | None:
-  """The summary of a finished run; None without one of flags among `asked`."""
+  """The summary of a finished run; None without one of flags among `configs`."""
   try:
     config, summary = (
       metrics_file.read_config(folder),
@@ -106,11 +106,11 @@ def _run(
     finished = summary.get('ended', 'finished') == 'finished'
     mine['rounds'] = done if finished else max(done, mine['rounds'])
     for name in {*experiment_flags.common_names()} - {'seed', *tuned}:
-      known = any(mine[name] == each[name] for each in asked)
+      known = any(mine[name] == each[name] for each in configs)
       if not (known or methods.sets(label, name)):
         return None
-    said = _other_options(config, asked, label, tuned)
-    note = f'of an earlier command, as are its seconds{", with " * bool(said)}{said}.'
+    other = _other_options(config, configs, label, tuned)
+    note = f'of an earlier command, as are its seconds{", with " * bool(other)}{other}.'
     summary['notes'] = [*summary.get('notes', []), note]
     of_files = {name: config.get(name, '') for name in ('model', 'dataset')}
     now = of_files | plugins.identity(of_files, folder, lambda _: None)
@@ -124,7 +124,7 @@ def _run(
 
 def _other_options(
   config: dict[str, Any],
-  asked: Sequence[dict[str, Any]],
+  configs: Sequence[dict[str, Any]],
   label: str,
   tuned: Mapping[str, Any],
 ) -> str:
@@ -135,7 +135,7 @@ def _other_options(
     for option, default in methods.options(name).items()
     if option in config
     and config[option] != chosen.get(option, default)
-    and not any(config[option] == c[option] for c in asked if option in c)
+    and not any(config[option] == c[option] for c in configs if option in c)
     and option not in ('num_clusters', *tuned)
     and not methods.sets(label, option)
   )

@@ -44,11 +44,11 @@ class Count:
     self._done += 1
     if seconds is not None:
       self._seconds.append(seconds)
-    said, left = f'run {self._done} of {self._total}', self._total - self._done
+    text, left = f'run {self._done} of {self._total}', self._total - self._done
     if left and self._seconds:
       mean = sum(self._seconds) / len(self._seconds)
-      said += f', about {duration(mean * left)} left'
-    return said
+      text += f', about {duration(mean * left)} left'
+    return text
 
 
 def tell_method(number: int, methods: int, what: str) -> None:
@@ -63,35 +63,35 @@ def run_unless_diverged(
   *,
   about: str = '',
   count: Count | None = None,
-  said: set[str] | None = None,
+  printed: set[str] | None = None,
   **options: Any,
 ) -> list[Outcome]:
   """Runs many configurations, side by side where `run_many` can.
 
   `about` says on lines of progress what they are; `count` is that of the command.
-  `said` are lines that earlier runs have printed on data, model and method, and that
+  `printed` are lines that earlier runs have printed on data, model and method, and that
   are not repeated; those of these runs are added. None repeats them. See `plan` for all
   other arguments.
   """
   machine, held = experiment_flags.machine(), HeldData()
   counted = count or Count(len(wanted))
-  found: list[Outcome] = [None] * len(wanted)
+  ended: list[Outcome] = [None] * len(wanted)
   planned: list[tuple[int, Planned]] = []
 
   def say(what: str, text: str) -> None:
-    if said is None or text not in said:
+    if printed is None or text not in printed:
       print(f'[{what}] {text}')
-    if said is not None:
-      said.add(text)
+    if printed is not None:
+      printed.add(text)
 
   for place, (config, workdir, what) in enumerate(wanted):
-    told = functools.partial(say, what)
+    tell = functools.partial(say, what)
     try:
       own = plan(
-        config, machine, workdir, say=told, programs=programs, held=held, **options
+        config, machine, workdir, say=tell, programs=programs, held=held, **options
       )
     except UserError as e:
-      found[place] = e
+      ended[place] = e
       counted.add()
     else:
       planned.append((place, own))
@@ -104,7 +104,7 @@ def run_unless_diverged(
     if isinstance(outcome, Diverged):
       print(f'{what} diverged: {in_flags(str(outcome))} ({counted.add()})')
     elif isinstance(outcome, UserError):
-      found[place] = outcome
+      ended[place] = outcome
     else:
       own.after(outcome)
       before = outcome.summary['rounds'] in rounds[what]
@@ -113,7 +113,7 @@ def run_unless_diverged(
       if not machine.get('quiet'):
         line = outcomes.line(outcome.summary, seconds)
         print(f'[{what}] {line}{", done before" if before else ""}; {which}')
-      found[place] = costs_table.with_curve(
+      ended[place] = costs_table.with_curve(
         outcome.summary, outcome.history, outcome.clients
       )
 
@@ -124,7 +124,7 @@ def run_unless_diverged(
       programs=programs,
       keep=keep,
     )
-  never = [i for i, outcome in enumerate(found) if isinstance(outcome, NeverPatient)]
+  never = [i for i, outcome in enumerate(ended) if isinstance(outcome, NeverPatient)]
   if never:  # The patience is for other methods of a comparison.
     patience, first = wanted[never[0]].config['patience'], wanted[never[0]].what
     say(first, f'Note: --patience={patience} has no effect: there are no clusters.')
@@ -132,8 +132,8 @@ def run_unless_diverged(
       wanted[i]._replace(config=wanted[i].config | {'patience': 0}) for i in never
     ]
     outcomes_again = run_unless_diverged(
-      again, programs, about=about, count=counted, said=said, **options
+      again, programs, about=about, count=counted, printed=printed, **options
     )
     for i, outcome in zip(never, outcomes_again, strict=True):
-      found[i] = outcome
-  return found
+      ended[i] = outcome
+  return ended

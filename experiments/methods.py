@@ -82,12 +82,12 @@ def checked_name(name: str) -> str:
 
 def server_defaults(flag: str) -> dict[str, float]:
   """Server optimizers that have a flag, with their defaults."""
-  found = {}
+  defaults = {}
   for name, make in SERVER_OPTIMIZERS.items():
     parameter = inspect.signature(make).parameters.get(SERVER_FLAGS.get(flag, ''))
     if parameter is not None:
-      found[name] = parameter.default
-  return found
+      defaults[name] = parameter.default
+  return defaults
 
 
 def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
@@ -173,15 +173,15 @@ def typed(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
   """
   if not plugins.is_own(name):
     return dict(chosen)
-  found, defaults = dict(chosen), options(name)
-  for option in found.keys() & defaults.keys():
-    given = found[option]
+  values, defaults = dict(chosen), options(name)
+  for option in values.keys() & defaults.keys():
+    given = values[option]
     text = given if isinstance(given, str) else text_of(given)
     try:
-      found[option] = plugins.value(text, defaults[option])
+      values[option] = plugins.value(text, defaults[option])
     except ValueError as e:
       raise UserError(f'{argument("algorithm", name)}: {option}: {e}.') from e
-  return found
+  return values
 
 
 def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorithm:

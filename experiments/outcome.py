@@ -90,12 +90,12 @@ def _figures(summary: Summary, task: Task) -> list[str]:
 def _rounds_to(reached: Summary, figure: tasks.Figure, of: str) -> str:
   """'97 % micro-accuracy: deployed after 18.3 rounds, fine-tuned not reached'."""
 
-  def said(rounds: float | None) -> str:
+  def in_words(rounds: float | None) -> str:
     return 'not reached' if rounds is None else f'after {rounds:.1f} rounds'
 
   return (
     f'{figure.target(reached["target"])} micro-{figure.name}{of}: deployed '
-    f'{said(reached["deployed"])}, fine-tuned {said(reached["finetuned"])}'
+    f'{in_words(reached["deployed"])}, fine-tuned {in_words(reached["finetuned"])}'
   )
 
 

@@ -54,16 +54,16 @@ def data_size(
     _, train, test = load_phases(config, machine['data_dir'])[0]
     if config['algorithm'] == 'oracle':
       train = with_true_groups(train)
-    found = DataSize.of(train, test)
+    size = DataSize.of(train, test)
   except UserError as e:
     if config['dataset'] not in _KNOWN:
       raise
     print(f"Note: the sizes are LEAF's of all natural clients; {in_flags(str(e))}")
-    found = _KNOWN[config['dataset']]
+    size = _KNOWN[config['dataset']]
     clients = clients or config['num_clients']
   if not clients and not examples:
-    return found
-  return found.scaled(clients or found.num_clients, examples)
+    return size
+  return size.scaled(clients or size.num_clients, examples)
 
 
 def one_plan(

@@ -58,45 +58,45 @@ def report(
 
 def _by_kind(text: str) -> dict[str, dict[str, int]]:
   """Kind of collective -> its count, and the bytes of all and of the largest."""
-  found: dict[str, dict[str, int]] = {}
+  totals: dict[str, dict[str, int]] = {}
   for kind, size in collectives_of(text):
-    entry = found.setdefault(kind, {'count': 0, 'bytes': 0, 'largest_bytes': 0})
+    entry = totals.setdefault(kind, {'count': 0, 'bytes': 0, 'largest_bytes': 0})
     entry['count'] += 1
     entry['bytes'] += size
     entry['largest_bytes'] = max(entry['largest_bytes'], size)
-  return found
+  return totals
 
 
-def text(made: dict[str, Any]) -> str:
+def text(plan: dict[str, Any]) -> str:
   """A report as it is printed."""
-  sizes = {name: in_bytes(made[name]) for name in made if name.endswith('_bytes')}
+  sizes = {name: in_bytes(plan[name]) for name in plan if name.endswith('_bytes')}
   rows = [('program', 'peak', 'arguments', 'temporary', 'compiled in')]
-  for name, program in made['programs'].items():
+  for name, program in plan['programs'].items():
     kinds = (program[f'{kind}_bytes'] for kind in ('peak', 'argument', 'temporary'))
     rows.append((name, *map(in_bytes, kinds), f'{program["compile_seconds"]:.1f} s'))
   exchanged = [
     f'{entry["count"]} {kind} of {in_bytes(entry["bytes"])}'
-    for kind, entry in made['collectives'].items()
+    for kind, entry in plan['collectives'].items()
   ]
   lines = [
-    f'{made["num_devices"]} x {made["device"]}, each with '
-    f'{made["clients_per_device"]:,} clients of a round, {made["clients_per_chunk"]:,} '
+    f'{plan["num_devices"]} x {plan["device"]}, each with '
+    f'{plan["clients_per_device"]:,} clients of a round, {plan["clients_per_chunk"]:,} '
     'side by side; on each:',
     '',
     *aligned(rows),
     '',
     f'local models   {sizes["stack_bytes"]} of a state of {sizes["state_bytes"]}; '
     f'one model {sizes["model_bytes"]}',
-    f'data           {sizes["data_bytes"]}, {made["data_placement"]}',
-    f'a client       {in_bytes(made["temporary_bytes_per_client"])} while it trains',
+    f'data           {sizes["data_bytes"]}, {plan["data_placement"]}',
+    f'a client       {in_bytes(plan["temporary_bytes_per_client"])} while it trains',
     f'host memory    {sizes["offloaded_bytes"]} of local models',
     f'exchanges      {", ".join(exchanged) or "none"} a round',
     '',
   ]
-  if made['fits'] is None:
+  if plan['fits'] is None:
     lines.append(f'Needs {sizes["peak_bytes"]}; the memory of a device is not known.')
-  elif made['fits']:
-    share = 100 * made['peak_bytes'] / made['chip_bytes']
+  elif plan['fits']:
+    share = 100 * plan['peak_bytes'] / plan['chip_bytes']
     lines.append(
       f'Fits: {sizes["peak_bytes"]} of {sizes["chip_bytes"]} ({share:.0f} %).'
     )
@@ -105,7 +105,7 @@ def text(made: dict[str, Any]) -> str:
       f'Does not fit: it needs {sizes["peak_bytes"]}, a device has '
       f'{sizes["chip_bytes"]}. Any of these makes it fit:'
     )
-    lines += [f'  {sentence}' for sentence in made['advice']]
+    lines += [f'  {sentence}' for sentence in plan['advice']]
   return '\n'.join(lines)
 
 
@@ -117,18 +117,18 @@ def table(plans: Sequence[dict[str, Any]]) -> str:
       'a client trains in', 'compiled in',
     )
   ]  # fmt: skip
-  for made in plans:
-    memory = made['chip_bytes']
-    share = '' if memory is None else f'{100 * made["peak_bytes"] / memory:.0f} %'
+  for plan in plans:
+    memory = plan['chip_bytes']
+    share = '' if memory is None else f'{100 * plan["peak_bytes"] / memory:.0f} %'
     rows.append(
       (
-        f'{made["num_clients"]:,}',
-        made['topology'],
-        in_bytes(made['peak_bytes']),
-        f'{share}, does not fit' if made['fits'] is False else share,
-        in_bytes(made['stack_bytes']),
-        in_bytes(made['temporary_bytes_per_client']),
-        f'{made["compile_seconds"]:.0f} s',
+        f'{plan["num_clients"]:,}',
+        plan['topology'],
+        in_bytes(plan['peak_bytes']),
+        f'{share}, does not fit' if plan['fits'] is False else share,
+        in_bytes(plan['stack_bytes']),
+        in_bytes(plan['temporary_bytes_per_client']),
+        f'{plan["compile_seconds"]:.0f} s',
       )
     )
   return '\n'.join(aligned(rows))

@@ -110,24 +110,24 @@ def identity(
   digest of the file of the user's method, model or data; nothing without any.
   """
   flags = ('algorithm', 'model', 'dataset')
-  found = {flag: _code(config[flag]) for flag in flags if is_own(config.get(flag, ''))}
-  if not found:
+  files = {flag: _code(config[flag]) for flag in flags if is_own(config.get(flag, ''))}
+  if not files:
     return {}
-  if names := changed({**config, 'own_code': found}, workdir):
+  if names := changed({**config, 'own_code': files}, workdir):
     say(
       f'Warning: the file of {" and ".join(names)} changed after the '
       f'run in {workdir} had begun: its finished rounds are of the earlier code. '
       'Choose another folder, or delete this one, to run the new code from the start.'
     )
-  return {'own_code': found}
+  return {'own_code': files}
 
 
 def changed(config: Mapping[str, Any], workdir: pathlib.Path) -> list[str]:
   """Names of the user's own code that changed after the run in a workdir had begun."""
-  old, found = metrics_file.read_config(workdir) or {}, config.get('own_code', {})
-  there = old.get('own_code', found)
-  same = (flag for flag in found if old.get(flag) == config[flag])
-  return list(dict.fromkeys(config[f] for f in same if there.get(f) != found[f]))
+  old, digests = metrics_file.read_config(workdir) or {}, config.get('own_code', {})
+  there = old.get('own_code', digests)
+  same = (flag for flag in digests if old.get(flag) == config[flag])
+  return list(dict.fromkeys(config[f] for f in same if there.get(f) != digests[f]))
 
 
 _digests: dict[tuple[Any, ...], str] = {}
@@ -176,17 +176,17 @@ def value(text: str, default: Any) -> Any:
       raise ValueError(f'{text!r} is neither true nor false')
     return _BOOLEANS[text.lower()]
   try:
-    found = kind(text)
+    number = kind(text)
   except ValueError as e:
     raise ValueError(f'{text!r} is no {kind.__name__}') from e
-  if kind is float and not math.isfinite(found):
+  if kind is float and not math.isfinite(number):
     raise ValueError(f'{text!r} is not finite')
-  return found
+  return number
 
 
 def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
   """Options of a function from a flag's text, NAME=VALUE,NAME=VALUE."""
-  found: dict[str, Any] = {}
+  values: dict[str, Any] = {}
   named = argument(flag, text)
   for part in filter(None, map(str.strip, text.split(','))):
     name, equals, of_name = map(str.strip, part.partition('='))
@@ -195,13 +195,13 @@ def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
     if name not in allowed:
       known = ', '.join(allowed) or 'none (options are keyword-only arguments)'
       raise UserError(f'{named}: there is no option {name}; there are: {known}.')
-    if name in found:
+    if name in values:
       raise UserError(f'{named} sets {name} twice.')
     try:
-      found[name] = value(of_name, allowed[name])
+      values[name] = value(of_name, allowed[name])
     except ValueError as e:
       raise UserError(f'{named}: {name}: {e}.') from e
-  return found
+  return values
 
 
 def resolved(kind: str, name: str, text: str, *arguments: str) -> dict[str, Any]:

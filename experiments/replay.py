@@ -62,22 +62,22 @@ def rebuilt(
   return methods.configured(config, local), train
 
 
-def as_text(found: Replay) -> str:
+def as_text(replayed: Replay) -> str:
   """Text of the outcome, for a terminal."""
-  lines = [f'{printable(found.client)} in round {found.round}:']
-  if not found.arrived:
+  lines = [f'{printable(replayed.client)} in round {replayed.round}:']
+  if not replayed.arrived:
     lines.append('it dropped out, or no update of it arrived: it did not train.')
-  for number, training in enumerate(found.trainings, start=1):
-    if len(found.trainings) > 1:
-      lines.append(f'training {number} of {len(found.trainings)}')
+  for number, training in enumerate(replayed.trainings, start=1):
+    if len(replayed.trainings) > 1:
+      lines.append(f'training {number} of {len(replayed.trainings)}')
     lines += _steps(training)
     lines.append(_ending(training))
-  came_from = f'round {found.since}' if found.since else 'the start'
-  told = {True: 'as in metrics.jsonl', False: 'NOT as in metrics.jsonl', None: ''}
+  came_from = f'round {replayed.since}' if replayed.since else 'the start'
+  records = {True: 'as in metrics.jsonl', False: 'NOT as in metrics.jsonl', None: ''}
   state = {True: 'as in its checkpoint', False: 'NOT as in its checkpoint', None: ''}
-  what = [t for t in (told[found.same_records], state[found.same_state]) if t]
+  what = [t for t in (records[replayed.same_records], state[replayed.same_state]) if t]
   outcome = f': {", ".join(what)}' if what else ''
-  lines.append(f'Run again from {came_from} to round {found.round}{outcome}.')
+  lines.append(f'Run again from {came_from} to round {replayed.round}{outcome}.')
   return '\n'.join(lines)
 
 
@@ -117,9 +117,9 @@ def _ending(training: Training) -> str:
   )
 
 
-def _csv(found: Replay) -> str:
+def _csv(replayed: Replay) -> str:
   rows = []
-  for number, training in enumerate(found.trainings, start=1):
+  for number, training in enumerate(replayed.trainings, start=1):
     columns = training.loss, training.gradient, training.distance
     for step, figures in enumerate(zip(*columns, strict=True), start=1):
       rows.append([number, step, *map(float, figures)])
@@ -139,15 +139,15 @@ def main(argv: list[str]) -> None:
   workdir, machine = pathlib.Path(argv[1]), experiment_flags.machine()
   with progress_lines.shown(None):
     algorithm, train = rebuilt(workdir, machine)
-    found = replay(
+    replayed = replay(
       algorithm, train, workdir, round=f.round, client=f.client,
       data_placement=machine['data_placement'],
     )  # fmt: skip
-  print(as_text(found))
+  print(as_text(replayed))
   if output is not None:
     with contextlib.suppress(OSError):  # Writing says what is wrong.
       output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, _csv(found))
+    write_atomically(output, _csv(replayed))
     print(f'Steps: {output}')
 
 

@@ -46,15 +46,15 @@ _MAX_CLIENTS = 1000
 def parse_list(values: Sequence[str]) -> list[int]:
   """['1', '2'] -> [1, 2]; raises `UserError` unless these are ascending numbers."""
   try:
-    found = [int(v) for v in values]
+    numbers = [int(v) for v in values]
   except ValueError:
-    found = []
-  if not found or found[0] < 1 or found != sorted(set(found)):
+    numbers = []
+  if not numbers or numbers[0] < 1 or numbers != sorted(set(numbers)):
     raise UserError(
       f'--num_clusters_list={printable(",".join(values))} must be numbers of clusters '
       'in ascending order, each once, e.g. 1,2,3,4.'
     )
-  return found
+  return numbers
 
 
 def choose_clients(
@@ -91,7 +91,7 @@ def silhouettes_of_seeds(
   machine = experiment_flags.machine()
   local = build_local(configs[0], build_model(configs[0], train), train, machine)
   digest = digest_of_data(train)
-  found = []
+  of_seeds = []
   for config in configs:
     without = ('num_clusters', 'rounds')
     own = {k: v for k, v in config.items() if k not in without}
@@ -109,17 +109,17 @@ def silhouettes_of_seeds(
         data_placement=machine['data_placement'],
         programs=programs,
       )
-      sound = np.isfinite(gram.diagonal())
-      if sound.sum() < 2:
+      is_finite = np.isfinite(gram.diagonal())
+      if is_finite.sum() < 2:
         raise UserError(
           'The models of the clients are not finite after --init_epochs; lower '
           '--learning_rate.'
         )
       with progress_lines.waiting_for(f'silhouettes of seed {config["seed"]}'):
-        chosen = gram[np.ix_(sound, sound)], list_of_k, config['seed']
+        chosen = gram[np.ix_(is_finite, is_finite)], list_of_k, config['seed']
         of_models, of_clouds = num_clusters.against_one_cloud(*chosen)
         clusters = np.full((len(list_of_k), len(gram)), -1)
-        clusters[:, sound] = num_clusters.clusterings(*chosen)
+        clusters[:, is_finite] = num_clusters.clusterings(*chosen)
       held = {
         'silhouette': of_models,
         'of_clouds': of_clouds,
@@ -129,8 +129,8 @@ def silhouettes_of_seeds(
       with contextlib.suppress(OSError):  # Writing says what is wrong.
         path.parent.mkdir(parents=True, exist_ok=True)
       write_atomically(path, json.dumps(held) + '\n')
-    found.append(held)
-  return found
+    of_seeds.append(held)
+  return of_seeds
 
 
 def draw(
@@ -176,10 +176,10 @@ def select(
       )
       for each in configs
     ]  # fmt: skip
-    found = run_unless_diverged(
+    ended = run_unless_diverged(
       wanted, programs, about=label, count=count, splits=splits, make_portrait=False
     )
-    for own, outcome in zip(wanted, found, strict=True):
+    for own, outcome in zip(wanted, ended, strict=True):
       summary = given(outcome)
       summaries[k].append(summary)
       clients = saved_client_table.read(own.workdir) if summary else None
@@ -214,7 +214,7 @@ def select(
       'show; groups may exist all the same. fesem-separation says what differences '
       'they can show, and FeSEM beside FedAvg whether clusters help.'
     )
-  made = {
+  result = {
     'recommended': recommended,
     'reason': reason,
     'dataset': config['dataset'],
@@ -226,8 +226,8 @@ def select(
     'settings': config | {'select_rounds': config['rounds']},
   }
   write_atomically(workdir / 'select_k.csv', table.as_csv(rows))
-  write_atomically(workdir / 'select_k.json', json.dumps(made, indent=1) + '\n')
-  return made
+  write_atomically(workdir / 'select_k.json', json.dumps(result, indent=1) + '\n')
+  return result
 
 
 def main(argv: list[str]) -> None:
@@ -272,10 +272,10 @@ def main(argv: list[str]) -> None:
     path = workdir / 'select_k.json'
     held_results.check_settings(path, config | {'select_rounds': f.select_rounds})
     held_results.check_rows(path, list_of_k, f.num_seeds)
-    made = select(config, list_of_k, f.num_seeds, splits, workdir)
-    print(f'\n{table.table_of(made["rows"])}\n\n{made["reason"]}\n')
+    result = select(config, list_of_k, f.num_seeds, splits, workdir)
+    print(f'\n{table.table_of(result["rows"])}\n\n{result["reason"]}\n')
     title = f'{config["dataset"]}, {count} clients, {f.select_rounds} rounds'
-    figure = draw(made['rows'], made['recommended'], title, workdir)
+    figure = draw(result['rows'], result['recommended'], title, workdir)
   print(f'Table: {workdir}/select_k.json, .csv\n{figure}')
 
 

@@ -53,13 +53,13 @@ def build(config: dict[str, Any]) -> int | Selection:
 
 def identity(config: dict[str, Any]) -> dict[str, str]:
   """The digests of the files of clients that --select and --client_work read."""
-  found = {}
+  digests = {}
   kind, _, value = config.get('select', '').partition(':')
   if kind in _FILES:
-    found['select_digest'] = _digest('select', config['select'], value)
+    digests['select_digest'] = _digest('select', config['select'], value)
   if path := config.get('client_work'):
-    found['client_work_digest'] = _digest('client_work', path, path)
-  return found
+    digests['client_work_digest'] = _digest('client_work', path, path)
+  return digests
 
 
 def _digest(flag: str, value: str, path: str) -> str:

@@ -53,7 +53,7 @@ def measure(config: dict[str, Any], list_of_k: list[int], by: str) -> dict[str, 
   machine = experiment_flags.machine()
   local = build_local(config, build_model(config, train), train, machine)
   with progress_lines.shown(experiment_flags.progress()):
-    found = separation.separation(
+    measured = separation.separation(
       local,
       train,
       list_of_k,
@@ -65,24 +65,24 @@ def measure(config: dict[str, Any], list_of_k: list[int], by: str) -> dict[str, 
     )
   truth = train.info.clusters
   rows = []
-  for row, clusters in zip(found.rows, found.clusters, strict=True):
+  for row, clusters in zip(measured.rows, measured.clusters, strict=True):
     ari = None
     if truth is not None:
-      ari = float(adjusted_rand_index(np.asarray(truth)[found.clients], clusters))
-    told = separation.told_apart(row)
-    rows.append(row._asdict() | {'told_apart': told, 'ari': ari})
+      ari = float(adjusted_rand_index(np.asarray(truth)[measured.clients], clusters))
+    is_apart = separation.told_apart(row)
+    rows.append(row._asdict() | {'told_apart': is_apart, 'ari': ari})
   return {
-    'verdict': separation.verdict(found),
+    'verdict': separation.verdict(measured),
     'dataset': config['dataset'],
     'partition': config['partition'],
     'by': by,
     'seed': config['seed'],
-    'num_clients': len(found.clients),
-    'left_out': train.num_clients - len(found.clients),
-    'noise': found.noise,
-    'p_differ': found.p_differ,
-    'examples_per_client': found.examples,
-    'detectable': found.detectable,
+    'num_clients': len(measured.clients),
+    'left_out': train.num_clients - len(measured.clients),
+    'noise': measured.noise,
+    'p_differ': measured.p_differ,
+    'examples_per_client': measured.examples,
+    'detectable': measured.detectable,
     'rows': rows,
     'settings': settings_of(config, list_of_k),
   }
@@ -97,29 +97,29 @@ def settings_of(config: dict[str, Any], list_of_k: list[int]) -> dict[str, Any]:
 
 def table_of(rows: list[dict[str, Any]]) -> Table:
   """The rows as a table for a terminal."""
-  found = [
+  shown = [
     Column(name, head, f'.{digits}f') for head, (name, digits) in _COLUMNS.items()
   ]
   lines = [
     [
-      row['num_clusters'], *(row[c.key] for c in found),
+      row['num_clusters'], *(row[c.key] for c in shown),
       'yes' if row['told_apart'] else 'no',
     ]
     for row in rows
   ]  # fmt: skip
   last = Column('told_apart', 'separated')
-  return Table([Column('num_clusters', 'K', 'd'), *found, last], lines)
+  return Table([Column('num_clusters', 'K', 'd'), *shown, last], lines)
 
 
-def draw(made: dict[str, Any], workdir: pathlib.Path) -> str:
+def draw(result: dict[str, Any], workdir: pathlib.Path) -> str:
   """Draws the figure; returns where it is, or why there is none."""
   try:
     from fesem_jax import plots
   except UserError as e:  # Figures are optional.
     return str(e)
-  partition = made['partition'] or 'natural clients'
-  title = f'{made["dataset"]}, {partition}, {made["num_clients"]} clients'
-  figure = plots.separation_by_k(made['rows'], title)
+  partition = result['partition'] or 'natural clients'
+  title = f'{result["dataset"]}, {partition}, {result["num_clients"]} clients'
+  figure = plots.separation_by_k(result['rows'], title)
   written = plots.save(figure, workdir / 'plots' / 'separation')
   return f'Figure: {written[0]} (and .svg)'
 
@@ -145,13 +145,13 @@ def main(argv: list[str]) -> None:
   held_results.check_writable('workdir', workdir, workdir)
   path = workdir / 'separation.json'
   held_results.check_settings(path, settings_of(config, list_of_k))
-  made = measure(config, list_of_k, f.separation_by)
+  result = measure(config, list_of_k, f.separation_by)
   with locked(workdir):
-    write_atomically(path, json.dumps(made, indent=1) + '\n')
-    figure = draw(made, workdir)
-  print(f'{table_of(made["rows"])}\n\n{made["verdict"]}\n')
-  if made['left_out']:
-    print(f'{made["left_out"]} clients of a single example are left out.')
+    write_atomically(path, json.dumps(result, indent=1) + '\n')
+    figure = draw(result, workdir)
+  print(f'{table_of(result["rows"])}\n\n{result["verdict"]}\n')
+  if result['left_out']:
+    print(f'{result["left_out"]} clients of a single example are left out.')
   print(f'{workdir}/separation.json\n{figure}')
 
 

@@ -62,7 +62,7 @@ def configurations(
     raise UserError(
       '--vary=corrupt needs --corrupt_fraction, the share of bad clients.'
     )
-  found, before = [], flag.value
+  by_value, before = [], flag.value
   try:
     for value in values:
       flag.value = value
@@ -72,21 +72,21 @@ def configurations(
       if name.startswith('corrupt') and value in ('none', 0):
         honest = {'corrupt': 'none', 'corrupt_fraction': 0.0}
         by_label = {la: [c | honest for c in each] for la, each in by_label.items()}
-      found.append(by_label)
+      by_value.append(by_label)
   finally:
     flag.value = before
-  every = (each[0] for by_label in found for each in by_label.values())
+  every = (each[0] for by_label in by_value for each in by_label.values())
   unused.check_effect(f'--vary={name}', name, every)
-  if len(values) > 1 and all(by_label == found[0] for by_label in found):
+  if len(values) > 1 and all(by_label == by_value[0] for by_label in by_value):
     raise UserError(f'--vary={name}: all of --algorithms set this flag themselves.')
-  return found
+  return by_value
 
 
-def check(found: Iterable[tune.ByLabel]) -> int:
+def check(by_value: Iterable[tune.ByLabel]) -> int:
   """Builds all that needs no training, at each value; returns the number of clients."""
   loaded: dict[str, Any] = {}
   machine = experiment_flags.machine() | {'clients_per_chunk': '0'}
-  for by_label in found:
+  for by_label in by_value:
     config = next(iter(by_label.values()))[0]
     check_numbers(config)
     names = [*experiment_flags.data_names(), 'evaluate_on']
@@ -112,7 +112,7 @@ def check(found: Iterable[tune.ByLabel]) -> int:
 
 
 def run_all(
-  found: list[tune.ByLabel],
+  by_value: list[tune.ByLabel],
   name: str,
   values: list[Any],
   num_clients: int,
@@ -122,15 +122,15 @@ def run_all(
   points: list[Point] = []
   called = f'{name} ({flags.FLAGS.corrupt})' if name == 'corrupt_fraction' else name
   finished: list[Comparison] = []
-  first, ran = found[0], False
+  first, ran = by_value[0], False
   before = held_results.read(workdir / 'sweep.json')
   new_ones = [
     {la: c for la, c in by_label.items() if by_label is first or c != first[la]}
-    for by_label in found
+    for by_label in by_value
   ]
   count = Count(sum(len(each) for new in new_ones for each in new.values()))
   # What a value does not concern has run at the first one.
-  for value, by_label, new in zip(values, found, new_ones, strict=True):
+  for value, by_label, new in zip(values, by_value, new_ones, strict=True):
     place = f'{name}={text_of(value)}'
     print(f'{printable(place, 255)}:')
     folder = workdir / place.replace('/', '_')
@@ -174,14 +174,14 @@ def main(argv: list[str]) -> None:
     raise UserError('--vary is given more than once; a sweep varies one flag.')
   name, values = parse_vary(''.join(f.vary))
   sharding.setup_devices(f.num_devices)
-  found = configurations(name, values, compare.listed_methods(), f.num_seeds)
-  compare.check_redo(found[0])
-  num_clients = check(found)
+  by_value = configurations(name, values, compare.listed_methods(), f.num_seeds)
+  compare.check_redo(by_value[0])
+  num_clients = check(by_value)
   workdir = pathlib.Path(f.workdir)
   with locked(workdir) as alone:
     if alone:
       remove_left_overs(workdir)
-    run_all(found, name, values, num_clients, workdir)
+    run_all(by_value, name, values, num_clients, workdir)
 
 
 def define_flags() -> None:

@@ -33,7 +33,7 @@ def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Po
   `value` is that of the flag; `report`, one of `curves.REPORTS`, says what the figures
   are.
   """
-  found = []
+  points = []
   for label, runs in summaries.items():
     (row,) = tables.over_seeds({label: runs})
     honest = tables.has_honest([row])
@@ -49,8 +49,8 @@ def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Po
     for kind, column in itertools.product(_KINDS, tasks.of(row).columns):
       of = 'honest_' if honest else ''
       point[f'{kind}_{column}'] = row[f'{of}{kind}_{column}']
-    found.append(point)
-  return found
+    points.append(point)
+  return points
 
 
 def _panels(points: list[Point]) -> dict[str, tuple[str, str]]:
@@ -89,13 +89,13 @@ def _cell(point: Point, key: str) -> Cell:
 def tables_of(points: list[Point], name: str) -> list[Table]:
   """A table for each kind of figures: methods by values."""
   values = list(dict.fromkeys(text_of(p['value']) for p in points))
-  said = [*tables.seeds_said(points), *tables.reports_said(points)]
+  sentences = [*tables.seeds_said(points), *tables.reports_said(points)]
   notes = []
   if any(0 < p['diverged'] < p['seeds'] for p in points):
     notes.append('* without the seeds that diverged.')
   if any(p['earlier_code'] for p in points):
     notes.append(f'† Some runs {tables.EARLIER_CODE}.')
-  found = []
+  of_figures = []
   for key, (title, unit) in _panels(points).items():
     digits = 2 if key in tables.AGREEMENTS else tasks.of(points[0]).primary.digits
     columns = [Column(v, v, f'z.{digits}f', name, True) for v in values]
@@ -103,10 +103,10 @@ def tables_of(points: list[Point], name: str) -> list[Table]:
       [method, *(_cell(point, key) for point in mine)]
       for method, mine in _by_method(points).items()
     ]
-    caption = ' '.join([f'{title}: {unit} by {name}.', *said])
+    caption = ' '.join([f'{title}: {unit} by {name}.', *sentences])
     columns.insert(0, Column('method', 'method'))
-    found.append(Table(columns, rows, caption, notes=notes, label=f'sweep-{key}'))
-  return found
+    of_figures.append(Table(columns, rows, caption, notes=notes, label=f'sweep-{key}'))
+  return of_figures
 
 
 def as_csv(points: list[Point]) -> str:
@@ -114,15 +114,15 @@ def as_csv(points: list[Point]) -> str:
   columns = tasks.of(points[0]).columns
   keys = [f'{kind}_{column}' for kind in _KINDS for column in columns]
   plain = [Column(name, name) for name in ('method', 'value', 'seeds', 'diverged')]
-  found = [Column(key, key, '.3g', '', True) for key in (*tables.AGREEMENTS, *keys)]
+  measured = [Column(key, key, '.3g', '', True) for key in (*tables.AGREEMENTS, *keys)]
   rows = [
     [
       p['method'], text_of(p['value']), p['seeds'], p['diverged'],
-      *(cell(p[c.key] or (None, None)) for c in found),
+      *(cell(p[c.key] or (None, None)) for c in measured),
     ]
     for p in points
   ]  # fmt: skip
-  return Table([*plain, *found], rows).as_csv()
+  return Table([*plain, *measured], rows).as_csv()
 
 
 def draw(
@@ -152,9 +152,9 @@ def draw(
 
 def write(points: list[Point], name: str, workdir: pathlib.Path) -> None:
   """Writes sweep.md, .tex, .csv and .json."""
-  made = tables_of(points, name)
-  write_atomically(workdir / 'sweep.md', '\n'.join(t.as_markdown() for t in made))
-  write_atomically(workdir / 'sweep.tex', '\n'.join(t.as_latex() for t in made))
+  shown = tables_of(points, name)
+  write_atomically(workdir / 'sweep.md', '\n'.join(t.as_markdown() for t in shown))
+  write_atomically(workdir / 'sweep.tex', '\n'.join(t.as_latex() for t in shown))
   write_atomically(workdir / 'sweep.csv', as_csv(points))
   whole = {'by': name, 'points': points}
   write_atomically(workdir / 'sweep.json', json.dumps(whole, indent=1) + '\n')

@@ -53,15 +53,15 @@ def parse_search(
     )
   of_own = functools.partial(plugins.value, default=own.get(name))
   parse = flags.FLAGS[name].parser.parse if name in tunable else of_own
-  found = []
+  numbers = []
   for value in values.split(','):
     try:
-      found.append(parse(value))
+      numbers.append(parse(value))
     except ValueError as e:
       raise UserError(
         f'--{flag}={text}: {value!r} is no value of --{name} ({e}).'
       ) from e
-  return name, found
+  return name, numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +108,8 @@ def points(
   """The points of a grid that a method is tried with; what its label sets stays."""
   has = experiment_flags.filled(config)
   own = {n: v for n, v in grid.items() if n in has and not methods.sets(label, n)}
-  found = tuning.points(own, lambda values, n: methods.applies(config | values, n))
-  return [methods.typed(config['algorithm'], values) for values in found]
+  distinct = tuning.points(own, lambda values, n: methods.applies(config | values, n))
+  return [methods.typed(config['algorithm'], values) for values in distinct]
 
 
 def number_of_runs(by_label: ByLabel, search: Search | None) -> int:
@@ -144,19 +144,19 @@ def tuned(
       check_numbers(by_label[label][0] | values)
   # Values of most flags are numbers, and run in the same compiled programs.
   programs = Programs()
-  found: dict[str, Choice | UserError] = {}
+  choices: dict[str, Choice | UserError] = {}
   for number, (label, (config, *_)) in enumerate(by_label.items(), start=1):
     if not tries[label]:
       continue
     tell_method(number, len(by_label), f'tuning {label}')
     try:
       run = _runner(label, config, tries[label], search.seeds, workdir, programs, count)
-      found[label] = tuning.search(tries[label], search.seeds, run, search.by)
+      choices[label] = tuning.search(tries[label], search.seeds, run, search.by)
     except UserError as e:
-      found[label] = e
-    print('\n'.join(_described(label, found[label])))
-    _write(found, workdir)
-  return found
+      choices[label] = e
+    print('\n'.join(_described(label, choices[label])))
+    _write(choices, workdir)
+  return choices
 
 
 def _runner(
@@ -182,36 +182,36 @@ def _runner(
     )
     for number, (values, point, seed) in enumerate(each, start=1)
   ]
-  found = run_unless_diverged(
-    wanted, programs, about=f'tuning {label}', count=count, said=set[str](),
+  ended = run_unless_diverged(
+    wanted, programs, about=f'tuning {label}', count=count, printed=set[str](),
     make_portrait=False,
   )  # fmt: skip
   names = [(point, seed) for _, point, seed in each]
-  outcomes = dict(zip(names, found, strict=True))
+  outcomes = dict(zip(names, ended, strict=True))
   return lambda values, seed: given(outcomes[in_words(values), seed])
 
 
-def _described(label: str, found: Choice | UserError) -> list[str]:
+def _described(label: str, choice: Choice | UserError) -> list[str]:
   """Text printed of one method's search."""
-  if isinstance(found, UserError):
-    return [f'{label} cannot be tuned: {in_flags(str(found))}']
-  warnings = [in_flags(text) for text in tuning.warnings(label, found)]
-  if not found.values:
-    grid = ', '.join(found.grid)
+  if isinstance(choice, UserError):
+    return [f'{label} cannot be tuned: {in_flags(str(choice))}']
+  warnings = [in_flags(text) for text in tuning.warnings(label, choice)]
+  if not choice.values:
+    grid = ', '.join(choice.grid)
     return [f'{label}: diverged with every {grid}; given values kept.', *warnings]
-  chosen = f'{label}: {in_words(found.values)}'
-  by = f'by {KINDS[found.by]} micro {found.figure.label} on validation examples'
+  chosen = f'{label}: {in_words(choice.values)}'
+  by = f'by {KINDS[choice.by]} micro {choice.figure.label} on validation examples'
   return [
-    f'{chosen}, {by}, seeds {seeds_as_text(found.seeds)}.',
+    f'{chosen}, {by}, seeds {seeds_as_text(choice.seeds)}.',
     *warnings,
   ]
 
 
 def check(choices: dict[str, Choice | UserError]) -> None:
   """Raises `UserError` if a method could not be tuned."""
-  for label, found in choices.items():
-    if isinstance(found, UserError):
-      raise UserError(f'{label} cannot be tuned: {found}') from found
+  for label, choice in choices.items():
+    if isinstance(choice, UserError):
+      raise UserError(f'{label} cannot be tuned: {choice}') from choice
 
 
 def applied(by_label: ByLabel, choices: dict[str, Choice | UserError]) -> ByLabel:
@@ -223,13 +223,13 @@ def applied(by_label: ByLabel, choices: dict[str, Choice | UserError]) -> ByLabe
   }
 
 
-def _write(found: dict[str, Choice | UserError], workdir: pathlib.Path) -> None:
+def _write(choices: dict[str, Choice | UserError], workdir: pathlib.Path) -> None:
   """Writes tune.json: of each method, the choice and the figures behind it.
 
   Methods of earlier commands stay.
   """
   earlier = held_results.read(workdir / 'tune.json')
-  held = {label: x for label, x in earlier.items() if label not in found} | {
+  held = {label: x for label, x in earlier.items() if label not in choices} | {
     label: {
       'chosen': choice.values,
       'at_edge': choice.at_edge,
@@ -238,14 +238,14 @@ def _write(found: dict[str, Choice | UserError], workdir: pathlib.Path) -> None:
       'runs': choice.runs,
       'tried': [
         {
-          'values': tried.values,
-          f'validation_micro_{choice.figure.name}': tried.mean,
-          'of_seeds': tried.scores,
+          'values': trial.values,
+          f'validation_micro_{choice.figure.name}': trial.mean,
+          'of_seeds': trial.scores,
         }
-        for tried in choice.tried
+        for trial in choice.tried
       ],
     }
-    for label, choice in found.items()
+    for label, choice in choices.items()
     if isinstance(choice, Choice)
   }
   write_atomically(workdir / 'tune.json', json.dumps(held, indent=1) + '\n')
@@ -265,6 +265,6 @@ def row(
     for name in names
     if methods.applies(config, name)
   }
-  found = tuning.row(label, values, choice)
-  warnings = [in_flags(text) for text in found['warnings']]
-  return found | {'chosen': in_flags(found['chosen']), 'warnings': warnings}
+  table_row = tuning.row(label, values, choice)
+  warnings = [in_flags(text) for text in table_row['warnings']]
+  return table_row | {'chosen': in_flags(table_row['chosen']), 'warnings': warnings}

@@ -148,52 +148,54 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
   they are no mistakes.
   """
   config = experiment_flags.filled(config)
-  name, said = config['algorithm'], notes_on_needs(config)
+  name, texts = config['algorithm'], notes_on_needs(config)
   if not config['eval_every']:
     reason = 'with `eval_every=0` only the last round is measured'
     if machine.get('report', 'last') != 'last':
-      said.append(_without_effect(machine, 'report', reason))
+      texts.append(_without_effect(machine, 'report', reason))
     if machine.get('target'):
-      said.append(f'rounds to {_named(machine, "target")} are unknown: {reason}.')
+      texts.append(f'rounds to {_named(machine, "target")} are unknown: {reason}.')
   late = [r for r in config['drift_rounds'] if int(r) > config['rounds']]
   if late:
-    said.append(
+    texts.append(
       f'{_named(config, "drift_rounds")} has changes after {_named(config, "rounds")}, '
       'which no round sees.'
     )
-  return said if plugins.is_own(name) else said + _notes_on_options(config, num_clients)
+  return (
+    texts if plugins.is_own(name) else texts + _notes_on_options(config, num_clients)
+  )
 
 
 def _notes_on_options(config: Config, num_clients: int) -> list[str]:
   """The `notes` on options of a method that is not the user's own."""
-  said, name = [], config['algorithm']
+  sentences, name = [], config['algorithm']
   everyone = config['clients_per_round'] in (0, num_clients)
   if config.get('max_age') and everyone and not config['dropout_rate']:
     reason = 'all clients take part in every round'
-    said.append(_without_effect(config, 'max_age', reason))
+    sentences.append(_without_effect(config, 'max_age', reason))
   if name in ('fesem', 'fesem_ma', 'pacfl') and config['init_clients'] > num_clients:
     reason = f'all {num_clients} clients are in the first clustering'
-    said.append(_without_effect(config, 'init_clients', reason))
+    sentences.append(_without_effect(config, 'init_clients', reason))
   if name in _BEFORE_CLUSTERS:
-    option, left = _BEFORE_CLUSTERS[name]
+    option, lack = _BEFORE_CLUSTERS[name]
     if config[option] >= config['rounds']:
       named = f'{_named(config, option)} and {_named(config, "rounds")}'
-      said.append(f'with {named}, {left}; give more rounds.')
+      sentences.append(f'with {named}, {lack}; give more rounds.')
   if name == 'fed_cluster':
     every = config['check_every']
     if (config['min_rounds'] // every + 1) * every >= config['rounds']:
       named = ', '.join(
         _named(config, flag) for flag in ('min_rounds', 'check_every', 'rounds')
       )
-      said.append(
+      sentences.append(
         f'with {named}, no round trains parts of a split: fed_cluster is FedAvg; give '
         'more rounds.'
       )
   for option in _PERIODS:
     if config.get(option, 0) > config['rounds']:
       reason = f'the run ends after {_named(config, "rounds")}'
-      said.append(_without_effect(config, option, reason))
-  return said
+      sentences.append(_without_effect(config, option, reason))
+  return sentences
 
 
 def _without_effect(config: Config, flag: str, reason: str) -> str:

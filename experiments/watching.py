@@ -28,25 +28,25 @@ def callbacks(
   `UserError` on a function that cannot be used, an unknown logger or one whose package
   is not installed.
   """
-  found: list[Callback] = []
+  chosen: list[Callback] = []
   for name in machine.get('callbacks') or []:
-    found += _own(name)
+    chosen += _own(name)
   if machine.get('regret'):
-    found.append(AssignmentRegret())
+    chosen.append(AssignmentRegret())
   if clients := machine.get('center_distances'):
-    found.append(CenterDistances(clients))
+    chosen.append(CenterDistances(clients))
   if every := machine.get('client_metrics_every'):
-    found.append(ClientHistory(every))
+    chosen.append(ClientHistory(every))
   if profile := (config or {}).get('device_profile'):
-    found.append(Costs(profile))
-  return found + loggers.build(_logs_to(machine))
+    chosen.append(Costs(profile))
+  return chosen + loggers.build(_logs_to(machine))
 
 
 def notes(
   watchers: Sequence[Callback], result: Result, workdir: pathlib.Path
 ) -> list[str]:
   """Sentences on what the `callbacks` of an already finished run have not recorded."""
-  said, rounds = [], result.summary['rounds']
+  sentences, rounds = [], result.summary['rounds']
   late = (
     f'has no effect: all {rounds} rounds were already done; raise --rounds to record '
     'further rounds, or name another --workdir to start again.'
@@ -54,15 +54,15 @@ def notes(
   for watcher in watchers:
     regrets = isinstance(watcher, AssignmentRegret) and watcher.applies
     if regrets and 'regret' not in result.summary:
-      said.append(f'--regret {late}')
+      sentences.append(f'--regret {late}')
     measures = isinstance(watcher, CenterDistances)
     if measures and 'center_distances' not in result.history[-1]:
-      said.append(f'--center_distances {late}')
+      sentences.append(f'--center_distances {late}')
     if isinstance(watcher, ClientHistory) and not _recorded(workdir):
       named = argument('client_metrics_every', watcher.every)
       early = f'recorded no round: the run has only {rounds}; lower it.'
-      said.append(f'{named} {early if watcher.every > rounds else late}')
-  return said
+      sentences.append(f'{named} {early if watcher.every > rounds else late}')
+  return sentences
 
 
 def _recorded(workdir: pathlib.Path) -> bool:
@@ -82,8 +82,8 @@ def _own(name: str) -> list[Callback]:
     raise UserError(f'{argument("callbacks", name)} is not MODULE:FUNCTION.')
   make = plugins.load('callbacks', name)
   with plugins.running('callbacks', name):
-    made = make()
-  listed = list(made) if isinstance(made, list | tuple) else [made]
+    own = make()
+  listed = list(own) if isinstance(own, list | tuple) else [own]
   for one in listed:
     if not isinstance(one, Callback):
       raise UserError(

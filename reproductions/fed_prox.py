@@ -34,12 +34,12 @@ def mnist_power_law(*, seed: int = 0) -> dict[str, np.ndarray]:
   more = (shares * (counts - _USERS)[:, None, None]).astype(int)
   labels = [[(user + j) % CLASSES for j in range(2)] for user in range(_USERS)]
   first = [[(label, _FIRST) for label in own] for own in labels]
-  rest = [
+  others = [
     [(label, more[label, user // 10, j]) for j, label in enumerate(own)]
     for user, own in enumerate(labels)
   ]
   # All clients get their first images before any gets more.
-  rows = mnist_blocks.dealt([*first, *rest], y)
+  rows = mnist_blocks.dealt([*first, *others], y)
   own = [
     np.concatenate(pair) for pair in zip(rows[:_USERS], rows[_USERS:], strict=True)
   ]

@@ -38,14 +38,14 @@ def read(folder: pathlib.Path, recipe: str, cell: str) -> Entry | None:
   if not file.is_file():
     return None
   try:
-    found = json.loads(file.read_text(encoding='utf-8'))
-    list(found['values'])
+    entry = json.loads(file.read_text(encoding='utf-8'))
+    list(entry['values'])
   except (ValueError, KeyError, TypeError) as e:
     raise UserError(
       f'{file} is damaged; delete it and run fesem-reproduce --paper={recipe} '
       f'--cells={cell} again.'
     ) from e
-  return found
+  return entry
 
 
 def write(folder: pathlib.Path, recipe: str, cell: str, entry: Entry) -> None:
@@ -72,16 +72,16 @@ def value(cell: Cell, workdir: pathlib.Path) -> float | None:
 
 def curve(cell: Cell, workdir: pathlib.Path) -> list[tuple[int, float]]:
   """(round, what the cell measures) of each evaluated round of a run."""
-  found = []
+  points = []
   for line in (workdir / 'metrics.jsonl').read_text().splitlines():
     record = json.loads(line)
     if cell.measure == 'ari':
       if record['round'] and 'ari' in record:
-        found.append((record['round'], float(record['ari'])))
+        points.append((record['round'], float(record['ari'])))
     elif 'deployed' in record:
       kind = 'finetuned' if cell.measure == 'finetuned' else 'deployed'
-      found.append((record['round'], 100 * record[kind]['micro_accuracy']))
-  return found
+      points.append((record['round'], 100 * record[kind]['micro_accuracy']))
+  return points
 
 
 def accuracy(workdir: pathlib.Path) -> float:
@@ -151,17 +151,17 @@ def verdict(cell: Cell, entry: Entry | None) -> str:
   """
   if entry is None:
     return 'not run'
-  found = mean(entry['values'])
+  value_here = mean(entry['values'])
   if cell.published is None:
     return 'no published number'
   if cell.comparable:
     return 'not comparable'
-  if found is None:
+  if value_here is None:
     return 'target not reached'
   half = half_interval(cell, entry['values'])
   if half is None:
     return 'published spread unknown'
-  return VERDICTS[abs(found - cell.published) > half]
+  return VERDICTS[abs(value_here - cell.published) > half]
 
 
 def listed(names: list[str], kept: pathlib.Path) -> str:

@@ -37,15 +37,15 @@ def dealt(blocks: list[list[tuple[int, int]]], y: np.ndarray) -> list[np.ndarray
   block that would not leave at least one image of its label is left out.
   """
   rows = [np.flatnonzero(y == label) for label in range(10)]
-  used, found = [0] * 10, []
+  used, clients = [0] * 10, []
   for of_client in blocks:
     taken = [np.zeros(0, np.int64)]
     for label, count in of_client:
       if used[label] + count < len(rows[label]):
         taken.append(rows[label][used[label] : used[label] + count])
         used[label] += count
-    found.append(np.concatenate(taken))
-  return found
+    clients.append(np.concatenate(taken))
+  return clients
 
 
 def divided(

@@ -147,8 +147,8 @@ def _in_turn(parts: list[list[int]]) -> list[int]:
 
 def _parts(rng: np.random.RandomState, total: int, count: int) -> list[int]:
   """A number as a sum; each part but the last is at most half of the rest."""
-  found = []
+  sizes = []
   for _ in range(count - 1):
-    found.append(int(rng.randint(total // (count + 1), total // 2)))
-    total -= found[-1]
-  return [*found, total]
+    sizes.append(int(rng.randint(total // (count + 1), total // 2)))
+    total -= sizes[-1]
+  return [*sizes, total]

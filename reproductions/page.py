@@ -95,24 +95,24 @@ def published(cell: Cell) -> str:
   return f'{about}{cell.published:.{digits}f}{of_seeds}'
 
 
-def here(cell: Cell, found: ledger.Entry | None) -> str:
+def here(cell: Cell, entry: ledger.Entry | None) -> str:
   """The reproduced value of a cell."""
-  if found is None:
+  if entry is None:
     return f'not run ({cell.hours:g} h)' if cell.hours else 'not run'
-  mean = ledger.mean(found['values'])
+  mean = ledger.mean(entry['values'])
   if mean is None:
     return 'not reached'
   digits, _ = MEASURES[cell.measure]
-  if len(found['values']) == 1:
+  if len(entry['values']) == 1:
     return f'{mean:.{digits}f}'
   import numpy as np
 
-  return f'{mean:.{digits}f} ± {np.std(found["values"], ddof=1):.{digits}f}'
+  return f'{mean:.{digits}f} ± {np.std(entry["values"], ddof=1):.{digits}f}'
 
 
-def difference(cell: Cell, found: ledger.Entry | None) -> str:
+def difference(cell: Cell, entry: ledger.Entry | None) -> str:
   """Here minus published; of rounds, their ratio."""
-  mean = None if found is None else ledger.mean(found['values'])
+  mean = None if entry is None else ledger.mean(entry['values'])
   if mean is None or cell.published is None:
     return ''
   if cell.measure in ('rounds', 'seconds'):
@@ -121,20 +121,20 @@ def difference(cell: Cell, found: ledger.Entry | None) -> str:
   return f'{mean - cell.published:+.{digits}f}'
 
 
-def half_width(cell: Cell, found: ledger.Entry | None) -> str:
+def half_width(cell: Cell, entry: ledger.Entry | None) -> str:
   """Half of the interval behind a verdict; empty where there is no verdict."""
-  if found is None or ledger.verdict(cell, found) not in ledger.VERDICTS:
+  if entry is None or ledger.verdict(cell, entry) not in ledger.VERDICTS:
     return ''
-  half = ledger.half_interval(cell, found['values'])
+  half = ledger.half_interval(cell, entry['values'])
   return f'± {half:.{MEASURES[cell.measure][0]}f}'
 
 
-def in_words(cell: Cell, found: ledger.Entry | None) -> str:
+def in_words(cell: Cell, entry: ledger.Entry | None) -> str:
   """A cell in one line of text."""
-  told = ledger.verdict(cell, found)
-  half = half_width(cell, found)
-  told += f' (95 % interval: {half})' if half else ''
-  return f'published {published(cell)}, here {here(cell, found)}: {told}'
+  verdict = ledger.verdict(cell, entry)
+  half = half_width(cell, entry)
+  verdict += f' (95 % interval: {half})' if half else ''
+  return f'published {published(cell)}, here {here(cell, entry)}: {verdict}'
 
 
 def write(every: Sequence[Recipe], kept: pathlib.Path, file: pathlib.Path) -> str:
@@ -170,12 +170,12 @@ def _overview(every: Sequence[Recipe], kept: pathlib.Path) -> str:
   hours = 0.0
   for recipe in every:
     entries = {c.name: ledger.read(kept, recipe.name, c.name) for c in recipe.cells}
-    told = [ledger.verdict(c, entries[c.name]) for c in recipe.cells]
+    verdicts = [ledger.verdict(c, entries[c.name]) for c in recipe.cells]
     counts = [
       sum(c.published is not None for c in recipe.cells),
       sum(e is not None for e in entries.values()),
-      *map(told.count, (*ledger.VERDICTS, 'not comparable')),
-      sum(map(told.count, ledger.NO_VERDICT)),
+      *map(verdicts.count, (*ledger.VERDICTS, 'not comparable')),
+      sum(map(verdicts.count, ledger.NO_VERDICT)),
     ]
     spent = sum(
       (entries[c.name] or {}).get('processor_hours') or 0
@@ -206,14 +206,14 @@ def _section(recipe: Recipe, kept: pathlib.Path, figures: Sequence[str]) -> str:
   lines += ['', f'Sources: {recipe.facts}', '']
   rows, reasons = [], {}
   for cell in recipe.cells:
-    found = ledger.read(kept, recipe.name, cell.name)
-    told = ledger.verdict(cell, found)
-    if told == 'not comparable':
+    entry = ledger.read(kept, recipe.name, cell.name)
+    verdict = ledger.verdict(cell, entry)
+    if verdict == 'not comparable':
       reasons[cell.comparable] = ''
-    if cell.why and found is not None:
+    if cell.why and entry is not None:
       reasons[f'{cell.row}: {cell.why}'] = ''
-    row = [cell.row + _rates(cell, found), published(cell), here(cell, found)]
-    rows.append([*row, difference(cell, found), half_width(cell, found), told])
+    row = [cell.row + _rates(cell, entry), published(cell), here(cell, entry)]
+    rows.append([*row, difference(cell, entry), half_width(cell, entry), verdict])
   lines += markdown(_HEAD, rows)
   told_why = [f'- {" ".join(reason.split())}' for reason in reasons]
   if recipe.why:
@@ -234,16 +234,16 @@ def _section(recipe: Recipe, kept: pathlib.Path, figures: Sequence[str]) -> str:
   return '\n'.join(lines)
 
 
-def _rates(cell: Cell, found: ledger.Entry | None) -> str:
+def _rates(cell: Cell, entry: ledger.Entry | None) -> str:
   """The value of each learning rate, and how it was chosen, if a cell tries several."""
-  if not found or len(found['rates']) < 2:
+  if not entry or len(entry['rates']) < 2:
     return ''
   digits = MEASURES[cell.measure][0]
-  tried = [
+  rates = [
     f'{rate}: {"not reached" if value is None else f"{value:.{digits}f}"}'
-    for rate, value in found['rates'].items()
+    for rate, value in entry['rates'].items()
   ]
-  return f' (best of {len(tried)} rates on test examples; rate {", ".join(tried)})'
+  return f' (best of {len(rates)} rates on test examples; rate {", ".join(rates)})'
 
 
 def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> set[str]:

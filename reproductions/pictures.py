@@ -31,12 +31,12 @@ class Value(NamedTuple):
 
 def curves(recipe: Recipe, kept: pathlib.Path) -> list[tuple[Cell, ledger.Entry]]:
   """Finished cells with curves; of those of the same runs, one of each axis."""
-  found: dict[tuple[str, str], tuple[Cell, ledger.Entry]] = {}
+  by_curve: dict[tuple[str, str], tuple[Cell, ledger.Entry]] = {}
   for cell in recipe.cells:
     of_cell = ledger.read(kept, recipe.name, cell.name)
     if of_cell and len(of_cell['curve']) > 1:
-      found.setdefault((cell.runs_of or cell.name, _axis(cell)), (cell, of_cell))
-  return list(found.values())
+      by_curve.setdefault((cell.runs_of or cell.name, _axis(cell)), (cell, of_cell))
+  return list(by_curve.values())
 
 
 def _axis(cell: Cell) -> str:
@@ -46,7 +46,7 @@ def _axis(cell: Cell) -> str:
 
 def of(recipe: Recipe, kept: pathlib.Path) -> dict[str, list[Any]]:
   """Name of each picture of a recipe -> the values or lines that it shows."""
-  found: dict[str, list[Any]] = {
+  ends: dict[str, list[Any]] = {
     '_table': [
       Value(
         cell.row, cell.measure, cell.published, ledger.half_published(cell),
@@ -62,7 +62,7 @@ def of(recipe: Recipe, kept: pathlib.Path) -> dict[str, list[Any]]:
       for cell, of_cell in curves(recipe, kept)
     ],
   }  # fmt: skip
-  return {f'paper_{recipe.name}{end}': shown for end, shown in found.items() if shown}
+  return {f'paper_{recipe.name}{end}': shown for end, shown in ends.items() if shown}
 
 
 def _level(cell: Cell) -> float | None:

@@ -121,11 +121,11 @@ def write(what: Sequence[Any], path: pathlib.Path) -> None:
 
   A file that shows them stays: another Matplotlib would draw it otherwise.
   """
-  told = digest(what)
-  if shown(path) == told:
+  mark = digest(what)
+  if shown(path) == mark:
     return
   figure = drawn(what) if isinstance(what[0], Line) else values_drawn(what)
   path.parent.mkdir(parents=True, exist_ok=True)
   with replacing(path) as file:
-    figure.savefig(file, format='png', bbox_inches='tight', metadata={'Comment': told})
+    figure.savefig(file, format='png', bbox_inches='tight', metadata={'Comment': mark})
   plt.close(figure)

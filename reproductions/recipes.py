@@ -63,11 +63,11 @@ class Recipe(NamedTuple):
 
   def cell(self, name: str) -> Cell:
     """The cell of a name; raises `UserError` if there is none."""
-    found = next((cell for cell in self.cells if cell.name == name), None)
-    if found is None:
+    named = next((cell for cell in self.cells if cell.name == name), None)
+    if named is None:
       known = ', '.join(cell.name for cell in self.cells)
       raise UserError(f'{argument("cells", name)} is none of {self.name}: {known}.')
-    return found
+    return named
 
   def source_of(self, cell: Cell) -> Cell:
     """The cell whose runs a cell reads, mostly itself."""
@@ -109,17 +109,17 @@ def _recipe(path: pathlib.Path, content: dict[str, Any]) -> Recipe:
   shared = {
     k: content.pop(k) for k in list(content) if k in Cell._fields and k != 'why'
   }
-  made: list[Cell] = []
+  filled: list[Cell] = []
   for fields in cells:
     cell = _made(path, Cell, shared | fields, 'a cell')
-    made.append(cell._replace(flags=(*common, *cell.flags)))
-  for cell in made:
-    _check(path, cell, {c.name for c in made})
-  if len({cell.name for cell in made}) < len(made) or not made:
+    filled.append(cell._replace(flags=(*common, *cell.flags)))
+  for cell in filled:
+    _check(path, cell, {c.name for c in filled})
+  if len({cell.name for cell in filled}) < len(filled) or not filled:
     raise UserError(
       f'{path}: each cell needs a name of its own, and there must be one.'
     )
-  own = {'name': path.stem, 'cells': made, 'why': ''}
+  own = {'name': path.stem, 'cells': filled, 'why': ''}
   return _made(path, Recipe, own | content, 'the recipe')
 
 

@@ -107,12 +107,12 @@ def run_cell(cell: Cell, folder: pathlib.Path) -> tuple[list[pathlib.Path], Any]
 
   if not cell.rates:
     return [of(None, seed) for seed in range(cell.seeds)], None
-  found = {rate: ledger.value(cell, of(rate, 0)) for rate in cell.rates}
+  values = {rate: ledger.value(cell, of(rate, 0)) for rate in cell.rates}
   fewest = cell.measure in ('rounds', 'seconds')
-  known = {r: -v if fewest else v for r, v in found.items() if v is not None}
+  known = {r: -v if fewest else v for r, v in values.items() if v is not None}
   best = max(known, key=lambda r: known[r]) if known else cell.rates[0]
   workdirs = [of(best, seed) for seed in range(cell.seeds)]
-  return workdirs, (best, {f'{rate:g}': value for rate, value in found.items()})
+  return workdirs, (best, {f'{rate:g}': value for rate, value in values.items()})
 
 
 def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
@@ -141,16 +141,16 @@ def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
   }
 
 
-def is_stale(source: Cell, found: ledger.Entry) -> bool:
+def is_stale(source: Cell, kept: ledger.Entry) -> bool:
   """Tells if an entry is of other flags, rates or seeds than its cell has now.
 
   `source` is the cell whose runs the entry is of.
   """
   rates = source.rates or (None,)
   commands = [['fesem-run', *run_flags(source, rate, 0)] for rate in rates]
-  tried = {f'{rate:g}' for rate in source.rates}
-  same = found.get('command') in commands and set(found.get('rates', ())) == tried
-  return not same or len(found['values']) != source.seeds
+  rates_now = {f'{rate:g}' for rate in source.rates}
+  same = kept.get('command') in commands and set(kept.get('rates', ())) == rates_now
+  return not same or len(kept['values']) != source.seeds
 
 
 def reproduce(
@@ -187,18 +187,18 @@ def reproduce(
         f'processor hours and {budget:.2f} are left; raise --budget.'
       )
       continue
-    found, told = None if rerun else before, ''
-    if found is None:
+    known, note = None if rerun else before, ''
+    if known is None:
       print(f'{recipe.name}/{cell.name}: {cell.row}')
       workdirs, tuned = run_cell(source, folder)
-      found = entry(cell._replace(flags=source.flags), workdirs, tuned)
-      ledger.write(kept, recipe.name, cell.name, found)
-      budget -= (found['processor_hours'] or 0) if not finished else 0
+      known = entry(cell._replace(flags=source.flags), workdirs, tuned)
+      ledger.write(kept, recipe.name, cell.name, known)
+      budget -= (known['processor_hours'] or 0) if not finished else 0
       run_now.add(source.name)
       if before is not None:
         of_before = f'commit {str(before.get("commit"))[:8]}'
-        told = f'the ledger had {page.here(cell, before)} ({of_before}); '
-    elif is_stale(source, found):
+        note = f'the ledger had {page.here(cell, before)} ({of_before}); '
+    elif is_stale(source, known):
       file = ledger.path(kept, recipe.name, cell.name)
       raise UserError(
         f'{file} is of other flags, rates or seeds than {cell.name} of the recipe has '
@@ -206,9 +206,9 @@ def reproduce(
       )
     else:
       held += 1
-      told = f'not run now, the ledger has it (commit {str(found.get("commit"))[:8]}): '
-    words = page.in_words(cell, found)
-    print(f'{recipe.name}/{cell.name}: {told}{words}')
+      note = f'not run now, the ledger has it (commit {str(known.get("commit"))[:8]}): '
+    words = page.in_words(cell, known)
+    print(f'{recipe.name}/{cell.name}: {note}{words}')
   if held:
     print(
       f'{recipe.name}: {held} of {len(wanted)} cells were not run, as {kept} has them; '
@@ -227,13 +227,13 @@ def checked(recipe: Recipe, workdir: pathlib.Path) -> str:
   folder = workdir / 'small' / recipe.name
   shutil.rmtree(folder, ignore_errors=True)
   carry_out(recipe.small_flags(), folder)
-  found = ledger.accuracy(folder)
-  if recipe.small_value is None or abs(found - recipe.small_value) > SMALL_TOLERANCE:
+  percent = ledger.accuracy(folder)
+  if recipe.small_value is None or abs(percent - recipe.small_value) > SMALL_TOLERANCE:
     raise UserError(
-      f'{recipe.name}: its small run deploys {found:.3f} %, but its recipe records '
+      f'{recipe.name}: its small run deploys {percent:.3f} %, but its recipe records '
       f'{recipe.small_value} %; see {folder}.'
     )
-  return f'{recipe.name}: {found:.3f} %, as recorded'
+  return f'{recipe.name}: {percent:.3f} %, as recorded'
 
 
 def main(argv: list[str]) -> None:
@@ -263,9 +263,9 @@ def main(argv: list[str]) -> None:
     return
   if read:
     with locked(workdir):
-      left = f.budget
+      budget = f.budget
       for recipe in read:
-        left = reproduce(recipe, f.cells, workdir, kept, left, f.rerun)
+        budget = reproduce(recipe, f.cells, workdir, kept, budget, f.rerun)
   if f.page:
     every = [recipes.read(name) for name in recipes.names()]
     print(page.write(every, kept, pathlib.Path(f.page_file)))

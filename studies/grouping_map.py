@@ -93,15 +93,15 @@ def accuracy(
   local = local_training(model, sgd, epochs=2, batch_size=10)
   algorithm = algorithms.build(name, local, **options)
   try:
-    found = simulate(
+    result = simulate(
       algorithm, train, test, rounds=_ROUNDS.value, seed=seed, eval_every=0,
       finetune_epochs=0, callbacks=[Progress(False)],
     )  # fmt: skip
   except (Diverged, UserError) as e:
     print(f'{family}: {e}')
     return None, None
-  clusters = found.summary['clusters'] or {}
-  return 100 * found.summary['deployed']['micro_accuracy'], clusters.get('ari')
+  clusters = result.summary['clusters'] or {}
+  return 100 * result.summary['deployed']['micro_accuracy'], clusters.get('ari')
 
 
 def measured(mesh: Mesh) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ def draw(name: str) -> pathlib.Path:
   sizes = sorted({row['examples'] for row in rows})
 
   def table(family: str) -> np.ndarray:
-    found = np.full((len(sizes), len(strengths)), np.nan)
+    shares = np.full((len(sizes), len(strengths)), np.nan)
     for i, size in enumerate(sizes):
       for j, strength in enumerate(strengths):
         values = [
@@ -158,8 +158,8 @@ def draw(name: str) -> pathlib.Path:
           == (family, size, strength)
           and row['deployed'] is not None
         ]
-        found[i, j] = np.mean(values) if values else np.nan
-    return found
+        shares[i, j] = np.mean(values) if values else np.nan
+    return shares
 
   measured = {row['family'] for row in rows}
   reference, *others = (family for family in FAMILIES if family in measured)

@@ -101,12 +101,12 @@ def measured(axis: str, value: int, mesh: Any, passes: int) -> dict[str, Any]:
 
 def with_slopes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
   """The rows of one axis, in order, with the exponent since the one before."""
-  found = rows[:1]
+  sloped = rows[:1]
   for before, row in itertools.pairwise(rows):
     grown = math.log(row['value'] / before['value'])
     slope = math.log(row['milliseconds'] / before['milliseconds']) / grown
-    found.append(row | {'slope': slope})
-  return found
+    sloped.append(row | {'slope': slope})
+  return sloped
 
 
 def main(argv: list[str]) -> None:

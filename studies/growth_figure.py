@@ -44,12 +44,12 @@ def growth(rows: list[dict[str, Any]]) -> Figure:
       values = [row['value'] for row in own]
       times = [row['microseconds_per_client'] for row in own]
       memory = [row['bytes_per_client'] / 2**10 for row in own]
-      for place, found in zip(axes[:, column], (times, memory), strict=True):
-        place.loglog(values, found, **curve_style(0))
+      for place, measured in zip(axes[:, column], (times, memory), strict=True):
+        place.loglog(values, measured, **curve_style(0))
         grows = [1.0 if axis == 'clients' else v / values[-1] for v in values]
-        line = [found[-1] * share for share in grows]
+        line = [measured[-1] * share for share in grows]
         place.loglog(values, line, ':', color='gray', label='in proportion')
-        place.set_ylim(min(found) / 10, max(found) * 10)  # Two decades at least.
+        place.set_ylim(min(measured) / 10, max(measured) * 10)  # Two decades at least.
       axes[1, column].set_xlabel(_LABELS[axis])
     axes[0, 0].set_ylabel('Processor µs of a client and round')
     axes[1, 0].set_ylabel('KiB of a client')

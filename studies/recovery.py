@@ -159,13 +159,13 @@ def split_and_merge(algorithm: Algorithm) -> Callable[..., FesemState]:
 
     def half(k):
       mine = exists & (state.assignment == k)
-      found = kmeans(key, trained.params, mine, 2, ids, restarts=5)
+      halves_ = kmeans(key, trained.params, mine, 2, ids, restarts=5)
       one = jax.tree.map(lambda c: c[k][None], state.centers)
       zeros = jnp.zeros_like(state.assignment)
       mean = em.m_step(trained.params, zeros, mine.astype(jnp.float32), one)
       whole = em.objective(trained.params, mean, zeros, mine.astype(jnp.float32))
-      gain = mine.sum() * (whole - found.objective)
-      return jnp.where(mine.sum() > 3, gain, -1.0), found.assignment
+      gain = mine.sum() * (whole - halves_.objective)
+      return jnp.where(mine.sum() > 3, gain, -1.0), halves_.assignment
 
     gains, parts = jax.lax.map(half, jnp.arange(num_clusters))
     apart = tree.squared_distances(state.centers, state.centers)
@@ -277,8 +277,8 @@ def main(argv: list[str]) -> None:
         state = start_of(share, seed)
 
         def ari(state, truth=truth):
-          found = np.asarray(inner(state).assignment)[: len(truth)]
-          return float(adjusted_rand_score(truth, found))
+          assignment = np.asarray(inner(state).assignment)[: len(truth)]
+          return float(adjusted_rand_score(truth, assignment))
 
         curve, spent = [ari(state)], 0.0
         if seed == _FIRST.value:  # Compile before the clock runs.

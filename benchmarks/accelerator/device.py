@@ -78,11 +78,11 @@ def _products(watch: Watch) -> None:
   for name, (dtype, precision) in PRODUCTS.items():
     a, b = _normal((size, size), dtype), _normal((size, size), dtype, 1)
     product = jax.jit(lambda a, b, p=precision: jnp.dot(a, b, precision=p))
-    found = measuring.timed(functools.partial(product, a, b), calls=5)
+    timing = measuring.timed(functools.partial(product, a, b), calls=5)
     watch.say(
       {
-        'what': name, 'value': 2 * size**3 / found['seconds'], 'unit': 'operations/s',
-        'size': size, **found,
+        'what': name, 'value': 2 * size**3 / timing['seconds'], 'unit': 'operations/s',
+        'size': size, **timing,
       }
     )  # fmt: skip
   # What clients side by side do: W1's dense layer, ten examples of each client.
@@ -90,12 +90,12 @@ def _products(watch: Watch) -> None:
   x, w = _normal((clients, 10, inputs)), _normal((clients, inputs, outputs), seed=1)
   for precision in ('highest', 'default'):
     product = jax.jit(lambda x, w, p=precision: jnp.matmul(x, w, precision=p))
-    found = measuring.timed(functools.partial(product, x, w), calls=5)
+    timing = measuring.timed(functools.partial(product, x, w), calls=5)
     watch.say(
       {
         'what': f'products of {clients} clients, {precision}',
-        'value': 2 * x.size * outputs / found['seconds'], 'unit': 'operations/s',
-        'bytes_per_second': 4 * (x.size + w.size) / found['seconds'], **found,
+        'value': 2 * x.size * outputs / timing['seconds'], 'unit': 'operations/s',
+        'bytes_per_second': 4 * (x.size + w.size) / timing['seconds'], **timing,
       }
     )  # fmt: skip
 
@@ -104,11 +104,11 @@ def _bandwidth(watch: Watch) -> None:
   """Bytes read and written a second."""
   x = _normal((2**20 if watch.small else 2**28,))
   add = jax.jit(lambda x: x + 1)
-  found = measuring.timed(lambda: add(x), calls=5)
+  timing = measuring.timed(lambda: add(x), calls=5)
   watch.say(
     {
-      'what': 'bandwidth', 'value': 2 * x.nbytes / found['seconds'], 'unit': 'bytes/s',
-      **found,
+      'what': 'bandwidth', 'value': 2 * x.nbytes / timing['seconds'], 'unit': 'bytes/s',
+      **timing,
     }
   )  # fmt: skip
 
@@ -117,8 +117,8 @@ def _loops(watch: Watch) -> None:
   """Seconds of a call, and of a step of a loop whose length the host does not know."""
   x = jnp.zeros(8)
   call = jax.jit(lambda x: x + 1)
-  found = measuring.timed(lambda: call(x))
-  watch.say({'what': 'call', 'value': found['seconds'], 'unit': 's', **found})
+  timing = measuring.timed(lambda: call(x))
+  watch.say({'what': 'call', 'value': timing['seconds'], 'unit': 's', **timing})
   steps = 1000
 
   def body(_: Any, x: Any) -> Any:
@@ -131,9 +131,9 @@ def _loops(watch: Watch) -> None:
 
   for name, unroll in (('of unknown length', None), ('of known length', 1)):
     loop = loop_of(body, unroll)
-    found = measuring.timed(functools.partial(loop, x, steps))
-    each = found['seconds'] / steps
-    watch.say({'what': f'step of a loop {name}', 'value': each, 'unit': 's', **found})
+    timing = measuring.timed(functools.partial(loop, x, steps))
+    each = timing['seconds'] / steps
+    watch.say({'what': f'step of a loop {name}', 'value': each, 'unit': 's', **timing})
 
 
 def _transfers(watch: Watch) -> None:
@@ -151,6 +151,6 @@ def _transfers(watch: Watch) -> None:
     ('to the host', on_device, there),
     ('from the host', on_host, sharding),
   ):
-    found = measuring.timed(functools.partial(jax.device_put, x, to))
-    speed = on_device.nbytes / found['seconds']
-    watch.say({'what': f'{name}, pinned', 'value': speed, 'unit': 'bytes/s', **found})
+    timing = measuring.timed(functools.partial(jax.device_put, x, to))
+    speed = on_device.nbytes / timing['seconds']
+    watch.say({'what': f'{name}, pinned', 'value': speed, 'unit': 'bytes/s', **timing})

@@ -33,25 +33,25 @@ _SERIES = {
 
 def rates(parts: dict[str, Any]) -> dict[str, dict[str, float]]:
   """Steps a second in float32 by series and work load, of a device's parts."""
-  found: dict[str, dict[str, float]] = {series: {} for series in _SERIES}
+  by_series: dict[str, dict[str, float]] = {series: {} for series in _SERIES}
   for row in parts['c']['rows']:
     if row.get('default') and 'steps_per_second' in row:
-      found[OURS][row['workload']] = row['steps_per_second']
+      by_series[OURS][row['workload']] = row['steps_per_second']
   of_peers = [rows for name, rows in parts.items() if name.partition(',')[0] == 'd']
   for row in (row for part in of_peers for row in part['rows']):
     equal = 'steps_per_second' in row and 'unequal' not in row
-    if equal and row['precision'] == 'highest' and row['arrangement'] in found:
-      found[row['arrangement']][row['workload']] = row['steps_per_second']
-  return found
+    if equal and row['precision'] == 'highest' and row['arrangement'] in by_series:
+      by_series[row['arrangement']][row['workload']] = row['steps_per_second']
+  return by_series
 
 
-def draw(device: str, found: dict[str, dict[str, float]]) -> Figure:
+def draw(device: str, by_series: dict[str, dict[str, float]]) -> Figure:
   """Groups of bars, on a logarithmic axis."""
   with plt.rc_context(STYLE):
     figure, axis = plt.subplots(figsize=(8, 3.8))
-    width = 0.8 / len(found)
-    for i, (series, of_workloads) in enumerate(found.items()):
-      places = np.arange(len(_WORKLOADS)) + (i - (len(found) - 1) / 2) * width
+    width = 0.8 / len(by_series)
+    for i, (series, of_workloads) in enumerate(by_series.items()):
+      places = np.arange(len(_WORKLOADS)) + (i - (len(by_series) - 1) / 2) * width
       heights = [of_workloads.get(name, np.nan) for name in _WORKLOADS]
       axis.bar(places, heights, width, label=_SERIES[series], color=color_of(i))
     axis.set_yscale('log')

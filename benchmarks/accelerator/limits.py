@@ -36,8 +36,8 @@ def measure(watch: Watch) -> None:
     os.environ['XLA_FLAGS'] = flags.strip()
   states = ['stacked'] if watch.small else list(_TRIED)
   with ThreadPoolExecutor(len(states)) as threads:
-    for tried in [threads.submit(_try, kept, watch) for kept in states]:
-      tried.result()
+    for attempt in [threads.submit(_try, kept, watch) for kept in states]:
+      attempt.result()
 
 
 def _try(kept: str, watch: Watch) -> None:
@@ -81,7 +81,7 @@ def _row(clients: int, kept: str, watch: Watch) -> Row:
   try:
     train = common.federated(workload, clients, mesh)
     ready = common.Method('fesem', options, local, train)
-    found = measuring.timed(ready.round, most=1.0, repeats=3)
+    timing = measuring.timed(ready.round, most=1.0, repeats=3)
   except (UserError, jax.errors.JaxRuntimeError) as e:
     e.__traceback__ = None
     row |= {'refused': f'{type(e).__name__}: {e}'[:600]}
@@ -91,7 +91,7 @@ def _row(clients: int, kept: str, watch: Watch) -> Row:
       'planned_bytes': ready.needs.peak, 'host_bytes': ready.needs.on_host,
       'state_bytes': ready.state_bytes(),
       'chunk': min(local.clients_per_chunk, clients),
-      'peak_bytes': stats.get('peak_bytes_in_use'), **found,
+      'peak_bytes': stats.get('peak_bytes_in_use'), **timing,
     }  # fmt: skip
   row['all_seconds'] = time.time() - began
   watch.say(row)

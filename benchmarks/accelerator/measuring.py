@@ -152,11 +152,11 @@ def count_of(compiled: Any, what: str) -> float | None:
   The body of a loop counts once, however often it runs.
   """
   try:
-    found = compiled.cost_analysis()
+    analysis = compiled.cost_analysis()
   except Exception:
     return None
-  found = found[0] if isinstance(found, list | tuple) else found
-  value = (found or {}).get(what)
+  analysis = analysis[0] if isinstance(analysis, list | tuple) else analysis
+  value = (analysis or {}).get(what)
   return None if value is None or not math.isfinite(value) else float(value)
 
 

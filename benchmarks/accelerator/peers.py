@@ -91,8 +91,8 @@ def _prepared(runner: Any, name: str, clients: int) -> tuple[Any, Row]:
 def _row(prepared: tuple[Any, Row]) -> Row:
   """The speed of a worker."""
   held, row = prepared
-  found = measuring.timed(lambda: held.round() or (), most=0.8, repeats=7)
-  return row | {'steps_per_second': row['client_steps'] / found['seconds']} | found
+  timing = measuring.timed(lambda: held.round() or (), most=0.8, repeats=7)
+  return row | {'steps_per_second': row['client_steps'] / timing['seconds']} | timing
 
 
 def _steps_of_ours(
@@ -114,8 +114,8 @@ def _steps_of_ours(
     return held.norms()
 
   with ThreadPoolExecutor(8) as threads:
-    found = dict(zip(loads, threads.map(norms, loads), strict=True))
-  pipe.send(found)
+    steps = dict(zip(loads, threads.map(norms, loads), strict=True))
+  pipe.send(steps)
 
 
 def _fedjax(

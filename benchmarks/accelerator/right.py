@@ -262,10 +262,10 @@ def compare_rounds(watch: Watch, name: str) -> None:
     row: Row = {'precision': precision}
     for number in (1, 2):
       state, info = case.round(before[number - 1], number)
-      found = compared(before[number - 1], before[number], state)
+      differences = compared(before[number - 1], before[number], state)
       loss = float(infos[number - 1].train_loss)
-      found['loss'] = abs(float(info.train_loss) - loss) / max(abs(loss), 1e-9)
-      row |= {f'{k}{"" if number == 1 else " 2"}': v for k, v in found.items()}
+      differences['loss'] = abs(float(info.train_loss) - loss) / max(abs(loss), 1e-9)
+      row |= {f'{k}{"" if number == 1 else " 2"}': v for k, v in differences.items()}
     watch.say(row | {'seconds': time.time() - began})
 
 
@@ -324,8 +324,8 @@ def compare_states(watch: Watch, name: str) -> None:
     )
     ends[state_of] = on_host(used)
   zero = jax.tree.map(np.zeros_like, ends[kept])
-  found = compared(zero, ends['stacked'], ends[kept])
-  watch.say({'memory': ', '.join(sorted(map(str, where)))} | found)
+  differences = compared(zero, ends['stacked'], ends[kept])
+  watch.say({'memory': ', '.join(sorted(map(str, where)))} | differences)
 
 
 def continue_from_cpu(watch: Watch, name: str) -> None:
@@ -336,12 +336,12 @@ def continue_from_cpu(watch: Watch, name: str) -> None:
   def result(mesh: Mesh, count: int, folder: str) -> Any:
     local = _Case('fesem', mesh, 'highest').algorithm.local
     algorithm = algorithms.build('fesem', local, num_clusters=2)
-    asked = Spec(
+    spec = Spec(
       algorithm=algorithm, train=train, test=test, rounds=count,
       workdir=pathlib.Path(folder), config={'name': 'a run'}, progress=False,
       make_portrait=False, save_models=False, eval_every=0, finetune_epochs=0,
     )  # fmt: skip
-    return run_one(asked)
+    return run_one(spec)
 
   with tempfile.TemporaryDirectory() as folder:
     cpu, chip = measuring.host(), measuring.chip()

@@ -151,23 +151,23 @@ def _federation(
       continue
     try:
       ready, seconds = prepared(text) if text in alone else preparing.pop(text).result()
-      found = measuring.timed(ready.round, most=min(2.0, watch.left() / 4), repeats=7)
+      timing = measuring.timed(ready.round, most=min(2.0, watch.left() / 4), repeats=7)
     except (UserError, jax.errors.JaxRuntimeError) as e:
       watch.say({'method': text, 'refused': str(e)[:500]})
       e.__traceback__ = None
       gc.collect()  # What the failure holds of the device's memory.
       continue
     if text == 'fed_avg':
-      base = found['seconds']
+      base = timing['seconds']
     stats = mesh.devices.flat[0].memory_stats() or {}
     watch.say(
       {
-        'method': text, 'over_fed_avg': base and found['seconds'] / base,
+        'method': text, 'over_fed_avg': base and timing['seconds'] / base,
         'chunk': min(local.clients_per_chunk, clients), 'examples': workload.examples,
-        'steps_per_second': workload.steps(clients) / found['seconds'],
+        'steps_per_second': workload.steps(clients) / timing['seconds'],
         'start_seconds': seconds, 'compile_seconds': ready.compile_seconds,
         'state_bytes': ready.state_bytes(), 'planned_bytes': ready.needs.peak,
-        'peak_bytes': stats.get('peak_bytes_in_use'), **found,
+        'peak_bytes': stats.get('peak_bytes_in_use'), **timing,
       }
     )  # fmt: skip
     del ready
@@ -235,16 +235,16 @@ def _run(workdir: pathlib.Path, env: dict[str, str], label: str, watch: Watch) -
   ]  # fmt: skip
   records = workdir / 'metrics.jsonl'
   first, began = None, time.time()
-  with tempfile.TemporaryFile('w+') as said:
-    process = subprocess.Popen(command, env=env, stdout=said, stderr=said)
+  with tempfile.TemporaryFile('w+') as output:
+    process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
     while process.poll() is None and watch.left() > -3:
       if first is None and records.exists() and records.stat().st_size:
         first = time.time() - began
       time.sleep(0.02)
     ended = process.poll()
     process.kill()
-    said.seek(0)
-    lines = said.read().strip().splitlines()
+    output.seek(0)
+    lines = output.read().strip().splitlines()
   row = {'what': 'first round', 'start': label, 'first_round_seconds': first}
   row |= {'all_seconds': time.time() - began, 'exit_code': ended}
   if ended != 0:

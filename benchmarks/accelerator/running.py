@@ -105,8 +105,8 @@ def run_part(part: str, seconds: float, file: File, settings: Settings) -> None:
   file.parts[file.name(part, settings.only)] = held
   ended = 'done'
   while True:
-    left = deadline + GRACE - time.time()
-    if left <= 0 or not receiver.poll(left):
+    seconds_left = deadline + GRACE - time.time()
+    if seconds_left <= 0 or not receiver.poll(seconds_left):
       ended = f'ended after {seconds:.0f} s'
       break
     try:

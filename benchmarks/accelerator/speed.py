@@ -90,13 +90,13 @@ def measure(watch: Watch) -> None:
       break
     compiling = {case: threads.submit(_compiled, case, data, mesh) for case in stage}
     for case in stage:
-      found = watch.tried(
+      row = watch.tried(
         lambda: _timed(case, compiling, watch, mesh),  # noqa: B023
         **case._asdict(),
       )
-      if found:
-        rows.append(found)
-        watch.say(found)
+      if row:
+        rows.append(row)
+        watch.say(row)
       del compiling[case]
   for name in _ORDER:
     _say_best(name, rows, watch)
@@ -157,8 +157,8 @@ def _compiled(case: Case, data: _Data, mesh: Mesh) -> Ready:
   local = local._replace(precision=case.precision, shared_start=case.shared_start)
   if case.conv:
     shape, classes = workload.example_shape, workload.num_classes
-    made = models.build(workload.network, shape, classes, workload.hidden, case.conv)
-    local = local._replace(model=made)
+    model = models.build(workload.network, shape, classes, workload.hidden, case.conv)
+    local = local._replace(model=model)
   train = data.of(workload, clients, mesh)
   start = sharding.replicate(tree.expand(common.params_of(workload, local.model)), mesh)
   key = sharding.replicate(jax.random.key(0), mesh)
@@ -189,12 +189,12 @@ def _timed(
       watch.say(label | {'skipped': 'compiling took too long'})
       return None
   ready = compiling[case].result()
-  found = measuring.timed(
+  timing = measuring.timed(
     lambda: ready.compiled(*ready.args), most=min(1.0, watch.left() / 4), repeats=9
   )
   workload = WORKLOADS[case.workload]
   steps = int(ready.steps.sum())
-  rate = steps / found['seconds']
+  rate = steps / timing['seconds']
   peak = watch.figure(
     'a', 'products float32' if case.precision == 'highest' else 'products TF32'
   )
@@ -218,7 +218,7 @@ def _timed(
     'peak_bytes': stats.get('peak_bytes_in_use'),
     'moved': _moved(workload, ready.args[0], ended),
   }
-  return row | found
+  return row | timing
 
 
 def _moved(workload: Workload, before: Any, after: Any) -> dict[str, float]:
@@ -284,8 +284,8 @@ def main() -> None:
   with ThreadPoolExecutor(len(cases)) as threads:
     compiled = list(threads.map(lambda case: _compiled(case, data, mesh), cases))
   for case, ready in zip(cases, compiled, strict=True):
-    found = measuring.timed(lambda: ready.compiled(*ready.args), repeats=7)  # noqa: B023
-    rate = ready.steps.sum() / found['seconds']
+    timing = measuring.timed(lambda: ready.compiled(*ready.args), repeats=7)  # noqa: B023
+    rate = ready.steps.sum() / timing['seconds']
     print('rate', case.workload, rate, ready.compile_seconds, flush=True)
 
 

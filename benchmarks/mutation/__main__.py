@@ -34,10 +34,10 @@ PACKAGES = (
 
 def files() -> list[str]:
   """Paths of the source files to change, below the root."""
-  found = [
+  paths = [
     path for p in PACKAGES for path in sorted((ROOT / 'fesem_jax' / p).rglob('*.py'))
   ]
-  return [path.relative_to(ROOT).as_posix() for path in found]
+  return [path.relative_to(ROOT).as_posix() for path in paths]
 
 
 def lines_of_tests(path: pathlib.Path) -> dict[str, dict[str, set[int]]]:
@@ -86,8 +86,8 @@ def stages(
   own = pathlib.PurePath(mutant.file)
   folder = f'tests/{own.parts[1]}/'
   for first, last in (mutant.lines, mutant.scope):
-    found = {t for t, at in ran.items() if any(first <= line <= last for line in at)}
-    if found:
+    by_line = {t for t, at in ran.items() if any(first <= line <= last for line in at)}
+    if by_line:
       break
   on_import = mutant.scope[0] in (1, mutant.lines[0])
   same = {
@@ -95,7 +95,7 @@ def stages(
   }
   others, total = {}, sum(same.values())
   for s, test in sorted((s, test) for test, s in seconds.items()):
-    if test in same or not (test in found or (on_import and test.startswith(folder))):
+    if test in same or not (test in by_line or (on_import and test.startswith(folder))):
       continue
     total += s
     if total <= limit:
@@ -107,19 +107,19 @@ def unsound(
   rows: list[dict[str, Any]], seconds: dict[str, float], workers: int
 ) -> set[str]:
   """Tests that caught a change and fail without it, too, in such a process."""
-  found = sorted({row['caught_by'] for row in rows} & seconds.keys())
+  catching = sorted({row['caught_by'] for row in rows} & seconds.keys())
   groups = [
-    {test: seconds[test] for test in found[i : i + 30]}
-    for i in range(0, len(found), 30)
+    {test: seconds[test] for test in catching[i : i + 30]}
+    for i in range(0, len(catching), 30)
   ]
   jobs = [functools.partial(processes.passing, group) for group in groups]
-  sound = [
+  passing = [
     test for _, passed, _ in processes.outcomes(jobs, workers) for test in passed or ()
   ]
-  return set(found) - set(sound)
+  return set(catching) - set(passing)
 
 
-def tried(
+def outcomes_of(
   mutants: list[Mutant], tests: list[Any], limit: float, workers: int
 ) -> list[dict[str, Any]]:
   """The outcome of each change, as it is printed."""
@@ -165,7 +165,7 @@ def main() -> None:
   rows: list[dict[str, Any]] = []
   while waiting:
     tests = [stages(m, lines, seconds, args.seconds) for m in waiting]
-    rows += tried(waiting, tests, args.seconds, args.workers)
+    rows += outcomes_of(waiting, tests, args.seconds, args.workers)
     wrong = unsound(rows, seconds, args.workers)
     seconds = {test: s for test, s in seconds.items() if test not in wrong}
     again = [row for row in rows if row['caught_by'] in wrong]

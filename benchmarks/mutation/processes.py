@@ -70,9 +70,9 @@ class _Mutated(importlib.machinery.SourceFileLoader):
     if fullname != self.name:
       return None
     package = [str(pathlib.Path(self.path).parent)]
-    found = package if self.path.endswith('__init__.py') else None
+    locations = package if self.path.endswith('__init__.py') else None
     return importlib.util.spec_from_file_location(
-      fullname, self.path, loader=self, submodule_search_locations=found
+      fullname, self.path, loader=self, submodule_search_locations=locations
     )
 
   def get_code(self, fullname: str) -> Any:

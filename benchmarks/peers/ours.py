@@ -57,11 +57,11 @@ class Ours:
 
 def _arrays(workload: Workload, params: Any) -> list[np.ndarray]:
   """One model's arrays in the order of `Workload.initial`."""
-  found = flatten_dict(params, sep='/')
-  return [np.asarray(found[name][0]) for name in workload.shapes()]
+  arrays = flatten_dict(params, sep='/')
+  return [np.asarray(arrays[name][0]) for name in workload.shapes()]
 
 
 if __name__ == '__main__':
   common.setup()
-  found = {n: v for n, v in provenance.versions().items() if v}
-  worker.serve(worker.Worker(Ours).answer, found)
+  versions = {n: v for n, v in provenance.versions().items() if v}
+  worker.serve(worker.Worker(Ours).answer, versions)

@@ -86,8 +86,8 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 def inputs(x: Any) -> torch.Tensor:
   """A work load's examples: pixels in [0, 1], or tokens."""
-  made = torch.from_numpy(x)
-  return made.float() / 255 if made.dtype == torch.uint8 else made.long()
+  tensor = torch.from_numpy(x)
+  return tensor.float() / 255 if tensor.dtype == torch.uint8 else tensor.long()
 
 
 def network(workload: Workload) -> nn.Module:

@@ -83,10 +83,10 @@ class Run:
 
 def mean(models: list[Model], weights: list[float]) -> Model:
   """The weighted mean of models."""
-  found = [torch.zeros_like(p) for p in models[0]]
+  total = [torch.zeros_like(p) for p in models[0]]
   for model, weight in zip(models, weights, strict=True):
-    torch._foreach_add_(found, model, alpha=weight / sum(weights))
-  return found
+    torch._foreach_add_(total, model, alpha=weight / sum(weights))
+  return total
 
 
 def fed_avg(run: Run, rounds: int) -> list[Model]:
@@ -121,11 +121,11 @@ def scaffold(run: Run, rounds: int) -> list[Model]:
       def change(gradients: Model, added: Model = added) -> None:
         torch._foreach_add_(gradients, added)
 
-      found = run.sgd(i, model, change)
+      local_model = run.sgd(i, model, change)
       new = torch._foreach_sub(own[i], control)
       length = (run.steps - before) * run.rate
-      torch._foreach_add_(new, torch._foreach_sub(model, found), alpha=1 / length)
-      trained.append(found)
+      torch._foreach_add_(new, torch._foreach_sub(model, local_model), alpha=1 / length)
+      trained.append(local_model)
       controls.append(new)
     moved = [mean(each, [1.0] * count) for each in (controls, own)]
     control = torch._foreach_add(control, torch._foreach_sub(*moved))
@@ -179,11 +179,11 @@ def _of_least_loss(run: Run, models: list[Model]) -> list[int]:
 
 def _of_clusters(old: list[Model], models: list[Model], chosen: list[int]):
   """The mean of the clients of each center, or the old one without any."""
-  made = []
+  new = []
   for k, center in enumerate(old):
     of_center = [m for m, c in zip(models, chosen, strict=True) if c == k]
-    made.append(mean(of_center, [1.0] * len(of_center)) if of_center else center)
-  return made
+    new.append(mean(of_center, [1.0] * len(of_center)) if of_center else center)
+  return new
 
 
 def _flat(model: Model) -> torch.Tensor:

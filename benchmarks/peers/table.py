@@ -43,9 +43,9 @@ def measure(
     each = processes.start([python, '-m', 'benchmarks.peers.pytorch_table'], True)
     try:
       tuning = [(m, rate, s) for m in methods for rate in rates for s in tuned]
-      found = _of_all(each, command, tuning)
+      outcomes = _of_all(each, command, tuning)
       tuning_seconds = time.perf_counter() - began
-      best = {m: _best(found, m, rates, tuned) for m in methods}
+      best = {m: _best(outcomes, m, rates, tuned) for m in methods}
       last = _of_all(each, command, [(m, best[m], s) for m in methods for s in seeds])
       seconds = time.perf_counter() - began
       versions = each[0].versions
@@ -58,7 +58,7 @@ def measure(
   return {
     'seconds': seconds, 'tuning_seconds': tuning_seconds, 'processes': len(each),
     'versions': versions, 'accuracy': accuracy,
-    'steps': {run: steps for run, (_, steps) in (found | last).items()},
+    'steps': {run: steps for run, (_, steps) in (outcomes | last).items()},
   }  # fmt: skip
 
 

@@ -78,9 +78,9 @@ def write_data(folder: pathlib.Path) -> None:
     pathlib.Path(where) / 'tinyshakespeare' / 'input.txt'
     for where in (os.environ.get('FESEM_DATA_DIR', ''), ROOT.parent / 'shared' / 'data')
   ]
-  found = next((p for p in held if p.is_file()), None)
-  if found is not None:
-    text = found.read_text()[:_TEXT_CHARACTERS]
+  file = next((p for p in held if p.is_file()), None)
+  if file is not None:
+    text = file.read_text()[:_TEXT_CHARACTERS]
   else:
     line = 'The quick brown fox jumps over the lazy dog, and then it sleeps. '
     text = ''.join(f'SPEAKER {i % 6}:\n{line * 5}\n\n' for i in range(60))

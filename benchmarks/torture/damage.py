@@ -36,12 +36,12 @@ def flipped(
   if not files:
     return None
   path = rng.choice(files)
-  sound = path.read_bytes()
-  content = bytearray(sound)
+  valid = path.read_bytes()
+  content = bytearray(valid)
   content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
   path.write_bytes(content)
   fault = f'a flipped bit in {what}'
-  outcome = _healed(base, workdir, fault, path, sound)
+  outcome = _healed(base, workdir, fault, path, valid)
   if not outcome.changed or not all(_refused(workdir, n) for n in outcome.changed):
     return outcome
   if what == 'the history of clients':  # Nothing can make it anew.
@@ -52,13 +52,13 @@ def flipped(
 
 
 def _healed(
-  base: Baseline, workdir: pathlib.Path, fault: str, path: pathlib.Path, sound: bytes
+  base: Baseline, workdir: pathlib.Path, fault: str, path: pathlib.Path, valid: bytes
 ) -> Outcome:
   """`trials.healed`, by a valid copy of a file where the errors ask for one."""
   outcome = trials.healed(base, workdir, fault)
   if 'put back a valid copy' not in outcome.lost:
     return outcome
-  path.write_bytes(sound)
+  path.write_bytes(valid)
   return trials.healed(base, workdir, fault)
 
 
@@ -86,9 +86,9 @@ def truncated(
   """Cuts metrics.jsonl anywhere."""
   workdir = trials.copied(base, source, scratch)
   path = workdir / 'metrics.jsonl'
-  sound = path.read_bytes()
-  os.truncate(path, rng.randrange(len(sound)))
-  return _healed(base, workdir, 'metrics.jsonl cut short', path, sound)
+  valid = path.read_bytes()
+  os.truncate(path, rng.randrange(len(valid)))
+  return _healed(base, workdir, 'metrics.jsonl cut short', path, valid)
 
 
 def jumping_clock(base: Baseline, scratch: pathlib.Path, rng: random.Random) -> Outcome:

@@ -21,29 +21,29 @@ def of(workdir: pathlib.Path) -> dict[str, str]:
 
   Pages and drawings are listed by name only: they hold times, or say nothing more.
   """
-  found = {}
+  digests = {}
   for path in sorted(p for p in workdir.rglob('*') if p.is_file()):
     name = path.relative_to(workdir).as_posix()
     if '.partial' in name or path.name == '.lock':
-      found[name] = 'left over' if '.partial' in name else 'lock'
+      digests[name] = 'left over' if '.partial' in name else 'lock'
     elif 'checkpoints' in path.parts:
       continue  # Times and random names are in them; what follows from them is below.
     elif path.suffix == '.jsonl':
-      found[name] = _digest([_lasting(json.loads(r)) for r in path.open()])
+      digests[name] = _digest([_lasting(json.loads(r)) for r in path.open()])
     elif path.name == 'config.json':
       held = json.loads(path.read_bytes())
-      found[name] = _digest({k: held[k] for k in held if k not in _FREE})
+      digests[name] = _digest({k: held[k] for k in held if k not in _FREE})
     elif path.suffix == '.json':
-      found[name] = _digest(_lasting(json.loads(path.read_bytes())))
+      digests[name] = _digest(_lasting(json.loads(path.read_bytes())))
     elif path.suffix == '.npz':
-      found[name] = _of_arrays(path)
+      digests[name] = _of_arrays(path)
     elif path.name in ('table.csv', 'table.md'):
-      found[name] = _digest(_without_seconds(path))
+      digests[name] = _digest(_without_seconds(path))
     elif path.suffix in ('.csv', '.parquet'):  # Those of table.tex are in table.csv.
-      found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+      digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     else:
-      found[name] = 'there'
-  return found
+      digests[name] = 'there'
+  return digests
 
 
 def differences(one: dict[str, str], other: dict[str, str]) -> list[str]:
@@ -73,14 +73,14 @@ def _without_seconds(path: pathlib.Path) -> list[list[str]]:
   """The cells of the tables of a file, without the columns of seconds."""
   apart = ',' if path.suffix == '.csv' else '|'
   rows = [line.split(apart) for line in path.read_text().splitlines()]
-  found: list[list[str]] = []
+  kept_rows: list[list[str]] = []
   dropped: set[int] = set()
   for row, following in zip(rows, [*rows[1:], []], strict=True):
     # The first row of a CSV file; in Markdown, what a row of dashes follows.
-    if not found or (len(following) > 1 and set(''.join(following)) <= set('-: ')):
+    if not kept_rows or (len(following) > 1 and set(''.join(following)) <= set('-: ')):
       dropped = {i for i, cell in enumerate(row) if _SECONDS.search(cell)}
-    found.append([c for i, c in enumerate(row) if i not in dropped])
-  return found
+    kept_rows.append([c for i, c in enumerate(row) if i not in dropped])
+  return kept_rows
 
 
 def _text(array: np.ndarray) -> str:

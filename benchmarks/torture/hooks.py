@@ -149,11 +149,11 @@ def emit_rounds() -> None:
 
   run_round = loop.run_round
 
-  def told(*args: Any) -> Any:
+  def audited(*args: Any) -> Any:
     sys.audit('torture.round', '')
     return run_round(*args)
 
-  vars(loop)['run_round'] = told
+  vars(loop)['run_round'] = audited
 
 
 def callback() -> Any:

@@ -72,7 +72,7 @@ def _order(fault: str) -> tuple[bool, str]:
 
 def line(outcome: Outcome) -> str:
   """An outcome in a line, and what is wrong with it below."""
-  said = f'{outcome.fault}: {outcome.case}'
+  heading = f'{outcome.fault}: {outcome.case}'
   wrong = [outcome.lost and f'LOST {outcome.lost}', ', '.join(outcome.changed)]
   wrong.append(outcome.unclear and f'UNCLEAR {outcome.unclear}')
-  return '\n'.join([said, *(f'    {w}' for w in wrong if w)])
+  return '\n'.join([heading, *(f'    {w}' for w in wrong if w)])

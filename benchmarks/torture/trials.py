@@ -130,16 +130,16 @@ def healed(
   plan: hooks.Plan | None = None,
 ) -> Outcome:
   """Gives the same command until the run is whole, and does what its errors ask for."""
-  case, tried = base.case, Outcome(fault, base.case.name, 1)
+  case, outcome = base.case, Outcome(fault, base.case.name, 1)
   for _ in range(_MOST_REMEDIES):
     ended = children.run(case.module, case.command(workdir), plan)
     if not ended.code:
-      return tried._replace(changed=_changed(base, workdir))
+      return outcome._replace(changed=_changed(base, workdir))
     if not ended.refused:
-      return tried._replace(lost=_tail(ended), unclear=_tail(ended))
+      return outcome._replace(lost=_tail(ended), unclear=_tail(ended))
     if not _remedied(ended.text, workdir):
-      return tried._replace(lost=_tail(ended))
-  return tried._replace(lost=_tail(ended))
+      return outcome._replace(lost=_tail(ended))
+  return outcome._replace(lost=_tail(ended))
 
 
 def _remedied(text: str, workdir: pathlib.Path) -> bool:

@@ -77,12 +77,12 @@ def text_for(method: str, option: str) -> str:
 def _option(name: str, of_methods: dict[str, dict[str, Any]]) -> Flag:
   """The flag of an option; without a value, each method has its own default."""
   having = {method: own[name] for method, own in of_methods.items() if name in own}
-  said: dict[str, list[str]] = {}
+  methods_of_text: dict[str, list[str]] = {}
   for method in having:
-    said.setdefault(text_for(method, name), []).append(method)
+    methods_of_text.setdefault(text_for(method, name), []).append(method)
   texts = [
-    text if len(said) == 1 else f'{", ".join(own)}: {text}'
-    for text, own in said.items()
+    text if len(methods_of_text) == 1 else f'{", ".join(own)}: {text}'
+    for text, own in methods_of_text.items()
   ]
   servers = methods.server_defaults(name)
   known = {m: value for m, value in having.items() if value is not None} | servers

@@ -92,7 +92,7 @@ def as_record(
 ) -> dict[str, dict[str, Any]]:
   """The entries `regret` and `margin` of a record.
 
-  `found` is by losses on training examples, `tested` by losses on test examples;
+  `trained` is by losses on training examples, `tested` by losses on test examples;
   `assignment` [M] int is the center of each client, and `sizes` are [M] training and
   [M] test examples of each. `gain` is `test_gain`; see `callbacks.AssignmentRegret`.
   """

@@ -114,6 +114,6 @@ def _has_clusters(run: Prepared) -> bool:
 
 
 def looks_at_states(algorithm: Algorithm, is_read: bool) -> bool:
-  """True if every round needs the states; `asked` is whether callbacks do."""
+  """True if every round needs the states; `is_read` is whether callbacks do."""
   known = algorithm.traffic is not None and algorithm.traffic.known is not None
   return is_read or known

@@ -59,7 +59,7 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
     many_runs.Wanted({'note': note}, tmp_path / name, name)
     for name, note in (('a', 'one'), ('b', 'one'), ('c', 'two'))
   ]
-  many_runs.run_unless_diverged(wanted, Programs(), said=said)
+  many_runs.run_unless_diverged(wanted, Programs(), printed=said)
   lines = capsys.readouterr().out.splitlines()
   notes = ['[a] Note: one', '[c] Note: two']
   assert [line for line in lines if 'Note' in line] == notes

@@ -38,7 +38,7 @@ def repeat(
 def kept(state: Any, cohort: Cohort, counts: jax.Array, **rows: jax.Array) -> Any:
   """The state with what a round found of its clients.
 
-  `found` has [S, ...] for some fields [M, ...] of the state. Clients where `counts` [S]
+  `rows` has [S, ...] for some fields [M, ...] of the state. Clients where `counts` [S]
   bool is False keep what they have.
   """
 
