@@ -31,7 +31,7 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.stored_rows import blocks
 
-from . import client_work, plugins, schedules, sends, starts, unused
+from . import client_work, model_starts, plugins, schedules, sends, unused
 from . import flags as experiment_flags
 
 # Beyond any use; larger numbers would only run out of memory or of bits later.
@@ -111,7 +111,7 @@ def data_of_run(
 def build_model(config: dict[str, Any], train: FederatedData) -> Model:
   """The model that a configuration names, with the start that it names."""
   model = INITIALIZERS[config['initializer']](_model(config, train))
-  return starts.started(config, model)
+  return model_starts.started(config, model)
 
 
 def _model(config: dict[str, Any], train: FederatedData) -> Model:

@@ -15,7 +15,7 @@ from fesem_jax.run.results.saved_run import Run, load_run
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags
-from . import starts
+from . import model_starts
 from .build import build_model, data_of_run
 
 # What two runs must share to have the same clients and models, beside data.
@@ -51,7 +51,7 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
   _check(run)
   config = run.config
   train, _, *unseen = data_of_run(workdir, config, data_dir)
-  if config | starts.identity(config) != config:
+  if config | model_starts.identity(config) != config:
     raise UserError(
       f'{argument("init_from", config["init_from"])} holds other weights than '
       f'{workdir} started from; put those back.'

@@ -18,7 +18,7 @@ from fesem_jax import data
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.run.replayed import Replay, Training
+from fesem_jax.run.replay_results import Replay, Training
 from fesem_jax.run.replaying import replay
 from fesem_jax.run.results.metrics_file import read_config
 from fesem_jax.utils import progress_lines

@@ -26,16 +26,25 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data import label_skew, placement
 from fesem_jax.data.corruption import honest
 from fesem_jax.run.callbacks import BestRound
+from fesem_jax.run.one_run import run_one
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.results import curves, metrics_file
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.result_files import add_to_summary
-from fesem_jax.run.single import run_one
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
 
 from . import flags as experiment_flags
-from . import methods, outcome, pages, plugins, selecting, starts, unused, watching
+from . import (
+  methods,
+  model_starts,
+  outcome,
+  pages,
+  plugins,
+  selecting,
+  unused,
+  watching,
+)
 from .build import build_local, build_model, check_numbers
 from .errors import in_flags
 from .roles import HeldData, data_of
@@ -116,10 +125,10 @@ def plan(
     return methods.configured(config, build_local(config, model, train, machine))
 
   chosen = selecting.build(config)
-  config |= plugins.identity(config, workdir, say) | starts.identity(config)
+  config |= plugins.identity(config, workdir, say) | model_starts.identity(config)
   config |= selecting.identity(config)
   # Layers that are drawn and do not train are part of the method's programs.
-  seed = config['seed'] if starts.depends_on_seed(config) else None
+  seed = config['seed'] if model_starts.depends_on_seed(config) else None
   but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
   algorithm = programs.once((but_seed, *_shape(train)), build, *_timed(train, machine))
   local = algorithm.local

@@ -33,7 +33,7 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
-from . import held_results, plugins, starts, unused
+from . import held_results, model_starts, plugins, unused
 from . import select_k_table as table
 from .build import build_local, build_model, check_numbers, load_data
 from .many_runs import Count, Wanted, run_unless_diverged
@@ -95,7 +95,7 @@ def silhouettes_of_seeds(
   for config in configs:
     without = ('num_clusters', 'rounds')
     own = {k: v for k, v in config.items() if k not in without}
-    own |= plugins.identity(config, workdir, print) | starts.identity(config)
+    own |= plugins.identity(config, workdir, print) | model_starts.identity(config)
     identity = own | {'num_clusters_list': list_of_k, 'data_digest': digest}
     path = workdir / 'silhouettes' / f'seed{config["seed"]}.json'
     held = held_results.read(path)

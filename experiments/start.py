@@ -12,7 +12,7 @@ from typing import NoReturn
 import jax
 from absl import app, flags, logging
 
-from fesem_jax.core import found_devices
+from fesem_jax.core import jax_devices
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import Diverged, UserError
@@ -77,7 +77,7 @@ def main_with_clear_errors(
         )
       if 'RESOURCE_EXHAUSTED' not in str(e):
         raise
-      _fail(found_devices.out_of_memory(e))
+      _fail(jax_devices.out_of_memory(e))
     except Stopped as e:
       _interrupted(in_flags(str(e)))
     except KeyboardInterrupt:

@@ -25,7 +25,7 @@ from fesem_jax.data import partitions
 from fesem_jax.run import callbacks
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.callbacks.callback import Callback, Stop
-from fesem_jax.run.replayed import Replay
+from fesem_jax.run.replay_results import Replay
 from fesem_jax.run.replaying import replay
 from fesem_jax.run.results.client_comparison import ClientComparison, compare_clients
 from fesem_jax.run.results.client_table import ClientTable

@@ -34,8 +34,8 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.data import placement
 from fesem_jax.run import rounds
+from fesem_jax.run.one_run import run_one
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.single import run_one
 from fesem_jax.run.spec import Spec
 from fesem_jax.server import em
 

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from fesem_jax.core.held_values import (
+from fesem_jax.core.field_values import (
   PLAIN,
   defaults_of,
   digest_of,

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.held_values import is_default
+from fesem_jax.core.field_values import is_default
 from fesem_jax.core.identity import Identity
 from fesem_jax.core.local_training import check_local
 from fesem_jax.utils.display import kind_of

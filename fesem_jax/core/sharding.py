@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax.core import found_devices
+from fesem_jax.core import jax_devices
 from fesem_jax.core.chips import memory_of
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
@@ -203,7 +203,7 @@ def setup_devices(num_devices: int = 0, group: processes.Group | None = None) ->
     # JAX does not cache programs that compile within a second by default.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   processes.initialize(group)
-  full_precision(found_devices.devices())
+  full_precision(jax_devices.devices())
 
 
 def full_precision(devices: Sequence[jax.Device]) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 from absl import logging
 
 from fesem_jax.data.side_by_side import arrange_together
-from fesem_jax.run.asked import Asked, Outcome, is_offloaded, most_at_once
 from fesem_jax.run.ending import finish
 from fesem_jax.run.loop import Running, run_rounds
 from fesem_jax.run.over_runs import Functions, functions_of
 from fesem_jax.run.preparation import Prepared, with_state
 from fesem_jax.run.program_memory import TooLarge
 from fesem_jax.run.programs import CompileTime, Programs, shared
+from fesem_jax.run.run_request import Outcome, RunRequest, is_offloaded, most_at_once
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.together import Together
 from fesem_jax.run.watching import begin
@@ -36,10 +36,10 @@ def run_many(
   check_at_least(0, runs_at_once=runs_at_once)
   programs = programs or shared()
   runs = [
-    Asked(spec, programs, functools.partial(keep, place))
+    RunRequest(spec, programs, functools.partial(keep, place))
     for place, spec in enumerate(specs)
   ]
-  together, alone = dict[Any, list[Asked]](), dict[str, int]()
+  together, alone = dict[Any, list[RunRequest]](), dict[str, int]()
   users = collections.Counter(id(own) for each in runs for own in each.own_callbacks)
   for each in runs:
     reason = each.why_alone(runs_at_once)
@@ -61,7 +61,7 @@ def run_many(
   return [each.kept for each in runs]
 
 
-def _run_group(group: Sequence[Asked], runs_at_once: int) -> None:
+def _run_group(group: Sequence[RunRequest], runs_at_once: int) -> None:
   """Runs what can be run side by side of runs of one kind; others have no outcome."""
   with contextlib.ExitStack() as opened:
     compiling = opened.enter_context(CompileTime())
@@ -91,7 +91,7 @@ def _run_group(group: Sequence[Asked], runs_at_once: int) -> None:
 
 
 # A run that is asked for, as prepared, and its functions.
-Part = tuple[Asked, Prepared, Functions]
+Part = tuple[RunRequest, Prepared, Functions]
 
 
 def _side_by_side(parts: Sequence[Part], compiling: CompileTime) -> None:
@@ -113,7 +113,7 @@ def _side_by_side(parts: Sequence[Part], compiling: CompileTime) -> None:
     for each, *_ in parts:
       each.opened.close()
     return
-  running = list[tuple[Asked, Running]]()
+  running = list[tuple[RunRequest, Running]]()
   for place, (each, run, _) in enumerate(parts):
     state = together.state(place) if reads else None
     try:

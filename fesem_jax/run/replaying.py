@@ -23,7 +23,7 @@ from fesem_jax.data.arrangement import arrange, draw_cohort, order_of_clients
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import changes, check_same
 from fesem_jax.run.programs import run_once
-from fesem_jax.run.replayed import Replay, Training, training_of
+from fesem_jax.run.replay_results import Replay, Training, training_of
 from fesem_jax.run.results import metrics_file, records
 from fesem_jax.run.results.client_table import position_of
 from fesem_jax.run.resume import default_config

@@ -7,12 +7,12 @@ from typing import Any
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Selection
-from fesem_jax.run.asked import Outcome
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.options import Drift, Patience, Progress, Unseen
 from fesem_jax.run.many import run_many
+from fesem_jax.run.one_run import run_one
 from fesem_jax.run.results.result import Result
-from fesem_jax.run.single import run_one
+from fesem_jax.run.run_request import Outcome
 from fesem_jax.run.spec import Workdir, spec_of
 from fesem_jax.utils import old_names
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from fesem_jax.core.held_values import text_of_array
+from fesem_jax.core.field_values import text_of_array
 
 # Constants of so many numbers, such as layers that do not train, are given to a program
 # at each call: they would make its text long, and its compilation slow.

@@ -14,8 +14,7 @@ from fesem_jax.core import side_by_side
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.data.phases import Phase
-from fesem_jax.run import asked as asked_module
-from fesem_jax.run import loop, many
+from fesem_jax.run import loop, many, run_request
 from fesem_jax.run.program_memory import ProgramMemory, TooLarge
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
@@ -112,7 +111,7 @@ def test_what_is_not_alike_is_in_programs_of_its_own(monkeypatch):
   monkeypatch.setattr(many, '_side_by_side', lambda parts, _: sizes.append(len(parts)))
   plain, uniform = built('fed_avg'), built('fed_avg', weighting='uniform')
   asked = [run(a, seed) for a in (plain, uniform) for seed in range(3)]
-  monkeypatch.setattr(many.Asked, 'run_alone', lambda self: self.end(None))
+  monkeypatch.setattr(many.RunRequest, 'run_alone', lambda self: self.end(None))
   assert simulate_many(asked, rounds=1, **OPTIONS) == [None] * 6
   assert sizes == [3, 3]
   sizes.clear()
@@ -228,7 +227,7 @@ def test_what_cannot_be_side_by_side_is_run_alone_with_a_word(caplog, monkeypatc
     (plain, {'data_placement': 'sharded'}, 'split by client'),
     (plain, {'callbacks': [shared]}, '`callbacks` in common'),
   ]
-  monkeypatch.setattr(many.Asked, 'run_alone', lambda self: self.end('alone'))
+  monkeypatch.setattr(many.RunRequest, 'run_alone', lambda self: self.end('alone'))
   for algorithm, others, why in cases:
     caplog.clear()
     asked = [run(algorithm, s, **others) for s in range(2)]
@@ -249,18 +248,18 @@ def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
     seen.append((len(parts), parts[0][1]))
 
   monkeypatch.setattr(many, '_side_by_side', side_by_side)
-  monkeypatch.setattr(many.Asked, 'run_alone', lambda self: self.end(None))
+  monkeypatch.setattr(many.RunRequest, 'run_alone', lambda self: self.end(None))
   asked = [run(built('fed_avg'), seed) for seed in range(3)]
   simulate_many(asked, rounds=1, **OPTIONS)
   ((count, prepared),) = seen
   assert count == 3
   numbers = 2 * sum(x.size for x in jax.tree.leaves(prepared.shapes.params))
-  assert asked_module.most_at_once(prepared) == 2**18 // numbers
+  assert run_request.most_at_once(prepared) == 2**18 // numbers
   # A state of one model, and two clients side by side.
-  monkeypatch.setattr(asked_module.sharding, 'memory', lambda *_: 5 * 4 * 30 * numbers)
-  assert asked_module.most_at_once(prepared) == 5
-  monkeypatch.setattr(asked_module.sharding, 'memory', lambda *_: 1)
-  assert asked_module.most_at_once(prepared) == 1
+  monkeypatch.setattr(run_request.sharding, 'memory', lambda *_: 5 * 4 * 30 * numbers)
+  assert run_request.most_at_once(prepared) == 5
+  monkeypatch.setattr(run_request.sharding, 'memory', lambda *_: 1)
+  assert run_request.most_at_once(prepared) == 1
   seen.clear()
   simulate_many(asked, rounds=1, **OPTIONS)
   assert [count for count, _ in seen] == [1, 1, 1]

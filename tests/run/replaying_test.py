@@ -10,7 +10,7 @@ import pytest
 import fesem_jax as fj
 from experiments.replay import as_text
 from fesem_jax.core import prng_streams
-from fesem_jax.run.replayed import Replay, Training
+from fesem_jax.run.replay_results import Replay, Training
 from fesem_jax.run.rounds import keys_of_run
 from tests.support import helpers, reference, runs
 from tests.support.commands import call

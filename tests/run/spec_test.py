@@ -9,7 +9,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.data import Phase
-from fesem_jax.run import simulation, single
+from fesem_jax.run import one_run, simulation
 from fesem_jax.run.spec import spec_of
 from tests.support import helpers
 from tests.support.runs import built, federation
@@ -102,9 +102,9 @@ def test_old_names_work_and_say_what_is_given_in_their_place(monkeypatch, tmp_pa
 
 def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
   """Without a workdir nothing is computed for figures before."""
-  draw, drawn = single.finish.__globals__['_portrait'], []
+  draw, drawn = one_run.finish.__globals__['_portrait'], []
   monkeypatch.setitem(
-    single.finish.__globals__, '_portrait', lambda *a: drawn.append(1) or draw(*a)
+    one_run.finish.__globals__, '_portrait', lambda *a: drawn.append(1) or draw(*a)
   )
   result = fj.simulate(**asked(rounds=1))
   assert drawn == []

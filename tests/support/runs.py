@@ -10,8 +10,8 @@ import numpy as np
 from fesem_jax import algorithms
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.run.many import run_many
+from fesem_jax.run.one_run import run_one
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.single import run_one
 from fesem_jax.run.spec import Spec
 from tests.support import helpers
 

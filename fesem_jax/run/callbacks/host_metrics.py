@@ -8,7 +8,7 @@ import numpy as np
 from absl import logging
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.held_values import digest_of
+from fesem_jax.core.field_values import digest_of
 from fesem_jax.core.identity import Identity
 from fesem_jax.data.corruption import honest
 from fesem_jax.run.callbacks.callback import Callback

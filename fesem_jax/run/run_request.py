@@ -12,12 +12,12 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.run.callbacks.calls import Callbacks
 from fesem_jax.run.checks import check
+from fesem_jax.run.one_run import run_one
 from fesem_jax.run.over_runs import looks_at_states
 from fesem_jax.run.preparation import Prepared, prepare
 from fesem_jax.run.program_memory import bytes_on_device
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.results.result import Result
-from fesem_jax.run.single import run_one
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.timeline import Timeline, placement_of
 from fesem_jax.utils import processes
@@ -27,7 +27,7 @@ from fesem_jax.utils.errors import Diverged, UserError
 Outcome = Result | Diverged | UserError
 
 
-class Asked:
+class RunRequest:
   """A run that is asked for, and what is kept of it once it is over."""
 
   def __init__(

@@ -5,7 +5,7 @@ import importlib.metadata
 import jax
 import pytest
 
-from fesem_jax.core import found_devices
+from fesem_jax.core import jax_devices
 from fesem_jax.utils.errors import UserError
 
 JAXLIB = importlib.metadata.version('jaxlib')
@@ -25,9 +25,9 @@ def machine(monkeypatch, tmp_path, gpu, plugin, platforms=''):
     path = tmp_path / name
     if gpu:
       path.touch()
-    monkeypatch.setattr(found_devices, name, path)
+    monkeypatch.setattr(jax_devices, name, path)
   found = plugin and ('jax-cuda13-plugin', plugin)
-  monkeypatch.setattr(found_devices, '_plugin', lambda: found)
+  monkeypatch.setattr(jax_devices, '_plugin', lambda: found)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_gpu_that_is_not_used_is_named(
   monkeypatch, tmp_path, caplog, gpu, plugin, message
 ):
   machine(monkeypatch, tmp_path, gpu, plugin)
-  assert found_devices.devices() == jax.devices()
+  assert jax_devices.devices() == jax.devices()
   said = [text for text in caplog.messages if 'JAX runs on the CPU' in text]
   assert len(said) == (message is not None)
   assert all(message in text for text in said)
@@ -52,7 +52,7 @@ def test_a_gpu_that_is_not_used_is_named(
 
 def test_the_cpu_was_asked_for(monkeypatch, tmp_path, caplog):
   machine(monkeypatch, tmp_path, True, None, 'cpu')
-  found_devices.devices()
+  jax_devices.devices()
   assert not caplog.messages
 
 
@@ -72,7 +72,7 @@ def test_a_platform_that_is_not_there_is_refused(
   machine(monkeypatch, tmp_path, False, None, platforms)
   monkeypatch.setattr(jax, 'devices', fail)
   with pytest.raises(UserError) as raised:
-    found_devices.devices()
+    jax_devices.devices()
   assert str(raised.value).startswith(f'JAX_PLATFORMS={platforms}: JAX cannot use it (')
   assert message in str(raised.value)
 
@@ -82,7 +82,7 @@ def test_memory_that_ends_is_told_in_one_line(monkeypatch, platform):
   monkeypatch.setattr(jax, 'default_backend', lambda: platform)
   monkeypatch.delenv('XLA_PYTHON_CLIENT_PREALLOCATE', raising=False)
   error = RuntimeError('RESOURCE_EXHAUSTED: 9 GiB.\nBFC allocator\nstatistics')
-  said = found_devices.out_of_memory(error)
+  said = jax_devices.out_of_memory(error)
   assert said.startswith('Not enough memory: RESOURCE_EXHAUSTED: 9 GiB. Train fewer')
   assert '\n' not in said
   assert ('nvidia-smi' in said) == ('MEM_FRACTION' in said) == (platform == 'gpu')
