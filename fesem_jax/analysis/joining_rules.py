@@ -108,11 +108,14 @@ def alone(
   """Trains every client by itself, from one random model, at the full learning rate.
 
   `data` is the training split of M clients, as for `join`; `key` decides the random
-  model and the order of examples. Nothing is sent, so `local.sends` changes no model.
+  model and the order of examples. Nothing is sent, so `local.sends` changes no model,
+  and the steps are those of many rounds, of each of which `local.local_lr_schedule` is.
   Returns their models, and [M] bool, False for a
   client whose training was not finite: it keeps the random model.
   """
-  local = local._replace(dropout_rate=0.0, work=None, sends=None)
+  local = local._replace(
+    dropout_rate=0.0, work=None, sends=None, local_lr_schedule=None
+  )
   cohort = everyone(data)
   of_model, of_training = jax.random.split(key)
   random = tree.expand(local.model.init(of_model))

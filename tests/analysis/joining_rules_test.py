@@ -120,6 +120,16 @@ def test_new_clients_have_no_work_of_their_own(data, found):
   jax.tree.map(np.testing.assert_array_equal, *alone)
 
 
+def test_training_alone_is_not_slowed_down_as_a_round_is(data):
+  local, key = helpers.local(epochs=3), jax.random.key(7)
+  decayed = local._replace(local_lr_schedule=lambda step: 1.0 * (step < 2))
+  plain, slow = (
+    jax.jit(lambda d, k, one=one: joining_rules.alone(one, d, k)[0])(data, key).own
+    for one in (local, decayed)
+  )
+  jax.tree.map(np.testing.assert_array_equal, slow, plain)
+
+
 def test_who_trains_alone_sends_nothing(data):
   local, key = helpers.local(), jax.random.key(7)
   hooks = compression('top_k:0.1'), differential_privacy(1e-3, 1.0, delta=0)
