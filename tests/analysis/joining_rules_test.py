@@ -102,7 +102,6 @@ def test_everyone_trains_at_the_full_rate_whatever_the_run_did(data, found):
 
 
 def test_new_clients_have_no_work_of_their_own(data, found):
-  """Work is of the clients of a run, by numbers that new ones have too."""
   work = ClientWork(rates=np.linspace(1e-3, 1e-2, 8), epochs=np.arange(8) % 2 + 1)
   local = helpers.local(epochs=2)
   centers = centers_of(local)
