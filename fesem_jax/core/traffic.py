@@ -198,6 +198,14 @@ def after_clustering(
   )
 
 
+def with_choices(traffic: Traffic) -> Traffic:
+  """The traffic of a method some of whose clients choose a center by their losses."""
+  if traffic.beside is None:
+    return traffic
+  both = filter(None, (traffic.beside, 'the number of the center of least loss'))
+  return traffic._replace(beside=', '.join(both))
+
+
 def all_in_use(
   local: LocalTraining, check_every: int, in_use: Callable[[Any], Any]
 ) -> Traffic:

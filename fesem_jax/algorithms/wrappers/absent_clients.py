@@ -22,7 +22,7 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone, sample_clients
-from fesem_jax.core.traffic import Traffic
+from fesem_jax.core.traffic import Traffic, with_choices
 from fesem_jax.training.client_losses import least_loss, start_by_loss
 from fesem_jax.utils.errors import UserError, argument, check_at_least
 from fesem_jax.utils.notices import warn_once
@@ -114,7 +114,7 @@ def _with_choices(
 
   down, up, start = traffic.words
   words = (f'{down} (all centers {who})', up, start)
-  return traffic._replace(of_round=of_round, known=known, words=words)
+  return with_choices(traffic._replace(of_round=of_round, known=known, words=words))
 
 
 class LateJoinsState(NamedTuple):
