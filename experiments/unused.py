@@ -169,10 +169,6 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
 def _notes_on_options(config: Config, num_clients: int) -> list[str]:
   """The `notes` on options of a method that is not the user's own."""
   sentences, name = [], config['algorithm']
-  everyone = config['clients_per_round'] in (0, num_clients)
-  if config.get('max_age') and everyone and not config['dropout_rate']:
-    reason = 'all clients take part in every round'
-    sentences.append(_without_effect(config, 'max_age', reason))
   if name in ('fesem', 'fesem_ma', 'pacfl') and config['init_clients'] > num_clients:
     reason = f'all {num_clients} clients are in the first clustering'
     sentences.append(_without_effect(config, 'init_clients', reason))

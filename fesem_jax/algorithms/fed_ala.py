@@ -113,7 +113,8 @@ def fed_ala(
     learned = learn_weights(client, w, h, a)
     start = tree.merge(_mix(top(w), h, learned.params), w)
     model = local_sgd(client, start=start)
-    sent = client.send(model, start)
+    # Not about the start, which its own head is in: the server does not know it.
+    sent = client.send(model, client.received)
     return model.after(learned), sent, (top(model.params), learned.params)
 
   def step(state, data, cohort, key):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from fesem_jax.algorithms.common import global_model, personal_head
 from fesem_jax.algorithms.common.global_model import Averaging
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
@@ -50,10 +51,13 @@ def fed_babu(
     )
 
   def step(state, data, cohort, key):
-    state, trained = global_model.train_and_average(
+    after, trained = global_model.train_and_average(
       local, state, data, cohort, key, Averaging(weighting), train
     )
-    return state, trained.info()
+    # The server's noise for privacy is in all sums, but the head stays at h.
+    body, _ = personal_head.parts(after.params, head_layers)
+    head = personal_head.head_of(head_layers, state.params)
+    return after._replace(params=tree.merge(body, head)), trained.info()
 
   return Algorithm(
     local,

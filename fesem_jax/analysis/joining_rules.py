@@ -49,13 +49,14 @@ def join(
   beside the center of the largest cluster, and whoever trains briefly would join that.
 
   Args:
-    local: how clients train before they join; all of them, at the full learning rate.
+    local: how clients train before they join; all of them alike (no `work`), at the
+      full learning rate.
     centers: [K, ...] those that clients may join.
     data: training split of the M new clients, on the devices; M is a multiple of the
       device count.
     key: decides the order of their examples.
   """
-  local = local._replace(dropout_rate=0.0)
+  local = local._replace(dropout_rate=0.0, work=None)
   cohort = everyone(data)
   count = jax.tree.leaves(centers)[0].shape[0]
   mean = jax.tree.map(lambda c: c.mean(axis=0, keepdims=True), centers)
@@ -107,10 +108,14 @@ def alone(
   """Trains every client by itself, from one random model, at the full learning rate.
 
   `data` is the training split of M clients, as for `join`; `key` decides the random
-  model and the order of examples. Returns their models, and [M] bool, False for a
+  model and the order of examples. Nothing is sent, so `local.sends` changes no model,
+  and the steps are those of many rounds, of each of which `local.local_lr_schedule` is.
+  Returns their models, and [M] bool, False for a
   client whose training was not finite: it keeps the random model.
   """
-  local = local._replace(dropout_rate=0.0)
+  local = local._replace(
+    dropout_rate=0.0, work=None, sends=None, local_lr_schedule=None
+  )
   cohort = everyone(data)
   of_model, of_training = jax.random.split(key)
   random = tree.expand(local.model.init(of_model))

@@ -99,7 +99,7 @@ def separation(
   """Measures whether K groups of clients can be separated.
 
   Args:
-    local: how clients train.
+    local: how clients train; all of them alike (no `work`).
     train: training split of M clients, on the host; clients of a single example are
       left out.
     list_of_k: each K.
@@ -117,8 +117,9 @@ def separation(
   check_choice('by', by, BY)
   parts, clients = halves(train, seed)
   _check_enough(len(clients))
+  local = local._replace(work=None)  # By numbers of clients, which halves share.
   if by == 'gradients':
-    plain = local._replace(optimizer=optax.sgd(1.0), augmentation=None)
+    plain = local._replace(optimizer=optax.sgd(1.0), augmentation=None, sends=None)
     local, epochs = one_gradient_step(plain), 1
   programs = programs or Programs()
   grams = [

@@ -108,6 +108,14 @@ def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params))
 
 
+def bytes_sent(local: LocalTraining) -> float:
+  """Bytes of what a client sends in place of one model, as `local.sends` makes it."""
+  size, sends = bytes_of_model(local), local.sends
+  if sends is None or sends.num_bytes is None:
+    return size
+  return sends.num_bytes(size // NUMBER)
+
+
 def same_for_all(
   words: tuple[str, str],
   down: float,
@@ -188,6 +196,14 @@ def after_clustering(
   return traffic._replace(
     of_start=of_start, words=words, beside=beside, models_before=1
   )
+
+
+def with_choices(traffic: Traffic) -> Traffic:
+  """The traffic of a method some of whose clients choose a center by their losses."""
+  if traffic.beside is None:
+    return traffic
+  both = filter(None, (traffic.beside, 'the number of the center of least loss'))
+  return traffic._replace(beside=', '.join(both))
 
 
 def all_in_use(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.data import tables
-from fesem_jax.utils.display import listed
+from fesem_jax.utils.display import listed, listed_and_counted
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 
@@ -271,6 +271,13 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
     raise UserError(
       f'{where}: the classes of {first} are {listed(named[first], 5)}, those of '
       f'{other[0]} {listed(named[other[0]], 5)}; number those of all clients alike.'
+    )
+  unnamed = [name for name, _ in clients if name not in named]
+  if named and unnamed:
+    warn_once(
+      f'{where}: {listed_and_counted(unnamed, 3)} without names of classes; their '
+      f'targets are taken to number the classes of {first}, '
+      f'{listed(named[first], 5)}.'
     )
   if not all(isinstance(name, str | int | float | np.number) for name in names):
     names = list(map(str, names))

@@ -10,10 +10,10 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import ClientRound
-from fesem_jax.core.batching import batch_width, num_steps
+from fesem_jax.core.batching import batch_width
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.traffic import Sent, bytes_of_model
+from fesem_jax.core.traffic import Sent, bytes_of_model, bytes_sent
 from fesem_jax.core.types import HostOrDeviceArray, Model
 from fesem_jax.utils.errors import check_choice
 
@@ -120,11 +120,13 @@ def durations(
     for i, median in enumerate(_medians(of))
   )
   sizes = jnp.asarray(data.sizes())
-  steps = num_steps(local.schedule, sizes, data.max_examples)
+  steps = local.num_steps(data, jnp.arange(data.num_clients))
   width = batch_width(local.schedule, data.max_examples)
   count = GRADIENT * steps * jnp.minimum(width, sizes)
   per_example = operations(local.model, data.example_shape)
-  return of.overhead + size / down + per_example * count / compute + size / up
+  return (
+    of.overhead + size / down + per_example * count / compute + bytes_sent(local) / up
+  )
 
 
 def operations(model: Model, example_shape: tuple[int, ...]) -> float:

@@ -19,6 +19,7 @@ from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import first_line, opened, reading, warn_of_others
 from fesem_jax.utils.stored_rows import Rows, changed, take
 
@@ -87,6 +88,8 @@ def read_clients(
           f'{where}: {len(x)} examples and {len(y)} labels, but num_samples says '
           f'{count}; preprocess the data again.'
         )
+      if not user:
+        warn_once(f'{path}: a user has no name; its client is called "" in results.')
       if count:
         with reading(where):
           numbers = y if convert_labels is None else convert_labels(y, where)

@@ -1,5 +1,6 @@
-"""Outputs of models that are probabilities where losses take logits."""
+"""Models whose outputs are probabilities, or whose numbers are of float16."""
 
+import re
 from typing import Any
 
 import jax
@@ -26,6 +27,12 @@ def warn_of_probabilities(model: Model, params: Params, x: Any, named: str) -> N
       f'{named} ends with a {last}, and its loss has one too; models give logits: '
       f'leave the {last} out.'
     )
+
+
+def computes_in_float16(model: Model, x: Any) -> bool:
+  """Whether a number of a model is float16, of examples with the shape of `x`."""
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  return 'f16[' in re.sub('bf16', '', str(jax.make_jaxpr(model.apply)(params, x)))
 
 
 def _last(jaxpr: Any) -> str:

@@ -75,7 +75,8 @@ def draw(
   """Describes the clients of a run by their local models.
 
   Up to 400 clients train once more from the model they deploy, with the method's
-  penalty (methods of one gradient step train as `algorithm.local` says). The principal
+  penalty (methods of one gradient step train as `algorithm.local` says); their models
+  are those that they trained, without noise or compression. The principal
   components of their weights are kept. Of large models only a sketch is held.
 
   The training split is as `simulate` arranged it; `key` decides the order of examples
@@ -85,7 +86,7 @@ def draw(
   the true clusters that are numbers and `class_names` [L].
   """
   names = train.info.names
-  local = algorithm.local._replace(dropout_rate=0.0)
+  local = algorithm.local._replace(dropout_rate=0.0, sends=None)
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   if train.shard_rows is None:
     sampled = np.sort(rng.permutation(len(names))[:_MAX_CLIENTS])

@@ -4,12 +4,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
 from fesem_jax.core import feature_range, prng_streams
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.types import Cohort
+from fesem_jax.models.output_checks import computes_in_float16
 from fesem_jax.run.callbacks.calls import FINISHED, Callbacks
 from fesem_jax.run.callbacks.events import Evaluation, Round, RoundEnd
 from fesem_jax.run.evaluation import DerivedClusters, Measured
@@ -298,6 +301,9 @@ def _check_finite(round_number: int, info: RoundInfo, run: Prepared) -> None:
   features = feature_range.of_features(data.x, data.scale)
   large = features.size.max(initial=0) > feature_range.MOST_SIZE
   scale = ': bring them near 1 first' if large else ''
+  x = jax.ShapeDtypeStruct((2, *data.example_shape), jnp.float32)
+  if computes_in_float16(run.algorithm.local.model, x):
+    scale += '. The model computes in float16, which ends at 65504; choose bfloat16'
   raise Diverged(
     f'Round {round_number}: {what}; lower {lower}. Features go '
     f'{features.in_words()}{scale}.{kept}'

@@ -9,6 +9,7 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import Corruption
+from fesem_jax.training.privacy import differential_privacy
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -103,6 +104,21 @@ def test_bad_clients_keep_the_heads_that_they_trained():
   a, b = (run(algorithm, data, rounds=1)[0] for data in (honest, lying))
   assert_close(matrix(b.heads), matrix(a.heads), rtol=1e-6, atol=1e-7)
   assert_close(matrix(b.params) - x, x - matrix(a.params))
+
+
+def test_what_is_sent_is_about_the_model_of_the_server():
+  """Clipping holds, though clients start from heads of their own."""
+  data, clip = federation(), 1e-3
+  algorithm = algorithms.build('fed_ala', helpers.local(rate=0.5), **OPTIONS)
+  before, _ = run(algorithm, data, rounds=3)
+  sends = differential_privacy(clip, 0.0, where='client', delta=0)
+  private = algorithms.build(
+    'fed_ala', helpers.local()._replace(sends=sends), **OPTIONS
+  )
+  key = jax.random.key(7)
+  after, _ = jax.jit(private.step)(before, data, helpers.everyone(data), key)
+  moved = np.linalg.norm(matrix(after.params) - matrix(before.params))
+  assert 0 < moved < 1.01 * clip
 
 
 def test_a_bad_client_of_one_batch_learns_its_own_weights_in_every_epoch():

@@ -9,9 +9,11 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.core import prng_streams
-from fesem_jax.core.traffic import Sent, bytes_of_model
+from fesem_jax.core.client_work import ClientWork
+from fesem_jax.core.traffic import Drawn, as_sent, bytes_of_model, one_model
 from fesem_jax.data import device_profiles
 from fesem_jax.data.device_profiles import DeviceProfile
+from fesem_jax.training.compression import compression
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -110,17 +112,31 @@ def test_with_equal_devices_half_of_the_clients_are_one_update_behind():
   assert behind == [True, False, True, False]
 
 
-def test_durations_are_those_of_the_simulated_devices_of_other_methods():
-  local, data = helpers.local(), helpers.federation(SIZES)
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {},
+    {
+      'work': ClientWork(epochs=np.arange(6) % 3 + 1),
+      'sends': compression('top_k:0.1'),
+    },
+  ],
+  ids=['plain', 'own work and compression'],
+)
+def test_durations_are_those_of_the_simulated_devices_of_other_methods(changes):
+  local = helpers.local(epochs=3)._replace(**changes)
+  data = helpers.federation(SIZES)
   profile, seed = device_profiles.profile('broadband'), 7
   key = prng_streams.fold(jax.random.key(seed), prng_streams.INIT)
   found = np.asarray(device_profiles.durations(profile, local, data, key))
   costs = device_profiles.SimulatedDevices(profile, seed, local, data)
   _, [info] = run(algorithms.build('fed_avg', local), data, rounds=1)
-  size = bytes_of_model(local)
+  size, traffic = bytes_of_model(local), as_sent(one_model(local), local.sends)
+  of_one = traffic.of_round(None, Drawn(1, np.arange(6), everyone=True))
+  assert (of_one.up < size) == bool(changes)
   for i in range(len(SIZES)):
     alone = jax.tree.map(lambda x, i=i: np.asarray(x)[[i]], info.clients)
-    expected = costs.seconds(Sent(size, size), alone, whole_batches=False)
+    expected = costs.seconds(of_one, alone, whole_batches=False)
     np.testing.assert_allclose(found[i], expected, rtol=1e-5)
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.training.privacy import differential_privacy
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -95,6 +96,18 @@ def test_fed_babu_matches_float64_reference(head, cohorts, devices, shared_start
     np.testing.assert_array_equal(
       state.params[name]['kernel'], before[name]['kernel'], strict=True
     )
+
+
+@pytest.mark.parametrize('where', ['client', 'server'])
+def test_the_head_of_fed_babu_stays_fixed_under_noise(where):
+  sends = differential_privacy(0.1, 2.0, where=where, delta=0)
+  local = helpers.local()._replace(sends=sends)
+  algorithm = algorithms.build('fed_babu', local, weighting='uniform')
+  data = federation()
+  before, after = initial(algorithm, data), run(algorithm, data, rounds=1)[0]
+  moved = jax.tree.map(lambda a, b: np.abs(b - a).max(), before.params, after.params)
+  heads = moved.pop('logits')
+  assert max(jax.tree.leaves(heads)) == 0 < min(jax.tree.leaves(moved))
 
 
 def test_lg_fed_avg_matches_float64_reference():

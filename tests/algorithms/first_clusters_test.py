@@ -9,7 +9,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common.first_by_loss import train_and_choose
+from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import prng_streams, tree
+from fesem_jax.core.federated_data import Corruption
+from fesem_jax.core.sending import Sends
+from fesem_jax.training.privacy import differential_privacy
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -88,6 +92,44 @@ def test_fesem_starts_by_the_losses_of_trained_random_models():
   assert_close(reference.vectors(state.client_params), points, rtol=1e-3)
   want = reference.means(points, best, np.array(SIZES), old)
   assert_close(reference.vectors(state.centers), want, rtol=1e-3)
+
+
+def test_clients_choose_their_first_cluster_by_what_they_trained():
+  """Neither noise, compression nor lies are in the models that a client compares."""
+  data, plain, key = federation(), helpers.local(), jax.random.key(1)
+
+  def found(local, data=data):
+    choose = jax.jit(lambda data, key: train_and_choose(
+      local, data, helpers.everyone(data), key, 3, 'uniform'
+    ))  # fmt: skip
+    return choose(data, key)
+
+  def half(key, start, trained):
+    return jax.tree.map(lambda s, w: s + (w - s) / 2, start, trained)
+
+  clear = found(plain)
+  choice = np.asarray(clear.assignment)
+  own_key = prng_streams.fold(key, prng_streams.DRAWS)
+  starts = matrix(random_models(plain, own_key, 3))[choice]
+  trained = matrix(clear.trained.params)
+  halved = found(plain._replace(sends=Sends(half)))
+  np.testing.assert_array_equal(halved.assignment, choice)
+  assert_close(matrix(halved.trained.params), (starts + trained) / 2)
+  lying = Corruption(np.ones(6, bool), 'sign_flip')
+  lied = found(plain, dataclasses.replace(data, corruption=lying))
+  np.testing.assert_array_equal(lied.assignment, choice)
+  assert_close(matrix(lied.trained.params), 2 * starts - trained)
+  sends = differential_privacy(0.1, 3.0, where='client', delta=0)
+  noisy = found(plain._replace(sends=sends))
+  np.testing.assert_array_equal(noisy.assignment, choice)
+  assert np.abs(matrix(noisy.trained.params) - trained).max() > 0.1
+  means = [matrix(noisy.trained.params)[choice == k].mean(axis=0) for k in set(choice)]
+  assert_close(matrix(noisy.centers)[sorted(set(choice))], np.stack(means))
+  infinite = found(plain._replace(sends=Sends(lambda k, s, w: jax.tree.map(
+    lambda x: x / 0.0, w
+  ))))  # fmt: skip
+  assert not np.asarray(infinite.trained.finite).any()
+  assert_close(matrix(infinite.trained.params), starts)
 
 
 def test_clients_that_no_model_trains_are_with_the_first_one():

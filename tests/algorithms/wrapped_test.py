@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fesem_jax import algorithms
 from fesem_jax.algorithms.common import wrapped
 from fesem_jax.algorithms.wrappers import (
   absent_clients,
@@ -24,6 +25,7 @@ from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 
 DATA = helpers.federation([4, 4, 4, 4])
@@ -212,6 +214,28 @@ def test_ages_count_from_the_round_in_which_a_client_last_took_part():
   state, _ = method.step(state, DATA, COHORT, KEY)
   assert state.seen.tolist() == [0, 2, 2, 0]
   assert state.seen.dtype == jnp.int32
+
+
+def test_options_for_absent_clients_say_where_nobody_is_absent(caplog):
+  local = helpers.local(model='logistic')
+  some = Cohort(np.array([0, 2], np.int32), everyone=False)
+
+  def said(cohort, local=local, **options):
+    caplog.clear()
+    warn_once.cache_clear()
+    made = algorithms.build('fesem', local, num_clusters=2, **options)
+    state = jax.eval_shape(made.init, KEY, DATA)
+    jax.eval_shape(made.step, state, DATA, cohort, KEY)
+    return caplog.text
+
+  everyone, late = helpers.everyone(DATA), {'late_joins': True}
+  assert '`max_age=2` has no effect: all clients take' in said(everyone, max_age=2)
+  assert 'no effect' not in said(some, max_age=2)
+  assert 'no effect' not in said(everyone, local._replace(dropout_rate=0.1), max_age=2)
+  names = len(DATA.info.names)
+  found = said(everyone, init_clients=names, **late)
+  assert f'`late_joins` has no effect: `init_clients={names}` leaves none' in found
+  assert 'no effect' not in said(everyone, init_clients=2, **late)
 
 
 def test_clients_join_where_they_take_part_and_deploy_the_best_center_until_then():

@@ -9,7 +9,10 @@ import pytest
 
 from fesem_jax.analysis import joining_rules
 from fesem_jax.core.batching import Schedule
+from fesem_jax.core.client_work import ClientWork
 from fesem_jax.data import first_examples
+from fesem_jax.training.compression import compression
+from fesem_jax.training.privacy import differential_privacy
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 
@@ -96,6 +99,45 @@ def test_everyone_trains_at_the_full_rate_whatever_the_run_did(data, found):
   again = joined(data, dropout_rate=0.9, lr_schedule=lambda r: 0.0 * r)
   np.testing.assert_array_equal(again.weights, found.weights)
   np.testing.assert_array_equal(again.direction, found.direction)
+
+
+def test_new_clients_have_no_work_of_their_own(data, found):
+  work = ClientWork(rates=np.linspace(1e-3, 1e-2, 8), epochs=np.arange(8) % 2 + 1)
+  local = helpers.local(epochs=2)
+  centers = centers_of(local)
+  plain, own = (
+    joined(data, centers=centers, schedule=local.schedule, **more)
+    for more in ({}, {'work': work})
+  )
+  np.testing.assert_array_equal(own.weights, plain.weights)
+  np.testing.assert_array_equal(own.direction, plain.direction)
+  key = jax.random.key(7)
+  alone = [
+    jax.jit(lambda d, k, one=one: joining_rules.alone(one, d, k)[0])(data, key).own
+    for one in (local, local._replace(work=work))
+  ]
+  jax.tree.map(np.testing.assert_array_equal, *alone)
+
+
+def test_training_alone_is_not_slowed_down_as_a_round_is(data):
+  local, key = helpers.local(epochs=3), jax.random.key(7)
+  decayed = local._replace(local_lr_schedule=lambda step: 1.0 * (step < 2))
+  plain, slow = (
+    jax.jit(lambda d, k, one=one: joining_rules.alone(one, d, k)[0])(data, key).own
+    for one in (local, decayed)
+  )
+  jax.tree.map(np.testing.assert_array_equal, slow, plain)
+
+
+def test_who_trains_alone_sends_nothing(data):
+  local, key = helpers.local(), jax.random.key(7)
+  hooks = compression('top_k:0.1'), differential_privacy(1e-3, 1.0, delta=0)
+  plain, *others = (
+    jax.jit(lambda d, k, one=one: joining_rules.alone(one, d, k)[0])(data, key).own
+    for one in (local, *(local._replace(sends=sends) for sends in hooks))
+  )
+  for other in others:
+    jax.tree.map(np.testing.assert_array_equal, other, plain)
 
 
 def test_a_direction_is_the_way_from_the_start_and_not_its_length():

@@ -10,8 +10,10 @@ from fesem_jax.algorithms.common.first_clusters import random_start
 from fesem_jax.analysis import separation
 from fesem_jax.analysis.separation import Measured, Separation
 from fesem_jax.core import prng_streams
+from fesem_jax.core.client_work import ClientWork
 from fesem_jax.data.splits import halves
 from fesem_jax.run.rounds import keys_of_run
+from fesem_jax.training.compression import compression
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.commands import call
@@ -125,6 +127,15 @@ def test_gradients_are_those_of_a_float64_reference():
   assert found.p_differ == separation.p_of_differences(first, second, 5)
   with pytest.raises(UserError, match='Only 2 clients have two training examples'):
     separation.separation(local, helpers.federation([1, 4, 1, 3]), [2])
+
+
+def test_neither_work_nor_compression_is_in_gradients():
+  data, local = helpers.federation(SIZES), helpers.local(rate=0.01)
+  plain = separation.separation(local, data, [2], models=1)
+  work = ClientWork(rates=np.linspace(0.1, 1.0, 12))
+  for changed in ({'work': work}, {'sends': compression('top_k:0.1')}):
+    found = separation.separation(local._replace(**changed), data, [2], models=1)
+    assert (found.noise, found.rows) == (plain.noise, plain.rows)
 
 
 @pytest.mark.parametrize(

@@ -174,12 +174,16 @@ def test_clients_may_be_datasets_or_have_splits_of_their_own():
       np.testing.assert_array_equal(test.client(i)[1], Y[30:])
 
 
-def test_clients_that_number_their_classes_differently_are_refused():
+def test_clients_that_number_their_classes_differently_are_refused(caplog):
   def of(*classes):
     return Pairs(X, Y.tolist(), data=X, targets=Y, classes=classes)
 
-  same_names = {'a': of('cat', 'dog'), 'b': of('cat', 'dog'), 'c': (X, Y)}
-  assert data.load('mine', arrays=same_names)[0].num_clients == 3
+  same_names = {'a': of('cat', 'dog'), 'b': of('cat', 'dog')}
+  assert data.load('mine', arrays=same_names)[0].num_clients == 2
+  assert 'without names of classes' not in caplog.text
+  assert data.load('mine', arrays=same_names | {'c': (X, Y)})[0].num_clients == 3
+  assert 'c without names of classes; their targets are taken to' in caplog.text
+  assert 'number the classes of a, cat, dog.' in caplog.text
   with pytest.raises(UserError, match='classes of a are cat, dog, those of b dog, fox'):
     data.load('mine', arrays={'a': of('cat', 'dog'), 'b': of('dog', 'fox')})
 

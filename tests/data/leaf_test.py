@@ -270,6 +270,14 @@ def test_labels_of_other_kinds_say_what_to_do(tmp_path, y, match):
     data.load(f'leaf:{tmp_path}')
 
 
+def test_a_user_without_a_name_is_told_of(tmp_path, caplog):
+  first, second, *_ = writers().values()
+  write_leaf(tmp_path, {'a': first, '': second})
+  train, _ = data.load(f'leaf:{tmp_path}')
+  assert sorted(train.info.names) == ['', 'a']
+  assert 'a user has no name; its client is called "" in results.' in caplog.text
+
+
 def test_files_that_are_not_read_are_told_of(tmp_path, caplog):
   write_leaf(tmp_path, writers(), shards=2)
   shard = next((tmp_path / 'train').iterdir())

@@ -102,6 +102,22 @@ def test_notes_say_what_epsilon_does_not_cover():
   assert isinstance(model, Traffic)
 
 
+@pytest.mark.parametrize(
+  'options',
+  [{'loss_check_every': 2}, {'max_age': 1}, {'late_joins': True, 'init_clients': 3}],
+)
+def test_notes_name_centers_that_clients_of_fesem_choose_by_loss(options):
+  local = helpers.local()
+
+  def said(**options):
+    sent = algorithms.build('fesem', local, num_clusters=2, **options).traffic
+    return ' '.join(privacy.notes(of(1.0, 'client'), sent, 0.5, clustered=True))
+
+  beside = 'does not cover what clients send beside: the number of the center of least'
+  assert beside in said(**options)
+  assert 'beside' not in said()
+
+
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
   """(workdir, result) of two rounds with noise of the server, with its epsilon."""

@@ -15,6 +15,8 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run import figure_data
 from fesem_jax.run.programs import Programs
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.compression import compression
+from fesem_jax.training.privacy import differential_privacy
 from tests.support import helpers
 from tests.support.methods import GROUPS, SIZES, initial, matrix
 
@@ -23,14 +25,14 @@ NAMES = ['north', 'south']
 
 
 @functools.cache
-def drawn(name, **options):
+def drawn(name, sends=None, **options):
   """A method's start, the clients' portrait and the models that are portrayed."""
   data = helpers.federation(SIZES, groups=GROUPS)
   info = dataclasses.replace(
     data.info, cluster_names=tuple(NAMES), class_names=('a', 'b')
   )
   data = dataclasses.replace(data, info=info)
-  local = helpers.local(chunk=2)._replace(dropout_rate=0.5)
+  local = helpers.local(chunk=2)._replace(dropout_rate=0.5, sends=sends)
   algorithm = algorithms.build(name, local, **options)
   state = initial(algorithm, data)
   return data, state, figure_data.draw(algorithm, state, data, KEY, Programs())
@@ -58,6 +60,22 @@ def test_components_are_those_of_the_models_as_the_method_trains_them():
   shares /= shares.sum()
   np.testing.assert_allclose(found['variance'][:5], shares[:5], rtol=1e-3, atol=1e-5)
   np.testing.assert_array_equal(found['assignment'], state.assignment)
+
+
+@pytest.mark.parametrize('name', ['fesem', 'fed_avg'])
+@pytest.mark.parametrize(
+  'sends',
+  [compression('top_k:0.1'), differential_privacy(0.1, 2.0, where='client', delta=0)],
+  ids=['compression', 'noise'],
+)
+def test_neither_compression_nor_noise_is_in_the_portrait(name, sends):
+  options = {'num_clusters': 2} if name == 'fesem' else {}
+  data, state, found = drawn(name, sends, **options)
+  clear = algorithms.build(name, helpers.local(chunk=2), **options)
+  want = figure_data.draw(clear, state, data, KEY, Programs())
+  # Signs of components are arbitrary.
+  for key in ('coordinates', 'variance'):
+    np.testing.assert_allclose(abs(found[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
   np.testing.assert_array_equal(found['truth'], GROUPS)
   assert found['truth_names'].tolist() == NAMES
   assert found['class_names'].tolist() == ['a', 'b']

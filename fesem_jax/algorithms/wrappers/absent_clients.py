@@ -22,9 +22,10 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone, sample_clients
-from fesem_jax.core.traffic import Traffic
+from fesem_jax.core.traffic import Traffic, with_choices
 from fesem_jax.training.client_losses import least_loss, start_by_loss
 from fesem_jax.utils.errors import UserError, argument, check_at_least
+from fesem_jax.utils.notices import warn_once
 
 
 class AgesState(NamedTuple):
@@ -66,6 +67,11 @@ def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
     return method.train(local, within, data, cohort, key, reduction)
 
   def step(state, data, cohort, key):
+    if cohort.everyone and not method.local.dropout_rate:
+      warn_once(
+        f'{argument("max_age", rounds)} has no effect: all clients take part in every '
+        'round.'
+      )
     number, starts = number_of(state), starts_of(state, data, cohort)
     after, info = step_from(method, state.method, starts, data, cohort, key)
     seen = jnp.where(took_part(info), number, tree.rows_of(state.seen, cohort))
@@ -108,7 +114,7 @@ def _with_choices(
 
   down, up, start = traffic.words
   words = (f'{down} (all centers {who})', up, start)
-  return traffic._replace(of_round=of_round, known=known, words=words)
+  return with_choices(traffic._replace(of_round=of_round, known=known, words=words))
 
 
 class LateJoinsState(NamedTuple):
@@ -149,6 +155,11 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
         f'{argument("init_clients", first_clients)} with `late_joins` is too few for '
         f'{argument("num_clusters", count)}; give one client for each cluster, at '
         'least.'
+      )
+    if first_clients >= len(data.info.names):
+      warn_once(
+        f'`late_joins` has no effect: {argument("init_clients", first_clients)} '
+        f'leaves none of the {len(data.info.names)} clients to join late.'
       )
     state = method.init(key, data, cohort)
     first = jnp.ones(cohort.ids.shape, bool)

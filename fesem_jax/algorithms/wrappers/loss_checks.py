@@ -13,7 +13,7 @@ from fesem_jax.algorithms.common.wrapped import (
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.made_by import recorded
-from fesem_jax.core.traffic import Traffic
+from fesem_jax.core.traffic import Traffic, with_choices
 from fesem_jax.training.client_losses import start_by_loss
 from fesem_jax.utils.errors import check_at_least
 
@@ -69,4 +69,4 @@ def _with_checks(traffic: Traffic | None, every: int) -> Traffic | None:
 
   down, up, start = traffic.words
   words = (f'{down} (all centers in rounds that {every} divides)', up, start)
-  return traffic._replace(of_round=with_checks, words=words)
+  return with_choices(traffic._replace(of_round=with_checks, words=words))
