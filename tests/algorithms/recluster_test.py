@@ -84,9 +84,7 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong):
   assert (present - found > 0.1 * moves * present + 1e-9) == wrong
 
   state = replaced(
-    state,
-    assignment=jnp.asarray(assignment, jnp.int32),
-    rounds=jnp.int32(EVERY - 1),
+    state, assignment=jnp.asarray(assignment, jnp.int32), rounds=jnp.int32(EVERY - 1)
   )
   step = jax.jit(algorithm.step)
   both_states, info = step(state, data, helpers.everyone(data), key)

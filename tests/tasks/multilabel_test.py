@@ -171,8 +171,7 @@ def test_training_matches_a_float64_reference():
 
 
 @pytest.mark.parametrize(
-  ('method', 'options'),
-  [('fed_avg', {}), ('fed_em', {'num_clusters': 2})],
+  ('method', 'options'), [('fed_avg', {}), ('fed_em', {'num_clusters': 2})]
 )
 def test_runs_report_figures_and_predictions(method, options, tmp_path):
   split = federation()
