@@ -34,8 +34,7 @@ def test_no_two_methods_share_a_name_without_punctuation():
 def test_mistakes_name_the_argument():
   local = helpers.local()
   with pytest.raises(
-    UserError,
-    match=r'`algorithm=fedavgg` is unknown; choose .* Did you mean fed_avg\?',
+    UserError, match=r'`algorithm=fedavgg` is unknown; choose .* Did you mean fed_avg\?'
   ):
     algorithms.build('fedavgg', local)
   with pytest.raises(

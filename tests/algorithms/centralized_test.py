@@ -30,10 +30,7 @@ def batches(data, key, steps, width):
   return found[:steps]
 
 
-@pytest.mark.parametrize(
-  ('batch_size', 'cohort'),
-  [(4, (0, 3)), (0, range(6))],
-)
+@pytest.mark.parametrize(('batch_size', 'cohort'), [(4, (0, 3)), (0, range(6))])
 def test_matches_float64_reference(batch_size, cohort):
   data = federation()
   local = helpers.local(batch_size=batch_size, epochs=2)

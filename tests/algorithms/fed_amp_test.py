@@ -32,10 +32,7 @@ def messages(models, alpha, sigma):
 
 @pytest.mark.parametrize(
   ('alpha', 'cohorts', 'devices'),
-  [
-    (0.0, [range(6)] * 3, 2),
-    (0.02, [(0, 3, 2), (3, 4, 1), (1, 0, 3)], 1),
-  ],
+  [(0.0, [range(6)] * 3, 2), (0.02, [(0, 3, 2), (3, 4, 1), (1, 0, 3)], 1)],
 )
 def test_matches_float64_reference(alpha, cohorts, devices):
   data, local = federation(), helpers.local(epochs=2, devices=devices)

@@ -20,10 +20,7 @@ from tests.support.methods import (
 
 @pytest.mark.parametrize(
   ('cohorts', 'devices', 'weighting'),
-  [
-    ([range(6)] * 3, 1, 'uniform'),
-    ([(0, 3), (3, 4), (1, 0)], 2, 'by_examples'),
-  ],
+  [([range(6)] * 3, 1, 'uniform'), ([(0, 3), (3, 4), (1, 0)], 2, 'by_examples')],
 )
 def test_matches_float64_reference(cohorts, devices, weighting):
   """Biases are the client's, kernels are shared."""

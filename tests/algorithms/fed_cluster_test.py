@@ -12,33 +12,17 @@ from fesem_jax.algorithms.common.bipartition import (
   split_clusters,
 )
 from tests.support import helpers, reference
-from tests.support.methods import (
-  assert_close,
-  initial,
-  reference_round,
-  run,
-  unflatten,
-)
+from tests.support.methods import assert_close, initial, reference_round, run, unflatten
 
 HALF = np.sqrt(0.5)
 OPTIONS = {
-  'max_clusters': 4,
-  'eps1': 1.0,
-  'eps1_scale': 'relative',
-  'eps2': 0.5,
-  'gamma': 0.5,
-  'min_size': 2,
-  'linkage': 'complete',
-}
+  'max_clusters': 4, 'eps1': 1.0, 'eps1_scale': 'relative', 'eps2': 0.5, 'gamma': 0.5,
+  'min_size': 2, 'linkage': 'complete',
+}  # fmt: skip
 SPLIT = {
-  'max_clusters': 8,
-  'eps1': 0.9,
-  'eps1_scale': 'relative',
-  'eps2': 0.1,
-  'gamma': 0.3,
-  'min_size': 2,
-  'linkage': 'complete',
-}
+  'max_clusters': 8, 'eps1': 0.9, 'eps1_scale': 'relative', 'eps2': 0.1, 'gamma': 0.3,
+  'min_size': 2, 'linkage': 'complete',
+}  # fmt: skip
 
 
 def inner_products(groups, noise=0.1, seed=0):
@@ -83,16 +67,9 @@ def test_the_first_split_comes_after_the_least_number_of_rounds():
   counts = {}
   for least in (1, 2):
     algorithm = algorithms.build(
-      'fed_cluster',
-      helpers.local(batch_size=0, chunk=4),
-      max_clusters=2,
-      eps1=1.1,
-      eps2=0.0,
-      gamma=0.0,
-      min_size=2,
-      min_rounds=least,
-      check_every=2,
-    )
+      'fed_cluster', helpers.local(batch_size=0, chunk=4), max_clusters=2, eps1=1.1,
+      eps2=0.0, gamma=0.0, min_size=2, min_rounds=least, check_every=2,
+    )  # fmt: skip
     _, infos = run(algorithm, data, rounds=4)
     counts[least] = [int((i.clusters.sizes > 0).sum()) for i in infos]
   assert counts == {1: [1, 2, 2, 2], 2: [1, 1, 1, 2]}
@@ -190,15 +167,9 @@ def test_fed_cluster_matches_float64_reference():
   local = helpers.local(batch_size=10, epochs=2)
   criteria = {'eps1': 0.6, 'gamma': 0.4, 'min_size': 2}
   algorithm = algorithms.build(
-    'fed_cluster',
-    local,
-    max_clusters=4,
-    eps2=0.0,
-    min_rounds=0,
-    check_every=2,
-    weighting='uniform',
-    **criteria,
-  )
+    'fed_cluster', local, max_clusters=4, eps2=0.0, min_rounds=0, check_every=2,
+    weighting='uniform', **criteria,
+  )  # fmt: skip
   state = initial(algorithm, data)
   centers = [reference.from_params(state.centers, k) for k in range(4)]
   assignment, count, counts, values = np.zeros(9, int), 1, [], []
@@ -269,16 +240,9 @@ def test_fed_cluster_says_once_that_it_splits_no_further(caplog):
   data = helpers.federation([30] * 9, groups=np.arange(9) % 3)
   local = helpers.local(batch_size=10, epochs=2)
   algorithm = algorithms.build(
-    'fed_cluster',
-    local,
-    max_clusters=2,
-    eps1=1.1,
-    eps2=0.0,
-    gamma=0.0,
-    min_size=2,
-    min_rounds=0,
-    check_every=1,
-  )
+    'fed_cluster', local, max_clusters=2, eps1=1.1, eps2=0.0, gamma=0.0, min_size=2,
+    min_rounds=0, check_every=1,
+  )  # fmt: skip
   with caplog.at_level('WARNING'):
     _, infos = run(algorithm, data, rounds=4)
   assert int((infos[-1].clusters.sizes > 0).sum()) == 2

@@ -98,10 +98,7 @@ def test_who_has_no_losses_takes_no_part_in_the_begin_of_a_time_step():
     'fed_drift', helpers.local(hidden=()), max_clusters=5, check_every=1,
     drift_delta=0.01, weighting='uniform',
   )  # fmt: skip
-  logits = {
-    'kernel': jnp.zeros((5, *helpers.SHAPE, 3)),
-    'bias': 5.0 * jnp.eye(5, 3),
-  }
+  logits = {'kernel': jnp.zeros((5, *helpers.SHAPE, 3)), 'bias': 5.0 * jnp.eye(5, 3)}
   state = initial(algorithm, data)._replace(
     centers={'logits': logits},
     assignment=jnp.array([1, 1, 3, 1, 1]),

@@ -12,13 +12,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference
 from tests.support.learners import assert_matches, em_round
-from tests.support.methods import (
-  SIZES,
-  assert_close,
-  federation,
-  initial,
-  matrix,
-)
+from tests.support.methods import SIZES, assert_close, federation, initial, matrix
 
 
 @pytest.mark.parametrize('weighting', ['by_examples', 'uniform'])

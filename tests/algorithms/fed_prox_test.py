@@ -6,12 +6,7 @@ import numpy as np
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common import stragglers
 from tests.support import draws, helpers, reference
-from tests.support.methods import (
-  SIZES,
-  assert_close,
-  federation,
-  initial,
-)
+from tests.support.methods import SIZES, assert_close, federation, initial
 
 
 def trained(local, data, model, epochs, key):

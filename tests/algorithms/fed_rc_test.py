@@ -11,12 +11,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.learners import assert_matches, em_round
-from tests.support.methods import (
-  SIZES,
-  assert_close,
-  federation,
-  initial,
-)
+from tests.support.methods import SIZES, assert_close, federation, initial
 from tests.tasks import properties_test
 
 

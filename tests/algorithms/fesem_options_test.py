@@ -182,10 +182,7 @@ def test_a_sampled_start_matches_units_before_models_are_aggregated():
     ({'init_models': 'same'}, '`init_models=same`'),
     ({'temperature': -1.0}, '`temperature=-1.0`'),
     ({'temperature': 1.0, 'cluster_on': 'logits'}, '`temperature` compares all'),
-    (
-      {'temperature': 1.0, 'aggregation': 'median'},
-      'gives clients a weight',
-    ),
+    ({'temperature': 1.0, 'aggregation': 'median'}, 'gives clients a weight'),
     ({'aggregation': 'median', 'client_state': 'streamed'}, '`aggregation` needs'),
     ({'max_age': -1}, '`max_age=-1`'),
     ({'recluster_every': -1}, '`recluster_every=-1`'),

@@ -30,13 +30,9 @@ def test_fesem_matches_float64_reference(prox_weighting, weighting, shared_start
   data, local = federation(), helpers.local(epochs=2, chunk=4)
   local = local._replace(shared_start=shared_start)
   algorithm = algorithms.build(
-    'fesem',
-    local,
-    num_clusters=2,
-    prox_lambda=0.2,
-    prox_weighting=prox_weighting,
+    'fesem', local, num_clusters=2, prox_lambda=0.2, prox_weighting=prox_weighting,
     weighting=weighting,
-  )
+  )  # fmt: skip
   state = initial(algorithm, data)
   centers, assignment = reference.vectors(state.centers), np.asarray(state.assignment)
   like = reference.from_params(state.centers, 0)

@@ -174,15 +174,9 @@ def test_robust_starts_from_trimmed_k_means_and_reports_equation_6():
   kept = reference.trimmed(points, assignment, centers, trim)
   assert not kept.all()
   algorithm = algorithms.build(
-    'robust',
-    local,
-    num_clusters=2,
-    trim=trim,
-    beta=0.34,
-    init_epochs=2,
-    init_restarts=100,
-    **draws.ONCE,
-  )
+    'robust', local, num_clusters=2, trim=trim, beta=0.34, init_epochs=2,
+    init_restarts=100, **draws.ONCE,
+  )  # fmt: skip
   state = initial(algorithm, data, key)
   order = in_order(np.asarray(state.assignment), assignment)
   assert_close(reference.vectors(state.centers)[order], centers, rtol=1e-3)
@@ -220,14 +214,9 @@ def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
   totals = [total for total, _ in tried]
   centers = tried[int(np.argmin(totals))][1]
   algorithm = algorithms.build(
-    'hypo_cluster',
-    local,
-    num_clusters=2,
-    init_restarts=restarts,
-    init_rounds=rounds,
-    init_clients=4,
-    weighting='by_examples',
-  )
+    'hypo_cluster', local, num_clusters=2, init_restarts=restarts, init_rounds=rounds,
+    init_clients=4, weighting='by_examples',
+  )  # fmt: skip
   state = initial(algorithm, data, key)
   assert_close(
     reference.vectors(state.centers), [reference.flat(c) for c in centers], rtol=1e-3

@@ -39,14 +39,9 @@ def test_gradients_of_a_cluster_are_divided_by_all_clients_of_the_round():
   # Option I of IFCA's Algorithm 1, in float64.
   data, local = federation(), helpers.local()
   algorithm = algorithms.build(
-    'hypo_cluster',
-    local,
-    num_clusters=2,
-    variant='gradient',
-    weighting='by_examples',
-    init_restarts=5,
-    init_rounds=0,
-  )
+    'hypo_cluster', local, num_clusters=2, variant='gradient', weighting='by_examples',
+    init_restarts=5, init_rounds=0,
+  )  # fmt: skip
   state = initial(algorithm, data)
   like = reference.from_params(state.centers, 0)
   centers = [reference.flat(reference.from_params(state.centers, k)) for k in (0, 1)]

@@ -62,10 +62,7 @@ def local_training(x, last, like, batches):
 
 @pytest.mark.parametrize(
   ('weighting', 'cohorts', 'devices'),
-  [
-    ('by_examples', [range(6)] * 3, 2),
-    ('uniform', [(0, 3), (3, 4), (1, 0)], 1),
-  ],
+  [('by_examples', [range(6)] * 3, 2), ('uniform', [(0, 3), (3, 4), (1, 0)], 1)],
 )
 def test_matches_float64_reference(weighting, cohorts, devices):
   data = federation()

@@ -40,10 +40,7 @@ def local_training(x, like, batches):
 
 @pytest.mark.parametrize(
   ('weighting', 'cohorts', 'devices'),
-  [
-    ('uniform', [range(6)] * 3, 2),
-    ('by_examples', [(0, 3), (3, 4), (1, 0)], 1),
-  ],
+  [('uniform', [range(6)] * 3, 2), ('by_examples', [(0, 3), (3, 4), (1, 0)], 1)],
 )
 def test_matches_float64_reference(weighting, cohorts, devices):
   data, local = federation(), helpers.local(epochs=2, devices=devices)

@@ -13,12 +13,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.server import subspaces
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
-from tests.support.methods import (
-  assert_close,
-  initial,
-  matrix,
-  reference_round,
-)
+from tests.support.methods import assert_close, initial, matrix, reference_round
 from tests.tasks import properties_test
 
 SHAPE = (12,)

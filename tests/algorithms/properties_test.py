@@ -25,6 +25,7 @@ from tests.support.methods import (
   ONCE,
   assert_close,
   deployed,
+  hidden_of,
   matrix,
   over_rows,
 )
@@ -58,18 +59,10 @@ def federation_of(case, *order, **spoiled):
   return random_federations.arranged(case, x, y, *order, **spoiled, **fields)
 
 
-# Methods that treat layers apart. Others have programs that are compiled faster.
-BY_LAYER = {
-  'fed_per', 'fed_rep', 'fed_babu', 'lg_fed_avg', 'fed_bn', 'fed_ala', 'moon',
-  'fesem_ma',
-}  # fmt: skip
-
-
 def local_of(index, **layout):
   """The local training of a row."""
-  name, options = METHODS[index]
-  hidden = (5,) if name in BY_LAYER or 'cluster_on' in options else ()
-  return helpers.local(hidden=hidden, **layout)._replace(dropout_rate=DROPOUT)
+  local = helpers.local(hidden=hidden_of(index), **layout)
+  return local._replace(dropout_rate=DROPOUT)
 
 
 def on_two_devices(index):
@@ -117,14 +110,10 @@ def compiled(index):
     two.step, donate_argnums=0, keep_unused=True, out_shardings=(shardings, None)
   )
   found = Programs(
-    one,
-    init,
-    step.lower().compile(),
-    federation_of,
-    full_only,
+    one, init, step.lower().compile(), federation_of, full_only,
     whole.lower(shapes, data, everyone, key).compile(),
     jax.jit(two.step) if index in SOME_ON_TWO else None,
-  )
+  )  # fmt: skip
   return Compiled(found, products, jax.device_put(state, shardings))
 
 

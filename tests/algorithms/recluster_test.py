@@ -1,5 +1,6 @@
 """Clustering anew from a common start, against float64 and on planted clusters."""
 
+import functools
 import itertools
 
 import chex
@@ -31,10 +32,16 @@ EVERY = 2
 SIZES = np.array([6, 3, 9, 5, 8, 4])
 
 
-def built(local, **options):
-  return algorithms.build(
-    'fesem', local, num_clusters=2, recluster_every=EVERY, prox_lambda=0.3, **options
+LOCAL = helpers.local(epochs=2)
+
+
+@functools.cache
+def started(**options):
+  """The state at the start, and a compiled round, which tests share."""
+  algorithm = algorithms.build(
+    'fesem', LOCAL, num_clusters=2, recluster_every=EVERY, prox_lambda=0.3, **options
   )
+  return initial(algorithm, federation()), jax.jit(algorithm.step)
 
 
 def scatter(points, part, weights):
@@ -47,9 +54,7 @@ def scatter(points, part, weights):
 
 @pytest.mark.parametrize('wrong', [True, False])
 def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong):
-  data, local = federation(), helpers.local(epochs=2)
-  algorithm = built(local, weighting='by_examples')
-  state = initial(algorithm, data)
+  data, (state, step) = federation(), started(weighting='by_examples')
   weights = SIZES.astype(float)
   centers = inner(state).centers
   old = reference.vectors(centers)
@@ -58,7 +63,7 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong):
   def trained_from_mean(assignment):
     share = np.bincount(assignment, minlength=2) / 6
     start = unflatten(share @ old, reference.from_params(centers, 0))
-    trained = reference_round(local, data, [start] * 6, range(6), key)
+    trained = reference_round(LOCAL, data, [start] * 6, range(6), key)
     return np.stack([reference.flat(w) for w in trained])
 
   def value(points, second):
@@ -84,11 +89,8 @@ def test_a_check_is_k_means_from_the_mean_of_the_centers(wrong):
   assert (present - found > 0.1 * moves * present + 1e-9) == wrong
 
   state = replaced(
-    state,
-    assignment=jnp.asarray(assignment, jnp.int32),
-    rounds=jnp.int32(EVERY - 1),
+    state, assignment=jnp.asarray(assignment, jnp.int32), rounds=jnp.int32(EVERY - 1)
   )
-  step = jax.jit(algorithm.step)
   both_states, info = step(state, data, helpers.everyone(data), key)
   after, checks = inner(both_states), both_states.checks
   if not wrong:
@@ -173,8 +175,8 @@ def test_a_check_reports_eq_6_of_all_layers():
 def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
   # Between what new clusters gain over one present partition and over another.
   monkeypatch.setattr(reclustering, '_MARGIN', 1.2)
-  data, local = federation(), helpers.local(epochs=2)
-  common = local.model.init(jax.random.key(0))
+  data, local = federation(), LOCAL
+  common = jax.jit(local.model.init)(jax.random.key(0))
   centers = tree.repeat(common, 2)
   own = np.array(list(itertools.product((0, 1), repeat=5)), np.int32)[1:]
   own = np.pad(own, ((0, 0), (1, 0)))  # Each partition of six clients into two.
@@ -213,9 +215,9 @@ def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
   assert 0 < np.asarray(changed).sum() == moves.sum() < len(own) - 1
 
 
-def permuted(local, centers, order):
+def permuted(centers, order):
   """The centers, the second one's five hidden units in another order."""
-  layers = hidden_units.layers_of(local.model)
+  layers = hidden_units.layers_of(LOCAL.model)
   second = hidden_units.in_order(layers, tree.unstack(centers, 1), [jnp.asarray(order)])
   return jax.tree.map(lambda x, s: x.at[1].set(s), centers, second)
 
@@ -225,13 +227,11 @@ BACK = np.argsort(ORDER)
 
 
 def test_clients_that_keep_their_cluster_are_averaged_in_the_order_of_its_center():
-  data, local = federation(), helpers.local(epochs=2)
-  algorithm = built(local, cluster_on='matched')
-  state = initial(algorithm, data)
+  data, (state, step) = federation(), started(cluster_on='matched')
   first = tree.unstack(inner(state).centers, 0)
   near = jax.tree.map(lambda x: jnp.stack([x, x + 1e-5]), first)
   own = jnp.ones(6, jnp.int32)
-  step, key = jax.jit(algorithm.step), jax.random.key(5)
+  key = jax.random.key(5)
 
   def after(centers, hold=True):
     checks = state.checks._replace(hold=jnp.bool_(hold), due=jnp.int32(9))
@@ -241,25 +241,23 @@ def test_clients_that_keep_their_cluster_are_averaged_in_the_order_of_its_center
     return new.centers, np.asarray(new.assignment), info.clusters.objective
 
   # Some would leave for the first center, whose units are in another order.
-  assert (after(permuted(local, near, ORDER), hold=False)[1] == 0).any()
+  assert (after(permuted(near, ORDER), hold=False)[1] == 0).any()
   want, assignment, value = after(near)
   np.testing.assert_array_equal(assignment, own)
-  centers, assignment, of_permuted = after(permuted(local, near, ORDER))
+  centers, assignment, of_permuted = after(permuted(near, ORDER))
   np.testing.assert_array_equal(assignment, own)
-  chex.assert_trees_all_close(
-    permuted(local, centers, BACK), want, rtol=1e-4, atol=1e-6
-  )
+  chex.assert_trees_all_close(permuted(centers, BACK), want, rtol=1e-4, atol=1e-6)
   assert_close(of_permuted, value, rtol=1e-3)
 
 
 def test_a_check_starts_from_centers_mixed_in_one_order_of_units():
-  data, local = federation(), helpers.local(epochs=2)
-  centers = jax.vmap(lambda _: local.model.init(jax.random.key(0)))(jnp.arange(2))
-  noise = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  data, local, init = federation(), LOCAL, jax.jit(LOCAL.model.init)
+  centers = tree.repeat(init(jax.random.key(0)), 2)
+  noise = jax.tree.map(lambda *x: jnp.stack(x), *map(init, map(jax.random.key, (1, 2))))
   centers = jax.tree.map(lambda c, n: c + 0.01 * n, centers, noise)
   own = np.array([0, 0, 0, 0, 1, 1], np.int32)
   compare = comparison.build('matched', local.model)
-  turned = permuted(local, centers, ORDER)
+  turned = permuted(centers, ORDER)
 
   def common_of(centers):
     found = reclustering.recluster(

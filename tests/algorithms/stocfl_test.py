@@ -32,13 +32,9 @@ from tests.support.methods import (
 def test_matches_float64_reference():
   data, local = federation(), helpers.local(epochs=2)
   algorithm = algorithms.build(
-    'stocfl',
-    local,
-    stocfl_tau=0.75,
-    stocfl_lambda=0.6,
-    anchor_epochs=0,
+    'stocfl', local, stocfl_tau=0.75, stocfl_lambda=0.6, anchor_epochs=0,
     weighting='by_examples',
-  )
+  )  # fmt: skip
   state, step = initial(algorithm, data), jax.jit(algorithm.step)
   anchor, first = (
     reference.from_params(x, 0) for x in (state.clusters.anchor, state.params)

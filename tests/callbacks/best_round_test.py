@@ -135,10 +135,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
   with pytest.raises(UserError, match='`stop_after=-1` must be at least 0'):
     BestRound(VALIDATION, -1)
   local = helpers.local()
-  others = [
-    helpers.federation([3, 3]),
-    dataclasses.replace(VALIDATION, scale=0.5),
-  ]
+  others = [helpers.federation([3, 3]), dataclasses.replace(VALIDATION, scale=0.5)]
   for validation in others:
     with pytest.raises(UserError, match='`validation` must hold examples of the cl'):
       simulate(

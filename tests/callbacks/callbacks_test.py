@@ -321,10 +321,6 @@ def test_callbacks_must_be_callbacks(tmp_path):
 def test_compare_passes_callbacks_on():
   watch = Watch()
   fj.compare(
-    {'ours': built('fesem')},
-    federation(),
-    seeds=range(2),
-    callbacks=[watch],
-    **OPTIONS,
+    {'ours': built('fesem')}, federation(), seeds=range(2), callbacks=[watch], **OPTIONS
   )
   assert [what for what, _ in watch.calls].count('end') == 2

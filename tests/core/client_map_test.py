@@ -68,16 +68,9 @@ def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
     return mine, total + jnp.where(exists, mine, 0.0).sum()
 
   results, total = client_map.map_clients(
-    body,
-    ids,
-    jnp.asarray([1, 0, 5, 2, 2, 0]),
-    own,
-    shared,
-    per_chunk=clients_per_chunk,
-    empty=9,
-    mesh=mesh,
-    sums=jnp.float32(0),
-  )
+    body, ids, jnp.asarray([1, 0, 5, 2, 2, 0]), own, shared,
+    per_chunk=clients_per_chunk, empty=9, mesh=mesh, sums=jnp.float32(0),
+  )  # fmt: skip
   exists = ids < 9
   want = (np.asarray(shared)[ids * exists] + np.asarray(own))[exists]
   np.testing.assert_array_equal(np.asarray(results)[exists], want)
@@ -115,16 +108,9 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
 
   def run(old):
     return mapped(
-      body,
-      clients_per_chunk,
-      part=clients_per_part,
-      num_groups=3,
-      sums=jnp.zeros(2),
-      own=jnp.arange(10.0, 15.0),
-      into=(old, None),
-      group=groups,
-      finish=finish,
-    )
+      body, clients_per_chunk, part=clients_per_part, num_groups=3, sums=jnp.zeros(2),
+      own=jnp.arange(10.0, 15.0), into=(old, None), group=groups, finish=finish,
+    )  # fmt: skip
 
   (doubled, below), (parts, total) = jax.jit(run)(old)
   np.testing.assert_array_equal(doubled, 2 * np.arange(10.0, 15.0))

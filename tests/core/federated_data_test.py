@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.core.client_info import ClientInfo
-from fesem_jax.core.federated_data import (
-  Corruption,
-  FederatedData,
-  Groups,
-)
+from fesem_jax.core.federated_data import Corruption, FederatedData, Groups
 from fesem_jax.core.split_checks import check_targets, scale_of
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption

@@ -93,14 +93,9 @@ def trained(programs, name, seed, rate, **options):
   optimizer = hyperparameters.optimizer(optax.sgd, rate)
   local = helpers.local(optimizer=optimizer, chunk=4, hidden=())
   return simulate(
-    algorithms.build(name, local, **options),
-    *DATA[2 * seed : 2 * seed + 2],
-    rounds=1,
-    seed=seed,
-    programs=programs,
-    progress=False,
-    finetune_epochs=0,
-  )
+    algorithms.build(name, local, **options), *DATA[2 * seed : 2 * seed + 2], rounds=1,
+    seed=seed, programs=programs, progress=False, finetune_epochs=0,
+  )  # fmt: skip
 
 
 @pytest.fixture(scope='module')

@@ -144,19 +144,9 @@ def test_chunks_replace_their_own_rows_only(ahead, monkeypatch):
 
   def double(stack):
     return client_map.map_clients(
-      body,
-      jnp.arange(7),
-      work,
-      stack,
-      None,
-      into=stack,
-      group=group,
-      num_groups=3,
-      per_chunk=3,
-      empty=7,
-      mesh=sharding.client_mesh(1),
-      sums=jnp.int32(0),
-    )
+      body, jnp.arange(7), work, stack, None, into=stack, group=group, num_groups=3,
+      per_chunk=3, empty=7, mesh=sharding.client_mesh(1), sums=jnp.int32(0),
+    )  # fmt: skip
 
   tripled, total = jax.jit(double)(stack)
   assert total == sum(range(7))
@@ -208,15 +198,9 @@ def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path):
 
   def go(folder, rounds, state='offloaded'):
     return simulate(
-      built[state],
-      data,
-      data,
-      rounds=rounds,
-      clients_per_round=5,
-      checkpoint_every=0,
-      finetune_epochs=0,
-      workdir=tmp_path / folder,
-    )
+      built[state], data, data, rounds=rounds, clients_per_round=5, checkpoint_every=0,
+      finetune_epochs=0, workdir=tmp_path / folder,
+    )  # fmt: skip
 
   whole, _ = go('whole', 3), go('parts', 2)
   parts = go('parts', 3)

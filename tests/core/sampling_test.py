@@ -8,11 +8,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.core import prng_streams, sharding
-from fesem_jax.core.sampling import (
-  coin,
-  first_at_random,
-  sample_clients,
-)
+from fesem_jax.core.sampling import coin, first_at_random, sample_clients
 from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers
 from tests.support.runs import simulate
@@ -54,14 +50,9 @@ def test_weights_and_cohorts_are_of_the_clients_that_the_user_means(placement):
   assert ids.tolist() == [0, 3, 1]
   made = chosen_only(jnp.array([1.0, 0, 0, 0, 0]), ids, seen)(local)
   result = simulate(
-    made,
-    data,
-    data,
-    rounds=2,
-    data_placement=placement,
-    progress=False,
+    made, data, data, rounds=2, data_placement=placement, progress=False,
     finetune_epochs=0,
-  )
+  )  # fmt: skip
   np.testing.assert_array_equal(result.clients.deployed_accuracy, [1, 0, 1, 0, 0])
   jax.effects_barrier()
   for number, (who, sizes, before) in enumerate(seen):

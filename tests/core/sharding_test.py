@@ -63,12 +63,8 @@ def test_processes_share_the_cpu_devices_that_are_asked_for(monkeypatch):
 
   two = processes.Group(num_processes=2)
   assert [asked(), asked(0, two), asked(3), asked(3, two), asked(4, two)] == [
-    7,
-    7,
-    3,
-    2,
-    2,
-  ]
+    7, 7, 3, 2, 2,
+  ]  # fmt: skip
   assert groups == [processes.Group(), two, processes.Group(), two, two]
 
 
@@ -184,8 +180,7 @@ def test_devices_run_apart_without_any_exchange_but_sums():
   # A device that needed the rows of others would gather them.
   mesh = sharding.client_mesh(2)
   x = jax.device_put(
-    np.ones((4, 3), np.float32),
-    NamedSharding(mesh, PartitionSpec(sharding.CLIENTS)),
+    np.ones((4, 3), np.float32), NamedSharding(mesh, PartitionSpec(sharding.CLIENTS))
   )
   run = jax.jit(per_device(lambda x: (x * 2, x.sum(axis=0)), mesh, 1))
   text = run.lower(x).compile().as_text()

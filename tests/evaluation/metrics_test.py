@@ -32,14 +32,7 @@ def test_own_metrics_are_in_the_summary_every_record_and_of_each_client(tmp_path
   metrics = (('first_two', among_first_two), ('margin', margin))
   local = local._replace(model=local.model._replace(metrics=metrics))
   algorithm = algorithms.build('non_fed', local)
-  result = simulate(
-    algorithm,
-    train,
-    test,
-    rounds=2,
-    progress=False,
-    workdir=tmp_path,
-  )
+  result = simulate(algorithm, train, test, rounds=2, progress=False, workdir=tmp_path)
   loaded = load_run(tmp_path).clients
   found, sizes = {'first_two': [], 'margin': []}, []
   for i in range(4):
@@ -88,11 +81,7 @@ def test_metrics_change_no_other_figure():
   measured = local._replace(model=local.model._replace(metrics=(('margin', margin),)))
   ends = [
     simulate(
-      algorithms.build('fed_avg', how),
-      data,
-      data,
-      rounds=1,
-      finetune_epochs=0,
+      algorithms.build('fed_avg', how), data, data, rounds=1, finetune_epochs=0
     ).summary['deployed']
     for how in (local, measured)
   ]

@@ -51,13 +51,9 @@ def test_records_and_tables_have_the_clients_that_were_measured():
   sizes = np.array([1, 2, 3, 4]), np.array([3, 0, 1, 2])
   record = regret.as_record(found, tested, CHOICE[:4], sizes, 0.25)
   assert record['regret'] == {
-    'mean': 5.5 / 4,
-    'by_examples': (2 * 0.5 + 4 * 5) / 10,
-    'misassigned': 2 / 4,
-    'test_mean': 3 / 3,
-    'test_by_examples': 9 / 6,
-    'test_gain': 0.25,
-  }
+    'mean': 5.5 / 4, 'by_examples': (2 * 0.5 + 4 * 5) / 10, 'misassigned': 2 / 4,
+    'test_mean': 3 / 3, 'test_by_examples': 9 / 6, 'test_gain': 0.25,
+  }  # fmt: skip
   assert record['margin'] == {'mean': -4.5 / 4, 'by_examples': (1 - 1 - 20) / 10}
   unknown = regret.as_record(found, tested, CHOICE[:4], sizes, float('nan'))
   assert unknown['regret']['test_gain'] is None

@@ -379,19 +379,6 @@ def test_classes_of_a_known_data_set_have_its_names(workdir):
   assert 'frog' in next(p for p in drawn if p.name == 'classes.svg').read_text()
 
 
-def test_tight_clusters_are_drawn_again_at_their_own_scale(workdir):
-  def panels(spread):
-    arrays = dict(np.load(workdir / 'clients.npz'))
-    noise = np.random.default_rng(0).normal(size=(30, 4))
-    arrays['coordinates'] = spread * noise + 5 * arrays['assignment'][:, None]
-    np.savez(workdir / 'clients.npz', **arrays)
-    return plots.map_of_clients(plots.PlottedRun(workdir)).axes
-
-  assert len(panels(3.0)) == 1
-  titles = [axis.get_title() for axis in panels(0.1)[1:]]
-  assert titles == ['cluster 0', 'cluster 1', 'cluster 2']
-
-
 def test_markers_at_the_ends_of_a_curve_are_whole(workdir):
   for axis in plots.convergence([plots.PlottedRun(workdir)]).axes:
     assert not any(line.get_clip_on() for line in axis.get_lines())

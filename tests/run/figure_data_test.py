@@ -43,13 +43,9 @@ def test_components_are_those_of_the_models_as_the_method_trains_them():
   data, state, found = drawn('fesem', num_clusters=2, prox_lambda=prox_lambda)
   local = helpers.local(chunk=2)
   trained = train_cohort(
-    local,
-    ClientModels(state.centers, state.assignment),
-    data,
-    helpers.everyone(data),
-    KEY,
-    penalty=prox_lambda,
-  )
+    local, ClientModels(state.centers, state.assignment), data, helpers.everyone(data),
+    KEY, penalty=prox_lambda,
+  )  # fmt: skip
   points = matrix(trained.params)
   points -= points.mean(axis=0)
   np.testing.assert_array_equal(found['sampled'], range(6))

@@ -16,18 +16,13 @@ SHAPE = (40,)  # A model of 40 * 250 + 250 * 3 parameters and biases.
 
 
 ROUNDS = [
-  ('non_fed', {}, 0),
-  ('fed_dane', {}, 1),
-  ('scaffold', {}, 0),
-  ('robust', {'num_clusters': 2}, 1),
-  ('fed_cluster', {'max_clusters': 2}, 1),
-  ('fesem', {'num_clusters': 2}, 0),
-  ('hypo_cluster', {'num_clusters': 2}, 0),
+  ('non_fed', {}, 0), ('fed_dane', {}, 1), ('scaffold', {}, 0),
+  ('robust', {'num_clusters': 2}, 1), ('fed_cluster', {'max_clusters': 2}, 1),
+  ('fesem', {'num_clusters': 2}, 0), ('hypo_cluster', {'num_clusters': 2}, 0),
   ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}, 0),
-  ('fesem', {'num_clusters': 2, 'aggregation': 'norm_bound'}, 0),
-  ('fed_avg', {}, 0),
+  ('fesem', {'num_clusters': 2, 'aggregation': 'norm_bound'}, 0), ('fed_avg', {}, 0),
   ('fed_avg', {'aggregation': 'norm_bound'}, 1),
-]
+]  # fmt: skip
 
 
 # A stack of clients' models, streams, and a stack of the round's own.

@@ -49,15 +49,9 @@ def rounds_run(objectives, patience, programs=None, **options):
   data, local = helpers.federation([4] * 4), helpers.local()
   algorithm = scripted(local, objectives, **options)
   result = simulate(
-    algorithm,
-    data,
-    data,
-    rounds=len(objectives),
-    patience=patience,
-    eval_every=0,
-    finetune_epochs=0,
-    programs=programs,
-  )
+    algorithm, data, data, rounds=len(objectives), patience=patience, eval_every=0,
+    finetune_epochs=0, programs=programs,
+  )  # fmt: skip
   return result.summary['rounds']
 
 

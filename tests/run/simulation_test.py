@@ -47,16 +47,9 @@ def test_a_run_writes_what_the_contract_says(tmp_path):
     rounds=4, workdir=tmp_path, eval_every=2, make_portrait=True
   )
   assert {p.name for p in tmp_path.iterdir()} == {
-    '.lock',
-    '.summary.sha256',
-    'config.json',
-    'metrics.jsonl',
-    'summary.json',
-    'checkpoints',
-    'clients.csv',
-    'clients.npz',
-    'models.npz',
-  }
+    '.lock', '.summary.sha256', 'config.json', 'metrics.jsonl', 'summary.json',
+    'checkpoints', 'clients.csv', 'clients.npz', 'models.npz',
+  }  # fmt: skip
   lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').open()]
   assert [r['round'] for r in lines] == [0, 1, 2, 3, 4]
   assert [r['round'] for r in lines if 'deployed' in r] == [2, 4]
@@ -67,32 +60,14 @@ def test_a_run_writes_what_the_contract_says(tmp_path):
   summary = json.loads((tmp_path / 'summary.json').read_text())
   assert summary == json.loads(json.dumps(result.summary))
   assert {
-    'algorithm',
-    'dataset',
-    'partition',
-    'num_clients',
-    'num_clusters',
-    'rounds',
-    'seed',
-    'deployed',
-    'finetuned',
-    'unseen',
-    'clusters',
-    'timing',
-    'memory',
-    'device',
-    'versions',
-    'commit',
-  } <= set(summary)
+    'algorithm', 'dataset', 'partition', 'num_clients', 'num_clusters', 'rounds',
+    'seed', 'deployed', 'finetuned', 'unseen', 'clusters', 'timing', 'memory', 'device',
+    'versions', 'commit',
+  } <= set(summary)  # fmt: skip
   assert (summary['num_clients'], summary['num_clusters']) == (7, 2)
   assert set(summary['clusters']) == {
-    'sizes',
-    'ari',
-    'nmi',
-    'ami',
-    'objective',
-    'rounds_to_stable',
-  }
+    'sizes', 'ari', 'nmi', 'ami', 'objective', 'rounds_to_stable'
+  }  # fmt: skip
   assert summary['deployed'] == lines[-1]['deployed']
   device = {'platform': 'cpu', 'kind': 'cpu', 'count': 2, 'processes': 1}
   assert summary['device'] == device
@@ -131,15 +106,9 @@ def test_a_method_that_decides_on_the_host_resumes_as_if_uninterrupted(tmp_path)
   # An odd stop: FedCluster's check of round 4 comes after it.
   def go(rounds, folder):
     return simulate(
-      algorithm,
-      *federation(),
-      rounds=rounds,
-      workdir=folder,
-      eval_every=0,
-      finetune_epochs=0,  # Measuring keeps nothing.,
-      programs=programs,
-      config={},
-    )
+      algorithm, *federation(), rounds=rounds, workdir=folder, eval_every=0,
+      finetune_epochs=0, programs=programs, config={},
+    )  # fmt: skip
 
   whole = go(5, tmp_path / 'whole')
   go(3, tmp_path / 'parts')
@@ -375,9 +344,4 @@ def test_splits_must_belong_together():
   with pytest.raises(UserError, match='client 0 is c0 in the training split and c6 in'):
     simulate(algorithm, train, renamed, rounds=1)
   with pytest.raises(UserError, match='Client c1 has no training examples'):
-    simulate(
-      algorithm,
-      helpers.federation([3, 0, 2]),
-      helpers.federation([1, 1, 1]),
-      rounds=1,
-    )
+    simulate(algorithm, *map(helpers.federation, ([3, 0, 2], [1, 1, 1])), rounds=1)

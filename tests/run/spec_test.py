@@ -21,12 +21,7 @@ def fesem():
 
 def asked(**options):
   train, test = federation()
-  of_run = {
-    'algorithm': fesem(),
-    'train': train,
-    'test': test,
-    'rounds': 2,
-  }
+  of_run = {'algorithm': fesem(), 'train': train, 'test': test, 'rounds': 2}
   return of_run | options
 
 

@@ -23,7 +23,7 @@ from tests.support.methods import COMPARES, IDS, METHODS, ONE_OF_EACH_SHAPE
 
 pytestmark = [
   # Programs for chips that are not there are written to the cache, but not read.
-  pytest.mark.filterwarnings('ignore:Error reading persistent compilation cache'),
+  pytest.mark.filterwarnings('ignore:Error reading persistent compilation cache')
 ]
 pytest.importorskip(
   'libtpu', reason="the compiler for TPUs is not there: pip install 'fesem_jax[tpu]'"

@@ -7,12 +7,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 from sklearn.metrics import adjusted_rand_score
 
-from fesem_jax.server.agglomerative import (
-  LINKAGES,
-  Merging,
-  agglomerate,
-  merge_while,
-)
+from fesem_jax.server.agglomerative import LINKAGES, Merging, agglomerate, merge_while
 
 RNG = np.random.default_rng(0)
 POINTS = RNG.normal(size=(12, 2))

@@ -90,6 +90,17 @@ COMPARES = {
   'fed_amp', 'fed_cluster', 'cfl_gp', 'robust', 'recluster_every', 'fed_drift', 'flux',
   'stocfl',
 }  # fmt: skip
+# Methods that treat layers apart. Others have programs that are compiled faster.
+BY_LAYER = {
+  'fed_per', 'fed_rep', 'fed_babu', 'lg_fed_avg', 'fed_bn', 'fed_ala', 'moon',
+  'fesem_ma',
+}  # fmt: skip
+
+
+def hidden_of(index):
+  """The hidden layers that a row needs."""
+  name, options = METHODS[index]
+  return (5,) if name in BY_LAYER or 'cluster_on' in options else ()
 
 
 def _label(value):

@@ -32,7 +32,8 @@ ROUNDS = 3
 def built(index, devices):
   """A method of the table."""
   name, options = methods.METHODS[index]
-  return algorithms.build(name, helpers.local(chunk=3, devices=devices), **options)
+  local = helpers.local(chunk=3, devices=devices, hidden=methods.hidden_of(index))
+  return algorithms.build(name, local, **options)
 
 
 def cohort_size(index):

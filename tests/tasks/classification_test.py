@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax
 
 from fesem_jax.tasks import CLASSIFICATION, classification
 from fesem_jax.tasks.classification import Counts
@@ -45,15 +45,6 @@ def test_clients_count_by_their_examples_and_not_at_all_without_any():
   np.testing.assert_allclose(micro['f1'], (4 * 0.2 + 1) / 5)
   nothing = CLASSIFICATION.micro(Counts(*(c[1:2] for c in counts)))
   assert np.isnan(list(nothing.values())).all()
-
-
-def test_a_mixture_has_the_weighted_mean_of_the_probabilities():
-  outputs = np.random.default_rng(1).normal(size=(2, 5, 3)).astype(np.float32)
-  shares = np.array([0.3, 0.7])
-  mixed = CLASSIFICATION.mix(outputs, jnp.log(jnp.asarray(shares)))
-  wanted = np.einsum('r,rbl->bl', shares, softmax(outputs.astype(np.float64), axis=2))
-  assert mixed.shape == (5, 3)
-  np.testing.assert_allclose(jnp.exp(mixed), wanted, rtol=1e-5)
 
 
 def test_counts_in_bytes_are_added_up_beyond_255():

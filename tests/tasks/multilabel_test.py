@@ -124,14 +124,6 @@ def test_the_loss_is_the_mean_binary_cross_entropy():
   np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
-def test_a_mixture_has_the_weighted_mean_of_the_probabilities():
-  outputs = np.random.default_rng(1).normal(size=(2, 5, 3)).astype(np.float32)
-  shares = np.array([0.3, 0.7])
-  mixed = MULTILABEL.mix(outputs, jnp.log(jnp.asarray(shares)))
-  wanted = np.einsum('r,rbl->bl', shares, expit(outputs.astype(np.float64)))
-  np.testing.assert_allclose(MULTILABEL.probabilities(mixed), wanted, rtol=1e-5)
-
-
 def federation(seed=0, clients=4, labels=3):
   rng = np.random.default_rng(seed)
   x = rng.normal(size=(40 * clients, 5)).astype(np.float32)
@@ -171,8 +163,7 @@ def test_training_matches_a_float64_reference():
 
 
 @pytest.mark.parametrize(
-  ('method', 'options'),
-  [('fed_avg', {}), ('fed_em', {'num_clusters': 2})],
+  ('method', 'options'), [('fed_avg', {}), ('fed_em', {'num_clusters': 2})]
 )
 def test_runs_report_figures_and_predictions(method, options, tmp_path):
   split = federation()

@@ -99,13 +99,6 @@ def test_the_r2_of_several_targets_is_their_mean_also_where_one_is_constant():
   assert wanted[0] - wanted[1] == 0.5
 
 
-def test_a_mixture_has_the_weighted_mean_of_the_outputs():
-  outputs = np.random.default_rng(3).normal(size=(2, 5, 3)).astype(np.float32)
-  mixed = REGRESSION.mix(outputs, np.log(np.array([0.25, 0.75], np.float32)))
-  wanted = 0.25 * outputs[0] + 0.75 * outputs[1]
-  np.testing.assert_allclose(mixed, wanted, rtol=1e-5, atol=1e-6)
-
-
 def test_targets_about_a_large_mean_keep_their_spread():
   truths, guesses = drawn(1, shift=1e4)
   found = evaluate.client_figures(totals_of(truths, guesses, 4), REGRESSION)

@@ -1,10 +1,9 @@
 """Sequences: masked cross entropy, accuracy by token, perplexity."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax
 from sklearn.metrics import accuracy_score, log_loss
 
 from fesem_jax import data
@@ -110,16 +109,6 @@ def test_tokens_of_all_clients_count_alike():
   np.testing.assert_allclose(
     evaluate.client_figures(totals, SEQUENCE)['own'], [2, np.nan, 4]
   )
-
-
-def test_a_mixture_has_the_weighted_mean_of_the_probabilities():
-  outputs = np.random.default_rng(4).normal(size=(2, 3, 5, 4)).astype(np.float32)
-  shares = np.array([0.3, 0.7])
-  mixed = SEQUENCE.mix(outputs, jnp.log(jnp.asarray(shares)))
-  chances = softmax(outputs.astype(np.float64), axis=-1)
-  assert mixed.shape == (3, 5, 4)
-  wanted = np.einsum('r,rbsl->bsl', shares, chances)
-  np.testing.assert_allclose(jnp.exp(mixed), wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

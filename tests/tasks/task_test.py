@@ -1,13 +1,17 @@
 """What tasks say about their figures, and which task a record is of."""
 
+import functools
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import expit, softmax
 
 from fesem_jax import tasks
 from fesem_jax.tasks import (
   CLASSIFICATION,
+  MULTILABEL,
   REGRESSION,
   SEQUENCE,
   classification,
@@ -115,3 +119,19 @@ def test_figures_of_clients_without_examples_pass_where_errors_of_arithmetic_rai
     for task, sums in nothing.items():
       for figures in (task.by_client(sums), task.micro(sums)):
         assert all(np.isnan(x).all() for x in figures.values())
+
+
+@pytest.mark.parametrize(('task', 'shown', 'of_one'), [
+  (CLASSIFICATION, jnp.exp, functools.partial(softmax, axis=-1)),
+  (SEQUENCE, jnp.exp, functools.partial(softmax, axis=-1)),
+  (MULTILABEL, MULTILABEL.probabilities, expit),
+  (REGRESSION, np.asarray, np.asarray),  # The outputs themselves.
+])  # fmt: skip
+def test_a_mixture_has_the_weighted_mean_of_the_probabilities(task, shown, of_one):
+  shape, shares = (3, 5, 4) if task is SEQUENCE else (5, 3), np.array([0.3, 0.7])
+  outputs = np.random.default_rng(1).normal(size=(2, *shape)).astype(np.float32)
+  mixed = task.mix(outputs, jnp.log(jnp.asarray(shares)))
+  wanted = np.tensordot(shares, of_one(outputs.astype(np.float64)), axes=1)
+  assert mixed.shape == shape
+  atol = 1e-6 if task is REGRESSION else 0.0
+  np.testing.assert_allclose(shown(mixed), wanted, rtol=1e-5, atol=atol)

@@ -77,8 +77,7 @@ def test_the_loss_of_an_example_that_is_not_a_number_is_infinite():
 
 
 @pytest.mark.parametrize(
-  ('devices', 'placement'),
-  [(1, None), (2, None), (2, 'replicated'), (2, 'sharded')],
+  ('devices', 'placement'), [(1, None), (2, None), (2, 'replicated'), (2, 'sharded')]
 )
 @pytest.mark.optimized
 def test_losses_of_every_client_match_reference(devices, placement):

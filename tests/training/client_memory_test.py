@@ -70,17 +70,6 @@ def test_kept_statistics_of_fesem_agree_streamed_and_on_two_devices():
   jax.tree.map(lambda a, b: assert_close(a, b, rtol=1e-5), *found)
 
 
-@pytest.mark.parametrize(
-  ('name', 'options'),
-  [('hypo_cluster', {'num_clusters': 2}), ('fed_em', {}), ('centralized', {})],
-)
-def test_methods_that_cannot_keep_statistics_refuse(name, options):
-  data = helpers.federation(SIZES)
-  algorithm = with_client_memory(algorithms.build(name, with_norm(), **options))
-  with pytest.raises(UserError, match='batch_stats=average'):
-    run(algorithm, data, rounds=1)
-
-
 def momentum_local(devices=1, **changes):
   optimizer = optax.sgd(0.1, momentum=0.9)
   local = helpers.local(devices=devices, optimizer=optimizer, epochs=2)
@@ -123,15 +112,22 @@ def test_a_client_that_fails_keeps_its_optimizer_state():
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.kept)))
 
 
-@pytest.mark.parametrize(
-  ('name', 'options'),
-  [('ditto', {}), ('fed_rep', {}), ('p_fed_me', {}), ('centralized', {})],
-)
-def test_methods_that_cannot_keep_an_optimizer_state_refuse(name, options):
-  data = helpers.federation(SIZES)
-  algorithm = with_client_memory(algorithms.build(name, momentum_local(), **options))
-  with pytest.raises(UserError, match='`keep_optimizer_state` is not defined'):
-    run(algorithm, data, rounds=1)
+STATE = '`keep_optimizer_state` is not defined'
+
+
+@pytest.mark.parametrize(('name', 'options', 'made', 'message'), [
+  ('hypo_cluster', {'num_clusters': 2}, with_norm, 'batch_stats=average'),
+  ('fed_em', {}, with_norm, 'batch_stats=average'),
+  ('centralized', {}, with_norm, 'batch_stats=average'),
+  ('ditto', {}, momentum_local, STATE), ('fed_rep', {}, momentum_local, STATE),
+  ('p_fed_me', {}, momentum_local, STATE), ('centralized', {}, momentum_local, STATE),
+])  # fmt: skip
+def test_methods_that_cannot_keep_what_they_are_asked_to_refuse(
+  name, options, made, message
+):
+  algorithm = with_client_memory(algorithms.build(name, made(), **options))
+  with pytest.raises(UserError, match=message):
+    run(algorithm, helpers.federation(SIZES), rounds=1)
 
 
 def test_optimizers_whose_state_cannot_be_kept_are_refused():

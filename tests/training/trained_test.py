@@ -55,8 +55,7 @@ def test_a_round_reports_who_failed_and_who_trained():
 
 def test_what_a_client_trains_beside_its_model_counts_too():
   other = TRAINED._replace(
-    steps=jnp.array([1, 1, 1, 0, 1]),
-    finite=jnp.array([True, True, True, True, False]),
+    steps=jnp.array([1, 1, 1, 0, 1]), finite=jnp.array([True, True, True, True, False])
   )
   both = TRAINED.together_with(other)
   assert both.steps.tolist() == [7, 11, 1, 0, 3]
