@@ -82,7 +82,7 @@ class Evaluation:
   def compile(self, wait: bool = True) -> 'Program':
     """The program that measures; `wait` is that of `Programs.compiled`."""
     algorithm, epochs = self._algorithm, self._finetune_epochs
-    _ = self._shapes  # Which are checked.
+    _ = self._shapes  # Which raises on wrong ones.
     return self._programs.compiled(
       ('measure', algorithm, epochs),
       measure_with(algorithm, epochs),
@@ -258,7 +258,7 @@ class Evaluation:
 
   @functools.cached_property
   def _shapes(self) -> ClientModels:
-    """Shapes and dtypes of what is deployed; raises `UserError` where they are wrong."""
+    """Shapes and dtypes of what is deployed, which are checked."""
     deployed, args = self._algorithm.deployed, (self._state, self._train)
 
     def shapes() -> ClientModels:
