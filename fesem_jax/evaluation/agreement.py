@@ -18,9 +18,28 @@ def contingency(first: np.ndarray, second: np.ndarray) -> np.ndarray:
   return counts.reshape(len(rows), len(columns)).astype(np.int64)
 
 
+def figures(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
+  """`ari`, `nmi` and `ami` of two clusterings.
+
+  NMI is the mutual information over the mean of both entropies, in [0, 1], and AMI is
+  adjusted for chance: 1 for the same clusters, 0 as by chance. Unlike NMI, it does not
+  grow with the number of clusters (Vinh, Epps and Bailey, 2010; the normalizer is the
+  mean of both entropies).
+  """
+  counts = contingency(first, second)
+  return {
+    'ari': _rand_index(counts),
+    'nmi': _normalized(counts),
+    'ami': _adjusted(counts),
+  }
+
+
 def adjusted_rand_index(first: np.ndarray, second: np.ndarray) -> float:
   """Agreement on which pairs of clients belong together; 1 if all, 0 as by chance."""
-  counts = contingency(first, second)
+  return _rand_index(contingency(first, second))
+
+
+def _rand_index(counts: np.ndarray) -> float:
   size = int(counts.sum())
   # Ordered pairs together in both, in the first only, in the second only, in neither.
   squares = int((counts**2).sum())
@@ -37,9 +56,7 @@ def adjusted_rand_index(first: np.ndarray, second: np.ndarray) -> float:
   )
 
 
-def normalized_mutual_information(first: np.ndarray, second: np.ndarray) -> float:
-  """Mutual information over the mean of both entropies, in [0, 1]."""
-  counts = contingency(first, second)
+def _normalized(counts: np.ndarray) -> float:
   if _same(counts):
     return 1.0
   if min(counts.shape) == 1:
@@ -47,13 +64,7 @@ def normalized_mutual_information(first: np.ndarray, second: np.ndarray) -> floa
   return _information(counts) / _mean_entropy(counts)
 
 
-def adjusted_mutual_information(first: np.ndarray, second: np.ndarray) -> float:
-  """Mutual information adjusted for chance: 1 for the same clusters, 0 as by chance.
-
-  Unlike `normalized_mutual_information`, it does not grow with the number of clusters
-  (Vinh, Epps and Bailey, 2010; the normalizer is the mean of both entropies).
-  """
-  counts = contingency(first, second)
+def _adjusted(counts: np.ndarray) -> float:
   if _same(counts):
     return 1.0
   if min(counts.shape) == 1:

@@ -18,11 +18,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Cohort, Model, Params
-from fesem_jax.evaluation.agreement import (
-  adjusted_mutual_information,
-  adjusted_rand_index,
-  normalized_mutual_information,
-)
+from fesem_jax.evaluation.agreement import figures
 from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.tasks import OWN_LOSS, Figure, Loss, Task
 from fesem_jax.training.by_batches import evaluation_width
@@ -301,8 +297,4 @@ def agreement(
   """
   if truth is None:
     return {'ari': None, 'nmi': None, 'ami': None}
-  return {
-    'ari': adjusted_rand_index(truth, assignment),
-    'nmi': normalized_mutual_information(truth, assignment),
-    'ami': adjusted_mutual_information(truth, assignment),
-  }
+  return {**figures(truth, assignment)}

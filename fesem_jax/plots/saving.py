@@ -72,7 +72,8 @@ def _sized(figure: Figure, style: Style) -> Bbox:
     wide = style.columns[width > _ONE_COLUMN * style.columns[0]]
   for _ in range(_TRIES):
     figure.set_size_inches(width, height)
-    figure.draw_without_rendering()
+    if (engine := figure.get_layout_engine()) is not None:
+      engine.execute(figure)
     extent = figure.get_tightbbox().padded(pad)
     # In columns, legends and labels beside the axes count as well.
     if not style.columns or abs(wide - extent.width) < _NEAR:

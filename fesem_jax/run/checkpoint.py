@@ -60,7 +60,7 @@ class Checkpoints:
     partial = self._dir / processes.from_first(lambda: name)
     with self._removed_on_failure(partial):
       processes.from_first(lambda: partial.mkdir())
-      items = self._orbax.args.PyTreeSave(_by_folder(state))
+      items = self._orbax.args.PyTreeSave(_by_folder(jax.tree.map(_once, state)))
       quietly(self._checkpointer.save, partial / 'state', args=items)
       processes.barrier('saved')
       processes.from_first(lambda: self._finish(partial, rounds_done, _kinds(state)))
@@ -202,6 +202,16 @@ class Checkpoints:
     except Unsound as e:  # Not for damage, but for lack of memory, say.
       raise UserError(f'Checkpoint {folder} is sound but cannot be read: {e}.') from e
     return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(restored))
+
+
+def _once(x: Any) -> Any:
+  """An array as one device holds it, where each device holds all of it.
+
+  Orbax would have each device write a part of it, cut by a program for every shape.
+  """
+  if processes.count() > 1 or not isinstance(x, jax.Array):
+    return x
+  return x.addressable_data(0) if x.is_fully_replicated else x
 
 
 def _by_folder(state: Any) -> dict[str, Any]:

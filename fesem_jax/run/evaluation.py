@@ -1,5 +1,6 @@
 """Scores and clusters of the models that clients deploy during a run."""
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -81,7 +82,7 @@ class Evaluation:
   def compile(self, wait: bool = True) -> 'Program':
     """The program that measures; `wait` is that of `Programs.compiled`."""
     algorithm, epochs = self._algorithm, self._finetune_epochs
-    self._shapes()  # Which are checked.
+    _ = self._shapes  # Which raises on wrong ones.
     return self._programs.compiled(
       ('measure', algorithm, epochs),
       measure_with(algorithm, epochs),
@@ -92,15 +93,18 @@ class Evaluation:
       wait=wait,
     )
 
+  @functools.cached_property
+  def _measuring(self) -> 'Program':
+    """The program that measures, once it is compiled; looked up once in a run."""
+    return self.compile()
+
   def measure(self, state: Any, number: int) -> Measured:
     """Measures every client's deployed model, as it is and fine-tuned.
 
     `state` is that after the round `number`, counted from 1.
     """
-    key = prng_streams.folded(self._key, number)
-    leaves, whole = jax.tree.flatten(
-      self.compile()(state, self._train, self._test, key)
-    )
+    key, program = prng_streams.folded(self._key, number), self._measuring
+    leaves, whole = jax.tree.flatten(program(state, self._train, self._test, key))
     # One after the other, or those of many clients would be there twice.
     moved = [processes.on_host(leaves.pop(0)) for _ in range(len(leaves))]
     return self.measured(jax.tree.unflatten(whole, moved))
@@ -187,7 +191,7 @@ class Evaluation:
   def models(self, state: Any) -> ClientModels:
     """The models that clients deploy, as arranged, where the state keeps them."""
     deployed, args = self._algorithm.deployed, (state, self._train)
-    if offloading.is_offloaded(self._shapes().own):
+    if offloading.is_offloaded(self._shapes.own):
       return deployed(*args)  # A program would copy them.
     key = ('models', self._algorithm)
     return self._programs.compiled(key, deployed, *args)(*args)
@@ -195,7 +199,7 @@ class Evaluation:
   def assignment(self, state: Any) -> np.ndarray | None:
     """[M] int32 cluster that each client deploys from; None without clusters."""
     algorithm, args = self._algorithm, (state, self._train)
-    if not self._shapes().has_clusters():
+    if not self._shapes.has_clusters():
       return None
 
     def find(state: Any, train: FederatedData):
@@ -210,7 +214,7 @@ class Evaluation:
 
   def num_models(self) -> int:
     """How many models clients choose from, or clusters they belong to."""
-    return self._shapes().num_clusters()
+    return self._shapes.num_clusters()
 
   def of_one_model(self, record: dict[str, Any]) -> float | None:
     """The first figure of the one model that all clients deploy, on the test split.
@@ -219,7 +223,7 @@ class Evaluation:
     scores after the last round. None where clients deploy several models, or layers of
     their own.
     """
-    used = self._shapes()
+    used = self._shapes
     one = used.own is None and used.mixture is None and used.num_models() == 1
     return record['deployed'][self._task.primary_column] if one else None
 
@@ -233,7 +237,7 @@ class Evaluation:
     their training and test split, on the host.
     """
     algorithm, local = self._algorithm, self._algorithm.local
-    if self._shapes().own is not None:
+    if self._shapes.own is not None:
       return None
 
     def measure(
@@ -252,8 +256,9 @@ class Evaluation:
     program = self._programs.compiled(('unseen', algorithm), measure, *args)
     return evaluate.scores(processes.on_host(program(*args)), self._task)
 
+  @functools.cached_property
   def _shapes(self) -> ClientModels:
-    """Shapes and dtypes of what is deployed."""
+    """Shapes and dtypes of what is deployed, which are checked."""
     deployed, args = self._algorithm.deployed, (self._state, self._train)
 
     def shapes() -> ClientModels:

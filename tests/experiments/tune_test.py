@@ -29,7 +29,7 @@ def runs(monkeypatch):
   def use(score):
     seen = []
 
-    def run(wanted, programs, *, said, make_portrait, **_):
+    def run(wanted, programs, *, printed, make_portrait, **_):
       assert not make_portrait
       return [outcome(config, folder) for config, folder, _ in wanted]
 

@@ -184,6 +184,17 @@ def test_older_checkpoints_of_one_database_are_restored(tmp_path, monkeypatch):
   assert_same_state(restored, STATE)
 
 
+def test_an_array_that_each_device_holds_is_written_whole(tmp_path):
+  held = sharding.replicate(STATE, sharding.client_mesh(2))
+  checkpoints = Checkpoints(tmp_path, CONFIG)
+  checkpoints.save(1, held)
+  folder = tmp_path / 'checkpoints/1/state'
+  chunks = [p.name for p in folder.glob('00000*/*') if p.name != '.zarray']
+  assert sorted(chunks) == ['0', '0.0']
+  assert_same_state(checkpoints.load(1, held), held)
+  checkpoints.close()
+
+
 def test_arrays_split_over_devices_are_restored_on_one(tmp_path):
   two, one = (sharding.client_mesh(n) for n in (2, 1))
 

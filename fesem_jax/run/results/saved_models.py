@@ -7,6 +7,7 @@ from the disk here, so that one client's model is read without all others.
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 import zipfile
 from typing import Any, BinaryIO
@@ -38,7 +39,7 @@ def num_bytes(models: ClientModels, num_clients: int) -> int:
   shared = sum(x.size * 4 for x in by_layer(models.shared).values())
   if offloading.is_offloaded(models.own):
     return shared + models.own.form.size * 4 * num_clients
-  own = sum(x[0].size * 4 for x in by_layer(models.own).values())
+  own = sum(math.prod(x.shape[1:]) * 4 for x in by_layer(models.own).values())
   return shared + own * num_clients
 
 
