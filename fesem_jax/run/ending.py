@@ -15,7 +15,7 @@ from fesem_jax.run.callbacks.calls import Callbacks
 from fesem_jax.run.callbacks.events import End
 from fesem_jax.run.loop import Running
 from fesem_jax.run.preparation import Prepared
-from fesem_jax.run.results import client_table, curves, metrics_file, records
+from fesem_jax.run.results import client_table, curves, metrics_file, one_run, records
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.result_files import read_clients, read_result, write_result
@@ -143,6 +143,7 @@ def _result(
     | {
       'clients_digest': client_table.digest(clients),
       'metrics_digest': metrics_file.digest_of(run.out.records),
+      **one_run.digests(run.folder, picture),
       'reports': curves.reports(run.out.records, task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': run.evaluation.of_one_model(run.out.records[-1]),

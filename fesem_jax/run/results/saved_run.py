@@ -16,13 +16,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
-from fesem_jax.run.results import (
-  client_history,
-  client_table,
-  metrics_file,
-  saved_client_table,
-  saved_models,
-)
+from fesem_jax.run.results import client_history, metrics_file, one_run, saved_models
 from fesem_jax.run.results.client_history import ClientHistory
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.deployed_models import DeployedModels, by_layer
@@ -189,17 +183,12 @@ def load_run(
       f'{folder / "metrics.jsonl"} does not reach round {rounds} of summary.json; '
       'restore a valid copy.'
     )
-  clients = saved_client_table.read(folder)
+  one_run.check(folder, summary, history)
+  clients = one_run.read_clients(folder, summary)
   if clients is None:
     raise UserError(
       f'{folder} lacks clients.csv, as runs of an older version do; run the same '
       'command again, which adds it.'
-    )
-  metrics_file.check_records(folder, summary, history)
-  if not client_table.agrees(clients, summary):
-    raise UserError(
-      f'clients.csv and summary.json in {folder} are not of one run, or of different '
-      'rounds; run the same command again, which recreates them.'
     )
   if which == 'best' and 'best_round' not in summary:
     raise UserError(
