@@ -124,6 +124,15 @@ def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:
   return picture | figure_data.sheets(picture, data.on_host)
 
 
+def _evaluated(run: Prepared) -> list[records.Record]:
+  """The records of the rounds that are measured where the run does not stop between.
+
+  A run that has gone on was also measured where it ended before.
+  """
+  every, (*earlier, last) = run.settings.eval_every, run.out.records
+  return [*(r for r in earlier if every and r['round'] % every == 0), last]
+
+
 def _result(
   run: Prepared,
   state: Any,
@@ -144,7 +153,7 @@ def _result(
       'clients_digest': client_table.digest(clients),
       'metrics_digest': metrics_file.digest_of(run.out.records),
       **one_run.digests(run.folder, picture),
-      'reports': curves.reports(run.out.records, task),
+      'reports': curves.reports(_evaluated(run), task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': run.evaluation.of_one_model(run.out.records[-1]),
     },

@@ -710,3 +710,12 @@ def test_a_portrait_of_fewer_rounds_is_deleted(recorded, tmp_path):
   workdir = shutil.copytree(recorded / '0', tmp_path / 'run')
   recorded_run(workdir, rounds=3, make_portrait=False)
   assert not (workdir / 'clients.npz').exists()
+
+
+def test_an_earlier_end_between_evaluations_counts_in_no_report(tmp_path):
+  how = {'method': 'fed_avg', 'hidden': (), 'eval_every': 2}
+  for rounds_asked in (3, 5):
+    longer = simulated(workdir=tmp_path / 'longer', rounds=rounds_asked, **how)
+  whole = simulated(rounds=5, **how)
+  assert longer.summary['reports']['mean10']['evaluations'] == 3
+  assert longer.summary['reports'] == whole.summary['reports']
