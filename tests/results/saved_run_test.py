@@ -719,3 +719,12 @@ def test_an_earlier_end_between_evaluations_counts_in_no_report(tmp_path):
   whole = simulated(rounds=5, **how)
   assert longer.summary['reports']['mean10']['evaluations'] == 3
   assert longer.summary['reports'] == whole.summary['reports']
+
+
+def test_rounds_that_a_history_lacks_are_said(recorded, tmp_path, caplog):
+  workdir = shutil.copytree(recorded / '0', tmp_path / 'run')
+  recorded_run(workdir, rounds=3)
+  assert 'history.parquet' not in caplog.text
+  (workdir / 'history.parquet').unlink()
+  recorded_run(workdir, rounds=4)
+  assert 'will lack rounds 1, 2, 3,' in caplog.text

@@ -54,16 +54,17 @@ def write_part(folder: pathlib.Path, number: int, part: Part) -> None:
   atomic_files.write_arrays_atomically(path, typed, compress=False)
 
 
-def begin(folder: pathlib.Path, done: int) -> None:
-  """Deletes the rounds that a resumed run does again.
+def begin(folder: pathlib.Path, done: int) -> list[int]:
+  """Deletes the rounds that a resumed run does again; returns those that are kept.
 
   Raises `UserError` if an earlier file, to which the run's end adds, cannot be read or
   is of another run.
   """
-  _held(folder, names=np.array([]))
+  held = _held(folder, names=np.array([]))
   for number in _parts(folder):
     if number > done:
       (folder / _PARTS / f'{number}.npz').unlink(missing_ok=True)
+  return [r for r in [*(held.rounds if held else ()), *_parts(folder)] if r <= done]
 
 
 def _parts(folder: pathlib.Path) -> list[int]:
