@@ -6,7 +6,7 @@ from typing import Any
 
 from fesem_jax.analysis import costs_table
 from fesem_jax.evaluation.paired import Summaries
-from fesem_jax.run.results import metrics_file, saved_client_table
+from fesem_jax.run.results import file_digests, metrics_file
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError
 
@@ -116,8 +116,11 @@ def _run(
     now = of_files | plugins.identity(of_files, folder, lambda _: None)
     if earlier := plugins.changed(now, folder):
       summary['earlier_code'] = earlier
-    history = metrics_file.read_metrics(folder / 'metrics.jsonl', summary['rounds'])
-    return costs_table.with_curve(summary, history, saved_client_table.read(folder))
+    history = metrics_file.read_metrics(folder / 'metrics.jsonl', done)
+    file_digests.check(folder, summary, history)
+    return costs_table.with_curve(
+      summary, history, file_digests.read_clients(folder, summary)
+    )
   except (UserError, KeyError):  # A damaged run is none of this table.
     return None
 

@@ -10,24 +10,27 @@ def fairness(values: np.ndarray, higher_is_better: bool) -> dict[str, Any]:
   """The worst tenth of the clients, the deviation over clients, and Jain's index.
 
   `values` [M] are a figure of each client; NaN for clients that were not measured,
-  which do not count.
+  which do not count. Infinite ones do, as of a model whose outputs overflow.
 
   Returns `clients`, how many count; `worst_decile`, the mean of the worst tenth of
   them, rounded up; `deviation`, their standard deviation; and `jain`, Jain's index
   (Jain et al., 1984), (sum x)^2 / (n sum x^2), between 1 / n and 1, where all have the
-  same. Figures are None where no client counts, the index where all values are 0 too.
+  same. Figures are None where no client counts, the index where all values are 0 too,
+  and the deviation and the index where a value is infinite.
   """
   known = np.sort(np.asarray(values, np.float64))
-  known = known[np.isfinite(known)]
+  known = known[~np.isnan(known)]
   if not len(known):
     return {'clients': 0, 'worst_decile': None, 'deviation': None, 'jain': None}
   if not higher_is_better:
     known = known[::-1]
   worst = known[: math.ceil(len(known) / 10)]
   squares = (known**2).sum()
+  finite = np.isfinite(known).all()
+  jain = known.sum() ** 2 / (len(known) * squares) if finite and squares else None
   return {
     'clients': len(known),
     'worst_decile': float(worst.mean()),
-    'deviation': float(known.std()),
-    'jain': float(known.sum() ** 2 / (len(known) * squares)) if squares else None,
+    'deviation': float(known.std()) if finite else None,
+    'jain': None if jain is None else float(jain),
   }

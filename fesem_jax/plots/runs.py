@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.run.results import costs, saved_client_table
+from fesem_jax.run.results import costs, file_digests, saved_client_table
 from fesem_jax.run.results.metrics_file import (
   method_label,
   read_clients,
   read_config,
   read_metrics,
+  read_summary,
 )
 from fesem_jax.run.results.truth import TrueClusters, true_clusters
 from fesem_jax.tasks import Task
@@ -53,7 +54,14 @@ class PlottedRun:
         f'{workdir} holds no run: there is no metrics.jsonl with a round.'
       )
     config = read_config(self.workdir) or {}
-    self.clients = read_clients(self.workdir)
+    summary = read_summary(self.workdir)
+    if summary is None:
+      self.clients = read_clients(self.workdir)
+    else:
+      rounds = summary['rounds']
+      until = [r for r in self.history if r['round'] <= rounds]
+      file_digests.check(self.workdir, summary, until)
+      self.clients = file_digests.read_portrait(self.workdir, summary)
     self.name = method_name(label or method_label(config) or self.workdir.name)
     self.config = config
     self.dataset = config.get('dataset') or self.workdir.name

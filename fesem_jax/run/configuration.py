@@ -5,22 +5,14 @@ import pathlib
 from typing import Any
 
 from fesem_jax.core import identity
+from fesem_jax.run.results.file_digests import FREE, SAID
 from fesem_jax.utils.errors import WorkdirError
-
-# What may change between two runs of one workdir: it decides where and how fast a
-# run happens, how long it is and what is reported, not its results.
-_FREE = {
-  'workdir', 'data_dir', 'resume', 'rounds', 'clients_per_chunk', 'shared_start',
-  'num_devices', 'tensorboard', 'checkpoint_every', 'patience', 'own_code',
-}  # fmt: skip
 
 # What identifies a method of Python; workdirs of versions until 0.3 have in its place
 # `program`, a digest of compiled programs, which no other version gets.
 _OF_METHOD = {
   'method', 'model', 'optimizer', 'training', 'selection', 'settings_of_jax',
 }  # fmt: skip
-# Of these, a change only gives a warning.
-_SAID = {'code', 'versions'}
 
 
 def check_same(
@@ -28,7 +20,7 @@ def check_same(
 ) -> None:
   """Raises `WorkdirError` naming each entry that differs and may not."""
   differing = []
-  free = _FREE | _SAID if _is_described(config) else _FREE
+  free = FREE | SAID if _is_described(config) else FREE
   if 'program' in old and _is_described(config):
     free = free | _OF_METHOD | {'program'}
   for name in sorted((old.keys() | config.keys()) - free):

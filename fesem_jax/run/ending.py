@@ -15,7 +15,13 @@ from fesem_jax.run.callbacks.calls import Callbacks
 from fesem_jax.run.callbacks.events import End
 from fesem_jax.run.loop import Running
 from fesem_jax.run.preparation import Prepared
-from fesem_jax.run.results import client_table, curves, metrics_file, records
+from fesem_jax.run.results import (
+  client_table,
+  curves,
+  file_digests,
+  metrics_file,
+  records,
+)
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.result_files import read_clients, read_result, write_result
@@ -124,6 +130,15 @@ def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:
   return picture | figure_data.sheets(picture, data.on_host)
 
 
+def _evaluated(run: Prepared) -> list[records.Record]:
+  """The records of the rounds that are measured where the run does not stop between.
+
+  A run that has gone on was also measured where it ended before.
+  """
+  every, (*earlier, last) = run.settings.eval_every, run.out.records
+  return [*(r for r in earlier if every and r['round'] % every == 0), last]
+
+
 def _result(
   run: Prepared,
   state: Any,
@@ -143,7 +158,8 @@ def _result(
     | {
       'clients_digest': client_table.digest(clients),
       'metrics_digest': metrics_file.digest_of(run.out.records),
-      'reports': curves.reports(run.out.records, task),
+      **file_digests.digests(run.folder, picture),
+      'reports': curves.reports(_evaluated(run), task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': run.evaluation.of_one_model(run.out.records[-1]),
     },

@@ -21,8 +21,8 @@ METHODS = [
   ('fesem', {'num_clusters': 4, 'init_epochs': 3}, FOUR, 5),
   ('cfl_gp', {'num_clusters': 4}, FOUR, 5),
   ('clove', {'num_clusters': 4}, FOUR, 8),
-  # Without their number. Four groups are found from some random models only: one that two
-  # groups share fits both, and the score of their two clusters is no tenth larger.
+  # Without their number. Four groups are found from some random models only: one that
+  # two groups share fits both, and the score of their clusters is no tenth larger.
   ('clove', {'num_clusters': 6, 'choose_num_clusters': True}, TWO, 8),
   ('fed_drift', {'check_every': 3}, FOUR, 10),
 ]

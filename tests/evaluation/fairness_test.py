@@ -37,7 +37,12 @@ def test_what_is_not_defined_is_none():
   assert fairness(np.array([1.0, 0.0, 0.0, 0.0]), True)['jain'] == pytest.approx(0.25)
 
 
-def test_values_that_are_not_finite_do_not_count():
-  found = fairness(np.array([np.inf, 1.0, 3.0, -np.inf]), False)
-  assert (found['clients'], found['worst_decile'], found['deviation']) == (2, 3.0, 1.0)
-  assert found['jain'] == pytest.approx(16 / 20)
+def test_infinite_values_are_among_the_worst():
+  values = np.append(np.arange(1.0, 20.0), [np.inf, np.nan])
+  assert fairness(values, False) == {
+    'clients': 20,
+    'worst_decile': math.inf,
+    'deviation': None,
+    'jain': None,
+  }
+  assert fairness(values, True)['worst_decile'] == 1.5

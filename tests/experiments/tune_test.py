@@ -374,7 +374,7 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
         config = config | {'rounds': began['rounds']}
       (folder / 'config.json').write_text(json.dumps(config | digests))
       (folder / 'summary.json').write_text(json.dumps(held))
-      record = {'round': 1, 'deployed': held['deployed']}
+      record = {'round': 1} | {k: held[k] for k in ('deployed', 'finetuned')}
       (folder / 'metrics.jsonl').write_text(json.dumps(record) + '\n')
     return [summary(known[c['algorithm']]) for c, *_ in wanted]
 

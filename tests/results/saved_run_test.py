@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax import algorithms, models
+from fesem_jax import algorithms, models, plots
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run import rounds
@@ -663,3 +663,68 @@ def test_models_and_clusters_of_another_run_are_refused(tmp_path):
   # The run itself makes its models anew.
   simulated(rounds=1, workdir=tmp_path / 'one', config=None)
   assert fj.load_run(tmp_path / 'one').deployed.num_models == 2
+
+
+@pytest.fixture(scope='module')
+def recorded(tmp_path_factory):
+  """Workdirs of two seeds that recorded their clients."""
+  folder = tmp_path_factory.mktemp('recorded')
+  for seed in (0, 1):
+    recorded_run(folder / str(seed), seed)
+  return folder
+
+
+def recorded_run(workdir, seed=0, **options):
+  options = {'callbacks': [fj.callbacks.ClientHistory()]} | options
+  config = {'algorithm': 'fesem', 'seed': seed}
+  kept = {'make_portrait': True} | options
+  return simulated(workdir=workdir, seed=seed, config=config, **kept)
+
+
+@pytest.mark.parametrize(
+  ('file', 'readers'),
+  [
+    ('config.json', ['load', 'draw', 'report', 'history']),
+    ('clients.csv', ['load', 'report', 'history']),
+    ('clients.npz', ['draw', 'report', 'again']),
+    ('history.parquet', ['history', 'longer']),
+  ],
+)
+def test_a_file_of_another_seed_is_refused(recorded, tmp_path, file, readers):
+  workdir = shutil.copytree(recorded / '0', tmp_path / 'run')
+  shutil.copy(recorded / '1' / file, workdir)
+  how = {
+    'load': lambda: fj.load_run(workdir),
+    'draw': lambda: plots.PlottedRun(workdir),
+    'report': lambda: fj.write_report(workdir, tmp_path / 'report.html'),
+    'history': lambda: fj.load_run(workdir).client_history,
+    'again': lambda: recorded_run(workdir),
+    'longer': lambda: recorded_run(workdir, rounds=3),
+  }
+  for reader in readers:
+    with pytest.raises(UserError, match=rf'(?s){file}.* (not )?of '):
+      how[reader]()
+
+
+def test_a_portrait_of_fewer_rounds_is_deleted(recorded, tmp_path):
+  workdir = shutil.copytree(recorded / '0', tmp_path / 'run')
+  recorded_run(workdir, rounds=3, make_portrait=False)
+  assert not (workdir / 'clients.npz').exists()
+
+
+def test_an_earlier_end_between_evaluations_counts_in_no_report(tmp_path):
+  how = {'method': 'fed_avg', 'hidden': (), 'eval_every': 2}
+  for rounds_asked in (3, 5):
+    longer = simulated(workdir=tmp_path / 'longer', rounds=rounds_asked, **how)
+  whole = simulated(rounds=5, **how)
+  assert longer.summary['reports']['mean10']['evaluations'] == 3
+  assert longer.summary['reports'] == whole.summary['reports']
+
+
+def test_rounds_that_a_history_lacks_are_said(recorded, tmp_path, caplog):
+  workdir = shutil.copytree(recorded / '0', tmp_path / 'run')
+  recorded_run(workdir, rounds=3)
+  assert 'history.parquet' not in caplog.text
+  (workdir / 'history.parquet').unlink()
+  recorded_run(workdir, rounds=4)
+  assert 'will lack rounds 1, 2, 3,' in caplog.text

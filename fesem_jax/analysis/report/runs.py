@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.run.results import metrics_file, saved_client_table
+from fesem_jax.run.results import file_digests, metrics_file
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.metrics_file import method_label
 from fesem_jax.tasks import Task
@@ -157,16 +157,14 @@ def _read(run_folder: _RunFolder) -> ReportedRun:
   rounds = (summary or {}).get('rounds')
   history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
   if summary is not None:
-    metrics_file.check_records(folder, summary, history)
+    file_digests.check(folder, summary, history)
   done = history[-1]['round'] if history else 0
   if isinstance(planned := config.get('rounds'), int) and done > planned:  # It went on.
     config |= {'rounds': done}
   clients = portrait = None
   if summary is not None:
-    clients, portrait = (
-      saved_client_table.read(folder),
-      metrics_file.read_clients(folder),
-    )
+    clients = file_digests.read_clients(folder, summary)
+    portrait = file_digests.read_portrait(folder, summary)
   if clients is None or (portrait and len(portrait['names']) != len(clients.names)):
     portrait = {}
   seed = config.get('seed', (summary or {}).get('seed'))

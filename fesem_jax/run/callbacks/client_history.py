@@ -3,6 +3,7 @@
 import importlib.util
 
 import numpy as np
+from absl import logging
 
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.run.callbacks.callback import Callback
@@ -11,6 +12,7 @@ from fesem_jax.run.results import client_history
 from fesem_jax.run.results.client_history import Part
 from fesem_jax.run.results.client_table import as_text
 from fesem_jax.utils import processes
+from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError, check_at_least
 
 
@@ -47,7 +49,16 @@ class ClientHistory(Callback):
     self._folder, self._task = start.workdir, start.algorithm.local.model.measured_as
     self._names = as_text(start.train.info.names)
     self._examples, self._since = np.asarray(start.train.sizes()), start.done
-    processes.from_first(lambda: client_history.begin(self._folder, start.done))
+    kept = processes.from_first(lambda: client_history.begin(self._folder, start.done))
+    due = set(range(self.every, start.done + 1, self.every))
+    lacking = sorted(due - set(kept))
+    if lacking and start.done < start.rounds and processes.is_first():
+      logging.warning(
+        'history.parquet in %s will lack rounds %s, which were done without it, or '
+        'whose record was deleted; only a new run can record them.',
+        self._folder,
+        listed(lacking, 20),
+      )
 
   def on_round(self, event: Round) -> None:
     """Collects the losses, steps and outcomes of the round's clients."""

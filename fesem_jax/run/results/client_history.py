@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.run.results.client_table import position_of
+from fesem_jax.run.results.file_digests import digest_of_config
 from fesem_jax.utils import atomic_files
 from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError
@@ -41,6 +42,7 @@ _OWN = tuple(COLUMNS)[2:]  # Without the round and the client.
 Part = dict[str, np.ndarray]
 
 _PARTS, _FILE = 'history', 'history.parquet'
+_DIGEST = b'config_digest'  # Of the file's metadata.
 
 
 def write_part(folder: pathlib.Path, number: int, part: Part) -> None:
@@ -52,15 +54,17 @@ def write_part(folder: pathlib.Path, number: int, part: Part) -> None:
   atomic_files.write_arrays_atomically(path, typed, compress=False)
 
 
-def begin(folder: pathlib.Path, done: int) -> None:
-  """Deletes the rounds that a resumed run does again.
+def begin(folder: pathlib.Path, done: int) -> list[int]:
+  """Deletes the rounds that a resumed run does again; returns those that are kept.
 
-  Raises `UserError` if an earlier file, to which the run's end adds, cannot be read.
+  Raises `UserError` if an earlier file, to which the run's end adds, cannot be read or
+  is of another run.
   """
-  _held(folder, names=np.array([]))
+  held = _held(folder, names=np.array([]))
   for number in _parts(folder):
     if number > done:
       (folder / _PARTS / f'{number}.npz').unlink(missing_ok=True)
+  return [r for r in [*(held.rounds if held else ()), *_parts(folder)] if r <= done]
 
 
 def _parts(folder: pathlib.Path) -> list[int]:
@@ -88,7 +92,7 @@ def finish(folder: pathlib.Path, names: np.ndarray, since: int, done: int) -> No
       elif old is not None:
         yield number, old.part(number)
 
-  _write(folder / _FILE, names, parts())
+  _write(folder / _FILE, names, parts(), digest_of_config(folder))
   shutil.rmtree(folder / _PARTS, ignore_errors=True)
 
 
@@ -105,7 +109,10 @@ def _part(folder: pathlib.Path, number: int) -> Part:
 
 
 def _write(
-  path: pathlib.Path, names: np.ndarray, parts: Iterator[tuple[int, Part]]
+  path: pathlib.Path,
+  names: np.ndarray,
+  parts: Iterator[tuple[int, Part]],
+  config_digest: str,
 ) -> None:
   """One row group a round; names are a dictionary, and the unknown is null.
 
@@ -138,7 +145,7 @@ def _write(
       if writer is None:
         made_writer = parquet.ParquetWriter(
           file,
-          rows.schema,
+          rows.schema.with_metadata({_DIGEST: config_digest}),
           write_page_checksum=True,
           use_dictionary=['round', *_OWN],
         )
@@ -252,6 +259,12 @@ def _held(
     if importlib.util.find_spec('pyarrow') is None:
       raise UserError(f'{path} needs pyarrow to be read: pip install pyarrow.')
     with _opened(path) as file:
+      of = (file.metadata.metadata or {}).get(_DIGEST)  # Older files have none.
+      if of and digest_of_config(folder) not in ('', of.decode()):
+        raise UserError(
+          f'{path} is of another run than config.json beside it; put back that of this '
+          'run, or delete the file: only a new run can record it.'
+        )
       rounds = [
         file.metadata.row_group(i).column(0).statistics.min
         for i in range(file.num_row_groups)

@@ -148,23 +148,6 @@ def digest_of(records: Sequence[dict[str, Any]]) -> str:
   return hashlib.sha256(''.join(map(_line, records)).encode()).hexdigest()
 
 
-def check_records(
-  workdir: pathlib.Path, summary: dict[str, Any], history: Sequence[dict[str, Any]]
-) -> None:
-  """Raises `UserError` unless records are those that a summary was made of."""
-  wanted, actual = summary.get('metrics_digest'), digest_of(history)
-  if wanted is None and history:  # Of an older version.
-    wanted, actual = (
-      json.dumps([held.get(kind) for kind in ('deployed', 'finetuned')])
-      for held in (summary, history[-1])
-    )
-  if actual != wanted:
-    raise UserError(
-      f'summary.json and metrics.jsonl in {workdir} have different figures; delete '
-      'summary.json and run the same command again, which recreates it.'
-    )
-
-
 def records_of_checkpoint(workdir: pathlib.Path) -> dict[str, Any]:
   """The part of a checkpoint's note on metrics.jsonl, which is brought to the disk.
 

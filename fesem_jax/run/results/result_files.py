@@ -13,6 +13,7 @@ from absl import logging
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run.results import (
   client_table,
+  file_digests,
   metrics_file,
   records,
   saved_client_table,
@@ -54,11 +55,8 @@ def _as_first_finds(read: Callable[[], _Value | None]) -> _Value | None:
 def _read_result(
   folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
 ) -> tuple[Record, dict[str, np.ndarray]] | None:
-  summary, picture = (
-    metrics_file.read_summary(folder),
-    metrics_file.read_clients(folder),
-  )
-  if summary is None or (make_portrait and not picture):
+  summary = metrics_file.read_summary(folder)
+  if summary is None:
     return None
   if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
     return None
@@ -66,7 +64,8 @@ def _read_result(
   if json.dumps(of_records, sort_keys=True) != json.dumps(summary, sort_keys=True):
     reason = 'it says other than metrics.jsonl'
     raise metrics_file.damaged(folder / 'summary.json', reason)
-  return summary, picture
+  picture = file_digests.read_portrait(folder, summary)
+  return None if make_portrait and not picture else (summary, picture)
 
 
 def read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
@@ -124,6 +123,8 @@ def _write(
     return
   if held is None and picture:
     atomic_files.write_arrays_atomically(folder / 'clients.npz', picture)
+  elif held is None:  # One of fewer rounds may be there.
+    saved_models.remove(folder, 'clients.npz')
   _write_summary(folder, result.summary)
 
 

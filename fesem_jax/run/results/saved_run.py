@@ -18,9 +18,8 @@ from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
 from fesem_jax.run.results import (
   client_history,
-  client_table,
+  file_digests,
   metrics_file,
-  saved_client_table,
   saved_models,
 )
 from fesem_jax.run.results.client_history import ClientHistory
@@ -189,17 +188,12 @@ def load_run(
       f'{folder / "metrics.jsonl"} does not reach round {rounds} of summary.json; '
       'restore a valid copy.'
     )
-  clients = saved_client_table.read(folder)
+  file_digests.check(folder, summary, history)
+  clients = file_digests.read_clients(folder, summary)
   if clients is None:
     raise UserError(
       f'{folder} lacks clients.csv, as runs of an older version do; run the same '
       'command again, which adds it.'
-    )
-  metrics_file.check_records(folder, summary, history)
-  if not client_table.agrees(clients, summary):
-    raise UserError(
-      f'clients.csv and summary.json in {folder} are not of one run, or of different '
-      'rounds; run the same command again, which recreates them.'
     )
   if which == 'best' and 'best_round' not in summary:
     raise UserError(
