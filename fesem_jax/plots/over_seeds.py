@@ -166,7 +166,7 @@ def client_distributions(runs: Runs) -> Figure:
 
   Returns:
     The figure: a violin for each method, its median, and the mean of the worst tenth
-    of the clients.
+    of the clients. Infinite values are left out and counted beside the method.
 
   Raises:
     UserError: if no run has figures of clients.
@@ -174,11 +174,13 @@ def client_distributions(runs: Runs) -> Figure:
   first = next(each[0] for each in runs.values() if each)
   of = first.task.primary
   values: dict[str, np.ndarray] = {}
+  infinite = []  # clients whose value has no place on the axis, by method
   for label, each in runs.items():
     held = [run.client_figures(f'deployed_{of.name}') for run in each]
-    known = np.concatenate([x[np.isfinite(x)] for x in held if x is not None] or [[]])
-    if len(known):
-      values[label] = of.factor * known
+    known = np.concatenate([x[~np.isnan(x)] for x in held if x is not None] or [[]])
+    if np.isfinite(known).any():
+      values[label] = of.factor * known[np.isfinite(known)]
+      infinite.append(int(np.isinf(known).sum()))
   if not values:
     raise UserError('No run has figures of its clients (clients.csv).')
   with plt.rc_context(STYLE):
@@ -196,6 +198,10 @@ def client_distributions(runs: Runs) -> Figure:
       worst = worst_first[: -(-len(x) // 10)].mean()
       axis.plot(worst, place, 'v', color='black', markersize=5)
     names = names_in_figure(map(method_name, values))
+    names = [
+      name + f'\n(without {count} infinite)' * bool(count)
+      for name, count in zip(names, infinite, strict=True)
+    ]
     axis.set_yticks(range(1, len(values) + 1), names)
     axis.invert_yaxis()
     axis.set_xlabel(of.title.replace('Micro ', 'Deployed '))

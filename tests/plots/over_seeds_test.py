@@ -118,6 +118,14 @@ def test_the_worst_tenth_of_losses_may_be_negative(tmp_path, runs):
   np.testing.assert_allclose(axis.lines[0].get_xdata(), [-1])
 
 
+def test_infinite_losses_are_counted_beside_the_method(runs):
+  run = plots.PlottedRun(runs['fed_avg'][0].workdir)
+  run.history = [{'round': 1, 'deployed': {'micro_loss': 2.0}}]
+  run.client_figures = lambda name: np.array([1.0, np.inf, np.nan, 2.0])
+  (axis,) = plots.client_distributions({'own': [run]}).axes
+  assert axis.get_yticklabels()[0].get_text() == 'own\n(without 1 infinite)'
+
+
 def test_long_names_of_methods_differ_in_figures(runs):
   labels = [f'fesem(4;prox_lambda={x};recluster_every=5)' for x in (0.01, 0.1)]
   both = dict(zip(labels, runs.values(), strict=True))

@@ -245,6 +245,16 @@ def test_worst_and_best_follow_the_task(tmp_path, task):
   assert ('labels' in data['clients']['federations'][0]) == (task == CLASSIFICATION)
 
 
+def test_clients_of_an_infinite_figure_are_the_worst(tmp_path):
+  (run,) = read_runs([write_run(tmp_path / 'run', task=REGRESSION)])
+  name = 'deployed_rmse'
+  figures = run.clients.metrics[name].copy()
+  figures[run.clients.names == 'c02'] = np.inf
+  table = run.clients._replace(metrics=run.clients.metrics | {name: figures})
+  found = clients([dataclasses.replace(run, clients=table)], REGRESSION)['runs'][0]
+  assert found['worst'][0][0] == 'c02'
+
+
 def test_bad_clients_are_neither_worst_nor_best(tmp_path):
   (run,) = read_runs([write_run(tmp_path / 'run')])
   honest = np.array([name != 'c02' for name in run.clients.names])

@@ -167,7 +167,7 @@ def _extremes(
     return {}
   sign = 1 if task.primary.higher_is_better else -1
   order = np.argsort(sign * deployed, kind='stable')
-  order = order[np.isfinite(deployed[order])]
+  order = order[~np.isnan(deployed[order])]  # Infinite ones are the worst.
   if table.honest is not None:
     order = order[table.honest[order]]
   most = min(_WORST, -(-len(order) // 2))
