@@ -22,7 +22,7 @@ def test_by_default_there_is_one_model_and_nothing_before_the_first_round():
   assert of.known is of.start_up is None
   assert Sent(1, 2).passes == 0
   drawn = Drawn(1, IDS, everyone=True)
-  assert (drawn.by_loss, drawn.hold) == (False, False)
+  assert (drawn.by_loss, drawn.keep_clusters) == (False, False)
 
 
 def test_messages_that_are_the_same_for_all_differ_down_and_up():
