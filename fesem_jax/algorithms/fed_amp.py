@@ -61,13 +61,14 @@ def fed_amp(
 
   Raises:
     UserError: on an option outside its range; or, when it starts, if alpha is more than
-      sigma / (M - 1).
+      sigma / (M - 1), or on `sends`.
   """
   local.check_no_statistics('fed_amp')
   check_at_least(0, amp_lambda=amp_lambda, amp_alpha=amp_alpha)
   check_positive(amp_sigma=amp_sigma)
 
   def init(key, data):
+    local.check_no_sends('fed_amp', 'models that did not start from a received one')
     others = max(len(data.info.names) - 1, 1)
     if amp_alpha * others > amp_sigma:
       raise UserError(

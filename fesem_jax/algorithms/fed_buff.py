@@ -78,9 +78,10 @@ def fed_buff(
       determines when updates arrive.
 
   Raises:
-    UserError: on an option outside its range; or, when it starts, on a buffer of more
-      clients than there are.
+    UserError: on an option outside its range, or a model with BatchNorm; or, when it
+      starts, on a buffer of more clients than there are.
   """
+  local.check_no_statistics('fed_buff')
   check_at_least(0, buffer_size=buffer_size, concurrency=concurrency)
   check_positive(server_learning_rate=server_learning_rate)
   check_choice('weighting', weighting, WEIGHTINGS)

@@ -129,5 +129,6 @@ def _traffic(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
     '',
   )
   return traffic.Traffic(
-    words, of_round, known=lambda state: np.int32(state.classes.shape[2]), model=size
-  )
+    words, of_round, known=lambda state: np.int32(state.classes.shape[2]), model=size,
+    models_up=num_clusters,
+  )  # fmt: skip

@@ -76,13 +76,14 @@ def fed_soft(
       train, and count by v_ik.
 
   Raises:
-    UserError: on an option outside its range.
+    UserError: on an option outside its range; or, when it starts, on `sends`.
   """
   check_at_least(1, num_clusters=num_clusters, importance_every=importance_every)
   check_at_least(0, soft_lambda=soft_lambda, clients_per_center=clients_per_center)
   check_share(importance_floor=importance_floor)
 
   def init(key, data):
+    local.check_no_sends('fed_soft', 'models that did not start from a received one')
     first, *others = jax.random.split(key, num_clusters + 1)
     start = local.model.init(first)
     even = jnp.full((data.num_clients, num_clusters), 1 / num_clusters)

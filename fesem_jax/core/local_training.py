@@ -164,6 +164,17 @@ class LocalTraining(NamedTuple):
         'e.g. resnet8, or a method that averages models, e.g. fed_avg, fesem or fed_bn.'
       )
 
+  def check_no_sends(self, method: str, sent: str) -> None:
+    """Raises `UserError` if clients are to send other models than they trained.
+
+    `sent` says in words what the clients of the `method` send.
+    """
+    if self.sends is not None:
+      raise UserError(
+        f'`{self.sends.named}` is not defined for {method}, whose clients send {sent}; '
+        'choose another method.'
+      )
+
   def arrived(self, key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
     """[S] bool, False for clients `ids` that drop out of the round of this key."""
     return ~sampling.coin(key, data, ids, self.dropout_rate, prng_streams.DROPOUT)

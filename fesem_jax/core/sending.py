@@ -43,6 +43,8 @@ class Sends(NamedTuple):
     named: options that made it, for messages.
     residual: whether a client adds what it has not sent to its next change; see
       `wrappers.with_error_feedback`.
+    overshoots: whether a number that is sent may lie outside of the old and the new
+      one, by which variances would become negative.
   """
 
   of_client: OfClient | None = None
@@ -50,6 +52,7 @@ class Sends(NamedTuple):
   privacy: Privacy | None = None
   named: str = 'sends'
   residual: bool = False
+  overshoots: bool = False
 
   @property
   def server(self) -> Privacy | None:
@@ -99,6 +102,7 @@ def chained(*each: Sends) -> Sends:
     each[0].privacy,
     ' and '.join(s.named for s in each),
     any(s.residual for s in each),
+    any(s.overshoots for s in each),
   )
 
 

@@ -82,7 +82,10 @@ class Traffic(NamedTuple):
     beside: what clients send beside one model a round, numbers that they chose or
       counted; '' for nothing. None: more models, or other vectors of their data, to
       which no noise for privacy is added.
+    models_up: models that a client sends in a round, at most.
     models_before: models that a client sends before the first round, at most.
+    starters: number of clients -> how many messages `of_start` adds up, each of a
+      client and, where it sends several with other numbers between, a draw.
     seconds: value of `known` after a round -> the simulated seconds that it took, if
       time matters to the method; None if a round takes as long as its slowest client.
   """
@@ -96,7 +99,9 @@ class Traffic(NamedTuple):
   whole_batches: bool = False
   start_up: Callable[[Any], float] | None = None
   beside: str | None = None
+  models_up: int = 1
   models_before: int = 0
+  starters: Callable[[int], int] = lambda num_clients: num_clients
   seconds: Callable[[Any], float] | None = None
 
 
@@ -306,17 +311,19 @@ def as_sent(traffic: Traffic | None, sends: Sends | None) -> Traffic | None:
   size = traffic.model
   each = sends.num_bytes(size // NUMBER)
 
-  def less(up: Any) -> Any:
-    return up // size * each + up % size  # Models, and what is sent beside them.
+  def less(up: Any, most: int) -> Any:
+    # Models, but not what is sent beside them, however much that is.
+    return up - np.minimum(up // size, most) * (size - each)
 
   def of_round(known: Any, drawn: Any) -> Any:
     sent = traffic.of_round(known, drawn)
-    return sent._replace(up=less(sent.up))
+    return sent._replace(up=less(sent.up, traffic.models_up))
 
   def of_start(num_clients: int) -> tuple[float, float]:
     down, up = traffic.of_start(num_clients)
     # Of all clients: what each of them sends beside a model must not add up to one.
-    return down, num_clients * less(up / max(1, num_clients))
+    count = max(1, traffic.starters(num_clients))
+    return down, count * less(up / count, traffic.models_before)
 
   words = traffic.words[0], f'{traffic.words[1]} ({sends.named})', traffic.words[2]
   return traffic._replace(of_round=of_round, of_start=of_start, words=words)

@@ -146,11 +146,7 @@ def check_models_only(
   Bad clients would have to lie about them, and `local.sends` to change them. `sent`
   says in words what the clients of `method` send.
   """
-  if local.sends is not None:
-    raise UserError(
-      f'`{local.sends.named}` is not defined for {method}, whose clients send {sent}; '
-      'choose another method.'
-    )
+  local.check_no_sends(method, sent)
   if train.corruption is not None and train.corruption.of_models:
     raise UserError(
       f'{argument("corrupt", train.corruption.kind)} is not defined for {method}, '

@@ -83,7 +83,8 @@ def _sparse(kind: str, share: float, error_feedback: bool, text: str) -> Sends:
   def num_bytes(size: int) -> float:
     return 2 * NUMBER * kept(size) if kind == 'top_k' else NUMBER * kept(size) + 8
 
-  return Sends(of_client, num_bytes, None, _named(text), error_feedback)
+  overshoots = error_feedback or kind == 'random_k'
+  return Sends(of_client, num_bytes, None, _named(text), error_feedback, overshoots)
 
 
 def _quantized(bits: int, text: str) -> Sends:
@@ -102,7 +103,7 @@ def _quantized(bits: int, text: str) -> Sends:
   def num_bytes(size: int) -> float:
     return math.ceil(size * bits / 8) + NUMBER * math.ceil(size / _BUCKET)
 
-  return Sends(of_client, num_bytes, None, _named(text))
+  return Sends(of_client, num_bytes, None, _named(text), overshoots=True)
 
 
 def _named(text: str) -> str:

@@ -180,6 +180,8 @@ class Client:
     lies = corruption is not None and corruption.of_models
     if received is None or not (lies or (sends and sends.of_client)):
       return model.held
+    if sends is not None:
+      sent_models.check_statistics(sends, self.local.model.statistics, received)
     if 'residual' in self.memory and sends is not None:
       residuals = self.to_keep.setdefault('residual', [])
       sends = client_memory.with_residual(sends, self.memory['residual'], residuals)

@@ -14,6 +14,7 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.server import kmeans
+from fesem_jax.training.compression import compression
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import ALL_CLIENTS, federation, initial
@@ -288,6 +289,12 @@ def test_data_that_a_method_cannot_start_from_are_refused():
   for name in ('fed_dane', 'scaffold', 'l2gd', 'cfl_gp', 'stocfl', 'centralized'):
     message = f'`corrupt=sign_flip` is not defined for {name}, whose clients send'
     refused(name, message, lying)
+  compressed = helpers.local()._replace(sends=compression('top_k:0.1'))
+  for name in ('fed_amp', 'fed_soft'):  # Their models stay with clients too.
+    algorithm = algorithms.build(name, compressed)
+    message = f'`compress=top_k:0.1` is not defined for {name}, whose clients send'
+    with pytest.raises(UserError, match=message):
+      jax.eval_shape(algorithm.init, jax.random.key(0), data)
   message = '`max_clusters=5` is fewer than the 6 clients'
   refused('fed_drift', message, data, max_clusters=5)
   message = '`latent_layer=head` is not a dense layer'

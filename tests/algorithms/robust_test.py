@@ -8,6 +8,7 @@ from scipy import stats
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.robust import RobustState
+from fesem_jax.core.sending import Sends
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, federation, reference_round
 
@@ -34,3 +35,19 @@ def test_robust_round_matches_float64_reference(aggregation, beta):
     )
     got = reference.flat(reference.from_params(after.centers, k))
     assert_close(got, want, rtol=1e-3)
+
+
+@pytest.mark.parametrize('tolerance', [0.0, 0.02])
+def test_a_client_whose_first_model_is_sent_as_nan_spoils_no_center(tolerance):
+  data, key = federation(), jax.random.key(1)
+
+  def some_nan(key, start, trained):
+    fails = jax.random.uniform(key) < 0.4
+    return jax.tree.map(lambda w: jnp.where(fails, jnp.nan, w), trained)
+
+  local = helpers.local(hidden=())._replace(sends=Sends(some_nan))
+  algorithm = algorithms.build(
+    'robust', local, num_clusters=2, init_epochs=1, init_tolerance=tolerance
+  )
+  state = jax.jit(algorithm.init)(key, data)
+  assert all(np.isfinite(c).all() for c in jax.tree.leaves(state.centers))

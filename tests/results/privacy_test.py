@@ -118,6 +118,15 @@ def test_notes_name_centers_that_clients_of_fesem_choose_by_loss(options):
   assert 'beside' not in said()
 
 
+def test_notes_name_losses_by_which_first_centers_of_hypo_cluster_are_drawn():
+  def said(restarts):
+    made = algorithms.build('hypo_cluster', LOCAL, init_restarts=restarts)
+    return ' '.join(privacy.notes(of(1.0, 'client'), made.traffic, 1.0, clustered=True))
+
+  assert 'losses of first centers' in said(2)
+  assert 'losses' not in said(1)
+
+
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
   """(workdir, result) of two rounds with noise of the server, with its epsilon."""

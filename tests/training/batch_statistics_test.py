@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 from fesem_jax import algorithms, models
 from fesem_jax.core import tree
 from fesem_jax.models import resnet
+from fesem_jax.training.compression import compression
 from fesem_jax.utils.errors import UserError
 from tests.support import batch_norm, helpers
 from tests.support.methods import (
@@ -163,8 +164,9 @@ def test_frozen_layers_of_train_only_still_count_their_batches():
 
 
 REFUSED = [
-  'apfl', 'cfl_gp', 'fed_ala', 'fed_amp', 'fed_cluster', 'fed_dyn', 'fed_group',
-  'fed_nova', 'flux', 'moon', 'p_fed_me', 'per_fed_avg', 'robust', 'stocfl',
+  'apfl', 'cfl_gp', 'fed_ala', 'fed_amp', 'fed_buff', 'fed_cluster', 'fed_dyn',
+  'fed_group', 'fed_nova', 'flux', 'moon', 'p_fed_me', 'per_fed_avg', 'robust',
+  'stocfl',
 ]  # fmt: skip
 
 
@@ -179,6 +181,35 @@ def test_methods_that_do_more_than_average_refuse_statistics(name):
     jax.eval_shape(algorithm.step, state, data, cohort, jax.random.key(0))
 
   with pytest.raises(UserError, match='BatchNorm'):
+    a_round()
+
+
+@pytest.mark.parametrize(
+  ('name', 'text', 'options', 'is_refused'),
+  [
+    ('fed_avg', 'top_k:0.1', {}, True),
+    ('fesem', 'quantize:4', {}, True),
+    ('fed_avg', 'random_k:0.1', {'error_feedback': False}, True),
+    ('fed_avg', 'top_k:0.1', {'error_feedback': False}, False),
+    ('fed_bn', 'top_k:0.1', {}, False),  # Its statistics stay with clients.
+  ],
+)
+def test_compression_that_overshoots_variances_is_refused(
+  name, text, options, is_refused
+):
+  data = helpers.federation((6, 7, 8, 9))
+  local = local_of()._replace(sends=compression(text, **options))
+
+  def a_round():
+    algorithm = algorithms.build(name, local)
+    state = jax.eval_shape(algorithm.init, jax.random.key(0), data)
+    cohort = helpers.everyone(data)
+    jax.eval_shape(algorithm.step, state, data, cohort, jax.random.key(0))
+
+  if is_refused:
+    with pytest.raises(UserError, match='would make variances of BatchNorm negative'):
+      a_round()
+  else:
     a_round()
 
 

@@ -119,7 +119,30 @@ def test_bytes_are_those_of_what_is_sent():
   start = traffic.after_clustering(traffic.one_model(local), losses=3)
   assert traffic.as_sent(start, sends).of_start(5) == (5 * size, 5 * (each + 12))
   assert traffic.as_sent(start, None) is start
+  # What is sent beside a model is not compressed, even if it is more than a model.
+  many = traffic.all_in_use(local, 1, None)
+  asked = Drawn(2, np.arange(3), everyone=False)
+  sent_with_losses = traffic.as_sent(many, sends).of_round(size, asked).up
+  assert sent_with_losses == each + 4 * size
   assert traffic.as_sent(None, sends) is None
+
+
+def test_bytes_of_methods_are_those_of_each_model_that_is_sent():
+  local = helpers.local()._replace(sends=compression('top_k:0.01'))
+  each = traffic.bytes_sent(local)
+  drawn = Drawn(1, np.arange(3), everyone=False)
+
+  def of(name, **options):
+    made = algorithms.build(name, local, num_clusters=2, **options)
+    return traffic.as_sent(made.traffic, local.sends)
+
+  assert of('fed_em').of_round(None, drawn).up == 2 * each
+  assert of('fed_rc').of_round(3, drawn).up == 2 * (each + 3 * 4)
+  late = of('fesem', late_joins=True, init_clients=3)
+  assert late.of_start(10)[1] == pytest.approx(3 * each)
+  drawn_start = of('hypo_cluster', init_restarts=5, init_rounds=2, init_clients=3)
+  wanted = 5 * 3 * (2 * (each + 4) + 4)
+  assert drawn_start.of_start(7)[1] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(

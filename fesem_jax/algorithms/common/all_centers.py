@@ -23,9 +23,13 @@ def all_centers_sent(
     down = np.where(chosen_before, size, all_of_them)
     return traffic.Sent(down, answer, np.where(chosen_before, 0, num_clusters))
 
+  compared = start.restarts > 1
+
+  def starters(num_clients):
+    return start.restarts * min(start.clients, num_clients)
+
   def of_start(num_clients):
-    compared = start.restarts > 1
-    times = start.restarts * min(start.clients, num_clients)
+    times = starters(num_clients)
     down = times * (start.rounds + compared) * all_of_them
     return down, times * (start.rounds * answer + compared * traffic.NUMBER)
 
@@ -46,8 +50,9 @@ def all_centers_sent(
     model=size,
     num_models=num_clusters,
     whole_batches=variant == 'gradient',
-    beside='the number of its cluster',
+    beside=f'the number of its cluster{", losses of first centers" * compared}',
     models_before=start.restarts * start.rounds,
+    starters=starters,
   )
 
 

@@ -207,7 +207,10 @@ def _until_settled(
     return as_sent(data, client, key, received, params, sends=local.sends)
 
   keys = data.keys_of(key, cohort.ids)
-  return last._replace(params=jax.vmap(send)(cohort.ids, keys, last.params))
+  sent = jax.vmap(send)(cohort.ids, keys, last.params)
+  finite = last.finite & tree.all_finite(sent)
+  params = tree.where(finite, sent, starts.params(finite.shape[0]))
+  return last._replace(params=params, finite=finite)
 
 
 def _clustered(

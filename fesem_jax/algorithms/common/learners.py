@@ -88,7 +88,8 @@ def train(
 
 def all_centers(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
   """Traffic of clients that receive K centers and send as many local models."""
-  size = num_clusters * traffic.bytes_of_model(local)
+  size = traffic.bytes_of_model(local)
   words = f'{num_clusters} centers', f'{num_clusters} local models'
-  sent = traffic.same_for_all(words, size, size, passes=num_clusters)
-  return sent._replace(beside=None)
+  of_all = num_clusters * size
+  sent = traffic.same_for_all(words, of_all, of_all, passes=num_clusters)
+  return sent._replace(model=size, models_up=num_clusters, beside=None)

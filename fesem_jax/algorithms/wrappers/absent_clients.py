@@ -195,8 +195,9 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
     'to clients that join',
   )
   if traffic is not None:
-    of_first = traffic.of_start
+    of_first, starters = traffic.of_start, traffic.starters
     traffic = traffic._replace(
-      of_start=lambda num_clients: of_first(min(first_clients, num_clients))
+      of_start=lambda num_clients: of_first(min(first_clients, num_clients)),
+      starters=lambda num_clients: starters(min(first_clients, num_clients)),
     )
   return wrap(method, step, init=init, deployed=deployed, train=train, traffic=traffic)
