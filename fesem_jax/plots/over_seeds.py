@@ -79,7 +79,7 @@ def curves_over_seeds(
 
 
 def _names(runs: Runs) -> list[str]:
-  """Names of methods; of those with fewer seeds than others, which diverged, how many."""
+  """Names of methods, with the number of seeds where others have more."""
   names = names_in_figure(map(method_name, runs))
   most = max(map(len, runs.values()), default=0)
   return [
