@@ -150,11 +150,28 @@ def draw_comparison(workdir: pathlib.Path) -> list[pathlib.Path]:
     finished = [f for f in folders if (f / 'summary.json').is_file()]
     if finished:
       runs[row['method']] = [plots.PlottedRun(f, row['method']) for f in finished]
+      _tell_rounds(row['method'], finished)
   if not runs or 'differences' not in table:
     raise UserError(f'{workdir} has no finished runs of fesem-compare.')
   with progress_lines.shown(None, 'drawing'):
     return plots.draw_comparison(
       runs, table['differences'], workdir / 'plots', flags.FLAGS.spread
+    )
+
+
+def _tell_rounds(method: str, finished: list[pathlib.Path]) -> None:
+  """Says where one run of a method went on for more rounds than the others."""
+  summaries = [metrics_file.read_summary(folder) or {} for folder in finished]
+  rounds = {
+    s.get('rounds'): folder.name
+    for s, folder in zip(summaries, finished, strict=True)
+    if s.get('ended', 'finished') == 'finished'
+  }
+  if len(rounds) > 1:
+    those = ', '.join(f'{number} ({name})' for number, name in rounds.items())
+    print(
+      f'Note: runs of {method} have {those} rounds; curves show the rounds that all '
+      'have, and clients are those of each last round.'
     )
 
 

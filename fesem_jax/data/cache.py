@@ -28,11 +28,12 @@ def total_size(paths: Iterable[pathlib.Path]) -> int:
 
 
 def digest(files: Iterable[pathlib.Path], salt: str = '') -> str:
-  """SHA-256 of names and contents, whatever the files' order."""
+  """SHA-256 of contents and names, with that of their folder, in any order."""
   total = hashlib.sha256(salt.encode())
   for path in sorted(files):
     with reading(path), path.open('rb') as f:
-      total.update(path.name.encode() + hashlib.file_digest(f, 'sha256').digest())
+      name = f'{path.parent.name}/{path.name}'  # train/a.json is not test/a.json.
+      total.update(name.encode() + hashlib.file_digest(f, 'sha256').digest())
   return total.hexdigest()
 
 

@@ -50,7 +50,7 @@ def curves_over_seeds(
   check_choice('spread', spread, tuple(SPREADS))
   first = next(each[0] for each in runs.values() if each)
   figure_of, column = first.task.primary, first.task.primary_column
-  drawn, names = 0, names_in_figure(map(method_name, runs))
+  drawn, names = 0, _names(runs)
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
       1, 2, figsize=(8.4, 3.6), layout='constrained', sharey=True
@@ -76,6 +76,16 @@ def curves_over_seeds(
     figure.suptitle(title, fontsize='medium')
     legend_below(figure, axes[0])
   return figure
+
+
+def _names(runs: Runs) -> list[str]:
+  """Names of methods, with the number of seeds where others have more."""
+  names = names_in_figure(map(method_name, runs))
+  most = max(map(len, runs.values()), default=0)
+  return [
+    name + f' ({len(each)} of {most} seeds)' * (len(each) < most)
+    for name, each in zip(names, runs.values(), strict=True)
+  ]
 
 
 def _aligned(
@@ -197,7 +207,7 @@ def client_distributions(runs: Runs) -> Figure:
       worst_first = np.sort(x) if of.higher_is_better else -np.sort(-x)
       worst = worst_first[: -(-len(x) // 10)].mean()
       axis.plot(worst, place, 'v', color='black', markersize=5)
-    names = names_in_figure(map(method_name, values))
+    names = _names({label: runs[label] for label in values})
     names = [
       name + f'\n(without {count} infinite)' * bool(count)
       for name, count in zip(names, infinite, strict=True)

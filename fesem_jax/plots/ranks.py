@@ -77,7 +77,8 @@ def critical_difference(
   difference = critical_difference_of(len(methods), len(scores), alpha)
   title = f'Average ranks over {len(scores)} data sets (1 is best)'
   if len(methods) > 2:
-    p = scipy.stats.friedmanchisquare(*table.T).pvalue
+    tied = (table == table[:, :1]).all()  # Friedman's statistic is 0 / 0.
+    p = 1.0 if tied else scipy.stats.friedmanchisquare(*table.T).pvalue
     title += f'; Friedman p = {p:.2g}'
   with plt.rc_context(STYLE):
     size = (6.7, 1.3 + 0.32 * len(names))

@@ -1,11 +1,13 @@
 """Loggers, with the packages themselves."""
 
 import json
+import shutil
 import sys
 
 import pytest
 
 from fesem_jax.run.callbacks import loggers
+from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.logged_runs import logged_run
 from fesem_jax.utils.errors import UserError
 from tests.support.runs import simulated_linear
@@ -61,6 +63,66 @@ def test_tensorboard_has_all_rounds(logged):
   events = list((logged[0] / 'tensorboard').iterdir())
   assert len(events) == 2
   assert all(b'finetuned/micro_accuracy' in e.read_bytes() for e in events)
+
+
+class NumbersOnDisk(Callback):
+  """Keeps how often a number is in the files of TensorBoard after each round."""
+
+  def __init__(self, folder):
+    self.folder, self.counts = folder, []
+
+  def on_round_end(self, event):
+    held = b''.join(p.read_bytes() for p in sorted(self.folder.glob('tensorboard/*')))
+    self.counts.append(held.count(b'seconds'))
+
+
+def test_tensorboard_has_a_round_on_the_disk_when_it_ends(tmp_path):
+  pytest.importorskip('tensorboardX')
+  seen = NumbersOnDisk(tmp_path)
+  callbacks = [*loggers.build(['tensorboard']), seen]
+  result = simulated_linear(rounds=3, workdir=tmp_path, callbacks=callbacks)
+  assert seen.counts == [1, 2, 3, 4][: len(result.history)]
+
+
+def test_tensorboard_of_a_run_that_began_without_it_has_all_rounds(tmp_path):
+  pytest.importorskip('tensorboardX')
+  simulated_linear(rounds=2, workdir=tmp_path)
+  seen = NumbersOnDisk(tmp_path)
+  callbacks = [*loggers.build(['tensorboard']), seen]
+  result = simulated_linear(rounds=3, workdir=tmp_path, callbacks=callbacks)
+  assert seen.counts == [len(result.history)]
+
+
+@pytest.mark.nightly
+def test_mlflow_of_a_run_that_began_without_it_has_all_rounds(tmp_path, monkeypatch):
+  mlflow = pytest.importorskip('mlflow')
+  monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
+  simulated_linear(rounds=2, workdir=tmp_path)
+  callbacks = loggers.build(['mlflow'])
+  simulated_linear(rounds=3, workdir=tmp_path, callbacks=callbacks)
+  client = mlflow.MlflowClient(f'sqlite:///{tmp_path}/mlflow.db')
+  name = json.loads((tmp_path / 'logged_runs.json').read_text())['mlflow']
+  held = client.get_metric_history(name, 'deployed/micro_accuracy')
+  assert [m.step for m in held] == [1, 2, 3]
+
+
+def test_weights_and_biases_has_what_a_killed_process_lost(tmp_path, monkeypatch):
+  pytest.importorskip('wandb')
+  monkeypatch.delenv('WANDB_MODE', raising=False)
+  callbacks = loggers.build(['wandb'])
+  simulated_linear(rounds=2, workdir=tmp_path, callbacks=callbacks)
+  note = tmp_path / 'logged_runs.json'
+  kept = json.loads(note.read_text())
+  assert kept.pop('wandb_rounds') == '2'  # It is written when the file is closed.
+  note.write_text(json.dumps(kept))
+  for part in (tmp_path / 'wandb').glob('offline-run-*'):
+    shutil.rmtree(part)
+  callbacks = loggers.build(['wandb'])
+  result = simulated_linear(rounds=3, workdir=tmp_path, callbacks=callbacks)
+  (part,) = (tmp_path / 'wandb').glob('offline-run-*/run-*.wandb')
+  losses = [r['train_loss'] for r in result.history if r['round']]
+  assert all(repr(loss).encode() in part.read_bytes() for loss in losses)
+  assert json.loads(note.read_text())['wandb_rounds'] == '3'
 
 
 def test_mlflow_without_a_place_is_one_sentence(monkeypatch):

@@ -51,6 +51,14 @@ def test_a_large_set_is_cached_by_content(tmp_path, cache, parsed):
   np.testing.assert_array_equal(changed.x, mended.x)
 
 
+def test_a_file_of_another_split_has_another_digest(tmp_path):
+  paths = [tmp_path / split / 'all.json' for split in ('train', 'test')]
+  for path in paths:
+    path.parent.mkdir()
+    path.write_text('{}')
+  assert len({cache_module.digest([path]) for path in paths}) == len(paths)
+
+
 def test_data_sets_of_one_folder_keep_caches_of_their_own(tmp_path, cache, parsed):
   folder = tmp_path / 'leaf_femnist'
   write_leaf(folder, writers())

@@ -112,6 +112,15 @@ def test_figures_of_a_comparison_are_drawn_again_over_seeds(tmp_path):
     assert {f'{name}.png', f'{name}.svg', f'{name}.pdf'} <= drawn
   said = (folder / 'plots' / 'convergence.svg').read_text()
   assert 'thin lines: seeds' in said
+  assert 'Note' not in done.stdout
+  path = folder / 'fed_avg' / 'seed1' / 'summary.json'
+  summary = path.read_text()
+  records = path.with_name('metrics.jsonl').read_text().splitlines()
+  second = {k: json.loads(records[1])[k] for k in ('deployed', 'finetuned')}
+  path.write_text(json.dumps(json.loads(summary) | {'rounds': 2} | second))
+  done = call('figures', 'runs', cwd=tmp_path)
+  assert 'Note: runs of fed_avg have 4 (seed0), 2 (seed1) rounds' in done.stdout
+  path.write_text(summary)
   # A table of fewer seeds than there are runs.
   (folder / 'table.json').write_text(json.dumps(table | {'seeds': [0]}))
   assert call('figures', 'runs', cwd=tmp_path).returncode == 0

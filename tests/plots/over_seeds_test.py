@@ -70,6 +70,15 @@ def test_curves_are_of_the_honest_clients_and_say_so(tmp_path):
   assert figure.axes[0].get_title() == 'Deployed micro accuracy (%), honest clients'
 
 
+def test_methods_of_fewer_seeds_say_so(runs):
+  fewer = {'fed_avg': runs['fed_avg'][:2], 'fesem(2)': runs['fesem(2)']}
+  names = ['FedAvg (2 of 3 seeds)', 'FeSEM(2)']
+  texts = plots.curves_over_seeds(fewer).legends[0].get_texts()
+  assert [t.get_text() for t in texts] == names
+  (axis,) = plots.client_distributions(fewer).axes
+  assert [t.get_text() for t in axis.get_yticklabels()] == names
+
+
 def test_what_no_run_says_is_refused(runs):
   with pytest.raises(UserError, match='`over=epsilon`: no run says it'):
     plots.curves_over_seeds(runs, over='epsilon')

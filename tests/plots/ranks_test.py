@@ -65,6 +65,12 @@ def test_ranks_of_comparisons_are_drawn_from_the_command_line(tmp_path, capsys):
   assert axis.lines[0].get_xdata().tolist() == [1, 2, 3]
 
 
+def test_equal_methods_have_a_p_value_of_one():
+  scores = {name: dict.fromkeys('abc', 0.5) for name in ('x', 'y', 'z')}
+  title = plots.critical_difference(scores).axes[0].get_title()
+  assert title.endswith('Friedman p = 1')
+
+
 def test_ranks_are_of_the_honest_clients(tmp_path, monkeypatch):
   workdirs = [_comparison(tmp_path / n, a=80.0, b=90.0) for n in 'xy']
   for name in workdirs:

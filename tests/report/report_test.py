@@ -103,6 +103,17 @@ def test_the_table_is_the_one_that_compare_writes(comparison, compared):
   assert 'Student t' in section
 
 
+def test_seeds_that_are_not_there_are_said_where_they_miss_the_oracle(tmp_path):
+  for method, seeds in (('oracle', (0, 1)), ('fed_avg', (0,))):
+    for seed in seeds:
+      write_run(tmp_path / method / f'seed{seed}', method, seed, clusters=0)
+  page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
+  assert 'seeds that do not reach it: fed_avg, seed 1.</p>' in page
+  write_run(tmp_path / 'fed_avg' / 'seed1', 'fed_avg', 1, clusters=0)
+  page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
+  assert 'seeds that do not reach it' not in page
+
+
 def test_differences_are_paired_by_seed_where_runs_are_missing(tmp_path):
   for seed in (0, 1, 2):
     write_run(tmp_path / 'a' / f'seed{seed}', 'fed_avg', seed, 0, gain=0.03 * seed)

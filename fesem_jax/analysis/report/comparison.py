@@ -23,6 +23,10 @@ _OF_DATA_TOO = (
   'Some runs of one seed have different data: their differences are due to the data '
   'as well as to the methods.'
 )
+_NOT_REACHED = (
+  'Rounds to a share of the oracle count runs that are not there, or not finished, as '
+  'seeds that do not reach it:'
+)
 
 
 def compared(
@@ -55,8 +59,17 @@ def compared(
   }
   aligned = {label: [each.get(s) for s in seeds] for label, each in by_seed.items()}
   pairs = dataclasses.replace(whole, summaries=aligned, rates=[])
+  lacking = [
+    f'{label}, seed {seed}'
+    for label, each in aligned.items()
+    for seed, summary in zip(seeds, each, strict=True)
+    if summary is None
+  ]
   rows = [a | {'best': b['best']} for a, b in zip(whole.rows, pairs.rows, strict=True)]
   parts = [f'<p>{_OF_DATA_TOO}</p>'] if _data_differ(runs) else []
+  if oracle and lacking:
+    which = markup.escaped('; '.join(lacking), 500)
+    parts.append(f'<p>{_NOT_REACHED} {which}.</p>')
   for table in (tables.scores(rows), *pairs.tables[1:]):
     parts.append(markup.from_markdown(table.as_markdown(), table.label))
   if whole.rates:

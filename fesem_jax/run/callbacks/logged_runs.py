@@ -22,6 +22,28 @@ def logged_run(
   """
   if workdir is None:
     return make(), False
+  held = _held(workdir)
+  if logger in held:
+    return held[logger], True
+  held[logger] = make()
+  _write(workdir, held)
+  return held[logger], False
+
+
+def rounds_logged(workdir: pathlib.Path | None, logger: str) -> int:
+  """The last round that `keep_rounds` noted; -1 where there is none."""
+  noted = '' if workdir is None else _held(workdir).get(f'{logger}_rounds', '')
+  return int(noted) if noted.isdecimal() else -1
+
+
+def keep_rounds(workdir: pathlib.Path | None, logger: str, number: int) -> None:
+  """Notes the last round that the logger's run has for sure."""
+  if workdir is not None:
+    _write(workdir, _held(workdir) | {f'{logger}_rounds': str(number)})
+
+
+def _held(workdir: pathlib.Path) -> dict[str, str]:
+  """What the file of a workdir holds; raises `UserError` if it is damaged."""
   path = workdir / _FILE
   try:
     held = json.loads(path.read_bytes().decode()) if path.exists() else {}
@@ -32,11 +54,11 @@ def logged_run(
       f'{path} is damaged ({first_line(e)}); delete it, and further rounds are logged '
       'as new runs.'
     ) from e
-  if logger in held:
-    return held[logger], True
-  held[logger] = make()
-  write_atomically(path, json.dumps(held, indent=1) + '\n')
-  return held[logger], False
+  return held
+
+
+def _write(workdir: pathlib.Path, held: dict[str, str]) -> None:
+  write_atomically(workdir / _FILE, json.dumps(held, indent=1) + '\n')
 
 
 def run_name(workdir: pathlib.Path | None) -> str | None:

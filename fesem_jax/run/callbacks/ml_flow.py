@@ -9,6 +9,7 @@ from typing import Any
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import End, RoundEnd, Start
 from fesem_jax.run.callbacks.logged_runs import logged_run, run_name, scalars
+from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.interrupts import Stopped
@@ -20,7 +21,7 @@ class MLflow(Callback):
   """Logs every number of the records to MLflow, by round.
 
   Writes to `workdir/mlflow.db`, or to MLFLOW_TRACKING_URI if the environment sets it.
-  A resumed run logs to the same MLflow run.
+  A resumed run logs to the same MLflow run, also earlier rounds that it lacks.
 
   Raises:
     UserError: if the package is not installed.
@@ -50,12 +51,17 @@ class MLflow(Callback):
       return
     if self._client is None:
       self._open()
-    if event.number <= self._logged:
+      for record in self._start.records:
+        self._log(record['round'], record)
+    self._log(event.number, event.record)
+
+  def _log(self, number: int, record: Record) -> None:
+    if number <= self._logged:
       return
     now = int(time.time() * 1000)
     metrics = [
-      self._entities.Metric(re.sub(r'[^\w\-./: ]', '_', name), value, now, event.number)
-      for name, value in scalars(event.record)
+      self._entities.Metric(re.sub(r'[^\w\-./: ]', '_', name), value, now, number)
+      for name, value in scalars(record)
     ]
     for i in range(0, len(metrics), _AT_ONCE):
       self._client.log_batch(self._run, metrics=metrics[i : i + _AT_ONCE])

@@ -1,12 +1,14 @@
 """Scalars of a run for TensorBoard."""
 
 import importlib.util
-import pathlib
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import RoundEnd, Start
 from fesem_jax.run.callbacks.logged_runs import scalars
+from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 
@@ -14,7 +16,8 @@ from fesem_jax.utils.errors import UserError
 class TensorBoard(Callback):
   """Writes every number of the records to `workdir/tensorboard/`, by round.
 
-  A resumed run replaces the numbers of rounds that it repeats.
+  A resumed run writes those of all rounds again, which replace the earlier ones: the
+  run may have begun without this callback.
 
   Raises:
     UserError: if tensorboardX is not installed.
@@ -25,31 +28,50 @@ class TensorBoard(Callback):
       raise UserError(
         "`tensorboard` needs tensorboardX: pip install 'fesem_jax[plots]'."
       )
-    self._folder: pathlib.Path | None = None
-    self._board: Any = None
+    self._start: Start | None = None
+    self._file: Any = None
 
   def on_start(self, start: Start) -> None:
-    """Sets the folder."""
+    """Keeps the run for the first call of `on_round_end`."""
     if start.workdir is not None and processes.is_first():
-      self._folder = start.workdir / 'tensorboard'
+      self._start, self._file = start, None
 
   def on_round_end(self, event: RoundEnd) -> None:
     """Writes the round's numbers; they are on disk when this returns."""
-    if self._folder is None:
+    if self._start is None:
       return
-    if self._board is None:
-      import tensorboardX  # An optional dependency.
-
-      # The default file name contains the second of its creation, so a run that is
-      # resumed within that second would replace the file of earlier rounds.
-      self._board = tensorboardX.SummaryWriter(
-        str(self._folder), purge_step=event.number, filename_suffix=f'.{event.number}'
-      )
-    for name, value in scalars(event.record):
-      self._board.add_scalar(name, value, event.number)
-    self._board.flush()
+    if self._file is None:
+      for record in self._begin(self._start, event.number):
+        self._write(record['round'], record)
+    self._write(event.number, event.record)
+    self._file.flush()
 
   def close(self, error: BaseException | None) -> None:
     """Closes the file."""
-    if self._board is not None:
-      self._board.close()
+    if self._file is not None:
+      self._file.close()
+
+  def _begin(self, start: Start, number: int) -> Sequence[Record]:
+    """Opens a file of its own for this call; returns the records of earlier rounds."""
+    # Not SummaryWriter, whose thread writes some numbers only with the next round.
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    assert start.workdir is not None
+    folder = start.workdir / 'tensorboard'
+    folder.mkdir(parents=True, exist_ok=True)
+    # Files of one second differ by the round, and sort by it.
+    self._file = EventsWriter(str(folder / 'events'), f'.{number:09}')
+    first = start.records[0]['round'] if start.records else number
+    began = SessionLog(status=SessionLog.START)  # Later rounds before it do not count.
+    self._file.write_event(Event(wall_time=time.time(), step=first, session_log=began))
+    return start.records
+
+  def _write(self, number: int, record: Record) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.summary import Summary, scalar
+
+    summary = Summary()
+    for name, value in scalars(record):
+      summary.MergeFrom(scalar(name, value))
+    self._file.write_event(Event(wall_time=time.time(), step=number, summary=summary))

@@ -6,7 +6,13 @@ from typing import Any
 
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import End, RoundEnd, Start
-from fesem_jax.run.callbacks.logged_runs import logged_run, run_name, scalars
+from fesem_jax.run.callbacks.logged_runs import (
+  keep_rounds,
+  logged_run,
+  rounds_logged,
+  run_name,
+  scalars,
+)
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 
@@ -16,7 +22,9 @@ class WeightsAndBiases(Callback):
 
   Runs are written to `workdir/wandb/`, and nothing is sent until `wandb sync`, unless
   the environment sets WANDB_MODE=online. A resumed run logs under the same id, so
-  Weights & Biases merges both parts into one run.
+  Weights & Biases merges both parts into one run. It logs earlier rounds again unless
+  a call that ended them in order had logged them: Weights & Biases keeps what it writes
+  in memory, and a process that is killed loses it.
 
   Raises:
     UserError: if the package is not installed.
@@ -35,6 +43,7 @@ class WeightsAndBiases(Callback):
     self._settings, self._init = Settings, init
     self._start: Start | None = None
     self._run: Any = None
+    self._number = 0  # The last round that it has.
 
   def on_start(self, start: Start) -> None:
     """Keeps the run for the first call of `on_round_end`."""
@@ -42,9 +51,17 @@ class WeightsAndBiases(Callback):
 
   def on_round_end(self, event: RoundEnd) -> None:
     """Logs the round's numbers."""
-    if processes.is_first():
-      self._run = self._run or self._begun()
-      self._run.log(dict(scalars(event.record)), step=event.number)
+    if not processes.is_first():
+      return
+    if self._run is None:
+      assert self._start is not None
+      self._run = self._begun()
+      known = rounds_logged(self._start.workdir, 'wandb')
+      for record in self._start.records:
+        if record['round'] > known:
+          self._run.log(dict(scalars(record)), step=record['round'])
+    self._run.log(dict(scalars(event.record)), step=event.number)
+    self._number = event.number
 
   def on_end(self, event: End) -> None:
     """Logs why the run ended."""
@@ -55,6 +72,8 @@ class WeightsAndBiases(Callback):
     """Ends the logged run, marked as failed after an error."""
     if self._run is not None:
       self._run.finish(exit_code=0 if error is None else 1)
+      assert self._start is not None
+      keep_rounds(self._start.workdir, 'wandb', self._number)
 
   def _begun(self) -> Any:
     assert self._start is not None
