@@ -43,7 +43,7 @@ def keep_rounds(workdir: pathlib.Path | None, logger: str, number: int) -> None:
 
 
 def _held(workdir: pathlib.Path) -> dict[str, str]:
-  """What the file of a workdir holds; raises `UserError` if it is damaged."""
+  """Content of the file of a workdir; raises `UserError` if it is damaged."""
   path = workdir / _FILE
   try:
     held = json.loads(path.read_bytes().decode()) if path.exists() else {}
