@@ -68,8 +68,7 @@ def fed_soft(
   Args:
     local: how clients train.
     num_clusters: K.
-    soft_lambda: lambda of the pull to all centers; 0 trains every client alone
-      (NonFed).
+    soft_lambda: lambda of the pull to all centers; 0 is NonFed.
     importance_every: tau, rounds between two estimates of v_ik.
     importance_floor: sigma, the least weight of a center for a client.
     clients_per_center: clients drawn for each center; 0 draws none: all of the round
