@@ -42,7 +42,7 @@ def test_a_client_whose_first_model_is_sent_as_nan_spoils_no_center(tolerance):
   data, key = federation(), jax.random.key(1)
 
   def some_nan(key, start, trained):
-    fails = jax.random.uniform(key) < 0.4
+    fails = jax.random.uniform(key) < 0.6
     return jax.tree.map(lambda w: jnp.where(fails, jnp.nan, w), trained)
 
   local = helpers.local(hidden=())._replace(sends=Sends(some_nan))
