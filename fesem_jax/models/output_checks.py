@@ -30,7 +30,7 @@ def warn_of_probabilities(model: Model, params: Params, x: Any, named: str) -> N
 
 
 def computes_in_float16(model: Model, x: Any) -> bool:
-  """Whether a number of a model is float16, of examples with the shape of `x`."""
+  """True if a number of a model is float16, of examples with the shape of `x`."""
   params = jax.eval_shape(model.init, jax.random.key(0))
   return 'f16[' in re.sub('bf16', '', str(jax.make_jaxpr(model.apply)(params, x)))
 

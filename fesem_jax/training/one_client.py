@@ -176,9 +176,8 @@ class Client:
       known = {path: known[path] for path in own if known.get(path) is not None}
       model = model.of(parameter_names.replaced(model.params, known))
       received = parameter_names.replaced(received, dict.fromkeys(known))
-    corruption, sends = self.data.corruption, self.local.sends
-    lies = corruption is not None and corruption.of_models
-    if received is None or not (lies or (sends and sends.of_client)):
+    sends = self.local.sends
+    if received is None or not sent_models.are_changed(self.data, sends):
       return model.held
     if sends is not None:
       sent_models.check_statistics(sends, self.local.model.statistics, received)

@@ -16,6 +16,12 @@ from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import UserError
 
 
+def are_changed(data: FederatedData, sends: Sends | None) -> bool:
+  """True if some clients send other models than those that they trained."""
+  lies = data.corruption is not None and data.corruption.of_models
+  return lies or (sends is not None and sends.of_client is not None)
+
+
 def as_sent(
   data: FederatedData,
   client: jax.Array,

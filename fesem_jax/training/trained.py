@@ -9,10 +9,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict
 
-from fesem_jax.core.algorithm import ClientRound, Clusters, RoundInfo
+from fesem_jax.core import parameter_names, tree
+from fesem_jax.core.algorithm import ClientModels, ClientRound, Clusters, RoundInfo
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import add_to_one, are_clipped, no_sums, total
-from fesem_jax.core.types import Params
+from fesem_jax.core.types import Cohort, Params
+from fesem_jax.training import sent_models
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.utils.errors import UserError
 
@@ -168,3 +173,35 @@ def mean_of_models(weighting: str, origin: Params) -> Reduction:
     return None, add_to_one(total, trained.params, weights, starts.shared)
 
   return Reduction(fold, no_sums(origin), keep=False, mean_by=weighting)
+
+
+def sent_at_last(
+  local: LocalTraining,
+  starts: ClientModels,
+  trained: Trained,
+  data: FederatedData,
+  cohort: Cohort,
+  key: jax.Array,
+) -> Trained:
+  """The clients with what they send, where they trained several times and send once.
+
+  They `trained` with `Reduction(sent='nothing')`, from the models of `starts`, which
+  they received; `key` is that of the first training. A client fails if what it sends is
+  not finite.
+  """
+  if not sent_models.are_changed(data, local.sends):
+    return trained
+
+  def send(client, key, received, params):
+    known = flatten_dict(received, sep='/')
+    unsent = {path: known[path] for path in local.unsent}  # Those stay as they were.
+    params = parameter_names.replaced(params, unsent)
+    received = parameter_names.replaced(received, dict.fromkeys(unsent))
+    return sent_models.as_sent(data, client, key, received, params, sends=local.sends)
+
+  received = starts.params(cohort.ids.shape[0])
+  keys = data.keys_of(key, cohort.ids)
+  sent = jax.vmap(send)(cohort.ids, keys, received, trained.params)
+  finite = trained.finite & tree.all_finite(sent)
+  params = tree.where(finite, sent, received)
+  return trained._replace(params=params, finite=finite)

@@ -8,20 +8,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import flatten_dict
 
 from fesem_jax.algorithms.common.first_clusters import Start
 from fesem_jax.algorithms.common.random_centers import random_models
-from fesem_jax.core import parameter_names, prng_streams, tree
+from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, Params
-from fesem_jax.training import privacy
+from fesem_jax.core.types import Cohort
+from fesem_jax.training import privacy, sent_models
 from fesem_jax.training.client_losses import own_losses
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.sent_models import as_sent
-from fesem_jax.training.trained import Reduction, Trained
+from fesem_jax.training.trained import Reduction, Trained, sent_at_last
 
 
 def train_and_choose(
@@ -50,13 +48,12 @@ def train_and_choose(
   shape = cohort.ids.shape[0], data.max_examples
   factors = jnp.full(shape, 1 / num_clusters)
 
-  sends = local.sends is not None and local.sends.of_client is not None
-  sends |= data.corruption is not None and data.corruption.of_models
+  changed = sent_models.are_changed(data, local.sends)
 
   def train(model: Any) -> Trained:
     starts = ClientModels(tree.expand(model))
     # What a client sends comes of the one that it has chosen.
-    once = Reduction(noised=True, sent='nothing' if sends else 'shared')
+    once = Reduction(noised=True, sent='nothing' if changed else 'shared')
     return train_cohort(local, starts, data, cohort, train_key, once, factors=factors)
 
   def better(best: Any, numbered: Any) -> tuple[Any, None]:
@@ -74,38 +71,9 @@ def train_and_choose(
   numbers = jnp.arange(num_clusters, dtype=jnp.int32)
   none = jnp.full(first.shape, jnp.inf), first, nothing
   (_, cluster, trained), _ = jax.lax.scan(better, none, (numbers, models))
-  if sends:
-    trained = _sent(local, trained, models, cluster, data, cohort, train_key)
+  starts = ClientModels(models, cluster)
+  trained = sent_at_last(local, starts, trained, data, cohort, train_key)
   centers = privacy.means(
     local, key, trained, trained.params, cluster, weighting, models
   )
   return Start(cluster, None, centers, trained, trained.params, None)
-
-
-def _sent(
-  local: LocalTraining,
-  trained: Trained,
-  models: Params,
-  cluster: jax.Array,
-  data: FederatedData,
-  cohort: Cohort,
-  key: jax.Array,
-) -> Trained:
-  """The clients with what they send of their models, trained from `models` [K, ...].
-
-  `cluster` [S] is the model that each started from, and `key` that of the training.
-  """
-
-  def send(client, key, k, params):
-    received = tree.unstack(tree.take(models, k[None]), 0)
-    held = flatten_dict(received, sep='/')
-    own = {path: held[path] for path in local.unsent}  # Those stay as they were.
-    params = parameter_names.replaced(params, own)
-    received = parameter_names.replaced(received, dict.fromkeys(own))
-    return as_sent(data, client, key, received, params, sends=local.sends)
-
-  keys = data.keys_of(key, cohort.ids)
-  sent = jax.vmap(send)(cohort.ids, keys, cluster, trained.params)
-  finite = trained.finite & tree.all_finite(sent)
-  params = tree.where(finite, sent, tree.take(models, cluster))
-  return trained._replace(params=params, finite=finite)

@@ -16,8 +16,7 @@ from fesem_jax.server.comparison import ModelComparison, by_weights
 from fesem_jax.server.kmeans import kmeans
 from fesem_jax.training import privacy
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.sent_models import as_sent
-from fesem_jax.training.trained import Reduction, Trained
+from fesem_jax.training.trained import Reduction, Trained, sent_at_last
 
 # Where no client's model is kept, the first k-means holds those of so many at most.
 MAX_INITIAL_CLIENTS = 4096
@@ -198,19 +197,9 @@ def _until_settled(
 
   last = jax.lax.while_loop(falling, repeat, (1, jnp.inf, first))[-1]
   # Clients send their models once, after the last repetition.
-  lies = data.corruption is not None and data.corruption.of_models
-  if starts.shared is None or not (lies or local.sends):
+  if starts.shared is None:
     return last
-  received = tree.unstack(starts.shared, 0)
-
-  def send(client, key, params):
-    return as_sent(data, client, key, received, params, sends=local.sends)
-
-  keys = data.keys_of(key, cohort.ids)
-  sent = jax.vmap(send)(cohort.ids, keys, last.params)
-  finite = last.finite & tree.all_finite(sent)
-  params = tree.where(finite, sent, starts.params(finite.shape[0]))
-  return last._replace(params=params, finite=finite)
+  return sent_at_last(local, starts, last, data, cohort, key)
 
 
 def _clustered(
