@@ -23,6 +23,7 @@ from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.selection import counted
 from fesem_jax.data import label_skew, placement
 from fesem_jax.data.corruption import honest
 from fesem_jax.run.callbacks import BestRound
@@ -159,7 +160,7 @@ def plan(
     'callbacks': watchers,
   }
   arguments |= {option: config[option] for option in _OF_CONFIGURATION}
-  arguments['clients_per_round'] = chosen
+  arguments['clients_per_round'], arguments['selection'] = counted(chosen)
   arguments |= {option: machine[option] for option in _OF_MACHINE}
 
   def after(result: Result) -> None:

@@ -20,7 +20,8 @@ from fesem_jax import data
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
 from fesem_jax.data.corruption import KINDS, corrupted
-from fesem_jax.run.settings import Settings
+from fesem_jax.run.checks import check_numbers as check_of_run
+from fesem_jax.run.spec import Spec
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
@@ -97,17 +98,18 @@ def check(by_value: Iterable[tune.ByLabel]) -> int:
     if fraction := config['unseen_fraction']:
       (train, test), _ = data.hold_out_clients(train, test, fraction, config['seed'])
     corrupted(train, config['corrupt'], config['corrupt_fraction'], config['seed'])
-    numbers = ('rounds', 'clients_per_round', 'eval_every', 'finetune_epochs')
-    Settings(**{name: config[name] for name in numbers}).check(train, test)
     local = build_local(config, build_model(config, train), train, machine)
-    refused = []
+    built, refused = [], []
     for first, *_ in by_label.values():
       try:
-        methods.configured(first, local)
+        built.append(methods.configured(first, local))
       except UserError as e:
         refused.append(e)
-    if len(refused) == len(by_label):
+    if not built:
       raise refused[0]
+    names = ['rounds', 'clients_per_round', 'eval_every', 'finetune_epochs']
+    numbers = {name: config[name] for name in names}
+    check_of_run(Spec(algorithm=built[0], train=train, test=test, **numbers))
   return train.num_clients
 
 

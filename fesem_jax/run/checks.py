@@ -1,7 +1,6 @@
 """Checks of what a run is asked for, before anything is written."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,46 +11,47 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, RoundSchedule, check_training
 from fesem_jax.core.sending import check_sends
-from fesem_jax.data.phases import Phase, check_phases
+from fesem_jax.data import examples_checks
+from fesem_jax.data.phases import check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.run import own_functions
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.settings import Settings, check_splits
+from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import kind_of
-from fesem_jax.utils.errors import NeverPatient, UserError, argument
+from fesem_jax.utils.errors import (
+  NeverPatient,
+  UserError,
+  argument,
+  check_at_least,
+  check_whole,
+)
 from fesem_jax.utils.notices import warn_once
 
 
-def check(
-  algorithm: Algorithm,
-  phases: Sequence[Phase],
-  unseen: tuple[FederatedData, FederatedData] | None,
-  settings: Settings,
-  programs: Programs,
-) -> None:
-  """Raises `UserError` on what cannot be run; for the arguments, see `Timeline`."""
+def check(spec: Spec, programs: Programs) -> None:
+  """Raises `UserError` on what cannot be run."""
+  algorithm, train, unseen = spec.algorithm, spec.train, spec.unseen
   if not isinstance(algorithm, Algorithm):
     raise UserError(
       f'`algorithm` is {kind_of(algorithm)}, not an Algorithm; a function that builds '
       'one is called with `local` first.'
     )
-  _, train, test = phases[0]
-  settings.check(train, test)
+  check_numbers(spec)
   check_training(algorithm.local)
   own_functions.renew(algorithm, programs)
   traffic.check_private(algorithm.traffic, algorithm.local.sends)
-  check_phases(phases)
+  check_phases(spec.phases)
   if algorithm.local.work is not None:
     algorithm.local.work.check(train)
   local = algorithm.local
-  tuned = local.schedule._replace(epochs=settings.finetune_epochs, steps=0)
+  tuned = local.schedule._replace(epochs=spec.finetune_epochs, steps=0)
   steps = max(
     batching.most_steps(each, train.max_examples) for each in (local.schedule, tuned)
   )
   for name, schedule, count in (
-    ('lr_schedule', local.lr_schedule, settings.rounds),
+    ('lr_schedule', local.lr_schedule, spec.rounds),
     ('local_lr_schedule', local.local_lr_schedule, steps),
   ):
     if schedule is not None:
@@ -69,6 +69,63 @@ def check(
       raise UserError('`unseen` must be a training and a test split of other clients.')
     check_splits(*unseen)
     _check_unseen(train, unseen[0])
+
+
+def check_numbers(spec: Spec) -> None:
+  """Raises `UserError` on numbers out of range, or data that do not fit them."""
+  counts = {
+    name: getattr(spec, name)
+    for name in (
+      'seed', 'clients_per_round', 'eval_every', 'finetune_epochs', 'patience',
+      'checkpoint_every',
+    )
+  }  # fmt: skip
+  check_whole(rounds=spec.rounds, **counts)
+  check_at_least(1, rounds=spec.rounds)
+  check_at_least(0, **counts)
+  if spec.seed >= 2**32:
+    raise UserError(
+      f'{argument("seed", spec.seed)} must be below 2^32: larger ones repeat the '
+      'random numbers of smaller ones.'
+    )
+  if spec.clients_per_round > spec.train.num_clients:
+    raise UserError(
+      f'{argument("clients_per_round", spec.clients_per_round)} is more than the '
+      f'{spec.train.num_clients} clients.'
+    )
+  check_splits(spec.train, spec.test)
+  if spec.selection is not None:
+    spec.selection.check(spec.train.info.names)
+
+
+def check_splits(train: FederatedData, test: FederatedData) -> None:
+  """Raises `UserError` on splits that are not of the same clients, or empty ones."""
+  if not np.array_equal(train.client_ids, test.client_ids):
+    raise UserError('The training and the test split must have the same clients.')
+  for name in ('names', 'clusters'):
+    of_train, of_test = getattr(train.info, name), getattr(test.info, name)
+    if of_train is None or of_test is None or np.array_equal(of_train, of_test):
+      continue
+    i = int(np.flatnonzero(of_train != of_test)[0])
+    raise UserError(
+      f'`info.{name}` of client {i} is {of_train[i]} in the training split and '
+      f'{of_test[i]} in the test split; give both splits the clients in the same order.'
+    )
+  for name in ('task', 'num_classes', 'scale', 'example_shape'):
+    a, b = getattr(train, name), getattr(test, name)
+    if a != b:
+      raise UserError(
+        f'The training split has {name} {a}, the test split {b}; they must agree.'
+      )
+  if len(test.y) == 0:
+    raise UserError('No client has test examples; give the clients more examples.')
+  empty = np.flatnonzero(np.asarray(train.sizes()) == 0)
+  if len(empty):
+    raise UserError(
+      f'Client {train.info.names[empty[0]]} has no training examples; leave such '
+      'clients out.'
+    )
+  examples_checks.warn_of_repeated(train, test, 'The test split')
 
 
 def _check_unseen(train: FederatedData, unseen: FederatedData) -> None:

@@ -47,9 +47,9 @@ def finish(
   assert finished.measured is not None
   assert finished.reason is not None
   free_memory.give_back()  # That of the last evaluation.
-  settings, data, state = run.settings, run.data, finished.state
+  spec, data, state = run.spec, run.data, finished.state
   label_counts = label_skew.label_counts(data.on_host)
-  written = run.folder is not None and settings.make_portrait
+  written = spec.workdir is not None and spec.make_portrait
   picture = _portrait(run, state) if written else None
   timing = records.timing(
     compile_seconds(), finished.seconds, finished.steps, time.perf_counter() - began
@@ -66,8 +66,8 @@ def finish(
     logging.warning(warning)
   summary = records.summary(
     run.out.records,
-    run.config or {},
-    settings.seed,
+    run.spec.config or {},
+    spec.seed,
     label_counts,
     task.num_measured(finished.measured.deployed.sums)[: len(label_counts)],
     unseen,
@@ -87,12 +87,12 @@ def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | 
 
   No round of `run` is left; `reason` says why it ended. Callbacks are told of its end.
   """
-  if run.folder is None:
+  if run.spec.workdir is None:
     return None
-  held = read_result(run.folder, run.out.records, run.settings.make_portrait)
+  held = read_result(run.spec.workdir, run.out.records, run.spec.make_portrait)
   if held is None:
     return None
-  clients = table = read_clients(run.folder, held[0])
+  clients = table = read_clients(run.spec.workdir, held[0])
   if table is None:
     measured = run.evaluation.measure(run.state, run.done)
     # Callbacks have columns of the last evaluation to add, which they are told anew.
@@ -112,10 +112,10 @@ def _ended(
 ) -> Result:
   """The result, with what callbacks add to it, and as files if there is a workdir."""
   callbacks.on_end(End(result=result, reason=reason))
-  if run.folder is not None:
-    picture = result.portrait if run.settings.make_portrait else {}
-    save_models = run.settings.save_models
-    write_result(run.folder, result, picture, save_models, held, has_clients)
+  if run.spec.workdir is not None:
+    picture = result.portrait if run.spec.make_portrait else {}
+    save_models = run.spec.save_models
+    write_result(run.spec.workdir, result, picture, save_models, held, has_clients)
   return result
 
 
@@ -135,7 +135,7 @@ def _evaluated(run: Prepared) -> list[records.Record]:
 
   A run that has gone on was also measured where it ended before.
   """
-  every, (*earlier, last) = run.settings.eval_every, run.out.records
+  every, (*earlier, last) = run.spec.eval_every, run.out.records
   return [*(r for r in earlier if every and r['round'] % every == 0), last]
 
 
@@ -149,7 +149,7 @@ def _result(
   """The result; a `picture` is the portrait of its clients, if there is one."""
   model = run.algorithm.local.model
   task = model.measured_as
-  if run.config is None:  # Those who give one know what changed.
+  if run.spec.config is None:  # Those who give one know what changed.
     summary = {name: x for name, x in summary.items() if name != 'earlier_code'}
     summary |= {'earlier_code': list(run.earlier_code)} if run.earlier_code else {}
   return Result(
@@ -158,7 +158,7 @@ def _result(
     | {
       'clients_digest': client_table.digest(clients),
       'metrics_digest': metrics_file.digest_of(run.out.records),
-      **file_digests.digests(run.folder, picture),
+      **file_digests.digests(run.spec.workdir, picture),
       'reports': curves.reports(_evaluated(run), task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': run.evaluation.of_one_model(run.out.records[-1]),

@@ -154,13 +154,13 @@ class Running:
         **self._event,
       )
     )
-    if self.done == run.settings.rounds:
+    if self.done == run.spec.rounds:
       self.reason = FINISHED
 
   @property
   def is_due(self) -> bool:
     """True if the deployed models are to be evaluated after this round."""
-    every = self.run.settings.eval_every
+    every = self.run.spec.eval_every
     return self.reason is not None or (bool(every) and self.done % every == 0)
 
   def on_measured(self, measured: Measured, state: Any) -> None:
@@ -181,7 +181,7 @@ class Running:
     if self.callbacks.on_round_end(end, interrupted):
       self.callbacks.raise_error(self._kept())
       if self.reason is None:
-        return Stopped.after(self.done, self.run.settings.rounds, self.run.folder)
+        return Stopped.after(self.done, self.run.spec.rounds, self.run.spec.workdir)
     return None
 
   def nothing_left(self, measured: Measured, state: Any) -> None:
@@ -201,7 +201,7 @@ class Running:
 
   def _kept(self) -> str:
     """A sentence on what is left of a run that a callback ended with an error."""
-    folder = self.run.folder
+    folder = self.run.spec.workdir
     if folder is None:
       return (
         f'A callback raised this by round {self.done}; nothing was saved (no workdir).'

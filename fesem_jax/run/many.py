@@ -65,7 +65,7 @@ def _run_group(group: Sequence[RunRequest], runs_at_once: int) -> None:
   """Runs what can be run side by side of runs of one kind; others have no outcome."""
   with contextlib.ExitStack() as opened:
     compiling = opened.enter_context(CompileTime())
-    opened.enter_context(progress_lines.shown(group[0].settings.progress))
+    opened.enter_context(progress_lines.shown(group[0].spec.progress))
     free_memory.give_back()
     group = [each for each in group if each.check()]
     with progress_lines.waiting_for('placing the data'):

@@ -1,11 +1,9 @@
 """One run, from what is asked for to its result."""
 
 import contextlib
+import dataclasses
 import time
 
-from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data.phases import Phase
 from fesem_jax.run.callbacks.calls import Callbacks
 from fesem_jax.run.ending import finish, read_finished
 from fesem_jax.run.loop import Alone, Running, run_rounds
@@ -14,7 +12,7 @@ from fesem_jax.run.programs import CompileTime, Programs, shared
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.watching import begin
-from fesem_jax.utils import progress_lines
+from fesem_jax.utils import processes, progress_lines
 
 
 def run_one(spec: Spec, programs: Programs | None = None) -> Result:
@@ -26,18 +24,14 @@ def run_one(spec: Spec, programs: Programs | None = None) -> Result:
   """
   began = time.perf_counter()
   callbacks = Callbacks(spec.callbacks)
-  settings = spec.settings(callbacks.wants_clients)
   programs = programs or shared()
-  unseen, algorithm = spec.unseen, spec.algorithm
-  phases = _changed(algorithm, spec.phases, unseen)
+  spec = _changed(spec)
   with contextlib.ExitStack() as opened:
-    opened.enter_context(progress_lines.shown(settings.progress))
+    shown = spec.progress if processes.is_first() else False
+    opened.enter_context(progress_lines.shown(shown))
     compiling = opened.enter_context(CompileTime())
-    timeline = placed(algorithm, phases, unseen, settings, programs)
-    run = prepare(
-      algorithm, timeline, settings, spec.workdir, spec.config, programs, opened
-    )
-    run = start(run, opened)._replace(notes=[*spec.notes, *run.notes])
+    run = prepare(spec, placed(spec, programs), programs, opened)
+    run = start(run, opened)
     reason = begin(run, opened.enter_context(callbacks), spec.test)
     held = read_finished(run, reason, callbacks) if reason else None
     if held is not None:
@@ -47,15 +41,12 @@ def run_one(spec: Spec, programs: Programs | None = None) -> Result:
     return finish(running, compiling.seconds, began)
 
 
-def _changed(
-  algorithm: Algorithm,
-  phases: list[Phase],
-  unseen: tuple[FederatedData, FederatedData] | None,
-) -> list[Phase]:
-  """Phases whose training splits are as the method changes them."""
+def _changed(spec: Spec) -> Spec:
+  """A run whose training splits are as the method changes them."""
   # `check` refuses what is no Algorithm.
-  of_data = getattr(algorithm, 'of_data', None)
+  of_data = getattr(spec.algorithm, 'of_data', None)
   if of_data is None:
-    return phases
-  others = unseen[0].info.names if unseen else ()
-  return [p._replace(train=of_data(p.train, others)) for p in phases]
+    return spec
+  others = spec.unseen[0].info.names if spec.unseen else ()
+  first, *later = [p._replace(train=of_data(p.train, others)) for p in spec.phases]
+  return dataclasses.replace(spec, train=first.train, later_phases=later)

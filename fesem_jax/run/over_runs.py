@@ -74,7 +74,8 @@ class Functions(NamedTuple):
 
 def functions_of(run: Prepared) -> Functions:
   """The functions of a run, traced once for runs of one algorithm."""
-  algorithm, settings, data = run.algorithm, run.settings, run.data
+  algorithm, spec, data = run.algorithm, run.spec, run.data
+  wants_clients, finetune_epochs = spec.wants_clients, spec.finetune_epochs
   key, cohort = run.keys[prng_streams.INIT], run.draw(1)
   derives = run.like.clusters is None and _has_clusters(run)
 
@@ -82,7 +83,7 @@ def functions_of(run: Prepared) -> Functions:
     return algorithm.deployed(state, train).clusters()
 
   def step(*args: Any) -> tuple[Any, Any, Any]:
-    state, info = step_of(algorithm, settings.tell_clients)(*args)
+    state, info = step_of(algorithm, wants_clients)(*args)
     return state, info, clusters(state, args[1]) if derives else None
 
   def traced() -> Functions:
@@ -94,15 +95,15 @@ def functions_of(run: Prepared) -> Functions:
 
     of_step = run.shapes, data.train, cohort, key
     of_measure = run.shapes, data.train, data.test, key
-    measure = measure_with(algorithm, settings.finetune_epochs)
-    plain = not (derives or settings.tell_clients)
+    measure = measure_with(algorithm, finetune_epochs)
+    plain = not (derives or wants_clients)
     return Functions(
       Traced.of(start, key, data.train),
       Traced(run.traced) if plain else Traced.of(step, *of_step),
       Traced.of(measure, *of_measure),
     )
 
-  name = 'of many runs', algorithm, settings.finetune_epochs, settings.tell_clients
+  name = 'of many runs', algorithm, finetune_epochs, wants_clients
   with progress_lines.waiting_for('tracing runs side by side'):
     return run.programs.once(name, traced, data.train, data.test, cohort)
 

@@ -1,7 +1,6 @@
 """The steps of a run before its first round: data, programs, workdir, state."""
 
 import contextlib
-import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from fesem_jax.data.arrangement import (
   held_here,
   selected_cohort,
 )
-from fesem_jax.data.phases import Phase
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.checks import check, check_clusters
 from fesem_jax.run.configuration import edited
@@ -38,7 +36,7 @@ from fesem_jax.run.resume import (
 )
 from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehearse
 from fesem_jax.run.selecting import selected
-from fesem_jax.run.settings import Settings
+from fesem_jax.run.spec import Spec
 from fesem_jax.run.timeline import Data, Timeline
 from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import free_memory, processes, progress_lines
@@ -48,11 +46,9 @@ class Prepared(NamedTuple):
   """A run before its next round."""
 
   algorithm: Algorithm
-  settings: Settings
+  spec: Spec
   timeline: Timeline
-  config: dict[str, Any] | None  # what identifies the run, as the user gave it
   notes: Sequence[str]  # sentences that the summary keeps
-  folder: pathlib.Path | None  # the workdir; None writes nothing
   keys: dict[int, jax.Array]  # of each random stream
   programs: Programs
   evaluation: Evaluation
@@ -89,58 +85,44 @@ class Prepared(NamedTuple):
 
     Where they are selected, a cohort of no client with places for as many.
     """
-    return _draw(self.settings, self.data.train, number, self.algorithm.local)
+    return _draw(self.spec, self.data.train, number)
 
   def select(self, number: int, state: Any) -> tuple[Cohort, dict[str, Any]]:
     """The clients of a round, and what its record says of how they were selected.
 
     `state` is that before the round.
     """
-    if self.settings.selection is None:
+    if self.spec.selection is None:
       return self.draw(number), {}
     return selected(
-      self.settings, self.algorithm, state, self.data.train, number, self.out.records,
+      self.spec, self.algorithm, state, self.data.train, number, self.out.records,
       self.programs,
     )  # fmt: skip
 
 
-def placed(
-  algorithm: Algorithm,
-  phases: Sequence[Phase],
-  unseen: tuple[FederatedData, FederatedData] | None,
-  settings: Settings,
-  programs: Programs,
-) -> Timeline:
+def placed(spec: Spec, programs: Programs) -> Timeline:
   """The data of a run on its devices; raises `UserError` on what cannot be run."""
   free_memory.give_back()  # That of the caller, and of earlier runs.
-  check(algorithm, phases, unseen, settings, programs)
+  check(spec, programs)
   with progress_lines.waiting_for('placing the data'):
-    return Timeline(
-      algorithm.local, phases, unseen, settings.data_placement,
-      settings.clients_per_round,
-    )  # fmt: skip
+    return Timeline(spec)
 
 
 def prepare(
-  algorithm: Algorithm,
-  timeline: Timeline,
-  settings: Settings,
-  folder: pathlib.Path | None,
-  config: dict[str, Any] | None,
-  programs: Programs,
-  opened: contextlib.ExitStack,
+  spec: Spec, timeline: Timeline, programs: Programs, opened: contextlib.ExitStack
 ) -> Prepared:
   """Does what a run does before there is a state, which `start` adds.
 
-  `folder` is the workdir, and `opened` closes what the run has opened. For the other
-  arguments and the `UserError` that it raises, see `simulate`.
+  `opened` closes what the run has opened. For the `UserError` that it raises, see
+  `simulate`.
   """
-  given, kept = algorithm, algorithm.local.keep_optimizer_state
+  algorithm = given = spec.algorithm
+  kept, folder = given.local.keep_optimizer_state, spec.workdir
   if kept_parts(algorithm.local):  # One wrapper: runs of one method share programs.
     algorithm = programs.once(('sent', given), lambda: with_client_memory(given))
-  local, keys = algorithm.local, keys_of_run(settings.seed, algorithm.local.mesh)
+  local, keys = algorithm.local, keys_of_run(spec.seed, algorithm.local.mesh)
   data = timeline.data  # Of round 1.
-  first = _draw(settings, data.train, 1, local)
+  first = _draw(spec, data.train, 1)
   init_key, round_key = keys[prng_streams.INIT], keys[prng_streams.ROUNDS]
   # A method's objections are raised here, before anything is written.
   with progress_lines.waiting_for('checking the method on the data'):
@@ -150,29 +132,30 @@ def prepare(
       data.train,
       first,
     )
-  if settings.patience and traced.out_info[1].clusters is None:
-    check_clusters(algorithm, like, data.train, settings.patience)
+  if spec.patience and traced.out_info[1].clusters is None:
+    check_clusters(algorithm, like, data.train, spec.patience)
   checkpoints, earlier = None, list[str]()
   if folder is not None:
     with progress_lines.waiting_for('a digest of the data'):
-      identity = _identity(settings, timeline.phases, data, given, config)
-    checkpoints = opened.enter_context(claim_workdir(folder, identity, settings.resume))
+      identity = _identity(spec, data)
+    checkpoints = opened.enter_context(claim_workdir(folder, identity, spec.resume))
     began = metrics_file.read_config(folder)
     earlier = edited(began or identity, identity)
   evaluation = Evaluation(
-    algorithm, data.train, data.test, settings.finetune_epochs,
+    algorithm, data.train, data.test, spec.finetune_epochs,
     keys[prng_streams.FINETUNE], programs, like,
   )  # fmt: skip
 
   def step_and_evaluation() -> tuple[Program, Program]:
     step = compile_step(
       programs, algorithm, like, data.train, first, round_key, wait=False,
-      clients=settings.tell_clients,
+      clients=spec.wants_clients,
     )  # fmt: skip
     return step, evaluation.compile(wait=False)
 
   sharded = data.placement == 'sharded'
-  notes = [placement.note(local.mesh, data.train, data.test)] if sharded else []
+  notes = list(spec.notes)
+  notes += [placement.note(local.mesh, data.train, data.test)] if sharded else []
   of_optimizer = programs.once(
     ('notes', local.model, local.optimizer, kept),
     lambda: _notes_on_optimizer(local, kept),
@@ -180,11 +163,11 @@ def prepare(
   for note in of_optimizer:
     logging.warning('Note: %s', note)
   notes += of_optimizer
-  notes += _notes_on_privacy(algorithm, like, settings, data)
+  notes += _notes_on_privacy(spec, algorithm, like, data)
   return Prepared(
-    algorithm, settings, timeline, config, notes, folder, keys, programs, evaluation,
-    checkpoints, metrics_file.MetricsWriter(None), step_and_evaluation,
-    traced, like, None, 0, 0.0, earlier,
+    algorithm, spec, timeline, notes, keys, programs, evaluation, checkpoints,
+    metrics_file.MetricsWriter(None), step_and_evaluation, traced, like, None, 0, 0.0,
+    earlier,
   )  # fmt: skip
 
 
@@ -199,7 +182,7 @@ def start(run: Prepared, opened: contextlib.ExitStack) -> Prepared:
     return program
 
   state, done, seconds = begin(
-    init, key, train, run.shapes, run.checkpoints, run.settings.rounds
+    init, key, train, run.shapes, run.checkpoints, run.spec.rounds
   )
   return with_state(run, opened, state, done, seconds)
 
@@ -212,7 +195,7 @@ def with_state(
   init_seconds: float = 0.0,
 ) -> Prepared:
   """A prepared run with a state, which took `init_seconds`, after `done` rounds."""
-  out = metrics_file.MetricsWriter(run.folder, done)
+  out = metrics_file.MetricsWriter(run.spec.workdir, done)
   opened.callback(out.close)
   run = run._replace(out=out, state=state, done=done, init_seconds=init_seconds)
   run.enter(max(done, 1))
@@ -228,46 +211,37 @@ def _notes_on_optimizer(local: LocalTraining, kept: bool) -> list[str]:
 
 
 def _notes_on_privacy(
-  algorithm: Algorithm, like: Any, settings: Settings, data: Data
+  spec: Spec, algorithm: Algorithm, like: Any, data: Data
 ) -> list[str]:
   """Sentences on what epsilon covers, which are also logged; none without noise."""
   sends = algorithm.local.sends
   if sends is None or sends.privacy is None:
     return []
   clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
-  rate = settings.sampling_rate(data.on_host)
+  rate = spec.sampling_rate
   notes = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
-  if settings.selection is not None:
+  if spec.selection is not None:
     notes = [
       *notes,
       f'Epsilon is that of all clients in each round, and covers nothing by which they '
-      f'are selected ({settings.selection.name}).',
+      f'are selected ({spec.selection.name}).',
     ]
   for note in notes:
     logging.warning('Note: %s', note)
   return notes
 
 
-def _draw(
-  settings: Settings, train: FederatedData, number: int, local: LocalTraining
-) -> Cohort:
-  count, mesh = settings.clients_per_round, local.mesh
-  if settings.selection is not None:
+def _draw(spec: Spec, train: FederatedData, number: int) -> Cohort:
+  count, mesh = spec.clients_per_round, spec.algorithm.local.mesh
+  if spec.selection is not None:
     return selected_cohort(np.zeros(0, np.int64), count, number, train, mesh)
-  return draw_cohort(settings.seed, number, count, train, mesh)
+  return draw_cohort(spec.seed, number, count, train, mesh)
 
 
-def _identity(
-  settings: Settings,
-  phases: Sequence[Phase],
-  data: Data,
-  algorithm: Algorithm,
-  config: dict[str, Any] | None,
-) -> dict[str, Any]:
+def _identity(spec: Spec, data: Data) -> dict[str, Any]:
   """Entries that a workdir must have in common with the run that continues it."""
-  local, identity = algorithm.local, config
-  if identity is None:
-    identity = default_config(settings, data.unseen, algorithm)
+  local, phases = spec.algorithm.local, spec.phases
+  identity = default_config(spec) if spec.config is None else spec.config
   pairs = [(train, test) for _, train, test in phases]
   if data.unseen is not None:
     pairs.append(data.unseen)

@@ -28,7 +28,7 @@ from fesem_jax.run.results import metrics_file, records
 from fesem_jax.run.results.client_table import position_of
 from fesem_jax.run.resume import default_config
 from fesem_jax.run.rounds import keys_of_run, rehearse, run_round, step_of
-from fesem_jax.run.settings import Settings
+from fesem_jax.run.spec import Spec
 from fesem_jax.training.calls import Call, calls_noted
 from fesem_jax.training.trajectory import steps_of, task_of
 from fesem_jax.utils import processes, progress_lines
@@ -108,7 +108,8 @@ def replay(
       f'The data of {folder} change over its rounds; `replay` can do again what is of '
       'one training split.'
     )
-  _check_same(folder, config, algorithm, Settings(1, seed, per_round))
+  spec = Spec(algorithm=algorithm, train=train, test=train, rounds=1)
+  _check_same(folder, config, spec)
   if algorithm.of_data is not None:
     train = algorithm.of_data(train, ())
   place = position_of(client, np.asarray(train.info.names))
@@ -160,14 +161,9 @@ def _of_run(config: dict[str, Any], name: str, given: int | None) -> int:
   return held
 
 
-def _check_same(
-  folder: pathlib.Path,
-  config: dict[str, Any],
-  algorithm: Algorithm,
-  settings: Settings,
-) -> None:
+def _check_same(folder: pathlib.Path, config: dict[str, Any], spec: Spec) -> None:
   """Raises `UserError` if the run was of another method, where config.json tells."""
-  now = default_config(settings, None, algorithm)
+  now = default_config(spec)
   now = config | {name: x for name, x in now.items() if name in _OF_METHOD}
   if now.keys() == config.keys():
     try:

@@ -8,13 +8,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.identity import Identity
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Program
 from fesem_jax.run.results.records import Record
-from fesem_jax.run.settings import Settings
+from fesem_jax.run.spec import Spec
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import processes, progress_lines
 from fesem_jax.utils.errors import WorkdirError, argument
@@ -27,22 +26,18 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-def default_config(
-  settings: Settings,
-  unseen: tuple[FederatedData, FederatedData] | None,
-  algorithm: Algorithm,
-) -> Record:
+def default_config(spec: Spec) -> Record:
   """Entries that identify a run whose caller gave no `config`.
 
   Of the method, the model and the optimizer, `Identity` has the values. Versions and
   functions of the user's own code may change with a warning; see `configuration`.
   """
-  identity, selection = Identity(), settings.selection
-  local = algorithm.local
+  identity, selection, unseen = Identity(), spec.selection, spec.unseen
+  algorithm, local = spec.algorithm, spec.algorithm.local
   return {
-    'seed': settings.seed,
-    'clients_per_round': selection.name if selection else settings.clients_per_round,
-    'finetune_epochs': settings.finetune_epochs,
+    'seed': spec.seed,
+    'clients_per_round': selection.name if selection else spec.clients_per_round,
+    'finetune_epochs': spec.finetune_epochs,
     'unseen': None if unseen is None else np.asarray(unseen[0].client_ids).tolist(),
     'model': identity.values('model', local.model),
     'optimizer': identity.values('optimizer', local.optimizer),

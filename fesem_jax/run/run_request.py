@@ -1,7 +1,6 @@
 """A run among many: its arguments, whether others can be beside it, its outcome."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,13 @@ from fesem_jax.utils.errors import Diverged, UserError
 # What a run came to: its result, or the exception that `simulate` would have raised.
 Outcome = Result | Diverged | UserError
 
+# Of a `Spec`: what runs must have in common to be put together.
+_EQUAL = (
+  'rounds', 'clients_per_round', 'eval_every', 'finetune_epochs', 'patience',
+  'checkpoint_every', 'resume', 'make_portrait', 'save_models', 'progress',
+  'data_placement', 'wants_clients',
+)  # fmt: skip
+
 
 class RunRequest:
   """A run that is asked for, and what is kept of it once it is over."""
@@ -40,7 +46,6 @@ class RunRequest:
     self._keep, self.kept, self.is_over = keep, None, False
     self.own_callbacks = tuple(spec.callbacks)
     self.callbacks = Callbacks(self.own_callbacks)
-    self.settings = spec.settings(self.callbacks.wants_clients)
     self.opened = contextlib.ExitStack()
 
   @property
@@ -76,19 +81,16 @@ class RunRequest:
       return 'the method changes their data (`weighting`)'
     if not runs_at_once and side_by_side.most(algorithm.local, train.num_clients) < 2:
       return 'on a CPU, models with convolutions or of many parameters gain nothing'
-    s = self.settings
-    if s.selection is not None:
+    if self.spec.selection is not None:
       return 'their clients are selected on the host (`clients_per_round`)'
-    pair = train, self.spec.test
-    placed = placement_of(algorithm.local, *pair, s.data_placement, s.clients_per_round)
-    if placed != 'replicated':
+    if placement_of(self.spec) != 'replicated':
       return 'their data are split by client (`data_placement`)'
     return None
 
   @property
   def looks_at_states(self) -> bool:
     """True if something reads its state after every round."""
-    reads = bool(self.own_callbacks) or bool(self.settings.patience)
+    reads = bool(self.own_callbacks) or bool(self.spec.patience)
     attack = self.spec.train.corruption
     reads |= attack is not None and attack.backdoor is not None  # Its success rate.
     return looks_at_states(self.spec.algorithm, reads)
@@ -96,8 +98,9 @@ class RunRequest:
   @property
   def kind(self) -> Any:
     """Equal for runs whose data may be put together."""
-    local, settings = self.local, dataclasses.replace(self.settings, seed=0)
-    splits = [self.spec.train, self.spec.test]
+    local, spec = self.local, self.spec
+    numbers = [getattr(spec, name) for name in _EQUAL]
+    splits = [spec.train, spec.test]
     of_data = [
       (s.x.dtype, s.y.dtype, s.y.shape[1:], s.example_shape, s.num_clients, s.scale,
        s.num_classes, s.task, s.corruption and s.corruption.kind,
@@ -107,26 +110,17 @@ class RunRequest:
     # A batch must not be larger beside runs with larger clients.
     width = batching.batch_width(local.schedule, splits[0].max_examples)
     of_local = local.mesh, local.schedule, local.clients_per_chunk, width
-    return settings, tuple(of_data), of_local, self.spec.unseen is None
+    return *numbers, *of_data, *of_local, spec.unseen is None
 
   def prepare(self, placed: Any) -> Prepared:
     """Does what is done before there is a state; see `prepare`."""
-    spec, s = self.spec, self.settings
-    timeline = Timeline(
-      self.local, spec.phases, spec.unseen, s.data_placement, s.clients_per_round,
-      placed,
-    )  # fmt: skip
-    run = prepare(
-      spec.algorithm, timeline, s, spec.workdir, spec.config, self._programs,
-      self.opened,
-    )  # fmt: skip
-    return run._replace(notes=[*spec.notes, *run.notes])
+    timeline = Timeline(self.spec, placed)
+    return prepare(self.spec, timeline, self._programs, self.opened)
 
   def check(self) -> bool:
     """True if it can be run; otherwise it is over."""
-    spec = self.spec
     try:
-      check(spec.algorithm, spec.phases, spec.unseen, self.settings, self._programs)
+      check(self.spec, self._programs)
     except UserError as e:
       self.end(e)
     return not self.is_over

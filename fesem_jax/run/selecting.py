@@ -15,12 +15,12 @@ from fesem_jax.data.arrangement import selected_cohort
 from fesem_jax.evaluation.evaluate import mean_losses
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.results.records import Record
-from fesem_jax.run.settings import Settings
+from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
 
 
 def selected(
-  settings: Settings,
+  spec: Spec,
   algorithm: Algorithm,
   state: Any,
   train: FederatedData,
@@ -33,7 +33,7 @@ def selected(
   `state` is that before the round `number`, counted from 1, `train` as arranged, and
   `records` are those of earlier rounds.
   """
-  selection = settings.selection
+  selection = spec.selection
   assert isinstance(selection, Selection)
   mesh, real = algorithm.local.mesh, len(train.info.names)
   given = np.argsort(np.asarray(train.client_ids)[:real])  # The order of the data.
@@ -54,12 +54,12 @@ def selected(
 
   before = BeforeRound(
     number,
-    prng_streams.host_rng(settings.seed, prng_streams.COHORT, number),
+    prng_streams.host_rng(spec.seed, prng_streams.COHORT, number),
     train.info.names[given],
     np.asarray(train.sizes())[given],
     tuple(records),
     losses,
   )
   places, of_selection = selection.chosen(before)
-  count = settings.clients_per_round
+  count = spec.clients_per_round
   return selected_cohort(places, count, number, train, mesh), of_selection

@@ -14,8 +14,6 @@ from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.calls import check_callbacks
 from fesem_jax.run.callbacks.options import Drift, Patience, Progress, Unseen
 from fesem_jax.run.results.records import Record
-from fesem_jax.run.settings import Settings
-from fesem_jax.utils import processes
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import UserError, check_at_least, check_whole, path_of
 
@@ -42,14 +40,15 @@ class Workdir(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Spec:
-  """A run that is asked for, each option by itself."""
+  """The arguments of `simulate`, each option by itself."""
 
   algorithm: Algorithm
   train: FederatedData
   test: FederatedData
   rounds: int
   seed: int = 0
-  clients_per_round: int | Selection = 0
+  clients_per_round: int = 0
+  selection: Selection | None = None  # of the clients of a round; None draws them alike
   eval_every: int = 1
   finetune_epochs: int = 1
   # Training and test split of clients that take no part.
@@ -74,15 +73,18 @@ class Spec:
     """The data of all rounds."""
     return [Phase(1, self.train, self.test), *self.later_phases]
 
-  def settings(self, tell_clients: bool) -> Settings:
-    """The numbers and switches; see `Settings`."""
-    names = [f.name for f in dataclasses.fields(Settings)]
-    chosen = {name: getattr(self, name) for name in names if hasattr(self, name)}
-    count, chosen['selection'] = counted(self.clients_per_round)
-    chosen['clients_per_round'] = count
-    if not processes.is_first():
-      chosen['progress'] = False
-    return Settings(**chosen, tell_clients=tell_clients)
+  @property
+  def wants_clients(self) -> bool:
+    """True if a callback sets `wants_clients`."""
+    return any(callback.wants_clients for callback in self.callbacks)
+
+  @property
+  def sampling_rate(self) -> float:
+    """The share of the clients that a round draws at random."""
+    drawn, all_clients = self.clients_per_round, len(self.train.info.names)
+    if self.selection is not None:  # Not at random, as amplification asks.
+      return 1.0
+    return drawn / all_clients if 0 < drawn < all_clients else 1.0
 
 
 def spec_of(
@@ -91,6 +93,7 @@ def spec_of(
   train: FederatedData,
   test: FederatedData,
   rounds: int,
+  clients_per_round: int | Selection = 0,
   workdir: str | os.PathLike[str] | Workdir | None = None,
   callbacks: Sequence[Callback] = (),
   **numbers: Any,
@@ -98,11 +101,14 @@ def spec_of(
   """Specification of a run by the arguments of `simulate`; see there."""
   _check_data('train', train)
   _check_data('test', test)
+  count, selection = counted(clients_per_round)
   return Spec(
     algorithm=algorithm,
     train=train,
     test=test,
     rounds=rounds,
+    clients_per_round=count,
+    selection=selection,
     data_placement=getattr(getattr(algorithm, 'local', None), 'data_placement', 'auto'),
     **_of_workdir(workdir),
     **_of_callbacks(callbacks),

@@ -1,15 +1,13 @@
 """A run's data on the devices, which may change at the beginning of some rounds."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data import placement
 from fesem_jax.data.arrangement import arrange, order_of_clients
-from fesem_jax.data.phases import Phase
+from fesem_jax.run.spec import Spec
 
 
 class Data(NamedTuple):
@@ -24,53 +22,38 @@ class Data(NamedTuple):
   placement: str  # 'replicated' or 'sharded'
 
 
-def placement_of(
-  local: LocalTraining,
-  train: FederatedData,
-  test: FederatedData,
-  data_placement: str,
-  clients_per_round: int,
-) -> str:
-  """'replicated' or 'sharded'; for `data_placement`, see `LocalTraining`."""
+def placement_of(spec: Spec) -> str:
+  """'replicated' or 'sharded': where the data of a run are."""
   return placement.chosen(
-    data_placement,
-    placement.bytes_of(train, test),
-    local.mesh,
-    everyone=not 0 < clients_per_round < train.num_clients,
+    spec.data_placement,
+    placement.bytes_of(spec.train, spec.test),
+    spec.algorithm.local.mesh,
+    everyone=not 0 < spec.clients_per_round < spec.train.num_clients,
   )
 
 
 class Timeline:
   """The data of the present round; those of other phases are on the host.
 
-  `local` decides the clients' order and the devices, and `phases` begin with that of
-  round 1. For `unseen`, see `Data`, and for the other arguments, `simulate`. `placed`
-  are the splits of round 1 on the devices, where they are there with those of other
-  runs (`arrange_together`).
+  `placed` are the splits of round 1 on the devices, where they are there with those of
+  other runs (`arrange_together`).
   """
 
   def __init__(
-    self,
-    local: LocalTraining,
-    phases: Sequence[Phase],
-    unseen: tuple[FederatedData, FederatedData] | None,
-    data_placement: str,
-    clients_per_round: int,
-    placed: tuple[FederatedData, FederatedData] | None = None,
+    self, spec: Spec, placed: tuple[FederatedData, FederatedData] | None = None
   ):
-    self._local, self._now, self.phases = local, 0, phases
-    _, train, test = phases[0]
-    chosen = placement_of(local, train, test, data_placement, clients_per_round)
-    places = np.argsort(order_of_clients(local, train))
-    placed = placed or arrange(local, train, test, chosen)
-    self.data = Data(*placed, train, unseen, places, chosen)
+    self._local, self._now, self._phases = spec.algorithm.local, 0, spec.phases
+    train, chosen = spec.train, placement_of(spec)
+    places = np.argsort(order_of_clients(self._local, train))
+    placed = placed or arrange(self._local, train, spec.test, chosen)
+    self.data = Data(*placed, train, spec.unseen, places, chosen)
 
   def enter(self, number: int) -> bool:
     """Goes on to the phase of a round, counted from 1; returns whether data changed."""
-    phase = max(i for i, p in enumerate(self.phases) if p.first_round <= number)
+    phase = max(i for i, p in enumerate(self._phases) if p.first_round <= number)
     if phase == self._now:
       return False
-    self._now, (_, train, test) = phase, self.phases[phase]
+    self._now, (_, train, test) = phase, self._phases[phase]
     placed = arrange(self._local, train, test, self.data.placement)
     self.data = self.data._replace(train=placed[0], test=placed[1], on_host=train)
     return True

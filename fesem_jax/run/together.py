@@ -40,7 +40,7 @@ class Together:
     self.states_are_read = reads
     self._runs, self._count = runs, len(runs)
     first, self._programs = runs[0], runs[0].programs
-    self._algorithm, self._settings = first.algorithm, first.settings
+    self._algorithm, self._spec = first.algorithm, first.spec
     self._mesh = mesh = first.algorithm.local.mesh
     self._train, self._train_axes = stacked([r.data.train for r in runs], mesh)
     self._test, self._test_axes = stacked([r.data.test for r in runs], mesh)
@@ -70,7 +70,7 @@ class Together:
     first = self._runs[0]
     made_of = first.algorithm.local, first.data.on_host
     once = run_once(*made_of, self._count)
-    often = run_often(*made_of, self._settings.rounds * self._count)
+    often = run_often(*made_of, self._spec.rounds * self._count)
     start = self._start.mapped(self._count, self._key_axis, self._train_axes)
 
     def of_run(shape: Any) -> NamedSharding:
@@ -103,7 +103,7 @@ class Together:
     self._measure_program = self._compiled(
       'measure', measured, shapes, self._train, self._test, self._keys[2],
       np.int32(1), self._measure.numbers,
-      **(often if self._settings.eval_every else once),
+      **(often if self._spec.eval_every else once),
     )  # fmt: skip
 
   def _folded(self, keys: jax.Array, number: jax.Array) -> jax.Array:
@@ -113,7 +113,7 @@ class Together:
 
   @property
   def _most(self) -> int:
-    return 1 if self.states_are_read else min(self._settings.rounds, _MOST_ROUNDS)
+    return 1 if self.states_are_read else min(self._spec.rounds, _MOST_ROUNDS)
 
   def _rounds(self) -> Callable[..., Any]:
     """The function that trains some rounds, and returns what they report."""
@@ -176,10 +176,10 @@ class Together:
 
   def train(self, number: int) -> list[list[Trained]]:
     """Trains the rounds up to the next one after which something is due."""
-    began, settings = time.perf_counter(), self._settings
-    ahead = settings.rounds - number + 1
-    if settings.eval_every:
-      ahead = min(ahead, settings.eval_every - (number - 1) % settings.eval_every)
+    began, spec = time.perf_counter(), self._spec
+    ahead = spec.rounds - number + 1
+    if spec.eval_every:
+      ahead = min(ahead, spec.eval_every - (number - 1) % spec.eval_every)
     count = min(ahead, self._most)
     self._states, outputs = self._rounds_program(
       self._states, self._train, self._cohorts(number, count), self._keys[1],

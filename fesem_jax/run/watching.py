@@ -33,29 +33,28 @@ def begin(
   `run` is before its next round, `test` is the test split as the user gave it, and
   `shows` is whether its progress is shown.
   """
-  settings = run.settings
+  spec = run.spec
   start = Start(
     algorithm=run.algorithm,
     train=run.data.on_host,
     test=test,
-    rounds=settings.rounds,
-    seed=settings.seed,
+    rounds=spec.rounds,
+    seed=spec.seed,
     done=run.done,
     records=tuple(run.out.records),
-    workdir=run.folder,
-    config=run.config,
+    workdir=spec.workdir,
+    config=spec.config,
     state=run.state,
     arranged=arranged(run),
   )
   built_in: list[Callback] = [_Saving(run)]
-  if settings.patience:
-    built_in.insert(0, Patience(settings.patience))
+  if spec.patience:
+    built_in.insert(0, Patience(spec.patience))
   built_in += [Progress()] if shows else []
   first: list[Callback] = [] if callbacks.includes(Costs) else [Costs()]
   sends = run.algorithm.local.sends
   if sends is not None and sends.privacy is not None:
-    rate = settings.sampling_rate(run.data.on_host)
-    first.append(PrivacySpent(sends.privacy, run.algorithm.traffic, rate))
+    first.append(PrivacySpent(sends.privacy, run.algorithm.traffic, spec.sampling_rate))
   corruption = run.data.on_host.corruption
   if corruption is not None and corruption.backdoor is not None:
     first.append(BackdoorSuccess(corruption.backdoor))
@@ -70,7 +69,7 @@ class _Saving(Callback):
 
   def on_round_end(self, event: RoundEnd) -> None:
     """Saves the round."""
-    run, every = self._run, self._run.settings.checkpoint_every
+    run, every = self._run, self._run.spec.checkpoint_every
     run.out.write(event.record)
     due = event.last or (every and event.number % every == 0)
     # Side by side with others, the state is there where the run ends.

@@ -23,9 +23,8 @@ from fesem_jax.core.federated_data import Groups
 from fesem_jax.core.identity import Identity
 from fesem_jax.run.configuration import changes, check_same
 from fesem_jax.run.resume import default_config
-from fesem_jax.run.settings import Settings
 from tests.support import helpers
-from tests.support.runs import federation, simulated_linear
+from tests.support.runs import federation, simulated_linear, spec
 
 
 def described(x, name='x'):
@@ -479,7 +478,11 @@ def test_iterators_that_functions_use_are_told_of(caplog):
 def test_a_workdir_is_refused_for_another_learning_rate(tmp_path):
   old, other = (
     default_config(
-      Settings(1), None, fj.algorithms.fed_avg(helpers.local()._replace(optimizer=sgd))
+      spec(
+        fj.algorithms.fed_avg(helpers.local()._replace(optimizer=sgd)),
+        *federation(),
+        rounds=1,
+      )
     )
     for sgd in (optax.sgd(0.1), optax.sgd(0.2))
   )

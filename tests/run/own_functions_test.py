@@ -10,9 +10,9 @@ import pytest
 from flax import linen as nn
 
 import fesem_jax as fj
-from fesem_jax.data.phases import Phase
-from fesem_jax.run import checks, own_functions, rounds, settings
+from fesem_jax.run import checks, own_functions, rounds
 from fesem_jax.run.programs import shared
+from fesem_jax.run.spec import Spec
 from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 
@@ -326,8 +326,8 @@ def test_what_has_no_effect_on_training_is_told(said):
     (methods.fed_avg(by_steps), '`epochs=3` has no effect: `steps=5`'),
     (methods.fed_avg(local._replace(work=work)), '`ClientWork` is of 3 clients, but'),
   ):
-    phases, chosen = [Phase(1, data, data)], settings.Settings(1)
-    checks.check(method, phases, None, chosen, shared())
+    spec = Spec(algorithm=method, train=data, test=data, rounds=1)
+    checks.check(spec, shared())
     assert words in said.text
 
 

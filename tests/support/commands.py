@@ -6,7 +6,6 @@ first call.
 """
 
 import contextlib
-import dataclasses
 import gc
 import io
 import multiprocessing
@@ -94,13 +93,9 @@ def _start(main):
 @contextlib.contextmanager
 def without_figures():
   """Runs make no portrait of their clients, and comparisons draw no figures."""
-  settings = Spec.settings
-
-  def changed(*args):
-    return dataclasses.replace(settings(*args), make_portrait=False)
-
+  never = property(lambda spec: False, lambda spec, given: None)
   with (
-    mock.patch.object(Spec, 'settings', changed),
+    mock.patch.object(Spec, 'make_portrait', never),
     mock.patch.object(plots, 'draw_run'),
     mock.patch.object(plots, 'draw_comparison'),
   ):

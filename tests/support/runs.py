@@ -9,6 +9,7 @@ import numpy as np
 
 from fesem_jax import algorithms
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.selection import counted
 from fesem_jax.run.many import run_many
 from fesem_jax.run.one_run import run_one
 from fesem_jax.run.programs import Programs
@@ -44,6 +45,9 @@ def spec(algorithm, train, test, workdir=None, **options):
   """A `Spec` that writes no portrait, unless it is asked for."""
   folder = workdir and pathlib.Path(workdir)
   options = {'make_portrait': False} | options
+  options['clients_per_round'], options['selection'] = counted(
+    options.get('clients_per_round', 0)
+  )
   return Spec(algorithm=algorithm, train=train, test=test, workdir=folder, **options)
 
 

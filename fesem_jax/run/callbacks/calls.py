@@ -53,11 +53,6 @@ class Callbacks:
     self._rounds = 0
     self._error: Exception | None = None
 
-  @property
-  def wants_clients(self) -> bool:
-    """True if one of the user's callbacks sets `wants_clients`."""
-    return any(callback.wants_clients for callback in self._own)
-
   def includes(self, kind: type[Callback]) -> bool:
     """True if one of the user's callbacks is an instance of a class."""
     return any(isinstance(callback, kind) for callback in self._own)

@@ -5,7 +5,7 @@ import pytest
 
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import examples_checks
-from fesem_jax.run.settings import check_splits
+from fesem_jax.run.checks import check_splits
 from fesem_jax.utils.notices import warn_once
 
 
