@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.arrivals import (
-  Running,
+  InTraining,
   check_at_most,
   next_arrivals,
   size_of,
@@ -38,7 +38,7 @@ class FedBuffState(NamedTuple):
 
   params: Params  # [1, ...] w
   version: jax.Array  # [] int32 server updates so far
-  running: Running  # who trains
+  running: InTraining  # who trains
   starts: Params  # [C, ...] the model that each of them received
   versions: jax.Array  # [C] int32 version of this model
   seconds: jax.Array  # [] float32 that the last buffer took to fill
@@ -95,7 +95,7 @@ def fed_buff(
     starts = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), params)
     absent = jnp.full(count, data.num_clients, jnp.int32)
     durations = device_profiles.durations(devices, local, data, key)
-    running = Running(absent, jnp.zeros(count), durations)
+    running = InTraining(absent, jnp.zeros(count), durations)
     return FedBuffState(
       params, jnp.int32(0), running, starts, jnp.zeros_like(absent), jnp.float32(0.0)
     )

@@ -50,7 +50,7 @@ def measure_with(algorithm: Algorithm, epochs: int) -> Callable[..., Any]:
   return measure
 
 
-class Evaluation:
+class Evaluator:
   """Measures the deployed models of a run, in programs that other seeds share.
 
   The splits are as arranged, `finetune_epochs` are the local epochs before the
@@ -299,7 +299,7 @@ class DerivedClusters:
   int32 are the clusters before the first round that is asked for; None without any.
   """
 
-  def __init__(self, evaluation: Evaluation, info: RoundInfo, before: Any):
+  def __init__(self, evaluation: Evaluator, info: RoundInfo, before: Any):
     self._evaluation = evaluation
     self._before = before if info.clusters is None else None
 

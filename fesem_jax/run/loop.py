@@ -26,7 +26,7 @@ from fesem_jax.utils.errors import Diverged, argument
 from fesem_jax.utils.interrupts import Stopped, interruptible
 
 
-class Trained(NamedTuple):
+class TrainedRound(NamedTuple):
   """A round of one run, on the host."""
 
   cohort: Cohort
@@ -44,7 +44,7 @@ class OnDevices(Protocol):
   def assignments(self) -> list[np.ndarray | None]:
     """[M] int32 cluster that each client deploys from, of each run, before a round."""
 
-  def train(self, number: int) -> list[list[Trained]]:
+  def train(self, number: int) -> list[list[TrainedRound]]:
     """Trains one round or several from `number` on: of each round, of each run."""
 
   def measure(self, number: int) -> list[Measured]:
@@ -69,7 +69,7 @@ class Alone:
     is_needed = not run.done or run.like.clusters is None
     return [run.evaluation.assignment(self._state) if is_needed else None]
 
-  def train(self, number: int) -> list[list[Trained]]:
+  def train(self, number: int) -> list[list[TrainedRound]]:
     """Trains one round."""
     run, began = self._run, time.perf_counter()
     cohort, of_selection = run.select(number, self._state)
@@ -81,7 +81,7 @@ class Alone:
     seconds, assignment = time.perf_counter() - began, None
     if info.clusters is None:
       assignment = run.evaluation.assignment(self._state)
-    return [[Trained(cohort, info, assignment, seconds, of_selection)]]
+    return [[TrainedRound(cohort, info, assignment, seconds, of_selection)]]
 
   def measure(self, number: int) -> list[Measured]:
     """Measures what clients deploy."""
@@ -131,7 +131,7 @@ class Running:
     if self.run.enter(self.done + 1):
       self._placed = arranged(self.run)
 
-  def on_trained(self, trained: Trained, state: Any) -> None:
+  def on_trained(self, trained: TrainedRound, state: Any) -> None:
     """Takes note of a round; `state` is None where it is not read."""
     run, self.done = self.run, self.done + 1
     self.seconds.append(trained.seconds)
@@ -247,7 +247,7 @@ def _unfinished(runs: Sequence[Running]) -> list[Running]:
 
 def _end_round(
   runs: Sequence[Running],
-  trained: Sequence[Trained],
+  trained: Sequence[TrainedRound],
   devices: OnDevices,
   interrupted: Callable[[], bool],
 ) -> Stopped | None:

@@ -26,7 +26,7 @@ from fesem_jax.data.arrangement import (
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.checks import check, check_clusters
 from fesem_jax.run.configuration import edited
-from fesem_jax.run.evaluation import Evaluation
+from fesem_jax.run.evaluation import Evaluator
 from fesem_jax.run.programs import Program, Programs, wait_for
 from fesem_jax.run.results import metrics_file, privacy
 from fesem_jax.run.resume import (
@@ -51,7 +51,7 @@ class Prepared(NamedTuple):
   notes: Sequence[str]  # sentences that the summary keeps
   keys: dict[int, jax.Array]  # of each random stream
   programs: Programs
-  evaluation: Evaluation
+  evaluation: Evaluator
   checkpoints: Checkpoints | None
   out: metrics_file.MetricsWriter
   step: Any  # gives the compiled round and evaluation, which are made once
@@ -141,7 +141,7 @@ def prepare(
     checkpoints = opened.enter_context(claim_workdir(folder, identity, spec.resume))
     began = metrics_file.read_config(folder)
     earlier = edited(began or identity, identity)
-  evaluation = Evaluation(
+  evaluation = Evaluator(
     algorithm, data.train, data.test, spec.finetune_epochs,
     keys[prng_streams.FINETUNE], programs, like,
   )  # fmt: skip

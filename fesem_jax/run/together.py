@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.evaluation import Measured
-from fesem_jax.run.loop import Trained
+from fesem_jax.run.loop import TrainedRound
 from fesem_jax.run.over_runs import Functions, OverRuns, stacked
 from fesem_jax.run.preparation import Prepared
 from fesem_jax.run.programs import Program, run_often, run_once, wait_for
@@ -174,7 +174,7 @@ class Together:
     """Results [R, ...] on the host, run by run."""
     return [jax.tree.map(lambda x, r=r: x[r], results) for r in range(self._count)]
 
-  def train(self, number: int) -> list[list[Trained]]:
+  def train(self, number: int) -> list[list[TrainedRound]]:
     """Trains the rounds up to the next one after which something is due."""
     began, spec = time.perf_counter(), self._spec
     ahead = spec.rounds - number + 1
@@ -191,7 +191,7 @@ class Together:
     rounds = [jax.tree.map(lambda x, i=i: x[i], outputs) for i in range(count)]
     return [
       [
-        Trained(run.draw(number + i), info, clusters, seconds)
+        TrainedRound(run.draw(number + i), info, clusters, seconds)
         for run, (info, clusters) in zip(self._runs, self._each(results), strict=True)
       ]
       for i, results in enumerate(rounds)

@@ -50,7 +50,7 @@ def begin(
   built_in: list[Callback] = [_Saving(run)]
   if spec.patience:
     built_in.insert(0, Patience(spec.patience))
-  built_in += [Progress()] if shows else []
+  built_in += [ShownProgress()] if shows else []
   first: list[Callback] = [] if callbacks.includes(Costs) else [Costs()]
   sends = run.algorithm.local.sends
   if sends is not None and sends.privacy is not None:
@@ -103,7 +103,7 @@ def deploy(run: Prepared, state: Any) -> Callable[[], ClientModels]:
 _RECENT = 20  # Rounds from which the remaining time is estimated.
 
 
-class Progress(Callback):
+class ShownProgress(Callback):
   """Shows rounds, loss, first metric, cluster sizes and the remaining time.
 
   `progress_lines.shown` decides whether and where.

@@ -42,7 +42,7 @@ class Block(NamedTuple):
   shares: jax.Array  # [b R] float32 c; 0 in rows that are not filled yet
 
 
-class Change(NamedTuple):
+class KernelChange(NamedTuple):
   """Change of a kernel by training so far."""
 
   # The one being filled, those that are full, and last those that are empty yet.
@@ -51,7 +51,7 @@ class Change(NamedTuple):
   from_other: jax.Array | None = None
 
 
-class Start(NamedTuple):
+class KernelStart(NamedTuple):
   """Start of a kernel of clients side by side."""
 
   kernel: jax.Array  # [I, O] W_0
@@ -64,7 +64,7 @@ class Start(NamedTuple):
   ) -> jax.Array:
     """The product x W_0, or x W_0^T if `turned`; two where there are two centers.
 
-    x is [R, I], or [R, O] if turned; for `from_other`, see `Change`.
+    x is [R, I], or [R, O] if turned; for `from_other`, see `KernelChange`.
     """
 
     def by(kernel: jax.Array, x: jax.Array) -> jax.Array:
@@ -90,7 +90,7 @@ class Start(NamedTuple):
 
 @jax.custom_vjp
 def product(
-  x: jax.Array, start: Start, change: Change, full: jax.Array, rows: Rows
+  x: jax.Array, start: KernelStart, change: KernelChange, full: jax.Array, rows: Rows
 ) -> jax.Array:
   """The product x W_t; its gradient by `rows` is what this step adds to `change`.
 
@@ -130,7 +130,7 @@ def _backward(residuals, dy):
 product.defvjp(_forward, _backward)
 
 
-def last_block_first(change: Change) -> Change:
+def last_block_first(change: KernelChange) -> KernelChange:
   """The change with its last block first."""
   *others, last = change.blocks
   return change._replace(blocks=(last, *others))

@@ -28,11 +28,11 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
 from fesem_jax.training.kernel_change import (
   Block,
-  Change,
   Kernel,
+  KernelChange,
+  KernelStart,
   Path,
   Rows,
-  Start,
   last_block_first,
   product,
 )
@@ -129,7 +129,7 @@ def changes_sgd(
 
 def _starts(
   client: Client, kernels: Sequence[jax.Array]
-) -> tuple[list[Start], jax.Array | None]:
+) -> tuple[list[KernelStart], jax.Array | None]:
   """Starts of clients side by side in `kernels` [R, I, O], those of two at most.
 
   Returns also [] bool, whether the client starts from the second; None if all start
@@ -137,29 +137,33 @@ def _starts(
   """
   choice, count = client.models.choice, kernels[0].shape[0]
   if choice is None or count == 1:
-    return [Start(x[0]) for x in kernels], None
+    return [KernelStart(x[0]) for x in kernels], None
   if jax.lax.axis_size(SIDE) == 1:
-    return [Start(x[choice]) for x in kernels], None
+    return [KernelStart(x[choice]) for x in kernels], None
   exists = client.id < client.data.num_clients  # Of an empty place, no choice counts.
   first = jax.lax.pmin(jnp.where(exists, choice, count - 1), SIDE)
   other = jax.lax.pmax(jnp.where(exists, choice, first), SIDE)
   two = first != other
-  return [Start(x[first], x[other], two) for x in kernels], exists & (choice != first)
+  return [KernelStart(x[first], x[other], two) for x in kernels], exists & (
+    choice != first
+  )
 
 
-def _no_change(kernel: Kernel, start: Start) -> Change:
+def _no_change(kernel: Kernel, start: KernelStart) -> KernelChange:
   """The change of a client before its first step."""
   count, (inputs, outputs) = kernel.rows * kernel.block, start.kernel.shape
   block = Block(
     jnp.zeros((count, inputs)), jnp.zeros((count, outputs)), jnp.zeros(count)
   )
-  return Change((block,) * -(-kernel.steps // kernel.block))
+  return KernelChange((block,) * -(-kernel.steps // kernel.block))
 
 
-def _no_rows(kernels: Sequence[Kernel], starts: Sequence[Start]) -> tuple[Rows, ...]:
+def _no_rows(
+  kernels: Sequence[Kernel], starts: Sequence[KernelStart]
+) -> tuple[Rows, ...]:
   """Rows of the shapes of a step's."""
 
-  def empty(kernel: Kernel, start: Start) -> Rows:
+  def empty(kernel: Kernel, start: KernelStart) -> Rows:
     inputs, outputs = start.kernel.shape
     return jnp.zeros((kernel.rows, inputs)), jnp.zeros((kernel.rows, outputs))
 
@@ -169,8 +173,8 @@ def _no_rows(kernels: Sequence[Kernel], starts: Sequence[Start]) -> tuple[Rows, 
 def _with_changes(
   model: Model,
   kernels: Sequence[Kernel],
-  starts: Sequence[Start],
-  changes: Sequence[Change],
+  starts: Sequence[KernelStart],
+  changes: Sequence[KernelChange],
   t: jax.Array,
   rows: tuple[Rows, ...],
 ) -> Model:
@@ -191,13 +195,13 @@ def _with_changes(
 
 def _appended(
   kernel: Kernel,
-  change: Change,
+  change: KernelChange,
   rows: Rows,
   t: jax.Array,
   active: jax.Array,
   rate: jax.Array | float,
   penalty: jax.Array | float | None,
-) -> Change:
+) -> KernelChange:
   """The change after step `t` [], whose update is `rate` [] times the gradient.
 
   `penalty` [] is lambda of lambda |W - W_0|^2, or None.
@@ -236,7 +240,9 @@ def _over_steps(every: int, first: int, count: jax.Array, body: Any, loop: Any) 
   return jax.lax.fori_loop(first, (count + every - 1) // every, of_block, loop)
 
 
-def _bounded(starts: Sequence[Start], changes: Sequence[Change]) -> jax.Array:
+def _bounded(
+  starts: Sequence[KernelStart], changes: Sequence[KernelChange]
+) -> jax.Array:
   """[] bool: whether kernels are finite, by a bound on their entries.
 
   False too where a kernel comes close to what float32 can hold.
@@ -251,7 +257,7 @@ def _bounded(starts: Sequence[Start], changes: Sequence[Change]) -> jax.Array:
   return bounded
 
 
-def _moves(change: Change, finite: jax.Array) -> Moves:
+def _moves(change: KernelChange, finite: jax.Array) -> Moves:
   """The moves of a kernel, none where the training was not `finite` [] bool."""
   blocks = where(finite, change.blocks, tree.zeros_like(change.blocks))
   inputs, gradients, shares = (

@@ -16,7 +16,7 @@ from fesem_jax.training.one_client import Client, Record
 from fesem_jax.training.trained import Reduction
 
 
-class Task(NamedTuple):
+class ClientTask(NamedTuple):
   """The work of one client in a round; its own arrays are [1, ...]."""
 
   starts: ClientModels
@@ -29,7 +29,7 @@ class Task(NamedTuple):
   ends: list[Params] | None
 
 
-def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> Task:
+def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> ClientTask:
   """The work of the client at place `row` [1] int32 of a cohort.
 
   `whole` trains the whole cohort too, which gives the ends as the round's arithmetic
@@ -52,10 +52,12 @@ def task_of(call: Call, data: FederatedData, row: jax.Array, whole: bool) -> Tas
   own = call.state, call.given, call.epochs
   state, given, epochs = tree.rows_of(own, cohort)
   starts = call.starts.of(cohort)
-  return Task(starts, state, given, call.broadcast, epochs, call.key, ends)
+  return ClientTask(starts, state, given, call.broadcast, epochs, call.key, ends)
 
 
-def steps_of(call: Call, task: Task, data: FederatedData, width: int) -> list[Record]:
+def steps_of(
+  call: Call, task: ClientTask, data: FederatedData, width: int
+) -> list[Record]:
   """The trainings of a client again, with each step measured.
 
   The same client trains in all `width` places of a chunk, as many as in the round, so

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.algorithms.common.first_clusters import Clustering, Start
+from fesem_jax.algorithms.common.first_clusters import Clustering, FirstClusters
 from fesem_jax.algorithms.wrappers import reclustering
 from fesem_jax.core.types import Cohort
 from tests.support import helpers
@@ -29,7 +29,7 @@ def check(monkeypatch):
       starts.append(float(start.shared['w'][0, 0]))
       trained = helpers.trained(params, sizes[ids], ids=ids)
       seeds = {'w': jnp.zeros((2, 1))}
-      return Start(jnp.array(new), seeds, seeds, trained, params, params)
+      return FirstClusters(jnp.array(new), seeds, seeds, trained, params, params)
 
     monkeypatch.setattr(reclustering, 'train_and_cluster', clustered)
     centers = {'w': jnp.array([[1.0], [4.0]])}

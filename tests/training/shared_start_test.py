@@ -56,11 +56,14 @@ def test_the_product_and_its_gradients_are_those_of_the_whole_kernel(center):
   ]
   empty = jax.tree.map(lambda x: x * jnp.nan, blocks[0])  # Not to be read.
   rows = (jnp.zeros((4, 7)), jnp.zeros((4, 5)))
-  start, change = kernel_change.Start(kernel), kernel_change.Change((*blocks, empty))
+  start, change = (
+    kernel_change.KernelStart(kernel),
+    kernel_change.KernelChange((*blocks, empty)),
+  )
   if center is not None:
     other, kernel = kernel, normal(7, 5)
     pair = (kernel, other) if center == 0 else (other, kernel)
-    start = kernel_change.Start(*pair, jnp.bool_(True))
+    start = kernel_change.KernelStart(*pair, jnp.bool_(True))
     change = change._replace(from_other=jnp.bool_(center == 1))
 
   def shared(x, rows):
@@ -297,7 +300,10 @@ def test_models_are_formed_from_the_centers_that_clients_start_from(choice):
 
   centers = {'a': {'kernel': normal(3, 2, 5), 'bias': normal(3, 5)}}
   blocks = [kernel_change.Block(normal(3, 4, 2), normal(3, 4, 5), normal(3, 4))] * 2
-  change, finite = kernel_change.Change(tuple(blocks)), jnp.array([True, True, False])
+  change, finite = (
+    kernel_change.KernelChange(tuple(blocks)),
+    jnp.array([True, True, False]),
+  )
   held = {'a': {'kernel': moves_of(change, finite), 'bias': normal(3, 5)}}
   choice = None if choice is None else jnp.array(choice)
   whole = shared_start.whole_models(held, centers, choice, 'highest')
@@ -349,7 +355,7 @@ def bounded(start, change):
 
 def test_a_kernel_is_finite_below_half_of_what_float32_holds():
   most = float(np.finfo(np.float32).max)
-  start = kernel_change.Start(jnp.zeros((2, 3)))
+  start = kernel_change.KernelStart(jnp.zeros((2, 3)))
   # Inputs [I] and gradients [O] of the two rows of each of five clients.
   rows = [
     (([1, 0.4 * most], [0, 0]), ([0, 1, 0], [0, 0, 0])),
@@ -359,7 +365,7 @@ def test_a_kernel_is_finite_below_half_of_what_float32_holds():
     (([np.nan, 0], [0, 0]), ([0, 0, 1], [0, 0, 0])),
   ]
   inputs, gradients = (jnp.array(x, jnp.float32) for x in zip(*rows, strict=True))
-  change = kernel_change.Change(
+  change = kernel_change.KernelChange(
     (kernel_change.Block(inputs, gradients, jnp.ones((5, 2))),)
   )
   assert bounded(start, change).tolist() == [True, False, False, False, False]

@@ -17,7 +17,7 @@ from fesem_jax.utils.errors import UserError, argument
 _PAPER = 10  # Updates in a buffer (Nguyen et al. 2022).
 
 
-class Running(NamedTuple):
+class InTraining(NamedTuple):
   """The clients that train; there are places for C of M clients."""
 
   clients: jax.Array  # [C] int32 positions of those that train; M in an empty place
@@ -31,7 +31,7 @@ class Arrivals(NamedTuple):
   ids: jax.Array  # [B] int32 positions of the clients, all distinct; M for none
   places: jax.Array  # [B] int32 places among the C in which they trained
   new: jax.Array  # [B] bool, for those that started while the buffer was filling
-  running: Running  # from `seconds` on
+  running: InTraining  # from `seconds` on
   started: jax.Array  # [C] bool, for those that started while the buffer was filling
   seconds: jax.Array  # [] float32
 
@@ -51,7 +51,7 @@ def size_of(buffer_size: int, num_clients: int) -> int:
 
 
 def next_arrivals(
-  running: Running, data: FederatedData, key: jax.Array, buffer_size: int
+  running: InTraining, data: FederatedData, key: jax.Array, buffer_size: int
 ) -> Arrivals:
   """Lets clients finish and others start until the buffer is full.
 
@@ -101,7 +101,7 @@ def next_arrivals(
     0, buffer_size, arrive, carry
   )
   left = jnp.where(clients < absent, finish - now, 0.0)
-  after = Running(clients, left, running.durations)
+  after = InTraining(clients, left, running.durations)
   return Arrivals(ids, places, new, after, started, now)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.first_clusters import Start
+from fesem_jax.algorithms.common.first_clusters import FirstClusters
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
@@ -29,7 +29,7 @@ def train_and_choose(
   key: jax.Array,
   num_clusters: int,
   weighting: str,
-) -> Start:
+) -> FirstClusters:
   """Every client trains every one of K random models and keeps the best.
 
     w_ik <- SGD from c_k on F_i / K        for all k, where c_k are random models
@@ -40,7 +40,7 @@ def train_and_choose(
   each with the weight 1 / K. All models visit a client's examples in one order. A model
   that fails on a client is not chosen by it; a center without clients stays as it is.
   `weighting` is that of clients in the means, see `Trained.weights`, and `key` is that
-  of the run's start. The `Start` has neither seeds nor what k-means compared.
+  of the run's start. The `FirstClusters` has neither seeds nor what k-means compared.
   """
   own_key = prng_streams.fold(key, prng_streams.DRAWS)
   models = random_models(local, own_key, num_clusters)
@@ -76,4 +76,4 @@ def train_and_choose(
   centers = privacy.means(
     local, key, trained, trained.params, cluster, weighting, models
   )
-  return Start(cluster, None, centers, trained, trained.params, None)
+  return FirstClusters(cluster, None, centers, trained, trained.params, None)

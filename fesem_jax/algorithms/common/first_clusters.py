@@ -27,7 +27,7 @@ MAX_REPETITIONS = 10
 _ALL = by_weights()
 
 
-class Start(NamedTuple):
+class FirstClusters(NamedTuple):
   """Clusters of clients that trained from a common start."""
 
   assignment: jax.Array  # [S] int32
@@ -101,7 +101,7 @@ def train_and_cluster(
   num_clusters: int,
   how: Clustering,
   train_key: jax.Array | None = None,
-) -> Start:
+) -> FirstClusters:
   """Clients train from starts that are alike, then k-means (Section 6.1.4).
 
   With more than `how.max_clients` clients, k-means sees a random sample; all clients
@@ -142,7 +142,7 @@ def train_and_cluster(
     )
     if not how.keep:
       trained, models, compared = trained._replace(params=None), None, None
-    return Start(assignment, seeds, centers, trained, models, compared)
+    return FirstClusters(assignment, seeds, centers, trained, models, compared)
 
   sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
   sample = sample_clients(sample_key, data, limit, local.mesh, cohort)
@@ -165,7 +165,7 @@ def train_and_cluster(
   centers, models = sums.mean_of(trained.sums, origins), None
   if how.keep and how.into is None:
     models = how.comparison.nearest(trained.params, known, local.mesh)[2]
-  return Start(trained.folded, seeds, centers, trained, models, None)
+  return FirstClusters(trained.folded, seeds, centers, trained, models, None)
 
 
 def _until_settled(

@@ -154,7 +154,7 @@ def _write(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClientHistory:
+class RecordedClients:
   """The history of every client in the recorded rounds, read on access.
 
   Columns, one row a client and round: `round`; `client`, its name; `assignment`, its
@@ -246,7 +246,7 @@ def _values(name: str, column: Any) -> np.ndarray:
 
 def _held(
   folder: pathlib.Path, names: np.ndarray | None = None
-) -> ClientHistory | None:
+) -> RecordedClients | None:
   """The history that a workdir holds; None where there is none.
 
   `names` [M] are those of the clients, where they are known or not needed; None reads
@@ -272,7 +272,7 @@ def _held(
       if names is None:
         clients = file.read_row_group(0, ['client']).column('client')
         names = np.array(clients.combine_chunks().dictionary.to_pylist())
-    return ClientHistory(path, names, rounds)
+    return RecordedClients(path, names, rounds)
   except UserError:
     raise
   except Exception as e:  # Parsers raise all kinds.
@@ -286,7 +286,7 @@ def exists(folder: pathlib.Path) -> bool:
   return (folder / _FILE).exists()
 
 
-def read(folder: pathlib.Path) -> ClientHistory:
+def read(folder: pathlib.Path) -> RecordedClients:
   """The history that the workdir of a finished run holds.
 
   Raises `UserError` if there is none, or it is damaged.

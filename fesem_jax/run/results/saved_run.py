@@ -22,7 +22,7 @@ from fesem_jax.run.results import (
   metrics_file,
   saved_models,
 )
-from fesem_jax.run.results.client_history import ClientHistory
+from fesem_jax.run.results.client_history import RecordedClients
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.deployed_models import DeployedModels, by_layer
 from fesem_jax.run.results.explanation import Explanation, explain
@@ -81,7 +81,7 @@ class Run:
     return dataclasses.replace(held, model=model)
 
   @functools.cached_property
-  def client_history(self) -> ClientHistory:
+  def client_history(self) -> RecordedClients:
     """The history of every client in the recorded rounds, read when asked.
 
     Raises:
