@@ -167,9 +167,8 @@ def test_a_schedule_of_steps_is_checked_for_every_step_of_a_round():
   data = helpers.federation([4, 4])
 
   def run(epochs, finetune_epochs):
-    local = local_training(
-      model, optax.sgd(0.1), epochs=epochs, local_lr_schedule=schedule
-    )
+    local = local_training(model, optax.sgd(0.1), epochs=epochs)
+    local = local._replace(local_lr_schedule=schedule)
     method = algorithms.build('fed_avg', local)
     options = {'rounds': 1, 'finetune_epochs': finetune_epochs}
     return simulate(method, data, data, **options)

@@ -49,9 +49,10 @@ def data_and_method():
   return data, fj.algorithms.build('fed_avg', fj.local_training(model, optax.sgd(0.5)))
 
 
-def run(selection, rounds=3, **options):
+def run(selection, rounds=3, placement='auto', **options):
   data, method = data_and_method()
-  seen = Seen()
+  seen, local = Seen(), method.local._replace(data_placement=placement)
+  method = fj.algorithms.build('fed_avg', local)
   result = fj.simulate(
     method, data, data, rounds=rounds, clients_per_round=selection,
     callbacks=[seen, *options.pop('callbacks', ())], finetune_epochs=0, **options,
@@ -78,7 +79,7 @@ def reference_choice(data, model, number):
 @pytest.mark.parametrize('placement', ['replicated', 'sharded'])
 def test_power_of_choice_takes_the_candidates_of_largest_loss(placement):
   selection = fj.selection.power_of_choice(3, candidates=4)
-  data, seen, result = run(selection, data_placement=placement)
+  data, seen, result = run(selection, placement=placement)
   expected = [reference_choice(data, m, r + 1) for r, m in enumerate(seen.models[:3])]
   assert seen.clients == expected
   assert len(set(map(tuple, expected))) > 1
@@ -93,7 +94,8 @@ def test_a_selected_run_resumes_with_the_clients_that_it_would_have_had(tmp_path
   selection = fj.selection.power_of_choice(2, candidates=4)
   whole = run(selection, rounds=4)[2].history
   for rounds in (2, 4):
-    found = run(selection, rounds, workdir=tmp_path, make_portrait=False)[2].history
+    workdir = fj.Workdir(tmp_path, portrait=False)
+    found = run(selection, rounds, workdir=workdir)[2].history
   for a, b in zip(whole, found, strict=True):
     assert {k: v for k, v in a.items() if k != 'seconds'} == {
       k: v for k, v in b.items() if k != 'seconds'

@@ -154,8 +154,8 @@ def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
   def result(folder, rounds):
     return fj.simulate(
       algorithms.build('fed_avg', local), data, data, rounds=rounds,
-      clients_per_round=3, workdir=tmp_path / folder, eval_every=2,
-      checkpoint_every=1, finetune_epochs=0,
+      clients_per_round=3, workdir=fj.Workdir(tmp_path / folder, checkpoint_every=1),
+      eval_every=2, finetune_epochs=0,
     )  # fmt: skip
 
   whole = result('whole', 4)
