@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,8 @@ def numbered(
       )
   if not len(known):
     _warn_of_markers(distinct, where)
-    _warn_of_spellings(distinct, where)
+    if distinct.dtype.kind == 'U':
+      warn_of_spellings(distinct.tolist(), where)
   if by_number and distinct.dtype.kind == 'U' and all(map(_NUMBER.fullmatch, distinct)):
     order = np.argsort(distinct.astype(float), kind='stable')
     numbers = np.argsort(order)[numbers]
@@ -116,13 +117,16 @@ def _warn_of_markers(distinct: np.ndarray, where: str) -> None:
     )
 
 
-def _warn_of_spellings(distinct: np.ndarray, where: str) -> None:
-  """Says once that distinct texts differ by capitals or forms of letters alone."""
-  if distinct.dtype.kind != 'U':
-    return
+def warn_of_spellings(texts: Iterable[str], where: str) -> None:
+  """Says once that distinct texts differ by capitals, forms of letters or zeros alone.
+
+  The zeros are those of numbers: '7', '007' and '7.0'.
+  """
   seen = dict[str, str]()
-  for text in distinct.tolist():
+  for text in texts:
     plain = unicodedata.normalize('NFKC', text).casefold()
+    if _NUMBER.fullmatch(plain):
+      plain = str(float(plain))
     if plain in seen:
       warn_once(
         f'{where} has the values {seen[plain]!r} and {text!r}, which are taken as '

@@ -83,6 +83,18 @@ def test_files_that_are_not_read_are_told_of(tmp_path, caplog):
   assert f'are left out: 1, such as {tmp_path}/cat/a.gif.' in caplog.text
 
 
+@pytest.mark.parametrize(
+  ('places', 'kind'),
+  [(('a/Dog', 'a/cat', 'b/dog'), 'classes'), (('B/cat', 'b/cat'), 'clients')],
+)
+def test_folders_that_differ_by_spelling_alone_are_told_of(
+  tmp_path, caplog, places, kind
+):
+  write(tmp_path, places)
+  data.load(f'images:{tmp_path}')
+  assert f'{tmp_path}: {kind} has the values' in caplog.text
+
+
 def test_what_of_a_picture_is_not_read_is_told_of(tmp_path, caplog):
   for place in ('cat', 'dog'):
     (tmp_path / place).mkdir()
