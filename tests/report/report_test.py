@@ -108,9 +108,22 @@ def test_seeds_that_are_not_there_are_said_where_they_miss_the_oracle(tmp_path):
     for seed in seeds:
       write_run(tmp_path / method / f'seed{seed}', method, seed, clusters=0)
   page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
-  assert 'seeds that do not reach it: fed_avg, seed 1.</p>' in page
+  assert 'in no figure of the tables: fed_avg, seed 1.</p>' in page
+  assert 'seeds that do not reach it' in page
   write_run(tmp_path / 'fed_avg' / 'seed1', 'fed_avg', 1, clusters=0)
   page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
+  assert 'seeds that do not reach it' not in page
+
+
+def test_methods_and_seeds_that_did_not_finish_are_said(tmp_path):
+  for method, seeds in (('a', (0, 1)), ('b', (0, 1)), ('c', (0,))):
+    for seed in seeds:
+      write_run(tmp_path / method / f'seed{seed}', 'fed_avg', seed, clusters=0)
+  for seed in (0, 1):  # As where training diverged.
+    (tmp_path / 'b' / f'seed{seed}' / 'summary.json').unlink()
+  page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
+  which = 'b, seed 0; b, seed 1; c, seed 1'
+  assert f'in no figure of the tables: {which}.</p>' in page
   assert 'seeds that do not reach it' not in page
 
 
