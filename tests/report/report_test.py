@@ -212,6 +212,15 @@ def test_long_runs_are_thinned_and_keep_their_ends(tmp_path):
   assert (places[0], places[-1], values[-1]) == (0, 2999, 428.57)
 
 
+def test_values_that_are_not_finite_are_gaps(tmp_path):
+  folder = write_run(tmp_path / 'run', clusters=0, finished=False)
+  losses = [2.0, np.inf, 1.0, np.nan]
+  lines = [{'round': i, 'train_loss': x, 'bad': np.nan} for i, x in enumerate(losses)]
+  (folder / 'metrics.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in lines))
+  curve = held(page(folder, tmp_path))['curves']
+  assert curve['runs'][0]['series'] == {'train_loss': [None, [2, None, 1, None]]}
+
+
 def test_gigabytes_are_those_sent_both_ways_so_far(tmp_path):
   folder = write_run(tmp_path / 'run', clusters=0, finished=False)
   lines = [{'round': i, 'bytes_up': 10**9, 'bytes_down': 5 * 10**8} for i in (1, 2)]
