@@ -19,9 +19,9 @@ def check_same(
   workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
 ) -> None:
   """Raises `WorkdirError` naming each entry that differs and may not."""
-  of_python, of_flags = (old, config) if _is_described(old) else (config, old)
-  if not _is_described(of_flags) and 'algorithm' in of_flags and _is_described(of_python):
-    kinds = ('Python', 'a command') if of_python is old else ('a command', 'Python')
+  described = [_is_described(each) for each in (old, config)]
+  if described[0] != described[1] and 'algorithm' in (config if described[0] else old):
+    kinds = ('Python', 'a command') if described[0] else ('a command', 'Python')
     raise WorkdirError(
       f'`workdir={workdir}` holds a run of {kinds[0]}, and this is one of {kinds[1]}. '
       'Choose another folder or delete this one.'

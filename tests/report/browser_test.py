@@ -191,14 +191,14 @@ def test_curves_and_their_means_have_gaps_where_a_seed_is_infinite(tmp_path):
   told, said = driven(
     fj.write_report(tmp_path, tmp_path / 'page.html'),
     """
-    const pieces = () => [...at('curve-chart').querySelectorAll('svg .mark-line path')]
+    const all = (what) => [...at('curve-chart').querySelectorAll(`svg ${what} path`)];
+    const pieces = () => all('.mark-line')
       .map((p) => p.getAttribute('d').match(/M/g).length);
-    const marks = () => at('curve-chart').querySelectorAll('svg .mark-symbol path').length;
+    const marks = () => all('.mark-symbol').length;
     const told = [pieces(), marks()];
     await choose('curve-seeds', 'mean', 'curve-chart');
-    return [...told, pieces(), marks(),
-      at('curve-chart').querySelector('svg .mark-area path').getAttribute('d')
-        .match(/M/g).length];
+    const [band] = all('.mark-area');
+    return [...told, pieces(), marks(), band.getAttribute('d').match(/M/g).length];
     """,
   )
   assert not said
