@@ -14,6 +14,8 @@ from fesem_jax.utils.notices import warn_once
 _MISSING = ('', 'nan', 'NaN', 'None', '<NA>', 'NaT')
 _NUMBER = re.compile(r'-?\d{1,15}(\.\d+)?')
 # Or a country, a class.
+_NUMBERS_OF_NONE = (-99, -999, -9999, -99999, 999, 9999, 99999)
+_FAR = 5  # Times the range of all other values.
 _PERHAPS_MISSING = ('NA', 'N/A', 'null', 'NULL', 'none', '?', '-', '--')
 
 
@@ -115,6 +117,21 @@ def _warn_of_markers(distinct: np.ndarray, where: str) -> None:
       f'{where} has a value {marker}, which is taken as any other; if it marks missing '
       'values, remove these rows.'
     )
+
+
+def warn_of_missing_numbers(numbers: np.ndarray, where: str) -> None:
+  """Says once that a number such as -999, far from others, may mark missing ones."""
+  for marker in _NUMBERS_OF_NONE:
+    marked = numbers == marker
+    others = numbers[~marked]
+    if not marked.any() or len(np.unique(others)) < 2:
+      continue
+    far = np.abs(others - marker).min() > _FAR * np.ptp(others)
+    if far or (marker < 0 and others.min() >= 0):
+      warn_once(
+        f'{where} is {marker} in {marked.sum():,} rows, which is taken as any other '
+        'number; if it marks missing values, fill them or remove these rows.'
+      )
 
 
 def warn_of_spellings(texts: Iterable[str], where: str) -> None:

@@ -385,6 +385,24 @@ def test_names_of_clients_are_those_that_are_written(tmp_path):
   assert train.info.names.tolist() == ['2', '10']
 
 
+@pytest.mark.parametrize(
+  ('values', 'marker'),
+  [
+    ((1.5, -3.0, -999.0), -999), ((18, 90, 9999), 9999), ((20_000, 0, -99), -99),
+    ((800, 990, 999), None), ((-20, 30, -99), None), ((1, 0, -999), -999),
+  ],
+)  # fmt: skip
+def test_numbers_that_may_mark_missing_values_are_told_of(
+  tmp_path, caplog, values, marker
+):
+  rows = '\n'.join(f'{values[i % 3]},{i / 7:.3f},{i % 2},{i % 5}' for i in range(30))
+  path = table_of(tmp_path, 'a.csv', f'dose,x,y,client\n{rows}\n')
+  data.load(f'table:{path}', standardize=True)
+  said = [m for m in caplog.messages if 'if it marks missing values' in m]
+  wanted = f'{path}: column dose is {marker} in 10 rows, which is taken as any'
+  assert [m.startswith(wanted) for m in said] == [True] * (marker is not None)
+
+
 def test_columns_of_other_spellings_are_named(tmp_path, caplog):
   rows = '\n'.join(f'{i / 7:.3f},{i % 2},{i % 3}' for i in range(30))
   path = table_of(tmp_path, 'a.csv', f'x,y,Client\n{rows}\n')
