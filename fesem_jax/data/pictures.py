@@ -119,7 +119,7 @@ def load_folder(folder: pathlib.Path, side: int, groups: str) -> Pool:
 
   def key() -> str:
     stats = [(str(p.path), p.path.stat()) for p in places]
-    listing = [(path, s.st_size, s.st_mtime_ns) for path, s in stats]
+    listing = [(path, *cache.state(stat)) for path, stat in stats]
     return cache.digest([], f'images 2 {side} {listing}')
 
   size = cache.total_size(place.path for place in places)
