@@ -555,6 +555,20 @@ def test_datasets_of_the_hub_are_tables_with_the_names_of_classes():
     data.load('mine', arrays=images)
 
 
+def test_formats_of_datasets_of_the_hub_are_not_ignored():
+  hub = pytest.importorskip('datasets')
+  held = hub.Dataset.from_dict(
+    {'a': [0.5, 1.5] * 6, 'b': [0.0, 1.0] * 6, 'y': [0, 1] * 6}
+  )
+  twice = held.with_transform(lambda rows: rows | {'a': [2 * a for a in rows['a']]})
+  with pytest.raises(UserError, match='has a transform, set by .* apply it by `map`'):
+    data.load('mine', arrays=twice, num_clients=2)
+  shown = held.with_format('numpy', columns=['y', 'a'])
+  train, _ = data.load('mine', arrays=shown, num_clients=2)
+  assert train.example_shape == (1,)
+  np.testing.assert_array_equal(train.x[:, 0], train.y + 0.5)
+
+
 def test_whole_numbers_that_are_names_are_refused_as_features(tmp_path):
   rows = '\n'.join(f'{2**60 + i},{i % 2}' for i in range(1, 30))
   path = table_of(tmp_path, 'a.csv', f'x,y\n{rows}\n')
