@@ -92,7 +92,8 @@ def _fed_avg(
   """The global model of FedAvg on the clients of a run, trained unless it was."""
   common = experiment_flags.common_names()
   config = {name: clients.config[name] for name in common if name in clients.config}
-  config |= {'algorithm': 'fed_avg', 'patience': 0, **methods.options('fed_avg')}
+  config |= {'algorithm': 'fed_avg', 'patience': 0}
+  config |= _options_of_fed_avg(clients.config)
   folder = clients.run.workdir / 'adapt' / 'fed_avg'
 
   if not is_writable(folder) and not (folder / 'summary.json').exists():
@@ -112,6 +113,19 @@ def _fed_avg(
       'FedAvg with another learning rate by --global_run.'
     ) from e
   return new_clients.global_model(folder, clients)
+
+
+def _options_of_fed_avg(config: dict[str, Any]) -> dict[str, Any]:
+  """FedAvg's own options: those of a run that were given, and else its defaults."""
+  own, defaults = methods.options('fed_avg'), methods.options(config['algorithm'])
+  given = {
+    name: config[name]
+    for name in own
+    if name in defaults and config.get(name, defaults[name]) != defaults[name]
+  }
+  # Noise of the server is for clients of one weight.
+  uniform = {'weighting': 'uniform'} if config.get('dp') == 'server' else {}
+  return own | given | uniform
 
 
 def _write(

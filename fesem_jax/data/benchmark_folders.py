@@ -12,6 +12,7 @@ from fesem_jax.data.pool import Examples, Pool, cached_pool, channels_last
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import array_checks, array_pickles
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import opened, reading, warn_of_others
 
 _SIDE = 28  # FL-bench keeps FEMNIST's images as rows of 784 pixels.
@@ -22,18 +23,25 @@ def load_pfllib(folder: pathlib.Path, task: str = '') -> Pool:
 
   Each holds a pickled dict of x and y, of which only arrays are read. Images, which
   have their channels first, are moved to [N, H, W, C], or [N, H, W] if they are gray.
-  Without `test/`, each client is split 80/20. Raises a `UserError` that names the file
-  at fault.
+  Without `test/`, each client is split 80/20. Clients without training examples are
+  left out. Raises a `UserError` that names the file at fault, or one that is missing.
   """
   _check_task(task)
   train, test = (_clients(folder / split) for split in ('train', 'test'))
   if not train:
     raise UserError(f"{folder} must hold PFLlib's train/0.npz and test/0.npz.")
-  classes = None
+  classes, said = None, len(train)
   config = folder / 'config.json'
   if config.is_file():
     with reading(config), opened(config) as file:
-      classes = int(json.loads(file.read())['num_classes'])
+      told = json.loads(file.read())
+      classes, said = int(told['num_classes']), int(told.get('num_clients', said))
+  if said != len(train) or (test and test.keys() != train.keys()):
+    raise UserError(
+      f'{folder} has {len(train)} files of clients in train/ and {len(test)} in test/'
+      + f', and config.json says {said} clients' * (said != len(train))
+      + '; copy all of them, or generate them again.'
+    )
 
   def read() -> tuple[dict[str, Examples], dict[str, Examples] | None]:
     def of(paths: dict[str, pathlib.Path]) -> dict[str, Examples]:
@@ -43,7 +51,10 @@ def load_pfllib(folder: pathlib.Path, task: str = '') -> Pool:
     return of(train), of(test) if test else None
 
   paths = [*train.values(), *test.values()]
-  return cached_pool(folder, f'pfllib 1 {classes}', classes or 0, 1.0, read, paths)
+  pool = cached_pool(folder, f'pfllib 1 {classes}', classes or 0, 1.0, read, paths)
+  if pool.names is not None and (left := len(train) - len(pool.names)):
+    warn_once(f'{folder}: {left} clients without training examples are left out.')
+  return pool
 
 
 def _clients(folder: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -112,6 +123,11 @@ def load_fl_bench(folder: pathlib.Path, task: str = '') -> Pool:
       f'{partition} has row {whole.max()}; {paths[0]} has {len(x)}. Generate both '
       'again, '
       'by one run.'
+    )
+  if left := len(x) - len(whole):
+    warn_once(
+      f'{folder}: {left:,} of {len(x):,} examples are left out, which partition.pkl '
+      'has for validation, or for no client.'
     )
   width = len(str(len(train) - 1))
   numbered = [f'client{i:0{width}d}' for i in range(len(train))]

@@ -37,6 +37,15 @@ def digest(files: Iterable[pathlib.Path], salt: str = '') -> str:
   return total.hexdigest()
 
 
+def state(stat: os.stat_result) -> tuple[int, ...]:
+  """A file's size and times, where there are too many files to read for a digest.
+
+  That of the change of the file itself is not kept by copies that keep its date, such
+  as those of tar and rsync.
+  """
+  return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
 def cache_path(folder: pathlib.Path, name: str) -> pathlib.Path:
   """Where the arrays of a data set are kept: in the user's own cache folder.
 

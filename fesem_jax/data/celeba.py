@@ -70,7 +70,7 @@ def _decode(clients: Named, images: pathlib.Path):
 def _key(name: str, sources: list[pathlib.Path], images: pathlib.Path) -> str:
   """Digest of the lists' contents and the images' names, sizes and times."""
   entries = sorted((e.name, e.stat()) for e in os.scandir(images))
-  listing = [(image, s.st_size, s.st_mtime_ns) for image, s in entries]
+  listing = [(image, *cache.state(stat)) for image, stat in entries]
   return cache.digest(sources, f'{name} {listing}')
 
 

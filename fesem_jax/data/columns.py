@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from fesem_jax.utils.notices import warn_once
 _MISSING = ('', 'nan', 'NaN', 'None', '<NA>', 'NaT')
 _NUMBER = re.compile(r'-?\d{1,15}(\.\d+)?')
 # Or a country, a class.
+_NUMBERS_OF_NONE = (-99, -999, -9999, -99999, 999, 9999, 99999)
+_FAR = 5  # Times the range of all other values.
 _PERHAPS_MISSING = ('NA', 'N/A', 'null', 'NULL', 'none', '?', '-', '--')
 
 
@@ -80,7 +82,8 @@ def numbered(
       )
   if not len(known):
     _warn_of_markers(distinct, where)
-    _warn_of_spellings(distinct, where)
+    if distinct.dtype.kind == 'U':
+      warn_of_spellings(distinct.tolist(), where)
   if by_number and distinct.dtype.kind == 'U' and all(map(_NUMBER.fullmatch, distinct)):
     order = np.argsort(distinct.astype(float), kind='stable')
     numbers = np.argsort(order)[numbers]
@@ -116,13 +119,31 @@ def _warn_of_markers(distinct: np.ndarray, where: str) -> None:
     )
 
 
-def _warn_of_spellings(distinct: np.ndarray, where: str) -> None:
-  """Says once that distinct texts differ by capitals or forms of letters alone."""
-  if distinct.dtype.kind != 'U':
-    return
+def warn_of_missing_numbers(numbers: np.ndarray, where: str) -> None:
+  """Says once that a number such as -999, far from others, may mark missing ones."""
+  for marker in _NUMBERS_OF_NONE:
+    marked = numbers == marker
+    others = numbers[~marked]
+    if not marked.any() or len(np.unique(others)) < 2:
+      continue
+    far = np.abs(others - marker).min() > _FAR * np.ptp(others)
+    if far or (marker < 0 and others.min() >= 0):
+      warn_once(
+        f'{where} is {marker} in {marked.sum():,} rows, which is taken as any other '
+        'number; if it marks missing values, fill them or remove these rows.'
+      )
+
+
+def warn_of_spellings(texts: Iterable[str], where: str) -> None:
+  """Says once that distinct texts differ by capitals, forms of letters or zeros alone.
+
+  The zeros are those of numbers: '7', '007' and '7.0'.
+  """
   seen = dict[str, str]()
-  for text in distinct.tolist():
+  for text in texts:
     plain = unicodedata.normalize('NFKC', text).casefold()
+    if _NUMBER.fullmatch(plain):
+      plain = str(float(plain))
     if plain in seen:
       warn_once(
         f'{where} has the values {seen[plain]!r} and {text!r}, which are taken as '

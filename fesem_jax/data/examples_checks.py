@@ -30,6 +30,8 @@ _FEW_COPIES, _MATTERS = 2, 0.1
 _MOST_COUNTED, _SAMPLE, _SUMMED = 10**6, 1000, 64
 # A column that tells the classes of so many examples is no feature.
 _TOLD = 5
+_MOST_NUMBERS = 2**23
+_ROUNDING = 1e-9  # Of the squared correlation of a column and its copy.
 # More classes with fewer examples each may be numbers, as the targets of a regression.
 _MANY_CLASSES, _FEW_OF_CLASS = 20, 3
 # The features of test splits by the ids of both splits', while these live.
@@ -118,6 +120,7 @@ def warn_of_features(pool: Pool, name: str, stay: bool = True) -> None:
     feature_range.warn_of_range(pool.x, pool.scale, f'{name}: x', pool.feature_names)
   if pool.test_x is not None:
     scale_checks.warn_of_splits(pool.x, pool.test_x, name)
+    warn_of_unseen_values(pool, name)
   if pool.client is not None and pool.names is not None:
     scale_checks.warn_of_clients(pool.x, pool.client, pool.names, name)
 
@@ -142,8 +145,8 @@ def _many_of_few(classes: int, count: int) -> bool:
 def warn_of_leaked_targets(pool: Pool, name: str) -> None:
   """Says once that columns of x [T, F] hold the targets themselves.
 
-  These are columns equal to a target of a regression, and those that are the same for
-  all examples of a class and others for other classes.
+  These are columns equal to a target of a regression, also in another unit, and those
+  that are the same for all examples of a class and others for other classes.
   """
   if pool.x.ndim != 2 or isinstance(pool.x, StoredRows) or len(pool.y) < 2:
     return
@@ -151,8 +154,13 @@ def warn_of_leaked_targets(pool: Pool, name: str) -> None:
   x, y = np.asarray(pool.x[some]), y[some]
   is_target = np.zeros(x.shape[1], bool)
   if pool.task == REGRESSION.name:
+    x = x[: max(_TOLD, _MOST_NUMBERS // x.shape[1])]
+    y, centered = y[: len(x)], x - x.mean(axis=0, dtype=np.float64)
+    of_x = np.square(centered).sum(axis=0)
     for target in y.reshape(len(y), -1).T:
-      is_target |= (x == target[:, None]).all(axis=0) & (np.ptp(target) > 0)
+      own = target - target.mean(dtype=np.float64)
+      explained, whole = (own @ centered) ** 2, of_x * (own @ own)
+      is_target |= (explained > (1 - _ROUNDING) * whole) & (len(y) >= _TOLD)
   elif pool.task == CLASSIFICATION.name:
     order = np.argsort(y, kind='stable')
     x, y = x[order], y[order]
@@ -169,6 +177,25 @@ def warn_of_leaked_targets(pool: Pool, name: str) -> None:
     warn_once(
       f'{name}: x holds the targets, in column {", ".join(columns[:3])}'
       f'{more}, as a copy of y does; if so, leave it out.'
+    )
+
+
+def warn_of_unseen_values(pool: Pool, name: str) -> None:
+  """Says once that test examples have values in columns that never change in training.
+
+  These are columns of tables, e.g. of categories that occur in the test split alone.
+  """
+  if not pool.feature_names or isinstance(pool.x, StoredRows) or pool.test_x is None:
+    return
+  x, test = np.asarray(pool.x), np.asarray(pool.test_x)
+  others = (test != x[:1]) & (x == x[:1]).all(axis=0)
+  count = others.any(axis=1).sum()
+  if count >= _LEAST_SHARE * len(test) and count:
+    column = pool.feature_names[int(others.any(axis=0).argmax())]
+    warn_once(
+      f'{name}: {count:,} of {len(test):,} test examples differ from all training '
+      f'examples in a column that these have alike, such as {column}; models do not '
+      'learn what it means.'
     )
 
 

@@ -30,6 +30,7 @@ FEMNIST_CLASSES = 62  # 0-9, A-Z, a-z.
 BACKGROUNDS = ('white', 'black')
 USERS = ('', 'all', 'train', 'test')
 
+_VALIDATION = ('val', 'valid', 'validation')
 _EXTENSIONS = ('.json', '.json.gz')
 
 
@@ -164,6 +165,11 @@ def find_splits(
   """
   train, test = shards(folder / 'train'), shards(folder / 'test')
   if train and test:
+    if validation := [split for name in _VALIDATION for split in shards(folder / name)]:
+      warn_once(
+        f'{folder}: files for validation are left out: {len(validation):,}, such as '
+        f'{validation[0]}; join them with those of train/ to use them.'
+      )
     return train, test
   if everything := shards(folder / 'all_data'):
     return everything, None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fesem_jax.data import cache
+from fesem_jax.data import cache, columns
 from fesem_jax.data.pool import Pool
 from fesem_jax.data.table_files import SPLITS
 from fesem_jax.utils.errors import UserError
@@ -102,6 +102,8 @@ def load_folder(folder: pathlib.Path, side: int, groups: str) -> Pool:
   tested = np.array([place.split == 'test' for place in places])
   names, owners = np.unique([p.group for p in places], return_inverse=True)
   classes, labels = np.unique([p.label for p in places], return_inverse=True)
+  columns.warn_of_spellings(names.tolist(), f'{folder}: {groups}')
+  columns.warn_of_spellings(classes.tolist(), f'{folder}: classes')
   y = labels.astype(np.int32)
   if len(lacking := np.setdiff1d(owners, owners[~tested])):
     of_group = f' of {names[lacking[0]]}' if names[lacking[0]] else ''
@@ -117,7 +119,7 @@ def load_folder(folder: pathlib.Path, side: int, groups: str) -> Pool:
 
   def key() -> str:
     stats = [(str(p.path), p.path.stat()) for p in places]
-    listing = [(path, s.st_size, s.st_mtime_ns) for path, s in stats]
+    listing = [(path, *cache.state(stat)) for path, stat in stats]
     return cache.digest([], f'images 2 {side} {listing}')
 
   size = cache.total_size(place.path for place in places)

@@ -122,6 +122,7 @@ def features(
           f'{called} is a feature, but {what}; if it means nothing, leave it out by '
           '`drop_columns`.'
         )
+    columns.warn_of_missing_numbers(numbers, called)
     return [numbers], [name]
   if types.is_boolean(kind):
     return [np.array(column.to_pylist(), np.float32)], [name]

@@ -152,7 +152,7 @@ def _table(frame: Any, where: object) -> Any:
     if isinstance(frame, pyarrow.Table):
       table = frame
     elif _of_hub(frame):
-      table = _with_names(frame)
+      table = _with_names(frame, where)
     elif hasattr(frame, 'to_arrow'):  # Of polars.
       table = frame.to_arrow()
     elif type(frame).__module__.partition('.')[0] == 'pandas':
@@ -174,10 +174,21 @@ def _table(frame: Any, where: object) -> Any:
   return table
 
 
-def _with_names(dataset: Any) -> Any:
-  """The Arrow table of a dataset, with the names of classes in place of numbers."""
+def _with_names(dataset: Any, where: object) -> Any:
+  """The Arrow table of a dataset, with the names of classes in place of numbers.
+
+  Raises `UserError` if the dataset transforms its rows as it gives them.
+  """
   import pyarrow
 
+  given = getattr(dataset, 'format', {})
+  if given.get('type') == 'custom':
+    raise UserError(
+      f'{where} has a transform, set by `with_transform` or `set_transform`, which is '
+      'no part of its table; apply it by `map`, or remove it by `reset_format`.'
+    )
+  if (shown := given.get('columns')) is not None:
+    dataset = dataset.select_columns(shown)
   table = dataset.with_format('arrow')[:]
   for i, (name, feature) in enumerate(dataset.features.items()):
     if classes := getattr(feature, 'names', None):

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from fesem_jax.data import shakespeare
+from fesem_jax.data import columns, shakespeare
 from fesem_jax.data.pool import Examples, Pool, from_clients
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
@@ -43,6 +43,7 @@ def load(path: pathlib.Path, stride: int, vocabulary: str) -> Pool:
       f'{path}: no speaker has enough text for {length} characters of both splits; '
       'give longer texts.'
     )
+  columns.warn_of_spellings(kept, f'{path}: client')
   shakespeare.warn_of_left_out(len(texts) - len(kept), len(texts), path)
   if vocabulary == 'data':
     return _with_own_characters(kept, cuts, stride, path)

@@ -19,6 +19,13 @@ def check_same(
   workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
 ) -> None:
   """Raises `WorkdirError` naming each entry that differs and may not."""
+  described = [_is_described(each) for each in (old, config)]
+  if described[0] != described[1] and 'algorithm' in (config if described[0] else old):
+    kinds = ('Python', 'a command') if described[0] else ('a command', 'Python')
+    raise WorkdirError(
+      f'`workdir={workdir}` holds a run of {kinds[0]}, and this is one of {kinds[1]}. '
+      'Choose another folder or delete this one.'
+    )
   differing = []
   free = FREE | SAID if _is_described(config) else FREE
   if 'program' in old and _is_described(config):

@@ -284,7 +284,10 @@ def test_names_of_clients_may_be_any_values():
   assert train.info.names.tolist() == ["('a', 1)", "('a', 2)"]
 
 
-@pytest.mark.parametrize(('first', 'second'), [('Ann', 'ann'), ('é', 'e\u0301')])
+@pytest.mark.parametrize(
+  ('first', 'second'),
+  [('Ann', 'ann'), ('é', 'e\u0301'), ('7', '007'), ('1', '1.0')],
+)
 def test_names_that_differ_by_spelling_alone_are_told_of(caplog, first, second):
   data.load('mine', arrays={first: (X, Y), second: (X + 1, Y), 'Bob': (X + 2, Y)})
   assert f'client has the values {first!r}' in caplog.text or (

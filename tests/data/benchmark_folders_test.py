@@ -52,6 +52,33 @@ def test_files_of_pfllib_that_are_not_read_are_told_of(tmp_path, caplog):
   assert f'are left out: 1, such as {tmp_path}/train/client2.npz.' in caplog.text
 
 
+@pytest.mark.parametrize(
+  ('config', 'gone', 'message'),
+  [
+    ({'num_clients': 4}, (), 'has 3 files .* in train/ .* config.json says 4 clients'),
+    ({}, ('test/2.npz',), r'in train/ and 2 in test/; copy all of them'),
+    ({'num_clients': 3}, ('train/2.npz', 'test/2.npz'), 'says 3 clients'),
+  ],
+)
+def test_files_of_clients_that_lack_are_told(tmp_path, config, gone, message):
+  write_pfllib(tmp_path, clients=3)
+  (tmp_path / 'config.json').write_text(json.dumps({'num_classes': 5} | config))
+  for name in gone:
+    (tmp_path / name).unlink()
+  with pytest.raises(UserError, match=message):
+    data.load(f'pfllib:{tmp_path}')
+
+
+def test_clients_of_pfllib_without_examples_are_told(tmp_path, caplog):
+  write_pfllib(tmp_path, clients=3)
+  x, y = np.zeros((0, 1, 6, 6), np.float32), np.zeros(0, int)
+  for split in ('train', 'test'):
+    np.savez_compressed(tmp_path / split / '1.npz', data={'x': x, 'y': y})
+  train, _ = data.load(f'pfllib:{tmp_path}')
+  assert train.info.names.tolist() == ['client0', 'client2']
+  assert '1 clients without training examples are left out' in caplog.text
+
+
 def test_pfllib_without_a_test_split_is_split_80_20(tmp_path):
   write_pfllib(tmp_path, counts=(5, 1), clients=2)
   (tmp_path / 'test').rename(tmp_path / 'other')
@@ -103,7 +130,7 @@ def test_the_place_of_a_folder_is_named(tmp_path):
   ('shape', 'kind', 'scale'),
   [((784,), np.float64, 1.0), ((5, 5, 3), np.uint8, 1 / 255), ((60,), np.float32, 1.0)],
 )
-def test_fl_bench(tmp_path, shape, kind, scale, split):
+def test_fl_bench(tmp_path, caplog, shape, kind, scale, split):
   rng = np.random.default_rng(0)
   x, y = rng.integers(0, 2, (10, *shape)).astype(kind), np.arange(10) % 3
   np.save(tmp_path / 'data.npy', x)
@@ -117,6 +144,7 @@ def test_fl_bench(tmp_path, shape, kind, scale, split):
   assert (train.num_classes, train.scale) == (3, scale)
   assert train.example_shape == ((28, 28) if shape == (784,) else shape)
   assert (sizes(train).tolist(), sizes(test).tolist()) == ([4, 1], [1, 1])
+  assert '3 of 10 examples are left out, which partition.pkl' in caplog.text
   if split:
     np.testing.assert_array_equal(train.client(0)[1], y[[1, 2, 9, 3]])
     np.testing.assert_array_equal(test.x[0].ravel(), x[7].ravel())

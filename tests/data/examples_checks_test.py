@@ -255,6 +255,33 @@ def test_columns_that_hold_the_targets_are_named(caplog):
   ]
 
 
+def test_columns_that_hold_the_targets_in_another_unit_are_named(caplog):
+  x, y = RNG.random((60, 2)), RNG.random((60, 2)) + 3
+  x = np.c_[x, 0.3 - 2.5 * y[:, 1]]
+  data.load('mine', arrays=arrays(x, y), task='regression')
+  said = 'mine: x holds the targets, in column 2, as a copy of y does; if so, leave'
+  assert [m for m in caplog.messages if m.startswith(said)]
+  caplog.clear()
+  noise = 1e-4 * RNG.random((60, 3))
+  data.load('noisy', arrays=arrays(x + noise, y), task='regression')
+  assert not caplog.messages
+
+
+def test_values_that_occur_in_the_test_split_alone_are_told_of(caplog):
+  split = np.repeat([0, 1], [40, 20])
+  x = np.c_[RNG.random((60, 2)), np.where(split & (np.arange(60) % 4 == 0), 1, 0)]
+  names = {'feature_names': ['a', 'b', 'color=violet']}
+  data.load('mine', arrays=arrays(x, np.arange(60) % 2, split=split, **names))
+  assert caplog.messages == [
+    'mine: 5 of 20 test examples differ from all training examples in a column that '
+    'these have alike, such as color=violet; models do not learn what it means.'
+  ]
+  caplog.clear()
+  x[7, 2] = 0.5
+  data.load('other', arrays=arrays(x, np.arange(60) % 2, split=split, **names))
+  assert not caplog.messages
+
+
 def test_columns_that_tell_classes_by_chance_or_by_sense_are_features(caplog):
   x, y = RNG.random((60, 3)), np.arange(60) % 3
   rare, constant = np.arange(60) == 3, np.ones(60)

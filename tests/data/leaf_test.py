@@ -1,6 +1,7 @@
 """LEAF's folders load to what was written; bad files are named."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -288,3 +289,11 @@ def test_files_that_are_not_read_are_told_of(tmp_path, caplog):
   (tmp_path / 'train' / 'more.jsonl').write_text('')
   data.load(f'leaf:{tmp_path}')
   assert f'are left out: 1, such as {tmp_path}/train/more.jsonl.' in caplog.text
+
+
+def test_a_split_for_validation_is_told_of(tmp_path, caplog):
+  write_leaf(tmp_path, writers())
+  shutil.copytree(tmp_path / 'test', tmp_path / 'val')
+  data.load(f'leaf:{tmp_path}')
+  said = f'{tmp_path}: files for validation are left out: 1, such as {tmp_path}/val/'
+  assert said in caplog.text

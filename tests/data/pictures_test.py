@@ -1,6 +1,7 @@
 """Folders of pictures become clients or clusters, and classes."""
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -83,6 +84,18 @@ def test_files_that_are_not_read_are_told_of(tmp_path, caplog):
   assert f'are left out: 1, such as {tmp_path}/cat/a.gif.' in caplog.text
 
 
+@pytest.mark.parametrize(
+  ('places', 'kind'),
+  [(('a/Dog', 'a/cat', 'b/dog'), 'classes'), (('B/cat', 'b/cat'), 'clients')],
+)
+def test_folders_that_differ_by_spelling_alone_are_told_of(
+  tmp_path, caplog, places, kind
+):
+  write(tmp_path, places)
+  data.load(f'images:{tmp_path}')
+  assert f'{tmp_path}: {kind} has the values' in caplog.text
+
+
 def test_what_of_a_picture_is_not_read_is_told_of(tmp_path, caplog):
   for place in ('cat', 'dog'):
     (tmp_path / place).mkdir()
@@ -142,6 +155,23 @@ def test_a_cache_is_replaced_when_pictures_move(tmp_path, monkeypatch):
     train, _ = data.load(f'images:{folder}')
     assert train.info.names.tolist() == ['b']
     (folder / 'b').rename(tmp_path / f'old{len(list(tmp_path.iterdir()))}')
+
+
+def test_a_cache_is_replaced_by_pictures_of_the_same_size_and_date(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr('fesem_jax.data.cache.MIN_CACHED_BYTES', 0)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  folder = tmp_path / 'pictures'
+  folder.mkdir()
+  for shade in (50, 200):
+    for i in range(10):
+      path = folder / 'ab'[i % 2] / f'{i}.bmp'
+      path.parent.mkdir(exist_ok=True)
+      Image.fromarray(np.full((4, 4), shade + i, np.uint8)).save(path)
+      os.utime(path, (0, 0))  # As of archives that are built again alike.
+    train, _ = data.load(f'images:{folder}', num_clients=2)
+    assert abs(int(np.asarray(train.x).mean()) - shade) < 10
 
 
 @pytest.mark.parametrize(

@@ -385,6 +385,24 @@ def test_names_of_clients_are_those_that_are_written(tmp_path):
   assert train.info.names.tolist() == ['2', '10']
 
 
+@pytest.mark.parametrize(
+  ('values', 'marker'),
+  [
+    ((1.5, -3.0, -999.0), -999), ((18, 90, 9999), 9999), ((20_000, 0, -99), -99),
+    ((800, 990, 999), None), ((-20, 30, -99), None), ((1, 0, -999), -999),
+  ],
+)  # fmt: skip
+def test_numbers_that_may_mark_missing_values_are_told_of(
+  tmp_path, caplog, values, marker
+):
+  rows = '\n'.join(f'{values[i % 3]},{i / 7:.3f},{i % 2},{i % 5}' for i in range(30))
+  path = table_of(tmp_path, 'a.csv', f'dose,x,y,client\n{rows}\n')
+  data.load(f'table:{path}', standardize=True)
+  said = [m for m in caplog.messages if 'if it marks missing values' in m]
+  wanted = f'{path}: column dose is {marker} in 10 rows, which is taken as any'
+  assert [m.startswith(wanted) for m in said] == [True] * (marker is not None)
+
+
 def test_columns_of_other_spellings_are_named(tmp_path, caplog):
   rows = '\n'.join(f'{i / 7:.3f},{i % 2},{i % 3}' for i in range(30))
   path = table_of(tmp_path, 'a.csv', f'x,y,Client\n{rows}\n')
@@ -535,6 +553,20 @@ def test_datasets_of_the_hub_are_tables_with_the_names_of_classes():
   images = pyarrow.table({'y': [0, 1], 'x': [{'bytes': b'', 'path': ''}] * 2})
   with pytest.raises(UserError, match="read from the hub's files by `name=hub`"):
     data.load('mine', arrays=images)
+
+
+def test_formats_of_datasets_of_the_hub_are_not_ignored():
+  hub = pytest.importorskip('datasets')
+  held = hub.Dataset.from_dict(
+    {'a': [0.5, 1.5] * 6, 'b': [0.0, 1.0] * 6, 'y': [0, 1] * 6}
+  )
+  twice = held.with_transform(lambda rows: rows | {'a': [2 * a for a in rows['a']]})
+  with pytest.raises(UserError, match='has a transform, set by'):
+    data.load('mine', arrays=twice, num_clients=2)
+  shown = held.with_format('numpy', columns=['y', 'a'])
+  train, _ = data.load('mine', arrays=shown, num_clients=2)
+  assert train.example_shape == (1,)
+  np.testing.assert_array_equal(train.x[:, 0], train.y + 0.5)
 
 
 def test_whole_numbers_that_are_names_are_refused_as_features(tmp_path):

@@ -135,6 +135,13 @@ def test_names_without_a_blank_line_before_them_are_counted(tmp_path, caplog):
   assert '1 lines like NAME: have no blank line before them' in caplog.text
 
 
+def test_speakers_that_differ_by_spelling_alone_are_told_of(tmp_path, caplog):
+  path = tmp_path / 'a.txt'
+  path.write_text('\n\n'.join(f'{n}:\n' + drawn('abc', 900) for n in ('Eve', 'EVE')))
+  data.load(f'text:{path}')
+  assert "client has the values 'Eve' and 'EVE', which are taken as" in caplog.text
+
+
 def test_texts_of_splits_are_no_clients(tmp_path):
   for name in ('train', 'test'):
     (tmp_path / f'{name}.txt').write_text(drawn('abc', 300))

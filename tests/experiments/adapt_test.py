@@ -5,6 +5,7 @@ import hashlib
 import json
 import pathlib
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -186,6 +187,28 @@ def test_fed_avg_is_trained_once_and_may_be_named(finished, adapted, machine, tm
   named = adapt.adapt([workdir], tmp_path / 'named', settings, machine, [fed_avg])
   assert named == again
   assert digests(workdir) == finished[1][0]
+
+
+@pytest.mark.parametrize(
+  ('method', 'given', 'wanted'),
+  [
+    ('fesem', {}, ('by_examples', 'mean')),  # FeSEM's own default is uniform.
+    ('fesem', {'aggregation': 'median'}, ('by_examples', 'median')),
+    ('pacfl', {'weighting': 'uniform'}, ('uniform', 'mean')),
+    ('fesem', {'dp': 'server'}, ('uniform', 'mean')),
+  ],
+)
+def test_fed_avg_has_the_options_that_the_run_was_given(
+  machine, monkeypatch, tmp_path, method, given, wanted
+):
+  config = experiment_flags.configuration(method, {}) | CHANGES | given
+  clients = mock.Mock(config=config, run=mock.Mock(workdir=tmp_path))
+  run = mock.Mock(side_effect=Diverged('not run'))
+  monkeypatch.setattr(experiment, 'run', run)
+  with pytest.raises(UserError, match='not run'):
+    adapt._fed_avg(clients, machine, Programs())
+  trained = run.call_args.args[0]
+  assert (trained['weighting'], trained['aggregation']) == wanted
 
 
 def test_mistakes_are_one_sentence_and_leave_nothing(

@@ -182,6 +182,29 @@ def test_controls_change_the_figures(page):
   assert told['paper'] == 'rgb(20, 24, 29)'
 
 
+def test_curves_and_their_means_have_gaps_where_a_seed_is_infinite(tmp_path):
+  for seed, losses in ((0, [4, 3, 2, 1, 1]), (1, [4, 3, np.inf, 1, 1])):
+    folder = tmp_path / 'a' / f'seed{seed}'
+    write_run(folder, 'fed_avg', seed, clusters=0, finished=False)
+    lines = [{'round': i, 'train_loss': x} for i, x in enumerate(losses, 1)]
+    (folder / 'metrics.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in lines))
+  told, said = driven(
+    fj.write_report(tmp_path, tmp_path / 'page.html'),
+    """
+    const all = (what) => [...at('curve-chart').querySelectorAll(`svg ${what} path`)];
+    const pieces = () => all('.mark-line')
+      .map((p) => p.getAttribute('d').match(/M/g).length);
+    const marks = () => all('.mark-symbol').length;
+    const told = [pieces(), marks()];
+    await choose('curve-seeds', 'mean', 'curve-chart');
+    const [band] = all('.mark-area');
+    return [...told, pieces(), marks(), band.getAttribute('d').match(/M/g).length];
+    """,
+  )
+  assert not said
+  assert told == [[1, 2], 9, [2], 4, 2]
+
+
 def test_a_page_is_for_keyboards_and_color_blind_readers(page):
   told, _ = driven(
     page,

@@ -108,9 +108,22 @@ def test_seeds_that_are_not_there_are_said_where_they_miss_the_oracle(tmp_path):
     for seed in seeds:
       write_run(tmp_path / method / f'seed{seed}', method, seed, clusters=0)
   page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
-  assert 'seeds that do not reach it: fed_avg, seed 1.</p>' in page
+  assert 'in no figure of the tables: fed_avg, seed 1.</p>' in page
+  assert 'seeds that do not reach it' in page
   write_run(tmp_path / 'fed_avg' / 'seed1', 'fed_avg', 1, clusters=0)
   page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
+  assert 'seeds that do not reach it' not in page
+
+
+def test_methods_and_seeds_that_did_not_finish_are_said(tmp_path):
+  for method, seeds in (('a', (0, 1)), ('b', (0, 1)), ('c', (0,))):
+    for seed in seeds:
+      write_run(tmp_path / method / f'seed{seed}', 'fed_avg', seed, clusters=0)
+  for seed in (0, 1):  # As where training diverged.
+    (tmp_path / 'b' / f'seed{seed}' / 'summary.json').unlink()
+  page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
+  which = 'b, seed 0; b, seed 1; c, seed 1'
+  assert f'in no figure of the tables: {which}.</p>' in page
   assert 'seeds that do not reach it' not in page
 
 
@@ -197,6 +210,15 @@ def test_long_runs_are_thinned_and_keep_their_ends(tmp_path):
   places, values = curve['series']['train_loss']
   assert len(places) == len(values) == 400
   assert (places[0], places[-1], values[-1]) == (0, 2999, 428.57)
+
+
+def test_values_that_are_not_finite_are_gaps(tmp_path):
+  folder = write_run(tmp_path / 'run', clusters=0, finished=False)
+  losses = [2.0, np.inf, 1.0, np.nan]
+  lines = [{'round': i, 'train_loss': x, 'bad': np.nan} for i, x in enumerate(losses)]
+  (folder / 'metrics.jsonl').write_text(''.join(json.dumps(r) + '\n' for r in lines))
+  curve = held(page(folder, tmp_path))['curves']
+  assert curve['runs'][0]['series'] == {'train_loss': [None, [2, None, 1, None]]}
 
 
 def test_gigabytes_are_those_sent_both_ways_so_far(tmp_path):

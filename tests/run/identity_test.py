@@ -435,6 +435,18 @@ def test_a_run_of_earlier_code_is_marked(tmp_path):
   assert 'earlier_code' not in found(plain)
 
 
+def test_runs_of_a_command_and_of_python_are_told_apart_in_one_sentence(tmp_path):
+  of_python = config_of(optax.sgd(0.1))
+  of_flags = {'algorithm': 'fed_avg', 'seed': 0} | {f'flag{i}': i for i in range(50)}
+  for old, config, kinds in (
+    (of_flags, of_python, 'of a command, and this is one of Python'),
+    (of_python, of_flags, 'of Python, and this is one of a command'),
+  ):
+    with pytest.raises(fj.UserError, match=f'{kinds}. Choose another') as e:
+      check_same(tmp_path, old, config)
+    assert 'flag7' not in str(e.value)
+
+
 def test_entries_of_the_users_own_may_have_any_name(tmp_path):
   own = {'method': 'mine', 'model': ['a=1'], 'code': 'v1', 'program': 'train.py'}
   for old in ({'model': ['a=1']}, own):

@@ -24,9 +24,9 @@ _OF_DATA_TOO = (
   'as well as to the methods.'
 )
 _NOT_REACHED = (
-  'Rounds to a share of the oracle count runs that are not there, or not finished, as '
-  'seeds that do not reach it:'
+  'Only rounds to a share of the oracle count them, as seeds that do not reach it.'
 )
+_LACKING = 'Runs that did not finish, or are not there, are in no figure of the tables:'
 
 
 def compared(
@@ -60,16 +60,18 @@ def compared(
   aligned = {label: [each.get(s) for s in seeds] for label, each in by_seed.items()}
   pairs = dataclasses.replace(whole, summaries=aligned, rates=[])
   lacking = [
-    f'{label}, seed {seed}'
-    for label, each in aligned.items()
-    for seed, summary in zip(seeds, each, strict=True)
-    if summary is None
+    label if seed is None else f'{label}, seed {seed}'
+    for label in labels(runs)
+    for i, seed in enumerate(seeds)
+    if label not in aligned or aligned[label][i] is None
   ]
   rows = [a | {'best': b['best']} for a, b in zip(whole.rows, pairs.rows, strict=True)]
   parts = [f'<p>{_OF_DATA_TOO}</p>'] if _data_differ(runs) else []
-  if oracle and lacking:
+  if lacking:
     which = markup.escaped('; '.join(lacking), 500)
-    parts.append(f'<p>{_NOT_REACHED} {which}.</p>')
+    parts.append(f'<p>{_LACKING} {which}.</p>')
+    if oracle:
+      parts.append(f'<p>{_NOT_REACHED}</p>')
   for table in (tables.scores(rows), *pairs.tables[1:]):
     parts.append(markup.from_markdown(table.as_markdown(), table.label))
   if whole.rates:

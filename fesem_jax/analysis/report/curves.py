@@ -49,7 +49,7 @@ def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
   Returns `figures`, a list of the `key`, `title` and `percent` of each; `axes`, what
   there is to draw them over; and for each run in `runs` its `rounds`, `axes` (name ->
   [R] numbers) and `series` (key -> [places, values], places None where all rounds have
-  a value).
+  a value). Values that are not finite are None, and curves have gaps there.
   """
   held = [_by_key(run.history) for run in runs]
   keys = sorted({key for each in held for key in each}, key=lambda k: _order(k, task))
@@ -73,14 +73,14 @@ def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
 
 
 def _by_key(history: Sequence[Record]) -> dict[str, tuple[list[int], list[float]]]:
-  """Places and values of every number of the records that is there more than once."""
+  """Places and values of every number of the records that is finite in one of them."""
   numbers: dict[str, tuple[list[int], list[float]]] = {}
   for place, record in enumerate(history):
     for key, value in _numbers('', record):
       places, values = numbers.setdefault(key, ([], []))
       places.append(place)
       values.append(value)
-  return numbers
+  return {k: held for k, held in numbers.items() if np.isfinite(held[1]).any()}
 
 
 def _numbers(prefix: str, record: Record) -> Iterator[tuple[str, float]]:
@@ -88,7 +88,7 @@ def _numbers(prefix: str, record: Record) -> Iterator[tuple[str, float]]:
     key = f'{prefix}/{name}' if prefix else name
     if isinstance(value, dict):
       yield from _numbers(key, value)
-    elif isinstance(value, int | float) and key != 'round' and np.isfinite(value):
+    elif isinstance(value, int | float) and key != 'round':
       yield key, value
 
 

@@ -76,7 +76,7 @@ function drawCurves() {
     const [places, values] = series;
     values.forEach((value, j) => {
       const place = places ? places[j] : j;
-      const y = figure.percent ? 100 * value : value;
+      const y = figure.percent && value !== null ? 100 * value : value;
       rows.push({i, label, method: DATA.labels[label], seed: seedText(seed),
         round: held.rounds[place], x: below[place], y, j, of: values.length});
     });
@@ -85,7 +85,8 @@ function drawCurves() {
     rows.length);
 }
 
-// Mean and sample standard deviation of the seeds of each method, round by round.
+// Mean and sample standard deviation of the seeds of each method, round by round; a gap
+// where a seed is not finite.
 function averaged(rows) {
   const groups = new Map();
   for (const row of rows) {
@@ -94,11 +95,16 @@ function averaged(rows) {
   }
   return [...groups.values()].map((group) => {
     const average = (f) => group.reduce((sum, row) => sum + f(row), 0) / group.length;
+    const seed = `mean of ${group.length} seeds`;
+    if (group.some((row) => row.y === null)) {
+      return {...group[0], i: group[0].label, x: average((row) => row.x), y: null,
+        low: null, high: null, seed};
+    }
     const y = average((row) => row.y);
     const spread = group.length < 2 ? 0
       : Math.sqrt(group.reduce((sum, row) => sum + (row.y - y) ** 2, 0) / (group.length - 1));
     return {...group[0], i: group[0].label, x: average((row) => row.x), y,
-      low: y - spread, high: y + spread, seed: `mean of ${group.length} seeds`};
+      low: y - spread, high: y + spread, seed};
   });
 }
 
