@@ -14,6 +14,7 @@ from fesem_jax.core.traffic import Traffic, one_model, own_center
 from fesem_jax.run.results import privacy
 from fesem_jax.run.rounds import step_of
 from fesem_jax.training.privacy import differential_privacy
+from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
 LOCAL = helpers.local(model='logistic')
@@ -194,3 +195,10 @@ def test_runs_with_noise_of_the_server_have_no_equation_6():
   assert [r['objective'] for r in result.history if r['round']] == [None, None]
   assert result.summary['clusters']['objective'] is None
   assert any('Eq. 6 is not reported' in note for note in result.summary['notes'])
+
+
+def test_noise_of_the_server_is_not_divided_by_shares():
+  """A center that is no client's nearest has a total share near 0."""
+  local = LOCAL._replace(sends=differential_privacy(0.1, 2.0, delta=0))
+  with pytest.raises(UserError, match='temperature'):
+    algorithms.build('fesem', local, num_clusters=2, temperature=0.1)
