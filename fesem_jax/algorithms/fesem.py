@@ -112,6 +112,7 @@ def fesem(
   )
   start.check_kept(client_state, e_step, m_step)
   check_reduced(local, None, False, aggregation)
+  e_step.check_noise(local.sends)
   steps = EMSteps(e_step, m_step, comparison.build(cluster_on, local.model))
   penalty = Penalty(prox_lambda, prox_weighting)
   return _built(local, num_clusters, penalty, steps, start, client_state)

@@ -4,6 +4,7 @@ Saved beside the metrics, so that figures are drawn from a workdir alone,
 without the data or the models.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -76,8 +77,8 @@ def draw(
 
   Up to 400 clients train once more from the model they deploy, with the method's
   penalty (methods of one gradient step train as `algorithm.local` says); their models
-  are those that they trained, without noise or compression. The principal
-  components of their weights are kept. Of large models only a sketch is held.
+  are those that they trained, without noise, compression or lies of bad clients. The
+  principal components of their weights are kept. Of large models only a sketch is held.
 
   The training split is as `simulate` arranged it; `key` decides the order of examples
   and the choice of clients. Returns arrays by name: `names` [M], `truth` [M] or [0],
@@ -85,7 +86,7 @@ def draw(
   [<=50], the share of each component, and, if they have names, `truth_names` [G] of
   the true clusters that are numbers and `class_names` [L].
   """
-  names = train.info.names
+  names, train = train.info.names, dataclasses.replace(train, corruption=None)
   local = algorithm.local._replace(dropout_rate=0.0, sends=None)
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   if train.shard_rows is None:

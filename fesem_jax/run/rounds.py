@@ -41,21 +41,29 @@ def step_of(algorithm: Algorithm, clients: bool = False) -> Step:
   """A round of an algorithm, which tells of each client only where that is asked for.
 
   `clients` asks for `RoundInfo.clients`. What is not asked for is no part of the
-  compiled program.
+  compiled program. Eq. 6 of sums that the server clips and noises would be that of
+  other models, often 0; it is left out.
   """
-  return algorithm.step if clients else _without_clients(algorithm.step)
+  sends = algorithm.local.sends
+  noised = sends is not None and sends.server is not None
+  if clients and not noised:
+    return algorithm.step
+  return _told(algorithm.step, clients, noised)
 
 
 @functools.lru_cache(1)  # One trace for the rehearsal and the program.
-def _without_clients(with_clients: Step) -> Step:
+def _told(with_all: Step, clients: bool, noised: bool) -> Step:
   def step(*args: Any) -> tuple[Any, RoundInfo]:  # Digests of runs hold its name.
-    pair = with_clients(*args)
+    pair = with_all(*args)
     if not (
       isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], RoundInfo)
     ):
       raise UserError('`step` of the method must return the new state and a RoundInfo.')
     state, info = pair
-    return state, info._replace(clients=None)
+    if noised and info.clusters is not None:
+      known = info.clusters._replace(objective=None, objective_parts=None)
+      info = info._replace(clusters=known)
+    return state, info if clients else info._replace(clients=None)
 
   return step
 

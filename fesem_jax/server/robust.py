@@ -43,7 +43,8 @@ class Aggregation:
   Attributes:
     rule: 'mean'; 'median' or 'trimmed_mean' of each coordinate; 'norm_bound', see
       `bounded_mean`; or 'krum'. All but the mean withstand bad clients, weigh clients
-      alike and keep the models of the whole cohort.
+      alike and keep the models of the whole cohort. Lengths and distances are of all
+      that is averaged, statistics of BatchNorm too, so that none is without a bound.
     beta: share of a cluster's clients that the trimmed mean drops at each end, or
       that Krum takes to be bad.
     norm_bound: longest change that 'norm_bound' lets pass, L2; 0 is the median length

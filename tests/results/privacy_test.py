@@ -3,6 +3,7 @@
 import json
 import math
 
+import jax
 import numpy as np
 import pytest
 
@@ -11,7 +12,9 @@ from fesem_jax.analysis import costs_table, tables
 from fesem_jax.core.sending import Privacy
 from fesem_jax.core.traffic import Traffic, one_model, own_center
 from fesem_jax.run.results import privacy
+from fesem_jax.run.rounds import step_of
 from fesem_jax.training.privacy import differential_privacy
+from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
 LOCAL = helpers.local(model='logistic')
@@ -163,3 +166,39 @@ def test_tables_and_a_figure_show_it(run):
   figure = plots.convergence([drawn], 'epsilon')
   at = figure.axes[0].lines[0].get_xdata()
   np.testing.assert_allclose(at, drawn.series('epsilon')[1])
+
+
+@pytest.mark.parametrize('clients', [False, True])
+def test_equation_6_is_not_computed_from_sums_with_noise(clients):
+  data = helpers.federation([4, 5, 6, 3], groups=[0, 1, 0, 1])
+  local = LOCAL._replace(sends=differential_privacy(0.1, 2.0, delta=0))
+  options = {'num_clusters': 2, 'track_objective': True}
+
+  def told(local):
+    method = algorithms.build('fesem', local, **options)
+    state = jax.eval_shape(method.init, jax.random.key(0), data)
+    args = state, data, helpers.everyone(data), jax.random.key(1)
+    return jax.eval_shape(step_of(method, clients), *args)[1]
+
+  noised, clear = told(local), told(LOCAL)
+  assert noised.clusters.objective is noised.clusters.objective_parts is None
+  assert clear.clusters.objective is not None
+  assert clear.clusters.objective_parts is not None
+  assert (noised.clients is not None) == (clear.clients is not None) == clients
+
+
+def test_runs_with_noise_of_the_server_have_no_equation_6():
+  data = helpers.federation([4, 5, 6, 3], groups=[0, 1, 0, 1])
+  local = LOCAL._replace(sends=differential_privacy(0.1, 2.0, delta=0))
+  method = algorithms.build('fesem', local, num_clusters=2)
+  result = simulate(method, data, data, rounds=2, finetune_epochs=0)
+  assert [r['objective'] for r in result.history if r['round']] == [None, None]
+  assert result.summary['clusters']['objective'] is None
+  assert any('Eq. 6 is not reported' in note for note in result.summary['notes'])
+
+
+def test_noise_of_the_server_is_not_divided_by_shares():
+  """A center that is no client's nearest has a total share near 0."""
+  local = LOCAL._replace(sends=differential_privacy(0.1, 2.0, delta=0))
+  with pytest.raises(UserError, match='temperature'):
+    algorithms.build('fesem', local, num_clusters=2, temperature=0.1)

@@ -11,6 +11,7 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core.sending import Sends
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server import em
@@ -85,6 +86,15 @@ class EStep:
       raise UserError(
         '`temperature` compares all parameters: leave out '
         f'`cluster_on={self.cluster_on}`.'
+      )
+
+  def check_noise(self, sends: Sends | None) -> None:
+    """Raises `UserError` if noise of the server would be divided by shares."""
+    if self.temperature and sends is not None and sends.server is not None:
+      raise UserError(
+        '`dp=server` adds noise to the sum of each center, which `temperature` divides '
+        'by shares of clients that may be almost 0; leave out `temperature`, or choose '
+        '`dp=client`.'
       )
 
 

@@ -85,7 +85,8 @@ def notes(
     texts.append(
       '`dp=server`: clusters are chosen from models or losses without noise, and the '
       'number of clients of each is taken as known; epsilon covers the centers given '
-      'the clusters, not the choice of the clusters.'
+      'the clusters, not the choice of the clusters. Eq. 6 is not reported: it would '
+      'be computed from sums that are clipped and have noise.'
     )
   beside = '' if traffic is None else traffic.beside
   if beside and not (clustered and privacy.where == 'server'):
