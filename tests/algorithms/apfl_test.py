@@ -97,5 +97,3 @@ def test_what_it_cannot_do_is_refused():
   adam = helpers.local(optimizer=optax.adam(0.1))
   with pytest.raises(UserError, match='`adapt_alpha=True` needs plain SGD'):
     algorithms.build('apfl', adam)
-  with pytest.raises(UserError, match=r'`apfl_alpha=1.5` must lie in \[0, 1\]'):
-    algorithms.build('apfl', adam, apfl_alpha=1.5, adapt_alpha=False)
