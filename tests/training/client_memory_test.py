@@ -53,7 +53,7 @@ def test_statistics_that_clients_keep_match_float64_reference():
     assert_close(used['norm'][name], want, rtol=1e-3)
     # The server never gets any.
     assert_close(state.method.params['norm'][name][0], first[name])
-  numbers = sum(x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0))))
+  numbers = sum(x.size for x in jax.tree.leaves(helpers.first_model(local)))
   assert algorithm.traffic.model == 4 * (numbers - 2 * 5)
 
 
@@ -183,11 +183,11 @@ def test_statistics_that_stay_with_clients_get_no_noise_and_are_not_compressed(w
     algorithms.build('fesem', local, num_clusters=2, init_models='common')
   )
   state, _ = run(algorithm, data, rounds=2)
-  first = local.model.init(jax.random.key(0))['norm']
+  first = helpers.first_model(local)['norm']
   for name in batch_norm.STATISTICS:  # The server has those of the first model.
     for center in np.asarray(state.method.centers['norm'][name]):
       np.testing.assert_array_equal(center, first[name])
-  numbers = sum(x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0))))
+  numbers = sum(x.size for x in jax.tree.leaves(helpers.first_model(local)))
   assert set(seen) == {numbers - 2 * 5}
   used = algorithm.deployed(state, data).params(4)
   assert (np.asarray(used['norm']['var']) > 0).all()
