@@ -93,27 +93,6 @@ def test_fed_dane_of_one_full_batch_step_is_fed_avg_of_who_did_not_drop_out():
   assert_close(matrix(dane.params), matrix(avg.params))
 
 
-def test_robust_without_trimming_is_kmeans_and_the_mean():
-  data, local = federation(), helpers.local(hidden=())
-  options = {'num_clusters': 2, 'init_epochs': 3}
-  robust = algorithms.build(
-    'robust', local, trim=0.0, beta=0.0, init_tolerance=0.0, **options
-  )
-  fesem = algorithms.build('fesem', local, prox_lambda=0.0, **options)
-  state, like = initial(robust, data), initial(fesem, data)
-  np.testing.assert_array_equal(state.assignment, like.assignment)
-  assert_close(matrix(state.centers), matrix(like.centers))
-  # While no client moves, FeSEM's round is the same too.
-  after, _ = jax.jit(robust.step)(
-    state, data, helpers.everyone(data), jax.random.key(1)
-  )
-  other, info = jax.jit(fesem.step)(
-    like, data, helpers.everyone(data), jax.random.key(1)
-  )
-  assert int(info.clusters.moved) == 0
-  assert_close(matrix(after.centers), matrix(other.centers))
-
-
 def test_fesem_ma_from_a_common_start_is_fesem():
   # Clients that start from one model are nearest to it with their units where they are.
   data, local = federation(), helpers.local(epochs=2)
