@@ -1,6 +1,5 @@
 """APFL against float64, and its limits."""
 
-import jax
 import numpy as np
 import optax
 import pytest
@@ -9,6 +8,7 @@ from fesem_jax import algorithms
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
+from tests.support.averaged import averaged_rounds
 from tests.support.methods import (
   SIZES,
   assert_close,
@@ -53,19 +53,14 @@ def test_matches_float64_reference(adapt, cohorts, devices):
   like = reference.from_params(initial(algorithm, data).params, 0)
   w = reference.flat(like)
   own, alphas = [w] * len(SIZES), [0.7] * len(SIZES)
-  for number, cohort in enumerate(cohorts, 1):
-    key, trained, losses = jax.random.fold_in(jax.random.key(9), number), [], []
-    steps = []
-    for i in cohort:
-      batches = helpers.batches(data, local.schedule, i, key)
-      w_i, own[i], alphas[i], loss = local_training(
-        w, own[i], alphas[i], like, batches, adapt
-      )
-      trained.append(w_i)
-      losses.append(loss)
-      steps.append(len(batches))
-    w = np.average(trained, axis=0, weights=np.array(SIZES)[list(cohort)])
 
+  def train(i, w, batches):
+    w, own[i], alphas[i], loss = local_training(
+      w, own[i], alphas[i], like, batches(), adapt
+    )
+    return w, loss
+
+  w, loss, steps = averaged_rounds(local, data, w, cohorts, train)
   state, infos = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], w, rtol=1e-3)
   assert_close(reference.vectors(state.client_params), np.stack(own), rtol=1e-3)
@@ -74,9 +69,8 @@ def test_matches_float64_reference(adapt, cohorts, devices):
   mixes = [a * v + (1 - a) * w for a, v in zip(alphas, own, strict=True)]
   used = algorithm.deployed(state, data).own
   assert_close(reference.vectors(used), np.stack(mixes), rtol=1e-3)
-  sizes = np.array(SIZES)[list(cohorts[-1])]
-  assert_close(infos[-1].train_loss, np.average(losses, weights=sizes))
-  assert int(infos[-1].steps) == 2 * sum(steps)  # Both models train.
+  assert_close(infos[-1].train_loss, loss)
+  assert int(infos[-1].steps) == 2 * steps  # Both models train.
 
 
 def test_alpha_stays_within_its_range():
@@ -103,5 +97,3 @@ def test_what_it_cannot_do_is_refused():
   adam = helpers.local(optimizer=optax.adam(0.1))
   with pytest.raises(UserError, match='`adapt_alpha=True` needs plain SGD'):
     algorithms.build('apfl', adam)
-  with pytest.raises(UserError, match=r'`apfl_alpha=1.5` must lie in \[0, 1\]'):
-    algorithms.build('apfl', adam, apfl_alpha=1.5, adapt_alpha=False)

@@ -78,7 +78,7 @@ def test_a_round_counts_clients_and_not_padding():
   local = helpers.local()
   trained = train_cohort(
     local,
-    ClientModels(tree.expand(local.model.init(jax.random.key(0)))),
+    ClientModels(tree.expand(helpers.first_model(local))),
     data,
     helpers.everyone(data),
     jax.random.key(1),

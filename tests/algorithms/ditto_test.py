@@ -7,24 +7,23 @@ import numpy as np
 from fesem_jax import algorithms
 from fesem_jax.training.trained import Reduction
 from tests.support import helpers, reference
+from tests.support.averaged import averaged_rounds, sgd_like
 from tests.support.methods import (
   SIZES,
   assert_close,
   federation,
   initial,
   matrix,
-  reference_round,
   run,
   run_cohorts,
   unflatten,
 )
 
 
-def pulled_sgd(model, batches, rate, pull, anchor):
-  """SGD on F + pull / 2 |v - anchor|^2, the anchor not the start."""
-  v, w = reference.flat(model), reference.flat(anchor)
+def pulled_sgd(v, w, like, batches, rate, pull):
+  """SGD on F + pull / 2 |v - w|^2, where w is not the start."""
   for x, y in batches:
-    _, gradient = reference.loss_and_gradient(unflatten(v, model), x, y)
+    _, gradient = reference.loss_and_gradient(unflatten(v, like), x, y)
     v = v - rate * (reference.flat(gradient) + pull * (v - w))
   return v
 
@@ -34,30 +33,21 @@ def test_matches_float64_reference():
   data, local = federation(), helpers.local(epochs=2, devices=2)
   algorithm = algorithms.build('ditto', local, ditto_lambda=0.7)
   model = reference.from_params(initial(algorithm, data).params, 0)
-  own = [reference.flat(model)] * len(SIZES)
-  w = model
-  for number, cohort in enumerate(cohorts, 1):
-    key = jax.random.fold_in(jax.random.key(9), number)
-    trained = reference_round(local, data, [w] * len(cohort), cohort, key)
-    for i in cohort:
-      batches = helpers.batches(data, local.schedule, i, key)
-      own[i] = pulled_sgd(unflatten(own[i], model), batches, 0.1, 0.7, w)
-    weights = np.array(SIZES)[list(cohort)]
-    mean = np.average([reference.flat(t) for t in trained], axis=0, weights=weights)
-    w = unflatten(mean, model)
+  w = reference.flat(model)
+  own = [w] * len(SIZES)
+
+  def train(i, w, batches):
+    own[i] = pulled_sgd(own[i], w, model, batches(), 0.1, 0.7)
+    return sgd_like(model)(i, w, batches)
+
+  w, _, steps = averaged_rounds(local, data, w, cohorts, train)
 
   state, infos = run_cohorts(algorithm, data, cohorts)
-
-  def flat(stack, i):
-    return reference.flat(reference.from_params(stack, i))
-
-  assert_close(flat(state.params, 0), reference.flat(w), rtol=1e-3)
-  for i in range(len(SIZES)):
-    assert_close(flat(state.client_params, i), own[i], rtol=1e-3)
+  assert_close(reference.vectors(state.params)[0], w, rtol=1e-3)
+  assert_close(reference.vectors(state.client_params), np.stack(own), rtol=1e-3)
   used = algorithm.deployed(state, data)
   chex.assert_trees_all_equal(used.own, state.client_params)
-  batches = [len(helpers.batches(data, local.schedule, i, key)) for i in cohorts[-1]]
-  assert int(infos[-1].steps) == 2 * sum(batches)  # Both models train.
+  assert int(infos[-1].steps) == 2 * steps  # Both models train.
 
 
 def test_replayed_training_is_that_of_the_models_which_clients_keep():

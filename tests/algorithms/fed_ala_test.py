@@ -11,6 +11,7 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import Corruption
 from fesem_jax.training.privacy import differential_privacy
 from tests.support import helpers, reference
+from tests.support.averaged import averaged_rounds
 from tests.support.methods import (
   SIZES,
   assert_close,
@@ -55,32 +56,23 @@ def test_matches_float64_reference(cohorts, steps, devices):
   data = federation()
   local = helpers.local(batch_size=2, epochs=2, steps=steps, devices=devices)
   algorithm = algorithms.build('fed_ala', local, **OPTIONS)
-  w = reference.from_params(initial(algorithm, data).params, 0)
+  like = w = reference.from_params(initial(algorithm, data).params, 0)
   heads, weights = [w[-1]] * 6, [[np.ones_like(part) for part in w[-1]]] * 6
-  times = [0] * 6
-  for number, cohort in enumerate(cohorts, 1):
-    key, trained, losses = jax.random.fold_in(jax.random.key(9), number), [], []
-    steps = 0
-    for i in cohort:
-      per_epoch = -(-SIZES[i] // 2)
-      batches = helpers.batches(data, local.schedule, i, key)
-      if number > 1:
-        epochs = 1 if times[i] else START_EPOCHS
-        times[i] += 1
-        longer = local.schedule._replace(epochs=epochs, steps=0)
-        of_weights = helpers.batches(data, longer, i, key)
-        weights[i] = learned(w, heads[i], weights[i], of_weights, per_epoch)
-        most = int(np.ceil(SAMPLE * per_epoch))
-        steps += sum(n % per_epoch < most for n in range(len(of_weights)))
-      start = mixed(w, heads[i], weights[i])
-      model, loss = reference.local_sgd(start, batches, 0.1)
-      heads[i] = model[-1]
-      trained.append(reference.flat(model))
-      losses.append(loss)
-      steps += len(batches)
-    sizes = np.array(SIZES)[list(cohort)]
-    w = unflatten(np.average(trained, axis=0, weights=sizes), w)
+  first, more = reference.flat(w), {}  # And the steps of learning weights.
 
+  def train(i, x, batches):
+    per_epoch, w = -(-SIZES[i] // 2), unflatten(x, like)
+    if x is not first:  # From the second round on.
+      of_weights = batches(epochs=1 if i in more else START_EPOCHS, steps=0)
+      weights[i] = learned(w, heads[i], weights[i], of_weights, per_epoch)
+      most = int(np.ceil(SAMPLE * per_epoch))
+      more[i] = sum(n % per_epoch < most for n in range(len(of_weights)))
+    model, loss = reference.local_sgd(mixed(w, heads[i], weights[i]), batches(), 0.1)
+    heads[i] = model[-1]
+    return reference.flat(model), loss
+
+  x, loss, steps = averaged_rounds(local, data, first, cohorts, train)
+  w = unflatten(x, like)
   state, infos = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], reference.flat(w), rtol=1e-3)
   found = matrix(state.head_weights)
@@ -91,8 +83,8 @@ def test_matches_float64_reference(cohorts, steps, devices):
   models = [reference.flat(mixed(w, *own)) for own in zip(heads, weights, strict=True)]
   used = algorithm.deployed(state, data).params(6)
   assert_close(reference.vectors(used), np.stack(models), rtol=1e-3)
-  assert_close(infos[-1].train_loss, np.average(losses, weights=sizes))
-  assert int(infos[-1].steps) == steps
+  assert_close(infos[-1].train_loss, loss)
+  assert int(infos[-1].steps) == steps + sum(more[i] for i in cohorts[-1])
 
 
 def test_bad_clients_keep_the_heads_that_they_trained():

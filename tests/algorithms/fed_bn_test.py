@@ -2,12 +2,12 @@
 
 import chex
 import flax.linen as nn
-import jax
 import numpy as np
 import pytest
 
 from fesem_jax import algorithms, models
 from tests.support import helpers, reference
+from tests.support.averaged import averaged_rounds
 from tests.support.methods import (
   SIZES,
   assert_close,
@@ -15,6 +15,7 @@ from tests.support.methods import (
   initial,
   models_after,
   run,
+  unflatten,
 )
 
 
@@ -28,24 +29,22 @@ def test_matches_float64_reference(cohorts, devices, weighting):
   options = {'norm_layers': ['**/bias'], 'weighting': weighting}
   algorithm = algorithms.build('fed_bn', local, **options)
   params = algorithm.client_params(initial(algorithm, data), data, np.arange(1))
-  model = reference.from_params(params, 0)
-  kernels = [kernel for kernel, _ in model]
-  biases = [[bias for _, bias in model]] * len(SIZES)
-  for number, cohort in enumerate(cohorts, 1):
-    key, trained = jax.random.fold_in(jax.random.key(9), number), []
-    for i in cohort:
-      start = list(zip(kernels, biases[i], strict=True))
-      batches = helpers.batches(data, local.schedule, i, key)
-      own, _ = reference.local_sgd(start, batches, 0.1)
-      biases[i] = [bias for _, bias in own]
-      trained.append([kernel for kernel, _ in own])
-    sizes = np.array(SIZES)[list(cohort)] if weighting == 'by_examples' else None
-    kernels = [np.average(x, axis=0, weights=sizes) for x in zip(*trained, strict=True)]
+  like = reference.from_params(params, 0)
+  own = [like] * len(SIZES)
+
+  def model_of(i, x):
+    pairs = zip(unflatten(x, like), own[i], strict=True)
+    return [(kernel, bias) for (kernel, _), (_, bias) in pairs]
+
+  def train(i, x, batches):
+    own[i], loss = reference.local_sgd(model_of(i, x), batches(), 0.1)
+    return reference.flat(own[i]), loss
+
+  x, *_ = averaged_rounds(local, data, reference.flat(like), cohorts, train, weighting)
 
   _, found = models_after(algorithm, data, cohorts)
   for i, got in enumerate(found):
-    want = reference.flat(list(zip(kernels, biases[i], strict=True)))
-    assert_close(got, want, rtol=1e-3)
+    assert_close(got, reference.flat(model_of(i, x)), rtol=1e-3)
 
 
 class Block(nn.Module):

@@ -16,7 +16,6 @@ from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  matrix,
   run,
   run_cohorts,
   unflatten,
@@ -70,15 +69,6 @@ def test_matches_float64_reference(rho, weighting, cohorts, devices):
 
   state, _ = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
-
-
-def test_with_equal_steps_it_is_fed_avg():
-  local = helpers.local(steps=3, optimizer=optax.sgd(RATE, 0.9), hidden=())
-  nova, average = (
-    run(algorithms.build(name, local), federation())[0]
-    for name in ('fed_nova', 'fed_avg')
-  )
-  assert_close(matrix(nova.params), matrix(average.params), rtol=1e-5, atol=1e-6)
 
 
 def test_stragglers_are_those_of_fed_prox():

@@ -13,15 +13,14 @@ from fesem_jax.core import sums
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.robust import Aggregation
 from tests.support import helpers, reference
+from tests.support.averaged import averaged_rounds, sgd_like
 from tests.support.methods import (
   SIZES,
   assert_close,
   federation,
   initial,
-  reference_round,
   reference_training,
   run,
-  unflatten,
 )
 
 RATE, BETA1, BETA2, TAU = 0.3, 0.8, 0.9, 0.05
@@ -64,13 +63,11 @@ def test_one_model_matches_float64_reference(name, weighting):
   )
   model = reference.from_params(initial(algorithm, data).params, 0)
   x = reference.flat(model)
-  weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(len(SIZES))
   optimizer = Reference(name, x.size)
-  for r in (1, 2, 3, 4):
-    key = jax.random.fold_in(jax.random.key(9), r)
-    trained = reference_round(local, data, [unflatten(x, model)] * 6, range(6), key)
-    mean = np.average([reference.flat(w) for w in trained], axis=0, weights=weights)
-    x = optimizer.step(x, mean - x)
+  x, *_ = averaged_rounds(
+    local, data, x, [range(6)] * 4, sgd_like(model), weighting,
+    lambda x, mean: optimizer.step(x, mean - x),
+  )  # fmt: skip
   state, _ = run(algorithm, data, rounds=4)
   assert_close(reference.flat(reference.from_params(state.params, 0)), x, rtol=1e-3)
 

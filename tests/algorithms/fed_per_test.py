@@ -7,6 +7,7 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.training.privacy import differential_privacy
 from tests.support import helpers, reference
+from tests.support.averaged import averaged_rounds
 from tests.support.methods import (
   SIZES,
   assert_close,
@@ -23,24 +24,20 @@ def reference_rounds(method, local, data, model, cohorts, head_epochs):
   """Body and each client's head; the head is the last layer."""
   body, heads = model[:-1], [model[-1:]] * len(SIZES)
   last = len(model) - 1
-  for number, cohort in enumerate(cohorts, 1):
-    key = jax.random.fold_in(jax.random.key(9), number)
-    trained = []
-    for i in cohort:
-      batches = helpers.batches(data, local.schedule, i, key)
-      if method == 'fed_per':
-        own = reference.sgd_of_layers(body + heads[i], batches, 0.1, range(last + 1))
-      else:
-        schedule = local.schedule._replace(epochs=head_epochs)
-        first = helpers.batches(data, schedule, i, key)
-        own = reference.sgd_of_layers(body + heads[i], first, 0.1, [last])
-        own = reference.sgd_of_layers(own, batches, 0.1, range(last))
-      heads[i] = own[-1:]
-      trained.append(reference.flat(own[:-1]))
-    sizes = np.array(SIZES)[list(cohort)]
-    weights = sizes if method == 'fed_per' else np.ones(len(cohort))
-    body = unflatten(np.average(trained, axis=0, weights=weights), body)
-  return body, heads
+
+  def train(i, x, batches):
+    own = unflatten(x, body) + heads[i]
+    if method == 'fed_per':
+      own = reference.sgd_of_layers(own, batches(), 0.1, range(last + 1))
+    else:
+      own = reference.sgd_of_layers(own, batches(epochs=head_epochs), 0.1, [last])
+      own = reference.sgd_of_layers(own, batches(), 0.1, range(last))
+    heads[i] = own[-1:]
+    return reference.flat(own[:-1]), 0.0
+
+  weighting = 'by_examples' if method == 'fed_per' else 'uniform'
+  x, *_ = averaged_rounds(local, data, reference.flat(body), cohorts, train, weighting)
+  return unflatten(x, body), heads
 
 
 @pytest.mark.parametrize('method', ['fed_per', 'fed_rep'])
@@ -81,17 +78,16 @@ def test_fed_babu_matches_float64_reference(head, cohorts, devices, shared_start
   before = initial(algorithm, data).params
   model = reference.from_params(before, 0)
   learn = range(len(model) - len(head))
-  for number, cohort in enumerate(cohorts, 1):
-    key, trained = jax.random.fold_in(jax.random.key(9), number), []
-    for i in cohort:
-      batches = helpers.batches(data, local.schedule, i, key)
-      own = reference.sgd_of_layers(model, batches, 0.1, learn)
-      trained.append(reference.flat(own))
-    sizes = np.array(SIZES)[list(cohort)]
-    model = unflatten(np.average(trained, axis=0, weights=sizes), model)
+
+  def train(i, x, batches):
+    del i
+    own = reference.sgd_of_layers(unflatten(x, model), batches(), 0.1, learn)
+    return reference.flat(own), 0.0
+
+  x, *_ = averaged_rounds(local, data, reference.flat(model), cohorts, train)
 
   state, _ = run_cohorts(algorithm, data, cohorts)
-  assert_close(reference.vectors(state.params)[0], reference.flat(model), rtol=1e-3)
+  assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
   for name in head:
     np.testing.assert_array_equal(
       state.params[name]['kernel'], before[name]['kernel'], strict=True
@@ -117,19 +113,17 @@ def test_lg_fed_avg_matches_float64_reference():
   params = algorithm.client_params(initial(algorithm, data), data, np.arange(1))
   model = reference.from_params(params, 0)
   bodies, head = [model[:-1]] * len(SIZES), model[-1:]
-  for number, cohort in enumerate(cohorts, 1):
-    key, heads = jax.random.fold_in(jax.random.key(9), number), []
-    for i in cohort:
-      batches = helpers.batches(data, local.schedule, i, key)
-      own, _ = reference.local_sgd(bodies[i] + head, batches, 0.1)
-      bodies[i] = own[:-1]
-      heads.append(reference.flat(own[-1:]))
-    sizes = np.array(SIZES)[list(cohort)]
-    head = unflatten(np.average(heads, axis=0, weights=sizes), head)
+
+  def train(i, x, batches):
+    own, loss = reference.local_sgd(bodies[i] + unflatten(x, head), batches(), 0.1)
+    bodies[i] = own[:-1]
+    return reference.flat(own[-1:]), loss
+
+  x, *_ = averaged_rounds(local, data, reference.flat(head), cohorts, train)
 
   state, found = models_after(algorithm, data, cohorts)
   for i, got in enumerate(found):
-    assert_close(got, reference.flat(bodies[i] + head), rtol=1e-3)
+    assert_close(got, np.append(reference.flat(bodies[i]), x), rtol=1e-3)
   params = algorithm.client_params(state, data, np.arange(len(SIZES)))
   some = algorithm.client_params(state, data, np.array([2, 0]))
   jax.tree.map(

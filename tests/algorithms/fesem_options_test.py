@@ -66,7 +66,7 @@ def test_assignments_older_than_max_age_are_made_anew():
     'fesem', local, num_clusters=2, max_age=2, client_state='streamed'
   )
   state = initial(algorithm, data)
-  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  centers = helpers.first_models(local, 2, 1)
   best = best_of(centers, data)
   state = replaced(state, centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))
   step = jax.jit(algorithm.step)
@@ -103,7 +103,7 @@ def test_clients_that_join_late_choose_by_loss():
   points = matrix(inner(state).client_params)
   moved = (points != points[late[0]]).any(axis=1)
   np.testing.assert_array_equal(np.flatnonzero(moved), first)
-  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  centers = helpers.first_models(local, 2, 1)
   best = best_of(centers, data)
   wrong = replaced(state, centers=centers, assignment=jnp.asarray(1 - best, jnp.int32))
   used = np.asarray(algorithm.deployed(wrong, data).choice)
@@ -179,7 +179,6 @@ def test_a_sampled_start_matches_units_before_models_are_aggregated():
     ({'recluster_every': 2, 'client_state': 'streamed'}, '`recluster_every` needs'),
     ({'init_models': 'random', 'client_state': 'streamed'}, '`init_models` needs'),
     ({'init_models': 'by_loss', 'client_state': 'streamed'}, '`init_models` needs'),
-    ({'init_models': 'same'}, '`init_models=same`'),
     ({'temperature': -1.0}, '`temperature=-1.0`'),
     ({'temperature': 1.0, 'cluster_on': 'logits'}, '`temperature` compares all'),
     ({'temperature': 1.0, 'aggregation': 'median'}, 'gives clients a weight'),

@@ -10,7 +10,6 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Cohort
-from fesem_jax.data import corruption
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
@@ -123,6 +122,3 @@ def test_what_it_cannot_do_is_refused():
     algorithms.build('l2gd', local, l2gd_lambda=2.5 * (1 + 1.5e-6))
   with pytest.raises(UserError, match='must be plain SGD'):
     algorithms.build('l2gd', helpers.local(optimizer=optax.adam(0.1)))
-  bad = corruption.corrupted(federation(), 'sign_flip', 0.5)
-  with pytest.raises(UserError, match='is not defined for l2gd, whose clients send'):
-    initial(algorithms.build('l2gd', local), bad)

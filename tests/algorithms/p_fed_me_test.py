@@ -1,12 +1,12 @@
 """pFedMe against Dinh et al.'s Algorithm 1 in float64, and its limits."""
 
-import jax
 import numpy as np
 import optax
 import pytest
 
 from fesem_jax import algorithms
 from tests.support import helpers, reference
+from tests.support.averaged import averaged_rounds
 from tests.support.methods import (
   SIZES,
   assert_close,
@@ -48,24 +48,21 @@ def test_matches_float64_reference(weighting, cohorts, devices):
   like = reference.from_params(initial(algorithm, data).params, 0)
   x = reference.flat(like)
   own = [x] * len(SIZES)
-  for number, cohort in enumerate(cohorts, 1):
-    key, trained, losses = jax.random.fold_in(jax.random.key(9), number), [], []
-    for i in cohort:
-      batches = helpers.batches(data, local.schedule, i, key)
-      w, own[i], loss = local_training(x, like, batches)
-      trained.append(w)
-      losses.append(loss)
-    sizes = np.array(SIZES)[list(cohort)]
-    weights = sizes if weighting == 'by_examples' else np.ones(len(cohort))
-    x = 0.2 * x + 0.8 * np.average(trained, axis=0, weights=weights)
+
+  def train(i, x, batches):
+    w, own[i], loss = local_training(x, like, batches())
+    return w, loss
+
+  x, loss, steps = averaged_rounds(
+    local, data, x, cohorts, train, weighting, lambda x, mean: 0.2 * x + 0.8 * mean
+  )
 
   state, infos = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
   used = algorithm.deployed(state, data).own
   assert_close(reference.vectors(used), np.stack(own), rtol=1e-3)
-  assert_close(infos[-1].train_loss, np.average(losses, weights=sizes))
-  batches = [len(helpers.batches(data, local.schedule, i, key)) for i in cohorts[-1]]
-  assert int(infos[-1].steps) == 3 * sum(batches)
+  assert_close(infos[-1].train_loss, loss)
+  assert int(infos[-1].steps) == 3 * steps
 
 
 def test_the_local_optimizer_steps_along_the_envelope():

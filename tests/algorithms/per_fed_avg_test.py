@@ -7,13 +7,12 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
+from tests.support.averaged import averaged_rounds
 from tests.support.methods import (
   SIZES,
   assert_close,
-  deployed,
   federation,
   initial,
-  matrix,
   reference_gradient,
   run,
   run_cohorts,
@@ -59,15 +58,13 @@ def test_matches_float64_reference(variant, weighting, cohorts, devices):
   )  # fmt: skip
   like = reference.from_params(initial(algorithm, data).params, 0)
   x = reference.flat(like)
-  for number, cohort in enumerate(cohorts, 1):
-    key, trained = jax.random.fold_in(jax.random.key(9), number), []
-    for i in cohort:
-      batches = helpers.batches(data, local.schedule, i, key)
-      count = 3 if variant == 'hessian_free' else 2
-      trained.append(local_training(x, like, batches, count))
-    sizes = np.array(SIZES)[list(cohort)]
-    weights = sizes if weighting == 'by_examples' else np.ones(len(cohort))
-    x = np.average(trained, axis=0, weights=weights)
+  count = 3 if variant == 'hessian_free' else 2
+
+  def train(i, x, batches):
+    del i
+    return local_training(x, like, batches(), count), 0.0
+
+  x, *_ = averaged_rounds(local, data, x, cohorts, train, weighting)
 
   state, _ = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
@@ -112,23 +109,6 @@ def test_a_round_reports_the_losses_and_the_number_of_all_gradients(
   _, info = run(algorithm, data, rounds=1)
   assert_close(info[0].train_loss, np.mean(losses))
   assert int(info[0].steps) == gradients
-
-
-def test_without_adaptation_it_is_fed_avg_on_every_second_batch():
-  # Two full batches make a step; so do three with a Hessian that counts 0 times.
-  data = federation()
-  average = helpers.local(batch_size=0, hidden=())
-  want, _ = run(algorithms.build('fed_avg', average, weighting='uniform'), data)
-  for variant, epochs in (('first_order', 2), ('hessian_free', 3)):
-    local = helpers.local(batch_size=0, epochs=epochs, hidden=())
-    algorithm = algorithms.build(
-      'per_fed_avg', local, meta_gradient=variant, adaptation_rate=0.0
-    )
-    state, _ = run(algorithm, data)
-    assert_close(matrix(state.params), matrix(want.params), rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(
-      deployed(algorithm, state, data), np.tile(matrix(state.params), (6, 1))
-    )
 
 
 def test_clients_need_the_batches_of_a_step():

@@ -21,7 +21,7 @@ def test_robust_round_matches_float64_reference(aggregation, beta):
   algorithm = algorithms.build(
     'robust', local, num_clusters=2, aggregation=aggregation, beta=beta, init_epochs=2
   )
-  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  centers = helpers.first_models(local, 2, 1)
   state = RobustState(centers, jnp.array([0, 1, 0, 1, 0, 0]))
   key = jax.random.key(5)
   starts = [reference.from_params(state.centers, int(k)) for k in state.assignment]

@@ -22,8 +22,8 @@ KEY = 5
 
 def centers_of(local, count=3, spread=0.3):
   """Centers about one random model, as those of a run lie about their start."""
-  start = local.model.init(jax.random.key(0))
-  others = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), count))
+  start = helpers.first_model(local)
+  others = helpers.first_models(local, count, 1)
   return jax.tree.map(lambda a, b: a[None] + spread * b, start, others)
 
 

@@ -11,27 +11,30 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from tests.support import helpers
 
+shuffle = jax.jit(batching.shuffle, static_argnums=2)
+batch_rows = jax.jit(batching.batch_rows, static_argnums=3)
+
 
 @pytest.mark.parametrize(('size', 'width'), [(7, 3), (6, 3), (1, 3), (9, 9)])
 def test_an_epoch_visits_every_example_once(size, width):
-  order = batching.shuffle(jax.random.key(0), jnp.int32(size), 9)
+  order = shuffle(jax.random.key(0), jnp.int32(size), 9)
   seen = []
   for step in range(-(-size // width)):
-    rows, weights = batching.batch_rows(order, jnp.int32(step), jnp.int32(size), width)
+    rows, weights = batch_rows(order, jnp.int32(step), jnp.int32(size), width)
     seen += np.asarray(rows)[np.asarray(weights) > 0].tolist()
   assert sorted(seen) == list(range(size))
 
 
 def test_order_depends_on_the_key_but_not_on_the_largest_client():
   key = jax.random.key(5)
-  short = batching.shuffle(key, jnp.int32(20), 20)
+  short = shuffle(key, jnp.int32(20), 20)
   for largest in (64, 256, 257, 1000):  # More than 256 are sorted in another way.
-    long = batching.shuffle(key, jnp.int32(20), largest)
+    long = shuffle(key, jnp.int32(20), largest)
     np.testing.assert_array_equal(short, long[:20])
-  full = batching.shuffle(key, jnp.int32(256), 256)
+  full = shuffle(key, jnp.int32(256), 256)
   assert sorted(full.tolist()) == list(range(256))
-  np.testing.assert_array_equal(full, batching.shuffle(key, 256, 300)[:256])
-  assert (short != batching.shuffle(jax.random.key(6), jnp.int32(20), 20)).any()
+  np.testing.assert_array_equal(full, shuffle(key, 256, 300)[:256])
+  assert (short != shuffle(jax.random.key(6), jnp.int32(20), 20)).any()
 
 
 def test_number_of_steps():
@@ -52,7 +55,7 @@ def test_examples_are_scaled_and_padding_repeats_the_first_of_the_batch():
   x = np.arange(2 * 6, dtype=np.uint8).reshape(6, 2)
   data = FederatedData.from_arrays(x, np.arange(6) % 3, [4, 2], scale=1 / 4)
   order = jnp.array([2, 0, 3, 1])
-  rows, weights = batching.batch_rows(order, jnp.int32(1), jnp.int32(4), 3)
+  rows, weights = batch_rows(order, jnp.int32(1), jnp.int32(4), 3)
   np.testing.assert_array_equal(weights, [1, 0, 0])
   np.testing.assert_array_equal(rows, [1, 1, 1])
   got, labels = batching.gather(data, jnp.int32(0), rows)
@@ -120,7 +123,7 @@ def test_the_most_steps_are_those_of_the_largest_client():
 def test_a_client_without_examples_draws_an_order_of_nothing():
   # All slots are behind the last example: a permutation all the same for small clients.
   for largest in (9, 300):
-    one = batching.shuffle(jax.random.key(0), jnp.int32(1), largest)
+    one = shuffle(jax.random.key(0), jnp.int32(1), largest)
     assert one[0] == 0
     assert one.dtype == jnp.int32
     assert one.shape == (largest,)
@@ -131,7 +134,7 @@ def test_orders_of_many_examples_are_drawn_from_24_bits():
   key = jax.random.key(3)
   bits = np.asarray(jax.random.bits(key, (30_000,), jnp.uint32)) >> 8
   assert len(np.unique(bits)) < 30_000
-  found = batching.shuffle(key, jnp.int32(30_000), 30_000)
+  found = shuffle(key, jnp.int32(30_000), 30_000)
   np.testing.assert_array_equal(found, np.argsort(bits, kind='stable'))
 
 

@@ -16,6 +16,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
+from tests.support.methods import matrix
 
 MODEL = models.build('logistic', helpers.SHAPE, 10)
 SHAPES = jax.eval_shape(MODEL.init, jax.random.key(0))
@@ -117,22 +118,22 @@ def raw_noise(seed):
   return optax.GradientTransformation(lambda _: jax.random.PRNGKey(seed), update)
 
 
-def moves(optimizer, key=3, ids=range(4), steps=1, **options):
-  """[S, P] how far clients move whose loss is constant: their noise."""
+def moves(optimizer, keys=(3,), ids=range(4), steps=1, **options):
+  """[R S, P] how far clients move whose loss is constant: their noise, by key."""
   data = helpers.federation([3, 5, 4, 6])
   local = helpers.local(optimizer=optimizer, steps=steps, hidden=(), **options)
   model = local.model._replace(loss=lambda outputs, y: 0.0 * outputs.sum(axis=-1))
-  starts = ClientModels(tree.expand(model.init(jax.random.key(0))))
+  start = tree.expand(helpers.first_model(local))
   cohort = Cohort(np.array(ids, np.int32), everyone=len(ids) == 4)
 
+  @jax.jit
   def ends(key):
     local_ = local._replace(model=model)
-    return train_cohort(local_, starts, data, cohort, key).params
+    return train_cohort(local_, ClientModels(start), data, cohort, key).params
 
-  ends = jax.tree.leaves(jax.jit(ends)(jax.random.key(key)))
-  first = jax.tree.leaves(starts.shared)
-  flat = [np.reshape(a - b, (len(ids), -1)) for a, b in zip(ends, first, strict=True)]
-  return np.concatenate(flat, axis=1)
+  return np.concatenate(
+    [matrix(ends(jax.random.key(key))) - matrix(start) for key in keys]
+  )
 
 
 NOISY = [optax.noisy_sgd(1.0, 1.0, 0.0, key=7), raw_noise]
@@ -145,10 +146,10 @@ def test_noise_is_that_of_the_client_the_round_and_the_key(noisy):
       return raw_noise(seed)
     return optax.noisy_sgd(1.0, 1.0, 0.0, key=seed)
 
-  noise = moves(made(7), key=3)
+  of_keys = moves(made(7), keys=(3, 4))
+  noise = of_keys[:4]
   assert 0.5 < noise.std() < 1.5
-  others = [moves(made(7), key=4), moves(made(8), key=3)]
-  every = np.concatenate([noise, *others])
+  every = np.concatenate([of_keys, moves(made(8))])
   alike = np.corrcoef(every) - np.eye(len(every))
   assert np.abs(alike).max() < 0.8  # Of 21 numbers; those of one key have 1.
   assert len(np.unique(every[:, 0])) == len(every)
@@ -215,7 +216,7 @@ def test_fine_tuning_of_a_mixture_sees_each_of_its_models(stays):
 
   def figures(optimizer):
     local = helpers.local(optimizer=optimizer)
-    stack = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+    stack = helpers.first_models(local, 2)
     used = ClientModels(stack, mixture=jnp.full((4, 2), 0.5))
     measure = jax.jit(
       lambda d: evaluate.evaluate_clients(used, local, d, d, jax.random.key(1), 3)[:2]

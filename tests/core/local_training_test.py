@@ -219,7 +219,7 @@ def test_local_training_minimizes_the_models_own_loss(monkeypatch):
 @pytest.mark.parametrize('chunk', [1, 2])
 def test_choices_and_gradients_are_of_the_models_own_loss(chunk):
   data, local = federation(), of_squared_error(chunk=chunk)
-  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+  models = helpers.first_models(local, 2)
   losses = cohort_losses(local, models, data, helpers.everyone(data))
   first = jax.tree.map(lambda x: x[:1], models)
   everyone = np.ones(len(SIZES), bool)

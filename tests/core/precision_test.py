@@ -59,7 +59,7 @@ def of_gradient(local):
   def gradient(params):
     return jax.grad(Batch(local.model, x, y, np.ones(4)).loss)(params)
 
-  params = local.model.init(jax.random.key(0))
+  params = helpers.first_model(local)
   with jax.default_matmul_precision('highest'):
     return precisions(gradient, params)['highest']
 
@@ -85,7 +85,7 @@ def test_only_local_training_takes_the_chosen_precision(precision):
 
 def test_losses_that_decide_stay_in_float32():
   data, local = federation(), helpers.local()._replace(precision='default')
-  centers = expand(local.model.init(jax.random.key(0)))
+  centers = expand(helpers.first_model(local))
   found = precisions(
     lambda models: cohort_losses(local, models, data, helpers.everyone(data)), centers
   )
@@ -106,7 +106,7 @@ def test_every_form_of_a_layer_takes_it(chunk, shared_start):
       local, used, data, cohort, key, mean_of_models('uniform', used.shared)
     )
 
-  start = expand(local.model.init(jax.random.key(0)))
+  start = expand(helpers.first_model(local))
   found = precisions(train, start, jax.random.key(1))
   # Two convolutions of two forms and two dense layers, forward and backward.
   assert found.pop('high') > 15

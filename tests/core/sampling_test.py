@@ -76,7 +76,7 @@ def test_a_cohort_that_devices_cannot_divide_is_refused():
   data, local = helpers.federation([1, 2, 3, 1]), helpers.local()
   local = local._replace(mesh=sharding.client_mesh(2))
   cohort = fj.Cohort(jnp.arange(3), everyone=False)
-  start = fj.ClientModels(shared=fj.tree.expand(local.model.init(jax.random.key(0))))
+  start = fj.ClientModels(shared=fj.tree.expand(helpers.first_model(local)))
   wanted = 'A cohort of 3 clients cannot be divided among 2 devices; .*`cohort_of`'
   with pytest.raises(UserError, match=wanted):
     fj.train_cohort(local, start, data, cohort, jax.random.key(0))

@@ -214,7 +214,7 @@ def test_clients_of_one_training_example_are_fine_tuned_and_those_of_none_are_no
   local = helpers.local(epochs=3, chunk=3, hidden=())
   metrics = (('loss', classification.cross_entropy),)
   local = local._replace(model=local.model._replace(metrics=metrics))
-  params, key = local.model.init(jax.random.key(0)), jax.random.key(4)
+  params, key = helpers.first_model(local), jax.random.key(4)
   one = jax.tree.map(lambda p: p[None], params)
   deployed, tuned, failed = evaluate.evaluate_clients(
     ClientModels(one), local, train, test, key, 1
@@ -234,7 +234,7 @@ def test_fine_tuning_changes_the_models_of_a_mixture_and_not_their_weights():
   local = helpers.local(batch_size=0, rate=0.5, hidden=())
   metrics = (('loss', classification.cross_entropy),)
   local = local._replace(model=local.model._replace(metrics=metrics))
-  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
+  centers = helpers.first_models(local, 2, 3)
   weights = np.array([0.25, 0.75])
   used = ClientModels(centers, mixture=jnp.asarray(weights[None], jnp.float32))
   _, tuned, _ = evaluate.evaluate_clients(
@@ -264,7 +264,7 @@ def test_a_client_without_training_examples_takes_no_step_of_weight_decay():
   local = helpers.local(optimizer=decay, hidden=())
   metrics = (('loss', classification.cross_entropy),)
   local = local._replace(model=local.model._replace(metrics=metrics))
-  one = jax.tree.map(lambda p: p[None], local.model.init(jax.random.key(0)))
+  one = jax.tree.map(lambda p: p[None], helpers.first_model(local))
   deployed, tuned, _ = evaluate.evaluate_clients(
     ClientModels(one), local, train, test, jax.random.key(0), 1
   )

@@ -20,7 +20,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run.simulation import simulate
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import QUICK, refuses
-from tests.support.commands import spawn
+from tests.support.commands import call, spawn
 from tests.support.runs import records
 
 METHOD = '''
@@ -223,16 +223,22 @@ def test_code_that_changed_since_a_run_began_is_warned_of(folder, tmp_path):
   assert plugins.identity(config | {'algorithm': 'fesem'}, tmp_path, None) == {}
 
 
-def test_a_comparison_marks_runs_of_earlier_code_and_does_them_again(tmp_path):
+def test_a_comparison_marks_runs_of_earlier_code_and_does_them_again(
+  tmp_path, monkeypatch
+):
+  monkeypatch.syspath_prepend(tmp_path)
   path = tmp_path / 'own_redone.py'
   path.write_text(METHOD)
   arguments = [
-    '--algorithms=fed_avg,own_redone:damped', '--num_seeds=2', '--workdir=table',
+    '--algorithms=fed_avg,own_redone:damped', '--num_seeds=1', '--workdir=table',
     '--tune=learning_rate:0.1', '--tune_seeds=1', *QUICK,
   ]  # fmt: skip
 
   def table(*more):
-    done = spawn('compare', *arguments, *more, cwd=tmp_path)
+    sys.modules.pop('own_redone', None)  # As in a process of its own.
+    plugins.load.cache_clear()
+    plugins._code.cache_clear()
+    done = call('compare', *arguments, *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / 'table/table.md').read_text().splitlines()
     return lines, done.stdout
@@ -246,7 +252,7 @@ def test_a_comparison_marks_runs_of_earlier_code_and_does_them_again(tmp_path):
   assert list(cells(first)) == ['| fed_avg', '| own_redone:damped']
   path.write_text(METHOD.replace('+ shift * (b - a)', '+ 0 * (b - a)'))
   old, said = table()
-  assert '† 2 of 2 runs are of earlier code' in '\n'.join(old)
+  assert '† 1 of 1 runs are of earlier code' in '\n'.join(old)
   assert cells(old)['| own_redone:damped †'] == cells(first)['| own_redone:damped']
   assert cells(old)['| fed_avg'] == cells(first)['| fed_avg']
   assert 'own_redone:damped was tuned with earlier code in 1 of 1 runs' in said
@@ -258,7 +264,7 @@ def test_a_comparison_marks_runs_of_earlier_code_and_does_them_again(tmp_path):
   assert 'earlier code' not in '\n'.join(new) + said
   assert cells(new)['| own_redone:damped'] != cells(first)['| own_redone:damped']
   assert kept.stat().st_mtime_ns == before
-  wrong = spawn('compare', *arguments, '--redo=fesem', cwd=tmp_path)
+  wrong = call('compare', *arguments, '--redo=fesem', cwd=tmp_path)
   assert wrong.returncode == 1
   assert '--redo=fesem is none of the methods of the table: fed_avg' in wrong.stderr
   assert kept.exists()

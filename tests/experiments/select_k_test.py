@@ -311,9 +311,11 @@ def test_silhouettes_are_those_of_the_file_behind_init_from(
 @pytest.mark.slow
 def test_a_selection_is_written_drawn_and_resumed(given, tmp_path, capsys, monkeypatch):
   pytest.importorskip('matplotlib')
+  # Clients of one size, so that both seeds run in the same programs.
   arguments = [
-    *SMALL, '--model=logistic', '--partition=rotated', '--partition_groups=2',
-    '--num_clusters_list=1,2', '--num_seeds=2', '--seed=5', f'--workdir={tmp_path}',
+    *SMALL, '--examples_per_client=200', '--model=logistic', '--partition=rotated',
+    '--partition_groups=2', '--num_clusters_list=1,2', '--num_seeds=2', '--seed=5',
+    f'--workdir={tmp_path}',
   ]  # fmt: skip
   given(*arguments)
   first = capsys.readouterr().out

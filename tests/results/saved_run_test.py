@@ -232,7 +232,7 @@ def test_examples_that_do_not_fit_are_refused(done, x, message):
 
 def test_examples_of_bytes_are_scaled_as_in_training():
   local = helpers.local()
-  params = local.model.init(jax.random.key(0))
+  params = helpers.first_model(local)
   stack = jax.tree.map(lambda p: np.asarray(p)[None], params)
   found = DeployedModels.of(
     ClientModels(stack), NAMES, Examples((6,), 'uint8', 1 / 255, 3), local.model
@@ -248,7 +248,7 @@ def test_examples_of_bytes_are_scaled_as_in_training():
 
 def test_a_mixture_predicts_the_weighted_mean_of_its_models():
   local = helpers.local()
-  stack = jax.vmap(local.model.init)(jax.random.split(jax.random.key(3), 2))
+  stack = helpers.first_models(local, 2, 3)
   weights = np.array([[0.3, 0.7], [1.0, 0.0]], np.float32)
   used = ClientModels(jax.device_get(stack), mixture=weights)
   found = DeployedModels.of(
@@ -568,7 +568,7 @@ def test_clients_of_one_name_are_not_told_apart():
 def test_exported_models_are_read_by_flax(done, tmp_path):
   loaded = fj.load_run(done)
   loaded.export(tmp_path / 'center.msgpack', cluster=1)
-  like = helpers.local().model.init(jax.random.key(5))
+  like = helpers.first_model(helpers.local(), 5)
   content = (tmp_path / 'center.msgpack').read_bytes()
   for read in (
     flax.serialization.from_bytes(like, content),

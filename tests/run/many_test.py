@@ -268,7 +268,7 @@ def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
 
 def test_a_run_has_no_more_clients_side_by_side_than_it_has():
   local = helpers.local(model='logistic')._replace(clients_per_chunk=64)
-  sizes = [x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0)))]
+  sizes = [x.size for x in jax.tree.leaves(helpers.first_model(local))]
   found = [side_by_side.most(local, clients) for clients in (3, 64, 100)]
   assert found == [2**18 // (n * sum(sizes)) for n in (3, 64, 64)]
 

@@ -55,7 +55,7 @@ def test_a_plan_counts_what_a_run_holds(planned):
   local, devices = algorithm.local, algorithm.local.mesh.size
   train, test = arrange(local, *splits)
   state = jax.jit(algorithm.init)(jax.random.key(0), train)
-  size = sum(x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0))))
+  size = sum(x.size for x in jax.tree.leaves(helpers.first_model(local)))
 
   def held(tree):
     return sum(x.nbytes for x in jax.tree.leaves(tree))

@@ -36,7 +36,7 @@ def test_moments_are_those_of_all_examples_and_of_each_class():
   y[:2], y[2:150] = 0, y[2:150] % 2 + 1  # Two examples of the first client's class 0.
   data = FederatedData.from_arrays(x, y, sizes, num_classes=3)
   local = helpers.local(hidden=())
-  model = jax.tree.map(lambda p: p[None], local.model.init(jax.random.key(0)))
+  model = jax.tree.map(lambda p: p[None], helpers.first_model(local))
   found = descriptors.moments(local, '', model, data, helpers.everyone(data))
   directions, middle = descriptors.projection(6, 3)
   np.testing.assert_array_equal(found.middle, middle)

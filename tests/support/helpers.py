@@ -73,6 +73,17 @@ def with_precise_init(local):
   return local._replace(model=model._replace(init=init))
 
 
+def first_model(local, seed=0):
+  """A random model: layer by layer, each operation would be a program of its own."""
+  return jax.jit(local.model.init)(jax.random.key(seed))
+
+
+def first_models(local, count, seed=0):
+  """A stack of random models."""
+  keys = jax.random.split(jax.random.key(seed), count)
+  return jax.jit(jax.vmap(local.model.init))(keys)
+
+
 def everyone(data):
   """The cohort of all clients."""
   return Cohort(np.arange(data.num_clients, dtype=np.int32), everyone=True)
@@ -148,8 +159,8 @@ def blobs(num_clients=60, k=3, size=20, spread=1.0, seed=0):
 def as_stack(points):
   """Points [M, P] as a stack of two layers of different rank."""
   return {
-    'a': jnp.asarray(points[:, :8]).reshape(-1, 2, 4),
-    'b': jnp.asarray(points[:, 8:]),
+    'a': points[:, :8].reshape(-1, 2, 4),
+    'b': points[:, 8:],
   }
 
 

@@ -91,7 +91,7 @@ def test_local_steps_draw_anew_for_each_client_and_step(chunk, devices, batch):
   data = helpers.federation(SIZES, shape=GRAY)
   local = of_images(epochs=2, chunk=chunk, devices=devices, batch_size=batch)
   local = local._replace(shared_start='on')  # Exact with it too.
-  start = tree.expand(local.model.init(jax.random.key(0)))
+  start = tree.expand(helpers.first_model(local))
   data_here = data.reorder(np.arange(3), 4) if devices == 2 else data
   run = jax.jit(
     lambda p, d: train_cohort(local, ClientModels(p), d, helpers.everyone(d), KEY)
@@ -112,7 +112,7 @@ def test_local_steps_draw_anew_for_each_client_and_step(chunk, devices, batch):
 def test_measuring_and_choosing_see_the_images_as_they_are():
   data, local = helpers.federation(SIZES, shape=GRAY), of_images()
   plain = local._replace(augmentation=None)
-  stack = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+  stack = helpers.first_models(local, 2)
   cohort = helpers.everyone(data)
   chex.assert_trees_all_equal(
     *(cohort_losses(each, stack, data, cohort) for each in (local, plain))

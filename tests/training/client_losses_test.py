@@ -69,7 +69,7 @@ def test_the_loss_of_an_example_that_is_not_a_number_is_infinite():
   x = np.array(data.x)
   x[1] = np.nan
   local = helpers.local()
-  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 2))
+  models = helpers.first_models(local, 2)
   data = dataclasses.replace(data, x=x)
   losses = example_losses(local, models, data, helpers.everyone(data))
   np.testing.assert_array_equal(np.isinf(losses[0]), [[False, True, False]] * 2)
@@ -83,7 +83,7 @@ def test_the_loss_of_an_example_that_is_not_a_number_is_infinite():
 def test_losses_of_every_client_match_reference(devices, placement):
   data = helpers.federation([30, 7, 12, 1, 5])
   local = helpers.local(devices=devices)
-  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+  models = helpers.first_models(local, 3)
   want = np.empty((5, 3))
   for i, k in np.ndindex(5, 3):
     model = reference.from_params(models, k)
@@ -148,7 +148,7 @@ def test_gradients_that_are_not_finite_count_for_nothing():
   x = np.array(data.x)
   x[4] = np.inf  # Of the second client.
   data = dataclasses.replace(data, x=x)
-  stack = tree.expand(local.model.init(jax.random.key(0)))
+  stack = tree.expand(helpers.first_model(local))
   cohort, counts = helpers.everyone(data), jnp.array([True] * 3)
   got, sums = cohort_gradients(local, stack, data, cohort, counts)
   rows = reference.vectors(got)

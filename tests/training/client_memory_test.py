@@ -11,8 +11,9 @@ from fesem_jax import algorithms, models
 from fesem_jax.algorithms.wrappers import with_client_memory
 from fesem_jax.core.local_training import check_training
 from fesem_jax.core.types import Cohort
+from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
-from tests.support import batch_norm, helpers, reference
+from tests.support import batch_norm, helpers, reference, runs
 from tests.support.methods import assert_close, run, unflatten
 
 SIZES = (8, 5, 6, 7)
@@ -53,7 +54,7 @@ def test_statistics_that_clients_keep_match_float64_reference():
     assert_close(used['norm'][name], want, rtol=1e-3)
     # The server never gets any.
     assert_close(state.method.params['norm'][name][0], first[name])
-  numbers = sum(x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0))))
+  numbers = sum(x.size for x in jax.tree.leaves(helpers.first_model(local)))
   assert algorithm.traffic.model == 4 * (numbers - 2 * 5)
 
 
@@ -151,11 +152,12 @@ def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
   local = fj.local_training(model, optimizer, batch_size=4)
   local = local._replace(keep_optimizer_state=True, batch_stats='local')
 
+  algorithm, programs = algorithms.build('fed_avg', local), Programs()
+
   def result(folder, rounds):
-    return fj.simulate(
-      algorithms.build('fed_avg', local), data, data, rounds=rounds,
-      clients_per_round=3, workdir=fj.Workdir(tmp_path / folder, checkpoint_every=1),
-      eval_every=2, finetune_epochs=0,
+    return runs.simulate(
+      algorithm, data, data, programs, rounds=rounds, clients_per_round=3,
+      workdir=tmp_path / folder, eval_every=2, checkpoint_every=1, finetune_epochs=0,
     )  # fmt: skip
 
   whole = result('whole', 4)
@@ -183,11 +185,11 @@ def test_statistics_that_stay_with_clients_get_no_noise_and_are_not_compressed(w
     algorithms.build('fesem', local, num_clusters=2, init_models='common')
   )
   state, _ = run(algorithm, data, rounds=2)
-  first = local.model.init(jax.random.key(0))['norm']
+  first = helpers.first_model(local)['norm']
   for name in batch_norm.STATISTICS:  # The server has those of the first model.
     for center in np.asarray(state.method.centers['norm'][name]):
       np.testing.assert_array_equal(center, first[name])
-  numbers = sum(x.size for x in jax.tree.leaves(local.model.init(jax.random.key(0))))
+  numbers = sum(x.size for x in jax.tree.leaves(helpers.first_model(local)))
   assert set(seen) == {numbers - 2 * 5}
   used = algorithm.deployed(state, data).params(4)
   assert (np.asarray(used['norm']['var']) > 0).all()

@@ -76,7 +76,7 @@ def test_clients_draw_anew_at_every_step(chunk, devices):
 
 def test_losses_that_clients_choose_by_are_of_the_whole_model():
   data, local = helpers.federation(SIZES), dropping()
-  stack = tree.expand(local.model.init(jax.random.key(0)))
+  stack = tree.expand(helpers.first_model(local))
   losses = cohort_losses(local, stack, data, helpers.everyone(data))
   for i in range(len(SIZES)):
     want, _ = reference.loss_and_gradient(
@@ -87,7 +87,7 @@ def test_losses_that_clients_choose_by_are_of_the_whole_model():
 
 def test_models_are_measured_whole_and_fine_tuned_with_dropout():
   data, local = helpers.federation(SIZES), dropping()
-  start = tree.expand(local.model.init(jax.random.key(0)))
+  start = tree.expand(helpers.first_model(local))
   deployed, tuned, _ = jax.jit(
     lambda p, d: evaluate_clients(ClientModels(p), local, d, d, KEY, 20)
   )(start, data)
@@ -109,7 +109,7 @@ def test_models_are_measured_whole_and_fine_tuned_with_dropout():
 
 def test_a_mixture_draws_for_each_of_its_models():
   local = dropping()
-  stack = jax.vmap(local.model.init)(jax.random.split(jax.random.key(1), 2))
+  stack = helpers.first_models(local, 2, 1)
   weights = jnp.array([[0.25, 0.75]])
   model, used, _ = as_one_model(local.model, ClientModels(stack, mixture=weights))
   params = tree.unstack(used.params(1), 0)

@@ -18,7 +18,7 @@ SOME = Cohort(np.array([1, 3, 0, 2], np.int32), everyone=False)  # 3 is an empty
 
 
 def models_of(local):
-  models = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+  models = helpers.first_models(local, 3)
   # The last one is the first again: never the best, as ties go to the first.
   return jax.tree.map(lambda x: jnp.concatenate([x, x[:1]]), models)
 

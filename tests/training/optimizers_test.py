@@ -116,7 +116,7 @@ def test_the_rate_of_a_local_step_is_that_of_its_number(optimizer, shared_start)
   data = helpers.federation(SIZES)
   local = helpers.local(epochs=2, optimizer=local_optimizer(optimizer, RATE))
   local = local._replace(local_lr_schedule=listed, shared_start=shared_start)
-  params = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+  params = ClientModels(tree.expand(helpers.first_model(local)))
   # Where starts are shared, steps of another length stay exact.
   kernels = shared_kernels.kernels(local, params, data)
   assert bool(kernels) == (optimizer == 'sgd' and shared_start == 'on')
@@ -151,7 +151,7 @@ def test_a_penalty_and_a_correction_are_clipped_too():
   # Not only the loss: with a bound of 0.01 no step is longer, however far the anchor.
   data = helpers.federation(SIZES)
   local = helpers.local(steps=1, optimizer=local_optimizer('sgd', 1.0, clip_norm=0.01))
-  start = tree.expand(local.model.init(jax.random.key(0)))
+  start = tree.expand(helpers.first_model(local))
   far = jax.tree.map(lambda x: x + 10.0, start)
   pull = tree.repeat(tree.unstack(far, 0), len(SIZES)), jnp.ones(len(SIZES))
   once = jax.jit(

@@ -124,7 +124,7 @@ OTHERS = {
 
 
 def shared(local, data):
-  params = tree.expand(local.model.init(jax.random.key(0)))
+  params = tree.expand(helpers.first_model(local))
   return shared_kernels.kernels(local, ClientModels(params), data)
 
 

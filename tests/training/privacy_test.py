@@ -34,7 +34,7 @@ def local_of(where=None, clip=0.02, noise=0.0, **layout):
 
 def sent(local, data, key=KEY):
   """The start [P], and the models that clients send [S, P]."""
-  start = local.model.init(jax.random.key(0))
+  start = helpers.first_model(local)
   starts = ClientModels(jax.tree.map(lambda x: x[None], start))
   train = jax.jit(lambda data, key: train_cohort(
     local, starts, data, helpers.everyone(data), key

@@ -100,7 +100,7 @@ def test_only_kernels_that_are_shared_and_learn_are_taken():
   data, local = helpers.federation(SIZES), on()
   assert paths(local, data) == [('dense0',), ('logits',)]
   assert paths(local, data, layers=['dense0']) == [('dense0',)]
-  model = tree.expand(local.model.init(jax.random.key(0)))
+  model = tree.expand(helpers.first_model(local))
   assert not paths(local, data, ClientModels(own=tree.repeat(model, 6)))
   heads = ClientModels(model | {'logits': None}, own={'dense0': None, 'logits': model})
   assert paths(local, data, heads) == [('dense0',)]
@@ -124,7 +124,7 @@ class Twice(nn.Module):
 
 def trained(local, data, prox=0.1, starts=None, layers=None):
   if starts is None:
-    starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+    starts = ClientModels(tree.expand(helpers.first_model(local)))
   run = jax.jit(
     lambda starts, data, key: train_cohort(
       local, starts, data, helpers.everyone(data), key, penalty=prox, layers=layers
@@ -136,7 +136,7 @@ def trained(local, data, prox=0.1, starts=None, layers=None):
 def test_full_blocks_count_like_the_one_being_filled(monkeypatch):
   monkeypatch.setattr(shared_kernels, '_BLOCK', 8)  # Two steps of four rows.
   data, local = helpers.federation(SIZES), on(chunk=4, epochs=3)
-  params = tree.expand(local.model.init(jax.random.key(0)))
+  params = tree.expand(helpers.first_model(local))
   (kernel, _) = shared_kernels.kernels(local, ClientModels(params), data)
   assert (kernel.steps, kernel.block) == (9, 2)
   want = trained(local._replace(shared_start='off'), data)
@@ -279,7 +279,7 @@ def test_convolutional_clients_of_several_centers_end_alike():
   data, choice = helpers.federation(SIZES, shape=(8, 8)), [2, 1, 0, 2, 1, 2]
   local = on(model='small_cnn', shape=(8, 8), chunk=2)
   local = local._replace(clients_per_shared_start=3)
-  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 4))
+  centers = helpers.first_models(local, 4)
   starts = ClientModels(centers, jnp.array(choice))
   want = trained(local._replace(shared_start='off'), data, starts=starts)
   got = trained(local, data, starts=starts)
@@ -331,7 +331,7 @@ def test_fine_tuning_starts_from_shared_centers_too():
   local = local._replace(
     model=local.model._replace(metrics=metrics), clients_per_shared_start=3
   )
-  centers = jax.vmap(local.model.init)(jax.random.split(jax.random.key(0), 3))
+  centers = helpers.first_models(local, 3)
   used = ClientModels(centers, jnp.array([0, 1, 2, 1, 1, 0]))
 
   def measure(local):
@@ -373,7 +373,7 @@ def test_a_kernel_is_finite_below_half_of_what_float32_holds():
 
 def test_more_epochs_than_the_schedule_has_end_alike():
   data, local = helpers.federation(SIZES), on(chunk=4)
-  starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+  starts = ClientModels(tree.expand(helpers.first_model(local)))
   epochs = np.array([3, 1, 2, 3, 1, 3, 2, 1], np.int32)[: len(SIZES)]
 
   @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -398,7 +398,7 @@ def test_more_epochs_than_the_schedule_has_end_alike():
 
 def test_epochs_of_clients_need_a_schedule_of_epochs():
   data, local = helpers.federation(SIZES), on()
-  starts = ClientModels(tree.expand(local.model.init(jax.random.key(0))))
+  starts = ClientModels(tree.expand(helpers.first_model(local)))
 
   many = np.full(len(SIZES), 9, np.int32)
   args = starts, data, helpers.everyone(data), jax.random.key(3)
@@ -416,7 +416,7 @@ def test_another_function_of_the_same_parameters_is_the_one_that_trains():
   want = trained(local._replace(model=blind, shared_start='off'), data)
   chex.assert_trees_all_equal(got, want)
   # A kernel whose inputs are all zero stays.
-  start = local.model.init(jax.random.key(0))
+  start = helpers.first_model(local)
   (first, *_) = paths(local, data)
   np.testing.assert_array_equal(
     got.params[first[0]]['kernel'], [start[first[0]]['kernel']] * len(SIZES)
