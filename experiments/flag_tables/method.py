@@ -13,6 +13,7 @@ from .entry import Flag, documented_option, kind_of
 
 _CHOICES = {
   'aggregation': robust.AGGREGATIONS,
+  'alpha_updates': ('step', 'round'),
   'client_devices': tuple(device_profiles.PROFILES),
   'client_state': ('stacked', 'offloaded', 'streamed'),
   'eps1_scale': ('relative', 'absolute'),

@@ -190,6 +190,12 @@ def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
       f'centers, each tried for {chosen["init_rounds"]} rounds that are not counted; '
       'the published start is `init_restarts=1`, `init_rounds=0`.'
     )
+  if name == 'apfl' and chosen['adapt_alpha'] and chosen['alpha_updates'] == 'step':
+    sentences.append(
+      'apfl moves its mixing weights in every step, as in its paper. They often end at '
+      "0, which is FedAvg's model; its authors' code moves them once a round: "
+      '`alpha_updates=round`.'
+    )
   if name == 'oracle':
     sentences.append(
       'oracle knows the true groups of the clients, unlike all other methods.'

@@ -21,6 +21,8 @@ from fesem_jax.training.plain_sgd import is_plain_sgd, learning_rate
 from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
 from fesem_jax.utils.errors import UserError, check_between, check_choice
 
+ALPHA_UPDATES = ('step', 'round')
+
 
 class ApflState(NamedTuple):
   """State of APFL."""
@@ -36,6 +38,7 @@ def apfl(
   *,
   apfl_alpha: float = 0.5,
   adapt_alpha: bool = True,
+  alpha_updates: str = 'step',
   weighting: str = 'by_examples',
 ) -> Algorithm:
   """Builds APFL.
@@ -46,7 +49,8 @@ def apfl(
     v_i <- v_i - eta a_i grad F_i(m_i)
     a_i <- a_i - eta <grad F_i(m_i), v_i - w_i>, then clipped to [0, 1]
 
-  where the right sides are those before the step; then
+  where the right sides are those before the step, and a_i moves in every step, as in
+  the paper, or in the first step of a round alone, as in the authors' code; then
 
     w   <- sum_i alpha_i w_i                  alpha_i = n_i / sum n_j over the cohort
 
@@ -59,6 +63,9 @@ def apfl(
       of a_i is its learning rate.
     apfl_alpha: the first a_i, a client's weight of its own model.
     adapt_alpha: whether a_i is learned; False keeps it.
+    alpha_updates: when it is learned: in every 'step', where a_i of clients that take
+      many or long steps ends at 0, which deploys the global model; or once a 'round',
+      in its first step, which compares v_i with the w that the client received.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
@@ -67,6 +74,7 @@ def apfl(
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   check_between(0, 1, apfl_alpha=apfl_alpha)
+  check_choice('alpha_updates', alpha_updates, ALPHA_UPDATES)
   if adapt_alpha and not is_plain_sgd(local):
     raise UserError(
       '`adapt_alpha=True` needs plain SGD as local `optimizer`, since the mixing '
@@ -94,7 +102,8 @@ def apfl(
         slope = jax.tree.map(lambda g, v, w: (g * (v - w)).sum(), of_mix, v, w)
         rate = local.rate_of_step(t, client.rate)
         length = variable(eta) * (1.0 if rate is None else rate)
-        alpha = jnp.clip(alpha - length * sum(jax.tree.leaves(slope)), 0.0, 1.0)
+        moved = jnp.clip(alpha - length * sum(jax.tree.leaves(slope)), 0.0, 1.0)
+        alpha = moved if alpha_updates == 'step' else jnp.where(t == 0, moved, alpha)
       return (new_w, new_v, alpha), (memory_w, memory_v), loss
 
     first = client.optimizer_state(w), client.optimizer_state(v)

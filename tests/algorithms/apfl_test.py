@@ -23,7 +23,7 @@ from tests.support.methods import (
 RATE = 0.1
 
 
-def local_training(w, v, alpha, like, batches, adapt, rate=RATE):
+def local_training(w, v, alpha, like, batches, updates, rate=RATE):
   """w_i, v_i and a_i after SGD on the batches, and the examples' mean loss at m_i."""
   losses = []
 
@@ -31,12 +31,12 @@ def local_training(w, v, alpha, like, batches, adapt, rate=RATE):
     loss, gradient = reference.loss_and_gradient(unflatten(vector, like), x, y)
     return loss, reference.flat(gradient)
 
-  for x, y in batches:
+  for number, (x, y) in enumerate(batches):
     loss, of_mix = of(alpha * v + (1 - alpha) * w, x, y)
     _, of_w = of(w, x, y)
     slope = of_mix @ (v - w)
     w, v = w - rate * of_w, v - rate * alpha * of_mix
-    if adapt:
+    if updates == 'step' or (updates == 'round' and number == 0):
       alpha = np.clip(alpha - rate * slope, 0, 1)
     losses.append(loss)
   loss = np.average(losses, weights=[len(y) for _, y in batches])
@@ -44,19 +44,24 @@ def local_training(w, v, alpha, like, batches, adapt, rate=RATE):
 
 
 @pytest.mark.parametrize(
-  ('adapt', 'cohorts', 'devices'),
-  [(True, [range(6)] * 3, 2), (False, [(0, 3), (3, 4), (1, 0)], 1)],
+  ('updates', 'cohorts', 'devices'),
+  [
+    ('step', [range(6)] * 3, 2),
+    ('round', [range(6)] * 3, 2),
+    (None, [(0, 3), (3, 4), (1, 0)], 1),
+  ],
 )
-def test_matches_float64_reference(adapt, cohorts, devices):
+def test_matches_float64_reference(updates, cohorts, devices):
   data, local = federation(), helpers.local(epochs=2, devices=devices)
-  algorithm = algorithms.build('apfl', local, adapt_alpha=adapt, apfl_alpha=0.7)
+  how = {'alpha_updates': updates} if updates else {'adapt_alpha': False}
+  algorithm = algorithms.build('apfl', local, apfl_alpha=0.7, **how)
   like = reference.from_params(initial(algorithm, data).params, 0)
   w = reference.flat(like)
   own, alphas = [w] * len(SIZES), [0.7] * len(SIZES)
 
   def train(i, w, batches):
     w, own[i], alphas[i], loss = local_training(
-      w, own[i], alphas[i], like, batches(), adapt
+      w, own[i], alphas[i], like, batches(), updates
     )
     return w, loss
 
@@ -65,7 +70,7 @@ def test_matches_float64_reference(adapt, cohorts, devices):
   assert_close(reference.vectors(state.params)[0], w, rtol=1e-3)
   assert_close(reference.vectors(state.client_params), np.stack(own), rtol=1e-3)
   assert_close(state.client_alphas, alphas)
-  assert (np.std(alphas) > 1e-4) == adapt
+  assert (np.std(alphas) > 1e-4) == bool(updates)
   mixes = [a * v + (1 - a) * w for a, v in zip(alphas, own, strict=True)]
   used = algorithm.deployed(state, data).own
   assert_close(reference.vectors(used), np.stack(mixes), rtol=1e-3)
@@ -94,6 +99,8 @@ def test_alpha_follows_the_rate_of_the_round():
 
 
 def test_what_it_cannot_do_is_refused():
+  with pytest.raises(UserError, match='`alpha_updates=epoch` is unknown'):
+    algorithms.build('apfl', helpers.local(), alpha_updates='epoch')
   adam = helpers.local(optimizer=optax.adam(0.1))
   with pytest.raises(UserError, match='`adapt_alpha=True` needs plain SGD'):
     algorithms.build('apfl', adam)

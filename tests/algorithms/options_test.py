@@ -70,7 +70,10 @@ DEFAULTS = {
       'num_clusters': 4, 'soft_lambda': 0.1, 'importance_every': 2,
       'importance_floor': 1e-4, 'clients_per_center': 0,
   },
-  'apfl': {'apfl_alpha': 0.5, 'adapt_alpha': True, 'weighting': 'by_examples'},
+  'apfl': {
+    'apfl_alpha': 0.5, 'adapt_alpha': True, 'alpha_updates': 'step',
+    'weighting': 'by_examples',
+  },
   'p_fed_me': {
       'pfedme_lambda': 15.0, 'inner_steps': 5, 'inner_learning_rate': 0.1,
       'server_learning_rate': 1.0, 'weighting': 'uniform',

@@ -28,6 +28,7 @@ def test_the_range_is_of_what_models_see():
     wanted = np.sqrt(np.square(0.1 * x.astype(float)).mean(axis=0)).ravel()
     np.testing.assert_allclose(size, wanted)
     assert found.in_words() == 'from 0 to 20'
+  np.testing.assert_allclose(feature_range.of_features(x[:1], 0.1).size, [0, 20, 0.7])
 
 
 @pytest.mark.parametrize('dtype', ['int64', 'float32', 'int16'])

@@ -70,7 +70,7 @@ def test_random_changes_are_drawn_anew_and_right_on_average():
   assert (np.abs(mean - own) <= bound).all()
 
 
-@pytest.mark.parametrize('bits', [1, 4, 8])
+@pytest.mark.parametrize('bits', [1, 4, 8, 16])
 def test_changes_are_rounded_at_random_to_levels(bits):
   change, key = vector(CHANGE), jax.random.key(5)
   zero = jax.tree.map(jnp.zeros_like, START)
