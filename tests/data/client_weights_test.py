@@ -68,13 +68,6 @@ def test_weights_like_sizes_are_those_by_examples(name, options):
   jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_a_client_may_weigh_nothing():
-  weights = [0.0, *WEIGHTS[1:]]
-  np.testing.assert_array_equal(
-    with_weights(by_name(weights), federation()).weights, np.float32(weights)
-  )
-
-
 def test_weights_follow_their_clients():
   train = with_weights(by_name(WEIGHTS), federation())
   moved = train.reorder(np.array([3, 0, 5]), num_clients=4)
