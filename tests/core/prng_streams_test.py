@@ -5,6 +5,23 @@ import numpy as np
 
 from fesem_jax.core import prng_streams as streams
 
+# Another number would give other results than before.
+BESIDE_CLIENTS = {name: 2**31 - i for i, name in enumerate([
+  'DROPOUT', 'STRAGGLES', 'STRAGGLER_EPOCHS', 'FIRST_COHORT', 'SAMPLE', 'DRAWS',
+  'MODEL', 'LOCAL', 'CLUSTERING', 'SIGNS', 'REPEATED', 'SHUFFLE', 'NOISE', 'ROUNDING',
+  'LAYERS', 'AUGMENTATION', 'SELECTION', 'NEXT_ROUND', 'OPTIMIZER', 'SENDING',
+  'SERVER_NOISE', 'SPEEDS', 'ARRIVALS',
+], 1)}  # fmt: skip
+OF_RUN = {
+  name: i
+  for i, name in enumerate(['INIT', 'ROUNDS', 'FINETUNE', 'PORTRAIT', 'JOINING'])
+}
+ON_HOST = {name: i for i, name in enumerate([
+  'PARTITION', 'SPLIT', 'SELECT', 'RELABEL', 'HOLD_OUT', 'GENERATE', 'UNSEEN',
+  'COHORT', 'CORRUPT', 'FIRST_EXAMPLES', 'CORRUPT_IMAGES', 'FEATURE_NOISE', 'HALVES',
+  'DRIFT', 'BACKDOOR',
+])}  # fmt: skip
+
 
 def test_streams_do_not_coincide():
   key = jax.random.key(5)
@@ -13,52 +30,24 @@ def test_streams_do_not_coincide():
     return tuple(np.asarray(jax.random.key_data(k)).tolist())
 
   of_clients = {data(jax.random.fold_in(key, i)) for i in range(100)}
-  named = [
-      streams.DROPOUT, streams.STRAGGLES, streams.STRAGGLER_EPOCHS, streams.NOISE,
-      streams.FIRST_COHORT, streams.SAMPLE, streams.DRAWS, streams.MODEL,
-      streams.LOCAL, streams.CLUSTERING, streams.SIGNS, streams.REPEATED,
-      streams.SHUFFLE, streams.ROUNDING, streams.LAYERS,
-      streams.AUGMENTATION,
-  ]  # fmt: skip
-  others = {data(streams.fold(key, s)) for s in named}
-  assert len(others) == len(named)
+  others = {data(streams.fold(key, number)) for number in BESIDE_CLIENTS.values()}
+  assert len(others) == len(BESIDE_CLIENTS)
   assert not of_clients & others
-  on_host = [
-      streams.PARTITION, streams.SPLIT, streams.SELECT, streams.RELABEL,
-      streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN, streams.CORRUPT,
-      streams.FIRST_EXAMPLES,
-  ]  # fmt: skip
 
   def first(*words):
     return streams.host_rng(3, *words).random()
 
-  draws = [first(s) for s in on_host]
+  draws = [first(number) for name, number in ON_HOST.items() if name != 'COHORT']
   draws += [first(streams.COHORT, r) for r in range(1, 50)]
   assert len(set(draws)) == len(draws)
 
 
 def test_numbers_of_streams_stay():
-  # Another number would give other results than before.
-  beside_clients = [
-      streams.DROPOUT, streams.STRAGGLES, streams.STRAGGLER_EPOCHS,
-      streams.FIRST_COHORT, streams.SAMPLE, streams.DRAWS, streams.MODEL,
-      streams.LOCAL, streams.CLUSTERING, streams.SIGNS, streams.REPEATED,
-      streams.SHUFFLE, streams.NOISE, streams.ROUNDING, streams.LAYERS,
-      streams.AUGMENTATION, streams.SELECTION, streams.NEXT_ROUND,
-  ]  # fmt: skip
-  assert beside_clients == [2**31 - i for i in range(1, 19)]
-  of_run = [
-      streams.INIT, streams.ROUNDS, streams.FINETUNE, streams.PORTRAIT,
-      streams.JOINING,
-  ]  # fmt: skip
-  assert of_run == list(range(5))
-  on_host = [
-      streams.PARTITION, streams.SPLIT, streams.SELECT, streams.RELABEL,
-      streams.HOLD_OUT, streams.GENERATE, streams.UNSEEN, streams.COHORT,
-      streams.CORRUPT, streams.FIRST_EXAMPLES, streams.CORRUPT_IMAGES,
-      streams.FEATURE_NOISE, streams.HALVES, streams.DRIFT,
-  ]  # fmt: skip
-  assert on_host == list(range(14))
+  numbers = {
+    name: value for name, value in vars(streams).items()
+    if name.isupper() and isinstance(value, int)
+  }  # fmt: skip
+  assert numbers == BESIDE_CLIENTS | OF_RUN | ON_HOST
 
 
 def test_a_stream_of_the_host_is_one_of_numpy():
