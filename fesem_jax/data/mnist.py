@@ -162,7 +162,7 @@ def load_writers(data_dir: pathlib.Path) -> Pool:
     xs.append(x)
     ys.append(y)
     rows.append(table)
-  _check_sizes(*xs, _folder(data_dir))
+  _check_sizes(xs[0], xs[1], _folder(data_dir))
   table = np.concatenate(rows)
   writers, first, client = np.unique(
     table[:, _WRITER], return_index=True, return_inverse=True
