@@ -56,14 +56,9 @@ def adapt(
       f'--global_run names {len(global_runs)} runs; name one for each of the '
       f'{len(workdirs)} workdirs, in their order.'
     )
-  if out is None:
-    out = workdirs[0] / 'adapt'
-    held = held_results.read(out / 'adapt.json').get('settings')
-    if held not in (None, json.loads(json.dumps(settings._asdict()))):
-      raise UserError(
-        f'{out / "adapt.json"} is of other flags than are given now, and would be '
-        'replaced; name a folder by --output, or delete the file.'
-      )
+  global_runs = global_runs or []
+  out = out or workdirs[0] / 'adapt'
+  _check_held(out / 'adapt.json', workdirs, settings, global_runs)
   if not is_writable(out):
     raise UserError(f'{out} cannot be written; choose another --output.')
   runs = [new_clients.load(folder, machine['data_dir']) for folder in workdirs]
@@ -82,8 +77,35 @@ def adapt(
     for each, model in zip(runs, models, strict=True):
       with progress_lines.shown(None, f'new clients of {each.run.workdir}'):
         rows += measure(each, model, local, settings, machine['data_placement'])
-    _write(out, rows, runs, settings)
+    _write(out, rows, runs, settings, global_runs)
   return rows
+
+
+def _check_held(
+  path: pathlib.Path,
+  workdirs: list[pathlib.Path],
+  settings: Settings,
+  global_runs: list[pathlib.Path],
+) -> None:
+  """Raises `UserError` if results of other flags, or of further runs, would be lost."""
+  held = held_results.read(path)
+  if 'settings' not in held:
+    return
+  given = json.loads(json.dumps([settings._asdict(), _paired(workdirs, global_runs)]))
+  paired = held.get('paired', given[1])  # Older versions do not say it.
+  if held['settings'] != given[0] or not all(pair in given[1] for pair in paired):
+    raise UserError(
+      f'{path} is of other flags or runs than are given now, and would be replaced; '
+      'name another folder by --output, or delete the file.'
+    )
+
+
+def _paired(
+  workdirs: list[pathlib.Path], global_runs: list[pathlib.Path]
+) -> list[tuple[str, str]]:
+  """The run of each seed and that of its global model, '' if it is not named."""
+  named = [str(folder.resolve()) for folder in global_runs] or [''] * len(workdirs)
+  return [(str(run.resolve()), of) for run, of in zip(workdirs, named, strict=True)]
 
 
 def _fed_avg(
@@ -133,11 +155,13 @@ def _write(
   rows: list[adapt_tables.Row],
   runs: list[NewClients],
   settings: Settings,
+  global_runs: list[pathlib.Path],
 ) -> None:
   """Writes the table, all figures and the plot."""
   table = adapt_tables.over_runs(rows)
   about = {
     'runs': [str(each.run.workdir) for each in runs],
+    'paired': _paired([each.run.workdir for each in runs], global_runs),
     'algorithm': runs[0].config['algorithm'],
     'settings': settings._asdict(),
     'rows': rows,

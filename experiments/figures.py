@@ -229,8 +229,27 @@ def _tell(written: list[pathlib.Path]) -> None:
       print(f'{path} (and {others})')
 
 
+def _check_used(workdirs: list[str], given: str) -> None:
+  """Raises `UserError` on a flag that the figures asked for do not have."""
+  f = flags.FLAGS
+  compared = sum(not _is_run(name) for name in workdirs)
+  if f['spread'].present and not compared:
+    raise UserError('--spread is for comparisons; name the workdir of one.')
+  if given and workdirs and len(workdirs) - compared < 2:
+    raise UserError(
+      f'--output={given} is for the figures of several runs; those of one run or '
+      'comparison are in its plots/.'
+    )
+  if f.partitions or not (f.ranks or workdirs):
+    return
+  for name in experiment_flags.data_names():
+    if f[name].present:
+      raise UserError(f'--{name} is for --partitions; runs are drawn as they are.')
+
+
 def main(argv: list[str]) -> None:
   f, given = flags.FLAGS, experiment_flags.output()
+  _check_used(argv[1:], given)
   if f.style != 'page':
     from fesem_jax import plots  # Raises UserError without matplotlib.
 
@@ -249,9 +268,6 @@ def main(argv: list[str]) -> None:
       'draw.'
     )
   else:
-    for name in experiment_flags.data_names():
-      if f[name].present:
-        raise UserError(f'--{name} is for --partitions; runs are drawn as they are.')
     draw_runs(argv[1:], pathlib.Path(given or 'plots'))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from fesem_jax.data import cache, leaf
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import reading
 
 if TYPE_CHECKING:
@@ -122,19 +123,21 @@ def load_raw(folder: pathlib.Path) -> Pool:
   images = _images_folder(folder)
   sources = [_list_file(folder, _IDENTITIES), _list_file(folder, _ATTRIBUTES)]
 
+  wanted = _celebrities(sources[0])
+  smiling = _attribute(sources[1])
+  named = {image for theirs in wanted.values() for image in theirs}
+  if lacking := smiling.keys() - named:
+    warn_once(
+      f'{folder}: {len(lacking):,} of {len(smiling):,} images are left out, of which '
+      f'{sources[0].name} does not say who they show.'
+    )
+  if few := sum(len(theirs) < MIN_IMAGES for theirs in wanted.values()):
+    warn_once(
+      f'{folder}: {few:,} of {len(wanted):,} celebrities have fewer than {MIN_IMAGES} '
+      'images and are left out, as LEAF does.'
+    )
+
   def read() -> tuple[dict[str, Examples], None]:
-    smiling = _attribute(sources[1])
-    wanted: dict[str, list[str]] = {}
-    seen: set[str] = set()
-    for number, fields in _lines(sources[0]):
-      if len(fields) != 2:
-        raise UserError(
-          f'{sources[0]}, line {number}: not "image identity"; download it again.'
-        )
-      if fields[0] in seen:
-        raise UserError(f'{sources[0]}, line {number}: {fields[0]} is listed twice.')
-      seen.add(fields[0])
-      wanted.setdefault(fields[1], []).append(fields[0])
     clients: Named = {}
     for name, theirs in wanted.items():
       if len(theirs) < MIN_IMAGES:
@@ -162,6 +165,22 @@ def load_raw(folder: pathlib.Path) -> Pool:
     [*sources, *images.iterdir()],
     lambda: _key('celeba raw 1', sources, images),
   )
+
+
+def _celebrities(path: pathlib.Path) -> dict[str, list[str]]:
+  """The names of the images of each celebrity."""
+  wanted: dict[str, list[str]] = {}
+  seen: set[str] = set()
+  for number, fields in _lines(path):
+    if len(fields) != 2:
+      raise UserError(
+        f'{path}, line {number}: not "image identity"; download it again.'
+      )
+    if fields[0] in seen:
+      raise UserError(f'{path}, line {number}: {fields[0]} is listed twice.')
+    seen.add(fields[0])
+    wanted.setdefault(fields[1], []).append(fields[0])
+  return wanted
 
 
 def _list_file(folder: pathlib.Path, name: str) -> pathlib.Path:
@@ -207,5 +226,7 @@ def _attribute(path: pathlib.Path) -> dict[str, int]:
       raise UserError(
         f'{path}, line {number}: {ATTRIBUTE} is neither 1 nor -1; download it again.'
       )
+    if fields[0] in values:
+      raise UserError(f'{path}, line {number}: {fields[0]} is listed twice.')
     values[fields[0]] = int(fields[column] == '1')
   return values

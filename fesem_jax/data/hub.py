@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.data import class_labels, columns, pictures
-from fesem_jax.data.pool import Pool
+from fesem_jax.data.pool import Pool, warn_of_other_splits
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line, reading
@@ -70,6 +70,7 @@ def load(
       f'{name} has the splits {", ".join(splits)}; without `hub_client_column`, '
       'train and test are needed, or train alone.'
     )
+  warn_of_other_splits(f'{name} of the hub', splits)
   parts = [splits[part] for part in ('train', 'test') if part in splits]
   image, label = _columns(datasets, name, parts[0], '', label_column)
   with reading(f'{name} of the hub'):  # Splits may have other columns each.

@@ -89,6 +89,15 @@ def _read_split(
   return images, labels if first == 0 else labels - np.uint8(first)
 
 
+def _check_sizes(x: np.ndarray, test_x: np.ndarray, folder: pathlib.Path) -> None:
+  """Raises `UserError` if images of the two splits have other sizes."""
+  if x.shape[1:] != test_x.shape[1:]:
+    raise UserError(
+      f'{folder}: test images have shape {test_x.shape[1:]}, training images '
+      f'{x.shape[1:]}; they must be of one size.'
+    )
+
+
 def load(data_dir: pathlib.Path, name: str = 'mnist') -> Pool:
   """MNIST from `data_dir/mnist`: 60,000 training and 10,000 test images 28x28.
 
@@ -98,6 +107,7 @@ def load(data_dir: pathlib.Path, name: str = 'mnist') -> Pool:
   """
   x, y = _read_split(data_dir / name, 'train')
   test_x, test_y = _read_split(data_dir / name, 't10k')
+  _check_sizes(x, test_x, data_dir / name)
   return Pool(x, y, 10, scale=1 / 255, test_x=test_x, test_y=test_y)
 
 
@@ -112,6 +122,7 @@ def load_emnist(folder: pathlib.Path, split: str) -> Pool:
     prefix = f'emnist-{split}-{part}'
     images, labels = _read_split(folder, prefix, first, num_classes)
     parts += [np.ascontiguousarray(images.swapaxes(1, 2)), labels]
+  _check_sizes(parts[0], parts[2], folder)
   return Pool(parts[0], parts[1], num_classes, 1 / 255, parts[2], parts[3])
 
 
@@ -151,6 +162,7 @@ def load_writers(data_dir: pathlib.Path) -> Pool:
     xs.append(x)
     ys.append(y)
     rows.append(table)
+  _check_sizes(xs[0], xs[1], _folder(data_dir))
   table = np.concatenate(rows)
   writers, first, client = np.unique(
     table[:, _WRITER], return_index=True, return_inverse=True

@@ -1,7 +1,7 @@
 """The result of a loader, before examples are split among clients."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +100,12 @@ def as_task(pool: Pool, task: str, named: str) -> Pool:
   y, test_y = next_tokens(pool.x, pool.y), next_tokens(pool.test_x, pool.test_y)
   assert y is not None
   return pool._replace(y=y, test_y=test_y, task=task)
+
+
+def warn_of_other_splits(named: str, splits: Iterable[str]) -> None:
+  """Says once which splits of a data set, beside train and test, are not read."""
+  if others := [split for split in splits if split not in ('train', 'test')]:
+    warn_once(f'{named}: the examples of {" and ".join(others)} are left out.')
 
 
 def channels_last(x: np.ndarray) -> np.ndarray:

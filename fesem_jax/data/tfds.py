@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from fesem_jax.data import mnist
-from fesem_jax.data.pool import Pool
+from fesem_jax.data.pool import Pool, warn_of_other_splits
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import first_line, reading
@@ -48,6 +48,7 @@ def load(name: str, data_dir: pathlib.Path, label_feature: str = 'label') -> Poo
       f'{name} of TensorFlow Datasets has the splits {", ".join(splits)}; train and '
       'test are needed.'
     )
+  warn_of_other_splits(f'{name} of TensorFlow Datasets', splits)
   features = builder.info.features
   image, label = (dict(features).get(k) for k in ('image', label_feature))
   if not isinstance(image, tfds.features.Image) or not isinstance(

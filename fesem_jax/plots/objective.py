@@ -52,7 +52,8 @@ def objective(run: PlottedRun) -> Figure:
     changes.axhline(0, color='black', linewidth=0.8)
     changes.set_ylabel('Change of Eq. 6')
     changes.set_title('What each step adds (+) or takes (-)')
-    largest = np.nanmax(np.abs([values[s] - before[s] for s in _STEPS]))
+    sizes = np.abs([values[s] - before[s] for s in _STEPS])
+    largest = sizes[np.isfinite(sizes)].max(initial=0)
     if largest > 0:  # Steps that change little would be invisible beside others.
       linear = 10 ** np.floor(np.log10(largest) - 1)
       changes.set_yscale('symlog', linthresh=linear, linscale=1.0)

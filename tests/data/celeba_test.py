@@ -28,6 +28,18 @@ def test_original_celeba(tmp_path):
   assert not wanted
 
 
+def test_faces_that_are_left_out_are_told_of(tmp_path, caplog):
+  folder = tmp_path / 'celeba'
+  write_original(folder)
+  lists = folder / 'identity_CelebA.txt'
+  lists.write_text('\n'.join(lists.read_text().split('\n')[:-2]))  # Cut short.
+  for _ in range(2):
+    data.load('celeba', data_dir=tmp_path)
+  told = ' '.join(caplog.messages)
+  assert '2 of 3 celebrities have fewer than 5 images' in told
+  assert '2 of 15 images are left out, of which identity_CelebA.txt does not' in told
+
+
 def test_leaf_celeba(tmp_path):
   folder = tmp_path / 'leaf_celeba'
   names, smiles = write_leaf_celeba(folder)
@@ -65,6 +77,12 @@ def test_leaf_celeba(tmp_path):
      'its second line must name the attribute Smiling'),
     (lambda f: (f / 'list_attr_celeba.txt').write_text('1\nSmiling\n000001.jpg 3\n'),
      'line 3: Smiling is neither 1 nor -1'),
+    (
+      lambda f: (f / 'list_attr_celeba.txt').write_text(
+        '2\nSmiling\n' + '000001.jpg 1\n000001.jpg -1\n'
+      ),
+      r'line 4: 000001\.jpg is listed twice',
+    ),
     (lambda f: (f / 'img_align_celeba').rename(f / 'other'), 'does not exist'),
   ],
 )  # fmt: skip

@@ -55,6 +55,18 @@ def test_any_hub_set_by_its_columns(tmp_path):
     data.load('hub', hub_client_column='writer_id', hub_label_column='y', **options)
 
 
+def test_splits_that_are_left_out_are_told_of(tmp_path, caplog):
+  folder = tmp_path / 'me' / 'mine'
+  write_hub(folder, writers())
+  train = next(folder.rglob('train*.parquet'))
+  for split in ('test', 'validation'):
+    path = train.with_name(train.name.replace('train', split))
+    path.write_bytes(train.read_bytes())
+  data.load('hub', data_dir=tmp_path, hub_name='me/mine', num_clients=2)
+  told = 'me/mine of the hub: the examples of validation are left out.'
+  assert told in caplog.messages
+
+
 @pytest.mark.parametrize(('labels', 'classes'), [('fine', 100), ('coarse', 20)])
 def test_cifar_of_the_hub_keeps_its_split(tmp_path, labels, classes):
   datasets = pytest.importorskip('datasets')

@@ -124,6 +124,14 @@ def test_damaged_files_are_named(folder, damage, message):
     data.load('mnist_writers', data_dir=folder)
 
 
+@pytest.mark.parametrize('name', ['mnist', 'mnist_writers'])
+def test_test_images_of_another_size_are_refused(folder, name):
+  images = np.zeros((24, 20, 20), np.uint8)
+  write_idx(folder / 'mnist' / 't10k-images-idx3-ubyte', images)
+  with pytest.raises(UserError, match=r'test images have shape \(20, 20\), training'):
+    data.load(name, data_dir=folder)
+
+
 def test_a_client_with_one_example_is_named(folder):
   path = folder / 'qmnist' / 'qmnist-train-labels-idx2-int'
   table = mnist.read_idx(path, 2).astype('>i4')

@@ -42,7 +42,7 @@ def prepare_tfds(tfds, folder, named, version, num_classes, splits, config=''):
   Builder(data_dir=folder, file_format='array_record').download_and_prepare()
 
 
-def test_tfds_is_read_offline_without_tensorflow(tmp_path):
+def test_tfds_is_read_offline_without_tensorflow(tmp_path, caplog):
   tfds = pytest.importorskip('tensorflow_datasets')
   rng = np.random.default_rng(0)
   splits = {
@@ -54,7 +54,8 @@ def test_tfds_is_read_offline_without_tensorflow(tmp_path):
   folder = tmp_path / 'tfds'
   prepare_tfds(tfds, folder, 'fashion_mnist', '3.0.1', 10, splits)
   prepare_tfds(tfds, folder, 'emnist', '3.1.0', 62, splits, config='byclass')
-  prepare_tfds(tfds, folder, 'toy', '1.0.0', 10, splits)
+  extra = splits | {'extra': splits['test']}
+  prepare_tfds(tfds, folder, 'toy', '1.0.0', 10, extra)
   train, test = data.load('fashion_mnist', data_dir=tmp_path, num_clients=4)
   assert train.num_clients == 4
   assert (train.num_classes, len(train.y), len(test.y)) == (10, 40, 20)
@@ -70,6 +71,8 @@ def test_tfds_is_read_offline_without_tensorflow(tmp_path):
   assert sorted(x.tobytes() for x in emnist.x) == upright
   named, _ = data.load('tfds', data_dir=tmp_path, tfds_name='toy', num_clients=2)
   assert len(named.y) == 40
+  told = 'toy of TensorFlow Datasets: the examples of extra are left out.'
+  assert told in caplog.messages
 
 
 @pytest.mark.parametrize('least', [0, 1])

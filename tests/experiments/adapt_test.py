@@ -183,10 +183,17 @@ def test_fed_avg_is_trained_once_and_may_be_named(finished, adapted, machine, tm
   assert again == adapted[0][: len(RULES)]
   assert digests(fed_avg) == before
   assert (workdir / 'adapt' / 'table.md').is_file()
-  with pytest.raises(UserError, match=r'adapt.json is of other flags .* --output'):
-    adapt.adapt([workdir], None, settings._replace(num_examples=('3',)), machine)
-  named = adapt.adapt([workdir], tmp_path / 'named', settings, machine, [fed_avg])
+  out, others = tmp_path / 'named', settings._replace(num_examples=('3',))
+  named = adapt.adapt([workdir], out, settings, machine, [fed_avg])
   assert named == again
+  for place, runs, chosen, global_runs in (
+    (None, [workdir], others, []),
+    (None, [workdir], settings, [fed_avg]),
+    (out, [workdir], others, [fed_avg]),
+    (out, finished[0][1:], settings, [fed_avg]),
+  ):
+    with pytest.raises(UserError, match=r'adapt.json is of other flags .* --output'):
+      adapt.adapt(runs, place, chosen, machine, global_runs)
   assert digests(workdir) == finished[1][0]
 
 

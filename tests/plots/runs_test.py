@@ -303,6 +303,19 @@ def test_a_legend_below_takes_as_few_rows_as_the_figure_is_wide(length, columns)
   assert (box.width <= figure.bbox.width) == (columns > 1)
 
 
+def test_changes_beside_an_infinite_one_keep_their_scale(workdir):
+  path = workdir / 'metrics.jsonl'
+  records = [json.loads(line) for line in path.read_text().splitlines()]
+  for record in records:
+    steps = 'objective_local_step', 'objective_e_step'
+    record |= dict.fromkeys(steps, record['objective'] + 0.1)
+  records[3]['objective_local_step'] = np.inf
+  path.write_text(''.join(json.dumps(record) + '\n' for record in records))
+  (workdir / 'clients.npz').unlink()
+  changes = plots.objective(plots.PlottedRun(workdir)).axes[1]
+  assert changes.yaxis.get_transform().linthresh == pytest.approx(0.01)
+
+
 def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir, names_drawn):
   values = {1: (3.0, 2.5, 1.0), 2: (1.5, 1.5, 1.25), 4: (0.75, 0.75, 0.5)}
   keys = ('objective_local_step', 'objective_e_step', 'objective')

@@ -9,6 +9,8 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.results import records
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.progress_display import Rounds
 from tests.support import helpers
@@ -124,6 +126,14 @@ def test_a_terminal_has_live_lines_that_fit(width, clock, monkeypatch):
   assert (sizes in lines) == (width == 100)
   assert any(line.endswith('evaluating') for line in lines)
   assert 'round 20/20: loss 0.5, 0:05 in all' in lines
+
+
+def test_rounds_show_the_accuracy_of_deployed_models_as_tables_do():
+  deployed, finetuned = ({'micro_accuracy': share} for share in (0.25, 0.75))
+  measured = {'deployed': deployed, 'finetuned': finetuned}
+  record = {'train_loss': 0.5, 'cluster_sizes': [4, 3]}
+  line = records.progress(record, measured, CLASSIFICATION)
+  assert line == 'loss 0.500, accuracy 25.0%, clusters 4/3'
 
 
 def test_operations_say_what_they_are_for(capsys):

@@ -105,14 +105,15 @@ def settled(history: Sequence[Record], patience: int) -> bool:
 def progress(record: Record, measured: Record, task: Task) -> str:
   """A line on a round: 'loss 0.523, accuracy 91.4 %, clusters 4/3'.
 
-  `measured` is the record of the last round with an evaluation; empty before the first.
+  `measured` is the record of the last round with an evaluation, of which the figure of
+  deployed models is shown, as in tables; empty before the first.
   """
   shown = []
   if record.get('train_loss') is not None:
     shown.append(f'loss {record["train_loss"]:.3f}')
   if measured:
     figure = task.primary
-    value = figure.text(measured['finetuned'][task.primary_column])
+    value = figure.text(measured['deployed'][task.primary_column])
     shown.append(f'{figure.name} {value}')
   if sizes := record.get('cluster_sizes'):
     used = [size for size in sizes if size]
