@@ -1,6 +1,7 @@
 """Functions of users that do not do what they seem to once they are compiled."""
 
 import collections
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -159,6 +160,26 @@ def compare_draws(named: str, one: Traced, other: Traced) -> None:
   # Of a callback, a trace does not say which function it calls.
   if 'callback' not in str(one.jaxpr) and not one.same_as(other):
     warn_of_host(named)
+
+
+def check_key(one: Traced, state: Any, data: Any, cohort: Any, key: Any) -> None:
+  """Warns if a round, traced with these arguments, draws alike whatever its key.
+
+  Keys and whole numbers of the state, and the number of the round, may stand for it.
+  """
+  counts = jnp.integer, jax.dtypes.prng_key
+  held = [x.dtype for x in jax.tree.leaves(state)]
+  if any(jnp.issubdtype(dtype, kind) for dtype in held for kind in counts):
+    return
+  numbered = dataclasses.replace(cohort, ids=None)
+  parts = (state, False), (data, False), (cohort.ids, False), (numbered, True)
+  given = [it for part, it in (*parts, (key, True)) for _ in jax.tree.leaves(part)]
+  if _DRAWS.search(str(one.jaxpr)) and not any(_follow(one.jaxpr, given)[1]):
+    warn_once(
+      '`step` of the method draws random numbers, such as the order of examples, that '
+      'do not depend on the key of the round: they are the same in every round and '
+      'seed; train with the `key` that `step` is given.'
+    )
 
 
 def _drawn_alone(jaxpr: Jaxpr) -> bool:

@@ -167,6 +167,27 @@ def test_numbers_of_the_host_in_a_method_are_told(said):
   assert '`init` of the method draws numbers on the host' in said.text
 
 
+def test_rounds_that_draw_alike_whatever_their_key_are_told(said):
+  data, local = data_and_local()
+  method = own_method(local._replace(schedule=fj.Schedule(2)))
+
+  def with_key(own_key):
+    def step(params, data, cohort, key):
+      return method.step(params, data, cohort, own_key(cohort, key))
+
+    return method._replace(step=step)
+
+  for own_key, told in (
+    (lambda cohort, key: jax.random.key(0), True),
+    (lambda cohort, key: jax.random.fold_in(jax.random.key(0), cohort.round), False),
+    (lambda cohort, key: jax.random.fold_in(key, 1), False),
+  ):
+    warn_once.cache_clear()
+    said.clear()
+    run(with_key(own_key), data)
+    assert ('do not depend on the key of the round' in said.text) == told
+
+
 def test_epsilon_of_a_method_that_trains_others_than_those_drawn_is_told(said):
   pytest.importorskip('dp_accounting')
   data, local = data_and_local()
