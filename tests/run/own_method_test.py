@@ -167,6 +167,12 @@ def mixed(change):
   return changed(scripted(as_mixture=True), deployed=deployed)
 
 
+def reporting(assignment, sizes):
+  """The method that reports these clusters."""
+  given = jnp.array(assignment, jnp.int32), jnp.array(sizes), jnp.int32(0)
+  return scripted(report=lambda data: fj.Clusters(*given))
+
+
 @pytest.mark.parametrize(('algorithm', 'message'), [
     (changed(step=then(lambda made: (made[0]._replace(round=1.0), made[1]))),
      r'`step` .* float32\[\] at \.round, where `init` has int32\[\]'),
@@ -181,6 +187,9 @@ def mixed(change):
      r'gives client c\d the model -3, but `choice` must lie in 0\.\.2'),
     (mixed(lambda weights: 2 * weights), r'client c\d a `mixture` of .* up to 1'),
     (mixed(lambda weights: 4 * weights - 1), r'client c\d a `mixture` .* negative'),
+    (reporting([0, 0], [7, 0, 0]), r'an `assignment` of int32 and shape \(2,\)'),
+    (reporting([4] * 8, [7, 0, 0]), r'clusters 4 to 4, but `sizes` of 3'),
+    (reporting([1] * 8, [7, 0, 0]), r'`sizes` \[7, 0, 0\], but .* are \[0, 7, 0\]'),
     (changed(deployed=then(lambda used: used._replace(mixture=jnp.ones((8, 3)) / 3))),
      'a `mixture` beside a `choice`'),
 ])  # fmt: skip
