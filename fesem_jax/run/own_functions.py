@@ -14,12 +14,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.identity import Identity
-from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.local_training import Augment, LocalTraining
 from fesem_jax.core.own_code import is_own_function
 from fesem_jax.core.types import Model
 from fesem_jax.models.networks import check_mixes_nothing
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 
 _DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
@@ -63,6 +64,8 @@ def check(local: LocalTraining, train: FederatedData) -> None:
     check_mixes_nothing(model, '`apply` of the model', train.example_shape)
   if is_own_function(model.loss):
     _check_loss(model, train)
+  if local.augmentation is not None and is_own_function(local.augmentation):
+    _check_augmentation(local.augmentation, train.example_shape)
   start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
   if _is_own_model(model) and not any(_follow(start, [True])[1]):
     warn_once(
@@ -124,6 +127,35 @@ def _check_loss(model: Model, train: FederatedData) -> None:
       '`loss` of the model is of whole batches: the loss of an example depends on the '
       'others, on those too that only fill up a batch, and evaluation has other '
       'batches than training.'
+    )
+
+
+def _check_augmentation(augmentation: Augment, shape: tuple[int, ...]) -> None:
+  """Raises `UserError` unless each example is augmented on its own."""
+  # Of so many examples, a random order leaves the first one where it is seldom.
+  x = jax.random.normal(jax.random.key(0), (32, *shape))
+  keys = jax.random.split(jax.random.key(1), 2)
+  made = jax.eval_shape(augmentation, keys[0], x)
+  if not hasattr(made, 'shape') or (made.shape, made.dtype) != (x.shape, x.dtype):
+    raise UserError(
+      f'`augmentation` gives {getattr(made, "dtype", type(made).__name__)} of shape '
+      f'{jnp.shape(made)} for float32 examples of shape {x.shape}; it must keep both.'
+    )
+
+  @jax.jit
+  def first() -> jax.Array:  # One trace, as it may draw on the host.
+    batches = jnp.stack([x, x.at[1:].multiply(-1)])
+
+    def of_key(key: jax.Array) -> jax.Array:
+      return jax.lax.map(lambda x: augmentation(key, x)[0], batches)
+
+    return jax.lax.map(of_key, keys)
+
+  alone, others = jnp.moveaxis(first(), 1, 0)
+  if not np.allclose(alone, others, rtol=1e-3, atol=1e-3, equal_nan=True):
+    raise UserError(
+      '`augmentation` lets the examples of a batch influence each other, while their '
+      'targets stay where they are; change each example on its own.'
     )
 
 

@@ -1,5 +1,6 @@
 """Functions of users that would not do what they seem to are told of or refused."""
 
+import contextlib
 import logging
 
 import jax
@@ -325,6 +326,22 @@ def test_starts_that_no_key_changes_and_losses_that_are_not_finite_are_told(said
     callbacks=[fj.callbacks.Progress(False)],
   )  # fmt: skip
   assert 'The loss on the test examples is not finite' in said.text
+
+
+@pytest.mark.parametrize(('augmentation', 'message'), [
+    (lambda key, x: x[::-1], 'influence each other'),
+    (lambda key, x: jax.random.permutation(key, x), 'influence each other'),
+    (lambda key, x: (x + x.mean(axis=0, keepdims=True)) / 2, 'influence each other'),
+    (lambda key, x: x.astype(jnp.int32), 'gives int32 of shape'),
+    (lambda key, x: x[:, 1:], 'it must keep both'),
+    (lambda key, x: jax.random.uniform(key, x.shape[:1])[:, None] * x, ''),
+])  # fmt: skip
+def test_each_example_is_augmented_on_its_own(augmentation, message):
+  data, local = data_and_local()
+  local = local._replace(augmentation=augmentation)
+  refused = pytest.raises(fj.UserError, match=message or None)
+  with refused if message else contextlib.nullcontext():
+    own_functions.check(local, data)
 
 
 def test_learning_rates_in_place_of_factors_are_told(said):
