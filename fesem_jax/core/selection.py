@@ -190,7 +190,8 @@ def power_of_choice(clients_per_round: int, *, candidates: int) -> Selection:
 def named(clients: Sequence[str], clients_per_round: int = 0) -> Selection:
   """Selection of some clients by name: all of them, or a uniform draw of S in a round.
 
-  The others do not train; they are evaluated as all clients.
+  The others train in no round; they are evaluated as all clients, and take part in what
+  a method does before the first round, as the first clusters of FeSEM.
 
   Raises:
     UserError: on no client, a name that is there twice, or an S that is more.

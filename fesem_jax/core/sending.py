@@ -132,8 +132,11 @@ def _kinds(params: Params) -> Any:
 def check_sends(sends: Sends, model: Model) -> None:
   """Warns if a function of what clients send seems to return changes of models.
 
-  Raises `UserError` like `sent_by_client`.
+  Raises `UserError` like `sent_by_client`, and on privacy or bytes that are none.
   """
+  _check_privacy(sends)
+  if sends.num_bytes is not None:
+    _check_bytes(sends)
   start = model.init(jax.random.key(0))
   sent = jax.jit(functools.partial(sent_by_client, sends))(
     jax.random.key(0), start, start
@@ -144,4 +147,35 @@ def check_sends(sends: Sends, model: Model) -> None:
     warn_once(
       f'`{sends.named}`: of a client that does not move, zeros are sent; if the '
       'function returns the change, it must return start + change instead.'
+    )
+
+
+def _check_privacy(sends: Sends) -> None:
+  """Raises `UserError` if epsilon would be that of noise that nothing adds."""
+  privacy = sends.privacy
+  if privacy is None:
+    return
+  sound = isinstance(privacy, Privacy) and privacy.where in ('client', 'server')
+  if not sound or not (privacy.clip > 0 and privacy.noise_multiplier >= 0):
+    raise UserError(
+      f'`{sends.named}`: `privacy` is {privacy!r:.90}; take that of '
+      '`fj.differential_privacy(clip, noise_multiplier)`.'
+    )
+  if privacy.where == 'client' and sends.of_client is None:
+    raise UserError(
+      f'`{sends.named}`: `privacy` says that clients add noise, but there is no '
+      '`of_client` that does; take `fj.differential_privacy(..., where="client")`.'
+    )
+
+
+def _check_bytes(sends: Sends) -> None:
+  """Raises `UserError` unless `num_bytes` gives a number of bytes."""
+  try:
+    count = float(sends.num_bytes(1000))  # type: ignore[misc]
+  except (TypeError, ValueError):
+    count = -1.0
+  if not 0 <= count < float('inf'):
+    raise UserError(
+      f'`{sends.named}`: `num_bytes` must be a function from how many float32 numbers '
+      'a model has to how many bytes are sent in its place.'
     )

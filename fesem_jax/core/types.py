@@ -112,9 +112,12 @@ class Cohort:
     keep_clusters: [] bool whether clients of a method with centers keep the clusters
       that they start the round from; None is never. `wrappers.with_reclustering` sets
       it.
+    selected: True if a `selection.Selection` chose the clients, so that no others take
+      part in the round.
   """
 
   ids: HostOrDeviceArray
   everyone: bool = dataclasses.field(metadata={'static': True})
   round: HostOrDeviceArray = None
   keep_clusters: HostOrDeviceArray = None
+  selected: bool = dataclasses.field(default=False, metadata={'static': True})

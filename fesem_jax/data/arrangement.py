@@ -1,5 +1,6 @@
 """Dealing clients to devices, and drawing the clients of a round."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -139,8 +140,10 @@ def selected_cohort(
     positions = np.concatenate([positions, empty]).astype(np.int32)
     held = jax.numpy.asarray(positions)
     ids = stratified.on_their_devices(held, train.num_clients, mesh)
-    return Cohort(np.asarray(ids), everyone=False, round=before)
-  return _dealt(positions, most, before, train, mesh)
+    cohort = Cohort(np.asarray(ids), everyone=False, round=before)
+  else:
+    cohort = _dealt(positions, most, before, train, mesh)
+  return dataclasses.replace(cohort, selected=True)
 
 
 def _dealt(

@@ -17,6 +17,7 @@ from fesem_jax.models.output_checks import warn_of_probabilities
 from fesem_jax.models.training_modes import Modes
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.notices import warn_once
 
 
 def check_shape(example_shape: Any) -> None:
@@ -239,6 +240,8 @@ def check_linen(
     check_only_parameters(name, set(variables) - {'params', COLLECTION})
     if draws(variables, modes.evaluate):
       raise training_modes.always_random(name)
+    if COLLECTION in variables:
+      _warn_of_fixed_statistics(module, modes.train or {}, variables, x)
     if modes.train and draws(variables, modes.train):
       return modes
     once = not modes.train or same_function(
@@ -252,6 +255,31 @@ def check_linen(
   if not once:  # Another function in training, although it draws nothing.
     return modes
   return training_modes.of_one_function(modes, module.__call__)
+
+
+def _warn_of_fixed_statistics(
+  module: nn.Module, mode: dict[str, Any], variables: Any, x: Any
+) -> None:
+  """Says once that a module in training leaves its statistics of batches as they are.
+
+  `mode` are the arguments of its call in training.
+  """
+
+  def statistics(v: Any, x: Any, key: jax.Array) -> Any:
+    rngs = {'dropout': key}
+    return module.apply(v, x, **mode, mutable=[COLLECTION], rngs=rngs)[1]
+
+  try:
+    traced = jax.make_jaxpr(statistics)(variables, x, jax.random.key(0)).jaxpr
+  except errors.InvalidRngError:  # Layers of the user's own draw otherwise.
+    return
+  if all(new in traced.invars for new in traced.outvars):
+    warn_once(
+      f'{type(module).__name__} has BatchNorm that normalizes by its running '
+      'statistics in training too, so that they stay as they start; unless they are of '
+      'a trained model, give __call__ an argument train=False and hand it on: '
+      'nn.BatchNorm(use_running_average=not train).'
+    )
 
 
 def same_function(

@@ -45,9 +45,21 @@ def measure_with(algorithm: Algorithm, epochs: int) -> Callable[..., Any]:
     used = algorithm.deployed(state, train)
     local = algorithm.local
     measured = evaluate.evaluate_clients(used, local, train, test, key, epochs)
-    return measured, used.clusters()
+    return measured, _clusters(used)
 
   return measure
+
+
+def _clusters(used: ClientModels) -> jax.Array | None:
+  """[M] int32 cluster of each client, -1 if its mixture is none; None without any.
+
+  A mixture that is not finite is left to those that look for divergence.
+  """
+  own, mixture = used.clusters(), used.mixture
+  if own is None or mixture is None:
+    return own
+  wrong = (mixture < 0).any(axis=1) | (jnp.abs(mixture.sum(axis=1) - 1) > 1e-3)
+  return jnp.where(wrong, -1, own)
 
 
 class Evaluator:
@@ -112,16 +124,24 @@ class Evaluator:
   def measured(self, results: Any) -> Measured:
     """The results of the program of `measure_with`, on the host."""
     (deployed, finetuned, failed), assignment = results
+    self._check(assignment)
+    return Measured(deployed, finetuned, failed, assignment, self.num_models())
+
+  def _check(self, assignment: np.ndarray | None) -> None:
+    """Raises `UserError` on clusters [M] that `_clusters` of no models gave."""
+    if assignment is None:
+      return
+    real = assignment[: self.num_clients]  # Without the clients that pad the data.
     count = self.num_models()
-    if assignment is not None:
-      real = assignment[: self.num_clients]  # Without the clients that pad the data.
-      outside = np.flatnonzero((real < 0) | (real >= count))
-      if len(outside):
-        raise UserError(
-          f'`deployed` of the method gives client {self._train.info.names[outside[0]]} '
-          f'the model {real[outside[0]]}, but `choice` must lie in 0..{count - 1}.'
-        )
-    return Measured(deployed, finetuned, failed, assignment, count)
+    outside = np.flatnonzero((real < 0) | (real >= count))
+    if len(outside):
+      wrong = f'the model {real[outside[0]]}, but `choice` must lie in 0..{count - 1}'
+      if self._shapes.mixture is not None:
+        wrong = 'a `mixture` of weights that are negative or do not add up to 1'
+      raise UserError(
+        f'`deployed` of the method gives client {self._train.info.names[outside[0]]} '
+        f'{wrong}.'
+      )
 
   def record(self, measured: Measured) -> dict[str, Any]:
     """Entries of the record of a round for what was measured.
@@ -203,10 +223,12 @@ class Evaluator:
       return None
 
     def find(state: Any, train: FederatedData):
-      return algorithm.deployed(state, train).clusters()
+      return _clusters(algorithm.deployed(state, train))
 
     program = self._programs.compiled(('assignment', algorithm), find, *args)
-    return processes.on_host(program(*args))
+    found = processes.on_host(program(*args))
+    self._check(found)
+    return found
 
   def clusters(self, assignment: np.ndarray) -> dict[str, Any]:
     """`records.clusters` of the clusters that clients deploy from."""
@@ -285,6 +307,11 @@ def _check_deployed(used: ClientModels, count: int) -> None:
         f'{choice.shape}; it must be integers of shape {(count,)}, in the order of '
         'the data.'
       )
+  if mixture is not None and not (choice is None and used.own is None):
+    raise UserError(
+      '`deployed` of the method gives a `mixture` beside a `choice` or `own` models, '
+      'which would have no effect; leave them out.'
+    )
   if mixture is not None and mixture.shape != (count, models):
     raise UserError(
       f'`deployed` of the method gives a `mixture` of shape {mixture.shape}; it must '

@@ -1,6 +1,7 @@
 """Functions of users that do not do what they seem to once they are compiled."""
 
 import collections
+import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,12 +14,13 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.identity import Identity
-from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.local_training import Augment, LocalTraining
 from fesem_jax.core.own_code import is_own_function
 from fesem_jax.core.types import Model
 from fesem_jax.models.networks import check_mixes_nothing
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 
 _DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
@@ -62,6 +64,8 @@ def check(local: LocalTraining, train: FederatedData) -> None:
     check_mixes_nothing(model, '`apply` of the model', train.example_shape)
   if is_own_function(model.loss):
     _check_loss(model, train)
+  if local.augmentation is not None and is_own_function(local.augmentation):
+    _check_augmentation(local.augmentation, train.example_shape)
   start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
   if _is_own_model(model) and not any(_follow(start, [True])[1]):
     warn_once(
@@ -116,11 +120,42 @@ def _check_loss(model: Model, train: FederatedData) -> None:
   outputs = jax.eval_shape(model.apply, params, x)
   outputs = jax.random.uniform(jax.random.key(1), outputs.shape, outputs.dtype)
   of_two, alone = model.loss(outputs, y), model.loss(outputs[:1], y[: of[1][0]])
+  if jnp.shape(of_two) != (3,) or jnp.shape(alone) != (1,):
+    return  # Training refuses it.
   if not np.allclose(of_two[0], alone[0], rtol=1e-3, atol=1e-3, equal_nan=True):
     warn_once(
       '`loss` of the model is of whole batches: the loss of an example depends on the '
       'others, on those too that only fill up a batch, and evaluation has other '
       'batches than training.'
+    )
+
+
+def _check_augmentation(augmentation: Augment, shape: tuple[int, ...]) -> None:
+  """Raises `UserError` unless each example is augmented on its own."""
+  # Of so many examples, a random order leaves the first one where it is seldom.
+  x = jax.random.normal(jax.random.key(0), (32, *shape))
+  keys = jax.random.split(jax.random.key(1), 2)
+  made = jax.eval_shape(augmentation, keys[0], x)
+  if not hasattr(made, 'shape') or (made.shape, made.dtype) != (x.shape, x.dtype):
+    raise UserError(
+      f'`augmentation` gives {getattr(made, "dtype", type(made).__name__)} of shape '
+      f'{jnp.shape(made)} for float32 examples of shape {x.shape}; it must keep both.'
+    )
+
+  @jax.jit
+  def first() -> jax.Array:  # One trace, as it may draw on the host.
+    batches = jnp.stack([x, x.at[1:].multiply(-1)])
+
+    def of_key(key: jax.Array) -> jax.Array:
+      return jax.lax.map(lambda x: augmentation(key, x)[0], batches)
+
+    return jax.lax.map(of_key, keys)
+
+  alone, others = jnp.moveaxis(first(), 1, 0)
+  if not np.allclose(alone, others, rtol=1e-3, atol=1e-3, equal_nan=True):
+    raise UserError(
+      '`augmentation` lets the examples of a batch influence each other, while their '
+      'targets stay where they are; change each example on its own.'
     )
 
 
@@ -159,6 +194,26 @@ def compare_draws(named: str, one: Traced, other: Traced) -> None:
   # Of a callback, a trace does not say which function it calls.
   if 'callback' not in str(one.jaxpr) and not one.same_as(other):
     warn_of_host(named)
+
+
+def check_key(one: Traced, state: Any, data: Any, cohort: Any, key: Any) -> None:
+  """Warns if a round, traced with these arguments, draws alike whatever its key.
+
+  Keys and whole numbers of the state, and the number of the round, may stand for it.
+  """
+  counts = jnp.integer, jax.dtypes.prng_key
+  held = [x.dtype for x in jax.tree.leaves(state)]
+  if any(jnp.issubdtype(dtype, kind) for dtype in held for kind in counts):
+    return
+  numbered = dataclasses.replace(cohort, ids=None)
+  parts = (state, False), (data, False), (cohort.ids, False), (numbered, True)
+  given = [it for part, it in (*parts, (key, True)) for _ in jax.tree.leaves(part)]
+  if _DRAWS.search(str(one.jaxpr)) and not any(_follow(one.jaxpr, given)[1]):
+    warn_once(
+      '`step` of the method draws random numbers, such as the order of examples, that '
+      'do not depend on the key of the round: they are the same in every round and '
+      'seed; train with the `key` that `step` is given.'
+    )
 
 
 def _drawn_alone(jaxpr: Jaxpr) -> bool:

@@ -160,9 +160,10 @@ def prepare(
     ('notes', local.model, local.optimizer, kept),
     lambda: _notes_on_optimizer(local, kept),
   )
-  for note in of_optimizer:
+  own_notes = [*of_optimizer, *_notes_on_selection(spec)]
+  for note in own_notes:
     logging.warning('Note: %s', note)
-  notes += of_optimizer
+  notes += own_notes
   notes += _notes_on_privacy(spec, algorithm, like, data)
   return Prepared(
     algorithm, spec, timeline, notes, keys, programs, evaluation, checkpoints,
@@ -208,6 +209,19 @@ def _notes_on_optimizer(local: LocalTraining, kept: bool) -> list[str]:
     return []
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   return local_optimizers.notes(local.optimizer, params)
+
+
+def _notes_on_selection(spec: Spec) -> list[str]:
+  """A sentence on clients that a selection leaves out of the rounds alone."""
+  traffic, count = spec.algorithm.traffic, len(spec.train.info.names)
+  if spec.selection is None or traffic is None:
+    return []
+  if not sum(traffic.of_start(count)) and traffic.start_up is None:
+    return []
+  return [
+    f'The clients of rounds are selected ({spec.selection.name}); what the method '
+    'trains or asks for before the first round is also of those that are left out.'
+  ]
 
 
 def _notes_on_privacy(

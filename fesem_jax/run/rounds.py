@@ -99,6 +99,7 @@ def rehearse(
     IN_ROUND.reset(token)
   if twin is not None:
     own_functions.compare_draws('`step` of the method', twin, Traced(traced))
+    own_functions.check_key(twin, *args)
   _check_state(state, traced.out_info[0])
   return state, traced
 

@@ -19,7 +19,7 @@ from fesem_jax.core.sums import add_to_one, are_clipped, no_sums, total
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import sent_models
 from fesem_jax.training.one_client import Client, LocalModel
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check_choice
 
 WEIGHTINGS = ('uniform', 'by_examples', 'by_weight')
 
@@ -30,8 +30,10 @@ def weights_by(
   """[S] weights of clients, or 1 for each.
 
   `sizes` [S] are their examples, and `given` [S] the weights that the data give them.
-  Raises `UserError` if the data give none but `weighting` needs them.
+  Raises `UserError` on a weighting that is none, or if the data give no weights but it
+  needs them.
   """
+  check_choice('weighting', weighting, WEIGHTINGS)
   if weighting == 'by_weight':
     if given is None:
       raise UserError(
@@ -87,8 +89,8 @@ class Trained(NamedTuple):
         weight that the data give it.
 
     Raises:
-      UserError: if the data give no weights, or where sums are clipped on weights that
-        are not bounded.
+      UserError: on another weighting, if the data give no weights, or where sums are
+        clipped on weights that are not bounded.
     """
     if weighting != 'uniform' and are_clipped():
       raise UserError(

@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.core import selection
 from fesem_jax.core.types import Cohort
+from fesem_jax.run.simulation import simulate
+from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -91,3 +94,12 @@ def test_one_client_in_each_cohort_is_enough_to_correct_by():
   (first,) = draws.first_cohort(key, data, 1)
   want = reference.flat(model) - 0.1 * reference_gradient(model, data, first)
   assert_close(reference.flat(reference.from_params(after.params, 0)), want)
+
+
+def test_a_selection_chooses_the_clients_of_both_cohorts():
+  data, local = federation(), helpers.local(hidden=())
+  options = {'rounds': 1, 'clients_per_round': selection.named(['c0', 'c3'])}
+  with pytest.raises(UserError, match=r'from those that .* `same_cohort='):
+    simulate(algorithms.build('fed_dane', local), data, data, **options)
+  same = algorithms.build('fed_dane', local, same_cohort=True)
+  assert simulate(same, data, data, **options).history[-1]['trained'] == 2

@@ -318,6 +318,15 @@ def test_callbacks_must_be_callbacks(tmp_path):
   assert not (tmp_path / 'run').exists()
 
 
+def test_methods_that_are_never_called_are_refused():
+  class Misspelled(fj.Callback):
+    def on_epoch_end(self, event):
+      raise AssertionError('It is never called.')
+
+  with pytest.raises(UserError, match=r'Misspelled\.on_epoch_end would never be'):
+    simulated_linear(callbacks=[Misspelled()])
+
+
 def test_compare_passes_callbacks_on():
   watch = Watch()
   fj.compare(

@@ -113,6 +113,18 @@ def test_named_clients_alone_train():
   assert {tuple(sorted(d)) for d in drawn} == {(0, 3), (0, 4), (3, 4)}
 
 
+def test_starts_with_clients_that_are_left_out_are_noted():
+  data, method = data_and_method()
+  notes = {}
+  for name in ('fed_avg', 'fesem'):
+    algorithm = fj.algorithms.build(name, method.local)
+    chosen = {'clients_per_round': fj.selection.named(['Ann', 'Eve'])}
+    result = fj.simulate(algorithm, data, data, rounds=1, finetune_epochs=0, **chosen)
+    notes[name] = [note for note in result.summary['notes'] if 'left out' in note]
+  assert notes['fed_avg'] == []
+  assert 'before the first round is also of those that are left' in notes['fesem'][0]
+
+
 def test_a_function_of_ones_own_may_return_fewer_clients_or_none():
   def own(before):
     assert before.names.tolist() == NAMES.tolist()

@@ -10,6 +10,7 @@ from flax import nnx
 from fesem_jax import models
 from fesem_jax.models.nnx_modules import _filled
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 
 X = np.random.default_rng(0).normal(size=(5, *helpers.SHAPE)).astype(np.float32)
@@ -87,6 +88,27 @@ class Centering(nn.Module):
 def test_examples_that_influence_each_other_in_training_alone_are_refused():
   with pytest.raises(UserError, match='lets the examples of a batch influence'):
     models.from_flax(Centering(), helpers.SHAPE)
+
+
+class Normed(nn.Module):
+  """BatchNorm that may not be told when it trains."""
+
+  told: bool
+  dropout: float = 0.0
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = nn.Dropout(self.dropout)(x, deterministic=not train)
+    x = nn.BatchNorm(use_running_average=not (train and self.told))(x)
+    return nn.Dense(3)(x)
+
+
+@pytest.mark.parametrize('dropout', [0.0, 0.5])
+@pytest.mark.parametrize('told', [False, True])
+def test_statistics_that_training_leaves_as_they_are_are_told_of(told, dropout, caplog):
+  warn_once.cache_clear()
+  models.from_flax(Normed(told, dropout), helpers.SHAPE)
+  assert ('stay as they start' in caplog.text) == (not told)
 
 
 class NnxTold(nnx.Module):

@@ -1,5 +1,6 @@
 """Functions of users that would not do what they seem to are told of or refused."""
 
+import contextlib
 import logging
 
 import jax
@@ -167,6 +168,27 @@ def test_numbers_of_the_host_in_a_method_are_told(said):
   assert '`init` of the method draws numbers on the host' in said.text
 
 
+def test_rounds_that_draw_alike_whatever_their_key_are_told(said):
+  data, local = data_and_local()
+  method = own_method(local._replace(schedule=fj.Schedule(2)))
+
+  def with_key(own_key):
+    def step(params, data, cohort, key):
+      return method.step(params, data, cohort, own_key(cohort, key))
+
+    return method._replace(step=step)
+
+  for own_key, told in (
+    (lambda cohort, key: jax.random.key(0), True),
+    (lambda cohort, key: jax.random.fold_in(jax.random.key(0), cohort.round), False),
+    (lambda cohort, key: jax.random.fold_in(key, 1), False),
+  ):
+    warn_once.cache_clear()
+    said.clear()
+    run(with_key(own_key), data)
+    assert ('do not depend on the key of the round' in said.text) == told
+
+
 def test_epsilon_of_a_method_that_trains_others_than_those_drawn_is_told(said):
   pytest.importorskip('dp_accounting')
   data, local = data_and_local()
@@ -304,6 +326,22 @@ def test_starts_that_no_key_changes_and_losses_that_are_not_finite_are_told(said
     callbacks=[fj.callbacks.Progress(False)],
   )  # fmt: skip
   assert 'The loss on the test examples is not finite' in said.text
+
+
+@pytest.mark.parametrize(('augmentation', 'message'), [
+    (lambda key, x: x[::-1], 'influence each other'),
+    (lambda key, x: jax.random.permutation(key, x), 'influence each other'),
+    (lambda key, x: (x + x.mean(axis=0, keepdims=True)) / 2, 'influence each other'),
+    (lambda key, x: x.astype(jnp.int32), 'gives int32 of shape'),
+    (lambda key, x: x[:, 1:], 'it must keep both'),
+    (lambda key, x: jax.random.uniform(key, x.shape[:1])[:, None] * x, ''),
+])  # fmt: skip
+def test_each_example_is_augmented_on_its_own(augmentation, message):
+  data, local = data_and_local()
+  local = local._replace(augmentation=augmentation)
+  refused = pytest.raises(fj.UserError, match=message or None)
+  with refused if message else contextlib.nullcontext():
+    own_functions.check(local, data)
 
 
 def test_learning_rates_in_place_of_factors_are_told(said):

@@ -149,9 +149,9 @@ def test_a_method_may_report_clusters_with_or_without_equation_6(objective):
   assert tags['moved'] == 2
 
 
-def changed(**parts):
+def changed(algorithm=None, **parts):
   """The method with another `init`, `step` or `deployed`, made of the old one."""
-  algorithm = scripted()
+  algorithm = algorithm or scripted()
   made = {name: part(getattr(algorithm, name)) for name, part in parts.items()}
   return algorithm._replace(**made)
 
@@ -159,6 +159,18 @@ def changed(**parts):
 def then(change):
   """A function that changes what another returns."""
   return lambda old: lambda *args: change(old(*args))
+
+
+def mixed(change):
+  """The method whose clients predict with mixtures, of changed weights."""
+  deployed = then(lambda used: used._replace(mixture=change(used.mixture)))
+  return changed(scripted(as_mixture=True), deployed=deployed)
+
+
+def reporting(assignment, sizes):
+  """The method that reports these clusters."""
+  given = jnp.array(assignment, jnp.int32), jnp.array(sizes), jnp.int32(0)
+  return scripted(report=lambda data: fj.Clusters(*given))
 
 
 @pytest.mark.parametrize(('algorithm', 'message'), [
@@ -170,7 +182,16 @@ def then(change):
     (changed(step=then(lambda made: (made[0], 0.5))), 'the new state and a RoundInfo'),
     (changed(step=then(lambda made: (*made, made[1]))), 'new state and a RoundInfo'),
     (changed(deployed=then(lambda used: used._replace(choice=used.choice + 4))),
-     r'gives client c\d the model 5, but `choice` must lie in 0\.\.2'),
+     r'gives client c\d the model 4, but `choice` must lie in 0\.\.2'),
+    (changed(deployed=then(lambda used: used._replace(choice=used.choice - 3))),
+     r'gives client c\d the model -3, but `choice` must lie in 0\.\.2'),
+    (mixed(lambda weights: 2 * weights), r'client c\d a `mixture` of .* up to 1'),
+    (mixed(lambda weights: 4 * weights - 1), r'client c\d a `mixture` .* negative'),
+    (reporting([0, 0], [7, 0, 0]), r'an `assignment` of int32 and shape \(2,\)'),
+    (reporting([4] * 8, [7, 0, 0]), r'clusters 4 to 4, but `sizes` of 3'),
+    (reporting([1] * 8, [7, 0, 0]), r'`sizes` \[7, 0, 0\], but .* are \[0, 7, 0\]'),
+    (changed(deployed=then(lambda used: used._replace(mixture=jnp.ones((8, 3)) / 3))),
+     'a `mixture` beside a `choice`'),
 ])  # fmt: skip
 def test_mistakes_of_a_method_are_one_sentence(algorithm, message):
   with pytest.raises(fj.UserError, match=message):

@@ -29,6 +29,8 @@ def test_clients_count_by_their_examples_or_alike():
   assert {given.weights(w).dtype for w in WEIGHTINGS} == {np.dtype(np.float32)}
   with pytest.raises(UserError, match='`weighting=by_weight` needs a weight of each'):
     TRAINED.weights('by_weight')
+  with pytest.raises(UserError, match='`weighting=by_size` is unknown; choose one of'):
+    TRAINED.weights('by_size')
 
 
 def test_the_loss_of_a_round_is_that_of_the_examples_that_count():

@@ -27,7 +27,10 @@ _STOPPING = ('.on_start', '.on_round', '.on_evaluation')
 
 
 def check_callbacks(own: Sequence[Callback]) -> None:
-  """Raises `UserError` unless the user's callbacks are a list of callbacks."""
+  """Raises `UserError` unless the user's callbacks are a list of callbacks.
+
+  Methods that would never be called, such as `on_epoch_end`, are refused.
+  """
   if not isinstance(own, Iterable):
     raise UserError(f'`callbacks` must be a list; it is {type(own).__name__}.')
   for callback in own:
@@ -36,6 +39,13 @@ def check_callbacks(own: Sequence[Callback]) -> None:
         '`callbacks` must hold objects of classes derived from fesem_jax.Callback; '
         f'it holds {type(callback).__name__}.'
       )
+    called = [name for name in dir(Callback) if name.startswith('on_')]
+    for name in dir(callback):
+      if name.startswith('on_') and name not in called:
+        raise UserError(
+          f'{_name(callback, name)} would never be called: a callback has '
+          f'{", ".join(called)}; give a method of your own another name.'
+        )
 
 
 class Callbacks:
