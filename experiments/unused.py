@@ -25,6 +25,8 @@ _BEFORE_CLUSTERS = {
 # Options after which many rounds something happens for the first time.
 _PERIODS = ('recluster_every', 'loss_check_every', 'max_age')
 
+_SHORT = 0.1  # Way to the mean of models in a run that makes no difference.
+
 Config = dict[str, Any]
 
 
@@ -187,11 +189,28 @@ def _notes_on_options(config: Config, num_clients: int) -> list[str]:
         f'with {named}, no round trains parts of a split: fed_cluster is FedAvg; give '
         'more rounds.'
       )
+  if name == 'l2gd':
+    sentences += _notes_on_l2gd(config)
   for option in _PERIODS:
     if config.get(option, 0) > config['rounds']:
       reason = f'the run ends after {_named(config, "rounds")}'
       sentences.append(_without_effect(config, option, reason))
   return sentences
+
+
+def _notes_on_l2gd(config: Config) -> list[str]:
+  """The `notes` on steps to the mean that are too short for the run."""
+  p, rate = config['aggregation_probability'], config['learning_rate']
+  # All steps theta of the rounds that aggregate, about a share p of them.
+  sum_of_steps = config['rounds'] * rate * config['l2gd_lambda'] * (1 - p)
+  if not 0 < sum_of_steps < _SHORT:
+    return []
+  return [
+    f'with {_named(config, "l2gd_lambda")}, {_named(config, "learning_rate")} and '
+    f'{_named(config, "rounds")}, all steps together move models about '
+    f'{100 * sum_of_steps:.2g} % of the way to their mean: l2gd is close to non_fed; '
+    f'give a larger {argument("l2gd_lambda")}, at most {p / (1 - p) / rate:.3g}.'
+  ]
 
 
 def _without_effect(config: Config, flag: str, reason: str) -> str:

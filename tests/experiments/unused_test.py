@@ -59,6 +59,9 @@ def parse():
      'with --min_rounds=5, --check_every=5, --rounds=10, no round trains parts of a'),
     (['--recluster_every=6', '--rounds=5'],
      '--recluster_every=6 has no effect: the run ends after --rounds=5.'),
+    (['--algorithm=l2gd', '--learning_rate=0.01', '--rounds=20'],
+     'all steps together move models about 1.6 % of the way to their mean: l2gd is '
+     'close to non_fed; give a larger --l2gd_lambda, at most 25.'),
     (['--init_clients=13'], 'effect: all 12 clients are in the first clustering.'),
   ],
 )  # fmt: skip
@@ -80,6 +83,8 @@ def test_what_a_run_does_not_use_is_noted(given, note, parse):
    ['--aggregation=norm_bound', '--norm_bound=1'],
    ['--init_clients=12'],
    ['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=6'],
+   ['--algorithm=l2gd', '--learning_rate=0.1', '--rounds=13'],
+   ['--algorithm=l2gd', '--l2gd_lambda=0'],
    ['--loss_check_every=5', '--rounds=5'], ['--shared_start=on'],
    ['--algorithm=fed_avg', '--unseen_fraction=0.25']],
 )  # fmt: skip
