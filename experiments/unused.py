@@ -189,6 +189,11 @@ def _notes_on_options(config: Config, num_clients: int) -> list[str]:
         f'with {named}, no round trains parts of a split: fed_cluster is FedAvg; give '
         'more rounds.'
       )
+  if name == 'fed_nova' and config['local_steps']:
+    sentences.append(
+      f'with {_named(config, "local_steps")}, all clients take equally many steps: '
+      'fed_nova is fed_avg.'
+    )
   if name == 'l2gd':
     sentences += _notes_on_l2gd(config)
   for option in _PERIODS:

@@ -84,12 +84,19 @@ def test_what_a_run_does_not_use_is_noted(given, note, parse):
    ['--init_clients=12'],
    ['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=6'],
    ['--algorithm=l2gd', '--learning_rate=0.1', '--rounds=13'],
-   ['--algorithm=l2gd', '--l2gd_lambda=0'],
+   ['--algorithm=l2gd', '--l2gd_lambda=0'], ['--algorithm=fed_nova'],
    ['--loss_check_every=5', '--rounds=5'], ['--shared_start=on'],
    ['--algorithm=fed_avg', '--unseen_fraction=0.25']],
 )  # fmt: skip
 def test_what_a_run_uses_is_not_noted(given, parse):
   assert not unused.notes(*parse(*given), 12)
+
+
+def test_fed_nova_is_fed_avg_with_equal_steps(parse):
+  said = unused.notes(*parse('--algorithm=fed_nova', '--local_steps=3'), 12)
+  assert in_flags(said[-1]) == (
+    'with --local_steps=3, all clients take equally many steps: fed_nova is fed_avg.'
+  )
 
 
 def test_patience_without_clusters_is_refused_of_one_run(tmp_path):
