@@ -130,7 +130,9 @@ _PENALTIES = (
 # Method -> how it finds more clusters, and how fewer.
 _THRESHOLDS: Mapping[str, tuple[str, str]] = {
   'fed_cluster': (
-    'raise `eps1`, or lower `eps2` or `gamma`', 'lower `eps1`, or raise `gamma`'
+    'lower `eps2`, which updates at small learning rates do not reach, or `gamma`, or '
+    'raise `eps1`',
+    'lower `eps1`, or raise `gamma`',
   ),
   'fed_drift': ('lower `drift_delta`', 'raise `drift_delta`'),
   'flux': ('lower `eps_scaling`', 'raise `eps_scaling`'),

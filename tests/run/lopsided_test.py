@@ -79,7 +79,7 @@ def test_sizes_without_groups(sizes, ari, says):
       {'angle_threshold': 90.0, 'num_clusters': 6, 'num_vectors': 1},
       'lower `angle_threshold`.',
     ),
-    ('fed_cluster', {'eps1': 0.0}, 'raise `eps1`, or lower `eps2` or `gamma`.'),
+    ('fed_cluster', {'eps1': 0.0}, 'or `gamma`, or raise `eps1`.'),
   ],
 )
 def test_a_method_that_finds_no_groups_names_its_threshold(name, options, says, caplog):
