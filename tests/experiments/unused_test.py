@@ -92,11 +92,28 @@ def test_what_a_run_uses_is_not_noted(given, parse):
   assert not unused.notes(*parse(*given), 12)
 
 
-def test_fed_nova_is_fed_avg_with_equal_steps(parse):
-  said = unused.notes(*parse('--algorithm=fed_nova', '--local_steps=3'), 12)
-  assert in_flags(said[-1]) == (
-    'with --local_steps=3, all clients take equally many steps: fed_nova is fed_avg.'
-  )
+@pytest.mark.parametrize(
+  ('given', 'sizes', 'note'),
+  [
+    (['--algorithm=fed_nova', '--local_steps=3'], [9, 50],
+     'all clients take 3 local steps a round: fed_nova is fed_avg.'),
+    (['--algorithm=fed_nova', '--local_epochs=2'], [11, 20, 0],
+     'all clients take 4 local steps a round: fed_nova is fed_avg.'),
+    (['--algorithm=fed_nova'], [10, 11], None),
+    (['--algorithm=fed_nova', '--straggler_fraction=0.5'], [10, 10], None),
+    (['--algorithm=per_fed_avg'], [10, 9, 11],
+     '2 of 3 clients have fewer batches in a round than the 2 of one step of '
+     'per_fed_avg, and do not train; raise --local_epochs or lower --batch_size.'),
+    (['--algorithm=per_fed_avg', '--meta_gradient=hessian_free'], [20, 21],
+     '1 of 2 clients have fewer batches in a round than the 3 of one'),
+    (['--algorithm=per_fed_avg', '--local_epochs=2'], [10, 9, 11], None),
+    (['--algorithm=fed_avg'], [10, 10], None),
+  ],
+)  # fmt: skip
+def test_steps_with_which_a_method_does_nothing_of_its_own(given, sizes, note, parse):
+  config, _ = parse('--batch_size=10', *given)
+  said = [in_flags(n) for n in unused.notes_on_steps(config, sizes)]
+  assert [n[: len(note or '')] for n in said] == ([note] if note else [])
 
 
 def test_patience_without_clusters_is_refused_of_one_run(tmp_path):
