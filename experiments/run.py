@@ -143,7 +143,7 @@ def plan(
   )
   _describe(config, train, test, local, placed, say)
   notes = [in_flags(n) for n in algorithms.notes(name, options, train.num_clients)]
-  for note in [*notes, *unused.notes(config, machine, train.num_clients)]:
+  for note in [*notes, *unused.notes_of_run(config, machine, train)]:
     say(f'Note: {in_flags(note)}')
   arguments: dict[str, Any] = {
     'algorithm': algorithm,

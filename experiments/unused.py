@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from absl import flags
 
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.data.source_checks import PLANTED
 from fesem_jax.training.optimizers import AdamOptions
@@ -24,6 +26,8 @@ _BEFORE_CLUSTERS = {
 
 # Options after which many rounds something happens for the first time.
 _PERIODS = ('recluster_every', 'loss_check_every', 'max_age')
+
+_SHORT = 0.1  # Way to the mean of models in a run that makes no difference.
 
 Config = dict[str, Any]
 
@@ -166,6 +170,14 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
   )
 
 
+def notes_of_run(
+  config: Config, machine: dict[str, Any], train: FederatedData
+) -> list[str]:
+  """The `notes` and `notes_on_steps` of a run with a training split."""
+  of_flags = notes(config, machine, train.num_clients)
+  return of_flags + notes_on_steps(config, np.asarray(train.sizes()))
+
+
 def _notes_on_options(config: Config, num_clients: int) -> list[str]:
   """The `notes` on options of a method that is not the user's own."""
   sentences, name = [], config['algorithm']
@@ -187,11 +199,53 @@ def _notes_on_options(config: Config, num_clients: int) -> list[str]:
         f'with {named}, no round trains parts of a split: fed_cluster is FedAvg; give '
         'more rounds.'
       )
+  if name == 'l2gd':
+    sentences += _notes_on_l2gd(config)
   for option in _PERIODS:
     if config.get(option, 0) > config['rounds']:
       reason = f'the run ends after {_named(config, "rounds")}'
       sentences.append(_without_effect(config, option, reason))
   return sentences
+
+
+def notes_on_steps(config: Config, sizes: Iterable[int]) -> list[str]:
+  """Sentences on numbers of local steps with which a method does nothing of its own.
+
+  `sizes` are the training examples of each client.
+  """
+  name = config['algorithm']
+  if name not in ('fed_nova', 'per_fed_avg') or config.get('client_work'):
+    return []
+  config = experiment_flags.filled(config)
+  width, epochs = config['batch_size'], config['local_epochs']
+  fixed = config['local_steps']
+  steps = [fixed or epochs * (-(-int(n) // width) if width else 1) for n in sizes if n]
+  if name == 'fed_nova' and not config['straggler_fraction'] and len(set(steps)) == 1:
+    return [f'all clients take {steps[0]} local steps a round: fed_nova is fed_avg.']
+  needed = 3 if config.get('meta_gradient') == 'hessian_free' else 2
+  few = sum(count < needed for count in steps)
+  if name == 'per_fed_avg' and few:
+    return [
+      f'{few} of {len(steps)} clients have fewer batches in a round than the {needed} '
+      'of one step of per_fed_avg, and do not train; raise '
+      f'{argument("local_epochs")} or lower {argument("batch_size")}.'
+    ]
+  return []
+
+
+def _notes_on_l2gd(config: Config) -> list[str]:
+  """The `notes` on steps to the mean that are too short for the run."""
+  p, rate = config['aggregation_probability'], config['learning_rate']
+  # All steps theta of the rounds that aggregate, about a share p of them.
+  sum_of_steps = config['rounds'] * rate * config['l2gd_lambda'] * (1 - p)
+  if not 0 < sum_of_steps < _SHORT:
+    return []
+  return [
+    f'with {_named(config, "l2gd_lambda")}, {_named(config, "learning_rate")} and '
+    f'{_named(config, "rounds")}, all steps together move models about '
+    f'{100 * sum_of_steps:.2g} % of the way to their mean: l2gd is close to non_fed; '
+    f'give a larger {argument("l2gd_lambda")}, at most {p / (1 - p) / rate:.3g}.'
+  ]
 
 
 def _without_effect(config: Config, flag: str, reason: str) -> str:

@@ -127,6 +127,19 @@ _PENALTIES = (
   'l2gd_lambda', 'moon_mu', 'pfedme_lambda', 'stocfl_lambda',
 )  # fmt: skip
 
+# Method -> how it finds more clusters, and how fewer.
+_THRESHOLDS: Mapping[str, tuple[str, str]] = {
+  'fed_cluster': (
+    'lower `eps2`, which updates at small learning rates do not reach, or `gamma`, or '
+    'raise `eps1`',
+    'lower `eps1`, or raise `gamma`',
+  ),
+  'fed_drift': ('lower `drift_delta`', 'raise `drift_delta`'),
+  'flux': ('lower `eps_scaling`', 'raise `eps_scaling`'),
+  'pacfl': ('lower `angle_threshold`', 'raise `angle_threshold`'),
+  'stocfl': ('raise `stocfl_tau`', 'lower `stocfl_tau`'),
+}  # fmt: skip
+
 # Options that a name fixes.
 _FIXED: Mapping[str, Mapping[str, Any]] = {
   'fesem_ma': {'cluster_on': comparison.MATCHED}
@@ -254,5 +267,6 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   of_method = flat_options.options(METHODS[name])
   method = METHODS[name](local, **{option: own[option] for option in of_method})
   penalties = tuple(option for option in _PENALTIES if own.get(option))
-  method = method._replace(penalties=penalties, of_data=of_data)
+  words = {'penalties': penalties, 'thresholds': _THRESHOLDS.get(name, ())}
+  method = method._replace(**words, of_data=of_data)
   return flat_options.wrapped(method, local, own)

@@ -160,6 +160,7 @@ class _Parts(NamedTuple):
   traffic: Traffic | None = None
   of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
   penalties: tuple[str, ...] = ()
+  thresholds: tuple[str, ...] = ()
   of_data: Callable[..., FederatedData] | None = None
   made_by: Any = None
 
@@ -191,6 +192,9 @@ class Algorithm(_Parts):
       of lowest training loss.
     penalties: names of the options that weigh a penalty on local models, for the
       message on divergence.
+    thresholds: how to have more clusters and fewer ones by the options of the method,
+      two phrases for the notes on a run that found no groups; empty without such
+      options.
     of_data: (train, names of unseen clients) -> train, what `simulate` does to a
       training split before the run, as `data.with_weights`; None leaves it as it is.
     made_by: the function of this package that made it and its arguments, which

@@ -192,8 +192,9 @@ class Identity:
     self._functions.extend(code)
     self.packages |= packages
     for field, part, value in zip(x._fields, parts, x, strict=True):
-      # Penalties are words for messages, of `algorithms.build` alone.
-      if value is not part and field not in ('made_by', 'penalties'):
+      # The last two are words for messages, of `algorithms.build` alone.
+      words = 'made_by', 'penalties', 'thresholds'
+      if value is not part and field not in words:
         self._add(field, value)
         if field == 'local':  # The method trains by the one that it was made of.
           self._add(field, part)

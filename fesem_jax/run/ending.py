@@ -61,7 +61,10 @@ def finish(
     unseen = run.evaluation.unseen(state, data.unseen)
   task = run.algorithm.local.model.measured_as
   last = run.out.records[-1]
-  warning = records.lopsided(last.get('cluster_sizes', ()), last.get('ari'))
+  clusters = last.get('cluster_sizes', ()), last.get('ari')
+  warning = records.lopsided(*clusters) or records.no_groups(
+    *clusters, run.algorithm.thresholds
+  )
   if warning and processes.is_first():
     logging.warning(warning)
   summary = records.summary(

@@ -59,6 +59,9 @@ def parse():
      'with --min_rounds=5, --check_every=5, --rounds=10, no round trains parts of a'),
     (['--recluster_every=6', '--rounds=5'],
      '--recluster_every=6 has no effect: the run ends after --rounds=5.'),
+    (['--algorithm=l2gd', '--learning_rate=0.01', '--rounds=20'],
+     'all steps together move models about 1.6 % of the way to their mean: l2gd is '
+     'close to non_fed; give a larger --l2gd_lambda, at most 25.'),
     (['--init_clients=13'], 'effect: all 12 clients are in the first clustering.'),
   ],
 )  # fmt: skip
@@ -80,11 +83,37 @@ def test_what_a_run_does_not_use_is_noted(given, note, parse):
    ['--aggregation=norm_bound', '--norm_bound=1'],
    ['--init_clients=12'],
    ['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=6'],
+   ['--algorithm=l2gd', '--learning_rate=0.1', '--rounds=13'],
+   ['--algorithm=l2gd', '--l2gd_lambda=0'], ['--algorithm=fed_nova'],
    ['--loss_check_every=5', '--rounds=5'], ['--shared_start=on'],
    ['--algorithm=fed_avg', '--unseen_fraction=0.25']],
 )  # fmt: skip
 def test_what_a_run_uses_is_not_noted(given, parse):
   assert not unused.notes(*parse(*given), 12)
+
+
+@pytest.mark.parametrize(
+  ('given', 'sizes', 'note'),
+  [
+    (['--algorithm=fed_nova', '--local_steps=3'], [9, 50],
+     'all clients take 3 local steps a round: fed_nova is fed_avg.'),
+    (['--algorithm=fed_nova', '--local_epochs=2'], [11, 20, 0],
+     'all clients take 4 local steps a round: fed_nova is fed_avg.'),
+    (['--algorithm=fed_nova'], [10, 11], None),
+    (['--algorithm=fed_nova', '--straggler_fraction=0.5'], [10, 10], None),
+    (['--algorithm=per_fed_avg'], [10, 9, 11],
+     '2 of 3 clients have fewer batches in a round than the 2 of one step of '
+     'per_fed_avg, and do not train; raise --local_epochs or lower --batch_size.'),
+    (['--algorithm=per_fed_avg', '--meta_gradient=hessian_free'], [20, 21],
+     '1 of 2 clients have fewer batches in a round than the 3 of one'),
+    (['--algorithm=per_fed_avg', '--local_epochs=2'], [10, 9, 11], None),
+    (['--algorithm=fed_avg'], [10, 10], None),
+  ],
+)  # fmt: skip
+def test_steps_with_which_a_method_does_nothing_of_its_own(given, sizes, note, parse):
+  config, _ = parse('--batch_size=10', *given)
+  said = [in_flags(n) for n in unused.notes_on_steps(config, sizes)]
+  assert [n[: len(note or '')] for n in said] == ([note] if note else [])
 
 
 def test_patience_without_clusters_is_refused_of_one_run(tmp_path):

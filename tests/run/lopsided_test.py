@@ -1,9 +1,9 @@
-"""The warning of one giant cluster beside clusters of one client each."""
+"""Warnings of clusters that are no groups of clients."""
 
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.run.results.records import lopsided
+from fesem_jax.run.results.records import lopsided, no_groups
 from tests.support import helpers
 
 
@@ -37,3 +37,57 @@ def test_a_run_warns_before_its_first_round_and_keeps_the_note(caplog):
   assert sorted(result.summary['clusters']['sizes']) == [1, 11]
   assert result.summary['notes'] == [lopsided([1, 11], 0.0)]
   assert caplog.text.count('Before the first round: One cluster has 11 of the 12') == 1
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'ari', 'says'),
+  [
+    ([0, 12, 0], 0.0, 'All 12 clients are in one cluster'),
+    ([12, 0], None, 'All 12 clients are in one cluster'),
+    ([1, 1, 0, 1], 0.0, 'Each of the 3 clients is a cluster of its own'),
+    ([12, 0], 1.0, None),  # The true groups.
+    ([1, 1, 1], 1.0, None),
+    ([12], None, None),  # As the user chose.
+    ([11, 1], 0.0, None),
+    ([1, 0], None, None),
+    ([], None, None),
+  ],
+)
+def test_sizes_without_groups(sizes, ari, says):
+  said = no_groups(sizes, ari, ('raise it', 'lower it'))
+  if says is None:
+    assert said is None
+  else:
+    assert said.startswith(says)
+    assert said.endswith(
+      'clients, raise it.' if says.startswith('All') else 'them, lower it.'
+    )
+    assert no_groups(sizes, ari, ()).endswith('another seed or number of clusters.')
+
+
+@pytest.mark.parametrize(
+  ('name', 'options', 'says'),
+  [
+    ('fed_drift', {'drift_delta': 100.0, 'check_every': 1}, 'lower `drift_delta`.'),
+    ('fed_drift', {'drift_delta': 0.0, 'check_every': 1}, 'raise `drift_delta`.'),
+    ('stocfl', {'stocfl_tau': -1.0, 'anchor_epochs': 1}, 'raise `stocfl_tau`.'),
+    ('stocfl', {'stocfl_tau': 1.0, 'anchor_epochs': 1}, 'lower `stocfl_tau`.'),
+    ('flux', {'eps_scaling': 1e3, 'warmup_rounds': 1}, 'lower `eps_scaling`.'),
+    ('flux', {'eps_scaling': 1e-3, 'warmup_rounds': 1}, 'raise `eps_scaling`.'),
+    (
+      'pacfl',
+      {'angle_threshold': 90.0, 'num_clusters': 6, 'num_vectors': 1},
+      'lower `angle_threshold`.',
+    ),
+    ('fed_cluster', {'eps1': 0.0}, 'or `gamma`, or raise `eps1`.'),
+  ],
+)
+def test_a_method_that_finds_no_groups_names_its_threshold(name, options, says, caplog):
+  groups = [0, 0, 0, 1, 1, 1]
+  train = helpers.federation([9] * 6, groups=groups)
+  test = helpers.federation([3] * 6, seed=1, groups=groups)
+  algorithm = fj.algorithms.build(name, helpers.local(), **options)
+  result = fj.simulate(algorithm, train, test, rounds=2)
+  (note,) = (n for n in result.summary['notes'] if 'found no groups' in n)
+  assert note.endswith(says)
+  assert note in caplog.text

@@ -108,6 +108,33 @@ def lopsided(sizes: Sequence[int], ari: float | None) -> str | None:
   )
 
 
+def no_groups(
+  sizes: Sequence[int], ari: float | None, thresholds: Sequence[str]
+) -> str | None:
+  """A note on all clients in one of several clusters, or each in one of its own.
+
+  None otherwise, and if these are the true groups. For `sizes` and `ari` see
+  `lopsided`, for `thresholds` `Algorithm`.
+  """
+  used = [size for size in sizes if size]
+  clients = sum(used)
+  if clients < 2 or len(sizes) < 2 or ari == 1:
+    return None
+  more, fewer = thresholds or 2 * ('try another seed or number of clusters',)
+  if len(used) == 1:
+    return (
+      f'All {clients} clients are in one cluster: the clustering found no groups, and '
+      'the run is close to one without clusters, such as FedAvg. To separate clients, '
+      f'{more}.'
+    )
+  if len(used) == clients:
+    return (
+      f'Each of the {clients} clients is a cluster of its own: the clustering found no '
+      f'groups, and clients train alone, as in NonFed. To group them, {fewer}.'
+    )
+  return None
+
+
 def settled(history: Sequence[Record], patience: int) -> bool:
   """True if no client moved and Eq. 6 stood still in the last `patience` rounds.
 
