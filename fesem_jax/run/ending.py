@@ -62,9 +62,9 @@ def finish(
   task = run.algorithm.local.model.measured_as
   last = run.out.records[-1]
   clusters = last.get('cluster_sizes', ()), last.get('ari')
-  warning = records.lopsided(*clusters) or records.no_groups(
-    *clusters, run.algorithm.thresholds
-  )
+  warning = records.lopsided(*clusters)
+  if not warning and not run.evaluation.mixes_clusters():
+    warning = records.no_groups(*clusters, run.algorithm.thresholds)
   if warning and processes.is_first():
     logging.warning(warning)
   summary = records.summary(
