@@ -95,7 +95,7 @@ def test_a_method_that_finds_no_groups_names_its_threshold(name, options, says, 
 
 def test_weights_of_one_greatest_cluster_are_no_single_cluster():
   """Clients of FedEM may all have one greatest weight, and still mix the models."""
-  data = helpers.federation([9] * 2)
+  data = helpers.federation([9] * 2, groups=[0, 1])
   algorithm = fj.algorithms.build('fed_em', helpers.local(rate=0.0), num_clusters=2)
   result = fj.simulate(algorithm, data, data, rounds=1)
   assert sorted(result.history[-1]['cluster_sizes']) == [0, 2]
