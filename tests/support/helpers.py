@@ -158,10 +158,7 @@ def blobs(num_clients=60, k=3, size=20, spread=1.0, seed=0):
 
 def as_stack(points):
   """Points [M, P] as a stack of two layers of different rank."""
-  return {
-    'a': points[:, :8].reshape(-1, 2, 4),
-    'b': points[:, 8:],
-  }
+  return jax.device_put({'a': points[:, :8].reshape(-1, 2, 4), 'b': points[:, 8:]})
 
 
 def two_layers(rng, count, size=4):
