@@ -102,8 +102,11 @@ test-all: test test-night
 test-night: install
 	$(PYTEST) -m nightly $(PYTEST_FLAGS)
 
+# Without whole methods, runs and commands, which compile most programs.
+FAST := $(addprefix tests/,core data evaluation models plots report server utils)
+
 test-fast: install
-	$(PYTEST) -m 'not slow and not nightly'
+	$(PYTEST) -m 'not slow and not nightly' $(FAST)
 
 bench: install
 	$(BIN)/python -m benchmarks.peers $(BENCH)

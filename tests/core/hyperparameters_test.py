@@ -114,6 +114,7 @@ def runs():
   return results, counts
 
 
+@pytest.mark.slow
 def test_rates_penalties_and_seeds_share_all_programs_of_a_run(runs):
   results, counts = runs
   assert counts == [counts[0]] * 4

@@ -139,6 +139,7 @@ def moves(optimizer, keys=(3,), ids=range(4), steps=1, **options):
 NOISY = [optax.noisy_sgd(1.0, 1.0, 0.0, key=7), raw_noise]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('noisy', NOISY)
 def test_noise_is_that_of_the_client_the_round_and_the_key(noisy):
   def made(seed):

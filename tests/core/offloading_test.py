@@ -69,6 +69,7 @@ def assert_same(a, b):
   jax.tree.map(close, a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'options', 'devices'),
   [
@@ -85,6 +86,7 @@ def test_the_same_results_as_on_the_devices(name, options, devices):
   assert_same(kept, offloaded)
 
 
+@pytest.mark.slow
 def test_rows_read_ahead_are_those_of_the_next_chunk(monkeypatch):
   devices = 2
   kept = two_rounds('non_fed', {}, 'stacked', devices)
@@ -189,6 +191,7 @@ def test_methods_that_cannot_stream_their_models_refuse_to(name):
     algorithms.build(name, helpers.local(), client_state='streamed')
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path):
   data, local = helpers.federation(SIZES), helpers.local(devices=2, hidden=())
   built = {

@@ -47,6 +47,7 @@ def trained():
 on_the_cpu = functools.cache(trained)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'choose', [as_on_a_gpu, pytest.param(as_on_a_tpu, marks=pytest.mark.nightly)]
 )
@@ -78,6 +79,7 @@ def test_distances_and_dense_layers_are_the_same(monkeypatch):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_accelerators_multiply_in_float32():
   program = """
 import types

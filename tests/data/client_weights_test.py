@@ -52,6 +52,7 @@ BY_NIGHT = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('name', 'options'), [
   ('fed_avg', {}), ('fed_nova', {}), ('ditto', {}),
   ('fesem', {'num_clusters': 2, 'recluster_every': 2, 'track_objective': True}),

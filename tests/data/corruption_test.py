@@ -137,6 +137,7 @@ def test_bad_clients_lie_only_about_layers_that_they_were_sent(start, sent):
   np.testing.assert_array_equal(matrix(sent('sign_flip', 'own')), matrix(true))
 
 
+@pytest.mark.slow
 def test_robusts_clients_lie_once_after_all_repetitions_of_the_first_training():
   # With a center for each client, centers are what clients sent.
   local = helpers.local(rate=0.3, model='logistic')
@@ -203,6 +204,7 @@ def finished(tmp_path_factory):
   )
 
 
+@pytest.mark.slow
 def test_figures_of_honest_clients_are_those_of_their_lines(finished):
   result, _, _ = finished
   table, data = result.clients, federation('noise', 0.4)

@@ -395,6 +395,7 @@ def split_run(name='fesem', data_placement='sharded', **options):
   return simulated(name, (train, test), **options)
 
 
+@pytest.mark.slow
 def test_a_run_of_some_clients_goes_on_where_data_are_split_alike(tmp_path):
   how = {'name': 'fed_avg', 'eval_every': 0}
   held = how | {'workdir': tmp_path, 'config': {'seed': 0}}
@@ -417,6 +418,7 @@ def test_a_run_of_replicated_data_has_the_configuration_that_it_had(tmp_path):
   assert 'data_shards' not in held
 
 
+@pytest.mark.slow
 def test_figures_show_clients_where_their_data_are(monkeypatch):
   monkeypatch.setattr(figure_data, '_MAX_CLIENTS', 6)
   new = helpers.federation([4] * 5)
@@ -427,6 +429,7 @@ def test_figures_show_clients_where_their_data_are(monkeypatch):
   assert max(sampled) < M
 
 
+@pytest.mark.slow
 def test_newton_steps_draw_both_cohorts_of_each_device():
   ends = []
   for devices in (1, 2):

@@ -34,6 +34,7 @@ def run_kmeans(key, points, exists, k, **options):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('seeding', 'limit'), [('random', 512), ('random', 40), ('plusplus', 40)]
 )

@@ -134,6 +134,7 @@ def test_krum_of_three_counts_one_neighbor_and_of_equal_scores_takes_the_first()
     assert closest(points, *args)[0, 0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('aggregation', 'devices'), [('median', 2), ('norm_bound', 1)])
 def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
   data, local = federation(), helpers.local(chunk=3, devices=devices)

@@ -18,6 +18,7 @@ from tests.support.methods import federation
 from tests.support.runs import simulate
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_waits_for(capsys):
   data, local = federation(), helpers.local()
   algorithm = algorithms.build('fesem', local, num_clusters=2)
