@@ -84,6 +84,7 @@ def test_tasks_without_classes_and_too_many_classes_have_none():
     assert num_matrices(used, task, 5) == 0
 
 
+@pytest.mark.slow
 def test_the_portrait_of_a_run_counts_what_its_record_measures(tmp_path):
   method = algorithms.build('fesem', helpers.local(devices=2), num_clusters=2)
   result = runs.simulated(method, rounds=1, workdir=tmp_path, make_portrait=True)

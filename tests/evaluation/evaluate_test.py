@@ -153,6 +153,7 @@ def test_finetuning_zero_epochs_repeats_the_deployed_figures():
   assert scores_of(a) == scores_of(b)
 
 
+@pytest.mark.slow
 def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
   train, test = helpers.federation([6, 5, 7]), helpers.federation([9, 9, 9], seed=1)
   x = np.asarray(train.x).copy()

@@ -155,6 +155,7 @@ class Seen(nnx.Module):
     return x
 
 
+@pytest.mark.slow
 def test_nnx_modules_train_like_linen_ones():
   linen = models.build('mlp', helpers.SHAPE, 3, (5,))
   model = models.from_flax(lambda rngs: NnxNet((5,), 3, rngs), helpers.SHAPE)
@@ -195,6 +196,7 @@ def test_nnx_modules_train_like_linen_ones():
   )
 
 
+@pytest.mark.slow
 def test_more_nnx_layers_than_ten_keep_their_order():
   model = models.from_flax(lambda rngs: NnxNet(range(2, 14), 3, rngs), helpers.SHAPE)
   params = jax.eval_shape(model.init, jax.random.key(0))

@@ -24,6 +24,7 @@ MODELS = {
 SIZES = [5, 3, 6]
 
 
+@pytest.mark.slow
 # By day one of images and one of tokens; conv_test.py and sequences_test.py have the
 # layers of the others side by side.
 @pytest.mark.parametrize('name', [

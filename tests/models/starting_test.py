@@ -147,6 +147,7 @@ def test_what_clients_use_is_made_whole(shared):
   assert list(starting.trained_part(model, every)) == ['logits']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['fesem', 'ditto'])
 def test_methods_train_as_if_only_these_layers_were_the_model(name):
   """A linear model of the first layer's units, computed beforehand, trains alike."""
