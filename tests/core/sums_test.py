@@ -45,8 +45,8 @@ def assert_moves(got, rows, centers, cluster, weights):
   [
     (100_000, None, 'uniform'),
     (100_000, 2, 'by_examples'),
-    pytest.param(1_000_000, None, 'by_examples', marks=pytest.mark.slow),
-    pytest.param(1_000_000, 2, 'uniform', marks=pytest.mark.slow),
+    pytest.param(1_000_000, None, 'by_examples', marks=pytest.mark.nightly),
+    pytest.param(1_000_000, 2, 'uniform', marks=pytest.mark.nightly),
   ],
 )
 def test_mean_and_equation_6_of_a_stack(count, devices, weighting):
@@ -70,7 +70,7 @@ def test_mean_and_equation_6_of_a_stack(count, devices, weighting):
   ('count', 'weighting'),
   [
     (100_000, 'by_examples'),
-    pytest.param(1_000_000, 'uniform', marks=pytest.mark.slow),
+    pytest.param(1_000_000, 'uniform', marks=pytest.mark.nightly),
   ],
 )
 def test_a_round_of_fesem_streamed_and_stacked(count, weighting):
