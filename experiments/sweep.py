@@ -20,7 +20,7 @@ from fesem_jax import data
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
 from fesem_jax.data.corruption import KINDS, corrupted
-from fesem_jax.run.checks import check_numbers as check_of_run
+from fesem_jax.run.checks import check_arguments
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils.display import printable
@@ -109,7 +109,7 @@ def check(by_value: Iterable[tune.ByLabel]) -> int:
       raise refused[0]
     names = ['rounds', 'clients_per_round', 'eval_every', 'finetune_epochs']
     numbers = {name: config[name] for name in names}
-    check_of_run(Spec(algorithm=built[0], train=train, test=test, **numbers))
+    check_arguments(Spec(algorithm=built[0], train=train, test=test, **numbers))
   return train.num_clients
 
 

@@ -19,7 +19,7 @@ from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.training.plain_sgd import is_plain_sgd, learning_rate
 from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
-from fesem_jax.utils.errors import UserError, check_between, check_choice
+from fesem_jax.utils.errors import UserError, argument, check_between, check_choice
 
 ALPHA_UPDATES = ('step', 'round')
 
@@ -75,6 +75,11 @@ def apfl(
   check_choice('weighting', weighting, WEIGHTINGS)
   check_between(0, 1, apfl_alpha=apfl_alpha)
   check_choice('alpha_updates', alpha_updates, ALPHA_UPDATES)
+  if not adapt_alpha and alpha_updates != 'step':
+    raise UserError(
+      f'{argument("alpha_updates", alpha_updates)} has no effect with '
+      '`adapt_alpha=False`, which keeps the weights; leave out one of them.'
+    )
   if adapt_alpha and not is_plain_sgd(local):
     raise UserError(
       '`adapt_alpha=True` needs plain SGD as local `optimizer`, since the mixing '

@@ -38,7 +38,7 @@ def check(spec: Spec, programs: Programs) -> None:
       f'`algorithm` is {kind_of(algorithm)}, not an Algorithm; a function that builds '
       'one is called with `local` first.'
     )
-  check_numbers(spec)
+  check_arguments(spec)
   check_training(algorithm.local)
   own_functions.renew(algorithm, programs)
   traffic.check_private(algorithm.traffic, algorithm.local.sends)
@@ -71,7 +71,7 @@ def check(spec: Spec, programs: Programs) -> None:
     _check_unseen(train, unseen[0])
 
 
-def check_numbers(spec: Spec) -> None:
+def check_arguments(spec: Spec) -> None:
   """Raises `UserError` on numbers out of range, or data that do not fit them."""
   counts = {
     name: getattr(spec, name)

@@ -143,10 +143,8 @@ def _starts(
   exists = client.id < client.data.num_clients  # Of an empty place, no choice counts.
   first = jax.lax.pmin(jnp.where(exists, choice, count - 1), SIDE)
   other = jax.lax.pmax(jnp.where(exists, choice, first), SIDE)
-  two = first != other
-  return [KernelStart(x[first], x[other], two) for x in kernels], exists & (
-    choice != first
-  )
+  two, from_other = first != other, exists & (choice != first)
+  return [KernelStart(x[first], x[other], two) for x in kernels], from_other
 
 
 def _no_change(kernel: Kernel, start: KernelStart) -> KernelChange:

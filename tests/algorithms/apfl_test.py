@@ -101,6 +101,9 @@ def test_alpha_follows_the_rate_of_the_round():
 def test_what_it_cannot_do_is_refused():
   with pytest.raises(UserError, match='`alpha_updates=epoch` is unknown'):
     algorithms.build('apfl', helpers.local(), alpha_updates='epoch')
+  fixed = {'adapt_alpha': False, 'alpha_updates': 'round'}
+  with pytest.raises(UserError, match='`alpha_updates=round` has no effect with'):
+    algorithms.build('apfl', helpers.local(), **fixed)
   adam = helpers.local(optimizer=optax.adam(0.1))
   with pytest.raises(UserError, match='`adapt_alpha=True` needs plain SGD'):
     algorithms.build('apfl', adam)
