@@ -68,7 +68,9 @@ def as_nnx_model(
     return run
 
   def init(key: jax.Array) -> Params:
-    return _named(nnx.to_pure_dict(nnx.state(build(key), _TRAINED)))
+    module = build(key)
+    layers = nnx.to_pure_dict(nnx.state(module, _TRAINED))
+    return _named(_as_defined(module, layers))
 
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
   as_made = function(training_modes.of_one_function(modes, module.__call__).evaluate)
@@ -144,6 +146,20 @@ def _filled(streams: Any, key: jax.Array) -> Any:
     return jax.random.split(own, leaf.shape) if leaf.shape else own
 
   return jax.tree.unflatten(form, [filled(i, leaf) for i, leaf in enumerate(leaves)])
+
+
+def _as_defined(module: Any, layers: Any) -> Any:
+  """The same tree in the order in which the module got its layers, which NNX sorts.
+
+  Porting matches the layers to a state_dict in this order, PyTorch's own.
+  """
+  if not isinstance(layers, dict):
+    return layers
+  defined = [name for name in vars(module) if name in layers]
+  others = [name for name in layers if name not in defined]  # Numbers of a list.
+  return {
+    name: _as_defined(getattr(module, name), layers[name]) for name in defined
+  } | {name: _as_defined(module[name], layers[name]) for name in others}
 
 
 def _named(layers: Any) -> Params:

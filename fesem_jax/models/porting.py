@@ -47,8 +47,8 @@ def from_state_dict(
 ) -> Params:
   """Parameters of a model from the `state_dict` of the same network in PyTorch.
 
-  Each layer, in the order in which it runs, takes the first module of fitting shapes
-  that no earlier one took. Compare logits to verify that both networks agree.
+  Each layer, in the order in which it runs (of an NNX module, is defined), takes the
+  first module of fitting shapes that no earlier one took. Compare logits to verify that both networks agree.
 
   Args:
     model: of `models.build` or `models.from_flax`.
@@ -118,7 +118,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _layers(model: Model) -> dict[Path, Shapes]:
-  """Path of each layer, in the order in which they run -> shapes of its parameters."""
+  """Path of each layer, in the order of `from_state_dict` -> its parameters' shapes."""
   layers: dict[Path, Shapes] = {}
 
   def init(key: jax.Array) -> Params:

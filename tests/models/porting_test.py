@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 from scipy import special
 
 from fesem_jax import models
@@ -242,3 +243,37 @@ def test_pixels_of_averaged_channels_keep_their_order():
   params = porting.from_state_dict(model, state)
   kernel = params['logits']['kernel']
   np.testing.assert_allclose(kernel, state['fc.weight'].T, rtol=1e-6)
+
+
+class Nnx(nnx.Module):
+  """Layers whose names sort in another order than they are defined, and run, in."""
+
+  def __init__(self, rngs):
+    self.stem = nnx.Conv(1, 2, (1, 1), rngs=rngs)
+    self.inner = nnx.Linear(8, 8, rngs=rngs)
+    self.body = nnx.List([nnx.Linear(8, 8, rngs=rngs) for _ in range(11)])
+    self.head = nnx.Linear(8, 3, rngs=rngs)
+
+  def __call__(self, x):
+    x = self.stem(x).reshape(x.shape[0], -1)
+    for layer in (self.inner, *self.body):
+      x = layer(x)
+    return self.head(x)
+
+
+def test_layers_of_nnx_take_modules_in_the_order_of_their_definition():
+  model = models.from_flax(lambda rngs: Nnx(rngs), (1, 4, 1))
+  linear = ['inner', *(f'body.{i}' for i in range(11)), 'head']
+  shapes = {name: (3 if name == 'head' else 8, 8) for name in linear}
+  state = draw(stem__weight=(2, 1, 1, 1), stem__bias=(2,))
+  for name, shape in shapes.items():
+    state |= {f'{name}.weight': RNG.normal(0, 0.5, shape)}
+    state |= {f'{name}.bias': RNG.normal(size=shape[0])}
+  x = RNG.random((2, 1, 1, 4))
+  wanted = np.einsum('bchw,oc->bohw', x, state['stem.weight'][:, :, 0, 0])
+  wanted = (wanted + state['stem.bias'][:, None, None]).reshape(2, -1)
+  for name in linear:
+    wanted = wanted @ state[f'{name}.weight'].T + state[f'{name}.bias']
+  params = porting.from_state_dict(model, state)
+  got = model.apply(params, porting.inputs(x, (1, 4, 1)))
+  np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
