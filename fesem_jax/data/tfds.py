@@ -64,7 +64,9 @@ def load(name: str, data_dir: pathlib.Path, label_feature: str = 'label') -> Poo
       f'{np.dtype(image.np_dtype)}; 8-bit images of one size are needed.'
     )
   classes = label.num_classes
-  first, classes = _LETTERS if name == 'emnist/letters' else (0, classes)
+  config = builder.builder_config.name if builder.builder_config else ''
+  letters = (builder.name, config) == ('emnist', 'letters')
+  first, classes = _LETTERS if letters else (0, classes)
   read = {}
   for split in ('train', 'test'):
     x, y = _read(builder, name, split, label_feature)
@@ -127,6 +129,6 @@ def _read(
   )
   if x.shape[-1] == 1:
     x = x[..., 0]
-  if name.split('/')[0] == 'emnist':
+  if builder.name == 'emnist':  # Not `name`, which may have capitals and a version.
     x = np.ascontiguousarray(x.swapaxes(1, 2))  # EMNIST comes transposed.
   return x, y

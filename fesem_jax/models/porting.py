@@ -48,7 +48,8 @@ def from_state_dict(
   """Parameters of a model from the `state_dict` of the same network in PyTorch.
 
   Each layer, in the order in which it runs (of an NNX module, is defined), takes the
-  first module of fitting shapes that no earlier one took. Compare logits to verify that both networks agree.
+  first module of fitting shapes that no earlier one took. Compare logits to verify that
+  both networks agree.
 
   Args:
     model: of `models.build` or `models.from_flax`.
