@@ -88,7 +88,11 @@ def test_letters_of_tfds_are_26_classes_from_0(tmp_path, least):
     with pytest.raises(UserError, match='has labels 0 to 25, not 1 to 26'):
       data.load('emnist', **options)
     return
-  by_name = {'data_dir': tmp_path, 'num_clients': 1, 'tfds_name': 'EMNIST/letters:3.1.0'}
+  by_name = {
+    'data_dir': tmp_path,
+    'num_clients': 1,
+    'tfds_name': 'EMNIST/letters:3.1.0',
+  }
   of_image = {x.T.tobytes(): i for i, x in enumerate(images)}
   for train, _ in (data.load('emnist', **options), data.load('tfds', **by_name)):
     assert train.num_classes == 26
