@@ -285,8 +285,24 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
     texts = list(map(str, names))
     twice = next(name for name in texts if texts.count(name) > 1)
     raise UserError(f'{where}: two clients are called {twice}; rename one.')
+  _check_targets_alike(dict(zip(names, ys, strict=True)), where)
   client = np.repeat(np.array(names), [len(y) for y in ys])
   return {'x': np.concatenate(xs), 'y': np.concatenate(ys), 'client': client}
+
+
+def _check_targets_alike(targets: Mapping[Any, Any], where: object) -> None:
+  """Raises `UserError` if some parts have texts, and others numbers, as targets.
+
+  Joined, numbers would become texts, and further classes.
+  """
+  kinds = {part: np.asarray(y).dtype.kind for part, y in targets.items() if len(y)}
+  texts = [part for part, kind in kinds.items() if kind in 'SU']
+  numbers = [part for part, kind in kinds.items() if kind in 'biuf']
+  if texts and numbers:
+    raise UserError(
+      f'{where}: the targets of {texts[0]} are texts, those of {numbers[0]} numbers; '
+      'give all of one kind.'
+    )
 
 
 def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:
@@ -305,6 +321,8 @@ def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:
           f'{where}: {name} of {split} has shape {np.shape(part[name])}, '
           f'{of_rows[0]} {np.shape(part[of_rows[0]])}; give both as many rows.'
         )
+  if 'y' in train:
+    _check_targets_alike({split: part['y'] for split, part in parts.items()}, where)
   whole = {}
   for name, first in train.items():
     second = test[name]

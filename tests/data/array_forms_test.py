@@ -188,6 +188,18 @@ def test_clients_that_number_their_classes_differently_are_refused(caplog):
     data.load('mine', arrays={'a': of('cat', 'dog'), 'b': of('dog', 'fox')})
 
 
+@pytest.mark.parametrize(
+  'names', [('Ann', 'Bob'), ('train', 'test')], ids=['clients', 'splits']
+)
+def test_targets_of_one_part_that_are_numbers_where_others_are_texts_are_refused(names):
+  x, texts = np.arange(12.0).reshape(4, 3), np.array(['cat', 'dog', 'cat', 'dog'])
+  first, second = names
+  parts = {first: {'x': x, 'y': texts}, second: {'x': x + 1, 'y': np.arange(4) % 2}}
+  named = f'targets of {first} are texts, those of {second} numbers'
+  with pytest.raises(UserError, match=named):
+    data.load('toy', arrays=parts)
+
+
 def test_arrays_of_a_client_that_are_not_read_are_refused():
   for more in ('weight', 'cluster', 'split'):
     own = {'x': X, 'y': Y, more: np.zeros(40)}
