@@ -1,5 +1,6 @@
 """A user's own arrays load to what was saved; bad ones are named."""
 
+import dataclasses
 import re
 import zipfile
 
@@ -299,6 +300,21 @@ def test_clusters_keep_their_numbers_as_names(tmp_path):
   names = np.array(['old', 'new', 'old'] * 4, object)
   train, _ = data.load('mine', arrays=own_arrays(cluster=names))
   assert train.info.clusters.tolist() == ['new', 'old', 'old']
+
+
+def test_groups_of_a_partition_keep_their_names_in_a_file(tmp_path):
+  parts = data.load(
+    'digits', partition='label_swapped', partition_groups=3, num_clients=6
+  )
+  prepare_data.write(tmp_path / 'a.npz', *parts)
+  for part, again in zip(parts, data.load(f'npz:{tmp_path}/a.npz'), strict=True):
+    names = np.array(part.info.cluster_names)[part.info.clusters]
+    assert again.info.clusters.tolist() == names.tolist()
+    changed = dataclasses.replace(again.info, clusters=names[::-1])
+    with pytest.raises(UserError, match='would read back differently'):
+      prepare_data.check_equal(
+        tmp_path / 'a.npz', part, dataclasses.replace(again, info=changed)
+      )
 
 
 def test_bytes_are_names():
