@@ -11,6 +11,7 @@ Each finished run gets its figures in WORKDIR/plots/; several are also drawn int
 in --output. The workdir of a comparison gets those of its methods over seeds.
 """
 
+import json
 import pathlib
 
 import numpy as np
@@ -217,8 +218,28 @@ def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
   left_out = sorted({m for own in scores.values() for m in own} - set(common))
   if left_out:
     print(f'Not in every comparison, and left out: {", ".join(left_out)}.')
+  _tell_of_equal_data(workdirs)
   ranked = {name: {m: own[m] for m in common} for name, own in scores.items()}
   _tell(plots.save(plots.critical_difference(ranked), output))
+
+
+def _tell_of_equal_data(workdirs: list[str]) -> None:
+  """Says which comparisons have the data flags of another one, whatever its seeds."""
+  first: dict[str, str] = {}
+  for workdir in workdirs:
+    path = next(pathlib.Path(workdir).glob('*/seed*/config.json'), None)
+    config = (metrics_file.read_config(path.parent) if path else None) or {}
+    data_flags = {
+      name: value
+      for name, value in config.items()
+      if name in experiment_flags.data_names() and name != 'seed'
+    }
+    other = first.setdefault(json.dumps(data_flags, sort_keys=True), workdir)
+    if data_flags and other != workdir:
+      print(
+        f'Note: {workdir} has the data of {other}; the tests of ranks take each '
+        'comparison as another data set, drawn independently.'
+      )
 
 
 def _tell(written: list[pathlib.Path]) -> None:

@@ -107,6 +107,20 @@ def test_the_oracle_is_not_ranked_nor_are_figures_of_other_rounds(
     figures.draw_ranks(workdirs, tmp_path / 'ranks.png')
 
 
+def test_comparisons_of_equal_data_are_told_of(tmp_path, capsys):
+  workdirs = [_comparison(tmp_path / n, a=80.0, b=90.0) for n in 'xyz']
+  for name, alpha, seed in zip(workdirs, (0.1, 0.5, 0.1), (0, 0, 5), strict=True):
+    run = pathlib.Path(name) / 'a' / f'seed{seed}'
+    run.mkdir(parents=True)
+    config = {'dataset': 'digits', 'dirichlet_alpha': alpha, 'seed': seed}
+    (run / 'config.json').write_text(json.dumps(config))
+  figures.draw_ranks(workdirs, tmp_path / 'ranks.png')
+  notes = [s for s in capsys.readouterr().out.splitlines() if s.startswith('Note: ')]
+  assert [note.partition(';')[0] for note in notes] == [
+    f'Note: {workdirs[2]} has the data of {workdirs[0]}'
+  ]
+
+
 def test_what_cannot_be_ranked_is_refused(tmp_path):
   one = _comparison(tmp_path / 'a', fed_avg=80.0, fesem=90.0)
   with pytest.raises(UserError, match='two data sets'):
