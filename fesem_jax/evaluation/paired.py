@@ -11,6 +11,8 @@ from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.text_tables import Column, Table, cell
 
 _LEVEL = 0.95
+# Differences of figures this near each other, relative to the figures, are equal.
+_ROUNDING = 10 * np.finfo(np.float64).eps
 
 # How p values are corrected for the number of methods, and what tables say of it.
 CORRECTIONS = {
@@ -23,7 +25,7 @@ class Difference(NamedTuple):
   """A mean difference and its 95 % interval."""
 
   mean: float
-  low: float | None  # lower end of the interval; None for a single pair
+  low: float | None  # lower end of the interval; None where there is none
   high: float | None  # upper end
   p: float | None  # of the paired t-test, two-sided
 
@@ -35,8 +37,9 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
   one run share models and are no independent repeats. `a` and `b` are [N] figures of
   two methods in the same order.
 
-  The interval and p are those of `scipy.stats.ttest_rel(a, b)`; with one pair there is
-  none. Where all differences are equal, p is 0, or 1 if they are 0. Raises `UserError`
+  The interval and p are those of `scipy.stats.ttest_rel(a, b)`. There are none with one
+  pair, nor where all differences are equal but for rounding, which says nothing of how
+  they vary; equal figures have an interval of no width and p is 1. Raises `UserError`
   without pairs, or if the lengths differ.
   """
   first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -47,14 +50,15 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     )
   differences = first - second
   mean, count = float(differences.mean()), len(differences)
-  if count == 1:
+  if count > 1 and not differences.any():
+    return Difference(0.0, 0.0, 0.0, 1.0)
+  rounding = _ROUNDING * max(np.abs(first).max(), np.abs(second).max())
+  if count == 1 or np.ptp(differences) <= rounding:
     return Difference(mean, None, None, None)
   from scipy import special  # Slow to import.
 
   error = float(differences.std(ddof=1) / np.sqrt(count))
-  p = float(mean == 0)
-  if error:
-    p = float(2 * special.stdtr(count - 1, -abs(mean) / error))
+  p = float(2 * special.stdtr(count - 1, -abs(mean) / error))
   half = student_quantile(count) * error
   return Difference(mean, mean - half, mean + half, p)
 
@@ -91,8 +95,9 @@ def best_of(
 
   Returns:
     Label -> 'best' for the best mean, the first of equal ones, or 'equal' where the
-    paired t-test has p >= 0.05; other methods are left out. Empty unless the best one
-    has been compared with another over two seeds.
+    paired t-test has p >= 0.05, or no p since all seeds differ by the same; other
+    methods are left out. Empty unless the best one has been compared with another over
+    two seeds.
   """
   known = {m: [v for v in each if v is not None] for m, each in values.items()}
   means = {m: better(float(np.mean(each))) for m, each in known.items() if each}
@@ -106,7 +111,7 @@ def best_of(
     if label != best and len(pairs) > 1:
       tests[label] = paired_difference(*zip(*pairs, strict=True))
   p_values = dict(zip(tests, _corrected(list(tests.values()), correct), strict=True))
-  equal = {m: 'equal' for m, p in p_values.items() if p is not None and p >= 1 - _LEVEL}
+  equal = {m: 'equal' for m, p in p_values.items() if p is None or p >= 1 - _LEVEL}
   return {best: 'best'} | equal if tests else {}
 
 
@@ -277,6 +282,11 @@ def tables(of_kinds: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[T
       'with the same examples, not of other data) and p of the paired t-test, '
       f'{CORRECTIONS[of_kinds["correct"]]}.'
     )
+    if any(row['pairs'] > 1 and row['low'] is None for row in of_kinds[kind]):
+      caption += (
+        ' No interval: all seeds differ by the same amount, which says nothing of how '
+        'differences vary.'
+      )
     best = f'in favor of the method, p < {1 - _LEVEL:.2g}.'
     best = best if any(row[1].best for row in rows) else ''
     label = f'{kind}-minus-{of_kinds["reference"]}'

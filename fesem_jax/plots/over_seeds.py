@@ -160,7 +160,9 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     axis.set_xlabel(f'Difference of the micro {of.label}{unit}')
     meaning = ': mean and\n95 % interval over paired seeds; filled: p < 0.05'
     if all(row['low'] is None for row in rows):
-      meaning = '\none seed, of which there is no interval'
+      several = any(row['pairs'] > 1 for row in rows)
+      why = 'all seeds differ by the same amount' if several else 'one seed'
+      meaning = f'\n{why}, of which there is no interval'
     reference = in_figure(method_name(found['reference']))
     rounds = OF_REPORTS[found.get('report', 'last')]
     title = f'{KINDS[kind].capitalize()} models{rounds} minus {reference}{meaning}'

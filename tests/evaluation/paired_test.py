@@ -31,10 +31,23 @@ def test_figures_near_each_other_keep_their_digits():
   np.testing.assert_allclose(found[1:3], [1.5 - half, 1.5 + half], rtol=1e-12)
 
 
-def test_one_pair_has_no_interval_and_equal_differences_one_of_no_width():
+def test_one_pair_and_equal_differences_have_no_interval_and_equal_figures_one_at_0():
   assert paired.paired_difference([3.0], [1.0]) == (2.0, None, None, None)
-  assert paired.paired_difference([3.0, 5.0], [1.0, 3.0]) == (2.0, 2.0, 2.0, 0.0)
+  assert paired.paired_difference([3.0, 5.0], [1.0, 3.0]) == (2.0, None, None, None)
   assert paired.paired_difference([3.0, 5.0], [3.0, 5.0]) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_differences_that_are_equal_but_for_rounding_are_no_evidence():
+  # Of 34 test examples: 30 and 27, 28 and 25.
+  best, other = ([100 * (n / 34) for n in right] for right in ((30, 28), (27, 25)))
+  assert best[0] - other[0] != best[1] - other[1]
+  assert paired.paired_difference(best, other)[1:] == (None, None, None)
+  marks = paired.best_of({'a': best, 'b': other}, float)
+  assert marks == {'a': 'best', 'b': 'equal'}
+  runs = {m: [summary(x / 100) for x in xs] for m, xs in (('a', best), ('b', other))}
+  table = paired.tables(paired.differences(runs))[0]
+  assert '| b | -8.82 |  |  |  | 2' in table.as_markdown()
+  assert 'all seeds differ by the same amount' in table.caption
 
 
 @pytest.mark.parametrize('count', [1, 2, 5])
