@@ -105,9 +105,12 @@ def test_differences_are_filled_where_p_is_small():
 
 def test_differences_of_one_seed_are_said_to_have_no_interval():
   row = {'method': 'fesem(4)', 'mean': 2.0, 'low': None, 'high': None, 'p': None}
+  row['pairs'] = 1
   found = {'reference': 'fed_avg', 'task': 'classification', 'deployed': [row]}
   said = plots.forest(found).get_suptitle()
   assert said == 'Deployed models minus FedAvg\none seed, of which there is no interval'
+  alike = found | {'deployed': [row | {'pairs': 2}]}
+  assert 'all seeds differ by the same amount' in plots.forest(alike).get_suptitle()
   said = plots.forest(found | {'report': 'mean10'}).get_suptitle()
   assert 'models, mean of the last ten evaluations, minus FedAvg' in said
 
@@ -140,7 +143,7 @@ def test_long_names_of_methods_differ_in_figures(runs):
   both = dict(zip(labels, runs.values(), strict=True))
   curves = plots.curves_over_seeds(both).legends[0].get_texts()
   clients = plots.client_distributions(both).axes[0].get_yticklabels()
-  row = {'mean': 1.0, 'low': None, 'high': None, 'p': None}
+  row = {'mean': 1.0, 'low': None, 'high': None, 'p': None, 'pairs': 1}
   rows = [row | {'method': label} for label in labels]
   found = {'reference': 'a', 'task': 'classification', 'deployed': rows}
   differences = plots.forest(found).axes[0].get_yticklabels()
