@@ -91,7 +91,7 @@ def over_seeds(
     row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
     row |= _costs(done)
     row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
-    row['notes'] = done[0].get('notes', []) if done else []
+    row['notes'] = _notes_of_seeds(done)
     if failed := sum(s.get('finetuning_failed') or 0 for s in done):
       row['notes'] = row['notes'] + [
         f'fine-tuning of {failed} clients, in all seeds, diverged; their deployed '
@@ -120,6 +120,18 @@ def over_seeds(
       if row['method'] in marks:
         row['best'][f'{of}{kind}_{column}'] = marks[row['method']]
   return out
+
+
+def _notes_of_seeds(done: list[dict[str, Any]]) -> list[str]:
+  """Notes of a method's finished runs, with the seeds of those that not all have."""
+  seeds: dict[str, list[Any]] = {}
+  for number, summary in enumerate(done):
+    for note in dict.fromkeys(summary.get('notes', [])):
+      seeds.setdefault(note, []).append(summary.get('seed', number))
+  return [
+    note if len(of) == len(done) else f'{note} (seed {", ".join(map(str, of))})'
+    for note, of in seeds.items()
+  ]
 
 
 def _score(summary: Any, of: str, kind: str, column: str) -> float | None:
