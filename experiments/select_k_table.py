@@ -83,6 +83,10 @@ _COLUMNS = {
 }  # fmt: skip
 
 
+def _lacks_seeds(row: Row) -> bool:
+  return 0 < row['diverged'] < row['seeds']
+
+
 def table_of(rows: list[Row]) -> Table:
   """The rows as a table for a terminal."""
   columns = [Column('num_clusters', 'K', 'd')] + [
@@ -93,7 +97,7 @@ def table_of(rows: list[Row]) -> Table:
   for row in rows:
     digits = tasks.of(row).primary.digits
     columns[1:3] = [c._replace(form=f'.{digits}f') for c in columns[1:3]]
-    mark = ' †' if row['earlier_code'] else ''
+    mark = '*' * _lacks_seeds(row) + ' †' * bool(row['earlier_code'])
     line = [Cell(row['num_clusters'], after=mark)]
     for name, _ in _COLUMNS.values():
       mean = row.get(f'{name}_mean', row.get(name))
@@ -103,6 +107,8 @@ def table_of(rows: list[Row]) -> Table:
   notes = []
   if (seeds := max(row['seeds'] for row in rows)) > 1:
     notes.append(f'± is the sample standard deviation over {seeds} seeds.')
+  if any(map(_lacks_seeds, rows)):
+    notes.append('* without the seeds that diverged.')
   if any(row['earlier_code'] for row in rows):
     notes.append(f'† Some runs {tables.EARLIER_CODE}.')
   return Table([*columns, Column('sizes', 'sizes, first seed')], lines, notes=notes)

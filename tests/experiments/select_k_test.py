@@ -111,7 +111,7 @@ def test_the_recommended_k_and_its_reason(figures, recommended, why):
 def test_the_table_says_what_deviations_are_and_marks_earlier_code():
   numbers = dict.fromkeys(('silhouette_mean', 'silhouette_std', 'p_value'), 0.1)
   row = {'num_clusters': 2, 'task': 'classification', 'seeds': 3, 'sizes': [[2, 1]]}
-  row |= numbers | {'earlier_code': 0}
+  row |= numbers | {'earlier_code': 0, 'diverged': 0}
   text = str(table.table_of([row, row | {'num_clusters': 3, 'earlier_code': 1}]))
   lines = text.splitlines()
   assert lines[1].split()[0] == '2'
@@ -120,6 +120,10 @@ def test_the_table_says_what_deviations_are_and_marks_earlier_code():
   assert lines[4] == '± is the sample standard deviation over 3 seeds.'
   assert lines[5].startswith('† Some runs are of earlier code')
   assert '†' not in str(table.table_of([row]))
+  lacking = str(table.table_of([row, row | {'num_clusters': 3, 'diverged': 1}]))
+  assert [line.split()[0] for line in lacking.splitlines()[1:3]] == ['2', '3*']
+  assert lacking.endswith('* without the seeds that diverged.')
+  assert '*' not in str(table.table_of([row, row | {'diverged': 3, 'sizes': []}]))
 
 
 def test_the_inner_products_are_those_of_the_models_that_start_fesem():
