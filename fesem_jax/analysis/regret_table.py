@@ -33,8 +33,10 @@ def rows(summaries: Summaries) -> list[Row]:
   by_method = []
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None and s.get('regret')]
-    row: Row = {'method': label, 'task': task.name}
+    row: Row = {'method': label, 'task': task.name, 'seeds': len(done)}
     row['bad'] = any('honest' in s for s in done)
+    margins = [(s.get('margin') or {}).get('mean') for s in done]
+    row['seeds_without_margin'] = margins.count(None)
     for heading, (entry, name, _) in _COLUMNS.items():
       values = [(s.get(entry) or {}).get(name) for s in done]
       known = [x for x in values if x is not None]
@@ -65,4 +67,13 @@ def table(by_method: list[Row]) -> Table | None:
     + ' Bad clients are left out.'
     * any(row['bad'] for row in by_method)
   )
+  lacking = [
+    f'{row["method"]} in {count} of {row["seeds"]} seeds'
+    for row in by_method
+    if (count := row['seeds_without_margin'])
+  ]
+  if lacking:
+    caption += (
+      f' Without a margin, as all clients have one center: {", ".join(lacking)}.'
+    )
   return Table(columns, rows, caption, label='regret')
