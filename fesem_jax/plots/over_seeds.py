@@ -154,7 +154,11 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
       fill = color if clear else 'white'
       axis.plot(row['mean'], place, 'o', color=color, markerfacecolor=fill)
     names = names_in_figure(method_name(row['method']) for row in rows)
-    axis.set_yticks(range(len(rows)), names)
+    labels = [
+      name + '\n(infinite)' * (not np.isfinite(row['mean']))
+      for name, row in zip(names, rows, strict=True)
+    ]
+    axis.set_yticks(range(len(rows)), labels)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     unit = ' (percentage points)' if of.percent else ''
     axis.set_xlabel(f'Difference of the micro {of.label}{unit}')

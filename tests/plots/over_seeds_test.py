@@ -103,6 +103,15 @@ def test_differences_are_filled_where_p_is_small():
     plots.forest(found | {'deployed': []})
 
 
+def test_infinite_differences_are_named():
+  row = {'low': None, 'high': None, 'p': None, 'pairs': 1}
+  means = {'ditto': 2.0, 'apfl': np.inf}
+  rows = [row | {'method': label, 'mean': mean} for label, mean in means.items()]
+  found = {'reference': 'fed_avg', 'task': 'regression', 'deployed': rows}
+  labels = plots.forest(found).axes[0].get_yticklabels()
+  assert [text.get_text() for text in labels] == ['Ditto', 'APFL\n(infinite)']
+
+
 def test_differences_of_one_seed_are_said_to_have_no_interval():
   row = {'method': 'fesem(4)', 'mean': 2.0, 'low': None, 'high': None, 'p': None}
   row['pairs'] = 1
