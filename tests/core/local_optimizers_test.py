@@ -17,6 +17,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import matrix
+from tests.support.nights import rest_by_night
 
 MODEL = models.build('logistic', helpers.SHAPE, 10)
 SHAPES = jax.eval_shape(MODEL.init, jax.random.key(0))
@@ -186,7 +187,9 @@ def by_layer(frozen):
   return optax.chain(of_names, optax.masked(optax.set_to_zero(), biases))
 
 
-@pytest.mark.parametrize('name', ['fed_avg', 'moon', 'ditto', 'apfl', 'p_fed_me'])
+@pytest.mark.parametrize(
+  'name', rest_by_night(['fed_avg', 'moon', 'ditto', 'apfl', 'p_fed_me'], by_day=3)
+)
 def test_methods_train_by_the_names_and_shapes_of_the_models_layers(name):
   data, frozen = helpers.federation([5, 4, 6, 3]), 'dense0'
   options = {'adapt_alpha': False} if name == 'apfl' else {}

@@ -15,6 +15,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import mean_of_models
 from tests.support import helpers
 from tests.support.methods import federation
+from tests.support.nights import rest_by_night
 
 IMAGES = (6, 6)
 
@@ -64,7 +65,7 @@ def of_gradient(local):
     return precisions(gradient, params)['highest']
 
 
-@pytest.mark.parametrize('precision', ['high', 'default'])
+@pytest.mark.parametrize('precision', rest_by_night(['high', 'default']))
 def test_only_local_training_takes_the_chosen_precision(precision):
   exact = helpers.local(chunk=3)
   local, count = exact._replace(precision=precision), of_gradient(exact)

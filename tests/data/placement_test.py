@@ -418,7 +418,7 @@ def test_a_run_of_replicated_data_has_the_configuration_that_it_had(tmp_path):
   assert 'data_shards' not in held
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_figures_show_clients_where_their_data_are(monkeypatch):
   monkeypatch.setattr(figure_data, '_MAX_CLIENTS', 6)
   new = helpers.federation([4] * 5)
@@ -429,7 +429,7 @@ def test_figures_show_clients_where_their_data_are(monkeypatch):
   assert max(sampled) < M
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_newton_steps_draw_both_cohorts_of_each_device():
   ends = []
   for devices in (1, 2):

@@ -58,6 +58,7 @@ def test_statistics_that_clients_keep_match_float64_reference():
   assert algorithm.traffic.model == 4 * (numbers - 2 * 5)
 
 
+@pytest.mark.nightly
 def test_kept_statistics_of_fesem_agree_streamed_and_on_two_devices():
   data, found = helpers.federation(SIZES), []
   for devices, kept in ((1, 'stacked'), (2, 'streamed')):
