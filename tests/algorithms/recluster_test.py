@@ -130,6 +130,7 @@ def paired(algorithm, data, groups):
   return replaced(state, centers=far, assignment=assignment)
 
 
+@pytest.mark.nightly
 def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
   groups, data, local, options = planted
   found = {}

@@ -62,17 +62,22 @@ def test_what_clients_cannot_use_is_one_sentence(optimizer, message):
 
 @pytest.mark.parametrize(
   'optimizer',
-  [
-    optax.sgd(np.float32(0.1)),
-    optax.adafactor(0.1),
-    optax.lamb(0.1),
-    optax.sm3(0.1),
-    optax.MultiSteps(optax.sgd(0.1), 2),
-    contrib.muon(0.1),
-    contrib.prodigy(),
-    optax.noisy_sgd(0.1, key=0),
-    optax.chain(optax.clip_by_global_norm(1.0), optax.apply_if_finite(optax.sgd(1), 2)),
-  ],
+  rest_by_night(
+    [
+      optax.sgd(np.float32(0.1)),
+      optax.adafactor(0.1),
+      optax.lamb(0.1),
+      optax.sm3(0.1),
+      optax.MultiSteps(optax.sgd(0.1), 2),
+      contrib.muon(0.1),
+      contrib.prodigy(),
+      optax.noisy_sgd(0.1, key=0),
+      optax.chain(
+        optax.clip_by_global_norm(1.0), optax.apply_if_finite(optax.sgd(1), 2)
+      ),
+    ],
+    by_day=4,
+  ),
 )
 def test_all_other_optimizers_of_optax_are_taken(optimizer):
   local_training(MODEL, optimizer)

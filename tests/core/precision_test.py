@@ -94,7 +94,7 @@ def test_losses_that_decide_stay_in_float32():
 
 
 @pytest.mark.parametrize('chunk', [1, 3])
-@pytest.mark.parametrize('shared_start', ['off', 'on'])
+@pytest.mark.parametrize('shared_start', rest_by_night(['off', 'on']))
 def test_every_form_of_a_layer_takes_it(chunk, shared_start):
   data = helpers.federation([4, 3, 5], shape=IMAGES)
   local = helpers.local(chunk=chunk, shape=IMAGES, model='small_cnn')

@@ -80,6 +80,7 @@ def test_who_of_a_shard_is_drawn_is_as_likely():
   np.testing.assert_allclose(seen / 4000, 5 / 16, atol=4 * np.sqrt(0.22 / 4000))
 
 
+@pytest.mark.nightly
 def test_numbers_of_devices_that_divide_8_draw_the_same_clients():
   draw, exists = np.random.default_rng(2).random(40), np.arange(40) < 37
   for on_device in (False, True):

@@ -10,7 +10,7 @@ def rest_by_night(rows: Iterable[Any], by_day: int = 1) -> list[Any]:
   """The rows for `parametrize`, of which `make test` tries the first `by_day`."""
   return [
     pytest.param(
-      *(row if isinstance(row, tuple) else (row,)),
+      *(row if type(row) is tuple else (row,)),
       marks=[pytest.mark.nightly] * (i >= by_day),
     )
     for i, row in enumerate(rows)

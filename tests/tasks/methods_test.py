@@ -139,6 +139,7 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_targets_of_two_axes_are_split_by_client():
   data = sequences(0), sequences(1)
   algorithm = algorithms.build('fed_avg', local('sequence', devices=2))
