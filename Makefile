@@ -93,14 +93,16 @@ PYTEST := $(if $(JEMALLOC),LD_PRELOAD=$(JEMALLOC) MALLOC_CONF=thp:always )$(BIN)
   -m pytest -n $(WORKERS) --dist worksteal
 
 test: install
-	FESEM_TEST_OPTIMIZED=1 $(PYTEST) -m optimized $(OPTIMIZED)
+	FESEM_TEST_OPTIMIZED=1 $(PYTEST) -m 'optimized and not nightly' $(OPTIMIZED)
 	$(PYTEST) -m 'not optimized and not nightly'
 
 test-all: test test-night
 
 # Of what they try `make test` has an example.
 test-night: install
-	$(PYTEST) -m nightly $(PYTEST_FLAGS)
+	FESEM_TEST_OPTIMIZED=1 $(PYTEST) -m 'optimized and nightly' $(PYTEST_FLAGS) \
+	  $(OPTIMIZED)
+	$(PYTEST) -m 'nightly and not optimized' $(PYTEST_FLAGS)
 
 # Without whole methods, runs and commands, which compile most programs.
 FAST := $(addprefix tests/,core data evaluation models plots report server utils)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.support import commands
+from tests.support.nights import rest_by_night
 
 ROOT = pathlib.Path(__file__).parents[1]
 LISTS = ['constraints.txt', 'constraints-newest.txt']
@@ -67,7 +68,7 @@ def _refuse(event, args):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('module', ['run', 'compare'])
+@pytest.mark.parametrize('module', rest_by_night(['run', 'compare']))
 def test_no_connection_is_made_unless_a_flag_asks(module, tmp_path):
   sys.addaudithook(_refuse)
   _OFFLINE.append(True)

@@ -19,6 +19,7 @@ from tests.support.methods import (
   reference_round,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 
 def clustered(gradients, old):
@@ -32,7 +33,7 @@ def clustered(gradients, old):
 
 @pytest.mark.parametrize(
   ('variant', 'weighting', 'dropout'),
-  [('model', 'uniform', 0.0), ('gradient', 'by_examples', 0.3)],
+  rest_by_night([('model', 'uniform', 0.0), ('gradient', 'by_examples', 0.3)]),
 )
 def test_matches_float64_reference(variant, weighting, dropout):
   data = federation()

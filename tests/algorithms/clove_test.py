@@ -22,6 +22,7 @@ from tests.support.methods import (
   run,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 
 def matched(losses, num_clusters):
@@ -32,7 +33,8 @@ def matched(losses, num_clusters):
 
 
 @pytest.mark.parametrize(
-  ('first', 'weighting'), [('random', 'by_examples'), ('losses', 'uniform')]
+  ('first', 'weighting'),
+  rest_by_night([('random', 'by_examples'), ('losses', 'uniform')]),
 )
 def test_matches_float64_reference(first, weighting):
   data, local = federation(), helpers.local(epochs=2)

@@ -17,11 +17,14 @@ from tests.support.methods import (
   run,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 
 @pytest.mark.parametrize(
   ('cohorts', 'devices', 'weighting'),
-  [([range(6)] * 3, 1, 'uniform'), ([(0, 3), (3, 4), (1, 0)], 2, 'by_examples')],
+  rest_by_night(
+    [([range(6)] * 3, 1, 'uniform'), ([(0, 3), (3, 4), (1, 0)], 2, 'by_examples')]
+  ),
 )
 def test_matches_float64_reference(cohorts, devices, weighting):
   """Biases are the client's, kernels are shared."""

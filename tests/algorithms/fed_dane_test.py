@@ -18,14 +18,15 @@ from tests.support.methods import (
   reference_gradient,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 
-@pytest.mark.parametrize(('name', 'same_cohort', 'places', 'weighting'), [
+@pytest.mark.parametrize(('name', 'same_cohort', 'places', 'weighting'), rest_by_night([
     ('two cohorts', False, [1, 4, 5], 'by_examples'),
     ('an empty place', False, [1, 6, 4], 'uniform'),  # Nor is it in the first cohort.
     ('one cohort', True, [1, 6, 4], 'by_examples'),
     ('all clients', False, None, 'uniform'),
-])  # fmt: skip
+], by_day=2))  # fmt: skip
 def test_fed_dane_matches_float64_reference(name, same_cohort, places, weighting):
   data, local, key = federation(), helpers.local(epochs=2), jax.random.key(7)
   options = {'same_cohort': same_cohort, 'weighting': weighting}

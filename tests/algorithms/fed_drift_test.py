@@ -19,11 +19,12 @@ from tests.support.methods import (
   reference_round,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 
 @pytest.mark.parametrize(
   ('alone', 'delta', 'weighting'),
-  [(True, 0.3, 'by_examples'), (False, 0.02, 'uniform')],
+  rest_by_night([(True, 0.3, 'by_examples'), (False, 0.02, 'uniform')]),
 )
 def test_matches_float64_reference(alone, delta, weighting):
   # Every second round begins with a time step, in which the labels change.

@@ -20,6 +20,7 @@ from tests.support.methods import (
   run_cohorts,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 RATE = 0.1
 
@@ -42,10 +43,12 @@ def local_training(w, like, batches, rho):
 
 @pytest.mark.parametrize(
   ('rho', 'weighting', 'cohorts', 'devices'),
-  [
-    (0.0, 'by_examples', [range(6)] * 3, 2),
-    (0.9, 'uniform', [(0, 1), (2, 4), (3,), (1, 2)], 1),
-  ],
+  rest_by_night(
+    [
+      (0.0, 'by_examples', [range(6)] * 3, 2),
+      (0.9, 'uniform', [(0, 1), (2, 4), (3,), (1, 2)], 1),
+    ]
+  ),
 )
 def test_matches_float64_reference(rho, weighting, cohorts, devices):
   optimizer = optax.sgd(RATE, rho or None)

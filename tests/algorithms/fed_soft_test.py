@@ -23,6 +23,7 @@ from tests.support.methods import (
   run,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 LAMBDA, FLOOR, EVERY = 0.7, 0.05, 2
 
@@ -59,7 +60,7 @@ def draw(data, ids, key, weights, count):
   return drawn
 
 
-@pytest.mark.parametrize('selection', [0, 2])
+@pytest.mark.parametrize('selection', rest_by_night([0, 2]))
 def test_fed_soft_matches_float64_reference(selection):
   # Algorithm 1, where a cohort of four of the six clients takes part in each round.
   data, local = federation(), helpers.local(batch_size=3)

@@ -20,11 +20,12 @@ from tests.support.methods import (
   reference_training,
   run,
 )
+from tests.support.nights import rest_by_night
 
 
 @pytest.mark.parametrize(
   ('prox_weighting', 'weighting', 'shared_start'),
-  [('uniform', 'uniform', 'off'), ('paper', 'by_examples', 'on')],
+  rest_by_night([('uniform', 'uniform', 'off'), ('paper', 'by_examples', 'on')]),
 )
 def test_fesem_matches_float64_reference(prox_weighting, weighting, shared_start):
   data, local = federation(), helpers.local(epochs=2, chunk=4)

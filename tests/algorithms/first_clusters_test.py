@@ -24,6 +24,7 @@ from tests.support.methods import (
   reference_round,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 TIGHT = np.arange(12) % 6  # Groups far apart, two clients each.
 
@@ -185,7 +186,7 @@ def test_robust_starts_from_trimmed_k_means_and_reports_equation_6():
   check_equation_6(algorithm, state, data, local)
 
 
-@pytest.mark.parametrize(('restarts', 'rounds'), [(5, 2), (1, 0)])
+@pytest.mark.parametrize(('restarts', 'rounds'), rest_by_night([(5, 2), (1, 0)]))
 def test_hypo_cluster_starts_from_the_best_draw_and_reports_equation_6(
   restarts, rounds
 ):

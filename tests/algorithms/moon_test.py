@@ -21,6 +21,7 @@ from tests.support.methods import (
   run_cohorts,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 MU, TEMPERATURE = 2.0, 0.4
 
@@ -62,7 +63,9 @@ def local_training(x, last, like, batches):
 
 @pytest.mark.parametrize(
   ('weighting', 'cohorts', 'devices'),
-  [('by_examples', [range(6)] * 3, 2), ('uniform', [(0, 3), (3, 4), (1, 0)], 1)],
+  rest_by_night(
+    [('by_examples', [range(6)] * 3, 2), ('uniform', [(0, 3), (3, 4), (1, 0)], 1)]
+  ),
 )
 def test_matches_float64_reference(weighting, cohorts, devices):
   data = federation()

@@ -18,6 +18,7 @@ from tests.support.methods import (
   run_cohorts,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 RATE, ADAPTATION = 0.1, 0.4
 
@@ -42,10 +43,12 @@ def local_training(w, like, batches, count):
 
 @pytest.mark.parametrize(
   ('variant', 'weighting', 'cohorts', 'devices'),
-  [
-    ('first_order', 'uniform', [range(6)] * 3, 2),
-    ('hessian_free', 'by_examples', [(0, 3), (3, 4), (1, 0)], 1),
-  ],
+  rest_by_night(
+    [
+      ('first_order', 'uniform', [range(6)] * 3, 2),
+      ('hessian_free', 'by_examples', [(0, 3), (3, 4), (1, 0)], 1),
+    ]
+  ),
 )
 def test_matches_float64_reference(variant, weighting, cohorts, devices):
   # Gradients of ReLU jump, so that differences along them depend on their length.

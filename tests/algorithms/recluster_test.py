@@ -130,6 +130,7 @@ def paired(algorithm, data, groups):
   return replaced(state, centers=far, assignment=assignment)
 
 
+@pytest.mark.nightly
 def test_wrong_clusters_recover_where_fesem_alone_stays(planted):
   groups, data, local, options = planted
   found = {}
@@ -157,6 +158,7 @@ def test_a_cohort_that_is_too_small_is_refused(planted):
     jax.eval_shape(algorithm.step, state, data, cohort, key)
 
 
+@pytest.mark.nightly
 def test_a_check_reports_eq_6_of_all_layers():
   data = federation()
   algorithm = algorithms.build(
@@ -172,6 +174,7 @@ def test_a_check_reports_eq_6_of_all_layers():
   assert_close(info.clusters.objective, want, rtol=1e-3)
 
 
+@pytest.mark.nightly
 def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
   # Between what new clusters gain over one present partition and over another.
   monkeypatch.setattr(reclustering, '_MARGIN', 1.2)
@@ -250,6 +253,7 @@ def test_clients_that_keep_their_cluster_are_averaged_in_the_order_of_its_center
   assert_close(of_permuted, value, rtol=1e-3)
 
 
+@pytest.mark.nightly
 def test_a_check_starts_from_centers_mixed_in_one_order_of_units():
   data, local, init = federation(), LOCAL, jax.jit(LOCAL.model.init)
   centers = tree.repeat(init(jax.random.key(0)), 2)

@@ -58,6 +58,7 @@ def test_noise_of_sampling_is_no_difference_between_clients():
   assert separation.p_of_differences(first, second, 0) == 0.001
 
 
+@pytest.mark.nightly
 def test_clusters_that_are_not_there_are_not_found():
   first, second, _ = halves_of(0.0, 0.0, 1.0, count=60)
   assert separation.p_of_differences(first, second, 0) > 0.05

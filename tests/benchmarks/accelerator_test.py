@@ -22,6 +22,7 @@ def run(folder, *args):
   return done.stdout, json.loads((folder / 'accelerator_cpu.json').read_text())
 
 
+@pytest.mark.nightly
 def test_parts_are_measured_and_kept(tmp_path):
   printed, held = run(tmp_path, '--minutes=4', '--parts=a,c')
   assert {p: x['ended'] for p, x in held['parts'].items()} == {'a': 'done', 'c': 'done'}

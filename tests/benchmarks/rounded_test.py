@@ -113,6 +113,7 @@ def two_rounds(name, options, chunk, precision, emulated):
   return np.concatenate([np.ravel(x) for x in jax.tree.leaves(used)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
   ('name', 'chunk'),
   [('fed_avg', 1), pytest.param('fesem', 3, marks=pytest.mark.nightly),

@@ -17,6 +17,7 @@ from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 from tests.support.commands import call
 from tests.support.methods import GROUPS
+from tests.support.nights import rest_by_night
 from tests.support.runs import simulate
 
 WHOLE = helpers.federation([30, 20, 25, 24, 35, 22], groups=GROUPS)
@@ -51,7 +52,7 @@ class Kept(Callback):
     self.scores[event.number] = event.record['validation']
 
 
-@pytest.mark.parametrize('method', ['fesem', 'fed_per'])
+@pytest.mark.parametrize('method', rest_by_night(['fesem', 'fed_per']))
 def test_the_models_of_the_best_round_are_kept(method, tmp_path):
   kept = Kept()
   result, best = simulated(method, callbacks=[kept], workdir=tmp_path)
@@ -168,6 +169,7 @@ def test_validation_examples_that_are_others_are_told_of(caplog):
   ]  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_a_command_stops_and_names_the_round(tmp_path):
   flags = (
     'run', '--dataset=digits', '--num_clients=4', '--model=logistic',

@@ -9,6 +9,7 @@ from fesem_jax.data.corruption import corrupted, honest
 from fesem_jax.run.callbacks import HostMetrics
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
+from tests.support.nights import rest_by_night
 
 metrics = pytest.importorskip('sklearn.metrics')
 SIZES = [12, 9, 14, 10, 1, 11]
@@ -39,7 +40,9 @@ def f1(y, predicted):
 
 @pytest.mark.parametrize(
   ('method', 'options'),
-  [('fed_avg', {}), ('fesem', {'num_clusters': 2}), ('fed_em', {'num_clusters': 2})],
+  rest_by_night(
+    [('fed_avg', {}), ('fesem', {'num_clusters': 2}), ('fed_em', {'num_clusters': 2})]
+  ),
 )
 def test_f1_and_auc_are_those_of_all_examples_together(method, options):
   own = HostMetrics({'f1_sk': f1}, given='predictions')

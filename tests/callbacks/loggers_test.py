@@ -47,6 +47,7 @@ def test_mlflow_has_every_round_of_a_resumed_run_once(logged):
   assert [m.value for m in held] == [r['deployed']['micro_accuracy'] for r in measured]
 
 
+@pytest.mark.nightly
 def test_weights_and_biases_has_one_offline_run(logged):
   folder, result = logged
   name = json.loads((folder / 'logged_runs.json').read_text())['wandb']

@@ -13,6 +13,7 @@ from fesem_jax.core.gram_matrices import (
 )
 from tests.support import helpers
 from tests.support.methods import matrix
+from tests.support.nights import rest_by_night
 
 SHAPES = {'kernel': (3, 3, 5), 'bias': (7,), 'scale': (), 'wide': (2, 40)}
 ROWS = np.array([13, 2, 7, 7, 0])
@@ -33,7 +34,7 @@ def expected(stack, rows=None, origin=None):
 
 
 @pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('block', [16, 200])
+@pytest.mark.parametrize('block', rest_by_night([16, 200]))
 @pytest.mark.parametrize('options', [{}, {'origin': 3}, {'rows': ROWS, 'origin': 1}])
 @pytest.mark.parametrize('many', [6, 512])
 def test_products_of_all_pairs(stack, devices, block, options, many, monkeypatch):

@@ -15,6 +15,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.run.programs import Programs
 from fesem_jax.server import optimizers as server_optimizers
 from tests.support import helpers
+from tests.support.nights import rest_by_night
 from tests.support.runs import simulate
 
 X = np.arange(4, dtype=np.float32)
@@ -228,7 +229,9 @@ NUMBERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(('name', 'options'), NUMBERS, ids=[n for n, _ in NUMBERS])
+@pytest.mark.parametrize(
+  ('name', 'options'), rest_by_night(NUMBERS, by_day=6), ids=[n for n, _ in NUMBERS]
+)
 def test_numbers_of_a_method_are_no_part_of_its_programs(name, options):
   data, texts, dropout = DATA[0], [], [0.1, 0.2]
   for number in range(2):

@@ -17,6 +17,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import matrix
+from tests.support.nights import rest_by_night
 
 MODEL = models.build('logistic', helpers.SHAPE, 10)
 SHAPES = jax.eval_shape(MODEL.init, jax.random.key(0))
@@ -61,17 +62,22 @@ def test_what_clients_cannot_use_is_one_sentence(optimizer, message):
 
 @pytest.mark.parametrize(
   'optimizer',
-  [
-    optax.sgd(np.float32(0.1)),
-    optax.adafactor(0.1),
-    optax.lamb(0.1),
-    optax.sm3(0.1),
-    optax.MultiSteps(optax.sgd(0.1), 2),
-    contrib.muon(0.1),
-    contrib.prodigy(),
-    optax.noisy_sgd(0.1, key=0),
-    optax.chain(optax.clip_by_global_norm(1.0), optax.apply_if_finite(optax.sgd(1), 2)),
-  ],
+  rest_by_night(
+    [
+      optax.sgd(np.float32(0.1)),
+      optax.adafactor(0.1),
+      optax.lamb(0.1),
+      optax.sm3(0.1),
+      optax.MultiSteps(optax.sgd(0.1), 2),
+      contrib.muon(0.1),
+      contrib.prodigy(),
+      optax.noisy_sgd(0.1, key=0),
+      optax.chain(
+        optax.clip_by_global_norm(1.0), optax.apply_if_finite(optax.sgd(1), 2)
+      ),
+    ],
+    by_day=4,
+  ),
 )
 def test_all_other_optimizers_of_optax_are_taken(optimizer):
   local_training(MODEL, optimizer)
@@ -186,7 +192,9 @@ def by_layer(frozen):
   return optax.chain(of_names, optax.masked(optax.set_to_zero(), biases))
 
 
-@pytest.mark.parametrize('name', ['fed_avg', 'moon', 'ditto', 'apfl', 'p_fed_me'])
+@pytest.mark.parametrize(
+  'name', rest_by_night(['fed_avg', 'moon', 'ditto', 'apfl', 'p_fed_me'], by_day=3)
+)
 def test_methods_train_by_the_names_and_shapes_of_the_models_layers(name):
   data, frozen = helpers.federation([5, 4, 6, 3]), 'dense0'
   options = {'adapt_alpha': False} if name == 'apfl' else {}

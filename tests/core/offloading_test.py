@@ -86,7 +86,7 @@ def test_the_same_results_as_on_the_devices(name, options, devices):
   assert_same(kept, offloaded)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_read_ahead_are_those_of_the_next_chunk(monkeypatch):
   devices = 2
   kept = two_rounds('non_fed', {}, 'stacked', devices)

@@ -79,7 +79,7 @@ def test_distances_and_dense_layers_are_the_same(monkeypatch):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_accelerators_multiply_in_float32():
   program = """
 import types

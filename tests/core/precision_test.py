@@ -15,6 +15,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import mean_of_models
 from tests.support import helpers
 from tests.support.methods import federation
+from tests.support.nights import rest_by_night
 
 IMAGES = (6, 6)
 
@@ -64,7 +65,7 @@ def of_gradient(local):
     return precisions(gradient, params)['highest']
 
 
-@pytest.mark.parametrize('precision', ['high', 'default'])
+@pytest.mark.parametrize('precision', rest_by_night(['high', 'default']))
 def test_only_local_training_takes_the_chosen_precision(precision):
   exact = helpers.local(chunk=3)
   local, count = exact._replace(precision=precision), of_gradient(exact)
@@ -93,7 +94,7 @@ def test_losses_that_decide_stay_in_float32():
 
 
 @pytest.mark.parametrize('chunk', [1, 3])
-@pytest.mark.parametrize('shared_start', ['off', 'on'])
+@pytest.mark.parametrize('shared_start', rest_by_night(['off', 'on']))
 def test_every_form_of_a_layer_takes_it(chunk, shared_start):
   data = helpers.federation([4, 3, 5], shape=IMAGES)
   local = helpers.local(chunk=chunk, shape=IMAGES, model='small_cnn')

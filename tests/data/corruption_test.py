@@ -137,7 +137,7 @@ def test_bad_clients_lie_only_about_layers_that_they_were_sent(start, sent):
   np.testing.assert_array_equal(matrix(sent('sign_flip', 'own')), matrix(true))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_robusts_clients_lie_once_after_all_repetitions_of_the_first_training():
   # With a center for each client, centers are what clients sent.
   local = helpers.local(rate=0.3, model='logistic')

@@ -80,6 +80,7 @@ def test_who_of_a_shard_is_drawn_is_as_likely():
   np.testing.assert_allclose(seen / 4000, 5 / 16, atol=4 * np.sqrt(0.22 / 4000))
 
 
+@pytest.mark.nightly
 def test_numbers_of_devices_that_divide_8_draw_the_same_clients():
   draw, exists = np.random.default_rng(2).random(40), np.arange(40) < 37
   for on_device in (False, True):
@@ -418,7 +419,7 @@ def test_a_run_of_replicated_data_has_the_configuration_that_it_had(tmp_path):
   assert 'data_shards' not in held
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_figures_show_clients_where_their_data_are(monkeypatch):
   monkeypatch.setattr(figure_data, '_MAX_CLIENTS', 6)
   new = helpers.federation([4] * 5)
@@ -429,7 +430,7 @@ def test_figures_show_clients_where_their_data_are(monkeypatch):
   assert max(sampled) < M
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_newton_steps_draw_both_cohorts_of_each_device():
   ends = []
   for devices in (1, 2):

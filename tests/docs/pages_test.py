@@ -251,6 +251,7 @@ def _hook(name: str) -> types.ModuleType:
 _TEX = re.compile(r'\$\$(.+?)\$\$|\$(.+?)\$', re.S)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize('page', _PAGES, ids=lambda page: page.stem)
 def test_equations_of_a_page_can_be_drawn_and_shown(page):
   code = r'^```.*?^```$|`[^`]*`'

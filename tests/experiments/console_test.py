@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from experiments import console
+from tests.support.nights import rest_by_night
 
 _ROOT = pathlib.Path(console.__file__).parents[1]
 
@@ -47,7 +48,8 @@ def test_every_binary_is_a_command():
 
 
 @pytest.mark.parametrize(
-  ('given', 'unbuffered'), [(['report', '--help'], ''), (['prepare_data'], '1')]
+  ('given', 'unbuffered'),
+  rest_by_night([(['report', '--help'], ''), (['prepare_data'], '1')]),
 )
 def test_a_pipe_that_nobody_reads_ends_a_binary_without_a_word(given, unbuffered):
   name, *arguments = given

@@ -223,6 +223,7 @@ def test_code_that_changed_since_a_run_began_is_warned_of(folder, tmp_path):
   assert plugins.identity(config | {'algorithm': 'fesem'}, tmp_path, None) == {}
 
 
+@pytest.mark.nightly
 def test_a_comparison_marks_runs_of_earlier_code_and_does_them_again(
   tmp_path, monkeypatch
 ):

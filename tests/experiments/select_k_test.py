@@ -53,6 +53,7 @@ def test_one_cloud_keeps_mean_and_covariance_and_no_clusters():
   assert num_clusters.p_value(0.5, [0.6, 0.5, 0.4]) == 0.75
 
 
+@pytest.mark.nightly
 def test_one_gaussian_cloud_of_any_covariance_is_no_exception_among_its_rotations():
   rng = np.random.default_rng(0)
   p_values = []
@@ -126,6 +127,7 @@ def test_the_table_says_what_deviations_are_and_marks_earlier_code():
   assert '*' not in str(table.table_of([row, row | {'diverged': 3, 'sizes': []}]))
 
 
+@pytest.mark.nightly
 def test_the_inner_products_are_those_of_the_models_that_start_fesem():
   data = helpers.federation([9, 3, 12, 5, 7])
   local, seed = helpers.local(), 3

@@ -4,6 +4,7 @@ import pytest
 
 from tests.fuzz import trying
 from tests.fuzz.formats import FORMATS
+from tests.support.nights import rest_by_night
 
 DAY, NIGHT = range(2), range(2, 20)
 
@@ -13,7 +14,7 @@ def box(tmp_path_factory):
   return tmp_path_factory.mktemp('fuzz')
 
 
-@pytest.mark.parametrize('name', FORMATS)
+@pytest.mark.parametrize('name', rest_by_night(FORMATS, by_day=8))
 @pytest.mark.parametrize(
   'numbers', [DAY, pytest.param(NIGHT, marks=pytest.mark.nightly)], ids=['few', 'many']
 )

@@ -7,6 +7,7 @@ from flax import nnx
 
 from fesem_jax import models
 from fesem_jax.models import conv
+from tests.support.nights import rest_by_night
 
 
 def plain(x, kernel, strides, padding):
@@ -33,7 +34,7 @@ def arrays(size, window, batch=2):
   [(*case, 'vmap') for case in CASES]
   + [(*CASES[3], around) for around in ('eager', 'scan')],
 )
-@pytest.mark.parametrize('method', ['forward_form', 'patches'])
+@pytest.mark.parametrize('method', rest_by_night(['forward_form', 'patches']))
 def test_values_and_gradients_match_lax(size, window, strides, padding, around, method):
   x, kernel = arrays(size, window)
 
@@ -126,7 +127,7 @@ class _Nnx(nnx.Module):
     return self.logits(x.reshape(x.shape[0], -1))
 
 
-@pytest.mark.parametrize(('module', 'plain'), [(_Linen(), 3), (_Nnx, 2)])
+@pytest.mark.parametrize(('module', 'plain'), rest_by_night([(_Linen(), 3), (_Nnx, 2)]))
 def test_convolutions_of_flax_are_computed_as_conv2d(module, plain, monkeypatch):
   x = arrays((9, 9), (3, 3))[0]
   shape, called = x.shape[1:], []

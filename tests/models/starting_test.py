@@ -17,6 +17,7 @@ from fesem_jax.models import starting
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import federation, run
+from tests.support.nights import rest_by_night
 
 MODEL = models.build('mlp', helpers.SHAPE, 3, (5,))
 X = np.random.default_rng(0).normal(size=(4, *helpers.SHAPE)).astype(np.float32)
@@ -148,7 +149,7 @@ def test_what_clients_use_is_made_whole(shared):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['fesem', 'ditto'])
+@pytest.mark.parametrize('name', rest_by_night(['fesem', 'ditto']))
 def test_methods_train_as_if_only_these_layers_were_the_model(name):
   """A linear model of the first layer's units, computed beforehand, trains alike."""
   model, given = frozen()

@@ -309,6 +309,7 @@ def test_synthetic_clients_that_are_alike_share_one_model():
   assert right.mean() > wrong.mean() + 0.2
 
 
+@pytest.mark.nightly
 def test_the_clients_of_p_fed_me_have_the_published_sizes(real_data):
   assert real_data
   data = p_fed_me.mnist_two_labels()

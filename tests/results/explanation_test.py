@@ -7,6 +7,7 @@ import pytest
 
 import fesem_jax as fj
 from tests.support import helpers
+from tests.support.nights import rest_by_night
 
 TRAIN = helpers.federation([9, 6, 8, 7])
 MODEL = fj.models.build('logistic', TRAIN.example_shape, TRAIN.num_classes)
@@ -81,11 +82,11 @@ def streamed():
 
 @pytest.mark.parametrize(
   ('method', 'client', 'said'),
-  [
+  rest_by_night([
     (lambda: FESEM, 'nobody', 'center_distances=nobody'),
     (streamed, 'c0', 'client_state=streamed'),
     (lambda: fj.algorithms.build('fed_avg', LOCAL), 'c0', 'keeps the local models'),
-  ],
+  ], by_day=2),
 )  # fmt: skip
 def test_distances_that_cannot_be_recorded_are_refused(method, client, said):
   recorded = [fj.callbacks.CenterDistances(client)]

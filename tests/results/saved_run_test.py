@@ -28,6 +28,7 @@ from fesem_jax.run.results.deployed_models import DeployedModels, Examples
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.commands import ROOT, call
+from tests.support.nights import rest_by_night
 from tests.support.runs import (
   GROUPS,
   SIZES,
@@ -40,11 +41,8 @@ from tests.support.runs import (
 )
 
 NAMES = ['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6']
-METHODS = ['fesem', 'fed_per']  # Centers, and a body beside heads of the clients.
-METHODS += [
-  pytest.param(name, marks=pytest.mark.nightly)
-  for name in ('fed_avg', 'non_fed', 'hypo_cluster')
-]
+# Centers; a body beside heads of the clients; one model, none, and centers by loss.
+METHODS = rest_by_night(['fesem', 'fed_per', 'fed_avg', 'non_fed', 'hypo_cluster'])
 
 
 @pytest.fixture(scope='module', params=METHODS)

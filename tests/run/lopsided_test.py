@@ -5,6 +5,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.run.results.records import lopsided, no_groups
 from tests.support import helpers
+from tests.support.nights import rest_by_night
 
 
 @pytest.mark.parametrize(
@@ -67,20 +68,23 @@ def test_sizes_without_groups(sizes, ari, says):
 
 @pytest.mark.parametrize(
   ('name', 'options', 'says'),
-  [
-    ('fed_drift', {'drift_delta': 100.0, 'check_every': 1}, 'lower `drift_delta`.'),
-    ('fed_drift', {'drift_delta': 0.0, 'check_every': 1}, 'raise `drift_delta`.'),
-    ('stocfl', {'stocfl_tau': -1.0, 'anchor_epochs': 1}, 'raise `stocfl_tau`.'),
-    ('stocfl', {'stocfl_tau': 1.0, 'anchor_epochs': 1}, 'lower `stocfl_tau`.'),
-    ('flux', {'eps_scaling': 1e3, 'warmup_rounds': 1}, 'lower `eps_scaling`.'),
-    ('flux', {'eps_scaling': 1e-3, 'warmup_rounds': 1}, 'raise `eps_scaling`.'),
-    (
-      'pacfl',
-      {'angle_threshold': 90.0, 'num_clusters': 6, 'num_vectors': 1},
-      'lower `angle_threshold`.',
-    ),
-    ('fed_cluster', {'eps1': 0.0}, 'or `gamma`, or raise `eps1`.'),
-  ],
+  rest_by_night(
+    [
+      ('fed_drift', {'drift_delta': 100.0, 'check_every': 1}, 'lower `drift_delta`.'),
+      ('fed_drift', {'drift_delta': 0.0, 'check_every': 1}, 'raise `drift_delta`.'),
+      ('stocfl', {'stocfl_tau': -1.0, 'anchor_epochs': 1}, 'raise `stocfl_tau`.'),
+      ('stocfl', {'stocfl_tau': 1.0, 'anchor_epochs': 1}, 'lower `stocfl_tau`.'),
+      ('flux', {'eps_scaling': 1e3, 'warmup_rounds': 1}, 'lower `eps_scaling`.'),
+      ('flux', {'eps_scaling': 1e-3, 'warmup_rounds': 1}, 'raise `eps_scaling`.'),
+      (
+        'pacfl',
+        {'angle_threshold': 90.0, 'num_clusters': 6, 'num_vectors': 1},
+        'lower `angle_threshold`.',
+      ),
+      ('fed_cluster', {'eps1': 0.0}, 'or `gamma`, or raise `eps1`.'),
+    ],
+    by_day=2,
+  ),
 )
 def test_a_method_that_finds_no_groups_names_its_threshold(name, options, says, caplog):
   groups = [0, 0, 0, 1, 1, 1]

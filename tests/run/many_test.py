@@ -21,6 +21,7 @@ from fesem_jax.run.traced import Traced
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from tests.support import helpers
+from tests.support.nights import rest_by_night
 from tests.support.runs import (
   GROUPS,
   SIZES,
@@ -86,10 +87,12 @@ def assert_alike(one, other):
 
 @pytest.mark.parametrize(
   ('name', 'devices', 'options', 'others'),
-  [
-    ('fed_avg', 2, {}, {'clients_per_round': 4, 'finetune_epochs': 1}),
-    ('fesem', 1, {'num_clusters': 2}, {'eval_every': 3}),
-  ],
+  rest_by_night(
+    [
+      ('fed_avg', 2, {}, {'clients_per_round': 4, 'finetune_epochs': 1}),
+      ('fesem', 1, {'num_clusters': 2}, {'eval_every': 3}),
+    ]
+  ),
 )
 def test_each_run_is_what_it_is_alone(name, devices, options, others, monkeypatch):
   slow, fast = (built(name, rate, devices, **options) for rate in (0.05, 0.2))
@@ -300,6 +303,7 @@ def test_traced_functions_are_alike_if_they_differ_in_numbers_alone():
   assert times(2.0)(5.0, times(3.0).numbers)[0] == 21
 
 
+@pytest.mark.nightly
 def test_the_backdoor_of_bad_clients_is_measured_in_each_run():
   asked = [run(built('fed_avg'), seed, rounds=2) for seed in (1, 3)]
   for one in asked:

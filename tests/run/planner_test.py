@@ -181,7 +181,7 @@ def test_sizes_are_known_or_asked_for(tmp_path):
   assert done.stderr.count('\n') == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_table_of_several_plans(tmp_path):
   done = call(
     'plan', '--algorithm=fed_avg', '--dataset=digits', '--topology=local,cpu',

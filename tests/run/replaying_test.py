@@ -76,6 +76,7 @@ def test_it_ends_where_the_run_did_bit_for_bit(run):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.nightly
 def test_a_method_that_trains_twice_with_parts_of_the_model(tmp_path):
   method, (train, _) = runs.built('fed_rep'), runs.federation()
   runs.simulated('fed_rep', workdir=tmp_path, rounds=1, **CHEAP)

@@ -13,6 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 from fesem_jax.server import kmeans
 from tests.support import helpers, reference
 from tests.support.methods import matrix
+from tests.support.nights import rest_by_night
 
 
 @functools.partial(jax.jit, static_argnames=('k', 'limits', 'options'))
@@ -36,7 +37,8 @@ def run_kmeans(key, points, exists, k, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('seeding', 'limit'), [('random', 512), ('random', 40), ('plusplus', 40)]
+  ('seeding', 'limit'),
+  rest_by_night([('random', 512), ('random', 40), ('plusplus', 40)]),
 )
 @pytest.mark.optimized
 def test_kmeans_is_as_good_as_scikit_learn(seeding, limit, monkeypatch):

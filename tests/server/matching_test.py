@@ -14,6 +14,7 @@ from fesem_jax.core.platforms import per_device
 from fesem_jax.models.builders import OF_TOKENS
 from fesem_jax.server import hidden_units, matching
 from fesem_jax.utils.errors import UserError
+from tests.support.nights import rest_by_night
 
 # What the tests know of the models: layers that hold kernels, in their order.
 NETWORKS = {
@@ -167,7 +168,7 @@ def made(name):
   return Case(name)
 
 
-@pytest.fixture(params=NETWORKS)
+@pytest.fixture(params=rest_by_night(NETWORKS, by_day=2))
 def case(request):
   return made(request.param)
 

@@ -15,6 +15,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import assert_close, federation, matrix
+from tests.support.nights import rest_by_night
 
 ROWS, CLUSTERS, BETA = 24, 5, 0.2
 # Clusters of many rows, of three, two and one, and one without.
@@ -135,7 +136,9 @@ def test_krum_of_three_counts_one_neighbor_and_of_equal_scores_takes_the_first()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(('aggregation', 'devices'), [('median', 2), ('norm_bound', 1)])
+@pytest.mark.parametrize(
+  ('aggregation', 'devices'), rest_by_night([('median', 2), ('norm_bound', 1)])
+)
 def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
   data, local = federation(), helpers.local(chunk=3, devices=devices)
   algorithm = algorithms.build('fesem', local, num_clusters=2, aggregation=aggregation)

@@ -10,6 +10,7 @@ from fesem_jax.core import sharding
 from fesem_jax.server import trimmed_mean as module
 from fesem_jax.server.trimmed_mean import trimmed_mean
 from tests.support.methods import assert_close
+from tests.support.nights import rest_by_night
 
 # One program in place of dozens of single operations.
 compiled = jax.jit(trimmed_mean, static_argnums=(3, 5))
@@ -63,7 +64,7 @@ def of_one_cluster(points, beta):
   return compiled(jnp.asarray(points), *args, jnp.zeros((1, points.shape[1])))[0]
 
 
-@pytest.mark.parametrize('beta', [0.1, 0.25, 0.4, 0.5])
+@pytest.mark.parametrize('beta', rest_by_night([0.1, 0.25, 0.4, 0.5], by_day=2))
 @pytest.mark.parametrize('rows', [1, 2, 3, 8, 21])
 def test_equal_values_count_as_often_as_they_are_kept(rows, beta):
   points = np.random.default_rng(rows).integers(-2, 3, (rows, 40)).astype(np.float32)

@@ -16,6 +16,7 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import initial
+from tests.support.nights import rest_by_night
 from tests.support.runs import simulate
 from tests.tasks.properties_test import FEATURES, LENGTH, MODELS, TOKENS
 
@@ -89,7 +90,7 @@ def test_fed_avg_of_a_regression_matches_a_float64_reference():
   np.testing.assert_allclose(info.train_loss, np.average(losses, weights=weights), 1e-5)
 
 
-@pytest.mark.parametrize('task', DATA)
+@pytest.mark.parametrize('task', rest_by_night(DATA))
 def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
   train, test = DATA[task](0), DATA[task](1)
   if task == 'sequence':
@@ -138,6 +139,7 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_targets_of_two_axes_are_split_by_client():
   data = sequences(0), sequences(1)
   algorithm = algorithms.build('fed_avg', local('sequence', devices=2))

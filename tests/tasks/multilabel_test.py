@@ -17,6 +17,7 @@ from fesem_jax.data.pool import Pool, as_task
 from fesem_jax.tasks import MULTILABEL, multilabel
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
+from tests.support.nights import rest_by_night
 from tests.support.runs import simulate
 
 SIZES = [40, 25, 3, 60]
@@ -163,7 +164,8 @@ def test_training_matches_a_float64_reference():
 
 
 @pytest.mark.parametrize(
-  ('method', 'options'), [('fed_avg', {}), ('fed_em', {'num_clusters': 2})]
+  ('method', 'options'),
+  rest_by_night([('fed_avg', {}), ('fed_em', {'num_clusters': 2})]),
 )
 def test_runs_report_figures_and_predictions(method, options, tmp_path):
   split = federation()

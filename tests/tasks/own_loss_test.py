@@ -12,6 +12,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.evaluation.paired import task_of
 from fesem_jax.run.results import curves
 from tests.support import helpers
+from tests.support.nights import rest_by_night
 
 SIZES = np.array([7, 5, 9])
 
@@ -83,7 +84,7 @@ def cross_entropy_of(run, test):
 
 
 # A mixture of models, and a method that trains with a penalty.
-@pytest.mark.parametrize('method', ['fed_em', 'moon'])
+@pytest.mark.parametrize('method', rest_by_night(['fed_em', 'moon']))
 def test_other_tasks_are_ranked_as_before_and_have_the_loss_as_well(method, tmp_path):
   data = helpers.federation([4, 6]), helpers.federation([5, 3], seed=1)
   model = helpers.local().model

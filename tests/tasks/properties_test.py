@@ -120,8 +120,6 @@ BY_DAY = [
   row for row in EVERY_METHOD
   if row[0] not in SHAPES_OF_ROUND or row[0] in ('fed_avg', 'fesem')
 ]  # fmt: skip
-# What does not depend on the method is tried on methods whose rounds differ.
-OF_SHAPES = [row for row in BY_DAY if row[0] in SHAPES_OF_ROUND]
 TRACED = [
   (name, task) for name in POSSIBLE for task in POSSIBLE[name]
   if (name, task) not in EVERY_METHOD + MORE or name in ('fed_em', 'robust')
@@ -148,7 +146,8 @@ def round_of(row, case):
 
 @pytest.mark.slow
 @random_federations.over_properties
-@over_rows(EVERY_METHOD + MORE, OF_SHAPES)
+# By day tests/algorithms/properties_test.py has what does not depend on the method.
+@over_rows(EVERY_METHOD + MORE, [row for row in BY_DAY if row[0] == 'fesem'])
 @random_federations.tried(CASES)
 @hypothesis.given(random_federations.cases())
 def test_properties(row, holds, case):

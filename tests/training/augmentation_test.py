@@ -19,6 +19,7 @@ from tests.experiments.binaries_test import refuses
 from tests.experiments.unused_test import parse
 from tests.support import helpers, reference
 from tests.support.methods import assert_close
+from tests.support.nights import rest_by_night
 
 __all__ = ['parse']  # The fixture.
 
@@ -85,7 +86,7 @@ def of_images(**options):
 
 
 @pytest.mark.parametrize(
-  ('chunk', 'devices', 'batch'), [(1, 1, 4), (2, 2, 4), (3, 1, 0)]
+  ('chunk', 'devices', 'batch'), rest_by_night([(1, 1, 4), (2, 2, 4), (3, 1, 0)])
 )
 def test_local_steps_draw_anew_for_each_client_and_step(chunk, devices, batch):
   data = helpers.federation(SIZES, shape=GRAY)

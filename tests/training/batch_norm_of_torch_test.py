@@ -16,6 +16,7 @@ from fesem_jax.core import tree
 from fesem_jax.models import porting
 from fesem_jax.training.cohort import train_cohort
 from tests.support import batch_norm, helpers
+from tests.support.nights import rest_by_night
 
 MOMENTUM = batch_norm.MOMENTUM  # 0.8: Flax's is 1 minus PyTorch's.
 
@@ -83,7 +84,7 @@ def biased():
   return held
 
 
-@pytest.mark.parametrize('make', [linen, of_nnx])
+@pytest.mark.parametrize('make', rest_by_night([linen, of_nnx]))
 def test_a_local_epoch_is_that_of_pytorch(make):
   model, (x, y, start) = make(), drawn()
   optimizer = optax.chain(optax.add_decayed_weights(0.01), optax.sgd(0.1, momentum=0.9))

@@ -21,6 +21,7 @@ from fesem_jax.training.client_losses import (
 )
 from fesem_jax.training.example_losses import example_losses, shares_of_least_loss
 from tests.support import helpers, reference
+from tests.support.nights import rest_by_night
 
 
 @pytest.mark.parametrize('chunk', [1, 2])
@@ -77,7 +78,8 @@ def test_the_loss_of_an_example_that_is_not_a_number_is_infinite():
 
 
 @pytest.mark.parametrize(
-  ('devices', 'placement'), [(1, None), (2, None), (2, 'replicated'), (2, 'sharded')]
+  ('devices', 'placement'),
+  rest_by_night([(1, None), (2, None), (2, 'replicated'), (2, 'sharded')]),
 )
 @pytest.mark.optimized
 def test_losses_of_every_client_match_reference(devices, placement):
@@ -159,7 +161,7 @@ def test_gradients_that_are_not_finite_count_for_nothing():
 
 
 @pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('chunk', [1, 2])
+@pytest.mark.parametrize('chunk', rest_by_night([1, 2]))
 @pytest.mark.optimized
 def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
   data = helpers.federation([30, 7, 12, 1])

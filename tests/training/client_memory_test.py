@@ -15,6 +15,7 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
 from tests.support import batch_norm, helpers, reference, runs
 from tests.support.methods import assert_close, run, unflatten
+from tests.support.nights import rest_by_night
 
 SIZES = (8, 5, 6, 7)
 
@@ -58,6 +59,7 @@ def test_statistics_that_clients_keep_match_float64_reference():
   assert algorithm.traffic.model == 4 * (numbers - 2 * 5)
 
 
+@pytest.mark.nightly
 def test_kept_statistics_of_fesem_agree_streamed_and_on_two_devices():
   data, found = helpers.federation(SIZES), []
   for devices, kept in ((1, 'stacked'), (2, 'streamed')):
@@ -116,13 +118,13 @@ def test_a_client_that_fails_keeps_its_optimizer_state():
 STATE = '`keep_optimizer_state` is not defined'
 
 
-@pytest.mark.parametrize(('name', 'options', 'made', 'message'), [
+@pytest.mark.parametrize(('name', 'options', 'made', 'message'), rest_by_night([
   ('hypo_cluster', {'num_clusters': 2}, with_norm, 'batch_stats=average'),
   ('fed_em', {}, with_norm, 'batch_stats=average'),
   ('centralized', {}, with_norm, 'batch_stats=average'),
   ('ditto', {}, momentum_local, STATE), ('fed_rep', {}, momentum_local, STATE),
   ('p_fed_me', {}, momentum_local, STATE), ('centralized', {}, momentum_local, STATE),
-])  # fmt: skip
+], by_day=4))  # fmt: skip
 def test_methods_that_cannot_keep_what_they_are_asked_to_refuse(
   name, options, made, message
 ):

@@ -16,6 +16,7 @@ from fesem_jax.training.privacy import differential_privacy
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import assert_close, matrix
+from tests.support.nights import rest_by_night
 
 SIZES = [6, 3, 9, 5, 8, 4]
 KEY = jax.random.key(3)
@@ -195,7 +196,9 @@ def test_with_error_feedback_nothing_is_lost():
     current = state.method.params
 
 
-@pytest.mark.parametrize('name', ['fesem', 'fed_per', 'moon', 'scaffold'])
+@pytest.mark.parametrize(
+  'name', rest_by_night(['fesem', 'fed_per', 'moon', 'scaffold'], by_day=2)
+)
 def test_methods_with_states_of_their_own(name):
   data = helpers.federation(SIZES, groups=[0, 1] * 3)
   local = helpers.local()._replace(sends=compression('top_k:0.1'))

@@ -11,6 +11,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from tests.support import helpers
 from tests.support.methods import initial, matrix
+from tests.support.nights import rest_by_night
 
 SIZES = [3, 5, 2, 4]
 
@@ -88,7 +89,9 @@ def test_models_that_mix_the_examples_of_a_batch_are_refused():
 LONG = {'resnet18', 'resnet18_bn', 'resnet20', 'resnet20_bn'}
 
 
-@pytest.mark.parametrize('name', sorted({*models.NAMES} - {*models.OF_TOKENS, *LONG}))
+@pytest.mark.parametrize(
+  'name', rest_by_night(sorted({*models.NAMES} - {*models.OF_TOKENS, *LONG}), by_day=4)
+)
 def test_own_models_do_not_mix_the_examples_of_a_batch(name):
   shape = (12, 12) if name in ('logistic', 'mlp') else (16, 16, 3)
   model = models.build(name, shape, 4, hidden=(8,))

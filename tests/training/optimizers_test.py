@@ -18,6 +18,7 @@ from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, federation, initial, run, unflatten
+from tests.support.nights import rest_by_night
 
 SIZES = [6, 3, 9]
 KEY = jax.random.key(3)
@@ -70,16 +71,19 @@ def torch_training(model, batches, optimizer, rates=None, penalty=0.0, **options
 
 @pytest.mark.parametrize(
   ('optimizer', 'options', 'penalty'),
-  [
-    ('sgd', {'weight_decay': 0.3}, None),
-    ('sgd', {'clip_norm': 0.4}, 0.5),
-    ('momentum', {}, None),
-    ('momentum', {'momentum': 0.0}, None),
-    ('momentum', {'momentum': 0.7, 'nesterov': True, 'weight_decay': 0.3}, None),
-    ('adam', {'weight_decay': 0.3, 'clip_norm': 0.2}, 0.5),
-    ('adam', {'adam': AdamOptions(0.8, 0.95, 1e-3)}, None),
-    ('adamw', {'weight_decay': 0.5, 'clip_norm': 0.2}, None),
-  ],
+  rest_by_night(
+    [
+      ('sgd', {'weight_decay': 0.3}, None),
+      ('sgd', {'clip_norm': 0.4}, 0.5),
+      ('momentum', {}, None),
+      ('momentum', {'momentum': 0.0}, None),
+      ('momentum', {'momentum': 0.7, 'nesterov': True, 'weight_decay': 0.3}, None),
+      ('adam', {'weight_decay': 0.3, 'clip_norm': 0.2}, 0.5),
+      ('adam', {'adam': AdamOptions(0.8, 0.95, 1e-3)}, None),
+      ('adamw', {'weight_decay': 0.5, 'clip_norm': 0.2}, None),
+    ],
+    by_day=5,
+  ),
 )
 def test_steps_are_those_of_pytorch(optimizer, options, penalty):
   data = helpers.federation(SIZES)

@@ -17,6 +17,7 @@ from fesem_jax.training.privacy import differential_privacy, noised
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import assert_close, matrix
+from tests.support.nights import rest_by_night
 
 SIZES = [6, 3, 9, 5, 8, 4]
 KEY = jax.random.key(3)
@@ -121,7 +122,7 @@ def test_each_center_gets_noise_of_its_own_but_not_one_without_clients():
   assert abs(np.corrcoef(noise[0], noise[1])[0, 1]) < 0.07
 
 
-@pytest.mark.parametrize('client_state', ['stacked', 'streamed'])
+@pytest.mark.parametrize('client_state', rest_by_night(['stacked', 'streamed']))
 def test_centers_of_fesem_are_means_of_changes_that_are_clipped(client_state):
   """Of a client that moves, what is clipped is its distance to its new center."""
   data, clip = data_of(), 0.03

@@ -29,6 +29,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils import notices
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
+from tests.support.nights import rest_by_night
 
 SIZES = [7, 1, 12, 4, 9, 5]
 
@@ -245,7 +246,7 @@ class Swapped(nn.Module):
 MODULES = [Mapped, MappedOver, Normalized, Half, Tied, Boxed, Doubled, Swapped]
 
 
-@pytest.mark.parametrize('module', MODULES)
+@pytest.mark.parametrize('module', rest_by_night(MODULES, by_day=3))
 def test_kernels_that_no_single_float32_product_reads_stay_the_clients_own(module):
   data = helpers.federation(SIZES)
   local = on()._replace(model=models.from_flax(module(), helpers.SHAPE))

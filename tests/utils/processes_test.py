@@ -18,6 +18,7 @@ from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.processes import Group
 from tests.support import helpers, methods, process_worker
 from tests.support.commands import ROOT
+from tests.support.nights import rest_by_night
 
 
 class Workers:
@@ -108,8 +109,8 @@ EVERY = [
   for i in range(len(NAMES))
   if i == STREAMED or (i in methods.ONE_OF_EACH_SHAPE and i not in WHOLE)
 ]
-# By day: a global model, models of clients on their own devices and compared, streams.
-BY_DAY = [NAMES.index('fed_avg'), NAMES.index('fed_amp'), STREAMED]
+# By day: models of clients on their own devices and compared.
+BY_DAY = [NAMES.index('fed_amp')]
 # With four of six clients in a round, and what each of them keeps.
 SHARDED = f'sharded{NAMES.index("scaffold")}'
 
@@ -121,8 +122,9 @@ def pair(tmp_path_factory, request):
   # They continue a run that one process has begun.
   process_worker.whole_run(WHOLE[0], 2, folder / f'run{WHOLE[0]}', rounds=2)
   night = any(item.get_closest_marker('nightly') for item in request.session.items)
-  names = [*(f'run{i}' for i in WHOLE), SHARDED]
-  names += [*EVERY, 'regression'] if night else BY_DAY
+  names = [f'run{WHOLE[0]}', SHARDED, *BY_DAY]
+  if night:
+    names = [*(f'run{i}' for i in WHOLE), SHARDED, *EVERY, 'regression']
   with Workers(2, 2, folder, names) as workers:
     yield workers
 
@@ -149,7 +151,7 @@ def test_rounds_of_two_processes_are_those_of_one(done, index):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('index', WHOLE, ids=[NAMES[i] for i in WHOLE])
+@pytest.mark.parametrize('index', rest_by_night(WHOLE), ids=[NAMES[i] for i in WHOLE])
 def test_a_run_of_two_processes_is_that_of_one_which_can_continue_it(
   done, index, tmp_path
 ):
