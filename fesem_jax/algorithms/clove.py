@@ -119,7 +119,8 @@ def clove(
     if not stable_rounds:
       return clustered(state, data, cohort, key), ()
     stays = tree.rows_of(state.streaks, cohort) >= stable_rounds
-    ended = state.ended | (stays | (data.sizes(cohort.ids) == 0)).all()
+    here = data.sizes(cohort.ids) > 0  # Nobody where nobody is available.
+    ended = state.ended | (here.any() & (stays | ~here).all())
     before = functools.partial(_as_before, local, state, data, cohort)
     anew = functools.partial(clustered, state, data, cohort, key)
     return jax.lax.cond(ended, before, anew), ended
