@@ -108,9 +108,8 @@ def clove(
       args = local, state.centers, data, cohort, key, choose_num_clusters
       return loss_vectors.clusters_by_loss(*args)
 
-    def at_random():
-      return loss_vectors.clusters_at_random(num_clusters, data, cohort, key)
-
+    drawn = num_clusters, data, cohort, key
+    at_random = functools.partial(loss_vectors.clusters_at_random, *drawn)
     if first_assignment == 'losses':
       return by_losses()
     return jax.lax.cond(state.rounds == 0, at_random, by_losses)
