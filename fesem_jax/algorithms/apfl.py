@@ -22,6 +22,8 @@ from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
 from fesem_jax.utils.errors import UserError, argument, check_between, check_choice
 
 ALPHA_UPDATES = ('step', 'round')
+# Where a_i ends at 0 if it is learned in every step.
+_ADVICE = ' `alpha_updates=round` moves them less.'
 
 
 class ApflState(NamedTuple):
@@ -59,8 +61,7 @@ def apfl(
   of m_i.
 
   Args:
-    local: how clients train; the local optimizer steps with w_i and with v_i, and eta
-      of a_i is its learning rate.
+    local: how clients train; its optimizer steps with w_i and v_i, at the rate eta.
     apfl_alpha: the first a_i, a client's weight of its own model.
     adapt_alpha: whether a_i is learned; False keeps it.
     alpha_updates: when it is learned: in every 'step', where a_i of clients that take
@@ -69,8 +70,7 @@ def apfl(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range; if a_i is learned, unless the local
-      optimizer is plain SGD.
+    UserError: on an option out of range; if a_i is learned, unless by plain SGD.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   check_between(0, 1, apfl_alpha=apfl_alpha)
@@ -132,16 +132,15 @@ def apfl(
     )
 
   sent = traffic.one_model(local)  # The v_i and a_i stay with their clients.
-  return Algorithm(local, init, step, deployed, traffic=sent)
+  advice = _ADVICE if alpha_updates == 'step' else ''
+  note = own_models.note_on_weights('client_alphas', advice) if adapt_alpha else None
+  return Algorithm(local, init, step, deployed, traffic=sent, outcome=note)
 
 
 def _mix(alpha: jax.Array, v: Params, w: Params) -> Params:
   """The mix a v + (1 - a) w of one model, or of each row.
 
-  Args:
-    alpha: [] or [M] float32.
-    v: one model, or [M, ...].
-    w: like v, or [1, ...].
+  `alpha` is [] or [M] float32, `v` a model or [M, ...], and `w` like `v` or [1, ...].
   """
 
   def mix(v: jax.Array, w: jax.Array) -> jax.Array:

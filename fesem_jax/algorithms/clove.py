@@ -108,9 +108,8 @@ def clove(
       args = local, state.centers, data, cohort, key, choose_num_clusters
       return loss_vectors.clusters_by_loss(*args)
 
-    def at_random():
-      return loss_vectors.clusters_at_random(num_clusters, data, cohort, key)
-
+    drawn = num_clusters, data, cohort, key
+    at_random = functools.partial(loss_vectors.clusters_at_random, *drawn)
     if first_assignment == 'losses':
       return by_losses()
     return jax.lax.cond(state.rounds == 0, at_random, by_losses)
@@ -119,7 +118,8 @@ def clove(
     if not stable_rounds:
       return clustered(state, data, cohort, key), ()
     stays = tree.rows_of(state.streaks, cohort) >= stable_rounds
-    ended = state.ended | (stays | (data.sizes(cohort.ids) == 0)).all()
+    here = data.sizes(cohort.ids) > 0  # Nobody where nobody is available.
+    ended = state.ended | (here.any() & (stays | ~here).all())
     before = functools.partial(_as_before, local, state, data, cohort)
     anew = functools.partial(clustered, state, data, cohort, key)
     return jax.lax.cond(ended, before, anew), ended

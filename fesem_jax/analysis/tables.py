@@ -1,7 +1,9 @@
 """The table of a comparison: figures of methods over seeds, the best ones marked."""
 
+import collections
 import dataclasses
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -91,7 +93,7 @@ def over_seeds(
     row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
     row |= _costs(done)
     row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
-    row['notes'] = _notes_of_seeds(done)
+    row['notes'] = _notes_of_seeds([s.get('notes', []) for s in done])
     if failed := sum(s.get('finetuning_failed') or 0 for s in done):
       row['notes'] = row['notes'] + [
         f'fine-tuning of {failed} clients, in all seeds, diverged; their deployed '
@@ -122,15 +124,22 @@ def over_seeds(
   return out
 
 
-def _notes_of_seeds(done: list[dict[str, Any]]) -> list[str]:
-  """Notes of a method's finished runs, with the seeds of those that not all have."""
-  seeds: dict[str, list[Any]] = {}
-  for number, summary in enumerate(done):
-    for note in dict.fromkeys(summary.get('notes', [])):
-      seeds.setdefault(note, []).append(summary.get('seed', number))
+def _notes_of_seeds(notes: Sequence[Sequence[str]]) -> list[str]:
+  """The notes of all seeds, and of how many where it is not of all.
+
+  Notes that differ in numbers alone are one, with those of the first seed.
+  """
+  found = collections.defaultdict[Any, list[str]](list)
+  for of_seed in notes:
+    kinds = collections.Counter[str]()
+    for note in of_seed:
+      kind = re.sub(r'\d+', '', note)
+      found[kind, kinds[kind]].append(note)
+      kinds[kind] += 1
+  count = len(notes)
   return [
-    note if len(of) == len(done) else f'{note} (seed {", ".join(map(str, of))})'
-    for note, of in seeds.items()
+    said[0] if len(said) == count else f'{len(said)} of {count} seeds: {said[0]}'
+    for said in found.values()
   ]
 
 

@@ -162,6 +162,7 @@ class _Parts(NamedTuple):
   penalties: tuple[str, ...] = ()
   thresholds: tuple[str, ...] = ()
   of_data: Callable[..., FederatedData] | None = None
+  outcome: Callable[[Any, FederatedData], str | None] | None = None
   made_by: Any = None
 
 
@@ -197,6 +198,8 @@ class Algorithm(_Parts):
       options.
     of_data: (train, names of unseen clients) -> train, what `simulate` does to a
       training split before the run, as `data.with_weights`; None leaves it as it is.
+    outcome: (state, data) -> a note on the state after the last round, on the host, or
+      None; as that the method has become a simpler one.
     made_by: the function of this package that made it and its arguments, which
       identify a run (`made_by.recorded`); None for a method of your own, which its
       functions and the values that they hold identify.

@@ -192,8 +192,8 @@ class Identity:
     self._functions.extend(code)
     self.packages |= packages
     for field, part, value in zip(x._fields, parts, x, strict=True):
-      # The last two are words for messages, of `algorithms.build` alone.
-      words = 'made_by', 'penalties', 'thresholds'
+      # All but the first are of messages alone.
+      words = 'made_by', 'penalties', 'thresholds', 'outcome'
       if value is not part and field not in words:
         self._add(field, value)
         if field == 'local':  # The method trains by the one that it was made of.

@@ -65,8 +65,12 @@ def finish(
   warning = records.lopsided(*clusters)
   if not warning and not run.evaluation.mixes_clusters():
     warning = records.no_groups(*clusters, run.algorithm.thresholds)
-  if warning and processes.is_first():
-    logging.warning(warning)
+  of_method = run.algorithm.outcome
+  outcome = None if of_method is None else of_method(state, data.train)
+  warnings = [text for text in (warning, outcome) if text]
+  for text in warnings:
+    if processes.is_first():
+      logging.warning(text)
   summary = records.summary(
     run.out.records,
     run.spec.config or {},
@@ -74,7 +78,7 @@ def finish(
     label_counts,
     task.num_measured(finished.measured.deployed.sums)[: len(label_counts)],
     unseen,
-    [*run.notes, *([warning] if warning else [])],
+    [*run.notes, *warnings],
     timing,
     run.algorithm.local,
   )

@@ -217,6 +217,8 @@ def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
   assert count == 2
   np.testing.assert_array_equal(assignment, [0, 0, 1, 1])
   assert split(np.ones(4))[1] == 1  # Alike, their mean is -4.5.
+  # Clients of weight 0 have no mean update that could be small.
+  assert split(np.zeros(4))[1] == 1
 
 
 @pytest.mark.parametrize(('eps1', 'scale', 'count'), [

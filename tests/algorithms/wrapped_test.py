@@ -1,6 +1,7 @@
 """What wrappers hand on to the method within, which here only takes notes."""
 
 import dataclasses
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -301,6 +302,21 @@ def test_a_check_goes_by_the_clusters_that_clients_would_start_from(monkeypatch)
   given = wrapped.starting_from(state, COHORT, jnp.array([0, 1, 0]))
   after, _ = method.step(given, DATA, COHORT, KEY)
   assert after.method.assignment.tolist() == [1, 1, 1, 0]
+
+
+def test_rounds_without_clients_neither_check_clusters_nor_part_them(monkeypatch):
+  nobody = TRAINED._replace(arrived=jnp.zeros(3, bool))
+  found = FOUND._replace(trained=nobody, changed=jnp.bool_(False))
+  monkeypatch.setattr(reclustering, 'recluster', lambda *args: found)
+  monkeypatch.setattr(sys.modules[__name__], 'TRAINED', nobody)
+  method = with_reclustering(noting([]), 3)
+  state = wrapped.replaced(state_of(method, []), rounds=jnp.int32(2))
+  after, _ = method.step(state, DATA, COHORT, KEY)
+  assert (int(after.checks.due), int(after.checks.wait)) == (4, 3)
+  holds = reclustering.Checks(jnp.int32(9), jnp.int32(3), jnp.bool_(True))
+  holding = state._replace(checks=holds)
+  after, _ = method.step(holding, DATA, COHORT, KEY)
+  assert after.checks.hold
 
 
 def test_checks_come_later_and_later_until_clusters_change():

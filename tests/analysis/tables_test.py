@@ -124,24 +124,29 @@ def test_metrics_of_the_users_own_follow_those_of_the_task():
 def test_captions_speak_of_the_oracle_where_there_is_one():
   names = ('fed_avg', 'fesem', 'oracle')
   of = {n: [summary([x + i / 10]) for x in (0.5, 0.6)] for i, n in enumerate(names)}
-  for each in of['oracle']:
-    each['notes'] = ['oracle knows the true groups.']
+  for made in of['oracle']:
+    made['notes'] = ['oracle knows the true groups.']
   made = tables.scores(tables.over_seeds(of, oracle='oracle'))
   assert made.best.endswith('; the oracle is left out.')
   assert list(made.notes) == ['oracle: knows the true groups.']
   assert 'oracle' not in tables.scores(tables.over_seeds(of)).best
 
 
-def test_notes_are_of_all_seeds_and_name_those_that_they_are_of():
-  runs = [summary([0.5]) | {'seed': seed} for seed in (3, 4, 5)]
-  for run in runs:
-    run['notes'] = ['fesem knows K.']
-  for run in runs[1:]:
-    run['notes'] = [*run['notes'], 'All are in one cluster.']
-  made = tables.scores(tables.over_seeds({'fesem': runs}))
-  assert list(made.notes) == [
-    'fesem: knows K.', 'fesem: All are in one cluster. (seed 4, 5)'
+def test_notes_of_every_seed_are_shown():
+  said = [[], ['All 8 are in one.'], ['hypo_cluster tries.', 'All 6 are in one.']]
+  runs = [summary([0.5]) | {'notes': ['A 1.', *notes, 'A 2.']} for notes in said]
+  made = tables.scores(tables.over_seeds({'hypo_cluster(2)': [None, *runs]}))
+  assert [note for note in made.notes if note.startswith('hypo')] == [
+    'hypo_cluster(2): A 1.',
+    'hypo_cluster(2): A 2.',
+    'hypo_cluster(2): 2 of 3 seeds: All 8 are in one.',
+    'hypo_cluster(2): 1 of 3 seeds: hypo_cluster tries.',
+  ]
+  alone = tables.over_seeds({'a': [runs[2]], 'b': [None]})
+  assert alone[0]['notes'] == [
+    'A 1.', 'hypo_cluster tries.', 'All 6 are in one.', 'A 2.',
   ]  # fmt: skip
+  assert alone[1]['notes'] == []
 
 
 def test_tables_have_the_gigabytes_and_hours_that_are_known():

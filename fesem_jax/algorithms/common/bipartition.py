@@ -112,8 +112,8 @@ def split_clusters(
     if num_clusters == rule.max_clusters or len(members) <= max(rule.min_size, 1):
       continue
     block = products[np.ix_(members, members)]
-    if not np.isfinite(block).all():
-      continue  # Updates beyond what float32 can multiply.
+    if not np.isfinite(block).all() or not weights[members].any():
+      continue  # Updates beyond what float32 can multiply, or without a mean.
     norms = np.sqrt(block.diagonal())
     shares = weights[members] / weights[members].sum()
     mean_norm = np.sqrt(max(shares @ block @ shares, 0))

@@ -160,13 +160,16 @@ def with_reclustering(
         replaced(state.method, **changes), clusters.centers, clusters.stays
       )
       checks = state.checks.after(clusters.changed, every)
+      later = state.checks._replace(due=state.checks.due + 1)  # Nobody was there.
+      checks = tree.where(info.trained > 0, checks, later)
       return ReclusteringState(after, checks), info
 
     def go_on(state, data, cohort, key):
       checks = state.checks
       cohort = dataclasses.replace(cohort, keep_clusters=checks.hold)
       after, info = method.step(state.method, data, cohort, key)
-      return ReclusteringState(after, checks._replace(hold=jnp.bool_(False))), info
+      hold = checks.hold & (info.trained == 0)
+      return ReclusteringState(after, checks._replace(hold=hold)), info
 
     _, like = jax.eval_shape(go_on, state, data, cohort, key)
     reports_parts = like.clusters.objective_parts is not None
