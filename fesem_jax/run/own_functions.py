@@ -2,14 +2,13 @@
 
 import collections
 import dataclasses
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr
 
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
@@ -18,12 +17,12 @@ from fesem_jax.core.local_training import Augment, LocalTraining
 from fesem_jax.core.own_code import is_own_function
 from fesem_jax.core.types import Model
 from fesem_jax.models.networks import check_mixes_nothing
+from fesem_jax.run.dependence import DRAWS, follow
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
+from fesem_jax.training.trained import PLACES, SENT, TOOK_PART
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
-
-_DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
 
 # What functions have read, the last ones that were run: function -> values and code.
 _READ = collections.OrderedDict[Any, Any]()
@@ -67,7 +66,7 @@ def check(local: LocalTraining, train: FederatedData) -> None:
   if local.augmentation is not None and is_own_function(local.augmentation):
     _check_augmentation(local.augmentation, train.example_shape)
   start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
-  if _is_own_model(model) and not any(_follow(start, [True])[1]):
+  if _is_own_model(model) and not any(follow(start, [True])[1]):
     warn_once(
       '`init` of the model gives the same parameters for every key: if that is meant, '
       'as of a pretrained model, all seeds start alike, and so do centers that a '
@@ -208,7 +207,7 @@ def check_key(one: Traced, state: Any, data: Any, cohort: Any, key: Any) -> None
   numbered = dataclasses.replace(cohort, ids=None)
   parts = (state, False), (data, False), (cohort.ids, False), (numbered, True)
   given = [it for part, it in (*parts, (key, True)) for _ in jax.tree.leaves(part)]
-  if _DRAWS.search(str(one.jaxpr)) and not any(_follow(one.jaxpr, given)[1]):
+  if DRAWS.search(str(one.jaxpr)) and not any(follow(one.jaxpr, given)[1]):
     warn_once(
       '`step` of the method draws random numbers, such as the order of examples, that '
       'do not depend on the key of the round: they are the same in every round and '
@@ -216,40 +215,28 @@ def check_key(one: Traced, state: Any, data: Any, cohort: Any, key: Any) -> None
     )
 
 
+def check_means(one: Traced, state: Any, data: Any, dropout_rate: float) -> None:
+  """Warns if a round puts models together whoever took part in it.
+
+  `state` has the shapes of what the round gives. Models that each client keeps, one a
+  row, need no weights.
+  """
+
+  def depends_on(*names: str) -> list[bool]:
+    return follow(one.jaxpr, [False] * len(one.jaxpr.invars), names)[1]
+
+  asks = (TOOK_PART,) if dropout_rate else (TOOK_PART, PLACES)
+  leaves = jax.tree.leaves(state)
+  of_models, of_those = (depends_on(*names)[: len(leaves)] for names in ((SENT,), asks))
+  for x, mixes, heeds in zip(leaves, of_models, of_those, strict=True):
+    if mixes and not heeds and x.shape[:1] != (data.num_clients,):
+      warn_once(
+        '`step` of the method puts the models of clients together whoever took part: '
+        'those of empty places, and of clients that dropped out or failed, count as '
+        'they started; weigh clients by `trained.weights(...)`, which is 0 for these.'
+      )
+
+
 def _drawn_alone(jaxpr: Jaxpr) -> bool:
   """Tells if random numbers are drawn that depend on no argument."""
-  return _follow(jaxpr, [True] * len(jaxpr.invars))[0]
-
-
-def _follow(jaxpr: Jaxpr, given: Sequence[bool]) -> tuple[bool, list[bool]]:
-  """Tells if numbers are drawn that depend on nothing given, and which results do.
-
-  `given` says which arguments depend on it. Of loops and branches, all do if one does.
-  """
-  depends = dict(zip(jaxpr.invars, given, strict=True))
-
-  def does(variable: Any) -> bool:
-    return not isinstance(variable, Literal) and depends.get(variable, False)
-
-  draws = False
-  for equation in jaxpr.eqns:
-    of, inner = list(map(does, equation.invars)), list(_inner(equation))
-    draws |= bool(_DRAWS.match(equation.primitive.name)) and not any(of)
-    results = [any(of)] * len(equation.outvars)
-    for each in inner:
-      same = len(inner) == 1 and len(each.outvars) == len(results)
-      same &= len(each.invars) == len(of) and 'jit' in equation.primitive.name
-      own = of if same else [any(of)] * len(each.invars)
-      alone, of_inner = _follow(each, own)
-      draws, results = draws | alone, of_inner if same else results
-    depends |= dict(zip(equation.outvars, results, strict=True))
-  return draws, list(map(does, jaxpr.outvars))
-
-
-def _inner(equation: Any) -> Iterator[Jaxpr]:
-  """The functions that an operation calls."""
-  for value in jax.tree.leaves(
-    list(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
-  ):
-    if isinstance(value, ClosedJaxpr | Jaxpr):
-      yield value.jaxpr if isinstance(value, ClosedJaxpr) else value
+  return follow(jaxpr, [True] * len(jaxpr.invars))[0]

@@ -189,6 +189,47 @@ def test_rounds_that_draw_alike_whatever_their_key_are_told(said):
     assert ('do not depend on the key of the round' in said.text) == told
 
 
+def test_means_of_models_that_do_not_ask_who_takes_part_are_told(said):
+  data, local = data_and_local()
+  dropping = local._replace(dropout_rate=0.5)
+
+  def method(local, weights_of, own=False):
+    def step(params, data, cohort, key):
+      starts = fj.ClientModels(own=params) if own else fj.ClientModels(shared=params)
+      trained = fj.train_cohort(local, starts, data, cohort, key)
+      weights = weights_of(trained)
+      if own:  # Each client keeps its model, which needs no weight.
+        return fj.tree.with_rows(params, cohort, trained.params), trained.info()
+      mean = jax.tree.map(
+        lambda p: jnp.tensordot(weights / weights.sum(), p, axes=1)[None],
+        trained.params,
+      )
+      return mean, trained.info()
+
+    def init(key, data):
+      return fj.tree.repeat(local.model.init(key), data.num_clients if own else 1)
+
+    def deployed(params, data):
+      return fj.ClientModels(**{'own' if own else 'shared': params})
+
+    return fj.Algorithm(local, init, step, deployed)
+
+  def alike(trained):
+    return jnp.ones(trained.ids.shape)
+
+  for each, told in (
+    (method(local, alike), True),
+    (method(local, alike, own=True), False),
+    (method(local, lambda trained: trained.sizes), False),
+    (method(dropping, lambda trained: trained.sizes), True),
+    (method(dropping, lambda trained: trained.weights('by_examples')), False),
+  ):
+    warn_once.cache_clear()
+    said.clear()
+    run(each, data)
+    assert ('together whoever took part' in said.text) == told
+
+
 def test_epsilon_of_a_method_that_trains_others_than_those_drawn_is_told(said):
   pytest.importorskip('dp_accounting')
   data, local = data_and_local()
