@@ -21,6 +21,7 @@ from fesem_jax.run.dependence import DRAWS, follow
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
 from fesem_jax.training.trained import PLACES, SENT, TOOK_PART
+from fesem_jax.utils.display import listed_and_counted
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 
@@ -65,6 +66,8 @@ def check(local: LocalTraining, train: FederatedData) -> None:
     _check_loss(model, train)
   if local.augmentation is not None and is_own_function(local.augmentation):
     _check_augmentation(local.augmentation, train.example_shape)
+  if _is_own_model(model) or is_own_function(model.loss):
+    _check_gradients(model, train)
   start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
   if _is_own_model(model) and not any(follow(start, [True])[1]):
     warn_once(
@@ -81,14 +84,8 @@ def _functions(
 ) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
   """Name, function and shapes of the arguments of what may be the user's own."""
   model = local.model
-  key, shape = jax.eval_shape(lambda: jax.random.key(0)), train.example_shape
-  params = jax.eval_shape(model.init, key)
-  x = jax.ShapeDtypeStruct((2, *shape), jnp.float32)
+  params, x, y, key = _shapes(model, train)
   if model.loss is not model.task.loss:
-    y = jax.ShapeDtypeStruct(
-      model.task.target_shape(2, tuple(shape), train.num_classes),
-      model.task.target_dtype,
-    )
     outputs = jax.eval_shape(model.apply, params, x)
     yield '`loss` of the model', model.loss, (outputs, y)
   if _is_own_model(model):
@@ -100,6 +97,44 @@ def _functions(
     yield '`augmentation`', local.augmentation, (key, x)
   if local.sends is not None and local.sends.of_client is not None:
     yield f'`{local.sends.named}`', local.sends.of_client, (key, params, params)
+
+
+def _shapes(model: Model, train: FederatedData) -> tuple[Any, ...]:
+  """Shapes of parameters, of two examples and their targets, and of a key."""
+  key, shape = jax.eval_shape(lambda: jax.random.key(0)), tuple(train.example_shape)
+  of_targets = model.task.target_shape(2, shape, train.num_classes)
+  x = jax.ShapeDtypeStruct((2, *shape), jnp.float32)
+  y = jax.ShapeDtypeStruct(of_targets, model.task.target_dtype)
+  return jax.eval_shape(model.init, key), x, y, key
+
+
+def _check_gradients(model: Model, train: FederatedData) -> None:
+  """Warns of parameters that no gradient of the loss reaches, whatever the examples."""
+
+  def loss(params: Any, x: Any, y: Any, key: Any) -> jax.Array:
+    outputs: Any = None
+    if model.apply_train is None:
+      outputs = model.apply(params, x)
+    elif model.statistics:
+      outputs, _ = model.apply_train(params, x, key, jnp.ones(x.shape[0]))
+    else:
+      outputs = model.apply_train(params, x, key)
+    return jnp.asarray(model.loss(outputs, y)).astype(jnp.float32).sum()
+
+  params, *others = _shapes(model, train)
+  traced = jax.make_jaxpr(jax.grad(loss))(params, *others).jaxpr
+  reached = follow(traced, [True] * len(traced.invars))[1]
+  paths = [
+    jax.tree_util.keystr(path, simple=True, separator='/')
+    for path, _ in jax.tree.leaves_with_path(params)
+  ]
+  alone = [path for path, it in zip(paths, reached, strict=True) if not it]
+  if alone := [path for path in alone if path not in model.statistics]:
+    warn_once(
+      f'No gradient of the loss reaches {listed_and_counted(alone, 3)} of the model, so '
+      'that training leaves them as they start: they are unused, or behind something '
+      'without a gradient, such as argmax, round, a cast to integers or stop_gradient.'
+    )
 
 
 def _is_own_model(model: Model) -> bool:

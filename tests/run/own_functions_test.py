@@ -369,6 +369,31 @@ def test_starts_that_no_key_changes_and_losses_that_are_not_finite_are_told(said
   assert 'The loss on the test examples is not finite' in said.text
 
 
+class TwoLayers(nn.Module):
+  between: object
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = nn.Dense(2, name='hidden')(x.reshape(x.shape[0], -1))
+    x = nn.BatchNorm(use_running_average=not train, name='norm')(x)
+    return nn.Dense(3, name='logits')(self.between(x))
+
+
+@pytest.mark.parametrize(('between', 'loss', 'told'), [
+    (nn.relu, None, ''),
+    (jnp.round, None, 'reaches hidden/bias, hidden/kernel, norm/bias and 1 more of'),
+    (lambda x: (x > 0).astype(jnp.float32), None, 'reaches hidden/bias'),
+    (jnp.zeros_like, None, 'reaches hidden/bias'),
+    (nn.relu, lambda o, y: (o.argmax(-1) != y).astype(jnp.float32), 'and 3 more of'),
+])  # fmt: skip
+def test_parameters_that_no_gradient_reaches_are_told(between, loss, told, said):
+  data, local = data_and_local()
+  model = fj.models.from_flax(TwoLayers(between), data.example_shape, loss=loss)
+  own_functions.check(local._replace(model=model), data)
+  assert told in said.text
+  assert bool(told) == ('No gradient of the loss' in said.text)
+
+
 @pytest.mark.parametrize(('augmentation', 'message'), [
     (lambda key, x: x[::-1], 'influence each other'),
     (lambda key, x: jax.random.permutation(key, x), 'influence each other'),
