@@ -131,8 +131,8 @@ def _check_gradients(model: Model, train: FederatedData) -> None:
   alone = [path for path, it in zip(paths, reached, strict=True) if not it]
   if alone := [path for path in alone if path not in model.statistics]:
     warn_once(
-      f'No gradient of the loss reaches {listed_and_counted(alone, 3)} of the model, so '
-      'that training leaves them as they start: they are unused, or behind something '
+      f'No gradient of the loss reaches {listed_and_counted(alone, 3)} of the model; '
+      'training leaves them as they start: they are unused, or behind something '
       'without a gradient, such as argmax, round, a cast to integers or stop_gradient.'
     )
 

@@ -53,7 +53,7 @@ def drawing(updates, _):
     (optax.clip(1.0), '`optimizer` follows the gradient upwards'),
     (optax.sgd(-0.1), '`optimizer` follows the gradient upwards'),
     # As many steps down as up, which are those of what is not masked.
-    (optax.masked(optax.sgd(1.0), of_kernels), 'moves by its gradient; `models.train_on'),
+    (optax.masked(optax.sgd(1.0), of_kernels), 'moves by its gradient; `models'),
     (optax.chain(optax.sgd(0.1), optax.add_decayed_weights(0.01)), 'comes after the r'),
     (optax.adamw(0.001, weight_decay=-0.1), 'its weight decay is negative'),
   ],
