@@ -2,7 +2,8 @@
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -51,6 +52,27 @@ def renew(algorithm: Algorithm, programs: Programs) -> None:
   if changed:
     programs.clear()
     jax.clear_caches()
+
+
+def read_by(algorithm: Algorithm) -> list[str]:
+  """What a round reads from outside, as name=value; nothing if no function is own."""
+  identity = Identity()
+  values = identity.values('', algorithm.step)
+  return values if identity.code() else []
+
+
+def warn_of_changes(algorithm: Algorithm, before: Sequence[str]) -> None:
+  """Warns if what a round read when it was traced has changed in the rounds since."""
+  pairs = itertools.zip_longest(before, read_by(algorithm), fillvalue='')
+  changed = [a or b for a, b in pairs if a != b]
+  if changed:
+    named = changed[0].partition('=')[0]
+    warn_once(
+      f'`{named}`, which functions of the method or its model read, has changed since '
+      'the first round, as by a callback or `between`: compiled rounds keep the value '
+      'that it had. Keep what changes in the state of the method, or compute it from '
+      '`cohort.round`.'
+    )
 
 
 def check(local: LocalTraining, train: FederatedData) -> None:

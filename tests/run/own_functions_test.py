@@ -290,6 +290,49 @@ def test_what_functions_read_is_read_anew_by_each_run():
     assert not all(map(np.array_equal, old, new))
 
 
+class Raises(fj.Callback):
+  """Sets a value that a function reads, after the first round."""
+
+  def __init__(self, read):
+    self.read = read
+
+  def on_round(self, event):
+    self.read['scale'] = 3.0
+
+
+def test_what_a_callback_changes_in_compiled_rounds_is_told(said):
+  data, local = data_and_local()
+  read, kept = {'scale': 1.0}, {'scale': 1.0}
+
+  def scaled(outputs, y):
+    return read['scale'] * local.model.task.loss(outputs, y)
+
+  model = local.model._replace(loss=scaled)
+  method = fj.algorithms.fed_avg(local._replace(model=model))
+  for changed, told in ((kept, False), (read, True)):
+    fj.simulate(
+      method, data, data, rounds=2, callbacks=[Raises(changed)], finetune_epochs=0
+    )
+    assert ('`scale`, which functions of the method or its' in said.text) == told
+
+  class Decaying:
+    scale = 1.0
+
+    def between(self, state, info):
+      self.scale *= 0.9
+      return state, info
+
+    def step(self, state, data, cohort, key):
+      state, info = mine.step(state, data, cohort, key)
+      return jax.tree.map(lambda p: p * self.scale, state), info
+
+  mine, own = own_method(local), Decaying()
+  warn_once.cache_clear()
+  said.clear()
+  run(mine._replace(step=own.step, between=own.between), data)
+  assert '`scale`, which functions of the method or its' in said.text
+
+
 def test_models_of_which_clients_choose_none_are_refused():
   data, local = data_and_local()
   with pytest.raises(fj.UserError, match='2 models and no `choice`'):
