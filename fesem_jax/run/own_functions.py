@@ -88,10 +88,10 @@ def check(local: LocalTraining, train: FederatedData) -> None:
     _check_loss(model, train)
   if local.augmentation is not None and is_own_function(local.augmentation):
     _check_augmentation(local.augmentation, train.example_shape)
-  if _is_own_model(model) or is_own_function(model.loss):
+  if is_own_model(model) or is_own_function(model.loss):
     _check_gradients(model, train)
   start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
-  if _is_own_model(model) and not any(follow(start, [True])[1]):
+  if is_own_model(model) and not any(follow(start, [True])[1]):
     warn_once(
       '`init` of the model gives the same parameters for every key: if that is meant, '
       'as of a pretrained model, all seeds start alike, and so do centers that a '
@@ -110,7 +110,7 @@ def _functions(
   if model.loss is not model.task.loss:
     outputs = jax.eval_shape(model.apply, params, x)
     yield '`loss` of the model', model.loss, (outputs, y)
-  if _is_own_model(model):
+  if is_own_model(model):
     yield '`apply` of the model', model.apply, (params, x)
     if model.apply_train is not None:
       weights = [jax.ShapeDtypeStruct((2,), jnp.float32)] if model.statistics else []
@@ -159,7 +159,7 @@ def _check_gradients(model: Model, train: FederatedData) -> None:
     )
 
 
-def _is_own_model(model: Model) -> bool:
+def is_own_model(model: Model) -> bool:
   """Tells if a model computes what a user has written."""
   origin = model.made_by
   return origin is None or bool(origin.code) or is_own_function(model.apply)
