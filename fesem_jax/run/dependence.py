@@ -42,6 +42,46 @@ def follow(
   return draws, list(map(does, jaxpr.outvars))
 
 
+def repeats_draws(jaxpr: Jaxpr) -> bool:
+  """Tells if a function draws random numbers twice from a key of one value.
+
+  Draws of other shapes have the same first numbers. Within a loop or branch, keys are
+  not compared with those outside.
+  """
+  numbers: dict[Any, int] = {}  # Of values by how they are computed.
+  drawn: list[int] = []
+
+  def number(*made: Any) -> int:
+    return numbers.setdefault(made, len(numbers))
+
+  def visit(jaxpr: Jaxpr, given: Sequence[int]) -> list[int]:
+    known = dict(zip(jaxpr.invars, given, strict=True))
+
+    def of(variable: Any) -> int:
+      if isinstance(variable, Literal):
+        return number('literal', str(variable))
+      return known.get(variable, number(id(variable)))
+
+    for equation in jaxpr.eqns:
+      name, operands = equation.primitive.name, tuple(map(of, equation.invars))
+      inner = list(_inner(equation))
+      if name == 'random_bits':
+        drawn.append(operands[0])
+      if 'jit' in name and len(inner) == 1:
+        results = visit(inner[0], operands)
+      else:
+        for each in inner:
+          visit(each, [number(id(variable)) for variable in each.invars])
+        params = '' if inner else str(equation.params)
+        made = (name, params, operands, id(equation) if inner else 0)
+        results = [number(*made, i) for i in range(len(equation.outvars))]
+      known |= dict(zip(equation.outvars, results, strict=True))
+    return list(map(of, jaxpr.outvars))
+
+  visit(jaxpr, [number(id(variable)) for variable in jaxpr.invars])
+  return len(set(drawn)) < len(drawn)
+
+
 def _inner(equation: Any) -> Iterator[Jaxpr]:
   """The functions that an operation calls."""
   for value in jax.tree.leaves(

@@ -18,7 +18,7 @@ from fesem_jax.core.local_training import Augment, LocalTraining
 from fesem_jax.core.own_code import is_own_function
 from fesem_jax.core.types import Model
 from fesem_jax.models.networks import check_mixes_nothing
-from fesem_jax.run.dependence import DRAWS, follow
+from fesem_jax.run.dependence import DRAWS, follow, repeats_draws
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
 from fesem_jax.training.trained import PLACES, SENT, TOOK_PART
@@ -91,6 +91,8 @@ def check(local: LocalTraining, train: FederatedData) -> None:
   if is_own_model(model) or is_own_function(model.loss):
     _check_gradients(model, train)
   start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
+  if is_own_model(model):
+    _warn_of_one_key('`init` of the model', start)
   if is_own_model(model) and not any(follow(start, [True])[1]):
     warn_once(
       '`init` of the model gives the same parameters for every key: if that is meant, '
@@ -99,6 +101,16 @@ def check(local: LocalTraining, train: FederatedData) -> None:
     )
   for named, function, args in _functions(local, train):
     check_draws(named, function, *args)
+    _warn_of_one_key(named, traced_anew(function, *args).jaxpr)
+
+
+def _warn_of_one_key(named: str, traced: Jaxpr) -> None:
+  """Says once that numbers which seem independent are the same."""
+  if repeats_draws(traced):
+    warn_once(
+      f'{named} draws several times from one key, so that one array repeats the random '
+      'numbers of another; draw each from a key of its own, of jax.random.split.'
+    )
 
 
 def _functions(

@@ -70,6 +70,48 @@ def test_numbers_that_are_always_the_same_are_told(change, word, said):
   assert bool(word) == bool(said.text)
 
 
+def alike(key, start, w):
+  return jax.tree.map(lambda w: w + jax.random.normal(key, w.shape), w)
+
+
+def apart(key, start, w):
+  leaves, form = jax.tree.flatten(w)
+  keys = jax.random.split(key, len(leaves))
+  noise = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.map(jnp.add, w, jax.tree.unflatten(form, noise))
+
+
+def flipped(key, x):
+  flips = jax.random.bernoulli(key, 0.5, x.shape[:1])
+  sizes = jax.random.uniform(key, x.shape[:1])
+  return jnp.where(flips, 1, -1)[:, None] * sizes[:, None] * x
+
+
+def init(key):
+  return {
+    name: {'kernel': jax.random.normal(key, shape)}
+    for name, shape in (('hidden', (6, 4)), ('logits', (4, 3)))
+  }
+
+
+def apply(params, x):
+  return x @ params['hidden']['kernel'] @ params['logits']['kernel']
+
+
+@pytest.mark.parametrize(('change', 'named'), [
+    ({'sends': fj.Sends(alike)}, '`sends`'),
+    ({'sends': fj.Sends(apart)}, ''),
+    ({'augmentation': flipped}, '`augmentation`'),
+    ({'sends': fj.compression('random_k:0.5')}, ''),
+    ({'model': fj.Model(init, apply)}, '`init` of the model'),
+])  # fmt: skip
+def test_arrays_that_are_drawn_from_one_key_are_told(change, named, said):
+  data, local = data_and_local()
+  own_functions.check(local._replace(**change), data)
+  assert (f'{named} draws several times from one key' in said.text) == bool(named)
+  assert bool(named) == bool(said.text)
+
+
 def test_losses_and_models_that_draw_the_same_numbers_are_told(said):
   data, local = data_and_local()
   drawn = {
