@@ -173,9 +173,10 @@ def notes(config: Config, machine: dict[str, Any], num_clients: int) -> list[str
 def notes_of_run(
   config: Config, machine: dict[str, Any], train: FederatedData
 ) -> list[str]:
-  """The `notes` and `notes_on_steps` of a run with a training split."""
-  of_flags = notes(config, machine, train.num_clients)
-  return of_flags + notes_on_steps(config, np.asarray(train.sizes()))
+  """The `notes` of a run with a training split, and those on its sizes."""
+  of_flags, sizes = notes(config, machine, train.num_clients), np.asarray(train.sizes())
+  of_sizes = notes_on_steps(config, sizes) + notes_on_weights(config, sizes)
+  return of_flags + of_sizes
 
 
 def _notes_on_options(config: Config, num_clients: int) -> list[str]:
@@ -231,6 +232,23 @@ def notes_on_steps(config: Config, sizes: Iterable[int]) -> list[str]:
       f'{argument("local_epochs")} or lower {argument("batch_size")}.'
     ]
   return []
+
+
+def notes_on_weights(config: Config, sizes: Iterable[int]) -> list[str]:
+  """A sentence where the sizes of clients count in their selection and in the mean.
+
+  `sizes` are the training examples of each client.
+  """
+  by_loss = (config.get('select') or '').startswith('power_of_choice')
+  if not by_loss or len({int(n) for n in sizes if n}) < 2:
+    return []
+  if experiment_flags.filled(config).get('weighting') != 'by_examples':
+    return []
+  return [
+    f'{_named(config, "select")} draws clients by their numbers of examples, and '
+    f'{argument("weighting", "by_examples")} weighs them by these again; Cho et al. '
+    f'average them alike: {argument("weighting", "uniform")}.'
+  ]
 
 
 def _notes_on_l2gd(config: Config) -> list[str]:

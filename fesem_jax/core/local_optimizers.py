@@ -65,20 +65,32 @@ def check(optimizer: Any, params: Params, name: str = 'optimizer') -> None:
       f'{argument(name)} climbs in some of its steps, as optax.contrib.sam, and a '
       'client whose last step is such a one would send the model from there.'
     )
-  if not any(map(is_key, jax.tree.leaves(state))) and _goes_up(optimizer, params):
+  if any(map(is_key, jax.tree.leaves(state))):
+    return
+  if _goes_up(optimizer, params, gradient=1.0):
     raise UserError(
       f'{argument(name)} follows the gradient upwards, which raises the loss; give a '
       'whole optimizer with a positive rate, such as optax.sgd(0.1), or end it with '
-      'optax.scale(-0.1).'
+      'optax.scale(-0.1). What optax.masked leaves out is not frozen but moves by its '
+      'gradient; `models.train_only` freezes it.'
+    )
+  if _goes_up(optimizer, params, gradient=0.0):
+    raise UserError(
+      f'{argument(name)} enlarges parameters where the gradient is 0: its weight decay '
+      'is negative, or comes after the rate; put optax.add_decayed_weights before '
+      'optax.sgd.'
     )
 
 
-def _goes_up(optimizer: optax.GradientTransformation, params: Params) -> bool:
-  """True if the first step of parameters of one number each is along the gradient."""
+def _goes_up(
+  optimizer: optax.GradientTransformation, params: Params, gradient: float
+) -> bool:
+  """True if the first step enlarges some of the parameters, of one number 1 each."""
   one = jax.tree.map(lambda x: jnp.ones((1,) * len(x.shape), x.dtype), params)
   try:
-    updates, _ = optimizer.update(one, optimizer.init(one), one)
-    return sum(float(x.sum()) for x in jax.tree.leaves(updates)) > 0
+    gradients = jax.tree.map(lambda x: gradient * x, one)
+    updates, _ = optimizer.update(gradients, optimizer.init(one), one)
+    return any(float(x.sum()) > 0 for x in jax.tree.leaves(updates))
   except Exception:  # Of arrays of a size that it does not take.
     return False
 

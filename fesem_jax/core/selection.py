@@ -154,7 +154,8 @@ def power_of_choice(clients_per_round: int, *, candidates: int) -> Selection:
   In each round, d candidates are drawn without replacement, with probabilities
   proportional to their numbers of training examples; of them, those take part whose
   loss, on their training examples, of the model that they deploy is largest. Ties are
-  broken at random. With d = S, this draws clients by their size.
+  broken at random. With d = S, this draws clients by their size. The paper averages the
+  models of a round alike, by `weighting='uniform'` of a method.
 
   Args:
     clients_per_round: S.

@@ -15,7 +15,7 @@ from fesem_jax.data import examples_checks
 from fesem_jax.data.phases import check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import check_model
-from fesem_jax.run import own_functions
+from fesem_jax.run import own_functions, sequence_checks
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
@@ -64,6 +64,14 @@ def check(spec: Spec, programs: Programs) -> None:
   functions = model, local.optimizer, local.augmentation, local.sends, of_data
   programs.once(('functions', *functions), lambda: _check_functions(local, train))
   evaluate.check_metrics(model)
+
+  def looks_ahead(x: np.ndarray) -> bool:
+    def look() -> bool:
+      return own_functions.is_own_model(model) and sequence_checks.looks_ahead(model, x)
+
+    return programs.once(('looks ahead', model, of_data), look)
+
+  sequence_checks.warn(train, looks_ahead)
   if unseen is not None:
     if not isinstance(unseen, tuple | list) or len(unseen) != 2:
       raise UserError('`unseen` must be a training and a test split of other clients.')

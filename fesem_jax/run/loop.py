@@ -13,6 +13,7 @@ from fesem_jax.core import feature_range, prng_streams
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.types import Cohort
 from fesem_jax.models.output_checks import computes_in_float16
+from fesem_jax.run import own_functions
 from fesem_jax.run.callbacks.calls import FINISHED, Callbacks
 from fesem_jax.run.callbacks.events import Evaluation, Round, RoundEnd
 from fesem_jax.run.evaluation import DerivedClusters, Measured
@@ -109,6 +110,7 @@ class Running:
     self.state: Any = None  # after the last round
     self.error: Diverged | None = None
     self._placed, self._event = arranged(run), dict[str, Any]()
+    self._read = own_functions.read_by(run.algorithm)
 
   def begin(self, assignment: np.ndarray | None, state: Any) -> None:
     """Records the clusters before the first round."""
@@ -177,6 +179,8 @@ class Running:
   def on_end(self, state: Any, interrupted: bool) -> Stopped | None:
     """Ends the round; returns the exception of a run that is interrupted here."""
     self._event['record']['seconds'] = self.seconds[-1]
+    if self._read and (self.done == 1 or self.reason is not None):
+      own_functions.warn_of_changes(self.run.algorithm, self._read)
     end = RoundEnd(last=self.reason is not None, state=state, **self._event)
     if self.callbacks.on_round_end(end, interrupted):
       self.callbacks.raise_error(self._kept())

@@ -2,14 +2,14 @@
 
 import collections
 import dataclasses
-import re
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr
 
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
@@ -18,12 +18,13 @@ from fesem_jax.core.local_training import Augment, LocalTraining
 from fesem_jax.core.own_code import is_own_function
 from fesem_jax.core.types import Model
 from fesem_jax.models.networks import check_mixes_nothing
+from fesem_jax.run.dependence import DRAWS, follow, repeats_draws
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
+from fesem_jax.training.trained import PLACES, SENT, TOOK_PART
+from fesem_jax.utils.display import listed_and_counted
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
-
-_DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
 
 # What functions have read, the last ones that were run: function -> values and code.
 _READ = collections.OrderedDict[Any, Any]()
@@ -53,6 +54,27 @@ def renew(algorithm: Algorithm, programs: Programs) -> None:
     jax.clear_caches()
 
 
+def read_by(algorithm: Algorithm) -> list[str]:
+  """What a round reads from outside, as name=value; nothing if no function is own."""
+  identity = Identity()
+  values = identity.values('', algorithm.step)
+  return values if identity.code() else []
+
+
+def warn_of_changes(algorithm: Algorithm, before: Sequence[str]) -> None:
+  """Warns if what a round read when it was traced has changed in the rounds since."""
+  pairs = itertools.zip_longest(before, read_by(algorithm), fillvalue='')
+  changed = [a or b for a, b in pairs if a != b]
+  if changed:
+    named = changed[0].partition('=')[0]
+    warn_once(
+      f'`{named}`, which functions of the method or its model read, has changed since '
+      'the first round, as by a callback or `between`: compiled rounds keep the value '
+      'that it had. Keep what changes in the state of the method, or compute it from '
+      '`cohort.round`.'
+    )
+
+
 def check(local: LocalTraining, train: FederatedData) -> None:
   """Warns of numbers and starts that are always the same, and of losses of a batch.
 
@@ -66,8 +88,12 @@ def check(local: LocalTraining, train: FederatedData) -> None:
     _check_loss(model, train)
   if local.augmentation is not None and is_own_function(local.augmentation):
     _check_augmentation(local.augmentation, train.example_shape)
+  if is_own_model(model) or is_own_function(model.loss):
+    _check_gradients(model, train)
   start = jax.make_jaxpr(model.init)(jax.random.key(0)).jaxpr
-  if _is_own_model(model) and not any(_follow(start, [True])[1]):
+  if is_own_model(model):
+    _warn_of_one_key('`init` of the model', start)
+  if is_own_model(model) and not any(follow(start, [True])[1]):
     warn_once(
       '`init` of the model gives the same parameters for every key: if that is meant, '
       'as of a pretrained model, all seeds start alike, and so do centers that a '
@@ -75,6 +101,16 @@ def check(local: LocalTraining, train: FederatedData) -> None:
     )
   for named, function, args in _functions(local, train):
     check_draws(named, function, *args)
+    _warn_of_one_key(named, traced_anew(function, *args).jaxpr)
+
+
+def _warn_of_one_key(named: str, traced: Jaxpr) -> None:
+  """Says once that numbers which seem independent are the same."""
+  if repeats_draws(traced):
+    warn_once(
+      f'{named} draws several times from one key, so that one array repeats the random '
+      'numbers of another; draw each from a key of its own, of jax.random.split.'
+    )
 
 
 def _functions(
@@ -82,17 +118,11 @@ def _functions(
 ) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...]]]:
   """Name, function and shapes of the arguments of what may be the user's own."""
   model = local.model
-  key, shape = jax.eval_shape(lambda: jax.random.key(0)), train.example_shape
-  params = jax.eval_shape(model.init, key)
-  x = jax.ShapeDtypeStruct((2, *shape), jnp.float32)
+  params, x, y, key = _shapes(model, train)
   if model.loss is not model.task.loss:
-    y = jax.ShapeDtypeStruct(
-      model.task.target_shape(2, tuple(shape), train.num_classes),
-      model.task.target_dtype,
-    )
     outputs = jax.eval_shape(model.apply, params, x)
     yield '`loss` of the model', model.loss, (outputs, y)
-  if _is_own_model(model):
+  if is_own_model(model):
     yield '`apply` of the model', model.apply, (params, x)
     if model.apply_train is not None:
       weights = [jax.ShapeDtypeStruct((2,), jnp.float32)] if model.statistics else []
@@ -103,7 +133,45 @@ def _functions(
     yield f'`{local.sends.named}`', local.sends.of_client, (key, params, params)
 
 
-def _is_own_model(model: Model) -> bool:
+def _shapes(model: Model, train: FederatedData) -> tuple[Any, ...]:
+  """Shapes of parameters, of two examples and their targets, and of a key."""
+  key, shape = jax.eval_shape(lambda: jax.random.key(0)), tuple(train.example_shape)
+  of_targets = model.task.target_shape(2, shape, train.num_classes)
+  x = jax.ShapeDtypeStruct((2, *shape), jnp.float32)
+  y = jax.ShapeDtypeStruct(of_targets, model.task.target_dtype)
+  return jax.eval_shape(model.init, key), x, y, key
+
+
+def _check_gradients(model: Model, train: FederatedData) -> None:
+  """Warns of parameters that no gradient of the loss reaches, whatever the examples."""
+
+  def loss(params: Any, x: Any, y: Any, key: Any) -> jax.Array:
+    outputs: Any = None
+    if model.apply_train is None:
+      outputs = model.apply(params, x)
+    elif model.statistics:
+      outputs, _ = model.apply_train(params, x, key, jnp.ones(x.shape[0]))
+    else:
+      outputs = model.apply_train(params, x, key)
+    return jnp.asarray(model.loss(outputs, y)).astype(jnp.float32).sum()
+
+  params, *others = _shapes(model, train)
+  traced = jax.make_jaxpr(jax.grad(loss))(params, *others).jaxpr
+  reached = follow(traced, [True] * len(traced.invars))[1]
+  paths = [
+    jax.tree_util.keystr(path, simple=True, separator='/')
+    for path, _ in jax.tree.leaves_with_path(params)
+  ]
+  alone = [path for path, it in zip(paths, reached, strict=True) if not it]
+  if alone := [path for path in alone if path not in model.statistics]:
+    warn_once(
+      f'No gradient of the loss reaches {listed_and_counted(alone, 3)} of the model; '
+      'training leaves them as they start: they are unused, or behind something '
+      'without a gradient, such as argmax, round, a cast to integers or stop_gradient.'
+    )
+
+
+def is_own_model(model: Model) -> bool:
   """Tells if a model computes what a user has written."""
   origin = model.made_by
   return origin is None or bool(origin.code) or is_own_function(model.apply)
@@ -208,7 +276,7 @@ def check_key(one: Traced, state: Any, data: Any, cohort: Any, key: Any) -> None
   numbered = dataclasses.replace(cohort, ids=None)
   parts = (state, False), (data, False), (cohort.ids, False), (numbered, True)
   given = [it for part, it in (*parts, (key, True)) for _ in jax.tree.leaves(part)]
-  if _DRAWS.search(str(one.jaxpr)) and not any(_follow(one.jaxpr, given)[1]):
+  if DRAWS.search(str(one.jaxpr)) and not any(follow(one.jaxpr, given)[1]):
     warn_once(
       '`step` of the method draws random numbers, such as the order of examples, that '
       'do not depend on the key of the round: they are the same in every round and '
@@ -216,40 +284,28 @@ def check_key(one: Traced, state: Any, data: Any, cohort: Any, key: Any) -> None
     )
 
 
+def check_means(one: Traced, state: Any, data: Any, dropout_rate: float) -> None:
+  """Warns if a round puts models together whoever took part in it.
+
+  `state` has the shapes of what the round gives. Models that each client keeps, one a
+  row, need no weights.
+  """
+
+  def depends_on(*names: str) -> list[bool]:
+    return follow(one.jaxpr, [False] * len(one.jaxpr.invars), names)[1]
+
+  asks = (TOOK_PART,) if dropout_rate else (TOOK_PART, PLACES)
+  leaves = jax.tree.leaves(state)
+  of_models, of_those = (depends_on(*names)[: len(leaves)] for names in ((SENT,), asks))
+  for x, mixes, heeds in zip(leaves, of_models, of_those, strict=True):
+    if mixes and not heeds and x.shape[:1] != (data.num_clients,):
+      warn_once(
+        '`step` of the method puts the models of clients together whoever took part: '
+        'those of empty places, and of clients that dropped out or failed, count as '
+        'they started; weigh clients by `trained.weights(...)`, which is 0 for these.'
+      )
+
+
 def _drawn_alone(jaxpr: Jaxpr) -> bool:
   """Tells if random numbers are drawn that depend on no argument."""
-  return _follow(jaxpr, [True] * len(jaxpr.invars))[0]
-
-
-def _follow(jaxpr: Jaxpr, given: Sequence[bool]) -> tuple[bool, list[bool]]:
-  """Tells if numbers are drawn that depend on nothing given, and which results do.
-
-  `given` says which arguments depend on it. Of loops and branches, all do if one does.
-  """
-  depends = dict(zip(jaxpr.invars, given, strict=True))
-
-  def does(variable: Any) -> bool:
-    return not isinstance(variable, Literal) and depends.get(variable, False)
-
-  draws = False
-  for equation in jaxpr.eqns:
-    of, inner = list(map(does, equation.invars)), list(_inner(equation))
-    draws |= bool(_DRAWS.match(equation.primitive.name)) and not any(of)
-    results = [any(of)] * len(equation.outvars)
-    for each in inner:
-      same = len(inner) == 1 and len(each.outvars) == len(results)
-      same &= len(each.invars) == len(of) and 'jit' in equation.primitive.name
-      own = of if same else [any(of)] * len(each.invars)
-      alone, of_inner = _follow(each, own)
-      draws, results = draws | alone, of_inner if same else results
-    depends |= dict(zip(equation.outvars, results, strict=True))
-  return draws, list(map(does, jaxpr.outvars))
-
-
-def _inner(equation: Any) -> Iterator[Jaxpr]:
-  """The functions that an operation calls."""
-  for value in jax.tree.leaves(
-    list(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
-  ):
-    if isinstance(value, ClosedJaxpr | Jaxpr):
-      yield value.jaxpr if isinstance(value, ClosedJaxpr) else value
+  return follow(jaxpr, [True] * len(jaxpr.invars))[0]

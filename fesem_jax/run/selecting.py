@@ -1,6 +1,9 @@
 """The clients of a round that a `Selection` chooses on the host."""
 
-from collections.abc import Sequence
+import pickle
+import random
+import types
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +12,7 @@ import numpy as np
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.own_code import cells_of
 from fesem_jax.core.selection import BeforeRound, Selection
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.arrangement import selected_cohort
@@ -17,6 +21,7 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
+from fesem_jax.utils.notices import warn_once
 
 
 def selected(
@@ -60,6 +65,29 @@ def selected(
     tuple(records),
     losses,
   )
+  held = _random_states(selection.choose)
   places, of_selection = selection.chosen(before)
+  if held != _random_states(selection.choose):
+    warn_once(
+      f'The selection {selection.name} draws random numbers that are not those of '
+      '`before.rng`, such as np.random: the seed does not decide which clients take '
+      'part, and a run that is resumed, or repeated, has others.'
+    )
   count = spec.clients_per_round
   return selected_cohort(places, count, number, train, mesh), of_selection
+
+
+def _random_states(choose: Callable[..., Any]) -> list[bytes]:
+  """The states of NumPy's and Python's generators, and of those that a function holds.
+
+  These are variables from outside of it, and fields of an object whose method it is.
+  """
+  held: list[Any] = [
+    *getattr(getattr(choose, '__self__', choose), '__dict__', {}).values()
+  ]
+  if isinstance(function := getattr(choose, '__func__', choose), types.FunctionType):
+    held += cells_of(function).values()
+    held += map(function.__globals__.get, function.__code__.co_names)
+  kinds = np.random.Generator | np.random.RandomState | random.Random
+  states = [np.random.get_state(), random.getstate()]
+  return [*map(pickle.dumps, [*states, *(x for x in held if isinstance(x, kinds))])]

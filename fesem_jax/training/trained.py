@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
+from jax.ad_checkpoint import checkpoint_name
 
 from fesem_jax.core import parameter_names, tree
 from fesem_jax.core.algorithm import ClientModels, ClientRound, Clusters, RoundInfo
@@ -121,6 +122,20 @@ class Trained(NamedTuple):
       clusters=clusters,
       clients=ClientRound(self.ids, self.loss, self.finite, self.arrived, self.steps),
     )
+
+
+# Names in a traced round, by which `run.own_functions` finds what depends on them.
+SENT, TOOK_PART, PLACES = 'fesem_jax.sent', 'fesem_jax.took_part', 'fesem_jax.places'
+
+
+def named_results(trained: Trained) -> Trained:
+  """The same, named where it is traced; compiled programs do not have the names."""
+  return trained._replace(
+    params=jax.tree.map(lambda x: checkpoint_name(x, SENT), trained.params),
+    finite=checkpoint_name(trained.finite, TOOK_PART),
+    arrived=checkpoint_name(trained.arrived, TOOK_PART),
+    sizes=checkpoint_name(trained.sizes, PLACES),
+  )
 
 
 # (a chunk's Trained, its starts, sums) -> tree of [C, ...] to keep, sums.

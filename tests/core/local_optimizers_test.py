@@ -24,6 +24,10 @@ SHAPES = jax.eval_shape(MODEL.init, jax.random.key(0))
 SCHEDULE = optax.cosine_decay_schedule(0.1, 9)
 
 
+def of_kernels(params):
+  return jax.tree.map(lambda x: x.ndim > 1, params)
+
+
 def drawing(updates, _):
   return jax.tree.map(
     lambda u: u + jax.random.normal(jax.random.key(0), u.shape), updates
@@ -49,6 +53,10 @@ def drawing(updates, _):
     (optax.trace(0.9), '`optimizer` follows the gradient upwards'),
     (optax.clip(1.0), '`optimizer` follows the gradient upwards'),
     (optax.sgd(-0.1), '`optimizer` follows the gradient upwards'),
+    # As many steps down as up, which are those of what is not masked.
+    (optax.masked(optax.sgd(1.0), of_kernels), 'moves by its gradient; `models'),
+    (optax.chain(optax.sgd(0.1), optax.add_decayed_weights(0.01)), 'comes after the r'),
+    (optax.adamw(0.001, weight_decay=-0.1), 'its weight decay is negative'),
   ],
 )
 def test_what_clients_cannot_use_is_one_sentence(optimizer, message):

@@ -1,5 +1,8 @@
 """Selections of clients: by loss, name and availability, and functions of one's own."""
 
+import logging
+import random
+
 import numpy as np
 import optax
 import pytest
@@ -8,6 +11,7 @@ import fesem_jax as fj
 from fesem_jax.core import prng_streams
 from fesem_jax.core.selection import BeforeRound, Chosen, Selection
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 
 NAMES = np.array(['Ann', 'Bob', 'Cid', 'Dan', 'Eve'])
@@ -135,6 +139,33 @@ def test_a_function_of_ones_own_may_return_fewer_clients_or_none():
   assert [r['trained'] for r in result.history[-3:]] == [2, 0, 1]
   for a, b in zip(*seen.models[1:3], strict=True):
     np.testing.assert_array_equal(a, b)  # Without clients, nothing changes.
+
+
+class Drawn:
+  """A selection that draws from a generator of its own."""
+
+  def __init__(self):
+    self.rng = np.random.default_rng(0)
+
+  def choose(self, before):
+    return self.rng.choice(5, 2, replace=False)
+
+
+OWN = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(('choose', 'told'), [
+    (lambda before: np.random.choice(5, 2, replace=False), True),
+    (lambda before: OWN.choice(5, 2, replace=False), True),
+    (Drawn().choose, True),
+    (lambda before: random.sample(range(5), 2), True),
+    (lambda before: before.rng.choice(5, 2, replace=False), False),
+])  # fmt: skip
+def test_draws_that_the_seed_does_not_decide_are_told(choose, told, caplog):
+  warn_once.cache_clear()
+  with caplog.at_level(logging.WARNING):
+    run(Selection(2, choose), rounds=1)
+  assert ('are not those of `before.rng`' in caplog.text) == told
 
 
 def test_clients_are_available_in_rounds_of_the_trace():

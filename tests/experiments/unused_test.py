@@ -116,6 +116,21 @@ def test_steps_with_which_a_method_does_nothing_of_its_own(given, sizes, note, p
   assert [n[: len(note or '')] for n in said] == ([note] if note else [])
 
 
+@pytest.mark.parametrize(('given', 'sizes', 'noted'), [
+    (['--algorithm=fed_avg'], [9, 50, 0], True),
+    (['--algorithm=fed_avg'], [9, 9, 0], False),
+    (['--algorithm=fed_avg', '--weighting=uniform'], [9, 50], False),
+    (['--algorithm=scaffold'], [9, 50], False),
+    (['--algorithm=fed_avg', '--select=uniform'], [9, 50], False),
+])  # fmt: skip
+def test_sizes_that_count_twice_are_noted(given, sizes, noted, parse):
+  selected = ('--clients_per_round=2', '--select=power_of_choice:5')
+  config, _ = parse(*selected, *given)
+  said = [in_flags(n) for n in unused.notes_on_weights(config, sizes)]
+  text = '--select=power_of_choice:5 draws clients by their numbers of examples, and --'
+  assert [n[: len(text)] for n in said] == [text] * noted
+
+
 def test_patience_without_clusters_is_refused_of_one_run(tmp_path):
   flags = ('--dataset=digits', '--num_clients=8', '--model=logistic', '--rounds=1')
   made = call('run', *flags, '--algorithm=fed_avg', '--patience=3', cwd=tmp_path)

@@ -70,6 +70,48 @@ def test_numbers_that_are_always_the_same_are_told(change, word, said):
   assert bool(word) == bool(said.text)
 
 
+def alike(key, start, w):
+  return jax.tree.map(lambda w: w + jax.random.normal(key, w.shape), w)
+
+
+def apart(key, start, w):
+  leaves, form = jax.tree.flatten(w)
+  keys = jax.random.split(key, len(leaves))
+  noise = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  return jax.tree.map(jnp.add, w, jax.tree.unflatten(form, noise))
+
+
+def flipped(key, x):
+  flips = jax.random.bernoulli(key, 0.5, x.shape[:1])
+  sizes = jax.random.uniform(key, x.shape[:1])
+  return jnp.where(flips, 1, -1)[:, None] * sizes[:, None] * x
+
+
+def init(key):
+  return {
+    name: {'kernel': jax.random.normal(key, shape)}
+    for name, shape in (('hidden', (6, 4)), ('logits', (4, 3)))
+  }
+
+
+def apply(params, x):
+  return x @ params['hidden']['kernel'] @ params['logits']['kernel']
+
+
+@pytest.mark.parametrize(('change', 'named'), [
+    ({'sends': fj.Sends(alike)}, '`sends`'),
+    ({'sends': fj.Sends(apart)}, ''),
+    ({'augmentation': flipped}, '`augmentation`'),
+    ({'sends': fj.compression('random_k:0.5')}, ''),
+    ({'model': fj.Model(init, apply)}, '`init` of the model'),
+])  # fmt: skip
+def test_arrays_that_are_drawn_from_one_key_are_told(change, named, said):
+  data, local = data_and_local()
+  own_functions.check(local._replace(**change), data)
+  assert (f'{named} draws several times from one key' in said.text) == bool(named)
+  assert bool(named) == bool(said.text)
+
+
 def test_losses_and_models_that_draw_the_same_numbers_are_told(said):
   data, local = data_and_local()
   drawn = {
@@ -189,6 +231,47 @@ def test_rounds_that_draw_alike_whatever_their_key_are_told(said):
     assert ('do not depend on the key of the round' in said.text) == told
 
 
+def test_means_of_models_that_do_not_ask_who_takes_part_are_told(said):
+  data, local = data_and_local()
+  dropping = local._replace(dropout_rate=0.5)
+
+  def method(local, weights_of, own=False):
+    def step(params, data, cohort, key):
+      starts = fj.ClientModels(own=params) if own else fj.ClientModels(shared=params)
+      trained = fj.train_cohort(local, starts, data, cohort, key)
+      weights = weights_of(trained)
+      if own:  # Each client keeps its model, which needs no weight.
+        return fj.tree.with_rows(params, cohort, trained.params), trained.info()
+      mean = jax.tree.map(
+        lambda p: jnp.tensordot(weights / weights.sum(), p, axes=1)[None],
+        trained.params,
+      )
+      return mean, trained.info()
+
+    def init(key, data):
+      return fj.tree.repeat(local.model.init(key), data.num_clients if own else 1)
+
+    def deployed(params, data):
+      return fj.ClientModels(**{'own' if own else 'shared': params})
+
+    return fj.Algorithm(local, init, step, deployed)
+
+  def alike(trained):
+    return jnp.ones(trained.ids.shape)
+
+  for each, told in (
+    (method(local, alike), True),
+    (method(local, alike, own=True), False),
+    (method(local, lambda trained: trained.sizes), False),
+    (method(dropping, lambda trained: trained.sizes), True),
+    (method(dropping, lambda trained: trained.weights('by_examples')), False),
+  ):
+    warn_once.cache_clear()
+    said.clear()
+    run(each, data)
+    assert ('together whoever took part' in said.text) == told
+
+
 def test_epsilon_of_a_method_that_trains_others_than_those_drawn_is_told(said):
   pytest.importorskip('dp_accounting')
   data, local = data_and_local()
@@ -247,6 +330,49 @@ def test_what_functions_read_is_read_anew_by_each_run():
   after = states(method), states(own)
   for old, new in zip(before, after, strict=True):
     assert not all(map(np.array_equal, old, new))
+
+
+class Raises(fj.Callback):
+  """Sets a value that a function reads, after the first round."""
+
+  def __init__(self, read):
+    self.read = read
+
+  def on_round(self, event):
+    self.read['scale'] = 3.0
+
+
+def test_what_a_callback_changes_in_compiled_rounds_is_told(said):
+  data, local = data_and_local()
+  read, kept = {'scale': 1.0}, {'scale': 1.0}
+
+  def scaled(outputs, y):
+    return read['scale'] * local.model.task.loss(outputs, y)
+
+  model = local.model._replace(loss=scaled)
+  method = fj.algorithms.fed_avg(local._replace(model=model))
+  for changed, told in ((kept, False), (read, True)):
+    fj.simulate(
+      method, data, data, rounds=2, callbacks=[Raises(changed)], finetune_epochs=0
+    )
+    assert ('`scale`, which functions of the method or its' in said.text) == told
+
+  class Decaying:
+    scale = 1.0
+
+    def between(self, state, info):
+      self.scale *= 0.9
+      return state, info
+
+    def step(self, state, data, cohort, key):
+      state, info = mine.step(state, data, cohort, key)
+      return jax.tree.map(lambda p: p * self.scale, state), info
+
+  mine, own = own_method(local), Decaying()
+  warn_once.cache_clear()
+  said.clear()
+  run(mine._replace(step=own.step, between=own.between), data)
+  assert '`scale`, which functions of the method or its' in said.text
 
 
 def test_models_of_which_clients_choose_none_are_refused():
@@ -326,6 +452,31 @@ def test_starts_that_no_key_changes_and_losses_that_are_not_finite_are_told(said
     callbacks=[fj.callbacks.Progress(False)],
   )  # fmt: skip
   assert 'The loss on the test examples is not finite' in said.text
+
+
+class TwoLayers(nn.Module):
+  between: object
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    x = nn.Dense(2, name='hidden')(x.reshape(x.shape[0], -1))
+    x = nn.BatchNorm(use_running_average=not train, name='norm')(x)
+    return nn.Dense(3, name='logits')(self.between(x))
+
+
+@pytest.mark.parametrize(('between', 'loss', 'told'), [
+    (nn.relu, None, ''),
+    (jnp.round, None, 'reaches hidden/bias, hidden/kernel, norm/bias and 1 more of'),
+    (lambda x: (x > 0).astype(jnp.float32), None, 'reaches hidden/bias'),
+    (jnp.zeros_like, None, 'reaches hidden/bias'),
+    (nn.relu, lambda o, y: (o.argmax(-1) != y).astype(jnp.float32), 'and 3 more of'),
+])  # fmt: skip
+def test_parameters_that_no_gradient_reaches_are_told(between, loss, told, said):
+  data, local = data_and_local()
+  model = fj.models.from_flax(TwoLayers(between), data.example_shape, loss=loss)
+  own_functions.check(local._replace(model=model), data)
+  assert told in said.text
+  assert bool(told) == ('No gradient of the loss' in said.text)
 
 
 @pytest.mark.parametrize(('augmentation', 'message'), [

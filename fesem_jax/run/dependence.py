@@ -1,0 +1,91 @@
+"""Which results of a traced function depend on what it is given."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+# Operations that draw random numbers.
+DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
+
+
+def follow(
+  jaxpr: Jaxpr, given: Sequence[bool], names: Sequence[str] = ()
+) -> tuple[bool, list[bool]]:
+  """Tells if numbers are drawn that depend on nothing given, and which results do.
+
+  `given` says which arguments depend on it, as do values of these `names`. Of loops and
+  branches, all do if one does.
+  """
+  depends = dict(zip(jaxpr.invars, given, strict=True))
+
+  def does(variable: Any) -> bool:
+    return not isinstance(variable, Literal) and depends.get(variable, False)
+
+  draws = False
+  for equation in jaxpr.eqns:
+    of, inner = list(map(does, equation.invars)), list(_inner(equation))
+    draws |= bool(DRAWS.match(equation.primitive.name)) and not any(of)
+    is_named = equation.primitive.name == 'name' and equation.params['name'] in names
+    is_given = is_named or any(of)
+    results = [is_given] * len(equation.outvars)
+    for each in inner:
+      same = len(inner) == 1 and len(each.outvars) == len(results)
+      same &= len(each.invars) == len(of) and 'jit' in equation.primitive.name
+      own = of if same else [any(of)] * len(each.invars)
+      alone, of_inner = follow(each, own, names)
+      draws |= alone
+      results = of_inner if same else [any(of_inner) or r for r in results]
+    depends |= dict(zip(equation.outvars, results, strict=True))
+  return draws, list(map(does, jaxpr.outvars))
+
+
+def repeats_draws(jaxpr: Jaxpr) -> bool:
+  """Tells if a function draws random numbers twice from a key of one value.
+
+  Draws of other shapes have the same first numbers. Within a loop or branch, keys are
+  not compared with those outside.
+  """
+  numbers: dict[Any, int] = {}  # Of values by how they are computed.
+  drawn: list[int] = []
+
+  def number(*made: Any) -> int:
+    return numbers.setdefault(made, len(numbers))
+
+  def visit(jaxpr: Jaxpr, given: Sequence[int]) -> list[int]:
+    known = dict(zip(jaxpr.invars, given, strict=True))
+
+    def of(variable: Any) -> int:
+      if isinstance(variable, Literal):
+        return number('literal', str(variable))
+      return known.get(variable, number(id(variable)))
+
+    for equation in jaxpr.eqns:
+      name, operands = equation.primitive.name, tuple(map(of, equation.invars))
+      inner = list(_inner(equation))
+      if name == 'random_bits':
+        drawn.append(operands[0])
+      if 'jit' in name and len(inner) == 1:
+        results = visit(inner[0], operands)
+      else:
+        for each in inner:
+          visit(each, [number(id(variable)) for variable in each.invars])
+        params = '' if inner else str(equation.params)
+        made = (name, params, operands, id(equation) if inner else 0)
+        results = [number(*made, i) for i in range(len(equation.outvars))]
+      known |= dict(zip(equation.outvars, results, strict=True))
+    return list(map(of, jaxpr.outvars))
+
+  visit(jaxpr, [number(id(variable)) for variable in jaxpr.invars])
+  return len(set(drawn)) < len(drawn)
+
+
+def _inner(equation: Any) -> Iterator[Jaxpr]:
+  """The functions that an operation calls."""
+  for value in jax.tree.leaves(
+    list(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
+  ):
+    if isinstance(value, ClosedJaxpr | Jaxpr):
+      yield value.jaxpr if isinstance(value, ClosedJaxpr) else value
