@@ -155,11 +155,13 @@ def _as_defined(module: Any, layers: Any) -> Any:
   """
   if not isinstance(layers, dict):
     return layers
-  defined = [name for name in vars(module) if name in layers]
+  # A dict or a list may be one of `nnx.data`.
+  parts = module if isinstance(module, dict) else getattr(module, '__dict__', {})
+  defined = [name for name in parts if name in layers]
   others = [name for name in layers if name not in defined]  # Numbers of a list.
-  return {
-    name: _as_defined(getattr(module, name), layers[name]) for name in defined
-  } | {name: _as_defined(module[name], layers[name]) for name in others}
+  return {name: _as_defined(parts[name], layers[name]) for name in defined} | {
+    name: _as_defined(module[name], layers[name]) for name in others
+  }
 
 
 def _named(layers: Any) -> Params:

@@ -277,3 +277,27 @@ def test_layers_of_nnx_take_modules_in_the_order_of_their_definition():
   params = porting.from_state_dict(model, state)
   got = model.apply(params, porting.inputs(x, (1, 4, 1)))
   np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+class InContainers(nnx.Module):
+  """Layers in a dict and a tuple, which have no attributes."""
+
+  def __init__(self, rngs):
+    first, second = (nnx.Linear(3, 3, rngs=rngs) for _ in range(2))
+    self.named = nnx.data({'z': first, 'a': second})
+    self.numbered = nnx.data((nnx.Linear(3, 3, rngs=rngs),))
+
+  def __call__(self, x):
+    return self.numbered[0](self.named['a'](self.named['z'](x)))
+
+
+def test_layers_in_containers_go_by_their_order_too():
+  model = models.from_flax(InContainers, (3,))
+  state = {f'{n}.weight': RNG.normal(size=(3, 3)) for n in ('one', 'two', 'three')}
+  state |= {f'{n}.bias': RNG.normal(size=3) for n in ('one', 'two', 'three')}
+  x = RNG.random((2, 3))
+  wanted = x
+  for name in ('one', 'two', 'three'):
+    wanted = wanted @ state[f'{name}.weight'].T + state[f'{name}.bias']
+  got = model.apply(porting.from_state_dict(model, state), x.astype(np.float32))
+  np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
