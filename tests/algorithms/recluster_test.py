@@ -1,5 +1,6 @@
 """Clustering anew from a common start, against float64 and on planted clusters."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -156,6 +157,21 @@ def test_a_cohort_that_is_too_small_is_refused(planted):
   cohort = Cohort(np.arange(4), everyone=False)
   with pytest.raises(UserError, match='`clients_per_round` above `num_clusters=4`'):
     jax.eval_shape(algorithm.step, state, data, cohort, key)
+
+
+def test_a_check_leaves_the_center_of_an_empty_cluster_where_it_is():
+  state, step = started(weighting='by_examples')
+  state = replaced(
+    state, assignment=jnp.zeros(6, jnp.int32), rounds=jnp.int32(EVERY - 1)
+  )
+  alike = helpers.federation([5] * 6, groups=[0] * 6)
+  one = dataclasses.replace(alike, x=alike.x * 0, y=alike.y * 0)  # All end alike.
+  after, _ = step(state, one, helpers.everyone(one), jax.random.key(5))
+  first, last = inner(state).centers, inner(after).centers
+  assert not inner(after).assignment.any()
+  chex.assert_trees_all_equal(
+    *(jax.tree.map(lambda x: x[1], each) for each in (first, last))
+  )
 
 
 @pytest.mark.nightly
