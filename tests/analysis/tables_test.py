@@ -247,6 +247,22 @@ def test_nothing_is_best_by_a_metric_of_the_users_own():
   assert found[0]['best']['deployed_micro_accuracy'] == 'best'
 
 
+def test_runs_with_and_without_bad_clients_and_of_validation_share_a_table():
+  good, bad = summary([0.9]), summary([0.2])
+  scores = {kind: summary([0.5])[kind] for kind in ('deployed', 'finetuned')}
+  found = tables.over_seeds(
+    {
+      'clean': [good, summary([0.8])],
+      'attacked': [bad | {'honest': scores, 'evaluated_on': 'validation'}] * 2,
+    }
+  )
+  shown = tables.scores(found)
+  assert '| clean | **85.0 ± 7.1** |' in shown.as_markdown()
+  assert '| attacked | 50.0 ± 0.0' in shown.as_markdown()
+  said = 'Those of attacked are of validation examples, all others of test examples.'
+  assert said in shown.caption
+
+
 def test_figures_of_clusters_are_of_the_honest_clients_and_validation_is_named():
   scores = {kind: summary([0.5])[kind] for kind in ('deployed', 'finetuned')}
   run = summary([0.5]) | {'clusters': {'ari': 0.2, 'ami': 0.2}, 'evaluated_on': 'v'}

@@ -563,6 +563,21 @@ def test_runs_of_other_data_say_so(tmp_path):
   assert said in page([tmp_path / 'a', tmp_path / 'c'], tmp_path)
 
 
+def test_runs_that_differ_beside_their_methods_say_so(tmp_path):
+  for name, rounds in (('a', ROUNDS), ('b', ROUNDS), ('c', 60)):
+    path = write_run(tmp_path / name, 'fed_avg' if name == 'b' else 'fesem')
+    for file, more in (
+      ('summary.json', {'rounds': rounds}),
+      ('config.json', {'batch_size': rounds, 'init_epochs': ord(name)}),
+    ):
+      held = json.loads((path / file).read_text()) | more
+      (path / file).write_text(json.dumps(held))
+  said = 'Beside their methods, runs differ in'
+  assert said not in page([tmp_path / 'a', tmp_path / 'b'], tmp_path)
+  differing = f'{said} batch_size ({ROUNDS}, 60), rounds ({ROUNDS}, 60).'
+  assert differing in page([tmp_path / 'b', tmp_path / 'c'], tmp_path)
+
+
 def test_a_run_that_ended_early_says_why(tmp_path):
   path = write_run(tmp_path / 'run') / 'summary.json'
   ended = {'ended': '<b>enough</b>'}
