@@ -163,6 +163,9 @@ def test_tables_have_the_gigabytes_and_hours_that_are_known():
   cells = [cell.strip() for cell in first.strip('|').split('|')]
   of_first = dict(zip(names, cells, strict=True))
   assert (of_first['GB'], of_first['simulated h']) == ('4', '2.5')
+  said = 'of all rounds together, without what comes before the first one.'
+  assert said in costs_of(found).caption
+  assert said not in costs_of(found[1:]).caption
   assert second.count('|') == head.count('|')
   assert 'GB' in str(costs_of(found))
   (row, *_) = csv.DictReader(costs_of(found).as_csv().splitlines())

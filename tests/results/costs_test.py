@@ -348,6 +348,8 @@ def test_totals_in_words():
   for seconds, said in ((30.04, '30 s'), (90, '1.5 min'), (0, '0 s')):
     text = costs.as_text(timed | {'simulated_seconds': seconds})
     assert text.endswith(f'; {said} on devices of profile phone')
+  text = costs.as_text(timed | {'start': {'bytes_down': 4, 'bytes_up': 0}})
+  assert text.endswith('profile phone, without what comes before the first round')
   assert costs.as_text({'bytes_down': None, 'bytes_up': None}) == ''
   assert costs.as_text({'bytes_down': 0, 'bytes_up': 0}) == costs.as_text({}) == ''
 
