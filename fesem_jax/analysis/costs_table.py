@@ -144,8 +144,8 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
     notes.append('Start: those of the bytes that are sent before the first round.')
   if any(row['simulated_hours'] for row in costs):
     notes.append(
-      'Simulated time is the mean over seeds of all rounds together, without what comes '
-      'before the first one.'
+      'Simulated time is the mean over seeds of all rounds together, without what '
+      'comes before the first one.'
     )
   if targets or of_oracle:
     of_honest = ', honest clients,' * tables.has_honest(methods)

@@ -63,9 +63,7 @@ def load(by: str = 'lecturer') -> Pool:
   ids, client = np.unique(who, return_inverse=True)
   names = np.array([f'{by}{i:04.0f}' for i in ids])
   ratings = tuple(str(rating) for rating in range(1, _RATINGS + 1))
-  return Pool(
-    x, y, _RATINGS, 1.0, client=client, names=names, class_names=ratings
-  )
+  return Pool(x, y, _RATINGS, 1.0, client=client, names=names, class_names=ratings)
 
 
 def _read(path: pathlib.Path) -> np.ndarray:
