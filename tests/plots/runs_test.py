@@ -96,9 +96,10 @@ def test_confusion_without_clusters_or_test_examples(workdir):
   figure = plots.confusion_by_cluster(run)
   assert figure.axes[0].get_title() == 'all clients: 100.0 % of 40 examples'
   run.clients['confusion'] = np.zeros((1, 3, 3), int)
-  assert 'bad clients' not in plots.confusion_by_cluster(run).get_suptitle()
+  of_all = plots.confusion_by_cluster, plots.clusters_over_rounds
+  assert not any('bad clients' in draw(run).get_suptitle() for draw in of_all)
   run.history[0]['honest'] = {}
-  assert 'bad clients too' in plots.confusion_by_cluster(run).get_suptitle()
+  assert all('bad clients too' in draw(run).get_suptitle() for draw in of_all)
 
 
 FORMULA = '$\\frac{%d$'
