@@ -34,8 +34,8 @@ class BestRound(Callback):
   Every evaluation also measures the deployed models on `validation`; the first figure
   of the task, as micro accuracy, decides which round is best, the first one of equals.
   Records get the scores as `validation`, and the summary gets `best_round`: its
-  `round`, and its `validation`, `deployed` and `finetuned` scores, of the honest clients
-  where some are bad. A workdir gets its models as `models_best.npz`, which
+  `round`, and its `validation`, `deployed` and `finetuned` scores, of the honest
+  clients where some are bad. A workdir gets its models as `models_best.npz`, which
   `load_run(workdir, which='best')` reads.
 
   Attributes:
