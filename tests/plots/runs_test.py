@@ -419,4 +419,5 @@ def test_accuracy_is_drawn_over_what_was_sent_and_simulated_seconds(
     (line,) = axis.get_lines()  # Of the other run nothing is known.
     np.testing.assert_allclose(line.get_xdata(), at)
     np.testing.assert_allclose(line.get_ydata(), 50 + 5 * np.arange(1, 6))
+    assert axis.get_xlabel().endswith('of rounds') == (over == 'simulated_seconds')
   assert name in names_drawn(run)
