@@ -251,6 +251,29 @@ def test_of_many_runs_the_best_and_fed_avg_have_colors(workdir):
   assert len(few.legends[0].get_texts()) == 12
 
 
+def test_figures_say_that_they_are_of_validation_examples(workdir):
+  run, other = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
+  run.clients['confusion'] = np.eye(3, dtype=int)[None]
+  run.clients['assignment'] = np.array([], int)
+
+  def said():
+    figures = (
+      plots.convergence([run]),
+      plots.curves_over_seeds({'a': [run]}),
+      plots.confusion_by_cluster(run),
+    )
+    return [figure.get_suptitle() for figure in figures]
+
+  assert not any('validation' in title for title in said())
+  run.config['evaluate_on'] = 'validation'
+  assert all('validation examples' in title for title in said())
+  assert 'test examples' not in said()[-1]
+  # Their labels tell some runs from others.
+  figure = plots.convergence([run, other])
+  assert 'validation' not in figure.get_suptitle()
+  assert 'validation' in figure.legends[0].get_texts()[0].get_text()
+
+
 def test_figures_of_several_methods_say_which_seed_they_draw(workdir):
   def of(name, seed):
     run = plots.PlottedRun(workdir)

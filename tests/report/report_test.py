@@ -168,6 +168,7 @@ def test_confusion_is_that_of_the_portraits_by_cluster(comparison, compared):
     clusters = [] if run.label == 'fed_avg' else [0, 1]
     assert (each['names'], each['clusters']) == (list(map(str, range(10))), clusters)
     np.testing.assert_array_equal(each['counts'], run.portrait['confusion'])
+    assert each['measured_on'] == 'test'
 
 
 def test_confusion_that_has_no_room_or_no_examples_is_left_out(comparison):
