@@ -55,8 +55,8 @@ def load(
   if client_column:
     if len(splits) > 1:
       warn_once(
-        f'{name} of the hub: the examples of {", ".join(sorted(splits))} are pooled, and each '
-        'client is split 80/20; for a test split of its own, pass arrays with `split`.'
+        f'{name} of the hub: the examples of {", ".join(sorted(splits))} are pooled, and '
+        'each client is split 80/20; for its own test split, pass arrays with `split`.'
       )
     with reading(f'{name} of the hub'):  # Splits may have other columns each.
       whole = datasets.concatenate_datasets(list(splits.values()))
