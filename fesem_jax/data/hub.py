@@ -54,8 +54,9 @@ def load(
   splits = _open(datasets, name, data_dir / name, config)
   if client_column:
     if len(splits) > 1:
+      pooled = ', '.join(sorted(splits))
       warn_once(
-        f'{name} of the hub: the examples of {", ".join(sorted(splits))} are pooled, and '
+        f'{name} of the hub: the examples of {pooled} are pooled, and '
         'each client is split 80/20; for its own test split, pass arrays with `split`.'
       )
     with reading(f'{name} of the hub'):  # Splits may have other columns each.
