@@ -37,7 +37,7 @@ def text(result: Result, which: str = 'last') -> str:
     value = best['deployed'][task.primary_column]
     lines.append(
       f'Best round on validation examples: {best["round"]}, with a deployed '
-      f'micro-{figure.name} of {figure.text(value)} on test examples.'
+      f'micro-{figure.name}{of} of {figure.text(value)} on {measured_on} examples.'
     )
   if summary['clusters']:
     lines.append(_clusters(summary))

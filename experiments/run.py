@@ -218,7 +218,8 @@ def _describe(
     skew = f', label skew {label_skew.label_skew(counts):.2f}'
   say(
     f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
-    f'{len(train.y):,} training and {len(test.y):,} test examples, {config["model"]} '
+    f'{len(train.y):,} training and {len(test.y):,} {config["evaluate_on"]} examples, '
+    f'{config["model"]} '
     f'of {size:,} parameters{skew}, {local.mesh.size} '
     f'{jax.default_backend()} device(s), {side_by_side} client(s) side by '
     f'side on each{", data split by client" if placed == "sharded" else ""}'

@@ -142,6 +142,11 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
   notes = ['Seconds are medians, bytes means over seeds of a run, both ways together.']
   if any(row['start_gigabytes'] for row in costs):
     notes.append('Start: those of the bytes that are sent before the first round.')
+  if any(row['simulated_hours'] for row in costs):
+    notes.append(
+      'Simulated time is the mean over seeds of all rounds together, without what '
+      'comes before the first one.'
+    )
   if targets or of_oracle:
     of_honest = ', honest clients,' * tables.has_honest(methods)
     notes.append(

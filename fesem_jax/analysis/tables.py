@@ -71,11 +71,13 @@ def over_seeds(
   task = task_of(summaries.values())
   finished = [s for runs in summaries.values() for s in runs if s is not None]
   metrics = tasks.own_metrics(task, (s['deployed'] for s in finished))
+  some_are_bad = any(s.get('honest') for s in finished)
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None]
     row: dict[str, Any] = {'method': label, 'task': task.name, 'seeds': len(runs)}
     row |= {'diverged': len(runs) - len(done), 'metrics': metrics, 'best': {}}
-    honest = [s['honest'] for s in done if s.get('honest')]
+    # Of a run without bad clients, all are honest.
+    honest = [s.get('honest') or s for s in done] if some_are_bad else []
     for of, scores, kinds in (
       ('', done, (*_KINDS, 'unseen')),
       ('honest_', honest, _KINDS),
@@ -112,7 +114,8 @@ def over_seeds(
     out.append(row)
   competing = {label: runs for label, runs in summaries.items() if label != oracle}
   # Of metrics of a user's own it is not known whether more or less of them is better.
-  for of, kind, column in itertools.product(('', 'honest_'), _KINDS, task.columns):
+  groups = ('', 'honest_') if some_are_bad else ('',)
+  for of, kind, column in itertools.product(groups, _KINDS, task.columns):
     of_seeds = {
       label: [_score(s, of, kind, column) for s in runs]
       for label, runs in competing.items()
@@ -145,7 +148,7 @@ def _notes_of_seeds(notes: Sequence[Sequence[str]]) -> list[str]:
 
 def _score(summary: Any, of: str, kind: str, column: str) -> float | None:
   """A figure of a run; None where it diverged, or lacks it."""
-  held = summary and (summary.get('honest') if of else summary)
+  held = summary and ((of and summary.get('honest')) or summary)
   return held[kind].get(column) if held else None
 
 
@@ -218,7 +221,12 @@ def seeds_said(table: Rows) -> list[str]:
 def reports_said(table: Rows) -> list[str]:
   """Sentences on the rounds and the examples that the figures of a table are of."""
   sentences = list(dict.fromkeys(REPORTS[row['report']] for row in table))
-  return sentences + [ON_VALIDATION] * any(row.get('evaluated_on') for row in table)
+  held_out = [row['method'] for row in table if row.get('evaluated_on')]
+  if held_out and len(held_out) < len(table):
+    which = ', '.join(dict.fromkeys(held_out))
+    said = f'Those of {which} are of validation examples, all others of test examples.'
+    return [*sentences, said]
+  return sentences + [ON_VALIDATION] * bool(held_out)
 
 
 def _notes(table: Rows) -> list[str]:

@@ -1,12 +1,13 @@
 """Profiles of clients' devices and networks, for the time of a round."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import ClientRound
@@ -130,11 +131,41 @@ def durations(
 
 
 def operations(model: Model, example_shape: tuple[int, ...]) -> float:
-  """Floating point operations of a forward pass over an example, as XLA counts."""
+  """Floating point operations of a forward pass over an example, as XLA counts.
+
+  XLA counts the body of a loop once; scans count all their steps.
+  """
   params = jax.eval_shape(model.init, jax.random.key(0))
   x = jax.ShapeDtypeStruct((1, *example_shape), np.float32)
-  counted = jax.jit(model.apply).lower(params, x).cost_analysis() or {}
+  return _operations(jax.make_jaxpr(model.apply)(params, x))
+
+
+def _operations(of: ClosedJaxpr) -> float:
+  """All operations of a traced function."""
+  scans = list(_scans(of.jaxpr))
+  more = (s['length'] * _operations(s['jaxpr']) - _once(s['jaxpr']) for s in scans)
+  return _once(of) + sum(more)
+
+
+def _once(of: ClosedJaxpr) -> float:
+  """Operations of a traced function with one step of each of its scans."""
+  args = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in of.in_avals]
+  counted = jax.jit(jaxpr_as_fun(of)).lower(*args).cost_analysis() or {}
   return float(counted.get('flops', 0.0))
+
+
+def _scans(of: Jaxpr) -> Iterator[Mapping[str, Any]]:
+  """The parameters of the scans of a function that are in no other scan."""
+  for equation in of.eqns:
+    if equation.primitive.name == 'scan':
+      yield equation.params
+      continue
+    is_function = {'is_leaf': lambda x: isinstance(x, ClosedJaxpr | Jaxpr)}
+    for value in jax.tree.leaves(list(equation.params.values()), **is_function):
+      if isinstance(value, ClosedJaxpr):
+        yield from _scans(value.jaxpr)
+      elif isinstance(value, Jaxpr):
+        yield from _scans(value)
 
 
 class SimulatedDevices:

@@ -11,6 +11,7 @@ from fesem_jax.data import class_labels, columns, pictures
 from fesem_jax.data.pool import Pool, warn_of_other_splits
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import first_line, reading
 
 _HOST = 'huggingface.co'
@@ -52,6 +53,12 @@ def load(
     ) from e
   splits = _open(datasets, name, data_dir / name, config)
   if client_column:
+    if len(splits) > 1:
+      pooled = ', '.join(sorted(splits))
+      warn_once(
+        f'{name} of the hub: the examples of {pooled} are pooled, and '
+        'each client is split 80/20; for its own test split, pass arrays with `split`.'
+      )
     with reading(f'{name} of the hub'):  # Splits may have other columns each.
       whole = datasets.concatenate_datasets(list(splits.values()))
     image, label = _columns(datasets, name, whole, client_column, label_column)

@@ -62,7 +62,8 @@ def load(by: str = 'lecturer') -> Pool:
   who = table[:, _STUDENT if by == 'student' else _LECTURER]
   ids, client = np.unique(who, return_inverse=True)
   names = np.array([f'{by}{i:04.0f}' for i in ids])
-  return Pool(x, y, _RATINGS, 1.0, client=client, names=names)
+  ratings = tuple(str(rating) for rating in range(1, _RATINGS + 1))
+  return Pool(x, y, _RATINGS, 1.0, client=client, names=names, class_names=ratings)
 
 
 def _read(path: pathlib.Path) -> np.ndarray:

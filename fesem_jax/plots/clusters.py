@@ -64,7 +64,8 @@ def clusters_over_rounds(run: PlottedRun) -> Figure:
       axis.legend(loc='best', borderaxespad=1.2)  # Below markers at 1.
     for axis in axes[0]:
       over_rounds(axis)
-    figure.suptitle(f'{in_figure(run.name)}: clusters over rounds')
+    bad = ', bad clients too' * bool(run.of_honest)
+    figure.suptitle(f'{in_figure(run.name)}: clusters over rounds{bad}')
   return figure
 
 

@@ -70,7 +70,8 @@ def confusion_by_cluster(run: PlottedRun) -> Figure:
     left = int((size > 0).sum()) - len(shown)
     more = f', {left} smaller clusters not shown' if left else ''
     bad = ', bad clients too' * bool(run.of_honest)
-    figure.suptitle(f'{in_figure(run.name)}: classes of test examples{bad}{more}')
+    kind = 'validation' if run.on_validation else 'test'
+    figure.suptitle(f'{in_figure(run.name)}: classes of {kind} examples{bad}{more}')
   return figure
 
 

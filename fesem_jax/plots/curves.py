@@ -96,6 +96,8 @@ def _drawn(runs: Sequence[PlottedRun], clustered: bool, what: str, over: str) ->
     seeds = {run.config.get('seed') for run in runs}
     # A table beside the figure may have means over several seeds.
     one = len(runs) > 1 and len(seeds) == 1 and None not in seeds
+    kinds = {run.on_validation for run in runs}  # Labels say it of some runs.
+    what += kinds.pop() if len(kinds) == 1 else ''
     figure.suptitle(f'{shown}: {what}{f", seed {seeds.pop()} only" if one else ""}')
     if len(runs) > 1:
       legend_below(figure, axes[0])

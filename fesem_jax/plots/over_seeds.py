@@ -72,8 +72,8 @@ def curves_over_seeds(
       axes[0].set_ylim(max(low, -1), min(high, 101))
     most = max(len(each) for each in runs.values())
     seeds = f'{most} seeds; {SPREADS[spread]}' if most > 1 else 'one seed'
-    title = f'{in_figure(first.dataset)}{first.of_honest}, {seeds}'
-    figure.suptitle(title, fontsize='medium')
+    of = first.of_honest + first.on_validation
+    figure.suptitle(f'{in_figure(first.dataset)}{of}, {seeds}', fontsize='medium')
     legend_below(figure, axes[0])
   return figure
 
@@ -226,7 +226,8 @@ def client_distributions(runs: Runs) -> Figure:
     )
     honest = 'honest ' * bool(first.of_honest)
     figure.suptitle(
-      f'{in_figure(first.dataset)}: {honest}clients of {of_seeds}\nline: median; '
+      f'{in_figure(first.dataset)}: {honest}clients of {of_seeds}'
+      f'{first.on_validation}\nline: median; '
       'triangle: mean of the worst tenth', fontsize='medium',
     )  # fmt: skip
   return figure

@@ -96,6 +96,11 @@ class PlottedRun:
     """', honest clients' where others are bad, whom figures leave out; '' elsewhere."""
     return ', honest clients' * any('honest' in r for r in self.history)
 
+  @property
+  def on_validation(self) -> str:
+    """', validation examples' where figures are of these; '' of test examples."""
+    return ', validation examples' * (self.config.get('evaluate_on') == 'validation')
+
   def scores(self, kind: str, column: str) -> tuple[np.ndarray, np.ndarray]:
     """Rounds and values of a score, of the honest clients where others are bad."""
     above = ('honest',) if self.of_honest else ()

@@ -128,7 +128,8 @@ def label_over(axis: Axes, over: str) -> None:
   elif over == 'gigabytes':
     over_bytes(axis)
   else:
-    axis.set_xlabel(over.capitalize().replace('_', ' '))
+    of_rounds = ' of rounds' * (over == 'simulated_seconds')  # Starts are not timed.
+    axis.set_xlabel(over.capitalize().replace('_', ' ') + of_rounds)
 
 
 def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:

@@ -168,6 +168,9 @@ def test_tables_have_the_gigabytes_and_hours_that_are_known():
   cells = [cell.strip() for cell in first.strip('|').split('|')]
   of_first = dict(zip(names, cells, strict=True))
   assert (of_first['GB'], of_first['simulated h']) == ('4', '2.5')
+  said = 'of all rounds together, without what comes before the first one.'
+  assert said in costs_of(found).caption
+  assert said not in costs_of(found[1:]).caption
   assert second.count('|') == head.count('|')
   assert 'GB' in str(costs_of(found))
   (row, *_) = csv.DictReader(costs_of(found).as_csv().splitlines())
@@ -250,6 +253,22 @@ def test_nothing_is_best_by_a_metric_of_the_users_own():
   found = tables.over_seeds({'a': runs(0.1), 'b': runs(0.9)})
   assert 'deployed_micro_error' not in found[0]['best'] | found[1]['best']
   assert found[0]['best']['deployed_micro_accuracy'] == 'best'
+
+
+def test_runs_with_and_without_bad_clients_and_of_validation_share_a_table():
+  good, bad = summary([0.9]), summary([0.2])
+  scores = {kind: summary([0.5])[kind] for kind in ('deployed', 'finetuned')}
+  found = tables.over_seeds(
+    {
+      'clean': [good, summary([0.8])],
+      'attacked': [bad | {'honest': scores, 'evaluated_on': 'validation'}] * 2,
+    }
+  )
+  shown = tables.scores(found)
+  assert '| clean | **85.0 ± 7.1** |' in shown.as_markdown()
+  assert '| attacked | 50.0 ± 0.0' in shown.as_markdown()
+  said = 'Those of attacked are of validation examples, all others of test examples.'
+  assert said in shown.caption
 
 
 def test_figures_of_clusters_are_of_the_honest_clients_and_validation_is_named():

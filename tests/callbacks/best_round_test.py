@@ -91,8 +91,11 @@ def test_bad_clients_do_not_choose_the_round():
     result.deployed.predict(x) == y
     for x, y in map(VALIDATION.client, np.flatnonzero(data.corruption.honest(train)))
   ]
-  found = result.summary['best_round']['validation']['micro_accuracy']
+  best = result.summary['best_round']
+  found = best['validation']['micro_accuracy']
   np.testing.assert_allclose(found, np.concatenate(hits).mean(), rtol=1e-6)
+  assert best['deployed'] == result.summary['honest']['deployed']
+  assert best['deployed'] != result.summary['deployed']
 
 
 def test_runs_end_after_evaluations_without_gain():

@@ -55,7 +55,7 @@ def test_any_hub_set_by_its_columns(tmp_path):
     data.load('hub', hub_client_column='writer_id', hub_label_column='y', **options)
 
 
-def test_splits_that_are_left_out_are_told_of(tmp_path, caplog):
+def test_splits_that_are_left_out_or_pooled_are_told_of(tmp_path, caplog):
   folder = tmp_path / 'me' / 'mine'
   write_hub(folder, writers())
   train = next(folder.rglob('train*.parquet'))
@@ -65,6 +65,10 @@ def test_splits_that_are_left_out_are_told_of(tmp_path, caplog):
   data.load('hub', data_dir=tmp_path, hub_name='me/mine', num_clients=2)
   told = 'me/mine of the hub: the examples of validation are left out.'
   assert told in caplog.messages
+  mine = {'data_dir': tmp_path, 'hub_name': 'me/mine'}
+  data.load('hub', **mine, hub_client_column='writer_id')
+  told = 'the examples of test, train, validation are pooled, and each client is split'
+  assert told in caplog.text
 
 
 @pytest.mark.parametrize(('labels', 'classes'), [('fine', 100), ('coarse', 20)])

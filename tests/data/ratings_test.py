@@ -47,6 +47,7 @@ def test_ratings_are_by_student_or_by_lecturer(ship):
   train, test = data.load('ratings', ratings_by='student')
   assert train.info.names.tolist() == ['student0001', 'student0012']
   assert (train.example_shape, train.num_classes, train.scale) == ((18,), 5, 1.0)
+  assert train.info.class_names == ('1', '2', '3', '4', '5')
   rows = np.concatenate([train.x, test.x])
   wanted = np.zeros((4, 18), np.float32)
   wanted[:, 0] = [2 / 8, 8 / 8, 4 / 8, 4 / 8]

@@ -96,9 +96,10 @@ def test_confusion_without_clusters_or_test_examples(workdir):
   figure = plots.confusion_by_cluster(run)
   assert figure.axes[0].get_title() == 'all clients: 100.0 % of 40 examples'
   run.clients['confusion'] = np.zeros((1, 3, 3), int)
-  assert 'bad clients' not in plots.confusion_by_cluster(run).get_suptitle()
+  of_all = plots.confusion_by_cluster, plots.clusters_over_rounds
+  assert not any('bad clients' in draw(run).get_suptitle() for draw in of_all)
   run.history[0]['honest'] = {}
-  assert 'bad clients too' in plots.confusion_by_cluster(run).get_suptitle()
+  assert all('bad clients too' in draw(run).get_suptitle() for draw in of_all)
 
 
 FORMULA = '$\\frac{%d$'
@@ -248,6 +249,29 @@ def test_of_many_runs_the_best_and_fed_avg_have_colors(workdir):
   np.testing.assert_allclose(found, 200 * np.sort(accuracies))
   few = plots.convergence(runs[:12])
   assert len(few.legends[0].get_texts()) == 12
+
+
+def test_figures_say_that_they_are_of_validation_examples(workdir):
+  run, other = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
+  run.clients['confusion'] = np.eye(3, dtype=int)[None]
+  run.clients['assignment'] = np.array([], int)
+
+  def said():
+    figures = (
+      plots.convergence([run]),
+      plots.curves_over_seeds({'a': [run]}),
+      plots.confusion_by_cluster(run),
+    )
+    return [figure.get_suptitle() for figure in figures]
+
+  assert not any('validation' in title for title in said())
+  run.config['evaluate_on'] = 'validation'
+  assert all('validation examples' in title for title in said())
+  assert 'test examples' not in said()[-1]
+  # Their labels tell some runs from others.
+  figure = plots.convergence([run, other])
+  assert 'validation' not in figure.get_suptitle()
+  assert 'validation' in figure.legends[0].get_texts()[0].get_text()
 
 
 def test_figures_of_several_methods_say_which_seed_they_draw(workdir):
@@ -418,4 +442,5 @@ def test_accuracy_is_drawn_over_what_was_sent_and_simulated_seconds(
     (line,) = axis.get_lines()  # Of the other run nothing is known.
     np.testing.assert_allclose(line.get_xdata(), at)
     np.testing.assert_allclose(line.get_ydata(), 50 + 5 * np.arange(1, 6))
+    assert axis.get_xlabel().endswith('of rounds') == (over == 'simulated_seconds')
   assert name in names_drawn(run)

@@ -168,6 +168,7 @@ def test_confusion_is_that_of_the_portraits_by_cluster(comparison, compared):
     clusters = [] if run.label == 'fed_avg' else [0, 1]
     assert (each['names'], each['clusters']) == (list(map(str, range(10))), clusters)
     np.testing.assert_array_equal(each['counts'], run.portrait['confusion'])
+    assert each['measured_on'] == 'test'
 
 
 def test_confusion_that_has_no_room_or_no_examples_is_left_out(comparison):
@@ -561,6 +562,21 @@ def test_runs_of_other_data_say_so(tmp_path):
   said = 'Some runs of one seed have different data'
   assert said not in page([tmp_path / 'a', tmp_path / 'b'], tmp_path)
   assert said in page([tmp_path / 'a', tmp_path / 'c'], tmp_path)
+
+
+def test_runs_that_differ_beside_their_methods_say_so(tmp_path):
+  for name, rounds in (('a', ROUNDS), ('b', ROUNDS), ('c', 60)):
+    path = write_run(tmp_path / name, 'fed_avg' if name == 'b' else 'fesem')
+    for file, more in (
+      ('summary.json', {'rounds': rounds}),
+      ('config.json', {'batch_size': rounds, 'init_epochs': ord(name)}),
+    ):
+      held = json.loads((path / file).read_text()) | more
+      (path / file).write_text(json.dumps(held))
+  said = 'Beside their methods, runs differ in'
+  assert said not in page([tmp_path / 'a', tmp_path / 'b'], tmp_path)
+  differing = f'{said} batch_size ({ROUNDS}, 60), rounds ({ROUNDS}, 60).'
+  assert differing in page([tmp_path / 'b', tmp_path / 'c'], tmp_path)
 
 
 def test_a_run_that_ended_early_says_why(tmp_path):

@@ -4,6 +4,7 @@ import json
 import pathlib
 import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -348,6 +349,8 @@ def test_totals_in_words():
   for seconds, said in ((30.04, '30 s'), (90, '1.5 min'), (0, '0 s')):
     text = costs.as_text(timed | {'simulated_seconds': seconds})
     assert text.endswith(f'; {said} on devices of profile phone')
+  text = costs.as_text(timed | {'start': {'bytes_down': 4, 'bytes_up': 0}})
+  assert text.endswith('profile phone, without what comes before the first round')
   assert costs.as_text({'bytes_down': None, 'bytes_up': None}) == ''
   assert costs.as_text({'bytes_down': 0, 'bytes_up': 0}) == costs.as_text({}) == ''
 
@@ -395,3 +398,15 @@ def test_operations_are_those_of_the_products():
   products = 2 * (inputs * 5 + 5 * helpers.CLASSES)
   found = device_profiles.operations(LOCAL.model, helpers.SHAPE)
   assert products <= found <= 1.5 * products
+
+
+def test_operations_are_of_all_steps_of_a_recurrent_network():
+  def apply(params, x):
+    def layer(h, w):
+      return jax.lax.scan(lambda h, _: (h @ w, None), h, length=5)[0], None
+
+    return jax.jit(lambda x: jax.lax.scan(layer, x, params)[0])(x)
+
+  model = LOCAL.model._replace(init=lambda key: np.ones((3, 8, 8)), apply=apply)
+  products = 3 * 5 * 2 * 8 * 8
+  assert products <= device_profiles.operations(model, (8,)) <= 1.1 * products

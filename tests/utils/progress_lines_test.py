@@ -135,6 +135,9 @@ def test_rounds_show_the_accuracy_of_deployed_models_as_tables_do():
   record = {'train_loss': 0.5, 'cluster_sizes': [4, 3]}
   line = records.progress(record, measured, CLASSIFICATION)
   assert line == 'loss 0.500, accuracy 25.0%, clusters 4/3'
+  measured['honest'] = {'deployed': finetuned}
+  line = records.progress({}, measured, CLASSIFICATION)
+  assert line == 'accuracy 75.0% of honest clients'
 
 
 def test_operations_say_what_they_are_for(capsys):

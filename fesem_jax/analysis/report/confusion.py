@@ -42,6 +42,7 @@ def confusion(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
         'clusters': shown.tolist() if clustered else [],
         'counts': counts[shown].tolist(),
         'bad': table is not None and table.honest is not None,
+        'measured_on': runs[i].config.get('evaluate_on', 'test'),
       }
     )
   return entries

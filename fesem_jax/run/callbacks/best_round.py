@@ -34,8 +34,9 @@ class BestRound(Callback):
   Every evaluation also measures the deployed models on `validation`; the first figure
   of the task, as micro accuracy, decides which round is best, the first one of equals.
   Records get the scores as `validation`, and the summary gets `best_round`: its
-  `round`, and its `validation`, `deployed` and `finetuned` scores. A workdir gets its
-  models as `models_best.npz`, which `load_run(workdir, which='best')` reads.
+  `round`, and its `validation`, `deployed` and `finetuned` scores, of the honest
+  clients where some are bad. A workdir gets its models as `models_best.npz`, which
+  `load_run(workdir, which='best')` reads.
 
   Attributes:
     models: those of the best round so far, on the host; None before the first
@@ -162,9 +163,9 @@ class BestRound(Callback):
     figure = self._algorithm.local.model.measured_as.primary
     best, _ = _best(self._measured(event.records), figure)
     if best is not None:
-      kinds = VALIDATION, 'deployed', 'finetuned'
-      best_scores = {'round': best['round']} | {kind: best[kind] for kind in kinds}
-      event.summary[BEST_ROUND] = best_scores
+      best = best | best.get('honest', {})  # As of its validation examples.
+      kinds = 'round', VALIDATION, 'deployed', 'finetuned'
+      event.summary[BEST_ROUND] = {kind: best[kind] for kind in kinds}
 
 
 def _best(records: Sequence[Record], figure: Figure) -> tuple[Record | None, int]:

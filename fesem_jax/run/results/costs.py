@@ -62,10 +62,10 @@ def summary(
   """The entry `costs` of a summary.
 
   `device_profile` is the one that rounds were timed with; '' if they were not. Returns
-  `bytes_down`, `bytes_up` and, with a profile, `simulated_seconds` of the whole run,
-  the start's bytes among them: None where a round's are not known. `start` has the
-  bytes before the first round, and `sent` the messages in words; both are None if the
-  method does not say what it sends.
+  `bytes_down` and `bytes_up` of the whole run, the start's among them, and, with a
+  profile, `simulated_seconds` of its rounds: None where a round's are not known.
+  `start` has the bytes before the first round, and `sent` the messages in words; both
+  are None if the method does not say what it sends.
   """
   rounds = [r for r in history if r['round']]
   parts = {n: [r.get(f'start_{n}') for r in rounds] for n in _BYTES}
@@ -114,6 +114,8 @@ def as_text(costs: Record) -> str:
   line = f'{in_words(sent[0])} to clients and {in_words(sent[1])} from them'
   if (seconds := costs.get('simulated_seconds')) is not None:
     line += f'; {_duration(seconds)} on devices of profile {costs["device_profile"]}'
+    if any((costs.get('start') or {}).values()):
+      line += ', without what comes before the first round'
   return line
 
 

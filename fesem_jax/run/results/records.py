@@ -158,15 +158,18 @@ def progress(record: Record, measured: Record, task: Task) -> str:
   """A line on a round: 'loss 0.523, accuracy 91.4 %, clusters 4/3'.
 
   `measured` is the record of the last round with an evaluation, of which the figure of
-  deployed models is shown, as in tables; empty before the first.
+  deployed models is shown, as in tables of the honest clients where some are bad; empty
+  before the first.
   """
   shown = []
   if record.get('train_loss') is not None:
     shown.append(f'loss {record["train_loss"]:.3f}')
   if measured:
     figure = task.primary
-    value = figure.text(measured['deployed'][task.primary_column])
-    shown.append(f'{figure.name} {value}')
+    of = ' of honest clients' * bool(measured.get('honest'))
+    scores = measured.get('honest') or measured
+    value = figure.text(scores['deployed'][task.primary_column])
+    shown.append(f'{figure.name} {value}{of}')
   if sizes := record.get('cluster_sizes'):
     used = [size for size in sizes if size]
     listed = f'clusters {"/".join(map(str, sizes))}'

@@ -23,14 +23,14 @@ function chooseCluster() {
 
 function drawConfusion() {
   if (!DATA.confusion.length) return Promise.resolve();
-  const {names, counts, bad} = heldConfusion(), chosen = at('confusion-cluster').value;
+  const {names, counts, bad, measured_on: kind} = heldConfusion(), chosen = at('confusion-cluster').value;
   const used = chosen === '' ? counts : [counts[Number(chosen)]];
   const total = names.map((_, i) => names.map((_, j) =>
     used.reduce((sum, matrix) => sum + matrix[i][j], 0)));
   const sum = (row) => row.reduce((a, b) => a + b, 0);
   const all = sum(total.map(sum)), right = sum(total.map((row, i) => row[i]));
   at('confusion-note').textContent = `The deployed models classify ${right.toLocaleString('en')} of `
-    + `${all.toLocaleString('en')} test examples right (${(100 * right / all).toFixed(1)} %). `
+    + `${all.toLocaleString('en')} ${kind} examples right (${(100 * right / all).toFixed(1)} %). `
     + `Rows are true classes; colors are shares of a row.${bad ? ' Bad clients count, too.' : ''}`;
   const rows = total.flatMap((row, i) => row.flatMap((examples, j) => (sum(row)
     ? [{'true': names[i], predicted: names[j], examples, share: 100 * examples / sum(row)}] : [])));

@@ -124,7 +124,7 @@ function curveSpec(rows, figure, axis, mean) {
   const scale = (of) => ({domain, range: domain.map(of)});
   const color = {field: 'label', type: 'nominal', legend: null, scale: scale(colorOf)};
   const titles = {rounds: 'Round', seconds: 'Seconds of training',
-    gigabytes: 'Gigabytes sent', 'simulated seconds': 'Simulated seconds'};
+    gigabytes: 'Gigabytes sent', 'simulated seconds': 'Simulated seconds of rounds'};
   const x = {field: 'x', type: 'quantitative', title: titles[axis],
     scale: {zero: false, nice: false, ...range},
     ...(axis === 'rounds' ? {axis: {tickMinStep: 1, format: 'd'}} : {})};
