@@ -70,8 +70,9 @@ def repeats_draws(jaxpr: Jaxpr) -> bool:
       if 'jit' in name and len(inner) == 1:
         results = visit(inner[0], operands)
       else:
-        for each in inner:
-          visit(each, [number(id(variable)) for variable in each.invars])
+        for each in inner:  # JAX keeps one trace for calls with several keys.
+          within = id(equation), id(each), operands
+          visit(each, [number(within, i) for i in range(len(each.invars))])
         params = '' if inner else str(equation.params)
         made = (name, params, operands, id(equation) if inner else 0)
         results = [number(*made, i) for i in range(len(equation.outvars))]

@@ -1,6 +1,7 @@
 """Functions of users that would not do what they seem to are told of or refused."""
 
 import contextlib
+import functools
 import logging
 
 import jax
@@ -74,11 +75,15 @@ def alike(key, start, w):
   return jax.tree.map(lambda w: w + jax.random.normal(key, w.shape), w)
 
 
-def apart(key, start, w):
+def apart(key, start, w, draw=jax.random.normal):
   leaves, form = jax.tree.flatten(w)
   keys = jax.random.split(key, len(leaves))
-  noise = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  noise = [draw(k, shape=x.shape) for k, x in zip(keys, leaves, strict=True)]
   return jax.tree.map(jnp.add, w, jax.tree.unflatten(form, noise))
+
+
+def in_loop(key, shape):
+  return jax.random.poisson(key, 1.0)
 
 
 def flipped(key, x):
@@ -101,6 +106,7 @@ def apply(params, x):
 @pytest.mark.parametrize(('change', 'named'), [
     ({'sends': fj.Sends(alike)}, '`sends`'),
     ({'sends': fj.Sends(apart)}, ''),
+    ({'sends': fj.Sends(functools.partial(apart, draw=in_loop))}, ''),
     ({'augmentation': flipped}, '`augmentation`'),
     ({'sends': fj.compression('random_k:0.5')}, ''),
     ({'model': fj.Model(init, apply)}, '`init` of the model'),
