@@ -61,16 +61,22 @@ def read_by(algorithm: Algorithm) -> list[str]:
   return values if identity.code() else []
 
 
-def warn_of_changes(algorithm: Algorithm, before: Sequence[str]) -> None:
-  """Warns if what a round read when it was traced has changed in the rounds since."""
+def warn_of_changes(
+  algorithm: Algorithm, before: Sequence[str], is_another: Callable[[], bool]
+) -> None:
+  """Warns if what a round read when it was traced has changed in the rounds since.
+
+  `is_another` traces the round again and tells if it computes something else: an object
+  may hold more than the round reads, such as a log.
+  """
   pairs = itertools.zip_longest(before, read_by(algorithm), fillvalue='')
-  changed = [a or b for a, b in pairs if a != b]
-  if changed:
-    named = changed[0].partition('=')[0]
+  changed = [(a or b).partition('=')[0] for a, b in pairs if a != b]
+  if changed and is_another():
+    named = listed_and_counted([f'`{name}`' for name in dict.fromkeys(changed)], 3)
     warn_once(
-      f'`{named}`, which functions of the method or its model read, has changed since '
-      'the first round, as by a callback or `between`: compiled rounds keep the value '
-      'that it had. Keep what changes in the state of the method, or compute it from '
+      f'{named}, which functions of the method or its model hold, changed after the '
+      'first round, as by a callback or `between`: compiled rounds keep the value of '
+      'that one. Keep what changes in the state of the method, or compute it from '
       '`cohort.round`.'
     )
 

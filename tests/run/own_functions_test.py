@@ -352,6 +352,7 @@ def test_what_a_callback_changes_in_compiled_rounds_is_told(said):
   data, local = data_and_local()
   read, kept = {'scale': 1.0}, {'scale': 1.0}
 
+  @jax.jit
   def scaled(outputs, y):
     return read['scale'] * local.model.task.loss(outputs, y)
 
@@ -366,19 +367,26 @@ def test_what_a_callback_changes_in_compiled_rounds_is_told(said):
   class Decaying:
     scale = 1.0
 
+    def __init__(self, factor):
+      self.factor, self.kept = factor, []
+
     def between(self, state, info):
-      self.scale *= 0.9
+      self.scale *= self.factor
+      self.kept.append(info.train_loss)  # Which `step` does not read.
       return state, info
 
     def step(self, state, data, cohort, key):
       state, info = mine.step(state, data, cohort, key)
       return jax.tree.map(lambda p: p * self.scale, state), info
 
-  mine, own = own_method(local), Decaying()
-  warn_once.cache_clear()
-  said.clear()
-  run(mine._replace(step=own.step, between=own.between), data)
-  assert '`scale`, which functions of the method or its' in said.text
+  mine = own_method(local)
+  for factor, told in ((1.0, False), (0.9, True)):
+    own = Decaying(factor)
+    warn_once.cache_clear()
+    said.clear()
+    run(mine._replace(step=own.step, between=own.between), data)
+    assert ('`kept`, `scale`, which functions of the method or' in said.text) == told
+    assert ('which functions of the method' in said.text) == told
 
 
 def test_models_of_which_clients_choose_none_are_refused():
