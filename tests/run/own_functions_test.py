@@ -241,13 +241,16 @@ def test_means_of_models_that_do_not_ask_who_takes_part_are_told(said):
   data, local = data_and_local()
   dropping = local._replace(dropout_rate=0.5)
 
-  def method(local, weights_of, own=False):
+  def method(local, weights_of, own=False, mixed=False):
     def step(params, data, cohort, key):
+      params = params[0] if own else params
       starts = fj.ClientModels(own=params) if own else fj.ClientModels(shared=params)
       trained = fj.train_cohort(local, starts, data, cohort, key)
-      weights = weights_of(trained)
+      weights = weights_of(trained, data)
       if own:  # Each client keeps its model, which needs no weight.
-        return fj.tree.with_rows(params, cohort, trained.params), trained.info()
+        kept = fj.tree.with_rows(params, cohort, trained.params)
+        means = jax.tree.map(lambda p: p.mean(axis=0), kept)
+        return (kept, means if mixed else ()), trained.info()
       mean = jax.tree.map(
         lambda p: jnp.tensordot(weights / weights.sum(), p, axes=1)[None],
         trained.params,
@@ -255,22 +258,30 @@ def test_means_of_models_that_do_not_ask_who_takes_part_are_told(said):
       return mean, trained.info()
 
     def init(key, data):
-      return fj.tree.repeat(local.model.init(key), data.num_clients if own else 1)
+      start = local.model.init(key)
+      params = fj.tree.repeat(start, data.num_clients if own else 1)
+      return (params, start if mixed else ()) if own else params
 
     def deployed(params, data):
+      params = params[0] if own else params
       return fj.ClientModels(**{'own' if own else 'shared': params})
 
     return fj.Algorithm(local, init, step, deployed)
 
-  def alike(trained):
+  def alike(trained, data):
     return jnp.ones(trained.ids.shape)
+
+  def by_sizes(trained, data):
+    return data.sizes(trained.ids)
 
   for each, told in (
     (method(local, alike), True),
     (method(local, alike, own=True), False),
-    (method(local, lambda trained: trained.sizes), False),
-    (method(dropping, lambda trained: trained.sizes), True),
-    (method(dropping, lambda trained: trained.weights('by_examples')), False),
+    (method(local, alike, own=True, mixed=True), False),
+    (method(local, lambda trained, _: trained.sizes), False),
+    (method(local, by_sizes), False),
+    (method(dropping, by_sizes), True),
+    (method(dropping, lambda trained, _: trained.weights('by_examples')), False),
   ):
     warn_once.cache_clear()
     said.clear()
