@@ -65,11 +65,10 @@ def check(spec: Spec, programs: Programs) -> None:
   programs.once(('functions', *functions), lambda: _check_functions(local, train))
   evaluate.check_metrics(model)
 
-  def looks_ahead(x: np.ndarray) -> bool:
-    def look() -> bool:
-      return own_functions.is_own_model(model) and sequence_checks.looks_ahead(model, x)
-
-    return programs.once(('looks ahead', model, of_data), look)
+  def looks_ahead(*args: np.ndarray) -> bool:
+    look = functools.partial(sequence_checks.looks_ahead, model, *args)
+    is_own = own_functions.is_own_model(model)
+    return is_own and programs.once(('looks ahead', model, of_data), look)
 
   sequence_checks.warn(train, looks_ahead)
   if unseen is not None:

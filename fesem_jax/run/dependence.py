@@ -12,12 +12,12 @@ DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
 
 
 def follow(
-  jaxpr: Jaxpr, given: Sequence[bool], names: Sequence[str] = ()
+  jaxpr: Jaxpr, given: Sequence[bool], names: Sequence[str] = (), not_by: str = ''
 ) -> tuple[bool, list[bool]]:
   """Tells if numbers are drawn that depend on nothing given, and which results do.
 
-  `given` says which arguments depend on it, as do values of these `names`. Of loops and
-  branches, all do if one does.
+  `given` says which arguments depend on it, as do values of these `names`, and none of
+  the name `not_by`. Of loops and branches, all do if one does.
   """
   depends = dict(zip(jaxpr.invars, given, strict=True))
 
@@ -28,14 +28,14 @@ def follow(
   for equation in jaxpr.eqns:
     of, inner = list(map(does, equation.invars)), list(_inner(equation))
     draws |= bool(DRAWS.match(equation.primitive.name)) and not any(of)
-    is_named = equation.primitive.name == 'name' and equation.params['name'] in names
-    is_given = is_named or any(of)
+    name = equation.params['name'] if equation.primitive.name == 'name' else None
+    is_given = name in names or (any(of) and name != not_by)
     results = [is_given] * len(equation.outvars)
     for each in inner:
       same = len(inner) == 1 and len(each.outvars) == len(results)
       same &= len(each.invars) == len(of) and 'jit' in equation.primitive.name
       own = of if same else [any(of)] * len(each.invars)
-      alone, of_inner = follow(each, own, names)
+      alone, of_inner = follow(each, own, names, not_by)
       draws |= alone
       results = of_inner if same else [any(of_inner) or r for r in results]
     depends |= dict(zip(equation.outvars, results, strict=True))
@@ -70,8 +70,9 @@ def repeats_draws(jaxpr: Jaxpr) -> bool:
       if 'jit' in name and len(inner) == 1:
         results = visit(inner[0], operands)
       else:
-        for each in inner:
-          visit(each, [number(id(variable)) for variable in each.invars])
+        for each in inner:  # JAX keeps one trace for calls with several keys.
+          within = id(equation), id(each), operands
+          visit(each, [number(within, i) for i in range(len(each.invars))])
         params = '' if inner else str(equation.params)
         made = (name, params, operands, id(equation) if inner else 0)
         results = [number(*made, i) for i in range(len(equation.outvars))]

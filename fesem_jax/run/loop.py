@@ -180,7 +180,8 @@ class Running:
     """Ends the round; returns the exception of a run that is interrupted here."""
     self._event['record']['seconds'] = self.seconds[-1]
     if self._read and (self.done == 1 or self.reason is not None):
-      own_functions.warn_of_changes(self.run.algorithm, self._read)
+      run = self.run
+      own_functions.warn_of_changes(run.algorithm, self._read, run.is_traced_otherwise)
     end = RoundEnd(last=self.reason is not None, state=state, **self._event)
     if self.callbacks.on_round_end(end, interrupted):
       self.callbacks.raise_error(self._kept())

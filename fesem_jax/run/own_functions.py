@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr
 
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.identity import Identity
@@ -21,7 +22,7 @@ from fesem_jax.models.networks import check_mixes_nothing
 from fesem_jax.run.dependence import DRAWS, follow, repeats_draws
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.traced import Traced
-from fesem_jax.training.trained import PLACES, SENT, TOOK_PART
+from fesem_jax.training.trained import SENT
 from fesem_jax.utils.display import listed_and_counted
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
@@ -61,16 +62,22 @@ def read_by(algorithm: Algorithm) -> list[str]:
   return values if identity.code() else []
 
 
-def warn_of_changes(algorithm: Algorithm, before: Sequence[str]) -> None:
-  """Warns if what a round read when it was traced has changed in the rounds since."""
+def warn_of_changes(
+  algorithm: Algorithm, before: Sequence[str], is_another: Callable[[], bool]
+) -> None:
+  """Warns if what a round read when it was traced has changed in the rounds since.
+
+  `is_another` traces the round again and tells if it computes something else: an object
+  may hold more than the round reads, such as a log.
+  """
   pairs = itertools.zip_longest(before, read_by(algorithm), fillvalue='')
-  changed = [a or b for a, b in pairs if a != b]
-  if changed:
-    named = changed[0].partition('=')[0]
+  changed = [(a or b).partition('=')[0] for a, b in pairs if a != b]
+  if changed and is_another():
+    named = listed_and_counted([f'`{name}`' for name in dict.fromkeys(changed)], 3)
     warn_once(
-      f'`{named}`, which functions of the method or its model read, has changed since '
-      'the first round, as by a callback or `between`: compiled rounds keep the value '
-      'that it had. Keep what changes in the state of the method, or compute it from '
+      f'{named}, which functions of the method or its model hold, changed after the '
+      'first round, as by a callback or `between`: compiled rounds keep the value of '
+      'that one. Keep what changes in the state of the method, or compute it from '
       '`cohort.round`.'
     )
 
@@ -284,19 +291,24 @@ def check_key(one: Traced, state: Any, data: Any, cohort: Any, key: Any) -> None
     )
 
 
-def check_means(one: Traced, state: Any, data: Any, dropout_rate: float) -> None:
+def check_means(one: Traced, state: Any, args: Any, dropout_rate: float) -> None:
   """Warns if a round puts models together whoever took part in it.
 
-  `state` has the shapes of what the round gives. Models that each client keeps, one a
-  row, need no weights.
+  It was traced with these arguments, and `state` has the shapes of what it gives.
+  Models that each client keeps, one a row, need no weights. Sizes of data, of which
+  empty places have none, are enough where no client drops out.
   """
+  data, nothing = args[1], jax.tree.map(lambda _: False, args)
+  of_sizes = dataclasses.replace(nothing[1], offsets=not dropout_rate)
+  sized = nothing[0], of_sizes, *nothing[2:]
 
-  def depends_on(*names: str) -> list[bool]:
-    return follow(one.jaxpr, [False] * len(one.jaxpr.invars), names)[1]
+  def depends_on(given: Any, name: str, not_by: str = '') -> list[bool]:
+    return follow(one.jaxpr, jax.tree.leaves(given), (name,), not_by)[1]
 
-  asks = (TOOK_PART,) if dropout_rate else (TOOK_PART, PLACES)
+  of_models = depends_on(nothing, SENT)
+  of_those = depends_on(sized, tree.TOOK_PART, not_by=SENT)
   leaves = jax.tree.leaves(state)
-  of_models, of_those = (depends_on(*names)[: len(leaves)] for names in ((SENT,), asks))
+  of_models, of_those = of_models[: len(leaves)], of_those[: len(leaves)]
   for x, mixes, heeds in zip(leaves, of_models, of_those, strict=True):
     if mixes and not heeds and x.shape[:1] != (data.num_clients,):
       warn_once(

@@ -38,6 +38,7 @@ from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehea
 from fesem_jax.run.selecting import selected
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.timeline import Data, Timeline
+from fesem_jax.run.traced import Traced
 from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import free_memory, processes, progress_lines
 
@@ -79,6 +80,13 @@ class Prepared(NamedTuple):
     if changed:
       self.evaluation.use(self.data.train, self.data.test)
     return changed
+
+  def is_traced_otherwise(self) -> bool:
+    """Traces a round again; returns whether it is another than the compiled one."""
+    jax.clear_caches()  # Of functions within it that are compiled by themselves.
+    keys = self.keys[prng_streams.INIT], self.keys[prng_streams.ROUNDS]
+    _, again = rehearse(self.algorithm, self.data.train, self.draw(1), *keys)
+    return not Traced(again).same_as(Traced(self.traced))
 
   def draw(self, number: int) -> Cohort:
     """The clients of a round, whose number is counted from 1.

@@ -100,9 +100,8 @@ def rehearse(
   if twin is not None:
     own_functions.compare_draws('`step` of the method', twin, Traced(traced))
     own_functions.check_key(twin, *args)
-    own_functions.check_means(
-      twin, traced.out_info[0], data, algorithm.local.dropout_rate
-    )
+    dropout_rate = algorithm.local.dropout_rate
+    own_functions.check_means(twin, traced.out_info[0], args, dropout_rate)
   _check_state(state, traced.out_info[0])
   return state, traced
 

@@ -65,9 +65,10 @@ def selected(
     tuple(records),
     losses,
   )
-  held = _random_states(selection.choose)
+  generators = _generators(selection.choose)
+  states = _states_of(generators)
   places, of_selection = selection.chosen(before)
-  if held != _random_states(selection.choose):
+  if states != _states_of(generators):
     warn_once(
       f'The selection {selection.name} draws random numbers that are not those of '
       '`before.rng`, such as np.random: the seed does not decide which clients take '
@@ -77,8 +78,8 @@ def selected(
   return selected_cohort(places, count, number, train, mesh), of_selection
 
 
-def _random_states(choose: Callable[..., Any]) -> list[bytes]:
-  """The states of NumPy's and Python's generators, and of those that a function holds.
+def _generators(choose: Callable[..., Any]) -> list[Any]:
+  """The generators of NumPy's and Python's that a function holds.
 
   These are variables from outside of it, and fields of an object whose method it is.
   """
@@ -89,5 +90,9 @@ def _random_states(choose: Callable[..., Any]) -> list[bytes]:
     held += cells_of(function).values()
     held += map(function.__globals__.get, function.__code__.co_names)
   kinds = np.random.Generator | np.random.RandomState | random.Random
-  states = [np.random.get_state(), random.getstate()]
-  return [*map(pickle.dumps, [*states, *(x for x in held if isinstance(x, kinds))])]
+  return [x for x in held if isinstance(x, kinds)]
+
+
+def _states_of(generators: Sequence[Any]) -> list[bytes]:
+  """The states of some generators, and of those that all share."""
+  return [*map(pickle.dumps, [np.random.get_state(), random.getstate(), *generators])]

@@ -16,11 +16,13 @@ _SOME = 1000  # Sequences that are looked at.
 _PADDED, _LEAST_PADDING = 0.1, 3
 
 
-def warn(train: FederatedData, looks_ahead: Callable[[np.ndarray], bool]) -> None:
+def warn(
+  train: FederatedData, looks_ahead: Callable[[np.ndarray, np.ndarray], bool]
+) -> None:
   """Says once what makes accuracies of next tokens other than they seem.
 
-  `looks_ahead` tells of some sequences [B, S] if the model's outputs at a position
-  depend on later tokens.
+  `looks_ahead` tells of some sequences [B, S] if the model's outputs at a position that
+  counts, of [B, S - 1] bool, depend on later tokens.
   """
   if train.task != SEQUENCE.name or len(train.example_shape) != 1:
     return
@@ -31,11 +33,13 @@ def warn(train: FederatedData, looks_ahead: Callable[[np.ndarray], bool]) -> Non
       'y holds the tokens of x at the same positions, which a model only has to copy; '
       'give the next ones: y[:, :-1] = x[:, 1:], and -1 at the end.'
     )
-  elif later.any() and (x[:, 1:] == y[:, :-1])[later].all() and looks_ahead(x[:2]):
-    warn_once(
-      'The model sees the tokens that it predicts: its outputs at a position depend on '
-      'later tokens; mask its attention, or pad its convolutions on the left.'
-    )
+  elif later.any() and (x[:, 1:] == y[:, :-1])[later].all():
+    some = np.flatnonzero(later.any(axis=1))[:2]
+    if looks_ahead(x[some], later[some]):
+      warn_once(
+        'The model sees the tokens that it predicts: its outputs at a position depend '
+        'on later tokens; mask its attention, or pad its convolutions on the left.'
+      )
   if y.shape[1] < 2 * _LEAST_PADDING:
     return
   token = np.bincount(np.maximum(y[:, -1], 0)).argmax()
@@ -51,8 +55,12 @@ def warn(train: FederatedData, looks_ahead: Callable[[np.ndarray], bool]) -> Non
     )
 
 
-def looks_ahead(model: Model, x: np.ndarray) -> bool:
-  """Tells if outputs of a model for tokens [B, S] depend on later ones."""
+def looks_ahead(model: Model, x: np.ndarray, counts: np.ndarray) -> bool:
+  """Tells if outputs of a model for tokens [B, S] depend on later ones.
+
+  Only positions [B, S - 1] that `counts` has are looked at: attention whose mask leaves
+  nothing to padding is of all tokens there.
+  """
 
   def shaken(p: jax.Array) -> jax.Array:  # Layers may start at zero.
     return p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape)
@@ -61,7 +69,8 @@ def looks_ahead(model: Model, x: np.ndarray) -> bool:
   def apart(x: jax.Array, other: jax.Array) -> jax.Array:
     params = jax.tree.map(shaken, model.init(jax.random.key(0)))
     one, two = model.apply(params, x)[:, :-1], model.apply(params, other)[:, :-1]
-    return jnp.abs(one - two).max() > 1e-3 * jnp.abs(one).max()
+    apart = jnp.where(counts[:, :, None], jnp.abs(one - two), 0.0)
+    return apart.max() > 1e-3 * jnp.abs(one).max()
 
   x = np.asarray(x, np.float32)
   other = x.copy()

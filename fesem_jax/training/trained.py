@@ -124,17 +124,16 @@ class Trained(NamedTuple):
     )
 
 
-# Names in a traced round, by which `run.own_functions` finds what depends on them.
-SENT, TOOK_PART, PLACES = 'fesem_jax.sent', 'fesem_jax.took_part', 'fesem_jax.places'
+# Of models in a traced round, as `tree.TOOK_PART`.
+SENT = 'fesem_jax.sent'
 
 
 def named_results(trained: Trained) -> Trained:
   """The same, named where it is traced; compiled programs do not have the names."""
   return trained._replace(
     params=jax.tree.map(lambda x: checkpoint_name(x, SENT), trained.params),
-    finite=checkpoint_name(trained.finite, TOOK_PART),
-    arrived=checkpoint_name(trained.arrived, TOOK_PART),
-    sizes=checkpoint_name(trained.sizes, PLACES),
+    finite=checkpoint_name(trained.finite, tree.TOOK_PART),
+    arrived=checkpoint_name(trained.arrived, tree.TOOK_PART),
   )
 
 

@@ -150,6 +150,10 @@ class Drawn:
   def choose(self, before):
     return self.rng.choice(5, 2, replace=False)
 
+  def choose_by_seed(self, before):
+    self.rng = before.rng
+    return self.choose(before)
+
 
 OWN = np.random.default_rng(0)
 
@@ -158,6 +162,7 @@ OWN = np.random.default_rng(0)
     (lambda before: np.random.choice(5, 2, replace=False), True),
     (lambda before: OWN.choice(5, 2, replace=False), True),
     (Drawn().choose, True),
+    (Drawn().choose_by_seed, False),
     (lambda before: random.sample(range(5), 2), True),
     (lambda before: before.rng.choice(5, 2, replace=False), False),
 ])  # fmt: skip

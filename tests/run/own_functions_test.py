@@ -1,6 +1,7 @@
 """Functions of users that would not do what they seem to are told of or refused."""
 
 import contextlib
+import functools
 import logging
 
 import jax
@@ -74,11 +75,15 @@ def alike(key, start, w):
   return jax.tree.map(lambda w: w + jax.random.normal(key, w.shape), w)
 
 
-def apart(key, start, w):
+def apart(key, start, w, draw=jax.random.normal):
   leaves, form = jax.tree.flatten(w)
   keys = jax.random.split(key, len(leaves))
-  noise = [jax.random.normal(k, x.shape) for k, x in zip(keys, leaves, strict=True)]
+  noise = [draw(k, shape=x.shape) for k, x in zip(keys, leaves, strict=True)]
   return jax.tree.map(jnp.add, w, jax.tree.unflatten(form, noise))
+
+
+def in_loop(key, shape):
+  return jax.random.poisson(key, 1.0)
 
 
 def flipped(key, x):
@@ -101,6 +106,7 @@ def apply(params, x):
 @pytest.mark.parametrize(('change', 'named'), [
     ({'sends': fj.Sends(alike)}, '`sends`'),
     ({'sends': fj.Sends(apart)}, ''),
+    ({'sends': fj.Sends(functools.partial(apart, draw=in_loop))}, ''),
     ({'augmentation': flipped}, '`augmentation`'),
     ({'sends': fj.compression('random_k:0.5')}, ''),
     ({'model': fj.Model(init, apply)}, '`init` of the model'),
@@ -235,13 +241,16 @@ def test_means_of_models_that_do_not_ask_who_takes_part_are_told(said):
   data, local = data_and_local()
   dropping = local._replace(dropout_rate=0.5)
 
-  def method(local, weights_of, own=False):
+  def method(local, weights_of, own=False, mixed=False):
     def step(params, data, cohort, key):
+      params = params[0] if own else params
       starts = fj.ClientModels(own=params) if own else fj.ClientModels(shared=params)
       trained = fj.train_cohort(local, starts, data, cohort, key)
-      weights = weights_of(trained)
+      weights = weights_of(trained, data)
       if own:  # Each client keeps its model, which needs no weight.
-        return fj.tree.with_rows(params, cohort, trained.params), trained.info()
+        kept = fj.tree.with_rows(params, cohort, trained.params)
+        means = jax.tree.map(lambda p: p.mean(axis=0), kept)
+        return (kept, means if mixed else ()), trained.info()
       mean = jax.tree.map(
         lambda p: jnp.tensordot(weights / weights.sum(), p, axes=1)[None],
         trained.params,
@@ -249,22 +258,30 @@ def test_means_of_models_that_do_not_ask_who_takes_part_are_told(said):
       return mean, trained.info()
 
     def init(key, data):
-      return fj.tree.repeat(local.model.init(key), data.num_clients if own else 1)
+      start = local.model.init(key)
+      params = fj.tree.repeat(start, data.num_clients if own else 1)
+      return (params, start if mixed else ()) if own else params
 
     def deployed(params, data):
+      params = params[0] if own else params
       return fj.ClientModels(**{'own' if own else 'shared': params})
 
     return fj.Algorithm(local, init, step, deployed)
 
-  def alike(trained):
+  def alike(trained, data):
     return jnp.ones(trained.ids.shape)
+
+  def by_sizes(trained, data):
+    return data.sizes(trained.ids)
 
   for each, told in (
     (method(local, alike), True),
     (method(local, alike, own=True), False),
-    (method(local, lambda trained: trained.sizes), False),
-    (method(dropping, lambda trained: trained.sizes), True),
-    (method(dropping, lambda trained: trained.weights('by_examples')), False),
+    (method(local, alike, own=True, mixed=True), False),
+    (method(local, lambda trained, _: trained.sizes), False),
+    (method(local, by_sizes), False),
+    (method(dropping, by_sizes), True),
+    (method(dropping, lambda trained, _: trained.weights('by_examples')), False),
   ):
     warn_once.cache_clear()
     said.clear()
@@ -346,6 +363,7 @@ def test_what_a_callback_changes_in_compiled_rounds_is_told(said):
   data, local = data_and_local()
   read, kept = {'scale': 1.0}, {'scale': 1.0}
 
+  @jax.jit
   def scaled(outputs, y):
     return read['scale'] * local.model.task.loss(outputs, y)
 
@@ -360,19 +378,26 @@ def test_what_a_callback_changes_in_compiled_rounds_is_told(said):
   class Decaying:
     scale = 1.0
 
+    def __init__(self, factor):
+      self.factor, self.kept = factor, []
+
     def between(self, state, info):
-      self.scale *= 0.9
+      self.scale *= self.factor
+      self.kept.append(info.train_loss)  # Which `step` does not read.
       return state, info
 
     def step(self, state, data, cohort, key):
       state, info = mine.step(state, data, cohort, key)
       return jax.tree.map(lambda p: p * self.scale, state), info
 
-  mine, own = own_method(local), Decaying()
-  warn_once.cache_clear()
-  said.clear()
-  run(mine._replace(step=own.step, between=own.between), data)
-  assert '`scale`, which functions of the method or its' in said.text
+  mine = own_method(local)
+  for factor, told in ((1.0, False), (0.9, True)):
+    own = Decaying(factor)
+    warn_once.cache_clear()
+    said.clear()
+    run(mine._replace(step=own.step, between=own.between), data)
+    assert ('`kept`, `scale`, which functions of the method or' in said.text) == told
+    assert ('which functions of the method' in said.text) == told
 
 
 def test_models_of_which_clients_choose_none_are_refused():

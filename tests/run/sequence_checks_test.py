@@ -3,6 +3,7 @@
 import logging
 
 import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -13,17 +14,23 @@ from fesem_jax.run.programs import shared
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils.notices import warn_once
 
-TOKENS = np.random.default_rng(0).integers(0, 5, (40, 9))
+TOKENS = np.random.default_rng(0).integers(1, 5, (40, 9))
 
 
 class Net(nn.Module):
   padding: str
 
   @nn.compact
-  def __call__(self, x):
-    x = nn.Embed(5, 6)(x.astype(int))
+  def __call__(self, tokens):
+    x = nn.Embed(5, 6)(tokens.astype(int))
     x = nn.Conv(6, (3,), padding=self.padding, name='conv')(x)
-    return nn.Dense(5, name='logits')(x)
+    mean = x.mean(axis=1, keepdims=True)  # As of attention whose mask leaves nothing.
+    return nn.Dense(5, name='logits')(jnp.where(tokens[..., None] == 0, mean, x))
+
+
+# The last tokens are padding.
+SHORT = np.where(np.arange(9) < 5, TOKENS, 0)
+OF_SHORT = np.where(SHORT[:, 1:] == 0, -1, SHORT[:, 1:])
 
 
 def padded(y, token, count=20):
@@ -35,6 +42,7 @@ def padded(y, token, count=20):
 @pytest.mark.parametrize(('x', 'y', 'padding', 'told'), [
     (TOKENS[:, :-1], TOKENS[:, 1:], 'CAUSAL', ''),
     (TOKENS[:, :-1], TOKENS[:, 1:], 'SAME', 'outputs at a position depend on later'),
+    (SHORT[:, :-1], OF_SHORT, 'CAUSAL', ''),
     # Targets of another kind, as of tagging, which may be of the whole sequence.
     (TOKENS[:, :-1], TOKENS[:, 1:] // 2, 'SAME', ''),
     (TOKENS[:, :-1], TOKENS[:, :-1], 'CAUSAL', 'tokens of x at the same positions'),
