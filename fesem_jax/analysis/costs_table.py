@@ -148,9 +148,11 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
       'comes before the first one.'
     )
   if targets or of_oracle:
-    of_honest = ', honest clients,' * tables.has_honest(methods)
+    measured = ', honest clients,' * tables.has_honest(methods)
+    if any(row['evaluated_on'] for row in methods):
+      measured = f'{measured.rstrip(",")}, validation examples,'
     notes.append(
-      f'Rounds until the deployed micro {task.primary.label}{of_honest} reaches a '
+      f'Rounds until the deployed micro {task.primary.label}{measured} reaches a '
       'target, by the '
       'monotone curve, linear between evaluated rounds: mean and sample standard '
       'deviation over the seeds that reach it.'

@@ -161,7 +161,8 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     axis.set_yticks(range(len(rows)), labels)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     unit = ' (percentage points)' if of.percent else ''
-    axis.set_xlabel(f'Difference of the micro {of.label}{unit}')
+    measured = found.get('of', '').removeprefix(', ')  # Older tables do not say it.
+    axis.set_xlabel(f'Difference of the micro {of.label}{unit}\n{measured}'.strip())
     meaning = ': mean and\n95 % interval over paired seeds; filled: p < 0.05'
     if all(row['low'] is None for row in rows):
       several = any(row['pairs'] > 1 for row in rows)
