@@ -140,10 +140,13 @@ def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:
 def _evaluated(run: Prepared) -> list[records.Record]:
   """The records of the rounds that are measured where the run does not stop between.
 
-  A run that has gone on was also measured where it ended before.
+  A run that has gone on was also measured where it ended before. Rounds with data that
+  have changed since are left out.
   """
   every, (*earlier, last) = run.spec.eval_every, run.out.records
-  return [*(r for r in earlier if every and r['round'] % every == 0), last]
+  since = max(p.first_round for p in run.spec.phases if p.first_round <= last['round'])
+  due = [r for r in earlier if every and r['round'] % every == 0]
+  return [*(r for r in due if r['round'] >= since), last]
 
 
 def _result(

@@ -56,6 +56,21 @@ def test_rounds_train_and_measure_on_the_data_of_their_phase():
   assert changed.history[4]['ari'] != unchanged.history[4]['ari']
 
 
+def test_reports_are_of_the_rounds_since_the_last_change():
+  train, test = federation()
+  changed = simulated_linear(
+    rounds=4, later_phases=[Phase(3, train, moved(test)), later(9)]
+  )
+  of_rounds = {r['round']: r['deployed'] for r in changed.history[1:]}
+  values = {n: scores['micro_accuracy'] for n, scores in of_rounds.items()}
+  assert max(values, key=lambda n: values[n]) < 3  # On the labels that it trained on.
+  reports = changed.summary['reports']
+  assert reports['best']['deployed']['round'] >= 3
+  assert reports['mean10']['evaluations'] == 2
+  unchanged = simulated_linear(rounds=4).summary['reports']
+  assert unchanged['mean10']['evaluations'] == 4
+
+
 @pytest.mark.parametrize('stop', [2, 3])
 def test_a_run_resumes_in_its_phase_to_the_bit(stop, tmp_path):
   options = {'later_phases': [later()], 'clients_per_round': 3}
