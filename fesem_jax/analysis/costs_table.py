@@ -8,7 +8,7 @@ from fesem_jax.analysis import clients_table, tables
 from fesem_jax.analysis.tables import mean_and_std, over_seeds
 from fesem_jax.evaluation.paired import Summaries, task_of
 from fesem_jax.run.results.client_table import ClientTable
-from fesem_jax.run.results.curves import rounds_to
+from fesem_jax.run.results.curves import of_last_data, rounds_to
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import display
 from fesem_jax.utils.text_tables import Column, Table, cell
@@ -45,7 +45,7 @@ def with_curve(
   column = tasks.of(summary).primary_column
   measured = {
     r['round']: r.get('honest', r)['deployed'][column]
-    for r in history
+    for r in of_last_data(history, summary)
     if 'deployed' in r
   }
   curve = {'rounds': list(measured), 'deployed': list(measured.values())}
