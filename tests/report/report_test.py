@@ -21,6 +21,7 @@ from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.analysis.report import library
 from fesem_jax.analysis.report.clients import clients
 from fesem_jax.analysis.report.confusion import confusion
+from fesem_jax.analysis.report.curves import curves
 from fesem_jax.analysis.report.runs import labels, read_runs
 from fesem_jax.run.results import metrics_file, saved_client_table
 from fesem_jax.run.results.moves import flows, moves
@@ -304,6 +305,20 @@ def test_bad_clients_are_neither_worst_nor_best(tmp_path):
   (found,) = confusion([run])
   assert found['bad']
   assert found['names'] == names
+
+
+def test_figures_of_clients_and_curves_say_on_which_examples_they_are(tmp_path):
+  (run,) = read_runs([write_run(tmp_path / 'run')])
+  held_out = dataclasses.replace(run, config=run.config | {'evaluate_on': 'validation'})
+  for runs, kind, said in (
+    ([run], 'test', ''),
+    ([held_out], 'validation', ', validation examples'),
+    ([held_out, run], 'validation', ', validation examples of some methods'),
+  ):
+    assert clients(runs, CLASSIFICATION)['runs'][0]['measured_on'] == kind
+    titles = [f['title'] for f in curves(runs, CLASSIFICATION)['figures']]
+    assert titles[0] == f'Deployed micro accuracy{said}'
+    assert 'Training loss' in titles
 
 
 def test_of_many_clients_some_are_shown_and_the_worst_is_found(tmp_path):

@@ -56,8 +56,10 @@ def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
   each = _MOST // max(1, len(runs) * len(keys))
   most = min(max(each, _LEAST_EACH), _MOST_EACH)
   axes = [_axes(run.history) for run in runs]
+  held_out = [run.config.get('evaluate_on') == 'validation' for run in runs]
+  of = ', validation examples' + ' of some methods' * (not all(held_out))
   return {
-    'figures': [_figure(key, task) for key in keys],
+    'figures': [_figure(key, task, of * any(held_out)) for key in keys],
     'axes': [name for name in _AXES if any(name in a for a in axes)],
     'runs': [
       {
@@ -102,13 +104,13 @@ def _order(key: str, task: Task) -> tuple[Any, ...]:
   return 2, key
 
 
-def _figure(key: str, task: Task) -> dict[str, Any]:
+def _figure(key: str, task: Task, examples: str = '') -> dict[str, Any]:
   *above, column = key.split('/')
   if above and above[-1] in _KINDS and column in task.columns:
     figure = task.figure(column)
     mean, _, _ = column.partition('_')
     of = ', honest clients' if above[0] == 'honest' else ''
-    title = f'{_KINDS[above[-1]]} {mean} {figure.label}{of}'
+    title = f'{_KINDS[above[-1]]} {mean} {figure.label}{of}{examples}'
     return {'key': key, 'title': title, 'percent': figure.percent}
   title = _TITLES.get(key) or key.replace('/', ', ').replace('_', ' ').capitalize()
   return {'key': key, 'title': title, 'percent': False}
