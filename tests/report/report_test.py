@@ -20,6 +20,7 @@ from fesem_jax.analysis import clients_table
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.analysis.report import library
 from fesem_jax.analysis.report.clients import clients
+from fesem_jax.analysis.report.clusters import clusters
 from fesem_jax.analysis.report.confusion import confusion
 from fesem_jax.analysis.report.curves import curves
 from fesem_jax.analysis.report.runs import labels, read_runs
@@ -352,6 +353,21 @@ def test_sheets_are_the_images_of_clients(comparison, compared):
     np.testing.assert_allclose(shown, 255 * (wanted - low) / (high - low), atol=0.51)
   assert found['sheets'][0]['mix'] == '6 of upright'
   assert found['sizes'] == [[6, 6]] * ROUNDS
+
+
+def test_no_round_with_moves_is_left_out(tmp_path):
+  (run,) = read_runs([write_run(tmp_path / 'run')])
+  history = [
+    {'round': number, 'cluster_sizes': [3, 9], 'moved': 2 * (number == 3)}
+    for number in range(1, 1001)
+  ]
+  (found,) = clusters([dataclasses.replace(run, history=history)])
+  assert found['moves_by_round'] == [[3, 2]]
+  (found,) = clusters([dataclasses.replace(run, history=history[10:])])
+  assert found['moves_by_round'] == []
+  unknown = [{'round': 1, 'cluster_sizes': [3, 9]}]
+  (found,) = clusters([dataclasses.replace(run, history=unknown)])
+  assert found['moves_by_round'] is None
 
 
 def test_moves_are_the_assignments_of_each_round(tmp_path):
