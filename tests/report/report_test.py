@@ -216,6 +216,28 @@ def test_long_runs_are_thinned_and_keep_their_ends(tmp_path):
   assert (places[0], places[-1], values[-1]) == (0, 2999, 428.57)
 
 
+def test_long_seeds_of_a_method_have_points_in_the_same_rounds(tmp_path):
+  (run,) = read_runs([write_run(tmp_path / 'run')])
+
+  def seed(label, count, every=1):
+    rounds = range(every, every * count + 1, every)
+    history = [{'round': number, 'train_loss': 1.0} for number in rounds]
+    return dataclasses.replace(run, label=label, history=history)
+
+  runs = [seed('a', 1000), seed('a', 570), seed('b', 20, every=50)]
+  found = curves(runs, CLASSIFICATION)['runs']
+  points = []
+  for each in found:
+    places, values = each['series']['train_loss']
+    at = range(len(values)) if places is None else places
+    points.append([each['rounds'][place] for place in at])
+  long, short, other = points
+  assert short == [number for number in long if number <= 570]
+  assert (long[0], long[-1], short[-1]) == (1, 1000, 570)
+  assert len(long) <= 401
+  assert len(other) == 20  # Of a method whose curve is short, all.
+
+
 def test_values_that_are_not_finite_are_gaps(tmp_path):
   folder = write_run(tmp_path / 'run', clusters=0, finished=False)
   losses = [2.0, np.inf, 1.0, np.nan]
