@@ -9,6 +9,8 @@ import itertools
 import json
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -19,6 +21,7 @@ import fesem_jax as fj
 from fesem_jax.analysis import clients_table
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.analysis.report import library
+from fesem_jax.analysis.report import page as page_module
 from fesem_jax.analysis.report.clients import clients
 from fesem_jax.analysis.report.clusters import clusters
 from fesem_jax.analysis.report.confusion import confusion
@@ -236,6 +239,30 @@ def test_long_seeds_of_a_method_have_points_in_the_same_rounds(tmp_path):
   assert (long[0], long[-1], short[-1]) == (1, 1000, 570)
   assert len(long) <= 401
   assert len(other) == 20  # Of a method whose curve is short, all.
+
+
+@pytest.mark.skipif(shutil.which('node') is None, reason='Node.js is not installed')
+def test_means_of_curves_are_of_all_seeds_that_go_on():
+  seeds = {0: [5, 10, 15, 20], 1: [5, 10, 12]}  # The second ends after round 12.
+  rows = [
+    {'i': seed, 'label': 0, 'round': number, 'x': number, 'y': 1 - seed}
+    for seed, rounds in seeds.items()
+    for number in rounds
+  ]
+  script = (page_module._TEMPLATES / 'curves.js').read_text()
+  shown = 'averaged(rows).map((r) => [r.round, r.y, r.seed, r.i])'
+  call = f'const rows = {json.dumps(rows)}; console.log(JSON.stringify({shown}));'
+  done = subprocess.run(
+    ['node', '-e', script + call],
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=60,
+  )
+  assert json.loads(done.stdout) == [
+    *([number, 0.5, 'mean of 2 seeds', '0 2'] for number in (5, 10)),
+    *([number, 1, 'mean of 1 seeds', '0 1'] for number in (15, 20)),
+  ]
 
 
 def test_values_that_are_not_finite_are_gaps(tmp_path):
