@@ -50,7 +50,13 @@ def curves_over_seeds(
   check_choice('spread', spread, tuple(SPREADS))
   first = next(each[0] for each in runs.values() if each)
   figure_of, column = first.task.primary, first.task.primary_column
-  drawn, names = 0, _names(runs)
+  drawn, names = (
+    0,
+    [
+      name + _ended(each)
+      for name, each in zip(_names(runs), runs.values(), strict=True)
+    ],
+  )
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
       1, 2, figsize=(8.4, 3.6), layout='constrained', sharey=True
@@ -86,6 +92,12 @@ def _names(runs: Runs) -> list[str]:
     name + f' ({len(each)} of {most} seeds)' * (len(each) < most)
     for name, each in zip(names, runs.values(), strict=True)
   ]
+
+
+def _ended(runs: Sequence[PlottedRun]) -> str:
+  """Where curves of a method end before those of some of its runs, in words."""
+  lasts = {run.history[-1]['round'] for run in runs}
+  return f'\n(until a seed ended, round {min(lasts)})' if len(lasts) > 1 else ''
 
 
 def _aligned(
