@@ -113,11 +113,13 @@ def as_csv(points: list[Point]) -> str:
   """A line for each method and value, with all figures."""
   columns = tasks.of(points[0]).columns
   keys = [f'{kind}_{column}' for kind in _KINDS for column in columns]
-  plain = [Column(name, name) for name in ('method', 'value', 'seeds', 'diverged')]
+  names = 'method', 'value', 'seeds', 'diverged', 'report', 'evaluated_on', 'clients'
+  plain = [Column(name, name) for name in names]
   measured = [Column(key, key, '.3g', '', True) for key in (*tables.AGREEMENTS, *keys)]
   rows = [
     [
-      p['method'], text_of(p['value']), p['seeds'], p['diverged'],
+      p['method'], text_of(p['value']), p['seeds'], p['diverged'], p['report'],
+      p['evaluated_on'] or 'test', 'honest' if p['honest'] else 'all',
       *(cell(p[c.key] or (None, None)) for c in measured),
     ]
     for p in points

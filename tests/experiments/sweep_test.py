@@ -144,6 +144,8 @@ def test_tables_over_values_are_of_honest_clients(tmp_path):
   assert [float(r['ari_mean']) for r in rows if r['ari_mean']] == [0.5, 1.0]
   assert [float(r['ami_mean']) for r in rows if r['ami_mean']] == [0.25, 1.0]
   assert float(rows[2]['deployed_macro_f1_mean']) == pytest.approx(70)
+  said = [(r['report'], r['evaluated_on'], r['clients']) for r in rows]
+  assert (said[0], said[2]) == (('last', 'test', 'all'), ('last', 'test', 'honest'))
   held = json.loads((tmp_path / 'sweep.json').read_text())
   assert held['points'][2]['finetuned_micro_f1'] == pytest.approx([70, 14.142], 1e-3)
   assert sweep_tables.draw(points, name, 8, tmp_path) is None
