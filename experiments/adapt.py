@@ -175,7 +175,9 @@ def _write(
     print(e)
     return
   numbers, panels = adapt_tables.curves(table)
-  figure = plots.by_value(panels, 'training examples of a new client', numbers)
+  said = ['validation examples'] * (table[0]['evaluated_on'] != 'test')
+  name = 'training examples of a new client'
+  figure = plots.by_value(panels, name, numbers, said=said)
   plots.save(figure, out / 'accuracy_by_examples')
 
 

@@ -102,7 +102,7 @@ def as_csv(rows: list[Row]) -> str:
   """Every run, number of examples and rule as CSV; figures as fractions."""
   plain = [
       'seed', 'num_examples', 'rule', 'in_group', 'as_loss', 'clients', 'with_fewer',
-      'training_failed', 'finetuning_failed',
+      'training_failed', 'finetuning_failed', 'evaluated_on',
   ]  # fmt: skip
   names = tasks.of_scores(rows[0]['joined']).columns
   kinds = [(kind, name) for kind in ('joined', 'finetuned') for name in names]

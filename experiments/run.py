@@ -196,7 +196,8 @@ def _add_targets(
   workdir: pathlib.Path, result: Result, targets: list[float], task: tasks.Task
 ) -> None:
   """Sets the rounds to each target in the summary, which may hold other targets."""
-  reached = curves.rounds_to_targets(result.history, targets, task)
+  history = curves.of_last_data(result.history, result.summary)
+  reached = curves.rounds_to_targets(history, targets, task)
   add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
 
 

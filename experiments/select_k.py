@@ -141,7 +141,7 @@ def draw(
     from fesem_jax import plots
   except UserError as e:  # Figures are optional, the table is not.
     return str(e)
-  of = tasks.of(rows[0]).primary.title
+  of = f'{tasks.of(rows[0]).primary.title}, validation'
   figure = plots.choosing_k(rows, recommended, title, of)
   written = plots.save(figure, workdir / 'plots' / 'select_k')
   return f'Figure: {written[0]} (and .svg)'

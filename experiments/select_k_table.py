@@ -105,6 +105,9 @@ def table_of(rows: list[Row]) -> Table:
     sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
     lines.append([*line, sizes])
   notes = []
+  if any(row.get('deployed_mean') is not None for row in rows):
+    of = tasks.of(rows[0]).primary.title
+    notes.append(f'Fine-tuned, deployed: {of} of validation examples.')
   if (seeds := max(row['seeds'] for row in rows)) > 1:
     notes.append(f'± is the sample standard deviation over {seeds} seeds.')
   if any(map(_lacks_seeds, rows)):

@@ -7,9 +7,9 @@ from typing import Any
 
 from fesem_jax import tasks
 from fesem_jax.analysis import tables
-from fesem_jax.evaluation.paired import Summaries
+from fesem_jax.evaluation.paired import OF_REPORTS, Summaries
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import text_of
+from fesem_jax.utils.display import listed_and_counted, method_name, text_of
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import Cell, Column, Table, cell
 
@@ -113,11 +113,13 @@ def as_csv(points: list[Point]) -> str:
   """A line for each method and value, with all figures."""
   columns = tasks.of(points[0]).columns
   keys = [f'{kind}_{column}' for kind in _KINDS for column in columns]
-  plain = [Column(name, name) for name in ('method', 'value', 'seeds', 'diverged')]
+  names = 'method', 'value', 'seeds', 'diverged', 'report', 'evaluated_on', 'clients'
+  plain = [Column(name, name) for name in names]
   measured = [Column(key, key, '.3g', '', True) for key in (*tables.AGREEMENTS, *keys)]
   rows = [
     [
-      p['method'], text_of(p['value']), p['seeds'], p['diverged'],
+      p['method'], text_of(p['value']), p['seeds'], p['diverged'], p['report'],
+      p['evaluated_on'] or 'test', 'honest' if p['honest'] else 'all',
       *(cell(p[c.key] or (None, None)) for c in measured),
     ]
     for p in points
@@ -146,8 +148,22 @@ def draw(
     if name == 'clients_per_round':  # 0 means all.
       texts = [text if v else 'all' for text, v in zip(texts, values, strict=True)]
       places = [v or num_clients for v in values]
-  plots.save(plots.by_value(panels, name, texts, places), workdir / 'plots' / 'sweep')
+  figure = plots.by_value(panels, name, texts, places, _said(points))
+  plots.save(figure, workdir / 'plots' / 'sweep')
   return None
+
+
+def _said(points: list[Point]) -> list[str]:
+  """Lines of a figure on the rounds, the examples and the seeds that it is of."""
+  of = [OF_REPORTS[points[0]['report']].strip(' ,')]
+  of += ['validation examples'] * any(p['evaluated_on'] for p in points)
+  lacking = [
+    f'{method_name(p["method"])} at {text_of(p["value"])}'
+    for p in points
+    if 0 < p['diverged'] < p['seeds']
+  ]
+  diverged = f'without the seeds that diverged: {listed_and_counted(lacking, 5)}'
+  return [', '.join(filter(None, of))] * any(of) + [diverged] * bool(lacking)
 
 
 def write(points: list[Point], name: str, workdir: pathlib.Path) -> None:

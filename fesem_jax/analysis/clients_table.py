@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.evaluation.paired import Summaries, task_of
+from fesem_jax.evaluation.paired import Summaries, clients_and_examples, task_of
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils.text_tables import Column, Table, cell
@@ -36,7 +36,7 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
   each other method its 'method', the 'seeds' that are compared, and (mean, standard
   deviation) over them of 'gain', 'equal' and 'lose'. The row of `base` itself has in
   'lose_always' the (seed, name) of clients that lose with every other method but the
-  oracle; a seed that the summaries do not name is its place.
+  oracle; a seed that the summaries do not name is its place; and whom figures are 'of'.
   """
   better = task_of(summaries.values()).primary.better
   losing: dict[tuple[int, str], list[bool]] = {}
@@ -61,7 +61,9 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
       parts = dict(zip(('gain', 'equal', 'lose'), _spread(counts), strict=True))
       by_method.append({'method': label, 'seeds': len(counts), **parts})
   always = [key for key, lost in losing.items() if all(lost)]
-  return [*by_method, {'method': base, 'lose_always': always}] if by_method else []
+  of_base = {'method': base, 'lose_always': always}
+  of_base['of'] = clients_and_examples(summaries)
+  return [*by_method, of_base] if by_method else []
 
 
 def _spread(counts: list[list[int]]) -> list[tuple[float, float | None]]:
@@ -83,7 +85,7 @@ def table(by_method: list[dict[str, Any]]) -> Table | None:
   lines = [[row['method'], *(cell(row[kind]) for kind in kinds)] for row in methods]
   caption = (
     f'Clients whose deployed models of the last round are better, equal or worse than '
-    f'with {base["method"]}, by the first metric: means over seeds.'
+    f'with {base["method"]}, by the first metric{base["of"]}: means over seeds.'
   )
   notes, always = [], base['lose_always']
   if always and len(methods) > 1:

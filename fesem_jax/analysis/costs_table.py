@@ -8,7 +8,7 @@ from fesem_jax.analysis import clients_table, tables
 from fesem_jax.analysis.tables import mean_and_std, over_seeds
 from fesem_jax.evaluation.paired import Summaries, task_of
 from fesem_jax.run.results.client_table import ClientTable
-from fesem_jax.run.results.curves import rounds_to
+from fesem_jax.run.results.curves import of_last_data, rounds_to
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import display
 from fesem_jax.utils.text_tables import Column, Table, cell
@@ -45,7 +45,7 @@ def with_curve(
   column = tasks.of(summary).primary_column
   measured = {
     r['round']: r.get('honest', r)['deployed'][column]
-    for r in history
+    for r in of_last_data(history, summary)
     if 'deployed' in r
   }
   curve = {'rounds': list(measured), 'deployed': list(measured.values())}
@@ -148,9 +148,11 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
       'comes before the first one.'
     )
   if targets or of_oracle:
-    of_honest = ', honest clients,' * tables.has_honest(methods)
+    measured = ', honest clients,' * tables.has_honest(methods)
+    if any(row['evaluated_on'] for row in methods):
+      measured = f'{measured.rstrip(",")}, validation examples,'
     notes.append(
-      f'Rounds until the deployed micro {task.primary.label}{of_honest} reaches a '
+      f'Rounds until the deployed micro {task.primary.label}{measured} reaches a '
       'target, by the '
       'monotone curve, linear between evaluated rounds: mean and sample standard '
       'deviation over the seeds that reach it.'

@@ -35,6 +35,7 @@ def rows(summaries: Summaries) -> list[Row]:
     done = [s for s in runs if s is not None and s.get('regret')]
     row: Row = {'method': label, 'task': task.name, 'seeds': len(done)}
     row['bad'] = any('honest' in s for s in done)
+    row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
     margins = [(s.get('margin') or {}).get('mean') for s in done]
     row['seeds_without_margin'] = margins.count(None)
     for heading, (entry, name, _) in _COLUMNS.items():
@@ -64,8 +65,9 @@ def table(by_method: list[Row]) -> Table | None:
     'best one. Margin: loss of the second-best center minus that of the own one. '
     'Test regret uses test losses. Gain: improvement of the first metric if clients '
     'deployed the centers of lowest training loss. No client chooses by test data.'
-    + ' Bad clients are left out.'
-    * any(row['bad'] for row in by_method)
+    + ' Bad clients are left out.' * any(row['bad'] for row in by_method)
+    + ' Test data are validation examples, held out of the training split.'
+    * any(row['evaluated_on'] for row in by_method)
   )
   lacking = [
     f'{row["method"]} in {count} of {row["seeds"]} seeds'

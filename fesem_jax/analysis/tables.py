@@ -270,7 +270,8 @@ def whole(table: Rows) -> Table:
   if any(row['backdoor'] is not None for row in table):
     shown.append(Column('backdoor', 'backdoor %', '.1f'))
   shown += [
-    Column(name, '') for name in ('report', 'clients_without_test_examples', 'notes')
+    Column(name, '')
+    for name in ('report', 'evaluated_on', 'clients_without_test_examples', 'notes')
   ]
   rows = [[row['method'], *(_cell(row, c) for c in shown)] for row in table]
   return Table([Column('method', 'method'), *shown], rows, label='methods')
@@ -287,6 +288,8 @@ def _cell(row: dict[str, Any], column: Column) -> Any:
     return ' '.join(row['notes'])
   if column.key == 'clients_without_test_examples':
     return row['untested']
+  if column.key == 'evaluated_on':
+    return row['evaluated_on'] or 'test'
   value = row[column.key]
   if not column.spread:
     return value if column.form in ('', 'd') else cell(value)

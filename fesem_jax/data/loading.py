@@ -11,6 +11,7 @@ from fesem_jax.data import (
   array_forms,
   deal,
   examples_checks,
+  overlap,
   source_checks,
   sources,
   standardizing,
@@ -190,6 +191,7 @@ def load_phases(
   if chosen.standardize:
     phases = [Phase(p[0], *standardizing.standardized(*p[1:])) for p in phases]
   examples_checks.warn_of_targets(*phases[0][1:], name)
+  overlap.warn_of_overlap(*phases[0][1:], f'{name}, test split')
   shared = wanted.grouping and not wanted.disjoint_groups
   mend = 'Groups share all examples; `disjoint_groups` divides them.' if shared else ''
   examples_checks.warn_of_repeated(*phases[0][1:], name, mend)

@@ -7,6 +7,7 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data.overlap import warn_of_overlap
 from fesem_jax.data.partitions.rows import Rows, split
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, check_at_least
@@ -49,7 +50,9 @@ def hold_out(
     )
     return dataclasses.replace(federation, groups=train.groups)
 
-  return part(kept), part(held)
+  parts = part(kept), part(held)
+  warn_of_overlap(*parts, 'The validation examples')
+  return parts
 
 
 def hold_out_clients(

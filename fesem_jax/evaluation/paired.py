@@ -154,8 +154,9 @@ OF_REPORTS = {
 Row = dict[str, Any]
 
 
-# The label of the 'reference', None without finished runs, the 'task', for each of
-# `KINDS` the rows of the other methods, and the 'report', if any; see `OF_REPORTS`.
+# The label of the 'reference', None without finished runs, the 'task', whom and what
+# figures are 'of' (`clients_and_examples`), for each of `KINDS` the rows of the other
+# methods, and the 'report', if any; see `OF_REPORTS`.
 Differences = dict[str, Any]
 
 
@@ -236,7 +237,7 @@ def differences(
     'reference': chosen,
     'task': task_of(summaries.values()).name,
   }
-  of_kinds |= {'correct': correct, 'honest': _are_of_honest(summaries)}
+  of_kinds |= {'correct': correct, 'of': clients_and_examples(summaries)}
   for kind in KINDS:
     rows = against(summaries, chosen, kind) if chosen else []
     of_kinds[kind] = [row for row in rows if row['pairs']]
@@ -246,9 +247,18 @@ def differences(
   return of_kinds
 
 
-def _are_of_honest(summaries: Summaries) -> bool:
-  """True if figures are of the honest clients, as others are bad."""
-  return any(s and s.get('honest') for runs in summaries.values() for s in runs)
+def clients_and_examples(summaries: Summaries) -> str:
+  """', honest clients, validation examples' where figures are of these; else ''.
+
+  Of honest clients where others are bad, of validation examples where they were held
+  out of the training split.
+  """
+  done = [s for runs in summaries.values() for s in runs if s]
+  said = ', honest clients' * any(s.get('honest') for s in done)
+  held_out = [bool(s.get('evaluated_on')) for s in done]
+  if any(held_out):
+    said += ', validation examples' + ' of some methods' * (not all(held_out))
+  return said
 
 
 def tables(of_kinds: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[Table]:
@@ -273,9 +283,8 @@ def tables(of_kinds: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[T
       Column('p', 'p', '.2g'), Column('seeds', 'seeds', 'd'),
     ]  # fmt: skip
     unit = ', in percentage points' if of.percent else ''
-    of_honest = ', honest clients' * of_kinds['honest']
     caption = (
-      f'{KINDS[kind].capitalize()} micro {of.label}{of_honest}'
+      f'{KINDS[kind].capitalize()} micro {of.label}{of_kinds["of"]}'
       f'{OF_REPORTS[of_kinds.get("report", "last")]} minus that of '
       f'{of_kinds["reference"]}{unit}: mean of the differences of each seed, 95 % '
       'interval (Student t; not adjusted for the number of methods; of repetitions '

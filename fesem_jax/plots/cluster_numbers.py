@@ -40,7 +40,8 @@ def choosing_k(
   Args:
     rows: one for each K, with `num_clusters`, `finetuned_mean`, `deployed_mean`,
       `distance_mean`, `silhouette_mean` (each also as `_std`, None with one seed),
-      `silhouette_of_one_cloud` and `stability`; None where there is no figure.
+      `silhouette_of_one_cloud` and `stability`; None where there is no figure; and,
+      where some diverged, the number of `seeds` and how many `diverged`.
     recommended: K, or None.
     title: of the figure.
     figure_title: of the panel of the fine-tuned and deployed models.
@@ -51,6 +52,13 @@ def choosing_k(
     heading += f'\ndotted line: the recommended K = {recommended}'
   if any(row[key] for row in rows for key in row if key.endswith('_std')):
     heading += '\nbars: one standard deviation over seeds'
+  lacking = [
+    str(row['num_clusters'])
+    for row in rows
+    if 0 < row.get('diverged', 0) < row['seeds']
+  ]
+  if lacking:
+    heading += f'\nK = {", ".join(lacking)}: without the seeds that diverged'
   figure, axes = _by_k(rows, {figure_title: scores, **_CRITERIA}, heading)
   if recommended is not None:
     for axis in figure.axes:

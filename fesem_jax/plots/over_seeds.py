@@ -50,7 +50,8 @@ def curves_over_seeds(
   check_choice('spread', spread, tuple(SPREADS))
   first = next(each[0] for each in runs.values() if each)
   figure_of, column = first.task.primary, first.task.primary_column
-  drawn, names = 0, _names(runs)
+  named = zip(_names(runs), runs.values(), strict=True)
+  drawn, names = 0, [name + _ended(each) for name, each in named]
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
       1, 2, figsize=(8.4, 3.6), layout='constrained', sharey=True
@@ -86,6 +87,12 @@ def _names(runs: Runs) -> list[str]:
     name + f' ({len(each)} of {most} seeds)' * (len(each) < most)
     for name, each in zip(names, runs.values(), strict=True)
   ]
+
+
+def _ended(runs: Sequence[PlottedRun]) -> str:
+  """Where curves of a method end before those of some of its runs, in words."""
+  lasts = {run.history[-1]['round'] for run in runs}
+  return f'\n(until a seed ended, round {min(lasts)})' if len(lasts) > 1 else ''
 
 
 def _aligned(
@@ -161,7 +168,8 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     axis.set_yticks(range(len(rows)), labels)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     unit = ' (percentage points)' if of.percent else ''
-    axis.set_xlabel(f'Difference of the micro {of.label}{unit}')
+    measured = found.get('of', '').removeprefix(', ')  # Older tables do not say it.
+    axis.set_xlabel(f'Difference of the micro {of.label}{unit}\n{measured}'.strip())
     meaning = ': mean and\n95 % interval over paired seeds; filled: p < 0.05'
     if all(row['low'] is None for row in rows):
       several = any(row['pairs'] > 1 for row in rows)

@@ -1,5 +1,6 @@
 """Figures of methods, or rules, by the values of something."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -24,6 +25,7 @@ def by_value(
   name: str,
   texts: Sequence[str],
   places: Sequence[float] | None = None,
+  said: Sequence[str] = (),
 ) -> Figure:
   """Draws a panel for each kind of figures, and in it a curve for each method.
 
@@ -33,6 +35,7 @@ def by_value(
     name: of what the values are of.
     texts: the values as they are called.
     places: the values as numbers; None: side by side, as they are no numbers.
+    said: lines above the legend, on what the figures are of.
 
   Returns:
     The figure; panels of one unit share their vertical axis.
@@ -69,8 +72,9 @@ def by_value(
     figure.tight_layout()
     figures = [f for of in panels.values() for curve in of.values() for f in curve]
     spread = any(f is not None and f[1] for f in figures)
-    bands = 'bands: one standard deviation to either side' if spread else None
-    legend_below(figure, axes[0, 0], title=bands)
+    lines = [textwrap.fill(in_figure(text, 300), 80) for text in said]
+    lines += ['bands: one standard deviation to either side'] * spread
+    legend_below(figure, axes[0, 0], title='\n'.join(lines) or None)
   return figure
 
 

@@ -140,10 +140,18 @@ def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:
 def _evaluated(run: Prepared) -> list[records.Record]:
   """The records of the rounds that are measured where the run does not stop between.
 
-  A run that has gone on was also measured where it ended before.
+  A run that has gone on was also measured where it ended before. Rounds with data that
+  have changed since are left out.
   """
   every, (*earlier, last) = run.spec.eval_every, run.out.records
-  return [*(r for r in earlier if every and r['round'] % every == 0), last]
+  due = [r for r in earlier if every and r['round'] % every == 0]
+  return [*(r for r in due if r['round'] >= _data_since(run)), last]
+
+
+def _data_since(run: Prepared) -> int:
+  """The first round that had the data of the last one."""
+  last = run.out.records[-1]['round']
+  return max(p.first_round for p in run.spec.phases if p.first_round <= last)
 
 
 def _result(
@@ -169,6 +177,7 @@ def _result(
       'reports': curves.reports(_evaluated(run), task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': run.evaluation.of_one_model(run.out.records[-1]),
+      **({curves.DATA_SINCE: _data_since(run)} if run.spec.later_phases else {}),
     },
     run.out.records,
     lambda: picture or _portrait(run, state),

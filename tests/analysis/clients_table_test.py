@@ -31,7 +31,8 @@ def test_clients_gain_and_lose_within_a_seed():
     1, (2, None), (0, None), (1, None)
   )  # fmt: skip
   # The oracle does not count, nor methods whose clients are others.
-  assert base == {'method': 'fed_avg', 'lose_always': [(0, 'z'), (1, 'x'), (1, 'z')]}
+  always = [(0, 'z'), (1, 'x'), (1, 'z')]
+  assert base == {'method': 'fed_avg', 'lose_always': always, 'of': ''}
   text = clients_table.table(found).as_markdown()
   assert '| b | 2.0 | 0.0 | 1.0 |' in text
   assert 'Worse with every method: z (seed 0), x (seed 1), z (seed 1).' in text

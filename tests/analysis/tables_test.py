@@ -267,6 +267,8 @@ def test_runs_with_and_without_bad_clients_and_of_validation_share_a_table():
   shown = tables.scores(found)
   assert '| clean | **85.0 ± 7.1** |' in shown.as_markdown()
   assert '| attacked | 50.0 ± 0.0' in shown.as_markdown()
+  rows = tables.whole(found).records()
+  assert [row['evaluated_on'] for row in rows] == ['test', 'validation']
   said = 'Those of attacked are of validation examples, all others of test examples.'
   assert said in shown.caption
 

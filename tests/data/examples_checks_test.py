@@ -49,6 +49,20 @@ def test_other_targets_are_other_examples():
   assert not len(examples_checks.repeated(*both).in_both)
 
 
+@pytest.mark.parametrize('stride', [1, 5, 20])
+def test_windows_that_overlap_with_trained_ones_are_told_of(caplog, stride):
+  text = RNG.integers(0, 9, 1000)
+  windows = np.lib.stride_tricks.sliding_window_view(text, 21)[::stride]
+  own = {'x': windows[:, :-1].astype(np.float32), 'y': windows[:, 1:]}
+  own |= {'client': np.zeros(len(windows), int), 'scale': 1, 'num_classes': 9}
+  train, _ = data.load('mine', arrays=own, task='sequence')
+  data.hold_out(train)
+  said = [r.message for r in caplog.records if 'sequences overlap' in r.message]
+  assert [text.partition(':')[0] for text in said] == (
+    ['mine, test split', 'The validation examples'] if stride < 10 else []
+  )
+
+
 def test_tables_of_few_values_have_equal_rows_by_chance(caplog):
   grades = RNG.integers(0, 3, (600, 4))
   train, test = data.load('mine', arrays=arrays(grades))

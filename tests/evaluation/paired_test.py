@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fesem_jax import tasks
+from fesem_jax import plots, tasks
+from fesem_jax.analysis import clients_table, regret_table
 from fesem_jax.evaluation import paired
 from fesem_jax.utils.errors import UserError
 
@@ -119,6 +120,25 @@ def test_where_clients_are_bad_the_honest_ones_are_compared():
   assert paired.against(summaries, 'b')[0]['mean'] == pytest.approx(-40)
 
 
+def test_all_that_is_said_of_differences_is_of_the_same_clients_and_examples():
+  held = {'names': ['x', 'y'], 'deployed': np.array([0.2, 0.6])}
+  own = {'evaluated_on': 'validation', 'of_clients': held, 'regret': {'mean': 0.1}}
+  summaries = {'fed_avg': [summary(0.9, honest=0.2) | own]}
+  summaries['b'] = [summary(0.1, honest=0.6) | own]
+  found, said = paired.differences(summaries), ', honest clients, validation examples'
+  table, _ = paired.tables(found)
+  assert f'micro accuracy{said} minus that of b' in table.caption
+  assert said[2:] in plots.forest(found).axes[0].get_xlabel()
+  gains = clients_table.table(clients_table.rows(summaries, 'fed_avg'))
+  assert f'first metric{said}: means' in gains.caption
+  regret = regret_table.table(regret_table.rows(summaries)).caption
+  assert 'Test data are validation examples' in regret
+  del summaries['b'][0]['evaluated_on']
+  assert paired.differences(summaries)['of'] == f'{said} of some methods'
+  plain = {'a': [summary(0.9)], 'b': [summary(0.1)]}
+  assert paired.differences(plain)['of'] == ''
+
+
 def test_of_equal_methods_the_first_is_the_best():
   tied = {'a': [summary(0.5)], 'b': [summary(0.75), None], 'c': [summary(0.75)]}
   assert paired.best(tied) == 'b'
@@ -137,7 +157,7 @@ def test_the_least_error_is_the_best_and_differences_have_its_unit():
   assert (found['reference'], found['task']) == ('b', 'regression')
   a, c = found['deployed']
   assert (a['mean'], c['mean']) == (0.375, 1.0)
-  table = paired.tables(found | {'honest': True})[0]
+  table = paired.tables(found | {'of': ', honest clients'})[0]
   lines = table.as_markdown().splitlines()
   assert lines[0].startswith(
     'Deployed micro RMSE, honest clients minus that of b: mean'

@@ -125,6 +125,10 @@ def test_the_table_says_what_deviations_are_and_marks_earlier_code():
   assert [line.split()[0] for line in lacking.splitlines()[1:3]] == ['2', '3*']
   assert lacking.endswith('* without the seeds that diverged.')
   assert '*' not in str(table.table_of([row, row | {'diverged': 3, 'sizes': []}]))
+  assert 'validation' not in text
+  trained = row | {'deployed_mean': 0.5, 'finetuned_mean': 0.5}
+  said = 'Fine-tuned, deployed: Micro accuracy (%) of validation examples.'
+  assert said in str(table.table_of([trained]))
 
 
 @pytest.mark.nightly

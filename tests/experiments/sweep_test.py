@@ -144,6 +144,8 @@ def test_tables_over_values_are_of_honest_clients(tmp_path):
   assert [float(r['ari_mean']) for r in rows if r['ari_mean']] == [0.5, 1.0]
   assert [float(r['ami_mean']) for r in rows if r['ami_mean']] == [0.25, 1.0]
   assert float(rows[2]['deployed_macro_f1_mean']) == pytest.approx(70)
+  said = [(r['report'], r['evaluated_on'], r['clients']) for r in rows]
+  assert (said[0], said[2]) == (('last', 'test', 'all'), ('last', 'test', 'honest'))
   held = json.loads((tmp_path / 'sweep.json').read_text())
   assert held['points'][2]['finetuned_micro_f1'] == pytest.approx([70, 14.142], 1e-3)
   assert sweep_tables.draw(points, name, 8, tmp_path) is None
@@ -175,6 +177,26 @@ def test_all_clients_are_at_their_number_and_lines_break(monkeypatch, tmp_path):
     assert plots.by_value(panels, 'x', 'abc', places).axes[0].get_xscale() == scale
   words = plots.by_value(panels, 'x', ['iid', 'shards', 'rotated']).axes[0]
   assert [t.get_text() for t in words.get_xticklabels()] == ['iid', 'shards', 'rotated']
+
+
+def test_the_figure_says_what_it_is_of(monkeypatch, tmp_path):
+  drawn = []
+  monkeypatch.setattr(plots, 'save', lambda figure, path: drawn.append(figure))
+  run = summary(0.5) | {'evaluated_on': 'validation'}
+  runs = {1: {'fed_avg': [run, run], 'a': [run, None]}, 2: {'fed_avg': [run, None]}}
+  points = [
+    p for v, each in runs.items() for p in sweep_tables.points_of(v, each, 'best')
+  ]
+  points += sweep_tables.points_of(2, {'a': [None, None]}, 'best')
+  sweep_tables.draw(points, 'local_epochs', 8, tmp_path)
+  plain = sweep_tables.points_of(1, {'fed_avg': [summary(0.5)]})
+  sweep_tables.draw(plain, 'local_epochs', 8, tmp_path)
+  titles = [f.legends[0].get_title().get_text().split('\n') for f in drawn]
+  assert titles[0][:2] == [
+    'best round of each run, validation examples',
+    'without the seeds that diverged: a at 1, FedAvg at 2',
+  ]
+  assert titles[1] == ['']
 
 
 def test_what_earlier_tables_had_is_told_of():

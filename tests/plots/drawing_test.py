@@ -157,6 +157,9 @@ def test_lines_and_spreads_are_explained():
     'dotted line: the recommended K = 3',
     'bars: one standard deviation over seeds',
   ]
+  lacking = [r | {'seeds': 3, 'diverged': k} for k, r in enumerate(rows)]
+  said = plots.choosing_k(lacking, None, 'title').get_suptitle()
+  assert said == 'title\nK = 3: without the seeds that diverged'
   for spread, words in ((None, ''), (0.5, 'one standard deviation')):
     panels = {('Fine-tuned', '%'): {'a': [(1.0, spread), None]}}
     figure = plots.by_value(panels, 'x', ['1', '2'])

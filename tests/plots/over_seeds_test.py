@@ -79,6 +79,15 @@ def test_methods_of_fewer_seeds_say_so(runs):
   assert [t.get_text() for t in axis.get_yticklabels()] == names
 
 
+def test_curves_that_end_with_their_first_seed_say_so(runs):
+  early = plots.PlottedRun(runs['fed_avg'][0].workdir, 'fed_avg')
+  early.history = [record for record in early.history if record['round'] <= 2]
+  figure = plots.curves_over_seeds(runs | {'fed_avg': [early, *runs['fed_avg'][1:]]})
+  assert figure.axes[0].lines[0].get_xdata().tolist() == [2]
+  said = [text.get_text() for text in figure.legends[0].get_texts()]
+  assert said == ['FedAvg\n(until a seed ended, round 2)', 'FeSEM(2)']
+
+
 def test_what_no_run_says_is_refused(runs):
   with pytest.raises(UserError, match='`over=epsilon`: no run says it'):
     plots.curves_over_seeds(runs, over='epsilon')

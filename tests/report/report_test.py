@@ -9,6 +9,8 @@ import itertools
 import json
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -19,8 +21,11 @@ import fesem_jax as fj
 from fesem_jax.analysis import clients_table
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.analysis.report import library
+from fesem_jax.analysis.report import page as page_module
 from fesem_jax.analysis.report.clients import clients
+from fesem_jax.analysis.report.clusters import clusters
 from fesem_jax.analysis.report.confusion import confusion
+from fesem_jax.analysis.report.curves import curves
 from fesem_jax.analysis.report.runs import labels, read_runs
 from fesem_jax.run.results import metrics_file, saved_client_table
 from fesem_jax.run.results.moves import flows, moves
@@ -214,6 +219,52 @@ def test_long_runs_are_thinned_and_keep_their_ends(tmp_path):
   assert (places[0], places[-1], values[-1]) == (0, 2999, 428.57)
 
 
+def test_long_seeds_of_a_method_have_points_in_the_same_rounds(tmp_path):
+  (run,) = read_runs([write_run(tmp_path / 'run')])
+
+  def seed(label, count, every=1):
+    rounds = range(every, every * count + 1, every)
+    history = [{'round': number, 'train_loss': 1.0} for number in rounds]
+    return dataclasses.replace(run, label=label, history=history)
+
+  runs = [seed('a', 1000), seed('a', 570), seed('b', 20, every=50)]
+  found = curves(runs, CLASSIFICATION)['runs']
+  points = []
+  for each in found:
+    places, values = each['series']['train_loss']
+    at = range(len(values)) if places is None else places
+    points.append([each['rounds'][place] for place in at])
+  long, short, other = points
+  assert short == [number for number in long if number <= 570]
+  assert (long[0], long[-1], short[-1]) == (1, 1000, 570)
+  assert len(long) <= 401
+  assert len(other) == 20  # Of a method whose curve is short, all.
+
+
+@pytest.mark.skipif(shutil.which('node') is None, reason='Node.js is not installed')
+def test_means_of_curves_are_of_all_seeds_that_go_on():
+  seeds = {0: [5, 10, 15, 20], 1: [5, 10, 12]}  # The second ends after round 12.
+  rows = [
+    {'i': seed, 'label': 0, 'round': number, 'x': number, 'y': 1 - seed}
+    for seed, rounds in seeds.items()
+    for number in rounds
+  ]
+  script = (page_module._TEMPLATES / 'curves.js').read_text()
+  shown = 'averaged(rows).map((r) => [r.round, r.y, r.seed, r.i])'
+  call = f'const rows = {json.dumps(rows)}; console.log(JSON.stringify({shown}));'
+  done = subprocess.run(
+    ['node', '-e', script + call],
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=60,
+  )
+  assert json.loads(done.stdout) == [
+    *([number, 0.5, 'mean of 2 seeds', '0 2'] for number in (5, 10)),
+    *([number, 1, 'mean of 1 seeds', '0 1'] for number in (15, 20)),
+  ]
+
+
 def test_values_that_are_not_finite_are_gaps(tmp_path):
   folder = write_run(tmp_path / 'run', clusters=0, finished=False)
   losses = [2.0, np.inf, 1.0, np.nan]
@@ -306,6 +357,20 @@ def test_bad_clients_are_neither_worst_nor_best(tmp_path):
   assert found['names'] == names
 
 
+def test_figures_of_clients_and_curves_say_on_which_examples_they_are(tmp_path):
+  (run,) = read_runs([write_run(tmp_path / 'run')])
+  held_out = dataclasses.replace(run, config=run.config | {'evaluate_on': 'validation'})
+  for runs, kind, said in (
+    ([run], 'test', ''),
+    ([held_out], 'validation', ', validation examples'),
+    ([held_out, run], 'validation', ', validation examples of some methods'),
+  ):
+    assert clients(runs, CLASSIFICATION)['runs'][0]['measured_on'] == kind
+    titles = [f['title'] for f in curves(runs, CLASSIFICATION)['figures']]
+    assert titles[0] == f'Deployed micro accuracy{said}'
+    assert 'Training loss' in titles
+
+
 def test_of_many_clients_some_are_shown_and_the_worst_is_found(tmp_path):
   names = [f'client{i}' for i in range(12_000)]
   runs = read_runs([write_run(tmp_path / 'run', names=names)])
@@ -337,6 +402,21 @@ def test_sheets_are_the_images_of_clients(comparison, compared):
     np.testing.assert_allclose(shown, 255 * (wanted - low) / (high - low), atol=0.51)
   assert found['sheets'][0]['mix'] == '6 of upright'
   assert found['sizes'] == [[6, 6]] * ROUNDS
+
+
+def test_no_round_with_moves_is_left_out(tmp_path):
+  (run,) = read_runs([write_run(tmp_path / 'run')])
+  history = [
+    {'round': number, 'cluster_sizes': [3, 9], 'moved': 2 * (number == 3)}
+    for number in range(1, 1001)
+  ]
+  (found,) = clusters([dataclasses.replace(run, history=history)])
+  assert found['moves_by_round'] == [[3, 2]]
+  (found,) = clusters([dataclasses.replace(run, history=history[10:])])
+  assert found['moves_by_round'] == []
+  unknown = [{'round': 1, 'cluster_sizes': [3, 9]}]
+  (found,) = clusters([dataclasses.replace(run, history=unknown)])
+  assert found['moves_by_round'] is None
 
 
 def test_moves_are_the_assignments_of_each_round(tmp_path):

@@ -165,6 +165,21 @@ def test_the_lower_error_gains(name):
   assert (first.split()[0], last.split()[0]) == ('c0', 'c2')
 
 
+def test_bad_clients_are_not_compared():
+  a, b = table(30), table(30, seed=1)
+  want = fj.compare_clients(a, b, 'deployed_accuracy')
+  assert 'honest' not in str(want)
+  honest = np.arange(30) >= 10
+  for pair in ((a._replace(honest=honest), b), (a, b._replace(honest=honest))):
+    found = fj.compare_clients(*pair, 'deployed_accuracy')
+    assert np.isnan([found.a[:10], found.b[:10]]).all()
+    assert found.mean == np.nanmean(want.difference[10:])
+    gain = set(want.gain) - set(a.names[:10])
+    assert set(found.gain) == gain
+    assert str(found).startswith('deployed_accuracy of honest clients, a - b: mean')
+    assert '11 are left out' in str(found)
+
+
 def test_one_client_has_no_interval():
   found = fj.compare_clients(table(2), table(2, seed=1))
   assert (found.low, found.high) == (None, None)

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from fesem_jax.analysis import costs_table
 from fesem_jax.data import Phase
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
@@ -54,6 +55,23 @@ def test_rounds_train_and_measure_on_the_data_of_their_phase():
   assert measured.history[4]['deployed'] != unchanged.history[4]['deployed']
   # Clusters are compared with the groups of their round.
   assert changed.history[4]['ari'] != unchanged.history[4]['ari']
+
+
+def test_reports_are_of_the_rounds_since_the_last_change():
+  train, test = federation()
+  changed = simulated_linear(
+    rounds=4, later_phases=[Phase(3, train, moved(test)), later(9)]
+  )
+  of_rounds = {r['round']: r['deployed'] for r in changed.history[1:]}
+  values = {n: scores['micro_accuracy'] for n, scores in of_rounds.items()}
+  assert max(values, key=lambda n: values[n]) < 3  # On the labels that it trained on.
+  reports = changed.summary['reports']
+  assert reports['best']['deployed']['round'] >= 3
+  assert reports['mean10']['evaluations'] == 2
+  curve = costs_table.with_curve(changed.summary, changed.history)['curve']
+  assert curve['rounds'] == [3, 4]
+  unchanged = simulated_linear(rounds=4).summary['reports']
+  assert unchanged['mean10']['evaluations'] == 4
 
 
 @pytest.mark.parametrize('stop', [2, 3])

@@ -1,5 +1,6 @@
 """What `simulate` takes: options among the callbacks, `Workdir`, and old names."""
 
+import dataclasses
 import functools
 import inspect
 import warnings
@@ -163,6 +164,12 @@ def test_results_are_shown_in_notebooks():
   assert '<th>deployed_accuracy</th>' in shown
   assert shown.endswith('</table><p>7 clients</p>')
   assert repr(result).splitlines()[1:] == repr(result.clients).splitlines()
+  honest = {'deployed': {'micro_accuracy': 0.75}, 'finetuned': {'micro_accuracy': 1.0}}
+  attacked = dataclasses.replace(result, summary=result.summary | {'honest': honest})
+  assert repr(attacked).splitlines()[0] == (
+    '1 rounds: deployed micro_accuracy 0.7500, finetuned micro_accuracy 1.0000 of '
+    'honest clients'
+  )
   named = result.clients._replace(names=np.array(['<b>', *'abcdef']))
   assert '<td>&lt;b&gt;</td>' in named._repr_html_()
 

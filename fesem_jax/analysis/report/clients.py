@@ -54,6 +54,7 @@ def clients(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
       federations.append(federation)
     entries.append(
       {'run': i, 'federation': places[key], 'count': len(table.names)}
+      | {'measured_on': run.config.get('evaluate_on', 'test')}
       | _figures(table, shown)
       | _map(run, shown)
       | _extremes(table, truth, task)

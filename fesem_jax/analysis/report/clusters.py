@@ -21,7 +21,8 @@ def clusters(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
   """The clusters of the runs that have any.
 
   Returns for each run its place as `run`, the `rounds` and the `sizes` [R, K] of
-  clusters; and, where they are known, `moves` and `sheets`.
+  clusters; and, where they are known, `moves_by_round`, a list of [round, clients that
+  moved] of the rounds with moves, `moves` and `sheets`.
   """
   entries, room = [], _SHEET_BYTES
   for i in first_of_each_method(runs):
@@ -32,8 +33,10 @@ def clusters(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     sizes, places = sizes_by_round(records)
     sheets, used = _sheets(run, room)
     room -= used
-    moved = moves(run.folder, places)
-    entries.append(sizes | {'run': i, 'moves': moved, 'sheets': sheets})
+    moved = {r['round']: r['moved'] for r in run.history if 'moved' in r}
+    by_round = [[number, count] for number, count in moved.items() if count]
+    entry = {'moves_by_round': by_round if moved else None, 'sheets': sheets}
+    entries.append(sizes | {'run': i, 'moves': moves(run.folder, places)} | entry)
   return entries
 
 

@@ -55,16 +55,18 @@ def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
   keys = sorted({key for each in held for key in each}, key=lambda k: _order(k, task))
   each = _MOST // max(1, len(runs) * len(keys))
   most = min(max(each, _LEAST_EACH), _MOST_EACH)
-  axes = [_axes(run.history) for run in runs]
+  axes, shown = [_axes(run.history) for run in runs], _shown(runs, held, most)
+  held_out = [run.config.get('evaluate_on') == 'validation' for run in runs]
+  of = ', validation examples' + ' of some methods' * (not all(held_out))
   return {
-    'figures': [_figure(key, task) for key in keys],
+    'figures': [_figure(key, task, of * any(held_out)) for key in keys],
     'axes': [name for name in _AXES if any(name in a for a in axes)],
     'runs': [
       {
         'rounds': [record['round'] for record in run.history],
         'axes': of_run,
         'series': {
-          key: _thinned(*pairs, len(run.history), most) for key, pairs in values.items()
+          key: _at(shown[run.label, key], *pairs, run) for key, pairs in values.items()
         },
       }
       for run, values, of_run in zip(runs, held, axes, strict=True)
@@ -102,13 +104,13 @@ def _order(key: str, task: Task) -> tuple[Any, ...]:
   return 2, key
 
 
-def _figure(key: str, task: Task) -> dict[str, Any]:
+def _figure(key: str, task: Task, examples: str = '') -> dict[str, Any]:
   *above, column = key.split('/')
   if above and above[-1] in _KINDS and column in task.columns:
     figure = task.figure(column)
     mean, _, _ = column.partition('_')
     of = ', honest clients' if above[0] == 'honest' else ''
-    title = f'{_KINDS[above[-1]]} {mean} {figure.label}{of}'
+    title = f'{_KINDS[above[-1]]} {mean} {figure.label}{of}{examples}'
     return {'key': key, 'title': title, 'percent': figure.percent}
   title = _TITLES.get(key) or key.replace('/', ', ').replace('_', ' ').capitalize()
   return {'key': key, 'title': title, 'percent': False}
@@ -125,14 +127,39 @@ def _axes(history: Sequence[Record]) -> dict[str, list[float | int | None]]:
   return axes
 
 
-def _thinned(
-  places: list[int], values: list[float], rounds: int, most: int
+def _shown(
+  runs: Sequence[ReportedRun],
+  held: Sequence[dict[str, tuple[list[int], list[float]]]],
+  most: int,
+) -> dict[tuple[str, str], set[int]]:
+  """(Label, key) -> rounds in which curves have points.
+
+  They are the same for all its seeds, as means are of the seeds with a point: of many
+  rounds, some at even distances and the last one of each seed.
+  """
+  known: dict[tuple[str, str], list[list[int]]] = {}
+  for run, values in zip(runs, held, strict=True):
+    for key, (places, _) in values.items():
+      rounds = [run.history[place]['round'] for place in places]
+      known.setdefault((run.label, key), []).append(rounds)
+  shown = {}
+  for of, seeds in known.items():
+    every = sorted(set().union(*seeds))
+    if max(map(len, seeds)) > most:
+      even = np.linspace(0, len(every) - 1, most).astype(int).tolist()
+      every = [every[i] for i in even] + [rounds[-1] for rounds in seeds]
+    shown[of] = set(every)
+  return shown
+
+
+def _at(
+  shown: set[int], places: list[int], values: list[float], run: ReportedRun
 ) -> list[Any]:
-  """Places and values of a curve, at even distances where there are many."""
-  if len(places) > most:
-    kept = np.unique(np.linspace(0, len(places) - 1, most).astype(int)).tolist()
-    places, values = [places[i] for i in kept], [values[i] for i in kept]
-  return [None if len(places) == rounds else places, rounded(values, 5)]
+  """Places and values of a curve in the rounds that are shown."""
+  kept = [i for i, p in enumerate(places) if run.history[p]['round'] in shown]
+  places, values = [places[i] for i in kept], [values[i] for i in kept]
+  is_every = len(places) == len(run.history)
+  return [None if is_every else places, rounded(values, 5)]
 
 
 def rounded(values: Iterable[float], digits: int = 4) -> list[float | int | None]:

@@ -90,8 +90,8 @@ class Unseen(Callback):
     """Measures clients that take no part.
 
     Args:
-      train: training split of these clients, which they fine-tune on, as the second
-        pair of `data.hold_out_clients` has it.
+      train: training split of these clients, by whose losses they choose a model, as
+        the second pair of `data.hold_out_clients` has it.
       test: test split of the same clients.
     """
     self.splits = train, test

@@ -40,14 +40,15 @@ class ClientComparison(NamedTuple):
   Attributes:
     figure: which one, a column of `ClientTable`.
     names: [M] strings.
-    a: [M] float64 the figure in the first run, NaN for clients without test examples,
-      as all that follow.
+    a: [M] float64 the figure in the first run, NaN for clients without test examples
+      and for those that are bad in a run, as all that follow.
     b: [M] float64 the figure in the second run.
     difference: [M] float64 a - b.
-    mean: of the differences of the clients with test examples, all weighed alike.
+    mean: of the differences that are finite, all weighed alike.
     low: lower end of Student's 95 % interval of that mean, paired by client; None where
-      a single client has test examples.
+      it is of a single client.
     high: upper end of the interval.
+    of_honest: True if some clients are bad, whom figures leave out.
   """
 
   figure: str
@@ -58,6 +59,7 @@ class ClientComparison(NamedTuple):
   mean: float
   low: float | None
   high: float | None
+  of_honest: bool = False
 
   @property
   def gain(self) -> np.ndarray:
@@ -80,6 +82,7 @@ class ClientComparison(NamedTuple):
     if self.low is not None:
       interval = f', 95 % interval {self.low:+.4f} to {self.high:+.4f}'
     compared = np.isfinite(self.difference)
+    honest = ' of honest clients' * self.of_honest
     known = any(
       self.figure.partition('_')[2] == figure.name
       for task in TASKS.values()
@@ -94,7 +97,7 @@ class ClientComparison(NamedTuple):
     order = order[: compared.sum()]
     columns = {'names': self.names, 'a': self.a, 'b': self.b, 'a - b': self.difference}
     return (
-      f'{self.figure}, a - b: mean {self.mean:+.4f}{interval}; {counts}\n'
+      f'{self.figure}{honest}, a - b: mean {self.mean:+.4f}{interval}; {counts}\n'
       + table_text({name: column[order] for name, column in columns.items()})
     )
 
@@ -128,13 +131,22 @@ def compare_clients(
   places = _places(ours.names, theirs.names)
   _check_same(ours, theirs, places)
   x, y = (np.asarray(t.columns()[figure], np.float64) for t in (ours, theirs))
-  difference = x - y[places]
+  honest = _honest(ours) & _honest(theirs)[places]
+  x, y = (np.where(honest, own, np.nan) for own in (x, y[places]))
+  difference = x - y
   kept = np.isfinite(difference)
   if not kept.any():
     raise UserError(f'No client has a {figure} in both runs; it has no test examples.')
-  interval = paired_difference(x[kept].tolist(), y[places][kept].tolist())
-  mean, low, high, _ = interval  # P would be of repeats of the run, not of its clients.
-  return ClientComparison(figure, ours.names, x, y[places], difference, mean, low, high)
+  # P would be of repeats of the run, not of its clients.
+  mean, low, high, _ = paired_difference(x[kept].tolist(), y[kept].tolist())
+  return ClientComparison(
+    figure, ours.names, x, y, difference, mean, low, high, not honest.all()
+  )
+
+
+def _honest(table: ClientTable) -> np.ndarray:
+  """[M] bool, False for bad clients."""
+  return np.ones(len(table.names), bool) if table.honest is None else table.honest
 
 
 def _table(run: 'Result | Run | ClientTable', name: str) -> ClientTable:

@@ -33,6 +33,9 @@ ON_VALIDATION = (
   'examples.'
 )
 
+# Entry of summaries of runs whose data change: the first round with the last data.
+DATA_SINCE = 'data_since'
+
 _KINDS = ('deployed', 'finetuned')
 # Evaluations of which `mean10` is the mean, at most.
 _LAST = 10
@@ -113,6 +116,11 @@ def as_reported(summary: Record, report: str) -> Record:
 
 def _scores(record: Record) -> Record:
   return {name: value for name, value in record.items() if name != 'round'}
+
+
+def of_last_data(history: Sequence[Record], summary: Record) -> list[Record]:
+  """Records of the rounds that had the data of the last one."""
+  return [r for r in history if r['round'] >= summary.get(DATA_SINCE, 0)]
 
 
 def rounds_to(

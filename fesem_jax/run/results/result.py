@@ -58,14 +58,15 @@ class Result:
     return f'<p>{escape(self._in_words())}</p>{self.clients._repr_html_()}'
 
   def _in_words(self) -> str:
-    """The first figure of the models after the last round."""
-    name = next(iter(self.summary['deployed']))
+    """The first figure of the models after the last round, of honest clients."""
+    name, honest = next(iter(self.summary['deployed'])), self.summary.get('honest')
     figures = (
       f'{kind} {name} {value:.4f}'
       for kind in ('deployed', 'finetuned')
-      if (value := (self.summary.get(kind) or {}).get(name)) is not None
+      if (value := ((honest or self.summary).get(kind) or {}).get(name)) is not None
     )
-    return f'{self.summary["rounds"]} rounds: {", ".join(figures)}'
+    of = ' of honest clients' * bool(honest)
+    return f'{self.summary["rounds"]} rounds: {", ".join(figures)}{of}'
 
   @functools.cached_property
   def portrait(self) -> dict[str, np.ndarray]:

@@ -75,7 +75,7 @@ function clientTooltip(held, all) {
     ...(held.cluster ? [{field: 'cluster', title: 'cluster'},
       {field: 'size', title: 'clients of it'}] : []),
     ...(all.truth ? [{field: 'truth', title: 'true cluster'}] : []),
-    {field: 'examples', title: 'examples'}, {field: 'tested', title: 'test examples'},
+    {field: 'examples', title: 'examples'}, {field: 'tested', title: `${held.measured_on} examples`},
     ...(all.honest ? [{field: 'honest', title: 'honest'}] : []),
     ...Object.keys(held.figures).map((f) => ({field: f, title: unit(f), format: '.4~g'}))];
 }
@@ -178,10 +178,10 @@ function fairnessOf(held, figure) {
 
 function showExtremes(held, all) {
   const figure = DATA.figures[0];
-  at('extremes-note').textContent = `By deployed ${figure.label}${figure.percent ? ' in percent' : ''}, of ${held.of_honest ? 'honest ' : ''}clients with test examples; `
+  at('extremes-note').textContent = `By deployed ${figure.label}${figure.percent ? ' in percent' : ''}, of ${held.of_honest ? 'honest ' : ''}clients with ${held.measured_on} examples; `
     + `${figure.higher ? 'higher' : 'lower'} is better.${fairnessOf(held, figure)}`
-    + (held.of_one ? ` ${held.of_one} clients are tested on one example only.` : '');
-  const head = ['client', 'examples', 'tested', 'cluster', 'true cluster', 'deployed', 'fine-tuned'];
+    + (held.of_one ? ` ${held.of_one} clients are measured on one example only.` : '');
+  const head = ['client', 'examples', `${held.measured_on} examples`, 'cluster', 'true cluster', 'deployed', 'fine-tuned'];
   const kept = head.map((name) => (name !== 'cluster' || held.cluster)
     && (name !== 'true cluster' || all.truth));
   // The figures stand beside the name, where a narrow page shows them.

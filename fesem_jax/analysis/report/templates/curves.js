@@ -86,24 +86,30 @@ function drawCurves() {
 }
 
 // Mean and sample standard deviation of the seeds of each method, round by round; a gap
-// where a seed is not finite.
+// where a seed is not finite, or ends. Rounds that only some of the seeds have that go on
+// are left out, as the last one of a seed that ended between two evaluations.
 function averaged(rows) {
-  const groups = new Map();
+  const groups = new Map(), last = new Map();
   for (const row of rows) {
     const key = `${row.label} ${row.round}`;
     groups.set(key, [...(groups.get(key) || []), row]);
+    last.set(row.i, {label: row.label, round: Math.max(last.get(row.i)?.round ?? 0, row.round)});
   }
-  return [...groups.values()].map((group) => {
+  const going = ({label, round}) => [...last.values()]
+    .filter((run) => run.label === label && run.round >= round).length;
+  const shared = [...groups.values()].filter((group) => group.length === going(group[0]));
+  return shared.map((group) => {
     const average = (f) => group.reduce((sum, row) => sum + f(row), 0) / group.length;
     const seed = `mean of ${group.length} seeds`;
+    const i = `${group[0].label} ${group.length}`;  // A line for each number of seeds.
     if (group.some((row) => row.y === null)) {
-      return {...group[0], i: group[0].label, x: average((row) => row.x), y: null,
+      return {...group[0], i, x: average((row) => row.x), y: null,
         low: null, high: null, seed};
     }
     const y = average((row) => row.y);
     const spread = group.length < 2 ? 0
       : Math.sqrt(group.reduce((sum, row) => sum + (row.y - y) ** 2, 0) / (group.length - 1));
-    return {...group[0], i: group[0].label, x: average((row) => row.x), y,
+    return {...group[0], i, x: average((row) => row.x), y,
       low: y - spread, high: y + spread, seed};
   });
 }

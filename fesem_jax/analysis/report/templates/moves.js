@@ -83,25 +83,22 @@ function drawMoves(held) {
       : `None of ${counted(of)} clients moved in the recorded rounds.`;
     return moved ? drawGrid(held, grid) : Promise.resolve(clear('move-chart'));
   }
-  const series = run.series.moved;
-  if (!series) {
+  if (!held.moves_by_round) {
     note.textContent = 'The run has no record of moves.';
     return Promise.resolve(clear('move-chart'));
   }
-  const rows = series[1].map((moved, j) => {
-    const round = run.rounds[series[0] ? series[0][j] : j];
-    return {round, from: round - 0.4, to: round + 0.4, moved};
-  });
-  const sum = rows.reduce((all, row) => all + row.moved, 0);
-  note.textContent = sum ? 'Clients that moved to another cluster, by round. A run with '
+  const rows = held.moves_by_round.map(([round, moved]) =>
+    ({round, from: round - 0.4, to: round + 0.4, moved}));
+  note.textContent = rows.length ? 'Clients that moved to another cluster, by round. A run with '
     + '--client_metrics_every=1 shows who moved, and where to.'
     : 'No client moved in the recorded rounds.';
-  if (!sum) return Promise.resolve(clear('move-chart'));
+  if (!rows.length) return Promise.resolve(clear('move-chart'));
   return draw('move-chart', {
     description: 'Clients that moved, by round', height: 180, data: {values: rows},
     mark: {type: 'rect', color: colorOf(0)},
     encoding: {
-      x: {field: 'from', type: 'quantitative', title: 'Round', scale: {nice: false, zero: false},
+      x: {field: 'from', type: 'quantitative', title: 'Round',
+        scale: {nice: false, domain: [run.rounds[0] - 0.5, run.rounds.at(-1) + 0.5]},
         axis: {tickMinStep: 1, format: 'd', grid: false}},
       x2: {field: 'to'},
       y: {field: 'moved', type: 'quantitative', title: 'Clients that moved', axis: {tickMinStep: 1}},
