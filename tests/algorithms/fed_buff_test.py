@@ -24,6 +24,7 @@ from tests.support.methods import (
   reference_training,
   run,
 )
+from tests.support.nights import rest_by_night
 
 ALIKE = DeviceProfile(1e6, 1e6, 1e9, 1.0, 0.0, '')
 PLANTED = np.array([1.0307, 10.3113, 2.1749, 0.9131, 1.7337, 3.3721])
@@ -71,7 +72,7 @@ class Queue:
 
 @pytest.mark.parametrize(
   ('size', 'at_once', 'weighting', 'eta', 'devices'),
-  [(2, 3, 'uniform', 0.7, 1), (4, 6, 'by_examples', 1.0, 2)],
+  rest_by_night([(2, 3, 'uniform', 0.7, 1), (4, 6, 'by_examples', 1.0, 2)]),
 )
 def test_matches_an_event_queue(size, at_once, weighting, eta, devices):
   local, data = helpers.local(devices=devices), federation()

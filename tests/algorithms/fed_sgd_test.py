@@ -16,6 +16,7 @@ from tests.support.methods import (
   run,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 
 def test_a_round_is_a_gradient_step_of_the_float64_reference():
@@ -31,7 +32,7 @@ def test_a_round_is_a_gradient_step_of_the_float64_reference():
   assert_close(got, reference.flat(model), rtol=1e-3)
 
 
-@pytest.mark.parametrize('name', ['fed_sgd', 'hypo_cluster'])
+@pytest.mark.parametrize('name', rest_by_night(['fed_sgd', 'hypo_cluster']))
 @pytest.mark.parametrize(
   'optimizer',
   [

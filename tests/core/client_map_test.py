@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.core import client_map, sharding
+from tests.support.nights import rest_by_night
 
 WORK = np.array([3, 0, 7, 2, 7], np.int32)
 
@@ -53,7 +54,7 @@ def test_results_overwrite_what_they_are_given(clients_per_chunk):
 
 
 @pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('clients_per_chunk', [1, 2, 4])
+@pytest.mark.parametrize('clients_per_chunk', rest_by_night([1, 2, 4], by_day=2))
 def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
   clients_per_chunk, devices
 ):

@@ -30,6 +30,7 @@ from tests.support.methods import (
   run,
   unflatten,
 )
+from tests.support.nights import rest_by_night
 
 RATES = [1.0, 0.5, 0.125]
 ROUNDS = len(RATES)
@@ -97,7 +98,7 @@ def test_control_variates_know_the_rate_of_the_round():
 
 
 @pytest.mark.parametrize(
-  'make', [optax.sgd, lambda r: optax.sgd(r, momentum=0.9), optax.adam]
+  'make', rest_by_night([optax.sgd, lambda r: optax.sgd(r, momentum=0.9), optax.adam])
 )
 def test_a_schedule_is_one_of_the_learning_rate(make):
   data = federation()

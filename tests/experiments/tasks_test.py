@@ -44,6 +44,7 @@ def test_a_regression_is_compared_tuned_and_adapted(tmp_path):
   assert 'joined micro-RMSE' in adapted.stdout
 
 
+@pytest.mark.nightly
 def test_k_is_chosen_for_a_regression(tmp_path):
   chosen = '--num_clusters_list=2', '--num_seeds=1', '--select_rounds=1', '--workdir=k'
   made = call('select_k', *FLAGS, *chosen, cwd=tmp_path)

@@ -196,7 +196,7 @@ def test_nnx_modules_train_like_linen_ones():
   )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_more_nnx_layers_than_ten_keep_their_order():
   model = models.from_flax(lambda rngs: NnxNet(range(2, 14), 3, rngs), helpers.SHAPE)
   params = jax.eval_shape(model.init, jax.random.key(0))

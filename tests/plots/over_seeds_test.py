@@ -207,7 +207,7 @@ def test_styles_have_the_fonts_and_widths_of_papers(tmp_path, runs):
     plots.use_style('poster')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_figures_of_papers_have_columns_and_eight_points(tmp_path):
   run = plots.PlottedRun(write_hand_made(tmp_path))
   history = np.arange(30) % 3 + np.zeros((5, 1), int)

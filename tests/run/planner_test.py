@@ -50,6 +50,7 @@ def planned():
   return algorithm, (train, test), planner.plan(algorithm, DataSize.of(train, test))
 
 
+@pytest.mark.nightly
 def test_a_plan_counts_what_a_run_holds(planned):
   algorithm, splits, found = planned
   local, devices = algorithm.local, algorithm.local.mesh.size

@@ -22,6 +22,7 @@ from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from tests.support import helpers
 from tests.support.methods import METHODS
+from tests.support.nights import rest_by_night
 from tests.support.runs import (
   assert_same_state,
   built,
@@ -81,7 +82,9 @@ def test_methods_without_clusters_have_none():
   assert summary['num_clusters'] is None
 
 
-@pytest.mark.parametrize(('name', 'clients_per_round'), [('fesem', 3), ('non_fed', 0)])
+@pytest.mark.parametrize(
+  ('name', 'clients_per_round'), rest_by_night([('fesem', 3), ('non_fed', 0)])
+)
 def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
   options = {'clients_per_round': clients_per_round}
   whole = simulated_linear(name, rounds=4, **options)

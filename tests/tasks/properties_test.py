@@ -33,6 +33,7 @@ from tests.support.methods import (
   deployed,
   matrix,
 )
+from tests.support.nights import rest_by_night
 from tests.support.random_federations import CLIENTS, FULL, MOST, Case, Programs
 
 FEATURES, TOKENS, LENGTH, CASES = 3, 4, 5, 8
@@ -182,7 +183,9 @@ def test_every_product_of_a_round_says_its_precision(row):
   assert set(found) == {(Precision.HIGHEST, Precision.HIGHEST)}
 
 
-@pytest.mark.parametrize('row', TRACED, ids=['-'.join(row) for row in TRACED])
+@pytest.mark.parametrize(
+  'row', rest_by_night(zip(TRACED), by_day=8), ids=['-'.join(row) for row in TRACED]
+)
 def test_other_tasks_have_the_same_rounds(row):
   name, task = row
   algorithm = algorithms.build(name, local(task), **OPTIONS[name])

@@ -12,6 +12,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import REGRESSION
 from fesem_jax.tasks.regression import Errors, squared_error
 from fesem_jax.utils.errors import UserError
+from tests.support.nights import rest_by_night
 
 
 def totals_of(truths, guesses, parts=1):
@@ -38,7 +39,7 @@ def drawn(seed, shift=0.0, sizes=(2, 5, 40, 300), targets=1):
   return truths, guesses
 
 
-@pytest.mark.parametrize('targets', [1, 3])
+@pytest.mark.parametrize('targets', rest_by_night([1, 3]))
 @pytest.mark.parametrize('parts', [1, 4])
 def test_figures_match_scikit_learn(targets, parts):
   truths, guesses = drawn(0, targets=targets)

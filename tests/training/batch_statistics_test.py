@@ -24,6 +24,7 @@ from tests.support.methods import (
   initial,
   run,
 )
+from tests.support.nights import rest_by_night
 
 RATE = 0.1
 
@@ -105,11 +106,13 @@ def test_statistics_do_not_move_a_client_to_another_cluster():
 
 @pytest.mark.parametrize(
   ('name', 'options'),
-  [
-    ('fed_avg', {'server_optimizer': optax.sgd(0.5)}),
-    ('fed_dane', {'prox_mu': 0.1, 'same_cohort': True}),
-    ('scaffold', {}),
-  ],
+  rest_by_night(
+    [
+      ('fed_avg', {'server_optimizer': optax.sgd(0.5)}),
+      ('fed_dane', {'prox_mu': 0.1, 'same_cohort': True}),
+      ('scaffold', {}),
+    ]
+  ),
 )
 def test_statistics_are_the_mean_of_the_clients(name, options):
   """Steps of the server, and corrections of gradients, do not act on them."""

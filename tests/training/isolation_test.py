@@ -25,7 +25,7 @@ def spoiled(data, clients, value):
 
 
 @pytest.mark.parametrize('value', [3e38, np.nan])
-@pytest.mark.parametrize('batch_size', [2, 0])
+@pytest.mark.parametrize('batch_size', rest_by_night([2, 0]))
 def test_a_client_alone_does_not_see_the_others(batch_size, value):
   data = helpers.federation(SIZES)
   local = helpers.local(batch_size=batch_size, epochs=2)

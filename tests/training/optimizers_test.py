@@ -115,7 +115,7 @@ def listed(step):
 
 
 @pytest.mark.parametrize('shared_start', ['off', 'on'])
-@pytest.mark.parametrize('optimizer', ['sgd', 'momentum'])
+@pytest.mark.parametrize('optimizer', rest_by_night(['sgd', 'momentum']))
 def test_the_rate_of_a_local_step_is_that_of_its_number(optimizer, shared_start):
   data = helpers.federation(SIZES)
   local = helpers.local(epochs=2, optimizer=local_optimizer(optimizer, RATE))
