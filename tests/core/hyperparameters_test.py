@@ -115,7 +115,7 @@ def runs():
   return results, counts
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rates_penalties_and_seeds_share_all_programs_of_a_run(runs):
   results, counts = runs
   assert counts == [counts[0]] * 4

@@ -191,7 +191,7 @@ def test_methods_that_cannot_stream_their_models_refuse_to(name):
     algorithms.build(name, helpers.local(), client_state='streamed')
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path):
   data, local = helpers.federation(SIZES), helpers.local(devices=2, hidden=())
   built = {

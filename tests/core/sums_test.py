@@ -69,7 +69,7 @@ def test_mean_and_equation_6_of_a_stack(count, devices, weighting):
 @pytest.mark.parametrize(
   ('count', 'weighting'),
   [
-    (100_000, 'by_examples'),
+    (20_000, 'by_examples'),
     pytest.param(1_000_000, 'uniform', marks=pytest.mark.nightly),
   ],
 )

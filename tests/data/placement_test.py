@@ -396,7 +396,7 @@ def split_run(name='fesem', data_placement='sharded', **options):
   return simulated(name, (train, test), **options)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_of_some_clients_goes_on_where_data_are_split_alike(tmp_path):
   how = {'name': 'fed_avg', 'eval_every': 0}
   held = how | {'workdir': tmp_path, 'config': {'seed': 0}}

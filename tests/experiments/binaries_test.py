@@ -623,7 +623,7 @@ def test_a_binary_starts_in_a_process_of_its_own(module, tmp_path):
   assert '--workdir' in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_measured_chunk_size_runs_and_a_wrong_one_is_refused(tmp_path):
   done = call(
     'run', *QUICK, '--algorithm=fed_avg', '--clients_per_chunk=auto', '--workdir=here',

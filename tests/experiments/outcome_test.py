@@ -79,6 +79,7 @@ def test_runs_are_counted_with_the_time_that_is_left():
   assert count.add(1) == 'run 4 of 4'
 
 
+@pytest.mark.nightly
 def test_each_run_and_method_says_which_of_all_it_is(tmp_path):
   flags = (
     '--algorithms=non_fed,fed_sgd', '--num_seeds=1', '--model=logistic', '--rounds=1',

@@ -23,6 +23,7 @@ def said(folder, *args, flags=QUICK):
   return done.stdout
 
 
+@pytest.mark.nightly
 def test_a_finished_run_says_what_it_has_not_recorded(tmp_path):
   assert 'Note: --' not in said(tmp_path)
   watched = ('--regret', '--client_metrics_every=3')

@@ -287,6 +287,7 @@ def test_runs_of_a_process_share_programs():
   assert seconds['again'] == 0
 
 
+@pytest.mark.nightly
 def test_shared_programs_hold_no_data_and_no_states():
   algorithm = algorithms.build('fed_avg', helpers.local(hidden=()))
   once = [traced_once(fn) for fn in (algorithm.init, algorithm.step)]

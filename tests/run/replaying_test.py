@@ -142,6 +142,7 @@ FLAGS = (
 )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_the_binaries_record_time_and_replay_clients(tmp_path):
   watched = ('--client_metrics_every=2', '--device_profile=phone', '--workdir=a')
   made = call('run', *FLAGS, *watched, cwd=tmp_path)
