@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.lax import Precision
 
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.traced_functions import called_by
 
 _PRODUCTS = ('dot_general', 'conv_general_dilated')
 # Calls, by the parameter that is the program called.
@@ -61,15 +62,9 @@ def products(program: Jaxpr) -> list[Any]:
   for eqn in program.eqns:
     if eqn.primitive.name in _PRODUCTS:
       precisions.append(eqn.params['precision'])
-    for inside in _programs(eqn):
+    for inside, _ in called_by(eqn):
       precisions += products(inside)
   return precisions
-
-
-def _programs(eqn: Any) -> list[Jaxpr]:
-  params = jax.tree.leaves(list(eqn.params.values()))
-  programs = [p for p in params if isinstance(p, (ClosedJaxpr, Jaxpr))]
-  return [p.jaxpr if isinstance(p, ClosedJaxpr) else p for p in programs]
 
 
 def product(multiply: Callable[..., Any], precision: Precision, a: Any, b: Any) -> Any:
@@ -118,7 +113,7 @@ def _apply(eqn: Any, inputs: list[Any]) -> list[Any]:
     fit = [i for i, name in enumerate(names) if name is None or 'tpu' in name]
     return _evaluate(params['branches'][fit[0]], *inputs[1:])
   own = {key: jax.tree.map(_changed, params[key]) for key in _RUNS.get(name, ())}
-  if not own and any(map(products, _programs(eqn))):
+  if not own and any(products(f) for f, _ in called_by(eqn)):
     raise ValueError(f'{name} runs products of its own.')
   out = eqn.primitive.bind(*inputs, **params | own)
   return out if eqn.primitive.multiple_results else [out]

@@ -83,10 +83,6 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def _lacks_seeds(row: Row) -> bool:
-  return 0 < row['diverged'] < row['seeds']
-
-
 def table_of(rows: list[Row]) -> Table:
   """The rows as a table for a terminal."""
   columns = [Column('num_clusters', 'K', 'd')] + [
@@ -97,7 +93,7 @@ def table_of(rows: list[Row]) -> Table:
   for row in rows:
     digits = tasks.of(row).primary.digits
     columns[1:3] = [c._replace(form=f'.{digits}f') for c in columns[1:3]]
-    mark = '*' * _lacks_seeds(row) + ' †' * bool(row['earlier_code'])
+    mark = '*' * tables.lacks_seeds(row) + ' †' * bool(row['earlier_code'])
     line = [Cell(row['num_clusters'], after=mark)]
     for name, _ in _COLUMNS.values():
       mean = row.get(f'{name}_mean', row.get(name))
@@ -110,7 +106,7 @@ def table_of(rows: list[Row]) -> Table:
     notes.append(f'Fine-tuned, deployed: {of} of validation examples.')
   if (seeds := max(row['seeds'] for row in rows)) > 1:
     notes.append(f'± is the sample standard deviation over {seeds} seeds.')
-  if any(map(_lacks_seeds, rows)):
+  if any(map(tables.lacks_seeds, rows)):
     notes.append('* without the seeds that diverged.')
   if any(row['earlier_code'] for row in rows):
     notes.append(f'† Some runs {tables.EARLIER_CODE}.')

@@ -160,7 +160,7 @@ def _said(points: list[Point]) -> list[str]:
   lacking = [
     f'{method_name(p["method"])} at {text_of(p["value"])}'
     for p in points
-    if 0 < p['diverged'] < p['seeds']
+    if tables.lacks_seeds(p)
   ]
   diverged = f'without the seeds that diverged: {listed_and_counted(lacking, 5)}'
   return [', '.join(filter(None, of))] * any(of) + [diverged] * bool(lacking)

@@ -118,7 +118,7 @@ def clove(
     if not stable_rounds:
       return clustered(state, data, cohort, key), ()
     stays = tree.rows_of(state.streaks, cohort) >= stable_rounds
-    here = data.sizes(cohort.ids) > 0  # Nobody where nobody is available.
+    here = data.sizes(cohort.ids) > 0  # None where no client is available.
     ended = state.ended | (here.any() & (stays | ~here).all())
     before = functools.partial(_as_before, local, state, data, cohort)
     anew = functools.partial(clustered, state, data, cohort, key)

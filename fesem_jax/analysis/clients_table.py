@@ -23,7 +23,7 @@ def with_clients(summary: Record, clients: ClientTable | None) -> Record:
   own = None if clients is None else clients.columns().get(f'deployed_{name}')
   if clients is None or own is None:
     return summary
-  kept = slice(None) if clients.honest is None else clients.honest
+  kept = clients.counted
   of_clients = {'names': clients.names[kept].tolist(), 'deployed': own[kept].tolist()}
   return summary | {'of_clients': of_clients}
 

@@ -127,6 +127,11 @@ def over_seeds(
   return out
 
 
+def lacks_seeds(row: Mapping[str, Any]) -> bool:
+  """True if figures of a row are of some seeds, as the others diverged."""
+  return 0 < row['diverged'] < row['seeds']
+
+
 def _notes_of_seeds(notes: Sequence[Sequence[str]]) -> list[str]:
   """The notes of all seeds, and of how many where it is not of all.
 

@@ -71,8 +71,8 @@ def check(optimizer: Any, params: Params, name: str = 'optimizer') -> None:
     raise UserError(
       f'{argument(name)} follows the gradient upwards, which raises the loss; give a '
       'whole optimizer with a positive rate, such as optax.sgd(0.1), or end it with '
-      'optax.scale(-0.1). What optax.masked leaves out is not frozen but moves by its '
-      'gradient; `models.train_only` freezes it.'
+      'optax.scale(-0.1). A parameter that optax.masked leaves out is not frozen but '
+      'moves by its gradient; `models.train_only` freezes it.'
     )
   if _goes_up(optimizer, params, gradient=0.0):
     raise UserError(

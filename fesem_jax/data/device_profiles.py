@@ -14,6 +14,7 @@ from fesem_jax.core.algorithm import ClientRound
 from fesem_jax.core.batching import batch_width
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.traced_functions import called_by
 from fesem_jax.core.traffic import Sent, bytes_of_model, bytes_sent
 from fesem_jax.core.types import HostOrDeviceArray, Model
 from fesem_jax.utils.errors import check_choice
@@ -160,12 +161,8 @@ def _scans(of: Jaxpr) -> Iterator[Mapping[str, Any]]:
     if equation.primitive.name == 'scan':
       yield equation.params
       continue
-    is_function = {'is_leaf': lambda x: isinstance(x, ClosedJaxpr | Jaxpr)}
-    for value in jax.tree.leaves(list(equation.params.values()), **is_function):
-      if isinstance(value, ClosedJaxpr):
-        yield from _scans(value.jaxpr)
-      elif isinstance(value, Jaxpr):
-        yield from _scans(value)
+    for inner, _ in called_by(equation):
+      yield from _scans(inner)
 
 
 class SimulatedDevices:

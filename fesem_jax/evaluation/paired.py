@@ -255,10 +255,13 @@ def clients_and_examples(summaries: Summaries) -> str:
   """
   done = [s for runs in summaries.values() for s in runs if s]
   said = ', honest clients' * any(s.get('honest') for s in done)
-  held_out = [bool(s.get('evaluated_on')) for s in done]
-  if any(held_out):
-    said += ', validation examples' + ' of some methods' * (not all(held_out))
-  return said
+  return said + examples([bool(s.get('evaluated_on')) for s in done])
+
+
+def examples(held_out: Sequence[bool]) -> str:
+  """', validation examples' where some runs, or all, are of these; else ''."""
+  of_some = ' of some methods' * (not all(held_out))
+  return f', validation examples{of_some}' * any(held_out)
 
 
 def tables(of_kinds: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[Table]:

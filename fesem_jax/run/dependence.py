@@ -1,11 +1,12 @@
 """Which results of a traced function depend on what it is given."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import Jaxpr, Literal
+
+from fesem_jax.core.traced_functions import called_by
 
 # Operations that draw random numbers.
 DRAWS = re.compile('random_bits|threefry2x32|rng_bit_generator|rng_uniform')
@@ -26,7 +27,7 @@ def follow(
 
   draws = False
   for equation in jaxpr.eqns:
-    of, inner = list(map(does, equation.invars)), list(_inner(equation))
+    of, inner = list(map(does, equation.invars)), [f for f, _ in called_by(equation)]
     draws |= bool(DRAWS.match(equation.primitive.name)) and not any(of)
     name = equation.params['name'] if equation.primitive.name == 'name' else None
     is_given = name in names or (any(of) and name != not_by)
@@ -64,7 +65,7 @@ def repeats_draws(jaxpr: Jaxpr) -> bool:
 
     for equation in jaxpr.eqns:
       name, operands = equation.primitive.name, tuple(map(of, equation.invars))
-      inner = list(_inner(equation))
+      inner = [function for function, _ in called_by(equation)]
       if name == 'random_bits':
         drawn.append(operands[0])
       if 'jit' in name and len(inner) == 1:
@@ -81,12 +82,3 @@ def repeats_draws(jaxpr: Jaxpr) -> bool:
 
   visit(jaxpr, [number(id(variable)) for variable in jaxpr.invars])
   return len(set(drawn)) < len(drawn)
-
-
-def _inner(equation: Any) -> Iterator[Jaxpr]:
-  """The functions that an operation calls."""
-  for value in jax.tree.leaves(
-    list(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr)
-  ):
-    if isinstance(value, ClosedJaxpr | Jaxpr):
-      yield value.jaxpr if isinstance(value, ClosedJaxpr) else value

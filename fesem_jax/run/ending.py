@@ -144,8 +144,9 @@ def _evaluated(run: Prepared) -> list[records.Record]:
   have changed since are left out.
   """
   every, (*earlier, last) = run.spec.eval_every, run.out.records
+  since = _data_since(run)
   due = [r for r in earlier if every and r['round'] % every == 0]
-  return [*(r for r in due if r['round'] >= _data_since(run)), last]
+  return [*(r for r in due if r['round'] >= since), last]
 
 
 def _data_since(run: Prepared) -> int:

@@ -56,7 +56,7 @@ def renew(algorithm: Algorithm, programs: Programs) -> None:
 
 
 def read_by(algorithm: Algorithm) -> list[str]:
-  """What a round reads from outside, as name=value; nothing if no function is own."""
+  """List of name=value that a round reads from outside; empty if no function is own."""
   identity = Identity()
   values = identity.values('', algorithm.step)
   return values if identity.code() else []
@@ -107,8 +107,9 @@ def check(local: LocalTraining, train: FederatedData) -> None:
       'method draws, which may then stay alike.'
     )
   for named, function, args in _functions(local, train):
-    check_draws(named, function, *args)
-    _warn_of_one_key(named, traced_anew(function, *args).jaxpr)
+    one, other = (traced_anew(function, *args) for _ in range(2))
+    compare_draws(named, one, other)
+    _warn_of_one_key(named, one.jaxpr)
 
 
 def _warn_of_one_key(named: str, traced: Jaxpr) -> None:

@@ -10,6 +10,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from fesem_jax.core.field_values import text_of_array
+from fesem_jax.core.traced_functions import called_by
 
 # Constants of so many numbers, such as layers that do not train, are given to a program
 # at each call: they would make its text long, and its compilation slow.
@@ -79,12 +80,6 @@ class Traced:
 def _constants_within(jaxpr: Jaxpr) -> Iterator[Any]:
   """The constants of the functions that a traced function calls."""
   for equation in jaxpr.eqns:
-    for value in jax.tree.leaves(
-      list(equation.params.values()),
-      is_leaf=lambda x: isinstance(x, ClosedJaxpr | Jaxpr),
-    ):
-      if isinstance(value, ClosedJaxpr):
-        yield from value.consts
-        yield from _constants_within(value.jaxpr)
-      elif isinstance(value, Jaxpr):
-        yield from _constants_within(value)
+    for inner, constants in called_by(equation):
+      yield from constants
+      yield from _constants_within(inner)

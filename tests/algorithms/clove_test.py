@@ -136,8 +136,8 @@ def test_clustering_does_not_end_in_a_round_without_clients():
   data = helpers.federation([4, 4, 0])
   ends = algorithms.build('clove', helpers.local(), num_clusters=2, stable_rounds=1)
   first, step = initial(ends, data), jax.jit(ends.step)
-  for nobody in ([3, 3], [2, 3]):  # Empty places; a client without examples.
-    cohort = Cohort(np.array(nobody, np.int32), everyone=False)
+  for empty in ([3, 3], [2, 3]):  # Empty places; a client without examples.
+    cohort = Cohort(np.array(empty, np.int32), everyone=False)
     assert not step(first, data, cohort, jax.random.key(0))[0].ended
   done = first._replace(streaks=jnp.ones(3, jnp.int32))
   cohort = Cohort(np.array([0, 3], np.int32), everyone=False)

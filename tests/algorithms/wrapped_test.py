@@ -305,10 +305,10 @@ def test_a_check_goes_by_the_clusters_that_clients_would_start_from(monkeypatch)
 
 
 def test_rounds_without_clients_neither_check_clusters_nor_part_them(monkeypatch):
-  nobody = TRAINED._replace(arrived=jnp.zeros(3, bool))
-  found = FOUND._replace(trained=nobody, changed=jnp.bool_(False))
+  absent = TRAINED._replace(arrived=jnp.zeros(3, bool))
+  found = FOUND._replace(trained=absent, changed=jnp.bool_(False))
   monkeypatch.setattr(reclustering, 'recluster', lambda *args: found)
-  monkeypatch.setattr(sys.modules[__name__], 'TRAINED', nobody)
+  monkeypatch.setattr(sys.modules[__name__], 'TRAINED', absent)
   method = with_reclustering(noting([]), 3)
   state = wrapped.replaced(state_of(method, []), rounds=jnp.int32(2))
   after, _ = method.step(state, DATA, COHORT, KEY)

@@ -160,7 +160,7 @@ def with_reclustering(
         replaced(state.method, **changes), clusters.centers, clusters.stays
       )
       checks = state.checks.after(clusters.changed, every)
-      later = state.checks._replace(due=state.checks.due + 1)  # Nobody was there.
+      later = state.checks._replace(due=state.checks.due + 1)  # No client took part.
       checks = tree.where(info.trained > 0, checks, later)
       return ReclusteringState(after, checks), info
 

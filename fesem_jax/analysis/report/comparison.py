@@ -95,7 +95,7 @@ def _data_differ(runs: Sequence[ReportedRun]) -> bool:
 
 
 def _differing(runs: Sequence[ReportedRun]) -> list[str]:
-  """What finished runs differ in beside methods, seeds and data, with the values.
+  """Flags in which finished runs differ beside methods, seeds and data, with values.
 
   Values that all labels say are left out, as are options of methods.
   """

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.analysis.report.runs import ReportedRun
+from fesem_jax.evaluation.paired import examples
 from fesem_jax.run.results.records import Record
 from fesem_jax.tasks import Task
 
@@ -57,9 +58,8 @@ def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
   most = min(max(each, _LEAST_EACH), _MOST_EACH)
   axes, shown = [_axes(run.history) for run in runs], _shown(runs, held, most)
   held_out = [run.config.get('evaluate_on') == 'validation' for run in runs]
-  of = ', validation examples' + ' of some methods' * (not all(held_out))
   return {
-    'figures': [_figure(key, task, of * any(held_out)) for key in keys],
+    'figures': [_figure(key, task, examples(held_out)) for key in keys],
     'axes': [name for name in _AXES if any(name in a for a in axes)],
     'runs': [
       {

@@ -131,7 +131,7 @@ def compare_clients(
   places = _places(ours.names, theirs.names)
   _check_same(ours, theirs, places)
   x, y = (np.asarray(t.columns()[figure], np.float64) for t in (ours, theirs))
-  honest = _honest(ours) & _honest(theirs)[places]
+  honest = ours.counted & theirs.counted[places]
   x, y = (np.where(honest, own, np.nan) for own in (x, y[places]))
   difference = x - y
   kept = np.isfinite(difference)
@@ -142,11 +142,6 @@ def compare_clients(
   return ClientComparison(
     figure, ours.names, x, y, difference, mean, low, high, not honest.all()
   )
-
-
-def _honest(table: ClientTable) -> np.ndarray:
-  """[M] bool, False for bad clients."""
-  return np.ones(len(table.names), bool) if table.honest is None else table.honest
 
 
 def _table(run: 'Result | Run | ClientTable', name: str) -> ClientTable:

@@ -74,6 +74,11 @@ class ClientTable(NamedTuple):
   metrics: dict[str, np.ndarray] | None = None
   added: dict[str, np.ndarray] | None = None
 
+  @property
+  def counted(self) -> np.ndarray:
+    """[M] bool, False for bad clients, whom figures over clients leave out."""
+    return np.ones(len(self.names), bool) if self.honest is None else self.honest
+
   def columns(self) -> dict[str, np.ndarray | None]:
     """Every column by its name; None for the unknown.
 
@@ -224,7 +229,7 @@ def fairness_of(table: ClientTable, figure: Figure) -> dict[str, Any]:
   Bad clients do not count.
   """
   columns = table.columns()
-  kept = slice(None) if table.honest is None else table.honest
+  kept = table.counted
   return {
     kind: fairness(
       np.asarray(columns[f'{kind}_{figure.name}'])[kept], figure.higher_is_better
