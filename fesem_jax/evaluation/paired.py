@@ -52,7 +52,8 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
   mean, count = float(differences.mean()), len(differences)
   if count > 1 and not differences.any():
     return Difference(0.0, 0.0, 0.0, 1.0)
-  rounding = _ROUNDING * max(np.abs(first).max(), np.abs(second).max())
+  size = max(np.abs(first).max(), np.abs(second).max())
+  rounding = _ROUNDING * size if np.isfinite(size) else 0.0
   if count == 1 or np.ptp(differences) <= rounding:
     return Difference(mean, None, None, None)
   from scipy import special  # Slow to import.

@@ -225,3 +225,10 @@ def test_a_reference_is_one_of_the_methods_or_none():
   paired.check_reference('b', ['a', 'b'])
   with pytest.raises(UserError, match='`reference=c` is none of the methods'):
     paired.check_reference('c', ['a', 'b'])
+
+
+def test_infinite_differences_are_not_equal_ones():
+  found = paired.paired_difference([np.inf, 1.0], [0.0, 1.0])
+  assert found.mean == np.inf
+  assert found.p is not None
+  assert np.isnan(found.p)
