@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import tasks
+from fesem_jax.analysis import tables
 from fesem_jax.evaluation.paired import Summaries, clients_and_examples, task_of
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.records import Record
@@ -33,10 +34,11 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
 
   Compares the first figure of the deployed models, client by client within a seed;
   clients without it are left out, and so are seeds whose clients differ. Returns for
-  each other method its 'method', the 'seeds' that are compared, and (mean, standard
-  deviation) over them of 'gain', 'equal' and 'lose'. The row of `base` itself has in
-  'lose_always' the (seed, name) of clients that lose with every other method but the
-  oracle; a seed that the summaries do not name is its place; and whom figures are 'of'.
+  each other method its 'method', the 'seeds' that are compared 'of_seeds' that ran, and
+  (mean, standard deviation) over them of 'gain', 'equal' and 'lose'. The row of `base`
+  itself has in 'lose_always' the (seed, name) of clients that lose with every other
+  method but the oracle; a seed that the summaries do not name is its place; and whom
+  figures are 'of'.
   """
   better = task_of(summaries.values()).primary.better
   losing: dict[tuple[int, str], list[bool]] = {}
@@ -59,7 +61,8 @@ def rows(summaries: Summaries, base: str, oracle: str = '') -> list[dict[str, An
           losing.setdefault((seed, str(name)), []).append(bool(value < 0))
     if counts:
       parts = dict(zip(('gain', 'equal', 'lose'), _spread(counts), strict=True))
-      by_method.append({'method': label, 'seeds': len(counts), **parts})
+      seeds = {'seeds': len(counts), 'of_seeds': len(runs)}
+      by_method.append({'method': label, **seeds, **parts})
   always = [key for key, lost in losing.items() if all(lost)]
   of_base = {'method': base, 'lose_always': always}
   of_base['of'] = clients_and_examples(summaries)
@@ -87,7 +90,7 @@ def table(by_method: list[dict[str, Any]]) -> Table | None:
     f'Clients whose deployed models of the last round are better, equal or worse than '
     f'with {base["method"]}, by the first metric{base["of"]}: means over seeds.'
   )
-  notes, always = [], base['lose_always']
+  notes, always = tables.fewer_seeds(methods), base['lose_always']
   if always and len(methods) > 1:
     names = ', '.join(f'{name} (seed {seed})' for seed, name in always[:_NAMED])
     more = f' and {len(always) - _NAMED} others' if len(always) > _NAMED else ''

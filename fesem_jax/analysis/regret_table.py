@@ -3,7 +3,7 @@
 from typing import Any
 
 from fesem_jax import tasks
-from fesem_jax.analysis.tables import mean_and_std
+from fesem_jax.analysis.tables import fewer_seeds, mean_and_std
 from fesem_jax.evaluation.paired import Summaries, task_of
 from fesem_jax.utils.text_tables import Column, Table, cell
 
@@ -34,6 +34,7 @@ def rows(summaries: Summaries) -> list[Row]:
   for label, runs in summaries.items():
     done = [s for s in runs if s is not None and s.get('regret')]
     row: Row = {'method': label, 'task': task.name, 'seeds': len(done)}
+    row['of_seeds'] = len(runs)
     row['bad'] = any('honest' in s for s in done)
     row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
     margins = [(s.get('margin') or {}).get('mean') for s in done]
@@ -78,4 +79,4 @@ def table(by_method: list[Row]) -> Table | None:
     caption += (
       f' Without a margin, as all clients have one center: {", ".join(lacking)}.'
     )
-  return Table(columns, rows, caption, label='regret')
+  return Table(columns, rows, caption, notes=fewer_seeds(by_method), label='regret')

@@ -132,6 +132,16 @@ def lacks_seeds(row: Mapping[str, Any]) -> bool:
   return 0 < row['diverged'] < row['seeds']
 
 
+def fewer_seeds(by_method: Sequence[Mapping[str, Any]]) -> list[str]:
+  """A note on methods whose figures are of some 'seeds' and not all 'of_seeds'."""
+  fewer = [
+    f'{row["method"]} {row["seeds"]} of {row["of_seeds"]}'
+    for row in by_method
+    if row['seeds'] < row['of_seeds']
+  ]
+  return [f'Seeds of which figures are known: {", ".join(fewer)}.'] * bool(fewer)
+
+
 def _notes_of_seeds(notes: Sequence[Sequence[str]]) -> list[str]:
   """The notes of all seeds, and of how many where it is not of all.
 

@@ -48,8 +48,10 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
       f'Pairs are as many figures of one method as of the other, at least one; not '
       f'{first.shape} and {second.shape}.'
     )
-  differences = first - second
-  mean, count = float(differences.mean()), len(differences)
+  with np.errstate(invalid='ignore'):  # Of infinite figures, there is no interval.
+    differences = first - second
+    mean, count = float(differences.mean()), len(differences)
+    deviation = float(differences.std(ddof=1)) if count > 1 else np.nan
   if count > 1 and not differences.any():
     return Difference(0.0, 0.0, 0.0, 1.0)
   size = max(np.abs(first).max(), np.abs(second).max())
@@ -58,7 +60,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     return Difference(mean, None, None, None)
   from scipy import special  # Slow to import.
 
-  error = float(differences.std(ddof=1) / np.sqrt(count))
+  error = deviation / float(np.sqrt(count))
   p = float(2 * special.stdtr(count - 1, -abs(mean) / error))
   half = student_quantile(count) * error
   return Difference(mean, mean - half, mean + half, p)

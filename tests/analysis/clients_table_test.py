@@ -35,6 +35,7 @@ def test_clients_gain_and_lose_within_a_seed():
   assert base == {'method': 'fed_avg', 'lose_always': always, 'of': ''}
   text = clients_table.table(found).as_markdown()
   assert '| b | 2.0 | 0.0 | 1.0 |' in text
+  assert 'Seeds of which figures are known: b 1 of 2.' in text
   assert 'Worse with every method: z (seed 0), x (seed 1), z (seed 1).' in text
   assert clients_table.table(clients_table.rows({'fed_avg': []}, 'fed_avg')) is None
 

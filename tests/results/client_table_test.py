@@ -165,6 +165,19 @@ def test_the_lower_error_gains(name):
   assert (first.split()[0], last.split()[0]) == ('c0', 'c2')
 
 
+def test_infinite_differences_count_beside_the_mean():
+  a = table(metrics={'deployed_rmse': np.array([np.inf, 2, 1, np.inf])})
+  b = table(metrics={'deployed_rmse': np.array([1, 1, 2, np.inf])})
+  found = fj.compare_clients(a, b, 'deployed_rmse')
+  assert (found.gain.tolist(), found.lose.tolist()) == (['c2'], ['c0', 'c1'])
+  first, _, *lines, _ = str(found).splitlines()
+  assert 'mean +0.0000' in first
+  assert first.endswith(
+    '1 are left out; infinite differences that are not in the mean: 1'
+  )
+  assert [line.split()[0] for line in lines] == ['c0', 'c1', 'c2']
+
+
 def test_bad_clients_are_not_compared():
   a, b = table(30), table(30, seed=1)
   want = fj.compare_clients(a, b, 'deployed_accuracy')

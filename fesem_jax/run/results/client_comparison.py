@@ -81,7 +81,7 @@ class ClientComparison(NamedTuple):
     interval = ''
     if self.low is not None:
       interval = f', 95 % interval {self.low:+.4f} to {self.high:+.4f}'
-    compared = np.isfinite(self.difference)
+    compared, infinite = ~np.isnan(self.difference), np.isinf(self.difference).sum()
     honest = ' of honest clients' * self.of_honest
     known = any(
       self.figure.partition('_')[2] == figure.name
@@ -93,6 +93,8 @@ class ClientComparison(NamedTuple):
     counts += f', {(self.difference == 0).sum()} stay'
     if left_out := len(self.names) - compared.sum():
       counts += f', {left_out} are left out'
+    if infinite:
+      counts += f'; infinite differences that are not in the mean: {infinite}'
     order = np.argsort(self._better, kind='stable')  # NaN last.
     order = order[: compared.sum()]
     columns = {'names': self.names, 'a': self.a, 'b': self.b, 'a - b': self.difference}
@@ -133,7 +135,8 @@ def compare_clients(
   x, y = (np.asarray(t.columns()[figure], np.float64) for t in (ours, theirs))
   honest = ours.counted & theirs.counted[places]
   x, y = (np.where(honest, own, np.nan) for own in (x, y[places]))
-  difference = x - y
+  with np.errstate(invalid='ignore'):  # Both may be infinite.
+    difference = x - y
   kept = np.isfinite(difference)
   if not kept.any():
     raise UserError(f'No client has a {figure} in both runs; it has no test examples.')
