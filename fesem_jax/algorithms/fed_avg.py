@@ -60,4 +60,6 @@ def fed_avg(
 
   init = global_model.init(local, server_optimizer)
   sent = traffic.one_model(local)
-  return Algorithm(local, init, step, global_model.deployed, traffic=sent)
+  return Algorithm(
+    local, init, step, global_model.deployed, traffic=sent, trimmed=rule.trimmed
+  )

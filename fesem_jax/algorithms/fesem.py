@@ -181,8 +181,9 @@ def _built(
 
   sent = _traffic(local, num_clusters, start)
   return Algorithm(
-    local, init, step, deployed, train=train, with_centers=with_centers, traffic=sent
-  )
+    local, init, step, deployed, train=train, with_centers=with_centers, traffic=sent,
+    trimmed=m_step.aggregation.trimmed,
+  )  # fmt: skip
 
 
 def _traffic(

@@ -80,7 +80,8 @@ def robust(
     UserError: on an option outside its range.
   """
   local.check_no_statistics('robust')
-  aggregate = Aggregation(aggregation, beta, norm_bound, krum_models).aggregate()
+  rule = Aggregation(aggregation, beta, norm_bound, krum_models)
+  aggregate = rule.aggregate()
   check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
   check_at_least(
     1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
@@ -122,4 +123,4 @@ def robust(
     traffic.own_center(local, num_clusters),
     losses=MAX_REPETITIONS if init_tolerance else 0,
   )
-  return Algorithm(local, init, step, deployed, traffic=sent)
+  return Algorithm(local, init, step, deployed, traffic=sent, trimmed=rule.trimmed)

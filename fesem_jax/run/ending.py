@@ -68,6 +68,10 @@ def finish(
   of_method = run.algorithm.outcome
   outcome = None if of_method is None else of_method(state, data.train)
   warnings = [text for text in (warning, outcome) if text]
+  trimmed, largest = run.algorithm.trimmed, max(clusters[0], default=0)
+  if largest and not records.untrimmed(trimmed, spec.cohort_size):  # Told at the start.
+    clients = largest * spec.cohort_size / len(label_counts)
+    warnings += filter(None, [records.untrimmed(trimmed, clients)])
   for text in warnings:
     if processes.is_first():
       logging.warning(text)

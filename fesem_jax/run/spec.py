@@ -79,12 +79,17 @@ class Spec:
     return any(callback.wants_clients for callback in self.callbacks)
 
   @property
+  def cohort_size(self) -> int:
+    """Clients of a round, or the most of them that are selected."""
+    drawn, all_clients = self.clients_per_round, len(self.train.info.names)
+    return drawn if 0 < drawn < all_clients else all_clients
+
+  @property
   def sampling_rate(self) -> float:
     """The share of the clients that a round draws at random."""
-    drawn, all_clients = self.clients_per_round, len(self.train.info.names)
     if self.selection is not None:  # Not at random, as amplification asks.
       return 1.0
-    return drawn / all_clients if 0 < drawn < all_clients else 1.0
+    return self.cohort_size / len(self.train.info.names)
 
 
 def spec_of(

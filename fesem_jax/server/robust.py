@@ -70,6 +70,11 @@ class Aggregation:
     if self.krum_models > 1 and self.rule != 'krum':
       raise UserError('`krum_models` needs `aggregation=krum`.')
 
+  @property
+  def trimmed(self) -> float:
+    """The share that the trimmed mean drops at each end; 0 for other rules."""
+    return self.beta if self.rule == 'trimmed_mean' else 0.0
+
   def check_weighting(self, weighting: str) -> None:
     """Raises `UserError` if a rule would leave weights that the user gave unused."""
     if weighting == 'by_weight' and self.rule != 'mean':

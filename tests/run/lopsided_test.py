@@ -104,3 +104,31 @@ def test_weights_of_one_greatest_cluster_are_no_single_cluster():
   result = fj.simulate(algorithm, data, data, rounds=1)
   assert sorted(result.history[-1]['cluster_sizes']) == [0, 2]
   assert not any('found no groups' in note for note in result.summary['notes'])
+
+
+def notes_of(caplog, name, clients, **options):
+  caplog.clear()
+  data = helpers.federation([9] * clients)
+  options = {'aggregation': 'trimmed_mean', 'beta': 0.25} | options
+  given = {n: options.pop(n) for n in ('clients_per_round',) if n in options}
+  algorithm = fj.algorithms.build(name, helpers.local(), **options)
+  result = fj.simulate(algorithm, data, data, rounds=1, **given)
+  notes = [n for n in result.summary['notes'] if 'trimmed mean' in n]
+  assert caplog.text.count('trimmed mean') == len(notes)
+  return notes
+
+
+def test_a_trimmed_mean_that_drops_no_model_is_told(caplog):
+  (note,) = notes_of(caplog, 'fed_avg', 8, clients_per_round=3)
+  assert 'fewer than 4 clients (`beta=0.25`), and here has 3 a round' in note
+  assert not notes_of(caplog, 'fed_avg', 4)
+  assert not notes_of(caplog, 'fed_avg', 3, beta=0.4)
+  assert not notes_of(caplog, 'fed_avg', 3, aggregation='median')
+  assert not notes_of(caplog, 'fed_avg', 3, beta=0.0)  # Asked for.
+
+
+def test_a_trimmed_mean_of_clusters_that_are_too_small_is_told(caplog):
+  (note,) = notes_of(caplog, 'fesem', 6, num_clusters=6)
+  assert 'fewer than 4 clients' in note
+  assert not notes_of(caplog, 'fesem', 6, num_clusters=1)
+  assert len(notes_of(caplog, 'fesem', 3, num_clusters=2)) == 1  # At the start.
