@@ -36,6 +36,11 @@ AGREEMENTS = ('ari', 'ami')
 # What tables say of runs whose code changed since.
 EARLIER_CODE = "are of earlier code: the user's file changed after they had begun"
 
+# What tables say of clients whose figures are not of fine-tuned models.
+FINETUNING_FAILED = (
+  'fine-tuning of {} clients, in all seeds, diverged; their deployed models are used.'
+)
+
 # One dict for each method; see `over_seeds`.
 Rows = list[dict[str, Any]]
 
@@ -66,7 +71,8 @@ def over_seeds(
   sends, 10^9 bytes both ways, and 'simulated_hours' that it takes on devices of a
   profile, None where a seed does not say; the largest 'epsilon'; the mean success of a
   'backdoor', in percent; 'untested', clients without test examples;
-  whether it is the 'oracle'; 'notes', a list of sentences; how many runs are of
+  whether it is the 'oracle'; of how many clients 'finetuning_failed', in all seeds;
+  'notes', a list of sentences; how many runs are of
   'earlier_code', see `experiments.plugins`; 'report'; 'evaluated_on', '' for test
   examples; 'data_since', the rounds since which the data of its runs do not change;
   'ended_early', the last rounds of runs that did not go on to the end; and 'rounds_to', for each target of
@@ -103,11 +109,10 @@ def over_seeds(
     row |= _costs(done)
     row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
     row['notes'] = _notes_of_seeds([s.get('notes', []) for s in done])
-    if failed := sum(s.get('finetuning_failed') or 0 for s in done):
-      row['notes'] = row['notes'] + [
-        f'fine-tuning of {failed} clients, in all seeds, diverged; their deployed '
-        'models are used.'
-      ]
+    failed = sum(s.get('finetuning_failed') or 0 for s in done)
+    row['finetuning_failed'] = failed
+    if failed:
+      row['notes'] = row['notes'] + [FINETUNING_FAILED.format(failed)]
     row['earlier_code'] = sum(bool(s.get('earlier_code')) for s in done)
     if row['earlier_code']:
       names = dict.fromkeys(n for s in done for n in s.get('earlier_code') or ())
@@ -236,15 +241,16 @@ def seeds_said(table: Rows) -> list[str]:
 def reports_said(table: Rows) -> list[str]:
   """Sentences on the rounds and the examples that the figures of a table are of."""
   sentences = list(dict.fromkeys(REPORTS[row['report']] for row in table))
-  sentences += _early_said(table)
-  if any(row['report'] != 'last' for row in table):
-    sentences += since_said(table)
   held_out = [row['method'] for row in table if row.get('evaluated_on')]
   if held_out and len(held_out) < sum(r['seeds'] > r['diverged'] for r in table):
     which = ', '.join(dict.fromkeys(held_out))
     said = f'Those of {which} are of validation examples, all others of test examples.'
-    return [*sentences, said]
-  return sentences + [ON_VALIDATION] * bool(held_out)
+    sentences.append(said)
+  else:
+    sentences += [ON_VALIDATION] * bool(held_out)
+  if any(row['report'] != 'last' for row in table):
+    sentences += since_said(table)
+  return sentences + _early_said(table)
 
 
 def since_said(table: Rows) -> list[str]:
