@@ -374,7 +374,7 @@ def test_figures_of_clients_and_curves_say_on_which_examples_they_are(tmp_path):
 def test_curves_say_whether_bad_clients_count_and_first_are_those_of_tables(tmp_path):
   (clean,) = read_runs([write_run(tmp_path / 'run')])
   history = [
-    r | {'honest': {k: r[k] for k in ('deployed', 'finetuned')}}
+    r | {'honest': {k: r[k] for k in ('deployed', 'finetuned', 'ari')}}
     for r in clean.history
     if 'deployed' in r
   ]
@@ -386,7 +386,10 @@ def test_curves_say_whether_bad_clients_count_and_first_are_those_of_tables(tmp_
   name, of_honest, of_all = 'Deployed micro accuracy', ', honest clients', ', all clients'
   assert titles(bad, bad)[0] == name + of_honest
   assert titles(bad, clean)[0] == name + of_all
-  assert {name + of_honest, name + of_all} <= {*titles(bad)} & {*titles(bad, clean)}
+  every = {*titles(bad)} & {*titles(bad, clean)}
+  index = 'Agreement with the true clusters (adjusted Rand index)'
+  assert {x + of for x in (name, index) for of in (of_honest, of_all)} <= every
+  assert index in titles(clean)
 
 
 def test_of_many_clients_some_are_shown_and_the_worst_is_found(tmp_path):

@@ -32,6 +32,7 @@ _TITLES = {
   'bytes_up': 'Bytes sent up',
   'bytes_down': 'Bytes sent down',
 }
+_AGREEMENTS = ('ari', 'nmi', 'ami')
 # What may stand below a curve in place of rounds: entries of records, and their unit.
 _AXES: dict[str, tuple[tuple[str, ...], float]] = {
   'seconds': (('seconds',), 1.0),
@@ -105,27 +106,29 @@ def _order(key: str, task: Task, first: str = '') -> tuple[Any, ...]:
   Of the figures, those that begin with `first`, '' or `_HONEST`, come first.
   """
   of = _HONEST if key.startswith(_HONEST) else ''
-  kind, _, column = key.removeprefix(of).partition('/')
+  name = key.removeprefix(of)
+  kind, _, column = name.partition('/')
   if kind in _KINDS and column in task.columns:
     return 0, of != first, task.columns.index(column), list(_KINDS).index(kind)
-  if key in _TITLES:
-    return 1, list(_TITLES).index(key)
+  if name in _TITLES:
+    return 1, list(_TITLES).index(name), of != first
   return 2, key
 
 
 def _figure(
   key: str, task: Task, some_are_bad: bool, examples: str = ''
 ) -> dict[str, Any]:
-  *above, column = key.split('/')
+  name = key.removeprefix(_HONEST)
+  *above, column = name.split('/')
+  of = ', all clients' * some_are_bad if name == key else ', honest clients'
   if above and above[-1] in _KINDS and column in task.columns:
     figure = task.figure(column)
     mean, _, _ = column.partition('_')
-    of = ', all clients' * some_are_bad
-    if key.startswith(_HONEST):
-      of = ', honest clients'
     title = f'{_KINDS[above[-1]]} {mean} {figure.label}{of}{examples}'
     return {'key': key, 'title': title, 'percent': figure.percent}
-  title = _TITLES.get(key) or key.replace('/', ', ').replace('_', ' ').capitalize()
+  title = _TITLES.get(name) or name.replace('/', ', ').replace('_', ' ').capitalize()
+  if name != key or name in _AGREEMENTS:
+    title += of
   return {'key': key, 'title': title, 'percent': False}
 
 
