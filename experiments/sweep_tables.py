@@ -39,8 +39,10 @@ def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Po
     honest = tables.has_honest([row])
     point: Point = {'method': label, 'value': value, 'honest': honest}
     point['report'] = report
-    copied = ('seeds', 'diverged', 'earlier_code', 'evaluated_on')
-    copied = (*copied, 'data_since', 'ended_early', 'finetuning_failed')
+    copied = (
+      'seeds', 'diverged', 'earlier_code', 'evaluated_on', 'data_since', 'ended_early',
+      'finetuning_failed',
+    )  # fmt: skip
     point |= {name: row[name] for name in copied}
     for name in tables.AGREEMENTS:
       each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in runs if s]

@@ -75,10 +75,10 @@ def over_seeds(
   'notes', a list of sentences; how many runs are of
   'earlier_code', see `experiments.plugins`; 'report'; 'evaluated_on', '' for test
   examples; 'data_since', the rounds since which the data of its runs do not change;
-  'ended_early', the last rounds of runs that did not go on to the end; and 'rounds_to', for each target of
-  `curves.rounds_to_targets` the 'target', of how many 'seeds' it is known whether the
-  deployed models 'reached' it, how many did, and (mean, standard deviation) of their
-  'rounds'. Figures that no seed has are None.
+  'ended_early', the last rounds of runs that did not go on to the end; and
+  'rounds_to', for each target of `curves.rounds_to_targets` the 'target', of how many
+  'seeds' it is known whether the deployed models 'reached' it, how many did, and (mean,
+  standard deviation) of their 'rounds'. Figures that no seed has are None.
   """
   out = []
   task = task_of(summaries.values())

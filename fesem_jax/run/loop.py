@@ -140,9 +140,7 @@ class Running:
     run, self.done = self.run, self.done + 1
     self.seconds.append(trained.seconds)
     self.steps += int(trained.info.steps)
-    info = self._derived.added_to(
-      trained.info, trained.assignment, self._data_changed
-    )
+    info = self._derived.added_to(trained.info, trained.assignment, self._data_changed)
     _check_finite(self.done, info, run)
     record = records.round_record(self.done, info, run.data.train)
     record |= trained.selected or {}

@@ -298,7 +298,8 @@ def test_labels_name_the_rounds_that_were_done(workdir):
   assert done > 1
   other.config |= {'rounds': 99}
   drawn = plots.convergence([run, other]).legends[0]
-  assert [text.get_text().split()[-1] for text in drawn.get_texts()] == [str(done), '99']
+  found = [text.get_text().split()[-1] for text in drawn.get_texts()]
+  assert found == [str(done), '99']
 
 
 def test_series_and_labels(workdir):

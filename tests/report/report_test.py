@@ -383,7 +383,8 @@ def test_curves_say_whether_bad_clients_count_and_first_are_those_of_tables(tmp_
   def titles(*runs):
     return [f['title'] for f in curves(runs, CLASSIFICATION)['figures']]
 
-  name, of_honest, of_all = 'Deployed micro accuracy', ', honest clients', ', all clients'
+  name = 'Deployed micro accuracy'
+  of_honest, of_all = ', honest clients', ', all clients'
   assert titles(bad, bad)[0] == name + of_honest
   assert titles(bad, clean)[0] == name + of_all
   every = {*titles(bad)} & {*titles(bad, clean)}

@@ -100,7 +100,8 @@ def test_clients_of_the_oracle_move_with_their_groups(tmp_path):
     )
 
   splits = federation()
-  phases = phases_with_true_groups([Phase(1, *splits), Phase(3, *map(regrouped, splits))])
+  changed = Phase(3, *map(regrouped, splits))
+  phases = phases_with_true_groups([Phase(1, *splits), changed])
   (_, train, test), *later_ones = phases
   options = {'later_phases': later_ones, 'workdir': tmp_path}
   for rounds in (2, 4):  # Also if the run ended before its data changed.

@@ -55,7 +55,7 @@ def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
   a value). Values that are not finite are None, and curves have gaps there.
   """
   held = [_by_key(run.history) for run in runs]
-  # Tables are of the honest clients: so are the first figures, where all runs have them.
+  # Tables are of the honest clients, and so the first figures if all runs have them.
   bad = [any(key.startswith(_HONEST) for key in each) for each in held if each]
   first = _HONEST if bad and all(bad) else ''
   every = {key for each in held for key in each}
