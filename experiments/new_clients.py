@@ -99,8 +99,9 @@ def _check(run: Run) -> None:
 def check_one_configuration(runs: list[NewClients]) -> None:
   """Raises `UserError` unless runs are of one configuration and different seeds."""
   first = runs[0]
-  # With --patience, seeds stop after different rounds.
-  but = ('seed', 'rounds') if first.config['patience'] else ('seed',)
+  # With --patience and --stop_after, seeds stop after different rounds.
+  stops = first.config['patience'] or first.config.get('stop_after')
+  but = ('seed', 'rounds') if stops else ('seed',)
   seeds: dict[int, pathlib.Path] = {}
   for each in runs:
     if differing := _differing(first.config, each.config, but=but):

@@ -24,6 +24,8 @@ def text(result: Result, which: str = 'last') -> str:
   measured_on = summary.get('evaluated_on', 'test')
   if measured_on != 'test':
     lines.append(curves.ON_VALIDATION)
+  if which != 'last' or summary.get('rounds_to_target'):
+    lines += curves.of_last_data_said([summary.get(curves.DATA_SINCE)])
   figure = task.primary
   if which == 'last' and summary.get(f'global_{figure.name}') is not None:
     lines.append(

@@ -39,7 +39,10 @@ def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Po
     honest = tables.has_honest([row])
     point: Point = {'method': label, 'value': value, 'honest': honest}
     point['report'] = report
-    copied = ('seeds', 'diverged', 'earlier_code', 'evaluated_on')
+    copied = (
+      'seeds', 'diverged', 'earlier_code', 'evaluated_on', 'data_since', 'ended_early',
+      'finetuning_failed',
+    )  # fmt: skip
     point |= {name: row[name] for name in copied}
     for name in tables.AGREEMENTS:
       each = [(s.get('honest') or s['clusters'] or {}).get(name) for s in runs if s]
@@ -95,6 +98,11 @@ def tables_of(points: list[Point], name: str) -> list[Table]:
     notes.append('* without the seeds that diverged.')
   if any(p['earlier_code'] for p in points):
     notes.append(f'† Some runs {tables.EARLIER_CODE}.')
+  notes += [
+    f'{p["method"]} at {text_of(p["value"])}: {tables.FINETUNING_FAILED.format(failed)}'
+    for p in points
+    if (failed := p['finetuning_failed'])
+  ]
   of_figures = []
   for key, (title, unit) in _panels(points).items():
     digits = 2 if key in tables.AGREEMENTS else tasks.of(points[0]).primary.digits

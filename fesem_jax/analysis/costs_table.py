@@ -157,6 +157,7 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
       'monotone curve, linear between evaluated rounds: mean and sample standard '
       'deviation over the seeds that reach it.'
     )
+    notes += tables.since_said(methods)
   if of_oracle:
     notes.append(
       f'The oracle reaches {100 * SHARE:g} % of its own last round with the same seed.'

@@ -56,7 +56,7 @@ def table(by_method: list[Row]) -> Table | None:
   for heading, (entry, name, digits) in _COLUMNS.items():
     if name == 'test_gain' and not tasks.of(by_method[0]).primary.percent:
       digits = 4
-    columns.append(Column(f'{entry}_{name}', heading, f'.{digits}f', '', True))
+    columns.append(Column(f'{entry}_{name}', heading, f'z.{digits}f', '', True))
   rows = [
     [row['method'], *(cell(row[heading] or (None, None)) for heading in _COLUMNS)]
     for row in by_method

@@ -12,8 +12,14 @@ import numpy as np
 from fesem_jax import tasks
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries, task_of
-from fesem_jax.run.results.curves import ON_VALIDATION, REPORTS
+from fesem_jax.run.results.curves import (
+  DATA_SINCE,
+  ON_VALIDATION,
+  REPORTS,
+  of_last_data_said,
+)
 from fesem_jax.tasks import Task
+from fesem_jax.utils.display import listed_and_counted, text_of
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.text_tables import Cell, Column, Table, cell
 
@@ -29,6 +35,11 @@ AGREEMENTS = ('ari', 'ami')
 
 # What tables say of runs whose code changed since.
 EARLIER_CODE = "are of earlier code: the user's file changed after they had begun"
+
+# What tables say of clients whose figures are not of fine-tuned models.
+FINETUNING_FAILED = (
+  'fine-tuning of {} clients, in all seeds, diverged; their deployed models are used.'
+)
 
 # One dict for each method; see `over_seeds`.
 Rows = list[dict[str, Any]]
@@ -60,12 +71,14 @@ def over_seeds(
   sends, 10^9 bytes both ways, and 'simulated_hours' that it takes on devices of a
   profile, None where a seed does not say; the largest 'epsilon'; the mean success of a
   'backdoor', in percent; 'untested', clients without test examples;
-  whether it is the 'oracle'; 'notes', a list of sentences; how many runs are of
+  whether it is the 'oracle'; of how many clients 'finetuning_failed', in all seeds;
+  'notes', a list of sentences; how many runs are of
   'earlier_code', see `experiments.plugins`; 'report'; 'evaluated_on', '' for test
-  examples; and 'rounds_to', for each target of
-  `curves.rounds_to_targets` the 'target', of how many 'seeds' it is known whether the
-  deployed models 'reached' it, how many did, and (mean, standard deviation) of their
-  'rounds'. Figures that no seed has are None.
+  examples; 'data_since', the rounds since which the data of its runs do not change;
+  'ended_early', the last rounds of runs that did not go on to the end; and
+  'rounds_to', for each target of `curves.rounds_to_targets` the 'target', of how many
+  'seeds' it is known whether the deployed models 'reached' it, how many did, and (mean,
+  standard deviation) of their 'rounds'. Figures that no seed has are None.
   """
   out = []
   task = task_of(summaries.values())
@@ -96,11 +109,10 @@ def over_seeds(
     row |= _costs(done)
     row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
     row['notes'] = _notes_of_seeds([s.get('notes', []) for s in done])
-    if failed := sum(s.get('finetuning_failed') or 0 for s in done):
-      row['notes'] = row['notes'] + [
-        f'fine-tuning of {failed} clients, in all seeds, diverged; their deployed '
-        'models are used.'
-      ]
+    failed = sum(s.get('finetuning_failed') or 0 for s in done)
+    row['finetuning_failed'] = failed
+    if failed:
+      row['notes'] = row['notes'] + [FINETUNING_FAILED.format(failed)]
     row['earlier_code'] = sum(bool(s.get('earlier_code')) for s in done)
     if row['earlier_code']:
       names = dict.fromkeys(n for s in done for n in s.get('earlier_code') or ())
@@ -110,6 +122,9 @@ def over_seeds(
       ]
     row |= {'report': report, 'correct': correct, 'oracle': label == oracle}
     row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
+    row[DATA_SINCE] = sorted({s.get(DATA_SINCE, 0) for s in done})
+    early = [s for s in done if s.get('ended', 'finished') != 'finished']
+    row['ended_early'] = sorted(s['rounds'] for s in early)
     row['rounds_to'] = _rounds_to(done)
     out.append(row)
   competing = {label: runs for label, runs in summaries.items() if label != oracle}
@@ -237,11 +252,32 @@ def reports_said(table: Rows) -> list[str]:
   """Sentences on the rounds and the examples that the figures of a table are of."""
   sentences = list(dict.fromkeys(REPORTS[row['report']] for row in table))
   held_out = [row['method'] for row in table if row.get('evaluated_on')]
-  if held_out and len(held_out) < len(table):
+  if held_out and len(held_out) < sum(r['seeds'] > r['diverged'] for r in table):
     which = ', '.join(dict.fromkeys(held_out))
     said = f'Those of {which} are of validation examples, all others of test examples.'
-    return [*sentences, said]
-  return sentences + [ON_VALIDATION] * bool(held_out)
+    sentences.append(said)
+  else:
+    sentences += [ON_VALIDATION] * bool(held_out)
+  if any(row['report'] != 'last' for row in table):
+    sentences += since_said(table)
+  return sentences + _early_said(table)
+
+
+def since_said(table: Rows) -> list[str]:
+  """Sentence on the rounds that count where data change over rounds."""
+  return of_last_data_said(n for row in table for n in row[DATA_SINCE])
+
+
+def _early_said(table: Rows) -> list[str]:
+  """Sentence on the methods some of whose runs ended early, and on their rounds."""
+  named = []
+  for row in table:
+    if rounds := row['ended_early']:
+      at = f' at {text_of(row["value"])}' if 'value' in row else ''  # Of a sweep.
+      several = ' to '.join(map(str, dict.fromkeys([rounds[0], rounds[-1]])))
+      of = f'{len(rounds)} of {row["seeds"]} runs'
+      named.append(f'{row["method"]}{at} ({of}, round {several})')
+  return [f'Ended early: {listed_and_counted(named, 20)}.'] * bool(named)
 
 
 def _notes(table: Rows) -> list[str]:

@@ -13,6 +13,7 @@ from fesem_jax.run.results.metrics_file import (
   read_config,
   read_metrics,
   read_summary,
+  with_rounds_done,
 )
 from fesem_jax.run.results.truth import TrueClusters, true_clusters
 from fesem_jax.tasks import Task
@@ -37,7 +38,8 @@ class PlottedRun:
 
   Attributes:
     name: label for legends, e.g. "FeSEM(4)".
-    config: what config.json holds; empty where there is none.
+    config: what config.json holds, with the rounds that were done where the run went on
+      for more; empty where there is none.
     dataset: its name, or the workdir's.
     history: records of metrics.jsonl.
     clients: arrays of clients.npz; empty while the run goes on.
@@ -53,7 +55,7 @@ class PlottedRun:
       raise UserError(
         f'{workdir} holds no run: there is no metrics.jsonl with a round.'
       )
-    config = read_config(self.workdir) or {}
+    config = with_rounds_done(read_config(self.workdir) or {}, self.history)
     summary = read_summary(self.workdir)
     if summary is None:
       self.clients = read_clients(self.workdir)

@@ -326,23 +326,31 @@ def _check_deployed(used: ClientModels, count: int) -> None:
 class DerivedClusters:
   """Clusters of a method that reports none: those that clients deploy from.
 
-  `info` is that of any round, or its shapes, as the method reports it, and `before` [M]
-  int32 are the clusters before the first round that is asked for; None without any.
+  `before` [M] int32 are the clusters before the first round that is asked for; None
+  without any.
   """
 
-  def __init__(self, evaluation: Evaluator, info: RoundInfo, before: Any):
-    self._evaluation = evaluation
-    self._before = before if info.clusters is None else None
+  def __init__(self, evaluation: Evaluator, before: Any):
+    self._evaluation, self._before = evaluation, before
 
-  def added_to(self, info: RoundInfo, after: Any) -> RoundInfo:
+  def added_to(
+    self, info: RoundInfo, after: Any, data_changed: bool = False
+  ) -> RoundInfo:
     """Adds the clusters of a round to `info`, what the method reports, on the host.
 
-    Returns the same if it has clusters, or if clients deploy from none. `after` are
-    those after the round.
+    Returns the same if it has clusters, or if clients deploy from none; but in a round
+    whose data changed, clients of the oracle moved of whom its state knows nothing.
+    `after` are the clusters after the round.
     """
-    if info.clusters is not None or self._before is None or after is None:
-      return info
     before, real = self._before, self._evaluation.num_clients
+    if (reported := info.clusters) is not None:
+      self._before = now = np.asarray(reported.assignment)
+      if not data_changed or before is None or reported.moved:
+        return info
+      moved = ((before != now) & (now < len(reported.sizes)))[:real].sum()
+      return info._replace(clusters=reported._replace(moved=moved))
+    if before is None or after is None:
+      return info
     sizes: Any = np.bincount(after[:real], minlength=self._evaluation.num_models())
     self._before = after
     return info._replace(

@@ -67,7 +67,7 @@ class Alone:
   def assignments(self) -> list[np.ndarray | None]:
     """[M] int32 of the only run, where it is asked for."""
     run = self._run
-    is_needed = not run.done or run.like.clusters is None
+    is_needed = not run.done or run.like.clusters is None or run.spec.later_phases
     return [run.evaluation.assignment(self._state) if is_needed else None]
 
   def train(self, number: int) -> list[list[TrainedRound]]:
@@ -110,12 +110,13 @@ class Running:
     self.state: Any = None  # after the last round
     self.error: Diverged | None = None
     self._placed, self._event = arranged(run), dict[str, Any]()
+    self._data_changed = False  # since the last round
     self._read = own_functions.read_by(run.algorithm)
 
   def begin(self, assignment: np.ndarray | None, state: Any) -> None:
     """Records the clusters before the first round."""
     run = self.run
-    self._derived = DerivedClusters(run.evaluation, run.like, assignment)
+    self._derived = DerivedClusters(run.evaluation, assignment)
     if self.done or assignment is None:
       return
     clusters = run.evaluation.clusters(assignment)
@@ -130,7 +131,8 @@ class Running:
 
   def enter(self) -> None:
     """Goes on to the data of the next round."""
-    if self.run.enter(self.done + 1):
+    self._data_changed = self.run.enter(self.done + 1)
+    if self._data_changed:
       self._placed = arranged(self.run)
 
   def on_trained(self, trained: TrainedRound, state: Any) -> None:
@@ -138,7 +140,7 @@ class Running:
     run, self.done = self.run, self.done + 1
     self.seconds.append(trained.seconds)
     self.steps += int(trained.info.steps)
-    info = self._derived.added_to(trained.info, trained.assignment)
+    info = self._derived.added_to(trained.info, trained.assignment, self._data_changed)
     _check_finite(self.done, info, run)
     record = records.round_record(self.done, info, run.data.train)
     record |= trained.selected or {}

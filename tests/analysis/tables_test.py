@@ -72,6 +72,32 @@ def test_tables_show_a_report_and_say_which(report, micro, said, tmp_path):
   assert other['mean'] == pytest.approx(want)
 
 
+@pytest.mark.parametrize('report', ['last', 'best', 'mean10'])
+def test_tables_say_which_rounds_count_where_data_change(report):
+  """The best round and means are of the last data; the last round always is."""
+  runs = {'a': [summary([0.9, 0.5]) | {curves.DATA_SINCE: n} for n in (7, 12)]}
+  runs['b'] = [summary([0.4]) | {curves.DATA_SINCE: 1}]
+  found = Comparison(runs, [], report=report)
+  said = 'only the rounds since the last change count: from round 7 or 12 on.'
+  assert (said in tables.scores(found.rows).caption) == (report != 'last')
+  assert said in costs_of(found.rows).caption  # It has rounds to targets.
+  never = Comparison({'b': runs['b']}, [], report=report)
+  assert 'The data change' not in str(never)
+
+
+def test_tables_say_which_runs_ended_early():
+  ended = {'ended': 'stop_after'}
+  runs = {
+    'a': [summary([0.5]) | ended | {'rounds': n} for n in (23, 14)],
+    'b': [summary([0.5]) | {'rounds': 30, 'ended': 'finished'}] * 2,
+    'c': [summary([0.5]) | ended | {'rounds': 9}, summary([0.5]), None],
+  }
+  said = 'Ended early: a (2 of 2 runs, round 14 to 23), c (1 of 3 runs, round 9).'
+  assert said in tables.scores(tables.over_seeds(runs)).caption
+  finished = {'b': runs['b']}
+  assert 'Ended early' not in tables.scores(tables.over_seeds(finished)).caption
+
+
 def test_an_agreement_of_zero_has_no_sign():
   run = summary([0.5]) | {'clusters': {'ari': -0.004, 'ami': -0.006}}
   row = tables.scores(tables.over_seeds({'a': [run]})).as_markdown().splitlines()[4]
@@ -258,12 +284,11 @@ def test_nothing_is_best_by_a_metric_of_the_users_own():
 def test_runs_with_and_without_bad_clients_and_of_validation_share_a_table():
   good, bad = summary([0.9]), summary([0.2])
   scores = {kind: summary([0.5])[kind] for kind in ('deployed', 'finetuned')}
-  found = tables.over_seeds(
-    {
-      'clean': [good, summary([0.8])],
-      'attacked': [bad | {'honest': scores, 'evaluated_on': 'validation'}] * 2,
-    }
-  )
+  runs = {
+    'clean': [good, summary([0.8])],
+    'attacked': [bad | {'honest': scores, 'evaluated_on': 'validation'}] * 2,
+  }
+  found = tables.over_seeds(runs)
   shown = tables.scores(found)
   assert '| clean | **85.0 ± 7.1** |' in shown.as_markdown()
   assert '| attacked | 50.0 ± 0.0' in shown.as_markdown()
@@ -271,6 +296,9 @@ def test_runs_with_and_without_bad_clients_and_of_validation_share_a_table():
   assert [row['evaluated_on'] for row in rows] == ['test', 'validation']
   said = 'Those of attacked are of validation examples, all others of test examples.'
   assert said in shown.caption
+  # A method that could not run is measured on neither.
+  del runs['clean'][:]
+  assert 'all others' not in tables.scores(tables.over_seeds(runs)).caption
 
 
 def test_figures_of_clusters_are_of_the_honest_clients_and_validation_is_named():

@@ -108,6 +108,24 @@ def test_runs_end_after_evaluations_without_gain():
   assert result.summary['ended'] == 'finished'
 
 
+def test_rounds_of_an_infinite_error_are_the_worst():
+  def regression(scale):
+    x, y = np.asarray(TEST.x), np.full((len(TEST.y), 1), scale, np.float32)
+    sizes, info = TEST.sizes(), TEST.info
+    return fj.FederatedData.from_arrays(
+      x, y, sizes, num_classes=1, info=info, task='regression'
+    )
+
+  model = fj.models.build('logistic', helpers.SHAPE, 1, task='regression')
+  method = algorithms.fed_avg(fj.local_training(model, optax.sgd(0.1)))
+  result = simulate(
+    method, regression(1.0), regression(1.0), rounds=9, finetune_epochs=0,
+    callbacks=[BestRound(regression(1e30), stop_after=2)],
+  )  # fmt: skip
+  assert result.summary['rounds'] == 3
+  assert result.summary['best_round']['validation']['micro_rmse'] is None
+
+
 def test_a_resumed_run_has_the_same_best_round(tmp_path):
   whole, _ = simulated(rounds=5, workdir=tmp_path / 'whole', stop_after=4)
   simulated(rounds=2, workdir=tmp_path / 'parts', stop_after=4)

@@ -10,6 +10,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.core import prng_streams
 from fesem_jax.core.selection import BeforeRound, Chosen, Selection
+from fesem_jax.core.traffic import Sent
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
@@ -181,6 +182,25 @@ def test_clients_are_available_in_rounds_of_the_trace():
   two = fj.selection.available(2, trace)
   drawn = {tuple(sorted(two.choose(before(2, seed=s)).clients)) for s in range(20)}
   assert drawn == {(0, 1), (0, 4), (1, 4)}
+
+
+def test_a_round_in_which_nobody_is_available_costs_nothing():
+  data, method = data_and_method()
+
+  def of_round(known, drawn):  # Some of those that are drawn send more.
+    return Sent(drawn.ids * 10 / len(drawn.ids), 4.0 * np.ones(len(drawn.ids)))
+
+  method = method._replace(traffic=method.traffic._replace(of_round=of_round))
+  result = fj.simulate(
+    method, data, data, rounds=3, finetune_epochs=0,
+    clients_per_round=fj.selection.available(0, [('Bob', 1, 1), ('Eve', 3, 3)]),
+    callbacks=[fj.callbacks.Costs('phone')],
+  )  # fmt: skip
+  rounds = result.history[-3:]
+  assert [r['trained'] for r in rounds] == [1, 0, 1]
+  assert [r['bytes_up'] for r in rounds] == [4, 0, 4]
+  assert rounds[1]['bytes_down'] == 0 < rounds[2]['bytes_down']
+  assert rounds[1]['simulated_seconds'] < rounds[2]['simulated_seconds']
 
 
 def test_the_server_waits_for_a_client_and_its_clock_goes_on():

@@ -309,6 +309,18 @@ def test_runs_of_two_configurations_are_told_by_their_flags(finished, machine):
     new_clients.check_one_configuration(clients)
 
 
+def test_seeds_that_stopped_after_other_rounds_are_of_one_configuration(
+  finished, machine
+):
+  clients = [new_clients.load(folder, machine['data_dir']) for folder in finished[0]]
+  clients[1].run.summary['rounds'] += 1
+  with pytest.raises(UserError, match='differ in --rounds; several runs must be'):
+    new_clients.check_one_configuration(clients)
+  for each in clients:
+    each.run.config['stop_after'] = 2
+  new_clients.check_one_configuration(clients)
+
+
 @pytest.mark.parametrize(
   ('numbers', 'message'),
   [(['0'], '`num_examples=0` must be positive numbers'),

@@ -7,6 +7,7 @@ import pytest
 
 from experiments import many_runs, outcome
 from fesem_jax.run.programs import Programs
+from fesem_jax.tasks import CLASSIFICATION
 from tests.support.commands import call
 
 
@@ -26,6 +27,25 @@ def test_one_of_many_runs_is_described_in_a_line():
   errors = {'task': 'regression', 'deployed': {'micro_rmse': 0.12345}}
   errors |= {'finetuned': {'micro_rmse': 2.0}}
   assert outcome.line(errors, 1) == 'deployed micro-rmse 0.123, fine-tuned 2.000, 1.0 s'
+
+
+@pytest.mark.parametrize('which', ['last', 'best'])
+def test_the_outcome_says_which_rounds_count_where_data_change(which):
+  scores = dict.fromkeys(CLASSIFICATION.columns, 0.5)
+  kinds = {'deployed': scores, 'finetuned': scores}
+  summary = kinds | {
+    'clusters': None, 'clients_without_test_examples': 0, 'reports': {'best': kinds},
+    'timing': {'seconds_per_round': None}, 'data_since': 7,
+  }  # fmt: skip
+
+  def said(**more):
+    found = types.SimpleNamespace(summary=summary | more)
+    return 'count: from round 7 on.' in outcome.text(found, which)
+
+  target = {'target': 0.5, 'deployed': 8.0, 'finetuned': None}
+  assert said() == (which == 'best')
+  assert said(rounds_to_target=[target])
+  assert not said(rounds_to_target=[target], data_since=1)
 
 
 @pytest.mark.parametrize('quiet', [False, True])

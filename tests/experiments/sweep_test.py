@@ -212,6 +212,19 @@ def test_what_earlier_tables_had_is_told_of():
   assert told({'by': 'rounds', 'points': points}) == 'values of rounds'
 
 
+def test_sweeps_say_which_runs_ended_early_lack_fine_tuning_or_have_other_data():
+  ended = summary(0.5) | {'ended': 'stop_after', 'rounds': 9, 'data_since': 7}
+  points = [
+    *sweep_tables.points_of(0.1, {'a': [summary(0.5)] * 2}, 'best'),
+    *sweep_tables.points_of(0.2, {'a': [ended, ended]}, 'best'),
+    *sweep_tables.points_of(0.3, {'a': [summary(0.5) | {'finetuning_failed': 3}]}),
+  ]
+  for table in sweep_tables.tables_of(points, 'learning_rate'):
+    assert 'Ended early: a at 0.2 (2 of 2 runs, round 9).' in table.caption
+    assert 'from round 7 on.' in table.caption
+    assert table.notes == [f'a at 0.3: {tables.FINETUNING_FAILED.format(3)}']
+
+
 def test_sweeps_say_what_deviations_are_and_mark_earlier_code():
   old = summary(0.5) | {'earlier_code': ['own:method']}
   points = sweep.points_of(1, {'own': [old, summary(0.7)], 'a': [summary(0.5)] * 2})

@@ -290,6 +290,18 @@ def test_figures_of_several_methods_say_which_seed_they_draw(workdir):
   assert 'seed' not in plots.convergence([of('a', 0)]).get_suptitle()
 
 
+def test_labels_name_the_rounds_that_were_done(workdir):
+  path = workdir / 'config.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | {'rounds': 1}))
+  run, other = plots.PlottedRun(workdir), plots.PlottedRun(workdir)
+  done = run.history[-1]['round']
+  assert done > 1
+  other.config |= {'rounds': 99}
+  drawn = plots.convergence([run, other]).legends[0]
+  found = [text.get_text().split()[-1] for text in drawn.get_texts()]
+  assert found == [str(done), '99']
+
+
 def test_series_and_labels(workdir):
   run = plots.PlottedRun(workdir)
   rounds, values = run.series('finetuned', 'micro_accuracy')

@@ -371,6 +371,28 @@ def test_figures_of_clients_and_curves_say_on_which_examples_they_are(tmp_path):
     assert 'Training loss' in titles
 
 
+def test_curves_say_whether_bad_clients_count_and_first_are_those_of_tables(tmp_path):
+  (clean,) = read_runs([write_run(tmp_path / 'run')])
+  history = [
+    r | {'honest': {k: r[k] for k in ('deployed', 'finetuned', 'ari')}}
+    for r in clean.history
+    if 'deployed' in r
+  ]
+  bad = dataclasses.replace(clean, history=history)
+
+  def titles(*runs):
+    return [f['title'] for f in curves(runs, CLASSIFICATION)['figures']]
+
+  name = 'Deployed micro accuracy'
+  of_honest, of_all = ', honest clients', ', all clients'
+  assert titles(bad, bad)[0] == name + of_honest
+  assert titles(bad, clean)[0] == name + of_all
+  every = {*titles(bad)} & {*titles(bad, clean)}
+  index = 'Agreement with the true clusters (adjusted Rand index)'
+  assert {x + of for x in (name, index) for of in (of_honest, of_all)} <= every
+  assert index in titles(clean)
+
+
 def test_of_many_clients_some_are_shown_and_the_worst_is_found(tmp_path):
   names = [f'client{i}' for i in range(12_000)]
   runs = read_runs([write_run(tmp_path / 'run', names=names)])

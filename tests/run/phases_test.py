@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from fesem_jax.analysis import costs_table
-from fesem_jax.data import Phase
+from fesem_jax.data import Phase, phases_with_true_groups
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.runs import (
   GROUPS,
   assert_same_state,
+  built,
   federation,
   records,
+  simulate,
   simulated_linear,
   without_time,
 )
@@ -86,6 +88,28 @@ def test_a_run_resumes_in_its_phase_to_the_bit(stop, tmp_path):
     simulated_linear(
       rounds=5, workdir=tmp_path, later_phases=[later(5)], clients_per_round=3
     )
+
+
+def test_clients_of_the_oracle_move_with_their_groups(tmp_path):
+  groups = np.array(GROUPS)
+  groups[:3] = 1 - groups[:3]
+
+  def regrouped(split):
+    return dataclasses.replace(
+      split, info=dataclasses.replace(split.info, clusters=groups)
+    )
+
+  splits = federation()
+  changed = Phase(3, *map(regrouped, splits))
+  phases = phases_with_true_groups([Phase(1, *splits), changed])
+  (_, train, test), *later_ones = phases
+  options = {'later_phases': later_ones, 'workdir': tmp_path}
+  for rounds in (2, 4):  # Also if the run ended before its data changed.
+    found = simulate(built('oracle'), train, test, rounds=rounds, **options)
+  assert [r['moved'] for r in found.history[1:]] == [0, 0, 3, 0]
+  assert found.summary['clusters']['rounds_to_stable'] == 3
+  whole = simulate(built('oracle'), train, test, rounds=4, later_phases=later_ones)
+  assert without_time(whole.history) == records(tmp_path)
 
 
 def test_a_run_without_its_summary_is_measured_on_the_data_of_its_last_phase(tmp_path):

@@ -32,6 +32,7 @@ _TITLES = {
   'bytes_up': 'Bytes sent up',
   'bytes_down': 'Bytes sent down',
 }
+_AGREEMENTS = ('ari', 'nmi', 'ami')
 # What may stand below a curve in place of rounds: entries of records, and their unit.
 _AXES: dict[str, tuple[tuple[str, ...], float]] = {
   'seconds': (('seconds',), 1.0),
@@ -42,6 +43,7 @@ _AXES: dict[str, tuple[tuple[str, ...], float]] = {
   'simulated seconds': (('simulated_seconds',), 1.0),
 }
 _KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
+_HONEST = 'honest/'  # Keys of figures without bad clients begin with it.
 
 
 def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
@@ -53,13 +55,17 @@ def curves(runs: Sequence[ReportedRun], task: Task) -> dict[str, Any]:
   a value). Values that are not finite are None, and curves have gaps there.
   """
   held = [_by_key(run.history) for run in runs]
-  keys = sorted({key for each in held for key in each}, key=lambda k: _order(k, task))
+  # Tables are of the honest clients, and so the first figures if all runs have them.
+  bad = [any(key.startswith(_HONEST) for key in each) for each in held if each]
+  first = _HONEST if bad and all(bad) else ''
+  every = {key for each in held for key in each}
+  keys = sorted(every, key=lambda key: _order(key, task, first))
   each = _MOST // max(1, len(runs) * len(keys))
   most = min(max(each, _LEAST_EACH), _MOST_EACH)
   axes, shown = [_axes(run.history) for run in runs], _shown(runs, held, most)
   held_out = [run.config.get('evaluate_on') == 'validation' for run in runs]
   return {
-    'figures': [_figure(key, task, examples(held_out)) for key in keys],
+    'figures': [_figure(key, task, any(bad), examples(held_out)) for key in keys],
     'axes': [name for name in _AXES if any(name in a for a in axes)],
     'runs': [
       {
@@ -94,25 +100,35 @@ def _numbers(prefix: str, record: Record) -> Iterator[tuple[str, float]]:
       yield key, value
 
 
-def _order(key: str, task: Task) -> tuple[Any, ...]:
-  """Figures of the task first, then what is known, then what others added."""
-  kind, _, column = key.partition('/')
+def _order(key: str, task: Task, first: str = '') -> tuple[Any, ...]:
+  """Figures of the task first, then what is known, then what others added.
+
+  Of the figures, those that begin with `first`, '' or `_HONEST`, come first.
+  """
+  of = _HONEST if key.startswith(_HONEST) else ''
+  name = key.removeprefix(of)
+  kind, _, column = name.partition('/')
   if kind in _KINDS and column in task.columns:
-    return 0, task.columns.index(column), list(_KINDS).index(kind)
-  if key in _TITLES:
-    return 1, list(_TITLES).index(key)
+    return 0, of != first, task.columns.index(column), list(_KINDS).index(kind)
+  if name in _TITLES:
+    return 1, list(_TITLES).index(name), of != first
   return 2, key
 
 
-def _figure(key: str, task: Task, examples: str = '') -> dict[str, Any]:
-  *above, column = key.split('/')
+def _figure(
+  key: str, task: Task, some_are_bad: bool, examples: str = ''
+) -> dict[str, Any]:
+  name = key.removeprefix(_HONEST)
+  *above, column = name.split('/')
+  of = ', all clients' * some_are_bad if name == key else ', honest clients'
   if above and above[-1] in _KINDS and column in task.columns:
     figure = task.figure(column)
     mean, _, _ = column.partition('_')
-    of = ', honest clients' if above[0] == 'honest' else ''
     title = f'{_KINDS[above[-1]]} {mean} {figure.label}{of}{examples}'
     return {'key': key, 'title': title, 'percent': figure.percent}
-  title = _TITLES.get(key) or key.replace('/', ', ').replace('_', ' ').capitalize()
+  title = _TITLES.get(name) or name.replace('/', ', ').replace('_', ' ').capitalize()
+  if name != key or name in _AGREEMENTS:
+    title += of
   return {'key': key, 'title': title, 'percent': False}
 
 

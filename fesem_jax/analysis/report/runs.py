@@ -158,9 +158,7 @@ def _read(run_folder: _RunFolder) -> ReportedRun:
   history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
   if summary is not None:
     file_digests.check(folder, summary, history)
-  done = history[-1]['round'] if history else 0
-  if isinstance(planned := config.get('rounds'), int) and done > planned:  # It went on.
-    config |= {'rounds': done}
+  config = metrics_file.with_rounds_done(config, history)
   clients = portrait = None
   if summary is not None:
     clients = file_digests.read_clients(folder, summary)

@@ -170,7 +170,9 @@ class BestRound(Callback):
 
 def _best(records: Sequence[Record], figure: Figure) -> tuple[Record | None, int]:
   """The first record of the best validation figure, and evaluations since; or None."""
-  values = [figure.better(r[VALIDATION][f'micro_{figure.name}']) for r in records]
+  scores = [r[VALIDATION][f'micro_{figure.name}'] for r in records]
+  # Records of earlier rounds have None for what is not finite, the worst.
+  values = [-np.inf if x is None else figure.better(x) for x in scores]
   if not values:
     return None, 0
   i = int(np.argmax(values))

@@ -61,7 +61,9 @@ class Costs(Callback):
       return
     ids = np.asarray(event.drawn.ids)
     drawn = Drawn(event.number, ids[ids < self._real], event.drawn.everyone)
-    sent = self._traffic.of_round(self._known, drawn)
+    sent = traffic.Sent(0, 0)
+    if len(drawn.ids):  # Methods tell what each client sends; there may be none.
+      sent = self._traffic.of_round(self._known, drawn)
     arrived = int(event.info.trained) + int(event.info.failed)
     event.record.update(costs.of_round(sent, drawn, arrived))
     if candidates := event.record.get('candidates'):

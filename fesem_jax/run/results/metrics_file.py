@@ -264,6 +264,15 @@ def _line(record: dict[str, Any]) -> str:
   return json.dumps(record) + '\n'
 
 
+def with_rounds_done(
+  config: dict[str, Any], history: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+  """A configuration with the rounds that were done, if the run went on after it."""
+  planned, done = config.get('rounds'), history[-1]['round'] if history else 0
+  went_on = isinstance(planned, int) and done > planned
+  return config | {'rounds': done} if went_on else config
+
+
 def method_label(config: dict[str, Any]) -> str:
   """The method's name as the paper writes it, e.g. "fesem(4)"."""
   name = config.get('algorithm') or ''

@@ -77,7 +77,7 @@ function drawMoves(held) {
   grid.textContent = '';
   if (held.moves) {
     const {moved, of, flows} = held.moves;
-    note.textContent = moved ? `${counted(moved)} of ${counted(of)} clients moved at least once.`
+    note.textContent = moved ? `${counted(moved)} of ${counted(of)} clients moved at least once between the recorded rounds.`
       + (flows ? ' Bands are clients from one round to the next that is shown; pale bands stay '
         + 'in their cluster. Names stand under the pointer.' : '')
       : `None of ${counted(of)} clients moved in the recorded rounds.`;
@@ -111,7 +111,7 @@ function drawMoves(held) {
 function drawGrid(held, note) {
   const {rounds, clients, grid, of} = held.moves;
   const shown = clients.length < of ? `${clients.length} of ${counted(of)}` : counted(of);
-  note.textContent = `Cluster of ${shown} clients in each round, by their last cluster.`;
+  note.textContent = `Cluster of ${shown} clients in each recorded round, by their last cluster.`;
   const rows = grid.flatMap((line, i) => line.flatMap((k, j) => (k < 0 ? [] : [{
     client: String(clients[i]), place: i, round: rounds[j], cluster: held.names[k]}])));
   return draw('move-chart', {
