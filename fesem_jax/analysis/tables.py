@@ -77,8 +77,8 @@ def over_seeds(
   examples; 'data_since', the rounds since which the data of its runs do not change;
   'ended_early', the last rounds of runs that did not go on to the end; and
   'rounds_to', for each target of `curves.rounds_to_targets` the 'target', of how many
-  'seeds' it is known whether the deployed models 'reached' it, how many did, and (mean,
-  standard deviation) of their 'rounds'. Figures that no seed has are None.
+  'seeds' it is known whether the deployed models 'reached' it, as they do not where a
+  run diverged, how many did, and (mean, standard deviation) of their 'rounds'. Figures that no seed has are None.
   """
   out = []
   task = task_of(summaries.values())
@@ -125,7 +125,7 @@ def over_seeds(
     row[DATA_SINCE] = sorted({s.get(DATA_SINCE, 0) for s in done})
     early = [s for s in done if s.get('ended', 'finished') != 'finished']
     row['ended_early'] = sorted(s['rounds'] for s in early)
-    row['rounds_to'] = _rounds_to(done)
+    row['rounds_to'] = _rounds_to(done, row['diverged'])
     out.append(row)
   competing = {label: runs for label, runs in summaries.items() if label != oracle}
   # Of metrics of a user's own it is not known whether more or less of them is better.
@@ -224,7 +224,7 @@ def _heading(task: Task, column: str) -> str:
   return f'{column.split("_", 1)[0]}-{task.figure(column).heading}'
 
 
-def _rounds_to(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _rounds_to(done: list[dict[str, Any]], diverged: int) -> list[dict[str, Any]]:
   """The entry 'rounds_to' of a method's finished runs; see `over_seeds`."""
   by_target: dict[float, list[float | None]] = {}
   for summary in done:
@@ -234,7 +234,7 @@ def _rounds_to(done: list[dict[str, Any]]) -> list[dict[str, Any]]:
   for target, rounds in by_target.items():
     known = [r for r in rounds if r is not None]
     mean = mean_and_std(known, 1.0) if known else None
-    of_seeds = {'reached': len(known), 'seeds': len(rounds)}
+    of_seeds = {'reached': len(known), 'seeds': len(rounds) + diverged}
     rows.append({'target': target, **of_seeds, 'rounds': mean})
   return rows
 
