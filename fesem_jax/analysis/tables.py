@@ -127,6 +127,11 @@ def over_seeds(
   return out
 
 
+def has_figures(row: Mapping[str, Any]) -> bool:
+  """True if a row has the figures of a seed: not all have diverged."""
+  return row['diverged'] < row['seeds']
+
+
 def lacks_seeds(row: Mapping[str, Any]) -> bool:
   """True if figures of a row are of some seeds, as the others diverged."""
   return 0 < row['diverged'] < row['seeds']
@@ -226,8 +231,9 @@ def seeds_said(table: Rows) -> list[str]:
 def reports_said(table: Rows) -> list[str]:
   """Sentences on the rounds and the examples that the figures of a table are of."""
   sentences = list(dict.fromkeys(REPORTS[row['report']] for row in table))
-  held_out = [row['method'] for row in table if row.get('evaluated_on')]
-  if held_out and len(held_out) < len(table):
+  measured = [row for row in table if has_figures(row)]
+  held_out = [row['method'] for row in measured if row.get('evaluated_on')]
+  if held_out and len(held_out) < len(measured):
     which = ', '.join(dict.fromkeys(held_out))
     said = f'Those of {which} are of validation examples, all others of test examples.'
     return [*sentences, said]
@@ -294,7 +300,7 @@ def _cell(row: dict[str, Any], column: Column) -> Any:
   if column.key == 'clients_without_test_examples':
     return row['untested']
   if column.key == 'evaluated_on':
-    return row['evaluated_on'] or 'test'
+    return row['evaluated_on'] or 'test' * has_figures(row)
   value = row[column.key]
   if not column.spread:
     return value if column.form in ('', 'd') else cell(value)
