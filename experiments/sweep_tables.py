@@ -127,7 +127,8 @@ def as_csv(points: list[Point]) -> str:
   rows = [
     [
       p['method'], text_of(p['value']), p['seeds'], p['diverged'], p['report'],
-      p['evaluated_on'] or 'test', 'honest' if p['honest'] else 'all',
+      p['evaluated_on'] or 'test' * tables.has_figures(p),
+      'honest' if p['honest'] else 'all',
       *(cell(p[c.key] or (None, None)) for c in measured),
     ]
     for p in points

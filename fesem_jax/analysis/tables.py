@@ -78,7 +78,8 @@ def over_seeds(
   'ended_early', the last rounds of runs that did not go on to the end; and
   'rounds_to', for each target of `curves.rounds_to_targets` the 'target', of how many
   'seeds' it is known whether the deployed models 'reached' it, as they do not where a
-  run diverged, how many did, and (mean, standard deviation) of their 'rounds'. Figures that no seed has are None.
+  run diverged, how many did, and (mean, standard deviation) of their 'rounds'. Figures
+  that no seed has are None.
   """
   out = []
   task = task_of(summaries.values())
@@ -140,6 +141,11 @@ def over_seeds(
       if row['method'] in marks:
         row['best'][f'{of}{kind}_{column}'] = marks[row['method']]
   return out
+
+
+def has_figures(row: Mapping[str, Any]) -> bool:
+  """True if a row has the figures of a seed: not all have diverged."""
+  return row['diverged'] < row['seeds']
 
 
 def lacks_seeds(row: Mapping[str, Any]) -> bool:
@@ -251,8 +257,9 @@ def seeds_said(table: Rows) -> list[str]:
 def reports_said(table: Rows) -> list[str]:
   """Sentences on the rounds and the examples that the figures of a table are of."""
   sentences = list(dict.fromkeys(REPORTS[row['report']] for row in table))
-  held_out = [row['method'] for row in table if row.get('evaluated_on')]
-  if held_out and len(held_out) < sum(r['seeds'] > r['diverged'] for r in table):
+  measured = [row for row in table if has_figures(row)]
+  held_out = [row['method'] for row in measured if row.get('evaluated_on')]
+  if held_out and len(held_out) < len(measured):
     which = ', '.join(dict.fromkeys(held_out))
     said = f'Those of {which} are of validation examples, all others of test examples.'
     sentences.append(said)
@@ -340,7 +347,7 @@ def _cell(row: dict[str, Any], column: Column) -> Any:
   if column.key == 'clients_without_test_examples':
     return row['untested']
   if column.key == 'evaluated_on':
-    return row['evaluated_on'] or 'test'
+    return row['evaluated_on'] or 'test' * has_figures(row)
   value = row[column.key]
   if not column.spread:
     return value if column.form in ('', 'd') else cell(value)

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax.core.split_checks import warn_of_gaps
 from fesem_jax.data import class_labels, columns, pictures
 from fesem_jax.data.pool import Pool, warn_of_other_splits
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.notices import warn_once
@@ -205,7 +207,10 @@ def _read(
   if not images:
     raise UserError(f'{where} holds no examples; choose another data set.')
   x = pictures.stacked(images, where, 'hub_image_side')
-  return x, y, classes or int(y.max()) + 1, names
+  if not classes:
+    classes = int(y.max()) + 1
+    warn_of_gaps(y, classes, CLASSIFICATION.name, where)
+  return x, y, classes, names
 
 
 def _decode(raw: dict[str, Any], where: str, side: int) -> np.ndarray:

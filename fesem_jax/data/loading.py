@@ -190,6 +190,11 @@ def load_phases(
     ]
   if chosen.standardize:
     phases = [Phase(p[0], *standardizing.standardized(*p[1:])) for p in phases]
+  if 'noisy' in wanted.parts:
+    phases = [
+      Phase(number, *(changes.with_noise(wanted, s, i, seed) for i, s in enumerate(of)))
+      for number, *of in phases
+    ]
   examples_checks.warn_of_targets(*phases[0][1:], name)
   overlap.warn_of_overlap(*phases[0][1:], f'{name}, test split')
   shared = wanted.grouping and not wanted.disjoint_groups

@@ -156,9 +156,11 @@ def _parsed(
   import pyarrow
   from pyarrow import compute, csv
 
+  header = text.partition('\n')[0].rstrip('\r').split(delimiter)
+  spelled = [name for name in header if name.strip() in texts]  # Blanks count here.
   converted = csv.ConvertOptions(
     null_values=_MISSING, strings_can_be_null=True, quoted_strings_can_be_null=True,
-    column_types=dict.fromkeys(texts, pyarrow.string()),
+    column_types=dict.fromkeys([*texts, *spelled], pyarrow.string()),
   )  # fmt: skip
   parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
   # One block: types are then those of whole columns.

@@ -302,6 +302,16 @@ def test_runs_with_and_without_bad_clients_and_of_validation_share_a_table():
   assert 'all others' not in tables.scores(tables.over_seeds(runs)).caption
 
 
+def test_methods_that_diverged_are_not_among_those_measured_on_test_examples():
+  run = summary([0.5]) | {'evaluated_on': 'validation'}
+  found = tables.over_seeds({'a': [run, run], 'lost': [None, None]})
+  caption = tables.scores(found).caption
+  assert 'validation examples, held out of the training split' in caption
+  assert 'all others' not in caption
+  rows = tables.whole(found).records()
+  assert [row['evaluated_on'] for row in rows] == ['validation', '']
+
+
 def test_figures_of_clusters_are_of_the_honest_clients_and_validation_is_named():
   scores = {kind: summary([0.5])[kind] for kind in ('deployed', 'finetuned')}
   run = summary([0.5]) | {'clusters': {'ari': 0.2, 'ami': 0.2}, 'evaluated_on': 'v'}

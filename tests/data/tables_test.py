@@ -379,6 +379,9 @@ def test_names_of_clients_are_those_that_are_written(tmp_path):
   path = table_of(tmp_path, 'a.csv', f'x,y,client\n{rows}\n')
   train, _ = data.load(f'table:{path}')
   assert train.info.names.tolist() == ['007', '7']
+  path = table_of(tmp_path, 'blanks.csv', path.read_text().replace(',', ', '))
+  train, _ = data.load(f'table:{path}')
+  assert train.info.names.tolist() == ['007', '7']
   rows = '\n'.join(f'{i / 7:.3f},{i % 2},{c}' for c in (10, 2) for i in range(6))
   path = table_of(tmp_path, 'b.csv', f'x,y,client\n{rows}\n')
   train, _ = data.load(f'table:{path}')

@@ -1,15 +1,19 @@
 """Transformations of the examples of clients."""
 
+import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from fesem_jax.core import prng_streams
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.partitions import groups, image_corruptions
 from fesem_jax.data.partitions.rotation import rotate
 from fesem_jax.data.partitions.value import Partition
+from fesem_jax.utils.stored_rows import read
 
 # (x [T, ...], client of each row [T], ascending, 0 training or 1 test) -> x [T, ...].
 OfFeatures = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
@@ -68,8 +72,6 @@ def of_partition(
   `occur` the classes that have training examples, `scale` that of the `Pool`, and
   `seed` decides everything random. Raises `UserError` if there are too few classes.
   """
-  features: list[OfFeatures] = []
-  labels: OfLabels | None = None
   kind = partition.grouping
   if kind in ('label_permuted', 'label_swapped'):
     if kind == 'label_permuted':
@@ -81,36 +83,22 @@ def of_partition(
     def relabeled(y: np.ndarray, client: np.ndarray) -> np.ndarray:
       return table[of_clients[client], y]
 
-    labels = relabeled
-  elif kind == 'rotated':
+    return Change(labels=relabeled)
+  if kind == 'rotated':
 
     def turned(x: np.ndarray, group: int, split: int) -> np.ndarray:
       return rotate(x, partition.degrees[group], partition.rotation_sampling)
 
-    features.append(functools.partial(_by_group, of_clients, turned))
-  elif kind == 'corrupted':
+    return Change(functools.partial(_by_group, of_clients, turned))
+  if kind == 'corrupted':
 
     def corrupted(x: np.ndarray, group: int, split: int) -> np.ndarray:
       rng = prng_streams.host_rng(seed, prng_streams.CORRUPT_IMAGES, 2 * group + split)
       name, strength = partition.corruptions[group], partition.corruption_strength
       return image_corruptions.corrupted(x, name, strength, scale, rng)
 
-    features.append(functools.partial(_by_group, of_clients, corrupted))
-  if 'noisy' in partition.parts:
-    features.append(
-      functools.partial(_noisy, partition.count, partition.noise_variance, scale, seed)
-    )
-  if not features and labels is None:
-    return None
-  return Change(functools.partial(_all, features) if features else None, labels)
-
-
-def _all(
-  changes: list[OfFeatures], x: np.ndarray, client: np.ndarray, split: int
-) -> np.ndarray:
-  for change in changes:
-    x = change(x, client, split)
-  return x
+    return Change(functools.partial(_by_group, of_clients, corrupted))
+  return None
 
 
 def _by_group(
@@ -128,26 +116,22 @@ def _by_group(
   return x
 
 
-def _noisy(
-  num_clients: int,
-  variance: float,
-  scale: float,
-  seed: int,
-  x: np.ndarray,
-  client: np.ndarray,
-  split: int,
-) -> np.ndarray:
-  """Adds Gaussian noise of variance i / M times `variance` for client i of 1..M.
+def with_noise(
+  partition: Partition, data: FederatedData, split: int, seed: int
+) -> FederatedData:
+  """Adds Gaussian noise of variance i / M times `noise_variance` for client i of 1..M.
 
   NIID-Bench's noise-based feature imbalance (Li et al. 2022, Section IV-B); its code
   takes the number for the standard deviation and counts clients from 0. The noise is
   on what models see, `x * scale`, and is not clipped, so that bytes become float32.
+  `split` is 0 for training and 1 for test; columns are standardized before.
   """
-  x = x.astype(np.float32)
-  ends = np.searchsorted(client, np.arange(num_clients + 1))  # Client after client.
-  for i in range(num_clients):
+  x = np.array(read(data.x), np.float32)
+  offsets = np.asarray(data.offsets)
+  for i, (first, last) in enumerate(itertools.pairwise(offsets)):
     rng = prng_streams.host_rng(seed, prng_streams.FEATURE_NOISE, 2 * i + split)
-    mine = x[ends[i] : ends[i + 1]]
-    deviation = np.sqrt(variance * (i + 1) / num_clients) / scale
-    mine += np.float32(deviation) * rng.standard_normal(mine.shape, np.float32)
-  return x
+    mine = x[first:last]
+    variance = partition.noise_variance * (i + 1) / data.num_clients
+    deviation = np.float32(np.sqrt(variance) / data.scale)
+    mine += deviation * rng.standard_normal(mine.shape, np.float32)
+  return dataclasses.replace(data, x=x)

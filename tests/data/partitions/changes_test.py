@@ -245,6 +245,21 @@ def test_noise_grows_from_client_to_client():
   assert (both.x.dtype, both.info.clusters[1]) == (np.float32, 1)
 
 
+def test_noise_is_added_to_standardized_columns():
+  rng = np.random.default_rng(3)
+  x = rng.normal([50, 1], [30, 0.01], (4000, 2))
+  mine = {'x': np.hstack([x, rng.integers(0, 2, (4000, 1))]), 'y': np.arange(4000) % 3}
+  options = {'num_clients': 4, 'standardize': True}
+  plain = data.load('mine', arrays=mine, partition='iid', **options)
+  noisy = data.load(
+    'mine', arrays=mine, partition='noisy', noise_variance=0.5, **options
+  )
+  for before, after in zip(plain, noisy, strict=True):
+    for i in range(4):
+      added = after.client(i)[0] - before.client(i)[0]
+      np.testing.assert_allclose(added.var(axis=0), 0.5 * (i + 1) / 4, rtol=0.25)
+
+
 @pytest.mark.parametrize(
   ('partition', 'options', 'message'),
   [
