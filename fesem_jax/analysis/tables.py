@@ -81,53 +81,16 @@ def over_seeds(
   run diverged, how many did, and (mean, standard deviation) of their 'rounds'. Figures
   that no seed has are None.
   """
-  out = []
   task = task_of(summaries.values())
   finished = [s for runs in summaries.values() for s in runs if s is not None]
   metrics = tasks.own_metrics(task, (s['deployed'] for s in finished))
   some_are_bad = any(s.get('honest') for s in finished)
-  for label, runs in summaries.items():
-    done = [s for s in runs if s is not None]
-    row: dict[str, Any] = {'method': label, 'task': task.name, 'seeds': len(runs)}
-    row |= {'diverged': len(runs) - len(done), 'metrics': metrics, 'best': {}}
-    # Of a run without bad clients, all are honest.
-    honest = [s.get('honest') or s for s in done] if some_are_bad else []
-    for of, scores, kinds in (
-      ('', done, (*_KINDS, 'unseen')),
-      ('honest_', honest, _KINDS),
-    ):
-      for kind, column in itertools.product(kinds, tasks.columns_of(task, metrics)):
-        values = [s[kind][column] for s in scores if column in (s.get(kind) or {})]
-        factor = task.figure(column).factor
-        row[f'{of}{kind}_{column}'] = mean_and_std(values, factor) if values else None
-    for name in AGREEMENTS:
-      agreements = [(s.get('honest') or s['clusters'] or {}).get(name) for s in done]
-      known = [a for a in agreements if a is not None]
-      row[name] = float(np.mean(known)) if known else None
-    seconds = [s['timing']['seconds_per_round'] for s in done]
-    seconds = [s for s in seconds if s is not None]
-    row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
-    row |= _costs(done)
-    row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
-    row['notes'] = _notes_of_seeds([s.get('notes', []) for s in done])
-    failed = sum(s.get('finetuning_failed') or 0 for s in done)
-    row['finetuning_failed'] = failed
-    if failed:
-      row['notes'] = row['notes'] + [FINETUNING_FAILED.format(failed)]
-    row['earlier_code'] = sum(bool(s.get('earlier_code')) for s in done)
-    if row['earlier_code']:
-      names = dict.fromkeys(n for s in done for n in s.get('earlier_code') or ())
-      row['notes'] = row['notes'] + [
-        f'† {row["earlier_code"]} of {len(done)} runs {EARLIER_CODE} '
-        f'({" and ".join(names)}).'
-      ]
-    row |= {'report': report, 'correct': correct, 'oracle': label == oracle}
-    row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
-    row[DATA_SINCE] = sorted({s.get(DATA_SINCE, 0) for s in done})
-    early = [s for s in done if s.get('ended', 'finished') != 'finished']
-    row['ended_early'] = sorted(s['rounds'] for s in early)
-    row['rounds_to'] = _rounds_to(done, row['diverged'])
-    out.append(row)
+  of_table = {'report': report, 'correct': correct}
+  out = [
+    _of_method(label, runs, task, metrics, some_are_bad)
+    | {**of_table, 'oracle': label == oracle}
+    for label, runs in summaries.items()
+  ]
   competing = {label: runs for label, runs in summaries.items() if label != oracle}
   # Of metrics of a user's own it is not known whether more or less of them is better.
   groups = ('', 'honest_') if some_are_bad else ('',)
@@ -141,6 +104,56 @@ def over_seeds(
       if row['method'] in marks:
         row['best'][f'{of}{kind}_{column}'] = marks[row['method']]
   return out
+
+
+def _of_method(
+  label: str,
+  runs: Sequence[dict[str, Any] | None],
+  task: Task,
+  metrics: Sequence[str],
+  some_are_bad: bool,
+) -> dict[str, Any]:
+  """The row of a method; see `over_seeds`."""
+  done = [s for s in runs if s is not None]
+  row: dict[str, Any] = {'method': label, 'task': task.name, 'seeds': len(runs)}
+  row |= {'diverged': len(runs) - len(done), 'metrics': metrics, 'best': {}}
+  # Of a run without bad clients, all are honest.
+  honest = [s.get('honest') or s for s in done] if some_are_bad else []
+  for of, scores, kinds in (
+    ('', done, (*_KINDS, 'unseen')),
+    ('honest_', honest, _KINDS),
+  ):
+    for kind, column in itertools.product(kinds, tasks.columns_of(task, metrics)):
+      values = [s[kind][column] for s in scores if column in (s.get(kind) or {})]
+      factor = task.figure(column).factor
+      row[f'{of}{kind}_{column}'] = mean_and_std(values, factor) if values else None
+  for name in AGREEMENTS:
+    agreements = [(s.get('honest') or s['clusters'] or {}).get(name) for s in done]
+    known = [a for a in agreements if a is not None]
+    row[name] = float(np.mean(known)) if known else None
+  seconds = [s['timing']['seconds_per_round'] for s in done]
+  seconds = [s for s in seconds if s is not None]
+  row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
+  row |= _costs(done)
+  row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
+  row['notes'] = _notes_of_seeds([s.get('notes', []) for s in done])
+  failed = sum(s.get('finetuning_failed') or 0 for s in done)
+  row['finetuning_failed'] = failed
+  if failed:
+    row['notes'] = row['notes'] + [FINETUNING_FAILED.format(failed)]
+  row['earlier_code'] = sum(bool(s.get('earlier_code')) for s in done)
+  if row['earlier_code']:
+    names = dict.fromkeys(n for s in done for n in s.get('earlier_code') or ())
+    row['notes'] = row['notes'] + [
+      f'† {row["earlier_code"]} of {len(done)} runs {EARLIER_CODE} '
+      f'({" and ".join(names)}).'
+    ]
+  row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
+  row[DATA_SINCE] = sorted({s.get(DATA_SINCE, 0) for s in done})
+  early = [s for s in done if s.get('ended', 'finished') != 'finished']
+  row['ended_early'] = sorted(s['rounds'] for s in early)
+  row['rounds_to'] = _rounds_to(done, row['diverged'])
+  return row
 
 
 def has_figures(row: Mapping[str, Any]) -> bool:

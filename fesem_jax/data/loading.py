@@ -195,9 +195,16 @@ def load_phases(
       Phase(number, *(changes.with_noise(wanted, s, i, seed) for i, s in enumerate(of)))
       for number, *of in phases
     ]
-  examples_checks.warn_of_targets(*phases[0][1:], name)
-  overlap.warn_of_overlap(*phases[0][1:], f'{name}, test split')
+  _warn_of_examples(*phases[0][1:], name, wanted)
+  return phases
+
+
+def _warn_of_examples(
+  train: FederatedData, test: FederatedData, name: str, wanted: Partition
+) -> None:
+  """Warns of targets, overlapping windows and repeated examples of the splits."""
+  examples_checks.warn_of_targets(train, test, name)
+  overlap.warn_of_overlap(train, test, f'{name}, test split')
   shared = wanted.grouping and not wanted.disjoint_groups
   mend = 'Groups share all examples; `disjoint_groups` divides them.' if shared else ''
-  examples_checks.warn_of_repeated(*phases[0][1:], name, mend)
-  return phases
+  examples_checks.warn_of_repeated(train, test, name, mend)
