@@ -33,7 +33,7 @@ class CloveState(NamedTuple):
 
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i when client i last took part; K before that
-  rounds: jax.Array  # [] int32 rounds done
+  rounds: jax.Array  # [] int32 rounds done in which clients took part
   # With `stable_rounds`:
   streaks: Any = ()  # [M] int32 how often in a row client i got r_i
   ended: Any = ()  # [] bool whether clustering has ended
@@ -136,7 +136,8 @@ def clove(
     if stable_rounds:
       now = jnp.where(own == old, tree.rows_of(state.streaks, cohort) + 1, 1)
       state = own_models.kept(state, cohort, trained.took_part(), streaks=now)
-    return CloveState(centers, assignment, state.rounds + 1, state.streaks, ended), info
+    rounds = state.rounds + (info.trained > 0)  # The first one is that of some clients.
+    return CloveState(centers, assignment, rounds, state.streaks, ended), info
 
   def deployed(state, data):
     return ClientModels(state.centers, _as_before(local, state, data, everyone(data)))

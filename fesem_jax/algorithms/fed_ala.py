@@ -33,7 +33,7 @@ class FedAlaState(NamedTuple):
   heads: Params  # [M, ...] h_i, the top layers of w_i after its last training
   head_weights: Params  # [M, ...] A_i, in [0, 1]
   learned: jax.Array  # [M] bool, whether A_i has been learned once
-  rounds: jax.Array  # [] int32 rounds done
+  rounds: jax.Array  # [] int32 rounds done in which clients took part
 
 
 @recorded
@@ -126,10 +126,12 @@ def fed_ala(
       state=tree.rows_of(own, cohort), given=epochs,
     )  # fmt: skip
     heads, weights = tree.with_rows(own, cohort, trained.state)
+    info = trained.info()
     state = own_models.kept(state, cohort, trained.took_part(), learned=epochs > 0)
+    rounds = state.rounds + (info.trained > 0)  # Until then, h_i is g.
     return FedAlaState(
-      sums.mean_of(trained.sums, w), heads, weights, state.learned, state.rounds + 1
-    ), trained.info()
+      sums.mean_of(trained.sums, w), heads, weights, state.learned, rounds
+    ), info
 
   def deployed(state, data):
     body, head = personal_head.parts(state.params, head_layers)

@@ -132,7 +132,8 @@ def fed_group(
     info = round_info(trained, num_clusters, value, own, own, data)
     if inter_group_rate:
       exist = sizes_of(own, num_clusters, data) > 0
-      centers = toward_others(centers, exist, variable(inter_group_rate))
+      mixed = toward_others(centers, exist, variable(inter_group_rate))
+      centers = tree.where(info.trained > 0, mixed, centers)
     return state._replace(centers=centers), info
 
   def of_unseen(state, data):
