@@ -64,9 +64,8 @@ def clove(
     c_k  <- sum_i alpha_i w_i over the clients with r_i = k
 
   with alpha_i = n_i / sum n_j over these clients. The K models start as different
-  random models, and one without clients stays as it is. A client deploys c_{r_i} of the
-  round that it last took part in; one that never took part, the model of least training
-  loss.
+  random models, and one without clients stays as it is. A client deploys c_{r_i} of its
+  last round; one that never took part, the model of least training loss.
 
   With `stable_rounds`, clustering ends at the first round all of whose clients had one
   r_i in that many of their rounds in a row. Each client then receives only c_{r_i};

@@ -126,12 +126,10 @@ def fed_ala(
       state=tree.rows_of(own, cohort), given=epochs,
     )  # fmt: skip
     heads, weights = tree.with_rows(own, cohort, trained.state)
-    info = trained.info()
-    state = own_models.kept(state, cohort, trained.took_part(), learned=epochs > 0)
-    rounds = state.rounds + (info.trained > 0)  # Until then, h_i is g.
-    return FedAlaState(
-      sums.mean_of(trained.sums, w), heads, weights, state.learned, rounds
-    ), info
+    counts = trained.took_part()
+    state = own_models.kept(state, cohort, counts, learned=epochs > 0)
+    mean, rounds = sums.mean_of(trained.sums, w), state.rounds + counts.any()
+    return FedAlaState(mean, heads, weights, state.learned, rounds), trained.info()
 
   def deployed(state, data):
     body, head = personal_head.parts(state.params, head_layers)
