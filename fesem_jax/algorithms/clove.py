@@ -33,7 +33,7 @@ class CloveState(NamedTuple):
 
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i when client i last took part; K before that
-  rounds: jax.Array  # [] int32 rounds done
+  rounds: jax.Array  # [] int32 rounds done in which clients took part
   # With `stable_rounds`:
   streaks: Any = ()  # [M] int32 how often in a row client i got r_i
   ended: Any = ()  # [] bool whether clustering has ended
@@ -64,9 +64,8 @@ def clove(
     c_k  <- sum_i alpha_i w_i over the clients with r_i = k
 
   with alpha_i = n_i / sum n_j over these clients. The K models start as different
-  random models, and one without clients stays as it is. A client deploys c_{r_i} of the
-  round that it last took part in; one that never took part, the model of least training
-  loss.
+  random models, and one without clients stays as it is. A client deploys c_{r_i} of its
+  last round; one that never took part, the model of least training loss.
 
   With `stable_rounds`, clustering ends at the first round all of whose clients had one
   r_i in that many of their rounds in a row. Each client then receives only c_{r_i};
@@ -136,7 +135,8 @@ def clove(
     if stable_rounds:
       now = jnp.where(own == old, tree.rows_of(state.streaks, cohort) + 1, 1)
       state = own_models.kept(state, cohort, trained.took_part(), streaks=now)
-    return CloveState(centers, assignment, state.rounds + 1, state.streaks, ended), info
+    rounds = state.rounds + (info.trained > 0)  # The first one is that of some clients.
+    return CloveState(centers, assignment, rounds, state.streaks, ended), info
 
   def deployed(state, data):
     return ClientModels(state.centers, _as_before(local, state, data, everyone(data)))

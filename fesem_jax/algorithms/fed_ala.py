@@ -33,7 +33,7 @@ class FedAlaState(NamedTuple):
   heads: Params  # [M, ...] h_i, the top layers of w_i after its last training
   head_weights: Params  # [M, ...] A_i, in [0, 1]
   learned: jax.Array  # [M] bool, whether A_i has been learned once
-  rounds: jax.Array  # [] int32 rounds done
+  rounds: jax.Array  # [] int32 rounds done in which clients took part
 
 
 @recorded
@@ -126,10 +126,10 @@ def fed_ala(
       state=tree.rows_of(own, cohort), given=epochs,
     )  # fmt: skip
     heads, weights = tree.with_rows(own, cohort, trained.state)
-    state = own_models.kept(state, cohort, trained.took_part(), learned=epochs > 0)
-    return FedAlaState(
-      sums.mean_of(trained.sums, w), heads, weights, state.learned, state.rounds + 1
-    ), trained.info()
+    counts = trained.took_part()
+    state = own_models.kept(state, cohort, counts, learned=epochs > 0)
+    mean, rounds = sums.mean_of(trained.sums, w), state.rounds + counts.any()
+    return FedAlaState(mean, heads, weights, state.learned, rounds), trained.info()
 
   def deployed(state, data):
     body, head = personal_head.parts(state.params, head_layers)

@@ -131,7 +131,7 @@ def fed_group(
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, own, own, data)
     if inter_group_rate:
-      exist = sizes_of(own, num_clusters, data) > 0
+      exist = (sizes_of(own, num_clusters, data) > 0) & (info.trained > 0)
       centers = toward_others(centers, exist, variable(inter_group_rate))
     return state._replace(centers=centers), info
 

@@ -43,7 +43,8 @@ def fed_nova(
 
   Raises:
     UserError: on an option outside its range; stragglers where local work is counted in
-      steps; or unless the local optimizer is SGD, with or without momentum.
+      steps; or unless the local optimizer is SGD, with or without momentum, which
+      begins anew in each round.
   """
   local.check_no_statistics('fed_nova')
   check_choice('weighting', weighting, WEIGHTINGS)

@@ -22,8 +22,16 @@ _TRIED = 3
 
 
 def check_sums_of_gradients(local: LocalTraining) -> None:
-  """Raises `UserError` unless the local optimizer only adds up gradients, all alike."""
+  """Raises `UserError` unless the local optimizer only adds up gradients, all alike.
+
+  Those of earlier rounds are none of them.
+  """
   check_one_rate(local)
+  if local.keep_optimizer_state:
+    raise UserError(
+      '`keep_optimizer_state` is not defined for this method: it divides what a client '
+      'sends by the length of steps that begin without momentum; leave it out.'
+    )
   if not (_is_linear(local) and _treats_all_alike(local)):
     raise UserError(
       'The local `optimizer` must be SGD of one learning rate, with or without '

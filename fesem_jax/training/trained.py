@@ -96,7 +96,7 @@ class Trained(NamedTuple):
     if weighting != 'uniform' and are_clipped():
       raise UserError(
         '`dp=server` needs clients that weigh alike, as their numbers of examples are '
-        'not bounded: choose `weighting=uniform`.'
+        'not bounded: choose `weighting=uniform`, or a method that has it.'
       )
     weights = weights_by(weighting, self.sizes, self.given)
     return jnp.where(self.took_part(), weights, 0).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Models of clients that were not drawn.
+"""Models of clients that were not drawn, and rounds in which nobody is.
 
 FeSEM: their own cluster's center as it is now. HypoCluster: the center of least
 training loss as the centers are now.
@@ -6,11 +6,13 @@ training loss as the centers are now.
 
 import jax
 import numpy as np
+import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference
-from tests.support.methods import deployed, matrix
+from tests.support.methods import deployed, federation, initial, matrix
+from tests.support.random_federations import assert_equal
 
 GROUPS = np.arange(8) % 2
 DRAWN, REST = np.array([0, 1, 2]), np.arange(3, 8)
@@ -47,3 +49,19 @@ def test_hypo_cluster_gives_all_the_best_center_of_now():
     best = np.argmin(losses, axis=1)
     np.testing.assert_array_equal(algorithm.deployed(state, data).choice, best)
   assert len(set(best.tolist())) == 2
+
+
+@pytest.mark.parametrize(
+  ('name', 'options'),
+  [
+    ('clove', {'num_clusters': 2}),  # Whose first clusters are random.
+    ('fed_ala', {}),  # In whose first round no weights are learned.
+    ('fed_group', {'num_clusters': 2, 'init_clients': 4, 'inter_group_rate': 0.5}),
+  ],
+)
+def test_a_round_without_clients_changes_nothing(name, options):
+  data, local = federation(), helpers.local()
+  algorithm = algorithms.build(name, local, **options)
+  before, nobody = initial(algorithm, data), Cohort(np.full(2, 6, np.int32), False)
+  after, _ = jax.jit(algorithm.step)(before, data, nobody, jax.random.key(1))
+  assert_equal(after, before)

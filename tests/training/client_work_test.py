@@ -7,6 +7,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax import algorithms, models
+from fesem_jax.algorithms.common import stragglers
 from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.local_training import check_training
 from fesem_jax.utils.errors import UserError
@@ -54,6 +55,19 @@ def test_clients_keep_their_work_where_a_run_orders_them_by_size():
     )
     found.append(np.abs(result.models.own['logits']['bias']).max(axis=1))
   assert [int(each.argmin()) for each in found] == [0, 1]
+
+
+def test_stragglers_draw_from_1_to_their_own_epochs():
+  data, key = helpers.federation([4] * 12), jax.random.key(0)
+  work = ClientWork(epochs=[3] * 6 + [20] * 6)
+
+  def drawn(local):
+    return stragglers.epochs(local, data, helpers.everyone(data), key, 1.0).tolist()
+
+  found = drawn(helpers.local(epochs=20)._replace(work=work))
+  alike = [drawn(helpers.local(epochs=most)) for most in (3, 20)]
+  assert found == alike[0][:6] + alike[1][6:]
+  assert set(found[:6]) == {1, 2, 3}
 
 
 def test_clients_keep_their_epochs_and_steps_where_they_are_reordered():

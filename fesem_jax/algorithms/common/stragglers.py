@@ -27,18 +27,21 @@ def epochs(
 ) -> jax.Array | None:
   """[S] int32 local epochs of a cohort: a random number from 1 to E of stragglers.
 
-  E is the number of epochs of `local`; the result is None where all clients do all of
-  them. A client straggles with the probability `straggler_fraction`. `key` is that of
-  the round.
+  E is the number of epochs of `local`, or the client's own (`LocalTraining.work`); the
+  result is None where all clients do all of them. A client straggles with the
+  probability `straggler_fraction`. `key` is that of the round.
   """
   if straggler_fraction == 0:
     return None
-  most = local.schedule.epochs
+  most = jnp.full(cohort.ids.shape, local.schedule.epochs)
+  if local.work is not None:
+    ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
+    most = jnp.minimum(most, local.work.schedule_of(local.schedule, ids)[0])
 
-  def draw(key: jax.Array) -> jax.Array:
+  def draw(key: jax.Array, most: jax.Array) -> jax.Array:
     key = prng_streams.fold(key, prng_streams.STRAGGLER_EPOCHS)
     return jax.random.randint(key, (), 1, most + 1)
 
-  some = jax.vmap(draw)(data.keys_of(key, cohort.ids))
+  some = jax.vmap(draw)(data.keys_of(key, cohort.ids), most)
   straggles = coin(key, data, cohort.ids, straggler_fraction, prng_streams.STRAGGLES)
   return jnp.where(straggles, some, most)
