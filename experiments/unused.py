@@ -42,6 +42,7 @@ _NEEDS: dict[str, tuple[Any, ...]] = {
   'local_epochs': ('local_steps', 0),
   'beta': ('aggregation', 'trimmed_mean', 'krum'),
   'norm_bound': ('aggregation', 'norm_bound'),
+  'hessian_delta': ('meta_gradient', 'hessian_free'),
   **{flag: ('partition', *names) for flag, names in OF.items()},
 }
 del _NEEDS['min_examples']  # Checked with the data: they may have clients.
@@ -200,6 +201,9 @@ def _notes_on_options(config: Config, num_clients: int) -> list[str]:
         f'with {named}, no round trains parts of a split: fed_cluster is FedAvg; give '
         'more rounds.'
       )
+  if config.get('prox_weighting', 'uniform') != 'uniform' and not config['prox_lambda']:
+    reason = f'there is no penalty, {_named(config, "prox_lambda")}'
+    sentences.append(_without_effect(config, 'prox_weighting', reason))
   if name == 'l2gd':
     sentences += _notes_on_l2gd(config)
   for option in _PERIODS:

@@ -62,6 +62,10 @@ def parse():
     (['--algorithm=l2gd', '--learning_rate=0.01', '--rounds=20'],
      'all steps together move models about 1.6 % of the way to their mean: l2gd is '
      'close to non_fed; give a larger --l2gd_lambda, at most 25.'),
+    (['--algorithm=per_fed_avg', '--hessian_delta=0.1'],
+     '--hessian_delta=0.1 has no effect: it is for --meta_gradient=hessian_free.'),
+    (['--prox_weighting=paper', '--prox_lambda=0'],
+     '--prox_weighting=paper has no effect: there is no penalty, --prox_lambda=0.0.'),
     (['--init_clients=13'], 'effect: all 12 clients are in the first clustering.'),
   ],
 )  # fmt: skip
@@ -81,7 +85,7 @@ def test_what_a_run_does_not_use_is_noted(given, note, parse):
    ['--partition=rotated+labels', '--labels_per_client=3', '--partition_groups=2'],
    ['--patience=3'], ['--aggregation=krum', '--beta=0.2'],
    ['--aggregation=norm_bound', '--norm_bound=1'],
-   ['--init_clients=12'],
+   ['--init_clients=12'], ['--prox_weighting=paper', '--prox_lambda=0.1'],
    ['--algorithm=fed_cluster', '--min_rounds=4', '--check_every=5', '--rounds=6'],
    ['--algorithm=l2gd', '--learning_rate=0.1', '--rounds=13'],
    ['--algorithm=l2gd', '--l2gd_lambda=0'], ['--algorithm=fed_nova'],
