@@ -143,7 +143,7 @@ def _warn_of_few(counts: np.ndarray) -> None:
     labels = (pairs > 0).sum(axis=1)
     of_labels = of_ties / np.where(pairs > 0, pairs, 1) ** 2
     variance += (of_labels.sum(axis=1) / np.maximum(labels, 1) ** 2).sum()
-    clients += np.count_nonzero(labels)
+    clients += int(np.count_nonzero(labels))
   if math.sqrt(variance) > _ROUGH * clients:
     warn_once(
       'macro AUC is rough: clients have few examples, of which logits within 6 % of '
