@@ -110,7 +110,8 @@ def check_classes(paths: Iterable[pathlib.Path]) -> None:
   for path in paths:
     with reading(path):
       about = json.loads((parquet.read_schema(path).metadata or {}).get(_ABOUT, '{}'))
-    for column, feature in about.get('info', {}).get('features', {}).items():
+    features = (about.get('info') or {}).get('features') or {}
+    for column, feature in features.items():
       classes = feature.get('names') if isinstance(feature, dict) else None
       if classes is None:
         continue
