@@ -10,6 +10,7 @@ import numpy as np
 from fesem_jax.core.split_checks import warn_of_gaps
 from fesem_jax.data import class_labels, columns, pictures
 from fesem_jax.data.pool import Pool, warn_of_other_splits
+from fesem_jax.data.table_files import check_classes
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
@@ -103,6 +104,7 @@ def _open(
     try:
       if parquet:
         by_split = _of_splits(parquet, folder, config)
+        check_classes([pathlib.Path(p) for paths in by_split.values() for p in paths])
         return dict(datasets.load_dataset('parquet', data_files=by_split))
       held = datasets.load_from_disk(str(folder / config))
     except UserError:

@@ -196,9 +196,13 @@ def _flatten(
   clients: dict[str, Examples], names: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   sizes = [len(clients[n][1]) if n in clients else 0 for n in names]
-  example, target = map(np.asarray, next(iter(clients.values())))
-  x = np.empty((sum(sizes), *example.shape[1:]), example.dtype)
-  kind = np.float32 if target.dtype.kind == 'f' else np.int32
+  example, target = next(iter(clients.values()))
+  # Whole numbers of one client may stand beside fractions of another.
+  of_x, of_y = (
+    np.result_type(*{held[i].dtype for held in clients.values()}) for i in (0, 1)
+  )
+  x = np.empty((sum(sizes), *example.shape[1:]), of_x)
+  kind = np.float32 if of_y.kind == 'f' else np.int32
   y = np.empty((sum(sizes), *target.shape[1:]), kind)
   at = 0
   for name, size in zip(names, sizes, strict=True):

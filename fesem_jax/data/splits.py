@@ -24,8 +24,8 @@ def hold_out(
     seed: decides which examples are held out.
 
   Returns:
-    (training split, validation split) of the same M clients; a client with a single
-    example keeps it for training.
+    (training split, validation split) of the same M clients, whose bad ones stay bad; a
+    client with a single example keeps it for training.
   """
   rng = prng_streams.host_rng(seed, prng_streams.HOLD_OUT)
   offsets = np.asarray(train.offsets)
@@ -50,7 +50,7 @@ def hold_out(
     )
     return dataclasses.replace(federation, groups=train.groups)
 
-  parts = part(kept), part(held)
+  parts = dataclasses.replace(part(kept), corruption=train.corruption), part(held)
   warn_of_overlap(*parts, 'The validation examples')
   return parts
 

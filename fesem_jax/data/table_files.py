@@ -2,11 +2,13 @@
 
 import codecs
 import io
+import json
 import pathlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
+from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import first_line, opened, reading, warn_of_others
 
@@ -17,6 +19,7 @@ _MISSING = ['', 'nan', 'NaN', 'NAN', 'NA', 'N/A', '#N/A', 'null', 'NULL', 'None'
 _TEXTS = (
   '.csv', '.tsv', '.txt', '.csv.gz', '.tsv.gz', '.data', '.jsonl', '.jsonl.gz',
 )  # fmt: skip
+_ABOUT = b'huggingface'  # What `datasets` says of the columns in a Parquet file.
 _SUFFIXES = (*_TEXTS, '.parquet', '.feather')
 _KINDS = '.csv, .tsv, .jsonl, .parquet or .feather'
 # Names of files and folders that are no clients.
@@ -92,7 +95,32 @@ def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> list[Part]
     )
   if splits in ({'train'}, {'test'}):
     raise UserError(f'{folder} holds examples of {splits.pop()} alone; add the others.')
+  check_classes(p for p in files.values() if p.name.lower().endswith('.parquet'))
   return [Part(*key, read(path, texts)) for key, path in files.items()]
+
+
+def check_classes(paths: Iterable[pathlib.Path]) -> None:
+  """Raises `UserError` if Parquet files number the classes of a column differently.
+
+  Numbers of Hugging Face's class labels would be read as if all were those of one file.
+  """
+  from pyarrow import parquet
+
+  known: dict[str, tuple[pathlib.Path, list[str]]] = {}  # Column -> file, classes.
+  for path in paths:
+    with reading(path):
+      about = json.loads((parquet.read_schema(path).metadata or {}).get(_ABOUT, '{}'))
+    features = (about.get('info') or {}).get('features') or {}
+    for column, feature in features.items():
+      classes = feature.get('names') if isinstance(feature, dict) else None
+      if classes is None:
+        continue
+      first, others = known.setdefault(column, (path, classes))
+      if classes != others:
+        raise UserError(
+          f'{path} has the classes {listed(classes, 5)} in the column {column}, '
+          f'{first} {listed(others, 5)}; number those of all files alike.'
+        )
 
 
 def _is_table(path: pathlib.Path) -> bool:

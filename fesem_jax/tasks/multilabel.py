@@ -20,6 +20,7 @@ from fesem_jax.utils.notices import warn_once
 # differ by 6 % from _LEAST up to _MOST, to which larger ones are cut.
 _BINS, _LEAST, _MOST = 512, 0.01, 1e4
 _TIED = 0.2  # Share of the pairs of a label that are taken for ties, at most.
+_ROUGH = 0.005  # Standard error of the mean AUC of clients by ties, at most.
 _BLOCK = 2**10  # Clients whose figures are computed at once.
 
 
@@ -105,6 +106,7 @@ def _micro(counts: LabelCounts) -> dict[str, float]:
   whole = (np.asarray(c).sum(axis=0, dtype=np.float64, keepdims=True) for c in counts)
   summed = LabelCounts(*whole)
   _warn_of_ties(summed.logits[0])
+  _warn_of_few(np.asarray(counts.logits))
   return {name: float(own[0]) for name, own in _figures(summed).items()}
 
 
@@ -122,6 +124,31 @@ def _warn_of_ties(counts: np.ndarray) -> None:
       f'AUC is rough, mostly too near to 50 %: of label {label}, the logits of '
       f'{100 * share[label]:.0f} % of the pairs are within 6 % of each other and count '
       'as equal. `callbacks.HostMetrics` computes it of the logits themselves.'
+    )
+
+
+def _warn_of_few(counts: np.ndarray) -> None:
+  """Says once that ties make the mean AUC of clients rough, as they have few pairs.
+
+  `counts` [M, L, 2, _BINS] are examples as of `_warn_of_ties`, of each client. In an
+  unknown order of the p and n examples of a tie, the pairs in order have the variance
+  p n (p + n + 1) / 12, as in the test of Mann and Whitney.
+  """
+  variance, clients = 0.0, 0
+  for first in range(0, len(counts), _BLOCK):
+    negative, positive = np.moveaxis(counts[first : first + _BLOCK], 2, 0)
+    negative, positive = negative.astype(np.float64), positive.astype(np.float64)
+    pairs = positive.sum(axis=2) * negative.sum(axis=2)
+    of_ties = (positive * negative * (positive + negative + 1)).sum(axis=2) / 12
+    labels = (pairs > 0).sum(axis=1)
+    of_labels = of_ties / np.where(pairs > 0, pairs, 1) ** 2
+    variance += (of_labels.sum(axis=1) / np.maximum(labels, 1) ** 2).sum()
+    clients += int(np.count_nonzero(labels))
+  if math.sqrt(variance) > _ROUGH * clients:
+    warn_once(
+      'macro AUC is rough: clients have few examples, of which logits within 6 % of '
+      'each other count as equal; that may change it by a percentage point or more. '
+      '`callbacks.HostMetrics` computes it of the logits themselves.'
     )
 
 

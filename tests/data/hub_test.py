@@ -66,6 +66,21 @@ def test_numbers_as_labels_that_have_gaps_are_told_of(tmp_path, caplog):
   assert 'has labels up to 3, of which 0, 2 do not occur' in caplog.text
 
 
+@pytest.mark.parametrize('name', ['hub', 'table'])
+def test_files_that_number_classes_differently_are_refused(tmp_path, name):
+  datasets = pytest.importorskip('datasets')
+  folder = tmp_path / 'me' / 'mine'
+  folder.mkdir(parents=True)
+  image = Image.fromarray(np.zeros((5, 5), np.uint8))
+  for split, labels in (('train', ['ant', 'bee', 'cat']), ('test', ['cat', 'ant'])):
+    x = {'hub': [image] * len(labels), 'table': [0.5, 0.25, 0.125][: len(labels)]}
+    held = datasets.Dataset.from_dict({'x': x[name], 'y': labels})
+    held.class_encode_column('y').to_parquet(folder / f'{split}.parquet')
+  options = {'data_dir': tmp_path, 'hub_name': 'me/mine'} if name == 'hub' else {}
+  with pytest.raises(UserError, match=r'in the column y, .*; number those of'):
+    data.load('hub' if name == 'hub' else f'table:{folder}', num_clients=1, **options)
+
+
 def test_splits_that_are_left_out_or_pooled_are_told_of(tmp_path, caplog):
   folder = tmp_path / 'me' / 'mine'
   write_hub(folder, writers())

@@ -8,6 +8,7 @@ from fesem_jax import data
 from fesem_jax.core import batching
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import label_skew, partitions
+from fesem_jax.data.corruption import corrupted
 from fesem_jax.data.partitions import rotation
 from fesem_jax.utils.errors import UserError
 from tests.support.sources import own_arrays, sizes
@@ -272,6 +273,14 @@ def test_hold_out_parts_every_clients_training_examples():
   np.testing.assert_array_equal(again.x, kept.x)
   other, _ = data.hold_out(train, seed=2)
   assert not np.array_equal(other.x, kept.x)
+
+
+def test_bad_clients_stay_bad_where_examples_are_held_out():
+  train, _ = data.load('digits', num_clients=8)
+  bad = corrupted(train, 'label_flip+sign_flip', 0.25)
+  kept, held = data.hold_out(bad)
+  assert kept.corruption is bad.corruption
+  assert held.corruption is None
 
 
 def test_a_servers_test_set_is_balanced():

@@ -173,6 +173,17 @@ def test_targets_of_a_loader_stay_numbers():
   assert pool.y.tolist() == [-0.25, 0.5, 1.5, 2.5]
 
 
+@pytest.mark.parametrize('kind', [np.int64, np.uint8, bool])
+def test_fractions_of_a_loader_stay_beside_whole_numbers_of_another_client(kind):
+  whole, fractions = np.array([[1], [0]], kind), np.array([[0.5], [2.5]])
+  splits = [
+    {'a': (whole, whole[:, 0]), 'b': (fractions, fractions[:, 0])} for _ in range(2)
+  ]
+  pool = from_clients(*splits, where='here', num_classes=1, scale=1.0)
+  for rows in (pool.x[:, 0], pool.y, pool.test_x[:, 0], pool.test_y):
+    assert rows.tolist() == [1, 0, 0.5, 2.5]
+
+
 def test_a_single_example_has_an_r2_of_1_or_0_and_counts_like_any_other():
   one, two = np.full((1, 1), 2.0, np.float32), np.array([[0.0], [4.0]], np.float32)
   own = evaluate.client_figures(totals_of([one, one], [one, one + 1]), REGRESSION)
