@@ -27,6 +27,7 @@ from fesem_jax.analysis.tuning import Choice
 from fesem_jax.core import sharding
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
+from fesem_jax.run.checks import check_arguments
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
@@ -38,6 +39,8 @@ from . import kept_methods, methods, pages, tune, watching
 from .build import load_phases
 from .errors import in_flags
 from .many_runs import Count, Wanted, run_unless_diverged, tell_method
+from .roles import HeldData
+from .run import plan
 from .start import no_positional, start
 
 
@@ -114,12 +117,26 @@ def check_redo(by_label: tune.ByLabel) -> None:
 
 
 def remove_redone(by_label: tune.ByLabel, workdir: pathlib.Path) -> None:
-  """Deletes the runs of the methods that --redo names, also those that tuned them."""
+  """Deletes the runs of the methods that --redo names, also those that tuned them.
+
+  Those of a method that cannot run again stay.
+  """
+  machine, held = experiment_flags.machine() | {'clients_per_chunk': '0'}, HeldData()
   for label, [config, *_] in by_label.items():
-    if {label, config['algorithm']} & set(flags.FLAGS.redo):
-      for folder in (workdir, workdir / 'tune'):
-        if (of_method := folder / methods.folder_of(label)).is_dir():
-          shutil.rmtree(of_method)
+    folders = [at / methods.folder_of(label) for at in (workdir, workdir / 'tune')]
+    there = [folder for folder in folders if folder.is_dir()]
+    if not there or not {label, config['algorithm']} & set(flags.FLAGS.redo):
+      continue
+    try:
+      once = config | {'patience': 0}  # Which methods without clusters leave out.
+      own = plan(once, machine, workdir, say=lambda _: None, held=held)
+      check_arguments(own.spec)
+    except UserError as e:
+      reason = printable(in_flags(str(e)), 2000)
+      print(f'--redo={label}: its runs stay, as it cannot run again: {reason}')
+      continue
+    for folder in there:
+      shutil.rmtree(folder)
 
 
 def draw(

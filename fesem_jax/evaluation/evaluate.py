@@ -1,7 +1,8 @@
 """Figures of every client's model, and agreement of clusterings.
 
 Models are measured on the device in sums over each client's examples; the figures are
-computed from these sums on the host, as the task says. Definitions: scikit-learn's.
+computed from these sums on the host, as the task says. Definitions: scikit-learn's,
+except the RMSE of several targets.
 """
 
 import math

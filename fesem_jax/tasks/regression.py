@@ -59,9 +59,10 @@ def _figures(
 ) -> dict[str, np.ndarray]:
   """RMSE, R2 and mean squared error from sums [..., D] over `count` [...] examples.
 
-  R2 is scikit-learn's `r2_score`, the mean over targets: where all targets are equal it
-  is 1 without errors and 0 with any. So it is here for a single example, for which
-  scikit-learn has no R2.
+  RMSE is the root of the error of all targets together; scikit-learn's
+  `root_mean_squared_error` is the mean of the roots of each target. R2 is its
+  `r2_score`, the mean over targets: where all targets are equal it is 1 without errors
+  and 0 with any. So it is here for a single example, for which scikit-learn has no R2.
   """
   # Equal targets scatter by what float32 rounds off their mean.
   rounding = count[..., None] * np.square(4 * np.finfo(np.float32).eps * mean)

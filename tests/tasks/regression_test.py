@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from sklearn.metrics import r2_score, root_mean_squared_error
+from sklearn.metrics import mean_squared_error, r2_score, root_mean_squared_error
 
 from fesem_jax.data.pool import from_clients
 from fesem_jax.evaluation import evaluate
@@ -58,7 +58,7 @@ def test_figures_match_scikit_learn(targets, parts):
   found = evaluate.scores(totals, REGRESSION)
   assert list(found) == list(REGRESSION.columns)
   np.testing.assert_allclose(found['micro_r2'], r2_score(y, guess), rtol=1e-4)
-  wanted = np.sqrt(np.square(y.astype(np.float64) - guess).mean())
+  wanted = np.sqrt(mean_squared_error(y, guess))
   np.testing.assert_allclose(found['micro_rmse'], wanted, rtol=1e-5)
   np.testing.assert_allclose(found['macro_rmse'], own['rmse'].mean(), rtol=1e-12)
 
