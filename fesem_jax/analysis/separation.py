@@ -330,7 +330,7 @@ def verdict(measured: Measured) -> str:
     )
   best = max(apart, key=lambda row: row.explained or 0.0)
   others = [str(row.num_clusters) for row in apart if row is not best]
-  also = f' Less well separated: K = {", ".join(others)}.' if others else ''
+  also = f' Also separated, explaining less: K = {", ".join(others)}.' if others else ''
   return (
     f'K = {best.num_clusters} groups can be separated: they explain '
     f'{100 * (best.explained or 0):.0f} % of client differences, the ratio of '

@@ -149,7 +149,7 @@ def test_neither_work_nor_compression_is_in_gradients():
     (0.001, [(2, 9.0, 4.0, 0.10, 1.0, 0.8, 0.9)], 'no K tried gives groups'),
     (0.001, [(2, 9.0, 4.0, 0.05, 1.0, 0.8, 0.7)], 'no K tried gives groups'),
     (0.001, [(2, 9.0, 4.0, 0.05, 1.0, 0.6, 0.9), (3, 8.0, 4.0, 0.05, 1.0, 0.8, 0.8)],
-     'K = 3 groups can be separated: they explain 80 %.*Less well separated: K = 2'),
+     'K = 3 groups can be separated: they explain 80 %.*explaining less: K = 2'),
   ],
 )  # fmt: skip
 def test_the_verdict(p_differ, rows, said):
