@@ -16,13 +16,11 @@ from fesem_jax.algorithms.common.cluster_start import ClusterStart, first_cluste
 from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep, Penalty
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
-from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.server import comparison
 from fesem_jax.server import optimizers as server_optimizers
-from fesem_jax.server.hidden_units import layers_of
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.server.robust import Aggregation
 from fesem_jax.training.cohort import train_cohort
@@ -184,18 +182,8 @@ def _built(
   sent = _traffic(local, num_clusters, start)
   return Algorithm(
     local, init, step, deployed, train=train, with_centers=with_centers, traffic=sent,
-    fewest=m_step.aggregation.fewest,
-    outcome=_without_units if matched and len(layers_of(local.model)) == 1 else None,
+    fewest=m_step.aggregation.fewest, outcome=comparison.outcome(matched, local.model),
   )  # fmt: skip
-
-
-def _without_units(state: FesemState, data: FederatedData) -> str:
-  """The `outcome` of FeSEM-MA on a model of one layer."""
-  del state, data
-  return (
-    'The model has no hidden units, which fesem_ma (`cluster_on=matched`) matches: it '
-    'is fesem.'
-  )
 
 
 def _traffic(
