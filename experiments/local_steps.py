@@ -1,7 +1,10 @@
 """Notes on numbers of local steps with which methods or options have no effect."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
+
+import jax
+import numpy as np
 
 from fesem_jax.utils.errors import argument
 
@@ -18,7 +21,7 @@ _PULLED = {
 _OTHER_STEPS = 'centralized', 'fed_rep', 'fed_sgd', 'p_fed_me', 'per_fed_avg'
 
 
-def notes(config: dict[str, Any], sizes: Iterable[int]) -> list[str]:
+def notes(config: dict[str, Any], sizes: Sequence[int] | jax.Array) -> list[str]:
   """Sentences on numbers of local steps with which a method does nothing of its own.
 
   `sizes` are the training examples of each client.
@@ -28,8 +31,8 @@ def notes(config: dict[str, Any], sizes: Iterable[int]) -> list[str]:
     return []
   config = experiment_flags.filled(config)
   width, epochs = config['batch_size'], config['local_epochs']
-  fixed = config['local_steps']
-  steps = [fixed or epochs * (-(-int(n) // width) if width else 1) for n in sizes if n]
+  fixed, have = config['local_steps'], [n for n in np.asarray(sizes) if n]
+  steps = [fixed or epochs * (-(-int(n) // width) if width else 1) for n in have]
   if name == 'fed_nova' and not config['straggler_fraction'] and len(set(steps)) == 1:
     return [f'all clients take {steps[0]} local steps a round: fed_nova is fed_avg.']
   needed = 3 if config.get('meta_gradient') == 'hessian_free' else 2

@@ -13,7 +13,7 @@ from fesem_jax.training.optimizers import AdamOptions
 from fesem_jax.utils.errors import UserError, argument
 
 from . import flags as experiment_flags
-from . import local_steps, methods, plugins
+from . import methods, plugins
 from .flag_tables import GROUPS
 
 _DEFAULTS = {flag.name: flag.default for group in GROUPS.values() for flag in group}
@@ -175,8 +175,7 @@ def notes_of_run(
 ) -> list[str]:
   """The `notes` of a run with a training split, and those on its sizes."""
   of_flags, sizes = notes(config, machine, train.num_clients), np.asarray(train.sizes())
-  of_sizes = local_steps.notes(config, sizes) + notes_on_weights(config, sizes)
-  return of_flags + of_sizes
+  return of_flags + notes_on_weights(config, sizes)
 
 
 def _notes_on_options(config: Config, num_clients: int) -> list[str]:

@@ -1,5 +1,7 @@
 """Flags that a run would not use: contradictions are refused, the others noted."""
 
+import json
+
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -8,7 +10,7 @@ from experiments import flags as experiment_flags
 from experiments import launch_local, local_steps, start, unused
 from experiments import run as experiment
 from experiments.errors import in_flags
-from tests.experiments.binaries_test import QUICK, refuses
+from tests.experiments.binaries_test import LOGISTIC, QUICK, refuses
 from tests.support.commands import call
 
 
@@ -233,3 +235,11 @@ def test_flags_that_are_given_at_their_defaults_are_noted_too(parse):
   assert [note.partition(':')[0] for note in said] == [
     '--momentum=0.9 has no effect', '--beta=0.1 has no effect'
   ]  # fmt: skip
+
+
+def test_notes_on_local_steps_are_kept(tmp_path):
+  given = '--algorithm=fed_prox', '--batch_size=0', f'--workdir={tmp_path}'
+  made = call('run', *LOGISTIC, *given, cwd=tmp_path)
+  assert made.returncode == 0, made.stderr
+  (note,) = json.loads((tmp_path / 'summary.json').read_text())['notes']
+  assert note.startswith('--prox_mu=0.1 has no effect: all clients take one local step')
