@@ -73,7 +73,7 @@ def finish(
   if largest and not simpler.plain_mean(fewest, spec.cohort_size):  # Told at the start.
     clients = largest * spec.cohort_size / len(label_counts)
     warnings += filter(None, [simpler.plain_mean(fewest, clients)])
-  if len(clusters[0]) > 1:
+  if len(clusters[0]) > 1 and not run.evaluation.has_own_models():
     one = simpler.one_model(run.evaluation.models(state), clusters[0])
     warnings += filter(None, [one])
   for text in warnings:

@@ -31,11 +31,11 @@ def plain_mean(fewest: int, clients: float) -> str | None:
 def one_model(used: ClientModels, sizes: Sequence[int]) -> str | None:
   """A note that the clusters of clients have equal models; None if they have not.
 
-  `used` is what clients deploy, and `sizes` are the clients of each cluster. The
-  clusters of a mixture are all its components.
+  `used` are shared models, which clients deploy, and `sizes` are the clients of each
+  cluster. The clusters of a mixture are all its components.
   """
   rows = np.flatnonzero(np.ones_like(sizes) if used.mixture is not None else sizes)
-  if used.own is not None or used.membership is not None or len(rows) < 2:
+  if len(rows) < 2:
     return None
 
   def are_equal(stack: jax.Array) -> bool:
