@@ -37,6 +37,7 @@ from fesem_jax.utils import processes
 
 from . import flags as experiment_flags
 from . import (
+  local_steps,
   methods,
   model_starts,
   outcome,
@@ -142,7 +143,7 @@ def plan(
     everyone=not 0 < config['clients_per_round'] < train.num_clients,
   )
   _describe(config, train, test, local, placed, say)
-  notes = [in_flags(n) for n in algorithms.notes(name, options, train.num_clients)]
+  notes = [in_flags(n) for n in _kept_notes(config, options, train)]
   for note in [*notes, *unused.notes_of_run(config, machine, train)]:
     say(f'Note: {in_flags(note)}')
   arguments: dict[str, Any] = {
@@ -199,6 +200,14 @@ def _add_targets(
   history = curves.of_last_data(result.history, result.summary)
   reached = curves.rounds_to_targets(history, targets, task)
   add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
+
+
+def _kept_notes(
+  config: dict[str, Any], options: dict[str, Any], train: FederatedData
+) -> list[str]:
+  """Sentences that the summary keeps: how a run departs from what it is called."""
+  of_method = algorithms.notes(config['algorithm'], options, train.num_clients)
+  return of_method + local_steps.notes(config, train.sizes())
 
 
 def _describe(

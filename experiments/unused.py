@@ -176,8 +176,7 @@ def notes_of_run(
 ) -> list[str]:
   """The `notes` of a run with a training split, and those on its sizes."""
   of_flags, sizes = notes(config, machine, train.num_clients), np.asarray(train.sizes())
-  of_sizes = notes_on_steps(config, sizes) + notes_on_weights(config, sizes)
-  return of_flags + of_sizes
+  return of_flags + notes_on_weights(config, sizes)
 
 
 def _notes_on_options(config: Config, num_clients: int) -> list[str]:
@@ -211,31 +210,6 @@ def _notes_on_options(config: Config, num_clients: int) -> list[str]:
       reason = f'the run ends after {_named(config, "rounds")}'
       sentences.append(_without_effect(config, option, reason))
   return sentences
-
-
-def notes_on_steps(config: Config, sizes: Iterable[int]) -> list[str]:
-  """Sentences on numbers of local steps with which a method does nothing of its own.
-
-  `sizes` are the training examples of each client.
-  """
-  name = config['algorithm']
-  if name not in ('fed_nova', 'per_fed_avg') or config.get('client_work'):
-    return []
-  config = experiment_flags.filled(config)
-  width, epochs = config['batch_size'], config['local_epochs']
-  fixed = config['local_steps']
-  steps = [fixed or epochs * (-(-int(n) // width) if width else 1) for n in sizes if n]
-  if name == 'fed_nova' and not config['straggler_fraction'] and len(set(steps)) == 1:
-    return [f'all clients take {steps[0]} local steps a round: fed_nova is fed_avg.']
-  needed = 3 if config.get('meta_gradient') == 'hessian_free' else 2
-  few = sum(count < needed for count in steps)
-  if name == 'per_fed_avg' and few:
-    return [
-      f'{few} of {len(steps)} clients have fewer batches in a round than the {needed} '
-      'of one step of per_fed_avg, and do not train; raise '
-      f'{argument("local_epochs")} or lower {argument("batch_size")}.'
-    ]
-  return []
 
 
 def notes_on_weights(config: Config, sizes: Iterable[int]) -> list[str]:

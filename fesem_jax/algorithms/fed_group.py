@@ -92,7 +92,7 @@ def fed_group(
   def nearest(trained, starts, total, directions):
     return nearest_direction(_updates(trained, starts), directions), total
 
-  def placed(start, directions, data, key):
+  def placed(shortly, start, directions, data, key):
     reduction = Reduction(nearest, (), directions, keep=False)
     starts, all_clients = ClientModels(start), everyone(data)
     trained = train_cohort(shortly, starts, data, all_clients, key, reduction)
@@ -115,7 +115,7 @@ def fed_group(
     directions = jax.tree.map(jnp.subtract, centers, origins)
     own = jnp.zeros(data.num_clients, jnp.int32)
     if not cohort.everyone:
-      own = placed(starts.shared, directions, data, local_key)
+      own = placed(shortly, starts.shared, directions, data, local_key)
     own = tree.put(own, jnp.where(counts, cohort.ids, data.num_clients), cluster)
     return FedGroupState(centers, own, starts.shared, directions)
 
@@ -136,7 +136,8 @@ def fed_group(
     return state._replace(centers=centers), info
 
   def of_unseen(state, data):
-    own = placed(state.start, state.directions, data, jax.random.key(0))
+    alike = shortly._replace(work=None)  # Numbers of others may be theirs.
+    own = placed(alike, state.start, state.directions, data, jax.random.key(0))
     return ClientModels(state.centers, own)
 
   sent = traffic.after_clustering(traffic.own_center(local, num_clusters))

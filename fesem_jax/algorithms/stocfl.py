@@ -129,7 +129,7 @@ def stocfl(
     check_found('stocfl', int(state.clusters.number), state.clusters.most, advice)
     return state, info
 
-  def similar(state, data):
+  def similar(state, data, rule=rule):
     return anchored_clusters.most_similar(rule, state.clusters, data)
 
   def deployed(state, data):
@@ -138,7 +138,8 @@ def stocfl(
     return ClientModels(state.centers, jnp.where(late, choice, own))
 
   def of_unseen(state, data):
-    return ClientModels(state.centers, similar(state, data))
+    alike = rule._replace(local=local._replace(work=None))  # Others' numbers.
+    return ClientModels(state.centers, similar(state, data, alike))
 
   sent = traffic.with_first_change(local, anchor_epochs, lambda s: s.clusters.joined)
   return Algorithm(local, init, step, deployed, between, train, None, sent, of_unseen)

@@ -163,7 +163,7 @@ class _Parts(NamedTuple):
   thresholds: tuple[str, ...] = ()
   of_data: Callable[..., FederatedData] | None = None
   outcome: Callable[[Any, FederatedData], str | None] | None = None
-  trimmed: float = 0.0
+  fewest: int = 0
   made_by: Any = None
 
 
@@ -201,8 +201,8 @@ class Algorithm(_Parts):
       training split before the run, as `data.with_weights`; None leaves it as it is.
     outcome: (state, data) -> a note on the state after the last round, on the host, or
       None; as that the method has become a simpler one.
-    trimmed: share of a center's models that a trimmed mean drops at each end, for the
-      note on rounds of too few; 0 without such a mean.
+    fewest: models of a center of which its rule (`aggregation`) leaves some out, for
+      the note on rounds of fewer; 0 without such a rule.
     made_by: the function of this package that made it and its arguments, which
       identify a run (`made_by.recorded`); None for a method of your own, which its
       functions and the values that they hold identify.

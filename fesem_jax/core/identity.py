@@ -193,7 +193,7 @@ class Identity:
     self.packages |= packages
     for field, part, value in zip(x._fields, parts, x, strict=True):
       # All but the first are of messages alone.
-      words = 'made_by', 'penalties', 'thresholds', 'outcome', 'trimmed'
+      words = 'made_by', 'penalties', 'thresholds', 'outcome', 'fewest'
       if value is not part and field not in words:
         self._add(field, value)
         if field == 'local':  # The method trains by the one that it was made of.

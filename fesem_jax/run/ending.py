@@ -21,6 +21,7 @@ from fesem_jax.run.results import (
   file_digests,
   metrics_file,
   records,
+  simpler,
 )
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.result import Result
@@ -68,10 +69,13 @@ def finish(
   of_method = run.algorithm.outcome
   outcome = None if of_method is None else of_method(state, data.train)
   warnings = [text for text in (warning, outcome) if text]
-  trimmed, largest = run.algorithm.trimmed, max(clusters[0], default=0)
-  if largest and not records.untrimmed(trimmed, spec.cohort_size):  # Told at the start.
+  fewest, largest = run.algorithm.fewest, max(clusters[0], default=0)
+  if largest and not simpler.plain_mean(fewest, spec.cohort_size):  # Told at the start.
     clients = largest * spec.cohort_size / len(label_counts)
-    warnings += filter(None, [records.untrimmed(trimmed, clients)])
+    warnings += filter(None, [simpler.plain_mean(fewest, clients)])
+  if len(clusters[0]) > 1 and not run.evaluation.has_own_models():
+    one = simpler.one_model(run.evaluation.models(state), clusters[0])
+    warnings += filter(None, [one])
   for text in warnings:
     if processes.is_first():
       logging.warning(text)

@@ -1,14 +1,16 @@
 """Flags that a run would not use: contradictions are refused, the others noted."""
 
+import json
+
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
 from experiments import flags as experiment_flags
-from experiments import launch_local, start, unused
+from experiments import launch_local, local_steps, start, unused
 from experiments import run as experiment
 from experiments.errors import in_flags
-from tests.experiments.binaries_test import QUICK, refuses
+from tests.experiments.binaries_test import LOGISTIC, QUICK, refuses
 from tests.support.commands import call
 
 
@@ -112,11 +114,31 @@ def test_what_a_run_uses_is_not_noted(given, parse):
      '1 of 2 clients have fewer batches in a round than the 3 of one'),
     (['--algorithm=per_fed_avg', '--local_epochs=2'], [10, 9, 11], None),
     (['--algorithm=fed_avg'], [10, 10], None),
+    (['--algorithm=fed_prox'], [10, 3, 0],
+     '--prox_mu=0.1 has no effect: all clients take one local step a round, from the '
+     'model that it pulls them to; fed_prox is fed_avg.'),
+    (['--algorithm=fed_prox', '--prox_mu=0'], [10, 10], None),
+    (['--algorithm=fed_prox'], [10, 11], None),
+    (['--algorithm=fesem', '--prox_lambda=1', '--batch_size=0'], [10, 50],
+     '--prox_lambda=1.0 has no effect: all clients take one local step a round'),
+    (['--algorithm=fesem'], [10, 10], None),
+    (['--algorithm=fed_group', '--prox_mu=1', '--local_steps=1'], [10, 50],
+     '--prox_mu=1.0 has no effect: all clients take one local step a round'),
+    (['--algorithm=ditto'], [10, 10], None),
+    (['--algorithm=fed_avg', '--optimizer=momentum'], [10, 10],
+     '--momentum=0.9 has no effect: all clients take one local step a round, and the'),
+    (['--algorithm=fed_avg', '--optimizer=momentum'], [10, 11], None),
+    (['--algorithm=fed_avg', '--optimizer=momentum', '--nesterov'], [10, 10], None),
+    (['--algorithm=fed_avg', '--optimizer=momentum', '--keep_optimizer_state'],
+     [10, 10], None),
+    (['--algorithm=centralized', '--optimizer=momentum'], [10, 10], None),
+    (['--algorithm=fed_avg', '--optimizer=adam'], [10, 10],
+     '--optimizer=adam follows the signs of gradients alone: all clients take one'),
   ],
 )  # fmt: skip
 def test_steps_with_which_a_method_does_nothing_of_its_own(given, sizes, note, parse):
   config, _ = parse('--batch_size=10', *given)
-  said = [in_flags(n) for n in unused.notes_on_steps(config, sizes)]
+  said = [in_flags(n) for n in local_steps.notes(config, sizes)]
   assert [n[: len(note or '')] for n in said] == ([note] if note else [])
 
 
@@ -217,3 +239,11 @@ def test_flags_that_are_given_at_their_defaults_are_noted_too(parse):
   assert [note.partition(':')[0] for note in said] == [
     '--momentum=0.9 has no effect', '--beta=0.1 has no effect'
   ]  # fmt: skip
+
+
+def test_notes_on_local_steps_are_kept(tmp_path):
+  given = '--algorithm=fed_prox', '--batch_size=0', f'--workdir={tmp_path}'
+  made = call('run', *LOGISTIC, *given, cwd=tmp_path)
+  assert made.returncode == 0, made.stderr
+  (note,) = json.loads((tmp_path / 'summary.json').read_text())['notes']
+  assert note.startswith('--prox_mu=0.1 has no effect: all clients take one local step')

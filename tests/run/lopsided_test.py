@@ -1,5 +1,9 @@
 """Warnings of clusters that are no groups of clients."""
 
+import functools
+
+import jax
+import numpy as np
 import pytest
 
 import fesem_jax as fj
@@ -113,14 +117,14 @@ def notes_of(caplog, name, clients, **options):
   given = {n: options.pop(n) for n in ('clients_per_round',) if n in options}
   algorithm = fj.algorithms.build(name, helpers.local(), **options)
   result = fj.simulate(algorithm, data, data, rounds=1, **given)
-  notes = [n for n in result.summary['notes'] if 'trimmed mean' in n]
-  assert caplog.text.count('trimmed mean') == len(notes)
+  notes = [n for n in result.summary['notes'] if 'plain mean' in n]
+  assert caplog.text.count('plain mean') == len(notes)
   return notes
 
 
 def test_a_trimmed_mean_that_drops_no_model_is_told(caplog):
   (note,) = notes_of(caplog, 'fed_avg', 8, clients_per_round=3)
-  assert 'fewer than 4 clients (`beta=0.25`), and here has 3 a round' in note
+  assert 'fewer than 4 clients, and here has 3 a round' in note
   assert not notes_of(caplog, 'fed_avg', 4)
   assert not notes_of(caplog, 'fed_avg', 3, beta=0.4)
   assert not notes_of(caplog, 'fed_avg', 3, aggregation='median')
@@ -132,3 +136,63 @@ def test_a_trimmed_mean_of_clusters_that_are_too_small_is_told(caplog):
   assert 'fewer than 4 clients' in note
   assert not notes_of(caplog, 'fesem', 6, num_clusters=1)
   assert len(notes_of(caplog, 'fesem', 3, num_clusters=2)) == 1  # At the start.
+
+
+@pytest.mark.parametrize(
+  ('options', 'clients', 'fewest'),
+  [
+    ({'aggregation': 'median'}, 2, 3),
+    ({'aggregation': 'krum', 'krum_models': 3}, 3, 4),
+  ],
+)
+def test_rules_that_leave_out_no_model_are_told(options, clients, fewest, caplog):
+  def notes(count, **given):
+    return notes_of(caplog, 'fed_avg', count, **given, **options)
+
+  (note,) = notes(4, clients_per_round=clients)
+  assert f'no model of fewer than {fewest} clients, and here has {clients} a' in note
+  assert not notes(fewest)
+  data = helpers.federation([9] * clients)
+  means = [
+    fj.simulate(
+      fj.algorithms.build('fed_avg', helpers.local(), **each), data, data, rounds=2
+    ).state.params
+    for each in (options, {'weighting': 'uniform'})
+  ]
+  jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), *means)
+
+
+def starts_alike(model):
+  """The model, of which every start is one."""
+  return model._replace(init=lambda key: model.init(jax.random.key(5)))
+
+
+@pytest.mark.parametrize(
+  ('name', 'options', 'change', 'says'),
+  [
+    ('fed_em', {}, starts_alike, True),
+    ('fed_em', {}, lambda model: model, False),
+    ('fesem', {'temperature': 1e3}, lambda model: model, True),
+    ('fesem', {'temperature': 0.5}, lambda model: model, False),
+    ('fesem', {}, starts_alike, False),
+  ],
+)
+def test_clusters_of_equal_models_are_told(name, options, change, says, caplog):
+  groups = [0, 0, 0, 1, 1, 1]
+  data = helpers.federation([9] * 6, groups=groups)
+  local = helpers.local()
+  local = local._replace(model=change(local.model))
+  algorithm = fj.algorithms.build(name, local, num_clusters=2, **options)
+  result = fj.simulate(algorithm, data, data, rounds=3)
+  notes = [n for n in result.summary['notes'] if 'clusters are equal' in n]
+  assert len(notes) == says
+  assert caplog.text.count('clusters are equal') == says
+
+
+def test_matching_on_a_model_without_hidden_units_is_told():
+  data = helpers.federation([9] * 4)
+  for hidden, says in (((), True), ((4,), False)):
+    local = helpers.local(hidden=hidden)
+    algorithm = fj.algorithms.build('fesem_ma', local, num_clusters=2)
+    result = fj.simulate(algorithm, data, data, rounds=1)
+    assert any('it is fesem.' in note for note in result.summary['notes']) == says

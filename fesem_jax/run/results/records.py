@@ -1,7 +1,6 @@
 """Reports of a run: the record of each round, and the summary of all rounds."""
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from fesem_jax.data import label_skew
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import Task
 from fesem_jax.utils import provenance
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError
 
 Record = dict[str, Any]
 
@@ -134,21 +133,6 @@ def no_groups(
       f'groups, and clients train alone, as in NonFed. To group them, {fewer}.'
     )
   return None
-
-
-def untrimmed(share: float, clients: float) -> str | None:
-  """A note that the trimmed mean of a round drops no model; None if it drops some.
-
-  `share` is what it drops at each end, 0 if there is no such mean, and `clients` are
-  those of a round, on average of the largest cluster.
-  """
-  if not share or math.floor(share * clients + 1e-4):
-    return None
-  return (
-    f'The trimmed mean drops no model of fewer than {math.ceil(1 / share - 1e-4)} '
-    f'clients ({argument("beta", f"{share:g}")}), and here has {clients:.3g} a round: '
-    'it is the plain mean. Give more clients or a larger share.'
-  )
 
 
 def settled(history: Sequence[Record], patience: int) -> bool:

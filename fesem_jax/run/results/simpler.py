@@ -1,0 +1,53 @@
+"""Notes on runs of methods that are, in these runs, simpler ones."""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.utils import processes
+
+# Models are one if their numbers differ by less than this share of the largest one:
+# rounding of their sums, and no training, keeps them so close.
+_ROUNDING = 1e-5
+
+
+def plain_mean(fewest: int, clients: float) -> str | None:
+  """A note that the rule in place of the mean leaves out no model of a round.
+
+  None if it leaves out some. `fewest` is that of `Algorithm`, and `clients` are those
+  of a round, on average of the largest cluster.
+  """
+  if clients >= fewest - 1e-4:
+    return None
+  return (
+    f'The aggregation leaves out no model of fewer than {fewest} clients, and here has '
+    f'{clients:.3g} a round: it is the plain mean. Give more clients, or a rule that '
+    'leaves out more (`aggregation`, `beta`, `krum_models`).'
+  )
+
+
+def one_model(used: ClientModels, sizes: Sequence[int]) -> str | None:
+  """A note that the clusters of clients have equal models; None if they have not.
+
+  `used` are shared models, which clients deploy, and `sizes` are the clients of each
+  cluster. The clusters of a mixture are all its components.
+  """
+  rows = np.flatnonzero(np.ones_like(sizes) if used.mixture is not None else sizes)
+  if len(rows) < 2:
+    return None
+
+  def are_equal(stack: jax.Array) -> bool:
+    models = processes.on_host(stack)[rows]
+    apart = np.abs(models - models[:1]).max(initial=0.0)
+    return bool(apart <= _ROUNDING * np.abs(models).max(initial=0.0))
+
+  if not all(map(are_equal, jax.tree.leaves(used.shared))):
+    return None
+  return (
+    f'The models of all {len(rows)} clusters are equal, whatever the clusters of '
+    'clients say: the run is one without clusters, such as FedAvg. Models stay equal '
+    'that start equal, as from given parameters, and become equal with a large '
+    '`temperature`.'
+  )
