@@ -124,7 +124,7 @@ def notes_of(caplog, name, clients, **options):
 
 def test_a_trimmed_mean_that_drops_no_model_is_told(caplog):
   (note,) = notes_of(caplog, 'fed_avg', 8, clients_per_round=3)
-  assert 'fewer than 4 clients, and here has 3 a round' in note
+  assert 'fewer than 4 clients, and a center has at most 3 a round' in note
   assert not notes_of(caplog, 'fed_avg', 4)
   assert not notes_of(caplog, 'fed_avg', 3, beta=0.4)
   assert not notes_of(caplog, 'fed_avg', 3, aggregation='median')
@@ -150,7 +150,10 @@ def test_rules_that_leave_out_no_model_are_told(options, clients, fewest, caplog
     return notes_of(caplog, 'fed_avg', count, **given, **options)
 
   (note,) = notes(4, clients_per_round=clients)
-  assert f'no model of fewer than {fewest} clients, and here has {clients} a' in note
+  assert (
+    f'no model of fewer than {fewest} clients, and a center has at most {clients} a'
+    in note
+  )
   assert not notes(fewest)
   data = helpers.federation([9] * clients)
   means = [

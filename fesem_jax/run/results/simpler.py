@@ -22,9 +22,9 @@ def plain_mean(fewest: int, clients: float) -> str | None:
   if clients >= fewest - 1e-4:
     return None
   return (
-    f'The aggregation leaves out no model of fewer than {fewest} clients, and here has '
-    f'{clients:.3g} a round: it is the plain mean. Give more clients, or a rule that '
-    'leaves out more (`aggregation`, `beta`, `krum_models`).'
+    f'The aggregation leaves out no model of fewer than {fewest} clients, and a center '
+    f'has at most {clients:.3g} a round on average: it is the plain mean. Give more '
+    'clients, or a rule that leaves out more (`aggregation`, `beta`, `krum_models`).'
   )
 
 
