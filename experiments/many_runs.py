@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fesem_jax.analysis import costs_table
@@ -64,16 +64,17 @@ def run_unless_diverged(
   about: str = '',
   count: Count | None = None,
   printed: set[str] | None = None,
+  other_flags: Mapping[str, Any] | None = None,
   **options: Any,
 ) -> list[Outcome]:
   """Runs many configurations, side by side where `run_many` can.
 
   `about` says on lines of progress what they are; `count` is that of the command.
   `printed` are lines that earlier runs have printed on data, model and method, and that
-  are not repeated; those of these runs are added. None repeats them. See `plan` for all
-  other arguments.
+  are not repeated; those of these runs are added. None repeats them. `other_flags` go
+  before those of `flags.machine`. See `plan` for all other arguments.
   """
-  machine, held = experiment_flags.machine(), HeldData()
+  machine, held = experiment_flags.machine() | dict(other_flags or {}), HeldData()
   counted = count or Count(len(wanted))
   ended: list[Outcome] = [None] * len(wanted)
   planned: list[tuple[int, Planned]] = []
@@ -132,7 +133,13 @@ def run_unless_diverged(
       wanted[i]._replace(config=wanted[i].config | {'patience': 0}) for i in never
     ]
     outcomes_again = run_unless_diverged(
-      again, programs, about=about, count=counted, printed=printed, **options
+      again,
+      programs,
+      about=about,
+      count=counted,
+      printed=printed,
+      other_flags=other_flags,
+      **options,
     )
     for i, outcome in zip(never, outcomes_again, strict=True):
       ended[i] = outcome

@@ -184,7 +184,7 @@ def _runner(
   ]
   ended = run_unless_diverged(
     wanted, programs, about=f'tuning {label}', count=count, printed=set[str](),
-    make_portrait=False,
+    make_portrait=False, other_flags={'target': [], 'report': 'last'},
   )  # fmt: skip
   names = [(point, seed) for _, point, seed in each]
   outcomes = dict(zip(names, ended, strict=True))

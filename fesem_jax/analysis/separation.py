@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import optax
 
-from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.analysis import common_start, num_clusters
+from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.splits import halves
@@ -119,8 +119,9 @@ def separation(
   _check_enough(len(clients))
   local = local._replace(work=None)  # By numbers of clients, which halves share.
   if by == 'gradients':
-    plain = local._replace(optimizer=optax.sgd(1.0), augmentation=None, sends=None)
-    local, epochs = one_gradient_step(plain), 1
+    once = Schedule(batch_size=0, steps=1)
+    local = local._replace(optimizer=optax.sgd(1.0), augmentation=None, schedule=once)
+    local, epochs = local._replace(sends=None), 1
   programs = programs or Programs()
   grams = [
     common_start.inner_products(

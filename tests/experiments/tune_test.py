@@ -471,10 +471,13 @@ def test_tables_say_which_examples_tuning_and_intervals_are_of():
 def test_tuning_looks_at_validation_examples_only(tmp_path):
   flags = (
     '--algorithms=fed_avg,fesem(2)', '--num_seeds=1', '--tune=prox_lambda:0.01,1e30',
-    '--tune_seeds=1', '--workdir=t',
+    '--tune_seeds=1', '--target=0.3', '--workdir=t',
   )  # fmt: skip
   done = call('compare', *LOGISTIC, *flags, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
+  # Those that are reported are measured in each round, and tell of the target.
+  assert 'are unknown' not in done.stdout
+  assert 'rounds to 30 %' in (tmp_path / 't/table.md').read_text()
   assert 'Warning: fesem(2): prox_lambda=0.01 is at the edge' in done.stdout
   # The data are described once for each method; each run has its score.
   lines = done.stdout.splitlines()
