@@ -124,7 +124,7 @@ MACHINE = (
     'the bit.', lower_bound=0, upper_bound=1024),
   flag('integer', 'num_devices', 0,
     'Devices that clients are split over, those of all processes together; 0: all, on '
-    'CPU one per core. Does not affect results, but see --data_placement.',
+    'CPU one per core. Changes results by rounding alone; see --data_placement.',
     upper_bound=1024),
   flag('enum', 'data_placement', 'auto',
     'Where the examples lie. replicated: all on every device. sharded: those of a '
