@@ -74,8 +74,8 @@ def finish(
     clients = largest * spec.cohort_size / len(label_counts)
     warnings += filter(None, [simpler.plain_mean(fewest, clients)])
   if len(clusters[0]) > 1 and not run.evaluation.has_own_models():
-    one = simpler.one_model(run.evaluation.models(state), clusters[0])
-    warnings += filter(None, [one])
+    mixes = run.evaluation.mixes_clusters()
+    warnings += filter(None, [simpler.one_model(state, clusters[0], mixes)])
   for text in warnings:
     if processes.is_first():
       logging.warning(text)

@@ -1,11 +1,11 @@
 """Notes on runs of methods that are, in these runs, simpler ones."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.utils import processes
 
 # Models are one if their numbers differ by less than this share of the largest one:
@@ -28,14 +28,17 @@ def plain_mean(fewest: int, clients: float) -> str | None:
   )
 
 
-def one_model(used: ClientModels, sizes: Sequence[int]) -> str | None:
+def one_model(state: Any, sizes: Sequence[int], mixes: bool) -> str | None:
   """A note that the clusters of clients have equal models; None if they have not.
 
-  `used` are shared models, which clients deploy, and `sizes` are the clients of each
-  cluster. The clusters of a mixture are all its components.
+  The models are the `centers` of a method's state, if it has them, or of the one that
+  it nests in `method`. `sizes` are the clients of each cluster; if a method `mixes`
+  models, all its components are clusters.
   """
-  rows = np.flatnonzero(np.ones_like(sizes) if used.mixture is not None else sizes)
-  if len(rows) < 2:
+  while hasattr(state, 'method'):
+    state = state.method
+  rows = np.flatnonzero(np.ones_like(sizes) if mixes else sizes)
+  if len(rows) < 2 or not hasattr(state, 'centers'):
     return None
 
   def are_equal(stack: jax.Array) -> bool:
@@ -43,7 +46,7 @@ def one_model(used: ClientModels, sizes: Sequence[int]) -> str | None:
     apart = np.abs(models - models[:1]).max(initial=0.0)
     return bool(apart <= _ROUNDING * np.abs(models).max(initial=0.0))
 
-  if not all(map(are_equal, jax.tree.leaves(used.shared))):
+  if not all(map(are_equal, jax.tree.leaves(state.centers))):
     return None
   return (
     f'The models of all {len(rows)} clusters are equal, whatever the clusters of '
