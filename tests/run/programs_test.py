@@ -233,7 +233,9 @@ def test_small_starts_are_compiled_without_optimization(monkeypatch):
   assert level(helpers.local(hidden=(3000, 3000)), data) == 0
   found = run_once(helpers.local(hidden=(3000, 3000)), data, runs=3)
   assert found == with_passes(1, many=True)
-  assert found['compiler_options'].pop('xla_cpu_use_fusion_emitters') is False
+  emitters = found['compiler_options'].pop('xla_cpu_use_fusion_emitters', None)
+  known = jax.__version__.startswith('0.10.')  # JAX 0.12 has no such option.
+  assert emitters is (False if known else None)
   assert found == with_passes(1)
   small = helpers.local()
   assert run_often(small, data, 100) == with_passes(1, many=True)
