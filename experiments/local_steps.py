@@ -31,19 +31,23 @@ def notes(config: dict[str, Any], sizes: Sequence[int] | jax.Array) -> list[str]
     return []
   config = experiment_flags.filled(config)
   width, epochs = config['batch_size'], config['local_epochs']
-  fixed, have = config['local_steps'], [n for n in np.asarray(sizes) if n]
-  steps = [fixed or epochs * (-(-int(n) // width) if width else 1) for n in have]
-  if name == 'fed_nova' and not config['straggler_fraction'] and len(set(steps)) == 1:
+  have = np.asarray(sizes)
+  have = have[have > 0]
+  batches = -(-have // width) if width else np.ones_like(have)
+  fixed = config['local_steps']
+  steps = np.full_like(have, fixed) if fixed else epochs * batches
+  one_number = len(steps) > 0 and bool((steps == steps[0]).all())
+  if name == 'fed_nova' and not config['straggler_fraction'] and one_number:
     return [f'all clients take {steps[0]} local steps a round: fed_nova is fed_avg.']
   needed = 3 if config.get('meta_gradient') == 'hessian_free' else 2
-  few = sum(count < needed for count in steps)
+  few = int(np.count_nonzero(steps < needed))
   if name == 'per_fed_avg' and few:
     return [
       f'{few} of {len(steps)} clients have fewer batches in a round than the {needed} '
       'of one step of per_fed_avg, and do not train; raise '
       f'{argument("local_epochs")} or lower {argument("batch_size")}.'
     ]
-  return _notes_on_one_step(config) if set(steps) == {1} else []
+  return _notes_on_one_step(config) if one_number and steps[0] == 1 else []
 
 
 def _notes_on_one_step(config: dict[str, Any]) -> list[str]:

@@ -94,7 +94,7 @@ def tables_of(points: list[Point], name: str) -> list[Table]:
   values = list(dict.fromkeys(text_of(p['value']) for p in points))
   sentences = [*tables.seeds_said(points), *tables.reports_said(points)]
   notes = []
-  if any(0 < p['diverged'] < p['seeds'] for p in points):
+  if any(map(tables.lacks_seeds, points)):
     notes.append('* without the seeds that diverged.')
   if any(p['earlier_code'] for p in points):
     notes.append(f'† Some runs {tables.EARLIER_CODE}.')

@@ -85,10 +85,9 @@ def over_seeds(
   finished = [s for runs in summaries.values() for s in runs if s is not None]
   metrics = tasks.own_metrics(task, (s['deployed'] for s in finished))
   some_are_bad = any(s.get('honest') for s in finished)
-  of_table = {'report': report, 'correct': correct}
   out = [
     _of_method(label, runs, task, metrics, some_are_bad)
-    | {**of_table, 'oracle': label == oracle}
+    | {'report': report, 'correct': correct, 'oracle': label == oracle}
     for label, runs in summaries.items()
   ]
   competing = {label: runs for label, runs in summaries.items() if label != oracle}
@@ -309,7 +308,7 @@ def _notes(table: Rows) -> list[str]:
     for note in row['notes']
   ]
   lines = []
-  if any(0 < row['diverged'] < row['seeds'] for row in table):
+  if any(map(lacks_seeds, table)):
     lines.append('* without the seeds that diverged.')
   if untested := max((row['untested'] for row in table), default=0):
     lines.append(f'{untested} clients without test examples are left out.')

@@ -61,21 +61,7 @@ def finish(
   if data.unseen is not None:
     unseen = run.evaluation.unseen(state, data.unseen)
   task = run.algorithm.local.model.measured_as
-  last = run.out.records[-1]
-  clusters = last.get('cluster_sizes', ()), last.get('ari')
-  warning = records.lopsided(*clusters)
-  if not warning and not run.evaluation.mixes_clusters():
-    warning = records.no_groups(*clusters, run.algorithm.thresholds)
-  of_method = run.algorithm.outcome
-  outcome = None if of_method is None else of_method(state, data.train)
-  warnings = [text for text in (warning, outcome) if text]
-  fewest, largest = run.algorithm.fewest, max(clusters[0], default=0)
-  if largest and not simpler.plain_mean(fewest, spec.cohort_size):  # Told at the start.
-    clients = largest * spec.cohort_size / len(label_counts)
-    warnings += filter(None, [simpler.plain_mean(fewest, clients)])
-  if len(clusters[0]) > 1 and not run.evaluation.has_own_models():
-    mixes = run.evaluation.mixes_clusters()
-    warnings += filter(None, [simpler.one_model(state, clusters[0], mixes)])
+  warnings = _notes_on_outcome(run, state)
   for text in warnings:
     if processes.is_first():
       logging.warning(text)
@@ -95,6 +81,26 @@ def finish(
   clients = callbacks.with_columns(clients)
   result = _result(run, state, summary, clients, picture)
   return _ended(run, result, finished.reason, callbacks)
+
+
+def _notes_on_outcome(run: Prepared, state: Any) -> list[str]:
+  """Sentences on clusters without groups, and on methods that became simpler ones."""
+  algorithm, evaluation, spec = run.algorithm, run.evaluation, run.spec
+  last = run.out.records[-1]
+  sizes, ari = last.get('cluster_sizes', ()), last.get('ari')
+  mixes = evaluation.mixes_clusters()
+  notes = [records.lopsided(sizes, ari)]
+  if not notes[0] and not mixes:
+    notes.append(records.no_groups(sizes, ari, algorithm.thresholds))
+  if algorithm.outcome is not None:
+    notes.append(algorithm.outcome(state, run.data.train))
+  fewest, largest = algorithm.fewest, max(sizes, default=0)
+  if largest and not simpler.plain_mean(fewest, spec.cohort_size):  # Told at the start.
+    clients = largest * spec.cohort_size / len(spec.train.info.names)
+    notes.append(simpler.plain_mean(fewest, clients))
+  if len(sizes) > 1 and not evaluation.has_own_models():
+    notes.append(simpler.one_model(state, sizes, mixes))
+  return [note for note in notes if note]
 
 
 def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | None:

@@ -299,14 +299,14 @@ def check_means(one: Traced, state: Any, args: Any, dropout_rate: float) -> None
   Models that each client keeps, one a row, need no weights. Sizes of data, of which
   empty places have none, are enough where no client drops out.
   """
-  data, nothing = args[1], jax.tree.map(lambda _: False, args)
-  of_sizes = dataclasses.replace(nothing[1], offsets=not dropout_rate)
-  sized = nothing[0], of_sizes, *nothing[2:]
+  data, unmarked = args[1], jax.tree.map(lambda _: False, args)
+  of_sizes = dataclasses.replace(unmarked[1], offsets=not dropout_rate)
+  sized = unmarked[0], of_sizes, *unmarked[2:]
 
   def depends_on(given: Any, name: str, not_by: str = '') -> list[bool]:
     return follow(one.jaxpr, jax.tree.leaves(given), (name,), not_by)[1]
 
-  of_models = depends_on(nothing, SENT)
+  of_models = depends_on(unmarked, SENT)
   of_those = depends_on(sized, tree.TOOK_PART, not_by=SENT)
   leaves = jax.tree.leaves(state)
   of_models, of_those = of_models[: len(leaves)], of_those[: len(leaves)]

@@ -106,7 +106,7 @@ def _micro(counts: LabelCounts) -> dict[str, float]:
   whole = (np.asarray(c).sum(axis=0, dtype=np.float64, keepdims=True) for c in counts)
   summed = LabelCounts(*whole)
   _warn_of_ties(summed.logits[0])
-  _warn_of_few(np.asarray(counts.logits))
+  _warn_of_few(counts)
   return {name: float(own[0]) for name, own in _figures(summed).items()}
 
 
@@ -127,24 +127,29 @@ def _warn_of_ties(counts: np.ndarray) -> None:
     )
 
 
-def _warn_of_few(counts: np.ndarray) -> None:
+def _warn_of_few(counts: LabelCounts) -> None:
   """Says once that ties make the mean AUC of clients rough, as they have few pairs.
 
-  `counts` [M, L, 2, _BINS] are examples as of `_warn_of_ties`, of each client. In an
-  unknown order of the p and n examples of a tie, the pairs in order have the variance
-  p n (p + n + 1) / 12, as in the test of Mann and Whitney.
+  In an unknown order of the p and n examples of a tie, the pairs in order have the
+  variance p n (p + n + 1) / 12, as in the test of Mann and Whitney.
   """
-  variance, clients = 0.0, 0
-  for first in range(0, len(counts), _BLOCK):
-    negative, positive = np.moveaxis(counts[first : first + _BLOCK], 2, 0)
-    negative, positive = negative.astype(np.float64), positive.astype(np.float64)
-    pairs = positive.sum(axis=2) * negative.sum(axis=2)
-    of_ties = (positive * negative * (positive + negative + 1)).sum(axis=2) / 12
-    labels = (pairs > 0).sum(axis=1)
+  size, positive = (np.asarray(x, np.float64) for x in (counts.examples, counts.actual))
+  pairs = positive * (size[:, None] - positive)
+  labels = (pairs > 0).sum(axis=1)
+  most = _ROUGH * np.count_nonzero(labels)
+
+  def error(of_ties: np.ndarray) -> float:
     of_labels = of_ties / np.where(pairs > 0, pairs, 1) ** 2
-    variance += (of_labels.sum(axis=1) / np.maximum(labels, 1) ** 2).sum()
-    clients += int(np.count_nonzero(labels))
-  if math.sqrt(variance) > _ROUGH * clients:
+    return math.sqrt((of_labels.sum(axis=1) / np.maximum(labels, 1) ** 2).sum())
+
+  if error(pairs * (size[:, None] + 1) / 12) <= most:  # If all were one tie.
+    return
+  of_ties = np.empty_like(pairs)
+  for first in range(0, len(pairs), _BLOCK):
+    block = slice(first, first + _BLOCK)
+    lacks, has = np.moveaxis(np.asarray(counts.logits[block], np.float64), 2, 0)
+    of_ties[block] = (has * lacks * (has + lacks + 1)).sum(axis=2) / 12
+  if error(of_ties) > most:
     warn_once(
       'macro AUC is rough: clients have few examples, of which logits within 6 % of '
       'each other count as equal; that may change it by a percentage point or more. '

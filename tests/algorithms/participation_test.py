@@ -1,4 +1,4 @@
-"""Models of clients that were not drawn, and rounds in which nobody is.
+"""Models of clients that were not drawn, and rounds without clients.
 
 FeSEM: their own cluster's center as it is now. HypoCluster: the center of least
 training loss as the centers are now.
@@ -63,8 +63,8 @@ def test_hypo_cluster_gives_all_the_best_center_of_now():
 def test_a_round_without_clients_changes_nothing(name, options):
   data, local = federation(), helpers.local()
   algorithm = algorithms.build(name, local, **options)
-  before, nobody = initial(algorithm, data), Cohort(np.full(2, 6, np.int32), False)
-  after, _ = jax.jit(algorithm.step)(before, data, nobody, jax.random.key(1))
+  before, empty = initial(algorithm, data), Cohort(np.full(2, 6, np.int32), False)
+  after, _ = jax.jit(algorithm.step)(before, data, empty, jax.random.key(1))
   assert_equal(after, before)
 
 

@@ -184,7 +184,7 @@ def test_clients_are_available_in_rounds_of_the_trace():
   assert drawn == {(0, 1), (0, 4), (1, 4)}
 
 
-def test_a_round_in_which_nobody_is_available_costs_nothing():
+def test_a_round_without_available_clients_sends_no_bytes():
   data, method = data_and_method()
 
   def of_round(known, drawn):  # Some of those that are drawn send more.
