@@ -95,8 +95,8 @@ def _notes_on_outcome(run: Prepared, state: Any) -> list[str]:
   if algorithm.outcome is not None:
     notes.append(algorithm.outcome(state, run.data.train))
   fewest, largest = algorithm.fewest, max(sizes, default=0)
-  if largest and not simpler.plain_mean(fewest, spec.cohort_size):  # Told at the start.
-    clients = largest * spec.cohort_size / len(spec.train.info.names)
+  if largest and not simpler.plain_mean(fewest, spec.arriving):  # Told at the start.
+    clients = largest * spec.arriving / len(spec.train.info.names)
     notes.append(simpler.plain_mean(fewest, clients))
   if len(sizes) > 1 and not evaluation.has_own_models():
     notes.append(simpler.one_model(state, sizes, mixes))

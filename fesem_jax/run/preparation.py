@@ -169,7 +169,7 @@ def prepare(
     lambda: _notes_on_optimizer(local, kept),
   )
   own_notes = [*of_optimizer, *_notes_on_selection(spec)]
-  if plain := simpler.plain_mean(algorithm.fewest, spec.cohort_size):
+  if plain := simpler.plain_mean(algorithm.fewest, spec.arriving):
     own_notes.append(plain)
   for note in own_notes:
     logging.warning('Note: %s', note)

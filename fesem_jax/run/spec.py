@@ -85,6 +85,11 @@ class Spec:
     return drawn if 0 < drawn < all_clients else all_clients
 
   @property
+  def arriving(self) -> float:
+    """The mean number of clients of a round whose updates arrive."""
+    return self.cohort_size * (1 - self.algorithm.local.dropout_rate)
+
+  @property
   def sampling_rate(self) -> float:
     """The share of the clients that a round draws at random."""
     if self.selection is not None:  # Not at random, as amplification asks.

@@ -115,7 +115,8 @@ def notes_of(caplog, name, clients, **options):
   data = helpers.federation([9] * clients)
   options = {'aggregation': 'trimmed_mean', 'beta': 0.25} | options
   given = {n: options.pop(n) for n in ('clients_per_round',) if n in options}
-  algorithm = fj.algorithms.build(name, helpers.local(), **options)
+  local = helpers.local()._replace(dropout_rate=options.pop('dropout_rate', 0.0))
+  algorithm = fj.algorithms.build(name, local, **options)
   result = fj.simulate(algorithm, data, data, rounds=1, **given)
   notes = [n for n in result.summary['notes'] if 'plain mean' in n]
   assert caplog.text.count('plain mean') == len(notes)
@@ -126,6 +127,8 @@ def test_a_trimmed_mean_that_drops_no_model_is_told(caplog):
   (note,) = notes_of(caplog, 'fed_avg', 8, clients_per_round=3)
   assert 'fewer than 4 clients, and a center has at most 3 a round' in note
   assert not notes_of(caplog, 'fed_avg', 4)
+  (note,) = notes_of(caplog, 'fed_avg', 4, dropout_rate=0.4)
+  assert 'a center has at most 2.4 a round on average' in note
   assert not notes_of(caplog, 'fed_avg', 3, beta=0.4)
   assert not notes_of(caplog, 'fed_avg', 3, aggregation='median')
   assert not notes_of(caplog, 'fed_avg', 3, beta=0.0)  # Asked for.
