@@ -2,19 +2,16 @@
 
 import functools
 import inspect
-import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
-
-import jax
-import numpy as np
 
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.field_values import is_default
 from fesem_jax.core.identity import Identity
 from fesem_jax.core.local_training import check_local
+from fesem_jax.utils import ranges
 from fesem_jax.utils.display import kind_of
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError
 
 _Build = TypeVar('_Build', bound=Callable[..., Any])
 
@@ -55,8 +52,7 @@ def recorded(build: _Build) -> _Build:
       return build(*args, **named)  # Python's message.
     if first in ('local', 'method'):
       _check_first(first, arguments[first])
-    for name, x in arguments.items():
-      _check_number(name, x, signature.parameters[name].annotation)
+    ranges.check_arguments(build, dict(arguments))
     result = build(*args, **named)
     given = {
       name: x for name, x in arguments.items()
@@ -83,12 +79,3 @@ def _check_first(name: str, x: Any) -> None:
       f'`method` is {kind_of(x)}, not an Algorithm; make one with e.g. '
       'algorithms.fesem(local, num_clusters=4).'
     )
-
-
-def _check_number(name: str, x: Any, kind: Any) -> None:
-  """Raises `UserError` if an argument that takes a number is something else."""
-  of_kind = {int: numbers.Integral, float: numbers.Real | jax.Array | np.ndarray}
-  if kind in of_kind and (isinstance(x, bool) or not isinstance(x, of_kind[kind])):
-    shown = repr(x) if isinstance(x, str) else x
-    named = 'a whole number' if kind is int else 'a number'
-    raise UserError(f'{argument(name, shown)} must be {named}.')

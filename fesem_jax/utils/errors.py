@@ -30,6 +30,12 @@ class Diverged(UserError):  # noqa: N818 - the outcome of a run.
   """A round without any finite update, or whose loss or Eq. 6 is not finite."""
 
 
+def check(holds: object, message: str) -> None:
+  """Raises `UserError` with `message`, `subject: problem; remedy`, unless it holds."""
+  if not holds:
+    raise UserError(message)
+
+
 def argument(name: str, *value: object) -> str:
   """An argument in an error message, with its value if one is given."""
   return f'`{"=".join([name, *(printable(v).replace("`", "?") for v in value)])}`'
