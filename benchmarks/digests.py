@@ -1,43 +1,42 @@
-r"""Digests of a short run of each method: whether a rebuild changed any figure.
+r"""Digests of three rounds of each method: whether a change moved any number.
 
   python -m benchmarks.digests --json=before.json
   ... change the code ...
   python -m benchmarks.digests --json=after.json --compare=before.json
 
-A digest is of every number that a run records, of the models that clients deploy after
-it, and of what its figures are drawn from. Digests agree only on one machine with one
-version of JAX; no machine's are kept here.
+A digest is of the records of a run, and of its final state. Programs are compiled
+without XLA's optimizations and cached in build/digests. Digests agree only on one
+machine with one version of JAX; no machine's are kept here.
 """
 
+import concurrent.futures
 import hashlib
+import importlib.metadata
 import json
+import multiprocessing
+import os
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
+os.environ['XLA_FLAGS'] = '--xla_backend_optimization_level=0'
+if importlib.metadata.version('jaxlib').startswith('0.10.'):
+  os.environ['XLA_FLAGS'] += ' --xla_cpu_use_fusion_emitters=false'
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
-from absl import app, flags
+from absl import app, flags, logging
 
-from experiments.methods import SERVER_OPTIMIZERS
-from fesem_jax import algorithms, data, models
-from fesem_jax.core import sharding
-from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import Machine, local_training
+import fesem_jax as fj
 from fesem_jax.data import corruption
-from fesem_jax.run import figure_data
-from fesem_jax.run.callbacks import Progress
-from fesem_jax.run.simulation import simulate
-from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.server import optimizers
 
 _JSON = flags.DEFINE_string('json', '', 'File to write the digests to.')
 _COMPARE = flags.DEFINE_string('compare', '', 'File of earlier digests.')
 _METHODS = flags.DEFINE_list('methods', [], 'Only these; default: all.')
+_WORKERS = flags.DEFINE_integer('workers', 2, 'Processes.')
 
-# Options of a method: the first run in every setting, the others in one. Together they
-# name every option that the method has.
+# Options of a method: the first in all settings, the others in one.
 _OPTIONS: dict[str, list[dict[str, Any]]] = {
   'fed_avg': [
     {}, {'weighting': 'uniform'}, {'aggregation': 'median'},
@@ -206,47 +205,88 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
   ],
 }  # fmt: skip
 
-# Settings in which every method runs, by what they exercise.
+# What differs between runs of one method.
 _SETTINGS: dict[str, dict[str, Any]] = {
-  'mlp, chunks of 5': {'machine': Machine(clients_per_chunk=5), 'epochs': 2},
-  'mlp, one by one, cohort, dropout, momentum': {
-    'machine': Machine(clients_per_chunk=1),
-    'dropout_rate': 0.2,
-    'cohort': 9,
-    'optimizer': optax.sgd(0.05, momentum=0.9),
+  'chunks': {'machine': {'clients_per_chunk': 5}, 'epochs': 2},
+  'cohort, dropout, momentum': {
+    'machine': {'clients_per_chunk': 1}, 'dropout_rate': 0.2, 'cohort': 9,
+    'optimizer': (0.05, 0.9),
   },
-  'small_cnn, 3 full batches': {'model': 'small_cnn', 'epochs': 3, 'batch_size': 0},
-}
-
-# Settings of features that are not a method's, in which a few methods run.
-_FEATURES: dict[str, dict[str, Any]] = {
-  'shared start, rate by round': {
-    'machine': Machine(clients_per_chunk=4, shared_start='on'),
-    'lr_schedule': optax.exponential_decay(1.0, 1, 0.9),
+  'cnn, full batches': {'model': 'small_cnn', 'epochs': 2, 'batch_size': 0},
+  'shared start, schedule': {
+    'machine': {'clients_per_chunk': 4, 'shared_start': 'on'}, 'schedule': 0.9,
   },
-  'noise of bad clients': {
-    'machine': Machine(clients_per_chunk=4),
-    'corrupt': 'noise',
-  },
-}
-_FEATURED = ('fed_avg', 'fesem', 'hypo_cluster', 'robust')
+  'bad clients': {'machine': {'clients_per_chunk': 4}, 'corrupt': 'noise'},
+}  # fmt: skip
+_EVERY_METHOD = 'chunks', 'cohort, dropout, momentum'
+# Methods of each kind of round, in the other settings.
+_ALL_SETTINGS = 'fed_avg', 'fesem', 'hypo_cluster', 'robust', 'scaffold', 'ditto'
+# Their rounds are of all clients.
+_ALL_CLIENTS = 'fed_cluster', 'cfl_gp', 'fed_drift', 'flux'
 
-# Methods whose rounds are of all clients, in every setting.
-_ALL_CLIENTS = ('fed_cluster', 'cfl_gp', 'fed_drift', 'flux')
+_Run = tuple[str, dict[str, Any], str]  # method, options, setting
 
 
-def _runs(name: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-  """Key, options and setting of every run of a method."""
-  every = _OPTIONS.get(name, [{}])
-  of_chunks, of_cohort, _ = _SETTINGS
-  for i, options in enumerate(every):
-    of_absent_clients = options.keys() & {'max_age', 'late_joins', 'same_cohort'}
-    own = [of_cohort if of_absent_clients else of_chunks]
-    for label in _SETTINGS if i == 0 or (name == 'fesem' and i < 4) else own:
-      key = f'{name}({json.dumps(options, sort_keys=True)}), {label}'
-      yield key, options, _SETTINGS[label]
-  for label, setting in _FEATURES.items() if name in _FEATURED else ():
-    yield f'{name}({json.dumps(every[0])}), {label}', every[0], setting
+def runs(methods: list[str]) -> list[_Run]:
+  """All runs of some methods."""
+  listed = []
+  for name in methods:
+    for i, options in enumerate(_OPTIONS.get(name, [{}])):
+      settings = _EVERY_METHOD if i == 0 else _EVERY_METHOD[:1]
+      if i and options.keys() & {'max_age', 'late_joins', 'same_cohort'}:
+        settings = _EVERY_METHOD[1:]
+      if i == 0 and name in _ALL_SETTINGS:
+        settings = tuple(_SETTINGS)
+      listed += [(name, options, setting) for setting in settings]
+  return listed
+
+
+def digest(run: _Run) -> tuple[str, dict[str, str]]:
+  """Name and digests of a run of three rounds."""
+  name, options, setting_name = run
+  setting = dict(_SETTINGS[setting_name])
+  train, test = fj.data.load(
+    'digits', partition='rotated', num_clients=26, examples_per_client=23, seed=3
+  )
+  train = _ragged(train)
+  if 'corrupt' in setting:
+    train = corruption.corrupted(train, setting['corrupt'], 0.2, 3)
+  model = fj.models.build(setting.get('model', 'mlp'), train.example_shape, 10, (32,))
+  rate, momentum = setting.get('optimizer', (0.1, 0.0))
+  one_step = name in ('fed_sgd', 'scaffold', 'apfl', 'l2gd')
+  if one_step or options.get('variant') == 'gradient':
+    momentum = 0.0
+  local = fj.local_training(
+    model,
+    optax.sgd(rate, momentum=momentum or None),
+    batch_size=setting.get('batch_size', 8),
+    epochs=setting.get('epochs', 1),
+    machine=fj.Machine(**setting.get('machine', {})),
+    dropout_rate=setting.get('dropout_rate', 0.0),
+    lr_schedule=optax.exponential_decay(1.0, 1, setting['schedule'])
+    if 'schedule' in setting
+    else None,
+  )
+  options = dict(options)
+  if 'server_optimizer' in options:
+    options['server_optimizer'] = getattr(optimizers, options['server_optimizer'])()
+  result = fj.simulate(
+    fj.algorithms.build(name, local, **options),
+    train,
+    test,
+    rounds=3,
+    eval_every=0,
+    seed=3,
+    clients_per_round=0 if name in _ALL_CLIENTS else setting.get('cohort', 0),
+    callbacks=[fj.callbacks.Progress(False)],
+  )
+  records = [{k: v for k, v in r.items() if k != 'seconds'} for r in result.history]
+  text = json.dumps(records, sort_keys=True)
+  key = f'{name}({json.dumps(run[1], sort_keys=True)}), {setting_name}'
+  return key, {
+    'records': hashlib.sha256(text.encode()).hexdigest()[:16],
+    'state': _arrays_digest(result.state),
+  }
 
 
 def _arrays_digest(arrays: Any) -> str:
@@ -254,74 +294,21 @@ def _arrays_digest(arrays: Any) -> str:
   for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
     leaf = np.asarray(leaf)
     digest.update(f'{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}'.encode())
-    text = leaf.dtype.kind == 'U'
-    digest.update(str(leaf.tolist()).encode() if text else leaf.tobytes())
+    digest.update(leaf.tobytes())
   return digest.hexdigest()[:16]
 
 
-def digest_of_run(
-  name: str, options: dict[str, Any], setting: dict[str, Any], seed: int
-) -> dict[str, str]:
-  """Digests of a run of four rounds: its records, models and portrait."""
-  setting = dict(setting)
-  cohort = setting.pop('cohort', 0)
-  if name in _ALL_CLIENTS:
-    cohort = 0
-  train, test = data.load(
-    'digits', partition='rotated', num_clients=26, examples_per_client=23, seed=seed
-  )
-  train = _ragged(train)
-  if 'corrupt' in setting:
-    train = corruption.corrupted(train, setting.pop('corrupt'), 0.2, seed)
-  model = models.build(setting.pop('model', 'mlp'), train.example_shape, 10, (32,))
-  optimizer = setting.pop('optimizer', optax.sgd(0.1))
-  if setting.get('dropout_rate') and (
-    name in ('fed_sgd', 'scaffold', 'apfl', 'l2gd')
-    or options.get('variant') == 'gradient'
-  ):
-    optimizer = optax.sgd(0.05)
-  others = 'dropout_rate', 'local_lr_schedule', 'augmentation'
-  fields = {name: setting.pop(name) for name in others if name in setting}
-  local = local_training(model, optimizer, **{'batch_size': 8} | setting)
-  local = local._replace(**fields)
-  options = dict(options)
-  if 'server_optimizer' in options:
-    options['server_optimizer'] = SERVER_OPTIMIZERS[options['server_optimizer']]()
-  algorithm = algorithms.build(name, local, **options)
-  result = simulate(
-    algorithm,
-    train,
-    test,
-    rounds=4,
-    seed=seed,
-    clients_per_round=cohort,
-    callbacks=[Progress(False)],
-  )
-  records = [{k: v for k, v in r.items() if k != 'seconds'} for r in result.history]
-  outcome = {k: v for k, v in result.summary.items() if k in ('deployed', 'clusters')}
-  text = json.dumps([records, outcome], sort_keys=True)
-  ids = jnp.arange(result.arranged.num_clients)
-  used = jax.jit(algorithm.client_params)(result.state, result.arranged, ids)
-  as_arranged = figure_data.in_order(result.portrait, np.argsort(result.places))
-  return {
-    'records': hashlib.sha256(text.encode()).hexdigest()[:16],
-    'models': _arrays_digest(used),
-    'portrait': _arrays_digest(as_arranged),
-  }
-
-
-def _ragged(train: FederatedData) -> FederatedData:
+def _ragged(train: fj.FederatedData) -> fj.FederatedData:
   """The split with client i lacking its last i % 5 examples."""
-  sizes = np.asarray(train.sizes())
-  keep = [
-    np.arange(n - i % 5) + o
-    for i, (n, o) in enumerate(zip(sizes, np.asarray(train.offsets), strict=False))
-  ]
-  rows = np.concatenate(keep)
-  return FederatedData.from_arrays(
+  sizes, offsets = np.asarray(train.sizes()), np.asarray(train.offsets)
+  sizes = sizes - np.arange(len(sizes)) % 5
+  rows = np.concatenate(
+    [o + np.arange(n) for n, o in zip(sizes, offsets, strict=False)]
+  )
+  return fj.FederatedData.from_arrays(
     np.asarray(train.x)[rows],
     np.asarray(train.y)[rows],
-    np.array([len(k) for k in keep]),
+    sizes,
     num_classes=train.num_classes,
     scale=train.scale,
     client_ids=np.asarray(train.client_ids),
@@ -329,31 +316,35 @@ def _ragged(train: FederatedData) -> FederatedData:
   )
 
 
+def _start_worker() -> None:
+  cache = pathlib.Path(__file__).parent.parent / 'build' / 'digests'
+  jax.config.update('jax_compilation_cache_dir', str(cache))
+  jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
+  jax.config.update('jax_traceback_in_locations_limit', 0)
+  logging.set_verbosity(logging.ERROR)
+  fj.setup_devices(1)
+
+
 def main(argv: list[str]) -> None:
   """Writes and compares the digests."""
   del argv
-  sharding.setup_devices(0)
-  before = {}
+  before: dict[str, dict[str, str]] = {}
   if _COMPARE.value:
     before = json.loads(pathlib.Path(_COMPARE.value).read_text())
   digests: dict[str, dict[str, str]] = {}
-  for name in _METHODS.value or algorithms.METHODS:
-    for key, options, setting in _runs(name):
-      digests[key] = digest_of_run(name, options, setting, seed=3)
-      verdict = ''
-      if key in before:
-        changed = [k for k, v in before[key].items() if digests[key].get(k) != v]
-        verdict = f'  {"CHANGED: " + ", ".join(changed) if changed else "equal"}'
-      print(f'{key}: {digests[key]}{verdict}', flush=True)
-    if _JSON.value:
-      write_atomically(pathlib.Path(_JSON.value), json.dumps(digests, indent=1) + '\n')
-  differing = [k for k, v in digests.items() if k in before and before[k] != v]
-  if before:
-    print(
-      f'{len(digests.keys() & before.keys())} compared, {len(differing)} differ, '
-      f'{len(digests.keys() - before.keys())} new'
-    )
-  if differing:
+  with concurrent.futures.ProcessPoolExecutor(
+    _WORKERS.value, multiprocessing.get_context('spawn'), _start_worker
+  ) as pool:
+    methods = _METHODS.value or list(fj.algorithms.METHODS)
+    for key, digests[key] in pool.map(digest, runs(methods)):
+      same = 'equal' if before.get(key) == digests[key] else 'CHANGED'
+      print(f'{key}: {same if key in before else "new"}', flush=True)
+  if _JSON.value:
+    pathlib.Path(_JSON.value).write_text(json.dumps(digests, indent=1) + '\n')
+  both = digests.keys() & before.keys()
+  changed = [key for key in both if digests[key] != before[key]]
+  print(f'{len(digests)} runs, {len(both)} compared, {len(changed)} changed')
+  if changed:
     raise SystemExit(1)
 
 
