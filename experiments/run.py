@@ -120,8 +120,6 @@ def plan(
     watchers = [best, *watchers]
   programs = programs or Programs()
   model = build_model(config, train)
-  name = config['algorithm']
-  options = {option: config[option] for option in methods.options(name)}
 
   def build() -> Algorithm:
     return methods.configured(config, build_local(config, model, train, machine))
@@ -143,7 +141,7 @@ def plan(
     everyone=not 0 < config['clients_per_round'] < train.num_clients,
   )
   _describe(config, train, test, local, placed, say)
-  notes = [in_flags(n) for n in _kept_notes(config, options, train)]
+  notes = [in_flags(n) for n in local_steps.notes(config, train.sizes())]
   for note in [*notes, *unused.notes_of_run(config, machine, train)]:
     say(f'Note: {in_flags(note)}')
   arguments: dict[str, Any] = {
@@ -200,14 +198,6 @@ def _add_targets(
   history = curves.of_last_data(result.history, result.summary)
   reached = curves.rounds_to_targets(history, targets, task)
   add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
-
-
-def _kept_notes(
-  config: dict[str, Any], options: dict[str, Any], train: FederatedData
-) -> list[str]:
-  """Sentences that the summary keeps: how a run departs from what it is called."""
-  of_method = algorithms.notes(config['algorithm'], options, train.num_clients)
-  return of_method + local_steps.notes(config, train.sizes())
 
 
 def _describe(

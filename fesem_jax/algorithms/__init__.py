@@ -10,7 +10,6 @@ from fesem_jax.algorithms.apfl import apfl
 from fesem_jax.algorithms.centralized import centralized
 from fesem_jax.algorithms.cfl_gp import cfl_gp
 from fesem_jax.algorithms.clove import clove
-from fesem_jax.algorithms.common.first_clusters import MAX_INITIAL_CLIENTS
 from fesem_jax.algorithms.ditto import ditto
 from fesem_jax.algorithms.fed_ala import fed_ala
 from fesem_jax.algorithms.fed_amp import fed_amp
@@ -50,7 +49,7 @@ from fesem_jax.algorithms.stocfl import stocfl
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining, check_local
 from fesem_jax.data.client_weights import with_weights
-from fesem_jax.server import comparison, kmeans
+from fesem_jax.server import comparison
 from fesem_jax.utils import display
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import UserError, argument, check_choice
@@ -121,25 +120,6 @@ display.PUBLISHED.update({
   'robust': 'Robust', 'scaffold': 'SCAFFOLD', 'stocfl': 'StoCFL',
 })  # fmt: skip
 
-# Options that weigh a penalty on local models; too large ones diverge.
-_PENALTIES = (
-  'prox_lambda', 'prox_mu', 'ditto_lambda', 'amp_lambda', 'dyn_alpha', 'soft_lambda',
-  'l2gd_lambda', 'moon_mu', 'pfedme_lambda', 'stocfl_lambda',
-)  # fmt: skip
-
-# Method -> how it finds more clusters, and how fewer.
-_THRESHOLDS: Mapping[str, tuple[str, str]] = {
-  'fed_cluster': (
-    'lower `eps2`, which updates at small learning rates do not reach, or `gamma`, or '
-    'raise `eps1`',
-    'lower `eps1`, or raise `gamma`',
-  ),
-  'fed_drift': ('lower `drift_delta`', 'raise `drift_delta`'),
-  'flux': ('lower `eps_scaling`', 'raise `eps_scaling`'),
-  'pacfl': ('lower `angle_threshold`', 'raise `angle_threshold`'),
-  'stocfl': ('raise `stocfl_tau`', 'lower `stocfl_tau`'),
-}  # fmt: skip
-
 # Options that a name fixes.
 _FIXED: Mapping[str, Mapping[str, Any]] = {
   'fesem_ma': {'cluster_on': comparison.MATCHED}
@@ -191,59 +171,6 @@ def check_options(name: str, chosen: Mapping[str, Any]) -> None:
       )
 
 
-def notes(name: str, chosen: Mapping[str, Any], num_clients: int) -> list[str]:
-  """Where a run departs from the publication, in sentences for a reader of figures.
-
-  `chosen` are all options of the method `name`.
-  """
-  sentences = []
-  if name == 'hypo_cluster' and (chosen['init_restarts'] > 1 or chosen['init_rounds']):
-    sentences.append(
-      f'hypo_cluster starts from the best of {chosen["init_restarts"]} draws of its '
-      f'centers, each tried for {chosen["init_rounds"]} rounds that are not counted; '
-      'the published start is `init_restarts=1`, `init_rounds=0`.'
-    )
-  if name == 'apfl' and chosen['adapt_alpha'] and chosen['alpha_updates'] == 'step':
-    sentences.append(
-      'apfl moves its mixing weights in every step, as in its paper. They often end at '
-      "0, which is FedAvg's model; its authors' code moves them once a round: "
-      '`alpha_updates=round`.'
-    )
-  if name == 'oracle':
-    sentences.append(
-      'oracle knows the true groups of the clients, unlike all other methods.'
-    )
-  if name == 'centralized':
-    sentences.append(
-      'centralized trains one model on the examples of all clients in one place, with '
-      'as many steps as the clients of a round take together.'
-    )
-  if name == 'fed_cluster':
-    sentences.append(
-      f'fed_cluster splits by eps1={chosen["eps1"]:g} ({chosen["eps1_scale"]}) and '
-      f'eps2={chosen["eps2"]:g}, which depend on the model; Long et al. state neither. '
-      f'It uses gamma={chosen["gamma"]:g} and min_size={chosen["min_size"]}; Long et '
-      "al. use 0.13 and 20, Sattler et al.'s code 2 and no gamma."
-    )
-  if name == 'robust':
-    sentences.append(
-      f'robust leaves whole clients out of its k-means (`trim={chosen["trim"]:g}`); '
-      'its authors trim each coordinate at 0.05.'
-    )
-  by_loss = chosen.get('init_models') == 'by_loss'
-  if name in ('robust', 'fesem', 'fesem_ma') and not by_loss:
-    seen = kmeans.clients_seen(num_clients, chosen['num_clusters'])
-    stacked = chosen.get('client_state', 'stacked') == 'stacked'
-    held = num_clients if stacked else MAX_INITIAL_CLIENTS
-    held = min(num_clients, chosen.get('init_clients') or held, held)
-    if min(seen, held) < num_clients:
-      sentences.append(
-        f'{name}: the restarts of the first k-means compare {min(seen, held)} of '
-        f'{num_clients} clients; the best one is refined on {held}.'
-      )
-  return sentences
-
-
 def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   """A method with the chosen options.
 
@@ -266,7 +193,4 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   own = {**options(name), **chosen, **_FIXED.get(name, {})}
   of_method = flat_options.options(METHODS[name])
   method = METHODS[name](local, **{option: own[option] for option in of_method})
-  penalties = tuple(option for option in _PENALTIES if own.get(option))
-  words = {'penalties': penalties, 'thresholds': _THRESHOLDS.get(name, ())}
-  method = method._replace(**words, of_data=of_data)
-  return flat_options.wrapped(method, local, own)
+  return flat_options.wrapped(method._replace(of_data=of_data), local, own)

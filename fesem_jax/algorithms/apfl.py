@@ -22,8 +22,6 @@ from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
 from fesem_jax.utils.errors import UserError, argument, check_between, check_choice
 
 ALPHA_UPDATES = ('step', 'round')
-# Where a_i ends at 0 if it is learned in every step.
-_ADVICE = ' `alpha_updates=round` moves them less.'
 
 
 class ApflState(NamedTuple):
@@ -132,9 +130,7 @@ def apfl(
     )
 
   sent = traffic.one_model(local)  # The v_i and a_i stay with their clients.
-  advice = _ADVICE if alpha_updates == 'step' else ''
-  note = own_models.note_on_weights('client_alphas', advice) if adapt_alpha else None
-  return Algorithm(local, init, step, deployed, traffic=sent, outcome=note)
+  return Algorithm(local, init, step, deployed, traffic=sent)
 
 
 def _mix(alpha: jax.Array, v: Params, w: Params) -> Params:

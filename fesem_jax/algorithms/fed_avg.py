@@ -60,6 +60,4 @@ def fed_avg(
 
   init = global_model.init(local, server_optimizer)
   sent = traffic.one_model(local)
-  return Algorithm(
-    local, init, step, global_model.deployed, traffic=sent, fewest=rule.fewest
-  )
+  return Algorithm(local, init, step, global_model.deployed, traffic=sent)

@@ -182,7 +182,6 @@ def _built(
   sent = _traffic(local, num_clusters, start)
   return Algorithm(
     local, init, step, deployed, train=train, with_centers=with_centers, traffic=sent,
-    fewest=m_step.aggregation.fewest, outcome=comparison.outcome(matched, local.model),
   )  # fmt: skip
 
 

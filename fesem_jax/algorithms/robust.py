@@ -123,4 +123,4 @@ def robust(
     traffic.own_center(local, num_clusters),
     losses=MAX_REPETITIONS if init_tolerance else 0,
   )
-  return Algorithm(local, init, step, deployed, traffic=sent, fewest=rule.fewest)
+  return Algorithm(local, init, step, deployed, traffic=sent)

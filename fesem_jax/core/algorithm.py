@@ -159,11 +159,7 @@ class _Parts(NamedTuple):
   with_centers: Callable[[Any, Params, jax.Array], Any] | None = None
   traffic: Traffic | None = None
   of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
-  penalties: tuple[str, ...] = ()
-  thresholds: tuple[str, ...] = ()
   of_data: Callable[..., FederatedData] | None = None
-  outcome: Callable[[Any, FederatedData], str | None] | None = None
-  fewest: int = 0
   made_by: Any = None
 
 
@@ -192,17 +188,8 @@ class Algorithm(_Parts):
     of_unseen: (state, data) -> `ClientModels` of clients that did not take part, if the
       method does not choose them by their losses; None if they use the deployed model
       of lowest training loss.
-    penalties: names of the options that weigh a penalty on local models, for the
-      message on divergence.
-    thresholds: how to have more clusters and fewer ones by the options of the method,
-      two phrases for the notes on a run that found no groups; empty without such
-      options.
     of_data: (train, names of unseen clients) -> train, what `simulate` does to a
       training split before the run, as `data.with_weights`; None leaves it as it is.
-    outcome: (state, data) -> a note on the state after the last round, on the host, or
-      None; as that the method has become a simpler one.
-    fewest: models of a center of which its rule (`aggregation`) leaves some out, for
-      the note on rounds of fewer; 0 without such a rule.
     made_by: the function of this package that made it and its arguments, which
       identify a run (`made_by.recorded`); None for a method of your own, which its
       functions and the values that they hold identify.
@@ -212,10 +199,7 @@ class Algorithm(_Parts):
 
   def _replace(self, **changes: Any) -> 'Algorithm':
     if 'local' in changes:
-      raise UserError(
-        '`local` of a method cannot be replaced: its functions train with the one that '
-        'it was built with; build the method again.'
-      )
+      raise UserError('local: cannot be replaced in a method; build it again')
     return super()._replace(**changes)
 
   __replace__ = _replace

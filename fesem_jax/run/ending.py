@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from fesem_jax.core import prng_streams
 from fesem_jax.data import label_skew
@@ -21,13 +20,12 @@ from fesem_jax.run.results import (
   file_digests,
   metrics_file,
   records,
-  simpler,
 )
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.result_files import read_clients, read_result, write_result
 from fesem_jax.run.watching import deploy
-from fesem_jax.utils import free_memory, processes
+from fesem_jax.utils import free_memory
 
 
 def finish(
@@ -61,10 +59,6 @@ def finish(
   if data.unseen is not None:
     unseen = run.evaluation.unseen(state, data.unseen)
   task = run.algorithm.local.model.measured_as
-  warnings = _notes_on_outcome(run, state)
-  for text in warnings:
-    if processes.is_first():
-      logging.warning(text)
   summary = records.summary(
     run.out.records,
     run.spec.config or {},
@@ -72,7 +66,7 @@ def finish(
     label_counts,
     task.num_measured(finished.measured.deployed.sums)[: len(label_counts)],
     unseen,
-    [*run.notes, *warnings],
+    run.notes,
     timing,
     run.algorithm.local,
   )
@@ -81,26 +75,6 @@ def finish(
   clients = callbacks.with_columns(clients)
   result = _result(run, state, summary, clients, picture)
   return _ended(run, result, finished.reason, callbacks)
-
-
-def _notes_on_outcome(run: Prepared, state: Any) -> list[str]:
-  """Sentences on clusters without groups, and on methods that became simpler ones."""
-  algorithm, evaluation, spec = run.algorithm, run.evaluation, run.spec
-  last = run.out.records[-1]
-  sizes, ari = last.get('cluster_sizes', ()), last.get('ari')
-  mixes = evaluation.mixes_clusters()
-  notes = [records.lopsided(sizes, ari)]
-  if not notes[0] and not mixes:
-    notes.append(records.no_groups(sizes, ari, algorithm.thresholds))
-  if algorithm.outcome is not None:
-    notes.append(algorithm.outcome(state, run.data.train))
-  fewest, largest = algorithm.fewest, max(sizes, default=0)
-  if largest and not simpler.plain_mean(fewest, spec.arriving):  # Told at the start.
-    clients = largest * spec.arriving / len(spec.train.info.names)
-    notes.append(simpler.plain_mean(fewest, clients))
-  if len(sizes) > 1 and not evaluation.has_own_models():
-    notes.append(simpler.one_model(state, sizes, mixes))
-  return [note for note in notes if note]
 
 
 def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | None:

@@ -208,14 +208,6 @@ class Evaluator:
       None if kept is None else kept[places],
     )
 
-  def mixes_clusters(self) -> bool:
-    """True if clients belong to several clusters, with a weight for each."""
-    return self._shapes.mixture is not None or self._shapes.membership is not None
-
-  def has_own_models(self) -> bool:
-    """True if clients deploy models, or layers, that are their own."""
-    return self._shapes.own is not None
-
   def models(self, state: Any) -> ClientModels:
     """The models that clients deploy, as arranged, where the state keeps them."""
     deployed, args = self._algorithm.deployed, (state, self._train)

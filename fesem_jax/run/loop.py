@@ -4,15 +4,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from absl import logging
 
-from fesem_jax.core import feature_range, prng_streams
+from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.types import Cohort
-from fesem_jax.models.output_checks import computes_in_float16
 from fesem_jax.run import own_functions
 from fesem_jax.run.callbacks.calls import FINISHED, Callbacks
 from fesem_jax.run.callbacks.events import Evaluation, Round, RoundEnd
@@ -23,7 +19,7 @@ from fesem_jax.run.results import records
 from fesem_jax.run.rounds import run_round
 from fesem_jax.run.watching import arranged
 from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import Diverged, argument
+from fesem_jax.utils.errors import Diverged
 from fesem_jax.utils.interrupts import Stopped, interruptible
 
 
@@ -125,9 +121,6 @@ class Running:
       number=0, record=record, records=(), state=state, arranged=self._placed
     )
     self.callbacks.on_round_end(start, interrupted=False)
-    warning = records.lopsided(clusters['cluster_sizes'], clusters['ari'])
-    if warning and processes.is_first():
-      logging.warning('Before the first round: %s', warning)
 
   def enter(self) -> None:
     """Goes on to the data of the next round."""
@@ -301,17 +294,4 @@ def _check_finite(round_number: int, info: RoundInfo, run: Prepared) -> None:
     return
   saved = None if run.checkpoints is None else run.checkpoints.latest_round()
   kept = '' if saved is None else f' The checkpoint of round {saved} is kept.'
-  lower = '`learning_rate`'
-  if penalties := run.algorithm.penalties:
-    lower += f', or the penalty ({", ".join(map(argument, penalties))})'
-  data = run.data.on_host
-  features = feature_range.of_features(data.x, data.scale)
-  large = features.size.max(initial=0) > feature_range.MOST_SIZE
-  scale = ': bring them near 1 first' if large else ''
-  x = jax.ShapeDtypeStruct((2, *data.example_shape), jnp.float32)
-  if computes_in_float16(run.algorithm.local.model, x):
-    scale += '. The model computes in float16, which ends at 65504; choose bfloat16'
-  raise Diverged(
-    f'Round {round_number}: {what}; lower {lower}. Features go '
-    f'{features.in_words()}{scale}.{kept}'
-  )
+  raise Diverged(f'Round {round_number}: {what}; lower `learning_rate`.{kept}')

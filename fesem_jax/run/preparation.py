@@ -28,7 +28,7 @@ from fesem_jax.run.checks import check, check_clusters
 from fesem_jax.run.configuration import edited
 from fesem_jax.run.evaluation import Evaluator
 from fesem_jax.run.programs import Program, Programs, wait_for
-from fesem_jax.run.results import metrics_file, privacy, simpler
+from fesem_jax.run.results import metrics_file, privacy
 from fesem_jax.run.resume import (
   begin,
   default_config,
@@ -169,8 +169,6 @@ def prepare(
     lambda: _notes_on_optimizer(local, kept),
   )
   own_notes = [*of_optimizer, *_notes_on_selection(spec)]
-  if plain := simpler.plain_mean(algorithm.fewest, spec.arriving):
-    own_notes.append(plain)
   for note in own_notes:
     logging.warning('Note: %s', note)
   notes += own_notes

@@ -65,7 +65,7 @@ class Spec:
   # What a workdir must have in common with a run that continues it. None takes the
   # seed, and the values of the method, its options, the model and the optimizer.
   config: Record | None = None
-  notes: Sequence[str] = ()  # sentences that the summary keeps; see `algorithms.notes`
+  notes: Sequence[str] = ()  # sentences that the summary keeps
   callbacks: Sequence[Callback] = ()  # but for options
 
   @property
@@ -83,11 +83,6 @@ class Spec:
     """Clients of a round, or the most of them that are selected."""
     drawn, all_clients = self.clients_per_round, len(self.train.info.names)
     return drawn if 0 < drawn < all_clients else all_clients
-
-  @property
-  def arriving(self) -> float:
-    """The mean number of clients of a round whose updates arrive."""
-    return self.cohort_size * (1 - self.algorithm.local.dropout_rate)
 
   @property
   def sampling_rate(self) -> float:

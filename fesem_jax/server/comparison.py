@@ -130,13 +130,3 @@ def build(cluster_on: str, model: Model) -> ModelComparison:
         'which are not compared; name a layer with weights.'
       )
   return by_weights(cluster_on, model.statistics)
-
-
-def outcome(matched: bool, model: Model) -> Callable[..., str] | None:
-  """The `Algorithm.outcome` of matching on a model without hidden units; else None."""
-  if not matched or len(hidden_units.layers_of(model)) > 1:
-    return None
-  return lambda *_: (
-    'The model has no hidden units, which fesem_ma (`cluster_on=matched`) matches: it '
-    'is fesem.'
-  )

@@ -8,7 +8,6 @@ The mesh has the devices that the rows are split over; None if they are whole he
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -70,16 +69,6 @@ class Aggregation:
       raise UserError('`norm_bound` needs `aggregation=norm_bound`.')
     if self.krum_models > 1 and self.rule != 'krum':
       raise UserError('`krum_models` needs `aggregation=krum`.')
-
-  @property
-  def fewest(self) -> int:
-    """The models of which the rule leaves some out; of fewer it is the plain mean.
-
-    0 for rules that leave none out, whatever they are of.
-    """
-    if self.rule == 'trimmed_mean' and self.beta:
-      return math.ceil(1 / self.beta - 1e-4)
-    return {'median': 3, 'krum': self.krum_models + 1}.get(self.rule, 0)
 
   def check_weighting(self, weighting: str) -> None:
     """Raises `UserError` if a rule would leave weights that the user gave unused."""

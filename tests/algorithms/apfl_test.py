@@ -4,9 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-import fesem_jax as fj
 from fesem_jax import algorithms
-from fesem_jax.algorithms.apfl import ApflState
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -87,39 +85,6 @@ def test_alpha_stays_within_its_range():
   alphas = np.asarray(state.client_alphas)
   assert 0 <= alphas.min() < alphas.max() <= 1
   assert {0.0, 1.0} & set(alphas.tolist())
-
-
-@pytest.mark.parametrize(
-  ('alphas', 'options', 'says'),
-  [
-    ([0.0] * 8 + [0.04, 0.5], {}, 'of 9 of the 10 clients ended within 0.05 of 0: they '
-     'deploy the global model or nearly that, as in FedAvg. `alpha_updates=round` '
-     'moves them less.'),
-    ([0.0] * 10, {'alpha_updates': 'round'}, 'as in FedAvg.'),
-    ([1.0] * 9 + [0.96], {}, 'of 10 of the 10 clients ended within 0.05 of 1: they '
-     'deploy their own models or nearly those, as in NonFed.'),
-    ([0.0] * 8 + [1.0] * 2, {}, None),
-    ([0.0] * 8 + [0.06] * 2, {}, None),
-  ],
-)  # fmt: skip
-def test_it_says_where_it_ends_as_fed_avg_or_non_fed(alphas, options, says):
-  data = helpers.federation([1] * 10).reorder(np.arange(10), num_clients=11)
-  method = algorithms.build('apfl', helpers.local(), **options)
-  state = ApflState(None, None, np.array([*alphas, 0.0]))
-  said = method.outcome(state, data)
-  assert said is says or said.endswith(says)
-
-
-def test_a_run_notes_that_it_ended_as_fed_avg(caplog):
-  data, local = helpers.federation([9] * 6), helpers.local(epochs=10, rate=0.3)
-  sparse = local._replace(sends=fj.compression('top_k:0.5'))  # `simulate` wraps it.
-  fixed = {'adapt_alpha': False, 'apfl_alpha': 0.0}
-  for of, options, count in (local, {}, 1), (sparse, {}, 1), (local, fixed, 0):
-    caplog.clear()
-    method = algorithms.build('apfl', of, **options)
-    result = fj.simulate(method, data, data, rounds=3)
-    notes = [n for n in result.summary['notes'] if 'learned weights' in n]
-    assert len(notes) == caplog.text.count('learned weights') == count
 
 
 def test_alpha_follows_the_rate_of_the_round():

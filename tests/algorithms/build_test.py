@@ -145,28 +145,3 @@ def test_wrappers_keep_the_training_of_their_method():
   for options in wrappers:
     method = algorithms.build('fesem', helpers.local(), num_clusters=2, **options)
     assert method.train is not None, options
-
-
-def test_notes_say_where_a_run_departs_from_the_publication():
-  def of(name, clients=80, **chosen):
-    return ' '.join(algorithms.notes(name, algorithms.options(name) | chosen, clients))
-
-  assert 'best of 20 draws' in of('hypo_cluster')
-  assert of('hypo_cluster', init_restarts=1, init_rounds=0) == ''
-  assert 'best of 2 draws' in of('hypo_cluster', init_restarts=2, init_rounds=0)
-  assert 'each tried for 1 rounds' in of('hypo_cluster', init_restarts=1, init_rounds=1)
-  assert 'knows the true groups' in of('oracle')
-  assert 'trim each coordinate at 0.05' in of('robust')
-  assert 'eps1=0.4 (relative)' in of('fed_cluster')
-  assert 'gamma=0.13 and min_size=3; Long et' in of('fed_cluster', min_size=3)
-  assert of('fesem') == of('fed_avg') == ''
-  assert 'compare 256 of 1200 clients' in of('fesem', 1200)
-  assert 'refined on 1200' in of('fesem', 1200)
-  assert 'refined on 4096' in of('fesem', 9000, client_state='streamed')
-  assert 'refined on 3000' in of('fesem', 3000, client_state='streamed')
-  assert 'compare 100 of 9000' in of('fesem', 9000, init_clients=100)
-  assert 'refined on 300.' in of('fesem', 9000, init_clients=300)
-  assert 'refined on 500.' in of('fesem', 500, init_clients=600)
-  # All 256 that k-means compares are there; one more is left out.
-  assert of('fesem', 256) == of('fesem', 500, init_models='by_loss') == ''
-  assert 'compare 256 of 257' in of('fesem', 257)

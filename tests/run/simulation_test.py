@@ -6,16 +6,13 @@ import threading
 import types
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
 
-from fesem_jax import algorithms, callbacks, models
+from fesem_jax import algorithms, callbacks
 from fesem_jax.core import sharding
 from fesem_jax.data.arrangement import arrange, draw_cohort
-from fesem_jax.models.output_checks import computes_in_float16
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import Diverged, UserError
@@ -281,24 +278,6 @@ def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path
     simulated('fed_avg', rate=1e30, workdir=tmp_path, finetune_epochs=0)
   simulated_linear('fed_avg', rounds=2, workdir=tmp_path / 'b')
   assert Checkpoints(tmp_path / 'b', {}).latest_round() == 2
-
-
-def test_a_divergence_of_float16_says_where_it_ends():
-  def model_in(dtype):
-    return models.from_flax(nn.Dense(3, dtype=dtype), helpers.SHAPE)
-
-  x = jax.ShapeDtypeStruct((2, *helpers.SHAPE), jnp.float32)
-  for dtype in (jnp.bfloat16, jnp.float32, None):
-    assert not computes_in_float16(model_in(dtype), x)
-  large = [dataclasses.replace(split, x=1e6 * split.x) for split in federation()]
-  local = helpers.local()._replace(model=model_in(jnp.float16))
-  with pytest.raises(
-    Diverged, match='in float16, which ends at 65504; choose bfloat16'
-  ):
-    simulate(
-      algorithms.build('fed_avg', local), *large, rounds=1, eval_every=0,
-      finetune_epochs=0,
-    )  # fmt: skip
 
 
 def test_a_start_in_which_all_clients_fail_is_no_result():

@@ -1,6 +1,5 @@
 """Clients' state between rounds, and the storage of their models."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,11 +9,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check_choice
-
-# Weights this near to 0 or 1 mix nothing that shows.
-_NEAR = 0.05
 
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
@@ -54,31 +49,3 @@ def kept(state: Any, cohort: Cohort, counts: jax.Array, **rows: jax.Array) -> An
     )
 
   return state._replace(**{name: put(name, new) for name, new in rows.items()})
-
-
-def note_on_weights(
-  name: str, advice: str
-) -> Callable[[Any, FederatedData], str | None]:
-  """An `Algorithm.outcome` of weights [M] that mix own models with the global one.
-
-  It says where nine in ten of them ended near 0, with the advice, or near 1. `name` is
-  that of the weights in the state.
-  """
-  ends = (
-    (0, 'the global model or nearly that, as in FedAvg.'),
-    (1, 'their own models or nearly those, as in NonFed.'),
-  )
-
-  def outcome(state: Any, data: FederatedData) -> str | None:
-    weights, sizes = processes.on_host((getattr(state, name), data.sizes()))
-    weights = weights[sizes > 0]
-    for end, model in ends:
-      count = int((abs(weights - end) <= _NEAR).sum())
-      if 10 * count >= 9 * len(weights):
-        return (
-          f'The learned weights of {count} of the {len(weights)} clients ended within '
-          f'{_NEAR} of {end}: they deploy {model}{advice * (end == 0)}'
-        )
-    return None
-
-  return outcome

@@ -131,16 +131,11 @@ def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:
     own, info = method.between(state.method, info)
     return state._replace(method=own), info
 
-  def outcome(state, data):
-    assert method.outcome is not None
-    return method.outcome(state.method, data)
-
   functions = {
     'deployed': deployed,
     'with_centers': with_centers,
     'train': None if method.train is None else train,
     'between': None if method.between is None else between,
-    'outcome': None if method.outcome is None else outcome,
   }
   parts: dict[str, Any] = {**method._asdict(), **functions, **changes, 'step': step}
   return Algorithm(**parts)

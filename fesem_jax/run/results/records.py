@@ -20,8 +20,6 @@ Record = dict[str, Any]
 # Eq. 6 stands still when a round changes it by no more than this share.
 _SETTLED = 1e-3
 
-# Of fewer clients, a cluster of one is nothing unusual.
-_FEWEST_LOPSIDED = 10
 _LISTED = 10  # Sizes of more clusters than these are summed up.
 
 
@@ -87,52 +85,6 @@ def clusters(assignment: np.ndarray, num_clusters: int, train: FederatedData) ->
   sizes = np.bincount(assignment, minlength=num_clusters)
   agreement = evaluate.agreement(train.info.clusters, assignment)
   return {'cluster_sizes': sizes.tolist(), **agreement}
-
-
-def lopsided(sizes: Sequence[int], ari: float | None) -> str | None:
-  """A warning of one giant cluster beside clusters of one client each; None otherwise.
-
-  `sizes` are those of all clusters, and `ari` is the agreement with the truth, if
-  known.
-  """
-  used = [size for size in sizes if size]
-  giant, clients, alone = max(used, default=0), sum(used), used.count(1)
-  few = clients < _FEWEST_LOPSIDED or 2 * giant <= clients
-  if few or not alone or 2 * alone < len(used) - 1 or ari == 1:
-    return None
-  return (
-    f'One cluster has {giant} of the {clients} clients, and {alone} of the '
-    f'{len(used)} clusters a single client, which trains alone: the clustering found '
-    'outliers, not groups. FeSEM clusters again with recluster_every=5; for other '
-    'methods try another seed or number of clusters.'
-  )
-
-
-def no_groups(
-  sizes: Sequence[int], ari: float | None, thresholds: Sequence[str]
-) -> str | None:
-  """A note on all clients in one of several clusters, or each in one of its own.
-
-  None otherwise, and if these are the true groups. For `sizes` and `ari` see
-  `lopsided`, for `thresholds` `Algorithm`.
-  """
-  used = [size for size in sizes if size]
-  clients = sum(used)
-  if clients < 2 or len(sizes) < 2 or ari == 1:
-    return None
-  more, fewer = thresholds or 2 * ('try another seed or number of clusters',)
-  if len(used) == 1:
-    return (
-      f'All {clients} clients are in one cluster: the clustering found no groups, and '
-      'the run is close to one without clusters, such as FedAvg. To separate clients, '
-      f'{more}.'
-    )
-  if len(used) == clients:
-    return (
-      f'Each of the {clients} clients is a cluster of its own: the clustering found no '
-      f'groups, and clients train alone, as in NonFed. To group them, {fewer}.'
-    )
-  return None
 
 
 def settled(history: Sequence[Record], patience: int) -> bool:
