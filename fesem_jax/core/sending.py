@@ -6,7 +6,7 @@ clients send one model a round takes it, with `local_training(..., sends=...)`.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -41,10 +41,12 @@ class Sends(NamedTuple):
       place; None is 4 bytes each.
     privacy: the noise in what is sent, or in the server's sums; None is none.
     named: options that made it, for messages.
-    residual: whether a client adds what it has not sent to its next change; see
-      `wrappers.with_error_feedback`.
+    residual: whether a client adds what it has not sent to its next change, before
+      `of_client`; see `wrappers.with_error_feedback`.
     overshoots: whether a number that is sent may lie outside of the old and the new
       one, by which variances would become negative.
+    before_residual: what a client makes of its model before it adds its residual, such
+      as clipping and noise for privacy; None is nothing.
   """
 
   of_client: OfClient | None = None
@@ -53,6 +55,7 @@ class Sends(NamedTuple):
   named: str = 'sends'
   residual: bool = False
   overshoots: bool = False
+  before_residual: OfClient | None = None
 
   @property
   def server(self) -> Privacy | None:
@@ -89,21 +92,36 @@ def chained(*each: Sends) -> Sends:
       'Noise for privacy must come first of what is chained, and once: what changes a '
       'model before it is not bounded by its clipping.'
     )
-  functions = [s.of_client for s in each if s.of_client is not None]
-
-  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
-    for number, function in enumerate(functions):
-      trained = function(jax.random.fold_in(key, number), start, trained)
-    return trained
-
+  steps = [
+    (function, s.residual and function is s.of_client)
+    for s in each
+    for function in (s.before_residual, s.of_client)
+    if function is not None
+  ]
+  first = next((i for i, (_, residual) in enumerate(steps) if residual), 0)
+  functions = [(number, function) for number, (function, _) in enumerate(steps)]
   return Sends(
-    of_client if functions else None,
+    _composed(functions[first:]),
     each[-1].num_bytes,
     each[0].privacy,
     ' and '.join(s.named for s in each),
     any(s.residual for s in each),
     any(s.overshoots for s in each),
+    _composed(functions[:first]),
   )
+
+
+def _composed(functions: Sequence[tuple[int, OfClient]]) -> OfClient | None:
+  """Functions one after the other, each with a key folded from its number."""
+  if not functions:
+    return None
+
+  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+    for number, function in functions:
+      trained = function(jax.random.fold_in(key, number), start, trained)
+    return trained
+
+  return of_client
 
 
 def sent_by_client(
@@ -115,7 +133,10 @@ def sent_by_client(
   """
   if sends.of_client is None:
     return trained
-  sent = sends.of_client(prng_streams.fold(key, prng_streams.SENDING), start, trained)
+  key = prng_streams.fold(key, prng_streams.SENDING)
+  if sends.before_residual is not None:
+    trained = sends.before_residual(key, start, trained)
+  sent = sends.of_client(key, start, trained)
   if _kinds(sent) != _kinds(trained):
     raise UserError(
       f'`{sends.named}`: the function of what clients send must return the model that '

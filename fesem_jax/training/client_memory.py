@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.extend.core import get_opaque_trace_state
 
@@ -82,16 +83,19 @@ def with_residual(sends: Sends, residual: Params, residuals: list[Params]) -> Se
   The residual is of the whole model. Where only some parameters are sent, `trained` has
   them by their paths; the others keep theirs.
   """
+  compress, private = sends.of_client, sends.before_residual
+  assert compress is not None
 
   def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
-    assert sends.of_client is not None
     some = isinstance(trained, dict) and trained.keys() != residual.keys()
     flat = flatten_dict(residual) if some else {}
-    own = {path: flat[path] for path in trained} if some else residual
-    whole = jax.tree.map(lambda w, e: w + e, trained, own)
-    sent = sends.of_client(key, start, whole)
-    new = jax.tree.map(lambda w, x: w - x, whole, sent)
+    unsent = {path: flat[path] for path in trained} if some else residual
+    if private is not None:
+      trained = private(key, start, trained)
+    whole = jax.tree.map(jnp.add, trained, unsent)
+    sent = compress(key, start, whole)
+    new = jax.tree.map(jnp.subtract, whole, sent)
     residuals.append(unflatten_dict(flat | new) if some else new)
     return sent
 
-  return sends._replace(of_client=of_client)
+  return sends._replace(of_client=of_client, before_residual=None)

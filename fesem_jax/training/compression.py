@@ -29,9 +29,9 @@ def compression(text: str, *, error_feedback: bool = True) -> Sends:
     'random_k:F'  ceil(F P) changes drawn anew in each round: 4 bytes each, and 8 for
                   the key that the places follow from; without error feedback, times
                   P / k, so that they are right on average
-    'quantize:B'  each change rounded at random to one of 2^B levels between -m and m,
-                  the largest of its 512 neighbors, right on average (Alistarh et al.
-                  2017): B bits each, and 4 bytes for each m
+    'quantize:B'  each change rounded at random to a multiple of m / (2^(B-1) - 1),
+                  where m is the largest of its 512 neighbors, right on average (QSGD,
+                  Alistarh et al. 2017): B bits each, and 4 bytes for each m
 
   With error feedback (Seide et al. 2014; Karimireddy et al. 2019), a client of top_k or
   random_k adds what it has not sent to its next change; see
@@ -51,13 +51,13 @@ def compression(text: str, *, error_feedback: bool = True) -> Sends:
   kind, _, number = text.partition(':')
   malformed = UserError(
     f'{argument("compress", text)} must be {FORMS}, a SHARE above 0 and at most 1 of '
-    f'the changes and BITS from 1 to {_MOST_BITS}, e.g. top_k:0.01.'
+    f'the changes and BITS from 2 to {_MOST_BITS}, e.g. top_k:0.01.'
   )
   try:
     value = float(number)
   except ValueError as e:
     raise malformed from e
-  if kind == 'quantize' and value in range(1, _MOST_BITS + 1):
+  if kind == 'quantize' and value in range(2, _MOST_BITS + 1):
     return _quantized(int(value), text)
   if kind not in ('top_k', 'random_k') or not 0 < value <= 1:
     raise malformed
@@ -88,16 +88,15 @@ def _sparse(kind: str, share: float, error_feedback: bool, text: str) -> Sends:
 
 
 def _quantized(bits: int, text: str) -> Sends:
-  steps = 2**bits - 1
+  levels = 2 ** (bits - 1) - 1  # On each side of 0.
 
   def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
     change, unflatten = ravel_pytree(jax.tree.map(jnp.subtract, trained, start))
     buckets = jnp.pad(change, (0, -change.size % _BUCKET)).reshape(-1, _BUCKET)
-    most = jnp.abs(buckets).max(axis=1, keepdims=True)
-    width = 2 * most / steps
-    place = (buckets + most) / jnp.where(width > 0, width, 1.0)
+    scale = jnp.abs(buckets).max(axis=1, keepdims=True) / levels
+    place = buckets / jnp.where(scale > 0, scale, 1.0)
     level = jnp.floor(place + jax.random.uniform(key, place.shape))
-    sent = jnp.clip(level, 0, steps) * width - most
+    sent = jnp.clip(level, -levels, levels) * scale
     return jax.tree.map(jnp.add, start, unflatten(sent.reshape(-1)[: change.size]))
 
   def num_bytes(size: int) -> float:

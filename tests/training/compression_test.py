@@ -71,7 +71,7 @@ def test_random_changes_are_drawn_anew_and_right_on_average():
   assert (np.abs(mean - own) <= bound).all()
 
 
-@pytest.mark.parametrize('bits', [1, 4, 8, 16])
+@pytest.mark.parametrize('bits', [2, 4, 8, 16])
 def test_changes_are_rounded_at_random_to_levels(bits):
   change, key = vector(CHANGE), jax.random.key(5)
   zero = jax.tree.map(jnp.zeros_like, START)
@@ -79,16 +79,18 @@ def test_changes_are_rounded_at_random_to_levels(bits):
   found = vector(of_client(key, zero, CHANGE))
   buckets = np.pad(change, (0, 1024 - P)).reshape(2, 512)
   most = np.abs(buckets).max(axis=1, keepdims=True)
-  width = 2 * most / (2**bits - 1)
+  width = most / (2 ** (bits - 1) - 1)
   draws = np.asarray(jax.random.uniform(key, (2, 512)), np.float64)
-  wanted = np.floor((buckets + most) / width + draws) * width - most
-  wanted = np.minimum(wanted, most).ravel()[:P]
+  wanted = (np.floor(buckets / width + draws) * width).ravel()[:P]
   # Single precision may round a draw on the border of two levels to the other.
   assert (np.abs(found - wanted) < 1e-4).mean() > 0.99
   assert (np.abs(found - change) <= width.max() + 1e-4).all()
   many = jax.vmap(lambda key: of_client(key, zero, CHANGE))(jax.random.split(key, 400))
   mean = np.concatenate([np.asarray(x).mean(axis=0).ravel() for x in many.values()])
   assert np.abs(mean - change).max() < 5 * width.max() / 2 / np.sqrt(400)
+  few = jax.tree.map(lambda x: x.at[:].set(0).at[0].set(1.0), zero)
+  sent_of_few = of_client(key, zero, few)  # Zeros stay zeros.
+  jax.tree.map(np.testing.assert_array_equal, sent_of_few, few)
 
 
 def test_a_change_of_zero_stays_zero():
@@ -99,11 +101,11 @@ def test_a_change_of_zero_stays_zero():
 
 def test_bytes_are_those_of_what_is_sent():
   found = {text: compression(text).num_bytes(P) for text in (
-    'top_k:0.1', 'random_k:0.1', 'quantize:8', 'quantize:1'
+    'top_k:0.1', 'random_k:0.1', 'quantize:8', 'quantize:2'
   )}  # fmt: skip
   assert found == {
     'top_k:0.1': 61 * 8, 'random_k:0.1': 61 * 4 + 8, 'quantize:8': 607 + 8,
-    'quantize:1': 76 + 8,
+    'quantize:2': 152 + 8,
   }  # fmt: skip
   local, sends = helpers.local(), compression('top_k:0.1')
   size = traffic.bytes_of_model(local)
@@ -147,7 +149,7 @@ def test_bytes_of_methods_are_those_of_each_model_that_is_sent():
 
 
 @pytest.mark.parametrize(
-  'text', ['top_k', 'top_k:0', 'top_k:1.5', 'quantize:0', 'quantize:2.5', 'zip:1', '']
+  'text', ['top_k', 'top_k:0', 'top_k:1.5', 'quantize:1', 'quantize:2.5', 'zip:1', '']
 )
 def test_bad_values_are_refused(text):
   with pytest.raises(UserError, match='compress'):
@@ -157,6 +159,36 @@ def test_bad_values_are_refused(text):
 def local_of(text='top_k:0.2', **layout):
   local = helpers.local(model='logistic', **layout)
   return local._replace(sends=compression(text))
+
+
+def test_the_residual_of_a_private_change_has_its_noise_but_not_what_was_clipped():
+  """Two rounds: v = clip(d) + noise + e, C(v) is sent, e = v - C(v)."""
+  data, clip, std = helpers.federation(SIZES), 0.05, 0.03
+  plain = helpers.local(model='logistic', batch_size=0)
+  private = differential_privacy(clip, std / clip, where='client', delta=0)
+  both = chained(private, compression('top_k:0.2'))
+  method = algorithms.build('fed_avg', plain._replace(sends=both), weighting='uniform')
+  states = rounds(with_error_feedback(method), data, 2)
+  start = jax.tree.map(lambda x: x[None], plain.model.init(jax.random.key(0)))
+  size = sum(x.size for x in jax.tree.leaves(start))
+  left, k = np.zeros((len(SIZES), size)), int(np.ceil(0.2 * size))
+  for r, state in enumerate(states):
+    key, everyone = jax.random.fold_in(KEY, r), helpers.everyone(data)
+    trained = [
+      matrix(train_cohort(local, ClientModels(start), data, everyone, key).params)
+      for local in (plain, plain._replace(sends=chained(private)))
+    ]
+    change = trained[0] - matrix(start)
+    lengths = np.linalg.norm(change, axis=1, keepdims=True)
+    noise = trained[1] - matrix(start) - change * np.minimum(1, clip / lengths)
+    assert noise.std() == pytest.approx(std, rel=0.3)  # Of a few draws.
+    whole = change * np.minimum(1, clip / lengths) + noise + left
+    small = np.stack([top(row, k) for row in whole])
+    left = whole - small
+    assert_close(matrix(state.residuals), left, atol=1e-6)
+    mean = matrix(start)[0] + small.mean(axis=0)
+    assert_close(matrix(state.method.params)[0], mean, atol=1e-6)
+    start = state.method.params
 
 
 def rounds(algorithm, data, count=3, cohort=None):

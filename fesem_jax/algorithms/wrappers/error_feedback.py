@@ -9,8 +9,12 @@ from fesem_jax.core.made_by import recorded
 def with_error_feedback(method: Algorithm) -> Algorithm:
   """Lets each client of a method keep what it has not sent (error feedback).
 
-    sent  <- C(w - s + e)    w trained from s, and C what `local.sends` makes of it
-    e     <- w - s + e - sent
+    v     <- P(w - s) + e    w trained from s
+    sent  <- C(v)
+    e     <- v - sent
+
+  `local.sends` gives C, the compression, and P, the clipping and noise for privacy that
+  is chained before it, if any. What clipping cuts off and the noise are not made up for.
 
   Seide et al. 2014; Karimireddy et al., "Error Feedback Fixes SignSGD and other
   Gradient Compression Schemes", ICML 2019. A client that is not drawn, drops out or
