@@ -6,15 +6,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable
-from typing import (
-  Annotated,
-  Any,
-  Literal,
-  NamedTuple,
-  TypeVar,
-  get_args,
-  get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 import jax
 import numpy as np
@@ -73,14 +65,9 @@ def checked(function: _Function) -> _Function:
 
 def check_arguments(function: Callable[..., Any], arguments: dict[str, Any]) -> None:
   """Raises `UserError` on the first argument outside of the range of its annotation."""
-  hints = _hints(inspect.unwrap(function))
+  parameters = inspect.signature(function).parameters
   for name, value in arguments.items():
-    _check(name, value, hints.get(name))
-
-
-@functools.cache
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-  return get_type_hints(function, include_extras=True)
+    _check(name, value, parameters[name].annotation)
 
 
 def _check(name: str, value: Any, hint: Any) -> None:

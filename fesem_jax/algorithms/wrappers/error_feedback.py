@@ -14,7 +14,7 @@ def with_error_feedback(method: Algorithm) -> Algorithm:
     e     <- v - sent
 
   `local.sends` gives C, the compression, and P, the clipping and noise for privacy that
-  is chained before it, if any. What clipping cuts off and the noise are not made up for.
+  is chained before it, if any; what P changes is not made up for.
 
   Seide et al. 2014; Karimireddy et al., "Error Feedback Fixes SignSGD and other
   Gradient Compression Schemes", ICML 2019. A client that is not drawn, drops out or
