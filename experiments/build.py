@@ -67,6 +67,7 @@ def load_data(
 def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
   """The splits of `load_data` from round 1 on, and of later rounds that change them."""
   chosen = unused.without_unused(experiment_flags.data_choice(config))
+  chosen['ignore_checks'] = experiment_flags.machine().get('ignore_checks', ())
   phases = data.load_phases(chosen.pop('dataset'), data_dir=data_dir, **chosen)
   if config['evaluate_on'] != 'validation':
     return phases

@@ -157,6 +157,7 @@ def plan(
     'later_phases': later,
     'progress': progress,
     'callbacks': watchers,
+    'ignore_checks': machine.get('ignore_checks', ()),
   }
   arguments |= {option: config[option] for option in _OF_CONFIGURATION}
   arguments['clients_per_round'], arguments['selection'] = counted(chosen)

@@ -14,10 +14,11 @@ _BASE = {'core', 'tasks', 'utils'}
 _TRAINING = _BASE | {'data', 'models', 'training'}
 _METHODS = _TRAINING | {'server'}
 _WATCHING = _TRAINING | {'evaluation', 'run.callbacks', 'run.results'}
-_RUN = _METHODS | _WATCHING | {'algorithms', 'run'}
+_RUN = _METHODS | _WATCHING | {'algorithms', 'checks', 'run'}
 MAY_IMPORT = {
-  'utils': set(), 'tasks': {'utils'}, 'core': {'tasks', 'utils'}, 'data': _BASE,
-  'models': _BASE, 'training': _TRAINING, 'server': _TRAINING, 'evaluation': _TRAINING,
+  'utils': set(), 'tasks': {'utils'}, 'core': {'tasks', 'utils'}, 'checks': _BASE,
+  'data': _BASE | {'checks'}, 'models': _BASE, 'training': _TRAINING,
+  'server': _TRAINING, 'evaluation': _TRAINING,
   'algorithms': _METHODS, 'run.results': _BASE | {'data', 'evaluation', 'models'},
   'run.callbacks': _WATCHING, 'run': _RUN, 'analysis': _RUN,
   'analysis.report': _RUN | {'analysis'},

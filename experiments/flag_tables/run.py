@@ -103,6 +103,8 @@ OUTPUT = (
   flag('list', 'callbacks', [],
     'MODULE:FUNCTION,...: functions of your own without arguments, each of which '
     'returns a fesem_jax.Callback, or a list of them, for every run.'),
+  flag('list', 'ignore_checks', [],
+    'Ids of checks that say nothing, e.g. FJ101,FJ402.'),
   flag('bool', 'quiet', False,
     'Print only the outcome, warnings and errors.'),
 )  # fmt: skip

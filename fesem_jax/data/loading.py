@@ -3,8 +3,11 @@
 import dataclasses
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
+from fesem_jax.checks import data as _data_rules  # noqa: F401 - registers them.
+from fesem_jax.checks.rules import Data, Deal, find
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import (
@@ -44,6 +47,7 @@ def load(
   seed: int = 0,
   arrays: Any = None,
   task: str = '',
+  ignore_checks: Sequence[str] = (),
   **options: Any,
 ) -> tuple[FederatedData, FederatedData]:
   """Loads a data set and partitions it among clients.
@@ -71,6 +75,7 @@ def load(
       `array_forms.named`.
     task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
       data, classification for most.
+    ignore_checks: ids of checks that say nothing, e.g. 'FJ101'.
     **options: of all partitions, `num_clients` M (0 is all natural clients, or 100)
       and `examples_per_client`, the training examples of each (of natural clients: at
       most; where sizes or labels differ: on average; 0 deals all); flags of a
@@ -85,7 +90,7 @@ def load(
   """
   wanted, *_ = phases = load_phases(
     name, partition=partition, source=source, data_dir=data_dir, seed=seed,
-    arrays=arrays, task=task, **options,
+    arrays=arrays, task=task, ignore_checks=ignore_checks, **options,
   )  # fmt: skip
   if len(phases) > 1:
     rounds = ','.join(str(phase.first_round) for phase in phases[1:])
@@ -106,6 +111,7 @@ def load_phases(
   seed: int = 0,
   arrays: Any = None,
   task: str = '',
+  ignore_checks: Sequence[str] = (),
   **options: Any,
 ) -> list[Phase]:
   """Loads a data set whose groups of clients change at the beginning of some rounds.
@@ -118,6 +124,7 @@ def load_phases(
     seed: see `load`.
     arrays: see `load`.
     task: see `load`.
+    ignore_checks: see `load`.
     **options: see `load`. `drift_rounds` are rounds, from 2, at which each client draws
       a random new group, as in FedDrift's settings; `drift_start` says the groups until
       then: 'groups' of equal size, or 'one' for all clients.
@@ -195,7 +202,10 @@ def load_phases(
       Phase(number, *(changes.with_noise(wanted, s, i, seed) for i, s in enumerate(of)))
       for number, *of in phases
     ]
-  _warn_of_examples(*phases[0][1:], name, wanted)
+  _, train, test = phases[0]
+  find(Deal(pool.clusters, train), ignore_checks)
+  find(Data(train, test), ignore_checks)
+  _warn_of_examples(train, test, name, wanted)
   return phases
 
 

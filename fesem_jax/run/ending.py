@@ -24,6 +24,7 @@ from fesem_jax.run.results import (
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.result_files import read_clients, read_result, write_result
+from fesem_jax.run.rule_subjects import check_after
 from fesem_jax.run.watching import deploy
 from fesem_jax.utils import free_memory
 
@@ -71,6 +72,7 @@ def finish(
     run.algorithm.local,
   )
   summary |= {'data_placement': data.placement, 'ended': finished.reason}
+  summary['checks'] = [*run.found, *check_after(spec, summary, run.out.records)]
   clients = run.evaluation.clients(finished.measured, data.places)
   clients = callbacks.with_columns(clients)
   result = _result(run, state, summary, clients, picture)

@@ -35,6 +35,7 @@ from fesem_jax.run.resume import (
   digest_of_data,
 )
 from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehearse
+from fesem_jax.run.rule_subjects import check_before
 from fesem_jax.run.selecting import selected
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.timeline import Data, Timeline
@@ -63,6 +64,7 @@ class Prepared(NamedTuple):
   init_seconds: float  # that the start took
   # Functions of the user's that were edited since the run began.
   earlier_code: Sequence[str] = ()
+  found: Sequence[str] = ()  # by the rules of `checks`
 
   @property
   def like(self) -> RoundInfo:
@@ -142,6 +144,7 @@ def prepare(
     )
   if spec.patience and traced.out_info[1].clusters is None:
     check_clusters(algorithm, like, data.train, spec.patience)
+  found = check_before(spec, algorithm, timeline, like, first, programs)
   checkpoints, earlier = None, list[str]()
   if folder is not None:
     with progress_lines.waiting_for('a digest of the data'):
@@ -176,7 +179,7 @@ def prepare(
   return Prepared(
     algorithm, spec, timeline, notes, keys, programs, evaluation, checkpoints,
     metrics_file.MetricsWriter(None), step_and_evaluation, traced, like, None, 0, 0.0,
-    earlier,
+    earlier, found=found,
   )  # fmt: skip
 
 

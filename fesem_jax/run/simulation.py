@@ -71,6 +71,7 @@ def simulate(
   finetune_epochs: int = 1,
   workdir: str | os.PathLike[str] | Workdir | None = None,
   callbacks: Sequence[Callback] = (),
+  ignore_checks: Sequence[str] = (),
 ) -> Result:
   """Runs an algorithm for a number of rounds.
 
@@ -94,6 +95,7 @@ def simulate(
       is refused.
     callbacks: watch the run, and may end it; see `Callback`. Some are options of the
       run: `callbacks.Patience`, `Progress`, `Unseen` and `Drift`.
+    ignore_checks: ids of checks that say nothing, e.g. 'FJ101'.
 
   Returns:
     `Result`.
@@ -117,6 +119,7 @@ def simulate(
       finetune_epochs=finetune_epochs,
       workdir=workdir,
       callbacks=callbacks,
+      ignore_checks=ignore_checks,
     )
   )
 

@@ -67,6 +67,7 @@ class Spec:
   config: Record | None = None
   notes: Sequence[str] = ()  # sentences that the summary keeps
   callbacks: Sequence[Callback] = ()  # but for options
+  ignore_checks: Sequence[str] = ()  # ids of rules
 
   @property
   def phases(self) -> list[Phase]:

@@ -64,7 +64,7 @@ class BestRound(Callback):
       UserError: if `stop_after` is negative.
     """
     check_at_least(0, stop_after=stop_after)
-    self._validation, self._stop_after = validation, stop_after
+    self.validation, self._stop_after = validation, stop_after
     self._save_models = save_models
 
   def on_start(self, start: Start) -> None:
@@ -73,7 +73,7 @@ class BestRound(Callback):
     Raises:
       UserError: if they are of other clients, or of another task.
     """
-    train, validation = start.train, self._validation
+    train, validation = start.train, self.validation
     if not np.array_equal(train.client_ids, validation.client_ids) or any(
       getattr(train, name) != getattr(validation, name)
       for name in ('task', 'num_classes', 'scale', 'example_shape')
