@@ -155,9 +155,6 @@ def _result(
   """The result; a `picture` is the portrait of its clients, if there is one."""
   model = run.algorithm.local.model
   task = model.measured_as
-  if run.spec.config is None:  # Those who give one know what changed.
-    summary = {name: x for name, x in summary.items() if name != 'earlier_code'}
-    summary |= {'earlier_code': list(run.earlier_code)} if run.earlier_code else {}
   return Result(
     clients,
     summary

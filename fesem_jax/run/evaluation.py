@@ -18,8 +18,7 @@ from fesem_jax.evaluation import evaluate
 from fesem_jax.run.results import client_table, records
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import check
 
 if TYPE_CHECKING:
   from fesem_jax.run.programs import Program, Programs
@@ -45,21 +44,9 @@ def measure_with(algorithm: Algorithm, epochs: int) -> Callable[..., Any]:
     used = algorithm.deployed(state, train)
     local = algorithm.local
     measured = evaluate.evaluate_clients(used, local, train, test, key, epochs)
-    return measured, _clusters(used)
+    return measured, used.clusters()
 
   return measure
-
-
-def _clusters(used: ClientModels) -> jax.Array | None:
-  """[M] int32 cluster of each client, -1 if its mixture is none; None without any.
-
-  A mixture that is not finite is left to those that look for divergence.
-  """
-  own, mixture = used.clusters(), used.mixture
-  if own is None or mixture is None:
-    return own
-  wrong = (mixture < 0).any(axis=1) | (jnp.abs(mixture.sum(axis=1) - 1) > 1e-3)
-  return jnp.where(wrong, -1, own)
 
 
 class Evaluator:
@@ -124,24 +111,7 @@ class Evaluator:
   def measured(self, results: Any) -> Measured:
     """The results of the program of `measure_with`, on the host."""
     (deployed, finetuned, failed), assignment = results
-    self._check(assignment)
     return Measured(deployed, finetuned, failed, assignment, self.num_models())
-
-  def _check(self, assignment: np.ndarray | None) -> None:
-    """Raises `UserError` on clusters [M] that `_clusters` of no models gave."""
-    if assignment is None:
-      return
-    real = assignment[: self.num_clients]  # Without the clients that pad the data.
-    count = self.num_models()
-    outside = np.flatnonzero((real < 0) | (real >= count))
-    if len(outside):
-      wrong = f'the model {real[outside[0]]}, but `choice` must lie in 0..{count - 1}'
-      if self._shapes.mixture is not None:
-        wrong = 'a `mixture` of weights that are negative or do not add up to 1'
-      raise UserError(
-        f'`deployed` of the method gives client {self._train.info.names[outside[0]]} '
-        f'{wrong}.'
-      )
 
   def record(self, measured: Measured) -> dict[str, Any]:
     """Entries of the record of a round for what was measured.
@@ -157,11 +127,6 @@ class Evaluator:
       'finetuned': evaluate.scores(measured.finetuned, self._task),
       'finetuning_failed': int((measured.failed & tested).sum()),
     }
-    if not np.isfinite(entries['deployed'].get('micro_loss') or 0.0):
-      warn_once(
-        'The loss on the test examples is not finite: outputs of deployed models are '
-        'NaN or infinite for some, of which accuracies and other figures say nothing.'
-      )
     if measured.assignment is not None:
       chosen = measured.assignment, measured.num_models
       entries |= records.clusters(*chosen, self._train)
@@ -223,12 +188,10 @@ class Evaluator:
       return None
 
     def find(state: Any, train: FederatedData):
-      return _clusters(algorithm.deployed(state, train))
+      return algorithm.deployed(state, train).clusters()
 
     program = self._programs.compiled(('assignment', algorithm), find, *args)
-    found = processes.on_host(program(*args))
-    self._check(found)
-    return found
+    return processes.on_host(program(*args))
 
   def clusters(self, assignment: np.ndarray) -> dict[str, Any]:
     """`records.clusters` of the clusters that clients deploy from."""
@@ -294,29 +257,14 @@ class Evaluator:
 def _check_deployed(used: ClientModels, count: int) -> None:
   """Raises `UserError` unless shapes of what is deployed are of `count` clients."""
   choice, mixture, models = used.choice, used.mixture, used.num_models()
-  if models > 1 and choice is None and mixture is None:
-    raise UserError(
-      f'`deployed` of the method gives {models} models and no `choice`, so that all '
-      'clients would use the first; give each client the number of one.'
-    )
+  alone = models > 1 and choice is None and mixture is None
+  check(not alone, f'deployed: gives {models} models and no choice')
   if choice is not None:
-    whole = jnp.issubdtype(choice.dtype, jnp.integer)
-    if choice.shape != (count,) or not whole:
-      raise UserError(
-        f'`deployed` of the method gives a `choice` of {choice.dtype} and shape '
-        f'{choice.shape}; it must be integers of shape {(count,)}, in the order of '
-        'the data.'
-      )
-  if mixture is not None and not (choice is None and used.own is None):
-    raise UserError(
-      '`deployed` of the method gives a `mixture` beside a `choice` or `own` models, '
-      'which would have no effect; leave them out.'
-    )
-  if mixture is not None and mixture.shape != (count, models):
-    raise UserError(
-      f'`deployed` of the method gives a `mixture` of shape {mixture.shape}; it must '
-      f'be {(count, models)}, in the order of the data.'
-    )
+    right = choice.shape == (count,) and jnp.issubdtype(choice.dtype, jnp.integer)
+    check(right, f'deployed: choice must be integers of shape {(count,)}')
+  if mixture is not None:
+    right = mixture.shape == (count, models)
+    check(right, f'deployed: mixture must have shape {(count, models)}')
 
 
 class DerivedClusters:

@@ -9,7 +9,6 @@ import numpy as np
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.types import Cohort
-from fesem_jax.run import own_functions
 from fesem_jax.run.callbacks.calls import FINISHED, Callbacks
 from fesem_jax.run.callbacks.events import Evaluation, Round, RoundEnd
 from fesem_jax.run.evaluation import DerivedClusters, Measured
@@ -107,7 +106,6 @@ class Running:
     self.error: Diverged | None = None
     self._placed, self._event = arranged(run), dict[str, Any]()
     self._data_changed = False  # since the last round
-    self._read = own_functions.read_by(run.algorithm)
 
   def begin(self, assignment: np.ndarray | None, state: Any) -> None:
     """Records the clusters before the first round."""
@@ -174,9 +172,6 @@ class Running:
   def on_end(self, state: Any, interrupted: bool) -> Stopped | None:
     """Ends the round; returns the exception of a run that is interrupted here."""
     self._event['record']['seconds'] = self.seconds[-1]
-    if self._read and (self.done == 1 or self.reason is not None):
-      run = self.run
-      own_functions.warn_of_changes(run.algorithm, self._read, run.is_traced_otherwise)
     end = RoundEnd(last=self.reason is not None, state=state, **self._event)
     if self.callbacks.on_round_end(end, interrupted):
       self.callbacks.raise_error(self._kept())

@@ -21,19 +21,20 @@ from fesem_jax.run.spec import Spec
 from fesem_jax.run.together import Together
 from fesem_jax.run.watching import begin
 from fesem_jax.utils import free_memory, progress_lines
-from fesem_jax.utils.errors import Diverged, UserError, check_at_least
+from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
+from fesem_jax.utils.ranges import Index, checked
 
 
+@checked
 def run_many(
   specs: Sequence[Spec],
   *,
-  runs_at_once: int = 0,
+  runs_at_once: Index = 0,
   programs: Programs | None = None,
   keep: Callable[[int, Outcome], Any] = lambda place, outcome: outcome,
 ) -> list[Any]:
   """Does what `simulate_many` does; for `programs`, see `run_one`."""
-  check_at_least(0, runs_at_once=runs_at_once)
   programs = programs or shared()
   runs = [
     RunRequest(spec, programs, functools.partial(keep, place))

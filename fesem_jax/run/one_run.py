@@ -30,7 +30,7 @@ def run_one(spec: Spec, programs: Programs | None = None) -> Result:
     shown = spec.progress if processes.is_first() else False
     opened.enter_context(progress_lines.shown(shown))
     compiling = opened.enter_context(CompileTime())
-    run = prepare(spec, placed(spec, programs), programs, opened)
+    run = prepare(spec, placed(spec), programs, opened)
     run = start(run, opened)
     reason = begin(run, opened.enter_context(callbacks), spec.test)
     held = read_finished(run, reason, callbacks) if reason else None

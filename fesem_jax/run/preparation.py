@@ -6,16 +6,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from absl import logging
 
 from fesem_jax.algorithms.wrappers.client_memory import (
   kept_parts,
   with_client_memory,
 )
-from fesem_jax.core import local_optimizers, prng_streams
+from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import placement
 from fesem_jax.data.arrangement import (
@@ -24,22 +22,17 @@ from fesem_jax.data.arrangement import (
   selected_cohort,
 )
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.checks import check, check_clusters
-from fesem_jax.run.configuration import edited
+from fesem_jax.run.checks import check_clusters, check_run
+from fesem_jax.run.configuration import code_of, default_config
 from fesem_jax.run.evaluation import Evaluator
 from fesem_jax.run.programs import Program, Programs, wait_for
 from fesem_jax.run.results import metrics_file, privacy
-from fesem_jax.run.resume import (
-  begin,
-  default_config,
-  digest_of_data,
-)
+from fesem_jax.run.resume import begin, digest_of_data
 from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehearse
 from fesem_jax.run.rule_subjects import check_before
 from fesem_jax.run.selecting import selected
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.timeline import Data, Timeline
-from fesem_jax.run.traced import Traced
 from fesem_jax.run.workdir import claim_workdir
 from fesem_jax.utils import free_memory, processes, progress_lines
 
@@ -62,8 +55,6 @@ class Prepared(NamedTuple):
   state: Any  # of the method
   done: int  # rounds that are done
   init_seconds: float  # that the start took
-  # Functions of the user's that were edited since the run began.
-  earlier_code: Sequence[str] = ()
   found: Sequence[str] = ()  # by the rules of `checks`
 
   @property
@@ -82,13 +73,6 @@ class Prepared(NamedTuple):
     if changed:
       self.evaluation.use(self.data.train, self.data.test)
     return changed
-
-  def is_traced_otherwise(self) -> bool:
-    """Traces a round again; returns whether it is another than the compiled one."""
-    jax.clear_caches()  # Of functions within it that are compiled by themselves.
-    keys = self.keys[prng_streams.INIT], self.keys[prng_streams.ROUNDS]
-    _, again = rehearse(self.algorithm, self.data.train, self.draw(1), *keys)
-    return not Traced(again).same_as(Traced(self.traced))
 
   def draw(self, number: int) -> Cohort:
     """The clients of a round, whose number is counted from 1.
@@ -110,10 +94,10 @@ class Prepared(NamedTuple):
     )  # fmt: skip
 
 
-def placed(spec: Spec, programs: Programs) -> Timeline:
+def placed(spec: Spec) -> Timeline:
   """The data of a run on its devices; raises `UserError` on what cannot be run."""
   free_memory.give_back()  # That of the caller, and of earlier runs.
-  check(spec, programs)
+  check_run(spec)
   with progress_lines.waiting_for('placing the data'):
     return Timeline(spec)
 
@@ -127,7 +111,7 @@ def prepare(
   `simulate`.
   """
   algorithm = given = spec.algorithm
-  kept, folder = given.local.keep_optimizer_state, spec.workdir
+  folder = spec.workdir
   if kept_parts(algorithm.local):  # One wrapper: runs of one method share programs.
     algorithm = programs.once(('sent', given), lambda: with_client_memory(given))
   local, keys = algorithm.local, keys_of_run(spec.seed, algorithm.local.mesh)
@@ -143,15 +127,13 @@ def prepare(
       first,
     )
   if spec.patience and traced.out_info[1].clusters is None:
-    check_clusters(algorithm, like, data.train, spec.patience)
+    check_clusters(algorithm, like, data.train)
   found = check_before(spec, algorithm, timeline, like, first, programs)
-  checkpoints, earlier = None, list[str]()
+  checkpoints = None
   if folder is not None:
     with progress_lines.waiting_for('a digest of the data'):
-      identity = _identity(spec, data)
+      identity = _identity(spec, algorithm, data, traced)
     checkpoints = opened.enter_context(claim_workdir(folder, identity, spec.resume))
-    began = metrics_file.read_config(folder)
-    earlier = edited(began or identity, identity)
   evaluation = Evaluator(
     algorithm, data.train, data.test, spec.finetune_epochs,
     keys[prng_streams.FINETUNE], programs, like,
@@ -167,19 +149,14 @@ def prepare(
   sharded = data.placement == 'sharded'
   notes = list(spec.notes)
   notes += [placement.note(local.mesh, data.train, data.test)] if sharded else []
-  of_optimizer = programs.once(
-    ('notes', local.model, local.optimizer, kept),
-    lambda: _notes_on_optimizer(local, kept),
-  )
-  own_notes = [*of_optimizer, *_notes_on_selection(spec)]
-  for note in own_notes:
-    logging.warning('Note: %s', note)
-  notes += own_notes
-  notes += _notes_on_privacy(spec, algorithm, like, data)
+  if (sends := local.sends) is not None and sends.privacy is not None:
+    clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
+    rate = spec.sampling_rate
+    notes += privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
   return Prepared(
     algorithm, spec, timeline, notes, keys, programs, evaluation, checkpoints,
     metrics_file.MetricsWriter(None), step_and_evaluation, traced, like, None, 0, 0.0,
-    earlier, found=found,
+    found,
   )  # fmt: skip
 
 
@@ -214,48 +191,6 @@ def with_state(
   return run
 
 
-def _notes_on_optimizer(local: LocalTraining, kept: bool) -> list[str]:
-  """Sentences on the changes that the reset of its state makes, unless it is `kept`."""
-  if kept:
-    return []
-  params = jax.eval_shape(local.model.init, jax.random.key(0))
-  return local_optimizers.notes(local.optimizer, params)
-
-
-def _notes_on_selection(spec: Spec) -> list[str]:
-  """A sentence on clients that a selection leaves out of the rounds alone."""
-  traffic, count = spec.algorithm.traffic, len(spec.train.info.names)
-  if spec.selection is None or traffic is None:
-    return []
-  if not sum(traffic.of_start(count)) and traffic.start_up is None:
-    return []
-  return [
-    f'The clients of rounds are selected ({spec.selection.name}); what the method '
-    'trains or asks for before the first round is also of those that are left out.'
-  ]
-
-
-def _notes_on_privacy(
-  spec: Spec, algorithm: Algorithm, like: Any, data: Data
-) -> list[str]:
-  """Sentences on what epsilon covers, which are also logged; none without noise."""
-  sends = algorithm.local.sends
-  if sends is None or sends.privacy is None:
-    return []
-  clustered = jax.eval_shape(algorithm.deployed, like, data.train).has_clusters()
-  rate = spec.sampling_rate
-  notes = privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
-  if spec.selection is not None:
-    notes = [
-      *notes,
-      f'Epsilon is that of all clients in each round, and covers nothing by which they '
-      f'are selected ({spec.selection.name}).',
-    ]
-  for note in notes:
-    logging.warning('Note: %s', note)
-  return notes
-
-
 def _draw(spec: Spec, train: FederatedData, number: int) -> Cohort:
   count, mesh = spec.clients_per_round, spec.algorithm.local.mesh
   if spec.selection is not None:
@@ -263,10 +198,14 @@ def _draw(spec: Spec, train: FederatedData, number: int) -> Cohort:
   return draw_cohort(spec.seed, number, count, train, mesh)
 
 
-def _identity(spec: Spec, data: Data) -> dict[str, Any]:
+def _identity(
+  spec: Spec, algorithm: Algorithm, data: Data, traced: jax.stages.Traced
+) -> dict[str, Any]:
   """Entries that a workdir must have in common with the run that continues it."""
-  local, phases = spec.algorithm.local, spec.phases
+  local, phases = algorithm.local, spec.phases
   identity = default_config(spec) if spec.config is None else spec.config
+  if spec.config is None or 'own_code' in spec.config:
+    identity = identity | {'code': code_of(algorithm, traced)}
   pairs = [(train, test) for _, train, test in phases]
   if data.unseen is not None:
     pairs.append(data.unseen)

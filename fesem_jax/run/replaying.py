@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from absl import logging
 
 from fesem_jax.algorithms.wrappers.client_memory import (
   kept_parts,
@@ -21,24 +20,19 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.data import placement
 from fesem_jax.data.arrangement import arrange, draw_cohort, order_of_clients
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.configuration import changes, check_same
+from fesem_jax.run.configuration import check_same, code_of
 from fesem_jax.run.programs import run_once
 from fesem_jax.run.replay_results import Replay, Training, training_of
 from fesem_jax.run.results import metrics_file, records
 from fesem_jax.run.results.client_table import position_of
-from fesem_jax.run.resume import default_config
 from fesem_jax.run.rounds import keys_of_run, rehearse, run_round, step_of
-from fesem_jax.run.spec import Spec
 from fesem_jax.training.calls import Call, calls_noted
 from fesem_jax.training.trajectory import steps_of, task_of
 from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import UserError, WorkdirError, argument
+from fesem_jax.utils.errors import UserError, check
 
 # The local models of the whole round are made again up to so many bytes.
 MOST_BYTES = 2**31
-
-# Entries of config.json that describe the method of a run of Python.
-_OF_METHOD = 'method', 'model', 'optimizer', 'training', 'settings_of_jax', 'code'
 
 # Relative difference of losses and of Eq. 6 that is one of rounding.
 _ROUNDING = 1e-5
@@ -88,37 +82,24 @@ def replay(
       or in that round, or the method trains where a client cannot be followed.
   """
   folder = pathlib.Path(workdir)
-  config = metrics_file.read_config(folder)
-  if config is None:
-    raise UserError(f'{folder} holds no run: there is no config.json.')
-  if processes.count() > 1:
-    raise UserError('`replay` runs in a single process.')
-  seed = _of_run(config, 'seed', seed)
-  per_round = _of_run(config, 'clients_per_round', clients_per_round)
+  config = metrics_file.read_config(folder) or {}
+  check(config, f'workdir: {folder} holds no run; it has no config.json')
+  check(processes.count() == 1, 'replay: runs in a single process')
+  seed = config.get('seed', seed)
+  per_round = config.get('clients_per_round', clients_per_round)
   history = {r['round']: r for r in metrics_file.read_metrics(folder / 'metrics.jsonl')}
   last = max(history, default=0)
   finished = metrics_file.read_summary(folder) is not None
-  if not 1 <= round <= last + (not finished):
-    raise UserError(
-      f'{argument("round", round)} is not in {folder}, which has rounds 1 to {last}'
-      f'{"" if finished else ", and the one after it, which did not finish"}.'
-    )
-  if config.get('data_change_in'):
-    raise UserError(
-      f'The data of {folder} change over its rounds; `replay` can do again what is of '
-      'one training split.'
-    )
-  spec = Spec(algorithm=algorithm, train=train, test=train, rounds=1)
-  _check_same(folder, config, spec)
+  most = last + (not finished)
+  check(1 <= round <= most, f'round: {folder} has rounds 1 to {most}; got {round}')
+  check(not config.get('data_change_in'), 'workdir: its data change over rounds')
   if algorithm.of_data is not None:
     train = algorithm.of_data(train, ())
   place = position_of(client, np.asarray(train.info.names))
   if kept_parts(algorithm.local):
-    if algorithm.local.keep_optimizer_state or algorithm.local.batch_stats == 'local':
-      raise UserError(
-        'Clients that keep their optimizer state (`keep_optimizer_state`) or their '
-        'statistics (`batch_stats=local`) cannot be replayed.'
-      )
+    keeps = algorithm.local.keep_optimizer_state
+    keeps |= algorithm.local.batch_stats == 'local'
+    check(not keeps, 'replay: not for keep_optimizer_state or batch_stats=local')
     algorithm = with_client_memory(algorithm)
   local = algorithm.local
   everyone = not 0 < per_round < train.num_clients
@@ -134,45 +115,13 @@ def replay(
   drawn = cohort(round)
   if position not in np.asarray(drawn.ids):
     others = [n for n in range(1, last + 1) if position in np.asarray(cohort(n).ids)]
-    many = 'rounds' if len(others) > 1 else 'round'
-    where = f'{many} {", ".join(map(str, others[:10]))}' if others else 'no round'
-    raise UserError(
-      f'{argument("client", client)} was not drawn in round {round}; it was in {where}.'
-    )
+    where = ', '.join(map(str, others[:10])) or 'none'
+    raise UserError(f'client: {client} is not in round {round}; its rounds: {where}')
   keys = keys_of_run(seed, local.mesh)
   step = jax.jit(step_of(algorithm, clients=True))
   run = _Again(algorithm, folder, placed, keys, cohort, step, history)
   own = train.reorder(np.array([place]))
   return _replayed(run, config, own, round, client, position)
-
-
-def _of_run(config: dict[str, Any], name: str, given: int | None) -> int:
-  """A number of the run, as its configuration has it or the caller."""
-  held = config.get(name, given)
-  if held is None:
-    raise UserError(f'config.json has no {argument(name)}; pass it to `replay`.')
-  if isinstance(held, str):
-    raise UserError(
-      f'{argument(name, held)} of the run selects clients, which `replay` cannot do '
-      'again; it can replay runs of uniform draws.'
-    )
-  if given is not None and given != held:
-    raise UserError(f'{argument(name, given)} differs from {held} of config.json.')
-  return held
-
-
-def _check_same(folder: pathlib.Path, config: dict[str, Any], spec: Spec) -> None:
-  """Raises `UserError` if the run was of another method, where config.json tells."""
-  now = default_config(spec)
-  now = config | {name: x for name, x in now.items() if name in _OF_METHOD}
-  if now.keys() == config.keys():
-    try:
-      check_same(folder, config, now)
-    except WorkdirError as e:
-      differs = str(e).partition(' Choose another')[0]
-      raise UserError(f'{differs} Give `replay` the method of the run.') from e
-    for change in changes(folder, config, now):
-      logging.warning('Note: %s', change)
 
 
 def _replayed(
@@ -185,7 +134,11 @@ def _replayed(
 ) -> Replay:
   """The outcome for the client at a position in the data."""
   init_key, round_key = run.keys[prng_streams.INIT], run.keys[prng_streams.ROUNDS]
-  like, _ = rehearse(run.algorithm, run.train, run.cohort(1), init_key, round_key)
+  first = run.cohort(1)
+  like, traced = rehearse(run.algorithm, run.train, first, init_key, round_key)
+  if 'code' in config:
+    code = {'code': code_of(run.algorithm, traced)}
+    check_same(run.workdir, config, config | code)
   saved = metrics_file.saved_rounds(run.workdir)
   since = max((r for r in saved if r < number), default=0)
   with contextlib.ExitStack() as opened:
@@ -281,11 +234,7 @@ def _trainings(
   except jax.errors.UnexpectedTracerError:  # Of a branch, or a loop.
     calls.clear()
   if not calls:  # Branches may have been traced before.
-    raise UserError(
-      'Clients of this method cannot be replayed: it decides within a round how '
-      'clients train, as with `recluster_every`, trains several models of each '
-      'client in a loop, as FedEM, or trains them without `for_each_client`.'
-    )
+    raise UserError('replay: not for methods that train clients in branches or loops')
   device = local.mesh.devices.flat[0]
   # Its own rows, on one device, of the shapes that all clients have.
   alone = placement.place(own, sharding.client_mesh(1), 'replicated')

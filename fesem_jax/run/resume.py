@@ -1,4 +1,4 @@
-"""The identity of a run, and the state from which it resumes."""
+"""The digest of a run's data, and the state from which it resumes."""
 
 import hashlib
 import time
@@ -9,45 +9,10 @@ import jax
 import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.identity import Identity
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Program
-from fesem_jax.run.results.records import Record
-from fesem_jax.run.spec import Spec
-from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import WorkdirError, argument
-from fesem_jax.utils.provenance import versions
-
-# Settings of JAX that change results.
-_SETTINGS = (
-  'jax_default_matmul_precision', 'jax_default_prng_impl', 'jax_enable_x64',
-  'jax_numpy_dtype_promotion', 'jax_random_seed_offset', 'jax_threefry_partitionable',
-)  # fmt: skip
-
-
-def default_config(spec: Spec) -> Record:
-  """Entries that identify a run whose caller gave no `config`.
-
-  Of the method, the model and the optimizer, `Identity` has the values. Versions and
-  functions of the user's own code may change with a warning; see `configuration`.
-  """
-  identity, selection, unseen = Identity(), spec.selection, spec.unseen
-  algorithm, local = spec.algorithm, spec.algorithm.local
-  return {
-    'seed': spec.seed,
-    'clients_per_round': selection.name if selection else spec.clients_per_round,
-    'finetune_epochs': spec.finetune_epochs,
-    'unseen': None if unseen is None else np.asarray(unseen[0].client_ids).tolist(),
-    'model': identity.values('model', local.model),
-    'optimizer': identity.values('optimizer', local.optimizer),
-    'training': identity.values('local', local),
-    'method': identity.values('algorithm', algorithm),
-    'selection': identity.values('selection', selection),
-    'settings_of_jax': {name: getattr(jax.config, name, None) for name in _SETTINGS},
-    'code': [list(each) for each in identity.code()],
-    'versions': identity.versions() | versions(),
-  }
+from fesem_jax.utils.errors import WorkdirError
 
 
 def digest_of_data(
@@ -76,9 +41,8 @@ def digest_of_data(
       digest.update(f'{array.dtype} {array.shape}'.encode())
       digest.update(array.view(np.uint8).data)
     kind = f'{split.x.dtype} {split.example_shape}'
-    digest.update(f'{kind} {split.num_classes} {split.scale}'.encode())
-    if split.task != CLASSIFICATION.name:  # Runs of older versions had no other.
-      digest.update(split.task.encode())
+    kind = f'{kind} {split.num_classes} {split.scale} {split.task}'
+    digest.update(kind.encode())
   here = here or [None] * len(splits)
   if any(own is not None for own in here):  # Or their arrays could not be added up.
     processes.check_same('its clients', digest.hexdigest())
@@ -133,8 +97,5 @@ def begin(
       state = jax.block_until_ready(init(key, train))
     return state, 0, time.perf_counter() - began
   if latest > rounds:
-    raise WorkdirError(
-      f'The workdir holds {latest} rounds, more than {argument("rounds", rounds)}; '
-      'choose another folder or more rounds.'
-    )
+    raise WorkdirError(f'rounds: the workdir holds {latest}, more than {rounds}')
   return *checkpoints.restore(like), 0.0

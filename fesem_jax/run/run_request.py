@@ -10,7 +10,7 @@ from fesem_jax.core import batching, offloading, sharding, side_by_side
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.run.callbacks.calls import Callbacks
-from fesem_jax.run.checks import check
+from fesem_jax.run.checks import check_run
 from fesem_jax.run.one_run import run_one
 from fesem_jax.run.over_runs import looks_at_states
 from fesem_jax.run.preparation import Prepared, prepare
@@ -120,7 +120,7 @@ class RunRequest:
   def check(self) -> bool:
     """True if it can be run; otherwise it is over."""
     try:
-      check(self.spec, self._programs)
+      check_run(self.spec)
     except UserError as e:
       self.end(e)
     return not self.is_over

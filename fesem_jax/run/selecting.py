@@ -1,9 +1,6 @@
 """The clients of a round that a `Selection` chooses on the host."""
 
-import pickle
-import random
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,7 +9,6 @@ import numpy as np
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.own_code import cells_of
 from fesem_jax.core.selection import BeforeRound, Selection
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.arrangement import selected_cohort
@@ -21,7 +17,6 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
-from fesem_jax.utils.notices import warn_once
 
 
 def selected(
@@ -65,34 +60,6 @@ def selected(
     tuple(records),
     losses,
   )
-  generators = _generators(selection.choose)
-  states = _states_of(generators)
   places, of_selection = selection.chosen(before)
-  if states != _states_of(generators):
-    warn_once(
-      f'The selection {selection.name} draws random numbers that are not those of '
-      '`before.rng`, such as np.random: the seed does not decide which clients take '
-      'part, and a run that is resumed, or repeated, has others.'
-    )
   count = spec.clients_per_round
   return selected_cohort(places, count, number, train, mesh), of_selection
-
-
-def _generators(choose: Callable[..., Any]) -> list[Any]:
-  """The generators of NumPy's and Python's that a function holds.
-
-  These are variables from outside of it, and fields of an object whose method it is.
-  """
-  held: list[Any] = [
-    *getattr(getattr(choose, '__self__', choose), '__dict__', {}).values()
-  ]
-  if isinstance(function := getattr(choose, '__func__', choose), types.FunctionType):
-    held += cells_of(function).values()
-    held += map(function.__globals__.get, function.__code__.co_names)
-  kinds = np.random.Generator | np.random.RandomState | random.Random
-  return [x for x in held if isinstance(x, kinds)]
-
-
-def _states_of(generators: Sequence[Any]) -> list[bytes]:
-  """The states of some generators, and of those that all share."""
-  return [*map(pickle.dumps, [np.random.get_state(), random.getstate(), *generators])]

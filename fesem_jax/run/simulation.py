@@ -8,57 +8,13 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Selection
 from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.callbacks.options import Drift, Patience, Progress, Unseen
 from fesem_jax.run.many import run_many
 from fesem_jax.run.one_run import run_one
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.run_request import Outcome
 from fesem_jax.run.spec import Workdir, spec_of
-from fesem_jax.utils import old_names
-
-_OF_WORKDIR = 'checkpoint_every', 'resume', 'save_models', 'make_portrait'
-_INTERNAL = 'config', 'programs', 'notes'
-# Arguments of `simulate` until 0.3 -> what is given in their place.
-_NOW = {
-  'patience': 'callbacks=[fj.callbacks.Patience(...)]',
-  'progress': 'callbacks=[fj.callbacks.Progress(...)]',
-  'unseen': 'callbacks=[fj.callbacks.Unseen(train, test)]',
-  'later_phases': 'callbacks=[fj.callbacks.Drift(...)]',
-  'data_placement': 'fj.local_training(..., machine=fj.Machine(data_placement=...))',
-  **{name: f'workdir=fj.Workdir(path, {name}=...)' for name in _OF_WORKDIR[:3]},
-  'make_portrait': 'workdir=fj.Workdir(path, portrait=...)',
-  **dict.fromkeys(_INTERNAL, 'leave it out, it has no effect'),
-}
 
 
-def _renewed(given: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-  """Arguments of `simulate`, some of them under old names, under today's."""
-  if not old:
-    return given
-  callbacks, workdir = list(given.get('callbacks', ())), given.get('workdir')
-  if old.get('patience'):
-    callbacks.append(Patience(old['patience']))
-  if old.get('progress') is not None:
-    callbacks.append(Progress(old['progress']))
-  if old.get('unseen') is not None:
-    callbacks.append(Unseen(*old['unseen']))
-  if old.get('later_phases'):
-    callbacks.append(Drift(old['later_phases']))
-  if workdir is not None:
-    own = workdir if isinstance(workdir, Workdir) else Workdir(workdir)
-    kept = {name: old[name] for name in _OF_WORKDIR if name in old}
-    if 'make_portrait' in kept:
-      kept['portrait'] = kept.pop('make_portrait')
-    workdir = own._replace(**kept)
-  new = given | {'callbacks': callbacks, 'workdir': workdir}
-  if 'data_placement' in old:
-    algorithm = given['algorithm']
-    local = algorithm.local._replace(data_placement=old['data_placement'])
-    new['algorithm'] = Algorithm(**algorithm._asdict() | {'local': local})
-  return new
-
-
-@old_names.accepts(_NOW, lambda run, given, old: run(**_renewed(given, old)))
 def simulate(
   algorithm: Algorithm,
   train: FederatedData,
@@ -162,8 +118,5 @@ def simulate_many(
     Stopped: as `simulate`.
     UserError: if `runs_at_once` is negative, or on arguments of another type.
   """
-  specs = [
-    spec_of(**_renewed(*old_names.parted('simulate_many', {**options, **run}, _NOW)))
-    for run in runs
-  ]
+  specs = [spec_of(**{**options, **run}) for run in runs]
   return run_many(specs, runs_at_once=runs_at_once, keep=keep)

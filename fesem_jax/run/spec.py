@@ -15,7 +15,8 @@ from fesem_jax.run.callbacks.calls import check_callbacks
 from fesem_jax.run.callbacks.options import Drift, Patience, Progress, Unseen
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils.display import kind_of
-from fesem_jax.utils.errors import UserError, check_at_least, check_whole, path_of
+from fesem_jax.utils.errors import check, path_of
+from fesem_jax.utils.ranges import Count, Index, Seed
 
 
 class Workdir(NamedTuple):
@@ -45,20 +46,20 @@ class Spec:
   algorithm: Algorithm
   train: FederatedData
   test: FederatedData
-  rounds: int
-  seed: int = 0
-  clients_per_round: int = 0
+  rounds: Count
+  seed: Seed = 0
+  clients_per_round: Index = 0
   selection: Selection | None = None  # of the clients of a round; None draws them alike
-  eval_every: int = 1
-  finetune_epochs: int = 1
+  eval_every: Index = 1
+  finetune_epochs: Index = 1
   # Training and test split of clients that take no part.
   unseen: tuple[FederatedData, FederatedData] | None = None
   later_phases: Sequence[Phase] = ()
   data_placement: str = 'auto'  # see `placement.chosen`
-  patience: int = 0  # 0 never stops early
+  patience: Index = 0  # 0 never stops early
   progress: bool | None = None  # None shows lines as `callbacks.Progress` says
   workdir: pathlib.Path | None = None  # None writes nothing
-  checkpoint_every: int = 10
+  checkpoint_every: Index = 10
   resume: bool = True
   save_models: bool | None = None
   make_portrait: bool = True  # in a workdir
@@ -124,11 +125,8 @@ def spec_of(
 
 def _check_data(name: str, split: FederatedData) -> None:
   """Raises `UserError` on what is no split."""
-  if not isinstance(split, FederatedData):
-    raise UserError(
-      f'`{name}` is {kind_of(split)}, not a FederatedData; give one of the two '
-      'splits that data.load returns.'
-    )
+  right = isinstance(split, FederatedData)
+  check(right, f'{name}: must be a FederatedData; got {kind_of(split)}')
 
 
 def _of_workdir(given: str | os.PathLike[str] | Workdir | None) -> dict[str, Any]:
@@ -136,8 +134,6 @@ def _of_workdir(given: str | os.PathLike[str] | Workdir | None) -> dict[str, Any
     return {}
   own = given if isinstance(given, Workdir) else Workdir(given)
   path = path_of('workdir', own.path, ' or fesem_jax.Workdir(path)')
-  check_whole(checkpoint_every=own.checkpoint_every)
-  check_at_least(0, checkpoint_every=own.checkpoint_every)
   fields = own._replace(path=path)._asdict()
   return {
     'workdir': fields.pop('path'),
@@ -167,13 +163,7 @@ def _of_callbacks(given: Sequence[Callback]) -> dict[str, Any]:
     if isinstance(callback, Unseen):
       for split in callback.splits:
         _check_data('callbacks.Unseen', split)
-    if isinstance(callback, Drift) and not all(
-      isinstance(phase, Phase) for phase in callback.phases
-    ):
-      raise UserError('`callbacks.Drift` takes phases, as data.load_phases gives them.')
-    if name in options:
-      raise UserError(
-        f'`callbacks` has two {type(callback).__name__}; leave out one of them.'
-      )
+    twice = name in options
+    check(not twice, f'callbacks: has two {type(callback).__name__}; leave out one')
     options[name] = getattr(callback, attribute)
   return {**options, 'callbacks': others}

@@ -3,20 +3,21 @@
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from fesem_jax.core.field_values import text_of_array
 from fesem_jax.core.traced_functions import called_by
 
 # Constants of so many numbers, such as layers that do not train, are given to a program
 # at each call: they would make its text long, and its compilation slow.
 _MANY = 1024
 
-_ADDRESS = re.compile(r' at 0x[0-9a-f]+')
+# Of objects in the memory, and of lines in files.
+_ADDRESS = re.compile(r'0x[0-9a-f]+| at [^ ]+:\d+')
 
 
 class Traced:
@@ -53,28 +54,27 @@ class Traced:
     out = jaxpr_as_fun(closed)(*jax.tree.leaves(args))
     return jax.tree.unflatten(jax.tree.structure(self.out_info), out)
 
-  @property
-  def jaxpr(self) -> Jaxpr:
-    """The computation."""
-    return self._jaxpr
-
-  def same_as(self, other: 'Traced') -> bool:
-    """Tells if both compute the same, with the same numbers."""
-    mine, its = (list(map(text_of_array, x.numbers)) for x in (self, other))
-    return self.digest == other.digest and mine == its
-
   @functools.cached_property
   def digest(self) -> str:
     """Equal for functions that differ in their numbers alone."""
-    text = _ADDRESS.sub('', str(self._jaxpr))
-    if 'callback' in text:  # It does not say which function of the host is called.
-      text += str(id(self))
-    digest = hashlib.sha256(text.encode())
-    digest.update(str(jax.tree.structure(self.out_info)).encode())
+    # The text does not say which function of the host a callback calls.
+    return self._digest([str(id(self))] if 'callback' in self._text else [])
+
+  @functools.cached_property
+  def digest_with_numbers(self) -> str:
+    """Equal, also in another process, for functions that compute the same."""
+    return self._digest(map(_text_of_array, self.numbers))
+
+  @functools.cached_property
+  def _text(self) -> str:
+    return _ADDRESS.sub('', str(self._jaxpr))
+
+  def _digest(self, others: Iterable[str]) -> str:
     fixed = [c for c, n in zip(self._constants, self._is_number, strict=True) if not n]
-    for constant in [*fixed, *_constants_within(self._jaxpr)]:
-      digest.update(text_of_array(constant).encode())
-    return digest.hexdigest()
+    constants = map(_text_of_array, [*fixed, *_constants_within(self._jaxpr)])
+    structure = str(jax.tree.structure(self.out_info))
+    texts = [self._text, structure, *constants, *others]
+    return hashlib.sha256('\n'.join(texts).encode()).hexdigest()
 
 
 def _constants_within(jaxpr: Jaxpr) -> Iterator[Any]:
@@ -83,3 +83,13 @@ def _constants_within(jaxpr: Jaxpr) -> Iterator[Any]:
     for inner, constants in called_by(equation):
       yield from constants
       yield from _constants_within(inner)
+
+
+def _text_of_array(x: Any) -> str:
+  """The value of a scalar; dtype, shape and digest of an array."""
+  if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+    x = jax.random.key_data(x)
+  array = np.ascontiguousarray(x)
+  if np.shape(x) == ():
+    return f'{array.dtype} {array.item()!r}'
+  return f'{array.dtype}{list(array.shape)} {hashlib.sha256(array).hexdigest()}'

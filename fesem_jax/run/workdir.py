@@ -12,7 +12,7 @@ from typing import Any
 from absl import logging
 
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.configuration import changes, check_same
+from fesem_jax.run.configuration import check_same, other_versions
 from fesem_jax.run.results.metrics_file import damaged, read_config, saved_rounds
 from fesem_jax.utils import file_locks, processes
 from fesem_jax.utils.atomic_files import write_atomically
@@ -123,8 +123,8 @@ def _claim(
     )
   if old is not None:
     _check_config(workdir, old, config, bool(saved))
-    for change in changes(workdir, old, config):
-      logging.warning('Note: %s', change)
+    if note := other_versions(old, config):
+      logging.warning('%s %s', workdir, note)
   elif not saved and files_there:
     raise _incomplete(workdir, files_there, 'neither config.json nor a checkpoint')
   # A run that was killed before its first checkpoint has made the folder.

@@ -7,7 +7,6 @@ import types
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 from fesem_jax import algorithms, callbacks
@@ -258,19 +257,9 @@ def test_patience_stops_when_clusters_and_objective_stand_still(tmp_path):
 
 
 def test_patience_needs_clusters(tmp_path):
-  with pytest.raises(UserError, match='`patience=3` would never end the run: it waits'):
+  with pytest.raises(UserError, match='patience'):
     simulated_linear('fed_avg', rounds=2, patience=3, workdir=tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
-
-
-def test_a_schedule_that_starts_again_in_every_round_is_noted(caplog):
-  local = helpers.local(
-    optimizer=optax.sgd(optax.cosine_decay_schedule(0.1, 9)), hidden=()
-  )
-  algorithm = algorithms.build('fed_avg', local)
-  result = simulate(algorithm, *federation(), rounds=1, finetune_epochs=0)
-  for said in (caplog.text, ' '.join(result.summary['notes'])):
-    assert '`lr_schedule` is a schedule over rounds' in said
 
 
 def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):
@@ -294,36 +283,14 @@ def test_models_too_large_to_compare_are_a_divergence():
     simulate(algorithm, train, test, rounds=1, eval_every=0, finetune_epochs=0)
 
 
-@pytest.mark.parametrize(
-  ('kwargs', 'message'),
-  [
-    ({'rounds': 0}, '`rounds=0` must be at least 1'),
-    ({'clients_per_round': 8}, '`clients_per_round=8` is more than the 7 clients'),
-    ({'eval_every': -1}, '`eval_every=-1` must be at least 0'),
-    ({'patience': -1}, '`patience=-1` must be at least 0'),
-    ({'seed': -1}, '`seed=-1` must be at least 0'),
-    ({'seed': 2**40}, r'`seed=1099511627776` must be below 2\^32'),
-    ({'unseen': (1,)}, '`unseen` must be a training and a test split'),
-    ({'rounds': 2.5}, '`rounds=2.5` must be a whole number'),
-    ({'clients_per_round': 0.5}, '`clients_per_round=0.5` must be a whole number'),
-    ({'checkpoint_every': '5'}, '`checkpoint_every=5` must be a whole number'),
-  ],
-)
-def test_bad_arguments_are_named(kwargs, message, tmp_path):
-  with pytest.raises(UserError, match=message):
-    simulated_linear(workdir=tmp_path / 'run', **kwargs)
-  assert not (tmp_path / 'run').exists()
-
-
 def test_splits_must_belong_together():
   train, test = federation()
-  local = helpers.local()
-  algorithm = algorithms.build('fed_avg', local)
-  with pytest.raises(UserError, match='same clients'):
-    simulate(algorithm, train, test.reorder(np.arange(7)[::-1]), rounds=1)
+  algorithm = algorithms.build('fed_avg', helpers.local())
   reversed_info = dataclasses.replace(test.info, names=test.info.names[::-1])
-  renamed = dataclasses.replace(test, info=reversed_info)
-  with pytest.raises(UserError, match='client 0 is c0 in the training split and c6 in'):
-    simulate(algorithm, train, renamed, rounds=1)
-  with pytest.raises(UserError, match='Client c1 has no training examples'):
-    simulate(algorithm, *map(helpers.federation, ([3, 0, 2], [1, 1, 1])), rounds=1)
+  for splits, subject in (
+    ((train, test.reorder(np.arange(7)[::-1])), 'train and test'),
+    ((train, dataclasses.replace(test, info=reversed_info)), 'train and test'),
+    (map(helpers.federation, ([3, 0, 2], [1, 1, 1])), 'train: client c1'),
+  ):
+    with pytest.raises(UserError, match=subject):
+      simulate(algorithm, *splits, rounds=1)

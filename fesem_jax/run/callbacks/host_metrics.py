@@ -8,8 +8,6 @@ import numpy as np
 from absl import logging
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.field_values import digest_of
-from fesem_jax.core.identity import Identity
 from fesem_jax.data.corruption import honest
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import End, Evaluation, Start
@@ -20,7 +18,6 @@ from fesem_jax.utils.errors import UserError, check_choice
 from fesem_jax.utils.notices import warn_once
 
 KINDS = ('probabilities', 'predictions', 'outputs')
-_DIGESTS = 'host_metrics'  # Entry of a record: name -> digest of the function.
 
 
 class HostMetrics(Callback):
@@ -30,9 +27,7 @@ class HostMetrics(Callback):
   the deployed models make of the test examples, as scikit-learn's: of several clients,
   their examples one after the other. The record gets `NAME`, over the examples of all
   clients; `NAME_macro`, the mean over clients; and, for methods with clusters,
-  `NAME_by_cluster`, a number for each over the examples of its clients; and
-  `host_metrics`, digests of the functions, by which a run that goes on with others
-  warns. The summary
+  `NAME_by_cluster`, a number for each over the examples of its clients. The summary
   contains those of the last evaluation, and the clients' table a column `NAME`. Bad
   clients are in the table alone. A
   metric that raises `ValueError` for a client or cluster, as AUC of a single class, or
@@ -63,10 +58,7 @@ class HostMetrics(Callback):
     self._said = set[str]()
 
   def on_start(self, start: Start) -> None:
-    """Keeps the task; raises `UserError` if it has no probabilities.
-
-    Warns if earlier rounds have the values of other functions.
-    """
+    """Keeps the task; raises `UserError` if it has no probabilities."""
     self._task = start.algorithm.local.model.task
     self._split: FederatedData | None = None
     self._host: FederatedData | None = None
@@ -75,17 +67,6 @@ class HostMetrics(Callback):
         f'`given=probabilities` of HostMetrics: a {self._task.name} has none; choose '
         'predictions or outputs.'
       )
-    self._digests = {
-      name: _digest(metric, self._given) for name, metric in self._metrics.items()
-    }
-    for record in start.records:
-      for name, digest in record.get(_DIGESTS, {}).items():
-        if self._digests.get(name, digest) != digest:
-          warn_once(
-            f'The metric {name!r} of `HostMetrics` has changed: round '
-            f'{record["round"]} and others have values of the earlier function; '
-            'choose another name, or another `workdir`.'
-          )
 
   def on_evaluation(self, event: Evaluation) -> None:
     """Computes the metrics of the deployed models."""
@@ -99,7 +80,6 @@ class HostMetrics(Callback):
     counts, kept = np.ones(len(targets), bool), honest(event.arranged.train)
     if kept is not None:
       counts = kept[event.arranged.places]
-    event.record[_DIGESTS] = self._digests
     for name, metric in self._metrics.items():
       own = np.array([
         self._value(name, metric, *pair) for pair in zip(targets, outputs, strict=True)
@@ -164,13 +144,6 @@ class HostMetrics(Callback):
         '`lambda y, p: f1_score(y, p, labels=[3], average="micro")`.'
       )
     return float(value)
-
-
-def _digest(metric: Any, given: str) -> str:
-  """A digest of a function, and of what it is called with."""
-  identity = Identity()
-  values = identity.values('metric', metric)
-  return digest_of(repr((given, values, identity.code())))
 
 
 def _predictions(

@@ -8,21 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax.run.configuration import FREE
 from fesem_jax.run.results import client_table, metrics_file, saved_client_table
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.utils.errors import UserError
 
 Record = dict[str, Any]
-
-# Entries of a configuration that may change between two calls for one workdir: they
-# decide where and how fast a run happens, how long it is and what is reported, not its
-# results.
-FREE = {
-  'workdir', 'data_dir', 'resume', 'rounds', 'clients_per_chunk', 'shared_start',
-  'num_devices', 'tensorboard', 'checkpoint_every', 'patience', 'own_code',
-}  # fmt: skip
-# Others, of which a change only gives a warning.
-SAID = {'code', 'versions'}
 
 
 def digests(
@@ -43,7 +34,7 @@ def digest_of_config(folder: pathlib.Path) -> str:
   config = metrics_file.read_config(folder)
   if config is None:
     return ''
-  kept = {name: x for name, x in config.items() if name not in FREE | SAID}
+  kept = {name: x for name, x in config.items() if name not in FREE}
   return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 

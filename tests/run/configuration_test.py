@@ -1,0 +1,137 @@
+"""A workdir goes on with its run alone: equal values, data, and code of the round."""
+
+import json
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import fesem_jax as fj
+from fesem_jax.run.configuration import check_same
+from tests.support import helpers
+from tests.support.runs import federation, simulated_linear
+
+PULL = 0.1
+
+
+def penalty(outputs):
+  """A helper of the loss; it reads a global."""
+  return PULL * jnp.square(outputs).sum(axis=-1)
+
+
+def edited_penalty(outputs):
+  return PULL * jnp.abs(outputs).sum(axis=-1)
+
+
+def method(optimizer=None, hidden=(4,), penalty=penalty, **options):
+  """A method of an own model, as a fresh process would build it."""
+  sizes = [*hidden, 3]
+
+  def loss(outputs, y):
+    jax.debug.callback(lambda x: None, y)  # Its text holds an address.
+    log_loss = optax.softmax_cross_entropy_with_integer_labels(outputs, y)
+    return log_loss + penalty(outputs)
+
+  layers = [nn.Dense(size) for size in sizes]
+  model = fj.models.from_flax(nn.Sequential(layers), helpers.SHAPE, loss=loss)
+  local = fj.local_training(model, optimizer or optax.sgd(0.1), batch_size=4)
+  return fj.algorithms.fed_avg(local, **options)
+
+
+def simulated(algorithm, workdir, rounds=1, data=None, **options):
+  options |= {'finetune_epochs': 0, 'eval_every': 0}
+  workdir = fj.Workdir(workdir, portrait=False)
+  splits = data or federation()
+  return fj.simulate(algorithm, *splits, rounds=rounds, workdir=workdir, **options)
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('run')
+  simulated(method(), folder)
+  return folder
+
+
+def test_the_same_run_goes_on(workdir):
+  assert len(simulated(method(), workdir, rounds=2).history) == 2
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (lambda: method(optax.sgd(0.5)), 'code of the round differs'),
+    (lambda: method(optax.sgd(0.1, momentum=0.9)), 'code of the round differs'),
+    (lambda: method(penalty=edited_penalty), 'code of the round differs'),
+    (lambda: method(weighting='uniform'), 'method.weighting absent there, uniform'),
+    (
+      lambda: method(hidden=(5,)),
+      r"the model's parameters have other shapes: .*/bias \(4,\) there, \(5,\) here",
+    ),
+  ],
+)
+def test_what_was_edited_is_named(workdir, change, message):
+  with pytest.raises(fj.UserError, match=message) as raised:
+    simulated(change(), workdir, rounds=2)
+  assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_global_that_has_changed_is_seen(workdir, monkeypatch):
+  monkeypatch.setattr(f'{__name__}.PULL', 0.2)
+  with pytest.raises(fj.UserError, match='code of the round differs'):
+    simulated(method(), workdir, rounds=2)
+
+
+def test_other_data_and_seeds_are_named(workdir):
+  for options, name in (
+    ({'seed': 1}, 'seed 0 there, 1 here'),
+    ({'data': [helpers.federation([4] * 7, seed) for seed in range(2)]}, 'the data'),
+  ):
+    with pytest.raises(fj.UserError, match=name):
+      simulated(method(), workdir, rounds=2, **options)
+
+
+def test_code_is_not_compared_under_another_version(tmp_path, caplog):
+  simulated(method(), tmp_path)
+  path = tmp_path / 'config.json'
+  config = json.loads(path.read_text())
+  config['code'] |= {'round': '', 'versions': {'jax': '0.1', 'fesem_jax': 'a'}}
+  path.write_text(json.dumps(config))
+  simulated(method(), tmp_path)
+  assert caplog.text.count('began with other versions (jax 0.1 there, ') == 1
+
+
+def test_entries_that_differ_are_named_in_one_line(tmp_path):
+  old = {'learning_rate': 0.1, 'model': {'name': 'mlp'}, 'rounds': 2, 'seed': 0}
+  check_same(tmp_path, old, old | {'rounds': 5, 'data_placement': 'replicated'})
+  with pytest.raises(fj.UserError) as raised:
+    check_same(tmp_path, old, old | {'learning_rate': 0.5, 'model': {'name': 'cnn'}})
+  assert str(raised.value) == (
+    f'{tmp_path} holds another run: learning_rate 0.1 there, 0.5 here, model.name mlp '
+    'there, cnn here; choose another workdir'
+  )
+
+
+def test_methods_and_models_have_their_name_and_options():
+  local = helpers.local(model='logistic')
+  fesem = fj.algorithms.fesem(local, num_clusters=np.int64(2), prox_lambda=0.5)
+  wrapped = fj.wrappers.with_max_age(fesem, 3)
+  described = {'name': 'fesem', 'num_clusters': 2, 'prox_lambda': 0.5}
+  assert fesem.made_by.described() == described
+  expected = {'name': 'with_max_age', 'method': described, 'rounds': 3}
+  assert wrapped.made_by.described() == expected
+  with pytest.raises(TypeError, match="unexpected keyword argument 'clusters'"):
+    fj.algorithms.fesem(local, clusters=2)
+  with pytest.raises(fj.UserError, match='num_clusters'):
+    fj.algorithms.fesem(local, num_clusters='2')
+
+
+def test_a_run_of_flags_compares_the_code_of_functions_of_ones_own(tmp_path):
+  config = {'algorithm': 'mine:method', 'seed': 0, 'own_code': {'algorithm': 'a'}}
+  given = {'workdir': tmp_path, 'rounds': 1, 'finetune_epochs': 0, 'eval_every': 0}
+  simulated_linear(method(), config=config, **given)
+  simulated_linear(method(), config=config | {'own_code': {'algorithm': 'b'}}, **given)
+  with pytest.raises(fj.UserError, match='code of the round differs'):
+    simulated_linear(method(optax.sgd(0.5)), config=config, **given)
