@@ -14,7 +14,7 @@ from fesem_jax.run.configuration import check_same
 from tests.support import helpers
 from tests.support.runs import federation, simulated_linear
 
-PULL = 0.1
+PULL = jnp.asarray(0.1)  # A constant of the program.
 
 
 def penalty(outputs):
@@ -79,7 +79,7 @@ def test_what_was_edited_is_named(workdir, change, message):
 
 
 def test_a_global_that_has_changed_is_seen(workdir, monkeypatch):
-  monkeypatch.setattr(f'{__name__}.PULL', 0.2)
+  monkeypatch.setattr(f'{__name__}.PULL', jnp.asarray(0.2))
   with pytest.raises(fj.UserError, match='code of the round differs'):
     simulated(method(), workdir, rounds=2)
 

@@ -13,7 +13,7 @@ from fesem_jax.run.callbacks.logged_runs import scalars
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.results import records
 from tests.support import helpers
-from tests.support.runs import simulated
+from tests.support.runs import federation, simulated
 
 # The cluster of each client at the start and after each of three rounds.
 CHOICES = [[0] * 7, [0] * 7, [0, 1, 0, 1, 0, 1, 0], [0, 1, 2, 1, 0, 1, 0]]
@@ -147,6 +147,40 @@ def test_a_method_may_report_clusters_with_or_without_equation_6(objective):
   tags = dict(scalars(first))
   assert ('objective' in tags) == (objective is not None)
   assert tags['moved'] == 2
+
+
+def deploying(**parts):
+  """A method that deploys something else."""
+  algorithm = scripted()
+
+  def deployed(state, data):
+    return algorithm.deployed(state, data)._replace(**parts)
+
+  return algorithm._replace(deployed=deployed)
+
+
+def replaced():
+  algorithm = scripted()
+  return algorithm._replace(local=algorithm.local)
+
+
+def twice():
+  data, _ = federation()
+  return fj.cohort_of([0, 1, 1], data, helpers.local().mesh)
+
+
+@pytest.mark.parametrize(('mistake', 'subject'), [
+  (lambda: scripted_run(deploying(choice=None)), 'deployed: gives 3 models'),
+  (lambda: scripted_run(deploying(choice=jnp.zeros(1, jnp.int32))), 'deployed: choice'),
+  (lambda: scripted_run(deploying(choice=jnp.zeros(8))), 'deployed: choice'),
+  (lambda: scripted_run(deploying(choice=None, mixture=jnp.ones((8, 2)))),
+   'deployed: mixture'),
+  (replaced, 'local'),
+  (twice, 'client 1 twice'),
+])  # fmt: skip
+def test_mistakes_of_a_method_are_refused(mistake, subject):
+  with pytest.raises(fj.UserError, match=subject):
+    mistake()
 
 
 def test_starts_must_be_of_the_clients_of_the_cohort():
