@@ -18,7 +18,7 @@ operations, a loop's body counted once, and the seconds that compiling takes.
 import collections
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -33,9 +33,9 @@ from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import (
-  PRECISIONS,
   LocalTraining,
   Machine,
+  Precision,
   local_training,
 )
 from fesem_jax.run import planner, topologies
@@ -181,7 +181,7 @@ def compiled(name: str, topology: str) -> list[dict[str, Any]]:
     workload.network, workload.example_shape, workload.num_classes, workload.hidden
   )
   rows = []
-  for precision in PRECISIONS:
+  for precision in get_args(Precision):
     local = local_training(
       model,
       optax.sgd(workload.learning_rate),

@@ -13,12 +13,7 @@ from jax.sharding import Mesh
 from fesem_jax import data, models
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import (
-  LocalTraining,
-  Machine,
-  check_training,
-  local_training,
-)
+from fesem_jax.core.local_training import LocalTraining, Machine, local_training
 from fesem_jax.core.types import Model
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.models.initializers import INITIALIZERS
@@ -273,7 +268,6 @@ def build_local(
     local_lr_schedule=schedules.build(of_steps, 'local_lr_schedule'),
     augmentation=augmentation(config['augment'], train.example_shape),
   )
-  check_training(local)
   if chunk == 'auto':
     chunk = clients_per_chunk.clients_per_chunk(
       local, train, config['clients_per_round'], machine['data_placement']

@@ -1,7 +1,9 @@
 """Flags of a run: rounds, evaluation, output, devices, processes."""
 
+from typing import get_args
+
 from fesem_jax.core import local_training
-from fesem_jax.data import device_profiles, placement
+from fesem_jax.data import device_profiles
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.results import curves
 from fesem_jax.utils import processes
@@ -117,7 +119,7 @@ MACHINE = (
     'Whether clients of a center, which start from the same weights, share its '
     'dense kernels and store only their changes: faster for large kernels and few '
     'local steps, which auto detects; with plain SGD only. Results change by '
-    'rounding errors only.', enum_values=local_training.SHARED_START),
+    'rounding errors only.', enum_values=get_args(local_training.SharedStart)),
   flag('integer', 'runs_at_once', 0,
     'Of fesem-compare, fesem-sweep, fesem-select-k: the most runs that train side by '
     'side as one program, which differ in seeds, data or hyperparameters; 0: as many '
@@ -135,7 +137,7 @@ MACHINE = (
     'so the drawn clients depend on the number of devices, unless it divides 8. auto: '
     'sharded on accelerators of which the examples would take more than an eighth of '
     'the memory, or more than half with --clients_per_round; else replicated.',
-    enum_values=placement.DATA_PLACEMENTS),
+    enum_values=get_args(local_training.DataPlacement)),
 )  # fmt: skip
 
 PROCESSES = (

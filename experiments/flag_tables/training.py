@@ -1,8 +1,10 @@
 """Flags of the model, of local training and of what clients send."""
 
+from typing import get_args
+
 from fesem_jax import models
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.local_training import BATCH_STATS, PRECISIONS, LocalTraining
+from fesem_jax.core.local_training import BatchStats, LocalTraining, Precision
 from fesem_jax.models import initializers
 from fesem_jax.training import augmentation, compression, optimizers, privacy
 from fesem_jax.training.compression import compression as compress
@@ -65,13 +67,13 @@ TRAINING = (
     'the order given: a window of the image with PADDING zeros on each side; half of '
     'the images mirrored left to right; a square of zeros. Drawn for each client, step '
     'and image; off in evaluation and in losses that clients choose by.'),
-  of(LocalTraining, 'batch_stats', choices=BATCH_STATS),
+  of(LocalTraining, 'batch_stats', choices=get_args(BatchStats)),
   of(LocalTraining, 'keep_optimizer_state'),
   flag('string', 'client_work', '',
     'CSV file with a column client, the names of all clients, and some of rate, a '
     'factor of --learning_rate; epochs, in place of --local_epochs; and steps, in '
     'place of --local_steps.'),
-  of(LocalTraining, 'precision', choices=PRECISIONS),
+  of(LocalTraining, 'precision', choices=get_args(Precision)),
 )  # fmt: skip
 
 PRIVACY = (

@@ -47,7 +47,7 @@ from fesem_jax.algorithms.robust import robust
 from fesem_jax.algorithms.scaffold import scaffold
 from fesem_jax.algorithms.stocfl import stocfl
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.local_training import LocalTraining, check_local
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.client_weights import with_weights
 from fesem_jax.server import comparison
 from fesem_jax.utils import display
@@ -183,7 +183,6 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   Raises:
     UserError: on an unknown method, or an option it does not have or allow.
   """
-  check_local(local)
   name = named(name)
   check_options(name, chosen)
   of_data = None

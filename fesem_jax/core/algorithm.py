@@ -11,7 +11,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 class ClientModels(NamedTuple):
@@ -198,8 +198,7 @@ class Algorithm(_Parts):
   __slots__ = ()
 
   def _replace(self, **changes: Any) -> 'Algorithm':
-    if 'local' in changes:
-      raise UserError('local: cannot be replaced in a method; build it again')
+    check('local' not in changes, 'local: a method trains with its own; build it again')
     return super()._replace(**changes)
 
   __replace__ = _replace

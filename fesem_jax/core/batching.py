@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from fesem_jax.core import tree
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.utils.ranges import Count, Index
 
 # Up to this many bytes, the examples of clients side by side are first read in order,
 # so that later random reads hit the cache instead of memory.
@@ -36,9 +37,9 @@ class Schedule(NamedTuple):
     steps: if positive, the number of steps, instead of `epochs` passes.
   """
 
-  batch_size: int = 0
-  epochs: int = 1
-  steps: int = 0
+  batch_size: Index = 0
+  epochs: Count = 1
+  steps: Index = 0
 
 
 def batch_width(schedule: Schedule, max_examples: int) -> int:

@@ -5,7 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,18 +44,14 @@ class ClientInfo:
       if (given := getattr(self, field)) is not None:
         values = np.asarray(given)
         object.__setattr__(self, field, values)
-        if values.shape != self.names.shape or values.ndim != 1:
-          raise UserError(
-            f'`ClientInfo`: {field} has shape {values.shape}; give each of the '
-            f'{self.names.size} clients in `names` one value.'
-          )
+        fits = values.ndim == 1 and values.shape == self.names.shape
+        check(fits, f'{field}: has shape {values.shape}; names have {self.names.shape}')
     # As many names as clients: a name in results or weights is that of one client.
-    names = self.names.tolist()
-    if len(set(names)) < len(names):
-      twice = collections.Counter(names).most_common(1)[0][0]
-      raise UserError(f'`ClientInfo`: two clients are called {twice}; rename one.')
+    counts = collections.Counter(self.names.tolist())
+    repeated = [name for name, count in counts.items() if count > 1]
+    check(not repeated, f'names: several clients are called {repeated[:3]}')
     if self.weights is not None:
-      object.__setattr__(self, 'weights', checked_weights(self.weights, '`weights`'))
+      object.__setattr__(self, 'weights', checked_weights(self.weights, 'weights'))
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, ClientInfo) and len(self.names) == len(other.names)
@@ -67,21 +63,10 @@ class ClientInfo:
 def checked_weights(weights: object, where: str) -> np.ndarray:
   """[M] float32 weights of clients.
 
-  Raises `UserError`, which calls them `where`, unless they are numbers that are finite
-  and not negative, of which one is positive.
+  Raises `UserError`, which calls them `where`, unless they are finite and not negative,
+  and one is positive.
   """
-  try:
-    values = np.asarray(weights).astype(np.float64)
-  except (TypeError, ValueError) as e:
-    raise UserError(f'{where} must be numbers, one for each client.') from e
-  with np.errstate(over='ignore'):
-    single = values.astype(np.float32)
-  bad = np.flatnonzero(~np.isfinite(single) | (single < 0))
-  if len(bad):
-    raise UserError(
-      f'{where}: entry {bad[0]} (from 0) is {values.ravel()[bad[0]]:g}; weights must '
-      'be finite and not negative.'
-    )
-  if not (single > 0).any():
-    raise UserError(f'{where}: no client has a positive weight.')
+  single = np.asarray(weights).astype(np.float32)
+  fits = np.isfinite(single).all() and (single >= 0).all() and single.any()
+  check(fits, f'{where}: must be finite and not negative, and one of them positive')
   return single

@@ -13,7 +13,7 @@ from fesem_jax.core.batching import SIDE
 from fesem_jax.core.offloading import is_offloaded
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.sums import add_up
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 # (shared arrays; positions in the data [C] int32, M for an empty slot; rows [C, ...] of
 # `own`; rows of `into`; sums) -> results, a tree of [C, ...], and the sums including
@@ -75,11 +75,8 @@ def map_clients(
   Raises:
     UserError: if S is not a multiple of the number of devices.
   """
-  if ids.shape[0] % mesh.size:
-    raise UserError(
-      f'A cohort of {ids.shape[0]} clients cannot be divided among '
-      f'{mesh.size} devices; make it by `cohort_of`, which adds empty places.'
-    )
+  divides = ids.shape[0] % mesh.size == 0
+  check(divides, f'cohort: {ids.shape[0]} places on {mesh.size} devices; use cohort_of')
   finish = finish and jax.jit(finish, inline=True)  # Traced once.
   on_device = _over_chunks(
     body, finish, per_chunk, part, num_groups, empty, replaces, reads_ahead(mesh)

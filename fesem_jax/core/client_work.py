@@ -9,10 +9,7 @@ import numpy as np
 
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
-
-_EXCLUDE = 'Epochs of `ClientWork` and steps of the schedule exclude each other.'
+from fesem_jax.utils.errors import check
 
 
 class ClientWork:
@@ -36,46 +33,26 @@ class ClientWork:
       UserError: if all are None, both epochs and steps are given, or one is not of
         positive numbers, whole ones of epochs and steps, or of another length.
     """
-    if epochs is not None and steps is not None:
-      raise UserError('`ClientWork`: epochs and steps exclude each other.')
+    check(epochs is None or steps is None, 'ClientWork: give epochs or steps, not both')
     self.rates = _checked('rates', rates, np.float32)
     self.epochs = _checked('epochs', epochs, np.int32)
     self.steps = _checked('steps', steps, np.int32)
-    fields = vars(self).items()
-    named = {name: x for name, x in fields if x is not None}
-    if len({len(x) for x in named.values()}) != 1:
-      lengths = ', '.join(f'{len(x)} {name}' for name, x in named.items())
-      raise UserError(
-        '`ClientWork` needs one value of each kind for each client; it has '
-        f'{lengths or "none"}.'
-      )
-    self.num_clients = len(next(iter(named.values())))
+    lengths = {len(x) for x in vars(self).values() if x is not None}
+    check(len(lengths) == 1, f'ClientWork: needs one length; got {sorted(lengths)}')
+    (self.num_clients,) = lengths
 
-  def check(self, train: FederatedData) -> None:
-    """Raises `UserError` unless there are the clients of a training split."""
-    most = int(np.asarray(train.client_ids).max(initial=-1))
-    if most >= self.num_clients:
-      raise UserError(
-        f'`ClientWork` is of {self.num_clients} clients, but the data have a client of '
-        f'number {most} (from 0); give each client of the data one value.'
-      )
-    if most + 1 < self.num_clients:
-      warn_once(
-        f'`ClientWork` is of {self.num_clients} clients, but the last client of the '
-        f'data has number {most} (from 0); values after it are of no client.'
-      )
+  def check(self, train: FederatedData, schedule: Schedule) -> None:
+    """Raises `UserError` unless it fits the clients of a training split.
 
-  def check_schedule(self, schedule: Schedule) -> None:
-    """Raises `UserError` if a client has more epochs or steps than the schedule."""
-    if self.epochs is not None and schedule.steps:
-      raise UserError(_EXCLUDE)
+    Nor may a client have more epochs or steps than the schedule.
+    """
+    count = int(np.asarray(train.client_ids).max(initial=-1)) + 1
+    fits = count <= self.num_clients
+    check(fits, f'ClientWork: has {self.num_clients} clients; the data have {count}')
     for name in ('epochs', 'steps'):
-      own, most = getattr(self, name), getattr(schedule, name)
-      if own is not None and own.max() > most:
-        raise UserError(
-          f'`ClientWork` has a client of {own.max()} {name}, more than the {most} of '
-          f'the schedule; set {name}={own.max()} there, which all others do.'
-        )
+      values, most = getattr(self, name), getattr(schedule, name)
+      fits = values is None or values.max() <= most
+      check(fits, f'ClientWork: {name} exceed the {most} of the schedule')
 
   def rate_of(self, client_id: jax.Array, rate: jax.Array | None) -> jax.Array | None:
     """[] float32: the factor `rate` [] of all clients times that of one; None is 1.
@@ -89,12 +66,7 @@ class ClientWork:
     return own if rate is None else rate * own
 
   def longest(self, schedule: Schedule) -> Schedule:
-    """The schedule of the client with most work.
-
-    Raises `UserError` on epochs of clients where the schedule counts steps.
-    """
-    if self.epochs is not None and schedule.steps:
-      raise UserError(_EXCLUDE)
+    """The schedule of the client with most work."""
     if self.epochs is not None:
       schedule = schedule._replace(epochs=int(self.epochs.max()))
     if self.steps is not None:
@@ -119,28 +91,12 @@ class ClientWork:
     return of(self.epochs, schedule.epochs), of(self.steps, schedule.steps)
 
 
-def _checked(name: str, given: Any, dtype: Any) -> np.ndarray | None:
-  """[M] `given` numbers of a `dtype`; raises `UserError`, naming the argument."""
-  if given is None:
+def _checked(name: str, values: Any, dtype: Any) -> np.ndarray | None:
+  """[M] numbers of a `dtype`; raises `UserError` unless they are positive."""
+  if values is None:
     return None
-  try:
-    values = np.asarray(given, np.float64)
-  except (TypeError, ValueError) as e:
-    raise UserError(
-      f'`ClientWork`: {name} must be numbers, one for each client.'
-    ) from e
-  if values.ndim != 1 or not values.size:
-    raise UserError(
-      f'`ClientWork`: {name} has shape {values.shape}; give each client one number.'
-    )
-  whole = dtype == np.int32
-  bad = ~np.isfinite(values) | (values <= 0) | (values >= 2**31)
-  if whole:
-    bad |= values != np.round(values)
-  if bad.any():
-    first = int(np.flatnonzero(bad)[0])
-    raise UserError(
-      f'`ClientWork`: entry {first} (from 0) of {name} is {values[first]:g}; give '
-      f'positive {"whole " if whole else ""}numbers.'
-    )
-  return values.astype(dtype)
+  x = np.asarray(values, np.float64)
+  right = (x > 0) & (x < 2**31) & ((dtype == np.float32) | (x == np.round(x)))
+  kind = 'numbers' if dtype == np.float32 else 'integers'
+  check(x.ndim == 1 and right.all(), f'ClientWork: {name} must be positive {kind}')
+  return x.astype(dtype)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.core import feature_range, split_checks
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.types import HostOrDeviceArray
-from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.utils import ranges
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
 
 
@@ -165,8 +165,7 @@ class FederatedData:
     of_names = []
     for name in names:
       places = np.flatnonzero(self.info.names == name)
-      if len(places) != 1:
-        raise UserError(f'`names`: {len(places)} clients are called {name!r}.')
+      check(len(places) == 1, f'names: {len(places)} clients are called {name!r}')
       of_names.append(ids[places[0]])
     return np.array(of_names, np.int32)
 
@@ -256,13 +255,14 @@ class FederatedData:
     )
 
   @classmethod
+  @ranges.checked
   def from_arrays(
     cls,
     x: Rows,
     y: np.ndarray,
     sizes: np.ndarray,
     *,
-    num_classes: int | None = None,
+    num_classes: ranges.Count | None = None,
     scale: float | None = None,
     client_ids: np.ndarray | None = None,
     info: ClientInfo | None = None,
@@ -277,7 +277,7 @@ class FederatedData:
       sizes: [M] number of rows of each client, in order; they sum to T.
       num_classes: L; by default one more than the largest label or token, or the
         number of targets.
-      scale: see the class and, for the default, `split_checks.scale_of`.
+      scale: see the class and, for the default, `scale_of`.
       client_ids: [M]; 0..M-1 by default.
       info: names, true clusters and weights; by default, the client ids as names.
       task: of `y`; see `tasks.TASKS`.
@@ -285,71 +285,76 @@ class FederatedData:
     Raises:
       UserError: if lengths disagree, `y` does not fit the task (e.g. labels that are
         not whole numbers in 0..L-1, one for each example), a feature is not finite,
-        uint8 features need a `scale`, or a size, an id or the scale is none.
+        uint8 features need a `scale`, or a size, an id or the scale is out of range.
     """
-    check_choice('task', task, tuple(tasks.TASKS))
-    for name, rows in (('x', x), ('y', y)):
-      if np.ma.is_masked(rows):
-        raise UserError(
-          f'`{name}` is a masked array, whose mask would be lost; remove the masked '
-          'rows or fill them.'
-        )
-    try:
-      x = x if isinstance(x, StoredRows) else np.ascontiguousarray(x)
-    except ValueError as e:
-      raise UserError('`x`: examples of different shapes.') from e
-    if x.dtype.kind not in 'biuf':
-      raise UserError(f'`x` is {x.dtype}; numbers are needed.')
-    if len(x) >= 2**31:
-      raise UserError(
-        f'`x` has {len(x)} examples; give fewer than 2^31, as row numbers have 32 bits.'
-      )
-    num_classes = split_checks.num_outputs(num_classes)
+    ranges.check_choice('task', task, tuple(tasks.TASKS))
+    masked = [name for name, rows in (('x', x), ('y', y)) if np.ma.is_masked(rows)]
+    check(
+      not masked, f'{", ".join(masked)}: masked array; fill or remove the masked rows'
+    )
+    x = x if isinstance(x, StoredRows) else np.ascontiguousarray(x)
+    check(x.dtype.kind in 'biuf', f'x: must be numbers; got {x.dtype}')
+    check(len(x) < 2**31, f'x: must have fewer than 2^31 rows; got {len(x)}')
     y = tasks.TASKS[task].targets(y, '`y`', num_classes)
-    if len(x) != len(y):
-      raise UserError(f'`x` has {len(x)} examples, `y` {len(y)}; give each a target.')
-    sizes = split_checks.sizes(sizes, len(x))
-    if isinstance(x, np.ndarray):
-      feature_range.warn_of_rounding(x, '`x`')
+    check(len(x) == len(y), f'y: has {len(y)} rows; x has {len(x)}')
     if x.dtype != np.uint8:
       x = changed(x, lambda rows: rows.astype(np.float32))
-      if not all(np.isfinite(rows).all() for _, rows in blocks(x)):
-        raise UserError(
-          '`x` holds values that are not finite (NaN or infinity); fill them, or leave '
-          'out these examples.'
-        )
-    split_checks.check_targets(x.shape, y, task, '`y`')
-    if num_classes is None:
-      num_classes = tasks.TASKS[task].count_outputs(y)
-      split_checks.warn_of_gaps(y, num_classes, task, '`y`')
-    if client_ids is None:
-      client_ids = np.arange(len(sizes))
-    client_ids = split_checks.client_ids(client_ids, len(sizes))
+      finite = all(np.isfinite(rows).all() for _, rows in blocks(x))
+      check(finite, 'x: has NaN or infinity; fill them or leave out these rows')
+    check_targets(x.shape, y, task, 'y')
+    sizes, num_rows = np.asarray(sizes), len(x)
+    whole = sizes.ndim == 1 and ((sizes >= 0) & (sizes == np.floor(sizes))).all()
+    check(whole, 'sizes: must be an integer from 0 for each client')
+    check(
+      sizes.sum() == num_rows, f'sizes: sum to {sizes.sum():g}; x has {num_rows} rows'
+    )
+    sizes = sizes.astype(np.int64)
+    ids = np.arange(len(sizes)) if client_ids is None else np.asarray(client_ids)
+    whole = ids.shape == sizes.shape and ids.dtype.kind in 'iu'
+    check(whole, f'client_ids: must be {len(sizes)} integers')
+    in_range = len(np.unique(ids)) == len(ids) and ((ids >= 0) & (ids < 2**31)).all()
+    check(in_range, 'client_ids: must be distinct and from 0 to 2^31 - 1')
     if info is None:
-      info = ClientInfo(np.array([str(i) for i in client_ids]))
-    elif not isinstance(info, ClientInfo) or len(info.names) != len(sizes):
-      given = type(info).__name__
-      if isinstance(info, ClientInfo):
-        given = f'one of {len(info.names)}'
-      raise UserError(
-        f'`info` must be a ClientInfo of the {len(sizes)} clients of `sizes`, not '
-        f'{given}.'
-      )
-    if scale is None:
-      scale = split_checks.scale_of(x, '`x`')
-      if task != SEQUENCE.name:
-        feature_range.warn_of_range(x, scale, '`x`')
-    else:
-      scale = split_checks.scale(scale)
+      info = ClientInfo(np.array([str(i) for i in ids]))
+    check(len(info.names) == len(sizes), f'info: must be of the {len(sizes)} clients')
+    scale = scale_of(x, 'x') if scale is None else float(scale)
+    limits = np.finfo(np.float32)
+    check(limits.tiny <= scale <= limits.max, f'scale: must be positive; got {scale}')
     return cls(
       x=x,
       y=y,
       offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
-      client_ids=client_ids,
-      num_classes=num_classes,
+      client_ids=ids.astype(np.int32),
+      num_classes=int(num_classes or tasks.TASKS[task].count_outputs(y)),
       scale=scale,
       max_examples=max(1, int(sizes.max(initial=0))),
       info=info,
       task=task,
       weights=info.weights,
     )
+
+
+def scale_of(x: Rows, where: str) -> float:
+  """The default factor of features x [T, ...].
+
+  It is 1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.
+  Raises `UserError` if x is uint8 and [T, F], which may be pixels or e.g. tokens;
+  `where` is the source file or argument, for this message.
+  """
+  is_bytes = x.dtype == np.uint8
+  known = not is_bytes or x.ndim >= 3
+  check(
+    known, f'{where}: uint8 of shape {x.shape} needs scale (1/255 pixels, 1 tokens)'
+  )
+  return 1 / 255 if is_bytes else 1.0
+
+
+def check_targets(shape: tuple[int, ...], y: np.ndarray, task: str, where: str) -> None:
+  """Raises `UserError` unless sequences have a target at every position.
+
+  x has `shape` [T, ...], y [T, ...] is as `Task.targets` makes it, and `task` is a key
+  of `tasks.TASKS`. `where` is the source file or argument of y, for the message.
+  """
+  outputs = y.shape[1] if y.ndim > 1 else 1
+  expected = tasks.TASKS[task].target_shape(len(y), shape[1:], outputs)
+  check(y.shape == expected, f'{where}: has shape {y.shape}; {task} needs {expected}')

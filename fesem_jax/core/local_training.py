@@ -1,37 +1,21 @@
 """Settings of local training, which methods receive."""
 
-import contextvars
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from fesem_jax.core import (
-  batching,
-  local_optimizers,
-  prng_streams,
-  sampling,
-  sharding,
-)
+from fesem_jax.core import batching, prng_streams, sampling, sharding
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.sending import OfClient, Sends, check_sends, sends_of
+from fesem_jax.core.sending import OfClient, Sends
 from fesem_jax.core.types import Cohort, Model
-from fesem_jax.utils import old_names
-from fesem_jax.utils.display import kind_of
-from fesem_jax.utils.errors import (
-  UserError,
-  argument,
-  check_at_least,
-  check_choice,
-  check_share,
-  check_whole,
-)
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.ranges import Count, Index, Share, check_arguments, checked
 
 # Round [] int32, counted from 0 -> factor [] of the round's local updates.
 RoundSchedule = Callable[[Any], Any]
@@ -40,21 +24,10 @@ Augment = Callable[[jax.Array, jax.Array], jax.Array]
 # Local step [] int32, counted from 0 in each round -> factor [] of its update.
 StepSchedule = Callable[[Any], Any]
 
-
-# What becomes of the running statistics of clients' batches.
-BATCH_STATS = ('average', 'local')
-SHARED_START = ('auto', 'on', 'off')
-# Of float32 products on accelerators.
-PRECISIONS = ('highest', 'high', 'default')
-
-
-DATA_PLACEMENTS = ('auto', 'replicated', 'sharded')
-
-
-# Whether a round is traced, and no training before the first one.
-IN_ROUND: contextvars.ContextVar[bool] = contextvars.ContextVar(
-  'in_round', default=False
-)
+SharedStart = Literal['auto', 'on', 'off']
+Precision = Literal['highest', 'high', 'default']  # Of float32 products.
+DataPlacement = Literal['auto', 'replicated', 'sharded']
+BatchStats = Literal['average', 'local']  # The running statistics of clients' batches.
 
 
 class Machine(NamedTuple):
@@ -67,16 +40,16 @@ class Machine(NamedTuple):
     mesh: devices, as of `client_mesh`; None takes all.
     clients_per_chunk: clients trained side by side on one device; 0 chooses the number
       by the model and the device.
-    shared_start: 'auto', 'on' or 'off'.
-    precision: 'highest', 'high' or 'default'.
-    data_placement: 'auto', 'replicated' or 'sharded'.
+    shared_start: see `LocalTraining`.
+    precision: see `LocalTraining`.
+    data_placement: see `LocalTraining`.
   """
 
   mesh: Mesh | None = None
-  clients_per_chunk: int = 0
-  shared_start: str = 'auto'
-  precision: str = 'highest'
-  data_placement: str = 'auto'
+  clients_per_chunk: Index = 0
+  shared_start: SharedStart = 'auto'
+  precision: Precision = 'highest'
+  data_placement: DataPlacement = 'auto'
 
 
 class LocalTraining(NamedTuple):
@@ -132,18 +105,18 @@ class LocalTraining(NamedTuple):
   model: Model
   optimizer: optax.GradientTransformation
   schedule: Schedule
-  clients_per_chunk: int
+  clients_per_chunk: Count
   mesh: Mesh
-  dropout_rate: float = 0.0
+  dropout_rate: Share = 0.0
   lr_schedule: RoundSchedule | None = None
-  shared_start: str = 'auto'
-  clients_per_shared_start: int = 0
-  precision: str = 'highest'
+  shared_start: SharedStart = 'auto'
+  clients_per_shared_start: Index = 0
+  precision: Precision = 'highest'
   local_lr_schedule: StepSchedule | None = None
   augmentation: Augment | None = None
   sends: Sends | None = None
-  data_placement: str = 'auto'
-  batch_stats: str = 'average'
+  data_placement: DataPlacement = 'auto'
+  batch_stats: BatchStats = 'average'
   keep_optimizer_state: bool = False
   work: ClientWork | None = None
 
@@ -157,12 +130,8 @@ class LocalTraining(NamedTuple):
 
     They are averaged, while the `method` moves or compares whole models otherwise.
     """
-    if self.model.statistics:
-      raise UserError(
-        f'{argument("algorithm", method)} moves or compares models in ways that the '
-        'running statistics of BatchNorm do not allow; choose a model with GroupNorm, '
-        'e.g. resnet8, or a method that averages models, e.g. fed_avg, fesem or fed_bn.'
-      )
+    plain = not self.model.statistics
+    check(plain, f'{method}: not defined for BatchNorm; choose a model with GroupNorm')
 
   def check_no_sends(self, method: str, sent: str) -> None:
     """Raises `UserError` if clients are to send other models than they trained.
@@ -170,29 +139,15 @@ class LocalTraining(NamedTuple):
     `sent` says in words what the clients of the `method` send.
     """
     if self.sends is not None:
-      raise UserError(
-        f'`{self.sends.named}` is not defined for {method}, whose clients send {sent}; '
-        'choose another method.'
-      )
+      raise UserError(f'{self.sends.named}: {method} cannot; its clients send {sent}')
 
   def arrived(self, key: jax.Array, data: FederatedData, ids: jax.Array) -> jax.Array:
     """[S] bool, False for clients `ids` that drop out of the round of this key."""
     return ~sampling.coin(key, data, ids, self.dropout_rate, prng_streams.DROPOUT)
 
   def rate(self, cohort: Cohort) -> jax.Array | None:
-    """The factor [] float32 of a cohort's local updates; None if it is 1.
-
-    Raises `UserError` within a round on a cohort that does not know its number.
-    """
-    if self.lr_schedule is None:
-      return None
-    if cohort.round is None:
-      if IN_ROUND.get():
-        raise UserError(
-          '`lr_schedule` needs the number of the round, which a cohort of the method '
-          'lacks; give it that of the cohort of the round, e.g. '
-          'fj.everyone(data, cohort.round).'
-        )
+    """The factor [] float32 of a cohort's local updates; None if it is 1."""
+    if self.lr_schedule is None or cohort.round is None:
       return None
     return jnp.asarray(self.lr_schedule(cohort.round), jnp.float32)
 
@@ -251,40 +206,13 @@ class LocalTraining(NamedTuple):
     return jnp.where(every < steps, rates, 0.0).sum()
 
 
-# Arguments of `local_training` until 0.3 -> what is given in their place.
-_NOW = {
-  'num_clients': 'leave it out',
-  'steps': 'local._replace(schedule=fj.Schedule(batch_size, steps=...))',
-  **{
-    name: f'local._replace({name}=...)'
-    for name in ('dropout_rate', 'local_lr_schedule', 'augmentation')
-  },
-  **{name: f'machine=fj.Machine({name}=...)' for name in Machine._fields},
-}
-
-
-def _with_old_names(
-  build: Callable[..., LocalTraining], given: dict[str, Any], old: dict[str, Any]
-) -> LocalTraining:
-  placed = {name: x for name, x in old.items() if name in Machine._fields}
-  machine = given.get('machine', Machine())._replace(**placed)
-  local = build(**given | {'machine': machine})
-  others = {name: x for name, x in old.items() if name in LocalTraining._fields}
-  others = {name: x for name, x in others.items() if name not in placed}
-  if 'steps' in old:
-    others['schedule'] = local.schedule._replace(steps=old['steps'])
-  local = local._replace(**others)
-  check_training(local)
-  return local
-
-
-@old_names.accepts(_NOW, _with_old_names)
+@checked
 def local_training(
   model: Model,
   optimizer: optax.GradientTransformation,
   *,
-  batch_size: int = 10,
-  epochs: int = 1,
+  batch_size: Index = 10,
+  epochs: Count = 1,
   lr_schedule: RoundSchedule | None = None,
   sends: Sends | OfClient | None = None,
   machine: Machine = Machine(),
@@ -306,34 +234,20 @@ def local_training(
     machine: devices, clients side by side, precision and placement of the data.
 
   Raises:
-    UserError: if a number or mode is out of range, the model is no `Model`, clients
-      cannot use the optimizer, or a schedule does not return one positive number for
-      the first round or step.
+    UserError: if a number or mode is out of range, the model is no `Model`, the
+      optimizer is not one of Optax, or `lr_schedule` is not positive in the first
+      round.
   """
-  if not isinstance(model, Model):
-    raise UserError(
-      f'`model` is {kind_of(model)}, not a Model; make one of a Flax module '
-      'with models.from_flax(module, example_shape).'
-    )
-  if not isinstance(machine, Machine):
-    raise UserError(
-      f'`machine` is {kind_of(machine)}, not a fesem_jax.Machine; give e.g. '
-      'Machine(mesh=mesh).'
-    )
+  check(isinstance(model, Model), 'model: must be a Model, as of models.from_flax')
+  is_optimizer = hasattr(optimizer, 'update')
+  check(is_optimizer, f'optimizer: must be one of Optax; got {optimizer!r:.40}')
+  starts = lr_schedule is None or lr_schedule(0) > 0
+  check(starts, 'lr_schedule: must be positive in the first round')
+  check_arguments(Machine, machine._asdict())
   mesh, chunk, shared_start, precision, data_placement = machine
-  if not isinstance(mesh, Mesh | None):
-    raise UserError(
-      f'`mesh` is {kind_of(mesh)}; give the devices, e.g. mesh=fj.client_mesh(2).'
-    )
-  check_whole(clients_per_chunk=chunk)
-  check_at_least(0, clients_per_chunk=chunk)
   mesh = sharding.client_mesh() if mesh is None else mesh
   params = jax.eval_shape(model.init, jax.random.key(0))
-  local_optimizers.check(optimizer, params)
-  sends = sends_of(sends)
-  if sends is not None:
-    check_sends(sends, model)
-  local = LocalTraining(
+  return LocalTraining(
     model,
     optimizer,
     Schedule(batch_size, epochs),
@@ -343,88 +257,6 @@ def local_training(
     shared_start=shared_start,
     clients_per_shared_start=chunk,
     precision=precision,
-    sends=sends,
+    sends=sends if isinstance(sends, Sends | None) else Sends(sends),
     data_placement=data_placement,
   )
-  check_training(local)
-  return local
-
-
-def check_training(local: LocalTraining) -> None:
-  """Raises `UserError` on a number, mode or schedule that is out of range."""
-  if not isinstance(local.schedule, Schedule):
-    raise UserError(
-      f'`schedule` is {kind_of(local.schedule)}, not a Schedule; give e.g. '
-      'Schedule(batch_size=10, steps=5).'
-    )
-  batch_size, epochs, steps = local.schedule
-  check_whole(batch_size=batch_size, epochs=epochs, steps=steps)
-  check_at_least(0, batch_size=batch_size, steps=steps)
-  check_at_least(1, epochs=epochs)
-  check_share(dropout_rate=local.dropout_rate)
-  check_choice('shared_start', local.shared_start, SHARED_START)
-  check_choice('precision', local.precision, PRECISIONS)
-  check_choice('data_placement', local.data_placement, DATA_PLACEMENTS)
-  if not isinstance(local.sends, Sends | None):
-    raise UserError(
-      f'`sends` is {kind_of(local.sends)}, not a fesem_jax.Sends; give e.g. '
-      'fj.Sends(function).'
-    )
-  _check_schedule('lr_schedule', local.lr_schedule, 'round')
-  _check_schedule('local_lr_schedule', local.local_lr_schedule, 'step')
-  check_choice('batch_stats', local.batch_stats, BATCH_STATS)
-  if local.keep_optimizer_state:
-    params = jax.eval_shape(local.model.init, jax.random.key(0))
-    local_optimizers.check_kept(local.optimizer, params)
-  _check_statistics(local.model, local.batch_stats, local.sends)
-  if local.work is not None:
-    local.work.check_schedule(local.schedule)
-  if steps and epochs > 1:
-    warn_once(
-      f'{argument("epochs", epochs)} has no effect: {argument("steps", steps)}.'
-    )
-
-
-def _check_statistics(model: Model, batch_stats: str, sends: Sends | None) -> None:
-  """Raises `UserError` on statistics of batches that cannot be treated so."""
-  if batch_stats != 'average' and not model.statistics:
-    raise UserError(
-      f'{argument("batch_stats", batch_stats)} needs a model with running statistics, '
-      'such as resnet8_bn; this one has no BatchNorm.'
-    )
-  private = sends is not None and sends.privacy is not None
-  if private and model.statistics and batch_stats == 'average':
-    raise UserError(
-      'The noise of `dp` would make variances of BatchNorm negative; choose '
-      '`batch_stats=local`, or a model with GroupNorm.'
-    )
-
-
-def _check_schedule(name: str, schedule: Callable[[Any], Any] | None, of: str) -> None:
-  """Raises `UserError` unless a schedule returns a positive number for 0.
-
-  Its argument is traced, as in training, so that branches on it in Python fail. None is
-  no schedule; the argument's `name`, and `of`, 'round' or 'step', are for messages.
-  """
-  if schedule is None:
-    return
-  try:
-    first = float(jax.jit(schedule)(jnp.int32(0)))
-  except (TypeError, ValueError, jax.errors.JAXTypeError) as e:
-    raise UserError(
-      f'{argument(name)} must be a function of JAX from the number of a {of} to one '
-      f'number, e.g. optax.cosine_decay_schedule(1.0, {of}s) ({e}).'
-    ) from e
-  if not 0 < first < jnp.inf:
-    raise UserError(
-      f'{argument(name)} must be positive, but gives {first} for the first {of}.'
-    )
-
-
-def check_local(x: Any) -> None:
-  """Raises `UserError` unless `x` is local training."""
-  if not isinstance(x, LocalTraining):
-    raise UserError(
-      f'`local` is {kind_of(x)}, not a LocalTraining; make one with '
-      'local_training(model, optimizer).'
-    )

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fesem_jax.core import sharding
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 # The tile of a TPU's memory: 8 sublanes of 128 lanes.
 _LANES, _SUBLANES = 128, 8
@@ -143,8 +143,8 @@ def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
   Raises `UserError` if the parameters are not float32.
   """
   leaves, form = jax.tree.flatten(model)
-  if any(x.dtype != jnp.float32 for x in leaves):
-    raise UserError('`client_state=offloaded` keeps models of float32 only.')
+  single = all(x.dtype == jnp.float32 for x in leaves)
+  check(single, 'client_state: offloaded models must be float32')
 
   def on_device(model):
     row = pack(jax.tree.map(lambda x: x[None], model))[0]

@@ -8,11 +8,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax.core import tree
 from fesem_jax.core.types import Params
-from fesem_jax.utils.display import listed, printable
-from fesem_jax.utils.errors import UserError, argument
-
-# Names that an error lists.
-_LISTED = 12
+from fesem_jax.utils.display import listed
+from fesem_jax.utils.errors import UserError
 
 
 def is_named(path: Sequence[str], names: Collection[str]) -> bool:
@@ -83,20 +80,9 @@ def chosen(params: Params, names: Collection[str], flag: str) -> tuple[str, ...]
   They come in the order of the model, whose parameters are a dict of layers. Raises
   `UserError`, naming the `flag` that holds the names, on one that chooses nothing.
   """
-  if isinstance(names, str):  # Its letters would be names, and * all of them.
-    raise UserError(
-      f"{argument(flag, names)} must be a list of names; give ['{printable(names)}']."
-    )
-  given = argument(flag, ','.join(names))
-  if not isinstance(params, Mapping):
-    raise UserError(f'{argument(flag)} needs a model whose parameters are a dict.')
   paths = list(flatten_dict(params))
   for name in names:
     if not any(is_named(path, [name]) for path in paths):
-      what, known = 'its layers are', list(params)
-      if '/' in name or '*' in name:
-        what, known = 'its parameters are', ['/'.join(path) for path in paths]
-      raise UserError(
-        f'{given}: the model has no layer {name}; {what} {listed(known, _LISTED)}.'
-      )
+      known = ['/'.join(path) for path in paths] if set('/*') & set(name) else params
+      raise UserError(f'{flag}: no layer {name}; expected one of {listed(known, 12)}')
   return tuple('/'.join(path) for path in paths if is_named(path, names))

@@ -9,7 +9,7 @@ from fesem_jax.core import prng_streams, stratified
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.types import Cohort, HostOrDeviceArray
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 def everyone(data: FederatedData, round: HostOrDeviceArray = None) -> Cohort:
@@ -44,11 +44,8 @@ def cohort_of(
   """
   if isinstance(client_ids, list | tuple | np.ndarray):
     known, counts = np.unique(np.asarray(client_ids), return_counts=True)
-    if np.any((counts > 1) & (known >= 0)):
-      raise UserError(
-        f'`client_ids` has client {known[counts > 1][-1]} twice, which would train and '
-        'count twice; give each client once.'
-      )
+    twice = known[(counts > 1) & (known >= 0)]
+    check(not len(twice), f'client_ids: has client {twice[:1]} twice')
   ids = data.positions(client_ids)
   if data.shard_rows is not None:
     ids = stratified.on_their_devices(ids, data.num_clients, mesh)

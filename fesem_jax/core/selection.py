@@ -9,13 +9,14 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fesem_jax.utils.errors import UserError, argument, check_at_least, check_choice
+from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.ranges import Count, Index, check_arguments, checked
 
-UNITS = ('rounds', 'seconds')
+Unit = Literal['rounds', 'seconds']
 
 
 class BeforeRound(NamedTuple):
@@ -65,18 +66,14 @@ class Selection:
     choose: (`BeforeRound`) -> places [<= S] of distinct clients in the order of the
       data, their names, or `Chosen`.
     name: what identifies the selection in a workdir; by default the function's name.
-    check: [M] names -> None; raises `UserError` where the clients do not fit.
   """
 
-  clients_per_round: int
+  clients_per_round: Index
   choose: Callable[[BeforeRound], Any]
   name: str = ''
-  check: Callable[[np.ndarray], None] = lambda names: None
 
   def __post_init__(self):
-    check_at_least(0, clients_per_round=self.clients_per_round)
-    if not callable(self.choose):
-      raise UserError('`choose` of a Selection must be a function of `BeforeRound`.')
+    check_arguments(Selection, vars(self))
     if not self.name:
       name = getattr(self.choose, '__qualname__', type(self.choose).__qualname__)
       object.__setattr__(self, 'name', name)
@@ -91,27 +88,15 @@ class Selection:
       choice = Chosen(choice)
     places = places_of(choice.clients, before.names)
     most = self.clients_per_round or len(before.names)
-    if len(places) > most:
-      raise UserError(
-        f'`choose` of the selection {self.name} returned {len(places)} clients for '
-        f'round {before.number}; the most are {argument("clients_per_round", most)}.'
-      )
+    check(len(places) <= most, f'{self.name}: chose {len(places)} clients, not {most}')
     of_round = {'candidates': choice.candidates, 'waited_seconds': choice.waited}
     return places, {name: value for name, value in of_round.items() if value}
 
 
-def counted(clients_per_round: Any) -> tuple[int, Selection | None]:
-  """S and the selection of an argument `clients_per_round`, a number or a `Selection`.
-
-  Raises `UserError` if it is a function alone.
-  """
+def counted(clients_per_round: int | Selection) -> tuple[int, Selection | None]:
+  """S and the selection of an argument `clients_per_round`."""
   if isinstance(clients_per_round, Selection):
     return clients_per_round.clients_per_round, clients_per_round
-  if callable(clients_per_round):
-    raise UserError(
-      '`clients_per_round` is a function; say how many clients it returns at most, as '
-      '`clients_per_round=fj.selection.Selection(10, function)`.'
-    )
   return clients_per_round, None
 
 
@@ -120,35 +105,23 @@ def places_of(clients: Any, names: np.ndarray) -> np.ndarray:
 
   Raises `UserError` on what is no client, or is there twice.
   """
-  given = np.asarray(list(clients))
-  if given.dtype.kind in 'OU':
+  chosen = np.asarray(list(clients))
+  if chosen.dtype.kind in 'OU':
     by_name: dict[str, list[int]] = {}
     for place, name in enumerate(names):
       by_name.setdefault(str(name), []).append(place)
-    for name in map(str, given):
-      if len(by_name.get(name, ())) != 1:
-        count = len(by_name.get(name, ()))
-        raise UserError(
-          f'The selection of clients names {name!r}: {count or "no"} clients are '
-          f'called so; the clients are {", ".join(map(str, names[:3]))}, ...'
-        )
-    given = np.array([by_name[str(name)][0] for name in given], np.int64)
-  if given.ndim != 1 or (given.size and given.dtype.kind not in 'iu'):
-    raise UserError(
-      'A selection of clients must be a list of their places, from 0, or of their '
-      f'names; it is {given.dtype} of shape {given.shape}.'
-    )
-  if given.size and not 0 <= given.min() <= given.max() < len(names):
-    raise UserError(
-      f'The selection of clients has places {given.min()} to {given.max()}; the '
-      f'{len(names)} clients have places 0 to {len(names) - 1}.'
-    )
-  if len(np.unique(given)) < len(given):
-    raise UserError('The selection of clients has a client twice.')
-  return given.astype(np.int64)
+    for name in map(str, chosen):
+      count = len(by_name.get(name, ()))
+      check(count == 1, f'selection: {count} clients are called {name!r}')
+    chosen = np.array([by_name[str(name)][0] for name in chosen], np.int64)
+  outside = chosen[(chosen < 0) | (chosen >= len(names))]
+  check(not len(outside), f'selection: places {outside[:3]} are not below {len(names)}')
+  check(len(np.unique(chosen)) == len(chosen), 'selection: has a client twice')
+  return chosen.astype(np.int64)
 
 
-def power_of_choice(clients_per_round: int, *, candidates: int) -> Selection:
+@checked
+def power_of_choice(clients_per_round: Count, *, candidates: int) -> Selection:
   """Selection by loss (Cho et al. 2020, "pow-d").
 
   In each round, d candidates are drawn without replacement, with probabilities
@@ -162,20 +135,13 @@ def power_of_choice(clients_per_round: int, *, candidates: int) -> Selection:
     candidates: d, from S to M.
 
   Raises:
-    UserError: unless 0 < S <= d.
+    UserError: unless S <= d; in the first round, if d is more than the clients.
   """
-  check_at_least(1, clients_per_round=clients_per_round)
-  check_at_least(clients_per_round, candidates=candidates)
-
-  def check(names: np.ndarray) -> None:
-    if candidates > len(names):
-      raise UserError(
-        f'{argument("candidates", candidates)} of power_of_choice are more than the '
-        f'{len(names)} clients.'
-      )
+  check(candidates >= clients_per_round, 'candidates: fewer than clients_per_round')
 
   def choose(before: BeforeRound) -> Chosen:
     sizes = before.sizes.astype(np.float64)
+    check(candidates <= len(sizes), f'candidates: more than the {len(sizes)} clients')
     drawn = before.rng.choice(
       len(sizes), candidates, replace=False, p=sizes / sizes.sum()
     )
@@ -185,33 +151,23 @@ def power_of_choice(clients_per_round: int, *, candidates: int) -> Selection:
     return Chosen(drawn[order[:clients_per_round]], candidates)
 
   name = f'power_of_choice({clients_per_round}, candidates={candidates})'
-  return Selection(clients_per_round, choose, name, check)
+  return Selection(clients_per_round, choose, name)
 
 
-def named(clients: Sequence[str], clients_per_round: int = 0) -> Selection:
+@checked
+def named(clients: Sequence[str], clients_per_round: Index = 0) -> Selection:
   """Selection of some clients by name: all of them, or a uniform draw of S in a round.
 
   The others train in no round; they are evaluated as all clients, and take part in what
   a method does before the first round, as the first clusters of FeSEM.
 
   Raises:
-    UserError: on no client, a name that is there twice, or an S that is more.
+    UserError: if S is more; in the first round, on a name of no client, or a name that
+      is there twice.
   """
   clients = [str(name) for name in clients]
-  check_at_least(0, clients_per_round=clients_per_round)
-  if not clients or len(set(clients)) < len(clients):
-    raise UserError(
-      'The names of the clients to select must be some, and each there once.'
-    )
   count = clients_per_round or len(clients)
-  if count > len(clients):
-    raise UserError(
-      f'{argument("clients_per_round", count)} is more than the {len(clients)} clients '
-      'that are selected by name.'
-    )
-
-  def check(names: np.ndarray) -> None:
-    places_of(clients, names)
+  check(count <= len(clients), f'clients_per_round: only {len(clients)} are named')
 
   def choose(before: BeforeRound) -> np.ndarray:
     places = np.sort(places_of(clients, before.names))
@@ -219,14 +175,15 @@ def named(clients: Sequence[str], clients_per_round: int = 0) -> Selection:
       return places
     return before.rng.choice(places, count, replace=False)
 
-  return Selection(count, choose, f'named({count}, {_digest(sorted(clients))})', check)
+  return Selection(count, choose, f'named({count}, {_digest(sorted(clients))})')
 
 
+@checked
 def available(
-  clients_per_round: int,
+  clients_per_round: Index,
   trace: Sequence[tuple[str, float, float]],
   *,
-  unit: str = 'rounds',
+  unit: Unit = 'rounds',
 ) -> Selection:
   """Selection by availability: a uniform draw of the clients that are there.
 
@@ -244,31 +201,23 @@ def available(
       the first round began, `to` excluded.
 
   Raises:
-    UserError: on another unit, no interval, or one that is empty or not finite.
+    UserError: on an interval that is empty or not finite; in the first round, on a name
+      of no client.
   """
-  check_at_least(0, clients_per_round=clients_per_round)
-  check_choice('unit', unit, UNITS)
   rows = sorted((str(name), float(first), float(last)) for name, first, last in trace)
   in_rounds = unit == 'rounds'
   for name, first, last in rows:
-    empty = first > last if in_rounds else first >= last
-    if empty or not (math.isfinite(first) and math.isfinite(last)):
-      raise UserError(
-        f'The availability of client {name} from {first:g} to {last:g} is no interval; '
-        'give its begin, then its end, as finite numbers.'
-      )
-  if not rows:
-    raise UserError('The trace of availability has no interval; give at least one.')
+    ends_later = first < last or (in_rounds and first == last)
+    sound = ends_later and math.isfinite(first) and math.isfinite(last)
+    check(sound, f'trace: {name} has no interval from {first:g} to {last:g}')
   own_names = sorted({name for name, *_ in rows})
   begins, ends = (np.array([row[i] for row in rows]) for i in (1, 2))
-
-  def check(names: np.ndarray) -> None:
-    places_of(own_names, names)
 
   def at(time: float) -> np.ndarray:
     return (begins <= time) & ((time <= ends) if in_rounds else (time < ends))
 
   def choose(before: BeforeRound) -> Chosen:
+    places_of(own_names, before.names)  # Raises on a name of no client.
     time, waited = float(before.number), 0.0
     if not in_rounds:
       time = _clock(before.records)
@@ -276,10 +225,7 @@ def available(
     if not in_rounds and not there.any():
       later = begins[begins > time]
       if not len(later):
-        raise UserError(
-          f'No client is available after {time:g} simulated seconds, before round '
-          f'{before.number}: the trace is over; lower `rounds`, or give a longer one.'
-        )
+        raise UserError(f'trace: ends after {time:g} s, before round {before.number}')
       waited = float(later.min() - time)
       there = at(float(later.min()))
     present = sorted({rows[i][0] for i in np.flatnonzero(there)})
@@ -289,19 +235,15 @@ def available(
     return Chosen(places, waited=waited)
 
   name = f'available({clients_per_round}, {unit}, {_digest(rows)})'
-  return Selection(clients_per_round, choose, name, check)
+  return Selection(clients_per_round, choose, name)
 
 
 def _clock(records: Sequence[dict[str, Any]]) -> float:
   """Simulated seconds of all rounds so far."""
   rounds = [record for record in records if record['round']]
   times = [t for r in rounds if (t := r.get('simulated_seconds')) is not None]
-  if len(times) < len(rounds):
-    raise UserError(
-      'A trace of availability in seconds needs the simulated seconds of each round; '
-      'give a `device_profile` (from Python `callbacks=[fj.callbacks.Costs(...)]`), '
-      'and a method that says what it sends.'
-    )
+  timed = len(times) == len(rounds)
+  check(timed, 'trace: seconds need simulated rounds; give device_profile (Costs)')
   return float(sum(times))
 
 

@@ -15,10 +15,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax.core import jax_devices
 from fesem_jax.core.chips import memory_of
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Index, checked
 
 CLIENTS = 'clients'
 
@@ -38,28 +38,21 @@ def num_shards(num_devices: int) -> int:
   return math.lcm(_SHARDS, num_devices)
 
 
-def client_mesh(num_devices: int = 0) -> Mesh:
+@checked
+def client_mesh(num_devices: Index = 0) -> Mesh:
   """A mesh of the first `num_devices` devices (0: all) along 'clients'.
 
   With several processes, each contributes equally many devices.
 
   Raises:
-    UserError: if `num_devices` is negative, larger than the number of devices, or not a
-      multiple of the number of processes.
+    UserError: if `num_devices` is more than there are, or not a multiple of the number
+      of processes.
   """
   devices = jax.devices()
-  if num_devices < 0:
-    raise UserError(f'--num_devices={num_devices} must not be negative.')
-  if num_devices > len(devices):
-    raise UserError(
-      f'--num_devices={num_devices}, but only {len(devices)} '
-      f'{devices[0].platform} device(s) exist.'
-    )
-  if num_devices % processes.count():
-    raise UserError(
-      f'--num_devices={num_devices} must be a multiple of the {processes.count()} '
-      'processes, which give equally many each.'
-    )
+  exist = num_devices <= len(devices)
+  check(exist, f'num_devices: only {len(devices)} {devices[0].platform} devices exist')
+  divides = num_devices % processes.count() == 0
+  check(divides, f'num_devices: must be a multiple of {processes.count()} processes')
   chosen = devices[: num_devices or len(devices)]
   if num_devices and processes.count() > 1:
     each, owners = num_devices // processes.count(), [d.process_index for d in devices]
@@ -187,15 +180,12 @@ def setup_devices(num_devices: int = 0, group: processes.Group | None = None) ->
     group: the processes that run together; see `processes.initialize`. None for one.
 
   Raises:
-    UserError: if JAX is already in use, cannot use the platform of JAX_PLATFORMS, or
-      the processes cannot connect.
+    RuntimeError: if JAX is already in use, or cannot use the platform of JAX_PLATFORMS.
+    UserError: if the processes cannot connect.
   """
   group = group or processes.Group()
   share = -(-max(0, num_devices) // max(1, group.num_processes))
-  try:
-    jax.config.update('jax_num_cpu_devices', share or cores())
-  except RuntimeError as e:
-    raise UserError('Call setup_devices() before anything else uses JAX.') from e
+  jax.config.update('jax_num_cpu_devices', share or cores())
   if jax.config.values['jax_compilation_cache_dir'] is None:
     cache = pathlib.Path.home() / '.cache' / 'fesem_jax'
     jax.config.update('jax_compilation_cache_dir', str(cache))
@@ -203,7 +193,7 @@ def setup_devices(num_devices: int = 0, group: processes.Group | None = None) ->
     # JAX does not cache programs that compile within a second by default.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)
   processes.initialize(group)
-  full_precision(jax_devices.devices())
+  full_precision(jax.devices())
 
 
 def full_precision(devices: Sequence[jax.Device]) -> None:

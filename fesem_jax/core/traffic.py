@@ -10,7 +10,6 @@ from fesem_jax.core import parameter_names
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sending import Sends
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
 
 # Bytes of a loss (float32) or of the index of a cluster (int32).
 NUMBER = 4
@@ -287,21 +286,11 @@ def with_first_change(
 def check_private(traffic: Traffic | None, sends: Sends | None) -> None:
   """Raises `UserError` if noise would be in some of what clients send, not in all.
 
-  Warns if they send nothing that `sends` could change.
-
   `traffic` is the method's; None if it does not say what it sends.
   """
-  if sends is not None and traffic is not None and not traffic.model:
-    warn_once(f'`{sends.named}` has no effect: clients of this method send nothing.')
-  if sends is None or sends.privacy is None or traffic is None:
-    return
-  if traffic.beside is None:
-    start = f' (before the first round {traffic.words[2]})' if traffic.words[2] else ''
-    raise UserError(
-      f'`{sends.named}` adds noise to one model a round of each client; clients of '
-      f'this method send {traffic.words[1]}{start}. Choose another method, or leave it '
-      'out.'
-    )
+  private = sends is not None and sends.privacy is not None and traffic is not None
+  if private and traffic.beside is None:
+    raise UserError(f'{sends.named}: not for clients that send {traffic.words[1]}')
 
 
 def as_sent(traffic: Traffic | None, sends: Sends | None) -> Traffic | None:

@@ -16,7 +16,7 @@ import jax
 
 from fesem_jax import tasks
 from fesem_jax.tasks import CLASSIFICATION, Loss, Task
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 Params = Any  # pytree of float32 arrays: one model, or a stack of models.
 HostOrDeviceArray = Any  # np.ndarray on the host, jax.Array on devices.
@@ -77,12 +77,8 @@ class Model(_Functions):
 
   def _replace(self, **changes: Any) -> 'Model':
     if 'apply' in changes:
-      if self.apply_train is not None and 'apply_train' not in changes:
-        raise UserError(
-          'Local training uses `apply_train` of the model, which belongs to the '
-          '`apply` that is replaced; replace both, or give `apply_train=None` to train '
-          'with the new `apply`.'
-        )
+      fits = self.apply_train is None or 'apply_train' in changes
+      check(fits, 'apply: replaces its apply_train too; give both, or apply_train=None')
       changes = {'layers': (), 'apply_with': None} | changes
     return super()._replace(**changes)
 

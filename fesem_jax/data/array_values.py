@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fesem_jax.core.split_checks import scale_of
+from fesem_jax.core.federated_data import scale_of
 from fesem_jax.data import columns
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks

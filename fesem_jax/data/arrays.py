@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.core import feature_range
 from fesem_jax.core.client_info import checked_weights
-from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.split_checks import check_targets, warn_of_gaps
+from fesem_jax.core.federated_data import FederatedData, check_targets
 from fesem_jax.data import array_forms, array_values, class_labels, columns
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
@@ -54,7 +52,7 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   `num_classes` [], by default one more than the largest label or token of `y`;
   `class_names` [L] strings; `feature_names` [F] strings, for warnings;
   `scale` [], what models see `x` multiplied by (by default 1 / 255 for uint8 images,
-  see `split_checks.scale_of`); `split` [T], 0 training and 1 test (without it each
+  see `federated_data.scale_of`); `split` [T], 0 training and 1 test (without it each
   client is split 80/20); `cluster` [T], the true cluster of the example's client, a
   number or a name that figures show; without `client`, `partition=cluster+...` deals
   the examples of each cluster to clients; and `weight` [T], the weight of the example's
@@ -133,9 +131,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         'Give each row one value.'
       )
   columns_of_x = array_values.feature_names(path, arrays, x.shape)
-  x = _features(path, x, columns_of_x)
-  if not classes and class_names is None:
-    warn_of_gaps(y, chosen.count_outputs(y), chosen.name, f'{path}: y')
+  x = _features(path, x)
   classes = classes or chosen.count_outputs(y)
   if class_names is not None and len(class_names) != classes:
     raise UserError(
@@ -155,7 +151,7 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
   return whole if 'split' not in arrays else _split(path, whole, arrays['split'])
 
 
-def _features(path: object, x: np.ndarray, names: tuple[str, ...] | None) -> np.ndarray:
+def _features(path: object, x: np.ndarray) -> np.ndarray:
   """Features [T, ...] as uint8 or finite float32."""
   if len(x) == 0:
     raise UserError(f'{path} holds no examples; give x and y rows.')
@@ -164,7 +160,6 @@ def _features(path: object, x: np.ndarray, names: tuple[str, ...] | None) -> np.
       f'{path}: x is {x.dtype}; numbers are needed. A data frame with other columns is '
       'a table: `name=table:FILE`, or `arrays` itself.'
     )
-  feature_range.warn_of_rounding(x, f'{path}: x', names)
   if x.dtype == np.uint8:
     return x
   with np.errstate(over='ignore'):  # Told of below.

@@ -6,7 +6,6 @@ import zipfile
 
 import numpy as np
 
-from fesem_jax.core.split_checks import warn_of_gaps
 from fesem_jax.data.partitions import listed_rows
 from fesem_jax.data.partitions.rows import Rows
 from fesem_jax.data.pool import Examples, Pool, cached_pool, channels_last
@@ -133,7 +132,6 @@ def load_fl_bench(folder: pathlib.Path, task: str = '') -> Pool:
   width = len(str(len(train) - 1))
   numbered = [f'client{i:0{width}d}' for i in range(len(train))]
   rows, classes = np.concatenate(train), int(y.max(initial=0)) + 1
-  warn_of_gaps(y, classes, CLASSIFICATION.name, str(paths[1]))
   pool = Pool(
     x[rows], y[rows], classes, 1 / 255 if pixels else 1.0,
     client=_owners(train), names=np.array(names or numbered),

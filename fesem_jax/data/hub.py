@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.core.split_checks import warn_of_gaps
 from fesem_jax.data import class_labels, columns, pictures
 from fesem_jax.data.pool import Pool, warn_of_other_splits
 from fesem_jax.data.table_files import check_classes
-from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.notices import warn_once
@@ -211,7 +209,6 @@ def _read(
   x = pictures.stacked(images, where, 'hub_image_side')
   if not classes:
     classes = int(y.max()) + 1
-    warn_of_gaps(y, classes, CLASSIFICATION.name, where)
   return x, y, classes, names
 
 

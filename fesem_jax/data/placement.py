@@ -9,8 +9,6 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import DATA_PLACEMENTS
-from fesem_jax.utils.errors import check_choice
 from fesem_jax.utils.stored_rows import Rows, read
 
 # 'auto' splits data that take more than this share of a device's memory; the first
@@ -19,17 +17,15 @@ _MOST_OF_ALL, _MOST_OF_SOME = 1 / 8, 1 / 2
 
 
 def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> str:
-  """'replicated' or 'sharded', as `data_placement`, one of `DATA_PLACEMENTS`, says.
+  """'replicated' or 'sharded', as `data_placement` says.
 
   'auto' splits data between accelerators that would take more than an eighth of the
   memory of each; more than half where rounds are of some clients (not `everyone`), as
   then another placement draws others. CPU devices, which share the machine's memory,
   get all data. With 'sharded', rounds of some clients draw of each device alike, so
   that their clients depend on the number of devices, unless it divides 8. `num_bytes`
-  are those of both splits; see `bytes_of`. Raises `UserError` on another
-  `data_placement`.
+  are those of both splits; see `bytes_of`.
   """
-  check_choice('data_placement', data_placement, DATA_PLACEMENTS)
   if data_placement != 'auto':
     return data_placement
   memory = sharding.own_memory(mesh.devices.flat[0])

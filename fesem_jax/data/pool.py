@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fesem_jax.core.split_checks import warn_of_gaps
 from fesem_jax.data import cache
 from fesem_jax.tasks import CLASSIFICATION, MULTILABEL, SEQUENCE, TASKS
 from fesem_jax.utils.array_checks import has_channels_first
@@ -252,5 +251,4 @@ def cached_pool(
   if not (classes := num_classes):
     y = np.concatenate([arrays[f] for f in ('y', 'test_y') if f in arrays])
     classes = TASKS[task].count_outputs(y)
-    warn_of_gaps(y, classes, task, str(folder))
   return Pool(num_classes=classes, scale=scale, task=task, **arrays)

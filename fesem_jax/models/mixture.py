@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import local_optimizers, tree
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.types import Model, Params
 
@@ -75,4 +75,13 @@ def optimizer_of(
   """
   if layers is None:
     return optimizer
-  return local_optimizers.of_layer(optimizer, MODELS, stacked=True)
+
+  def init(params: Params) -> Any:
+    return jax.vmap(optimizer.init)(params[MODELS])
+
+  def update(gradients: Params, state: Any, params: Params = None) -> Any:
+    step: Any = jax.vmap(optimizer.update)
+    updates, state = step(gradients[MODELS], state, params[MODELS])
+    return {MODELS: updates}, state
+
+  return optax.GradientTransformation(init, update)

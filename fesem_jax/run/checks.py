@@ -7,7 +7,9 @@ import numpy as np
 
 from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.phases import check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.spec import Spec
@@ -22,11 +24,14 @@ def check_run(spec: Spec) -> None:
   right = isinstance(algorithm, Algorithm)
   check(right, f'algorithm: must be an Algorithm; got {kind_of(algorithm)}')
   check_arguments(spec)
-  traffic.check_private(algorithm.traffic, algorithm.local.sends)
+  local = algorithm.local
+  ranges.check_arguments(LocalTraining, local._asdict())
+  ranges.check_arguments(Schedule, local.schedule._asdict())
+  traffic.check_private(algorithm.traffic, local.sends)
   check_phases(spec.phases)
-  if algorithm.local.work is not None:
-    algorithm.local.work.check(train)
-  evaluate.check_metrics(algorithm.local.model)
+  if local.work is not None:
+    local.work.check(train, local.schedule)
+  evaluate.check_metrics(local.model)
   if spec.unseen is not None:
     check_splits(*spec.unseen)
 
@@ -37,8 +42,6 @@ def check_arguments(spec: Spec) -> None:
   drawn, count = spec.clients_per_round, spec.train.num_clients
   check(drawn <= count, f'clients_per_round: {drawn} is more than the {count} clients')
   check_splits(spec.train, spec.test)
-  if spec.selection is not None:
-    spec.selection.check(spec.train.info.names)
 
 
 def check_splits(train: FederatedData, test: FederatedData) -> None:

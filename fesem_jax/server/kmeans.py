@@ -1,7 +1,6 @@
 """K-means over client models, which starts FeSEM and Robust (Section 6.1.4)."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import chex
 import jax
@@ -14,7 +13,6 @@ from fesem_jax.core.platforms import per_device
 from fesem_jax.core.sampling import first_at_random
 from fesem_jax.core.types import Params
 from fesem_jax.server.em import e_step, m_step, mean_distance
-from fesem_jax.utils import old_names
 
 # The restarts run on inner products between so many clients, at least: 256^2
 # products of models cost less than a local epoch, 4096^2 would cost far more.
@@ -44,14 +42,6 @@ def clients_seen(num_clients: int, num_clusters: int) -> int:
   return min(num_clients, max(GRAM_CLIENTS, GRAM_CLIENTS_PER_CLUSTER * num_clusters))
 
 
-def _with_exists(
-  find: Callable[..., KMeans], given: dict[str, Any], old: dict[str, Any]
-) -> KMeans:
-  weights = jnp.where(old['exists'], given.get('weights', 1.0), 0.0)
-  return find(**given | {'weights': weights})
-
-
-@old_names.accepts({'exists': 'weights=..., which may be bool'}, _with_exists)
 def kmeans(
   key: jax.Array,
   stack: Params,

@@ -12,16 +12,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import (
-  local_optimizers,
-  parameter_names,
-  prng_streams,
-  sums,
-  tree,
-)
+from fesem_jax.core import parameter_names, prng_streams, sums, tree
 from fesem_jax.core.hyperparameters import optimizer, variable
 from fesem_jax.core.types import Params
-from fesem_jax.utils.errors import check_positive, check_share
+from fesem_jax.utils.errors import check, check_positive, check_share
 
 # None takes the mean of the clients itself.
 ServerOptimizer: TypeAlias = optax.GradientTransformation | None
@@ -55,12 +49,11 @@ def init(
   """The optimizer's state, one for each of the centers [K, ...].
 
   `key` is that of the start; it makes random keys in the state those of the run and of
-  each center, see `with_keys`. Raises `UserError` unless the optimizer can be used.
+  each center, see `with_keys`. Raises `UserError` on what is no optimizer.
   """
   if optimizer is None:
     return ()
-  one = jax.eval_shape(lambda: tree.unstack(centers, 0))
-  local_optimizers.check(optimizer, one, 'server_optimizer')
+  check(hasattr(optimizer, 'update'), 'server_optimizer: must be one of Optax')
   state = jax.vmap(optimizer.init)(centers)
   return state if key is None else prng_streams.with_keys(state, key)
 

@@ -15,7 +15,7 @@ from fesem_jax.core import client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.local_training import LocalTraining, check_local
+from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import clipped
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import client_memory, shared_kernels
@@ -73,7 +73,6 @@ def for_each_client(
       without `Client.send`.
     AssertionError: if another argument does not have one row for each of the S clients.
   """
-  check_local(local)
   per_chunk = local.clients_per_chunk
   call = Call(one, local, starts, cohort, key, state, given, broadcast, per_chunk)
   return run(call, data, reduction)
@@ -269,7 +268,6 @@ def train_cohort(
   Raises:
     UserError: see `for_each_client`; also on `epochs` with a schedule of steps.
   """
-  check_local(local)
   shape = cohort.ids.shape
   of_none = starts.choice is None and starts.mixture is None
   if of_none and starts.num_models() > 1:
