@@ -9,7 +9,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from fesem_jax.core import tree
 from fesem_jax.core.types import Params
 from fesem_jax.utils.display import listed
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check
 
 
 def is_named(path: Sequence[str], names: Collection[str]) -> bool:
@@ -80,6 +80,7 @@ def chosen(params: Params, names: Collection[str], flag: str) -> tuple[str, ...]
   They come in the order of the model, whose parameters are a dict of layers. Raises
   `UserError`, naming the `flag` that holds the names, on one that chooses nothing.
   """
+  check(not isinstance(names, str), f'{flag}: must be a list of names; got {names!r}')
   paths = list(flatten_dict(params))
   for name in names:
     if not any(is_named(path, [name]) for path in paths):

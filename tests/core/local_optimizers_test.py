@@ -1,125 +1,20 @@
-"""Optimizers of users: which clients can use, what they see, and their random keys."""
+"""Optimizers of users: what they see, and their random keys."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from optax import contrib
 
-from fesem_jax import algorithms, models
-from fesem_jax.core import local_optimizers, prng_streams, tree
+from fesem_jax import algorithms
+from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.local_training import local_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.evaluation import evaluate
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import matrix
 from tests.support.nights import rest_by_night
-
-MODEL = models.build('logistic', helpers.SHAPE, 10)
-SHAPES = jax.eval_shape(MODEL.init, jax.random.key(0))
-SCHEDULE = optax.cosine_decay_schedule(0.1, 9)
-
-
-def of_kernels(params):
-  return jax.tree.map(lambda x: x.ndim > 1, params)
-
-
-def drawing(updates, _):
-  return jax.tree.map(
-    lambda u: u + jax.random.normal(jax.random.key(0), u.shape), updates
-  )
-
-
-@pytest.mark.parametrize(
-  ('optimizer', 'message'),
-  [
-    ('sgd', "`optimizer` is 'sgd' and must be one of Optax, e.g. optax.sgd"),
-    (0.1, '`optimizer` is 0.1 and must be one of Optax'),
-    (optax.adam, '`optimizer` is <function adam.* and must be called first'),
-    (optax.lbfgs(), "cannot take a step on this model .*'value_fn'.*; its update"),
-    (contrib.reduce_on_plateau(), "cannot take a step on this model .*'value'"),
-    (optax.sgd([0.1, 0.2]), 'its rate must be one number'),
-    # As many rates as there are classes: those of the classes, not of clients.
-    (optax.sgd(jnp.full(10, 0.1)), 'spreads an array over the parameters'),
-    (optax.sgd(jnp.full((1, 1), 0.1)), 'must give updates of the shapes of the param'),
-    (optax.stateless(drawing), 'draws random numbers, but its state holds no key'),
-    # They lack the negative rate that a whole optimizer ends with.
-    (optax.scale_by_adam(), '`optimizer` follows the gradient upwards'),
-    (contrib.sam(optax.sgd(0.1), optax.sgd(0.05)), 'climbs in some of its steps'),
-    (optax.trace(0.9), '`optimizer` follows the gradient upwards'),
-    (optax.clip(1.0), '`optimizer` follows the gradient upwards'),
-    (optax.sgd(-0.1), '`optimizer` follows the gradient upwards'),
-    # As many steps down as up, which are those of what is not masked.
-    (optax.masked(optax.sgd(1.0), of_kernels), 'moves by its gradient; `models'),
-    (optax.chain(optax.sgd(0.1), optax.add_decayed_weights(0.01)), 'comes after the r'),
-    (optax.adamw(0.001, weight_decay=-0.1), 'its weight decay is negative'),
-  ],
-)
-def test_what_clients_cannot_use_is_one_sentence(optimizer, message):
-  with (
-    jax.numpy_rank_promotion('allow'),  # As for users.
-    pytest.raises(UserError, match=message) as error,
-  ):
-    local_training(MODEL, optimizer)
-  assert '\n' not in str(error.value)
-
-
-@pytest.mark.parametrize(
-  'optimizer',
-  rest_by_night(
-    [
-      optax.sgd(np.float32(0.1)),
-      optax.adafactor(0.1),
-      optax.lamb(0.1),
-      optax.sm3(0.1),
-      optax.MultiSteps(optax.sgd(0.1), 2),
-      contrib.muon(0.1),
-      contrib.prodigy(),
-      optax.noisy_sgd(0.1, key=0),
-      optax.chain(
-        optax.clip_by_global_norm(1.0), optax.apply_if_finite(optax.sgd(1), 2)
-      ),
-    ],
-    by_day=4,
-  ),
-)
-def test_all_other_optimizers_of_optax_are_taken(optimizer):
-  local_training(MODEL, optimizer)
-
-
-def test_a_flax_module_is_no_model():
-  with pytest.raises(
-    UserError, match='`model` is a Mlp, not a Model; make one of a Fl'
-  ):
-    local_training(models.networks.Mlp((), 3), optax.sgd(0.1))
-
-
-@pytest.mark.parametrize(
-  ('optimizer', 'note'),
-  [
-    (optax.sgd(SCHEDULE), '`lr_schedule` is a schedule over rounds, `local_lr_sched'),
-    (optax.inject_hyperparams(optax.adam)(SCHEDULE), 'a schedule within `optimizer`'),
-    (optax.masked(optax.adamw(SCHEDULE), True), 'a schedule within `optimizer`'),
-    (optax.chain(optax.add_decayed_weights(SCHEDULE), optax.sgd(0.1)), 'a schedule wi'),
-    (optax.MultiSteps(optax.sgd(0.1), 2), 'those that it holds at the end of a round'),
-    (optax.noisy_sgd(0.1, key=0), 'is annealed anew in every round'),
-  ],
-)
-def test_what_starts_again_in_every_round_is_noted(optimizer, note):
-  (said,) = local_optimizers.notes(optimizer, SHAPES)
-  assert note in said
-
-
-@pytest.mark.parametrize(
-  'optimizer',
-  [optax.sgd(0.1, 0.9), optax.adam(0.1), optax.inject_hyperparams(optax.adam)(0.1)],
-)
-def test_moments_and_their_corrections_are_not_noted(optimizer):
-  assert not local_optimizers.notes(optimizer, SHAPES)
 
 
 def raw_noise(seed):

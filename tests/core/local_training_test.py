@@ -1,7 +1,5 @@
 """Learning rates over rounds, and losses of the user's own, against float64."""
 
-import inspect
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,11 +8,9 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import (
   LocalTraining,
   Machine,
-  check_training,
   local_training,
 )
 from fesem_jax.core.types import Cohort
@@ -127,59 +123,6 @@ def test_a_run_follows_its_schedule():
   assert np.abs(ends[1] - ends[2]).max() > 1e-3
 
 
-@pytest.mark.parametrize(
-  ('schedule', 'message'),
-  [
-    (lambda number: 0.0, 'positive, but gives 0.0'),
-    (lambda number: 1.0 * number, 'positive, but gives 0.0 for the first'),
-    (lambda number: float('nan'), 'positive'),
-    (lambda number: jnp.ones(2), 'to one number'),
-    (lambda: 1.0, 'to one number'),
-    (lambda number: 1.0 if number < 3 else 0.1, 'to one number'),
-    (0.5, 'to one number'),
-  ],
-)
-def test_bad_schedules_are_refused(schedule, message):
-  model = helpers.local().model
-  with pytest.raises(UserError, match=f'`lr_schedule` must be .*{message}'):
-    local_training(model, optax.sgd(0.1), lr_schedule=schedule)
-
-
-@pytest.mark.parametrize('rate', [-0.1, float('nan')])
-def test_a_schedule_is_checked_for_every_round_of_a_run(rate):
-  def schedule(number):
-    return jnp.where(number < 2, 1.0, rate)
-
-  local = helpers.local(model='logistic')
-  local = local_training(local.model, local.optimizer, lr_schedule=schedule)
-  data, method = helpers.federation([4, 4]), algorithms.build('fed_avg', local)
-  with pytest.raises(
-    UserError, match=r'`lr_schedule` gives .* for round 3; its factors'
-  ):
-    simulate(method, data, data, rounds=3)
-  simulate(method, data, data, rounds=2, finetune_epochs=0)
-
-
-def test_a_schedule_of_steps_is_checked_for_every_step_of_a_round():
-  def schedule(number):
-    return 1 - 0.5 * number
-
-  model = helpers.local(model='logistic').model
-  data = helpers.federation([4, 4])
-
-  def run(epochs, finetune_epochs):
-    local = local_training(model, optax.sgd(0.1), epochs=epochs)
-    local = local._replace(local_lr_schedule=schedule)
-    method = algorithms.build('fed_avg', local)
-    options = {'rounds': 1, 'finetune_epochs': finetune_epochs}
-    return simulate(method, data, data, **options)
-
-  for epochs, finetune_epochs in ((4, 1), (1, 4)):
-    with pytest.raises(UserError, match=r'`local_lr_schedule` gives -0\.5 for step 4;'):
-      run(epochs, finetune_epochs)
-  run(3, 0)
-
-
 def squared_error(logits, y):
   """Half the squared distance of the logits to the indicators of the labels."""
   wanted = jax.nn.one_hot(y, logits.shape[-1])
@@ -259,50 +202,6 @@ def test_defaults_of_local_training():
   assert given[5:14] == (0.0, None, 'off', 5, 'high', None, None, None, 'sharded')
 
 
-def test_old_arguments_of_local_training_work_with_a_warning():
-  model, sgd = helpers.local().model, optax.sgd(0.1)
-  with pytest.warns(DeprecationWarning, match='num_clients, precision'):
-    old = local_training(model, sgd, num_clients=6, precision='high')
-  assert old == local_training(model, sgd, machine=Machine(precision='high'))
-  with pytest.warns(DeprecationWarning, match=r'dropout_rate: local\._replace\(dropou'):
-    old = local_training(
-      model, sgd, steps=4, dropout_rate=0.25, local_lr_schedule=listed,
-      augmentation=len,
-    )  # fmt: skip
-  assert old == local_training(model, sgd)._replace(
-    schedule=Schedule(10, 1, 4), dropout_rate=0.25, local_lr_schedule=listed,
-    augmentation=len,
-  )  # fmt: skip
-  with (
-    pytest.warns(DeprecationWarning, match='steps: local'),
-    pytest.raises(UserError, match='`steps=-1` must be at least 0'),
-  ):
-    local_training(model, sgd, steps=-1)
-  with pytest.raises(TypeError, match='epoch'):
-    local_training(model, sgd, epoch=2)
-  assert len(inspect.signature(local_training).parameters) <= 7
-
-
-@pytest.mark.parametrize('name', ['batch_size', 'epochs', 'steps'])
-def test_numbers_of_work_are_whole(name):
-  local = helpers.local()
-  work = local.schedule._replace(**{name: 1.5})
-  with pytest.raises(UserError, match=f'`{name}=1.5` must be a whole number'):
-    check_training(local._replace(schedule=work))
-
-
-def test_a_run_refuses_settings_that_were_replaced():
-  data, local = federation(), helpers.local()._replace(dropout_rate=1.0)
-  with pytest.raises(UserError, match=r'`dropout_rate=1\.0` must lie in'):
-    simulate(algorithms.build('fed_avg', local), data, data, rounds=1)
-
-
-def test_a_machine_is_no_mesh():
-  local = helpers.local()
-  with pytest.raises(UserError, match='`machine` is a Mesh, not'):
-    local_training(local.model, local.optimizer, machine=local.mesh)
-
-
 def test_rates_of_rounds_and_steps_multiply():
   local = helpers.local()._replace(lr_schedule=listed)
   ids = np.arange(2)
@@ -322,28 +221,44 @@ def test_rates_of_rounds_and_steps_multiply():
   ('name', 'good', 'bad'),
   [
     ('batch_size', 0, -1),
-    ('clients_per_chunk', 0, -1),
-    ('steps', 0, -1),
+    ('batch_size', 1, 1.5),
     ('epochs', 1, 0),
-    ('dropout_rate', 0.0, -0.1),
+    ('lr_schedule', lambda number: 1e-9 + number, lambda number: 0.0 * number),
+    ('clients_per_chunk', 0, -1),
     ('shared_start', 'on', 'yes'),
     ('precision', 'default', 'low'),
-    ('lr_schedule', lambda number: 1e-9 + number, lambda number: 0.0 * number),
-    ('local_lr_schedule', lambda step: 2.0, lambda step: jnp.inf),
   ],
 )
-def test_limits_of_settings(name, good, bad):
+def test_arguments_out_of_range_are_refused(name, good, bad):
   local = helpers.local()
 
   def build(value):
-    given = {name: value}
-    if name in Schedule._fields:
-      given = {'schedule': local.schedule._replace(**given)}
-    if name != 'clients_per_chunk':
-      return check_training(local._replace(**given))
-    machine = Machine(**given)
-    return local_training(local.model, local.optimizer, machine=machine)
+    options = {name: value}
+    if name in Machine._fields:
+      options = {'machine': Machine(**options)}
+    local_training(local.model, local.optimizer, **options)
 
   build(good)
-  with pytest.raises(UserError, match=f'`{name}'):
+  with pytest.raises(UserError, match=name):
     build(bad)
+
+
+@pytest.mark.parametrize('name', ['optimizer', 'model'])
+def test_other_objects_are_refused(name):
+  local = helpers.local()
+  options = {'model': local.model, 'optimizer': local.optimizer, name: optax.sgd}
+  with pytest.raises(UserError, match=name):
+    local_training(**options)
+
+
+@pytest.mark.parametrize(
+  ('name', 'value'), [('dropout_rate', 1.0), ('batch_stats', 'none'), ('steps', 1.5)]
+)
+def test_a_run_refuses_settings_that_were_replaced(name, value):
+  data, local = federation(), helpers.local()
+  options = {name: value}
+  if name == 'steps':
+    options = {'schedule': local.schedule._replace(steps=value)}
+  algorithm = algorithms.build('fed_avg', local._replace(**options))
+  with pytest.raises(UserError, match=name):
+    simulate(algorithm, data, data, rounds=1)

@@ -228,29 +228,35 @@ def test_the_server_waits_for_a_client_and_its_clock_goes_on():
   )
 
 
-def test_bad_selections_are_named():
-  choice = fj.selection.power_of_choice
-  for match, fail in {
-    '`clients_per_round=0` must be at least 1': lambda: choice(0, candidates=3),
-    '`candidates=2` must be at least 3': lambda: choice(3, candidates=2),
-    '`candidates=6` of power_of_choice are more': lambda: run(choice(3, candidates=6)),
-    "'Zoe': no clients are called so": lambda: run(fj.selection.named(['Zoe'])),
-    'each there once': lambda: fj.selection.named(['Ann', 'Ann']),
-    'more than the 1 clients that are selected': lambda: fj.selection.named(['Ann'], 2),
-    '`clients_per_round` is a function': lambda: run(lambda before: [0]),
-    'has a client twice': lambda: run(Selection(3, lambda b: [1, 1])),
-    'returned 3 clients for round 1': lambda: run(Selection(2, lambda b: [0, 1, 2])),
-    'has places -1 to -1': lambda: run(Selection(2, lambda b: [-1])),
-    'is no interval': lambda: fj.selection.available(1, [('Ann', 3, 2)]),
-    'has no interval': lambda: fj.selection.available(1, []),
-    'needs the simulated seconds': lambda: run(
-      fj.selection.available(1, [('Ann', 0, 1e9)], unit='seconds')
+@pytest.mark.parametrize(
+  ('subject', 'fail'),
+  [
+    ('clients_per_round', lambda: fj.selection.power_of_choice(0, candidates=3)),
+    ('candidates', lambda: fj.selection.power_of_choice(3, candidates=2)),
+    ('candidates', lambda: run(fj.selection.power_of_choice(3, candidates=6))),
+    ("'Zoe'", lambda: run(fj.selection.named(['Zoe']))),
+    ('twice', lambda: run(fj.selection.named(['Ann', 'Ann']))),
+    ('clients_per_round', lambda: fj.selection.named(['Ann'], 2)),
+    ('twice', lambda: run(Selection(3, lambda b: [1, 1]))),
+    ('chose 3 clients', lambda: run(Selection(2, lambda b: [0, 1, 2], 'mine'))),
+    ('places', lambda: run(Selection(2, lambda b: [-1]))),
+    ('unit', lambda: fj.selection.available(1, [], unit='hours')),
+    ('trace', lambda: fj.selection.available(1, [('Ann', 3, 2)])),
+    ("'Zoe'", lambda: run(fj.selection.available(1, [('Ann', 1, 9), ('Zoe', 8, 9)]))),
+    (
+      'trace: seconds',
+      lambda: run(fj.selection.available(1, [('Ann', 0, 9)], unit='seconds')),
     ),
-    'the trace is over': lambda: run(
-      fj.selection.available(1, [('Ann', 0, 1)], unit='seconds'),
-      callbacks=[fj.callbacks.Costs('phone')],
+    (
+      'trace: ends',
+      lambda: run(
+        fj.selection.available(1, [('Ann', 0, 1)], unit='seconds'),
+        callbacks=[fj.callbacks.Costs('phone')],
+      ),
     ),
-    '`clients_per_round=6` is more than the 5': lambda: run(Selection(6, lambda b: [])),
-  }.items():
-    with pytest.raises(UserError, match=match):
-      fail()
+    ('clients_per_round', lambda: run(Selection(6, lambda b: []))),
+  ],
+)
+def test_bad_selections_are_named(subject, fail):
+  with pytest.raises(UserError, match=subject):
+    fail()
