@@ -272,7 +272,7 @@ def test_sparse_matrices_say_how_large_they_become(caplog):
      "train, test, val would be clients; give a dict of 'train' and 'test' alone"),
     ({'Train': {'x': X, 'y': Y}, 'Test': {'x': X, 'y': Y}}, 'Train, Test would be cli'),
     (((X, Y), (X, Y)), 'in a tuple may be training and test examples, or two clients'),
-    ({1: (X, Y), '1': (X, Y)}, 'two clients are called 1; rename one'),
+    ({1: (X, Y), '1': (X, Y)}, 'names'),
     ({'x': X, 'y': Y, 'client': np.array([*[(1, 2)] * 40, None], object)[:40]},
      'client of row 0 holds several values; give one number or text each'),
   ],

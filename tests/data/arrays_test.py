@@ -10,7 +10,6 @@ import pytest
 
 from experiments import prepare_data
 from fesem_jax import data
-from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import arrays
 from fesem_jax.utils import safe_files
 from fesem_jax.utils.errors import UserError
@@ -96,7 +95,7 @@ def test_uint8_arrays_are_scaled_as_they_say(tmp_path):
     ({'y': np.arange(12) - 1}, 'from 0.*the least is -1: number the classes from 0'),
     ({'y': np.arange(12) / 2}, 'labels must be whole numbers from 0'),
     ({'y': np.zeros((12, 3), int)}, 'one for each example; for other targets choose'),
-    ({'x': np.ones((12, 4), np.uint8)}, r'x is uint8 of shape \(12, 4\), .*`scale`'),
+    ({'x': np.ones((12, 4), np.uint8)}, 'x: uint8'),
     ({'y': np.arange(12) + 2**31}, r'label 2147483659 is not in 0\.\.1048575'),
     ({'y': np.array(['a', *[''] * 11])}, 'y of row 1 is empty; give every row'),
     ({'y': np.array([*'abc'] * 4), 'num_classes': 4},
@@ -341,13 +340,6 @@ def test_arrays_in_memory_that_mean_something_else(changes, message):
     data.load('mine', arrays=own_arrays(**changes))
 
 
-def test_a_split_keeps_no_masked_rows():
-  x = np.ma.masked_less(np.arange(6.0).reshape(3, 2), 1)
-  with pytest.raises(UserError, match='`x` is a masked array'):
-    FederatedData.from_arrays(x, np.zeros(3), [3])
-  FederatedData.from_arrays(np.ma.array(x.data), np.zeros(3), [3])
-
-
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
@@ -356,8 +348,6 @@ def test_a_split_keeps_no_masked_rows():
     ({'client': np.arange(12) % 3 - 1}, 'client has a value -1, which is taken as any'),
     ({'client': None, 'split': np.repeat([0, 1], [4, 8])},
      r'split has 8 test examples .1. and only 4 training .*not swapped'),
-    ({'y': np.arange(12) % 2 + 1}, 'y has labels up to 2, of which 0 do not occur'),
-    ({'y': np.arange(12) % 2 + 1, 'num_classes': 3}, None),
     ({'client': np.array(['AT', 'NO'] * 6)}, None),
     ({'client': np.arange(12) % 3 - 2}, None),
     ({'client': None, 'split': np.repeat([0, 1], 6)}, None),

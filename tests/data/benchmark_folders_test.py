@@ -45,17 +45,6 @@ def test_pfllib(tmp_path, shape):
       np.testing.assert_array_equal(split.client(client)[1], y)
 
 
-def test_classes_that_do_not_occur_are_told_where_labels_say_their_number(
-  tmp_path, caplog
-):
-  write_pfllib(tmp_path, clients=2, y=np.array([1, 2, 4]), counts=(3, 3))
-  data.load(f'pfllib:{tmp_path}')  # Its config.json says their number.
-  assert 'do not occur' not in caplog.text
-  (tmp_path / 'config.json').unlink()
-  data.load(f'pfllib:{tmp_path}')
-  assert f'{tmp_path} has labels up to 4, of which 0, 3 do not occur' in caplog.text
-
-
 def test_files_of_pfllib_that_are_not_read_are_told_of(tmp_path, caplog):
   write_pfllib(tmp_path, clients=2)
   (tmp_path / 'train' / 'client2.npz').write_bytes(b'')

