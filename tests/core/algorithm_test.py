@@ -6,6 +6,7 @@ import pytest
 
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.types import Cohort
+from fesem_jax.utils.errors import UserError
 
 CENTERS = {'a': jnp.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])}
 OWN = {'a': jnp.arange(8.0).reshape(4, 2)}
@@ -62,3 +63,8 @@ def test_parameters_of_some_clients_are_copies_of_what_they_deploy():
   )  # State and data are the models.
   found = algorithm.client_params(CENTERS, CHOICE, np.array([3, 0]))
   np.testing.assert_array_equal(found['a'], [[3, 4], [5, 6]])
+
+
+def test_a_method_keeps_the_local_training_that_it_was_built_with():
+  with pytest.raises(UserError, match='local'):
+    Algorithm(None, None, None, None)._replace(local=1)

@@ -70,6 +70,8 @@ def test_an_unknown_id_is_an_empty_place_and_an_unknown_name_an_error():
   assert not cohort.everyone
   with pytest.raises(UserError, match='nobody'):
     data.ids_of(['nobody'])
+  with pytest.raises(UserError, match='client_ids'):
+    fj.cohort_of([1, 0, 1], data, sharding.client_mesh(2))
 
 
 def test_a_cohort_that_devices_cannot_divide_is_refused():
