@@ -6,16 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
 from fesem_jax.core import platforms
 from fesem_jax.core.offloading import is_offloaded
 from fesem_jax.core.types import Cohort, Params
-
-# A name in traced rounds, which compiled programs do not have. By it,
-# `run.own_functions` finds what depends on who took part.
-TOOK_PART = 'fesem_jax.took_part'
 
 # On a CPU, a squared distance is computed as this many partial sums, with this many
 # terms of each per loop iteration.
@@ -82,12 +77,7 @@ def rows_of(stack: Params, cohort: Cohort) -> Params:
 
 def with_rows(stack: Params, cohort: Cohort, rows: Params) -> Params:
   """The stack [M, ...] with the cohort's rows [S, ...] at their positions."""
-  rows = rows if cohort.everyone else put(stack, cohort.ids, rows)
-
-  def named(x: Any) -> Any:  # Clients that took no part have the row that they had.
-    return x if is_offloaded(x) else checkpoint_name(x, TOOK_PART)
-
-  return jax.tree.map(named, rows, is_leaf=is_offloaded)
+  return rows if cohort.everyone else put(stack, cohort.ids, rows)
 
 
 def put(stack: Params, ids: jax.Array, rows: Params) -> Params:

@@ -24,7 +24,7 @@ from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.privacy import check_reduced, noised
 from fesem_jax.training.shared_start import add_to_one, changes_sgd, whole_models
-from fesem_jax.training.trained import Reduction, Trained, named_results
+from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.errors import UserError
 
 _KEEP = Reduction()
@@ -176,8 +176,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   sums = noised(server, key, sums, local.unsent) if server else sums
   if memory is not None:
     trained = trained._replace(state=memory.kept(cohort, trained.state))
-  trained = trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
-  return named_results(trained)
+  return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
 
 
 def _check(call: Call, reduction: Reduction) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
-from jax.ad_checkpoint import checkpoint_name
 
 from fesem_jax.core import parameter_names, tree
 from fesem_jax.core.algorithm import ClientModels, ClientRound, Clusters, RoundInfo
@@ -122,19 +121,6 @@ class Trained(NamedTuple):
       clusters=clusters,
       clients=ClientRound(self.ids, self.loss, self.finite, self.arrived, self.steps),
     )
-
-
-# Of models in a traced round, as `tree.TOOK_PART`.
-SENT = 'fesem_jax.sent'
-
-
-def named_results(trained: Trained) -> Trained:
-  """The same, named where it is traced; compiled programs do not have the names."""
-  return trained._replace(
-    params=jax.tree.map(lambda x: checkpoint_name(x, SENT), trained.params),
-    finite=checkpoint_name(trained.finite, tree.TOOK_PART),
-    arrived=checkpoint_name(trained.arrived, tree.TOOK_PART),
-  )
 
 
 # (a chunk's Trained, its starts, sums) -> tree of [C, ...] to keep, sums.

@@ -1,8 +1,5 @@
 """Selections of clients: by loss, name and availability, and functions of one's own."""
 
-import logging
-import random
-
 import numpy as np
 import optax
 import pytest
@@ -12,7 +9,6 @@ from fesem_jax.core import prng_streams
 from fesem_jax.core.selection import BeforeRound, Chosen, Selection
 from fesem_jax.core.traffic import Sent
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 
 NAMES = np.array(['Ann', 'Bob', 'Cid', 'Dan', 'Eve'])
@@ -118,18 +114,6 @@ def test_named_clients_alone_train():
   assert {tuple(sorted(d)) for d in drawn} == {(0, 3), (0, 4), (3, 4)}
 
 
-def test_starts_with_clients_that_are_left_out_are_noted():
-  data, method = data_and_method()
-  notes = {}
-  for name in ('fed_avg', 'fesem'):
-    algorithm = fj.algorithms.build(name, method.local)
-    chosen = {'clients_per_round': fj.selection.named(['Ann', 'Eve'])}
-    result = fj.simulate(algorithm, data, data, rounds=1, finetune_epochs=0, **chosen)
-    notes[name] = [note for note in result.summary['notes'] if 'left out' in note]
-  assert notes['fed_avg'] == []
-  assert 'before the first round is also of those that are left' in notes['fesem'][0]
-
-
 def test_a_function_of_ones_own_may_return_fewer_clients_or_none():
   def own(before):
     assert before.names.tolist() == NAMES.tolist()
@@ -140,38 +124,6 @@ def test_a_function_of_ones_own_may_return_fewer_clients_or_none():
   assert [r['trained'] for r in result.history[-3:]] == [2, 0, 1]
   for a, b in zip(*seen.models[1:3], strict=True):
     np.testing.assert_array_equal(a, b)  # Without clients, nothing changes.
-
-
-class Drawn:
-  """A selection that draws from a generator of its own."""
-
-  def __init__(self):
-    self.rng = np.random.default_rng(0)
-
-  def choose(self, before):
-    return self.rng.choice(5, 2, replace=False)
-
-  def choose_by_seed(self, before):
-    self.rng = before.rng
-    return self.choose(before)
-
-
-OWN = np.random.default_rng(0)
-
-
-@pytest.mark.parametrize(('choose', 'told'), [
-    (lambda before: np.random.choice(5, 2, replace=False), True),
-    (lambda before: OWN.choice(5, 2, replace=False), True),
-    (Drawn().choose, True),
-    (Drawn().choose_by_seed, False),
-    (lambda before: random.sample(range(5), 2), True),
-    (lambda before: before.rng.choice(5, 2, replace=False), False),
-])  # fmt: skip
-def test_draws_that_the_seed_does_not_decide_are_told(choose, told, caplog):
-  warn_once.cache_clear()
-  with caplog.at_level(logging.WARNING):
-    run(Selection(2, choose), rounds=1)
-  assert ('are not those of `before.rng`' in caplog.text) == told
 
 
 def test_clients_are_available_in_rounds_of_the_trace():
