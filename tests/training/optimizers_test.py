@@ -10,7 +10,6 @@ from fesem_jax import algorithms
 from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.local_training import check_training
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.optimizers import AdamOptions, clip_by_norm, local_optimizer
@@ -205,16 +204,6 @@ def test_one_gradient_step_takes_first_steps_that_are_linear(optimizer):
 def test_contradictions_are_refused(optimizer, options, message):
   with pytest.raises(UserError, match=message):
     local_optimizer(optimizer, 0.1, **options)
-
-
-def test_a_schedule_over_steps_is_a_positive_number_of_jax():
-  local = helpers.local()
-  for schedule, message in (
-    (lambda step: 0.0, 'positive, but gives 0.0 for the first step'),
-    (lambda step: 1.0 if step < 3 else 0.1, 'from the number of a step to one number'),
-  ):
-    with pytest.raises(UserError, match=f'`local_lr_schedule` must be .*{message}'):
-      check_training(local._replace(local_lr_schedule=schedule))
 
 
 def test_a_learning_rate_of_0_is_refused():

@@ -182,14 +182,5 @@ def test_a_client_whose_changed_model_is_not_finite_fails():
   ],
 )
 def test_other_arrays_than_those_of_the_model_are_refused(function):
-  with pytest.raises(
-    UserError, match=r'`sends`: the function .* must return the model'
-  ):
+  with pytest.raises(UserError, match='sends'):
     of_functions(function)
-
-
-def test_functions_that_return_changes_are_named(caplog):
-  of_functions(lambda key, s, w: w)
-  assert not caplog.text
-  of_functions(lambda key, s, w: jax.tree.map(jnp.subtract, w, s))
-  assert 'must return start + change instead' in caplog.text
