@@ -190,9 +190,8 @@ class Algorithm(_Parts):
       of lowest training loss.
     of_data: (train, names of unseen clients) -> train, what `simulate` does to a
       training split before the run, as `data.with_weights`; None leaves it as it is.
-    made_by: the function of this package that made it and its arguments, which
-      identify a run (`made_by.recorded`); None for a method of your own, which its
-      functions and the values that they hold identify.
+    made_by: the function of this package that made it and its options, for config.json
+      (`made_by.recorded`); None for a method of your own.
   """
 
   __slots__ = ()
