@@ -4,7 +4,6 @@ import functools
 from typing import Any
 
 from fesem_jax import algorithms
-from fesem_jax.algorithms.apfl import ALPHA_UPDATES
 from fesem_jax.data import device_profiles
 from fesem_jax.server import robust
 from fesem_jax.training.trained import WEIGHTINGS
@@ -14,7 +13,7 @@ from .entry import Flag, documented_option, kind_of
 
 _CHOICES = {
   'aggregation': robust.AGGREGATIONS,
-  'alpha_updates': ALPHA_UPDATES,
+  'alpha_updates': ('step', 'round'),
   'client_devices': tuple(device_profiles.PROFILES),
   'client_state': ('stacked', 'offloaded', 'streamed'),
   'eps1_scale': ('relative', 'absolute'),

@@ -51,8 +51,8 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.client_weights import with_weights
 from fesem_jax.server import comparison
 from fesem_jax.utils import display
-from fesem_jax.utils.display import kind_of
-from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import check_choice
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
   # In the order of the paper's Tables 2 and 3.
@@ -141,15 +141,10 @@ def named(text: str) -> str:
   Raises:
     UserError: on an unknown method.
   """
-  if not isinstance(text, str):
-    raise UserError(
-      f'`name` is {kind_of(text)}; give the name of a method, such as fed_avg.'
-    )
   plain = {name.replace('_', ''): name for name in METHODS} | ALIASES
-  known_name = plain.get(re.sub('[^a-z0-9]', '', text.lower()))
-  if known_name is None:
-    check_choice('algorithm', text, tuple(METHODS))
-  return known_name or text
+  name = plain.get(re.sub('[^a-z0-9]', '', text.lower()), text)
+  check_choice('algorithm', name, tuple(METHODS))
+  return name
 
 
 def options(name: str) -> dict[str, Any]:
@@ -162,13 +157,8 @@ def options(name: str) -> dict[str, Any]:
 def check_options(name: str, chosen: Mapping[str, Any]) -> None:
   """Raises `UserError` on an unknown method or an option it does not have."""
   allowed = options(name)
-  for option in chosen:
-    if option not in allowed:
-      listed = ', '.join(map(argument, allowed)) or 'none'
-      raise UserError(
-        f'{argument(option)} does not apply to {argument("algorithm", name)}, whose '
-        f'options are: {listed}.'
-      )
+  unknown = ', '.join(option for option in chosen if option not in allowed)
+  check(not unknown, f'{unknown}: {named(name)} has no such option')
 
 
 def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:

@@ -3,7 +3,7 @@
 Deng et al., "Adaptive Personalized Federated Learning", 2020.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,9 @@ from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.training.plain_sgd import is_plain_sgd, learning_rate
-from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
-from fesem_jax.utils.errors import UserError, argument, check_between, check_choice
-
-ALPHA_UPDATES = ('step', 'round')
+from fesem_jax.training.trained import Weighting, mean_of_models
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Fraction
 
 
 class ApflState(NamedTuple):
@@ -36,10 +35,10 @@ class ApflState(NamedTuple):
 def apfl(
   local: LocalTraining,
   *,
-  apfl_alpha: float = 0.5,
+  apfl_alpha: Fraction = 0.5,
   adapt_alpha: bool = True,
-  alpha_updates: str = 'step',
-  weighting: str = 'by_examples',
+  alpha_updates: Literal['step', 'round'] = 'step',
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds APFL.
 
@@ -68,21 +67,10 @@ def apfl(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an option out of range; if a_i is learned, unless by plain SGD.
+    UserError: if a_i is learned, unless by plain SGD.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_between(0, 1, apfl_alpha=apfl_alpha)
-  check_choice('alpha_updates', alpha_updates, ALPHA_UPDATES)
-  if not adapt_alpha and alpha_updates != 'step':
-    raise UserError(
-      f'{argument("alpha_updates", alpha_updates)} has no effect with '
-      '`adapt_alpha=False`, which keeps the weights; leave out one of them.'
-    )
-  if adapt_alpha and not is_plain_sgd(local):
-    raise UserError(
-      '`adapt_alpha=True` needs plain SGD as local `optimizer`, since the mixing '
-      'weights use its learning rate; otherwise give `adapt_alpha=False`.'
-    )
+  plain = not adapt_alpha or is_plain_sgd(local)
+  check(plain, 'adapt_alpha: needs plain SGD; give adapt_alpha=False')
   eta = learning_rate(local) if adapt_alpha else None
 
   def init(key, data):

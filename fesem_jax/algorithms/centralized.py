@@ -23,7 +23,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 class CentralizedState(NamedTuple):
@@ -48,13 +48,9 @@ def centralized(local: LocalTraining) -> Algorithm:
     local: how clients train.
 
   Raises:
-    UserError: when it starts, where bad clients lie about models.
+    UserError: on `ClientWork`; when it starts, where bad clients lie about models.
   """
-  if local.work is not None:
-    raise UserError(
-      '`algorithm=centralized` has no clients with rates, epochs or steps of their '
-      'own; leave out `ClientWork` (--client_work).'
-    )
+  check(local.work is None, 'work: centralized trains no clients; leave it out')
 
   def init(key, data):
     check_models_only(data, local, 'centralized', 'examples')

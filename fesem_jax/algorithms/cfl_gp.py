@@ -3,7 +3,7 @@
 Kim et al., "Clustered Federated Learning via Gradient-based Partitioning", ICML 2024.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.server.gradient_clusters import add_to_means, clusters_of_gradients
 from fesem_jax.training.client_losses import cohort_gradients
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.ranges import Count
 
 
 class CflGpState(NamedTuple):
@@ -39,11 +39,11 @@ class CflGpState(NamedTuple):
 def cfl_gp(
   local: LocalTraining,
   *,
-  num_clusters: int = 4,
-  cluster_every: int = 2,
-  cluster_updates: int = 5,
-  variant: str = 'model',
-  weighting: str = 'uniform',
+  num_clusters: Count = 4,
+  cluster_every: Count = 2,
+  cluster_updates: Count = 5,
+  variant: Literal['model', 'gradient'] = 'model',
+  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds CFL-GP with K centers.
 
@@ -72,14 +72,10 @@ def cfl_gp(
     weighting: of clients in the means of centers, 'uniform' or 'by_examples'.
 
   Raises:
-    UserError: on an option outside its range, or partial participation; when it starts,
-      where bad clients lie about models (`corruption.check_models_only`).
+    UserError: on partial participation; when it starts, where bad clients lie about
+      models (`corruption.check_models_only`).
   """
   local.check_no_statistics('cfl_gp')
-  check_at_least(1, num_clusters=num_clusters, cluster_every=cluster_every)
-  check_at_least(1, cluster_updates=cluster_updates)
-  check_choice('variant', variant, ('model', 'gradient'))
-  check_choice('weighting', weighting, WEIGHTINGS)
   given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 
   def init(key, data):
@@ -105,7 +101,7 @@ def cfl_gp(
     return state._replace(assignment=assignment, gradients=gradients, counts=counts)
 
   def step(state, data, cohort, key):
-    check_everyone(cohort, 'cfl_gp', 'it compares the gradients of all clients')
+    check_everyone(cohort, 'cfl_gp')
     turn, remainder = jnp.divmod(state.rounds, variable(cluster_every))
     due = (remainder == 0) & (turn < variable(cluster_updates))
     args = state, data, cohort, key, turn % num_clusters

@@ -5,7 +5,7 @@ Embeddings", ICML 2026.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,9 @@ from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.server import loss_vectors
 from fesem_jax.training.client_losses import start_by_loss
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, Index
 
 
 class CloveState(NamedTuple):
@@ -48,11 +49,11 @@ class CloveState(NamedTuple):
 def clove(
   local: LocalTraining,
   *,
-  num_clusters: int = 4,
+  num_clusters: Count = 4,
   choose_num_clusters: bool = False,
-  first_assignment: str = 'random',
-  stable_rounds: int = 0,
-  weighting: str = 'by_examples',
+  first_assignment: Literal['random', 'losses'] = 'random',
+  stable_rounds: Index = 0,
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds CLoVE.
 
@@ -86,12 +87,10 @@ def clove(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range.
+    UserError: on one cluster with `choose_num_clusters`.
   """
-  check_at_least(2 if choose_num_clusters else 1, num_clusters=num_clusters)
-  check_at_least(0, stable_rounds=stable_rounds)
-  check_choice('first_assignment', first_assignment, ('random', 'losses'))
-  check_choice('weighting', weighting, WEIGHTINGS)
+  enough = num_clusters > 1 or not choose_num_clusters
+  check(enough, 'num_clusters: must be at least 2 with choose_num_clusters')
 
   def init(key, data):
     check_num_clusters(num_clusters, data)

@@ -16,8 +16,8 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, toward
-from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.training.trained import Weighting, mean_of_models
+from fesem_jax.utils.ranges import NotNegative
 
 
 class DittoState(NamedTuple):
@@ -31,9 +31,9 @@ class DittoState(NamedTuple):
 def ditto(
   local: LocalTraining,
   *,
-  ditto_lambda: float = 0.1,
-  weighting: str = 'by_examples',
-  client_state: str = 'stacked',
+  ditto_lambda: NotNegative = 0.1,
+  weighting: Weighting = 'by_examples',
+  client_state: own_models.ClientState = 'stacked',
 ) -> Algorithm:
   """Builds Ditto.
 
@@ -52,13 +52,7 @@ def ditto(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
     client_state: where the v_i are kept: 'stacked' on the devices, 'offloaded' in the
       memory of their host, from which each chunk's come and go.
-
-  Raises:
-    UserError: on an option outside its range.
   """
-  check_at_least(0, ditto_lambda=ditto_lambda)
-  check_choice('weighting', weighting, WEIGHTINGS)
-  own_models.check_client_state(client_state)
 
   def init(key, data):
     start = local.model.init(key)

@@ -22,8 +22,8 @@ from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import for_each_batch, where
-from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.training.trained import Weighting, mean_of_models
+from fesem_jax.utils.ranges import Count, NotNegative, PositiveFraction
 
 
 class FedAlaState(NamedTuple):
@@ -41,10 +41,10 @@ def fed_ala(
   local: LocalTraining,
   *,
   head_layers: Sequence[str] = ('logits',),
-  ala_rate: float = 1.0,
-  ala_sample: float = 0.8,
-  ala_start_epochs: int = 10,
-  weighting: str = 'by_examples',
+  ala_rate: NotNegative = 1.0,
+  ala_sample: PositiveFraction = 0.8,
+  ala_start_epochs: Count = 10,
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedALA.
 
@@ -71,14 +71,9 @@ def fed_ala(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range, or if no lower layer is left.
+    UserError: if no lower layer is left.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(1, ala_start_epochs=ala_start_epochs)
   personal_head.check_head(local, head_layers)
-  check_at_least(0, ala_rate=ala_rate)
-  if not 0 < ala_sample <= 1:  # NaN neither.
-    raise UserError(f'`ala_sample={ala_sample}` must lie in (0, 1].')
   top = functools.partial(personal_head.head_of, head_layers)
 
   def init(key, data):

@@ -21,7 +21,8 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction
-from fesem_jax.utils.errors import UserError, check_at_least, check_positive
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import NotNegative, Positive
 
 
 class FedAmpState(NamedTuple):
@@ -34,9 +35,9 @@ class FedAmpState(NamedTuple):
 def fed_amp(
   local: LocalTraining,
   *,
-  amp_lambda: float = 0.01,
-  amp_sigma: float = 10.0,
-  amp_alpha: float = 0.0,
+  amp_lambda: NotNegative = 0.01,
+  amp_sigma: Positive = 10.0,
+  amp_alpha: NotNegative = 0.0,
 ) -> Algorithm:
   """Builds FedAMP.
 
@@ -60,22 +61,15 @@ def fed_amp(
       which no xi_ii can be negative.
 
   Raises:
-    UserError: on an option outside its range; or, when it starts, if alpha is more than
-      sigma / (M - 1), or on `sends`.
+    UserError: when it starts, if alpha is more than sigma / (M - 1), or on `sends`.
   """
   local.check_no_statistics('fed_amp')
-  check_at_least(0, amp_lambda=amp_lambda, amp_alpha=amp_alpha)
-  check_positive(amp_sigma=amp_sigma)
 
   def init(key, data):
     local.check_no_sends('fed_amp', 'models that did not start from a received one')
     others = max(len(data.info.names) - 1, 1)
-    if amp_alpha * others > amp_sigma:
-      raise UserError(
-        f'`amp_alpha={amp_alpha}` must be at most `amp_sigma={amp_sigma}` divided by '
-        f'the {others} other clients, {amp_sigma / others:.3g}, or a client could '
-        'have a negative weight in its own mean. 0 uses the largest allowed value.'
-      )
+    fits = amp_alpha * others <= amp_sigma
+    check(fits, f'amp_alpha: must be at most amp_sigma / {others}')
     start = local.model.init(key)
     return FedAmpState(own_models.repeat(local, start, data.num_clients, 'stacked'))
 

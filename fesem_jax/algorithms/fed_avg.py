@@ -11,20 +11,20 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.server.optimizers import ServerOptimizer, but_statistics
-from fesem_jax.server.robust import Aggregation
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_choice
+from fesem_jax.server.robust import Aggregation, Beta, Rule
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.ranges import Count, NotNegative
 
 
 @recorded
 def fed_avg(
   local: LocalTraining,
   *,
-  weighting: str = 'by_examples',
-  aggregation: str = 'mean',
-  beta: float = 0.1,
-  norm_bound: float = 0.0,
-  krum_models: int = 1,
+  weighting: Weighting = 'by_examples',
+  aggregation: Rule = 'mean',
+  beta: Beta = 0.1,
+  norm_bound: NotNegative = 0.0,
+  krum_models: Count = 1,
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds FedAvg.
@@ -42,14 +42,9 @@ def fed_avg(
     krum_models: see `Aggregation`.
     server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);
       None takes the mean.
-
-  Raises:
-    UserError: on an option outside its range.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
   server_optimizer = but_statistics(server_optimizer, local.model.statistics)
   rule = Aggregation(aggregation, beta, norm_bound, krum_models)
-  rule.check_weighting(weighting)
   averaging = Averaging(weighting, server_optimizer, rule)
 
   def step(state, data, cohort, key):

@@ -12,8 +12,7 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_choice
+from fesem_jax.training.trained import Weighting
 
 
 @recorded
@@ -21,7 +20,7 @@ def fed_babu(
   local: LocalTraining,
   *,
   head_layers: Sequence[str] = ('logits',),
-  weighting: str = 'by_examples',
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedBABU.
 
@@ -39,9 +38,8 @@ def fed_babu(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an unknown weighting or layer, or if no layer is left to train.
+    UserError: on an unknown layer, or if no layer is left to train.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
   personal_head.check_head(local, head_layers)
   body_layers = personal_head.other_layers(local, head_layers)
 

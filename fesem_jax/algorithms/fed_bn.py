@@ -6,7 +6,6 @@ Normalization", ICLR 2021.
 
 from collections.abc import Sequence
 
-import jax
 from flax.traverse_util import flatten_dict
 
 from fesem_jax.algorithms.common import personal_head
@@ -16,7 +15,8 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.models.model_checks import check_parameters
-from fesem_jax.utils.errors import UserError
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.errors import check
 
 
 @recorded
@@ -24,7 +24,7 @@ def fed_bn(
   local: LocalTraining,
   *,
   norm_layers: Sequence[str] = (),
-  weighting: str = 'uniform',
+  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds FedBN.
 
@@ -41,8 +41,7 @@ def fed_bn(
     weighting: 'uniform' (above) or 'by_examples'.
 
   Raises:
-    UserError: on an unknown weighting or layer, or if there is no normalization layer
-      or nothing else.
+    UserError: on an unknown layer, or if there is no normalization layer.
   """
   own = _norms(local, norm_layers)
   method = fed_per(local, head_layers=own, weighting=weighting)
@@ -61,11 +60,5 @@ def _norms(local: LocalTraining, names: Sequence[str]) -> tuple[str, ...]:
     paths = list(flatten_dict(params))
     layers = {path[:-1] for path in paths if path[-1] == 'scale'}
     own = tuple('/'.join(path) for path in paths if path[:-1] in layers)
-  if not own:
-    raise UserError(
-      '`algorithm=fed_bn` needs a model with normalization layers, such as resnet8; '
-      'the model has no parameter called scale. Name its layers with `norm_layers`.'
-    )
-  if len(own) == len(jax.tree.leaves(params)):
-    raise UserError('`norm_layers` must leave a layer that clients share.')
+  check(own, 'norm_layers: the model has no normalization layers')
   return own

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.arrivals import (
   InTraining,
-  check_at_most,
   next_arrivals,
   size_of,
   traffic_of,
@@ -29,8 +28,9 @@ from fesem_jax.core.types import Params
 from fesem_jax.data import device_profiles
 from fesem_jax.data.device_profiles import DeviceProfile
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.trained import WEIGHTINGS, Reduction
-from fesem_jax.utils.errors import check_at_least, check_choice, check_positive
+from fesem_jax.training.trained import Reduction, Weighting
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Index, Positive
 
 
 class FedBuffState(NamedTuple):
@@ -48,10 +48,10 @@ class FedBuffState(NamedTuple):
 def fed_buff(
   local: LocalTraining,
   *,
-  buffer_size: int = 0,
-  concurrency: int = 0,
-  server_learning_rate: float = 1.0,
-  weighting: str = 'uniform',
+  buffer_size: Index = 0,
+  concurrency: Index = 0,
+  server_learning_rate: Positive = 1.0,
+  weighting: Weighting = 'uniform',
   client_devices: str | DeviceProfile = 'phone',
 ) -> Algorithm:
   """Builds FedBuff, of which a round is one update of the server.
@@ -78,18 +78,16 @@ def fed_buff(
       determines when updates arrive.
 
   Raises:
-    UserError: on an option outside its range, or a model with BatchNorm; or, when it
-      starts, on a buffer of more clients than there are.
+    UserError: on a model with BatchNorm; or, when it starts, on a buffer of more
+      clients than there are.
   """
   local.check_no_statistics('fed_buff')
-  check_at_least(0, buffer_size=buffer_size, concurrency=concurrency)
-  check_positive(server_learning_rate=server_learning_rate)
-  check_choice('weighting', weighting, WEIGHTINGS)
   devices = device_profiles.profile(client_devices, 'client_devices')
 
   def init(key, data):
     real = len(data.info.names)
-    check_at_most(real, buffer_size=buffer_size, concurrency=concurrency)
+    check(buffer_size <= real, f'buffer_size: more than the {real} clients')
+    check(concurrency <= real, f'concurrency: more than the {real} clients')
     params = tree.expand(local.model.init(key))
     count = concurrency or real
     starts = jax.tree.map(lambda x: jnp.repeat(x, count, axis=0), params)
@@ -101,7 +99,7 @@ def fed_buff(
     )
 
   def step(state, data, cohort, key):
-    check_everyone(cohort, 'fed_buff', 'its clients come and go (`concurrency`)')
+    check_everyone(cohort, 'fed_buff')
     w = state.params
     size = size_of(buffer_size, len(data.info.names))
     arrivals = next_arrivals(state.running, data, key, size)

@@ -4,14 +4,19 @@ Sattler et al., "Clustered Federated Learning: Model-Agnostic Distributed
 Multitask Optimization under Privacy Constraints", IEEE TNNLS 2020.
 """
 
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_centers
-from fesem_jax.algorithms.common.bipartition import SplitRule, with_splits
-from fesem_jax.algorithms.common.centers import deployed, reassigned, round_info
+from fesem_jax.algorithms.common.bipartition import Linkage, SplitRule, with_splits
+from fesem_jax.algorithms.common.centers import (
+  MAX_CLUSTERS,
+  deployed,
+  reassigned,
+  round_info,
+)
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import inner_products
@@ -21,8 +26,9 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.server import em
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.trained import WEIGHTINGS, Reduction
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.training.trained import Reduction, Weighting
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, Range
 
 
 class FedClusterState(NamedTuple):
@@ -38,16 +44,16 @@ class FedClusterState(NamedTuple):
 def fed_cluster(
   local: LocalTraining,
   *,
-  max_clusters: int = 16,
+  max_clusters: Annotated[int, Range(1, MAX_CLUSTERS)] = 16,
   eps1: float = 0.4,
-  eps1_scale: str = 'relative',
+  eps1_scale: Literal['relative', 'absolute'] = 'relative',
   eps2: float = 0.8,
   gamma: float = 0.13,
   min_size: int = 2,
-  linkage: str = 'complete',
+  linkage: Linkage = 'complete',
   min_rounds: int = 5,
-  check_every: int = 5,
-  weighting: str = 'by_examples',
+  check_every: Count = 5,
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedCluster.
 
@@ -75,16 +81,15 @@ def fed_cluster(
     weighting: of the clients in both means, 'by_examples' or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range, partial participation or, when it starts,
-      no more than `min_size` clients.
+    UserError: on partial participation or, when it starts, no more than `min_size`
+      clients.
   """
   local.check_no_statistics('fed_cluster')
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(1, check_every=check_every)
   split = SplitRule(max_clusters, eps1, eps1_scale, eps2, gamma, min_size, linkage)
 
   def init(key, data):
-    split.check_clients(len(data.info.names))
+    count = len(data.info.names)
+    check(min_size < count, f'min_size: must be below the {count} clients; lower it')
     start = local.model.init(key)
     return FedClusterState(
       centers=tree.repeat(start, max_clusters),
@@ -105,8 +110,7 @@ def fed_cluster(
     )
 
   def step(state, data, cohort, key):
-    compared = 'it compares the updates of all clients'
-    own_centers.check_everyone(cohort, 'fed_cluster', compared)
+    own_centers.check_everyone(cohort, 'fed_cluster')
     assignment, rounds = state.assignment, state.rounds + 1
     starts = deployed(state, data).of(cohort)
     reduction = Reduction(add, em.Sums.zeros(state.centers), keep=False)

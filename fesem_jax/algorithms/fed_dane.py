@@ -19,17 +19,17 @@ from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, plus
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.ranges import NotNegative
 
 
 @recorded
 def fed_dane(
   local: LocalTraining,
   *,
-  prox_mu: float = 0.1,
+  prox_mu: NotNegative = 0.1,
   same_cohort: bool = False,
-  weighting: str = 'uniform',
+  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds FedDANE.
 
@@ -52,12 +52,9 @@ def fed_dane(
       in the authors' code.
 
   Raises:
-    UserError: on a negative mu or an unknown weighting; or, when it starts, where bad
-      clients lie about models (`corruption.check_models_only`), or a selection chooses
-      the clients of one of two cohorts.
+    UserError: when it starts, where bad clients lie about models
+      (`corruption.check_models_only`).
   """
-  check_at_least(0, prox_mu=prox_mu)
-  check_choice('weighting', weighting, WEIGHTINGS)
 
   def init(key, data):
     check_models_only(data, local, 'fed_dane', 'gradients beside models')
@@ -77,11 +74,6 @@ def fed_dane(
       )
 
     own, sums = gradients(cohort, keep=True)
-    if cohort.selected and not same_cohort:
-      raise UserError(
-        'fed_dane draws its first cohort from all clients, also from those that a '
-        'selection (`select`) leaves out; give `same_cohort=True`.'
-      )
     if not (cohort.everyone or same_cohort):
       _, sums = gradients(first_cohort(data, cohort, key), keep=False)
     # Without any gradient of the first cohort there is nothing to correct by.

@@ -11,11 +11,13 @@ from fesem_jax.core import hyperparameters
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.utils.errors import check_positive
+from fesem_jax.utils.ranges import Positive
 
 
 @recorded
-def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:
+def fed_dist(
+  local: LocalTraining, *, server_learning_rate: Positive = 0.5
+) -> Algorithm:
   """Builds FedDist.
 
     w_i <- SGD from c on client i       for i in the cohort
@@ -24,16 +26,13 @@ def fed_dist(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algo
   Args:
     local: how clients train.
     server_learning_rate: epsilon, the step of the server; the paper does not state it.
-
-  Raises:
-    UserError: on an epsilon that is not positive.
   """
   towards = _towards_the_mean(server_learning_rate)
   return fed_avg(local, weighting='uniform', server_optimizer=towards)
 
 
 @recorded
-def fed_dws(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algorithm:
+def fed_dws(local: LocalTraining, *, server_learning_rate: Positive = 0.5) -> Algorithm:
   """Builds FedDWS: FedDist with clients weighted by their examples.
 
     c   <- c + epsilon sum_i alpha_i (w_i - c)
@@ -41,14 +40,10 @@ def fed_dws(local: LocalTraining, *, server_learning_rate: float = 0.5) -> Algor
   Args:
     local: how clients train.
     server_learning_rate: epsilon, the step of the server; with 1 this is FedAvg.
-
-  Raises:
-    UserError: on an epsilon that is not positive.
   """
   towards = _towards_the_mean(server_learning_rate)
   return fed_avg(local, weighting='by_examples', server_optimizer=towards)
 
 
 def _towards_the_mean(epsilon: float) -> optax.GradientTransformation:
-  check_positive(server_learning_rate=epsilon)
   return hyperparameters.optimizer(optax.sgd, epsilon)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import check_max_clusters, deployed
+from fesem_jax.algorithms.common.centers import MaxClusters, deployed
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
 from fesem_jax.core import sharding, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
@@ -19,8 +19,9 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.server import concept_drift
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.training.trained import WEIGHTINGS, weights_by
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.training.trained import Weighting, weights_by
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, NotNegative
 
 
 class FedDriftState(NamedTuple):
@@ -37,11 +38,11 @@ class FedDriftState(NamedTuple):
 def fed_drift(
   local: LocalTraining,
   *,
-  max_clusters: int = 0,
-  drift_delta: float = 1.0,
-  check_every: int = 5,
+  max_clusters: MaxClusters = 0,
+  drift_delta: NotNegative = 1.0,
+  check_every: Count = 5,
   start_alone: bool = True,
-  weighting: str = 'by_examples',
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedDrift.
 
@@ -74,21 +75,14 @@ def fed_drift(
     weighting: of the clients in both means, 'by_examples' or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range, or partial participation.
+    UserError: on partial participation, or fewer models than clients that start alone.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(0, drift_delta=drift_delta)
-  check_at_least(1, check_every=check_every)
-  check_max_clusters(0, max_clusters)
 
   def init(key, data):
     num_clients, start = len(data.info.names), tree.expand(local.model.init(key))
     count = max_clusters or num_clients
-    if start_alone and count < num_clients:
-      raise UserError(
-        f'`max_clusters={count}` is fewer than the {num_clients} clients, which begin '
-        'with separate models; raise it, or choose `start_alone=False`.'
-      )
+    room = count >= num_clients or not start_alone
+    check(room, 'max_clusters: fewer than the clients; give start_alone=False')
     begin = num_clients if start_alone else 1  # Models in use.
     own = jnp.argsort(jnp.argsort(jnp.asarray(data.client_ids)))
     return FedDriftState(
@@ -118,7 +112,7 @@ def fed_drift(
     return FedDriftState(centers, models.own, models.loss, models.last_used, rounds)
 
   def step(state, data, cohort, key):
-    check_everyone(cohort, 'fed_drift', 'it compares the losses of all clients')
+    check_everyone(cohort, 'fed_drift')
     before = state.assignment
     begins = (state.rounds > 0) & (state.rounds % variable(check_every) == 0)
     state = jax.lax.cond(

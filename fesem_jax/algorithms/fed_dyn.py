@@ -19,7 +19,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, plus
 from fesem_jax.training.trained import mean_of_models
-from fesem_jax.utils.errors import check_positive
+from fesem_jax.utils.ranges import Positive
 
 
 class FedDynState(NamedTuple):
@@ -34,8 +34,8 @@ class FedDynState(NamedTuple):
 def fed_dyn(
   local: LocalTraining,
   *,
-  dyn_alpha: float = 0.01,
-  client_state: str = 'stacked',
+  dyn_alpha: Positive = 0.01,
+  client_state: own_models.ClientState = 'stacked',
 ) -> Algorithm:
   """Builds FedDyn.
 
@@ -53,13 +53,8 @@ def fed_dyn(
     dyn_alpha: alpha of the penalty, positive; with less, models move further.
     client_state: where the h_i are kept: 'stacked' on the devices, 'offloaded' in the
       memory of their host, from which each chunk's come and go.
-
-  Raises:
-    UserError: on an option outside its range.
   """
   local.check_no_statistics('fed_dyn')
-  own_models.check_client_state(client_state)
-  check_positive(dyn_alpha=dyn_alpha)
 
   def init(key, data):
     start = tree.expand(local.model.init(key))

@@ -18,8 +18,8 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.example_losses import example_losses
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.ranges import Count
 
 
 class FedEmState(NamedTuple):
@@ -31,7 +31,7 @@ class FedEmState(NamedTuple):
 
 @recorded
 def fed_em(
-  local: LocalTraining, *, num_clusters: int = 4, weighting: str = 'by_examples'
+  local: LocalTraining, *, num_clusters: Count = 4, weighting: Weighting = 'by_examples'
 ) -> Algorithm:
   """Builds FedEM with K components.
 
@@ -53,12 +53,7 @@ def fed_em(
     local: how clients train each component.
     num_clusters: K.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
-
-  Raises:
-    UserError: on an option outside its range.
   """
-  check_at_least(1, num_clusters=num_clusters)
-  check_choice('weighting', weighting, WEIGHTINGS)
 
   def init(key, data):
     centers = random_models(local, key, num_clusters)

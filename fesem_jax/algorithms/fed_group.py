@@ -32,8 +32,8 @@ from fesem_jax.server.update_directions import (
   toward_others,
 )
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.trained import WEIGHTINGS, Reduction, Trained
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.training.trained import Reduction, Trained, Weighting
+from fesem_jax.utils.ranges import Count, Index, NotNegative
 
 
 class FedGroupState(NamedTuple):
@@ -49,12 +49,12 @@ class FedGroupState(NamedTuple):
 def fed_group(
   local: LocalTraining,
   *,
-  num_clusters: int = 4,
-  init_epochs: int = 1,
-  init_clients: int = 0,
-  inter_group_rate: float = 0.0,
-  prox_mu: float = 0.0,
-  weighting: str = 'by_examples',
+  num_clusters: Count = 4,
+  init_epochs: Count = 1,
+  init_clients: Index = 0,
+  inter_group_rate: NotNegative = 0.0,
+  prox_mu: NotNegative = 0.0,
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedGroup, or FedGrouProx with `prox_mu`.
 
@@ -78,15 +78,8 @@ def fed_group(
     inter_group_rate: eta_g, the weight of other groups' centers; 0 is none.
     prox_mu: mu.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
-
-  Raises:
-    UserError: on an option outside its range.
   """
   local.check_no_statistics('fed_group')
-  check_at_least(1, num_clusters=num_clusters, init_epochs=init_epochs)
-  check_at_least(0, init_clients=init_clients, prox_mu=prox_mu)
-  check_at_least(0, inter_group_rate=inter_group_rate)
-  check_choice('weighting', weighting, WEIGHTINGS)
   shortly = before_rounds(local, init_epochs)
 
   def nearest(trained, starts, total, directions):

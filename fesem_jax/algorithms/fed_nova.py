@@ -14,16 +14,16 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.training import step_lengths
-from fesem_jax.training.trained import WEIGHTINGS, Reduction
-from fesem_jax.utils.errors import check_choice
+from fesem_jax.training.trained import Reduction, Weighting
+from fesem_jax.utils.ranges import Fraction
 
 
 @recorded
 def fed_nova(
   local: LocalTraining,
   *,
-  straggler_fraction: float = 0.0,
-  weighting: str = 'by_examples',
+  straggler_fraction: Fraction = 0.0,
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedNova.
 
@@ -42,13 +42,10 @@ def fed_nova(
     weighting: 'by_examples' (alpha_i = n_i / sum n_j) or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range; stragglers where local work is counted in
-      steps; or unless the local optimizer is SGD, with or without momentum, which
-      begins anew in each round.
+    UserError: unless the local optimizer is SGD, with or without momentum, which begins
+      anew in each round.
   """
   local.check_no_statistics('fed_nova')
-  check_choice('weighting', weighting, WEIGHTINGS)
-  stragglers.check(local, straggler_fraction)
   step_lengths.check_sums_of_gradients(local)
 
   def train(local, state, data, cohort, key, reduction):

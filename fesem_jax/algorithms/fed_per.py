@@ -12,8 +12,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_choice
+from fesem_jax.training.trained import Weighting
 
 
 @recorded
@@ -21,7 +20,7 @@ def fed_per(
   local: LocalTraining,
   *,
   head_layers: Sequence[str] = ('logits',),
-  weighting: str = 'by_examples',
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedPer.
 
@@ -35,9 +34,8 @@ def fed_per(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an unknown weighting or layer, or if no layer is left to share.
+    UserError: on an unknown layer, or if no layer is left to share.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
   personal_head.check_head(local, head_layers)
 
   def step(state, data, cohort, key):

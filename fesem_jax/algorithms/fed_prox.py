@@ -10,17 +10,17 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.ranges import Fraction, NotNegative
 
 
 @recorded
 def fed_prox(
   local: LocalTraining,
   *,
-  prox_mu: float = 0.1,
-  straggler_fraction: float = 0.0,
-  weighting: str = 'by_examples',
+  prox_mu: NotNegative = 0.1,
+  straggler_fraction: Fraction = 0.0,
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedProx.
 
@@ -34,14 +34,7 @@ def fed_prox(
     prox_mu: mu; 0.1 in Long et al. 2022.
     straggler_fraction: probability that a client straggles in a round.
     weighting: 'by_examples' or 'uniform'.
-
-  Raises:
-    UserError: on an option outside its range, or stragglers where local work
-      is counted in steps.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(0, prox_mu=prox_mu)
-  stragglers.check(local, straggler_fraction)
 
   def train(local, state, data, cohort, key, reduction):
     penalty = variable(prox_mu / 2) if prox_mu else None

@@ -21,8 +21,9 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.example_losses import example_losses, example_targets
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count
 
 # The least share of a class among a center's examples.
 FLOOR = 1e-8
@@ -38,7 +39,7 @@ class FedRcState(NamedTuple):
 
 @recorded
 def fed_rc(
-  local: LocalTraining, *, num_clusters: int = 4, weighting: str = 'by_examples'
+  local: LocalTraining, *, num_clusters: Count = 4, weighting: Weighting = 'by_examples'
 ) -> Algorithm:
   """Builds FedRC with K centers.
 
@@ -60,15 +61,10 @@ def fed_rc(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range, or if the task is not classification.
+    UserError: if the task is not classification.
   """
-  check_at_least(1, num_clusters=num_clusters)
-  check_choice('weighting', weighting, WEIGHTINGS)
-  if local.model.task.name != CLASSIFICATION.name:
-    raise UserError(
-      'fed_rc divides by class shares, which '
-      f'`task={local.model.task.name}` does not have; fed_em does not need them.'
-    )
+  task = local.model.task.name
+  check(task == CLASSIFICATION.name, f'task: fed_rc needs a classification, not {task}')
 
   def init(key, data):
     centers = random_models(local, key, num_clusters)

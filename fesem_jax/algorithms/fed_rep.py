@@ -14,8 +14,8 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.ranges import Count
 
 
 @recorded
@@ -23,8 +23,8 @@ def fed_rep(
   local: LocalTraining,
   *,
   head_layers: Sequence[str] = ('logits',),
-  head_epochs: int = 5,
-  weighting: str = 'uniform',
+  head_epochs: Count = 5,
+  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds FedRep.
 
@@ -44,10 +44,8 @@ def fed_rep(
     weighting: 'uniform' (above) or 'by_examples'.
 
   Raises:
-    UserError: on an option outside its range, or if no layer is left to share.
+    UserError: if no layer is left to share.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(1, head_epochs=head_epochs)
   personal_head.check_head(local, head_layers)
   body_layers = personal_head.other_layers(local, head_layers)
 

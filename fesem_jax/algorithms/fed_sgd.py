@@ -14,8 +14,7 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import check
 
 
 @recorded
@@ -47,16 +46,8 @@ def one_gradient_step(local: LocalTraining) -> LocalTraining:
   gradient, as it is not with Adam, clipping or weight decay: means of models are then
   not means of gradients.
   """
-  if not _first_step_is_linear(local):
-    raise UserError(
-      'One gradient step a round (fed_sgd, or `variant=gradient`) needs '
-      '`optimizer=sgd`: the step of this optimizer is not proportional to the gradient.'
-    )
-  if local.schedule.epochs > 1 or local.schedule.steps > 1:
-    warn_once(
-      'One gradient step a round (fed_sgd, or `variant=gradient`) uses all examples at '
-      'once; the epochs, steps and batch size of local training have no effect on it.'
-    )
+  linear = _first_step_is_linear(local)
+  check(linear, 'optimizer: one gradient step a round needs a linear step, as of SGD')
   return local._replace(schedule=Schedule(batch_size=0, steps=1))
 
 

@@ -26,7 +26,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.example_losses import shares_of_least_loss
 from fesem_jax.training.trained import Reduction
-from fesem_jax.utils.errors import check_at_least, check_share
+from fesem_jax.utils.ranges import Count, Index, NotNegative, Share
 
 
 class FedSoftState(NamedTuple):
@@ -43,11 +43,11 @@ class FedSoftState(NamedTuple):
 def fed_soft(
   local: LocalTraining,
   *,
-  num_clusters: int = 4,
-  soft_lambda: float = 0.1,
-  importance_every: int = 2,
-  importance_floor: float = 1e-4,
-  clients_per_center: int = 0,
+  num_clusters: Count = 4,
+  soft_lambda: NotNegative = 0.1,
+  importance_every: Count = 2,
+  importance_floor: Share = 1e-4,
+  clients_per_center: Index = 0,
 ) -> Algorithm:
   """Builds FedSoft with K centers.
 
@@ -75,11 +75,8 @@ def fed_soft(
       train, and count by v_ik.
 
   Raises:
-    UserError: on an option outside its range; or, when it starts, on `sends`.
+    UserError: when it starts, on `sends`.
   """
-  check_at_least(1, num_clusters=num_clusters, importance_every=importance_every)
-  check_at_least(0, soft_lambda=soft_lambda, clients_per_center=clients_per_center)
-  check_share(importance_floor=importance_floor)
 
   def init(key, data):
     local.check_no_sends('fed_soft', 'models that did not start from a received one')

@@ -6,7 +6,7 @@ Section 6.1.4. Symbols: W_i `client_params`, W~(k) `centers`, r_i `assignment`,
 lambda `prox_lambda`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,12 @@ from fesem_jax.core.types import Params
 from fesem_jax.server import comparison
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
-from fesem_jax.server.robust import Aggregation
+from fesem_jax.server.robust import Aggregation, Beta, Rule
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.privacy import check_reduced
-from fesem_jax.utils.errors import check_at_least
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, Index, NotNegative
 
 
 class FesemState(NamedTuple):
@@ -42,24 +44,24 @@ class FesemState(NamedTuple):
 def fesem(
   local: LocalTraining,
   *,
-  num_clusters: int = 4,
-  prox_lambda: float = 0.01,
-  prox_weighting: str = 'uniform',
+  num_clusters: Count = 4,
+  prox_lambda: NotNegative = 0.01,
+  prox_weighting: Literal['uniform', 'paper'] = 'uniform',
   cluster_on: str = 'all',
-  temperature: float = 0.0,
-  weighting: str = 'uniform',
-  aggregation: str = 'mean',
-  beta: float = 0.1,
-  norm_bound: float = 0.0,
-  krum_models: int = 1,
+  temperature: NotNegative = 0.0,
+  weighting: Weighting = 'uniform',
+  aggregation: Rule = 'mean',
+  beta: Beta = 0.1,
+  norm_bound: NotNegative = 0.0,
+  krum_models: Count = 1,
   server_optimizer: ServerOptimizer = None,
   track_objective: bool = False,
-  init_models: str = 'common',
-  init_epochs: int = 1,
-  init_restarts: int = 20,
-  init_seeding: str = 'random',
-  init_clients: int = 0,
-  client_state: str = 'stacked',
+  init_models: Literal['common', 'random', 'by_loss'] = 'common',
+  init_epochs: Count = 1,
+  init_restarts: Count = 20,
+  init_seeding: Literal['random', 'plusplus'] = 'random',
+  init_clients: Index = 0,
+  client_state: Literal['stacked', 'streamed', 'offloaded'] = 'stacked',
 ) -> Algorithm:
   """Builds FeSEM(K).
 
@@ -100,9 +102,8 @@ def fesem(
       only the chunk's, the centers and the start's on the devices.
 
   Raises:
-    UserError: on an option outside its range, or options that exclude each other.
+    UserError: on options that exclude each other.
   """
-  check_at_least(1, num_clusters=num_clusters)
   rule = Aggregation(aggregation, beta, norm_bound, krum_models)
   e_step = EStep(cluster_on, temperature)
   m_step = MStep(weighting, rule, server_optimizer, track_objective)
@@ -110,7 +111,9 @@ def fesem(
   start = ClusterStart(
     init_models, init_epochs, init_restarts, init_seeding, init_clients
   )
-  start.check_kept(client_state, e_step, m_step)
+  stacked = client_state == 'stacked'
+  check(stacked or aggregation == 'mean', 'client_state: aggregation needs stacked')
+  check(stacked or init_models == 'common', 'client_state: init_models needs stacked')
   check_reduced(local, None, False, aggregation)
   e_step.check_noise(local.sends)
   steps = EMSteps(e_step, m_step, comparison.build(cluster_on, local.model))

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fesem_jax.algorithms.common.cluster_start import needs_stack
 from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
 from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
@@ -16,30 +15,34 @@ from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.server import comparison
-from fesem_jax.utils.errors import UserError, argument, check_at_least
-
-Factory = Callable[..., Algorithm]
-
-# Options of wrappers, with the values that add none.
-_RECLUSTERING = {'recluster_every': 0}
-FESEM_WRAPPERS: Mapping[str, Any] = {
-  'loss_check_every': 0,
-  **_RECLUSTERING,
-  'reseed_empty': False,
-  'max_age': 0,
-  'late_joins': False,
-}
-WRAPPERS: Mapping[str, Mapping[str, Any]] = {
-  'fesem': FESEM_WRAPPERS,
-  'fesem_ma': FESEM_WRAPPERS,
-  'hypo_cluster': _RECLUSTERING,
-}
+from fesem_jax.utils import ranges
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Index
 
 
-def options(factory: Factory) -> dict[str, Any]:
+def _wrappers(
+  *,
+  loss_check_every: Index = 0,
+  recluster_every: Index = 0,
+  reseed_empty: bool = False,
+  max_age: Index = 0,
+  late_joins: bool = False,
+) -> None:
+  """Options of wrappers, with the values that add none."""
+
+
+def options(factory: Callable[..., Any]) -> dict[str, Any]:
   """The options of a method, its keyword-only arguments, and their defaults."""
   parameters = inspect.signature(factory).parameters.values()
   return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+FESEM_WRAPPERS = options(_wrappers)
+WRAPPERS: Mapping[str, Mapping[str, Any]] = {
+  'fesem': FESEM_WRAPPERS,
+  'fesem_ma': FESEM_WRAPPERS,
+  'hypo_cluster': {'recluster_every': 0},
+}
 
 
 def wrapped(
@@ -50,11 +53,11 @@ def wrapped(
   Raises `UserError` on an option out of range, or one that excludes another.
   """
   of_wrappers = {name: value for name, value in own.items() if name in FESEM_WRAPPERS}
-  check_at_least(0, **of_wrappers)
+  ranges.check_arguments(_wrappers, of_wrappers)
   client_state = own.get('client_state', 'stacked')
   for option in ('reseed_empty', 'recluster_every'):
-    if of_wrappers.get(option) and client_state != 'stacked':
-      raise needs_stack(option, client_state)
+    stacked = not of_wrappers.get(option) or client_state == 'stacked'
+    check(stacked, f'client_state: {option} needs stacked; got {client_state}')
   compare = comparison.by_weights(statistics=local.model.statistics)
   if 'cluster_on' in own:
     compare = comparison.build(own['cluster_on'], local.model)
@@ -73,12 +76,5 @@ def wrapped(
   if of_wrappers.get('max_age'):
     method = with_max_age(method, of_wrappers['max_age'])
   if of_wrappers.get('late_joins'):
-    first = own['init_clients']
-    if 0 < first < own['num_clusters']:
-      raise UserError(
-        f'{argument("init_clients", first)} with `late_joins` is too few for '
-        f'{argument("num_clusters", own["num_clusters"])}; give one client for each '
-        'cluster, at least.'
-      )
-    method = with_late_joins(method, first)
+    method = with_late_joins(method, own['init_clients'])
   return method

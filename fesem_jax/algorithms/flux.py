@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.common.centers import (
+  MaxClusters,
   check_found,
-  check_max_clusters,
   deployed,
   reassigned,
 )
@@ -25,9 +25,10 @@ from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
 from fesem_jax.server import density, descriptors
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.training.trained import WEIGHTINGS
+from fesem_jax.training.trained import Weighting
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, Positive
 
 
 class FluxState(NamedTuple):
@@ -45,11 +46,11 @@ class FluxState(NamedTuple):
 def flux(
   local: LocalTraining,
   *,
-  warmup_rounds: int = 4,
-  max_clusters: int = 0,
-  eps_scaling: float = 1.0,
+  warmup_rounds: Count = 4,
+  max_clusters: MaxClusters = 0,
+  eps_scaling: Positive = 1.0,
   latent_layer: str = '',
-  weighting: str = 'by_examples',
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FLUX.
 
@@ -73,17 +74,12 @@ def flux(
     weighting: 'by_examples' or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range, another task than classification, a
-      model without such a layer, more than K clusters, or partial participation.
+    UserError: on another task than classification, a model without such a layer, more
+      than K clusters, or partial participation.
   """
   local.check_no_statistics('flux')
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(1, warmup_rounds=warmup_rounds)
-  check_max_clusters(0, max_clusters)
-  if not eps_scaling > 0:
-    raise UserError(f'`eps_scaling={eps_scaling}` must be positive.')
-  if (task := local.model.task.name) != CLASSIFICATION.name:
-    raise UserError(f'flux describes the classes of clients; `task={task}` has none.')
+  task = local.model.task.name
+  check(task == CLASSIFICATION.name, f'task: flux needs a classification, not {task}')
 
   def init(key, data):
     start, most = local.model.init(key), max_clusters or len(data.info.names)
@@ -95,7 +91,7 @@ def flux(
     return FluxState(centers, own, rounds, average, placing, numbers)
 
   def step(state, data, cohort, key):
-    check_everyone(cohort, 'flux', 'it compares the descriptors of all clients')
+    check_everyone(cohort, 'flux')
     own, rounds = state.assignment, state.rounds + 1
     args = local, deployed(state, data), own, data, cohort, key, weighting
     centers, trained, info = train_and_average(*args)
@@ -124,7 +120,7 @@ def flux(
       return state, info
     clusters = density.by_descriptors(values, counts, ids, eps_scaling)
     most, count = len(info.clusters.sizes), len(clusters.centroids)
-    check_found('flux', count, most, f'`eps_scaling={eps_scaling:g}`')
+    check_found(count, most)
     after = np.where(exists, clusters.assignment, before)
     average = tree.unstack(state.centers, 0)
     centers, placing = tree.repeat(average, most), clusters.placing(most, reach)

@@ -5,7 +5,7 @@ Federated Learning", 2020 (HypCluster); Ghosh et al., "An Efficient Framework
 for Clustered Federated Learning", NeurIPS 2020 (IFCA, Algorithm 1).
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,8 @@ from fesem_jax.core.types import Params
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer, but_statistics
 from fesem_jax.training.client_losses import least_loss
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_at_least, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.ranges import Count, Index
 
 
 class HypoClusterState(NamedTuple):
@@ -41,12 +41,12 @@ class HypoClusterState(NamedTuple):
 def hypo_cluster(
   local: LocalTraining,
   *,
-  num_clusters: int = 4,
-  variant: str = 'model',
-  weighting: str = 'uniform',
-  init_restarts: int = 20,
-  init_rounds: int = 2,
-  init_clients: int = 24,
+  num_clusters: Count = 4,
+  variant: Literal['model', 'gradient'] = 'model',
+  weighting: Weighting = 'uniform',
+  init_restarts: Count = 20,
+  init_rounds: Index = 2,
+  init_clients: Count = 24,
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds HypoCluster(K).
@@ -78,13 +78,7 @@ def hypo_cluster(
     init_clients: clients that try them.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.
-
-  Raises:
-    UserError: on an option outside its range.
   """
-  check_choice('variant', variant, ('model', 'gradient'))
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(1, num_clusters=num_clusters)
   if variant == 'gradient':  # Centers take a part of their clients' mean step.
     local.check_no_statistics('hypo_cluster')
   server_optimizer = but_statistics(server_optimizer, local.model.statistics)

@@ -4,7 +4,7 @@ Hanzely and Richtarik, "Federated Learning of a Mixture of Global and Local Mode
 2020 (Algorithm 1, loopless local gradient descent).
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,8 @@ from fesem_jax.training.client_losses import own_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.plain_sgd import learning_rate
 from fesem_jax.training.trained import Trained
-from fesem_jax.utils.errors import UserError, check_at_least
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import NotNegative, Range
 
 
 class L2gdState(NamedTuple):
@@ -37,8 +38,8 @@ class L2gdState(NamedTuple):
 def l2gd(
   local: LocalTraining,
   *,
-  l2gd_lambda: float = 0.1,
-  aggregation_probability: float = 0.2,
+  l2gd_lambda: NotNegative = 0.1,
+  aggregation_probability: Annotated[float, Range(above=0, below=1)] = 0.2,
 ) -> Algorithm:
   """Builds L2GD.
 
@@ -70,21 +71,13 @@ def l2gd(
     aggregation_probability: p, in (0, 1): that of a round in which models are averaged.
 
   Raises:
-    UserError: on an option outside its range, unless the local optimizer is plain SGD,
-      or if theta is more than 1; or, when it starts, where bad clients lie about
-      models (`corruption.check_models_only`).
+    UserError: unless the local optimizer is plain SGD, or if theta is more than 1; or,
+      when it starts, where bad clients lie about models
+      (`corruption.check_models_only`).
   """
-  check_at_least(0, l2gd_lambda=l2gd_lambda)
-  p = aggregation_probability
-  if not 0 < p < 1:  # NaN neither.
-    raise UserError(f'`aggregation_probability={p}` must lie in (0, 1).')
-  eta = learning_rate(local)
-  if eta * l2gd_lambda * (1 - p) / p > 1 + 1e-6:
-    raise UserError(
-      f'`l2gd_lambda={l2gd_lambda}` overshoots the mean of the models; with this '
-      f'learning rate and `aggregation_probability={p}` it must be at most '
-      f'{p / (eta * (1 - p)):.3g}.'
-    )
+  eta, p = learning_rate(local), aggregation_probability
+  theta = eta * l2gd_lambda * (1 - p) / p
+  check(theta <= 1 + 1e-6, f'l2gd_lambda: theta is {theta:.3g}, above 1; lower it')
 
   def toss(key):
     own = prng_streams.fold(key, prng_streams.NEXT_ROUND)

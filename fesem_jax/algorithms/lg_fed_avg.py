@@ -11,6 +11,7 @@ from fesem_jax.algorithms.fed_per import fed_per
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.training.trained import Weighting
 
 
 @recorded
@@ -18,7 +19,7 @@ def lg_fed_avg(
   local: LocalTraining,
   *,
   head_layers: Sequence[str] = ('logits',),
-  weighting: str = 'by_examples',
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds LG-FedAvg.
 
@@ -35,7 +36,7 @@ def lg_fed_avg(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an unknown weighting or layer, or if no layer is left to the clients.
+    UserError: on an unknown layer, or if no layer is left to the clients.
   """
   personal_head.check_head(local, head_layers)
   own = personal_head.other_layers(local, head_layers)

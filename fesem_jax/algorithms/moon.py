@@ -19,13 +19,9 @@ from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.models.starting import whole_model
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
-from fesem_jax.utils.errors import (
-  UserError,
-  check_at_least,
-  check_choice,
-  check_positive,
-)
+from fesem_jax.training.trained import Weighting, mean_of_models
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import NotNegative, Positive, check_choice
 
 
 class MoonState(NamedTuple):
@@ -39,10 +35,10 @@ class MoonState(NamedTuple):
 def moon(
   local: LocalTraining,
   *,
-  moon_mu: float = 1.0,
-  moon_temperature: float = 0.5,
+  moon_mu: NotNegative = 1.0,
+  moon_temperature: Positive = 0.5,
   features_before: str = 'logits',
-  weighting: str = 'by_examples',
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds MOON.
 
@@ -65,20 +61,13 @@ def moon(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range, or if no layer comes before that one; or,
-      when it starts, if the layer gets no representation (`with_inputs_of`).
+    UserError: on an unknown layer, or if no layer comes before that one; or, when it
+      starts, if the layer gets no representation (`with_inputs_of`).
   """
   local.check_no_statistics('moon')
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(0, moon_mu=moon_mu)
-  check_positive(moon_temperature=moon_temperature)
   layers = tuple(check_parameters(whole_model(local.model)))
   check_choice('features_before', features_before, layers)
-  if len(layers) == 1:
-    raise UserError(
-      f'`features_before={features_before}` names the only layer of the model, which '
-      'gets the examples themselves; choose a model with a hidden layer.'
-    )
+  check(len(layers) > 1, 'features_before: names the only layer of the model')
 
   def contrast(like, unlike):
     return contrasted(

@@ -19,7 +19,9 @@ class NonFedState(NamedTuple):
 
 
 @recorded
-def non_fed(local: LocalTraining, *, client_state: str = 'stacked') -> Algorithm:
+def non_fed(
+  local: LocalTraining, *, client_state: own_models.ClientState = 'stacked'
+) -> Algorithm:
   """Builds NonFed.
 
     w_i <- SGD from w_i on client i     for i in the cohort
@@ -31,11 +33,7 @@ def non_fed(local: LocalTraining, *, client_state: str = 'stacked') -> Algorithm
     local: how clients train; a round is one such piece of work.
     client_state: where clients' models are kept: 'stacked' on the devices, 'offloaded'
       in the memory of their host, from which each chunk's come and go.
-
-  Raises:
-    UserError: on an unknown place.
   """
-  own_models.check_client_state(client_state)
 
   def init(key, data):
     start = local.model.init(key)

@@ -16,8 +16,8 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.errors import check
 
 
 class OracleState(NamedTuple):
@@ -31,7 +31,7 @@ class OracleState(NamedTuple):
 def oracle(
   local: LocalTraining,
   *,
-  weighting: str = 'uniform',
+  weighting: Weighting = 'uniform',
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds the oracle.
@@ -50,10 +50,8 @@ def oracle(
       (FedOpt) instead of to their mean.
 
   Raises:
-    UserError: on an unknown weighting; `init`, on data without `groups`, which
-      `data.with_true_groups` adds.
+    UserError: `init`, on data without `groups`, which `data.with_true_groups` adds.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
   server_optimizer = server_optimizers.but_statistics(
     server_optimizer, local.model.statistics
   )
@@ -82,9 +80,6 @@ def oracle(
 
 def _groups(data: FederatedData) -> Groups:
   """The true groups that data tell; raises `UserError` where they do not."""
-  if data.groups is None:
-    raise UserError(
-      'The oracle needs the true groups of the clients; pass '
-      '`data.with_true_groups(train)` as training split.'
-    )
+  has_groups = data.groups is not None
+  check(has_groups, 'groups: oracle needs them; see data.with_true_groups')
   return data.groups

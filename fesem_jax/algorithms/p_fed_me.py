@@ -18,8 +18,8 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch, where
-from fesem_jax.training.trained import WEIGHTINGS, mean_of_models
-from fesem_jax.utils.errors import check_at_least, check_choice, check_positive
+from fesem_jax.training.trained import Weighting, mean_of_models
+from fesem_jax.utils.ranges import Count, Positive
 
 
 class PFedMeState(NamedTuple):
@@ -33,11 +33,11 @@ class PFedMeState(NamedTuple):
 def p_fed_me(
   local: LocalTraining,
   *,
-  pfedme_lambda: float = 15.0,
-  inner_steps: int = 5,
-  inner_learning_rate: float = 0.1,
-  server_learning_rate: float = 1.0,
-  weighting: str = 'uniform',
+  pfedme_lambda: Positive = 15.0,
+  inner_steps: Count = 5,
+  inner_learning_rate: Positive = 0.1,
+  server_learning_rate: Positive = 1.0,
+  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds pFedMe.
 
@@ -63,17 +63,7 @@ def p_fed_me(
     inner_learning_rate: learning rate of the steps toward theta_i.
     server_learning_rate: beta, the step of the server to the mean.
     weighting: 'uniform' (above) or 'by_examples', of the w_i in their mean.
-
-  Raises:
-    UserError: on an option outside its range.
   """
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(1, inner_steps=inner_steps)
-  check_positive(
-    pfedme_lambda=pfedme_lambda,
-    inner_learning_rate=inner_learning_rate,
-    server_learning_rate=server_learning_rate,
-  )
 
   def init(key, data):
     start = local.model.init(key)

@@ -24,8 +24,9 @@ from fesem_jax.core.types import Params
 from fesem_jax.server import agglomerative, subspaces
 from fesem_jax.server.vector_clusters import numbered_by_clients
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, Index, NotNegative
 
 
 class PacflState(NamedTuple):
@@ -40,13 +41,13 @@ class PacflState(NamedTuple):
 def pacfl(
   local: LocalTraining,
   *,
-  num_clusters: int = 4,
-  angle_threshold: float = 0.0,
-  num_vectors: int = 3,
-  proximity: str = 'smallest_angle',
-  linkage: str = 'average',
-  init_clients: int = 0,
-  weighting: str = 'by_examples',
+  num_clusters: Count = 4,
+  angle_threshold: NotNegative = 0.0,
+  num_vectors: Count = 3,
+  proximity: subspaces.Proximity = 'smallest_angle',
+  linkage: agglomerative.Linkage = 'average',
+  init_clients: Index = 0,
+  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds PACFL.
 
@@ -76,19 +77,11 @@ def pacfl(
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an option outside its range, if the task is not classification or,
-      when it starts, if all 'smallest_angle's could only be 0.
+    UserError: if the task is not classification or, when it starts, if all
+      'smallest_angle's could only be 0.
   """
-  check_at_least(1, num_clusters=num_clusters, num_vectors=num_vectors)
-  check_at_least(0, angle_threshold=angle_threshold, init_clients=init_clients)
-  check_choice('proximity', proximity, subspaces.PROXIMITIES)
-  check_choice('linkage', linkage, agglomerative.LINKAGES)
-  check_choice('weighting', weighting, WEIGHTINGS)
-  if local.model.task.name != CLASSIFICATION.name:
-    raise UserError(
-      'pacfl compares the examples of each label, which '
-      f'`task={local.model.task.name}` does not have.'
-    )
+  task = local.model.task.name
+  check(task == CLASSIFICATION.name, f'task: pacfl needs a classification, not {task}')
 
   def clustered(data, vectors, key):
     cohort = all_or_sample(key, data, init_clients, local.mesh)
@@ -141,9 +134,5 @@ def _check_spans(data: FederatedData, num_vectors: int) -> None:
   """Raises `UserError` if the spans of any two clients must intersect."""
   most = min(num_vectors * data.num_classes, data.max_examples)
   features = math.prod(data.example_shape)
-  if 2 * most > features:
-    raise UserError(
-      f'`proximity=smallest_angle` compares spans of up to {most} vectors. Any two '
-      f'of them intersect in {features} dimensions, an angle of 0 whatever the '
-      'data; choose `proximity=entries` or lower `num_vectors`.'
-    )
+  apart = 2 * most <= features
+  check(apart, 'proximity: all spans meet; give entries, or lower num_vectors')

@@ -4,6 +4,8 @@ Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach", NeurIPS 2020 (Algorithm 1).
 """
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 
@@ -18,25 +20,19 @@ from fesem_jax.core.sampling import everyone
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import (
-  UserError,
-  check_at_least,
-  check_choice,
-  check_positive,
-)
-
-META_GRADIENTS = ('first_order', 'hessian_free')
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import NotNegative, Positive
 
 
 @recorded
 def per_fed_avg(
   local: LocalTraining,
   *,
-  adaptation_rate: float = 0.1,
-  meta_gradient: str = 'first_order',
-  hessian_delta: float = 0.01,
-  weighting: str = 'uniform',
+  adaptation_rate: NotNegative = 0.1,
+  meta_gradient: Literal['first_order', 'hessian_free'] = 'first_order',
+  hessian_delta: Positive = 0.01,
+  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds Per-FedAvg.
 
@@ -65,17 +61,13 @@ def per_fed_avg(
     weighting: 'uniform' (above) or 'by_examples'.
 
   Raises:
-    UserError: on an option outside its range; or, when it starts, if no client has the
-      batches of one step in a round.
+    UserError: when it starts, if no client has the batches of one step in a round.
   """
-  check_choice('meta_gradient', meta_gradient, META_GRADIENTS)
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_at_least(0, adaptation_rate=adaptation_rate)
-  check_positive(hessian_delta=hessian_delta)
-  batches = 2 + META_GRADIENTS.index(meta_gradient)
+  batches = 3 if meta_gradient == 'hessian_free' else 2
 
   def init(key, data):
-    _check_batches(batching.most_steps(local.schedule, data.max_examples), batches)
+    most = batching.most_steps(local.schedule, data.max_examples)
+    check(most >= batches, f'steps: must be at least {batches} batches; got {most}')
     return global_model.init(local)(key, data)
 
   def one(client):
@@ -130,12 +122,3 @@ def per_fed_avg(
 
   sent = traffic.one_model(local)
   return Algorithm(local, init, step, deployed, train=train, traffic=sent)
-
-
-def _check_batches(most: int, needed: int) -> None:
-  """Raises `UserError` if no client has the batches of one step."""
-  if most < needed:
-    raise UserError(
-      f'A step of per_fed_avg takes {needed} batches, but clients have {most} in a '
-      'round; raise `epochs` or `steps`, or lower `batch_size`.'
-    )

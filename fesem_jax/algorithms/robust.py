@@ -3,7 +3,7 @@
 Ghosh et al., "Robust Federated Learning in a Heterogeneous Environment", 2019.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 
@@ -22,9 +22,9 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
 from fesem_jax.server import em
-from fesem_jax.server.robust import Aggregation
+from fesem_jax.server.robust import Aggregation, Beta, Rule
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.utils.errors import check_at_least, check_choice, check_share
+from fesem_jax.utils.ranges import Count, NotNegative, Share
 
 
 class RobustState(NamedTuple):
@@ -38,16 +38,16 @@ class RobustState(NamedTuple):
 def robust(
   local: LocalTraining,
   *,
-  num_clusters: int = 4,
-  trim: float = 0.1,
-  aggregation: str = 'trimmed_mean',
-  beta: float = 0.1,
-  norm_bound: float = 0.0,
-  krum_models: int = 1,
-  init_epochs: int = 10,
-  init_tolerance: float = 0.02,
-  init_restarts: int = 20,
-  init_seeding: str = 'random',
+  num_clusters: Count = 4,
+  trim: Share = 0.1,
+  aggregation: Rule = 'trimmed_mean',
+  beta: Beta = 0.1,
+  norm_bound: NotNegative = 0.0,
+  krum_models: Count = 1,
+  init_epochs: Count = 10,
+  init_tolerance: NotNegative = 0.02,
+  init_restarts: Count = 20,
+  init_seeding: Literal['random', 'plusplus'] = 'random',
 ) -> Algorithm:
   """Builds Robust(TKM).
 
@@ -75,19 +75,10 @@ def robust(
       `first_clusters.MAX_REPETITIONS` times; 0 trains once.
     init_restarts: restarts of the clustering.
     init_seeding: 'random' or 'plusplus'.
-
-  Raises:
-    UserError: on an option outside its range.
   """
   local.check_no_statistics('robust')
   rule = Aggregation(aggregation, beta, norm_bound, krum_models)
   aggregate = rule.aggregate()
-  check_choice('init_seeding', init_seeding, ('random', 'plusplus'))
-  check_at_least(
-    1, num_clusters=num_clusters, init_epochs=init_epochs, init_restarts=init_restarts
-  )
-  check_at_least(0, init_tolerance=init_tolerance)
-  check_share(trim=trim)
 
   def init(key, data):
     check_num_clusters(num_clusters, data)

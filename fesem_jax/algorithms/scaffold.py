@@ -22,7 +22,7 @@ from fesem_jax.training.local_sgd import local_sgd, plus
 from fesem_jax.training.one_client import where
 from fesem_jax.training.plain_sgd import learning_rate, of_unit_rate
 from fesem_jax.training.trained import Reduction, Trained
-from fesem_jax.utils.errors import check_positive
+from fesem_jax.utils.ranges import Positive
 
 
 class ScaffoldState(NamedTuple):
@@ -37,8 +37,8 @@ class ScaffoldState(NamedTuple):
 def scaffold(
   local: LocalTraining,
   *,
-  server_learning_rate: float = 1.0,
-  client_state: str = 'stacked',
+  server_learning_rate: Positive = 1.0,
+  client_state: own_models.ClientState = 'stacked',
 ) -> Algorithm:
   """Builds SCAFFOLD.
 
@@ -59,14 +59,12 @@ def scaffold(
       memory of their host, from which each chunk's come and go.
 
   Raises:
-    UserError: unless the local optimizer is plain SGD and eta_g positive; or, when it
-      starts, where bad clients lie about models (`corruption.check_models_only`).
+    UserError: unless the local optimizer is plain SGD; or, when it starts, where bad
+      clients lie about models (`corruption.check_models_only`).
   """
   if server_learning_rate != 1:  # Beyond the mean of the clients, or short of it.
     local.check_no_statistics('scaffold')
   eta = learning_rate(local)
-  own_models.check_client_state(client_state)
-  check_positive(server_learning_rate=server_learning_rate)
 
   def init(key, data):
     check_models_only(data, local, 'scaffold', 'control variates beside models')

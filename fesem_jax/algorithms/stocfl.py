@@ -4,15 +4,15 @@ Zeng et al., "Stochastic Clustered Federated Learning", 2023.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import anchored_clusters, global_model
 from fesem_jax.algorithms.common.centers import (
+  MaxClusters,
   check_found,
-  check_max_clusters,
   round_info,
 )
 from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
@@ -28,8 +28,8 @@ from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.training.local_sgd import local_sgd, toward
 from fesem_jax.training.one_client import Client, LocalModel
-from fesem_jax.training.trained import WEIGHTINGS
-from fesem_jax.utils.errors import check_at_least, check_between, check_choice
+from fesem_jax.training.trained import Weighting
+from fesem_jax.utils.ranges import Index, NotNegative, Range
 
 
 class StocflState(NamedTuple):
@@ -48,11 +48,11 @@ class StocflState(NamedTuple):
 def stocfl(
   local: LocalTraining,
   *,
-  max_clusters: int = 0,
-  stocfl_tau: float = 0.5,
-  anchor_epochs: int = 10,
-  stocfl_lambda: float = 0.05,
-  weighting: str = 'uniform',
+  max_clusters: MaxClusters = 0,
+  stocfl_tau: Annotated[float, Range(-1, 1)] = 0.5,
+  anchor_epochs: Index = 10,
+  stocfl_lambda: NotNegative = 0.05,
+  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds StoCFL.
 
@@ -80,13 +80,9 @@ def stocfl(
     weighting: of the clients in both means, 'uniform' or 'by_examples'.
 
   Raises:
-    UserError: on an option out of range, more than K clusters, or bad clients that lie.
+    UserError: on more than K clusters, or bad clients that lie.
   """
   local.check_no_statistics('stocfl')
-  check_max_clusters(0, max_clusters)
-  check_at_least(0, stocfl_lambda=stocfl_lambda, anchor_epochs=anchor_epochs)
-  check_choice('weighting', weighting, WEIGHTINGS)
-  check_between(-1, 1, stocfl_tau=stocfl_tau)
   rule = anchored_clusters.Rule(local, anchor_epochs, stocfl_tau)
 
   def init(key, data):
@@ -125,8 +121,7 @@ def stocfl(
     return state._replace(centers=centers), info
 
   def between(state, info):
-    advice = f'lower `stocfl_tau={stocfl_tau:g}`'
-    check_found('stocfl', int(state.clusters.number), state.clusters.most, advice)
+    check_found(int(state.clusters.number), state.clusters.most)
     return state, info
 
   def similar(state, data, rule=rule):

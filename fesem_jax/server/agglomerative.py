@@ -1,12 +1,13 @@
 """Agglomerative clustering of a matrix of distances, inside a compiled program."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 
-LINKAGES = ('average', 'complete', 'single')
+Linkage = Literal['average', 'complete', 'single']
+LINKAGES = get_args(Linkage)
 
 
 def agglomerate(

@@ -11,7 +11,6 @@ from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.server import em, hidden_units, matching
-from fesem_jax.utils.errors import UserError, argument
 
 # The name of matched units where others are names of layers.
 MATCHED = 'matched'
@@ -123,10 +122,5 @@ def build(cluster_on: str, model: Model) -> ModelComparison:
     return by_matching(model)
   params = check_parameters(model)
   if cluster_on != 'all':
-    chosen = parameter_names.chosen(params, cluster_on.split(','), 'cluster_on')
-    if set(chosen) <= set(model.statistics):
-      raise UserError(
-        f'{argument("cluster_on", cluster_on)} names statistics of batches alone, '
-        'which are not compared; name a layer with weights.'
-      )
+    parameter_names.chosen(params, cluster_on.split(','), 'cluster_on')
   return by_weights(cluster_on, model.statistics)

@@ -13,7 +13,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Model, Params
 from fesem_jax.training.by_batches import batch_by_batch
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 
 # Random points whose principal components features are projected on, and how much
 # farther they reach than the largest feature; those of the authors' code.
@@ -39,11 +39,8 @@ def features_of(model: Model, layer: str) -> Callable[[Params, Any], jax.Array]:
 
     if model.apply_with is not None:
       model.apply_with(params, x, multiply)
-    if layer not in ('', *seen) or not seen:
-      raise UserError(
-        f'{argument("latent_layer", layer)} is not a dense layer whose inputs flux can '
-        f'use; the model has {", ".join(seen) or "none"}.'
-      )
+    exists = seen and layer in ('', *seen)
+    check(exists, f'latent_layer: no dense layer {layer!r}; has {list(seen)}')
     chosen = seen[layer or list(seen)[-1]]
     return chosen.reshape(chosen.shape[0], -1)
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import networks
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -40,23 +40,17 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
   The last one gives the logits. Raises `UserError` if the model's layers are not known
   to run one after the other.
   """
-  if not model.layers:
-    raise UserError(
-      f"{argument('cluster_on', 'matched')} needs one of fesem_jax's own models whose "
-      'layers run in sequence, e.g. mlp or femnist_cnn; otherwise leave it out.'
-    )
+  check(model.layers, 'cluster_on: matched needs a model whose layers run in sequence')
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   layers: list[Layer] = []
   units = 0
   for name in model.layers:
     if set(shapes[name]) == {'scale', 'bias'} and layers:
-      if shapes[name]['scale'].shape != (units,):
-        raise AssertionError(f'{name} does not normalize {layers[-1].name}.')
+      assert shapes[name]['scale'].shape == (units,), name
       layers[-1] = Layer(layers[-1].name, name, networks.NORM_GROUPS)
       continue
     *window, inputs, outputs = shapes[name]['kernel'].shape
-    if layers and (inputs != units if window else inputs % units):
-      raise AssertionError(f'{name} does not follow {layers[-1].name}.')
+    assert not layers or (inputs == units if window else inputs % units == 0), name
     layers.append(Layer(name, '', 1))
     units = outputs
   return tuple(layers)

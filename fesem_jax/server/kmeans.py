@@ -175,8 +175,6 @@ def _seed(
   if seeding == 'random':
     draw = jnp.where(valid, jax.vmap(jax.random.uniform)(keys), -1.0)
     return only_valid(jax.lax.top_k(draw, num_clusters)[1])
-  if seeding != 'plusplus':
-    raise ValueError(f"seeding must be 'random' or 'plusplus', not {seeding!r}.")
   norms = jnp.diagonal(gram)
   gumbel = jax.vmap(lambda k: jax.random.gumbel(k, (num_clusters,)))(keys)
   odds = valid.astype(jnp.float32)  # The first seed is uniform.

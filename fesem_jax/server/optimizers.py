@@ -15,7 +15,8 @@ import optax
 from fesem_jax.core import parameter_names, prng_streams, sums, tree
 from fesem_jax.core.hyperparameters import optimizer, variable
 from fesem_jax.core.types import Params
-from fesem_jax.utils.errors import check, check_positive, check_share
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Positive, Share, checked
 
 # None takes the mean of the clients itself.
 ServerOptimizer: TypeAlias = optax.GradientTransformation | None
@@ -149,8 +150,6 @@ def _adaptive(
   FedAdagrad, beta1 0.9 and beta2 0.99 for FedAdam and FedYogi. Optax's own correct m
   and v for their start, and add another constant to the root.
   """
-  check_share(beta1=beta1)
-  check_positive(tau=tau)
 
   def init(params):
     first = variable(tau**2)
@@ -171,29 +170,30 @@ def _adaptive(
   return optax.GradientTransformation(init, update)
 
 
+@checked
 def momentum(
-  learning_rate: float = 1.0, beta1: float = 0.9
+  learning_rate: float = 1.0, beta1: Share = 0.9
 ) -> optax.GradientTransformation:
   """FedAvgM: m <- beta1 m + Delta; x <- x + learning_rate m."""
-  check_share(beta1=beta1)
   return optimizer(optax.sgd, learning_rate, momentum=beta1)
 
 
+@checked
 def adagrad(
-  learning_rate: float = 0.1, beta1: float = 0.0, tau: float = 1e-3
+  learning_rate: float = 0.1, beta1: Share = 0.0, tau: Positive = 1e-3
 ) -> optax.GradientTransformation:
   """FedAdagrad: v <- v + Delta^2, without momentum by default; see `_adaptive`."""
   return _adaptive(jnp.add, learning_rate, beta1, tau)
 
 
+@checked
 def adam(
   learning_rate: float = 0.1,
-  beta1: float = 0.9,
-  beta2: float = 0.99,
-  tau: float = 1e-3,
+  beta1: Share = 0.9,
+  beta2: Share = 0.99,
+  tau: Positive = 1e-3,
 ) -> optax.GradientTransformation:
   """FedAdam: v <- beta2 v + (1 - beta2) Delta^2; see `_adaptive`."""
-  check_share(beta2=beta2)
 
   def second_moment(v, square):
     return variable(beta2) * v + variable(1 - beta2) * square
@@ -201,14 +201,14 @@ def adam(
   return _adaptive(second_moment, learning_rate, beta1, tau)
 
 
+@checked
 def yogi(
   learning_rate: float = 0.1,
-  beta1: float = 0.9,
-  beta2: float = 0.99,
-  tau: float = 1e-3,
+  beta1: Share = 0.9,
+  beta2: Share = 0.99,
+  tau: Positive = 1e-3,
 ) -> optax.GradientTransformation:
   """FedYogi: v <- v - (1 - beta2) Delta^2 sign(v - Delta^2); see `_adaptive`."""
-  check_share(beta2=beta2)
 
   def second_moment(v, square):
     return v - variable(1 - beta2) * square * jnp.sign(v - square)

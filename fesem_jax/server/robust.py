@@ -9,7 +9,7 @@ The mesh has the devices that the rows are split over; None if they are whole he
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,11 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.server.trimmed_mean import trimmed_mean
-from fesem_jax.utils.errors import (
-  UserError,
-  argument,
-  check_at_least,
-  check_choice,
-  check_share,
-)
+from fesem_jax.utils.ranges import Range
 
-AGGREGATIONS = ('mean', 'median', 'trimmed_mean', 'norm_bound', 'krum')
+Rule = Literal['mean', 'median', 'trimmed_mean', 'norm_bound', 'krum']
+Beta = Annotated[float, Range(0, below=0.5)]
+AGGREGATIONS = get_args(Rule)
 
 Aggregate: TypeAlias = Callable[
   [Params, jax.Array, jax.Array, Params, Mesh | None], Params
@@ -50,33 +46,12 @@ class Aggregation:
     norm_bound: longest change that 'norm_bound' lets pass, L2; 0 is the median length
       of the cluster's changes.
     krum_models: how many models of least score Krum takes the mean of.
-
-  Raises:
-    UserError: on an option outside its range, or of another rule.
   """
 
   rule: str = 'mean'
   beta: float = 0.1
   norm_bound: float = 0.0
   krum_models: int = 1
-
-  def __post_init__(self):
-    check_choice('aggregation', self.rule, AGGREGATIONS)
-    check_share(0.5, beta=self.beta)
-    check_at_least(0, norm_bound=self.norm_bound)
-    check_at_least(1, krum_models=self.krum_models)
-    if self.norm_bound and self.rule != 'norm_bound':
-      raise UserError('`norm_bound` needs `aggregation=norm_bound`.')
-    if self.krum_models > 1 and self.rule != 'krum':
-      raise UserError('`krum_models` needs `aggregation=krum`.')
-
-  def check_weighting(self, weighting: str) -> None:
-    """Raises `UserError` if a rule would leave weights that the user gave unused."""
-    if weighting == 'by_weight' and self.rule != 'mean':
-      raise UserError(
-        f'{argument("aggregation", self.rule)} weighs clients alike, and '
-        '`weighting=by_weight` would have no effect; choose `weighting=uniform`.'
-      )
 
   def aggregate(self) -> Aggregate:
     """The rule as a function."""

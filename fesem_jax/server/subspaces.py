@@ -1,5 +1,7 @@
 """Subspaces that clients' examples span, and the angles between them (PACFL)."""
 
+from typing import Literal, get_args
+
 import jax
 import jax.numpy as jnp
 
@@ -8,7 +10,8 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
 
-PROXIMITIES = ('smallest_angle', 'sum_of_angles', 'entries')
+Proximity = Literal['smallest_angle', 'sum_of_angles', 'entries']
+PROXIMITIES = get_args(Proximity)
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 

@@ -5,7 +5,7 @@ trained, while it is in the cache; then no array of S models exists.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,8 @@ from fesem_jax.training import sent_models
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.utils.errors import UserError, check_choice
 
-WEIGHTINGS = ('uniform', 'by_examples', 'by_weight')
+Weighting = Literal['uniform', 'by_examples', 'by_weight']
+WEIGHTINGS = get_args(Weighting)
 
 
 def weights_by(

@@ -1,12 +1,10 @@
 """APFL against float64, and its limits."""
 
 import numpy as np
-import optax
 import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.averaged import averaged_rounds
 from tests.support.methods import (
@@ -96,14 +94,3 @@ def test_alpha_follows_the_rate_of_the_round():
   b, _ = run(algorithms.build('apfl', halved), data, cohort=lambda _: cohort)
   assert_close(a.client_alphas, b.client_alphas, rtol=1e-6)
   assert_close(matrix(a.client_params), matrix(b.client_params), rtol=1e-5)
-
-
-def test_what_it_cannot_do_is_refused():
-  with pytest.raises(UserError, match='`alpha_updates=epoch` is unknown'):
-    algorithms.build('apfl', helpers.local(), alpha_updates='epoch')
-  fixed = {'adapt_alpha': False, 'alpha_updates': 'round'}
-  with pytest.raises(UserError, match='`alpha_updates=round` has no effect with'):
-    algorithms.build('apfl', helpers.local(), **fixed)
-  adam = helpers.local(optimizer=optax.adam(0.1))
-  with pytest.raises(UserError, match='`adapt_alpha=True` needs plain SGD'):
-    algorithms.build('apfl', adam)

@@ -3,14 +3,11 @@
 import pathlib
 import re
 
-import jax
 import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core.traffic import bytes_of_model
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.methods import federation
 
 
 @pytest.mark.parametrize(
@@ -29,32 +26,6 @@ def test_methods_are_found_by_the_names_that_papers_write(written, name):
 def test_no_two_methods_share_a_name_without_punctuation():
   plain = [name.replace('_', '') for name in algorithms.METHODS]
   assert len({*plain, *algorithms.ALIASES}) == len(plain) + len(algorithms.ALIASES)
-
-
-def test_mistakes_name_the_argument():
-  local = helpers.local()
-  with pytest.raises(
-    UserError, match=r'`algorithm=fedavgg` is unknown; choose .* Did you mean fed_avg\?'
-  ):
-    algorithms.build('fedavgg', local)
-  with pytest.raises(
-    UserError, match='`prox_lambda` does not apply to `algorithm=fed_avg`'
-  ):
-    algorithms.build('fed_avg', local, prox_lambda=1.0)
-  for name, listed in (('fed_sgd', 'none'), ('fed_dist', '`server_learning_rate`')):
-    with pytest.raises(UserError, match=f'whose options are: {listed}.'):
-      algorithms.build(name, local, beta=0.2)
-  with pytest.raises(UserError, match='cluster_on'):
-    algorithms.build('fesem', local, cluster_on='dense9')
-  with pytest.raises(UserError, match='`reseed_empty` needs the models of all'):
-    algorithms.build('fesem', local, reseed_empty=True, client_state='streamed')
-  with pytest.raises(UserError, match='`min_size=6` is not below the number of cli'):
-    algorithms.build('fed_cluster', local, min_size=6).init(
-      jax.random.key(0), federation()
-    )
-  algorithms.build('fed_cluster', local, min_size=5).init(
-    jax.random.key(0), federation()
-  )
 
 
 def test_a_new_method_is_named_by_its_own_files_and_these_alone():

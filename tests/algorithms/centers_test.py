@@ -3,11 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from fesem_jax.algorithms.common.centers import (
-  check_found,
-  check_num_clusters,
   reassigned,
   round_info,
 )
@@ -16,7 +13,6 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels, Clusters
 from fesem_jax.core.types import Cohort
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
 
@@ -90,16 +86,6 @@ def test_a_round_counts_clients_and_not_padding():
   assert int(info.clusters.moved) == 2
   assert (int(info.trained), int(info.failed)) == (4, 0)
   np.testing.assert_array_equal(info.clusters.assignment, after)
-
-
-def test_as_many_clusters_as_clients_or_centers_are_allowed_and_no_more():
-  data = helpers.federation([4] * 3)
-  check_num_clusters(3, data)
-  with pytest.raises(UserError, match='`num_clusters=4` is more than the 3 clients'):
-    check_num_clusters(4, data)
-  check_found('flux', 2, 2, 'wait')
-  with pytest.raises(UserError, match='flux found 3 clusters, more than'):
-    check_found('flux', 3, 2, 'wait')
 
 
 def test_a_report_is_corrected_where_the_host_moves_clients():

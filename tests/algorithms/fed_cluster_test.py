@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from absl import logging
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common.bipartition import (
@@ -235,21 +234,6 @@ def test_fed_clusters_eps1_is_relative_or_absolute(eps1, scale, count):
     u @ u.T, np.ones(4), np.zeros(4, np.int32), 1, SplitRule(**options)
   )
   assert found[1] == count
-
-
-def test_fed_cluster_says_once_that_it_splits_no_further(caplog):
-  logging.use_absl_handler()
-  data = helpers.federation([30] * 9, groups=np.arange(9) % 3)
-  local = helpers.local(batch_size=10, epochs=2)
-  algorithm = algorithms.build(
-    'fed_cluster', local, max_clusters=2, eps1=1.1, eps2=0.0, gamma=0.0, min_size=2,
-    min_rounds=0, check_every=1,
-  )  # fmt: skip
-  with caplog.at_level('WARNING'):
-    _, infos = run(algorithm, data, rounds=4)
-  assert int((infos[-1].clusters.sizes > 0).sum()) == 2
-  said = [r.getMessage() for r in caplog.records if 'max_clusters=2' in r.getMessage()]
-  assert len(said) == 1
 
 
 def test_fed_clusters_state_holds_no_matrix_of_clients():

@@ -113,12 +113,5 @@ def biases_only(params):
   ids=['adam', 'zero', 'schedule', 'decay', 'clipping', 'layers'],
 )
 def test_steps_must_add_up_gradients(optimizer):
-  with pytest.raises(UserError, match='`optimizer` must be SGD of one learning rate'):
+  with pytest.raises(UserError, match='optimizer'):
     algorithms.build('fed_nova', helpers.local(optimizer=optimizer))
-
-
-def test_momentum_is_that_of_the_round():
-  """Kept momentum adds steps of earlier rounds, which a_i does not count."""
-  local = helpers.local(optimizer=optax.sgd(RATE, 0.9))
-  with pytest.raises(UserError, match='`keep_optimizer_state` is not defined'):
-    algorithms.build('fed_nova', local._replace(keep_optimizer_state=True))

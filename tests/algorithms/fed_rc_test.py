@@ -3,16 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.fed_rc import shares_of_classes
 from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.learners import assert_matches, em_round
 from tests.support.methods import SIZES, assert_close, federation, initial
-from tests.tasks import properties_test
 
 
 def test_fed_rc_matches_float64_reference():
@@ -54,9 +51,3 @@ def test_classes_of_a_center_have_shares_of_its_examples():
   )
   want = [[1 / 3, 2 / 3], [1, 1e-8], [1e-8, 1e-8]]
   np.testing.assert_allclose(shares_of_classes(sums), want, rtol=1e-6)
-
-
-@pytest.mark.parametrize('task', ['regression', 'sequence'])
-def test_tasks_without_classes_are_refused_in_one_sentence(task):
-  with pytest.raises(UserError, match=f'`task={task}` does not have; fed_em does not'):
-    algorithms.build('fed_rc', properties_test.local(task))

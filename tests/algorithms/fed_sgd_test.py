@@ -51,7 +51,7 @@ def test_a_round_is_a_gradient_step_of_the_float64_reference():
 def test_a_gradient_step_needs_an_optimizer_that_follows_the_gradient(name, optimizer):
   options = {'variant': 'gradient'} if name == 'hypo_cluster' else {}
   local = helpers.local(optimizer=optimizer)
-  with pytest.raises(UserError, match='needs `optimizer=sgd`'):
+  with pytest.raises(UserError, match='optimizer'):
     algorithms.build(name, local, **options)
   for follows in (optax.sgd(0.1), optax.sgd(0.1, momentum=0.9)):
     algorithms.build(name, helpers.local(optimizer=follows), **options)

@@ -10,17 +10,11 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common.wrapped import inner, replaced
 from fesem_jax.algorithms.wrappers import (
-  with_late_joins,
-  with_loss_checks,
-  with_max_age,
-  with_reclustering,
-  with_reseeding,
   with_shuffled_start,
 )
 from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   assert_close,
@@ -173,27 +167,6 @@ def test_a_sampled_start_matches_units_before_models_are_aggregated():
   assert np.square(centers[0] - centers[1]).sum() < 0.1
 
 
-@pytest.mark.parametrize(
-  ('options', 'said'),
-  [
-    ({'recluster_every': 2, 'client_state': 'streamed'}, '`recluster_every` needs'),
-    ({'init_models': 'random', 'client_state': 'streamed'}, '`init_models` needs'),
-    ({'init_models': 'by_loss', 'client_state': 'streamed'}, '`init_models` needs'),
-    ({'temperature': -1.0}, '`temperature=-1.0`'),
-    ({'temperature': 1.0, 'cluster_on': 'logits'}, '`temperature` compares all'),
-    ({'temperature': 1.0, 'aggregation': 'median'}, 'gives clients a weight'),
-    ({'aggregation': 'median', 'client_state': 'streamed'}, '`aggregation` needs'),
-    ({'max_age': -1}, '`max_age=-1`'),
-    ({'recluster_every': -1}, '`recluster_every=-1`'),
-    ({'late_joins': True}, '`late_joins` needs'),
-    ({'late_joins': True, 'init_clients': 1}, '`init_clients=1` with `late_joins`'),
-  ],
-)
-def test_options_that_cannot_be_are_refused(options, said):
-  with pytest.raises(UserError, match=said):
-    built(**options)
-
-
 def test_checks_get_the_options_of_the_first_clustering(monkeypatch):
   seen, module = [], sys.modules['fesem_jax.algorithms.flat_options']
 
@@ -214,47 +187,3 @@ def test_checks_get_the_options_of_the_first_clustering(monkeypatch):
   assert fesem.comparison.partial
   assert not hypo.comparison.partial
   assert fesem.weighting == hypo.weighting == 'by_examples'
-
-
-def test_wrappers_refuse_what_they_cannot_wrap():
-  fesem, local = built()
-  average = algorithms.build('fed_avg', local)
-  hypo = algorithms.build('hypo_cluster', local, num_clusters=2)
-  for wrap, option, trains in (
-    (with_max_age, 'max_age', True),
-    (with_late_joins, 'late_joins', True),
-    (with_loss_checks, 'loss_check_every', True),
-    (with_reclustering, 'recluster_every', False),
-    (with_shuffled_start, 'with_shuffled_start', False),
-  ):
-    wrap(fesem, 1)
-    with pytest.raises(UserError, match=f'`{option}` needs a method with centers'):
-      wrap(average, 1)
-    if trains:  # HypoCluster's clients choose for themselves.
-      with pytest.raises(UserError, match=r'such as fesem\.'):
-        wrap(hypo, 1)
-    else:
-      wrap(hypo, 1)
-  for wrap, option in (
-    (with_max_age, 'max_age'),
-    (with_loss_checks, 'loss_check_every'),
-    (with_reclustering, 'recluster_every'),
-  ):
-    with pytest.raises(UserError, match=f'`{option}=0` must be at least 1'):
-      wrap(fesem, 0)
-  with pytest.raises(UserError, match='`late_joins` needs the number of first clients'):
-    with_late_joins(fesem, 0)
-  for share in (-0.1, 1.1):
-    with pytest.raises(UserError, match=f'`probability={share}` must lie in'):
-      with_shuffled_start(fesem, share)
-  # What only the data or the state tell.
-  key, data = KEY, federation()
-  jax.eval_shape(with_late_joins(fesem, 2).init, key, data)
-  with pytest.raises(UserError, match='`init_clients=1` with `late_joins` is too few'):
-    jax.eval_shape(with_late_joins(fesem, 1).init, key, data)
-  with pytest.raises(UserError, match='`reseed_empty` needs a method that keeps'):
-    jax.eval_shape(with_reseeding(hypo).init, key, data)
-  jax.eval_shape(with_max_age(with_reclustering(fesem, 1), 1).init, key, data)
-  for inside in (with_max_age(fesem, 1), with_late_joins(fesem, 2)):
-    with pytest.raises(UserError, match='A check takes the place of a round'):
-      jax.eval_shape(with_reclustering(inside, 1).init, key, data)

@@ -108,13 +108,11 @@ def test_a_client_that_drops_out_keeps_its_last_model_and_bad_ones_the_true_one(
 
 
 def test_a_model_must_have_a_representation():
-  with pytest.raises(UserError, match='only layer of the model'):
-    algorithms.build('moon', helpers.local(hidden=()))
   model = models.from_flax(lambda rngs: Net(rngs), helpers.SHAPE)
   algorithm = algorithms.build(
     'moon', helpers.local()._replace(model=model), features_before='head'
   )
-  with pytest.raises(UserError, match='goes into the layer head: the model must'):
+  with pytest.raises(UserError, match='head'):
     algorithm.init(jax.random.key(0), federation())
 
 

@@ -81,9 +81,6 @@ def test_groups_travel_with_their_clients():
 
 def test_without_known_groups_there_is_no_oracle():
   unknown = helpers.federation(SIZES)
-  algorithm = algorithms.build('oracle', helpers.local())
-  with pytest.raises(UserError, match=r'`data.with_true_groups\(train\)`'):
-    algorithm.init(jax.random.key(0), unknown)
   info = ClientInfo(unknown.info.names)
-  with pytest.raises(UserError, match='choose a partition with groups'):
+  with pytest.raises(UserError, match='groups'):
     with_true_groups(dataclasses.replace(unknown, info=info))

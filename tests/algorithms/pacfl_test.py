@@ -14,7 +14,6 @@ from fesem_jax.server import subspaces
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, initial, matrix, reference_round
-from tests.tasks import properties_test
 
 SHAPE = (12,)
 # Of four groups: each has an image of each label of its own, with noise.
@@ -138,9 +137,7 @@ def test_spans_that_must_intersect_are_refused():
     return initial(algorithms.build('pacfl', local, **options), data)
 
   # Three labels and twelve features: the spans of two vectors of each just fit.
-  with pytest.raises(
-    UserError, match=r'spans of up to 9 vectors.*intersect in 12 dimensions.*=entries'
-  ):
+  with pytest.raises(UserError, match='proximity'):
     start(num_vectors=3)
   assert adjusted_rand_score(GROUPS, start(num_vectors=2).assignment) > 0
   for proximity in ('sum_of_angles', 'entries'):
@@ -158,8 +155,3 @@ def test_a_threshold_finds_the_number_of_clusters_and_late_clients_join_the_near
     late = algorithms.build('pacfl', local, num_clusters=7, init_clients=7, **options)
     own = initial(late, data, seed).assignment
     assert adjusted_rand_score(GROUPS, own) == 1.0
-
-
-def test_tasks_without_labels_are_refused_in_one_sentence():
-  with pytest.raises(UserError, match='`task=regression` does not have'):
-    algorithms.build('pacfl', properties_test.local('regression'))

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.averaged import averaged_rounds
 from tests.support.methods import (
@@ -112,11 +111,3 @@ def test_a_round_reports_the_losses_and_the_number_of_all_gradients(
   _, info = run(algorithm, data, rounds=1)
   assert_close(info[0].train_loss, np.mean(losses))
   assert int(info[0].steps) == gradients
-
-
-def test_clients_need_the_batches_of_a_step():
-  data, local = federation(), helpers.local(batch_size=0, epochs=2)
-  initial(algorithms.build('per_fed_avg', local), data)
-  algorithm = algorithms.build('per_fed_avg', local, meta_gradient='hessian_free')
-  with pytest.raises(UserError, match='takes 3 batches, but clients have 2 in a'):
-    initial(algorithm, data)

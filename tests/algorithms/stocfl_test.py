@@ -157,11 +157,10 @@ def test_every_client_may_be_a_cluster_of_its_own():
   assert_close(models[-1], matrix(tree.expand(state.params))[0], rtol=1e-6)
 
 
-def test_too_many_clusters_are_one_sentence():
+def test_more_clusters_than_there_may_be_are_refused():
   local = helpers.local(hidden=())
   method = algorithms.build('stocfl', local, stocfl_tau=1.0, max_clusters=2)
-  message = 'stocfl found 6 clusters, more than `max_clusters=2`; raise it, or lower'
-  with pytest.raises(UserError, match=message):
+  with pytest.raises(UserError, match='max_clusters'):
     run(method, federation(), rounds=1)
 
 

@@ -9,24 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms
 from fesem_jax.algorithms.common import wrapped
 from fesem_jax.algorithms.wrappers import (
   absent_clients,
   loss_checks,
   reclustering,
-  reseeding,
   shuffled_start,
 )
 from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
 from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
 from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
-from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 
 DATA = helpers.federation([4, 4, 4, 4])
@@ -217,28 +212,6 @@ def test_ages_count_from_the_round_in_which_a_client_last_took_part():
   assert state.seen.dtype == jnp.int32
 
 
-def test_options_for_absent_clients_say_where_nobody_is_absent(caplog):
-  local = helpers.local(model='logistic')
-  some = Cohort(np.array([0, 2], np.int32), everyone=False)
-
-  def said(cohort, local=local, **options):
-    caplog.clear()
-    warn_once.cache_clear()
-    made = algorithms.build('fesem', local, num_clusters=2, **options)
-    state = jax.eval_shape(made.init, KEY, DATA)
-    jax.eval_shape(made.step, state, DATA, cohort, KEY)
-    return caplog.text
-
-  everyone, late = helpers.everyone(DATA), {'late_joins': True}
-  assert '`max_age=2` has no effect: all clients take' in said(everyone, max_age=2)
-  assert 'no effect' not in said(some, max_age=2)
-  assert 'no effect' not in said(everyone, local._replace(dropout_rate=0.1), max_age=2)
-  names = len(DATA.info.names)
-  found = said(everyone, init_clients=names, **late)
-  assert f'`late_joins` has no effect: `init_clients={names}` leaves none' in found
-  assert 'no effect' not in said(everyone, init_clients=2, **late)
-
-
 def test_clients_join_where_they_take_part_and_deploy_the_best_center_until_then():
   seen = []
   method = with_late_joins(noting(seen), 3)
@@ -401,12 +374,3 @@ def test_a_shuffled_start_leaves_alone_who_has_yet_to_join(monkeypatch):
   assert seen[-1] == ('init', COHORT)
   assert state.assignment.tolist() == [1, 0, 0, 2]
   np.testing.assert_allclose(state.centers['w'], [[2.5], [1.0]])
-
-
-def test_wrappers_that_look_at_models_need_them_on_the_devices():
-  state = noting([]).init(KEY, DATA)
-  reseeding.check_stack(state, 'reseed_empty')
-  elsewhere = offloading.repeat({'w': jnp.ones(1)}, 4, LOCAL.mesh)
-  for models, said in ((None, 'streamed'), (elsewhere, 'offloaded')):
-    with pytest.raises(UserError, match=f'leave out `client_state={said}`'):
-      reseeding.check_stack(state._replace(client_params=models), 'reseed_empty')

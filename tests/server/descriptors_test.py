@@ -126,11 +126,11 @@ def test_features_are_inputs_of_a_dense_layer_one_row_an_example():
     kernel, bias = (np.asarray(params['dense0'][n]) for n in ('kernel', 'bias'))
     want = np.maximum(np.asarray(flat) @ kernel + bias, 0)
     np.testing.assert_allclose(hidden, want, rtol=1e-4, atol=1e-5)
-  with pytest.raises(UserError, match='the model has dense0, logits'):
+  with pytest.raises(UserError, match='latent_layer'):
     descriptors.features_of(model, 'dense1')(params, x)
   plain = Model(model.init, model.apply)
   for name in ('', 'dense0'):
-    with pytest.raises(UserError, match='the model has none'):
+    with pytest.raises(UserError, match='latent_layer'):
       descriptors.features_of(plain, name)(params, x)
 
 

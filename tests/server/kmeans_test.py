@@ -250,7 +250,7 @@ def test_refining_on_all_clients_has_a_limit_of_its_own(monkeypatch):
   np.testing.assert_array_equal(found.assignment, own)
 
 
-def test_clients_without_weight_are_no_seeds_and_old_arguments_work():
+def test_clients_without_weight_are_no_seeds():
   stack, ids = jnp.asarray(POINTS, jnp.float32), jnp.arange(12)
   named = {'num_clusters': 3, 'client_ids': ids, 'restarts': 1}
   run = jax.jit(lambda key: kmeans.kmeans(key, stack, jnp.asarray(WEIGHTS), **named))

@@ -295,10 +295,10 @@ def test_layers_of_every_chain_are_known(name):
 
 
 def test_other_models_are_refused():
-  with pytest.raises(UserError, match=r'`cluster_on=matched` needs .* leave it out'):
+  with pytest.raises(UserError, match='cluster_on'):
     hidden_units.layers_of(models.from_flax(nn.Dense(3), (4,)))
   for name, shape in (('resnet8', (8, 8, 3)), ('gru', (5,)), ('transformer', (5,))):
-    with pytest.raises(UserError, match='whose layers run in sequence'):
+    with pytest.raises(UserError, match='cluster_on'):
       hidden_units.layers_of(models.build(name, shape, 10))
 
 

@@ -12,7 +12,6 @@ from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.server.robust import AGGREGATIONS, Aggregation
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import assert_close, federation, matrix
 from tests.support.nights import rest_by_night
@@ -187,24 +186,6 @@ def test_fed_avg_moves_by_the_rule_and_its_optimizer_along_it():
   want = np.median(matrix(trained), axis=0) - matrix(before.params)
   assert_close(found[0], want)
   assert_close(found[1], want / 2)
-
-
-def test_fesem_refuses_rules_that_its_other_options_exclude():
-  def build(**options):
-    algorithms.build('fesem', helpers.local(), aggregation='krum', **options)
-
-  build()
-  with pytest.raises(UserError, match='`aggregation` needs the models of all clients'):
-    build(client_state='streamed')
-  with pytest.raises(UserError, match='leave out `aggregation=krum`'):
-    build(temperature=0.1)
-
-
-@pytest.mark.parametrize('option', [{'norm_bound': 1.0}, {'krum_models': 2}])
-@pytest.mark.parametrize('name', ['fed_avg', 'fesem', 'robust'])
-def test_options_of_another_rule_are_refused(name, option):
-  with pytest.raises(UserError, match='needs `aggregation='):
-    algorithms.build(name, helpers.local(), **option)
 
 
 def test_changes_too_long_for_float32_are_as_long_as_their_median():

@@ -12,7 +12,6 @@ from fesem_jax.core import prng_streams, traffic
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.traffic import Drawn, Sent, Traffic
-from fesem_jax.utils.errors import UserError, argument
 
 _PAPER = 10  # Updates in a buffer (Nguyen et al. 2022).
 
@@ -34,15 +33,6 @@ class Arrivals(NamedTuple):
   running: InTraining  # from `seconds` on
   started: jax.Array  # [C] bool, for those that started while the buffer was filling
   seconds: jax.Array  # [] float32
-
-
-def check_at_most(num_clients: int, **counts: int) -> None:
-  """Raises `UserError` naming the first argument that is more than the clients."""
-  for name, count in counts.items():
-    if count > num_clients:
-      raise UserError(
-        f'{argument(name, count)} is more than the {num_clients} clients.'
-      )
 
 
 def size_of(buffer_size: int, num_clients: int) -> int:

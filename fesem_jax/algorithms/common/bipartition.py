@@ -1,20 +1,18 @@
 """FedCluster's decision: which clusters to split, and how."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 
-from fesem_jax.algorithms.common.centers import check_max_clusters
 from fesem_jax.core import tree
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError, check_choice
 
 # How two groups of clients are told apart, and SciPy's name for it. 'minimax'
 # is the paper's: the bipartition with the least largest similarity across it.
+Linkage = Literal['complete', 'average', 'minimax']
 _LINKAGES = {'complete': 'complete', 'average': 'average', 'minimax': 'single'}
 
 
@@ -36,9 +34,6 @@ class SplitRule:
     min_size: clusters of this many clients or fewer are not split.
     linkage: 'complete', 'average', or 'minimax', the paper's optimum, which tends to
       cut off single clients.
-
-  Raises:
-    UserError: on a value outside its range.
   """
 
   max_clusters: int = 16
@@ -48,19 +43,6 @@ class SplitRule:
   gamma: float = 0.13
   min_size: int = 2
   linkage: str = 'complete'
-
-  def __post_init__(self):
-    check_choice('linkage', self.linkage, tuple(_LINKAGES))
-    check_choice('eps1_scale', self.eps1_scale, ('relative', 'absolute'))
-    check_max_clusters(1, self.max_clusters)
-
-  def check_clients(self, count: int) -> None:
-    """Raises `UserError` if so many clients would never be split."""
-    if count <= self.min_size:
-      raise UserError(
-        f'`min_size={self.min_size}` is not below the number of clients, {count}: '
-        'fed_cluster would never split them; lower it or raise `num_clients`.'
-      )
 
 
 def with_splits(
@@ -73,10 +55,6 @@ def with_splits(
   products, weights, before = processes.on_host((*updates, state.assignment))
   count_before = int(state.num_clusters)
   after, count = split_clusters(products, weights, before, count_before, rule)
-  if count == rule.max_clusters > count_before:
-    logging.warning(
-      'FedCluster has made max_clusters=%d clusters; it splits no further.', count
-    )
   parent = np.arange(rule.max_clusters, dtype=np.int32)
   parent[after] = before
   centers = tree.take(state.centers, jnp.asarray(parent))

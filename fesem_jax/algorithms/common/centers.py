@@ -1,6 +1,6 @@
 """Deployed models and reports of methods with K centers."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,11 @@ from fesem_jax.core.algorithm import ClientModels, Clusters, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.trained import Trained
-from fesem_jax.utils.errors import UserError, check_at_least
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Range
 
-# Beyond any use: a center is kept for each from the start.
-MAX_CLUSTERS = 10_000
+MAX_CLUSTERS = 10_000  # Beyond any use: a center is kept for each from the start.
+MaxClusters = Annotated[int, Range(0, MAX_CLUSTERS)]  # 0: as many as clients.
 
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
@@ -23,29 +24,15 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
   return ClientModels(state.centers, state.assignment)
 
 
-def check_max_clusters(least: int, max_clusters: int) -> None:
-  """Raises `UserError` on fewer clusters than `least`, or more than there can be."""
-  check_at_least(least, max_clusters=max_clusters)
-  if max_clusters > MAX_CLUSTERS:
-    raise UserError(f'`max_clusters={max_clusters}` must be at most {MAX_CLUSTERS}.')
-
-
-def check_found(method: str, count: int, most: int, advice: str) -> None:
+def check_found(count: int, most: int) -> None:
   """Raises `UserError` if a method found more clusters than it keeps centers for."""
-  if count > most:
-    raise UserError(
-      f'{method} found {count} clusters, more than `max_clusters={most}`; raise it, or '
-      f'{advice}.'
-    )
+  check(count <= most, f'max_clusters: found {count}, more than {most}; raise it')
 
 
 def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
   """Raises `UserError` if there are more clusters than clients."""
-  if num_clusters > len(data.info.names):
-    raise UserError(
-      f'`num_clusters={num_clusters}` is more than the {len(data.info.names)} clients; '
-      'lower it or raise `num_clients`.'
-    )
+  most = len(data.info.names)
+  check(num_clusters <= most, f'num_clusters: more than the {most} clients; lower it')
 
 
 def round_info(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters
-from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep
+from fesem_jax.algorithms.common.em_steps import EMSteps
 from fesem_jax.algorithms.common.first_by_loss import train_and_choose
 from fesem_jax.algorithms.common.first_clusters import (
   MAX_INITIAL_CLIENTS,
@@ -21,7 +21,6 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +36,6 @@ class ClusterStart:
     seeding: 'random' (the paper) or 'plusplus'.
     clients: random clients whose models k-means sees; 0 is all, but
       `first_clusters.MAX_INITIAL_CLIENTS` at most unless all models are on the devices.
-
-  Raises:
-    UserError: on a value outside its range.
   """
 
   models: str = 'common'
@@ -47,28 +43,6 @@ class ClusterStart:
   restarts: int = 20
   seeding: str = 'random'
   clients: int = 0
-
-  def __post_init__(self):
-    check_choice('init_models', self.models, ('common', 'random', 'by_loss'))
-    check_choice('init_seeding', self.seeding, ('random', 'plusplus'))
-    check_at_least(1, init_epochs=self.epochs, init_restarts=self.restarts)
-    check_at_least(0, init_clients=self.clients)
-
-  def check_kept(self, client_state: str, e_step: EStep, m_step: MStep) -> None:
-    """Raises `UserError` on options of FeSEM that exclude each other."""
-    check_choice('client_state', client_state, ('stacked', 'streamed', 'offloaded'))
-    robust = m_step.aggregation.rule != 'mean'
-    if e_step.temperature and robust:
-      raise UserError(
-        '`temperature` gives clients a weight for each center: leave out '
-        f'`aggregation={m_step.aggregation.rule}`, which does not use weights.'
-      )
-    for option, is_given in (
-      ('aggregation', robust),
-      ('init_models', self.models != 'common'),
-    ):
-      if is_given and client_state != 'stacked':
-        raise needs_stack(option, client_state)
 
 
 class FirstClusters(NamedTuple):
@@ -139,11 +113,3 @@ def first_clusters(
   unassigned = jnp.full(count, num_clusters).astype(jnp.int32)
   assignment = tree.with_rows(unassigned, cohort, clusters.assignment)
   return FirstClusters(centers, assignment, client_params)
-
-
-def needs_stack(option: str, client_state: str = 'stacked') -> UserError:
-  """The error where an option needs models that are not on the devices."""
-  return UserError(
-    f'`{option}` needs the models of all clients on the devices: leave out '
-    f'`client_state={client_state}`.'
-  )

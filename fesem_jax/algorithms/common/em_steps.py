@@ -19,8 +19,8 @@ from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.comparison import ModelComparison
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.server.robust import Aggregation
-from fesem_jax.training.trained import WEIGHTINGS, Reduction, Trained
-from fesem_jax.utils.errors import UserError, check_at_least, check_choice
+from fesem_jax.training.trained import Reduction, Trained
+from fesem_jax.utils.errors import check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,17 +34,10 @@ class Penalty:
   Attributes:
     prox_lambda: lambda; the paper does not state its value.
     weighting: 'uniform' uses lambda for every client, 'paper' lambda / (m alpha_i).
-
-  Raises:
-    UserError: on a negative lambda or an unknown weighting.
   """
 
   prox_lambda: float = 0.01
   weighting: str = 'uniform'
-
-  def __post_init__(self):
-    check_choice('prox_weighting', self.weighting, ('uniform', 'paper'))
-    check_at_least(0, prox_lambda=self.prox_lambda)
 
   def of(self, data: FederatedData, cohort: Cohort) -> jax.Array | float | None:
     """[] or [S] float32 factor of each client's squared distance; None if it is 0."""
@@ -72,30 +65,15 @@ class EStep:
     temperature: positive, each client counts in every center's mean by its
       responsibility, see `em.responsibilities`; it still starts from the nearest.
       0 is Eq. 8.
-
-  Raises:
-    UserError: on a temperature that is negative or not of all parameters.
   """
 
   cluster_on: str = 'all'
   temperature: float = 0.0
 
-  def __post_init__(self):
-    check_at_least(0, temperature=self.temperature)
-    if self.temperature and self.cluster_on != 'all':
-      raise UserError(
-        '`temperature` compares all parameters: leave out '
-        f'`cluster_on={self.cluster_on}`.'
-      )
-
   def check_noise(self, sends: Sends | None) -> None:
     """Raises `UserError` if noise of the server would be divided by shares."""
-    if self.temperature and sends is not None and sends.server is not None:
-      raise UserError(
-        '`dp=server` adds noise to the sum of each center, which `temperature` divides '
-        'by shares of clients that may be almost 0; leave out `temperature`, or choose '
-        '`dp=client`.'
-      )
+    shared = self.temperature and sends is not None and sends.server is not None
+    check(not shared, 'temperature: excludes dp=server; give dp=client')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,19 +88,12 @@ class MStep:
       (FedOpt) instead of to their mean, as in the paper.
     track_objective: whether rounds report Eq. 6 after the local step and after the
       E-step too.
-
-  Raises:
-    UserError: on an unknown weighting.
   """
 
   weighting: str = 'uniform'
   aggregation: Aggregation = Aggregation()
   server_optimizer: ServerOptimizer = None
   track_objective: bool = False
-
-  def __post_init__(self):
-    check_choice('weighting', self.weighting, WEIGHTINGS)
-    self.aggregation.check_weighting(self.weighting)
 
   def but_statistics(self, statistics: Sequence[str]) -> 'MStep':
     """The same, where statistics of batches take their mean as it is."""

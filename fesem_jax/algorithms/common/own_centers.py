@@ -12,13 +12,12 @@ from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server import em
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Fold, Reduction, Trained
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
-def check_everyone(cohort: Cohort, method: str, reason: str) -> None:
+def check_everyone(cohort: Cohort, method: str) -> None:
   """Raises `UserError` unless all clients are in the round."""
-  if not cohort.everyone:
-    raise UserError(f'`clients_per_round` must be 0 for {method}: {reason}.')
+  check(cohort.everyone, f'clients_per_round: must be 0 for {method}')
 
 
 def train_from_own(

@@ -1,6 +1,6 @@
 """Clients' state between rounds, and the storage of their models."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -9,17 +9,14 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.utils.errors import check_choice
+
+# Where clients' models are kept: on the devices, or in the memory of their host.
+ClientState = Literal['stacked', 'offloaded']
 
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
   """The `deployed` of a method whose clients use their models `client_params`."""
   return ClientModels(own=state.client_params)
-
-
-def check_client_state(client_state: str) -> None:
-  """Raises `UserError` unless stacks can be kept there."""
-  check_choice('client_state', client_state, ('stacked', 'offloaded'))
 
 
 def repeat(

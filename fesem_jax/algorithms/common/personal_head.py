@@ -13,7 +13,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.training.trained import Reduction
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 
 
 class PersonalHeadState(NamedTuple):
@@ -34,12 +34,8 @@ def check_head(local: LocalTraining, head: Collection[str]) -> None:
   """
   params = check_parameters(local.model)
   chosen = parameter_names.chosen(params, head, 'head_layers')
-  if not 0 < len(chosen) < len(jax.tree.leaves(params)):
-    given = argument('head_layers', ','.join(head))
-    raise UserError(
-      f'{given} must name some of the layers {", ".join(params)}, but not all: a '
-      'layer must be left for the body.'
-    )
+  divides = 0 < len(chosen) < len(jax.tree.leaves(params))
+  check(divides, f'head_layers: must name some layers of {list(params)}, not all')
 
 
 def other_layers(local: LocalTraining, head: Collection[str]) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import sample_clients
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.utils.errors import check_at_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,18 +28,11 @@ class RandomCenters:
     rounds: rounds of the method before draws are compared; 0 compares the random
       models themselves.
     clients: clients on which draws are compared.
-
-  Raises:
-    UserError: on a number out of range.
   """
 
   restarts: int = 20
   rounds: int = 2
   clients: int = 24
-
-  def __post_init__(self):
-    check_at_least(1, init_restarts=self.restarts, init_clients=self.clients)
-    check_at_least(0, init_rounds=self.rounds)
 
 
 def random_models(local: LocalTraining, key: jax.Array, num_models: int) -> Params:

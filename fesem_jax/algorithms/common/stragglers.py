@@ -8,14 +8,6 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import coin
 from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError, check_between
-
-
-def check(local: LocalTraining, straggler_fraction: float) -> None:
-  """Raises `UserError` on a bad share, or where local work is counted in steps."""
-  check_between(0, 1, straggler_fraction=straggler_fraction)
-  if straggler_fraction and local.schedule.steps:
-    raise UserError('`straggler_fraction` needs `epochs`, not `steps`.')
 
 
 def epochs(

@@ -10,7 +10,7 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 def inner(state: Any) -> Any:
@@ -96,17 +96,13 @@ def check_wrappable(method: Algorithm, option: str, trains: bool = False) -> Non
 
   `trains` says whether clients must train from the centers that they are given.
   """
-  if method.with_centers is None or (trains and method.train is None):
-    raise UserError(
-      f'`{option}` needs a method with centers and an assignment of clients to them, '
-      f'such as fesem{"" if trains else " or hypo_cluster"}.'
-    )
+  has_centers = method.with_centers is not None and not (
+    trains and method.train is None
+  )
+  check(has_centers, f'{option}: needs a method with centers, such as fesem')
   sends = method.local.sends
-  if not trains and sends is not None and sends.privacy is not None:
-    raise UserError(
-      f'`{option}` makes centers of models one by one, to which `dp` adds no noise of '
-      'its own; leave out one of them.'
-    )
+  private = not trains and sends is not None and sends.privacy is not None
+  check(not private, f'{option}: excludes dp, which adds no noise to its centers')
 
 
 def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:

@@ -24,8 +24,8 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone, sample_clients
 from fesem_jax.core.traffic import Traffic, with_choices
 from fesem_jax.training.client_losses import least_loss, start_by_loss
-from fesem_jax.utils.errors import UserError, argument, check_at_least
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count
 
 
 class AgesState(NamedTuple):
@@ -36,7 +36,7 @@ class AgesState(NamedTuple):
 
 
 @recorded
-def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
+def with_max_age(method: Algorithm, rounds: Count) -> Algorithm:
   """Lets clients that were absent for long start from the center of least loss.
 
   Centers move on while a client is not drawn, so that another one may serve it better.
@@ -47,9 +47,8 @@ def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
       center of least training loss when it is drawn again.
 
   Raises:
-    UserError: on a number below 1, or a method without centers.
+    UserError: on a method without centers.
   """
-  check_at_least(1, max_age=rounds)
   check_wrappable(method, 'max_age', trains=True)
 
   def init(key, data, cohort=None):
@@ -67,11 +66,6 @@ def with_max_age(method: Algorithm, rounds: int) -> Algorithm:
     return method.train(local, within, data, cohort, key, reduction)
 
   def step(state, data, cohort, key):
-    if cohort.everyone and not method.local.dropout_rate:
-      warn_once(
-        f'{argument("max_age", rounds)} has no effect: all clients take part in every '
-        'round.'
-      )
     number, starts = number_of(state), starts_of(state, data, cohort)
     after, info = step_from(method, state.method, starts, data, cohort, key)
     seen = jnp.where(took_part(info), number, tree.rows_of(state.seen, cohort))
@@ -125,7 +119,7 @@ class LateJoinsState(NamedTuple):
 
 
 @recorded
-def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
+def with_late_joins(method: Algorithm, first_clients: Count) -> Algorithm:
   """Lets clients join when they are first drawn, after the first clustering.
 
   Only `first_clients` random clients take part in the first clustering. All others
@@ -138,11 +132,9 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
     first_clients: how many there are; at least K.
 
   Raises:
-    UserError: on a number below 1, a method without centers, or, when it starts, fewer
-      clients than centers.
+    UserError: on a method without centers, or, when it starts, fewer clients than
+      centers.
   """
-  if not first_clients >= 1:  # NaN neither.
-    raise UserError('`late_joins` needs the number of first clients, `init_clients`.')
   check_wrappable(method, 'late_joins', trains=True)
   local = method.local
 
@@ -150,17 +142,7 @@ def with_late_joins(method: Algorithm, first_clients: int) -> Algorithm:
     sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
     cohort = sample_clients(sample_key, data, first_clients, local.mesh)
     count = num_clusters(jax.eval_shape(method.init, key, data))
-    if first_clients < count:
-      raise UserError(
-        f'{argument("init_clients", first_clients)} with `late_joins` is too few for '
-        f'{argument("num_clusters", count)}; give one client for each cluster, at '
-        'least.'
-      )
-    if first_clients >= len(data.info.names):
-      warn_once(
-        f'`late_joins` has no effect: {argument("init_clients", first_clients)} '
-        f'leaves none of the {len(data.info.names)} clients to join late.'
-      )
+    check(first_clients >= count, f'init_clients: must be at least {count}')
     state = method.init(key, data, cohort)
     first = jnp.ones(cohort.ids.shape, bool)
     none = jnp.zeros(data.num_clients, bool)

@@ -15,7 +15,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_memory import remembered
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 class ClientMemoryState(NamedTuple):
@@ -70,11 +70,11 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
   def step(state, data, cohort, key):
     with remembered(state.kept) as memory:
       inner, info = method.step(state.method, data, cohort, key)
-    _check_uses(method, memory.uses)
+    _check_uses(memory.uses)
     if memory.uses.get('statistics') == 0:
       before = jax.eval_shape(method.deployed, inner, data)
-      if _with_own(before, state.kept['statistics']) is not before:
-        raise _no_statistics('do not send the models that they receive')
+      sent = _with_own(before, state.kept['statistics']) is before
+      check(sent, f'batch_stats: local {_UNDEFINED}; give average')
     return ClientMemoryState(inner, memory.held), info
 
   def deployed(state, data):
@@ -125,8 +125,6 @@ _FIRST = {
 
 def _with_own(used: ClientModels, statistics: dict[str, jax.Array]) -> ClientModels:
   """Parameters that clients deploy with statistics of their own, path -> [M, ...]."""
-  if used.mixture is not None:
-    raise _no_statistics('use mixtures of models')
   shared = flatten_dict(used.shared, sep='/') if used.shared is not None else {}
   own = {path for path in statistics if shared.get(path) is not None}
   if not own:
@@ -137,26 +135,15 @@ def _with_own(used: ClientModels, statistics: dict[str, jax.Array]) -> ClientMod
   return used._replace(shared=unflatten_dict(rest, sep='/'), own=merged)
 
 
-def _no_statistics(why: str) -> UserError:
-  return UserError(
-    f'`batch_stats=local` is not defined for this method: its clients {why}; choose '
-    '`batch_stats=average`, or another method.'
-  )
+# Of a method whose clients send several models in a round, or train several.
+_UNDEFINED = 'is not defined for this method'
 
 
-def _check_uses(method: Algorithm, uses: dict[str, int]) -> None:
+def _check_uses(uses: dict[str, int]) -> None:
   """Raises `UserError` if a client did not put each value there once in a round."""
-  if uses.get('residual', 0) > 1:
-    named = method.local.sends.named if method.local.sends else 'sends'
-    raise UserError(
-      f'Error feedback (`{named}`) is not defined for this method: its clients send '
-      'several models in a round, or only in some rounds; choose '
-      '`error_feedback=False`, or another method.'
-    )
-  if uses.get('statistics', 0) > 1:
-    raise _no_statistics('send several models in a round, or only in some rounds')
-  if uses.get('optimizer', 1) != 1:
-    raise UserError(
-      '`keep_optimizer_state` is not defined for this method: its clients do not train '
-      'one model by the local optimizer in each round; leave it out.'
-    )
+  once = uses.get('residual', 0) <= 1
+  check(once, f'error_feedback: {_UNDEFINED}; give error_feedback=False')
+  once = uses.get('statistics', 0) <= 1
+  check(once, f'batch_stats: local {_UNDEFINED}; give average')
+  once = uses.get('optimizer', 1) == 1
+  check(once, f'keep_optimizer_state: {_UNDEFINED}; leave it out')

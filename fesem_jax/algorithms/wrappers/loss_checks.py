@@ -15,11 +15,11 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.traffic import Traffic, with_choices
 from fesem_jax.training.client_losses import start_by_loss
-from fesem_jax.utils.errors import check_at_least
+from fesem_jax.utils.ranges import Count
 
 
 @recorded
-def with_loss_checks(method: Algorithm, every: int) -> Algorithm:
+def with_loss_checks(method: Algorithm, every: Count) -> Algorithm:
   """Lets clients start from the center of least training loss in some rounds.
 
   A client stays near the center that it starts from, so distances to centers do not
@@ -31,9 +31,8 @@ def with_loss_checks(method: Algorithm, every: int) -> Algorithm:
       so many rounds. A round with `Cohort.keep_clusters` is none.
 
   Raises:
-    UserError: on a number below 1, or a method without centers.
+    UserError: on a method without centers.
   """
-  check_at_least(1, loss_check_every=every)
   check_wrappable(method, 'loss_check_every', trains=True)
 
   def starts_of(state, data, cohort):

@@ -25,7 +25,6 @@ from fesem_jax.algorithms.common.wrapped import (
   replaced,
   wrap,
 )
-from fesem_jax.algorithms.wrappers.reseeding import check_stack
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData
@@ -37,7 +36,8 @@ from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server import em
 from fesem_jax.training.trained import Trained, weights_by
-from fesem_jax.utils.errors import UserError, argument, check_at_least
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count
 
 # New clusters are taken where each client that moves lowers Eq. 6 by more than this
 # share of what a client adds to it, on average. Clients in a wrong cluster lower it by
@@ -97,7 +97,7 @@ class ReclusteringState(NamedTuple):
 @recorded
 def with_reclustering(
   method: Algorithm,
-  every: int,
+  every: Count,
   clustering: Clustering = Clustering(),
 ) -> Algorithm:
   """Clusters all clients again at intervals, from a common start.
@@ -115,21 +115,12 @@ def with_reclustering(
       weighting and the comparison of the method itself.
 
   Raises:
-    UserError: on a number below 1, a method without centers, or, when it starts, where
-      the models of all clients are kept elsewhere.
+    UserError: on a method without centers.
   """
-  check_at_least(1, recluster_every=every)
   check_wrappable(method, 'recluster_every')
 
   def init(key, data, cohort=None):
     state = method.init(key, data, cohort)
-    if 'joined' in state._fields or 'seen' in state._fields:
-      raise UserError(
-        'A check takes the place of a round: wrap with `with_reclustering` first, with '
-        '`with_max_age` and `with_late_joins` after it.'
-      )
-    if 'client_params' in inner(state)._fields:
-      check_stack(state, 'recluster_every')
     return ReclusteringState(state, Checks.first(every))
 
   def step(state, data, cohort, key):
@@ -244,11 +235,8 @@ def recluster(
   """
   weighting, comparison = clustering.weighting, clustering.comparison
   count = jax.tree.leaves(centers)[0].shape[0]
-  if not cohort.everyone and cohort.ids.shape[0] <= count:
-    raise UserError(
-      f'`recluster_every` clusters the clients of a round: raise `clients_per_round` '
-      f'above {argument("num_clusters", count)}, or leave out `recluster_every`.'
-    )
+  enough = cohort.everyone or cohort.ids.shape[0] > count
+  check(enough, 'clients_per_round: recluster_every needs more than num_clusters')
   exists = (data.sizes() > 0).astype(jnp.float32)
   assignment = tree.with_rows(assignment, cohort, own)
   sizes = jnp.zeros(count).at[assignment].add(exists)

@@ -1,11 +1,8 @@
 """Centers that lost all their clients move to the clients farthest from their own."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.cluster_start import needs_stack
 from fesem_jax.algorithms.common.wrapped import (
   check_wrappable,
   inner,
@@ -15,13 +12,12 @@ from fesem_jax.algorithms.common.wrapped import (
   took_part,
   with_assignment,
 )
-from fesem_jax.core import offloading, tree
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server.comparison import ModelComparison, by_weights
-from fesem_jax.utils.errors import UserError
 
 _ALL = by_weights()
 
@@ -40,15 +36,9 @@ def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Alg
       whose units are matched where it matches them.
 
   Raises:
-    UserError: of a method without centers, or, when it starts, where the models of all
-      clients are not on the devices.
+    UserError: of a method without centers.
   """
   check_wrappable(method, 'reseed_empty')
-
-  def init(key, data, cohort=None):
-    state = method.init(key, data, cohort)
-    check_stack(state, 'reseed_empty')
-    return state
 
   def step(state, data, cohort, key):
     old, before = inner(state).centers, inner(state).assignment
@@ -69,16 +59,7 @@ def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Alg
     state = method.with_centers(replaced(state, assignment=assignment), centers, stays)
     return state, info
 
-  return method._replace(init=init, step=step)
-
-
-def check_stack(state: Any, option: str) -> None:
-  """Raises `UserError` unless a state keeps all clients' models on the devices."""
-  if 'client_params' not in inner(state)._fields:
-    raise UserError(f'`{option}` needs a method that keeps the models of its clients.')
-  kept = inner(state).client_params
-  if kept is None or offloading.is_offloaded(kept):
-    raise needs_stack(option, 'streamed' if kept is None else 'offloaded')
+  return method._replace(step=step)
 
 
 def reseed_empty_centers(

@@ -8,17 +8,16 @@ from fesem_jax.algorithms.common.wrapped import (
   num_clusters,
   replaced,
 )
-from fesem_jax.algorithms.wrappers.reseeding import check_stack
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone, shuffled
 from fesem_jax.server import em
-from fesem_jax.utils.errors import check_between
+from fesem_jax.utils.ranges import Fraction
 
 
 @recorded
-def with_shuffled_start(method: Algorithm, probability: float) -> Algorithm:
+def with_shuffled_start(method: Algorithm, probability: Fraction) -> Algorithm:
   """Wraps a method with centers whose state keeps the clients' models.
 
   Args:
@@ -27,15 +26,12 @@ def with_shuffled_start(method: Algorithm, probability: float) -> Algorithm:
       clustering; centers are then the unweighted means of these clusters' models.
 
   Raises:
-    UserError: on a probability outside of [0, 1], or, when it starts, where the models
-      of all clients are not on the devices.
+    UserError: on a method without centers.
   """
-  check_between(0, 1, probability=probability)
   check_wrappable(method, 'with_shuffled_start')
 
   def init(key, data, cohort=None):
     state = method.init(key, data, cohort)
-    check_stack(state, 'with_shuffled_start')
     here, count = inner(state), num_clusters(state)
     first = everyone(data) if cohort is None else cohort
     own = tree.rows_of(here.assignment, first)
