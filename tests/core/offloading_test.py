@@ -175,13 +175,13 @@ def test_models_of_another_kind_are_refused():
    {'init_models': 'random'}],
 )  # fmt: skip
 def test_options_that_need_all_models_on_the_devices_are_refused(options):
-  with pytest.raises(UserError, match=r'needs the models of all clients.*offloaded'):
+  with pytest.raises(UserError, match='client_state'):
     algorithms.build('fesem', helpers.local(), client_state='offloaded', **options)
 
 
 @pytest.mark.parametrize('name', ['robust', 'fed_cluster'])
 def test_methods_that_compare_all_models_do_not_have_it(name):
-  with pytest.raises(UserError, match='`client_state` does not apply'):
+  with pytest.raises(UserError, match='client_state'):
     algorithms.build(name, helpers.local(), client_state='offloaded')
 
 

@@ -145,10 +145,3 @@ def test_client_info_checks_weights():
   assert info.weights.dtype == np.float32
   with pytest.raises(UserError, match='weights'):
     dataclasses.replace(info, weights=np.ones(3))
-
-
-@pytest.mark.parametrize('name', ['fed_avg', 'fesem'])
-def test_rules_that_weigh_clients_alike_refuse_weights(name):
-  local = helpers.local(model='logistic')
-  with pytest.raises(UserError, match='`aggregation=median` weighs clients alike'):
-    algorithms.build(name, local, weighting='by_weight', aggregation='median')

@@ -240,7 +240,7 @@ def test_a_method_that_objects_leaves_no_workdir(tmp_path):
   train, test = federation()
   local = helpers.local()
   algorithm = algorithms.build('fesem', local, num_clusters=99)
-  with pytest.raises(UserError, match='`num_clusters=99` is more than the 7 clients'):
+  with pytest.raises(UserError, match='num_clusters'):
     simulate(algorithm, train, test, rounds=1, workdir=tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 
