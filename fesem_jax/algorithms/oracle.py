@@ -17,7 +17,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.training.trained import Weighting
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.errors import UserError
 
 
 class OracleState(NamedTuple):
@@ -80,6 +80,6 @@ def oracle(
 
 def _groups(data: FederatedData) -> Groups:
   """The true groups that data tell; raises `UserError` where they do not."""
-  has_groups = data.groups is not None
-  check(has_groups, 'groups: oracle needs them; see data.with_true_groups')
+  if data.groups is None:
+    raise UserError('groups: oracle needs those of data.with_true_groups')
   return data.groups
