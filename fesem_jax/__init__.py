@@ -4,7 +4,7 @@ The names below are the public surface; `fesem_jax.plots` needs matplotlib and
 is imported on its own.
 """
 
-from fesem_jax import algorithms, data, models, tasks
+from fesem_jax import algorithms, data, models, tasks, testing
 from fesem_jax.algorithms import wrappers
 from fesem_jax.analysis.comparing import Comparison, compare, tune
 from fesem_jax.analysis.report.page import write_report
@@ -120,6 +120,7 @@ __all__ = [
   'split_clients',
   'sums',
   'tasks',
+  'testing',
   'toward',
   'train_cohort',
   'tree',

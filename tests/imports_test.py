@@ -21,7 +21,7 @@ MAY_IMPORT = {
   'server': _TRAINING, 'evaluation': _TRAINING,
   'algorithms': _METHODS, 'run.results': _BASE | {'data', 'evaluation', 'models'},
   'run.callbacks': _WATCHING, 'run': _RUN, 'analysis': _RUN,
-  'analysis.report': _RUN | {'analysis'},
+  'analysis.report': _RUN | {'analysis'}, 'testing': _BASE,
   'plots': {'data', 'evaluation', 'run.results', 'tasks', 'utils'},
 }  # fmt: skip
 
