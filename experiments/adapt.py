@@ -20,10 +20,10 @@ from fesem_jax.core.types import Params
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.atomic_files import is_writable, write_atomically
-from fesem_jax.utils.errors import Diverged, UserError
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import UserError
 
-from . import adapt_tables, held_results, methods, new_clients
+from . import adapt_tables, methods, new_clients
 from . import flags as experiment_flags
 from . import run as experiment
 from .adapt_measure import Settings, check, measure
@@ -53,14 +53,11 @@ def adapt(
     raise UserError('--output is missing: name a folder for the table of several runs.')
   if global_runs and len(global_runs) != len(workdirs):
     raise UserError(
-      f'--global_run names {len(global_runs)} runs; name one for each of the '
-      f'{len(workdirs)} workdirs, in their order.'
+      f'global_run: got {len(global_runs)} runs; name one for each of the '
+      f'{len(workdirs)} workdirs'
     )
   global_runs = global_runs or []
   out = out or workdirs[0] / 'adapt'
-  _check_held(out / 'adapt.json', workdirs, settings, global_runs)
-  if not is_writable(out):
-    raise UserError(f'{out} cannot be written; choose another --output.')
   runs = [new_clients.load(folder, machine['data_dir']) for folder in workdirs]
   new_clients.check_one_configuration(runs)
   if global_runs:
@@ -81,25 +78,6 @@ def adapt(
   return rows
 
 
-def _check_held(
-  path: pathlib.Path,
-  workdirs: list[pathlib.Path],
-  settings: Settings,
-  global_runs: list[pathlib.Path],
-) -> None:
-  """Raises `UserError` if results of other flags, or of further runs, would be lost."""
-  held = held_results.read(path)
-  if 'settings' not in held:
-    return
-  given = json.loads(json.dumps([settings._asdict(), _paired(workdirs, global_runs)]))
-  paired = held.get('paired', given[1])  # Older versions do not say it.
-  if held['settings'] != given[0] or not all(pair in given[1] for pair in paired):
-    raise UserError(
-      f'{path} is of other flags or runs than are given now, and would be replaced; '
-      'name another folder by --output, or delete the file.'
-    )
-
-
 def _paired(
   workdirs: list[pathlib.Path], global_runs: list[pathlib.Path]
 ) -> list[tuple[str, str]]:
@@ -118,22 +96,10 @@ def _fed_avg(
   config |= _options_of_fed_avg(clients.config)
   folder = clients.run.workdir / 'adapt' / 'fed_avg'
 
-  if not is_writable(folder) and not (folder / 'summary.json').exists():
-    raise UserError(
-      f'{folder}, where FedAvg would be trained, cannot be written; name a run of '
-      'FedAvg on the same clients by --global_run.'
-    )
-
   def say(text: str) -> None:
     print(f'[fed_avg, seed {config["seed"]}] {text}')
 
-  try:
-    experiment.run(config, machine, folder, say=say, programs=programs)
-  except Diverged as e:
-    raise UserError(
-      f'FedAvg diverged on the clients of {clients.run.workdir} ({e}); name a run of '
-      'FedAvg with another learning rate by --global_run.'
-    ) from e
+  experiment.run(config, machine, folder, say=say, programs=programs)
   return new_clients.global_model(folder, clients)
 
 
@@ -192,8 +158,7 @@ def main(argv: list[str]) -> None:
   machine |= {'checkpoint_every': 10, 'resume': True}
   machine |= {'save_models': True}
   workdirs = [pathlib.Path(folder) for folder in argv[1:]]
-  given = experiment_flags.output()
-  out = pathlib.Path(given) if given else None
+  out = pathlib.Path(f.output) if f.output else None
   rows = adapt(
     workdirs, out, settings, machine, [pathlib.Path(g) for g in f.global_run]
   )
@@ -240,8 +205,8 @@ def define_flags() -> None:
     'Workdirs of finished runs of FedAvg on the same clients, one for each WORKDIR; '
     'default: trained into WORKDIR/adapt/fed_avg, or taken from there.',
   )
-  experiment_flags.define_output(
-    '', 'Folder of the results; default, for one WORKDIR: WORKDIR/adapt.'
+  flags.DEFINE_string(
+    'output', '', 'Folder of the results; default, for one WORKDIR: WORKDIR/adapt.'
   )
   experiment_flags.define_data_dir()
 

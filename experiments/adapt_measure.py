@@ -13,7 +13,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.data import arrangement, first_examples, placement
 from fesem_jax.evaluation import evaluate
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check as check_argument
 
 from .adapt_tables import ALL, ALONE, GLOBAL, Row
 from .new_clients import NewClients
@@ -35,18 +35,10 @@ class Settings(NamedTuple):
 
 def check(settings: Settings) -> None:
   """Raises `UserError` unless numbers of examples are positive, each named once."""
-  named = argument('num_examples', ','.join(settings.num_examples))
   for number in settings.num_examples:
     written = number.isascii() and number.isdecimal() and len(number) < 10
-    if number != ALL and not (written and int(number) > 0):
-      raise UserError(
-        f'{named} must be positive numbers of at most 9 digits, or {ALL}, such as '
-        f'5,20,{ALL}.'
-      )
-  if not settings.num_examples:
-    raise UserError(f'{named} is empty; name a number of examples, or {ALL}.')
-  if len(set(settings.counts())) < len(settings.num_examples):
-    raise UserError(f'{named} names a number twice.')
+    fits = number == ALL or (written and int(number) > 0)
+    check_argument(fits, f'num_examples: {number!r} is no positive number or {ALL}')
 
 
 # Compiled once for all rules, numbers of examples and seeds of like shapes.

@@ -8,7 +8,7 @@ import numpy as np
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 
 COLUMNS = ('rate', 'epochs', 'steps')
 
@@ -21,37 +21,22 @@ def read(path: str, schedule: Schedule, train: FederatedData) -> ClientWork | No
   """
   if not path:
     return None
-  named = argument('client_work', path)
-  try:
-    with pathlib.Path(path).open(newline='', encoding='utf-8-sig') as file:
-      reader = csv.DictReader(file)
-      rows, columns = list(reader), tuple(reader.fieldnames or ())
-  except (OSError, UnicodeDecodeError, csv.Error) as e:
-    raise UserError(f'{named} cannot be read as CSV: {e}.') from e
-  given = [name for name in columns if name in COLUMNS]
-  if 'client' not in columns or not given or len(given) + 1 != len(columns):
-    raise UserError(
-      f'{named} has the columns {", ".join(columns) or "none"}; it needs client and '
-      f'some of {", ".join(COLUMNS)}, and no others.'
-    )
+  with pathlib.Path(path).open(newline='', encoding='utf-8-sig') as file:
+    reader = csv.DictReader(file)
+    rows, columns = list(reader), tuple(reader.fieldnames or ())
+  chosen = [name for name in columns if name in COLUMNS]
+  fits = 'client' in columns and 0 < len(chosen) == len(columns) - 1
+  check(fits, f'client_work: expected columns client and some of {", ".join(COLUMNS)}')
   by_name = {row['client']: row for row in rows}
-  if len(by_name) != len(rows):
-    raise UserError(f'{named} names a client twice; give each one row.')
+  check(len(by_name) == len(rows), f'client_work: {path} names a client twice')
   names, ids = train.info.names.astype(str), np.asarray(train.client_ids)
   lacking = [name for name in names if name not in by_name]
-  if lacking:
-    raise UserError(f'{named} has no row of client {lacking[0]}; give each client one.')
+  check(not lacking, f'client_work: {path} lacks client {"".join(lacking[:1])}')
   others = {'rate': 1, 'epochs': schedule.epochs, 'steps': schedule.steps}
   arrays: dict[str, np.ndarray] = {}
-  for column in given:
+  for column in chosen:
     values = np.full(int(ids.max()) + 1, max(others[column], 1), np.float64)
     for name, place in zip(names, ids, strict=False):
-      try:
-        values[place] = float(by_name[name][column])
-      except (TypeError, ValueError) as e:
-        raise UserError(
-          f'{named}: {column} of client {name} is {by_name[name][column]!r}, which is '
-          'no number.'
-        ) from e
+      values[place] = float(by_name[name][column])
     arrays['rates' if column == 'rate' else column] = values
   return ClientWork(**arrays)

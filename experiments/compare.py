@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import flags
 
-from fesem_jax import algorithms, data
+from fesem_jax import algorithms
 from fesem_jax.analysis import costs_table, tables
 from fesem_jax.analysis.comparing import Comparison, run_each, unlisted
 from fesem_jax.analysis.runs_of_methods import Outcome
@@ -32,13 +32,11 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check
 
 from . import flags as experiment_flags
 from . import kept_methods, methods, pages, tune, watching
-from .build import load_phases
-from .errors import in_flags
-from .many_runs import Count, Wanted, run_unless_diverged, tell_method
+from .many_runs import Count, Wanted, run_unless_diverged
 from .roles import HeldData
 from .run import plan
 from .start import no_positional, start
@@ -53,16 +51,14 @@ def configurations(
   `chosen` the options of the command line, for the methods that have them. Returns
   label -> the configuration of each seed.
   """
-  if not listed:
-    raise UserError('--algorithms is empty; name a method, such as fesem(4).')
   parsed = [
     (*methods.parse_method(t), given) for given, t in map(methods.split_label, listed)
   ]
   order = [*algorithms.METHODS, *(name for name, *_ in parsed)]  # Own ones last.
   parsed.sort(key=lambda p: (order.index(p[0]), p[1].get('num_clusters', 0)))
   for option in chosen:
-    if not any(option in methods.options(name) for name, *_ in parsed):
-      raise UserError(f'--{option} does not apply to any of --algorithms.')
+    used = any(option in methods.options(name) for name, *_ in parsed)
+    check(used, f'{option}: does not apply to any of algorithms; leave it out')
   by_label = {}
   for name, own, given in parsed:
     options = {
@@ -73,10 +69,8 @@ def configurations(
     config = experiment_flags.configuration(name, options) | own
     if 'num_clusters' in config:
       own = {'num_clusters': config['num_clusters']} | own
-    methods.check_label(given, name)
     label = given or methods.label_of(name, own)
-    if label in by_label:
-      raise UserError(f'--algorithms: {label} is listed twice.')
+    check(label not in by_label, f'algorithms: {label} is listed twice')
     seeds = range(config['seed'], config['seed'] + num_seeds)
     by_label[label] = [config | {'seed': seed} for seed in seeds]
   return by_label
@@ -92,28 +86,11 @@ def listed_methods() -> list[str]:
   return listed
 
 
-def check_groups(by_label: tune.ByLabel) -> None:
-  """Raises `UserError` if the oracle is listed and its data have no true groups.
-
-  Before anything is run, as the oracle comes last.
-  """
-  for config in (each[0] for each in by_label.values()):
-    if config['algorithm'] == 'oracle':
-      with progress_lines.shown(
-        experiment_flags.progress(), f'loading {config["dataset"]}'
-      ):
-        phases = load_phases(config, flags.FLAGS.data_dir)
-      data.phases_with_true_groups(phases)
-
-
 def check_redo(by_label: tune.ByLabel) -> None:
   """Raises `UserError` if --redo names none of the methods."""
   known = {name for la, [c, *_] in by_label.items() for name in (la, c['algorithm'])}
   for name in flags.FLAGS.redo:
-    if name not in known:
-      raise UserError(
-        f'--redo={name} is none of the methods of the table: {", ".join(by_label)}.'
-      )
+    check(name in known, f'redo: unknown method {name!r}; expected {", ".join(known)}')
 
 
 def remove_redone(by_label: tune.ByLabel, workdir: pathlib.Path) -> None:
@@ -132,7 +109,7 @@ def remove_redone(by_label: tune.ByLabel, workdir: pathlib.Path) -> None:
       own = plan(once, machine, workdir, say=lambda _: None, held=held)
       check_arguments(own.spec)
     except UserError as e:
-      reason = printable(in_flags(str(e)), 2000)
+      reason = printable(str(e), 2000)
       print(f'--redo={label}: its runs stay, as it cannot run again: {reason}')
       continue
     for folder in there:
@@ -201,11 +178,10 @@ def run_methods(
       Wanted(c, folder_of(label, c['seed']), f'{label}, seed {c["seed"]}')
       for c in by_label[label]
     ]
-    tell_method(list(by_label).index(label) + 1, len(by_label), label)
     return run_unless_diverged(wanted, programs, about=label, count=counted)
 
   def refuse(label: str, config: dict[str, Any], error: UserError) -> None:
-    reason = printable(in_flags(str(error)), 2000)
+    reason = printable(str(error), 2000)
     print(f'{label}, seed {config["seed"]} cannot run: {reason}')
 
   def compared(
@@ -242,19 +218,9 @@ def run_methods(
 
 
 def tables_asked() -> dict[str, Any]:
-  """The values of --columns, --metric and --correct; raises `UserError` on others.
-
-  Also where fine-tuned models are asked for, and none are.
-  """
+  """The values of --columns, --metric and --correct; raises `UserError` on others."""
   f = flags.FLAGS
   tables.check_columns(f.columns, ())
-  asks = '--columns=finetuned' if 'finetuned' in f.columns else ''
-  asks = '--tune_by=finetuned' if f.tune and f.tune_by == 'finetuned' else asks
-  if asks and not f.finetune_epochs:
-    raise UserError(
-      f'{asks} asks for fine-tuned models, but --finetune_epochs=0 fine-tunes none; '
-      'leave out one of them.'
-    )
   return {'columns': f.columns, 'metrics': f.metric, 'correct': f.correct}
 
 
@@ -325,11 +291,6 @@ def main(argv: list[str]) -> None:
   watching.callbacks(experiment_flags.machine())  # Raises before the first run.
   own = methods.options_of_own(each[0]['algorithm'] for each in by_label.values())
   search = tune.parse(f.tune, f.tune_by, f.tune_first_seed, f.tune_seeds, reported, own)
-  if search is None and not f['tune'].present:
-    for name in ('tune_by', 'tune_seeds', 'tune_first_seed'):
-      if f[name].present:
-        print(f'Note: --{name} has no effect: it is for --tune.')
-  check_groups(by_label)
   with locked(workdir) as alone:
     if alone:
       remove_left_overs(workdir)

@@ -11,7 +11,6 @@ Each finished run gets its figures in WORKDIR/plots/; several are also drawn int
 in --output. The workdir of a comparison gets those of its methods over seeds.
 """
 
-import json
 import pathlib
 
 import numpy as np
@@ -21,45 +20,32 @@ from fesem_jax import data, tasks
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_counts, label_skew
+from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.run.results import metrics_file
 from fesem_jax.tasks import TASKS
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check
 
 from . import flags as experiment_flags
-from . import methods, unused
-from .build import check_numbers
-from .errors import in_flags
+from . import methods
 from .start import start
 
 
 def draw_partitions(names: list[str], output: pathlib.Path) -> None:
-  """Draws the named partitions of --dataset; prints a line on each.
-
-  Raises `UserError` if one is named twice or does not fit the data.
-  """
+  """Draws the named partitions of --dataset; prints a line on each."""
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   f = flags.FLAGS
-  if f.partition is not None:
-    raise UserError('--partition is of one run; name it among --partitions.')
-  listed = printable(','.join(names))
-  if not all(names):
-    raise UserError(f'--partitions={listed} has an empty name; leave out its comma.')
-  if len(set(names)) < len(names):
-    raise UserError(f'--partitions={listed} names one twice.')
-  if not output.name or output.is_dir():
-    raise UserError(f'--output={output} must name a file, e.g. partitions.png.')
   chosen = experiment_flags.data_choice()
-  check_numbers(chosen)
-  for note in unused.notes_on_needs(chosen | {'partition': '+'.join(names)}):
-    print(f'Note: {in_flags(note)}')
   dataset = chosen['dataset']
   panels = {}
   for name in names:
     with progress_lines.shown(None, f'loading {dataset}, {name}'):
-      given = unused.without_unused(chosen | {'partition': name})
+      given = {
+        option: value
+        for option, value in (chosen | {'partition': name}).items()
+        if option not in OF or set(OF[option]) & set(name.split('+'))
+      }
       train, _ = data.load(given.pop('dataset'), data_dir=f.data_dir, **given)
     counts, sizes = label_counts(train), np.asarray(train.sizes())
     info = train.info
@@ -81,7 +67,7 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
     f'{dataset}: clients by partition',
     class_names(dataset, counts.shape[1], info.class_names),
   )
-  _tell(plots.save(figure, output))
+  _print_paths(plots.save(figure, output))
 
 
 def images_of_clusters(train: FederatedData) -> np.ndarray | None:
@@ -110,7 +96,7 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
 
   compared = [name for name in workdirs if not _is_run(name)]
   for name in compared:
-    _tell(draw_comparison(pathlib.Path(name)))
+    _print_paths(draw_comparison(pathlib.Path(name)))
   runs = [plots.PlottedRun(folder) for folder in workdirs if folder not in compared]
   with progress_lines.shown(None, 'drawing'):
     written = [path for run in runs for path in plots.draw_run(run)]
@@ -119,10 +105,7 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
     for over, (_, file) in OVER.items():
       if any(run.until(over) for run in runs):
         written += plots.save(plots.convergence(runs, over), out / file)
-  _tell(written)
-  for run in runs:
-    if not run.clients:
-      print(f'{run.workdir} is not finished: figures of clients need a finished run.')
+  _print_paths(written)
 
 
 def _is_run(workdir: str) -> bool:
@@ -134,16 +117,11 @@ def draw_comparison(workdir: pathlib.Path) -> list[pathlib.Path]:
   """Draws the figures of a comparison over seeds again, with --style and --spread.
 
   Runs are those of the table's seeds. Returns their files. Raises `UserError` if the
-  workdir has no finished runs, or an older table, which does not name its seeds.
+  workdir has no finished runs.
   """
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   table = metrics_file.read_object(workdir / 'table.json') or {}
-  if table.get('methods') and 'seeds' not in table:
-    raise UserError(
-      f'{workdir / "table.json"} does not name its seeds, as tables of older versions; '
-      'run fesem-compare again, which writes it anew.'
-    )
   runs = {}
   for row in table.get('methods', []):
     folder = workdir / methods.folder_of(row['method'])
@@ -151,28 +129,11 @@ def draw_comparison(workdir: pathlib.Path) -> list[pathlib.Path]:
     finished = [f for f in folders if (f / 'summary.json').is_file()]
     if finished:
       runs[row['method']] = [plots.PlottedRun(f, row['method']) for f in finished]
-      _tell_rounds(row['method'], finished)
   if not runs or 'differences' not in table:
     raise UserError(f'{workdir} has no finished runs of fesem-compare.')
   with progress_lines.shown(None, 'drawing'):
     return plots.draw_comparison(
       runs, table['differences'], workdir / 'plots', flags.FLAGS.spread
-    )
-
-
-def _tell_rounds(method: str, finished: list[pathlib.Path]) -> None:
-  """Says where one run of a method went on for more rounds than the others."""
-  summaries = [metrics_file.read_summary(folder) or {} for folder in finished]
-  rounds = {
-    s.get('rounds'): folder.name
-    for s, folder in zip(summaries, finished, strict=True)
-    if s.get('ended', 'finished') == 'finished'
-  }
-  if len(rounds) > 1:
-    those = ', '.join(f'{number} ({name})' for number, name in rounds.items())
-    print(
-      f'Note: runs of {method} have {those} rounds; curves show the rounds that all '
-      'have, and clients are those of each last round.'
     )
 
 
@@ -184,65 +145,33 @@ def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
   """
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
-  if len({pathlib.Path(name).resolve() for name in workdirs}) < len(workdirs):
-    raise UserError(f'--ranks={printable(",".join(workdirs))} names a workdir twice.')
   scores: dict[str, dict[str, float]] = {}
   kinds: dict[tuple[str, bool], str] = {}
   for name in workdirs:
     table = metrics_file.read_object(pathlib.Path(name) / 'table.json')
     if not table or not table.get('methods'):
-      raise UserError(f'--ranks: {printable(name)} has no table of fesem-compare.')
+      raise UserError(f'ranks: {name} has no table of fesem-compare')
     scores[name] = {}
     on_validation = any(row.get('evaluated_on') for row in table['methods'])
     kinds.setdefault((table.get('report', 'last'), on_validation), name)
     oracle = (table.get('gaps') or {}).get('reference')
     for row in table['methods']:
       if row['method'] == oracle:
-        print(f'{name}: the oracle, {oracle}, is not ranked.')
         continue
-      if row.get('diverged'):
-        print(f'{name}: {row["method"]} is ranked without the seeds that diverged.')
       of = tasks.of(row).primary
       of_honest = row.get(f'honest_deployed_micro_{of.name}')
       mean, _ = of_honest or row.get(f'deployed_micro_{of.name}') or (None, None)
       if mean is not None:
         scores[name][row['method']] = of.better(mean)
-  if len(kinds) > 1:
-    raise UserError(
-      f'--ranks: {" and ".join(kinds.values())} differ in --report or --evaluate_on; '
-      'make their tables with the same ones.'
-    )
+  check(len(kinds) < 2, 'ranks: workdirs differ in report or evaluate_on')
   common = [
     m for m in next(iter(scores.values())) if all(m in s for s in scores.values())
   ]
-  left_out = sorted({m for own in scores.values() for m in own} - set(common))
-  if left_out:
-    print(f'Not in every comparison, and left out: {", ".join(left_out)}.')
-  _tell_of_equal_data(workdirs)
   ranked = {name: {m: own[m] for m in common} for name, own in scores.items()}
-  _tell(plots.save(plots.critical_difference(ranked), output))
+  _print_paths(plots.save(plots.critical_difference(ranked), output))
 
 
-def _tell_of_equal_data(workdirs: list[str]) -> None:
-  """Says which comparisons have the data flags of another one, whatever its seeds."""
-  first: dict[str, str] = {}
-  for workdir in workdirs:
-    path = next(pathlib.Path(workdir).glob('*/seed*/config.json'), None)
-    config = (metrics_file.read_config(path.parent) if path else None) or {}
-    data_flags = {
-      name: value
-      for name, value in config.items()
-      if name in experiment_flags.data_names() and name != 'seed'
-    }
-    other = first.setdefault(json.dumps(data_flags, sort_keys=True), workdir)
-    if data_flags and other != workdir:
-      print(
-        f'Note: {workdir} has the data of {other}; the tests of ranks take each '
-        'comparison as another data set, drawn independently.'
-      )
-
-
-def _tell(written: list[pathlib.Path]) -> None:
+def _print_paths(written: list[pathlib.Path]) -> None:
   pdf = any(path.suffix == '.pdf' for path in written)
   others = '.svg and .pdf' if pdf else '.svg'
   for path in written:
@@ -250,46 +179,23 @@ def _tell(written: list[pathlib.Path]) -> None:
       print(f'{path} (and {others})')
 
 
-def _check_used(workdirs: list[str], given: str) -> None:
-  """Raises `UserError` on a flag that the figures asked for do not have."""
-  f = flags.FLAGS
-  compared = sum(not _is_run(name) for name in workdirs)
-  if f['spread'].present and not compared:
-    raise UserError('--spread is for comparisons; name the workdir of one.')
-  if given and workdirs and len(workdirs) - compared < 2:
-    raise UserError(
-      f'--output={given} is for the figures of several runs; those of one run or '
-      'comparison are in its plots/.'
-    )
-  if f.partitions or not (f.ranks or workdirs):
-    return
-  for name in experiment_flags.data_names():
-    if f[name].present:
-      raise UserError(f'--{name} is for --partitions; runs are drawn as they are.')
-
-
 def main(argv: list[str]) -> None:
-  f, given = flags.FLAGS, experiment_flags.output()
-  _check_used(argv[1:], given)
+  f = flags.FLAGS
   if f.style != 'page':
     from fesem_jax import plots  # Raises UserError without matplotlib.
 
     plots.use_style(f.style)
   if f.partitions:
-    if len(argv) > 1:
-      raise UserError('--partitions draws no runs; leave out the workdirs.')
-    draw_partitions(f.partitions, pathlib.Path(given or 'partitions.png'))
+    draw_partitions(f.partitions, pathlib.Path(f.output or 'partitions.png'))
   elif f.ranks:
-    if len(argv) > 1:
-      raise UserError('--ranks names all its workdirs; leave out the others.')
-    draw_ranks(f.ranks, pathlib.Path(given or 'ranks.png'))
+    draw_ranks(f.ranks, pathlib.Path(f.output or 'ranks.png'))
   elif len(argv) < 2:
     raise UserError(
       'Name at least one workdir, fesem-figures WORKDIR, or --partitions or --ranks to '
       'draw.'
     )
   else:
-    draw_runs(argv[1:], pathlib.Path(given or 'plots'))
+    draw_runs(argv[1:], pathlib.Path(f.output or 'plots'))
 
 
 if __name__ == '__main__':
@@ -301,7 +207,8 @@ if __name__ == '__main__':
   flags.DEFINE_list(
     'ranks', [], 'Workdirs of comparisons, each of a data set, to rank methods over.'
   )
-  experiment_flags.define_output(
+  flags.DEFINE_string(
+    'output',
     '',
     'Folder of the figures of several runs, by default plots; or file of that of '
     '--partitions or --ranks, by default partitions.png or ranks.png, beside which '

@@ -67,7 +67,7 @@ def of_other_files(
   def read(label: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     folder = workdir / methods.folder_of(label) / f'seed{seed}'
     config = metrics_file.read_config(folder) or {}
-    full = experiment_flags.filled(config)
+    full = config
     chosen = {name: full.get(name) for name in names}
     return chosen, {name: config.get(name) for name in _OF_FILES}
 
@@ -83,7 +83,7 @@ def of_other_files(
 
 
 def _whole(config: dict[str, Any]) -> dict[str, Any]:
-  return experiment_flags.filled(experiment_flags.with_whole_schedules(config))
+  return experiment_flags.with_whole_schedules(config)
 
 
 def _run(
@@ -100,7 +100,7 @@ def _run(
     )
     if config is None or summary is None:
       return None
-    mine = experiment_flags.filled(config)
+    mine = config
     # It may have gone on after it began; what ended earlier may have been asked for.
     done = summary['rounds']
     finished = summary.get('ended', 'finished') == 'finished'

@@ -8,7 +8,6 @@ What follows `--` are flags of fesem-run. Each process gets an equal share of th
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -20,7 +19,6 @@ from typing import IO, NamedTuple
 from absl import flags
 
 from fesem_jax.core import sharding
-from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.interrupts import handed_on
 
 from .start import LOST_OTHERS, start
@@ -30,7 +28,6 @@ _GRACE_SECONDS = 8.0
 _POLL_SECONDS = 0.05
 _LINES = 40  # Kept of what a process prints that is not the first.
 _INTERRUPTED = 130
-_SET_HERE = ('coordinator_address', 'process_id', 'num_processes')
 
 
 class Launched(NamedTuple):
@@ -132,16 +129,6 @@ def _free_port() -> int:
 
 def main(argv: list[str]) -> int:
   given = argv[1:]
-  if given and not given[0].startswith('-'):
-    raise UserError(
-      f'{given[0]!r} is not a flag; write -- and then the flags of fesem-run.'
-    )
-  for flag in _SET_HERE:
-    if any(re.fullmatch(rf'--?{flag}(=.*)?', text) for text in given):
-      raise UserError(
-        f'--{flag} after -- has no effect: launch_local sets it; give --num_processes '
-        'before --.'
-      )
   return launch(flags.FLAGS.num_processes, given)
 
 

@@ -16,7 +16,6 @@ from fesem_jax.utils.progress_display import duration
 
 from . import flags as experiment_flags
 from . import outcome as outcomes
-from .errors import in_flags
 from .roles import HeldData
 from .run import Planned, plan
 
@@ -49,12 +48,6 @@ class Count:
       mean = sum(self._seconds) / len(self._seconds)
       text += f', about {duration(mean * left)} left'
     return text
-
-
-def tell_method(number: int, methods: int, what: str) -> None:
-  """Says which of the methods of a command is next."""
-  if not experiment_flags.machine().get('quiet'):
-    print(f'Method {number} of {methods}: {what}')
 
 
 def run_unless_diverged(
@@ -103,7 +96,7 @@ def run_unless_diverged(
     place, own = planned[number]
     what = wanted[place].what
     if isinstance(outcome, Diverged):
-      print(f'{what} diverged: {in_flags(str(outcome))} ({counted.add()})')
+      print(f'{what} diverged: {outcome!s} ({counted.add()})')
     elif isinstance(outcome, UserError):
       ended[place] = outcome
     else:

@@ -14,7 +14,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.utils.display import text_of
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, check
 
 from . import plugins
 
@@ -52,7 +52,7 @@ def options(name: str) -> dict[str, Any]:
 
 def _own(name: str) -> Callable[..., Any]:
   """The factory of a method of the user's own."""
-  return plugins.load('algorithm', name, 'local')
+  return plugins.load(name)
 
 
 def options_of_own(names: Iterable[str]) -> dict[str, Any]:
@@ -74,10 +74,7 @@ def checked_name(name: str) -> str:
   if plugins.is_own(name):
     _own(name)
     return name
-  try:
-    return algorithms.named(name)
-  except UserError as e:
-    raise UserError(f'{e} A method of your own is MODULE:FUNCTION.') from e
+  return algorithms.named(name)
 
 
 def server_defaults(flag: str) -> dict[str, float]:
@@ -98,10 +95,8 @@ def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
     value = chosen.get(flag)
     if value is None:
       continue
-    if name not in server_defaults(flag):
-      raise UserError(f'--{flag} does not apply to --server_optimizer={name}.')
-    if flag == 'server_learning_rate' and not value > 0:
-      raise UserError(f'--{flag}={value} must be positive.')
+    fits = name in server_defaults(flag)
+    check(fits, f'{flag}: does not apply to server_optimizer={name}; leave it out')
     given[argument_there] = value
   return SERVER_OPTIMIZERS[name](**given)
 
@@ -137,11 +132,6 @@ def configured(config: dict[str, Any], local: LocalTraining) -> Algorithm:
 
 def own_options(name: str, text: str) -> dict[str, Any]:
   """Options that --algorithm_options gives to a method of the user's own."""
-  if text and not plugins.is_own(name):
-    raise UserError(
-      f'{argument("algorithm_options", text)} is for `algorithm=MODULE:FUNCTION`; the '
-      f'options of {name} are flags of their own.'
-    )
   return plugins.given('algorithm_options', text, options(name))
 
 
@@ -152,18 +142,9 @@ def all_options() -> list[str]:
 
 def check_options(name: str, chosen: Mapping[str, Any]) -> None:
   """Raises `UserError` on an unknown method or an option it does not have."""
-  name = checked_name(name)
-  if plugins.is_own(name):
-    allowed = options(name)
-    if unknown := [option for option in chosen if option not in allowed]:
-      raise UserError(
-        f'{argument(unknown[0])} does not apply to {argument("algorithm", name)}, '
-        f'whose options are: {", ".join(allowed) or "none"}.'
-      )
-    return
-  known = algorithms.options(name)
-  expanded = SERVER_FLAGS if 'server_optimizer' in known else ()
-  algorithms.check_options(name, {o: v for o, v in chosen.items() if o not in expanded})
+  allowed = options(checked_name(name))
+  for option in chosen:
+    check(option in allowed, f'{option}: does not apply to {name}; leave it out')
 
 
 def typed(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,29 +158,19 @@ def typed(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
   for option in values.keys() & defaults.keys():
     given = values[option]
     text = given if isinstance(given, str) else text_of(given)
-    try:
-      values[option] = plugins.value(text, defaults[option])
-    except ValueError as e:
-      raise UserError(f'{argument("algorithm", name)}: {option}: {e}.') from e
+    values[option] = plugins.value(text, defaults[option])
   return values
 
 
 def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorithm:
   """Builds a method with some of `options(name)`; the others keep their defaults."""
   if plugins.is_own(name):
-    check_options(name, chosen)
-    with plugins.running('algorithm', name):
-      built = _own(name)(local, **chosen)
-    if not isinstance(built, Algorithm):
-      raise UserError(
-        f'{argument("algorithm", name)} must return a fesem_jax.Algorithm; it returns '
-        f'{type(built).__name__}.'
-      )
+    built = _own(name)(local, **chosen)
+    check(isinstance(built, Algorithm), f'algorithm: {name} returns no Algorithm')
     return built
   own = {o: v for o, v in chosen.items() if o in algorithms.options(name)}
   if 'server_optimizer' in own:
     own['server_optimizer'] = server_optimizer(chosen)
-  check_options(name, chosen)
   return algorithms.build(name, local, **own)
 
 
@@ -222,38 +193,19 @@ def split_label(text: str) -> tuple[str, str]:
   before, bracket, inside = text.partition('(')
   label, _, name = before.rpartition('=')
   label = label.strip()
-  if label and not re.fullmatch(r'[\w .+*-]*[\w+*-]', label):
-    raise UserError(
-      f'--algorithms: the label {label!r} may have letters, digits, spaces and .+*-_ '
-      'and must not end with a dot.'
-    )
+  fits = not label or re.fullmatch(r'[\w .+*-]*[\w+*-]', label)
+  check(fits, f'algorithms: label {label!r} is no name of a folder')
   return label, name + bracket + inside
-
-
-def check_label(label: str, name: str) -> None:
-  """Raises `UserError` if a label of the method `name` misleads or names a folder."""
-  try:
-    other = algorithms.named(label)
-  except UserError:
-    other = name
-  if label in ('tune', 'plots', *algorithms.METHODS) or other != name:
-    raise UserError(f'--algorithms: {label!r} cannot be a label; choose another one.')
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
   """'fesem(4;rounds=9)' -> ('fesem', {'num_clusters': 4, 'rounds': 9})."""
   match = re.fullmatch(r'\s*([\w.]+(?::\w+)?)\s*(?:\(([^()]*)\))?\s*', text)
-  malformed = UserError(
-    f'--algorithms: {text!r} is not NAME, NAME(K) or NAME(K;FLAG=VALUE), such as '
-    'fesem(4) or fesem(4;learning_rate=0.1).'
-  )
+  malformed = UserError(f'algorithms: {text!r} is not NAME or NAME(K;FLAG=VALUE)')
   if match is None:
     raise malformed
   name, inside = match.groups()
-  try:
-    name = checked_name(name)
-  except UserError as e:
-    raise UserError(f'--algorithms: {e}') from e
+  name = checked_name(name)
   chosen: dict[str, Any] = {}
   for part in inside.split(';') if inside else []:
     flag, equals, value = map(str.strip, part.partition('='))
@@ -261,14 +213,12 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
       raise malformed
     if not equals:
       flag, value = 'num_clusters', flag
-    if flag in chosen:
-      raise UserError(f'--algorithms: {text!r} sets {flag} twice.')
     if flag not in _settable() and flag not in options(name):
       check_options(name, {flag: value})
     try:
       chosen[flag] = _parser(name, flag)(value)
     except ValueError as e:
-      raise UserError(f'--algorithms: {text!r}: {e}.') from e
+      raise UserError(f'{flag}: {e}') from e
   return name, chosen
 
 

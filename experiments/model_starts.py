@@ -14,7 +14,7 @@ from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.models.starting import parameters_named, start_from, train_only
 from fesem_jax.run.results import export
 from fesem_jax.run.results.saved_run import load_run
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import argument, check
 
 # Methods whose centers start as several random models.
 _SEVERAL_STARTS = ('hypo_cluster', 'fed_em', 'fed_rc', 'fed_soft')
@@ -23,20 +23,14 @@ _SEVERAL_STARTS = ('hypo_cluster', 'fed_em', 'fed_rc', 'fed_soft')
 def started(config: dict[str, Any], model: Model) -> Model:
   """A model with the start, and the layers to train, that a configuration names."""
   source, only = config.get('init_from', ''), config.get('init_layers', [])
-  if only and not source:
-    raise UserError('--init_layers needs --init_from, which says where they come from.')
   if source:
     weights = _weights(source)
     model = start_from(model, weights, argument('init_from', source), only)
   learn = _learning(config, model)
   if source and _draws_centers(config):
     given = parameters_named(model, only or ['*'], 'init_layers')
-    if set(learn) <= set(given):
-      raise UserError(
-        f'{argument("init_from", source)} would start all centers of '
-        f'{config["algorithm"]} from one model, so they would stay equal; name '
-        'some layers with --init_layers; the others are drawn for each center.'
-      )
+    differ = not set(learn) <= set(given)
+    check(differ, 'init_from: all centers would start alike; name init_layers')
   if len(learn) < len(jax.tree.leaves(check_parameters(model))):
     return train_only(model, learn, jax.random.key(config['seed']))
   return model
@@ -51,18 +45,12 @@ def _draws_centers(config: dict[str, Any]) -> bool:
 def _learning(config: dict[str, Any], model: Model) -> tuple[str, ...]:
   """Paths of the parameters that train."""
   train, freeze = (config.get(n, []) for n in ('train_layers', 'freeze_layers'))
-  if train and freeze:
-    raise UserError(
-      '--train_layers and --freeze_layers exclude each other; give one of them.'
-    )
   if train:
     return parameters_named(model, train, 'train_layers')
   frozen = parameters_named(model, freeze, 'freeze_layers') if freeze else ()
   every = parameters_named(model, ['*'], 'train_layers')
-  if not (learn := tuple(path for path in every if path not in frozen)):
-    raise UserError(
-      f'{argument("freeze_layers", ",".join(freeze))} leaves no layer to train.'
-    )
+  learn = tuple(path for path in every if path not in frozen)
+  check(learn, 'freeze_layers: leaves no layer to train; name fewer')
   return learn
 
 
@@ -93,14 +81,8 @@ def _weights(source: str) -> dict[str, np.ndarray]:
   if not folder.exists() and (match := re.fullmatch(r'(.+):(\d{1,9})', source)):
     folder, cluster = pathlib.Path(match[1]), int(match[2])
   if folder.is_dir():
-    return _of_run(folder, cluster, argument('init_from', source))
-  try:
-    state = folder.stat()
-  except OSError as e:
-    raise UserError(
-      f'{argument("init_from", source)} cannot be read ({e.strerror}); name a workdir '
-      'or a file.'
-    ) from e
+    return _of_run(folder, cluster)
+  state = folder.stat()
   return _read(folder, state.st_mtime_ns, state.st_size)
 
 
@@ -110,21 +92,11 @@ def _read(path: pathlib.Path, *_: int) -> dict[str, np.ndarray]:
   return export.read(path)
 
 
-def _of_run(
-  folder: pathlib.Path, cluster: int | None, named: str
-) -> dict[str, np.ndarray]:
+def _of_run(folder: pathlib.Path, cluster: int | None) -> dict[str, np.ndarray]:
   """The layers of a run's global model or of one of its centers."""
   deployed = load_run(folder).deployed
   count = deployed.num_models
-  if not count:
-    raise UserError(
-      f'{named}: every client of this run has a personal model; export one with '
-      'experiments.export --client=NAME, and name that file.'
-    )
-  if cluster is None and count > 1:
-    raise UserError(
-      f'{named} holds {count} centers; name one, as {folder}:0 to {folder}:{count - 1}.'
-    )
-  if (cluster or 0) >= count:
-    raise UserError(f'{named}: the run has {count} models, numbered from 0.')
+  check(count, f'init_from: {folder} has personal models; export one with fesem-export')
+  single = cluster is not None or count == 1
+  check(single, f'init_from: {folder} has {count} centers; name one, as {folder}:0')
   return {path: np.asarray(x[cluster or 0]) for path, x in deployed.shared.items()}

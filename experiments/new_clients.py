@@ -12,10 +12,9 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.starting import trained_part
 from fesem_jax.run.results.saved_run import Run, load_run
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, check
 
 from . import flags as experiment_flags
-from . import model_starts
 from .build import build_model, data_of_run
 
 # What two runs must share to have the same clients and models, beside data.
@@ -51,20 +50,11 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
   _check(run)
   config = run.config
   train, _, *unseen = data_of_run(workdir, config, data_dir)
-  if config | model_starts.identity(config) != config:
-    raise UserError(
-      f'{argument("init_from", config["init_from"])} holds other weights than '
-      f'{workdir} started from; put those back.'
-    )
   model = build_model(config, train)
   run = dataclasses.replace(run, model=model)
   deployed = run.deployed
-  if deployed.mixture is not None or deployed.own:
-    own = 'personal layers' if deployed.own else 'mixtures of models'
-    raise UserError(
-      f'Clients of {workdir} ({config["algorithm"]}) have {own}, so a center is '
-      'not a model that a new client could join.'
-    )
+  joins = deployed.mixture is None and not deployed.own
+  check(joins, f'{workdir}: a center of {config["algorithm"]} is no model to join')
   assert deployed.choice is not None  # There are clusters.
   in_use, assignment = np.unique(deployed.choice, return_inverse=True)
   whole = [deployed.params(cluster=int(k)) for k in in_use]
@@ -78,22 +68,10 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
 
 def _check(run: Run) -> None:
   """Raises `UserError` unless new clients can join a run."""
-  if run.clients.cluster is None:
-    method = run.config.get('algorithm', 'a method')
-    raise UserError(
-      f'{run.workdir} is a run of {method}, which has no centers to choose from; name '
-      'a run of a clustered method, such as fesem or hypo_cluster.'
-    )
-  if not run.config.get('unseen_fraction', True):
-    raise UserError(
-      f'All clients took part in {run.workdir}; new ones are those that a run sets '
-      'aside: run it in another folder with --unseen_fraction=0.2, say.'
-    )
-  if not (run.workdir / 'models.npz').exists():
-    raise UserError(
-      f'{run.workdir} lacks models.npz, which holds the centers; run the same command '
-      'again with --save_models, which adds it.'
-    )
+  at, clustered = run.workdir, run.clients.cluster is not None
+  check(clustered, f'{at}: has no centers to join; name a run of a clustered method')
+  unseen = run.config['unseen_fraction']
+  check(unseen, f'{at}: all clients took part; run it with unseen_fraction=0.2, say')
 
 
 def check_one_configuration(runs: list[NewClients]) -> None:
@@ -102,37 +80,25 @@ def check_one_configuration(runs: list[NewClients]) -> None:
   # With --patience and --stop_after, seeds stop after different rounds.
   stops = first.config['patience'] or first.config.get('stop_after')
   but = ('seed', 'rounds') if stops else ('seed',)
-  seeds: dict[int, pathlib.Path] = {}
+  seeds = set[int]()
   for each in runs:
     if differing := _differing(first.config, each.config, but=but):
-      raise UserError(
-        f'{first.run.workdir} and {each.run.workdir} differ in {", ".join(differing)}; '
-        'several runs must be seeds of one configuration.'
-      )
+      raise UserError(f'{each.run.workdir}: differs in {", ".join(differing)}')
     seed = each.config['seed']
-    if seed in seeds:
-      raise UserError(
-        f'{seeds[seed]} and {each.run.workdir} are both of seed {seed}; name each '
-        'seed once.'
-      )
-    seeds[seed] = each.run.workdir
+    check(seed not in seeds, f'{each.run.workdir}: seed {seed} is named twice')
+    seeds.add(seed)
 
 
 def global_model(workdir: pathlib.Path, clients: NewClients) -> Params:
   """The model of a finished run of FedAvg on the same clients, [1, ...]."""
   run = dataclasses.replace(load_run(workdir), model=clients.model)
-  if (name := run.config.get('algorithm')) != 'fed_avg':
-    raise UserError(
-      f'--global_run: {workdir} is a run of {name}, not of fed_avg; name one of FedAvg.'
-    )
+  name = run.config['algorithm']
+  check(name == 'fed_avg', f'global_run: {workdir} is of {name}; name one of fed_avg')
   names = (*experiment_flags.data_names(), *_SAME_CLIENTS, 'data_digest')
   if clients.config.get('train_layers') or clients.config.get('freeze_layers'):
     names += _SAME_START
   if differing := _differing(clients.run.config, run.config, only=names):
-    raise UserError(
-      f'--global_run: {workdir} and {clients.run.workdir} differ in '
-      f'{", ".join(differing)}; name a run of FedAvg on the same clients.'
-    )
+    raise UserError(f'global_run: {workdir} differs in {", ".join(differing)}')
   params = trained_part(clients.model, run.params())
   return jax.tree.map(lambda x: x[None], params)
 

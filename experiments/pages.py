@@ -9,7 +9,6 @@ from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
-from .errors import in_flags
 
 
 def define() -> None:
@@ -38,5 +37,5 @@ def written(workdir: pathlib.Path, reference: str = '') -> str:
       f = flags.FLAGS
       report.write_report(workdir, path, reference, f.report, f.title)
   except UserError as e:  # A page is optional, the results are not.
-    return f'No report: {in_flags(str(e))}'
+    return f'No report: {e!s}'
   return f'Report: {path}'

@@ -9,13 +9,11 @@ import hashlib
 import importlib
 import inspect
 import json
-import math
 import os
 import pathlib
 import re
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,11 +21,7 @@ import numpy as np
 from fesem_jax import models
 from fesem_jax.data import sources
 from fesem_jax.run.results import metrics_file
-from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.safe_files import first_line
-
-# What a model of the user's own is called with.
-OF_MODEL = ('example_shape', 'num_classes')
+from fesem_jax.utils.errors import UserError, check
 
 _TYPES = (bool, int, float, str)
 _BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
@@ -40,54 +34,12 @@ def is_own(name: str) -> bool:
 
 
 @functools.cache
-def load(flag: str, name: str, *arguments: str) -> Callable[..., Any]:
-  """Imports MODULE:FUNCTION, with the current directory on the path.
-
-  `name` is the value of `flag`, `arguments` are the names of the positional arguments
-  that the function must take.
-  """
-  named = argument(flag, name)
+def load(name: str) -> Callable[..., Any]:
+  """Imports MODULE:FUNCTION, with the current directory on the path."""
   module_name, _, function_name = name.partition(':')
   if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
     sys.path.insert(0, os.getcwd())
-  try:
-    module = importlib.import_module(module_name)
-  except (Exception, SystemExit) as e:  # Whatever a module does when it is imported.
-    raise UserError(
-      f'{named}: the module {module_name} cannot be imported ({type(e).__name__}: {e}).'
-    ) from e
-  if not hasattr(module, function_name):
-    raise UserError(f'{named}: the module {module_name} has no {function_name}.')
-  function = getattr(module, function_name)
-  call = f'{function_name}({", ".join(arguments)})'
-  if not callable(function):
-    raise UserError(
-      f'{named}: {function_name} is {type(function).__name__}, not a function; it is '
-      f'called as {call}.'
-    )
-  try:
-    inspect.signature(function).bind(*arguments)
-  except (TypeError, ValueError) as e:
-    raise UserError(
-      f'{named} cannot be called as {call} ({e}); options are keyword-only arguments '
-      'with defaults.'
-    ) from e
-  return function
-
-
-@contextlib.contextmanager
-def running(flag: str, name: str) -> Iterator[None]:
-  """Makes what the user's function raises a `UserError`, after its traceback."""
-  try:
-    yield
-  except UserError:
-    raise
-  except (Exception, SystemExit) as e:  # The user's mistake; the traceback shows it.
-    traceback.print_exc()
-    raise UserError(
-      f'{argument(flag, name)} raised {type(e).__name__} ({first_line(e)}); see the '
-      'traceback above.'
-    ) from e
+  return getattr(importlib.import_module(module_name), function_name)
 
 
 @functools.cache
@@ -149,12 +101,10 @@ def check_reproducible(
       digest.update(json.dumps(list(map(repr, plain))).encode())
     else:
       digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-  call = load('dataset', name), *sorted(options.items())
+  call = load(name), *sorted(options.items())
   if _digests.setdefault(call, digest.hexdigest()) != digest.hexdigest():
     raise UserError(
-      f'{argument("dataset", name)} is not reproducible: its arrays differ from those '
-      'of an earlier call. Let it return the same ones at each call, e.g. make its '
-      'generator of random numbers inside it, from a fixed seed.'
+      f'dataset: {name} is not reproducible; make its random generator from a seed'
     )
 
 
@@ -169,42 +119,27 @@ def options(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def value(text: str, default: Any) -> Any:
-  """A value of the type of a default, from its text; raises `ValueError`."""
+  """A value of the type of a default, from its text; raises `UserError`."""
   kind = type(default)
-  if kind is bool:
-    if text.lower() not in _BOOLEANS:
-      raise ValueError(f'{text!r} is neither true nor false')
-    return _BOOLEANS[text.lower()]
   try:
-    number = kind(text)
-  except ValueError as e:
-    raise ValueError(f'{text!r} is no {kind.__name__}') from e
-  if kind is float and not math.isfinite(number):
-    raise ValueError(f'{text!r} is not finite')
-  return number
+    return _BOOLEANS[text.lower()] if kind is bool else kind(text)
+  except (KeyError, ValueError) as e:
+    raise UserError(f'{text!r} is no {kind.__name__}') from e
 
 
 def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
   """Options of a function from a flag's text, NAME=VALUE,NAME=VALUE."""
   values: dict[str, Any] = {}
-  named = argument(flag, text)
   for part in filter(None, map(str.strip, text.split(','))):
     name, equals, of_name = map(str.strip, part.partition('='))
-    if not equals:
-      raise UserError(f'{named} is not NAME=VALUE,NAME=VALUE.')
-    if name not in allowed:
-      known = ', '.join(allowed) or 'none (options are keyword-only arguments)'
-      raise UserError(f'{named}: there is no option {name}; there are: {known}.')
-    if name in values:
-      raise UserError(f'{named} sets {name} twice.')
-    try:
-      values[name] = value(of_name, allowed[name])
-    except ValueError as e:
-      raise UserError(f'{named}: {name}: {e}.') from e
+    check(equals, f'{flag}: {part!r} is not NAME=VALUE')
+    options = ', '.join(allowed) or 'none'
+    check(name in allowed, f'{flag}: unknown option {name!r}; expected {options}')
+    values[name] = value(of_name, allowed[name])
   return values
 
 
-def resolved(kind: str, name: str, text: str, *arguments: str) -> dict[str, Any]:
+def resolved(kind: str, name: str, text: str) -> dict[str, Any]:
   """All options of a model or data set: those given, and the other defaults.
 
   `kind` is the flag that names it, 'model' or 'dataset'; `text` is the value of
@@ -213,15 +148,11 @@ def resolved(kind: str, name: str, text: str, *arguments: str) -> dict[str, Any]
   """
   flag = f'{kind}_options'
   if is_own(name):
-    allowed = options(load(kind, name, *arguments))
+    allowed = options(load(name))
     return allowed | given(flag, text, allowed)
   if text and kind == 'model':
     allowed = models.options(name)
     chosen = allowed | given(flag, text, allowed)
     return {} if chosen == allowed else chosen  # As in runs without the flag.
-  if text:
-    raise UserError(
-      f'{argument(flag, text)} is for `{kind}=MODULE:FUNCTION`, and not '
-      f'for {argument(kind, name)}.'
-    )
+  check(not text, f'{flag}: {name} has no options; leave it out')
   return {}

@@ -23,10 +23,8 @@ from fesem_jax.data.class_names import class_names
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import UserError
 
-from . import data_tables, unused
+from . import data_tables
 from . import flags as experiment_flags
-from .build import check_numbers
-from .errors import in_flags
 from .start import no_positional, start
 
 _BAR = 40  # Characters of the longest bar.
@@ -159,10 +157,6 @@ def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   chosen = experiment_flags.data_choice()
-  check_numbers(chosen)
-  for note in unused.notes_on_needs(chosen):
-    print(f'Note: {in_flags(note)}')
-  chosen = unused.without_unused(chosen)
   train, test = data.load(chosen.pop('dataset'), data_dir=f.data_dir, **chosen)
   train, test = subsample(train, test, f.max_clients, f.seed)
   print(describe(train, test))

@@ -28,7 +28,7 @@ from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.text_tables import aligned, csv_text
 
 from . import flags as experiment_flags
-from . import held_results, methods
+from . import methods
 from .build import build_local, build_model, data_of_run
 from .start import start
 
@@ -46,10 +46,7 @@ def rebuilt(
 
   `machine` is from `flags.machine`.
   """
-  held = read_config(workdir)
-  if held is None:
-    raise UserError(f'{workdir} holds no run: there is no config.json.')
-  config = experiment_flags.filled(held)
+  config = read_config(workdir) or {}
   if config['select'] != 'uniform':
     raise UserError(
       f'Clients of a run with {argument("select", config["select"])} cannot be '
@@ -133,8 +130,6 @@ def main(argv: list[str]) -> None:
   if not f.client:
     raise UserError('--client is missing: name one, as clients.csv does.')
   output = pathlib.Path(f.output) if f.output else None
-  if output is not None:
-    held_results.check_writable('output', output, output.parent)
   sharding.setup_devices(f.num_devices)
   workdir, machine = pathlib.Path(argv[1]), experiment_flags.machine()
   with progress_lines.shown(None):

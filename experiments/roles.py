@@ -7,7 +7,7 @@ from fesem_jax import data
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 from . import flags as experiment_flags
 from .build import load_phases
@@ -39,7 +39,7 @@ def data_of(
 
 def _choice_of_data(config: dict[str, Any]) -> str:
   """A text of all flags that decide the data of a run."""
-  full = experiment_flags.filled(config)
+  full = config
   also = 'seed', 'evaluate_on', 'unseen_fraction', 'corrupt', 'corrupt_fraction'
   names = [*experiment_flags.data_names(), *also, 'stop_after']
   knows_groups = config['algorithm'] == 'oracle'
@@ -54,25 +54,13 @@ def _with_roles(config: dict[str, Any], phases: list[data.Phase]) -> Roles:
   """
   unseen, fraction, seed = None, config['unseen_fraction'], config['seed']
   validation, stop_after = None, config.get('stop_after', 0)
-  if fraction and len(phases) > 1:
-    raise UserError(
-      f'`unseen_fraction={fraction:g}` excludes `drift_rounds`, which also changes the '
-      'data of clients that do not take part; leave out one of them.'
-    )
+  drifts = len(phases) > 1
+  check(not (fraction and drifts), 'unseen_fraction: excludes drift_rounds')
+  check(not (stop_after and drifts), 'stop_after: excludes drift_rounds')
   if fraction:
     seen, unseen = data.hold_out_clients(*phases[0][1:], fraction, seed)
     phases = [data.Phase(1, *seen)]
   if stop_after:
-    if len(phases) > 1:
-      raise UserError(
-        f'`stop_after={stop_after}` excludes `drift_rounds`, which changes what models '
-        'are measured on; leave out one of them.'
-      )
-    if not config['eval_every']:
-      raise UserError(
-        f'`stop_after={stop_after}` would never end the run: it counts evaluations, of '
-        'which `eval_every=0` has one; raise it.'
-      )
     [(_, train, test)] = phases
     train, validation = data.hold_out(train, seed)
     phases = [data.Phase(1, train, test)]

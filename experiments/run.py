@@ -29,7 +29,7 @@ from fesem_jax.data.corruption import honest
 from fesem_jax.run.callbacks import BestRound
 from fesem_jax.run.one_run import run_one
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.results import curves, metrics_file
+from fesem_jax.run.results import curves
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.result_files import add_to_summary
 from fesem_jax.run.spec import Spec
@@ -37,18 +37,15 @@ from fesem_jax.utils import processes
 
 from . import flags as experiment_flags
 from . import (
-  local_steps,
   methods,
   model_starts,
   outcome,
   pages,
   plugins,
   selecting,
-  unused,
   watching,
 )
-from .build import build_local, build_model, check_numbers
-from .errors import in_flags
+from .build import build_local, build_model
 from .roles import HeldData, data_of
 from .start import no_positional, start
 
@@ -104,7 +101,6 @@ def plan(
     make_portrait: whether the workdir gets what figures of clients need.
     held: data of other runs with data in common; those of this run are added.
   """
-  check_numbers(config | machine)
   if machine.get('quiet'):
     say = _only_warnings(say)
   progress = False if machine.get('quiet') else None
@@ -133,7 +129,6 @@ def plan(
   algorithm = programs.once((but_seed, *_shape(train)), build, *_timed(train, machine))
   local = algorithm.local
   curves.check_targets(targets, local.model.measured_as.primary)
-  unused.check(config, train.num_clients)
   placed = placement.chosen(
     machine['data_placement'],
     placement.bytes_of(train, test),
@@ -141,9 +136,6 @@ def plan(
     everyone=not 0 < config['clients_per_round'] < train.num_clients,
   )
   _describe(config, train, test, local, placed, say)
-  notes = [in_flags(n) for n in local_steps.notes(config, train.sizes())]
-  for note in [*notes, *unused.notes_of_run(config, machine, train)]:
-    say(f'Note: {in_flags(note)}')
   arguments: dict[str, Any] = {
     'algorithm': algorithm,
     'train': train,
@@ -152,7 +144,6 @@ def plan(
     'config': config,
     'make_portrait': make_portrait,
     'unseen': unseen,
-    'notes': notes,
     'data_placement': placed,
     'later_phases': later,
     'progress': progress,
@@ -164,8 +155,6 @@ def plan(
   arguments |= {option: machine[option] for option in _OF_MACHINE}
 
   def after(result: Result) -> None:
-    for note in watching.notes(watchers, result, workdir):
-      say(f'Note: {in_flags(note)}')
     if targets or result.summary.get('rounds_to_target'):
       _add_targets(workdir, result, targets, local.model.measured_as)
     if config['evaluate_on'] != 'test':
@@ -173,11 +162,6 @@ def plan(
     earlier = plugins.changed(config, workdir)
     if earlier or result.summary.get('earlier_code'):
       add_to_summary(workdir, result.summary, {'earlier_code': earlier})
-    if unseen and result.summary['unseen'] is None:
-      say(
-        f'Note: the {len(unseen[0].info.names)} clients of --unseen_fraction were not '
-        'evaluated: the method has personal models or layers.'
-      )
 
   return Planned(Spec(**arguments), after, programs)
 
@@ -228,17 +212,6 @@ def _describe(
   if (kept := honest(train)) is not None:
     bad = (~kept).sum()
     say(f'{bad} of {train.num_clients} clients are bad ({config["corrupt"]})')
-  if train.task != tasks.CLASSIFICATION.name:
-    return
-  lacking, share = label_skew.classes_never_trained(
-    counts, label_skew.label_counts(test)
-  )
-  if lacking:
-    say(
-      f'Warning: {lacking} of {train.num_clients} clients are evaluated on classes of '
-      f'which they have no training examples; these are {100 * share:.1f} % of all '
-      'evaluated examples.'
-    )
 
 
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:
@@ -268,16 +241,8 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.ERROR)
   config = chosen_configuration()
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
-  before = metrics_file.saved_rounds(workdir)
   result = run(config, experiment_flags.machine(), workdir, say=_say)
-  if result.summary['rounds'] in before and not f.quiet:
-    _say('Note: this run was already finished; nothing was trained.')
   _say(outcome.text(result, f.report))
-  if f.regret and not f.quiet and not result.summary['clusters']:
-    _say(
-      f'Note: --regret has no effect: clients of {f.algorithm} have no centers to '
-      'choose from.'
-    )
   _say(f'In {workdir}; figures: fesem-figures {workdir}')
   if processes.is_first():
     print(pages.written(workdir))

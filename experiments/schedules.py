@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError
 
 FORMS = 'constant, cosine, cosine:ROUNDS, exponential:RATE or step:EVERY:FACTOR'
 
@@ -25,11 +25,7 @@ def resolved_local(text: str, local_steps: int) -> str:
   Raises `UserError` on cosine without a number of steps that all clients take.
   """
   if text == 'cosine' and not local_steps:
-    raise UserError(
-      f'{argument("local_lr_schedule", text)} needs {argument("local_steps")}: with '
-      'epochs, clients take different numbers of steps; or say how many, as in '
-      'cosine:20.'
-    )
+    raise UserError('local_lr_schedule: cosine needs local_steps, or cosine:STEPS')
   return resolved(text, local_steps)
 
 
@@ -57,10 +53,7 @@ def build(text: str, flag: str = 'lr_schedule') -> Callable[[Any], Any] | None:
     return _of_numbers(optax.exponential_decay, 1, values[0])
   if name == 'step' and len(values) == 2 and counts:
     return _of_numbers(optax.exponential_decay, *values, staircase=True)
-  raise UserError(
-    f'{argument(flag, text)} must be {FORMS}, with positive numbers that float32 '
-    'holds, e.g. step:10:0.5.'
-  )
+  raise UserError(f'{flag}: unknown {text!r}; expected {FORMS}')
 
 
 def _of_numbers(

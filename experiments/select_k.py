@@ -24,18 +24,17 @@ from fesem_jax.analysis.runs_of_methods import given
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.results import saved_client_table
+from fesem_jax.run.results import metrics_file, saved_client_table
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check
 
 from . import flags as experiment_flags
-from . import held_results, model_starts, plugins, unused
+from . import model_starts, plugins
 from . import select_k_table as table
-from .build import build_local, build_model, check_numbers, load_data
+from .build import build_local, build_model, load_data
 from .many_runs import Count, Wanted, run_unless_diverged
 from .start import no_positional, start
 
@@ -45,15 +44,9 @@ _MAX_CLIENTS = 1000
 
 def parse_list(values: Sequence[str]) -> list[int]:
   """['1', '2'] -> [1, 2]; raises `UserError` unless these are ascending numbers."""
-  try:
-    numbers = [int(v) for v in values]
-  except ValueError:
-    numbers = []
-  if not numbers or numbers[0] < 1 or numbers != sorted(set(numbers)):
-    raise UserError(
-      f'--num_clusters_list={printable(",".join(values))} must be numbers of clusters '
-      'in ascending order, each once, e.g. 1,2,3,4.'
-    )
+  numbers = [int(v) for v in values]
+  fits = numbers and numbers[0] >= 1 and numbers == sorted(set(numbers))
+  check(fits, 'num_clusters_list: must ascend from 1 or more, e.g. 1,2,3,4')
   return numbers
 
 
@@ -98,7 +91,7 @@ def silhouettes_of_seeds(
     own |= plugins.identity(config, workdir, print) | model_starts.identity(config)
     identity = own | {'num_clusters_list': list_of_k, 'data_digest': digest}
     path = workdir / 'silhouettes' / f'seed{config["seed"]}.json'
-    held = held_results.read(path)
+    held = metrics_file.read_object(path) or {}
     if held.get('config') != identity or 'clusters' not in held:
       gram = common_start.inner_products(
         local,
@@ -111,10 +104,7 @@ def silhouettes_of_seeds(
       )
       is_finite = np.isfinite(gram.diagonal())
       if is_finite.sum() < 2:
-        raise UserError(
-          'The models of the clients are not finite after --init_epochs; lower '
-          '--learning_rate.'
-        )
+        raise UserError('learning_rate: models are not finite after init_epochs')
       with progress_lines.waiting_for(f'silhouettes of seed {config["seed"]}'):
         chosen = gram[np.ix_(is_finite, is_finite)], list_of_k, config['seed']
         of_models, of_clouds = num_clusters.against_one_cloud(*chosen)
@@ -208,12 +198,6 @@ def select(
       for row in rows
     ]
   )
-  if recommended == 1 and list_of_k[-1] > 1:
-    reason += (
-      f' That is what {np.median(train.sizes()):g} training examples a client (median) '
-      'show; groups may exist all the same. fesem-separation says what differences '
-      'they can show, and FeSEM beside FedAvg whether clusters help.'
-    )
   result = {
     'recommended': recommended,
     'reason': reason,
@@ -223,7 +207,6 @@ def select(
     'rounds': config['rounds'],
     'seeds': seeds,
     'rows': rows,
-    'settings': config | {'select_rounds': config['rounds']},
   }
   write_atomically(workdir / 'select_k.csv', table.as_csv(rows))
   write_atomically(workdir / 'select_k.json', json.dumps(result, indent=1) + '\n')
@@ -235,28 +218,11 @@ def main(argv: list[str]) -> None:
   f = flags.FLAGS
   list_of_k = parse_list(f.num_clusters_list)
   options = experiment_flags.chosen_options()
-  if 'num_clusters' in options:
-    raise UserError('--num_clusters does not apply; give --num_clusters_list.')
-  if f['evaluate_on'].present and f.evaluate_on != 'validation':
-    raise UserError(
-      '--evaluate_on=test does not apply: choosing K never sees test examples.'
-    )
-  unused.check_left_out(
-    unseen_fraction='all chosen clients take part',
-    corrupt='all clients are honest',
-    report='each K is measured after its last round',
-    target='each K is measured after its last round',
-  )
   sharding.setup_devices(f.num_devices)
   config = experiment_flags.configuration('fesem', options)
-  check_numbers(config | experiment_flags.machine())
   splits = choose_clients(config, f.data_dir, f.select_clients)
   count = splits[0].num_clients
-  if list_of_k[-1] > count:
-    raise UserError(
-      f'--num_clusters_list={",".join(map(str, list_of_k))}: '
-      f'{list_of_k[-1]} clusters are more than the {count} clients.'
-    )
+  check(list_of_k[-1] <= count, f'num_clusters_list: there are {count} clients')
   config |= {
     'rounds': f.select_rounds,
     'eval_every': 0,
@@ -265,13 +231,9 @@ def main(argv: list[str]) -> None:
     'data_seed': f.seed,  # The seeds of the runs share the data of the first.
   }
   workdir = pathlib.Path(f.workdir)
-  held_results.check_writable('workdir', workdir, workdir)
   with locked(workdir) as alone:
     if alone:
       remove_left_overs(workdir)
-    path = workdir / 'select_k.json'
-    held_results.check_settings(path, config | {'select_rounds': f.select_rounds})
-    held_results.check_rows(path, list_of_k, f.num_seeds)
     result = select(config, list_of_k, f.num_seeds, splits, workdir)
     print(f'\n{table.table_of(result["rows"])}\n\n{result["reason"]}\n')
     title = f'{config["dataset"]}, {count} clients, {f.select_rounds} rounds'

@@ -7,7 +7,7 @@ from typing import Any
 from fesem_jax.core import selection
 from fesem_jax.core.selection import Selection
 from fesem_jax.data.client_lists import read_names, read_trace
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, argument, check
 
 _FILES = ('names', 'trace', 'trace_seconds')
 
@@ -19,34 +19,18 @@ def build(config: dict[str, Any]) -> int | Selection:
   """
   text, count = config.get('select', 'uniform'), config['clients_per_round']
   kind, colon, value = text.partition(':')
-  named = argument('select', text)
   if kind == 'uniform' and not colon:
     return count
   if kind == 'power_of_choice':
-    if not value.isdecimal() or len(value) > 9:
-      raise UserError(
-        f'{named}: give the number of candidates, as `select=power_of_choice:30`.'
-      )
-    if not count:
-      raise UserError(
-        f'{named} needs `clients_per_round`, how many of the candidates take part.'
-      )
-    if int(value) < count:
-      raise UserError(
-        f'{named} has fewer candidates than {argument("clients_per_round", count)}.'
-      )
+    check(value.isdecimal(), 'select: give the candidates, as power_of_choice:30')
+    check(count, 'select: power_of_choice needs clients_per_round')
     return selection.power_of_choice(count, candidates=int(value))
-  if kind not in _FILES or not value:
-    raise UserError(
-      f'{named} is unknown; choose uniform, power_of_choice:CANDIDATES, names:FILE, '
-      'trace:FILE (in rounds) or trace_seconds:FILE.'
-    )
+  expected = f'uniform, power_of_choice:CANDIDATES or {"|".join(_FILES)}:FILE'
+  check(kind in _FILES and value, f'select: unknown {text!r}; expected {expected}')
   if kind == 'names':
     return selection.named(read_names(value), count)
-  if kind == 'trace_seconds' and not config.get('device_profile'):
-    raise UserError(
-      f'{named} needs `device_profile`, which gives rounds their seconds.'
-    )
+  timed = kind != 'trace_seconds' or config.get('device_profile')
+  check(timed, 'select: trace_seconds needs device_profile')
   unit = 'rounds' if kind == 'trace' else 'seconds'
   return selection.available(count, read_trace(value), unit=unit)
 

@@ -21,12 +21,11 @@ from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.text_tables import Column, Table
 
 from . import flags as experiment_flags
-from . import held_results, unused
-from .build import build_local, build_model, check_numbers
+from .build import build_local, build_model
 from .select_k import parse_list, some_clients
 from .start import no_positional, start
 
@@ -45,11 +44,8 @@ def measure(config: dict[str, Any], list_of_k: list[int], by: str) -> dict[str, 
   """Entries of separation.json of a configuration; `by` is one of `separation.BY`."""
   f = flags.FLAGS
   train = some_clients(config, f.data_dir, f.separation_clients)
-  if list_of_k[-1] >= train.num_clients:
-    raise UserError(
-      f'--num_clusters_list={",".join(map(str, list_of_k))}: {list_of_k[-1]} clusters '
-      f'must be fewer than the {train.num_clients} clients.'
-    )
+  fewer = list_of_k[-1] < train.num_clients
+  check(fewer, f'num_clusters_list: there are {train.num_clients} clients')
   machine = experiment_flags.machine()
   local = build_local(config, build_model(config, train), train, machine)
   with progress_lines.shown(experiment_flags.progress()):
@@ -128,26 +124,12 @@ def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   list_of_k = parse_list(f.num_clusters_list)
-  if list_of_k[0] < 2:
-    raise UserError('--num_clusters_list must begin with 2 or more.')
-  if 'num_clusters' in experiment_flags.chosen_options():
-    raise UserError('--num_clusters does not apply; give --num_clusters_list.')
-  unused.check_left_out(
-    unseen_fraction='all chosen clients are compared',
-    corrupt='all clients are honest',
-    report='no model is trained',
-    target='no model is trained',
-  )
   sharding.setup_devices(f.num_devices)
   config = experiment_flags.configuration('fed_avg', {})
-  check_numbers(config | experiment_flags.machine())
   workdir = pathlib.Path(f.workdir)
-  held_results.check_writable('workdir', workdir, workdir)
-  path = workdir / 'separation.json'
-  held_results.check_settings(path, settings_of(config, list_of_k))
   result = measure(config, list_of_k, f.separation_by)
   with locked(workdir):
-    write_atomically(path, json.dumps(result, indent=1) + '\n')
+    write_atomically(workdir / 'separation.json', json.dumps(result, indent=1) + '\n')
     figure = draw(result, workdir)
   print(f'{table_of(result["rows"])}\n\n{result["verdict"]}\n')
   if result['left_out']:

@@ -21,7 +21,6 @@ from fesem_jax.utils.safe_files import first_line
 from fesem_jax.utils.version import __version__
 
 from . import flagfiles, usage
-from .errors import in_flags
 
 # The exit code of a process that leaves the reason to another one: EX_TEMPFAIL.
 LOST_OTHERS = 75
@@ -35,13 +34,18 @@ def _fail(sentence: str, code: int = 1) -> NoReturn:
   sys.exit(code)
 
 
+def _as_flag(message: str) -> str:
+  """A message whose subject is an argument, with the flag of its name as subject."""
+  return f'--{message}' if message.partition(':')[0] in flags.FLAGS else message
+
+
 def main_with_clear_errors(
   main: Callable[[list[str]], int | None],
 ) -> Callable[..., int | None]:
   """Turns a user's mistake into one sentence and exit code 1.
 
-  So is a call of sys.exit in code of the user's own: `main` returns its exit code. One
-  of several processes ends without waiting for the others, which may not know.
+  `main` returns its exit code. One of several processes ends without waiting for the
+  others, which may not know.
   """
 
   def wrapped(argv: list[str]) -> int | None:
@@ -54,18 +58,12 @@ def main_with_clear_errors(
     raise_interrupts()
     try:
       return main(argv)
-    except SystemExit as e:
-      traceback.print_exc()
-      _fail(
-        f'Code of your own called sys.exit({e.code}), which ended the run; see the '
-        'traceback above. Checkpoints are kept.'
-      )
     except processes.FirstProcessFailed:
       sys.exit(LOST_OTHERS)
     except UserError as e:
       if isinstance(e, Diverged) and not processes.is_first():  # As all did.
         sys.exit(LOST_OTHERS)
-      _fail(in_flags(str(e)))
+      _fail(_as_flag(str(e)))
     except MemoryError as e:
       _fail(f'Not enough memory: {e}. Choose fewer clients or examples.')
     except (jax.errors.JaxRuntimeError, ValueError) as e:
@@ -79,7 +77,7 @@ def main_with_clear_errors(
         raise
       _fail(jax_devices.out_of_memory(e))
     except Stopped as e:
-      _interrupted(in_flags(str(e)))
+      _interrupted(str(e))
     except KeyboardInterrupt:
       _interrupted(
         'Interrupted; finished runs and earlier checkpoints are kept. Repeat the '

@@ -19,16 +19,16 @@ from absl import flags
 from fesem_jax import data
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.core import sharding
-from fesem_jax.data.corruption import KINDS, corrupted
+from fesem_jax.data.corruption import corrupted
 from fesem_jax.run.checks import check_arguments
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
 
-from . import compare, held_results, methods, tune, unused
+from . import compare, methods, tune
 from . import flags as experiment_flags
-from .build import build_local, build_model, check_numbers, load_phases
+from .build import build_local, build_model, load_phases
 from .many_runs import Count
 from .start import no_positional, start
 from .sweep_tables import (
@@ -45,8 +45,6 @@ from .sweep_tables import (
 def parse_vary(text: str) -> tuple[str, list[Any]]:
   """'rounds:20,10' -> ('rounds', [10, 20]); numbers in increasing order."""
   name, values = tune.parse_search(text, 'vary')
-  if len({text_of(v) for v in values}) < len(values):
-    raise UserError(f'--vary={text}: the values must be distinct.')
   if are_numbers(values):  # Without clients_per_round, all take part.
     values.sort(key=lambda v: (name == 'clients_per_round' and v == 0, v))
   return name, values
@@ -56,13 +54,7 @@ def configurations(
   name: str, values: list[Any], listed: list[str], num_seeds: int
 ) -> list[tune.ByLabel]:
   """The configurations of a comparison at each value of a flag."""
-  flag, corrupt = flags.FLAGS[name], flags.FLAGS.corrupt
-  if name == 'corrupt_fraction' and corrupt == 'none':
-    raise UserError(f'--vary={name} needs --corrupt, one of {", ".join(KINDS[1:])}.')
-  if name == 'corrupt' and not flags.FLAGS.corrupt_fraction:
-    raise UserError(
-      '--vary=corrupt needs --corrupt_fraction, the share of bad clients.'
-    )
+  flag = flags.FLAGS[name]
   by_value, before = [], flag.value
   try:
     for value in values:
@@ -76,10 +68,6 @@ def configurations(
       by_value.append(by_label)
   finally:
     flag.value = before
-  every = (each[0] for by_label in by_value for each in by_label.values())
-  unused.check_effect(f'--vary={name}', name, every)
-  if len(values) > 1 and all(by_label == by_value[0] for by_label in by_value):
-    raise UserError(f'--vary={name}: all of --algorithms set this flag themselves.')
   return by_value
 
 
@@ -89,9 +77,8 @@ def check(by_value: Iterable[tune.ByLabel]) -> int:
   machine = experiment_flags.machine() | {'clients_per_chunk': '0'}
   for by_label in by_value:
     config = next(iter(by_label.values()))[0]
-    check_numbers(config)
     names = [*experiment_flags.data_names(), 'evaluate_on']
-    key = json.dumps([experiment_flags.filled(config)[n] for n in names])
+    key = json.dumps([config[n] for n in names])
     if key not in loaded:
       loaded = {key: load_phases(config, machine['data_dir'])}
     _, train, test = loaded[key][0]
@@ -125,7 +112,6 @@ def run_all(
   called = f'{name} ({flags.FLAGS.corrupt})' if name == 'corrupt_fraction' else name
   finished: list[Comparison] = []
   first, ran = by_value[0], False
-  before = held_results.read(workdir / 'sweep.json')
   new_ones = [
     {la: c for la, c in by_label.items() if by_label is first or c != first[la]}
     for by_label in by_value
@@ -148,11 +134,6 @@ def run_all(
   if not ran:
     finished[0].check()
   print('', *tables_of(points, called), sep='\n\n')
-  if lost := _not_named(before, points, called):
-    print(
-      f'\nNote: {workdir}/sweep.json had {lost}, which this command does not name: '
-      'their runs stay, and the earlier command writes its tables again.'
-    )
   print(f'\nTables: {workdir}/sweep.md, .tex, .csv, .json')
   no_figures = draw(points, called, num_clients, workdir)
   print(no_figures or f'Figure: {workdir}/plots/sweep.png, .svg')
@@ -160,20 +141,9 @@ def run_all(
     each.check()
 
 
-def _not_named(before: dict[str, Any], points: list[Point], called: str) -> str:
-  """Values of an earlier sweep.json that `points` lack, in words; '' for none."""
-  if before.get('by', called) != called:
-    return f'values of {before["by"]}'
-  held = [(p['method'], text_of(p['value'])) for p in before.get('points', ())]
-  now = {(p['method'], text_of(p['value'])) for p in points}
-  return ', '.join(f'{m} at {v}' for m, v in held if (m, v) not in now)
-
-
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  if len(f.vary) > 1:
-    raise UserError('--vary is given more than once; a sweep varies one flag.')
   name, values = parse_vary(''.join(f.vary))
   sharding.setup_devices(f.num_devices)
   by_value = configurations(name, values, compare.listed_methods(), f.num_seeds)

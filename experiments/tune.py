@@ -15,14 +15,14 @@ from fesem_jax.analysis.runs_of_methods import given
 from fesem_jax.analysis.tuning import Choice, Values, in_words, seeds_as_text
 from fesem_jax.evaluation.paired import KINDS
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.results import metrics_file
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check as check_argument
 
 from . import flags as experiment_flags
-from . import held_results, methods, plugins, unused
-from .build import check_numbers
-from .errors import in_flags
-from .many_runs import Count, Wanted, run_unless_diverged, tell_method
+from . import methods, plugins
+from .many_runs import Count, Wanted, run_unless_diverged
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]
@@ -47,21 +47,13 @@ def parse_search(
   name, _, values = text.partition(':')
   tunable = (*experiment_flags.common(), *methods.all_options())
   if not values or name not in (*tunable, *own) or name in _NOT_TUNED:
-    raise UserError(
-      f'--{flag}={text} is not FLAG:VALUE,VALUE with a flag of data, model, training, '
-      f'run or methods (but {", ".join(_NOT_TUNED)}), e.g. learning_rate:0.1,1.'
-    )
+    raise UserError(f'{flag}: {text!r} is not FLAG:VALUE,VALUE; see --help={flag}')
   of_own = functools.partial(plugins.value, default=own.get(name))
   parse = flags.FLAGS[name].parser.parse if name in tunable else of_own
-  numbers = []
-  for value in values.split(','):
-    try:
-      numbers.append(parse(value))
-    except ValueError as e:
-      raise UserError(
-        f'--{flag}={text}: {value!r} is no value of --{name} ({e}).'
-      ) from e
-  return name, numbers
+  try:
+    return name, [parse(value) for value in values.split(',')]
+  except ValueError as e:
+    raise UserError(f'{flag}: {name}: {e}') from e
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,10 +87,7 @@ def parse(
   start = reported.start + MOST_SEEDS if first is None else first
   seeds = range(start, start + count)
   if shared := sorted(set(seeds) & set(reported)):
-    raise UserError(
-      f'--tune_first_seed={first}: seed {shared[0]} is one of the reported seeds '
-      f'{seeds_as_text(reported)}; choose others to tune with.'
-    )
+    raise UserError(f'tune_first_seed: seed {shared[0]} is reported; choose others')
   return Search(grid, list(seeds), by)
 
 
@@ -106,7 +95,7 @@ def points(
   label: str, config: dict[str, Any], grid: dict[str, list[Any]]
 ) -> list[Values]:
   """The points of a grid that a method is tried with; what its label sets stays."""
-  has = experiment_flags.filled(config)
+  has = config
   own = {n: v for n, v in grid.items() if n in has and not methods.sets(label, n)}
   distinct = tuning.points(own, lambda values, n: methods.applies(config | values, n))
   return [methods.typed(config['algorithm'], values) for values in distinct]
@@ -133,28 +122,20 @@ def tuned(
     label: points(label, configs[0], search.grid) for label, configs in by_label.items()
   }
   for name in search.grid:
-    if not any(name in point for each in tries.values() for point in each):
-      raise UserError(
-        f'--tune={name}: every method either lacks this option or sets it itself.'
-      )
-    every = (by_label[la][0] | point for la, each in tries.items() for point in each)
-    unused.check_effect(f'--tune={name}', name, every)
-  for label, each in tries.items():
-    for values in each:
-      check_numbers(by_label[label][0] | values)
+    used = any(name in point for each in tries.values() for point in each)
+    check_argument(used, f'tune: {name} applies to none of algorithms')
   # Values of most flags are numbers, and run in the same compiled programs.
   programs = Programs()
   choices: dict[str, Choice | UserError] = {}
-  for number, (label, (config, *_)) in enumerate(by_label.items(), start=1):
+  for label, (config, *_) in by_label.items():
     if not tries[label]:
       continue
-    tell_method(number, len(by_label), f'tuning {label}')
     try:
       run = _runner(label, config, tries[label], search.seeds, workdir, programs, count)
       choices[label] = tuning.search(tries[label], search.seeds, run, search.by)
     except UserError as e:
       choices[label] = e
-    print('\n'.join(_described(label, choices[label])))
+    print(_described(label, choices[label]))
     _write(choices, workdir)
   return choices
 
@@ -191,20 +172,15 @@ def _runner(
   return lambda values, seed: given(outcomes[in_words(values), seed])
 
 
-def _described(label: str, choice: Choice | UserError) -> list[str]:
+def _described(label: str, choice: Choice | UserError) -> str:
   """Text printed of one method's search."""
   if isinstance(choice, UserError):
-    return [f'{label} cannot be tuned: {in_flags(str(choice))}']
-  warnings = [in_flags(text) for text in tuning.warnings(label, choice)]
+    return f'{label} cannot be tuned: {choice}'
   if not choice.values:
-    grid = ', '.join(choice.grid)
-    return [f'{label}: diverged with every {grid}; given values kept.', *warnings]
-  chosen = f'{label}: {in_words(choice.values)}'
+    return f'{label}: diverged with every {", ".join(choice.grid)}'
   by = f'by {KINDS[choice.by]} micro {choice.figure.label} on validation examples'
-  return [
-    f'{chosen}, {by}, seeds {seeds_as_text(choice.seeds)}.',
-    *warnings,
-  ]
+  seeds = seeds_as_text(choice.seeds)
+  return f'{label}: {in_words(choice.values)}, {by}, seeds {seeds}'
 
 
 def check(choices: dict[str, Choice | UserError]) -> None:
@@ -228,7 +204,7 @@ def _write(choices: dict[str, Choice | UserError], workdir: pathlib.Path) -> Non
 
   Methods of earlier commands stay.
   """
-  earlier = held_results.read(workdir / 'tune.json')
+  earlier = metrics_file.read_object(workdir / 'tune.json') or {}
   held = {label: x for label, x in earlier.items() if label not in choices} | {
     label: {
       'chosen': choice.values,
@@ -265,6 +241,4 @@ def row(
     for name in names
     if methods.applies(config, name)
   }
-  table_row = tuning.row(label, values, choice)
-  warnings = [in_flags(text) for text in table_row['warnings']]
-  return table_row | {'chosen': in_flags(table_row['chosen']), 'warnings': warnings}
+  return tuning.row(label, values, choice)

@@ -14,7 +14,6 @@ from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
 from . import methods
-from .errors import in_flags
 from .flag_tables.method import text_for
 
 _WIDTH = 88
@@ -105,11 +104,7 @@ def _own() -> list[str]:
     for flag in defined
     if module == sys.argv[0] or module.startswith(_OURS)
   ]
-  return [n for n in dict.fromkeys(names) if n not in grouped and not _is_alias(n)]
-
-
-def _is_alias(name: str) -> bool:
-  return (flags.FLAGS[name].help or '').startswith('Alias for ')
+  return [n for n in dict.fromkeys(names) if n not in grouped]
 
 
 def _page() -> str:
@@ -171,10 +166,10 @@ def _method(name: str) -> str:
   about, *_ = (inspect.getdoc(factory) or '').partition('\nArgs:')
   others = [other for other, of in algorithms.ALIASES.items() if of == name]
   called = f'--algorithm={name}' + (f', also {", ".join(others)}' if others else '')
-  parts = [f'{called}\n\n{in_flags(about.strip())}', 'Options:']
+  parts = [f'{called}\n\n{about.strip().replace("`", "")}', 'Options:']
   for option, default in own.items():
     form = f'  --{option}' if default is None else f'  --{option}={text_of(default)}'
-    parts.append(_entry(f'{form}  ({_kind(option)})', in_flags(text_for(name, option))))
+    parts.append(_entry(f'{form}  ({_kind(option)})', text_for(name, option)))
   if len(parts) == 2:
     parts[1] = 'It has no options.'
   clusters = name == 'oracle' or any(option in own for option in _OF_CLUSTERS)
@@ -199,7 +194,7 @@ def _described(name: str) -> str:
 def _entry(form: str, words: str) -> str:
   indent = ' ' * 6
   return f'{form}\n' + textwrap.fill(
-    words, _WIDTH, initial_indent=indent, subsequent_indent=indent,
+    words.replace('`', ''), _WIDTH, initial_indent=indent, subsequent_indent=indent,
     break_on_hyphens=False,
   )  # fmt: skip
 
@@ -224,6 +219,6 @@ def _kind(name: str) -> str:
 
 
 def _words(name: str) -> str:
-  """A flag's help, with flags in place of the library's arguments."""
+  """A flag's help."""
   words = ' '.join((flags.FLAGS[name].help or '').split())
-  return in_flags(re.sub(r'^<[^>]*\|[^>]*>: ', '', words))  # absl's list of choices.
+  return re.sub(r'^<[^>]*\|[^>]*>: ', '', words)  # absl's list of choices.

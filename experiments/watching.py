@@ -1,7 +1,5 @@
 """The callbacks that flags ask for."""
 
-import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from fesem_jax.run.callbacks import (
@@ -12,9 +10,7 @@ from fesem_jax.run.callbacks import (
   loggers,
 )
 from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.results import client_history
-from fesem_jax.run.results.result import Result
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 
 from . import plugins
 
@@ -39,55 +35,14 @@ def callbacks(
     chosen.append(ClientHistory(every))
   if profile := (config or {}).get('device_profile'):
     chosen.append(Costs(profile))
-  return chosen + loggers.build(_logs_to(machine))
-
-
-def notes(
-  watchers: Sequence[Callback], result: Result, workdir: pathlib.Path
-) -> list[str]:
-  """Sentences on what the `callbacks` of an already finished run have not recorded."""
-  sentences, rounds = [], result.summary['rounds']
-  late = (
-    f'has no effect: all {rounds} rounds were already done; raise --rounds to record '
-    'further rounds, or name another --workdir to start again.'
-  )
-  for watcher in watchers:
-    regrets = isinstance(watcher, AssignmentRegret) and watcher.applies
-    if regrets and 'regret' not in result.summary:
-      sentences.append(f'--regret {late}')
-    measures = isinstance(watcher, CenterDistances)
-    if measures and 'center_distances' not in result.history[-1]:
-      sentences.append(f'--center_distances {late}')
-    if isinstance(watcher, ClientHistory) and not _recorded(workdir):
-      named = argument('client_metrics_every', watcher.every)
-      early = f'recorded no round: the run has only {rounds}; lower it.'
-      sentences.append(f'{named} {early if watcher.every > rounds else late}')
-  return sentences
-
-
-def _recorded(workdir: pathlib.Path) -> bool:
-  """True if a workdir has a history of more than the clusters of the start."""
-  held = any(workdir.glob('history.*'))
-  return held and client_history.read(workdir).rounds != [0]
-
-
-def _logs_to(machine: dict[str, Any]) -> list[str]:
-  also = ['tensorboard'] if machine.get('tensorboard') else []
-  return [*also, *(machine.get('log_to') or [])]
+  return chosen + loggers.build(machine.get('log_to') or [])
 
 
 def _own(name: str) -> list[Callback]:
   """Values that a function of the user's own returns, as a list."""
-  if not plugins.is_own(name):
-    raise UserError(f'{argument("callbacks", name)} is not MODULE:FUNCTION.')
-  make = plugins.load('callbacks', name)
-  with plugins.running('callbacks', name):
-    own = make()
+  check(plugins.is_own(name), f'callbacks: {name!r} is not MODULE:FUNCTION')
+  own = plugins.load(name)()
   listed = list(own) if isinstance(own, list | tuple) else [own]
   for one in listed:
-    if not isinstance(one, Callback):
-      raise UserError(
-        f'{argument("callbacks", name)} must return a fesem_jax.Callback or a list of '
-        f'them; it returned {type(one).__name__}.'
-      )
+    check(isinstance(one, Callback), f'callbacks: {name} returned no Callback')
   return listed

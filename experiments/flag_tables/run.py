@@ -26,7 +26,7 @@ RUN = (
     'examples with a pattern and the label CLASS (backdoor:CLASS); send the opposite '
     'of their change of the model (sign_flip), noise of about the same length (noise), '
     'or SCALE times their change (replacement:SCALE); or one of the first two and one '
-    'of the others, joined by +. Also called --attack.'),
+    'of the others, joined by +.'),
   flag('float', 'corrupt_fraction', 0.0,
     'Fraction of the clients that are bad, drawn once from --seed; honest clients '
     'are also evaluated separately.', lower_bound=0.0, upper_bound=1.0),
@@ -96,7 +96,6 @@ OUTPUT = (
   flag('bool', 'save_models', None,
     'Save the deployed models for fesem_jax.load_run and experiments.export: all '
     "centers, or every client's model. Default: if they take at most 1 GiB."),
-  flag('bool', 'tensorboard', False, 'The same as --log_to=tensorboard.'),
   flag('list', 'log_to', [],
     'Loggers of the metrics of each round besides WORKDIR/metrics.jsonl, of '
     f'{", ".join(loggers.LOGGERS)}, separated by commas: WORKDIR/tensorboard/; '
