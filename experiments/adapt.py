@@ -137,7 +137,7 @@ def _write(
   write_atomically(out / 'table.md', adapt_tables.table_of(table).as_markdown())
   try:
     from fesem_jax import plots
-  except UserError as e:  # Figures are optional, the table is not.
+  except ImportError as e:  # Figures are optional, the table is not.
     print(e)
     return
   numbers, panels = adapt_tables.curves(table)

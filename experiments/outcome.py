@@ -20,18 +20,9 @@ def text(result: Result, which: str = 'last') -> str:
   summary = curves.as_reported(result.summary, which)
   task = tasks.of(summary)
   lines = _figures(summary, task)
-  lines.append(curves.REPORTS[which])
-  measured_on = summary.get('evaluated_on', 'test')
-  if measured_on != 'test':
-    lines.append(curves.ON_VALIDATION)
-  if which != 'last' or summary.get('rounds_to_target'):
-    lines += curves.of_last_data_said([summary.get(curves.DATA_SINCE)])
-  figure = task.primary
-  if which == 'last' and summary.get(f'global_{figure.name}') is not None:
-    lines.append(
-      f'All clients deploy one model: micro-{figure.name} is its {figure.label} on all '
-      f'{measured_on} examples.'
-    )
+  measured_on, figure = summary.get('evaluated_on', 'test'), task.primary
+  on_validation = f' {curves.ON_VALIDATION}' * (measured_on != 'test')
+  lines.append(f'{curves.REPORTS[which]}{on_validation}')
   of = ' of honest clients' * bool(summary.get('honest'))
   reached = summary.get('rounds_to_target', [])
   lines += [_rounds_to(each, figure, of) for each in reached]
@@ -122,15 +113,11 @@ def _agreement(clusters: Summary) -> str:
 
 
 def _remarks(summary: Summary) -> list[str]:
-  """Clients that are not in the figures, or not as one would expect."""
-  lines = []
-  if without := summary['clients_without_test_examples']:
-    lines.append(f'{without} clients have no test examples and are omitted above')
-  if failed := summary.get('finetuning_failed'):
-    lines.append(
-      f'fine-tuning of {failed} clients diverged; their deployed models are used'
-    )
-  return lines
+  """Clients that are not in the figures."""
+  without = summary['clients_without_test_examples']
+  return [f'{without} clients have no test examples and are omitted above'] * (
+    without > 0
+  )
 
 
 def _costs(summary: Summary) -> list[str]:

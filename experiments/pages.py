@@ -6,7 +6,6 @@ from absl import flags
 
 from fesem_jax.analysis import report
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
 
@@ -36,6 +35,6 @@ def written(workdir: pathlib.Path, reference: str = '') -> str:
     with progress_lines.shown(experiment_flags.progress(), 'writing the report'):
       f = flags.FLAGS
       report.write_report(workdir, path, reference, f.report, f.title)
-  except UserError as e:  # A page is optional, the results are not.
+  except ImportError as e:  # A page is optional, the results are not.
     return f'No report: {e!s}'
   return f'Report: {path}'

@@ -3,14 +3,12 @@
 Options are the function's keyword-only arguments, with the types of their defaults.
 """
 
-import contextlib
 import functools
 import hashlib
 import importlib
 import inspect
 import json
 import os
-import pathlib
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +18,6 @@ import numpy as np
 
 from fesem_jax import models
 from fesem_jax.data import sources
-from fesem_jax.run.results import metrics_file
 from fesem_jax.utils.errors import UserError, check
 
 _TYPES = (bool, int, float, str)
@@ -40,46 +37,6 @@ def load(name: str) -> Callable[..., Any]:
   if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
     sys.path.insert(0, os.getcwd())
   return getattr(importlib.import_module(module_name), function_name)
-
-
-@functools.cache
-def _code(name: str) -> str:
-  """Digest of the file of MODULE:FUNCTION when this process first ran it."""
-  path = getattr(sys.modules.get(name.partition(':')[0]), '__file__', None)
-  code = b''
-  with contextlib.suppress(OSError):
-    code = pathlib.Path(path).read_bytes() if path else b''
-  return hashlib.sha256(code).hexdigest()[:16]
-
-
-def identity(
-  config: Mapping[str, Any], workdir: pathlib.Path, say: Callable[[str], None]
-) -> dict[str, dict[str, str]]:
-  """Digests of the files of the user's own code that a configuration runs.
-
-  A run that `workdir` already holds goes on after a change of the code, with a warning
-  that `say` prints: the change may be that of a comment. Returns 'own_code': flag ->
-  digest of the file of the user's method, model or data; nothing without any.
-  """
-  flags = ('algorithm', 'model', 'dataset')
-  files = {flag: _code(config[flag]) for flag in flags if is_own(config.get(flag, ''))}
-  if not files:
-    return {}
-  if names := changed({**config, 'own_code': files}, workdir):
-    say(
-      f'Warning: the file of {" and ".join(names)} changed after the '
-      f'run in {workdir} had begun: its finished rounds are of the earlier code. '
-      'Choose another folder, or delete this one, to run the new code from the start.'
-    )
-  return {'own_code': files}
-
-
-def changed(config: Mapping[str, Any], workdir: pathlib.Path) -> list[str]:
-  """Names of the user's own code that changed after the run in a workdir had begun."""
-  old, digests = metrics_file.read_config(workdir) or {}, config.get('own_code', {})
-  there = old.get('own_code', digests)
-  same = (flag for flag in digests if old.get(flag) == config[flag])
-  return list(dict.fromkeys(config[f] for f in same if there.get(f) != digests[f]))
 
 
 _digests: dict[tuple[Any, ...], str] = {}

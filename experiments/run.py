@@ -121,8 +121,9 @@ def plan(
     return methods.configured(config, build_local(config, model, train, machine))
 
   chosen = selecting.build(config)
-  config |= plugins.identity(config, workdir, say) | model_starts.identity(config)
-  config |= selecting.identity(config)
+  config |= model_starts.identity(config) | selecting.identity(config)
+  own = [config[n] for n in ('algorithm', 'model') if plugins.is_own(config[n])]
+  config |= {'own_code': own} if own else {}  # Then a run compares its programs.
   # Layers that are drawn and do not train are part of the method's programs.
   seed = config['seed'] if model_starts.depends_on_seed(config) else None
   but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
@@ -159,9 +160,6 @@ def plan(
       _add_targets(workdir, result, targets, local.model.measured_as)
     if config['evaluate_on'] != 'test':
       add_to_summary(workdir, result.summary, {'evaluated_on': 'validation'})
-    earlier = plugins.changed(config, workdir)
-    if earlier or result.summary.get('earlier_code'):
-      add_to_summary(workdir, result.summary, {'earlier_code': earlier})
 
   return Planned(Spec(**arguments), after, programs)
 

@@ -88,11 +88,11 @@ def silhouettes_of_seeds(
   for config in configs:
     without = ('num_clusters', 'rounds')
     own = {k: v for k, v in config.items() if k not in without}
-    own |= plugins.identity(config, workdir, print) | model_starts.identity(config)
+    own |= model_starts.identity(config)
     identity = own | {'num_clusters_list': list_of_k, 'data_digest': digest}
     path = workdir / 'silhouettes' / f'seed{config["seed"]}.json'
     held = metrics_file.read_object(path) or {}
-    if held.get('config') != identity or 'clusters' not in held:
+    if held.get('config') != identity or plugins.is_own(config['model']):
       gram = common_start.inner_products(
         local,
         train,
@@ -129,7 +129,7 @@ def draw(
   """Draws the figure; returns where it is, or why there is none."""
   try:
     from fesem_jax import plots
-  except UserError as e:  # Figures are optional, the table is not.
+  except ImportError as e:  # Figures are optional, the table is not.
     return str(e)
   of = f'{tasks.of(rows[0]).primary.title}, validation'
   figure = plots.choosing_k(rows, recommended, title, of)

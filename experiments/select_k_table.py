@@ -39,7 +39,6 @@ def row_of(
     'task': table['task'],
     'seeds': len(silhouettes),
     'diverged': table['diverged'],
-    'earlier_code': table['earlier_code'],
   }
   for kind in ('finetuned', 'deployed'):
     mean, std = table[f'{kind}_{tasks.of(table).primary_column}'] or (None, None)
@@ -93,23 +92,17 @@ def table_of(rows: list[Row]) -> Table:
   for row in rows:
     digits = tasks.of(row).primary.digits
     columns[1:3] = [c._replace(form=f'.{digits}f') for c in columns[1:3]]
-    mark = '*' * tables.lacks_seeds(row) + ' †' * bool(row['earlier_code'])
-    line = [Cell(row['num_clusters'], after=mark)]
+    line = [Cell(row['num_clusters'], after='*' * tables.lacks_seeds(row))]
     for name, _ in _COLUMNS.values():
       mean = row.get(f'{name}_mean', row.get(name))
       line.append(Cell(mean, row.get(f'{name}_std'), instead='-'))
     sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
     lines.append([*line, sizes])
-  notes = []
-  if any(row.get('deployed_mean') is not None for row in rows):
-    of = tasks.of(rows[0]).primary.title
-    notes.append(f'Fine-tuned, deployed: {of} of validation examples.')
-  if (seeds := max(row['seeds'] for row in rows)) > 1:
-    notes.append(f'± is the sample standard deviation over {seeds} seeds.')
-  if any(map(tables.lacks_seeds, rows)):
-    notes.append('* without the seeds that diverged.')
-  if any(row['earlier_code'] for row in rows):
-    notes.append(f'† Some runs {tables.EARLIER_CODE}.')
+  seeds, of = max(row['seeds'] for row in rows), tasks.of(rows[0]).primary.title
+  notes = [
+    f'{of} of validation examples; ±: sample standard deviation over {seeds} seeds.'
+  ]
+  notes += tables.diverged_note(rows)
   return Table([*columns, Column('sizes', 'sizes, first seed')], lines, notes=notes)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fesem_jax.core import selection
 from fesem_jax.core.selection import Selection
 from fesem_jax.data.client_lists import read_names, read_trace
-from fesem_jax.utils.errors import UserError, argument, check
+from fesem_jax.utils.errors import check
 
 _FILES = ('names', 'trace', 'trace_seconds')
 
@@ -40,16 +40,11 @@ def identity(config: dict[str, Any]) -> dict[str, str]:
   digests = {}
   kind, _, value = config.get('select', '').partition(':')
   if kind in _FILES:
-    digests['select_digest'] = _digest('select', config['select'], value)
+    digests['select_digest'] = _digest(value)
   if path := config.get('client_work'):
-    digests['client_work_digest'] = _digest('client_work', path, path)
+    digests['client_work_digest'] = _digest(path)
   return digests
 
 
-def _digest(flag: str, value: str, path: str) -> str:
-  try:
-    held = pathlib.Path(path).read_bytes()
-  except OSError as e:
-    named = argument(flag, value)
-    raise UserError(f'{named} cannot be read ({e.strerror}); name a file.') from e
-  return hashlib.sha256(held).hexdigest()[:16]
+def _digest(path: str) -> str:
+  return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()[:16]

@@ -21,7 +21,7 @@ from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.text_tables import Column, Table
 
 from . import flags as experiment_flags
@@ -111,7 +111,7 @@ def draw(result: dict[str, Any], workdir: pathlib.Path) -> str:
   """Draws the figure; returns where it is, or why there is none."""
   try:
     from fesem_jax import plots
-  except UserError as e:  # Figures are optional.
+  except ImportError as e:  # Figures are optional.
     return str(e)
   partition = result['partition'] or 'natural clients'
   title = f'{result["dataset"]}, {partition}, {result["num_clients"]} clients'

@@ -10,13 +10,12 @@ from fesem_jax.analysis import tables
 from fesem_jax.evaluation.paired import OF_REPORTS, Summaries
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import listed_and_counted, method_name, text_of
-from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import Cell, Column, Table, cell
 
 _KINDS = {'deployed': 'Deployed', 'finetuned': 'Fine-tuned'}
 
 # What a method came to at one value: its label, the 'value', the 'task', 'seeds', how
-# many 'diverged' or are of 'earlier_code', whether some clients are bad ('honest':
+# many 'diverged', whether some clients are bad ('honest':
 # figures are of the others), 'ari', 'ami' and, in percent, '{kind}_{column}': (mean,
 # standard deviation) or None.
 Point = dict[str, Any]
@@ -40,7 +39,7 @@ def points_of(value: Any, summaries: Summaries, report: str = 'last') -> list[Po
     point: Point = {'method': label, 'value': value, 'honest': honest}
     point['report'] = report
     copied = (
-      'seeds', 'diverged', 'earlier_code', 'evaluated_on', 'data_since', 'ended_early',
+      'seeds', 'diverged', 'evaluated_on', 'data_since', 'ended_early',
       'finetuning_failed',
     )  # fmt: skip
     point |= {name: row[name] for name in copied}
@@ -85,24 +84,14 @@ def _cell(point: Point, key: str) -> Cell:
     )
     why = 'diverged' if point['diverged'] else 'not run'
     return Cell(None, instead='' if lacks else why)
-  after = '*' * bool(point['diverged']) + ' †' * bool(point['earlier_code'])
-  return cell(point[key], after=after)
+  return cell(point[key], after='*' * bool(point['diverged']))
 
 
 def tables_of(points: list[Point], name: str) -> list[Table]:
   """A table for each kind of figures: methods by values."""
   values = list(dict.fromkeys(text_of(p['value']) for p in points))
-  sentences = [*tables.seeds_said(points), *tables.reports_said(points)]
-  notes = []
-  if any(map(tables.lacks_seeds, points)):
-    notes.append('* without the seeds that diverged.')
-  if any(p['earlier_code'] for p in points):
-    notes.append(f'† Some runs {tables.EARLIER_CODE}.')
-  notes += [
-    f'{p["method"]} at {text_of(p["value"])}: {tables.FINETUNING_FAILED.format(failed)}'
-    for p in points
-    if (failed := p['finetuning_failed'])
-  ]
+  sentences = [*tables.seeds_note(points), *tables.reports_note(points)]
+  notes = tables.diverged_note(points)
   of_figures = []
   for key, (title, unit) in _panels(points).items():
     digits = 2 if key in tables.AGREEMENTS else tasks.of(points[0]).primary.digits
@@ -142,7 +131,7 @@ def draw(
   """Draws the curves; returns why not, where there is no Matplotlib."""
   try:
     from fesem_jax import plots
-  except UserError as e:  # Figures are optional, the table is not.
+  except ImportError as e:  # Figures are optional, the table is not.
     return str(e)
   by_method = _by_method(points)
   panels = {

@@ -4,7 +4,6 @@ import pathlib
 from collections.abc import Sequence
 
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import markdown
 
 from . import ledger, pictures, recipes
@@ -251,7 +250,7 @@ def _draw(recipe: Recipe, kept: pathlib.Path, folder: pathlib.Path) -> set[str]:
   wanted = pictures.of(recipe, kept)
   try:
     from . import published_curves
-  except UserError:  # Figures are optional.
+  except ImportError:  # Figures are optional.
     return {name for name in wanted if (folder / f'{name}.png').is_file()}
   for name, shown in wanted.items():
     published_curves.write(shown, folder / f'{name}.png')

@@ -11,9 +11,6 @@ from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils.text_tables import Column, Table, cell
 
-# Clients that a note names.
-_NAMED = 10
-
 
 def with_clients(summary: Record, clients: ClientTable | None) -> Record:
   """The summary of a run, with the figures of its clients that `table` compares.
@@ -90,9 +87,5 @@ def table(by_method: list[dict[str, Any]]) -> Table | None:
     f'Clients whose deployed models of the last round are better, equal or worse than '
     f'with {base["method"]}, by the first metric{base["of"]}: means over seeds.'
   )
-  notes, always = tables.fewer_seeds(methods), base['lose_always']
-  if always and len(methods) > 1:
-    names = ', '.join(f'{name} (seed {seed})' for seed, name in always[:_NAMED])
-    more = f' and {len(always) - _NAMED} others' if len(always) > _NAMED else ''
-    notes.append(f'Worse with every method: {names}{more}.')
+  notes = tables.fewer_seeds(methods)
   return Table(columns, lines, caption, notes=notes, label='clients')

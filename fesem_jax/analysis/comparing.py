@@ -1,12 +1,11 @@
 """Methods tuned and compared over seeds, on data in memory."""
 
-import collections
 import dataclasses
 import inspect
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from absl import logging
@@ -16,14 +15,13 @@ from fesem_jax.analysis.runs_of_methods import (
   Data,
   Outcome,
   arguments,
-  check_labels,
   check_seeds,
   given,
   outcomes_of,
   splits_of,
   tuning_runs,
 )
-from fesem_jax.analysis.tuning import Choice, Values
+from fesem_jax.analysis.tuning import Choice, Values, in_words
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.data import hold_out
 from fesem_jax.evaluation import paired
@@ -32,13 +30,11 @@ from fesem_jax.run.results import curves
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.spec import Workdir
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import (
   UserError,
-  argument,
-  check_choice,
+  check,
 )
-from fesem_jax.utils.text_tables import Column, Table
+from fesem_jax.utils.text_tables import Table
 
 # A method, or a function of hyperparameters that gives it.
 Method = Algorithm | Callable[..., Algorithm]
@@ -62,7 +58,6 @@ class Comparison:
       one, or the mean of the last ten evaluations. `dataclasses.replace` shows others.
     oracle: label of the method that is told the true groups; '' where there is none.
       Then the difference of each method to it is shown beside those to the reference.
-    unlisted: folder of each method with other runs in the workdir -> how many they are.
     columns: that tables show, of `tables.COLUMNS`; () is all but 'finetuned'.
     metrics: that tables show, e.g. 'micro_accuracy'; () is all. Files of CSV and JSON
       have every column and metric.
@@ -75,7 +70,6 @@ class Comparison:
   refused: dict[str, UserError] = dataclasses.field(default_factory=dict)
   report: str = 'last'
   oracle: str = ''
-  unlisted: Mapping[str, int] = dataclasses.field(default_factory=dict)
   columns: Sequence[str] = ()
   metrics: Sequence[str] = ()
   correct: str = 'none'
@@ -132,8 +126,6 @@ class Comparison:
       shown.append(regret)
     if self.rates:
       shown.append(tuning.table(self.rates))
-    if self.unlisted:
-      shown.append(_of_unlisted(self.unlisted))
     return shown
 
   def as_markdown(self) -> str:
@@ -162,7 +154,7 @@ class Comparison:
     for name, text in {
       'table.md': self.as_markdown(),
       'table.csv': beside.as_csv(),
-      'table.tex': '\n'.join(t.as_latex() for t in shown if t.label != 'unlisted'),
+      'table.tex': '\n'.join(t.as_latex() for t in shown),
       'table.json': json.dumps(whole, indent=1) + '\n',
     }.items():
       write_atomically(workdir / name, text)
@@ -183,25 +175,6 @@ class Comparison:
 
   def _not_run(self) -> list[str]:
     return [f'{label} cannot run: {e}' for label, e in self.refused.items()]
-
-
-def unlisted(workdir: pathlib.Path, folders: Iterable[pathlib.Path]) -> dict[str, int]:
-  """Folder of each method -> number of its runs in a workdir that are not in `folders`.
-
-  They are those of earlier commands, and a report of the workdir shows them.
-  """
-  runs = {path.parent for path in workdir.glob('*/seed*/config.json')} - set(folders)
-  return dict(sorted(collections.Counter(run.parent.name for run in runs).items()))
-
-
-def _of_unlisted(counts: Mapping[str, int]) -> Table:
-  """A table of the runs that `unlisted` has found."""
-  caption = (
-    'The workdir also has runs of earlier commands, which reports of it show and these '
-    'tables do not.'
-  )
-  columns = [Column('folder', 'folder'), Column('runs', 'runs', 'd')]
-  return Table(columns, list(counts.items()), caption, label='unlisted')
 
 
 def run_each(
@@ -237,18 +210,11 @@ def run_each(
 
 def _check_methods(methods: Any) -> None:
   """Raises `UserError` unless methods have labels, and are or give an `Algorithm`."""
-  if not isinstance(methods, Mapping):
-    raise UserError(
-      f"`methods` is {kind_of(methods)}; give each a label: {{'FedAvg': fed_avg}}."
-    )
   for label, method in methods.items():
     if isinstance(method, Algorithm):
       continue
-    if not callable(method) or 'local' in inspect.signature(method).parameters:
-      raise UserError(
-        f'`methods`: {label} is {kind_of(method)}; give an Algorithm, or a function of '
-        'hyperparameters that makes one, such as lambda: algorithms.fed_avg(local).'
-      )
+    makes = callable(method) and 'local' not in inspect.signature(method).parameters
+    check(makes, f'methods: {label} is no Algorithm or function of hyperparameters')
 
 
 def compare(
@@ -290,23 +256,15 @@ def compare(
   _check_methods(methods)
   check_seeds(seeds)
   paired.check_reference(reference, list(methods))
-  if oracle and oracle not in methods:
-    raise UserError(f'{argument("oracle", oracle)} is none of `methods`.')
+  check(not oracle or oracle in methods, f'oracle: {oracle!r} is none of methods')
   for label, choice in chosen.items():
-    if label not in methods or isinstance(methods[label], Algorithm):
-      raise UserError(
-        f'{argument("choices")} has {label}, which is not a function in `methods`.'
-      )
-    if shared := sorted(set(choice.seeds) & set(seeds)):
-      raise UserError(
-        f'{argument("seeds")} has {shared[0]}, which {label} was tuned with; choose '
-        'others to report.'
-      )
+    tunable = label in methods and not isinstance(methods[label], Algorithm)
+    check(tunable, f'choices: {label} is no function in methods')
+    shared = sorted(set(choice.seeds) & set(seeds))
+    check(not shared, f'seeds: {label} was tuned with {shared}; choose others')
   if workdir is not None and not isinstance(workdir, Workdir):
     workdir = Workdir(workdir)
   folder = None if workdir is None else pathlib.Path(workdir.path)
-  if folder is not None:
-    check_labels(methods)
   rates = [
     tuning.row(label, c.values if (c := chosen.get(label)) else {}, c)
     for label in methods
@@ -325,24 +283,16 @@ def compare(
     runs = [arguments(built, splits_of(data, s), s) | of_run(label, s) for s in seeds]
     return outcomes_of(runs, {'rounds': rounds} | options)
 
-  others: dict[str, int] = {}
-  if folder is not None:
-    own = (folder / label / f'seed{seed}' for label in methods for seed in seeds)
-    others = unlisted(folder, own)
-
   def after(summaries: Summaries) -> None:
     if folder is not None:
-      so_far = Comparison(summaries, rates, reference, oracle=oracle, unlisted=others)
-      so_far.write(folder)
+      Comparison(summaries, rates, reference, oracle=oracle).write(folder)
 
   def refuse(label: str, seed: int, error: UserError) -> None:
     logging.warning('%s, seed %d, cannot run: %s', label, seed, error)
 
   by_label = dict.fromkeys(methods, seeds)
   summaries, refused = run_each(by_label, run, refuse, after)
-  comparison = Comparison(
-    summaries, rates, reference, refused, oracle=oracle, unlisted=others
-  )
+  comparison = Comparison(summaries, rates, reference, refused, oracle=oracle)
   if len(comparison.refused) == len(methods):
     comparison.check()
   return comparison
@@ -378,23 +328,17 @@ def tune(
 
   Returns:
     Label of each method that takes some of the hyperparameters -> `tuning.Choice`, for
-    `compare`. Warnings name values that a method cannot run with, and chosen ones at
-    the edge of their grid.
+    `compare`. Warnings name values that a method cannot run with.
 
   Raises:
     UserError: on a hyperparameter that no method takes, or a method that can run with
       none of the values.
   """
-  check_choice('by', by, tuple(paired.KINDS))
   _check_methods(methods)
   check_seeds(seeds)
-  for name, values in grid.items():
-    if isinstance(values, str) or not isinstance(values, Iterable):
-      raise UserError(
-        f'{argument("grid")}: {name} is {values!r}; give a list of values.'
-      )
-    if not any(_takes(make, name) for make in methods.values()):
-      raise UserError(f'{argument("grid")}: no method takes {name}.')
+  for name in grid:
+    used = any(_takes(make, name) for make in methods.values())
+    check(used, f'grid: no method takes {name}; leave it out')
   choices = {}
   splits = {seed: hold_out(splits_of(data, seed)[0], seed) for seed in seeds}
   for label, make in methods.items():
@@ -407,8 +351,8 @@ def tune(
       return given(outcomes[tuning.in_words(values), seed])
 
     choices[label] = tuning.search(tries, list(seeds), run, by)
-    for text in tuning.warnings(label, choices[label]):
-      logging.warning('%s', text.removeprefix('Warning: '))
+    for point, reason in choices[label].refused:
+      logging.warning('%s cannot run with %s: %s', label, in_words(point), reason)
   return choices
 
 

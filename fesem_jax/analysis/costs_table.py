@@ -128,7 +128,7 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
   kept = [_in_unit(c, costs) for c in _COLUMNS if any(row[c.key] for row in costs)]
   columns = [Column('method', 'method'), *kept]
   rows = [
-    [tables.named(row), *(cell(held[c.key]) for c in kept)]
+    [row['method'], *(cell(held[c.key]) for c in kept)]
     for row, held in zip(methods, costs, strict=True)
   ]
   targets = dict.fromkeys(r['target'] for row in methods for r in row['rounds_to'])
@@ -139,30 +139,13 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
   if of_oracle:
     shown = [row if row['seeds'] else None for row in relative]
     _append(columns, rows, 'oracle', f'{100 * SHARE:g} % of oracle', shown)
-  notes = ['Seconds are medians, bytes means over seeds of a run, both ways together.']
-  if any(row['start_gigabytes'] for row in costs):
-    notes.append('Start: those of the bytes that are sent before the first round.')
-  if any(row['simulated_hours'] for row in costs):
-    notes.append(
-      'Simulated time is the mean over seeds of all rounds together, without what '
-      'comes before the first one.'
-    )
+  caption = 'Seconds are medians, bytes and hours means over seeds of a run.'
   if targets or of_oracle:
-    measured = ', honest clients,' * tables.has_honest(methods)
-    if any(row['evaluated_on'] for row in methods):
-      measured = f'{measured.rstrip(",")}, validation examples,'
-    notes.append(
-      f'Rounds until the deployed micro {task.primary.label}{measured} reaches a '
-      'target, by the '
-      'monotone curve, linear between evaluated rounds: mean and sample standard '
-      'deviation over the seeds that reach it.'
+    caption += (
+      f' Rounds until the deployed micro {task.primary.label} reaches a target: mean '
+      'and sample standard deviation over the seeds that reach it.'
     )
-    notes += tables.since_said(methods)
-  if of_oracle:
-    notes.append(
-      f'The oracle reaches {100 * SHARE:g} % of its own last round with the same seed.'
-    )
-  return Table(columns, rows, ' '.join(notes), label='costs')
+  return Table(columns, rows, caption, label='costs')
 
 
 def _in_unit(column: Column, methods: Sequence[Row]) -> Column:

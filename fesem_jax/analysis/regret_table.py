@@ -62,21 +62,11 @@ def table(by_method: list[Row]) -> Table | None:
     for row in by_method
   ]
   caption = (
-    'Regret after the last round: training loss of the own center minus that of the '
-    'best one. Margin: loss of the second-best center minus that of the own one. '
-    'Test regret uses test losses. Gain: improvement of the first metric if clients '
-    'deployed the centers of lowest training loss. No client chooses by test data.'
-    + ' Bad clients are left out.' * any(row['bad'] for row in by_method)
-    + ' Test data are validation examples, held out of the training split.'
-    * any(row['evaluated_on'] for row in by_method)
+    'Regret: training loss of the own center minus that of the best one; margin: of '
+    'the second-best center minus that of the own one. Mean and sample standard '
+    'deviation over seeds.'
   )
-  lacking = [
-    f'{row["method"]} in {count} of {row["seeds"]} seeds'
-    for row in by_method
-    if (count := row['seeds_without_margin'])
-  ]
-  if lacking:
-    caption += (
-      f' Without a margin, as all clients have one center: {", ".join(lacking)}.'
-    )
-  return Table(columns, rows, caption, notes=fewer_seeds(by_method), label='regret')
+  left_out = fewer_seeds(by_method)
+  left_out += ['Bad clients are left out.'] * any(row['bad'] for row in by_method)
+  notes = [' '.join(left_out)] * bool(left_out)
+  return Table(columns, rows, caption, notes=notes, label='regret')

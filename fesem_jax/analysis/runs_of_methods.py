@@ -1,7 +1,6 @@
 """The runs of methods that are compared or tuned, side by side where they can be."""
 
-import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -13,7 +12,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run.callbacks.options import Patience
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.simulation import simulate_many
-from fesem_jax.utils.errors import Diverged, NeverPatient, UserError, argument
+from fesem_jax.utils.errors import Diverged, NeverPatient, UserError, check
 
 # Training and test split; or a function of the seed that gives them.
 Splits = tuple[FederatedData, FederatedData]
@@ -36,24 +35,8 @@ def given(outcome: Outcome) -> Record | None:
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-  """Raises `UserError` unless there are seeds, each of them once."""
-  if not len(seeds):
-    raise UserError(f'{argument("seeds")} is empty; give at least one seed.')
-  if twice := [seed for seed in seeds if list(seeds).count(seed) > 1]:
-    raise UserError(
-      f'{argument("seeds")} has {twice[0]} twice, which would repeat a run; give each '
-      'seed once.'
-    )
-
-
-def check_labels(labels: Iterable[str]) -> None:
-  """Raises `UserError` unless each label is the name of a folder."""
-  for label in labels:
-    if label in ('', '..') or pathlib.PurePath(label).name != label:
-      raise UserError(
-        f'{argument("methods")} has the label {label!r}, which is no name of a folder '
-        'of the workdir; leave slashes out.'
-      )
+  """Raises `UserError` on a seed that would repeat a run."""
+  check(len(set(seeds)) == len(seeds), 'seeds: one is named twice; give each once')
 
 
 def arguments(algorithm: Algorithm, splits: Splits, seed: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.splits import halves
 from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.run.programs import Programs
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.ranges import check_choice
 
 # What is compared of each half: its full-batch gradient, or what an epoch changes.
 BY = ('gradients', 'updates')
@@ -158,11 +158,7 @@ def separation(
 
 
 def _check_enough(count: int) -> None:
-  if count < 3:
-    raise UserError(
-      f'Only {count} clients have two training examples or more and a finite gradient; '
-      'three are needed to tell groups apart.'
-    )
+  check(count > 2, 'train: fewer than 3 clients have two examples or more')
 
 
 def noise(first: np.ndarray, second: np.ndarray) -> float:

@@ -1,9 +1,7 @@
 """The table of a comparison: figures of methods over seeds, the best ones marked."""
 
-import collections
 import dataclasses
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,11 +14,9 @@ from fesem_jax.run.results.curves import (
   DATA_SINCE,
   ON_VALIDATION,
   REPORTS,
-  of_last_data_said,
 )
 from fesem_jax.tasks import Task
-from fesem_jax.utils.display import listed_and_counted, text_of
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.text_tables import Cell, Column, Table, cell
 
 # Columns that may be asked for -> heading of those that are a group.
@@ -32,14 +28,6 @@ _KINDS = ('deployed', 'finetuned')
 
 # How well clusters agree with the true ones, as tables show it.
 AGREEMENTS = ('ari', 'ami')
-
-# What tables say of runs whose code changed since.
-EARLIER_CODE = "are of earlier code: the user's file changed after they had begun"
-
-# What tables say of clients whose figures are not of fine-tuned models.
-FINETUNING_FAILED = (
-  'fine-tuning of {} clients, in all seeds, diverged; their deployed models are used.'
-)
 
 # One dict for each method; see `over_seeds`.
 Rows = list[dict[str, Any]]
@@ -72,8 +60,7 @@ def over_seeds(
   profile, None where a seed does not say; the largest 'epsilon'; the mean success of a
   'backdoor', in percent; 'untested', clients without test examples;
   whether it is the 'oracle'; of how many clients 'finetuning_failed', in all seeds;
-  'notes', a list of sentences; how many runs are of
-  'earlier_code', see `experiments.plugins`; 'report'; 'evaluated_on', '' for test
+  'report'; 'evaluated_on', '' for test
   examples; 'data_since', the rounds since which the data of its runs do not change;
   'ended_early', the last rounds of runs that did not go on to the end; and
   'rounds_to', for each target of `curves.rounds_to_targets` the 'target', of how many
@@ -135,18 +122,7 @@ def _of_method(
   row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
   row |= _costs(done)
   row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
-  row['notes'] = _notes_of_seeds([s.get('notes', []) for s in done])
-  failed = sum(s.get('finetuning_failed') or 0 for s in done)
-  row['finetuning_failed'] = failed
-  if failed:
-    row['notes'] = row['notes'] + [FINETUNING_FAILED.format(failed)]
-  row['earlier_code'] = sum(bool(s.get('earlier_code')) for s in done)
-  if row['earlier_code']:
-    names = dict.fromkeys(n for s in done for n in s.get('earlier_code') or ())
-    row['notes'] = row['notes'] + [
-      f'† {row["earlier_code"]} of {len(done)} runs {EARLIER_CODE} '
-      f'({" and ".join(names)}).'
-    ]
+  row['finetuning_failed'] = sum(s.get('finetuning_failed') or 0 for s in done)
   row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
   row[DATA_SINCE] = sorted({s.get(DATA_SINCE, 0) for s in done})
   early = [s for s in done if s.get('ended', 'finished') != 'finished']
@@ -166,32 +142,13 @@ def lacks_seeds(row: Mapping[str, Any]) -> bool:
 
 
 def fewer_seeds(by_method: Sequence[Mapping[str, Any]]) -> list[str]:
-  """A note on methods whose figures are of some 'seeds' and not all 'of_seeds'."""
+  """Sentence on methods whose figures are of some 'seeds' and not all 'of_seeds'."""
   fewer = [
     f'{row["method"]} {row["seeds"]} of {row["of_seeds"]}'
     for row in by_method
     if row['seeds'] < row['of_seeds']
   ]
   return [f'Seeds of which figures are known: {", ".join(fewer)}.'] * bool(fewer)
-
-
-def _notes_of_seeds(notes: Sequence[Sequence[str]]) -> list[str]:
-  """The notes of all seeds, and of how many where it is not of all.
-
-  Notes that differ in numbers alone are one, with those of the first seed.
-  """
-  found = collections.defaultdict[Any, list[str]](list)
-  for of_seed in notes:
-    kinds = collections.Counter[str]()
-    for note in of_seed:
-      kind = re.sub(r'\d+', '', note)
-      found[kind, kinds[kind]].append(note)
-      kinds[kind] += 1
-  count = len(notes)
-  return [
-    said[0] if len(said) == count else f'{len(said)} of {count} seeds: {said[0]}'
-    for said in found.values()
-  ]
 
 
 def _score(summary: Any, of: str, kind: str, column: str) -> float | None:
@@ -257,7 +214,7 @@ def _rounds_to(done: list[dict[str, Any]], diverged: int) -> list[dict[str, Any]
   return rows
 
 
-def seeds_said(table: Rows) -> list[str]:
+def seeds_note(table: Rows) -> list[str]:
   """Sentence on how many seeds the figures of a table are of, and on the deviation."""
   counts = sorted({n for row in table if (n := row['seeds'] - row['diverged'])})
   if counts in ([], [1]):
@@ -266,53 +223,30 @@ def seeds_said(table: Rows) -> list[str]:
   return [f'Metrics are mean and sample standard deviation over {several} seeds.']
 
 
-def reports_said(table: Rows) -> list[str]:
+def reports_note(table: Rows) -> list[str]:
   """Sentences on the rounds and the examples that the figures of a table are of."""
   sentences = list(dict.fromkeys(REPORTS[row['report']] for row in table))
   measured = [row for row in table if has_figures(row)]
   held_out = [row['method'] for row in measured if row.get('evaluated_on')]
   if held_out and len(held_out) < len(measured):
     which = ', '.join(dict.fromkeys(held_out))
-    said = f'Those of {which} are of validation examples, all others of test examples.'
-    sentences.append(said)
+    sentences.append(f'Those of {which} are of validation examples.')
   else:
     sentences += [ON_VALIDATION] * bool(held_out)
-  if any(row['report'] != 'last' for row in table):
-    sentences += since_said(table)
-  return sentences + _early_said(table)
+  return sentences
 
 
-def since_said(table: Rows) -> list[str]:
-  """Sentence on the rounds that count where data change over rounds."""
-  return of_last_data_said(n for row in table for n in row[DATA_SINCE])
+def diverged_note(table: Rows) -> list[str]:
+  """Sentence on the mark of rows that lack seeds; [] without any."""
+  return ['* without the seeds that diverged.'] * any(map(lacks_seeds, table))
 
 
-def _early_said(table: Rows) -> list[str]:
-  """Sentence on the methods some of whose runs ended early, and on their rounds."""
-  named = []
-  for row in table:
-    if rounds := row['ended_early']:
-      at = f' at {text_of(row["value"])}' if 'value' in row else ''  # Of a sweep.
-      several = ' to '.join(map(str, dict.fromkeys([rounds[0], rounds[-1]])))
-      of = f'{len(rounds)} of {row["seeds"]} runs'
-      named.append(f'{row["method"]}{at} ({of}, round {several})')
-  return [f'Ended early: {listed_and_counted(named, 20)}.'] * bool(named)
-
-
-def _notes(table: Rows) -> list[str]:
-  """Notes on the methods of a table, each sentence once."""
-  # Notes of a run name its method themselves.
-  of_runs = [
-    f'{row["method"]}: {note.removeprefix(row["method"].partition("(")[0] + " ")}'
-    for row in table
-    for note in row['notes']
-  ]
-  lines = []
-  if any(map(lacks_seeds, table)):
-    lines.append('* without the seeds that diverged.')
+def _left_out(table: Rows) -> list[str]:
+  """Line on what the figures of a table leave out; [] for nothing."""
+  sentences = diverged_note(table)
   if untested := max((row['untested'] for row in table), default=0):
-    lines.append(f'{untested} clients without test examples are left out.')
-  return list(dict.fromkeys([*lines, *of_runs]))
+    sentences.append(f'{untested} clients without test examples are left out.')
+  return [' '.join(sentences)] * bool(sentences)
 
 
 def has_honest(table: Rows) -> bool:
@@ -341,21 +275,14 @@ def whole(table: Rows) -> Table:
     shown.append(Column('backdoor', 'backdoor %', '.1f'))
   shown += [
     Column(name, '')
-    for name in ('report', 'evaluated_on', 'clients_without_test_examples', 'notes')
+    for name in ('report', 'evaluated_on', 'clients_without_test_examples')
   ]
   rows = [[row['method'], *(_cell(row, c) for c in shown)] for row in table]
   return Table([Column('method', 'method'), *shown], rows, label='methods')
 
 
-def named(row: Mapping[str, Any]) -> str:
-  """The label of a method, marked where some of its runs are of earlier code."""
-  return row['method'] + (' †' if row['earlier_code'] else '')
-
-
 def _cell(row: dict[str, Any], column: Column) -> Any:
   """A figure of a method, see `whole`."""
-  if column.key == 'notes':
-    return ' '.join(row['notes'])
   if column.key == 'clients_without_test_examples':
     return row['untested']
   if column.key == 'evaluated_on':
@@ -403,19 +330,14 @@ def scores(
   if 'backdoor' in wanted:
     shown.add('backdoor')
   kept = whole(table).where(lambda c: c.key in shown)
-  rows = [[named(r), *cells[1:]] for r, cells in zip(table, kept.rows, strict=True)]
   best = any(row['best'].get(key) for row in table for key in shown)
-  of_clusters = ['ARI and AMI are of the honest clients.'] * bool(
-    of and shown & set(AGREEMENTS)
-  )
   return dataclasses.replace(
     kept,
-    rows=rows,
-    caption=' '.join([*seeds_said(table), *reports_said(table), *of_clusters]),
+    caption=' '.join([*seeds_note(table), *reports_note(table)]),
     best=paired.best_rule(table[0]['correct'], any(r['oracle'] for r in table))
     if best
     else '',
-    notes=_notes(table),
+    notes=_left_out(table),
   )
 
 
@@ -427,8 +349,6 @@ def check_columns(
   `known` are the metrics of the methods; none are not checked.
   """
   for name in columns:
-    if name not in COLUMNS:
-      raise UserError(f'{argument("columns", name)} is none of {", ".join(COLUMNS)}.')
+    check(name in COLUMNS, f'columns: unknown {name!r}; expected {", ".join(COLUMNS)}')
   for name in metrics if known else ():
-    if name not in known:
-      raise UserError(f'{argument("metric", name)} is none of {", ".join(known)}.')
+    check(name in known, f'metric: unknown {name!r}; expected {", ".join(known)}')

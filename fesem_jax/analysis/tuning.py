@@ -16,7 +16,7 @@ from fesem_jax.utils.text_tables import Column, Table
 Values = dict[str, Any]
 
 # What a table says of one method: its 'method', the 'values' that it ran with, how they
-# were 'chosen', the number of tuning 'runs', and 'warnings'.
+# were 'chosen', the number of tuning 'runs', and the points 'left_out'.
 Row = dict[str, Any]
 
 
@@ -43,7 +43,6 @@ class Choice(NamedTuple):
     by: one of `paired.KINDS`.
     figure: what the scores are.
     refused: the other points, and why the method cannot run with them.
-    earlier: how many of the runs are of code of the user's that changed since.
     honest: whether the scores are those of honest clients, as some are bad.
   """
 
@@ -53,7 +52,6 @@ class Choice(NamedTuple):
   by: str
   figure: Figure = CLASSIFICATION.primary
   refused: tuple[tuple[Values, UserError], ...] = ()
-  earlier: int = 0
   honest: bool = False
 
   @property
@@ -125,8 +123,6 @@ def search(
   Raises:
     UserError: without points or seeds, if no point can run, or a `WorkdirError`.
   """
-  if not tries or not seeds:
-    raise UserError('There is nothing to choose from: no values, or no seeds.')
   ran, outcomes, refused = [], [], []
   for point in tries:
     try:
@@ -147,11 +143,8 @@ def search(
   means = [-np.inf if t.mean is None else figure.better(t.mean) for t in trials]
   best = int(np.argmax(means))
   values = {} if means[best] == -np.inf else trials[best].values
-  earlier = sum(bool(s and s.get('earlier_code')) for each in outcomes for s in each)
   honest = any('honest' in s for each in outcomes for s in each if s)
-  return Choice(
-    values, trials, list(seeds), by, figure, tuple(refused), earlier, honest
-  )
+  return Choice(values, trials, list(seeds), by, figure, tuple(refused), honest)
 
 
 def in_words(values: Values) -> str:
@@ -172,31 +165,13 @@ def grid_as_text(values: Iterable[Any]) -> str:
   return '{' + ', '.join(map(text_of, values)) + '}'
 
 
-def warnings(label: str, choice: Choice) -> list[str]:
-  """Sentences on points that cannot run, earlier code and values at a grid's edge."""
-  sentences = [
-    f'Warning: {label} cannot run with {in_words(point)}: {reason}'
-    for point, reason in choice.refused
-  ]
-  if choice.earlier:
-    sentences.append(
-      f'Warning: {label} was tuned with earlier code in {choice.earlier} of '
-      f'{choice.runs} runs.'
-    )
-  return sentences + [
-    f'Warning: {label}: {name}={text_of(choice.values[name])} is at the edge of its '
-    f'grid {grid_as_text(choice.grid[name])}; extend the grid.'
-    for name in choice.at_edge
-  ]
-
-
 def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
   """The row of a table on how one method's values were chosen.
 
   `choice` is the error of a search that could not run, or None without a search.
   """
   table_row: Row = {'method': label, 'values': values, 'chosen': 'as given'}
-  table_row |= {'runs': 0, 'warnings': []}
+  table_row |= {'runs': 0, 'left_out': []}
   if choice is None:
     return table_row
   if isinstance(choice, UserError):
@@ -212,11 +187,12 @@ def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
   if not choice.values:
     how = f'as given, since every point diverged when {how}'
   table_row |= {'chosen': how, 'runs': choice.runs}
-  return table_row | {'warnings': warnings(label, choice)}
+  left_out = [f'{label} with {in_words(point)}' for point, _ in choice.refused]
+  return table_row | {'left_out': left_out}
 
 
 def table(rows: Sequence[Row]) -> Table:
-  """The values of each method, and the warnings as notes."""
+  """The values of each method, and what was left out."""
   cells = [
     (
       each['method'],
@@ -230,13 +206,7 @@ def table(rows: Sequence[Row]) -> Table:
     Column('method', 'method'), Column('rates', 'rates'), Column('chosen', 'chosen'),
     Column('runs', 'tuning runs', 'd'),
   ]  # fmt: skip
-  notes = [text for each in rows for text in each['warnings']]
-  if any(each['runs'] for each in rows):
-    notes.insert(
-      0,
-      'Tuning uses no test examples of its own seeds. Unless the data have a test '
-      'split of their own, each seed divides the same examples anew, and tuning sees '
-      'most of those that reported seeds test on.',
-    )
+  left_out = ', '.join(text for each in rows for text in each['left_out'])
   caption = 'Values of the methods, and how they were chosen.'
+  notes = [f'Left out, as they cannot run: {left_out}.'] * bool(left_out)
   return Table(columns, cells, caption, notes=notes, label='rates')

@@ -297,11 +297,6 @@ def tables(of_kinds: Differences, kinds: Sequence[str] = tuple(KINDS)) -> list[T
       'with the same examples, not of other data) and p of the paired t-test, '
       f'{CORRECTIONS[of_kinds["correct"]]}.'
     )
-    if any(row['pairs'] > 1 and row['low'] is None for row in of_kinds[kind]):
-      caption += (
-        ' No interval: all seeds differ by the same amount, which says nothing of how '
-        'differences vary.'
-      )
     best = f'in favor of the method, p < {1 - _LEVEL:.2g}.'
     best = best if any(row[1].best for row in rows) else ''
     label = f'{kind}-minus-{of_kinds["reference"]}'

@@ -1,12 +1,5 @@
 """Figures of finished or running experiments, drawn from their workdirs."""
 
-from fesem_jax.utils.errors import UserError
-
-try:
-  import matplotlib  # noqa: F401 - an optional dependency.
-except ImportError as e:
-  raise UserError("Figures need matplotlib: pip install 'fesem_jax[plots]'.") from e
-
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k

@@ -11,7 +11,7 @@ from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, label_over, legend_below
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure, names_in_figure
-from fesem_jax.utils.errors import check_choice
+from fesem_jax.utils.ranges import check_choice
 
 # As many curves have a color and a marker that no other has.
 _MOST = 12

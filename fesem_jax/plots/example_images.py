@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from fesem_jax.plots.style import STYLE, chosen_style
 from fesem_jax.run.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 _CLIENTS, _EXAMPLES = 8, 10  # Rows and columns.
 
@@ -34,10 +34,7 @@ def example_images(data: Any, title: str, names: Sequence[str] | None = None) ->
     UserError: if examples are no images.
   """
   shape = data.example_shape
-  if not are_images(shape):
-    raise UserError(
-      f'Examples of shape {shape} are no images; [H, W] or [H, W, C] can be drawn.'
-    )
+  check(are_images(shape), f'data: examples of shape {shape} are no images')
   info = data.info
   truth = true_clusters(info.clusters, info.cluster_names, in_figure)
   of_client = np.zeros(data.num_clients, int) if truth is None else truth.of_client

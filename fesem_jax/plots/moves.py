@@ -36,10 +36,7 @@ def cluster_flows(run: PlottedRun) -> Figure:
   """
   flows = flows_of(run)
   if flows is None:
-    raise UserError(
-      f'{run.workdir} has no history of clients that move between clusters; '
-      '`client_metrics_every=1` records one.'
-    )
+    raise UserError(f'{run.workdir}: no moves; client_metrics_every=1 records them')
   return drawn_flows(run, *flows)
 
 

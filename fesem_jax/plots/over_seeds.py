@@ -13,8 +13,9 @@ from fesem_jax.evaluation.paired import KINDS, OF_REPORTS, Differences, student_
 from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.style import STYLE, curve_style, label_over, legend_below
 from fesem_jax.utils.display import in_figure, method_name, names_in_figure
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.palette import color_of
+from fesem_jax.utils.ranges import check_choice
 
 # Label of each method -> its runs, one for each seed.
 Runs = Mapping[str, Sequence[PlottedRun]]
@@ -66,7 +67,7 @@ def curves_over_seeds(
       label_over(axis, over)
     if not drawn:
       plt.close(figure)
-      raise UserError(f'`over={over}`: no run says it.')
+      raise UserError(f'over: no run has {over}')
     axes[0].set_ylabel(figure_of.title)
     if figure_of.percent:  # Intervals of few seeds go beyond what shares can be.
       low, high = axes[0].get_ylim()
@@ -142,12 +143,10 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     The figure: a line for each method, filled where p is below 0.05.
 
   Raises:
-    UserError: on another kind, or without a method to compare.
+    UserError: on another kind.
   """
   check_choice('kind', kind, tuple(KINDS))
   rows = found[kind]
-  if not rows:
-    raise UserError(f'`kind={kind}`: there is no other method to compare.')
   of = tasks.of(found).primary
   with plt.rc_context(STYLE):
     size = (5.0, 1.2 + 0.32 * len(rows))
@@ -168,7 +167,7 @@ def forest(found: Differences, kind: str = 'deployed') -> Figure:
     axis.set_yticks(range(len(rows)), labels)
     axis.set_ylim(len(rows) - 0.5, -0.5)
     unit = ' (percentage points)' if of.percent else ''
-    measured = found.get('of', '').removeprefix(', ')  # Older tables do not say it.
+    measured = found['of'].removeprefix(', ')
     axis.set_xlabel(f'Difference of the micro {of.label}{unit}\n{measured}'.strip())
     meaning = ': mean and\n95 % interval over paired seeds; filled: p < 0.05'
     if all(row['low'] is None for row in rows):
@@ -205,8 +204,7 @@ def client_distributions(runs: Runs) -> Figure:
     if np.isfinite(known).any():
       values[label] = of.factor * known[np.isfinite(known)]
       infinite.append(int(np.isinf(known).sum()))
-  if not values:
-    raise UserError('No run has figures of its clients (clients.csv).')
+  check(values, 'runs: none has metrics of its clients')
   with plt.rc_context(STYLE):
     size = (5.0, 1.4 + 0.5 * len(values))
     figure, axis = plt.subplots(figsize=size, layout='constrained')

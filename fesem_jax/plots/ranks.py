@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from fesem_jax.plots.style import STYLE
 from fesem_jax.utils.display import method_name, names_in_figure
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 def average_ranks(scores: np.ndarray) -> np.ndarray:
@@ -63,14 +63,12 @@ def critical_difference(
     UserError: with fewer than two data sets or methods, or if their methods differ.
   """
   methods = list(next(iter(scores.values()), {}))
-  if len(scores) < 2 or len(methods) < 2:
-    raise UserError('Average ranks need two data sets and two methods at least.')
+  several = len(scores) > 1 and len(methods) > 1
+  check(several, 'scores: ranks need two data sets and two methods')
   for name, own in scores.items():
-    if set(own) != set(methods):
-      raise UserError(f'{name} has other methods than {next(iter(scores))}.')
+    check(set(own) == set(methods), f'scores: {name} has other methods')
   table = np.array([[own[m] for m in methods] for own in scores.values()], np.float64)
-  if not np.isfinite(table).all():
-    raise UserError('Average ranks need a finite score of every method.')
+  check(np.isfinite(table).all(), 'scores: ranks need finite ones')
   ranks = average_ranks(table)
   order = np.argsort(ranks, kind='stable')
   names, ranks = names_in_figure(method_name(methods[i]) for i in order), ranks[order]

@@ -18,7 +18,7 @@ from fesem_jax.run.results.metrics_file import (
 from fesem_jax.run.results.truth import TrueClusters, true_clusters
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import in_figure, method_name
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 # What may stand below curves in place of rounds -> what a title says, and the name of
 # the file.
@@ -51,10 +51,7 @@ class PlottedRun:
   def __init__(self, workdir: str | pathlib.Path, label: str = ''):
     self.workdir = pathlib.Path(workdir)
     self.history = read_metrics(self.workdir / 'metrics.jsonl')
-    if not self.history:
-      raise UserError(
-        f'{workdir} holds no run: there is no metrics.jsonl with a round.'
-      )
+    check(self.history, f'{workdir}: holds no run; its metrics.jsonl has no round')
     config = with_rounds_done(read_config(self.workdir) or {}, self.history)
     summary = read_summary(self.workdir)
     if summary is None:

@@ -8,7 +8,6 @@ from matplotlib.transforms import Bbox
 
 from fesem_jax.plots.style import Style, chosen_style
 from fesem_jax.utils.atomic_files import replacing
-from fesem_jax.utils.errors import UserError
 
 _SUFFIXES = ('.png', '.svg')
 # Wider figures, by the width of one column, take two; inches to which widths are
@@ -28,34 +27,23 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
 
   Returns:
     The paths of the files.
-
-  Raises:
-    UserError: if they cannot be written.
   """
   name = path.stem if path.suffix in _SUFFIXES else path.name
   style = chosen_style()
   written = [path.with_name(name + suffix) for suffix in (*_SUFFIXES, *style.further)]
-  file = path.parent
-  try:
-    file.mkdir(parents=True, exist_ok=True)
-    # The same figure gives the same file: no date, no random ids, and no layout that a
-    # user's settings ask for.
-    with plt.rc_context({
-      'svg.hashsalt': 'fesem_jax',
-      'figure.autolayout': False,
-      'figure.constrained_layout.use': False,
-    }):  # fmt: skip
-      extent = _sized(figure, style)
-      for file in written:
-        dated = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}}.get(
-          file.suffix
-        )
-        with replacing(file) as out:
-          figure.savefig(
-            out, format=file.suffix[1:], bbox_inches=extent, metadata=dated
-          )
-  except OSError as e:
-    raise UserError(f'Cannot write {file}: {e.strerror}.') from e
+  path.parent.mkdir(parents=True, exist_ok=True)
+  # The same figure gives the same file: no date, no random ids, and no layout that a
+  # user's settings ask for.
+  with plt.rc_context({
+    'svg.hashsalt': 'fesem_jax',
+    'figure.autolayout': False,
+    'figure.constrained_layout.use': False,
+  }):  # fmt: skip
+    extent = _sized(figure, style)
+    for file in written:
+      dated = {'.svg': {'Date': None}, '.pdf': {'CreationDate': None}}.get(file.suffix)
+      with replacing(file) as out:
+        figure.savefig(out, format=file.suffix[1:], bbox_inches=extent, metadata=dated)
   plt.close(figure)
   return written
 

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.utils import display
-from fesem_jax.utils.errors import check_choice
 from fesem_jax.utils.palette import color_of
+from fesem_jax.utils.ranges import check_choice
 
 # Files only, whatever displays there are; notebooks have a backend that shows figures.
 if 'inline' not in os.environ.get('MPLBACKEND', ''):

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from fesem_jax import algorithms
 from fesem_jax.analysis import costs_table, tables, tuning
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.analysis.report import markup
@@ -12,24 +11,8 @@ from fesem_jax.analysis.report.runs import ReportedRun, labels
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.run.results import metrics_file
-from fesem_jax.utils.display import text_of
 
-# What summaries of older versions lack.
-_OLDER: dict[str, Any] = {
-  'clusters': None,
-  'clients_without_test_examples': 0,
-  'timing': {'seconds_per_round': None},
-}
-
-_OF_DATA_TOO = (
-  'Some runs of one seed have different data: their differences are due to the data '
-  'as well as to the methods.'
-)
-_OF_FLAGS_TOO = 'Beside their methods, runs differ in'
-_NOT_REACHED = (
-  'Only rounds to a share of the oracle count them, as seeds that do not reach it.'
-)
-_LACKING = 'Runs that did not finish, or are not there, are in no figure of the tables:'
+_LACKING = 'Left out, as they did not finish or are missing:'
 
 
 def compared(
@@ -41,7 +24,7 @@ def compared(
   `UserError` on a reference or a report that the runs do not have.
   """
   summaries = [
-    (r.label, r.seed, costs_table.with_curve(_OLDER | r.summary, r.history, r.clients))
+    (r.label, r.seed, costs_table.with_curve(r.summary, r.history, r.clients))
     for r in runs
     if r.summary
   ]
@@ -69,46 +52,16 @@ def compared(
     if label not in aligned or aligned[label][i] is None
   ]
   rows = [a | {'best': b['best']} for a, b in zip(whole.rows, pairs.rows, strict=True)]
-  parts = [f'<p>{_OF_DATA_TOO}</p>'] if _data_differ(runs) else []
-  if differing := _differing(runs):
-    parts.append(f'<p>{_OF_FLAGS_TOO} {", ".join(differing)}.</p>')
+  parts = []
   if lacking:
     which = markup.escaped('; '.join(lacking), 500)
     parts.append(f'<p>{_LACKING} {which}.</p>')
-    if oracle:
-      parts.append(f'<p>{_NOT_REACHED}</p>')
   for table in (tables.scores(rows), *pairs.tables[1:]):
     parts.append(markup.from_markdown(table.as_markdown(), table.label))
   if whole.rates:
     how = markup.from_markdown(tuning.table(whole.rates).as_markdown(), 'Rates')
     parts.append(f'<div class="texts">{how}</div>')
   return '\n'.join(parts)
-
-
-def _data_differ(runs: Sequence[ReportedRun]) -> bool:
-  """True if runs of one seed have other data; older ones do not tell."""
-  digests: dict[int | None, set[str]] = {}
-  for run in runs:
-    if 'data_digest' in run.config:
-      digests.setdefault(run.seed, set()).add(str(run.config['data_digest']))
-  return any(len(each) > 1 for each in digests.values())
-
-
-def _differing(runs: Sequence[ReportedRun]) -> list[str]:
-  """Flags in which finished runs differ beside methods, seeds and data, with values.
-
-  Values that all labels say are left out, as are options of methods.
-  """
-  done = [(run.config, run.summary) for run in runs if run.summary]
-  held = [config | {'rounds': summary.get('rounds')} for config, summary in done]
-  of_methods = {o for name in algorithms.METHODS for o in algorithms.options(name)}
-  others = of_methods | {'seed', 'algorithm', 'method', 'data_digest', 'code'}
-  said = []
-  for name in sorted(set.intersection(*map(set, held)) - others):
-    values = dict.fromkeys(text_of(config[name]) for config in held)
-    if len(values) > 1 and not all(f'{name}=' in run.label for run in runs):
-      said.append(markup.escaped(f'{name} ({", ".join(values)})', 100))
-  return said
 
 
 def _rates(runs: Sequence[ReportedRun], kept: Sequence[str]) -> list[dict[str, Any]]:

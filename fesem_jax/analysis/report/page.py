@@ -21,9 +21,10 @@ from fesem_jax.analysis.report.runs import ReportedRun, labels, read_runs
 from fesem_jax.run.results import curves as reading_curves
 from fesem_jax.tasks import Task
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError, argument, check_choice, path_of
+from fesem_jax.utils.errors import check, path_of
 from fesem_jax.utils.palette import PALETTE
 from fesem_jax.utils.provenance import versions
+from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.safe_files import reading
 
 _TEMPLATES = importlib.resources.files(__package__) / 'templates'
@@ -61,30 +62,18 @@ def write_report(
     `output`.
 
   Raises:
-    UserError: if a folder holds no run, the runs are of several tasks, a package is
-      missing, or the file cannot be written.
+    UserError: if a folder holds no run, or the runs are of several tasks.
   """
-  library.check()
   check_choice('report', report, tuple(reading_curves.REPORTS))
   given = workdirs if isinstance(workdirs, Iterable) else [workdirs]
   given = [workdirs] if isinstance(workdirs, str) else list(given)
   path = path_of('output', output)
-  try:
-    names_a_file = bool(path.name) and not path.is_dir()
-  except OSError as e:
-    raise UserError(f'Cannot write {path}: {e.strerror or e}.') from e
-  if not names_a_file:
-    raise UserError(f'{argument("output", path)} must name a file, e.g. report.html.')
   runs = read_runs([path_of('workdirs', folder) for folder in given])
-  if not runs:
-    raise UserError('Name at least one workdir to report on.')
+  check(runs, 'workdirs: name at least one')
   # Not every entry that a page shows is looked at where files are read.
   with reading(f'A file of {", ".join(str(run.folder) for run in runs[:3])}'):
     text = _page(runs, reference, report, title or _title(runs))
-  try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-  except OSError as e:
-    raise UserError(f'Cannot write {path}: {e.strerror or e}.') from e
+  path.parent.mkdir(parents=True, exist_ok=True)
   write_atomically(path, text)
   return path
 

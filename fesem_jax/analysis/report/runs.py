@@ -14,7 +14,7 @@ from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.metrics_file import method_label
 from fesem_jax.tasks import Task
 from fesem_jax.utils.display import printable, text_of
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check
 
 _FILES = ('metrics.jsonl', 'config.json')
 # How many folders lie between a folder that is given and its runs, at most.
@@ -82,36 +82,23 @@ def read_runs(workdirs: Sequence[pathlib.Path]) -> list[ReportedRun]:
   ]
   unique = list({each.folder.resolve(): each for each in folders}.values())
   runs = _named_apart([_read(each) for each in unique])
-  first: dict[str, pathlib.Path] = {}
+  first = set[str]()
   for run in runs:
     if run.task is not None:
-      first.setdefault(run.task.name, run.folder)
+      first.add(run.task.name)
   if len(first) > 1:
-    parts = ', '.join(f'{folder} ({name})' for name, folder in first.items())
-    raise UserError(
-      f'The runs are of several tasks, {parts}; make one report for each task.'
-    )
+    raise UserError(f'workdirs: runs are of several tasks, {", ".join(first)}')
   return runs
 
 
 def _run_folders(folder: pathlib.Path, several: bool) -> list[_RunFolder]:
-  if not folder.is_dir():
-    raise UserError(
-      f'{folder} is not a folder; name the workdir of a run or a comparison.'
-    )
   if _holds_run(folder):
     return [_RunFolder(folder, '')]
   table = metrics_file.read_object(folder / 'table.json') or {}
-  methods = table.get('methods', [])
-  if not (isinstance(methods, list) and all(isinstance(row, dict) for row in methods)):
-    raise metrics_file.damaged(folder / 'table.json', 'its methods are not rows')
-  order = [row.get('method') for row in methods]
+  order = [row['method'] for row in table.get('methods', [])]
   inner = list(_below(folder, _DEPTH))
   inner.sort(key=lambda run: _place(run.relative_to(folder).parts, order))
-  if not inner:
-    raise UserError(
-      f'{folder} holds no run: neither it nor a folder in it has a metrics.jsonl.'
-    )
+  check(inner, f'{folder}: holds no run; name a folder with a metrics.jsonl')
   folders = []
   for run in inner:
     *above, last = run.relative_to(folder).parts
@@ -149,10 +136,6 @@ def _place(parts: Sequence[str], order: Sequence[str]) -> tuple[Any, ...]:
 def _read(run_folder: _RunFolder) -> ReportedRun:
   folder = run_folder.folder
   summary = metrics_file.read_summary(folder)
-  if summary is not None and 'deployed' not in summary:
-    raise UserError(
-      f'{folder} holds no run of this package: summary.json has no entry deployed.'
-    )
   config = metrics_file.read_config(folder) or {}
   rounds = (summary or {}).get('rounds')
   history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
@@ -166,8 +149,6 @@ def _read(run_folder: _RunFolder) -> ReportedRun:
   if clients is None or (portrait and len(portrait['names']) != len(clients.names)):
     portrait = {}
   seed = config.get('seed', (summary or {}).get('seed'))
-  if not (seed is None or isinstance(seed, int)):
-    raise metrics_file.damaged(folder / 'config.json', 'its seed is not an integer')
   label = run_folder.label or method_label(config) or folder.name
   return ReportedRun(
     folder,
