@@ -19,6 +19,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.splits import halves
 from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.run.programs import Programs
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 
 # What is compared of each half: its full-batch gradient, or what an epoch changes.
