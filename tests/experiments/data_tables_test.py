@@ -64,13 +64,6 @@ def test_a_regression_has_no_table_of_classes(tmp_path):
   assert names == ['clients.csv', 'copies.csv', 'features.csv']
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-  (tmp_path / 'file').touch()
-  done = call('prepare_data', '--dataset=digits', '--tables=file/t', cwd=tmp_path)
-  assert done.returncode == 1
-  assert '--tables=file/t' in done.stderr
-
-
 def test_pictures_are_drawn_of_images_alone(tmp_path):
   rng = np.random.default_rng(0)
   y, client = np.arange(40) % 3, np.arange(40) % 2

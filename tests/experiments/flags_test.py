@@ -1,12 +1,10 @@
-"""Configurations of earlier versions, which lack newer flags, are those of today."""
+"""The tables of flags, and the fields of partitions among them."""
 
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import flags as experiment_flags
 from experiments import run as experiment
-from experiments.build import load_data
 from experiments.flag_tables import GROUPS
 from fesem_jax.data.partitions.value import FIELDS, Partition
 from tests.experiments.binaries_test import QUICK
@@ -24,19 +22,6 @@ def configured():
     return experiment.chosen_configuration()
 
   return made
-
-
-def test_newer_flags_are_named_where_they_are_given_only(configured):
-  plain = configured()
-  newer = set(experiment_flags.filled({}))
-  assert {'rotations', 'labels_per_client', 'text_stride'} <= newer
-  assert not newer & set(plain)
-  given = configured('--rotations=0,180', '--labels_per_client=2')
-  assert given == plain | {'rotations': ['0', '180']}
-  train, _ = load_data(given)  # With a configuration as config.json holds it.
-  assert train.info.cluster_names == ('0 degrees', '180 degrees')
-  older, _ = load_data(plain)
-  assert older.info.cluster_names[1] == '90 degrees'
 
 
 def test_every_flag_is_in_the_tables_once():

