@@ -82,7 +82,7 @@ def test_figures_of_a_comparison_are_drawn_again_over_seeds(tmp_path):
   table = json.loads((folder / 'table.json').read_text())
   row = {'method': 'fesem(2)', 'mean': 2.0, 'low': 1.0, 'high': 3.0, 'p': 0.01}
   table['differences'] = {
-    'reference': 'fed_avg', 'task': 'classification', 'deployed': [row],
+    'reference': 'fed_avg', 'of': '', 'task': 'classification', 'deployed': [row],
   }  # fmt: skip
   (folder / 'table.json').write_text(json.dumps(table))
   done = call('figures', 'runs', '--style=paper', '--spread=all', cwd=tmp_path)

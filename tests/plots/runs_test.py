@@ -381,7 +381,7 @@ def test_steps_of_a_round_are_drawn_where_they_were_tracked(workdir, names_drawn
 def test_an_unfinished_run_has_only_its_curves(workdir, names_drawn):
   (workdir / 'clients.npz').unlink()
   assert names_drawn(plots.PlottedRun(workdir)) == {'convergence', 'clusters'}
-  with pytest.raises(UserError, match='holds no run'):
+  with pytest.raises(UserError, match='plots'):
     plots.PlottedRun(workdir / 'plots')
 
 

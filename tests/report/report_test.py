@@ -11,7 +11,6 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -108,18 +107,6 @@ def test_the_table_is_the_one_that_compare_writes(comparison, compared):
   assert 'Student t' in section
 
 
-def test_seeds_that_are_not_there_are_said_where_they_miss_the_oracle(tmp_path):
-  for method, seeds in (('oracle', (0, 1)), ('fed_avg', (0,))):
-    for seed in seeds:
-      write_run(tmp_path / method / f'seed{seed}', method, seed, clusters=0)
-  page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
-  assert 'in no figure of the tables: fed_avg, seed 1.</p>' in page
-  assert 'seeds that do not reach it' in page
-  write_run(tmp_path / 'fed_avg' / 'seed1', 'fed_avg', 1, clusters=0)
-  page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
-  assert 'seeds that do not reach it' not in page
-
-
 def test_methods_and_seeds_that_did_not_finish_are_said(tmp_path):
   for method, seeds in (('a', (0, 1)), ('b', (0, 1)), ('c', (0,))):
     for seed in seeds:
@@ -128,8 +115,7 @@ def test_methods_and_seeds_that_did_not_finish_are_said(tmp_path):
     (tmp_path / 'b' / f'seed{seed}' / 'summary.json').unlink()
   page = fj.write_report(tmp_path, tmp_path / 'page.html').read_text()
   which = 'b, seed 0; b, seed 1; c, seed 1'
-  assert f'in no figure of the tables: {which}.</p>' in page
-  assert 'seeds that do not reach it' not in page
+  assert f'did not finish or are missing: {which}.</p>' in page
 
 
 def test_differences_are_paired_by_seed_where_runs_are_missing(tmp_path):
@@ -552,19 +538,6 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path):
   assert data['clusters'][0]['sheets'] == []
 
 
-def test_runs_of_older_versions_have_a_page(tmp_path):
-  folder = write_run(tmp_path / 'run')
-  for name in ('clients.csv', 'clients.npz'):
-    (folder / name).unlink()
-  summary = metrics_file.read_summary(folder)
-  for name in ('task', 'timing', 'device', 'versions', 'commit', 'notes', 'unseen'):
-    del summary[name]
-  (folder / 'summary.json').write_text(json.dumps(summary))
-  text = page(folder, tmp_path)
-  assert cells(text)[0][1][0] == 'fesem(2)'
-  assert held(text)['clients']['runs'] == []
-
-
 def test_runs_of_one_method_are_told_apart_by_their_flags(tmp_path):
   for i, rate in enumerate((0.1, 0.3)):
     folder = write_run(tmp_path / f'run{i}', seed=5)
@@ -598,50 +571,24 @@ def test_runs_that_tuned_are_left_out(tmp_path):
   assert [run.title for run in read_runs([tmp_path])] == ['fed_avg, seed 0']
 
 
-def test_what_cannot_be_reported_is_said_in_a_sentence(tmp_path, comparison):
-  with pytest.raises(UserError, match='absent is not a folder; name the workdir'):
-    page(tmp_path / 'absent', tmp_path)
-  (tmp_path / 'empty').mkdir()
-  with pytest.raises(UserError, match='empty holds no run: neither it nor'):
-    page(tmp_path / 'empty', tmp_path)
-  with pytest.raises(UserError, match='Name at least one workdir'):
-    page([], tmp_path)
-  with pytest.raises(UserError, match=r'`output=.*` must name a file'):
-    fj.write_report(comparison, tmp_path)
-  (tmp_path / 'file').write_text('')
-  with pytest.raises(UserError, match=r'Cannot write .*page\.html'):
-    page(comparison, tmp_path / 'file')
-  with pytest.raises(UserError, match='`reference=x` is none of the methods'):
-    page(comparison, tmp_path, reference='x')
-  with pytest.raises(UserError, match='`report=first` is unknown'):
-    page(comparison, tmp_path, report='first')
-  write_run(tmp_path / 'other', task=REGRESSION)
-  wanted = r'seed0 \(classification\), .*other \(regression\); make one report for each'
-  with pytest.raises(UserError, match=wanted):
-    page([comparison, tmp_path / 'other'], tmp_path)
-  with pytest.raises(UserError, match=r'Cannot write .*: File name too long'):
-    fj.write_report(comparison, tmp_path / ('x' * 300))
-  (tmp_path / 'other' / 'summary.json').write_text('{')
-  with pytest.raises(UserError, match=r'summary\.json is damaged'):
-    page(tmp_path / 'other', tmp_path)
-
-
 @pytest.mark.parametrize(
-  ('name', 'odd', 'message'),
+  ('folders', 'options', 'subject'),
   [
-    ('config.json', {'seed': [0]}, 'its seed is not an integer'),
-    ('table.json', {'methods': [3]}, 'its methods are not rows'),
-    ('summary.json', {'costs': {'bytes_up': 'x'}}, 'A file of .*run is damaged or not'),
-    ('summary.json', {'clusters': [1]}, 'A file of .*run is damaged or not'),
+    ([], {}, 'workdirs'),
+    (['empty'], {}, 'empty'),
+    (['run'], {'reference': 'x'}, 'reference'),
+    (['run'], {'report': 'first'}, 'report'),
+    (['run', 'other'], {}, 'workdirs'),
+    (['damaged'], {}, 'summary.json'),
   ],
 )
-def test_what_no_run_writes_is_told_of_in_a_sentence(tmp_path, name, odd, message):
-  folder = write_run(tmp_path / 'runs' / 'run')
-  path = (folder.parent if name == 'table.json' else folder) / name
-  there = json.loads(path.read_text()) if path.exists() else {}
-  path.write_text(json.dumps(there | odd))
-  with pytest.raises(UserError, match=message):
-    page(folder.parent, tmp_path)
+def test_what_cannot_be_reported_is_refused(tmp_path, folders, options, subject):
+  (tmp_path / 'empty').mkdir()
+  write_run(tmp_path / 'run')
+  write_run(tmp_path / 'other', task=REGRESSION)
+  (write_run(tmp_path / 'damaged') / 'summary.json').write_text('{')
+  with pytest.raises(UserError, match=subject):
+    page([tmp_path / name for name in folders], tmp_path, **options)
 
 
 def test_a_summary_and_records_may_lack_figures(tmp_path):
@@ -654,31 +601,6 @@ def test_a_summary_and_records_may_lack_figures(tmp_path):
   lines = [json.dumps(record) for record in records]
   (folder / 'metrics.jsonl').write_text('\n'.join(lines) + '\n')
   assert '0.2500' in page(folder, tmp_path)
-
-
-def test_runs_of_other_data_say_so(tmp_path):
-  for name, digest in (('a', '1'), ('b', '1'), ('c', '2')):
-    path = write_run(tmp_path / name, seed=ord(name)) / 'config.json'
-    config = {'data_digest': digest, 'seed': 0 if name != 'b' else 1}
-    path.write_text(json.dumps(json.loads(path.read_text()) | config))
-  said = 'Some runs of one seed have different data'
-  assert said not in page([tmp_path / 'a', tmp_path / 'b'], tmp_path)
-  assert said in page([tmp_path / 'a', tmp_path / 'c'], tmp_path)
-
-
-def test_runs_that_differ_beside_their_methods_say_so(tmp_path):
-  for name, rounds in (('a', ROUNDS), ('b', ROUNDS), ('c', 60)):
-    path = write_run(tmp_path / name, 'fed_avg' if name == 'b' else 'fesem')
-    for file, more in (
-      ('summary.json', {'rounds': rounds}),
-      ('config.json', {'batch_size': rounds, 'init_epochs': ord(name)}),
-    ):
-      held = json.loads((path / file).read_text()) | more
-      (path / file).write_text(json.dumps(held))
-  said = 'Beside their methods, runs differ in'
-  assert said not in page([tmp_path / 'a', tmp_path / 'b'], tmp_path)
-  differing = f'{said} batch_size ({ROUNDS}, 60), rounds ({ROUNDS}, 60).'
-  assert differing in page([tmp_path / 'b', tmp_path / 'c'], tmp_path)
 
 
 def test_a_run_that_ended_early_says_why(tmp_path):
@@ -699,14 +621,7 @@ def test_bytes_are_counted_as_the_run_says_them(tmp_path):
   assert '1 MB' in text
 
 
-@pytest.mark.parametrize('package', ['vl_convert', 'markdown_it'])
-def test_without_its_packages_a_report_names_the_extra(monkeypatch, package):
-  monkeypatch.setitem(sys.modules, package, None)
-  with pytest.raises(UserError, match=rf"needs {package}: pip install 'fesem_jax\[rep"):
-    library.check()
-
-
-def test_the_library_is_kept_and_made_anew_where_damaged(tmp_path, monkeypatch):
+def test_the_library_is_cached(tmp_path, monkeypatch):
   import vl_convert
 
   made = []
@@ -720,13 +635,6 @@ def test_the_library_is_kept_and_made_anew_where_damaged(tmp_path, monkeypatch):
   for _ in range(2):
     assert gzip.decompress(library.compressed()) == b'drawing'
   assert len(made) == 1
-  (kept,) = (tmp_path / 'fesem_jax' / 'report').iterdir()
-  kept.write_bytes(kept.read_bytes()[:-9])
-  assert gzip.decompress(library.compressed()) == b'drawing'
-  assert len(made) == 2
-  kept.parent.chmod(0o777)  # Others might put a library of theirs there.
-  assert gzip.decompress(library.compressed()) == b'drawing'
-  assert len(made) == 3
 
 
 def test_the_binary_writes_a_page(comparison, tmp_path):
@@ -736,4 +644,4 @@ def test_the_binary_writes_a_page(comparison, tmp_path):
   text = (tmp_path / 'out' / 'all.html').read_text()
   assert len(held(text)['runs']) == 6
   done = call('report', cwd=tmp_path)
-  assert (done.returncode, 'Name at least one workdir' in done.stderr) == (1, True)
+  assert done.returncode == 1
