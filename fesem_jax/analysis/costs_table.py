@@ -141,9 +141,11 @@ def of_methods(methods: tables.Rows, relative: list[Row]) -> Table:
     _append(columns, rows, 'oracle', f'{100 * SHARE:g} % of oracle', shown)
   caption = 'Seconds are medians, bytes and hours means over seeds of a run.'
   if targets or of_oracle:
+    of = ', honest clients' * tables.has_honest(methods)
+    of += ', validation examples' * any(row['evaluated_on'] for row in methods)
     caption += (
-      f' Rounds until the deployed micro {task.primary.label} reaches a target: mean '
-      'and sample standard deviation over the seeds that reach it.'
+      f' Rounds until the deployed micro {task.primary.label}{of and f"{of},"} reaches '
+      'a target: mean and sample standard deviation over the seeds that reach it.'
     )
   return Table(columns, rows, caption, label='costs')
 

@@ -66,6 +66,8 @@ def table(by_method: list[Row]) -> Table | None:
     'the second-best center minus that of the own one. Mean and sample standard '
     'deviation over seeds.'
   )
+  if any(row['evaluated_on'] for row in by_method):
+    caption += ' Test data are validation examples.'
   left_out = fewer_seeds(by_method)
   left_out += ['Bad clients are left out.'] * any(row['bad'] for row in by_method)
   notes = [' '.join(left_out)] * bool(left_out)

@@ -46,14 +46,3 @@ def label_skew(counts: np.ndarray) -> float:
     shares = counts[rows] / sizes[rows, None]
     apart[first : first + _BLOCK] = np.abs(shares - whole).sum(axis=1)
   return float(apart.mean() / 2)
-
-
-def classes_never_trained(train: np.ndarray, test: np.ndarray) -> tuple[int, float]:
-  """How much clients are tested on classes that they have no training examples of.
-
-  `train` and `test` [M, L] int are the examples of each class on each client. Returns
-  the number of clients with such test examples, and the share of all test examples that
-  are such.
-  """
-  absent = np.where(train == 0, test, 0)
-  return int(absent.any(axis=1).sum()), float(absent.sum() / max(test.sum(), 1))

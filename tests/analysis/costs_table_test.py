@@ -68,6 +68,10 @@ def test_rounds_are_those_of_the_honest_clients():
   honest = {k: {'micro_accuracy': 1.0} for k in ('deployed', 'finetuned')}
   told = [summary('oracle', (0.5, 0.5, 0.8), honest=honest)]
   assert costs_table.rows({'told': told}, 'told')[0]['reached'] == 0
+  told[0]['evaluated_on'] = 'validation'
+  both = {'told': told, 'b': [summary('fesem', (0.5, 0.6, 0.9))]}
+  said = 'accuracy, honest clients, validation examples, reaches'
+  assert said in table_of(both, 'told')
 
 
 def test_some_seeds_reach_it():

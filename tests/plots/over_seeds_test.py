@@ -124,11 +124,6 @@ def test_differences_of_one_seed_are_said_to_have_no_interval():
   row['pairs'] = 1
   found = {'reference': 'fed_avg', 'of': '', 'task': 'classification'}
   found['deployed'] = [row]
-    'reference': 'fed_avg',
-    'of': '',
-    'task': 'classification',
-    'deployed': [row],
-  }
   said = plots.forest(found).get_suptitle()
   assert said == 'Deployed models minus FedAvg\none seed, of which there is no interval'
   alike = found | {'deployed': [row | {'pairs': 2}]}

@@ -4,7 +4,7 @@ Papers report the last round, the best one or a mean of the last few, and how ma
 rounds a target took. All are computed from the records of the rounds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,6 @@ ON_VALIDATION = (
 
 # Entry of summaries of runs whose data change: the first round with the last data.
 DATA_SINCE = 'data_since'
-
-# What is said where the best round, means and targets are of these rounds alone.
-OF_LAST_DATA = (
-  'The data change over rounds; of each run, only the rounds since the last change '
-  'count: from round {} on.'
-)
 
 _KINDS = ('deployed', 'finetuned')
 # Evaluations of which `mean10` is the mean, at most.
@@ -128,13 +122,6 @@ def _scores(record: Record) -> Record:
 def of_last_data(history: Sequence[Record], summary: Record) -> list[Record]:
   """Records of the rounds that had the data of the last one."""
   return [r for r in history if r['round'] >= summary.get(DATA_SINCE, 0)]
-
-
-def of_last_data_said(since: Iterable[int | None]) -> list[str]:
-  """Sentence on runs that count rounds from these on; [] where all rounds count."""
-  first = sorted({number for number in since if number and number > 1})
-  ends = dict.fromkeys([*first[:1], *first[-1:]])
-  return [OF_LAST_DATA.format(' or '.join(map(str, ends)))] * bool(first)
 
 
 def rounds_to(
