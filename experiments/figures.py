@@ -167,6 +167,9 @@ def draw_ranks(workdirs: list[str], output: pathlib.Path) -> None:
   common = [
     m for m in next(iter(scores.values())) if all(m in s for s in scores.values())
   ]
+  left_out = sorted({m for own in scores.values() for m in own} - set(common))
+  if left_out:
+    print(f'Not in every comparison, and left out: {", ".join(left_out)}.')
   ranked = {name: {m: own[m] for m in common} for name, own in scores.items()}
   _print_paths(plots.save(plots.critical_difference(ranked), output))
 

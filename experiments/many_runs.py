@@ -120,8 +120,6 @@ def run_unless_diverged(
     )
   never = [i for i, outcome in enumerate(ended) if isinstance(outcome, NeverPatient)]
   if never:  # The patience is for other methods of a comparison.
-    patience, first = wanted[never[0]].config['patience'], wanted[never[0]].what
-    say(first, f'Note: --patience={patience} has no effect: there are no clusters.')
     again = [
       wanted[i]._replace(config=wanted[i].config | {'patience': 0}) for i in never
     ]
