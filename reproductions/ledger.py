@@ -11,7 +11,6 @@ import numpy as np
 from fesem_jax.evaluation.paired import student_quantile
 from fesem_jax.utils import text_tables
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError
 
 from . import recipes
 from .recipes import Cell, Recipe
@@ -33,18 +32,11 @@ def path(folder: pathlib.Path, recipe: str, cell: str) -> pathlib.Path:
 
 
 def read(folder: pathlib.Path, recipe: str, cell: str) -> Entry | None:
-  """The entry of a cell, None if it was not run; a damaged file raises `UserError`."""
+  """The entry of a cell; None if it was not run."""
   file = path(folder, recipe, cell)
   if not file.is_file():
     return None
-  try:
-    entry = json.loads(file.read_text(encoding='utf-8'))
-    list(entry['values'])
-  except (ValueError, KeyError, TypeError) as e:
-    raise UserError(
-      f'{file} is damaged; delete it and run fesem-reproduce --paper={recipe} '
-      f'--cells={cell} again.'
-    ) from e
+  entry: Entry = json.loads(file.read_text(encoding='utf-8'))
   return entry
 
 

@@ -7,9 +7,9 @@ its `row` is called, `flags` of its own, and what is `published`.
 
 import pathlib
 import tomllib
-from typing import Any, NamedTuple, get_origin
+from typing import Any, NamedTuple
 
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, check
 
 FOLDER = pathlib.Path(__file__).parent / 'papers'
 
@@ -65,8 +65,7 @@ class Recipe(NamedTuple):
     """The cell of a name; raises `UserError` if there is none."""
     named = next((cell for cell in self.cells if cell.name == name), None)
     if named is None:
-      known = ', '.join(cell.name for cell in self.cells)
-      raise UserError(f'{argument("cells", name)} is none of {self.name}: {known}.')
+      raise UserError(f'cells: unknown {name!r} of {self.name}')
     return named
 
   def source_of(self, cell: Cell) -> Cell:
@@ -84,70 +83,29 @@ def names() -> list[str]:
 
 
 def read(name: str) -> Recipe:
-  """The recipe of a name, or of a file NAME.toml.
-
-  Raises `UserError` if there is none, or it is damaged.
-  """
+  """The recipe of a name, or of a file NAME.toml; raises `UserError` without one."""
   path = pathlib.Path(name) if name.endswith('.toml') else FOLDER / f'{name}.toml'
-  try:
-    content = tomllib.loads(path.read_text(encoding='utf-8'))
-  except FileNotFoundError as e:
-    raise UserError(
-      f'{argument("paper", name)} is neither a file NAME.toml nor one of '
-      f'{", ".join(names())}.'
-    ) from e
-  except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-    raise UserError(f'{path} is no TOML: {e}.') from e
-  return _recipe(path, content)
+  check(path.is_file(), f'paper: unknown {name!r}; expected {", ".join(names())}')
+  return _recipe(path, tomllib.loads(path.read_text(encoding='utf-8')))
 
 
 def _recipe(path: pathlib.Path, content: dict[str, Any]) -> Recipe:
   """A recipe from its file; a field of the recipe is the default of its cells."""
   cells, common = content.pop('cells', []), content.pop('flags', [])
-  if not isinstance(common, list):
-    raise UserError(f'{path}: flags must be a list.')
   shared = {
     k: content.pop(k) for k in list(content) if k in Cell._fields and k != 'why'
   }
   filled: list[Cell] = []
   for fields in cells:
-    cell = _made(path, Cell, shared | fields, 'a cell')
+    cell = _made(Cell, shared | fields)
+    known = cell.measure in MEASURES and cell.report in REPORTS
+    check(known, f'{path}: {cell.name} has an unknown measure or report')
     filled.append(cell._replace(flags=(*common, *cell.flags)))
-  for cell in filled:
-    _check(path, cell, {c.name for c in filled})
-  if len({cell.name for cell in filled}) < len(filled) or not filled:
-    raise UserError(
-      f'{path}: each cell needs a name of its own, and there must be one.'
-    )
   own = {'name': path.stem, 'cells': filled, 'why': ''}
-  return _made(path, Recipe, own | content, 'the recipe')
+  return _made(Recipe, own | content)
 
 
-def _made(path: pathlib.Path, kind: Any, fields: dict[str, Any], what: str) -> Any:
-  """A cell or a recipe; raises `UserError` on fields that do not make one."""
-  if unknown := set(fields) - set(kind._fields):
-    raise UserError(f'{path}: {what} has {min(unknown)}, which is unknown.')
-  for name, of_type in kind.__annotations__.items():
-    if name not in fields and name not in kind._field_defaults:
-      raise UserError(f'{path}: {what} lacks {name}.')
-    if of_type is str and not isinstance(fields.get(name, ''), str):
-      raise UserError(f'{path}: {name} must be a string.')
-    if get_origin(of_type) is tuple and not isinstance(fields.get(name, []), list):
-      raise UserError(f'{path}: {name} must be a list.')
+def _made(kind: Any, fields: dict[str, Any]) -> Any:
+  """A cell or a recipe from its fields."""
   values = {n: tuple(x) if isinstance(x, list) else x for n, x in fields.items()}
   return kind(**values)
-
-
-def _check(path: pathlib.Path, cell: Cell, known: set[str]) -> None:
-  """Raises `UserError` on a cell that makes no sense."""
-  if cell.measure not in MEASURES or cell.report not in REPORTS:
-    raise UserError(
-      f'{path}: {cell.name} needs a measure of {", ".join(MEASURES)} and a report of '
-      f'{", ".join(REPORTS)}.'
-    )
-  if cell.runs_of and cell.runs_of not in known:
-    raise UserError(
-      f'{path}: {cell.name} has runs_of={cell.runs_of}, which is no cell.'
-    )
-  if cell.seeds < 1:
-    raise UserError(f'{path}: {cell.name} needs at least one seed.')

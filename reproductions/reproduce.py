@@ -32,7 +32,7 @@ from absl import flags
 
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import provenance
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.interrupts import Stopped, handed_on
 
 from . import ledger, page, recipes
@@ -200,10 +200,7 @@ def reproduce(
         note = f'the ledger had {page.here(cell, before)} ({of_before}); '
     elif is_stale(source, known):
       file = ledger.path(kept, recipe.name, cell.name)
-      raise UserError(
-        f'{file} is of other flags, rates or seeds than {cell.name} of the recipe has '
-        'now; delete it to run the cell again.'
-      )
+      raise UserError(f'{file}: has other flags than {cell.name}; delete it')
     else:
       held += 1
       note = f'not run now, the ledger has it (commit {str(known.get("commit"))[:8]}): '
@@ -242,10 +239,7 @@ def main(argv: list[str]) -> None:
   kept = pathlib.Path(f.ledger)
   if f.data_dir:
     os.environ['FESEM_DATA_DIR'] = f.data_dir
-  if f.rerun and not f.paper:
-    raise UserError('--rerun needs a --paper, whose cells it runs again.')
-  if f.cells and len(f.paper) != 1:
-    raise UserError(f'{argument("cells", ",".join(f.cells))} needs one --paper.')
+  check(not f.cells or len(f.paper) == 1, 'cells: needs one paper')
   if f.list:
     of_all = f.paper in ([], ['all'])
     papers = [] if of_all else list(map(recipes.read, f.paper))
