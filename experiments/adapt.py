@@ -21,7 +21,7 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check as check_argument
 
 from . import adapt_tables, methods, new_clients
 from . import flags as experiment_flags
@@ -47,16 +47,10 @@ def adapt(
   a row for each run, number of examples and rule.
   """
   check(settings)
-  if not workdirs:
-    raise UserError('Name the workdir of a finished run: fesem-adapt WORKDIR.')
-  if out is None and len(workdirs) > 1:
-    raise UserError('--output is missing: name a folder for the table of several runs.')
-  if global_runs and len(global_runs) != len(workdirs):
-    raise UserError(
-      f'global_run: got {len(global_runs)} runs; name one for each of the '
-      f'{len(workdirs)} workdirs'
-    )
-  global_runs = global_runs or []
+  count, global_runs = len(workdirs), global_runs or []
+  check_argument(count, 'workdir: name that of a finished run, fesem-adapt WORKDIR')
+  check_argument(out or count == 1, 'output: name a folder for several runs')
+  check_argument(len(global_runs) in (0, count), f'global_run: name {count} runs')
   out = out or workdirs[0] / 'adapt'
   runs = [new_clients.load(folder, machine['data_dir']) for folder in workdirs]
   new_clients.check_one_configuration(runs)

@@ -12,7 +12,7 @@ from absl import flags
 
 from fesem_jax.run.results import export
 from fesem_jax.run.results.saved_run import load_run
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 from .start import no_positional, start
 
@@ -21,8 +21,7 @@ def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   for name in ('run', 'output'):
-    if not f[name].value:
-      raise UserError(f'--{name} is missing; see --help.')
+    check(f[name].value, f'{name}: is missing; see --help')
   path = pathlib.Path(f.output)
   export.check(path)
   load_run(f.run).export(path, client=f.client, cluster=f.cluster)

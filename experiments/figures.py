@@ -193,10 +193,7 @@ def main(argv: list[str]) -> None:
   elif f.ranks:
     draw_ranks(f.ranks, pathlib.Path(f.output or 'ranks.png'))
   elif len(argv) < 2:
-    raise UserError(
-      'Name at least one workdir, fesem-figures WORKDIR, or --partitions or --ranks to '
-      'draw.'
-    )
+    raise UserError('workdir: name one, or partitions or ranks to draw')
   else:
     draw_runs(argv[1:], pathlib.Path(f.output or 'plots'))
 

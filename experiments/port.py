@@ -23,7 +23,7 @@ from fesem_jax import models, tasks
 from fesem_jax.models import porting
 from fesem_jax.run.results import export
 from fesem_jax.run.results.deployed_models import by_layer
-from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.errors import check
 
 from . import plugins
 from .build import own_model
@@ -37,8 +37,7 @@ def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   for name in ('model', 'example_shape', 'num_classes', 'state_dict', 'output'):
-    if not f[name].value:
-      raise UserError(f'--{name} is missing; see --help.')
+    check(f[name].value, f'{name}: is missing; see --help')
   output = pathlib.Path(f.output)
   export.check(output)
   shape, hidden = _numbers('example_shape'), _numbers('hidden')

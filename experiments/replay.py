@@ -24,7 +24,7 @@ from fesem_jax.run.results.metrics_file import read_config
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.text_tables import aligned, csv_text
 
 from . import flags as experiment_flags
@@ -47,11 +47,8 @@ def rebuilt(
   `machine` is from `flags.machine`.
   """
   config = read_config(workdir) or {}
-  if config['select'] != 'uniform':
-    raise UserError(
-      f'Clients of a run with {argument("select", config["select"])} cannot be '
-      'replayed: only uniform draws are drawn again.'
-    )
+  uniform = config['select'] == 'uniform'
+  check(uniform, 'select: only uniform draws can be replayed')
   train, *_ = data_of_run(workdir, config, machine['data_dir'])
   if config['algorithm'] == 'oracle':
     train = data.with_true_groups(train)
@@ -125,10 +122,8 @@ def _csv(replayed: Replay) -> str:
 
 def main(argv: list[str]) -> None:
   f = flags.FLAGS
-  if len(argv) != 2:
-    raise UserError('Name the workdir of one run: fesem-replay WORKDIR --round=R.')
-  if not f.client:
-    raise UserError('--client is missing: name one, as clients.csv does.')
+  check(len(argv) == 2, 'workdir: name one, fesem-replay WORKDIR --round=R')
+  check(f.client, 'client: name one, as clients.csv does')
   output = pathlib.Path(f.output) if f.output else None
   sharding.setup_devices(f.num_devices)
   workdir, machine = pathlib.Path(argv[1]), experiment_flags.machine()

@@ -90,7 +90,7 @@ def test_logits_at_every_position_are_compared(tmp_path):
 
 
 def test_mistakes_are_named(files):
-  assert '--model is missing' in call('port', cwd=files).stderr
+  assert '--model: is missing' in call('port', cwd=files).stderr
   assert 'absent.npz' in port(files, '--check=absent.npz').stderr
   assert not (files / 'net.msgpack').exists()
 
