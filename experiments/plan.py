@@ -25,6 +25,7 @@ from fesem_jax.run.data_shapes import DataSize, SplitSize, data_of
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.ranges import check_choice
 
 from . import flags as experiment_flags
 from . import methods, run
@@ -117,6 +118,8 @@ def main(argv: list[str]) -> None:
   sharding.setup_devices(0 if elsewhere else f.num_devices)
   config = run.chosen_configuration()
   machine = experiment_flags.machine()
+  for name in f.plan_programs:
+    check_choice('plan_programs', name, planner.PARTS)
   meshes = {name: topologies.mesh_of(name, f.num_devices) for name in f.topology}
   plans = []
   for count in numbers_of_clients():

@@ -165,10 +165,8 @@ def test_sizes_are_known_or_asked_for(tmp_path):
     '--report=best', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
-  assert "Note: the sizes are LEAF's of all natural clients" in done.stdout
+  assert "the sizes are LEAF's of all natural clients" in done.stdout
   assert '40 clients, 8,166 training examples' in done.stdout
-  assert 'Note: --report has no effect: a plan measures nothing.' in done.stdout
-  assert '--target' not in done.stdout
   done = call('plan', '--dataset=mnist', f'--data_dir={tmp_path}', cwd=tmp_path)
   assert done.returncode == 1
   assert done.stderr.startswith('error:')
@@ -189,12 +187,9 @@ def test_a_table_of_several_plans(tmp_path):
   assert list(plans[0]['programs']) == ['round']
   assert plans[2]['data_bytes'] > plans[0]['data_bytes']
   assert 'a client trains in' in done.stdout
-  for wrong in (
-    '--plan_programs=start', '--plan_clients=x', '--topology=cpu,v5e:2x2'
-  ):  # fmt: skip
-    done = call('plan', '--dataset=digits', wrong, cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.startswith('error: ' + wrong.split('=')[0])
+  done = call('plan', '--dataset=digits', '--plan_programs=start', cwd=tmp_path)
+  assert done.returncode == 1
+  assert done.stderr.startswith('error: --plan_programs: ')
 
 
 def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
