@@ -13,6 +13,7 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Corruption
 from fesem_jax.core.local_training import local_training
+from fesem_jax.core.sending import Sends, sent_by_client
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.utils.errors import UserError
@@ -182,5 +183,6 @@ def test_a_client_whose_changed_model_is_not_finite_fails():
   ],
 )
 def test_other_arrays_than_those_of_the_model_are_refused(function):
+  params, key = {'w': jnp.ones((2, 3))}, jax.random.key(0)
   with pytest.raises(UserError, match='sends'):
-    of_functions(function)
+    sent_by_client(Sends(function), key, params, params)
