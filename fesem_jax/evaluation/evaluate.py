@@ -26,7 +26,7 @@ from fesem_jax.training.by_batches import evaluation_width
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 class Totals(NamedTuple):
@@ -244,11 +244,8 @@ def check_metrics(model: Model) -> None:
   names = [name for name, _ in model.metrics]
   taken = {'loss', *(figure.name for figure in model.task.figures)}
   for i, name in enumerate(names):
-    if name in taken or name in names[:i]:
-      raise UserError(
-        f'The metric {name!r} of the model has the name of another metric; '
-        'choose another name.'
-      )
+    own = name not in taken and name not in names[:i]
+    check(own, f'metrics: {name!r} is the name of another metric; choose another')
 
 
 def scores(totals: Totals, task: Task) -> dict[str, float]:

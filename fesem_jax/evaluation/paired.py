@@ -7,7 +7,7 @@ import numpy as np
 
 from fesem_jax import tasks
 from fesem_jax.tasks import Task
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.text_tables import Column, Table, cell
 
 _LEVEL = 0.95
@@ -43,11 +43,8 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference:
   without pairs, or if the lengths differ.
   """
   first, second = np.asarray(a, np.float64), np.asarray(b, np.float64)
-  if first.shape != second.shape or first.ndim != 1 or not len(first):
-    raise UserError(
-      f'Pairs are as many figures of one method as of the other, at least one; not '
-      f'{first.shape} and {second.shape}.'
-    )
+  pairs = first.shape == second.shape and first.ndim == 1 and len(first) > 0
+  check(pairs, f'paired_difference: shapes {first.shape} and {second.shape} differ')
   with np.errstate(invalid='ignore'):  # Of infinite figures, there is no interval.
     differences = first - second
     mean, count = float(differences.mean()), len(differences)
@@ -220,11 +217,10 @@ def against(summaries: Summaries, reference: str, kind: str = 'deployed') -> lis
 
 def check_reference(reference: str, labels: Sequence[str]) -> None:
   """Raises `UserError` unless the reference is empty or the label of a method."""
-  if reference and reference not in labels:
-    raise UserError(
-      f'{argument("reference", reference)} is none of the methods of the table: '
-      f'{", ".join(labels)}.'
-    )
+  known = not reference or reference in labels
+  check(
+    known, f'reference: unknown value {reference!r:.30}; expected {", ".join(labels)}'
+  )
 
 
 def differences(

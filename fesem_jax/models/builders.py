@@ -9,18 +9,15 @@ import flax.linen as nn
 
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model
-from fesem_jax.models import resnet, training_modes
+from fesem_jax.models import conv, resnet
 from fesem_jax.models.lenet import Lenet
-from fesem_jax.models.model_checks import check_shape
 from fesem_jax.models.networks import CelebaCnn, Cnn, EmnistCnn, Mlp, as_model
 from fesem_jax.models.recurrent import Recurrent
-from fesem_jax.models.training_modes import ALWAYS_THE_SAME
 from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
-from fesem_jax.utils.array_checks import check_channels_last
-from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError, argument, check_choice
-from fesem_jax.utils.safe_files import first_line
+from fesem_jax.utils.array_checks import has_channels_first
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, check_choice
 
 
 class _Request(NamedTuple):
@@ -113,22 +110,14 @@ def options(model: str) -> dict[str, int]:
   }
 
 
-def _with_options(name: str, module: nn.Module, given: Mapping[str, int]) -> nn.Module:
+def _with_options(model: str, module: nn.Module, given: Mapping[str, int]) -> nn.Module:
   """The module with other values of its `options`."""
-  allowed = options(name)
+  allowed = options(model)
   for option, value in given.items():
-    if option not in allowed:
-      raise UserError(
-        f'{argument("model", name)} has no option {option}; its options are: '
-        f'{", ".join(allowed) or "none"}.'
-      )
     most = _MAX_DEPTH if option == 'depth' else _MAX_WIDTH
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or not 1 <= value <= most:
-      raise UserError(
-        f'{argument("model", name)}: {option} must be a whole number from 1 to '
-        f'{most:,}, but is {printable(value)}.'
-      )
+    check(option in allowed, f'{model}: no option {option}; has {", ".join(allowed)}')
+    fits = isinstance(value, numbers.Integral) and 1 <= value <= most
+    check(fits, f'{model}: {option} must be from 1 to {most}; got {value!r:.20}')
   others: dict[str, Any] = {option: int(value) for option, value in given.items()}
   return module.clone(**others)
 
@@ -137,9 +126,9 @@ def _with_options(name: str, module: nn.Module, given: Mapping[str, int]) -> nn.
 def build(
   model: str,
   example_shape: Sequence[int],
-  num_classes: int,
+  num_classes: Count,
   hidden: Sequence[int] = (200,),
-  conv_method: str | None = None,
+  conv_method: conv.Method | None = None,
   task: str = CLASSIFICATION.name,
   options: Mapping[str, int] | None = None,
 ) -> Model:
@@ -174,44 +163,20 @@ def build(
     UserError: on an unknown name or option, or a model that does not fit the examples.
   """
   check_choice('model', model, NAMES)
-  check_shape(example_shape)
   entry, shape = _TABLE[model], tuple(example_shape)
-  named = argument('model', model)
-  if entry.takes == 'images' and len(shape) not in (2, 3):
-    raise UserError(
-      f'{named} needs images, but examples have shape {shape}; use `model=mlp` or '
-      '`model=logistic`.'
-    )
   if entry.takes == 'images':
-    check_channels_last(shape, named)
-  if entry.takes == 'images' and min(shape[:2]) < entry.least:
-    raise UserError(
-      f'{named} needs images of at least {entry.least} pixels a side, but examples '
-      f'have shape {shape}; use `model=small_cnn` or `model=mlp`.'
-    )
-  if entry.takes == 'tokens' and len(shape) != 1:
-    raise UserError(
-      f'{named} needs sequences of tokens, but examples have shape {shape}; use a '
-      'model of images, `model=mlp` or `model=logistic`.'
-    )
+    check(len(shape) in (2, 3), f'{model}: takes images; examples have shape {shape}')
+    last = not has_channels_first(shape)
+    check(last, f'{model}: channels must be the last axis; examples have {shape}')
+    large = min(shape[:2]) >= entry.least
+    check(large, f'{model}: needs {entry.least} pixels a side; examples have {shape}')
+  tokens = entry.takes == 'tokens'
+  fits = len(shape) == 1 or not tokens
+  check(fits, f'{model}: takes sequences of tokens; examples have shape {shape}')
   check_choice('task', task, tuple(TASKS))
   every_position = task == SEQUENCE.name
-  if every_position and entry.takes != 'tokens':
-    raise UserError(
-      f'{named} has no logits at every position; `task=sequence` needs one of '
-      f'{", ".join(OF_TOKENS)}.'
-    )
+  check(tokens or not every_position, f'{model}: has no logits at every position')
   request = _Request(num_classes, tuple(hidden), conv_method, every_position)
   module = _with_options(model, entry.module(request), options or {})
-  try:
-    modes = training_modes.of_call(model, module.__call__)
-    batch_norm = getattr(module, 'groups', 0) is None
-    built = as_model(module, shape, modes if batch_norm else ALWAYS_THE_SAME)
-  except (TypeError, ValueError) as e:  # Heads or groups that do not divide a width.
-    if not options:
-      raise
-    given = ', '.join(f'{option}={value}' for option, value in options.items())
-    raise UserError(
-      f'{named} cannot be built with {given} ({first_line(e)}); choose other values.'
-    ) from e
+  built = as_model(module, shape)
   return built._replace(loss=TASKS[task].loss, task=TASKS[task])

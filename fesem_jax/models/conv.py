@@ -18,7 +18,7 @@ quarter of the memory of patches by the compiler's count (docs/planning.md).
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import flax.linen as nn
 import jax
@@ -34,7 +34,8 @@ _LAYOUT = ('NHWC', 'HWIO', 'NHWC')
 
 # Ways to compute the same convolution; 'grouped' is XLA's own, which mapping over
 # clients turns into a grouped one.
-METHODS = ('forward_form', 'patches', 'grouped')
+Method = Literal['forward_form', 'patches', 'grouped']
+METHODS: tuple[str, ...] = get_args(Method)
 
 
 def conv2d(
@@ -56,9 +57,6 @@ def conv2d(
 
   Returns:
     [B, H', W', O].
-
-  Raises:
-    ValueError: on an unknown method.
   """
   if isinstance(padding, str):
     pads = jax.lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], strides, padding)
@@ -67,13 +65,12 @@ def conv2d(
   strides = (strides[0], strides[1])
   if method is None:
     return _by_platform(x, kernel, strides, padding)
-  if method == 'forward_form':
-    return _conv(x, kernel, strides, padding)
-  if method == 'patches':
-    return _patches_times_kernel(x, kernel, strides, padding)
-  if method == 'grouped':
-    return _forward(x, kernel, strides, padding)
-  raise ValueError(f'method must be one of {METHODS}, not {method!r}.')
+  by_method = {
+    'forward_form': _conv,
+    'patches': _patches_times_kernel,
+    'grouped': _forward,
+  }
+  return by_method[method](x, kernel, strides, padding)
 
 
 def general_dilated(

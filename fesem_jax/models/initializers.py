@@ -10,7 +10,6 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
 from fesem_jax.models.recurrent import RECURRENT, RECURRENT_BIAS
 from fesem_jax.models.tokens import EMBEDDING
-from fesem_jax.utils.errors import UserError
 
 # Path of each parameter -> the parameter.
 _Flat = dict[tuple[str, ...], jax.Array]
@@ -30,15 +29,7 @@ def with_pytorch_init(model: Model) -> Model:
   Args:
     model: whose layers have a `kernel` [..., I, O] and perhaps a `bias` [O], where all
       axes but the last count as inputs; or are those of `models.build`.
-
-  Raises:
-    UserError: if the parameters are no dict of layers.
   """
-  if not isinstance(jax.eval_shape(model.init, jax.random.key(0)), dict):
-    raise UserError(
-      '`initializer=pytorch` needs a model whose parameters are a dict of layers, each '
-      'with a `kernel`.'
-    )
 
   def init(key: jax.Array) -> Params:
     params = flatten_dict(model.init(key))

@@ -6,7 +6,7 @@ Layers carry explicit names in the order in which they run.
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,22 +18,12 @@ from fesem_jax import tasks
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import batch_statistics, conv, dense_layers
+from fesem_jax.models.flax_calls import as_taken, in_float32, is_same, modes_of
 from fesem_jax.models.layers import Conv, Dense, with_channels
 from fesem_jax.models.lenet import Lenet
-from fesem_jax.models.model_checks import (
-  as_taken,
-  check_linen,
-  check_parameters,
-  check_shape,
-  in_float32,
-)
-from fesem_jax.models.training_modes import ALWAYS_THE_SAME, Modes
+from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.tasks import Loss
-from fesem_jax.utils.errors import UserError, check_choice
-from fesem_jax.utils.safe_files import first_line
-
-if TYPE_CHECKING:
-  from flax import nnx
+from fesem_jax.utils.ranges import check_choice
 
 # Of CelebA's network.
 NORM_GROUPS = 8
@@ -120,7 +110,7 @@ _CHAINS = (Mlp, Cnn, EmnistCnn, CelebaCnn, Lenet)
 
 @recorded
 def from_flax(
-  module: 'nn.Module | Callable[[nnx.Rngs], nnx.Module]',
+  module: nn.Module | Callable[..., Any],  # (nnx.Rngs) -> nnx.Module
   example_shape: Sequence[int],
   loss: Loss | None = None,
   metrics: Mapping[str, Loss] | None = None,
@@ -151,117 +141,37 @@ def from_flax(
     The model.
 
   Raises:
-    UserError: if the module keeps state besides its parameters and the statistics of
-      BatchNorm, or if the logits of one example depend on others of its batch in
-      another way: a batch is filled up with examples that must not count. If it draws
-      random numbers, or normalizes by its batch, where it is told that it does not
-      train, or needs other arguments than the examples. If it has no parameters, or
-      any that is not float32. Also if an NNX module is given instead of a function that
-      makes it.
+    UserError: on an unknown task, or parameters that are not float32.
   """
-  check_shape(example_shape)
-  given: Any = module
-  if isinstance(given, type) and issubclass(given, nn.Module):
-    raise UserError(
-      f'`module` is the class {given.__name__}; give an object of it, e.g. '
-      f'{given.__name__}().'
-    )
   check_choice('task', task, tuple(tasks.TASKS))
   chosen = tasks.TASKS[task]
   try:
-    name, model = _flax_model(module, example_shape, np.float32)
+    model = _flax_model(module, example_shape, np.float32)
   except (TypeError, ValueError) as e:
-    if isinstance(e, UserError) or 'integer' not in str(e):
+    if 'integer' not in str(e):
       raise
-    try:  # It takes tokens, as an Embed does.
-      name, model = _flax_model(module, example_shape, np.int32)
-    except (TypeError, ValueError) as of_tokens:
-      if isinstance(of_tokens, UserError):
-        raise
-      raise UserError(
-        f'`module` takes neither float32 nor int32 examples ({first_line(e)}); '
-        'convert the part that needs integers, e.g. x[:, 0].astype(jnp.int32).'
-      ) from e
-  check_parameters(model, name)
-  model = model._replace(
+    model = _flax_model(module, example_shape, np.int32)  # An Embed takes tokens.
+  check_parameters(model)
+  return model._replace(
     loss=loss or chosen.loss, metrics=tuple((metrics or {}).items()), task=chosen
   )
 
-  check_mixes_nothing(model, name, example_shape)
-  return model
-
-
-def check_mixes_nothing(model: Model, name: str, example_shape: Sequence[int]) -> None:
-  """Raises `UserError` if examples influence each other where they must not.
-
-  In evaluation, and without statistics, none may; in training with statistics, none of
-  weight 0. `name` is that of the module.
-  """
-
-  # Layers may start at zero, and then pass nothing on.
-  def shaken(p):
-    return p + 0.1 * jax.random.normal(jax.random.key(p.size), p.shape)
-
-  @jax.jit
-  def mixes() -> jax.Array:
-    params = jax.tree.map(shaken, model.init(jax.random.key(0)))
-    x = jax.random.normal(jax.random.key(1), (3, *example_shape))
-
-    def first(x: jax.Array) -> jax.Array:
-      outputs = model.apply(params, x)[0].ravel()
-      if model.apply_train is not None and not model.statistics:
-        trained = model.apply_train(params, x, jax.random.key(2))[0]
-        outputs = jnp.concatenate([outputs, trained.ravel()])
-      return outputs
-
-    def counted(x: jax.Array) -> jax.Array:
-      if not model.statistics or model.apply_train is None:
-        return jnp.zeros(1)
-      weights = jnp.array([1.0, 1.0, 0.0])
-      outputs, new = model.apply_train(params, x, jax.random.key(2), weights)
-      numbers = [outputs[:2].ravel(), *map(jnp.ravel, jax.tree.leaves(new))]
-      return jnp.concatenate(numbers)
-
-    def changes(function: Callable[[jax.Array], jax.Array], others: int) -> jax.Array:
-      """[] bool: true if results change with the examples from number `others` on."""
-
-      def summed(x: jax.Array) -> jax.Array:
-        outputs = function(x)
-        return outputs @ jnp.cos(jnp.arange(outputs.size))
-
-      slope = jax.grad(summed)(x)[others:]
-      # Tokens, which are rounded, have no slope. One trace draws the same on the host.
-      one, other = jax.lax.map(function, jnp.stack([x, x.at[others:].multiply(-1)]))
-      apart = jnp.abs(one - other) > 1e-3 * jnp.abs(one).max()
-      return jnp.any((slope != 0) & ~jnp.isnan(slope)) | jnp.any(apart)
-
-    # The first example's logits with the other examples of the batch, and what counts
-    # with the one that only fills it up.
-    return changes(first, 1) | changes(counted, 2)
-
-  if mixes():
-    raise UserError(
-      f'{name} lets the examples of a batch influence each other, other than by the '
-      'BatchNorm of Flax; normalize each example on its own, e.g. with GroupNorm.'
-    )
-
 
 def _flax_model(
-  module: 'nn.Module | Callable[[nnx.Rngs], nnx.Module]',
+  module: nn.Module | Callable[..., Any],  # (nnx.Rngs) -> nnx.Module
   example_shape: Sequence[int],
   dtype: Any,
-) -> tuple[str, Model]:
-  """A module's name and `Model`, traced with examples that it gets as `dtype`."""
+) -> Model:
+  """A module's `Model`, traced with examples that it gets as `dtype`."""
   if isinstance(module, nn.Module):
-    modes = check_linen(module, example_shape, dtype)
-    name, model = type(module).__name__, as_model(module, example_shape, modes, dtype)
+    model = as_model(module, example_shape, dtype)
   else:
     from fesem_jax.models.nnx_modules import as_nnx_model  # Slow to import.
 
-    name, model = as_nnx_model(module, example_shape, dtype)
+    model = as_nnx_model(module, example_shape, dtype)
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
   jax.eval_shape(lambda key, x: model.apply(model.init(key), x), jax.random.key(0), x)
-  return name, model
+  return model
 
 
 def _is_plain_dense(layer: nn.Module) -> bool:
@@ -278,12 +188,10 @@ def _is_plain_dense(layer: nn.Module) -> bool:
 
 
 def as_model(
-  module: nn.Module,
-  example_shape: Sequence[int],
-  modes: Modes = ALWAYS_THE_SAME,
-  dtype: Any = np.float32,
+  module: nn.Module, example_shape: Sequence[int], dtype: Any = np.float32
 ) -> Model:
   """A Flax module, which takes examples of a `dtype`, as a `Model`; see `from_flax`."""
+  modes = modes_of(module.__call__)
   dummy = np.zeros((1, *example_shape), dtype)
   layers: list[str] = []
 
@@ -308,13 +216,11 @@ def as_model(
     with conv.in_linen():
       return evaluated(params, x)
 
-  mode = modes.evaluate if modes.train is None else modes.train
-
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
     # One key stands for streams of all names.
     x = as_taken(x, dtype)
     with convolving():
-      return in_float32(module.apply(variables(params), x, **mode, rngs=key))
+      return in_float32(module.apply(variables(params), x, **modes.train, rngs=key))
 
   def apply_batch(
     params: Params, x: jax.Array, key: jax.Array, weights: jax.Array
@@ -322,7 +228,7 @@ def as_model(
     mutable = [batch_statistics.COLLECTION]
     with convolving(), batch_statistics.counting(weights):
       logits, new = module.apply(
-        variables(params), as_taken(x, dtype), **mode, rngs=key, mutable=mutable
+        variables(params), as_taken(x, dtype), **modes.train, rngs=key, mutable=mutable
       )
     return in_float32(logits), new[batch_statistics.COLLECTION]
 
@@ -358,11 +264,21 @@ def as_model(
 
   def init(key: jax.Array) -> Params:
     variables = module.init(key, dummy, **modes.evaluate)
-    return batch_statistics.joined(type(module).__name__, variables)
+    return batch_statistics.joined(variables)
 
   chain = tuple(layers) if type(module) in _CHAINS else ()
   apply = convolved if convolves else evaluated
   model = Model(init, apply, layers=chain, apply_with=apply_with)
   if statistics:
     return model._replace(apply_train=apply_batch, statistics=statistics)
-  return model._replace(apply_train=apply_train) if modes.train else model
+  if not modes.train:
+    return model
+  x, key = jax.ShapeDtypeStruct(dummy.shape, jnp.float32), jax.random.key(0)
+  draws_nothing = is_same(
+    apply_train,
+    lambda params, x, key: apply(params, x),
+    jax.eval_shape(init, key),
+    x,
+    key,
+  )
+  return model if draws_nothing else model._replace(apply_train=apply_train)

@@ -9,14 +9,9 @@ from flax import nnx
 
 from fesem_jax.core import parameter_names, tree
 from fesem_jax.core.types import Model, Params
-from fesem_jax.models import batch_statistics, conv, training_modes
-from fesem_jax.models.model_checks import (
-  as_taken,
-  check_only_parameters,
-  in_float32,
-  same_function,
-)
-from fesem_jax.utils.errors import UserError
+from fesem_jax.models import batch_statistics, conv
+from fesem_jax.models.flax_calls import as_taken, in_float32, is_same, modes_of
+from fesem_jax.utils.errors import check
 
 # Variables of a module that are parameters of its model.
 _TRAINED = (nnx.Param, nnx.BatchStat)
@@ -26,27 +21,16 @@ def as_nnx_model(
   make: Callable[[nnx.Rngs], nnx.Module],
   example_shape: Sequence[int],
   dtype: Any = jnp.float32,
-) -> tuple[str, Model]:
-  """The name of an NNX module that `make` builds, and its `Model`; see `from_flax`."""
-  if isinstance(make, nnx.Module) or not callable(make):
-    raise UserError(
-      f'{type(make).__name__} is no Linen module: give from_flax a function that makes '
-      'the NNX module, e.g. lambda rngs: Net(10, rngs=rngs).'
-    )
+) -> Model:
+  """The `Model` of an NNX module that `make` builds; see `from_flax`."""
+  makes = callable(make) and not isinstance(make, nnx.Module)
+  check(makes, 'module: must be a Linen module or a function that makes an NNX module')
 
   def build(key: jax.Array) -> nnx.Module:
-    module = make(nnx.Rngs(key))
-    if not isinstance(module, nnx.Module):
-      raise UserError(
-        f'from_flax needs a function that makes an NNX module; what it was given makes '
-        f'a {type(module).__name__}.'
-      )
-    return module
+    return make(nnx.Rngs(key))
 
   module = nnx.eval_shape(lambda: build(jax.random.key(0)))
-  name = type(module).__name__
-  modes = training_modes.of_call(name, module.__call__)
-  _check_state(name, module)
+  modes = modes_of(module.__call__)
 
   def function(kwargs: dict[str, Any]) -> Callable[..., tuple[jax.Array, Params]]:
     """The module as it is now: (params, x, key, weights) -> logits, statistics."""
@@ -73,20 +57,13 @@ def as_nnx_model(
     return _named(_as_defined(module, layers))
 
   x = jax.ShapeDtypeStruct((2, *example_shape), jnp.float32)
-  as_made = function(training_modes.of_one_function(modes, module.__call__).evaluate)
   module.train()
-  train = function(modes.train or {})
+  train = function(modes.train)
   module.eval()
   evaluate = function(modes.evaluate)
-  other = True  # In training another function.
   params, key = jax.eval_shape(lambda key: (init(key), key), jax.random.key(0))
-  if _draws(train, params, x, key):
-    if _draws(evaluate, params, x, key):
-      raise training_modes.always_random(name)
-  elif _has_dropout(module):  # It would have no effect, unsaid.
-    raise training_modes.always_random(name)
-  elif same_function(train, evaluate, params, x, key):
-    evaluate, other = as_made, False
+  draws = _draws(evaluate, params, x, key)
+  check(not draws, 'module: draws random numbers in evaluation; use train() and eval()')
 
   running = nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
   statistics = batch_statistics.paths(running)
@@ -101,28 +78,9 @@ def as_nnx_model(
     return train(params, x, key)[0]
 
   if statistics:
-    return name, Model(init, apply, apply_train=train, statistics=statistics)
-  return name, Model(init, apply, apply_train=apply_train if other else None)
-
-
-def _check_state(name: str, module: nnx.Module) -> None:
-  """Raises `UserError` on state beside parameters, statistics and random numbers."""
-  state = nnx.to_flat_state(nnx.state(module, nnx.Not(nnx.Param)))
-  known = nnx.RngState, nnx.BatchStat
-  others = [v for _, v in state if not isinstance(v, known)]
-  check_only_parameters(name, {type(variable).__name__ for variable in others})
-  for _, layer in nnx.iter_modules(module):
-    if isinstance(layer, nnx.Dropout) and layer.rate > 0 and layer.rngs is None:
-      raise UserError(
-        f'{name} has Dropout without random numbers; make it with '
-        f'nnx.Dropout({layer.rate}, rngs=rngs).'
-      )
-
-
-def _has_dropout(module: nnx.Module) -> bool:
-  """True if a module has Dropout that drops anything."""
-  layers = [layer for _, layer in nnx.iter_modules(module)]
-  return any(isinstance(layer, nnx.Dropout) and layer.rate > 0 for layer in layers)
+    return Model(init, apply, apply_train=train, statistics=statistics)
+  draws_nothing = is_same(train, evaluate, params, x, key)
+  return Model(init, apply, apply_train=None if draws_nothing else apply_train)
 
 
 def _draws(run: Callable[..., Any], params: Params, x: Any, key: Any) -> bool:

@@ -19,7 +19,7 @@ from fesem_jax.models.dense_layers import KERNEL
 from fesem_jax.models.recurrent import RECURRENT, RECURRENT_BIAS
 from fesem_jax.models.tokens import EMBEDDING
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 Path = tuple[str, ...]
 Shapes = dict[str, tuple[int, ...]]
@@ -58,52 +58,35 @@ def from_state_dict(
       and then modules stand in the order of their names, numbers in them by value.
 
   Raises:
-    UserError: naming the layer that no module fits, the module that no layer takes, or
-      a BatchNorm where the model has none.
+    UserError: naming the layer that no module fits, or modules that no layer takes.
   """
-  modules = _modules(state, bool(model.statistics))
+  modules = _modules(state)
   if not in_order:
     modules.sort(key=lambda module: _natural(module.name))
   out: dict[Path, np.ndarray] = {}
   channels = 1  # Of the last convolution, if a dense layer reads it next.
   for path, shapes in _layers(model).items():
     wanted = _in_pytorch(shapes)
-    fitting = next((m for m in modules if m.shapes == wanted), None)
-    if fitting is None:
-      of = ', '.join(f'{name} {shape}' for name, shape in wanted.items())
-      raise UserError(
-        f'The state_dict has no module left for the layer {"/".join(path)}: one with '
-        f'{of} and nothing else.'
-      )
-    modules.remove(fitting)
+    fitting = [module for module in modules if module.shapes == wanted]
+    check(fitting, f'state_dict: no module fits the layer {"/".join(path)}, {wanted}')
+    modules.remove(fitting[0])
     kernel = shapes.get(KERNEL, ())
-    for name, x in _converted(fitting.arrays, shapes, channels).items():
+    for name, x in _converted(fitting[0].arrays, shapes, channels).items():
       assert x.shape == shapes[name]
       out[*path, name] = np.ascontiguousarray(x, np.float32)
     channels = kernel[-1] if len(kernel) == 4 else 1 if kernel else channels
-  if modules:
-    raise UserError(
-      f'The state_dict has a module that the model lacks: {modules[0].name}, with '
-      f'{", ".join(f"{n} {s}" for n, s in modules[0].shapes.items())}.'
-    )
+  more = ', '.join(module.name for module in modules)
+  check(not modules, f'state_dict: has modules that the model lacks: {more}')
   return unflatten_dict(out)
 
 
-def _modules(state: Mapping[str, np.ndarray], statistics: bool) -> list[_Module]:
-  """The modules of a state_dict that hold arrays, in its order.
-
-  `statistics` says whether some may be those of a BatchNorm.
-  """
+def _modules(state: Mapping[str, np.ndarray]) -> list[_Module]:
+  """The modules of a state_dict that hold arrays, in its order."""
   parts: dict[str, Arrays] = {}
   for name, x in state.items():
     module, _, part = name.replace('/', '.').rpartition('.')
-    if part == 'num_batches_tracked' and statistics:
+    if part == 'num_batches_tracked':
       continue  # Of a momentum that changes, which the model does not have.
-    if part in (*_STATISTICS.values(), 'num_batches_tracked') and not statistics:
-      raise UserError(
-        f'The state_dict has {name}, of a BatchNorm, which the model lacks; port a '
-        'network with GroupNorm, or choose a model with BatchNorm, e.g. resnet8_bn.'
-      )
     if match := _OF_RECURRENT.fullmatch(part):
       part, module = match[1], f'{module}.{match[2]}'
     parts.setdefault(module, {})[part] = array_checks.weights(
@@ -185,17 +168,11 @@ def _converted(arrays: Arrays, shapes: Shapes, channels: int) -> dict[str, Any]:
 def inputs(x: np.ndarray, example_shape: tuple[int, ...]) -> np.ndarray:
   """Inputs of a PyTorch module as examples of the model here, float32.
 
-  `x` are images [B, C, H, W], or [B, ...] of the examples' own shape. Raises
-  `UserError` if they are neither.
+  `x` are images [B, C, H, W], or [B, ...] of the examples' own shape.
   """
   x = np.asarray(x)
   if x.ndim == 4:
     moved = x.transpose(0, 2, 3, 1)
     if moved.shape[1:] in (example_shape, (*example_shape, 1)):
       return moved.reshape(len(x), *example_shape).astype(np.float32)
-  if x.shape[1:] != example_shape:
-    raise UserError(
-      f'The inputs have shape {x.shape}; examples of shape {example_shape}, or images '
-      '[B, C, H, W] of as many channels and pixels, are needed.'
-    )
   return x.astype(np.float32)

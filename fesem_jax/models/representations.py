@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 from flax.core.tracers import current_trace
 
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 def with_inputs_of(
@@ -34,10 +34,6 @@ def with_inputs_of(
 
   with nn.intercept_methods(intercept):
     outputs = apply(*args)
-  if len(seen) != 1 or getattr(seen[0], 'ndim', 0) != 2:
-    raise UserError(
-      f'No representation of an example goes into the layer {layer}: the model must be '
-      'a Linen module that calls it once, with one vector for each example; such are '
-      'the classifiers of `models.build` with `features_before=logits`.'
-    )
+  once = len(seen) == 1 and getattr(seen[0], 'ndim', 0) == 2
+  check(once, f'{layer}: must be called once, with one vector for each example')
   return outputs, seen[0]

@@ -15,7 +15,7 @@ from fesem_jax.core.offloading import as_arrays
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 def parameters_named(model: Model, names: Sequence[str], flag: str) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ def parameters_named(model: Model, names: Sequence[str], flag: str) -> tuple[str
 def start_from(
   model: Model,
   weights: Mapping[str, np.ndarray],
-  source: str = '`weights`',
+  source: str = 'weights',
   layers: Sequence[str] = (),
 ) -> Model:
   """A model that is initialized with given parameters instead of random ones.
@@ -40,38 +40,28 @@ def start_from(
       `from_state_dict` gives them.
     source: where they come from, for errors.
     layers: names of the layers that start so, or patterns such as stage0* or **/norm*
-      of parameters at any depth; the others are drawn as before. Empty for all, and
-      then `weights` must hold nothing else.
+      of parameters at any depth; the others are drawn as before. Empty for all.
 
   Raises:
-    UserError: naming the parameter that is missing, of another shape, not finite, or
-      that the model lacks; or a layer that the model lacks.
+    UserError: naming the parameter that is missing, of another shape or not finite, or
+      a layer that the model lacks.
   """
   weights = flatten_dict(dict(weights), sep='/')
   only = parameters_named(model, layers, 'layers')
   wanted = flatten_dict(jax.eval_shape(model.init, jax.random.key(0)), sep='/')
-  advice = 'name the layers to take with `layers`'
   taken: dict[str, jax.Array] = {}
   for path, shape in wanted.items():
     if layers and path not in only:
       continue
-    if path not in weights:
-      raise UserError(
-        f'{source} has no {path}, which the model has, of shape {shape.shape}; '
-        f'{advice}.'
-      )
-    array = np.asarray(weights[path])
-    if array.shape != shape.shape:
-      raise UserError(
-        f'{path} has shape {array.shape} in {source}, but {shape.shape} in the model; '
-        f'{advice}, or choose the model that was saved.'
-      )
-    taken[path] = jnp.asarray(array_checks.weights(array, f'{path} in {source}'))
-  if not layers and (more := sorted(set(weights) - set(wanted))):
-    raise UserError(
-      f'{source} has {more[0]}, which the model lacks; {advice}, or choose the model '
-      'that was saved.'
+    check(
+      path in weights, f'{source}: has no {path}; name the layers to take in layers'
     )
+    array = np.asarray(weights[path])
+    fits = array.shape == shape.shape
+    check(
+      fits, f'{source}: {path} has shape {array.shape}; the model has {shape.shape}'
+    )
+    taken[path] = jnp.asarray(array_checks.weights(array, f'{path} in {source}'))
 
   def init(key: jax.Array) -> Params:
     return unflatten_dict(flatten_dict(model.init(key), sep='/') | taken, sep='/')

@@ -12,6 +12,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.phases import check_phases
 from fesem_jax.evaluation import evaluate
+from fesem_jax.models.model_checks import trace_local
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import ranges
 from fesem_jax.utils.display import kind_of
@@ -31,6 +32,7 @@ def check_run(spec: Spec) -> None:
   check_phases(spec.phases)
   if local.work is not None:
     local.work.check(train, local.schedule)
+  trace_local(local, train)
   evaluate.check_metrics(local.model)
   if spec.unseen is not None:
     check_splits(*spec.unseen)

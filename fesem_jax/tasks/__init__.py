@@ -11,7 +11,7 @@ from fesem_jax.tasks.multilabel import MULTILABEL
 from fesem_jax.tasks.regression import OWN_LOSS, REGRESSION
 from fesem_jax.tasks.sequence import SEQUENCE
 from fesem_jax.tasks.task import Figure, Loss, Task, columns
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 __all__ = [
   'CLASSIFICATION',
@@ -36,18 +36,11 @@ TASKS: Mapping[str, Task] = {
 
 
 def of(record: Mapping[str, Any]) -> Task:
-  """The task of a summary; runs of older versions classify.
-
-  Raises `UserError` on a task of another version.
-  """
+  """The task of a summary, classification if it names none; `UserError` on another."""
   name = record.get('task', CLASSIFICATION.name)
   if name == OWN_LOSS.name:
     return OWN_LOSS
-  if not isinstance(name, str) or name not in TASKS:
-    raise UserError(
-      f'A run is for the task {name!r}, which this version does not have; it has '
-      f'{", ".join(TASKS)}.'
-    )
+  check(name in TASKS, f'task: unknown value {name!r:.30}; expected {", ".join(TASKS)}')
   return TASKS[name]
 
 

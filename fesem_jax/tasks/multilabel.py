@@ -21,6 +21,7 @@ from fesem_jax.utils.notices import warn_once
 _BINS, _LEAST, _MOST = 512, 0.01, 1e4
 _TIED = 0.2  # Share of the pairs of a label that are taken for ties, at most.
 _ROUGH = 0.005  # Standard error of the mean AUC of clients by ties, at most.
+_ROUGH_AUC = 'AUC is rough: it ties logits within 6 %; use callbacks.HostMetrics'
 _BLOCK = 2**10  # Clients whose figures are computed at once.
 
 
@@ -118,13 +119,8 @@ def _warn_of_ties(counts: np.ndarray) -> None:
   negative, positive = counts[:, 0], counts[:, 1]
   pairs = positive.sum(axis=1) * negative.sum(axis=1)
   share = (positive * negative).sum(axis=1) / np.where(pairs > 0, pairs, 1)
-  label = int(np.argmax(share))
-  if share[label] > _TIED:
-    warn_once(
-      f'AUC is rough, mostly too near to 50 %: of label {label}, the logits of '
-      f'{100 * share[label]:.0f} % of the pairs are within 6 % of each other and count '
-      'as equal. `callbacks.HostMetrics` computes it of the logits themselves.'
-    )
+  if share.max() > _TIED:
+    warn_once(_ROUGH_AUC)
 
 
 def _warn_of_few(counts: LabelCounts) -> None:
@@ -150,11 +146,7 @@ def _warn_of_few(counts: LabelCounts) -> None:
     lacks, has = np.moveaxis(np.asarray(counts.logits[block], np.float64), 2, 0)
     of_ties[block] = (has * lacks * (has + lacks + 1)).sum(axis=2) / 12
   if error(of_ties) > most:
-    warn_once(
-      'macro AUC is rough: clients have few examples, of which logits within 6 % of '
-      'each other count as equal; that may change it by a percentage point or more. '
-      '`callbacks.HostMetrics` computes it of the logits themselves.'
-    )
+    warn_once(f'macro {_ROUGH_AUC}')
 
 
 def _mix(logits: jax.Array, log_weights: jax.Array) -> jax.Array:

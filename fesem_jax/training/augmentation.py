@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.utils.array_checks import check_channels_last
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.array_checks import has_channels_first
+from fesem_jax.utils.errors import check
 
 FORMS = 'crop:PADDING, flip and cutout:SIZE'
 
@@ -117,27 +117,20 @@ def augmentation(text: str, example_shape: Sequence[int]) -> Augmentation | None
   """
   if not text:
     return None
-  named = argument('augment', text)
-  if len(example_shape) not in (2, 3):
-    raise UserError(
-      f'{named} needs images, but examples have shape {tuple(example_shape)}; leave it '
-      'out.'
-    )
-  check_channels_last(example_shape, named)
-  least = min(example_shape[:2])
+  shape = tuple(example_shape)
+  check(len(shape) in (2, 3), f'augment: needs images; examples have shape {shape}')
+  last = not has_channels_first(shape)
+  check(last, f'augment: channels must be the last axis; examples have shape {shape}')
   steps: dict[str, Any] = {}
   for part in text.split(','):
     name, colon, number = part.partition(':')
     numbered = name in ('crop', 'cutout')
     fits = number.isdecimal() and len(number) < 6 if numbered else not colon
-    if name not in _MAKE or name in steps or not fits:
-      raise UserError(
-        f'{named} must be {FORMS}, each at most once, separated by commas, e.g. '
-        'crop:4,flip.'
-      )
-    if numbered and not 0 < int(number) <= least:
-      raise UserError(
-        f'{named}: {part} must be from 1 to {least}, the least side of the images.'
-      )
+    fits &= name in _MAKE and name not in steps
+    check(fits, f'augment: must be {FORMS}, each at most once; got {part!r:.20}')
+    small = not numbered or 0 < int(number) <= min(shape[:2])
+    check(
+      small, f"augment: {part} must be from 1 to {min(shape[:2])}, the images' side"
+    )
     steps[name] = _MAKE[name](*[int(number)] if numbered else [])
   return Augmentation(tuple(steps.values()))

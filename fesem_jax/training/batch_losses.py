@@ -11,7 +11,7 @@ import optax
 from fesem_jax.core import parameter_names, prng_streams, tree
 from fesem_jax.core.local_training import Augment
 from fesem_jax.core.types import Model, Params
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,11 +45,8 @@ def losses_of(model: Model, params: Params, x: jax.Array, y: jax.Array) -> jax.A
     UserError: if the model's loss is not one number for each example.
   """
   losses = model.loss(model.apply(params, x), y)
-  if jnp.shape(losses) != x.shape[:1]:
-    raise UserError(
-      'The `loss` of the model must give one number for each example, of shape '
-      f'{x.shape[:1]} here; its shape is {jnp.shape(losses)}.'
-    )
+  each = jnp.shape(losses) == x.shape[:1]
+  check(each, f'loss: must have shape {x.shape[:1]}, one for each example')
   return losses
 
 
@@ -94,8 +91,6 @@ def in_training(
   """
   draws = model.apply_train
   if draws is None:
-    if model.statistics:
-      raise UserError('A model with `statistics` needs an `apply_train`.')
     return model
   of_step = key_of_step(key, prng_streams.LAYERS, step)
 

@@ -12,7 +12,7 @@ from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.batch_losses import Batch
 from fesem_jax.training.by_batches import batch_by_batch
 from fesem_jax.training.trained import weights_by
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 def least_loss(
@@ -112,12 +112,8 @@ def _mean_losses(
 
 def _check_whole(local: LocalTraining) -> None:
   """Raises `UserError` if models lack the statistics that clients keep."""
-  if local.batch_stats == 'local':
-    raise UserError(
-      '`batch_stats=local` is not defined for this method, or this start: clients '
-      "compute losses or gradients of the server's models, which have no statistics; "
-      'choose `batch_stats=average`, or another method.'
-    )
+  whole = local.batch_stats != 'local'
+  check(whole, 'batch_stats: local is not defined for this method; use average')
 
 
 def cohort_gradients(

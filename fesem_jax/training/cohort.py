@@ -25,7 +25,7 @@ from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.privacy import check_reduced, noised
 from fesem_jax.training.shared_start import add_to_one, changes_sgd, whole_models
 from fesem_jax.training.trained import Reduction, Trained
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 _KEEP = Reduction()
 
@@ -68,9 +68,8 @@ def for_each_client(
     `Trained`, split over the mesh; its `state` is what clients keep.
 
   Raises:
-    UserError: if `starts` are those of other clients than the cohort's or mixtures, if
-      `one` returns something else, or where bad clients lie and `one` sends a model
-      without `Client.send`.
+    UserError: if `starts` are those of other clients than the cohort's, or where bad
+      clients lie and `one` sends a model without `Client.send`.
     AssertionError: if another argument does not have one row for each of the S clients.
   """
   per_chunk = local.clients_per_chunk
@@ -116,7 +115,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
         local, data, id, size, steps, key, starts._replace(shared=models), own_rate,
         state, given, broadcast, memory=own_memory,
       )  # fmt: skip
-      model, sent, kept = _checked(one(client), client, reduction.keep)
+      model, sent, kept = _checked(one(client), client)
       if memory is not None:
         kept = memory.beside(state, kept, own_memory, client.to_keep)
       finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
@@ -183,13 +182,8 @@ def _check(call: Call, reduction: Reduction) -> None:
   """Raises an error unless all that clients have is of the cohort's clients."""
   count = call.cohort.ids.shape[0]
   for x in jax.tree.leaves(call.starts[1:]):
-    if x.shape[:1] != (count,):
-      raise UserError(
-        f'`starts` has an array of shape {x.shape}, but the cohort has {count} '
-        'clients; if it holds the models of all clients, pass `starts.of(cohort)`.'
-      )
-  if call.starts.mixture is not None:
-    raise UserError('`starts` must not be mixtures, which no client can train as one.')
+    rows = x.shape[:1] == (count,)
+    check(rows, f'starts: shape {x.shape}, but {count} clients; use starts.of(cohort)')
   sends = call.starts.shared is not None or reduction.sent == 'own'
   if call.local.sends is not None and sends and not reduction.noised:
     kept = reduction.keep and reduction.sent != 'nothing'
@@ -198,37 +192,14 @@ def _check(call: Call, reduction: Reduction) -> None:
   chex.assert_tree_shape_prefix(parts, (count,))
 
 
-def _checked(values: Any, client: Client, keep: bool) -> tuple[LocalModel, Params, Any]:
-  """The values that a function of one client returned; `UserError` if some are not."""
-  if not (isinstance(values, tuple) and len(values) == 3):
-    raise UserError(
-      'A function of one client must return three values: the `LocalModel` to report, '
-      'the model that it sends, from `client.send`, or None, and what it keeps.'
-    )
+def _checked(values: Any, client: Client) -> tuple[LocalModel, Params, Any]:
+  """What a function of one client returned; `UserError` on a model sent by itself."""
   model, sent, kept = values
-  if not isinstance(model, LocalModel) or isinstance(sent, LocalModel):
-    raise UserError(
-      'A function of one client must return a `LocalModel` first, from `local_sgd` or '
-      '`for_each_batch`, and then what `client.send` makes of one.'
-    )
-  if keep and sent is None:
-    raise UserError(
-      'A function of one client that sends nothing needs a `Reduction(keep=False)`.'
-    )
-  given, new = map(str, map(jax.tree.structure, (client.state, kept)))
-  if client.state is not None and given != new:
-    raise UserError(
-      'A function of one client that is given a `state` must return its new value, of '
-      f'the same structure {given}, not {new}.'
-    )
   corruption, sends = client.data.corruption, client.local.sends
   lies = corruption is not None and corruption.of_models
-  if sent is not None and 'sent' not in client.traced and (lies or sends is not None):
-    raise UserError(
-      'Some clients do not send the models that they trained '
-      f'({"they are bad" if sends is None else sends.named}); what a function of one '
-      'client sends must come from `client.send(model, received)`.'
-    )
+  by_itself = sent is not None and 'sent' not in client.traced
+  alters = lies or sends is not None
+  check(not (by_itself and alters), 'for_each_client: send models by client.send(...)')
   return model, sent, kept
 
 
@@ -265,15 +236,12 @@ def train_cohort(
       failed, and its loss is NaN.
 
   Raises:
-    UserError: see `for_each_client`; also on `epochs` with a schedule of steps.
+    UserError: see `for_each_client`; also on several models without `choice`.
   """
   shape = cohort.ids.shape
   of_none = starts.choice is None and starts.mixture is None
-  if of_none and starts.num_models() > 1:
-    raise UserError(
-      f'`starts` has {starts.num_models()} models and no `choice`, so that all clients '
-      'would train the first; give each client the number of one.'
-    )
+  several = of_none and starts.num_models() > 1
+  check(not several, 'starts: several models need choice, the number of each client')
   if penalty is not None:
     penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), shape)
   chex.assert_tree_shape_prefix(factors, (*shape, data.max_examples))
@@ -313,13 +281,10 @@ def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
   Rows of a shared start, orders of examples and steps of a replay have the size of the
   schedule.
   """
-  if local.schedule.steps:
-    raise UserError('`epochs` of clients need a schedule of epochs, not of steps.')
   known = not isinstance(epochs, jax.core.Tracer)
   if not known or not getattr(epochs, 'is_fully_addressable', True):
     return local
   values = np.asarray(epochs)
-  if (values < 0).any():
-    raise UserError(f'`epochs` of clients must be at least 0, not {values.min()}.')
+  check((values >= 0).all(), f'epochs: must be at least 0; got {values.min()}')
   most = max(1, int(values.max(initial=0)))
   return local._replace(schedule=local.schedule._replace(epochs=most))

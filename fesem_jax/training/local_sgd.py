@@ -18,7 +18,7 @@ from fesem_jax.training.one_client import (
   together,
   where,
 )
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 def local_sgd(
@@ -101,8 +101,8 @@ def _but(statistics: tuple[str, ...]) -> optax.GradientTransformation:
 
 def frozen_and_learning(params: Params, layers: Sequence[str]) -> tuple[Params, Params]:
   """The layers that stay as they are, and those that learn; see `local_sgd`."""
-  if not parameter_names.chosen(params, layers, 'layers'):
-    raise UserError(f'`layers` is empty; name some layers: {", ".join(params)}.')
+  chosen = parameter_names.chosen(params, layers, 'layers')
+  check(chosen, f'layers: must name some of {", ".join(params)}')
   frozen, learning = parameter_names.split(params, layers)
   return parameter_names.without_none(frozen), parameter_names.without_none(learning)
 

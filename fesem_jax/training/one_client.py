@@ -26,7 +26,7 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.models import dense_layers
 from fesem_jax.training import client_memory, sent_models
 from fesem_jax.training.batch_losses import Batch, augmented, descend, in_training
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,14 +125,9 @@ class Client:
   def resumed(self, first: optax.OptState) -> optax.OptState:
     """The state of the local optimizer that the client has kept, once it has one.
 
-    Until then it is its `first`. Raises `UserError` if it is of other parameters.
+    Until then it is its `first`.
     """
     kept, begun = self.memory['optimizer']
-    if _kinds(kept) != _kinds(first):
-      raise UserError(
-        '`keep_optimizer_state` is not defined for this method: its clients train only '
-        'some layers at a time; leave it out.'
-      )
     return where(begun, kept, first)
 
   def descend(
@@ -179,8 +174,6 @@ class Client:
     sends = self.local.sends
     if received is None or not sent_models.are_changed(self.data, sends):
       return model.held
-    if sends is not None:
-      sent_models.check_statistics(sends, self.local.model.statistics, received)
     if 'residual' in self.memory and sends is not None:
       residuals = self.to_keep.setdefault('residual', [])
       sends = client_memory.with_residual(sends, self.memory['residual'], residuals)
@@ -263,18 +256,10 @@ def for_each_batch(
     `LocalModel`, whose training failed if `params` or the loss are not finite.
 
   Raises:
-    UserError: where each step is to be noted, or on a model with statistics.
+    UserError: on a model with statistics.
   """
-  if client.local.model.statistics:
-    raise UserError(
-      'The local steps of this method have no place for the statistics of BatchNorm: a '
-      'step uses several gradients; choose another method, or a model with GroupNorm.'
-    )
-  if client.of_steps:
-    raise UserError(
-      'Clients of this method cannot be replayed: a local step uses more than one '
-      'gradient of one model.'
-    )
+  plain = not client.local.model.statistics
+  check(plain, 'model: this method does not train BatchNorm; use GroupNorm')
 
   def one_step(t, carry, batch):
     def gradient_of(params):
@@ -303,11 +288,8 @@ def over_batches(
   """
   local, key = client.local, client.key
   shape = (client.data.max_examples,)
-  if factors is not None and jnp.shape(factors) != shape:
-    raise UserError(
-      f'`factors` of a client must be of shape {shape}, one for each of its examples '
-      f'up to the most that a client has; their shape is {jnp.shape(factors)}.'
-    )
+  fits = factors is None or jnp.shape(factors) == shape
+  check(fits, f'factors: must have shape {shape}, as the examples of a client')
   order, batch_at = batching.batches_of_client(
     local.schedule, client.data, client.id, client.size, key, factors
   )
@@ -327,11 +309,6 @@ def over_batches(
   most = jax.lax.pmax(client.steps, batching.SIDE)
   carry, _, total, seen = over_steps(0, most, body, loop)
   return carry, total / jnp.maximum(seen, 1.0)
-
-
-def _kinds(tree: Any) -> Any:
-  leaves, structure = jax.tree.flatten(tree)
-  return structure, [(x.shape, x.dtype) for x in leaves]
 
 
 def where(condition: jax.Array, a: Any, b: Any) -> Any:

@@ -1,22 +1,17 @@
 """Local optimizers by their names, with the update rules of PyTorch."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fesem_jax.core import hyperparameters
-from fesem_jax.utils.errors import (
-  UserError,
-  argument,
-  check_at_least,
-  check_choice,
-  check_positive,
-  check_share,
-)
+from fesem_jax.utils import ranges
+from fesem_jax.utils.ranges import NotNegative, Positive, Share, checked
 
-NAMES = ('sgd', 'momentum', 'adam', 'adamw')
+Name = Literal['sgd', 'momentum', 'adam', 'adamw']
+NAMES: tuple[str, ...] = get_args(Name)
 
 # `torch.nn.utils.clip_grad_norm_` adds it to the norm that it divides by.
 _NORM_EPSILON = 1e-6
@@ -26,28 +21,29 @@ class AdamOptions(NamedTuple):
   """Numbers of Adam and AdamW.
 
   Attributes:
-    beta1: decay of the mean of gradients of 'adam' and 'adamw', in [0, 1).
-    beta2: decay of the mean of their squares, in [0, 1).
+    beta1: decay of the mean of gradients of 'adam' and 'adamw'.
+    beta2: decay of the mean of their squares.
     epsilon: added to the root of the mean of squares by 'adam' and 'adamw'.
   """
 
-  beta1: float = 0.9
-  beta2: float = 0.999
-  epsilon: float = 1e-8
+  beta1: Share = 0.9
+  beta2: Share = 0.999
+  epsilon: Positive = 1e-8
 
 
 ADAM = AdamOptions()
 
 
+@checked
 def local_optimizer(
-  optimizer: str,
-  learning_rate: float,
+  optimizer: Name,
+  learning_rate: Positive,
   *,
-  momentum: float = 0.9,
+  momentum: Share = 0.9,
   nesterov: bool = False,
-  weight_decay: float = 0.0,
+  weight_decay: NotNegative = 0.0,
   adam: AdamOptions = ADAM,
-  clip_norm: float = 0.0,
+  clip_norm: NotNegative = 0.0,
 ) -> optax.GradientTransformation:
   """An optimizer of clients by its name, which steps as PyTorch's does.
 
@@ -73,7 +69,7 @@ def local_optimizer(
     optimizer: 'sgd'; 'momentum', SGD with `momentum`; 'adam'; or 'adamw', whose
       `weight_decay` is decoupled.
     learning_rate: eta, the local learning rate.
-    momentum: momentum of 'momentum', in [0, 1); 0 is plain SGD.
+    momentum: momentum of 'momentum'; 0 is plain SGD.
     nesterov: Nesterov's form of 'momentum'.
     weight_decay: multiple of the parameters that is added to the gradient, or, with
       'adamw', that steps take off them; 0 is none. PyTorch's AdamW has 0.01 by default.
@@ -86,10 +82,9 @@ def local_optimizer(
     without recompilation (`hyperparameters`).
 
   Raises:
-    UserError: on an unknown name, a number out of range, `nesterov` without momentum,
-      or 'adamw' without weight decay.
+    UserError: on an unknown name, or a number out of range.
   """
-  _check(optimizer, learning_rate, momentum, nesterov, weight_decay, adam, clip_norm)
+  ranges.check_arguments(AdamOptions, adam._asdict())
   clips, decays, moves_on = clip_norm > 0, weight_decay > 0, momentum > 0
 
   def make(rate, momentum, weight_decay, clip_norm):
@@ -125,32 +120,3 @@ def clip_by_norm(bound: jax.Array | float) -> optax.GradientTransformation:
     return jax.tree.map(lambda g: g * share, gradients)
 
   return optax.stateless(shorten)
-
-
-def _check(
-  optimizer: str,
-  learning_rate: float,
-  momentum: float,
-  nesterov: bool,
-  weight_decay: float,
-  adam: AdamOptions,
-  clip_norm: float,
-) -> None:
-  """Raises `UserError`; see `local_optimizer`."""
-  check_choice('optimizer', optimizer, NAMES)
-  named = argument('optimizer', optimizer)
-  check_positive(learning_rate=learning_rate, adam_epsilon=adam.epsilon)
-  check_share(momentum=momentum, adam_beta1=adam.beta1, adam_beta2=adam.beta2)
-  check_at_least(0, weight_decay=weight_decay, clip_norm=clip_norm)
-  if nesterov and (optimizer != 'momentum' or momentum == 0):
-    flag = named if optimizer != 'momentum' else argument('momentum', momentum)
-    raise UserError(
-      f'{argument("nesterov")} needs momentum, which {flag} does not have; give '
-      f'{argument("optimizer", "momentum")} and a positive {argument("momentum")}.'
-    )
-  if optimizer == 'adamw' and weight_decay == 0:
-    raise UserError(
-      f'{named} is Adam with decoupled {argument("weight_decay")}, of which none is '
-      f"given; give one (PyTorch's default is 0.01), or choose "
-      f'{argument("optimizer", "adam")}.'
-    )

@@ -17,7 +17,7 @@ from jax.extend import core
 
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 # Operations that hand their operand on as it is.
 _SAME = ('copy', 'copy_p', 'optimization_barrier')
@@ -83,11 +83,8 @@ def _rate_of(local: LocalTraining) -> Any:
 
 def check_one_rate(local: LocalTraining) -> None:
   """Raises `UserError` if clients have learning rates of their own."""
-  if local.work is not None and local.work.rates is not None:
-    raise UserError(
-      'This method computes with one learning rate of all clients; leave out '
-      'the rates of `ClientWork` (--client_work).'
-    )
+  alike = local.work is None or local.work.rates is None
+  check(alike, 'client_work: this method needs one learning rate of all clients')
 
 
 def learning_rate(local: LocalTraining) -> float:
@@ -98,11 +95,7 @@ def learning_rate(local: LocalTraining) -> float:
   """
   check_one_rate(local)
   rate = _rate_of(local)
-  if rate is None:
-    raise UserError(
-      'The local `optimizer` must be plain SGD of one learning rate, without momentum, '
-      'a schedule, weight decay or clipping, e.g. optax.sgd(0.1).'
-    )
+  check(rate is not None, 'optimizer: must be plain SGD, as optax.sgd(0.1)')
   return float(rate)
 
 

@@ -5,7 +5,7 @@ McMahan et al., "Learning Differentially Private Recurrent Language Models", ICL
 
 import importlib.util
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,23 +17,20 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sending import Privacy, Sends
 from fesem_jax.core.types import Params
 from fesem_jax.training.trained import Trained
-from fesem_jax.utils.errors import (
-  UserError,
-  argument,
-  check_at_least,
-  check_choice,
-  check_positive,
-)
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import NotNegative, Positive, Share, checked
 
-WHERE = ('client', 'server')
+Where = Literal['client', 'server']
+WHERE: tuple[str, ...] = get_args(Where)
 
 
+@checked
 def differential_privacy(
-  clip: float,
-  noise_multiplier: float,
+  clip: Positive,
+  noise_multiplier: NotNegative,
   *,
-  where: str = 'server',
-  delta: float = 1e-5,
+  where: Where = 'server',
+  delta: Share = 1e-5,
 ) -> Sends:
   """Builds what clients send with differential privacy (`local_training(sends=...)`).
 
@@ -49,11 +46,11 @@ def differential_privacy(
   |d_i| is over all layers that the client sends.
 
   Args:
-    clip: C, positive: the L2 norm to which a client's change of the model is clipped.
+    clip: C, the L2 norm to which a client's change of the model is clipped.
     noise_multiplier: z, the deviation of the noise in units of the clip; 0 only clips.
     where: who adds Gaussian noise, each 'client' to its change of the model, or the
       'server' to the sum of each center's changes; then it sees the models.
-    delta: delta of (epsilon, delta), below 1; 0 computes no epsilon, which needs the
+    delta: delta of (epsilon, delta); 0 computes no epsilon, which needs the
       package dp-accounting.
 
   Returns:
@@ -62,16 +59,10 @@ def differential_privacy(
   Raises:
     UserError: on a number out of range, or without dp-accounting.
   """
-  check_positive(dp_clip=clip)
-  check_at_least(0, dp_noise_multiplier=noise_multiplier)
-  check_choice('dp', where, WHERE)
-  if not 0 <= delta < 1:
-    raise UserError(f'{argument("dp_delta", delta)} must be at least 0 and below 1.')
-  if delta and importlib.util.find_spec('dp_accounting') is None:
-    raise UserError(
-      'The epsilon of `dp` is computed by dp-accounting, which is not installed: pip '
-      "install 'fesem_jax[dp]'; or choose `dp_delta=0` for noise without an epsilon."
-    )
+  installed = importlib.util.find_spec('dp_accounting') is not None
+  check(
+    installed or not delta, "delta: needs dp-accounting: pip install 'fesem_jax[dp]'"
+  )
 
   def noisy(key: jax.Array, start: Params, trained: Params) -> Params:
     change = jax.tree.map(jnp.subtract, trained, start)
@@ -158,9 +149,5 @@ def check_reduced(
   if local.sends is None or local.sends.server is None:
     return
   summed = any(map(is_sums, jax.tree.leaves(total, is_leaf=is_sums)))
-  if rule != 'mean' or (kept and not summed):
-    raise UserError(
-      '`dp=server` adds noise to the sums of models, but this method, or its rule of '
-      'aggregation, uses the models one by one; choose `dp=client`, or '
-      '`aggregation=mean` where the method has it.'
-    )
+  reached = rule == 'mean' and (summed or not kept)
+  check(reached, 'dp: server adds noise to sums, not to single models; use client')

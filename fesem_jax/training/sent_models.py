@@ -13,7 +13,6 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.sending import Sends, sent_by_client
 from fesem_jax.core.types import Params
-from fesem_jax.utils.errors import UserError
 
 
 def are_changed(data: FederatedData, sends: Sends | None) -> bool:
@@ -52,21 +51,6 @@ def as_sent(
   if sends is not None:
     changed = sent_by_client(sends, key, received, changed)
   return tree.merge(unflatten_dict(changed), trained) if part else changed
-
-
-def check_statistics(sends: Sends, statistics: Sequence[str], received: Params) -> None:
-  """Raises `UserError` if `sends` would make variances of batches negative.
-
-  `statistics` are the paths of those of the model, of which the clients send back those
-  that they `received`.
-  """
-  held = flatten_dict(received, sep='/')
-  if sends.overshoots and any(held.get(path) is not None for path in statistics):
-    raise UserError(
-      f'`{sends.named}` would make variances of BatchNorm negative; choose '
-      '`batch_stats=local`, top_k with `error_feedback=False`, or a model with '
-      'GroupNorm.'
-    )
 
 
 def _lie(

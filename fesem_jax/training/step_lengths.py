@@ -15,7 +15,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.batch_losses import descend
 from fesem_jax.training.plain_sgd import check_one_rate
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 # Steps that are tried before a run; momentum shows from the second on.
 _TRIED = 3
@@ -27,17 +27,10 @@ def check_sums_of_gradients(local: LocalTraining) -> None:
   Those of earlier rounds are none of them.
   """
   check_one_rate(local)
-  if local.keep_optimizer_state:
-    raise UserError(
-      '`keep_optimizer_state` is not defined for this method: it divides what a client '
-      'sends by the length of steps that begin without momentum; leave it out.'
-    )
-  if not (_is_linear(local) and _treats_all_alike(local)):
-    raise UserError(
-      'The local `optimizer` must be SGD of one learning rate, with or without '
-      'momentum, but no weight decay, clipping or moments, e.g. '
-      'optax.sgd(0.1, momentum=0.9).'
-    )
+  begins = not local.keep_optimizer_state
+  check(begins, 'keep_optimizer_state: not defined for this method; leave it out')
+  sums = _is_linear(local) and _treats_all_alike(local)
+  check(sums, 'optimizer: must be SGD with or without momentum, and nothing else')
 
 
 def of_steps(local: LocalTraining, most: int) -> jax.Array:

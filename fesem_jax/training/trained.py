@@ -19,7 +19,8 @@ from fesem_jax.core.sums import add_to_one, are_clipped, no_sums, total
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import sent_models
 from fesem_jax.training.one_client import Client, LocalModel
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import check_choice
 
 Weighting = Literal['uniform', 'by_examples', 'by_weight']
 WEIGHTINGS = get_args(Weighting)
@@ -36,12 +37,7 @@ def weights_by(
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   if weighting == 'by_weight':
-    if given is None:
-      raise UserError(
-        '`weighting=by_weight` needs a weight of each client: a column `weight` of the '
-        'data, `ClientInfo(names, weights=...)` or, in Python, '
-        "`weighting={'Ann': 0.5, ...}`."
-      )
+    check(given is not None, 'weighting: by_weight needs data with ClientInfo.weights')
     return given
   return sizes if weighting == 'by_examples' else 1
 
@@ -93,11 +89,8 @@ class Trained(NamedTuple):
       UserError: on another weighting, if the data give no weights, or where sums are
         clipped on weights that are not bounded.
     """
-    if weighting != 'uniform' and are_clipped():
-      raise UserError(
-        '`dp=server` needs clients that weigh alike, as their numbers of examples are '
-        'not bounded: choose `weighting=uniform`, or a method that has it.'
-      )
+    bounded = weighting == 'uniform' or not are_clipped()
+    check(bounded, 'weighting: dp=server needs uniform, as sizes are not bounded')
     weights = weights_by(weighting, self.sizes, self.given)
     return jnp.where(self.took_part(), weights, 0).astype(jnp.float32)
 

@@ -156,15 +156,6 @@ def has_channels_first(shape: Sequence[int]) -> bool:
   return shape[1] == shape[2] or min(shape[1:]) >= 16
 
 
-def check_channels_last(shape: Sequence[int], named: str) -> None:
-  """Raises `UserError`, naming what needs images, if their channels come first."""
-  if has_channels_first(shape):
-    raise UserError(
-      f'{named} needs images with channels on the last axis, but examples have shape '
-      f'{tuple(shape)}; move the channels to the last axis: np.moveaxis(x, 1, -1).'
-    )
-
-
 def to_bytes(pixels: np.ndarray, where: str) -> np.ndarray:
   """Pixels in [0, 1] as bytes, multiplied by 255."""
   if not (pixels.min(initial=0) >= 0 and pixels.max(initial=1) <= 1):

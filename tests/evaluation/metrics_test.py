@@ -71,7 +71,7 @@ def test_a_metric_called_as_another_figure_is_refused(names, tmp_path):
   metrics = tuple((name, margin) for name in names)
   local = local._replace(model=local.model._replace(metrics=metrics))
   algorithm = algorithms.build('fed_avg', local)
-  with pytest.raises(UserError, match=f'The metric {names[-1]!r} of the model has the'):
+  with pytest.raises(UserError, match=f'metrics: {names[-1]!r}'):
     simulate(algorithm, data, data, rounds=1, workdir=tmp_path / 'run')
   assert not (tmp_path / 'run').exists()
 

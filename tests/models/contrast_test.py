@@ -80,7 +80,7 @@ class Apart(nn.Module):
 )
 def test_a_layer_must_run_once_with_one_vector_for_each_example(model, layer, x):
   params = jax.eval_shape(model.init, jax.random.key(0))
-  with pytest.raises(UserError, match='No representation of an example goes into'):
+  with pytest.raises(UserError, match=layer):
     jax.eval_shape(lambda p: with_inputs_of(layer, model.apply, p, x), params)
 
 

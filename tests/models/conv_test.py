@@ -63,11 +63,6 @@ def test_values_and_gradients_match_lax(size, window, strides, padding, around, 
     np.testing.assert_allclose(g, w, rtol=1e-4, atol=2e-4)
 
 
-def test_unknown_method_is_refused():
-  with pytest.raises(ValueError, match='patches'):
-    conv.conv2d(*arrays((9, 9), (3, 3)), method='winograd')
-
-
 @pytest.mark.parametrize('padding', ['VALID', 'SAME'])
 @pytest.mark.parametrize('size', [(8, 8), (7, 9)])
 def test_max_pool_matches_reduce_window(size, padding):

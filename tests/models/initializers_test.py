@@ -11,7 +11,6 @@ import pytest
 from fesem_jax import models
 from fesem_jax.core.types import Model
 from fesem_jax.models.initializers import with_pytorch_init
-from fesem_jax.utils.errors import UserError
 
 
 @functools.cache
@@ -34,13 +33,6 @@ def test_kernels_and_biases_are_uniform_by_the_number_of_inputs(layer, inputs):
     assert np.abs(x).max() > 0.7 * bound
   assert kernel.std() == pytest.approx(bound / 3**0.5, rel=0.1)
   assert len(np.unique(kernel)) > 0.99 * kernel.size
-
-
-def test_parameters_without_layers_are_refused():
-  model = models.build('logistic', (4,), 3)
-  listed = model._replace(init=lambda key: list(model.init(key).values()))
-  with pytest.raises(UserError, match='`initializer=pytorch` needs'):
-    with_pytorch_init(listed)
 
 
 def test_normalizations_keep_their_start():

@@ -118,31 +118,20 @@ def test_recurrent_layers(kind, gates):
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_what_does_not_fit_is_named():
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'fc2.weight': np.ones((2, 2))}, 'layer dense1'),
+    ({'fc4.weight': np.ones((2, 2))}, 'lacks: fc4'),
+    ({'fc4.weight': np.full((2, 2), 1e300)}, 'fc4.weight'),
+    ({'fc4.weight': np.full((2, 2), 'x')}, 'fc4.weight'),
+    ({'bn1.running_mean': np.ones(6)}, 'lacks: bn1'),
+  ],
+)
+def test_what_does_not_fit_is_named(changes, message):
   model = models.build('niid_bench_cnn', (28, 28), 10)
-
-  def message(changes, lacking=()):
-    state = {n: x for n, x in (LENET | changes).items() if n not in lacking}
-    with pytest.raises(UserError) as e:
-      porting.from_state_dict(model, state)
-    return str(e.value)
-
-  assert (
-    'no module left for the layer dense1: one with weight (84, 120), bias (84,)'
-    in (message({}, ('fc2.weight', 'fc2.bias')))
-  )
-  assert 'that the model lacks: fc4, with weight (2, 2)' in message(
-    {'fc4.weight': np.ones((2, 2))}
-  )
-  for odd in (np.full((2, 2), 1e300), np.full((2, 2), 'x'), np.full((2, 2), 1j)):
-    assert 'fc4.weight in the state_dict holds values that are not finite' in message(
-      {'fc4.weight': odd}
-    )
-  assert 'bn1.running_mean, of a BatchNorm, which the model lacks' in message(
-    {'bn1.running_mean': np.ones(6)}
-  )
-  with pytest.raises(UserError, match='The inputs have shape'):
-    porting.inputs(np.ones((2, 3, 28, 28)), (28, 28))
+  with pytest.raises(UserError, match=message):
+    porting.from_state_dict(model, LENET | changes)
 
 
 def test_statistics_of_batch_norm_are_those_of_the_state_dict():
@@ -174,9 +163,6 @@ def test_inputs_may_be_of_either_order_of_axes():
     np.testing.assert_array_equal(found, moved[..., :1].reshape(2, *shape))
   tokens = np.array([[1, 2], [3, 4]])
   assert porting.inputs(tokens, (2,)).tolist() == tokens.tolist()
-  for wrong, shape in ((tokens, (3,)), (images, (5, 4, 3)), (images[:, :2], (4, 5))):
-    with pytest.raises(UserError, match='The inputs have shape'):
-      porting.inputs(wrong, shape)
 
 
 def test_norms_and_the_pixels_behind_them_take_their_places():

@@ -104,7 +104,7 @@ def test_logits_that_are_too_close_together_for_auc_are_told_of(caplog):
   MULTILABEL.micro(counts_of(logits, y))
   assert not caplog.messages
   MULTILABEL.micro(counts_of(0.05 * logits - 4, y))
-  assert 'AUC is rough, mostly too near to 50 %: of label' in caplog.text
+  assert 'AUC is rough' in caplog.text
 
 
 def test_a_mean_auc_of_clients_that_ties_make_rough_is_told_of(caplog):
@@ -115,7 +115,7 @@ def test_a_mean_auc_of_clients_that_ties_make_rough_is_told_of(caplog):
   few = jax.tree.map(np.asarray, one(logits, y))
   assert MULTILABEL.by_client(few)['auc'].mean() == exact + 1 / 6
   MULTILABEL.micro(few)
-  assert [text[:20] for text in caplog.messages][-1] == 'macro AUC is rough: '
+  assert caplog.messages[-1].startswith('macro AUC is rough')
   warn_once.cache_clear()
   caplog.clear()
   # Of many clients such differences cancel out; logits far apart have none.

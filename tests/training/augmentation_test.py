@@ -142,24 +142,21 @@ def test_one_gradient_step_sees_augmented_images():
 @pytest.mark.parametrize(
   ('text', 'shape', 'message'),
   [
-    ('crop:4', (6,), r'`augment=crop:4` needs images, but examples have shape \(6,\)'),
-    ('crop', GRAY, '`augment=crop` must be crop:PADDING, flip and cutout:SIZE'),
-    ('flip:2', GRAY, '`augment=flip:2` must be'),
-    ('crop:-1', GRAY, '`augment=crop:-1` must be'),
-    ('crop:1.5', GRAY, '`augment=crop:1.5` must be'),
-    ('rotate:3', GRAY, '`augment=rotate:3` must be'),
+    ('crop:4', (6,), 'needs images'),
+    ('flip', (2, *COLOR), 'needs images'),
+    ('flip', (3, 8, 8), 'channels'),
+    ('crop', GRAY, 'must be crop:PADDING'),
+    ('flip:2', GRAY, 'flip:2'),
+    ('crop:1.5', GRAY, 'crop:1.5'),
+    ('crop:100000', COLOR, 'crop:100000'),
+    ('rotate:3', GRAY, 'rotate:3'),
     ('flip,flip', GRAY, 'each at most once'),
-    ('flip,', GRAY, 'separated by commas'),
-    ('cutout:0', GRAY, 'cutout:0 must be from 1 to 5, the least side of the images'),
-    ('flip,crop:6', GRAY, 'crop:6 must be from 1 to 5'),
-    ('crop:99999', COLOR, 'crop:99999 must be from 1 to 5'),
-    ('crop:100000', COLOR, '`augment=crop:100000` must be crop:PADDING'),
-    ('flip', (3, 8, 8), r'channels on the last axis, .* \(3, 8, 8\); move the'),
-    ('flip', (2, *COLOR), 'needs images, but examples have shape'),
+    ('cutout:0', GRAY, 'cutout:0'),
+    ('flip,crop:6', GRAY, 'from 1 to 5'),
   ],
 )
 def test_what_is_no_augmentation_is_refused(text, shape, message):
-  with pytest.raises(UserError, match=message):
+  with pytest.raises(UserError, match=f'augment: .*{message}'):
     augmentation(text, shape)
 
 

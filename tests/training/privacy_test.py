@@ -196,18 +196,18 @@ def test_what_the_noise_would_not_reach_is_refused():
   def build(name, **options):
     return lambda: algorithms.build(name, local, **options)
 
-  refused('`weighting=uniform`', build('fed_avg'))
-  refused('one by one', build('fed_avg', aggregation='median'))
-  refused('one by one', build('fesem', num_clusters=2, aggregation='krum'))
-  refused('one by one', build('robust', num_clusters=2))
+  refused('weighting', build('fed_avg'))
+  refused('dp', build('fed_avg', aggregation='median'))
+  refused('dp', build('fesem', num_clusters=2, aggregation='krum'))
+  refused('dp', build('robust', num_clusters=2))
   refused('control variates', build('scaffold'))
   refused('`reseed_empty` makes', build('fesem', num_clusters=2, reseed_empty=True))
-  refused('one by one', build('fesem', num_clusters=2, init_models='random'))
+  refused('dp', build('fesem', num_clusters=2, init_models='random'))
   refused(
     '`recluster_every` makes',
     lambda: wrappers.with_reclustering(build('fesem', num_clusters=2)(), 2),
   )
-  refused('one by one', lambda: fesem(local, num_clusters=2, aggregation='median'))
+  refused('dp', lambda: fesem(local, num_clusters=2, aggregation='median'))
   with pytest.raises(UserError, match='dp'):
     simulate(algorithms.build('fed_em', local), data, data, rounds=1)
 
@@ -215,10 +215,10 @@ def test_what_the_noise_would_not_reach_is_refused():
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ({'clip': 0.0}, 'dp_clip'),
-    ({'noise_multiplier': -1.0}, 'dp_noise_multiplier'),
-    ({'delta': 1.0}, 'dp_delta'),
-    ({'where': 'both'}, '`dp='),
+    ({'clip': 0.0}, 'clip'),
+    ({'noise_multiplier': -1.0}, 'noise_multiplier'),
+    ({'delta': 1.0}, 'delta'),
+    ({'where': 'both'}, 'where'),
   ],
 )
 def test_bad_values_are_refused(arguments, message):

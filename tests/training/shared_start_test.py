@@ -399,15 +399,13 @@ def test_more_epochs_than_the_schedule_has_end_alike():
     assert np.isfinite(cut.loss).tolist() == (epochs == 1).tolist()
 
 
-def test_epochs_of_clients_need_a_schedule_of_epochs():
+def test_epochs_of_clients_are_at_least_0():
   data, local = helpers.federation(SIZES), on()
   starts = ClientModels(tree.expand(helpers.first_model(local)))
 
   many = np.full(len(SIZES), 9, np.int32)
   args = starts, data, helpers.everyone(data), jax.random.key(3)
-  with pytest.raises(UserError, match='`epochs` of clients need a schedule of'):
-    train_cohort(on(steps=3), *args, epochs=many)
-  with pytest.raises(UserError, match='`epochs` of clients must be at least 0, not -9'):
+  with pytest.raises(UserError, match='epochs'):
     train_cohort(local, *args, epochs=-many)
 
 

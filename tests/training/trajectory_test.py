@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Corruption
@@ -13,10 +12,8 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.training.calls import calls_noted
 from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.training.local_sgd import local_sgd, plus
-from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.training.trained import Reduction
 from fesem_jax.training.trajectory import steps_of, task_of
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import unflatten
 
@@ -187,12 +184,3 @@ def test_a_bad_client_is_followed_to_where_it_ends_and_not_to_what_it_sends():
   end = spelled_out(local, lambda t, w, first: 0.0 * w)[-1]
   np.testing.assert_allclose(own_of(in_round), end, rtol=1e-3, atol=1e-5)
   assert int(taken) == 3
-
-
-def test_steps_of_more_than_one_gradient_are_refused():
-  def one(client):
-    model = for_each_batch(client, client.start, (), lambda t, w, m, g: (w, m, g(w)[0]))
-    return model, model.params, None
-
-  with pytest.raises(UserError, match='cannot be replayed'):
-    followed(helpers.local(), 1, one=one)

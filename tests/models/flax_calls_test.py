@@ -5,12 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import errors, nnx
 
 from fesem_jax import models
 from fesem_jax.models.nnx_modules import _filled
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
 from tests.support import helpers
 
 X = np.random.default_rng(0).normal(size=(5, *helpers.SHAPE)).astype(np.float32)
@@ -18,23 +17,11 @@ KEY = jax.random.key(3)
 
 
 class Dropping(nn.Module):
+  rate: float = 0.5
+
   @nn.compact
   def __call__(self, x, training=True):
-    return nn.Dense(3)(nn.Dropout(0.5)(x, deterministic=not training))
-
-
-class Turning(nn.Module):
-  """Turns the examples around where it does not train, and draws nothing."""
-
-  @nn.compact
-  def __call__(self, x, training):
-    return nn.Dense(3)(x if training else -x)
-
-
-class TurningByDefault(Turning):
-  @nn.compact
-  def __call__(self, x, training=True):
-    return nn.Dense(3)(x if training else -x)
+    return nn.Dense(3)(nn.Dropout(self.rate)(x, deterministic=not training))
 
 
 def test_the_argument_training_tells_when_to_drop():
@@ -45,6 +32,14 @@ def test_the_argument_training_tells_when_to_drop():
   np.testing.assert_array_equal(model.apply(params, X), wanted)
   wanted = Dropping().apply(variables, X, training=True, rngs={'dropout': KEY})
   np.testing.assert_array_equal(model.apply_train(params, X, KEY), wanted)
+
+
+class Turning(nn.Module):
+  """Turns the examples around where it does not train, and draws nothing."""
+
+  @nn.compact
+  def __call__(self, x, training):
+    return nn.Dense(3)(x if training else -x)
 
 
 class NnxTurning(nnx.Module):
@@ -58,7 +53,7 @@ class NnxTurning(nnx.Module):
     return self.Dense_0(-x if self.deterministic else x)
 
 
-@pytest.mark.parametrize('module', [Turning(), TurningByDefault(), NnxTurning])
+@pytest.mark.parametrize('module', [Turning(), NnxTurning])
 def test_a_module_that_draws_nothing_trains_as_another_function(module):
   model = models.from_flax(module, helpers.SHAPE)
   params = model.init(jax.random.key(0))
@@ -67,69 +62,46 @@ def test_a_module_that_draws_nothing_trains_as_another_function(module):
   np.testing.assert_allclose(model.apply_train(params, X, KEY), wanted, rtol=1e-4)
 
 
-class Told(nn.Module):
-  @nn.compact
-  def __call__(self, x, train=True):
-    return nn.Dense(3)(nn.Dropout(0.0)(x, deterministic=not train))
+class NnxNet(nnx.Module):
+  """Is told by an argument that has no default, unless it draws always."""
 
-
-def test_a_module_that_is_the_same_in_training_has_one_function():
-  assert models.from_flax(Told(), helpers.SHAPE).apply_train is None
-
-
-class Centering(nn.Module):
-  """Centers a batch where it trains, without running statistics."""
-
-  @nn.compact
-  def __call__(self, x, train):
-    return nn.Dense(3)(x - x.mean(axis=0, keepdims=True) if train else x)
-
-
-def test_examples_that_influence_each_other_in_training_alone_are_refused():
-  with pytest.raises(UserError, match='lets the examples of a batch influence'):
-    models.from_flax(Centering(), helpers.SHAPE)
-
-
-class Normed(nn.Module):
-  """BatchNorm that may not be told when it trains."""
-
-  told: bool
-  dropout: float = 0.0
-
-  @nn.compact
-  def __call__(self, x, train=False):
-    x = nn.Dropout(self.dropout)(x, deterministic=not train)
-    x = nn.BatchNorm(use_running_average=not (train and self.told))(x)
-    return nn.Dense(3)(x)
-
-
-@pytest.mark.parametrize('dropout', [0.0, 0.5])
-@pytest.mark.parametrize('told', [False, True])
-def test_statistics_that_training_leaves_as_they_are_are_told_of(told, dropout, caplog):
-  warn_once.cache_clear()
-  models.from_flax(Normed(told, dropout), helpers.SHAPE)
-  assert ('stay as they start' in caplog.text) == (not told)
-
-
-class NnxTold(nnx.Module):
-  """Is told by an argument that has no default."""
-
-  def __init__(self, rngs):
-    self.drop = nnx.Dropout(0.5, rngs=rngs)
+  def __init__(self, rngs, rate=0.5, always=False):
+    self.drop = nnx.Dropout(rate, rngs=rngs)
     self.dense = nnx.Linear(*helpers.SHAPE, 3, rngs=rngs)
+    self.always = always
 
   def __call__(self, x, *, train):
-    return self.dense(self.drop(x, deterministic=not train))
+    return self.dense(self.drop(x, deterministic=not (train or self.always)))
 
 
 def test_an_nnx_module_is_told_by_its_argument_too():
-  model = models.from_flax(NnxTold, helpers.SHAPE)
+  model = models.from_flax(NnxNet, helpers.SHAPE)
   params = model.init(jax.random.key(0))
   wanted = X @ params['dense']['kernel'] + params['dense']['bias'][None]
   np.testing.assert_allclose(model.apply(params, X), wanted, rtol=1e-4, atol=1e-6)
   dropped = model.apply_train(params, X, KEY)
   assert (dropped != model.apply_train(params, X, jax.random.key(4))).any()
   assert np.abs(dropped - wanted).max() > 1e-3
+
+
+def test_a_module_that_is_the_same_in_training_has_one_function():
+  for module in (Dropping(0.0), lambda rngs: NnxNet(rngs, 0.0)):
+    assert models.from_flax(module, helpers.SHAPE).apply_train is None
+
+
+class Noisy(nn.Module):
+  """Draws whether or not it trains."""
+
+  @nn.compact
+  def __call__(self, x, train=False):
+    return nn.Dense(3)(x + jax.random.normal(self.make_rng('noise'), x.shape))
+
+
+def test_modules_that_draw_in_evaluation_are_refused():
+  with pytest.raises(errors.InvalidRngError, match='noise'):  # Of Flax.
+    models.from_flax(Noisy(), helpers.SHAPE)
+  with pytest.raises(UserError, match='module'):
+    models.from_flax(lambda rngs: NnxNet(rngs, always=True), helpers.SHAPE)
 
 
 def test_streams_start_anew_with_keys_of_their_own_in_their_shapes():
