@@ -204,15 +204,5 @@ def test_numbers_out_of_range_are_refused(optimizer, options, message):
     local_optimizer(optimizer, **({'learning_rate': 0.1} | options))
 
 
-def test_a_schedule_over_steps_is_a_positive_number_of_jax():
-  local = helpers.local()
-  for schedule, message in (
-    (lambda step: 0.0, 'positive, but gives 0.0 for the first step'),
-    (lambda step: 1.0 if step < 3 else 0.1, 'from the number of a step to one number'),
-  ):
-    with pytest.raises(UserError, match=f'`local_lr_schedule` must be .*{message}'):
-      check_training(local._replace(local_lr_schedule=schedule))
-
-
 def test_numbers_of_adam_are_those_of_pytorch_by_default():
   assert AdamOptions() == AdamOptions(beta1=0.9, beta2=0.999, epsilon=1e-8)
