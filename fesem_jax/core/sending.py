@@ -41,8 +41,6 @@ class Sends(NamedTuple):
     named: options that made it, for messages.
     residual: whether a client adds what it has not sent to its next change, before
       `of_client`; see `wrappers.with_error_feedback`.
-    overshoots: whether a number that is sent may lie outside of the old and the new
-      one, by which variances would become negative.
     before_residual: what a client makes of its model before it adds its residual, such
       as clipping and noise for privacy; None is nothing.
   """
@@ -52,7 +50,6 @@ class Sends(NamedTuple):
   privacy: Privacy | None = None
   named: str = 'sends'
   residual: bool = False
-  overshoots: bool = False
   before_residual: OfClient | None = None
 
   @property
@@ -86,7 +83,6 @@ def chained(*each: Sends) -> Sends:
     each[0].privacy,
     ' and '.join(s.named for s in each),
     any(s.residual for s in each),
-    any(s.overshoots for s in each),
     _composed(functions[:first]),
   )
 

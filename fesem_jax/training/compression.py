@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from fesem_jax.core.sending import Sends
 from fesem_jax.core.traffic import NUMBER
 from fesem_jax.core.types import Params
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, check
 
 KINDS = ('top_k', 'random_k', 'quantize')
 FORMS = 'top_k:SHARE, random_k:SHARE or quantize:BITS'
@@ -49,18 +49,15 @@ def compression(text: str, *, error_feedback: bool = True) -> Sends:
     UserError: if the text is none of these, or a number is out of range.
   """
   kind, _, number = text.partition(':')
-  malformed = UserError(
-    f'{argument("compress", text)} must be {FORMS}, a SHARE above 0 and at most 1 of '
-    f'the changes and BITS from 2 to {_MOST_BITS}, e.g. top_k:0.01.'
-  )
+  message = f'compress: must be {FORMS}; got {text!r:.20}'
   try:
     value = float(number)
   except ValueError as e:
-    raise malformed from e
-  if kind == 'quantize' and value in range(2, _MOST_BITS + 1):
+    raise UserError(message) from e
+  if kind == 'quantize':
+    check(value in range(2, _MOST_BITS + 1), message)
     return _quantized(int(value), text)
-  if kind not in ('top_k', 'random_k') or not 0 < value <= 1:
-    raise malformed
+  check(kind in KINDS and 0 < value <= 1, message)
   return _sparse(kind, value, error_feedback, text)
 
 
@@ -83,8 +80,7 @@ def _sparse(kind: str, share: float, error_feedback: bool, text: str) -> Sends:
   def num_bytes(size: int) -> float:
     return 2 * NUMBER * kept(size) if kind == 'top_k' else NUMBER * kept(size) + 8
 
-  overshoots = error_feedback or kind == 'random_k'
-  return Sends(of_client, num_bytes, None, _named(text), error_feedback, overshoots)
+  return Sends(of_client, num_bytes, None, _named(text), error_feedback)
 
 
 def _quantized(bits: int, text: str) -> Sends:
@@ -102,7 +98,7 @@ def _quantized(bits: int, text: str) -> Sends:
   def num_bytes(size: int) -> float:
     return math.ceil(size * bits / 8) + NUMBER * math.ceil(size / _BUCKET)
 
-  return Sends(of_client, num_bytes, None, _named(text), overshoots=True)
+  return Sends(of_client, num_bytes, None, _named(text))
 
 
 def _named(text: str) -> str:
