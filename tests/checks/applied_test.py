@@ -1,0 +1,49 @@
+"""Rules are applied where users load data and run methods, and silenced by id."""
+
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+from fesem_jax.checks import examples, rules
+from fesem_jax.utils.errors import UserError
+
+
+@pytest.fixture
+def logged(monkeypatch):
+  texts = []
+  monkeypatch.setattr(rules, '_log', texts.append)
+  return texts
+
+
+def _texts(ignore_checks):
+  method = examples.request().algorithm
+  data = examples.data(lambda x: 100 * x, test=examples.split(seed=0))
+  run = fj.simulate(
+    method, *data, rounds=1, finetune_epochs=0, ignore_checks=ignore_checks
+  )
+  return [text[:5] for text in run.summary['checks']]
+
+
+def test_simulate_applies_rules_but_those_that_are_ignored(logged):
+  assert {'FJ101', 'FJ103'} <= set(_texts(()))
+  assert {'FJ101', 'FJ103'} <= {text[:5] for text in logged}
+  assert 'FJ101' not in _texts(('FJ101',))
+
+
+def test_load_applies_rules_of_data_and_clients(logged):
+  arrays = {
+    'x': np.random.default_rng(0).normal(size=(80, 3)) * 100,
+    'y': np.arange(80) % 2,
+    'client': np.arange(80) // 20,
+    'cluster': np.arange(80) // 40,
+  }
+  options = {'arrays': arrays, 'partition': 'iid', 'num_clients': 4}
+  fj.data.load('mine', **options)
+  assert {text[:5] for text in logged} == {'FJ101', 'FJ106'}
+  fj.data.load('mine', **options, ignore_checks=('FJ101', 'FJ106'))
+  assert len(logged) == 2
+
+
+def test_unknown_id_is_refused():
+  with pytest.raises(UserError, match='ignore_checks'):
+    rules.find(examples.data(), ('FJ999',))
