@@ -249,7 +249,7 @@ def test_a_run_goes_on_with_the_same_bad_clients_only(finished):
   result, _, again = finished
   assert again(federation('noise', 0.4)).summary == result.summary
   for data in (federation(), federation('sign_flip', 0.4), federation('noise', 0.2)):
-    with pytest.raises(UserError, match='another configuration'):
+    with pytest.raises(UserError, match='another run'):
       again(data)
 
 

@@ -401,7 +401,7 @@ def test_a_run_of_some_clients_goes_on_where_data_are_split_alike(tmp_path):
   how = {'name': 'fed_avg', 'eval_every': 0}
   held = how | {'workdir': tmp_path, 'config': {'seed': 0}}
   split_run(**held, rounds=1)
-  refused = r'`data_placement` \(there: sharded, now: replicated\)'
+  refused = 'data_placement sharded there, replicated here'
   with pytest.raises(UserError, match=refused):
     split_run(**held, rounds=1, data_placement='auto')
   rest, whole = split_run(**held, devices=1), split_run(**how)

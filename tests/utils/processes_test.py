@@ -296,7 +296,7 @@ def test_runs_that_are_interrupted_refused_or_killed_end_with_a_sentence(tmp_pat
   _, error = run.communicate(timeout=120)
   assert run.returncode == 1
   assert error.count('error:') == 1
-  assert 'holds a run with another configuration: --learning_rate' in error
+  assert 'holds another run: learning_rate' in error
 
   run = launched(workdir, '--rounds=1000000')
   wait_for_round(run, workdir, stopped + 6)
