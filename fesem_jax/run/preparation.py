@@ -132,7 +132,7 @@ def prepare(
   checkpoints = None
   if folder is not None:
     with progress_lines.waiting_for('a digest of the data'):
-      identity = _identity(spec, algorithm, data, traced)
+      identity = _identity(spec, algorithm, data, traced, programs)
     checkpoints = opened.enter_context(claim_workdir(folder, identity, spec.resume))
   evaluation = Evaluator(
     algorithm, data.train, data.test, spec.finetune_epochs,
@@ -199,13 +199,18 @@ def _draw(spec: Spec, train: FederatedData, number: int) -> Cohort:
 
 
 def _identity(
-  spec: Spec, algorithm: Algorithm, data: Data, traced: jax.stages.Traced
+  spec: Spec,
+  algorithm: Algorithm,
+  data: Data,
+  traced: jax.stages.Traced,
+  programs: Programs,
 ) -> dict[str, Any]:
   """Entries that a workdir must have in common with the run that continues it."""
   local, phases = algorithm.local, spec.phases
   identity = default_config(spec) if spec.config is None else spec.config
   if spec.config is None or 'own_code' in spec.config:
-    identity = identity | {'code': code_of(algorithm, traced)}
+    code = programs.once(('code', traced), lambda: code_of(algorithm, traced))
+    identity = identity | {'code': code}
   pairs = [(train, test) for _, train, test in phases]
   if data.unseen is not None:
     pairs.append(data.unseen)
