@@ -12,7 +12,7 @@ from fesem_jax.utils import ranges
 
 _Build = TypeVar('_Build', bound=Callable[..., Any])
 
-PLAIN = str | bool | int | float | type(None)
+PLAIN = str | bool | int | float | None
 
 
 class MadeBy(NamedTuple):
@@ -23,7 +23,7 @@ class MadeBy(NamedTuple):
 
   def described(self) -> dict[str, Any]:
     """The name and the options, as JSON would give them back."""
-    entries = {'name': self.name}
+    entries: dict[str, Any] = {'name': self.name}
     for name, x in self.options:
       if isinstance(x, MadeBy):
         entries[name] = x.described()

@@ -85,8 +85,8 @@ def replay(
   config = metrics_file.read_config(folder) or {}
   check(config, f'workdir: {folder} holds no run; it has no config.json')
   check(processes.count() == 1, 'replay: runs in a single process')
-  seed = config.get('seed', seed)
-  per_round = config.get('clients_per_round', clients_per_round)
+  numbers = {'seed': seed, 'clients_per_round': clients_per_round} | config
+  seed_of_run, per_round = numbers['seed'], numbers['clients_per_round']
   history = {r['round']: r for r in metrics_file.read_metrics(folder / 'metrics.jsonl')}
   last = max(history, default=0)
   finished = metrics_file.read_summary(folder) is not None
@@ -110,14 +110,14 @@ def replay(
   placed, _ = arrange(local, train, train, chosen)
 
   def cohort(number: int) -> Cohort:
-    return draw_cohort(seed, number, per_round, placed, local.mesh)
+    return draw_cohort(seed_of_run, number, per_round, placed, local.mesh)
 
   drawn = cohort(round)
   if position not in np.asarray(drawn.ids):
     others = [n for n in range(1, last + 1) if position in np.asarray(cohort(n).ids)]
     where = ', '.join(map(str, others[:10])) or 'none'
     raise UserError(f'client: {client} is not in round {round}; its rounds: {where}')
-  keys = keys_of_run(seed, local.mesh)
+  keys = keys_of_run(seed_of_run, local.mesh)
   step = jax.jit(step_of(algorithm, clients=True))
   run = _Again(algorithm, folder, placed, keys, cohort, step, history)
   own = train.reorder(np.array([place]))

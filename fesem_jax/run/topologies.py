@@ -38,7 +38,7 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
     check(right, f'topology: is {topology}, but the devices here are {platform}')
     return mesh
   kind, colon, _ = topology.partition(':')
-  right = colon and kind in CHIPS
+  right = bool(colon) and kind in CHIPS
   check(right, f'topology: unknown value {topology!r:.30}; try one like v5e:2x4')
   for name, value in _ENVIRONMENT.items():
     if 'WARNING' in os.environ.get(name, 'WARNING'):  # JAX's value without a TPU.

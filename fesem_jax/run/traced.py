@@ -92,4 +92,5 @@ def _text_of_array(x: Any) -> str:
   array = np.ascontiguousarray(x)
   if np.shape(x) == ():
     return f'{array.dtype} {array.item()!r}'
-  return f'{array.dtype}{list(array.shape)} {hashlib.sha256(array).hexdigest()}'
+  digest = hashlib.sha256(array.tobytes()).hexdigest()
+  return f'{array.dtype}{list(array.shape)} {digest}'
