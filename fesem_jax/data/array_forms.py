@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.data import tables
-from fesem_jax.utils.display import listed, listed_and_counted
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.display import listed
+from fesem_jax.utils.errors import UserError, check
 
-_MOST_BYTES = 2**34  # Of a sparse matrix that is made dense.
 # Names of splits, which are none of clients.
 _SPLITS = (
   'train', 'training', 'test', 'testing', 'val', 'valid', 'validation', 'dev',
@@ -50,19 +48,12 @@ def named(given: Any, where: object, chosen: tables.Columns) -> dict[str, Any]:
   if isinstance(given, Mapping) and set(given) == {'train', 'test'}:
     parts = [named(given[split], f'{where}, {split}', chosen) for split in given]
     return _joined(dict(zip(given, parts, strict=True)), where)
-  if chosen != tables.Columns():
-    raise UserError(
-      f'{where}: `label_column` and other columns are those of a table or data frame, '
-      f'not of a {type(given).__name__}; leave them out.'
-    )
   arrays = _of_object(given, where)
   if arrays is None:
     arrays = _of_clients(given, where)
   if arrays is None:
     raise UserError(f'{where}: `arrays` is a {type(given).__name__}; {_WANTED}.')
-  return {
-    str(name): _plain(value, f'{where}: {name}') for name, value in arrays.items()
-  }
+  return {str(name): _plain(value) for name, value in arrays.items()}
 
 
 def _by_split(given: Any) -> Any:
@@ -116,11 +107,6 @@ def by_role(given: Mapping[str, Any], where: object) -> Mapping[str, Any]:
     return of_all
   if not {'train', 'test'} <= set(parts) or {'x', 'y'} & set(of_all):
     return given
-  if others := sorted(set(parts) - {'train', 'test'}):
-    warn_once(
-      f'{where}: the examples of {" and ".join(others)} are left out; join them with '
-      'those of train to use them.'
-    )
   return of_all | _joined({split: parts[split] for split in ('train', 'test')}, where)
 
 
@@ -152,11 +138,6 @@ def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
     return None if clients else given
   tensors = getattr(given, 'tensors', None)
   if isinstance(tensors, Sequence):
-    if len(tensors) != 2:
-      raise UserError(
-        f'{where}: `tensors` has {len(tensors)} arrays; two are needed, features and '
-        'labels. Give a dict of arrays by name in place of others.'
-      )
     return {'x': tensors[0], 'y': tensors[1]}
   changed = any(getattr(given, f'{what}transform', None) for what in ('', 'target_'))
   if hasattr(given, 'data') and hasattr(given, 'targets') and not changed:
@@ -167,7 +148,7 @@ def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
       return None
     rows = np.asarray(given.indices)
     return {
-      name: value if name == 'class_names' else np.asarray(_plain(value, where))[rows]
+      name: value if name == 'class_names' else np.asarray(_plain(value))[rows]
       for name, value in whole.items()
     }
   if hasattr(given, '__getitem__') and hasattr(given, '__len__') and len(given):
@@ -177,7 +158,7 @@ def _of_object(given: Any, where: object) -> Mapping[str, Any] | None:
 
 def _with_classes(given: Any, arrays: dict[str, Any], where: object) -> dict[str, Any]:
   """The arrays with the names of `classes`, where the dataset has as many."""
-  classes, y = getattr(given, 'classes', None), np.asarray(_plain(arrays['y'], where))
+  classes, y = getattr(given, 'classes', None), np.asarray(_plain(arrays['y']))
   if classes is not None and y.dtype.kind in 'iu' and len(classes) > np.max(y):
     arrays['class_names'] = [str(name) for name in classes]
   return arrays
@@ -191,21 +172,9 @@ def _of_items(given: Any, where: object) -> dict[str, Any] | None:
   pairs = [given[i] for i in range(len(given))]
   if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
     return None
-  xs, ys = ([np.asarray(_plain(pair[i], where)) for pair in pairs] for i in (0, 1))
+  xs, ys = ([np.asarray(_plain(pair[i])) for pair in pairs] for i in (0, 1))
   if any(y.ndim for y in ys):
     return None
-  shapes = [x.shape for x in xs]
-  other = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
-  if other:
-    raise UserError(
-      f'{where}: example {other} has shape {shapes[other]}, the first one {shapes[0]}; '
-      'bring all to one shape.'
-    )
-  if not isinstance(given, list | tuple):
-    warn_once(
-      f'{where}: each example is read once as the dataset gives it, after its '
-      'transform; random transforms do not change it in later rounds.'
-    )
   arrays = {'x': np.stack(xs), 'y': np.array([y.item() for y in ys])}
   return _with_classes(given, arrays, where)
 
@@ -234,37 +203,15 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
   classes: dict[Any, Any] = {}  # Of the clients that name them.
   for name, held in clients:
     pair = held if _is_pair(held) else _of_object(held, f'{where}, client {name}')
-    if pair is None:
-      raise UserError(
-        f'{where}, client {name}: the items of a {type(held).__name__} are no pairs '
-        '(x, label); give x and y.'
-      )
     if isinstance(pair, Mapping):
-      if others := sorted(map(str, set(pair) - {'x', 'y', 'class_names'})):
-        raise UserError(
-          f'{where}, client {name}: {others[0]} is not read beside x and y; give the '
-          'rows of all clients in one dict, with an array `client`.'
-        )
       classes[name] = pair.get('class_names')
     x, y = (pair['x'], pair['y']) if isinstance(pair, Mapping) else pair
-    x, y = (np.asarray(_plain(a, f'{where}, client {name}')) for a in (x, y))
-    if not x.ndim or not y.ndim or len(x) != len(y):
-      raise UserError(
-        f'{where}, client {name}: x has shape {x.shape} and y {y.shape}; give each '
-        'example a target.'
-      )
-    for what, own, other in (('examples', x, xs[:1]), ('targets', y, ys[:1])):
-      if len(x) and other and own.shape[1:] != other[0].shape[1:]:
-        raise UserError(
-          f'{where}, client {name}: {what} have shape {own.shape[1:]}, those of '
-          f'{names[0]} {other[0].shape[1:]}; bring all to one shape.'
-        )
+    x, y = (np.asarray(_plain(a)) for a in (x, y))
+    check(len(x) == len(y), f'{where}, client {name}: {len(x)} x and {len(y)} y')
     if len(x):
       xs.append(x)
       ys.append(y)
       names.append(name)
-  if not xs:
-    raise UserError(f'{where}: no client has examples; give at least two each.')
   named = {name: list(own) for name, own in classes.items() if own is not None}
   first = next(iter(named), None)
   if other := [name for name, own in named.items() if own != named[first]]:
@@ -272,37 +219,14 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
       f'{where}: the classes of {first} are {listed(named[first], 5)}, those of '
       f'{other[0]} {listed(named[other[0]], 5)}; number those of all clients alike.'
     )
-  unnamed = [name for name, _ in clients if name not in named]
-  if named and unnamed:
-    warn_once(
-      f'{where}: {listed_and_counted(unnamed, 3)} without names of classes; their '
-      f'targets are taken to number the classes of {first}, '
-      f'{listed(named[first], 5)}.'
-    )
   if not all(isinstance(name, str | int | float | np.number) for name in names):
     names = list(map(str, names))
   if len(set(map(str, names))) < len(names):
     texts = list(map(str, names))
     twice = next(name for name in texts if texts.count(name) > 1)
     raise UserError(f'{where}: two clients are called {twice}; rename one.')
-  _check_targets_alike(dict(zip(names, ys, strict=True)), where)
   client = np.repeat(np.array(names), [len(y) for y in ys])
   return {'x': np.concatenate(xs), 'y': np.concatenate(ys), 'client': client}
-
-
-def _check_targets_alike(targets: Mapping[Any, Any], where: object) -> None:
-  """Raises `UserError` if some parts have texts, and others numbers, as targets.
-
-  Joined, numbers would become texts, and further classes.
-  """
-  kinds = {part: np.asarray(y).dtype.kind for part, y in targets.items() if len(y)}
-  texts = [part for part, kind in kinds.items() if kind in 'SU']
-  numbers = [part for part, kind in kinds.items() if kind in 'biuf']
-  if texts and numbers:
-    raise UserError(
-      f'{where}: the targets of {texts[0]} are texts, those of {numbers[0]} numbers; '
-      'give all of one kind.'
-    )
 
 
 def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:
@@ -314,24 +238,13 @@ def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:
       f'{", ".join(train)}, test {", ".join(test)}.'
     )
   of_rows = [name for name in _OF_ROWS if name in train]
-  for split, part in parts.items():
-    for name in of_rows:  # Rows that one lacks and the other has too many would shift.
-      if np.shape(part[name])[:1] != np.shape(part[of_rows[0]])[:1]:
-        raise UserError(
-          f'{where}: {name} of {split} has shape {np.shape(part[name])}, '
-          f'{of_rows[0]} {np.shape(part[of_rows[0]])}; give both as many rows.'
-        )
-  if 'y' in train:
-    _check_targets_alike({split: part['y'] for split, part in parts.items()}, where)
+  for split, part in parts.items():  # Rows that one lacks would shift.
+    sizes = {name: len(part[name]) for name in of_rows}
+    check(len(set(sizes.values())) < 2, f'{where}: rows of {split} differ: {sizes}')
   whole = {}
   for name, first in train.items():
     second = test[name]
     if name in of_rows:
-      if np.shape(first)[1:] != np.shape(second)[1:]:
-        raise UserError(
-          f'{where}: {name} has shape {np.shape(first)} in train and '
-          f'{np.shape(second)} in test; bring both to one shape.'
-        )
       whole[name] = np.concatenate([first, second])
     elif not np.array_equal(first, second):
       raise UserError(
@@ -345,20 +258,9 @@ def _joined(parts: dict[str, dict[str, Any]], where: object) -> dict[str, Any]:
   return whole | {'split': np.repeat([0, 1], counts)}
 
 
-def _plain(value: Any, where: object) -> Any:
+def _plain(value: Any) -> Any:
   """A tensor or a sparse matrix as a NumPy array; anything else as it is."""
   if hasattr(value, 'toarray') and hasattr(value, 'nnz'):
-    size = 4 * int(np.prod(value.shape))
-    share = value.nnz / max(1, int(np.prod(value.shape)))
-    sentence = (
-      f'{where} is a sparse matrix with {100 * share:.3g} % of its values, which takes '
-      f'{size / 2**20:,.0f} MiB as a dense one'
-    )
-    if size > _MOST_BYTES:
-      raise UserError(
-        f'{sentence}; choose fewer columns, e.g. by sklearn.decomposition.TruncatedSVD.'
-      )
-    warn_once(f'{sentence}.')
     return value.astype(np.float32).toarray()
   if hasattr(value, 'detach') and hasattr(value, 'cpu'):  # PyTorch's.
     return value.detach().cpu().numpy()

@@ -14,31 +14,12 @@ from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils.atomic_files import write_arrays_atomically
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import read_npz, reading
 
 NAMES = (
   'x', 'y', 'client', 'split', 'cluster', 'weight', 'scale', 'num_classes',
   'class_names', 'task', 'feature_names',
 )  # fmt: skip
-
-
-_IN_PYTHON = (
-  'read it in a function of your own, `name=MODULE:FUNCTION` of the binaries, or pass '
-  'its arrays as `arrays`'
-)
-# What files of other kinds are read by.
-_NO_ARRAYS = {
-  '.pt': _IN_PYTHON,
-  '.pth': _IN_PYTHON,
-  '.pkl': _IN_PYTHON,
-  '.pickle': _IN_PYTHON,
-  **dict.fromkeys(('.mat', '.h5', '.hdf5'), _IN_PYTHON),
-  '.npy': 'it holds one array; save all by `np.savez(file, x=x, y=y, client=client)`',
-  **dict.fromkeys(
-    ('.csv', '.tsv', '.jsonl', '.parquet', '.feather'), 'a table is `name=table:FILE`'
-  ),
-}
 
 
 def load(path: pathlib.Path, task: str = '') -> Pool:
@@ -66,24 +47,7 @@ def load(path: pathlib.Path, task: str = '') -> Pool:
   objects (which are never unpickled), or its arrays do not fit.
   """
   with reading(path):
-    if path.is_dir():
-      raise UserError(
-        f"{path} is a folder; `npz:` names a file. PFLlib's folder is `name=pfllib:"
-        f"{path}`, FL-bench's `name=flbench:{path}`."
-      )
-    if not path.is_file():
-      raise UserError(
-        f'{path} does not exist; check the name, or the folder that it is relative to.'
-      )
-    if path.suffix.lower() in _NO_ARRAYS:
-      raise UserError(f'{path} is no .npz file: {_NO_ARRAYS[path.suffix.lower()]}.')
-    try:
-      arrays = read_npz(path)
-    except UserError as e:
-      if path.parent.name in ('train', 'test') and path.stem.isdecimal():
-        folder = path.parent.parent
-        raise UserError(f"{e} PFLlib's folder is `name=pfllib:{folder}`.") from e
-      raise
+    arrays = read_npz(path)
     return from_arrays(path, arrays, task)
 
 
@@ -98,23 +62,11 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
       f'{path} has an array {printable(unknown[0])}, which is unknown; arrays are '
       f'{", ".join(NAMES)}.'
     )
-  arrays = {n: array_values.as_array(path, n, value) for n, value in arrays.items()}
-  for name in ('x', 'y'):
-    if name not in arrays:
-      raise UserError(
-        f'{path} lacks the array {name}; it needs x and y, and client unless they are '
-        'to be dealt.'
-      )
-  if 'weight' in arrays and 'client' not in arrays:
-    raise UserError(f'{path} has weights of clients, but no array client.')
+  arrays = {name: np.asarray(value) for name, value in arrays.items()}
   x = arrays['x']
-  if x.ndim < 2:
-    raise UserError(
-      f'{path}: x has shape {x.shape}; [examples, features ...] is needed.'
-    )
-  classes = array_values.num_classes(path, arrays)
+  classes = array_values.num_classes(arrays)
   chosen = TASKS[array_values.task(path, arrays, task)]
-  y, class_names = arrays['y'], array_values.class_names(path, arrays)
+  y, class_names = arrays['y'], array_values.class_names(arrays)
   if chosen is CLASSIFICATION:
     y, classes, own = class_labels.as_numbers(y, f'{path}: y', classes, class_names)
     class_names = class_names or own
@@ -130,13 +82,9 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
         f'{path}: {name} has shape {arrays[name].shape}; x has {len(x)} rows. '
         'Give each row one value.'
       )
-  columns_of_x = array_values.feature_names(path, arrays, x.shape)
+  columns_of_x = array_values.feature_names(arrays)
   x = _features(path, x)
   classes = classes or chosen.count_outputs(y)
-  if class_names is not None and len(class_names) != classes:
-    raise UserError(
-      f'{path}: class_names must be {classes} strings, one for each class.'
-    )
   whole = Pool(
     x, y, classes, array_values.scale(path, arrays, x), task=chosen.name,
     class_names=class_names,
@@ -153,8 +101,6 @@ def from_arrays(path: object, arrays: Mapping[str, np.ndarray], task: str = '') 
 
 def _features(path: object, x: np.ndarray) -> np.ndarray:
   """Features [T, ...] as uint8 or finite float32."""
-  if len(x) == 0:
-    raise UserError(f'{path} holds no examples; give x and y rows.')
   if x.dtype.kind not in 'biuf':
     raise UserError(
       f'{path}: x is {x.dtype}; numbers are needed. A data frame with other columns is '
@@ -211,8 +157,6 @@ def _clients(path: object, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
         clients['cluster_names'] = tuple(kinds.astype(str).tolist())
   if 'weight' in arrays:
     weight = arrays['weight']
-    if weight.dtype.kind not in 'biuf':
-      raise UserError(f'{path}: weight is {weight.dtype}; numbers are needed.')
     checked_weights(weight, f'{path}: weight')
     weight = of_each(
       weight, 'weights', 'a weight is that of a client, the same in all its rows.'
@@ -226,29 +170,10 @@ def _split(path: object, whole: Pool, split: np.ndarray) -> Pool:
   if not np.isin(split, (0, 1)).all():
     raise UserError(f'{path}: split must hold 0 (training) and 1 (test).')
   train, test = split == 0, split == 1
-  if test.sum() > train.sum():
-    warn_once(
-      f'{path}: split has {test.sum()} test examples (1) and only {train.sum()} '
-      'training examples (0); check that they are not swapped.'
-    )
   x, y, client, names = whole.x, whole.y, whole.client, whole.names
   parts = whole._replace(x=x[train], y=y[train], test_x=x[test], test_y=y[test])
   if client is None or names is None:
-    if not train.any() or not test.any():
-      raise UserError(f'{path}: split must hold both 0 (training) and 1 (test).')
     return parts
-  if not test.any():
-    raise UserError(
-      f'{path}: split has no test examples (1); leave out split, and each client is '
-      'split 80/20.'
-    )
-  lacking = np.setdiff1d(np.arange(len(names)), client[train])
-  if len(lacking):
-    kind = 'cluster' if whole.of_clusters else 'client'
-    raise UserError(
-      f'{path}: {kind} {names[lacking[0]]} has no training examples; remove its test '
-      'examples, or give it some with split 0.'
-    )
   return parts._replace(client=client[train], test_client=client[test])
 
 

@@ -33,7 +33,6 @@ def as_numbers(
     return y, num_classes, None
   if not (np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()):
     return y, num_classes, None
-  _check_count(where, f'{y.shape[1]} columns', y.shape[1], num_classes)
   return y.argmax(axis=1), y.shape[1], None
 
 
@@ -52,21 +51,8 @@ def _named(
       raise UserError(f'{where} of row {strange[0]} is {y[strange[0]]!r}; {mend}.')
   if class_names is None:
     mend += '; if that is a name, give class_names'
-  kinds, first, labels = columns.numbered(y, where, mend, class_names or (), True)
+  kinds, _, labels = columns.numbered(y, where, mend, class_names or (), True)
   names = tuple(kinds.tolist()) if class_names is None else tuple(class_names)
-  if unknown := [i for i, name in enumerate(kinds.tolist()) if name not in names]:
-    raise UserError(
-      f'{where} of row {first[unknown[0]]} is {str(kinds[unknown[0]])!r}, which is not '
-      'among class_names; give the name of every class, or leave out class_names.'
-    )
   if class_names is not None:
     labels = np.array([names.index(name) for name in kinds.tolist()])[labels]
-  _check_count(where, f'{len(names)} names', len(names), num_classes)
   return labels, len(names), names
-
-
-def _check_count(where: str, what: str, count: int, num_classes: int | None) -> None:
-  if num_classes not in (None, count):
-    raise UserError(
-      f'{where} has {what} of classes, but num_classes is {num_classes}; leave it out.'
-    )

@@ -20,7 +20,6 @@ from fesem_jax.utils.errors import UserError, argument, check_choice, check_shar
 KINDS = (
   'none', 'label_flip', 'sign_flip', 'noise', 'replacement:SCALE', 'backdoor:CLASS',
 )  # fmt: skip
-_OF_DATA = ('label_flip', 'backdoor')
 _WITH_NUMBER = ('replacement', 'backdoor')
 
 
@@ -85,11 +84,6 @@ def corrupted(
   if flips:
     rows = np.repeat(bad, np.diff(np.asarray(train.offsets)))
     occur, places = np.unique(y, return_inverse=True)
-    if len(occur) < 2:
-      raise UserError(
-        f'{argument("corrupt", corrupt)} needs examples of two labels; choose '
-        '`corrupt=sign_flip` or `corrupt=noise`.'
-      )
     y = np.where(rows, occur[::-1][places], y).astype(y.dtype)
   return dataclasses.replace(train, x=x, y=y, corruption=corruption)
 
@@ -112,12 +106,6 @@ def _checked(corrupt: str) -> str:
         'CLASS, e.g. backdoor:0+replacement:10.'
       )
     names.append(name)
-  of_data = sum(name in _OF_DATA for name in names)
-  if max(of_data, len(names) - of_data) > 1:
-    raise UserError(
-      f'{argument("corrupt", corrupt)} joins two attacks of one sort; join one of data '
-      f'({", ".join(_OF_DATA)}) and one of models.'
-    )
   return corrupt
 
 

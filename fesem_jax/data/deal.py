@@ -12,7 +12,6 @@ from fesem_jax.data.partitions.changes import Change
 from fesem_jax.data.partitions.rows import Rows
 from fesem_jax.data.partitions.value import Partition
 from fesem_jax.data.pool import Pool
-from fesem_jax.utils import notices
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.stored_rows import Rows as Examples
 from fesem_jax.utils.stored_rows import read, take
@@ -45,11 +44,6 @@ def natural_clients(
     raise UserError(
       f'Only {len(kept)} clients have at least `min_examples={min_examples}` '
       f'examples; {needed}.'
-    )
-  if 0 < num_clients < len(kept):
-    notices.warn_once(
-      f'num_clients={num_clients} draws {num_clients:,} of the {len(kept):,} natural '
-      f'clients by the seed and leaves out {len(kept) - num_clients:,}.'
     )
   if num_clients:
     select = prng_streams.host_rng(seed, prng_streams.SELECT)
@@ -93,7 +87,6 @@ def dealt_clients(
   random. Both splits have the clients in the same order. Raises `UserError` if there
   are too few examples.
   """
-  _drop_weights(pool, partition)
   clusters: np.ndarray | None
   if partition.in_clusters:
     examples = partition.examples_per_client
@@ -105,15 +98,11 @@ def dealt_clients(
   names = np.array([f'client{i:0{width}d}' for i in range(partition.count)])
   cluster_names = pool.cluster_names
   if partition.grouping:
-    if pool.clusters is not None:
-      notices.warn_once(
-        f'partition={partition.name} replaces the known clusters by its own groups.'
-      )
     clusters = groups
     cluster_names = changes.names_of_groups(partition)
   elif not partition.in_clusters:
     sources = pool.client, pool.client if pool.test_y is None else pool.test_client
-    clusters = _clusters_of(pool, partition, train_rows, test_rows, sources)
+    clusters = _clusters_of(pool, train_rows, test_rows, sources)
   info = ClientInfo(names, clusters, cluster_names, pool.class_names)
   change = changes.of_partition(
     partition, groups, pool.num_classes, np.unique(pool.y), pool.scale, seed
@@ -138,11 +127,6 @@ def listed_clients(
   names, train, test = partition.listed
   count, own = len(pool.y), 0 if pool.test_y is None else len(pool.test_y)
   most = max(int(rows.max(initial=0)) for rows in [*train, *(test or [])])
-  if most >= count + own:
-    raise UserError(
-      f'`client_rows` has row {most}; there are {count + own}, counted from 0; '
-      'check that the rows are those of these files.'
-    )
   if test is not None and own:
     last = max(int(rows.max(initial=0)) for rows in test)
     if last < min(count, own):
@@ -171,19 +155,12 @@ def listed_clients(
       if short
       else '`client_rows` has no test rows.'
     )
-  used = sum(map(len, [*train, *test]))
-  if used < count + own:
-    notices.warn_once(
-      f'`client_rows` uses {used:,} of {count + own:,} examples; the others are left '
-      'out.'
-    )
-  _drop_weights(pool, partition)
   width = len(str(len(train) - 1))
   numbered = [f'client{i:0{width}d}' for i in range(len(train))]
   source = pool.client  # Rows count on from the training to the test examples.
   if source is not None and pool.test_client is not None:
     source = np.concatenate([source, pool.test_client])
-  clusters = _clusters_of(pool, partition, train, test, (source, source))
+  clusters = _clusters_of(pool, train, test, (source, source))
   info = ClientInfo(
     np.array(names or numbered), clusters, pool.cluster_names, pool.class_names
   )
@@ -251,14 +228,9 @@ def _deal(pool: Pool, partition: Partition, seed: int) -> tuple[Rows, Rows]:
     deal = dealers.dealer(rng, partition, labels, pool.num_classes, num_clients)
   rows = [available[r] for r in deal(labels, least)]
   fewest = min(len(r) for r in rows)
-  if fewest < least:
-    raise UserError(
-      f'`num_clients={num_clients}` leaves a client with {fewest} of '
-      f'{len(available)} examples; it needs at least {least}. Lower `num_clients`.'
-    )
+  if fewest < max(least, 0 if sizes_vary else need):
+    raise dealers.too_many(partition, len(available))
   if need and not sizes_vary:
-    if fewest < need:
-      raise dealers.too_many(partition, len(available))
     rows = [r[:need] for r in rows]
   if pool.test_y is not None:
     return rows, deal(pool.test_y, 0)
@@ -266,16 +238,8 @@ def _deal(pool: Pool, partition: Partition, seed: int) -> tuple[Rows, Rows]:
   return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def _drop_weights(pool: Pool, partition: Partition) -> None:
-  if pool.weights is not None:
-    notices.warn_once(
-      f'partition={partition.name} drops the weights of the clients in the data.'
-    )
-
-
 def _clusters_of(
   pool: Pool,
-  partition: Partition,
   train_rows: Rows,
   test_rows: Rows,
   sources: tuple[np.ndarray | None, np.ndarray | None],
@@ -292,18 +256,8 @@ def _clusters_of(
   test = [train[0][:0]] * len(train)
   if test_source is not None:
     test = [of_client[test_source[rows]] for rows in test_rows]
-  mixed = sum(
-    bool((np.concatenate(pair) != pair[0][0]).any())
-    for pair in zip(train, test, strict=True)
-  )
-  if mixed:
-    inside = f' partition=cluster+{partition.dealing} deals inside of each.'
-    notices.warn_once(
-      f'partition={partition.name} drops the known clusters: {mixed} of '
-      f'{len(train)} clients are dealt examples of several.'
-      + inside
-      * (partition.name != 'rows')
-    )
+  pairs = zip(train, test, strict=True)
+  if any((np.concatenate(pair) != pair[0][0]).any() for pair in pairs):
     return None
   return clusters[[own[0] for own in train]]
 

@@ -46,11 +46,6 @@ def deal(
     of_own = labels[own]
     rule = dealers.dealer(rng, partition, of_own, pool.num_classes, len(members))
     for member, rows in zip(members, rule(of_own, least), strict=True):
-      if len(rows) < least:
-        raise UserError(
-          f'Cluster {_name(pool, values[cluster])} leaves a client with {len(rows)} '
-          f'of {len(own)} examples; it needs at least {least}. Lower `num_clients`.'
-        )
       train[member] = own[rows]
     if test_labels is not None:
       assert pool.test_client is not None

@@ -2,18 +2,16 @@
 
 import pathlib
 import re
-import socket
 from typing import Any
 
 import numpy as np
 
 from fesem_jax.data import class_labels, columns, pictures
-from fesem_jax.data.pool import Pool, warn_of_other_splits
+from fesem_jax.data.pool import Pool
 from fesem_jax.data.table_files import check_classes
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import first_line, reading
+from fesem_jax.utils.safe_files import reading
 
 _HOST = 'huggingface.co'
 _SPLITS = ('train', 'test', 'validation', 'valid', 'val', 'partial-train')
@@ -46,20 +44,10 @@ def load(
   Raises:
     UserError: if it can be neither read nor downloaded, or lacks a column.
   """
-  try:
-    import datasets
-  except ImportError as e:
-    raise UserError(
-      'The Hugging Face hub needs the extra: pip install "fesem_jax[hub]".'
-    ) from e
+  import datasets
+
   splits = _open(datasets, name, data_dir / name, config)
   if client_column:
-    if len(splits) > 1:
-      pooled = ', '.join(sorted(splits))
-      warn_once(
-        f'{name} of the hub: the examples of {pooled} are pooled, and '
-        'each client is split 80/20; for its own test split, pass arrays with `split`.'
-      )
     with reading(f'{name} of the hub'):  # Splits may have other columns each.
       whole = datasets.concatenate_datasets(list(splits.values()))
     image, label = _columns(datasets, name, whole, client_column, label_column)
@@ -73,12 +61,6 @@ def load(
     return Pool(
       x, y, classes, 1 / 255, client=client, names=names, class_names=class_names
     )
-  if not {'train', 'test'} <= set(splits) and set(splits) != {'train'}:
-    raise UserError(
-      f'{name} has the splits {", ".join(splits)}; without `hub_client_column`, '
-      'train and test are needed, or train alone.'
-    )
-  warn_of_other_splits(f'{name} of the hub', splits)
   parts = [splits[part] for part in ('train', 'test') if part in splits]
   image, label = _columns(datasets, name, parts[0], '', label_column)
   with reading(f'{name} of the hub'):  # Splits may have other columns each.
@@ -99,29 +81,13 @@ def _open(
     there = folder.is_dir()
   if there:
     parquet = sorted(folder.rglob('*.parquet'))
-    try:
-      if parquet:
-        by_split = _of_splits(parquet, folder, config)
-        check_classes([pathlib.Path(p) for paths in by_split.values() for p in paths])
-        return dict(datasets.load_dataset('parquet', data_files=by_split))
-      held = datasets.load_from_disk(str(folder / config))
-    except UserError:
-      raise
-    except Exception as e:  # pyarrow and datasets raise kinds of their own.
-      raise UserError(f'{folder} cannot be read: {first_line(e)}') from e
+    if parquet:
+      by_split = _of_splits(parquet, folder, config)
+      check_classes([pathlib.Path(p) for paths in by_split.values() for p in paths])
+      return dict(datasets.load_dataset('parquet', data_files=by_split))
+    held = datasets.load_from_disk(str(folder / config))
     return dict(held) if isinstance(held, datasets.DatasetDict) else {'train': held}
-  try:
-    socket.getaddrinfo(_HOST, 443)
-  except OSError as e:
-    raise UserError(
-      f'{folder} does not exist and there is no network to download {name}. Fetch it '
-      f'elsewhere: hf download {name} --repo-type dataset --local-dir '
-      f'{folder}'
-    ) from e
-  try:
-    return dict(datasets.load_dataset(name, config or None))
-  except Exception as e:
-    raise UserError(f'{name} cannot be downloaded: {first_line(e)}') from e
+  return dict(datasets.load_dataset(name, config or None))
 
 
 def _of_splits(
@@ -204,8 +170,6 @@ def _read(
     with reading(f'{where}, image {i},'):
       picture = _decode(raw, f'{where}, image {i}', side)
     images.append(picture)
-  if not images:
-    raise UserError(f'{where} holds no examples; choose another data set.')
   x = pictures.stacked(images, where, 'hub_image_side')
   if not classes:
     classes = int(y.max()) + 1

@@ -6,7 +6,6 @@ one user at a time, since the full FEMNIST is several GB of text.
 """
 
 import codecs
-import collections
 import contextlib
 import pathlib
 from collections.abc import Callable, Iterator
@@ -18,9 +17,8 @@ import numpy as np
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError, argument, check_choice
-from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import first_line, opened, reading, warn_of_others
+from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.safe_files import opened, reading
 from fesem_jax.utils.stored_rows import Rows, changed, take
 
 # (x of one user as parsed, file and user for errors) -> [N, ...] features.
@@ -30,7 +28,6 @@ FEMNIST_CLASSES = 62  # 0-9, A-Z, a-z.
 BACKGROUNDS = ('white', 'black')
 USERS = ('', 'all', 'train', 'test')
 
-_VALIDATION = ('val', 'valid', 'validation')
 _EXTENSIONS = ('.json', '.json.gz')
 
 
@@ -39,14 +36,11 @@ def shards(folder: pathlib.Path) -> list[pathlib.Path]:
   with reading(folder):
     if not folder.is_dir():
       return []
-    files = sorted(
+    return sorted(
       p
       for p in folder.iterdir()
       if p.name.lower().endswith(_EXTENSIONS) and p.is_file() and p.name[0] != '.'
     )
-  if files:
-    warn_of_others(folder, files, "files that are not LEAF's .json, or lie in folders,")
-  return files
 
 
 def read_clients(
@@ -81,16 +75,12 @@ def read_clients(
           f'{where}: user_data holds the user, but users does not; '
           'preprocess the data again.'
         )
-      if not isinstance(x, list) or not isinstance(y, list):
-        raise UserError(f'{where}: the entry has no lists x and y.')
       count = announced.pop(user)
       if not len(x) == len(y) == count:
         raise UserError(
           f'{where}: {len(x)} examples and {len(y)} labels, but num_samples says '
           f'{count}; preprocess the data again.'
         )
-      if not user:
-        warn_once(f'{path}: a user has no name; its client is called "" in results.')
       if count:
         with reading(where):
           numbers = y if convert_labels is None else convert_labels(y, where)
@@ -108,32 +98,22 @@ def _announced(path: pathlib.Path) -> dict[str, int]:
   counts: list[Any] = []
   ended = set()
   with _json(path) as f:
-    try:
-      for prefix, event, value in ijson.parse(f, use_float=True):
-        if prefix == 'users.item':
-          users.append(value)
-        elif prefix == 'num_samples.item':
-          counts.append(value)
-        elif event == 'end_array' and prefix in ('users', 'num_samples'):
-          ended.add(prefix)
-          if len(ended) == 2:
-            break
-    except ijson.JSONError as e:
-      raise _damaged(path, e) from e
-  if len(ended) < 2 or len(users) != len(counts):
-    raise UserError(f'{path}: users and num_samples must be lists of equal length.')
-  if not all(isinstance(u, str) for u in users):
-    raise UserError(f'{path}: users must be a list of strings.')
-  if len(set(users)) < len(users):
-    (repeated, _), *_ = collections.Counter(users).most_common(1)
-    raise UserError(f'{path}, user {repeated}: listed twice.')
+    for prefix, event, value in ijson.parse(f, use_float=True):
+      if prefix == 'users.item':
+        users.append(value)
+      elif prefix == 'num_samples.item':
+        counts.append(value)
+      elif event == 'end_array' and prefix in ('users', 'num_samples'):
+        ended.add(prefix)
+        if len(ended) == 2:
+          break
   return dict(zip(users, counts, strict=True))
 
 
 @contextlib.contextmanager
 def _json(path: pathlib.Path) -> Iterator[BinaryIO]:
   """A file behind the mark with which Windows' editors begin UTF-8."""
-  with opened(path) as file, reading(path):
+  with opened(path) as file:
     if file.read(3) != codecs.BOM_UTF8:
       file.seek(0)
     yield file
@@ -142,17 +122,7 @@ def _json(path: pathlib.Path) -> Iterator[BinaryIO]:
 def _blocks(path: pathlib.Path):
   """(user, {x, y}) of a file, parsed one at a time."""
   with _json(path) as f:
-    try:
-      yield from ijson.kvitems(f, 'user_data', use_float=True, buf_size=2**20)
-    except ijson.JSONError as e:
-      raise _damaged(path, e) from e
-
-
-def _damaged(path: pathlib.Path, e: Exception) -> UserError:
-  return UserError(
-    f'{path} is not complete JSON of finite numbers ({first_line(e)}); download it '
-    'again.'
-  )
+    yield from ijson.kvitems(f, 'user_data', use_float=True, buf_size=2**20)
 
 
 def find_splits(
@@ -165,11 +135,6 @@ def find_splits(
   """
   train, test = shards(folder / 'train'), shards(folder / 'test')
   if train and test:
-    if validation := [split for name in _VALIDATION for split in shards(folder / name)]:
-      warn_once(
-        f'{folder}: files for validation are left out: {len(validation):,}, such as '
-        f'{validation[0]}; join them with those of train/ to use them.'
-      )
     return train, test
   if everything := shards(folder / 'all_data'):
     return everything, None
@@ -197,11 +162,6 @@ def read_folder(
   trained = read_clients(train, *how)
   tested = None if test is None else read_clients(test, *how)
   apart = bool(trained and tested) and not set(trained) & set(tested or ())
-  if users and not apart:
-    raise UserError(
-      f'{argument("leaf_users", users)} is for a folder whose train/ and test/ have '
-      f'other users each; those of {folder} do not. Leave it out.'
-    )
   if tested is None or not apart:
     return trained, tested
   if not users:
@@ -236,20 +196,13 @@ def of_users(pool: Pool, folder: pathlib.Path, users: str) -> Pool:
 def features(x: list[Any], where: str) -> np.ndarray:
   """Any numbers, as float32."""
   with np.errstate(over='ignore'):
-    array = array_checks.numbers(x, where, 'features').astype(np.float32)
-  if not np.isfinite(array).all():
-    raise UserError(f'{where}: features that do not fit 32-bit floats; scale them.')
-  return array
+    return array_checks.numbers(x, where).astype(np.float32)
 
 
 def gray_images(x: list[Any], where: str) -> np.ndarray:
   """[N, 28, 28] uint8 from rows of 784 pixels between 0 and 1."""
-  pixels = array_checks.numbers(x, where, 'pixels')
-  if pixels.ndim != 2 or pixels.shape[1] != 784:
-    raise UserError(
-      f'{where}: images of {pixels.shape[1:]} pixels; FEMNIST has 784, 28 by 28.'
-    )
-  return array_checks.to_bytes(pixels, where).reshape(-1, 28, 28)
+  pixels = array_checks.numbers(x, where)
+  return array_checks.to_bytes(pixels, where).reshape(len(x), 28, 28)
 
 
 def invert(pool: Pool) -> Pool:

@@ -13,8 +13,6 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import (
   array_forms,
   deal,
-  examples_checks,
-  overlap,
   source_checks,
   sources,
   standardizing,
@@ -24,7 +22,6 @@ from fesem_jax.data.options import Options, columns_of
 from fesem_jax.data.partitions import Kind, changes
 from fesem_jax.data.partitions.fitting import check_fits, check_used
 from fesem_jax.data.partitions.groups import groups_of_clients
-from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.data.partitions.value import FIELDS, Partition
 from fesem_jax.data.phases import Phase
 from fesem_jax.data.pool import as_task, with_channels_last
@@ -140,18 +137,9 @@ def load_phases(
   fields = {field: options.pop(field) for field in FIELDS if field in options}
   chosen = Options(**options)
   if isinstance(partition, Kind):
-    if own_fields := [f for f in fields if f in OF and not f.startswith('drift_')]:
-      raise TypeError(f'{own_fields[0]} is an argument of the partition.')
     wanted = partition.flat(**fields)
-  elif isinstance(partition, Partition) and not fields:  # `data.Partition` until 0.3.
-    wanted = partition
-  elif isinstance(partition, str):
-    wanted = Partition(partition, **fields)
   else:
-    raise UserError(
-      f'`partition` is a {type(partition).__name__}; give a value such as '
-      'partitions.Dirichlet(alpha=0.1), or a name.'
-    )
+    wanted = Partition(partition, **fields)
   check_whole(seed=seed)
   check_at_least(0, seed=seed)
   if task:
@@ -176,10 +164,9 @@ def load_phases(
     where = argument('name', name)
     own_columns = columns_of(chosen)
     pool = from_arrays(where, array_forms.named(arrays, where, own_columns), task)
-  pool = with_channels_last(as_task(pool, task, argument('name', name)), name)
+  pool = with_channels_last(as_task(pool, task, argument('name', name)))
   if chosen.standardize:
     standardizing.check(pool, argument('name', name))
-  examples_checks.warn_of_features(pool, name, not chosen.standardize)
   if not wanted.name:
     known = 'natural' if pool.client is not None else 'iid'
     known = 'cluster' if pool.of_clusters else known
@@ -205,16 +192,4 @@ def load_phases(
   _, train, test = phases[0]
   find(Deal(pool.clusters, train), ignore_checks)
   find(Data(train, test), ignore_checks)
-  _warn_of_examples(train, test, name, wanted)
   return phases
-
-
-def _warn_of_examples(
-  train: FederatedData, test: FederatedData, name: str, wanted: Partition
-) -> None:
-  """Warns of targets, overlapping windows and repeated examples of the splits."""
-  examples_checks.warn_of_targets(train, test, name)
-  overlap.warn_of_overlap(train, test, f'{name}, test split')
-  shared = wanted.grouping and not wanted.disjoint_groups
-  mend = 'Groups share all examples; `disjoint_groups` divides them.' if shared else ''
-  examples_checks.warn_of_repeated(train, test, name, mend)

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fesem_jax.data import cache, columns
+from fesem_jax.data import cache
 from fesem_jax.data.pool import Pool
 from fesem_jax.data.table_files import SPLITS
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import files_of, reading, warn_of_others
+from fesem_jax.utils.safe_files import files_of, reading
 from fesem_jax.utils.stored_rows import Rows
 
 SIDE = 84  # Of larger pictures, unless another is asked for.
@@ -37,15 +36,6 @@ def decode(raw: bytes, where: str, side: int) -> np.ndarray:
   picture: Image.Image = Image.open(io.BytesIO(raw))
   if picture.mode not in _MODES:
     raise UserError(f'{where} has mode {picture.mode}; 8-bit images are needed.')
-  if getattr(picture, 'n_frames', 1) > 1:
-    warn_once('Of images with several pages or frames the first one is read alone.')
-  if 'A' in picture.getbands() or 'transparency' in picture.info:
-    alpha = picture.convert('RGBA').getchannel('A')
-    if any(alpha.histogram()[:255]):
-      warn_once(
-        'Transparent parts of images have the color that their files hold there, often '
-        'black; put the images on a background if they are to be seen otherwise.'
-      )
   picture = _upright(picture)
   gray = picture.mode in ('1', 'L', 'LA')
   picture = picture.convert('L' if gray else 'RGB')
@@ -102,15 +92,7 @@ def load_folder(folder: pathlib.Path, side: int, groups: str) -> Pool:
   tested = np.array([place.split == 'test' for place in places])
   names, owners = np.unique([p.group for p in places], return_inverse=True)
   classes, labels = np.unique([p.label for p in places], return_inverse=True)
-  columns.warn_of_spellings(names.tolist(), f'{folder}: {groups}')
-  columns.warn_of_spellings(classes.tolist(), f'{folder}: classes')
   y = labels.astype(np.int32)
-  if len(lacking := np.setdiff1d(owners, owners[~tested])):
-    of_group = f' of {names[lacking[0]]}' if names[lacking[0]] else ''
-    raise UserError(
-      f'{folder} holds no training examples{of_group}; add some, or leave its test '
-      'examples out.'
-    )
 
   def build() -> dict[str, Any]:
     pictures = [_read(place.path, side) for place in places]
@@ -146,25 +128,12 @@ def load_folder(folder: pathlib.Path, side: int, groups: str) -> Pool:
 def _places(folder: pathlib.Path) -> list[_Place]:
   """The pictures of a folder, sorted by their paths."""
   paths = [p for p in files_of(folder) if p.suffix.lower() in _SUFFIXES]
-  if not paths:
-    raise UserError(
-      f'{folder} holds no images; put a folder of them for each class there.'
-    )
-  kinds = ', '.join(_SUFFIXES)
-  warn_of_others(
-    folder, paths, f'files that are no images of a kind that is read ({kinds})'
-  )
   places = []
   for path in paths:
     *above, _ = path.relative_to(folder).parts
     above = [name for name in above if name.lower() not in _NO_NAMES]
     splits = [i for i, name in enumerate(above) if name.lower() in SPLITS]
     split = SPLITS[above.pop(splits[0]).lower()] if splits else ''
-    if split == 'val':
-      raise UserError(
-        f'{path} is for validation; join these images with those of train, or put '
-        'them elsewhere.'
-      )
     if len(above) not in (1, 2):
       raise UserError(
         f'{path} is not in a folder for each class; put all images of {folder} into '

@@ -1,7 +1,7 @@
 """The result of a loader, before examples are split among clients."""
 
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,8 +9,7 @@ import numpy as np
 from fesem_jax.data import cache
 from fesem_jax.tasks import CLASSIFICATION, MULTILABEL, SEQUENCE, TASKS
 from fesem_jax.utils.array_checks import has_channels_first
-from fesem_jax.utils.errors import UserError, argument, check_choice
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import UserError, argument, check, check_choice
 from fesem_jax.utils.stored_rows import Rows, changed
 
 Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N, ...] of one client.
@@ -75,16 +74,12 @@ def as_task(pool: Pool, task: str, named: str) -> Pool:
   check_choice('task', task, tuple(TASKS))
   if task == pool.task:
     return pool
-  if task == MULTILABEL.name and pool.task == CLASSIFICATION.name:
-    if pool.num_classes == 2:
-      test = None if pool.test_y is None else pool.test_y[:, None]
-      names = pool.class_names and pool.class_names[1:]
-      return pool._replace(
-        y=pool.y[:, None], test_y=test, task=task, num_classes=1, class_names=names
-      )
-    raise UserError(
-      f'{argument("task", task)} does not fit {named}, whose examples have one of '
-      f'{pool.num_classes} classes; leave it out.'
+  two_classes = pool.task == CLASSIFICATION.name and pool.num_classes == 2
+  if task == MULTILABEL.name and two_classes:
+    test = None if pool.test_y is None else pool.test_y[:, None]
+    names = pool.class_names and pool.class_names[1:]
+    return pool._replace(
+      y=pool.y[:, None], test_y=test, task=task, num_classes=1, class_names=names
     )
   if not (pool.is_text and task == SEQUENCE.name):
     raise UserError(
@@ -102,19 +97,13 @@ def as_task(pool: Pool, task: str, named: str) -> Pool:
   return pool._replace(y=y, test_y=test_y, task=task)
 
 
-def warn_of_other_splits(named: str, splits: Iterable[str]) -> None:
-  """Says once which splits of a data set, beside train and test, are not read."""
-  if others := [split for split in splits if split not in ('train', 'test')]:
-    warn_once(f'{named}: the examples of {" and ".join(others)} are left out.')
-
-
 def channels_last(x: np.ndarray) -> np.ndarray:
   """Images [T, C, H, W] of PyTorch as [T, H, W, C] or, gray ones, [T, H, W]."""
   return np.ascontiguousarray(x[:, 0] if x.shape[1] == 1 else np.moveaxis(x, 1, -1))
 
 
-def with_channels_last(pool: Pool, name: str) -> Pool:
-  """The pool with the channels of its images moved to the last axis, which it says.
+def with_channels_last(pool: Pool) -> Pool:
+  """The pool with the channels of its images moved to the last axis.
 
   A pool of anything but images with channels first is returned as it is.
   """
@@ -123,10 +112,6 @@ def with_channels_last(pool: Pool, name: str) -> Pool:
     return pool
   x = changed(pool.x, channels_last)
   test_x = None if pool.test_x is None else changed(pool.test_x, channels_last)
-  warn_once(
-    f'{name}: images of shape {first} have their channels first, as PyTorch has them; '
-    f'they are moved to the last axis: {x.shape[1:]}.'
-  )
   return pool._replace(x=x, test_x=test_x)
 
 
@@ -156,32 +141,18 @@ def from_clients(
     UserError: if a split holds nothing, a client has test examples only, or the
       examples of two clients have different shapes.
   """
-  for split, clients in (('training', train), ('test', test)):
-    if clients is not None and not clients:
-      raise UserError(
-        f'{where} holds no {split} examples; check that the files are complete.'
-      )
   names = np.array(sorted(train))
-  shape, wanted = (a.shape[1:] for a in train[names[0]])
+  first = train[names[0]]
   for each in (train, test or {}):
-    for name, (x, y) in each.items():
-      if '\0' in name:
-        raise UserError(f'{where}: the name of client {name!r} holds a zero byte.')
+    for name, arrays in each.items():
       if name not in train:
         raise UserError(
           f'{where}: {name} has test examples but no training '
           'examples; remove it from the test split.'
         )
-      if x.shape[1:] != shape:
-        raise UserError(
-          f'{where}: examples of {name} have shape {x.shape[1:]}, those of {names[0]} '
-          f'{shape}; bring all to one shape.'
-        )
-      if y.shape[1:] != wanted:
-        raise UserError(
-          f'{where}: targets of {name} have shape {y.shape[1:]}, those of {names[0]} '
-          f'{wanted}; bring all to one shape.'
-        )
+      for array, other in zip(arrays, first, strict=True):
+        shapes = f'{array.shape[1:]} in place of {other.shape[1:]}'
+        check(array.shape[1:] == other.shape[1:], f'{where}, {name}: shape {shapes}')
   x, y, client = _flatten(train, names)
   test_x = test_y = test_client = None
   if test is not None:

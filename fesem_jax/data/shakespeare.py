@@ -12,8 +12,7 @@ import numpy as np
 
 from fesem_jax.data import leaf
 from fesem_jax.data.pool import Examples, Pool, cached_pool
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.errors import check
 
 LENGTH = 80  # Characters of an example.
 # LEAF's, in its order (models/utils/language_utils.py). LEAF looks characters up by
@@ -23,8 +22,6 @@ VOCABULARY = (
 )
 UNKNOWN = len(VOCABULARY) - 1
 
-# Accents of French or German are 3 to 5 % of a text; of other alphabets, most is.
-_FEW_UNKNOWN, _MOST_UNKNOWN = 0.01, 0.1
 _TOKENS = np.full(129, UNKNOWN, np.uint8)  # Of ASCII, and of all others.
 _TOKENS[np.frombuffer(VOCABULARY.encode(), np.uint8)] = np.arange(len(VOCABULARY))
 
@@ -66,47 +63,16 @@ def load_leaf(folder: pathlib.Path, users: str = '') -> Pool:
 
   paths, name = [*train, *(test or [])], 'shakespeare 1' + ' users' * bool(users)
   pool = cached_pool(folder, name, len(VOCABULARY), 1.0, read, paths)
-  check_vocabulary(pool, folder)
   return leaf.of_users(pool, folder, users)
 
 
 def _strings(x: list[Any], where: str) -> np.ndarray:
   """[N, 80] uint8 from strings of 80 characters."""
-  if not all(isinstance(line, str) and len(line) == LENGTH for line in x):
-    raise UserError(f'{where}: x must hold strings of {LENGTH} characters.')
+  check(all(len(line) == LENGTH for line in x), f'{where}: x needs {LENGTH} characters')
   return tokens(''.join(x)).reshape(-1, LENGTH)
 
 
 def _next_characters(y: list[Any], where: str) -> np.ndarray:
   """[N] from strings of one character."""
-  if not all(isinstance(character, str) and len(character) == 1 for character in y):
-    raise UserError(f'{where}: y must hold single characters, those after x.')
+  check(all(len(text) == 1 for text in y), f'{where}: y needs one character')
   return tokens(''.join(y))
-
-
-def warn_of_left_out(left_out: int, count: int, where: object) -> None:
-  """Says once how many speakers say too little to be clients."""
-  if left_out:
-    warn_once(
-      f'{where}: {left_out:,} of {count:,} speakers are left out, who lack the '
-      f'{LENGTH + 1} characters of an example in both splits.'
-    )
-
-
-def check_vocabulary(pool: Pool, where: object) -> None:
-  """Says once if characters are outside the vocabulary; raises `UserError` if many.
-
-  Models see them as one and the same character, which is easy to predict.
-  """
-  share = float(np.mean(pool.y == UNKNOWN))
-  text = (
-    f'{where}: {100 * share:.3g} % of the characters are outside the vocabulary of '
-    "LEAF's Shakespeare, which has English letters only"
-  )
-  if share > _MOST_UNKNOWN:
-    raise UserError(
-      f'{text}; for text in another script choose `vocabulary=data` (of a plain text, '
-      '`source=text` or text:FILE), or give your own tokens as npz:FILE.'
-    )
-  if share > _FEW_UNKNOWN:
-    warn_once(f'{text}; they become one character.')

@@ -1,7 +1,5 @@
 """Checks of the options of data sets."""
 
-from collections.abc import Mapping
-
 from fesem_jax.data import (
   cifar,
   leaf,
@@ -14,7 +12,6 @@ from fesem_jax.data import (
 from fesem_jax.data.options import Options
 from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.sources import DATASETS, PREFIXES
-from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import (
   UserError,
   argument,
@@ -32,42 +29,6 @@ _MAX_DEVIATION = 10**6
 
 PLANTED = ('synthetic_linear', 'synthetic_mixture', 'synthetic_table')
 
-_COLUMNS = (
-  'label_column', 'client_column', 'cluster_column', 'split_column', 'drop_columns',
-)  # fmt: skip
-
-_APPLY: Mapping[str, tuple[str, ...]] = {
-  'cifar100': ('cifar100_labels',),
-  'emnist': ('emnist_split',),
-  'ratings': ('ratings_by',),
-  'leaf': ('leaf_users',),
-  'celeba': ('leaf_users',),
-  'shakespeare': ('text_stride', 'vocabulary', 'leaf_users'),
-  'text': ('text_stride', 'vocabulary'),
-  'femnist': ('background', 'leaf_users'),
-  'tfds': ('tfds_name',),
-  'hub': (
-    'hub_name',
-    'hub_client_column',
-    'hub_label_column',
-    'hub_image_side',
-    'hub_config',
-  ),
-  'images': ('image_side', 'image_groups'),
-  'table': _COLUMNS,
-  'synthetic': ('synthetic_alpha', 'synthetic_beta'),
-  'synthetic_linear': ('synthetic_noise',),
-  'synthetic_mixture': ('synthetic_noise',),
-  'synthetic_table': (
-    'synthetic_noise',
-    'synthetic_features',
-    'synthetic_classes',
-    'synthetic_difference',
-    'synthetic_distance',
-    'synthetic_mix',
-  ),
-}
-
 
 def check(
   name: str,
@@ -83,18 +44,12 @@ def check(
   `num_clients` and the planted `num_groups` those of generated data. If `own`, the data
   is the caller's own, whatever its name.
   """
-  if not isinstance(name, str):
-    raise UserError(
-      f'`name` is {kind_of(name)}, but names a data set; give your own data by '
-      "`arrays`, as load('mine', arrays=...)."
-    )
   named = argument('name', name)
   prefix, colon, place = name.partition(':')
   if own or (colon and prefix in PREFIXES and place):
     known: tuple[str, ...] = ()
-    applying = _COLUMNS if own else _APPLY.get(prefix, ())
   elif name in DATASETS:
-    known, applying = tuple(s.name for s in DATASETS[name]), _APPLY.get(name, ())
+    known = tuple(s.name for s in DATASETS[name])
   else:
     raise UserError(
       f'{named} is unknown; choose one of {", ".join(DATASETS)}, leaf:FOLDER, '
@@ -106,21 +61,6 @@ def check(
     raise UserError(
       f'{argument("source", source)} does not exist for {named}: {choices}.'
     )
-  for option, default in Options()._asdict().items():
-    given = getattr(options, option)
-    if isinstance(given, str) and isinstance(default, tuple):
-      raise UserError(f'{argument(option, given)} must be a list, not a text.')
-    if option == 'standardize':  # For all tables.
-      if not isinstance(given, bool):
-        raise UserError(f'{argument(option, given)} must be true or false.')
-      continue
-    if given not in (default, []) and option not in applying:
-      known_for = ', '.join(
-        name for name, options in _APPLY.items() if option in options
-      )
-      raise UserError(
-        f'`{option}` does not apply to {named}, but to {known_for}; leave it out.'
-      )
   check_choice('leaf_users', options.leaf_users, leaf.USERS)
   check_choice('background', options.background, leaf.BACKGROUNDS)
   check_choice('vocabulary', options.vocabulary, ('', *texts.VOCABULARIES))

@@ -90,8 +90,6 @@ def _femnist(load: Callable[[Request], Pool]) -> Callable[[Request], Pool]:
 
 def _named_on_hub(request: Request) -> Pool:
   o = request.options
-  if not o.hub_name:
-    raise UserError('`name=hub` needs `hub_name=OWNER/NAME`.')
   return hub.load(
     o.hub_name, request.data_dir, o.hub_client_column, o.hub_label_column,
     o.hub_image_side, o.hub_config,
@@ -99,8 +97,6 @@ def _named_on_hub(request: Request) -> Pool:
 
 
 def _named_in_tfds(request: Request) -> Pool:
-  if not request.options.tfds_name:
-    raise UserError('`name=tfds` needs `tfds_name`, e.g. kmnist.')
   return tfds.load(request.options.tfds_name, request.data_dir)
 
 
@@ -170,28 +166,13 @@ def _cifar100() -> tuple[Source, ...]:
   )
 
 
-def _leaf_vocabulary(request: Request) -> None:
-  if request.options.vocabulary not in ('', 'leaf'):
-    raise UserError(
-      f'{argument("vocabulary", request.options.vocabulary)} is for a plain text: '
-      '`source=text`, or `name=text:FILE`.'
-    )
-
-
 def _shakespeare_of_leaf(request: Request) -> Pool:
-  _leaf_vocabulary(request)
-  if request.options.text_stride != 1:
-    raise UserError(
-      f'`text_stride={request.options.text_stride}` is for other sources; LEAF has cut '
-      'its windows already.'
-    )
   folder = request.data_dir / 'leaf_shakespeare'
   pool = shakespeare.load_leaf(folder, request.options.leaf_users)
   return pool._replace(is_text=True)
 
 
 def _shakespeare_of_tff(request: Request) -> Pool:
-  _leaf_vocabulary(request)
   folder = request.data_dir / 'tff_shakespeare'
   pool = tff_hdf5.load_shakespeare(folder, request.options.text_stride)
   return pool._replace(is_text=True)
@@ -336,17 +317,4 @@ def load(name: str, source: str, request: Request) -> Pool:
         'FESEM_DATA_DIR) at the folder that does.'
       )
     chosen = present[0]
-  if request.options.leaf_users and chosen.name != 'leaf':
-    raise UserError(
-      f"{argument('leaf_users', request.options.leaf_users)} is for LEAF's files, "
-      f'`source=leaf`; the source of {named} is {chosen.name}. Leave it out.'
-    )
-  try:
-    return chosen.load(request)
-  except UserError as e:
-    looked = list(dict.fromkeys(f'{s.folder}/' for s in choices if s.folder))
-    if source or chosen.folder or not looked:
-      raise
-    raise UserError(
-      f'{named}: {request.data_dir} holds no {" or ".join(looked)}. {e}'
-    ) from e
+  return chosen.load(request)

@@ -7,7 +7,6 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data.overlap import warn_of_overlap
 from fesem_jax.data.partitions.rows import Rows, split
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError, check_at_least
@@ -50,9 +49,7 @@ def hold_out(
     )
     return dataclasses.replace(federation, groups=train.groups)
 
-  parts = dataclasses.replace(part(kept), corruption=train.corruption), part(held)
-  warn_of_overlap(*parts, 'The validation examples')
-  return parts
+  return dataclasses.replace(part(kept), corruption=train.corruption), part(held)
 
 
 def hold_out_clients(

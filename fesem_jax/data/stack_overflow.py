@@ -13,8 +13,6 @@ import numpy as np
 from fesem_jax.data import tff, tff_hdf5
 from fesem_jax.data.pool import Examples, Pool, from_clients
 from fesem_jax.tasks import SEQUENCE
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
 from fesem_jax.utils.safe_files import opened, reading
 
 LENGTH = 20  # Words of an example.
@@ -43,10 +41,6 @@ def load(folder: pathlib.Path, num_clients: int, rng: np.random.Generator) -> Po
   paths = tff_hdf5.paths_of(folder, 'stackoverflow')
   names = _users(paths, folder)
   if 0 < num_clients < len(names):
-    warn_once(
-      f'{folder}: `num_clients={num_clients}` draws {num_clients:,} of {len(names):,} '
-      'users with sentences of both splits.'
-    )
     names = sorted(rng.choice(names, num_clients, replace=False).tolist())
   train, test = ({n: _sentences(path, n) for n in names} for path in paths)
   words = _words_of(folder / WORD_COUNTS, train)
@@ -56,13 +50,6 @@ def load(folder: pathlib.Path, num_clients: int, rng: np.random.Generator) -> Po
     {n: _examples(sentences, places, unknown) for n, sentences in split.items()}
     for split in (train, test)
   ]
-  targets = np.concatenate([y[y >= 0] for _, y in coded[1].values()])
-  share = float(np.mean(targets == unknown))
-  warn_once(
-    f'{folder}: the vocabulary are {len(words):,} words, beside padding, begin and end '
-    f'of a sentence and one class for all other words, which are {100 * share:.3g} % '
-    'of the test targets.'
-  )
   pool = from_clients(*coded, where=folder, num_classes=len(words) + 4, scale=1.0)
   classes = ('padding', *words, 'unknown', 'begin', 'end')
   return pool._replace(task=SEQUENCE.name, are_tokens=True, class_names=classes)
@@ -74,12 +61,7 @@ def _users(paths: list[pathlib.Path], folder: pathlib.Path) -> list[str]:
   for path in paths:
     with reading(path):
       sizes.append(tff.hdf5_sizes(path, 'tokens'))
-  users = sorted(n for n, size in sizes[0].items() if size and sizes[1].get(n))
-  if not users:
-    raise UserError(f'{folder}: no user has sentences of both splits.')
-  if left_out := len(sizes[0].keys() | sizes[1].keys()) - len(users):
-    warn_once(f'{folder}: {left_out:,} users without sentences of both are left out.')
-  return users
+  return sorted(n for n, size in sizes[0].items() if size and sizes[1].get(n))
 
 
 def _sentences(path: pathlib.Path, name: str) -> list[list[str]]:
@@ -87,19 +69,15 @@ def _sentences(path: pathlib.Path, name: str) -> list[list[str]]:
   with reading(path):
     (held,) = tff.hdf5_client(path, name, 'tokens')
     sentences = [s.decode() if isinstance(s, bytes) else s for s in held.reshape(-1)]
-  if not all(isinstance(s, str) for s in sentences):
-    raise UserError(f'{path}, user {name}: tokens that are not text.')
   return [sentence.split() for sentence in sentences]
 
 
 def _words_of(path: pathlib.Path, train: dict[str, list[list[str]]]) -> list[str]:
   """The most frequent words, of a file of counts or of the training sentences."""
   if path.is_file():
-    with opened(path) as file, reading(path):
+    with opened(path) as file:
       lines = file.read().decode('utf-8-sig').splitlines()
       counts = [(line.split()[0], int(line.split()[1])) for line in lines if line]
-    if len({word for word, _ in counts}) < len(counts):
-      raise UserError(f'{path} has a word twice; give each one line.')
     ordered = sorted(counts, key=lambda count: -count[1])
     return [word for word, _ in ordered[:MOST_WORDS]]
   counted = Counter(w for sentences in train.values() for s in sentences for w in s)

@@ -4,20 +4,9 @@ import numpy as np
 
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import REGRESSION
-from fesem_jax.utils.errors import UserError
 
 _DIMENSION, _CLASSES = 60, 10  # As in FedProx's and LEAF's synthetic data.
 _LINEAR_DIMENSION = 1000  # As in IFCA's.
-_MAX_VALUES = 2**33  # 32 GiB of features.
-
-
-def _check_size(num_clients: int, examples: int, dimension: int) -> None:
-  if num_clients * examples * dimension > _MAX_VALUES:
-    raise UserError(
-      f'{num_clients} clients (`num_clients`) of about {examples} examples '
-      f'(`examples_per_client`) would hold {num_clients * examples * dimension} '
-      f'features, more than {_MAX_VALUES}; lower one of them.'
-    )
 
 
 def sizes(
@@ -27,7 +16,6 @@ def sizes(
 
   Raises `UserError` if so many examples of `width` features are too many.
   """
-  _check_size(num_clients, examples or 450, width)  # 50 + exp(4 + 2^2 / 2)
   if examples:
     return np.full(num_clients, examples)
   return rng.lognormal(4, 2, num_clients).astype(int) + 50
@@ -96,7 +84,6 @@ def linear_clusters(
     task: 'regression', or else classification.
   """
   regression = task == REGRESSION.name
-  _check_size(num_clients, examples or 100, _LINEAR_DIMENSION)
   models = rng.integers(0, 2, (groups.max() + 1, _LINEAR_DIMENSION))
   xs, ys = [], []
   for group in groups:

@@ -7,7 +7,6 @@ import numpy as np
 
 from fesem_jax.data import columns
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
 
 # More values of a text are no categories, but names, notes or times; so are more than
 # a few that mostly occur once.
@@ -84,13 +83,7 @@ def features(
     )
   missing = column.null_count
   if numeric and not missing:
-    try:
-      numbers = column.cast(pyarrow.float64()).to_numpy()
-    except pyarrow.ArrowInvalid as e:
-      raise UserError(
-        f'{called} holds whole numbers beyond 2^53, which no model can tell apart; '
-        'turn them into text, or leave the column out by `drop_columns`.'
-      ) from e
+    numbers = column.cast(pyarrow.float64()).to_numpy()
     missing = int(np.isnan(numbers).sum())
   if not name and missing == len(column):  # A comma at the end of each line.
     return [], []
@@ -104,25 +97,14 @@ def features(
     nameless = not name or name.startswith(('Unnamed:', '__index_level_'))
     counting = types.is_integer(kind) and _are_row_numbers(numbers)
     if counting and (nameless or name == 'index'):
-      warn_once(f'{called} numbers the rows and is left out.')
       return [], []
     if types.is_integer(kind) and nameless:  # Of some rows of a frame, or of each file.
-      warn_once(
-        f'{called} holds whole numbers and is left out, as row numbers are; name it if '
-        'it is a feature.'
-      )
       return [], []
     if types.is_integer(kind) and len(distinct := np.unique(numbers)) == len(numbers):
       # Also in another order, as of shuffled rows, or of some of them.
       what = 'numbers the rows' if _are_row_numbers(distinct) else ''
       if _are_ids(distinct, name):
         what = what or 'has another whole number in each row, as ids have'
-      if what:
-        warn_once(
-          f'{called} is a feature, but {what}; if it means nothing, leave it out by '
-          '`drop_columns`.'
-        )
-    columns.warn_of_missing_numbers(numbers, called)
     return [numbers], [name]
   if types.is_boolean(kind):
     return [np.array(column.to_pylist(), np.float32)], [name]
@@ -169,11 +151,6 @@ def _of_lists(
     numbers = np.array(rows, np.float64)
   except (ValueError, TypeError):
     numbers = np.zeros(0)
-  if numbers.ndim != 2 or np.isnan(numbers).any():
-    raise UserError(
-      f'{called} holds lists that are not of as many numbers in each row; make them '
-      'alike, or leave it out by `drop_columns`.'
-    )
   return list(numbers.T), [f'{name}[{i}]' for i in range(numbers.shape[1])]
 
 

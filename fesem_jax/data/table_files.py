@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import first_line, opened, reading, warn_of_others
+from fesem_jax.utils.safe_files import opened, reading
 
 _DELIMITERS = (',', ';', '\t', '|')
 _SEPARATOR = re.compile(r'sep=.\r?\n')
@@ -54,33 +54,13 @@ def read_folder(folder: pathlib.Path, texts: Collection[str] = ()) -> list[Part]
     paths = sorted(filter(_is_table, folder.iterdir()))
     below = sorted(filter(_is_table, folder.glob('[!.]*/*')))
   paths = paths or below
-  if not paths:
-    raise UserError(
-      f'{folder} holds no table; put a file for each client there ({_KINDS}), or '
-      'folders train and test of such files.'
-    )
-  warn_of_others(
-    folder, paths,
-    f'files that are no tables of a kind that is read ({_KINDS}), or in folders beside '
-    'or below those of the others,',
-  )  # fmt: skip
   files: dict[tuple[str, str], pathlib.Path] = {}
   for path in paths:
     of_folder = '' if path.parent == folder else path.parent.name
     kind = next(s for s in _SUFFIXES if path.name.lower().endswith(s))
     stem, above = path.name[: -len(kind)], SPLITS.get(of_folder.lower(), '')
     split = above or SPLITS.get(stem.lower(), '')
-    if 'val' in split:
-      raise UserError(
-        f'{path} holds examples for validation; join them with those for training, or '
-        'put the file elsewhere.'
-      )
     client = stem if above or not split else of_folder
-    if of_folder and not split:
-      raise UserError(
-        f'{path} is in a folder; name the file train or test, or the folder, or put '
-        f'the files of all clients into {folder}.'
-      )
     if (client, split) in files:
       raise UserError(
         f'{folder} has two files of one name, {files[client, split]} and {path}; give '
@@ -136,10 +116,6 @@ def read(path: pathlib.Path, texts: Collection[str] = ()) -> Any:
   stay as they are written: 007 is not 7. A .jsonl file has an object on each line.
   Raises a `UserError` that names the file if it is absent or damaged.
   """
-  if not path.is_file():
-    raise UserError(
-      f'{path} does not exist; check the name, or the folder that it is relative to.'
-    )
   name = path.name.lower()
   if name.endswith('.parquet'):
     from pyarrow import parquet
@@ -151,8 +127,6 @@ def read(path: pathlib.Path, texts: Collection[str] = ()) -> Any:
 
     with reading(path):
       return feather.read_table(path)
-  if not name.endswith(_TEXTS):
-    raise UserError(f'{path} is no table; give a {_KINDS} file.')
   with opened(path) as file:
     raw = file.read()
   if name.endswith(('.jsonl', '.jsonl.gz')):
@@ -162,19 +136,10 @@ def read(path: pathlib.Path, texts: Collection[str] = ()) -> Any:
       options = json.ReadOptions(block_size=max(2**20, len(raw) + 1))
       return json.read_json(io.BytesIO(raw), options)
   wide = raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # Excel's.
-  try:
-    text = raw.decode('utf-16' if wide else 'utf-8-sig')
-  except UnicodeDecodeError as e:
-    raise UserError(f'{path} is not UTF-8 text ({e.reason}); convert it.') from e
-  if '\0' in text:
-    raise UserError(
-      f'{path} holds zero bytes, which no table of text has; export it again.'
-    )
+  text = raw.decode('utf-16' if wide else 'utf-8-sig')
   separator = _SEPARATOR.match(text)  # A line for Excel.
   text = text[separator.end() :] if separator else text
   header = text.partition('\n')[0]
-  if not header.strip():
-    raise UserError(f'{path} has no first line that names its columns; add one.')
   return _parsed(path, text, max(_DELIMITERS, key=header.count), texts)
 
 
@@ -194,13 +159,7 @@ def _parsed(
   # One block: types are then those of whole columns.
   raw = text.encode()
   reading_options = csv.ReadOptions(block_size=max(2**20, len(raw) + 1))
-  try:
-    table = csv.read_csv(io.BytesIO(raw), reading_options, parsing, converted)
-  except (pyarrow.ArrowInvalid, pyarrow.ArrowKeyError) as e:
-    raise UserError(
-      f'{path} is no table of columns: {first_line(e)}. Its first line must name as '
-      'many columns as the others have.'
-    ) from e
+  table = csv.read_csv(io.BytesIO(raw), reading_options, parsing, converted)
   table = table.rename_columns([name.strip() for name in table.column_names])
   for i, field in enumerate(table.schema):
     if pyarrow.types.is_string(field.type):  # Blanks around commas.

@@ -13,9 +13,7 @@ import numpy as np
 from fesem_jax.data import table_columns
 from fesem_jax.data.table_files import Part, read, read_folder
 from fesem_jax.utils.display import listed
-from fesem_jax.utils.errors import UserError, argument
-from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import first_line
+from fesem_jax.utils.errors import UserError, argument, check
 
 
 class Columns(NamedTuple):
@@ -75,7 +73,6 @@ def _of_hub(value: Any) -> bool:
 
 def of_frame(frame: Any, where: object, chosen: Columns) -> dict[str, Any]:
   """The arrays of a data frame; see `of_file`. `where` names it in errors."""
-  _tell_of_index(frame, where, chosen)
   return _named(_table(frame, where), where, chosen)
 
 
@@ -83,7 +80,6 @@ def of_frames(
   frames: Mapping[str, Any], where: object, chosen: Columns
 ) -> dict[str, Any]:
   """The arrays of a data frame of each client; see `of_file`."""
-  _tell_of_index(next(iter(frames.values())), where, chosen)
   parts = [
     Part(str(name), '', _table(frame, f'{where}, {name}'))
     for name, frame in frames.items()
@@ -96,98 +92,47 @@ def _of_parts(parts: Sequence[Part], where: object, chosen: Columns) -> dict[str
   import pyarrow
 
   first = parts[0]
-  for part in parts:
-    columns = set(first.table.column_names) ^ set(part.table.column_names)
-    if columns:
-      called = (' of '.join(filter(None, p[1::-1])) for p in (part, first))
-      raise UserError(
-        f'{where}: {" and ".join(called)} do not both have the column '
-        f'{min(columns)!r}; give all the same columns.'
-      )
-  try:
-    whole = pyarrow.concat_tables(
-      [part.table for part in parts], promote_options='permissive'
-    )
-  except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as e:
-    raise UserError(
-      f'{where}: a column is of several types in its files ({first_line(e)}); give '
-      'each column one type.'
-    ) from e
+  whole = pyarrow.concat_tables(
+    [part.table for part in parts], promote_options='permissive'
+  )
   arrays = _named(whole, where, chosen)
   sizes = [part.table.num_rows for part in parts]
   if first.split:
-    if 'split' in arrays:
-      raise UserError(
-        f'{where} has a column of splits beside files train and test; leave it out.'
-      )
     arrays['split'] = np.repeat([part.split == 'test' for part in parts], sizes) * 1
-  if first.client and 'client' in arrays:
-    names = ', '.join(dict.fromkeys(part.client for part in parts))
-    warn_once(
-      f'{where}: a column says the clients, so that the tables ({names}) are not '
-      'clients of their own.'
-    )
-  elif first.client:
+  if first.client and 'client' not in arrays:
     arrays['client'] = np.repeat([part.client for part in parts], sizes)
   return arrays
-
-
-def _tell_of_index(frame: Any, where: object, chosen: Columns) -> None:
-  """Says once that the named index of a data frame becomes a feature."""
-  names = getattr(getattr(frame, 'index', None), 'names', ())
-  known = {'y', 'client', 'cluster', 'split', *chosen[:4], *chosen.drop}
-  for name in [str(name) for name in names if name is not None]:
-    if name not in known and name != 'index':  # Row numbers are told of elsewhere.
-      warn_once(
-        f'{where}: the index {name} of the data frame is a feature; if it means '
-        'nothing, leave it out by `drop_columns`.'
-      )
 
 
 def _table(frame: Any, where: object) -> Any:
   """A data frame as an Arrow table; raises `UserError` if it is none."""
   import pyarrow
 
-  try:
-    if isinstance(frame, pyarrow.Table):
-      table = frame
-    elif _of_hub(frame):
-      table = _with_names(frame, where)
-    elif hasattr(frame, 'to_arrow'):  # Of polars.
-      table = frame.to_arrow()
-    elif type(frame).__module__.partition('.')[0] == 'pandas':
-      named = [name for name in frame.index.names if name is not None]
-      frame = frame.reset_index(level=named) if named else frame
-      table = pyarrow.Table.from_pandas(frame, preserve_index=False)
-    else:
-      table = pyarrow.table(frame)
-  except (pyarrow.ArrowException, TypeError, ValueError) as e:
-    reasons = '; '.join(map(first_line, map(ValueError, e.args)))
-    raise UserError(
-      f'{where} has columns of one name, or one of several types ({reasons}); '
-      'give each column a name and one type.'
-    ) from e
-  if not isinstance(table, pyarrow.Table):
-    raise UserError(
-      f'{where} is a {type(frame).__name__}, no table of columns; give a data frame.'
-    )
+  if isinstance(frame, pyarrow.Table):
+    table = frame
+  elif _of_hub(frame):
+    table = _with_names(frame)
+  elif hasattr(frame, 'to_arrow'):  # Of polars.
+    table = frame.to_arrow()
+  elif type(frame).__module__.partition('.')[0] == 'pandas':
+    named = [name for name in frame.index.names if name is not None]
+    frame = frame.reset_index(level=named) if named else frame
+    table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+  else:
+    table = pyarrow.table(frame)
   return table
 
 
-def _with_names(dataset: Any, where: object) -> Any:
+def _with_names(dataset: Any) -> Any:
   """The Arrow table of a dataset, with the names of classes in place of numbers.
 
   Raises `UserError` if the dataset transforms its rows as it gives them.
   """
   import pyarrow
 
-  given = getattr(dataset, 'format', {})
-  if given.get('type') == 'custom':
-    raise UserError(
-      f'{where} has a transform, set by `with_transform` or `set_transform`, which is '
-      'no part of its table; apply it by `map`, or remove it by `reset_format`.'
-    )
-  if (shown := given.get('columns')) is not None:
+  form = getattr(dataset, 'format', {})
+  check(form.get('type') != 'custom', 'arrays: has a transform; apply it by `map`')
+  if (shown := form.get('columns')) is not None:
     dataset = dataset.select_columns(shown)
   table = dataset.with_format('arrow')[:]
   for i, (name, feature) in enumerate(dataset.features.items()):
@@ -200,25 +145,14 @@ def _with_names(dataset: Any, where: object) -> Any:
 
 
 def _named(table: Any, where: object, chosen: Columns) -> dict[str, Any]:
-  import pyarrow
 
   names = [str(name) for name in table.column_names]
-  if len(set(names)) < len(names):
-    twice = next(name for name in names if names.count(name) > 1)
-    raise UserError(f'{where} has two columns {twice!r}; rename one.')
   held = dict(zip(names, table.columns, strict=True))
-  if not table.num_rows:
-    raise UserError(f'{where} holds no examples; give it rows.')
   roles = _roles(held, where, chosen)
   arrays: dict[str, Any] = {
     role: table_columns.values(held[name], f'{where}: column {name}')
     for role, name in roles.items()
   }
-  if pyarrow.types.is_temporal(held[roles['y']].type):
-    raise UserError(
-      f'{where}: column {roles["y"]} holds dates, which are no labels; turn them into '
-      'numbers or names.'
-    )
   if 'split' in arrays:
     arrays['split'] = table_columns.split(
       arrays['split'], f'{where}: column {roles["split"]}'
@@ -230,11 +164,6 @@ def _named(table: Any, where: object, chosen: Columns) -> dict[str, Any]:
       own, own_names = table_columns.features(held[name], name, where)
       features += own
       of_columns += own_names
-  if not features:
-    raise UserError(
-      f'{where} has no columns of features beside {", ".join(roles.values())}; '
-      'add some, or drop fewer.'
-    )
   return arrays | {'x': np.stack(features, axis=1), 'feature_names': of_columns}
 
 
@@ -257,18 +186,6 @@ def _roles(held: Mapping[str, Any], where: object, chosen: Columns) -> dict[str,
       )
     if column or role in held:
       roles[role] = column or role
-    elif alike := [name for name in held if name.strip().lower() == role]:
-      warn_once(
-        f'{where}: column {alike[0]!r} is a feature, not the {role}, whose column is '
-        f'called {role}; if it is meant, pass {argument(options[role], alike[0])}.'
-      )
-  twice = [name for name in roles.values() if list(roles.values()).count(name) > 1]
-  if twice or set(roles.values()) & set(chosen.drop):
-    name = [*twice, *sorted(set(roles.values()) & set(chosen.drop))][0]
-    raise UserError(
-      f'{where}: column {name} is named for two purposes; name other columns for the '
-      'label, the client, the cluster, the split and those to drop.'
-    )
   separators = ' Commas, semicolons, tabs or bars separate columns.'
   if 'y' not in roles:
     raise UserError(

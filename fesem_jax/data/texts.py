@@ -7,11 +7,10 @@ from collections import Counter
 
 import numpy as np
 
-from fesem_jax.data import columns, shakespeare
+from fesem_jax.data import shakespeare
 from fesem_jax.data.pool import Examples, Pool, from_clients
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import opened, reading, warn_of_others
+from fesem_jax.utils.safe_files import opened, reading
 
 VOCABULARIES = ('leaf', 'data')
 
@@ -43,15 +42,12 @@ def load(path: pathlib.Path, stride: int, vocabulary: str) -> Pool:
       f'{path}: no speaker has enough text for {length} characters of both splits; '
       'give longer texts.'
     )
-  columns.warn_of_spellings(kept, f'{path}: client')
-  shakespeare.warn_of_left_out(len(texts) - len(kept), len(texts), path)
   if vocabulary == 'data':
     return _with_own_characters(kept, cuts, stride, path)
   coded = {name: shakespeare.tokens(text) for name, text in kept.items()}
   train, test = _split(coded, cuts, stride)
   classes = len(shakespeare.VOCABULARY)
   pool = from_clients(train, test, where=path, num_classes=classes, scale=1.0)
-  shakespeare.check_vocabulary(pool, path)
   return pool._replace(is_text=True)
 
 
@@ -82,11 +78,6 @@ def _with_own_characters(
     return np.where(places[index] == codes, index, unknown).astype(kind)
 
   train, test = _split({n: tokens(t) for n, t in texts.items()}, cuts, stride)
-  share = np.mean(np.concatenate([y for _, y in test.values()]) == unknown)
-  warn_once(
-    f'{where}: the vocabulary are {unknown:,} characters of the training text, and one '
-    f'class for all others, which are {100 * share:.3g} % of the test text.'
-  )
   pool = from_clients(train, test, where=where, num_classes=unknown + 1, scale=1.0)
   names = (*(_NAMES.get(c, c) for c in characters), 'unknown')
   return pool._replace(is_text=True, class_names=names)
@@ -95,12 +86,7 @@ def _with_own_characters(
 def _read(path: pathlib.Path) -> str:
   with opened(path) as f:
     raw = f.read()
-  try:
-    return raw.decode('utf-8-sig').replace('\r\n', '\n')
-  except UnicodeDecodeError as e:
-    raise UserError(
-      f'{path} is damaged, or a text in another encoding than UTF-8; convert it.'
-    ) from e
+  return raw.decode('utf-8-sig').replace('\r\n', '\n')
 
 
 def _of_folder(folder: pathlib.Path) -> dict[str, str]:
@@ -111,29 +97,19 @@ def _of_folder(folder: pathlib.Path) -> dict[str, str]:
       for p in folder.iterdir()
       if p.is_file() and p.suffix.lower() == '.txt' and p.name[0] != '.'
     )
-  if not paths:
-    raise UserError(f'{folder} holds no .txt file; put one there for each client.')
   if {'train', 'test'} <= {path.stem.lower() for path in paths}:
     raise UserError(
       f'{folder} holds a text train and a text test, but the texts of a folder are '
       'clients, each split 80/20; put one file there for each client.'
     )
-  warn_of_others(folder, paths, 'files that do not end in .txt, or lie in its folders,')
   texts: dict[str, str] = {}
   for path in paths:
-    if path.stem in texts:
-      raise UserError(f'{folder} has two texts {path.stem}; give each its own name.')
     texts[path.stem] = shakespeare.merged([_read(path)])
   return texts
 
 
 def _of_speeches(path: pathlib.Path) -> dict[str, str]:
   """Speaker -> all that is said."""
-  if not path.is_file():
-    raise UserError(
-      f'{path} does not exist; put a text of speeches there, with a line NAME: before '
-      'each, such as github.com/karpathy/char-rnn, data/tinyshakespeare/input.txt.'
-    )
   speeches: dict[str, list[str]] = {}
   within = 0
   for block in _SPEECHES.split(_read(path).strip()):
@@ -147,9 +123,4 @@ def _of_speeches(path: pathlib.Path) -> dict[str, str]:
     speech = block[named.end() :]
     within += sum(_SPEAKER.fullmatch(line) is not None for line in speech.splitlines())
     speeches.setdefault(named[1].strip(), []).append(speech)
-  if within:
-    warn_once(
-      f'{path}: {within:,} lines like NAME: have no blank line before them and belong '
-      'to the speech before; if they begin speeches, put a blank line before each.'
-    )
   return {name: shakespeare.merged(speech) for name, speech in speeches.items()}

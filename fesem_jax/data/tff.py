@@ -79,32 +79,23 @@ def _clients(
   """Name -> images [N, 28, 28] uint8 and labels."""
   clients: dict[str, Examples] = {}
   with reading(path):
-    for client_id, pixels, labels, count in read(path, split):
+    for client_id, pixels, labels, _count in read(path, split):
       name = client_id.decode() if isinstance(client_id, bytes) else client_id
       where = f'{path}, client {name}'
-      if not isinstance(name, str) or name in clients:
-        raise UserError(f'{where}: ids must be strings, each used once.')
       labels = np.asarray(labels).reshape(-1)
-      if pixels.dtype.kind not in 'iuf' or pixels.shape != (len(labels), 28, 28):
-        raise UserError(
-          f'{where}: pixels of shape {pixels.shape} and type {pixels.dtype} for '
-          f'{len(labels)} labels; numbers of shape ({len(labels)}, 28, 28) are needed.'
-        )
-      if count not in (None, len(labels)):
-        raise UserError(f'{where}: {len(labels)} examples where {count} are announced.')
       if len(labels):
         images = array_checks.to_bytes(pixels, where)
         clients[name] = images, array_checks.labels(labels, where, classes)
   return clients
 
 
-# (client id, pixels [N, 28, 28], labels [N] or [N, 1], N as announced or None)
-_Client = tuple[Any, np.ndarray, np.ndarray, int | None]
+# (client id, pixels [N, 28, 28], labels [N] or [N, 1])
+_Client = tuple[Any, np.ndarray, np.ndarray]
 
 
 def _read_hdf5(path: pathlib.Path, split: str) -> Iterator[_Client]:
   for name, (pixels, labels) in hdf5_clients(path, 'pixels', 'label'):
-    yield name, pixels, labels, None
+    yield name, pixels, labels
 
 
 def hdf5_clients(
@@ -136,57 +127,32 @@ def _opened(path: pathlib.Path) -> 'Iterator[h5py.File]':
   import h5py
 
   with h5py.File(path) as file:
-    if not isinstance(file.get('examples'), h5py.Group):
-      raise UserError(
-        f'{path} has no group examples; it is not of TensorFlow Federated.'
-      )
     yield file
 
 
 def _hdf5_array(file: 'h5py.File', group: str, name: str) -> 'h5py.Dataset':
   """An array of a file; `[()]` reads it."""
-  import h5py
-
-  if name not in file[group]:
-    raise UserError(f'{file.filename}, {group}: {name} is missing.')
-  dataset = file[group][name]
-  if not isinstance(dataset, h5py.Dataset):
-    raise UserError(f'{file.filename}, {group}: {name} is not an array.')
-  return dataset
+  return file[group][name]
 
 
-def _rows(path: pathlib.Path, table: str, query: str, *values: str) -> Iterator[Any]:
+def _rows(path: pathlib.Path, query: str, *values: str) -> Iterator[Any]:
   """Rows of a query on a database that is not written to."""
   connection = sqlite3.connect(f'{path.absolute().as_uri()}?mode=ro', uri=True)
   with contextlib.closing(connection):
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    if (table,) not in tables.fetchall():
-      raise UserError(f'{path} has no table {table}; it is not fed_emnist.')
     yield from connection.execute(query, values)
 
 
 def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[_Client]:
-  announced = dict(
-    _rows(
-      path,
-      'client_metadata',
-      'SELECT client_id, num_examples FROM client_metadata WHERE split_name = ?',
-      split,
-    )
-  )
   rows = _rows(
     path,
-    'examples',
     'SELECT client_id, serialized_example_proto FROM examples '
     'WHERE split_name = ? ORDER BY client_id, rowid',
     split,
   )
   for client_id, mine in itertools.groupby(rows, lambda row: row[0]):
-    if client_id not in announced:
-      raise UserError(f'{path}, client {client_id}: not in client_metadata.')
     with reading(f'{path}, client {client_id}'):
       images, labels = zip(*(_example(blob) for _, blob in mine), strict=True)
-    yield client_id, np.stack(images), np.array(labels), announced[client_id]
+    yield client_id, np.stack(images), np.array(labels)
 
 
 def _example(blob: bytes) -> tuple[np.ndarray, int]:

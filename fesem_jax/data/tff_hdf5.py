@@ -6,16 +6,12 @@
 
 import pathlib
 
-import numpy as np
-
 from fesem_jax.data import shakespeare, tff
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import reading
 
 _SPLITS = ('train', 'test')
-_CIFAR_SHAPE = (32, 32, 3)
 _CIFAR_LABELS = {'fine': ('label', 100), 'coarse': ('coarse_label', 20)}
 
 
@@ -36,11 +32,6 @@ def load_cifar100(folder: pathlib.Path, labels: str) -> Pool:
         for name, (x, y) in tff.hdf5_clients(path, 'image', column):
           where = f'{path}, client {name}'
           y = y.reshape(-1)
-          if x.dtype != np.uint8 or x.shape != (len(y), *_CIFAR_SHAPE):
-            raise UserError(
-              f'{where}: images of shape {x.shape} and type {x.dtype} for {len(y)} '
-              f'labels; bytes of shape {(len(y), *_CIFAR_SHAPE)} are needed.'
-            )
           of_client = x, array_checks.labels(y, where, classes)
           clients[f'{split}_{name:0>3}'] = of_client
     return clients, None
@@ -60,19 +51,10 @@ def load_shakespeare(folder: pathlib.Path, stride: int) -> Pool:
   def read() -> tuple[dict[str, Examples], dict[str, Examples]]:
     train, test = (_roles(path, stride) for path in paths)
     roles = [n for n in train if len(train[n][1]) and n in test and len(test[n][1])]
-    if not roles:
-      raise UserError(
-        f'{folder}: no role has text for {shakespeare.LENGTH + 1} characters of both '
-        'splits.'
-      )
-    count = len(train.keys() | test.keys())
-    shakespeare.warn_of_left_out(count - len(roles), count, folder)
     return {n: train[n] for n in roles}, {n: test[n] for n in roles}
 
   name, classes = f'tff shakespeare {stride} 1', len(shakespeare.VOCABULARY)
-  pool = cached_pool(folder, name, classes, 1.0, read, paths)
-  shakespeare.check_vocabulary(pool, folder)
-  return pool
+  return cached_pool(folder, name, classes, 1.0, read, paths)
 
 
 def _roles(path: pathlib.Path, stride: int) -> dict[str, Examples]:
@@ -81,10 +63,6 @@ def _roles(path: pathlib.Path, stride: int) -> dict[str, Examples]:
   with reading(path):
     for name, (snippets,) in tff.hdf5_clients(path, 'snippets'):
       texts = [s.decode() if isinstance(s, bytes) else s for s in snippets.reshape(-1)]
-      if not all(isinstance(s, str) for s in texts):
-        raise UserError(
-          f'{path}, client {name}: snippets that are not text; download it again.'
-        )
       roles[name] = shakespeare.windows(
         shakespeare.tokens(shakespeare.merged(texts)), stride
       )
@@ -93,11 +71,4 @@ def _roles(path: pathlib.Path, stride: int) -> dict[str, Examples]:
 
 def paths_of(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
   """The files of both splits; raises `UserError` if one is absent."""
-  paths = [folder / f'{name}_{split}.h5' for split in _SPLITS]
-  for path in paths:
-    if not path.is_file():
-      raise UserError(
-        f'{path} does not exist; {folder} must hold {paths[0].name} and '
-        f'{paths[1].name} of TensorFlow Federated.'
-      )
-  return paths
+  return [folder / f'{name}_{split}.h5' for split in _SPLITS]

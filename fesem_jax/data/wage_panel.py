@@ -10,8 +10,7 @@ import numpy as np
 
 from fesem_jax.data.pool import Pool
 from fesem_jax.tasks import REGRESSION
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import first_line, reading
+from fesem_jax.utils.safe_files import reading
 
 _PACKAGE, _FILE = 'linearmodels', 'datasets/wage_panel/wage_panel.csv.bz2'
 _CLIENT, _TARGET = 'nr', 'lwage'
@@ -29,32 +28,19 @@ def load() -> Pool:
   years each. Raises `UserError` if linearmodels is not installed, or its file is
   damaged.
   """
-  try:
-    package = importlib.metadata.distribution(_PACKAGE)
-  except importlib.metadata.PackageNotFoundError as e:
-    raise UserError(
-      f'The data set wage_panel is part of the package {_PACKAGE}: pip install '
-      "'fesem_jax[panel]'."
-    ) from e
+  package = importlib.metadata.distribution(_PACKAGE)
   return read(pathlib.Path(str(package.locate_file(f'{_PACKAGE}/{_FILE}'))))
 
 
 def read(path: pathlib.Path) -> Pool:
   """Reads the file of the panel; see `load`."""
   with reading(path):
-    try:
-      with bz2.open(path) as file:
-        text = file.read(_MOST).decode()
-      rows = list(csv.DictReader(io.StringIO(text)))
-      names = np.array([row[_CLIENT] for row in rows])
-      x = np.array([[float(row[name]) for name in _FEATURES] for row in rows])
-      y = np.array([[float(row[_TARGET])] for row in rows])
-    except (KeyError, TypeError, ValueError, EOFError) as e:
-      raise UserError(
-        f'{path} is damaged ({first_line(e)}); reinstall {_PACKAGE}.'
-      ) from e
-  if not len(rows) or not (np.isfinite(x).all() and np.isfinite(y).all()):
-    raise UserError(f'{path} is damaged; reinstall {_PACKAGE}.')
+    with bz2.open(path) as file:
+      text = file.read(_MOST).decode()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    names = np.array([row[_CLIENT] for row in rows])
+    x = np.array([[float(row[name]) for name in _FEATURES] for row in rows])
+    y = np.array([[float(row[_TARGET])] for row in rows])
   clients, client = np.unique(names, return_inverse=True)
   x, y = (
     ((a - a.mean(axis=0)) / np.maximum(a.std(axis=0), 1e-12)).astype(np.float32)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.safe_files import opened, reading
 
 # What a pickle may call.
@@ -33,16 +32,13 @@ class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]
       '__builtin__', 'builtins'
     )
     if (module, name) not in _ALLOWED:
-      raise UserError(f'an object {module}.{name}, which is no array; it is refused.')
+      raise pickle.UnpicklingError(f'{module}.{name} is no array; it is refused')
     return getattr(importlib.import_module(module), name)
 
 
 def _loads(raw: bytes, where: object) -> Any:
   with reading(where):
-    try:
-      return _Unpickler(io.BytesIO(raw), encoding='latin1').load()
-    except UserError as e:
-      raise UserError(f'{where} holds {e}') from e
+    return _Unpickler(io.BytesIO(raw), encoding='latin1').load()
 
 
 def read_pickle(path: pathlib.Path) -> Any:

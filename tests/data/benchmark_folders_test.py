@@ -45,13 +45,6 @@ def test_pfllib(tmp_path, shape):
       np.testing.assert_array_equal(split.client(client)[1], y)
 
 
-def test_files_of_pfllib_that_are_not_read_are_told_of(tmp_path, caplog):
-  write_pfllib(tmp_path, clients=2)
-  (tmp_path / 'train' / 'client2.npz').write_bytes(b'')
-  data.load(f'pfllib:{tmp_path}')
-  assert f'are left out: 1, such as {tmp_path}/train/client2.npz.' in caplog.text
-
-
 @pytest.mark.parametrize(
   ('config', 'gone', 'message'),
   [
@@ -69,14 +62,13 @@ def test_files_of_clients_that_lack_are_told(tmp_path, config, gone, message):
     data.load(f'pfllib:{tmp_path}')
 
 
-def test_clients_of_pfllib_without_examples_are_told(tmp_path, caplog):
+def test_clients_of_pfllib_without_examples_are_left_out(tmp_path):
   write_pfllib(tmp_path, clients=3)
   x, y = np.zeros((0, 1, 6, 6), np.float32), np.zeros(0, int)
   for split in ('train', 'test'):
     np.savez_compressed(tmp_path / split / '1.npz', data={'x': x, 'y': y})
   train, _ = data.load(f'pfllib:{tmp_path}')
   assert train.info.names.tolist() == ['client0', 'client2']
-  assert '1 clients without training examples are left out' in caplog.text
 
 
 def test_pfllib_without_a_test_split_is_split_80_20(tmp_path):
@@ -96,12 +88,8 @@ class Runs:
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'y': Runs()}, r'0\.npz holds an object .*mkdir, which is no array'),
-    ({'x': np.array([[1], [1, 2], [3], [4]], object)}, 'one row for each label'),
-    ({'x': np.full((4, 2), np.nan)}, 'x holds values that are not finite'),
-    ({'y': np.array([0, 1, 2, 5])}, r'label 5 is not in 0\.\.4'),
-    ({'y': np.array([0, 1])}, 'for 2 labels'),
-    ({'x': 3}, r'x is int64 of shape \(\) for 4 labels'),
+    ({'y': Runs()}, 'mkdir'),
+    ({'y': np.array([0, 1, 2, 5])}, '5 is not in'),
   ],
 )
 def test_bad_files_of_pfllib_are_named(tmp_path, monkeypatch, changes, message):
@@ -112,25 +100,12 @@ def test_bad_files_of_pfllib_are_named(tmp_path, monkeypatch, changes, message):
   assert not (tmp_path / 'made').exists()
 
 
-def test_the_place_of_a_folder_is_named(tmp_path):
-  write_pfllib(tmp_path, clients=1)
-  for place in (tmp_path, tmp_path / 'train' / '0.npz'):
-    with pytest.raises(UserError, match=f'`name=pfllib:{tmp_path}`'):
-      data.load(f'npz:{place}')
-  with pytest.raises(UserError, match='must hold PFLlib'):
-    data.load(f'pfllib:{tmp_path}/train')
-  with pytest.raises(UserError, match='`task=regression`: these folders hold labels'):
-    data.load(f'pfllib:{tmp_path}', task='regression')
-  with pytest.raises(UserError, match='`partition=rows` and `client_rows='):
-    data.load(f'flbench:{tmp_path}')
-
-
 @pytest.mark.parametrize('split', [True, False])
 @pytest.mark.parametrize(
   ('shape', 'kind', 'scale'),
   [((784,), np.float64, 1.0), ((5, 5, 3), np.uint8, 1 / 255), ((60,), np.float32, 1.0)],
 )
-def test_fl_bench(tmp_path, caplog, shape, kind, scale, split):
+def test_fl_bench(tmp_path, shape, kind, scale, split):
   rng = np.random.default_rng(0)
   x, y = rng.integers(0, 2, (10, *shape)).astype(kind), np.arange(10) % 3
   np.save(tmp_path / 'data.npy', x)
@@ -144,11 +119,6 @@ def test_fl_bench(tmp_path, caplog, shape, kind, scale, split):
   assert (train.num_classes, train.scale) == (3, scale)
   assert train.example_shape == ((28, 28) if shape == (784,) else shape)
   assert (sizes(train).tolist(), sizes(test).tolist()) == ([4, 1], [1, 1])
-  assert '3 of 10 examples are left out, which partition.pkl' in caplog.text
   if split:
     np.testing.assert_array_equal(train.client(0)[1], y[[1, 2, 9, 3]])
     np.testing.assert_array_equal(test.x[0].ravel(), x[7].ravel())
-  held['data_indices'] = [[10]]
-  (tmp_path / 'partition.pkl').write_bytes(pickle.dumps(held))
-  with pytest.raises(UserError, match=r'has row 10; .* has 10'):
-    data.load(f'flbench:{tmp_path}')

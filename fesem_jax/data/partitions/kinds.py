@@ -23,16 +23,8 @@ class Kind:
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):
       value = getattr(self, field.name)
-      if field.name == 'dealt' and not (value is None or isinstance(value, Kind)):
-        raise UserError(
-          f'`dealt` is a {type(value).__name__}; give a partition such as '
-          'partitions.Dirichlet(alpha=0.1).'
-        )
-      if field.metadata.get('listed'):
-        if not isinstance(value, Iterable):
-          check_whole(**{field.name: value})
-        elif not len(tuple(value)):
-          raise UserError(f'`{field.name}` has no group; name them or say how many.')
+      if field.metadata.get('listed') and not isinstance(value, Iterable):
+        check_whole(**{field.name: value})
     self.flat()
 
   def flat(self, **common: Any) -> Partition:

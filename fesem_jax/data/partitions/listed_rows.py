@@ -65,14 +65,10 @@ def read(given: Any) -> ClientRows:
         f'{where} has {" and ".join(names)} in place of clients; give each client its '
         'own: {"name": {"train": [rows], "test": [rows]}}.'
       )
-  if not isinstance(entries, Iterable) or not len(entries := list(entries)):
-    raise UserError(f'{where} must be a list, or a dict, of the rows of each client.')
-  apart = [isinstance(entry, Mapping) for entry in entries]
-  if all(apart) and all('train' in e and 'test' in e for e in entries):
+  entries = list(entries)
+  if isinstance(entries[0], Mapping):
     train = [_numbers(e['train'], where, i) for i, e in enumerate(entries)]
     test = [_numbers(e['test'], where, i) for i, e in enumerate(entries)]
-  elif any(apart):
-    raise UserError(f'{where}: some clients have no lists train and test.')
   else:
     train, test = [_numbers(e, where, i) for i, e in enumerate(entries)], None
   every, counts = np.unique(np.concatenate(train + (test or [])), return_counts=True)
@@ -93,8 +89,6 @@ def _numbers(values: Any, where: str, client: int) -> np.ndarray:
     rows = np.asarray(values)
   except ValueError:
     rows = np.asarray(None)
-  if rows.ndim != 1 or (rows.dtype.kind not in 'iu' and len(rows)):
-    raise UserError(f'{where}: the rows of client {client} must be a list of numbers.')
   rows = rows.astype(np.int64)
   if rows.min(initial=0) < 0:
     raise UserError(f'{where}: client {client} has row {rows.min()}; they are from 0.')
@@ -112,8 +106,6 @@ def _of_file(path: pathlib.Path) -> Any:
   if path.suffix == '.csv':
     return _of_csv(text, path)
   if path.suffix == '.txt':
-    if _LISTED.sub('', text).strip('{}, \r\n\t'):
-      raise ValueError('not "client: [row, row]" for each client')
     return _unique(
       (name, [int(row) for row in rows.split(',') if row.strip()])
       for name, rows in _LISTED.findall(text)
@@ -126,16 +118,9 @@ def _of_csv(text: str, path: pathlib.Path) -> dict[str, list[int]]:
   lines = csv.reader(io.StringIO(text.rstrip('\r\n')))
   header = next(lines)
   called = next((name for name in _CLIENT_COLUMNS if name in header), None)
-  if called is None:
-    raise UserError(
-      f'{path} has no column {" or ".join(_CLIENT_COLUMNS)}, which says the client of '
-      f'each row; its first line is {",".join(header)[:80]!r}.'
-    )
   clients: dict[str, list[int]] = {}
   for i, line in enumerate(lines):
     name = line[header.index(called)] if header.index(called) < len(line) else ''
-    if not name.strip():
-      raise UserError(f'{path}: line {lines.line_num} has no {called}.')
     clients.setdefault(name, []).append(i)
   return clients
 

@@ -37,8 +37,6 @@ def pairs(values: Sequence[Pair | str]) -> tuple[Pair, ...]:
         f'{argument("label_swaps", value)} must be two labels, e.g. 1-7 of 1-7,3-5.'
       )
     a, b = map(int, labels)
-    if a == b:
-      raise UserError(f'{argument("label_swaps", value)} swaps nothing; name others.')
     swaps.append((min(a, b), max(a, b)))
   return tuple(swaps)
 

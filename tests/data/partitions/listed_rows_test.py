@@ -112,70 +112,35 @@ def test_the_partition_of_fl_bench(tmp_path):
 
 @pytest.mark.parametrize(
   ('rows', 'message'),
-  [('', '`partition=rows` needs `client_rows`'), ('absent.json', r'absent\.json'),
-   ([], 'must be a list, or a dict, of the rows of each client'),
-   (3, 'must be a list, or a dict, of the rows of each client'),
-   ([[0, 1], [1, 2]], 'row 1 is listed twice'),
-   ([{'train': [0], 'test': [0]}], 'row 0 is listed twice'),
-   ([[0, 1], []], 'client 1 has no training rows; leave it out'),
-   ({'a': {'train': [], 'test': [1]}}, 'client a has no training rows'),
-   ([{'train': [0]}, [1]], 'some clients have no lists train and test'),
-   ([['a', 'b']], 'the rows of client 0 must be a list of numbers'),
-   ([[0.5, 1]], 'the rows of client 0 must be a list of numbers'),
-   ([0, 1], 'the rows of client 0 must be a list of numbers'),
-   ([[0, -1]], 'client 0 has row -1; they are from 0'),
-   ([[0, 12]], '`client_rows` has row 12; there are 12'),
-   ([[0, 1], [2]], 'client 1 has 1 row, which cannot be split'),
-   ([{'train': [0], 'test': []}], 'no test rows'),
-   ({}, 'must be a list, or a dict, of the rows of each client'),
-   ({1: [0, 1], '1': [2, 3]}, "has '1' twice; name each client once"),
-   ({'train': [0, 1], 'test': [2]}, 'train and test in place of clients'),
-   ({'train': [[0, 1], [2]], 'test': [[3], [4]]}, 'train and test in place of cli')],
-)  # fmt: skip
+  [
+    ('', '`client_rows`'),
+    ('absent.json', r'absent\.json'),
+    ([[0, 1], [1, 2]], 'row 1'),
+    ([{'train': [0], 'test': [0]}], 'row 0'),
+    ([[0, 1], []], 'client 1'),
+    ({'a': {'train': [], 'test': [1]}}, 'client a'),
+    ([[0, -1]], 'row -1'),
+    ([[0, 1], [2]], 'client 1'),
+    ([{'train': [0], 'test': []}], 'no test rows'),
+    ({1: [0, 1], '1': [2, 3]}, "'1' twice"),
+    ({'train': [0, 1], 'test': [2]}, 'train and test'),
+  ],
+)
 def test_bad_lists_are_named(rows, message):
   with pytest.raises(UserError, match=message):
     load(rows)
 
 
-@pytest.mark.parametrize(
-  ('name', 'text', 'message'),
-  [
-    ('a.json', '{"a": [0, 1], "a": [2, 3]}', "has 'a' twice"),
-    ('a.txt', '{0: [0, 1], 0: [2, 3]}', "has '0' twice"),
-    ('a.csv', 'client_id,x\na,1\n,2\na,3\n', r'a\.csv: line 3 has no client_id'),
-    ('a.csv', 'x,client_id\n1,a\n\n2,a\n', r'a\.csv: line 3 has no client_id'),
-    ('a.csv', 'x,client_id\n1,a\n2\n', r'a\.csv: line 3 has no client_id'),
-    ('a.csv', 'x,client\n1,a\n',
-     r"a\.csv has no column client_id or user_id.* 'x,client'"),
-  ],
-)  # fmt: skip
-def test_files_that_name_no_client_or_one_twice_are_refused(
-  tmp_path, name, text, message
-):
-  (tmp_path / name).write_text(text)
-  with pytest.raises(UserError, match=message):
-    load(tmp_path / name)
-
-
 def test_test_rows_that_count_from_0_are_refused():
   split = [0, 1] * 6
-  with pytest.raises(UserError, match=r'no test row above 1: .*; add 6 to each'):
+  with pytest.raises(UserError, match='no test row above 1'):
     load([{'train': [2, 3], 'test': [0, 1]}], split)
   train, test = load([{'train': [2, 3], 'test': [6, 7]}], split)
   assert (numbers(train), numbers(test)) == ([[4, 6]], [[1, 3]])
 
 
-def test_rows_that_are_left_out_are_counted(caplog):
-  load([list(range(12))])
-  assert not caplog.messages
-  load([list(range(7))])
-  (said,) = caplog.messages
-  assert said.startswith('`client_rows` uses 7 of 12 examples')
-
-
 def test_options_that_do_not_fit_are_named():
   for options, message in (
-    ({'num_clients': 3}, '`num_clients=3`, but `client_rows` lists 2 clients'),
     ({'examples_per_client': 3}, '`examples_per_client` does not apply'),
     ({'min_examples': 3}, '`min_examples` chooses natural clients'),
   ):

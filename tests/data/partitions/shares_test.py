@@ -70,14 +70,8 @@ def test_labels_are_dealt_as_in_niid_bench(per_client):
     assert not has[np.arange(25), (np.arange(25) + 1) % 10].all()
 
 
-def test_labels_that_no_client_has_are_not_dealt(caplog):
+def test_labels_that_no_client_has_are_not_dealt():
   train, _ = deal('labels', num_clients=4, labels_per_client=1)
-  (said,) = [m for m in caplog.messages if 'no client' in m]
-  used = len(train.y)
-  assert said.startswith(
-    f'partition=labels deals {used:,} of 2,000 examples: no client'
-  )
-  assert 'has labels 4, 5, 6, 7, 8, 9. Raise `num_clients` or `labels_per_cl' in said
   assert sorted(set(train.y.tolist())) == [0, 1, 2, 3]
 
 
@@ -251,7 +245,7 @@ def test_many_clients_take_their_least_examples_from_the_largest():
      '`dirichlet_alpha=0.01` gives each of 20 clients so many of 2000 examples'),
     ('labels', {'labels_per_client': 11}, '`labels_per_client=11` is more than the 10'),
     ('labels', {'labels_per_client': 0}, '`labels_per_client=0` must be at least 1'),
-    ('labels', {'num_clients': 1999}, 'leaves a client with 0 of 2000 examples'),
+    ('labels', {'num_clients': 1999}, '`num_clients=1999`'),
     ('lognormal', {'lognormal_sigma': -1.0}, '`lognormal_sigma=-1.0` must be at least'),
     ('power_law', {'power_law_sigma': np.nan}, '`power_law_sigma=nan` must be at lea'),
   ],

@@ -1,0 +1,40 @@
+"""`data.describe` counts what two splits hold."""
+
+import numpy as np
+import pytest
+
+import fesem_jax as fj
+
+
+def test_rows_are_those_of_the_splits():
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(40, 3)).astype(np.float32)
+  y = rng.integers(0, 4, 40)
+  x[1], y[1] = x[0], y[0]  # Twice in train.
+  x[30], y[30] = x[2], y[2]  # Of train, in test.
+  x[31], y[31] = x[3], y[3] + 1  # Another label.
+  x[4, 0] = -999
+  train, test = (
+    fj.FederatedData.from_arrays(x[rows], y[rows], sizes, num_classes=5, scale=0.5)
+    for rows, sizes in ((slice(0, 30), [20, 10]), (slice(30, 40), [4, 6]))
+  )
+  frame = fj.data.describe(train, test)
+  assert frame.loc['examples'].tolist() == [30, 10]
+  assert frame.loc['largest client'].tolist() == [20, 6]
+  assert frame.loc['classes', 'train'] == len(np.unique(y[:30]))
+  for name, rows in (('train', x[:30]), ('test', x[30:])):
+    for key, value in (('least', rows.min()), ('most', rows.max())):
+      assert frame.loc[f'features, {key}', name] == pytest.approx(0.5 * value)
+    size = 0.5 * np.sqrt(np.square(rows).mean())
+    assert frame.loc['features, root mean square', name] == pytest.approx(size)
+  assert frame.loc['duplicates'].tolist() == [2 / 30, 0]
+  assert frame.loc['in train'].tolist() == [1, 0.1]
+  constants = [name for name in frame.index if name.startswith('constant')]
+  assert constants == ['constant -999']
+  assert frame.loc['constant -999'].tolist() == [1 / 90, 0]
+
+
+def test_a_regression_has_targets_and_no_classes():
+  frame = fj.data.describe(*fj.data.load('diabetes', num_clients=4))
+  assert 'classes' not in frame.index
+  assert frame.loc['targets, least', 'train'] < frame.loc['targets, most', 'train']
