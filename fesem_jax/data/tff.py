@@ -79,7 +79,7 @@ def _clients(
   """Name -> images [N, 28, 28] uint8 and labels."""
   clients: dict[str, Examples] = {}
   with reading(path):
-    for client_id, pixels, labels, _count in read(path, split):
+    for client_id, pixels, labels in read(path, split):
       name = client_id.decode() if isinstance(client_id, bytes) else client_id
       where = f'{path}, client {name}'
       labels = np.asarray(labels).reshape(-1)
