@@ -61,8 +61,10 @@ def driven(page, script, width=1400, *options):
   text = page.read_text().replace('</body>', _DRIVER.replace('DRIVEN', script))
   copy.write_text(text)
   command = [
-    _BROWSER, '--no-sandbox', '--disable-gpu', '--enable-logging=stderr', '--v=0',
-    '--virtual-time-budget=30000', f'--window-size={width},900', '--dump-dom',
+    _BROWSER, '--headless', '--no-sandbox', '--disable-gpu', '--no-first-run',
+    '--disable-background-networking', f'--user-data-dir={page.parent / "browser"}',
+    '--enable-logging=stderr', '--v=0', '--virtual-time-budget=30000',
+    f'--window-size={width},900', '--dump-dom',
     *options, copy.as_uri(),
   ]  # fmt: skip
   done = subprocess.run(command, capture_output=True, text=True, timeout=120)
