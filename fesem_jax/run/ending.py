@@ -59,7 +59,8 @@ def finish(
   unseen = None
   if data.unseen is not None:
     unseen = run.evaluation.unseen(state, data.unseen)
-  task = run.algorithm.local.model.measured_as
+  local = run.algorithm.local
+  task = local.model.measured_as
   summary = records.summary(
     run.out.records,
     run.spec.config or {},
@@ -69,9 +70,12 @@ def finish(
     unseen,
     run.notes,
     timing,
-    run.algorithm.local,
+    local,
   )
   summary |= {'data_placement': data.placement, 'ended': finished.reason}
+  if spec.clients_per_round or spec.selection or local.dropout_rate:
+    init_key = run.keys[prng_streams.INIT]
+    summary |= run.evaluation.trained(finished.measured, state, init_key)
   summary['checks'] = [*run.found, *check_after(spec, summary, run.out.records)]
   clients = run.evaluation.clients(finished.measured, data.places)
   clients = callbacks.with_columns(clients)

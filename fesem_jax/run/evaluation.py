@@ -17,6 +17,7 @@ from fesem_jax.data.corruption import honest
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.results import client_table, records
 from fesem_jax.run.results.client_table import ClientTable
+from fesem_jax.run.state_placement import of_clients
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
 
@@ -137,22 +138,56 @@ class Evaluator:
     kept = honest(self._train)
     if kept is None:
       return {}
-    real = len(self._train.info.names)
-
-    def scores_of(totals: evaluate.Totals) -> dict[str, float]:
-      rows = jax.tree.map(lambda x: np.asarray(x)[:real][kept[:real]], totals)
-      return evaluate.scores(rows, self._task)
-
+    real = self.num_clients
     entries: dict[str, Any] = {
       'clients': int(kept[:real].sum()),
-      'deployed': scores_of(measured.deployed),
-      'finetuned': scores_of(measured.finetuned),
+      'deployed': self._scores_of(measured.deployed, kept),
+      'finetuned': self._scores_of(measured.finetuned, kept),
     }
     if measured.assignment is not None:
       truth = self._train.info.clusters
       truth = None if truth is None else truth[kept[:real]]
       entries |= evaluate.agreement(truth, measured.assignment[:real][kept[:real]])
     return {'honest': entries}
+
+  def _scores_of(
+    self, totals: evaluate.Totals, chosen: np.ndarray
+  ) -> dict[str, float]:
+    """Scores of the `chosen` clients, [M] bool as arranged."""
+    real = self.num_clients
+    rows = jax.tree.map(lambda x: np.asarray(x)[:real][chosen[:real]], totals)
+    return evaluate.scores(rows, self._task)
+
+  def trained(
+    self, measured: Measured, state: Any, init_key: jax.Array
+  ) -> dict[str, Any]:
+    """Entries of the summary on clients whose personal model has been trained.
+
+    `trained` is their share, and `trained_deployed` has the scores of their deployed
+    models. Empty for methods whose clients deploy no parameters of their own. A client
+    has trained if its rows of the `state` differ from those of the start by more than
+    rounding.
+    """
+    algorithm, offloaded = self._algorithm, offloading.is_offloaded(self._shapes.own)
+    if self._shapes.own is None or offloaded:
+      return {}
+
+    def changed(state: Any, train: FederatedData, key: jax.Array) -> jax.Array:
+      start = algorithm.init(key, train)
+      rows = [
+        ~jnp.isclose(new, first).reshape(train.num_clients, -1).all(axis=1)
+        for new, first in zip(*map(jax.tree.leaves, (state, start)), strict=True)
+        if of_clients(new, train)
+      ]
+      return functools.reduce(jnp.logical_or, rows, jnp.zeros(train.num_clients, bool))
+
+    args = state, self._train, init_key
+    program = self._programs.compiled(('trained', algorithm), changed, *args)
+    clients = processes.on_host(program(*args))
+    return {
+      'trained': float(clients[: self.num_clients].mean()),
+      'trained_deployed': self._scores_of(measured.deployed, clients),
+    }
 
   def clients(self, measured: Measured, places: np.ndarray) -> ClientTable:
     """Measurements client by client.
