@@ -22,7 +22,7 @@ from fesem_jax.utils.text_tables import Cell, Column, Table, cell
 # Columns that may be asked for -> heading of those that are a group.
 COLUMNS = {
   'deployed': 'deployed', 'finetuned': 'fine-tuned', 'unseen': 'unseen clients',
-  'clusters': '', 'backdoor': '',
+  'clusters': '', 'trained': 'deployed, trained clients', 'backdoor': '',
 }  # fmt: skip
 _KINDS = ('deployed', 'finetuned')
 
@@ -58,7 +58,8 @@ def over_seeds(
   where some are bad; the median 'seconds_per_round'; the mean 'gigabytes' that a run
   sends, 10^9 bytes both ways, and 'simulated_hours' that it takes on devices of a
   profile, None where a seed does not say; the largest 'epsilon'; the mean success of a
-  'backdoor', in percent; 'untested', clients without test examples;
+  'backdoor', and of clients whose personal models have 'trained', in percent, with
+  'trained_deployed_{column}' of these; 'untested', clients without test examples;
   whether it is the 'oracle'; of how many clients 'finetuning_failed', in all seeds;
   'report'; 'evaluated_on', '' for test
   examples; 'data_since', the rounds since which the data of its runs do not change;
@@ -106,7 +107,7 @@ def _of_method(
   # Of a run without bad clients, all are honest.
   honest = [s.get('honest') or s for s in done] if some_are_bad else []
   for of, scores, kinds in (
-    ('', done, (*_KINDS, 'unseen')),
+    ('', done, (*_KINDS, 'unseen', 'trained_deployed')),
     ('honest_', honest, _KINDS),
   ):
     for kind, column in itertools.product(kinds, tasks.columns_of(task, metrics)):
@@ -166,21 +167,23 @@ def _costs(done: list[dict[str, Any]]) -> dict[str, float | None]:
       return None
     return float((np.array(each, float).sum(axis=1) / divisor).mean())
 
-  sent = mean(('bytes_down', 'bytes_up'), 1e9)
-
   def of_all(name: str) -> list[float]:
     values = [s.get(name) for s in done]
     return [] if None in values else [float(v) for v in values if v is not None]
 
+  def percent(name: str) -> float | None:
+    values = of_all(name)
+    return 100 * float(np.mean(values)) if values else None
+
   first = [(s.get('costs') or {}).get('start') for s in done]
   starts = [sum(each.values()) / 1e9 for each in first if each]
-  opened = of_all('backdoor_success')
   return {
-    'gigabytes': sent,
+    'gigabytes': mean(('bytes_down', 'bytes_up'), 1e9),
     'start_gigabytes': float(np.mean(starts)) if starts else None,
     'simulated_hours': mean(('simulated_seconds',), 3600.0),
     'epsilon': max(of_all('epsilon'), default=None),
-    'backdoor': 100 * float(np.mean(opened)) if opened else None,
+    'backdoor': percent('backdoor_success'),
+    'trained': percent('trained'),
   }
 
 
@@ -254,15 +257,21 @@ def has_honest(table: Rows) -> bool:
   return any(row[f'honest_deployed_{_task(table).primary_column}'] for row in table)
 
 
+def _some_untrained(table: Rows) -> bool:
+  """True if some personal models of a table have never been trained."""
+  return any((row['trained'] or 100) < 100 for row in table)
+
+
 def whole(table: Rows) -> Table:
   """Every figure of the methods as one table, for CSV."""
   task, columns = _task(table), _columns(table)
   honest = ('honest_',) if has_honest(table) else ()
   unseen = any(row[f'unseen_{task.primary_column}'] for row in table)
   kinds = [f'{of}{kind}' for of in ('', *honest) for kind in _KINDS]
+  kinds += ['unseen'] * unseen + ['trained_deployed'] * _some_untrained(table)
   shown = [Column('seeds', 'seeds', 'd'), Column('diverged', 'diverged', 'd')]
-  for kind in (*kinds, 'unseen') if unseen else kinds:
-    plain = kind.removeprefix('honest_')
+  for kind in kinds:
+    plain = kind.removeprefix('honest_').removesuffix('_deployed')
     group = COLUMNS[plain] + (', honest' if kind != plain else '')
     shown += [
       Column(
@@ -271,6 +280,8 @@ def whole(table: Rows) -> Table:
       for c in columns
     ]
   shown += [Column(name, name.upper(), 'z.2f') for name in AGREEMENTS]
+  if _some_untrained(table):
+    shown.append(Column('trained', 'trained %', '.0f'))
   if any(row['backdoor'] is not None for row in table):
     shown.append(Column('backdoor', 'backdoor %', '.1f'))
   shown += [
@@ -327,8 +338,9 @@ def scores(
     shown |= {
       name for name in AGREEMENTS if any(row[name] is not None for row in table)
     }
-  if 'backdoor' in wanted:
-    shown.add('backdoor')
+  shown |= {'backdoor', 'trained'} & {*wanted}
+  if 'trained' in wanted:
+    shown |= {f'trained_deployed_{c}' for c in metrics or _columns(table)}
   kept = whole(table).where(lambda c: c.key in shown)
   best = any(row['best'].get(key) for row in table for key in shown)
   return dataclasses.replace(

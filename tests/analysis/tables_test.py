@@ -317,3 +317,13 @@ def _has_packages():
   found = subprocess.run(['kpsewhich', 'booktabs.sty', 'siunitx.sty'], check=False,
                          capture_output=True)  # fmt: skip
   return found.returncode == 0
+
+
+def test_clients_that_never_trained_have_columns():
+  run = summary([0.5])
+  trained = {'trained': 0.25, 'trained_deployed': {'micro_accuracy': 0.9}}
+  made = tables.scores(tables.over_seeds({'a': [run | trained], 'b': [run]}))
+  cells = dict(zip([c.key for c in made.columns], made.rows[0], strict=True))
+  assert cells['trained'].mean == pytest.approx(25)
+  assert cells['trained_deployed_micro_accuracy'].mean == pytest.approx(90)
+  assert 'trained' not in str(tables.scores(tables.over_seeds({'b': [run]})))

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+import fesem_jax as fj
 from fesem_jax import algorithms, callbacks
 from fesem_jax.core import sharding
 from fesem_jax.data.arrangement import arrange, draw_cohort
@@ -294,3 +295,23 @@ def test_splits_must_belong_together():
   ):
     with pytest.raises(UserError, match=subject):
       simulate(algorithm, *splits, rounds=1)
+
+
+def test_untrained_personal_models_are_counted():
+  data = helpers.federation([6] * 8)
+  method = algorithms.build('non_fed', helpers.local(model='logistic'))
+  drawn = set()
+
+  class Drawn(fj.Callback):
+    def on_round(self, event):
+      drawn.update(event.cohort.tolist())
+
+  options = {'rounds': 2, 'clients_per_round': 2, 'seed': 1}
+  result = simulate(method, data, data, **options, callbacks=[Drawn()])
+  places = sorted(drawn)
+  assert 2 <= len(places) < 8
+  summary = result.summary
+  assert summary['trained'] == len(places) / 8
+  accuracy = result.clients.deployed_accuracy[places].mean()
+  assert summary['trained_deployed']['macro_accuracy'] == pytest.approx(accuracy)
+  assert 'trained' not in simulate(method, data, data, rounds=1).summary
