@@ -31,22 +31,19 @@ def kept(
   its label or tuning sets. Returns the summaries by label, and how the methods' values
   were chosen.
   """
-  try:
-    table = metrics_file.read_object(workdir / 'table.json') or {}
-  except UserError:  # It is written anew.
-    return {}, []
-  rates = {row.get('method'): row for row in table.get('rates') or ()}
+  table = metrics_file.read_object(workdir / 'table.json') or {}
+  rates = {row['method']: row for row in table.get('rates', ())}
   seeds = [c['seed'] for c in next(iter(by_label.values()))]
   # Methods may set flags themselves, and a sweep sets one.
   configs = [c for c, *_ in by_label.values()]
   configs.append(experiment_flags.common())
   configs = list(map(experiment_flags.with_whole_schedules, configs))
   summaries: Summaries = {}
-  for label in (row.get('method') for row in table.get('methods') or ()):
-    if not isinstance(label, str) or label in by_label or label not in rates:
+  for label in rates:
+    if label in by_label:
       continue
     folder = workdir / methods.folder_of(label)
-    tuned = (rates[label].get('values') or {}) if rates[label].get('runs') else {}
+    tuned = rates[label]['values'] if rates[label]['runs'] else {}
     runs = [_run(folder / f'seed{seed}', configs, label, tuned) for seed in seeds]
     if all(run is not None for run in runs):
       summaries[label] = runs
