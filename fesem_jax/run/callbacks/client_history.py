@@ -11,9 +11,9 @@ from fesem_jax.run.callbacks.events import End, Evaluation, Round, RoundEnd, Sta
 from fesem_jax.run.results import client_history
 from fesem_jax.run.results.client_history import Part
 from fesem_jax.run.results.client_table import as_text
-from fesem_jax.utils import processes
+from fesem_jax.utils import processes, ranges
 from fesem_jax.utils.display import listed
-from fesem_jax.utils.errors import UserError, check_at_least
+from fesem_jax.utils.errors import UserError
 
 
 class ClientHistory(Callback):
@@ -28,14 +28,13 @@ class ClientHistory(Callback):
     every: records every `every`-th round; metrics are available in evaluated rounds.
 
   Raises:
-    UserError: if `every` is below 1, without pyarrow, or at the start of a run without
-      a workdir.
+    UserError: without pyarrow, or at the start of a run without a workdir.
   """
 
   wants_clients = True
 
-  def __init__(self, every: int = 1):
-    check_at_least(1, client_metrics_every=every)
+  @ranges.checked
+  def __init__(self, every: ranges.Count = 1):
     if importlib.util.find_spec('pyarrow') is None:
       raise UserError('`client_metrics_every` needs pyarrow: pip install pyarrow.')
     self.every = every

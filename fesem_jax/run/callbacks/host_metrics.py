@@ -14,8 +14,9 @@ from fesem_jax.run.callbacks.events import End, Evaluation, Start
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.tasks import Task
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.ranges import check_choice
 
 KINDS = ('probabilities', 'predictions', 'outputs')
 

@@ -7,7 +7,7 @@ from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.ml_flow import MLflow
 from fesem_jax.run.callbacks.tensorboard import TensorBoard
 from fesem_jax.run.callbacks.weights_and_biases import WeightsAndBiases
-from fesem_jax.utils.errors import check_choice
+from fesem_jax.utils.ranges import check_choice
 
 LOGGERS: Mapping[str, Callable[[], Callback]] = MappingProxyType(
   {'tensorboard': TensorBoard, 'wandb': WeightsAndBiases, 'mlflow': MLflow}

@@ -7,7 +7,8 @@ from fesem_jax.data.phases import Phase
 from fesem_jax.run.callbacks.callback import Callback, Stop
 from fesem_jax.run.callbacks.events import Round, Start
 from fesem_jax.run.results import records
-from fesem_jax.utils.errors import argument, check_at_least, check_whole
+from fesem_jax.utils import ranges
+from fesem_jax.utils.errors import argument
 from fesem_jax.utils.notices import warn_once
 
 
@@ -21,17 +22,9 @@ class Patience(Callback):
     rounds: number of such rounds.
   """
 
-  def __init__(self, rounds: int):
-    """Ends a run that has settled.
-
-    Args:
-      rounds: at least 1.
-
-    Raises:
-      UserError: if `rounds` is no such number.
-    """
-    check_whole(patience=rounds)
-    check_at_least(1, patience=rounds)
+  @ranges.checked
+  def __init__(self, rounds: ranges.Count):
+    """Ends a run that has settled for `rounds` rounds."""
     self.rounds = rounds
 
   def on_start(self, start: Start) -> Stop | None:

@@ -7,7 +7,8 @@ import numpy as np
 from fesem_jax.evaluation.paired import paired_difference
 from fesem_jax.run.results.client_table import ClientTable, table_text
 from fesem_jax.tasks import TASKS
-from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.ranges import check_choice
 
 if TYPE_CHECKING:
   from fesem_jax.run.results.result import Result

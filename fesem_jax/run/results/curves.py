@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.tasks import CLASSIFICATION, Figure, Task
-from fesem_jax.utils.errors import UserError, argument, check_choice
+from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.ranges import check_choice
 
 # How a table says which figures it has.
 REPORTS = {

@@ -26,7 +26,8 @@ from fesem_jax.run.results.client_history import RecordedClients
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.deployed_models import DeployedModels, by_layer
 from fesem_jax.run.results.explanation import Explanation, explain
-from fesem_jax.utils.errors import UserError, check_choice, path_of
+from fesem_jax.utils.errors import UserError, path_of
+from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.safe_files import first_line
 
 
