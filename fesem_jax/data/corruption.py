@@ -15,7 +15,8 @@ from fesem_jax.core.federated_data import Corruption, FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data import backdoor
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.utils.errors import UserError, argument, check_choice, check_share
+from fesem_jax.utils.errors import UserError, argument, check_share
+from fesem_jax.utils.ranges import check_choice
 
 KINDS = (
   'none', 'label_flip', 'sign_flip', 'noise', 'replacement:SCALE', 'backdoor:CLASS',

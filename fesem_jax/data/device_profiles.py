@@ -17,7 +17,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.traced_functions import called_by
 from fesem_jax.core.traffic import Sent, bytes_of_model, bytes_sent
 from fesem_jax.core.types import HostOrDeviceArray, Model
-from fesem_jax.utils.errors import check_choice
+from fesem_jax.utils.ranges import check_choice
 
 # Multiplications and additions of a gradient, in those of a forward pass: the backward
 # pass takes the products of the forward pass twice, once for inputs, once for weights.

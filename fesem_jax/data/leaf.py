@@ -17,7 +17,8 @@ import numpy as np
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError, check_choice
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.safe_files import opened, reading
 from fesem_jax.utils.stored_rows import Rows, changed, take
 

@@ -26,13 +26,8 @@ from fesem_jax.data.partitions.value import FIELDS, Partition
 from fesem_jax.data.phases import Phase
 from fesem_jax.data.pool import as_task, with_channels_last
 from fesem_jax.tasks import TASKS
-from fesem_jax.utils.errors import (
-  UserError,
-  argument,
-  check_at_least,
-  check_choice,
-  check_whole,
-)
+from fesem_jax.utils.errors import UserError, argument, check_at_least, check_whole
+from fesem_jax.utils.ranges import check_choice
 
 
 def load(

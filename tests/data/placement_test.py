@@ -292,8 +292,6 @@ def test_large_data_are_split_by_themselves(
   assert placement.chosen('auto', 1000, mesh, everyone) == wanted
   for named in ('replicated', 'sharded'):
     assert placement.chosen(named, 1000, mesh, everyone) == named
-  with pytest.raises(UserError, match='`data_placement=whole` is unknown'):
-    placement.chosen('whole', 1000, mesh, everyone)
 
 
 def test_shares_of_the_memory_are_limits_that_data_may_reach(monkeypatch):

@@ -15,13 +15,8 @@ from fesem_jax.data.partitions import (
   lists,
   rotation,
 )
-from fesem_jax.utils.errors import (
-  UserError,
-  argument,
-  check_at_least,
-  check_choice,
-  check_whole,
-)
+from fesem_jax.utils.errors import UserError, argument, check_at_least, check_whole
+from fesem_jax.utils.ranges import check_choice
 
 # How examples are dealt.
 DEALT = (
