@@ -200,11 +200,11 @@ def test_what_the_noise_would_not_reach_is_refused():
   refused('dp', build('fed_avg', aggregation='median'))
   refused('dp', build('fesem', num_clusters=2, aggregation='krum'))
   refused('dp', build('robust', num_clusters=2))
-  refused('control variates', build('scaffold'))
-  refused('`reseed_empty` makes', build('fesem', num_clusters=2, reseed_empty=True))
+  refused('scaffold', build('scaffold'))
+  refused('reseed_empty', build('fesem', num_clusters=2, reseed_empty=True))
   refused('dp', build('fesem', num_clusters=2, init_models='random'))
   refused(
-    '`recluster_every` makes',
+    'recluster_every',
     lambda: wrappers.with_reclustering(build('fesem', num_clusters=2)(), 2),
   )
   refused('dp', lambda: fesem(local, num_clusters=2, aggregation='median'))
