@@ -11,7 +11,7 @@ from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.results import metrics_file
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
+from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.progress_display import duration
 
 from . import flags as experiment_flags
@@ -118,20 +118,4 @@ def run_unless_diverged(
       programs=programs,
       keep=keep,
     )
-  never = [i for i, outcome in enumerate(ended) if isinstance(outcome, NeverPatient)]
-  if never:  # The patience is for other methods of a comparison.
-    again = [
-      wanted[i]._replace(config=wanted[i].config | {'patience': 0}) for i in never
-    ]
-    outcomes_again = run_unless_diverged(
-      again,
-      programs,
-      about=about,
-      count=counted,
-      printed=printed,
-      other_flags=other_flags,
-      **options,
-    )
-    for i, outcome in zip(never, outcomes_again, strict=True):
-      ended[i] = outcome
   return ended

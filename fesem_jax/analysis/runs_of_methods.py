@@ -9,10 +9,9 @@ from fesem_jax.analysis import costs_table, tuning
 from fesem_jax.analysis.tuning import Values
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.run.callbacks.options import Patience
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.simulation import simulate_many
-from fesem_jax.utils.errors import Diverged, NeverPatient, UserError, check
+from fesem_jax.utils.errors import Diverged, UserError, check
 
 # Training and test split; or a function of the seed that gives them.
 Splits = tuple[FederatedData, FederatedData]
@@ -88,10 +87,4 @@ def outcomes_of(
       return outcome
     return costs_table.with_curve(outcome.summary, outcome.history, outcome.clients)
 
-  outcomes = simulate_many(runs, keep=keep, **options)
-  if any(isinstance(outcome, NeverPatient) for outcome in outcomes):
-    # It is for other methods of the comparison.
-    own = [c for c in options.get('callbacks', ()) if not isinstance(c, Patience)]
-    others = {name: x for name, x in options.items() if name != 'patience'}
-    return outcomes_of(runs, others | {'callbacks': own})
-  return outcomes
+  return simulate_many(runs, keep=keep, **options)

@@ -1,8 +1,5 @@
 """Checks of what a run is asked for, before anything is written."""
 
-from typing import Any
-
-import jax
 import numpy as np
 
 from fesem_jax.core import traffic
@@ -16,7 +13,7 @@ from fesem_jax.models.model_checks import trace_local
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import ranges
 from fesem_jax.utils.display import kind_of
-from fesem_jax.utils.errors import NeverPatient, check
+from fesem_jax.utils.errors import check
 
 
 def check_run(spec: Spec) -> None:
@@ -62,9 +59,3 @@ def check_splits(train: FederatedData, test: FederatedData) -> None:
   empty = np.flatnonzero(np.asarray(train.sizes()) == 0)
   names = train.info.names[empty[:1]]
   check(not len(empty), f'train: client {"".join(names)} has no examples; leave it out')
-
-
-def check_clusters(algorithm: Algorithm, state: Any, train: FederatedData) -> None:
-  """Raises `NeverPatient` unless clients deploy from clusters."""
-  if not jax.eval_shape(algorithm.deployed, state, train).has_clusters():
-    raise NeverPatient('patience: the method has no clusters; leave it out')

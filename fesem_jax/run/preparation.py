@@ -22,7 +22,7 @@ from fesem_jax.data.arrangement import (
   selected_cohort,
 )
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.checks import check_clusters, check_run
+from fesem_jax.run.checks import check_run
 from fesem_jax.run.configuration import code_of, default_config
 from fesem_jax.run.evaluation import Evaluator
 from fesem_jax.run.programs import Program, Programs, wait_for
@@ -126,8 +126,6 @@ def prepare(
       data.train,
       first,
     )
-  if spec.patience and traced.out_info[1].clusters is None:
-    check_clusters(algorithm, like, data.train)
   found = check_before(spec, algorithm, timeline, like, first, programs)
   checkpoints = None
   if folder is not None:

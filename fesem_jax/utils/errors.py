@@ -20,10 +20,6 @@ class WorkdirError(UserError):
   """A workdir that a run cannot use, e.g. since it holds another run."""
 
 
-class NeverPatient(UserError):  # noqa: N818 - a setting, which comparisons drop.
-  """A patience for clusters that a method does not have."""
-
-
 class Diverged(UserError):  # noqa: N818 - the outcome of a run.
   """A round without any finite update, or whose loss or Eq. 6 is not finite."""
 

@@ -10,7 +10,7 @@ from scipy import stats
 import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.analysis import costs_table, runs_of_methods
-from fesem_jax.utils.errors import Diverged, NeverPatient, UserError
+from fesem_jax.utils.errors import Diverged, UserError
 from tests.support import helpers
 
 SIZES = [6, 3, 9, 5]
@@ -138,24 +138,6 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
     fj.compare({'bad': bad}, data(), rounds=1)
   with pytest.raises(UserError, match='reference'):
     fj.compare({'good': good}, data(), rounds=1, reference='other')
-
-
-def test_patience_is_for_the_methods_that_have_clusters(monkeypatch, runs):
-  one, two = fed_avg(), fed_avg()
-  seen = runs(lambda algorithm, seed: 0.5)
-  made, own = runs_of_methods.simulate_many, [fj.callbacks.Patience(4)]
-
-  def simulate_many(asked, *, keep, **options):
-    if asked[0]['algorithm'] is one and options['callbacks']:
-      return [keep(0, NeverPatient('It has no clusters.'))]
-    return made(asked, keep=keep, **options)
-
-  monkeypatch.setattr(runs_of_methods, 'simulate_many', simulate_many)
-  found = fj.compare(
-    {'one': one, 'two': two}, data(), rounds=1, seeds=[0], callbacks=own
-  )
-  assert [len(s) for s in found.summaries.values()] == [1, 1]
-  assert [options['callbacks'] for *_, options in seen] == [[], own]
 
 
 def test_values_are_tuned_on_validation_examples_and_then_used(runs):

@@ -38,7 +38,6 @@ def test_runs_stay_if_their_method_cannot_run_again(tmp_path, earlier, flag, rea
 
 
 def test_runs_are_deleted_if_their_method_runs_again(tmp_path, earlier):
-  # A patience, which methods without clusters leave out, refuses none.
   done = call('compare', *REDO, '--patience=2', cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   assert 'its runs stay' not in done.stdout

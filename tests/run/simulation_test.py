@@ -257,12 +257,6 @@ def test_patience_stops_when_clusters_and_objective_stand_still(tmp_path):
   assert simulated_linear(rounds=6, **settling).summary['rounds'] == 6
 
 
-def test_patience_needs_clusters(tmp_path):
-  with pytest.raises(UserError, match='patience'):
-    simulated_linear('fed_avg', rounds=2, patience=3, workdir=tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
-
-
 def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path):
   with pytest.raises(Diverged, match=r'no client came back.*lower `learning_rate`'):
     simulated('fed_avg', rate=1e30, workdir=tmp_path, finetune_epochs=0)
