@@ -259,7 +259,7 @@ def has_honest(table: Rows) -> bool:
 
 def _some_untrained(table: Rows) -> bool:
   """True if some personal models of a table have never been trained."""
-  return any((row['trained'] or 100) < 100 for row in table)
+  return any(row['trained'] not in (None, 100) for row in table)
 
 
 def whole(table: Rows) -> Table:

@@ -172,7 +172,7 @@ def _adaptive(
 
 @checked
 def momentum(
-  learning_rate: float = 1.0, beta1: Share = 0.9
+  learning_rate: Positive = 1.0, beta1: Share = 0.9
 ) -> optax.GradientTransformation:
   """FedAvgM: m <- beta1 m + Delta; x <- x + learning_rate m."""
   return optimizer(optax.sgd, learning_rate, momentum=beta1)
@@ -180,7 +180,7 @@ def momentum(
 
 @checked
 def adagrad(
-  learning_rate: float = 0.1, beta1: Share = 0.0, tau: Positive = 1e-3
+  learning_rate: Positive = 0.1, beta1: Share = 0.0, tau: Positive = 1e-3
 ) -> optax.GradientTransformation:
   """FedAdagrad: v <- v + Delta^2, without momentum by default; see `_adaptive`."""
   return _adaptive(jnp.add, learning_rate, beta1, tau)
@@ -188,7 +188,7 @@ def adagrad(
 
 @checked
 def adam(
-  learning_rate: float = 0.1,
+  learning_rate: Positive = 0.1,
   beta1: Share = 0.9,
   beta2: Share = 0.99,
   tau: Positive = 1e-3,
@@ -203,7 +203,7 @@ def adam(
 
 @checked
 def yogi(
-  learning_rate: float = 0.1,
+  learning_rate: Positive = 0.1,
   beta1: Share = 0.9,
   beta2: Share = 0.99,
   tau: Positive = 1e-3,
