@@ -109,7 +109,7 @@ def test_splits_of_a_file_are_those_of_an_array(dtype):
 def test_features_of_a_file_must_be_finite():
   x = np.ones((4, 2), np.float32)
   x[3, 1] = np.inf
-  with pytest.raises(ValueError, match='finite'):
+  with pytest.raises(ValueError, match='x: has NaN'):
     FederatedData.from_arrays(StoredRows(x), np.zeros(4, int), [4])
 
 
