@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,6 @@ from fesem_jax.utils.safe_files import reading
 
 # TFDS announces 37 classes of EMNIST's letters; the labels are 1 to 26.
 _LETTERS = mnist.EMNIST_SPLITS['letters']
-_HOST = 'storage.googleapis.com'
 
 
 def load(name: str, data_dir: pathlib.Path, label_feature: str = 'label') -> Pool:
@@ -40,6 +40,7 @@ def load(name: str, data_dir: pathlib.Path, label_feature: str = 'label') -> Poo
     builder = tfds.builder(name, data_dir=where, file_format='array_record')
     prepared = builder.is_prepared()
   if not prepared:
+    socket.getaddrinfo('storage.googleapis.com', 443)  # Fails at once if offline.
     builder.download_and_prepare()
   features = builder.info.features
   label = dict(features)[label_feature]
