@@ -176,7 +176,7 @@ def twice():
   (lambda: scripted_run(deploying(choice=None, mixture=jnp.ones((8, 2)))),
    'deployed: mixture'),
   (replaced, 'local'),
-  (twice, 'client 1 twice'),
+  (twice, 'client_ids'),
 ])  # fmt: skip
 def test_mistakes_of_a_method_are_refused(mistake, subject):
   with pytest.raises(fj.UserError, match=subject):
