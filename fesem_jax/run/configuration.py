@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.made_by import PLAIN
 from fesem_jax.run.spec import Spec
 from fesem_jax.run.traced import Traced
@@ -43,13 +44,16 @@ def default_config(spec: Spec) -> dict[str, Any]:
   }  # fmt: skip
 
 
-def code_of(algorithm: Algorithm, traced: jax.stages.Traced) -> dict[str, Any]:
+def code_of(
+  algorithm: Algorithm, traced: jax.stages.Traced, train: FederatedData
+) -> dict[str, Any]:
   """The entry `code`: what a traced round computes, and where that can be compared."""
   local = algorithm.local
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   named = jax.tree_util.tree_leaves_with_path(params)
   where = [local.mesh.devices.flat[0].platform, local.mesh.size]
   where += [getattr(local, name) for name in sorted(_PLACEMENT)]
+  where += [train.max_examples, *(x.shape for x in jax.tree.leaves(train))]
   commit = provenance.commit() or provenance.versions()['fesem_jax']
   return {
     'versions': {'jax': jax.__version__, 'fesem_jax': commit},

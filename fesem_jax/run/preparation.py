@@ -207,7 +207,8 @@ def _identity(
   local, phases = algorithm.local, spec.phases
   identity = default_config(spec) if spec.config is None else spec.config
   if spec.config is None or 'own_code' in spec.config:
-    code = programs.once(('code', traced), lambda: code_of(algorithm, traced))
+    train = data.train
+    code = programs.once(('code', traced), lambda: code_of(algorithm, traced, train))
     identity = identity | {'code': code}
   pairs = [(train, test) for _, train, test in phases]
   if data.unseen is not None:

@@ -137,7 +137,7 @@ def _replayed(
   first = run.cohort(1)
   like, traced = rehearse(run.algorithm, run.train, first, init_key, round_key)
   if 'code' in config:
-    code = {'code': code_of(run.algorithm, traced)}
+    code = {'code': code_of(run.algorithm, traced, run.train)}
     check_same(run.workdir, config, config | code)
   saved = metrics_file.saved_rounds(run.workdir)
   since = max((r for r in saved if r < number), default=0)

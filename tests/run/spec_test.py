@@ -133,4 +133,4 @@ def test_results_are_shown_in_notebooks():
 
 
 def test_simulate_fits_in_the_head():
-  assert len(inspect.signature(fj.simulate).parameters) <= 10
+  assert len(inspect.signature(fj.simulate).parameters) <= 11
