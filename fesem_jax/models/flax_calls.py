@@ -15,14 +15,14 @@ _ARGUMENTS = {'train': True, 'training': True, 'deterministic': False}
 class Modes(NamedTuple):
   """Keyword arguments of a module's call beside the examples."""
 
-  evaluate: dict[str, bool]
-  train: dict[str, bool]
+  evaluate: dict[str, Any]
+  train: dict[str, Any]
 
 
 def modes_of(call: Callable[..., Any]) -> Modes:
   """The arguments by which a module's call takes whether it trains."""
   names = _ARGUMENTS.keys() & inspect.signature(call).parameters.keys()
-  train = {name: _ARGUMENTS[name] for name in sorted(names)}
+  train: dict[str, Any] = {name: _ARGUMENTS[name] for name in sorted(names)}
   return Modes({name: not value for name, value in train.items()}, train)
 
 

@@ -19,7 +19,7 @@ from fesem_jax.core.sums import add_to_one, are_clipped, no_sums, total
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import sent_models
 from fesem_jax.training.one_client import Client, LocalModel
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.ranges import check_choice
 
 Weighting = Literal['uniform', 'by_examples', 'by_weight']
@@ -37,7 +37,8 @@ def weights_by(
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   if weighting == 'by_weight':
-    check(given is not None, 'weighting: by_weight needs data with ClientInfo.weights')
+    if given is None:
+      raise UserError('weighting: by_weight needs data with ClientInfo.weights')
     return given
   return sizes if weighting == 'by_examples' else 1
 
