@@ -9,7 +9,7 @@ import numpy as np
 from fesem_jax.core import parameter_names
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sending import Sends
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 # Bytes of a loss (float32) or of the index of a cluster (int32).
 NUMBER = 4
@@ -288,9 +288,10 @@ def check_private(traffic: Traffic | None, sends: Sends | None) -> None:
 
   `traffic` is the method's; None if it does not say what it sends.
   """
-  private = sends is not None and sends.privacy is not None and traffic is not None
-  if private and traffic.beside is None:
-    raise UserError(f'{sends.named}: not for clients that send {traffic.words[1]}')
+  if sends is None or sends.privacy is None or traffic is None:
+    return
+  fits = traffic.beside is not None
+  check(fits, f'{sends.named}: not for clients that send {traffic.words[1]}')
 
 
 def as_sent(traffic: Traffic | None, sends: Sends | None) -> Traffic | None:
