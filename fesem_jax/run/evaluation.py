@@ -150,9 +150,7 @@ class Evaluator:
       entries |= evaluate.agreement(truth, measured.assignment[:real][kept[:real]])
     return {'honest': entries}
 
-  def _scores_of(
-    self, totals: evaluate.Totals, chosen: np.ndarray
-  ) -> dict[str, float]:
+  def _scores_of(self, totals: evaluate.Totals, chosen: np.ndarray) -> dict[str, float]:
     """Scores of the `chosen` clients, [M] bool as arranged."""
     real = self.num_clients
     rows = jax.tree.map(lambda x: np.asarray(x)[:real][chosen[:real]], totals)
