@@ -6,7 +6,7 @@ from typing import Any
 
 from fesem_jax.analysis import costs_table
 from fesem_jax.evaluation.paired import Summaries
-from fesem_jax.run.results import file_digests, metrics_file
+from fesem_jax.run.results import metrics_file, saved_client_table
 from fesem_jax.utils.errors import UserError
 
 from . import flags as experiment_flags
@@ -101,9 +101,6 @@ def _run(
       if not (known or methods.sets(label, name)):
         return None
     history = metrics_file.read_metrics(folder / 'metrics.jsonl', done)
-    file_digests.check(folder, summary, history)
-    return costs_table.with_curve(
-      summary, history, file_digests.read_clients(folder, summary)
-    )
+    return costs_table.with_curve(summary, history, saved_client_table.read(folder))
   except (UserError, KeyError):  # A damaged run is none of this table.
     return None

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.run.results import costs, file_digests, saved_client_table
+from fesem_jax.run.results import costs, saved_client_table
 from fesem_jax.run.results.metrics_file import (
   method_label,
   read_clients,
   read_config,
   read_metrics,
-  read_summary,
   with_rounds_done,
 )
 from fesem_jax.run.results.truth import TrueClusters, true_clusters
@@ -53,14 +52,7 @@ class PlottedRun:
     self.history = read_metrics(self.workdir / 'metrics.jsonl')
     check(self.history, f'{workdir}: holds no run; its metrics.jsonl has no round')
     config = with_rounds_done(read_config(self.workdir) or {}, self.history)
-    summary = read_summary(self.workdir)
-    if summary is None:
-      self.clients = read_clients(self.workdir)
-    else:
-      rounds = summary['rounds']
-      until = [r for r in self.history if r['round'] <= rounds]
-      file_digests.check(self.workdir, summary, until)
-      self.clients = file_digests.read_portrait(self.workdir, summary)
+    self.clients = read_clients(self.workdir)
     self.name = method_name(label or method_label(config) or self.workdir.name)
     self.config = config
     self.dataset = config.get('dataset') or self.workdir.name

@@ -17,8 +17,6 @@ from fesem_jax.run.preparation import Prepared
 from fesem_jax.run.results import (
   client_table,
   curves,
-  file_digests,
-  metrics_file,
   records,
 )
 from fesem_jax.run.results.client_table import ClientTable
@@ -93,7 +91,7 @@ def read_finished(run: Prepared, reason: str, callbacks: Callbacks) -> Result | 
   held = read_result(run.spec.workdir, run.out.records, run.spec.make_portrait)
   if held is None:
     return None
-  clients = table = read_clients(run.spec.workdir, held[0])
+  clients = table = read_clients(run.spec.workdir)
   if table is None:
     measured = run.evaluation.measure(run.state, run.done)
     # Callbacks have columns of the last evaluation to add, which they are told anew.
@@ -163,9 +161,6 @@ def _result(
     clients,
     summary
     | {
-      'clients_digest': client_table.digest(clients),
-      'metrics_digest': metrics_file.digest_of(run.out.records),
-      **file_digests.digests(run.spec.workdir, picture),
       'reports': curves.reports(_evaluated(run), task),
       'fairness': client_table.fairness_of(clients, task.primary),
       f'global_{task.primary.name}': run.evaluation.of_one_model(run.out.records[-1]),

@@ -8,13 +8,6 @@ from typing import Any
 
 from absl import logging
 
-from fesem_jax.utils import processes
-from fesem_jax.utils.safe_files import first_line
-
-
-class Unsound(Exception):  # noqa: N818 - becomes a warning or a UserError.
-  """A checkpoint that is not what was saved, or that cannot be saved."""
-
 
 @contextlib.contextmanager
 def _without_metrics() -> Iterator[None]:
@@ -47,11 +40,9 @@ def _but_of_closed_loops(show: Callable[..., Any]) -> Callable[..., Any]:
   return hook
 
 
-def quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-  """Calls a function of Orbax without letting its tracebacks reach stderr.
-
-  Whatever it raises becomes `Unsound`, but for the loss of a process.
-  """
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+  """Keeps the log of Orbax, and errors of its threads, from stderr."""
 
   def not_orbax(record):
     return 'orbax' not in pathlib.Path(record.pathname).parts
@@ -61,16 +52,10 @@ def quietly(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
   sys.unraisablehook = of_threads = _but_of_closed_loops(shown)
   try:
     with _without_metrics():
-      return call(*args, **kwargs)
-  except Exception as e:  # Orbax raises many kinds.
-    if processes.is_loss(e):
-      raise
+      yield
+  except Exception:
     shown = of_threads  # They may raise it until the process ends.
-    reason = first_line(e)
+    raise
   finally:
     logger.removeFilter(not_orbax)
     sys.unraisablehook = shown
-  reason = reason.split(' [')[0]  # TensorStore adds whole specifications.
-  if len(reason) > 200:  # The cause is at the end, e.g. "No space left on device".
-    reason = f'{reason[:60]} ... {reason[-120:]}'
-  raise Unsound(reason)

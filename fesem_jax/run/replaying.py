@@ -144,7 +144,7 @@ def _replayed(
   with contextlib.ExitStack() as opened:
     checkpoints = None
     if saved:
-      checkpoints = Checkpoints(run.workdir, config)
+      checkpoints = Checkpoints(run.workdir)
       opened.callback(checkpoints.close)
     if since and checkpoints is not None:
       state = checkpoints.load(since, like)

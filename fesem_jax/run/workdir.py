@@ -13,10 +13,10 @@ from absl import logging
 
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import check_same, other_versions
-from fesem_jax.run.results.metrics_file import damaged, read_config, saved_rounds
+from fesem_jax.run.results.metrics_file import read_config, saved_rounds
 from fesem_jax.utils import file_locks, processes
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError, WorkdirError
+from fesem_jax.utils.errors import WorkdirError
 
 
 @contextlib.contextmanager
@@ -31,11 +31,8 @@ def locked(folder: pathlib.Path) -> Iterator[bool]:
     has no locks.
   """
   fcntl = file_locks.module()
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = _open_lock(folder / '.lock')
-  except OSError as e:
-    raise WorkdirError(f'Cannot write to `workdir={folder}`: {e.strerror}.') from e
+  folder.mkdir(parents=True, exist_ok=True)
+  descriptor = _open_lock(folder / '.lock')
   if descriptor is None:
     yield False
     return
@@ -46,16 +43,10 @@ def locked(folder: pathlib.Path) -> Iterator[bool]:
     owner = os.pread(descriptor, 20, 0).decode(errors='replace') or 'unknown'
     os.close(descriptor)
     raise WorkdirError(
-      f'`workdir={folder}` is in use by another run, process {owner}; wait for its '
-      'end or choose another folder.'
+      f'workdir: {folder} is in use by another run, process {owner}'
     ) from e
-  except OSError as e:  # Some network file systems have no locks.
+  except OSError:  # Some network file systems have no locks.
     alone = False
-    logging.warning(
-      '%s cannot be locked (%s): make sure that no second run uses it.',
-      folder,
-      e.strerror,
-    )
   else:
     with contextlib.suppress(OSError):  # A read-only or a full disk.
       os.ftruncate(descriptor, 0)
@@ -91,17 +82,16 @@ def claim_workdir(
   `resume` says whether an existing run may be continued. Yields the checkpoints of the
   workdir.
   """
-  with contextlib.ExitStack() as held:
+  with contextlib.ExitStack() as stack:
     processes.from_first(
-      lambda: _claim(workdir, config, resume, held.enter_context(locked(workdir)))
+      lambda: _claim(workdir, config, resume, stack.enter_context(locked(workdir)))
     )
     if processes.any_of(not (workdir / 'config.json').exists()):
       raise processes.error_in_all(
-        f'`workdir={workdir}` is not the same folder in all processes; choose one on a '
-        'disk that they share.'
+        f'workdir: {workdir} must be one folder on a disk that all processes share'
       )
-    checkpoints = Checkpoints(workdir, config)
-    held.enter_context(contextlib.closing(checkpoints))
+    checkpoints = Checkpoints(workdir)
+    stack.enter_context(contextlib.closing(checkpoints))
     yield checkpoints
 
 
@@ -109,53 +99,23 @@ def _claim(
   workdir: pathlib.Path, config: dict[str, Any], resume: bool, alone: bool
 ) -> None:
   """Checks that a run may use a workdir, and leaves its configuration there."""
-  old = read_config(workdir)
-  saved = saved_rounds(workdir)
-  files = ('summary.json', 'clients.csv', 'clients.npz', 'models.npz')
-  files_there = [f for f in files if (workdir / f).exists()]
-  metrics = workdir / 'metrics.jsonl'
-  if metrics.is_file() and metrics.stat().st_size > 0:
-    files_there.append('metrics.jsonl')
-  if not resume and (old is not None or saved or files_there):
-    raise WorkdirError(
-      f'`workdir={workdir}` already holds a run and `resume` is off; choose '
-      'another folder or delete this one.'
-    )
-  if old is not None:
-    _check_config(workdir, old, config, bool(saved))
+  old, saved = read_config(workdir), saved_rounds(workdir)
+  names = 'summary.json', 'clients.csv', 'clients.npz', 'models.npz', 'metrics.jsonl'
+  files = [name for name in names if (workdir / name).exists()]
+  if not resume and (old is not None or saved or files):
+    raise WorkdirError(f'workdir: {workdir} holds a run; set resume, or choose another')
+  # A run that was killed before its first checkpoint has only metrics.
+  if (saved or files) and (old is None or not (saved or files == ['metrics.jsonl'])):
+    raise WorkdirError(f'workdir: {workdir} lacks config.json or checkpoints')
+  if old is None:
+    text = json.dumps(config, indent=1, sort_keys=True) + '\n'
+    write_atomically(workdir / 'config.json', text)
+  else:
+    check_same(workdir, old, config)
     if note := other_versions(old, config):
       logging.warning('%s %s', workdir, note)
-  elif not saved and files_there:
-    raise _incomplete(workdir, files_there, 'neither config.json nor a checkpoint')
-  # A run that was killed before its first checkpoint has made the folder.
-  beginning = (workdir / 'checkpoints').is_dir() and files_there == ['metrics.jsonl']
-  if files_there and not saved and not beginning:
-    raise _incomplete(workdir, files_there, 'no checkpoint')
-  with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
-    if alone:
-      remove_left_overs(workdir)
-    if old is None:
-      checkpoints.check_config()
-      text = json.dumps(config, indent=1, sort_keys=True) + '\n'
-      write_atomically(workdir / 'config.json', text)
-
-
-def _check_config(
-  workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any], saved: bool
-) -> None:
-  """Raises `UserError` unless config.json is of this run, and sound."""
-  try:
-    check_same(workdir, old, config)
-  except UserError as e:
-    if saved:
-      with contextlib.closing(Checkpoints(workdir, config)) as checkpoints:
-        try:
-          checkpoints.check_config()
-        except UserError:
-          raise e from None
-      reason = 'the checkpoint beside it has another configuration'
-      raise damaged(workdir / 'config.json', reason) from e
-    raise
+  if alone:
+    remove_left_overs(workdir)
 
 
 def remove_left_overs(workdir: pathlib.Path) -> None:
@@ -166,11 +126,3 @@ def remove_left_overs(workdir: pathlib.Path) -> None:
         file.unlink()
   for folder in (workdir / 'checkpoints').glob('.*.partial'):
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _incomplete(workdir: pathlib.Path, held: list[str], missing: str) -> WorkdirError:
-  return WorkdirError(
-    f'`workdir={workdir}` holds {", ".join(sorted(held))} of a run but {missing}: '
-    'the run cannot go on, and another would overwrite it; put back what is missing, '
-    'or choose another folder.'
-  )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.run.results import file_digests, metrics_file
+from fesem_jax.run.results import metrics_file, saved_client_table
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.metrics_file import method_label
 from fesem_jax.tasks import Task
@@ -139,13 +139,11 @@ def _read(run_folder: _RunFolder) -> ReportedRun:
   config = metrics_file.read_config(folder) or {}
   rounds = (summary or {}).get('rounds')
   history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
-  if summary is not None:
-    file_digests.check(folder, summary, history)
   config = metrics_file.with_rounds_done(config, history)
   clients = portrait = None
   if summary is not None:
-    clients = file_digests.read_clients(folder, summary)
-    portrait = file_digests.read_portrait(folder, summary)
+    clients = saved_client_table.read(folder)
+    portrait = metrics_file.read_clients(folder)
   if clients is None or (portrait and len(portrait['names']) != len(clients.names)):
     portrait = {}
   seed = config.get('seed', (summary or {}).get('seed'))

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
 
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
@@ -20,9 +19,9 @@ from fesem_jax.run.results import saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.records import Record
 from fesem_jax.tasks import Figure
-from fesem_jax.utils import processes, ranges
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Index, checked
 
 VALIDATION, BEST_ROUND = 'validation', 'best_round'
 DIGEST = 'validation_digest'  # Of the examples that a record has figures of.
@@ -45,11 +44,11 @@ class BestRound(Callback):
 
   models: DeployedModels | None = None
 
-  @ranges.checked
+  @checked
   def __init__(
     self,
     validation: FederatedData,
-    stop_after: ranges.Index = 0,
+    stop_after: Index = 0,
     save_models: bool | None = None,
   ):
     """Keeps the best round.
@@ -60,6 +59,7 @@ class BestRound(Callback):
       stop_after: ends the run after this many evaluations in a row without a gain; 0
         never ends it.
       save_models: as of a `Workdir`.
+
     """
     self.validation, self._stop_after = validation, stop_after
     self._save_models = save_models
@@ -71,41 +71,19 @@ class BestRound(Callback):
       UserError: if they are of other clients, or of another task.
     """
     train, validation = start.train, self.validation
-    if not np.array_equal(train.client_ids, validation.client_ids) or any(
-      getattr(train, name) != getattr(validation, name)
+    is_same = np.array_equal(train.client_ids, validation.client_ids) and all(
+      getattr(train, name) == getattr(validation, name)
       for name in ('task', 'num_classes', 'scale', 'example_shape')
-    ):
-      raise UserError(
-        '`validation` must hold examples of the clients of the run, in their order, as '
-        'the second split of `data.hold_out(train)`.'
-      )
-    if len(validation.y) == 0:
-      raise UserError('`validation` holds no examples; give clients more of them.')
-    for name, split in (('training', start.train), ('test', start.test)):
-      if validation.x is split.x or (
-        isinstance(split.x, np.ndarray) and np.array_equal(validation.x, split.x)
-      ):
-        warn_once(
-          f'`validation` are the {name} examples, so that the best round is chosen by '
-          f'{"its own figures" if name == "test" else "what trains"}; give the second '
-          'split of `data.hold_out(train)`.'
-        )
+    )
+    check(is_same, 'validation: must have the clients of the run; see data.hold_out')
     self._start, self._algorithm = start, start.algorithm
     self._digest = _digest(validation)
-    earlier = [r for r in start.records if 'deployed' in r]
-    if len(self._measured(earlier)) < len(earlier):
-      warn_once(
-        'Earlier rounds of the workdir were measured on no `validation` examples, or '
-        'on others: they are left out of the choice of the best round.'
-      )
     local, placed = start.algorithm.local, placement.of(start.arranged.train)
     _, validation = ordered(local, train, validation)
     self._placed = placement.place(validation, local.mesh, placed)
 
   def on_evaluation(self, event: Evaluation) -> Stop | None:
     """Measures on the validation examples, and ends a run without gain."""
-    if event.arranged.train is not self._start.arranged.train:
-      raise UserError('`validation` cannot be used where data change over rounds.')
     algorithm = self._algorithm
     task = algorithm.local.model.measured_as
 
@@ -144,15 +122,11 @@ class BestRound(Callback):
       return
     models = ClientModels(used.shared, used.choice, used.own, used.mixture)
     size, count = saved_models.num_bytes(models, len(used.names)), len(used.names)
-    large = self._save_models is None and size > saved_models.MAX_BYTES
-    if large or self._save_models is False:
-      if large:
-        logging.warning(
-          'The models of the best round take %.1f GiB and are not saved.', size / 2**30
-        )
+    is_large = self._save_models is None and size > saved_models.MAX_BYTES
+    if is_large or self._save_models is False:
       processes.from_first(lambda: saved_models.remove(folder, saved_models.BEST))
       return
-    args = models, np.arange(count), event.clients, used.examples, event.number
+    args = models, np.arange(count), used.names, used.examples, event.number
     processes.from_first(lambda: saved_models.write(folder, *args, saved_models.BEST))
 
   def on_end(self, event: End) -> None:

@@ -1,51 +1,35 @@
 """Calls of all callbacks of a run."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
 
-from fesem_jax.run.callbacks.additions import checked, renewed
 from fesem_jax.run.callbacks.callback import Callback, Stop
 from fesem_jax.run.callbacks.events import End, Evaluation, Round, RoundEnd, Start
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 FINISHED = 'finished'  # The reason of a run that has done all its rounds.
 
-# Callbacks of this call may be others.
-_ENDED_BEFORE = (
-  'The run in %s ended after round %d (%s) in an earlier call, and this is its result: '
-  'ask for more than %d rounds to continue it, or choose another `workdir`.'
-)
-
-# Methods that may end a run.
-_STOPPING = ('.on_start', '.on_round', '.on_evaluation')
+# Entries that the run adds to a record after callbacks.
+_RESERVED = {
+  'deployed', 'finetuned', 'finetuning_failed', 'honest', 'seconds', 'stopped',
+}  # fmt: skip
 
 
 def check_callbacks(own: Sequence[Callback]) -> None:
-  """Raises `UserError` unless the user's callbacks are a list of callbacks.
-
-  Methods that would never be called, such as `on_epoch_end`, are refused.
-  """
-  if not isinstance(own, Iterable):
-    raise UserError(f'`callbacks` must be a list; it is {type(own).__name__}.')
+  """Raises `UserError` unless all are callbacks, without unknown methods `on_...`."""
+  events = {name for name in dir(Callback) if name.startswith('on_')}
   for callback in own:
-    if not isinstance(callback, Callback):
-      raise UserError(
-        '`callbacks` must hold objects of classes derived from fesem_jax.Callback; '
-        f'it holds {type(callback).__name__}.'
-      )
-    called = [name for name in dir(Callback) if name.startswith('on_')]
-    for name in dir(callback):
-      if name.startswith('on_') and name not in called:
-        raise UserError(
-          f'{_name(callback, name)} would never be called: a callback has '
-          f'{", ".join(called)}; give a method of your own another name.'
-        )
+    kind = type(callback).__name__
+    check(isinstance(callback, Callback), f'callbacks: {kind} is no fesem_jax.Callback')
+    unknown = {name for name in dir(callback) if name.startswith('on_')} - events
+    check(not unknown, f'callbacks: {kind} has unknown methods {sorted(unknown)}')
 
 
 class Callbacks:
@@ -79,24 +63,13 @@ class Callbacks:
     self._first, self._built_in = list(first), list(built_in)
     for callback in [*self._first, *self._own, *self._built_in]:
       self._started.append(callback)
-      stops.append(_checked(_name(callback, 'on_start'), callback.on_start(start)))
+      stops.append(callback.on_start(start))
     if start.done == start.rounds:
       return FINISHED
     before = start.records[-1].get('stopped') if start.records else None
     if before and before['rounds'] >= start.rounds:  # More rounds continue the run.
-      if processes.is_first():
-        rounds = before['rounds']
-        logging.warning(
-          _ENDED_BEFORE, start.workdir, start.done, before['reason'], rounds
-        )
       return before['reason']
-    reason = self._agreed(stops)
-    if reason is not None and not start.done:
-      raise UserError(
-        f'A callback ended the run ({reason}) before its first round, so there is '
-        'no result; return `Stop` from `on_start` only if `start.done` is not 0.'
-      )
-    return reason
+    return self._agreed(stops)
 
   def on_round(self, event: Round) -> str | None:
     """Calls `on_round` of all; returns the reason to end the run, or None."""
@@ -129,8 +102,7 @@ class Callbacks:
     """Calls `on_end` of all callbacks."""
     for callback in self._first:
       callback.on_end(event)
-    with renewed(event.summary):
-      self._call('on_end', event, event.summary)
+    self._call('on_end', event, event.summary)
     self.raise_error('')
     for callback in self._built_in:
       callback.on_end(event)
@@ -172,11 +144,13 @@ class Callbacks:
     """The values that the user's callbacks return, except those that raise."""
     stops: list[Stop | None] = []
     for callback in list(self._own):
-      name = _name(callback, method)
+      name, before = _name(callback, method), dict(record)
       try:
-        with checked(name, record):
-          stops.append(_checked(name, getattr(callback, method)(event)))
+        stops.append(getattr(callback, method)(event))
+        record.update(_plain(name, record, before))
       except Exception as e:
+        record.clear()
+        record.update(before)
         self._own.remove(callback)
         if self._error is None:
           self._error = e
@@ -190,21 +164,13 @@ class Callbacks:
     return processes.from_first(lambda: reason) if self._own else reason
 
 
-def _checked(name: str, returned: Any) -> Stop | None:
-  if returned is not None and not name.endswith(_STOPPING):
-    raise UserError(
-      f'{name} must return None; it returned {returned!r}. To end the run, return '
-      'fesem_jax.Stop(reason) from `on_round` or `on_evaluation`.'
-    )
-  if returned is not None and not isinstance(returned, Stop):
-    raise UserError(
-      f'{name} must return fesem_jax.Stop(reason) or None; it returned {returned!r}.'
-    )
-  if returned and not (isinstance(returned.reason, str) and returned.reason.strip()):
-    raise UserError(
-      f'{name} returned {returned!r}; the reason must be a text of a few words.'
-    )
-  return returned
+def _plain(name: str, record: Record, before: Record) -> Record:
+  """What a callback added to a record, as JSON holds it; NaN becomes None."""
+  added = {k: x for k, x in record.items() if k not in before or before[k] is not x}
+  reserved = sorted(_RESERVED & (added.keys() - before.keys()))
+  check(not reserved, f'{name}: adds {reserved} to a record; choose another name')
+  text = json.dumps(added, default=lambda x: x.tolist())
+  return json.loads(text, parse_constant=lambda _: None)
 
 
 def _name(callback: Callback, method: str) -> str:

@@ -12,7 +12,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import Round, Start
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 
 
 class CenterDistances(Callback):
@@ -44,21 +44,14 @@ class CenterDistances(Callback):
     """Finds the clients."""
     names = np.asarray(start.train.info.names).astype(str)
     for name in self.clients:
-      if np.count_nonzero(names == name) != 1:
-        raise UserError(
-          f'{argument("center_distances", name)} is the name of no client, or of '
-          f'several; clients are called {names[0]} to {names[-1]}.'
-        )
+      check(np.sum(names == name) == 1, f'center_distances: unknown client {name!r}')
     own = [int(np.flatnonzero(names == name)[0]) for name in self.clients]
     self._ids = np.asarray(start.arranged.places)[own].astype(np.int32)
     self._algorithm = start.algorithm
     models = _client_params(start.state)
     used = jax.eval_shape(start.algorithm.deployed, start.state, start.arranged.train)
-    if models is None or used.shared is None or used.own is not None:
-      raise UserError(
-        '`center_distances` needs a method that keeps the local models of clients '
-        'beside its centers: fesem without `client_state=streamed`.'
-      )
+    has_both = models is not None and used.shared is not None and used.own is None
+    check(has_both, 'center_distances: needs fesem without client_state=streamed')
 
   def on_round(self, event: Round) -> None:
     """Measures the distances after the round."""

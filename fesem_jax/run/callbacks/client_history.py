@@ -1,9 +1,6 @@
 """Records every client in every N-th round."""
 
-import importlib.util
-
 import numpy as np
-from absl import logging
 
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.run.callbacks.callback import Callback
@@ -11,9 +8,9 @@ from fesem_jax.run.callbacks.events import End, Evaluation, Round, RoundEnd, Sta
 from fesem_jax.run.results import client_history
 from fesem_jax.run.results.client_history import Part
 from fesem_jax.run.results.client_table import as_text
-from fesem_jax.utils import processes, ranges
-from fesem_jax.utils.display import listed
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils import processes
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, checked
 
 
 class ClientHistory(Callback):
@@ -28,36 +25,27 @@ class ClientHistory(Callback):
     every: records every `every`-th round; metrics are available in evaluated rounds.
 
   Raises:
-    UserError: without pyarrow, or at the start of a run without a workdir.
+    UserError: at the start of a run without a workdir.
   """
 
   wants_clients = True
 
-  @ranges.checked
-  def __init__(self, every: ranges.Count = 1):
-    if importlib.util.find_spec('pyarrow') is None:
-      raise UserError('`client_metrics_every` needs pyarrow: pip install pyarrow.')
+  @checked
+  def __init__(self, every: Count = 1):
+    import pyarrow  # noqa: F401 - an optional dependency: not missed at the end.
+
     self.every = every
     self._part: Part = {}
 
   def on_start(self, start: Start) -> None:
     """Deletes records of rounds that the resumed run repeats."""
-    if start.workdir is None:
-      raise UserError('`client_metrics_every` needs a `workdir` to write into.')
+    check(start.workdir, 'client_metrics_every: needs a workdir to write into')
+    assert start.workdir is not None
     self._part = {}
     self._folder, self._task = start.workdir, start.algorithm.local.model.measured_as
     self._names = as_text(start.train.info.names)
     self._examples, self._since = np.asarray(start.train.sizes()), start.done
-    kept = processes.from_first(lambda: client_history.begin(self._folder, start.done))
-    due = set(range(self.every, start.done + 1, self.every))
-    lacking = sorted(due - set(kept))
-    if lacking and start.done < start.rounds and processes.is_first():
-      logging.warning(
-        'history.parquet in %s will lack rounds %s, which were done without it, or '
-        'whose record was deleted; only a new run can record them.',
-        self._folder,
-        listed(lacking, 20),
-      )
+    processes.from_first(lambda: client_history.begin(self._folder, start.done))
 
   def on_round(self, event: Round) -> None:
     """Collects the losses, steps and outcomes of the round's clients."""

@@ -11,7 +11,6 @@ from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import End, Round, Start
 from fesem_jax.run.results import costs
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError, argument
 
 
 class Costs(Callback):
@@ -39,20 +38,9 @@ class Costs(Callback):
     self._traffic = traffic.as_sent(start.algorithm.traffic, local.sends)
     self._look(start.state)
     if self._profile is not None:
-      self._check(start)
       self._devices = device_profiles.SimulatedDevices(
         self._profile, start.seed, local, train
       )
-
-  def _check(self, start: Start) -> None:
-    """Raises `UserError` if earlier rounds have the seconds of another profile."""
-    for record in start.records:
-      there = record.get('device_profile', self._name)
-      if there != self._name:
-        raise UserError(
-          f'{argument("device_profile", self._name)} differs from {there}, of which '
-          f'the seconds of round {record["round"]} are; choose another `workdir`.'
-        )
 
   def on_round(self, event: Round) -> None:
     """Counts the bytes of a round."""

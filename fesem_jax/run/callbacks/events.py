@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
@@ -38,11 +37,6 @@ class ModelsByName(Mapping[str, Params]):
   def deployed(self) -> DeployedModels:
     """All models: the centers and their clients, `predict`, `export`."""
     if self._held is None:
-      if any(getattr(x, 'is_deleted', bool)() for x in jax.tree.leaves(self._state)):
-        raise UserError(
-          'The models of a round exist until the callback returns; access '
-          '`models` in the callback, and store what is needed later.'
-        )
       self._held, self._state = self._fetch(self._state), None
     return self._held
 

@@ -1,11 +1,10 @@
 """Metrics over all examples of a client or a cluster, as functions of the host."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
-from absl import logging
 
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.corruption import honest
@@ -14,11 +13,8 @@ from fesem_jax.run.callbacks.events import End, Evaluation, Start
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.tasks import Task
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.ranges import check_choice
-
-KINDS = ('probabilities', 'predictions', 'outputs')
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import checked
 
 
 class HostMetrics(Callback):
@@ -30,9 +26,9 @@ class HostMetrics(Callback):
   clients; `NAME_macro`, the mean over clients; and, for methods with clusters,
   `NAME_by_cluster`, a number for each over the examples of its clients. The summary
   contains those of the last evaluation, and the clients' table a column `NAME`. Bad
-  clients are in the table alone. A
-  metric that raises `ValueError` for a client or cluster, as AUC of a single class, or
-  returns NaN, has no value there (NaN, in files null), and is not in the mean.
+  clients are in the table alone. A metric that raises `ValueError` for a client or
+  cluster, as AUC of a single class, or returns NaN, has no value there (NaN, in files
+  null), and is not in the mean.
 
   Args:
     metrics: name -> function, e.g. `{'auc': sklearn.metrics.roc_auc_score}`. Of T
@@ -40,34 +36,24 @@ class HostMetrics(Callback):
       `FederatedData.y` and `DeployedModels.predict`.
     given: what p is: 'probabilities' [T, L] (of one or two classes [T], of the second
       one), 'predictions' [T], or 'outputs' [T, L] of the models.
-
-  Raises:
-    UserError: on another `given`, or what is no function.
   """
 
+  @checked
   def __init__(
     self,
     metrics: Mapping[str, Callable[[np.ndarray, np.ndarray], float]],
-    given: str = 'probabilities',
+    given: Literal['probabilities', 'predictions', 'outputs'] = 'probabilities',
   ):
-    check_choice('given', given, KINDS)
-    for name, metric in metrics.items():
-      if not callable(metric):
-        raise UserError(f'The metric {name!r} must be a function (y, p) -> number.')
     self._metrics, self._given = dict(metrics), given
     self._columns = dict[str, np.ndarray]()
-    self._said = set[str]()
 
   def on_start(self, start: Start) -> None:
     """Keeps the task; raises `UserError` if it has no probabilities."""
     self._task = start.algorithm.local.model.task
     self._split: FederatedData | None = None
     self._host: FederatedData | None = None
-    if self._given == 'probabilities' and self._task.probabilities is None:
-      raise UserError(
-        f'`given=probabilities` of HostMetrics: a {self._task.name} has none; choose '
-        'predictions or outputs.'
-      )
+    has_input = self._given != 'probabilities' or self._task.probabilities is not None
+    check(has_input, f'given: a {self._task.name} has no probabilities')
 
   def on_evaluation(self, event: Evaluation) -> None:
     """Computes the metrics of the deployed models."""
@@ -108,12 +94,6 @@ class HostMetrics(Callback):
   def on_end(self, event: End) -> None:
     """Adds the last evaluation's values to the summary."""
     for name in self._metrics:
-      if name not in event.records[-1]:
-        warn_once(
-          f'The metric {name!r} of `HostMetrics` has no values: all '
-          f'{event.records[-1]["round"]} rounds were done before without it; ask for '
-          'more rounds, or choose another `workdir`.'
-        )
       for entry in (name, f'{name}_macro', f'{name}_by_cluster'):
         if entry in event.records[-1]:
           event.summary[entry] = event.records[-1][entry]
@@ -130,21 +110,9 @@ class HostMetrics(Callback):
     if not len(y):
       return np.nan
     try:
-      value = np.asarray(metric(y, outputs), np.float64)
-    except ValueError as e:
-      if name not in self._said:
-        self._said.add(name)
-        logging.warning(
-          'Note: the metric %s has no value for some examples: %s', name, e
-        )
+      return float(metric(y, outputs))
+    except ValueError:  # As AUC of a single class.
       return np.nan
-    if value.ndim:
-      raise UserError(
-        f'The metric {name!r} must return one number; it returned an array of shape '
-        f'{value.shape}. Give each of them a name, as F1 of class 3: '
-        '`lambda y, p: f1_score(y, p, labels=[3], average="micro")`.'
-      )
-    return float(value)
 
 
 def _predictions(

@@ -5,9 +5,8 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fesem_jax.run.results import metrics_file
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import first_line
 
 _FILE = 'logged_runs.json'
 
@@ -18,7 +17,7 @@ def logged_run(
   """The id of the logger's run, and whether it existed already.
 
   `make` creates a logged run and returns its id; without a workdir, it is called each
-  time. Raises `UserError` if the file is damaged.
+  time.
   """
   if workdir is None:
     return make(), False
@@ -43,18 +42,8 @@ def keep_rounds(workdir: pathlib.Path | None, logger: str, number: int) -> None:
 
 
 def _held(workdir: pathlib.Path) -> dict[str, str]:
-  """Content of the file of a workdir; raises `UserError` if it is damaged."""
-  path = workdir / _FILE
-  try:
-    held = json.loads(path.read_bytes().decode()) if path.exists() else {}
-    if not isinstance(held, dict) or not all(isinstance(x, str) for x in held.values()):
-      raise ValueError('it holds no names and ids')
-  except (OSError, ValueError, RecursionError) as e:
-    raise UserError(
-      f'{path} is damaged ({first_line(e)}); delete it, and further rounds are logged '
-      'as new runs.'
-    ) from e
-  return held
+  """Content of the file of a workdir."""
+  return metrics_file.read_object(workdir / _FILE) or {}
 
 
 def _write(workdir: pathlib.Path, held: dict[str, str]) -> None:

@@ -11,7 +11,6 @@ from fesem_jax.run.callbacks.events import End, RoundEnd, Start
 from fesem_jax.run.callbacks.logged_runs import logged_run, run_name, scalars
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.interrupts import Stopped
 
 _AT_ONCE = 1000  # Metrics that a server takes in one call.
@@ -22,28 +21,18 @@ class MLflow(Callback):
 
   Writes to `workdir/mlflow.db`, or to MLFLOW_TRACKING_URI if the environment sets it.
   A resumed run logs to the same MLflow run, also earlier rounds that it lacks.
-
-  Raises:
-    UserError: if the package is not installed.
   """
 
   def __init__(self) -> None:
     os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
-    try:
-      import alembic  # noqa: F401 - MLflow needs it for local databases.
-      from mlflow import MlflowClient, entities  # Slow to import, and optional.
-    except ImportError as e:
-      raise UserError(
-        "`log_to=mlflow` needs MLflow: pip install 'fesem_jax[mlflow]'."
-      ) from e
+    from mlflow import MlflowClient, entities  # Slow to import, and optional.
+
     self._connect, self._entities = MlflowClient, entities
     self._client: Any = None
 
   def on_start(self, start: Start) -> None:
     """Keeps the run for the first call of `on_round_end`."""
     self._start, self._client = start, None
-    if start.workdir is None and 'MLFLOW_TRACKING_URI' not in os.environ:
-      raise UserError('`log_to=mlflow` needs a `workdir`, or MLFLOW_TRACKING_URI set.')
 
   def on_round_end(self, event: RoundEnd) -> None:
     """Logs the round's numbers, unless they are logged already."""

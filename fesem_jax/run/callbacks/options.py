@@ -7,9 +7,7 @@ from fesem_jax.data.phases import Phase
 from fesem_jax.run.callbacks.callback import Callback, Stop
 from fesem_jax.run.callbacks.events import Round, Start
 from fesem_jax.run.results import records
-from fesem_jax.utils import ranges
-from fesem_jax.utils.errors import argument
-from fesem_jax.utils.notices import warn_once
+from fesem_jax.utils.ranges import Count, checked
 
 
 class Patience(Callback):
@@ -22,24 +20,18 @@ class Patience(Callback):
     rounds: number of such rounds.
   """
 
-  @ranges.checked
-  def __init__(self, rounds: ranges.Count):
-    """Ends a run that has settled for `rounds` rounds."""
+  @checked
+  def __init__(self, rounds: Count):
+    """Ends a run that has settled.
+
+    Args:
+      rounds: number of such rounds.
+    """
     self.rounds = rounds
 
   def on_start(self, start: Start) -> Stop | None:
-    """Ends a resumed run that had already settled; warns if it had before its end."""
-    held, least = start.records, self.rounds + 1
-    for n in range(least, len(held)):
-      if records.settled(held[:n], self.rounds):
-        warn_once(
-          f'{argument("patience", self.rounds)} would have ended the run in '
-          f'{start.workdir} after round {held[n - 1]["round"]}; its {start.done} '
-          'rounds were done without it. For a run that ends there, choose another '
-          '`workdir`.'
-        )
-        break
-    return self._decided(held)
+    """Ends a resumed run that had already settled."""
+    return self._decided(start.records)
 
   def on_round(self, event: Round) -> Stop | None:
     """Ends a run that has settled in this round."""

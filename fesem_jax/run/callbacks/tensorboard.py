@@ -1,6 +1,5 @@
 """Scalars of a run for TensorBoard."""
 
-import importlib.util
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,6 @@ from fesem_jax.run.callbacks.events import RoundEnd, Start
 from fesem_jax.run.callbacks.logged_runs import scalars
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError
 
 
 class TensorBoard(Callback):
@@ -18,16 +16,11 @@ class TensorBoard(Callback):
 
   A resumed run writes those of all rounds again, which replace the earlier ones: the
   run may have begun without this callback.
-
-  Raises:
-    UserError: if tensorboardX is not installed.
   """
 
   def __init__(self) -> None:
-    if importlib.util.find_spec('tensorboardX') is None:
-      raise UserError(
-        "`tensorboard` needs tensorboardX: pip install 'fesem_jax[plots]'."
-      )
+    import tensorboardX  # noqa: F401 - an optional dependency: not missed later.
+
     self._start: Start | None = None
     self._file: Any = None
 

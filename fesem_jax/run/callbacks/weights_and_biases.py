@@ -14,7 +14,6 @@ from fesem_jax.run.callbacks.logged_runs import (
   scalars,
 )
 from fesem_jax.utils import processes
-from fesem_jax.utils.errors import UserError
 
 
 class WeightsAndBiases(Callback):
@@ -25,21 +24,14 @@ class WeightsAndBiases(Callback):
   Weights & Biases merges both parts into one run. It logs earlier rounds again unless
   a call that ended them in order had logged them: Weights & Biases keeps what it writes
   in memory, and a process that is killed loses it.
-
-  Raises:
-    UserError: if the package is not installed.
   """
 
   def __init__(self) -> None:
     self._mode: Any = os.environ.get('WANDB_MODE', 'offline')
     if self._mode == 'offline':  # Else it sends error reports even then.
       os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
-    try:
-      from wandb import Settings, init  # An optional dependency, and slow to import.
-    except ImportError as e:
-      raise UserError(
-        "`log_to=wandb` needs Weights & Biases: pip install 'fesem_jax[wandb]'."
-      ) from e
+    from wandb import Settings, init  # An optional dependency, and slow to import.
+
     self._settings, self._init = Settings, init
     self._start: Start | None = None
     self._run: Any = None

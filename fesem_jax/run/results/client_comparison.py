@@ -7,7 +7,7 @@ import numpy as np
 from fesem_jax.evaluation.paired import paired_difference
 from fesem_jax.run.results.client_table import ClientTable, table_text
 from fesem_jax.tasks import TASKS
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 
 if TYPE_CHECKING:
@@ -20,13 +20,6 @@ _LESS_IS_BETTER = {
   for task in TASKS.values()
   for figure in task.figures
   if not figure.higher_is_better
-}
-
-# What two runs of the same clients have in common, and how a message calls it.
-_SAME = {
-  'examples': 'training examples',
-  'test_examples': 'test examples',
-  'true_cluster': 'as its true cluster',
 }
 
 
@@ -126,21 +119,19 @@ def compare_clients(
   Raises:
     UserError: if the runs have other clients or other data, or lack the figure.
   """
-  ours, theirs = _table(a, 'a'), _table(b, 'b')
+  ours, theirs = _table(a), _table(b)
   figures = [f for f in _figures(ours) if f in _figures(theirs)]
   figure = figure or figures[0]
   check_choice('figure', figure, figures)
   _check_data(a, b)
   places = _places(ours.names, theirs.names)
-  _check_same(ours, theirs, places)
   x, y = (np.asarray(t.columns()[figure], np.float64) for t in (ours, theirs))
   honest = ours.counted & theirs.counted[places]
   x, y = (np.where(honest, own, np.nan) for own in (x, y[places]))
   with np.errstate(invalid='ignore'):  # Both may be infinite.
     difference = x - y
   kept = np.isfinite(difference)
-  if not kept.any():
-    raise UserError(f'No client has a {figure} in both runs; it has no test examples.')
+  check(kept.any(), f'figure: no client has {figure} in both runs')
   # P would be of repeats of the run, not of its clients.
   mean, low, high, _ = paired_difference(x[kept].tolist(), y[kept].tolist())
   return ClientComparison(
@@ -148,14 +139,8 @@ def compare_clients(
   )
 
 
-def _table(run: 'Result | Run | ClientTable', name: str) -> ClientTable:
-  table = getattr(run, 'clients', run)
-  if not isinstance(table, ClientTable):
-    raise UserError(
-      f'{argument(name, type(run).__name__)} must be a `Result` of `simulate`, a `Run` '
-      'of `load_run` or the `clients` of one.'
-    )
-  return table
+def _table(run: 'Result | Run | ClientTable') -> ClientTable:
+  return getattr(run, 'clients', run)
 
 
 def _figures(table: ClientTable) -> list[str]:
@@ -165,12 +150,8 @@ def _figures(table: ClientTable) -> list[str]:
 def _check_data(a: object, b: object) -> None:
   """Raises `UserError` if two workdirs say that their runs had other data."""
   digests = [(getattr(run, 'config', None) or {}).get('data_digest') for run in (a, b)]
-  if None not in digests and digests[0] != digests[1]:
-    raise UserError(
-      'The data of the runs differ (`data_digest` in config.json); compare runs '
-      'with the same data set, partition and seed of the data, or their tables '
-      '`run.clients`.'
-    )
+  is_same = None in digests or digests[0] == digests[1]
+  check(is_same, 'data_digest: differs between the runs; compare runs of the same data')
 
 
 def _places(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
@@ -178,29 +159,8 @@ def _places(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
   if np.array_equal(ours, theirs):
     return np.arange(len(ours))
   only = sorted(set(ours.tolist()) ^ set(theirs.tolist()))
-  if only:
-    raise UserError(
-      f'The runs have different clients: {only[0]!r} is in only one of them; compare '
-      'runs of the same clients.'
-    )
-  if len(set(ours.tolist())) < len(ours) or len(ours) != len(theirs):
-    raise UserError(
-      'Several clients have the same name, and the runs order clients differently; '
-      'give every client a unique name.'
-    )
+  check(not only, f'clients: {only[:1]} is in only one of the runs')
+  is_unique = len(set(ours.tolist())) == len(ours) == len(theirs)
+  check(is_unique, 'clients: several have the same name; give each a unique one')
   order = np.argsort(theirs)
   return order[np.searchsorted(theirs[order], ours)]
-
-
-def _check_same(ours: ClientTable, theirs: ClientTable, places: np.ndarray) -> None:
-  for field, what in _SAME.items():
-    x, y = getattr(ours, field), getattr(theirs, field)
-    if x is None or y is None:
-      continue
-    differs = np.flatnonzero(x != y[places])
-    if len(differs):
-      i = int(differs[0])
-      raise UserError(
-        f'The data of the runs differ: client {str(ours.names[i])!r} has {x[i]} {what} '
-        f'in one and {y[places][i]} in the other; compare runs on the same data.'
-      )

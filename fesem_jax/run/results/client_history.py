@@ -7,7 +7,6 @@ about 25 bytes a client.
 
 import contextlib
 import dataclasses
-import importlib.util
 import pathlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +15,9 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.run.results.client_table import position_of
-from fesem_jax.run.results.file_digests import digest_of_config
 from fesem_jax.utils import atomic_files
-from fesem_jax.utils.display import listed
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import first_line, read_npz, reading
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.safe_files import read_npz, reading
 
 # Column -> dtype; what is not known is NaN, or -1 where numbers are whole.
 COLUMNS: Mapping[str, Any] = {
@@ -42,7 +39,6 @@ _OWN = tuple(COLUMNS)[2:]  # Without the round and the client.
 Part = dict[str, np.ndarray]
 
 _PARTS, _FILE = 'history', 'history.parquet'
-_DIGEST = b'config_digest'  # Of the file's metadata.
 
 
 def write_part(folder: pathlib.Path, number: int, part: Part) -> None:
@@ -54,17 +50,15 @@ def write_part(folder: pathlib.Path, number: int, part: Part) -> None:
   atomic_files.write_arrays_atomically(path, typed, compress=False)
 
 
-def begin(folder: pathlib.Path, done: int) -> list[int]:
-  """Deletes the rounds that a resumed run does again; returns those that are kept.
+def begin(folder: pathlib.Path, done: int) -> None:
+  """Deletes the rounds that a resumed run does again.
 
-  Raises `UserError` if an earlier file, to which the run's end adds, cannot be read or
-  is of another run.
+  Raises `UserError` if an earlier file, to which the run's end adds, cannot be read.
   """
-  held = _held(folder, names=np.array([]))
+  _open(folder, names=np.array([]))
   for number in _parts(folder):
     if number > done:
       (folder / _PARTS / f'{number}.npz').unlink(missing_ok=True)
-  return [r for r in [*(held.rounds if held else ()), *_parts(folder)] if r <= done]
 
 
 def _parts(folder: pathlib.Path) -> list[int]:
@@ -80,7 +74,7 @@ def finish(folder: pathlib.Path, names: np.ndarray, since: int, done: int) -> No
   again.
   """
   new = [number for number in _parts(folder) if number <= done]
-  old = _held(folder, names)
+  old = _open(folder, names)
   if not new:
     return
   kept = [r for r in old.rounds if r <= since and r not in new] if old else []
@@ -88,31 +82,16 @@ def finish(folder: pathlib.Path, names: np.ndarray, since: int, done: int) -> No
   def parts() -> Iterator[tuple[int, Part]]:
     for number in sorted([*kept, *new]):
       if number in new:
-        yield number, _part(folder, number)
+        yield number, read_npz(folder / _PARTS / f'{number}.npz')
       elif old is not None:
         yield number, old.part(number)
 
-  _write(folder / _FILE, names, parts(), digest_of_config(folder))
+  _write(folder / _FILE, names, parts())
   shutil.rmtree(folder / _PARTS, ignore_errors=True)
 
 
-def _part(folder: pathlib.Path, number: int) -> Part:
-  """A round that was kept."""
-  path = folder / _PARTS / f'{number}.npz'
-  try:
-    return read_npz(path)
-  except UserError as e:
-    raise UserError(
-      f'{path} is damaged ({first_line(e.__cause__ or e)}); delete it and run the same '
-      f'command again: the history then lacks round {number}.'
-    ) from e
-
-
 def _write(
-  path: pathlib.Path,
-  names: np.ndarray,
-  parts: Iterator[tuple[int, Part]],
-  config_digest: str,
+  path: pathlib.Path, names: np.ndarray, parts: Iterator[tuple[int, Part]]
 ) -> None:
   """One row group a round; names are a dictionary, and the unknown is null.
 
@@ -145,7 +124,7 @@ def _write(
       if writer is None:
         made_writer = parquet.ParquetWriter(
           file,
-          rows.schema.with_metadata({_DIGEST: config_digest}),
+          rows.schema,
           write_page_checksum=True,
           use_dictionary=['round', *_OWN],
         )
@@ -188,9 +167,8 @@ class RecordedClients:
       UserError: on a round that is not recorded.
     """
     wanted = self.rounds if rounds is None else list(rounds)
-    if lacking := [r for r in wanted if r not in self.rounds]:
-      held = listed(self.rounds, 20)
-      raise UserError(f'{self.path} has no round {lacking[0]}; it has {held}.')
+    missing = set(wanted) - set(self.rounds)
+    check(not missing, f'rounds: {min(missing, default=0)} is not recorded')
     return self._read([self.rounds.index(r) for r in wanted], names)
 
   def of(self, client: str) -> dict[str, np.ndarray]:
@@ -201,10 +179,8 @@ class RecordedClients:
 
   def to_pandas(self, rounds: Sequence[int] | None = None) -> Any:
     """The columns as a pandas `DataFrame`; see `columns`."""
-    try:
-      import pandas  # An optional dependency, and slow to import.
-    except ImportError as e:
-      raise UserError('`to_pandas` needs pandas: pip install pandas.') from e
+    import pandas  # An optional dependency, and slow to import.
+
     return pandas.DataFrame(self.columns(rounds))
 
   def part(self, number: int) -> Part:
@@ -244,7 +220,7 @@ def _values(name: str, column: Any) -> np.ndarray:
   return filled.to_numpy()
 
 
-def _held(
+def _open(
   folder: pathlib.Path, names: np.ndarray | None = None
 ) -> RecordedClients | None:
   """The history that a workdir holds; None where there is none.
@@ -255,30 +231,15 @@ def _held(
   path = folder / _FILE
   if not path.exists():
     return None
-  try:
-    if importlib.util.find_spec('pyarrow') is None:
-      raise UserError(f'{path} needs pyarrow to be read: pip install pyarrow.')
-    with _opened(path) as file:
-      of = (file.metadata.metadata or {}).get(_DIGEST)  # Older files have none.
-      if of and digest_of_config(folder) not in ('', of.decode()):
-        raise UserError(
-          f'{path} is of another run than config.json beside it; put back that of this '
-          'run, or delete the file: only a new run can record it.'
-        )
-      rounds = [
-        file.metadata.row_group(i).column(0).statistics.min
-        for i in range(file.num_row_groups)
-      ]
-      if names is None:
-        clients = file.read_row_group(0, ['client']).column('client')
-        names = np.array(clients.combine_chunks().dictionary.to_pylist())
-    return RecordedClients(path, names, rounds)
-  except UserError:
-    raise
-  except Exception as e:  # Parsers raise all kinds.
-    raise UserError(
-      f'{path} is damaged ({first_line(e)}); delete it; only a new run can record it.'
-    ) from e
+  with reading(path), _opened(path) as file:
+    rounds = [
+      file.metadata.row_group(i).column(0).statistics.min
+      for i in range(file.num_row_groups)
+    ]
+    if names is None:
+      clients = file.read_row_group(0, ['client']).column('client')
+      names = np.array(clients.combine_chunks().dictionary.to_pylist())
+  return RecordedClients(path, names, rounds)
 
 
 def exists(folder: pathlib.Path) -> bool:
@@ -291,10 +252,7 @@ def read(folder: pathlib.Path) -> RecordedClients:
 
   Raises `UserError` if there is none, or it is damaged.
   """
-  held = _held(folder)
-  if held is None:
-    raise UserError(
-      f'{folder} holds no history of clients; record one by `client_metrics_every=1`, '
-      'or with the callback fesem_jax.run.callbacks.ClientHistory.'
-    )
-  return held
+  history = _open(folder)
+  check(history, f'{folder}: has no {_FILE}; record it with client_metrics_every=1')
+  assert history is not None
+  return history

@@ -1,9 +1,7 @@
 """The table of clients, one line each: `clients.csv`."""
 
 import csv
-import hashlib
 import io
-import json
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ from fesem_jax.evaluation.fairness import fairness
 from fesem_jax.tasks import Figure, Task
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.text_tables import aligned, html
 
 FILE = 'clients.csv'
@@ -102,41 +100,21 @@ class ClientTable(NamedTuple):
     Raises:
       UserError: on a name that is taken or looks like a figure's, or on no M numbers.
     """
-    if not isinstance(columns, Mapping):
-      raise UserError(
-        f'{source} must return a dict of names and [M] numbers; it returned '
-        f'{type(columns).__name__}.'
-      )
-    if not columns:
-      return self
     added = dict(self.added or {})
     for name, values in columns.items():
-      if name in {**self.columns(), **added} or name.startswith(KINDS):
-        raise UserError(
-          f'{source} adds the column {name!r} of clients, whose name is taken; choose '
-          'another one, that does not begin with deployed_ or finetuned_.'
-        )
-      added[name] = np.asarray(values)
-      whole = added[name].dtype.kind in 'iu'
-      numbers = whole or added[name].dtype.kind == 'f'
-      if not numbers or added[name].shape != self.names.shape:
-        raise UserError(
-          f'{source}: the column {name!r} must hold a number for each of the '
-          f'{len(self.names)} clients.'
-        )
-      added[name] = added[name].astype(np.int64 if whole else np.float64)
-    return self._replace(added=added)
+      taken = name in {**self.columns(), **added} or name.startswith(KINDS)
+      check(not taken, f'{source}: column {name!r} is taken; choose another name')
+      column = np.asarray(values)
+      is_numeric = column.dtype.kind in 'iuf' and column.shape == self.names.shape
+      check(is_numeric, f'{source}: column {name!r} must hold a number for each client')
+      is_integer = column.dtype.kind in 'iu'
+      added[name] = column.astype(np.int64 if is_integer else np.float64)
+    return self._replace(added=added or None)
 
   def to_pandas(self) -> Any:
-    """The table as a pandas `DataFrame` of the columns that are known, M rows.
+    """The table as a pandas `DataFrame` of the columns that are known, M rows."""
+    import pandas  # An optional dependency, and slow to import.
 
-    Raises:
-      UserError: if pandas is not installed.
-    """
-    try:
-      import pandas  # An optional dependency, and slow to import.
-    except ImportError as e:
-      raise UserError('`to_pandas` needs pandas: pip install pandas.') from e
     known = {name: x for name, x in self.columns().items() if x is not None}
     return pandas.DataFrame(known)
 
@@ -174,20 +152,10 @@ def as_text(names: np.ndarray) -> np.ndarray:
 
 def position_of(client: Any, names: np.ndarray) -> int:
   """The place of a client among the names; raises `UserError` unless there is one."""
-  if not isinstance(client, str):
-    raise UserError(
-      f"{argument('client', client)} must be a client's name, a string such as "
-      f'{str(names[0])!r}.'
-    )
   places = np.flatnonzero(names == client)
-  if len(places) == 1:
-    return int(places[0])
-  if len(places):
-    raise UserError(f'{len(places)} clients are called {client!r}; use unique names.')
-  raise UserError(
-    f'{argument("client", client)} is none of the {len(names)} clients, which are '
-    f'called {str(names[0])!r} to {str(names[-1])!r}.'
-  )
+  check(len(places) < 2, f'client: {len(places)} clients are called {client!r}')
+  check(len(places), f'client: unknown name {client!r}; expected e.g. {names[:1]}')
+  return int(places[0])
 
 
 def make(
@@ -238,11 +206,6 @@ def fairness_of(table: ClientTable, figure: Figure) -> dict[str, Any]:
   }
 
 
-def agrees(table: ClientTable, summary: dict[str, Any]) -> bool:
-  """True if a summary has the digest of the table."""
-  return summary.get('clients_digest') == digest(table)
-
-
 def write(folder: pathlib.Path, table: ClientTable) -> None:
   """Writes the table as `clients.csv`; raises `UserError` if it cannot.
 
@@ -262,22 +225,6 @@ def _encoded(table: ClientTable) -> Iterator[bytes]:
     lines = csv.writer(out, lineterminator='\n', quoting=csv.QUOTE_NONNUMERIC)
     lines.writerows(block)
     yield out.getvalue().encode(errors='backslashreplace')
-
-
-def digest(table: ClientTable) -> str:
-  """Differs where a value of the table does, as `clients.csv` holds it."""
-  sha256, before = hashlib.sha256(), '['
-  for block in _blocks(table):  # The JSON of one list of all lines.
-    cells = [[_encodable(str(x)) for x in line] for line in block]
-    sha256.update(f'{before}{json.dumps(cells)[1:-1]}'.encode())
-    before = ', '
-  sha256.update(b']')
-  return sha256.hexdigest()[:16]
-
-
-def _encodable(text: str) -> str:
-  """Text with backslashes for what is not valid Unicode."""
-  return text.encode(errors='backslashreplace').decode()
 
 
 def _blocks(table: ClientTable) -> Iterator[list[list[Any]]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.tasks import CLASSIFICATION, Figure, Task
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 
 # How a table says which figures it has.
@@ -95,19 +95,10 @@ def _mean(scores: Sequence[Record]) -> Record:
 
 
 def as_reported(summary: Record, report: str) -> Record:
-  """A summary whose scores are those of a report, one of `REPORTS`.
-
-  Raises `UserError` if the summary, of an older version, has none but those of the last
-  round.
-  """
+  """A summary whose scores are those of a report, one of `REPORTS`."""
   check_choice('report', report, tuple(REPORTS))
   if report == 'last':
     return summary
-  if 'reports' not in summary:
-    raise UserError(
-      f'{argument("report", report)} needs runs of this version; the summary of one '
-      'has the figures of its last round only: run the same command again.'
-    )
   scores = summary['reports'][report]
   changed = summary | {kind: _scores(scores[kind]) for kind in _KINDS}
   if 'honest' in summary:
@@ -175,24 +166,12 @@ def rounds_to_targets(
 
 
 def targets(texts: Sequence[str]) -> list[float]:
-  """Targets from texts such as '0.97'; raises `UserError` unless all are positive."""
-  try:
-    numbers = [float(text) for text in texts if text]
-  except ValueError:
-    numbers = [-1.0]
-  if not all(0 < target < np.inf for target in numbers):
-    raise UserError(
-      f'{argument("target", ",".join(texts))} must be positive numbers, e.g. '
-      'accuracies such as 0.97,0.99.'
-    )
-  return list(dict.fromkeys(numbers))
+  """Targets from texts such as '0.97'."""
+  return list(dict.fromkeys(float(text) for text in texts if text))
 
 
 def check_targets(targets: Sequence[float], figure: Figure) -> None:
   """Raises `UserError` on targets that a share, such as an accuracy, never reaches."""
   for target in targets:
-    if figure.percent and target > 1:
-      raise UserError(
-        f'{argument("target", f"{target:g}")} is more than 1, the largest '
-        f'{figure.label}; give a share, e.g. 0.97.'
-      )
+    is_possible = not figure.percent or target <= 1
+    check(is_possible, f'target: must be at most 1 for {figure.label}; got {target:g}')

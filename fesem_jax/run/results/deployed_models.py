@@ -17,9 +17,8 @@ from fesem_jax.models.mixture import LOG_WEIGHTS, MODELS, as_one_model
 from fesem_jax.run.results import export
 from fesem_jax.run.results.client_table import position_of
 from fesem_jax.tasks import CLASSIFICATION, TASKS, Task
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import first_line
 
 _BATCH = 256  # Examples that are classified at once.
 
@@ -55,29 +54,13 @@ class Examples:
 
   def checked(self, x: Any) -> np.ndarray:
     """Examples [B, ...] in the dtype of the training data; raises `UserError`."""
-    try:
-      x = np.asarray(x)
-    except ValueError as e:
-      raise UserError(f'`x` is not an array ({first_line(e)}).') from e
-    if x.ndim != len(self.shape) + 1 or x.shape[1:] != self.shape:
-      raise UserError(
-        f'`x` has shape {x.shape}, but must be a batch [B, ...] of examples of shape '
-        f'{self.shape}.'
-      )
-    if x.dtype.kind not in 'buif':
-      raise UserError(f'`x` holds {x.dtype}, but must hold numbers.')
-    if self.dtype == 'uint8':
+    x = np.asarray(x)
+    is_batch = x.ndim > 0 and x.shape[1:] == self.shape
+    check(is_batch, f'x: must have shape [B, *{self.shape}]; got {x.shape}')
+    if self.dtype == 'uint8':  # Scaled floats would become 0.
       fits = x.dtype.kind in 'bui' and (not x.size or 0 <= x.min() <= x.max() <= 255)
-      if not fits:
-        raise UserError(
-          '`x` must be integers in 0..255 as the training examples were, which are '
-          f'multiplied by {self.scale:g} here; it holds {x.dtype}.'
-        )
-      return x.astype(np.uint8)
-    x = x.astype(np.float32)
-    if not np.isfinite(x).all():
-      raise UserError('`x` holds values that are not finite.')
-    return x
+      check(fits, f'x: must be integers from 0 to 255; got {x.dtype}')
+    return x.astype(self.dtype)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,11 +129,8 @@ class DeployedModels:
       UserError: on an unknown client or cluster, or if there is no single such model.
     """
     i, k = self._position(client, cluster)
-    if i is not None and self.mixture is not None:
-      raise UserError(
-        f'{argument("client", client)} uses a mixture of {self.num_models} models, '
-        'not a single one; name a `cluster`.'
-      )
+    is_mixture = i is not None and self.mixture is not None
+    check(not is_mixture, 'client: deploys a mixture of models; name a cluster')
     flat = {path: np.asarray(x[k]) for path, x in self.shared.items()}
     return self._as_model(
       flat | {path: np.asarray(x[i]) for path, x in self.own.items()}
@@ -186,12 +166,12 @@ class DeployedModels:
         on probabilities of a regression.
     """
     task = self.task
-    if probabilities and task.probabilities is None:
-      raise UserError('`probabilities`: a regression has none; leave it out.')
     outputs = self.outputs(x, client=client, cluster=cluster)
-    if probabilities and task.probabilities is not None:
-      return task.probabilities(outputs)
-    return task.predict(outputs)
+    if not probabilities:
+      return task.predict(outputs)
+    check(task.probabilities, f'probabilities: a {task.name} has none; leave it out')
+    assert task.probabilities is not None
+    return task.probabilities(outputs)
 
   @property
   def task(self) -> Task:
@@ -208,12 +188,9 @@ class DeployedModels:
         'These models were trained on standardized features (`standardize`); `predict` '
         'needs them as `data.load` returned them, not those of the file.'
       )
-    if self.model is None:
-      raise UserError(
-        'The run saved only the parameters of the model; pass `model`, the '
-        '`Model` that was trained, to `load_run`.'
-      )
     model = self.model
+    check(model, 'model: not in config.json; pass the Model to load_run')
+    assert model is not None
     i, _ = self._position(client, cluster)
     if i is not None and self.mixture is not None:
       model = self._mixture_model
@@ -271,27 +248,14 @@ class DeployedModels:
     self, client: str | None, cluster: int | None
   ) -> tuple[int | None, int | None]:
     """Place of the client, None for a center; and number of its model or center."""
-    if client is not None and cluster is not None:
-      raise UserError('Name a `client` or a `cluster`, not both.')
     if client is not None:
       i = position_of(client, self.names)
       return i, 0 if self.choice is None else int(self.choice[i])
-    if self.own:
-      raise UserError(
-        'Clients have personal layers here, so a center is not a complete model; '
-        'name a `client`.'
-      )
-    if cluster is None and self.num_models > 1:
-      raise UserError(
-        f'There are {self.num_models} models; name a `client` or a `cluster`.'
-      )
-    cluster = 0 if cluster is None else cluster
-    if isinstance(cluster, bool) or not isinstance(cluster, int | np.integer):
-      raise UserError(f'{argument("cluster", cluster)} must be an integer.')
-    if not 0 <= cluster < self.num_models:
-      raise UserError(
-        f'{argument("cluster", cluster)} must lie in 0..{self.num_models - 1}.'
-      )
+    count = self.num_models
+    check(not self.own, 'client: missing; clients have personal layers')
+    check(cluster is not None or count == 1, f'cluster: missing; there are {count}')
+    cluster = cluster or 0
+    check(0 <= cluster < count, f'cluster: must be below {count}; got {cluster}')
     return None, int(cluster)
 
   def _as_model(self, flat: dict[str, np.ndarray]) -> Params:

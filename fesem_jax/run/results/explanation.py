@@ -9,7 +9,7 @@ import numpy as np
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run.results import client_history
 from fesem_jax.run.results.client_table import position_of
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.text_tables import Column, Table
 
 
@@ -87,14 +87,10 @@ def explain(run: Any, client: str, data: FederatedData | None = None) -> Explana
 def _losses(run: Any, client: str, data: FederatedData) -> np.ndarray:
   """[K] mean loss of each center on the examples that a client has in `data`."""
   models = run.deployed
-  if run.clients.cluster is None or models.own or models.mixture is not None:
-    raise UserError(
-      '`data`: the clients of this run do not choose one of several whole models; '
-      'leave it out.'
-    )
+  has_centers = not models.own and models.mixture is None
+  chooses = has_centers and run.clients.cluster is not None
+  check(chooses, 'data: clients of this run do not choose a center; leave it out')
   x, y = data.client(position_of(client, np.asarray(data.info.names).astype(str)))
-  if not len(y):
-    raise UserError(f'`data` has no examples of client {client!r}.')
   losses = []
   for k in range(models.num_models):
     outputs = jnp.asarray(models.outputs(x, cluster=k))

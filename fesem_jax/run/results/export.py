@@ -3,7 +3,6 @@
 Such files, and NumPy's .npz, are read back too, whoever wrote them.
 """
 
-import importlib.util
 import pathlib
 
 import flax.serialization
@@ -11,8 +10,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from fesem_jax.core.types import Params
+from fesem_jax.utils import errors
 from fesem_jax.utils.atomic_files import replacing
-from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import read_npz, reading
 
 SUFFIXES = ('.safetensors', '.msgpack')
@@ -20,17 +19,8 @@ SUFFIXES = ('.safetensors', '.msgpack')
 
 def check(path: pathlib.Path) -> None:
   """Raises `UserError` unless files of this ending can be written."""
-  if path.suffix not in SUFFIXES:
-    raise UserError(f'{argument("path", path)} must end in .safetensors or .msgpack.')
-  _check_package(path)
-
-
-def _check_package(path: pathlib.Path) -> None:
-  if path.suffix == '.safetensors' and importlib.util.find_spec('safetensors') is None:
-    raise UserError(
-      "Files of .safetensors need the package: pip install 'fesem_jax[export]'; "
-      '.msgpack needs nothing more.'
-    )
+  has_suffix = path.suffix in SUFFIXES
+  errors.check(has_suffix, f'path: must end in .safetensors or .msgpack; got {path}')
 
 
 def write(
@@ -59,15 +49,9 @@ def write(
 def read(path: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of a file, by their paths, as dense0/kernel; dots count as slashes.
 
-  The path ends in `.safetensors`, `.msgpack` (nested dicts of arrays) or `.npz`. Raises
-  `UserError` on another ending, or if the file is absent, damaged or holds anything but
-  arrays.
+  The path ends in `.safetensors`, `.npz`, or otherwise the file has MessagePack: nested
+  dicts of arrays. Raises `UserError` if the file is absent or damaged.
   """
-  if path.suffix not in (*SUFFIXES, '.npz'):
-    raise UserError(f'{path} must end in .safetensors, .msgpack or .npz.')
-  _check_package(path)
-  if not path.is_file():
-    raise UserError(f'{path} does not exist or is a folder; name a file.')
   with reading(path):
     if path.suffix == '.npz':
       arrays = read_npz(path)
@@ -78,7 +62,4 @@ def read(path: pathlib.Path) -> dict[str, np.ndarray]:
     else:
       nested = flax.serialization.msgpack_restore(path.read_bytes())
       arrays = flatten_dict(nested, sep='/')
-  for name, x in arrays.items():
-    if not isinstance(x, np.ndarray):
-      raise UserError(f'{path}: {name} is {type(x).__name__}, not an array.')
   return {name.replace('.', '/'): x for name, x in arrays.items()}

@@ -1,8 +1,6 @@
 """Files of a run: reading them, and writing metrics as JSON lines."""
 
 import contextlib
-import errno
-import hashlib
 import json
 import os
 import pathlib
@@ -13,13 +11,8 @@ import numpy as np
 
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import first_line, read_npz
-
-SEAL = '.summary.sha256'  # Digests of what was written as summary.json.
-
-# What every clients.npz holds; see `figure_data.draw`.
-_PORTRAIT = {'names', 'truth', 'assignment', 'sampled', 'coordinates', 'variance'}
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.safe_files import read_npz, reading
 
 
 def saved_rounds(workdir: pathlib.Path) -> list[int]:
@@ -31,158 +24,46 @@ def saved_rounds(workdir: pathlib.Path) -> list[int]:
   return sorted(int(name) for name in names if name.isdecimal())
 
 
-def damaged(path: pathlib.Path, reason: str) -> UserError:
-  """A damaged file that a checkpoint, if there is one, can replace."""
-  remedy = 'choose another `workdir`'
-  if saved_rounds(path.parent):
-    remedy = (
-      'delete it and run the same command again, which restores it from the checkpoint'
-    )
-  return UserError(f'{path} is damaged ({reason}); {remedy}.')
-
-
-def _reason(e: BaseException) -> str:
-  """The message of an exception, in one line without the file's name."""
-  if isinstance(e, OSError) and e.strerror:
-    return e.strerror
-  return first_line(e)
-
-
 def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
   """Content of config.json; None where there is none."""
   return read_object(workdir / 'config.json')
 
 
 def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """Content of summary.json; None where there is none.
-
-  Raises `UserError` if it is damaged, or not what was written.
-  """
-  path = workdir / 'summary.json'
-  summary = read_object(path)
-  try:
-    digests = (workdir / SEAL).read_text(errors='replace').split()
-  except OSError:  # Of a run of an older version.
-    return summary
-  if summary is not None and digest_of_file(path) not in digests:
-    raise damaged(path, 'it is not what was written')
-  return summary
-
-
-def digest_of_file(path: pathlib.Path) -> str:
-  """SHA-256 of a file's content."""
-  return hashlib.sha256(path.read_bytes()).hexdigest()
+  """Content of summary.json; None where there is none."""
+  return read_object(workdir / 'summary.json')
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any] | None:
   """Content of a JSON file of a workdir; None where there is none."""
-  try:
-    value = json.loads(path.read_bytes().decode())
-  except FileNotFoundError:
+  if not path.exists():
     return None
-  except (OSError, ValueError, RecursionError) as e:
-    raise damaged(path, _reason(e)) from e
-  if not isinstance(value, dict):
-    raise damaged(path, 'it is not a JSON object')
-  return value
+  with reading(path):
+    return dict(json.loads(path.read_bytes()))
 
 
 def read_clients(workdir: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of clients.npz; none where there is no such file."""
   path = workdir / 'clients.npz'
-  if not path.exists():
-    return {}
-  try:
-    arrays = read_npz(path)
-  except UserError as e:
-    raise damaged(path, _reason(e.__cause__ or e)) from e
-  if lacking := _PORTRAIT - arrays.keys():
-    raise damaged(path, f'it lacks {min(lacking)}')
-  if arrays['names'].ndim != 1:
-    raise damaged(path, 'its names are no list')
-  return arrays
+  return read_npz(path) if path.exists() else {}
 
 
 def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str, Any]]:
-  """Records of a metrics.jsonl, one round after the other.
+  """Records of a metrics.jsonl, until the round `rounds`.
 
-  A last line cut short by a crash is left out, and so is all that follows the round
-  `rounds`. An absent file has no records. Raises `UserError` if a line is no record of
-  a round, or not of the round that follows.
+  A last line cut short by a crash is left out. An absent file has no records.
   """
-  records: list[dict[str, Any]] = []
-  try:
-    *lines, last = path.read_bytes().split(b'\n')
-  except FileNotFoundError:
-    return records
-  except OSError as e:
-    raise UserError(f'{path} cannot be read: {e.strerror}.') from e
-  for number, line in enumerate([*lines, last] if last else lines, start=1):
-    if records and records[-1]['round'] == rounds:
-      break
-    try:
-      record = json.loads(line.decode())
-    except (ValueError, RecursionError):
-      if number > len(lines):
-        break
-      record = None
-    round_number = record.get('round') if isinstance(record, dict) else None
-    if type(round_number) is not int:
-      fault = 'is no record of a round'
-    elif records and round_number != records[-1]['round'] + 1:
-      fault = f'is round {round_number}, the one before it round {records[-1]["round"]}'
-    elif round_number not in (0, 1) and not records:
-      fault = f'is round {round_number}, and those before it are missing'
-    else:
-      records.append(record)
-      continue
-    raise UserError(
-      f'{path} is damaged: line {number} {fault}; restore a valid copy, or '
-      'choose another `workdir` to start again.'
-    )
-  return records
+  if not path.exists():
+    return []
+  with reading(path):
+    records = [json.loads(line) for line in path.read_bytes().split(b'\n')[:-1]]
+    return [r for r in records if rounds is None or r['round'] <= rounds]
 
 
-def digest_of(records: Sequence[dict[str, Any]]) -> str:
-  """SHA-256 of records as metrics.jsonl holds them."""
-  return hashlib.sha256(''.join(map(_line, records)).encode()).hexdigest()
-
-
-def records_of_checkpoint(workdir: pathlib.Path) -> dict[str, Any]:
-  """The part of a checkpoint's note on metrics.jsonl, which is brought to the disk.
-
-  `earlier` is the digest of all records but the `last`, to which the end of the run may
-  add.
-  """
-  try:
-    with (workdir / 'metrics.jsonl').open('rb') as file:
-      os.fsync(file.fileno())  # A power cut must not leave fewer than the checkpoint.
-      lines = file.readlines()
-  except FileNotFoundError:
-    lines = []
-  if not lines:
-    return {}
-  earlier = hashlib.sha256(b''.join(lines[:-1])).hexdigest()
-  return {'earlier': earlier, 'last': json.loads(lines[-1])}
-
-
-def _records_at(path: pathlib.Path, rounds: int) -> list[dict[str, Any]]:
-  """The records up to a checkpoint that was found sound, compared with its note."""
-  records = read_metrics(path, rounds)
-  if not records or records[-1]['round'] != rounds:
-    raise UserError(
-      f'{path} does not reach round {rounds} of the checkpoint beside it; put back a '
-      'valid copy, or choose another `workdir`.'
-    )
-  note = read_object(path.parent / 'checkpoints' / str(rounds) / 'note.json') or {}
-  kept = note.get('records')  # Absent in checkpoints of older versions.
-  last = kept and {name: records[-1].get(name) for name in kept['last']}
-  if kept and (digest_of(records[:-1]), last) != (kept['earlier'], kept['last']):
-    raise UserError(
-      f'{path} is damaged: it is not what was saved with the checkpoint of round '
-      f'{rounds}; put back a valid copy, or choose another `workdir`.'
-    )
-  return records
+def sync(workdir: pathlib.Path) -> None:
+  """Brings metrics.jsonl to the disk, so that no checkpoint has more rounds than it."""
+  with contextlib.suppress(FileNotFoundError), (workdir / 'metrics.jsonl').open() as f:
+    os.fsync(f.fileno())
 
 
 class MetricsWriter:
@@ -206,7 +87,9 @@ class MetricsWriter:
     """The records so far, to which the file is cut."""
     path = self._file_path()
     if rounds_done:
-      self.records = _records_at(path, rounds_done)
+      self.records = read_metrics(path, rounds_done)
+      last = self.records[-1]['round'] if self.records else 0
+      check(last == rounds_done, f'{path}: ends before round {rounds_done}')
     # A finished run is read again where nothing can be written.
     text = self._text().encode()
     if not rounds_done or not path.exists() or path.read_bytes() != text:
@@ -220,14 +103,9 @@ class MetricsWriter:
       processes.from_first(lambda: self._append(record))
 
   def _append(self, record: dict[str, Any]) -> None:
-    path = self._file_path()
-    try:
-      self._file = self._file or _open_to_append(path)
-      self._file.write(_line(record))
-      self._file.flush()
-    except OSError as e:
-      reason = 'it is a link' if e.errno == errno.ELOOP else e.strerror
-      raise UserError(f'Cannot write {path}: {reason}.') from e
+    self._file = self._file or _open_to_append(self._file_path())
+    self._file.write(_line(record))
+    self._file.flush()
 
   def amend(self, addition: dict[str, Any]) -> None:
     """Adds entries to the last record."""

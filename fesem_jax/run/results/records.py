@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.core.algorithm import Clusters, RoundInfo
+from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data import label_skew
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import Task
 from fesem_jax.utils import provenance
-from fesem_jax.utils.errors import UserError
 
 Record = dict[str, Any]
 
@@ -37,7 +36,6 @@ def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
     'failed': int(info.failed),
   }
   if info.clusters is not None:
-    check_clusters(info.clusters, train)
     assignment = np.asarray(info.clusters.assignment)[: len(train.info.names)]
     truth, joined = train.info.clusters, assignment < len(info.clusters.sizes)
     value = info.clusters.objective
@@ -54,29 +52,6 @@ def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
       entry['objective_local_step'] = float(local_step) if any_trained else None
       entry['objective_e_step'] = float(e_step) if any_trained else None
   return entry
-
-
-def check_clusters(reported: Clusters, train: FederatedData) -> None:
-  """Raises `UserError` unless the sizes that a method reports are of its clusters."""
-  given, sizes = np.asarray(reported.assignment), np.asarray(reported.sizes)
-  own, count = given[: len(train.info.names)], len(sizes)
-  if given.shape != (train.num_clients,) or given.dtype.kind not in 'iu':
-    raise UserError(
-      f'The `Clusters` of the method have an `assignment` of {given.dtype} and shape '
-      f'{given.shape}; it must be integers of shape {(train.num_clients,)}, in the '
-      'order of the data.'
-    )
-  if own.min() < 0 or own.max() > count:
-    raise UserError(
-      f'The `Clusters` of the method have clusters {own.min()} to {own.max()}, but '
-      f'`sizes` of {count}; {count} itself is a client that has not joined.'
-    )
-  if not np.array_equal(np.bincount(own, minlength=count)[:count], sizes):
-    raise UserError(
-      f'The `Clusters` of the method have `sizes` {sizes.tolist()}, but the clients of '
-      f'their `assignment` are {np.bincount(own, minlength=count)[:count].tolist()}; '
-      'clients without examples do not count.'
-    )
 
 
 def clusters(assignment: np.ndarray, num_clusters: int, train: FederatedData) -> Record:
@@ -96,7 +71,7 @@ def settled(history: Sequence[Record], patience: int) -> bool:
   if not patience or len(history) <= patience or 'moved' not in history[-1]:
     return False
   recent = history[-patience:]
-  if any(r.get('moved', True) for r in recent):  # Unknown in runs of older versions.
+  if any(r['moved'] for r in recent):
     return False
   if all(r.get('objective') is None for r in history):
     return all(r['trained'] for r in recent)
@@ -140,7 +115,7 @@ def outcome(history: Sequence[Record]) -> Record:
       'sizes': last['cluster_sizes'],
       'ari': last['ari'],
       'nmi': last['nmi'],
-      **({'ami': last['ami']} if 'ami' in last else {}),  # Older runs have none.
+      'ami': last['ami'],
       'objective': last['objective'],
       # The last round in which a client changed its cluster.
       'rounds_to_stable': moves[-1] if moves else 0,

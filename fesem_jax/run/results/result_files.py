@@ -1,7 +1,5 @@
 """The result that a run leaves in its workdir."""
 
-import contextlib
-import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Sequence
@@ -13,9 +11,7 @@ from absl import logging
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run.results import (
   client_table,
-  file_digests,
   metrics_file,
-  records,
   saved_client_table,
   saved_models,
 )
@@ -60,22 +56,13 @@ def _read_result(
     return None
   if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
     return None
-  of_records = summary | records.outcome(history)
-  if json.dumps(of_records, sort_keys=True) != json.dumps(summary, sort_keys=True):
-    reason = 'it says other than metrics.jsonl'
-    raise metrics_file.damaged(folder / 'summary.json', reason)
-  picture = file_digests.read_portrait(folder, summary)
+  picture = metrics_file.read_clients(folder)
   return None if make_portrait and not picture else (summary, picture)
 
 
-def read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
-  """The figures of each client; None where they are missing or of others."""
-  return _as_first_finds(lambda: _read_clients(folder, summary))
-
-
-def _read_clients(folder: pathlib.Path, summary: Record) -> ClientTable | None:
-  held = saved_client_table.read(folder)
-  return held if held is not None and client_table.agrees(held, summary) else None
+def read_clients(folder: pathlib.Path) -> ClientTable | None:
+  """The figures of each client; None where they are missing."""
+  return _as_first_finds(lambda: saved_client_table.read(folder))
 
 
 def write_result(
@@ -107,12 +94,14 @@ def _write(
   held: Record | None,
   has_clients: bool,
 ) -> None:
+  if held is None:  # A summary of fewer rounds is not one of the files below.
+    (folder / 'summary.json').unlink(missing_ok=True)
   if models is not None:
     saved_models.write(
       folder,
       models,
       result.places,
-      result.clients,
+      result.clients.names,
       Examples.of(result.arranged),
       result.summary['rounds'],
     )
@@ -138,11 +127,6 @@ def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> N
 
 def _write_summary(folder: pathlib.Path, summary: Record) -> None:
   text = json.dumps(summary, indent=1) + '\n'
-  # Whenever a run is killed, the summary that is there is one of the two.
-  digests = [hashlib.sha256(text.encode()).hexdigest()]
-  with contextlib.suppress(OSError):
-    digests.append(metrics_file.digest_of_file(folder / 'summary.json'))
-  atomic_files.write_atomically(folder / metrics_file.SEAL, '\n'.join(digests) + '\n')
   atomic_files.write_atomically(folder / 'summary.json', text)
 
 
@@ -152,8 +136,7 @@ def _models_to_write(
   """The deployed models on the host, if the workdir lacks and is to have them."""
 
   def has_them() -> bool:
-    rounds, clients = (result.summary[n] for n in ('rounds', 'clients_digest'))
-    is_whole = saved_models.is_of(folder, rounds, clients)
+    is_whole = saved_models.is_of(folder, result.summary['rounds'])
     if not is_whole:
       saved_models.remove(folder)  # Of fewer rounds, or of another run.
     return is_whole
@@ -164,11 +147,7 @@ def _models_to_write(
   size = saved_models.num_bytes(used, count)
   if save_models is None and size > saved_models.MAX_BYTES:
     logging.warning(
-      'The deployed models of %d clients take %.1f GiB and were not saved; run the '
-      'same command again with save_models=True to add models.npz to %s.',
-      count,
-      size / 2**30,
-      folder,
+      'models.npz: %.1f GiB, not saved; run again with save_models=True', size / 2**30
     )
     return None
   return processes.on_host(used)

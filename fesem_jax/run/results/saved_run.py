@@ -9,7 +9,6 @@ import pathlib
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
@@ -18,17 +17,16 @@ from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
 from fesem_jax.run.results import (
   client_history,
-  file_digests,
   metrics_file,
+  saved_client_table,
   saved_models,
 )
 from fesem_jax.run.results.client_history import RecordedClients
 from fesem_jax.run.results.client_table import ClientTable
-from fesem_jax.run.results.deployed_models import DeployedModels, by_layer
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples, by_layer
 from fesem_jax.run.results.explanation import Explanation, explain
-from fesem_jax.utils.errors import UserError, path_of
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
-from fesem_jax.utils.safe_files import first_line
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,28 +56,16 @@ class Run:
     """The models that clients deploy; raises `UserError` if they were not saved."""
     if self.which == 'best':
       number = self.summary['best_round']['round']
-      held = saved_models.read(self.workdir, number, None, saved_models.BEST)
+      models = saved_models.read(self.workdir, number, saved_models.BEST)
     else:
-      held = saved_models.read(self.workdir, self.summary['rounds'], self.clients)
-    if held is None:
-      file = 'models_best.npz' if self.which == 'best' else 'models.npz'
-      again = 'run the same command again with `save_models=True`, which adds them'
-      if self.which == 'best':
-        again = 'only a new run with `save_models=True` keeps them'
-      raise UserError(
-        f'{self.workdir} holds no models ({file} is missing): they were too large, '
-        f'saving was off, or the run is of an older version; {again}.'
-      )
-    model, source = self.model, '`model`'
-    if model is None:
-      path = self.workdir / 'config.json'
-      source = f'The model that {path} names'
-      model = _model_of(path, self.config, held)
+      models = saved_models.read(self.workdir, self.summary['rounds'])
+    check(models, f'{self.workdir}: has no models; run again with save_models=True')
+    assert models is not None
+    model = self.model or _model_of(self.config, models.examples)
     if model is not None:
-      if isinstance(model, Model):  # Saved models have all layers.
-        model = whole_model(model)
-      _check_model(model, held, source)
-    return dataclasses.replace(held, model=model)
+      model = whole_model(model)  # Saved models have all layers.
+      _check_layers(model, models)
+    return dataclasses.replace(models, model=model)
 
   @functools.cached_property
   def client_history(self) -> RecordedClients:
@@ -167,90 +153,41 @@ def load_run(
       'best', if no round is known to be best.
   """
   check_choice('which', which, ('last', 'best'))
-  folder = path_of('workdir', workdir)
-  if not folder.is_dir():
-    raise UserError(f'{folder} is not a folder; name the `workdir` of a finished run.')
+  folder = pathlib.Path(workdir)
   summary = metrics_file.read_summary(folder)
   config = metrics_file.read_config(folder)
-  if summary is None and (config is not None or metrics_file.saved_rounds(folder)):
-    raise UserError(
-      f'{folder} holds a run that is not finished; run the same command again to '
-      'finish it.'
-    )
-  if summary is None or config is None or 'deployed' not in summary:
-    raise UserError(
-      f'{folder} holds no run of this package: a finished run has config.json and '
-      'summary.json.'
-    )
-  rounds = summary.get('rounds')
-  history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
-  if not history or history[-1]['round'] != rounds:
-    raise UserError(
-      f'{folder / "metrics.jsonl"} does not reach round {rounds} of summary.json; '
-      'restore a valid copy.'
-    )
-  file_digests.check(folder, summary, history)
-  clients = file_digests.read_clients(folder, summary)
-  if clients is None:
-    raise UserError(
-      f'{folder} lacks clients.csv, as runs of an older version do; run the same '
-      'command again, which adds it.'
-    )
-  if which == 'best' and 'best_round' not in summary:
-    raise UserError(
-      f'`which=best`: {folder} has no best round; run with `stop_after`, or with the '
-      'callback `BestRound`.'
-    )
+  check(config, f'{folder}: holds no run; name the workdir of a finished run')
+  check(summary, f'{folder}: the run is not finished; run the same command again')
+  assert summary is not None
+  history = metrics_file.read_metrics(folder / 'metrics.jsonl', summary['rounds'])
+  clients = saved_client_table.read(folder)
+  check(clients, f'{folder}: has no clients.csv; run the same command again')
+  has_round = which == 'last' or 'best_round' in summary
+  check(has_round, f'which: {folder} has no best round; run with stop_after')
+  assert config is not None
+  assert clients is not None
   return Run(folder, config, summary, history, clients, model, which)
 
 
-def _model_of(
-  path: pathlib.Path, config: dict[str, Any], held: DeployedModels
-) -> Model | None:
-  """The model that a configuration at `path` names; None if it names none."""
+def _model_of(config: dict[str, Any], examples: Examples) -> Model | None:
+  """The model that a configuration names; None if it names none."""
   if config.get('model') not in builders.NAMES:
     return None
-  examples = held.examples
-  try:
-    widths = [int(width) for width in config.get('hidden', [])]
-    return builders.build(
-      config['model'],
-      examples.shape,
-      examples.num_classes,
-      widths,
-      task=examples.task,
-      options=config.get('model_options'),
-    )
-  except Exception as e:
-    raise UserError(
-      f'{path} names a model that cannot be made ({first_line(e)}); pass `model`, the '
-      '`Model` that was trained, to `load_run`.'
-    ) from e
+  return builders.build(
+    config['model'],
+    examples.shape,
+    examples.num_classes,
+    [int(width) for width in config.get('hidden', [])],
+    task=examples.task,
+    options=config.get('model_options'),
+  )
 
 
-def _check_model(model: Model, models: DeployedModels, source: str) -> None:
-  """Raises `UserError` unless a model computes with the layers that were saved."""
-  shape = models.examples.shape
-  batch = jax.ShapeDtypeStruct((1, *shape), jnp.float32)
-  try:
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    logits = jax.eval_shape(model.apply, params, batch).shape
-  except Exception as e:  # A model may raise all kinds.
-    raise UserError(
-      f'{source} does not compute with examples of shape {shape} ({first_line(e)}).'
-    ) from e
-  wanted = {path: tuple(x.shape) for path, x in by_layer(params).items()}
-  held = {path: x.shape[1:] for path, x in (models.shared | models.own).items()}
-  for path in sorted(wanted.keys() | held.keys()):
-    here, there = wanted.get(path, 'absent'), held.get(path, 'absent')
-    if here != there:
-      raise UserError(
-        f'{source} is not the one that was trained: its layer {path} is {here}, in the '
-        f'run {there}.'
-      )
-  wanted_shape = models.examples.output_shape(1)
-  if logits != wanted_shape:
-    raise UserError(
-      f'{source} gives outputs of shape {logits} for one example, but models.npz needs '
-      f'{wanted_shape}.'
-    )
+def _check_layers(model: Model, models: DeployedModels) -> None:
+  """Raises `UserError` unless a model has the layers that were saved."""
+  params = jax.eval_shape(model.init, jax.random.key(0))
+  expected = {path: tuple(x.shape) for path, x in by_layer(params).items()}
+  saved = {path: x.shape[1:] for path, x in (models.shared | models.own).items()}
+  for path in sorted(expected.keys() | saved.keys()):
+    ours, theirs = expected.get(path), saved.get(path)
+    check(ours == theirs, f'model: layer {path} is {ours}, in the run {theirs}')
