@@ -12,7 +12,7 @@ from fesem_jax import algorithms
 from fesem_jax.analysis import regret_table
 from fesem_jax.core.federated_data import Groups
 from fesem_jax.data.corruption import corrupted
-from fesem_jax.run.results import client_table, saved_client_table
+from fesem_jax.run.results import saved_client_table
 from tests.support import helpers, reference
 
 SIZES, TEST_SIZES = [6, 3, 9, 5, 8, 4], [3, 2, 5, 0, 1, 4]
@@ -104,7 +104,6 @@ def test_evaluations_files_and_summary_have_it_and_results_stay(run):
   assert summary['regret'] == lines[-1]['regret'] == made.summary['regret']
   assert summary['margin'] == lines[-1]['margin']
   read = saved_client_table.read(folder)
-  assert client_table.agrees(read, summary)
   assert list(read.added) == ['best_cluster', 'regret', 'margin', 'test_regret']
   for name, values in made.clients.added.items():
     np.testing.assert_array_equal(read.added[name], values)
@@ -162,15 +161,12 @@ def test_tables_have_the_regret_of_methods_that_have_some(run):
 def test_columns_that_callbacks_may_not_add(run):
   _, made, _ = run
   table = made.clients
-  for columns, message in (
-    ({'regret': np.zeros(6)}, 'whose name is taken'),
-    ({'deployed_x': np.zeros(6)}, 'does not begin with deployed_'),
-    ({'x': np.zeros(5)}, 'a number for each of the 6 clients'),
-    ({'x': ['a'] * 6}, 'a number for each'),
-  ):
-    with pytest.raises(fj.UserError, match=message):
-      table.with_columns(columns, 'Mine.client_columns')
-  assert table.with_columns({}, 'x') is table
+  for name, values in (
+    ('regret', np.zeros(6)), ('deployed_x', np.zeros(6)), ('x', np.zeros(5)),
+    ('x', ['a'] * 6),
+  ):  # fmt: skip
+    with pytest.raises(fj.UserError, match=f"column '{name}'"):
+      table.with_columns({name: values}, 'Mine.client_columns')
 
 
 def test_a_run_killed_before_its_summary_has_it_too(run, tmp_path):
@@ -186,7 +182,6 @@ def test_a_run_killed_before_its_summary_has_it_too(run, tmp_path):
   for name in ('clients.csv', 'metrics.jsonl'):
     sound = (folder / name).read_bytes()
     assert (tmp_path / 'run' / name).read_bytes() == sound
-  assert client_table.digest(again.clients) == client_table.digest(made.clients)
 
 
 def test_bad_clients_count_in_the_table_of_clients_alone():

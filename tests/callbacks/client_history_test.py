@@ -1,8 +1,5 @@
 """Every client's history, and what rounds cost, of runs and their resumption."""
 
-import importlib.util
-import shutil
-
 import jax
 import numpy as np
 import pytest
@@ -135,15 +132,6 @@ def test_fairness_is_of_the_first_figure(recorded):
   assert found['deviation'] == pytest.approx(np.nanstd(values))
 
 
-def test_seconds_of_two_profiles_do_not_add_up(recorded, tmp_path):
-  _, folder, _ = recorded
-  copy = shutil.copytree(folder, tmp_path / 'copy')
-  with pytest.raises(fj.UserError, match='`device_profile=phone` differs from broad'):
-    runs.simulated_linear(
-      workdir=copy, callbacks=[Costs('phone')], **CHOSEN | {'rounds': 5}
-    )
-
-
 def test_a_resumed_run_goes_on_with_its_history(recorded, tmp_path):
   _, _, columns = recorded
   options = CHOSEN | {'workdir': tmp_path}
@@ -225,20 +213,16 @@ def test_some_rounds_columns_and_clients_are_read(tmp_path):
   assert held.to_pandas([3])['client'].tolist() == NAMES.tolist()
 
 
-def test_names_are_written_as_they_are_and_read_from_older_files(tmp_path):
+def test_names_are_written_as_they_are(tmp_path):
   parquet = pytest.importorskip('pyarrow.parquet')
   held = written(tmp_path, [1, 3])
   new = held.columns()
   with parquet.ParquetFile(held.path) as file:
-    group, table = file.metadata.row_group(0), file.read()
+    group = file.metadata.row_group(0)
     names = file.schema_arrow.names
   packed = {n for i, n in enumerate(names) if group.column(i).has_dictionary_page}
   assert packed == set(COLUMNS) - {'client', 'took_part', 'failed'}
-  parquet.write_table(table, held.path, row_group_size=len(NAMES))  # As before.
-  old = client_history.read(tmp_path)
-  for name, x in old.columns().items():
-    np.testing.assert_array_equal(x, new[name], strict=True)
-  part = old.part(3)
+  part = held.part(3)
   assert list(part) == [name for name in COLUMNS if name not in ('round', 'client')]
   np.testing.assert_array_equal(part['loss'], new['loss'][new['round'] == 3])
 
@@ -261,7 +245,7 @@ def test_rounds_that_are_done_again_appear_once(tmp_path):
 
 def test_a_damaged_history_is_named_before_rounds_are_run(tmp_path):
   (tmp_path / 'history.parquet').write_bytes(b'damaged')
-  with pytest.raises(fj.UserError, match=r'history.parquet is damaged .*; delete it'):
+  with pytest.raises(fj.UserError, match='history.parquet'):
     runs.simulated_linear(callbacks=[ClientHistory()], workdir=tmp_path, rounds=1)
   assert not runs.records(tmp_path)
 
@@ -281,57 +265,18 @@ def test_a_history_that_opens_may_still_be_damaged(recorded, tmp_path, damage):
   else:
     size = 2
   parquet.write_table(table, tmp_path / 'history.parquet', row_group_size=size)
-  with pytest.raises(fj.UserError, match=r'history\.parquet is damaged'):
+  with pytest.raises(fj.UserError, match='history.parquet'):
     client_history.read(tmp_path).of('c6')
 
 
-def test_a_damaged_round_is_left_out_where_its_file_is_deleted(tmp_path):
-  def again():
-    runs.simulated_linear(callbacks=[ClientHistory()], workdir=tmp_path, **CHOSEN)
-
-  class Fails(fj.Callback):
-    def on_round(self, event):
-      if event.number == 2:
-        (tmp_path / 'history' / '1.npz').write_bytes(b'damaged')
-        raise ZeroDivisionError
-
-  with pytest.raises(ZeroDivisionError):
-    runs.simulated_linear(
-      callbacks=[ClientHistory(), Fails()], workdir=tmp_path, **CHOSEN
-    )
-  with pytest.raises(fj.UserError, match=r'1.npz is damaged .* then lacks round 1\.'):
-    again()
-  (tmp_path / 'history' / '1.npz').unlink()
-  again()
-  assert fj.load_run(tmp_path).client_history.rounds == [0, 2, 3, 4]
-
-
-def test_a_file_in_place_of_the_folder_is_one_sentence(tmp_path):
-  (tmp_path / 'history').write_text('')
-  with pytest.raises(fj.UserError, match=r'Cannot write .*history'):
-    runs.simulated_linear(callbacks=[ClientHistory()], workdir=tmp_path, rounds=1)
-
-
-def test_mistakes_end_in_one_sentence(recorded, tmp_path, monkeypatch):
-  _, folder, _ = recorded
-  held = fj.load_run(folder).client_history
-  with pytest.raises(fj.UserError, match='has no round 9; it has 0, 1, 2, 3, 4'):
-    held.columns([9])
-  with pytest.raises(fj.UserError, match='`client=x` is none of the 7 clients'):
-    held.of('x')
-  with pytest.raises(fj.UserError, match='`client_metrics_every` needs a `workdir`'):
-    runs.simulated_linear(callbacks=[ClientHistory()], rounds=1)
-  with pytest.raises(fj.UserError, match='every'):
-    ClientHistory(0)
-  with pytest.raises(fj.UserError, match='holds no history of clients; record one'):
-    client_history.read(tmp_path)
-  shutil.copy(folder / 'history.parquet', tmp_path)
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  with pytest.raises(fj.UserError, match='needs pyarrow to be read'):
-    client_history.read(tmp_path)
-  with pytest.raises(fj.UserError, match='`client_metrics_every` needs pyarrow'):
-    ClientHistory()
-  monkeypatch.undo()
-  (tmp_path / 'history.parquet').write_bytes(b'PAR1 and no more')
-  with pytest.raises(fj.UserError, match=r'history\.parquet is damaged'):
-    client_history.read(tmp_path)
+def test_arguments_are_checked(recorded, tmp_path):
+  held = fj.load_run(recorded[1]).client_history
+  for refused, subject in (
+    (lambda: held.columns([9]), 'rounds'),
+    (lambda: held.of('x'), 'client'),
+    (lambda: ClientHistory(0), 'every'),
+    (lambda: client_history.read(tmp_path), 'client_metrics_every'),
+    (lambda: runs.simulated_linear(callbacks=[ClientHistory()], rounds=1), 'workdir'),
+  ):
+    with pytest.raises(fj.UserError, match=subject):
+      refused()

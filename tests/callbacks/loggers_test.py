@@ -2,14 +2,11 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.callbacks.logged_runs import logged_run
-from fesem_jax.utils.errors import UserError
 from tests.support.runs import simulated_linear
 
 
@@ -124,24 +121,3 @@ def test_weights_and_biases_has_what_a_killed_process_lost(tmp_path, monkeypatch
   losses = [r['train_loss'] for r in result.history if r['round']]
   assert all(repr(loss).encode() in part.read_bytes() for loss in losses)
   assert json.loads(note.read_text())['wandb_rounds'] == '3'
-
-
-def test_mlflow_without_a_place_is_one_sentence(monkeypatch):
-  pytest.importorskip('mlflow')
-  monkeypatch.delenv('MLFLOW_TRACKING_URI', raising=False)
-  with pytest.raises(UserError, match='`log_to=mlflow` needs a `workdir`'):
-    simulated_linear(callbacks=loggers.build(['mlflow']))
-
-
-@pytest.mark.parametrize('name', ['wandb', 'mlflow', 'tensorboard'])
-def test_a_missing_package_is_one_sentence(name, monkeypatch):
-  package = 'tensorboardX' if name == 'tensorboard' else name
-  monkeypatch.setitem(sys.modules, package, None)
-  with pytest.raises(UserError, match=r"needs .*: pip install 'fesem_jax\["):
-    loggers.build([name])
-
-
-def test_a_damaged_list_of_logged_runs_is_one_sentence(tmp_path):
-  (tmp_path / 'logged_runs.json').write_text('{"wandb": 3}')
-  with pytest.raises(UserError, match=r'logged_runs.json is damaged .*; delete it'):
-    logged_run(tmp_path, 'wandb', lambda: 'new')

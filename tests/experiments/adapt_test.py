@@ -20,7 +20,6 @@ from fesem_jax import data
 from fesem_jax.analysis import joining_rules
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.results import metrics_file
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import Diverged, UserError
 from tests.support import commands
@@ -93,12 +92,8 @@ def workdir(finished, tmp_path):
 
 
 def edit(workdir, **changes):
-  path, of = workdir / 'config.json', workdir / 'summary.json'
+  path = workdir / 'config.json'
   path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-  summary = json.loads(of.read_text())
-  summary.pop('config_digest', None)  # As of a version that wrote no digests.
-  (workdir / metrics_file.SEAL).unlink(missing_ok=True)
-  of.write_text(json.dumps(summary))
 
 
 def refuses(message, machine, workdirs, out=None, settings=SETTINGS, globals_=None):

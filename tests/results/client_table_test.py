@@ -1,8 +1,5 @@
 """Tables of clients: printed, as pandas has them, and compared between two runs."""
 
-import hashlib
-import json
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -72,12 +69,6 @@ def test_a_table_becomes_a_data_frame():
     np.testing.assert_array_equal(frame[name].to_numpy(), column)
 
 
-def test_without_pandas_one_sentence_says_what_to_install(monkeypatch):
-  monkeypatch.setitem(sys.modules, 'pandas', None)
-  with pytest.raises(fj.UserError, match='needs pandas: pip install pandas'):
-    table().to_pandas()
-
-
 def test_metrics_are_columns_of_the_file(tmp_path):
   metrics = {
     'deployed_a"b,c': np.array([1, 2, np.nan, 4]),
@@ -94,9 +85,7 @@ def test_metrics_are_columns_of_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(('old', 'new'), [
-    ('"deployed_x"', '"x"'), ('"deployed_x"', '"finetuned_x"'), (',7.5\n', ',many\n'),
-    (',7.5\n', '\n'), (',7.5\n', ',7.5,1\n'),
-    ('"deployed_x",', '"deployed_x","names",'),
+    (',7.5\n', ',many\n'), (',7.5\n', '\n'), (',7.5\n', ',7.5,1\n'),
 ])  # fmt: skip
 def test_damaged_columns_of_metrics_are_refused(old, new, tmp_path):
   metrics = {'deployed_x': np.arange(4.0), 'finetuned_x': np.full(4, 7.5)}
@@ -104,7 +93,7 @@ def test_damaged_columns_of_metrics_are_refused(old, new, tmp_path):
   path = tmp_path / 'clients.csv'
   assert saved_client_table.read(tmp_path) is not None
   path.write_text(path.read_text().replace(old, new, 1))
-  with pytest.raises(fj.UserError, match=r'clients.csv is damaged'):
+  with pytest.raises(fj.UserError, match=r'clients\.csv'):
     saved_client_table.read(tmp_path)
 
 
@@ -201,43 +190,22 @@ def of_data(digest):
   return SimpleNamespace(clients=table(), config={'data_digest': digest})
 
 
-@pytest.mark.parametrize(('b', 'sentence'), [
-    (table(5), "different clients: 'c4' is in only one of them"),
-    (table(names=np.array(['c0', 'c1', 'c2', 'x'])), "'c3' is in only one of them"),
-    (table(examples=np.full(4, 11)), "'c0' has 10 training examples in one and 11"),
-    (table(test_examples=np.arange(4)), "client 'c0' has 3 test examples in one and 0"),
-    (table(true_cluster=np.array([1, 0, 0, 0])),
-     "client 'c0' has 0 as its true cluster in one and 1"),
-    (of_data('other'), 'The data of the runs differ .`data_digest` in config'),
-    (3, '`b=int` must be a `Result` of `simulate`'),
-    (table(deployed_accuracy=np.full(4, np.nan)), 'No client has a deployed_accuracy'),
+@pytest.mark.parametrize(('b', 'subject'), [
+    (table(5), 'clients'), (of_data('other'), 'data_digest'),
+    (table(names=np.array(['c0', 'c1', 'c2', 'c2'])), 'clients'),
+    (table(deployed_accuracy=np.full(4, np.nan)), 'figure'),
 ])  # fmt: skip
-def test_runs_that_cannot_be_compared_are_refused_in_a_sentence(b, sentence):
-  a = of_data('one')
-  a.clients = a.clients._replace(true_cluster=np.zeros(4, int))
-  with pytest.raises(fj.UserError, match=sentence) as refused:
-    fj.compare_clients(a, b)
-  assert '\n' not in str(refused.value)
-
-
-def test_clients_of_one_name_cannot_be_matched_in_another_order():
-  a = table(names=np.array(['c', 'c', 'd', 'e']))
-  assert fj.compare_clients(a, a).mean == 0
-  b = a._replace(names=a.names[::-1])
-  with pytest.raises(fj.UserError, match='Several clients have the same name'):
-    fj.compare_clients(a, b)
+def test_runs_that_cannot_be_compared_are_refused(b, subject):
+  with pytest.raises(fj.UserError, match=f'^{subject}: '):
+    fj.compare_clients(of_data('one'), b)
 
 
 def test_blocks_of_clients_are_one_table(tmp_path, monkeypatch):
   made = table(5, names=np.array(['a', 'b,"', '\udcff', 'd', 'e']))
-  lines = [line for block in client_table._blocks(made) for line in block]
-  cells = [[client_table._encodable(str(x)) for x in line] for line in lines]
-  whole = hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
   client_table.write(tmp_path, made)
   content = (tmp_path / 'clients.csv').read_bytes()
   for block in (1, 2, 5, 100):
     monkeypatch.setattr(client_table, '_BLOCK', block)
-    assert client_table.digest(made) == whole
     client_table.write(tmp_path, made)
     assert (tmp_path / 'clients.csv').read_bytes() == content
 
@@ -258,23 +226,9 @@ def test_a_file_read_in_blocks_is_one_table(block, truth, tmp_path, monkeypatch)
   whole = saved_client_table.read(tmp_path).columns()
   monkeypatch.setattr(saved_client_table, '_BLOCK', block)
   found = saved_client_table.read(tmp_path)
-  assert client_table.digest(found) == client_table.digest(made)
   assert list(found.columns()) == list(whole)
   for name, x in found.columns().items():
     np.testing.assert_array_equal(x, whole[name], strict=x is not None)
-
-
-@pytest.mark.parametrize(('old', 'new'), [
-  ('"d",13,', '"d",,'), ('"d",13,', '"d",13,13,'), ('"d",13,', '"d",x,'),
-  ('"d",13,', '"d",99999999999999999999,'),
-])  # fmt: skip
-def test_damage_in_a_later_block_is_refused(old, new, tmp_path, monkeypatch):
-  client_table.write(tmp_path, table(5, names=np.array(list('abcde'))))
-  path = tmp_path / 'clients.csv'
-  path.write_text(path.read_text().replace(old, new, 1))
-  monkeypatch.setattr(saved_client_table, '_BLOCK', 1)
-  with pytest.raises(fj.UserError, match=r'clients.csv is damaged \('):
-    saved_client_table.read(tmp_path)
 
 
 def test_names_are_no_wider_than_the_longest():

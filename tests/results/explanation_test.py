@@ -83,9 +83,9 @@ def streamed():
 @pytest.mark.parametrize(
   ('method', 'client', 'said'),
   rest_by_night([
-    (lambda: FESEM, 'nobody', 'center_distances=nobody'),
+    (lambda: FESEM, 'nobody', 'center_distances'),
     (streamed, 'c0', 'client_state=streamed'),
-    (lambda: fj.algorithms.build('fed_avg', LOCAL), 'c0', 'keeps the local models'),
+    (lambda: fj.algorithms.build('fed_avg', LOCAL), 'c0', 'center_distances'),
   ], by_day=2),
 )  # fmt: skip
 def test_distances_that_cannot_be_recorded_are_refused(method, client, said):

@@ -1,6 +1,5 @@
 """Files of one model are read back, whoever wrote them."""
 
-import flax.serialization
 import numpy as np
 import pytest
 
@@ -29,15 +28,11 @@ def test_arrays_come_back_by_their_paths(ending, tmp_path):
     np.testing.assert_array_equal(found[name], x)
 
 
-def test_what_cannot_be_read_is_named(tmp_path):
-  for ending in ('.msgpack', '.npz', '.safetensors'):
-    path = tmp_path / f'model{ending}'
-    path.write_bytes(b'no model')
-    with pytest.raises(UserError, match=f'model{ending}'):
-      export.read(path)
-  path = tmp_path / 'text.msgpack'
-  path.write_bytes(flax.serialization.to_bytes({'dense0': {'kernel': 'text'}}))
-  with pytest.raises(UserError, match='dense0/kernel is str, not an array'):
+@pytest.mark.parametrize('ending', ['.msgpack', '.npz', '.safetensors'])
+def test_damaged_files_are_refused(ending, tmp_path):
+  path = tmp_path / f'model{ending}'
+  path.write_bytes(b'no model')
+  with pytest.raises(UserError, match=f'model{ending}'):
     export.read(path)
-  with pytest.raises(UserError, match=r'must end in \.safetensors, \.msgpack or \.npz'):
-    export.read(tmp_path / 'model.pt')
+  with pytest.raises(UserError, match='path'):
+    export.write(tmp_path / 'model.pt', LAYERS, FLAT, {})

@@ -14,16 +14,11 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax import algorithms, models, plots
+from fesem_jax import algorithms, models
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run import rounds
-from fesem_jax.run.results import (
-  client_table,
-  metrics_file,
-  saved_client_table,
-  saved_models,
-)
+from fesem_jax.run.results import client_table, metrics_file, saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -185,27 +180,10 @@ def test_centers_are_models_by_cluster(done):
   )
 
 
-@pytest.mark.parametrize(('chosen', 'message'), [
-  ({'client': 'nobody'}, "`client=nobody` is none of the 7 clients, .* 'c0' to 'c6'"),
-  ({'client': 3}, "`client=3` must be a client's name"),
-  ({'cluster': 2}, r'`cluster=2` must lie in 0\.\.1'),
-  ({'cluster': -1}, r'`cluster=-1` must lie in 0\.\.1'),
-  ({'cluster': 0.5}, '`cluster=0.5` must be an integer'),
-  ({'cluster': True}, '`cluster=True` must be an integer'),
-  ({'cluster': 0, 'client': 'c0'}, 'not both'),
-  ({}, 'There are 2 models; name a `client` or a `cluster`'),
-])  # fmt: skip
-def test_models_that_there_are_not(done, chosen, message):
-  with pytest.raises(UserError, match=message):
-    fj.load_run(done).params(**chosen)
-
-
 def test_layers_of_clients_own_make_no_center_whole():
   deployed = simulated('fed_per').deployed
   assert set(deployed.centers) == {'dense0'}
-  with pytest.raises(
-    UserError, match='a center is not a complete model; name a `client`'
-  ):
+  with pytest.raises(UserError, match='client'):
     deployed.params(cluster=0)
   assert simulated('non_fed').deployed.centers is None
 
@@ -216,16 +194,6 @@ def test_the_global_model_needs_no_name(tmp_path):
   x = federation()[1].client(0)[0]
   want = loaded.predict(x, client='c4')
   np.testing.assert_array_equal(loaded.predict(x), want)
-
-
-@pytest.mark.parametrize(('x', 'message'), [
-  (np.zeros(6), r'`x` has shape \(6,\), but must be a batch \[B, ...\]'),
-  (np.zeros((2, 5)), r'of examples of shape \(6,\)'),
-  (np.full((2, 6), np.nan), 'not finite'), (np.full((2, 6), 'a'), 'must hold numbers'),
-])  # fmt: skip
-def test_examples_that_do_not_fit_are_refused(done, x, message):
-  with pytest.raises(UserError, match=message):
-    fj.load_run(done).predict(x, cluster=0)
 
 
 def test_examples_of_bytes_are_scaled_as_in_training():
@@ -240,7 +208,7 @@ def test_examples_of_bytes_are_scaled_as_in_training():
   want = np.exp(want) / np.exp(want).sum(axis=1, keepdims=True)
   np.testing.assert_allclose(found.predict(x, probabilities=True), want, rtol=1e-4)
   for wrong in (x / 255, x - 1000, x + 200):
-    with pytest.raises(UserError, match=r'integers in 0\.\.255'):
+    with pytest.raises(UserError, match='x'):
       found.predict(wrong)
 
 
@@ -258,14 +226,14 @@ def test_a_mixture_predicts_the_weighted_mean_of_its_models():
     want = a * each[0] + b * each[1]
     got = found.predict(x, client=str(client), probabilities=True)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
-    with pytest.raises(UserError, match='mixture of 2 models'):
+    with pytest.raises(UserError, match='client'):
       found.params(client=str(client))
 
 
 def test_a_run_of_the_api_predicts_once_the_model_is_given(tmp_path):
   result = simulated(workdir=tmp_path, config=None)
   x = federation()[1].client(1)[0]
-  with pytest.raises(UserError, match='pass `model`'):
+  with pytest.raises(UserError, match='model'):
     fj.load_run(tmp_path).predict(x, cluster=0)
   assert set(fj.load_run(tmp_path).params(cluster=0)) == {'dense0', 'logits'}
   model = helpers.local().model
@@ -274,10 +242,10 @@ def test_a_run_of_the_api_predicts_once_the_model_is_given(tmp_path):
     fj.load_run(tmp_path, model).predict(x, cluster=0), want
   )
   other = models.build('mlp', (6,), 3, (4,))
-  with pytest.raises(UserError, match=r'dense0/bias is \(4,\), in the run \(5,\)'):
+  with pytest.raises(UserError, match='dense0/bias'):
     fj.load_run(tmp_path, other).predict(x, cluster=0)
   other = models.build('logistic', (6,), 3)
-  with pytest.raises(UserError, match='dense0/bias is absent'):
+  with pytest.raises(UserError, match='dense0/bias'):
     fj.load_run(tmp_path, other).predict(x, cluster=0)
 
 
@@ -299,112 +267,38 @@ def test_models_of_any_pytree_come_back_as_they_were(tmp_path):
   np.testing.assert_array_equal(loaded.predict(x, client='c5'), want)
 
 
-def edited(name, change):
-  """Damages a file of a run: its text is changed."""
-
-  def damage(folder):
-    path = folder / name
-    path.write_text(change(path.read_text()))
-
-  return damage
+def edit(name, change):
+  """Changes the bytes of a file of a run."""
+  return lambda folder: (folder / name).write_bytes(
+    change((folder / name).read_bytes())
+  )
 
 
-def a_file(folder):
-  shutil.rmtree(folder)
-  folder.write_text('no folder')
-
-
-def empty(folder):
-  shutil.rmtree(folder)
-  folder.mkdir()
-
-
-def of_another_package(folder):
-  (folder / '.summary.sha256').unlink()
-  (folder / 'summary.json').write_text('{"loss": 3}')
-
-
-def older(folder):
-  (folder / 'clients.csv').unlink()
-
-
-def other_figures(folder):
-  table = saved_client_table.read(folder)
-  accuracy = table.deployed_accuracy.copy()
-  accuracy[0] += 0.25
-  client_table.write(folder, table._replace(deployed_accuracy=accuracy))
-
-
-cut_table = edited('clients.csv', lambda text: text[: text.rindex(',')])
-DAMAGED_TABLES = [
-  cut_table, lambda folder: (folder / 'clients.csv').write_bytes(b'\xff\xfe\x00'),
-  *(edited('clients.csv', change) for change in (
-    lambda text: text.replace('"c3",14', '"c3",many'),
-    lambda text: 'client,loss\na,1\n',
-    lambda text: text.splitlines()[0] + '\n',
-    lambda text: '',
-  )),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(('damage', 'message'), [
-  (shutil.rmtree, 'is not a folder'),
-  (a_file, 'is not a folder'),
-  (empty, 'holds no run of this package'),
-  (lambda folder: (folder / 'summary.json').unlink(),
-   'holds a run that is not finished; run the same command again'),
-  (of_another_package, 'holds no run of this package'),
-  (edited('summary.json', lambda text: '{"rounds": '), 'summary.json is damaged'),
-  (edited('metrics.jsonl', lambda text: text.splitlines(keepends=True)[0]),
-   'does not reach round 2 of summary.json'),
-  (older, 'lacks clients.csv, as runs of an older version do'),
-  *((damage, 'clients.csv is damaged') for damage in DAMAGED_TABLES),
-  (other_figures, 'not of one run, or of different rounds'),
+@pytest.mark.parametrize(('damage', 'subject'), [
+  (lambda folder: (folder / 'config.json').unlink(), 'holds no run'),
+  (lambda folder: (folder / 'summary.json').unlink(), 'not finished'),
+  (lambda folder: (folder / 'clients.csv').unlink(), 'clients.csv'),
+  (lambda folder: (folder / 'models.npz').unlink(), 'save_models'),
+  (edit('summary.json', lambda raw: raw[:20]), 'summary.json'),
+  (edit('clients.csv', lambda raw: raw.replace(b'"c3",14', b'"c3",many')), 'clients.csv'),
+  (edit('models.npz', lambda raw: raw[:-40]), 'models.npz'),
+  (edit('models.npz', lambda raw: raw.replace(b'"rounds": 2', b'"rounds": 1')), 'npz'),
 ])  # fmt: skip
-def test_folders_that_hold_no_sound_run_are_one_sentence(workdir, damage, message):
+def test_damaged_and_unfinished_runs_are_refused(workdir, damage, subject):
   damage(workdir)
-  with pytest.raises(UserError, match=message) as caught:
-    fj.load_run(workdir)
-  assert '\n' not in str(caught.value)
+  with pytest.raises(UserError, match=subject):
+    _ = fj.load_run(workdir).deployed
 
 
-def flip(path, at):
-  content = bytearray(path.read_bytes())
-  content[at] ^= 0x10
-  path.write_bytes(content)
-
-
-def rewrite(path, **changes):
-  with np.load(path) as held:
-    arrays = dict(held) | changes
-  np.savez(path, **{name: x for name, x in arrays.items() if x is not None})
-
-
-def about(path, **changes):
-  with np.load(path) as held:
-    return np.array([json.dumps(json.loads(str(held['about'][0])) | changes)])
-
-
-@pytest.mark.parametrize(('damage', 'message'), [
-  (lambda p: p.unlink(), r'holds no models \(models.npz is missing\)'),
-  (lambda p: p.write_bytes(p.read_bytes()[:-40]), 'is damaged'),
-  (lambda p: p.write_bytes(b''), 'is damaged'),
-  (lambda p: p.write_bytes(b'no archive' * 99), 'is damaged'),
-  (lambda p: flip(p, p.read_bytes().index(b'NUMPY') + 150), 'is damaged.*CRC'),
-  (lambda p: rewrite(p, about=about(p, format=4)), 'another version .*format 4'),
-  (lambda p: rewrite(p, about=about(p, rounds=1)), 'is not what the run wrote'),
-  (lambda p: rewrite(p, about=np.array(['{}'])), 'another version'),
-  (lambda p: rewrite(p, about=np.array(['x'])), 'is damaged'),
-  (lambda p: rewrite(p, about=np.array(['[]'])), 'is damaged'),
-  (lambda p: rewrite(p, choice=np.zeros(7, np.int32)), 'is not what the run wrote'),
+@pytest.mark.parametrize(('x', 'options', 'subject'), [
+  (np.zeros(6), {'cluster': 0}, 'x'), (np.zeros((2, 5)), {'cluster': 0}, 'x'),
+  (np.zeros((2, 6)), {'client': 'nobody'}, 'client'),
+  (np.zeros((2, 6)), {'cluster': 2}, 'cluster'),
+  (np.zeros((2, 6)), {'cluster': -1}, 'cluster'), (np.zeros((2, 6)), {}, 'cluster'),
 ])  # fmt: skip
-def test_models_that_cannot_be_read_are_one_sentence(workdir, damage, message):
-  damage(workdir / 'models.npz')
-  loaded = fj.load_run(workdir)  # All but the models is there.
-  assert loaded.clients.of('c3')['examples'] == 14
-  with pytest.raises(UserError, match=message) as caught:
-    loaded.params(cluster=0)
-  assert '\n' not in str(caught.value)
+def test_arguments_of_predict_are_checked(done, x, options, subject):
+  with pytest.raises(UserError, match=f'^{subject}: '):
+    fj.load_run(done).predict(x, **options)
 
 
 def test_models_are_mapped_and_not_read(done):
@@ -416,7 +310,7 @@ def test_models_are_mapped_and_not_read(done):
 def test_models_can_be_left_out_and_added_later(tmp_path, caplog):
   simulated(workdir=tmp_path, save_models=False)
   assert not (tmp_path / 'models.npz').exists()
-  with pytest.raises(UserError, match='again with `save_models=True`, which adds them'):
+  with pytest.raises(UserError, match='save_models'):
     fj.load_run(tmp_path).params(cluster=0)
   before = (tmp_path / 'summary.json').stat().st_mtime_ns
   result = simulated(workdir=tmp_path, save_models=True)
@@ -433,7 +327,7 @@ def test_large_models_are_saved_on_request_only(
   monkeypatch.setattr(saved_models, 'MAX_BYTES', size - 1)
   simulated('non_fed', workdir=tmp_path, save_models=save_models)
   assert (tmp_path / 'models.npz').exists() == saved
-  assert ('were not saved; run the same' in caplog.text) == (not saved)
+  assert ('save_models' in caplog.text) == (not saved)
   monkeypatch.setattr(saved_models, 'MAX_BYTES', size)
   simulated('non_fed', workdir=tmp_path)
   assert (tmp_path / 'models.npz').exists()
@@ -450,68 +344,6 @@ def test_a_longer_run_replaces_what_the_shorter_one_left(tmp_path):
   )
   simulated(workdir=tmp_path, rounds=4, save_models=False)
   assert not (tmp_path / 'models.npz').exists()  # Those of round 3 would mislead.
-
-
-@pytest.mark.parametrize('damage', [older, cut_table, other_figures])
-def test_a_missing_or_damaged_table_is_made_anew(workdir, damage):
-  before = (workdir / 'clients.csv').read_bytes()
-  damage(workdir)
-  if damage is cut_table:
-    with pytest.raises(UserError, match=r'clients\.csv is damaged .*delete it and run'):
-      simulated(workdir=workdir)
-    (workdir / 'clients.csv').unlink()
-  result = simulated(workdir=workdir)
-  assert (workdir / 'clients.csv').read_bytes() == before
-  np.testing.assert_array_equal(result.clients.names, NAMES)
-
-
-def other_names(folder):
-  text = (folder / 'clients.csv').read_text()
-  text = text.replace('"c1"', '"x"').replace('"c3"', '"c1"').replace('"x"', '"c3"')
-  (folder / 'clients.csv').write_text(text)
-
-
-def other_digest(folder):
-  (folder / '.summary.sha256').unlink()  # As of an older version.
-  text = (folder / 'summary.json').read_text()
-  summary = json.loads(text) | {'clients_digest': '0' * 16}
-  (folder / 'summary.json').write_text(json.dumps(summary))
-
-
-def models_of_other_clients(folder):
-  rewrite(folder / 'models.npz', names=np.array(NAMES[::-1]))
-
-
-@pytest.mark.parametrize('damage', [other_names, other_digest, models_of_other_clients])
-def test_files_of_other_clients_are_refused_and_made_anew(workdir, damage):
-  x = federation()[1].client(3)[0]
-  want = fj.load_run(workdir).predict(x, client='c3', probabilities=True)
-  damage(workdir)
-  with pytest.raises(UserError, match='run the same command again, which recreates'):
-    fj.load_run(workdir).predict(x, client='c3')
-  simulated(workdir=workdir)
-  found = fj.load_run(workdir).predict(x, client='c3', probabilities=True)
-  np.testing.assert_array_equal(found, want)
-
-
-def test_files_of_an_older_version_are_refused_and_made_anew(workdir):
-  path = workdir / 'models.npz'
-  rewrite(path, about=about(path, format=1))
-  with pytest.raises(
-    UserError, match=r'another version .*format 1.*which recreates it'
-  ):
-    _ = fj.load_run(workdir).deployed
-  before = (workdir / 'summary.json').read_text()
-  summary = json.loads(before)
-  del summary['clients_digest']
-  (workdir / '.summary.sha256').unlink()
-  (workdir / 'summary.json').write_text(json.dumps(summary))
-  with pytest.raises(UserError, match=r'are not of one run.*which recreates them'):
-    fj.load_run(workdir)
-  simulated(workdir=workdir)
-  made = json.loads((workdir / 'summary.json').read_text())
-  assert made['clients_digest'] == json.loads(before)['clients_digest']
-  assert fj.load_run(workdir).deployed.num_models == 2
 
 
 def test_the_portrait_is_in_the_users_order(tmp_path):
@@ -556,13 +388,6 @@ def test_names_of_any_characters_survive(tmp_path):
     np.testing.assert_array_equal(a, b)
 
 
-def test_clients_of_one_name_are_not_told_apart():
-  names = np.array(['a', 'b', 'a'])
-  with pytest.raises(UserError, match="2 clients are called 'a'"):
-    client_table.position_of('a', names)
-  assert client_table.position_of('b', names) == 1
-
-
 def test_exported_models_are_read_by_flax(done, tmp_path):
   loaded = fj.load_run(done)
   loaded.export(tmp_path / 'center.msgpack', cluster=1)
@@ -587,18 +412,6 @@ def test_exported_models_are_read_by_safetensors(done, tmp_path):
   ]  # fmt: skip
   params = loaded.params(client='c3')
   np.testing.assert_array_equal(read['logits.kernel'], params['logits']['kernel'])
-
-
-def test_files_that_cannot_be_exported(done, tmp_path, monkeypatch):
-  loaded = fj.load_run(done)
-  with pytest.raises(UserError, match=r'must end in .safetensors or .msgpack'):
-    loaded.export(tmp_path / 'center.npz', cluster=1)
-  with pytest.raises(UserError, match='Cannot write'):
-    loaded.export(tmp_path / 'nowhere/center.msgpack', cluster=1)
-  monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
-  with pytest.raises(UserError, match=r"pip install 'fesem_jax\[export\]'"):
-    loaded.export(tmp_path / 'center.safetensors', cluster=1)
-  assert not list(tmp_path.iterdir())
 
 
 def test_the_binary_exports_a_center(done, tmp_path):
@@ -648,63 +461,21 @@ def test_a_run_on_data_whose_true_clusters_have_names_loads(tmp_path):
   assert run.clients.true_cluster.tolist() == names.tolist()
 
 
-def test_models_and_clusters_of_another_run_are_refused(tmp_path):
-  for name, seed in (('one', 0), ('other', 1)):
-    simulated(rounds=1, seed=seed, workdir=tmp_path / name, config=None)
-  foreign = (tmp_path / 'other' / 'models.npz').read_bytes()
-  (tmp_path / 'one' / 'models.npz').write_bytes(foreign)
-  with pytest.raises(UserError, match='is of another run than config'):
-    _ = fj.load_run(tmp_path / 'one').deployed
-  # The run itself makes its models anew.
-  simulated(rounds=1, workdir=tmp_path / 'one', config=None)
-  assert fj.load_run(tmp_path / 'one').deployed.num_models == 2
+def test_a_portrait_of_fewer_rounds_is_deleted(tmp_path):
+  simulated(workdir=tmp_path, make_portrait=True)
+  simulated(workdir=tmp_path, rounds=3, make_portrait=False)
+  assert not (tmp_path / 'clients.npz').exists()
 
 
-@pytest.fixture(scope='module')
-def recorded(tmp_path_factory):
-  """Workdirs of two seeds that recorded their clients."""
-  folder = tmp_path_factory.mktemp('recorded')
-  for seed in (0, 1):
-    recorded_run(folder / str(seed), seed)
-  return folder
+def test_a_run_killed_while_it_writes_its_result_is_not_finished(workdir, monkeypatch):
+  def killed(*args, **kwargs):
+    raise KeyboardInterrupt
 
-
-def recorded_run(workdir, seed=0, **options):
-  options = {'callbacks': [fj.callbacks.ClientHistory()]} | options
-  config = {'algorithm': 'fesem', 'seed': seed}
-  kept = {'make_portrait': True} | options
-  return simulated(workdir=workdir, seed=seed, config=config, **kept)
-
-
-@pytest.mark.parametrize(
-  ('file', 'readers'),
-  [
-    ('config.json', ['load', 'draw', 'report', 'history']),
-    ('clients.csv', ['load', 'report', 'history']),
-    ('clients.npz', ['draw', 'report', 'again']),
-    ('history.parquet', ['history', 'longer']),
-  ],
-)
-def test_a_file_of_another_seed_is_refused(recorded, tmp_path, file, readers):
-  workdir = shutil.copytree(recorded / '0', tmp_path / 'run')
-  shutil.copy(recorded / '1' / file, workdir)
-  how = {
-    'load': lambda: fj.load_run(workdir),
-    'draw': lambda: plots.PlottedRun(workdir),
-    'report': lambda: fj.write_report(workdir, tmp_path / 'report.html'),
-    'history': lambda: fj.load_run(workdir).client_history,
-    'again': lambda: recorded_run(workdir),
-    'longer': lambda: recorded_run(workdir, rounds=3),
-  }
-  for reader in readers:
-    with pytest.raises(UserError, match=rf'(?s){file}.* (not )?of '):
-      how[reader]()
-
-
-def test_a_portrait_of_fewer_rounds_is_deleted(recorded, tmp_path):
-  workdir = shutil.copytree(recorded / '0', tmp_path / 'run')
-  recorded_run(workdir, rounds=3, make_portrait=False)
-  assert not (workdir / 'clients.npz').exists()
+  monkeypatch.setattr(client_table, 'write', killed)
+  with pytest.raises(KeyboardInterrupt):
+    simulated(workdir=workdir, rounds=3)
+  with pytest.raises(UserError, match='not finished'):
+    fj.load_run(workdir)
 
 
 def test_an_earlier_end_between_evaluations_counts_in_no_report(tmp_path):
@@ -714,12 +485,3 @@ def test_an_earlier_end_between_evaluations_counts_in_no_report(tmp_path):
   whole = simulated(rounds=5, **how)
   assert longer.summary['reports']['mean10']['evaluations'] == 3
   assert longer.summary['reports'] == whole.summary['reports']
-
-
-def test_rounds_that_a_history_lacks_are_said(recorded, tmp_path, caplog):
-  workdir = shutil.copytree(recorded / '0', tmp_path / 'run')
-  recorded_run(workdir, rounds=3)
-  assert 'history.parquet' not in caplog.text
-  (workdir / 'history.parquet').unlink()
-  recorded_run(workdir, rounds=4)
-  assert 'will lack rounds 1, 2, 3,' in caplog.text

@@ -45,7 +45,7 @@ def test_a_run_writes_what_the_contract_says(tmp_path):
     rounds=4, workdir=tmp_path, eval_every=2, make_portrait=True
   )
   assert {p.name for p in tmp_path.iterdir()} == {
-    '.lock', '.summary.sha256', 'config.json', 'metrics.jsonl', 'summary.json',
+    '.lock', 'config.json', 'metrics.jsonl', 'summary.json',
     'checkpoints', 'clients.csv', 'clients.npz', 'models.npz',
   }  # fmt: skip
   lines = [json.loads(line) for line in (tmp_path / 'metrics.jsonl').open()]
@@ -184,7 +184,7 @@ def test_signals_save_and_say_how_to_continue(number, tmp_path):
   with pytest.raises(Stopped, match='Run the same command again to continue'):
     simulated_linear('fed_avg', rounds=5000, workdir=tmp_path, eval_every=0)
   timer.join()
-  done = Checkpoints(tmp_path, {}).latest_round()
+  done = Checkpoints(tmp_path).latest_round()
   assert done >= 2
   again = simulated_linear('fed_avg', rounds=done + 1, workdir=tmp_path)
   whole = simulated_linear('fed_avg', rounds=done + 1)
@@ -261,7 +261,7 @@ def test_a_run_in_which_all_clients_fail_stops_and_keeps_its_checkpoint(tmp_path
   with pytest.raises(Diverged, match=r'no client came back.*lower `learning_rate`'):
     simulated('fed_avg', rate=1e30, workdir=tmp_path, finetune_epochs=0)
   simulated_linear('fed_avg', rounds=2, workdir=tmp_path / 'b')
-  assert Checkpoints(tmp_path / 'b', {}).latest_round() == 2
+  assert Checkpoints(tmp_path / 'b').latest_round() == 2
 
 
 def test_a_start_in_which_all_clients_fail_is_no_result():

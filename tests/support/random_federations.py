@@ -346,7 +346,7 @@ def check_a_resumed_round(programs, case):
   state = programs.init(jax.random.key(case.seed), data)
   state = round_of_all(programs, state, data, jax.random.key(1))[0]
   with tempfile.TemporaryDirectory() as folder:
-    checkpoints = Checkpoints(pathlib.Path(folder), {})
+    checkpoints = Checkpoints(pathlib.Path(folder))
     checkpoints.save(1, state)
     restored, rounds_done = checkpoints.restore(jax.tree.map(np.zeros_like, state))
     checkpoints.close()

@@ -100,7 +100,6 @@ def _finish(folder, config, task, table, last):
     'device': {'platform': 'cpu', 'kind': 'cpu', 'count': 2, 'processes': 1},
     'versions': {'python': '3.11', 'jax': '0.10.2'},
     'commit': 'abc123',
-    'clients_digest': client_table.digest(table),
   }  # fmt: skip
   (folder / 'summary.json').write_text(json.dumps(summary))
   client_table.write(folder, table)

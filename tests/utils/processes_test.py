@@ -90,8 +90,7 @@ def assert_same_arrays(found, wanted):
 
 def assert_same_summary(found, wanted):
   assert found['device'] == wanted['device'] | {'processes': 2}
-  # The records that `metrics_digest` is of have seconds.
-  of_machine = {'timing', 'memory', 'device', 'metrics_digest'}
+  of_machine = {'timing', 'memory', 'device'}
   assert_alike(
     {n: v for n, v in found.items() if n not in of_machine},
     {n: v for n, v in wanted.items() if n not in of_machine},
