@@ -245,7 +245,7 @@ def test_rounds_that_are_done_again_appear_once(tmp_path):
 
 def test_a_damaged_history_is_named_before_rounds_are_run(tmp_path):
   (tmp_path / 'history.parquet').write_bytes(b'damaged')
-  with pytest.raises(fj.UserError, match='history.parquet'):
+  with pytest.raises(fj.UserError, match=r'history\.parquet'):
     runs.simulated_linear(callbacks=[ClientHistory()], workdir=tmp_path, rounds=1)
   assert not runs.records(tmp_path)
 
@@ -265,7 +265,7 @@ def test_a_history_that_opens_may_still_be_damaged(recorded, tmp_path, damage):
   else:
     size = 2
   parquet.write_table(table, tmp_path / 'history.parquet', row_group_size=size)
-  with pytest.raises(fj.UserError, match='history.parquet'):
+  with pytest.raises(fj.UserError, match=r'history\.parquet'):
     client_history.read(tmp_path).of('c6')
 
 

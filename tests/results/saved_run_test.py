@@ -280,9 +280,8 @@ def edit(name, change):
   (lambda folder: (folder / 'clients.csv').unlink(), 'clients.csv'),
   (lambda folder: (folder / 'models.npz').unlink(), 'save_models'),
   (edit('summary.json', lambda raw: raw[:20]), 'summary.json'),
-  (edit('clients.csv', lambda raw: raw.replace(b'"c3",14', b'"c3",many')), 'clients.csv'),
+  (edit('clients.csv', lambda raw: raw.replace(b'"c3",14', b'"c3",x')), 'clients.csv'),
   (edit('models.npz', lambda raw: raw[:-40]), 'models.npz'),
-  (edit('models.npz', lambda raw: raw.replace(b'"rounds": 2', b'"rounds": 1')), 'npz'),
 ])  # fmt: skip
 def test_damaged_and_unfinished_runs_are_refused(workdir, damage, subject):
   damage(workdir)
