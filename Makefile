@@ -7,8 +7,7 @@ REQUIREMENTS := requirements/$(notdir $(CONSTRAINTS))
 BIN := .venv/bin
 
 .PHONY: help install demo table reproduce test test-all test-night test-fast bench \
-  torture soak scale fuzz \
-  properties lint format docs wheel lock audit release publish clean
+  torture soak scale properties lint format docs wheel lock audit release publish clean
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
@@ -22,7 +21,6 @@ help:
 	@echo 'make torture    kills, starves and damages real runs (TORTURE=long: without an end)'
 	@echo 'make soak       5,000 rounds and 200 comparisons in one process: what it holds'
 	@echo 'make scale      runs of a million clients (CLIENTS=): seconds, memory, files'
-	@echo 'make fuzz       500 spoiled files of every kind: a sentence, right data, or a fault'
 	@echo 'make properties 50,000 random federations; those that fail are kept and tried first'
 	@echo 'make lint       ruff and mypy'
 	@echo 'make docs       the manual, in build/site; broken links and references fail'
@@ -125,14 +123,6 @@ soak: install
 
 scale: install
 	$(BIN)/python -m benchmarks.scale --num_clients=$(CLIENTS) $(SCALE)
-
-# A fault ends it with an error; SEED draws other changes.
-MUTATIONS ?= 500
-SEED ?= 0
-
-fuzz: install
-	$(BIN)/python -m tests.fuzz --mutations=$(MUTATIONS) --seed=$(SEED) \
-	  --json=benchmarks/results/fuzz_cpu.json
 
 # Cases that fail are kept in .hypothesis/properties.
 PROPERTIES ?= 50000

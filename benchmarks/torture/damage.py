@@ -12,17 +12,8 @@ from collections.abc import Iterator
 from benchmarks.torture import children, hooks, trials
 from benchmarks.torture.trials import Baseline, Outcome
 
-# Of the files of a workdir, which hold what is read again; the first that match.
-_FILES = {
-  'a checkpoint': 'checkpoints/*/**/*',
-  'config.json': 'config.json',
-  'metrics.jsonl': 'metrics.jsonl',
-  'summary.json': 'summary.json',
-  'clients.csv': 'clients.csv',
-  'clients.npz': 'clients.npz',
-  'models.npz': 'models.npz',
-  'the history of clients': 'history*/**/*',
-}
+# Files of a workdir that have checksums; the first that match.
+_FILES = {'a checkpoint': 'checkpoints/*/**/*', 'models.npz': 'models.npz'}
 
 
 def flipped(
@@ -36,45 +27,25 @@ def flipped(
   if not files:
     return None
   path = rng.choice(files)
-  valid = path.read_bytes()
-  content = bytearray(valid)
+  content = bytearray(path.read_bytes())
   content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
   path.write_bytes(content)
   fault = f'a flipped bit in {what}'
-  outcome = _healed(base, workdir, fault, path, valid)
-  if not outcome.changed or not all(_refused(workdir, n) for n in outcome.changed):
-    return outcome
-  if what == 'the history of clients':  # Nothing can make it anew.
-    return outcome._replace(changed=())
-  for name in outcome.changed:
-    (workdir / name).unlink()
-  return trials.healed(base, workdir, fault)
-
-
-def _healed(
-  base: Baseline, workdir: pathlib.Path, fault: str, path: pathlib.Path, valid: bytes
-) -> Outcome:
-  """`trials.healed`, by a valid copy of a file where the errors ask for one."""
   outcome = trials.healed(base, workdir, fault)
-  if 'put back a valid copy' not in outcome.lost:
+  if not outcome.changed or not _is_refused(workdir):
     return outcome
-  path.write_bytes(valid)
+  (workdir / 'models.npz').unlink()
   return trials.healed(base, workdir, fault)
 
 
-def _refused(workdir: pathlib.Path, name: str) -> bool:
-  """True if a damaged file, which only its readers check whole, is refused by them."""
-  from fesem_jax.run.results import client_history, saved_client_table, saved_models
+def _is_refused(workdir: pathlib.Path) -> bool:
+  """True if `models.npz`, which only its readers check whole, is refused by them."""
+  from fesem_jax.run.results import saved_models
   from fesem_jax.utils.errors import UserError
 
+  rounds = json.loads((workdir / 'summary.json').read_bytes())['rounds']
   try:
-    if name.startswith('history'):
-      client_history.read(workdir).columns()
-    elif name == 'models.npz':
-      rounds = json.loads((workdir / 'summary.json').read_bytes())['rounds']
-      table = saved_client_table.read(workdir)
-      assert table is not None
-      saved_models.read(workdir, rounds, table)
+    saved_models.read(workdir, rounds)
   except UserError:
     return True
   return False
@@ -83,12 +54,16 @@ def _refused(workdir: pathlib.Path, name: str) -> bool:
 def truncated(
   base: Baseline, source: pathlib.Path, scratch: pathlib.Path, rng: random.Random
 ) -> Outcome:
-  """Cuts metrics.jsonl anywhere."""
+  """Cuts metrics.jsonl anywhere; a valid copy replaces it where the run asks for it."""
   workdir = trials.copied(base, source, scratch)
   path = workdir / 'metrics.jsonl'
-  valid = path.read_bytes()
+  valid, fault = path.read_bytes(), 'metrics.jsonl cut short'
   os.truncate(path, rng.randrange(len(valid)))
-  return _healed(base, workdir, 'metrics.jsonl cut short', path, valid)
+  outcome = trials.healed(base, workdir, fault)
+  if 'metrics.jsonl' not in outcome.lost:
+    return outcome
+  path.write_bytes(valid)
+  return trials.healed(base, workdir, fault)
 
 
 def jumping_clock(base: Baseline, scratch: pathlib.Path, rng: random.Random) -> Outcome:
