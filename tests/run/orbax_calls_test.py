@@ -31,7 +31,7 @@ def test_errors_of_threads_after_a_failed_write_are_not_shown():
 def test_a_checkpoint_keeps_no_lists_of_tensorstore(tmp_path):
   collect = tensorstore.experimental_collect_matching_metrics
   (tmp_path / 'metrics.jsonl').touch()
-  checkpoints = Checkpoints(tmp_path, {})
+  checkpoints = Checkpoints(tmp_path)
   state = {'w': jnp.arange(6.0), 'n': jnp.arange(3)}
   checkpoints.save(0, state)
   first = lists()
