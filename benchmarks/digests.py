@@ -232,7 +232,7 @@ def runs(methods: list[str]) -> list[_Run]:
   listed = []
   for name in methods:
     for i, options in enumerate(_OPTIONS.get(name, [{}])):
-      settings = _EVERY_METHOD if i == 0 else _EVERY_METHOD[:1]
+      settings: tuple[str, ...] = _EVERY_METHOD if i == 0 else _EVERY_METHOD[:1]
       if i and options.keys() & {'max_age', 'late_joins', 'same_cohort'}:
         settings = _EVERY_METHOD[1:]
       if i == 0 and name in _ALL_SETTINGS:
@@ -262,11 +262,11 @@ def digest(run: _Run) -> tuple[str, dict[str, str]]:
     batch_size=setting.get('batch_size', 8),
     epochs=setting.get('epochs', 1),
     machine=fj.Machine(**setting.get('machine', {})),
-    dropout_rate=setting.get('dropout_rate', 0.0),
     lr_schedule=optax.exponential_decay(1.0, 1, setting['schedule'])
     if 'schedule' in setting
     else None,
   )
+  local = local._replace(dropout_rate=setting.get('dropout_rate', 0.0))
   options = dict(options)
   if 'server_optimizer' in options:
     options['server_optimizer'] = getattr(optimizers, options['server_optimizer'])()
