@@ -220,9 +220,9 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _EVERY_METHOD = 'chunks', 'cohort, dropout, momentum'
 # Methods of each kind of round, in the other settings.
-_ALL_SETTINGS = 'fed_avg', 'fesem', 'hypo_cluster', 'robust', 'scaffold', 'ditto'
+_ALL_SETTINGS = 'fed_avg', 'fesem', 'hypo_cluster', 'robust', 'ditto'
 # Their rounds are of all clients.
-_ALL_CLIENTS = 'fed_cluster', 'cfl_gp', 'fed_drift', 'flux'
+_ALL_CLIENTS = 'fed_cluster', 'cfl_gp', 'fed_drift', 'flux', 'fed_buff'
 
 _Run = tuple[str, dict[str, Any], str]  # method, options, setting
 
@@ -339,8 +339,8 @@ def main(argv: list[str]) -> None:
     for key, digests[key] in pool.map(digest, runs(methods)):
       same = 'equal' if before.get(key) == digests[key] else 'CHANGED'
       print(f'{key}: {same if key in before else "new"}', flush=True)
-  if _JSON.value:
-    pathlib.Path(_JSON.value).write_text(json.dumps(digests, indent=1) + '\n')
+      if _JSON.value:
+        pathlib.Path(_JSON.value).write_text(json.dumps(digests, indent=1) + '\n')
   both = digests.keys() & before.keys()
   changed = [key for key in both if digests[key] != before[key]]
   print(f'{len(digests)} runs, {len(both)} compared, {len(changed)} changed')
