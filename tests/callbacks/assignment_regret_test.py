@@ -145,10 +145,6 @@ def test_tables_have_the_regret_of_methods_that_have_some(run):
   text = regret_table.table(found).as_markdown()
   assert f'| {regret["mean"]:.4f} ± 0.0000 |' in text
   assert regret_table.table([]) is None
-  assert 'Without a margin' not in text
-  alone = made.summary | {'margin': {'mean': None, 'by_examples': None}}
-  some = regret_table.rows({'one': [made.summary, alone], 'two': [made.summary]})
-  assert 'one center: one in 1 of 2 seeds.' in regret_table.table(some).as_markdown()
   # Gains of a figure in the units of the targets are smaller than percentage points.
   of_rmse = {'task': 'regression', 'regret': {'test_gain': -0.00312}, 'margin': {}}
   text = regret_table.table(regret_table.rows({'one': [of_rmse]})).as_markdown()

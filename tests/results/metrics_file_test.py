@@ -8,7 +8,7 @@ import secrets
 import numpy as np
 import pytest
 
-from experiments import prepare_data
+from fesem_jax.data import arrays
 from fesem_jax.run.results.metrics_file import MetricsWriter, read_metrics
 from fesem_jax.utils import atomic_files
 from fesem_jax.utils.errors import UserError
@@ -26,7 +26,7 @@ def write_arrays(path):
 
 
 def write_data(path):
-  prepare_data.write(path, helpers.federation([3, 4]), helpers.federation([2, 2], 1))
+  arrays.write(path, helpers.federation([3, 4]), helpers.federation([2, 2], 1))
 
 
 def write_figure(path):
