@@ -26,7 +26,7 @@ def write_arrays(path):
 
 
 def write_data(path):
-  arrays.write(path, helpers.federation([3, 4]), helpers.federation([2, 2], 1))
+  arrays.save(path, helpers.federation([3, 4]), helpers.federation([2, 2], 1))
 
 
 def write_figure(path):
