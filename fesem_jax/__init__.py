@@ -25,8 +25,6 @@ from fesem_jax.data import partitions
 from fesem_jax.run import callbacks
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.callbacks.callback import Callback, Stop
-from fesem_jax.run.replay_results import Replay
-from fesem_jax.run.replaying import replay
 from fesem_jax.run.results.client_comparison import ClientComparison, compare_clients
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.deployed_models import DeployedModels
@@ -72,7 +70,6 @@ __all__ = [
   'Machine',
   'Model',
   'Reduction',
-  'Replay',
   'Result',
   'RoundInfo',
   'Run',
@@ -110,7 +107,6 @@ __all__ = [
   'models',
   'partitions',
   'plus',
-  'replay',
   'sample_clients',
   'selection',
   'server_optimizers',

@@ -1,4 +1,4 @@
-"""Calls of `cohort.for_each_client`, noted to train one client again."""
+"""Calls of `cohort.for_each_client`, noted to count the trainings of a round."""
 
 import contextlib
 import contextvars
@@ -34,8 +34,7 @@ class Call(NamedTuple):
   epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
 
 
-# Not an argument: a method's `step` would have to hand it on to each training, and one
-# that did not could not be replayed.
+# Not an argument: a method's `step` would have to hand it on to each training.
 CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
   'calls', default=None
 )
@@ -43,11 +42,7 @@ CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def calls_noted() -> Iterator[list[Call]]:
-  """Notes the calls of `for_each_client` within the block, to train one client again.
-
-  What a round traces is noted as it is traced: a caller within the same trace can
-  compute with it. Nothing changes in what is trained.
-  """
+  """Notes the calls of `for_each_client` that are traced within the block."""
   calls: list[Call] = []
   token = CALLS.set(calls)
   try:

@@ -197,7 +197,7 @@ def _checked(values: Any, client: Client) -> tuple[LocalModel, Params, Any]:
   model, sent, kept = values
   corruption, sends = client.data.corruption, client.local.sends
   lies = corruption is not None and corruption.of_models
-  by_itself = sent is not None and 'sent' not in client.traced
+  by_itself = sent is not None and not client.sent
   alters = lies or sends is not None
   check(not (by_itself and alters), 'for_each_client: send models by client.send(...)')
   return model, sent, kept
@@ -254,9 +254,7 @@ def train_cohort(
 
   def one(client):
     penalty, factors, epochs = client.given
-    # To follow single steps, all kernels are formed.
-    with_changes = kernels and not client.of_steps
-    train = functools.partial(changes_sgd, kernels) if with_changes else local_sgd
+    train = functools.partial(changes_sgd, kernels) if kernels else local_sgd
     model = train(client, penalty=penalty, layers=layers, factors=factors)
     if epochs is not None:
       fits = epochs <= local.schedule.epochs
@@ -278,8 +276,7 @@ def train_cohort(
 def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
   """Settings whose schedule has all `epochs` [S], where these are known.
 
-  Rows of a shared start, orders of examples and steps of a replay have the size of the
-  schedule.
+  Rows of a shared start and orders of examples have the size of the schedule.
   """
   known = not isinstance(epochs, jax.core.Tracer)
   if not known or not getattr(epochs, 'is_fully_addressable', True):

@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fesem_jax.core import batching, parameter_names
+from fesem_jax.core import parameter_names
 from fesem_jax.core.tree import merge
 from fesem_jax.core.types import Params
 from fesem_jax.training.one_client import (
   Client,
   LocalModel,
-  Record,
   all_finite,
   over_batches,
   together,
@@ -63,35 +62,27 @@ def local_sgd(
     optimizer = optax.chain(*transformations, optimizer)
 
   def step(t, carry, batch):
-    params, state, steps = carry
+    params, state = carry
     loss_of = batch.loss if frozen is None else lambda p: batch.loss(merge(frozen, p))
     with jax.default_matmul_precision(client.local.precision):
       loss, grads = jax.value_and_grad(loss_of)(params)
     new = client.descend(t, together(grads), state, params, optimizer)
-    if steps is not None:
-      figures = _figures(loss, grads, new[0], learning, statistics)
-      steps = steps.at[t].set(figures, mode='drop')
-    return where(batch.active, (*new, steps), carry), loss
+    return where(batch.active, new, carry), loss
 
-  most = batching.most_steps(client.local.schedule, client.data.max_examples)
-  steps = jnp.zeros((most, 4)) if client.of_steps else None
   first = client.optimizer_state(learning, optimizer)
   keeps = 'optimizer' in client.memory
   if keeps and transformations:
     first = (*first[:-1], client.resumed(first[-1]))
   elif keeps:
     first = client.resumed(first)
-  carry = learning, first, steps
-  (last, state, steps), loss = over_batches(client, carry, step, factors)
+  carry = learning, first
+  (last, state), loss = over_batches(client, carry, step, factors)
   client.leave('optimizer', (state[-1] if transformations else state, jnp.bool_(True)))
   finite = all_finite(last)
   end = where(finite, last, learning)
   if frozen is not None:
-    last, end = merge(frozen, last), merge(frozen, end)
-  model = LocalModel(end, loss, finite, client.steps)
-  if client.record is not None:
-    client.record.append(Record(start, end, loss, last, steps, client.steps))
-  return model
+    end = merge(frozen, end)
+  return LocalModel(end, loss, finite, client.steps)
 
 
 def _but(statistics: tuple[str, ...]) -> optax.GradientTransformation:
@@ -105,21 +96,6 @@ def frozen_and_learning(params: Params, layers: Sequence[str]) -> tuple[Params, 
   check(chosen, f'layers: must name some of {", ".join(params)}')
   frozen, learning = parameter_names.split(params, layers)
   return parameter_names.without_none(frozen), parameter_names.without_none(learning)
-
-
-def _figures(
-  loss: jax.Array,
-  grads: Params,
-  new: Params,
-  start: Params,
-  statistics: tuple[str, ...],
-) -> jax.Array:
-  """[4] float32 of a step; see `Record.steps`."""
-  moved = jax.tree.map(jnp.subtract, new, start)
-  if statistics:
-    grads, moved = (parameter_names.zeroed(x, statistics) for x in (grads, moved))
-  lengths = optax.tree.norm(grads), optax.tree.norm(moved)
-  return jnp.stack([loss, *lengths, all_finite(new).astype(jnp.float32)])
 
 
 def toward(anchor: Params, factor: jax.Array | float) -> optax.GradientTransformation:

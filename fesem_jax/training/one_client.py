@@ -10,8 +10,9 @@ A method writes the work of one client in a round as a function in plain JAX, wh
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -61,11 +62,9 @@ class Client:
   state: Any = None
   given: Any = None
   broadcast: Any = None
-  # Notes of a trace: the optimizer states that began, and models that were sent.
-  traced: list[str] = dataclasses.field(default_factory=list)
-  # Where `local_sgd` notes what it did, to train a client again; None is nowhere.
-  record: 'list[Record] | None' = None
-  of_steps: bool = False  # whether each step is noted too
+  # Numbers of its trainings in this round, which fold their keys.
+  trainings: Iterator[int] = dataclasses.field(default_factory=itertools.count)
+  sent: 'list[LocalModel]' = dataclasses.field(default_factory=list)  # by `send`
   # What it has kept, and what is to be kept; see `client_memory`.
   memory: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   to_keep: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
@@ -112,8 +111,7 @@ class Client:
     Random keys in it are those of this client in this round, and of this training.
     """
     optimizer = self.local.optimizer if optimizer is None else optimizer
-    key, number = self.key, self.traced.count('optimizer')
-    self.traced.append('optimizer')
+    key, number = self.key, next(self.trainings)
     key = jax.random.fold_in(key, number) if number else key
     return prng_streams.with_keys(optimizer.init(params), key)
 
@@ -162,7 +160,7 @@ class Client:
     all. A client that drops out or fails sends its start; one whose changed model is
     not finite fails.
     """
-    self.traced.append('sent')
+    self.sent.append(model)
     own = self.memory.get('statistics', self.local.unsent)
     if own and received is not None:  # They stay with the client.
       trained = flatten_dict(model.params, sep='/')
@@ -186,19 +184,6 @@ class Client:
     counts = model.finite & self.sent_finite[-1] & (self.steps > 0)
     unsent = where(self.sent_finite[-1], model.params, self.start)
     return where(counts, sent, unsent)
-
-
-class Record(NamedTuple):
-  """A local training, as `Client.record` has it."""
-
-  start: Params  # the model that it starts from
-  end: Params  # where it ends; the start, if that is not finite
-  loss: jax.Array  # [] float32 as it is reported
-  last: Params = None  # where it ends, finite or not
-  # [T, 4] float32 of each step: loss and L2 norm of its gradient before the step, L2
-  # distance from the start and whether all is finite (1 or 0) after it; else None.
-  steps: jax.Array | None = None
-  taken: jax.Array | None = None  # [] int32 local steps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

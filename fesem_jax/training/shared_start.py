@@ -40,7 +40,6 @@ from fesem_jax.training.local_sgd import frozen_and_learning, toward
 from fesem_jax.training.one_client import (
   Client,
   LocalModel,
-  Record,
   all_finite,
   over_batches,
   together,
@@ -121,10 +120,7 @@ def changes_sgd(
       held, client.models.shared, client.models.choice, local.precision
     )
 
-  model = LocalModel(unflatten_dict(held), loss, finite, client.steps, form)
-  if client.record is not None:
-    client.record.append(Record(client.start, model.params, loss))
-  return model
+  return LocalModel(unflatten_dict(held), loss, finite, client.steps, form)
 
 
 def _starts(

@@ -50,7 +50,7 @@ def test_matches_float64_reference():
   assert int(infos[-1].steps) == 2 * steps  # Both models train.
 
 
-def test_replayed_training_is_that_of_the_models_which_clients_keep():
+def test_training_alone_gives_the_models_that_clients_keep():
   data, local = federation(), helpers.local()
   algorithm = algorithms.build('ditto', local, ditto_lambda=0.7)
   state, _ = run(algorithm, data, rounds=2)  # Whose two models differ.
