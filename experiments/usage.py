@@ -33,7 +33,7 @@ _TOPICS = {
 }
 # Methods have clusters if they have one of these options, and the oracle has.
 _OF_CLUSTERS = ('num_clusters', 'max_clusters')
-_NEED_CLUSTERS = ('patience', 'regret')
+_NEED_CLUSTERS = ('patience',)
 _KINDS = (
   (flags.IntegerParser, 'whole number'), (flags.FloatParser, 'number'),
   (flags.ListParser, 'list'), (flags.ArgumentParser, 'text'),

@@ -3,8 +3,6 @@
 from typing import Any
 
 from fesem_jax.run.callbacks import (
-  AssignmentRegret,
-  CenterDistances,
   ClientHistory,
   Costs,
   loggers,
@@ -27,10 +25,6 @@ def callbacks(
   chosen: list[Callback] = []
   for name in machine.get('callbacks') or []:
     chosen += _own(name)
-  if machine.get('regret'):
-    chosen.append(AssignmentRegret())
-  if clients := machine.get('center_distances'):
-    chosen.append(CenterDistances(clients))
   if every := machine.get('client_metrics_every'):
     chosen.append(ClientHistory(every))
   if profile := (config or {}).get('device_profile'):

@@ -50,7 +50,7 @@ CASES = (
      '--client_metrics_every=1'), _OF_RUNS),
   Case('IFCA', 'run',
     (*_SMALL, *_RUN, '--algorithm=hypo_cluster', '--num_clusters=2',
-     '--init_restarts=1', '--init_rounds=0', '--regret'), _OF_RUNS),
+     '--init_restarts=1', '--init_rounds=0'), _OF_RUNS),
   Case('SCAFFOLD', 'run',
     (*_SMALL, *_RUN, '--algorithm=scaffold', '--clients_per_round=5'), _OF_RUNS),
   Case('FedEM', 'run',

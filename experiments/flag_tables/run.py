@@ -75,15 +75,6 @@ OUTPUT = (
     'Micro accuracies such as 0.97,0.99 (of a regression: RMSE). summary.json and '
     'tables report the rounds until the best value so far, interpolated linearly '
     'between evaluated rounds, reaches each target.'),
-  flag('bool', 'regret', False,
-    'Compute the regret and margin of the assignments at every evaluation, from the '
-    'losses of all K centers on all examples, for records, tables and clients.csv. '
-    'Not for methods without clusters.'),
-  flag('list', 'center_distances', [],
-    'Names of clients, separated by commas, whose local models are compared with all '
-    'centers in every round: metrics.jsonl has the squared distances, and '
-    'fesem_jax.load_run(WORKDIR).explain(CLIENT) shows them. Of fesem, unless '
-    '--client_state=streamed.'),
   flag('integer', 'client_metrics_every', 0,
     'Record every client in rounds that this divides, in WORKDIR/history.parquet '
     '(by pyarrow): its cluster, loss, figures where they are measured, steps, and '

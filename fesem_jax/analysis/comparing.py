@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from fesem_jax.analysis import clients_table, costs_table, regret_table, tables, tuning
+from fesem_jax.analysis import clients_table, costs_table, tables, tuning
 from fesem_jax.analysis.runs_of_methods import (
   Data,
   Outcome,
@@ -109,7 +109,7 @@ class Comparison:
 
   @property
   def tables(self) -> list[Table]:
-    """The figures of methods, then differences, costs, regret, and rates."""
+    """The figures of methods, then differences, costs, and rates."""
     rows, differences, gaps = self.rows, self.differences, self.gaps
     kinds = [k for k in paired.KINDS if k in (self.columns or ('deployed',))]
     shown = [
@@ -122,8 +122,6 @@ class Comparison:
     shown.append(costs_table.of_methods(rows, relative))
     if (moved := clients_table.table(self.gains)) is not None:
       shown.append(moved)
-    if (regret := regret_table.table(regret_table.rows(self.summaries))) is not None:
-      shown.append(regret)
     if self.rates:
       shown.append(tuning.table(self.rates))
     return shown
@@ -135,7 +133,6 @@ class Comparison:
   def write(self, workdir: pathlib.Path) -> None:
     """Writes table.md, .csv, .tex and .json into an existing folder."""
     relative = costs_table.rows(self.summaries, self.oracle)
-    regret = regret_table.rows(self.summaries)
     rows, shown = self.rows, self.tables
     beside = tables.whole(rows).beside(costs_table.of_methods(rows, relative))
     done = [s for each in self.summaries.values() for s in each if s and 'seed' in s]
@@ -149,7 +146,6 @@ class Comparison:
       **({'gaps': self.gaps} if self.oracle else {}),
       'relative': relative,
       'gains': self.gains,
-      **({'regret': regret} if regret else {}),
     }
     for name, text in {
       'table.md': self.as_markdown(),

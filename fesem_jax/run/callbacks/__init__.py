@@ -3,18 +3,14 @@
 May import `run.results`, `evaluation`, `training` and what they may.
 """
 
-from fesem_jax.run.callbacks.assignment_regret import AssignmentRegret
 from fesem_jax.run.callbacks.best_round import BestRound
-from fesem_jax.run.callbacks.center_distances import CenterDistances
 from fesem_jax.run.callbacks.client_history import ClientHistory
 from fesem_jax.run.callbacks.costs import Costs
 from fesem_jax.run.callbacks.host_metrics import HostMetrics
 from fesem_jax.run.callbacks.options import Drift, Patience, Progress, Unseen
 
 __all__ = [
-  'AssignmentRegret',
   'BestRound',
-  'CenterDistances',
   'ClientHistory',
   'Costs',
   'Drift',

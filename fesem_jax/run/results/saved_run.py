@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
@@ -24,7 +23,6 @@ from fesem_jax.run.results import (
 from fesem_jax.run.results.client_history import RecordedClients
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, by_layer
-from fesem_jax.run.results.explanation import Explanation, explain
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 
@@ -102,26 +100,6 @@ class Run:
     return self.deployed.predict(
       x, client=client, cluster=cluster, probabilities=probabilities
     )
-
-  def explain(self, client: str, data: FederatedData | None = None) -> Explanation:
-    """Why a client has its cluster: history, losses of centers, distances to them.
-
-    Distances are there if `callbacks.CenterDistances` has recorded those of the client.
-
-    Args:
-      client: its name.
-      data: training or test split of the run, as `data.load` returned it, for the
-        losses of the centers on the client's examples.
-
-    Returns:
-      The client's figures, its recorded rounds, the loss of each center, and the
-      distances to all centers over rounds.
-
-    Raises:
-      UserError: on an unknown client or, with `data`, if clients do not choose one of
-        several whole models, or these were not saved.
-    """
-    return explain(self, client, data)
 
   def export(
     self,
