@@ -62,8 +62,8 @@ def check_method(algorithm: Algorithm, train: FederatedData) -> None:
   x[absent], y[absent] = x[:1], y[:1]
   changed = dataclasses.replace(train, x=x, y=y)
   beside = after(state, changed, cohort(ids, places), keys[1])
-  both = (jax.tree.map(lambda x: x[ids], models) for models in (beside, alone))
-  _assert_close(*both, 'step: counts absent clients; weigh by Trained.weights')
+  beside, alone = (jax.tree.map(lambda x: x[ids], models) for models in (beside, alone))
+  _assert_close(beside, alone, 'step: counts absent clients; weigh by Trained.weights')
 
 
 def _assert_close(models: Any, expected: Any, message: str) -> None:

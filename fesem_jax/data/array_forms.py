@@ -205,6 +205,7 @@ def _of_clients(given: Any, where: object) -> dict[str, Any] | None:
     pair = held if _is_pair(held) else _of_object(held, f'{where}, client {name}')
     if isinstance(pair, Mapping):
       classes[name] = pair.get('class_names')
+    assert pair is not None
     x, y = (pair['x'], pair['y']) if isinstance(pair, Mapping) else pair
     x, y = (np.asarray(_plain(a)) for a in (x, y))
     check(len(x) == len(y), f'{where}, client {name}: {len(x)} x and {len(y)} y')

@@ -65,7 +65,7 @@ def conv2d(
   strides = (strides[0], strides[1])
   if method is None:
     return _by_platform(x, kernel, strides, padding)
-  by_method = {
+  by_method: dict[str, Callable[..., jax.Array]] = {
     'forward_form': _conv,
     'patches': _patches_times_kernel,
     'grouped': _forward,

@@ -13,7 +13,7 @@ import numpy as np
 
 from fesem_jax.data.partitions.rows import Rows
 from fesem_jax.utils import array_pickles
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.safe_files import opened, reading
 
 # FedML's and NIID-Bench's net_dataidx_map.txt: `0: [`, numbers, `]` of each client.
@@ -117,10 +117,11 @@ def _of_csv(text: str, path: pathlib.Path) -> dict[str, list[int]]:
   """Client -> its rows; a line without a client would be a client, or shift rows."""
   lines = csv.reader(io.StringIO(text.rstrip('\r\n')))
   header = next(lines)
-  called = next((name for name in _CLIENT_COLUMNS if name in header), None)
+  columns = [header.index(name) for name in _CLIENT_COLUMNS if name in header]
+  check(columns, f'{path}: lacks the column {" or ".join(_CLIENT_COLUMNS)}')
   clients: dict[str, list[int]] = {}
   for i, line in enumerate(lines):
-    name = line[header.index(called)] if header.index(called) < len(line) else ''
+    name = line[columns[0]] if columns[0] < len(line) else ''
     clients.setdefault(name, []).append(i)
   return clients
 

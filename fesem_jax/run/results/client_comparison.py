@@ -122,7 +122,7 @@ def compare_clients(
   ours, theirs = _table(a), _table(b)
   figures = [f for f in _figures(ours) if f in _figures(theirs)]
   figure = figure or figures[0]
-  check_choice('figure', figure, figures)
+  check_choice('figure', figure, tuple(figures))
   _check_data(a, b)
   places = _places(ours.names, theirs.names)
   x, y = (np.asarray(t.columns()[figure], np.float64) for t in (ours, theirs))
