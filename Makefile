@@ -7,7 +7,7 @@ REQUIREMENTS := requirements/$(notdir $(CONSTRAINTS))
 BIN := .venv/bin
 
 .PHONY: help install demo table reproduce test test-all test-night test-fast bench \
-  torture soak scale properties lint format docs wheel lock audit release publish clean
+  scale properties lint format docs wheel lock audit release publish clean
 
 help:
 	@echo 'make demo       FeSEM against FedAvg and NonFed on rotated digits, with figures'
@@ -18,8 +18,6 @@ help:
 	@echo 'make test-all   also the tests of the night: every page, binary, paper, method'
 	@echo 'make test-fast  the tests of the single modules'
 	@echo 'make bench      ours against PyTorch, FedJAX and pfl: one table of ratios'
-	@echo 'make torture    kills, starves and damages real runs (TORTURE=long: without an end)'
-	@echo 'make soak       5,000 rounds and 200 comparisons in one process: what it holds'
 	@echo 'make scale      runs of a million clients (CLIENTS=): seconds, memory, files'
 	@echo 'make properties 50,000 random federations; those that fail are kept and tried first'
 	@echo 'make lint       ruff and mypy'
@@ -111,15 +109,7 @@ test-fast: install
 bench: install
 	$(BIN)/python -m benchmarks.peers $(BENCH)
 
-# The undisturbed runs alone take about two minutes: TORTURE_SECONDS=300 is a short one.
-TORTURE_SECONDS ?= $(if $(filter long,$(TORTURE)),0,1200)
 CLIENTS ?= 1000000
-
-torture: install
-	$(BIN)/python -m benchmarks.torture --seconds=$(TORTURE_SECONDS)
-
-soak: install
-	$(BIN)/python -m benchmarks.soak $(SOAK)
 
 scale: install
 	$(BIN)/python -m benchmarks.scale --num_clients=$(CLIENTS) $(SCALE)

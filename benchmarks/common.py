@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,14 @@ from fesem_jax.utils import provenance, text_tables
 from fesem_jax.utils.atomic_files import write_atomically
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
+
+# In the text of a compiled program.
+_TO_HOST = re.compile(
+  r' (infeed|outfeed|send|recv)\(|custom_call_target="[^"]*(?:callback|host)[^"]*"'
+)
+_ARRAY = re.compile(r'(%[\w.-]+) = \(?\w+\[([\d,]*)\]')
+_GATHER = re.compile(r' gather\((%[\w.-]+)')
+_PRODUCT = re.compile(r' (?:convolution|dot)\(.*')
 
 # A round is dropped if other processes used more than this share of the cores.
 MAX_FOREIGN_SHARE = 0.05
@@ -244,6 +253,40 @@ def useful_share(steps: np.ndarray, num_devices: int, chunk: int) -> float:
     size = -(-len(mine) // -(-len(mine) // chunk))  # As `client_map` does.
     computed += size * ordered[::size].sum()  # Each lasts as its longest client.
   return float(steps.sum() / computed)
+
+
+def calls_to_host(text: str) -> list[str]:
+  """Instructions in the text of a compiled program that wait for the host."""
+  return sorted({match.group().strip() for match in _TO_HOST.finditer(text)})
+
+
+def gathers_of_models(
+  text: str, layers: set[tuple[int, ...]], more_than: int
+) -> list[str]:
+  """Stacks of models that a compiled program gathers rows of.
+
+  Args:
+    text: of the program.
+    layers: shapes of the layers to look for, of one model.
+    more_than: models, such as the centers, that a stack may have.
+
+  Returns:
+    Shapes of the stacked layers, as '100,784,200'.
+  """
+  names = dict(_ARRAY.findall(text))
+  shapes = {names.get(name, '') for name in _GATHER.findall(text)}
+  dims = {shape: tuple(map(int, filter(None, shape.split(',')))) for shape in shapes}
+  return sorted(s for s, d in dims.items() if d[1:] in layers and d[0] > more_than)
+
+
+def products_by_precision(text: str) -> dict[str, int]:
+  """Precision of the factors -> products on the matrix unit of a compiled program."""
+  counts: dict[str, int] = {}
+  for product in _PRODUCT.findall(text):
+    match = re.search(r'operand_precision=\{(\w+)', product)
+    kind = match[1] if match else 'default'
+    counts[kind] = counts.get(kind, 0) + 1
+  return counts
 
 
 def status(field: str) -> int:

@@ -27,11 +27,6 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks import common, floor
-from benchmarks.program_text import (
-  calls_to_host,
-  gathers_of_models,
-  products_by_precision,
-)
 from benchmarks.workloads import WORKLOADS, Workload
 from fesem_jax import algorithms
 from fesem_jax.run import planner, topologies
@@ -96,18 +91,20 @@ def row_of(program: str, chip: str) -> dict[str, Any]:
   exchanges = collectives_of(text)
   added = sum(c.bytes for c in exchanges if c.kind == 'all-reduce')
   kernels = {shape for shape in workload.shapes().values() if len(shape) > 1}
-  products = products_by_precision(text)
+  products = common.products_by_precision(text)
   of_precision = products.pop(_PRECISION.value, 0)
   numbers = plan.state_bytes + plan.data_bytes - plan.test_bytes
   each = memory.temporaries / plan.clients_per_chunk
   return {
     'program': program,
     'chip': chip,
-    'to_host': len(calls_to_host(text)),
+    'to_host': len(common.calls_to_host(text)),
     'state_kept': min(1.0, memory.aliased / plan.state_bytes),  # Tiles are padded.
     'exchanged': added / plan.model_bytes,
     'others': sum(c.bytes for c in exchanges if c.kind != 'all-reduce'),
-    'gathers': len(gathers_of_models(text, kernels, options.get('num_clusters', 1))),
+    'gathers': len(
+      common.gathers_of_models(text, kernels, options.get('num_clusters', 1))
+    ),
     'products': f'{of_precision}, {sum(products.values())} others',
     'side_by_side': plan.clients_per_chunk,
     'padding': max(0, memory.arguments - numbers),

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import rounded
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common.wrapped import inner
 from tests.support import helpers, random_federations, reference
@@ -104,7 +103,9 @@ def compiled(index):
     init = start.lower().compile()
     state = jax.device_get(init(key, data))
     step = jax.jit(one.step).trace(state, data, cohort, key)
-  products = [p for each in (start, step) for p in rounded.products(each.jaxpr.jaxpr)]
+  products = [
+    p for each in (start, step) for p in helpers.product_precisions(each.jaxpr.jaxpr)
+  ]
   shapes, shardings = random_federations.placed_as_in_a_run(two, data, key)
   whole = jax.jit(
     two.step, donate_argnums=0, keep_unused=True, out_shardings=(shardings, None)

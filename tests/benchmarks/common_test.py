@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from benchmarks import common, precision
+from benchmarks import common
 from benchmarks.workloads import WORKLOADS
 from fesem_jax import models
 from fesem_jax.core import sharding
-from fesem_jax.core.algorithm import ClientModels
 from studies import growth
 
 
@@ -119,39 +118,3 @@ def test_growth_has_slopes_and_is_drawn_beside_linear_growth():
   np.testing.assert_allclose(linear.get_ydata(), [10, 20, 100])
   np.testing.assert_allclose(above.lines[1].get_ydata(), 100)
   np.testing.assert_allclose(below.lines[0].get_ydata(), 1)
-
-
-def test_clusters_are_compared_by_their_clients():
-  a = np.array([0, 0, 1, 1, 2, 2, 2])
-  assert precision.in_other_clusters(a, (a + 1) % 3) == 0
-  assert precision.in_other_clusters(a, np.array([3, 3, 0, 2, 1, 1, 0])) == 2
-
-
-def test_models_are_compared_client_by_client():
-  centers = {'w': np.array([[3.0, 0.0], [0.0, 4.0]])}
-  used = ClientModels(centers, np.array([0, 1, 1]))
-  moved = ClientModels({'w': centers['w'][::-1]}, np.array([1, 0, 1]))
-  assert precision.distance(used, used) == 0
-  # The last client is 5 away; all models are of squared length 9 + 16 + 16.
-  np.testing.assert_allclose(precision.distance(moved, used), 5 / 41**0.5)
-
-
-def test_cycles_are_of_what_holds_a_product():
-  text = """HloModule jit_step
-%fused.1 (p: f32[8,8]) -> f32[8,8] {
-  ROOT %c.1 = f32[8,8] convolution(%p, %p), operand_precision={high,high}, metadata={}
-}
-%fused.2 (p: f32[8,8]) -> f32[8,8] {
-  ROOT %a.1 = f32[8,8] add(%p, %p)
-}
-ENTRY %main (p: f32[8,8]) -> f32[8,8] {
-  %f.1 = f32[8,8] fusion(%p), calls=%fused.1, backend_config={"estimated_cycles":"70"}
-  %c.2 = f32[8,8] convolution(%f.1, %p), backend_config={"estimated_cycles":"5"}
-  ROOT %f.2 = f32[8,8] fusion(%c.2), calls=%fused.2, "estimated_cycles":"900"
-}
-"""
-  assert precision.cycles(text) == {
-    'products': {'high': 1, 'default': 1},
-    'cycles_of_products': 75,
-    'cycles': 975,
-  }

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import rounded
 from fesem_jax import algorithms
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.tree import expand
@@ -22,7 +21,7 @@ IMAGES = (6, 6)
 
 def precisions(fn, *args):
   """How many products of a function have which precision, by its name."""
-  found = rounded.products(jax.make_jaxpr(fn)(*args).jaxpr)
+  found = helpers.product_precisions(jax.make_jaxpr(fn)(*args).jaxpr)
   assert all(p is not None and p[0] == p[1] for p in found)
   names = [p[0].name.lower() for p in found]
   return {name: names.count(name) for name in sorted(set(names))}

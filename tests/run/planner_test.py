@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import program_text
+from benchmarks import common
 from experiments.build import build_model
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
@@ -69,7 +69,7 @@ def test_a_plan_counts_what_a_run_holds(planned):
   assert [p.name for p in found.programs] == ['start', 'round', 'evaluation']
   # The round overwrites its state.
   assert found.round.memory.aliased >= found.stack_bytes
-  assert not program_text.calls_to_host(found.round.text)
+  assert not common.calls_to_host(found.round.text)
   assert found.peak_bytes >= found.state_bytes + found.data_bytes
   exchanged = program_memory.collectives_of(found.round.text)
   assert exchanged

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from benchmarks.program_text import (
+from benchmarks.common import (
   calls_to_host,
   gathers_of_models,
   products_by_precision,

@@ -14,6 +14,7 @@ from fesem_jax.core.batching import Schedule, batch_width
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.traced_functions import called_by
 from fesem_jax.core.types import Cohort
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction, Trained
@@ -126,6 +127,17 @@ def asks_host(program):
   """Whether a compiled program calls back or sends anything to the host."""
   words = ('callback', 'outfeed', 'infeed', 'send', 'recv')
   return any(word in program.as_text() for word in words)
+
+
+def product_precisions(program):
+  """Precisions of the factors of each product in a jaxpr, with all that it calls."""
+  precisions = []
+  for equation in program.eqns:
+    if equation.primitive.name in ('dot_general', 'conv_general_dilated'):
+      precisions.append(equation.params['precision'])
+    for inner, _ in called_by(equation):
+      precisions += product_precisions(inner)
+  return precisions
 
 
 def trained(params, sizes=None, **changes):

@@ -17,13 +17,13 @@ import optax
 import pytest
 from jax.lax import Precision
 
-from benchmarks import rounded
 from fesem_jax import algorithms, models
 from fesem_jax.core import sharding
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.errors import UserError
 from tests.support import random_federations
+from tests.support.helpers import product_precisions
 from tests.support.methods import (
   ALL_CLIENTS,
   METHODS,
@@ -178,7 +178,7 @@ def test_every_product_of_a_round_says_its_precision(row):
   data, full = DATA[row[1]](FULL), row[0] in ALL_CLIENTS
   cohort = random_federations.cohort_of(range(CLIENTS), full)
   state = jax.device_get(made.init(key, data))
-  found = rounded.products(made.step.trace(state, data, cohort, key).jaxpr.jaxpr)
+  found = product_precisions(made.step.trace(state, data, cohort, key).jaxpr.jaxpr)
   assert found
   assert set(found) == {(Precision.HIGHEST, Precision.HIGHEST)}
 

@@ -1,1 +1,0 @@
-"""Real runs that are killed, cut off from their disk or damaged, and then resumed."""
