@@ -20,7 +20,7 @@ They are added to `results/tpu_programs.json`. The compiler takes minutes for ea
 """
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -29,6 +29,7 @@ from absl import app, flags
 from benchmarks import common, floor
 from benchmarks.workloads import WORKLOADS, Workload
 from fesem_jax import algorithms
+from fesem_jax.core.local_training import Precision
 from fesem_jax.run import planner, topologies
 from fesem_jax.run.data_shapes import DataSize, SplitSize
 from fesem_jax.run.planner import Plan
@@ -57,7 +58,8 @@ _PASSES = {'default': 1, 'high': 3, 'highest': 6}
 def planned(workload: Workload, name: str, options: Any, chip: str) -> Plan:
   """The compiled round of a method on four chips."""
   mesh = topologies.mesh_of(f'{chip}:2x2')
-  local = common.training(workload, mesh)._replace(precision=_PRECISION.value)
+  precision = cast(Precision, _PRECISION.value)
+  local = common.training(workload, mesh)._replace(precision=precision)
   clients = workload.num_clients
   tokens = workload.network == 'lstm'
   size = DataSize(

@@ -31,7 +31,7 @@ from fesem_jax import algorithms, data, models
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.local_training import Machine, local_training
+from fesem_jax.core.local_training import Machine, Precision, local_training
 from fesem_jax.data import placement
 from fesem_jax.run import rounds
 from fesem_jax.run.one_run import run_one
@@ -159,7 +159,7 @@ def _options(name: str) -> dict[str, Any]:
 class _Case:
   """A method on a mesh: its data, keys and cohort there."""
 
-  def __init__(self, name: str, mesh: Mesh, precision: str, **options: Any):
+  def __init__(self, name: str, mesh: Mesh, precision: Precision, **options: Any):
     train = _digits()[0]
     network = 'small_cnn' if name in _CONVOLVE else 'mlp'
     local = local_training(

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,8 @@ from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.batching import num_steps
-from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.local_training import LocalTraining, Precision, SharedStart
+from fesem_jax.models.conv import Method
 
 
 class Case(NamedTuple):
@@ -38,9 +39,9 @@ class Case(NamedTuple):
 
   workload: str
   together: int = 0  # clients side by side; 0 is the default
-  conv: str = ''  # of `models.conv.METHODS`; '' is the default
-  precision: str = 'highest'
-  shared_start: str = 'auto'
+  conv: Method | Literal[''] = ''  # of `models.conv.METHODS`; '' is the default
+  precision: Precision = 'highest'
+  shared_start: SharedStart = 'auto'
 
   @property
   def is_default(self) -> bool:
@@ -61,7 +62,7 @@ def stages(small: bool) -> list[list[Case]]:
   main = _ORDER[:4]
   rounded = [Case(w, precision='default') for w in _ORDER[:5]]
   of_convs = [Case(w, conv='grouped') for w in _CONVOLVES]
-  of_start = [Case(w, shared_start=s) for w, s in (('W1', 'off'), ('W3', 'on'))]
+  of_start = [Case('W1', shared_start='off'), Case('W3', shared_start='on')]
   of_chunks = [[Case(w, c) for w in main] for c in _TOGETHER]
   rest = [[Case(w, c) for w in _ORDER[4:]] for c in _TOGETHER]
   return [

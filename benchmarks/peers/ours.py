@@ -12,13 +12,14 @@ from benchmarks.workloads import Workload
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core import sharding, tree
+from fesem_jax.core.local_training import Precision
 from fesem_jax.utils import provenance
 
 
 class Ours:
   """FedAvg's round, clients split over one device per core, or on an accelerator."""
 
-  precision = 'highest'
+  precision: Precision = 'highest'
 
   def __init__(self, workload: Workload, x: Any, y: Any, sizes: Any):
     self._workload = workload

@@ -67,7 +67,8 @@ def finish(name, workdir, cache):
 
 def num_records(workdir):
   """Records of rounds of all runs in a workdir."""
-  return sum(p.read_bytes().count(b'\n') for p in workdir.rglob('metrics.jsonl'))
+  files = [workdir / 'metrics.jsonl', *workdir.glob('*/seed*/metrics.jsonl')]
+  return sum(p.read_bytes().count(b'\n') for p in files if p.exists())
 
 
 def kill(name, workdir, cache, rng, total):
