@@ -17,7 +17,7 @@ import numpy as np
 from fesem_jax.data.pool import Examples, Pool, cached_pool
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.safe_files import opened, reading
 from fesem_jax.utils.stored_rows import Rows, changed, take
@@ -77,7 +77,8 @@ def read_clients(
           'preprocess the data again.'
         )
       count = announced.pop(user)
-      check(x is not None and y is not None, f'{where}: lacks the lists x and y')
+      if x is None or y is None:
+        raise UserError(f'{where}: lacks the lists x and y')
       if not len(x) == len(y) == count:
         raise UserError(
           f'{where}: {len(x)} examples and {len(y)} labels, but num_samples says '

@@ -140,7 +140,7 @@ def compare_clients(
 
 
 def _table(run: 'Result | Run | ClientTable') -> ClientTable:
-  return getattr(run, 'clients', run)
+  return run if isinstance(run, ClientTable) else run.clients
 
 
 def _figures(table: ClientTable) -> list[str]:
