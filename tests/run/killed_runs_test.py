@@ -36,7 +36,7 @@ COMMANDS = {
   'compare': ('compare', '--algorithms=fed_avg,fesem(2)', '--num_seeds=2'),
 }  # fmt: skip
 KILLS = 6
-TIMES = ('seconds', 'timing', 'memory', 's/round')
+TIMES = ('seconds', 'timing', 'memory', 'commit', 's/round')
 
 
 @contextlib.contextmanager
@@ -86,7 +86,7 @@ def kill(name, workdir, cache, rng, total):
 
 
 def without_times(value):
-  """A summary or configuration without what depends on time."""
+  """A summary or configuration without times, memory and commit."""
   if isinstance(value, dict):
     return {k: without_times(v) for k, v in value.items() if k not in TIMES}
   return value
