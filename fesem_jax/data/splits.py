@@ -127,39 +127,6 @@ def server_test(
   return np.asarray(take(test.compact(test.x), rows)), y[rows]
 
 
-def halves(train: FederatedData, seed: int = 0) -> tuple[FederatedData, np.ndarray]:
-  """Splits each client's training examples in two halves, a client each.
-
-  How far apart the halves of a client are tells how much of the differences between
-  clients is due to the examples that they happen to have. The training split of M
-  clients is on the host; `seed` decides which half an example goes to.
-
-  Returns a split of 2 C clients, the first halves of all and then the second ones, and
-  which C clients these are, [C] int positions: those of at least two examples. Of an
-  odd number one example is left out, so that halves weigh alike.
-  """
-  rng = prng_streams.host_rng(seed, prng_streams.HALVES)
-  offsets = np.asarray(train.offsets)
-  sizes = np.diff(offsets) // 2
-  clients = np.flatnonzero(sizes)
-  orders = [rng.permutation(offsets[i + 1] - offsets[i]) for i in clients]
-  parts = [
-    offsets[i] + order[half * sizes[i] :][: sizes[i]]
-    for half in (0, 1)
-    for i, order in zip(clients, orders, strict=True)
-  ]
-  flat = np.concatenate([np.sort(part) for part in parts] or [np.zeros(0, int)])
-  half_clients = FederatedData.from_arrays(
-    take(train.compact(train.x), flat),
-    np.asarray(take(train.compact(train.y), flat)),
-    np.tile(sizes[clients], 2),
-    num_classes=train.num_classes,
-    scale=train.scale,
-    task=train.task,
-  )
-  return half_clients, clients
-
-
 def first_examples(train: FederatedData, count: int, seed: int = 0) -> FederatedData:
   """Keeps a few random training examples of each client.
 

@@ -2,7 +2,7 @@
 
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
-from fesem_jax.plots.cluster_numbers import choosing_k, separation_by_k
+from fesem_jax.plots.cluster_numbers import choosing_k
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import convergence
@@ -46,7 +46,6 @@ __all__ = [
   'method_label',
   'objective',
   'save',
-  'separation_by_k',
   'sheets',
   'use_style',
 ]

@@ -1,4 +1,4 @@
-"""Figures by the number of clusters: criteria of FeSEM, separation of clients."""
+"""Figures by the number of clusters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,14 +19,6 @@ _CRITERIA: _Panels = {
     'clients': 'silhouette_mean', 'without clusters': 'silhouette_of_one_cloud'},
   'Stability: ARI between seeds': {'': 'stability'},
 }  # fmt: skip
-_SEPARATION: _Panels = {
-  'Variance between / within': {
-    'clients': 'pseudo_f',
-    'without clusters': 'of_one_cloud',
-  },
-  'Explained share of differences': {'': 'explained'},
-  'Agreement of halves (ARI)': {'': 'agreement'},
-}
 
 
 def choosing_k(
@@ -67,26 +59,6 @@ def choosing_k(
     if key == 'distance_mean':
       axis.set_ylim(bottom=0)
     elif key == 'stability':
-      axis.set_ylim(-0.1, 1.05)
-  return figure
-
-
-def separation_by_k(rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
-  """Draws how far apart K clusters of clients are.
-
-  Args:
-    rows: one for each K, with the fields of `analysis.separation.Separation`.
-    title: of the figure.
-
-  Returns:
-    The figure, without the panels that no K has a figure for: halves of clients that
-    are too few have no agreement.
-  """
-  figure, axes = _by_k(rows, _SEPARATION, in_figure(title, 120))
-  for key, axis in axes.items():
-    if key == 'pseudo_f':
-      axis.set_ylim(bottom=0)
-    else:
       axis.set_ylim(-0.1, 1.05)
   return figure
 

@@ -182,15 +182,6 @@ def test_a_name_that_begins_with_an_underscore_is_in_the_legend(runs):
   assert [text.get_text() for text in texts] == [' _own', 'FedAvg']
 
 
-def test_panels_without_a_figure_are_left_out():
-  row = {'pseudo_f': 0.5, 'of_one_cloud': 0.4, 'explained': 0.5, 'agreement': None}
-  rows = [row | {'num_clusters': k} for k in (2, 3)]
-  assert len(plots.separation_by_k(rows, 'x').axes) == 2
-  assert (
-    len(plots.separation_by_k([r | {'agreement': 1.0} for r in rows], 'x').axes) == 3
-  )
-
-
 def test_styles_have_the_fonts_and_widths_of_papers(tmp_path, runs):
   try:
     plots.use_style('paper')
