@@ -7,7 +7,6 @@ from fesem_jax.data import (
   mnist,
   partitions,
   pictures,
-  ratings,
   synthetic_table,
   texts,
 )
@@ -52,7 +51,6 @@ DATA = (
     'leaf_users': leaf.USERS,
     'background': leaf.BACKGROUNDS,
     'vocabulary': ('', *texts.VOCABULARIES),
-    'ratings_by': ratings.BY,
     'image_groups': pictures.GROUPS,
     'synthetic_difference': synthetic_table.DIFFERENCES,
   }),

@@ -1,7 +1,6 @@
 """Image classification sets of the Hugging Face hub, by a column of clients."""
 
 import pathlib
-import re
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,6 @@ from fesem_jax.data.table_files import check_classes
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import UserError, argument
 from fesem_jax.utils.safe_files import reading
-
-_HOST = 'huggingface.co'
-_SPLITS = ('train', 'test', 'validation', 'valid', 'val', 'partial-train')
 
 
 def load(
@@ -39,7 +35,7 @@ def load(
     label_column: '' takes the only column of class labels. Labels may also be names,
       whose classes are in alphabetical order.
     side: of all images; 0 resizes images of which both sides exceed 84 to 84.
-    config: which of several configurations of the data set.
+    config: which of several configurations of the data set; a folder of a local copy.
 
   Raises:
     UserError: if it can be neither read nor downloaded, or lacks a column.
@@ -78,49 +74,13 @@ def _open(
 ) -> dict[str, Any]:
   """Split name -> data set, from the local copy or the hub."""
   with reading(folder):
-    there = folder.is_dir()
-  if there:
-    parquet = sorted(folder.rglob('*.parquet'))
-    if parquet:
-      by_split = _of_splits(parquet, folder, config)
-      check_classes([pathlib.Path(p) for paths in by_split.values() for p in paths])
-      return dict(datasets.load_dataset('parquet', data_files=by_split))
-    held = datasets.load_from_disk(str(folder / config))
-    return dict(held) if isinstance(held, datasets.DatasetDict) else {'train': held}
-  return dict(datasets.load_dataset(name, config or None))
-
-
-def _of_splits(
-  paths: list[pathlib.Path], folder: pathlib.Path, config: str
-) -> dict[str, list[str]]:
-  """Split -> Parquet files of one configuration of a data set.
-
-  The hub names them CONFIG/SPLIT-00000-of-00003.parquet, or CONFIG/SPLIT/0000.parquet.
-  Raises `UserError` if there are several configurations, and none is chosen.
-  """
-  configs: dict[str, dict[str, list[str]]] = {}
-  for path in paths:
-    *parts, name = path.relative_to(folder).parts
-    split = re.split(r'[-.]', name)[0]
-    of_folder = bool(parts) and split not in _SPLITS and parts[-1] in _SPLITS
-    if parts and (of_folder or split.isdecimal()):
-      split = parts.pop().removeprefix('partial-')
-    of_config = configs.setdefault('/'.join(parts), {})
-    of_config.setdefault(split, []).append(str(path))
-  if config:
-    chosen = [name for name in configs if config in (name, name.split('/')[-1])]
-    if len(chosen) != 1:
-      raise UserError(
-        f'{argument("hub_config", config)} is not among the folders of {folder}: '
-        f'{", ".join(sorted(configs))}.'
-      )
-    return configs[chosen[0]]
-  if len(configs) > 1:
-    raise UserError(
-      f'{folder} holds several configurations; choose one of its folders with '
-      f'`hub_config`: {", ".join(sorted(name or "." for name in configs))}.'
-    )
-  return next(iter(configs.values()))
+    if not folder.is_dir():
+      return dict(datasets.load_dataset(name, config or None))
+  if parquet := list((folder / config).rglob('*.parquet')):
+    check_classes(parquet)
+    return dict(datasets.load_dataset('parquet', data_dir=str(folder / config)))
+  saved = datasets.load_from_disk(str(folder / config))
+  return dict(saved) if isinstance(saved, datasets.DatasetDict) else {'train': saved}
 
 
 def _columns(

@@ -32,7 +32,6 @@ class Options(NamedTuple):
     vocabulary: characters of a plain text: 'leaf', LEAF's 80 of English (the default of
       'shakespeare'), or 'data', those of the training text, of any script (the default
       of text:FILE).
-    ratings_by: clients of 'ratings': 1,128 lecturers or 2,972 students.
     label_column: column of the labels or targets of table:FILE or of a data frame; ''
       is y.
     client_column: column of the client of each row of a table; '' is client, if there
@@ -73,7 +72,6 @@ class Options(NamedTuple):
   emnist_split: str = 'byclass'
   text_stride: int = 1
   vocabulary: str = ''
-  ratings_by: str = 'lecturer'
   label_column: str = ''
   client_column: str = ''
   cluster_column: str = ''

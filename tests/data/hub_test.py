@@ -172,10 +172,6 @@ def test_one_of_several_configurations(tmp_path, layout):
     'data_dir': tmp_path, 'hub_name': 'me/mine', 'hub_label_column': 'kind',
     'num_clients': 2,
   }  # fmt: skip
-  with pytest.raises(UserError, match='several configurations'):
-    data.load('hub', **options)
-  with pytest.raises(UserError, match='`hub_config=medium`'):
-    data.load('hub', hub_config='medium', **options)
   train, _ = data.load('hub', hub_config='large', **options)
   assert (np.unique(train.x).tolist(), len(train.y)) == ([1], 6)
 
