@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import platform
 import re
 import sys
 import time
@@ -302,12 +303,19 @@ def reset_peak() -> None:
   pathlib.Path('/proc/self/clear_refs').write_text('5')
 
 
+def processor() -> str:
+  """Name of the CPU (Linux)."""
+  text = pathlib.Path('/proc/cpuinfo').read_text()
+  name = re.search(r'^model name\s*:\s*(.+)', text, re.MULTILINE)
+  return name[1] if name else platform.processor()
+
+
 def where(mesh: Any) -> dict[str, Any]:
   """Machine, versions and date of a result file."""
   described = provenance.describe(mesh)
   return {
     'date': datetime.date.today().isoformat(),
-    'processor': provenance.processor(),
+    'processor': processor(),
     'cores': os.cpu_count(),
     'device': described['device'],
     'versions': described['versions'],

@@ -20,8 +20,8 @@ from fesem_jax.training.augmentation import augmentation
 from fesem_jax.training.optimizers import AdamOptions, local_optimizer
 from fesem_jax.utils.errors import UserError, argument, check
 
-from . import client_work, model_starts, plugins, schedules, sends
 from . import flags as experiment_flags
+from . import model_starts, plugins, schedules, sends
 
 
 def load_data(
@@ -155,10 +155,8 @@ def build_local(
   schedule = local.schedule
   if steps := config['local_steps']:
     schedule = schedule._replace(epochs=1, steps=steps)
-  work = client_work.read(config['client_work'], schedule, train)
   local = local._replace(
-    schedule=schedule if work is None else work.longest(schedule),
-    work=work,
+    schedule=schedule,
     batch_stats=config['batch_stats'],
     keep_optimizer_state=config['keep_optimizer_state'],
     dropout_rate=config['dropout_rate'],

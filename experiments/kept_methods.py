@@ -13,11 +13,11 @@ from . import flags as experiment_flags
 from . import methods
 
 # What files a run has read, beside flags: digests in its config.json.
-_OF_FILES = 'data_digest', 'init_digest', 'select_digest', 'client_work_digest'
+_OF_FILES = 'data_digest', 'init_digest', 'select_digest'
 # Flags beside those of data that decide which.
 _CHOOSE_FILES = (
   'seed', 'evaluate_on', 'unseen_fraction', 'corrupt', 'corrupt_fraction', 'stop_after',
-  'init_from', 'select', 'client_work',
+  'init_from', 'select',
 )  # fmt: skip
 
 

@@ -36,13 +36,11 @@ def build(config: dict[str, Any]) -> int | Selection:
 
 
 def identity(config: dict[str, Any]) -> dict[str, str]:
-  """The digests of the files of clients that --select and --client_work read."""
+  """The digest of the file of clients that --select reads."""
   digests = {}
   kind, _, value = config.get('select', '').partition(':')
   if kind in _FILES:
     digests['select_digest'] = _digest(value)
-  if path := config.get('client_work'):
-    digests['client_work_digest'] = _digest(path)
   return digests
 
 

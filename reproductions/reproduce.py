@@ -31,7 +31,6 @@ from typing import Any
 from absl import flags
 
 from fesem_jax.run.workdir import locked
-from fesem_jax.utils import provenance
 from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.interrupts import Stopped, handed_on
 
@@ -137,7 +136,7 @@ def entry(cell: Cell, workdirs: list[pathlib.Path], tuned: Any) -> ledger.Entry:
     'processor_hours': round(seconds / 3600, 3) if times else None,
     'commit': summary['commit'],
     'versions': summary['versions'],
-    'machine': f'{platform.machine()} {provenance.processor()}, {os.cpu_count()} cores',
+    'machine': f'{platform.machine()}, {os.cpu_count()} cores',
   }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from benchmarks import common
 from benchmarks.accelerator import measuring
 from benchmarks.accelerator.measuring import Watch
 from fesem_jax.utils import provenance
@@ -55,7 +56,7 @@ def _described(mesh: Any) -> dict[str, Any]:
     'platform_version': getattr(device.client, 'platform_version', '')[:120],
     'driver': smi.strip(),
     'bytes_limit': stats.get('bytes_limit'),
-    'processor': provenance.processor(),
+    'processor': common.processor(),
     'cores': os.cpu_count(),
     'versions': described['versions'] | others,
     'commit': described['commit'],

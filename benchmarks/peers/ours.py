@@ -64,5 +64,4 @@ def _arrays(workload: Workload, params: Any) -> list[np.ndarray]:
 
 if __name__ == '__main__':
   common.setup()
-  versions = {n: v for n, v in provenance.versions().items() if v}
-  worker.serve(worker.Worker(Ours).answer, versions)
+  worker.serve(worker.Worker(Ours).answer, provenance.versions())

@@ -69,10 +69,6 @@ TRAINING = (
     'and image; off in evaluation and in losses that clients choose by.'),
   of(LocalTraining, 'batch_stats', choices=get_args(BatchStats)),
   of(LocalTraining, 'keep_optimizer_state'),
-  flag('string', 'client_work', '',
-    'CSV file with a column client, the names of all clients, and some of rate, a '
-    'factor of --learning_rate; epochs, in place of --local_epochs; and steps, in '
-    'place of --local_steps.'),
   of(LocalTraining, 'precision', choices=get_args(Precision)),
 )  # fmt: skip
 

@@ -65,14 +65,6 @@ class ClientWork:
     own = jnp.asarray(self.rates).at[client_id].get(mode='fill', fill_value=1.0)
     return own if rate is None else rate * own
 
-  def longest(self, schedule: Schedule) -> Schedule:
-    """The schedule of the client with most work."""
-    if self.epochs is not None:
-      schedule = schedule._replace(epochs=int(self.epochs.max()))
-    if self.steps is not None:
-      schedule = schedule._replace(steps=int(self.steps.max()))
-    return schedule
-
   def schedule_of(
     self, schedule: Schedule, client_ids: jax.Array
   ) -> tuple[jax.Array | int, jax.Array | int]:

@@ -84,7 +84,7 @@ def _rate_of(local: LocalTraining) -> Any:
 def check_one_rate(local: LocalTraining) -> None:
   """Raises `UserError` if clients have learning rates of their own."""
   alike = local.work is None or local.work.rates is None
-  check(alike, 'client_work: this method needs one learning rate of all clients')
+  check(alike, 'ClientWork: this method needs one learning rate of all clients')
 
 
 def learning_rate(local: LocalTraining) -> float:

@@ -1,11 +1,11 @@
 """The machine and the software of a run: device, memory, versions, commit."""
 
 import functools
-import pathlib
 import platform
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
@@ -18,14 +18,17 @@ _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 def describe(mesh: Mesh) -> dict[str, Any]:
   """The `memory` (of this process), `device`, `versions` and `commit` of a summary."""
-  device = mesh.devices.flat[0]
+  import resource  # Not on Windows.
+
+  host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  host *= 1 if sys.platform == 'darwin' else 1024
   stats = [d.memory_stats() or {} for d in mesh.local_devices]
-  peaks = [s['peak_bytes_in_use'] for s in stats if 'peak_bytes_in_use' in s]
+  peak = max(
+    (s['peak_bytes_in_use'] for s in stats if 'peak_bytes_in_use' in s), default=None
+  )
+  device = mesh.devices.flat[0]
   return {
-    'memory': {
-      'peak_host_bytes': peak_host_bytes(),
-      'peak_device_bytes': max(peaks) if peaks else None,
-    },
+    'memory': {'peak_host_bytes': host, 'peak_device_bytes': peak},
     'device': {
       'platform': device.platform,
       'kind': device.device_kind,
@@ -37,50 +40,20 @@ def describe(mesh: Mesh) -> dict[str, Any]:
   }
 
 
-def peak_host_bytes() -> int | None:
-  """The peak resident memory of this process, in bytes; None where it is not known."""
-  try:
-    import resource  # Not on Windows.
-  except ImportError:
-    return None
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  return peak if sys.platform == 'darwin' else 1024 * peak
-
-
-def processor() -> str:
-  """Name of the CPU."""
-  try:
-    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
-    return next(x.split(':')[1].strip() for x in lines if x.startswith('model name'))
-  except (OSError, StopIteration):
-    return platform.processor()
-
-
-def versions() -> dict[str, str | None]:
-  """The versions of Python and of the packages that results depend on."""
-  python = {'python': sys.version.split()[0], 'fesem_jax': __version__}
-  return {**python, **{name: _version(name) for name in _PACKAGES}}
-
-
 @functools.cache  # The code that the process has loaded.
-def _version(name: str) -> str | None:
-  try:
-    return metadata.version(name)
-  except metadata.PackageNotFoundError:
-    return None
+def versions() -> dict[str, str]:
+  """The versions of Python and of the packages that results depend on."""
+  python = {'python': platform.python_version(), 'fesem_jax': __version__}
+  return python | {name: metadata.version(name) for name in _PACKAGES}
 
 
 @functools.cache
 def commit() -> str | None:
-  """The commit of the source tree, or None outside a checkout.
-
-  It ends in `-dirty` if files were changed since the commit.
-  """
-  folder = pathlib.Path(__file__).parent
-  name = ['describe', '--always', '--dirty', '--abbrev=40', '--exclude=*']
+  """The commit of the source tree, with `-dirty` after changes; None elsewhere."""
+  git = ['git', '-C', str(Path(__file__).parent), 'describe', '--always', '--dirty']
   try:
     done = subprocess.run(
-      ['git', '-C', str(folder), *name], capture_output=True, text=True, check=True
+      [*git, '--abbrev=40', '--exclude=*'], capture_output=True, text=True, check=True
     )
   except (OSError, subprocess.CalledProcessError):
     return None

@@ -8,12 +8,11 @@ import pytest
 from absl import flags as absl_flags
 from absl.testing import flagsaver
 
-from experiments import compare, flags, schedules, selecting
+from experiments import compare, flags, schedules
 from experiments import run as experiment
 from experiments.build import build_local
 from fesem_jax import models
 from fesem_jax.training.plain_sgd import is_plain_sgd
-from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import LOGISTIC, QUICK, refuses
 from tests.support import helpers
 from tests.support.commands import call
@@ -105,34 +104,6 @@ def test_local_steps_have_a_schedule_of_their_own(parse):
 def test_contradictions_are_refused(given, message, parse):
   with refuses(message):
     local_of(parse, *given)
-
-
-def test_a_run_is_that_of_the_table_that_it_has_read(tmp_path):
-  table = tmp_path / 'work.csv'
-  found = []
-  for rate in (1, 2, 1):
-    table.write_text(f'client,rate\nc0,{rate}\n')
-    found.append(selecting.identity({'client_work': str(table)}))
-  assert found[0] == found[2] != found[1]
-  assert selecting.identity({'client_work': '', 'select': 'uniform'}) == {}
-
-
-def test_a_table_gives_clients_work_of_their_own(parse, tmp_path):
-  table = tmp_path / 'work.csv'
-  flag = f'--client_work={table}'
-  table.write_text('client,rate,epochs\nc1,0.5,3\nc0,2,1\nunseen,1,1\n')
-  local = local_of(parse, flag, '--local_epochs=2')
-  assert local.work.rates.tolist() == [2, 0.5]
-  assert (local.work.epochs.tolist(), local.schedule.epochs) == ([1, 3], 3)
-  for text, message in (
-    ('client,rate\nc0,1\n', 'c1'),
-    ('client,rate\nc0,1\nc0,1\nc1,1\n', 'client_work'),
-    ('client,speed\nc0,1\nc1,1\n', 'client_work'),
-    ('client,steps\nc0,0\nc1,1\n', 'steps'),
-  ):
-    table.write_text(text)
-    with pytest.raises(UserError, match=message):
-      local_of(parse, flag)
 
 
 def test_what_clients_keep_is_chosen_by_flags(parse):

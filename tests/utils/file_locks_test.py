@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from fesem_jax.run.workdir import locked
-from fesem_jax.utils import provenance
 from fesem_jax.utils.errors import UserError
 
 
@@ -22,5 +21,3 @@ def test_a_workdir_without_locks_is_refused_in_a_sentence(tmp_path, monkeypatch)
   sentence = 'use Linux, macOS or the Windows Subsystem'
   with pytest.raises(UserError, match=sentence), locked(tmp_path / 'run'):
     pass
-  monkeypatch.setitem(sys.modules, 'resource', None)
-  assert provenance.peak_host_bytes() is None
