@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.run.callbacks.logged_runs import scalars
+from fesem_jax.run.callbacks.loggers import scalars
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.results import records
 from tests.support import helpers

@@ -1,20 +1,173 @@
 """Loggers: callbacks that send the numbers of a run to other programs."""
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+import os
+import pathlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.callbacks.ml_flow import MLflow
-from fesem_jax.run.callbacks.tensorboard import TensorBoard
-from fesem_jax.run.callbacks.weights_and_biases import WeightsAndBiases
+from fesem_jax.run.callbacks.events import RoundEnd, Start
+from fesem_jax.utils import processes
 from fesem_jax.utils.ranges import check_choice
 
-LOGGERS: Mapping[str, Callable[[], Callback]] = MappingProxyType(
+
+class Logger(Callback):
+  """Writes every number of the records, by round, in the first process.
+
+  A resumed run writes those of the earlier rounds again. Subclasses open their
+  destination in `open`.
+  """
+
+  def __init__(self, write: Callable[[int, dict[str, float]], Any]):
+    """Writes numbers with a function.
+
+    Args:
+      write: (number of the round, numbers by path), e.g. (3, {'deployed/micro_f1':
+        0.9}).
+    """
+    self.write = write
+
+  def open(self, start: Start) -> None:
+    """Called before the first round that is written."""
+
+  def on_start(self, start: Start) -> None:
+    """Keeps the run for its first round."""
+    self._start, self.is_open = start, False
+
+  def on_round_end(self, event: RoundEnd) -> None:
+    """Writes the round's numbers."""
+    if not processes.is_first():
+      return
+    records = [event.record]
+    if not self.is_open:
+      self.open(self._start)
+      self.is_open = True
+      records = [*self._start.records, event.record]
+    for record in records:
+      self.write(record['round'], dict(scalars(record)))
+
+
+class TensorBoard(Logger):
+  """Writes to `workdir/tensorboard/`, or to `tensorboard/` without a workdir."""
+
+  def __init__(self) -> None:
+    import tensorboardX  # noqa: F401 - an optional dependency.
+
+    super().__init__(self._add)
+
+  def open(self, start: Start) -> None:
+    """Opens a file, whose rounds replace those of earlier files."""
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+    folder = (start.workdir or pathlib.Path()) / 'tensorboard'
+    folder.mkdir(parents=True, exist_ok=True)
+    self._file = EventsWriter(str(folder / 'events'), f'.{start.done:09}')
+    began = SessionLog(status=SessionLog.START)
+    self._file.write_event(Event(wall_time=time.time(), step=0, session_log=began))
+
+  def _add(self, number: int, numbers: dict[str, float]) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.summary import Summary, scalar
+
+    values = [v for pair in numbers.items() for v in scalar(*pair).value]
+    event = Event(wall_time=time.time(), step=number, summary=Summary(value=values))
+    self._file.write_event(event)
+    self._file.flush()
+
+
+class WeightsAndBiases(Logger):
+  """Writes to `workdir/wandb/`; sends nothing until `wandb sync`.
+
+  WANDB_MODE=online sends numbers at once. A resumed run has the same id.
+  """
+
+  def __init__(self) -> None:
+    os.environ.setdefault('WANDB_MODE', 'offline')
+    os.environ.setdefault('WANDB_ERROR_REPORTING', 'false')
+    import wandb  # An optional dependency, and slow to import.
+
+    self._wandb = wandb
+    super().__init__(lambda number, numbers: self._run.log(numbers, step=number))
+
+  def open(self, start: Start) -> None:
+    """Begins a run of Weights & Biases, or resumes it."""
+    self._run = self._wandb.init(
+      project=os.environ.get('WANDB_PROJECT', 'fesem_jax'),
+      name=_name(start.workdir),
+      id=_id(start.workdir, 'wandb', lambda: secrets.token_hex(8)),
+      resume='allow',
+      reinit='create_new',  # Leaves other runs of the caller open.
+      dir=start.workdir,
+      config={'seed': start.seed} | (start.config or {}),
+      settings=self._wandb.Settings(silent=True, console='off'),
+    )
+
+  def close(self, error: BaseException | None) -> None:
+    """Ends the run, marked as failed after an error."""
+    if self.is_open:
+      self._run.finish(exit_code=0 if error is None else 1)
+
+
+class MLflow(Logger):
+  """Writes to `workdir/mlflow.db`, or to MLFLOW_TRACKING_URI if it is set.
+
+  A resumed run is the same run of MLflow.
+  """
+
+  def __init__(self) -> None:
+    os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
+    import mlflow  # An optional dependency, and slow to import.
+
+    self._mlflow = mlflow
+    super().__init__(self._add)
+
+  def open(self, start: Start) -> None:
+    """Creates a run of MLflow, or opens it again."""
+    logging.getLogger('alembic').setLevel(logging.WARNING)
+    local = f'sqlite:///{(start.workdir or pathlib.Path()).absolute()}/mlflow.db'
+    client = self._mlflow.MlflowClient(os.environ.get('MLFLOW_TRACKING_URI', local))
+    name = os.environ.get('MLFLOW_EXPERIMENT_NAME', 'fesem_jax')
+    experiment = client.get_experiment_by_name(name)
+    place = experiment.experiment_id if experiment else client.create_experiment(name)
+
+    def create() -> str:
+      run = client.create_run(place, run_name=_name(start.workdir)).info.run_id
+      for key, value in ({'seed': start.seed} | (start.config or {})).items():
+        client.log_param(run, key, str(value)[:500])
+      return run
+
+    self._client, self._run = client, _id(start.workdir, 'mlflow', create)
+    history = client.get_metric_history(self._run, 'seconds')
+    self._last = max((metric.step for metric in history), default=-1)
+    client.update_run(self._run, status='RUNNING')
+
+  def _add(self, number: int, numbers: dict[str, float]) -> None:
+    if number <= self._last:
+      return
+    now, of = int(time.time() * 1000), self._mlflow.entities.Metric
+    keyed = {re.sub(r'[^\w\-./: ]', '_', name): x for name, x in numbers.items()}
+    metrics = [of(key, value, now, number) for key, value in keyed.items()]
+    for i in range(0, len(metrics), 1000):  # As many as a server takes in one call.
+      self._client.log_batch(self._run, metrics[i : i + 1000])
+
+  def close(self, error: BaseException | None) -> None:
+    """Ends the run, marked as failed after an error."""
+    if self.is_open:
+      self._client.set_terminated(self._run, 'FAILED' if error else 'FINISHED')
+
+
+LOGGERS: Mapping[str, Callable[[], Logger]] = MappingProxyType(
   {'tensorboard': TensorBoard, 'wandb': WeightsAndBiases, 'mlflow': MLflow}
 )
 
 
-def build(names: Iterable[str]) -> list[Callback]:
+def build(names: Iterable[str]) -> list[Logger]:
   """The loggers with these names, keys of `LOGGERS`, each once.
 
   Raises `UserError` on an unknown name, or if a package is not installed.
@@ -22,3 +175,33 @@ def build(names: Iterable[str]) -> list[Callback]:
   for name in names:
     check_choice('log_to', name, tuple(LOGGERS))
   return [LOGGERS[name]() for name in dict.fromkeys(names)]
+
+
+def scalars(value: Any, prefix: str = '') -> Iterator[tuple[str, float]]:
+  """Every number of a nested record except the round, as ('deployed/micro_f1', 0.9).
+
+  `value` is a record, or the value in it whose path is `prefix`.
+  """
+  if isinstance(value, dict):
+    for key, inner in value.items():
+      yield from scalars(inner, f'{prefix}/{key}' if prefix else key)
+  elif isinstance(value, list):
+    for i, inner in enumerate(value):
+      yield from scalars(inner, f'{prefix}/{i}')
+  elif isinstance(value, int | float) and prefix != 'round':
+    yield prefix, value
+
+
+def _name(workdir: pathlib.Path | None) -> str | None:
+  """The name of a run in loggers: the last two folders of its path."""
+  return None if workdir is None else '/'.join(workdir.absolute().parts[-2:])
+
+
+def _id(workdir: pathlib.Path | None, logger: str, create: Callable[[], str]) -> str:
+  """The id of the logger's run of a workdir; of a new run without one."""
+  if workdir is None:
+    return create()
+  path = workdir / f'{logger}_run.txt'
+  if not path.exists():
+    path.write_text(create())
+  return path.read_text()
