@@ -66,7 +66,7 @@ def adapt(
       models = [_fed_avg(each, machine, programs) for each in runs]
     rows = []
     for each, model in zip(runs, models, strict=True):
-      with progress_lines.shown(None, f'new clients of {each.run.workdir}'):
+      with progress_lines.shown(True, f'new clients of {each.run.workdir}'):
         rows += measure(each, model, local, settings, machine['data_placement'])
     _write(out, rows, runs, settings, global_runs)
   return rows

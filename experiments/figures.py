@@ -40,7 +40,7 @@ def draw_partitions(names: list[str], output: pathlib.Path) -> None:
   dataset = chosen['dataset']
   panels = {}
   for name in names:
-    with progress_lines.shown(None, f'loading {dataset}, {name}'):
+    with progress_lines.shown(True, f'loading {dataset}, {name}'):
       given = {
         option: value
         for option, value in (chosen | {'partition': name}).items()
@@ -98,7 +98,7 @@ def draw_runs(workdirs: list[str], out: pathlib.Path) -> None:
   for name in compared:
     _print_paths(draw_comparison(pathlib.Path(name)))
   runs = [plots.PlottedRun(folder) for folder in workdirs if folder not in compared]
-  with progress_lines.shown(None, 'drawing'):
+  with progress_lines.shown(True, 'drawing'):
     written = [path for run in runs for path in plots.draw_run(run)]
   if len(runs) > 1:
     written += plots.save(plots.convergence(runs), out / 'convergence')
@@ -131,7 +131,7 @@ def draw_comparison(workdir: pathlib.Path) -> list[pathlib.Path]:
       runs[row['method']] = [plots.PlottedRun(f, row['method']) for f in finished]
   if not runs or 'differences' not in table:
     raise UserError(f'{workdir} has no finished runs of fesem-compare.')
-  with progress_lines.shown(None, 'drawing'):
+  with progress_lines.shown(True, 'drawing'):
     return plots.draw_comparison(
       runs, table['differences'], workdir / 'plots', flags.FLAGS.spread
     )

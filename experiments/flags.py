@@ -100,9 +100,9 @@ def machine() -> dict[str, Any]:
   return {name: flags.FLAGS[name].value for name in names}
 
 
-def progress() -> bool | None:
-  """The `progress` of `simulate`: False with --quiet, else None."""
-  return False if machine().get('quiet') else None
+def progress() -> bool:
+  """The `progress` of `simulate`: False with --quiet."""
+  return not machine().get('quiet')
 
 
 def chosen_options() -> dict[str, Any]:

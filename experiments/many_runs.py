@@ -12,7 +12,7 @@ from fesem_jax.run.programs import Programs
 from fesem_jax.run.results import metrics_file
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import Diverged, UserError
-from fesem_jax.utils.progress_display import duration
+from fesem_jax.utils.progress_lines import duration
 
 from . import flags as experiment_flags
 from . import outcome as outcomes

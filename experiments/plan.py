@@ -88,7 +88,7 @@ def one_plan(
   placed = placement.chosen(
     machine['data_placement'], size.bytes, mesh, everyone=everyone
   )
-  with progress_lines.shown(None):
+  with progress_lines.shown():
     plan = planner.plan(
       methods.configured(config, local),
       size,

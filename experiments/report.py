@@ -23,7 +23,7 @@ def main(argv: list[str]) -> None:
   if len(argv) < 2:
     raise UserError('Name at least one workdir: fesem-report WORKDIR.')
   output = pathlib.Path(f.output)
-  with progress_lines.shown(None):
+  with progress_lines.shown():
     print(write_report(argv[1:], output, f.reference, f.report, f.title))
 
 

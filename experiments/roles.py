@@ -30,7 +30,7 @@ def data_of(
   if splits:
     return _with_roles(config, [data.Phase(1, *splits)])
   if chosen not in held:
-    progress = False if machine.get('quiet') else None
+    progress = not machine.get('quiet')
     with progress_lines.shown(progress, f'loading {config["dataset"]}'):
       phases = load_phases(config, machine['data_dir'])
     held[chosen] = _with_roles(config, phases)

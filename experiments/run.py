@@ -103,7 +103,7 @@ def plan(
   """
   if machine.get('quiet'):
     say = _only_warnings(say)
-  progress = False if machine.get('quiet') else None
+  progress = not machine.get('quiet')
   watchers = watching.callbacks(machine, config)
   targets = curves.targets(machine.get('target') or [])
   config = experiment_flags.with_whole_schedules(config)

@@ -81,7 +81,7 @@ class Alone:
 
   def measure(self, number: int) -> list[Measured]:
     """Measures what clients deploy."""
-    with progress_lines.within_a_round('evaluating'):
+    with progress_lines.waiting_for('evaluating'):
       return [self._run.evaluation.measure(self._state, number)]
 
   def state(self, run: int) -> Any:

@@ -51,7 +51,7 @@ def run_many(
     elif reason:
       alone[reason] = alone.get(reason, 0) + 1
   for reason, count in alone.items():
-    if count > 1 and any(spec.progress is not False for spec in specs):
+    if count > 1 and any(spec.progress for spec in specs):
       logging.warning('Note: %d runs one after the other: %s.', count, reason)
   for group in together.values():
     if len(group) > 1:

@@ -27,7 +27,7 @@ def run_one(spec: Spec, programs: Programs | None = None) -> Result:
   programs = programs or shared()
   spec = _changed(spec)
   with contextlib.ExitStack() as opened:
-    shown = spec.progress if processes.is_first() else False
+    shown = spec.progress and processes.is_first()
     opened.enter_context(progress_lines.shown(shown))
     compiling = opened.enter_context(CompileTime())
     run = prepare(spec, placed(spec), programs, opened)

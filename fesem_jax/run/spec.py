@@ -57,7 +57,7 @@ class Spec:
   later_phases: Sequence[Phase] = ()
   data_placement: str = 'auto'  # see `placement.chosen`
   patience: Index = 0  # 0 never stops early
-  progress: bool | None = None  # None shows lines as `callbacks.Progress` says
+  progress: bool = True
   workdir: pathlib.Path | None = None  # None writes nothing
   checkpoint_every: Index = 10
   resume: bool = True

@@ -199,7 +199,7 @@ class Together:
 
   def measure(self, number: int) -> list[Measured]:
     """Measures what clients deploy after the round `number`, of each run."""
-    with progress_lines.within_a_round('evaluating'):
+    with progress_lines.waiting_for('evaluating'):
       results = processes.on_host(
         self._measure_program(
           self._states,

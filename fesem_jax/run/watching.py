@@ -1,7 +1,5 @@
 """Events for callbacks, and the callbacks of the run itself."""
 
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +20,6 @@ from fesem_jax.run.results import records
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples
 from fesem_jax.run.results.result import fetched
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.progress_display import Rounds
 
 
 def begin(
@@ -100,14 +97,8 @@ def deploy(run: Prepared, state: Any) -> Callable[[], ClientModels]:
   return lambda: with_constants(model, run.evaluation.models(state))
 
 
-_RECENT = 20  # Rounds from which the remaining time is estimated.
-
-
 class ShownProgress(Callback):
-  """Shows rounds, loss, first metric, cluster sizes and the remaining time.
-
-  `progress_lines.shown` decides whether and where.
-  """
+  """Shows rounds, loss, first metric and cluster sizes; see `progress_lines.shown`."""
 
   def on_start(self, start: Start) -> None:
     """Shows the rounds that are done."""
@@ -115,9 +106,8 @@ class ShownProgress(Callback):
     self._task, self._total = start.algorithm.local.model.measured_as, start.rounds
     measured = [r for r in start.records if 'finetuned' in r]
     self._measured = measured[-1] if measured else {}
-    self._ends: deque[float] = deque([time.monotonic()], _RECENT + 1)
-    if start.done < start.rounds:
-      self._display.rounds(Rounds(start.done, start.rounds))
+    if self._display is not None and start.done < start.rounds:
+      self._display.rounds(start.done, start.rounds)
 
   def on_evaluation(self, event: Evaluation) -> None:
     """Keeps the metrics for rounds without an evaluation."""
@@ -125,11 +115,6 @@ class ShownProgress(Callback):
 
   def on_round_end(self, event: RoundEnd) -> None:
     """Shows the round."""
-    if not event.number:
-      return
-    self._ends.append(time.monotonic())
-    each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
-    figures = records.progress(event.record, self._measured, self._task)
-    left = each * (self._total - event.number)
-    rounds = Rounds(event.number, self._total, figures, left)
-    self._display.rounds(rounds, over=event.last)
+    if self._display is not None and event.number:
+      figures = records.progress(event.record, self._measured, self._task)
+      self._display.rounds(event.number, self._total, figures, over=event.last)

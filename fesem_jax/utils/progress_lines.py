@@ -1,47 +1,114 @@
-"""Progress of a run: a panel on a terminal, lines at a limited rate in a log."""
+"""Progress of runs: rich's live lines on a terminal, a line a minute in a log."""
 
 import contextlib
 import contextvars
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
-from fesem_jax.utils.progress_display import Display, Rounds, in_words
+from rich.console import Console
+from rich.progress import (
+  BarColumn,
+  Progress,
+  TaskID,
+  TextColumn,
+  TimeElapsedColumn,
+  TimeRemainingColumn,
+)
 
-# Seconds after which a wait gets a line, and seconds between lines on rounds.
-_LONG, _EVERY = 2.0, 30.0
-_NOTHING = Display()
-_SHOWN = contextvars.ContextVar[Display]('shown', default=_NOTHING)
+_EVERY = 60.0  # Seconds between lines of a log.
+
+
+class Display:
+  """Shows operations and rounds on standard error."""
+
+  def __init__(self) -> None:
+    console = Console(stderr=True, highlight=False)
+    self._progress = Progress(
+      TextColumn('{task.description}', markup=False),
+      BarColumn(),
+      TimeElapsedColumn(),
+      TimeRemainingColumn(),
+      TextColumn('{task.fields[figures]}', markup=False),
+      console=console,
+      transient=True,
+      redirect_stdout=sys.stdout.isatty(),
+      disable=not console.is_terminal,
+    )
+    self._last = time.monotonic()
+    self._rounds: TaskID | None = None
+
+  @contextlib.contextmanager
+  def waiting_for(self, what: str) -> Iterator[None]:
+    """Shows the operation of a block."""
+    began = time.monotonic()
+    self._progress.start()
+    task = self._progress.add_task(what, total=None, figures='')
+    try:
+      yield
+    finally:
+      self._progress.remove_task(task)
+    if (seconds := time.monotonic() - began) >= _EVERY:
+      self._log(f'{what}: {duration(seconds)}')
+
+  def rounds(
+    self, done: int, total: int, figures: str = '', over: bool = False
+  ) -> None:
+    """Shows the finished rounds of a run, and metrics of the last one.
+
+    `over` says that no other round follows.
+    """
+    if self._rounds is None:
+      self._progress.start()
+      self._rounds = self._progress.add_task(
+        '', completed=done, total=total, figures=''
+      )
+    text = f'round {done}/{total}'
+    self._progress.update(
+      self._rounds, completed=done, description=text, figures=figures
+    )
+    (task,) = [t for t in self._progress.tasks if t.id == self._rounds]
+    left = task.time_remaining
+    more = '' if left is None else f', {duration(left)} left'
+    if time.monotonic() - self._last >= _EVERY:
+      self._log(f'{text}: {figures}{more}')
+    if over:
+      self._progress.remove_task(self._rounds)
+      self._rounds = None
+
+  def _log(self, text: str) -> None:
+    self._last = time.monotonic()
+    if self._progress.disable:
+      print(text, file=sys.stderr, flush=True)
+
+  def close(self) -> None:
+    """Removes the live lines."""
+    self._progress.stop()
+
+
+_SHOWN = contextvars.ContextVar[Display | None]('shown', default=None)
 _ABOUT = contextvars.ContextVar[str]('about', default='')
 
 
 @contextlib.contextmanager
-def shown(progress: bool | None, what: str = '') -> Iterator[None]:
-  """Shows the progress of a block on standard error.
+def shown(progress: bool = True, what: str = '') -> Iterator[None]:
+  """Shows the progress of a block on standard error, or nothing.
 
-  If `progress` is False, it shows nothing; None shows a panel on a terminal, and
-  elsewhere lines on operations that take long; True shows lines on all operations
-  there. `what` is the operation of the block, if it is a single one; see `waiting_for`.
+  `what` is the operation of the block, if it is a single one; see `waiting_for`.
   """
-  display = Display()
-  if progress is not False and sys.stderr.isatty():
-    from fesem_jax.utils.progress_panel import Panel  # Slow to import.
-
-    display = Panel(_LONG)
-  elif progress is not False:
-    display = Lines(0.0, 1.0) if progress else Lines(_LONG, _EVERY)
+  display = Display() if progress else None
   token = _SHOWN.set(display)
   try:
     with waiting_for(what) if what else contextlib.nullcontext():
       yield
   finally:
     _SHOWN.reset(token)
-    display.close()
+    if display is not None:
+      display.close()
 
 
-def display() -> Display:
-  """The current display."""
+def display() -> Display | None:
+  """The current display; None if progress is not shown."""
   return _SHOWN.get()
 
 
@@ -56,56 +123,15 @@ def about(what: str) -> Iterator[None]:
 
 
 def waiting_for(what: str) -> contextlib.AbstractContextManager[None]:
-  """Shows the operation of a block, and its duration if it is long."""
-  about = _ABOUT.get()
-  return display().waiting_for(f'{about}: {what}' if about else what)
+  """Shows the operation of a block."""
+  shown, about = _SHOWN.get(), _ABOUT.get()
+  if shown is None:
+    return contextlib.nullcontext()
+  return shown.waiting_for(f'{about}: {what}' if about else what)
 
 
-def within_a_round(what: str) -> contextlib.AbstractContextManager[None]:
-  """Shows the operation of a block on a terminal; a log does not mention it."""
-  return display().within_a_round(what)
-
-
-class Lines(Display):
-  """Progress as lines, for a log.
-
-  A wait gets a line after `long` seconds; lines on rounds are `every` seconds apart.
-  """
-
-  def __init__(self, long: float, every: float):
-    self._long, self._every = long, every
-    self._last, self._said = time.monotonic(), False
-
-  @contextlib.contextmanager
-  def waiting_for(self, what: str) -> Iterator[None]:
-    """See `Display`."""
-    began, begun = time.monotonic(), threading.Event()
-
-    def begin() -> None:
-      begun.set()
-      _say(f'{what} ...')
-
-    timer = threading.Timer(self._long, begin)
-    timer.daemon = True
-    if self._long:
-      timer.start()
-    else:
-      begin()
-    try:
-      yield
-    finally:
-      timer.cancel()
-    if begun.is_set():
-      _say(f'{what}: {time.monotonic() - began:.1f} s')
-
-  def rounds(self, rounds: Rounds, over: bool = False) -> None:
-    """See `Display`."""
-    now = time.monotonic()
-    due = rounds.figures and now - self._last >= self._every
-    if due or (over and self._said):
-      self._last, self._said = now, True
-      _say(in_words(rounds, over))
-
-
-def _say(text: str) -> None:
-  print(text, file=sys.stderr, flush=True)
+def duration(seconds: float) -> str:
+  """61 -> '1:01', 3661 -> '1:01:01'."""
+  minutes, s = divmod(round(seconds), 60)
+  hours, m = divmod(minutes, 60)
+  return f'{hours}:{m:02}:{s:02}' if hours else f'{m}:{s:02}'

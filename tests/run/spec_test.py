@@ -40,7 +40,7 @@ def test_options_are_values_of_the_callbacks_and_of_the_workdir(tmp_path):
   assert (spec.save_models, spec.make_portrait) == (True, False)
   assert spec_of(**asked(workdir=tmp_path)).workdir == tmp_path
   plain = spec_of(**asked())
-  assert (plain.workdir, plain.patience, plain.progress) == (None, 0, None)
+  assert (plain.workdir, plain.patience, plain.progress) == (None, 0, True)
   with pytest.raises(fj.UserError, match='callbacks'):
     spec_of(**asked(callbacks=[fj.callbacks.Patience(5), fj.callbacks.Patience(6)]))
   with pytest.raises(fj.UserError, match='rounds'):

@@ -105,5 +105,5 @@ def test_local_work_that_does_not_fit_is_refused():
     with pytest.raises(UserError, match='ClientWork'):
       fj.simulate(algorithm, data, data, rounds=1)
   for name in ('scaffold', 'fed_nova', 'centralized'):
-    with pytest.raises(UserError, match='[wW]ork:'):
+    with pytest.raises(UserError, match=r'[wW]ork:'):
       algorithms.build(name, local(rates=[1.0, 2.0, 3.0]))

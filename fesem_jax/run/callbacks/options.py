@@ -42,10 +42,7 @@ class Patience(Callback):
 
 
 class Progress(Callback):
-  """Decides whether a run shows its progress.
-
-  Without it, a run shows live lines on a terminal, and elsewhere lines for slow steps
-  only.
+  """Decides whether a run shows its progress, as it does without this callback.
 
   Attributes:
     shown: see `__init__`.
@@ -55,8 +52,7 @@ class Progress(Callback):
     """Shows the progress or not.
 
     Args:
-      shown: True shows lines for all steps also where there is no terminal; False shows
-        nothing.
+      shown: True shows live lines on a terminal, and a line a minute elsewhere.
     """
     self.shown = shown
 
