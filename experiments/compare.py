@@ -4,6 +4,7 @@ r"""Compares methods over seeds, and writes their table.
       --dataset=digits --partition=rotated --workdir=runs/table
   fesem-compare --algorithms='Ours=my_file:method(8),IFCA=ifca(8;learning_rate=0.5)' \
       --tune=learning_rate:0.01,0.1,1 --flagfile=femnist --workdir=runs/femnist
+  fesem-compare --sweep=clients_per_round:5,10,20 --algorithms='fed_avg,fesem(4)'
 
 WORKDIR gets table.{md,csv,tex,json}, plots/ and report.html. The same command again
 runs only what is missing.
@@ -35,7 +36,7 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, check
 
 from . import flags as experiment_flags
-from . import kept_methods, methods, pages, tune, watching
+from . import kept_methods, methods, pages, sweep, tune, watching
 from .many_runs import Count, Wanted, run_unless_diverged
 from .roles import HeldData
 from .run import plan
@@ -74,6 +75,12 @@ def configurations(
     seeds = range(config['seed'], config['seed'] + num_seeds)
     by_label[label] = [config | {'seed': seed} for seed in seeds]
   return by_label
+
+
+def chosen_configurations() -> dict[str, list[dict[str, Any]]]:
+  """The configurations that the flags name."""
+  chosen = experiment_flags.chosen_options()
+  return configurations(listed_methods(), flags.FLAGS.num_seeds, chosen)
 
 
 def listed_methods() -> list[str]:
@@ -219,66 +226,15 @@ def tables_asked() -> dict[str, Any]:
   return {'columns': f.columns, 'metrics': f.metric, 'correct': f.correct}
 
 
-def define_tables() -> None:
-  """Defines --columns, --metric and --correct."""
-  flags.DEFINE_list(
-    'columns',
-    [],
-    f'Columns of the tables, of {", ".join(tables.COLUMNS)}; default: all but '
-    'finetuned. table.csv and table.json have all.',
-  )
-  flags.DEFINE_list(
-    'metric',
-    [],
-    'Metrics of the tables, such as micro_accuracy,macro_f1; default: all of the task. '
-    'table.csv and table.json have all.',
-  )
-  flags.DEFINE_enum(
-    'correct',
-    'none',
-    list(paired.CORRECTIONS),
-    'Correction of the p values of paired tests for the number of methods.',
-  )
-
-
-def define_methods(listed: list[str], num_seeds: int) -> None:
-  """Defines --algorithms and --num_seeds with these defaults, --oracle and --redo."""
-  flags.DEFINE_list(
-    'algorithms',
-    listed,
-    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
-    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own. '
-    'LABEL=NAME(...) is called LABEL in tables, figures and folders.',
-  )
-  flags.DEFINE_bool(
-    'oracle',
-    False,
-    'Also run the oracle (FedAvg within the true groups of the clients), and compare '
-    'every method with it.',
-  )
-  flags.DEFINE_list(
-    'redo',
-    [],
-    'Methods whose runs in --workdir are deleted and run again, e.g. after a change of '
-    'their code: named as in the table, or as NAME for all rows of NAME.',
-  )
-  flags.DEFINE_integer(
-    'num_seeds',
-    num_seeds,
-    'Seeds --seed, --seed + 1, ...',
-    lower_bound=1,
-    upper_bound=tune.MOST_SEEDS,
-  )
-
-
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   sharding.setup_devices(f.num_devices)
   workdir = pathlib.Path(f.workdir)
-  by_label = configurations(
-    listed_methods(), f.num_seeds, experiment_flags.chosen_options()
-  )
+  by_label = chosen_configurations()
+  swept = sweep.parse(f.sweep, chosen_configurations) if f.sweep else None
+  if swept is not None:
+    by_label = swept.by_label
   paired.check_reference(f.reference, list(by_label))
   tables_asked()  # Raises before the first run.
   check_redo(by_label)
@@ -303,6 +259,8 @@ def main(argv: list[str]) -> None:
       '', *result.tables, f'Tables: {workdir}/table.md, .csv, .tex, .json', sep='\n\n'
     )
     no_figures = draw(folders, workdir, result.differences)
+    if swept is not None and not no_figures:
+      sweep.draw(swept, result.rows, workdir)
     print(
       no_figures
       or f'Figures: {workdir}/plots, over seeds, and of one seed each plots/ in the '
@@ -313,12 +271,62 @@ def main(argv: list[str]) -> None:
     tune.check(choices)
 
 
-if __name__ == '__main__':
+def define_flags() -> None:
+  """Defines the flags of this binary."""
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
   pages.define()
-  define_methods(['non_fed', 'fed_avg', 'fesem(4)'], 5)
-  define_tables()
+  flags.DEFINE_list(
+    'algorithms',
+    ['non_fed', 'fed_avg', 'fesem(4)'],
+    'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
+    f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own. '
+    'LABEL=NAME(...) is called LABEL in tables, figures and folders.',
+  )
+  flags.DEFINE_bool(
+    'oracle',
+    False,
+    'Also run the oracle (FedAvg within the true groups of the clients), and compare '
+    'every method with it.',
+  )
+  flags.DEFINE_list(
+    'redo',
+    [],
+    'Methods whose runs in --workdir are deleted and run again, e.g. after a change of '
+    'their code: named as in the table, or as NAME for all rows of NAME.',
+  )
+  flags.DEFINE_integer(
+    'num_seeds',
+    5,
+    'Seeds --seed, --seed + 1, ...',
+    lower_bound=1,
+    upper_bound=tune.MOST_SEEDS,
+  )
+  flags.DEFINE_list(
+    'columns',
+    [],
+    f'Columns of the tables, of {", ".join(tables.COLUMNS)}; default: all but '
+    'finetuned. table.csv and table.json have all.',
+  )
+  flags.DEFINE_list(
+    'metric',
+    [],
+    'Metrics of the tables, such as micro_accuracy,macro_f1; default: all of the task. '
+    'table.csv and table.json have all.',
+  )
+  flags.DEFINE_enum(
+    'correct',
+    'none',
+    list(paired.CORRECTIONS),
+    'Correction of the p values of paired tests for the number of methods.',
+  )
+  flags.DEFINE_string(
+    'sweep',
+    '',
+    'FLAG:VALUE,VALUE, e.g. clients_per_round:5,10,0: compares each method at each '
+    'value of a flag of data, model, training, run or methods. WORKDIR/plots/sweep.png '
+    'has the metrics by value.',
+  )
   flags.DEFINE_string(
     'reference',
     '',
@@ -355,4 +363,8 @@ if __name__ == '__main__':
     lower_bound=0,
   )
   flags.DEFINE_string('workdir', 'runs/compare', 'Folder of all runs and the table.')
+
+
+if __name__ == '__main__':
+  define_flags()
   start(main)

@@ -96,7 +96,7 @@ def _of_run(folder: pathlib.Path, cluster: int | None) -> dict[str, np.ndarray]:
   """The layers of a run's global model or of one of its centers."""
   deployed = load_run(folder).deployed
   count = deployed.num_models
-  check(count, f'init_from: {folder} has personal models; export one with fesem-export')
+  check(count, f'init_from: {folder} has personal models; use Run.save_model')
   single = cluster is not None or count == 1
   check(single, f'init_from: {folder} has {count} centers; name one, as {folder}:0')
   return {path: np.asarray(x[cluster or 0]) for path, x in deployed.shared.items()}

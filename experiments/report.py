@@ -1,34 +1,78 @@
 """Writes one HTML page of runs, which opens in any browser without a network.
 
   fesem-report WORKDIR [WORKDIR ...] --output=report.html
+  fesem-report runs/table --figures=figures --format=pdf
 
 A WORKDIR is that of a run, finished or not, or a folder of runs, as of fesem-compare.
 """
 
 import pathlib
+from collections.abc import Sequence
 
 from absl import flags
 
 from fesem_jax.analysis.report import write_report
+from fesem_jax.run.results import metrics_file
 from fesem_jax.run.results.curves import REPORTS
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.ranges import check_choice
 
-from . import pages
+from . import methods, pages
 from .start import start
+
+
+def draw(
+  workdir: pathlib.Path, folder: pathlib.Path, formats: Sequence[str]
+) -> list[pathlib.Path]:
+  """Draws the figures of a run, or of a comparison over its seeds.
+
+  Returns the files. Raises `UserError` if a workdir has no finished runs.
+  """
+  from fesem_jax import plots  # Raises UserError without matplotlib.
+
+  table = metrics_file.read_object(workdir / 'table.json')
+  if table is None:
+    return plots.draw_run(plots.PlottedRun(workdir), folder, formats)
+  runs = {}
+  for row in table['methods']:
+    method = workdir / methods.folder_of(row['method'])
+    seeds = [method / f'seed{seed}' for seed in table['seeds']]
+    finished = [seed for seed in seeds if (seed / 'summary.json').is_file()]
+    if finished:
+      runs[row['method']] = [plots.PlottedRun(f, row['method']) for f in finished]
+  if not runs:
+    raise UserError(f'{workdir}: has no finished runs')
+  return plots.draw_comparison(runs, table['differences'], folder, formats)
 
 
 def main(argv: list[str]) -> None:
   f = flags.FLAGS
-  if len(argv) < 2:
+  workdirs = [pathlib.Path(name) for name in argv[1:]]
+  if not workdirs:
     raise UserError('Name at least one workdir: fesem-report WORKDIR.')
+  for kind in f.format:
+    check_choice('format', kind, ('pdf', 'png', 'svg'))
   output = pathlib.Path(f.output)
   with progress_lines.shown():
     print(write_report(argv[1:], output, f.reference, f.report, f.title))
+  if not f.figures:
+    return
+  for workdir in workdirs:
+    folder = pathlib.Path(f.figures)
+    if len(workdirs) > 1:
+      folder /= workdir.name
+    with progress_lines.shown(None, 'drawing'):
+      written = draw(workdir, folder, f.format)
+    print(*written, sep='\n')
 
 
 if __name__ == '__main__':
   flags.DEFINE_string('output', 'report.html', 'File to write.')
+  flags.DEFINE_string(
+    'figures', '', 'Folder of figures to draw too; of several workdirs, a folder each.'
+  )
+  flags.DEFINE_list('format', ['png', 'svg'], 'Formats of --figures: pdf, png, svg.')
   pages.define_title()
   flags.DEFINE_string(
     'reference',

@@ -12,6 +12,7 @@ report.html. The same command again continues where it stopped.
 
 import json
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ from . import (
   watching,
 )
 from .build import build_local, build_model
+from .launch import launch
 from .roles import HeldData, data_of
 from .start import no_positional, start
 
@@ -230,9 +232,11 @@ def chosen_configuration() -> dict[str, Any]:
   return experiment_flags.configuration(name, options)
 
 
-def main(argv: list[str]) -> None:
+def main(argv: list[str]) -> int:
   no_positional(argv)
   f = flags.FLAGS
+  if f.local:
+    return launch(f.num_processes, sys.argv[1:])
   group = processes.Group(f.coordinator_address, f.process_id, f.num_processes)
   sharding.setup_devices(f.num_devices, group)
   if not processes.is_first():
@@ -241,9 +245,10 @@ def main(argv: list[str]) -> None:
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   result = run(config, experiment_flags.machine(), workdir, say=_say)
   _say(outcome.text(result, f.report))
-  _say(f'In {workdir}; figures: fesem-figures {workdir}')
+  _say(f'In {workdir}; figures: fesem-report {workdir} --figures=DIR')
   if processes.is_first():
     print(pages.written(workdir))
+  return 0
 
 
 def _say(text: str) -> None:

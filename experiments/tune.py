@@ -39,7 +39,7 @@ MOST_SEEDS = 10_000
 def parse_search(
   text: str, flag: str = 'tune', own: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[str, list[Any]]:
-  """'batch_size:5,10' -> ('batch_size', [5, 10]), a value of --tune or --vary.
+  """'batch_size:5,10' -> ('batch_size', [5, 10]), a value of --tune or --sweep.
 
   Errors name `flag`, which has the value; `own` are options of methods of the user's
   own, with their defaults.

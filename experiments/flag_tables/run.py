@@ -85,8 +85,8 @@ OUTPUT = (
   flag('bool', 'resume', True,
     'Resume the run in --workdir.'),
   flag('bool', 'save_models', None,
-    'Save the deployed models for fesem_jax.load_run and experiments.export: all '
-    "centers, or every client's model. Default: if they take at most 1 GiB."),
+    'Save the deployed models for fesem_jax.load_run: all centers, or '
+    "every client's model. Default: if they take at most 1 GiB."),
   flag('list', 'log_to', [],
     'Loggers of the metrics of each round besides WORKDIR/metrics.jsonl, of '
     f'{", ".join(loggers.LOGGERS)}, separated by commas: WORKDIR/tensorboard/; '
@@ -111,8 +111,8 @@ MACHINE = (
     'local steps, which auto detects; with plain SGD only. Results change by '
     'rounding errors only.', enum_values=get_args(local_training.SharedStart)),
   flag('integer', 'runs_at_once', 0,
-    'Of fesem-compare, fesem-sweep, fesem-select-k: the most runs that train side by '
-    'side as one program, which differ in seeds, data or hyperparameters; 0: as many '
+    'Of fesem-compare and fesem-select-k: the most runs that train side by side as one '
+    'program, which differ in seeds, data or hyperparameters; 0: as many '
     'as are faster and fit into a quarter of the memory; 1: one after the other. '
     'Results change by rounding errors only; with 1, they are those of fesem-run to '
     'the bit.', lower_bound=0, upper_bound=1024),
@@ -141,11 +141,13 @@ PROCESSES = (
     '--workdir is a folder that all processes share. A missing process is '
     f'reported after {processes.MEETING_SECONDS} s; if one dies, the others end '
     f'after about {processes.HEARTBEAT_SECONDS} s; the same command then resumes from '
-    'the last checkpoint. On one machine, experiments.launch_local starts all.'),
+    'the last checkpoint. On one machine, --local starts all.'),
   flag('integer', 'process_id', -1,
     'Number of this process, from 0; -1: detected by --coordinator_address=auto.',
     lower_bound=-1, upper_bound=2**20),
   flag('integer', 'num_processes', 0,
     'Number of processes of the run; 0: detected by --coordinator_address=auto.',
     lower_bound=0, upper_bound=2**20),
+  flag('bool', 'local', False,
+    'Start all --num_processes on this machine, each with its share of the cores.'),
 )  # fmt: skip

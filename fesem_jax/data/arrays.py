@@ -1,4 +1,4 @@
-"""A user's own data in one .npz file; also what prepare_data writes."""
+"""A user's own data in one .npz file; also what fesem-data writes."""
 
 import pathlib
 from collections.abc import Mapping

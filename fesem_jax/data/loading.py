@@ -88,7 +88,7 @@ def load(
     rounds = ','.join(str(phase.first_round) for phase in phases[1:])
     raise UserError(
       f'{argument("drift_rounds", rounds)} gives data that change over rounds, which '
-      'fesem-run, fesem-compare and fesem-sweep take, and `simulate` as '
+      'fesem-run and fesem-compare take, and `simulate` as '
       '`callbacks.Drift` (`data.load_phases`); leave it out here.'
     )
   return wanted.train, wanted.test

@@ -16,7 +16,6 @@ from fesem_jax.plots.over_seeds import (
   forest,
 )
 from fesem_jax.plots.partitions import DealtClients, compared_partitions
-from fesem_jax.plots.ranks import critical_difference
 from fesem_jax.plots.runs import PlottedRun
 from fesem_jax.plots.saving import save
 from fesem_jax.plots.style import use_style
@@ -36,7 +35,6 @@ __all__ = [
   'compared_partitions',
   'confusion_by_cluster',
   'convergence',
-  'critical_difference',
   'curves_over_seeds',
   'draw_comparison',
   'draw_run',

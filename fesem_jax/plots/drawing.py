@@ -1,6 +1,8 @@
 """All figures of a run, and of a comparison."""
 
+import functools
 import pathlib
+from collections.abc import Sequence
 
 from fesem_jax.data.class_names import class_names
 from fesem_jax.evaluation.paired import Differences
@@ -22,11 +24,17 @@ from fesem_jax.plots.runs import OVER, PlottedRun
 from fesem_jax.plots.saving import save
 
 
-def draw_run(run: PlottedRun) -> list[pathlib.Path]:
-  """Draws every figure that a run has data for into `workdir/plots/`.
+def draw_run(
+  run: PlottedRun,
+  folder: pathlib.Path | None = None,
+  formats: Sequence[str] = (),
+) -> list[pathlib.Path]:
+  """Draws every figure that a run has data for into a folder.
 
   Args:
     run: finished or not.
+    folder: of the figures; default: `workdir/plots/`.
+    formats: of the files, as for `save`.
 
   Returns:
     The paths of the files.
@@ -34,20 +42,21 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
   Raises:
     UserError: if a file cannot be written.
   """
-  folder = run.workdir / 'plots'
-  written = save(convergence([run]), folder / 'convergence')
+  folder = folder or run.workdir / 'plots'
+  write = functools.partial(save, formats=formats)
+  written = write(convergence([run]), folder / 'convergence')
   for over, (_, file) in OVER.items():
     if run.until(over):
-      written += save(convergence([run], over), folder / file)
+      written += write(convergence([run], over), folder / file)
   if len(run.series('cluster_sizes')[0]):
-    written += save(clusters_over_rounds(run), folder / 'clusters')
+    written += write(clusters_over_rounds(run), folder / 'clusters')
   if (flows := flows_of(run)) is not None:
-    written += save(drawn_flows(run, *flows), folder / 'flows')
+    written += write(drawn_flows(run, *flows), folder / 'flows')
   if len(run.series('objective_local_step')[0]):
-    written += save(objective(run), folder / 'objective')
+    written += write(objective(run), folder / 'objective')
   if len(run.clients.get('coordinates', ())) > 2:
-    written += save(map_of_clients(run, 'pca'), folder / 'clients_pca')
-    written += save(map_of_clients(run, 't-sne'), folder / 'clients_tsne')
+    written += write(map_of_clients(run, 'pca'), folder / 'clients_pca')
+    written += write(map_of_clients(run, 't-sne'), folder / 'clients_tsne')
   if 'label_counts' in run.clients and run.task.has_classes:
     counts, truth = run.clients['label_counts'], run.clients['truth']
     clusters, names = truth if len(truth) else None, run.clients.get('truth_names')
@@ -57,11 +66,11 @@ def draw_run(run: PlottedRun) -> list[pathlib.Path]:
       f'{run.dataset}: classes of clients',
       class_names(str(run.dataset), counts.shape[1], run.clients.get('class_names')),
     )
-    written += save(by_class, folder / 'classes')
+    written += write(by_class, folder / 'classes')
   if 'confusion' in run.clients:
-    written += save(confusion_by_cluster(run), folder / 'confusion')
+    written += write(confusion_by_cluster(run), folder / 'confusion')
   if 'sheet_images' in run.clients:
-    written += save(sheets(run), folder / 'sheets')
+    written += write(sheets(run), folder / 'sheets')
   return written
 
 
@@ -69,7 +78,7 @@ def draw_comparison(
   runs: Runs,
   differences: Differences,
   folder: pathlib.Path,
-  spread: str = 'interval',
+  formats: Sequence[str] = (),
 ) -> list[pathlib.Path]:
   """Draws every figure of methods over seeds that there are data for.
 
@@ -77,23 +86,24 @@ def draw_comparison(
     runs: label of each method -> its finished runs, one for each seed.
     differences: `Comparison.differences`.
     folder: of the figures.
-    spread: what bands or thin lines of curves show, as for `curves_over_seeds`.
+    formats: of the files, as for `save`.
 
   Returns:
     The paths of the files.
 
   Raises:
-    UserError: on another spread, or if a file cannot be written.
+    UserError: if a file cannot be written.
   """
   written: list[pathlib.Path] = []
+  write = functools.partial(save, formats=formats)
   first = [each[0] for each in runs.values()]
   if first:
-    written += save(curves_over_seeds(runs, spread=spread), folder / 'convergence')
+    written += write(curves_over_seeds(runs), folder / 'convergence')
   for over, (_, file) in OVER.items():
     if any(run.until(over) for run in first):
-      written += save(curves_over_seeds(runs, over, spread), folder / file)
+      written += write(curves_over_seeds(runs, over), folder / file)
   if first:
-    written += save(client_distributions(runs), folder / 'clients')
+    written += write(client_distributions(runs), folder / 'clients')
   if differences['deployed']:
-    written += save(forest(differences), folder / 'differences')
+    written += write(forest(differences), folder / 'differences')
   return written

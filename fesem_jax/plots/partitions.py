@@ -15,7 +15,6 @@ from matplotlib.ticker import MaxNLocator
 from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_skew
 from fesem_jax.plots.style import STYLE, chosen_style, fitting
-from fesem_jax.run.results.pictures import as_pictures
 from fesem_jax.run.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.palette import PALETTE, color_of
@@ -24,7 +23,6 @@ _ACROSS = 4  # Partitions in a row, at most.
 _SHOWN = 80  # More clients are narrower than a line.
 _NAMED = 8  # True clusters in a legend, as many as colors.
 _NAMED_CLASSES = 12  # Beside the rows.
-_PICTURED = 8  # True clusters with an image.
 
 
 class DealtClients(NamedTuple):
@@ -35,14 +33,11 @@ class DealtClients(NamedTuple):
       there are no classes, as in a regression.
     clusters: [M] true cluster of each client, or None.
     cluster_names: what clusters 0, 1, ... are called where `clusters` are int.
-    images: [G, H, W] or [G, H, W, C], one of each true cluster in ascending order, if
-      examples are images.
   """
 
   counts: np.ndarray
   clusters: np.ndarray | None = None
   cluster_names: Sequence[str] | np.ndarray | None = None
-  images: np.ndarray | None = None
 
 
 def compared_partitions(
@@ -50,9 +45,9 @@ def compared_partitions(
 ) -> Figure:
   """Draws classes, sizes and true clusters of clients, a panel for each partition.
 
-  Above, the share of each class in a client's examples, and an image of each true
-  cluster; below, how many a client has, in the color of its true cluster. Clients are
-  in the order of their clusters; of more than 80, 80 at even distances are shown.
+  Above, the share of each class in a client's examples; below, how many a client has,
+  in the color of its true cluster. Clients are in the order of their clusters; of more
+  than 80, 80 at even distances are shown.
 
   Args:
     panels: name of each partition -> what it deals.
@@ -120,9 +115,7 @@ def _draw(heat: Axes, bars: Axes, name: str, dealt: DealtClients) -> AxesImage:
     title += f'\nlabel skew {label_skew(dealt.counts):.2f}'
   else:
     heat.set_yticks([])  # Without classes every client's examples are all alike.
-  # A place of its own: Matplotlib moves titles above images once all is laid out.
-  above = 1 + _draw_images(heat, cluster, dealt.images)
-  heat.set_title(title, fontsize=chosen_style().small, y=above, pad=4)
+  heat.set_title(title, fontsize=chosen_style().small, pad=4)
   many = f'{len(shown)} of ' if len(shown) < len(order) else ''
   bars.set_xlabel(f'{many}{len(order)} clients', fontsize=chosen_style().small)
   if truth is not None:
@@ -153,24 +146,3 @@ def _name_classes(heat: Axes, names: Sequence[str]) -> None:
   heat.yaxis.set_major_formatter(  # Ticks reach beyond the rows.
     lambda at, _: in_figure(names[int(at)]) if 0 <= at < len(names) else ''
   )
-
-
-def _draw_images(heat: Axes, cluster: np.ndarray, images: np.ndarray | None) -> float:
-  """Draws an image over the clients of each true cluster ([S], ascending).
-
-  Returns the height that the images need above the axes, as a share of theirs.
-  """
-  first, sizes = np.unique(cluster, return_index=True, return_counts=True)[1:]
-  if images is None or not 1 < len(first) <= _PICTURED:
-    return 0.0
-  shown = as_pictures(
-    images[..., None] if images.ndim == 3 else images, np.ones(len(images), bool)
-  )
-  height = 0.14  # Of that of the axes.
-  for picture, begin, size in zip(shown, first, sizes, strict=True):
-    inside = heat.inset_axes((begin / len(cluster), 1.02, size / len(cluster), height))
-    inside.imshow(
-      picture, cmap='gray', vmin=shown.min(), vmax=shown.max(), interpolation='nearest'
-    )
-    inside.axis('off')
-  return height + 0.02

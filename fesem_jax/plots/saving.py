@@ -1,6 +1,7 @@
 """Figures as files."""
 
 import pathlib
+from collections.abc import Sequence
 
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
@@ -15,8 +16,10 @@ _SUFFIXES = ('.png', '.svg')
 _ONE_COLUMN, _NEAR, _TRIES = 1.3, 0.03, 4
 
 
-def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
-  """Writes a figure as PNG and as SVG, and closes it.
+def save(
+  figure: Figure, path: pathlib.Path, formats: Sequence[str] = ()
+) -> list[pathlib.Path]:
+  """Writes a figure as PNG and as SVG, or in other formats, and closes it.
 
   The style that `use_style` chose decides its size, and whether there is a PDF.
 
@@ -24,13 +27,15 @@ def save(figure: Figure, path: pathlib.Path) -> list[pathlib.Path]:
     figure: to write.
     path: of both files, without a suffix or with one of theirs; its folder is made if
       absent.
+    formats: of pdf, png and svg; default: png, svg, and pdf where the style has it.
 
   Returns:
     The paths of the files.
   """
   name = path.stem if path.suffix in _SUFFIXES else path.name
   style = chosen_style()
-  written = [path.with_name(name + suffix) for suffix in (*_SUFFIXES, *style.further)]
+  suffixes = [f'.{kind}' for kind in formats] or [*_SUFFIXES, *style.further]
+  written = [path.with_name(name + suffix) for suffix in suffixes]
   path.parent.mkdir(parents=True, exist_ok=True)
   # The same figure gives the same file: no date, no random ids, and no layout that a
   # user's settings ask for.

@@ -159,7 +159,7 @@ def test_bad_pictures_are_named(tmp_path):
   with pytest.raises(UserError, match='`image_side`'):
     data.load(f'images:{tmp_path}/a')
   told = call(
-    'prepare_data', f'--dataset=images:{tmp_path}/a', '--image_side=16',
+    'data', f'--dataset=images:{tmp_path}/a', '--image_side=16',
     '--num_clients=2', cwd=tmp_path,
   )  # fmt: skip
   assert told.returncode == 0, told.stderr

@@ -253,7 +253,7 @@ def test_the_command_line_reads_files_and_functions(tmp_path):
   )
   shared = ('--label_column=target', '--client_column=farm', '--standardize')
   told = [
-    call('prepare_data', f'--dataset={name}', *shared, cwd=tmp_path)
+    call('data', f'--dataset={name}', *shared, cwd=tmp_path)
     for name in ('table:wine.csv', 'own_wine:frame')
   ]
   assert [done.returncode for done in told] == [0, 0], told[0].stderr + told[1].stderr

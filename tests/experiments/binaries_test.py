@@ -219,6 +219,26 @@ def test_tables_hold_mean_and_sample_deviation():
   assert cells[1]['diverged'] == '1'
 
 
+def test_tables_of_a_comparison_have_columns_of_honest_clients():
+  attacked = summary(0.1) | {'honest': summary(0.8) | {'ari': 1.0}}
+  table = tables.over_seeds({'fed_avg': [attacked], 'non_fed': [None]})
+  made = tables.scores(table)
+  said, _, head, _, row, diverged = made.as_markdown().splitlines()
+  assert said.startswith('Metrics are of one seed. Metrics are from the last round.')
+  assert head.startswith('| method | deployed, honest micro-acc |')
+  assert row.startswith('| fed_avg | 80.0 | 80.0 |')
+  assert diverged.count('diverged') == 4
+  assert 'deployed, honest' in str(made)
+  assert '10.0' not in str(made)
+  assert 'FedAvg & 80.0' in made.as_latex()
+  head, first, _ = csv.reader(tables.whole(table).as_csv().splitlines())
+  cells = dict(zip(head, first, strict=True))
+  assert cells['honest_deployed_macro_f1_mean'] == '80.0'
+  assert float(cells['deployed_macro_f1_mean']) == 10
+  plain = tables.whole(tables.over_seeds({'a': [summary(0.5)]}))
+  assert 'honest' not in plain.as_csv()
+
+
 def test_labels_cannot_break_a_table():
   label = 'fesem(4;cluster_on=a|b_$%&\n)'
   table = tables.over_seeds({label: [summary(0.9)], 'fed_avg': [summary(0.8)]})
@@ -396,19 +416,19 @@ def test_clients_that_took_no_part_are_measured(tmp_path):
 
 
 @pytest.mark.slow
-def test_prepare_data_inspects_subsamples_converts_and_draws(tmp_path):
+def test_data_are_inspected_subsampled_converted_and_drawn(tmp_path):
   sources_test.write_leaf(tmp_path / 'leaf_femnist', sources_test.writers())
   shared = ['--dataset=femnist', f'--data_dir={tmp_path}']
   done = spawn(
-    'prepare_data', *shared, '--min_examples=4', '--max_clients=2', '--plots=plots',
+    'data', *shared, '--min_examples=4', '--max_clients=2', '--plots=plots',
     '--output=out/two.npz', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   assert 'clients' in done.stdout
   assert (tmp_path / 'plots' / 'clients.png').stat().st_size > 5000
-  again = call('prepare_data', '--dataset=npz:out/two.npz', cwd=tmp_path)
+  again = call('data', '--dataset=npz:out/two.npz', cwd=tmp_path)
   assert again.stdout.splitlines()[:5] == done.stdout.splitlines()[:5]
-  few = call('prepare_data', *shared, '--min_examples=100', cwd=tmp_path)
+  few = call('data', *shared, '--min_examples=100', cwd=tmp_path)
   assert few.returncode == 1
   assert 'min_examples' in few.stderr
 
@@ -430,9 +450,9 @@ def test_run_resume_and_figures(tmp_path):
   assert '<title>fesem(4), seed 0</title>' in page
   lines = (tmp_path / 'here/metrics.jsonl').read_text().splitlines()
   assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
-  drawn = call('figures', 'here', cwd=tmp_path)
+  drawn = call('report', 'here', '--figures=plots', cwd=tmp_path, figures=True)
   assert drawn.returncode == 0, drawn.stderr
-  assert len(list((tmp_path / 'here/plots').glob('*.png'))) == 8
+  assert len(list((tmp_path / 'plots').glob('*.png'))) == 8
 
 
 @pytest.mark.slow
@@ -513,7 +533,7 @@ def test_a_mistake_ends_the_process_with_exit_code_1(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('module', ['select_k', 'sweep'])
+@pytest.mark.parametrize('module', ['select_k', 'compare'])
 def test_a_binary_starts_in_a_process_of_its_own(module, tmp_path):
   """Tests of the others do more in theirs."""
   done = spawn(module, '--help', cwd=tmp_path)

@@ -49,7 +49,7 @@ def test_every_binary_is_a_command():
 
 @pytest.mark.parametrize(
   ('given', 'unbuffered'),
-  rest_by_night([(['report', '--help'], ''), (['prepare_data'], '1')]),
+  rest_by_night([(['report', '--help'], ''), (['data'], '1')]),
 )
 def test_a_pipe_that_nobody_reads_ends_a_binary_without_a_word(given, unbuffered):
   name, *arguments = given

@@ -1,4 +1,4 @@
-"""Tables of prepare_data say what is in the data."""
+"""Tables of fesem-data say what is in the data."""
 
 import csv
 
@@ -26,7 +26,7 @@ def test_tables_of_clients_classes_and_what_describe_returns(tmp_path):
     tmp_path / 'mine.npz', x=x, y=y, client=client, split=split, cluster=cluster,
     scale=0.5,
   )  # fmt: skip
-  done = call('prepare_data', '--dataset=npz:mine.npz', '--tables=out/t', cwd=tmp_path)
+  done = call('data', '--dataset=npz:mine.npz', '--tables=out/t', cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   folder = tmp_path / 'out' / 't'
   assert 'out/t/clients.csv' in done.stdout
@@ -45,7 +45,7 @@ def test_tables_of_clients_classes_and_what_describe_returns(tmp_path):
 
 def test_a_regression_has_no_table_of_classes(tmp_path):
   done = call(
-    'prepare_data', '--dataset=diabetes', '--num_clients=4', '--tables=t', cwd=tmp_path
+    'data', '--dataset=diabetes', '--num_clients=4', '--tables=t', cwd=tmp_path
   )
   assert done.returncode == 0, done.stderr
   names = sorted(path.name for path in (tmp_path / 't').iterdir())
@@ -57,8 +57,6 @@ def test_pictures_are_drawn_of_images_alone(tmp_path):
   y, client = np.arange(40) % 3, np.arange(40) % 2
   for name, shape in (('color', (6, 6, 3)), ('gray', (6, 6, 1)), ('rows', (6,))):
     np.savez(tmp_path / name, x=rng.normal(size=(40, *shape)), y=y, client=client)
-    done = call(
-      'prepare_data', f'--dataset=npz:{name}.npz', f'--plots={name}', cwd=tmp_path
-    )
+    done = call('data', f'--dataset=npz:{name}.npz', f'--plots={name}', cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / name / 'examples.png').is_file() == (name != 'rows')

@@ -94,7 +94,7 @@ def test_runs_know_the_options_of_their_model(tmp_path):
 def test_a_run_starts_from_a_file(pretrained, tmp_path):
   file = tmp_path / 'model.msgpack'
   before = fj.load_run(pretrained / 'fed_avg')
-  before.export(file)
+  before.save_model(file)
   assert sorted(export.read(file)) == [
     'dense0/bias', 'dense0/kernel', 'logits/bias', 'logits/kernel'
   ]  # fmt: skip

@@ -58,7 +58,7 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   data = [f for f in FLAGS if f.split('=')[0] not in (
     '--model', '--learning_rate', '--rounds', '--batch_size', '--local_epochs',
   )]  # fmt: skip
-  made = call('prepare_data', *data, '--output=d.npz', '--plots=p', cwd=tmp_path)
+  made = call('data', *data, '--output=d.npz', '--plots=p', cwd=tmp_path)
   assert made.returncode == 0, made.stderr
   assert 'targets: 1 an example' in made.stdout
   assert (tmp_path / 'p/clients.png').exists()

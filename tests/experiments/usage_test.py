@@ -140,8 +140,8 @@ def test_a_flag_is_as_its_argument_is_documented():
 
 
 def test_binaries_without_topics_list_their_flags():
-  done = call('export', '--help', cwd=ROOT)
-  assert '--cluster  (whole number)' in done.stdout
+  done = call('report', '--help', cwd=ROOT)
+  assert '--figures  (text)' in done.stdout
   assert '--help=data' not in done.stdout
 
 

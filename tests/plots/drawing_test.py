@@ -71,7 +71,9 @@ def test_flows_are_bands_between_the_blocks_of_clusters(tmp_path, monkeypatch):
   named = [t.get_text() for t in axis.texts]
   assert named[0] == 'cluster 0: 10 clients'
   assert named[-1] == 'cluster 2: 11 clients'
-  monkeypatch.setattr('fesem_jax.plots.drawing.save', lambda figure, path: [path.name])
+  monkeypatch.setattr(
+    'fesem_jax.plots.drawing.save', lambda figure, path, **_: [path.name]
+  )
   assert 'flows' in plots.draw_run(run)
 
 

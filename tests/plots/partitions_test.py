@@ -66,24 +66,6 @@ def test_many_clients_partitions_and_clusters_are_bounded():
   assert named[-1] == '42 others'
 
 
-def test_an_image_of_each_true_cluster_is_above_its_clients():
-  counts, clusters = np.full((6, 3), 4), np.array([0, 1, 1, 0, 1, 1])
-  for shape in ((2, 8, 8), (2, 8, 8, 3)):
-    images = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
-    dealt = plots.DealtClients(counts, clusters, ('a', 'b'), images)
-    figure = plots.compared_partitions({'groups': dealt}, 'title')
-    heat = figure.axes[0]
-    for inside, image in zip(heat.child_axes, images, strict=True):
-      np.testing.assert_array_equal(inside.images[0].get_array(), image)
-  figure.canvas.draw()  # Places all.
-  bounds = [axis.get_position().bounds for axis in heat.child_axes]
-  middles = [x + width / 2 for x, _, width, _ in bounds]
-  whole = heat.get_position()
-  np.testing.assert_allclose(
-    [(m - whole.x0) / whole.width for m in middles], [1 / 6, 4 / 6], atol=0.02
-  )
-
-
 def test_settings_of_the_user_leave_the_layout_of_a_file(tmp_path):
   def saved(name, **settings):
     with plt.rc_context(settings):

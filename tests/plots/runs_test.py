@@ -52,7 +52,7 @@ def workdir(tmp_path):
 @pytest.fixture
 def names_drawn(monkeypatch):
   """Names of the figures that `draw_run` would save of a run."""
-  monkeypatch.setattr('fesem_jax.plots.drawing.save', lambda figure, path: [path])
+  monkeypatch.setattr('fesem_jax.plots.drawing.save', lambda figure, path, **_: [path])
   return lambda run: {path.name for path in plots.draw_run(run)}
 
 

@@ -22,7 +22,7 @@ from fesem_jax.run.results import client_table, metrics_file, saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.commands import ROOT, call
+from tests.support.commands import ROOT
 from tests.support.nights import rest_by_night
 from tests.support.runs import (
   GROUPS,
@@ -389,7 +389,7 @@ def test_names_of_any_characters_survive(tmp_path):
 
 def test_exported_models_are_read_by_flax(done, tmp_path):
   loaded = fj.load_run(done)
-  loaded.export(tmp_path / 'center.msgpack', cluster=1)
+  loaded.save_model(tmp_path / 'center.msgpack', cluster=1)
   like = helpers.first_model(helpers.local(), 5)
   content = (tmp_path / 'center.msgpack').read_bytes()
   for read in (
@@ -404,38 +404,13 @@ def test_exported_models_are_read_by_flax(done, tmp_path):
 def test_exported_models_are_read_by_safetensors(done, tmp_path):
   numpy = pytest.importorskip('safetensors.numpy')
   loaded = fj.load_run(done)
-  loaded.export(tmp_path / 'c3.safetensors', client='c3')
+  loaded.save_model(tmp_path / 'c3.safetensors', client='c3')
   read = numpy.load_file(tmp_path / 'c3.safetensors')
   assert sorted(read) == [
     'dense0.bias', 'dense0.kernel', 'logits.bias', 'logits.kernel'
   ]  # fmt: skip
   params = loaded.params(client='c3')
   np.testing.assert_array_equal(read['logits.kernel'], params['logits']['kernel'])
-
-
-def test_the_binary_exports_a_center(done, tmp_path):
-  path = tmp_path / 'center.msgpack'
-  given = [f'--run={done}', '--cluster=1', f'--output={path}']
-  out = call('export', *given, cwd=tmp_path)
-  assert (out.returncode, out.stdout) == (0, f'{path}\n'), out.stderr
-  read = flax.serialization.msgpack_restore(path.read_bytes())
-  want = fj.load_run(done).params(cluster=1)
-  np.testing.assert_array_equal(read['logits']['bias'], want['logits']['bias'])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(('arguments', 'message'), [
-  (['--cluster=1', '--output=x.msgpack'], '--run: '),
-  (['--run={run}', '--output=x.npz'], 'x.npz'),
-  (['--run={run}', '--output=x.msgpack', '--cluster=7'], 'cluster'),
-  (['--run={run}', '--output=x.msgpack', '--client=u'], 'client'),
-])  # fmt: skip
-def test_mistakes_of_exporting_are_one_sentence(arguments, message, done, tmp_path):
-  out = call('export', *(a.format(run=done) for a in arguments), cwd=tmp_path)
-  assert out.returncode == 1
-  assert message in out.stderr
-  assert 'Traceback' not in out.stderr
-  assert out.stderr.count('\n') == 1
 
 
 def test_a_method_carries_the_local_training_it_was_built_with():

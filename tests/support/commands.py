@@ -37,7 +37,7 @@ _processes = multiprocessing.get_context('forkserver')
 _processes.set_forkserver_preload(_IMPORTED)
 
 
-def call(module, *arguments, cwd, figures=None):
+def call(module, *arguments, cwd, figures=False):
   """`python -m experiments.MODULE ARGUMENTS` in a folder, in this process.
 
   Args:
@@ -45,16 +45,15 @@ def call(module, *arguments, cwd, figures=None):
     *arguments: of the command line.
     cwd: the folder.
     figures: whether runs write what figures need and figures of runs are drawn, a third
-      of a small run's time; None is for `figures` alone.
+      of a small run's time.
 
   Returns:
     `subprocess.CompletedProcess` with texts.
   """
-  figures = module == 'figures' if figures is None else figures
   command = _command(module, arguments)
   out, err, code = io.StringIO(), io.StringIO(), 0
   with (
-    _flags_of_a_new_process(),
+    flags_of_a_new_process(),
     contextlib.chdir(cwd),
     contextlib.redirect_stdout(out),
     contextlib.redirect_stderr(err),
@@ -103,7 +102,7 @@ def without_figures():
 
 
 @contextlib.contextmanager
-def _flags_of_a_new_process():
+def flags_of_a_new_process():
   """No flags but those of absl, whatever tests of this process have defined."""
   with flagsaver.flagsaver():
     held = {name: _copy(value) for name, value in vars(flags.FLAGS).items()}

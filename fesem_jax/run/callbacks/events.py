@@ -35,7 +35,7 @@ class ModelsByName(Mapping[str, Params]):
 
   @property
   def deployed(self) -> DeployedModels:
-    """All models: the centers and their clients, `predict`, `export`."""
+    """All models: the centers and their clients, `predict`, `save_model`."""
     if self._held is None:
       self._held, self._state = self._fetch(self._state), None
     return self._held

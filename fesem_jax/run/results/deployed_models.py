@@ -210,7 +210,7 @@ class DeployedModels:
       logits.append(np.asarray(padded_logits)[: len(batch)])
     return np.concatenate(logits)
 
-  def export(
+  def save_model(
     self,
     path: str | pathlib.Path,
     *,

@@ -10,17 +10,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from fesem_jax.core.types import Params
-from fesem_jax.utils import errors
 from fesem_jax.utils.atomic_files import replacing
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.safe_files import read_npz, reading
-
-SUFFIXES = ('.safetensors', '.msgpack')
-
-
-def check(path: pathlib.Path) -> None:
-  """Raises `UserError` unless files of this ending can be written."""
-  has_suffix = path.suffix in SUFFIXES
-  errors.check(has_suffix, f'path: must end in .safetensors or .msgpack; got {path}')
 
 
 def write(
@@ -29,12 +21,12 @@ def write(
   layers: dict[str, np.ndarray],
   about: dict[str, str],
 ) -> None:
-  """Writes one model in the format that the path's ending, one of `SUFFIXES`, names.
+  """Writes one model in the format that the path's ending names.
 
   `layers` is the same model as `params`, path of each layer as `dense0/kernel` -> its
   array. `about` is metadata of the file (safetensors only).
   """
-  check(path)
+  check(path.suffix in ('.safetensors', '.msgpack'), f'path: unknown ending of {path}')
   if path.suffix == '.safetensors':
     from safetensors import numpy as safetensors  # An optional dependency.
 

@@ -87,7 +87,7 @@ class Result:
 
   @functools.cached_property
   def deployed(self) -> DeployedModels:
-    """The same by name: `deployed.predict(x, client='c3')`, `params`, `export`."""
+    """The same by name: `deployed.predict(x, client='c3')`, `params`, `save_model`."""
     examples = Examples.of(self.arranged)
     return DeployedModels.of(self.models, self.clients.names, examples, self.model)
 

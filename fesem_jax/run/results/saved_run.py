@@ -101,15 +101,15 @@ class Run:
       x, client=client, cluster=cluster, probabilities=probabilities
     )
 
-  def export(
+  def save_model(
     self,
     path: str | pathlib.Path,
     *,
     client: str | None = None,
     cluster: int | None = None,
   ) -> None:
-    """Writes one model to a file; see `DeployedModels.export`."""
-    self.deployed.export(path, client=client, cluster=cluster)
+    """Writes one model to a file; see `DeployedModels.save_model`."""
+    self.deployed.save_model(path, client=client, cluster=cluster)
 
 
 def load_run(

@@ -116,7 +116,7 @@ def test_the_command_line_deals_and_runs_the_oracle(tmp_path):
   shared = (
     '--dataset=npz:mine.npz', '--partition=cluster+dirichlet', '--num_clients=6',
   )  # fmt: skip
-  made = call('prepare_data', *shared, '--output=six.npz', cwd=tmp_path)
+  made = call('data', *shared, '--output=six.npz', cwd=tmp_path)
   assert made.returncode == 0, made.stderr
   run = call(
     'run', *shared, '--algorithm=oracle', '--model=logistic', '--rounds=1',

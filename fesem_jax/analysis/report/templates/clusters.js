@@ -49,7 +49,7 @@ function clusterColor(names, field) {
 function showSheets(held) {
   const note = at('sheet-note');
   note.textContent = held.sheets === null
-    ? 'The images of this run have no room on the page; fesem-figures draws them.'
+    ? 'The images of this run have no room on the page; fesem-report --figures draws them.'
     : held.sheets.length ? 'Each line shows images of one client; the first is nearest to the '
       + 'mean of its cluster.' : 'The clients have no images.';
   at('sheets').replaceChildren(...(held.sheets || []).map((sheet) => {

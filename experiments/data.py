@@ -1,7 +1,7 @@
 r"""Inspects, subsamples and converts federated data.
 
-  fesem-prepare-data --dataset=femnist --data_dir=DIR
-  fesem-prepare-data --dataset=femnist --data_dir=DIR \
+  fesem-data --dataset=femnist --data_dir=DIR
+  fesem-data --dataset=femnist --data_dir=DIR \
       --min_examples=100 --max_clients=500 --output=femnist500.npz
   fesem-run --dataset=npz:femnist500.npz
 
