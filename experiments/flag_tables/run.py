@@ -16,9 +16,8 @@ RUN = (
   flag('string', 'select', 'uniform',
     'Which clients take part in a round. uniform: a draw of --clients_per_round. '
     'power_of_choice:D: of D candidates, drawn by their numbers of examples, those '
-    'with the largest losses. names:FILE: those that a file names, one a line, or a '
-    'draw of them. trace:FILE: those that are available, by a CSV or JSONL file of '
-    'client, from, to in rounds; trace_seconds:FILE: in simulated seconds.'),
+    'with the largest losses. trace:FILE: those that are available, by a CSV file with '
+    'the columns client, from and to, in rounds.'),
   flag('float', 'dropout_rate', 0.0,
     'Probability that a client of a round drops out, so its update never arrives.'),
   flag('string', 'corrupt', 'none',

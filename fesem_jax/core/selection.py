@@ -1,4 +1,4 @@
-"""Selections of the clients of a round: by name, by loss, by availability.
+"""Selections of the clients of a round: a function, by loss, by availability.
 
 `simulate(..., clients_per_round=power_of_choice(10, candidates=30))` takes one in place
 of the number of a uniform draw.
@@ -7,69 +7,46 @@ of the number of a uniform draw.
 import dataclasses
 import hashlib
 import json
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Index, check_arguments, checked
 
-Unit = Literal['rounds', 'seconds']
 
-
-class BeforeRound(NamedTuple):
-  """The view of a selection before a round; M clients in the order of the data.
+class Clients(NamedTuple):
+  """The M clients before a round, in the order of the data.
 
   Attributes:
-    number: of the round, from 1.
-    rng: random numbers of the seed and the round.
     names: [M] str.
     sizes: [M] int training examples.
-    records: of the rounds before, as in metrics.jsonl.
-    losses: places [n] among the clients -> [n] float64 mean training losses of the
-      models that they deploy.
+    losses: positions [n] of clients -> [n] float64 mean training losses of the models
+      that they deploy. These clients receive their model and send its loss.
   """
 
-  number: int
-  rng: np.random.Generator
   names: np.ndarray
   sizes: np.ndarray
-  records: Sequence[dict[str, Any]]
   losses: Callable[[np.ndarray], np.ndarray]
-
-
-class Chosen(NamedTuple):
-  """The clients of a round, and what finding them took.
-
-  Attributes:
-    clients: [<= S] places among the clients, or names.
-    candidates: clients that got their model and sent its loss.
-    waited: simulated seconds before the round could begin.
-  """
-
-  clients: Any
-  candidates: int = 0
-  waited: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-  """The clients of each round, which a function of the host chooses.
+  """The clients of each round, which a function on the host chooses.
 
   Equal selections of one seed must choose alike, also after a resumption: random
-  numbers come from `BeforeRound.rng`.
+  numbers come from `rng`, which belongs to the seed and the round.
 
   Attributes:
     clients_per_round: S, the most clients of a round; 0 is every client.
-    choose: (`BeforeRound`) -> places [<= S] of distinct clients in the order of the
-      data, their names, or `Chosen`.
+    choose: (number of the round from 1, rng, `Clients`) -> positions [<= S] of distinct
+      clients in the order of the data.
     name: what identifies the selection in a workdir; by default the function's name.
   """
 
   clients_per_round: Index
-  choose: Callable[[BeforeRound], Any]
+  choose: Callable[[int, np.random.Generator, Clients], Iterable[int]]
   name: str = ''
 
   def __post_init__(self):
@@ -78,19 +55,14 @@ class Selection:
       name = getattr(self.choose, '__qualname__', type(self.choose).__qualname__)
       object.__setattr__(self, 'name', name)
 
-  def chosen(self, before: BeforeRound) -> tuple[np.ndarray, dict[str, Any]]:
-    """Places of the clients of a round, and what the round's record says of them.
-
-    Raises `UserError` if `choose` returns something else.
-    """
-    choice = self.choose(before)
-    if not isinstance(choice, Chosen):
-      choice = Chosen(choice)
-    places = places_of(choice.clients, before.names)
-    most = self.clients_per_round or len(before.names)
-    check(len(places) <= most, f'{self.name}: chose {len(places)} clients, not {most}')
-    of_round = {'candidates': choice.candidates, 'waited_seconds': choice.waited}
-    return places, {name: value for name, value in of_round.items() if value}
+  def ids(self, number: int, rng: np.random.Generator, clients: Clients) -> np.ndarray:
+    """[<= S] int64 positions of the clients of a round; may raise `UserError`."""
+    chosen = np.array(list(self.choose(number, rng, clients)), np.int64)
+    count = len(clients.names)
+    fits = len(set(chosen) & set(range(count))) == len(chosen)
+    fits = fits and len(chosen) <= (self.clients_per_round or count)
+    check(fits, f'{self.name}: chose {chosen[:9]}, not distinct clients of a round')
+    return chosen
 
 
 def counted(clients_per_round: int | Selection) -> tuple[int, Selection | None]:
@@ -98,26 +70,6 @@ def counted(clients_per_round: int | Selection) -> tuple[int, Selection | None]:
   if isinstance(clients_per_round, Selection):
     return clients_per_round.clients_per_round, clients_per_round
   return clients_per_round, None
-
-
-def places_of(clients: Any, names: np.ndarray) -> np.ndarray:
-  """[n] int places of distinct clients, from places or names; `names` are [M].
-
-  Raises `UserError` on what is no client, or is there twice.
-  """
-  chosen = np.asarray(list(clients))
-  if chosen.dtype.kind in 'OU':
-    by_name: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
-      by_name.setdefault(str(name), []).append(place)
-    for name in map(str, chosen):
-      count = len(by_name.get(name, ()))
-      check(count == 1, f'selection: {count} clients are called {name!r}')
-    chosen = np.array([by_name[str(name)][0] for name in chosen], np.int64)
-  outside = chosen[(chosen < 0) | (chosen >= len(names))]
-  check(not len(outside), f'selection: places {outside[:3]} are not below {len(names)}')
-  check(len(np.unique(chosen)) == len(chosen), 'selection: has a client twice')
-  return chosen.astype(np.int64)
 
 
 @checked
@@ -139,113 +91,48 @@ def power_of_choice(clients_per_round: Count, *, candidates: int) -> Selection:
   """
   check(candidates >= clients_per_round, 'candidates: fewer than clients_per_round')
 
-  def choose(before: BeforeRound) -> Chosen:
-    sizes = before.sizes.astype(np.float64)
-    check(candidates <= len(sizes), f'candidates: more than the {len(sizes)} clients')
-    drawn = before.rng.choice(
-      len(sizes), candidates, replace=False, p=sizes / sizes.sum()
-    )
-    losses = before.losses(drawn)
-    losses = np.where(np.isnan(losses), np.inf, losses)
-    order = np.lexsort((before.rng.random(candidates), -losses))
-    return Chosen(drawn[order[:clients_per_round]], candidates)
+  def choose(number: int, rng: np.random.Generator, clients: Clients) -> np.ndarray:
+    count = len(clients.sizes)
+    check(candidates <= count, f'candidates: more than the {count} clients')
+    sizes = clients.sizes.astype(np.float64)
+    drawn = rng.choice(count, candidates, replace=False, p=sizes / sizes.sum())
+    losses = np.nan_to_num(clients.losses(drawn), nan=np.inf, posinf=np.inf)
+    order = np.lexsort((rng.random(candidates), -losses))
+    return drawn[order[:clients_per_round]]
 
   name = f'power_of_choice({clients_per_round}, candidates={candidates})'
   return Selection(clients_per_round, choose, name)
 
 
 @checked
-def named(clients: Sequence[str], clients_per_round: Index = 0) -> Selection:
-  """Selection of some clients by name: all of them, or a uniform draw of S in a round.
-
-  The others train in no round; they are evaluated as all clients, and take part in what
-  a method does before the first round, as the first clusters of FeSEM.
-
-  Raises:
-    UserError: if S is more; in the first round, on a name of no client, or a name that
-      is there twice.
-  """
-  clients = [str(name) for name in clients]
-  count = clients_per_round or len(clients)
-  check(count <= len(clients), f'clients_per_round: only {len(clients)} are named')
-
-  def choose(before: BeforeRound) -> np.ndarray:
-    places = np.sort(places_of(clients, before.names))
-    if count == len(places):
-      return places
-    return before.rng.choice(places, count, replace=False)
-
-  return Selection(count, choose, f'named({count}, {_digest(sorted(clients))})')
-
-
-@checked
 def available(
-  clients_per_round: Index,
-  trace: Sequence[tuple[str, float, float]],
-  *,
-  unit: Unit = 'rounds',
+  clients_per_round: Index, trace: Sequence[tuple[str, float, float]]
 ) -> Selection:
   """Selection by availability: a uniform draw of the clients that are there.
 
-  A round takes all that are available if they are fewer than S. In rounds, one without
-  any changes nothing. In simulated seconds, which a device profile gives
-  (`callbacks.Costs`), the server waits until one is there, and the record of the round
-  has these `waited_seconds`, which its `simulated_seconds` include; a client that is
-  there as a round begins stays to its end.
+  A round takes all that are available if they are fewer than S; one without any changes
+  nothing.
 
   Args:
     clients_per_round: S; 0 takes all that are available.
-    trace: (name of the client, from, to), any number for each; clients without any are
-      never available.
-    unit: of from and to: 'rounds', counted from 1, `to` included, or 'seconds' since
-      the first round began, `to` excluded.
+    trace: (name of the client, first round, last round) from 1, any number for each;
+      clients without any are never available.
 
   Raises:
-    UserError: on an interval that is empty or not finite; in the first round, on a name
-      of no client.
+    UserError: in the first round, on a name of no client.
   """
   rows = sorted((str(name), float(first), float(last)) for name, first, last in trace)
-  in_rounds = unit == 'rounds'
-  for name, first, last in rows:
-    ends_later = first < last or (in_rounds and first == last)
-    sound = ends_later and math.isfinite(first) and math.isfinite(last)
-    check(sound, f'trace: {name} has no interval from {first:g} to {last:g}')
-  own_names = sorted({name for name, *_ in rows})
-  begins, ends = (np.array([row[i] for row in rows]) for i in (1, 2))
 
-  def at(time: float) -> np.ndarray:
-    return (begins <= time) & ((time <= ends) if in_rounds else (time < ends))
+  def choose(number: int, rng: np.random.Generator, clients: Clients) -> np.ndarray:
+    others = {name for name, *_ in rows} - set(clients.names.astype(str))
+    check(not others, f'trace: no client is called {"".join(sorted(others)[:1])!r}')
+    present = [name for name, first, last in rows if first <= number <= last]
+    ids = np.flatnonzero(np.isin(clients.names, present))
+    if 0 < clients_per_round < len(ids):
+      ids = rng.choice(ids, clients_per_round, replace=False)
+    return ids
 
-  def choose(before: BeforeRound) -> Chosen:
-    places_of(own_names, before.names)  # Raises on a name of no client.
-    time, waited = float(before.number), 0.0
-    if not in_rounds:
-      time = _clock(before.records)
-    there = at(time)
-    if not in_rounds and not there.any():
-      later = begins[begins > time]
-      if not len(later):
-        raise UserError(f'trace: ends after {time:g} s, before round {before.number}')
-      waited = float(later.min() - time)
-      there = at(float(later.min()))
-    present = sorted({rows[i][0] for i in np.flatnonzero(there)})
-    places = np.sort(places_of(present, before.names))
-    if 0 < clients_per_round < len(places):
-      places = before.rng.choice(places, clients_per_round, replace=False)
-    return Chosen(places, waited=waited)
-
-  name = f'available({clients_per_round}, {unit}, {_digest(rows)})'
-  return Selection(clients_per_round, choose, name)
-
-
-def _clock(records: Sequence[dict[str, Any]]) -> float:
-  """Simulated seconds of all rounds so far."""
-  rounds = [record for record in records if record['round']]
-  times = [t for r in rounds if (t := r.get('simulated_seconds')) is not None]
-  timed = len(times) == len(rounds)
-  check(timed, 'trace: seconds need simulated rounds; give device_profile (Costs)')
-  return float(sum(times))
-
-
-def _digest(rows: Any) -> str:
-  return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+  digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+  return Selection(
+    clients_per_round, choose, f'available({clients_per_round}, {digest})'
+  )

@@ -1,6 +1,5 @@
 """Data sets by name: `load` returns the training and the test split of all clients."""
 
-from fesem_jax.data.client_lists import read_names, read_trace
 from fesem_jax.data.client_weights import with_weights
 from fesem_jax.data.description import describe
 from fesem_jax.data.loading import load, load_phases
@@ -24,8 +23,6 @@ __all__ = [
   'load',
   'load_phases',
   'phases_with_true_groups',
-  'read_names',
-  'read_trace',
   'server_test',
   'with_true_groups',
   'with_weights',

@@ -89,9 +89,8 @@ class Prepared(NamedTuple):
     if self.spec.selection is None:
       return self.draw(number), {}
     return selected(
-      self.spec, self.algorithm, state, self.data.train, number, self.out.records,
-      self.programs,
-    )  # fmt: skip
+      self.spec, self.algorithm, state, self.data.train, number, self.programs
+    )
 
 
 def placed(spec: Spec) -> Timeline:

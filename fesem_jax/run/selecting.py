@@ -1,6 +1,5 @@
 """The clients of a round that a `Selection` chooses on the host."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,12 +8,11 @@ import numpy as np
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.selection import BeforeRound, Selection
+from fesem_jax.core.selection import Clients, Selection
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.arrangement import selected_cohort
 from fesem_jax.evaluation.evaluate import mean_losses
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.results.records import Record
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
 
@@ -25,20 +23,21 @@ def selected(
   state: Any,
   train: FederatedData,
   number: int,
-  records: Sequence[Record],
   programs: Programs,
 ) -> tuple[Cohort, dict[str, Any]]:
   """The clients of a round, and what its record says of how they were selected.
 
-  `state` is that before the round `number`, counted from 1, `train` as arranged, and
-  `records` are those of earlier rounds.
+  `state` is that before the round `number`, counted from 1, and `train` as arranged.
   """
   selection = spec.selection
   assert isinstance(selection, Selection)
+  candidates = 0
   mesh, real = algorithm.local.mesh, len(train.info.names)
-  given = np.argsort(np.asarray(train.client_ids)[:real])  # The order of the data.
+  in_order = np.argsort(np.asarray(train.client_ids)[:real])  # The order of the data.
 
   def losses(places: np.ndarray) -> np.ndarray:
+    nonlocal candidates
+    candidates += len(places)
     cohort = selected_cohort(places, len(places), number, train, mesh)
     cohort = Cohort(cohort.ids, everyone=False)
 
@@ -50,16 +49,10 @@ def selected(
     of_cohort = programs.compiled(('candidates', algorithm), measure, *args)(*args)
     of_all = np.full(train.num_clients + 1, np.nan)
     of_all[np.asarray(cohort.ids)] = processes.on_host(of_cohort)
-    return of_all[given[places]]
+    return of_all[in_order[places]]
 
-  before = BeforeRound(
-    number,
-    prng_streams.host_rng(spec.seed, prng_streams.COHORT, number),
-    train.info.names[given],
-    np.asarray(train.sizes())[given],
-    tuple(records),
-    losses,
-  )
-  places, of_selection = selection.chosen(before)
-  count = spec.clients_per_round
-  return selected_cohort(places, count, number, train, mesh), of_selection
+  rng = prng_streams.host_rng(spec.seed, prng_streams.COHORT, number)
+  names, sizes = train.info.names, np.asarray(train.sizes())
+  ids = selection.ids(number, rng, Clients(names[in_order], sizes[in_order], losses))
+  cohort = selected_cohort(ids, spec.clients_per_round, number, train, mesh)
+  return cohort, {'candidates': candidates} if candidates else {}

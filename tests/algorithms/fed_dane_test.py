@@ -98,6 +98,9 @@ def test_one_client_in_each_cohort_is_enough_to_correct_by():
 
 def test_a_selection_chooses_the_clients_of_both_cohorts():
   data, local = federation(), helpers.local(hidden=())
-  options = {'rounds': 1, 'clients_per_round': selection.named(['c0', 'c3'])}
+  options = {
+    'rounds': 1,
+    'clients_per_round': selection.Selection(2, lambda *_: [0, 3]),
+  }
   same = algorithms.build('fed_dane', local, same_cohort=True)
   assert simulate(same, data, data, **options).history[-1]['trained'] == 2

@@ -1,4 +1,4 @@
-"""Selections of clients: by loss, name and availability, and functions of one's own."""
+"""Selections of clients: by loss, by availability, and user functions."""
 
 import numpy as np
 import optax
@@ -6,7 +6,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.core import prng_streams
-from fesem_jax.core.selection import BeforeRound, Chosen, Selection
+from fesem_jax.core.selection import Clients, Selection
 from fesem_jax.core.traffic import Sent
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -15,9 +15,10 @@ NAMES = np.array(['Ann', 'Bob', 'Cid', 'Dan', 'Eve'])
 SIZES = [6, 3, 9, 5, 8]
 
 
-def before(number=1, records=(), losses=None, seed=0):
+def chosen(selection, number, seed=0):
+  """The clients of a round, without losses."""
   rng = prng_streams.host_rng(seed, prng_streams.COHORT, number)
-  return BeforeRound(number, rng, NAMES, np.array(SIZES), records, losses)
+  return selection.ids(number, rng, Clients(NAMES, np.array(SIZES), None)).tolist()
 
 
 class Seen(fj.Callback):
@@ -105,21 +106,12 @@ def test_a_selected_run_resumes_with_the_clients_that_it_would_have_had(tmp_path
     run(2, 5, workdir=tmp_path)
 
 
-def test_named_clients_alone_train():
-  _, seen, _ = run(fj.selection.named(['Eve', 'Ann', 'Dan']), rounds=2)
-  assert seen.clients == [[0, 3, 4]] * 2
-  drawn = [
-    fj.selection.named(['Eve', 'Ann', 'Dan'], 2).choose(before(r)) for r in range(9)
-  ]
-  assert {tuple(sorted(d)) for d in drawn} == {(0, 3), (0, 4), (3, 4)}
+def test_a_user_function_may_return_fewer_clients_or_none():
+  def choose(number, rng, clients):
+    assert clients.names.tolist() == NAMES.tolist()
+    return {1: [1, 2], 2: [], 3: np.array([4])}[number]
 
-
-def test_a_function_of_ones_own_may_return_fewer_clients_or_none():
-  def own(before):
-    assert before.names.tolist() == NAMES.tolist()
-    return {1: ['Bob', 'Cid'], 2: [], 3: np.array([4])}[before.number]
-
-  _, seen, result = run(Selection(3, own))
+  _, seen, result = run(Selection(3, choose))
   assert seen.clients == [[1, 2], [], [4]]
   assert [r['trained'] for r in result.history[-3:]] == [2, 0, 1]
   for a, b in zip(*seen.models[1:3], strict=True):
@@ -128,11 +120,10 @@ def test_a_function_of_ones_own_may_return_fewer_clients_or_none():
 
 def test_clients_are_available_in_rounds_of_the_trace():
   trace = [('Ann', 1, 2), ('Bob', 2, 3), ('Ann', 4, 4), ('Eve', 2, 2)]
-  all_of_them = fj.selection.available(0, trace)
-  found = [all_of_them.choose(before(r)).clients.tolist() for r in range(1, 6)]
+  found = [chosen(fj.selection.available(0, trace), r) for r in range(1, 6)]
   assert found == [[0], [0, 1, 4], [1], [0], []]
   two = fj.selection.available(2, trace)
-  drawn = {tuple(sorted(two.choose(before(2, seed=s)).clients)) for s in range(20)}
+  drawn = {tuple(sorted(chosen(two, 2, seed))) for seed in range(20)}
   assert drawn == {(0, 1), (0, 4), (1, 4)}
 
 
@@ -155,58 +146,17 @@ def test_a_round_without_available_clients_sends_no_bytes():
   assert rounds[1]['simulated_seconds'] < rounds[2]['simulated_seconds']
 
 
-def test_the_server_waits_for_a_client_and_its_clock_goes_on():
-  trace = [('Ann', 0, 5), ('Bob', 5, 9), ('Eve', 400, 1e9)]
-  selection = fj.selection.available(2, trace, unit='seconds')
-
-  def at(*times):
-    records = [{'round': i + 1, 'simulated_seconds': t} for i, t in enumerate(times)]
-    return selection.choose(before(len(times) + 1, [{'round': 0}, *records]))
-
-  assert at() == Chosen(pytest.approx([0]), 0, 0.0)
-  assert at(2.0, 3.0).clients.tolist() == [1]
-  late = at(2.0, 7.5)
-  assert (late.clients.tolist(), late.waited) == ([4], 390.5)
-  costs = fj.callbacks.Costs('phone')
-  _, seen, result = run(selection, rounds=2, callbacks=[costs])
-  first, second = result.history[-2:]
-  assert seen.clients == [[0], [4]]
-  assert 'waited_seconds' not in first
-  assert second['waited_seconds'] == pytest.approx(400 - first['simulated_seconds'])
-  assert second['simulated_seconds'] > second['waited_seconds'] + 1
-  total = result.summary['costs']['simulated_seconds']
-  assert total == pytest.approx(
-    first['simulated_seconds'] + second['simulated_seconds']
-  )
-
-
 @pytest.mark.parametrize(
   ('subject', 'fail'),
   [
     ('clients_per_round', lambda: fj.selection.power_of_choice(0, candidates=3)),
     ('candidates', lambda: fj.selection.power_of_choice(3, candidates=2)),
     ('candidates', lambda: run(fj.selection.power_of_choice(3, candidates=6))),
-    ("'Zoe'", lambda: run(fj.selection.named(['Zoe']))),
-    ('twice', lambda: run(fj.selection.named(['Ann', 'Ann']))),
-    ('clients_per_round', lambda: fj.selection.named(['Ann'], 2)),
-    ('twice', lambda: run(Selection(3, lambda b: [1, 1]))),
-    ('chose 3 clients', lambda: run(Selection(2, lambda b: [0, 1, 2], 'mine'))),
-    ('places', lambda: run(Selection(2, lambda b: [-1]))),
-    ('unit', lambda: fj.selection.available(1, [], unit='hours')),
-    ('trace', lambda: fj.selection.available(1, [('Ann', 3, 2)])),
+    ('mine', lambda: run(Selection(3, lambda *_: [1, 1], 'mine'))),
+    ('mine', lambda: run(Selection(2, lambda *_: [0, 1, 2], 'mine'))),
+    ('mine', lambda: run(Selection(2, lambda *_: [-1], 'mine'))),
     ("'Zoe'", lambda: run(fj.selection.available(1, [('Ann', 1, 9), ('Zoe', 8, 9)]))),
-    (
-      'trace: seconds',
-      lambda: run(fj.selection.available(1, [('Ann', 0, 9)], unit='seconds')),
-    ),
-    (
-      'trace: ends',
-      lambda: run(
-        fj.selection.available(1, [('Ann', 0, 1)], unit='seconds'),
-        callbacks=[fj.callbacks.Costs('phone')],
-      ),
-    ),
-    ('clients_per_round', lambda: run(Selection(6, lambda b: []))),
+    ('clients_per_round', lambda: run(Selection(6, lambda *_: []))),
   ],
 )
 def test_bad_selections_are_named(subject, fail):

@@ -3,6 +3,7 @@
 import pytest
 
 from experiments import selecting
+from fesem_jax.core.selection import available
 from fesem_jax.utils.errors import UserError
 
 
@@ -11,37 +12,32 @@ def config(select, count=2, **others):
 
 
 def test_the_flag_names_a_selection(tmp_path):
-  names, csv, jsonl = (tmp_path / n for n in ('names.txt', 'trace.csv', 'trace.jsonl'))
-  names.write_text('c1\n\n c3 \n')
-  csv.write_text('\ufeffclient,from,to,note\nc1,1,2,x\n"c,3",2,5,\n')
-  jsonl.write_text(
-    '{"client": "c1", "from": 1, "to": 2}\n{"client": "c,3", "from": 2, "to": 5}\n'
-  )
+  trace = tmp_path / 'trace.csv'
+  trace.write_text('\ufeffclient,from,to,note\nc1,1,2,x\n"c,3",2,5,\n')
   assert selecting.build(config('uniform', 3)) == 3
   found = selecting.build(config('power_of_choice:5'))
   assert found.name == 'power_of_choice(2, candidates=5)'
-  assert selecting.build(config(f'names:{names}', 0)).clients_per_round == 2
-  from_csv, from_jsonl = (selecting.build(config(f'trace:{f}')) for f in (csv, jsonl))
-  assert from_csv.name == from_jsonl.name
-  assert 'rounds' in from_csv.name
-  seconds = config(f'trace_seconds:{csv}', device_profile='phone')
-  assert 'seconds' in selecting.build(seconds).name
+  rows = [('c1', 1, 2), ('c,3', 2, 5)]
+  assert selecting.build(config(f'trace:{trace}')).name == available(2, rows).name
 
 
 def test_a_run_is_of_the_contents_of_its_file(tmp_path):
-  file = tmp_path / 'names.txt'
-  file.write_text('c1\n')
-  first = selecting.identity(config(f'names:{file}'))
-  file.write_text('c2\n')
-  assert first != selecting.identity(config(f'names:{file}'))
+  trace = tmp_path / 'trace.csv'
+  trace.write_text('client,from,to\nc1,1,2\n')
+  first = selecting.identity(config(f'trace:{trace}'))
+  trace.write_text('client,from,to\nc1,1,3\n')
+  assert first != selecting.identity(config(f'trace:{trace}'))
   assert selecting.identity(config('power_of_choice:5')) == {}
   assert selecting.identity({}) == {}
 
 
-def test_selections_that_lack_something_are_refused():
-  for select, count in [
+@pytest.mark.parametrize(
+  ('select', 'count'),
+  [
     ('power_of_choice', 2), ('power_of_choice:x', 2), ('power_of_choice:5', 0),
-    ('best', 2), ('uniform:3', 2), ('names:', 2), ('trace_seconds:f', 2),
-  ]:  # fmt: skip
-    with pytest.raises(UserError, match='select'):
-      selecting.build(config(select, count))
+    ('best', 2), ('uniform:3', 2), ('trace:', 2),
+  ],
+)  # fmt: skip
+def test_selections_that_lack_something_are_refused(select, count):
+  with pytest.raises(UserError, match='select'):
+    selecting.build(config(select, count))

@@ -63,11 +63,11 @@ class Costs(Callback):
     self._look(event.state)
     if self._profile is not None:
       clients, whole = event.info.clients, self._traffic.whole_batches
-      seconds, waited = None, event.record.get('waited_seconds', 0)
+      seconds = None
       if self._traffic.seconds is not None:
         seconds = self._traffic.seconds(self._known)
       elif clients is not None:
-        seconds = waited + self._devices.seconds(sent, clients, whole)
+        seconds = self._devices.seconds(sent, clients, whole)
       event.record['simulated_seconds'] = seconds
       event.record['device_profile'] = self._name
 
