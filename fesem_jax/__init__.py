@@ -7,6 +7,7 @@ is imported on its own.
 from fesem_jax import algorithms, data, models, tasks, testing
 from fesem_jax.algorithms import wrappers
 from fesem_jax.analysis.comparing import Comparison, compare, tune
+from fesem_jax.analysis.joining import join
 from fesem_jax.analysis.report.page import write_report
 from fesem_jax.core import selection, sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
@@ -98,6 +99,7 @@ __all__ = [
   'for_each_batch',
   'for_each_client',
   'initialize',
+  'join',
   'kmeans',
   'load_run',
   'local_optimizer',

@@ -1,13 +1,13 @@
 """The rules by which new clients join, against float64, and what they are given."""
 
-import dataclasses
-
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.analysis import joining_rules
+from experiments import adapt
+from fesem_jax.analysis import joining
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_work import ClientWork
 from fesem_jax.data import first_examples
@@ -30,10 +30,7 @@ def centers_of(local, count=3, spread=0.3):
 def joined(data, chunk=2, devices=1, centers=None, **changes):
   local = helpers.local(chunk=chunk, devices=devices)._replace(**changes)
   centers = centers_of(local) if centers is None else centers
-  join = jax.jit(
-    lambda centers, data, key: joining_rules.join(local, centers, data, key)
-  )
-  return join(centers, data, jax.random.key(KEY))
+  return joining.by_rules(local, centers, data, jax.random.key(KEY))
 
 
 @pytest.fixture(scope='module')
@@ -58,7 +55,7 @@ def expected(data):
     tuple(np.mean(parts, axis=0) for parts in zip(*layer, strict=True))
     for layer in zip(*models, strict=True)
   ]
-  want = {rule: [] for rule in joining_rules.RULES}
+  want = {rule: [] for rule in joining.RULES}
   for i, size in enumerate(SIZES):
     if not size:
       continue
@@ -74,93 +71,46 @@ def expected(data):
 
 
 def of_rule(found, rule):
-  return np.asarray(getattr(found, rule))[np.array(SIZES) > 0]
+  return np.asarray(found[rule])[np.array(SIZES) > 0]
 
 
-@pytest.mark.parametrize('rule', joining_rules.RULES)
+@pytest.mark.parametrize('rule', joining.RULES)
 def test_each_rule_matches_its_reference(found, expected, rule):
   np.testing.assert_array_equal(of_rule(found, rule), expected[rule])
 
 
 def test_the_rules_are_told_apart_by_these_clients(expected):
-  rules = [tuple(expected[rule]) for rule in joining_rules.RULES]
+  rules = [tuple(expected[rule]) for rule in joining.RULES]
   assert len(set(rules)) == 3
   assert all(len(set(rule)) > 1 for rule in rules)
 
 
 @pytest.mark.parametrize(('chunk', 'devices'), [(3, 1), (1, 2)])
 def test_neither_chunks_nor_devices_matter(data, found, chunk, devices):
-  again = joined(data, chunk, devices)
-  for a, b in zip(found, again, strict=True):
-    np.testing.assert_array_equal(a, b)
+  chex.assert_trees_all_equal(joined(data, chunk, devices), found)
 
 
-def test_everyone_trains_at_the_full_rate_whatever_the_run_did(data, found):
-  again = joined(data, dropout_rate=0.9, lr_schedule=lambda r: 0.0 * r)
-  np.testing.assert_array_equal(again.weights, found.weights)
-  np.testing.assert_array_equal(again.direction, found.direction)
+def test_all_join_alike_whatever_the_run_did(data, found):
+  work = ClientWork(rates=np.linspace(1e-3, 1e-2, 8), epochs=np.ones(8, int))
+  again = joined(data, dropout_rate=0.9, lr_schedule=lambda r: 0.0 * r, work=work)
+  chex.assert_trees_all_equal(again, found)
 
 
-def test_new_clients_have_no_work_of_their_own(data, found):
-  work = ClientWork(rates=np.linspace(1e-3, 1e-2, 8), epochs=np.arange(8) % 2 + 1)
-  local = helpers.local(epochs=2)
-  centers = centers_of(local)
-  plain, own = (
-    joined(data, centers=centers, schedule=local.schedule, **more)
-    for more in ({}, {'work': work})
-  )
-  np.testing.assert_array_equal(own.weights, plain.weights)
-  np.testing.assert_array_equal(own.direction, plain.direction)
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'work': ClientWork(rates=np.linspace(1e-3, 1e-2, 8), epochs=np.arange(8) % 2 + 1)},
+    {'local_lr_schedule': lambda step: 1.0 * (step < 2)},
+    {'sends': compression('top_k:0.1')},
+    {'sends': differential_privacy(1e-3, 1.0, delta=0)},
+    {'dropout_rate': 0.9},
+  ],
+  ids=['work', 'schedule', 'compressed', 'noised', 'dropout'],
+)
+def test_training_alone_matches_the_reference_whatever_the_run_did(data, change):
+  local = helpers.local()._replace(schedule=Schedule(4, epochs=3), **change)
   key = jax.random.key(7)
-  alone = [
-    jax.jit(lambda d, k, one=one: joining_rules.alone(one, d, k)[0])(data, key).own
-    for one in (local, local._replace(work=work))
-  ]
-  jax.tree.map(np.testing.assert_array_equal, *alone)
-
-
-def test_training_alone_is_not_slowed_down_as_a_round_is(data):
-  local, key = helpers.local(epochs=3), jax.random.key(7)
-  decayed = local._replace(local_lr_schedule=lambda step: 1.0 * (step < 2))
-  plain, slow = (
-    jax.jit(lambda d, k, one=one: joining_rules.alone(one, d, k)[0])(data, key).own
-    for one in (local, decayed)
-  )
-  jax.tree.map(np.testing.assert_array_equal, slow, plain)
-
-
-def test_who_trains_alone_sends_nothing(data):
-  local, key = helpers.local(), jax.random.key(7)
-  hooks = compression('top_k:0.1'), differential_privacy(1e-3, 1.0, delta=0)
-  plain, *others = (
-    jax.jit(lambda d, k, one=one: joining_rules.alone(one, d, k)[0])(data, key).own
-    for one in (local, *(local._replace(sends=sends) for sends in hooks))
-  )
-  for other in others:
-    jax.tree.map(np.testing.assert_array_equal, other, plain)
-
-
-def test_a_direction_is_the_way_from_the_start_and_not_its_length():
-  start = {'w': jnp.array([[1.0, 1.0]])}
-  centers = {'w': jnp.array([[1.0, 1.0], [3.0, 1.0], [1.0, 1.1], [0.0, 0.0]])}
-  stack = {'w': jnp.array([[1.2, 1.3], [1.3, 1.2], [0.9, 0.8], [1.0, 1.0]])}
-  found = joining_rules.most_alike(stack, centers, start)
-  # The first center is the start: no way leads there, nor anywhere from it.
-  np.testing.assert_array_equal(found, [2, 1, 3, 0])
-
-
-def test_a_client_whose_training_fails_is_told(data):
-  with np.errstate(all='ignore'):
-    broken = data.x.copy()
-    broken[int(data.offsets[2])] = np.inf
-  found = joined(dataclasses.replace(data, x=broken))
-  assert np.flatnonzero(~np.asarray(found.finite)).tolist() == [2]
-
-
-def test_training_alone_matches_the_reference(data):
-  local = helpers.local()._replace(schedule=Schedule(4, epochs=3), dropout_rate=0.9)
-  key = jax.random.key(7)
-  models, finite = jax.jit(lambda d, k: joining_rules.alone(local, d, k))(data, key)
+  models = adapt.alone(local, data, key)
   of_model, of_training = jax.random.split(key)
   params = jax.tree.map(lambda x: x[None], local.model.init(of_model))
   start = reference.from_params(params, 0)
@@ -169,7 +119,15 @@ def test_training_alone_matches_the_reference(data):
     want = reference.flat(reference.local_sgd(start, batches, 0.1)[0])
     got = reference.flat(reference.from_params(models.own, i))
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-6)
-  assert np.asarray(finite).all()
+
+
+def test_a_direction_is_the_way_from_the_start_and_not_its_length():
+  start = {'w': jnp.array([[1.0, 1.0]])}
+  centers = {'w': jnp.array([[1.0, 1.0], [3.0, 1.0], [1.0, 1.1], [0.0, 0.0]])}
+  stack = {'w': jnp.array([[1.2, 1.3], [1.3, 1.2], [0.9, 0.8], [1.0, 1.0]])}
+  found = joining.most_alike(stack, centers, start)
+  # The first center is the start: no way leads there, nor anywhere from it.
+  np.testing.assert_array_equal(found, [2, 1, 3, 0])
 
 
 def test_more_examples_are_those_of_fewer_and_further_ones(data):
@@ -196,11 +154,3 @@ def test_the_order_of_examples_goes_by_client_id_and_seed(data):
   assert not np.array_equal(b.x, other.x)
   with pytest.raises(UserError, match='count'):
     first_examples(data, 0)
-
-
-def test_a_cluster_is_of_the_group_of_most_of_its_clients():
-  truth = np.array(['b', 'a', 'a', 'c', 'b', 'b'])
-  groups = joining_rules.groups_of_clusters(truth, np.array([0, 0, 0, 1, 2, 2]))
-  assert groups.tolist() == ['a', 'c', 'b']
-  tied = joining_rules.groups_of_clusters(np.array([5, 3]), np.array([0, 0]))
-  assert tied.tolist() == [3]

@@ -1,0 +1,134 @@
+"""Rules by which clients that were not in training join a cluster (Section 8)."""
+
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fesem_jax.core import prng_streams, sharding, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.local_training import LocalTraining, local_training
+from fesem_jax.core.sampling import everyone
+from fesem_jax.core.types import Model, Params
+from fesem_jax.data.arrangement import arrange_all, order_of_clients
+from fesem_jax.models.starting import trained_part
+from fesem_jax.run.results.saved_run import Run
+from fesem_jax.server import em
+from fesem_jax.training.client_losses import cohort_losses
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.training.trained import Reduction
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import checked
+
+Rule = Literal['weights', 'direction', 'loss']
+RULES = get_args(Rule)
+
+
+@checked
+def join(
+  run: Run, data: FederatedData, rule: Rule = 'loss', local: LocalTraining | None = None
+) -> np.ndarray:
+  """Clusters of a finished run that new clients join (Section 8).
+
+  Args:
+    run: from `load_run`, of a method with centers that are whole models.
+    data: training split of M clients that took no part.
+    rule: the center of least loss ('loss', IFCA's rule), nearest to the model that a
+      client trains from the mean of the centers ('weights', Eq. 8), or in whose
+      direction from there that model moved ('direction', by the cosine).
+    local: how they train; only needed by the last two rules.
+
+  Returns:
+    [M] int cluster of each client, as `run.predict` takes it.
+
+  Raises:
+    UserError: if the run has no such centers, its model is unknown or `local` missing.
+  """
+  check(local or rule == 'loss', f'local: missing; clients train to join by {rule}')
+  model = local.model if local else run.deployed.model
+  check(model, 'model: not in config.json; pass the Model to load_run')
+  assert model is not None
+  local = local or local_training(model, optax.sgd(0.0))
+  clusters, centers = used_centers(run, model)
+  places = np.argsort(order_of_clients(local, data))
+  (data,) = arrange_all(local, data)
+  key = joining_keys(run.config.get('seed', 0))[0]
+  centers, key = sharding.replicate((centers, key), local.mesh)
+  return clusters[np.asarray(by_rules(local, centers, data, key)[rule])[places]]
+
+
+def joining_keys(seed: int) -> jax.Array:
+  """[3] keys of joining, of training alone and of fine-tuning new clients."""
+  key = prng_streams.fold(jax.random.key(seed), prng_streams.JOINING)
+  return jax.random.split(key, 3)
+
+
+def used_centers(run: Run, model: Model) -> tuple[np.ndarray, Params]:
+  """[K] clusters that have clients, and the part [K, ...] of their centers that trains.
+
+  Raises `UserError` if there are no centers, or these are no whole models.
+  """
+  deployed = run.deployed
+  is_whole = deployed.choice is not None and deployed.mixture is None
+  check(is_whole and not deployed.own, f'{run.workdir}: has no centers to join')
+  clusters = np.unique(np.asarray(deployed.choice))
+  models = [trained_part(model, deployed.params(cluster=int(k))) for k in clusters]
+  return clusters, jax.tree.map(lambda *layers: np.stack(layers), *models)
+
+
+def _by_rules(
+  local: LocalTraining, centers: Params, data: FederatedData, key: jax.Array
+) -> dict[str, jax.Array]:
+  """[M] int32 center that each client joins, by each rule; ties go to the smallest.
+
+  All clients train alike, without a penalty, from the mean of the centers [K, ...].
+  Each center counts alike in it: the mean by clients is near the center of the largest
+  cluster, which all who train briefly would join. `data` are on the devices, and `key`
+  decides the order of examples.
+  """
+  local = local._replace(dropout_rate=0.0, work=None)
+  cohort = everyone(data)
+  count = jax.tree.leaves(centers)[0].shape[0]
+  mean = jax.tree.map(lambda c: c.mean(axis=0, keepdims=True), centers)
+  # What a chunk needs of the centers has to come through the models to start from.
+  models = jax.tree.map(lambda c, m: jnp.concatenate([c, m]), centers, mean)
+  starts = ClientModels(models, jnp.full(data.num_clients, count, jnp.int32))
+
+  def compare(trained, start, sums):
+    centers = jax.tree.map(lambda x: x[:count], start.shared)
+    mean = jax.tree.map(lambda x: x[count:], start.shared)
+    nearest, _ = em.e_step(trained.params, centers)
+    return (nearest, most_alike(trained.params, centers, mean)), sums
+
+  reduction = Reduction(compare, keep=False)
+  trained = train_cohort(local, starts, data, cohort, key, reduction)
+  nearest, alike = trained.folded
+  losses = cohort_losses(local, centers, data, cohort)
+  by_loss = losses.argmin(axis=1).astype(jnp.int32)
+  return {'weights': nearest, 'direction': alike, 'loss': by_loss}
+
+
+# Compiled once for all numbers of examples and seeds of like shapes.
+by_rules = jax.jit(_by_rules, static_argnums=0)
+
+
+def most_alike(stack: Params, centers: Params, start: Params) -> jax.Array:
+  """[S] int32 center of the largest cosine between w - start and c - start.
+
+  Models w are `stack` [S, ...], trained from `start` [1, ...]; centers c are [K, ...].
+  The cosine of a model or center that is the start itself is 0.
+  """
+
+  def product(w: jax.Array, c: jax.Array, s: jax.Array) -> jax.Array:
+    moved = (w - s).reshape(w.shape[0], -1)
+    ways = (c - s).reshape(c.shape[0], -1)
+    return jnp.matmul(moved, ways.T, precision=jax.lax.Precision.HIGHEST)
+
+  products = sum(jax.tree.leaves(jax.tree.map(product, stack, centers, start)))
+  # The length of the client's own move is common to all of its cosines.
+  lengths = jnp.sqrt(tree.row_distances(centers, start))
+  cosines = products / jnp.where(lengths > 0, lengths, 1.0)[None]
+  return cosines.argmax(axis=1).astype(jnp.int32)
