@@ -30,7 +30,7 @@ from benchmarks import common, floor
 from benchmarks.workloads import WORKLOADS, Workload
 from fesem_jax import algorithms
 from fesem_jax.core.local_training import Precision
-from fesem_jax.run import planner, topologies
+from fesem_jax.run import planner
 from fesem_jax.run.data_shapes import DataSize, SplitSize
 from fesem_jax.run.planner import Plan
 from fesem_jax.run.program_memory import collectives_of
@@ -57,7 +57,7 @@ _PASSES = {'default': 1, 'high': 3, 'highest': 6}
 
 def planned(workload: Workload, name: str, options: Any, chip: str) -> Plan:
   """The compiled round of a method on four chips."""
-  mesh = topologies.mesh_of(f'{chip}:2x2')
+  mesh = planner.mesh_of(f'{chip}:2x2')
   precision = cast(Precision, _PRECISION.value)
   local = common.training(workload, mesh)._replace(precision=precision)
   clients = workload.num_clients

@@ -27,8 +27,7 @@ _REFUSED = re.compile(
 _REMEDIES = (
   'Lower `clients_per_chunk` (for the start of FeSEM, `init_clients`), keep the '
   "clients' models in the host's memory (`client_state=offloaded`) or not at all "
-  '(`client_state=streamed`), or split the data (`data_placement=sharded`). '
-  '`fesem-plan` with the same flags says what would fit.'
+  '(`client_state=streamed`), or split the data (`data_placement=sharded`).'
 )
 
 
@@ -94,6 +93,16 @@ def collectives_of(text: str) -> list[Collective]:
     ]
     collectives.append(Collective(kind, sum(sizes)))
   return collectives
+
+
+def collectives_by_kind(text: str) -> dict[str, dict[str, int]]:
+  """Kind of collective in the text of a program -> its count, and the bytes of all."""
+  totals: dict[str, dict[str, int]] = {}
+  for kind, size in collectives_of(text):
+    entry = totals.setdefault(kind, {'count': 0, 'bytes': 0})
+    entry['count'] += 1
+    entry['bytes'] += size
+  return totals
 
 
 def try_to_compile(

@@ -12,10 +12,9 @@ from experiments.build import build_model
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.data.arrangement import arrange
-from fesem_jax.run import planner, program_memory, topologies
+from fesem_jax.run import planner, program_memory
 from fesem_jax.run.data_shapes import DataSize, SplitSize, data_of
-from fesem_jax.run.planner import Plan, PlannedProgram
-from fesem_jax.run.program_memory import ProgramMemory, TooLarge
+from fesem_jax.run.program_memory import TooLarge
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils import display
 from fesem_jax.utils.errors import UserError
@@ -75,35 +74,6 @@ def test_a_plan_counts_what_a_run_holds(planned):
   assert exchanged
 
 
-def a_plan(temporaries, stack=0, data=200, **options):
-  used = ProgramMemory(500 + stack, 0, 0, temporaries)
-  return Plan(
-    (PlannedProgram('round', used, 1.0),), model_bytes=10, stack_bytes=stack,
-    state_bytes=stack + 100, offloaded_bytes=0, data_bytes=data, test_bytes=100,
-    clients_per_chunk=8, clients_per_device=64, **options,
-  )  # fmt: skip
-
-
-def test_advice_names_flags_that_make_a_run_fit():
-  # 600 of arguments and test data.
-  assert planner.advice(a_plan(800), 1400, 4) == []
-  (smaller,) = planner.advice(a_plan(800), 1000, 4)
-  assert smaller.startswith('--clients_per_chunk=4:')
-  chunk, offloaded, streamed, more = planner.advice(a_plan(800, stack=4000), 4700, 4)
-  assert chunk.startswith('--clients_per_chunk=1:')
-  assert offloaded.startswith(
-    '--client_state=offloaded (FeSEM, NonFed, Ditto, SCAFFOLD, FedDyn):'
-  )
-  assert streamed.startswith('--client_state=streamed (FeSEM only):')
-  assert more.startswith('5 chips instead of 4')  # 16,000 bytes, 3,300 left on each.
-  refused = a_plan(800)
-  refused = refused._replace(programs=(refused.programs[0]._replace(refused=True),))
-  fewer, *_ = planner.advice(refused, 1450, 4)  # It says that it would fit.
-  assert fewer.startswith('--clients_per_chunk=7:')
-  (hopeless,) = planner.advice(a_plan(800), 650, 4)
-  assert 'smaller model' in hopeless
-
-
 def test_bytes_are_printed_with_units():
   sizes = [0, 1023, 2048, 3.5 * 2**20, 16 * 2**30, 2**42]
   assert list(map(display.in_bytes, sizes)) == [
@@ -111,19 +81,10 @@ def test_bytes_are_printed_with_units():
   ]  # fmt: skip
 
 
-def test_advice_splits_large_data():
-  whole = a_plan(800, data=1000)._replace(test_bytes=400)
-  _, split = planner.advice(whole, 1200, 4)  # Of 1,700 bytes, 750 are other chips'.
-  assert split.startswith('--data_placement=sharded: each device holds 250 bytes')
-  assert '--data_placement' not in str(planner.advice(whole, 900, 4))
-  sharded = whole._replace(data_placement='sharded')
-  assert '--data_placement' not in str(planner.advice(sharded, 1200, 4))
-
-
 @pytest.mark.parametrize('topology', ['v9:2x2', 'v5e', 'tpu', ''])
 def test_an_unknown_topology_is_refused(topology):
   with pytest.raises(UserError, match='topology'):
-    topologies.mesh_of(topology)
+    planner.mesh_of(topology)
 
 
 def test_devices_of_a_cpu_share_its_memory(monkeypatch):
@@ -131,12 +92,6 @@ def test_devices_of_a_cpu_share_its_memory(monkeypatch):
   monkeypatch.setattr(sharding, 'host_memory', lambda: 10_000)
   assert sharding.memory(jax.devices()[0]) == 10_000
   assert sharding.memory(jax.devices()[0], 4) == 2500
-
-
-def test_this_machine_is_not_what_it_is_not():
-  assert topologies.mesh_of('cpu').size == len(jax.devices())
-  with pytest.raises(UserError, match='topology'):
-    topologies.mesh_of('gpu')
 
 
 @pytest.mark.slow
@@ -153,7 +108,7 @@ def test_the_command_line_plans_for_this_machine(tmp_path):
   assert made['compile_seconds'] > 0
   assert made['fits']
   assert made['chip_bytes'] == sharding.host_memory() // 2
-  for word in ('start', 'round', 'evaluation', 'local models', 'plan.json'):
+  for word in ('start', 'round', 'evaluation', 'all-reduce', 'fits: True'):
     assert word in done.stdout
 
 
@@ -161,35 +116,17 @@ def test_the_command_line_plans_for_this_machine(tmp_path):
 def test_sizes_are_known_or_asked_for(tmp_path):
   done = call(
     'plan', '--dataset=femnist', f'--data_dir={tmp_path}', '--model=logistic',
-    '--algorithm=fed_avg', '--plan_clients=40', '--lr_schedule=cosine',
-    '--report=best', cwd=tmp_path,
+    '--algorithm=fed_avg', '--num_clients=40', '--lr_schedule=cosine',
+    '--report=best', '--json=plan.json', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
-  assert "the sizes are LEAF's of all natural clients" in done.stdout
-  assert '40 clients, 8,166 training examples' in done.stdout
+  made = json.loads((tmp_path / 'plan.json').read_text())
+  numbers = 8166 + 907  # Training and test examples: a byte a pixel, and a label.
+  assert made['data_bytes'] >= numbers * (28 * 28 + 4)
   done = call('plan', '--dataset=mnist', f'--data_dir={tmp_path}', cwd=tmp_path)
   assert done.returncode == 1
   assert done.stderr.startswith('error:')
   assert done.stderr.count('\n') == 1
-
-
-@pytest.mark.nightly
-def test_a_table_of_several_plans(tmp_path):
-  done = call(
-    'plan', '--algorithm=fed_avg', '--dataset=digits', '--topology=local,cpu',
-    '--plan_clients=16,32', '--plan_programs=round', '--json=plans.json', cwd=tmp_path,
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
-  plans = json.loads((tmp_path / 'plans.json').read_text())['plans']
-  assert [(p['num_clients'], p['topology']) for p in plans] == [
-    (16, 'local'), (16, 'cpu'), (32, 'local'), (32, 'cpu'),
-  ]  # fmt: skip
-  assert list(plans[0]['programs']) == ['round']
-  assert plans[2]['data_bytes'] > plans[0]['data_bytes']
-  assert 'a client trains in' in done.stdout
-  done = call('plan', '--dataset=digits', '--plan_programs=start', cwd=tmp_path)
-  assert done.returncode == 1
-  assert done.stderr.startswith('error: --plan_programs: ')
 
 
 def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
@@ -203,7 +140,7 @@ def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
 
   assert run().summary['deployed']
   monkeypatch.setattr(sharding, 'memory', lambda device, beside: 1)
-  tiny_memory = r'^The start needs .* it has 1 bytes\. Lower `clients_per_chunk` .*plan'
+  tiny_memory = r'^The start needs .* it has 1 bytes\. Lower `clients_per_chunk` '
   with pytest.raises(TooLarge, match=tiny_memory) as tiny:
     run()
   used = tiny.value.memory
@@ -238,7 +175,7 @@ def test_models_of_tokens_are_planned_from_shapes():
   split = SplitSize(20, 5)
   size = DataSize(4, split, split, (5,), np.uint8, 9, 'sequence')
   shapes = data_of(size, split, sharding.client_mesh(1))
-  config = {'model': 'gru', 'hidden': ['8'], 'initializer': 'flax'}
+  config = {'model': 'gru', 'hidden': ['8'], 'initializer': 'flax', 'model_options': {}}
   model = build_model(config | {'algorithm': 'fed_avg', 'seed': 0}, shapes)
   assert model.task.name == 'sequence'
 
@@ -249,6 +186,3 @@ def test_more_clients_of_the_same_kind():
   )
   more = found.scaled(1000)
   assert (more.train, more.test) == ((100_000, 150), (10_000, 15))
-  assert found.scaled(10, 1).test == (1, 1)  # Few are not none.
-  larger = found.scaled(10, 200)
-  assert (larger.train, larger.test) == ((2000, 300), (200, 30))

@@ -16,7 +16,7 @@ from benchmarks.common import (
 )
 from fesem_jax import algorithms, models
 from fesem_jax.core.local_training import Machine, local_training
-from fesem_jax.run import planner, topologies
+from fesem_jax.run import planner
 from fesem_jax.run.data_shapes import DataSize, SplitSize
 from fesem_jax.run.program_memory import collectives_of
 from tests.support.methods import COMPARES, IDS, METHODS, ONE_OF_EACH_SHAPE
@@ -46,7 +46,7 @@ def planned(
   name, options, devices, size=DATA, hidden=HIDDEN, shared_start='auto',
   precision='highest', **run,
 ):  # fmt: skip
-  mesh = topologies.mesh_of('v5e:2x2', devices)
+  mesh = planner.mesh_of('v5e:2x2', devices)
   local = local_training(
     models.build('mlp', SHAPE, 10, [hidden]),
     optax.sgd(0.1),
@@ -216,7 +216,7 @@ def test_models_stay_in_the_memory_of_the_host(row):
 @pytest.mark.nightly
 def test_memory_of_leafs_network():
   """W1: FeSEM(4) of LEAF's CNN, 64 clients of 100 examples, 8 side by side."""
-  mesh = topologies.mesh_of('v5e:2x2', 1)
+  mesh = planner.mesh_of('v5e:2x2', 1)
   local = local_training(
     models.build('femnist_cnn', (28, 28, 1), 62),
     optax.sgd(0.03),
