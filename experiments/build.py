@@ -14,7 +14,6 @@ from fesem_jax.core.types import Model
 from fesem_jax.data.corruption import corrupted
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
-from fesem_jax.run import clients_per_chunk
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.training.augmentation import augmentation
 from fesem_jax.training.optimizers import AdamOptions, local_optimizer
@@ -127,15 +126,11 @@ def build_local(
 ) -> LocalTraining:
   """The local training that a configuration names.
 
-  Of `train`, the shapes suffice unless chunks are to be timed. Without a mesh it takes
-  the devices of `machine`.
+  Of `train`, the shapes suffice. Without a mesh it takes the devices of `machine`.
   """
-  chunk = machine['clients_per_chunk']
-  fits = chunk == 'auto' or chunk.isdecimal()
-  check(fits, f'clients_per_chunk: must be a number or auto; got {chunk!r}')
   placed = Machine(
     mesh or sharding.client_mesh(machine['num_devices']),
-    0 if chunk == 'auto' else int(chunk),
+    machine['clients_per_chunk'],
     machine['shared_start'],
     config['precision'],
   )
@@ -155,7 +150,7 @@ def build_local(
   schedule = local.schedule
   if steps := config['local_steps']:
     schedule = schedule._replace(epochs=1, steps=steps)
-  local = local._replace(
+  return local._replace(
     schedule=schedule,
     batch_stats=config['batch_stats'],
     keep_optimizer_state=config['keep_optimizer_state'],
@@ -163,9 +158,3 @@ def build_local(
     local_lr_schedule=schedules.build(of_steps, 'local_lr_schedule'),
     augmentation=augmentation(config['augment'], train.example_shape),
   )
-  if chunk == 'auto':
-    chunk = clients_per_chunk.clients_per_chunk(
-      local, train, config['clients_per_round'], machine['data_placement']
-    )
-    return local._replace(clients_per_chunk=chunk, clients_per_shared_start=chunk)
-  return local

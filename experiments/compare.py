@@ -105,7 +105,7 @@ def remove_redone(by_label: tune.ByLabel, workdir: pathlib.Path) -> None:
 
   Those of a method that cannot run again stay.
   """
-  machine, held = experiment_flags.machine() | {'clients_per_chunk': '0'}, HeldData()
+  machine, held = experiment_flags.machine(), HeldData()
   for label, [config, *_] in by_label.items():
     folders = [at / methods.folder_of(label) for at in (workdir, workdir / 'tune')]
     there = [folder for folder in folders if folder.is_dir()]

@@ -129,7 +129,7 @@ def plan(
   # Layers that are drawn and do not train are part of the method's programs.
   seed = config['seed'] if model_starts.depends_on_seed(config) else None
   but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
-  algorithm = programs.once((but_seed, *_shape(train)), build, *_timed(train, machine))
+  algorithm = programs.once((but_seed, *_shape(train)), build)
   local = algorithm.local
   curves.check_targets(targets, local.model.measured_as.primary)
   placed = placement.chosen(
@@ -169,11 +169,6 @@ def plan(
 def _shape(train: FederatedData) -> tuple[Any, ...]:
   """Shapes that a method depends on; seeds may have other numbers of examples."""
   return train.num_clients, train.num_classes, train.example_shape
-
-
-def _timed(train: FederatedData, machine: dict[str, Any]) -> list[FederatedData]:
-  """The data that chunks are timed on, if they are."""
-  return [train] if machine['clients_per_chunk'] == 'auto' else []
 
 
 def _add_targets(

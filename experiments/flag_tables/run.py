@@ -101,9 +101,9 @@ OUTPUT = (
 )  # fmt: skip
 
 MACHINE = (
-  flag('string', 'clients_per_chunk', '0',
-    'Clients trained side by side on a device; 0: chosen by model and device; auto: '
-    'measures the fastest number. Results change by rounding errors only.'),
+  flag('integer', 'clients_per_chunk', 0,
+    'Clients vmapped per device (0: automatic); changes results by rounding errors.',
+    lower_bound=0),
   flag('enum', 'shared_start', 'auto',
     'Whether clients of a center, which start from the same weights, share its '
     'dense kernels and store only their changes: faster for large kernels and few '

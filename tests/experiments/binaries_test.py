@@ -539,16 +539,3 @@ def test_a_binary_starts_in_a_process_of_its_own(module, tmp_path):
   done = spawn(module, '--help', cwd=tmp_path)
   assert done.returncode == 0, done.stderr
   assert '--workdir' in done.stdout
-
-
-@pytest.mark.nightly
-def test_measured_chunk_size_runs_and_a_wrong_one_is_refused(tmp_path):
-  done = call(
-    'run', *QUICK, '--algorithm=fed_avg', '--clients_per_chunk=auto', '--workdir=here',
-    cwd=tmp_path,
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
-  assert 'side by side' in done.stdout
-  wrong = call('run', *QUICK, '--clients_per_chunk=many', cwd=tmp_path)
-  assert wrong.returncode == 1
-  assert 'error: --clients_per_chunk' in wrong.stderr

@@ -14,7 +14,6 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.types import Cohort
 from fesem_jax.models import dense_layers
-from fesem_jax.run import clients_per_chunk
 from tests.support import helpers, reference
 from tests.support.nights import rest_by_night
 
@@ -182,16 +181,6 @@ def test_a_client_that_diverges_keeps_its_start_and_is_reported(shared_start):
   assert np.isfinite(trained.mean_loss())
   assert trained.weights('by_examples').tolist() == [4, 0, 4]
   assert int(trained.info().failed) == 1
-
-
-def test_measured_clients_per_chunk_is_one_of_the_candidates():
-  data = helpers.federation([8] * 12)
-  local = helpers.local(chunk=7, devices=2)
-  assert clients_per_chunk.clients_per_chunk(local, data) in (
-    1,
-    2,
-    4,
-  )  # Six on each device.
 
 
 def test_an_infinite_loss_of_one_class_leaves_the_gradients_of_the_others():
