@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
-from fesem_jax.core import sums, traffic, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -117,8 +117,7 @@ def apfl(
       own=_mix(state.client_alphas, state.client_params, state.params)
     )
 
-  sent = traffic.one_model(local)  # The v_i and a_i stay with their clients.
-  return Algorithm(local, init, step, deployed, traffic=sent)
+  return Algorithm(local, init, step, deployed)
 
 
 def _mix(alpha: jax.Array, v: Params, w: Params) -> Params:

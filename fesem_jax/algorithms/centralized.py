@@ -88,7 +88,6 @@ def centralized(local: LocalTraining) -> Algorithm:
     return state._replace(params=params), info
 
   sent = Traffic(
-    ('nothing', 'nothing', 'all training examples up'),
     lambda known, drawn: Sent(0, 0),
     known=lambda state: state.sent,
     start_up=float,

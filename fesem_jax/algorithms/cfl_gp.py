@@ -127,8 +127,5 @@ def _traffic(
     more = int(remainder == 0 and turn < updates)
     return traffic.Sent((1 + more) * size, (1 + more) * size, 3 * more)
 
-  own = 'the local model' if variant == 'model' else 'the gradient'
-  down = "its cluster's center; in rounds that cluster, the model in turn"
-  words = (down, f'{own}; in rounds that cluster, a gradient of the model in turn', '')
   whole = variant == 'gradient'
-  return traffic.Traffic(words, of_round, model=size, whole_batches=whole)
+  return traffic.Traffic(of_round, model=size, whole_batches=whole)

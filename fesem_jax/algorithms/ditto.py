@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.own_models import deployed
-from fesem_jax.core import sums, traffic, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -87,5 +87,4 @@ def ditto(
     own = tree.with_rows(state.client_params, cohort, trained.state)
     return DittoState(sums.mean_of(trained.sums, w), own), trained.info()
 
-  sent = traffic.one_model(local)  # The v_i stay with their clients.
-  return Algorithm(local, init, step, deployed, train=train, traffic=sent)
+  return Algorithm(local, init, step, deployed, train=train)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models, personal_head
-from fesem_jax.core import batching, sums, traffic, tree
+from fesem_jax.core import batching, sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -131,7 +131,7 @@ def fed_ala(
     return ClientModels(body, own=_mix(head, state.heads, state.head_weights))
 
   # The A_i stay with their clients.
-  return Algorithm(local, init, step, deployed, traffic=traffic.one_model(local))
+  return Algorithm(local, init, step, deployed)
 
 
 def _mix(g: Params, heads: Params, weights: Params) -> Params:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.own_models import deployed
 from fesem_jax.algorithms.common.pulled import train_pulled
-from fesem_jax.core import traffic, tree
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import squared_distances
 from fesem_jax.core.hyperparameters import variable
@@ -91,8 +91,7 @@ def fed_amp(
     own = tree.with_rows(state.client_params, cohort, trained.params)
     return FedAmpState(own), trained.info()
 
-  sent = traffic.one_model(local, "the client's mean of models")
-  return Algorithm(local, init, step, deployed, train=train, traffic=sent)
+  return Algorithm(local, init, step, deployed, train=train)
 
 
 def attention(

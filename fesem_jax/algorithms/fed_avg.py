@@ -6,7 +6,6 @@ Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
 
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
-from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
@@ -54,5 +53,4 @@ def fed_avg(
     return state, trained.info()
 
   init = global_model.init(local, server_optimizer)
-  sent = traffic.one_model(local)
-  return Algorithm(local, init, step, global_model.deployed, traffic=sent)
+  return Algorithm(local, init, step, global_model.deployed)

@@ -63,5 +63,5 @@ def fed_babu(
     step,
     global_model.deployed,
     train=train,
-    traffic=personal_head.body_alone(local, head_layers),
+    traffic=personal_head.traffic_of(local, head_layers),
   )

@@ -45,10 +45,7 @@ def fed_bn(
   """
   own = _norms(local, norm_layers)
   method = fed_per(local, head_layers=own, weighting=weighting)
-  sent = personal_head.shared_alone(
-    local, own, 'all but the norms', "the client's model without its norms"
-  )
-  return method._replace(traffic=sent)
+  return method._replace(traffic=personal_head.traffic_of(local, own))
 
 
 def _norms(local: LocalTraining, names: Sequence[str]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from fesem_jax.algorithms.common.centers import (
   reassigned,
   round_info,
 )
-from fesem_jax.core import sums, traffic, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.gram_matrices import inner_products
 from fesem_jax.core.hyperparameters import variable
@@ -134,5 +134,4 @@ def fed_cluster(
     new = reassigned(info.clusters, before, state.assignment)
     return state, info._replace(clusters=new)
 
-  sent = traffic.one_model(local, "its cluster's center", 'the update')
-  return Algorithm(local, init, step, deployed, between, traffic=sent)
+  return Algorithm(local, init, step, deployed, between)

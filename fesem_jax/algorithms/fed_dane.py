@@ -126,12 +126,4 @@ def _two_passes(local: LocalTraining, same_cohort: bool) -> traffic.Traffic:
     passes = 1 if same_cohort or drawn.everyone else 2
     return traffic.Sent((passes + 1) * size, 2 * size, 3 * passes)
 
-  return traffic.Traffic(
-    (
-      'the global model to both cohorts, the mean gradient to the second',
-      'the gradient from the first cohort, the local model from the second',
-      '',
-    ),
-    of_round,
-    model=size,
-  )
+  return traffic.Traffic(of_round, model=size)

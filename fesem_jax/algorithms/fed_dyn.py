@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model, own_models
-from fesem_jax.core import sums, traffic, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -93,5 +93,4 @@ def fed_dyn(
     own = tree.with_rows(state.client_gradients, cohort, trained.state)
     return FedDynState(tree.where(any_client, moved, x), h, own), trained.info()
 
-  sent = traffic.one_model(local)  # The server forms h from the local models.
-  return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)
+  return Algorithm(local, init, step, global_model.deployed, train=train)

@@ -75,11 +75,7 @@ def fed_nova(
     return GlobalState(jax.tree.map(move, x, trained.sums.params)), trained.info()
 
   size = traffic.bytes_of_model(local)
-  sent = traffic.same_for_all(
-    ('the global model', 'the change of the model over a_i, and a_i'),
-    size,
-    size + traffic.NUMBER,
-  )._replace(beside=None)
+  sent = traffic.same_for_all(size, size + traffic.NUMBER)._replace(beside=None)
   return Algorithm(
     local,
     global_model.init(local),

@@ -51,5 +51,5 @@ def fed_per(
     personal_head.init(local, head_layers),
     step,
     personal_head.deployed,
-    traffic=personal_head.body_alone(local, head_layers),
+    traffic=personal_head.traffic_of(local, head_layers),
   )

@@ -5,7 +5,6 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 
 from fesem_jax.algorithms.common import global_model, stragglers
 from fesem_jax.algorithms.common.global_model import Averaging
-from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -55,5 +54,4 @@ def fed_prox(
     step,
     global_model.deployed,
     train=train,
-    traffic=traffic.one_model(local),
   )

@@ -119,12 +119,7 @@ def _traffic(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
     num_bytes = num_clusters * (size + int(known) * traffic.NUMBER)
     return traffic.Sent(num_bytes, num_bytes, num_clusters)
 
-  words = (
-    f'{num_clusters} centers and their shares of the classes',
-    f'{num_clusters} local models and their sums of the classes',
-    '',
-  )
   return traffic.Traffic(
-    words, of_round, known=lambda state: np.int32(state.classes.shape[2]), model=size,
+    of_round, known=lambda state: np.int32(state.classes.shape[2]), model=size,
     models_up=num_clusters,
   )  # fmt: skip

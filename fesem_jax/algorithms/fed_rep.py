@@ -70,5 +70,5 @@ def fed_rep(
     personal_head.init(local, head_layers),
     step,
     personal_head.deployed,
-    traffic=personal_head.body_alone(local, head_layers),
+    traffic=personal_head.traffic_of(local, head_layers),
   )

@@ -34,7 +34,7 @@ def fed_sgd(local: LocalTraining) -> Algorithm:
   Raises:
     UserError: see `one_gradient_step`.
   """
-  sent = traffic.one_model(local, up='the gradient')._replace(whole_batches=True)
+  sent = traffic.one_model(local)._replace(whole_batches=True)
   fields = fed_avg(one_gradient_step(local))._asdict()
   return Algorithm(**fields | {'local': local, 'traffic': sent})
 

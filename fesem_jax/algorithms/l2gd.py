@@ -131,11 +131,4 @@ def _traffic(local: LocalTraining) -> traffic.Traffic:
   def of_round(aggregates, drawn):
     return traffic.Sent(size, size) if aggregates else traffic.Sent(0, 0)
 
-  words = (
-    'the mean of all models, where they are aggregated',
-    'then the local model',
-    '',
-  )
-  return traffic.Traffic(
-    words, of_round, known=lambda state: state.aggregates, model=size
-  )
+  return traffic.Traffic(of_round, known=lambda state: state.aggregates, model=size)

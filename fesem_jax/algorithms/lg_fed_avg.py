@@ -41,5 +41,5 @@ def lg_fed_avg(
   personal_head.check_head(local, head_layers)
   own = personal_head.other_layers(local, head_layers)
   method = fed_per(local, head_layers=own, weighting=weighting)
-  sent = personal_head.shared_alone(local, own, 'the head', "the client's head")
+  sent = personal_head.traffic_of(local, own)
   return method._replace(traffic=sent)

@@ -97,6 +97,5 @@ def moon(
 
   # Beside the local one, two models see each batch; they stay as they are.
   size = traffic.bytes_of_model(local)
-  words = 'the global model', 'the local model'
-  sent = traffic.same_for_all(words, size, size, passes_of_step=2)
+  sent = traffic.same_for_all(size, size, passes_of_step=2)
   return Algorithm(local, init, step, global_model.deployed, traffic=sent)

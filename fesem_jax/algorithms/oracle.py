@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fesem_jax.algorithms.common.centers import round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
-from fesem_jax.core import traffic, tree
+from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.core.local_training import LocalTraining
@@ -74,8 +74,7 @@ def oracle(
   def deployed(state, data):
     return ClientModels(state.centers, _groups(data).ids)
 
-  sent = traffic.one_model(local)
-  return Algorithm(local, init, step, deployed, traffic=sent)
+  return Algorithm(local, init, step, deployed)
 
 
 def _groups(data: FederatedData) -> Groups:

@@ -10,7 +10,7 @@ import jax
 
 from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.own_models import deployed
-from fesem_jax.core import sums, traffic, tree
+from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -107,5 +107,4 @@ def p_fed_me(
     info = trained._replace(steps=inner_steps * trained.steps).info()
     return PFedMeState(params, client_params), info
 
-  sent = traffic.one_model(local)  # The theta_i stay with their clients.
-  return Algorithm(local, init, step, deployed, traffic=sent)
+  return Algorithm(local, init, step, deployed)

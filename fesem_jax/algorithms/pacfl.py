@@ -122,7 +122,6 @@ def pacfl(
     return state._replace(centers=centers), info
 
   sent = traffic.own_center(local, num_clusters)._replace(
-    words=("its cluster's center", 'the local model', 'principal vectors up'),
     known=lambda state: state.numbers_sent,
     start_up=lambda numbers: traffic.NUMBER * int(numbers.sum()),
     beside=None,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
-from fesem_jax.core import batching, traffic, tree
+from fesem_jax.core import batching, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
@@ -120,5 +120,4 @@ def per_fed_avg(
     grads, _ = cohort_gradients(local, state.params, data, everyone(data), counts)
     return ClientModels(own=jax.tree.map(lambda x, g: x - a * g, state.params, grads))
 
-  sent = traffic.one_model(local)
-  return Algorithm(local, init, step, deployed, train=train, traffic=sent)
+  return Algorithm(local, init, step, deployed, train=train)

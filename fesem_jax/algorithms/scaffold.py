@@ -127,9 +127,7 @@ def scaffold(
     return ScaffoldState(x, c, client_controls), trained.info()
 
   num_bytes = 2 * traffic.bytes_of_model(local)
-  down = "the global model, the server's control variate"
-  up = "the local model, the change of the client's control variate"
-  sent = traffic.same_for_all((down, up), num_bytes, num_bytes)._replace(beside=None)
+  sent = traffic.same_for_all(num_bytes, num_bytes)._replace(beside=None)
   return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)
 
 

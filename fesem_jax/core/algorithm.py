@@ -184,7 +184,7 @@ class Algorithm(_Parts):
       methods that define it; their state has `centers`, `rounds` and `assignment`, from
       which clients start, their `step` heeds `Cohort.keep_clusters`, and their `init`
       takes `cohort`.
-    traffic: messages between the server and the clients; None if unknown.
+    traffic: messages between the server and the clients; None for one model each way.
     of_unseen: (state, data) -> `ClientModels` of clients that did not take part, if the
       method does not choose them by their losses; None if they use the deployed model
       of lowest training loss.

@@ -65,8 +65,6 @@ class Traffic(NamedTuple):
   reports, such as training losses and evaluations, are not counted.
 
   Attributes:
-    words: descriptions of the messages down, up and before the first round ('' for
-      none), e.g. ('the global model', 'the local model', '').
     of_round: (known, `Drawn`) -> `Sent`.
     of_start: number of clients -> bytes down and bytes up before the first round, of
       all clients together.
@@ -89,7 +87,6 @@ class Traffic(NamedTuple):
       time matters to the method; None if a round takes as long as its slowest client.
   """
 
-  words: tuple[str, str, str]
   of_round: Callable[[Any, Drawn], Sent]
   of_start: Callable[[int], tuple[float, float]] = lambda num_clients: (0, 0)
   known: Callable[[Any], Any] | None = None
@@ -121,34 +118,25 @@ def bytes_sent(local: LocalTraining) -> float:
 
 
 def same_for_all(
-  words: tuple[str, str],
-  down: float,
-  up: float,
-  passes: float = 0,
-  passes_of_step: int = 0,
+  down: float, up: float, passes: float = 0, passes_of_step: int = 0
 ) -> Traffic:
-  """Traffic of a method with equal messages for all clients and rounds.
-
-  `words` are those of `Traffic` without a start; for the numbers, see `Sent`.
-  """
+  """Traffic of a method with equal messages for all clients and rounds; see `Sent`."""
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
     return Sent(down, up, passes, passes_of_step)
 
-  return Traffic((*words, ''), of_round, model=int(down), beside='')
+  return Traffic(of_round, model=int(down), beside='')
 
 
-def one_model(
-  local: LocalTraining, down: str = 'the global model', up: str = 'the local model'
-) -> Traffic:
+def one_model(local: LocalTraining) -> Traffic:
   """Traffic of a method whose clients receive one model and send one."""
   size = bytes_of_model(local)
-  return same_for_all((down, up), size, size)
+  return same_for_all(size, size)
 
 
 def nothing() -> Traffic:
   """Traffic of a method that sends nothing."""
-  return same_for_all(('nothing', 'nothing'), 0, 0)
+  return same_for_all(0, 0)
 
 
 def own_center(local: LocalTraining, num_clusters: int) -> Traffic:
@@ -162,8 +150,7 @@ def own_center(local: LocalTraining, num_clusters: int) -> Traffic:
     down = np.where(drawn.by_loss, num_clusters * size, size)
     return Sent(down, size, np.where(drawn.by_loss, num_clusters, 0))
 
-  words = ("its cluster's center", 'the local model', '')
-  return Traffic(words, of_round, model=size, num_models=num_clusters, beside='')
+  return Traffic(of_round, model=size, num_models=num_clusters, beside='')
 
 
 def after_clustering(
@@ -180,11 +167,9 @@ def after_clustering(
       lowest loss and its index; 0 if clients do not choose.
   """
   if choices:
-    start = f'{choices} first models down, the best as trained and its number up'
     down, up = choices * traffic.model, traffic.model + NUMBER
     return traffic._replace(
       of_start=lambda num_clients: (num_clients * down, num_clients * up),
-      words=(*traffic.words[:2], start),
       beside='the number of its first model',
       models_before=1,
     )
@@ -193,13 +178,8 @@ def after_clustering(
     down = num_clients * traffic.model * common
     return down, num_clients * (traffic.model + NUMBER * losses)
 
-  first = 'a common first model down, ' if common else ''
-  more = f', up to {losses} training losses' if losses else ''
-  words = (*traffic.words[:2], f'{first}the model that clusters are made from up{more}')
   beside = 'training losses' if losses else traffic.beside
-  return traffic._replace(
-    of_start=of_start, words=words, beside=beside, models_before=1
-  )
+  return traffic._replace(of_start=of_start, beside=beside, models_before=1)
 
 
 def with_choices(traffic: Traffic) -> Traffic:
@@ -229,12 +209,7 @@ def all_in_use(
   def of_start(num_clients: int) -> tuple[float, float]:
     return 0, num_clients * NUMBER
 
-  words = (
-    "its cluster's center; all models in use, where clients compare them",
-    'the local model; the losses of the models that it compared',
-    'the loss of the first model up',
-  )
-  return Traffic(words, of_round, of_start, in_use, size, beside='losses of models')
+  return Traffic(of_round, of_start, in_use, size, beside='losses of models')
 
 
 def with_extra_round(
@@ -252,12 +227,7 @@ def with_extra_round(
     numbers = int(known) if is_extra else 0
     return Sent(size, size + numbers * NUMBER, int(is_extra))
 
-  words = (
-    "the global model, later its cluster's center",
-    f'the local model; in round {number} its descriptor',
-    '',
-  )
-  return Traffic(words, of_round, known=known, model=size)
+  return Traffic(of_round, known=known, model=size)
 
 
 def with_first_change(
@@ -275,28 +245,23 @@ def with_first_change(
     num_bytes = np.where(late, 3 * size, 2 * size)
     return Sent(num_bytes, num_bytes, np.where(late, passes, 0))
 
-  words = (
-    "its cluster's center and the global model; once the model that describes clients",
-    'both as trained; once the change of the third',
-    '',
-  )
-  return Traffic(words, of_round, known=joined, model=size)
+  return Traffic(of_round, known=joined, model=size)
 
 
 def check_private(traffic: Traffic | None, sends: Sends | None) -> None:
   """Raises `UserError` if noise would be in some of what clients send, not in all.
 
-  `traffic` is the method's; None if it does not say what it sends.
+  `traffic` is the method's; None for one model each way.
   """
   if sends is None or sends.privacy is None or traffic is None:
     return
   fits = traffic.beside is not None
-  check(fits, f'{sends.named}: not for clients that send {traffic.words[1]}')
+  check(fits, f'{sends.named}: not for clients that send more than one model')
 
 
-def as_sent(traffic: Traffic | None, sends: Sends | None) -> Traffic | None:
+def as_sent(traffic: Traffic, sends: Sends | None) -> Traffic:
   """The messages of a method whose models are sent as `sends` makes them."""
-  if sends is None or sends.num_bytes is None or traffic is None or not traffic.model:
+  if sends is None or sends.num_bytes is None or not traffic.model:
     return traffic
   size = traffic.model
   each = sends.num_bytes(size // NUMBER)
@@ -315,5 +280,4 @@ def as_sent(traffic: Traffic | None, sends: Sends | None) -> Traffic | None:
     count = max(1, traffic.starters(num_clients))
     return down, count * less(up / count, traffic.models_before)
 
-  words = traffic.words[0], f'{traffic.words[1]} ({sends.named})', traffic.words[2]
-  return traffic._replace(of_round=of_round, of_start=of_start, words=words)
+  return traffic._replace(of_round=of_round, of_start=of_start)

@@ -77,7 +77,7 @@ def test_traffic_says_how_long_a_model_is_and_how_many_clients_choose_among():
   many = ('clove', 'fed_soft', 'fesem', 'hypo_cluster', 'pacfl', 'fed_group')
   choices = dict.fromkeys(many, (three, 3))
   one = (
-    'fed_avg', 'fed_dane', 'l2gd', 'fed_rc', 'cfl_gp', 'fed_drift', 'flux', 'stocfl'
+    'fed_dane', 'l2gd', 'fed_rc', 'cfl_gp', 'fed_drift', 'flux', 'stocfl'
   )  # fmt: skip
   choices |= dict.fromkeys(one, ({}, 1))
   found = {
@@ -88,21 +88,6 @@ def test_traffic_says_how_long_a_model_is_and_how_many_clients_choose_among():
   assert {name: of.num_models for name, of in found.items()} == {
     name: number for name, (_, number) in choices.items()
   }
-
-
-@pytest.mark.parametrize(
-  ('options', 'said'),
-  [
-    ({'max_age': 2}, 'all centers to clients absent for more than 2 rounds'),
-    ({'late_joins': True, 'init_clients': 4}, 'all centers to clients that join'),
-    ({'loss_check_every': 3}, 'all centers in rounds that 3 divides'),
-    ({'recluster_every': 3}, 'their mean where clusters are checked'),
-  ],
-)
-def test_wrappers_say_what_is_sent_besides(options, said):
-  words = algorithms.build('fesem', helpers.local(), **options).traffic.words
-  assert words[0] == f"its cluster's center ({said})"
-  assert words[1] == 'the local model'
 
 
 def test_wrappers_keep_the_training_of_their_method():

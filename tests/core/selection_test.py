@@ -7,7 +7,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.core import prng_streams
 from fesem_jax.core.selection import Clients, Selection
-from fesem_jax.core.traffic import Sent
+from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
@@ -133,7 +133,7 @@ def test_a_round_without_available_clients_sends_no_bytes():
   def of_round(known, drawn):  # Some of those that are drawn send more.
     return Sent(drawn.ids * 10 / len(drawn.ids), 4.0 * np.ones(len(drawn.ids)))
 
-  method = method._replace(traffic=method.traffic._replace(of_round=of_round))
+  method = method._replace(traffic=Traffic(of_round))
   result = fj.simulate(
     method, data, data, rounds=3, finetune_epochs=0,
     clients_per_round=fj.selection.available(0, [('Bob', 1, 1), ('Eve', 3, 3)]),

@@ -16,7 +16,7 @@ def sent(of, number=1, known=None, **drawn):
 
 
 def test_by_default_there_is_one_model_and_nothing_before_the_first_round():
-  of = Traffic(('down', 'up', ''), lambda known, drawn: Sent(1, 2))
+  of = Traffic(lambda known, drawn: Sent(1, 2))
   assert of.of_start(7) == (0, 0)
   assert (of.model, of.num_models, of.whole_batches) == (0, 1, False)
   assert of.known is of.start_up is None
@@ -26,10 +26,9 @@ def test_by_default_there_is_one_model_and_nothing_before_the_first_round():
 
 
 def test_messages_that_are_the_same_for_all_differ_down_and_up():
-  of = traffic.same_for_all(('a', 'b'), 30.0, 20.0)
-  assert of.words == ('a', 'b', '')
+  of = traffic.same_for_all(30.0, 20.0)
   assert sent(of) == (30, 20, 0)
-  assert sent(traffic.same_for_all(('a', 'b'), 30, 20, 5)) == (30, 20, 5)
+  assert sent(traffic.same_for_all(30, 20, 5)) == (30, 20, 5)
   assert (of.model, type(of.model)) == (30, int)
 
 
@@ -37,16 +36,8 @@ def test_a_start_by_clustering_sends_a_model_up_and_a_common_one_down():
   of = traffic.own_center(LOCAL, 4)
   common = traffic.after_clustering(of)
   assert common.of_start(7) == (7 * P, 7 * P)
-  assert common.words[2].startswith('a common first model down, the model')
   apart = traffic.after_clustering(of, common=False, losses=2)
   assert apart.of_start(7) == (0, 7 * (P + 8))
-  assert apart.words == (
-    *of.words[:2],
-    'the model that clusters are made from up, up to 2 training losses',
-  )
   chosen = traffic.after_clustering(of, choices=3)
   assert chosen.of_start(7) == (7 * 3 * P, 7 * (P + 4))
-  assert chosen.words[:2] == of.words[:2]
-  assert chosen.words[2].startswith('3 first models down, the best')
-  assert len(common.words) == len(chosen.words) == 3
   assert sent(chosen, by_loss=True)[0].tolist() == 4 * P

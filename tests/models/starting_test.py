@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax import algorithms, models
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.traffic import bytes_of_model
 from fesem_jax.models import starting
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -211,7 +212,7 @@ def test_adapters_within_layers_train_alone():
   model = starting.train_only(ADAPTED, ['*/lora_a', '*/lora_b'])
   data, local = helpers.federation([7]), helpers.local(epochs=2)._replace(model=model)
   algorithm = algorithms.build('fed_avg', local)
-  assert algorithm.traffic.model == 4 * (6 * 2 + 2 * 3)
+  assert bytes_of_model(algorithm.local) == 4 * (6 * 2 + 2 * 3)
   first = algorithm.init(jax.random.key(0), data).params['logits']
   assert set(first) == {'lora_a', 'lora_b'}
   a, b = (np.asarray(first[n][0], np.float64) for n in ('lora_a', 'lora_b'))

@@ -10,7 +10,7 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core.algorithm import ClientRound
-from fesem_jax.core.traffic import Drawn, Sent, bytes_of_model
+from fesem_jax.core.traffic import Drawn, Sent, bytes_of_model, one_model
 from fesem_jax.data import device_profiles
 from fesem_jax.run.results import costs
 from fesem_jax.utils.errors import UserError
@@ -23,7 +23,7 @@ M, S, K = 9, 5, 4  # Clients, those of a round, default centers.
 
 
 def traffic(name, **options):
-  return algorithms.build(name, LOCAL, **options).traffic
+  return algorithms.build(name, LOCAL, **options).traffic or one_model(LOCAL)
 
 
 def sent(name, known=None, number=1, count=S, **options):
@@ -131,43 +131,6 @@ def test_every_method_of_the_package_says_what_it_sends():
   assert all(traffic(name) is not None for name in of_mlp)
   assert traffic('fed_sgd').whole_batches
   assert not traffic('hypo_cluster').whole_batches
-
-
-def test_words_name_first_what_goes_down_and_then_what_comes_up():
-  model = 'the global model', 'the local model'
-  center = "its cluster's center"
-  words = {
-    'non_fed': ('nothing', 'nothing'),
-    'fed_sgd': (model[0], 'the gradient'),
-    'fed_cluster': (center, 'the update'),
-    'fed_amp': ("the client's mean of models", model[1]),
-    'fed_nova': (model[0], 'the change of the model over a_i, and a_i'),
-    'fed_em': ('4 centers', '4 local models'),
-    'fed_rc': (
-      '4 centers and their shares of the classes',
-      '4 local models and their sums of the classes',
-    ),
-    'fed_soft': ('4 centers', 'the local model, its weight for each center'),
-    'hypo_cluster': ('4 centers', 'the local model, the number of its cluster'),
-    'scaffold': (
-      "the global model, the server's control variate",
-      "the local model, the change of the client's control variate",
-    ),
-    'lg_fed_avg': ('the head', "the client's head"),
-  }
-  words |= dict.fromkeys(
-    ['fed_per', 'fed_rep', 'fed_babu'], ('the body', "the client's body")
-  )
-  words |= dict.fromkeys(
-    ['robust', 'fesem', 'fesem_ma', 'pacfl', 'fed_group'], (center, model[1])
-  )
-  one_model = (
-    'fed_avg', 'fed_dist', 'fed_dws', 'fed_prox', 'fed_opt', 'ditto', 'apfl',
-    'p_fed_me', 'per_fed_avg', 'fed_ala', 'fed_dyn', 'moon', 'oracle',
-  )  # fmt: skip
-  words |= dict.fromkeys(one_model, model)
-  assert {name: traffic(name).words[:2] for name in words} == words
-  assert traffic('pacfl').words[2] == 'principal vectors up'
 
 
 def test_clove_sends_all_models_from_the_second_round_on():
@@ -310,7 +273,6 @@ def test_the_wrapped_state_gives_what_its_traffic_looks_at():
 def test_the_start_is_counted(name, options, down, up):
   of = traffic(name, **options)
   assert of.of_start(M) == (down, up)
-  assert bool(of.words[2]) == bool(down + up)
 
 
 def test_totals_of_a_run_and_its_gigabytes():
@@ -324,7 +286,7 @@ def test_totals_of_a_run_and_its_gigabytes():
   assert history[2] == {
     'round': 2, 'simulated_seconds': 2.5, 'bytes_down': S * K * P, 'bytes_up': 3 * P,
   }  # fmt: skip
-  found = costs.summary(history, of, 'phone')
+  found = costs.summary(history, 'phone')
   start = {'bytes_down': M * P, 'bytes_up': M * P}
   assert found['bytes_down'] == M * P + S * P + S * K * P
   assert found['bytes_up'] == M * P + 6 * P
@@ -336,8 +298,8 @@ def test_totals_of_a_run_and_its_gigabytes():
   np.testing.assert_allclose(
     sent_so_far, [first / 1e9, (first + S * K * P + 3 * P) / 1e9]
   )
-  history[1] |= costs.unknown()
-  assert costs.summary(history, None)['bytes_down'] is None
+  history[1]['bytes_down'] = None
+  assert costs.summary(history)['bytes_down'] is None
   assert costs.gigabytes(history) == ([], [])
 
 

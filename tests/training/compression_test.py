@@ -127,7 +127,6 @@ def test_bytes_are_those_of_what_is_sent():
   asked = Drawn(2, np.arange(3), everyone=False)
   sent_with_losses = traffic.as_sent(many, sends).of_round(size, asked).up
   assert sent_with_losses == each + 4 * size
-  assert traffic.as_sent(None, sends) is None
 
 
 def test_bytes_of_methods_are_those_of_each_model_that_is_sent():
@@ -293,4 +292,3 @@ def test_a_run_resumes_with_its_residuals_and_counts_fewer_bytes(tmp_path):
   record = whole.history[-1]
   assert record['bytes_down'] == 3 * size
   assert record['bytes_up'] == 3 * local.sends.num_bytes(size // 4)
-  assert 'compress=top_k:0.2' in whole.summary['costs']['sent']['up']

@@ -33,18 +33,7 @@ def all_centers_sent(
     down = times * (start.rounds + compared) * all_of_them
     return down, times * (start.rounds * answer + compared * traffic.NUMBER)
 
-  up, first = 'the local model' if variant == 'model' else 'the gradient', ''
-  if sum(of_start(1)):
-    first = (
-      f'{start.restarts} draws of {num_clusters} random centers down, what '
-      f'{start.clients} clients make of them up'
-    )
   return traffic.Traffic(
-    (
-      f'{num_clusters} centers',
-      f'{up}, the number of its cluster',
-      first,
-    ),
     of_round,
     of_start,
     model=size,
@@ -81,13 +70,8 @@ def chosen_centers_sent(
       sent, np.where(chooses, up, size), np.where(late, num_clusters, 0)
     )
 
-  words = (
-    f'{num_clusters} centers, the number of its cluster',
-    f'{num_clusters} losses, the local model',
-    '',
-  )
   known = (lambda state: (state.ended, state.streaks)) if stable_rounds else None
   return traffic.Traffic(
-    words, of_round, known=known, model=size, num_models=num_clusters,
+    of_round, known=known, model=size, num_models=num_clusters,
     beside='losses of models',
   )  # fmt: skip

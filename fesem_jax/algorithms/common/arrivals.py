@@ -107,12 +107,7 @@ def traffic_of(local: LocalTraining, buffer_size: int, concurrency: int) -> Traf
   def of_start(num_clients: int) -> tuple[float, float]:
     return size * (concurrency or num_clients), 0
 
-  words = (
-    'the global model, to each client that starts',
-    'the change of the model',
-    'the first model, to those that start',
-  )
   return Traffic(
-    words, of_round, of_start, known=lambda state: state.seconds, model=size, beside='',
+    of_round, of_start, known=lambda state: state.seconds, model=size, beside='',
     seconds=float,
   )  # fmt: skip

@@ -89,7 +89,6 @@ def train(
 def all_centers(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
   """Traffic of clients that receive K centers and send as many local models."""
   size = traffic.bytes_of_model(local)
-  words = f'{num_clusters} centers', f'{num_clusters} local models'
   of_all = num_clusters * size
-  sent = traffic.same_for_all(words, of_all, of_all, passes=num_clusters)
+  sent = traffic.same_for_all(of_all, of_all, passes=num_clusters)
   return sent._replace(model=size, models_up=num_clusters, beside=None)

@@ -76,17 +76,10 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
   return ClientModels(shared=state.body, own=state.heads)
 
 
-def body_alone(local: LocalTraining, head: Collection[str]) -> traffic.Traffic:
-  """The `traffic` of a method that never sends heads."""
-  return shared_alone(local, head, 'the body', "the client's body")
-
-
-def shared_alone(
-  local: LocalTraining, kept: Collection[str], down: str, up: str
-) -> traffic.Traffic:
-  """The `traffic` of all layers but those that clients keep, as so named parts."""
-  size = traffic.bytes_of_model(local, but=tuple(kept))
-  return traffic.same_for_all((down, up), size, size)
+def traffic_of(local: LocalTraining, personal: Collection[str]) -> traffic.Traffic:
+  """The `traffic` of all layers but those that stay with clients."""
+  size = traffic.bytes_of_model(local, but=tuple(personal))
+  return traffic.same_for_all(size, size)
 
 
 def sum_up_bodies(body: Params, head: Collection[str], weighting: str) -> Reduction:

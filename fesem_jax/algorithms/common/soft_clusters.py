@@ -104,9 +104,7 @@ def all_centers_and_weights(
     up = size + num_clusters * traffic.NUMBER
     return traffic.Sent(num_clusters * size, up, passes)
 
-  words = f'{num_clusters} centers', 'the local model, its weight for each center', ''
   return traffic.Traffic(
-    words,
     of_round,
     known=lambda state: (state.estimated, state.rounds),
     model=size,

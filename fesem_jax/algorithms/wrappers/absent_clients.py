@@ -75,7 +75,6 @@ def with_max_age(method: Algorithm, rounds: Count) -> Algorithm:
     method.traffic,
     lambda state: state.seen,
     lambda seen, drawn: drawn.number - seen[drawn.ids] > rounds,
-    f'to clients absent for more than {rounds} rounds',
   )
   return wrap(method, step, init=init, train=train, traffic=traffic)
 
@@ -84,7 +83,6 @@ def _with_choices(
   traffic: Traffic | None,
   look: Callable[[Any], jax.Array],
   chooses: Callable[[Any, Any], Any],
-  who: str,
 ) -> Traffic | None:
   """The traffic of a method in a state that nests its own, where some clients choose.
 
@@ -92,7 +90,6 @@ def _with_choices(
     traffic: of the method.
     look: state of the wrapped method -> what decides who chooses among all centers.
     chooses: (that, `Drawn`) -> [S] bool.
-    who: these are, in words.
   """
   if traffic is None:
     return None
@@ -106,9 +103,7 @@ def _with_choices(
     own, inner = known
     return of_method(inner, drawn.choosing(chooses(own, drawn)))
 
-  down, up, start = traffic.words
-  words = (f'{down} (all centers {who})', up, start)
-  return with_choices(traffic._replace(of_round=of_round, known=known, words=words))
+  return with_choices(traffic._replace(of_round=of_round, known=known))
 
 
 class LateJoinsState(NamedTuple):
@@ -174,7 +169,6 @@ def with_late_joins(method: Algorithm, first_clients: Count) -> Algorithm:
     method.traffic,
     lambda state: state.joined,
     lambda joined, drawn: ~joined[drawn.ids],
-    'to clients that join',
   )
   if traffic is not None:
     of_first, starters = traffic.of_start, traffic.starters

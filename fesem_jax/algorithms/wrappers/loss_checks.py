@@ -66,6 +66,4 @@ def _with_checks(traffic: Traffic | None, every: int) -> Traffic | None:
     check = drawn.number % every == 0 and not drawn.keep_clusters
     return of_round(known, drawn.choosing(check))
 
-  down, up, start = traffic.words
-  words = (f'{down} (all centers in rounds that {every} divides)', up, start)
-  return with_choices(traffic._replace(of_round=with_checks, words=words))
+  return with_choices(traffic._replace(of_round=with_checks))

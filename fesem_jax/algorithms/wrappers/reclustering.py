@@ -190,9 +190,7 @@ def _with_checks(traffic: Traffic | None) -> Traffic | None:
     count = np.where(drawn.by_loss, traffic.num_models, 0)
     return Sent((1 + count) * traffic.model, traffic.model, count)
 
-  down, up, start = traffic.words
-  words = (f'{down} (their mean where clusters are checked)', up, start)
-  return traffic._replace(of_round=of_round, known=known, words=words)
+  return traffic._replace(of_round=of_round, known=known)
 
 
 def recluster(

@@ -23,7 +23,7 @@ class Costs(Callback):
     device_profile: a key of `device_profiles.PROFILES`; '' for no simulated time.
   """
 
-  _traffic: Traffic | None
+  _traffic: Traffic
   _known: Any
 
   def __init__(self, device_profile: str = ''):
@@ -35,7 +35,9 @@ class Costs(Callback):
     """Draws the clients' speeds."""
     train, local = start.arranged.train, start.algorithm.local
     self._real = len(train.info.names)
-    self._traffic = traffic.as_sent(start.algorithm.traffic, local.sends)
+    self._traffic = traffic.as_sent(
+      start.algorithm.traffic or traffic.one_model(local), local.sends
+    )
     self._look(start.state)
     if self._profile is not None:
       self._devices = device_profiles.SimulatedDevices(
@@ -44,9 +46,6 @@ class Costs(Callback):
 
   def on_round(self, event: Round) -> None:
     """Counts the bytes of a round."""
-    if self._traffic is None:
-      event.record.update(costs.unknown())
-      return
     ids = np.asarray(event.drawn.ids)
     drawn = Drawn(event.number, ids[ids < self._real], event.drawn.everyone)
     sent = traffic.Sent(0, 0)
@@ -73,10 +72,9 @@ class Costs(Callback):
 
   def on_end(self, event: End) -> None:
     """Adds up all rounds."""
-    totals = costs.summary(event.records, self._traffic, self._name)
-    event.summary['costs'] = totals
+    event.summary['costs'] = costs.summary(event.records, self._name)
 
   def _look(self, state: Any) -> None:
     """Keeps the part of the state that determines the messages of the next round."""
-    look = self._traffic and self._traffic.known
+    look = self._traffic.known
     self._known = processes.on_host(look(state)) if look else None

@@ -14,14 +14,14 @@ class PrivacySpent(Callback):
 
   Args:
     of: the noise of the run.
-    traffic: the messages of its method; None if unknown.
+    traffic: the messages of its method; None for one model each way.
     sampling_rate: share of the clients in a round.
   """
 
   def __init__(self, of: Privacy, traffic: Traffic | None, sampling_rate: float):
     self._of, self._rate = of, sampling_rate
     # Who sends nothing spends nothing.
-    self._sends = traffic is None or 'nothing' not in traffic.words
+    self._sends = traffic is None or traffic.model > 0
     self._before = 0 if traffic is None else traffic.models_before
 
   def on_evaluation(self, event: Evaluation) -> None:

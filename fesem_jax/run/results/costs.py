@@ -51,30 +51,19 @@ def of_start(traffic: Traffic, num_clients: int, known: Any = None) -> Record:
   return {'start_bytes_down': round(down), 'start_bytes_up': round(up)}
 
 
-def unknown() -> Record:
-  """Bytes of a round of a method that does not say what it sends."""
-  return dict.fromkeys(_BYTES)
-
-
-def summary(
-  history: Sequence[Record], traffic: Traffic | None, device_profile: str = ''
-) -> Record:
+def summary(history: Sequence[Record], device_profile: str = '') -> Record:
   """The entry `costs` of a summary.
 
   `device_profile` is the one that rounds were timed with; '' if they were not. Returns
   `bytes_down` and `bytes_up` of the whole run, the start's among them, and, with a
   profile, `simulated_seconds` of its rounds: None where a round's are not known.
-  `start` has the bytes before the first round, and `sent` the messages in words; both
-  are None if the method does not say what it sends.
+  `start` has the bytes before the first round.
   """
   rounds = [r for r in history if r['round']]
   parts = {n: [r.get(f'start_{n}') for r in rounds] for n in _BYTES}
   start = {n: sum(x for x in p if isinstance(x, int | float)) for n, p in parts.items()}
   totals: Record = {n: total(rounds, n, start[n]) for n in _BYTES}
-  totals['start'] = start if traffic is not None else None
-  totals['sent'] = None
-  if traffic is not None:
-    totals['sent'] = dict(zip(('down', 'up', 'start'), traffic.words, strict=True))
+  totals['start'] = start
   if device_profile:
     totals['device_profile'] = device_profile
     totals['simulated_seconds'] = total(rounds, 'simulated_seconds')

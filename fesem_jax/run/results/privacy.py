@@ -96,9 +96,4 @@ def notes(
       f'`dp`: each client sends up to {traffic.models_before} models before the first '
       'round, which epsilon counts without sampling.'
     )
-  if traffic is None:
-    texts.append(
-      '`dp`: the method does not say what its clients send; epsilon covers one model a '
-      'round.'
-    )
   return texts
