@@ -251,6 +251,8 @@ def digest(run: _Run) -> tuple[str, dict[str, str]]:
   train = _ragged(train)
   if 'corrupt' in setting:
     train = corruption.corrupted(train, setting['corrupt'], 0.2, 3)
+  if name == 'oracle':
+    train = fj.data.with_true_groups(train)
   model = fj.models.build(setting.get('model', 'mlp'), train.example_shape, 10, (32,))
   rate, momentum = setting.get('optimizer', (0.1, 0.0))
   one_step = name in ('fed_sgd', 'scaffold', 'apfl', 'l2gd')
