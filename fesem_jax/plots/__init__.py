@@ -8,7 +8,6 @@ from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import convergence
 from fesem_jax.plots.drawing import draw_comparison, draw_run
 from fesem_jax.plots.example_images import example_images
-from fesem_jax.plots.moves import cluster_flows
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.over_seeds import (
   client_distributions,
@@ -30,7 +29,6 @@ __all__ = [
   'by_value',
   'choosing_k',
   'client_distributions',
-  'cluster_flows',
   'clusters_over_rounds',
   'compared_partitions',
   'confusion_by_cluster',

@@ -11,7 +11,6 @@ from fesem_jax.plots.client_map import map_of_clients
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import convergence
-from fesem_jax.plots.moves import drawn_flows, flows_of
 from fesem_jax.plots.objective import objective
 from fesem_jax.plots.over_seeds import (
   Runs,
@@ -50,8 +49,6 @@ def draw_run(
       written += write(convergence([run], over), folder / file)
   if len(run.series('cluster_sizes')[0]):
     written += write(clusters_over_rounds(run), folder / 'clusters')
-  if (flows := flows_of(run)) is not None:
-    written += write(drawn_flows(run, *flows), folder / 'flows')
   if len(run.series('objective_local_step')[0]):
     written += write(objective(run), folder / 'objective')
   if len(run.clients.get('coordinates', ())) > 2:

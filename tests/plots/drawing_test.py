@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fesem_jax.utils.errors import UserError
 from tests.support.plotted import write_run
-from tests.support.reported import write_history
 
 plots = pytest.importorskip('fesem_jax.plots')
 published_curves = pytest.importorskip('reproductions.published_curves')
@@ -48,33 +46,6 @@ def test_maps_of_many_clients_are_pixels_in_vector_files(workdir):
   assert all(points.get_rasterized() for points in many.axes[0].collections)
   plots.save(many, workdir / 'map')
   assert (workdir / 'map.svg').stat().st_size < 1_000_000
-
-
-def test_flows_are_bands_between_the_blocks_of_clusters(tmp_path, monkeypatch):
-  run = plots.PlottedRun(write_run(tmp_path))
-  with pytest.raises(UserError, match='client_metrics_every=1'):
-    plots.cluster_flows(run)
-  history = np.tile(np.arange(30) % 3, (3, 1))
-  history[1:, :2] = [1, 0]  # Each of them takes the cluster of the other.
-  history[2, 0] = 2
-  write_history(tmp_path, history)
-  axis = plots.cluster_flows(run).axes[0]
-  assert [t.get_text() for t in axis.get_xticklabels()] == ['1', '2', '3']
-  heights = [bar.get_height() for bar in axis.patches]
-  assert heights == [10, 10, 10, 10, 10, 10, 10, 9, 11]
-  moved = [b for b in axis.collections if b.get_alpha() > 0.5]
-  assert len(moved) == 3
-  assert len(axis.collections) == 2 * 3 + 3
-  for band in axis.collections:
-    low, high = (f(band.get_paths()[0].vertices[:, 1]) for f in (np.min, np.max))
-    assert 0 <= low < high <= 30 + 2 * 0.9  # Three blocks, two gaps of 3 %.
-  named = [t.get_text() for t in axis.texts]
-  assert named[0] == 'cluster 0: 10 clients'
-  assert named[-1] == 'cluster 2: 11 clients'
-  monkeypatch.setattr(
-    'fesem_jax.plots.drawing.save', lambda figure, path, **_: [path.name]
-  )
-  assert 'flows' in plots.draw_run(run)
 
 
 def test_without_true_clusters_the_clusters_have_markers(workdir):

@@ -1,4 +1,4 @@
-// Moves between clusters: flows of all clients, and the cluster of each one.
+// Moves between clusters: flows of all clients.
 
 const counted = (number) => number.toLocaleString('en');
 
@@ -73,15 +73,14 @@ function showLargest({rounds, links}, names) {
 }
 
 function drawMoves(held) {
-  const run = DATA.curves.runs[held.run], note = at('move-note'), grid = at('grid-note');
-  grid.textContent = '';
+  const run = DATA.curves.runs[held.run], note = at('move-note');
   if (held.moves) {
     const {moved, of, flows} = held.moves;
     note.textContent = moved ? `${counted(moved)} of ${counted(of)} clients moved at least once between the recorded rounds.`
       + (flows ? ' Bands are clients from one round to the next that is shown; pale bands stay '
         + 'in their cluster. Names stand under the pointer.' : '')
       : `None of ${counted(of)} clients moved in the recorded rounds.`;
-    return moved ? drawGrid(held, grid) : Promise.resolve(clear('move-chart'));
+    return Promise.resolve(clear('move-chart'));
   }
   if (!held.moves_by_round) {
     note.textContent = 'The run has no record of moves.';
@@ -104,23 +103,5 @@ function drawMoves(held) {
       y: {field: 'moved', type: 'quantitative', title: 'Clients that moved', axis: {tickMinStep: 1}},
       y2: {datum: 0},
       tooltip: [{field: 'round'}, {field: 'moved', title: 'clients'}]},
-  }, rows.length);
-}
-
-// The cluster of each client in each round.
-function drawGrid(held, note) {
-  const {rounds, clients, grid, of} = held.moves;
-  const shown = clients.length < of ? `${clients.length} of ${counted(of)}` : counted(of);
-  note.textContent = `Cluster of ${shown} clients in each recorded round, by their last cluster.`;
-  const rows = grid.flatMap((line, i) => line.flatMap((k, j) => (k < 0 ? [] : [{
-    client: String(clients[i]), place: i, round: rounds[j], cluster: held.names[k]}])));
-  return draw('move-chart', {
-    description: 'Cluster of each client in each round',
-    height: Math.min(520, 60 + 5 * clients.length), data: {values: rows}, mark: 'rect',
-    encoding: {
-      x: {field: 'round', type: 'ordinal', title: 'Round', axis: {labelOverlap: true, labelAngle: 0}},
-      y: {field: 'place', type: 'ordinal', title: 'Clients', axis: {labels: false, ticks: false}},
-      color: clusterColor(held.names, 'cluster'),
-      tooltip: [{field: 'client'}, {field: 'round'}, {field: 'cluster'}]},
   }, rows.length);
 }
