@@ -130,12 +130,6 @@ def repeat(
   }
 
 
-def timed_compile(fn: Any, *args: Any) -> tuple[Any, float]:
-  """A jitted function compiled for its arguments, and the seconds it took."""
-  began = time.perf_counter()
-  return fn.lower(*args).compile(), time.perf_counter() - began
-
-
 def federated(workload: Workload, num_clients: int, mesh: Any) -> FederatedData:
   """The work load's data on the devices."""
   return place(workload, *workload.arrays(num_clients), mesh)
