@@ -35,7 +35,7 @@ COMMANDS = {
   'scaffold': ('run', '--algorithm=scaffold', '--clients_per_round=5'),
   'compare': ('compare', '--algorithms=fed_avg,fesem(2)', '--num_seeds=2'),
 }  # fmt: skip
-KILLS = 6
+KILLS = 4
 TIMES = ('seconds', 'timing', 'memory', 'commit', 's/round')
 
 
