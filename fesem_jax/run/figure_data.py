@@ -5,7 +5,6 @@ without the data or the models.
 """
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -49,21 +48,12 @@ def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
   [1, ...] is [C, min(P, 16381)] float32.
   """
   shifted = jax.tree.leaves(jax.tree.map(jnp.subtract, stack, origin))
-  size = sum(x[0].size for x in shifted)
-  if size <= _SKETCH:
-    return jnp.concatenate([x.reshape(x.shape[0], -1) for x in shifted], axis=1)
-
-  before = np.cumsum([0, *(x[0].size for x in shifted)])
-
-  def of_layer(number: int, x: jax.Array) -> jax.Array:
-    flat = x.reshape(x.shape[0], -1)
-    layer_key = jax.random.fold_in(key, number)
-    signs = jax.random.rademacher(layer_key, flat.shape[1:], jnp.float32)
-    signed = jnp.pad(flat * signs[None], ((0, 0), (0, -flat.shape[1] % _SKETCH)))
-    short = signed.reshape(x.shape[0], -1, _SKETCH).sum(axis=1)
-    return jnp.roll(short, before[number], axis=1)
-
-  return functools.reduce(jnp.add, map(of_layer, range(len(shifted)), shifted))
+  flat = jnp.concatenate([x.reshape(x.shape[0], -1) for x in shifted], axis=1)
+  if flat.shape[1] <= _SKETCH:
+    return flat
+  signs = jax.random.rademacher(key, flat.shape[1:], jnp.float32)
+  signed = jnp.pad(flat * signs[None], ((0, 0), (0, -flat.shape[1] % _SKETCH)))
+  return signed.reshape(flat.shape[0], -1, _SKETCH).sum(axis=1)
 
 
 def draw(
@@ -86,11 +76,11 @@ def draw(
   [<=50], the share of each component, and, if they have names, `truth_names` [G] of
   the true clusters that are numbers and `class_names` [L].
   """
-  names, train = train.info.names, dataclasses.replace(train, corruption=None)
+  count, train = len(train.info.names), dataclasses.replace(train, corruption=None)
   local = algorithm.local._replace(dropout_rate=0.0, sends=None)
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   if train.shard_rows is None:
-    sampled = np.sort(rng.permutation(len(names))[:_MAX_CLIENTS])
+    sampled = np.sort(rng.permutation(count)[:_MAX_CLIENTS])
     padding = -len(sampled) % local.mesh.size
     ids = np.concatenate([sampled, np.full(padding, train.num_clients)])
   else:
@@ -98,25 +88,23 @@ def draw(
 
   def gram(state, train, ids, key):
     deployed = algorithm.deployed(state, train)
-    model, used, layers = as_one_model(local.model, deployed)
     cohort = Cohort(ids, everyone=False)
-    first = Cohort(jnp.zeros(1, jnp.int32), everyone=False)
-    origin = used._replace(choice=None).of(first).params(1)
-    signs_key = prng_streams.fold(key, prng_streams.SIGNS)
+    model, used, layers = as_one_model(local.model, deployed)
+    first = used._replace(choice=None).of(Cohort(jnp.zeros(1, jnp.int32), False))
+    origin, signs_key = first.params(1), prng_streams.fold(key, prng_streams.SIGNS)
 
     def describe(trained, starts, total):
       return sketch(signs_key, trained.params, origin), total
 
     reduction = Reduction(describe, sums=(), keep=False)
-    if algorithm.train is None:
-      optimizer = optimizer_of(local.optimizer, layers)
-      of_models = local._replace(model=model, optimizer=optimizer)
-      starts = used.of(cohort)
-      trained = train_cohort(
-        of_models, starts, train, cohort, key, reduction, layers=layers
-      )
-    else:
+    if algorithm.train is not None:
       trained = algorithm.train(local, state, train, cohort, key, reduction)
+    else:
+      optimizer = optimizer_of(local.optimizer, layers)
+      trained = train_cohort(
+        local._replace(model=model, optimizer=optimizer), used.of(cohort), train,
+        cohort, key, reduction, layers=layers,
+      )  # fmt: skip
     counts = trained.took_part()
     products = centered_gram(trained.folded, counts, local.mesh)
     return products, counts, deployed.clusters()
@@ -128,28 +116,23 @@ def draw(
   with progress_lines.waiting_for('local models for the figures'):
     products, counts, clusters = processes.on_host(program(*args))
   # Weights beyond 1e19 overflow here.
-  counts = counts & np.isfinite(products.diagonal())
-  kept = np.flatnonzero(counts)
-  products, sampled = products[np.ix_(kept, kept)], ids[kept]
+  kept = np.flatnonzero(counts & np.isfinite(products.diagonal()))
+  products = products[np.ix_(kept, kept)]
   coordinates = principal_components(products, _COMPONENTS)
-  spread = np.trace(products)
+  variance = np.square(coordinates).sum(axis=0) / max(np.trace(products), 1e-30)
+  lacking = np.array([], np.int32)
+  info, has_clusters = train.info, clusters is not None
   out = {
-    'names': names,
-    'truth': np.array([] if train.info.clusters is None else train.info.clusters),
-    'assignment': np.array([], np.int32),
-    'sampled': sampled,
+    'names': info.names,
+    'truth': lacking if info.clusters is None else np.array(info.clusters),
+    'assignment': np.asarray(clusters)[: len(info.names)] if has_clusters else lacking,
+    'sampled': ids[kept],
     'coordinates': coordinates.astype(np.float32),
-    'variance': (np.square(coordinates).sum(axis=0) / max(spread, 1e-30)).astype(
-      np.float32
-    ),
+    'variance': variance.astype(np.float32),
+    'truth_names': info.cluster_names,
+    'class_names': info.class_names,
   }
-  if train.info.cluster_names is not None:
-    out['truth_names'] = np.array(train.info.cluster_names)
-  if train.info.class_names is not None:
-    out['class_names'] = np.array(train.info.class_names)
-  if clusters is not None:
-    out['assignment'] = np.asarray(clusters)[: len(names)]
-  return out
+  return {name: np.array(x) for name, x in out.items() if x is not None}
 
 
 def confused(
@@ -185,14 +168,12 @@ def in_order(
 
   `places` [M] is the position in `picture` of the client that comes first, second, ...
   """
-  moved = dict(picture)
-  for name in ('names', 'truth', 'assignment'):
-    if len(picture.get(name, ())):
-      moved[name] = picture[name][places]
-  new = np.argsort(places)
-  if 'sampled' in picture:
-    moved['sampled'] = new[picture['sampled']]
-  return moved
+  moved = {
+    name: picture[name][places]
+    for name in ('names', 'truth', 'assignment')
+    if len(picture[name])
+  }
+  return picture | moved | {'sampled': np.argsort(places)[picture['sampled']]}
 
 
 def sheets(
@@ -204,27 +185,23 @@ def sheets(
   `sheet_images` [K, 6, 12, H, W, ...] and `sheet_clients` [K, 6] positions, -1 where a
   cluster has fewer; nothing where examples are no images or there are no clusters.
   """
-  assignment, sampled, coordinates = (
-    picture[name] for name in ('assignment', 'sampled', 'coordinates')
-  )
-  if not len(assignment) or len(train.example_shape) not in (2, 3):
+  sampled, coordinates = picture['sampled'], picture['coordinates']
+  if not len(picture['assignment']) or len(train.example_shape) not in (2, 3):
     return {}
-  num_clusters = int(assignment.max()) + 1
-  shape = (num_clusters, _SHEET_CLIENTS, _SHEET_IMAGES, *train.example_shape)
+  count, assignment = picture['assignment'].max() + 1, picture['assignment'][sampled]
+  shape = (count, _SHEET_CLIENTS, _SHEET_IMAGES, *train.example_shape)
   images = np.zeros(shape, train.x.dtype)
-  clients = np.full((num_clusters, _SHEET_CLIENTS), -1)
-  for k in range(num_clusters):
-    members = np.flatnonzero(assignment[sampled] == k)
-    if not len(members):
-      continue
+  clients = np.full((count, _SHEET_CLIENTS), -1)
+  for k in np.unique(assignment):
+    members = np.flatnonzero(assignment == k)
     center = coordinates[members].mean(axis=0)
     distance = np.square(coordinates[members] - center).sum(axis=1)
     typical = sampled[members[np.argsort(distance)[:_SHEET_CLIENTS]]]
+    clients[k, : len(typical)] = typical
     for i, client in enumerate(typical):
       x, y = train.client(int(client))
-      spread = _one_of_each_first(y)[:_SHEET_IMAGES]
-      images[k, i, : len(spread)] = x[spread]
-      clients[k, i] = client
+      rows = _one_of_each_first(y)[:_SHEET_IMAGES]
+      images[k, i, : len(rows)] = x[rows]
   return {'sheet_images': images, 'sheet_clients': clients}
 
 
