@@ -40,36 +40,33 @@ _WORKERS = flags.DEFINE_integer('workers', 2, 'Processes.')
 _OPTIONS: dict[str, list[dict[str, Any]]] = {
   'fed_avg': [
     {}, {'weighting': 'uniform'}, {'aggregation': 'median'},
-    {'aggregation': 'trimmed_mean', 'beta': 0.2},
-    {'aggregation': 'norm_bound', 'norm_bound': 0.5},
-    {'aggregation': 'krum', 'krum_models': 2}, {'server_optimizer': 'momentum'},
+    {'aggregation': 'trimmed_mean(0.2)'}, {'aggregation': 'norm_bound(0.5)'},
+    {'aggregation': 'krum(2)'}, {'server_optimizer': 'momentum'},
   ],
   'robust': [
     {'num_clusters': 4},
-    {'num_clusters': 2, 'aggregation': 'median', 'init_seeding': 'plusplus'},
+    {'num_clusters': 2, 'aggregation': 'median'},
     {
-      'num_clusters': 3, 'aggregation': 'krum', 'krum_models': 2, 'trim': 0.2,
-      'init_epochs': 2, 'init_tolerance': 0.0, 'init_restarts': 3,
+      'num_clusters': 3, 'aggregation': 'krum(2)', 'trim': 0.2, 'init_epochs': 2,
+      'init_tolerance': 0.0,
     },
-    {'num_clusters': 3, 'aggregation': 'norm_bound', 'norm_bound': 1.0},
-    {'num_clusters': 3, 'beta': 0.3},
+    {'num_clusters': 3, 'aggregation': 'norm_bound(1.0)'},
+    {'num_clusters': 3, 'aggregation': 'trimmed_mean(0.3)'},
   ],
   'fed_cluster': [
     {'min_size': 2, 'min_rounds': 0, 'check_every': 2, 'eps1': 1.1, 'eps2': 0.0},
     {
       'min_size': 2, 'min_rounds': 0, 'check_every': 1, 'eps1': 9.0, 'eps2': 0.0,
-      'eps1_scale': 'absolute', 'gamma': 0.0, 'max_clusters': 3, 'linkage': 'minimax',
-      'weighting': 'uniform',
+      'gamma': 0.0, 'max_clusters': 3, 'linkage': 'minimax',
     },
   ],
   'hypo_cluster': [
     {'num_clusters': 4},
     {'num_clusters': 3, 'weighting': 'by_examples', 'init_restarts': 3},
-    {'num_clusters': 3, 'variant': 'gradient', 'init_restarts': 3},
     {'num_clusters': 3, 'init_restarts': 1, 'init_rounds': 0, 'init_clients': 9},
     {'num_clusters': 3, 'init_restarts': 2, 'server_optimizer': 'adam'},
   ],
-  'fed_dane': [{}, {'same_cohort': True, 'prox_mu': 0.5}],
+  'fed_dane': [{}, {'prox_mu': 0.5}],
   'fed_prox': [
     {}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}, {'prox_mu': 0.0}
   ],
@@ -78,27 +75,21 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 4, 'client_state': 'streamed', 'init_clients': 12},
     {
       'num_clusters': 3, 'weighting': 'by_examples', 'prox_weighting': 'paper',
-      'loss_check_every': 2, 'reseed_empty': True,
+      'reseed_empty': True,
     },
     {'num_clusters': 2, 'cluster_on': 'logits', 'prox_lambda': 0.0},
     {'num_clusters': 4, 'client_state': 'offloaded'},
-    {'num_clusters': 3, 'temperature': 0.2, 'track_objective': True},
-    {'num_clusters': 3, 'aggregation': 'median', 'init_seeding': 'plusplus'},
-    {'num_clusters': 3, 'aggregation': 'trimmed_mean', 'beta': 0.3},
-    {'num_clusters': 3, 'aggregation': 'norm_bound', 'norm_bound': 1.0},
-    {'num_clusters': 3, 'aggregation': 'krum', 'krum_models': 2, 'init_epochs': 2},
+    {'num_clusters': 3, 'track_objective': True},
+    {'num_clusters': 3, 'aggregation': 'median'},
+    {'num_clusters': 3, 'aggregation': 'trimmed_mean(0.3)'},
+    {'num_clusters': 3, 'aggregation': 'norm_bound(1.0)'},
+    {'num_clusters': 3, 'aggregation': 'krum(2)', 'init_epochs': 2},
     {'num_clusters': 4, 'recluster_every': 2, 'init_restarts': 1},
     {
       'num_clusters': 4, 'recluster_every': 2, 'server_optimizer': 'yogi',
-      'track_objective': True, 'loss_check_every': 3,
+      'track_objective': True,
     },
     {'num_clusters': 4, 'reseed_empty': True, 'server_optimizer': 'momentum'},
-    {'num_clusters': 3, 'max_age': 1, 'reseed_empty': True},
-    {'num_clusters': 3, 'late_joins': True, 'init_clients': 12, 'max_age': 2},
-    {
-      'num_clusters': 3, 'late_joins': True, 'init_clients': 12,
-      'client_state': 'streamed',
-    },
     {'num_clusters': 3, 'init_models': 'random', 'server_optimizer': 'adagrad'},
     {'num_clusters': 3, 'init_models': 'by_loss', 'weighting': 'by_examples'},
   ],
@@ -108,23 +99,19 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 3, 'client_state': 'streamed'},
   ],
   'fed_opt': [
-    {}, {'server_optimizer': 'yogi', 'weighting': 'uniform'},
+    {}, {'server_optimizer': 'yogi'},
     {'server_optimizer': 'adagrad'}, {'server_optimizer': 'momentum'},
   ],
   'scaffold': [{}, {'server_learning_rate': 0.5, 'client_state': 'offloaded'}],
   'ditto': [
-    {}, {'ditto_lambda': 1.0, 'weighting': 'uniform', 'client_state': 'offloaded'}
+    {}, {'ditto_lambda': 1.0, 'client_state': 'offloaded'}
   ],
-  'fed_per': [{}, {'head_layers': ('dense0',), 'weighting': 'uniform'}],
-  'fed_rep': [{}, {'head_epochs': 2, 'weighting': 'by_examples'}],
+  'fed_per': [{}, {'head_layers': ('dense0',)}],
+  'fed_rep': [{}, {'head_epochs': 2}],
   'fed_em': [{}, {'num_clusters': 2, 'weighting': 'uniform'}],
-  'fed_rc': [{}, {'num_clusters': 2, 'weighting': 'uniform'}],
-  'fed_soft': [
-    {}, {'num_clusters': 3, 'clients_per_center': 4, 'importance_every': 1}
-  ],
-  'apfl': [
-    {}, {'apfl_alpha': 0.75, 'adapt_alpha': False, 'weighting': 'uniform'},
-  ],
+  'fed_rc': [{}, {'num_clusters': 2}],
+  'fed_soft': [{}, {'num_clusters': 3, 'soft_lambda': 0.5}],
+  'apfl': [{}, {'apfl_alpha': 0.75}],
   'p_fed_me': [
     {'pfedme_lambda': 2.0},
     {
@@ -132,76 +119,41 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
       'weighting': 'by_examples',
     },
   ],
-  'per_fed_avg': [
-    {},
-    {
-      'meta_gradient': 'hessian_free', 'hessian_delta': 0.02, 'adaptation_rate': 0.05,
-      'weighting': 'by_examples',
-    },
-  ],
-  'fed_ala': [
-    {}, {
-      'ala_rate': 0.5, 'ala_sample': 0.5, 'ala_start_epochs': 3, 'weighting': 'uniform',
-    },
-  ],
-  'fed_amp': [{}, {'amp_lambda': 0.5, 'amp_sigma': 2.0, 'amp_alpha': 0.05}],
+  'per_fed_avg': [{}, {'meta_gradient': 'hessian_free', 'adaptation_rate': 0.05}],
+  'fed_ala': [{}, {'ala_rate': 0.5}],
+  'fed_amp': [{}, {'amp_lambda': 0.5, 'amp_sigma': 2.0}],
   'l2gd': [{}, {'l2gd_lambda': 4.0, 'aggregation_probability': 0.4}],
   'clove': [
     {'num_clusters': 4},
-    {'num_clusters': 3, 'first_assignment': 'losses', 'weighting': 'uniform'},
     {'num_clusters': 5, 'choose_num_clusters': True},
   ],
-  'fed_nova': [{}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}],
-  'fed_buff': [{}, {'buffer_size': 3, 'weighting': 'by_examples'}],
+  'fed_nova': [{}, {'straggler_fraction': 0.5}],
+  'fed_buff': [{}, {'buffer_size': 3}],
   'fed_dyn': [{}, {'dyn_alpha': 0.1, 'client_state': 'offloaded'}],
-  'fed_babu': [{}, {'head_layers': ('dense0',), 'weighting': 'uniform'}],
+  'fed_babu': [{}, {'head_layers': ('dense0',)}],
   'centralized': [{}],
   'fed_bn': [{'norm_layers': ('dense0',)}],
-  'lg_fed_avg': [{}, {'head_layers': ('dense0',), 'weighting': 'uniform'}],
-  'moon': [
-    {},
-    {
-      'moon_mu': 5.0, 'moon_temperature': 0.2, 'features_before': 'logits',
-      'weighting': 'uniform',
-    },
-  ],
-  'cfl_gp': [
-    {},
-    {
-      'num_clusters': 3, 'variant': 'gradient', 'cluster_every': 1,
-      'cluster_updates': 3, 'weighting': 'by_examples',
-    },
-  ],
+  'lg_fed_avg': [{}, {'head_layers': ('dense0',)}],
+  'moon': [{}, {'moon_mu': 5.0, 'moon_temperature': 0.2}],
+  'cfl_gp': [{}, {'num_clusters': 3}],
   'pacfl': [
     {},
     {
       'num_clusters': 3, 'proximity': 'entries', 'angle_threshold': 9.0,
-      'num_vectors': 1, 'linkage': 'complete', 'init_clients': 12,
+      'num_vectors': 1,
     },
-    {'proximity': 'sum_of_angles', 'linkage': 'single', 'weighting': 'uniform'},
+    {'proximity': 'sum_of_angles'},
   ],
-  'fed_group': [
-    {},
-    {
-      'num_clusters': 3, 'init_clients': 9, 'init_epochs': 2, 'inter_group_rate': 0.3,
-      'prox_mu': 0.1, 'weighting': 'uniform',
-    },
-  ],
-  'stocfl': [
-    {},
-    {
-      'stocfl_tau': 0.8, 'stocfl_lambda': 0.5, 'max_clusters': 30,
-      'anchor_epochs': 0, 'weighting': 'by_examples',
-    },
-  ],
+  'fed_group': [{}, {'num_clusters': 3}],
+  'stocfl': [{}, {'stocfl_tau': 0.8, 'stocfl_lambda': 0.5}],
   'flux': [
     {'warmup_rounds': 2},
-    {'warmup_rounds': 1, 'eps_scaling': 0.7, 'weighting': 'uniform'},
+    {'warmup_rounds': 1, 'eps_scaling': 0.7},
   ],
   'fed_drift': [
     {'check_every': 1},
     {'max_clusters': 3, 'start_alone': False, 'drift_delta': 0.01,
-     'check_every': 1, 'weighting': 'uniform'},
+     'check_every': 1},
   ],
 }  # fmt: skip
 
@@ -233,8 +185,6 @@ def runs(methods: list[str]) -> list[_Run]:
   for name in methods:
     for i, options in enumerate(_OPTIONS.get(name, [{}])):
       settings: tuple[str, ...] = _EVERY_METHOD if i == 0 else _EVERY_METHOD[:1]
-      if i and options.keys() & {'max_age', 'late_joins', 'same_cohort'}:
-        settings = _EVERY_METHOD[1:]
       if i == 0 and name in _ALL_SETTINGS:
         settings = tuple(_SETTINGS)
       listed += [(name, options, setting) for setting in settings]
@@ -256,7 +206,7 @@ def digest(run: _Run) -> tuple[str, dict[str, str]]:
   model = fj.models.build(setting.get('model', 'mlp'), train.example_shape, 10, (32,))
   rate, momentum = setting.get('optimizer', (0.1, 0.0))
   one_step = name in ('fed_sgd', 'scaffold', 'apfl', 'l2gd')
-  if one_step or options.get('variant') == 'gradient':
+  if one_step:
     momentum = 0.0
   local = fj.local_training(
     model,

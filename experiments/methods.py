@@ -200,7 +200,8 @@ def split_label(text: str) -> tuple[str, str]:
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
   """'fesem(4;rounds=9)' -> ('fesem', {'num_clusters': 4, 'rounds': 9})."""
-  match = re.fullmatch(r'\s*([\w.]+(?::\w+)?)\s*(?:\(([^()]*)\))?\s*', text)
+  inside = r'\(((?:[^()]|\([^()]*\))*)\)'  # A value may have brackets too.
+  match = re.fullmatch(rf'\s*([\w.]+(?::\w+)?)\s*(?:{inside})?\s*', text)
   malformed = UserError(f'algorithms: {text!r} is not NAME or NAME(K;FLAG=VALUE)')
   if match is None:
     raise malformed

@@ -36,7 +36,6 @@ from fesem_jax.run.spec import Workdir
 from fesem_jax.server import em
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.kmeans import kmeans
-from fesem_jax.server.robust import Aggregation
 from fesem_jax.training.augmentation import Augmentation, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import for_each_client, train_cohort
@@ -52,7 +51,6 @@ from fesem_jax.utils.version import __version__
 
 __all__ = [
   'AdamOptions',
-  'Aggregation',
   'Algorithm',
   'Augmentation',
   'Callback',

@@ -42,7 +42,6 @@ from fesem_jax.server import em
 # Options where the defaults would do nothing in the first two rounds.
 OPTIONS: dict[str, dict[str, Any]] = {
   'fed_cluster': {'min_rounds': 0, 'check_every': 1, 'min_size': 2},
-  'cfl_gp': {'cluster_every': 1},
   'fed_drift': {'check_every': 1},
   'flux': {'warmup_rounds': 1},
   'ditto': {'ditto_lambda': 0.5},

@@ -90,17 +90,6 @@ def documented(function: Callable[..., Any]) -> dict[str, str]:
   return {name: _sentence(entry) for name, entry in entries}
 
 
-def documented_option(factory: Callable[..., Any], option: str) -> str:
-  """An option's entry in a method's docstring, or in that of the value it refers to.
-
-  '' where neither has an entry.
-  """
-  entry = documented(factory).get(option, '')
-  if (value := re.fullmatch(r'See `(\w+)`\.', entry)) is None:
-    return entry
-  return documented(inspect.unwrap(factory).__globals__[value[1]]).get(option, '')
-
-
 def _sentence(entry: str) -> str:
   """An entry that begins with a capital, unless with a symbol, and ends with a dot."""
   text = re.sub(r'[,;] see `[\w.]+`|(?<=\.) See `\w+`\.', '', ' '.join(entry.split()))

@@ -5,35 +5,27 @@ from typing import Any
 
 from fesem_jax import algorithms
 from fesem_jax.data import device_profiles
-from fesem_jax.server import robust
 from fesem_jax.training.trained import WEIGHTINGS
 
 from .. import methods
-from .entry import Flag, documented_option, kind_of
+from .entry import Flag, documented, kind_of
 
 _CHOICES = {
-  'aggregation': robust.AGGREGATIONS,
-  'alpha_updates': ('step', 'round'),
   'client_devices': tuple(device_profiles.PROFILES),
   'client_state': ('stacked', 'offloaded', 'streamed'),
-  'eps1_scale': ('relative', 'absolute'),
-  'first_assignment': ('random', 'losses'),
   'init_models': ('common', 'random', 'by_loss'),
-  'init_seeding': ('random', 'plusplus'),
-  'linkage': ('minimax', 'complete', 'average', 'single'),
+  'linkage': ('minimax', 'complete', 'average'),
   'meta_gradient': ('first_order', 'hessian_free'),
   'prox_weighting': ('uniform', 'paper'),
   'proximity': ('smallest_angle', 'sum_of_angles', 'entries'),
   'server_optimizer': tuple(methods.SERVER_OPTIMIZERS),
-  'variant': ('model', 'gradient'),
   'weighting': WEIGHTINGS,
 }
 
 # What several methods have, and options of wrappers.
 _IN_COMMON = {
-  'aggregation': 'What a center becomes of the models of its clients: the mean; the '
-  'median or trimmed_mean of each coordinate; the mean of changes of at most '
-  '--norm_bound; or the model nearest to the others (krum). All but the mean withstand '
+  'aggregation': "A center's value from the models of its clients: mean, median, "
+  'trimmed_mean(SHARE), norm_bound(LENGTH) or krum(MODELS); all but the mean withstand '
   'bad clients and weigh clients alike.',
   'client_state': 'Where what clients keep between rounds is stored: stacked, on the '
   'devices; offloaded, in the memory of their host, from which each chunk of clients '
@@ -41,12 +33,6 @@ _IN_COMMON = {
   'cluster_on': 'Parameters that the E-step compares: all, or names and patterns of '
   'layers and parameters, separated by commas.',
   'init_epochs': 'Local epochs before the first clustering.',
-  'late_joins': 'Only the `init_clients` clients of the first clustering have a '
-  'cluster; the others join one by training loss when they are first drawn.',
-  'loss_check_every': 'Interval of rounds in which clients start from the center with '
-  'the lowest training loss instead of their own; 0: never.',
-  'max_age': 'Clients that last took part more than this many rounds ago start from '
-  'the center with the lowest training loss; 0: never.',
   'num_clusters': 'K, the number of centers.',
   'prox_mu': 'mu of the proximal term mu / 2 |w - c|^2.',
   'recluster_every': 'Interval of rounds in which clients train from the mean of the '
@@ -71,8 +57,8 @@ _OF_SERVER = {
 
 def text_for(method: str, option: str) -> str:
   """The description of an option of one method, from its docstring."""
-  own = _IN_COMMON.get(option) or documented_option(algorithms.METHODS[method], option)
-  return own or _OF_SERVER.get(option, '')
+  own = documented(algorithms.METHODS[method]).get(option, '')
+  return _IN_COMMON.get(option) or own or _OF_SERVER.get(option, '')
 
 
 def _option(name: str, of_methods: dict[str, dict[str, Any]]) -> Flag:

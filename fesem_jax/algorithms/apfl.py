@@ -3,7 +3,7 @@
 Deng et al., "Adaptive Personalized Federated Learning", 2020.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
 from fesem_jax.training.plain_sgd import is_plain_sgd, learning_rate
-from fesem_jax.training.trained import Weighting, mean_of_models
+from fesem_jax.training.trained import mean_of_models
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Fraction
 
@@ -36,9 +36,6 @@ def apfl(
   local: LocalTraining,
   *,
   apfl_alpha: Fraction = 0.5,
-  adapt_alpha: bool = True,
-  alpha_updates: Literal['step', 'round'] = 'step',
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds APFL.
 
@@ -48,8 +45,7 @@ def apfl(
     v_i <- v_i - eta a_i grad F_i(m_i)
     a_i <- a_i - eta <grad F_i(m_i), v_i - w_i>, then clipped to [0, 1]
 
-  where the right sides are those before the step, and a_i moves in every step, as in
-  the paper, or in the first step of a round alone, as in the authors' code; then
+  where the right sides are those before the step, as in the paper; then
 
     w   <- sum_i alpha_i w_i                  alpha_i = n_i / sum n_j over the cohort
 
@@ -60,18 +56,12 @@ def apfl(
   Args:
     local: how clients train; its optimizer steps with w_i and v_i, at the rate eta.
     apfl_alpha: the first a_i, a client's weight of its own model.
-    adapt_alpha: whether a_i is learned; False keeps it.
-    alpha_updates: when it is learned: in every 'step', where a_i of clients that take
-      many or long steps ends at 0, which deploys the global model; or once a 'round',
-      in its first step, which compares v_i with the w that the client received.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: if a_i is learned, unless by plain SGD.
+    UserError: unless clients train by plain SGD.
   """
-  plain = not adapt_alpha or is_plain_sgd(local)
-  check(plain, 'adapt_alpha: needs plain SGD; give adapt_alpha=False')
-  eta = learning_rate(local) if adapt_alpha else None
+  check(is_plain_sgd(local), 'optimizer: apfl needs plain SGD')
+  eta = learning_rate(local)
 
   def init(key, data):
     start, count = local.model.init(key), data.num_clients
@@ -89,12 +79,10 @@ def apfl(
       of_v = jax.tree.map(lambda g: alpha * g, of_mix)
       new_w, memory_w = client.descend(t, of_w, memory_w, w)
       new_v, memory_v = client.descend(t, of_v, memory_v, v)
-      if eta is not None:
-        slope = jax.tree.map(lambda g, v, w: (g * (v - w)).sum(), of_mix, v, w)
-        rate = local.rate_of_step(t, client.rate)
-        length = variable(eta) * (1.0 if rate is None else rate)
-        moved = jnp.clip(alpha - length * sum(jax.tree.leaves(slope)), 0.0, 1.0)
-        alpha = moved if alpha_updates == 'step' else jnp.where(t == 0, moved, alpha)
+      slope = jax.tree.map(lambda g, v, w: (g * (v - w)).sum(), of_mix, v, w)
+      rate = local.rate_of_step(t, client.rate)
+      length = variable(eta) * (1.0 if rate is None else rate)
+      alpha = jnp.clip(alpha - length * sum(jax.tree.leaves(slope)), 0.0, 1.0)
       return (new_w, new_v, alpha), (memory_w, memory_v), loss
 
     first = client.optimizer_state(w), client.optimizer_state(v)
@@ -105,7 +93,7 @@ def apfl(
   def step(state, data, cohort, key):
     w, all_own = state.params, (state.client_params, state.client_alphas)
     trained = for_each_client(
-      one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
+      one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
       state=tree.rows_of(all_own, cohort),
     )  # fmt: skip
     own = tree.with_rows(all_own, cohort, trained.state)

@@ -3,7 +3,7 @@
 Kim et al., "Clustered Federated Learning via Gradient-based Partitioning", ICML 2024.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from fesem_jax.algorithms.common.centers import check_num_clusters, deployed
 from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
 from fesem_jax.algorithms.common.random_centers import random_models
-from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.core import prng_streams, sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
@@ -21,8 +20,10 @@ from fesem_jax.core.types import Params
 from fesem_jax.data.corruption import check_models_only
 from fesem_jax.server.gradient_clusters import add_to_means, clusters_of_gradients
 from fesem_jax.training.client_losses import cohort_gradients
-from fesem_jax.training.trained import Weighting
 from fesem_jax.utils.ranges import Count
+
+# P, rounds between two clusterings, and T_cl, how many there are, as in the paper.
+CLUSTER_EVERY, CLUSTER_UPDATES = 2, 5
 
 
 class CflGpState(NamedTuple):
@@ -40,14 +41,10 @@ def cfl_gp(
   local: LocalTraining,
   *,
   num_clusters: Count = 4,
-  cluster_every: Count = 2,
-  cluster_updates: Count = 5,
-  variant: Literal['model', 'gradient'] = 'model',
-  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds CFL-GP with K centers.
 
-    in every P-th round from the first on, T_cl times, k the number of models in turn:
+    in every second round from the first on, 5 times, k the number of models in turn:
       g_ik <- mean of grad F_i(c_k) of this and of earlier rounds   for all clients
       g_i  <- (g_i1, ..., g_iK);  G <- the matrix of columns g_i, U S V^T its SVD
       r    <- k-means of the columns of U_K^T G, K numbers for each client, numbered
@@ -57,26 +54,19 @@ def cfl_gp(
       c_k  <- mean of w_i over the clients with r_i = k
 
   The K models start as different random models, all clients in cluster 0, and g_ik at
-  0. Gradients are of all of a client's examples. With `variant='gradient'`, so is the
-  local step: c_k <- c_k - eta * mean of grad F_i(c_k). A center without clients stays
-  as it is. All clients take part in every round. One that drops out of a clustering
+  0. Gradients are of all of a client's examples. A center without clients stays as it
+  is. All clients take part in every round. One that drops out of a clustering
   round goes by its earlier gradients; without any, it stays where it is.
 
   Args:
     local: how clients train.
     num_clusters: K.
-    cluster_every: P, rounds between two clusterings.
-    cluster_updates: T_cl, how often clients are clustered.
-    variant: 'model' averages models after local training; 'gradient' takes one
-      full-batch gradient of each client.
-    weighting: of clients in the means of centers, 'uniform' or 'by_examples'.
 
   Raises:
     UserError: on partial participation; when it starts, where bad clients lie about
       models (`corruption.check_models_only`).
   """
   local.check_no_statistics('cfl_gp')
-  given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
@@ -102,30 +92,27 @@ def cfl_gp(
 
   def step(state, data, cohort, key):
     check_everyone(cohort, 'cfl_gp')
-    turn, remainder = jnp.divmod(state.rounds, variable(cluster_every))
-    due = (remainder == 0) & (turn < variable(cluster_updates))
+    turn, remainder = jnp.divmod(state.rounds, variable(CLUSTER_EVERY))
+    due = (remainder == 0) & (turn < variable(CLUSTER_UPDATES))
     args = state, data, cohort, key, turn % num_clusters
     new = jax.lax.cond(due, lambda: clustered(*args), lambda: state)
     starts, before = deployed(new, data), state.assignment
     centers, _, info = train_and_average(
-      local, starts, before, data, cohort, key, weighting
+      local, starts, before, data, cohort, key, 'uniform'
     )
     return new._replace(centers=centers, rounds=state.rounds + 1), info
 
-  sent = _traffic(local, cluster_every, cluster_updates, variant)
-  return Algorithm(given, init, step, deployed, traffic=sent)
+  sent = _traffic(local)
+  return Algorithm(local, init, step, deployed, traffic=sent)
 
 
-def _traffic(
-  local: LocalTraining, every: int, updates: int, variant: str
-) -> traffic.Traffic:
+def _traffic(local: LocalTraining) -> traffic.Traffic:
   """A model and a gradient of it more in the rounds that cluster."""
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):
-    turn, remainder = divmod(drawn.number - 1, every)
-    more = int(remainder == 0 and turn < updates)
+    turn, remainder = divmod(drawn.number - 1, CLUSTER_EVERY)
+    more = int(remainder == 0 and turn < CLUSTER_UPDATES)
     return traffic.Sent((1 + more) * size, (1 + more) * size, 3 * more)
 
-  whole = variant == 'gradient'
-  return traffic.Traffic(of_round, model=size, whole_batches=whole)
+  return traffic.Traffic(of_round, model=size)

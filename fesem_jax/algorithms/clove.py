@@ -5,7 +5,7 @@ Embeddings", ICML 2026.
 """
 
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,8 @@ from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.server import loss_vectors
 from fesem_jax.training.client_losses import start_by_loss
-from fesem_jax.training.trained import Weighting
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.ranges import Count, Index
+from fesem_jax.utils.ranges import Count
 
 
 class CloveState(NamedTuple):
@@ -35,9 +34,6 @@ class CloveState(NamedTuple):
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i when client i last took part; K before that
   rounds: jax.Array  # [] int32 rounds done in which clients took part
-  # With `stable_rounds`:
-  streaks: Any = ()  # [M] int32 how often in a row client i got r_i
-  ended: Any = ()  # [] bool whether clustering has ended
 
   @property
   def joined(self) -> jax.Array:
@@ -51,9 +47,6 @@ def clove(
   *,
   num_clusters: Count = 4,
   choose_num_clusters: bool = False,
-  first_assignment: Literal['random', 'losses'] = 'random',
-  stable_rounds: Index = 0,
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds CLoVE.
 
@@ -65,12 +58,9 @@ def clove(
     c_k  <- sum_i alpha_i w_i over the clients with r_i = k
 
   with alpha_i = n_i / sum n_j over these clients. The K models start as different
-  random models, and one without clients stays as it is. A client deploys c_{r_i} of its
-  last round; one that never took part, the model of least training loss.
-
-  With `stable_rounds`, clustering ends at the first round all of whose clients had one
-  r_i in that many of their rounds in a row. Each client then receives only c_{r_i};
-  one that never took part joins the model of least training loss.
+  random models, and one without clients stays as it is. In the first round r_i are
+  random, and every model gets a client. A client deploys c_{r_i} of its last round; one
+  that never took part, the model of least training loss.
 
   A client that drops out sends no losses; one with a loss that is not finite is left
   out of the k-means and starts from the model of least loss.
@@ -80,11 +70,6 @@ def clove(
     num_clusters: K, the number of models.
     choose_num_clusters: whether the number of clusters is unknown: from 2 to K of them
       are made in each round, by `silhouette.clusters_of_best_number`.
-    first_assignment: r_i of the first round: 'random', as in the paper's supervised
-      runs, where every model gets a client, or 'losses', as above.
-    stable_rounds: rounds without a move of each client after which clustering ends; 3
-      in the authors' code. 0 clusters in every round.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
     UserError: on one cluster with `choose_num_clusters`.
@@ -97,9 +82,7 @@ def clove(
     draws = prng_streams.fold(key, prng_streams.DRAWS)
     centers = random_models(local, draws, num_clusters)
     nowhere = jnp.full(data.num_clients, num_clusters, jnp.int32)
-    state = CloveState(centers, nowhere, jnp.int32(0))
-    first = {'streaks': jnp.zeros_like(nowhere), 'ended': jnp.bool_(False)}
-    return state._replace(**first) if stable_rounds else state
+    return CloveState(centers, nowhere, jnp.int32(0))
 
   def clustered(state, data, cohort, key):
     def by_losses():
@@ -108,39 +91,23 @@ def clove(
 
     drawn = num_clusters, data, cohort, key
     at_random = functools.partial(loss_vectors.clusters_at_random, *drawn)
-    if first_assignment == 'losses':
-      return by_losses()
     return jax.lax.cond(state.rounds == 0, at_random, by_losses)
 
-  def assigned(state, data, cohort, key):
-    if not stable_rounds:
-      return clustered(state, data, cohort, key), ()
-    stays = tree.rows_of(state.streaks, cohort) >= stable_rounds
-    here = data.sizes(cohort.ids) > 0  # None where no client is available.
-    ended = state.ended | (here.any() & (stays | ~here).all())
-    before = functools.partial(_as_before, local, state, data, cohort)
-    anew = functools.partial(clustered, state, data, cohort, key)
-    return jax.lax.cond(ended, before, anew), ended
-
   def step(state, data, cohort, key):
-    own, ended = assigned(state, data, cohort, key)
+    own = clustered(state, data, cohort, key)
     starts = ClientModels(state.centers, own)
-    trained = train_from_own(local, starts, data, cohort, key, weighting)
+    trained = train_from_own(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)
-    old = tree.rows_of(state.assignment, cohort)
     assignment = own_models.kept(state, cohort, trained.took_part(), assignment=own)[1]
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
-    if stable_rounds:
-      now = jnp.where(own == old, tree.rows_of(state.streaks, cohort) + 1, 1)
-      state = own_models.kept(state, cohort, trained.took_part(), streaks=now)
     rounds = state.rounds + (info.trained > 0)  # The first one is that of some clients.
-    return CloveState(centers, assignment, rounds, state.streaks, ended), info
+    return CloveState(centers, assignment, rounds), info
 
   def deployed(state, data):
     return ClientModels(state.centers, _as_before(local, state, data, everyone(data)))
 
-  sent = chosen_centers_sent(local, num_clusters, first_assignment, stable_rounds)
+  sent = chosen_centers_sent(local, num_clusters)
   return Algorithm(local, init, step, deployed, traffic=sent)
 
 

@@ -16,7 +16,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, toward
-from fesem_jax.training.trained import Weighting, mean_of_models
+from fesem_jax.training.trained import mean_of_models
 from fesem_jax.utils.ranges import NotNegative
 
 
@@ -32,7 +32,6 @@ def ditto(
   local: LocalTraining,
   *,
   ditto_lambda: NotNegative = 0.1,
-  weighting: Weighting = 'by_examples',
   client_state: own_models.ClientState = 'stacked',
 ) -> Algorithm:
   """Builds Ditto.
@@ -49,7 +48,6 @@ def ditto(
     local: how clients train.
     ditto_lambda: lambda of the pull to the global model; 0 trains every client alone
       (NonFed).
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
     client_state: where the v_i are kept: 'stacked' on the devices, 'offloaded' in the
       memory of their host, from which each chunk's come and go.
   """
@@ -81,7 +79,7 @@ def ditto(
   def step(state, data, cohort, key):
     w, own = state.params, tree.rows_of(state.client_params, cohort)
     trained = for_each_client(
-      one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
+      one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
       state=own,
     )  # fmt: skip
     own = tree.with_rows(state.client_params, cohort, trained.state)

@@ -22,8 +22,11 @@ from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import for_each_batch, where
-from fesem_jax.training.trained import Weighting, mean_of_models
-from fesem_jax.utils.ranges import Count, NotNegative, PositiveFraction
+from fesem_jax.training.trained import mean_of_models
+from fesem_jax.utils.ranges import NotNegative
+
+# Share of an epoch's batches that A_i is learned on, and epochs of the first learning.
+SAMPLE, START_EPOCHS = 0.8, 10
 
 
 class FedAlaState(NamedTuple):
@@ -42,9 +45,6 @@ def fed_ala(
   *,
   head_layers: Sequence[str] = ('logits',),
   ala_rate: NotNegative = 1.0,
-  ala_sample: PositiveFraction = 0.8,
-  ala_start_epochs: Count = 10,
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedALA.
 
@@ -52,12 +52,12 @@ def fed_ala(
 
     m_i <- h_i + (g - h_i) * A_i                       the lower layers are those of w
     A_i <- A_i - a (g - h_i) * grad F_i(m_i), then clipped to [0, 1], on each batch of a
-           random part of its examples
+           random 80 % of its examples
     w_i <- SGD from m_i on client i;  h_i is its top layers
     w   <- sum_i alpha_i w_i                  alpha_i = n_i / sum n_j over the cohort
 
   A_i starts at 1 and h_i as the first g, so that A_i is not learned in the first round.
-  A client first learns it for some epochs, and later for one a round. It deploys m_i
+  A client first learns it for 10 epochs, and later for one a round. It deploys m_i
   with the newest w, and keeps h_i and A_i where it is not drawn. The reported training
   loss is that of w_i.
 
@@ -66,9 +66,6 @@ def fed_ala(
     head_layers: names of the top layers, or patterns of parameters such as **/norm*
       at any depth.
     ala_rate: a, the learning rate of A_i; 0 keeps A_i at 1, which is FedAvg.
-    ala_sample: share of each epoch's batches that A_i is learned on, in (0, 1].
-    ala_start_epochs: epochs of the first learning, which converges in the paper.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
     UserError: if no lower layer is left.
@@ -86,7 +83,7 @@ def fed_ala(
   def learn_weights(client, w, h, a):
     width = batching.batch_width(local.schedule, client.data.max_examples)
     batches = batching.batches_per_epoch(client.size, width)
-    sampled = jnp.ceil(variable(ala_sample) * batches - 1e-4).astype(jnp.int32)
+    sampled = jnp.ceil(variable(SAMPLE) * batches - 1e-4).astype(jnp.int32)
 
     def local_step(t, weights, memory, gradient_of):
       loss, gradient = gradient_of(tree.merge(_mix(top(w), h, weights), w))
@@ -97,7 +94,7 @@ def fed_ala(
       new = jax.tree.map(learn, weights, top(w), h, top(gradient))
       return where(t % jnp.maximum(batches, 1) < sampled, new, weights), memory, loss
 
-    learning = client.with_epochs(ala_start_epochs, client.given)
+    learning = client.with_epochs(START_EPOCHS, client.given)
     learned = for_each_batch(learning, a, (), local_step)
     # Its loop also passes over batches that are not sampled.
     steps = jnp.where(learned.steps > 0, client.given * sampled, 0)
@@ -114,10 +111,10 @@ def fed_ala(
 
   def step(state, data, cohort, key):
     w, learned = state.params, tree.rows_of(state.learned, cohort)
-    epochs = jnp.where(learned, 1, ala_start_epochs) * (state.rounds > 0)
+    epochs = jnp.where(learned, 1, START_EPOCHS) * (state.rounds > 0)
     own = state.heads, state.head_weights
     trained = for_each_client(
-      one, local, ClientModels(w), data, cohort, key, mean_of_models(weighting, w),
+      one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
       state=tree.rows_of(own, cohort), given=epochs,
     )  # fmt: skip
     heads, weights = tree.with_rows(own, cohort, trained.state)

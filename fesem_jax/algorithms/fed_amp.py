@@ -21,7 +21,6 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction
-from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import NotNegative, Positive
 
 
@@ -37,7 +36,6 @@ def fed_amp(
   *,
   amp_lambda: NotNegative = 0.01,
   amp_sigma: Positive = 10.0,
-  amp_alpha: NotNegative = 0.0,
 ) -> Algorithm:
   """Builds FedAMP.
 
@@ -46,30 +44,26 @@ def fed_amp(
     u_i   <- sum_j xi_ij w_j                                      on the server
     w_i   <- SGD from w_i on F_i(w) + lambda / (2 alpha) |w - u_i|^2
 
-  so that A'(d) = exp(-d / sigma) / sigma. Both sums are over the clients of the round,
-  with the models that they had before it, also of those that drop out or fail in it. A
-  client deploys w_i; one that is not drawn keeps it. All w_i start as one random model.
-  The reported training loss is F_i. The defaults of lambda and sigma were chosen by
-  test accuracy on the rotated digits, see the manual.
+  so that A'(d) = exp(-d / sigma) / sigma. alpha is sigma / (S - 1) for the round's S
+  clients, the most with which no xi_ii can be negative. Both sums are over the clients
+  of the round, with the models that they had before it, also of those that drop out or
+  fail in it. A client deploys w_i; one that is not drawn keeps it. All w_i start as one
+  random model. The reported training loss is F_i. The defaults of lambda and sigma were
+  chosen by test accuracy on the rotated digits, see the manual.
 
   Args:
     local: how clients train.
     amp_lambda: lambda of the pull to a mean of similar models; 0 trains every client
       alone (NonFed).
     amp_sigma: sigma, the squared distance at which attention falls to 1 / e.
-    amp_alpha: alpha; 0 takes sigma / (S - 1) of the round's S clients, the most with
-      which no xi_ii can be negative.
 
   Raises:
-    UserError: when it starts, if alpha is more than sigma / (M - 1), or on `sends`.
+    UserError: when it starts, on `sends`.
   """
   local.check_no_statistics('fed_amp')
 
   def init(key, data):
     local.check_no_sends('fed_amp', 'models that did not start from a received one')
-    others = max(len(data.info.names) - 1, 1)
-    fits = amp_alpha * others <= amp_sigma
-    check(fits, f'amp_alpha: must be at most amp_sigma / {others}')
     start = local.model.init(key)
     return FedAmpState(own_models.repeat(local, start, data.num_clients, 'stacked'))
 
@@ -79,8 +73,7 @@ def fed_amp(
       return train_cohort(local, starts, data, cohort, key, reduction)
     exists = data.sizes(jnp.asarray(cohort.ids)) > 0
     distances = squared_distances(starts.own, local.mesh, exists.argmax())
-    most = variable(amp_sigma) / jnp.maximum(exists.sum() - 1, 1)
-    alpha = variable(amp_alpha) if amp_alpha else most
+    alpha = variable(amp_sigma) / jnp.maximum(exists.sum() - 1, 1)
     xi = attention(distances, exists, alpha, variable(amp_sigma))
     factors = jnp.broadcast_to(variable(amp_lambda / 2) / alpha, exists.shape)
     pull = tree.mixtures(xi, starts.own), factors

@@ -9,10 +9,9 @@ from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.server import robust
 from fesem_jax.server.optimizers import ServerOptimizer, but_statistics
-from fesem_jax.server.robust import Aggregation, Beta, Rule
 from fesem_jax.training.trained import Weighting
-from fesem_jax.utils.ranges import Count, NotNegative
 
 
 @recorded
@@ -20,10 +19,7 @@ def fed_avg(
   local: LocalTraining,
   *,
   weighting: Weighting = 'by_examples',
-  aggregation: Rule = 'mean',
-  beta: Beta = 0.1,
-  norm_bound: NotNegative = 0.0,
-  krum_models: Count = 1,
+  aggregation: str = 'mean',
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
   """Builds FedAvg.
@@ -34,17 +30,12 @@ def fed_avg(
   Args:
     local: how clients train.
     weighting: 'by_examples' (alpha_i above) or 'uniform' (alpha_i = 1 / S).
-    aggregation: rule in place of this mean, which withstands bad clients; see
-      `Aggregation`.
-    beta: see `Aggregation`.
-    norm_bound: see `Aggregation`.
-    krum_models: see `Aggregation`.
+    aggregation: in place of this mean; see `robust.parse`.
     server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);
       None takes the mean.
   """
   server_optimizer = but_statistics(server_optimizer, local.model.statistics)
-  rule = Aggregation(aggregation, beta, norm_bound, krum_models)
-  averaging = Averaging(weighting, server_optimizer, rule)
+  averaging = Averaging(weighting, server_optimizer, robust.parse(aggregation))
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

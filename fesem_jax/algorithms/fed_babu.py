@@ -12,7 +12,6 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.training.trained import Weighting
 
 
 @recorded
@@ -20,7 +19,6 @@ def fed_babu(
   local: LocalTraining,
   *,
   head_layers: Sequence[str] = ('logits',),
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedBABU.
 
@@ -35,7 +33,6 @@ def fed_babu(
     local: how clients train.
     head_layers: names of the layers of the head, or patterns of parameters such as
       **/norm* at any depth.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
     UserError: on an unknown layer, or if no layer is left to train.
@@ -50,7 +47,7 @@ def fed_babu(
 
   def step(state, data, cohort, key):
     after, trained = global_model.train_and_average(
-      local, state, data, cohort, key, Averaging(weighting), train
+      local, state, data, cohort, key, Averaging(), train
     )
     # The server's noise for privacy is in all sums, but the head stays at h.
     body, _ = personal_head.parts(after.params, head_layers)

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from flax.traverse_util import flatten_dict
 
 from fesem_jax.algorithms.common import personal_head
-from fesem_jax.algorithms.fed_per import fed_per
 from fesem_jax.core import parameter_names
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.models.model_checks import check_parameters
-from fesem_jax.training.trained import Weighting
 from fesem_jax.utils.errors import check
 
 
@@ -24,7 +22,6 @@ def fed_bn(
   local: LocalTraining,
   *,
   norm_layers: Sequence[str] = (),
-  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds FedBN.
 
@@ -38,14 +35,12 @@ def fed_bn(
     local: how clients train.
     norm_layers: names of the normalization layers, or patterns such as **/norm*. None
       are those that have a parameter `scale`, as the layers of Flax do.
-    weighting: 'uniform' (above) or 'by_examples'.
 
   Raises:
     UserError: on an unknown layer, or if there is no normalization layer.
   """
   own = _norms(local, norm_layers)
-  method = fed_per(local, head_layers=own, weighting=weighting)
-  return method._replace(traffic=personal_head.traffic_of(local, own))
+  return personal_head.averaging(local, own, 'uniform')
 
 
 def _norms(local: LocalTraining, names: Sequence[str]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AIST
 (Algorithm 1).
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -28,7 +27,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.data import device_profiles
 from fesem_jax.data.device_profiles import DeviceProfile
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.trained import Reduction, Weighting
+from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Index, Positive
 
@@ -51,7 +50,6 @@ def fed_buff(
   buffer_size: Index = 0,
   concurrency: Index = 0,
   server_learning_rate: Positive = 1.0,
-  weighting: Weighting = 'uniform',
   client_devices: str | DeviceProfile = 'phone',
 ) -> Algorithm:
   """Builds FedBuff, of which a round is one update of the server.
@@ -72,8 +70,6 @@ def fed_buff(
       are fewer.
     concurrency: C; 0 is all clients. The models that C clients received are stored.
     server_learning_rate: eta_g.
-    weighting: 'uniform' (alpha_i above) or 'by_examples' (alpha_i = n_i / sum_j n_j),
-      'by_weight'.
     client_devices: profile of the devices, one of `device_profiles.PROFILES`, which
       determines when updates arrive.
 
@@ -114,10 +110,7 @@ def fed_buff(
     client_ids = client_ids.at[arrivals.ids].get(mode='fill', fill_value=-1)
     mine = cohort_of(client_ids, data, local.mesh, cohort.round)
     zero = tree.zeros_like(w)
-    reduction = Reduction(
-      functools.partial(_add_changes, weighting), sums.no_sums(w), (row, factors),
-      keep=False,
-    )  # fmt: skip
+    reduction = Reduction(_add_changes, sums.no_sums(w), (row, factors), keep=False)
     models = ClientModels(received, row[mine.ids])
     trained = train_cohort(local, models, data, mine, key, reduction)
     mean, eta = sums.mean_of(trained.sums, zero), variable(server_learning_rate)
@@ -135,7 +128,7 @@ def fed_buff(
   return Algorithm(local, init, step, global_model.deployed, traffic=sent)
 
 
-def _add_changes(weighting, trained, starts, total, known):
+def _add_changes(trained, starts, total, known):
   """Adds the changes of a chunk's models, smaller the staler they are."""
   row, factors = known
   own = factors[row[trained.ids]]
@@ -145,5 +138,5 @@ def _add_changes(weighting, trained, starts, total, known):
 
   changes = jax.tree.map(change, trained.params, starts.shared)
   zero = jax.tree.map(lambda x: jnp.zeros_like(x[:1]), starts.shared)
-  weights = trained.weights(weighting)
+  weights = trained.weights('uniform')
   return None, sums.add_to_one(total, changes, weights, zero)

@@ -4,7 +4,7 @@ Sattler et al., "Clustered Federated Learning: Model-Agnostic Distributed
 Multitask Optimization under Privacy Constraints", IEEE TNNLS 2020.
 """
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.server import em
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.trained import Reduction, Weighting
+from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Range
 
@@ -46,14 +46,12 @@ def fed_cluster(
   *,
   max_clusters: Annotated[int, Range(1, MAX_CLUSTERS)] = 16,
   eps1: float = 0.4,
-  eps1_scale: Literal['relative', 'absolute'] = 'relative',
   eps2: float = 0.8,
   gamma: float = 0.13,
   min_size: int = 2,
   linkage: Linkage = 'complete',
   min_rounds: int = 5,
   check_every: Count = 5,
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedCluster.
 
@@ -70,22 +68,21 @@ def fed_cluster(
   Args:
     local: how clients train.
     max_clusters: no split makes more clusters; see `SplitRule`.
-    eps1: a cluster whose mean update is this small has converged.
-    eps1_scale: 'relative' to the largest update, or 'absolute' (L2 norm).
+    eps1: a cluster whose mean update is this small, relative to the largest, has
+      converged.
     eps2: clients whose updates are this large (L2 norm) have not converged.
     gamma: least separation of the two parts.
     min_size: clusters of this many clients or fewer are not split.
     linkage: 'complete', 'average', or 'minimax', the paper's.
     min_rounds: no check in these first rounds.
     check_every: checks are made in every round that this divides.
-    weighting: of the clients in both means, 'by_examples' or 'uniform'.
 
   Raises:
     UserError: on partial participation or, when it starts, no more than `min_size`
       clients.
   """
   local.check_no_statistics('fed_cluster')
-  split = SplitRule(max_clusters, eps1, eps1_scale, eps2, gamma, min_size, linkage)
+  split = SplitRule(max_clusters, eps1, eps2, gamma, min_size, linkage)
 
   def init(key, data):
     count = len(data.info.names)
@@ -106,7 +103,7 @@ def fed_cluster(
     distance = tree.row_distances(trained.params, own)
     updates = jax.tree.map(jnp.subtract, trained.params, own)
     return updates, total.add(
-      trained, starts.choice, distance, weighting, starts.shared
+      trained, starts.choice, distance, 'by_examples', starts.shared
     )
 
   def step(state, data, cohort, key):
@@ -124,7 +121,7 @@ def fed_cluster(
       lambda: jnp.zeros((data.num_clients,) * 2),
     )
     state = FedClusterState(centers, assignment, state.num_clusters, rounds)
-    return state, info._replace(updates=(products, trained.weights(weighting)))
+    return state, info._replace(updates=(products, trained.weights('by_examples')))
 
   def between(state, info):
     updates, info = info.updates, info._replace(updates=None)

@@ -19,7 +19,6 @@ from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, plus
-from fesem_jax.training.trained import Weighting
 from fesem_jax.utils.ranges import NotNegative
 
 
@@ -28,8 +27,6 @@ def fed_dane(
   local: LocalTraining,
   *,
   prox_mu: NotNegative = 0.1,
-  same_cohort: bool = False,
-  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds FedDANE.
 
@@ -47,9 +44,6 @@ def fed_dane(
   Args:
     local: how clients train.
     prox_mu: mu.
-    same_cohort: use one cohort for both passes, as the authors' code does.
-    weighting: of clients in both means, 'uniform' as in the paper, or 'by_examples' as
-      in the authors' code.
 
   Raises:
     UserError: when it starts, where bad clients lie about models
@@ -69,12 +63,10 @@ def fed_dane(
   def train(local, state, data, cohort, key, reduction):
     def gradients(cohort, keep):
       arrived = local.arrived(key, data, cohort.ids)
-      return cohort_gradients(
-        local, state.params, data, cohort, arrived, keep, weighting
-      )
+      return cohort_gradients(local, state.params, data, cohort, arrived, keep)
 
     own, sums = gradients(cohort, keep=True)
-    if not (cohort.everyone or same_cohort):
+    if not cohort.everyone:
       _, sums = gradients(first_cohort(data, cohort, key), keep=False)
     # Without any gradient of the first cohort there is nothing to correct by.
     known = sums.weight[0] > 0
@@ -98,7 +90,7 @@ def fed_dane(
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(
-      local, state, data, cohort, key, Averaging(weighting), train
+      local, state, data, cohort, key, Averaging('uniform'), train
     )
     return state, trained.info()
 
@@ -108,22 +100,21 @@ def fed_dane(
     step,
     global_model.deployed,
     train=train,
-    traffic=_two_passes(local, same_cohort),
+    traffic=_two_passes(local),
   )
 
 
-def _two_passes(local: LocalTraining, same_cohort: bool) -> traffic.Traffic:
+def _two_passes(local: LocalTraining) -> traffic.Traffic:
   """Traffic of both passes, of which each client of the cohort stands for one client.
 
   The first cohort is as large as the second. One that is drawn independently receives
   the model too, and the second one's clients compute their gradients for themselves;
-  with one cohort, or with all clients, the model goes down and gradients are computed
-  once.
+  with all clients, the model goes down and gradients are computed once.
   """
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):
-    passes = 1 if same_cohort or drawn.everyone else 2
+    passes = 1 if drawn.everyone else 2
     return traffic.Sent((passes + 1) * size, 2 * size, 3 * passes)
 
   return traffic.Traffic(of_round, model=size)

@@ -19,7 +19,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.server import concept_drift
 from fesem_jax.training.client_losses import cohort_losses
-from fesem_jax.training.trained import Weighting, weights_by
+from fesem_jax.training.trained import weights_by
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, NotNegative
 
@@ -42,7 +42,6 @@ def fed_drift(
   drift_delta: NotNegative = 1.0,
   check_every: Count = 5,
   start_alone: bool = True,
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedDrift.
 
@@ -72,7 +71,6 @@ def fed_drift(
     check_every: rounds of a time step.
     start_alone: whether clients have models of their own in the first time step, or
       all share one. All models start as the same random one.
-    weighting: of the clients in both means, 'by_examples' or 'uniform'.
 
   Raises:
     UserError: on partial participation, or fewer models than clients that start alone.
@@ -102,7 +100,7 @@ def fed_drift(
     sent &= (sizes > 0) & jnp.isfinite(losses).any(axis=1)
     # A number for each client and model: small enough to be whole on every device.
     losses, sent = sharding.on_all_devices((losses, sent), local.mesh)
-    weights = (sizes > 0) * weights_by(weighting, sizes, data.weights)
+    weights = (sizes > 0) * weights_by('by_examples', sizes, data.weights)
     weights = weights.astype(jnp.float32)
     clients = concept_drift.Clients(losses, own, before, sent, weights, ids)
     number = rounds // variable(check_every)
@@ -119,7 +117,7 @@ def fed_drift(
       begins, lambda: next_time_step(state, data, cohort, key), lambda: state
     )
     centers, _, info = train_and_average(
-      local, deployed(state, data), before, data, cohort, key, weighting
+      local, deployed(state, data), before, data, cohort, key, 'by_examples'
     )
     return state._replace(centers=centers, rounds=state.rounds + 1), info
 

@@ -13,13 +13,11 @@ from fesem_jax.algorithms.common.centers import (
   check_num_clusters,
   deployed,
   round_info,
-  sizes_of,
 )
 from fesem_jax.algorithms.common.first_clusters import before_rounds
-from fesem_jax.algorithms.common.own_centers import sums_of_own
+from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
-from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import all_or_sample, everyone
@@ -29,11 +27,10 @@ from fesem_jax.server import em
 from fesem_jax.server.update_directions import (
   clusters_of_directions,
   nearest_direction,
-  toward_others,
 )
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.training.trained import Reduction, Trained, Weighting
-from fesem_jax.utils.ranges import Count, Index, NotNegative
+from fesem_jax.training.trained import Reduction, Trained
+from fesem_jax.utils.ranges import Count
 
 
 class FedGroupState(NamedTuple):
@@ -46,41 +43,25 @@ class FedGroupState(NamedTuple):
 
 
 @recorded
-def fed_group(
-  local: LocalTraining,
-  *,
-  num_clusters: Count = 4,
-  init_epochs: Count = 1,
-  init_clients: Index = 0,
-  inter_group_rate: NotNegative = 0.0,
-  prox_mu: NotNegative = 0.0,
-  weighting: Weighting = 'by_examples',
-) -> Algorithm:
-  """Builds FedGroup, or FedGrouProx with `prox_mu`.
+def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
+  """Builds FedGroup.
 
-    once:  D_i  <- SGD from w on client i, less w               for some clients
+    once:  D_i  <- one epoch of SGD from w, less w              for 20 K random clients
            V    <- the first K left singular vectors of the matrix of columns D_i
            E_ik <- cos(D_i, V_k);  r <- k-means of the rows of E
            c_k  <- w + d_k;  d_k <- mean of D_i over r_i = k
            r_i  <- argmax_k cos(D_i, d_k)                       for all other clients
-    round: w_i  <- SGD from c_{r_i} on F_i(w) + mu / 2 |w - c_{r_i}|^2
+    round: w_i  <- SGD from c_{r_i} on client i
            c_k  <- sum_i alpha_i w_i over the clients with r_i = k
-           c_k  <- (c_k + sum_{l != k} a_l c_l) / (1 + sum_{l != k} a_l)
-                   with a_l = eta_g / |c_l|
 
   with alpha_i = n_i / sum n_j over the clients of the center. Groups do not change.
 
   Args:
     local: how clients train.
     num_clusters: K.
-    init_epochs: local epochs of the first updates D_i.
-    init_clients: random clients that are clustered; 0 is 20 K.
-    inter_group_rate: eta_g, the weight of other groups' centers; 0 is none.
-    prox_mu: mu.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
   """
   local.check_no_statistics('fed_group')
-  shortly = before_rounds(local, init_epochs)
+  shortly = before_rounds(local, 1)
 
   def nearest(trained, starts, total, directions):
     return nearest_direction(_updates(trained, starts), directions), total
@@ -95,7 +76,7 @@ def fed_group(
     check_num_clusters(num_clusters, data)
     starts = ClientModels(tree.expand(local.model.init(key)))
     local_key = prng_streams.fold(key, prng_streams.LOCAL)
-    cohort = all_or_sample(key, data, init_clients or 20 * num_clusters, local.mesh)
+    cohort = all_or_sample(key, data, 20 * num_clusters, local.mesh)
     trained = train_cohort(shortly, starts, data, cohort, local_key)
     clustering_key = prng_streams.fold(key, prng_streams.CLUSTERING)
     of_clients = _updates(trained, starts), trained.took_part()
@@ -112,20 +93,12 @@ def fed_group(
     own = tree.put(own, jnp.where(counts, cohort.ids, data.num_clients), cluster)
     return FedGroupState(centers, own, starts.shared, directions)
 
-  def train(local, state, data, cohort, key, reduction):
-    starts = deployed(state, data).of(cohort)
-    penalty = variable(prox_mu / 2) if prox_mu else None
-    return train_cohort(local, starts, data, cohort, key, reduction, penalty=penalty)
-
   def step(state, data, cohort, key):
-    own, reduction = state.assignment, sums_of_own(state.centers, weighting)
-    trained = train(local, state, data, cohort, key, reduction)
+    own, starts = state.assignment, deployed(state, data).of(cohort)
+    trained = train_from_own(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, own, own, data)
-    if inter_group_rate:
-      exist = (sizes_of(own, num_clusters, data) > 0) & (info.trained > 0)
-      centers = toward_others(centers, exist, variable(inter_group_rate))
     return state._replace(centers=centers), info
 
   def of_unseen(state, data):
@@ -133,11 +106,9 @@ def fed_group(
     own = placed(alike, state.start, state.directions, data, jax.random.key(0))
     return ClientModels(state.centers, own)
 
-  sent = traffic.after_clustering(traffic.own_center(local, num_clusters))
+  sent = traffic.after_clustering(traffic.one_model(local))
   sent = sent._replace(beside=None)  # A second model, to find the nearest group.
-  return Algorithm(
-    local, init, step, deployed, train=train, traffic=sent, of_unseen=of_unseen
-  )
+  return Algorithm(local, init, step, deployed, traffic=sent, of_unseen=of_unseen)
 
 
 def _updates(trained: Trained, starts: ClientModels) -> Params:

@@ -14,7 +14,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.training import step_lengths
-from fesem_jax.training.trained import Reduction, Weighting
+from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.ranges import Fraction
 
 
@@ -23,7 +23,6 @@ def fed_nova(
   local: LocalTraining,
   *,
   straggler_fraction: Fraction = 0.0,
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedNova.
 
@@ -31,15 +30,15 @@ def fed_nova(
     d_i   <- (x - w_i) / (eta a_i)
     x     <- x - (sum_i alpha_i a_i) eta sum_i alpha_i d_i
 
-  where a_i is the sum of the weights that the T_i gradients have in x - w_i: T_i, or
-  sum over t = 1 .. T_i of (1 - rho^t) / (1 - rho) with a momentum of rho. FedAvg is the
-  same with alpha_i a_i in the place of alpha_i in the sum of the d_i, so that clients
-  with more steps count more. Where all a_i are equal, FedNova is FedAvg.
+  where alpha_i = n_i / sum n_j, and a_i is the sum of the weights that the T_i
+  gradients have in x - w_i: T_i, or sum over t = 1 .. T_i of (1 - rho^t) / (1 - rho)
+  with a momentum of rho. FedAvg is the same with alpha_i a_i in the place of alpha_i in
+  the sum of the d_i, so that clients with more steps count more. Where all a_i are
+  equal, FedNova is FedAvg.
 
   Args:
     local: how clients train. A schedule over local steps is in the weights too.
     straggler_fraction: probability that a client runs only 1 to E epochs in a round.
-    weighting: 'by_examples' (alpha_i = n_i / sum n_j) or 'uniform'.
 
   Raises:
     UserError: unless the local optimizer is SGD, with or without momentum, which begins
@@ -54,7 +53,7 @@ def fed_nova(
 
   def normalize(trained, starts, total, lengths):
     own = lengths[trained.steps]
-    weights = trained.weights(weighting) / jnp.where(own > 0, own, 1.0)
+    weights = trained.weights('by_examples') / jnp.where(own > 0, own, 1.0)
     return None, sums.add_to_one(total, trained.params, weights, starts.shared)
 
   def step(state, data, cohort, key):
@@ -65,7 +64,7 @@ def fed_nova(
     none = sums.no_sums(x)
     reduction = Reduction(normalize, none, known=lengths, keep=False)
     trained = train(local, state, data, cohort, key, reduction)
-    weights = trained.weights(weighting)
+    weights = trained.weights('by_examples')
     total = sums.or_one(sums.total(weights))
     mean_length = sums.total(weights * lengths[trained.steps]) / total
 

@@ -9,7 +9,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
-from fesem_jax.training.trained import Weighting
 
 
 @recorded
@@ -17,7 +16,6 @@ def fed_opt(
   local: LocalTraining,
   *,
   server_optimizer: ServerOptimizer = server_optimizers.adam(),  # noqa: B008 - it is immutable.
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FedOpt.
 
@@ -32,6 +30,5 @@ def fed_opt(
   Args:
     local: how clients train.
     server_optimizer: FedAdam by default; any Optax optimizer.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
   """
-  return fed_avg(local, weighting=weighting, server_optimizer=server_optimizer)
+  return fed_avg(local, server_optimizer=server_optimizer)

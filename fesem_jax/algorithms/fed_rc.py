@@ -21,7 +21,6 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.example_losses import example_losses, example_targets
-from fesem_jax.training.trained import Weighting
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count
 
@@ -38,9 +37,7 @@ class FedRcState(NamedTuple):
 
 
 @recorded
-def fed_rc(
-  local: LocalTraining, *, num_clusters: Count = 4, weighting: Weighting = 'by_examples'
-) -> Algorithm:
+def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
   """Builds FedRC with K centers.
 
     q_s(k) <- pi_ik exp(-l(c_k; s)) / C_ky / sum_j (the same)      for s of client i
@@ -58,7 +55,6 @@ def fed_rc(
   Args:
     local: how clients train each center.
     num_clusters: K.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
     UserError: if the task is not classification.
@@ -79,7 +75,7 @@ def fed_rc(
     losses = example_losses(local, state.centers, data, cohort)
     shares = learners.responsibilities(mixture, -losses - jnp.moveaxis(of_class, 2, 1))
     centers, trained = learners.train(
-      local, state.centers, shares, data, cohort, key, weighting
+      local, state.centers, shares, data, cohort, key, 'by_examples'
     )
     rows = {
       'mixture': learners.mixture_of(shares, data, cohort),

@@ -14,7 +14,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.trained import Weighting
 from fesem_jax.utils.ranges import Count
 
 
@@ -24,7 +23,6 @@ def fed_rep(
   *,
   head_layers: Sequence[str] = ('logits',),
   head_epochs: Count = 5,
-  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds FedRep.
 
@@ -41,7 +39,6 @@ def fed_rep(
     head_layers: names of the layers that stay with each client, or patterns of
       parameters such as **/norm* at any depth.
     head_epochs: local epochs of the head, in place of those of `local`.
-    weighting: 'uniform' (above) or 'by_examples'.
 
   Raises:
     UserError: if no layer is left to share.
@@ -58,7 +55,7 @@ def fed_rep(
     starts = personal_head.deployed(state, data).of(cohort)
     trained = for_each_client(
       one, local, starts, data, cohort, key,
-      personal_head.sum_up_bodies(state.body, head_layers, weighting),
+      personal_head.sum_up_bodies(state.body, head_layers, 'uniform'),
     )  # fmt: skip
     body = sums.mean_of(trained.sums, state.body)
     own = tree.where(trained.took_part(), trained.folded, starts.own)

@@ -13,10 +13,8 @@ from fesem_jax.algorithms.common import own_models
 from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.algorithms.common.soft_clusters import (
   all_centers_and_weights,
-  draw_for_centers,
   means_of_all,
   pull_to_all,
-  without,
 )
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
@@ -26,7 +24,10 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.training.example_losses import shares_of_least_loss
 from fesem_jax.training.trained import Reduction
-from fesem_jax.utils.ranges import Count, Index, NotNegative, Share
+from fesem_jax.utils.ranges import Count, NotNegative
+
+# tau, rounds between two estimates of u_ik, and sigma, the least u_ik.
+ESTIMATE_EVERY, LEAST_WEIGHT = 2, 1e-4
 
 
 class FedSoftState(NamedTuple):
@@ -45,23 +46,17 @@ def fed_soft(
   *,
   num_clusters: Count = 4,
   soft_lambda: NotNegative = 0.1,
-  importance_every: Count = 2,
-  importance_floor: Share = 1e-4,
-  clients_per_center: Index = 0,
 ) -> Algorithm:
   """Builds FedSoft with K centers.
 
     u_ik <- max(share of client i's examples on which c_k has the least loss, sigma)
-            every tau rounds
+            every second round
     w_i  <- SGD from w_i on F_i(w) + lambda / 2 sum_k u_ik |w - c_k|^2
     c_k  <- sum_i v_ik w_i                        v_ik = u_ik n_i / sum_j u_jk n_j
 
-  With selection, clients are drawn for each center from the round's clients, in
-  proportion to u_ik n_i without replacement; those drawn for any center train, and a
-  center becomes the plain mean of those drawn for it.
-
-  A client that is drawn in a round estimates its u if that of its last estimate is tau
-  rounds old: with all clients in every round, all do every tau rounds. A client deploys
+  All clients of a round train; the paper's selection of clients for each center is left
+  out. A client that is drawn in a round estimates its u if its last estimate is two
+  rounds old: with all clients in every round, all do every second one. A client deploys
   w_i, and its cluster is the center of greatest u_ik. Centers start as random models,
   all w_i as another one. The reported training loss is F_i.
 
@@ -69,10 +64,6 @@ def fed_soft(
     local: how clients train.
     num_clusters: K.
     soft_lambda: lambda of the pull to all centers; 0 is NonFed.
-    importance_every: tau, rounds between two estimates of v_ik.
-    importance_floor: sigma, the least weight of a center for a client.
-    clients_per_center: clients drawn for each center; 0 draws none: all of the round
-      train, and count by v_ik.
 
   Raises:
     UserError: when it starts, on `sends`.
@@ -87,17 +78,17 @@ def fed_soft(
       centers=jax.vmap(local.model.init)(jnp.stack(others)),
       client_params=own_models.repeat(local, start, data.num_clients, 'stacked'),
       importance=sharding.split_clients(even, local.mesh),
-      estimated=jnp.full(data.num_clients, -importance_every, jnp.int32),
+      estimated=jnp.full(data.num_clients, -ESTIMATE_EVERY, jnp.int32),
       rounds=jnp.int32(0),
     )
 
   def estimate(state, data, cohort):
     old, last = tree.rows_of((state.importance, state.estimated), cohort)
-    due = state.rounds - last >= importance_every
+    due = state.rounds - last >= ESTIMATE_EVERY
 
     def shares():
       estimated = shares_of_least_loss(local, state.centers, data, cohort)
-      return tree.where(due, jnp.maximum(estimated, variable(importance_floor)), old)
+      return tree.where(due, jnp.maximum(estimated, variable(LEAST_WEIGHT)), old)
 
     importance = jax.lax.cond(due.any(), shares, lambda: old)
     return {'importance': importance, 'estimated': jnp.where(due, state.rounds, last)}
@@ -109,24 +100,16 @@ def fed_soft(
     return train_pulled(local, starts, data, cohort, key, reduction, pull)
 
   def step(state, data, cohort, key):
-    estimates, chosen = estimate(state, data, cohort), cohort
+    estimates = estimate(state, data, cohort)
     weights = estimates['importance'] * data.sizes(jnp.asarray(cohort.ids))[:, None]
-    if clients_per_center:
-      weights = draw_for_centers(key, data, cohort, weights, clients_per_center)
-      chosen = without(cohort, ~weights.any(axis=1), data)
-    here = jnp.asarray(chosen.ids) == jnp.asarray(cohort.ids)
     now = state._replace(
       importance=tree.with_rows(state.importance, cohort, estimates['importance'])
     )
-    trained = train(local, now, data, chosen, key, Reduction(sent='own'))
-    # Those that were not drawn have told their u, and send no model.
-    state = own_models.kept(state, cohort, trained.took_part() | ~here, **estimates)
-    trained = trained._replace(
-      ids=jnp.asarray(cohort.ids), arrived=trained.arrived & here
-    )
+    trained = train(local, now, data, cohort, key, Reduction(sent='own'))
+    state = own_models.kept(state, cohort, trained.took_part(), **estimates)
     return FedSoftState(
       means_of_all(trained, weights, state.centers, local.mesh),
-      tree.with_rows(state.client_params, chosen, trained.params),
+      tree.with_rows(state.client_params, cohort, trained.params),
       state.importance,
       state.estimated,
       state.rounds + 1,
@@ -135,5 +118,5 @@ def fed_soft(
   def deployed(state, data):
     return ClientModels(own=state.client_params, membership=state.importance)
 
-  sent = all_centers_and_weights(local, num_clusters, importance_every)
+  sent = all_centers_and_weights(local, num_clusters, ESTIMATE_EVERY)
   return Algorithm(local, init, step, deployed, train=train, traffic=sent)

@@ -13,16 +13,15 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import deployed, room_for_models, round_info
 from fesem_jax.algorithms.common.cluster_start import ClusterStart, first_clusters
-from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep, Penalty
+from fesem_jax.algorithms.common.em_steps import EMSteps, MStep, Penalty
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
-from fesem_jax.server import comparison
+from fesem_jax.server import comparison, robust
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
-from fesem_jax.server.robust import Aggregation, Beta, Rule
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.privacy import check_reduced
 from fesem_jax.training.trained import Weighting
@@ -34,7 +33,7 @@ class FesemState(NamedTuple):
   """State of FeSEM."""
 
   centers: Params  # [K, ...] W~(k)
-  assignment: jax.Array  # [M] int32 r_i; K of clients that have yet to join
+  assignment: jax.Array  # [M] int32 r_i
   client_params: Any  # [M, ...] W_i after its last training; None if streamed
   rounds: jax.Array  # [] int32 rounds done
   server: Any = ()  # of the server optimizer
@@ -48,18 +47,13 @@ def fesem(
   prox_lambda: NotNegative = 0.01,
   prox_weighting: Literal['uniform', 'paper'] = 'uniform',
   cluster_on: str = 'all',
-  temperature: NotNegative = 0.0,
   weighting: Weighting = 'uniform',
-  aggregation: Rule = 'mean',
-  beta: Beta = 0.1,
-  norm_bound: NotNegative = 0.0,
-  krum_models: Count = 1,
+  aggregation: str = 'mean',
   server_optimizer: ServerOptimizer = None,
   track_objective: bool = False,
   init_models: Literal['common', 'random', 'by_loss'] = 'common',
   init_epochs: Count = 1,
   init_restarts: Count = 20,
-  init_seeding: Literal['random', 'plusplus'] = 'random',
   init_clients: Index = 0,
   client_state: Literal['stacked', 'streamed', 'offloaded'] = 'stacked',
 ) -> Algorithm:
@@ -82,20 +76,14 @@ def fesem(
     prox_lambda: lambda, whose value the paper does not state; see `Penalty`.
     prox_weighting: 'uniform' or 'paper', lambda / (m alpha_i).
     cluster_on: what is compared with the centers, 'all' parameters; see `EStep`.
-    temperature: if positive, each client counts in the mean of every center, by its
-      distances divided by it; 0 is Eq. 8.
-    weighting: of clients in Eq. 6 and 9; see `MStep`.
-    aggregation: rule in place of the mean of Eq. 9; see `Aggregation`.
-    beta: see `Aggregation`.
-    norm_bound: see `Aggregation`.
-    krum_models: see `Aggregation`.
+    weighting: of clients in Eq. 6 and 9.
+    aggregation: in place of the mean of Eq. 9; see `robust.parse`.
     server_optimizer: moves each center by a step along the mean change of its clients.
     track_objective: whether rounds report Eq. 6 after each step.
     init_models: 'common', 'random' or 'by_loss', how the first clusters are made; see
       `ClusterStart`.
     init_epochs: local epochs before the first clustering.
     init_restarts: restarts of the k-means of the start; the best one is kept.
-    init_seeding: seeds of this k-means, 'random' (the paper) or 'plusplus'.
     init_clients: random clients whose models this k-means sees; 0 is all.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers, on the devices,
       'offloaded' in the memory of their host; 'streamed' keeps none. The last two need
@@ -104,19 +92,15 @@ def fesem(
   Raises:
     UserError: on options that exclude each other.
   """
-  rule = Aggregation(aggregation, beta, norm_bound, krum_models)
-  e_step = EStep(cluster_on, temperature)
+  rule = robust.parse(aggregation)
   m_step = MStep(weighting, rule, server_optimizer, track_objective)
   m_step = m_step.but_statistics(local.model.statistics)
-  start = ClusterStart(
-    init_models, init_epochs, init_restarts, init_seeding, init_clients
-  )
+  start = ClusterStart(init_models, init_epochs, init_restarts, init_clients)
   stacked = client_state == 'stacked'
-  check(stacked or aggregation == 'mean', 'client_state: aggregation needs stacked')
+  check(stacked or rule is None, 'client_state: aggregation needs stacked')
   check(stacked or init_models == 'common', 'client_state: init_models needs stacked')
-  check_reduced(local, None, False, aggregation)
-  e_step.check_noise(local.sends)
-  steps = EMSteps(e_step, m_step, comparison.build(cluster_on, local.model))
+  check_reduced(local, None, kept=rule is not None)
+  steps = EMSteps(m_step, comparison.build(cluster_on, local.model))
   penalty = Penalty(prox_lambda, prox_weighting)
   return _built(local, num_clusters, penalty, steps, start, client_state)
 
@@ -130,13 +114,12 @@ def _built(
   client_state: str,
 ) -> Algorithm:
   """The method, of its parts."""
-  m_step, matched = steps.m_step, steps.e_step.cluster_on == comparison.MATCHED
-  robust_means_of_matched = matched and m_step.aggregation.rule != 'mean'
+  m_step = steps.m_step
+  matched = steps.compare.align is not None
+  robust_means_of_matched = matched and m_step.aggregation is not None
 
-  def init(key, data, cohort=None):
-    first = first_clusters(
-      local, data, key, num_clusters, start, steps, client_state, cohort
-    )
+  def init(key, data):
+    first = first_clusters(local, data, key, num_clusters, start, steps, client_state)
     server = server_optimizers.init(m_step.server_optimizer, first.centers, key)
     return FesemState(*first, jnp.int32(0), server)
 
@@ -149,7 +132,7 @@ def _built(
 
   def e_and_m_step(chunk, starts, sums, known):
     assigned = steps.nearest(chunk, starts, known)  # Eq. 8
-    sums = steps.add(sums, chunk, starts, known, assigned)  # Eq. 9: sums for the means
+    sums = steps.add(sums, chunk, starts, assigned)  # Eq. 9: sums for the means
     models = assigned.models if robust_means_of_matched else None
     return (assigned.cluster, models), sums
 
@@ -193,7 +176,7 @@ def _traffic(
 ) -> traffic.Traffic:
   """Each client's center and its model, after the first clustering."""
   return traffic.after_clustering(
-    traffic.own_center(local, num_clusters),
+    traffic.one_model(local),
     common=start.models == 'common',
     choices=num_clusters if start.models == 'by_loss' else 0,
   )

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fesem_jax.algorithms.common.first_clusters import Clustering
-from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
-from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
 from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
 from fesem_jax.core.algorithm import Algorithm
@@ -22,11 +20,8 @@ from fesem_jax.utils.ranges import Index
 
 def _wrappers(
   *,
-  loss_check_every: Index = 0,
   recluster_every: Index = 0,
   reseed_empty: bool = False,
-  max_age: Index = 0,
-  late_joins: bool = False,
 ) -> None:
   """Options of wrappers, with the values that add none."""
 
@@ -63,18 +58,9 @@ def wrapped(
     compare = comparison.build(own['cluster_on'], local.model)
   if of_wrappers.get('reseed_empty'):
     method = with_reseeding(method, compare)
-  if of_wrappers.get('loss_check_every'):
-    method = with_loss_checks(method, of_wrappers['loss_check_every'])
   if of_wrappers.get('recluster_every'):
     clustering = Clustering(weighting=own['weighting'], comparison=compare)
     if 'cluster_on' in own:
-      clustering = clustering._replace(
-        restarts=own['init_restarts'],
-        seeding=own['init_seeding'],
-      )
+      clustering = clustering._replace(restarts=own['init_restarts'])
     method = with_reclustering(method, of_wrappers['recluster_every'], clustering)
-  if of_wrappers.get('max_age'):
-    method = with_max_age(method, of_wrappers['max_age'])
-  if of_wrappers.get('late_joins'):
-    method = with_late_joins(method, own['init_clients'])
   return method

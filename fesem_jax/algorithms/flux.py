@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.algorithms.common.centers import (
-  MaxClusters,
-  check_found,
   deployed,
   reassigned,
 )
@@ -25,7 +23,6 @@ from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
 from fesem_jax.server import density, descriptors
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.training.trained import Weighting
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Positive
@@ -47,10 +44,7 @@ def flux(
   local: LocalTraining,
   *,
   warmup_rounds: Count = 4,
-  max_clusters: MaxClusters = 0,
   eps_scaling: Positive = 1.0,
-  latent_layer: str = '',
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds FLUX.
 
@@ -68,22 +62,19 @@ def flux(
   Args:
     local: how clients train.
     warmup_rounds: rounds before clients are clustered.
-    max_clusters: most clusters, K; 0 is the number of clients.
     eps_scaling: factor of the radius of the clustering; more gives fewer clusters.
-    latent_layer: dense layer whose inputs are the features; '' is the last one.
-    weighting: 'by_examples' or 'uniform'.
 
   Raises:
-    UserError: on another task than classification, a model without such a layer, more
-      than K clusters, or partial participation.
+    UserError: on another task than classification, a model without a dense layer, or
+      partial participation.
   """
   local.check_no_statistics('flux')
   task = local.model.task.name
   check(task == CLASSIFICATION.name, f'task: flux needs a classification, not {task}')
 
   def init(key, data):
-    start, most = local.model.init(key), max_clusters or len(data.info.names)
-    components = descriptors.size_of_features(local, latent_layer, data)[1]
+    start, most = local.model.init(key), len(data.info.names)
+    components = descriptors.size_of_features(local, data)[1]
     placing = descriptors.Placing.nowhere(most, components)
     numbers = jnp.int32(2 * (data.num_classes + 1) * components)
     own, rounds = jnp.zeros(data.num_clients, jnp.int32), jnp.int32(0)
@@ -93,13 +84,13 @@ def flux(
   def step(state, data, cohort, key):
     check_everyone(cohort, 'flux')
     own, rounds = state.assignment, state.rounds + 1
-    args = local, deployed(state, data), own, data, cohort, key, weighting
+    args = local, deployed(state, data), own, data, cohort, key, 'by_examples'
     centers, trained, info = train_and_average(*args)
     counts = trained.took_part()
 
     def described():
       model = tree.take(centers, jnp.zeros(1, jnp.int32))
-      moments = descriptors.moments(local, latent_layer, model, data, cohort)
+      moments = descriptors.moments(local, model, data, cohort)
       reach = moments.reach(counts)
       return moments.descriptors(reach), reach
 
@@ -119,8 +110,7 @@ def flux(
     if not counts.any():
       return state, info
     clusters = density.by_descriptors(values, counts, ids, eps_scaling)
-    most, count = len(info.clusters.sizes), len(clusters.centroids)
-    check_found(count, most)
+    most = len(info.clusters.sizes)
     after = np.where(exists, clusters.assignment, before)
     average = tree.unstack(state.centers, 0)
     centers, placing = tree.repeat(average, most), clusters.placing(most, reach)
@@ -130,7 +120,7 @@ def flux(
 
   def of_unseen(state, data):
     model, cohort = state.described_by, everyone(data)
-    moments = descriptors.moments(local, latent_layer, model, data, cohort)
+    moments = descriptors.moments(local, model, data, cohort)
     return ClientModels(state.centers, state.placing.nearest(moments))
 
   sent = traffic.with_extra_round(local, warmup_rounds + 1, lambda state: state.numbers)

@@ -5,7 +5,7 @@ Federated Learning", 2020 (HypCluster); Ghosh et al., "An Efficient Framework
 for Clustered Federated Learning", NeurIPS 2020 (IFCA, Algorithm 1).
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,6 @@ from fesem_jax.algorithms.common.all_centers import all_centers_sent
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.algorithms.common.random_centers import RandomCenters, best_centers
-from fesem_jax.algorithms.fed_sgd import one_gradient_step
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
@@ -42,7 +41,6 @@ def hypo_cluster(
   local: LocalTraining,
   *,
   num_clusters: Count = 4,
-  variant: Literal['model', 'gradient'] = 'model',
   weighting: Weighting = 'uniform',
   init_restarts: Count = 20,
   init_rounds: Index = 2,
@@ -55,47 +53,29 @@ def hypo_cluster(
     w_i <- SGD from c_{r_i} on client i
     c_k <- mean of w_i over the clients with r_i = k
 
-  or, with `variant='gradient'` (option I of IFCA's Algorithm 1), gamma the local
-  learning rate and m the clients of the round whose gradients arrived,
-
-    c_k <- c_k - (gamma / m) * sum of grad F_i(c_k) over the clients with r_i = k
-
-  The divisor is m and not the size of the cluster: a center that a share s of the
-  clients chose takes a step of gamma * s along their mean gradient. In the paper all
-  clients take part in every round; here m counts those that are drawn.
-
   Clients are assigned by their training examples, never by test ones. A client deploys
   the current center with the lowest training loss, drawn or not.
 
   Args:
     local: how clients train.
     num_clusters: K.
-    variant: 'model' averages trained models, 'gradient' steps by gradients; see above.
-    weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster): n_i in place of 1 in
-      means, sums and m.
+    weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster).
     init_restarts: draws of the first centers, see `RandomCenters`; 1 in IFCA.
     init_rounds: rounds for which each draw is tried; 0 in IFCA.
     init_clients: clients that try them.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.
   """
-  if variant == 'gradient':  # Centers take a part of their clients' mean step.
-    local.check_no_statistics('hypo_cluster')
   server_optimizer = but_statistics(server_optimizer, local.model.statistics)
   start = RandomCenters(init_restarts, init_rounds, init_clients)
-  given, local = local, one_gradient_step(local) if variant == 'gradient' else local
 
   def one_round(local, optimizer, centers, of_server, best, data, cohort, key):
     starts = ClientModels(centers, best)
     trained = train_from_own(local, starts, data, cohort, key, weighting)
-    of_clusters = trained.sums.clients
-    if variant == 'gradient':  # Divided by the weight of all clients of the round.
-      weight = jnp.where(of_clusters.weight > 0, of_clusters.weight.sum(), 0.0)
-      of_clusters = of_clusters._replace(weight=weight)
-    return server_optimizers.step(optimizer, of_server, centers, of_clusters), trained
+    after = server_optimizers.step(optimizer, of_server, centers, trained.sums.clients)
+    return after, trained
 
-  def init(key, data, cohort=None):
-    del cohort  # Every client chooses anew whenever it takes part.
+  def init(key, data):
     check_num_clusters(num_clusters, data)
     plain = local._replace(dropout_rate=0.0)
 
@@ -130,5 +110,5 @@ def hypo_cluster(
     server = server_optimizers.renew(server_optimizer, state.server, stays, centers)
     return state._replace(centers=centers, server=server)
 
-  sent = all_centers_sent(local, num_clusters, variant, start)
-  return Algorithm(given, init, step, deployed, with_centers=with_centers, traffic=sent)
+  sent = all_centers_sent(local, num_clusters, start)
+  return Algorithm(local, init, step, deployed, with_centers=with_centers, traffic=sent)

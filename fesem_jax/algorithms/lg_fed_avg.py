@@ -11,7 +11,6 @@ from fesem_jax.algorithms.fed_per import fed_per
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.training.trained import Weighting
 
 
 @recorded
@@ -19,7 +18,6 @@ def lg_fed_avg(
   local: LocalTraining,
   *,
   head_layers: Sequence[str] = ('logits',),
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds LG-FedAvg.
 
@@ -33,13 +31,10 @@ def lg_fed_avg(
     local: how clients train.
     head_layers: names of the layers that clients share, or patterns of parameters
       such as **/norm* at any depth.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
     UserError: on an unknown layer, or if no layer is left to the clients.
   """
   personal_head.check_head(local, head_layers)
   own = personal_head.other_layers(local, head_layers)
-  method = fed_per(local, head_layers=own, weighting=weighting)
-  sent = personal_head.traffic_of(local, own)
-  return method._replace(traffic=sent)
+  return fed_per(local, head_layers=own)

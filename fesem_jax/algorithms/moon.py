@@ -19,9 +19,9 @@ from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.models.starting import whole_model
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
-from fesem_jax.training.trained import Weighting, mean_of_models
+from fesem_jax.training.trained import mean_of_models
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.ranges import NotNegative, Positive, check_choice
+from fesem_jax.utils.ranges import NotNegative, Positive
 
 
 class MoonState(NamedTuple):
@@ -37,8 +37,6 @@ def moon(
   *,
   moon_mu: NotNegative = 1.0,
   moon_temperature: Positive = 0.5,
-  features_before: str = 'logits',
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds MOON.
 
@@ -48,31 +46,27 @@ def moon(
     v_i <- w_i
     x   <- sum_i alpha_i w_i           alpha_i = n_i / sum_j n_j
 
-  for the examples s of client i, where R_w(s) is the representation of s by model w.
-  v_i is the local model of the last round in which client i took part, before that the
-  first x. As long as x equals v_i, l_s has no gradient. R_x and R_v_i are without
-  Dropout. The reported training loss includes mu l_s.
+  for the examples s of client i, where R_w(s) is the input of the layer `logits` of
+  model w. v_i is the local model of the last round in which client i took part, before
+  that the first x. As long as x equals v_i, l_s has no gradient. R_x and R_v_i are
+  without Dropout. The reported training loss includes mu l_s.
 
   Args:
     local: how clients train.
     moon_mu: mu, the weight of the contrastive loss; 0 is FedAvg.
     moon_temperature: divides the cosines of the contrastive loss, positive.
-    features_before: name of the layer whose input is the representation.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
-    UserError: on an unknown layer, or if no layer comes before that one; or, when it
-      starts, if the layer gets no representation (`with_inputs_of`).
+    UserError: on a model without that layer, or without others; or, when it starts, if
+      the layer gets no representation (`with_inputs_of`).
   """
   local.check_no_statistics('moon')
   layers = tuple(check_parameters(whole_model(local.model)))
-  check_choice('features_before', features_before, layers)
-  check(len(layers) > 1, 'features_before: names the only layer of the model')
+  fits = 'logits' in layers and len(layers) > 1
+  check(fits, 'model: moon needs a layer logits, and others before it')
 
   def contrast(like, unlike):
-    return contrasted(
-      local.model, features_before, moon_mu, moon_temperature, like, unlike
-    )
+    return contrasted(local.model, 'logits', moon_mu, moon_temperature, like, unlike)
 
   def init(key, data):
     start = local.model.init(key)
@@ -89,7 +83,7 @@ def moon(
   def step(state, data, cohort, key):
     x, last = state.params, tree.rows_of(state.client_params, cohort)
     trained = for_each_client(
-      one, local, ClientModels(x), data, cohort, key, mean_of_models(weighting, x),
+      one, local, ClientModels(x), data, cohort, key, mean_of_models('by_examples', x),
       state=last,
     )  # fmt: skip
     own = tree.with_rows(state.client_params, cohort, trained.state)

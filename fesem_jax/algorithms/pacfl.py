@@ -18,15 +18,14 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
-from fesem_jax.core.sampling import all_or_sample, everyone
+from fesem_jax.core.sampling import everyone
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.server import agglomerative, subspaces
 from fesem_jax.server.vector_clusters import numbered_by_clients
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.training.trained import Weighting
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.ranges import Count, Index, NotNegative
+from fesem_jax.utils.ranges import Count, NotNegative
 
 
 class PacflState(NamedTuple):
@@ -45,22 +44,18 @@ def pacfl(
   angle_threshold: NotNegative = 0.0,
   num_vectors: Count = 3,
   proximity: subspaces.Proximity = 'smallest_angle',
-  linkage: agglomerative.Linkage = 'average',
-  init_clients: Index = 0,
-  weighting: Weighting = 'by_examples',
 ) -> Algorithm:
   """Builds PACFL.
 
     once:  U_i  <- for each label, the first p left singular vectors of the matrix whose
                    columns are client i's examples of it
            A_ij <- angle between U_i and U_j in degrees
-           r    <- agglomerative clustering of A
+           r    <- agglomerative clustering of A, by average linkage
     round: w_i  <- SGD from c_{r_i} on client i
            c_k  <- sum_i alpha_i w_i over the clients with r_i = k
 
   with alpha_i = n_i / sum n_j over these clients. All centers start from one random
-  model, and clusters do not change. A client that is late, as it is not among the
-  `init_clients` of the clustering, joins the cluster of the nearest one that is.
+  model, and clusters do not change.
 
   Args:
     local: how clients train.
@@ -71,10 +66,6 @@ def pacfl(
     proximity: what A_ij is: the 'smallest_angle' between the two subspaces, the
       'sum_of_angles' between corresponding vectors, or the smallest among 'entries', as
       in the authors' code; see `subspaces.proximities`.
-    linkage: distance of two clusters: the 'average', largest ('complete') or smallest
-      ('single') one of their clients.
-    init_clients: random clients that are clustered; 0 is all.
-    weighting: 'by_examples' (alpha_i above) or 'uniform'.
 
   Raises:
     UserError: if the task is not classification or, when it starts, if all
@@ -83,23 +74,16 @@ def pacfl(
   task = local.model.task.name
   check(task == CLASSIFICATION.name, f'task: pacfl needs a classification, not {task}')
 
-  def clustered(data, vectors, key):
-    cohort = all_or_sample(key, data, init_clients, local.mesh)
-    exists = (vectors != 0).any(axis=(1, 2, 3))
-    some, here = tree.rows_of((vectors, exists), cohort)
-    here &= data.sizes(cohort.ids) > 0
-    angles = subspaces.proximities(some, some, proximity)
+  def clustered(data, vectors):
+    exists = (vectors != 0).any(axis=(1, 2, 3)) & (data.sizes() > 0)
+    angles = subspaces.proximities(vectors, vectors, proximity)
     most = variable(angle_threshold) if angle_threshold else None
-    ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
+    ids = jnp.asarray(data.client_ids)
     by_id = jnp.argsort(ids)  # What comes first of equal angles decides.
     first = agglomerative.agglomerate(
-      angles[by_id][:, by_id], here[by_id], num_clusters, most, linkage
+      angles[by_id][:, by_id], exists[by_id], num_clusters, most
     )
-    own = numbered_by_clients(first[jnp.argsort(by_id)], here, ids, len(ids))
-    if not cohort.everyone:
-      angles = subspaces.proximities(vectors, some, proximity)
-      nearest = by_id[jnp.where(here, angles, jnp.inf)[:, by_id].argmin(axis=1)]
-      own = tree.put(own[nearest], jnp.where(here, cohort.ids, data.num_clients), own)
+    own = numbered_by_clients(first[jnp.argsort(by_id)], exists, ids, len(ids))
     return jnp.where(exists, own, 0).astype(jnp.int32)
 
   def init(key, data):
@@ -110,18 +94,18 @@ def pacfl(
     vectors = sharding.on_all_devices(vectors, local.mesh)
     centers = tree.repeat(local.model.init(key), num_clusters)
     numbers = (vectors != 0).any(axis=3).sum(axis=(1, 2)) * vectors.shape[3]
-    return PacflState(centers, clustered(data, vectors, key), numbers)
+    return PacflState(centers, clustered(data, vectors), numbers)
 
   def step(state, data, cohort, key):
     starts = deployed(state, data).of(cohort)
-    trained = train_from_own(local, starts, data, cohort, key, weighting)
+    trained = train_from_own(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
     own = state.assignment
     info = round_info(trained, num_clusters, value, own, own, data)
     return state._replace(centers=centers), info
 
-  sent = traffic.own_center(local, num_clusters)._replace(
+  sent = traffic.one_model(local)._replace(
     known=lambda state: state.numbers_sent,
     start_up=lambda numbers: traffic.NUMBER * int(numbers.sum()),
     beside=None,

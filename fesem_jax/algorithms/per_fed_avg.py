@@ -20,9 +20,10 @@ from fesem_jax.core.sampling import everyone
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.one_client import for_each_batch
-from fesem_jax.training.trained import Weighting
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.ranges import NotNegative, Positive
+from fesem_jax.utils.ranges import NotNegative
+
+HESSIAN_DELTA = 0.01  # d, the step of the difference of gradients.
 
 
 @recorded
@@ -31,8 +32,6 @@ def per_fed_avg(
   *,
   adaptation_rate: NotNegative = 0.1,
   meta_gradient: Literal['first_order', 'hessian_free'] = 'first_order',
-  hessian_delta: Positive = 0.01,
-  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds Per-FedAvg.
 
@@ -57,8 +56,6 @@ def per_fed_avg(
       rate eta.
     adaptation_rate: a, the rate of the step that adapts the global model to a client.
     meta_gradient: 'first_order' omits the Hessian, 'hessian_free' approximates it.
-    hessian_delta: d, positive: the step of the difference of gradients.
-    weighting: 'uniform' (above) or 'by_examples'.
 
   Raises:
     UserError: when it starts, if no client has the batches of one step in a round.
@@ -71,7 +68,7 @@ def per_fed_avg(
     return global_model.init(local)(key, data)
 
   def one(client):
-    start, a, d = client.start, variable(adaptation_rate), variable(hessian_delta)
+    start, a, d = client.start, variable(adaptation_rate), variable(HESSIAN_DELTA)
 
     def local_step(t, w, memory, gradient_of):
       def along(meta, loss):
@@ -109,7 +106,7 @@ def per_fed_avg(
     return for_each_client(one, local, starts, data, cohort, key, reduction)
 
   def step(state, data, cohort, key):
-    args = local, state, data, cohort, key, Averaging(weighting), train
+    args = local, state, data, cohort, key, Averaging('uniform'), train
     state, trained = global_model.train_and_average(*args)
     # The third batch of three takes two gradients.
     more = trained.steps // 3 if batches == 3 else 0

@@ -3,7 +3,7 @@
 Ghosh et al., "Robust Federated Learning in a Heterogeneous Environment", 2019.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -22,7 +22,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
 from fesem_jax.server import em
-from fesem_jax.server.robust import Aggregation, Beta, Rule
+from fesem_jax.server import robust as rules
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.ranges import Count, NotNegative, Share
 
@@ -40,14 +40,9 @@ def robust(
   *,
   num_clusters: Count = 4,
   trim: Share = 0.1,
-  aggregation: Rule = 'trimmed_mean',
-  beta: Beta = 0.1,
-  norm_bound: NotNegative = 0.0,
-  krum_models: Count = 1,
+  aggregation: str = 'trimmed_mean(0.1)',
   init_epochs: Count = 10,
   init_tolerance: NotNegative = 0.02,
-  init_restarts: Count = 20,
-  init_seeding: Literal['random', 'plusplus'] = 'random',
 ) -> Algorithm:
   """Builds Robust(TKM).
 
@@ -65,20 +60,15 @@ def robust(
     num_clusters: K.
     trim: share of each cluster that k-means leaves out of its mean, the
       clients farthest from the center; 0 is plain k-means.
-    aggregation: of each cluster's models; 'trimmed_mean' or 'median' in the paper.
-    beta: see `Aggregation`.
-    norm_bound: see `Aggregation`.
-    krum_models: see `Aggregation`.
+    aggregation: of each cluster's models, 'trimmed_mean' or 'median' in the paper; see
+      `robust.parse`.
     init_epochs: local epochs of the training before clustering.
     init_tolerance: these epochs are repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
       `first_clusters.MAX_REPETITIONS` times; 0 trains once.
-    init_restarts: restarts of the clustering.
-    init_seeding: 'random' or 'plusplus'.
   """
   local.check_no_statistics('robust')
-  rule = Aggregation(aggregation, beta, norm_bound, krum_models)
-  aggregate = rule.aggregate()
+  aggregate = rules.parse(aggregation) or rules.mean
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
@@ -89,7 +79,7 @@ def robust(
       everyone(data),
       key,
       num_clusters,
-      Clustering(init_restarts, init_seeding, trim, tolerance=init_tolerance),
+      Clustering(trim=trim, tolerance=init_tolerance),
     )
     return RobustState(initial.seeds, initial.assignment)
 
@@ -111,7 +101,7 @@ def robust(
 
   # How often the training is repeated is not known: the most numbers are counted.
   sent = traffic.after_clustering(
-    traffic.own_center(local, num_clusters),
+    traffic.one_model(local),
     losses=MAX_REPETITIONS if init_tolerance else 0,
   )
   return Algorithm(local, init, step, deployed, traffic=sent)

@@ -11,8 +11,6 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import anchored_clusters, global_model
 from fesem_jax.algorithms.common.centers import (
-  MaxClusters,
-  check_found,
   round_info,
 )
 from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
@@ -28,8 +26,9 @@ from fesem_jax.data.corruption import check_models_only
 from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.training.local_sgd import local_sgd, toward
 from fesem_jax.training.one_client import Client, LocalModel
-from fesem_jax.training.trained import Weighting
-from fesem_jax.utils.ranges import Index, NotNegative, Range
+from fesem_jax.utils.ranges import NotNegative, Range
+
+ANCHOR_EPOCHS = 10  # Local epochs of g_i.
 
 
 class StocflState(NamedTuple):
@@ -48,17 +47,14 @@ class StocflState(NamedTuple):
 def stocfl(
   local: LocalTraining,
   *,
-  max_clusters: MaxClusters = 0,
   stocfl_tau: Annotated[float, Range(-1, 1)] = 0.5,
-  anchor_epochs: Index = 10,
   stocfl_lambda: NotNegative = 0.05,
-  weighting: Weighting = 'uniform',
 ) -> Algorithm:
   """Builds StoCFL.
 
   In each round, clients of the cohort that take part for the first time send
 
-    g_i  <- a - SGD from a on client i          a random model a, the same for good
+    g_i  <- a - 10 epochs of SGD from a         a random model a, the same for good
 
   and become clusters of one, whose c_k starts as w. While two clusters have
   cos(mean g_i, mean g_j) >= tau over their clients, they merge; the larger one's c_k
@@ -73,21 +69,18 @@ def stocfl(
 
   Args:
     local: how clients train.
-    max_clusters: K, the most clusters; 0 is the number of clients.
     stocfl_tau: tau, the least cosine of two clusters that are merged.
-    anchor_epochs: local epochs of g_i; 0 makes it the gradient of all F_i at a.
     stocfl_lambda: lambda of the pull to the global model; 0 is none.
-    weighting: of the clients in both means, 'uniform' or 'by_examples'.
 
   Raises:
-    UserError: on more than K clusters, or bad clients that lie.
+    UserError: on bad clients that lie.
   """
   local.check_no_statistics('stocfl')
-  rule = anchored_clusters.Rule(local, anchor_epochs, stocfl_tau)
+  rule = anchored_clusters.Rule(local, ANCHOR_EPOCHS, stocfl_tau)
 
   def init(key, data):
     check_models_only(data, local, 'stocfl', 'gradients')
-    most = max_clusters or len(data.info.names)
+    most = len(data.info.names)
     clusters = anchored_clusters.no_clusters(local, data, key, most)
     return StocflState(tree.repeat(local.model.init(key), most + 1), clusters)
 
@@ -109,9 +102,9 @@ def stocfl(
     args = state, data, cohort, joins, key
     state = jax.lax.cond(joins.any(), lambda: merged(*args), lambda: state)
     shared, to_all = global_model.train_and_average(
-      local, GlobalState(state.params), data, cohort, key, Averaging(weighting)
+      local, GlobalState(state.params), data, cohort, key, Averaging('uniform')
     )
-    own = sums_of_own(state.centers, weighting)
+    own = sums_of_own(state.centers, 'uniform')
     trained = train(local, state, data, cohort, key, own)
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
@@ -119,10 +112,6 @@ def stocfl(
     info = round_info(of_all, count, value, before, state.clusters.assignment, data)
     centers = jax.tree.map(lambda c, w: c.at[-1:].set(w), centers, shared.params)
     return state._replace(centers=centers), info
-
-  def between(state, info):
-    check_found(int(state.clusters.number), state.clusters.most)
-    return state, info
 
   def similar(state, data, rule=rule):
     return anchored_clusters.most_similar(rule, state.clusters, data)
@@ -136,8 +125,10 @@ def stocfl(
     alike = rule._replace(local=local._replace(work=None))  # Others' numbers.
     return ClientModels(state.centers, similar(state, data, alike))
 
-  sent = traffic.with_first_change(local, anchor_epochs, lambda s: s.clusters.joined)
-  return Algorithm(local, init, step, deployed, between, train, None, sent, of_unseen)
+  sent = traffic.with_first_change(local, ANCHOR_EPOCHS, lambda s: s.clusters.joined)
+  return Algorithm(
+    local, init, step, deployed, train=train, traffic=sent, of_unseen=of_unseen
+  )
 
 
 def _pulled(stocfl_lambda: float, client: Client) -> tuple[LocalModel, Params, None]:

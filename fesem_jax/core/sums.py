@@ -236,16 +236,6 @@ def add_to_one(
   return add_rows(sums, stack, first, weights, origin)
 
 
-def add_to_all(
-  sums: ClusterSums, stack: Params, weights: jax.Array, origins: Params
-) -> ClusterSums:
-  """Adds rows [S, ...] with weights [S, K] to sums of all clusters; see `add_rows`."""
-  for k in range(weights.shape[1]):
-    own = jnp.full(weights.shape[:1], k, jnp.int32)
-    sums = add_rows(sums, stack, own, weights[:, k], origins)
-  return sums
-
-
 def mean_of(sums: ClusterSums, origins: Params) -> Params:
   """[K, ...] means; the mean of a cluster with total weight 0 is its origin.
 

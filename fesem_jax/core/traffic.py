@@ -22,22 +22,13 @@ class Drawn(NamedTuple):
     number: of the round, counted from 1.
     ids: [S] positions of the clients as arranged, without empty slots.
     everyone: whether these are all clients.
-    by_loss: [S] bool, True for clients that choose among all centers by loss in this
-      round, even if the method itself does not; False if none does.
     keep_clusters: whether all clients keep their clusters in this round.
   """
 
   number: int
   ids: np.ndarray
   everyone: bool
-  by_loss: Any = False
   keep_clusters: bool = False
-
-  def choosing(self, clients: Any) -> 'Drawn':
-    """A copy in which additional clients [S] choose by loss."""
-    return self._replace(
-      by_loss=np.broadcast_to(self.by_loss | clients, self.ids.shape)
-    )
 
 
 class Sent(NamedTuple):
@@ -71,7 +62,6 @@ class Traffic(NamedTuple):
     known: state -> arrays of the state before a round that `of_round` and `start_up`
       read; None if they read none.
     model: bytes of one model.
-    num_models: K, the number of models among which clients may choose by loss.
     whole_batches: whether a local step uses all examples of a client, for any batch
       size of `Algorithm.local`.
     start_up: value of `known` -> bytes from all clients before the first round that
@@ -91,7 +81,6 @@ class Traffic(NamedTuple):
   of_start: Callable[[int], tuple[float, float]] = lambda num_clients: (0, 0)
   known: Callable[[Any], Any] | None = None
   model: int = 0
-  num_models: int = 1
   whole_batches: bool = False
   start_up: Callable[[Any], float] | None = None
   beside: str | None = None
@@ -139,20 +128,6 @@ def nothing() -> Traffic:
   return same_for_all(0, 0)
 
 
-def own_center(local: LocalTraining, num_clusters: int) -> Traffic:
-  """Traffic of a method whose server sends each client the center of its cluster.
-
-  Clients that choose by loss receive all centers.
-  """
-  size = bytes_of_model(local)
-
-  def of_round(known: Any, drawn: Drawn) -> Sent:
-    down = np.where(drawn.by_loss, num_clusters * size, size)
-    return Sent(down, size, np.where(drawn.by_loss, num_clusters, 0))
-
-  return Traffic(of_round, model=size, num_models=num_clusters, beside='')
-
-
 def after_clustering(
   traffic: Traffic, common: bool = True, losses: int = 0, choices: int = 0
 ) -> Traffic:
@@ -180,14 +155,6 @@ def after_clustering(
 
   beside = 'training losses' if losses else traffic.beside
   return traffic._replace(of_start=of_start, beside=beside, models_before=1)
-
-
-def with_choices(traffic: Traffic) -> Traffic:
-  """The traffic of a method some of whose clients choose a center by their losses."""
-  if traffic.beside is None:
-    return traffic
-  both = filter(None, (traffic.beside, 'the number of the center of least loss'))
-  return traffic._replace(beside=', '.join(both))
 
 
 def all_in_use(

@@ -1,13 +1,12 @@
 """Agglomerative clustering of a matrix of distances, inside a compiled program."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-Linkage = Literal['average', 'complete', 'single']
-LINKAGES = get_args(Linkage)
+Linkage = Literal['average', 'complete', 'ward']
 
 
 def agglomerate(
@@ -15,17 +14,14 @@ def agglomerate(
   exists: jax.Array,
   num_clusters: int,
   threshold: float | jax.Array | None = None,
-  linkage: str = 'average',
 ) -> jax.Array:
-  """Merges the two nearest clusters again and again.
+  """Merges the two clusters of least mean distance of members again and again.
 
   Args:
     distances: [n, n] float32, symmetric.
     exists: [n] bool, what to cluster.
     num_clusters: K; merging goes on until no more than K clusters are left.
     threshold: with one, it also goes on while the nearest two are no farther apart.
-    linkage: the distance of two clusters is the mean of the distances of their members,
-      the largest ('complete') or the smallest one ('single').
 
   Returns:
     [n] int32, the first member of each one's cluster; its own place where it does not
@@ -38,7 +34,7 @@ def agglomerate(
     near = False if threshold is None else nearest <= threshold
     return (exists.sum() - merges > num_clusters) | near
 
-  return merge_while(Merging.of(apart), goes_on, linkage).first
+  return merge_while(Merging.of(apart), goes_on, 'average').first
 
 
 class Merging(NamedTuple):
@@ -62,15 +58,16 @@ class Merging(NamedTuple):
 def merge_while(
   merging: Merging,
   goes_on: Callable[[jax.Array, jax.Array], jax.Array],
-  linkage: str,
+  linkage: Linkage,
 ) -> Merging:
   """Merges the two nearest clusters while a rule says so, and there are two.
 
   Of pairs as near as each other, the one that comes first is merged. The rule `goes_on`
   maps the least distance of two clusters and the number of merges so far to [] bool.
 
-  For `linkage`, see `agglomerate`; 'ward' merges those whose union raises the sum of
-  squared distances to the means least, and takes squared distances.
+  The distance of two clusters is the mean one of their members ('average') or the
+  largest ('complete'); 'ward' merges those whose union raises the sum of squared
+  distances to the means least, and takes squared distances.
   """
 
   def more(loop: Merging) -> jax.Array:
@@ -82,8 +79,6 @@ def merge_while(
     i, j = jnp.divmod(apart.argmin(), len(apart))  # i < j, since i comes first.
     if linkage == 'complete':
       new = jnp.maximum(apart[i], apart[j])
-    elif linkage == 'single':
-      new = jnp.minimum(apart[i], apart[j])
     elif linkage == 'ward':
       total = (sizes[i] + sizes) * apart[i] + (sizes[j] + sizes) * apart[j]
       new = (total - sizes * apart[i, j]) / (sizes[i] + sizes[j] + sizes)

@@ -24,11 +24,11 @@ _LACKING = -1.0
 FAR = 1e15
 
 
-def features_of(model: Model, layer: str) -> Callable[[Params, Any], jax.Array]:
-  """(params, x [B, ...]) -> [B, D] inputs of a dense layer.
+def features_of(model: Model) -> Callable[[Params, Any], jax.Array]:
+  """(params, x [B, ...]) -> [B, D] inputs of the last dense layer.
 
-  `layer` is its name; '' is the last dense layer. The model's `apply_with` tells the
-  inputs; if there is no such layer, calling the function raises `UserError`.
+  The model's `apply_with` tells the inputs; if there is no such layer, calling the
+  function raises `UserError`.
   """
 
   def features(params: Params, x: Any) -> jax.Array:
@@ -39,10 +39,9 @@ def features_of(model: Model, layer: str) -> Callable[[Params, Any], jax.Array]:
 
     if model.apply_with is not None:
       model.apply_with(params, x, multiply)
-    exists = seen and layer in ('', *seen)
-    check(exists, f'latent_layer: no dense layer {layer!r}; has {list(seen)}')
-    chosen = seen[layer or list(seen)[-1]]
-    return chosen.reshape(chosen.shape[0], -1)
+    check(seen, 'model: flux needs a dense layer')
+    last = list(seen.values())[-1]
+    return last.reshape(last.shape[0], -1)
 
   return features
 
@@ -86,30 +85,23 @@ class Moments(NamedTuple):
     return jnp.where(has[:, :, None], self.values - shift[None], _LACKING)
 
 
-def size_of_features(
-  local: LocalTraining, layer: str, data: FederatedData
-) -> tuple[int, int]:
-  """D, the features that the layer reads, and C, what they are projected on."""
+def size_of_features(local: LocalTraining, data: FederatedData) -> tuple[int, int]:
+  """D, the features of the last dense layer, and C, what they are projected on."""
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   example = jax.ShapeDtypeStruct((1, *data.example_shape), jnp.float32)
-  size = jax.eval_shape(features_of(local.model, layer), params, example).shape[1]
+  size = jax.eval_shape(features_of(local.model), params, example).shape[1]
   return size, min(data.num_classes, size, _POINTS - 1)
 
 
 def moments(
-  local: LocalTraining,
-  layer: str,
-  model: Params,
-  data: FederatedData,
-  cohort: Cohort,
+  local: LocalTraining, model: Params, data: FederatedData, cohort: Cohort
 ) -> Moments:
   """Means and standard deviations of each client's projected features.
 
-  For `layer`, see `features_of`. `model` is [1, ...]. The data are of a classification;
-  their labels tell the classes.
+  `model` is [1, ...]. The data are of a classification; their labels tell the classes.
   """
-  features, num_classes = features_of(local.model, layer), data.num_classes
-  size, count = size_of_features(local, layer, data)
+  features, num_classes = features_of(local.model), data.num_classes
+  size, count = size_of_features(local, data)
   directions, middle = projection(size, count)
   is_largest = (jnp.arange(num_classes + 2) > num_classes)[None, :, None]
 

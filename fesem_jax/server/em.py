@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from fesem_jax.core import sums, tree
-from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.training.trained import Trained
@@ -91,23 +90,6 @@ def mean_distance(distance: jax.Array, weights: jax.Array) -> jax.Array:
   return squared / sums.or_one(sums.total(weights))
 
 
-def responsibilities(distances: jax.Array, temperature: float) -> jax.Array:
-  """Soft assignment: [S, K] float32 shares of each client that add up to 1.
-
-    q_ik proportional to exp(-(D_ik / min_j D_ij - 1) / temperature)
-
-  Relative to the least distance, the temperature means the same for models of any
-  size: at 0.1, a center 10 % farther off than the nearest one has 1/e of its share.
-
-  Args:
-    distances: [S, K] float32 squared distances D.
-    temperature: positive; towards 0 this becomes Eq. 8.
-  """
-  least = distances.min(axis=1, keepdims=True)
-  excess = distances / jnp.where(least > 0, least, 1.0)
-  return jax.nn.softmax(-excess / variable(temperature), axis=1)
-
-
 class Sums(NamedTuple):
   """Sums over the clients so far, about the old centers, for the M-step and Eq. 6.
 
@@ -151,24 +133,6 @@ class Sums(NamedTuple):
       clients=sums.add_rows(self.clients, trained.params, cluster, weights, centers),
       squared=self.squared.at[cluster].add(weights * distance),
     )
-
-  def add_shares(
-    self, trained: Trained, shares: jax.Array, weighting: str, centers: Params
-  ) -> 'Sums':
-    """Adds a chunk of clients to several clusters each.
-
-    Args:
-      trained: the chunk's C clients.
-      shares: [C, K] float32 what each cluster gets of each client; see
-        `responsibilities`.
-      weighting: see `Trained.weights`.
-      centers: [K, ...] old centers.
-    """
-    weights = trained.weights(weighting)[:, None] * shares
-    distances = tree.squared_distances(trained.params, centers)
-    clients = sums.add_to_all(self.clients, trained.params, weights, centers)
-    squared = self.squared + (weights * distances).sum(axis=0)
-    return self._replace(clients=clients, squared=squared)
 
   def add_started(
     self, trained: Trained, own: jax.Array, weighting: str, centers: Params

@@ -6,10 +6,10 @@ rows to leave out. Clients weigh alike; a cluster without clients stays at its o
 The mesh has the devices that the rows are split over; None if they are whole here.
 """
 
-import dataclasses
 import functools
+import re
 from collections.abc import Callable
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,50 +21,71 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.server.trimmed_mean import trimmed_mean
-from fesem_jax.utils.ranges import Range
-
-Rule = Literal['mean', 'median', 'trimmed_mean', 'norm_bound', 'krum']
-Beta = Annotated[float, Range(0, below=0.5)]
-AGGREGATIONS = get_args(Rule)
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, NotNegative, Range, check_choice, checked
 
 Aggregate: TypeAlias = Callable[
   [Params, jax.Array, jax.Array, Params, Mesh | None], Params
 ]
 
+BAD_SHARE = 0.1  # Of a cluster's clients, that Krum takes to be bad.
 
-@dataclasses.dataclass(frozen=True)
-class Aggregation:
-  """The aggregation of the models of each center's clients.
 
-  Attributes:
-    rule: 'mean'; 'median' or 'trimmed_mean' of each coordinate; 'norm_bound', see
-      `bounded_mean`; or 'krum'. All but the mean withstand bad clients, weigh clients
-      alike and keep the models of the whole cohort. Lengths and distances are of all
-      that is averaged, statistics of BatchNorm too, so that none is without a bound.
-    beta: share of a cluster's clients that the trimmed mean drops at each end, or
-      that Krum takes to be bad.
-    norm_bound: longest change that 'norm_bound' lets pass, L2; 0 is the median length
-      of the cluster's changes.
-    krum_models: how many models of least score Krum takes the mean of.
+def parse(text: str) -> Aggregate | None:
+  """The aggregation that a text names; None for the mean, which needs only sums.
+
+    mean               of models
+    median             of each coordinate
+    trimmed_mean(0.1)  of each coordinate, without this share of values at each end
+    norm_bound(1.0)    mean of changes, none longer than this; 0: their median length
+    krum(1)            mean of so many models that lie closest to others; see `krum`
+
+  All but the mean withstand bad clients, weigh clients alike and keep the models of the
+  whole cohort. Lengths and distances are of all that is averaged, statistics of
+  BatchNorm too. A number may be left out: 0.1, 0 and 1.
+
+  Raises:
+    UserError: on an unknown name, or a number out of range.
   """
+  match = re.fullmatch(r'(\w+)(?:\((\d*\.?\d+(?:e-?\d+)?)\))?', text)
+  name, number = match.groups() if match else (text, None)
+  check_choice('aggregation', name, AGGREGATIONS)
+  make, kind = _RULES[name]
+  if number is None:
+    return make()
+  fits = kind is float or (kind is int and number.isdecimal())
+  check(fits, f'aggregation: {name} takes no number {number}')
+  return make(kind(number))
 
-  rule: str = 'mean'
-  beta: float = 0.1
-  norm_bound: float = 0.0
-  krum_models: int = 1
 
-  def aggregate(self) -> Aggregate:
-    """The rule as a function."""
-    if self.rule == 'norm_bound':
-      return functools.partial(bounded_mean, self.norm_bound)
-    if self.rule == 'krum':
-      return functools.partial(krum, self.beta, self.krum_models)
-    dropped = {'mean': 0.0, 'median': 0.5, 'trimmed_mean': self.beta}[self.rule]
+def _trimmed(aggregation: Annotated[float, Range(0, below=0.5)] = 0.1) -> Aggregate:
+  return functools.partial(_trimmed_mean, aggregation)
 
-    def trimmed(stack, cluster, counts, origins, mesh=None):
-      return trimmed_mean(stack, cluster, counts, dropped, origins, mesh)
 
-    return trimmed
+def _trimmed_mean(beta, stack, cluster, counts, origins, mesh=None):
+  return trimmed_mean(stack, cluster, counts, beta, origins, mesh)
+
+
+mean: Aggregate = functools.partial(_trimmed_mean, 0.0)
+
+
+def _bounded(aggregation: NotNegative = 0.0) -> Aggregate:
+  return functools.partial(bounded_mean, aggregation)
+
+
+def _krum(aggregation: Count = 1) -> Aggregate:
+  return functools.partial(krum, BAD_SHARE, aggregation)
+
+
+# Name -> the function of its number, and the number's type.
+_RULES: dict[str, tuple[Callable[..., Aggregate | None], type | None]] = {
+  'mean': (lambda: None, None),
+  'median': (lambda: functools.partial(_trimmed_mean, 0.5), None),
+  'trimmed_mean': (checked(_trimmed), float),
+  'norm_bound': (checked(_bounded), float),
+  'krum': (checked(_krum), int),
+}
+AGGREGATIONS = tuple(_RULES)
 
 
 def bounded_mean(

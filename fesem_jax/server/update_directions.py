@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from fesem_jax.core import sharding, tree
+from fesem_jax.core import sharding
 from fesem_jax.core.gram_matrices import cosines, inner_products
 from fesem_jax.core.types import Params
 from fesem_jax.server.gradient_clusters import leading_coordinates
@@ -68,18 +68,3 @@ def nearest_direction(
   alike = jnp.where(exist[None], cosines(vectors, directions), -jnp.inf)
   near = alike.max(axis=1) >= least
   return jnp.where(near, alike.argmax(axis=1), len(exist)).astype(jnp.int32)
-
-
-def toward_others(
-  centers: Params, exists: jax.Array, rate: float | jax.Array
-) -> Params:
-  """[K, ...] centers after FedGroup's inter-group aggregation.
-
-  Centers have clients where `exists` [K] bool is True. `rate` is the weight of a center
-  of length 1 beside a weight of 1 for the own one.
-  """
-  squares = tree.row_distances(centers, tree.zeros_like(centers))
-  own = jnp.eye(len(exists), dtype=bool)
-  others = jnp.where(exists & (squares > 0), rate / jnp.sqrt(squares), 0.0)
-  weights = jnp.where(own, 1.0, jnp.where(exists[:, None], others[None], 0.0))
-  return tree.mixtures(weights / weights.sum(axis=1, keepdims=True), centers)

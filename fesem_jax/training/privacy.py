@@ -138,16 +138,13 @@ def means(
   return sums.mean_of(noised(privacy, key, total, local.unsent), origins)
 
 
-def check_reduced(
-  local: LocalTraining, total: Any, kept: bool, rule: str = 'mean'
-) -> None:
+def check_reduced(local: LocalTraining, total: Any, kept: bool) -> None:
   """Raises `UserError` if the server's noise would not reach what it makes of models.
 
-  `total` are the sums that it forms, `kept` whether it keeps the models, and `rule` the
-  aggregation.
+  `total` are the sums that it forms, and `kept` whether it keeps the models.
   """
   if local.sends is None or local.sends.server is None:
     return
   summed = any(map(is_sums, jax.tree.leaves(total, is_leaf=is_sums)))
-  reached = rule == 'mean' and (summed or not kept)
+  reached = summed or not kept
   check(reached, 'dp: server adds noise to sums, not to single models; use client')

@@ -27,8 +27,8 @@ class SplitRule:
 
   Attributes:
     max_clusters: no split makes more clusters than this.
-    eps1: a cluster whose mean update is this small has converged.
-    eps1_scale: 'relative' to the largest update, or 'absolute' (L2 norm).
+    eps1: a cluster whose mean update is this small, relative to the largest, has
+      converged.
     eps2: clients whose updates are this large (L2 norm) have not converged.
     gamma: least separation of the two parts.
     min_size: clusters of this many clients or fewer are not split.
@@ -38,7 +38,6 @@ class SplitRule:
 
   max_clusters: int = 16
   eps1: float = 0.4
-  eps1_scale: str = 'relative'
   eps2: float = 0.8
   gamma: float = 0.13
   min_size: int = 2
@@ -95,8 +94,7 @@ def split_clusters(
     norms = np.sqrt(block.diagonal())
     shares = weights[members] / weights[members].sum()
     mean_norm = np.sqrt(max(shares @ block @ shares, 0))
-    small = rule.eps1 * norms.max() if rule.eps1_scale == 'relative' else rule.eps1
-    if mean_norm >= small or norms.max() <= rule.eps2:
+    if mean_norm >= rule.eps1 * norms.max() or norms.max() <= rule.eps2:
       continue
     similarity = np.clip(block / np.outer(norms, norms), -1, 1)
     second = bipartition(similarity, rule.linkage)

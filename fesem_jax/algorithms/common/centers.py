@@ -24,11 +24,6 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
   return ClientModels(state.centers, state.assignment)
 
 
-def check_found(count: int, most: int) -> None:
-  """Raises `UserError` if a method found more clusters than it keeps centers for."""
-  check(count <= most, f'max_clusters: found {count}, more than {most}; raise it')
-
-
 def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
   """Raises `UserError` if there are more clusters than clients."""
   most = len(data.info.names)

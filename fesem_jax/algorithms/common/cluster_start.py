@@ -4,7 +4,6 @@ import dataclasses
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters
 from fesem_jax.algorithms.common.em_steps import EMSteps
@@ -20,7 +19,7 @@ from fesem_jax.core import offloading, tree
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import everyone
-from fesem_jax.core.types import Cohort, Params
+from fesem_jax.core.types import Params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +32,6 @@ class ClusterStart:
       random models and joins the one of least loss, see `first_by_loss`.
     epochs: local epochs of that training.
     restarts: restarts of k-means; the best one is kept.
-    seeding: 'random' (the paper) or 'plusplus'.
     clients: random clients whose models k-means sees; 0 is all, but
       `first_clusters.MAX_INITIAL_CLIENTS` at most unless all models are on the devices.
   """
@@ -41,7 +39,6 @@ class ClusterStart:
   models: str = 'common'
   epochs: int = 1
   restarts: int = 20
-  seeding: str = 'random'
   clients: int = 0
 
 
@@ -49,7 +46,7 @@ class FirstClusters(NamedTuple):
   """Where the first round goes on from."""
 
   centers: Params  # [K, ...]
-  assignment: jax.Array  # [M] int32; K of clients outside of the first cohort
+  assignment: jax.Array  # [M] int32
   client_params: Params  # [M, ...], or None if they are not kept
 
 
@@ -61,11 +58,10 @@ def first_clusters(
   start: ClusterStart,
   steps: EMSteps,
   client_state: str,
-  cohort: Cohort | None = None,
 ) -> FirstClusters:
-  """Makes the first clusters and centers of a cohort; None takes all clients.
+  """Makes the first clusters and centers.
 
-  The E-step of `steps` says what is compared; `client_state` says whether and where the
+  `steps` says what is compared; `client_state` says whether and where the
   models of all clients are kept, see `fesem`. `key` is that of the run's start. Raises
   `UserError` if there are more clusters than clients.
   """
@@ -74,7 +70,7 @@ def first_clusters(
   if client_state != 'stacked':
     most = min(most or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
   starts = random_start(local, data, key, start.models)
-  cohort = everyone(data) if cohort is None else cohort
+  cohort = everyone(data)
   stack = None
   if client_state == 'offloaded':
     stack = offloading.repeat(tree.unstack(starts.shared, 0), count, local.mesh)
@@ -91,25 +87,18 @@ def first_clusters(
       num_clusters,
       Clustering(
         restarts=start.restarts,
-        seeding=start.seeding,
         weighting=weighting,
         comparison=steps.compare,
         max_clients=most,
         keep=client_state != 'streamed',
-        into=tree.rows_of(stack, cohort),
+        into=stack,
       ),
     )
   trained, centers = clusters.trained, clusters.centers
-  if steps.m_step.aggregation.rule != 'mean':
-    rule, counts = steps.m_step.aggregation.aggregate(), trained.took_part()
+  rule, counts = steps.m_step.aggregation, trained.took_part()
+  if rule is not None:
     centers = rule(clusters.models, clusters.assignment, counts, centers, local.mesh)
   client_params = trained.params
-  if client_state == 'stacked' and not cohort.everyone:
-    client_params = tree.with_rows(starts.params(count), cohort, client_params)
-  if stack is not None and not (
-    cohort.everyone and offloading.is_offloaded(client_params)
-  ):
+  if stack is not None and not offloading.is_offloaded(client_params):
     client_params = tree.put(stack, cohort.ids, client_params)
-  unassigned = jnp.full(count, num_clusters).astype(jnp.int32)
-  assignment = tree.with_rows(unassigned, cohort, clusters.assignment)
-  return FirstClusters(centers, assignment, client_params)
+  return FirstClusters(centers, clusters.assignment, client_params)

@@ -11,16 +11,14 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.core.sending import Sends
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server import em
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.comparison import ModelComparison
 from fesem_jax.server.optimizers import ServerOptimizer
-from fesem_jax.server.robust import Aggregation
+from fesem_jax.server.robust import Aggregate
 from fesem_jax.training.trained import Reduction, Trained
-from fesem_jax.utils.errors import check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,37 +51,13 @@ class Penalty:
 
 
 @dataclasses.dataclass(frozen=True)
-class EStep:
-  """Which center a client goes to: the nearest one (Eq. 8).
-
-  Attributes:
-    cluster_on: 'all' parameters are compared, or only those of the named layer, e.g.
-      'logits', as the authors' code does, or of names and patterns separated by
-      commas, e.g. '*/lora_a,*/lora_b'; or 'matched': FeSEM-MA (Section 5.1), which
-      compares and averages models with their hidden units in the order that brings
-      each nearest to the center, see `matching`.
-    temperature: positive, each client counts in every center's mean by its
-      responsibility, see `em.responsibilities`; it still starts from the nearest.
-      0 is Eq. 8.
-  """
-
-  cluster_on: str = 'all'
-  temperature: float = 0.0
-
-  def check_noise(self, sends: Sends | None) -> None:
-    """Raises `UserError` if noise of the server would be divided by shares."""
-    shared = self.temperature and sends is not None and sends.server is not None
-    check(not shared, 'temperature: excludes dp=server; give dp=client')
-
-
-@dataclasses.dataclass(frozen=True)
 class MStep:
   """The new value of a center: the mean of its clients (Eq. 9).
 
   Attributes:
     weighting: of clients in Eq. 6 and 9: 'uniform', or 'by_examples', the "micro"
       variant.
-    aggregation: rule in place of the mean, which withstands bad clients.
+    aggregation: in place of the mean; None takes the mean.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean, as in the paper.
     track_objective: whether rounds report Eq. 6 after the local step and after the
@@ -91,7 +65,7 @@ class MStep:
   """
 
   weighting: str = 'uniform'
-  aggregation: Aggregation = Aggregation()
+  aggregation: Aggregate | None = None
   server_optimizer: ServerOptimizer = None
   track_objective: bool = False
 
@@ -123,7 +97,6 @@ class Assigned(NamedTuple):
 class EMSteps:
   """The E-step and the M-step of a run."""
 
-  e_step: EStep
   m_step: MStep
   compare: ModelComparison  # what of the models is compared
 
@@ -160,7 +133,6 @@ class EMSteps:
     sums: em.Sums,
     chunk: Trained,
     starts: ClientModels,
-    known: Known,
     assigned: Assigned,
   ) -> em.Sums:
     """Adds a chunk to what the M-step and Eq. 6 need of it."""
@@ -168,15 +140,7 @@ class EMSteps:
     assert own is not None
     averaged = chunk._replace(params=assigned.models)
     sums = sums.add_started(averaged, own, weighting, centers)
-    if not self.e_step.temperature:
-      return sums.add(averaged, assigned.cluster, assigned.distance, weighting, centers)
-    part = self.compare.part
-    distances = tree.squared_distances(part(assigned.models), part(centers))
-    shares = em.responsibilities(distances, self.e_step.temperature)
-    keep = known.keep_clusters
-    if keep is not None:  # Shares would not part centers that are equal.
-      shares = jnp.where(keep, jax.nn.one_hot(own, distances.shape[1]), shares)
-    return sums.add_shares(averaged, shares, weighting, centers)
+    return sums.add(averaged, assigned.cluster, assigned.distance, weighting, centers)
 
   def centers(
     self, trained: Trained, cluster: jax.Array, old: Params, server: Any, mesh: Any
@@ -191,13 +155,12 @@ class EMSteps:
       mesh: the devices.
     """
     aggregation, clients = self.m_step.aggregation, trained.sums.clients
-    if aggregation.rule == 'mean':
+    if aggregation is None:
       means = mean_of(clients, old)
     else:
       others = trained.folded[1]
       stack = trained.params if others is None else others
-      rule = aggregation.aggregate()
-      means = rule(stack, cluster, trained.took_part(), old, mesh)
+      means = aggregation(stack, cluster, trained.took_part(), old, mesh)
     optimizer = self.m_step.server_optimizer
     if optimizer is None:
       return means, server

@@ -47,7 +47,6 @@ class Clustering(NamedTuple):
 
   Attributes:
     restarts: of k-means, as the rest; see `kmeans`.
-    seeding: 'random' or 'plusplus'.
     trim: share of each cluster to leave out.
     weighting: of clients in means and in Eq. 6; see `Trained.weights`.
     comparison: what of the models is compared and averaged.
@@ -61,7 +60,6 @@ class Clustering(NamedTuple):
   """
 
   restarts: int = 20
-  seeding: str = 'random'
   trim: float = 0.0
   weighting: str = 'uniform'
   comparison: ModelComparison = _ALL
@@ -223,7 +221,6 @@ def _clustered(
     num_clusters,
     jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip'),
     restarts=how.restarts,
-    seeding=how.seeding,
     trim=how.trim,
     mesh=local.mesh,
   )

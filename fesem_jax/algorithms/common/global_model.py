@@ -14,7 +14,7 @@ from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
-from fesem_jax.server.robust import Aggregation
+from fesem_jax.server.robust import Aggregate
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction, Trained, mean_of_models
 
@@ -49,7 +49,7 @@ class Averaging(NamedTuple):
   weighting: str = 'by_examples'  # of clients in the mean; see `Trained.weights`
   # Moves the model along their mean change; None takes the mean.
   optimizer: ServerOptimizer = None
-  aggregation: Aggregation = Aggregation()  # rule in place of the mean
+  aggregation: Aggregate | None = None  # in place of the mean
 
 
 def train(
@@ -82,15 +82,14 @@ def train_and_average(
   training reports.
   """
   aggregation, old = averaging.aggregation, state.params
-  by_mean = aggregation.rule == 'mean'
+  by_mean = aggregation is None
   reduction = mean_of_models(averaging.weighting, old) if by_mean else Reduction()
   trained = train(local, state, data, cohort, key, reduction)
-  if by_mean:
+  if aggregation is None:
     means, any_client = mean_of(trained.sums, old), trained.sums.weight > 0
   else:
     counts, of_all = trained.took_part(), jnp.zeros(trained.ids.shape, jnp.int32)
-    rule = aggregation.aggregate()
-    means = rule(trained.params, of_all, counts, old, local.mesh)
+    means = aggregation(trained.params, of_all, counts, old, local.mesh)
     any_client = counts.any()[None]
   if averaging.optimizer is None:
     return GlobalState(means, state.server), trained

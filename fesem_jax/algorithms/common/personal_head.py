@@ -7,11 +7,12 @@ import jax
 from flax.traverse_util import flatten_dict
 
 from fesem_jax.core import parameter_names, sharding, sums, traffic, tree
-from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.models.model_checks import check_parameters
+from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import check
 
@@ -80,6 +81,27 @@ def traffic_of(local: LocalTraining, personal: Collection[str]) -> traffic.Traff
   """The `traffic` of all layers but those that stay with clients."""
   size = traffic.bytes_of_model(local, but=tuple(personal))
   return traffic.same_for_all(size, size)
+
+
+def averaging(local: LocalTraining, head: Collection[str], weighting: str) -> Algorithm:
+  """A method that trains whole models, and averages their bodies.
+
+  (b_i, h_i) <- SGD from (b, h_i) on client i       for i in the cohort
+  b          <- mean of b_i                         weighted as `weighting` says
+  """
+  check_head(local, head)
+
+  def step(state, data, cohort, key):
+    starts = deployed(state, data).of(cohort)
+    reduction = sum_up_bodies(state.body, head, weighting)
+    trained = train_cohort(local, starts, data, cohort, key, reduction)
+    body = sums.mean_of(trained.sums, state.body)
+    heads = tree.with_rows(state.heads, cohort, trained.folded)
+    return PersonalHeadState(body, heads), trained.info()
+
+  return Algorithm(
+    local, init(local, head), step, deployed, traffic=traffic_of(local, head)
+  )
 
 
 def sum_up_bodies(body: Params, head: Collection[str], weighting: str) -> Reduction:

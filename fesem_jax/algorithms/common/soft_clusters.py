@@ -1,17 +1,14 @@
 """Clients that belong to all centers, with a weight for each."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fesem_jax.core import prng_streams, sums, traffic, tree
-from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.core.types import Cohort, Params
+from fesem_jax.core.types import Params
 from fesem_jax.training.trained import Trained
 
 
@@ -37,36 +34,6 @@ def pull_to_all(
   total = pulls.sum(axis=1)
   shares = pulls / jnp.where(total > 0, total, 1.0)[:, None]
   return tree.mixtures(shares, centers), variable(strength / 2) * total
-
-
-def draw_for_centers(
-  key: jax.Array, data: FederatedData, cohort: Cohort, weights: jax.Array, count: int
-) -> jax.Array:
-  """Draws clients for each center, in proportion to weights, without replacement.
-
-  The largest of log weight + Gumbel noise are such a draw (Plackett-Luce). It does not
-  depend on the order of the clients. Each center gets `count` clients, or all of a
-  positive weight if these are fewer; clients whose weight in `weights` [S, K] float32
-  is 0 are never drawn. `key` is that of the round.
-
-  Returns [S, K] float32, 1 for clients that are drawn and 0 for all others.
-  """
-  keys = data.keys_of(key, jnp.asarray(cohort.ids))
-
-  def noise(key: jax.Array) -> jax.Array:
-    stream = prng_streams.fold(key, prng_streams.SELECTION)
-    return jax.random.gumbel(stream, weights.shape[1:])
-
-  order = (jnp.log(weights) + jax.vmap(noise)(keys)).T
-  _, first = jax.lax.top_k(order, min(count, order.shape[1]))
-  drawn = jax.nn.one_hot(first, order.shape[1]).sum(axis=1).T
-  return jnp.where(weights > 0, drawn, 0.0)
-
-
-def without(cohort: Cohort, left_out: jax.Array, data: FederatedData) -> Cohort:
-  """The cohort with empty places where clients [S] are left out."""
-  ids = jnp.where(left_out, data.num_clients, jnp.asarray(cohort.ids))
-  return dataclasses.replace(cohort, ids=ids, everyone=False)
 
 
 def means_of_all(
@@ -108,5 +75,4 @@ def all_centers_and_weights(
     of_round,
     known=lambda state: (state.estimated, state.rounds),
     model=size,
-    num_models=num_clusters,
   )

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import sizes_of
 from fesem_jax.core import tree
@@ -65,43 +64,12 @@ def with_assignment(
   return info._replace(clusters=clusters)
 
 
-def starting_from(state: Any, cohort: Cohort, starts: jax.Array) -> Any:
-  """The state where the cohort's clients are in the clusters `starts` [S]."""
-  assignment = tree.with_rows(inner(state).assignment, cohort, starts)
-  return replaced(state, assignment=assignment)
-
-
-def step_from(
-  method: Algorithm,
-  state: Any,
-  starts: jax.Array,
-  data: FederatedData,
-  cohort: Cohort,
-  key: jax.Array,
-) -> tuple[Any, RoundInfo]:
-  """A round of a method whose clients start from the centers `starts` [S].
-
-  A client whose update does not count keeps the cluster that it had.
-  """
-  before = inner(state).assignment
-  after, info = method.step(starting_from(state, cohort, starts), data, cohort, key)
-  own = jnp.where(took_part(info), own_of(after, cohort), tree.rows_of(before, cohort))
-  after = starting_from(after, cohort, own)
-  assignment = inner(after).assignment
-  return after, with_assignment(info, before, assignment, num_clusters(state), data)
-
-
-def check_wrappable(method: Algorithm, option: str, trains: bool = False) -> None:
-  """Raises `UserError` unless a wrapper that an option asks for may wrap a method.
-
-  `trains` says whether clients must train from the centers that they are given.
-  """
-  has_centers = method.with_centers is not None and not (
-    trains and method.train is None
-  )
+def check_wrappable(method: Algorithm, option: str) -> None:
+  """Raises `UserError` unless a wrapper that an option asks for may wrap a method."""
+  has_centers = method.with_centers is not None
   check(has_centers, f'{option}: needs a method with centers, such as fesem')
   sends = method.local.sends
-  private = not trains and sends is not None and sends.privacy is not None
+  private = sends is not None and sends.privacy is not None
   check(not private, f'{option}: excludes dp, which adds no noise to its centers')
 
 

@@ -6,24 +6,17 @@ whose state nests the method's own, as Optax chains transformations:
   with_reclustering(fesem(local, num_clusters=4), every=5)
 
 From the outermost to the innermost, wrappers go as `algorithms.build` chains them:
-late joins and ages, reclustering, checks of losses, empty centers.
+reclustering, empty centers.
 """
 
-from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
 from fesem_jax.algorithms.wrappers.client_memory import with_client_memory
 from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
-from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
 from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
-from fesem_jax.algorithms.wrappers.shuffled_start import with_shuffled_start
 
 __all__ = [
   'with_client_memory',
   'with_error_feedback',
-  'with_late_joins',
-  'with_loss_checks',
-  'with_max_age',
   'with_reclustering',
   'with_reseeding',
-  'with_shuffled_start',
 ]

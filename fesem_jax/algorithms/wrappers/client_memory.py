@@ -62,10 +62,10 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
   local = method.local
   parts = parts or kept_parts(local)
 
-  def init(key, data, *cohort):
+  def init(key, data):
     first = {name: _FIRST[name](local) for name in parts}
     held = own_models.repeat(local, first, data.num_clients, 'stacked')
-    return ClientMemoryState(method.init(key, data, *cohort), held)
+    return ClientMemoryState(method.init(key, data), held)
 
   def step(state, data, cohort, key):
     with remembered(state.kept) as memory:

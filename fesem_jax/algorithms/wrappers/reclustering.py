@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from fesem_jax.algorithms.common.centers import round_info
@@ -119,8 +118,8 @@ def with_reclustering(
   """
   check_wrappable(method, 'recluster_every')
 
-  def init(key, data, cohort=None):
-    state = method.init(key, data, cohort)
+  def init(key, data):
+    state = method.init(key, data)
     return ReclusteringState(state, Checks.first(every))
 
   def step(state, data, cohort, key):
@@ -171,10 +170,7 @@ def with_reclustering(
 
 
 def _with_checks(traffic: Traffic | None) -> Traffic | None:
-  """The traffic, where a check sends one model to and from each client.
-
-  Clients that choose by loss receive all centers beside the mean of them.
-  """
+  """The traffic, where a check sends one model to and from each client."""
   if traffic is None:
     return None
   of_method, look = traffic.of_round, traffic.known
@@ -187,8 +183,7 @@ def _with_checks(traffic: Traffic | None) -> Traffic | None:
     due, keep_clusters, inner = known
     if drawn.number != due:
       return of_method(inner, drawn._replace(keep_clusters=bool(keep_clusters)))
-    count = np.where(drawn.by_loss, traffic.num_models, 0)
-    return Sent((1 + count) * traffic.model, traffic.model, count)
+    return Sent(traffic.model, traffic.model)
 
   return traffic._replace(of_round=of_round, known=known)
 
@@ -221,8 +216,8 @@ def recluster(
   Args:
     local: how clients train; no penalty is added.
     centers: [K, ...].
-    assignment: [M] int32; K for clients that have yet to join.
-    own: [S] int32 clusters of the cohort, of clients that join now too.
+    assignment: [M] int32.
+    own: [S] int32 clusters of the cohort.
     data: training split.
     cohort: S clients.
     key: of the round.
