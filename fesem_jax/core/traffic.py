@@ -202,10 +202,10 @@ def with_first_change(
 ) -> Traffic:
   """Traffic of two models, and of a third and its change for new clients.
 
-  The change takes `epochs` local epochs; 0 for a gradient. `joined` maps the state to
+  The change takes `epochs` local epochs. `joined` maps the state to
   [M] bool, True for clients that are not new.
   """
-  size, passes = bytes_of_model(local), 3 * max(1, epochs)
+  size, passes = bytes_of_model(local), 3 * epochs
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
     late = ~known[drawn.ids]

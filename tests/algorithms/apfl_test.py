@@ -21,7 +21,7 @@ from tests.support.methods import (
 RATE = 0.1
 
 
-def local_training(w, v, alpha, like, batches, updates, rate=RATE):
+def local_training(w, v, alpha, like, batches, rate=RATE):
   """w_i, v_i and a_i after SGD on the batches, and the examples' mean loss at m_i."""
   losses = []
 
@@ -29,38 +29,29 @@ def local_training(w, v, alpha, like, batches, updates, rate=RATE):
     loss, gradient = reference.loss_and_gradient(unflatten(vector, like), x, y)
     return loss, reference.flat(gradient)
 
-  for number, (x, y) in enumerate(batches):
+  for x, y in batches:
     loss, of_mix = of(alpha * v + (1 - alpha) * w, x, y)
     _, of_w = of(w, x, y)
     slope = of_mix @ (v - w)
     w, v = w - rate * of_w, v - rate * alpha * of_mix
-    if updates == 'step' or (updates == 'round' and number == 0):
-      alpha = np.clip(alpha - rate * slope, 0, 1)
+    alpha = np.clip(alpha - rate * slope, 0, 1)
     losses.append(loss)
   loss = np.average(losses, weights=[len(y) for _, y in batches])
   return w, v, alpha, loss
 
 
 @pytest.mark.parametrize(
-  ('updates', 'cohorts', 'devices'),
-  [
-    ('step', [range(6)] * 3, 2),
-    ('round', [range(6)] * 3, 2),
-    (None, [(0, 3), (3, 4), (1, 0)], 1),
-  ],
+  ('cohorts', 'devices'), [([range(6)] * 3, 2), ([(0, 3), (3, 4), (1, 0)], 1)]
 )
-def test_matches_float64_reference(updates, cohorts, devices):
+def test_matches_float64_reference(cohorts, devices):
   data, local = federation(), helpers.local(epochs=2, devices=devices)
-  how = {'alpha_updates': updates} if updates else {'adapt_alpha': False}
-  algorithm = algorithms.build('apfl', local, apfl_alpha=0.7, **how)
+  algorithm = algorithms.build('apfl', local, apfl_alpha=0.7)
   like = reference.from_params(initial(algorithm, data).params, 0)
   w = reference.flat(like)
   own, alphas = [w] * len(SIZES), [0.7] * len(SIZES)
 
   def train(i, w, batches):
-    w, own[i], alphas[i], loss = local_training(
-      w, own[i], alphas[i], like, batches(), updates
-    )
+    w, own[i], alphas[i], loss = local_training(w, own[i], alphas[i], like, batches())
     return w, loss
 
   w, loss, steps = averaged_rounds(local, data, w, cohorts, train)
@@ -68,7 +59,7 @@ def test_matches_float64_reference(updates, cohorts, devices):
   assert_close(reference.vectors(state.params)[0], w, rtol=1e-3)
   assert_close(reference.vectors(state.client_params), np.stack(own), rtol=1e-3)
   assert_close(state.client_alphas, alphas)
-  assert (np.std(alphas) > 1e-4) == bool(updates)
+  assert np.std(alphas) > 1e-4
   mixes = [a * v + (1 - a) * w for a, v in zip(alphas, own, strict=True)]
   used = algorithm.deployed(state, data).own
   assert_close(reference.vectors(used), np.stack(mixes), rtol=1e-3)

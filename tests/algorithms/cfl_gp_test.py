@@ -11,7 +11,6 @@ from fesem_jax.server.gradient_clusters import add_to_means
 from fesem_jax.server.vector_clusters import numbered_by_clients
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
-  SIZES,
   assert_close,
   federation,
   initial,
@@ -31,29 +30,22 @@ def clustered(gradients, old):
   return linear_sum_assignment(-np.array(kept))[1][own]
 
 
-@pytest.mark.parametrize(
-  ('variant', 'weighting', 'dropout'),
-  rest_by_night([('model', 'uniform', 0.0), ('gradient', 'by_examples', 0.3)]),
-)
-def test_matches_float64_reference(variant, weighting, dropout):
+@pytest.mark.parametrize('dropout', rest_by_night([0.0, 0.3]))
+def test_matches_float64_reference(dropout):
   data = federation()
   local = helpers.local(epochs=2)._replace(dropout_rate=dropout)
-  options = {'variant': variant, 'weighting': weighting}
-  algorithm = algorithms.build(
-    'cfl_gp', local, num_clusters=2, cluster_updates=3, **options
-  )
+  algorithm = algorithms.build('cfl_gp', local, num_clusters=2)
   state, step = initial(algorithm, data), jax.jit(algorithm.step)
   centers = [reference.from_params(state.centers, k) for k in (0, 1)]
-  sizes = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
   own, counts = np.zeros(6, int), np.zeros((6, 2), int)
   means = np.zeros((6, 2, reference.flat(centers[0]).size))
   without = 0  # Clients that have yet to send a gradient.
-  for number in range(1, 8):  # Clusters in rounds 1, 3 and 5, by models 0, 1 and 0.
+  for number in range(1, 13):  # Clusters in rounds 1, 3, ..., 9, by models 0, 1, 0, ...
     key = jax.random.fold_in(jax.random.key(9), number)
     state, info = step(state, data, helpers.everyone(data), key)
     here = ~draws.dropped(key, data, dropout) if dropout else np.ones(6, bool)
-    if number in (1, 3, 5):
-      k = 1 if number == 3 else 0
+    if number in (1, 3, 5, 7, 9):
+      k = number // 2 % 2
       for i in np.flatnonzero(here):
         counts[i, k] += 1
         found = reference_gradient(centers[k], data, i)
@@ -64,16 +56,12 @@ def test_matches_float64_reference(variant, weighting, dropout):
     np.testing.assert_array_equal(state.assignment, own)
     np.testing.assert_array_equal(info.clusters.sizes, np.bincount(own, minlength=2))
     old = np.stack([reference.flat(c) for c in centers])
-    if variant == 'model':
-      models = reference_round(local, data, [centers[k] for k in own], range(6), key)
-      points = np.stack([reference.flat(w) for w in models])
-    else:
-      gradients = [reference_gradient(centers[k], data, i) for i, k in enumerate(own)]
-      points = old[own] - 0.1 * np.array(gradients)
-    new = reference.means(points, own, sizes * here, old)
+    models = reference_round(local, data, [centers[k] for k in own], range(6), key)
+    points = np.stack([reference.flat(w) for w in models])
+    new = reference.means(points, own, here.astype(float), old)
     centers = [unflatten(c, centers[0]) for c in new]
     assert_close(reference.vectors(state.centers), new, rtol=1e-3)
-    value = reference.objective(points, new, own, sizes * here)
+    value = reference.objective(points, new, own, here.astype(float))
     assert_close(info.clusters.objective, value, rtol=1e-3)
   for k in (0, 1):
     stored = jax.tree.map(lambda g: g[:, k], state.gradients)  # noqa: B023

@@ -23,8 +23,8 @@ from tests.support.methods import (
   unflatten,
 )
 
-START_EPOCHS, SAMPLE, RATE = 3, 0.6, 20.0
-OPTIONS = {'ala_start_epochs': START_EPOCHS, 'ala_sample': SAMPLE, 'ala_rate': RATE}
+START_EPOCHS, SAMPLE, RATE = 10, 0.8, 20.0
+OPTIONS = {'ala_rate': RATE}
 
 
 def mixed(w, head, weights):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, models
+from fesem_jax.algorithms.common import personal_head
 from tests.support import helpers, reference
 from tests.support.averaged import averaged_rounds
 from tests.support.methods import (
@@ -21,16 +22,13 @@ from tests.support.nights import rest_by_night
 
 
 @pytest.mark.parametrize(
-  ('cohorts', 'devices', 'weighting'),
-  rest_by_night(
-    [([range(6)] * 3, 1, 'uniform'), ([(0, 3), (3, 4), (1, 0)], 2, 'by_examples')]
-  ),
+  ('cohorts', 'devices'),
+  rest_by_night([([range(6)] * 3, 1), ([(0, 3), (3, 4), (1, 0)], 2)]),
 )
-def test_matches_float64_reference(cohorts, devices, weighting):
+def test_matches_float64_reference(cohorts, devices):
   """Biases are the client's, kernels are shared."""
   data, local = federation(), helpers.local(epochs=2, devices=devices, hidden=(5, 4))
-  options = {'norm_layers': ['**/bias'], 'weighting': weighting}
-  algorithm = algorithms.build('fed_bn', local, **options)
+  algorithm = algorithms.build('fed_bn', local, norm_layers=['**/bias'])
   params = algorithm.client_params(initial(algorithm, data), data, np.arange(1))
   like = reference.from_params(params, 0)
   own = [like] * len(SIZES)
@@ -43,7 +41,7 @@ def test_matches_float64_reference(cohorts, devices, weighting):
     own[i], loss = reference.local_sgd(model_of(i, x), batches(), 0.1)
     return reference.flat(own[i]), loss
 
-  x, *_ = averaged_rounds(local, data, reference.flat(like), cohorts, train, weighting)
+  x, *_ = averaged_rounds(local, data, reference.flat(like), cohorts, train, 'uniform')
 
   _, found = models_after(algorithm, data, cohorts)
   for i, got in enumerate(found):
@@ -81,9 +79,7 @@ def test_norms_within_blocks_stay_with_clients():
   for norm in (own['norm'], own['block']['norm']):
     for x in norm.values():
       assert len(np.unique(np.asarray(x), axis=0)) == len(SIZES)
-  by_name = algorithms.build(
-    'fed_per', LOCAL, head_layers=['*norm*'], weighting='uniform'
-  )
+  by_name = personal_head.averaging(LOCAL, ['*norm*'], 'uniform')
   chex.assert_trees_all_equal(run(by_name, data)[0], state)
   # 6 scales and biases of each norm are not sent.
   assert algorithm.traffic.model == 4 * (6 * 6 + 6 + 6 * 3 + 3)

@@ -33,9 +33,9 @@ PLANTED = np.array([1.0307, 10.3113, 2.1749, 0.9131, 1.7337, 3.3721])
 class Queue:
   """Clients that train, and the server, written from the paper's Algorithm 1."""
 
-  def __init__(self, data, local, like, size, at_once, eta, weights):
+  def __init__(self, data, local, like, size, at_once, eta):
     self.data, self.local, self.like = data, local, like
-    self.size, self.at_once, self.eta, self.weights = size, at_once, eta, weights
+    self.size, self.at_once, self.eta = size, at_once, eta
     self.w, self.version, self.time = reference.flat(like), 0, 0.0
     self.queue, self.buffer, self.staleness = [], [], []
 
@@ -61,31 +61,27 @@ class Queue:
       if len(self.buffer) == self.size:
         break
       self.start(key)
-    alphas = np.array([self.weights[i] for i, *_ in self.buffer])
-    alphas = alphas / alphas.sum()
-    for alpha, (_, tau, change) in zip(alphas, self.buffer, strict=True):
-      self.w = self.w + self.eta * alpha * change / np.sqrt(1 + tau)
+    for _, tau, change in self.buffer:
+      self.w = self.w + self.eta / self.size * change / np.sqrt(1 + tau)
       self.staleness.append(tau)
     self.version += 1
     return self.time - began
 
 
 @pytest.mark.parametrize(
-  ('size', 'at_once', 'weighting', 'eta', 'devices'),
-  rest_by_night([(2, 3, 'uniform', 0.7, 1), (4, 6, 'by_examples', 1.0, 2)]),
+  ('size', 'at_once', 'eta', 'devices'),
+  rest_by_night([(2, 3, 0.7, 1), (4, 6, 1.0, 2)]),
 )
-def test_matches_an_event_queue(size, at_once, weighting, eta, devices):
+def test_matches_an_event_queue(size, at_once, eta, devices):
   local, data = helpers.local(devices=devices), federation()
   algorithm = algorithms.build(
-    'fed_buff', local, buffer_size=size, concurrency=at_once, weighting=weighting,
-    server_learning_rate=eta,
-  )  # fmt: skip
+    'fed_buff', local, buffer_size=size, concurrency=at_once, server_learning_rate=eta
+  )
   state = initial(algorithm, data)
   running = state.running._replace(durations=np.float32(PLANTED))
   state = state._replace(running=running)
-  weights = SIZES if weighting == 'by_examples' else np.ones(len(SIZES))
   like = reference.from_params(state.params, 0)
-  queue = Queue(data, local, like, size, at_once, eta, weights)
+  queue = Queue(data, local, like, size, at_once, eta)
   step, everyone = jax.jit(algorithm.step), helpers.everyone(data)
   for number in range(1, 8):
     key = jax.random.fold_in(jax.random.key(9), number)

@@ -15,11 +15,11 @@ from tests.support.methods import assert_close, initial, reference_round, run, u
 
 HALF = np.sqrt(0.5)
 OPTIONS = {
-  'max_clusters': 4, 'eps1': 1.0, 'eps1_scale': 'relative', 'eps2': 0.5, 'gamma': 0.5,
+  'max_clusters': 4, 'eps1': 1.0, 'eps2': 0.5, 'gamma': 0.5,
   'min_size': 2, 'linkage': 'complete',
 }  # fmt: skip
 SPLIT = {
-  'max_clusters': 8, 'eps1': 0.9, 'eps1_scale': 'relative', 'eps2': 0.1, 'gamma': 0.3,
+  'max_clusters': 8, 'eps1': 0.9, 'eps2': 0.1, 'gamma': 0.3,
   'min_size': 2, 'linkage': 'complete',
 }  # fmt: skip
 
@@ -124,8 +124,8 @@ def test_the_separation_is_that_of_the_closest_clients_across_the_parts():
 
 def test_splits_leave_alone_what_cannot_be_compared():
   options = {
-    'max_clusters': 4, 'eps1': 0.4, 'eps1_scale': 'relative', 'eps2': 0.0,
-    'gamma': 0.1, 'min_size': 2, 'linkage': 'complete',
+    'max_clusters': 4, 'eps1': 0.4, 'eps2': 0.0, 'gamma': 0.1, 'min_size': 2,
+    'linkage': 'complete',
   }  # fmt: skip
   everyone = np.zeros(8, np.int32)
   orthogonal = np.eye(8)  # Every cut is as good as any other.
@@ -167,7 +167,7 @@ def test_fed_cluster_matches_float64_reference():
   criteria = {'eps1': 0.6, 'gamma': 0.4, 'min_size': 2}
   algorithm = algorithms.build(
     'fed_cluster', local, max_clusters=4, eps2=0.0, min_rounds=0, check_every=2,
-    weighting='uniform', **criteria,
+    **criteria,
   )  # fmt: skip
   state = initial(algorithm, data)
   centers = [reference.from_params(state.centers, k) for k in range(4)]
@@ -220,16 +220,14 @@ def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
   assert split(np.zeros(4))[1] == 1
 
 
-@pytest.mark.parametrize(('eps1', 'scale', 'count'), [
-  (0.5, 'relative', 2),  # The mean is 0.3, 0.2 of the largest update.
-  (0.1, 'relative', 1),
-  (0.4, 'absolute', 2),
-  (0.2, 'absolute', 1),
-  (0.25, 'relative', 2),  # The mean is a third of the smallest update.
+@pytest.mark.parametrize(('eps1', 'count'), [
+  (0.5, 2),  # The mean is 0.3, 0.2 of the largest update.
+  (0.1, 1),
+  (0.25, 2),  # The mean is a third of the smallest update.
 ])  # fmt: skip
-def test_fed_clusters_eps1_is_relative_or_absolute(eps1, scale, count):
+def test_fed_clusters_eps1_is_relative_to_the_largest_update(eps1, count):
   u = np.array([[1.5, 0.0], [1.5, 0.0], [-0.9, 0.0], [-0.9, 0.0]])
-  options = SPLIT | {'eps1': eps1, 'eps1_scale': scale, 'min_size': 1}
+  options = SPLIT | {'eps1': eps1, 'min_size': 1}
   found = split_clusters(
     u @ u.T, np.ones(4), np.zeros(4, np.int32), 1, SplitRule(**options)
   )

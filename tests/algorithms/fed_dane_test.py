@@ -10,7 +10,6 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
-  SIZES,
   assert_close,
   federation,
   initial,
@@ -20,16 +19,14 @@ from tests.support.methods import (
 from tests.support.nights import rest_by_night
 
 
-@pytest.mark.parametrize(('name', 'same_cohort', 'places', 'weighting'), rest_by_night([
-    ('two cohorts', False, [1, 4, 5], 'by_examples'),
-    ('an empty place', False, [1, 6, 4], 'uniform'),  # Nor is it in the first cohort.
-    ('one cohort', True, [1, 6, 4], 'by_examples'),
-    ('all clients', False, None, 'uniform'),
+@pytest.mark.parametrize(('name', 'places'), rest_by_night([
+    ('two cohorts', [1, 4, 5]),
+    ('an empty place', [1, 6, 4]),  # Nor is it in the first cohort.
+    ('all clients', None),
 ], by_day=2))  # fmt: skip
-def test_fed_dane_matches_float64_reference(name, same_cohort, places, weighting):
+def test_fed_dane_matches_float64_reference(name, places):
   data, local, key = federation(), helpers.local(epochs=2), jax.random.key(7)
-  options = {'same_cohort': same_cohort, 'weighting': weighting}
-  algorithm = algorithms.build('fed_dane', local, prox_mu=0.4, **options)
+  algorithm = algorithms.build('fed_dane', local, prox_mu=0.4)
   state = initial(algorithm, data)
   model = reference.from_params(state.params, 0)
   if places is None:
@@ -38,16 +35,12 @@ def test_fed_dane_matches_float64_reference(name, same_cohort, places, weighting
     cohort = Cohort(np.array(places, np.int32), everyone=False)
     ids = [i for i in places if i < 6]
   first = ids
-  if name in ('two cohorts', 'an empty place'):
+  if name != 'all clients':
     first = draws.first_cohort(key, data, len(ids))
     assert set(first) != set(ids)
 
-  def mean(values, ids):
-    sizes = [SIZES[i] for i in ids] if weighting == 'by_examples' else None
-    return np.average(values, axis=0, weights=sizes)
-
   gradients = [reference_gradient(model, data, i) for i in range(6)]
-  g = mean([gradients[i] for i in first], first)
+  g = np.mean([gradients[i] for i in first], axis=0)
   ends = []
   for i in ids:
     batches = helpers.batches(data, local.schedule, i, key)
@@ -56,7 +49,7 @@ def test_fed_dane_matches_float64_reference(name, same_cohort, places, weighting
     ends.append(reference.flat(end))
   after, info = jax.jit(algorithm.step)(state, data, cohort, key)
   got = reference.flat(reference.from_params(after.params, 0))
-  assert_close(got, mean(ends, ids), rtol=1e-3)
+  assert_close(got, np.mean(ends, axis=0), rtol=1e-3)
   assert int(info.trained) == len(ids)
 
 
@@ -102,5 +95,5 @@ def test_a_selection_chooses_the_clients_of_both_cohorts():
     'rounds': 1,
     'clients_per_round': selection.Selection(2, lambda *_: [0, 3]),
   }
-  same = algorithms.build('fed_dane', local, same_cohort=True)
-  assert simulate(same, data, data, **options).history[-1]['trained'] == 2
+  method = algorithms.build('fed_dane', local)
+  assert simulate(method, data, data, **options).history[-1]['trained'] == 2

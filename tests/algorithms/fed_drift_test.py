@@ -23,20 +23,19 @@ from tests.support.nights import rest_by_night
 
 
 @pytest.mark.parametrize(
-  ('alone', 'delta', 'weighting'),
-  rest_by_night([(True, 0.3, 'by_examples'), (False, 0.02, 'uniform')]),
+  ('alone', 'delta'), rest_by_night([(True, 0.3), (False, 0.02)])
 )
-def test_matches_float64_reference(alone, delta, weighting):
+def test_matches_float64_reference(alone, delta):
   # Every second round begins with a time step, in which the labels change.
   first, local = federation(), helpers.local(epochs=3)
   second = federation_of_other_labels(first)
   algorithm = algorithms.build(
     'fed_drift', local, drift_delta=delta, check_every=2, start_alone=alone,
-    weighting=weighting, max_clusters=7,
+    max_clusters=7,
   )  # fmt: skip
   state, step = initial(algorithm, first), jax.jit(algorithm.step)
   centers = [reference.from_params(state.centers, k) for k in range(7)]
-  weights = np.array(SIZES) if weighting == 'by_examples' else np.ones(6)
+  weights = np.array(SIZES)
   own = np.arange(6) if alone else np.zeros(6, int)
 
   def losses_of(data):
@@ -97,7 +96,7 @@ def test_who_has_no_losses_takes_no_part_in_the_begin_of_a_time_step():
   data = dataclasses.replace(data, x=x)
   algorithm = algorithms.build(
     'fed_drift', helpers.local(hidden=()), max_clusters=5, check_every=1,
-    drift_delta=0.01, weighting='uniform',
+    drift_delta=0.01,
   )  # fmt: skip
   logits = {'kernel': jnp.zeros((5, *helpers.SHAPE, 3)), 'bias': 5.0 * jnp.eye(5, 3)}
   state = initial(algorithm, data)._replace(

@@ -6,7 +6,6 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
@@ -42,20 +41,9 @@ def grouped(updates):
   return own if own[0] == 0 else 1 - own  # Numbered by their first clients.
 
 
-def mixed(centers, rate):
-  """[K, P] of all groups: each with the others of length `rate`, over the weights."""
-  out = []
-  for k in range(len(centers)):
-    weights = rate / np.linalg.norm(centers, axis=1)
-    weights[k] = 1.0
-    out.append(weights @ centers / weights.sum())
-  return np.array(out)
-
-
 def test_matches_float64_reference():
   data, local = federation(), helpers.local(epochs=1)
-  options = {'inter_group_rate': 0.4, 'prox_mu': 0.6}
-  algorithm = algorithms.build('fed_group', local, num_clusters=2, **options)
+  algorithm = algorithms.build('fed_group', local, num_clusters=2)
   state, step = initial(algorithm, data, KEY), jax.jit(algorithm.step)
   start = reference.from_params(state.start, 0)
   updates = first_updates(local, data, start, range(6))
@@ -67,24 +55,31 @@ def test_matches_float64_reference():
   for number in (1, 2):
     key = jax.random.fold_in(jax.random.key(9), number)
     state, info = step(state, data, helpers.everyone(data), key)
-    starts, penalties = [centers[k] for k in own], [0.3] * 6
-    models = reference_round(local, data, starts, range(6), key, penalties)
+    models = reference_round(local, data, [centers[k] for k in own], range(6), key)
     points = np.stack([reference.flat(w) for w in models])
     old = np.stack([reference.flat(c) for c in centers])
-    means = reference.means(points, own, np.array(SIZES), old)
-    value = reference.objective(points, means, own, SIZES)  # Before groups are mixed.
+    new = reference.means(points, own, np.array(SIZES), old)
+    value = reference.objective(points, new, own, SIZES)
     assert_close(info.clusters.objective, value, rtol=1e-3)
-    new = mixed(means, 0.4)
     centers = [unflatten(c, start) for c in new]
     assert_close(reference.vectors(state.centers), new, rtol=1e-3)
     np.testing.assert_array_equal(info.clusters.sizes, np.bincount(own))
 
 
-def test_others_join_the_group_whose_direction_is_nearest():
+def test_others_join_the_group_whose_direction_is_nearest(monkeypatch):
   data, local = federation(), helpers.local(epochs=1)
-  algorithm = algorithms.build('fed_group', local, num_clusters=2, init_clients=3)
+  some, asked = sampling.all_or_sample(KEY, data, 3, local.mesh), []
+
+  def sample(key, data, number, mesh):
+    asked.append(number)
+    return some
+
+  module = sys.modules['fesem_jax.algorithms.fed_group']
+  monkeypatch.setattr(module, 'all_or_sample', sample)
+  algorithm = algorithms.build('fed_group', local, num_clusters=2)
   state = initial(algorithm, data, KEY)
-  some = sampling.all_or_sample(KEY, data, 3, local.mesh).ids.tolist()
+  assert asked == [40]  # 20 for each group.
+  some = some.ids.tolist()
   assert len(set(some)) == 3 < 6
   start = reference.from_params(state.start, 0)
   updates = first_updates(local, data, start, range(6))
@@ -101,7 +96,7 @@ def test_others_join_the_group_whose_direction_is_nearest():
 def planted():
   """Seeds share its programs."""
   local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  return algorithms.build('fed_group', local, num_clusters=4, init_clients=12)
+  return algorithms.build('fed_group', local, num_clusters=4)
 
 
 @over_seeds(2)
@@ -115,25 +110,6 @@ def test_recovers_planted_groups(seed):
   order = np.random.default_rng(seed).permutation(16)
   used = jax.jit(planted().of_unseen)(state, data.reorder(order, num_clients=16))
   np.testing.assert_array_equal(used.choice, np.asarray(state.assignment)[order])
-
-
-@pytest.mark.parametrize(('chosen', 'count'), [(0, 40), (3, 3)])
-def test_the_first_clustering_sees_twenty_clients_for_each_group(
-  chosen, count, monkeypatch
-):
-  seen, data = [], helpers.federation([2] * 50)
-
-  def sample(key, data, number, mesh):
-    seen.append(number)
-    return helpers.everyone(data)
-
-  monkeypatch.setattr(
-    sys.modules['fesem_jax.algorithms.fed_group'], 'all_or_sample', sample
-  )
-  local = helpers.local(hidden=())
-  method = algorithms.build('fed_group', local, num_clusters=2, init_clients=chosen)
-  jax.eval_shape(method.init, KEY, data)
-  assert seen == [count]
 
 
 def along(local, data, client, start):
@@ -152,19 +128,3 @@ def test_clients_from_elsewhere_join_by_one_example_and_without_any_the_first_gr
   state = FedGroupState(tree.repeat(tree.unstack(start, 0), 2), own, start, directions)
   used = jax.jit(method.of_unseen)(state, data)
   assert used.choice[:2].tolist() == [1, 0]  # It trains against its gradient.
-
-
-def test_groups_of_one_client_attract_and_those_of_none_do_not(monkeypatch):
-  def where_they_exist(centers, exist, rate):
-    ones = jax.tree.map(jnp.ones_like, centers)
-    return tree.where(exist, ones, tree.zeros_like(centers))
-
-  module = sys.modules['fesem_jax.algorithms.fed_group']
-  monkeypatch.setattr(module, 'toward_others', where_they_exist)
-  data, local = helpers.federation([3, 3, 3, 0]), helpers.local(hidden=())
-  method = algorithms.build('fed_group', local, num_clusters=4, inter_group_rate=0.5)
-  start = tree.expand(local.model.init(KEY))
-  centers = tree.repeat(tree.unstack(start, 0), 4)
-  state = FedGroupState(centers, jnp.array([0, 0, 1, 2]), start, centers)
-  after, _ = jax.jit(method.step)(state, data, helpers.everyone(data), KEY)
-  assert after.centers['logits']['bias'][:, 0].tolist() == [1, 1, 0, 0]

@@ -94,11 +94,10 @@ def test_fed_babu_matches_float64_reference(head, cohorts, devices, shared_start
     )
 
 
-@pytest.mark.parametrize('where', ['client', 'server'])
-def test_the_head_of_fed_babu_stays_fixed_under_noise(where):
-  sends = differential_privacy(0.1, 2.0, where=where, delta=0)
+def test_the_head_of_fed_babu_stays_fixed_under_noise():
+  sends = differential_privacy(0.1, 2.0, where='client', delta=0)
   local = helpers.local()._replace(sends=sends)
-  algorithm = algorithms.build('fed_babu', local, weighting='uniform')
+  algorithm = algorithms.build('fed_babu', local)
   data = federation()
   before, after = initial(algorithm, data), run(algorithm, data, rounds=1)[0]
   moved = jax.tree.map(lambda a, b: np.abs(b - a).max(), before.params, after.params)

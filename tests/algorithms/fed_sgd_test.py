@@ -49,9 +49,8 @@ def test_a_round_is_a_gradient_step_of_the_float64_reference():
   ],
 )
 def test_a_gradient_step_needs_an_optimizer_that_follows_the_gradient(name, optimizer):
-  options = {'variant': 'gradient'} if name == 'hypo_cluster' else {}
   local = helpers.local(optimizer=optimizer)
   with pytest.raises(UserError, match='optimizer'):
-    algorithms.build(name, local, **options)
+    algorithms.build(name, local)
   for follows in (optax.sgd(0.1), optax.sgd(0.1, momentum=0.9)):
-    algorithms.build(name, helpers.local(optimizer=follows), **options)
+    algorithms.build(name, helpers.local(optimizer=follows))

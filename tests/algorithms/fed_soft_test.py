@@ -8,8 +8,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.algorithms.common.soft_clusters import draw_for_centers, pull_to_all
-from fesem_jax.core import prng_streams
+from fesem_jax.algorithms.common.soft_clusters import pull_to_all
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import corruption
 from tests.support import draws, helpers, reference
@@ -23,9 +22,8 @@ from tests.support.methods import (
   run,
   unflatten,
 )
-from tests.support.nights import rest_by_night
 
-LAMBDA, FLOOR, EVERY = 0.7, 0.05, 2
+LAMBDA, FLOOR, EVERY = 0.7, 1e-4, 2
 
 
 def shares_of_least_loss(data, i, centers):
@@ -47,27 +45,10 @@ def trained(local, data, i, start, centers, pulls, key):
   return w, np.average(losses, weights=counts)
 
 
-def draw(data, ids, key, weights, count):
-  """[S, K] bool: `count` clients for each center by log weights and Gumbel noise."""
-  noise = []
-  for i in ids:
-    own = jax.random.fold_in(key, int(data.client_ids[i]))
-    own = jax.random.fold_in(own, prng_streams.SELECTION)
-    noise.append(np.asarray(jax.random.gumbel(own, weights.shape[1:])))
-  order = np.argsort(-(np.log(weights) + noise), axis=0)[:count]
-  drawn = np.zeros(weights.shape, bool)
-  np.put_along_axis(drawn, order, True, axis=0)
-  return drawn
-
-
-@pytest.mark.parametrize('selection', rest_by_night([0, 2]))
-def test_fed_soft_matches_float64_reference(selection):
+def test_fed_soft_matches_float64_reference():
   # Algorithm 1, where a cohort of four of the six clients takes part in each round.
   data, local = federation(), helpers.local(batch_size=3)
-  algorithm = algorithms.build(
-    'fed_soft', local, num_clusters=2, soft_lambda=LAMBDA, importance_every=EVERY,
-    importance_floor=FLOOR, clients_per_center=selection,
-  )  # fmt: skip
+  algorithm = algorithms.build('fed_soft', local, num_clusters=2, soft_lambda=LAMBDA)
   state = initial(algorithm, data)
   centers = [reference.from_params(state.centers, k) for k in (0, 1)]
   like = centers[0]
@@ -75,7 +56,7 @@ def test_fed_soft_matches_float64_reference(selection):
     reference.flat(reference.from_params(state.client_params, i)) for i in range(6)
   ]
   importance, estimated = np.full((6, 2), 0.5), np.full(6, -EVERY)
-  step, left_out = jax.jit(algorithm.step), 0
+  step = jax.jit(algorithm.step)
   cohorts = [[4, 1, 0, 5], [2, 1, 3, 5], [4, 0, 3, 2], [1, 2, 4, 5]]
   for r, ids in enumerate(map(np.array, cohorts)):
     key = jax.random.fold_in(jax.random.key(9), r)
@@ -84,16 +65,13 @@ def test_fed_soft_matches_float64_reference(selection):
         shares = shares_of_least_loss(data, i, centers)
         importance[i], estimated[i] = np.maximum(shares, FLOOR), r
     weights = importance[ids] * np.array(SIZES)[ids, None]
-    if selection:
-      weights = draw(data, ids, key, weights, selection).astype(float)
     losses, counts = [], []
-    for i in ids[weights.any(axis=1)]:
+    for i in ids:
       own[i], loss = trained(
         local, data, i, unflatten(own[i], like), centers, importance[i], key
       )
       losses.append(loss)
       counts.append(SIZES[i])
-    left_out += int((~weights.any(axis=1)).sum())
     means = [np.average([own[i] for i in ids], axis=0, weights=w) for w in weights.T]
     centers = [unflatten(mean, like) for mean in means]
     state, info = step(state, data, Cohort(ids.astype(np.int32), everyone=False), key)
@@ -108,43 +86,25 @@ def test_fed_soft_matches_float64_reference(selection):
     for i in range(6):
       got = reference.flat(reference.from_params(state.client_params, i))
       assert_close(got, own[i], rtol=1e-3)
-  assert (left_out > 0) == (selection > 0)
   assert np.ptp(importance, axis=1).max() > 0.2
 
 
 @functools.cache
-def built(selection):
+def built():
   """Seeds share its programs."""
   local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  return algorithms.build(
-    'fed_soft', local, num_clusters=2, clients_per_center=selection
-  )
+  return algorithms.build('fed_soft', local, num_clusters=2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('selection', [0, 10])
 @over_seeds(3)
-def test_the_greatest_weights_are_the_planted_groups(seed, selection):
+def test_the_greatest_weights_are_the_planted_groups(seed):
   groups = np.arange(20) % 2
   data = helpers.federation([60] * 20, seed=seed, groups=groups)
-  state, infos = run(built(selection), data, rounds=30, seed=seed)
-  found = built(selection).deployed(state, data).clusters()
+  state, infos = run(built(), data, rounds=30, seed=seed)
+  found = built().deployed(state, data).clusters()
   assert adjusted_rand_score(groups, found) == 1.0
-  trained = [int(info.trained) for info in infos]
-  assert max(trained) <= 20
-  assert (min(trained) < 20) == (selection > 0)
-
-
-def test_clients_are_drawn_in_proportion_to_their_weights():
-  data, cohort = federation(), helpers.everyone(federation())
-  weights = np.array([[1, 1], [2, 0], [3, 0], [4, 0], [0, 5], [0, 4]], np.float32)
-  draws = jax.jit(
-    jax.vmap(lambda key: draw_for_centers(key, data, cohort, weights, 1))
-  )(jax.random.split(jax.random.key(0), 4000))
-  assert_close(draws.mean(axis=0), weights / 10, rtol=0, atol=0.03)
-  # Where fewer have a weight than are wanted, all of them are drawn.
-  all_of_them = draw_for_centers(jax.random.key(1), data, cohort, weights, 5)
-  np.testing.assert_array_equal(all_of_them, weights > 0)
+  assert {int(info.trained) for info in infos} == {20}
 
 
 def test_many_pulls_are_one_to_their_weighted_mean():
@@ -174,13 +134,13 @@ def test_bad_clients_lie_about_the_models_that_they_send():
 def test_who_drops_out_keeps_its_weights_and_its_model():
   data = federation()
   local = helpers.local(hidden=())._replace(dropout_rate=0.4)
-  algorithm = algorithms.build('fed_soft', local, num_clusters=2, importance_every=1)
+  algorithm = algorithms.build('fed_soft', local, num_clusters=2)
   state, key = initial(algorithm, data), jax.random.key(3)
   dropped = draws.dropped(key, data, 0.4)
   assert 0 < dropped.sum() < 6
   after, info = jax.jit(algorithm.step)(state, data, helpers.everyone(data), key)
   np.testing.assert_array_equal(after.importance[dropped], 0.5)
-  np.testing.assert_array_equal(after.estimated, np.where(dropped, -1, 0))
+  np.testing.assert_array_equal(after.estimated, np.where(dropped, -2, 0))
   assert (np.asarray(after.importance)[~dropped] != 0.5).all()
   moved = (matrix(after.client_params) != matrix(state.client_params)).any(axis=1)
   np.testing.assert_array_equal(moved, ~dropped)

@@ -13,7 +13,6 @@ from fesem_jax import algorithms
 from fesem_jax.algorithms.flux import FluxState
 from fesem_jax.core.algorithm import Clusters, RoundInfo
 from fesem_jax.server import density, descriptors
-from fesem_jax.utils.errors import UserError
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
   assert_close,
@@ -62,7 +61,7 @@ def test_descriptors_match_float64_reference():
   state, _ = run(algorithm, data, rounds=2)
   model = reference.from_params(state.described_by, 0)
   everyone = helpers.everyone(data)
-  found = descriptors.moments(local, '', state.described_by, data, everyone)
+  found = descriptors.moments(local, state.described_by, data, everyone)
   reach = found.reach(np.ones(6, bool))
   want = reference_descriptors(model, data, helpers.CLASSES, 3)
   assert_close(found.descriptors(reach), want, rtol=1e-3, atol=1e-3)
@@ -73,10 +72,6 @@ def test_descriptors_match_float64_reference():
   np.testing.assert_array_equal(state.assignment, clusters.assignment)
   centers = matrix(state.centers)
   np.testing.assert_array_equal(centers, np.repeat(centers[:1], len(centers), axis=0))
-  first = descriptors.features_of(local.model, 'dense0')
-  params = jax.tree.map(lambda x: x[0], state.described_by)
-  x = data.client(0)[0]
-  np.testing.assert_array_equal(first(params, x), x.reshape(len(x), -1))
 
 
 @functools.cache
@@ -194,11 +189,3 @@ def test_the_radius_reaches_the_pair_whose_distance_it_is(seed):
   assert np.abs(near / radius - 1).min() < 2e-6
   alone = np.bincount(own)[own] == 1
   np.testing.assert_array_equal(alone, near > radius)
-
-
-def test_more_clusters_than_there_may_be_are_refused():
-  one = algorithms.build(
-    'flux', helpers.local(), warmup_rounds=1, max_clusters=1, eps_scaling=1e-9
-  )
-  with pytest.raises(UserError, match='max_clusters'):
-    run(one, federation(), rounds=1)

@@ -62,17 +62,13 @@ def local_training(x, last, like, batches):
 
 
 @pytest.mark.parametrize(
-  ('weighting', 'cohorts', 'devices'),
-  rest_by_night(
-    [('by_examples', [range(6)] * 3, 2), ('uniform', [(0, 3), (3, 4), (1, 0)], 1)]
-  ),
+  ('cohorts', 'devices'),
+  rest_by_night([([range(6)] * 3, 2), ([(0, 3), (3, 4), (1, 0)], 1)]),
 )
-def test_matches_float64_reference(weighting, cohorts, devices):
+def test_matches_float64_reference(cohorts, devices):
   data = federation()
   local = helpers.local(epochs=2, devices=devices, hidden=(8,))
-  algorithm = algorithms.build(
-    'moon', local, moon_mu=MU, moon_temperature=TEMPERATURE, weighting=weighting
-  )
+  algorithm = algorithms.build('moon', local, moon_mu=MU, moon_temperature=TEMPERATURE)
   like = reference.from_params(initial(algorithm, data).params, 0)
   x = reference.flat(like)
   last = [x] * len(SIZES)
@@ -81,7 +77,7 @@ def test_matches_float64_reference(weighting, cohorts, devices):
     last[i], loss = local_training(x, last[i], like, batches())
     return last[i], loss
 
-  x, loss, _ = averaged_rounds(local, data, x, cohorts, train, weighting)
+  x, loss, _ = averaged_rounds(local, data, x, cohorts, train)
 
   state, infos = run_cohorts(algorithm, data, cohorts)
   assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
@@ -109,10 +105,8 @@ def test_a_client_that_drops_out_keeps_its_last_model_and_bad_ones_the_true_one(
 
 def test_a_model_must_have_a_representation():
   model = models.from_flax(lambda rngs: Net(rngs), helpers.SHAPE)
-  algorithm = algorithms.build(
-    'moon', helpers.local()._replace(model=model), features_before='head'
-  )
-  with pytest.raises(UserError, match='head'):
+  algorithm = algorithms.build('moon', helpers.local()._replace(model=model))
+  with pytest.raises(UserError, match='logits'):
     algorithm.init(jax.random.key(0), federation())
 
 
@@ -121,7 +115,7 @@ class Net(nnx.Module):
 
   def __init__(self, rngs):
     self.body = nnx.Linear(helpers.SHAPE[0], 4, rngs=rngs)
-    self.head = nnx.Linear(4, helpers.CLASSES, rngs=rngs)
+    self.logits = nnx.Linear(4, helpers.CLASSES, rngs=rngs)
 
   def __call__(self, x):
-    return self.head(nnx.relu(self.body(x)))
+    return self.logits(nnx.relu(self.body(x)))

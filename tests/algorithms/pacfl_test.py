@@ -121,15 +121,6 @@ def test_a_client_is_described_by_the_labels_and_examples_that_it_has():
   assert own[0] != own[1] == own[3]
 
 
-def test_clustered_clients_keep_their_clusters_though_others_span_their_directions():
-  # Each client has the directions of those before it, so that all angles are 0.
-  data = of_clients(along(0), along(0, 1), along(0, 1), along(0, 1, 2))
-  local = helpers.local(shape=(3,), classes=2, hidden=())
-  options = {'num_clusters': 3, 'init_clients': 3, 'proximity': 'entries'}
-  algorithm = algorithms.build('pacfl', local, **options)
-  assert set(initial(algorithm, data).assignment.tolist()) == {0, 1, 2}
-
-
 def test_spans_that_must_intersect_are_refused():
   data, local = planted(), helpers.local(shape=SHAPE, hidden=())
 
@@ -145,13 +136,8 @@ def test_spans_that_must_intersect_are_refused():
     assert adjusted_rand_score(GROUPS, found) == 1.0
 
 
-def test_a_threshold_finds_the_number_of_clusters_and_late_clients_join_the_nearest():
+def test_a_threshold_finds_the_number_of_clusters():
   data, local = planted(), helpers.local(shape=SHAPE, hidden=())
   options = {'num_vectors': 1, 'proximity': 'sum_of_angles', 'angle_threshold': 60.0}
   state = initial(algorithms.build('pacfl', local, num_clusters=7, **options), data)
   np.testing.assert_array_equal(state.assignment, GROUPS)
-  # Seven of eight clients are of all groups; the eighth one joins its own.
-  for seed in range(3):
-    late = algorithms.build('pacfl', local, num_clusters=7, init_clients=7, **options)
-    own = initial(late, data, seed).assignment
-    assert adjusted_rand_score(GROUPS, own) == 1.0

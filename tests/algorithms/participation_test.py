@@ -57,7 +57,7 @@ def test_hypo_cluster_gives_all_the_best_center_of_now():
   [
     ('clove', {'num_clusters': 2}),  # Whose first clusters are random.
     ('fed_ala', {}),  # In whose first round no weights are learned.
-    ('fed_group', {'num_clusters': 2, 'init_clients': 4, 'inter_group_rate': 0.5}),
+    ('fed_group', {'num_clusters': 2}),
   ],
 )
 def test_a_round_without_clients_changes_nothing(name, options):
@@ -70,7 +70,7 @@ def test_a_round_without_clients_changes_nothing(name, options):
 
 @pytest.mark.parametrize(
   ('name', 'options'),
-  [('fed_group', {'num_clusters': 2}), ('stocfl', {'anchor_epochs': 1})],
+  [('fed_group', {'num_clusters': 2}), ('stocfl', {})],
 )
 def test_clients_from_elsewhere_have_no_work_of_clients_of_their_numbers(name, options):
   groups = np.arange(6) % 2

@@ -82,13 +82,13 @@ def test_a_sample_of_clients_stands_for_all_in_the_first_k_means(monkeypatch):
   seen, real = [], first_clusters.kmeans
 
   def watched(*args, **options):
-    seen.append((args[2].shape[0], options['restarts'], options['seeding']))
+    seen.append((args[2].shape[0], options['restarts']))
     return real(*args, **options)
 
   monkeypatch.setattr(first_clusters, 'kmeans', watched)
   starts = first_clusters.random_start(LOCAL, DATA, jax.random.key(0), 'common')
   for limit, most in ((0, 3), (2, 2), (1, 2)):
-    how = first_clusters.Clustering(4, 'plusplus', max_clients=limit)
+    how = first_clusters.Clustering(4, max_clients=limit)
     jax.eval_shape(
       lambda key, how=how: (
         first_clusters.train_and_cluster(
@@ -97,4 +97,4 @@ def test_a_sample_of_clients_stands_for_all_in_the_first_k_means(monkeypatch):
       ),
       jax.random.key(0),
     )
-    assert seen.pop() == (most, 4, 'plusplus')  # At least one client for each cluster.
+    assert seen.pop() == (most, 4)  # At least one client for each cluster.

@@ -5,24 +5,20 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.core import tree
+from fesem_jax.core import prng_streams, tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.server.similar_clusters import components
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.cluster_steps import stocfl_merged
 from tests.support.methods import (
-  SIZES,
   assert_close,
   federation,
   initial,
   matrix,
   over_seeds,
-  reference_gradient,
   reference_round,
   run,
   unflatten,
@@ -31,26 +27,28 @@ from tests.support.methods import (
 
 def test_matches_float64_reference():
   data, local = federation(), helpers.local(epochs=2)
-  algorithm = algorithms.build(
-    'stocfl', local, stocfl_tau=0.75, stocfl_lambda=0.6, anchor_epochs=0,
-    weighting='by_examples',
-  )  # fmt: skip
+  algorithm = algorithms.build('stocfl', local, stocfl_tau=0.75, stocfl_lambda=0.6)
   state, step = initial(algorithm, data), jax.jit(algorithm.step)
   anchor, first = (
     reference.from_params(x, 0) for x in (state.clusters.anchor, state.params)
   )
   assert_close(reference.vectors(state.centers), [reference.flat(first)] * 7)
   assert not np.allclose(reference.flat(anchor), reference.flat(first))
-  gradients = np.array([reference_gradient(anchor, data, i) for i in range(6)])
-  weights, average = np.array(SIZES), reference.flat(first)
+  longer = local._replace(schedule=local.schedule._replace(epochs=10))
+  changes, average = np.zeros((6, reference.flat(first).size)), reference.flat(first)
   clusters, models = [], {}  # The model of each cluster, by its clients.
   for number, cohort in enumerate([(0, 1, 4, 5), (1, 2, 4, 5), (0, 2, 3, 5)], 1):
     key = jax.random.fold_in(jax.random.key(9), number)
     ids = Cohort(np.array(cohort, np.int32), everyone=False)
     state, info = step(state, data, ids, key)
     seen = {i for c in clusters for i in c}
-    before, begins = models, [[i] for i in cohort if i not in seen]
-    clusters = stocfl_merged(clusters + begins, gradients, 0.75)
+    late = [i for i in cohort if i not in seen]
+    first_key = prng_streams.fold(key, prng_streams.FIRST_COHORT)
+    described = reference_round(longer, data, [anchor] * len(late), late, first_key)
+    for i, model in zip(late, described, strict=True):
+      changes[i] = reference.flat(anchor) - reference.flat(model)
+    before, begins = models, [[i] for i in late]
+    clusters = stocfl_merged(clusters + begins, changes, 0.75)
     models = {}
     for cluster in clusters:  # Of the largest one; here no two are equally large.
       parts = [old for old in before if set(old) <= set(cluster)]
@@ -68,7 +66,7 @@ def test_matches_float64_reference():
     old, start = average, unflatten(average, first)
     points = reference_round(local, data, [start] * len(cohort), cohort, key)
     points = np.stack([reference.flat(w) for w in points])
-    average = np.average(points, axis=0, weights=weights[list(cohort)])
+    average = points.mean(axis=0)
     squared = 0.0
     for cluster in list(models):
       some = [i for i in cohort if i in cluster]
@@ -76,15 +74,13 @@ def test_matches_float64_reference():
         points = [
           pulled(local, data, models[cluster], old, i, key, first) for i in some
         ]
-        models[cluster] = np.average(points, axis=0, weights=weights[some])
-        apart = np.square(np.array(points) - models[cluster]).sum(axis=1)
-        squared += weights[some] @ apart
+        models[cluster] = np.mean(points, axis=0)
+        squared += np.square(np.array(points) - models[cluster]).sum()
       assert_close(
         reference.vectors(state.centers)[own[cluster[0]]], models[cluster], rtol=1e-3
       )
     assert_close(reference.vectors(state.params)[0], average, rtol=1e-3)
-    value = squared / weights[list(cohort)].sum()
-    assert_close(info.clusters.objective, value, rtol=1e-3)
+    assert_close(info.clusters.objective, squared / len(cohort), rtol=1e-3)
   assert 1 < len(clusters) < 6
   assert int(info.clusters.sizes[-1]) == 0
 
@@ -102,7 +98,7 @@ def pulled(local, data, start, anchor, i, key, like):
 def planted():
   """Seeds share its programs."""
   local = helpers.local(batch_size=10, epochs=2, rate=0.3, hidden=())
-  return algorithms.build('stocfl', local, stocfl_tau=0.75, max_clusters=9)
+  return algorithms.build('stocfl', local, stocfl_tau=0.75)
 
 
 @over_seeds(2)
@@ -128,10 +124,10 @@ def test_finds_planted_clusters_without_their_number(seed):
   np.testing.assert_array_equal(unseen.choice, used[order])
   here = np.isin(groups, groups[1::2])
   assert adjusted_rand_score(groups[here], used[here]) == 1.0
-  assert (used[~here] == 9).all()  # The global model.
+  assert (used[~here] == 16).all()  # The global model.
   # Who has taken part stays in its cluster, be another one as similar as it may.
   joined = np.asarray(state.clusters.joined)
-  moved = state.clusters._replace(assignment=jnp.where(joined, 5, 9))
+  moved = state.clusters._replace(assignment=jnp.where(joined, 5, 16))
   used = jax.jit(planted().deployed)(state._replace(clusters=moved), data).choice
   assert (np.asarray(used)[joined] == 5).all()
 
@@ -139,7 +135,7 @@ def test_finds_planted_clusters_without_their_number(seed):
 def test_one_example_is_enough_to_join_or_to_be_compared():
   # With tau -1 all are one cluster; client 2, which is late, deploys its model.
   data, local = helpers.federation([4, 1, 1, 0]), helpers.local(hidden=())
-  algorithm = algorithms.build('stocfl', local, stocfl_tau=-1.0, anchor_epochs=0)
+  algorithm = algorithms.build('stocfl', local, stocfl_tau=-1.0)
   cohort = Cohort(np.array([0, 1, 3], np.int32), everyone=False)
   step = jax.jit(algorithm.step)
   state, _ = step(initial(algorithm, data), data, cohort, jax.random.key(1))
@@ -155,13 +151,6 @@ def test_every_client_may_be_a_cluster_of_its_own():
   models = matrix(state.centers)  # And the model of no cluster.
   assert len(np.unique(models, axis=0)) == len(models) == data.num_clients + 1
   assert_close(models[-1], matrix(tree.expand(state.params))[0], rtol=1e-6)
-
-
-def test_more_clusters_than_there_may_be_are_refused():
-  local = helpers.local(hidden=())
-  method = algorithms.build('stocfl', local, stocfl_tau=1.0, max_clusters=2)
-  with pytest.raises(UserError, match='max_clusters'):
-    run(method, federation(), rounds=1)
 
 
 def test_a_chain_of_similar_clusters_is_one_component():

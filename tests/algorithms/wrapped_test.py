@@ -1,6 +1,5 @@
 """What wrappers hand on to the method within, which here only takes notes."""
 
-import dataclasses
 import sys
 from typing import Any, NamedTuple
 
@@ -10,14 +9,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.algorithms.common import wrapped
-from fesem_jax.algorithms.wrappers import (
-  absent_clients,
-  loss_checks,
-  reclustering,
-  shuffled_start,
-)
-from fesem_jax.algorithms.wrappers.absent_clients import with_late_joins, with_max_age
-from fesem_jax.algorithms.wrappers.loss_checks import with_loss_checks
+from fesem_jax.algorithms.wrappers import reclustering
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
 from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
@@ -29,8 +21,7 @@ LOCAL = helpers.local(hidden=())
 KEY = jax.random.key(0)
 IDS = np.array([2, 0, 1], np.int32)
 COHORT = Cohort(IDS, everyone=False)
-# Client 3 is in no round here; the others are best off in these clusters.
-BEST = jnp.array([1, 1, 0, 1])
+# Client 3 is in no round here.
 OWN = jnp.array([0, 1, 1, 0])
 HERE = jnp.array([True, False, True])  # Client 0 dropped out.
 TRAINED = helpers.trained(
@@ -57,8 +48,7 @@ def noting(seen, after=None, parts=None):
     parts: of Eq. 6, which a round reports.
   """
 
-  def init(key, data, cohort=None):
-    seen.append(('init', cohort))
+  def init(key, data):
     models = {'w': jnp.array([[1.0], [2.0], [3.0], [8.0]])}
     return Notes({'w': jnp.array([[0.0], [5.0]])}, OWN, models, jnp.int32(0))
 
@@ -93,20 +83,6 @@ def noting(seen, after=None, parts=None):
   )
 
 
-def by_table(local, centers, own, by_loss, data, cohort):
-  """Clients who choose by loss choose those in `BEST`."""
-  del local, centers, data
-  return jnp.where(by_loss, BEST[jnp.asarray(cohort.ids)], own)
-
-
-@pytest.fixture(autouse=True)
-def losses(monkeypatch):
-  """Clients' losses are known."""
-  for module in (absent_clients, loss_checks):
-    monkeypatch.setattr(module, 'start_by_loss', by_table)
-  monkeypatch.setattr(absent_clients, 'least_loss', lambda *args: BEST)
-
-
 FOUND = reclustering.Reclustered(
   centers={'w': jnp.array([[10.0], [20.0]])},
   stays=jnp.array([True, False]),
@@ -127,102 +103,6 @@ def state_of(method, seen):
   state = method.init(KEY, DATA)
   seen.clear()
   return state
-
-
-WRAPPED = {
-  'max_age': lambda method: with_max_age(method, 2),
-  'late_joins': lambda method: with_late_joins(method, 3),
-  'loss_checks': lambda method: with_loss_checks(method, 3),
-  'reclustering': lambda method: with_reclustering(method, 9),
-  'reseeding': with_reseeding,
-}
-
-
-@pytest.mark.parametrize(
-  'wrapper', [lambda m: with_max_age(m, 1), lambda m: with_loss_checks(m, 3)]
-)
-def test_a_client_that_does_not_count_keeps_the_cluster_it_had(wrapper):
-  # All in the round start from `BEST`, where the method leaves them.
-  method = wrapper(noting([]))
-  state = wrapped.replaced(method.init(KEY, DATA), rounds=jnp.int32(2))
-  after, info = method.step(state, DATA, COHORT, KEY)
-  want = OWN.at[jnp.array([1, 2])].set(BEST[jnp.array([1, 2])])  # Client 0 dropped out.
-  np.testing.assert_array_equal(wrapped.inner(after).assignment, want)
-  np.testing.assert_array_equal(info.clusters.assignment, want)
-  np.testing.assert_array_equal(info.clusters.sizes, np.bincount(want))
-  assert int(info.clusters.moved) == (want != OWN).sum() == 1
-
-
-@pytest.mark.parametrize('name', [n for n in WRAPPED if n != 'reclustering'])
-def test_whether_clients_keep_their_clusters_is_handed_on(name):
-  seen = []
-  method = WRAPPED[name](noting(seen))
-  state = state_of(method, seen)
-  for hold in (jnp.bool_(True), None):
-    method.step(state, DATA, dataclasses.replace(COHORT, keep_clusters=hold), KEY)
-    assert seen[-1 if name != 'reseeding' else -2][1][1] is hold
-
-
-@pytest.mark.parametrize(
-  ('name', 'seen_in', 'choose'),
-  [
-    # Of clients 2, 0 and 1; in the third round with at most two rounds of absence.
-    ('max_age', {'seen': jnp.array([0, 2, 0, 0])}, [True, True, False]),
-    ('max_age', {'seen': jnp.array([1, 1, 0, 0])}, [True, False, False]),
-    ('late_joins', {'joined': jnp.array([False, True, True, False])}, [0, 1, 0]),
-  ],
-)
-def test_training_alone_starts_where_the_round_does(name, seen_in, choose):
-  seen = []
-  method = WRAPPED[name](noting(seen))
-  state = state_of(method, seen)._replace(**seen_in)
-  state = wrapped.replaced(state, rounds=jnp.int32(2))
-  want = np.where(np.array(choose, bool), BEST[IDS], OWN[IDS])
-  assert method.train(LOCAL, state, DATA, COHORT, KEY, 'reduction') == 'trained'
-  _, (within, starts, reduction) = seen[-1]
-  assert within.centers is state.method.centers
-  assert reduction == 'reduction'
-  np.testing.assert_array_equal(starts, want)
-  method.step(state, DATA, COHORT, KEY)
-  np.testing.assert_array_equal(seen[-1][1][0], want)
-
-
-def test_training_alone_starts_by_loss_in_rounds_that_check_losses():
-  seen = []
-  method = with_loss_checks(noting(seen), 3)
-  for done, want in ((1, OWN[IDS]), (2, BEST[IDS]), (3, OWN[IDS]), (5, BEST[IDS])):
-    state = method.init(KEY, DATA)._replace(rounds=jnp.int32(done))
-    assert method.train(LOCAL, state, DATA, COHORT, KEY, None) == 'trained'
-    np.testing.assert_array_equal(seen[-1][1][1], want)
-    for hold, starts in ((True, OWN[IDS]), (False, want)):
-      cohort = dataclasses.replace(COHORT, keep_clusters=jnp.bool_(hold))
-      method.step(state, DATA, cohort, KEY)
-      np.testing.assert_array_equal(seen[-1][1][0], starts)
-
-
-def test_ages_count_from_the_round_in_which_a_client_last_took_part():
-  seen = []
-  method = with_max_age(noting(seen), 2)
-  state = state_of(method, seen)
-  assert state.seen.tolist() == [0] * 4
-  state, _ = method.step(state, DATA, COHORT, KEY)
-  assert state.seen.tolist() == [0, 1, 1, 0]  # Client 0 dropped out.
-  state, _ = method.step(state, DATA, COHORT, KEY)
-  assert state.seen.tolist() == [0, 2, 2, 0]
-  assert state.seen.dtype == jnp.int32
-
-
-def test_clients_join_where_they_take_part_and_deploy_the_best_center_until_then():
-  seen = []
-  method = with_late_joins(noting(seen), 3)
-  state = state_of(method, seen)._replace(joined=jnp.array([False] * 3 + [True]))
-  used = method.deployed(state, DATA).choice
-  np.testing.assert_array_equal(used, [*BEST[:3], OWN[3]])
-  state, _ = method.step(state, DATA, COHORT, KEY)
-  assert state.joined.tolist() == [False, True, True, True]
-  # The method leaves them in the clusters that they started from.
-  used = method.deployed(state, DATA).choice
-  np.testing.assert_array_equal(used, [*BEST[:3], OWN[3]])
 
 
 def test_after_new_clusters_one_round_keeps_them():
@@ -272,7 +152,7 @@ def test_a_check_goes_by_the_clusters_that_clients_would_start_from(monkeypatch)
   state = wrapped.replaced(state_of(method, seen), rounds=jnp.int32(2))
   after, _ = method.step(state, DATA, COHORT, KEY)
   assert after.method.assignment.tolist() == [0, 0, 0, 0]
-  given = wrapped.starting_from(state, COHORT, jnp.array([0, 1, 0]))
+  given = wrapped.replaced(state, assignment=jnp.array([1, 0, 0, 0]))
   after, _ = method.step(given, DATA, COHORT, KEY)
   assert after.method.assignment.tolist() == [1, 1, 1, 0]
 
@@ -304,7 +184,7 @@ def test_a_wrapped_method_keeps_its_other_functions():
   seen = []
   method = noting(seen)
   own = method.init(KEY, DATA)
-  state, step = absent_clients.AgesState(own, jnp.zeros(4)), object()
+  state, step = reclustering.ReclusteringState(own, None), object()
   made = wrapped.wrap(method, step)
   assert made.step is step
   assert made.deployed(state, DATA).choice is own.assignment
@@ -347,30 +227,3 @@ def test_reseeding_counts_clients_with_examples_alone():
   _, info = method.step(state, data, COHORT, KEY)
   assert int(info.clusters.moved) == 2
   assert info.clusters.sizes.tolist() == [1, 2]
-
-
-def test_a_shuffled_start_counts_clients_with_examples_in_its_means(monkeypatch):
-  shuffled = jnp.array([1, 0, 0, 1])
-  monkeypatch.setattr(shuffled_start, 'shuffled', lambda *args: shuffled)
-  method = shuffled_start.with_shuffled_start(noting([]), 1.0)
-  data = helpers.federation([1, 4, 4]).reorder(np.arange(3), num_clients=4)
-  state = method.init(KEY, data)
-  np.testing.assert_array_equal(state.assignment, shuffled)
-  # Of models 1, 2 and 3; the fourth client has no examples.
-  np.testing.assert_allclose(state.centers['w'], [[2.5], [1.0]])
-
-
-def test_a_shuffled_start_leaves_alone_who_has_yet_to_join(monkeypatch):
-  seen = []
-  monkeypatch.setattr(shuffled_start, 'shuffled', lambda *args: 1 - args[3])
-  inner = noting(seen)
-
-  def init(key, data, cohort=None):  # Client 3 is in neither cluster.
-    state = inner.init(key, data, cohort)
-    return state._replace(assignment=jnp.array([0, 1, 1, 2]))
-
-  method = shuffled_start.with_shuffled_start(inner._replace(init=init), 1.0)
-  state = method.init(KEY, DATA, COHORT)
-  assert seen[-1] == ('init', COHORT)
-  assert state.assignment.tolist() == [1, 0, 0, 2]
-  np.testing.assert_allclose(state.centers['w'], [[2.5], [1.0]])

@@ -17,7 +17,6 @@ from fesem_jax.core.sums import weighted_mean
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server.similar_clusters import merge_similar
 from fesem_jax.server.update_directions import nearest_direction
-from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import train_cohort
 
 
@@ -25,9 +24,7 @@ class Rule(NamedTuple):
   """How clients are described, and which clusters are alike."""
 
   local: LocalTraining
-  # Local epochs from the anchor, whose change describes a client; 0 takes the gradient
-  # of its whole loss there.
-  epochs: int
+  epochs: int  # local epochs from the anchor, whose change describes a client
   threshold: float  # tau, the least cosine of clusters that merge
 
   def describe(
@@ -35,7 +32,6 @@ class Rule(NamedTuple):
     anchor: Params,
     data: FederatedData,
     cohort: Cohort,
-    counts: jax.Array,
     key: jax.Array,
   ) -> Params:
     """[S, ...] of each client of the cohort; 0 where that is not finite.
@@ -44,11 +40,8 @@ class Rule(NamedTuple):
       anchor: [1, ...].
       data: training split.
       cohort: S clients.
-      counts: [S] bool, whose descriptions matter.
       key: decides the order of examples in those epochs.
     """
-    if not self.epochs:
-      return cohort_gradients(self.local, anchor, data, cohort, counts)[0]
     shortly, starts = before_rounds(self.local, self.epochs), ClientModels(anchor)
     key = prng_streams.fold(key, prng_streams.FIRST_COHORT)
     trained = train_cohort(shortly, starts, data, cohort, key)
@@ -105,7 +98,7 @@ def with_new_clients(
   Returns the clusters, and [K] bool which of them have new clients alone.
   """
   mesh, most = rule.local.mesh, old.most
-  descriptions = rule.describe(old.anchor, data, cohort, new, key)
+  descriptions = rule.describe(old.anchor, data, cohort, key)
   squares = tree.row_distances(descriptions, tree.zeros_like(descriptions))
   new &= (squares > 0) & jnp.isfinite(squares)
   descriptions = tree.where(new, descriptions, tree.rows_of(old.gradients, cohort))
@@ -129,9 +122,8 @@ def most_similar(
   It is K for clients whose cosine with the mean of each cluster is less than the
   threshold. The N clients may be others than those in `clusters`.
   """
-  anchor, most, counts = clusters.anchor, clusters.most, data.sizes() > 0
-  key = jax.random.key(0)
-  descriptions = rule.describe(anchor, data, everyone(data), counts, key)
+  anchor, most, key = clusters.anchor, clusters.most, jax.random.key(0)
+  descriptions = rule.describe(anchor, data, everyone(data), key)
   zeros = tree.repeat(tree.unstack(tree.zeros_like(anchor), 0), most)
   own = jnp.minimum(clusters.assignment, most - 1)
   weights = clusters.joined.astype(jnp.float32)
