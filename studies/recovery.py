@@ -4,13 +4,14 @@ r"""Recovery of FeSEM from wrong starts: rules that were tried, kept and failed.
       --save=recovery_rotated_digits
 
 Every rule goes on from the same starts: FeSEM's own, in which each client was put into
-a random cluster with the probability `--shuffle`. Rules that are options of
-`experiments.run` are run as such; those that were left out are here.
+a random cluster with the probability `--shuffle`. Rules that are options of the library
+are run as such; the others are here.
 Of each round: ARI against the true groups. At the end: accuracy of the deployed models,
 and the median seconds of all rounds of a seed. `--draw` makes a figure of saved results
 instead.
 """
 
+import functools
 import pathlib
 import time
 from collections.abc import Callable
@@ -27,18 +28,18 @@ from benchmarks import common
 from fesem_jax import algorithms, data, models
 from fesem_jax.algorithms.common.wrapped import inner
 from fesem_jax.algorithms.fesem import FesemState
-from fesem_jax.algorithms.wrappers import with_shuffled_start
 from fesem_jax.algorithms.wrappers.reclustering import Checks, ReclusteringState
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, local_training
-from fesem_jax.core.sampling import everyone
+from fesem_jax.core.sampling import everyone, shuffled
 from fesem_jax.data.arrangement import arrange
 from fesem_jax.evaluation import evaluate
 from fesem_jax.server import em
 from fesem_jax.server.kmeans import kmeans
+from fesem_jax.training.client_losses import start_by_loss
 from fesem_jax.training.cohort import train_cohort
 
 _DATA = flags.DEFINE_enum(
@@ -70,10 +71,13 @@ class Rule(NamedTuple):
   Attributes:
     options: of FeSEM.
     acts: what replaces a round in every `--every`-th one, or None.
+    loss_checks: every so many rounds, clients start from the center of least loss; 0:
+      never.
   """
 
   options: dict[str, Any]
   acts: Callable[[Algorithm], Callable[..., FesemState]] | None = None
+  loss_checks: int = 0
 
 
 def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTraining]:
@@ -95,6 +99,43 @@ def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTrai
   model = models.build('mlp', splits[0].example_shape, splits[0].num_classes, [hidden])
   local = local_training(model, optax.sgd(_RATE.value))._replace(schedule=work)
   return *arrange(local, *splits), local
+
+
+def shuffled_start(
+  fesem: Algorithm, probability: float, key: jax.Array, split: FederatedData
+) -> FesemState:
+  """FeSEM's start, where each client goes to a random cluster with a probability.
+
+  Centers are then the unweighted means of these clusters' models.
+  """
+  state, cohort = fesem.init(key, split), everyone(split)
+  count = jax.tree.leaves(state.centers)[0].shape[0]
+  own = shuffled(key, split, cohort, state.assignment, count, probability)
+  ones = (split.sizes() > 0).astype(jnp.float32)
+  mesh = fesem.local.mesh
+  centers = em.m_step(state.client_params, own, ones, state.centers, mesh)
+  return state._replace(assignment=own, centers=centers)
+
+
+def with_loss_checks(fesem: Algorithm, every: int) -> Algorithm:
+  """Lets clients start from the center of least training loss in some rounds.
+
+  That is IFCA's rule, in every so many rounds. A client whose update does not count
+  keeps the cluster that it had.
+  """
+
+  def step(state, split, cohort, key):
+    old = tree.rows_of(state.assignment, cohort)
+    check = jnp.broadcast_to((state.rounds + 1) % every == 0, old.shape)
+    starts = start_by_loss(fesem.local, state.centers, old, check, split, cohort)
+    begun = state._replace(assignment=tree.with_rows(state.assignment, cohort, starts))
+    after, info = fesem.step(begun, split, cohort, key)
+    new = tree.rows_of(after.assignment, cohort)
+    new = jnp.where(info.clusters.took_part, new, old)
+    assignment = tree.with_rows(state.assignment, cohort, new)
+    return after._replace(assignment=assignment), info
+
+  return fesem._replace(step=step)
 
 
 def _mean_of_clients(state: FesemState, split: FederatedData) -> ClientModels:
@@ -196,15 +237,14 @@ def split_and_merge(algorithm: Algorithm) -> Callable[..., FesemState]:
 
 def rules(every: int) -> dict[str, Rule]:
   """All rules by name."""
-  by_loss = {'loss_check_every': every}
   return {
     'none': Rule({}),
-    'IFCA': Rule({'loss_check_every': 1, 'prox_lambda': 0.0}),
-    'loss check': Rule(by_loss),
-    'loss check and reseeding': Rule(by_loss | {'reseed_empty': True}),
+    'IFCA': Rule({'prox_lambda': 0.0}, loss_checks=1),
+    'loss check': Rule({}, loss_checks=every),
+    'loss check and reseeding': Rule({'reseed_empty': True}, loss_checks=every),
     'directions of updates': Rule({}, directions),
     'split and merge': Rule({}, split_and_merge),
-    'split and merge, loss check': Rule({'loss_check_every': 2}, split_and_merge),
+    'split and merge, loss check': Rule({}, split_and_merge, loss_checks=2),
     'from the mean': Rule({}, from_the_mean),
     'lambda from 1 to 0': Rule({'prox_lambda': 1.0}),
     'clustering anew': Rule({'recluster_every': every}),
@@ -215,6 +255,8 @@ def _steps(local: LocalTraining, rule: Rule) -> tuple[Algorithm, Step]:
   """The method and one round of a rule."""
   options = {'num_clusters': 4, 'prox_lambda': _LAMBDA.value} | rule.options
   algorithm = algorithms.build('fesem', local, **options)
+  if rule.loss_checks:
+    algorithm = with_loss_checks(algorithm, rule.loss_checks)
   round_of_fesem = jax.jit(algorithm.step)
   act = None if rule.acts is None else rule.acts(algorithm)
   later = {}
@@ -249,9 +291,9 @@ def main(argv: list[str]) -> None:
   for share in map(float, _SHUFFLE.value):
     options = {'num_clusters': 4, 'prox_lambda': _LAMBDA.value}
     fesem = algorithms.build('fesem', local, **options)
-    init = jax.jit(with_shuffled_start(fesem, share).init)
+    start = jax.jit(functools.partial(shuffled_start, fesem, share))
     for seed, (train, _, _) in seeds.items():
-      starts[share, seed] = init(jax.random.key(seed), train)
+      starts[share, seed] = start(jax.random.key(seed), train)
 
   @jax.jit
   def counts(state, train, test):

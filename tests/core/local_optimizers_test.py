@@ -96,13 +96,12 @@ def by_layer(frozen):
 
 
 @pytest.mark.parametrize(
-  'name', rest_by_night(['fed_avg', 'moon', 'ditto', 'apfl', 'p_fed_me'], by_day=3)
+  'name', rest_by_night(['fed_avg', 'moon', 'ditto', 'p_fed_me'], by_day=3)
 )
 def test_methods_train_by_the_names_and_shapes_of_the_models_layers(name):
   data, frozen = helpers.federation([5, 4, 6, 3]), 'dense0'
-  options = {'adapt_alpha': False} if name == 'apfl' else {}
   local = helpers.local(optimizer=by_layer(frozen))
-  algorithm = algorithms.build(name, local, **options)
+  algorithm = algorithms.build(name, local)
   start = jax.jit(algorithm.init)(jax.random.key(0), data)
   cohort = helpers.everyone(data)
   end, _ = jax.jit(algorithm.step)(start, data, cohort, jax.random.key(1))

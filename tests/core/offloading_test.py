@@ -20,7 +20,7 @@ from tests.support.runs import simulate
 # Every method that can keep its clients' models there.
 OFFLOADED = [
   ('fesem', {'num_clusters': 2, 'track_objective': True}),
-  ('fesem', {'num_clusters': 2, 'init_clients': 4, 'late_joins': True, 'max_age': 1}),
+  ('fesem', {'num_clusters': 2, 'init_clients': 4}),
   ('fesem_ma', {'num_clusters': 2, 'init_clients': 4}),
   ('non_fed', {}),
   ('ditto', {'ditto_lambda': 0.5}),
@@ -28,7 +28,7 @@ OFFLOADED = [
   ('fed_dyn', {'dyn_alpha': 0.3}),
 ]
 IDS = [f'{name}-{"-".join(options)}' for name, options in OFFLOADED]
-# Centers and who has joined; below, models alone.
+# Centers; below, models alone.
 BY_DAY = (1,)
 SIZES = [6, 3, 9, 5, 8, 4, 7, 5]
 

@@ -71,7 +71,7 @@ def test_only_local_training_takes_the_chosen_precision(precision):
   for name, options, gradients in (
     ('fed_avg', {}, 1),
     ('fesem', {'num_clusters': 2}, 1),
-    ('fed_dane', {'same_cohort': True}, 2),  # Those of a whole client too.
+    ('fed_dane', {}, 2),  # Those of a whole client too.
   ):
     found, all_highest = (of_method(name, options, each) for each in (local, exact))
     for program, as_highest in zip(found, all_highest, strict=True):

@@ -191,18 +191,16 @@ def test_sums_go_on_from_those_of_other_rows(size):
     )
 
 
-def test_rows_are_added_to_one_cluster_or_to_all():
+def test_rows_are_added_to_one_cluster():
   rng = np.random.default_rng(4)
-  points, centers = helpers.two_layers(rng, 5), helpers.two_layers(rng, 2)
-  one = jax.tree.map(lambda x: x[:1], centers)
-  weights = jnp.array([[1.0, 0.0], [2.0, 0.5], [0.0, 3.0], [0.25, 1.0], [0.0, 0.0]])
-  found = sums.add_to_one(sums.no_sums(one), points, weights[:, 0], one)
-  both = sums.add_to_all(sums.no_sums(centers), points, weights, centers)
-  for got, origins, k in ((found, one, 0), (both, centers, 0), (both, centers, 1)):
-    mean = np.average(matrix(points), axis=0, weights=weights[:, k])
-    means = matrix(sums.mean_of(got, origins))
-    np.testing.assert_allclose(means[k], mean, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(got.weight[k], weights[:, k].sum())
+  points, one = helpers.two_layers(rng, 5), helpers.two_layers(rng, 1)
+  weights = jnp.array([1.0, 2.0, 0.0, 0.25, 0.0])
+  found = sums.add_to_one(sums.no_sums(one), points, weights, one)
+  mean = np.average(matrix(points), axis=0, weights=weights)
+  np.testing.assert_allclose(
+    matrix(sums.mean_of(found, one))[0], mean, rtol=1e-5, atol=1e-6
+  )
+  np.testing.assert_allclose(found.weight, [3.25])
 
 
 @pytest.mark.parametrize(('num_rows', 'num_clusters'), [(6, 3), (300, 2), (20, 17)])
@@ -247,15 +245,6 @@ def test_as_many_rows_as_clusters_are_added_to_their_own():
     # Weights below 1 are divided by, too.
     got = jax.jit(sums.weighted_mean)(rows, cluster, weights, few)
     np.testing.assert_allclose(got['w'][:, 0], np.arange(count, 0, -1), rtol=1e-6)
-
-
-def test_fewer_rows_than_clusters_are_added_to_all():
-  origins = {'w': jnp.zeros((3, 1))}
-  weights = jnp.array([[1.0, 0.0, 0.5], [1.0, 2.0, 0.5]])
-  rows = {'w': jnp.array([[4.0], [8.0]])}
-  found = sums.add_to_all(sums.no_sums(origins), rows, weights, origins)
-  assert found.weight.tolist() == [2, 2, 1]
-  assert found.params['w'].tolist() == [[12], [16], [6]]
 
 
 @pytest.mark.parametrize(('num_clusters', 'loops'), [(4, 2), (300, 1)])

@@ -18,11 +18,10 @@ def sent(of, number=1, known=None, **drawn):
 def test_by_default_there_is_one_model_and_nothing_before_the_first_round():
   of = Traffic(lambda known, drawn: Sent(1, 2))
   assert of.of_start(7) == (0, 0)
-  assert (of.model, of.num_models, of.whole_batches) == (0, 1, False)
+  assert (of.model, of.whole_batches) == (0, False)
   assert of.known is of.start_up is None
   assert Sent(1, 2).passes == 0
-  drawn = Drawn(1, IDS, everyone=True)
-  assert (drawn.by_loss, drawn.keep_clusters) == (False, False)
+  assert not Drawn(1, IDS, everyone=True).keep_clusters
 
 
 def test_messages_that_are_the_same_for_all_differ_down_and_up():
@@ -33,11 +32,10 @@ def test_messages_that_are_the_same_for_all_differ_down_and_up():
 
 
 def test_a_start_by_clustering_sends_a_model_up_and_a_common_one_down():
-  of = traffic.own_center(LOCAL, 4)
+  of = traffic.one_model(LOCAL)
   common = traffic.after_clustering(of)
   assert common.of_start(7) == (7 * P, 7 * P)
   apart = traffic.after_clustering(of, common=False, losses=2)
   assert apart.of_start(7) == (0, 7 * (P + 8))
   chosen = traffic.after_clustering(of, choices=3)
   assert chosen.of_start(7) == (7 * 3 * P, 7 * (P + 4))
-  assert sent(chosen, by_loss=True)[0].tolist() == 4 * P

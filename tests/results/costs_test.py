@@ -61,13 +61,11 @@ def test_a_model_is_counted_by_its_parameters():
     ('fesem_ma', {}, P, P, 0),
     ('fed_em', {}, K * P, K * P, K),
     ('hypo_cluster', {}, K * P, P + 4, K),
-    ('hypo_cluster', {'num_clusters': 3, 'variant': 'gradient'}, 3 * P, P + 4, 3),
     ('apfl', {}, P, P, 0),
     ('p_fed_me', {}, P, P, 0),
     ('per_fed_avg', {}, P, P, 0),
     ('fed_ala', {}, P, P, 0),
     ('fed_amp', {}, P, P, 0),
-    ('clove', {'first_assignment': 'losses'}, K * P + 4, P + 4 * K, K),
     ('clove', {}, P, P, 0),  # The first round.
     ('fed_nova', {}, P, P + 4, 0),
     ('fed_dyn', {}, P, P, 0),
@@ -82,7 +80,6 @@ def test_a_model_is_counted_by_its_parameters():
     ('fed_drift', {}, P, P, 0),  # The first round.
     # Another cohort sends gradients: the model twice, the mean gradient once.
     ('fed_dane', {}, 3 * P, 2 * P, 6),
-    ('fed_dane', {'same_cohort': True}, 2 * P, 2 * P, 3),
   ],
 )
 def test_each_method_counts_what_it_sends(name, options, down, up, passes):
@@ -136,21 +133,11 @@ def test_every_method_of_the_package_says_what_it_sends():
 def test_clove_sends_all_models_from_the_second_round_on():
   expected = [K * P + 4] * S, [P + 4 * K] * S, [K] * S
   assert sent('clove', number=2) == expected
-  # Until clustering ends; then only clients that never took part choose a model.
-  for streaks, ended, wanted in (
-    ([3, 2, 5, 9, 4], False, expected),
-    ([3, 3, 5, 9, 0], True, ([P] * 4 + [K * P], [P] * S, [0] * 4 + [K])),
-    ([3, 3, 5, 9, 4], False, ([P] * S, [P] * S, [0] * S)),
-  ):
-    known = ended, np.array(streaks)
-    assert sent('clove', known, number=5, stable_rounds=3) == wanted
 
 
 def test_cfl_gp_sends_gradients_in_the_rounds_that_cluster():
-  options = {'cluster_every': 3, 'cluster_updates': 2}
-  down = [sent('cfl_gp', number=n, **options)[0][0] for n in range(1, 9)]
-  assert down == [2 * P, P, P, 2 * P, P, P, P, P]
-  assert traffic('cfl_gp', variant='gradient').whole_batches
+  down = [sent('cfl_gp', number=n)[0][0] for n in range(1, 13)]
+  assert down == [2 * P, P] * 5 + [P, P]
 
 
 def test_pacfl_counts_the_vectors_that_clients_send():
@@ -168,7 +155,6 @@ def test_new_clients_of_stocfl_send_a_change_of_one_more_model():
   known = of.known(types.SimpleNamespace(clusters=types.SimpleNamespace(joined=joined)))
   both = [2 * P, 3 * P, 2 * P, 2 * P, 3 * P]
   assert sent('stocfl', known) == (both, both, [0, 30, 0, 0, 30])
-  assert sent('stocfl', known, anchor_epochs=0)[2] == [0, 3, 0, 0, 3]
   drawn = Drawn(1, np.arange(5), everyone=True)
   counted = costs.of_round(of.of_round(known, drawn), drawn, 4)
   assert counted == {'bytes_down': 12 * P, 'bytes_up': round(12 / 5 * 4 * P)}
@@ -194,15 +180,6 @@ def test_fed_drift_sends_models_in_use_at_the_begin_of_time_steps():
   assert traffic('fed_drift').of_start(M) == (0, 4 * M)
 
 
-def test_loss_checks_send_all_centers_in_their_rounds_but_not_where_clusters_hold():
-  checked = {'loss_check_every': 3}
-  assert sent('fesem', number=2, **checked) == ([P] * S, [P] * S, [0] * S)
-  assert sent('fesem', number=3, **checked) == ([K * P] * S, [P] * S, [K] * S)
-  both = checked | {'recluster_every': 5}
-  assert sent('fesem', (5, False, None), 3, **both)[0] == [K * P] * S
-  assert sent('fesem', (5, True, None), 3, **both)[0] == [P] * S
-
-
 def test_a_check_of_clusters_sends_one_model():
   options = {'recluster_every': 2}
   assert sent('hypo_cluster', (4, False, None), 4, **options) == (
@@ -211,38 +188,15 @@ def test_a_check_of_clusters_sends_one_model():
     [0] * S,
   )
   assert sent('hypo_cluster', (4, False, None), 3, **options)[0] == [K * P] * S
-  # Clients that join in the round of a check receive all centers beside their mean.
-  options |= {'late_joins': True, 'init_clients': 6}
-  joined = np.array([True, False, True, True, False])
-  down, up, passes = sent('fesem', (joined, (4, False, None)), 4, **options)
-  assert down == [P, P + K * P, P, P, P + K * P]
-  assert (up, passes) == ([P] * S, [0, K, 0, 0, K])
-  del options['late_joins'], options['init_clients']
   # After a change clients keep their clusters: each receives its own center.
   kept = [P] * S, [P + 4] * S, [0] * S  # Models up, and a loss each.
   assert sent('hypo_cluster', (8, True, None), 5, **options) == kept
 
 
-def test_clients_that_were_absent_or_join_receive_all_centers():
-  seen = np.array([5, 1, 4, 0, 5])
-  down, up, passes = sent('fesem', (seen, None), number=6, max_age=2)
-  assert down == [P, K * P, P, K * P, P]
-  assert (up, passes) == ([P] * S, [0, K, 0, K, 0])
-  joined = np.array([True, False, True, True, False])
-  both = {'max_age': 2, 'late_joins': True, 'init_clients': 6}
-  assert sent('fesem', (joined, (seen, None)), number=6, **both)[0] == [
-    P, K * P, P, K * P, K * P,
-  ]  # fmt: skip
-
-
 def test_the_wrapped_state_gives_what_its_traffic_looks_at():
-  of = traffic('fesem', recluster_every=2, max_age=3, late_joins=True, init_clients=5)
   checks = types.SimpleNamespace(due=2, hold=False)
-  inner = types.SimpleNamespace(method=None, checks=checks)
-  state = types.SimpleNamespace(
-    joined='joined', method=types.SimpleNamespace(seen='seen', method=inner)
-  )
-  assert of.known(state) == ('joined', ('seen', (2, False, None)))
+  state = types.SimpleNamespace(method=None, checks=checks)
+  assert traffic('fesem', recluster_every=2).known(state) == (2, False, None)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +206,6 @@ def test_the_wrapped_state_gives_what_its_traffic_looks_at():
     ('fesem', {}, M * P, M * P),
     ('fesem', {'init_models': 'random'}, 0, M * P),
     ('fesem', {'init_models': 'by_loss'}, M * K * P, M * (P + 4)),
-    ('fesem', {'late_joins': True, 'init_clients': 6}, 6 * P, 6 * P),
     ('robust', {}, M * P, M * (P + 4 * 10)),
     ('robust', {'init_tolerance': 0.0}, M * P, M * P),
     ('hypo_cluster', {'init_restarts': 1, 'init_rounds': 0}, 0, 0),
@@ -276,7 +229,7 @@ def test_the_start_is_counted(name, options, down, up):
 
 
 def test_totals_of_a_run_and_its_gigabytes():
-  of = traffic('fesem', loss_check_every=2)
+  of = traffic('fesem')
   history = [{'round': 0}]
   for number in (1, 2):
     drawn = Drawn(number, np.arange(S), False)
@@ -284,20 +237,18 @@ def test_totals_of_a_run_and_its_gigabytes():
     record |= costs.of_start(of, M) if number == 1 else {}
     history.append({'round': number, 'simulated_seconds': 2.5} | record)
   assert history[2] == {
-    'round': 2, 'simulated_seconds': 2.5, 'bytes_down': S * K * P, 'bytes_up': 3 * P,
+    'round': 2, 'simulated_seconds': 2.5, 'bytes_down': S * P, 'bytes_up': 3 * P,
   }  # fmt: skip
   found = costs.summary(history, 'phone')
   start = {'bytes_down': M * P, 'bytes_up': M * P}
-  assert found['bytes_down'] == M * P + S * P + S * K * P
+  assert found['bytes_down'] == M * P + 2 * S * P
   assert found['bytes_up'] == M * P + 6 * P
   assert (found['start'], found['simulated_seconds']) == (start, 5.0)
   json.dumps(found)
   rounds, sent_so_far = costs.gigabytes(history)
   assert rounds == [1, 2]
   first = 2 * M * P + S * P + 3 * P
-  np.testing.assert_allclose(
-    sent_so_far, [first / 1e9, (first + S * K * P + 3 * P) / 1e9]
-  )
+  np.testing.assert_allclose(sent_so_far, [first / 1e9, (first + S * P + 3 * P) / 1e9])
   history[1]['bytes_down'] = None
   assert costs.summary(history)['bytes_down'] is None
   assert costs.gigabytes(history) == ([], [])

@@ -14,7 +14,6 @@ from fesem_jax.core.traffic import one_model, own_center
 from fesem_jax.run.results import privacy
 from fesem_jax.run.rounds import step_of
 from fesem_jax.training.privacy import differential_privacy
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
 LOCAL = helpers.local(model='logistic')
@@ -92,7 +91,7 @@ def test_notes_say_what_epsilon_does_not_cover():
   def said(where, traffic, rate=1.0, clustered=False):
     return ' '.join(privacy.notes(of(1.0, where), traffic, rate, clustered))
 
-  model, center = one_model(LOCAL), own_center(LOCAL, 2)
+  model, center = one_model(LOCAL), own_center(LOCAL)
   assert 'all clients take part' in said('server', model)
   assert 'probability 0.1' in said('server', model, 0.1)
   assert 'amplifies nothing' in said('client', model, 0.1)
@@ -101,22 +100,6 @@ def test_notes_say_what_epsilon_does_not_cover():
   more = center._replace(beside='its loss', models_before=3)
   assert 'does not cover' in said('client', more)
   assert 'up to 3 models' in said('client', more)
-
-
-@pytest.mark.parametrize(
-  'options',
-  [{'loss_check_every': 2}, {'max_age': 1}, {'late_joins': True, 'init_clients': 3}],
-)
-def test_notes_name_centers_that_clients_of_fesem_choose_by_loss(options):
-  local = helpers.local()
-
-  def said(**options):
-    sent = algorithms.build('fesem', local, num_clusters=2, **options).traffic
-    return ' '.join(privacy.notes(of(1.0, 'client'), sent, 0.5, clustered=True))
-
-  beside = 'does not cover what clients send beside: the number of the center of least'
-  assert beside in said(**options)
-  assert 'beside' not in said()
 
 
 def test_notes_name_losses_by_which_first_centers_of_hypo_cluster_are_drawn():
@@ -193,10 +176,3 @@ def test_runs_with_noise_of_the_server_have_no_equation_6():
   assert [r['objective'] for r in result.history if r['round']] == [None, None]
   assert result.summary['clusters']['objective'] is None
   assert any('Eq. 6 is not reported' in note for note in result.summary['notes'])
-
-
-def test_noise_of_the_server_is_not_divided_by_shares():
-  """A center that is no client's nearest has a total share near 0."""
-  local = LOCAL._replace(sends=differential_privacy(0.1, 2.0, delta=0))
-  with pytest.raises(UserError, match='temperature'):
-    algorithms.build('fesem', local, num_clusters=2, temperature=0.1)

@@ -420,8 +420,6 @@ def test_a_method_carries_the_local_training_it_was_built_with():
     if name == 'fed_bn':
       options = {'norm_layers': ['logits']}  # The model has no norm.
     assert algorithms.build(name, local, **options).local == local
-  method = algorithms.build('hypo_cluster', local, num_clusters=2, variant='gradient')
-  assert method.local == local
 
 
 def test_a_run_on_data_whose_true_clusters_have_names_loads(tmp_path):

@@ -85,9 +85,7 @@ def without_report(algorithm):
 
 def test_they_are_those_that_a_shipped_method_reports():
   local = helpers.local(devices=2, hidden=())
-  fesem = fj.algorithms.build('fesem', local, num_clusters=2)
-  shuffled = fj.wrappers.with_shuffled_start(fesem, 0.9)
-  algorithm = fj.wrappers.with_loss_checks(shuffled, every=1)
+  algorithm = fj.algorithms.build('clove', local, num_clusters=2)
   options = {'rounds': 6, 'eval_every': 5, 'clients_per_round': 4}
   told = scripted_run(algorithm, **options).history
   found = scripted_run(without_report(algorithm), **options).history

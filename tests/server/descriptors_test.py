@@ -37,7 +37,7 @@ def test_moments_are_those_of_all_examples_and_of_each_class():
   data = FederatedData.from_arrays(x, y, sizes, num_classes=3)
   local = helpers.local(hidden=())
   model = jax.tree.map(lambda p: p[None], helpers.first_model(local))
-  found = descriptors.moments(local, '', model, data, helpers.everyone(data))
+  found = descriptors.moments(local, model, data, helpers.everyone(data))
   directions, middle = descriptors.projection(6, 3)
   np.testing.assert_array_equal(found.middle, middle)
   assert found.values.shape == (4, 8, 3)
@@ -115,30 +115,13 @@ def test_before_there_are_clusters_all_are_in_the_first():
   assert {x.dtype for x in placing} == {np.dtype(np.float32)}
 
 
-def test_features_are_inputs_of_a_dense_layer_one_row_an_example():
+def test_features_are_inputs_of_the_last_dense_layer_one_row_an_example():
   model = models.build('mlp', (2, 3), 3, (5,))
   params = model.init(jax.random.key(0))
   x = jax.random.normal(jax.random.key(1), (4, 2, 3))
-  flat = descriptors.features_of(model, 'dense0')(params, x)
-  np.testing.assert_array_equal(flat, x.reshape(4, 6))
-  for last in ('', 'logits'):
-    hidden = descriptors.features_of(model, last)(params, x)
-    kernel, bias = (np.asarray(params['dense0'][n]) for n in ('kernel', 'bias'))
-    want = np.maximum(np.asarray(flat) @ kernel + bias, 0)
-    np.testing.assert_allclose(hidden, want, rtol=1e-4, atol=1e-5)
-  with pytest.raises(UserError, match='latent_layer'):
-    descriptors.features_of(model, 'dense1')(params, x)
-  plain = Model(model.init, model.apply)
-  for name in ('', 'dense0'):
-    with pytest.raises(UserError, match='latent_layer'):
-      descriptors.features_of(plain, name)(params, x)
-
-
-@pytest.mark.parametrize(
-  ('hidden', 'classes', 'sizes'),
-  [((5,), 3, (5, 3)), ((2,), 3, (2, 2)), ((300,), 250, (300, 199))],
-)
-def test_as_many_components_as_classes_features_or_points_allow(hidden, classes, sizes):
-  local = helpers.local(hidden=hidden, classes=classes)
-  data = helpers.federation([3], classes=classes)
-  assert descriptors.size_of_features(local, '', data) == sizes
+  hidden = descriptors.features_of(model)(params, x)
+  kernel, bias = (np.asarray(params['dense0'][n]) for n in ('kernel', 'bias'))
+  want = np.maximum(np.asarray(x).reshape(4, 6) @ kernel + bias, 0)
+  np.testing.assert_allclose(hidden, want, rtol=1e-4, atol=1e-5)
+  with pytest.raises(UserError, match='model'):
+    descriptors.features_of(Model(model.init, model.apply))(params, x)

@@ -60,19 +60,6 @@ def test_distances_of_clients_that_do_not_count_are_not_read():
   assert em.mean_distance(distance, 0 * weights) == 0
 
 
-def test_shares_fall_with_the_distance_relative_to_the_least():
-  distances = np.array([[2.0, 2.2, 3.0], [20.0, 22.0, 30.0], [0.5, 0.5, 0.4]])
-  shares = em.responsibilities(jnp.asarray(distances, jnp.float32), 0.1)
-  excess = distances / distances.min(axis=1, keepdims=True) - 1
-  want = np.exp(-excess / 0.1)
-  want /= want.sum(axis=1, keepdims=True)
-  np.testing.assert_allclose(shares, want, rtol=1e-4, atol=1e-6)
-  # At a center, there is no least distance to relate others to.
-  at = em.responsibilities(jnp.array([[0.0, 0.1, 0.3]]), 0.1)
-  want = np.exp([0.0, -1.0, -3.0])
-  np.testing.assert_allclose(at[0], want / want.sum(), rtol=1e-5)
-
-
 COUNTS = np.array([1, 4, 3, 0, 2])  # Examples; the last client drops out.
 OWN, NEAREST = np.array([0, 1, 2, 0, 1]), np.array([2, 1, 2, 1, 1])
 
@@ -125,23 +112,6 @@ def test_sums_over_chunks_give_equation_6_before_and_after_each_step():
   # Without clients, Eq. 6 is 0.
   assert plain.objective(old, old) == 0
   assert em.Sums.zeros(old, by_step=True).by_step() == (0, 0)
-
-
-def test_each_cluster_adds_its_share_of_a_client():
-  trained, points, centers, weights = a_chunk()
-  old = helpers.as_stack(centers.astype(np.float32))
-  shares = np.random.default_rng(1).dirichlet(np.ones(3), 5)
-  sums = em.Sums.zeros(old).add_shares(
-    trained, jnp.asarray(shares, jnp.float32), 'by_examples', old
-  )
-  of_each = weights[:, None] * shares
-  np.testing.assert_allclose(sums.clients.weight, of_each.sum(axis=0), rtol=1e-5)
-  want = (of_each * squared(points, centers)).sum(axis=0)
-  np.testing.assert_allclose(sums.squared, want, rtol=1e-5)
-  got = matrix(em.sums.mean_of(sums.clients, old))
-  for k in range(3):
-    mean = np.average(points, axis=0, weights=of_each[:, k])
-    np.testing.assert_allclose(got[k], mean, rtol=1e-4, atol=1e-5)
 
 
 def test_of_a_single_client_of_one_example_equation_6_is_its_distance():

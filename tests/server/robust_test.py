@@ -1,5 +1,7 @@
 """Every aggregation against float64 references written from the equations."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,13 +12,14 @@ from scipy import stats
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.server.robust import AGGREGATIONS, Aggregation
+from fesem_jax.server import robust
 from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import assert_close, federation, matrix
 from tests.support.nights import rest_by_night
 
-ROWS, CLUSTERS, BETA = 24, 5, 0.2
+ROWS, CLUSTERS = 24, 5
 # Clusters of many rows, of three, two and one, and one without.
 SIZES = [16, 3, 2, 1]
 
@@ -39,14 +42,15 @@ def krum(points, beta, models):
   return points[np.argsort(scores, kind='stable')[:models]].mean(axis=0)
 
 
+# Name -> what `parse` takes, and the reference.
 RULES = {
-  'mean': ({}, lambda x, o: x.mean(axis=0)),
-  'median': ({}, lambda x, o: np.median(x, axis=0)),
-  'trimmed_mean': ({'beta': BETA}, lambda x, o: stats.trim_mean(x, BETA)),
-  'norm_bound': ({}, lambda x, o: bounded(x, o, 0)),
-  'norm_bound of 2': ({'norm_bound': 2.0}, lambda x, o: bounded(x, o, 2.0)),
-  'krum': ({'beta': BETA}, lambda x, o: krum(x, BETA, 1)),
-  'krum of 3': ({'beta': BETA, 'krum_models': 3}, lambda x, o: krum(x, BETA, 3)),
+  'mean': lambda x, o: x.mean(axis=0),
+  'median': lambda x, o: np.median(x, axis=0),
+  'trimmed_mean(0.2)': lambda x, o: stats.trim_mean(x, 0.2),
+  'norm_bound': lambda x, o: bounded(x, o, 0),
+  'norm_bound(2.0)': lambda x, o: bounded(x, o, 2.0),
+  'krum': lambda x, o: krum(x, robust.BAD_SHARE, 1),
+  'krum(3)': lambda x, o: krum(x, robust.BAD_SHARE, 3),
 }
 
 
@@ -71,10 +75,8 @@ def found(clients):
 
     def centers(stack, cluster, counts, origins):
       return {
-        name: Aggregation(name.split()[0], **options).aggregate()(
-          stack, cluster, counts, origins, mesh
-        )
-        for name, (options, _) in RULES.items()
+        name: (robust.parse(name) or robust.mean)(stack, cluster, counts, origins, mesh)
+        for name in RULES
       }
 
     stack, cluster, counts, origins = clients
@@ -91,13 +93,34 @@ def test_rules_match_float64_references(name, devices, clients, found):
   points, about = matrix(stack), matrix(origins)
   got = matrix(found[devices - 1][name])
   for k in range(4):
-    want = RULES[name][1](points[(cluster == k) & counts], about[k])
+    want = RULES[name](points[(cluster == k) & counts], about[k])
     np.testing.assert_allclose(got[k], want, rtol=1e-4, atol=1e-5)
   np.testing.assert_array_equal(got[4], about[4])  # Nobody is there.
 
 
 def test_references_are_of_all_rules():
-  assert {name.split()[0] for name in RULES} == set(AGGREGATIONS)
+  assert {name.split('(')[0] for name in RULES} == set(robust.AGGREGATIONS)
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    'nonsense', 'median(0.1)', 'mean(1)', 'trimmed_mean(0.5)', 'trimmed_mean(-0.1)',
+    'norm_bound(-1)', 'krum(0)', 'krum(1.5)', 'krum()', 'krum(1', 'krum(1)(1)',
+    'norm_bound(inf)', 'trimmed_mean(0.1, 2)', '',
+  ],
+)  # fmt: skip
+def test_aggregations_that_do_not_exist_are_refused(text):
+  with pytest.raises(UserError, match='aggregation'):
+    robust.parse(text)
+
+
+def test_numbers_of_aggregations_have_defaults():
+  assert robust.parse('mean') is None
+  for name, number in (('trimmed_mean', '0.1'), ('norm_bound', '0'), ('krum', '1')):
+    found = [robust.parse(text).args for text in (name, f'{name}({number})')]
+    assert found[0] == found[1]
+  assert robust.parse('norm_bound(1e-3)').args == (1e-3,)
 
 
 def test_models_near_the_ends_of_float32_do_not_harm():
@@ -106,8 +129,12 @@ def test_models_near_the_ends_of_float32_do_not_harm():
   points[3] = 3e37
   points[4] = -3e37
   args = np.zeros(6, np.int32), np.arange(6) < 5, np.zeros((1, 4), np.float32)
-  for name in ('median', 'norm_bound', 'krum'):
-    got = jax.jit(Aggregation(name, beta=0.4).aggregate())(points, *args)
+  for name, aggregate in (
+    ('median', robust.parse('median')),
+    ('norm_bound', robust.parse('norm_bound')),
+    ('krum', functools.partial(robust.krum, 0.4, 1)),
+  ):
+    got = jax.jit(aggregate)(points, *args)
     assert np.isfinite(got).all(), name
     assert np.abs(got).max() < 20, name
 
@@ -120,7 +147,7 @@ def test_krum_tells_models_apart_that_lie_close_together():
   points = middle + 1e-4 * rng.normal(size=(12, 500)) * scales[:, None]
   points = points.astype(np.float32)
   args = np.zeros(12, np.int32), np.ones(12, bool), middle.astype(np.float32)
-  got = jax.jit(Aggregation('krum', beta=0.25).aggregate())(points, *args)
+  got = jax.jit(functools.partial(robust.krum, 0.25, 1))(points, *args)
   want = krum(points.astype(np.float64), 0.25, 1)
   np.testing.assert_allclose(got[0], want, rtol=0, atol=1e-6)
 
@@ -130,7 +157,7 @@ def test_krum_of_three_counts_one_neighbor_and_of_equal_scores_takes_the_first()
   points = np.array([[3.0], [0.0], [1.0]], np.float32)
   args = np.zeros(3, np.int32), np.ones(3, bool), np.full((1, 1), 9, np.float32)
   for beta in (0.0, 0.34):  # None or one of them may be bad.
-    closest = jax.jit(Aggregation('krum', beta=beta).aggregate())
+    closest = jax.jit(functools.partial(robust.krum, beta, 1))
     assert closest(points, *args)[0, 0] == 0
 
 
@@ -156,7 +183,7 @@ def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
   distances = ((points[:, None] - origins) ** 2).sum(axis=2)
   np.testing.assert_array_equal(assignment, distances.argmin(axis=1))
   assert (assignment != np.asarray(before.assignment)).any()
-  want = [RULES[aggregation][1](points[assignment == k], origins[k]) for k in range(2)]
+  want = [RULES[aggregation](points[assignment == k], origins[k]) for k in range(2)]
   assert_close(matrix(after.centers), want)
   own = np.asarray(want)[assignment]
   assert_close(info.clusters.objective, ((points - own) ** 2).sum(axis=1).mean(), 1e-3)
@@ -192,5 +219,5 @@ def test_changes_too_long_for_float32_are_as_long_as_their_median():
   # Their squares are infinite, and so is the median: none is cut.
   points = np.array([[3e37, 0], [1e37, 2e37], [7, 7]], np.float32)
   args = np.array([0, 0, 1]), np.ones(3, bool), np.zeros((2, 2), np.float32)
-  got = jax.jit(Aggregation('norm_bound').aggregate())(points, *args)
+  got = jax.jit(robust.parse('norm_bound'))(points, *args)
   np.testing.assert_allclose(got, [[2e37, 1e37], [7, 7]], rtol=1e-6)

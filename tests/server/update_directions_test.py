@@ -8,7 +8,6 @@ from fesem_jax.core import sharding
 from fesem_jax.server.update_directions import (
   clusters_of_directions,
   nearest_direction,
-  toward_others,
 )
 
 
@@ -26,27 +25,6 @@ def test_who_is_like_no_direction_is_in_none():
   # By default, the least angle may be the straight one.
   opposite = {'w': -directions['w'][:1]}
   assert nearest_direction({'w': directions['w'][:1]}, opposite).tolist() == [0]
-
-
-def test_centers_move_toward_all_others_by_one_over_their_lengths():
-  centers = {'w': jnp.array([[3.0, 4.0], [0.0, 2.0], [1.0, 1.0], [0.0, 0.0]])}
-  exists = jnp.array([True, True, False, True])
-  found = np.asarray(toward_others(centers, exists, 0.5)['w'])
-  first, second = np.array([3.0, 4.0]), np.array([0.0, 2.0])
-  np.testing.assert_allclose(found[0], (first + second / 4) / 1.25, rtol=1e-6)
-  np.testing.assert_allclose(found[1], (second + first / 10) / 1.1, rtol=1e-6)
-  np.testing.assert_allclose(found[2], [1.0, 1.0], rtol=1e-6)
-  # One at the origin attracts no other, but is attracted.
-  want = (first / 10 + second / 4) / 1.35
-  np.testing.assert_allclose(found[3], want, rtol=1e-6)
-  np.testing.assert_array_equal(toward_others(centers, exists, 0.0)['w'], centers['w'])
-
-
-def test_short_centers_attract_as_much_as_long_ones():
-  centers = {'w': jnp.array([[0.5, 0.0], [0.0, 0.25]])}
-  found = toward_others(centers, jnp.ones(2, bool), 0.5)
-  # Weights of 0.5 / 0.25 and 0.5 / 0.5 beside 1.
-  np.testing.assert_allclose(found['w'], [[0.5 / 3, 0.5 / 3], [0.25, 0.125]], rtol=1e-6)
 
 
 def test_updates_that_say_nothing_are_in_no_cluster_and_change_no_other():

@@ -139,13 +139,6 @@ def nearest(points, centers):
   return squared_distances(points, centers).argmin(axis=1)
 
 
-def responsibilities(points, centers, temperature):
-  """[S, K] softmax over k of -d_ik / (temperature * min_k d_ik)."""
-  distances = squared_distances(points, centers)
-  shares = np.exp(-(distances / distances.min(axis=1, keepdims=True) - 1) / temperature)
-  return shares / shares.sum(axis=1, keepdims=True)
-
-
 def means(points, assignment, weights, centers):
   """Weighted mean of each cluster; empty clusters keep their centers."""
   new = np.array(centers, np.float64)

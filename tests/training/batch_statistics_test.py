@@ -105,7 +105,7 @@ def test_statistics_do_not_move_a_client_to_another_cluster():
   rest_by_night(
     [
       ('fed_avg', {'server_optimizer': optax.sgd(0.5)}),
-      ('fed_dane', {'prox_mu': 0.1, 'same_cohort': True}),
+      ('fed_dane', {'prox_mu': 0.1}),
       ('scaffold', {}),
     ]
   ),

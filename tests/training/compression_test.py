@@ -140,8 +140,7 @@ def test_bytes_of_methods_are_those_of_each_model_that_is_sent():
 
   assert of('fed_em').of_round(None, drawn).up == 2 * each
   assert of('fed_rc').of_round(3, drawn).up == 2 * (each + 3 * 4)
-  late = of('fesem', late_joins=True, init_clients=3)
-  assert late.of_start(10)[1] == pytest.approx(3 * each)
+  assert of('fesem').of_start(10)[1] == pytest.approx(10 * each)
   drawn_start = of('hypo_cluster', init_restarts=5, init_rounds=2, init_clients=3)
   wanted = 5 * 3 * (2 * (each + 4) + 4)
   assert drawn_start.of_start(7)[1] == pytest.approx(wanted)

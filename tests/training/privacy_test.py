@@ -159,8 +159,7 @@ def test_personal_layers_stay_as_they_are():
   local = helpers.local()
   sends = differential_privacy(1e-6, 0.0, where='client', delta=0)
   made = [
-    algorithms.build('fed_per', one, weighting='uniform')
-    for one in (local, local._replace(sends=sends))
+    algorithms.build('fed_rep', one) for one in (local, local._replace(sends=sends))
   ]
   (first, plain, _), (_, clip, _) = (one_round(one, data) for one in made)
   own = [matrix(s.heads if hasattr(s, 'heads') else s[1]) for s in (plain, clip)]
