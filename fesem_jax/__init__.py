@@ -36,6 +36,7 @@ from fesem_jax.run.spec import Workdir
 from fesem_jax.server import em
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.kmeans import kmeans
+from fesem_jax.server.robust import aggregation
 from fesem_jax.training.augmentation import Augmentation, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import for_each_client, train_cohort
@@ -80,6 +81,7 @@ __all__ = [
   'UserError',
   'Workdir',
   '__version__',
+  'aggregation',
   'algorithms',
   'augmentation',
   'callbacks',

@@ -30,12 +30,12 @@ def fed_avg(
   Args:
     local: how clients train.
     weighting: 'by_examples' (alpha_i above) or 'uniform' (alpha_i = 1 / S).
-    aggregation: in place of this mean; see `robust.parse`.
+    aggregation: in place of this mean; see `robust.aggregation`.
     server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);
       None takes the mean.
   """
   server_optimizer = but_statistics(server_optimizer, local.model.statistics)
-  averaging = Averaging(weighting, server_optimizer, robust.parse(aggregation))
+  averaging = Averaging(weighting, server_optimizer, robust.aggregation(aggregation))
 
   def step(state, data, cohort, key):
     state, trained = global_model.train_and_average(

@@ -77,7 +77,7 @@ def fesem(
     prox_weighting: 'uniform' or 'paper', lambda / (m alpha_i).
     cluster_on: what is compared with the centers, 'all' parameters; see `EStep`.
     weighting: of clients in Eq. 6 and 9.
-    aggregation: in place of the mean of Eq. 9; see `robust.parse`.
+    aggregation: in place of the mean of Eq. 9; see `robust.aggregation`.
     server_optimizer: moves each center by a step along the mean change of its clients.
     track_objective: whether rounds report Eq. 6 after each step.
     init_models: 'common', 'random' or 'by_loss', how the first clusters are made; see
@@ -92,7 +92,7 @@ def fesem(
   Raises:
     UserError: on options that exclude each other.
   """
-  rule = robust.parse(aggregation)
+  rule = robust.aggregation(aggregation)
   m_step = MStep(weighting, rule, server_optimizer, track_objective)
   m_step = m_step.but_statistics(local.model.statistics)
   start = ClusterStart(init_models, init_epochs, init_restarts, init_clients)

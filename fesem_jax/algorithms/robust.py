@@ -61,14 +61,14 @@ def robust(
     trim: share of each cluster that k-means leaves out of its mean, the
       clients farthest from the center; 0 is plain k-means.
     aggregation: of each cluster's models, 'trimmed_mean' or 'median' in the paper; see
-      `robust.parse`.
+      `robust.aggregation`.
     init_epochs: local epochs of the training before clustering.
     init_tolerance: these epochs are repeated until the mean training loss of one
       repetition is less than this below that of the one before, at most
       `first_clusters.MAX_REPETITIONS` times; 0 trains once.
   """
   local.check_no_statistics('robust')
-  aggregate = rules.parse(aggregation) or rules.mean
+  aggregate = rules.aggregation(aggregation) or rules.mean
 
   def init(key, data):
     check_num_clusters(num_clusters, data)

@@ -31,7 +31,7 @@ Aggregate: TypeAlias = Callable[
 BAD_SHARE = 0.1  # Of a cluster's clients, that Krum takes to be bad.
 
 
-def parse(text: str) -> Aggregate | None:
+def aggregation(text: str) -> Aggregate | None:
   """The aggregation that a text names; None for the mean, which needs only sums.
 
     mean               of models

@@ -117,7 +117,7 @@ def test_one_client_is_enough_for_a_step_of_the_server_and_none_is_not():
   assert moved_by(averaging) == -1
   assert moved_by(averaging, weight=0.0) == 1
   # By the median of two models where one client failed: 1 - (0.5 * 8 - 3).
-  median = averaging._replace(aggregation=robust.parse('median'))
+  median = averaging._replace(aggregation=robust.aggregation('median'))
   assert moved_by(median, finite=(True, True, False)) == 0
   assert moved_by(median, finite=(False, False, False)) == 1
 

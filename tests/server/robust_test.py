@@ -42,7 +42,7 @@ def krum(points, beta, models):
   return points[np.argsort(scores, kind='stable')[:models]].mean(axis=0)
 
 
-# Name -> what `parse` takes, and the reference.
+# What `aggregation` takes -> the reference.
 RULES = {
   'mean': lambda x, o: x.mean(axis=0),
   'median': lambda x, o: np.median(x, axis=0),
@@ -73,11 +73,9 @@ def found(clients):
   def all_rules(devices):
     mesh = sharding.client_mesh(devices)
 
-    def centers(stack, cluster, counts, origins):
-      return {
-        name: (robust.parse(name) or robust.mean)(stack, cluster, counts, origins, mesh)
-        for name in RULES
-      }
+    def centers(*args):
+      rules = {name: robust.aggregation(name) or robust.mean for name in RULES}
+      return {name: rule(*args, mesh) for name, rule in rules.items()}
 
     stack, cluster, counts, origins = clients
     split = sharding.split_clients((stack, jnp.asarray(cluster)), mesh)
@@ -112,15 +110,15 @@ def test_references_are_of_all_rules():
 )  # fmt: skip
 def test_aggregations_that_do_not_exist_are_refused(text):
   with pytest.raises(UserError, match='aggregation'):
-    robust.parse(text)
+    robust.aggregation(text)
 
 
 def test_numbers_of_aggregations_have_defaults():
-  assert robust.parse('mean') is None
+  assert robust.aggregation('mean') is None
   for name, number in (('trimmed_mean', '0.1'), ('norm_bound', '0'), ('krum', '1')):
-    found = [robust.parse(text).args for text in (name, f'{name}({number})')]
+    found = [robust.aggregation(text).args for text in (name, f'{name}({number})')]
     assert found[0] == found[1]
-  assert robust.parse('norm_bound(1e-3)').args == (1e-3,)
+  assert robust.aggregation('norm_bound(1e-3)').args == (1e-3,)
 
 
 def test_models_near_the_ends_of_float32_do_not_harm():
@@ -130,8 +128,8 @@ def test_models_near_the_ends_of_float32_do_not_harm():
   points[4] = -3e37
   args = np.zeros(6, np.int32), np.arange(6) < 5, np.zeros((1, 4), np.float32)
   for name, aggregate in (
-    ('median', robust.parse('median')),
-    ('norm_bound', robust.parse('norm_bound')),
+    ('median', robust.aggregation('median')),
+    ('norm_bound', robust.aggregation('norm_bound')),
     ('krum', functools.partial(robust.krum, 0.4, 1)),
   ):
     got = jax.jit(aggregate)(points, *args)
@@ -219,5 +217,5 @@ def test_changes_too_long_for_float32_are_as_long_as_their_median():
   # Their squares are infinite, and so is the median: none is cut.
   points = np.array([[3e37, 0], [1e37, 2e37], [7, 7]], np.float32)
   args = np.array([0, 0, 1]), np.ones(3, bool), np.zeros((2, 2), np.float32)
-  got = jax.jit(robust.parse('norm_bound'))(points, *args)
+  got = jax.jit(robust.aggregation('norm_bound'))(points, *args)
   np.testing.assert_allclose(got, [[2e37, 1e37], [7, 7]], rtol=1e-6)
