@@ -73,8 +73,6 @@ DEFAULTS = {
   'clove': {'num_clusters': 4, 'choose_num_clusters': False},
   'fed_nova': {'straggler_fraction': 0.0},
   'fed_dyn': {'dyn_alpha': 0.01, 'client_state': 'stacked'},
-  'fed_babu': {'head_layers': ('logits',)},
-  'lg_fed_avg': {'head_layers': ('logits',)},
   'fed_bn': {'norm_layers': ()},
   'moon': {'moon_mu': 1.0, 'moon_temperature': 0.5},
   'cfl_gp': {'num_clusters': 4},
@@ -93,7 +91,6 @@ DEFAULTS = {
       'buffer_size': 0, 'concurrency': 0, 'server_learning_rate': 1.0,
       'client_devices': 'phone',
   },
-  'centralized': {},
 }  # fmt: skip
 DEFAULTS['fesem_ma'] = {o: v for o, v in DEFAULTS['fesem'].items() if o != 'cluster_on'}
 

@@ -19,6 +19,8 @@ from fesem_jax.analysis import tables
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
+from reproductions import recipes
+from tests.support import helpers
 from tests.support import sources as sources_test
 from tests.support.commands import ROOT, call, spawn
 
@@ -131,23 +133,48 @@ def test_presets_parse(preset, parsed_flags):
   known = set(parsed_flags) | of_compare
   for line in preset.read_text().splitlines():
     if line and not line.startswith('#'):
-      name, _, value = line.removeprefix('--').partition('=')
+      name, has_value, value = line.removeprefix('--').partition('=')
       assert name.removeprefix('no') in known
+      if has_value and name in parsed_flags:
+        parsed_flags[name].parser.parse(value)
       if name == 'tune':
         tune.parse_search(value)
+      if name == 'algorithms':
+        for text in value.split(','):
+          method, chosen = methods.parse_method(methods.split_label(text)[1])
+          own = {o: v for o, v in chosen.items() if o in methods.options(method)}
+          methods.build(method, helpers.local(), own)
       if name == 'flagfile':
         assert (ROOT / value).is_file()
+
+
+@pytest.mark.parametrize('name', recipes.names())
+def test_recipes_parse_and_build_their_methods(name, parsed_flags):
+  recipe = recipes.read(name)
+  cells = [recipe.source_of(cell).flags for cell in recipe.cells]
+  for cell in [*cells, recipe.small_flags()]:
+    given = dict(flag.removeprefix('--').split('=', 1) for flag in cell if '=' in flag)
+    values = {flag: parsed_flags[flag].parser.parse(v) for flag, v in given.items()}
+    method = values['algorithm']
+    own = {o: v for o, v in values.items() if o in methods.all_options()}
+    methods.check_options(method, own)
+    methods.build(method, helpers.local(), own)
 
 
 def test_methods_of_a_comparison(parsed_flags):
   assert methods.parse_method(' fesem(4) ') == ('fesem', {'num_clusters': 4})
   assert methods.parse_method('fed_avg') == ('fed_avg', {})
+  chosen = {'aggregation': 'krum(2)', 'num_clusters': 3}
+  assert methods.parse_method('robust(aggregation=krum(2);3)') == ('robust', chosen)
+  assert methods.split_label('A=fesem(aggregation=krum(2))')[0] == 'A'
   for text, subject in (
     ('fesem(x)', 'algorithms'),
     ('fedsem', 'fedsem'),
     ('fed_avg(3)', 'num_clusters'),
     ('fed_avg(seed=1)', 'seed'),
     ('fesem(4;learning_rate=fast)', 'learning_rate'),
+    ('fesem(4', 'algorithms'),
+    ('fesem(4)(4)', 'algorithms'),
   ):
     with refuses(subject):
       methods.parse_method(text)
