@@ -75,7 +75,9 @@ def fesem(
     num_clusters: K.
     prox_lambda: lambda, whose value the paper does not state; see `Penalty`.
     prox_weighting: 'uniform' or 'paper', lambda / (m alpha_i).
-    cluster_on: what is compared with the centers, 'all' parameters; see `EStep`.
+    cluster_on: what is compared with the centers: 'all' parameters; those of a layer,
+      e.g. 'logits', as in the authors' code, or of patterns separated by commas, e.g.
+      '*/lora_a,*/lora_b'; or 'matched', which is FeSEM-MA (Section 5.1).
     weighting: of clients in Eq. 6 and 9.
     aggregation: in place of the mean of Eq. 9; see `robust.aggregation`.
     server_optimizer: moves each center by a step along the mean change of its clients.
