@@ -10,7 +10,7 @@ import pytest
 from fesem_jax import algorithms, simulate
 from fesem_jax.analysis import costs_table, tables
 from fesem_jax.core.sending import Privacy
-from fesem_jax.core.traffic import one_model, own_center
+from fesem_jax.core.traffic import one_model
 from fesem_jax.run.results import privacy
 from fesem_jax.run.rounds import step_of
 from fesem_jax.training.privacy import differential_privacy
@@ -91,13 +91,13 @@ def test_notes_say_what_epsilon_does_not_cover():
   def said(where, traffic, rate=1.0, clustered=False):
     return ' '.join(privacy.notes(of(1.0, where), traffic, rate, clustered))
 
-  model, center = one_model(LOCAL), own_center(LOCAL)
+  model = one_model(LOCAL)
   assert 'all clients take part' in said('server', model)
   assert 'probability 0.1' in said('server', model, 0.1)
   assert 'amplifies nothing' in said('client', model, 0.1)
-  assert 'not the choice of the clusters' in said('server', center, 1.0, True)
-  assert 'clusters' not in said('client', center, 1.0, True)
-  more = center._replace(beside='its loss', models_before=3)
+  assert 'not the choice of the clusters' in said('server', model, 1.0, True)
+  assert 'clusters' not in said('client', model, 1.0, True)
+  more = model._replace(beside='its loss', models_before=3)
   assert 'does not cover' in said('client', more)
   assert 'up to 3 models' in said('client', more)
 
