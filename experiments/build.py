@@ -16,7 +16,7 @@ from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.training.augmentation import augmentation
-from fesem_jax.training.optimizers import AdamOptions, local_optimizer
+from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.utils.errors import UserError, argument, check
 
 from . import flags as experiment_flags
@@ -105,14 +105,11 @@ def own_model(
 
 def _optimizer(config: dict[str, Any]) -> optax.GradientTransformation:
   """The local optimizer that a configuration names."""
-  adam = AdamOptions(config['adam_beta1'], config['adam_beta2'], config['adam_epsilon'])
   return local_optimizer(
     config['optimizer'],
     config['learning_rate'],
     momentum=config['momentum'],
-    nesterov=config['nesterov'],
     weight_decay=config['weight_decay'],
-    adam=adam,
     clip_norm=config['clip_norm'],
   )
 
@@ -135,9 +132,6 @@ def build_local(
     config['precision'],
   )
   of_rounds = schedules.resolved(config['lr_schedule'], config['rounds'])
-  of_steps = schedules.resolved_local(
-    config['local_lr_schedule'], config['local_steps']
-  )
   local = local_training(
     model,
     _optimizer(config),
@@ -155,6 +149,5 @@ def build_local(
     batch_stats=config['batch_stats'],
     keep_optimizer_state=config['keep_optimizer_state'],
     dropout_rate=config['dropout_rate'],
-    local_lr_schedule=schedules.build(of_steps, 'local_lr_schedule'),
     augmentation=augmentation(config['augment'], train.example_shape),
   )

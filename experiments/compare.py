@@ -13,7 +13,6 @@ With other --algorithms it keeps the rows of the first.
 
 import dataclasses
 import pathlib
-import shutil
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +27,6 @@ from fesem_jax.analysis.tuning import Choice
 from fesem_jax.core import sharding
 from fesem_jax.evaluation import paired
 from fesem_jax.evaluation.paired import Summaries
-from fesem_jax.run.checks import check_arguments
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
@@ -38,8 +36,6 @@ from fesem_jax.utils.errors import UserError, check
 from . import flags as experiment_flags
 from . import kept_methods, methods, pages, sweep, tune, watching
 from .many_runs import Count, Wanted, run_unless_diverged
-from .roles import HeldData
-from .run import plan
 from .start import no_positional, start
 
 
@@ -91,36 +87,6 @@ def listed_methods() -> list[str]:
   ):
     listed.append('oracle')
   return listed
-
-
-def check_redo(by_label: tune.ByLabel) -> None:
-  """Raises `UserError` if --redo names none of the methods."""
-  known = {name for la, [c, *_] in by_label.items() for name in (la, c['algorithm'])}
-  for name in flags.FLAGS.redo:
-    check(name in known, f'redo: unknown method {name!r}; expected {", ".join(known)}')
-
-
-def remove_redone(by_label: tune.ByLabel, workdir: pathlib.Path) -> None:
-  """Deletes the runs of the methods that --redo names, also those that tuned them.
-
-  Those of a method that cannot run again stay.
-  """
-  machine, held = experiment_flags.machine(), HeldData()
-  for label, [config, *_] in by_label.items():
-    folders = [at / methods.folder_of(label) for at in (workdir, workdir / 'tune')]
-    there = [folder for folder in folders if folder.is_dir()]
-    if not there or not {label, config['algorithm']} & set(flags.FLAGS.redo):
-      continue
-    try:
-      once = config | {'patience': 0}  # Which methods without clusters leave out.
-      own = plan(once, machine, workdir, say=lambda _: None, held=held)
-      check_arguments(own.spec)
-    except UserError as e:
-      reason = printable(str(e), 2000)
-      print(f'--redo={label}: its runs stay, as it cannot run again: {reason}')
-      continue
-    for folder in there:
-      shutil.rmtree(folder)
 
 
 def draw(
@@ -220,10 +186,10 @@ def run_methods(
 
 
 def tables_asked() -> dict[str, Any]:
-  """The values of --columns, --metric and --correct; raises `UserError` on others."""
+  """The values of --columns and --correct; raises `UserError` on others."""
   f = flags.FLAGS
   tables.check_columns(f.columns, ())
-  return {'columns': f.columns, 'metrics': f.metric, 'correct': f.correct}
+  return {'columns': f.columns, 'correct': f.correct}
 
 
 def main(argv: list[str]) -> None:
@@ -237,15 +203,13 @@ def main(argv: list[str]) -> None:
     by_label = swept.by_label
   paired.check_reference(f.reference, list(by_label))
   tables_asked()  # Raises before the first run.
-  check_redo(by_label)
   reported = range(f.seed, f.seed + f.num_seeds)
   watching.callbacks(experiment_flags.machine())  # Raises before the first run.
   own = methods.options_of_own(each[0]['algorithm'] for each in by_label.values())
-  search = tune.parse(f.tune, f.tune_by, f.tune_first_seed, f.tune_seeds, reported, own)
+  search = tune.parse(f.tune, f.tune_by, f.tune_seeds, reported, own)
   with locked(workdir) as alone:
     if alone:
       remove_left_overs(workdir)
-    remove_redone(by_label, workdir)
     number = sum(map(len, by_label.values())) + tune.number_of_runs(by_label, search)
     count = Count(number)
     choices = tune.tuned(by_label, search, workdir, count) if search else {}
@@ -289,12 +253,6 @@ def define_flags() -> None:
     'Also run the oracle (FedAvg within the true groups of the clients), and compare '
     'every method with it.',
   )
-  flags.DEFINE_list(
-    'redo',
-    [],
-    'Methods whose runs in --workdir are deleted and run again, e.g. after a change of '
-    'their code: named as in the table, or as NAME for all rows of NAME.',
-  )
   flags.DEFINE_integer(
     'num_seeds',
     5,
@@ -307,12 +265,6 @@ def define_flags() -> None:
     [],
     f'Columns of the tables, of {", ".join(tables.COLUMNS)}; default: all but '
     'finetuned. table.csv and table.json have all.',
-  )
-  flags.DEFINE_list(
-    'metric',
-    [],
-    'Metrics of the tables, such as micro_accuracy,macro_f1; default: all of the task. '
-    'table.csv and table.json have all.',
   )
   flags.DEFINE_enum(
     'correct',
@@ -352,15 +304,9 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     'tune_seeds',
     3,
-    'Seeds over which --tune takes the mean; none of them may be a reported one.',
+    f'Seeds over which --tune takes the mean, from --seed + {tune.MOST_SEEDS}.',
     lower_bound=1,
     upper_bound=tune.MOST_SEEDS,
-  )
-  flags.DEFINE_integer(
-    'tune_first_seed',
-    None,
-    f'First seed of --tune; default: --seed + {tune.MOST_SEEDS}.',
-    lower_bound=0,
   )
   flags.DEFINE_string('workdir', 'runs/compare', 'Folder of all runs and the table.')
 

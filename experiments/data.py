@@ -1,9 +1,9 @@
-r"""Inspects, subsamples and converts federated data.
+r"""Inspects and converts federated data.
 
   fesem-data --dataset=femnist --data_dir=DIR
   fesem-data --dataset=femnist --data_dir=DIR \
-      --min_examples=100 --max_clients=500 --output=femnist500.npz
-  fesem-run --dataset=npz:femnist500.npz
+      --min_examples=100 --output=femnist100.npz
+  fesem-run --dataset=npz:femnist100.npz
 
 Prints sizes, classes, ranges and duplicates, as `data.describe` returns them.
 """
@@ -11,7 +11,6 @@ Prints sizes, classes, ranges and duplicates, as `data.describe` returns them.
 import pathlib
 from collections.abc import Sequence
 
-import numpy as np
 from absl import flags
 
 from fesem_jax import data
@@ -19,20 +18,8 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import arrays, label_skew
 from fesem_jax.data.class_names import class_names
 
-from . import data_tables
 from . import flags as experiment_flags
 from .start import no_positional, start
-
-
-def subsample(
-  train: FederatedData, test: FederatedData, max_clients: int, seed: int
-) -> tuple[FederatedData, FederatedData]:
-  """At most so many clients, drawn at random; all of them if it is 0."""
-  if not 0 < max_clients < train.num_clients:
-    return train, test
-  rng = np.random.default_rng([seed, 0])
-  kept = np.sort(rng.choice(train.num_clients, max_clients, replace=False))
-  return train.reorder(kept), test.reorder(kept)
 
 
 def draw(train: FederatedData, folder: pathlib.Path) -> None:
@@ -62,7 +49,6 @@ def main(argv: list[str]) -> None:
   f = flags.FLAGS
   chosen = experiment_flags.data_choice()
   train, test = data.load(chosen.pop('dataset'), data_dir=f.data_dir, **chosen)
-  train, test = subsample(train, test, f.max_clients, f.seed)
   print(data.describe(train, test).to_string(float_format='{:.6g}'.format))
   if f.output:
     path = pathlib.Path(f.output)
@@ -70,9 +56,6 @@ def main(argv: list[str]) -> None:
     arrays.save(path, train, test)
     size = path.stat().st_size / 2**20
     print(f'{path}: {size:.1f} MiB; use --dataset=npz:{path}')
-  if f.tables:
-    for path in data_tables.write(pathlib.Path(f.tables), train, test, _names(train)):
-      print(path)
   if f.plots:
     draw(train, pathlib.Path(f.plots))
 
@@ -80,21 +63,10 @@ def main(argv: list[str]) -> None:
 if __name__ == '__main__':
   experiment_flags.define('data', 'partition')
   flags.adopt_module_key_flags(experiment_flags)
-  flags.DEFINE_integer(
-    'max_clients',
-    0,
-    'Keep at most so many clients, drawn at random; 0: all.',
-    lower_bound=0,
-  )
   flags.DEFINE_string('output', '', 'Write the data there, as an .npz file.')
   flags.DEFINE_string(
     'plots',
     '',
     'Draw classes and sizes of clients, and examples of images, into this folder.',
-  )
-  flags.DEFINE_string(
-    'tables',
-    '',
-    'Write clients.csv, classes.csv and description.csv into this folder.',
   )
   start(main)

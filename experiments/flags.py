@@ -66,13 +66,10 @@ def common() -> dict[str, Any]:
   return {name: flags.FLAGS[name].value for name in common_names()}
 
 
-def with_whole_schedules(config: dict[str, Any]) -> dict[str, Any]:
-  """A configuration whose schedules say over how many rounds or steps they go."""
-  of_steps = schedules.resolved_local(
-    config['local_lr_schedule'], config['local_steps']
-  )
+def with_whole_schedule(config: dict[str, Any]) -> dict[str, Any]:
+  """A configuration whose schedule says over how many rounds it goes."""
   of_rounds = schedules.resolved(config['lr_schedule'], config['rounds'])
-  return config | {'lr_schedule': of_rounds, 'local_lr_schedule': of_steps}
+  return config | {'lr_schedule': of_rounds}
 
 
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def kept(
   # Methods may set flags themselves, and a sweep sets one.
   configs = [c for c, *_ in by_label.values()]
   configs.append(experiment_flags.common())
-  configs = list(map(experiment_flags.with_whole_schedules, configs))
+  configs = list(map(experiment_flags.with_whole_schedule, configs))
   summaries: Summaries = {}
   for label in rates:
     if label in by_label:

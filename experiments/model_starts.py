@@ -44,14 +44,7 @@ def _draws_centers(config: dict[str, Any]) -> bool:
 
 def _learning(config: dict[str, Any], model: Model) -> tuple[str, ...]:
   """Paths of the parameters that train."""
-  train, freeze = (config.get(n, []) for n in ('train_layers', 'freeze_layers'))
-  if train:
-    return parameters_named(model, train, 'train_layers')
-  frozen = parameters_named(model, freeze, 'freeze_layers') if freeze else ()
-  every = parameters_named(model, ['*'], 'train_layers')
-  learn = tuple(path for path in every if path not in frozen)
-  check(learn, 'freeze_layers: leaves no layer to train; name fewer')
-  return learn
+  return parameters_named(model, config.get('train_layers') or ['*'], 'train_layers')
 
 
 def identity(config: dict[str, Any]) -> dict[str, str]:
@@ -70,9 +63,8 @@ def identity(config: dict[str, Any]) -> dict[str, str]:
 
 def depends_on_seed(config: dict[str, Any]) -> bool:
   """True if a layer that does not train may have been drawn."""
-  frozen = config.get('train_layers') or config.get('freeze_layers')
   drawn = not config.get('init_from') or config.get('init_layers')
-  return bool(frozen and drawn)
+  return bool(config.get('train_layers') and drawn)
 
 
 def _weights(source: str) -> dict[str, np.ndarray]:

@@ -11,16 +11,10 @@ from . import flags as experiment_flags
 
 
 def define() -> None:
-  """Defines --report_html and --title."""
-  define_title()
+  """Defines --report_html."""
   flags.DEFINE_boolean(
     'report_html', True, 'Write WORKDIR/report.html, the page of fesem-report.'
   )
-
-
-def define_title() -> None:
-  """Defines --title."""
-  flags.DEFINE_string('title', '', 'Title of the report; default: it names the runs.')
 
 
 def written(workdir: pathlib.Path, reference: str = '') -> str:
@@ -34,7 +28,7 @@ def written(workdir: pathlib.Path, reference: str = '') -> str:
   try:
     with progress_lines.shown(experiment_flags.progress(), 'writing the report'):
       f = flags.FLAGS
-      report.write_report(workdir, path, reference, f.report, f.title)
+      report.write_report(workdir, path, reference, f.report)
   except ImportError as e:  # A page is optional, the results are not.
     return f'No report: {e!s}'
   return f'Report: {path}'

@@ -18,7 +18,7 @@ from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.ranges import check_choice
 
-from . import methods, pages
+from . import methods
 from .start import start
 
 
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
     check_choice('format', kind, ('pdf', 'png', 'svg'))
   output = pathlib.Path(f.output)
   with progress_lines.shown():
-    print(write_report(argv[1:], output, f.reference, f.report, f.title))
+    print(write_report(argv[1:], output, f.reference, f.report))
   if not f.figures:
     return
   for workdir in workdirs:
@@ -73,7 +73,6 @@ if __name__ == '__main__':
     'figures', '', 'Folder of figures to draw too; of several workdirs, a folder each.'
   )
   flags.DEFINE_list('format', ['png', 'svg'], 'Formats of --figures: pdf, png, svg.')
-  pages.define_title()
   flags.DEFINE_string(
     'reference',
     '',

@@ -108,7 +108,7 @@ def plan(
   progress = not machine.get('quiet')
   watchers = watching.callbacks(machine, config)
   targets = curves.targets(machine.get('target') or [])
-  config = experiment_flags.with_whole_schedules(config)
+  config = experiment_flags.with_whole_schedule(config)
   phases, unseen, validation = data_of(
     config, machine, splits, {} if held is None else held
   )

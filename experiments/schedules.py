@@ -1,4 +1,4 @@
-"""Learning rates over rounds and over local steps, by name."""
+"""Learning rates over rounds, by name."""
 
 import math
 from collections.abc import Callable
@@ -19,21 +19,11 @@ def resolved(text: str, rounds: int) -> str:
   return f'cosine:{rounds}' if text == 'cosine' else text
 
 
-def resolved_local(text: str, local_steps: int) -> str:
-  """The schedule over local steps likewise: cosine becomes cosine:STEPS.
+def build(text: str) -> Callable[[Any], Any] | None:
+  """The schedule that `resolved` names; None is constant.
 
-  Raises `UserError` on cosine without a number of steps that all clients take.
-  """
-  if text == 'cosine' and not local_steps:
-    raise UserError('local_lr_schedule: cosine needs local_steps, or cosine:STEPS')
-  return resolved(text, local_steps)
-
-
-def build(text: str, flag: str = 'lr_schedule') -> Callable[[Any], Any] | None:
-  """The schedule that `resolved` or `resolved_local` names; None is constant.
-
-  It gives the multiplier of --learning_rate in round or step r, counted from 0:
-  (1 + cos(pi r / ROUNDS)) / 2, RATE^r, or FACTOR^(r // EVERY). Errors name `flag`.
+  It gives the multiplier of --learning_rate in round r, counted from 0:
+  (1 + cos(pi r / ROUNDS)) / 2, RATE^r, or FACTOR^(r // EVERY).
   """
   name, *numbers = text.split(':')
   try:
@@ -53,7 +43,7 @@ def build(text: str, flag: str = 'lr_schedule') -> Callable[[Any], Any] | None:
     return _of_numbers(optax.exponential_decay, 1, values[0])
   if name == 'step' and len(values) == 2 and counts:
     return _of_numbers(optax.exponential_decay, *values, staircase=True)
-  raise UserError(f'{flag}: unknown {text!r}; expected {FORMS}')
+  raise UserError(f'lr_schedule: unknown {text!r}; expected {FORMS}')
 
 
 def _of_numbers(

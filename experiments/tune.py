@@ -68,12 +68,11 @@ class Search:
 def parse(
   texts: Iterable[str],
   by: str,
-  first: int | None,
   count: int,
   reported: range,
   own: Mapping[str, Any] = MappingProxyType({}),
 ) -> Search | None:
-  """The search that --tune, --tune_by, --tune_first_seed and --tune_seeds ask for.
+  """The search that --tune, --tune_by and --tune_seeds ask for.
 
   None without --tune. Of two searches of one flag, the later counts, and an empty text
   drops those before it, e.g. of a preset. Tuning seeds may not be among the reported
@@ -84,10 +83,8 @@ def parse(
     grid = grid | dict([parse_search(text, own=own)]) if text else {}
   if not grid:
     return None
-  start = reported.start + MOST_SEEDS if first is None else first
+  start = reported.start + MOST_SEEDS
   seeds = range(start, start + count)
-  if shared := sorted(set(seeds) & set(reported)):
-    raise UserError(f'tune_first_seed: seed {shared[0]} is reported; choose others')
   return Search(grid, list(seeds), by)
 
 

@@ -2,12 +2,9 @@
 
 from fesem_jax import data, tasks
 from fesem_jax.data import (
-  cifar,
   leaf,
-  mnist,
   partitions,
   pictures,
-  synthetic_table,
   texts,
 )
 from fesem_jax.data.options import Options
@@ -20,6 +17,14 @@ _SOURCES = '; '.join(
   f'{name} ({", ".join(source.name for source in sources)})'
   for name, sources in data.DATASETS.items()
 )
+
+# Options of data sets and partitions that `data.load` alone has.
+_IN_PYTHON = (
+  'background', 'cifar100_labels', 'emnist_split', 'hub_config', 'hub_image_side',
+  'synthetic_alpha', 'synthetic_beta', 'synthetic_features', 'synthetic_classes',
+  'synthetic_difference', 'synthetic_distance', 'synthetic_mix', 'corruption_strength',
+  'label_swaps', 'lognormal_sigma', 'noise_variance', 'power_law_sigma',
+)  # fmt: skip
 
 DATA = (
   flag('string', 'dataset', 'digits',
@@ -46,14 +51,10 @@ DATA = (
     'Folder of the data files, which holds mnist/, qmnist/ and so on; default: the '
     'environment variable FESEM_DATA_DIR, else ./data.'),
   *fields(Options, {
-    'cifar100_labels': cifar.LABELS,
-    'emnist_split': tuple(mnist.EMNIST_SPLITS),
     'leaf_users': leaf.USERS,
-    'background': leaf.BACKGROUNDS,
     'vocabulary': ('', *texts.VOCABULARIES),
     'image_groups': pictures.GROUPS,
-    'synthetic_difference': synthetic_table.DIFFERENCES,
-  }),
+  }, left_out=_IN_PYTHON),
   flag('integer', 'seed', 0, 'Seed of all random numbers.',
     lower_bound=0, upper_bound=2**31 - 1),
 )  # fmt: skip
@@ -69,5 +70,5 @@ PARTITION = (
   *fields(Partition, {
     'rotation_sampling': rotation.SAMPLINGS,
     'drift_start': DRIFT_STARTS,
-  }, left_out=['name']),
+  }, left_out=['name', *_IN_PYTHON]),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from fesem_jax.core.local_training import BatchStats, LocalTraining, Precision
 from fesem_jax.models import initializers
 from fesem_jax.training import augmentation, compression, optimizers, privacy
 from fesem_jax.training.compression import compression as compress
-from fesem_jax.training.optimizers import AdamOptions, local_optimizer
+from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.training.privacy import differential_privacy
 
 from .. import schedules
@@ -42,23 +42,15 @@ MODEL = (
     '**/norm* or */lora_a (* stands for any characters, / too; **/ for nothing too); '
     'the others keep their initial values, the same for all clients, and are neither '
     'sent nor averaged nor compared. Default: all.'),
-  flag('list', 'freeze_layers', [],
-    'Layers or parameters that do not train, as an alternative to --train_layers.'),
 )  # fmt: skip
 
 TRAINING = (
   of(local_optimizer, 'optimizer', default='sgd', choices=optimizers.NAMES),
   of(local_optimizer, 'learning_rate', default=0.1),
-  *(of(local_optimizer, name)
-    for name in ('momentum', 'nesterov', 'weight_decay', 'clip_norm')),
-  *(of(AdamOptions, name, f'adam_{name}') for name in AdamOptions._fields),
+  *(of(local_optimizer, name) for name in ('momentum', 'weight_decay', 'clip_norm')),
   flag('string', 'lr_schedule', 'constant',
     f'Schedule of the local learning rate over rounds, from --learning_rate: '
     f'{schedules.FORMS}; cosine falls to 0 over --rounds.'),
-  flag('string', 'local_lr_schedule', 'constant',
-    'Schedule of the learning rate over the local steps of each round, of the same '
-    'forms with STEPS for ROUNDS; cosine falls to 0 over --local_steps. It multiplies '
-    '--lr_schedule.'),
   of(Schedule, 'batch_size', default=10),
   of(Schedule, 'epochs', 'local_epochs', default=2),
   of(Schedule, 'steps', 'local_steps'),

@@ -1,4 +1,4 @@
-"""--init_from, --init_layers, --train_layers and --freeze_layers of a run."""
+"""--init_from, --init_layers and --train_layers of a run."""
 
 import pathlib
 
@@ -147,7 +147,7 @@ def test_layers_that_are_drawn_and_stay_differ_by_seed(tmp_path):
   # Seeds of a comparison share programs otherwise.
   done = call(
     'compare', *QUICK, '--algorithms=fed_avg', '--num_seeds=2',
-    '--freeze_layers=dense*', f'--workdir={tmp_path}', cwd=tmp_path,
+    '--train_layers=logits', f'--workdir={tmp_path}', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   folders = [path.parent for path in tmp_path.rglob('models.npz')]
@@ -167,7 +167,6 @@ def test_mistakes_are_named(pretrained, tmp_path):
     ([f'--init_from={tmp_path / "bad.msgpack"}'], 'bad.msgpack'),
     ([start, '--hidden=9'], 'dense0/bias'),
     (['--train_layers=body'], 'train_layers'),
-    (['--freeze_layers=*'], '--freeze_layers'),
     ([start, '--algorithm=fed_em', '--num_clusters=2'], '--init_from'),
     ([start, '--init_models=by_loss', '--num_clusters=2'], '--init_from'),
   ):

@@ -60,22 +60,18 @@ def test_searches_are_parsed_and_refused(parsed_flags):  # noqa: F811
   for wrong in ('learning_rate:0.1,0.1,x', 'rounds:x', 'optimizer:x'):
     flag = wrong.partition(':')[0]
     with pytest.raises(UserError, match=flag):
-      tune.parse_search(wrong, 'vary')
+      tune.parse_search(wrong, 'sweep')
 
 
 def test_tuning_seeds_are_no_reported_ones(parsed_flags):  # noqa: F811
-  def parse(first, count, reported, texts=('learning_rate:1,2',)):
-    return tune.parse(texts, 'deployed', first, count, reported)
+  def parse(count, reported, texts=('learning_rate:1,2',)):
+    return tune.parse(texts, 'deployed', count, reported)
 
-  assert parse(None, 3, range(5, 10)).seeds == [10_005, 10_006, 10_007]
-  assert parse(7, 2, range(5, 7)).seeds == [7, 8]
-  assert parse(None, 3, range(5), texts=['']) is None
-  for first in (4, 6, 9):
-    with pytest.raises(UserError, match='tune_first_seed'):
-      parse(first, 2, range(5, 10))
+  assert parse(3, range(5, 10)).seeds == [10_005, 10_006, 10_007]
+  assert parse(3, range(5), texts=['']) is None
   # Two flags make a grid; a flag that is given again replaces that of a preset.
   texts = ['learning_rate:1,2', 'prox_mu:1', 'learning_rate:3']
-  found = parse(None, 1, range(5), texts)
+  found = parse(1, range(5), texts)
   assert found.grid == {'learning_rate': [3.0], 'prox_mu': [1.0]}
 
 
@@ -86,7 +82,7 @@ def summary_of(accuracy):
 
 def test_an_empty_search_drops_those_of_a_preset(parsed_flags):  # noqa: F811
   def parsed(*texts):
-    return tune.parse(texts, 'deployed', None, 1, range(1))
+    return tune.parse(texts, 'deployed', 1, range(1))
 
   assert parsed('learning_rate:1', '') is None
   assert parsed('learning_rate:1', '', 'batch_size:5').grid == {'batch_size': [5]}
