@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fesem_jax.analysis import costs_table
+from fesem_jax.analysis import clients_table
 from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.run.results import metrics_file, saved_client_table
 from fesem_jax.utils.errors import UserError
@@ -100,7 +100,6 @@ def _run(
       known = any(config[name] == each[name] for each in configs)
       if not (known or methods.sets(label, name)):
         return None
-    history = metrics_file.read_metrics(folder / 'metrics.jsonl', done)
-    return costs_table.with_curve(summary, history, saved_client_table.read(folder))
+    return clients_table.with_clients(summary, saved_client_table.read(folder))
   except (UserError, KeyError):  # A damaged run is none of this table.
     return None

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fesem_jax.analysis import costs_table
+from fesem_jax.analysis import clients_table
 from fesem_jax.analysis.runs_of_methods import Outcome
 from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
@@ -107,9 +107,7 @@ def run_unless_diverged(
       if not machine.get('quiet'):
         line = outcomes.line(outcome.summary, seconds)
         print(f'[{what}] {line}{", done before" if before else ""}; {which}')
-      ended[place] = costs_table.with_curve(
-        outcome.summary, outcome.history, outcome.clients
-      )
+      ended[place] = clients_table.with_clients(outcome.summary, outcome.clients)
 
   with progress_lines.about(f'{about}, {len(wanted)} runs' if about else ''):
     run_many(

@@ -104,7 +104,9 @@ class Comparison:
   @property
   def gains(self) -> list[dict[str, Any]]:
     """Clients that gain and lose against FedAvg; see `clients_table.rows`."""
-    base = costs_table.fed_avg(self.summaries)
+    base = 'fed_avg'
+    if base not in self.summaries:
+      base = costs_table.label_of(self.summaries, base)
     return clients_table.rows(self.summaries, base, self.oracle) if base else []
 
   @property
@@ -118,8 +120,7 @@ class Comparison:
     ]
     if gaps is not None and gaps['reference'] != differences['reference']:
       shown += paired.tables(gaps, kinds)
-    relative = costs_table.rows(self.summaries, self.oracle)
-    shown.append(costs_table.of_methods(rows, relative))
+    shown.append(costs_table.of_methods(rows))
     if (moved := clients_table.table(self.gains)) is not None:
       shown.append(moved)
     if self.rates:
@@ -132,9 +133,8 @@ class Comparison:
 
   def write(self, workdir: pathlib.Path) -> None:
     """Writes table.md, .csv, .tex and .json into an existing folder."""
-    relative = costs_table.rows(self.summaries, self.oracle)
     rows, shown = self.rows, self.tables
-    beside = tables.whole(rows).beside(costs_table.of_methods(rows, relative))
+    beside = tables.whole(rows).beside(costs_table.of_methods(rows))
     done = [s for each in self.summaries.values() for s in each if s and 'seed' in s]
     whole = {
       'report': self.report,
@@ -144,7 +144,6 @@ class Comparison:
       'differences': self.differences,
       'rates': self.rates,
       **({'gaps': self.gaps} if self.oracle else {}),
-      'relative': relative,
       'gains': self.gains,
     }
     for name, text in {

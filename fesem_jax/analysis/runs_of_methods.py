@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import logging
 
-from fesem_jax.analysis import costs_table, tuning
+from fesem_jax.analysis import clients_table, tuning
 from fesem_jax.analysis.tuning import Values
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
@@ -85,6 +85,6 @@ def outcomes_of(
       return None
     if isinstance(outcome, UserError):
       return outcome
-    return costs_table.with_curve(outcome.summary, outcome.history, outcome.clients)
+    return clients_table.with_clients(outcome.summary, outcome.clients)
 
   return simulate_many(runs, keep=keep, **options)

@@ -139,8 +139,7 @@ def test_tables_and_a_figure_show_it(run):
   folder, result = run
   table = tables.over_seeds({'fed_avg': [result.summary, result.summary]})
   assert table[0]['epsilon'] == result.summary['epsilon']
-  lacking = {'seeds': 0, 'seconds_per_round': None, 'gigabytes': None}
-  costs = costs_table.of_methods(table, [lacking])
+  costs = costs_table.of_methods(table)
   assert f'{result.summary["epsilon"]:.3g}' in costs.as_markdown()
   drawn = plots.PlottedRun(folder)
   assert drawn.until('epsilon')

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from fesem_jax.analysis import costs_table, tables, tuning
+from fesem_jax.analysis import clients_table, costs_table, tables, tuning
 from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.analysis.report import markup
 from fesem_jax.analysis.report.runs import ReportedRun, labels
@@ -24,7 +24,7 @@ def compared(
   `UserError` on a reference or a report that the runs do not have.
   """
   summaries = [
-    (r.label, r.seed, costs_table.with_curve(r.summary, r.history, r.clients))
+    (r.label, r.seed, clients_table.with_clients(r.summary, r.clients))
     for r in runs
     if r.summary
   ]
