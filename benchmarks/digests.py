@@ -57,7 +57,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'min_size': 2, 'min_rounds': 0, 'check_every': 2, 'eps1': 1.1, 'eps2': 0.0},
     {
       'min_size': 2, 'min_rounds': 0, 'check_every': 1, 'eps1': 9.0, 'eps2': 0.0,
-      'gamma': 0.0, 'max_clusters': 3, 'linkage': 'minimax',
+      'gamma': 0.0, 'max_clusters': 3, 'linkage': 'single',
     },
   ],
   'hypo_cluster': [

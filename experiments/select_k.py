@@ -9,7 +9,6 @@ cloud and equal over seeds; the manual's page Experiments says how. --rounds and
 --eval_every, which presets set, are not used.
 """
 
-import contextlib
 import json
 import pathlib
 from collections.abc import Sequence
@@ -19,226 +18,205 @@ import numpy as np
 from absl import flags
 
 from fesem_jax import data, tasks
-from fesem_jax.analysis import common_start, num_clusters
+from fesem_jax.analysis import num_clusters
 from fesem_jax.analysis.runs_of_methods import given
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.results import metrics_file, saved_client_table
-from fesem_jax.run.resume import digest_of_data
+from fesem_jax.run.results import saved_client_table
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.text_tables import Cell, Column, Table
 
 from . import flags as experiment_flags
-from . import model_starts, plugins
-from . import select_k_table as table
 from .build import build_local, build_model, load_data
 from .many_runs import Count, Wanted, run_unless_diverged
 from .start import no_positional, start
 
-# More would compare more pairs of models than a choice of K needs.
-_MAX_CLIENTS = 1000
+Splits = tuple[FederatedData, FederatedData]
+Row = dict[str, Any]  # Metrics of a K, as NAME_mean and NAME_std.
 
 
-def parse_list(values: Sequence[str]) -> list[int]:
-  """['1', '2'] -> [1, 2]; raises `UserError` unless these are ascending numbers."""
-  numbers = [int(v) for v in values]
-  fits = numbers and numbers[0] >= 1 and numbers == sorted(set(numbers))
-  check(fits, 'num_clusters_list: must ascend from 1 or more, e.g. 1,2,3,4')
-  return numbers
-
-
-def choose_clients(
-  config: dict[str, Any], data_dir: str, count: int
-) -> tuple[FederatedData, FederatedData]:
+def choose_clients(config: dict[str, Any], data_dir: str, count: int) -> Splits:
   """Training and validation split of a random `count` clients, or of all if fewer."""
-  return data.hold_out(some_clients(config, data_dir, count), config['seed'])
-
-
-def some_clients(config: dict[str, Any], data_dir: str, count: int) -> FederatedData:
-  """Training split of a random `count` clients, or of all if there are fewer."""
   train, _ = load_data(config | {'evaluate_on': 'test'}, data_dir)
   if count < train.num_clients:
     # Loading draws natural clients as number 0 of this stream.
     rng = prng_streams.host_rng(config['seed'], prng_streams.SELECT, number=1)
     chosen = rng.choice(train.num_clients, count, replace=False)
     train = train.reorder(np.sort(chosen))
-  return train
+  return data.hold_out(train, config['seed'])
 
 
-def silhouettes_of_seeds(
-  configs: list[dict[str, Any]],
-  train: FederatedData,
-  list_of_k: list[int],
-  workdir: pathlib.Path,
+def silhouettes(
+  configs: Sequence[dict[str, Any]], train: FederatedData, list_of_k: list[int]
 ) -> list[dict[str, Any]]:
-  """Silhouettes of models from one common start, of each seed.
+  """Silhouettes of models from one common start, for each configuration.
 
-  Finished seeds are read from workdir/silhouettes/. Returns, for each configuration,
-  `silhouette` by K, `of_clouds`, a list of the same for each cloud, and `clusters` by
-  K, the cluster of each client, -1 for one whose model is not finite.
+  Each has `of_models` by K, `of_clouds`, a list of the same for each cloud, and
+  `clusters` [S] by K, -1 for a client whose model is not finite.
   """
-  programs = Programs()
-  machine = experiment_flags.machine()
+  programs, machine = Programs(), experiment_flags.machine()
   local = build_local(configs[0], build_model(configs[0], train), train, machine)
-  digest = digest_of_data(train)
-  of_seeds = []
-  for config in configs:
-    without = ('num_clusters', 'rounds')
-    own = {k: v for k, v in config.items() if k not in without}
-    own |= model_starts.identity(config)
-    identity = own | {'num_clusters_list': list_of_k, 'data_digest': digest}
-    path = workdir / 'silhouettes' / f'seed{config["seed"]}.json'
-    held = metrics_file.read_object(path) or {}
-    if held.get('config') != identity or plugins.is_own(config['model']):
-      gram = common_start.inner_products(
-        local,
-        train,
-        epochs=config['init_epochs'],
-        seed=config['seed'],
-        cluster_on=config['cluster_on'],
-        data_placement=machine['data_placement'],
-        programs=programs,
-      )
-      is_finite = np.isfinite(gram.diagonal())
-      if is_finite.sum() < 2:
-        raise UserError('learning_rate: models are not finite after init_epochs')
-      with progress_lines.waiting_for(f'silhouettes of seed {config["seed"]}'):
-        chosen = gram[np.ix_(is_finite, is_finite)], list_of_k, config['seed']
-        of_models, of_clouds = num_clusters.against_one_cloud(*chosen)
-        clusters = np.full((len(list_of_k), len(gram)), -1)
-        clusters[:, is_finite] = num_clusters.clusterings(*chosen)
-      held = {
-        'silhouette': of_models,
-        'of_clouds': of_clouds,
-        'clusters': clusters.tolist(),
-        'config': identity,
-      }
-      with contextlib.suppress(OSError):  # Writing says what is wrong.
-        path.parent.mkdir(parents=True, exist_ok=True)
-      write_atomically(path, json.dumps(held) + '\n')
-    of_seeds.append(held)
-  return of_seeds
-
-
-def draw(
-  rows: list[table.Row], recommended: int | None, title: str, workdir: pathlib.Path
-) -> str:
-  """Draws the figure; returns where it is, or why there is none."""
-  try:
-    from fesem_jax import plots
-  except ImportError as e:  # Figures are optional, the table is not.
-    return str(e)
-  of = f'{tasks.of(rows[0]).primary.title}, validation'
-  figure = plots.choosing_k(rows, recommended, title, of)
-  written = plots.save(figure, workdir / 'plots' / 'select_k')
-  return f'Figure: {written[0]} (and .svg)'
+  options = {'epochs': configs[0]['init_epochs'], 'programs': programs}
+  options['cluster_on'] = configs[0]['cluster_on']
+  options['data_placement'] = machine['data_placement']
+  found = []
+  for seed in (config['seed'] for config in configs):
+    gram = num_clusters.inner_products(local, train, seed=seed, **options)
+    finite = np.isfinite(gram.diagonal())
+    check(finite.sum() > 1, 'learning_rate: models are not finite after init_epochs')
+    points = num_clusters.coordinates(gram[np.ix_(finite, finite)])
+    clusters = np.full((len(list_of_k), len(gram)), -1)
+    clusters[:, finite] = [num_clusters.k_means(points, k, seed) for k in list_of_k]
+    scores, clouds = num_clusters.against_one_cloud(points, list_of_k, seed)
+    found.append({'of_models': scores, 'of_clouds': clouds, 'clusters': clusters})
+  return found
 
 
 def select(
   config: dict[str, Any],
   list_of_k: list[int],
   num_seeds: int,
-  splits: tuple[FederatedData, FederatedData],
+  splits: Splits,
   workdir: pathlib.Path,
 ) -> dict[str, Any]:
-  """Runs what is missing, writes the tables and recommends a K.
+  """Runs what is missing, writes select_k.json and returns what it holds.
 
   `config` is of FeSEM on the chosen clients, but for K; its seed is the first of each
-  K. `splits` are the training and the validation split of the chosen clients. Returns
-  what select_k.json holds.
+  K. `splits` are the training and the validation split of the chosen clients.
   """
-  train, _ = splits
-  seeds = [config['seed'] + i for i in range(num_seeds)]
-  configs = [config | {'seed': seed} for seed in seeds]
-  summaries: dict[int, list[dict[str, Any] | None]] = {k: [] for k in list_of_k}
-  assignments: dict[int, list[np.ndarray]] = {k: [] for k in list_of_k}
-  count = Count(len(list_of_k) * num_seeds)
-  for k in list_of_k if config['rounds'] else ():
-    programs = Programs()  # All seeds of one K run in the same compiled programs.
-    label = f'fesem({k})'
-    wanted = [
-      Wanted(
-        each | {'num_clusters': k}, workdir / label / f'seed{each["seed"]}',
-        f'{label}, seed {each["seed"]}',
-      )
-      for each in configs
-    ]  # fmt: skip
-    ended = run_unless_diverged(
-      wanted, programs, about=label, count=count, splits=splits, make_portrait=False
-    )
-    for own, outcome in zip(wanted, ended, strict=True):
-      summary = given(outcome)
-      summaries[k].append(summary)
-      clients = saved_client_table.read(own.workdir) if summary else None
-      if clients is not None and clients.cluster is not None:
-        assignments[k].append(clients.cluster)
+  train, truth = splits[0], splits[0].info.clusters
+  configs = [config | {'seed': config['seed'] + i} for i in range(num_seeds)]
   with progress_lines.shown(experiment_flags.progress()):
-    silhouettes = silhouettes_of_seeds(configs, train, list_of_k, workdir)
-  if not config['rounds']:
-    for place, k in enumerate(list_of_k):
-      assignments[k] = [np.array(each['clusters'][place]) for each in silhouettes]
-  rows = [
-    table.row_of(
-      summaries[k], assignments[k], silhouettes, place, k, train.info.clusters
-    )
-    for place, k in enumerate(list_of_k)
-  ]
-  recommended, reason = num_clusters.recommend(
-    [
-      num_clusters.Figures(
-        row['num_clusters'],
-        row['silhouette_mean'],
-        row['silhouette_of_one_cloud'],
-        row['p_value'],
-        row['stability'],
-      )
-      for row in rows
-    ]
-  )
-  result = {
-    'recommended': recommended,
-    'reason': reason,
-    'dataset': config['dataset'],
-    'partition': config['partition'],
-    'num_clients': train.num_clients,
-    'rounds': config['rounds'],
-    'seeds': seeds,
-    'rows': rows,
-  }
-  write_atomically(workdir / 'select_k.csv', table.as_csv(rows))
+    found = silhouettes(configs, train, list_of_k)
+  rows, count = [], Count(len(list_of_k) * num_seeds)
+  for place, k in enumerate(list_of_k):
+    clusters, row = [of_seed['clusters'][place] for of_seed in found], {}
+    if config['rounds']:
+      row, clusters = _run(k, configs, splits, workdir, count)
+    scores = [of_seed['of_models'][place] for of_seed in found]
+    clouds = [[cloud[place] for cloud in of_seed['of_clouds']] for of_seed in found]
+    names = ('finetuned_mean', 'deployed_mean', 'distance_mean')
+    row = dict.fromkeys(names) | row | {'num_clusters': k, 'seeds': num_seeds}
+    row |= _mean_and_std('silhouette', scores)
+    row |= dict.fromkeys(('silhouette_of_one_cloud', 'p_value', 'ari'))
+    row['stability'] = num_clusters.stability(clusters) if k > 1 else None
+    if row['silhouette_mean'] is not None:
+      row['silhouette_of_one_cloud'] = float(np.mean(clouds))
+      p_values = map(num_clusters.p_value, scores, clouds)
+      row['p_value'] = float(np.median(list(p_values)))
+    if truth is not None and clusters:
+      aris = [adjusted_rand_index(truth[c >= 0], c[c >= 0]) for c in clusters]
+      row['ari'] = float(np.mean(aris))
+    sizes = [np.bincount(c[c >= 0], minlength=k) for c in clusters]
+    row['sizes'] = [sorted(of_seed.tolist(), reverse=True) for of_seed in sizes]
+    rows.append(row)
+  recommended, reason = num_clusters.recommend(rows)
+  result = {'recommended': recommended, 'reason': reason, 'task': train.task}
+  result |= {name: config[name] for name in ('dataset', 'partition', 'rounds')}
+  result |= {'num_clients': train.num_clients, 'seeds': [c['seed'] for c in configs]}
+  result['by_k'] = {str(row['num_clusters']): row for row in rows}
   write_atomically(workdir / 'select_k.json', json.dumps(result, indent=1) + '\n')
   return result
+
+
+def _run(
+  k: int,
+  configs: Sequence[dict[str, Any]],
+  splits: Splits,
+  workdir: pathlib.Path,
+  count: Count,
+) -> tuple[Row, list[np.ndarray]]:
+  """Metrics of FeSEM(K), and clusters [S] of each seed that finished."""
+  label = f'fesem({k})'
+  wanted = []
+  for config in configs:
+    folder, what = f'seed{config["seed"]}', f'{label}, seed {config["seed"]}'
+    config = config | {'num_clusters': k}
+    wanted.append(Wanted(config, workdir / label / folder, what))
+  options = {'about': label, 'count': count, 'splits': splits, 'make_portrait': False}
+  ended = map(given, run_unless_diverged(wanted, Programs(), **options))
+  done = [(s, w.workdir) for s, w in zip(ended, wanted, strict=True) if s is not None]
+  task = tasks.TASKS[splits[0].task]
+  row: Row = {'diverged': len(configs) - len(done)}
+  for kind in ('finetuned', 'deployed'):
+    scores = [task.primary.factor * s[kind][task.primary_column] for s, _ in done]
+    row |= _mean_and_std(kind, scores)
+  row |= _mean_and_std('distance', [s['clusters']['objective'] for s, _ in done])
+  tables = [saved_client_table.read(folder) for _, folder in done]
+  return row, [t.cluster for t in tables if t is not None and t.cluster is not None]
+
+
+def _mean_and_std(name: str, values: list[float | None]) -> Row:
+  """Mean and sample standard deviation over seeds; None where there is none."""
+  known = [v for v in values if v is not None]
+  mean = float(np.mean(known)) if known else None
+  std = float(np.std(known, ddof=1)) if len(known) > 1 else None
+  return {f'{name}_mean': mean, f'{name}_std': std}
+
+
+def table_of(result: dict[str, Any]) -> Table:
+  """The metrics of each K as a table for a terminal."""
+  primary = tasks.TASKS[result['task']].primary
+  columns = {
+      'finetuned': ('fine-tuned', primary.digits),
+      'deployed': ('deployed', primary.digits),
+      'distance': ('distance', 3), 'silhouette': ('silhouette', 3),
+      'silhouette_of_one_cloud': ('without clusters', 3), 'p_value': ('p', 2),
+      'stability': ('stability', 2), 'ari': ('ARI', 2),
+  }  # fmt: skip
+  lines = []
+  for k, row in result['by_k'].items():
+    line = [k]
+    for name in columns:
+      mean = row.get(f'{name}_mean', row.get(name))
+      line.append(Cell(mean, row.get(f'{name}_std'), instead='-'))
+    sizes = '/'.join(map(str, row['sizes'][0])) if row['sizes'] else 'diverged'
+    lines.append([*line, sizes])
+  heads = [Column(n, h, f'.{d}f', '', True) for n, (h, d) in columns.items()]
+  heads = [Column('num_clusters', 'K', 'd'), *heads, Column('sizes', 'sizes')]
+  seeds = len(result['seeds'])
+  note = f'{primary.title}, validation; ±: standard deviation over {seeds} seeds.'
+  diverged = [k for k, row in result['by_k'].items() if row.get('diverged')]
+  lacking = [f'Seeds diverged for K = {", ".join(diverged)}.'] if diverged else []
+  return Table(heads, lines, notes=[note, *lacking])
 
 
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  list_of_k = parse_list(f.num_clusters_list)
+  list_of_k = [int(k) for k in f.num_clusters_list]
+  ascends = list_of_k == sorted(set(list_of_k)) and min(list_of_k, default=0) > 0
+  check(ascends, 'num_clusters_list: must ascend from 1 or more, e.g. 1,2,3,4')
   options = experiment_flags.chosen_options()
   sharding.setup_devices(f.num_devices)
   config = experiment_flags.configuration('fesem', options)
   splits = choose_clients(config, f.data_dir, f.select_clients)
   count = splits[0].num_clients
   check(list_of_k[-1] <= count, f'num_clusters_list: there are {count} clients')
-  config |= {
-    'rounds': f.select_rounds,
-    'eval_every': 0,
-    'evaluate_on': 'validation',
-    'select_clients': count,
-    'data_seed': f.seed,  # The seeds of the runs share the data of the first.
-  }
+  config |= {'rounds': f.select_rounds, 'eval_every': 0, 'evaluate_on': 'validation'}
+  # The seeds of the runs share the data of the first.
+  config |= {'select_clients': count, 'data_seed': f.seed}
   workdir = pathlib.Path(f.workdir)
   with locked(workdir) as alone:
     if alone:
       remove_left_overs(workdir)
     result = select(config, list_of_k, f.num_seeds, splits, workdir)
-    print(f'\n{table.table_of(result["rows"])}\n\n{result["reason"]}\n')
+    print(f'\n{table_of(result)}\n\n{result["reason"]}\n\nIn {workdir}: select_k.json')
+    try:
+      from fesem_jax import plots
+    except ImportError as e:  # Figures are optional, the table is not.
+      print(e)
+      return
     title = f'{config["dataset"]}, {count} clients, {f.select_rounds} rounds'
-    figure = draw(result['rows'], result['recommended'], title, workdir)
-  print(f'Table: {workdir}/select_k.json, .csv\n{figure}')
+    of = f'{tasks.TASKS[result["task"]].primary.title}, validation'
+    rows, recommended = list(result['by_k'].values()), result['recommended']
+    figure = plots.choosing_k(rows, recommended, title, of)
+    print(f'Figure: {plots.save(figure, workdir / "plots" / "select_k")[0]} (and .svg)')
 
 
 def define_flags() -> None:
@@ -248,31 +226,13 @@ def define_flags() -> None:
     ['1', '2', '3', '4', '5', '6'],
     'Numbers of clusters K to try, ascending.',
   )
-  flags.DEFINE_integer(
-    'select_clients',
-    100,
-    'Random clients that take part; all, if there are fewer.',
-    lower_bound=2,
-    upper_bound=_MAX_CLIENTS,
-  )
-  flags.DEFINE_integer(
-    'select_rounds',
-    3,
-    'Rounds of each K; 0 runs no FeSEM, and stability is that of k-means on the models '
-    'before the first round.',
-    lower_bound=0,
-    upper_bound=10_000,
-  )
-  flags.DEFINE_integer(
-    'num_seeds',
-    3,
-    'Seeds of each K, which decide models and k-means: --seed, --seed + 1, ...',
-    lower_bound=1,
-    upper_bound=1000,
-  )
-  flags.DEFINE_string(
-    'workdir', 'runs/select_k', 'Folder of all runs, the table and the figure.'
-  )
+  for name, default, least, most, text in (
+    ('select_clients', 100, 2, 1000, 'Random clients that take part, or all if fewer.'),
+    ('select_rounds', 3, 0, 10_000, 'Rounds of each K; 0 clusters by k-means only.'),
+    ('num_seeds', 3, 1, 1000, 'Seeds of each K: --seed, --seed + 1, ...'),
+  ):
+    flags.DEFINE_integer(name, default, text, lower_bound=least, upper_bound=most)
+  flags.DEFINE_string('workdir', 'runs/select_k', 'Folder of all results.')
 
 
 if __name__ == '__main__':

@@ -14,7 +14,7 @@ _CHOICES = {
   'client_devices': tuple(device_profiles.PROFILES),
   'client_state': ('stacked', 'offloaded', 'streamed'),
   'init_models': ('common', 'random', 'by_loss'),
-  'linkage': ('minimax', 'complete', 'average'),
+  'linkage': ('complete', 'average', 'single'),
   'meta_gradient': ('first_order', 'hessian_free'),
   'prox_weighting': ('uniform', 'paper'),
   'proximity': ('smallest_angle', 'sum_of_angles', 'entries'),

@@ -73,7 +73,7 @@ def fed_cluster(
     eps2: clients whose updates are this large (L2 norm) have not converged.
     gamma: least separation of the two parts.
     min_size: clusters of this many clients or fewer are not split.
-    linkage: 'complete', 'average', or 'minimax', the paper's.
+    linkage: 'complete', 'average', or 'single', the paper's.
     min_rounds: no check in these first rounds.
     check_every: checks are made in every round that this divides.
 

@@ -1,97 +1,74 @@
 """The number of clusters, estimated from distances between clients' models.
 
-The models are to come from one common start (`common_start`).
+After a round of FeSEM each client's model lies near the center that it started from,
+so that every clustering of trained models looks perfect. Only models from one common
+start tell how many clusters there are.
 """
 
 import itertools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import jax
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from fesem_jax.algorithms.common.first_clusters import before_rounds, random_start
+from fesem_jax.core import prng_streams
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.gram_matrices import centered_gram
+from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.sampling import everyone
+from fesem_jax.data.arrangement import arrange_all, order_of_clients
 from fesem_jax.evaluation.agreement import adjusted_rand_index
+from fesem_jax.run.programs import Programs
+from fesem_jax.run.rounds import keys_of_run
+from fesem_jax.server import comparison
+from fesem_jax.training.cohort import train_cohort
+from fesem_jax.utils import processes
 
-# Clouds without clusters that the clients' models are compared with: where a
-# silhouette is above all 19, p is 1 / 20.
-_CLOUDS = 19
-_RESTARTS = 5
-_MAX_P = 0.05
+# Clouds without clusters: where a silhouette is above all 19, p is 1 / 20.
+_CLOUDS, _MAX_P = 19, 0.05
 # Steinley (2004) calls the agreement of two clusterings good from here on.
 _STABLE = 0.8
 
 
-class Figures(NamedTuple):
-  """The metrics of one number of clusters.
-
-  Attributes:
-    num_clusters: K.
-    silhouette: mean over seeds; None for K = 1, or where it is not defined.
-    of_one_cloud: the mean silhouette of clouds without clusters; None likewise.
-    p_value: how often such a cloud has a silhouette as large, the median over seeds;
-      None likewise.
-    stability: mean adjusted Rand index between the clusters of two seeds; None with
-      fewer than two.
-  """
-
-  num_clusters: int
-  silhouette: float | None
-  of_one_cloud: float | None
-  p_value: float | None
-  stability: float | None
-
-
-def silhouettes(
-  points: np.ndarray, num_clusters: Sequence[int], seed: int
-) -> list[float | None]:
-  """The silhouette of k-means for each number of clusters.
-
-  Args:
-    points: [S, D] float64.
-    num_clusters: each K.
-    seed: decides where k-means starts.
-
-  Returns:
-    scikit-learn's `silhouette_score` of the Euclidean distances; None for K = 1 and for
-    K >= S, where it is not defined, 0 where fewer than two points differ.
-  """
-  from sklearn import metrics  # Slow to import.
-
-  square = np.square(points).sum(axis=1)
-  distances = square[:, None] + square[None] - 2 * points @ points.T
-  distances = np.sqrt(np.maximum(distances, 0))
-  np.fill_diagonal(distances, 0)
-  scores: list[float | None] = []
-  for k in num_clusters:
-    if not 1 < k < len(points):
-      scores.append(None)
-      continue
-    if not distances.max() > 1e-12 * np.sqrt(square.max(initial=1e-300)):
-      scores.append(0.0)
-      continue
-    labels = k_means(points, k, seed)
-    score = metrics.silhouette_score(distances, labels, metric='precomputed')
-    scores.append(float(score))
-  return scores
-
-
-def k_means(
-  points: np.ndarray, k: int, seed: int, restarts: int = _RESTARTS
+def inner_products(
+  local: LocalTraining,
+  train: FederatedData,
+  *,
+  epochs: int = 1,
+  seed: int = 0,
+  cluster_on: str = 'all',
+  data_placement: str = 'auto',
+  programs: Programs | None = None,
 ) -> np.ndarray:
-  """[S] int cluster of each point, the best of several starts."""
-  from sklearn import cluster  # Slow to import.
+  """[M, M] float64 inner products, about their mean, of what FeSEM clusters first.
 
-  means = cluster.KMeans(k, n_init=restarts, random_state=seed)
-  with threadpool_limits(1):  # Starting threads takes longer than the work.
-    return means.fit_predict(points)
+  All M clients of `train` train for some epochs from one random model (Section 6.1.4),
+  that of `simulate` with this seed; no client drops out. Rows and columns of clients
+  whose model is not finite are NaN. `programs` are of calls that differ in the seed.
+  """
+  local = before_rounds(local, epochs)
+  compare = comparison.build(cluster_on, local.model)
+  places = np.argsort(order_of_clients(local, train))
+  (train,) = arrange_all(local, train, data_placement=data_placement)
+  key = keys_of_run(seed, local.mesh)[prng_streams.INIT]
 
+  def products(key: jax.Array, train: FederatedData) -> Any:
+    starts = random_start(local, train, key, 'common')
+    train_key = prng_streams.fold(key, prng_streams.LOCAL)
+    trained = train_cohort(local, starts, train, everyone(train), train_key)
+    finite = trained.took_part()
+    alike = compare.alike(trained.params, finite, local.mesh)
+    return centered_gram(compare.part(alike), finite, local.mesh), finite
 
-def clusterings(
-  gram: np.ndarray, num_clusters: Sequence[int], seed: int
-) -> list[np.ndarray]:
-  """[S] int clusters of k-means for each K, as `against_one_cloud` makes them."""
-  points = coordinates(gram)
-  return [k_means(points, k, seed) for k in num_clusters]
+  programs = programs or Programs()
+  program = programs.compiled(('common start', cluster_on), products, key, train)
+  gram, is_finite = processes.on_host(program(key, train))
+  gram, is_finite = gram.astype(np.float64), is_finite & np.isfinite(gram.diagonal())
+  gram[~is_finite] = gram[:, ~is_finite] = np.nan
+  return gram[np.ix_(places, places)]
 
 
 def coordinates(gram: np.ndarray) -> np.ndarray:
@@ -100,19 +77,41 @@ def coordinates(gram: np.ndarray) -> np.ndarray:
   return vectors * np.sqrt(np.maximum(values, 0))
 
 
+def k_means(points: np.ndarray, k: int, seed: int) -> np.ndarray:
+  """[S] int cluster of each point, the best of five starts."""
+  from sklearn import cluster  # Slow to import.
+
+  with threadpool_limits(1):  # Starting threads takes longer than the work.
+    return cluster.KMeans(k, n_init=5, random_state=seed).fit_predict(points)
+
+
+def silhouettes(
+  points: np.ndarray, num_clusters: Sequence[int], seed: int
+) -> list[float | None]:
+  """The silhouette of k-means of points [S, D] for each number of clusters.
+
+  `seed` decides where k-means starts. The scores are scikit-learn's; None for K = 1 and
+  for K >= S, where there is none, and 0 where fewer than two points differ.
+  """
+  from sklearn import metrics  # Slow to import.
+
+  differ = np.ptp(points, axis=0).max() > 1e-12 * np.abs(points).max()
+
+  def score(k: int) -> float | None:
+    if not 1 < k < len(points):
+      return None
+    labels = k_means(points, k, seed) if differ else None
+    return 0.0 if labels is None else float(metrics.silhouette_score(points, labels))
+
+  return [score(k) for k in num_clusters]
+
+
 def one_cloud(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-  """Points of the same mean and covariance without any clusters.
+  """Points [S, D] of the same mean and covariance without any clusters.
 
   The rows of the matrix are turned by a random rotation that leaves their mean where
   it is. If the points are drawn from one Gaussian, whatever its covariance, the turned
   ones are as probable (a rotation test), and clusters do not survive it.
-
-  Args:
-    points: [S, D].
-    rng: draws the rotation.
-
-  Returns:
-    [S, D].
   """
   size = len(points)
   # [S, S - 1], orthogonal to the mean of the rows.
@@ -126,19 +125,9 @@ def one_cloud(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def against_one_cloud(
-  gram: np.ndarray, num_clusters: Sequence[int], seed: int
+  points: np.ndarray, num_clusters: Sequence[int], seed: int
 ) -> tuple[list[float | None], list[list[float | None]]]:
-  """Silhouettes of models beside those of clouds without clusters.
-
-  Args:
-    gram: [S, S] float64 inner products of models about their mean.
-    num_clusters: each K.
-    seed: decides the clouds, and where k-means starts.
-
-  Returns:
-    The silhouette for each K, and for each of 19 clouds the same.
-  """
-  points = coordinates(gram)
+  """The silhouette of points for each K, and for each of 19 clouds the same."""
   rng = np.random.default_rng(seed)
   clouds = [one_cloud(points, rng) for _ in range(_CLOUDS)]
   scores = silhouettes(points, num_clusters, seed)
@@ -151,65 +140,46 @@ def p_value(silhouette: float, of_clouds: Sequence[float]) -> float:
 
 
 def stability(assignments: Sequence[np.ndarray]) -> float | None:
-  """Mean adjusted Rand index between every two clusterings; None of fewer than two.
+  """Mean adjusted Rand index of every two clusterings [S] int; None of fewer than two.
 
-  Args:
-    assignments: each [S] int, the cluster of each of the same clients.
+  The clusterings are of the same clients.
   """
   pairs = itertools.combinations(assignments, 2)
   scores = [adjusted_rand_index(a, b) for a, b in pairs]
   return float(np.mean(scores)) if scores else None
 
 
-def recommend(figures: Sequence[Figures]) -> tuple[int | None, str]:
-  """Recommends a number of clusters by their metrics, with the reason.
+def recommend(rows: Sequence[Mapping[str, Any]]) -> tuple[int | None, str]:
+  """Recommends a number of clusters by the metrics of each, with the reason.
 
-  A clustering is worth training if it is there (its silhouette is larger than those of
-  one Gaussian cloud, p <= 0.05) and can be found again (the clusters of different
-  seeds agree, a stability of at least 0.8). Of the numbers of clusters that pass both,
-  the one whose silhouette is farthest above that of the cloud is recommended; if none
-  passes, 1.
-
-  Args:
-    figures: of each number of clusters, in any order.
-
-  Returns:
-    K, or None where it cannot be told, and one or two sentences.
+  Clusters are worth training if they exist (p <= 0.05) and are found again (a stability
+  of at least 0.8). Of such K, the one is recommended whose silhouette exceeds that of
+  one Gaussian cloud by most; if there is none, 1. Returns None where it cannot be told.
+  Each row has `num_clusters` and `p_value`, `stability`, `silhouette_mean` and
+  `silhouette_of_one_cloud`, which may be None.
   """
-  several = [f for f in figures if f.num_clusters > 1]
+  several = [row for row in rows if row['num_clusters'] > 1]
+  known = [r for r in several if None not in (r['p_value'], r['stability'])]
+  tight = [row for row in known if row['p_value'] <= _MAX_P]
+  stable = [row for row in tight if row['stability'] >= _STABLE]
   if not several:
     return 1, 'K = 1 is the only number of clusters that was tried.'
-  known = [  # With p, stability and how far the silhouette is above the cloud's.
-    (f, f.p_value, f.stability, (f.silhouette or 0.0) - (f.of_one_cloud or 0.0))
-    for f in several
-    if f.p_value is not None and f.stability is not None
-  ]
   if not known:
-    return None, (
-      'No K is recommended: stability can be measured only with at least two seeds '
-      'that finish, and with more clients than clusters.'
-    )
-  tight = [each for each in known if each[1] <= _MAX_P]
+    return None, 'No K is recommended: stability needs two seeds that finish.'
   if not tight:
-    return 1, (
-      "K = 1: for no K tried are the clusters of the clients' models tighter than "
-      'those of one Gaussian cloud of the same spread.'
-    )
-  stable = [each for each in tight if each[2] >= _STABLE]
+    return 1, 'K = 1: for no K are clusters tighter than one Gaussian cloud.'
   if not stable:
-    best, *_ = max(tight, key=lambda each: each[2])
-    return 1, (
-      f'K = 1: the clusters are not stable across seeds. Of those that are tighter '
-      f"than one Gaussian cloud's, the most stable are those of K = "
-      f'{best.num_clusters}, of adjusted Rand index {best.stability:.2f} between '
-      f'seeds, below {_STABLE}.'
-    )
-  best, _, _, excess = max(stable, key=lambda each: each[3])
-  reason = (
-    f'K = {best.num_clusters}: its silhouette is {excess:.2f} above that of one '
-    f'Gaussian cloud of the same spread, the most of all K with clusters stable across '
-    f'seeds (adjusted Rand index {best.stability:.2f}, at least {_STABLE}).'
-  )
-  if len(several) > 1 and best.num_clusters == max(f.num_clusters for f in several):
+    best = max(tight, key=lambda row: row['stability'])
+    k, ari = best['num_clusters'], best['stability']
+    return 1, f'K = 1: clusters are not stable across seeds (K = {k}: ARI {ari:.2f}).'
+
+  def excess(row: Mapping[str, Any]) -> float:
+    return row['silhouette_mean'] - row['silhouette_of_one_cloud']
+
+  best = max(stable, key=excess)
+  k, ari = best['num_clusters'], best['stability']
+  reason = f'K = {k}: its silhouette is {excess(best):.2f} above that of one Gaussian '
+  reason += f'cloud, the most of all K that are stable (ARI {ari:.2f}).'
+  if len(several) > 1 and k == max(row['num_clusters'] for row in several):
     reason += ' It is the largest K tried: try larger ones.'
-  return best.num_clusters, reason
+  return k, reason

@@ -147,7 +147,7 @@ def test_clients_that_dropped_out_stay_in_the_cluster_that_is_split():
 
 
 @pytest.mark.parametrize('seed', range(4))
-def test_minimax_bipartition_is_the_best_of_all(seed):
+def test_the_single_bipartition_is_the_best_of_all(seed):
   u = np.random.default_rng(seed).normal(size=(7, 3))
   u /= np.linalg.norm(u, axis=1, keepdims=True)
   s = u @ u.T
@@ -156,7 +156,7 @@ def test_minimax_bipartition_is_the_best_of_all(seed):
     return s[np.ix_(~part, part)].max()
 
   every = [np.array([bool(mask >> i & 1) for i in range(7)]) for mask in range(1, 2**6)]
-  got = bipartition(s, 'minimax')
+  got = bipartition(s, 'single')
   assert across(got) == pytest.approx(min(across(p) for p in every))
 
 

@@ -10,10 +10,9 @@ import numpy as np
 from fesem_jax.core import tree
 from fesem_jax.utils import processes
 
-# How two groups of clients are told apart, and SciPy's name for it. 'minimax'
-# is the paper's: the bipartition with the least largest similarity across it.
-Linkage = Literal['complete', 'average', 'minimax']
-_LINKAGES = {'complete': 'complete', 'average': 'average', 'minimax': 'single'}
+# Of scikit-learn's `AgglomerativeClustering`. 'single' is the paper's: the bipartition
+# with the least largest similarity across it.
+Linkage = Literal['complete', 'average', 'single']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +31,8 @@ class SplitRule:
     eps2: clients whose updates are this large (L2 norm) have not converged.
     gamma: least separation of the two parts.
     min_size: clusters of this many clients or fewer are not split.
-    linkage: 'complete', 'average', or 'minimax', the paper's optimum, which tends to
-      cut off single clients.
+    linkage: 'complete', 'average', or 'single', the paper's optimum, which tends to cut
+      off single clients.
   """
 
   max_clusters: int = 16
@@ -98,8 +97,6 @@ def split_clusters(
       continue
     similarity = np.clip(block / np.outer(norms, norms), -1, 1)
     second = bipartition(similarity, rule.linkage)
-    if not second.any():  # Ties everywhere: there is no first cut.
-      continue
     across = similarity[np.ix_(~second, second)].max()
     if np.sqrt((1 - across) / 2) > rule.gamma:
       # `second` marks positions within the parent; clients are stored by id.
@@ -111,13 +108,10 @@ def split_clusters(
 def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
   """[n] bool: which clients are not in the first one's part.
 
-  `similarity` [n, n] are cosine similarities, n >= 2; `linkage` is a key of
-  `_LINKAGES`.
+  `similarity` [n, n] are cosine similarities, n >= 2; `linkage` is of `Linkage`.
   """
-  from scipy.cluster import hierarchy  # Slow to import.
-  from scipy.spatial.distance import squareform
+  from sklearn.cluster import AgglomerativeClustering  # Slow to import.
 
-  distance = 1 - (similarity + similarity.T) / 2  # Its diagonal is not looked at.
-  merges = hierarchy.linkage(squareform(distance, checks=False), _LINKAGES[linkage])
-  part = hierarchy.fcluster(merges, 2, 'maxclust')
-  return part != part[0]
+  parts = AgglomerativeClustering(2, metric='precomputed', linkage=linkage)
+  labels = parts.fit_predict(1 - (similarity + similarity.T) / 2)
+  return labels != labels[0]
