@@ -23,7 +23,7 @@ from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.result_files import read_clients, read_result, write_result
 from fesem_jax.run.rule_subjects import check_after
-from fesem_jax.run.watching import deploy
+from fesem_jax.run.watching import arranged, deploy
 from fesem_jax.utils import free_memory
 
 
@@ -124,8 +124,8 @@ def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:
   picture = figure_data.draw(run.algorithm, state, data.train, key, run.programs)
   picture = figure_data.in_order(picture, data.places)
   picture |= {'label_counts': label_skew.label_counts(data.on_host)}
-  split = data.train, data.test
-  picture |= figure_data.confused(run.algorithm, state, *split, run.programs)
+  models = arranged(run).deployed(state)
+  picture |= figure_data.confused(models, data.test, data.places)
   return picture | figure_data.sheets(picture, data.on_host)
 
 

@@ -16,9 +16,11 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.evaluation import confusion
 from fesem_jax.models.mixture import as_one_model, optimizer_of
+from fesem_jax.run.callbacks.host_metrics import predictions
 from fesem_jax.run.programs import Programs, run_once
+from fesem_jax.run.results.deployed_models import DeployedModels
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction
 from fesem_jax.utils import processes, progress_lines
@@ -29,6 +31,8 @@ _COMPONENTS = 50
 # power of two apart, and are not to be added to each other.
 _SKETCH = 16381
 _SHEET_CLIENTS, _SHEET_IMAGES = 6, 12
+# Classes, numbers of all matrices, and personal models with confusion matrices.
+_MOST_CLASSES, _MOST, _MOST_PERSONAL = 100, 2**20, 1000
 
 
 def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
@@ -136,29 +140,34 @@ def draw(
 
 
 def confused(
-  algorithm: Algorithm,
-  state: Any,
-  train: FederatedData,
-  test: FederatedData,
-  programs: Programs,
+  models: DeployedModels, test: FederatedData, places: np.ndarray
 ) -> dict[str, np.ndarray]:
   """Confusion matrices of the clients of each cluster, on the test split.
 
-  Returns `confusion` [K, L, L], see `evaluation.confusion`; nothing where there are
-  none.
+  Client i of the `models` is at position `places[i]` of the split. Returns `confusion`
+  [K, L, L] int32, examples of each true class (rows) that the deployed models take for
+  each class (columns); nothing for other tasks, or too many classes, clusters or
+  personal models.
   """
-  local, args = algorithm.local, (state, train, test)
-  used = jax.eval_shape(algorithm.deployed, state, train)
-  if not confusion.num_matrices(used, local.model.task, test.num_classes):
+  from sklearn.metrics import confusion_matrix  # Slow to import.
+
+  classes, choice, count = test.num_classes, models.choice, models.num_models
+  if models.mixture is not None:
+    choice = models.mixture.argmax(axis=1)
+  if choice is None:
+    choice, count = np.zeros(len(places), int), 1
+  personal = len(places) if models.own else 0
+  few = classes <= _MOST_CLASSES and count * classes**2 <= _MOST
+  if models.task is not CLASSIFICATION or not few or personal > _MOST_PERSONAL:
     return {}
-
-  def count(state: Any, train: FederatedData, test: FederatedData) -> jax.Array:
-    return confusion.confusion(algorithm.deployed(state, train), local, test)
-
-  program = programs.compiled(
-    ('confusion', algorithm), count, *args, **run_once(local, test)
-  )
-  return {'confusion': np.asarray(processes.on_host(program(*args)))}
+  on_host = jax.tree.map(processes.on_host, test)
+  examples, targets = zip(*map(on_host.client, places), strict=True)
+  found = np.zeros((count, classes, classes), np.int32)
+  guesses = predictions(models, list(examples), 'predictions')
+  for k, y, guess in zip(choice, targets, guesses, strict=True):
+    if len(y):
+      found[k] += confusion_matrix(y, guess, labels=range(classes))
+  return {'confusion': found}
 
 
 def in_order(

@@ -30,7 +30,6 @@ _DESCRIPTIONS: dict[Any, str] = {
   'candidates': 'the losses of candidates',
   'unseen': 'the evaluation of unseen clients',
   'portrait': 'the local models for the figures',
-  'confusion': 'the confusion matrices',
 }
 
 

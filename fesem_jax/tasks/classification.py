@@ -44,13 +44,6 @@ def _measure(
   return Counts(correct, tally(guess, weights), tally(y, weights))
 
 
-def _confusion(
-  logits: jax.Array, y: jax.Array, weights: jax.Array, num_classes: int
-) -> jax.Array:
-  counts = jnp.zeros((num_classes, num_classes), jnp.int32)
-  return counts.at[y, logits.argmax(axis=-1)].add(weights.astype(jnp.int32))
-
-
 def _num_measured(counts: Counts) -> np.ndarray:
   return np.asarray(counts.actual).sum(axis=1, dtype=np.float64)
 
@@ -120,5 +113,4 @@ CLASSIFICATION = Task(
   mix=_mix,
   predict=lambda logits: logits.argmax(axis=1).astype(np.int32),
   probabilities=softmax,
-  confusion=_confusion,
 )

@@ -104,9 +104,6 @@ class Task(NamedTuple):
     predict: outputs [B, ...] on the host -> what a user is given.
     probabilities: outputs [B, ...] on the host -> probabilities of the same shape; None
       if the task has none.
-    confusion: (outputs, y, weights [B] float32, L) -> [L, L] int32 examples of weight 1
-      of each true class (rows) that were taken for each class (columns); None if
-      examples have no single class.
   """
 
   name: str
@@ -127,7 +124,6 @@ class Task(NamedTuple):
   mix: Callable[[jax.Array, jax.Array], jax.Array]
   predict: Callable[[np.ndarray], np.ndarray]
   probabilities: Callable[[np.ndarray], np.ndarray] | None = None
-  confusion: Callable[[jax.Array, jax.Array, jax.Array, int], jax.Array] | None = None
 
   @property
   def primary(self) -> Figure:

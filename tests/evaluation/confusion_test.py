@@ -1,15 +1,17 @@
-"""Confusion matrices of clusters are scikit-learn's over the clients of each."""
+"""Confusion matrices of the deployed models of each cluster's clients."""
+
+import dataclasses
 
 import jax
 import numpy as np
 import pytest
-from sklearn.metrics import confusion_matrix
 
 from fesem_jax import algorithms
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.evaluation.confusion import confusion, num_matrices
-from fesem_jax.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, SEQUENCE
+from fesem_jax.run import figure_data
+from fesem_jax.run.figure_data import confused
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples
 from tests.support import helpers, runs
 
 SIZES = (5, 9, 0, 3, 7, 40)
@@ -25,63 +27,67 @@ def models_of(count, local):
   return jax.vmap(local.model.init)(keys)
 
 
-def by_scikit_learn(local, data, params, groups, count):
+def found_of(used, data, local):
+  """[K, L, L] of models, with clients of the data in another order."""
+  order = np.random.default_rng(0).permutation(len(SIZES))
+  models = DeployedModels.of(used, data.info.names, Examples.of(data), local.model)
+  found = confused(models, data.reorder(order), np.argsort(order))
+  return found.get('confusion')
+
+
+def matrices(local, data, params, groups, count):
   """The matrices [K, L, L] of the models `params` [M, ...] of each client."""
   found = np.zeros((count, data.num_classes, data.num_classes), int)
   for i, k in enumerate(groups):
     x, y = data.client(i)
-    if len(y):
-      guess = local.model.apply(tree.unstack(params, i), x).argmax(axis=-1)
-      found[k] += confusion_matrix(y, guess, labels=range(data.num_classes))
+    guess = local.model.apply(tree.unstack(params, i), x).argmax(axis=-1)
+    np.add.at(found[k], (y, guess), 1)
   return found
 
 
-def test_matrices_of_clusters_are_those_of_scikit_learn():
-  data, local = federation(), helpers.local(devices=2, chunk=2)
+def test_matrices_are_of_the_clients_of_each_cluster():
+  data, local = federation(), helpers.local()
   centers = models_of(4, local)  # No client deploys the last one.
-  used = ClientModels(centers, np.asarray(CLUSTERS, np.int32))
-  found = jax.jit(lambda used, data: confusion(used, local, data))(used, data)
+  found = found_of(ClientModels(centers, CLUSTERS), data, local)
   params = jax.tree.map(lambda x: x[CLUSTERS], centers)
-  want = by_scikit_learn(local, data, params, CLUSTERS, 4)
-  np.testing.assert_array_equal(found, want)
+  np.testing.assert_array_equal(found, matrices(local, data, params, CLUSTERS, 4))
   assert found[3].sum() == 0
   assert found[1].sum() == 0  # Its client has no examples.
   assert found.sum() == sum(SIZES)
 
 
-def test_without_clusters_there_is_one_matrix_of_all_own_models():
-  data, local = federation(), helpers.local(chunk=4)
-  own = models_of(len(SIZES), local)
-  found = confusion(ClientModels(own=own), local, data)
-  want = by_scikit_learn(local, data, own, np.zeros(len(SIZES), int), 1)
+def test_without_clusters_there_is_one_matrix_of_all_personal_models():
+  data, local = federation(), helpers.local()
+  personal = models_of(len(SIZES), local)
+  found = found_of(ClientModels(own=personal), data, local)
+  want = matrices(local, data, personal, np.zeros(len(SIZES), int), 1)
   np.testing.assert_array_equal(found, want)
 
 
 def test_a_mixture_is_counted_by_the_heaviest_model_and_classified_by_all():
-  data, local = federation(), helpers.local(chunk=4)
+  data, local = federation(), helpers.local()
   centers, rng = models_of(2, local), np.random.default_rng(1)
   weights = rng.dirichlet((1, 1), len(SIZES)).astype(np.float32)
-  found = confusion(ClientModels(centers, mixture=weights), local, data)
+  found = found_of(ClientModels(centers, mixture=weights), data, local)
   want = np.zeros_like(found)
-  for i, own in enumerate(weights):
+  for i, shares in enumerate(weights):
     x, y = data.client(i)
-    if not len(y):
-      continue
-    each = [local.model.apply(tree.unstack(centers, k), x) for k in (0, 1)]
-    p = sum(w * np.asarray(jax.nn.softmax(z)) for w, z in zip(own, each, strict=True))
-    np.add.at(want[own.argmax()], (y, p.argmax(axis=-1)), 1)
+    logits = [local.model.apply(tree.unstack(centers, k), x) for k in (0, 1)]
+    p = sum(w * jax.nn.softmax(z) for w, z in zip(shares, logits, strict=True))
+    np.add.at(want[shares.argmax()], (y, np.asarray(p).argmax(axis=-1)), 1)
   np.testing.assert_array_equal(found, want)
 
 
-def test_tasks_without_classes_and_too_many_classes_have_none():
-  used = ClientModels(own={'w': np.zeros((6, 2))})
-  assert num_matrices(used, CLASSIFICATION, 100) == 1
-  assert num_matrices(used, CLASSIFICATION, 101) == 0
-  many = ClientModels({'w': np.zeros((1000, 2))}, np.zeros(6, np.int32))
-  assert num_matrices(many, CLASSIFICATION, 10) == 1000
-  assert num_matrices(many, CLASSIFICATION, 40) == 0
-  for task in (REGRESSION, SEQUENCE, MULTILABEL):
-    assert num_matrices(used, task, 5) == 0
+def test_other_tasks_and_too_many_classes_or_personal_models_have_none(monkeypatch):
+  data, local = federation(), helpers.local()
+  used = ClientModels(own=models_of(len(SIZES), local))
+  monkeypatch.setattr(figure_data, '_MOST_PERSONAL', len(SIZES) - 1)
+  assert found_of(used, data, local) is None
+  used = ClientModels(models_of(1, local))
+  monkeypatch.setattr(figure_data, '_MOST_CLASSES', data.num_classes - 1)
+  assert found_of(used, data, local) is None
+  monkeypatch.undo()
+  assert found_of(used, dataclasses.replace(data, task='regression'), local) is None
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ def confusion(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
 
   The first seed of each method comes first. Returns for each run its place as `run`,
   the `names` [L] of the classes, the `clusters` [G] that have test examples (of all
-  clients together, none), their `counts` [G, L, L] (see `evaluation.confusion`), and
+  clients together, none), their `counts` [G, L, L] (see `figure_data.confused`), and
   whether clients among them are `bad`.
   """
   entries, room = [], _MOST

@@ -63,7 +63,7 @@ class HostMetrics(Callback):
     assert self._host is not None
     examples = [self._host.client(i) for i in event.arranged.places]
     targets = [y for _, y in examples]
-    outputs = _predictions(event.models.deployed, [x for x, _ in examples], self._given)
+    outputs = predictions(event.models.deployed, [x for x, _ in examples], self._given)
     counts, kept = np.ones(len(targets), bool), honest(event.arranged.train)
     if kept is not None:
       counts = kept[event.arranged.places]
@@ -115,7 +115,7 @@ class HostMetrics(Callback):
       return np.nan
 
 
-def _predictions(
+def predictions(
   models: DeployedModels, examples: list[np.ndarray], given: str
 ) -> list[np.ndarray]:
   """Outputs of each client's deployed model on its examples.
