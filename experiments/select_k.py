@@ -51,13 +51,12 @@ def choose_clients(config: dict[str, Any], data_dir: str, count: int) -> Splits:
   return data.hold_out(train, config['seed'])
 
 
-def silhouettes(
-  configs: Sequence[dict[str, Any]], train: FederatedData, list_of_k: list[int]
-) -> list[dict[str, Any]]:
-  """Silhouettes of models from one common start, for each configuration.
+def first_models(
+  configs: Sequence[dict[str, Any]], train: FederatedData
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Points [S, S] of the models from one common start, for each configuration.
 
-  Each has `of_models` by K, `of_clouds`, a list of the same for each cloud, and
-  `clusters` [S] by K, -1 for a client whose model is not finite.
+  With [M] bool: clients with a finite model, which the points are of.
   """
   programs, machine = Programs(), experiment_flags.machine()
   local = build_local(configs[0], build_model(configs[0], train), train, machine)
@@ -69,11 +68,8 @@ def silhouettes(
     gram = num_clusters.inner_products(local, train, seed=seed, **options)
     finite = np.isfinite(gram.diagonal())
     check(finite.sum() > 1, 'learning_rate: models are not finite after init_epochs')
-    points = num_clusters.coordinates(gram[np.ix_(finite, finite)])
-    clusters = np.full((len(list_of_k), len(gram)), -1)
-    clusters[:, finite] = [num_clusters.k_means(points, k, seed) for k in list_of_k]
-    scores, clouds = num_clusters.against_one_cloud(points, list_of_k, seed)
-    found.append({'of_models': scores, 'of_clouds': clouds, 'clusters': clusters})
+    gram = gram[np.ix_(finite, finite)]
+    found.append((num_clusters.coordinates(gram), finite))
   return found
 
 
@@ -91,24 +87,25 @@ def select(
   """
   train, truth = splits[0], splits[0].info.clusters
   configs = [config | {'seed': config['seed'] + i} for i in range(num_seeds)]
+  seeds = [each['seed'] for each in configs]
   with progress_lines.shown(experiment_flags.progress()):
-    found = silhouettes(configs, train, list_of_k)
+    models = first_models(configs, train)
   rows, count = [], Count(len(list_of_k) * num_seeds)
-  for place, k in enumerate(list_of_k):
-    clusters, row = [of_seed['clusters'][place] for of_seed in found], {}
-    if config['rounds']:
-      row, clusters = _run(k, configs, splits, workdir, count)
-    scores = [of_seed['of_models'][place] for of_seed in found]
-    clouds = [[cloud[place] for cloud in of_seed['of_clouds']] for of_seed in found]
-    names = ('finetuned_mean', 'deployed_mean', 'distance_mean')
-    row = dict.fromkeys(names) | row | {'num_clusters': k, 'seeds': num_seeds}
+  for k in list_of_k:
+    row, clusters = _run(k, configs, splits, workdir, count)
+    found = []
+    for (points, finite), seed in zip(models, seeds, strict=True):
+      found.append(num_clusters.against_one_cloud(points, k, seed) or (None,) * 3)
+      if not config['rounds']:
+        clusters.append(np.full(len(finite), -1))
+        clusters[-1][finite] = num_clusters.k_means(points, k, seed)
+    scores, clouds, p_values = zip(*found, strict=True)
     row |= _mean_and_std('silhouette', scores)
-    row |= dict.fromkeys(('silhouette_of_one_cloud', 'p_value', 'ari'))
+    known = row['silhouette_mean'] is not None
+    row['silhouette_of_one_cloud'] = float(np.mean(clouds)) if known else None
+    row['p_value'] = float(np.median(p_values)) if known else None
     row['stability'] = num_clusters.stability(clusters) if k > 1 else None
-    if row['silhouette_mean'] is not None:
-      row['silhouette_of_one_cloud'] = float(np.mean(clouds))
-      p_values = map(num_clusters.p_value, scores, clouds)
-      row['p_value'] = float(np.median(list(p_values)))
+    row['ari'] = None
     if truth is not None and clusters:
       aris = [adjusted_rand_index(truth[c >= 0], c[c >= 0]) for c in clusters]
       row['ari'] = float(np.mean(aris))
@@ -118,7 +115,7 @@ def select(
   recommended, reason = num_clusters.recommend(rows)
   result = {'recommended': recommended, 'reason': reason, 'task': train.task}
   result |= {name: config[name] for name in ('dataset', 'partition', 'rounds')}
-  result |= {'num_clients': train.num_clients, 'seeds': [c['seed'] for c in configs]}
+  result |= {'num_clients': train.num_clients, 'seeds': seeds}
   result['by_k'] = {str(row['num_clusters']): row for row in rows}
   write_atomically(workdir / 'select_k.json', json.dumps(result, indent=1) + '\n')
   return result
@@ -132,26 +129,27 @@ def _run(
   count: Count,
 ) -> tuple[Row, list[np.ndarray]]:
   """Metrics of FeSEM(K), and clusters [S] of each seed that finished."""
-  label = f'fesem({k})'
-  wanted = []
-  for config in configs:
-    folder, what = f'seed{config["seed"]}', f'{label}, seed {config["seed"]}'
-    config = config | {'num_clusters': k}
-    wanted.append(Wanted(config, workdir / label / folder, what))
+  label, folder = f'fesem({k})', workdir / f'fesem({k})'
+  wanted = [
+    Wanted(c | {'num_clusters': k}, folder / f'seed{seed}', f'{label}, seed {seed}')
+    for c, seed in ((c, c['seed']) for c in configs if c['rounds'])
+  ]
   options = {'about': label, 'count': count, 'splits': splits, 'make_portrait': False}
-  ended = map(given, run_unless_diverged(wanted, Programs(), **options))
-  done = [(s, w.workdir) for s, w in zip(ended, wanted, strict=True) if s is not None]
+  ended = run_unless_diverged(wanted, Programs(), **options) if wanted else []
+  runs = zip(map(given, ended), wanted, strict=True)
+  done = [(s, run.workdir) for s, run in runs if s is not None]
   task = tasks.TASKS[splits[0].task]
-  row: Row = {'diverged': len(configs) - len(done)}
+  row: Row = {'num_clusters': k, 'seeds': len(configs)}
+  row['diverged'] = len(wanted) - len(done)
   for kind in ('finetuned', 'deployed'):
     scores = [task.primary.factor * s[kind][task.primary_column] for s, _ in done]
     row |= _mean_and_std(kind, scores)
   row |= _mean_and_std('distance', [s['clusters']['objective'] for s, _ in done])
-  tables = [saved_client_table.read(folder) for _, folder in done]
+  tables = [saved_client_table.read(path) for _, path in done]
   return row, [t.cluster for t in tables if t is not None and t.cluster is not None]
 
 
-def _mean_and_std(name: str, values: list[float | None]) -> Row:
+def _mean_and_std(name: str, values: Sequence[float | None]) -> Row:
   """Mean and sample standard deviation over seeds; None where there is none."""
   known = [v for v in values if v is not None]
   mean = float(np.mean(known)) if known else None

@@ -85,25 +85,18 @@ def k_means(points: np.ndarray, k: int, seed: int) -> np.ndarray:
     return cluster.KMeans(k, n_init=5, random_state=seed).fit_predict(points)
 
 
-def silhouettes(
-  points: np.ndarray, num_clusters: Sequence[int], seed: int
-) -> list[float | None]:
-  """The silhouette of k-means of points [S, D] for each number of clusters.
+def silhouette(points: np.ndarray, k: int, seed: int) -> float | None:
+  """scikit-learn's silhouette of k-means with K clusters of points [S, D].
 
-  `seed` decides where k-means starts. The scores are scikit-learn's; None for K = 1 and
-  for K >= S, where there is none, and 0 where fewer than two points differ.
+  None for K = 1 and for K >= S, where there is none, and 0 where no points differ.
   """
   from sklearn import metrics  # Slow to import.
 
-  differ = np.ptp(points, axis=0).max() > 1e-12 * np.abs(points).max()
-
-  def score(k: int) -> float | None:
-    if not 1 < k < len(points):
-      return None
-    labels = k_means(points, k, seed) if differ else None
-    return 0.0 if labels is None else float(metrics.silhouette_score(points, labels))
-
-  return [score(k) for k in num_clusters]
+  if not 1 < k < len(points):
+    return None
+  if np.ptp(points, axis=0).max() <= 1e-12 * np.abs(points).max():
+    return 0.0
+  return float(metrics.silhouette_score(points, k_means(points, k, seed)))
 
 
 def one_cloud(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -125,18 +118,20 @@ def one_cloud(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def against_one_cloud(
-  points: np.ndarray, num_clusters: Sequence[int], seed: int
-) -> tuple[list[float | None], list[list[float | None]]]:
-  """The silhouette of points for each K, and for each of 19 clouds the same."""
+  points: np.ndarray, k: int, seed: int
+) -> tuple[float, float, float] | None:
+  """The silhouette for K, its mean over 19 clouds without clusters, and p.
+
+  p is the rank of the silhouette: the probability of one as large if the points [S, D]
+  were one Gaussian cloud. `seed` decides k-means and the clouds.
+  """
+  score = silhouette(points, k, seed)
+  if score is None:
+    return None
   rng = np.random.default_rng(seed)
-  clouds = [one_cloud(points, rng) for _ in range(_CLOUDS)]
-  scores = silhouettes(points, num_clusters, seed)
-  return scores, [silhouettes(cloud, num_clusters, seed) for cloud in clouds]
-
-
-def p_value(silhouette: float, of_clouds: Sequence[float]) -> float:
-  """Probability of a silhouette as large if the models were one Gaussian cloud."""
-  return (1 + sum(s >= silhouette for s in of_clouds)) / (1 + len(of_clouds))
+  clouds = [silhouette(one_cloud(points, rng), k, seed) or 0.0 for _ in range(_CLOUDS)]
+  p = (1 + sum(cloud >= score for cloud in clouds)) / (1 + _CLOUDS)
+  return score, float(np.mean(clouds)), p
 
 
 def stability(assignments: Sequence[np.ndarray]) -> float | None:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from fesem_jax.server.agglomerative import Merging, merge_while
 from fesem_jax.server.kmeans import MAX_ITERATIONS
+from fesem_jax.server.vector_clusters import numbered_by_clients
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -37,10 +38,12 @@ def clusters_of_best_number(
   of_pairs = jnp.sqrt(distances)
   pairs = exists[:, None] & exists[None] & ~jnp.eye(len(exists), dtype=bool)
   merging, count = Merging.of(jnp.where(pairs, distances, jnp.inf)), exists.sum()
+  places = jnp.arange(len(exists))
 
   def cut(merging, number):
     merged = merge_while(merging, lambda _, merges: count - merges > number, 'ward')
-    cluster = numbered(merged.first, exists, most)
+    cluster = numbered_by_clients(merged.first, exists, places, len(exists))
+    cluster = jnp.minimum(cluster, most - 1)
     score = silhouette_score(of_pairs, cluster, exists, most)
     return merged, (cluster, jnp.where(number < count, score, -jnp.inf))
 
@@ -58,16 +61,6 @@ def clusters_of_best_number(
   _, best = jax.lax.fori_loop(0, most - 1, better, (jnp.float32(-1), jnp.int32(0)))
   assignment = refined(vectors, clusters[most - 2 - best], exists, most)
   return assignment[jnp.argsort(by_id)]
-
-
-def numbered(first: jax.Array, exists: jax.Array, most: int) -> jax.Array:
-  """[S] int32: clusters by the first of their members, numbered 0, 1, ...
-
-  `first` [S] int32 is that member; `exists` [S] bool says who counts. There are at most
-  `most` clusters; what is beyond has the last number.
-  """
-  heads = exists & (first == jnp.arange(len(first)))
-  return jnp.clip(jnp.cumsum(heads)[first] - 1, 0, most - 1).astype(jnp.int32)
 
 
 def silhouette_score(

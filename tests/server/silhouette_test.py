@@ -97,17 +97,6 @@ def test_two_points_of_a_cluster_count():
   np.testing.assert_allclose(found, (3 / 4 + 2 / 3) / 3, rtol=1e-6)
 
 
-def test_numbers_follow_the_first_members():
-  exists = jnp.array([False, True, True, True, True, True])
-  first = jnp.array([0, 1, 2, 1, 4, 2])
-  found = silhouette.numbered(first, exists, 3)
-  # The one that is left out has any number that there is.
-  assert found[1:].tolist() == [0, 1, 0, 2, 1]
-  assert found[0] == 0
-  assert silhouette.numbered(first, exists, 2)[1:].tolist() == [0, 1, 0, 1, 1]
-  assert found.dtype == jnp.int32
-
-
 def test_clusters_are_refined_until_no_point_moves():
   # From one point and the rest to 0, 1, 2 and 9, 10, 11, in several steps.
   points = np.array([0, 1, 2, 9, 10, 11, -90], np.float32)[:, None]
