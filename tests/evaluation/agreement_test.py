@@ -5,7 +5,6 @@ import pytest
 from sklearn import metrics
 
 from fesem_jax.evaluation import agreement
-from fesem_jax.run.results import records
 
 
 @pytest.mark.parametrize('most', [1, 2, 3, 7])
@@ -55,11 +54,3 @@ def test_the_same_clusters_under_other_names_agree_wholly():
   assert agreement.adjusted_rand_index(first, second) == 1
   assert agreement.figures(first, second)['nmi'] == 1
   assert agreement.figures(first, second)['ami'] == 1
-
-
-def test_outcomes_of_records_without_adjusted_information_are_as_they_were():
-  scores = dict.fromkeys(('deployed', 'finetuned', 'finetuning_failed'))
-  held = {'cluster_sizes': [2], 'ari': 1.0, 'nmi': 0.5, 'objective': 0.1, 'moved': 0}
-  record = {'round': 1, **scores, **held}
-  assert 'ami' not in records.outcome([record])['clusters']
-  assert records.outcome([record | {'ami': 0.25}])['clusters']['ami'] == 0.25
