@@ -101,7 +101,10 @@ def same_draws(subject: Local) -> Iterator[str]:
   if local.augmentation is not None:
     functions['augmentation'] = local.augmentation, (_examples(subject),)
   if local.sends is not None and local.sends.of_client is not None:
-    functions['sends'] = local.sends.of_client, (_params(subject),) * 2
+    start = _params(subject)
+    # No change at all is sent alike.
+    trained = jax.tree.map(lambda x: 2 * x, start)
+    functions['sends'] = local.sends.of_client, (start, trained)
   for name, (function, args) in functions.items():
     results = [jax.tree.leaves(function(jax.random.key(i), *args)) for i in (0, 0, 1)]
     again, other = (all(map(np.array_equal, results[0], x)) for x in results[1:])

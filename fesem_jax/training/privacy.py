@@ -68,6 +68,8 @@ def differential_privacy(
     change = jax.tree.map(jnp.subtract, trained, start)
     square = tree.row_distances(tree.expand(trained), tree.expand(start))[0]
     factor = sums.clipping_factor(jnp.sqrt(square), variable(clip))
+    if not noise_multiplier:
+      return jax.tree.map(lambda s, d: s + factor * d, start, change)
     std = variable(noise_multiplier) * variable(clip)
     noise = tree.normal_like(key, change)
     return jax.tree.map(lambda s, d, n: s + factor * d + std * n, start, change, noise)

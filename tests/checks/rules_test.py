@@ -2,7 +2,8 @@
 
 import pytest
 
-from fesem_jax.checks import examples, rules
+import fesem_jax as fj
+from fesem_jax.checks import examples, local, rules
 
 
 @pytest.mark.parametrize('rule', rules.RULES.values(), ids=lambda rule: rule.id)
@@ -12,3 +13,11 @@ def test_rule_speaks_on_its_bad_example_alone(rule):
   assert not silence
   assert max(len(f'{rule.id} {text}') for text in says) <= 100
   assert len(rule.find.__doc__.split('\n\n')) == 2  # What it finds, and a remedy.
+
+
+def test_noise_and_compression_of_the_package_draw_from_their_keys():
+  subject = examples.local()
+  private = fj.differential_privacy(0.5, 0.0, where='client', delta=0)
+  for sends in (private, *map(fj.compression, ('random_k:0.1', 'quantize:8'))):
+    changed = subject._replace(local=subject.local._replace(sends=sends))
+    assert not list(local.same_draws(changed))
