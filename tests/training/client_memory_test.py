@@ -9,7 +9,6 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.algorithms.wrappers import with_client_memory
-from fesem_jax.core.traffic import bytes_of_model
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
@@ -56,7 +55,7 @@ def test_statistics_that_clients_keep_match_float64_reference():
     # The server never gets any.
     assert_close(state.method.params['norm'][name][0], first[name])
   numbers = sum(x.size for x in jax.tree.leaves(helpers.first_model(local)))
-  assert bytes_of_model(algorithm.local) == 4 * (numbers - 2 * 5)
+  assert algorithm.traffic.model == 4 * (numbers - 2 * 5)
 
 
 @pytest.mark.nightly

@@ -13,6 +13,7 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.traffic import one_model
 from fesem_jax.core.types import Params
 from fesem_jax.training.client_memory import remembered
 from fesem_jax.utils.errors import check
@@ -83,8 +84,8 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
       return used
     return _with_own(used, state.kept['statistics'])
 
-  sent = method.traffic
-  if sent is not None and sent.known is not None:
+  sent = method.traffic or one_model(local)
+  if sent.known is not None:
     known = sent.known
     sent = sent._replace(known=lambda state: known(state.method))
   of_unseen = method.of_unseen
