@@ -113,7 +113,7 @@ def test_the_command_line_plans_for_this_machine(tmp_path):
 
 
 @pytest.mark.slow
-def test_sizes_are_known_or_asked_for(tmp_path):
+def test_sizes_of_leaf_are_known(tmp_path):
   done = call(
     'plan', '--dataset=femnist', f'--data_dir={tmp_path}', '--model=logistic',
     '--algorithm=fed_avg', '--num_clients=40', '--lr_schedule=cosine',
@@ -123,10 +123,6 @@ def test_sizes_are_known_or_asked_for(tmp_path):
   made = json.loads((tmp_path / 'plan.json').read_text())
   numbers = 8166 + 907  # Training and test examples: a byte a pixel, and a label.
   assert made['data_bytes'] >= numbers * (28 * 28 + 4)
-  done = call('plan', '--dataset=mnist', f'--data_dir={tmp_path}', cwd=tmp_path)
-  assert done.returncode == 1
-  assert done.stderr.startswith('error:')
-  assert done.stderr.count('\n') == 1
 
 
 def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
