@@ -19,7 +19,7 @@ _SMALL = {'separation': ['--num_clients=12', '--num_clusters=2,4']}
 @pytest.mark.nightly
 def test_recipes_run(path, tmp_path):
   source = path.read_text()
-  assert re.findall(r'^\s*(?:import|from) fesem_jax.*', source, re.M) == [
+  assert re.findall(r'^ *(?:import|from) fesem_jax.*', source, re.M) == [
     'import fesem_jax as fj'
   ]
   assert set(re.findall(r'\bfj\.(\w+)', source)) <= set(fj.__all__)
