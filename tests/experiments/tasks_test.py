@@ -49,9 +49,9 @@ def test_k_is_chosen_for_a_regression(tmp_path):
   chosen = '--num_clusters_list=2', '--num_seeds=1', '--select_rounds=1', '--workdir=k'
   made = call('select_k', *FLAGS, *chosen, cwd=tmp_path)
   assert made.returncode == 0, made.stderr
-  rows = json.loads((tmp_path / 'k/select_k.json').read_text())['rows']
-  assert [row['task'] for row in rows] == ['regression']
-  assert rows[0]['deployed_mean'] > 0
+  found = json.loads((tmp_path / 'k/select_k.json').read_text())
+  assert found['task'] == 'regression'
+  assert found['by_k']['2']['deployed_mean'] > 0
 
 
 def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
