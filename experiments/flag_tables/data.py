@@ -2,13 +2,10 @@
 
 from fesem_jax import data, tasks
 from fesem_jax.data import (
-  leaf,
   partitions,
   pictures,
-  texts,
 )
 from fesem_jax.data.options import Options
-from fesem_jax.data.partitions import rotation
 from fesem_jax.data.partitions.value import DEALT, DRIFT_STARTS, GROUPED, Partition
 
 from .entry import fields, flag
@@ -23,7 +20,8 @@ _IN_PYTHON = (
   'background', 'cifar100_labels', 'emnist_split', 'hub_config', 'hub_image_side',
   'synthetic_alpha', 'synthetic_beta', 'synthetic_features', 'synthetic_classes',
   'synthetic_difference', 'synthetic_distance', 'synthetic_mix', 'corruption_strength',
-  'label_swaps', 'lognormal_sigma', 'noise_variance', 'power_law_sigma',
+  'label_swaps', 'leaf_users', 'lognormal_sigma', 'noise_variance', 'power_law_sigma',
+  'rotation_sampling', 'vocabulary',
 )  # fmt: skip
 
 DATA = (
@@ -51,8 +49,6 @@ DATA = (
     'Folder of the data files, which holds mnist/, qmnist/ and so on; default: the '
     'environment variable FESEM_DATA_DIR, else ./data.'),
   *fields(Options, {
-    'leaf_users': leaf.USERS,
-    'vocabulary': ('', *texts.VOCABULARIES),
     'image_groups': pictures.GROUPS,
   }, left_out=_IN_PYTHON),
   flag('integer', 'seed', 0, 'Seed of all random numbers.',
@@ -68,7 +64,6 @@ PARTITION = (
     "'natural' where the data set has clients of its own, 'cluster' where it has known "
     "clusters alone, else 'iid'."),
   *fields(Partition, {
-    'rotation_sampling': rotation.SAMPLINGS,
     'drift_start': DRIFT_STARTS,
   }, left_out=['name', *_IN_PYTHON]),
 )  # fmt: skip
