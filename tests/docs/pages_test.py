@@ -86,7 +86,8 @@ def test_programs_of_a_page_run_in_an_empty_folder(page, tmp_path):
 
 
 def _flags_of_binaries():
-  defined = re.compile(r"DEFINE_\w+\(\s*'(\w+)'")
+  # Those of a call, and of the rows of a loop: a name and its default.
+  defined = re.compile(r"(?:DEFINE_\w+\(\s*|^    \()'(\w+)',", re.M)
   folders = [
     _ROOT / name for name in ('experiments', 'reproductions', 'benchmarks', 'studies')
   ]
