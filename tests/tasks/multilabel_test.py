@@ -223,24 +223,23 @@ def test_clients_without_auc_are_left_out_of_its_mean():
 
 
 @pytest.mark.parametrize(
-  ('y', 'message'),
+  ('y', 'num_labels'),
   [
-    (np.array([[0, 2]]), 'each example needs a row of zeros and ones'),
-    (np.array([[0.5]]), 'each example needs a row of zeros and ones'),
-    (np.zeros((1, 2, 2)), 'each example needs a row of zeros and ones'),
-    (np.array([['a']]), 'labels that are not numbers'),
+    (np.array([[0, 2]]), None),
+    (np.array([[0.5]]), None),
+    (np.zeros((1, 2, 2)), None),
+    (np.array([['a']]), None),
+    (np.zeros((1, 2)), 3),
   ],
 )
-def test_what_are_no_labels_is_refused(y, message):
-  with pytest.raises(UserError, match=message):
-    MULTILABEL.targets(y, '`y`', None)
-  with pytest.raises(UserError, match='2 labels an example; there must be 3'):
-    MULTILABEL.targets(np.zeros((1, 2)), '`y`', 3)
+def test_what_are_no_labels_is_refused(y, num_labels):
+  with pytest.raises(UserError, match='`y`'):
+    MULTILABEL.targets(y, '`y`', num_labels)
 
 
 def test_several_labels_are_no_classes():
   x = np.zeros((4, 2), np.float32)
-  with pytest.raises(UserError, match='choose `task=multilabel`'):
+  with pytest.raises(UserError, match='`y`: labels'):
     FederatedData.from_arrays(x, np.zeros((4, 3), int), np.array([4]))
   many = {'x': x, 'y': np.zeros((4, 3), int), 'client': np.array([0, 0, 1, 1])}
   train, _ = data.load('mine', arrays=many, task='multilabel')
@@ -264,5 +263,5 @@ def test_two_classes_are_one_label():
   assert pool.y.tolist() == [[0], [1], [1]]
   assert pool.test_y.tolist() == [[0]]
   assert (pool.num_classes, pool.class_names) == (1, ('yes',))
-  with pytest.raises(UserError, match='examples have one of 10 classes'):
+  with pytest.raises(UserError, match='task=multilabel'):
     data.load('digits', num_clients=2, task='multilabel')
