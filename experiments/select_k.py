@@ -224,12 +224,15 @@ def define_flags() -> None:
     ['1', '2', '3', '4', '5', '6'],
     'Numbers of clusters K to try, ascending.',
   )
-  for name, default, least, most, text in (
-    ('select_clients', 100, 2, 1000, 'Random clients that take part, or all if fewer.'),
-    ('select_rounds', 3, 0, 10_000, 'Rounds of each K; 0 clusters by k-means only.'),
-    ('num_seeds', 3, 1, 1000, 'Seeds of each K: --seed, --seed + 1, ...'),
-  ):
-    flags.DEFINE_integer(name, default, text, lower_bound=least, upper_bound=most)
+  flags.DEFINE_integer(
+    'select_clients', 100, 'Random clients that take part, or all if fewer.', 2, 1000
+  )
+  flags.DEFINE_integer(
+    'select_rounds', 3, 'Rounds of each K; 0 clusters by k-means only.', 0, 10_000
+  )
+  flags.DEFINE_integer(
+    'num_seeds', 3, 'Seeds of each K: --seed, --seed + 1, ...', 1, 1000
+  )
   flags.DEFINE_string('workdir', 'runs/select_k', 'Folder of all results.')
 
 
