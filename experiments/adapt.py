@@ -136,10 +136,11 @@ def alone(
   local: fj.LocalTraining, data: fj.FederatedData, key: jax.Array
 ) -> fj.ClientModels:
   """Trains every client by itself, from one random model, at the full learning rate."""
-  off = dict.fromkeys(('work', 'sends', 'local_lr_schedule'))
   of_model, of_training = jax.random.split(key)
   random = fj.ClientModels(fj.tree.expand(local.model.init(of_model)))
-  local = local._replace(dropout_rate=0.0, **off)
+  local = local._replace(
+    dropout_rate=0.0, work=None, sends=None, local_lr_schedule=None
+  )
   trained = fj.train_cohort(local, random, data, fj.everyone(data), of_training)
   return fj.ClientModels(own=trained.params)
 

@@ -113,7 +113,11 @@ def select(
     row['sizes'] = [sorted(of_seed.tolist(), reverse=True) for of_seed in sizes]
     rows.append(row)
   recommended, reason = num_clusters.recommend(rows)
-  result = {'recommended': recommended, 'reason': reason, 'task': train.task}
+  result: dict[str, Any] = {
+    'recommended': recommended,
+    'reason': reason,
+    'task': train.task,
+  }
   result |= {name: config[name] for name in ('dataset', 'partition', 'rounds')}
   result |= {'num_clients': train.num_clients, 'seeds': seeds}
   result['by_k'] = {str(row['num_clusters']): row for row in rows}
@@ -134,8 +138,11 @@ def _run(
     Wanted(c | {'num_clusters': k}, folder / f'seed{seed}', f'{label}, seed {seed}')
     for c, seed in ((c, c['seed']) for c in configs if c['rounds'])
   ]
-  options = {'about': label, 'count': count, 'splits': splits, 'make_portrait': False}
-  ended = run_unless_diverged(wanted, Programs(), **options) if wanted else []
+  ended: Sequence[Any] = []
+  if wanted:
+    ended = run_unless_diverged(
+      wanted, Programs(), about=label, count=count, splits=splits, make_portrait=False
+    )
   runs = zip(map(given, ended), wanted, strict=True)
   done = [(s, run.workdir) for s, run in runs if s is not None]
   task = tasks.TASKS[splits[0].task]

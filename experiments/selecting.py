@@ -27,7 +27,10 @@ def build(config: dict[str, Any]) -> int | Selection:
   expected = 'uniform, power_of_choice:CANDIDATES or trace:FILE'
   check(kind == 'trace' and value, f'select: unknown {text!r}; expected {expected}')
   with reading(value), pathlib.Path(value).open(encoding='utf-8-sig') as file:
-    rows = [(r['client'], r['from'], r['to']) for r in csv.DictReader(file)]
+    rows = [
+      (row['client'], float(row['from']), float(row['to']))
+      for row in csv.DictReader(file)
+    ]
     return selection.available(count, rows)
 
 

@@ -48,7 +48,8 @@ def from_state_dict(model: Model, state: Mapping[str, np.ndarray]) -> Params:
   layers: dict[tuple[str, ...], dict[str, Any]] = {}
   for (*path, name), x in flatten_dict(traced[0]).items():
     layers.setdefault(tuple(path), {})[name] = x.shape
-  out, channels = {}, 1  # Of the last convolution, if a dense layer reads it next.
+  params: dict[tuple[str, ...], np.ndarray] = {}
+  channels = 1  # Of the last convolution, if a dense layer reads it next.
   for path, shapes in layers.items():
     converted = {m: _layer(arrays, shapes, channels) for m, arrays in modules.items()}
     fitting = [
@@ -56,12 +57,12 @@ def from_state_dict(model: Model, state: Mapping[str, np.ndarray]) -> Params:
     ]
     check(fitting, f'state_dict: no module fits the layer {"/".join(path)}, {shapes}')
     del modules[fitting[0]]
-    out |= {(*path, name): x for name, x in converted[fitting[0]].items()}
+    params |= {(*path, name): x for name, x in converted[fitting[0]].items()}
     kernel = shapes.get('kernel', (channels,))
     channels = 1 if len(kernel) == 2 else kernel[-1]
   more = ', '.join(module for module, _ in modules)
   check(not modules, f'state_dict: has modules that the model lacks: {more}')
-  return jax.tree.map(np.ascontiguousarray, unflatten_dict(out))
+  return jax.tree.map(np.ascontiguousarray, unflatten_dict(params))
 
 
 def _layer(arrays: Params, shapes: dict[str, Any], channels: int) -> dict[str, Any]:

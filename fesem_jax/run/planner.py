@@ -122,7 +122,7 @@ def plan(
     fn, *args = calls[name]
     began = time.perf_counter()
     compiled, memory = program_memory.try_to_compile(fn.lower(*args), args)
-    text = '' if compiled is None else compiled.as_text()
+    text = (compiled and compiled.as_text()) or ''
     programs.append(PlannedProgram(name, memory, time.perf_counter() - began, text))
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   arrays = jax.tree.leaves(state)

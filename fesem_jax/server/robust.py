@@ -21,7 +21,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.server.trimmed_mean import trimmed_mean
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.ranges import Count, NotNegative, Range, check_choice, checked
 
 Aggregate: TypeAlias = Callable[
@@ -54,7 +54,8 @@ def aggregation(text: str) -> Aggregate | None:
   if number is None:
     return make()
   fits = kind is float or (kind is int and number.isdecimal())
-  check(fits, f'aggregation: {name} takes no number {number}')
+  if kind is None or not fits:
+    raise UserError(f'aggregation: {name} takes no number {number}')
   return make(kind(number))
 
 

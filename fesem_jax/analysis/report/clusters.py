@@ -109,9 +109,9 @@ def _flows(
     for pair in np.unique((a * count + b)[a >= 0]):
       source, target = divmod(int(pair), count)
       who = np.flatnonzero((a == source) & (b == target))
-      named = clients[who[:_NAMES]] if source != target else []
+      movers = who[:_NAMES] if source != target else who[:0]
       begins = [round(float(x), 3) for x in (start[source], end[target])]
-      names = [printable(name, 60) for name in named]
+      names = [printable(name, 60) for name in clients[movers]]
       links.append([place, source, target, len(who), names, *begins])
       start[source] += len(who)
       end[target] += len(who)
