@@ -131,7 +131,8 @@ def with_loss_checks(fesem: Algorithm, every: int) -> Algorithm:
     begun = state._replace(assignment=tree.with_rows(state.assignment, cohort, starts))
     after, info = fesem.step(begun, split, cohort, key)
     new = tree.rows_of(after.assignment, cohort)
-    assert info.clusters is not None and info.clusters.took_part is not None
+    assert info.clusters is not None
+    assert info.clusters.took_part is not None
     new = jnp.where(info.clusters.took_part, new, old)
     assignment = tree.with_rows(state.assignment, cohort, new)
     return after._replace(assignment=assignment), info
