@@ -12,7 +12,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.analysis.report.runs import first_of_each_method, read_runs
 from fesem_jax.utils.palette import PALETTE
-from tests.support.reported import write_comparison, write_history, write_run
+from tests.support.reported import write_comparison, write_run
 
 pytest.importorskip('vl_convert')
 
@@ -42,16 +42,13 @@ addEventListener('load', async () => {
 </script></body>"""
 
 _FIGURES = (
-  'curve-chart', 'client-chart', 'size-chart', 'flow-chart', 'move-chart',
-  'label-chart', 'confusion-chart',
+  'curve-chart', 'client-chart', 'size-chart', 'label-chart', 'confusion-chart',
 )  # fmt: skip
 
 
 @pytest.fixture(scope='module')
 def page(tmp_path_factory):
   folder = write_comparison(tmp_path_factory.mktemp('comparison'))
-  assignment = np.arange(12) % 2 ^ (np.arange(3)[:, None] == np.arange(12))
-  write_history(folder / 'fesem(2)' / 'seed0', assignment)
   return fj.write_report(folder, folder / 'page.html')
 
 
@@ -88,13 +85,7 @@ _COUNTS = """
 def test_every_figure_is_drawn_without_a_complaint(page, width):
   told, said = driven(
     page,
-    _COUNTS
-    + 'return {found, wide: [root.scrollWidth, innerWidth], '
-    + 'bands: at("flow-chart").querySelectorAll("svg .mark-area path").length, '
-    + 'moves: [...at("move-table").querySelectorAll("tbody tr")]'
-    + '.map((row) => row.textContent), '
-    + 'axes: at("flow-chart").textContent.match(/Round|place/g), '
-    + 'sheets: [...document.images].map((i) => i.naturalWidth)};',
+    _COUNTS + 'return {found, wide: [root.scrollWidth, innerWidth]};',
     width,
   )
   assert not said
@@ -102,12 +93,8 @@ def test_every_figure_is_drawn_without_a_complaint(page, width):
   assert told['found']['curve-chart'] == [12, 12, 6]  # 6 runs, two rounds of each.
   assert told['found']['client-chart'][0] == 12
   assert told['found']['size-chart'][1] >= 8  # 4 rounds, 2 clusters, and the legend.
-  assert told['found']['flow-chart'][1] >= 6  # 3 rounds, 2 clusters.
-  assert (told['bands'], told['axes']) == (6, ['Round'])
-  assert told['moves'] == ['1 to 21020, 1', '2 to 30121, 2']
   assert told['found']['label-chart'][1] >= 120
   assert told['found']['confusion-chart'] == [100, 101, 0]  # With its legend.
-  assert told['sheets'] == [12 * (8 + 2)] * 2
   assert told['wide'][0] <= told['wide'][1]  # Nothing sticks out.
 
 
@@ -162,8 +149,6 @@ def test_controls_change_the_figures(page):
     const worst = [...at('worst').querySelectorAll('tbody tr')];
     told.worst = worst.map((row) => row.cells[0].textContent);
     told.heads = at('worst').querySelectorAll('th').length;
-    await choose('cluster-run', '1', 'move-chart');
-    told.moves = text('move-note');
     await choose('theme', 'dark', 'curve-chart');
     told.paper = getComputedStyle(document.body).backgroundColor;
     return told;
@@ -179,7 +164,6 @@ def test_controls_change_the_figures(page):
   assert 'Training examples' in told['view']
   assert told['worst'] == ['c02', 'c03', 'c04', 'c05', 'c06']
   assert told['heads'] == 6  # fed_avg has no clusters.
-  assert told['moves'].startswith('Clients that moved to another cluster, by round.')
   assert told['paper'] == 'rgb(20, 24, 29)'
 
 
@@ -243,7 +227,7 @@ def test_hostile_names_are_shown_and_not_run(tmp_path):
   assert not said
   assert told[0] == 'fesem(2), seed 0'
   assert f'{name}2' in told[1]
-  assert told[2] == 2  # The sheets.
+  assert told[2] == 0
 
 
 def test_a_run_without_clusters_or_clients_says_so(tmp_path):

@@ -4,7 +4,6 @@ import base64
 import dataclasses
 import gzip
 import html
-import io
 import itertools
 import json
 import pathlib
@@ -14,7 +13,6 @@ import subprocess
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import fesem_jax as fj
 from fesem_jax.analysis import clients_table
@@ -22,12 +20,10 @@ from fesem_jax.analysis.comparing import Comparison
 from fesem_jax.analysis.report import library
 from fesem_jax.analysis.report import page as page_module
 from fesem_jax.analysis.report.clients import clients
-from fesem_jax.analysis.report.clusters import clusters
 from fesem_jax.analysis.report.confusion import confusion
 from fesem_jax.analysis.report.curves import curves
 from fesem_jax.analysis.report.runs import labels, read_runs
 from fesem_jax.run.results import metrics_file, saved_client_table
-from fesem_jax.run.results.pictures import laid_out
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
 from fesem_jax.utils.errors import UserError
 from tests.support.commands import call
@@ -36,7 +32,6 @@ from tests.support.reported import (
   table_of,
   value_of,
   write_comparison,
-  write_history,
   write_run,
 )
 
@@ -66,10 +61,7 @@ def cells(text):
 
 @pytest.fixture(scope='module')
 def comparison(tmp_path_factory):
-  folder = write_comparison(tmp_path_factory.mktemp('comparison'))
-  assignment = np.arange(12) % 2 ^ (np.arange(3)[:, None] == np.arange(12))
-  write_history(folder / 'fesem(2)' / 'seed0', assignment)
-  return folder
+  return write_comparison(tmp_path_factory.mktemp('comparison'))
 
 
 @pytest.fixture(scope='module')
@@ -399,75 +391,6 @@ def test_fairness_is_that_of_the_summary(tmp_path):
   assert of_run['fairness'] == [0.25, 0.1, 0.9877]
 
 
-def test_sheets_are_the_images_of_clients(comparison, compared):
-  run = next(r for r in read_runs([comparison]) if r.title == 'fesem(2), seed 0')
-  found = next(h for h in held(compared)['clusters'] if h['run'] == 2)
-  for k, sheet in enumerate(found['sheets']):
-    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet['png']))), float)
-    wanted = laid_out(run.portrait['sheet_images'])[k].astype(float)
-    low, high = wanted.min(), wanted.max()
-    np.testing.assert_allclose(shown, 255 * (wanted - low) / (high - low), atol=0.51)
-  assert found['sheets'][0]['mix'] == '6 of upright'
-  assert found['sizes'] == [[6, 6]] * ROUNDS
-
-
-def test_no_round_with_moves_is_left_out(tmp_path):
-  (run,) = read_runs([write_run(tmp_path / 'run')])
-  history = [
-    {'round': number, 'cluster_sizes': [3, 9], 'moved': 2 * (number == 3)}
-    for number in range(1, 1001)
-  ]
-  (found,) = clusters([dataclasses.replace(run, history=history)])
-  assert found['moves_by_round'] == [[3, 2]]
-  (found,) = clusters([dataclasses.replace(run, history=history[10:])])
-  assert found['moves_by_round'] == []
-  unknown = [{'round': 1, 'cluster_sizes': [3, 9]}]
-  (found,) = clusters([dataclasses.replace(run, history=unknown)])
-  assert found['moves_by_round'] is None
-
-
-def moves_of(folder, assignment, sizes=(1, 1), names=None):
-  """What the page has of a run with these clusters [R, M] in its rounds."""
-  (run,) = read_runs([write_run(folder)])
-  if assignment is not None:
-    write_history(folder, np.array(assignment), names)
-  history = [{'round': 1, 'cluster_sizes': list(sizes)}]
-  (found,) = clusters([dataclasses.replace(run, history=history)])
-  return found['moves']
-
-
-def test_moves_are_the_assignments_of_each_round(tmp_path):
-  assert moves_of(tmp_path / 'none', None) is None
-  names = ['a', 'b', 'c', 'd']
-  # c takes no part in the second round, d joins in it; cluster 2 is none.
-  rows = [[0, 0, 1, 2], [0, 1, -1, 1], [1, 1, 0, 1], [1, 1, 0, 1]]
-  found = moves_of(tmp_path / 'some', rows, names=names)
-  assert (found['moved'], found['of']) == (3, 4)
-  flows = found['flows']
-  assert flows['rounds'] == [1, 2, 3, 4]
-  assert flows['sizes'] == [[2, 1], [1, 3], [1, 3], [1, 3]]
-  gap = 0.12  # 3 % of the four clients.
-  assert flows['lows'] == [[0, 2 + gap], *3 * [[0, 1 + gap]]]
-  assert [link[5:] for link in flows['links'][:4]] == [
-    [0, 0], [1, 1 + gap], [2 + gap, 2 + gap], [0, 1 + gap],
-  ]  # fmt: skip
-  assert [link[:5] for link in flows['links']] == [
-    [0, 0, 0, 1, []], [0, 0, 1, 1, ['b']], [0, 1, 1, 1, []],
-    [1, 0, 1, 1, ['a']], [1, 1, 0, 1, ['c']], [1, 1, 1, 2, []],
-    [2, 0, 0, 1, []], [2, 1, 1, 3, []],
-  ]  # fmt: skip
-  stays = moves_of(tmp_path / 'stays', [[0, 1]] * 3)
-  assert stays == {'moved': 0, 'of': 2, 'flows': None}
-
-
-def test_flows_of_long_runs_are_between_nine_rounds(tmp_path):
-  settles = np.random.default_rng(0).integers(1, 40, 100)  # Rounds of the moves.
-  rows = np.where(np.arange(60)[:, None] < settles, 0, 1)
-  flows = moves_of(tmp_path / 'run', rows)['flows']
-  assert (flows['rounds'][0], flows['rounds'][-1], len(flows['rounds'])) == (1, 60, 9)
-  assert sum(n for _, a, b, n, *_ in flows['links'] if a != b) == 100
-
-
 NAME = '</script><img src=x onerror=alert(1)>&"\'|`*\ud800'
 
 
@@ -499,7 +422,7 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path):
   data = held(text)
   assert data['curves']['runs'][0]['rounds'] == [1, 2, 3]
   assert data['clients']['runs'] == []
-  assert data['clusters'][0]['sheets'] == []
+  assert data['clusters'][0]['sizes'] == [[6, 6]] * 3
 
 
 def test_runs_of_one_method_are_told_apart_by_their_flags(tmp_path):

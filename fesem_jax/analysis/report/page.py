@@ -34,7 +34,6 @@ _SCRIPTS = (
   'curves.js',
   'clients.js',
   'clusters.js',
-  'moves.js',
   'confusion.js',
   'page.js',
 )

@@ -1,4 +1,4 @@
-// The clusters of a run: sizes and sheets.
+// The clusters of a run: sizes over rounds.
 
 function startClusters() {
   const there = DATA.clusters.length > 0;
@@ -11,8 +11,7 @@ function startClusters() {
 function drawClusters() {
   if (!DATA.clusters.length) return Promise.resolve();
   const held = DATA.clusters[Number(at('cluster-run').value)];
-  showSheets(held);
-  return Promise.all([drawSizes(held), drawFlows(held), drawMoves(held)]);
+  return drawSizes(held);
 }
 
 function drawSizes(held) {
@@ -44,23 +43,4 @@ function clusterColor(names, field) {
   return {field, type: 'nominal', title: 'cluster',
     legend: {...legendSide(), symbolType: 'square', symbolOpacity: 1},
     scale: {domain: names, range: names.map((_, k) => colorOf(k))}};
-}
-
-function showSheets(held) {
-  const note = at('sheet-note');
-  note.textContent = held.sheets === null
-    ? 'The images of this run have no room on the page; fesem-report --figures draws them.'
-    : held.sheets.length ? 'Each line shows images of one client; the first is nearest to the '
-      + 'mean of its cluster.' : 'The clients have no images.';
-  at('sheets').replaceChildren(...(held.sheets || []).map((sheet) => {
-    const image = element('img', {src: `data:image/png;base64,${sheet.png}`,
-      alt: `Images of ${sheet.names.filter((name) => name).join(', ')}`});
-    const names = element('ol', {}, ...sheet.names.map((name) => element('li', {title: name}, name)));
-    const figure = element('figure', {},
-      element('figcaption', {}, `Cluster ${sheet.cluster}: ${sheet.size} clients`
-        + (sheet.mix ? `; ${sheet.mix}` : '')),
-      element('div', {class: 'sheet'}, names, image));
-    figure.style.borderColor = colorOf(sheet.cluster);
-    return figure;
-  }));
 }
