@@ -1,6 +1,5 @@
 """Loggers: callbacks that send the numbers of a run to other programs."""
 
-import logging
 import os
 import pathlib
 import re
@@ -82,10 +81,7 @@ class TensorBoard(Logger):
 
 
 class WeightsAndBiases(Logger):
-  """Writes to `workdir/wandb/`; sends nothing until `wandb sync`.
-
-  WANDB_MODE=online sends numbers at once. A resumed run has the same id.
-  """
+  """Writes to `workdir/wandb/`, for `wandb sync`; sends with WANDB_MODE=online."""
 
   def __init__(self) -> None:
     os.environ.setdefault('WANDB_MODE', 'offline')
@@ -100,7 +96,7 @@ class WeightsAndBiases(Logger):
     self._run = self._wandb.init(
       project=os.environ.get('WANDB_PROJECT', 'fesem_jax'),
       name=_name(start.workdir),
-      id=_id(start.workdir, 'wandb', lambda: secrets.token_hex(8)),
+      id=_id(start.workdir),
       resume='allow',
       reinit='create_new',  # Leaves other runs of the caller open.
       dir=start.workdir,
@@ -115,10 +111,7 @@ class WeightsAndBiases(Logger):
 
 
 class MLflow(Logger):
-  """Writes to `workdir/mlflow.db`, or to MLFLOW_TRACKING_URI if it is set.
-
-  A resumed run is the same run of MLflow.
-  """
+  """Writes to `workdir/mlflow.db`, or to MLFLOW_TRACKING_URI if it is set."""
 
   def __init__(self) -> None:
     os.environ.setdefault('MLFLOW_DISABLE_TELEMETRY', 'true')
@@ -128,38 +121,23 @@ class MLflow(Logger):
     super().__init__(self._add)
 
   def open(self, start: Start) -> None:
-    """Creates a run of MLflow, or opens it again."""
-    logging.getLogger('alembic').setLevel(logging.WARNING)
+    """Creates a run of MLflow."""
     local = f'sqlite:///{(start.workdir or pathlib.Path()).absolute()}/mlflow.db'
-    client = self._mlflow.MlflowClient(os.environ.get('MLFLOW_TRACKING_URI', local))
-    name = os.environ.get('MLFLOW_EXPERIMENT_NAME', 'fesem_jax')
-    experiment = client.get_experiment_by_name(name)
-    place = experiment.experiment_id if experiment else client.create_experiment(name)
-
-    def create() -> str:
-      run = client.create_run(place, run_name=_name(start.workdir)).info.run_id
-      for key, value in ({'seed': start.seed} | (start.config or {})).items():
-        client.log_param(run, key, str(value)[:500])
-      return run
-
-    self._client, self._run = client, _id(start.workdir, 'mlflow', create)
-    history = client.get_metric_history(self._run, 'seconds')
-    self._last = max((metric.step for metric in history), default=-1)
-    client.update_run(self._run, status='RUNNING')
+    self._mlflow.set_tracking_uri(os.environ.get('MLFLOW_TRACKING_URI', local))
+    self._mlflow.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'fesem_jax'))
+    run = self._mlflow.start_run(run_name=_name(start.workdir), nested=True)
+    self._id = run.info.run_id
+    options = {'seed': start.seed} | (start.config or {})
+    self._mlflow.log_params({key: str(x)[:500] for key, x in options.items()})
 
   def _add(self, number: int, numbers: dict[str, float]) -> None:
-    if number <= self._last:
-      return
-    now, of = int(time.time() * 1000), self._mlflow.entities.Metric
     keyed = {re.sub(r'[^\w\-./: ]', '_', name): x for name, x in numbers.items()}
-    metrics = [of(key, value, now, number) for key, value in keyed.items()]
-    for i in range(0, len(metrics), 1000):  # As many as a server takes in one call.
-      self._client.log_batch(self._run, metrics[i : i + 1000])
+    self._mlflow.log_metrics(keyed, number, run_id=self._id)
 
   def close(self, error: BaseException | None) -> None:
     """Ends the run, marked as failed after an error."""
     if self.is_open:
-      self._client.set_terminated(self._run, 'FAILED' if error else 'FINISHED')
+      self._mlflow.end_run('FAILED' if error else 'FINISHED')
 
 
 LOGGERS: Mapping[str, Callable[[], Logger]] = MappingProxyType(
@@ -197,11 +175,11 @@ def _name(workdir: pathlib.Path | None) -> str | None:
   return None if workdir is None else '/'.join(workdir.absolute().parts[-2:])
 
 
-def _id(workdir: pathlib.Path | None, logger: str, create: Callable[[], str]) -> str:
-  """The id of the logger's run of a workdir; of a new run without one."""
+def _id(workdir: pathlib.Path | None) -> str:
+  """The id of the run of Weights & Biases of a workdir; of a new run without one."""
   if workdir is None:
-    return create()
-  path = workdir / f'{logger}_run.txt'
+    return secrets.token_hex(8)
+  path = workdir / 'wandb_run.txt'
   if not path.exists():
-    path.write_text(create())
+    path.write_text(secrets.token_hex(8))
   return path.read_text()
