@@ -2,6 +2,8 @@
 
 import functools
 import platform
+import resource
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -18,14 +20,10 @@ _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 def describe(mesh: Mesh) -> dict[str, Any]:
   """The `memory` (of this process), `device`, `versions` and `commit` of a summary."""
-  import resource  # Not on Windows.
-
   host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
   host *= 1 if sys.platform == 'darwin' else 1024
-  stats = [d.memory_stats() or {} for d in mesh.local_devices]
-  peak = max(
-    (s['peak_bytes_in_use'] for s in stats if 'peak_bytes_in_use' in s), default=None
-  )
+  stats = [device.memory_stats() or {} for device in mesh.local_devices]
+  peak = max(s.get('peak_bytes_in_use', 0) for s in stats) or None
   device = mesh.devices.flat[0]
   return {
     'memory': {'peak_host_bytes': host, 'peak_device_bytes': peak},
@@ -50,11 +48,8 @@ def versions() -> dict[str, str]:
 @functools.cache
 def commit() -> str | None:
   """The commit of the source tree, with `-dirty` after changes; None elsewhere."""
-  git = ['git', '-C', str(Path(__file__).parent), 'describe', '--always', '--dirty']
-  try:
-    done = subprocess.run(
-      [*git, '--abbrev=40', '--exclude=*'], capture_output=True, text=True, check=True
-    )
-  except (OSError, subprocess.CalledProcessError):
+  if shutil.which('git') is None:
     return None
-  return done.stdout.strip()
+  git = ['git', '-C', str(Path(__file__).parent), 'describe', '--always', '--dirty']
+  git += ['--abbrev=40', '--exclude=*']
+  return subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
