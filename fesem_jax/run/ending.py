@@ -121,8 +121,9 @@ def _ended(
 def _portrait(run: Prepared, state: Any) -> dict[str, np.ndarray]:
   """Values that figures show of the clients; see `Result`."""
   key, data = run.keys[prng_streams.PORTRAIT], run.data
-  picture = figure_data.draw(run.algorithm, state, data.train, key, run.programs)
-  picture = figure_data.in_order(picture, data.places)
+  picture = figure_data.draw(
+    run.algorithm, state, data.train, key, run.programs, data.places
+  )
   picture |= {'label_counts': label_skew.label_counts(data.on_host)}
   models = arranged(run).deployed(state)
   picture |= figure_data.confused(models, data.test, data.places)

@@ -31,8 +31,7 @@ _COMPONENTS = 50
 # power of two apart, and are not to be added to each other.
 _SKETCH = 16381
 _SHEET_CLIENTS, _SHEET_IMAGES = 6, 12
-# Classes, numbers of all matrices, and personal models with confusion matrices.
-_MOST_CLASSES, _MOST, _MOST_PERSONAL = 100, 2**20, 1000
+_MAX_CLASSES = 100
 
 
 def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
@@ -66,19 +65,19 @@ def draw(
   train: FederatedData,
   key: jax.Array,
   programs: Programs,
+  places: np.ndarray,
 ) -> dict[str, np.ndarray]:
   """Describes the clients of a run by their local models.
 
-  Up to 400 clients train once more from the model they deploy, with the method's
-  penalty (methods of one gradient step train as `algorithm.local` says); their models
-  are those that they trained, without noise, compression or lies of bad clients. The
-  principal components of their weights are kept. Of large models only a sketch is held.
+  Up to 400 clients train once more from the model they deploy, as in a round but
+  without noise, compression or lies of bad clients. `key` decides the order of examples
+  and the choice of clients; `places` [M] are the positions in the training split of the
+  clients as the result lists them.
 
-  The training split is as `simulate` arranged it; `key` decides the order of examples
-  and the choice of clients. Returns arrays by name: `names` [M], `truth` [M] or [0],
-  `assignment` [M] or [0], `sampled` [S] positions, `coordinates` [S, <=50], `variance`
-  [<=50], the share of each component, and, if they have names, `truth_names` [G] of
-  the true clusters that are numbers and `class_names` [L].
+  Returns arrays by name: `names` [M], `truth` [M] or [0], `assignment` [M] or [0],
+  `sampled` [S] positions, principal components of their models as `coordinates` [S,
+  <=50], `variance` [<=50], the share of each component, and, if they have names,
+  `truth_names` [G] and `class_names` [L].
   """
   count, train = len(train.info.names), dataclasses.replace(train, corruption=None)
   local = algorithm.local._replace(dropout_rate=0.0, sends=None)
@@ -124,13 +123,12 @@ def draw(
   products = products[np.ix_(kept, kept)]
   coordinates = principal_components(products, _COMPONENTS)
   variance = np.square(coordinates).sum(axis=0) / max(np.trace(products), 1e-30)
-  lacking = np.array([], np.int32)
-  info, has_clusters = train.info, clusters is not None
+  info, absent = train.info, np.array([], np.int32)
   out = {
-    'names': info.names,
-    'truth': lacking if info.clusters is None else np.array(info.clusters),
-    'assignment': np.asarray(clusters)[: len(info.names)] if has_clusters else lacking,
-    'sampled': ids[kept],
+    'names': info.names[places],
+    'truth': absent if info.clusters is None else np.array(info.clusters)[places],
+    'assignment': absent if clusters is None else np.asarray(clusters)[places],
+    'sampled': np.argsort(places)[ids[kept]],
     'coordinates': coordinates.astype(np.float32),
     'variance': variance.astype(np.float32),
     'truth_names': info.cluster_names,
@@ -146,43 +144,25 @@ def confused(
 
   Client i of the `models` is at position `places[i]` of the split. Returns `confusion`
   [K, L, L] int32, examples of each true class (rows) that the deployed models take for
-  each class (columns); nothing for other tasks, or too many classes, clusters or
-  personal models.
+  each class (columns); nothing for other tasks, more than 100 classes, personal models
+  or mixtures.
   """
   from sklearn.metrics import confusion_matrix  # Slow to import.
 
-  classes, choice, count = test.num_classes, models.choice, models.num_models
-  if models.mixture is not None:
-    choice = models.mixture.argmax(axis=1)
-  if choice is None:
-    choice, count = np.zeros(len(places), int), 1
-  personal = len(places) if models.own else 0
-  few = classes <= _MOST_CLASSES and count * classes**2 <= _MOST
-  if models.task is not CLASSIFICATION or not few or personal > _MOST_PERSONAL:
+  classes = test.num_classes
+  if models.task is not CLASSIFICATION or classes > _MAX_CLASSES:
     return {}
+  if models.own or models.mixture is not None:
+    return {}
+  choice = np.zeros(len(places), int) if models.choice is None else models.choice
   on_host = jax.tree.map(processes.on_host, test)
   examples, targets = zip(*map(on_host.client, places), strict=True)
-  found = np.zeros((count, classes, classes), np.int32)
+  found = np.zeros((models.num_models, classes, classes), np.int32)
   guesses = predictions(models, list(examples), 'predictions')
   for k, y, guess in zip(choice, targets, guesses, strict=True):
     if len(y):
       found[k] += confusion_matrix(y, guess, labels=range(classes))
   return {'confusion': found}
-
-
-def in_order(
-  picture: dict[str, np.ndarray], places: np.ndarray
-) -> dict[str, np.ndarray]:
-  """A portrait in another order of the clients.
-
-  `places` [M] is the position in `picture` of the client that comes first, second, ...
-  """
-  moved = {
-    name: picture[name][places]
-    for name in ('names', 'truth', 'assignment')
-    if len(picture[name])
-  }
-  return picture | moved | {'sampled': np.argsort(places)[picture['sampled']]}
 
 
 def sheets(
@@ -191,8 +171,8 @@ def sheets(
   """Images of the clients nearest to the mean of their cluster.
 
   `picture` is from `draw`, with positions as in `train`, which is on the host. Returns
-  `sheet_images` [K, 6, 12, H, W, ...] and `sheet_clients` [K, 6] positions, -1 where a
-  cluster has fewer; nothing where examples are no images or there are no clusters.
+  `sheet_images` [K, 6, 12, H, W, ...], of all labels in order, and `sheet_clients` [K,
+  6] positions, -1 where a cluster has fewer; nothing without images or clusters.
   """
   sampled, coordinates = picture['sampled'], picture['coordinates']
   if not len(picture['assignment']) or len(train.example_shape) not in (2, 3):
@@ -209,15 +189,6 @@ def sheets(
     clients[k, : len(typical)] = typical
     for i, client in enumerate(typical):
       x, y = train.client(int(client))
-      rows = _one_of_each_first(y)[:_SHEET_IMAGES]
-      images[k, i, : len(rows)] = x[rows]
+      chosen = np.linspace(0, len(y) - 1, min(len(y), _SHEET_IMAGES)).astype(int)
+      images[k, i, : len(chosen)] = x[np.argsort(y, kind='stable')[chosen]]
   return {'sheet_images': images, 'sheet_clients': clients}
-
-
-def _one_of_each_first(labels: np.ndarray) -> np.ndarray:
-  """Rows ordered so that each label appears once before any appears twice."""
-  order = np.argsort(labels, kind='stable')
-  ranks = np.concatenate(
-    [np.arange(n) for n in np.unique(labels, return_counts=True)[1]]
-  )
-  return order[np.lexsort((labels[order], ranks))]

@@ -57,37 +57,16 @@ def test_matrices_are_of_the_clients_of_each_cluster():
   assert found.sum() == sum(SIZES)
 
 
-def test_without_clusters_there_is_one_matrix_of_all_personal_models():
+def test_other_tasks_models_and_too_many_classes_have_none(monkeypatch):
   data, local = federation(), helpers.local()
-  personal = models_of(len(SIZES), local)
-  found = found_of(ClientModels(own=personal), data, local)
-  want = matrices(local, data, personal, np.zeros(len(SIZES), int), 1)
-  np.testing.assert_array_equal(found, want)
-
-
-def test_a_mixture_is_counted_by_the_heaviest_model_and_classified_by_all():
-  data, local = federation(), helpers.local()
-  centers, rng = models_of(2, local), np.random.default_rng(1)
-  weights = rng.dirichlet((1, 1), len(SIZES)).astype(np.float32)
-  found = found_of(ClientModels(centers, mixture=weights), data, local)
-  want = np.zeros_like(found)
-  for i, shares in enumerate(weights):
-    x, y = data.client(i)
-    if not len(y):
-      continue
-    logits = [local.model.apply(tree.unstack(centers, k), x) for k in (0, 1)]
-    p = sum(w * jax.nn.softmax(z) for w, z in zip(shares, logits, strict=True))
-    np.add.at(want[shares.argmax()], (y, np.asarray(p).argmax(axis=-1)), 1)
-  np.testing.assert_array_equal(found, want)
-
-
-def test_other_tasks_and_too_many_classes_or_personal_models_have_none(monkeypatch):
-  data, local = federation(), helpers.local()
-  used = ClientModels(own=models_of(len(SIZES), local))
-  monkeypatch.setattr(figure_data, '_MOST_PERSONAL', len(SIZES) - 1)
-  assert found_of(used, data, local) is None
+  personal = ClientModels(own=models_of(len(SIZES), local))
+  assert found_of(personal, data, local) is None
+  weights = np.full((len(SIZES), 2), 0.5, np.float32)
+  mixture = ClientModels(models_of(2, local), mixture=weights)
+  assert found_of(mixture, data, local) is None
   used = ClientModels(models_of(1, local))
-  monkeypatch.setattr(figure_data, '_MOST_CLASSES', data.num_classes - 1)
+  assert found_of(used, data, local).sum() == sum(SIZES)
+  monkeypatch.setattr(figure_data, '_MAX_CLASSES', data.num_classes - 1)
   assert found_of(used, data, local) is None
   monkeypatch.undo()
   assert found_of(used, dataclasses.replace(data, task='regression'), local) is None

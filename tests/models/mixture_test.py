@@ -88,7 +88,9 @@ def test_unseen_clients_and_figures_need_not_know_of_mixtures():
   assert chosen.mixture is None
   assert chosen.choice.shape == (4,)
   method = Algorithm(local, lambda *_: used, lambda *_: None, lambda state, data: state)
-  found = figure_data.draw(method, used, data, jax.random.key(1), Programs())
+  found = figure_data.draw(
+    method, used, data, jax.random.key(1), Programs(), np.arange(len(SIZES))
+  )
   np.testing.assert_array_equal(found['assignment'], WEIGHTS.argmax(axis=1))
   assert np.isfinite(found['coordinates']).all()
 

@@ -36,7 +36,11 @@ def drawn(name, sends=None, **options):
   local = helpers.local(chunk=2)._replace(dropout_rate=0.5, sends=sends)
   algorithm = algorithms.build(name, local, **options)
   state = initial(algorithm, data)
-  return data, state, figure_data.draw(algorithm, state, data, KEY, Programs())
+  return (
+    data,
+    state,
+    figure_data.draw(algorithm, state, data, KEY, Programs(), np.arange(6)),
+  )
 
 
 def test_components_are_those_of_the_models_as_the_method_trains_them():
@@ -69,7 +73,7 @@ def test_neither_compression_nor_noise_is_in_the_portrait(name, sends):
   options = {'num_clusters': 2} if name == 'fesem' else {}
   data, state, found = drawn(name, sends, **options)
   clear = algorithms.build(name, helpers.local(chunk=2), **options)
-  want = figure_data.draw(clear, state, data, KEY, Programs())
+  want = figure_data.draw(clear, state, data, KEY, Programs(), np.arange(6))
   # Signs of components are arbitrary.
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(found[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
@@ -84,7 +88,7 @@ def test_lies_of_bad_clients_are_not_in_the_portrait(name):
   data, state, want = drawn(name, **options)
   algorithm = algorithms.build(name, helpers.local(chunk=2), **options)
   bad = corruption.corrupted(data, 'replacement:50', 0.5)
-  found = figure_data.draw(algorithm, state, bad, KEY, Programs())
+  found = figure_data.draw(algorithm, state, bad, KEY, Programs(), np.arange(6))
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(found[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
 
