@@ -16,7 +16,6 @@ from tests.support.reported import (
   table_of,
   value_of,
   write_comparison,
-  write_history,
   write_run,
 )
 
@@ -198,9 +197,6 @@ def test_styles_have_the_fonts_and_widths_of_papers(tmp_path, runs):
 @pytest.mark.nightly
 def test_figures_of_papers_have_columns_and_eight_points(tmp_path):
   run = plots.PlottedRun(write_hand_made(tmp_path))
-  history = np.arange(30) % 3 + np.zeros((5, 1), int)
-  history[2:, :5] = 1
-  write_history(tmp_path, history)
   counts = np.random.default_rng(0).integers(1, 9, (30, 10))
   dealt = plots.DealtClients(counts, np.arange(30) % 3, ('here', 'there', 'nowhere'))
   try:
@@ -208,7 +204,6 @@ def test_figures_of_papers_have_columns_and_eight_points(tmp_path):
     drawn = {
       'clusters': (plots.clusters_over_rounds(run), 6.7),
       'confusion': (plots.confusion_by_cluster(run), 6.7),
-      'flows': (plots.cluster_flows(run), 6.7),
       'map': (plots.map_of_clients(run), 6.7),
       'partitions': (plots.compared_partitions(dict.fromkeys('abcd', dealt), 'x'), 6.7),
       'sheets': (plots.sheets(run), 6.7),

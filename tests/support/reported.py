@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from fesem_jax.run.results import client_history, client_table
+from fesem_jax.run.results import client_table
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.tasks import CLASSIFICATION
 
@@ -116,22 +116,9 @@ def _finish(folder, config, task, table, last):
     'label_counts': rng.integers(0, 9, (count, 1 if task != CLASSIFICATION else 10)),
   }
   clusters = 1 if table.cluster is None else int(table.cluster.max()) + 1
-  if table.cluster is not None and task == CLASSIFICATION:
-    arrays['sheet_images'] = rng.integers(1, 255, (clusters, 6, 12, 8, 8), np.uint8)
-    arrays['sheet_clients'] = np.arange(6 * clusters).reshape(clusters, 6) % count
   if task == CLASSIFICATION:
     arrays['confusion'] = rng.integers(0, 5, (clusters, 10, 10))
   np.savez(folder / 'clients.npz', **arrays)
-
-
-def write_history(folder, assignment, names=None):
-  """Writes the history of an assignment [R, C]."""
-  rounds, count = assignment.shape
-  rest = dict.fromkeys(client_history.COLUMNS, np.zeros(count))
-  for number, clusters in enumerate(assignment, start=1):
-    client_history.write_part(folder, number, rest | {'assignment': clusters})
-  names = np.array(names or list(map(str, range(count))))
-  client_history.finish(folder, names, 0, rounds)
 
 
 def write_comparison(folder, seeds=(0, 1)):

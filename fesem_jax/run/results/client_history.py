@@ -242,11 +242,6 @@ def _open(
   return RecordedClients(path, names, rounds)
 
 
-def exists(folder: pathlib.Path) -> bool:
-  """True if a workdir has a history of clients."""
-  return (folder / _FILE).exists()
-
-
 def read(folder: pathlib.Path) -> RecordedClients:
   """The history that the workdir of a finished run holds.
 
