@@ -17,7 +17,7 @@ _MAX_INSIDE = 6
 _VECTORS = 2000  # More points are pixels in PDF and SVG: 100,000 would take 20 MB.
 
 
-def map_of_clients(run: PlottedRun, method: str = 'pca') -> Figure:
+def map_of_clients(run: PlottedRun) -> Figure:
   """Draws local models as points, colored by cluster, marked by true cluster (Fig. 4).
 
   Clusters that are so tight that the map shows a spot are drawn below it again. Where
@@ -25,11 +25,10 @@ def map_of_clients(run: PlottedRun, method: str = 'pca') -> Figure:
 
   Args:
     run: finished, so that its workdir holds clients.npz.
-    method: 'pca', or 't-sne' of the leading 50 principal components.
   """
   clients = run.clients
   sampled, assignment = clients['sampled'], clients['assignment']
-  points, labels = _projected(clients, method)
+  points, labels = _projected(clients)
   cluster = assignment[sampled] if len(assignment) else None
   truth = run.truth()
   colored = np.zeros(len(points), int) if cluster is None else cluster
@@ -65,28 +64,16 @@ def map_of_clients(run: PlottedRun, method: str = 'pca') -> Figure:
     if handles:
       axis.legend(handles=handles, loc='center left', bbox_to_anchor=(1, 0.5))
     axis.set(xlabel=labels[0], ylabel=labels[1], xticks=[], yticks=[])
-    how = 't-SNE' if method == 't-sne' else 'principal components'
     title = f'{in_figure(run.name)}: local models of {len(points)} clients'
-    axis.set_title(f'{title}\n{how}', fontsize='medium')
+    axis.set_title(f'{title}\nprincipal components', fontsize='medium')
   return figure
 
 
 def _projected(
-  clients: dict[str, np.ndarray], method: str
+  clients: dict[str, np.ndarray],
 ) -> tuple[np.ndarray, tuple[str, str]]:
   """Points [S, >=2] of the sampled clients, and what the two axes are called."""
   points = clients['coordinates']
-  if method == 't-sne':
-    import threadpoolctl
-    from sklearn.manifold import TSNE  # Slow to import.
-
-    perplexity = min(30, max(2, (len(points) - 1) / 3))
-    project = TSNE(perplexity=perplexity, init='pca', random_state=0).fit_transform
-    # Its threads wait for each other at every step: beside other work on the same
-    # cores that took 25 s instead of one.
-    with threadpoolctl.threadpool_limits(1):
-      points = project(points)
-    return points, ('t-SNE 1', 't-SNE 2')
   shares = 100 * clients['variance']
   second = shares[1] if len(shares) > 1 else 0
   if points.shape[1] < 2:

@@ -52,8 +52,7 @@ def draw_run(
   if len(run.series('objective_local_step')[0]):
     written += write(objective(run), folder / 'objective')
   if len(run.clients.get('coordinates', ())) > 2:
-    written += write(map_of_clients(run, 'pca'), folder / 'clients_pca')
-    written += write(map_of_clients(run, 't-sne'), folder / 'clients_tsne')
+    written += write(map_of_clients(run), folder / 'clients_pca')
   if 'label_counts' in run.clients and run.task.has_classes:
     counts, truth = run.clients['label_counts'], run.clients['truth']
     clusters, names = truth if len(truth) else None, run.clients.get('truth_names')

@@ -59,7 +59,7 @@ def names_drawn(monkeypatch):
 def test_every_figure_is_drawn_twice_the_same(workdir):
   written = plots.draw_run(plots.PlottedRun(workdir))
   assert sorted({p.stem for p in written}) == [
-    'clients_pca', 'clients_tsne', 'clusters', 'confusion', 'convergence', 'sheets',
+    'clients_pca', 'clusters', 'confusion', 'convergence', 'sheets',
   ]  # fmt: skip
   for path in written:
     start = path.read_bytes()[:8]
