@@ -5,12 +5,11 @@
   fesem-adapt runs/table/fesem*/seed* --output=runs/new_clients
 
 The new clients are those that --unseen_fraction set aside. Each joins a center by its
-weights, its direction or its loss, and is measured beside FedAvg and training alone.
-The folder of results gets table.md and adapt.json.
+weights, its direction or its loss (in a run of FedAvg: gets the global model), and is
+compared with training alone. The folder of results gets table.md and adapt.json.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -29,15 +28,11 @@ from fesem_jax.data import arrangement, placement
 from fesem_jax.evaluation import evaluate
 from fesem_jax.evaluation.agreement import contingency
 from fesem_jax.models.starting import trained_part
-from fesem_jax.run.programs import Programs
-from fesem_jax.run.workdir import locked
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.text_tables import Column, Table, cell
 
 from . import flags as experiment_flags
-from . import methods
-from . import run as experiment
 from .build import build_local, build_model, data_of_run
 from .start import start
 
@@ -46,10 +41,10 @@ Row = dict[str, Any]  # Of a seed, a number of examples and a rule.
 
 
 class NewClients(NamedTuple):
-  """A finished run of a clustered method, and the clients that took no part in it."""
+  """A finished run, and the clients that took no part in it."""
 
   run: fj.Run
-  centers: Params  # [K, ...] that clients of the run deploy
+  centers: Params  # [K, ...] that clients of the run deploy, or its global model
   groups: np.ndarray | None  # [K] true group of most of each center's clients
   train: fj.FederatedData
   test: fj.FederatedData
@@ -63,22 +58,14 @@ def load(workdir: pathlib.Path, data_dir: str) -> NewClients:
   train, _, *of_unseen = data_of_run(workdir, run.config, data_dir)
   model, truth = build_model(run.config, train), train.info.clusters
   run, groups = dataclasses.replace(run, model=model), None
+  if run.deployed.choice is None:
+    centers = jax.tree.map(lambda x: x[None], trained_part(model, run.params()))
+    return NewClients(run, centers, None, *of_unseen)
   _, centers = joining.used_centers(run, model)
-  if truth is not None and run.deployed.choice is not None:
+  if truth is not None:
     most = contingency(run.deployed.choice, truth).argmax(axis=1)
     groups = np.unique(truth)[most]
   return NewClients(run, centers, groups, *of_unseen)
-
-
-def check_one_configuration(runs: Sequence[fj.Run]) -> None:
-  """Raises `UserError` unless runs are of one configuration and different seeds."""
-  first = runs[0].config
-  for run in runs:
-    names = (first.keys() | run.config.keys()) - {'seed', 'data_digest', 'own_code'}
-    differ = [f'--{n}' for n in sorted(names) if first.get(n) != run.config.get(n)]
-    check(not differ, f'{run.workdir}: differs in {", ".join(differ)}')
-  seeds = {run.config['seed'] for run in runs}
-  check(len(seeds) == len(runs), 'workdir: two runs are of one seed')
 
 
 def adapt(
@@ -99,36 +86,20 @@ def adapt(
   check(fits, f'num_examples: must be positive numbers or {ALL}')
   out = out or workdirs[0] / 'adapt'
   runs = [load(folder, machine['data_dir']) for folder in workdirs]
-  check_one_configuration([clients.run for clients in runs])
+  same = {'seed': 0, 'data_digest': '', 'own_code': None}
+  configs = [clients.run.config | same for clients in runs]
+  check(all(c == configs[0] for c in configs), 'workdir: runs differ in more than seed')
   config, model = runs[0].run.config | {'clients_per_round': 0}, runs[0].run.model
   assert model is not None
   local, rows = build_local(config, model, runs[0].train, machine), []
-  with locked(out):
-    programs = Programs()  # All seeds run in the same compiled programs.
-    models = [_fed_avg(clients.run, machine, programs) for clients in runs]
-    for clients, model in zip(runs, models, strict=True):
-      rows += measure(clients, model, local, numbers, machine['data_placement'])
-    about = {'runs': list(map(str, workdirs)), 'algorithm': config['algorithm']}
-    about['rows'] = rows
-    write_atomically(out / 'adapt.json', json.dumps(about, indent=1) + '\n')
-    write_atomically(out / 'table.md', table_of(rows).as_markdown())
+  out.mkdir(parents=True, exist_ok=True)
+  for clients in runs:
+    rows += measure(clients, local, numbers, machine['data_placement'])
+  about = {'runs': list(map(str, workdirs)), 'algorithm': config['algorithm']}
+  about['rows'] = rows
+  write_atomically(out / 'adapt.json', json.dumps(about, indent=1) + '\n')
+  write_atomically(out / 'table.md', table_of(rows).as_markdown())
   return rows
-
-
-def _fed_avg(run: fj.Run, machine: dict[str, Any], programs: Programs) -> Params:
-  """[1, ...] FedAvg's model on the clients of a run, trained unless it was."""
-  names = experiment_flags.common_names()
-  config = {name: run.config[name] for name in names if name in run.config}
-  config |= methods.options('fed_avg') | {'algorithm': 'fed_avg', 'patience': 0}
-  config['rounds'] = run.summary['rounds']
-  if run.config.get('dp') == 'server':  # Its noise is for clients of one weight.
-    config['weighting'] = 'uniform'
-  folder = run.workdir / 'adapt' / 'fed_avg'
-  say = functools.partial(print, f'[fed_avg, seed {config["seed"]}]')
-  experiment.run(config, machine, folder, say=say, programs=programs)
-  assert run.model is not None
-  params = trained_part(run.model, fj.load_run(folder, run.model).params())
-  return jax.tree.map(lambda x: x[None], params)
 
 
 @jax.jit(static_argnums=0)
@@ -150,22 +121,16 @@ _evaluate = jax.jit(evaluate.evaluate_clients, static_argnums=(1, 5))
 
 def measure(
   clients: NewClients,
-  model: Params,
   local: fj.LocalTraining,
   numbers: Sequence[str],
   data_placement: str = 'auto',
 ) -> list[Row]:
-  """A row for each number of examples and each of the five rules.
-
-  `model` is [1, ...], the global model to compare with.
-  """
+  """A row for each number of examples and each rule, or the global model, and alone."""
   config, mesh, rows = clients.run.config, local.mesh, []
   rounds, (size, epochs, steps) = clients.run.summary['rounds'], local.schedule
-  as_in_run = local._replace(
-    schedule=fj.Schedule(size, rounds * epochs, rounds * steps)
-  )
+  schedule = fj.Schedule(size, rounds * epochs, rounds * steps)
   keys = sharding.replicate(joining.joining_keys(config['seed']), mesh)
-  centers, model = sharding.replicate((clients.centers, model), mesh)
+  centers = sharding.replicate(clients.centers, mesh)
   splits = clients.train, clients.test
   on_host, _ = arrangement.ordered(local, *splits)
   whole, test = arrangement.arrange_all(local, *splits, data_placement=data_placement)
@@ -177,10 +142,11 @@ def measure(
     if number:
       few = fj.data.first_examples(on_host, number, config['seed'])
       train = placement.place(few, mesh, placement.of(whole))
-    joined = joining.by_rules(local, centers, train, keys[0])
-    used = {rule: fj.ClientModels(centers, joined[rule]) for rule in joining.RULES}
-    used['global model'] = fj.ClientModels(model)
-    used['alone'] = alone(as_in_run, train, keys[1])
+    joined, used = {}, {'global model': fj.ClientModels(centers)}
+    if clients.run.deployed.choice is not None:
+      joined = joining.by_rules(local, centers, train, keys[0])
+      used = {rule: fj.ClientModels(centers, joined[rule]) for rule in joining.RULES}
+    used['alone'] = alone(local._replace(schedule=schedule), train, keys[1])
     for rule, models in used.items():
       measured = _evaluate(
         models, local, train, test, keys[2], config['finetune_epochs']
@@ -205,9 +171,8 @@ def table_of(rows: list[Row]) -> Table:
   scores = {'joined': 'joined', 'finetuned': 'fine-tuned'}
   shares = {'in_group': 'in its group', 'as_loss': 'as by all losses'}
   columns = [Column('num_examples', 'examples', 'd'), Column('rule', 'rule')]
-  form = f'.{figure.digits}f'
   columns += [
-    Column(key, f'{head} micro-{figure.heading}', form, '', True)
+    Column(key, f'{head} micro-{figure.heading}', f'.{figure.digits}f', '', True)
     for key, head in scores.items()
   ]
   columns += [Column(key, head, '.1f', '', True) for key, head in shares.items()]
@@ -227,11 +192,9 @@ def table_of(rows: list[Row]) -> Table:
 def main(argv: list[str]) -> None:
   f = flags.FLAGS
   sharding.setup_devices(f.num_devices)
-  machine = experiment_flags.machine()
-  machine |= {'checkpoint_every': 10, 'resume': True, 'save_models': True}
   workdirs = [pathlib.Path(folder) for folder in argv[1:]]
   out = pathlib.Path(f.output) if f.output else None
-  print(table_of(adapt(workdirs, out, f.num_examples, machine)))
+  print(table_of(adapt(workdirs, out, f.num_examples, experiment_flags.machine())))
   print(f'In {out or workdirs[0] / "adapt"}: table.md and adapt.json')
 
 

@@ -79,7 +79,8 @@ def used_centers(run: Run, model: Model) -> tuple[np.ndarray, Params]:
   return clusters, jax.tree.map(lambda *layers: np.stack(layers), *models)
 
 
-def _by_rules(
+@jax.jit(static_argnums=0)
+def by_rules(
   local: LocalTraining, centers: Params, data: FederatedData, key: jax.Array
 ) -> dict[str, jax.Array]:
   """[M] int32 center that each client joins, by each rule; ties go to the smallest.
@@ -109,10 +110,6 @@ def _by_rules(
   losses = cohort_losses(local, centers, data, cohort)
   by_loss = losses.argmin(axis=1).astype(jnp.int32)
   return {'weights': nearest, 'direction': alike, 'loss': by_loss}
-
-
-# Compiled once for all numbers of examples and seeds of like shapes.
-by_rules = jax.jit(_by_rules, static_argnums=0)
 
 
 def most_alike(stack: Params, centers: Params, start: Params) -> jax.Array:
