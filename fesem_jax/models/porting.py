@@ -37,12 +37,13 @@ def from_state_dict(model: Model, state: Mapping[str, np.ndarray]) -> Params:
   Raises:
     UserError: naming the layer that no module fits, or modules that no layer takes.
   """
-  modules: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+  modules: dict[str, dict[str, np.ndarray]] = {}
   for name, x in state.items():
     module, _, part = name.replace('/', '.').rpartition('.')
     part, _, number = part.partition('_l')  # Of a recurrent layer.
     if part != 'num_batches_tracked':
-      modules.setdefault((module, number), {})[part] = array_checks.weights(x, name)
+      arrays = modules.setdefault(f'{module} {number}'.strip(), {})
+      arrays[part] = array_checks.weights(x, name)
   traced: list[Params] = []  # JAX would return them sorted by name.
   jax.eval_shape(lambda key: traced.append(model.init(key)), jax.random.key(0))
   layers: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -52,16 +53,13 @@ def from_state_dict(model: Model, state: Mapping[str, np.ndarray]) -> Params:
   channels = 1  # Of the last convolution, if a dense layer reads it next.
   for path, shapes in layers.items():
     converted = {m: _layer(arrays, shapes, channels) for m, arrays in modules.items()}
-    fitting = [
-      m for m, layer in converted.items() if jax.tree.map(np.shape, layer) == shapes
-    ]
+    fitting = [m for m, x in converted.items() if jax.tree.map(np.shape, x) == shapes]
     check(fitting, f'state_dict: no module fits the layer {"/".join(path)}, {shapes}')
     del modules[fitting[0]]
     params |= {(*path, name): x for name, x in converted[fitting[0]].items()}
     kernel = shapes.get('kernel', (channels,))
     channels = 1 if len(kernel) == 2 else kernel[-1]
-  more = ', '.join(module for module, _ in modules)
-  check(not modules, f'state_dict: has modules that the model lacks: {more}')
+  check(not modules, f'state_dict: the model lacks {", ".join(modules)}')
   return jax.tree.map(np.ascontiguousarray, unflatten_dict(params))
 
 
@@ -77,11 +75,6 @@ def _layer(arrays: Params, shapes: dict[str, Any], channels: int) -> dict[str, A
     # Here the channels of a pixel are neighbors; in PyTorch the pixels of a channel.
     pixels = dense.reshape(channels, -1, dense.shape[1])
     layer['kernel'] = pixels.transpose(1, 0, 2).reshape(dense.shape)
-  if 'bias' in layer and 'bias_hh' in layer:
-    # Both biases are one, but of the new gate of a GRU, which resets the second.
-    second = layer.pop('bias_hh')
-    added = len(second) - shapes.get('recurrent_bias', (0,))[0]
-    layer['bias'] = layer['bias'] + np.where(np.arange(len(second)) < added, second, 0)
-    if 'recurrent_bias' in shapes:
-      layer['recurrent_bias'] = second[added:]
+  if 'bias' in layer and 'bias_hh' in layer:  # Both biases of an LSTM are one here.
+    layer['bias'] = layer['bias'] + layer.pop('bias_hh')
   return layer
