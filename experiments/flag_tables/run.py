@@ -110,7 +110,7 @@ MACHINE = (
     'local steps, which auto detects; with plain SGD only. Results change by '
     'rounding errors only.', enum_values=get_args(local_training.SharedStart)),
   flag('integer', 'runs_at_once', 0,
-    'Of fesem-compare and fesem-select-k: the most runs that train side by side as one '
+    'Of fesem-compare: the most runs that train side by side as one '
     'program, which differ in seeds, data or hyperparameters; 0: as many '
     'as are faster and fit into a quarter of the memory; 1: one after the other. '
     'Results change by rounding errors only; with 1, they are those of fesem-run to '

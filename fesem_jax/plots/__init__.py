@@ -2,7 +2,6 @@
 
 from fesem_jax.plots.client_images import sheets
 from fesem_jax.plots.client_map import map_of_clients
-from fesem_jax.plots.cluster_numbers import choosing_k
 from fesem_jax.plots.clusters import clusters_over_rounds
 from fesem_jax.plots.confusion import confusion_by_cluster
 from fesem_jax.plots.curves import convergence
@@ -27,7 +26,6 @@ __all__ = [
   'DealtClients',
   'PlottedRun',
   'by_value',
-  'choosing_k',
   'client_distributions',
   'clusters_over_rounds',
   'compared_partitions',

@@ -116,22 +116,7 @@ def test_panels_are_wide_where_a_run_has_no_clusters(workdir):
     assert axis.get_position().width > 0.2
 
 
-def test_lines_and_spreads_are_explained():
-  keys = ('finetuned', 'deployed', 'distance', 'silhouette')
-  row = {f'{key}_mean': 1.0 for key in keys} | {f'{key}_std': None for key in keys}
-  row |= {'silhouette_of_one_cloud': 0.1, 'stability': 0.9}
-  rows = [row | {'num_clusters': k} for k in (2, 3)]
-  plain = plots.choosing_k(rows, None, 'title')
-  assert plain.get_suptitle() == 'title'
-  figure = plots.choosing_k([r | {'distance_std': 0.1} for r in rows], 3, 'title')
-  assert figure.get_suptitle().split('\n') == [
-    'title',
-    'dotted line: the recommended K = 3',
-    'bars: one standard deviation over seeds',
-  ]
-  lacking = [r | {'seeds': 3, 'diverged': k} for k, r in enumerate(rows)]
-  said = plots.choosing_k(lacking, None, 'title').get_suptitle()
-  assert said == 'title\nK = 3: without the seeds that diverged'
+def test_spreads_are_explained():
   for spread, words in ((None, ''), (0.5, 'one standard deviation')):
     panels = {('Fine-tuned', '%'): {'a': [(1.0, spread), None]}}
     figure = plots.by_value(panels, 'x', ['1', '2'])
