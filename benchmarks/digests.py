@@ -66,7 +66,7 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     {'num_clusters': 3, 'init_restarts': 1, 'init_rounds': 0, 'init_clients': 9},
     {'num_clusters': 3, 'init_restarts': 2, 'server_optimizer': 'adam'},
   ],
-  'fed_dane': [{}, {'prox_mu': 0.5}],
+  'fed_dane': [{}, {'same_cohort': True, 'prox_mu': 0.5}],
   'fed_prox': [
     {}, {'straggler_fraction': 0.5, 'weighting': 'uniform'}, {'prox_mu': 0.0}
   ],

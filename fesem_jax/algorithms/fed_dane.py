@@ -27,6 +27,7 @@ def fed_dane(
   local: LocalTraining,
   *,
   prox_mu: NotNegative = 0.1,
+  same_cohort: bool = False,
 ) -> Algorithm:
   """Builds FedDANE.
 
@@ -44,6 +45,7 @@ def fed_dane(
   Args:
     local: how clients train.
     prox_mu: mu.
+    same_cohort: use one cohort for both passes, as the authors' code does.
 
   Raises:
     UserError: when it starts, where bad clients lie about models
@@ -66,7 +68,7 @@ def fed_dane(
       return cohort_gradients(local, state.params, data, cohort, arrived, keep)
 
     own, sums = gradients(cohort, keep=True)
-    if not cohort.everyone:
+    if not (cohort.everyone or same_cohort):
       _, sums = gradients(first_cohort(data, cohort, key), keep=False)
     # Without any gradient of the first cohort there is nothing to correct by.
     known = sums.weight[0] > 0
@@ -100,21 +102,22 @@ def fed_dane(
     step,
     global_model.deployed,
     train=train,
-    traffic=_two_passes(local),
+    traffic=_two_passes(local, same_cohort),
   )
 
 
-def _two_passes(local: LocalTraining) -> traffic.Traffic:
+def _two_passes(local: LocalTraining, same_cohort: bool) -> traffic.Traffic:
   """Traffic of both passes, of which each client of the cohort stands for one client.
 
   The first cohort is as large as the second. One that is drawn independently receives
   the model too, and the second one's clients compute their gradients for themselves;
-  with all clients, the model goes down and gradients are computed once.
+  with one cohort, or with all clients, the model goes down and gradients are computed
+  once.
   """
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):
-    passes = 1 if drawn.everyone else 2
+    passes = 1 if same_cohort or drawn.everyone else 2
     return traffic.Sent((passes + 1) * size, 2 * size, 3 * passes)
 
   return traffic.Traffic(of_round, model=size)

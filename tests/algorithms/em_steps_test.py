@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax.algorithms.common.em_steps import EMSteps, EStep, MStep
+from fesem_jax.algorithms.common.em_steps import EMSteps, MStep
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.server import comparison, em
 from tests.support import helpers
@@ -31,7 +31,7 @@ STARTS = ClientModels(CENTERS, jnp.array([0, 0, 0]))
 def steps(cluster_on='all', **options):
   m_step = MStep(**options)
   compare = comparison.build(cluster_on, LOCAL.model)
-  return EMSteps(EStep(cluster_on), m_step, compare)
+  return EMSteps(m_step, compare)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def mixed(w, head, weights):
   return [*w[:-1], tuple(last)]
 
 
-def learned(w, head, weights, batches, per_epoch):
+def learned(w, head, weights, batches, per_epoch, rate=RATE):
   """A_i after the batches that are sampled of each epoch."""
   most = int(np.ceil(SAMPLE * per_epoch))
   for number, (x, y) in enumerate(batches):
@@ -41,7 +41,7 @@ def learned(w, head, weights, batches, per_epoch):
       continue
     slope = reference.loss_and_gradient(mixed(w, head, weights), x, y)[1][-1]
     weights = [
-      np.clip(a - RATE * (g - h) * s, 0, 1)
+      np.clip(a - rate * (g - h) * s, 0, 1)
       for a, g, h, s in zip(weights, w[-1], head, slope, strict=True)
     ]
   return weights
@@ -118,7 +118,7 @@ def test_a_bad_client_of_one_batch_learns_its_own_weights_in_every_epoch():
   honest, local = helpers.federation([2, 5]), helpers.local(batch_size=2, hidden=(3,))
   bad = Corruption(np.ones(2, bool), 'noise')
   data = dataclasses.replace(honest, corruption=bad)
-  algorithm = algorithms.build('fed_ala', local, **OPTIONS)
+  algorithm = algorithms.build('fed_ala', local, ala_rate=2.0)
   state, key = initial(algorithm, data), jax.random.key(7)
   heads = jax.tree.map(lambda h: 0.5 * h + 0.1, state.heads)
   before = state._replace(heads=heads, rounds=np.int32(1))
@@ -127,7 +127,7 @@ def test_a_bad_client_of_one_batch_learns_its_own_weights_in_every_epoch():
   head = [np.asarray(before.heads['logits'][name][0]) for name in ('kernel', 'bias')]
   ones = [np.ones_like(part) for part in head]
   batches = helpers.batches(data, longer, 0, key)
-  kernel, bias = learned(w, head, ones, batches, per_epoch=1)
+  kernel, bias = learned(w, head, ones, batches, per_epoch=1, rate=2.0)
   found = after.head_weights['logits']
   assert ((kernel > 0) & (kernel < 0.99)).any()
   assert_close(found['kernel'][0], kernel, rtol=1e-3)

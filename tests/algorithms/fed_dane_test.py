@@ -21,12 +21,14 @@ from tests.support.nights import rest_by_night
 
 @pytest.mark.parametrize(('name', 'places'), rest_by_night([
     ('two cohorts', [1, 4, 5]),
+    ('one cohort', [1, 6, 4]),
     ('an empty place', [1, 6, 4]),  # Nor is it in the first cohort.
     ('all clients', None),
 ], by_day=2))  # fmt: skip
 def test_fed_dane_matches_float64_reference(name, places):
   data, local, key = federation(), helpers.local(epochs=2), jax.random.key(7)
-  algorithm = algorithms.build('fed_dane', local, prox_mu=0.4)
+  options = {'prox_mu': 0.4, 'same_cohort': name == 'one cohort'}
+  algorithm = algorithms.build('fed_dane', local, **options)
   state = initial(algorithm, data)
   model = reference.from_params(state.params, 0)
   if places is None:
@@ -35,7 +37,7 @@ def test_fed_dane_matches_float64_reference(name, places):
     cohort = Cohort(np.array(places, np.int32), everyone=False)
     ids = [i for i in places if i < 6]
   first = ids
-  if name != 'all clients':
+  if name not in ('all clients', 'one cohort'):
     first = draws.first_cohort(key, data, len(ids))
     assert set(first) != set(ids)
 
@@ -95,5 +97,5 @@ def test_a_selection_chooses_the_clients_of_both_cohorts():
     'rounds': 1,
     'clients_per_round': selection.Selection(2, lambda *_: [0, 3]),
   }
-  method = algorithms.build('fed_dane', local)
+  method = algorithms.build('fed_dane', local, same_cohort=True)
   assert simulate(method, data, data, **options).history[-1]['trained'] == 2

@@ -43,7 +43,7 @@ DEFAULTS = {
       'init_rounds': 2, 'init_clients': 24, 'server_optimizer': None,
       'recluster_every': 0,
   },
-  'fed_dane': {'prox_mu': 0.1},
+  'fed_dane': {'prox_mu': 0.1, 'same_cohort': False},
   'fed_prox': {'prox_mu': 0.1, 'straggler_fraction': 0.0, 'weighting': 'by_examples'},
   'fesem': {
       'num_clusters': 4, 'prox_lambda': 0.01, 'prox_weighting': 'uniform',

@@ -269,6 +269,8 @@ def test_a_client_that_fails_is_left_out_and_counted(index):
   skip_if_full_participation_only(index)
   if METHODS[index][0] == 'centralized':
     pytest.skip('One training on the examples of all clients fails as a whole.')
+  if METHODS[index][0] == 'fed_amp':
+    pytest.skip('alpha follows the number of clients that begin the round.')
   algorithm, init, step, *_ = programs(index)
   case = Case((4, 3, 5, 2, 5, 1), 7)
   key, data = jax.random.key(1), federation_of(case)

@@ -24,10 +24,12 @@ from tests.support.methods import (
   unflatten,
 )
 
+TAU = 0.3  # Of cosines: some clients belong together, and some do not.
+
 
 def test_matches_float64_reference():
   data, local = federation(), helpers.local(epochs=2)
-  algorithm = algorithms.build('stocfl', local, stocfl_tau=0.75, stocfl_lambda=0.6)
+  algorithm = algorithms.build('stocfl', local, stocfl_tau=TAU, stocfl_lambda=0.6)
   state, step = initial(algorithm, data), jax.jit(algorithm.step)
   anchor, first = (
     reference.from_params(x, 0) for x in (state.clusters.anchor, state.params)
@@ -48,7 +50,7 @@ def test_matches_float64_reference():
     for i, model in zip(late, described, strict=True):
       changes[i] = reference.flat(anchor) - reference.flat(model)
     before, begins = models, [[i] for i in late]
-    clusters = stocfl_merged(clusters + begins, changes, 0.75)
+    clusters = stocfl_merged(clusters + begins, changes, TAU)
     models = {}
     for cluster in clusters:  # Of the largest one; here no two are equally large.
       parts = [old for old in before if set(old) <= set(cluster)]

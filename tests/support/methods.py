@@ -29,6 +29,7 @@ METHODS = [
   ('fed_cluster', {'min_size': 2, 'min_rounds': 0, 'check_every': 2, 'eps1': 1.1,
                    'eps2': 0.0, 'max_clusters': 3}),
   ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 3}),
+  ('fed_dane', {'same_cohort': True}),
   ('fed_prox', {'straggler_fraction': 0.5}),
   ('fed_avg', {}),
   ('fed_avg', {'weighting': 'uniform'}),
