@@ -57,7 +57,7 @@ def planned(config: dict[str, Any], size: DataSize, mesh: Mesh) -> planner.Plan:
 def table(plan: planner.Plan) -> str:
   """A row for each program."""
   rows = [['program', 'peak', 'arguments', 'temporary', 'exchanged']]
-  for name, memory, text in plan.programs:
+  for name, memory, _, text in plan.programs:
     sizes = memory.peak, memory.arguments, memory.temporaries
     kinds = collectives_by_kind(text).items()
     sent = ', '.join(f'{x["count"]} {k} {in_bytes(x["bytes"])}' for k, x in kinds)
@@ -77,6 +77,7 @@ def main(argv: list[str]) -> None:
   plan = planned(config, data_size(config), mesh)
   memory = sharding.memory(mesh.devices.flat[0], mesh.size)
   small = memory is None or plan.peak_bytes <= memory
+  each = plan.round.memory.temporaries // max(1, plan.clients_per_chunk)
   content = plan._asdict() | {
     'topology': f.topology,
     'num_devices': mesh.size,
@@ -84,7 +85,9 @@ def main(argv: list[str]) -> None:
     'chip_bytes': memory,
     'fits': small and all(p.text for p in plan.programs),
     'peak_bytes': plan.peak_bytes,
+    'temporary_bytes_per_client': each,
     'collectives': collectives_by_kind(plan.round.text),
+    'compile_seconds': sum(p.seconds for p in plan.programs),
   }
   print(
     f'{table(plan)}\n{f.topology}: {in_bytes(plan.peak_bytes)}, fits: {content["fits"]}'

@@ -1,6 +1,7 @@
 """Memory and exchanges of a run, compiled from shapes, without the hardware."""
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ class PlannedProgram(NamedTuple):
 
   name: str  # one of `PARTS`
   memory: program_memory.ProgramMemory  # of each device
+  seconds: float  # compile time
   text: str  # of the compiled program; '' if the compiler refused it for its memory
 
 
@@ -118,9 +120,10 @@ def plan(
   programs = []
   for name in parts:
     fn, *args = calls[name]
+    began = time.perf_counter()
     compiled, memory = program_memory.try_to_compile(fn.lower(*args), args)
     text = (compiled and compiled.as_text()) or ''
-    programs.append(PlannedProgram(name, memory, text))
+    programs.append(PlannedProgram(name, memory, time.perf_counter() - began, text))
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   arrays = jax.tree.leaves(state)
   on_host = filter(program_memory.is_on_host, arrays)

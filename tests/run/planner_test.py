@@ -105,6 +105,7 @@ def test_the_command_line_plans_for_this_machine(tmp_path):
   assert made['num_devices'] == 2
   assert made['clients_per_device'] == 12  # 20 clients and 4 empty places.
   assert made['collectives']['all-reduce']['count'] >= 1
+  assert made['compile_seconds'] > 0
   assert made['fits']
   assert made['chip_bytes'] == sharding.host_memory() // 2
   for word in ('start', 'round', 'evaluation', 'all-reduce', 'fits: True'):
