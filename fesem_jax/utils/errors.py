@@ -38,7 +38,7 @@ def argument(name: str, *value: object) -> str:
 def path_of(name: str, value: Any, or_else: str = '') -> pathlib.Path:
   """The path that an argument gives; `UserError` if it gives something else."""
   if not isinstance(value, str | os.PathLike):
-    raise UserError(f'`{name}` is {value!r:.60}; give a path{or_else}.')
+    raise UserError(f'{name}: is {value!r:.60}; give a path{or_else}')
   return pathlib.Path(value)
 
 

@@ -117,10 +117,10 @@ def test_entries_that_differ_are_named_in_one_line(tmp_path):
 def test_methods_and_models_have_their_name_and_options():
   local = helpers.local(model='logistic')
   fesem = fj.algorithms.fesem(local, num_clusters=np.int64(2), prox_lambda=0.5)
-  wrapped = fj.wrappers.with_max_age(fesem, 3)
+  wrapped = fj.wrappers.with_client_memory(fesem, ['**/bias'])
   described = {'name': 'fesem', 'num_clusters': 2, 'prox_lambda': 0.5}
   assert fesem.made_by.described() == described
-  expected = {'name': 'with_max_age', 'method': described, 'rounds': 3}
+  expected = {'name': 'with_client_memory', 'method': described, 'parts': ['**/bias']}
   assert wrapped.made_by.described() == expected
   with pytest.raises(TypeError, match="unexpected keyword argument 'clusters'"):
     fj.algorithms.fesem(local, clusters=2)

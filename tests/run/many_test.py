@@ -234,7 +234,7 @@ def test_what_cannot_be_side_by_side_is_run_alone_with_a_word(caplog, monkeypatc
   for algorithm, others, why in cases:
     caplog.clear()
     asked = [run(algorithm, s, **others) for s in range(2)]
-    found = simulate_many(asked, rounds=3, **OPTIONS | {'progress': None})
+    found = simulate_many(asked, rounds=3, **OPTIONS | {'progress': True})
     assert found == ['alone', 'alone']
     (said,) = [r.getMessage() for r in caplog.records]
     assert said.startswith('Note: 2 runs one after the other: ')

@@ -85,7 +85,7 @@ def without_report(algorithm):
 
 def test_they_are_those_that_a_shipped_method_reports():
   local = helpers.local(devices=2, hidden=())
-  algorithm = fj.algorithms.build('clove', local, num_clusters=2)
+  algorithm = fj.algorithms.build('fed_em', local, num_clusters=2)
   options = {'rounds': 6, 'eval_every': 5, 'clients_per_round': 4}
   told = scripted_run(algorithm, **options).history
   found = scripted_run(without_report(algorithm), **options).history
@@ -208,7 +208,6 @@ def history(moves, trained=1, **entries):
     (history([0, 0, 0], objective=1.0), True),
     # A method that measures Eq. 6, in rounds without clients.
     (history([0], objective=1.0) + history([0, 0], objective=None)[1:], False),
-    ([{'round': 0}, *[{'trained': 1}] * 2, {'moved': 0, 'trained': 1}], False),
 ])  # fmt: skip
 def test_patience_goes_by_the_moves_alone_without_equation_6(records_of_run, stops):
   assert records.settled(records_of_run, 2) is stops

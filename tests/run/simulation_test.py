@@ -202,13 +202,12 @@ def test_a_run_continues_on_another_number_of_devices(tmp_path):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_patience_tells_of_rounds_that_it_would_have_saved(tmp_path, caplog):
+def test_patience_ends_resumed_runs_that_had_settled(tmp_path):
   held = [
     {'round': n, 'moved': int(n < 3), 'objective': 1.0, 'trained': 7} for n in range(9)
   ]
 
   def asked(rounds, patience):
-    caplog.clear()
     start = types.SimpleNamespace(
       records=tuple(held[: rounds + 1]), done=rounds, workdir=tmp_path
     )
@@ -216,10 +215,7 @@ def test_patience_tells_of_rounds_that_it_would_have_saved(tmp_path, caplog):
 
   assert asked(6, 4).reason == 'patience'
   assert asked(5, 4) is None
-  assert not caplog.text
   assert asked(8, 4).reason == 'patience'
-  assert '`patience=4` would have ended the run in' in caplog.text
-  assert 'after round 6; its 8 rounds were done without it' in caplog.text
 
 
 @pytest.mark.slow

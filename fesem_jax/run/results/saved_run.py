@@ -23,7 +23,7 @@ from fesem_jax.run.results import (
 from fesem_jax.run.results.client_history import RecordedClients
 from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, by_layer
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.errors import check, path_of
 from fesem_jax.utils.ranges import check_choice
 
 
@@ -131,7 +131,7 @@ def load_run(
       'best', if no round is known to be best.
   """
   check_choice('which', which, ('last', 'best'))
-  folder = pathlib.Path(workdir)
+  folder = path_of('workdir', workdir)
   summary = metrics_file.read_summary(folder)
   config = metrics_file.read_config(folder)
   check(config, f'{folder}: holds no run; name the workdir of a finished run')
