@@ -295,7 +295,7 @@ class FederatedData:
     x = x if isinstance(x, StoredRows) else np.ascontiguousarray(x)
     check(x.dtype.kind in 'biuf', f'x: must be numbers; got {x.dtype}')
     check(len(x) < 2**31, f'x: must have fewer than 2^31 rows; got {len(x)}')
-    y = tasks.TASKS[task].targets(y, '`y`', num_classes)
+    y = tasks.TASKS[task].targets(y, 'y', num_classes)
     check(len(x) == len(y), f'y: has {len(y)} rows; x has {len(x)}')
     if x.dtype != np.uint8:
       x = changed(x, lambda rows: rows.astype(np.float32))

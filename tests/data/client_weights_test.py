@@ -45,8 +45,6 @@ def test_means_match_a_float64_reference_in_a_run(weights, devices):
 
 
 BY_NIGHT = [
-  ('fed_dane', {}), ('fed_drift', {'check_every': 1}),
-  ('fed_cluster', {'min_rounds': 0, 'check_every': 2}),
   ('fesem', {'num_clusters': 2, 'client_state': 'streamed'}),
   ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 1}),
 ]  # fmt: skip
@@ -54,7 +52,7 @@ BY_NIGHT = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'options'), [
-  ('fed_avg', {}), ('fed_nova', {}), ('ditto', {}),
+  ('fed_avg', {}),
   ('fesem', {'num_clusters': 2, 'recluster_every': 2, 'track_objective': True}),
   *(pytest.param(*row, marks=pytest.mark.nightly) for row in BY_NIGHT),
 ])  # fmt: skip

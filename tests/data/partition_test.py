@@ -156,7 +156,7 @@ def test_rotation_by_other_angles_interpolates():
   ('options', 'subject'),
   [
     ({'name': 'svhn'}, '`name=svhn`'),
-    ({'partition': 'spiral'}, '`partition=spiral`'),
+    ({'partition': 'spiral'}, '^partition: '),
     ({'partition': 'natural'}, 'no natural clients'),
     ({'num_clients': -1}, '`num_clients=-1`'),
     ({'examples_per_client': 2.5}, '`examples_per_client=2.5`'),

@@ -132,7 +132,7 @@ def test_a_table_for_a_regression_has_planted_weights():
     ({'synthetic_classes': 2}, '2 classes'),
     ({'synthetic_features': 0}, '`synthetic_features=0`'),
     ({'synthetic_mix': 1.0}, '`synthetic_mix=1.0`'),
-    ({'synthetic_difference': 'x'}, '`synthetic_difference=x`'),
+    ({'synthetic_difference': 'x'}, '^synthetic_difference: '),
     ({'synthetic_distance': -1.0}, '`synthetic_distance=-1.0`'),
     ({'num_clients': 2}, '2 clients'),
   ],

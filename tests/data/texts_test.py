@@ -88,7 +88,7 @@ def test_wide_colons_end_names(tmp_path):
   [
     ('text:short.txt', {}, 'no speaker'),
     ('text:bare.txt', {}, 'NAME'),
-    ('text:short.txt', {'vocabulary': 'own'}, '`vocabulary=own`'),
+    ('text:short.txt', {'vocabulary': 'own'}, '^vocabulary: '),
   ],
 )
 def test_texts_that_cannot_be_read_are_named(

@@ -60,7 +60,7 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   )]  # fmt: skip
   made = call('data', *data, '--output=d.npz', '--plots=p', cwd=tmp_path)
   assert made.returncode == 0, made.stderr
-  assert 'targets: 1 an example' in made.stdout
+  assert 'targets, least' in made.stdout
   assert (tmp_path / 'p/clients.png').exists()
   run = ('--dataset=npz:d.npz', '--model=logistic', '--rounds=2', '--workdir=r')
   more = ('--report=best', '--target=1e6,1e-6')
@@ -83,12 +83,12 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
 @pytest.mark.parametrize(
   ('flags', 'message'),
   [
-    (['--dataset=digits', '--task=regression'], '--task=regression does not fit'),
+    (['--dataset=digits', '--task=regression'], 'task=regression'),
     (['--dataset=diabetes', '--partition=dirichlet'],
      'deals or changes examples by their labels'),
-    (['--dataset=diabetes', '--task=classification'], '--task=classification does not'),
+    (['--dataset=diabetes', '--task=classification'], 'task=classification'),
     (['--dataset=diabetes', '--corrupt=label_flip', '--corrupt_fraction=0.2'],
-     '--corrupt=label_flip needs labels of classes'),
+     'corrupt=label_flip'),
   ],
 )  # fmt: skip
 def test_what_a_task_does_not_have_is_one_sentence(flags, message, tmp_path):

@@ -239,7 +239,7 @@ def test_what_are_no_labels_is_refused(y, num_labels):
 
 def test_several_labels_are_no_classes():
   x = np.zeros((4, 2), np.float32)
-  with pytest.raises(UserError, match='`y`: labels'):
+  with pytest.raises(UserError, match='y: labels'):
     FederatedData.from_arrays(x, np.zeros((4, 3), int), np.array([4]))
   many = {'x': x, 'y': np.zeros((4, 3), int), 'client': np.array([0, 0, 1, 1])}
   train, _ = data.load('mine', arrays=many, task='multilabel')

@@ -34,7 +34,7 @@ class Kind:
     except UserError as e:
       text = str(e)
       for argument, flags in self._flags().items():
-        text = re.sub(rf'`({"|".join(flags)})\b', f'`{argument}', text)
+        text = re.sub(rf'(^|`)({"|".join(flags)})\b', rf'\1{argument}', text)
       raise UserError(text) from None
 
   def _fields(self) -> dict[str, Any]:

@@ -165,6 +165,11 @@ class DeployedModels:
       UserError: as `params`, on examples that do not fit, if the model is not known, or
         on probabilities of a regression.
     """
+    if self.examples.standardized:
+      warn_once(
+        'These models were trained on standardized features (`standardize`); `predict` '
+        'needs them as `data.load` returned them, not those of the file.'
+      )
     task = self.task
     outputs = self.outputs(x, client=client, cluster=cluster)
     if not probabilities:
@@ -183,11 +188,6 @@ class DeployedModels:
   ) -> np.ndarray:
     """Outputs [B, ...] float32 of one model, such as logits; see `predict`."""
     x = self.examples.checked(x)
-    if self.examples.standardized:
-      warn_once(
-        'These models were trained on standardized features (`standardize`); `predict` '
-        'needs them as `data.load` returned them, not those of the file.'
-      )
     model = self.model
     check(model, 'model: not in config.json; pass the Model to load_run')
     assert model is not None

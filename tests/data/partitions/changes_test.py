@@ -259,8 +259,8 @@ def test_noise_is_added_to_standardized_columns():
   ('partition', 'options', 'message'),
   [
     ('rotated', {'rotations': [0, np.inf]}, '`rotations=inf`'),
-    ('rotated', {'rotation_sampling': 'cubic'}, '`rotation_sampling=cubic`'),
-    ('corrupted', {'image_corruptions': ['fog']}, '`image_corruptions=fog`'),
+    ('rotated', {'rotation_sampling': 'cubic'}, '^rotation_sampling: '),
+    ('corrupted', {'image_corruptions': ['fog']}, '^image_corruptions: '),
     ('corrupted', {'corruption_strength': 6}, 'corruption_strength=6'),
     ('corrupted', {'partition_groups': 13}, '`partition_groups=13`'),
     ('label_swapped', {'partition_groups': 6}, 'no label 10'),

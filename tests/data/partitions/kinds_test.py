@@ -88,7 +88,7 @@ def test_every_partition_and_field_has_its_class():
     (lambda: partitions.Dirichlet(alpha=-1), '`alpha=-1`'),
     (lambda: partitions.Labels(0), '`per_client=0`'),
     (lambda: partitions.Rotated(2.5), '`groups=2.5`'),
-    (lambda: partitions.Corrupted(['rain']), '`groups=rain`'),
+    (lambda: partitions.Corrupted(['rain']), '^groups: '),
     (lambda: partitions.Rotated(dealt=partitions.LabelPermuted()), 'product'),
   ],
 )
