@@ -2,7 +2,6 @@
 
 import functools
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,13 +19,11 @@ _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
 def describe(mesh: Mesh) -> dict[str, Any]:
   """The `memory` (of this process), `device`, `versions` and `commit` of a summary."""
-  host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-  host *= 1 if sys.platform == 'darwin' else 1024
   stats = [device.memory_stats() or {} for device in mesh.local_devices]
   peak = max(s.get('peak_bytes_in_use', 0) for s in stats) or None
   device = mesh.devices.flat[0]
   return {
-    'memory': {'peak_host_bytes': host, 'peak_device_bytes': peak},
+    'memory': {'peak_host_bytes': _peak_memory(), 'peak_device_bytes': peak},
     'device': {
       'platform': device.platform,
       'kind': device.device_kind,
@@ -36,6 +33,16 @@ def describe(mesh: Mesh) -> dict[str, Any]:
     'versions': versions(),
     'commit': commit(),
   }
+
+
+def _peak_memory() -> int | None:
+  """The most bytes that this process has had; None on Windows."""
+  if sys.platform == 'win32':
+    return None
+  import resource
+
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  return peak if sys.platform == 'darwin' else 1024 * peak
 
 
 @functools.cache  # The code that the process has loaded.
