@@ -71,7 +71,7 @@ def first_models(
 def select(
   config: dict[str, Any], list_of_k: list[int], num_seeds: int, train: FederatedData
 ) -> dict[str, Any]:
-  """What select_k.json holds: the metrics of each K, and the recommended one.
+  """Returns the content of select_k.json: metrics of each K, and the recommended one.
 
   `config` is of FeSEM on the chosen clients, but for K; its seed is the first of each
   K. `train` is the training split of the chosen clients.

@@ -88,7 +88,7 @@ def request(
   validation: Sequence[fj.FederatedData] = (),
   trainings: int | None = None,
 ) -> rules.Request:
-  """What `simulate` is asked for with a method."""
+  """Returns the request of a run of a method."""
   options = {'num_clusters': 2} if name == 'fesem' else {}
   method = fj.algorithms.build(name, (of or local()).local, **options)
   args = method, data(), 10, patience, bool(options), validation, trainings

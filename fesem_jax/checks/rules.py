@@ -35,7 +35,7 @@ class Local(NamedTuple):
 
 
 class Request(NamedTuple):
-  """What `simulate` is asked for."""
+  """The arguments of `simulate` that rules read."""
 
   algorithm: Algorithm
   data: Data

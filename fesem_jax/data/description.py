@@ -15,7 +15,7 @@ _MISSING = (-99, -999, -9999, -99999, 999, 9999, 99999)  # Marks for missing val
 
 
 def describe(train: FederatedData, test: FederatedData) -> 'pandas.DataFrame':
-  """What two splits of the same clients hold, on the host.
+  """Describes two splits of the same clients, on the host.
 
   Features are those that models see, with `scale`. Equal examples have equal features
   and targets, of whatever client.

@@ -1,4 +1,4 @@
-"""What a run is asked for and its outcome, as the rules of `checks` read them."""
+"""Builds the subjects of rules on runs, and applies the rules."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a model is traced for before a run."""
+"""Models and local training that a run refuses before it begins."""
 
 import flax.linen as nn
 import jax.numpy as jnp

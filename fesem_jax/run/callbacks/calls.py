@@ -165,7 +165,7 @@ class Callbacks:
 
 
 def _plain(name: str, record: Record, before: Record) -> Record:
-  """What a callback added to a record, as JSON holds it; NaN becomes None."""
+  """Converts an addition of a callback to JSON types; NaN becomes None."""
   added = {k: x for k, x in record.items() if k not in before or before[k] is not x}
   reserved = sorted(_RESERVED & (added.keys() - before.keys()))
   check(not reserved, f'{name}: adds {reserved} to a record; choose another name')
