@@ -10,7 +10,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.server import robust
-from fesem_jax.server.optimizers import ServerOptimizer, but_statistics
+from fesem_jax.server.optimizers import ServerOptimizer, mask_batch_stats
 from fesem_jax.training.trained import Weighting
 
 
@@ -34,7 +34,7 @@ def fed_avg(
     server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);
       None takes the mean.
   """
-  server_optimizer = but_statistics(server_optimizer, local.model.statistics)
+  server_optimizer = mask_batch_stats(server_optimizer, local.model.statistics)
   averaging = Averaging(weighting, server_optimizer, robust.aggregation(aggregation))
 
   def step(state, data, cohort, key):

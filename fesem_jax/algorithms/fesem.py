@@ -96,7 +96,7 @@ def fesem(
   """
   rule = robust.aggregation(aggregation)
   m_step = MStep(weighting, rule, server_optimizer, track_objective)
-  m_step = m_step.but_statistics(local.model.statistics)
+  m_step = m_step.mask_batch_stats(local.model.statistics)
   start = ClusterStart(init_models, init_epochs, init_restarts, init_clients)
   stacked = client_state == 'stacked'
   check(stacked or rule is None, 'client_state: aggregation needs stacked')

@@ -21,7 +21,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
 from fesem_jax.server import optimizers as server_optimizers
-from fesem_jax.server.optimizers import ServerOptimizer, but_statistics
+from fesem_jax.server.optimizers import ServerOptimizer, mask_batch_stats
 from fesem_jax.training.client_losses import least_loss
 from fesem_jax.training.trained import Weighting
 from fesem_jax.utils.ranges import Count, Index
@@ -66,7 +66,7 @@ def hypo_cluster(
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.
   """
-  server_optimizer = but_statistics(server_optimizer, local.model.statistics)
+  server_optimizer = mask_batch_stats(server_optimizer, local.model.statistics)
   start = RandomCenters(init_restarts, init_rounds, init_clients)
 
   def one_round(local, optimizer, centers, of_server, best, data, cohort, key):

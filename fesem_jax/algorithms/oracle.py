@@ -52,7 +52,7 @@ def oracle(
   Raises:
     UserError: `init`, on data without `groups`, which `data.with_true_groups` adds.
   """
-  server_optimizer = server_optimizers.but_statistics(
+  server_optimizer = server_optimizers.mask_batch_stats(
     server_optimizer, local.model.statistics
   )
 

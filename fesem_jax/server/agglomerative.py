@@ -28,13 +28,13 @@ def agglomerate(
     exist.
   """
   pairs = exists[:, None] & exists[None] & ~jnp.eye(len(exists), dtype=bool)
-  apart = jnp.where(pairs, (distances + distances.T) / 2, jnp.inf)
+  pair_distances = jnp.where(pairs, (distances + distances.T) / 2, jnp.inf)
 
   def goes_on(nearest, merges):
     near = False if threshold is None else nearest <= threshold
     return (exists.sum() - merges > num_clusters) | near
 
-  return merge_while(Merging.of(apart), goes_on, 'average').first
+  return merge_while(Merging.of(pair_distances), goes_on, 'average').first
 
 
 class Merging(NamedTuple):
@@ -70,7 +70,7 @@ def merge_while(
   distances to the means least, and takes squared distances.
   """
 
-  def more(loop: Merging) -> jax.Array:
+  def has_pair(loop: Merging) -> jax.Array:
     nearest = loop.apart.min()
     return jnp.isfinite(nearest) & goes_on(nearest, loop.merges)
 
@@ -92,4 +92,4 @@ def merge_while(
     first = jnp.where(first == j, i, first).astype(jnp.int32)
     return Merging(apart, sizes, first, merges + 1)
 
-  return jax.lax.while_loop(more, merge, merging)
+  return jax.lax.while_loop(has_pair, merge, merging)

@@ -51,12 +51,12 @@ class ModelComparison(NamedTuple):
     if align is None:
       return tree.mixtures(shares, centers)
 
-    def one(each: tuple[jax.Array, Params]) -> Params:
-      share, reference = each
-      in_order = align(centers, tree.expand(reference), None)
-      return tree.unstack(tree.mixtures(share[None], in_order), 0)
+    def mix(pair: tuple[jax.Array, Params]) -> Params:
+      share, reference = pair
+      aligned = align(centers, tree.expand(reference), None)
+      return tree.unstack(tree.mixtures(share[None], aligned), 0)
 
-    return jax.lax.map(one, (shares, references))
+    return jax.lax.map(mix, (shares, references))
 
 
 def by_weights(names: str = 'all', statistics: Sequence[str] = ()) -> ModelComparison:

@@ -25,9 +25,9 @@ def knee(values: np.ndarray) -> int | None:
   # Turned by half, the curve is concave and increasing.
   above = (values.max() - values[::-1]) / span - np.linspace(0, 1, count)
   above = above.round(9)  # What is level stays so in float64.
-  around = np.pad(above, 1, mode='edge')
-  peaks = (above >= around[:-2]) & (above >= around[2:])
-  valleys = (above <= around[:-2]) & (above <= around[2:])
+  neighbors = np.pad(above, 1, mode='edge')
+  peaks = (above >= neighbors[:-2]) & (above >= neighbors[2:])
+  valleys = (above <= neighbors[:-2]) & (above <= neighbors[2:])
   peak, threshold = None, 0.0
   for i in range(count - 1):
     if peaks[i]:
@@ -55,20 +55,20 @@ def clusters(
 
   if len(points) < 2:
     return np.zeros(len(points), int), 0.0
-  near = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points)[0][:, 1]
-  near = np.sort(near)
-  at = knee(near)
+  search = NearestNeighbors(n_neighbors=2).fit(points)
+  distances = np.sort(search.kneighbors(points)[0][:, 1])
+  bend = knee(distances)
   # The distance of a pair of points is rounded in other ways here and by DBSCAN.
-  radius = scaling * float(near[-1 if at is None else at]) * (1 + _ROUNDING)
+  radius = scaling * float(distances[-1 if bend is None else bend]) * (1 + _ROUNDING)
   # A radius of 0 is refused; equal points are then clusters all the same.
   radius = max(radius, np.finfo(np.float64).tiny)
   labels = DBSCAN(eps=radius, min_samples=2).fit_predict(points)
-  alone = labels < 0
-  labels = np.where(alone, len(points) + np.arange(len(points)), labels)
-  by_id = np.argsort(ids, kind='stable')
-  _, first, inverse = np.unique(labels[by_id], return_index=True, return_inverse=True)
+  is_noise = labels < 0
+  labels = np.where(is_noise, len(points) + np.arange(len(points)), labels)
+  order = np.argsort(ids, kind='stable')
+  _, first, inverse = np.unique(labels[order], return_index=True, return_inverse=True)
   numbered = np.empty(len(points), int)
-  numbered[by_id] = np.argsort(np.argsort(first))[inverse]
+  numbered[order] = np.argsort(np.argsort(first))[inverse]
   return numbered, radius
 
 
@@ -98,20 +98,20 @@ def by_descriptors(
   the range 0 to 1. `counted` [M] bool is True for at least one client; others go to the
   nearest of the centroids. For `ids` [M] and `scaling`, see `clusters`.
   """
-  chosen = np.asarray(values, np.float64)[counted]
-  least = chosen.min(axis=(0, 2))
-  span = np.ptp(chosen, axis=(0, 2))
+  selected = np.asarray(values, np.float64)[counted]
+  least = selected.min(axis=(0, 2))
+  span = np.ptp(selected, axis=(0, 2))
   span = np.where(span > 0, span, 1.0)
 
-  def scaled(values: np.ndarray) -> np.ndarray:
+  def scale(values: np.ndarray) -> np.ndarray:
     return (values - least[:, None]) / span[:, None]
 
-  points = scaled(chosen)
-  own, _ = clusters(points.reshape(len(points), -1), ids[counted], scaling)
+  points = scale(selected)
+  labels, _ = clusters(points.reshape(len(points), -1), ids[counted], scaling)
   centroids = np.stack(
-    [points[own == k, :2].mean(axis=0) for k in range(own.max() + 1)]
+    [points[labels == k, :2].mean(axis=0) for k in range(labels.max() + 1)]
   )
-  apart = scaled(values)[:, None, :2] - centroids
-  assignment = (apart**2).sum(axis=(2, 3)).argmin(axis=1)
-  assignment[counted] = own
+  offsets = scale(values)[:, None, :2] - centroids
+  assignment = (offsets**2).sum(axis=(2, 3)).argmin(axis=1)
+  assignment[counted] = labels
   return DescriptorClusters(assignment.astype(np.int32), centroids, least, span)

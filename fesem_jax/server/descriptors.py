@@ -32,15 +32,15 @@ def features_of(model: Model) -> Callable[[Params, Any], jax.Array]:
   """
 
   def features(params: Params, x: Any) -> jax.Array:
-    seen: dict[str, jax.Array] = {}
+    layer_inputs: dict[str, jax.Array] = {}
 
     def multiply(path: tuple[str, ...], inputs: jax.Array) -> None:
-      seen['/'.join(path)] = inputs
+      layer_inputs['/'.join(path)] = inputs
 
     if model.apply_with is not None:
       model.apply_with(params, x, multiply)
-    check(seen, 'model: flux needs a dense layer')
-    last = list(seen.values())[-1]
+    check(layer_inputs, 'model: flux needs a dense layer')
+    last = list(layer_inputs.values())[-1]
     return last.reshape(last.shape[0], -1)
 
   return features
@@ -77,12 +77,13 @@ class Moments(NamedTuple):
 
   def descriptors(self, reach: jax.Array) -> jax.Array:
     """[S, G, C]: the moments about the mean of random points that reach so far."""
-    has = (self.counts > 1).at[:, 0].set(True)
-    has = jnp.concatenate([has[:, :1], has[:, :1], has[:, 1:], has[:, 1:]], axis=1)
+    known = (self.counts > 1).at[:, 0].set(True)
+    parts = [known[:, :1], known[:, :1], known[:, 1:], known[:, 1:]]
+    has_moments = jnp.concatenate(parts, axis=1)
     num_classes = self.counts.shape[1] - 1
-    of_mean = np.repeat([1.0, 0.0, 1.0, 0.0], [1, 1, num_classes, num_classes])
-    shift = reach * jnp.asarray(of_mean, jnp.float32)[:, None] * self.middle[None]
-    return jnp.where(has[:, :, None], self.values - shift[None], _LACKING)
+    is_mean = np.repeat([1.0, 0.0, 1.0, 0.0], [1, 1, num_classes, num_classes])
+    shift = reach * jnp.asarray(is_mean, jnp.float32)[:, None] * self.middle[None]
+    return jnp.where(has_moments[:, :, None], self.values - shift[None], _LACKING)
 
 
 def size_of_features(local: LocalTraining, data: FederatedData) -> tuple[int, int]:
@@ -105,24 +106,26 @@ def moments(
   directions, middle = projection(size, count)
   is_largest = (jnp.arange(num_classes + 2) > num_classes)[None, :, None]
 
-  def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
+  def batch_moments(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
     with jax.default_matmul_precision('highest'):
       latent = features(tree.unstack(models, 0), x)
       latent = jnp.where(weights[:, None] > 0, latent, 0.0)
-      low = latent @ directions
+      projected = latent @ directions
       classes = jax.nn.one_hot(y, num_classes) * weights[:, None]
       groups = jnp.concatenate([weights[:, None], classes], axis=1)
-      ones = jnp.ones((low.shape[0], 1))
-      sums = groups.T @ jnp.concatenate([ones, low, low**2], axis=1)
+      ones = jnp.ones((projected.shape[0], 1))
+      sums = groups.T @ jnp.concatenate([ones, projected, projected**2], axis=1)
     largest = jnp.full((1, 2 * count + 1), latent.max())
     return jnp.concatenate([sums, largest])
 
-  def put(step: jax.Array, total: jax.Array, new: jax.Array) -> jax.Array:
+  def accumulate(step: jax.Array, total: jax.Array, new: jax.Array) -> jax.Array:
     return jnp.where(is_largest, jnp.maximum(total, new), total + new)
 
   shape = (num_classes + 2, 2 * count + 1)
-  of_clients = batch_by_batch(of_batch, local, model, data, cohort, shape, put)
-  sums, largest = of_clients[:, :-1], of_clients[:, -1, 0]
+  client_moments = batch_by_batch(
+    batch_moments, local, model, data, cohort, shape, accumulate
+  )
+  sums, largest = client_moments[:, :-1], client_moments[:, -1, 0]
   counts = sums[:, :, 0]
   means = sums[:, :, 1:] / jnp.maximum(counts, 1.0)[:, :, None]
   mean, square = jnp.split(means, 2, axis=2)
@@ -151,5 +154,5 @@ class Placing(NamedTuple):
     """[S] int32: the cluster of nearest mean."""
     values = moments.descriptors(self.reach)[:, :2] - self.least[None, :, None]
     values = (values / self.span[None, :, None])[:, None]
-    apart = jnp.square(values - self.centroids[None]).sum(axis=(2, 3))
-    return apart.argmin(axis=1).astype(jnp.int32)
+    distances = jnp.square(values - self.centroids[None]).sum(axis=(2, 3))
+    return distances.argmin(axis=1).astype(jnp.int32)

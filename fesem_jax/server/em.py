@@ -30,11 +30,11 @@ def e_step(
     AssertionError: if models and centers are not of one structure.
   """
   chex.assert_trees_all_equal_structs(stack, centers)
-  distances = _all_distances(stack, centers, mesh)
+  distances = _center_distances(stack, centers, mesh)
   return distances.argmin(axis=-1).astype(jnp.int32), distances.min(axis=-1)
 
 
-def _all_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Array:
+def _center_distances(stack: Params, centers: Params, mesh: Mesh | None) -> jax.Array:
   def on_device(stack, centers):
     return (tree.squared_distances(stack, centers), None)
 
@@ -79,9 +79,9 @@ def objective(
     weights: [S] float32; all 1 in the paper, 0 for clients that do not count.
     mesh: see `e_step`.
   """
-  distances = _all_distances(stack, centers, mesh)
-  own = jnp.take_along_axis(distances, assignment[:, None], axis=1)[:, 0]
-  return mean_distance(own, weights)
+  distances = _center_distances(stack, centers, mesh)
+  client_distances = jnp.take_along_axis(distances, assignment[:, None], axis=1)[:, 0]
+  return mean_distance(client_distances, weights)
 
 
 def mean_distance(distance: jax.Array, weights: jax.Array) -> jax.Array:
@@ -135,22 +135,22 @@ class Sums(NamedTuple):
     )
 
   def add_started(
-    self, trained: Trained, own: jax.Array, weighting: str, centers: Params
+    self, trained: Trained, start: jax.Array, weighting: str, centers: Params
   ) -> 'Sums':
     """Adds a chunk of clients to `started`, if that is to be known.
 
     Args:
       trained: the chunk's C clients.
-      own: [C] int32 center that each started from.
+      start: [C] int32 center that each started from.
       weighting: see `Trained.weights`.
       centers: [K, ...] old centers.
     """
     if self.started is None:
       return self
     weights = trained.weights(weighting)
-    away = tree.row_distances(trained.params, tree.take(centers, own))
-    away = sums.total(jnp.where(weights > 0, weights * away, 0.0))
-    return self._replace(started=self.started + away)
+    distances = tree.row_distances(trained.params, tree.take(centers, start))
+    distances = sums.total(jnp.where(weights > 0, weights * distances, 0.0))
+    return self._replace(started=self.started + distances)
 
   def by_step(self) -> tuple[jax.Array, jax.Array] | None:
     """Eq. 6 after the local step and after the E-step; None if it is not known."""

@@ -31,13 +31,13 @@ def add_to_means(
   """
   zeros = jax.tree.map(lambda g: jnp.zeros_like(g[:1]), gradients)
   squared = tree.row_distances(gradients, zeros)
-  sent = arrived & (squared > 0) & jnp.isfinite(squared)
-  counts = counts.at[:, k].add(sent.astype(jnp.int32))
-  share = jnp.where(sent, 1 / jnp.maximum(counts[:, k], 1), 0.0)
+  counted = arrived & (squared > 0) & jnp.isfinite(squared)
+  counts = counts.at[:, k].add(counted.astype(jnp.int32))
+  share = jnp.where(counted, 1 / jnp.maximum(counts[:, k], 1), 0.0)
 
   def add(mean: jax.Array, gradient: jax.Array) -> jax.Array:
-    old, each = mean[:, k], share.reshape((-1,) + (1,) * (gradient.ndim - 1))
-    return mean.at[:, k].set(jnp.where(each > 0, old + each * (gradient - old), old))
+    old, step = mean[:, k], share.reshape((-1,) + (1,) * (gradient.ndim - 1))
+    return mean.at[:, k].set(jnp.where(step > 0, old + step * (gradient - old), old))
 
   return jax.tree.map(add, means, gradients), counts
 

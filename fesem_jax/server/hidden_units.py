@@ -43,16 +43,17 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
   check(model.layers, 'cluster_on: matched needs a model whose layers run in sequence')
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   layers: list[Layer] = []
-  units = 0
+  num_units = 0
   for name in model.layers:
     if set(shapes[name]) == {'scale', 'bias'} and layers:
-      assert shapes[name]['scale'].shape == (units,), name
+      assert shapes[name]['scale'].shape == (num_units,), name
       layers[-1] = Layer(layers[-1].name, name, networks.NORM_GROUPS)
       continue
     *window, inputs, outputs = shapes[name]['kernel'].shape
-    assert not layers or (inputs == units if window else inputs % units == 0), name
+    fits = inputs == num_units if window else inputs % max(1, num_units) == 0
+    assert fits or not layers, name
     layers.append(Layer(name, '', 1))
-    units = outputs
+    num_units = outputs
   return tuple(layers)
 
 
@@ -64,54 +65,54 @@ def incoming(layer: Layer, params: Params, before: jax.Array | None) -> list[jax
   """
   kernel = params[layer.name]['kernel']
   if before is not None:
-    kernel = _with_inputs(kernel, before)
+    kernel = _reorder_inputs(kernel, before)
   vectors = [params[layer.name]['bias']]
   if layer.norm:
     vectors += [params[layer.norm]['scale'], params[layer.norm]['bias']]
   return [kernel.reshape(-1, kernel.shape[-1]), *(v[None] for v in vectors)]
 
 
-def _with_inputs(kernel: jax.Array, order: jax.Array) -> jax.Array:
+def _reorder_inputs(kernel: jax.Array, order: jax.Array) -> jax.Array:
   """A kernel whose inputs, in each of their blocks, are put in an order [I]."""
 
-  def moved() -> jax.Array:
+  def reorder() -> jax.Array:
     blocks = kernel.reshape(-1, len(order), kernel.shape[-1])
     return jnp.take(blocks, order, axis=1).reshape(kernel.shape)
 
-  return jax.lax.cond(_stays(order), lambda: kernel, moved)
+  return jax.lax.cond(_is_identity(order), lambda: kernel, reorder)
 
 
-def _stays(order: jax.Array) -> jax.Array:
+def _is_identity(order: jax.Array) -> jax.Array:
   """[] bool: whether every unit is in its own place."""
   return (order == jnp.arange(len(order))).all()
 
 
 def in_order(
-  layers: Sequence[Layer], one: Params, orders: Sequence[jax.Array]
+  layers: Sequence[Layer], model: Params, orders: Sequence[jax.Array]
 ) -> Params:
   """One model with its hidden units in other places, which is the same function.
 
   `orders` has [U] int32 for each hidden layer: the unit that comes to each place.
   """
   if not orders:
-    return one
+    return model
 
-  def moved() -> Params:
-    out = {}
+  def reorder() -> Params:
+    reordered = {}
     for i, layer in enumerate(layers):
-      kernel = one[layer.name]['kernel']
+      kernel = model[layer.name]['kernel']
       if i > 0:
-        kernel = _with_inputs(kernel, orders[i - 1])
-      out[layer.name] = {'kernel': kernel, 'bias': one[layer.name]['bias']}
+        kernel = _reorder_inputs(kernel, orders[i - 1])
+      reordered[layer.name] = {'kernel': kernel, 'bias': model[layer.name]['bias']}
       if layer.norm:
-        out[layer.norm] = one[layer.norm]
+        reordered[layer.norm] = model[layer.norm]
       if i < len(orders):
         for name in filter(None, (layer.name, layer.norm)):
-          out[name] = {n: x[..., orders[i]] for n, x in out[name].items()}
-    return {name: out[name] for name in one}
+          reordered[name] = {n: x[..., orders[i]] for n, x in reordered[name].items()}
+    return {name: reordered[name] for name in model}
 
-  home = functools.reduce(jnp.logical_and, map(_stays, orders))
-  return jax.lax.cond(home, lambda: one, moved)
+  is_identity = functools.reduce(jnp.logical_and, map(_is_identity, orders))
+  return jax.lax.cond(is_identity, lambda: model, reorder)
 
 
 def distances(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
@@ -126,22 +127,22 @@ def costs(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
   From products, about b's mean unit: differences of all pairs would be R * U * U.
   """
 
-  def of_array(x: jax.Array, y: jax.Array) -> jax.Array:
+  def array_costs(x: jax.Array, y: jax.Array) -> jax.Array:
     middle = x.mean(axis=1, keepdims=True)
     x, y = x - middle, y - middle
     products = jnp.matmul(x.T, y, precision=_HIGHEST)
     squares = jnp.square(x).sum(axis=0)[:, None] + jnp.square(y).sum(axis=0)[None]
     return squares - 2 * products
 
-  total = functools.reduce(jnp.add, map(of_array, a, b))
+  total = functools.reduce(jnp.add, map(array_costs, a, b))
   return jnp.maximum(total, 0.0)
 
 
 def separation(units: Sequence[jax.Array]) -> jax.Array:
   """[U] a bound from below of each unit's squared distance to the nearest other."""
-  to_all = costs(units, units)
+  apart = costs(units, units)
   middles = [x.mean(axis=1, keepdims=True) for x in units]
   norms = distances(units, middles)
   rounding = _ROUNDING * (norms[:, None] + norms[None])
-  others = jnp.where(jnp.eye(len(to_all), dtype=bool), jnp.inf, to_all - rounding)
+  others = jnp.where(jnp.eye(len(apart), dtype=bool), jnp.inf, apart - rounding)
   return jnp.maximum(others.min(axis=1), 0.0)

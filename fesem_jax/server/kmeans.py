@@ -93,8 +93,8 @@ def kmeans(
   gram = centered_gram(stack, valid, mesh, sample)
 
   def restart(number):
-    own = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
-    return _lloyd(own, gram, valid, heavy, num_clusters, seeding, trim)
+    restart_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+    return _lloyd(restart_keys, gram, valid, heavy, num_clusters, seeding, trim)
 
   coefficients, values = jax.vmap(restart)(jnp.arange(restarts))
   best = coefficients[values.argmin()].T
@@ -104,22 +104,22 @@ def kmeans(
 
   def refine(loop):
     step, _, assignment, distance, centers = loop
-    kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
-    counted = jnp.where(kept, weights, 0.0)
-    centers = m_step(stack, assignment, counted, centers, mesh)
+    included = keep_nearest(distance, assignment, exists, num_clusters, trim)
+    included_weights = jnp.where(included, weights, 0.0)
+    centers = m_step(stack, assignment, included_weights, centers, mesh)
     return step + 1, assignment, *e_step(stack, centers, mesh), centers
 
-  def moving(loop):
+  def is_moving(loop):
     step, before, now, _, _ = loop
     goes_on = (step < MAX_ITERATIONS) & ((before != now) & exists).any()
     return (step == 0) | goes_on
 
   first, distance = e_step(stack, centers, mesh)
   _, _, assignment, distance, centers = jax.lax.while_loop(
-    moving, refine, (0, first, first, distance, centers)
+    is_moving, refine, (0, first, first, distance, centers)
   )
-  kept = keep_nearest(distance, assignment, exists, num_clusters, trim)
-  value = mean_distance(distance, jnp.where(kept, weights, 0.0))
+  included = keep_nearest(distance, assignment, exists, num_clusters, trim)
+  value = mean_distance(distance, jnp.where(included, weights, 0.0))
   return KMeans(assignment, centers, value)
 
 
@@ -213,21 +213,21 @@ def _lloyd(
     center_norms = (coefficients * products.T).sum(axis=1)
     return norms[:, None] - 2 * products + center_norms[None]
 
-  def kept(all_distances: jax.Array, assignment: jax.Array) -> jax.Array:
+  def included(all_distances: jax.Array, assignment: jax.Array) -> jax.Array:
     nearest = all_distances.min(axis=1)
     return keep_nearest(nearest, assignment, valid, num_clusters, trim)
 
   def iterate(loop):
     step, _, assignment, coefficients = loop
-    keep = kept(distances(coefficients), assignment)
-    counted = jnp.where(keep, weights, 0.0)
-    members = jax.nn.one_hot(assignment, num_clusters) * counted[:, None]
+    mask = included(distances(coefficients), assignment)
+    included_weights = jnp.where(mask, weights, 0.0)
+    members = jax.nn.one_hot(assignment, num_clusters) * included_weights[:, None]
     sizes = members.sum(axis=0)
     means = (members / jnp.where(sizes > 0, sizes, 1.0)[None]).T
     coefficients = jnp.where(sizes[:, None] > 0, means, coefficients)
     return step + 1, assignment, distances(coefficients).argmin(axis=1), coefficients
 
-  def moving(loop):
+  def is_moving(loop):
     step, before, now, _ = loop
     goes_on = (step < MAX_ITERATIONS) & ((before != now) & valid).any()
     return (step == 0) | goes_on
@@ -236,8 +236,8 @@ def _lloyd(
   coefficients = jax.nn.one_hot(seeds, num_clients)
   first = distances(coefficients).argmin(axis=1)
   _, _, assignment, coefficients = jax.lax.while_loop(
-    moving, iterate, (0, first, first, coefficients)
+    is_moving, iterate, (0, first, first, coefficients)
   )
   final = distances(coefficients)
-  counted = jnp.where(kept(final, assignment), weights, 0.0)
-  return coefficients, mean_distance(final.min(axis=1), counted)
+  included_weights = jnp.where(included(final, assignment), weights, 0.0)
+  return coefficients, mean_distance(final.min(axis=1), included_weights)

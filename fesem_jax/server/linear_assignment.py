@@ -22,8 +22,8 @@ def solve(cost: jax.Array) -> jax.Array:
   """
   cost = jnp.nan_to_num(cost, nan=_LARGEST).clip(-_LARGEST, _LARGEST)
   rows = jnp.arange(cost.shape[0], dtype=jnp.int32)
-  at_home = (jnp.diagonal(cost) <= cost.min(axis=1)).all()
-  return jax.lax.cond(at_home, lambda: rows, lambda: _augment_all(cost, rows))
+  is_identity = (jnp.diagonal(cost) <= cost.min(axis=1)).all()
+  return jax.lax.cond(is_identity, lambda: rows, lambda: _augment_all(cost, rows))
 
 
 def _augment_all(cost: jax.Array, rows: jax.Array) -> jax.Array:
@@ -34,15 +34,15 @@ def _augment_all(cost: jax.Array, rows: jax.Array) -> jax.Array:
   row_of = jnp.full(len(rows), free).at[best].min(rows)
   column_of = jnp.where(row_of[best] == rows, best, free)
 
-  def some_free(state):
+  def has_free(state):
     return (state[2] == free).any()
 
   def augment(state):
     prices, row_of, column_of = state
     start = jnp.argmax(column_of == free).astype(jnp.int32)
     # Under vmap, a problem that is solved takes part until all are: it must not search.
-    nothing_to_do = ~some_free(state)
-    prices, via, end = _shortest_path(cost, prices, row_of, start, nothing_to_do)
+    is_solved = ~has_free(state)
+    prices, via, end = _shortest_path(cost, prices, row_of, start, is_solved)
 
     def assign(path):
       row_of, column_of, column = path
@@ -50,13 +50,13 @@ def _augment_all(cost: jax.Array, rows: jax.Array) -> jax.Array:
       before = jnp.where(row == start, free, column_of[row])
       return row_of.at[column].set(row), column_of.at[row].set(column), before
 
-    def on_path(path):
+    def is_on_path(path):
       return path[2] != free
 
-    path = jax.lax.while_loop(on_path, assign, (row_of, column_of, end))
+    path = jax.lax.while_loop(is_on_path, assign, (row_of, column_of, end))
     return prices, path[0], path[1]
 
-  state = jax.lax.while_loop(some_free, augment, (prices, row_of, column_of))
+  state = jax.lax.while_loop(has_free, augment, (prices, row_of, column_of))
   return state[2]
 
 

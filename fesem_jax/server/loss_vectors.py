@@ -35,8 +35,8 @@ def clusters_by_loss(
   # A number for each client and model: small enough to be whole on every device.
   losses, exists = sharding.on_all_devices((losses, exists), local.mesh)
   ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
-  own_key = prng_streams.fold(key, prng_streams.CLUSTERING)
-  matched = cluster_and_match(own_key, losses, exists, ids, choose_number)
+  clustering_key = prng_streams.fold(key, prng_streams.CLUSTERING)
+  matched = cluster_and_match(clustering_key, losses, exists, ids, choose_number)
   return jnp.where(exists, matched, losses.argmin(axis=1)).astype(jnp.int32)
 
 
@@ -80,8 +80,8 @@ def clusters_at_random(
   With at least K clients, every model has one. `key` is that of the round.
   """
   zeros = jnp.zeros(cohort.ids.shape, jnp.int32)
-  drawn = shuffled(key, data, cohort, zeros, num_models, 1.0)
-  own_key = prng_streams.fold(key, prng_streams.DRAWS)
-  keys = data.keys_of(own_key, cohort.ids)
+  models = shuffled(key, data, cohort, zeros, num_models, 1.0)
+  draws_key = prng_streams.fold(key, prng_streams.DRAWS)
+  keys = data.keys_of(draws_key, cohort.ids)
   first = first_at_random(keys, data.sizes(cohort.ids) > 0, num_models)
-  return drawn.at[first].set(jnp.arange(len(first), dtype=jnp.int32))
+  return models.at[first].set(jnp.arange(len(first), dtype=jnp.int32))

@@ -21,7 +21,7 @@ from fesem_jax.server.hidden_units import Layer
 from fesem_jax.server.linear_assignment import solve
 
 # How many models an accelerator aligns side by side.
-_SIDE_BY_SIDE = 16
+_BATCH = 16
 
 
 def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array, ...]:
@@ -35,11 +35,11 @@ def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array,
   squared distance of a unit to the nearest other one of its layer.
   """
 
-  def of_one(reference: Params) -> list[jax.Array]:
+  def separation(reference: Params) -> list[jax.Array]:
     hidden = [hidden_units.incoming(layer, reference, None) for layer in layers[:-1]]
     return list(map(hidden_units.separation, hidden))
 
-  return tuple(jax.lax.map(of_one, references))
+  return tuple(jax.lax.map(separation, references))
 
 
 def align(layers: Sequence[Layer], stack: Params, references: Params) -> Params:
@@ -51,18 +51,18 @@ def align(layers: Sequence[Layer], stack: Params, references: Params) -> Params:
     separation = separations(layers, references)
     reference, separation = tree.unstack((references, separation), 0)
 
-    def to_only(one):
-      orders, _ = match(layers, one, reference, separation)
-      return hidden_units.in_order(layers, one, orders)
+    def align_to_shared(model):
+      orders, _ = match(layers, model, reference, separation)
+      return hidden_units.in_order(layers, model, orders)
 
-    return _map(to_only, stack)
+    return _map(align_to_shared, stack)
 
-  def to_own(pair):
-    one, reference = pair
-    orders, _ = match(layers, one, reference, None)
-    return hidden_units.in_order(layers, one, orders)
+  def align_pair(pair):
+    model, reference = pair
+    orders, _ = match(layers, model, reference, None)
+    return hidden_units.in_order(layers, model, orders)
 
-  return _map(to_own, (stack, references))
+  return _map(align_pair, (stack, references))
 
 
 def nearest(
@@ -83,81 +83,83 @@ def nearest(
       layers, centers
     )  # For one model, no less work than matching.
 
-  def to_nearest(one):
-    def to_center(center):
-      reference, around = center
-      return match(layers, one, reference, around)
+  def assign(model):
+    def match_center(center):
+      reference, center_separation = center
+      return match(layers, model, reference, center_separation)
 
-    orders, distances = jax.lax.map(to_center, (centers, separation))
+    orders, distances = jax.lax.map(match_center, (centers, separation))
     cluster = distances.argmin().astype(jnp.int32)
-    aligned = hidden_units.in_order(layers, one, [order[cluster] for order in orders])
+    aligned = hidden_units.in_order(layers, model, [order[cluster] for order in orders])
     return cluster, distances[cluster], aligned
 
-  return _map(to_nearest, stack)
+  return _map(assign, stack)
 
 
 def _map(fn: Callable[[Any], Any], stack: Any) -> Any:
   """`fn` of each row of a stack; one by one on CPU, as only so `cond` skips work."""
 
   def side_by_side(stack):
-    return jax.lax.map(fn, stack, batch_size=_SIDE_BY_SIDE)
+    return jax.lax.map(fn, stack, batch_size=_BATCH)
 
   return platforms.choose(lambda stack: jax.lax.map(fn, stack), side_by_side, stack)
 
 
 def match(
   layers: Sequence[Layer],
-  one: Params,
+  model: Params,
   reference: Params,
   separation: Sequence[jax.Array] | None,
 ) -> tuple[list[jax.Array], jax.Array]:
   """Matches one model to one reference.
 
   `separation` has [U] for each hidden layer, see `separations`; None if not at hand.
-  Returns for each hidden layer [U] int32, the unit of `one` in each place, and the
+  Returns for each hidden layer [U] int32, the unit of `model` in each place, and the
   squared distance [] of the two models with the units in these places.
   """
   orders: list[jax.Array] = []
   distance = jnp.float32(0)
   for i, layer in enumerate(layers):
-    ours = hidden_units.incoming(layer, one, orders[-1] if orders else None)
-    theirs = hidden_units.incoming(layer, reference, None)
-    own = hidden_units.distances(ours, theirs)
+    units = hidden_units.incoming(layer, model, orders[-1] if orders else None)
+    reference_units = hidden_units.incoming(layer, reference, None)
+    in_place = hidden_units.distances(units, reference_units)
     if i == len(layers) - 1:
-      distance += own.sum()
+      distance += in_place.sum()
       break
-    far = jnp.bool_(True) if separation is None else (own > separation[i] / 4).any()
-    assign = functools.partial(_assign, layer.groups, ours, theirs, own)
-    stay = functools.partial(_stay, own)
-    order, of_layer = jax.lax.cond(far, assign, stay)
+    far = jnp.bool_(True)
+    if separation is not None:
+      far = (in_place > separation[i] / 4).any()
+    assign = functools.partial(_assign, layer.groups, units, reference_units, in_place)
+    keep = functools.partial(_keep, in_place)
+    order, layer_distance = jax.lax.cond(far, assign, keep)
     orders.append(order)
-    distance += of_layer
+    distance += layer_distance
   return orders, distance
 
 
-def _stay(own: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _keep(distances: jax.Array) -> tuple[jax.Array, jax.Array]:
   """The result of `_assign` where every unit stays in its place."""
-  return jnp.arange(own.shape[0], dtype=jnp.int32), own.sum()
+  return jnp.arange(distances.shape[0], dtype=jnp.int32), distances.sum()
 
 
 def _assign(
   groups: int,
-  ours: Sequence[jax.Array],
-  theirs: Sequence[jax.Array],
-  own: jax.Array,
+  units: Sequence[jax.Array],
+  reference_units: Sequence[jax.Array],
+  distances: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
   """Matches the units of one layer, the columns of arrays [R, U].
 
-  `theirs` are those of the reference, and `own` [U] the squared distances of units that
-  stay in their places; for `groups`, see `Layer`. Returns [U] int32, our unit in each
-  place, and the sum [] of squared distances.
+  `distances` [U] are squared and of units in the same place; for `groups`, see `Layer`.
+  Returns [U] int32, the unit of the model in each place, and the sum [] of squared
+  distances.
   """
-  cost = hidden_units.costs(theirs, ours)
+  cost = hidden_units.costs(reference_units, units)
   # Units that stay are compared by differences, as products lose digits.
-  cost = jnp.where(jnp.eye(len(own), dtype=bool), own[:, None], cost)
+  cost = jnp.where(jnp.eye(len(distances), dtype=bool), distances[:, None], cost)
   order = _order(cost, groups)
-  moved = [x[:, order] for x in ours]
-  return order, hidden_units.distances(moved, theirs).sum()
+  moved = [x[:, order] for x in units]
+  return order, hidden_units.distances(moved, reference_units).sum()
 
 
 def _order(cost: jax.Array, groups: int) -> jax.Array:
@@ -167,7 +169,7 @@ def _order(cost: jax.Array, groups: int) -> jax.Array:
   size = cost.shape[0] // groups
   blocks = cost.reshape(groups, size, groups, size).swapaxes(1, 2)
   within = jax.vmap(jax.vmap(solve))(blocks)  # [groups, groups, size]
-  best = jnp.take_along_axis(blocks, within[..., None], axis=3).sum(axis=(2, 3))
-  group = solve(best)
-  inside = within[jnp.arange(groups), group]
-  return (group[:, None] * size + inside).reshape(-1)
+  group_cost = jnp.take_along_axis(blocks, within[..., None], axis=3).sum(axis=(2, 3))
+  group = solve(group_cost)
+  unit = within[jnp.arange(groups), group]
+  return (group[:, None] * size + unit).reshape(-1)

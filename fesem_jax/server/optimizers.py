@@ -22,7 +22,7 @@ from fesem_jax.utils.ranges import Positive, Share, checked
 ServerOptimizer: TypeAlias = optax.GradientTransformation | None
 
 
-def but_statistics(
+def mask_batch_stats(
   optimizer: ServerOptimizer, statistics: Sequence[str]
 ) -> ServerOptimizer:
   """The optimizer, where a model's statistics of batches take their mean as it is."""
@@ -36,8 +36,8 @@ def but_statistics(
   def update(gradient, state, params=None):
     means = parameter_names.split(gradient, statistics)[1]
     zeros = parameter_names.zeroed(gradient, statistics)
-    at = None if params is None else parameter_names.zeroed(params, statistics)
-    updates, state = inner.update(zeros, state, at)
+    point = None if params is None else parameter_names.zeroed(params, statistics)
+    updates, state = inner.update(zeros, state, point)
     updates = parameter_names.split(updates, statistics)[0]
     return tree.merge(updates, jax.tree.map(jnp.negative, means)), state
 
@@ -60,7 +60,7 @@ def init(
 
 
 def renew(
-  optimizer: ServerOptimizer, state: Any, stays: jax.Array, centers: Params
+  optimizer: ServerOptimizer, state: Any, unchanged: jax.Array, centers: Params
 ) -> Any:
   """The optimizer's state where some centers were replaced: it begins anew for them.
 
@@ -69,14 +69,14 @@ def renew(
   Args:
     optimizer: see `ServerOptimizer`.
     state: of the optimizer.
-    stays: [K] bool whether a center is the same as before.
+    unchanged: [K] bool whether a center is the same as before.
     centers: [K, ...].
   """
 
-  def anew(old: jax.Array, new: jax.Array) -> jax.Array:
-    return old if prng_streams.is_key(old) else tree.where(stays, old, new)
+  def reset(old: jax.Array, new: jax.Array) -> jax.Array:
+    return old if prng_streams.is_key(old) else tree.where(unchanged, old, new)
 
-  return jax.tree.map(anew, state, init(optimizer, centers))
+  return jax.tree.map(reset, state, init(optimizer, centers))
 
 
 def step(

@@ -106,16 +106,16 @@ def bounded_mean(
   """
   num_clusters = jax.tree.leaves(origins)[0].shape[0]
 
-  def lengths_of(stack, cluster, origins):
+  def distances(stack, cluster, origins):
     squares = tree.squared_distances(stack, origins)
     return jnp.sqrt(jnp.take_along_axis(squares, cluster[:, None], axis=1)), None
 
-  lengths, _ = per_device(lengths_of, mesh, 2)(stack, cluster, origins)
+  lengths, _ = per_device(distances, mesh, 2)(stack, cluster, origins)
   bounds = jnp.full((num_clusters, 1), variable(bound))
   if bound == 0:
     bounds = trimmed_mean(lengths, cluster, counts, 0.5, jnp.zeros_like(bounds), mesh)
-  longest, length = bounds[cluster, 0], lengths[:, 0]
-  factor = sums.clipping_factor(length, longest)
+  row_bounds, length = bounds[cluster, 0], lengths[:, 0]
+  factor = sums.clipping_factor(length, row_bounds)
   ones = counts.astype(jnp.float32)
   total = sums.of_clusters(stack, cluster, factor * ones, origins, mesh)
   members = jnp.zeros(num_clusters).at[cluster].add(ones)
@@ -152,19 +152,19 @@ def krum(
   distances = jnp.maximum(distances, distances.T)  # Equal to the last bit: ties.
   distances = jnp.where(jnp.isfinite(distances), jnp.maximum(distances, 0.0), jnp.inf)
   num_clusters = jax.tree.leaves(origins)[0].shape[0]
-  own = jnp.where(counts, cluster, num_clusters)  # [S]; K of rows that do not count.
-  sizes = jnp.bincount(own, length=num_clusters + 1)
-  same = own[:, None] == own[None, :]
-  others = same & ~jnp.eye(num_rows, dtype=bool)
-  nearest_first = jnp.sort(jnp.where(others, distances, jnp.inf), axis=1)
+  labels = jnp.where(counts, cluster, num_clusters)  # [S]; K of rows that do not count.
+  sizes = jnp.bincount(labels, length=num_clusters + 1)
+  same_cluster = labels[:, None] == labels[None, :]
+  peers = same_cluster & ~jnp.eye(num_rows, dtype=bool)
+  nearest_first = jnp.sort(jnp.where(peers, distances, jnp.inf), axis=1)
 
   bad = jnp.floor(variable(beta) * sizes + 1e-4).astype(sizes.dtype)
   neighbors = jnp.maximum(sizes - bad - 2, 1)
-  counted = jnp.arange(num_rows)[None, :] < neighbors[own][:, None]
-  scores = jnp.where(counted, nearest_first, 0.0).sum(axis=1)
+  counts_neighbor = jnp.arange(num_rows)[None, :] < neighbors[labels][:, None]
+  scores = jnp.where(counts_neighbor, nearest_first, 0.0).sum(axis=1)
 
-  order, in_order = jnp.lexsort((scores, own)), jnp.sort(own)
+  order, in_order = jnp.lexsort((scores, labels)), jnp.sort(labels)
   rank = jnp.arange(num_rows) - (jnp.cumsum(sizes) - sizes)[in_order]
-  first = rank < jnp.minimum(sizes, variable(models))[in_order]
-  weights = jnp.zeros(num_rows).at[order].set(first & (in_order < num_clusters))
+  chosen = rank < jnp.minimum(sizes, variable(models))[in_order]
+  weights = jnp.zeros(num_rows).at[order].set(chosen & (in_order < num_clusters))
   return sums.weighted_mean(stack, cluster, weights, origins, mesh)

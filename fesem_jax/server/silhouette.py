@@ -14,7 +14,7 @@ TOLERANCE = 1.1
 
 
 def clusters_of_best_number(
-  vectors: jax.Array, exists: jax.Array, client_ids: jax.Array, most: int
+  vectors: jax.Array, exists: jax.Array, client_ids: jax.Array, max_clusters: int
 ) -> jax.Array:
   """K-means of vectors, with the number of clusters of the best silhouette score.
 
@@ -26,16 +26,16 @@ def clusters_of_best_number(
     vectors: [S, N] float32; finite, also of clients left out.
     exists: [S] bool, clients to cluster.
     client_ids: [S] int32, so that the order of clients does not matter.
-    most: largest K, at least 2; one cluster fewer than there are clients is the most
-      too, as the score asks for two clients in some cluster.
+    max_clusters: largest K, at least 2. Fewer than the number of clients are made, as
+      the score needs a cluster of two.
 
   Returns:
     [S] int32 in 0..most-1; any for clients left out. Of two clients, each is a cluster.
   """
-  by_id = jnp.argsort(client_ids)  # What comes first of equal distances decides.
-  vectors, exists = vectors[by_id], exists[by_id]
+  order = jnp.argsort(client_ids)  # What comes first of equal distances decides.
+  vectors, exists = vectors[order], exists[order]
   distances = _squared_distances(vectors, vectors)
-  of_pairs = jnp.sqrt(distances)
+  pair_distances = jnp.sqrt(distances)
   pairs = exists[:, None] & exists[None] & ~jnp.eye(len(exists), dtype=bool)
   merging, count = Merging.of(jnp.where(pairs, distances, jnp.inf)), exists.sum()
   places = jnp.arange(len(exists))
@@ -43,11 +43,11 @@ def clusters_of_best_number(
   def cut(merging, number):
     merged = merge_while(merging, lambda _, merges: count - merges > number, 'ward')
     cluster = numbered_by_clients(merged.first, exists, places, len(exists))
-    cluster = jnp.minimum(cluster, most - 1)
-    score = silhouette_score(of_pairs, cluster, exists, most)
+    cluster = jnp.minimum(cluster, max_clusters - 1)
+    score = silhouette_score(pair_distances, cluster, exists, max_clusters)
     return merged, (cluster, jnp.where(number < count, score, -jnp.inf))
 
-  _, (clusters, scores) = jax.lax.scan(cut, merging, jnp.arange(most, 1, -1))
+  _, (clusters, scores) = jax.lax.scan(cut, merging, jnp.arange(max_clusters, 1, -1))
   scores = scores[::-1]  # The clusters are cut from many to few.
 
   def better(k, best):
@@ -58,9 +58,11 @@ def clusters_of_best_number(
       best,
     )
 
-  _, best = jax.lax.fori_loop(0, most - 1, better, (jnp.float32(-1), jnp.int32(0)))
-  assignment = refined(vectors, clusters[most - 2 - best], exists, most)
-  return assignment[jnp.argsort(by_id)]
+  _, best = jax.lax.fori_loop(
+    0, max_clusters - 1, better, (jnp.float32(-1), jnp.int32(0))
+  )
+  assignment = refined(vectors, clusters[max_clusters - 2 - best], exists, max_clusters)
+  return assignment[jnp.argsort(order)]
 
 
 def silhouette_score(
@@ -76,13 +78,15 @@ def silhouette_score(
   members = jax.nn.one_hot(cluster, num_clusters) * exists[:, None]
   sizes = members.sum(axis=0)[None]
   sums = jnp.matmul(distances, members, precision=_HIGHEST)
-  own = members > 0
-  others = jnp.where(own | (sizes == 0), jnp.inf, sums / jnp.maximum(sizes, 1))
-  b, size = others.min(axis=1), (members * sizes).sum(axis=1)
-  a = jnp.where(own, sums, 0.0).sum(axis=1) / jnp.maximum(size - 1, 1)
-  counts = (size > 1) & jnp.isfinite(b)
-  value = jnp.where(counts, b - a, 0.0) / jnp.maximum(jnp.maximum(a, b), 1e-30)
-  return jnp.where(counts, value, 0.0).sum() / jnp.maximum(exists.sum(), 1)
+  is_member = members > 0
+  other_distances = jnp.where(
+    is_member | (sizes == 0), jnp.inf, sums / jnp.maximum(sizes, 1)
+  )
+  b, size = other_distances.min(axis=1), (members * sizes).sum(axis=1)
+  a = jnp.where(is_member, sums, 0.0).sum(axis=1) / jnp.maximum(size - 1, 1)
+  has_score = (size > 1) & jnp.isfinite(b)
+  value = jnp.where(has_score, b - a, 0.0) / jnp.maximum(jnp.maximum(a, b), 1e-30)
+  return jnp.where(has_score, value, 0.0).sum() / jnp.maximum(exists.sum(), 1)
 
 
 def refined(
@@ -94,21 +98,21 @@ def refined(
   who counts.
   """
 
-  def again(loop):
+  def iterate(loop):
     step, _, cluster = loop
     members = jax.nn.one_hot(cluster, num_clusters) * exists[:, None]
     sizes = members.sum(axis=0)
     sums = jnp.matmul(members.T, vectors, precision=_HIGHEST)
     means = sums / jnp.maximum(sizes, 1)[:, None]
-    apart = jnp.where(sizes[None] > 0, _squared_distances(vectors, means), jnp.inf)
-    return step + 1, cluster, apart.argmin(axis=1).astype(jnp.int32)
+    distances = jnp.where(sizes[None] > 0, _squared_distances(vectors, means), jnp.inf)
+    return step + 1, cluster, distances.argmin(axis=1).astype(jnp.int32)
 
-  def moving(loop):
+  def is_moving(loop):
     step, before, now = loop
     goes_on = (step < MAX_ITERATIONS) & ((before != now) & exists).any()
     return (step == 0) | goes_on
 
-  return jax.lax.while_loop(moving, again, (0, cluster, cluster))[2]
+  return jax.lax.while_loop(is_moving, iterate, (0, cluster, cluster))[2]
 
 
 def _squared_distances(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -41,10 +41,10 @@ def merge_similar(
   """
   count = len(old)
   rank = jnp.argsort(jnp.argsort(client_ids)).astype(jnp.int32)
-  placed = old < num_clusters
+  has_cluster = old < num_clusters
   # While they merge, clusters go by the rank of their first client; `count` is none.
   first = jnp.full(num_clusters + 1, count).at[old].min(rank)
-  label = jnp.where(placed, first[old], jnp.where(new, rank, count))
+  label = jnp.where(has_cluster, first[old], jnp.where(new, rank, count))
 
   def merge(loop):
     _, label = loop
@@ -55,17 +55,17 @@ def merge_similar(
     lengths = jnp.sqrt(jnp.maximum(squares, 0.0))
     norms = lengths[:, None] * lengths[None]
     cosine = jnp.where(norms > 0, sums / jnp.where(norms > 0, norms, 1.0), 0.0)
-    exist = members.max(axis=0) > 0
-    similar = (cosine >= threshold) & exist[:, None] & exist[None]
-    into = components(similar)
-    return label, jnp.append(into, count)[label]
+    is_cluster = members.max(axis=0) > 0
+    similar = (cosine >= threshold) & is_cluster[:, None] & is_cluster[None]
+    component = components(similar)
+    return label, jnp.append(component, count)[label]
 
-  nothing = jnp.full_like(label, -1)
-  label = jax.lax.while_loop(_moving, merge, (nothing, label))[1]
-  return _numbered(label, old, placed, num_clusters)
+  previous = jnp.full_like(label, -1)
+  label = jax.lax.while_loop(_is_changing, merge, (previous, label))[1]
+  return _numbered(label, old, has_cluster, num_clusters)
 
 
-def _moving(loop: tuple[jax.Array, jax.Array]) -> jax.Array:
+def _is_changing(loop: tuple[jax.Array, jax.Array]) -> jax.Array:
   return (loop[0] != loop[1]).any()
 
 
@@ -78,40 +78,41 @@ def components(linked: jax.Array) -> jax.Array:
 
   def spread(loop):
     _, first = loop
-    near = jnp.where(linked, first[None], len(linked)).min(axis=1)
-    return first, jnp.minimum(first, near.astype(jnp.int32))
+    nearest_first = jnp.where(linked, first[None], len(linked)).min(axis=1)
+    return first, jnp.minimum(first, nearest_first.astype(jnp.int32))
 
-  return jax.lax.while_loop(_moving, spread, (nodes - 1, nodes))[1]
+  return jax.lax.while_loop(_is_changing, spread, (nodes - 1, nodes))[1]
 
 
 def _numbered(
-  label: jax.Array, old: jax.Array, placed: jax.Array, num_clusters: int
+  label: jax.Array, old: jax.Array, has_cluster: jax.Array, num_clusters: int
 ) -> Merged:
   """Gives clusters the number of their largest old cluster, or else one not in use.
 
   `label` [M] int32 are clusters by the rank of their first client, M of none; `old` [M]
-  int32 are the numbers so far, and `placed` [M] bool the clients that have one.
+  int32 are the numbers so far, and `has_cluster` [M] bool the clients that have one.
   """
   count = len(label)
   nodes = jnp.arange(count)
-  sizes = jnp.zeros(num_clusters + 1, jnp.int32).at[old].add(placed)[:num_clusters]
-  into = jnp.full(num_clusters + 1, count).at[old].min(label)[:num_clusters]
-  held = jnp.where(into[:, None] == nodes[None], sizes[:, None], 0)  # [K, M]
-  number, has = held.argmax(axis=0), held.max(axis=0) > 0
-  exist = (label[:, None] == nodes[None]).any(axis=0)
-  lacks = exist & ~has
+  sizes = jnp.zeros(num_clusters + 1, jnp.int32).at[old].add(has_cluster)[:num_clusters]
+  first_label = jnp.full(num_clusters + 1, count).at[old].min(label)[:num_clusters]
+  overlap = jnp.where(first_label[:, None] == nodes[None], sizes[:, None], 0)  # [K, M]
+  number, has_number = overlap.argmax(axis=0), overlap.max(axis=0) > 0
+  is_cluster = (label[:, None] == nodes[None]).any(axis=0)
+  is_fresh = is_cluster & ~has_number
   used = (
     jnp.zeros(num_clusters, bool)
-    .at[jnp.where(has, number, num_clusters)]
+    .at[jnp.where(has_number, number, num_clusters)]
     .set(True, mode='drop')
   )
   free = jnp.where(used, num_clusters, jnp.arange(num_clusters)).sort()
-  given = free.at[jnp.cumsum(lacks) - 1].get(mode='fill', fill_value=num_clusters)
-  number = jnp.where(lacks, given, number)
+  place = jnp.cumsum(is_fresh) - 1
+  new_number = free.at[place].get(mode='fill', fill_value=num_clusters)
+  number = jnp.where(is_fresh, new_number, number)
   fresh = (
     jnp.zeros(num_clusters, bool)
-    .at[jnp.where(lacks, given, num_clusters)]
+    .at[jnp.where(is_fresh, new_number, num_clusters)]
     .set(True, mode='drop')
   )
-  own = jnp.append(number, num_clusters)[label].astype(jnp.int32)
-  return Merged(own, fresh, exist.sum())
+  assignment = jnp.append(number, num_clusters)[label].astype(jnp.int32)
+  return Merged(assignment, fresh, is_cluster.sum())

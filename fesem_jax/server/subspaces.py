@@ -29,7 +29,7 @@ def principal_vectors(
   each label, of length 1; 0 where a label has examples of fewer dimensions, or none, or
   those of a client are not finite.
   """
-  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+  identity = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def body(data, ids, own, _, sums):
     sizes = data.sizes(ids)
@@ -37,7 +37,7 @@ def principal_vectors(
     def of_client(chosen):
       client, size = chosen
       first = jnp.int32(0)
-      rows, weights = batching.batch_rows(in_order, first, size, data.max_examples)
+      rows, weights = batching.batch_rows(identity, first, size, data.max_examples)
       x, y = batching.gather(data, client, rows)
       return of_labels(x.reshape(len(x), -1), y, weights > 0, data.num_classes, count)
 
@@ -84,12 +84,14 @@ def of_labels(
   return jnp.pad(directions, ((0, 0), (0, count - directions.shape[1]), (0, 0)))
 
 
-def proximities(ours: jax.Array, others: jax.Array, rule: str) -> jax.Array:
+def proximities(
+  subspaces: jax.Array, reference_subspaces: jax.Array, rule: str
+) -> jax.Array:
   """Angles between clients' subspaces in degrees; the smaller, the more alike.
 
   Args:
-    ours: [a, L, p, F] float32 principal vectors U_i.
-    others: [b, L, p, F] float32 U_j.
+    subspaces: [a, L, p, F] float32 principal vectors U_i.
+    reference_subspaces: [b, L, p, F] float32 U_j.
     rule: 'smallest_angle', the smallest principal angle between what all vectors of a
       client span; 'sum_of_angles', of each vector and its counterpart, that of the same
       label and place; or 'entries', the smallest angle between two vectors. Angles are
@@ -99,7 +101,7 @@ def proximities(ours: jax.Array, others: jax.Array, rule: str) -> jax.Array:
   Returns:
     [a, b] float32.
   """
-  flat = [u.reshape(len(u), -1, u.shape[-1]) for u in (ours, others)]
+  flat = [u.reshape(len(u), -1, u.shape[-1]) for u in (subspaces, reference_subspaces)]
   if rule == 'smallest_angle':
     flat = [_orthonormal(u) for u in flat]
   measure = {
@@ -121,11 +123,11 @@ def _eigh(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
     values, vectors = jax.lax.map(lambda m: tuple(jnp.linalg.eigh(m)), matrices)
     return values, vectors
 
-  def at_once(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
+  def batched(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
     values, vectors = jnp.linalg.eigh(matrices)
     return values, vectors
 
-  return platforms.choose(one_by_one, at_once, matrices)
+  return platforms.choose(one_by_one, batched, matrices)
 
 
 def _orthonormal(u: jax.Array) -> jax.Array:
@@ -143,21 +145,21 @@ def _orthonormal(u: jax.Array) -> jax.Array:
   return u
 
 
-def _smallest_principal_angles(u: jax.Array, others: jax.Array) -> jax.Array:
+def _smallest_principal_angles(u: jax.Array, bases: jax.Array) -> jax.Array:
   """[b] radians between the span of u [D, F] and those of [b, D, F], orthonormal.
 
   By the chord between the two nearest unit vectors: the arc cosine of a number near 1
   would lose half of its digits.
   """
-  cosines = jnp.einsum('df,bef->bde', u, others, precision=_HIGHEST)
+  cosines = jnp.einsum('df,bef->bde', u, bases, precision=_HIGHEST)
   squares = jnp.einsum('bde,bce->bdc', cosines, cosines, precision=_HIGHEST)
   first = _eigh(squares)[1][:, :, -1]  # The left singular vector.
   second = jnp.einsum('bd,bde->be', first, cosines, precision=_HIGHEST)
   cosine = jnp.linalg.norm(second, axis=1, keepdims=True)
   second = jnp.where(cosine > 0, second / cosine, 0.0)
-  one = jnp.matmul(first, u, precision=_HIGHEST)
-  other = jnp.einsum('be,bef->bf', second, others, precision=_HIGHEST)
-  chord = jnp.linalg.norm(one - other, axis=1)
+  first_direction = jnp.matmul(first, u, precision=_HIGHEST)
+  second_direction = jnp.einsum('be,bef->bf', second, bases, precision=_HIGHEST)
+  chord = jnp.linalg.norm(first_direction - second_direction, axis=1)
   angle = 2 * jnp.arcsin(jnp.minimum(chord / 2, jnp.sqrt(0.5)))
   return jnp.where(cosine[:, 0] > 0, angle, jnp.pi / 2)
 

@@ -13,7 +13,7 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 # So many numbers are compared at a time. On a CPU they stay in a cache. Accelerators,
 # on which no size was measured, have larger blocks, since each takes 64 steps.
-_NUMBERS_AT_ONCE, _ON_ACCELERATORS = 2**18, 2**24
+_NUMBERS_AT_ONCE, _NUMBERS_ON_ACCELERATORS = 2**18, 2**24
 _BITS = 32
 
 
@@ -27,10 +27,9 @@ def trimmed_mean(
 ) -> Params:
   """Coordinate-wise trimmed mean of the rows of each cluster.
 
-  The least and the largest value that is kept are found by bisection (`_of_ranks`). On
-  a CPU this takes a fifth of the time of a sort for up to 16 clusters, and is slower
-  for more than a hundred. Coordinates are handled in blocks, so that no second stack
-  exists, and each device handles its share of a block for all clients.
+  Bisection finds the least and the largest remaining value (`_keys_of_ranks`): on a
+  CPU a fifth of the time of a sort for up to 16 clusters, slower for more than a
+  hundred. Blocks of coordinates, split over devices, avoid a second stack.
 
   Args:
     stack: [S, ...] float32 rows; NaN counts as larger than all numbers.
@@ -56,7 +55,7 @@ def trimmed_mean(
   if mesh is not None:
     devices = mesh.size
     if mesh.devices.flat[0].platform != 'cpu':
-      at_once = _ON_ACCELERATORS
+      at_once = _NUMBERS_ON_ACCELERATORS
 
   def on_device(stack, origins, cluster, sizes, cut):
     def move(columns: jax.Array, about: jax.Array) -> jax.Array:
@@ -117,25 +116,25 @@ def _move_of_columns(
   """
   keys = _ordered(columns)
   members = jax.nn.one_hot(cluster, len(sizes)).T
-  kept, cut = (x[:, None].astype(jnp.float32) for x in (sizes - 2 * cut, cut))
-  least = _of_ranks(keys, cluster, members, cut)
-  most = _of_ranks(keys, cluster, members, cut + kept - 1)
+  num_kept, cut = (x[:, None].astype(jnp.float32) for x in (sizes - 2 * cut, cut))
+  least = _keys_of_ranks(keys, cluster, members, cut)
+  most = _keys_of_ranks(keys, cluster, members, cut + num_kept - 1)
   # An infinite value inside has a NaN as the largest, which `ends` adds.
   inside = (keys > least[cluster]) & (keys < most[cluster]) & jnp.isfinite(columns)
   values = jnp.where(inside, columns, origin[cluster])
   ones = (cluster < len(sizes)).astype(jnp.float32)
   between = sums.of_clusters(values, cluster, ones, origin).params
 
-  of_least = jnp.where(
-    least < most, _count(keys <= least[cluster], members) - cut, kept
+  count_least = jnp.where(
+    least < most, _count(keys <= least[cluster], members) - cut, num_kept
   )
-  of_most = cut + kept - _count(keys < most[cluster], members)
-  ends = of_least * (_value(least) - origin)
-  ends += jnp.where(least < most, of_most * (_value(most) - origin), 0.0)
-  return jnp.where(kept > 0, (between + ends) / jnp.maximum(kept, 1.0), 0.0)
+  count_most = cut + num_kept - _count(keys < most[cluster], members)
+  ends = count_least * (_value(least) - origin)
+  ends += jnp.where(least < most, count_most * (_value(most) - origin), 0.0)
+  return jnp.where(num_kept > 0, (between + ends) / jnp.maximum(num_kept, 1.0), 0.0)
 
 
-def _of_ranks(
+def _keys_of_ranks(
   keys: jax.Array, cluster: jax.Array, members: jax.Array, ranks: jax.Array
 ) -> jax.Array:
   """The keys of given ranks: the largest x with at most `rank` keys below it, by bits.

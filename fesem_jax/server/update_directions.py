@@ -43,10 +43,10 @@ def clusters_of_directions(
   )
   squares = jnp.diagonal(products)
   exists &= (squares > 0) & jnp.isfinite(squares)
-  both = exists[:, None] & exists[None]
-  along = leading_coordinates(jnp.where(both, products, 0.0), num_clusters)
+  pairs = exists[:, None] & exists[None]
+  coordinates = leading_coordinates(jnp.where(pairs, products, 0.0), num_clusters)
   lengths = jnp.sqrt(jnp.where(exists, squares, 1.0))
-  vectors = jnp.where(exists[:, None], along / lengths[:, None], 0.0)
+  vectors = jnp.where(exists[:, None], coordinates / lengths[:, None], 0.0)
   cluster = clusters_of_vectors(key, vectors, exists, client_ids, num_clusters)
   return numbered_by_clients(cluster, exists, client_ids, num_clusters), exists
 
@@ -64,7 +64,9 @@ def nearest_direction(
   Returns:
     [S] int32; K where all cosines are less, and of equal ones the smallest number.
   """
-  exist = cosines(directions, directions).diagonal() > 0
-  alike = jnp.where(exist[None], cosines(vectors, directions), -jnp.inf)
-  near = alike.max(axis=1) >= least
-  return jnp.where(near, alike.argmax(axis=1), len(exist)).astype(jnp.int32)
+  has_length = cosines(directions, directions).diagonal() > 0
+  similarity = jnp.where(has_length[None], cosines(vectors, directions), -jnp.inf)
+  is_close = similarity.max(axis=1) >= least
+  return jnp.where(is_close, similarity.argmax(axis=1), len(has_length)).astype(
+    jnp.int32
+  )

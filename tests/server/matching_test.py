@@ -253,7 +253,7 @@ def test_align_to_one_reference_or_to_one_each(mlp):
 def test_devices_and_models_side_by_side_change_nothing(mlp, monkeypatch, backend):
   if backend == 'gpu':
     monkeypatch.setattr(platforms, 'choose', lambda cpu, other, *args: other(*args))
-  monkeypatch.setattr(matching, '_SIDE_BY_SIDE', 3)  # Of four models.
+  monkeypatch.setattr(matching, '_BATCH', 3)  # Of four models.
   mesh = sharding.client_mesh(2 if backend == 'cpu' else 1)
 
   def on_device(stack, centers, apart):

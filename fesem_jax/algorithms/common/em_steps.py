@@ -69,9 +69,9 @@ class MStep:
   server_optimizer: ServerOptimizer = None
   track_objective: bool = False
 
-  def but_statistics(self, statistics: Sequence[str]) -> 'MStep':
+  def mask_batch_stats(self, statistics: Sequence[str]) -> 'MStep':
     """The same, where statistics of batches take their mean as it is."""
-    optimizer = server_optimizers.but_statistics(self.server_optimizer, statistics)
+    optimizer = server_optimizers.mask_batch_stats(self.server_optimizer, statistics)
     return dataclasses.replace(self, server_optimizer=optimizer)
 
 
