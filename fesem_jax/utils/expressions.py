@@ -1,0 +1,154 @@
+"""Expressions of flags: 'rotated(groups=4)+dirichlet(0.1)', 'fesem(4;rounds=9)'.
+
+One grammar serves partitions, data sets, attacks, methods and sweeps: calls joined by
+`+`, whose arguments `,` or `;` separates.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.ranges import check_choice
+
+_TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.S)
+_CLOSING = {'(': ')', '[': ']'}
+_NUMBER = re.compile(r'[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?', re.I)
+_WORDS = {'true': True, 'false': False, 'none': None}
+_CALL = re.compile(r'([\w.:-]+)\((.*)\)', re.S)
+
+
+class Call(NamedTuple):
+  """A name with arguments; `str` writes it as an expression."""
+
+  name: str
+  args: tuple[Any, ...] = ()
+  options: Mapping[str, Any] = {}
+
+  def __str__(self) -> str:
+    options = [f'{name}={write(x)}' for name, x in self.options.items()]
+    inside = ', '.join([*map(write, self.args), *options])
+    return f'{self.name}({inside})' if inside else self.name
+
+
+def split(text: str, separators: str = ',') -> list[str]:
+  """Parts of a text between separators outside of brackets and quotes.
+
+  Raises `UserError` on a bracket or quote without its other half.
+  """
+  parts, closing = [''], list[str]()
+  for token in _TOKEN.findall(text):
+    if token in _CLOSING:
+      closing.append(_CLOSING[token])
+    elif token in _CLOSING.values() or token in ('"', "'"):
+      check(token in closing[-1:], f'{text!r:.60}: unbalanced {token}')
+      closing.pop()
+    if token in separators and not closing:
+      parts.append('')
+    else:
+      parts[-1] += token
+  check(not closing, f'{text!r:.60}: missing {"".join(closing[::-1])}')
+  return [part.strip() for part in parts]
+
+
+def split_call(text: str) -> tuple[str, dict[str | int, str]]:
+  """'fesem(4;rounds=9)' -> ('fesem', {0: '4', 'rounds': '9'}); texts of arguments.
+
+  Raises `UserError` unless it is NAME or NAME(ARGUMENT, ...).
+  """
+  match = _CALL.fullmatch(f'{text.strip()}()' if '(' not in text else text.strip())
+  check(match, f'{text!r:.60}: is not NAME or NAME(ARGUMENT, ...)')
+  assert match is not None
+  arguments: dict[str | int, str] = {}
+  for place, part in enumerate(split(match[2], ',;') if match[2].strip() else []):
+    option = re.fullmatch(r'([^\W\d]\w*)\s*=\s*(.*)', part, re.S)
+    arguments |= {option[1]: option[2]} if option else {place: part}
+  check('' not in arguments.values(), f'{text!r:.60}: has an empty argument')
+  return match[1], arguments
+
+
+def parse(text: str) -> list[Call]:
+  """The calls that + joins, e.g. of 'rotated(groups=4)+dirichlet(0.1)'.
+
+  Values are numbers, True, False, None, 'quoted texts', [lists] as tuples, and calls;
+  all else, such as a path, is a text. Raises `UserError` on other expressions.
+  """
+  calls = []
+  for part in split(text, '+'):
+    name, arguments = split_call(part)
+    values = {key: value(content) for key, content in arguments.items()}
+    args = tuple(x for key, x in values.items() if isinstance(key, int))
+    options = {key: x for key, x in values.items() if isinstance(key, str)}
+    calls.append(Call(name, args, options))
+  return calls
+
+
+def value(text: str) -> Any:
+  """The value of an argument, of the type that its text has; see `parse`."""
+  text = text.strip()
+  if _NUMBER.fullmatch(text):
+    return float(text) if re.search('[.eE]', text) else int(text)
+  if text.lower() in _WORDS:
+    return _WORDS[text.lower()]
+  if len(text) > 1 and text[0] in '"\'' and _TOKEN.fullmatch(text):
+    return text[1:-1]
+  if text[:1] in ('[', '('):
+    check(text[-1] == _CLOSING[text[0]], f'{text!r:.60}: is no list')
+    return tuple(value(part) for part in split(text[1:-1], ',;') if part)
+  return parse(text)[0] if _CALL.fullmatch(text) else text
+
+
+def write(item: Any) -> str:
+  """The text whose `value` is the value."""
+  if isinstance(item, list | tuple) and not isinstance(item, Call):
+    return f'[{", ".join(map(write, item))}]'
+  plain = not isinstance(item, str) or re.fullmatch(r'[^\s()\[\],;"\']+', item)
+  plain = plain and (not isinstance(item, str) or value(item) == item)
+  return str(item) if plain else repr(item)
+
+
+def build(
+  text: str, kinds: Mapping[str, Callable[..., Any]], subject: str = 'expression'
+) -> list[Any]:
+  """What the kinds return that a text calls, e.g. the parts of a partition.
+
+  `subject` is the flag or argument in messages. Raises `UserError` on other names and
+  arguments than those of the kinds.
+  """
+
+  def built(item: Any) -> Any:
+    if not isinstance(item, Call):
+      return item
+    check_choice(subject, item.name, tuple(kinds))
+    signature = inspect.signature(kinds[item.name])
+    for option in item.options:
+      check_choice(f'{subject}: {item.name}', option, tuple(signature.parameters))
+    try:
+      bound = signature.bind(*item.args, **item.options)
+    except TypeError as e:
+      raise UserError(f'{subject}: {item.name}: {e}') from e
+    args, options = map(built, bound.args), bound.kwargs.items()
+    return kinds[item.name](*args, **{name: built(x) for name, x in options})
+
+  return [built(call) for call in parse(text)]
+
+
+def help_text(
+  kinds: Mapping[str, Callable[..., Any]], hidden: Iterable[str] = ()
+) -> str:
+  """A line for each kind: its name, arguments with defaults, and docstring.
+
+  `hidden` are parameters that an expression does not set.
+  """
+  lines = []
+  for name, kind in kinds.items():
+    options = list(inspect.signature(kind).parameters.values())
+    arguments = ', '.join(
+      p.name if p.default is p.empty else f'{p.name}={write(p.default)}'
+      for p in options
+      if p.name not in hidden
+    )
+    about, *_ = (inspect.getdoc(kind) or '').split('\n\n')
+    lines.append(f'{name}({arguments}): {" ".join(about.split())}')
+  return '\n'.join(lines)
