@@ -31,8 +31,8 @@ def define(*groups: str) -> None:
   chosen = groups or [name for name in GROUPS if name != 'processes']
   for group in chosen:
     for flag in GROUPS[group]:
-      define_one = getattr(flags, f'DEFINE_{flag.kind}')
-      define_one(flag.name, default=flag.default, help=flag.help, **flag.extra)
+      define_one = getattr(flags, f'DEFINE_{flag.kind}', flags.DEFINE)
+      define_one(name=flag.name, default=flag.default, help=flag.help, **flag.extra)
 
 
 def define_data_dir() -> None:

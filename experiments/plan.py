@@ -12,6 +12,7 @@ from absl import flags
 from jax.sharding import Mesh
 
 from fesem_jax.core import chips, sharding
+from fesem_jax.core.selection import cohort_size
 from fesem_jax.data import placement, with_true_groups
 from fesem_jax.run import planner
 from fesem_jax.run.data_shapes import LEAF_SIZES, DataSize, data_of
@@ -46,7 +47,8 @@ def planned(config: dict[str, Any], size: DataSize, mesh: Mesh) -> planner.Plan:
   sharding.full_precision(list(mesh.devices.flat))
   train = data_of(size, size.train, mesh)
   local = build_local(config, build_model(config, train), train, machine, mesh)
-  clients, split = config['clients_per_round'], machine['data_placement']
+  split = machine['data_placement']
+  clients = cohort_size(config['clients_per_round'], size.num_clients)
   everyone = not 0 < clients < size.num_clients
   return planner.plan(
     methods.configured(config, local), size, clients, config['finetune_epochs'],

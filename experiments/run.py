@@ -122,7 +122,7 @@ def plan(
   def build() -> Algorithm:
     return methods.configured(config, build_local(config, model, train, machine))
 
-  chosen = selecting.build(config)
+  selected = counted(selecting.build(config, train.num_clients), train.num_clients)
   config |= model_starts.identity(config) | selecting.identity(config)
   own = [config[n] for n in ('algorithm', 'model') if plugins.is_own(config[n])]
   config |= {'own_code': own} if own else {}  # Then a run compares its programs.
@@ -136,9 +136,9 @@ def plan(
     machine['data_placement'],
     placement.bytes_of(train, test),
     local.mesh,
-    everyone=not 0 < config['clients_per_round'] < train.num_clients,
+    everyone=not 0 < selected[0] < train.num_clients,
   )
-  _describe(config, train, test, local, placed, say)
+  _describe(config, selected[0], train, test, local, placed, say)
   arguments: dict[str, Any] = {
     'algorithm': algorithm,
     'train': train,
@@ -154,7 +154,7 @@ def plan(
     'ignore_checks': machine.get('ignore_checks', ()),
   }
   arguments |= {option: config[option] for option in _OF_CONFIGURATION}
-  arguments['clients_per_round'], arguments['selection'] = counted(chosen)
+  arguments['clients_per_round'], arguments['selection'] = selected
   arguments |= {option: machine[option] for option in _OF_MACHINE}
 
   def after(result: Result) -> None:
@@ -182,6 +182,7 @@ def _add_targets(
 
 def _describe(
   config: dict[str, Any],
+  clients_per_round: int,
   train: FederatedData,
   test: FederatedData,
   local: LocalTraining,
@@ -192,7 +193,7 @@ def _describe(
   model = jax.eval_shape(local.model.init, jax.random.key(0))
   size = sum(x.size for x in jax.tree.leaves(model))
   counts, skew = label_skew.label_counts(train), ''
-  drawn = config['clients_per_round'] or train.num_clients
+  drawn = clients_per_round or train.num_clients
   side_by_side = min(local.clients_per_chunk, -(-drawn // local.mesh.size))
   if tasks.TASKS[train.task].has_classes:
     skew = f', label skew {label_skew.label_skew(counts):.2f}'

@@ -11,12 +11,13 @@ from fesem_jax.utils.errors import check
 from fesem_jax.utils.safe_files import reading
 
 
-def build(config: dict[str, Any]) -> int | Selection:
-  """The `clients_per_round` of `simulate` that a configuration names.
+def build(config: dict[str, Any], num_clients: int) -> int | Selection:
+  """The `clients_per_round` of `simulate` that a configuration names, of M clients.
 
   Raises `UserError` on an unknown --select, or one that lacks another flag.
   """
-  text, count = config.get('select', 'uniform'), config['clients_per_round']
+  text = config.get('select', 'uniform')
+  count = selection.cohort_size(config['clients_per_round'], num_clients)
   kind, _, value = text.partition(':')
   if text == 'uniform':
     return count

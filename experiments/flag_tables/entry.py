@@ -10,16 +10,29 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from absl import flags
+
 _SYMBOL = re.compile(
   r'(lambda|mu|tau|eta|alpha|sigma|delta|beta|epsilon|[b-z])(\b|_)|a[,;.]'
 )
+
+
+class CountOrShare(flags.FloatParser):  # type: ignore[misc]
+  """The values of a flag that takes 1, an integer, and 0.1 for other things."""
+
+  def convert(self, argument: Any) -> int | float:
+    """An integer of a text without a point or an exponent, else a float."""
+    try:
+      return int(argument) if isinstance(argument, str) else argument
+    except ValueError:
+      return float(argument)
 
 
 class Flag(NamedTuple):
   """A flag as absl defines it.
 
   Attributes:
-    kind: the X of absl's DEFINE_X.
+    kind: the X of absl's DEFINE_X; 'number' with a `parser` of its own.
     name: without dashes.
     default: None for options of methods, which have defaults of their own.
     help: as --help prints it.

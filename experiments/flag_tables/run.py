@@ -8,11 +8,13 @@ from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.results import curves
 from fesem_jax.utils import processes
 
-from .entry import flag
+from .entry import CountOrShare, flag
 
 RUN = (
   flag('integer', 'rounds', 20, 'Number of communication rounds.'),
-  flag('integer', 'clients_per_round', 0, 'Clients drawn for each round; 0: all.'),
+  flag('number', 'clients_per_round', 0,
+    'Clients drawn for each round; below 1: a share of all; 0: all.',
+    parser=CountOrShare(lower_bound=0)),
   flag('string', 'select', 'uniform',
     'Which clients take part in a round. uniform: a draw of --clients_per_round. '
     'power_of_choice:D: of D candidates, drawn by their numbers of examples, those '

@@ -65,11 +65,28 @@ class Selection:
     return chosen
 
 
-def counted(clients_per_round: int | Selection) -> tuple[int, Selection | None]:
-  """S and the selection of an argument `clients_per_round`."""
+def cohort_size(clients_per_round: float, num_clients: int) -> int:
+  """S of a number of clients, or of a share of M below 1.
+
+  A share is rounded, to at least one client. Raises `UserError` on 1.0, which may mean
+  one client or all, and on other numbers that are no share.
+  """
+  if not isinstance(clients_per_round, float):
+    return clients_per_round
+  ambiguous = 'clients_per_round: 1.0 is ambiguous; give 1 (one client) or 0 (all)'
+  check(clients_per_round != 1, ambiguous)
+  share = 0 < clients_per_round < 1
+  check(share, 'clients_per_round: must be an integer, or a share below 1')
+  return max(1, round(clients_per_round * num_clients))
+
+
+def counted(
+  clients_per_round: float | Selection, num_clients: int
+) -> tuple[int, Selection | None]:
+  """S and the selection of an argument `clients_per_round`, of M clients."""
   if isinstance(clients_per_round, Selection):
     return clients_per_round.clients_per_round, clients_per_round
-  return clients_per_round, None
+  return cohort_size(clients_per_round, num_clients), None
 
 
 @checked

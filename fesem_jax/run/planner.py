@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax.core import chips, sharding, stratified
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.selection import cohort_size
 from fesem_jax.core.types import Cohort
 from fesem_jax.run import program_memory
 from fesem_jax.run.data_shapes import DataSize, array_of, data_of
@@ -85,7 +86,7 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
 def plan(
   algorithm: Algorithm,
   size: DataSize,
-  clients_per_round: int = 0,
+  clients_per_round: float = 0,
   finetune_epochs: int = 1,
   parts: Sequence[str] = PARTS,
   data_placement: str = 'replicated',
@@ -99,7 +100,8 @@ def plan(
   train, test = splits = [
     data_of(size, s, mesh, data_placement) for s in (size.train, size.test)
   ]
-  count = min(clients_per_round or size.num_clients, size.num_clients)
+  count = cohort_size(clients_per_round, size.num_clients)
+  count = min(count or size.num_clients, size.num_clients)
   everyone = count >= size.num_clients
   places = -(-count // mesh.size)
   if data_placement == 'sharded':

@@ -22,7 +22,7 @@ def simulate(
   *,
   rounds: int,
   seed: int = 0,
-  clients_per_round: int | Selection = 0,
+  clients_per_round: float | Selection = 0,
   eval_every: int = 1,
   finetune_epochs: int = 1,
   workdir: str | os.PathLike[str] | Workdir | None = None,
@@ -41,7 +41,8 @@ def simulate(
     test: test split of the same clients.
     rounds: total number of rounds, including those before a resumption.
     seed: of all random numbers.
-    clients_per_round: S, drawn alike; 0 is every client. Or a `selection.Selection`.
+    clients_per_round: S, drawn alike; 0 is every client. Below 1 it is a share of the
+      clients, rounded, at least one. Or a `selection.Selection`.
     eval_every: rounds between evaluations; 0 evaluates after the last only.
     finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
       `deployed` ones.

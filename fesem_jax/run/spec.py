@@ -100,7 +100,7 @@ def spec_of(
   train: FederatedData,
   test: FederatedData,
   rounds: int,
-  clients_per_round: int | Selection = 0,
+  clients_per_round: float | Selection = 0,
   workdir: str | os.PathLike[str] | Workdir | None = None,
   callbacks: Sequence[Callback] = (),
   **numbers: Any,
@@ -108,7 +108,7 @@ def spec_of(
   """Specification of a run by the arguments of `simulate`; see there."""
   _check_data('train', train)
   _check_data('test', test)
-  count, selection = counted(clients_per_round)
+  count, selection = counted(clients_per_round, train.num_clients)
   return Spec(
     algorithm=algorithm,
     train=train,

@@ -6,7 +6,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.core import prng_streams
-from fesem_jax.core.selection import Clients, Selection
+from fesem_jax.core.selection import Clients, Selection, cohort_size
 from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -144,6 +144,13 @@ def test_a_round_without_available_clients_sends_no_bytes():
   assert [r['bytes_up'] for r in rounds] == [4, 0, 4]
   assert rounds[1]['bytes_down'] == 0 < rounds[2]['bytes_down']
   assert rounds[1]['simulated_seconds'] < rounds[2]['simulated_seconds']
+
+
+def test_a_share_is_rounded_to_at_least_one_client():
+  for share, count in ((0.3, 2), (0.5, 2), (0.01, 1), (0.99, 5)):
+    assert cohort_size(share, 5) == count
+  assert [cohort_size(count, 5) for count in (0, 1, 5)] == [0, 1, 5]
+  assert run(0.3, rounds=2)[1].clients == run(2, rounds=2)[1].clients
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ def config(select, count=2, **others):
 def test_the_flag_names_a_selection(tmp_path):
   trace = tmp_path / 'trace.csv'
   trace.write_text('\ufeffclient,from,to,note\nc1,1,2,x\n"c,3",2,5,\n')
-  assert selecting.build(config('uniform', 3)) == 3
-  found = selecting.build(config('power_of_choice:5'))
+  assert selecting.build(config('uniform', 3), 20) == 3
+  found = selecting.build(config('power_of_choice:5', 0.1), 20)
   assert found.name == 'power_of_choice(2, candidates=5)'
   rows = [('c1', 1, 2), ('c,3', 2, 5)]
-  assert selecting.build(config(f'trace:{trace}')).name == available(2, rows).name
+  assert selecting.build(config(f'trace:{trace}'), 20).name == available(2, rows).name
 
 
 def test_a_run_is_of_the_contents_of_its_file(tmp_path):
@@ -40,4 +40,4 @@ def test_a_run_is_of_the_contents_of_its_file(tmp_path):
 )  # fmt: skip
 def test_selections_that_lack_something_are_refused(select, count):
   with pytest.raises(UserError, match='select'):
-    selecting.build(config(select, count))
+    selecting.build(config(select, count), 20)

@@ -54,6 +54,8 @@ def runs(monkeypatch):
 def test_searches_are_parsed_and_refused(parsed_flags):  # noqa: F811
   assert tune.parse_search('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
   assert tune.parse_search('prox_mu:0.1') == ('prox_mu', [0.1])
+  counts = tune.parse_search('clients_per_round:1,0.5,0')[1]  # 1.0 would be ambiguous.
+  assert list(map(type, counts)) == [int, float, int]
   for wrong in ('learning_rate', 'rate:1', 'seed:1,2', 'learning_rate:', 'rounds:x'):
     with pytest.raises(UserError):
       tune.parse_search(wrong)

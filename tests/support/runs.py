@@ -46,7 +46,7 @@ def spec(algorithm, train, test, workdir=None, **options):
   folder = workdir and pathlib.Path(workdir)
   options = {'make_portrait': False} | options
   options['clients_per_round'], options['selection'] = counted(
-    options.get('clients_per_round', 0)
+    options.get('clients_per_round', 0), train.num_clients
   )
   return Spec(algorithm=algorithm, train=train, test=test, workdir=folder, **options)
 
