@@ -240,12 +240,14 @@ def define_flags() -> None:
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
   pages.define()
-  flags.DEFINE_list(
+  flags.DEFINE(
+    methods.ListParser(),
     'algorithms',
     ['non_fed', 'fed_avg', 'fesem(4)'],
     'Methods, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
     f'{", ".join(algorithms.METHODS)}, or MODULE:FUNCTION for a method of your own. '
     'LABEL=NAME(...) is called LABEL in tables, figures and folders.',
+    serializer=flags.ListSerializer(','),
   )
   flags.DEFINE_bool(
     'oracle',

@@ -15,6 +15,7 @@ from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.expressions import split, split_call
 
 from . import plugins
 
@@ -121,7 +122,8 @@ def server_rate(config: Mapping[str, Any]) -> float:
 
 def sets(label: str, flag: str) -> bool:
   """True if the label of a method, NAME(K;FLAG=VALUE;...), sets a flag."""
-  return re.search(rf'[(;]{flag}=', label) is not None
+  _, bracket, inside = label.partition('(')
+  return bool(bracket) and flag in split_call(f'method({inside}')[1]
 
 
 def configured(config: dict[str, Any], local: LocalTraining) -> Algorithm:
@@ -200,20 +202,13 @@ def split_label(text: str) -> tuple[str, str]:
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
   """'fesem(4;rounds=9)' -> ('fesem', {'num_clusters': 4, 'rounds': 9})."""
-  inside = r'\(((?:[^()]|\([^()]*\))*)\)'  # A value may have brackets too.
-  match = re.fullmatch(rf'\s*([\w.]+(?::\w+)?)\s*(?:{inside})?\s*', text)
-  malformed = UserError(f'algorithms: {text!r} is not NAME or NAME(K;FLAG=VALUE)')
-  if match is None:
-    raise malformed
-  name, inside = match.groups()
+  name, arguments = split_call(text, 'algorithms')
   name = checked_name(name)
   chosen: dict[str, Any] = {}
-  for part in inside.split(';') if inside else []:
-    flag, equals, value = map(str.strip, part.partition('='))
-    if not equals and not flag.isdecimal():
-      raise malformed
-    if not equals:
-      flag, value = 'num_clusters', flag
+  for key, value in arguments.items():
+    fits = isinstance(key, str) or value.isdecimal()
+    check(fits, f'algorithms: {text!r} is not NAME or NAME(K;FLAG=VALUE)')
+    flag = key if isinstance(key, str) else 'num_clusters'
     if flag not in _settable() and flag not in options(name):
       check_options(name, {flag: value})
     try:
@@ -228,6 +223,17 @@ def _parser(name: str, flag: str) -> Callable[[str], Any]:
   if plugins.is_own(name) and flag not in _settable():
     return functools.partial(plugins.value, default=options(name)[flag])
   return int if flag == 'num_clusters' else flags.FLAGS[flag].parser.parse
+
+
+class ListParser(flags.ListParser):
+  """Parses a list of methods, whose brackets may hold commas."""
+
+  def parse(self, argument: str | list[str]) -> list[str]:
+    """Returns the texts of the methods."""
+    texts = (
+      split(argument, subject='algorithms') if isinstance(argument, str) else argument
+    )
+    return [text for text in texts if text]
 
 
 def label_of(name: str, chosen: Mapping[str, Any]) -> str:

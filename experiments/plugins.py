@@ -19,6 +19,7 @@ import numpy as np
 from fesem_jax import models
 from fesem_jax.data import sources
 from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.expressions import split
 
 _TYPES = (bool, int, float, str)
 _BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
@@ -87,7 +88,7 @@ def value(text: str, default: Any) -> Any:
 def given(flag: str, text: str, allowed: Mapping[str, Any]) -> dict[str, Any]:
   """Options of a function from a flag's text, NAME=VALUE,NAME=VALUE."""
   values: dict[str, Any] = {}
-  for part in filter(None, map(str.strip, text.split(','))):
+  for part in filter(None, split(text, subject=flag)):
     name, equals, of_name = map(str.strip, part.partition('='))
     check(equals, f'{flag}: {part!r} is not NAME=VALUE')
     options = ', '.join(allowed) or 'none'

@@ -19,6 +19,7 @@ from fesem_jax.run.results import metrics_file
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.errors import check as check_argument
+from fesem_jax.utils.expressions import split
 
 from . import flags as experiment_flags
 from . import methods, plugins
@@ -51,7 +52,7 @@ def parse_search(
   of_own = functools.partial(plugins.value, default=own.get(name))
   parse = flags.FLAGS[name].parser.parse if name in tunable else of_own
   try:
-    return name, [parse(value) for value in values.split(',')]
+    return name, [parse(value) for value in split(values, subject=flag)]
   except ValueError as e:
     raise UserError(f'{flag}: {name}: {e}') from e
 

@@ -7,7 +7,6 @@ The mesh has the devices that the rows are split over; None if they are whole he
 """
 
 import functools
-import re
 from collections.abc import Callable
 from typing import Annotated, TypeAlias
 
@@ -21,8 +20,9 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.platforms import per_device
 from fesem_jax.core.types import Params
 from fesem_jax.server.trimmed_mean import trimmed_mean
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.ranges import Count, NotNegative, Range, check_choice, checked
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.expressions import build
+from fesem_jax.utils.ranges import Count, NotNegative, Range, checked
 
 Aggregate: TypeAlias = Callable[
   [Params, jax.Array, jax.Array, Params, Mesh | None], Params
@@ -47,16 +47,9 @@ def aggregation(text: str) -> Aggregate | None:
   Raises:
     UserError: on an unknown name, or a number out of range.
   """
-  match = re.fullmatch(r'(\w+)(?:\((\d*\.?\d+(?:e-?\d+)?)\))?', text)
-  name, number = match.groups() if match else (text, None)
-  check_choice('aggregation', name, AGGREGATIONS)
-  make, kind = _RULES[name]
-  if number is None:
-    return make()
-  fits = kind is float or (kind is int and number.isdecimal())
-  if kind is None or not fits:
-    raise UserError(f'aggregation: {name} takes no number {number}')
-  return make(kind(number))
+  rules = build(text, _RULES, 'aggregation')
+  check(len(rules) == 1, f'aggregation: {text!r:.30} is more than one rule')
+  return rules[0]
 
 
 def _trimmed(aggregation: Annotated[float, Range(0, below=0.5)] = 0.1) -> Aggregate:
@@ -78,13 +71,12 @@ def _krum(aggregation: Count = 1) -> Aggregate:
   return functools.partial(krum, BAD_SHARE, aggregation)
 
 
-# Name -> the function of its number, and the number's type.
-_RULES: dict[str, tuple[Callable[..., Aggregate | None], type | None]] = {
-  'mean': (lambda: None, None),
-  'median': (lambda: functools.partial(_trimmed_mean, 0.5), None),
-  'trimmed_mean': (checked(_trimmed), float),
-  'norm_bound': (checked(_bounded), float),
-  'krum': (checked(_krum), int),
+_RULES: dict[str, Callable[..., Aggregate | None]] = {
+  'mean': lambda: None,
+  'median': lambda: functools.partial(_trimmed_mean, 0.5),
+  'trimmed_mean': checked(_trimmed),
+  'norm_bound': checked(_bounded),
+  'krum': checked(_krum),
 }
 AGGREGATIONS = tuple(_RULES)
 

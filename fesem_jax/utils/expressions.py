@@ -32,7 +32,7 @@ class Call(NamedTuple):
     return f'{self.name}({inside})' if inside else self.name
 
 
-def split(text: str, separators: str = ',') -> list[str]:
+def split(text: str, separators: str = ',', subject: str = 'expression') -> list[str]:
   """Parts of a text between separators outside of brackets and quotes.
 
   Raises `UserError` on a bracket or quote without its other half.
@@ -42,41 +42,45 @@ def split(text: str, separators: str = ',') -> list[str]:
     if token in _CLOSING:
       closing.append(_CLOSING[token])
     elif token in _CLOSING.values() or token in ('"', "'"):
-      check(token in closing[-1:], f'{text!r:.60}: unbalanced {token}')
+      check(token in closing[-1:], f'{subject}: {text!r:.60} has an unbalanced {token}')
       closing.pop()
     if token in separators and not closing:
       parts.append('')
     else:
       parts[-1] += token
-  check(not closing, f'{text!r:.60}: missing {"".join(closing[::-1])}')
+  check(not closing, f'{subject}: {text!r:.60} lacks {"".join(closing[::-1])}')
   return [part.strip() for part in parts]
 
 
-def split_call(text: str) -> tuple[str, dict[str | int, str]]:
+def split_call(
+  text: str, subject: str = 'expression'
+) -> tuple[str, dict[str | int, str]]:
   """'fesem(4;rounds=9)' -> ('fesem', {0: '4', 'rounds': '9'}); texts of arguments.
 
   Raises `UserError` unless it is NAME or NAME(ARGUMENT, ...).
   """
   match = _CALL.fullmatch(f'{text.strip()}()' if '(' not in text else text.strip())
-  check(match, f'{text!r:.60}: is not NAME or NAME(ARGUMENT, ...)')
+  check(match, f'{subject}: {text!r:.60} is not NAME or NAME(ARGUMENT, ...)')
   assert match is not None
   arguments: dict[str | int, str] = {}
-  for place, part in enumerate(split(match[2], ',;') if match[2].strip() else []):
+  for place, part in enumerate(
+    split(match[2], ',;', subject) if match[2].strip() else []
+  ):
     option = re.fullmatch(r'([^\W\d]\w*)\s*=\s*(.*)', part, re.S)
     arguments |= {option[1]: option[2]} if option else {place: part}
-  check('' not in arguments.values(), f'{text!r:.60}: has an empty argument')
+  check('' not in arguments.values(), f'{subject}: {text!r:.60} has an empty argument')
   return match[1], arguments
 
 
-def parse(text: str) -> list[Call]:
+def parse(text: str, subject: str = 'expression') -> list[Call]:
   """The calls that + joins, e.g. of 'rotated(groups=4)+dirichlet(0.1)'.
 
   Values are numbers, True, False, None, 'quoted texts', [lists] as tuples, and calls;
   all else, such as a path, is a text. Raises `UserError` on other expressions.
   """
   calls = []
-  for part in split(text, '+'):
-    name, arguments = split_call(part)
+  for part in split(text, '+', subject):
+    name, arguments = split_call(part, subject)
     values = {key: value(content) for key, content in arguments.items()}
     args = tuple(x for key, x in values.items() if isinstance(key, int))
     options = {key: x for key, x in values.items() if isinstance(key, str)}
@@ -94,7 +98,7 @@ def value(text: str) -> Any:
   if len(text) > 1 and text[0] in '"\'' and _TOKEN.fullmatch(text):
     return text[1:-1]
   if text[:1] in ('[', '('):
-    check(text[-1] == _CLOSING[text[0]], f'{text!r:.60}: is no list')
+    check(text[-1] == _CLOSING[text[0]], f'expression: {text!r:.60} is no list')
     return tuple(value(part) for part in split(text[1:-1], ',;') if part)
   return parse(text)[0] if _CALL.fullmatch(text) else text
 
@@ -131,7 +135,7 @@ def build(
     args, options = map(built, bound.args), bound.kwargs.items()
     return kinds[item.name](*args, **{name: built(x) for name, x in options})
 
-  return [built(call) for call in parse(text)]
+  return [built(call) for call in parse(text, subject)]
 
 
 def help_text(

@@ -104,7 +104,7 @@ def test_references_are_of_all_rules():
   'text',
   [
     'nonsense', 'median(0.1)', 'mean(1)', 'trimmed_mean(0.5)', 'trimmed_mean(-0.1)',
-    'norm_bound(-1)', 'krum(0)', 'krum(1.5)', 'krum()', 'krum(1', 'krum(1)(1)',
+    'norm_bound(-1)', 'krum(0)', 'krum(1.5)', 'krum(1', 'krum(1)(1)',
     'norm_bound(inf)', 'trimmed_mean(0.1, 2)', '',
   ],
 )  # fmt: skip

@@ -86,7 +86,7 @@ def test_build_calls_kinds_within_others():
     ('rotate(4)', 'partition: .*did you mean rotated'),
     ('rotated(group=4)', 'partition: rotated: .*did you mean groups'),
     ('dirichlet', 'partition: dirichlet: missing'),
-    ('rotated(4', 'missing \\)'),
+    ('rotated(4', 'lacks \\)'),
     ('rotated(4]', 'unbalanced'),
     ("rotated('a)", 'unbalanced'),
     ('rotated(4)x', 'is not NAME'),
