@@ -67,9 +67,10 @@ def _figures(summary: Summary, task: Task) -> list[str]:
     return f'{100 * value:.2f} %' if figure.percent else f'{value:.4f}'
 
   def add(scores: Summary) -> None:
-    for kind in ('deployed', 'finetuned', 'unseen'):
-      if scores.get(kind) is not None:
-        values = ''.join(f'{in_words(c, scores[kind][c]):>{width}}' for c in columns)
+    for kind in ('deployed', 'finetuned', 'unseen', 'server'):
+      if (found := scores.get(kind)) is not None:
+        names = [c for c in columns if c in found]
+        values = ''.join(f'{in_words(c, found[c]):>{width}}' for c in names)
         lines.append(f'{kind:10}{values}')
 
   add(summary)

@@ -22,7 +22,8 @@ from fesem_jax.utils.text_tables import Cell, Column, Table, cell
 # Columns that may be asked for -> heading of those that are a group.
 COLUMNS = {
   'deployed': 'deployed', 'finetuned': 'fine-tuned', 'unseen': 'unseen clients',
-  'clusters': '', 'trained': 'deployed, trained clients', 'backdoor': '',
+  'server': 'server test', 'clusters': '', 'trained': 'deployed, trained clients',
+  'backdoor': '',
 }  # fmt: skip
 _KINDS = ('deployed', 'finetuned')
 
@@ -53,7 +54,7 @@ def over_seeds(
   how many 'diverged'; 'best', name of a column -> 'best' or 'equal', see
   `paired.best_of`; the names of the 'metrics' of the users' own;
   '{kind}_{column}' for each column of `tasks.columns_of`, (mean, standard deviation),
-  accuracies and F1 in percent, where kind is finetuned, deployed, unseen,
+  accuracies and F1 in percent, where kind is finetuned, deployed, unseen, server,
   honest_finetuned or honest_deployed; the means 'ari' and 'ami', of the honest clients
   where some are bad; the median 'seconds_per_round'; the mean 'gigabytes' that a run
   sends, 10^9 bytes both ways, and 'simulated_hours' that it takes on devices of a
@@ -63,7 +64,8 @@ def over_seeds(
   whether it is the 'oracle'; of how many clients 'finetuning_failed', in all seeds;
   'report'; 'evaluated_on', '' for test
   examples; 'data_since', the rounds since which the data of its runs do not change;
-  'ended_early', the last rounds of runs that did not go on to the end; and
+  'ended_early', the last rounds of runs that did not go on to the end;
+  'server_centers', the first metric of each center on the test set of the server; and
   'rounds_to', for each target of `curves.rounds_to_targets` the 'target', of how many
   'seeds' it is known whether the deployed models 'reached' it, as they do not where a
   run diverged, how many did, and (mean, standard deviation) of their 'rounds'. Figures
@@ -107,7 +109,7 @@ def _of_method(
   # Of a run without bad clients, all are honest.
   honest = [s.get('honest') or s for s in done] if some_are_bad else []
   for of, scores, kinds in (
-    ('', done, (*_KINDS, 'unseen', 'trained_deployed')),
+    ('', done, (*_KINDS, 'unseen', 'server', 'trained_deployed')),
     ('honest_', honest, _KINDS),
   ):
     for kind, column in itertools.product(kinds, tasks.columns_of(task, metrics)):
@@ -123,6 +125,7 @@ def _of_method(
   row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
   row |= _costs(done)
   row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
+  row['server_centers'] = _centers(done, task)
   row['finetuning_failed'] = sum(s.get('finetuning_failed') or 0 for s in done)
   row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
   row[DATA_SINCE] = sorted({s.get(DATA_SINCE, 0) for s in done})
@@ -130,6 +133,20 @@ def _of_method(
   row['ended_early'] = sorted(s['rounds'] for s in early)
   row['rounds_to'] = _rounds_to(done, row['diverged'])
   return row
+
+
+def _centers(done: list[dict[str, Any]], task: Task) -> str:
+  """The first metric of each center on the server's test set, from the best one.
+
+  Means over the seeds of each place in this order; '' without several centers.
+  """
+  each = [(s.get('server') or {}).get('clusters') for s in done]
+  if not each or None in each or len({len(centers) for centers in each}) > 1:
+    return ''
+  figure, column = task.primary, task.primary_column
+  values = [sorted((c[column] for c in s), key=figure.better)[::-1] for s in each]
+  means = figure.factor * np.mean(values, axis=0)
+  return '/'.join(f'{mean:.{figure.digits}f}' for mean in means)
 
 
 def has_figures(row: Mapping[str, Any]) -> bool:
@@ -268,7 +285,9 @@ def whole(table: Rows) -> Table:
   honest = ('honest_',) if has_honest(table) else ()
   unseen = any(row[f'unseen_{task.primary_column}'] for row in table)
   kinds = [f'{of}{kind}' for of in ('', *honest) for kind in _KINDS]
-  kinds += ['unseen'] * unseen + ['trained_deployed'] * _some_untrained(table)
+  server = any(row[f'server_{task.primary_column}'] for row in table)
+  kinds += ['unseen'] * unseen + ['server'] * server
+  kinds += ['trained_deployed'] * _some_untrained(table)
   shown = [Column('seeds', 'seeds', 'd'), Column('diverged', 'diverged', 'd')]
   for kind in kinds:
     plain = kind.removeprefix('honest_').removesuffix('_deployed')
@@ -278,7 +297,10 @@ def whole(table: Rows) -> Table:
         f'{kind}_{c}', _heading(task, c), f'.{task.figure(c).digits}f', group, True
       )
       for c in columns
+      if kind != 'server' or c.startswith('micro_')
     ]
+  if any(row['server_centers'] for row in table):
+    shown.append(Column('server_centers', 'each center', group=COLUMNS['server']))
   shown += [Column(name, name.upper(), 'z.2f') for name in AGREEMENTS]
   if _some_untrained(table):
     shown.append(Column('trained', 'trained %', '.0f'))
@@ -330,15 +352,16 @@ def scores(
   wanted = columns or [name for name in COLUMNS if name != 'finetuned']
   of = 'honest_' if has_honest(table) else ''
   shown = {'method'}
-  for kind in ('deployed', 'finetuned', 'unseen'):
+  for kind in ('deployed', 'finetuned', 'unseen', 'server'):
     if kind in wanted:
-      prefix = '' if kind == 'unseen' else of
+      prefix = of if kind in _KINDS else ''
       shown |= {f'{prefix}{kind}_{c}' for c in metrics or _columns(table)}
   if 'clusters' in wanted:
     shown |= {
       name for name in AGREEMENTS if any(row[name] is not None for row in table)
     }
   shown |= {'backdoor', 'trained'} & {*wanted}
+  shown |= {'server_centers'} if 'server' in wanted else set()
   if 'trained' in wanted:
     shown |= {f'trained_deployed_{c}' for c in metrics or _columns(table)}
   kept = whole(table).where(lambda c: c.key in shown)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,6 +98,8 @@ class FederatedData:
       `data.with_true_groups`.
     weights: [M] float32 weights of clients in means, from `ClientInfo.weights`, which
       only `weighting=by_weight` uses; None if they have none.
+    server_test: x [T, ...] and y [T, ...] of no client, on the host, of a test split;
+      see `with_server_test`. Data on devices have None.
   """
 
   x: HostOrDeviceArray
@@ -115,6 +118,7 @@ class FederatedData:
   task: str = dataclasses.field(default=CLASSIFICATION.name, metadata={'static': True})
   groups: Groups | None = None
   weights: HostOrDeviceArray = None
+  server_test: tuple[np.ndarray, np.ndarray] | None = None
 
   @property
   def num_clients(self) -> int:
@@ -252,7 +256,28 @@ class FederatedData:
       task=self.task,
       groups=groups,
       weights=None if weights is None else np.pad(weights, (0, padding)),
+      server_test=self.server_test,
     )
+
+  def with_server_test(self, x: np.ndarray, y: np.ndarray) -> 'FederatedData':
+    """Adds a test set of the server, on which `simulate` evaluates shared models.
+
+    Args:
+      x: [T, ...] features of the dtype and the range of the split's.
+      y: [T] or [T, ...] targets of its task.
+
+    Raises:
+      UserError: if they do not fit the split, or each other.
+    """
+    sizes, task = np.array([len(x)]), self.task
+    options: Any = {'num_classes': self.num_classes, 'scale': self.scale, 'task': task}
+    split = FederatedData.from_arrays(x, y, sizes, **options)
+    kinds = [f'{s.x.dtype} {s.example_shape}' for s in (split, self)]
+    check(len(split.y), 'server_test: has no examples')
+    check(
+      kinds[0] == kinds[1], f'server_test: x is {kinds[0]}; clients have {kinds[1]}'
+    )
+    return dataclasses.replace(self, server_test=(split.x, split.y))
 
   @classmethod
   @ranges.checked

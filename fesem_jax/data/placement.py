@@ -59,6 +59,7 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
   the clients on the d-th device. Of several processes each reads those of its own
   devices.
   """
+  data = dataclasses.replace(data, server_test=None)
   shape = data.example_shape
   width = width_of(shape, mesh)
   if data_placement == 'replicated':

@@ -48,6 +48,6 @@ def _with_rows_of_all(
   for split in splits:
     offsets = (np.asarray(split.offsets) + before).astype(np.int32)
     before += len(split.y)
-    own = dataclasses.replace(split, x=None, y=None, offsets=offsets)
+    own = dataclasses.replace(split, x=None, y=None, offsets=offsets, server_test=None)
     arranged.append(dataclasses.replace(sharding.replicate(own, mesh), **common))
   return arranged

@@ -29,6 +29,7 @@ _DESCRIPTIONS: dict[Any, str] = {
   'assignment': 'the clusters',
   'candidates': 'the losses of candidates',
   'unseen': 'the evaluation of unseen clients',
+  'server': 'the evaluation on the test set of the server',
   'portrait': 'the local models for the figures',
 }
 

@@ -35,6 +35,7 @@ def digest_of_data(
       np.array([]) if truth is None else truth,
       *([] if corruption is None else [corruption.bad, np.array([corruption.kind])]),
       *([] if split.weights is None else [split.weights]),
+      *(split.server_test or ()),
       *_own_groups(split),
     ):
       array = np.ascontiguousarray(array)

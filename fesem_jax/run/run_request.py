@@ -93,6 +93,7 @@ class RunRequest:
     reads = bool(self.own_callbacks) or bool(self.spec.patience)
     attack = self.spec.train.corruption
     reads |= attack is not None and attack.backdoor is not None  # Its success rate.
+    reads |= self.spec.test.server_test is not None
     return looks_at_states(self.spec.algorithm, reads)
 
   @property

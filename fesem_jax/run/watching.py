@@ -15,6 +15,7 @@ from fesem_jax.run.callbacks.costs import Costs
 from fesem_jax.run.callbacks.events import Arranged, Evaluation, RoundEnd, Start
 from fesem_jax.run.callbacks.options import Patience
 from fesem_jax.run.callbacks.privacy import PrivacySpent
+from fesem_jax.run.callbacks.server_metrics import ServerMetrics
 from fesem_jax.run.preparation import Prepared
 from fesem_jax.run.results import records
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples
@@ -55,6 +56,8 @@ def begin(
   corruption = run.data.on_host.corruption
   if corruption is not None and corruption.backdoor is not None:
     first.append(BackdoorSuccess(corruption.backdoor))
+  if test.server_test is not None:
+    first.append(ServerMetrics())
   return callbacks.on_start(start, first, built_in)
 
 

@@ -1,0 +1,116 @@
+"""Metrics on a test set of the server, against float64."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+import fesem_jax as fj
+from fesem_jax.analysis import tables
+from tests.support import helpers
+from tests.support.runs import GROUPS, SIZES, TEST_SIZES, built, simulated_linear
+
+
+def splits(count=37):
+  """The federation of `runs`, with a test set of the server of rows of both groups."""
+  train = helpers.federation(SIZES, groups=GROUPS)
+  test = helpers.federation(TEST_SIZES, 1, GROUPS)
+  server = helpers.federation([count - 20, 20], 2, [0, 1])
+  return train, test.with_server_test(server.x, server.y)
+
+
+class Watch(fj.Callback):
+  """Keeps the centers of each evaluation."""
+
+  def __init__(self):
+    self.centers = []
+
+  def on_evaluation(self, event):
+    self.centers.append(event.models.deployed.centers)
+
+
+def reference(centers, k, x, y):
+  """Accuracy, F1 and mean loss of the k-th model, in float64."""
+  kernel, bias = (
+    np.asarray(centers['logits'][n][k], float) for n in ('kernel', 'bias')
+  )
+  logits = np.asarray(x, float) @ kernel + bias
+  logits -= logits.max(axis=1, keepdims=True)
+  logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+  predicted = logits.argmax(axis=1)
+  return {
+    'micro_accuracy': accuracy_score(y, predicted),
+    'micro_f1': f1_score(y, predicted, average='macro', zero_division=0),
+    'micro_loss': -logits[np.arange(len(y)), y].mean(),
+  }
+
+
+@pytest.mark.parametrize('method', ['fed_avg', 'fesem'])
+def test_the_metrics_of_each_model_are_those_of_float64(method, tmp_path):
+  watch, (train, test) = Watch(), splits()
+  result = simulated_linear(
+    method, (train, test), rounds=3, eval_every=2, workdir=tmp_path, callbacks=[watch]
+  )
+  measured = [r['server'] for r in result.history if 'server' in r]
+  assert [r['round'] for r in result.history if 'server' in r] == [2, 3]
+  for found, centers in zip(measured, watch.centers, strict=True):
+    count = len(centers['logits']['bias'])
+    known = [reference(centers, k, *test.server_test) for k in range(count)]
+    of_each = found.get('clusters', [found])
+    for one, expected in zip(of_each, known, strict=True):
+      assert one == pytest.approx(expected, rel=1e-5)
+    assert ('cluster' in found) == (method == 'fesem')
+    best = max(known, key=lambda scores: scores['micro_accuracy'])
+    assert found['micro_accuracy'] == pytest.approx(best['micro_accuracy'])
+  assert json.loads((tmp_path / 'summary.json').read_text())['server'] == measured[-1]
+  # It changes no other number, and another one makes another run.
+  plain = simulated_linear(method, (train, splits()[1]), rounds=3, eval_every=2)
+  assert plain.summary['deployed'] == result.summary['deployed']
+  with pytest.raises(fj.UserError, match='the data'):
+    simulated_linear(
+      method, (train, splits(38)[1]), rounds=3, eval_every=2, workdir=tmp_path
+    )
+
+
+def test_runs_side_by_side_have_it():
+  algorithm, (train, test) = built('fesem', hidden=()), splits()
+  run = {'algorithm': algorithm, 'train': train, 'test': test, 'rounds': 2}
+  together = fj.simulate_many([run | {'seed': s} for s in (0, 1)], runs_at_once=2)
+  for seed, result in enumerate(together):
+    alone = fj.simulate(**run, seed=seed).summary['server']['clusters']
+    for one, other in zip(result.summary['server']['clusters'], alone, strict=True):
+      assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_personal_models_have_none():
+  assert 'server' not in simulated_linear('ditto', splits()).summary
+
+
+def test_a_table_has_the_best_and_each_center():
+  runs = {m: [simulated_linear(m, splits()).summary] for m in ('fed_avg', 'fesem')}
+  table = tables.scores(tables.over_seeds(runs), ['server'], ['micro_accuracy'])
+  assert [c.key for c in table.columns] == [
+    'method', 'server_micro_accuracy', 'server_centers'
+  ]  # fmt: skip
+  of_fesem = runs['fesem'][0]['server']
+  found = sorted(
+    (100 * c['micro_accuracy'] for c in of_fesem['clusters']), reverse=True
+  )
+  assert table.rows[1][1].mean == pytest.approx(found[0])
+  assert table.rows[1][2] == '/'.join(f'{x:.1f}' for x in found)
+  assert table.rows[0][2] == ''
+
+
+@pytest.mark.parametrize(
+  ('x', 'y', 'subject'),
+  [
+    (np.zeros((3, 5), np.float32), [0, 1, 2], 'server_test'),
+    (np.zeros((0, 6), np.float32), [], 'server_test'),
+    (np.zeros((3, 6), np.float32), [0, 1], 'y'),
+    (np.zeros((3, 6), np.float32), [0, 1, 7], 'y'),
+  ],
+)
+def test_examples_that_do_not_fit_are_refused(x, y, subject):
+  with pytest.raises(fj.UserError, match=f'^{subject}: '):
+    splits()[1].with_server_test(x, np.array(y, int))
