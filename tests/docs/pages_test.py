@@ -87,7 +87,7 @@ def test_programs_of_a_page_run_in_an_empty_folder(page, tmp_path):
 
 def _flags_of_binaries():
   # Those of a call, and of the rows of a loop: a name and its default.
-  defined = re.compile(r"(?:DEFINE_\w+\(\s*|^    \()'(\w+)',", re.M)
+  defined = re.compile(r"(?:DEFINE_\w+\(\s*|DEFINE\(\s*\S+,\s*|^    \()'(\w+)',", re.M)
   folders = [
     _ROOT / name for name in ('experiments', 'reproductions', 'benchmarks', 'studies')
   ]
