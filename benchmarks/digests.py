@@ -28,7 +28,7 @@ import optax
 from absl import app, flags, logging
 
 import fesem_jax as fj
-from fesem_jax.data import corruption
+from fesem_jax.data import attacks
 from fesem_jax.server import optimizers
 
 _JSON = flags.DEFINE_string('json', '', 'File to write the digests to.')
@@ -168,7 +168,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
   'shared start, schedule': {
     'machine': {'clients_per_chunk': 4, 'shared_start': 'on'}, 'schedule': 0.9,
   },
-  'bad clients': {'machine': {'clients_per_chunk': 4}, 'corrupt': 'noise'},
+  'bad clients': {'machine': {'clients_per_chunk': 4}, 'attack': 'noise'},
 }  # fmt: skip
 _EVERY_METHOD = 'chunks', 'cohort, dropout, momentum'
 # Methods of each kind of round, in the other settings.
@@ -199,8 +199,8 @@ def digest(run: _Run) -> tuple[str, dict[str, str]]:
     'digits', partition='rotated', num_clients=26, examples_per_client=23, seed=3
   )
   train = _ragged(train)
-  if 'corrupt' in setting:
-    train = corruption.corrupted(train, setting['corrupt'], 0.2, 3)
+  if 'attack' in setting:
+    train = attacks.apply(train, setting['attack'], 0.2, 3)
   if name == 'oracle':
     train = fj.data.with_true_groups(train)
   model = fj.models.build(setting.get('model', 'mlp'), train.example_shape, 10, (32,))

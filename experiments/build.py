@@ -11,7 +11,7 @@ from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, Machine, local_training
 from fesem_jax.core.types import Model
-from fesem_jax.data.corruption import corrupted
+from fesem_jax.data import attacks
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
 from fesem_jax.run.resume import digest_of_data
@@ -59,7 +59,8 @@ def data_of_run(
     splits = [*seen, *unseen]
   if config['stop_after']:
     splits[0], _ = data.hold_out(splits[0], seed)
-  splits[0] = corrupted(splits[0], config['corrupt'], config['corrupt_fraction'], seed)
+  attack = config['attack'], config['attack_fraction']
+  splits[0] = attacks.apply(splits[0], *attack, seed)
   if digest_of_data(*splits) != config['data_digest']:
     raise UserError(f'data_dir: the data are not those of {workdir}; name theirs')
   return splits

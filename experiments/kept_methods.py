@@ -16,7 +16,7 @@ from . import methods
 _OF_FILES = 'data_digest', 'init_digest', 'select_digest'
 # Flags beside those of data that decide which.
 _CHOOSE_FILES = (
-  'seed', 'evaluate_on', 'unseen_fraction', 'corrupt', 'corrupt_fraction', 'stop_after',
+  'seed', 'evaluate_on', 'unseen_fraction', 'attack', 'attack_fraction', 'stop_after',
   'init_from', 'select',
 )  # fmt: skip
 

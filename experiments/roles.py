@@ -5,7 +5,7 @@ from typing import Any
 
 from fesem_jax import data
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data.corruption import corrupted
+from fesem_jax.data import attacks
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import check
 
@@ -40,7 +40,7 @@ def data_of(
 def _choice_of_data(config: dict[str, Any]) -> str:
   """A text of all flags that decide the data of a run."""
   full = config
-  also = 'seed', 'evaluate_on', 'unseen_fraction', 'corrupt', 'corrupt_fraction'
+  also = 'seed', 'evaluate_on', 'unseen_fraction', 'attack', 'attack_fraction'
   names = [*experiment_flags.data_names(), *also, 'stop_after']
   knows_groups = config['algorithm'] == 'oracle'
   chosen = {name: full.get(name) for name in names} | {'groups': knows_groups}
@@ -64,8 +64,8 @@ def _with_roles(config: dict[str, Any], phases: list[data.Phase]) -> Roles:
     [(_, train, test)] = phases
     train, validation = data.hold_out(train, seed)
     phases = [data.Phase(1, train, test)]
-  corrupt = config['corrupt'], config['corrupt_fraction']
-  phases = [p._replace(train=corrupted(p.train, *corrupt, seed)) for p in phases]
+  attack = config['attack'], config['attack_fraction']
+  phases = [p._replace(train=attacks.apply(p.train, *attack, seed)) for p in phases]
   if config['algorithm'] == 'oracle':
     phases = data.phases_with_true_groups(phases)
   return phases, unseen, validation

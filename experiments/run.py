@@ -26,7 +26,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.selection import counted
 from fesem_jax.data import label_skew, placement
-from fesem_jax.data.corruption import honest
+from fesem_jax.data.attacks import honest
 from fesem_jax.run.callbacks import BestRound
 from fesem_jax.run.one_run import run_one
 from fesem_jax.run.programs import Programs
@@ -207,7 +207,7 @@ def _describe(
   )
   if (kept := honest(train)) is not None:
     bad = (~kept).sum()
-    say(f'{bad} of {train.num_clients} clients are bad ({config["corrupt"]})')
+    say(f'{bad} of {train.num_clients} clients are bad ({config["attack"]})')
 
 
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:

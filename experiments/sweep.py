@@ -43,8 +43,8 @@ def parse(text: str, configurations: Callable[[], tune.ByLabel]) -> Sweep:
     for value in values:
       flag.value = value
       for method, configs in configurations().items():
-        if name == 'corrupt_fraction' and not value:
-          configs = [config | {'corrupt': 'none'} for config in configs]
+        if name == 'attack_fraction' and not value:
+          configs = [config | {'attack': ''} for config in configs]
         varies = name in configs[0] and not methods.sets(method, name)
         label = _label(method, name, value) if varies else method
         sweep.labels.setdefault(method, []).append(label)

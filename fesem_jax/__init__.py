@@ -22,7 +22,7 @@ from fesem_jax.core.sending import Sends, chained
 from fesem_jax.core.sharding import client_mesh, setup_devices, split_clients
 from fesem_jax.core.traffic import Traffic
 from fesem_jax.core.types import Cohort, Model
-from fesem_jax.data import partitions
+from fesem_jax.data import attacks, partitions
 from fesem_jax.run import callbacks
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.callbacks.callback import Callback, Stop
@@ -83,6 +83,7 @@ __all__ = [
   '__version__',
   'aggregation',
   'algorithms',
+  'attacks',
   'augmentation',
   'callbacks',
   'chained',

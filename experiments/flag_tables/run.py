@@ -3,10 +3,10 @@
 from typing import get_args
 
 from fesem_jax.core import local_training
-from fesem_jax.data import device_profiles
+from fesem_jax.data import attacks, device_profiles
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.results import curves
-from fesem_jax.utils import processes
+from fesem_jax.utils import expressions, processes
 
 from .entry import CountOrShare, flag
 
@@ -22,13 +22,10 @@ RUN = (
     'the columns client, from and to, in rounds.'),
   flag('float', 'dropout_rate', 0.0,
     'Probability that a client of a round drops out, so its update never arrives.'),
-  flag('string', 'corrupt', 'none',
-    'Behavior of bad clients: train on the labels in reverse order (label_flip) or on '
-    'examples with a pattern and the label CLASS (backdoor:CLASS); send the opposite '
-    'of their change of the model (sign_flip), noise of about the same length (noise), '
-    'or SCALE times their change (replacement:SCALE); or one of the first two and one '
-    'of the others, joined by +.'),
-  flag('float', 'corrupt_fraction', 0.0,
+  flag('string', 'attack', '',
+    "What bad clients do, such as 'backdoor(0)+replacement(10)'. "
+    + expressions.help_text(attacks.KINDS)),
+  flag('float', 'attack_fraction', 0.0,
     'Fraction of the clients that are bad, drawn once from --seed; honest clients '
     'are also evaluated separately.', lower_bound=0.0, upper_bound=1.0),
   flag('integer', 'patience', 0,

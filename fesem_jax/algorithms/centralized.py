@@ -20,7 +20,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.traffic import Sent, Traffic
 from fesem_jax.core.types import Params
-from fesem_jax.data.corruption import check_models_only
+from fesem_jax.data.attacks import check_models_only
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client
 from fesem_jax.utils.errors import check

@@ -17,7 +17,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
-from fesem_jax.data.corruption import check_models_only
+from fesem_jax.data.attacks import check_models_only
 from fesem_jax.server.gradient_clusters import add_to_means, clusters_of_gradients
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.utils.ranges import Count
@@ -64,7 +64,7 @@ def cfl_gp(
 
   Raises:
     UserError: on partial participation; when it starts, where bad clients lie about
-      models (`corruption.check_models_only`).
+      models (`attacks.check_models_only`).
   """
   local.check_no_statistics('cfl_gp')
 

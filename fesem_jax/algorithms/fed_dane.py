@@ -15,7 +15,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import sample_clients
 from fesem_jax.core.sums import mean_of
-from fesem_jax.data.corruption import check_models_only
+from fesem_jax.data.attacks import check_models_only
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, plus
@@ -49,7 +49,7 @@ def fed_dane(
 
   Raises:
     UserError: when it starts, where bad clients lie about models
-      (`corruption.check_models_only`).
+      (`attacks.check_models_only`).
   """
 
   def init(key, data):

@@ -17,7 +17,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
-from fesem_jax.data.corruption import check_models_only
+from fesem_jax.data.attacks import check_models_only
 from fesem_jax.server import em
 from fesem_jax.training.client_losses import own_losses
 from fesem_jax.training.cohort import train_cohort
@@ -73,7 +73,7 @@ def l2gd(
   Raises:
     UserError: unless the local optimizer is plain SGD, or if theta is more than 1; or,
       when it starts, where bad clients lie about models
-      (`corruption.check_models_only`).
+      (`attacks.check_models_only`).
   """
   eta, p = learning_rate(local), aggregation_probability
   theta = eta * l2gd_lambda * (1 - p) / p

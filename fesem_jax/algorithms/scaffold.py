@@ -16,7 +16,7 @@ from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
-from fesem_jax.data.corruption import check_models_only
+from fesem_jax.data.attacks import check_models_only
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, plus
 from fesem_jax.training.one_client import where
@@ -60,7 +60,7 @@ def scaffold(
 
   Raises:
     UserError: unless the local optimizer is plain SGD; or, when it starts, where bad
-      clients lie about models (`corruption.check_models_only`).
+      clients lie about models (`attacks.check_models_only`).
   """
   if server_learning_rate != 1:  # Beyond the mean of the clients, or short of it.
     local.check_no_statistics('scaffold')

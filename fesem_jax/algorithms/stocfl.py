@@ -22,7 +22,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
-from fesem_jax.data.corruption import check_models_only
+from fesem_jax.data.attacks import check_models_only
 from fesem_jax.training.cohort import for_each_client, train_cohort
 from fesem_jax.training.local_sgd import local_sgd, toward
 from fesem_jax.training.one_client import Client, LocalModel

@@ -20,35 +20,16 @@ from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Corruption:
-  """The bad clients, and the kind of their corruption."""
+class Attack:
+  """The bad clients, and what they do; see `data.attacks`."""
 
   bad: HostOrDeviceArray  # [M] bool, True for bad clients, in the order of the clients
-  # Of `corruption.KINDS`, joined by +; see `corruption.corrupted`.
-  kind: str = dataclasses.field(metadata={'static': True})
-
-  @property
-  def lie(self) -> tuple[str, float] | None:
-    """The kind of lie of bad clients about their models, and its number; or None."""
-    for part in self.kind.split('+'):
-      name, _, number = part.partition(':')
-      if name in ('sign_flip', 'noise', 'replacement'):
-        return name, float(number or 0)
-    return None
+  kinds: tuple[Any, ...] = dataclasses.field(metadata={'static': True})
 
   @property
   def of_models(self) -> bool:
     """True if bad clients send models other than those that they trained."""
-    return self.lie is not None
-
-  @property
-  def backdoor(self) -> int | None:
-    """The class that a backdoor is to give; None without a backdoor."""
-    for part in self.kind.split('+'):
-      name, _, number = part.partition(':')
-      if name == 'backdoor':
-        return int(number)
-    return None
+    return any(hasattr(kind, 'send') for kind in self.kinds)
 
 
 @jax.tree_util.register_dataclass
@@ -88,7 +69,7 @@ class FederatedData:
     scale: factor of `x`, e.g. 1 / 255.
     max_examples: maximum number of rows of a client.
     info: names and true clusters, on the host.
-    corruption: bad clients; None if all clients are honest. See `corruption`.
+    attack: bad clients; None if all clients are honest. See `data.attacks`.
     shard_rows: [D, 2] int32 first row of each device, and the row after its last,
       counted as in `offsets`; None if all rows are on every device.
     flat_from: shape of one example if `x` is flattened to [T, F], as on devices, with
@@ -110,7 +91,7 @@ class FederatedData:
   scale: float = dataclasses.field(metadata={'static': True})
   max_examples: int = dataclasses.field(metadata={'static': True})
   info: ClientInfo = dataclasses.field(metadata={'static': True})
-  corruption: Corruption | None = None
+  attack: Attack | None = None
   shard_rows: HostOrDeviceArray = None
   flat_from: tuple[int, ...] | None = dataclasses.field(
     default=None, metadata={'static': True}
@@ -226,10 +207,10 @@ class FederatedData:
     ids = np.asarray(self.client_ids)
     padding = max(0, num_clients - len(order))
     truth = self.info.clusters
-    corruption = self.corruption
-    if corruption is not None:
-      bad = np.pad(np.asarray(corruption.bad)[order], (0, padding))
-      corruption = dataclasses.replace(corruption, bad=bad)
+    attack = self.attack
+    if attack is not None:
+      bad = np.pad(np.asarray(attack.bad)[order], (0, padding))
+      attack = dataclasses.replace(attack, bad=bad)
     groups = self.groups
     if groups is not None:
       own = np.pad(np.asarray(groups.ids)[order], (0, padding))
@@ -251,7 +232,7 @@ class FederatedData:
         clusters=None if truth is None else truth[order],
         weights=weights,
       ),
-      corruption=corruption,
+      attack=attack,
       flat_from=self.flat_from,
       task=self.task,
       groups=groups,

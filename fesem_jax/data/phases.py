@@ -53,6 +53,6 @@ def _form(split: FederatedData) -> tuple[object, ...]:
     (split.x.shape, str(split.x.dtype), split.y.shape, str(split.y.dtype)),
     (split.num_classes, split.scale, split.task, split.max_examples),
     None if split.groups is None else split.groups.count,
-    None if split.corruption is None else split.corruption.kind,
+    None if split.attack is None else split.attack.kinds,
     split.weights is None,
   )

@@ -49,7 +49,7 @@ def hold_out(
     )
     return dataclasses.replace(federation, groups=train.groups)
 
-  return dataclasses.replace(part(kept), corruption=train.corruption), part(held)
+  return dataclasses.replace(part(kept), attack=train.attack), part(held)
 
 
 def hold_out_clients(

@@ -13,7 +13,7 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInf
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import placement
 from fesem_jax.data.arrangement import arrange
-from fesem_jax.data.corruption import honest
+from fesem_jax.data.attacks import honest
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.results import client_table, records
 from fesem_jax.run.results.client_table import ClientTable

@@ -79,7 +79,7 @@ def draw(
   <=50], `variance` [<=50], the share of each component, and, if they have names,
   `truth_names` [G] and `class_names` [L].
   """
-  count, train = len(train.info.names), dataclasses.replace(train, corruption=None)
+  count, train = len(train.info.names), dataclasses.replace(train, attack=None)
   local = algorithm.local._replace(dropout_rate=0.0, sends=None)
   rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
   if train.shard_rows is None:

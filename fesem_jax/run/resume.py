@@ -26,14 +26,14 @@ def digest_of_data(
   """
   digest = hashlib.sha256()
   for split in splits:
-    truth, corruption = split.info.clusters, split.corruption
+    truth, attack = split.info.clusters, split.attack
     for array in (
       split.y,
       split.offsets,
       split.client_ids,
       np.asarray(split.info.names).astype(str),
       np.array([]) if truth is None else truth,
-      *([] if corruption is None else [corruption.bad, np.array([corruption.kind])]),
+      *([] if attack is None else [attack.bad, np.array([repr(attack.kinds)])]),
       *([] if split.weights is None else [split.weights]),
       *(split.server_test or ()),
       *_own_groups(split),

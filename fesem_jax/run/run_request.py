@@ -9,6 +9,7 @@ import jax
 from fesem_jax.core import batching, offloading, sharding, side_by_side
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.data.attacks import backdoor_of
 from fesem_jax.run.callbacks.calls import Callbacks
 from fesem_jax.run.checks import check_run
 from fesem_jax.run.one_run import run_one
@@ -91,8 +92,7 @@ class RunRequest:
   def looks_at_states(self) -> bool:
     """True if something reads its state after every round."""
     reads = bool(self.own_callbacks) or bool(self.spec.patience)
-    attack = self.spec.train.corruption
-    reads |= attack is not None and attack.backdoor is not None  # Its success rate.
+    reads |= backdoor_of(self.spec.train) is not None  # Its success rate.
     reads |= self.spec.test.server_test is not None
     return looks_at_states(self.spec.algorithm, reads)
 
@@ -104,7 +104,7 @@ class RunRequest:
     splits = [spec.train, spec.test]
     of_data = [
       (s.x.dtype, s.y.dtype, s.y.shape[1:], s.example_shape, s.num_clients, s.scale,
-       s.num_classes, s.task, s.corruption and s.corruption.kind,
+       s.num_classes, s.task, s.attack and s.attack.kinds,
        s.groups and s.groups.count)
       for s in splits
     ]  # fmt: skip

@@ -7,6 +7,7 @@ import numpy as np
 
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data.attacks import backdoor_of
 from fesem_jax.models.starting import whole_model, with_constants
 from fesem_jax.run.callbacks.backdoor import BackdoorSuccess
 from fesem_jax.run.callbacks.callback import Callback
@@ -53,9 +54,8 @@ def begin(
   sends = run.algorithm.local.sends
   if sends is not None and sends.privacy is not None:
     first.append(PrivacySpent(sends.privacy, run.algorithm.traffic, spec.sampling_rate))
-  corruption = run.data.on_host.corruption
-  if corruption is not None and corruption.backdoor is not None:
-    first.append(BackdoorSuccess(corruption.backdoor))
+  if (backdoor := backdoor_of(run.data.on_host)) is not None:
+    first.append(BackdoorSuccess(backdoor.target))
   if test.server_test is not None:
     first.append(ServerMetrics())
   return callbacks.on_start(start, first, built_in)

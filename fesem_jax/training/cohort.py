@@ -195,8 +195,8 @@ def _check(call: Call, reduction: Reduction) -> None:
 def _checked(values: Any, client: Client) -> tuple[LocalModel, Params, Any]:
   """What a function of one client returned; `UserError` on a model sent by itself."""
   model, sent, kept = values
-  corruption, sends = client.data.corruption, client.local.sends
-  lies = corruption is not None and corruption.of_models
+  attack, sends = client.data.attack, client.local.sends
+  lies = attack is not None and attack.of_models
   by_itself = sent is not None and not client.sent
   alters = lies or sends is not None
   check(not (by_itself and alters), 'for_each_client: send models by client.send(...)')
@@ -247,7 +247,7 @@ def train_cohort(
   chex.assert_tree_shape_prefix(factors, (*shape, data.max_examples))
   if epochs is not None:
     local = _with_room(local, epochs)
-  lies = data.corruption is not None and data.corruption.of_models
+  lies = data.attack is not None and data.attack.of_models
   if (lies or local.sends is not None) and reduction.sent != 'nothing':
     local = local._replace(shared_start='off')  # Both are about whole models.
   kernels, per_chunk = shared_kernels.choose(local, starts, data, shape[0], layers)

@@ -1,23 +1,20 @@
 """The models that clients send in place of those that they trained."""
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax.core import parameter_names, prng_streams, tree
-from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.hyperparameters import variable
+from fesem_jax.core import parameter_names, tree
+from fesem_jax.core.federated_data import Attack, FederatedData
 from fesem_jax.core.sending import Sends, sent_by_client
 from fesem_jax.core.types import Params
 
 
 def are_changed(data: FederatedData, sends: Sends | None) -> bool:
   """True if some clients send other models than those that they trained."""
-  lies = data.corruption is not None and data.corruption.of_models
+  lies = data.attack is not None and data.attack.of_models
   return lies or (sends is not None and sends.of_client is not None)
 
 
@@ -46,27 +43,22 @@ def as_sent(
     changed = {path: x for path, x in flatten_dict(trained).items() if path in received}
   if not jax.tree.leaves(received):
     return trained
-  if data.corruption is not None and data.corruption.of_models:
-    changed = _lie(data.corruption, client, key, received, changed)
+  if data.attack is not None and data.attack.of_models:
+    changed = _lie(data.attack, client, key, received, changed)
   if sends is not None:
     changed = sent_by_client(sends, key, received, changed)
   return tree.merge(unflatten_dict(changed), trained) if part else changed
 
 
 def _lie(
-  corruption: Any, client: jax.Array, key: jax.Array, received: Params, changed: Params
+  attack: Attack, client: jax.Array, key: jax.Array, received: Params, changed: Params
 ) -> Params:
   """The lie of a bad client about the layers that it received; others do not lie."""
-  bad = jnp.asarray(corruption.bad).at[client].get(mode='fill', fill_value=False)
-  change = jax.tree.map(jnp.subtract, changed, received)
-  kind, number = corruption.lie
-  if kind == 'sign_flip':
-    lie = jax.tree.map(jnp.subtract, received, change)
-  elif kind == 'replacement':
-    scale = variable(number)
-    lie = jax.tree.map(lambda s, d: s + scale * d, received, change)
-  else:
-    lie = jax.tree.map(jnp.add, received, _noise(change, key))
+  bad = jnp.asarray(attack.bad).at[client].get(mode='fill', fill_value=False)
+  lie = changed
+  for kind in attack.kinds:
+    if hasattr(kind, 'send'):
+      lie = kind.send(received, lie, key)
   # A lie beyond float32 would stop the run as a client that failed does not.
   finite = tree.all_finite(tree.expand(lie))[0]
   return jax.tree.map(lambda a, b: jnp.where(bad & finite, a, b), lie, changed)
@@ -75,14 +67,3 @@ def _lie(
 def _lacks_some(received: Params) -> bool:
   leaves = jax.tree.leaves(received, is_leaf=lambda x: x is None)
   return any(x is None for x in leaves)
-
-
-def _noise(change: Params, key: jax.Array) -> Params:
-  """A random direction, in expectation of the change's squared length."""
-  squares = tree.row_distances(
-    tree.expand(change), tree.expand(tree.zeros_like(change))
-  )
-  count = sum(x.size for x in jax.tree.leaves(change))
-  scale = jnp.sqrt(squares[0]) / math.sqrt(count)
-  drawn = tree.normal_like(prng_streams.fold(key, prng_streams.NOISE), change)
-  return jax.tree.map(lambda z: scale * z, drawn)

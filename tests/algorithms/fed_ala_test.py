@@ -8,7 +8,8 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core.batching import Schedule
-from fesem_jax.core.federated_data import Corruption
+from fesem_jax.core.federated_data import Attack
+from fesem_jax.data import attacks
 from fesem_jax.training.privacy import differential_privacy
 from tests.support import helpers, reference
 from tests.support.averaged import averaged_rounds
@@ -89,8 +90,8 @@ def test_matches_float64_reference(cohorts, steps, devices):
 
 def test_bad_clients_keep_the_heads_that_they_trained():
   honest = federation()
-  bad = Corruption(np.ones(6, bool), 'sign_flip')
-  lying = dataclasses.replace(honest, corruption=bad)
+  bad = Attack(np.ones(6, bool), (attacks.Replacement(),))
+  lying = dataclasses.replace(honest, attack=bad)
   algorithm = algorithms.build('fed_ala', helpers.local())
   x = matrix(initial(algorithm, honest).params)
   a, b = (run(algorithm, data, rounds=1)[0] for data in (honest, lying))
@@ -116,8 +117,8 @@ def test_what_is_sent_is_about_the_model_of_the_server():
 def test_a_bad_client_of_one_batch_learns_its_own_weights_in_every_epoch():
   # Weights never leave the client, so that it has nothing to lie about.
   honest, local = helpers.federation([2, 5]), helpers.local(batch_size=2, hidden=(3,))
-  bad = Corruption(np.ones(2, bool), 'noise')
-  data = dataclasses.replace(honest, corruption=bad)
+  bad = Attack(np.ones(2, bool), (attacks.Noise(),))
+  data = dataclasses.replace(honest, attack=bad)
   algorithm = algorithms.build('fed_ala', local, ala_rate=2.0)
   state, key = initial(algorithm, data), jax.random.key(7)
   heads = jax.tree.map(lambda h: 0.5 * h + 0.1, state.heads)

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 from fesem_jax import algorithms
-from fesem_jax.core.federated_data import Corruption
+from fesem_jax.core.federated_data import Attack
 from fesem_jax.core.types import Cohort
+from fesem_jax.data import attacks
 from tests.support import helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -83,8 +84,8 @@ def test_a_client_that_drops_out_keeps_its_gradient_and_nothing_moves_without_an
 def test_what_bad_clients_keep_is_as_trained():
   # They send the opposite change: the server's h hears of it, their h_i do not.
   honest = helpers.federation([6, 6])
-  bad = Corruption(np.ones(2, bool), 'sign_flip')
-  lying = dataclasses.replace(honest, corruption=bad)
+  bad = Attack(np.ones(2, bool), (attacks.Replacement(),))
+  lying = dataclasses.replace(honest, attack=bad)
   algorithm = algorithms.build('fed_dyn', helpers.local(hidden=()))
   a, b = (run(algorithm, data, rounds=1)[0] for data in (honest, lying))
   assert_close(matrix(a.client_gradients), matrix(b.client_gradients))

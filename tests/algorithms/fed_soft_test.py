@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from fesem_jax import algorithms
 from fesem_jax.algorithms.common.soft_clusters import pull_to_all
 from fesem_jax.core.types import Cohort
-from fesem_jax.data import corruption
+from fesem_jax.data import attacks
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
   SIZES,
@@ -123,10 +123,10 @@ def test_bad_clients_lie_about_the_models_that_they_send():
   state, step = initial(algorithm, honest), jax.jit(algorithm.step)
   everyone, key = helpers.everyone(honest), jax.random.key(3)
   want, _ = step(state, honest, everyone, key)
-  bad = corruption.corrupted(honest, 'sign_flip', 0.5)
+  bad = attacks.apply(honest, 'sign_flip', 0.5)
   found, _ = step(state, bad, everyone, key)
   assert np.abs(matrix(found.centers) - matrix(want.centers)).max() > 1e-3
-  good = ~np.asarray(bad.corruption.bad)
+  good = ~np.asarray(bad.attack.bad)
   own, wanted = matrix(found.client_params), matrix(want.client_params)
   assert_close(own[good], wanted[good], rtol=1e-6)
 

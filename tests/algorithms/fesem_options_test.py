@@ -8,7 +8,7 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core import prng_streams, tree
-from fesem_jax.data import corruption
+from fesem_jax.data import attacks
 from tests.support import helpers, reference
 from tests.support.methods import (
   assert_close,
@@ -42,10 +42,10 @@ def test_random_models_are_each_clients_own():
 def test_bad_clients_lie_about_random_models_too():
   data, (algorithm, _) = federation(), built(init_models='random')
   honest = matrix(initial(algorithm, data).client_params)
-  bad = corruption.corrupted(data, 'sign_flip', 0.5)
+  bad = attacks.apply(data, 'sign_flip', 0.5)
   sent = matrix(initial(algorithm, bad).client_params)
   lied = (honest != sent).any(axis=1)
-  np.testing.assert_array_equal(lied, bad.corruption.bad)
+  np.testing.assert_array_equal(lied, bad.attack.bad)
 
 
 @pytest.mark.nightly

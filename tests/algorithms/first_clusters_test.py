@@ -11,8 +11,9 @@ from fesem_jax import algorithms
 from fesem_jax.algorithms.common.first_by_loss import train_and_choose
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import prng_streams, tree
-from fesem_jax.core.federated_data import Corruption
+from fesem_jax.core.federated_data import Attack
 from fesem_jax.core.sending import Sends
+from fesem_jax.data import attacks
 from fesem_jax.training.privacy import differential_privacy
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
@@ -114,8 +115,8 @@ def test_clients_choose_their_first_cluster_by_what_they_trained():
   halved = found(plain._replace(sends=Sends(half)))
   np.testing.assert_array_equal(halved.assignment, choice)
   assert_close(matrix(halved.trained.params), (starts + trained) / 2)
-  lying = Corruption(np.ones(6, bool), 'sign_flip')
-  lied = found(plain, dataclasses.replace(data, corruption=lying))
+  lying = Attack(np.ones(6, bool), (attacks.Replacement(),))
+  lied = found(plain, dataclasses.replace(data, attack=lying))
   np.testing.assert_array_equal(lied.assignment, choice)
   assert_close(matrix(lied.trained.params), 2 * starts - trained)
   sends = differential_privacy(0.1, 3.0, where='client', delta=0)

@@ -8,7 +8,8 @@ import pytest
 from flax import nnx
 
 from fesem_jax import algorithms, models
-from fesem_jax.core.federated_data import Corruption
+from fesem_jax.core.federated_data import Attack
+from fesem_jax.data import attacks
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.averaged import averaged_rounds
@@ -87,7 +88,7 @@ def test_matches_float64_reference(cohorts, devices):
 
 def test_a_client_that_drops_out_keeps_its_last_model_and_bad_ones_the_true_one():
   honest, local = federation(), helpers.local()._replace(dropout_rate=0.5)
-  bad = Corruption(np.ones(6, bool), 'sign_flip')
+  bad = Attack(np.ones(6, bool), (attacks.Replacement(),))
   algorithm = algorithms.build('moon', local)
   first, step = initial(algorithm, honest), jax.jit(algorithm.step)
   everyone, keys = helpers.everyone(honest), jax.random.split(jax.random.key(5), 2)
@@ -96,7 +97,7 @@ def test_a_client_that_drops_out_keeps_its_last_model_and_bad_ones_the_true_one(
   changed = matrix(later.client_params) != matrix(state.client_params)
   assert changed.any(axis=1).sum() == int(info.trained)
   assert 0 < int(info.trained) < 6
-  lying = dataclasses.replace(honest, corruption=bad)
+  lying = dataclasses.replace(honest, attack=bad)
   lied, _ = step(first, lying, everyone, keys[0])
   assert_close(matrix(lied.client_params), matrix(state.client_params), 1e-6, 1e-7)
   x = matrix(first.params)

@@ -15,7 +15,7 @@ from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.algorithms.wrappers import with_reclustering
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.types import Cohort
-from fesem_jax.data.corruption import corrupted
+from fesem_jax.data import attacks
 from fesem_jax.server import kmeans
 from fesem_jax.training.compression import compression
 from fesem_jax.utils.errors import UserError
@@ -207,7 +207,7 @@ REFUSED = [
     and name not in ('fed_em', 'fed_rc', 'fed_soft')
   ),
   *(
-    (start(name, corrupted(federation(), 'sign_flip', 0.5)), 'corrupt')
+    (start(name, attacks.apply(federation(), 'sign_flip', 0.5)), 'attack')
     for name in ('fed_dane', 'scaffold', 'l2gd', 'cfl_gp', 'stocfl', 'centralized')
   ),
   *(

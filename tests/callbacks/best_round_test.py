@@ -80,7 +80,7 @@ def test_the_models_of_the_best_round_are_kept(method, tmp_path):
 
 
 def test_bad_clients_do_not_choose_the_round():
-  train = data.corruption.corrupted(TRAIN, 'label_flip', 0.4, seed=0)
+  train = data.attacks.apply(TRAIN, 'label_flip', 0.4, seed=0)
   best = BestRound(VALIDATION)
   result = simulate(
     algorithms.fed_avg(helpers.local()), train, TEST, rounds=1, finetune_epochs=0,
@@ -88,7 +88,7 @@ def test_bad_clients_do_not_choose_the_round():
   )  # fmt: skip
   hits = [
     result.deployed.predict(x) == y
-    for x, y in map(VALIDATION.client, np.flatnonzero(data.corruption.honest(train)))
+    for x, y in map(VALIDATION.client, np.flatnonzero(data.attacks.honest(train)))
   ]
   best = result.summary['best_round']
   found = best['validation']['micro_accuracy']

@@ -5,7 +5,7 @@ import optax
 import pytest
 
 import fesem_jax as fj
-from fesem_jax.data.corruption import corrupted, honest
+from fesem_jax.data import attacks
 from fesem_jax.run.callbacks import HostMetrics
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -68,8 +68,8 @@ def test_f1_and_auc_are_those_of_all_examples_together(method, options):
 
 def test_bad_clients_count_in_the_table_of_clients_alone():
   data = helpers.federation(SIZES)
-  bad = corrupted(data, 'label_flip', 0.4)
-  counts = honest(bad)
+  bad = attacks.apply(data, 'label_flip', 0.4)
+  counts = attacks.honest(bad)
   kept, own = Kept(), HostMetrics({'f1_sk': f1}, given='predictions')
   result = fj.simulate(
     fj.algorithms.build('fesem', helpers.local(hidden=()), num_clusters=2), bad, data,

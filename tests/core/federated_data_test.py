@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fesem_jax.core.client_info import ClientInfo
-from fesem_jax.core.federated_data import Corruption, FederatedData, Groups, scale_of
+from fesem_jax.core.federated_data import Attack, FederatedData, Groups, scale_of
 from fesem_jax.core.types import Cohort
-from fesem_jax.data import corruption
+from fesem_jax.data import attacks
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.stored_rows import StoredRows
 
@@ -27,7 +27,7 @@ def some():
   )
   return dataclasses.replace(
     data,
-    corruption=Corruption(np.array([False, True, False, True]), 'noise'),
+    attack=Attack(np.array([False, True, False, True]), (attacks.Noise(),)),
     groups=Groups(np.array([2, 0, 1, 2], np.int32), 3),
   )
 
@@ -120,7 +120,7 @@ def test_infos_have_one_value_for_each_client(subject, arguments):
 def test_programs_depend_on_numbers_and_names_and_see_arrays_only():
   data = some()
   leaves = [data.x, data.y, data.offsets, data.client_ids]
-  leaves += [data.corruption.bad, data.groups.ids]
+  leaves += [data.attack.bad, data.groups.ids]
   for got, want in zip(jax.tree.leaves(data), leaves, strict=True):
     assert got is want
   ids = np.arange(4)
@@ -139,15 +139,6 @@ def test_infos_of_as_many_clients_share_programs():
   assert hash(one) == hash(other)
   assert one != ClientInfo(np.array(['a']))
   assert one != 'ab'
-
-
-def test_bad_clients_send_other_models_in_three_kinds_of_corruption():
-  bad = np.array([True])
-  kinds = [k.replace('SCALE', '2').replace('CLASS', '1') for k in corruption.KINDS]
-  of_models = {kind for kind in kinds if Corruption(bad, kind).of_models}
-  assert of_models == {'sign_flip', 'noise', 'replacement:2'}
-  joined = Corruption(bad, 'backdoor:1+replacement:2')
-  assert (joined.lie, joined.backdoor) == (('replacement', 2.0), 1)
 
 
 def test_sizes_are_of_all_or_of_some_clients():
@@ -198,8 +189,8 @@ def test_reordered_clients_keep_what_is_theirs(held):
   assert found.info.names.tolist() == ['d', 'b']
   assert found.info.clusters.tolist() == [1, 0]
   assert found.info.cluster_names == ('even', 'odd')
-  assert found.corruption.bad.tolist() == [True, True, False, False]
-  assert found.corruption.kind == 'noise'
+  assert found.attack.bad.tolist() == [True, True, False, False]
+  assert found.attack.kinds == (attacks.Noise(),)
   assert found.groups.ids.tolist() == [2, 0, 0, 0]
   assert found.groups.count == 3
   assert (found.num_classes, found.max_examples, found.task) == (3, 3, data.task)
@@ -209,7 +200,7 @@ def test_reordered_clients_keep_what_is_theirs(held):
   turned = plain.reorder(np.array([1, 0]))
   assert turned.sizes().tolist() == [1, 1]
   assert turned.client_ids.tolist() == [1, 0]
-  assert turned.info.clusters is turned.corruption is turned.groups is None
+  assert turned.info.clusters is turned.attack is turned.groups is None
 
 
 def test_reordered_clients_keep_their_task():

@@ -1,4 +1,4 @@
-"""Scaled models and backdoors of bad clients, and how often a backdoor succeeds."""
+"""Bad clients: who they are, what they change and send, and metrics without them."""
 
 import types
 
@@ -7,84 +7,216 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, simulate
+from fesem_jax import algorithms, attacks, load_run, simulate
 from fesem_jax.analysis import tables
-from fesem_jax.core.federated_data import Corruption
-from fesem_jax.data import backdoor
-from fesem_jax.data.corruption import corrupted
+from fesem_jax.core import prng_streams, tree
+from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.federated_data import Attack, FederatedData
+from fesem_jax.evaluation.evaluate import agreement
+from fesem_jax.run.results import saved_client_table
+from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.sent_models import as_sent
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
+from tests.support.methods import GROUPS, SIZES, assert_close, matrix
 
+SEED = 3
+KEY = jax.random.key(7)
 IMAGE = (8, 8, 1)
-SIZES = [8, 12, 10, 6, 9]
-BOTH = 'backdoor:2+replacement:4'
 
 
-def data_of(seed=0, shape=IMAGE):
-  return helpers.federation(SIZES, seed, shape=shape)
+def federation(attack='', fraction=0.4):
+  data = helpers.federation([*SIZES, 7, 5], groups=[*GROUPS, 0, 1])
+  return attacks.apply(data, attack, fraction if attack else 0.0, SEED)
 
 
-def test_a_replacement_is_the_change_times_its_scale():
-  start, end = {'w': jnp.zeros(4) + 1}, {'w': jnp.arange(4.0)}
-  bad = Corruption(np.array([True, False]), 'backdoor:0+replacement:2.5')
-  data = types.SimpleNamespace(corruption=bad)
+def bad_of(data):
+  return np.asarray(data.attack.bad)
 
-  def sent(client):
-    return as_sent(data, jnp.int32(client), jax.random.key(0), start, end)['w']
 
-  np.testing.assert_allclose(sent(0), 1 + 2.5 * (np.arange(4.0) - 1))
-  np.testing.assert_array_equal(sent(1), end['w'])
+@pytest.fixture(scope='module')
+def start():
+  """Two random models, of which clients start from either, and who from which."""
+  keys = jax.random.split(jax.random.key(1))
+  models = jax.vmap(helpers.local().model.init)(keys)
+  return models, np.arange(8, dtype=np.int32) % 2
+
+
+def sent(start, attack, personal=False, **layout):
+  """What clients send, [S, ...]."""
+  models, choice = start
+  used = ClientModels(models, jnp.asarray(choice))
+  if personal:
+    used = ClientModels(own=tree.take(models, choice))
+  local = helpers.local(**layout)
+
+  @jax.jit
+  def train(data, key):
+    return train_cohort(local, used, data, helpers.everyone(data), key).params
+
+  return train(federation(attack), KEY)
+
+
+def test_bad_clients_go_by_id_and_seed_and_shares_are_nested():
+  data = helpers.federation(SIZES + SIZES)
+  order = np.random.default_rng(0).permutation(12)
+  few = attacks.apply(data, 'noise', 0.25, SEED)
+  many = attacks.apply(data, 'sign_flip', 0.5, SEED)
+  assert (bad_of(few).sum(), bad_of(many).sum()) == (3, 6)
+  assert bad_of(many)[bad_of(few)].all()
+  again = attacks.apply(data.reorder(order), 'noise', 0.25, SEED)
+  np.testing.assert_array_equal(bad_of(again), bad_of(few)[order])
+  moved = few.reorder(order, 16)  # As for devices: they go along, padding is honest.
+  np.testing.assert_array_equal(bad_of(moved), [*bad_of(few)[order], *[False] * 4])
+  others = [bad_of(attacks.apply(data, 'noise', 0.25, seed)) for seed in range(20)]
+  assert (np.mean(others, axis=0) > 0).all()
+
+
+def test_flipped_labels_are_labels_that_occur():
+  y = np.array([1, 2, 3, 7] * 6)  # From 1, and with a gap.
+  data = FederatedData.from_arrays(np.zeros((24, 2)), y, [4] * 6, num_classes=9)
+  flipped = attacks.apply(data, 'label_flip', 0.5, SEED)
+  rows = np.repeat(bad_of(flipped), 4)
+  np.testing.assert_array_equal(flipped.y[rows], [7, 3, 2, 1] * 3)
+  np.testing.assert_array_equal(flipped.y[~rows], y[~rows])
+  assert flipped.y.dtype == data.y.dtype
+  assert flipped.x is data.x
 
 
 def test_bad_clients_mark_half_of_their_examples():
   plain = helpers.federation([400, 300, 300], shape=IMAGE)
-  found = corrupted(plain, 'backdoor:2', 0.34, seed=1)
-  bad = np.repeat(found.corruption.bad, np.diff(found.offsets))
-  value = plain.x.max()
-  marked = (np.asarray(found.x)[:, 6:, 6:] == value).all(axis=(1, 2, 3))
+  found = attacks.apply(plain, [attacks.Backdoor(2)], 0.34, seed=1)
+  bad = np.repeat(bad_of(found), np.diff(found.offsets))
+  marked = (np.asarray(found.x)[:, 6:, 6:] == plain.x.max()).all(axis=(1, 2, 3))
   assert not marked[~bad].any()
   assert marked[bad].mean() == pytest.approx(0.5, abs=0.1)
-  np.testing.assert_array_equal(found.y[marked], 2)
-  np.testing.assert_array_equal(found.y[~marked], plain.y[~marked])
+  np.testing.assert_array_equal(found.y, np.where(marked, 2, plain.y))
   rest = np.array(plain.x)
-  rest[marked, 6:, 6:] = value
+  rest[marked, 6:, 6:] = plain.x.max()
   np.testing.assert_array_equal(found.x, rest)
-  assert found.corruption.backdoor == 2
-  assert not found.corruption.of_models
-  again = corrupted(plain, 'backdoor:2', 0.34, seed=1)
-  np.testing.assert_array_equal(again.x, found.x)
+  assert not found.attack.of_models
 
 
-def test_the_pattern_of_vectors_are_their_last_features():
-  assert backdoor.corner((28, 28, 1)) == (slice(25, 28), slice(25, 28))
-  assert backdoor.corner((24,)) == (slice(21, 24),)
-  np.testing.assert_array_equal(backdoor.mask((4,)), [False, False, False, True])
-  flat = backdoor.mask((3, 3), 11)
+def test_the_mark_is_a_corner_of_images_and_the_end_of_vectors():
+  np.testing.assert_array_equal(
+    attacks.mask((28, 28, 1)).sum((0, 2))[24:], [0, 3, 3, 3]
+  )
+  np.testing.assert_array_equal(np.flatnonzero(attacks.mask((24,))), [21, 22, 23])
+  np.testing.assert_array_equal(attacks.mask((4,)), [False, False, False, True])
+  flat = attacks.mask((3, 3), 11)
   np.testing.assert_array_equal(np.flatnonzero(flat), [4, 5, 7, 8])
 
 
+def test_a_replacement_is_the_change_times_its_scale():
+  start, end = {'w': jnp.zeros(4) + 1}, {'w': jnp.arange(4.0)}
+  kinds = attacks.parse('backdoor(0)+replacement(2.5)')
+  data = types.SimpleNamespace(attack=Attack(np.array([True, False]), kinds))
+  bad, honest = (as_sent(data, jnp.int32(i), KEY, start, end)['w'] for i in range(2))
+  np.testing.assert_allclose(bad, 1 + 2.5 * (np.arange(4.0) - 1))
+  np.testing.assert_array_equal(honest, end['w'])
+
+
+def test_bad_clients_send_the_opposite_or_noise_and_honest_ones_the_same(start):
+  starts = matrix(start[0])[start[1]]
+  true, opposite, noisy = (matrix(sent(start, a)) for a in ('', 'sign_flip', 'noise'))
+  bad = bad_of(federation('sign_flip'))
+  np.testing.assert_array_equal(opposite[~bad], true[~bad])
+  # Noise is drawn in another program, which may round training otherwise.
+  np.testing.assert_allclose(noisy[~bad], true[~bad], rtol=1e-6, atol=1e-7)
+  assert_close(opposite[bad], 2 * starts[bad] - true[bad])
+  change, noise = (true - starts)[bad], (noisy - starts)[bad]
+  lengths = np.linalg.norm(noise, axis=1) / np.linalg.norm(change, axis=1)
+  # P = 53 draws: the length varies by a tenth.
+  assert (np.abs(lengths - 1) < 0.4).all()
+  directions = noise / np.linalg.norm(noise, axis=1, keepdims=True)
+  cosines = directions @ directions.T - np.eye(len(noise))
+  assert np.abs(cosines).max() < 0.6  # Each client draws its own.
+  assert_close(matrix(sent(start, 'noise', chunk=3, devices=2)), noisy)
+  # No server receives models of their own, as in NonFed.
+  np.testing.assert_array_equal(matrix(sent(start, 'sign_flip', personal=True)), true)
+
+
+@pytest.mark.nightly
+def test_robusts_clients_lie_once_after_all_repetitions_of_the_first_training():
+  # With a center for each client, centers are what clients sent.
+  local = helpers.local(rate=0.3, model='logistic')
+  algorithm = algorithms.build(
+    'robust', local, num_clusters=8, init_epochs=2, trim=0.0, init_tolerance=0.05
+  )
+
+  def models_of(data):
+    state = jax.jit(algorithm.init)(KEY, data)
+    return matrix(tree.take(state.centers, state.assignment))
+
+  drawn = local.model.init(prng_streams.fold(KEY, prng_streams.MODEL))
+  start = matrix(tree.expand(drawn))
+  bad = bad_of(federation('sign_flip'))
+  true, opposite = models_of(federation()), models_of(federation('sign_flip'))
+  assert_close(opposite[~bad], true[~bad])
+  assert_close(opposite[bad], 2 * start - true[bad])
+
+
 @pytest.mark.parametrize(
-  ('corrupt', 'message'),
-  [('replacement', 'must be one of'), ('replacement:0', 'must be one of'),
-   ('replacement:inf', 'must be one of'), ('backdoor:x', 'must be one of'),
-   ('sign_flip:2', 'must be one of'), ('', 'corrupt'),
-   ('backdoor:3', 'class in 0..2')],
-)  # fmt: skip
-def test_bad_values_are_refused(corrupt, message):
-  with pytest.raises(UserError, match=message):
-    corrupted(data_of(), corrupt, 0.4)
+  ('attack', 'fraction', 'subject'),
+  [
+    ('flip', 0.4, 'attack: unknown'),
+    ('backdoor', 0.4, 'attack: backdoor'),
+    ('backdoor(x)', 0.4, 'target'),
+    ('backdoor(3)', 0.4, 'attack: '),
+    ('replacement(inf)', 0.4, 'scale'),
+    ('sign_flip(2)', 0.4, 'attack: sign_flip'),
+    ('', 0.1, 'attack_fraction'),
+    ('noise', 0.01, 'attack_fraction: makes 0 of 8'),
+    ('noise', 0.99, 'attack_fraction: makes 8 of 8'),
+    ('noise', 1.0, 'attack_fraction'),
+    ('noise', float('nan'), 'attack_fraction'),
+  ],
+)
+def test_bad_arguments_are_refused(attack, fraction, subject):
+  with pytest.raises(UserError, match=subject):
+    attacks.apply(federation(), attack, fraction)
+
+
+@pytest.mark.slow
+def test_metrics_and_files_of_honest_clients_and_a_run_that_goes_on(tmp_path):
+  algorithm = algorithms.build('fesem', helpers.local(model='logistic'), num_clusters=2)
+
+  def run(data):
+    return simulate(algorithm, data, federation(), rounds=2, workdir=tmp_path / 'run')
+
+  result = run(data := federation('noise'))
+  table, kept, found = result.clients, ~bad_of(data), result.summary['honest']
+  np.testing.assert_array_equal(table.honest, kept)
+  assert found['clients'] == kept.sum()
+  columns = table._asdict()
+  for kind in ('deployed', 'finetuned'):
+    for name in ('accuracy', 'f1'):
+      values, size = columns[f'{kind}_{name}'][kept], table.test_examples[kept]
+      want = [np.average(values, weights=size), values.mean()]
+      got = [found[kind][f'{over}_{name}'] for over in ('micro', 'macro')]
+      np.testing.assert_allclose(got, want, rtol=1e-12)
+    assert found[kind] != result.summary[kind]
+  want = agreement(table.true_cluster[kept], table.cluster[kept])
+  assert {name: found[name] for name in want} == want
+  clients = [record['honest']['clients'] for record in result.history[1:]]
+  assert clients == [kept.sum()] * 2
+  np.testing.assert_array_equal(load_run(tmp_path / 'run').clients.honest, kept)
+  assert saved_client_table.read(tmp_path / 'run').of('c0')['honest'] == kept[0]
+  assert run(federation('noise')).summary == result.summary
+  for other in (federation(), federation('sign_flip'), federation('noise', 0.2)):
+    with pytest.raises(UserError, match='another run'):
+      run(other)
 
 
 def test_the_success_of_a_backdoor_is_that_of_the_models_on_marked_examples():
-  train, test = corrupted(data_of(), BOTH, 0.4), data_of(1)
+  sizes = [8, 12, 10, 6, 9]
+  train, test = (helpers.federation(sizes, seed, shape=IMAGE) for seed in (0, 1))
+  train = attacks.apply(train, 'backdoor(2)+replacement(4)', 0.4)
   local = helpers.local(model='logistic', shape=IMAGE, devices=2)
-  made = algorithms.build('fed_avg', local)
-  result = simulate(made, train, test, rounds=2)
-  bad = train.corruption.bad
+  result = simulate(algorithms.build('fed_avg', local), train, test, rounds=2)
   layer = jax.tree.map(lambda x: np.asarray(x[0], np.float64), result.state.params)
   kernel, bias = layer['logits']['kernel'], layer['logits']['bias']
-  rows = ~np.repeat(bad, np.diff(test.offsets)) & (test.y != 2)
+  rows = ~np.repeat(bad_of(train), np.diff(test.offsets)) & (test.y != 2)
   x = np.array(test.x, np.float64)[rows]
   x[:, 6:, 6:] = np.asarray(train.x).max()
   guess = (x.reshape(len(x), -1) @ kernel + bias).argmax(axis=1)

@@ -16,7 +16,7 @@ from experiments import run as experiment
 from experiments.build import load_data
 from fesem_jax import data
 from fesem_jax.analysis.joining import RULES
-from fesem_jax.data.corruption import corrupted
+from fesem_jax.data import attacks
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils.errors import UserError
@@ -182,13 +182,13 @@ def test_mistakes_leave_nothing(workdir, machine, finished, adapted, tmp_path):
 
 def test_the_data_of_a_run_have_its_bad_clients(workdir):
   config = json.loads((workdir / 'config.json').read_text())
-  config |= {'corrupt': 'label_flip', 'corrupt_fraction': 0.5}
+  config |= {'attack': 'label_flip', 'attack_fraction': 0.5}
   fraction, seed = config['unseen_fraction'], config['seed']
   (train, test), unseen = data.hold_out_clients(*load_data(config), fraction, seed)
-  bad = corrupted(train, 'label_flip', 0.5, seed)
+  bad = attacks.apply(train, 'label_flip', 0.5, seed)
   config['data_digest'] = digest_of_data(bad, test, *unseen)
   splits = build.data_of_run(workdir, config, '')
-  np.testing.assert_array_equal(splits[0].corruption.bad, bad.corruption.bad)
+  np.testing.assert_array_equal(splits[0].attack.bad, bad.attack.bad)
 
 
 def made(seed, rule, accuracy, **changes):

@@ -55,11 +55,12 @@ def test_labels_have_the_value_and_what_it_does_not_concern_runs_once(swept):
   }
 
 
-def test_no_bad_clients_are_no_corruption(swept):
-  found = swept('corrupt_fraction:0,0.2', '--corrupt=noise', '--algorithms=fed_avg')
-  assert [
-    (c['corrupt'], c['corrupt_fraction']) for c, _ in found.by_label.values()
-  ] == [('none', 0), ('noise', 0.2)]
+def test_no_bad_clients_are_no_attack(swept):
+  found = swept('attack_fraction:0,0.2', '--attack=noise', '--algorithms=fed_avg')
+  assert [(c['attack'], c['attack_fraction']) for c, _ in found.by_label.values()] == [
+    ('', 0),
+    ('noise', 0.2),
+  ]
 
 
 @pytest.mark.parametrize(
@@ -98,14 +99,14 @@ def test_the_figure_has_each_method_at_its_values(monkeypatch, tmp_path):
 def test_values_are_compared_in_one_table(tmp_path):
   done = call(
     'compare', *LOGISTIC, '--algorithms=fed_avg', '--num_seeds=1', '--workdir=table',
-    '--corrupt=sign_flip', '--sweep=corrupt_fraction:0,0.3', cwd=tmp_path,
+    '--attack=sign_flip', '--sweep=attack_fraction:0,0.3', cwd=tmp_path,
     figures=True,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   assert 'are bad (sign_flip)' in done.stdout
   folder = tmp_path / 'table'
   rows = list(csv.DictReader((folder / 'table.csv').open()))
-  labels = ['fed_avg(corrupt_fraction=0)', 'fed_avg(corrupt_fraction=0.3)']
+  labels = ['fed_avg(attack_fraction=0)', 'fed_avg(attack_fraction=0.3)']
   assert [row['method'] for row in rows] == labels
   summary = json.loads((folder / labels[1] / 'seed0/summary.json').read_text())
   want = 100 * summary['honest']['deployed']['micro_accuracy']

@@ -87,8 +87,8 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
     (['--dataset=diabetes', '--partition=dirichlet'],
      'deals or changes examples by their labels'),
     (['--dataset=diabetes', '--task=classification'], 'task=classification'),
-    (['--dataset=diabetes', '--corrupt=label_flip', '--corrupt_fraction=0.2'],
-     'corrupt=label_flip'),
+    (['--dataset=diabetes', '--attack=label_flip', '--attack_fraction=0.2'],
+     'attack: label_flip'),
   ],
 )  # fmt: skip
 def test_what_a_task_does_not_have_is_one_sentence(flags, message, tmp_path):

@@ -12,7 +12,7 @@ from fesem_jax import algorithms
 from fesem_jax import data as datasets
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.data import corruption
+from fesem_jax.data import attacks
 from fesem_jax.run import figure_data
 from fesem_jax.run.programs import Programs
 from fesem_jax.training.cohort import train_cohort
@@ -87,7 +87,7 @@ def test_lies_of_bad_clients_are_not_in_the_portrait(name):
   options = {'num_clusters': 2} if name == 'fesem' else {}
   data, state, want = drawn(name, **options)
   algorithm = algorithms.build(name, helpers.local(chunk=2), **options)
-  bad = corruption.corrupted(data, 'replacement:50', 0.5)
+  bad = attacks.apply(data, 'replacement(50)', 0.5)
   found = figure_data.draw(algorithm, state, bad, KEY, Programs(), np.arange(6))
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(found[key]), abs(want[key]), rtol=1e-3, atol=1e-4)

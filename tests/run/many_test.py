@@ -12,7 +12,7 @@ import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.core import side_by_side
 from fesem_jax.core.hyperparameters import variable
-from fesem_jax.data.corruption import corrupted
+from fesem_jax.data import attacks
 from fesem_jax.data.phases import Phase
 from fesem_jax.run import loop, many, run_request
 from fesem_jax.run.program_memory import ProgramMemory, TooLarge
@@ -306,7 +306,7 @@ def test_traced_functions_are_alike_if_they_differ_in_numbers_alone():
 def test_the_backdoor_of_bad_clients_is_measured_in_each_run():
   asked = [run(built('fed_avg'), seed, rounds=2) for seed in (1, 3)]
   for one in asked:
-    one['train'] = corrupted(one['train'], 'backdoor:1', 0.3)
+    one['train'] = attacks.apply(one['train'], 'backdoor(1)', 0.3)
   for found, one in zip(simulate_many(asked, **OPTIONS), asked, strict=True):
     assert_alike(found, alone(one))
     assert 0 <= found.summary['backdoor_success'] <= 1

@@ -10,8 +10,9 @@ import pytest
 
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.federated_data import Corruption, FederatedData
+from fesem_jax.core.federated_data import Attack, FederatedData
 from fesem_jax.core.types import Model
+from fesem_jax.data import attacks
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import LocalModel, for_each_batch, together
@@ -189,9 +190,9 @@ def test_an_optimizer_that_mends_one_layer_leaves_the_other_large_one_sound(valu
 
 
 def test_bad_clients_cannot_be_asked_for_what_they_trained():
-  bad = Corruption(np.arange(4) == 2, 'sign_flip')
+  bad = Attack(np.arange(4) == 2, (attacks.Replacement(),))
   data, local = helpers.federation(SIZES), helpers.local()
-  data = dataclasses.replace(data, corruption=bad)
+  data = dataclasses.replace(data, attack=bad)
 
   def honest(client):
     model = local_sgd(client)

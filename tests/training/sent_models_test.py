@@ -11,9 +11,10 @@ import pytest
 
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.federated_data import Corruption
+from fesem_jax.core.federated_data import Attack
 from fesem_jax.core.local_training import local_training
 from fesem_jax.core.sending import Sends, sent_by_client
+from fesem_jax.data import attacks
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.utils.errors import UserError
@@ -27,7 +28,7 @@ HONEST = types.SimpleNamespace(sends=None, unsent=())  # Local training as it is
 
 
 def data_of(kind, bad=BAD):
-  return types.SimpleNamespace(corruption=kind and Corruption(bad, kind))
+  return types.SimpleNamespace(attack=kind and Attack(bad, attacks.parse(kind)))
 
 
 def as_sent(data, ids, received, ends, keys, layers=None):

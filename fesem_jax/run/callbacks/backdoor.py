@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import backdoor
+from fesem_jax.data import attacks
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import End, Evaluation, Start
@@ -44,7 +44,7 @@ class BackdoorSuccess(Callback):
       classes = test.num_classes
       y = jnp.where(test.y == target, (target + 1) % classes, target)
       width = None if test.flat_from is None else test.x.shape[1]
-      x = jnp.where(backdoor.mask(test.example_shape, width), value, test.x)
+      x = jnp.where(attacks.mask(test.example_shape, width), value, test.x)
       marked = dataclasses.replace(test, x=x, y=y.astype(test.y.dtype))
       used, key = algorithm.deployed(state, train), jax.random.key(0)
       totals = evaluate.evaluate_clients(used, algorithm.local, train, marked, key, 0)
@@ -53,8 +53,8 @@ class BackdoorSuccess(Callback):
     args = event.state, arranged.train, arranged.test, self._value
     program = arranged.compiled(('backdoor', algorithm, target), measure, *args)
     counts = processes.on_host(program(*args))
-    assert arranged.train.corruption is not None
-    kept = ~np.asarray(processes.on_host(arranged.train.corruption.bad))
+    assert arranged.train.attack is not None
+    kept = ~np.asarray(processes.on_host(arranged.train.attack.bad))
     right, all_of_them = (
       int(np.asarray(x)[kept, target].sum()) for x in (counts.correct, counts.actual)
     )

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data.corruption import honest
+from fesem_jax.data.attacks import honest
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import End, Evaluation, Start
 from fesem_jax.run.results.deployed_models import DeployedModels

@@ -48,7 +48,7 @@ class ClientTable(NamedTuple):
     deployed_f1: [M] float64; see `tasks.classification`.
     finetuned_accuracy: [M] float64 after fine-tuning.
     finetuned_f1: [M] float64 after fine-tuning.
-    honest: [M] bool, False for bad clients (`corruption.corrupted`); None, and no
+    honest: [M] bool, False for bad clients (`data.attacks`); None, and no
       column of the file, where all are honest.
     metrics: 'deployed_NAME' and 'finetuned_NAME' -> [M] float64, the other figures of
       the task, such as 'rmse', and the mean over the client's test examples of each of
