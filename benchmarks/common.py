@@ -22,11 +22,10 @@ from jax.sharding import Mesh
 from benchmarks.workloads import Workload
 from fesem_jax import algorithms, models
 from fesem_jax.core import local_training as local_module
-from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core import placement, prng_streams, sharding
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
-from fesem_jax.data import placement
 from fesem_jax.run import rounds
 from fesem_jax.run.program_memory import memory_of
 from fesem_jax.run.programs import Programs

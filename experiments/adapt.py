@@ -22,9 +22,8 @@ from absl import flags
 import fesem_jax as fj
 from fesem_jax.analysis import joining
 from fesem_jax.analysis.tables import mean_and_std
-from fesem_jax.core import sharding
+from fesem_jax.core import arrangement, placement, sharding
 from fesem_jax.core.types import Params
-from fesem_jax.data import arrangement, placement
 from fesem_jax.evaluation import evaluate
 from fesem_jax.evaluation.agreement import contingency
 from fesem_jax.models.starting import trained_part

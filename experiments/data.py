@@ -15,8 +15,9 @@ from absl import flags
 
 from fesem_jax import data
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import arrays, label_skew
+from fesem_jax.data import arrays
 from fesem_jax.data.class_names import class_names
+from fesem_jax.evaluation import label_skew
 
 from . import flags as experiment_flags
 from .start import no_positional, start

@@ -11,9 +11,9 @@ import jax
 from absl import flags
 from jax.sharding import Mesh
 
-from fesem_jax.core import chips, sharding
+from fesem_jax.core import chips, placement, sharding
 from fesem_jax.core.selection import cohort_size
-from fesem_jax.data import placement, with_true_groups
+from fesem_jax.data import with_true_groups
 from fesem_jax.run import planner
 from fesem_jax.run.data_shapes import LEAF_SIZES, DataSize, data_of
 from fesem_jax.run.program_memory import collectives_by_kind

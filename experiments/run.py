@@ -20,13 +20,13 @@ import jax
 from absl import flags, logging
 
 from fesem_jax import algorithms, tasks
-from fesem_jax.core import sharding
+from fesem_jax.core import placement, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.selection import counted
-from fesem_jax.data import label_skew, placement
 from fesem_jax.data.attacks import honest
+from fesem_jax.evaluation import label_skew
 from fesem_jax.run.callbacks import BestRound
 from fesem_jax.run.one_run import run_one
 from fesem_jax.run.programs import Programs

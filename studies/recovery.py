@@ -31,11 +31,11 @@ from fesem_jax.algorithms.fesem import FesemState
 from fesem_jax.algorithms.wrappers.reclustering import Checks, ReclusteringState
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.arrangement import arrange
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, local_training
 from fesem_jax.core.sampling import everyone, shuffled
-from fesem_jax.data.arrangement import arrange
 from fesem_jax.evaluation import evaluate
 from fesem_jax.server import em
 from fesem_jax.server.kmeans import kmeans

@@ -28,11 +28,10 @@ from benchmarks import common
 from benchmarks.accelerator import measuring
 from benchmarks.accelerator.measuring import Row, Watch
 from fesem_jax import algorithms, data, models
-from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core import placement, prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import Machine, Precision, local_training
-from fesem_jax.data import placement
 from fesem_jax.run import rounds
 from fesem_jax.run.one_run import run_one
 from fesem_jax.run.programs import Programs

@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from fesem_jax import algorithms
-from fesem_jax.data import device_profiles
+from fesem_jax.core import device_profiles
 from fesem_jax.training.trained import WEIGHTINGS
 
 from .. import methods

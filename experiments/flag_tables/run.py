@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from fesem_jax.core import local_training
-from fesem_jax.data import attacks, device_profiles
+from fesem_jax.core import device_profiles, local_training
+from fesem_jax.data import attacks
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.results import curves
 from fesem_jax.utils import expressions, processes

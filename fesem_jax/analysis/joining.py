@@ -9,11 +9,11 @@ import optax
 
 from fesem_jax.core import prng_streams, sharding, tree
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.arrangement import arrange_all, order_of_clients
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, local_training
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Model, Params
-from fesem_jax.data.arrangement import arrange_all, order_of_clients
 from fesem_jax.models.starting import trained_part
 from fesem_jax.run.results.saved_run import Run
 from fesem_jax.server import em

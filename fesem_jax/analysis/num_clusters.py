@@ -15,11 +15,11 @@ from threadpoolctl import threadpool_limits
 
 from fesem_jax.algorithms.common.first_clusters import before_rounds, random_start
 from fesem_jax.core import prng_streams
+from fesem_jax.core.arrangement import arrange_all, order_of_clients
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import everyone
-from fesem_jax.data.arrangement import arrange_all, order_of_clients
 from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.rounds import keys_of_run

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from fesem_jax.data.class_names import class_names
-from fesem_jax.data.label_skew import label_skew
+from fesem_jax.evaluation.label_skew import label_skew
 from fesem_jax.plots.style import STYLE, chosen_style, fitting
 from fesem_jax.run.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure

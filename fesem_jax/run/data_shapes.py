@@ -7,11 +7,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fesem_jax.core.arrangement import padded_clients
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData, Groups
+from fesem_jax.core.placement import width_of
 from fesem_jax.core.sharding import CLIENTS
-from fesem_jax.data.arrangement import padded_clients
-from fesem_jax.data.placement import width_of
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fesem_jax.core import prng_streams
-from fesem_jax.data import label_skew
+from fesem_jax.evaluation import label_skew
 from fesem_jax.models.starting import whole_model
 from fesem_jax.run import figure_data
 from fesem_jax.run.callbacks.calls import Callbacks

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.core import offloading, prng_streams
+from fesem_jax.core import offloading, placement, prng_streams
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
+from fesem_jax.core.arrangement import arrange
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import placement
-from fesem_jax.data.arrangement import arrange
 from fesem_jax.data.attacks import honest
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.results import client_table, records

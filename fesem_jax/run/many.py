@@ -9,7 +9,7 @@ from typing import Any
 
 from absl import logging
 
-from fesem_jax.data.side_by_side import arrange_together
+from fesem_jax.core.arrangement import arrange_together
 from fesem_jax.run.ending import finish
 from fesem_jax.run.loop import Running, run_rounds
 from fesem_jax.run.over_runs import Functions, functions_of

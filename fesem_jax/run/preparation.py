@@ -11,16 +11,15 @@ from fesem_jax.algorithms.wrappers.client_memory import (
   kept_parts,
   with_client_memory,
 )
-from fesem_jax.core import prng_streams
+from fesem_jax.core import placement, prng_streams
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
-from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.types import Cohort
-from fesem_jax.data import placement
-from fesem_jax.data.arrangement import (
+from fesem_jax.core.arrangement import (
   draw_cohort,
   held_here,
   selected_cohort,
 )
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.checks import check_run
 from fesem_jax.run.configuration import code_of, default_config

@@ -7,10 +7,10 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.arrangement import selected_cohort
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Clients, Selection
 from fesem_jax.core.types import Cohort
-from fesem_jax.data.arrangement import selected_cohort
 from fesem_jax.evaluation.evaluate import mean_losses
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.spec import Spec

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fesem_jax.core import placement
+from fesem_jax.core.arrangement import arrange, order_of_clients
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import placement
-from fesem_jax.data.arrangement import arrange, order_of_clients
 from fesem_jax.run.spec import Spec
 
 

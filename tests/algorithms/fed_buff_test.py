@@ -8,11 +8,10 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax import algorithms
-from fesem_jax.core import prng_streams
+from fesem_jax.core import device_profiles, prng_streams
 from fesem_jax.core.client_work import ClientWork
+from fesem_jax.core.device_profiles import DeviceProfile
 from fesem_jax.core.traffic import Drawn, as_sent, bytes_of_model, one_model
-from fesem_jax.data import device_profiles
-from fesem_jax.data.device_profiles import DeviceProfile
 from fesem_jax.training.compression import compression
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -26,7 +25,7 @@ from tests.support.methods import (
 )
 from tests.support.nights import rest_by_night
 
-ALIKE = DeviceProfile(1e6, 1e6, 1e9, 1.0, 0.0, '')
+ALIKE = DeviceProfile(1e6, 1e6, 1e9, 1.0, 0.0)
 PLANTED = np.array([1.0307, 10.3113, 2.1749, 0.9131, 1.7337, 3.3721])
 
 
@@ -124,7 +123,7 @@ def test_durations_are_those_of_the_simulated_devices_of_other_methods(changes):
   local = helpers.local(epochs=3)._replace(**changes)
   data = helpers.federation(SIZES)
   # So slow that the work of such a small model takes time.
-  profile, seed = DeviceProfile(12.5e6, 2.5e6, 1e6, 1.0, 0.5, ''), 7
+  profile, seed = DeviceProfile(12.5e6, 2.5e6, 1e6, 1.0, 0.5), 7
   key = prng_streams.fold(jax.random.key(seed), prng_streams.INIT)
   found = np.asarray(device_profiles.durations(profile, local, data, key))
   costs = device_profiles.SimulatedDevices(profile, seed, local, data)

@@ -10,9 +10,8 @@ from jax.sharding import PartitionSpec
 
 import fesem_jax as fj
 from fesem_jax import algorithms
-from fesem_jax.core import client_map, offloading, sharding, tree
+from fesem_jax.core import arrangement, client_map, offloading, sharding, tree
 from fesem_jax.core.types import Cohort
-from fesem_jax.data import arrangement
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, methods
 from tests.support.runs import simulate

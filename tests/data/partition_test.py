@@ -7,8 +7,9 @@ from sklearn import datasets
 from fesem_jax import data
 from fesem_jax.core import batching
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import attacks, label_skew, partitions
+from fesem_jax.data import attacks, partitions
 from fesem_jax.data.partitions import rotation
+from fesem_jax.evaluation import label_skew
 from fesem_jax.utils.errors import UserError
 from tests.support.sources import own_arrays, sizes
 

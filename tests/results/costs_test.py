@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.core import device_profiles
 from fesem_jax.core.algorithm import ClientRound
 from fesem_jax.core.traffic import Drawn, Sent, bytes_of_model, one_model
-from fesem_jax.data import device_profiles
 from fesem_jax.run.results import costs
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -269,24 +269,24 @@ def test_totals_in_words():
 
 
 def test_speeds_depend_on_the_seed_and_the_client_alone():
-  of = device_profiles.profile('phone')
-  ids = np.arange(2000)
-  own = device_profiles.speeds(of, 3, ids)
-  some = device_profiles.speeds(of, 3, ids[[7, 2]])
-  np.testing.assert_array_equal(some.compute, own.compute[[7, 2]])
-  assert not np.allclose(own.upload, device_profiles.speeds(of, 4, ids).upload)
-  logs = np.log(np.array(own) / [[of.download], [of.upload], [of.compute]])
+  of, ids = device_profiles.PROFILES['phone'], np.arange(2000)
+
+  def speeds(seed, ids):
+    return np.asarray(device_profiles.speeds(of, jax.random.key(seed), ids))
+
+  own = speeds(3, ids)
+  np.testing.assert_array_equal(speeds(3, ids[[7, 2]]), own[:, [7, 2]])
+  assert not np.allclose(own, speeds(4, ids))
+  logs = np.log(own / np.array([of[:3]]).T)
   np.testing.assert_allclose(logs.mean(axis=1), 0, atol=0.05)
   np.testing.assert_allclose(logs.std(axis=1), of.spread, rtol=0.05)
   assert abs(np.corrcoef(logs)[0, 1]) < 0.1
 
 
 def test_a_round_takes_as_long_as_its_slowest_client(monkeypatch):
-  of = device_profiles.DeviceProfile(100.0, 10.0, 1000.0, 1.0, 0.0, '')
-  own = device_profiles.Speeds(
-    np.array([100.0, 50.0]), np.array([10.0, 10.0]), np.array([1000.0, 500.0])
-  )
-  monkeypatch.setattr(device_profiles, 'speeds', lambda *_: own)
+  of = device_profiles.DeviceProfile(100.0, 10.0, 1000.0, 1.0, 0.0)
+  own = np.array([[100.0, 50.0], [10.0, 10.0], [1000.0, 500.0]])
+  monkeypatch.setattr(device_profiles, 'speeds', lambda *_: jax.numpy.array(own))
   monkeypatch.setattr(device_profiles, 'operations', lambda *_: 10.0)
   devices = device_profiles.SimulatedDevices(of, 0, LOCAL, helpers.federation([4, 3]))
   sent = Sent(np.array([200.0, 100.0]), 30.0, passes=0.5)
@@ -303,7 +303,7 @@ def test_a_round_takes_as_long_as_its_slowest_client(monkeypatch):
   sent = sent._replace(passes_of_step=2)
   np.testing.assert_allclose(seconds(True, False), 6.22)
   with pytest.raises(UserError, match='device_profile'):
-    device_profiles.profile('watch')
+    device_profiles.profile('watch', 'device_profile')
 
 
 def test_operations_are_those_of_the_products():

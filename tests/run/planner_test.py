@@ -11,7 +11,7 @@ from benchmarks import common
 from experiments.build import build_model
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
-from fesem_jax.data.arrangement import arrange
+from fesem_jax.core.arrangement import arrange
 from fesem_jax.run import planner, program_memory
 from fesem_jax.run.data_shapes import DataSize, SplitSize, data_of
 from fesem_jax.run.program_memory import TooLarge

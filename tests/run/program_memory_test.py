@@ -6,7 +6,7 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.core import gram_matrices, sharding
-from fesem_jax.data.arrangement import arrange
+from fesem_jax.core.arrangement import arrange
 from fesem_jax.run.state_placement import placed_state
 from fesem_jax.server import trimmed_mean
 from tests.support import helpers

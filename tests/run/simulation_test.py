@@ -12,7 +12,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import algorithms, callbacks
 from fesem_jax.core import sharding
-from fesem_jax.data.arrangement import arrange, draw_cohort
+from fesem_jax.core.arrangement import arrange, draw_cohort
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import Diverged, UserError

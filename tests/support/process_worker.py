@@ -18,9 +18,8 @@ import numpy as np
 
 from fesem_jax import algorithms, models
 from fesem_jax.checks.rules import RULES
-from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core import arrangement, prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import arrangement
 from fesem_jax.run import rounds
 from fesem_jax.utils import processes, stored_rows
 from tests import conftest  # noqa: F401 - it sets what tests compile with.

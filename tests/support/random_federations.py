@@ -21,13 +21,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from fesem_jax.core import prng_streams, sharding
+from fesem_jax.core import placement, prng_streams, sharding
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.core.sampling import coin
 from fesem_jax.core.traffic import bytes_of_model
 from fesem_jax.core.types import Cohort
-from fesem_jax.data import placement
 from fesem_jax.run import state_placement
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.program_memory import collectives_of

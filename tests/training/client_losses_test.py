@@ -10,8 +10,8 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.core import tree
+from fesem_jax.core.arrangement import arrange
 from fesem_jax.core.types import Cohort, Model
-from fesem_jax.data.arrangement import arrange
 from fesem_jax.training.client_losses import (
   cohort_gradients,
   cohort_losses,

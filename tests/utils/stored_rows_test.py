@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fesem_jax import data
+from fesem_jax.core.arrangement import arrange
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import cache as cache_module
-from fesem_jax.data.arrangement import arrange
 from fesem_jax.data.splits import first_examples, hold_out, hold_out_clients
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.utils import safe_files, stored_rows

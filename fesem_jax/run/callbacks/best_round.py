@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from fesem_jax.core import placement
 from fesem_jax.core.algorithm import ClientModels
+from fesem_jax.core.arrangement import ordered
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import placement
-from fesem_jax.data.arrangement import ordered
 from fesem_jax.data.attacks import honest
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.callbacks.callback import Callback, Stop

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.core import traffic
+from fesem_jax.core import device_profiles, traffic
 from fesem_jax.core.traffic import Drawn, Traffic
-from fesem_jax.data import device_profiles
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import End, Round, Start
 from fesem_jax.run.results import costs
@@ -28,7 +27,9 @@ class Costs(Callback):
 
   def __init__(self, device_profile: str = ''):
     self._name = device_profile
-    self._profile = device_profiles.profile(device_profile) if device_profile else None
+    self._profile = None
+    if device_profile:
+      self._profile = device_profiles.profile(device_profile, 'device_profile')
     self.wants_clients = bool(device_profile)
 
   def on_start(self, start: Start) -> None:

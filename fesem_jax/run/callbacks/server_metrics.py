@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fesem_jax.core import placement
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import placement
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.callbacks.events import End, Evaluation, Start

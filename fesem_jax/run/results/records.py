@@ -9,8 +9,7 @@ import numpy as np
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.data import label_skew
-from fesem_jax.evaluation import evaluate
+from fesem_jax.evaluation import evaluate, label_skew
 from fesem_jax.tasks import Task
 from fesem_jax.utils import provenance
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import data
-from fesem_jax.data import label_skew
+from fesem_jax.evaluation import label_skew
 from fesem_jax.utils.errors import UserError
 from tests.support.commands import call
 

@@ -7,8 +7,8 @@ import pytest
 
 from fesem_jax import data
 from fesem_jax.core import prng_streams
-from fesem_jax.data import label_skew
 from fesem_jax.data.partitions import rows, shares
+from fesem_jax.evaluation import label_skew
 from fesem_jax.utils.errors import UserError
 from tests.support.sources import sizes
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core import batching, client_map, sharding, stratified
+from fesem_jax.core import batching, client_map, placement, sharding, stratified
+from fesem_jax.core.arrangement import arrange, draw_cohort
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sampling import sample_clients
 from fesem_jax.core.types import Cohort
-from fesem_jax.data import label_skew, placement
-from fesem_jax.data.arrangement import arrange, draw_cohort
+from fesem_jax.evaluation import label_skew
 from fesem_jax.run import figure_data, program_memory
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from fesem_jax.core import prng_streams, sampling, sharding
-from fesem_jax.data import arrangement, placement
+from fesem_jax.core import arrangement, placement, prng_streams, sampling, sharding
 from fesem_jax.utils import processes
 from tests.support import draws, helpers
 
