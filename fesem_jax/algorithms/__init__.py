@@ -150,14 +150,14 @@ def named(text: str) -> str:
 def options(name: str) -> dict[str, Any]:
   """The options of a method and of what wraps it, and their defaults."""
   name = named(name)
-  own = {**flat_options.options(METHODS[name]), **flat_options.WRAPPERS.get(name, {})}
-  return {o: default for o, default in own.items() if o not in _FIXED.get(name, {})}
+  defaults = flat_options.options(METHODS[name]) | flat_options.WRAPPERS.get(name, {})
+  return {o: v for o, v in defaults.items() if o not in _FIXED.get(name, {})}
 
 
-def check_options(name: str, chosen: Mapping[str, Any]) -> None:
+def check_options(name: str, settings: Mapping[str, Any]) -> None:
   """Raises `UserError` on an unknown method or an option it does not have."""
   allowed = options(name)
-  unknown = ', '.join(option for option in chosen if option not in allowed)
+  unknown = ', '.join(option for option in settings if option not in allowed)
   check(not unknown, f'{unknown}: {named(name)} has no such option')
 
 
@@ -179,7 +179,7 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   if not isinstance(weights := chosen.get('weighting', ''), str):
     of_data = functools.partial(with_weights, weights)
     chosen = {**chosen, 'weighting': 'by_weight'}
-  own = {**options(name), **chosen, **_FIXED.get(name, {})}
-  of_method = flat_options.options(METHODS[name])
-  method = METHODS[name](local, **{option: own[option] for option in of_method})
-  return flat_options.wrapped(method._replace(of_data=of_data), local, own)
+  values = {**options(name), **chosen, **_FIXED.get(name, {})}
+  method_options = flat_options.options(METHODS[name])
+  method = METHODS[name](local, **{option: values[option] for option in method_options})
+  return flat_options.wrapped(method._replace(of_data=of_data), local, values)

@@ -65,21 +65,21 @@ def apfl(
 
   def init(key, data):
     start, count = local.model.init(key), data.num_clients
-    own = own_models.repeat(local, start, count, 'stacked')
+    personal = own_models.repeat(local, start, count, 'stacked')
     alphas = jnp.full(count, variable(apfl_alpha), jnp.float32)
-    return ApflState(tree.expand(start), own, alphas)
+    return ApflState(tree.expand(start), personal, alphas)
 
   def one(client):
     w, (v, alpha) = client.received, client.state
 
     def local_step(t, params, memory, gradient_of):
       (w, v, alpha), (memory_w, memory_v) = params, memory
-      _, of_w = gradient_of(w)
-      loss, of_mix = gradient_of(_mix(alpha, v, w))
-      of_v = jax.tree.map(lambda g: alpha * g, of_mix)
-      new_w, memory_w = client.descend(t, of_w, memory_w, w)
-      new_v, memory_v = client.descend(t, of_v, memory_v, v)
-      slope = jax.tree.map(lambda g, v, w: (g * (v - w)).sum(), of_mix, v, w)
+      _, w_gradient = gradient_of(w)
+      loss, mix_gradient = gradient_of(_mix(alpha, v, w))
+      v_gradient = jax.tree.map(lambda g: alpha * g, mix_gradient)
+      new_w, memory_w = client.descend(t, w_gradient, memory_w, w)
+      new_v, memory_v = client.descend(t, v_gradient, memory_v, v)
+      slope = jax.tree.map(lambda g, v, w: (g * (v - w)).sum(), mix_gradient, v, w)
       rate = local.rate_of_step(t, client.rate)
       length = variable(eta) * (1.0 if rate is None else rate)
       alpha = jnp.clip(alpha - length * sum(jax.tree.leaves(slope)), 0.0, 1.0)
@@ -96,9 +96,9 @@ def apfl(
       one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
       state=tree.rows_of(all_own, cohort),
     )  # fmt: skip
-    own = tree.with_rows(all_own, cohort, trained.state)
+    personal = tree.with_rows(all_own, cohort, trained.state)
     info = trained._replace(steps=2 * trained.steps).info()  # Both models train.
-    return ApflState(sums.mean_of(trained.sums, w), *own), info
+    return ApflState(sums.mean_of(trained.sums, w), *personal), info
 
   def deployed(state, data):
     return ClientModels(

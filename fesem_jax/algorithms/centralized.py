@@ -54,10 +54,10 @@ def centralized(local: LocalTraining) -> Algorithm:
 
   def init(key, data):
     check_models_only(data, local, 'centralized', 'examples')
-    each = data.x.dtype.itemsize * math.prod(data.example_shape)
-    each += data.y.dtype.itemsize * math.prod(data.y.shape[1:])
+    example_bytes = data.x.dtype.itemsize * math.prod(data.example_shape)
+    example_bytes += data.y.dtype.itemsize * math.prod(data.y.shape[1:])
     count = data.sizes().sum().astype(jnp.float32)
-    return CentralizedState(tree.expand(local.model.init(key)), each * count)
+    return CentralizedState(tree.expand(local.model.init(key)), example_bytes * count)
 
   def step(state, data, cohort, key):
     sizes, most = data.sizes(cohort.ids), data.max_examples
@@ -65,15 +65,15 @@ def centralized(local: LocalTraining) -> Algorithm:
     counts = arrived & (sizes > 0)
     steps = batching.num_steps(local.schedule, sizes, most)
     steps = jnp.where(counts, steps, 0).sum()
-    whole = sharding.on_all_devices(_in_one_place(data), local.mesh)
+    whole = sharding.on_all_devices(_gathered(data), local.mesh)
     width = batching.batch_width(local.schedule, most)
     bound = batching.most_steps(local.schedule, most) * len(sizes)
     schedule = local.schedule._replace(batch_size=width, steps=bound)
-    of_all = local._replace(schedule=schedule, shared_start='off')
+    global_local = local._replace(schedule=schedule, shared_start='off')
 
     def train(size, steps, params):
       client = Client(
-        of_all, whole, jnp.int32(0), size, steps, jax.random.fold_in(key, 0),
+        global_local, whole, jnp.int32(0), size, steps, jax.random.fold_in(key, 0),
         ClientModels(own=params), local.rate(cohort),
       )  # fmt: skip
       model = local_sgd(client)
@@ -95,7 +95,7 @@ def centralized(local: LocalTraining) -> Algorithm:
   return Algorithm(local, init, step, deployed, traffic=sent)
 
 
-def _in_one_place(data: FederatedData) -> FederatedData:
+def _gathered(data: FederatedData) -> FederatedData:
   """The examples of all clients as those of one, clients in the order of their ids."""
   offsets, y = jnp.asarray(data.offsets), jnp.asarray(data.y)
   order = jnp.argsort(jnp.asarray(data.client_ids))
@@ -104,10 +104,10 @@ def _in_one_place(data: FederatedData) -> FederatedData:
   client = jnp.searchsorted(ends, places, side='right')
   start = jnp.concatenate([jnp.zeros(1, ends.dtype), ends])
   rows = offsets[order.at[client].get(mode='clip')] + places - start[client]
-  if (held := data.shard_rows) is not None:
-    device = jnp.searchsorted(jnp.asarray(held)[:, 1], rows, side='right')
-    first = jnp.asarray(held).at[device, 0].get(mode='clip')
-    rows += device * (y.shape[0] // held.shape[0]) - first
+  if (shard_rows := data.shard_rows) is not None:
+    device = jnp.searchsorted(jnp.asarray(shard_rows)[:, 1], rows, side='right')
+    first = jnp.asarray(shard_rows).at[device, 0].get(mode='clip')
+    rows += device * (y.shape[0] // shard_rows.shape[0]) - first
   return FederatedData(
     x=jnp.asarray(data.x).at[rows].get(mode='clip'),
     y=y.at[rows].get(mode='clip'),

@@ -85,34 +85,40 @@ def clove(
     return CloveState(centers, nowhere, jnp.int32(0))
 
   def clustered(state, data, cohort, key):
-    def by_losses():
+    def cluster_by_loss():
       args = local, state.centers, data, cohort, key, choose_num_clusters
       return loss_vectors.clusters_by_loss(*args)
 
-    drawn = num_clusters, data, cohort, key
-    at_random = functools.partial(loss_vectors.clusters_at_random, *drawn)
-    return jax.lax.cond(state.rounds == 0, at_random, by_losses)
+    arguments = num_clusters, data, cohort, key
+    assign_at_random = functools.partial(loss_vectors.clusters_at_random, *arguments)
+    return jax.lax.cond(state.rounds == 0, assign_at_random, cluster_by_loss)
 
   def step(state, data, cohort, key):
-    own = clustered(state, data, cohort, key)
-    starts = ClientModels(state.centers, own)
+    assignment = clustered(state, data, cohort, key)
+    starts = ClientModels(state.centers, assignment)
     trained = train_from_own(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)
-    assignment = own_models.kept(state, cohort, trained.took_part(), assignment=own)[1]
+    took_part = trained.took_part()
+    assignment = own_models.kept(state, cohort, took_part, assignment=assignment)[1]
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
     rounds = state.rounds + (info.trained > 0)  # The first one is that of some clients.
     return CloveState(centers, assignment, rounds), info
 
   def deployed(state, data):
-    return ClientModels(state.centers, _as_before(local, state, data, everyone(data)))
+    return ClientModels(
+      state.centers, _last_clusters(local, state, data, everyone(data))
+    )
 
   sent = chosen_centers_sent(local, num_clusters)
   return Algorithm(local, init, step, deployed, traffic=sent)
 
 
-def _as_before(local: LocalTraining, state: Any, data: Any, cohort: Any) -> jax.Array:
+def _last_clusters(
+  local: LocalTraining, state: Any, data: Any, cohort: Any
+) -> jax.Array:
   """[S] int32 clusters as they are; by loss of clients that never took part."""
-  joined, own = tree.rows_of((state.joined, state.assignment), cohort)
-  own, late = jnp.where(joined, own, 0), ~joined & (data.sizes(cohort.ids) > 0)
-  return start_by_loss(local, state.centers, own, late, data, cohort)
+  joined, assignment = tree.rows_of((state.joined, state.assignment), cohort)
+  assignment = jnp.where(joined, assignment, 0)
+  late = ~joined & (data.sizes(cohort.ids) > 0)
+  return start_by_loss(local, state.centers, assignment, late, data, cohort)

@@ -54,8 +54,8 @@ def ditto(
 
   def init(key, data):
     start = local.model.init(key)
-    own = own_models.repeat(local, start, data.num_clients, client_state)
-    return DittoState(tree.expand(start), own)
+    personal = own_models.repeat(local, start, data.num_clients, client_state)
+    return DittoState(tree.expand(start), personal)
 
   def train_own(client, v, w):
     pull = [toward(w, variable(ditto_lambda / 2))] if ditto_lambda else []
@@ -77,12 +77,12 @@ def ditto(
     return v.after(w), client.send(w, client.received), v.params
 
   def step(state, data, cohort, key):
-    w, own = state.params, tree.rows_of(state.client_params, cohort)
+    w, personal = state.params, tree.rows_of(state.client_params, cohort)
     trained = for_each_client(
       one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
-      state=own,
+      state=personal,
     )  # fmt: skip
-    own = tree.with_rows(state.client_params, cohort, trained.state)
-    return DittoState(sums.mean_of(trained.sums, w), own), trained.info()
+    personal = tree.with_rows(state.client_params, cohort, trained.state)
+    return DittoState(sums.mean_of(trained.sums, w), personal), trained.info()
 
   return Algorithm(local, init, step, deployed, train=train)

@@ -112,12 +112,12 @@ def fed_ala(
   def step(state, data, cohort, key):
     w, learned = state.params, tree.rows_of(state.learned, cohort)
     epochs = jnp.where(learned, 1, START_EPOCHS) * (state.rounds > 0)
-    own = state.heads, state.head_weights
+    personal = state.heads, state.head_weights
     trained = for_each_client(
       one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
-      state=tree.rows_of(own, cohort), given=epochs,
+      state=tree.rows_of(personal, cohort), given=epochs,
     )  # fmt: skip
-    heads, weights = tree.with_rows(own, cohort, trained.state)
+    heads, weights = tree.with_rows(personal, cohort, trained.state)
     counts = trained.took_part()
     state = own_models.kept(state, cohort, counts, learned=epochs > 0)
     mean, rounds = sums.mean_of(trained.sums, w), state.rounds + counts.any()

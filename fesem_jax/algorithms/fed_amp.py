@@ -81,8 +81,8 @@ def fed_amp(
 
   def step(state, data, cohort, key):
     trained = train(local, state, data, cohort, key, Reduction(sent='own'))
-    own = tree.with_rows(state.client_params, cohort, trained.params)
-    return FedAmpState(own), trained.info()
+    personal = tree.with_rows(state.client_params, cohort, trained.params)
+    return FedAmpState(personal), trained.info()
 
   return Algorithm(local, init, step, deployed, train=train)
 
@@ -99,6 +99,6 @@ def attention(
   those of `fed_amp`. Clients where `exists` [S] bool is False have no part in any mean
   but their own.
   """
-  others = exists[:, None] & exists[None] & ~jnp.eye(exists.shape[0], dtype=bool)
-  xi = jnp.where(others, alpha * jnp.exp(-distances / sigma) / sigma, 0.0)
+  pairs = exists[:, None] & exists[None] & ~jnp.eye(exists.shape[0], dtype=bool)
+  xi = jnp.where(pairs, alpha * jnp.exp(-distances / sigma) / sigma, 0.0)
   return xi + jnp.diag(1 - xi.sum(axis=1))

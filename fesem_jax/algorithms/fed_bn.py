@@ -39,18 +39,18 @@ def fed_bn(
   Raises:
     UserError: on an unknown layer, or if there is no normalization layer.
   """
-  own = _norms(local, norm_layers)
-  return personal_head.averaging(local, own, 'uniform')
+  personal = _norms(local, norm_layers)
+  return personal_head.averaging(local, personal, 'uniform')
 
 
 def _norms(local: LocalTraining, names: Sequence[str]) -> tuple[str, ...]:
   """The paths of the parameters of normalization layers."""
   params = check_parameters(local.model)
   if names:
-    own = parameter_names.chosen(params, names, 'norm_layers')
+    norms = parameter_names.chosen(params, names, 'norm_layers')
   else:
     paths = list(flatten_dict(params))
     layers = {path[:-1] for path in paths if path[-1] == 'scale'}
-    own = tuple('/'.join(path) for path in paths if path[:-1] in layers)
-  check(own, 'norm_layers: the model has no normalization layers')
-  return own
+    norms = tuple('/'.join(path) for path in paths if path[:-1] in layers)
+  check(norms, 'norm_layers: the model has no normalization layers')
+  return norms

@@ -130,10 +130,10 @@ def fed_buff(
 def _add_changes(trained, starts, total, known):
   """Adds the changes of a chunk's models, smaller the staler they are."""
   row, factors = known
-  own = factors[row[trained.ids]]
+  client_factors = factors[row[trained.ids]]
 
   def change(x, start):
-    return own.reshape(-1, *[1] * (x.ndim - 1)) * (x - start[starts.choice])
+    return client_factors.reshape(-1, *[1] * (x.ndim - 1)) * (x - start[starts.choice])
 
   changes = jax.tree.map(change, trained.params, starts.shared)
   zero = jax.tree.map(lambda x: jnp.zeros_like(x[:1]), starts.shared)

@@ -99,9 +99,9 @@ def fed_cluster(
     return (rounds > min_rounds) & (rounds % check_every == 0)
 
   def add(trained, starts, total):
-    own = starts.params(trained.ids.shape[0])
-    distance = tree.row_distances(trained.params, own)
-    updates = jax.tree.map(jnp.subtract, trained.params, own)
+    start = starts.params(trained.ids.shape[0])
+    distance = tree.row_distances(trained.params, start)
+    updates = jax.tree.map(jnp.subtract, trained.params, start)
     return updates, total.add(
       trained, starts.choice, distance, 'by_examples', starts.shared
     )

@@ -67,7 +67,7 @@ def fed_dane(
       arrived = local.arrived(key, data, cohort.ids)
       return cohort_gradients(local, state.params, data, cohort, arrived, keep)
 
-    own, sums = gradients(cohort, keep=True)
+    client_gradients, sums = gradients(cohort, keep=True)
     if not (cohort.everyone or same_cohort):
       _, sums = gradients(first_cohort(data, cohort, key), keep=False)
     # Without any gradient of the first cohort there is nothing to correct by.
@@ -75,19 +75,19 @@ def fed_dane(
     g = mean_of(sums, tree.zeros_like(state.params))
 
     def one(client):
-      (g, known), own = client.broadcast, client.given
+      (g, known), client_gradients = client.broadcast, client.given
 
-      def difference(g, own):
-        return jnp.where(known, g[0] - own, 0.0)
+      def difference(g, client_gradients):
+        return jnp.where(known, g[0] - client_gradients, 0.0)
 
-      correction = plus(jax.tree.map(difference, g, own))
+      correction = plus(jax.tree.map(difference, g, client_gradients))
       penalty = variable(prox_mu / 2) if prox_mu else None
       model = local_sgd(client, correction, penalty=penalty)
       return model, client.send(model, client.received), None
 
     return for_each_client(
       one, local, ClientModels(state.params), data, cohort, key, reduction,
-      given=own, broadcast=(g, known),
+      given=client_gradients, broadcast=(g, known),
     )  # fmt: skip
 
   def step(state, data, cohort, key):

@@ -82,17 +82,17 @@ def fed_drift(
     room = count >= num_clients or not start_alone
     check(room, 'max_clusters: fewer than the clients; give start_alone=False')
     begin = num_clients if start_alone else 1  # Models in use.
-    own = jnp.argsort(jnp.argsort(jnp.asarray(data.client_ids)))
+    assignment = jnp.argsort(jnp.argsort(jnp.asarray(data.client_ids)))
     return FedDriftState(
       centers=tree.take(start, jnp.zeros(count, jnp.int32)),
-      assignment=jnp.minimum(own, begin - 1).astype(jnp.int32),
+      assignment=jnp.minimum(assignment, begin - 1).astype(jnp.int32),
       client_losses=cohort_losses(local, start, data)[:, 0],
       last_used=jnp.where(jnp.arange(count) < begin, 0, -1).astype(jnp.int32),
       rounds=jnp.int32(0),
     )
 
   def next_time_step(state, data, cohort, key):
-    centers, own, before, last_used, rounds = state
+    centers, assignment, before, last_used, rounds = state
     sizes, ids = data.sizes(), jnp.asarray(data.client_ids)
     losses = cohort_losses(local, centers, data, cohort)
     losses = jnp.where((last_used >= 0)[None], losses, jnp.inf)
@@ -102,7 +102,7 @@ def fed_drift(
     losses, sent = sharding.on_all_devices((losses, sent), local.mesh)
     weights = (sizes > 0) * weights_by('by_examples', sizes, data.weights)
     weights = weights.astype(jnp.float32)
-    clients = concept_drift.Clients(losses, own, before, sent, weights, ids)
+    clients = concept_drift.Clients(losses, assignment, before, sent, weights, ids)
     number = rounds // variable(check_every)
     models = concept_drift.decide(clients, last_used, number, variable(drift_delta))
     centers = tree.put(centers, models.new, tree.take(centers, models.best))

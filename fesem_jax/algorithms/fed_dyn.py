@@ -60,8 +60,8 @@ def fed_dyn(
     start = tree.expand(local.model.init(key))
     zero = tree.zeros_like(start)
     one = tree.unstack(zero, 0)
-    own = own_models.repeat(local, one, data.num_clients, client_state)
-    return FedDynState(start, zero, own)
+    client_gradients = own_models.repeat(local, one, data.num_clients, client_state)
+    return FedDynState(start, zero, client_gradients)
 
   def one(client):
     alpha, h_i = variable(dyn_alpha), client.state
@@ -75,10 +75,10 @@ def fed_dyn(
     return model, client.send(model, client.received), new
 
   def train(local, state, data, cohort, key, reduction):
-    own = tree.rows_of(state.client_gradients, cohort)
+    client_gradients = tree.rows_of(state.client_gradients, cohort)
     return for_each_client(
       one, local, ClientModels(state.params), data, cohort, key, reduction,
-      state=own,
+      state=client_gradients,
     )  # fmt: skip
 
   def step(state, data, cohort, key):
@@ -90,7 +90,8 @@ def fed_dyn(
     h = jax.tree.map(lambda h, change: h - share * change, h, trained.sums.params)
     moved = jax.tree.map(lambda w, h: w - h / alpha, mean, h)
     any_client = trained.sums.weight > 0
-    own = tree.with_rows(state.client_gradients, cohort, trained.state)
-    return FedDynState(tree.where(any_client, moved, x), h, own), trained.info()
+    client_gradients = tree.with_rows(state.client_gradients, cohort, trained.state)
+    new = tree.where(any_client, moved, x)
+    return FedDynState(new, h, client_gradients), trained.info()
 
   return Algorithm(local, init, step, global_model.deployed, train=train)

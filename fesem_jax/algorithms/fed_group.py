@@ -79,32 +79,33 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     cohort = all_or_sample(key, data, 20 * num_clusters, local.mesh)
     trained = train_cohort(shortly, starts, data, cohort, local_key)
     clustering_key = prng_streams.fold(key, prng_streams.CLUSTERING)
-    of_clients = _updates(trained, starts), trained.took_part()
+    changes = _updates(trained, starts), trained.took_part()
     ids = jnp.asarray(data.client_ids).at[cohort.ids].get(mode='clip')
-    args = clustering_key, *of_clients, ids, num_clusters, local.mesh
+    args = clustering_key, *changes, ids, num_clusters, local.mesh
     cluster, counts = clusters_of_directions(*args)
     origins = tree.repeat(tree.unstack(starts.shared, 0), num_clusters)
     weights = counts.astype(jnp.float32)
     centers = em.m_step(trained.params, cluster, weights, origins, local.mesh)
     directions = jax.tree.map(jnp.subtract, centers, origins)
-    own = jnp.zeros(data.num_clients, jnp.int32)
+    assignment = jnp.zeros(data.num_clients, jnp.int32)
     if not cohort.everyone:
-      own = placed(shortly, starts.shared, directions, data, local_key)
-    own = tree.put(own, jnp.where(counts, cohort.ids, data.num_clients), cluster)
-    return FedGroupState(centers, own, starts.shared, directions)
+      assignment = placed(shortly, starts.shared, directions, data, local_key)
+    places = jnp.where(counts, cohort.ids, data.num_clients)
+    assignment = tree.put(assignment, places, cluster)
+    return FedGroupState(centers, assignment, starts.shared, directions)
 
   def step(state, data, cohort, key):
-    own, starts = state.assignment, deployed(state, data).of(cohort)
+    assignment, starts = state.assignment, deployed(state, data).of(cohort)
     trained = train_from_own(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
-    info = round_info(trained, num_clusters, value, own, own, data)
+    info = round_info(trained, num_clusters, value, assignment, assignment, data)
     return state._replace(centers=centers), info
 
   def of_unseen(state, data):
     alike = shortly._replace(work=None)  # Numbers of others may be theirs.
-    own = placed(alike, state.start, state.directions, data, jax.random.key(0))
-    return ClientModels(state.centers, own)
+    assignment = placed(alike, state.start, state.directions, data, jax.random.key(0))
+    return ClientModels(state.centers, assignment)
 
   sent = traffic.after_clustering(traffic.one_model(local))
   sent = sent._replace(beside=None)  # A second model, to find the nearest group.

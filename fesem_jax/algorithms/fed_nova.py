@@ -52,8 +52,9 @@ def fed_nova(
     return global_model.train(local, state, data, cohort, key, reduction, epochs=epochs)
 
   def normalize(trained, starts, total, lengths):
-    own = lengths[trained.steps]
-    weights = trained.weights('by_examples') / jnp.where(own > 0, own, 1.0)
+    client_lengths = lengths[trained.steps]
+    divisors = jnp.where(client_lengths > 0, client_lengths, 1.0)
+    weights = trained.weights('by_examples') / divisors
     return None, sums.add_to_one(total, trained.params, weights, starts.shared)
 
   def step(state, data, cohort, key):

@@ -65,15 +65,16 @@ def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
   def init(key, data):
     centers = random_models(local, key, num_clusters)
     shape = data.num_clients, num_clusters
-    own = jnp.full(shape, 1 / num_clusters), jnp.zeros((*shape, data.num_classes))
-    return FedRcState(centers, *sharding.split_clients(own, local.mesh))
+    weights = jnp.full(shape, 1 / num_clusters), jnp.zeros((*shape, data.num_classes))
+    return FedRcState(centers, *sharding.split_clients(weights, local.mesh))
 
   def step(state, data, cohort, key):
     mixture = tree.rows_of(state.mixture, cohort)
     classes = example_targets(local, data, cohort)
-    of_class = tree.take(jnp.log(shares_of_classes(state.classes)).T, classes)
+    log_shares = tree.take(jnp.log(shares_of_classes(state.classes)).T, classes)
     losses = example_losses(local, state.centers, data, cohort)
-    shares = learners.responsibilities(mixture, -losses - jnp.moveaxis(of_class, 2, 1))
+    log_odds = -losses - jnp.moveaxis(log_shares, 2, 1)
+    shares = learners.responsibilities(mixture, log_odds)
     centers, trained = learners.train(
       local, state.centers, shares, data, cohort, key, 'by_examples'
     )
@@ -90,8 +91,8 @@ def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
 def shares_of_classes(classes: jax.Array) -> jax.Array:
   """[K, L] float32: C_ky, at least `FLOOR`, of all clients' sums [M, K, L]."""
   total = classes.sum(axis=0)
-  of_center = total.sum(axis=1, keepdims=True)
-  return jnp.maximum(total / jnp.where(of_center > 0, of_center, 1.0), FLOOR)
+  center_total = total.sum(axis=1, keepdims=True)
+  return jnp.maximum(total / jnp.where(center_total > 0, center_total, 1.0), FLOOR)
 
 
 def sums_of_classes(
@@ -100,10 +101,10 @@ def sums_of_classes(
   """[S, K, L] float32: the sums of q [S, K, N_max] over the examples of each class."""
   shares = jnp.where(learners.exist(data, cohort)[:, None], shares, 0.0)
 
-  def of_class(label: jax.Array) -> jax.Array:
+  def class_sum(label: jax.Array) -> jax.Array:
     return jnp.where((classes == label)[:, None], shares, 0.0).sum(axis=2)
 
-  sums = jax.lax.map(of_class, jnp.arange(data.num_classes))  # [L, S, K]
+  sums = jax.lax.map(class_sum, jnp.arange(data.num_classes))  # [L, S, K]
   return jnp.moveaxis(sums, 0, 2)
 
 

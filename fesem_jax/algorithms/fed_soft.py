@@ -71,11 +71,11 @@ def fed_soft(
 
   def init(key, data):
     local.check_no_sends('fed_soft', 'models that did not start from a received one')
-    first, *others = jax.random.split(key, num_clusters + 1)
+    first, *other_keys = jax.random.split(key, num_clusters + 1)
     start = local.model.init(first)
     even = jnp.full((data.num_clients, num_clusters), 1 / num_clusters)
     return FedSoftState(
-      centers=jax.vmap(local.model.init)(jnp.stack(others)),
+      centers=jax.vmap(local.model.init)(jnp.stack(other_keys)),
       client_params=own_models.repeat(local, start, data.num_clients, 'stacked'),
       importance=sharding.split_clients(even, local.mesh),
       estimated=jnp.full(data.num_clients, -ESTIMATE_EVERY, jnp.int32),

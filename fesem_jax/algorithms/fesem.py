@@ -132,7 +132,7 @@ def _built(
       penalty=penalty.of(data, cohort),  # Eq. 7
     )  # fmt: skip
 
-  def e_and_m_step(chunk, starts, sums, known):
+  def assign_and_sum(chunk, starts, sums, known):
     assigned = steps.nearest(chunk, starts, known)  # Eq. 8
     sums = steps.add(sums, chunk, starts, assigned)  # Eq. 9: sums for the means
     models = assigned.models if robust_means_of_matched else None
@@ -141,7 +141,7 @@ def _built(
   def step(state, data, cohort, key):
     # Local training from the centers; both steps follow as each chunk finishes.
     reduction = steps.reduction(state.centers, cohort.keep_clusters)._replace(
-      fold=e_and_m_step,
+      fold=assign_and_sum,
       keep=client_state != 'streamed',
       into=room_for_models(state, cohort, client_state, local.mesh),
     )
@@ -161,9 +161,9 @@ def _built(
     rounds = state.rounds + 1
     return FesemState(centers, assignment, client_params, rounds, server), info
 
-  def with_centers(state, centers, stays):
+  def with_centers(state, centers, unchanged):
     server = server_optimizers.renew(
-      m_step.server_optimizer, state.server, stays, centers
+      m_step.server_optimizer, state.server, unchanged, centers
     )
     return state._replace(centers=centers, server=server)
 

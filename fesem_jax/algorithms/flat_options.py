@@ -41,26 +41,26 @@ WRAPPERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def wrapped(
-  method: Algorithm, local: LocalTraining, own: Mapping[str, Any]
+  method: Algorithm, local: LocalTraining, options: Mapping[str, Any]
 ) -> Algorithm:
-  """A method with the wrappers that its options ask for; `own` are all its options.
+  """A method with the wrappers that its options ask for; `options` are all its options.
 
   Raises `UserError` on an option out of range, or one that excludes another.
   """
-  of_wrappers = {name: value for name, value in own.items() if name in FESEM_WRAPPERS}
-  ranges.check_arguments(_wrappers, of_wrappers)
-  client_state = own.get('client_state', 'stacked')
+  wrapper_options = {n: value for n, value in options.items() if n in FESEM_WRAPPERS}
+  ranges.check_arguments(_wrappers, wrapper_options)
+  client_state = options.get('client_state', 'stacked')
   for option in ('reseed_empty', 'recluster_every'):
-    stacked = not of_wrappers.get(option) or client_state == 'stacked'
+    stacked = not wrapper_options.get(option) or client_state == 'stacked'
     check(stacked, f'client_state: {option} needs stacked; got {client_state}')
   compare = comparison.by_weights(statistics=local.model.statistics)
-  if 'cluster_on' in own:
-    compare = comparison.build(own['cluster_on'], local.model)
-  if of_wrappers.get('reseed_empty'):
+  if 'cluster_on' in options:
+    compare = comparison.build(options['cluster_on'], local.model)
+  if wrapper_options.get('reseed_empty'):
     method = with_reseeding(method, compare)
-  if of_wrappers.get('recluster_every'):
-    clustering = Clustering(weighting=own['weighting'], comparison=compare)
-    if 'cluster_on' in own:
-      clustering = clustering._replace(restarts=own['init_restarts'])
-    method = with_reclustering(method, of_wrappers['recluster_every'], clustering)
+  if wrapper_options.get('recluster_every'):
+    clustering = Clustering(weighting=options['weighting'], comparison=compare)
+    if 'cluster_on' in options:
+      clustering = clustering._replace(restarts=options['init_restarts'])
+    method = with_reclustering(method, wrapper_options['recluster_every'], clustering)
   return method

@@ -77,14 +77,14 @@ def flux(
     components = descriptors.size_of_features(local, data)[1]
     placing = descriptors.Placing.nowhere(most, components)
     numbers = jnp.int32(2 * (data.num_classes + 1) * components)
-    own, rounds = jnp.zeros(data.num_clients, jnp.int32), jnp.int32(0)
+    assignment, rounds = jnp.zeros(data.num_clients, jnp.int32), jnp.int32(0)
     centers, average = tree.repeat(start, most), tree.expand(start)
-    return FluxState(centers, own, rounds, average, placing, numbers)
+    return FluxState(centers, assignment, rounds, average, placing, numbers)
 
   def step(state, data, cohort, key):
     check_everyone(cohort, 'flux')
-    own, rounds = state.assignment, state.rounds + 1
-    args = local, deployed(state, data), own, data, cohort, key, 'by_examples'
+    assignment, rounds = state.assignment, state.rounds + 1
+    args = local, deployed(state, data), assignment, data, cohort, key, 'by_examples'
     centers, trained, info = train_and_average(*args)
     counts = trained.took_part()
 
@@ -98,7 +98,7 @@ def flux(
     described_by = jax.lax.cond(rounds == warmup_rounds, described, lambda: nothing)
     counts &= jnp.isfinite(described_by[0]).all(axis=(1, 2))
     ids, exists = jnp.asarray(data.client_ids), data.sizes() > 0
-    updates = (*described_by, counts, ids, exists, own)
+    updates = (*described_by, counts, ids, exists, assignment)
     state = state._replace(centers=centers, rounds=rounds)
     return state, info._replace(updates=updates)
 

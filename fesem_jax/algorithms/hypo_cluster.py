@@ -69,21 +69,23 @@ def hypo_cluster(
   server_optimizer = mask_batch_stats(server_optimizer, local.model.statistics)
   start = RandomCenters(init_restarts, init_rounds, init_clients)
 
-  def one_round(local, optimizer, centers, of_server, best, data, cohort, key):
+  def one_round(local, optimizer, centers, server_state, best, data, cohort, key):
     starts = ClientModels(centers, best)
     trained = train_from_own(local, starts, data, cohort, key, weighting)
-    after = server_optimizers.step(optimizer, of_server, centers, trained.sums.clients)
+    after = server_optimizers.step(
+      optimizer, server_state, centers, trained.sums.clients
+    )
     return after, trained
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
     plain = local._replace(dropout_rate=0.0)
 
-    def after_a_round(centers, sample, key):
+    def run_round(centers, sample, key):
       best = least_loss(plain, centers, data, sample)
       return one_round(plain, None, centers, (), best, data, sample, key)[0][0]
 
-    centers = best_centers(local, data, key, num_clusters, start, after_a_round)
+    centers = best_centers(local, data, key, num_clusters, start, run_round)
     assignment = least_loss(local, centers, data, everyone(data))
     server = server_optimizers.init(server_optimizer, centers, key)
     return HypoClusterState(centers, assignment, jnp.int32(0), server)
@@ -106,8 +108,8 @@ def hypo_cluster(
     best = least_loss(local, state.centers, data, everyone(data))
     return ClientModels(state.centers, best)
 
-  def with_centers(state, centers, stays):
-    server = server_optimizers.renew(server_optimizer, state.server, stays, centers)
+  def with_centers(state, centers, unchanged):
+    server = server_optimizers.renew(server_optimizer, state.server, unchanged, centers)
     return state._replace(centers=centers, server=server)
 
   sent = all_centers_sent(local, num_clusters, start)

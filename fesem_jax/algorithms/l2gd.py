@@ -80,31 +80,31 @@ def l2gd(
   check(theta <= 1 + 1e-6, f'l2gd_lambda: theta is {theta:.3g}, above 1; lower it')
 
   def toss(key):
-    own = prng_streams.fold(key, prng_streams.NEXT_ROUND)
-    return jax.random.bernoulli(own, variable(aggregation_probability))
+    coin_key = prng_streams.fold(key, prng_streams.NEXT_ROUND)
+    return jax.random.bernoulli(coin_key, variable(aggregation_probability))
 
   def init(key, data):
     check_models_only(
       data, local, 'l2gd', 'models that did not start from a received one'
     )
     start = local.model.init(key)
-    own = own_models.repeat(local, start, data.num_clients, 'stacked')
-    return L2gdState(own, toss(key))
+    personal = own_models.repeat(local, start, data.num_clients, 'stacked')
+    return L2gdState(personal, toss(key))
 
   def aggregated(state, data, cohort, key):
-    own, ids = tree.rows_of(state.client_params, cohort), jnp.asarray(cohort.ids)
+    personal, ids = tree.rows_of(state.client_params, cohort), jnp.asarray(cohort.ids)
     sizes, steps = data.sizes(ids), jnp.zeros(ids.shape, jnp.int32)
     arrived = local.arrived(key, data, ids)
-    losses = own_losses(local, own, data, cohort)
-    here = Trained(ids, None, losses, sizes, jnp.isfinite(losses), arrived, steps)
-    weights = here.weights('uniform')
-    first = tree.take(own, weights.argmax()[None])
-    mean = em.m_step(own, jnp.zeros_like(ids), weights, first, local.mesh)
+    losses = own_losses(local, personal, data, cohort)
+    clients = Trained(ids, None, losses, sizes, jnp.isfinite(losses), arrived, steps)
+    weights = clients.weights('uniform')
+    first = tree.take(personal, weights.argmax()[None])
+    mean = em.m_step(personal, jnp.zeros_like(ids), weights, first, local.mesh)
     share, rate = variable(aggregation_probability), local.rate(cohort)
     theta = variable(eta) * variable(l2gd_lambda) * (1 - share) / share
     theta = theta if rate is None else rate * theta
-    moved = jax.tree.map(lambda x, m: x + theta * (m - x), own, mean)
-    return here._replace(params=tree.where(here.took_part(), moved, own))
+    moved = jax.tree.map(lambda x, m: x + theta * (m - x), personal, mean)
+    return clients._replace(params=tree.where(clients.took_part(), moved, personal))
 
   def trained(state, data, cohort, key):
     starts = ClientModels(own=tree.rows_of(state.client_params, cohort))
@@ -118,8 +118,8 @@ def l2gd(
       lambda key: trained(state, data, cohort, key),
       key,
     )
-    own = tree.with_rows(state.client_params, cohort, clients.params)
-    return L2gdState(own, toss(key)), clients.info()
+    personal = tree.with_rows(state.client_params, cohort, clients.params)
+    return L2gdState(personal, toss(key)), clients.info()
 
   return Algorithm(local, init, step, deployed, traffic=_traffic(local))
 

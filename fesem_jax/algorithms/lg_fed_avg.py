@@ -36,5 +36,5 @@ def lg_fed_avg(
     UserError: on an unknown layer, or if no layer is left to the clients.
   """
   personal_head.check_head(local, head_layers)
-  own = personal_head.other_layers(local, head_layers)
-  return fed_per(local, head_layers=own)
+  personal = personal_head.other_layers(local, head_layers)
+  return fed_per(local, head_layers=personal)

@@ -72,8 +72,8 @@ def moon(
     start = local.model.init(key)
     x = jax.ShapeDtypeStruct((2, *data.example_shape), jnp.float32)
     jax.eval_shape(contrast(start, start).apply, start, x)
-    own = own_models.repeat(local, start, data.num_clients, 'stacked')
-    return MoonState(tree.expand(start), own)
+    personal = own_models.repeat(local, start, data.num_clients, 'stacked')
+    return MoonState(tree.expand(start), personal)
 
   def one(client):
     contrasting = client.with_model(contrast(client.received, client.state))
@@ -86,8 +86,8 @@ def moon(
       one, local, ClientModels(x), data, cohort, key, mean_of_models('by_examples', x),
       state=last,
     )  # fmt: skip
-    own = tree.with_rows(state.client_params, cohort, trained.state)
-    return MoonState(sums.mean_of(trained.sums, x), own), trained.info()
+    personal = tree.with_rows(state.client_params, cohort, trained.state)
+    return MoonState(sums.mean_of(trained.sums, x), personal), trained.info()
 
   # Beside the local one, two models see each batch; they stay as they are.
   size = traffic.bytes_of_model(local)

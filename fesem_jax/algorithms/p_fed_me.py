@@ -67,8 +67,8 @@ def p_fed_me(
 
   def init(key, data):
     start = local.model.init(key)
-    own = own_models.repeat(local, start, data.num_clients, 'stacked')
-    return PFedMeState(tree.expand(start), own)
+    personal = own_models.repeat(local, start, data.num_clients, 'stacked')
+    return PFedMeState(tree.expand(start), personal)
 
   def one(client):
     x, pull = client.received, variable(pfedme_lambda)
@@ -96,10 +96,10 @@ def p_fed_me(
     return trained, client.send(trained.of(w), x), theta
 
   def step(state, data, cohort, key):
-    x, own = state.params, tree.rows_of(state.client_params, cohort)
+    x, personal = state.params, tree.rows_of(state.client_params, cohort)
     trained = for_each_client(
       one, local, ClientModels(x), data, cohort, key, mean_of_models(weighting, x),
-      state=own,
+      state=personal,
     )  # fmt: skip
     mean, beta = sums.mean_of(trained.sums, x), variable(server_learning_rate)
     params = jax.tree.map(lambda x, w: x + beta * (w - x), x, mean)

@@ -79,12 +79,12 @@ def pacfl(
     angles = subspaces.proximities(vectors, vectors, proximity)
     most = variable(angle_threshold) if angle_threshold else None
     ids = jnp.asarray(data.client_ids)
-    by_id = jnp.argsort(ids)  # What comes first of equal angles decides.
+    order = jnp.argsort(ids)  # What comes first of equal angles decides.
     first = agglomerative.agglomerate(
-      angles[by_id][:, by_id], exists[by_id], num_clusters, most
+      angles[order][:, order], exists[order], num_clusters, most
     )
-    own = numbered_by_clients(first[jnp.argsort(by_id)], exists, ids, len(ids))
-    return jnp.where(exists, own, 0).astype(jnp.int32)
+    assignment = numbered_by_clients(first[jnp.argsort(order)], exists, ids, len(ids))
+    return jnp.where(exists, assignment, 0).astype(jnp.int32)
 
   def init(key, data):
     check_num_clusters(num_clusters, data)
@@ -101,8 +101,8 @@ def pacfl(
     trained = train_from_own(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
-    own = state.assignment
-    info = round_info(trained, num_clusters, value, own, own, data)
+    assignment = state.assignment
+    info = round_info(trained, num_clusters, value, assignment, assignment, data)
     return state._replace(centers=centers), info
 
   sent = traffic.one_model(local)._replace(

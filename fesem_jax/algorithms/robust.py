@@ -85,15 +85,15 @@ def robust(
 
   def step(state, data, cohort, key):
     starts = deployed(state, data).of(cohort)
-    own = starts.choice
-    assert own is not None  # There are centers.
+    assignment = starts.choice
+    assert assignment is not None  # There are centers.
     trained = train_cohort(local, starts, data, cohort, key)
     # The trimmed mean of w_i - c_k plus c_k is the trimmed mean of w_i.
     centers = aggregate(
-      trained.params, own, trained.took_part(), state.centers, local.mesh
+      trained.params, assignment, trained.took_part(), state.centers, local.mesh
     )
     weights = trained.weights('uniform')
-    value = em.objective(trained.params, centers, own, weights, local.mesh)
+    value = em.objective(trained.params, centers, assignment, weights, local.mesh)
     info = round_info(
       trained, num_clusters, value, state.assignment, state.assignment, data
     )

@@ -71,8 +71,8 @@ def scaffold(
     start = tree.expand(local.model.init(key))
     zero = tree.zeros_like(start)
     one = tree.unstack(zero, 0)
-    own = own_models.repeat(local, one, data.num_clients, client_state)
-    return ScaffoldState(start, zero, own)
+    client_controls = own_models.repeat(local, one, data.num_clients, client_state)
+    return ScaffoldState(start, zero, client_controls)
 
   def corrected(client):
     c, c_i = tree.unstack(client.broadcast, 0), client.state
@@ -92,10 +92,10 @@ def scaffold(
     return model, (model.params, gradient), where(known > 0, new, c_i)
 
   def run(one, local, state, data, cohort, key, reduction):
-    own = tree.rows_of(state.client_controls, cohort)
+    client_controls = tree.rows_of(state.client_controls, cohort)
     return for_each_client(
       one, local, ClientModels(state.params), data, cohort, key, reduction,
-      state=own, broadcast=state.control,
+      state=client_controls, broadcast=state.control,
     )  # fmt: skip
 
   def train(local, state, data, cohort, key, reduction):

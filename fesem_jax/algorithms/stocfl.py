@@ -101,15 +101,15 @@ def stocfl(
     joins &= ~tree.rows_of(state.clusters.joined, cohort)
     args = state, data, cohort, joins, key
     state = jax.lax.cond(joins.any(), lambda: merged(*args), lambda: state)
-    shared, to_all = global_model.train_and_average(
+    shared, trained_shared = global_model.train_and_average(
       local, GlobalState(state.params), data, cohort, key, Averaging('uniform')
     )
-    own = sums_of_own(state.centers, 'uniform')
-    trained = train(local, state, data, cohort, key, own)
+    cluster_sums = sums_of_own(state.centers, 'uniform')
+    trained = train(local, state, data, cohort, key, cluster_sums)
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
-    count, of_all = state.clusters.most + 1, trained.together_with(to_all)
-    info = round_info(of_all, count, value, before, state.clusters.assignment, data)
+    count, together = state.clusters.most + 1, trained.together_with(trained_shared)
+    info = round_info(together, count, value, before, state.clusters.assignment, data)
     centers = jax.tree.map(lambda c, w: c.at[-1:].set(w), centers, shared.params)
     return state._replace(centers=centers), info
 
@@ -117,9 +117,10 @@ def stocfl(
     return anchored_clusters.most_similar(rule, state.clusters, data)
 
   def deployed(state, data):
-    own, late = state.clusters.assignment, ~state.clusters.joined & (data.sizes() > 0)
-    choice = jax.lax.cond(late.any(), lambda: similar(state, data), lambda: own)
-    return ClientModels(state.centers, jnp.where(late, choice, own))
+    assignment = state.clusters.assignment
+    late = ~state.clusters.joined & (data.sizes() > 0)
+    choice = jax.lax.cond(late.any(), lambda: similar(state, data), lambda: assignment)
+    return ClientModels(state.centers, jnp.where(late, choice, assignment))
 
   def of_unseen(state, data):
     alike = rule._replace(local=local._replace(work=None))  # Others' numbers.

@@ -104,13 +104,15 @@ def with_new_clients(
   descriptions = tree.where(new, descriptions, tree.rows_of(old.gradients, cohort))
   gradients = tree.with_rows(old.gradients, cohort, descriptions)
   new = tree.with_rows(jnp.zeros(data.num_clients, bool), cohort, new)
-  of_all = inner_products(gradients, mesh), new
-  products, new = sharding.on_all_devices(of_all, mesh)
+  products = inner_products(gradients, mesh), new
+  products, new = sharding.on_all_devices(products, mesh)
   ids, threshold = jnp.asarray(data.client_ids), variable(rule.threshold)
   merged = merge_similar(products, old.assignment, new, ids, most, threshold)
-  own, joined = merged.assignment, old.joined | new
-  sizes = jnp.zeros(most, jnp.int32).at[own].add(1, mode='drop')
-  clusters = AnchoredClusters(own, joined, gradients, old.anchor, sizes, merged.number)
+  assignment, joined = merged.assignment, old.joined | new
+  sizes = jnp.zeros(most, jnp.int32).at[assignment].add(1, mode='drop')
+  clusters = AnchoredClusters(
+    assignment, joined, gradients, old.anchor, sizes, merged.number
+  )
   return clusters, merged.fresh
 
 
@@ -125,7 +127,7 @@ def most_similar(
   anchor, most, key = clusters.anchor, clusters.most, jax.random.key(0)
   descriptions = rule.describe(anchor, data, everyone(data), key)
   zeros = tree.repeat(tree.unstack(tree.zeros_like(anchor), 0), most)
-  own = jnp.minimum(clusters.assignment, most - 1)
+  assignment = jnp.minimum(clusters.assignment, most - 1)
   weights = clusters.joined.astype(jnp.float32)
-  means = weighted_mean(clusters.gradients, own, weights, zeros, rule.local.mesh)
+  means = weighted_mean(clusters.gradients, assignment, weights, zeros, rule.local.mesh)
   return nearest_direction(descriptions, means, variable(rule.threshold))

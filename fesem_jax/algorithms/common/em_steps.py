@@ -112,16 +112,16 @@ class EMSteps:
 
   def nearest(self, chunk: Trained, starts: ClientModels, known: Known) -> Assigned:
     """E-step (Eq. 8): every client goes to the center nearest to its model."""
-    centers, own = starts.shared, starts.choice
-    assert own is not None
+    centers, start = starts.shared, starts.choice
+    assert start is not None
     nearest, distance, models = self.compare.nearest(chunk.params, known.centers)
     takes, keep, align = chunk.took_part(), known.keep_clusters, self.compare.align
-    new = jnp.where(takes if keep is None else takes & ~keep, nearest, own)
+    new = jnp.where(takes if keep is None else takes & ~keep, nearest, start)
     if align is not None and keep is not None:
       # Units in the order of the center that takes the model, where it is kept.
       models = jax.lax.cond(
         keep,
-        lambda: align(chunk.params, tree.take(centers, own), None),
+        lambda: align(chunk.params, tree.take(centers, start), None),
         lambda: models,
       )
     if self.compare.partial or keep is not None:  # Eq. 6: of all parameters.
@@ -136,10 +136,10 @@ class EMSteps:
     assigned: Assigned,
   ) -> em.Sums:
     """Adds a chunk to what the M-step and Eq. 6 need of it."""
-    centers, own, weighting = starts.shared, starts.choice, self.m_step.weighting
-    assert own is not None
+    centers, start, weighting = starts.shared, starts.choice, self.m_step.weighting
+    assert start is not None
     averaged = chunk._replace(params=assigned.models)
-    sums = sums.add_started(averaged, own, weighting, centers)
+    sums = sums.add_started(averaged, start, weighting, centers)
     return sums.add(averaged, assigned.cluster, assigned.distance, weighting, centers)
 
   def centers(
@@ -158,8 +158,8 @@ class EMSteps:
     if aggregation is None:
       means = mean_of(clients, old)
     else:
-      others = trained.folded[1]
-      stack = trained.params if others is None else others
+      aligned = trained.folded[1]
+      stack = trained.params if aligned is None else aligned
       means = aggregation(stack, cluster, trained.took_part(), old, mesh)
     optimizer = self.m_step.server_optimizer
     if optimizer is None:

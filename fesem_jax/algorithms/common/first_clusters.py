@@ -149,16 +149,16 @@ def train_and_cluster(
   first = any_model(some) if starts.shared is None else starts.shared
   origins = tree.repeat(tree.unstack(first, 0), num_clusters)
 
-  def to_nearest(trained, _, total, shared):
+  def assign_and_sum(trained, _, total, shared):
     known, origins = shared
     cluster, _, models = how.comparison.nearest(trained.params, known)
     weights = trained.weights(how.weighting)
     return cluster, sums.add_rows(total, models, cluster, weights, origins)
 
-  none, known = sums.no_sums(origins), how.comparison.known(seeds)
+  no_sums, known = sums.no_sums(origins), how.comparison.known(seeds)
   shared = known, origins
   trained = train(
-    cohort, Reduction(to_nearest, none, shared, keep=how.keep, into=how.into)
+    cohort, Reduction(assign_and_sum, no_sums, shared, keep=how.keep, into=how.into)
   )
   centers, models = sums.mean_of(trained.sums, origins), None
   if how.keep and how.into is None:

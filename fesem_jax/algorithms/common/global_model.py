@@ -82,14 +82,14 @@ def train_and_average(
   training reports.
   """
   aggregation, old = averaging.aggregation, state.params
-  by_mean = aggregation is None
-  reduction = mean_of_models(averaging.weighting, old) if by_mean else Reduction()
+  is_mean = aggregation is None
+  reduction = mean_of_models(averaging.weighting, old) if is_mean else Reduction()
   trained = train(local, state, data, cohort, key, reduction)
   if aggregation is None:
     means, any_client = mean_of(trained.sums, old), trained.sums.weight > 0
   else:
-    counts, of_all = trained.took_part(), jnp.zeros(trained.ids.shape, jnp.int32)
-    means = aggregation(trained.params, of_all, counts, old, local.mesh)
+    counts, cluster = trained.took_part(), jnp.zeros(trained.ids.shape, jnp.int32)
+    means = aggregation(trained.params, cluster, counts, old, local.mesh)
     any_client = counts.any()[None]
   if averaging.optimizer is None:
     return GlobalState(means, state.server), trained

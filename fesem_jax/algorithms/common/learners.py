@@ -42,9 +42,9 @@ def exist(data: FederatedData, cohort: Cohort) -> jax.Array:
 
 def mixture_of(shares: jax.Array, data: FederatedData, cohort: Cohort) -> jax.Array:
   """[S, K] float32: pi_ik, the mean over client i's examples of q [S, K, N_max]."""
-  there = exist(data, cohort)
-  total = jnp.where(there[:, None], shares, 0.0).sum(axis=-1)
-  return total / jnp.maximum(there.sum(axis=-1), 1)[:, None]
+  exists = exist(data, cohort)
+  total = jnp.where(exists[:, None], shares, 0.0).sum(axis=-1)
+  return total / jnp.maximum(exists.sum(axis=-1), 1)[:, None]
 
 
 def train(
@@ -67,7 +67,7 @@ def train(
   together: the sums of their losses and steps, and whether all are finite.
   """
 
-  def of_center(own: Any) -> Trained:
+  def train_center(own: Any) -> Trained:
     center, factors, key = own
     center = tree.expand(center)
     reduction, starts = mean_of_models(weighting, center), ClientModels(center)
@@ -75,20 +75,20 @@ def train(
 
   # The key too is of the loop: what is noted of it is known to be within one.
   keys = tree.repeat(key, shares.shape[1])
-  trained = jax.lax.map(of_center, (centers, jnp.moveaxis(shares, 1, 0), keys))
+  trained = jax.lax.map(train_center, (centers, jnp.moveaxis(shares, 1, 0), keys))
   moves = jax.tree.map(lambda x: x[:, 0], trained.sums)
   moved = mean_of(ClusterSums(*moves), centers)
-  of_clients = tree.unstack(trained._replace(sums=None), 0)._replace(
+  client_models = tree.unstack(trained._replace(sums=None), 0)._replace(
     loss=trained.loss.sum(axis=0),
     steps=trained.steps.sum(axis=0),
     finite=trained.finite.all(axis=0),
   )
-  return moved, of_clients
+  return moved, client_models
 
 
 def all_centers(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
   """Traffic of clients that receive K centers and send as many local models."""
   size = traffic.bytes_of_model(local)
-  of_all = num_clusters * size
-  sent = traffic.same_for_all(of_all, of_all, passes=num_clusters)
+  stack_size = num_clusters * size
+  sent = traffic.same_for_all(stack_size, stack_size, passes=num_clusters)
   return sent._replace(model=size, models_up=num_clusters, beside=None)

@@ -72,8 +72,8 @@ def add_to_own(weighting: str) -> Fold:
   """A fold that adds up models by the centers that clients start from."""
 
   def fold(trained, starts, total):
-    own, centers = starts.choice, starts.shared
-    distance = tree.row_distances(trained.params, tree.take(centers, own))
-    return None, total.add(trained, own, distance, weighting, centers)
+    start, centers = starts.choice, starts.shared
+    distance = tree.row_distances(trained.params, tree.take(centers, start))
+    return None, total.add(trained, start, distance, weighting, centers)
 
   return fold

@@ -34,8 +34,8 @@ def check_head(local: LocalTraining, head: Collection[str]) -> None:
   It holds names of layers, or patterns as `parameter_names` takes them.
   """
   params = check_parameters(local.model)
-  chosen = parameter_names.chosen(params, head, 'head_layers')
-  divides = 0 < len(chosen) < len(jax.tree.leaves(params))
+  head = parameter_names.chosen(params, head, 'head_layers')
+  divides = 0 < len(head) < len(jax.tree.leaves(params))
   check(divides, f'head_layers: must name some layers of {list(params)}, not all')
 
 
@@ -65,8 +65,8 @@ def init(
   """The `init` of such a method: one random model, its head copied for each client."""
 
   def init(key, data):
-    body, own = parts(local.model.init(key), head)
-    heads = sharding.split_clients(tree.repeat(own, data.num_clients), local.mesh)
+    body, personal = parts(local.model.init(key), head)
+    heads = sharding.split_clients(tree.repeat(personal, data.num_clients), local.mesh)
     return PersonalHeadState(tree.expand(body), heads)
 
   return init
@@ -108,8 +108,8 @@ def sum_up_bodies(body: Params, head: Collection[str], weighting: str) -> Reduct
   """Adds up bodies about the old one [1, ...], and keeps heads."""
 
   def fold(trained, starts, total):
-    bodies, own = parts(trained.params, head)
+    bodies, personal = parts(trained.params, head)
     weights = trained.weights(weighting)
-    return own, sums.add_to_one(total, bodies, weights, starts.shared)
+    return personal, sums.add_to_one(total, bodies, weights, starts.shared)
 
   return Reduction(fold, sums.no_sums(body), keep=False)

@@ -76,10 +76,10 @@ def best_centers(
 
   count = min(start.clients, data.num_clients)
   keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), start.restarts)
-  return _best_of(attempt, keys, _at_once(local, count, start.restarts))
+  return _best_of(attempt, keys, _batch_size(local, count, start.restarts))
 
 
-def _at_once(local: LocalTraining, count: int, restarts: int) -> int:
+def _batch_size(local: LocalTraining, count: int, restarts: int) -> int:
   """How many draws are tried side by side by `count` clients: a divisor of all."""
   most = side_by_side.most(local, count)
   if local.mesh.devices.flat[0].platform != 'cpu':
@@ -91,32 +91,32 @@ def _at_once(local: LocalTraining, count: int, restarts: int) -> int:
 def _best_of(
   attempt: Callable[[jax.Array], tuple[jax.Array, Params]],
   keys: jax.Array,
-  at_once: int,
+  batch_size: int,
 ) -> Params:
   """The centers [K, ...] of least loss of several attempts, of equal ones the last.
 
   `attempt` takes one of the keys and gives its loss [] float32 and its centers;
-  `at_once` attempts, a divisor of their number, are made side by side.
+  `batch_size` attempts, a divisor of their number, are made side by side.
   """
 
   def several(keys):
-    if at_once == 1:
+    if batch_size == 1:
       return attempt(keys[0])
     losses, centers = jax.vmap(attempt)(keys)
     losses = jnp.where(jnp.isfinite(losses), losses, jnp.inf)
-    best = at_once - 1 - jnp.argmin(losses[::-1])
+    best = batch_size - 1 - jnp.argmin(losses[::-1])
     return losses[best], jax.tree.map(lambda x: x[best], centers)
 
   def better(best, keys):
     loss, centers = several(keys)
-    drawn = jnp.where(jnp.isfinite(loss), loss, jnp.inf), centers
+    candidate = jnp.where(jnp.isfinite(loss), loss, jnp.inf), centers
 
     def choose(a, b):
-      return jnp.where(drawn[0] <= best[0], a, b)
+      return jnp.where(candidate[0] <= best[0], a, b)
 
-    return jax.tree.map(choose, drawn, best), None
+    return jax.tree.map(choose, candidate, best), None
 
   like = jax.eval_shape(attempt, keys[0])[1]
   none = jnp.inf, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-  (_, centers), _ = jax.lax.scan(better, none, keys.reshape(-1, at_once))
+  (_, centers), _ = jax.lax.scan(better, none, keys.reshape(-1, batch_size))
   return centers

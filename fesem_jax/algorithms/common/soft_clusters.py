@@ -48,8 +48,8 @@ def means_of_all(
   only = jnp.zeros(weights.shape[0], jnp.int32)
 
   def mean(k: int) -> Params:
-    own = tree.take(centers, jnp.array([k]))
-    return sums.weighted_mean(trained.params, only, weights[:, k], own, mesh)
+    center = tree.take(centers, jnp.array([k]))
+    return sums.weighted_mean(trained.params, only, weights[:, k], center, mesh)
 
   means = map(mean, range(weights.shape[1]))
   return jax.tree.map(lambda *each: jnp.concatenate(each), *means)

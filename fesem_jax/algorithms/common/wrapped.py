@@ -82,9 +82,9 @@ def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:
   def deployed(state, data):
     return method.deployed(state.method, data)
 
-  def with_centers(state, centers, stays):
+  def with_centers(state, centers, unchanged):
     assert method.with_centers is not None
-    return state._replace(method=method.with_centers(state.method, centers, stays))
+    return state._replace(method=method.with_centers(state.method, centers, unchanged))
 
   def train(local, state, *args):
     assert method.train is not None
@@ -92,8 +92,8 @@ def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:
 
   def between(state, info):
     assert method.between is not None
-    own, info = method.between(state.method, info)
-    return state._replace(method=own), info
+    inner_state, info = method.between(state.method, info)
+    return state._replace(method=inner_state), info
 
   functions = {
     'deployed': deployed,

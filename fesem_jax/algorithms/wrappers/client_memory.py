@@ -65,8 +65,8 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
 
   def init(key, data):
     first = {name: _FIRST[name](local) for name in parts}
-    held = own_models.repeat(local, first, data.num_clients, 'stacked')
-    return ClientMemoryState(method.init(key, data), held)
+    memory = own_models.repeat(local, first, data.num_clients, 'stacked')
+    return ClientMemoryState(method.init(key, data), memory)
 
   def step(state, data, cohort, key):
     with remembered(state.kept) as memory:
@@ -74,7 +74,7 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
     _check_uses(memory.uses)
     if memory.uses.get('statistics') == 0:
       before = jax.eval_shape(method.deployed, inner, data)
-      sent = _with_own(before, state.kept['statistics']) is before
+      sent = _with_personal(before, state.kept['statistics']) is before
       check(sent, f'batch_stats: local {_UNDEFINED}; give average')
     return ClientMemoryState(inner, memory.held), info
 
@@ -82,7 +82,7 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
     used = method.deployed(state.method, data)
     if 'statistics' not in state.kept:
       return used
-    return _with_own(used, state.kept['statistics'])
+    return _with_personal(used, state.kept['statistics'])
 
   sent = method.traffic or one_model(local)
   if sent.known is not None:
@@ -124,15 +124,19 @@ _FIRST = {
 }
 
 
-def _with_own(used: ClientModels, statistics: dict[str, jax.Array]) -> ClientModels:
+def _with_personal(
+  used: ClientModels, statistics: dict[str, jax.Array]
+) -> ClientModels:
   """Parameters that clients deploy with statistics of their own, path -> [M, ...]."""
   shared = flatten_dict(used.shared, sep='/') if used.shared is not None else {}
-  own = {path for path in statistics if shared.get(path) is not None}
-  if not own:
+  personal = {path for path in statistics if shared.get(path) is not None}
+  if not personal:
     return used
-  rest = {path: None if path in own else x for path, x in shared.items()}
-  theirs = {path: statistics[path] if path in own else None for path in shared}
-  merged = tree.merge(used.own, unflatten_dict(theirs, sep='/'))
+  rest = {path: None if path in personal else x for path, x in shared.items()}
+  replacement = {
+    path: statistics[path] if path in personal else None for path in shared
+  }
+  merged = tree.merge(used.own, unflatten_dict(replacement, sep='/'))
   return used._replace(shared=unflatten_dict(rest, sep='/'), own=merged)
 
 

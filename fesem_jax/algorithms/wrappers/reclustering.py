@@ -124,23 +124,23 @@ def with_reclustering(
 
   def step(state, data, cohort, key):
     def check(state, data, cohort, key):
-      here, own = inner(state), own_of(state, cohort)
+      base, old = inner(state), own_of(state, cohort)
       clusters = recluster(
-        method.local, here.centers, here.assignment, own, data, cohort, key, clustering
+        method.local, base.centers, base.assignment, old, data, cohort, key, clustering
       )
       trained = clusters.trained
-      new = jnp.where(trained.took_part(), clusters.assignment, own)
-      assignment = tree.with_rows(here.assignment, cohort, new)
-      changes = {'assignment': assignment, 'rounds': here.rounds + 1}
-      if 'client_params' in here._fields:
-        kept = tree.with_rows(here.client_params, cohort, trained.params)
-        changes['client_params'] = kept
+      new = jnp.where(trained.took_part(), clusters.assignment, old)
+      assignment = tree.with_rows(base.assignment, cohort, new)
+      changes = {'assignment': assignment, 'rounds': base.rounds + 1}
+      if 'client_params' in base._fields:
+        params = tree.with_rows(base.client_params, cohort, trained.params)
+        changes['client_params'] = params
       parts = (clusters.objective,) * 2 if reports_parts else None
       info = round_info(
         trained,
         num_clusters(state),
         clusters.objective,
-        here.assignment,
+        base.assignment,
         assignment,
         data,
         parts,
@@ -192,7 +192,7 @@ def recluster(
   local: LocalTraining,
   centers: Params,
   assignment: jax.Array,
-  own: jax.Array,
+  old: jax.Array,
   data: FederatedData,
   cohort: Cohort,
   key: jax.Array,
@@ -217,7 +217,7 @@ def recluster(
     local: how clients train; no penalty is added.
     centers: [K, ...].
     assignment: [M] int32.
-    own: [S] int32 clusters of the cohort.
+    old: [S] int32 clusters of the cohort.
     data: training split.
     cohort: S clients.
     key: of the round.
@@ -231,7 +231,7 @@ def recluster(
   enough = cohort.everyone or cohort.ids.shape[0] > count
   check(enough, 'clients_per_round: recluster_every needs more than num_clusters')
   exists = (data.sizes() > 0).astype(jnp.float32)
-  assignment = tree.with_rows(assignment, cohort, own)
+  assignment = tree.with_rows(assignment, cohort, old)
   sizes = jnp.zeros(count).at[assignment].add(exists)
   largest = tree.take(centers, sizes.argmax()[None])
   common = comparison.mixed(sizes[None] / sizes.sum(), centers, largest)
@@ -254,26 +254,26 @@ def recluster(
     means = em.m_step(stack, clusters, weights, new_clusters.seeds, local.mesh)
     return em.objective(stack, means, clusters, weights, local.mesh)
 
-  present, least = eq_6(own), eq_6(new_clusters.assignment)
+  present, least = eq_6(old), eq_6(new_clusters.assignment)
 
   # [new, old] weight of the clients that would go from one cluster to another.
-  flow = jnp.zeros((count, count)).at[new_clusters.assignment, own].add(weights)
+  flow = jnp.zeros((count, count)).at[new_clusters.assignment, old].add(weights)
   new_of, old_of = optax.assignment.hungarian_algorithm(-flow)
   number = jnp.zeros(count, jnp.int32).at[new_of].set(old_of.astype(jnp.int32))
-  named = jnp.where(trained.took_part(), number[new_clusters.assignment], own)
-  moves = jnp.where(named != own, weights, 0.0).sum() / or_one(weights.sum())
+  named = jnp.where(trained.took_part(), number[new_clusters.assignment], old)
+  moves = jnp.where(named != old, weights, 0.0).sum() / or_one(weights.sum())
   gain = present - least
   changed = (moves > 0) & (gain > _MARGIN * moves * present)
-  drawn = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
+  in_cohort = jnp.zeros(exists.shape, bool).at[cohort.ids].set(True, mode='drop')
   counts = trained.took_part()
-  before = counts.sum() - _number_used(own, counts, count)
+  before = counts.sum() - _number_used(old, counts, count)
   after = counts.sum() - _number_used(new_clusters.assignment, counts, count)
   halves = least * before < _MARGIN_OF_PART * present * after
-  changed &= (drawn | (exists == 0)).all() | (before == after) | halves
-  new = jnp.where(changed, named, own)
-  flow = jnp.zeros_like(flow).at[new, own].add(weights)
-  of_all = exists * weights_by(weighting, data.sizes(), data.weights)
-  weights_of_others = jnp.where(drawn, 0.0, of_all.astype(jnp.float32))
+  changed &= (in_cohort | (exists == 0)).all() | (before == after) | halves
+  new = jnp.where(changed, named, old)
+  flow = jnp.zeros_like(flow).at[new, old].add(weights)
+  client_weights = exists * weights_by(weighting, data.sizes(), data.weights)
+  weights_of_others = jnp.where(in_cohort, 0.0, client_weights.astype(jnp.float32))
   flow = flow.at[assignment, assignment].add(weights_of_others)
   flow = jnp.where(flow.sum(axis=1, keepdims=True) > 0, flow, jnp.eye(count))
   shares = flow / flow.sum(axis=1, keepdims=True)
@@ -282,8 +282,8 @@ def recluster(
   if comparison.partial:  # Eq. 6 is about all parameters.
     means = em.m_step(trained.params, new, weights, centers, local.mesh)
     value = em.objective(trained.params, means, new, weights, local.mesh)
-  stays = jnp.diagonal(shares) == 1
-  return Reclustered(centers, stays, new, trained, value, changed)
+  unchanged = jnp.diagonal(shares) == 1
+  return Reclustered(centers, unchanged, new, trained, value, changed)
 
 
 def _number_used(cluster: jax.Array, counts: jax.Array, num_clusters: int) -> jax.Array:

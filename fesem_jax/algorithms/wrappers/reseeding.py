@@ -43,20 +43,22 @@ def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Alg
   def step(state, data, cohort, key):
     old, before = inner(state).centers, inner(state).assignment
     state, info = method.step(state, data, cohort, key)
-    here = inner(state)
-    params = tree.rows_of(here.client_params, cohort)
+    inner_state = inner(state)
+    params = tree.rows_of(inner_state.client_params, cohort)
     centers, compared = tree.take(old, own_of(state, cohort)), params
     if comparison.align is not None:
       compared = comparison.align(params, centers, method.local.mesh)
-    own = tree.row_distances(compared, centers)
-    distance = jnp.where(took_part(info), own, -1.0)
+    distance = tree.row_distances(compared, centers)
+    distance = jnp.where(took_part(info), distance, -1.0)
     centers, assignment = reseed_empty_centers(
-      here.centers, here.assignment, params, distance, cohort, data
+      inner_state.centers, inner_state.assignment, params, distance, cohort, data
     )
-    stays = tree.row_distances(centers, here.centers) == 0
+    unchanged = tree.row_distances(centers, inner_state.centers) == 0
     info = with_assignment(info, before, assignment, num_clusters(state), data)
     assert method.with_centers is not None
-    state = method.with_centers(replaced(state, assignment=assignment), centers, stays)
+    state = method.with_centers(
+      replaced(state, assignment=assignment), centers, unchanged
+    )
     return state, info
 
   return method._replace(step=step)
