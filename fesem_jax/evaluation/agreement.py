@@ -45,14 +45,14 @@ def _rand_index(counts: np.ndarray) -> float:
   squares = int((counts**2).sum())
   only_first = int((counts.sum(axis=1) ** 2).sum()) - squares
   only_second = int((counts.sum(axis=0) ** 2).sum()) - squares
-  both, neither = squares - size, size**2 - only_first - only_second - squares
+  together, apart = squares - size, size**2 - only_first - only_second - squares
   if only_first == only_second == 0:
     return 1.0
-  of_first, of_second = both + only_first, both + only_second
+  in_first, in_second = together + only_first, together + only_second
   return (
     2.0
-    * (both * neither - only_first * only_second)
-    / (of_first * (only_first + neither) + of_second * (only_second + neither))
+    * (together * apart - only_first * only_second)
+    / (in_first * (only_first + apart) + in_second * (only_second + apart))
   )
 
 
@@ -87,10 +87,12 @@ def _same(counts: np.ndarray) -> bool:
 def _information(counts: np.ndarray) -> float:
   """Mutual information in nats."""
   joint = counts / counts.sum()
-  of_first, of_second = joint.sum(axis=1), joint.sum(axis=0)
+  first_sizes, second_sizes = joint.sum(axis=1), joint.sum(axis=0)
   row, column = np.nonzero(joint)
   shares = joint[row, column]
-  information = (shares * np.log(shares / (of_first[row] * of_second[column]))).sum()
+  information = (
+    shares * np.log(shares / (first_sizes[row] * second_sizes[column]))
+  ).sum()
   return max(0.0, float(information))
 
 

@@ -49,26 +49,26 @@ def measure_chunk(
   """
   sizes = data.sizes(ids)
   width = evaluation_width(data.max_examples)
-  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+  row_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def measure(params, client, size, step):
-    rows, weights = batching.batch_rows(in_order, step, size, width)
+    rows, weights = batching.batch_rows(row_order, step, size, width)
     x, y = batching.gather(data, client, rows)
     with jax.default_matmul_precision('highest'):
       outputs = model.apply(params, x)
 
-    def total(each: Loss) -> jax.Array:
-      return jnp.where(weights > 0, each(outputs, y), 0.0).sum()
+    def total(metric: Loss) -> jax.Array:
+      return jnp.where(weights > 0, metric(outputs, y), 0.0).sum()
 
     metrics = {name: total(metric) for name, metric in model.metrics}
     sums = model.task.measure(outputs, y, weights, data.num_classes)
     examples = weights.sum().astype(jnp.int32)
     return Totals(examples, sums, metrics, total(model.loss))
 
-  each = client_map.side_by_side(measure, ids.shape[0])
+  measure_all = client_map.side_by_side(measure, ids.shape[0])
 
   def body(step, total):
-    new = each(params, ids, sizes, jnp.broadcast_to(step, ids.shape))
+    new = measure_all(params, ids, sizes, jnp.broadcast_to(step, ids.shape))
     return Totals(
       total.examples + new.examples,
       model.task.add(total.sums, new.sums),
@@ -76,7 +76,7 @@ def measure_chunk(
       total.loss + new.loss,
     )
 
-  shapes = jax.eval_shape(each, params, ids, sizes, jnp.zeros_like(ids))
+  shapes = jax.eval_shape(measure_all, params, ids, sizes, jnp.zeros_like(ids))
   nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
   num_batches = batching.batches_per_epoch(sizes, width).max()
   totals = jax.lax.fori_loop(0, num_batches, body, nothing)
@@ -108,10 +108,10 @@ def models_of_unseen(
   global model or centers, and who uses which; nothing of a client's own. `exists` [M]
   bool is False for padding among those clients.
   """
-  num_models, chosen = used.num_models(), used.clusters()
+  num_models, choices = used.num_models(), used.clusters()
   losses = cohort_losses(local, used.shared, train, everyone(train))
-  if chosen is not None:
-    users = jnp.bincount(jnp.where(exists, chosen, num_models), length=num_models)
+  if choices is not None:
+    users = jnp.bincount(jnp.where(exists, choices, num_models), length=num_models)
     losses = jnp.where(users > 0, losses, jnp.inf)
   return ClientModels(used.shared, losses.argmin(axis=1).astype(jnp.int32))
 
@@ -226,7 +226,7 @@ def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:
   measured = task.num_measured(totals.sums) > 0
   means = _means(totals, {'loss': totals.loss} if task is OWN_LOSS else {})
   figures = task.by_client(totals.sums) | means
-  return {name: np.where(measured, own, np.nan) for name, own in figures.items()}
+  return {name: np.where(measured, values, np.nan) for name, values in figures.items()}
 
 
 def _means(totals: Totals, others: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -260,29 +260,30 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
   model's own metrics and of its loss, unless the task has it; NaN if no client has
   examples.
   """
-  own, micro = client_figures(totals, task), task.micro(totals.sums)
+  client_values, micro = client_figures(totals, task), task.micro(totals.sums)
   size = np.asarray(totals.examples, np.float64)
   measured = task.num_measured(totals.sums) > 0
   # The squared error of regression follows from its sums.
   loss = {} if 'loss' in micro else {'loss': totals.loss}
 
-  def macro(of_clients: np.ndarray, kept: np.ndarray) -> float:
-    return float(of_clients[kept].mean()) if kept.any() else float('nan')
+  def macro(values: np.ndarray, exists: np.ndarray) -> float:
+    return float(values[exists].mean()) if exists.any() else float('nan')
 
   def with_figure(figure: Figure) -> np.ndarray:
-    return measured & ~(np.isnan(own[figure.name]) & figure.may_lack)
+    return measured & ~(np.isnan(client_values[figure.name]) & figure.may_lack)
 
   names = [figure.name for figure in task.figures]
   figures = {f'micro_{name}': micro.get(name, float('nan')) for name in names}
   figures |= {
-    f'macro_{f.name}': macro(own[f.name], with_figure(f)) for f in task.figures
+    f'macro_{f.name}': macro(client_values[f.name], with_figure(f))
+    for f in task.figures
   }
-  for name, of_clients in _means(totals, loss).items():
+  for name, values in _means(totals, loss).items():
     figures[f'micro_{name}'] = float('nan')
     if measured.any():
-      average = np.average(of_clients[measured], weights=size[measured])
+      average = np.average(values[measured], weights=size[measured])
       figures[f'micro_{name}'] = float(average)
-    figures[f'macro_{name}'] = macro(of_clients, measured)
+    figures[f'macro_{name}'] = macro(values, measured)
   return figures
 
 

@@ -18,19 +18,19 @@ def fairness(values: np.ndarray, higher_is_better: bool) -> dict[str, Any]:
   same. Figures are None where no client counts, the index where all values are 0 too,
   and the deviation and the index where a value is infinite.
   """
-  known = np.sort(np.asarray(values, np.float64))
-  known = known[~np.isnan(known)]
-  if not len(known):
+  counted = np.sort(np.asarray(values, np.float64))
+  counted = counted[~np.isnan(counted)]
+  if not len(counted):
     return {'clients': 0, 'worst_decile': None, 'deviation': None, 'jain': None}
   if not higher_is_better:
-    known = known[::-1]
-  worst = known[: math.ceil(len(known) / 10)]
-  squares = (known**2).sum()
-  finite = np.isfinite(known).all()
-  jain = known.sum() ** 2 / (len(known) * squares) if finite and squares else None
+    counted = counted[::-1]
+  worst = counted[: math.ceil(len(counted) / 10)]
+  squares = (counted**2).sum()
+  finite = np.isfinite(counted).all()
+  jain = counted.sum() ** 2 / (len(counted) * squares) if finite and squares else None
   return {
-    'clients': len(known),
+    'clients': len(counted),
     'worst_decile': float(worst.mean()),
-    'deviation': float(known.std()) if finite else None,
+    'deviation': float(counted.std()) if finite else None,
     'jain': None if jain is None else float(jain),
   }

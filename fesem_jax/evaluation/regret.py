@@ -36,13 +36,15 @@ def hindsight(losses: np.ndarray, assignment: np.ndarray) -> Hindsight:
   used = np.bincount(assignment, minlength=num_centers) > 0
   losses = np.where(used[None], losses, np.inf)
   rows = np.arange(count)
-  own = losses[rows, assignment]
-  others = losses.copy()
-  others[rows, assignment] = np.inf
-  best = np.where(own <= others.min(axis=1), assignment, others.argmin(axis=1))
+  chosen_losses = losses[rows, assignment]
+  other_losses = losses.copy()
+  other_losses[rows, assignment] = np.inf
+  best = np.where(
+    chosen_losses <= other_losses.min(axis=1), assignment, other_losses.argmin(axis=1)
+  )
   with np.errstate(invalid='ignore'):
-    regret = own - losses[rows, best]
-    margin = others.min(axis=1) - own
+    regret = chosen_losses - losses[rows, best]
+    margin = other_losses.min(axis=1) - chosen_losses
   if used.sum() < 2:
     margin = np.full(count, np.nan)
   return Hindsight(best.astype(np.int32), regret, margin)

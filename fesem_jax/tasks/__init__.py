@@ -61,8 +61,8 @@ def own_metrics(task: Task, scores: Iterable[Mapping[str, Any]]) -> list[str]:
   """
   names = dict.fromkeys(column for each in scores for column in each)
   known = {*task.columns, 'micro_loss'}
-  own = [c for c in names if c.startswith('micro_') and c not in known]
-  return [column.removeprefix('micro_') for column in own]
+  columns = [c for c in names if c.startswith('micro_') and c not in known]
+  return [column.removeprefix('micro_') for column in columns]
 
 
 def columns_of(task: Task, metrics: Sequence[str] = ()) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def _num_measured(counts: Counts) -> np.ndarray:
   return np.asarray(counts.actual).sum(axis=1, dtype=np.float64)
 
 
-def _by_client(counts: Counts) -> dict[str, np.ndarray]:
+def _client_metrics(counts: Counts) -> dict[str, np.ndarray]:
   """Each client's accuracy and F1.
 
   F1 is scikit-learn's `f1_score(average='macro', zero_division=0)` over the labels that
@@ -56,13 +56,13 @@ def _by_client(counts: Counts) -> dict[str, np.ndarray]:
   """
   # Of some clients at a time: of all, [M, L] float64 would take gigabytes.
   blocks = [
-    _of_block(Counts(*(np.asarray(c[i : i + _BLOCK], np.float64) for c in counts)))
+    _block_metrics(Counts(*(np.asarray(c[i : i + _BLOCK], np.float64) for c in counts)))
     for i in range(0, max(1, len(counts.actual)), _BLOCK)
   ]
   return {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
 
 
-def _of_block(counts: Counts) -> dict[str, np.ndarray]:
+def _block_metrics(counts: Counts) -> dict[str, np.ndarray]:
   correct, predicted, actual = counts
   size = actual.sum(axis=1)
   either = predicted + actual
@@ -78,10 +78,12 @@ def _of_block(counts: Counts) -> dict[str, np.ndarray]:
 def _micro(counts: Counts) -> dict[str, float]:
   """Each client's figures, weighted by its examples."""
   size = _num_measured(counts)
-  kept = size > 0
+  exists = size > 0
   return {
-    name: float(np.average(own[kept], weights=size[kept])) if kept.any() else np.nan
-    for name, own in _by_client(counts).items()
+    name: float(np.average(values[exists], weights=size[exists]))
+    if exists.any()
+    else np.nan
+    for name, values in _client_metrics(counts).items()
   }
 
 
@@ -108,7 +110,7 @@ CLASSIFICATION = Task(
   measure=_measure,
   add=add,
   num_measured=_num_measured,
-  by_client=_by_client,
+  by_client=_client_metrics,
   micro=_micro,
   mix=_mix,
   predict=lambda logits: logits.argmax(axis=1).astype(np.int32),

@@ -54,14 +54,14 @@ def _measure(
   share = jnp.arcsinh(jnp.clip(logits, -_MOST, _MOST) / _LEAST) / most
   bins = jnp.round((share + 1) / 2 * (_BINS - 1)).astype(jnp.int32)
   label = jnp.arange(num_labels)[None]
-  by_logit = jnp.zeros((num_labels, 2, _BINS), jnp.int32)
+  histogram = jnp.zeros((num_labels, 2, _BINS), jnp.int32)
   return LabelCounts(
     ones.sum(),
     ((guess == y).all(axis=1) * ones).sum(),
     (each * guess * y).sum(axis=0),
     (each * guess).sum(axis=0),
     (each * y).sum(axis=0),
-    by_logit.at[label, y, bins].add(each),
+    histogram.at[label, y, bins].add(each),
   )
 
 
@@ -90,10 +90,10 @@ def _figures(counts: LabelCounts) -> dict[str, np.ndarray]:
       'f1_macro': f1.sum(axis=1) / np.maximum(occurs.sum(axis=1), 1),
       'auc': np.where(pairs > 0, auc, 0).sum(axis=1) / (pairs > 0).sum(axis=1),
     }
-  return {name: np.where(size > 0, own, np.nan) for name, own in figures.items()}
+  return {name: np.where(size > 0, values, np.nan) for name, values in figures.items()}
 
 
-def _by_client(counts: LabelCounts) -> dict[str, np.ndarray]:
+def _client_metrics(counts: LabelCounts) -> dict[str, np.ndarray]:
   # Of some clients at a time: all in float64 would take gigabytes.
   blocks = [
     _figures(LabelCounts(*(np.asarray(c[i : i + _BLOCK], np.float64) for c in counts)))
@@ -108,7 +108,7 @@ def _micro(counts: LabelCounts) -> dict[str, float]:
   summed = LabelCounts(*whole)
   _warn_of_ties(summed.logits[0])
   _warn_of_few(counts)
-  return {name: float(own[0]) for name, own in _figures(summed).items()}
+  return {name: float(values[0]) for name, values in _figures(summed).items()}
 
 
 def _warn_of_ties(counts: np.ndarray) -> None:
@@ -134,18 +134,18 @@ def _warn_of_few(counts: LabelCounts) -> None:
   labels = (pairs > 0).sum(axis=1)
   most = _ROUGH * np.count_nonzero(labels)
 
-  def error(of_ties: np.ndarray) -> float:
-    of_labels = of_ties / np.where(pairs > 0, pairs, 1) ** 2
-    return math.sqrt((of_labels.sum(axis=1) / np.maximum(labels, 1) ** 2).sum())
+  def error(tied_pairs: np.ndarray) -> float:
+    label_errors = tied_pairs / np.where(pairs > 0, pairs, 1) ** 2
+    return math.sqrt((label_errors.sum(axis=1) / np.maximum(labels, 1) ** 2).sum())
 
   if error(pairs * (size[:, None] + 1) / 12) <= most:  # If all were one tie.
     return
-  of_ties = np.empty_like(pairs)
+  tied_pairs = np.empty_like(pairs)
   for first in range(0, len(pairs), _BLOCK):
     block = slice(first, first + _BLOCK)
     lacks, has = np.moveaxis(np.asarray(counts.logits[block], np.float64), 2, 0)
-    of_ties[block] = (has * lacks * (has + lacks + 1)).sum(axis=2) / 12
-  if error(of_ties) > most:
+    tied_pairs[block] = (has * lacks * (has + lacks + 1)).sum(axis=2) / 12
+  if error(tied_pairs) > most:
     warn_once(f'macro {_ROUGH_AUC}')
 
 
@@ -181,7 +181,7 @@ MULTILABEL = Task(
   measure=_measure,
   add=add,
   num_measured=lambda counts: np.asarray(counts.examples, np.float64),
-  by_client=_by_client,
+  by_client=_client_metrics,
   micro=_micro,
   mix=_mix,
   predict=lambda logits: (logits > 0).astype(np.int32),

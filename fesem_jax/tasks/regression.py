@@ -79,7 +79,7 @@ def _figures(
     return {'rmse': np.sqrt(loss), 'r2': r2, 'loss': loss}
 
 
-def _by_client(errors: Errors) -> dict[str, np.ndarray]:
+def _client_metrics(errors: Errors) -> dict[str, np.ndarray]:
   return _figures(*(np.asarray(x, np.float64) for x in errors))
 
 
@@ -89,11 +89,11 @@ def _micro(errors: Errors) -> dict[str, float]:
   total = count.sum()
   if not total:
     return dict.fromkeys(('rmse', 'r2', 'loss'), float('nan'))
-  kept = count > 0
-  count, mean = count[kept, None], mean[kept]
+  exists = count > 0
+  count, mean = count[exists, None], mean[exists]
   center = (count * mean).sum(axis=0) / total
-  whole = scatter[kept].sum(axis=0) + (count * np.square(mean - center)).sum(axis=0)
-  figures = _figures(total, squared[kept].sum(axis=0), center, whole)
+  whole = scatter[exists].sum(axis=0) + (count * np.square(mean - center)).sum(axis=0)
+  figures = _figures(total, squared[exists].sum(axis=0), center, whole)
   return {name: float(value) for name, value in figures.items()}
 
 
@@ -120,7 +120,7 @@ REGRESSION = Task(
   measure=_measure,
   add=_add,
   num_measured=lambda errors: np.asarray(errors.count, np.float64),
-  by_client=_by_client,
+  by_client=_client_metrics,
   micro=_micro,
   mix=_mix,
   predict=lambda outputs: outputs,
@@ -131,7 +131,7 @@ REGRESSION = Task(
 OWN_LOSS = REGRESSION._replace(
   name='regression, own loss',
   figures=(_LOSS, _RMSE, _R2),
-  by_client=lambda errors: _without_loss(_by_client(errors)),
+  by_client=lambda errors: _without_loss(_client_metrics(errors)),
   micro=lambda errors: _without_loss(_micro(errors)),
 )
 

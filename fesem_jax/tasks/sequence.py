@@ -51,7 +51,7 @@ def _measure(
   )
 
 
-def _by_client(counts: TokenCounts) -> dict[str, np.ndarray]:
+def _client_metrics(counts: TokenCounts) -> dict[str, np.ndarray]:
   correct, tokens, loss = (np.asarray(x, np.float64) for x in counts)
   with np.errstate(invalid='ignore', over='ignore'):
     return {'accuracy': correct / tokens, 'perplexity': np.exp(loss / tokens)}
@@ -59,7 +59,7 @@ def _by_client(counts: TokenCounts) -> dict[str, np.ndarray]:
 
 def _micro(counts: TokenCounts) -> dict[str, float]:
   whole = TokenCounts(*(np.asarray(x, np.float64).sum() for x in counts))
-  return {name: float(value) for name, value in _by_client(whole).items()}
+  return {name: float(value) for name, value in _client_metrics(whole).items()}
 
 
 def _mix(logits: jax.Array, log_weights: jax.Array) -> jax.Array:
@@ -91,7 +91,7 @@ SEQUENCE = Task(
   measure=_measure,
   add=add,
   num_measured=lambda counts: np.asarray(counts.tokens, np.float64),
-  by_client=_by_client,
+  by_client=_client_metrics,
   micro=_micro,
   mix=_mix,
   predict=lambda logits: logits.argmax(axis=-1).astype(np.int32),

@@ -143,5 +143,5 @@ class Task(NamedTuple):
   def figure(self, column: str) -> Figure:
     """The figure of a column of records; a metric of the user's own is a number."""
     name = column.split('_', 1)[1]
-    own = Figure(name, name, name, percent=False, higher_is_better=True)
-    return next((figure for figure in self.figures if figure.name == name), own)
+    default = Figure(name, name, name, percent=False, higher_is_better=True)
+    return next((figure for figure in self.figures if figure.name == name), default)

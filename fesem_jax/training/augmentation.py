@@ -91,8 +91,8 @@ class Augmentation:
 
     def one(slot: jax.Array, image: jax.Array) -> jax.Array:
       keys = jax.random.split(jax.random.fold_in(key, slot), len(self.changes))
-      for own, change in zip(keys, self.changes, strict=True):
-        image = change.changed(image, change.draw(own, image.shape))
+      for change_key, change in zip(keys, self.changes, strict=True):
+        image = change.changed(image, change.draw(change_key, image.shape))
       return image
 
     return jax.vmap(one)(jnp.arange(x.shape[0], dtype=jnp.int32), x)

@@ -45,8 +45,8 @@ def losses_of(model: Model, params: Params, x: jax.Array, y: jax.Array) -> jax.A
     UserError: if the model's loss is not one number for each example.
   """
   losses = model.loss(model.apply(params, x), y)
-  each = jnp.shape(losses) == x.shape[:1]
-  check(each, f'loss: must have shape {x.shape[:1]}, one for each example')
+  is_vector = jnp.shape(losses) == x.shape[:1]
+  check(is_vector, f'loss: must have shape {x.shape[:1]}, one for each example')
   return losses
 
 
@@ -92,16 +92,16 @@ def in_training(
   draws = model.apply_train
   if draws is None:
     return model
-  of_step = key_of_step(key, prng_streams.LAYERS, step)
+  step_key = key_of_step(key, prng_streams.LAYERS, step)
 
   def apply(params: Params, x: jax.Array) -> Any:
     if not model.statistics:
-      return draws(params, x, of_step)
-    others, old = parameter_names.split(params, model.statistics)
+      return draws(params, x, step_key)
+    trained, statistics = parameter_names.split(params, model.statistics)
     logits, new = draws(
-      tree.merge(others, jax.lax.stop_gradient(old)), x, of_step, weights
+      tree.merge(trained, jax.lax.stop_gradient(statistics)), x, step_key, weights
     )
-    return _with_gradient(logits, *map(parameter_names.without_none, (old, new)))
+    return _with_gradient(logits, *map(parameter_names.without_none, (statistics, new)))
 
   return model._replace(apply=apply, apply_train=None)
 

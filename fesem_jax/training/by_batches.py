@@ -33,7 +33,7 @@ def batch_by_batch(
   cohort: Cohort,
   shape: tuple[int, ...],
   put: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] = _add,
-  own: Params = None,
+  client_models: Params = None,
 ) -> jax.Array:
   """[S, *shape] float32 results of models on the examples of a cohort's S clients.
 
@@ -41,32 +41,32 @@ def batch_by_batch(
     of_batch: (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> the result of a
       batch of one client. Weights are 0 behind its last example.
     local: clients side by side, and the devices.
-    models: [K, ...] used by all clients; None where each uses its `own`.
+    models: [K, ...] used by all clients; None where each uses its `client_models`.
     data: training split.
     cohort: S clients.
     shape: of a client's result, which begins with zeros.
     put: (number of the batch, results [C, *shape], those of the batch [C, ...]) ->
       results; by default their sum.
-    own: [S, ...] a model of each client.
+    client_models: [S, ...] a model of each client.
   """
   width = evaluation_width(data.max_examples)
-  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+  row_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
-  def body(shared, ids, own, _, sums):
+  def body(shared, ids, client_models, _, sums):
     models, data = shared
     sizes = data.sizes(ids)
 
-    def batch_results(client, size, step, own):
-      rows, weights = batching.batch_rows(in_order, step, size, width)
+    def batch_results(client, size, step, client_models):
+      rows, weights = batching.batch_rows(row_order, step, size, width)
       x, y = batching.gather(data, client, rows)
-      used = models if own is None else tree.expand(own)
+      used = models if client_models is None else tree.expand(client_models)
       return of_batch(used, x, y, weights)
 
-    each = client_map.side_by_side(batch_results, ids.shape[0])
+    batched = client_map.side_by_side(batch_results, ids.shape[0])
 
     def add(step, results):
       steps = jnp.broadcast_to(step, sizes.shape)
-      new = each(ids, sizes, steps, own)
+      new = batched(ids, sizes, steps, client_models)
       return put(step, results, new)
 
     results = jnp.zeros((sizes.shape[0], *shape))
@@ -78,7 +78,7 @@ def batch_by_batch(
     body,
     cohort.ids,
     work,
-    own,
+    client_models,
     (models, data),
     per_chunk=local.clients_per_chunk,
     empty=data.num_clients,

@@ -96,7 +96,7 @@ def _mean_losses(
   if models is not None:
     _check_whole(local)
 
-  def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
+  def batch_losses(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
     def mean(model: Params) -> jax.Array:
       # Clients choose a model by it, whatever precision they train with.
       with jax.default_matmul_precision('highest'):
@@ -105,7 +105,9 @@ def _mean_losses(
     return jax.lax.map(mean, models) * weights.sum()
 
   shape = (1 if own is not None else jax.tree.leaves(models)[0].shape[0],)
-  losses = batch_by_batch(of_batch, local, models, data, cohort, shape, own=own)
+  losses = batch_by_batch(
+    batch_losses, local, models, data, cohort, shape, client_models=own
+  )
   losses /= jnp.maximum(data.sizes(jnp.asarray(cohort.ids)), 1)[:, None]
   return jnp.where(jnp.isnan(losses), jnp.inf, losses)
 
@@ -143,7 +145,7 @@ def cohort_gradients(
     that count and are finite, about 0, of one cluster.
   """
   _check_whole(local)
-  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+  row_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def body(shared, ids, counts, _, total):
     model, data = shared
@@ -152,7 +154,7 @@ def cohort_gradients(
 
     def gradient(client, size):
       first = jnp.int32(0)
-      rows, weights = batching.batch_rows(in_order, first, size, data.max_examples)
+      rows, weights = batching.batch_rows(row_order, first, size, data.max_examples)
       x, y = batching.gather(data, client, rows)
 
       batch = Batch(local.model, x, y, weights)

@@ -108,7 +108,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     state = old[1].state
     sizes = data.sizes(ids)
 
-    def of_client(id, size, steps, key, starts, state, given):
+    def train_client(id, size, steps, key, starts, state, given):
       state, own_memory = (state, {}) if memory is None else state
       own_rate = local.rate_of_client(data, id, rate)
       client = Client(
@@ -124,8 +124,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)
     keys = data.keys_of(key, ids)
-    each = client_map.side_by_side(of_client, sizes.shape[0])
-    results = each(ids, sizes, steps, keys, starts, state, given)
+    train_chunk = client_map.side_by_side(train_client, sizes.shape[0])
+    results = train_chunk(ids, sizes, steps, keys, starts, state, given)
     rest = ids, sizes, arrived, state, starts
     return ((*results, rest), shared), sums
 
@@ -150,8 +150,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
         folded, sums = reduction.fold(trained, starts, sums, *more)
     # What the cohort knows is left out. XLA cannot compile a loop for a CPU that copies
     # `arrived` of single clients (jaxlib 0.10.2, unequal sizes, full batches).
-    of_cohort: dict[str, Any] = {'ids': None, 'arrived': None}
-    trained = trained._replace(params=None, folded=folded, **of_cohort)
+    cohort_fields: dict[str, Any] = {'ids': None, 'arrived': None}
+    trained = trained._replace(params=None, folded=folded, **cohort_fields)
     return (sent if reduction.keep else None, trained), sums
 
   (params, trained), sums = client_map.map_clients(
@@ -239,8 +239,8 @@ def train_cohort(
     UserError: see `for_each_client`; also on several models without `choice`.
   """
   shape = cohort.ids.shape
-  of_none = starts.choice is None and starts.mixture is None
-  several = of_none and starts.num_models() > 1
+  is_common = starts.choice is None and starts.mixture is None
+  several = is_common and starts.num_models() > 1
   check(not several, 'starts: several models need choice, the number of each client')
   if penalty is not None:
     penalty = jnp.broadcast_to(jnp.asarray(penalty, jnp.float32), shape)

@@ -65,7 +65,7 @@ def _sparse(kind: str, share: float, error_feedback: bool, text: str) -> Sends:
   def kept(size: int) -> int:
     return max(1, math.ceil(share * size - 1e-9 * size))
 
-  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+  def compress(key: jax.Array, start: Params, trained: Params) -> Params:
     change, unflatten = ravel_pytree(jax.tree.map(jnp.subtract, trained, start))
     k = kept(change.size)
     if kind == 'top_k':
@@ -80,13 +80,13 @@ def _sparse(kind: str, share: float, error_feedback: bool, text: str) -> Sends:
   def num_bytes(size: int) -> float:
     return 2 * NUMBER * kept(size) if kind == 'top_k' else NUMBER * kept(size) + 8
 
-  return Sends(of_client, num_bytes, None, _named(text), error_feedback)
+  return Sends(compress, num_bytes, None, _named(text), error_feedback)
 
 
 def _quantized(bits: int, text: str) -> Sends:
   levels = 2 ** (bits - 1) - 1  # On each side of 0.
 
-  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+  def compress(key: jax.Array, start: Params, trained: Params) -> Params:
     change, unflatten = ravel_pytree(jax.tree.map(jnp.subtract, trained, start))
     buckets = jnp.pad(change, (0, -change.size % _BUCKET)).reshape(-1, _BUCKET)
     scale = jnp.abs(buckets).max(axis=1, keepdims=True) / levels
@@ -98,7 +98,7 @@ def _quantized(bits: int, text: str) -> Sends:
   def num_bytes(size: int) -> float:
     return math.ceil(size * bits / 8) + NUMBER * math.ceil(size / _BUCKET)
 
-  return Sends(of_client, num_bytes, None, _named(text))
+  return Sends(compress, num_bytes, None, _named(text))
 
 
 def _named(text: str) -> str:

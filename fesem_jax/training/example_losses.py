@@ -24,14 +24,14 @@ def example_losses(
   num_models = jax.tree.leaves(models)[0].shape[0]
   width = evaluation_width(data.max_examples)
 
-  def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
+  def batch_losses(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
     return jnp.where(weights > 0, _losses_by_model(local, models, x, y), 0.0)
 
   def put(step: jax.Array, whole: jax.Array, losses: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(whole, losses, step * width, 2)
 
   shape = (num_models, -(-data.max_examples // width) * width)
-  losses = batch_by_batch(of_batch, local, models, data, cohort, shape, put)
+  losses = batch_by_batch(batch_losses, local, models, data, cohort, shape, put)
   losses = losses[:, :, : data.max_examples]
   return jnp.where(jnp.isnan(losses), jnp.inf, losses)
 
@@ -47,12 +47,12 @@ def shares_of_least_loss(
   """
   num_models = jax.tree.leaves(models)[0].shape[0]
 
-  def of_batch(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
+  def batch_losses(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:
     losses = _losses_by_model(local, models, x, y)
     best = jnp.where(jnp.isnan(losses), jnp.inf, losses).argmin(axis=0)
     return (jax.nn.one_hot(best, num_models) * weights[:, None]).sum(axis=0)
 
-  shares = batch_by_batch(of_batch, local, models, data, cohort, (num_models,))
+  shares = batch_by_batch(batch_losses, local, models, data, cohort, (num_models,))
   return shares / jnp.maximum(data.sizes(jnp.asarray(cohort.ids)), 1)[:, None]
 
 
@@ -63,18 +63,18 @@ def example_targets(
 
   Behind each client's last example they are 0. The data may be split over `local.mesh`.
   """
-  in_order = jnp.arange(data.max_examples, dtype=jnp.int32)
+  row_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def body(data, ids, own, _, sums):
-    def of_client(client, size):
+    def client_targets(client, size):
       rows, weights = batching.batch_rows(
-        in_order, jnp.int32(0), size, data.max_examples
+        row_order, jnp.int32(0), size, data.max_examples
       )
       _, y = batching.gather(data, client, rows)
       return tree.where(weights > 0, y, jnp.zeros_like(y))
 
-    each = client_map.side_by_side(of_client, ids.shape[0])
-    return each(ids, data.sizes(ids)), sums
+    chunk_targets = client_map.side_by_side(client_targets, ids.shape[0])
+    return chunk_targets(ids, data.sizes(ids)), sums
 
   targets, _ = client_map.map_clients(
     body,

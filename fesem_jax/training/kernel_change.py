@@ -74,11 +74,11 @@ class KernelStart(NamedTuple):
       return by(self.kernel, x)
     other = self.other
 
-    def by_both(x: jax.Array) -> jax.Array:
+    def multiply_both(x: jax.Array) -> jax.Array:
       mine = by(self.kernel, jnp.where(from_other, 0.0, x))
       return mine + by(other, jnp.where(from_other, x, 0.0))
 
-    return jax.lax.cond(self.two, by_both, lambda x: by(self.kernel, x), x)
+    return jax.lax.cond(self.two, multiply_both, lambda x: by(self.kernel, x), x)
 
   def largest(self) -> jax.Array:
     """[] the largest absolute entry."""
@@ -97,20 +97,20 @@ def product(
   x is [R, I] and the product [R, O] float32. `full` [] int32 is the number of full
   blocks, and `rows` are anything of the shapes of a step's rows.
   """
-  own = _of_blocks(x, change, full, lambda block: block)
-  return start.times(x, change.from_other) - own
+  total = _sum_blocks(x, change, full, lambda block: block)
+  return start.times(x, change.from_other) - total
 
 
-def _of_blocks(x, change, full, sides):
+def _sum_blocks(x, change, full, sides):
   """((x A^T) * shares) B, added up over the blocks, whose `sides` give A and B."""
 
   def times(block, x):
     a, b, shares = sides(block)
     return ((x @ a.T) * shares[None]) @ b
 
-  first, *others = change.blocks
+  first, *rest = change.blocks
   total = times(first, x)
-  for i, block in enumerate(others, 1):
+  for i, block in enumerate(rest, 1):
     none = jnp.zeros_like(total)
     total += jax.lax.cond(i <= full, times, lambda *_, none=none: none, block, x)
   return total
@@ -122,7 +122,7 @@ def _forward(x, start, change, full, rows):
 
 def _backward(residuals, dy):
   x, start, change, full = residuals
-  own = _of_blocks(dy, change, full, lambda b: (b.gradients, b.inputs, b.shares))
+  own = _sum_blocks(dy, change, full, lambda b: (b.gradients, b.inputs, b.shares))
   dx = start.times(dy, change.from_other, turned=True) - own
   return dx, None, None, None, (x, dy)
 
@@ -132,5 +132,5 @@ product.defvjp(_forward, _backward)
 
 def last_block_first(change: KernelChange) -> KernelChange:
   """The change with its last block first."""
-  *others, last = change.blocks
-  return change._replace(blocks=(last, *others))
+  *rest, last = change.blocks
+  return change._replace(blocks=(last, *rest))

@@ -92,8 +92,8 @@ def _but(statistics: tuple[str, ...]) -> optax.GradientTransformation:
 
 def frozen_and_learning(params: Params, layers: Sequence[str]) -> tuple[Params, Params]:
   """The layers that stay as they are, and those that learn; see `local_sgd`."""
-  chosen = parameter_names.chosen(params, layers, 'layers')
-  check(chosen, f'layers: must name some of {", ".join(params)}')
+  layer_names = parameter_names.chosen(params, layers, 'layers')
+  check(layer_names, f'layers: must name some of {", ".join(params)}')
   frozen, learning = parameter_names.split(params, layers)
   return parameter_names.without_none(frozen), parameter_names.without_none(learning)
 

@@ -89,10 +89,10 @@ class Client:
   @functools.cached_property
   def start(self) -> Params:
     """The complete model: what the server sent, with the client's own layers."""
-    own, received = self.models.own, self.received
-    if own is None or received is None:
-      return received if own is None else own
-    return tree.merge(received, own)
+    personal, received = self.models.own, self.received
+    if personal is None or received is None:
+      return received if personal is None else personal
+    return tree.merge(received, personal)
 
   def with_epochs(self, most: int, epochs: jax.Array | None = None) -> 'Client':
     """The client with other local epochs: `most`, or `epochs` [] int32 up to these."""
@@ -161,12 +161,12 @@ class Client:
     not finite fails.
     """
     self.sent.append(model)
-    own = self.memory.get('statistics', self.local.unsent)
-    if own and received is not None:  # They stay with the client.
+    unsent = self.memory.get('statistics', self.local.unsent)
+    if unsent and received is not None:  # They stay with the client.
       trained = flatten_dict(model.params, sep='/')
-      self.leave('statistics', {path: trained[path] for path in own})
+      self.leave('statistics', {path: trained[path] for path in unsent})
       known = flatten_dict(self._of_server, sep='/')
-      known = {path: known[path] for path in own if known.get(path) is not None}
+      known = {path: known[path] for path in unsent if known.get(path) is not None}
       model = model.of(parameter_names.replaced(model.params, known))
       received = parameter_names.replaced(received, dict.fromkeys(known))
     sends = self.local.sends
@@ -280,20 +280,20 @@ def over_batches(
   )
 
   def body(t: jax.Array, loop: Any) -> Any:
-    carry, order, total, seen = loop
-    order, (x, y, weights, own) = batch_at(t, order)
+    carry, order, total, num_seen = loop
+    order, (x, y, weights, example_factors) = batch_at(t, order)
     model, active = in_training(local.model, key, t, weights), t < client.steps
     if local.augmentation is not None:
       x = augmented(local.augmentation, key, t, x)
-    carry, loss = step(t, carry, Batch(model, x, y, weights, own, active))
+    carry, loss = step(t, carry, Batch(model, x, y, weights, example_factors, active))
     count = jnp.where(active, weights.sum(), 0.0)
     total += jnp.where(active, loss * weights.sum(), 0.0)
-    return carry, order, total, seen + count
+    return carry, order, total, num_seen + count
 
   loop = carry, order, jnp.float32(0.0), jnp.float32(0.0)
   most = jax.lax.pmax(client.steps, batching.SIDE)
-  carry, _, total, seen = over_steps(0, most, body, loop)
-  return carry, total / jnp.maximum(seen, 1.0)
+  carry, _, total, num_seen = over_steps(0, most, body, loop)
+  return carry, total / jnp.maximum(num_seen, 1.0)
 
 
 def where(condition: jax.Array, a: Any, b: Any) -> Any:

@@ -55,8 +55,8 @@ def sgd_rate(optimizer: optax.GradientTransformation, params: Params) -> Any:
       lambda g, p: optimizer.update(g, optimizer.init(p), p)[0], return_shape=True
     )(like, like)
     leaves, form = jax.tree.flatten(like)
-    of_updates: Any = jax.tree.structure(shapes)
-    if of_updates != form:
+    update_tree: Any = jax.tree.structure(shapes)
+    if update_tree != form:
       return None
     gradients = [_Scaled(i, np.float32(1.0)) for i in range(len(leaves))]
     updates = _follow(traced, [*gradients, *[None] * len(leaves)])
@@ -111,20 +111,20 @@ def variable_rate(
   return -jax.tree.leaves(updates)[0].ravel()[0]
 
 
-def _follow(traced: core.ClosedJaxpr, given: list[_Value]) -> list[_Value]:
+def _follow(traced: core.ClosedJaxpr, inputs: list[_Value]) -> list[_Value]:
   """The values of a jaxpr's results."""
-  known: dict[Any, _Value] = dict(zip(traced.jaxpr.invars, given, strict=True))
+  environment: dict[Any, _Value] = dict(zip(traced.jaxpr.invars, inputs, strict=True))
   for name, constant in zip(traced.jaxpr.constvars, traced.consts, strict=True):
-    known[name] = np.asarray(constant) if np.ndim(constant) == 0 else None
+    environment[name] = np.asarray(constant) if np.ndim(constant) == 0 else None
 
   def value(name: Any) -> _Value:
     if isinstance(name, core.Literal):
       return np.asarray(name.val) if np.ndim(name.val) == 0 else None
-    return known[name]
+    return environment[name]
 
   for equation in traced.jaxpr.eqns:
     results = _result(equation, [value(x) for x in equation.invars])
-    known.update(zip(equation.outvars, results, strict=True))
+    environment.update(zip(equation.outvars, results, strict=True))
   return [value(name) for name in traced.jaxpr.outvars]
 
 
@@ -146,8 +146,8 @@ def _result(equation: Any, values: list[_Value]) -> list[_Value]:
   if name == 'div' and not isinstance(values[1], _Scaled):
     return [_times(values[0], np.float32(1.0) / values[1])]
   if name == 'convert_element_type':
-    same = equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype
-    return values if same else nothing
+    same_dtype = equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype
+    return values if same_dtype else nothing
   return nothing
 
 

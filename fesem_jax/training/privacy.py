@@ -90,24 +90,24 @@ def noised(
   std = variable(privacy.noise_multiplier) * variable(privacy.clip)
   leaves, structure = jax.tree.flatten(total, is_leaf=is_sums)
 
-  def with_noise(number: int, held: Any) -> Any:
-    if not is_sums(held):
-      return held
-    drawn = tree.normal_like(jax.random.fold_in(key, number), held.params)
+  def with_noise(number: int, leaf: Any) -> Any:
+    if not is_sums(leaf):
+      return leaf
+    noise = tree.normal_like(jax.random.fold_in(key, number), leaf.params)
 
     def plus(x: jax.Array, n: jax.Array) -> jax.Array:
       # A center that no client counts for stays where it is.
-      used = (held.weight > 0).reshape((-1,) + (1,) * (x.ndim - 1))
+      used = (leaf.weight > 0).reshape((-1,) + (1,) * (x.ndim - 1))
       return x + jnp.where(used, std * n, 0.0)
 
-    params = jax.tree.map(plus, held.params, drawn)
+    params = jax.tree.map(plus, leaf.params, noise)
     if unsent:
-      same = flatten_dict(held.params, sep='/')
-      same = {path: same[path] for path in unsent if path in same}
-      params = parameter_names.replaced(params, same)
-    return held._replace(params=params)
+      unchanged = flatten_dict(leaf.params, sep='/')
+      unchanged = {path: unchanged[path] for path in unsent if path in unchanged}
+      params = parameter_names.replaced(params, unchanged)
+    return leaf._replace(params=params)
 
-  noisy = [with_noise(i, held) for i, held in enumerate(leaves)]
+  noisy = [with_noise(i, leaf) for i, leaf in enumerate(leaves)]
   return jax.tree.unflatten(structure, noisy)
 
 

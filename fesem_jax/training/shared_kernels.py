@@ -58,36 +58,36 @@ def choose(
   There are no kernels where each client has its own. `start` has the models that
   clients start from; for `layers`, see `kernels`.
   """
-  chosen = kernels(local, start, data, layers)
-  if not chosen:
+  layer_kernels = kernels(local, start, data, layers)
+  if not layer_kernels:
     return (), local.clients_per_chunk
-  count = side_by_side(local, chosen, start.shared, num_clients)
+  count = side_by_side(local, layer_kernels, start.shared, num_clients)
   if local.shared_start == 'on' or local.clients_per_shared_start:
-    return chosen, count
-  on_each = -(-num_clients // local.mesh.size)
+    return layer_kernels, count
+  num_local = -(-num_clients // local.mesh.size)
   if local.mesh.devices.flat[0].platform != 'cpu':
     # Whatever fits into its memory: changes need less of it than kernels.
-    fits = 2 * _of_center(on_each, start.shared) >= min(_FEW, on_each)
+    fits = 2 * _clients_per_center(num_local, start.shared) >= min(_FEW, num_local)
   else:
-    fits = _time(count, start.shared, on_each) <= _OWN
+    fits = _time(count, start.shared, num_local) <= _OWN
   if fits:
-    return chosen, count
+    return layer_kernels, count
   # With few clients of each center, too many places would be empty.
   return (), local.clients_per_chunk
 
 
-def _time(count: int, weights: Params, on_each: int) -> float:
+def _time(count: int, weights: Params, num_local: int) -> float:
   """Time of a client's step with `count` places side by side; see `_OWN`."""
   centers = jax.tree.leaves(weights)[0].shape[0]
   if centers == 1 or count == 1:
     return 1 + _ALONE_MORE / count
   # Of all chunks, those that have clients of two centers.
-  of_two = min(1.0, (centers - 1) * count / on_each)
+  share_of_two = min(1.0, (centers - 1) * count / num_local)
   # A third center leaves half a chunk empty, about, and the last client some places.
-  third = (centers - 1) // 2 * (count - 1) / 2 if count * centers > on_each else 0.0
-  places = math.ceil((on_each + third) / count) * count
-  extra = _ALONE_MORE / count * (1 + of_two) + _TWO_MORE * of_two
-  return (1 + extra) * places / on_each
+  third = (centers - 1) // 2 * (count - 1) / 2 if count * centers > num_local else 0.0
+  places = math.ceil((num_local + third) / count) * count
+  extra = _ALONE_MORE / count * (1 + share_of_two) + _TWO_MORE * share_of_two
+  return (1 + extra) * places / num_local
 
 
 def side_by_side(
@@ -103,26 +103,26 @@ def side_by_side(
   flat = flatten_dict(weights)
   shapes = [flat[*kernel.path, KERNEL].shape[1:] for kernel in kernels]
   numbers = sum(k.rows * k.steps * sum(s) for k, s in zip(kernels, shapes, strict=True))
-  on_each = -(-num_clients // local.mesh.size)
+  num_local = -(-num_clients // local.mesh.size)
   device = local.mesh.devices.flat[0]
   if device.platform == 'cpu':
-    most = max(1, min(on_each, _SIDE_BY_SIDE, _CACHED // numbers))
-    return min(range(1, most + 1), key=lambda c: _time(c, weights, on_each))
+    most = max(1, min(num_local, _SIDE_BY_SIDE, _CACHED // numbers))
+    return min(range(1, most + 1), key=lambda c: _time(c, weights, num_local))
   # Beside the rows: all other weights as in `default_clients_per_chunk`.
-  others = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(weights))
-  others -= sum(math.prod(shape) for shape in shapes)
+  other_params = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(weights))
+  other_params -= sum(math.prod(shape) for shape in shapes)
   patches = 120 * 2**20 if any(x.ndim == 5 for x in jax.tree.leaves(weights)) else 0
-  each = 8 * numbers + 24 * others + patches
-  most = sharding.memory_for_clients(device) // each
+  client_bytes = 8 * numbers + 24 * other_params + patches
+  most = sharding.memory_for_clients(device) // client_bytes
   # As many places as a center has clients, about; of more than two have, some would be
   # empty.
-  of_center = _of_center(on_each, weights)
-  return max(1, min(max(of_center, _FEW), 2 * of_center, on_each, most))
+  per_center = _clients_per_center(num_local, weights)
+  return max(1, min(max(per_center, _FEW), 2 * per_center, num_local, most))
 
 
-def _of_center(on_each: int, weights: Params) -> int:
+def _clients_per_center(num_local: int, weights: Params) -> int:
   """The mean number of clients of a center on a device, rounded up."""
-  return -(-on_each // jax.tree.leaves(weights)[0].shape[0])
+  return -(-num_local // jax.tree.leaves(weights)[0].shape[0])
 
 
 def kernels(
@@ -152,21 +152,21 @@ def kernels(
   width = batch_width(local.schedule, data.max_examples)
   steps = most_steps(local.schedule, data.max_examples)
   batch = jax.ShapeDtypeStruct((width, *data.example_shape), jnp.float32)
-  chosen, shared = [], flatten_dict(start.shared)
+  selected, shared = [], flatten_dict(start.shared)
   learn = {p for p in flatten_dict(params) if layers is None or is_named(p, layers)}
   for path, x in _products(apply_with, params, batch).items():
     kernel = shared.get((*path, KERNEL))
     if kernel is None or (*path, KERNEL) not in learn:
       continue
     rows, (size_in, size_out) = x.size // x.shape[-1], kernel.shape[1:]
-    size, of_rows = size_in * size_out, steps * rows * (size_in + size_out)
-    if mode == 'on' or (size >= _LARGE and of_rows <= _ROWS_PER_KERNEL * size):
-      chosen.append(Kernel(path, rows, steps, steps))
-  if chosen and len(chosen) == len(learn):  # Something is trained beside changes.
-    chosen.pop()
-  blocks = -(-steps * max((k.rows for k in chosen), default=1) // _BLOCK)
+    size, row_products = size_in * size_out, steps * rows * (size_in + size_out)
+    if mode == 'on' or (size >= _LARGE and row_products <= _ROWS_PER_KERNEL * size):
+      selected.append(Kernel(path, rows, steps, steps))
+  if selected and len(selected) == len(learn):  # Something is trained beside changes.
+    selected.pop()
+  blocks = -(-steps * max((k.rows for k in selected), default=1) // _BLOCK)
   return tuple(
-    dataclasses.replace(kernel, block=-(-steps // blocks)) for kernel in chosen
+    dataclasses.replace(kernel, block=-(-steps // blocks)) for kernel in selected
   )
 
 
@@ -200,7 +200,7 @@ def _products(
   names = flatten_dict(jax.tree.unflatten(form, traced.invars[: len(leaves)]))
   unread = {path[:-1] for path, name in names.items() if id(name) not in read}
   return {
-    path: of_path[0]
-    for path, of_path in inputs.items()
-    if path in kernels and path in unread and len(of_path) == 1
+    path: path_inputs[0]
+    for path, path_inputs in inputs.items()
+    if path in kernels and path in unread and len(path_inputs) == 1
   }

@@ -93,10 +93,10 @@ def changes_sgd(
       loss, (grads, rows) = loss_and_grads(params, _no_rows(kernels, starts))
     grads, rows = together((grads, rows))
     factor = local.rate_of_step(t, client.rate)
-    of_step = rate if factor is None else rate * factor
+    step_rate = rate if factor is None else rate * factor
     changes = tuple(
-      _appended(kernel, change, own, t, batch.active, of_step, penalty)
-      for kernel, change, own in zip(kernels, changes, rows, strict=True)
+      _appended(kernel, change, row, t, batch.active, step_rate, penalty)
+      for kernel, change, row in zip(kernels, changes, rows, strict=True)
     )
     if penalty is not None:
       grads, _ = toward(whole, penalty).update(grads, optax.EmptyState(), params)
@@ -138,9 +138,9 @@ def _starts(
     return [KernelStart(x[choice]) for x in kernels], None
   exists = client.id < client.data.num_clients  # Of an empty place, no choice counts.
   first = jax.lax.pmin(jnp.where(exists, choice, count - 1), SIDE)
-  other = jax.lax.pmax(jnp.where(exists, choice, first), SIDE)
-  two, from_other = first != other, exists & (choice != first)
-  return [KernelStart(x[first], x[other], two) for x in kernels], from_other
+  second_choice = jax.lax.pmax(jnp.where(exists, choice, first), SIDE)
+  two, from_other = first != second_choice, exists & (choice != first)
+  return [KernelStart(x[first], x[second_choice], two) for x in kernels], from_other
 
 
 def _no_change(kernel: Kernel, start: KernelStart) -> KernelChange:
@@ -201,8 +201,8 @@ def _appended(
   `penalty` [] is lambda of lambda |W - W_0|^2, or None.
   """
   share = 1.0 if penalty is None else 1 - 2 * rate * penalty  # Of W - W_0.
-  kept = jnp.where(active, share, 1.0)
-  first, *others = [b._replace(shares=b.shares * kept) for b in change.blocks]
+  factor = jnp.where(active, share, 1.0)
+  first, *rest = [b._replace(shares=b.shares * factor) for b in change.blocks]
   inputs, gradients = (jnp.where(active, x, 0.0) for x in rows)
   new = inputs, gradients, jnp.full(kernel.rows, rate)
   place = t % kernel.block * kernel.rows
@@ -210,7 +210,7 @@ def _appended(
   def put(whole: jax.Array, part: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(whole, part, place, 0)
 
-  return change._replace(blocks=(Block(*map(put, first, new)), *others))
+  return change._replace(blocks=(Block(*map(put, first, new)), *rest))
 
 
 def _over_steps(every: int, first: int, count: jax.Array, body: Any, loop: Any) -> Any:
@@ -223,7 +223,7 @@ def _over_steps(every: int, first: int, count: jax.Array, body: Any, loop: Any) 
     return jax.lax.fori_loop(first, count, body, loop)
 
   # Blocks change places between the loops over their steps: within one, they stay.
-  def of_block(i: jax.Array, loop: Any) -> Any:
+  def run_block(i: jax.Array, loop: Any) -> Any:
     (*carry, changes), *rest = loop
     empty_first = tuple(map(last_block_first, changes))
     changes = jax.lax.cond(i > 0, lambda: empty_first, lambda: changes)
@@ -231,7 +231,7 @@ def _over_steps(every: int, first: int, count: jax.Array, body: Any, loop: Any) 
     loop = (*carry, changes), *rest
     return jax.lax.fori_loop(i * every, last, body, loop)
 
-  return jax.lax.fori_loop(first, (count + every - 1) // every, of_block, loop)
+  return jax.lax.fori_loop(first, (count + every - 1) // every, run_block, loop)
 
 
 def _bounded(
@@ -277,8 +277,8 @@ def whole_models(
       moved = jnp.einsum('...ri,...ro->...io', *x, precision=precision)
       start = starts[path][0]
       if choice is not None:
-        chosen = tree.rows_of_few(starts[path], choice.reshape(-1))
-        start = chosen.reshape(*choice.shape, *start.shape)
+        starting_kernels = tree.rows_of_few(starts[path], choice.reshape(-1))
+        start = starting_kernels.reshape(*choice.shape, *start.shape)
       flat[path] = jnp.broadcast_to(start, moved.shape) - moved
   return unflatten_dict(flat)
 

@@ -38,10 +38,10 @@ def of_steps(local: LocalTraining, most: int) -> jax.Array:
 
   For `local`, see `check_sums_of_gradients`, and for `most`, `batching.most_steps`.
   """
-  return jax.tree.leaves(_of_layers(local, most))[0]
+  return jax.tree.leaves(_lengths_of_layers(local, most))[0]
 
 
-def _of_layers(local: LocalTraining, most: int) -> Params:
+def _lengths_of_layers(local: LocalTraining, most: int) -> Params:
   """`of_steps` of each array of the model, as one of its numbers tells."""
   shapes = jax.eval_shape(local.model.init, jax.random.key(0))
   # Of as many axes: an optimizer may treat biases and kernels differently.
@@ -82,5 +82,7 @@ def _is_linear(local: LocalTraining) -> bool:
 
 def _treats_all_alike(local: LocalTraining) -> bool:
   """True if all parameters move alike, and against their gradients."""
-  moved = np.stack(jax.tree.leaves(jax.jit(lambda: _of_layers(local, _TRIED))()))
+  moved = np.stack(
+    jax.tree.leaves(jax.jit(lambda: _lengths_of_layers(local, _TRIED))())
+  )
   return bool((moved == moved[0]).all() and (np.diff(moved[0]) > 0).any())

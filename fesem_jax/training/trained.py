@@ -190,8 +190,8 @@ def sent_at_last(
     return trained
 
   def send(client, key, received, params):
-    known = flatten_dict(received, sep='/')
-    unsent = {path: known[path] for path in local.unsent}  # Those stay as they were.
+    previous = flatten_dict(received, sep='/')
+    unsent = {path: previous[path] for path in local.unsent}  # Those stay as they were.
     params = parameter_names.replaced(params, unsent)
     received = parameter_names.replaced(received, dict.fromkeys(unsent))
     return sent_models.as_sent(data, client, key, received, params, sends=local.sends)
