@@ -186,11 +186,11 @@ def test_agreement():
 def test_figures_of_blocks_of_clients_are_those_of_all(monkeypatch):
   rng = np.random.default_rng(0)
   counts = classification.Counts(*rng.integers(0, 3, (3, 9, 4)))
-  whole = classification._by_client(counts)
+  whole = classification._client_metrics(counts)
   monkeypatch.setattr(classification, '_BLOCK', 4)
-  for name, found in classification._by_client(counts).items():
+  for name, found in classification._client_metrics(counts).items():
     np.testing.assert_array_equal(found, whole[name])
-  assert classification._by_client(classification.Counts(*np.zeros((3, 0, 4)))).keys()
+  assert classification._client_metrics(classification.Counts(*np.zeros((3, 0, 4)))).keys()
 
 
 @pytest.mark.parametrize(('most', 'dtype'), [(255, np.uint8), (256, np.uint16)])
