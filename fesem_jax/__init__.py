@@ -6,9 +6,9 @@ is imported on its own.
 
 from fesem_jax import algorithms, data, models, tasks, testing
 from fesem_jax.algorithms import wrappers
-from fesem_jax.analysis.comparing import Comparison, compare, tune
+from fesem_jax.analysis.comparing import compare, tune
+from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.joining import join
-from fesem_jax.analysis.report.page import write_report
 from fesem_jax.core import selection, sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
@@ -26,9 +26,9 @@ from fesem_jax.data import attacks, partitions
 from fesem_jax.run import callbacks
 from fesem_jax.run.callbacks import loggers
 from fesem_jax.run.callbacks.callback import Callback, Stop
-from fesem_jax.run.results.client_comparison import ClientComparison, compare_clients
-from fesem_jax.run.results.client_table import ClientTable
+from fesem_jax.run.results.client_comparison import compare_clients
 from fesem_jax.run.results.deployed_models import DeployedModels
+from fesem_jax.run.results.frames import Frames, load_runs
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.saved_run import Run, load_run
 from fesem_jax.run.simulation import simulate, simulate_many
@@ -56,16 +56,15 @@ __all__ = [
   'Augmentation',
   'Callback',
   'Client',
-  'ClientComparison',
   'ClientInfo',
   'ClientModels',
-  'ClientTable',
   'ClientWork',
   'Clusters',
   'Cohort',
   'Comparison',
   'DeployedModels',
   'FederatedData',
+  'Frames',
   'LocalTraining',
   'Machine',
   'Model',
@@ -103,6 +102,7 @@ __all__ = [
   'join',
   'kmeans',
   'load_run',
+  'load_runs',
   'local_optimizer',
   'local_sgd',
   'local_training',
@@ -126,7 +126,6 @@ __all__ = [
   'tune',
   'variable',
   'wrappers',
-  'write_report',
 ]
 
 

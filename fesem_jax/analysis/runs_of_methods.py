@@ -5,11 +5,11 @@ from typing import Any
 
 from absl import logging
 
-from fesem_jax.analysis import clients_table, tuning
+from fesem_jax.analysis import tuning
 from fesem_jax.analysis.tuning import Values
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.run.results.records import Record
+from fesem_jax.run.results.frames import Recorded
 from fesem_jax.run.simulation import simulate_many
 from fesem_jax.utils.errors import Diverged, UserError, check
 
@@ -17,8 +17,8 @@ from fesem_jax.utils.errors import Diverged, UserError, check
 Splits = tuple[FederatedData, FederatedData]
 Data = Splits | Callable[[int], Splits]
 
-# What a run came to: its summary, None if it diverged, or why it cannot run.
-Outcome = Record | None | UserError
+# What a run leaves, or why it cannot run.
+Outcome = Recorded | UserError
 
 
 def splits_of(data: Data, seed: int) -> Splits:
@@ -26,11 +26,11 @@ def splits_of(data: Data, seed: int) -> Splits:
   return data(seed) if callable(data) else data
 
 
-def given(outcome: Outcome) -> Record | None:
+def given(outcome: Outcome) -> dict[str, Any] | None:
   """The summary of a run, None if it diverged; raises what it raised."""
   if isinstance(outcome, UserError):
     raise outcome
-  return outcome
+  return outcome.summary
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
@@ -82,9 +82,9 @@ def outcomes_of(
       logging.warning(
         'A run with seed %d diverged: %s', runs[place].get('seed'), outcome
       )
-      return None
+      outcome = None
     if isinstance(outcome, UserError):
       return outcome
-    return clients_table.with_clients(outcome.summary, outcome.clients)
+    return Recorded.of(outcome, seed=runs[place].get('seed', 0))
 
   return simulate_many(runs, keep=keep, **options)

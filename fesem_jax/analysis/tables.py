@@ -1,389 +1,530 @@
-"""The table of a comparison: figures of methods over seeds, the best ones marked."""
+"""Tables of methods over seeds, computed from the frames of their runs."""
 
-import dataclasses
-import itertools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fesem_jax import tasks
-from fesem_jax.evaluation import paired
-from fesem_jax.evaluation.paired import Summaries, task_of
-from fesem_jax.run.results.curves import (
-  DATA_SINCE,
-  ON_VALIDATION,
-  REPORTS,
-)
-from fesem_jax.tasks import Task
+from fesem_jax.evaluation.paired import LEVEL, Difference, holm, paired_difference
+from fesem_jax.run.results.client_table import counted
+from fesem_jax.run.results.curves import REPORTS
+from fesem_jax.run.results.frames import Frames
+from fesem_jax.tasks import Figure, Task
+from fesem_jax.utils import display
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.text_tables import Cell, Column, Table, cell
+from fesem_jax.utils.ranges import check_choice
+from fesem_jax.utils.text_tables import Table, number, spread
 
-# Columns that may be asked for -> heading of those that are a group.
+if TYPE_CHECKING:
+  from pandas import DataFrame, Series  # Slow to import.
+
+# Groups of columns that may be asked for -> their headings.
 COLUMNS = {
   'deployed': 'deployed', 'finetuned': 'fine-tuned', 'unseen': 'unseen clients',
-  'server': 'server test', 'clusters': '', 'trained': 'deployed, trained clients',
-  'backdoor': '',
+  'server': 'server test', 'clusters': 'clusters',
+  'trained': 'deployed, trained clients', 'backdoor': 'backdoor',
 }  # fmt: skip
 _KINDS = ('deployed', 'finetuned')
+_SCORES = {kind: kind for kind in (*_KINDS, 'unseen', 'server')}
+_SCORES['trained'] = 'trained_deployed'
+_AGREEMENTS = ('ari', 'ami')
+_KNOWN = {
+  figure.name: figure
+  for task in (*tasks.TASKS.values(), tasks.OWN_LOSS)
+  for figure in task.figures
+} | {
+  name: Figure(name, name.upper(), name.upper(), percent=False, higher_is_better=True)
+  for name in ('ari', 'ami', 'nmi')
+}
+# Settings that differ by themselves between methods.
+_OF_METHODS = ('algorithm', 'num_clusters', 'seed', 'own_code')
 
-# How well clusters agree with the true ones, as tables show it.
-AGREEMENTS = ('ari', 'ami')
 
-# One dict for each method; see `over_seeds`.
-Rows = list[dict[str, Any]]
+def metric(column: str) -> Figure:
+  """The metric of a column, such as 'deployed.micro_f1' or 'finetuned_rmse'."""
+  name = column.rpartition('.')[2]
+  for prefix in ('pooled_', 'micro_', 'macro_', 'deployed_', 'finetuned_'):
+    name = name.removeprefix(prefix)
+  own = Figure(name, name, name, percent=False, higher_is_better=True)
+  return _KNOWN.get(name, own)
 
 
-def mean_and_std(
-  values: list[float], factor: float = 100.0
-) -> tuple[float, float | None]:
-  """Mean and sample standard deviation (None for one seed), by default in percent."""
-  scaled = factor * np.array(values)
-  return float(scaled.mean()), float(scaled.std(ddof=1)) if len(values) > 1 else None
+def heading(column: str) -> str:
+  """The head of a column: 'micro-acc (%)' of 'deployed.micro_accuracy'."""
+  figure, name = metric(column), column.rpartition('.')[2]
+  scope = name.removesuffix(figure.name).replace('_', '-')
+  return f'{scope}{figure.heading}{" (%)" * figure.percent}'
+
+
+def task_of(runs: 'DataFrame') -> Task:
+  """The task of runs; classification where none has finished."""
+  names = runs['task'].dropna() if 'task' in runs else ()
+  return tasks.of({'task': names.iloc[0]}) if len(names) else tasks.CLASSIFICATION
+
+
+def score(runs: 'DataFrame') -> str:
+  """The column of `reported` runs that ranks methods."""
+  return f'deployed.{task_of(runs).primary_column}'
+
+
+def has_honest(runs: 'DataFrame') -> bool:
+  """True if some clients of the runs are bad."""
+  return any(name.startswith('honest.') for name in runs)
+
+
+def reported(runs: 'DataFrame', report: str = 'last') -> 'DataFrame':
+  """Runs whose scores are of honest clients, and of the rounds that `report` names.
+
+  `report` is one of `curves.REPORTS`. Runs without bad clients keep their scores.
+  """
+  check_choice('report', report, tuple(REPORTS))
+  above = '' if report == 'last' else f'reports.{report}.'
+  changed: dict[str, Series] = {}
+  for prefix in dict.fromkeys((above, f'{above}honest.')):
+    kinds = tuple(f'{prefix}{kind}.' for kind in _KINDS)
+    for name in (c for c in runs if c.startswith(kinds) and not c.endswith('.round')):
+      plain = name.removeprefix(prefix)
+      changed[plain] = runs[name].fillna(changed.get(plain, runs.get(plain)))
+  for name in (n for n in ('ari', 'ami', 'nmi') if f'honest.{n}' in runs):
+    own = runs.get(f'clusters.{name}', runs[f'honest.{name}'])
+    changed[f'clusters.{name}'] = runs[f'honest.{name}'].fillna(own)
+  return runs.assign(**changed)
+
+
+def score_columns(runs: 'DataFrame', kind: str = 'deployed') -> list[str]:
+  """The columns of runs that have the metrics of a kind of models, without losses."""
+  names = [c.removeprefix(f'{kind}.') for c in runs if c.startswith(f'{kind}.')]
+  task = task_of(runs)
+  shown = tasks.columns_of(task, tasks.own_metrics(task, [dict.fromkeys(names)]))
+  return [f'{kind}.{name}' for name in shown if name in names]
 
 
 def over_seeds(
-  summaries: Summaries, report: str = 'last', oracle: str = '', correct: str = 'none'
-) -> Rows:
-  """Aggregates the seeds of each method.
+  runs: 'DataFrame', columns: Sequence[str], by: str | list[str] = 'method'
+) -> 'DataFrame':
+  """Mean, sample standard deviation and count of columns: (column, 'mean'), ...
 
-  The figures are those of `report`, one of `curves.REPORTS`; tables say so. The method
-  `oracle` is not among those that may be the best; for `correct` see `paired.best_of`.
-
-  Each row has the label ('method'), the name of the 'task', the number of 'seeds' and
-  how many 'diverged'; 'best', name of a column -> 'best' or 'equal', see
-  `paired.best_of`; the names of the 'metrics' of the users' own;
-  '{kind}_{column}' for each column of `tasks.columns_of`, (mean, standard deviation),
-  accuracies and F1 in percent, where kind is finetuned, deployed, unseen, server,
-  honest_finetuned or honest_deployed; the means 'ari' and 'ami', of the honest clients
-  where some are bad; the median 'seconds_per_round'; the mean 'gigabytes' that a run
-  sends, 10^9 bytes both ways, and 'simulated_hours' that it takes on devices of a
-  profile, None where a seed does not say; the largest 'epsilon'; the mean success of a
-  'backdoor', and of clients whose personal models have 'trained', in percent, with
-  'trained_deployed_{column}' of these; 'untested', clients without test examples;
-  whether it is the 'oracle'; of how many clients 'finetuning_failed', in all seeds;
-  'report'; 'evaluated_on', '' for test
-  examples; 'data_since', the rounds since which the data of its runs do not change;
-  'ended_early', the last rounds of runs that did not go on to the end;
-  'server_centers', the first metric of each center on the test set of the server; and
-  'rounds_to', for each target of `curves.rounds_to_targets` the 'target', of how many
-  'seeds' it is known whether the deployed models 'reached' it, as they do not where a
-  run diverged, how many did, and (mean, standard deviation) of their 'rounds'. Figures
-  that no seed has are None.
+  Accuracies and other shares are in percent.
   """
-  task = task_of(summaries.values())
-  finished = [s for runs in summaries.values() for s in runs if s is not None]
-  metrics = tasks.own_metrics(task, (s['deployed'] for s in finished))
-  some_are_bad = any(s.get('honest') for s in finished)
-  out = [
-    _of_method(label, runs, task, metrics, some_are_bad)
-    | {'report': report, 'correct': correct, 'oracle': label == oracle}
-    for label, runs in summaries.items()
-  ]
-  competing = {label: runs for label, runs in summaries.items() if label != oracle}
-  # Of metrics of a user's own it is not known whether more or less of them is better.
-  groups = ('', 'honest_') if some_are_bad else ('',)
-  for of, kind, column in itertools.product(groups, _KINDS, task.columns):
-    of_seeds = {
-      label: [_score(s, of, kind, column) for s in runs]
-      for label, runs in competing.items()
-    }
-    marks = paired.best_of(of_seeds, task.figure(column).better, correct)
-    for row in out:
-      if row['method'] in marks:
-        row['best'][f'{of}{kind}_{column}'] = marks[row['method']]
-  return out
+  numbers = runs[list(columns)].astype(float)
+  keys = [runs[name] for name in ([by] if isinstance(by, str) else by)]
+  frame = numbers.groupby(keys, observed=True).agg(['mean', 'std', 'count'])
+  factors = [1 if part == 'count' else metric(c).factor for c, part in frame.columns]
+  return frame * factors
 
 
-def _of_method(
-  label: str,
-  runs: Sequence[dict[str, Any] | None],
-  task: Task,
-  metrics: Sequence[str],
-  some_are_bad: bool,
-) -> dict[str, Any]:
-  """The row of a method; see `over_seeds`."""
-  done = [s for s in runs if s is not None]
-  row: dict[str, Any] = {'method': label, 'task': task.name, 'seeds': len(runs)}
-  row |= {'diverged': len(runs) - len(done), 'metrics': metrics, 'best': {}}
-  # Of a run without bad clients, all are honest.
-  honest = [s.get('honest') or s for s in done] if some_are_bad else []
-  for of, scores, kinds in (
-    ('', done, (*_KINDS, 'unseen', 'server', 'trained_deployed')),
-    ('honest_', honest, _KINDS),
-  ):
-    for kind, column in itertools.product(kinds, tasks.columns_of(task, metrics)):
-      values = [s[kind][column] for s in scores if column in (s.get(kind) or {})]
-      factor = task.figure(column).factor
-      row[f'{of}{kind}_{column}'] = mean_and_std(values, factor) if values else None
-  for name in AGREEMENTS:
-    agreements = [(s.get('honest') or s['clusters'] or {}).get(name) for s in done]
-    known = [a for a in agreements if a is not None]
-    row[name] = float(np.mean(known)) if known else None
-  seconds = [s['timing']['seconds_per_round'] for s in done]
-  seconds = [s for s in seconds if s is not None]
-  row['seconds_per_round'] = float(np.median(seconds)) if seconds else None
-  row |= _costs(done)
-  row['untested'] = max((s['clients_without_test_examples'] for s in done), default=0)
-  row['server_centers'] = _centers(done, task)
-  row['finetuning_failed'] = sum(s.get('finetuning_failed') or 0 for s in done)
-  row['evaluated_on'] = next((s.get('evaluated_on', '') for s in done), '')
-  row[DATA_SINCE] = sorted({s.get(DATA_SINCE, 0) for s in done})
-  early = [s for s in done if s.get('ended', 'finished') != 'finished']
-  row['ended_early'] = sorted(s['rounds'] for s in early)
-  row['rounds_to'] = _rounds_to(done, row['diverged'])
-  return row
-
-
-def _centers(done: list[dict[str, Any]], task: Task) -> str:
-  """The first metric of each center on the server's test set, from the best one.
-
-  Means over the seeds of each place in this order; '' without several centers.
-  """
-  each = [(s.get('server') or {}).get('clusters') for s in done]
-  if not each or None in each or len({len(centers) for centers in each}) > 1:
-    return ''
-  figure, column = task.primary, task.primary_column
-  values = [sorted((c[column] for c in s), key=figure.better)[::-1] for s in each]
-  means = figure.factor * np.mean(values, axis=0)
-  return '/'.join(f'{mean:.{figure.digits}f}' for mean in means)
-
-
-def has_figures(row: Mapping[str, Any]) -> bool:
-  """True if a row has the figures of a seed: not all have diverged."""
-  return row['diverged'] < row['seeds']
-
-
-def lacks_seeds(row: Mapping[str, Any]) -> bool:
-  """True if figures of a row are of some seeds, as the others diverged."""
-  return 0 < row['diverged'] < row['seeds']
-
-
-def fewer_seeds(by_method: Sequence[Mapping[str, Any]]) -> list[str]:
-  """Sentence on methods whose figures are of some 'seeds' and not all 'of_seeds'."""
-  fewer = [
-    f'{row["method"]} {row["seeds"]} of {row["of_seeds"]}'
-    for row in by_method
-    if row['seeds'] < row['of_seeds']
-  ]
-  return [f'Seeds of which figures are known: {", ".join(fewer)}.'] * bool(fewer)
-
-
-def _score(summary: Any, of: str, kind: str, column: str) -> float | None:
-  """A figure of a run; None where it diverged, or lacks it."""
-  held = summary and ((of and summary.get('honest')) or summary)
-  return held[kind].get(column) if held else None
-
-
-def _costs(done: list[dict[str, Any]]) -> dict[str, float | None]:
-  """The entries of what a method's finished runs have sent, and spent of privacy."""
-
-  def mean(names: Sequence[str], divisor: float) -> float | None:
-    each = [[(s.get('costs') or {}).get(name) for name in names] for s in done]
-    if not each or any(None in of_run for of_run in each):
-      return None
-    return float((np.array(each, float).sum(axis=1) / divisor).mean())
-
-  def of_all(name: str) -> list[float]:
-    values = [s.get(name) for s in done]
-    return [] if None in values else [float(v) for v in values if v is not None]
-
-  def percent(name: str) -> float | None:
-    values = of_all(name)
-    return 100 * float(np.mean(values)) if values else None
-
-  first = [(s.get('costs') or {}).get('start') for s in done]
-  starts = [sum(each.values()) / 1e9 for each in first if each]
-  return {
-    'gigabytes': mean(('bytes_down', 'bytes_up'), 1e9),
-    'start_gigabytes': float(np.mean(starts)) if starts else None,
-    'simulated_hours': mean(('simulated_seconds',), 3600.0),
-    'epsilon': max(of_all('epsilon'), default=None),
-    'backdoor': percent('backdoor_success'),
-    'trained': percent('trained'),
-  }
-
-
-def _task(table: Rows) -> Task:
-  """The task of a table's methods."""
-  return tasks.of(table[0]) if table else tasks.CLASSIFICATION
-
-
-def _columns(table: Rows) -> tuple[str, ...]:
-  """The columns of the task, then those of metrics of the user's own."""
-  return tasks.columns_of(_task(table), table[0]['metrics'] if table else ())
-
-
-def _heading(task: Task, column: str) -> str:
-  """Heading of a column, e.g. 'micro-acc'."""
-  return f'{column.split("_", 1)[0]}-{task.figure(column).heading}'
-
-
-def _rounds_to(done: list[dict[str, Any]], diverged: int) -> list[dict[str, Any]]:
-  """The entry 'rounds_to' of a method's finished runs; see `over_seeds`."""
-  by_target: dict[float, list[float | None]] = {}
-  for summary in done:
-    for each in summary.get('rounds_to_target', []):
-      by_target.setdefault(each['target'], []).append(each['deployed'])
-  rows = []
-  for target, rounds in by_target.items():
-    known = [r for r in rounds if r is not None]
-    mean = mean_and_std(known, 1.0) if known else None
-    of_seeds = {'reached': len(known), 'seeds': len(rounds) + diverged}
-    rows.append({'target': target, **of_seeds, 'rounds': mean})
-  return rows
-
-
-def seeds_note(table: Rows) -> list[str]:
-  """Sentence on how many seeds the figures of a table are of, and on the deviation."""
-  counts = sorted({n for row in table if (n := row['seeds'] - row['diverged'])})
-  if counts in ([], [1]):
-    return ['Metrics are of one seed.'] * len(counts)
-  several = ' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))
-  return [f'Metrics are mean and sample standard deviation over {several} seeds.']
-
-
-def reports_note(table: Rows) -> list[str]:
-  """Sentences on the rounds and the examples that the figures of a table are of."""
-  sentences = list(dict.fromkeys(REPORTS[row['report']] for row in table))
-  measured = [row for row in table if has_figures(row)]
-  held_out = [row['method'] for row in measured if row.get('evaluated_on')]
-  if held_out and len(held_out) < len(measured):
-    which = ', '.join(dict.fromkeys(held_out))
-    sentences.append(f'Those of {which} are of validation examples.')
-  else:
-    sentences += [ON_VALIDATION] * bool(held_out)
-  return sentences
-
-
-def diverged_note(table: Rows) -> list[str]:
-  """Sentence on the mark of rows that lack seeds; [] without any."""
-  return ['* without the seeds that diverged.'] * any(map(lacks_seeds, table))
-
-
-def _left_out(table: Rows) -> list[str]:
-  """Line on what the figures of a table leave out; [] for nothing."""
-  sentences = diverged_note(table)
-  if untested := max((row['untested'] for row in table), default=0):
-    sentences.append(f'{untested} clients without test examples are left out.')
-  return [' '.join(sentences)] * bool(sentences)
-
-
-def has_honest(table: Rows) -> bool:
-  """True if some clients of a table are bad."""
-  return any(row[f'honest_deployed_{_task(table).primary_column}'] for row in table)
-
-
-def _some_untrained(table: Rows) -> bool:
-  """True if some personal models of a table have never been trained."""
-  return any(row['trained'] not in (None, 100) for row in table)
-
-
-def whole(table: Rows) -> Table:
-  """Every figure of the methods as one table, for CSV."""
-  task, columns = _task(table), _columns(table)
-  honest = ('honest_',) if has_honest(table) else ()
-  unseen = any(row[f'unseen_{task.primary_column}'] for row in table)
-  kinds = [f'{of}{kind}' for of in ('', *honest) for kind in _KINDS]
-  server = any(row[f'server_{task.primary_column}'] for row in table)
-  kinds += ['unseen'] * unseen + ['server'] * server
-  kinds += ['trained_deployed'] * _some_untrained(table)
-  shown = [Column('seeds', 'seeds', 'd'), Column('diverged', 'diverged', 'd')]
-  for kind in kinds:
-    plain = kind.removeprefix('honest_').removesuffix('_deployed')
-    group = COLUMNS[plain] + (', honest' if kind != plain else '')
-    shown += [
-      Column(
-        f'{kind}_{c}', _heading(task, c), f'.{task.figure(c).digits}f', group, True
-      )
-      for c in columns
-      if kind != 'server' or c.startswith('micro_')
-    ]
-  if any(row['server_centers'] for row in table):
-    shown.append(Column('server_centers', 'each center', group=COLUMNS['server']))
-  shown += [Column(name, name.upper(), 'z.2f') for name in AGREEMENTS]
-  if _some_untrained(table):
-    shown.append(Column('trained', 'trained %', '.0f'))
-  if any(row['backdoor'] is not None for row in table):
-    shown.append(Column('backdoor', 'backdoor %', '.1f'))
-  shown += [
-    Column(name, '')
-    for name in ('report', 'evaluated_on', 'clients_without_test_examples')
-  ]
-  rows = [[row['method'], *(_cell(row, c) for c in shown)] for row in table]
-  return Table([Column('method', 'method'), *shown], rows, label='methods')
-
-
-def _cell(row: dict[str, Any], column: Column) -> Any:
-  """A figure of a method, see `whole`."""
-  if column.key == 'clients_without_test_examples':
-    return row['untested']
-  if column.key == 'evaluated_on':
-    return row['evaluated_on'] or 'test' * has_figures(row)
-  value = row[column.key]
-  if not column.spread:
-    return value if column.form in ('', 'd') else cell(value)
-  task = tasks.of(row)
-  if value is None:
-    known = row[f'deployed_{task.primary_column}']
-    why = 'diverged' if row['diverged'] else 'not run'
-    return Cell(None, instead='' if known else why)
-  mark = row['best'].get(column.key)
-  after = '*' * bool(row['diverged']) + '°' * (mark == 'equal')
-  return cell(value, best=mark == 'best', after=after)
-
-
-def scores(
-  table: Rows, columns: Sequence[str] = (), metrics: Sequence[str] = ()
-) -> Table:
-  """The figures of methods that readers are shown.
+def differences(
+  runs: 'DataFrame', column: str = '', reference: str = '', correct: str = 'none'
+) -> 'DataFrame':
+  """Each method minus the reference, paired over seeds.
 
   Args:
-    table: of `over_seeds`.
-    columns: of `COLUMNS`; none are those of the deployed models, of unseen clients,
-      clusters and the backdoor, where there are any. Where some clients are bad, the
-      figures are those of the honest ones.
-    metrics: such as micro_accuracy; none are all of the task.
+    runs: of `reported`.
+    column: of the metric; '' ranks methods.
+    reference: label of a method; '' is that with the best mean.
+    correct: how p values are corrected, of `paired.CORRECTIONS`.
+
+  Returns:
+    A row a method: `difference`, the ends `low` and `high` of Student's 95 % interval,
+    `p` and the number of `seeds`; `attrs` has the `reference` and the `column`.
+  """
+  import pandas
+
+  column = column or score(runs)
+  figure, index = metric(column), pandas.CategoricalIndex([], name='method')
+  rows: dict[str, Any] = {}
+  if column in runs and runs[column].notna().any():
+    known = runs[runs[column].notna()]
+    table = figure.factor * known.pivot(
+      index='seed', columns='method', values=column
+    ).astype(float)
+    ranks = table.mean().map(figure.better)
+    reference = reference or str(ranks.idxmax())
+    for method in table.columns.drop(reference, errors='ignore'):
+      if reference in table:
+        pairs = table[[method, reference]].dropna()
+        if len(pairs):
+          test = paired_difference(pairs[method].tolist(), pairs[reference].tolist())
+          rows[method] = (*test, len(pairs))
+  names = ['difference', *Difference._fields[1:], 'seeds']
+  frame = pandas.DataFrame.from_dict(rows, orient='index', columns=names)
+  if correct == 'holm':
+    frame['p'] = holm(frame['p'].tolist())
+  frame = frame.rename_axis(index.name)
+  frame.attrs = {'reference': reference, 'column': column}
+  return frame
+
+
+def marks(
+  runs: 'DataFrame', column: str, oracle: str = '', correct: str = 'none'
+) -> dict[str, str]:
+  """Method -> 'best' for the best mean, 'equal' if it does not differ from that.
+
+  The oracle takes no part. Empty unless the best one has been compared over two seeds.
+  """
+  against = differences(runs[runs['method'] != oracle], column, correct=correct)
+  several = against[against['seeds'] > 1]
+  equal = several.index[~(several['p'] < 1 - LEVEL)]
+  best = {against.attrs['reference']: 'best'} if len(several) else {}
+  return best | dict.fromkeys(equal, 'equal')
+
+
+def costs(runs: 'DataFrame') -> 'DataFrame':
+  """Costs of methods.
+
+  Columns: median `seconds_per_round`; mean bytes both ways of a run, `sent`, and before
+  the first round, `start`; mean `simulated_seconds`; the largest `epsilon`. NaN where a
+  finished run does not say.
+  """
+  none = runs['seed'] * np.nan
+
+  def column(*names: str) -> 'Series':
+    return sum(runs.get(name, none).astype(float) for name in names)  # type: ignore[return-value]
+
+  each = runs[['method']].assign(
+    seconds_per_round=column('timing.seconds_per_round'),
+    sent=column('costs.bytes_down', 'costs.bytes_up'),
+    start=column('costs.start.bytes_down', 'costs.start.bytes_up'),
+    simulated_seconds=column('costs.simulated_seconds'),
+    epsilon=column('epsilon'),
+  )
+  done = each[runs['status'].isin(['finished']) | runs['status'].str.startswith('ended')]
+  groups = done.groupby('method', observed=True)
+  whole = groups[['sent', 'simulated_seconds', 'epsilon']]
+  lacks = whole.agg(lambda x: x.isna().any())
+  frame = groups.agg(
+    {'seconds_per_round': 'median', 'sent': 'mean', 'start': 'mean',
+     'simulated_seconds': 'mean', 'epsilon': 'max'}
+  )  # fmt: skip
+  return frame.mask(lacks.reindex(columns=frame.columns, fill_value=False).astype(bool))
+
+
+def client_changes(clients: 'DataFrame', base: str, column: str) -> 'DataFrame':
+  """Clients that gain, are equal and lose against the method `base`.
+
+  `column` is their metric, such as 'deployed_accuracy'. Returns for each other method
+  the mean and deviation over seeds, ('gain', 'mean'), ..., of honest clients.
+  """
+  import pandas
+
+  honest = counted(clients) if len(clients) else clients
+  if column not in honest or honest.duplicated(['method', 'seed', 'client']).any():
+    return pandas.DataFrame()
+  wide = honest.pivot(index=['seed', 'client'], columns='method', values=column)
+  if base not in wide:
+    return pandas.DataFrame()
+  sign = 1 if metric(column).higher_is_better else -1
+  gain = sign * wide.drop(columns=base).sub(wide[base], axis=0)
+  known = gain.notna().groupby('seed').any()
+  parts = {}
+  for name, holds in {'gain': gain > 0, 'equal': gain == 0, 'lose': gain < 0}.items():
+    counts = holds.groupby('seed').sum().where(known)
+    parts[name] = counts.agg(['mean', 'std']).T
+  return pandas.concat(parts, axis=1)
+
+
+class Ranks(NamedTuple):
+  """Ranks of methods over data sets (Demsar, JMLR 2006)."""
+
+  mean: 'Series'  # of each method; 1 is the best
+  critical_difference: float  # of Nemenyi's test at 5 %
+  p: float  # of Friedman's test that all methods are alike
+
+
+def ranks(scores: 'DataFrame', higher_is_better: bool = True) -> Ranks:
+  """Compares methods over data sets.
+
+  `scores` has a row a data set and a column a method, at least three of each. Methods
+  whose mean ranks differ by the critical difference or more differ at the 5 % level.
+  """
+  from scipy import stats
+
+  count, methods = scores.shape
+  check(min(count, methods) > 2, 'scores: needs at least 3 data sets and 3 methods')
+  mean = scores.rank(axis=1, ascending=not higher_is_better).mean()
+  quantile = stats.studentized_range.ppf(LEVEL, methods, np.inf) / np.sqrt(2)
+  difference = quantile * np.sqrt(methods * (methods + 1) / (6 * count))
+  p = stats.friedmanchisquare(*(scores[method] for method in scores)).pvalue
+  return Ranks(mean, float(difference), float(p))
+
+
+def label_of(runs: 'DataFrame', algorithm: str) -> str:
+  """Label of the first method whose runs are of an algorithm; '' if none is."""
+  names = runs.get('config.algorithm', runs.get('algorithm'))
+  labels = () if names is None else runs['method'][names == algorithm]
+  return str(labels.iloc[0]) if len(labels) else ''
+
+
+def settings(runs: 'DataFrame', tuned: Sequence[str] = ()) -> dict[str, str]:
+  """Method -> its settings that differ between methods, and those `tuned`.
+
+  Only settings that all methods have count, and what a label says is left out.
+  """
+  shown: dict[str, list[str]] = {str(m): [] for m in runs['method'].unique()}
+  for column in (c for c in runs if c.startswith('config.')):
+    name = column.removeprefix('config.')
+    texts = runs[column].map(display.text_of, na_action='ignore')
+    by_seed = texts.groupby(runs['seed'])
+    differs = texts.notna().all() and (by_seed.nunique() > 1).any()
+    if name in _OF_METHODS or not (differs or name in tuned):
+      continue
+    for method, values in texts.dropna().groupby(runs['method'], observed=True):
+      if f'{name}=' not in str(method):
+        shown[str(method)].append(f'{name}={"/".join(values.unique())}')
+  return {method: ', '.join(texts) for method, texts in shown.items()}
+
+
+class _Columns:
+  """Collects the cells of a table, those without any text left out.
+
+  Args:
+    methods: labels, in order.
+  """
+
+  def __init__(self, methods: Sequence[str]):
+    import pandas
+
+    index = pandas.Index(methods, name='method')
+    self.cells, self.bold = (pandas.DataFrame(index=index) for _ in range(2))
+    self.numbers = pandas.DataFrame(index=index)
+
+  def add(
+    self, group: str, head: str, texts: dict[str, str], best: Sequence[str] = ()
+  ) -> None:
+    """Adds a column by method, of which some are bold."""
+    column = [texts.get(method, '') for method in self.cells.index]
+    if any(column):
+      self.cells[group, head] = column
+      self.bold[group, head] = [method in best for method in self.cells.index]
+
+  def add_spread(self, group: str, head: str, frame: 'DataFrame', form: str) -> None:
+    """Adds means and deviations, columns of a frame by method."""
+    rows = zip(frame.index, frame['mean'], frame['std'], strict=True)
+    self.add(group, head, {m: spread(mean, std, form) for m, mean, std in rows})
+
+  def add_numbers(self, group: str, head: str, values: 'Series', form: str) -> None:
+    """Adds numbers by method."""
+    self.add(group, head, {m: number(x, form) for m, x in values.items()})
+
+  def keep(self, frame: 'DataFrame', prefix: str = '') -> None:
+    """Adds columns of a frame by method to the numbers of CSV."""
+    names = ['_'.join(c) if isinstance(c, tuple) else c for c in frame.columns]
+    frame = frame.set_axis([f'{prefix}{name}' for name in names], axis=1)
+    self.numbers = self.numbers.join(frame)
+
+  def table(self, notes: Sequence[str]) -> Table:
+    """The table of what was added."""
+    import pandas
+
+    columns = pandas.MultiIndex.from_tuples(self.cells.columns)
+    cells, bold = (x.set_axis(columns, axis=1) for x in (self.cells, self.bold))
+    return Table(cells, self.numbers, bold, notes)
+
+
+def comparison(
+  frames: Frames,
+  *,
+  reference: str = '',
+  oracle: str = '',
+  report: str = 'last',
+  columns: Sequence[str] = (),
+  metrics: Sequence[str] = (),
+  correct: str = 'none',
+  tuned: Sequence[str] = (),
+) -> Table:
+  """The table of methods over seeds.
+
+  Args:
+    frames: of their runs.
+    reference: label of the method that others are compared with; '' is that with the
+      best deployed metric of the task.
+    oracle: label of the method that is told the true groups; '' finds it.
+    report: which metrics are shown, of `curves.REPORTS`.
+    columns: groups of columns, of `COLUMNS`; () is all but 'finetuned'.
+    metrics: such as 'micro_accuracy'; () is all. CSV has every column and metric.
+    correct: how p values are corrected, of `paired.CORRECTIONS`.
+    tuned: settings that were tuned, to be shown.
 
   Raises:
-    UserError: on a column or metric that the methods do not have.
+    UserError: on a column, metric or method that there is not.
   """
-  check_columns(columns, metrics, _columns(table))
-  wanted = columns or [name for name in COLUMNS if name != 'finetuned']
-  of = 'honest_' if has_honest(table) else ''
-  shown = {'method'}
-  for kind in ('deployed', 'finetuned', 'unseen', 'server'):
-    if kind in wanted:
-      prefix = of if kind in _KINDS else ''
-      shown |= {f'{prefix}{kind}_{c}' for c in metrics or _columns(table)}
-  if 'clusters' in wanted:
-    shown |= {
-      name for name in AGREEMENTS if any(row[name] is not None for row in table)
-    }
-  shown |= {'backdoor', 'trained'} & {*wanted}
-  shown |= {'server_centers'} if 'server' in wanted else set()
-  if 'trained' in wanted:
-    shown |= {f'trained_deployed_{c}' for c in metrics or _columns(table)}
-  kept = whole(table).where(lambda c: c.key in shown)
-  best = any(row['best'].get(key) for row in table for key in shown)
-  return dataclasses.replace(
-    kept,
-    caption=' '.join([*seeds_note(table), *reports_note(table)]),
-    best=paired.best_rule(table[0]['correct'], any(r['oracle'] for r in table))
-    if best
-    else '',
-    notes=_left_out(table),
-  )
+  runs = reported(frames.runs, report)
+  methods = [str(m) for m in runs['method'].cat.categories if (runs['method'] == m).any()]
+  known = [c.partition('.')[2] for c in score_columns(runs)]
+  check_columns(columns, metrics, known)
+  check_reference(reference, methods)
+  oracle = oracle or label_of(runs, 'oracle')
+  shown = columns or [name for name in COLUMNS if name != 'finetuned']
+  made, of = _Columns(methods), ', honest' * has_honest(runs)
+  _add_scores(made, runs, shown, metrics, oracle, correct, of)
+  against = differences(runs, '', reference, correct)
+  made.keep(against, 'difference_')
+  of_kinds = [k for k in _KINDS if k in shown or (k == 'deployed' and not columns)]
+  for method in dict.fromkeys((against.attrs['reference'], oracle)):
+    for kind in of_kinds if method else ():
+      column = f'{kind}.{task_of(runs).primary_column}'
+      _add_differences(made, differences(runs, column, method, correct), kind)
+  _add_clients(made, frames.clients, runs)
+  _add_costs(made, runs)
+  made.add('', 'settings', settings(frames.runs, tuned))
+  seeds = runs['seed'].nunique()
+  counts = runs.groupby('method', observed=True)['task'].count() if 'task' in runs else {}
+  if any(counts.get(method, 0) < seeds for method in methods):
+    of_seeds = {m: f'{counts.get(m, 0)} of {seeds}' for m in methods}
+    made.add('', 'of seeds', of_seeds)
+  return made.table(_notes(runs, against, report, correct))
 
 
 def check_columns(
-  columns: Sequence[str], metrics: Sequence[str], known: Sequence[str] = ()
+  columns: Sequence[str], metrics: Sequence[str] = (), known: Sequence[str] = ()
 ) -> None:
-  """Raises `UserError` on columns or metrics that no table has.
-
-  `known` are the metrics of the methods; none are not checked.
-  """
+  """Raises `UserError` on columns or metrics that no table has."""
   for name in columns:
-    check(name in COLUMNS, f'columns: unknown {name!r}; expected {", ".join(COLUMNS)}')
-  for name in metrics if known else ():
-    check(name in known, f'metric: unknown {name!r}; expected {", ".join(known)}')
+    check_choice('columns', name, tuple(COLUMNS))
+  for name in metrics:
+    check_choice('metrics', name, tuple(known))
+
+
+def check_reference(reference: str, labels: Sequence[str]) -> None:
+  """Raises `UserError` unless the reference is empty or the label of a method."""
+  if reference:
+    check_choice('reference', reference, tuple(labels))
+
+
+def _add_scores(
+  made: _Columns,
+  runs: 'DataFrame',
+  shown: Sequence[str],
+  metrics: Sequence[str],
+  oracle: str,
+  correct: str,
+  of: str,
+) -> None:
+  """Adds metrics, agreement with the true clusters, and success of a backdoor."""
+  task = task_of(runs)
+  for group, kind in _SCORES.items():
+    columns = score_columns(runs, kind)
+    if group == 'trained' and not (runs.get('trained', np.ones(1)) < 1).any():
+      continue
+    if not columns:
+      continue
+    frame = over_seeds(runs, columns)
+    made.keep(frame)
+    for column in columns if group in shown else ():
+      name = column.partition('.')[2]
+      if metrics and name not in metrics:
+        continue
+      by_method = frame[column]
+      marked = {}
+      if kind in _KINDS and name in task.columns:
+        marked = marks(runs, column, oracle, correct)
+      rows = zip(by_method.index, by_method['mean'], by_method['std'], strict=True)
+      form = f'.{metric(column).digits}f'
+      texts = {
+        m: spread(mean, std, form) + '°' * (marked.get(m) == 'equal')
+        for m, mean, std in rows
+      }
+      best = [m for m, mark in marked.items() if mark == 'best']
+      made.add(COLUMNS[group] + of * (kind in _KINDS), heading(column), texts, best)
+  for name in _AGREEMENTS:
+    if f'clusters.{name}' in runs:
+      frame = over_seeds(runs, [f'clusters.{name}'])
+      made.keep(frame)
+      if 'clusters' in shown:
+        mean = frame[f'clusters.{name}', 'mean']
+        made.add_numbers('clusters', name.upper(), mean, 'z.2f')
+  for name, form in (('trained', '.0f'), ('backdoor', '.1f')):
+    column = 'backdoor_success' if name == 'backdoor' else name
+    if column in runs and (name == 'backdoor' or (runs[column] < 1).any()):
+      mean = 100 * over_seeds(runs, [column])[column, 'mean']
+      made.keep(mean.rename(f'{name}_mean').to_frame())
+      if name in shown:
+        made.add_numbers(COLUMNS[name], f'{name} %', mean, form)
+
+
+def _add_differences(made: _Columns, against: 'DataFrame', kind: str) -> None:
+  """Adds the differences to a reference; those that favor a method are bold."""
+  if against.empty:
+    return
+  figure, reference = metric(against.attrs['column']), against.attrs['reference']
+  group = f'{f"{COLUMNS[kind]} " * (kind != "deployed")}minus {reference}'
+  form = f'+.{figure.digits + 1}f'
+  favors = (against['p'] < 1 - LEVEL) & (against['difference'].map(figure.better) > 0)
+  texts = {m: number(x, form) for m, x in against['difference'].items()}
+  made.add(group, 'difference', texts, list(against.index[favors]))
+  intervals = zip(against.index, against['low'], against['high'], strict=True)
+  texts = {
+    m: f'[{format(low, form)}, {format(high, form)}]'
+    for m, low, high in intervals
+    if low == low  # noqa: PLR0124 - not NaN
+  }
+  made.add(group, '95 % interval', texts)
+  made.add_numbers(group, 'p', against['p'], '.2g')
+
+
+def _add_clients(made: _Columns, clients: 'DataFrame', runs: 'DataFrame') -> None:
+  """Adds clients that gain and lose against FedAvg, and the worst tenth."""
+  figure, base = task_of(runs).primary, label_of(runs, 'fed_avg')
+  if base:
+    changes = client_changes(clients, base, f'deployed_{figure.name}')
+    for name in dict.fromkeys(changes.columns.get_level_values(0)) if len(changes) else ():
+      made.add_spread(f'clients against {base}', name, changes[name], '.1f')
+    made.keep(changes)
+  column = 'fairness.deployed.worst_decile'
+  if column in runs:
+    worst = figure.factor * over_seeds(runs, [column])[column][['mean', 'std']]
+    made.keep(worst, 'worst_decile_')
+    made.add_spread('clients', 'worst tenth', worst, f'.{figure.digits}f')
+
+
+def _add_costs(made: _Columns, runs: 'DataFrame') -> None:
+  """Adds seconds, bytes, epsilon, and rounds to targets."""
+  spent = costs(runs)
+  made.keep(spent)
+  made.add_numbers('costs', 's/round', spent['seconds_per_round'], '.3g')
+  for column, head in (('sent', ''), ('start', 'start ')):
+    most = spent[column].max()
+    if most > 0:
+      unit, size = display.unit_of(most / 1e9, display.BYTES[1:])
+      made.add_numbers('costs', f'{head}{unit}', spent[column] * size / 1e9, '.3g')
+  most = spent['simulated_seconds'].max()
+  if most > 0:
+    unit, size = display.unit_of(most / 3600, display.HOURS)
+    hours = spent['simulated_seconds'] * size / 3600
+    made.add_numbers('costs', f'{unit} on devices', hours, '.3g')
+  made.add_numbers('costs', 'epsilon', spent['epsilon'], '.3g')
+  for column in (c for c in runs if c.startswith('rounds_to.')):
+    target = float(column.removeprefix('rounds_to.'))
+    groups = runs.groupby('method', observed=True)[column]
+    reached = groups.agg(['mean', 'std', 'count']).astype(float)
+    made.keep(reached, f'{column}_')
+    texts = {}
+    for method, (mean, std, count) in reached.iterrows():
+      some = f' ({count:.0f} of {len(groups.get_group(method))})'
+      text = spread(mean, std, '.1f') or 'not reached'
+      texts[str(method)] = text + some * (0 < count < len(groups.get_group(method)))
+    made.add('costs', f'rounds to {task_of(runs).primary.target(target)}', texts)
+
+
+def _notes(
+  runs: 'DataFrame', against: 'DataFrame', report: str, correct: str
+) -> list[str]:
+  """The two lines below a table."""
+  seeds = runs['seed'].nunique()
+  over = 'Mean ± sample standard deviation over' if seeds > 1 else 'Metrics of'
+  first = f'{over} {seeds} seed{"s" * (seeds > 1)}, {REPORTS[report]}'
+  if 'evaluated_on' in runs and (held_out := runs['evaluated_on'].notna()).any():
+    methods = ', '.join(map(str, runs['method'][held_out].unique()))
+    first += f', on validation examples{f" ({methods})" * (not held_out.all())}'
+  if seeds > 1:
+    holm_text = ", Holm's correction" * (correct == 'holm')
+    first += f'; °: as the best (paired t-test, p ≥ {1 - LEVEL:.2g}{holm_text})'
+  second = []
+  if len(against):
+    head = heading(against.attrs['column'])
+    second.append(f'Differences of {head}, paired over seeds, with Student intervals.')
+  untested = runs.get('clients_without_test_examples')
+  if untested is not None and untested.max() > 0:
+    second.append(f'{untested.max():.0f} clients without test examples are left out.')
+  return [f'{first}.', *([' '.join(second)] if second else [])]

@@ -6,18 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fesem_jax.evaluation.paired import KINDS, task_of
+from fesem_jax import tasks
 from fesem_jax.tasks import CLASSIFICATION, Figure
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError, WorkdirError
-from fesem_jax.utils.text_tables import Column, Table
 
 # Values by the name of what is tuned.
 Values = dict[str, Any]
 
-# What a table says of one method: its 'method', the 'values' that it ran with, how they
-# were 'chosen', the number of tuning 'runs', and the points 'left_out'.
-Row = dict[str, Any]
+# Kinds of models whose metric may decide -> as in sentences.
+KINDS = {'deployed': 'deployed', 'finetuned': 'fine-tuned'}
 
 
 class Trial(NamedTuple):
@@ -40,7 +38,7 @@ class Choice(NamedTuple):
     values: that are chosen; empty where every point diverged with some seed.
     tried: every point of the grid that the method can run with.
     seeds: that each point ran with.
-    by: one of `paired.KINDS`.
+    by: one of `KINDS`.
     figure: what the scores are.
     refused: the other points, and why the method cannot run with them.
     honest: whether the scores are those of honest clients, as some are bad.
@@ -118,7 +116,7 @@ def search(
     seeds: of the runs; they should not be those that are reported.
     run: (point, seed) -> the summary of a run, None if it diverged; a point that
       diverged with one seed, or raises a `UserError` about it, is not chosen.
-    by: which models' first figure of the task decides, one of `paired.KINDS`.
+    by: which models' first figure of the task decides, one of `KINDS`.
 
   Raises:
     UserError: without points or seeds, if no point can run, or a `WorkdirError`.
@@ -134,7 +132,7 @@ def search(
       refused.append((point, e))
   if not ran:
     raise refused[0][1]
-  task = task_of(outcomes)
+  task = tasks.of(next((s for each in outcomes for s in each if s), {}))
   figure, column = task.primary, task.primary_column
   trials = [
     Trial(point, [None if s is None else s.get('honest', s)[by][column] for s in each])
@@ -158,55 +156,3 @@ def seeds_as_text(seeds: Iterable[int]) -> str:
   if len(listed) > 2 and listed == list(range(listed[0], listed[-1] + 1)):
     return f'{listed[0]} to {listed[-1]}'
   return ', '.join(map(str, listed))
-
-
-def grid_as_text(values: Iterable[Any]) -> str:
-  """'{0.1, 1}'."""
-  return '{' + ', '.join(map(text_of, values)) + '}'
-
-
-def row(label: str, values: Values, choice: Choice | UserError | None) -> Row:
-  """The row of a table on how one method's values were chosen.
-
-  `choice` is the error of a search that could not run, or None without a search.
-  """
-  table_row: Row = {'method': label, 'values': values, 'chosen': 'as given'}
-  table_row |= {'runs': 0, 'left_out': []}
-  if choice is None:
-    return table_row
-  if isinstance(choice, UserError):
-    return table_row | {'chosen': f'as given, cannot be tuned: {choice}'}
-  grids = ' x '.join(
-    f'{name} {grid_as_text(values_tried)}' for name, values_tried in choice.grid.items()
-  )
-  how = (
-    f'tuned over {grids} by {KINDS[choice.by]} micro {choice.figure.label} on '
-    f'validation data{" of the honest clients" if choice.honest else ""}, '
-    f'seeds {seeds_as_text(choice.seeds)}'
-  )
-  if not choice.values:
-    how = f'as given, since every point diverged when {how}'
-  table_row |= {'chosen': how, 'runs': choice.runs}
-  left_out = [f'{label} with {in_words(point)}' for point, _ in choice.refused]
-  return table_row | {'left_out': left_out}
-
-
-def table(rows: Sequence[Row]) -> Table:
-  """The values of each method, and what was left out."""
-  cells = [
-    (
-      each['method'],
-      ', '.join(f'{name}={text_of(v)}' for name, v in each['values'].items()),
-      each['chosen'],
-      each['runs'],
-    )
-    for each in rows
-  ]
-  columns = [
-    Column('method', 'method'), Column('rates', 'rates'), Column('chosen', 'chosen'),
-    Column('runs', 'tuning runs', 'd'),
-  ]  # fmt: skip
-  left_out = ', '.join(text for each in rows for text in each['left_out'])
-  caption = 'Values of the methods, and how they were chosen.'
-  notes = [f'Left out, as they cannot run: {left_out}.'] * bool(left_out)
-  return Table(columns, cells, caption, notes=notes, label='rates')

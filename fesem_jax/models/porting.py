@@ -11,6 +11,11 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.utils import array_checks
 from fesem_jax.utils.errors import check
 
+# Parameter -> name in PyTorch, in its order.
+_TORCH = {
+  'kernel': 'weight', 'scale': 'weight', 'embedding': 'weight', 'bias': 'bias',
+  'mean': 'running_mean', 'var': 'running_var',
+}  # fmt: skip
 # Name in PyTorch -> parameter, the first that the layer has.
 _NAMES = {
   'weight': ('kernel', 'scale', 'embedding'),
@@ -44,11 +49,7 @@ def from_state_dict(model: Model, state: Mapping[str, np.ndarray]) -> Params:
     if part != 'num_batches_tracked':
       arrays = modules.setdefault(f'{module} {number}'.strip(), {})
       arrays[part] = array_checks.weights(x, name)
-  traced: list[Params] = []  # JAX would return them sorted by name.
-  jax.eval_shape(lambda key: traced.append(model.init(key)), jax.random.key(0))
-  layers: dict[tuple[str, ...], dict[str, Any]] = {}
-  for (*path, name), x in flatten_dict(traced[0]).items():
-    layers.setdefault(tuple(path), {})[name] = x.shape
+  layers = _layers(model)
   params: dict[tuple[str, ...], np.ndarray] = {}
   channels = 1  # Of the last convolution, if a dense layer reads it next.
   for path, shapes in layers.items():
@@ -61,6 +62,16 @@ def from_state_dict(model: Model, state: Mapping[str, np.ndarray]) -> Params:
     channels = 1 if len(kernel) == 2 else kernel[-1]
   check(not modules, f'state_dict: the model lacks {", ".join(modules)}')
   return jax.tree.map(np.ascontiguousarray, unflatten_dict(params))
+
+
+def _layers(model: Model) -> dict[tuple[str, ...], dict[str, Any]]:
+  """Path of each layer, in the order in which they run -> the shapes of its arrays."""
+  traced: list[Params] = []  # JAX would return them sorted by name.
+  jax.eval_shape(lambda key: traced.append(model.init(key)), jax.random.key(0))
+  layers: dict[tuple[str, ...], dict[str, Any]] = {}
+  for (*path, name), x in flatten_dict(traced[0]).items():
+    layers.setdefault(tuple(path), {})[name] = x.shape
+  return layers
 
 
 def _layer(arrays: Params, shapes: dict[str, Any], channels: int) -> dict[str, Any]:
@@ -78,3 +89,38 @@ def _layer(arrays: Params, shapes: dict[str, Any], channels: int) -> dict[str, A
   if 'bias' in layer and 'bias_hh' in layer:  # Both biases of an LSTM are one here.
     layer['bias'] = layer['bias'] + layer.pop('bias_hh')
   return layer
+
+
+def to_state_dict(model: Model, params: Params) -> dict[str, np.ndarray]:
+  """A model as the arrays of a PyTorch `state_dict` of the same network.
+
+  Modules have the names of the layers here, in the order in which they run, and
+  parameters those of PyTorch, in its layouts; `from_state_dict` reads them back.
+
+  Args:
+    model: of `models.build` with dense layers, convolutions and norms.
+    params: of one model.
+
+  Raises:
+    UserError: on a layer that PyTorch has no module for.
+  """
+  arrays: dict[str, np.ndarray] = {}
+  channels = 1  # Of the last convolution, if a dense layer reads it next.
+  for path, layer in _layers(model).items():
+    place: Any = params
+    for name in path:
+      place = place[name]
+    supported = layer.keys() <= _TORCH.keys()
+    check(supported, f'to_torch: no module of PyTorch for the layer {"/".join(path)}')
+    for name in sorted(layer, key=list(_TORCH).index):
+      x = np.asarray(place[name])
+      if name == 'kernel':
+        if x.ndim == 2 and len(x) % channels == 0:
+          # In PyTorch the pixels of a channel are neighbors.
+          pixels = x.reshape(-1, channels, x.shape[1])
+          x = pixels.transpose(1, 0, 2).reshape(x.shape)
+        x = x.transpose(x.ndim - 1, x.ndim - 2, *range(x.ndim - 2))
+      arrays['.'.join((*path, _TORCH[name]))] = np.ascontiguousarray(x)
+    kernel = layer.get('kernel', (channels,))
+    channels = 1 if len(kernel) == 2 else kernel[-1]
+  return arrays

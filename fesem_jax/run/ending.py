@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,12 +19,14 @@ from fesem_jax.run.results import (
   curves,
   records,
 )
-from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.result_files import read_clients, read_result, write_result
 from fesem_jax.run.rule_subjects import check_after
 from fesem_jax.run.watching import arranged, deploy
 from fesem_jax.utils import free_memory
+
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
 
 
 def finish(
@@ -152,7 +154,7 @@ def _result(
   run: Prepared,
   state: Any,
   summary: records.Record,
-  clients: ClientTable,
+  clients: 'DataFrame',
   picture: dict[str, np.ndarray] | None = None,
 ) -> Result:
   """The result; a `picture` is the portrait of its clients, if there is one."""

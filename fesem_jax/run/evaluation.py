@@ -15,12 +15,13 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.attacks import honest
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.results import client_table, records
-from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.state_placement import of_clients
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
 
 if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
+
   from fesem_jax.run.programs import Program, Programs
 
 
@@ -186,7 +187,7 @@ class Evaluator:
       'trained_deployed': self._scores_of(measured.deployed, clients),
     }
 
-  def clients(self, measured: Measured, places: np.ndarray) -> ClientTable:
+  def clients(self, measured: Measured, places: np.ndarray) -> 'DataFrame':
     """Measurements client by client.
 
     `places` [M] is the position of the table's first, second, ... client as arranged.

@@ -1,14 +1,14 @@
-"""A table of figures, written for terminals and as Markdown, LaTeX and CSV."""
+"""A table for terminals, notebooks, and as Markdown, HTML, LaTeX and CSV."""
 
-import csv
 import dataclasses
-import io
-import itertools
-import re
-from collections.abc import Callable, Iterable, Sequence
+import json
+import math
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
+from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import (
   in_latex,
   in_markdown,
@@ -17,288 +17,154 @@ from fesem_jax.utils.display import (
   with_method_names,
 )
 
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
+
 # What LaTeX needs in the preamble of a document.
-PREAMBLE = r'\usepackage{booktabs,siunitx}'
-
-# Of a LaTeX table, beside each other.
-_MOST_COLUMNS = 8
-
-_SETUP = (
-  r'\sisetup{separate-uncertainty=true, retain-explicit-plus=true, '
-  r'retain-zero-uncertainty=true, group-digits=none, detect-weight=true, '
-  r'table-align-text-after=false, '
-  # Aligned deviations would stand without a space before the sign.
-  'table-align-uncertainty=false}'
-)
-_SYMBOLS = {'†': r'$^\dagger$', '°': r'$^\circ$', '±': r'$\pm$', '≥': r'$\ge$'}
-_NUMBER = re.compile(r'([+-]?)(\d+)(?:\.(\d+))?(?: \\pm (\d+(?:\.\d+)?))?')
+PREAMBLE = r'\usepackage{booktabs}'
+_SYMBOLS = {'±': r'$\pm$', '≥': r'$\ge$', '°': r'$^\circ$', '•': ''}
+_MOST_COLUMNS = 8  # Beside each other, of text and LaTeX.
+_CELL, _NOTE = 255, 1000  # Characters, at most.
 
 
-class Column(NamedTuple):
-  """A column of a table."""
-
-  key: str  # its name in CSV and JSON, where means end in _mean, deviations in _std
-  head: str
-  form: str = ''  # of its numbers, e.g. '.1f'; '' for texts, which are left-aligned
-  group: str = ''  # heading that it shares with its neighbors
-  spread: bool = False  # whether its figures have deviations
-  factor: float = 1  # of the numbers that are shown; CSV and JSON have them without
-
-
-class Cell(NamedTuple):
-  """A figure of a table."""
-
-  mean: float | None
-  std: float | None = None
-  best: bool = False  # bold
-  after: str = ''  # marks behind the figure, e.g. '*'
-  instead: str = ''  # what stands in place of no figure, e.g. 'diverged'
-
-
-def cell(value: Sequence[float | None] | float | None, **more: Any) -> Cell:
-  """The cell of a figure, or of its (mean, standard deviation); None is unknown."""
-  mean, std = value if isinstance(value, Sequence) else (value, None)
-  return Cell(mean, std, **more)
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-  """A table; names in its texts are as users give them, escaped when written.
+  """A table of numbers and their texts.
 
   Attributes:
-    columns: of all rows.
-    rows: of one `Cell`, text or number a column; None is empty.
-    caption: a sentence or more on what it shows.
-    best: what the best cells are, behind their mark; '' without any.
-    notes: sentences on single rows, below it.
+    cells: texts; columns are (group, head), rows are named by the index.
+    numbers: what CSV has, rows as those of `cells`.
+    bold: bool, which cells are the best.
+    notes: at most two lines below it.
     label: of LaTeX, behind 'tab:'.
   """
 
-  columns: Sequence[Column]
-  rows: Sequence[Sequence[Any]]
-  caption: str = ''
-  best: str = ''
+  cells: 'DataFrame'
+  numbers: 'DataFrame'
+  bold: 'DataFrame | None' = None
   notes: Sequence[str] = ()
-  label: str = ''
+  label: str = 'methods'
 
-  def where(self, shown: Callable[[Column], bool]) -> 'Table':
-    """The table with some of its columns."""
-    kept = [i for i, column in enumerate(self.columns) if shown(column)]
-    rows = [[row[i] for i in kept] for row in self.rows]
-    return dataclasses.replace(self, columns=[self.columns[i] for i in kept], rows=rows)
+  def _panels(self) -> Iterator['DataFrame']:
+    """The cells, some groups of columns at a time."""
+    chosen: list[tuple[str, str]] = []
+    for group in dict.fromkeys(self.cells.columns.get_level_values(0)):
+      columns = [column for column in self.cells.columns if column[0] == group]
+      if chosen and len(chosen) + len(columns) > _MOST_COLUMNS:
+        yield self.cells[chosen]
+        chosen = []
+      chosen += columns
+    yield self.cells[chosen]
 
-  def beside(self, other: 'Table') -> 'Table':
-    """The table with the columns that another of the same rows has and it lacks."""
-    keys = {column.key for column in self.columns}
-    more = other.where(lambda column: column.key not in keys)
-    rows = [[*a, *b] for a, b in zip(self.rows, more.rows, strict=True)]
-    return dataclasses.replace(self, columns=[*self.columns, *more.columns], rows=rows)
+  def _marked(self, cells: 'DataFrame', before: str, after: str) -> 'DataFrame':
+    """Cells with marks around the best ones."""
+    if self.bold is None:
+      return cells
+    return cells.mask(self.bold[cells.columns], before + cells + after)
 
   def __str__(self) -> str:
-    """The table for a terminal, its notes below it."""
-    heads = [[c.head for c in self.columns]]
-    groups = [c.group for c in self.columns]
-    if any(groups):
-      firsts = ['', *groups]
-      heads.insert(0, [g * (g != b) for b, g in itertools.pairwise(firsts)])
-    cells = [[printable(x, 255) for x in row] for row in self._texts('±')]
-    for i in range(len(self.columns)):  # Marks stand in places of their own.
-      marks = [_marks(row[i]) for row in self.rows]
-      for row, mark in zip(cells, marks, strict=True):
-        row[i] = row[i].removesuffix(mark.lstrip('•')) + mark.ljust(
-          max(map(len, marks))
-        )
-    left = [i for i, c in enumerate(self.columns) if not c.form]
-    notes = [printable(x, 2000) for x in self._said('•')]
-    return '\n'.join(aligned([*heads, *cells], left) + notes)
+    panels = []
+    for panel in self._panels():
+      shown = self._marked(panel.map(lambda text: printable(text, _CELL)), '', '•')
+      shown = shown.apply(_with_room_for_marks).rename_axis(None)
+      shown.index = shown.index.map(lambda name: printable(name, _CELL))
+      panels.append(shown.to_string())
+    notes = [printable(note, _NOTE) for note in self.notes]
+    return '\n'.join(['\n\n'.join(panels), *notes])
 
-  def as_markdown(self) -> str:
-    """The caption, the table and its notes as Markdown."""
-    heads = [in_markdown(f'{c.group} {c.head}'.strip()) for c in self.columns]
-    rows = [
-      [
-        f'**{in_markdown(x, 500)}**' if isinstance(held, Cell) and held.best
-        else in_markdown(x, 500)
-        for x, held in zip(texts, row, strict=True)
-      ]
-      for texts, row in zip(self._texts(' ± '), self.rows, strict=True)
-    ]  # fmt: skip
-    caption, *notes = self._said('Bold')
-    lines = [in_markdown(caption, 2000), ''] if caption else []
-    lines += markdown(heads, rows)
-    lines += [f'\n{in_markdown(note, 2000)}' for note in notes]
-    return '\n'.join(lines) + '\n'
+  def _repr_html_(self) -> str:
+    return self.to_html() + ''.join(f'<p>{escape(note)}</p>' for note in self.notes)
 
-  def _said(self, best: str) -> list[str]:
-    """The caption, with what the mark `best` means, and the notes."""
-    marks = f'{best}: {self.best}' if self.best else ''
-    return [f'{self.caption} {marks}'.strip(), *self.notes]
+  def to_html(self) -> str:
+    """The table as HTML, methods by the names of their papers, without its notes."""
+    shown = self._marked(self.cells.map(escape), '<b>', '</b>').rename_axis(None)
+    shown = shown.rename(index=lambda name: escape(method_name(str(name))))
+    shown.columns = shown.columns.map(lambda column: tuple(map(escape, column)))
+    return shown.to_html(escape=False, border=0)
 
-  def _texts(self, join: str) -> list[list[str]]:
-    """Cells as text, `join` between mean and deviation."""
-    return [
-      [_text(x, c, join) for x, c in zip(row, self.columns, strict=True)]
-      for row in self.rows
-    ]
+  def to_markdown(self) -> str:
+    """The table and its notes as Markdown."""
+    parts = []
+    for panel in self._panels():
+      cells = self._marked(panel.map(lambda x: in_markdown(x, _CELL)), '**', '**')
+      heads = [self.cells.index.name or '', *(' '.join(c).strip() for c in panel)]
+      names = [in_markdown(name, _CELL) for name in cells.index]
+      rows = zip(names, *(cells[column] for column in cells), strict=True)
+      parts.append('\n'.join(markdown(list(map(in_markdown, heads)), rows)))
+    parts += [in_markdown(note, _NOTE) for note in self.notes]
+    return '\n\n'.join(parts) + '\n'
 
-  def as_latex(self) -> str:
-    """A LaTeX table of booktabs and siunitx, with caption, notes and label.
-
-    Methods have the names that their papers write. Groups of columns stand below each
-    other where there is no room beside.
-    """
-    panels = [self]
-    groups = list(dict.fromkeys(c.group for c in self.columns if c.group))
-    if len(self.columns) > _MOST_COLUMNS and groups:
-      panels = [self._of_group(g, last=g == groups[-1]) for g in groups]
-    caption = _latex(with_method_names(' '.join(filter(None, self._said('Bold')))))
-    widest = max(len(panel.columns) for panel in panels)
-    star = '*' * (widest > _MOST_COLUMNS)
-    size = 'footnotesize' if widest < _MOST_COLUMNS else 'scriptsize'
-    label = re.sub(r'[^A-Za-z0-9:-]+', '-', self.label)
-    return '\n'.join([
-      f'% {PREAMBLE}', rf'\begin{{table{star}}}[t]', rf'\centering\{size}',
-      _SETUP, rf'\caption{{{caption}}}', rf'\label{{tab:{label}}}',
-      r'\vspace{4pt}\setlength{\tabcolsep}{4pt}',
-      '\n\\par\\medskip\n'.join(panel._tabular() for panel in panels),
-      f'\\end{{table{star}}}\n',
-    ])  # fmt: skip
-
-  def _of_group(self, group: str, last: bool) -> 'Table':
-    """The first column and those of a group, on the last one those of none, too."""
-    shown = {group, ''} if last else {group}
-    first = self.columns[0]
-    return self.where(lambda c: c is first or c.group in shown)
-
-  def _tabular(self) -> str:
-    """The cells as LaTeX."""
-    rows = [
-      [_latex_cell(x, c) for x, c in zip(row, self.columns, strict=True)]
-      for row in self.rows
-    ]
-    specs = [
-      _specification([cells[i] for cells in rows])
-      if column.form
-      else _of_texts(cells[i] for cells in rows[: i * len(rows)])  # Names stay whole.
-      for i, column in enumerate(self.columns)
-    ]
-    heads = [f'{{{_latex(c.head)}}}' for c in self.columns]
-    lines = [
-      rf'\begin{{tabular}}{{@{{}}{"".join(specs)}@{{}}}}', r'\toprule',
-      *self._latex_groups(), f'{" & ".join(heads)} \\\\', r'\midrule',
-      *(f'{" & ".join(cells)} \\\\' for cells in rows),
-      r'\bottomrule', r'\end{tabular}',
-    ]  # fmt: skip
-    return '\n'.join(lines)
-
-  def _latex_groups(self) -> list[str]:
-    """The line of the headings that several columns share; none without any."""
-    if not any(c.group for c in self.columns):
-      return []
-    cells, rules, at = [], [], 1
-    for group, members in itertools.groupby(c.group for c in self.columns):
-      width = len(list(members))
-      cells.append(rf'\multicolumn{{{width}}}{{c}}{{{_latex(group)}}}')
-      if group:
-        rules.append(rf'\cmidrule(lr){{{at}-{at + width - 1}}}')
-      at += width
-    return [f'{" & ".join(cells)} \\\\', ''.join(rules)]
-
-  def records(self) -> list[dict[str, Any]]:
-    """A dict for each row, numbers with all digits."""
-    return [
-      {k: v for c, x in zip(self.columns, row, strict=True) for k, v in _values(c, x)}
-      for row in self.rows
-    ]
-
-  def as_csv(self) -> str:
-    """The table as CSV: means and deviations in columns of their own, all digits."""
-    head = [key for c in self.columns for key, _ in _values(c, None)]
-    return csv_text(head, [list(record.values()) for record in self.records()])
-
-
-def _values(column: Column, held: Any) -> list[tuple[str, Any]]:
-  """Names and values of a cell in CSV and JSON."""
-  if isinstance(held, str):
-    held = printable(held, 2000)
-  if not column.spread:
-    return [(column.key, held.mean if isinstance(held, Cell) else held)]
-  mean, std = held[:2] if isinstance(held, Cell) else (None, None)
-  return [(f'{column.key}_mean', mean), (f'{column.key}_std', std)]
-
-
-def _marks(held: Any) -> str:
-  """The marks behind a figure in a terminal."""
-  if not isinstance(held, Cell) or held.mean is None:
-    return ''
-  return '•' * held.best + held.after
-
-
-def _text(held: Any, column: Column, join: str) -> str:
-  """A cell as text."""
-  if isinstance(held, str):
-    return held
-  if not isinstance(held, Cell):
+  def to_latex(self) -> str:
+    """A LaTeX table of booktabs, methods by the names of their papers."""
+    panels = [self._tabular(panel) for panel in self._panels()]
+    caption = _latex(with_method_names(' '.join(self.notes)))
+    body = '\n\\par\\medskip\n'.join(panels)
     return (
-      '' if held is None else format(held, column.form) if column.form else str(held)
+      f'% {PREAMBLE}\n\\begin{{table*}}[t]\n\\centering\\footnotesize\n'
+      f'\\caption{{{caption}}}\n\\label{{tab:{self.label}}}\n{body}\n\\end{{table*}}\n'
     )
-  if held.mean is None:
-    return held.instead
-  numbers = [format(column.factor * x, column.form) for x in held[:2] if x is not None]
-  return join.join(numbers) + held.after
+
+  def _tabular(self, panel: 'DataFrame') -> str:
+    """Some columns as LaTeX."""
+    cells = self._marked(panel.map(_latex), r'\textbf{', '}')
+    groups = [group for group, _ in panel]
+    heads = [
+      rf'\multicolumn{{{groups.count(g)}}}{{c}}{{{_latex(g)}}}'
+      for g in dict.fromkeys(groups)
+    ]
+    names = [_latex(method_name(str(name))) for name in cells.index]
+    rows = zip(names, *(cells[column] for column in cells), strict=True)
+    lines = [['', *heads], [_latex(cells.index.name or '')]]
+    lines[1] += [_latex(head) for _, head in panel]
+    text = [' & '.join(line) + r' \\' for line in [*lines, *rows]]
+    rules = [r'\toprule', *text[:2], r'\midrule', *text[2:], r'\bottomrule']
+    form = 'l' + 'r' * panel.shape[1]
+    return '\n'.join([rf'\begin{{tabular}}{{{form}}}', *rules, r'\end{tabular}'])
+
+  def to_csv(self) -> str:
+    """The numbers as CSV, with all digits."""
+    return self.numbers.to_csv(lineterminator='\n')
+
+  def write(self, folder: pathlib.Path, name: str = 'table') -> None:
+    """Writes NAME.md, .csv, .tex and .json into an existing folder."""
+    numbers = self.numbers.reset_index().astype(object)
+    rows = numbers.where(numbers.notna(), None).to_dict('records')
+    for suffix, text in {
+      'md': self.to_markdown(),
+      'csv': self.to_csv(),
+      'tex': self.to_latex(),
+      'json': json.dumps(rows, indent=1) + '\n',
+    }.items():
+      write_atomically(folder / f'{name}.{suffix}', text)
 
 
-def _latex(text: str) -> str:
+def spread(mean: float, std: float, form: str) -> str:
+  """'86.6 ± 0.9'; without a deviation where it is NaN, '' for a mean that is NaN."""
+  texts = [format(x, form) for x in (mean, std) if not math.isnan(x)]
+  return '' if math.isnan(mean) else ' ± '.join(texts)
+
+
+def number(value: float, form: str) -> str:
+  """A number as text, '' for NaN."""
+  return '' if math.isnan(value) else format(value, form)
+
+
+def _with_room_for_marks(column: Sequence[str]) -> list[str]:
+  """Texts of a column, aligned where some of them end in marks."""
+  marks = [len(text) - len(text.rstrip('°•')) for text in column]
+  return [t + ' ' * (max(marks) - n) for t, n in zip(column, marks, strict=True)]
+
+
+def _latex(text: object) -> str:
+  """A text without commands of LaTeX."""
   text = in_latex(text, 4000).replace('--', '-{}-')
   return ''.join(_SYMBOLS.get(c, c) for c in text)
-
-
-def _latex_cell(held: Any, column: Column) -> str:
-  """A cell of LaTeX; braces keep siunitx from reading what is no number."""
-  if not column.form:
-    text = _text(held, column, ' ± ')
-    return _latex(method_name(text) if column.key == 'method' else text)
-  after, best = (held.after, held.best) if isinstance(held, Cell) else ('', False)
-  text = _text(held._replace(after='') if after else held, column, r' \pm ')
-  if not _NUMBER.fullmatch(text):
-    return f'{{{_latex(text)}}}' if text else ''
-  marks = f'{{{_latex(after).replace("*", "$^*$")}}}' if after else ''
-  return r'\bfseries ' * best + text + marks
-
-
-def _of_texts(cells: Iterable[str]) -> str:
-  """The column of texts, with lines that break where they are long."""
-  return 'l' if max(map(len, cells), default=0) < 50 else r'p{0.4\linewidth}'
-
-
-def _specification(cells: Sequence[str]) -> str:
-  """The column of siunitx with room for the numbers, deviations and marks of cells."""
-  whole, decimals, spread, sign, longest = 1, 0, 0, '', ''
-  for text in cells:
-    number, brace, after = text.removeprefix(r'\bfseries ').partition('{')
-    if (match := _NUMBER.fullmatch(number)) is None:
-      continue
-    plus, before, behind, deviation = match.groups(default='')
-    sign, whole = plus or sign, max(whole, len(before))
-    decimals = max(decimals, len(behind))
-    spread = max(spread, len(deviation.replace('.', '')))
-    longest = max(longest, brace + after, key=len)
-  room = f'({spread})' if spread else ''
-  post = f', table-space-text-post={longest}' if longest else ''
-  return f'S[table-format={"+" * bool(sign)}{whole}.{decimals}{room}{post}]'
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
   """The lines of a Markdown table; the cells must be escaped."""
   lines = [f'| {" | ".join(cells)} |' for cells in (head, *rows)]
   return [lines[0], '|---' * len(head) + '|', *lines[1:]]
-
-
-def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-  """A table as CSV; None becomes an empty cell."""
-  out = io.StringIO()
-  csv.writer(out, lineterminator='\n').writerows([head, *rows])
-  return out.getvalue()
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
@@ -314,15 +180,3 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str
     ).rstrip()
     for row in rows
   ]
-
-
-def html(rows: Sequence[Sequence[str]]) -> str:
-  """A table as HTML, its head first, for notebooks."""
-
-  def row(cells: Sequence[str], tag: str) -> str:
-    inside = ''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)
-    return f'<tr>{inside}</tr>'
-
-  head, *others = rows
-  lines = [row(head, 'th'), *(row(cells, 'td') for cells in others)]
-  return f'<table>{"".join(lines)}</table>'

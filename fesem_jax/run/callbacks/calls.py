@@ -3,16 +3,19 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from fesem_jax.run.callbacks.callback import Callback, Stop
 from fesem_jax.run.callbacks.events import End, Evaluation, Round, RoundEnd, Start
-from fesem_jax.run.results.client_table import ClientTable
+from fesem_jax.run.results import client_table
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
+
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
 
 FINISHED = 'finished'  # The reason of a run that has done all its rounds.
 
@@ -91,11 +94,11 @@ class Callbacks:
       callback.on_round_end(event)
     return halted
 
-  def with_columns(self, clients: ClientTable) -> ClientTable:
+  def with_columns(self, clients: 'DataFrame') -> 'DataFrame':
     """The table of clients with the columns that the user's callbacks add."""
     for callback in self._own:
       name = _name(callback, 'client_columns')
-      clients = clients.with_columns(callback.client_columns(), name)
+      clients = client_table.with_columns(clients, callback.client_columns(), name)
     return clients
 
   def on_end(self, event: End) -> None:

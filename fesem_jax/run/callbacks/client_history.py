@@ -4,7 +4,7 @@ import numpy as np
 
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.callbacks.events import End, Evaluation, Round, RoundEnd, Start
+from fesem_jax.run.callbacks.events import Evaluation, Round, RoundEnd, Start
 from fesem_jax.run.results import client_history
 from fesem_jax.run.results.client_history import Part
 from fesem_jax.run.results.client_table import as_text
@@ -14,7 +14,7 @@ from fesem_jax.utils.ranges import Count, checked
 
 
 class ClientHistory(Callback):
-  """Writes `history.parquet` into the workdir, by pyarrow.
+  """Writes `history.parquet` into the workdir, a file a round.
 
   `load_run(workdir).client_history` reads it; see `results.client_history`. A round
   takes about 25 bytes per client in memory and on disk. The losses and steps of the
@@ -32,8 +32,6 @@ class ClientHistory(Callback):
 
   @checked
   def __init__(self, every: Count = 1):
-    import pyarrow  # noqa: F401 - an optional dependency: not missed at the end.
-
     self.every = every
     self._part: Part = {}
 
@@ -44,7 +42,7 @@ class ClientHistory(Callback):
     self._part = {}
     self._folder, self._task = start.workdir, start.algorithm.local.model.measured_as
     self._names = as_text(start.train.info.names)
-    self._examples, self._since = np.asarray(start.train.sizes()), start.done
+    self._examples = np.asarray(start.train.sizes())
     processes.from_first(lambda: client_history.begin(self._folder, start.done))
 
   def on_round(self, event: Round) -> None:
@@ -57,7 +55,7 @@ class ClientHistory(Callback):
   def on_evaluation(self, event: Evaluation) -> None:
     """Collects the metrics of the clients and the clusters that they deploy from."""
     if self._part:
-      name, columns = self._task.primary.name, event.clients.columns()
+      name, columns = self._task.primary.name, event.clients
       for kind in ('deployed', 'finetuned'):
         self._part[kind] = np.asarray(columns[f'{kind}_{name}'])
       if event.assignment is not None:
@@ -70,16 +68,11 @@ class ClientHistory(Callback):
       self._part = part_of(None, event.assignment, places, self._examples)
     if part := self._part:
       processes.from_first(
-        lambda: client_history.write_part(self._folder, event.number, part)
+        lambda: client_history.write_part(
+          self._folder, event.number, self._names, part
+        )
       )
     self._part = {}
-
-  def on_end(self, event: End) -> None:
-    """Merges all rounds into one file."""
-    done = event.records[-1]['round']
-    processes.from_first(
-      lambda: client_history.finish(self._folder, self._names, self._since, done)
-    )
 
 
 def part_of(

@@ -4,18 +4,20 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort, Params
-from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.results.result import Result
 from fesem_jax.utils.errors import UserError
+
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
 
 
 class ModelsByName(Mapping[str, Params]):
@@ -206,10 +208,10 @@ class Evaluation(_Moment):
   number: int
   record: Record
   measured: Any
-  table: Callable[[Any, np.ndarray], ClientTable]
+  table: Callable[[Any, np.ndarray], 'DataFrame']
 
   @functools.cached_property
-  def clients(self) -> ClientTable:
+  def clients(self) -> 'DataFrame':
     """Metrics of each client with its deployed and its fine-tuned model."""
     return self.table(self.measured, self.arranged.places)
 

@@ -13,27 +13,12 @@ from fesem_jax.tasks import CLASSIFICATION, Figure, Task
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 
-# How a table says which figures it has.
+# Rounds that metrics may be of -> what tables say of them.
 REPORTS = {
-  'last': 'Metrics are from the last round.',
-  'best': (
-    "Metrics are from each run's best evaluated round by the first metric, chosen on "
-    'the evaluated examples; ARI, AMI, the backdoor and the metrics of unseen clients '
-    'are from the last round.'
-  ),
-  'mean10': (
-    'Metrics are means over the last ten evaluated rounds of each run, or over all if '
-    'fewer; ARI, AMI, the backdoor and the metrics of unseen clients are from the last '
-    'round.'
-  ),
+  'last': 'of the last round',
+  'best': "of each run's best evaluated round by the first metric",
+  'mean10': 'over the last ten evaluated rounds of each run',
 }
-
-# What is said of runs that `evaluate_on=validation` measured; their summaries have the
-# entry `evaluated_on`.
-ON_VALIDATION = (
-  'They are of validation examples, held out of the training split, and not of test '
-  'examples.'
-)
 
 # Entry of summaries of runs whose data change: the first round with the last data.
 DATA_SINCE = 'data_since'
@@ -50,21 +35,20 @@ def reports(history: Sequence[Record], task: Task = CLASSIFICATION) -> Record:
 
   Args:
     history: records of rounds, of which those with scores count.
-    task: whose first figure decides which round is the best.
+    task: whose first metric decides which round is the best.
 
   Returns:
     'best' and 'mean10', each with `deployed` and `finetuned` scores and, where some
     clients are bad, `honest` with the same of the others. Those of 'best' have their
     `round`, the first of equal ones; 'mean10' has the number of `evaluations`.
   """
-  by_report: Record = {}
-  for report in ('best', 'mean10'):
-    of_all = _of_records(history, report, task)
-    honest = [r['honest'] | {'round': r['round']} for r in history if 'honest' in r]
-    by_report[report] = of_all | (
-      {'honest': _of_records(honest, report, task)} if honest else {}
-    )
-  return by_report
+  honest = [r['honest'] | {'round': r['round']} for r in history if 'honest' in r]
+  of_honest = {'honest': honest} if honest else {}
+  return {
+    report: _of_records(history, report, task)
+    | {name: _of_records(records, report, task) for name, records in of_honest.items()}
+    for report in ('best', 'mean10')
+  }
 
 
 def _of_records(records: Sequence[Record], report: str, task: Task) -> Record:
@@ -73,25 +57,20 @@ def _of_records(records: Sequence[Record], report: str, task: Task) -> Record:
   if report == 'best':
     return {kind: _best(measured, kind, task) for kind in _KINDS}
   last = measured[-_LAST:]
-  means: Record = {kind: _mean([r[kind] for r in last]) for kind in _KINDS}
+  means = {
+    kind: {name: float(np.mean([r[kind][name] for r in last])) for name in last[-1][kind]}
+    for kind in _KINDS
+  }
   return means | {'evaluations': len(last)}
 
 
 def _best(measured: Sequence[Record], kind: str, task: Task) -> Record:
   of_rounds = np.array([r[kind][task.primary_column] for r in measured], np.float64)
-  # Without examples to measure on, no figure is a number.
+  # Without examples to measure on, no metric is a number.
   chosen = len(measured) - 1
   if not np.isnan(of_rounds).all():
     chosen = int(np.nanargmax([task.primary.better(value) for value in of_rounds]))
   return measured[chosen][kind] | {'round': measured[chosen]['round']}
-
-
-def _mean(scores: Sequence[Record]) -> Record:
-  """The mean of each score."""
-  # Earlier ones may be of a version that did not measure all of the last.
-  return {
-    name: float(np.mean([s[name] for s in scores if name in s])) for name in scores[-1]
-  }
 
 
 def as_reported(summary: Record, report: str) -> Record:
@@ -100,20 +79,10 @@ def as_reported(summary: Record, report: str) -> Record:
   if report == 'last':
     return summary
   scores = summary['reports'][report]
-  changed = summary | {kind: _scores(scores[kind]) for kind in _KINDS}
+  changed = summary | {kind: scores[kind] for kind in _KINDS}
   if 'honest' in summary:
-    of_honest = {kind: _scores(scores['honest'][kind]) for kind in _KINDS}
-    changed |= {'honest': summary['honest'] | of_honest}
+    changed |= {'honest': summary['honest'] | scores['honest']}
   return changed
-
-
-def _scores(record: Record) -> Record:
-  return {name: value for name, value in record.items() if name != 'round'}
-
-
-def of_last_data(history: Sequence[Record], summary: Record) -> list[Record]:
-  """Records of the rounds that had the data of the last one."""
-  return [r for r in history if r['round'] >= summary.get(DATA_SINCE, 0)]
 
 
 def rounds_to(
@@ -147,22 +116,22 @@ def rounds_to(
 def rounds_to_targets(
   history: Sequence[Record], targets: Sequence[float], task: Task = CLASSIFICATION
 ) -> list[Record]:
-  """Rounds until the first figure of the task reaches each target in a run.
+  """Rounds until the first metric of the task reaches each target in a run.
 
-  Where some clients are bad, the figure is that of the honest ones. Returns for each
+  Where some clients are bad, the metric is that of the honest ones. Returns for each
   target a dict of the `target` and, of the `deployed` and the `finetuned` models, the
   rounds or None; see `rounds_to`.
   """
   measured = [r | r.get('honest', {}) for r in history if _KINDS[0] in r]
-  rounds = [r['round'] for r in measured]
-  rows, better = [], task.primary.better
-  for target in targets:
-    reached: Record = {'target': target}
-    for kind in _KINDS:
-      values = [better(r[kind][task.primary_column]) for r in measured]
-      reached[kind] = rounds_to(better(target), rounds, values)
-    rows.append(reached)
-  return rows
+  rounds, better = [r['round'] for r in measured], task.primary.better
+  values = {
+    kind: [better(r[kind][task.primary_column]) for r in measured] for kind in _KINDS
+  }
+  return [
+    {'target': target}
+    | {kind: rounds_to(better(target), rounds, values[kind]) for kind in _KINDS}
+    for target in targets
+  ]
 
 
 def targets(texts: Sequence[str]) -> list[float]:

@@ -14,11 +14,11 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.mixture import LOG_WEIGHTS, MODELS, as_one_model
+from fesem_jax.models.porting import to_state_dict
 from fesem_jax.run.results import export
 from fesem_jax.run.results.client_table import position_of
 from fesem_jax.tasks import CLASSIFICATION, TASKS, Task
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.notices import warn_once
 
 _BATCH = 256  # Examples that are classified at once.
 
@@ -38,15 +38,17 @@ class Examples:
   scale: float  # multiplier that brings them to the models' range
   num_classes: int  # L
   task: str = CLASSIFICATION.name  # what the models are for; see `tasks.TASKS`
-  standardized: bool = False  # whether `data.load` did so to their columns
+  class_names: tuple[str, ...] = ()  # [L], where classes have names
+  # Of each column [F], where columns were standardized.
+  mean: tuple[float, ...] = ()
+  deviation: tuple[float, ...] = ()
 
   @classmethod
   def of(cls, data: FederatedData) -> 'Examples':
     """The form of the examples of a split."""
-    return cls(
-      data.example_shape, str(data.x.dtype), data.scale, data.num_classes, data.task,
-      data.info.standardized,
-    )  # fmt: skip
+    names = tuple(map(str, data.info.class_names or ()))
+    kind = data.example_shape, str(data.x.dtype), data.scale, data.num_classes
+    return cls(*kind, data.task, names, *moments_of(data))
 
   def output_shape(self, count: int) -> tuple[int, ...]:
     """Shape of a model's outputs for some examples."""
@@ -61,6 +63,22 @@ class Examples:
       fits = x.dtype.kind in 'bui' and (not x.size or 0 <= x.min() <= x.max() <= 255)
       check(fits, f'x: must be integers from 0 to 255; got {x.dtype}')
     return x.astype(self.dtype)
+
+  def standardized(self, x: Any) -> np.ndarray:
+    """Examples with the columns that the models were trained on."""
+    if not self.mean:
+      return np.asarray(x)
+    check(np.ndim(x) == 2, f'x: must have shape [B, {len(self.mean)}]')
+    return (np.asarray(x, np.float64) - self.mean) / self.deviation
+
+
+def moments_of(data: FederatedData) -> tuple[tuple[float, ...], tuple[float, ...]]:
+  """Means and deviations of columns that were standardized; empty elsewhere."""
+  moments = getattr(data.info, 'standardization', None)
+  if moments is None:
+    return (), ()
+  mean, deviation = (tuple(np.asarray(x, np.float64).tolist()) for x in moments)
+  return mean, deviation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,11 +164,9 @@ class DeployedModels:
   ) -> np.ndarray:
     """Predicts with one model.
 
-    Warns once where columns were standardized, as those of `x` must be too.
-
     Args:
-      x: [B, ...] examples as they were in the training data: the scale is applied
-        here.
+      x: [B, ...] examples as they were before `data.load` scaled or standardized them,
+        which is done here.
       client: name of the client whose deployed model is asked.
       cluster: number of the center instead; neither asks the global model.
       probabilities: whether to return them in place of labels or tokens.
@@ -165,12 +181,7 @@ class DeployedModels:
       UserError: as `params`, on examples that do not fit, if the model is not known, or
         on probabilities of a regression.
     """
-    if self.examples.standardized:
-      warn_once(
-        'These models were trained on standardized features (`standardize`); `predict` '
-        'needs them as `data.load` returned them, not those of the file.'
-      )
-    task = self.task
+    task, x = self.task, self.examples.standardized(x)
     outputs = self.outputs(x, client=client, cluster=cluster)
     if not probabilities:
       return task.predict(outputs)
@@ -234,9 +245,24 @@ class DeployedModels:
       'example_shape': ','.join(map(str, self.examples.shape)),
       'num_classes': str(self.examples.num_classes),
       'task': self.examples.task,
-      'standardized': str(self.examples.standardized),
+      **{
+        name: ','.join(map(str, getattr(self.examples, name)))
+        for name in ('class_names', 'mean', 'deviation')
+      },
     }
     export.write(pathlib.Path(path), params, by_layer(params), about)
+
+  def to_torch(
+    self, *, client: str | None = None, cluster: int | None = None
+  ) -> dict[str, np.ndarray]:
+    """One model as the arrays of a PyTorch `state_dict`; see `porting.to_state_dict`.
+
+    Raises:
+      UserError: as `params`, or on a model that is none of `models.build`.
+    """
+    check(self.model, 'model: not in config.json; pass the Model to load_run')
+    assert self.model is not None
+    return to_state_dict(self.model, self.params(client=client, cluster=cluster))
 
   @functools.cached_property
   def _mixture_model(self) -> Model:
@@ -265,6 +291,35 @@ class DeployedModels:
     shapes = jax.eval_shape(self.model.init, jax.random.key(0))
     wanted = [flat[path] for path in by_layer(shapes)]
     return jax.tree.unflatten(jax.tree.structure(shapes), wanted)
+
+
+class ModelAccess:
+  """Methods of what has models that clients deploy, `deployed`."""
+
+  deployed: Any  # `DeployedModels`
+
+  @property
+  def centers(self) -> Params:
+    """[R, ...] the global model or the centers; see `DeployedModels.centers`."""
+    return self.deployed.centers
+
+  def params(self, *, client: str | None = None, cluster: int | None = None) -> Params:
+    """One model; see `DeployedModels.params`."""
+    return self.deployed.params(client=client, cluster=cluster)
+
+  def predict(self, x: Any, **which: Any) -> np.ndarray:
+    """Labels of examples, or probabilities; see `DeployedModels.predict`."""
+    return self.deployed.predict(x, **which)
+
+  def save_model(self, path: str | pathlib.Path, **which: Any) -> None:
+    """Writes one model to a file; see `DeployedModels.save_model`."""
+    self.deployed.save_model(path, **which)
+
+  def to_torch(
+    self, *, client: str | None = None, cluster: int | None = None
+  ) -> dict[str, np.ndarray]:
+    """One model as PyTorch's `state_dict`; see `DeployedModels.to_torch`."""
+    return self.deployed.to_torch(client=client, cluster=cluster)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
+import pickle
 from collections.abc import Callable
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,21 +14,28 @@ from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model
-from fesem_jax.run.results.client_table import ClientTable
-from fesem_jax.run.results.deployed_models import DeployedModels, Examples
+from fesem_jax.run.results.deployed_models import (
+  DeployedModels,
+  Examples,
+  ModelAccess,
+)
+from fesem_jax.run.results.frames import rounds_of
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
 
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Result:
+class Result(ModelAccess):
   """A finished run.
 
   Clients are in the order of the training split passed to `simulate`, except in
-  `state` and `arranged`.
+  `state` and `arranged`. It can be pickled, after which it has no `arranged`.
 
   Attributes:
-    clients: figures of each client.
+    clients: frame of metrics of each client, what `clients.csv` holds.
     summary: what `summary.json` holds.
     history: one record per round, what `metrics.jsonl` holds.
     draw: () -> the portrait of the clients, see `portrait`.
@@ -41,7 +49,7 @@ class Result:
       them.
   """
 
-  clients: ClientTable
+  clients: 'DataFrame'
   summary: Record
   history: list[Record]
   draw: Callable[[], dict[str, np.ndarray]]
@@ -55,18 +63,24 @@ class Result:
     return f'{self._in_words()}\n{self.clients!r}'
 
   def _repr_html_(self) -> str:
-    return f'<p>{escape(self._in_words())}</p>{self.clients._repr_html_()}'
+    frame: Any = self.clients
+    return f'<p>{escape(self._in_words())}</p>{frame._repr_html_()}'
 
   def _in_words(self) -> str:
-    """The first figure of the models after the last round, of honest clients."""
+    """The first metric of the models after the last round, of honest clients."""
     name, honest = next(iter(self.summary['deployed'])), self.summary.get('honest')
-    figures = (
+    metrics = (
       f'{kind} {name} {value:.4f}'
       for kind in ('deployed', 'finetuned')
       if (value := ((honest or self.summary).get(kind) or {}).get(name)) is not None
     )
     of = ' of honest clients' * bool(honest)
-    return f'{self.summary["rounds"]} rounds: {", ".join(figures)}{of}'
+    return f'{self.summary["rounds"]} rounds: {", ".join(metrics)}{of}'
+
+  @property
+  def rounds(self) -> 'DataFrame':
+    """A row a round and metric: `round`, `metric` and `value`; see `load_runs`."""
+    return rounds_of(self.history)
 
   @functools.cached_property
   def portrait(self) -> dict[str, np.ndarray]:
@@ -89,7 +103,24 @@ class Result:
   def deployed(self) -> DeployedModels:
     """The same by name: `deployed.predict(x, client='c3')`, `params`, `save_model`."""
     examples = Examples.of(self.arranged)
-    return DeployedModels.of(self.models, self.clients.names, examples, self.model)
+    names = self.clients['client'].to_numpy(str)
+    return DeployedModels.of(self.models, names, examples, self.model)
+
+  def __getstate__(self) -> dict[str, Any]:
+    """What can be pickled: arrays on the host, and the model if its functions can be."""
+    try:
+      model = pickle.dumps(self.model) and self.model
+    except Exception:  # Functions of users raise all kinds.
+      model = None
+    return {
+      'clients': self.clients, 'summary': self.summary, 'history': self.history,
+      'portrait': self.portrait, 'places': self.places, 'models': self.models,
+      'state': processes.on_host(self.state), 'model': model, 'arranged': None,
+      'deployed': dataclasses.replace(self.deployed, model=model),
+    }  # fmt: skip
+
+  def __setstate__(self, state: dict[str, Any]) -> None:
+    self.__dict__.update(state)
 
 
 def fetched(used: ClientModels, places: np.ndarray) -> ClientModels:

@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from absl import logging
@@ -12,14 +12,15 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run.results import (
   client_table,
   metrics_file,
-  saved_client_table,
   saved_models,
 )
-from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.run.results.deployed_models import Examples
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.results.result import Result
 from fesem_jax.utils import atomic_files, processes
+
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
 
 _Value = TypeVar('_Value')
 
@@ -60,9 +61,9 @@ def _read_result(
   return None if make_portrait and not picture else (summary, picture)
 
 
-def read_clients(folder: pathlib.Path) -> ClientTable | None:
+def read_clients(folder: pathlib.Path) -> 'DataFrame | None':
   """The figures of each client; None where they are missing."""
-  return _as_first_finds(lambda: saved_client_table.read(folder))
+  return _as_first_finds(lambda: client_table.read(folder))
 
 
 def write_result(
@@ -101,7 +102,7 @@ def _write(
       folder,
       models,
       result.places,
-      result.clients.names,
+      result.clients['client'].to_numpy(str),
       Examples.of(result.arranged),
       result.summary['rounds'],
     )

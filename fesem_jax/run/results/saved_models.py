@@ -128,7 +128,8 @@ def read(folder: pathlib.Path, rounds: int, file: str = _FILE) -> DeployedModels
       for of in ('shared/', 'own/')
     )
     kind = {field.name: about[field.name] for field in dataclasses.fields(Examples)}
-    examples = Examples(**kind | {'shape': tuple(about['shape'])})
+    listed = {name: tuple(x) for name, x in kind.items() if isinstance(x, list)}
+    examples = Examples(**kind | listed)
     choice, mixture = arrays.get('choice'), arrays.get('mixture')
     return DeployedModels(shared, own, choice, mixture, arrays['names'], examples)
 

@@ -1,4 +1,4 @@
-"""A finished run as its workdir holds it: figures, and models that predict.
+"""A finished run as its workdir holds it: metrics, and models that predict.
 
 Nothing of it needs the data, the devices of the run, or its checkpoints.
 """
@@ -6,29 +6,31 @@ Nothing of it needs the data, the devices of the run, or its checkpoints.
 import dataclasses
 import functools
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
-from fesem_jax.core.types import Model, Params
+from fesem_jax.core.types import Model
 from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
-from fesem_jax.run.results import (
-  client_history,
-  metrics_file,
-  saved_client_table,
-  saved_models,
+from fesem_jax.run.results import client_history, client_table, metrics_file
+from fesem_jax.run.results import saved_models
+from fesem_jax.run.results.deployed_models import (
+  DeployedModels,
+  Examples,
+  ModelAccess,
+  by_layer,
 )
-from fesem_jax.run.results.client_history import RecordedClients
-from fesem_jax.run.results.client_table import ClientTable
-from fesem_jax.run.results.deployed_models import DeployedModels, Examples, by_layer
+from fesem_jax.run.results.frames import rounds_of
 from fesem_jax.utils.errors import check, path_of
 from fesem_jax.utils.ranges import check_choice
 
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Run:
+class Run(ModelAccess):
   """A finished run.
 
   Attributes:
@@ -36,7 +38,7 @@ class Run:
     config: what identifies it, what `config.json` holds.
     summary: what `summary.json` holds.
     history: one record per round, what `metrics.jsonl` holds.
-    clients: figures of each client, what `clients.csv` holds.
+    clients: frame of metrics of each client, what `clients.csv` holds.
     model: how its models compute; None to find that by `config`.
     which: the round of its models, 'last' or 'best'; all else is of the last.
   """
@@ -45,7 +47,7 @@ class Run:
   config: dict[str, Any]
   summary: dict[str, Any]
   history: list[dict[str, Any]]
-  clients: ClientTable
+  clients: 'DataFrame'
   model: Model | None = None
   which: str = 'last'
 
@@ -65,9 +67,14 @@ class Run:
       _check_layers(model, models)
     return dataclasses.replace(models, model=model)
 
+  @property
+  def rounds(self) -> 'DataFrame':
+    """A row a round and metric: `round`, `metric` and `value`; see `load_runs`."""
+    return rounds_of(self.history)
+
   @functools.cached_property
-  def client_history(self) -> RecordedClients:
-    """The history of every client in the recorded rounds, read when asked.
+  def client_history(self) -> 'DataFrame':
+    """Every client in the recorded rounds, read on access; see `client_history.read`.
 
     Raises:
       UserError: if the run recorded none (`client_metrics_every`).
@@ -77,39 +84,9 @@ class Run:
   @property
   def assignment(self) -> dict[str, int] | None:
     """Cluster of each client by its name; None without clusters."""
-    return self.clients.assignment()
-
-  @property
-  def centers(self) -> Params:
-    """[R, ...] the global model or the centers; see `DeployedModels.centers`."""
-    return self.deployed.centers
-
-  def params(self, *, client: str | None = None, cluster: int | None = None) -> Params:
-    """One model; see `DeployedModels.params`."""
-    return self.deployed.params(client=client, cluster=cluster)
-
-  def predict(
-    self,
-    x: Any,
-    *,
-    client: str | None = None,
-    cluster: int | None = None,
-    probabilities: bool = False,
-  ) -> np.ndarray:
-    """Classes of examples, or their probabilities; see `DeployedModels.predict`."""
-    return self.deployed.predict(
-      x, client=client, cluster=cluster, probabilities=probabilities
-    )
-
-  def save_model(
-    self,
-    path: str | pathlib.Path,
-    *,
-    client: str | None = None,
-    cluster: int | None = None,
-  ) -> None:
-    """Writes one model to a file; see `DeployedModels.save_model`."""
-    self.deployed.save_model(path, client=client, cluster=cluster)
+    if 'cluster' not in self.clients:
+      return None
+    return dict(zip(self.clients['client'], self.clients['cluster'], strict=True))
 
 
 def load_run(
@@ -138,8 +115,8 @@ def load_run(
   check(summary, f'{folder}: the run is not finished; run the same command again')
   assert summary is not None
   history = metrics_file.read_metrics(folder / 'metrics.jsonl', summary['rounds'])
-  clients = saved_client_table.read(folder)
-  check(clients, f'{folder}: has no clients.csv; run the same command again')
+  clients = client_table.read(folder)
+  check(clients is not None, f'{folder}: has no clients.csv; run the command again')
   has_round = which == 'last' or 'best_round' in summary
   check(has_round, f'which: {folder} has no best round; run with stop_after')
   assert config is not None

@@ -1,0 +1,99 @@
+"""A comparison of methods: the frames of its runs, and the table that shows them."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fesem_jax.analysis import tables
+from fesem_jax.run.results.frames import Frames, load_runs
+from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.text_tables import Table
+
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+  """The result of a comparison of methods; `print` shows its table.
+
+  Attributes:
+    frames: of the runs.
+    refused: label of each method that could not run -> why.
+    reference: label of the method that others are compared with; '' takes that with
+      the best deployed metric.
+    oracle: label of the method that is told the true groups; '' finds it.
+    report: which metrics are shown: of the 'last' round, of the 'best' one, or
+      'mean10', of the last ten evaluations. `dataclasses.replace` shows others.
+    columns: groups of columns, of `tables.COLUMNS`; () is all but 'finetuned'.
+    metrics: that the table shows, e.g. 'micro_accuracy'; () is all.
+    correct: how p values are corrected, of `paired.CORRECTIONS`.
+    tuned: settings that were tuned, which the table shows.
+  """
+
+  frames: Frames
+  refused: Mapping[str, UserError] = dataclasses.field(default_factory=dict)
+  reference: str = ''
+  oracle: str = ''
+  report: str = 'last'
+  columns: Sequence[str] = ()
+  metrics: Sequence[str] = ()
+  correct: str = 'none'
+  tuned: Sequence[str] = ()
+
+  @property
+  def runs(self) -> 'DataFrame':
+    """A row a run: method, seed, metrics and settings."""
+    return self.frames.runs
+
+  @property
+  def rounds(self) -> 'DataFrame':
+    """A row a run, round and metric."""
+    return self.frames.rounds
+
+  @property
+  def clients(self) -> 'DataFrame':
+    """A row a run and client."""
+    return self.frames.clients
+
+  @property
+  def table(self) -> Table:
+    """Metrics over seeds, differences, clients that gain, costs and settings."""
+    options = {
+      name: getattr(self, name)
+      for name in (
+        'reference', 'oracle', 'report', 'columns', 'metrics', 'correct', 'tuned',
+      )
+    }  # fmt: skip
+    return tables.comparison(self.frames, **options)
+
+  @property
+  def differences(self) -> 'DataFrame':
+    """Each method minus the reference; see `tables.differences`."""
+    runs = tables.reported(self.runs, self.report)
+    return tables.differences(runs, '', self.reference, self.correct)
+
+  def write(self, folder: pathlib.Path) -> None:
+    """Writes table.md, .csv, .tex and .json into an existing folder."""
+    self.table.write(folder)
+
+  def check(self) -> None:
+    """Raises `UserError` if some of the methods could not run."""
+    if self.refused:
+      why = '; '.join(f'{label}: {e}' for label, e in self.refused.items())
+      raise UserError(f'Not all methods ran. {why}')
+
+  def __str__(self) -> str:
+    return '\n\n'.join([str(self.table), *self._not_run()])
+
+  def _repr_html_(self) -> str:
+    return self.table._repr_html_()
+
+  def _not_run(self) -> list[str]:
+    return [f'{label} cannot run: {e}' for label, e in self.refused.items()]
+
+
+def read_comparison(folder: pathlib.Path) -> Comparison:
+  """The comparison that a folder holds: METHOD/seedN; `UserError` without runs."""
+  return Comparison(load_runs(folder))

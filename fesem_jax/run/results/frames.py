@@ -1,0 +1,244 @@
+"""Runs as three pandas frames, from their workdirs or from memory.
+
+`runs` has a row a run: `run`, `method`, `seed`, `folder`, `status`, every entry of its
+summary (nested names joined by dots, as `deployed.micro_accuracy`) and of its
+configuration (`config.rounds`). `rounds` has a row a run, round and metric; `clients` a
+row a run and client, see `client_table`.
+"""
+
+import glob
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fesem_jax.run.results import client_table, metrics_file
+from fesem_jax.run.results.metrics_file import method_label
+from fesem_jax.utils.errors import check
+
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
+
+KEYS = ['run', 'method', 'seed']
+# Folders of a comparison that hold no runs of its table.
+_OTHERS = ('tune', 'plots', 'checkpoints')
+_BYTES = ['bytes_down', 'bytes_up', 'start_bytes_down', 'start_bytes_up']
+
+
+class Frames(NamedTuple):
+  """Frames of some runs."""
+
+  runs: 'DataFrame'
+  rounds: 'DataFrame'
+  clients: 'DataFrame'
+
+
+class Recorded(NamedTuple):
+  """What a run leaves, in memory or in its workdir."""
+
+  method: str  # label in tables
+  seed: int
+  config: dict[str, Any]
+  summary: dict[str, Any] | None  # None while it goes on, or if it diverged
+  history: Sequence[dict[str, Any]]  # records of its rounds
+  clients: 'DataFrame | None'
+  folder: str = ''  # its workdir
+  diverged: bool = False
+
+  @classmethod
+  def of(
+    cls,
+    result: Any,
+    method: str = '',
+    seed: int = 0,
+    config: dict[str, Any] | None = None,
+    folder: str = '',
+  ) -> 'Recorded':
+    """What a `Result` leaves; None is a run that diverged."""
+    if result is None:
+      return cls(method, seed, config or {}, None, [], None, folder, diverged=True)
+    record = result.summary, result.history, result.clients
+    return cls(method, seed, config or {}, *record, folder)
+
+  @property
+  def status(self) -> str:
+    """'finished', 'ended: WHY', 'going on' or 'diverged'."""
+    if self.summary is None:
+      return 'diverged' if self.diverged else 'going on'
+    ended = self.summary.get('ended', 'finished')
+    return ended if ended == 'finished' else f'ended: {ended}'
+
+
+def read(folder: pathlib.Path, method: str = '') -> Recorded:
+  """Reads a run, finished or not; `UserError` if a file is damaged.
+
+  `method` is its label; '' names it by its configuration.
+  """
+  config = metrics_file.read_config(folder) or {}
+  summary = metrics_file.read_summary(folder)
+  rounds = summary['rounds'] if summary else None
+  history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
+  config = metrics_file.with_rounds_done(config, history)
+  label = method or method_label(config) or folder.name
+  clients = None if summary is None else client_table.read(folder)
+  seed = config.get('seed', 0)
+  return Recorded(label, seed, config, summary, history, clients, str(folder))
+
+
+def load_runs(*patterns: str | pathlib.Path) -> Frames:
+  """Frames of runs, finished or not, from their workdirs.
+
+  Args:
+    *patterns: workdirs, comparisons (METHOD/seedN) or any folders above, with
+      wildcards, as 'runs/*'.
+
+  Raises:
+    UserError: without any run, or on a damaged file.
+  """
+  paths = [
+    pathlib.Path(path)
+    for pattern in patterns
+    for path in sorted(glob.glob(str(pathlib.Path(pattern).expanduser())))
+  ]
+  folders = [(inner, path) for path in paths for inner in _run_folders(path)]
+  check(folders, f'{", ".join(map(str, patterns))}: holds no run')
+  unique = {folder.resolve(): (folder, above) for folder, above in folders}
+  runs = [read(folder, _label(folder, above)) for folder, above in unique.values()]
+  return joined(_named_apart(runs))
+
+
+def _run_folders(folder: pathlib.Path) -> Iterable[pathlib.Path]:
+  """Workdirs of runs at a folder or below it."""
+  if (folder / 'metrics.jsonl').is_file() or (folder / 'config.json').is_file():
+    yield folder
+  elif folder.is_dir():
+    for inner in sorted(folder.iterdir()):
+      if inner.is_dir() and inner.name[0] != '.' and inner.name not in _OTHERS:
+        yield from _run_folders(inner)
+
+
+def _label(folder: pathlib.Path, above: pathlib.Path) -> str:
+  """The label of a run by its folder in a comparison; '' elsewhere."""
+  is_seed = folder.name.startswith('seed') and folder != above
+  return folder.parent.name if is_seed and folder.parent != above else ''
+
+
+def _named_apart(runs: Sequence[Recorded]) -> list[Recorded]:
+  """Labels that name the folder where a method has a seed twice."""
+  places = [(run.method, run.seed) for run in runs]
+  return [
+    run
+    if places.count((run.method, run.seed)) == 1
+    else run._replace(method=f'{run.method}, {_own_folder(run.folder)}')
+    for run in runs
+  ]
+
+
+def _own_folder(folder: str) -> str:
+  """The name of a run's folder, or of its comparison."""
+  path = pathlib.Path(folder)
+  is_seed = path.name.startswith('seed') and len(path.parts) > 2
+  return path.parent.parent.name if is_seed else path.name
+
+
+def joined(runs: Sequence[Recorded], order: Sequence[str] = ()) -> Frames:
+  """Frames of runs, in the `order` of methods, then of seeds."""
+  import pandas
+
+  labels = order or _in_order(runs)
+  rows, rounds, clients = [], [], []
+  for run in runs:
+    key = {'run': f'{run.method}/seed{run.seed}', 'method': run.method}
+    key |= {'seed': run.seed}
+    row = key | {'folder': run.folder, 'status': run.status}
+    rows.append(row | summary_row(run.summary or {}) | flat(run.config, 'config.'))
+    rounds.append(rounds_of(run.history).assign(**key))
+    if run.clients is not None:
+      clients.append(run.clients.assign(**key))
+  empty = pandas.DataFrame(columns=[*KEYS, 'client'])
+  frames = (
+    pandas.DataFrame(rows),
+    pandas.concat(rounds, ignore_index=True),
+    pandas.concat(clients, ignore_index=True) if clients else empty,
+  )
+  return Frames(*(_sorted(frame, labels) for frame in frames))
+
+
+def _sorted(frame: 'DataFrame', labels: Sequence[str]) -> 'DataFrame':
+  import pandas
+
+  columns = [*KEYS, *(name for name in frame.columns if name not in KEYS)]
+  frame = frame[columns].assign(method=pandas.Categorical(frame['method'], labels))
+  return frame.sort_values(['method', 'seed'], kind='stable', ignore_index=True)
+
+
+def _in_order(runs: Sequence[Recorded]) -> list[str]:
+  """Labels in the order of the paper, own methods last."""
+  from fesem_jax.algorithms import METHODS
+
+  methods = list(METHODS)
+
+  def place(run: Recorded) -> tuple[int, int]:
+    name, clusters = run.config.get('algorithm'), run.config.get('num_clusters')
+    at = methods.index(name) if name in methods else len(methods)
+    return at, clusters if isinstance(clusters, int) else 0
+
+  return list(dict.fromkeys(run.method for run in sorted(runs, key=place)))
+
+
+def flat(record: dict[str, Any], prefix: str = '') -> dict[str, Any]:
+  """Entries of nested dicts under names joined by dots; lists stay as they are."""
+  entries: dict[str, Any] = {}
+  for name, value in record.items():
+    if isinstance(value, dict):
+      entries |= flat(value, f'{prefix}{name}.')
+    else:
+      entries[f'{prefix}{name}'] = value
+  return entries
+
+
+def summary_row(summary: dict[str, Any]) -> dict[str, Any]:
+  """The entries of a summary; `rounds_to.TARGET` are those of the deployed models."""
+  row = flat(summary)
+  targets = row.pop('rounds_to_target', None) or []
+  return row | {f'rounds_to.{t["target"]:g}': t['deployed'] for t in targets}
+
+
+def rounds_of(history: Sequence[dict[str, Any]]) -> 'DataFrame':
+  """The numbers of rounds: `round`, `metric` and `value`, with totals until its end.
+
+  Metrics are entries of the records, lists as `cluster_sizes.0`; and `total_bytes` of
+  both ways, `total_seconds` and `total_simulated_seconds`.
+  """
+  import pandas
+
+  rows = [flat(_numbered(record)) for record in history]
+  wide = pandas.DataFrame(rows or [{'round': 0}][:0], columns=None if rows else ['round'])
+  parts = [wide]
+  done = wide[wide['round'] > 0]
+  if {'bytes_down', 'bytes_up'} <= set(wide):
+    known = done[['bytes_down', 'bytes_up']].notna().all(axis=1).cummin()
+    sent = done.reindex(columns=_BYTES).astype(float).fillna(0).sum(axis=1)
+    parts.append(sent.cumsum()[known].rename('total_bytes').to_frame())
+  for name in ('seconds', 'simulated_seconds'):
+    if name in wide:
+      total = done[name].astype(float).cumsum()
+      parts.append(total.rename(f'total_{name}').to_frame())
+  long = pandas.concat(parts, axis=1).melt('round', var_name='metric')
+  long['value'] = pandas.to_numeric(long['value'], errors='coerce')
+  return long.dropna(subset='value').reset_index(drop=True)
+
+
+def _numbered(record: dict[str, Any]) -> dict[str, Any]:
+  """A record whose lists are dicts by position."""
+  return {
+    name: dict(enumerate(value)) if isinstance(value, list) else value
+    for name, value in record.items()
+  }
+
+
+def wide(rounds: 'DataFrame', metrics: Sequence[str]) -> 'DataFrame':
+  """A column a metric, NaN in rounds without it."""
+  chosen = rounds[rounds['metric'].isin(list(metrics))]
+  index = [name for name in (*KEYS, 'round') if name in rounds]
+  table = chosen.pivot(index=index, columns='metric', values='value')
+  return table.reindex(columns=list(metrics)).reset_index()
