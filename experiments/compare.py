@@ -7,34 +7,33 @@ r"""Compares methods over seeds, and writes their table.
   fesem-compare --sweep=clients_per_round:5,10,20 --algorithms='fed_avg,fesem(4)'
 
 WORKDIR gets table.{md,csv,tex,json}, plots/ and report.html. The same command again
-runs only what is missing.
-With other --algorithms it keeps the rows of the first.
+runs only what is missing. The table has all runs of WORKDIR; --redo=METHOD deletes
+those of a method first.
 """
 
-import dataclasses
 import pathlib
-from collections.abc import Mapping
-from types import MappingProxyType
+import shutil
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from fesem_jax import algorithms
-from fesem_jax.analysis import costs_table, tables
-from fesem_jax.analysis.comparing import Comparison, run_each
+from fesem_jax.analysis import tables, tuning
+from fesem_jax.analysis.comparing import run_each
+from fesem_jax.analysis.comparison import Comparison, read_comparison
 from fesem_jax.analysis.runs_of_methods import Outcome
-from fesem_jax.analysis.tuning import Choice
 from fesem_jax.core import sharding
 from fesem_jax.evaluation import paired
-from fesem_jax.evaluation.paired import Summaries
 from fesem_jax.run.programs import Programs
+from fesem_jax.run.results.frames import Recorded
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, check
 
 from . import flags as experiment_flags
-from . import kept_methods, methods, pages, sweep, tune, watching
+from . import methods, pages, sweep, tune, watching
 from .many_runs import Count, Wanted, run_unless_diverged
 from .start import no_positional, start
 
@@ -89,66 +88,44 @@ def listed_methods() -> list[str]:
   return listed
 
 
-def draw(
-  folders: dict[str, list[pathlib.Path]],
-  workdir: pathlib.Path,
-  differences: paired.Differences,
-) -> str | None:
+def draw(comparison: Comparison, workdir: pathlib.Path) -> str | None:
   """Draws the first finished run of each method, and all methods over their seeds."""
   try:
     from fesem_jax import plots
   except ImportError as e:  # Figures are optional, the table is not.
     return str(e)
-  methods_drawn = {
-    label: [plots.PlottedRun(folder, label) for folder in finished]
-    for label, finished in folders.items()
-    if finished
-  }
-  runs = [each[0] for each in methods_drawn.values()]
+  runs = comparison.runs[comparison.runs['status'] != 'going on']
+  folders = runs.groupby('method', observed=True)['folder'].first()
   with progress_lines.shown(
-    experiment_flags.progress(), f'drawing figures of {len(runs)} runs'
+    experiment_flags.progress(), f'drawing figures of {len(folders)} runs'
   ):
-    for run in runs:
-      plots.draw_run(run)
-    plots.draw_comparison(methods_drawn, differences, workdir / 'plots')
+    for folder in folders:
+      plots.draw_run(folder)
+    plots.draw_comparison(
+      comparison.frames, workdir / 'plots', reference=comparison.reference
+    )
   return None
 
 
 def run_methods(
   by_label: tune.ByLabel,
   workdir: pathlib.Path,
-  choices: Mapping[str, Choice | UserError] = MappingProxyType({}),
-  reference: str = '',
-  changes: Mapping[str, Any] = MappingProxyType({}),
   count: Count | None = None,
-) -> tuple[Comparison, dict[str, list[pathlib.Path]]]:
-  """Runs what is missing of a comparison, and writes the table after every method.
+  **shown: Any,
+) -> Comparison:
+  """Runs what is missing of a comparison, and writes its table after every method.
 
-  Tables show what --report names, and `changes`, see `tables_asked`; `count` is of all
-  runs of the command. Returns the
-  comparison, and label of each method, also of kept ones -> folders of its runs that
-  did not diverge.
+  The comparison is of all runs in the workdir. `shown` are attributes of it, and
+  `count` is of all runs of the command.
   """
-  which = flags.FLAGS.report
   # Seeds, and methods that differ in numbers only, run in the same compiled programs.
   programs = Programs()
-  oracle = next(
-    (la for la, [c, *_] in by_label.items() if c['algorithm'] == 'oracle'), ''
-  )
-  rates = [
-    tune.row(label, each[0], choices.get(label)) for label, each in by_label.items()
-  ]
-
-  def folder_of(label: str, seed: int) -> pathlib.Path:
-    return workdir / methods.folder_of(label) / f'seed{seed}'
-
-  kept, kept_rates = kept_methods.kept(workdir, by_label)
-  seeds = [c['seed'] for c in next(iter(by_label.values()))]
   counted = count or Count(sum(map(len, by_label.values())))
 
   def run(label: str) -> list[Outcome]:
+    folder = workdir / methods.folder_of(label)
     wanted = [
-      Wanted(c, folder_of(label, c['seed']), f'{label}, seed {c["seed"]}')
+      Wanted(c, folder / f'seed{c["seed"]}', f'{label}, seed {c["seed"]}')
       for c in by_label[label]
     ]
     return run_unless_diverged(wanted, programs, about=label, count=counted)
@@ -157,39 +134,30 @@ def run_methods(
     reason = printable(str(error), 2000)
     print(f'{label}, seed {config["seed"]} cannot run: {reason}')
 
-  def compared(
-    summaries: Summaries, refused: Mapping[str, UserError] = MappingProxyType({})
-  ) -> Comparison:
-    for label in kept_methods.of_other_files(kept, by_label, workdir):
-      if kept.pop(label, None) is not None:
-        print(f'{label}: left out of the table; its files had other contents')
-    shown = summaries | kept
-    how = [*rates, *(row for row in kept_rates if row['method'] in kept)]
-    named = oracle or costs_table.label_of(shown, 'oracle')
-    comparison = Comparison(shown, how, reference, dict(refused), which, named)
-    return dataclasses.replace(comparison, **changes)
+  def after(recorded: list[Recorded]) -> None:
+    read_comparison(workdir, **shown).write(workdir)
 
-  def after(summaries: Summaries) -> None:
-    compared(summaries).write(workdir)
-
-  summaries, refused = run_each(by_label, run, refuse, after)
-  folders = {
-    label: [
-      folder_of(label, config['seed'])
-      for config, summary in zip(by_label[label], each, strict=False)
-      if summary is not None
-    ]
-    for label, each in summaries.items()
-  }
-  folders |= {label: [folder_of(label, seed) for seed in seeds] for label in kept}
-  return compared(summaries, refused), folders
+  _, refused = run_each(by_label, run, refuse, after)
+  if len(refused) == len(by_label):
+    raise next(iter(refused.values()))
+  return read_comparison(workdir, refused=refused, **shown)
 
 
-def tables_asked() -> dict[str, Any]:
-  """The values of --columns and --correct; raises `UserError` on others."""
+def redo(labels: Sequence[str], workdir: pathlib.Path) -> None:
+  """Deletes the runs of methods, and of their tuning."""
+  for label in labels:
+    name = methods.folder_of(label)
+    check((workdir / name).is_dir(), f'redo: {workdir} has no {label!r}')
+    for folder in (workdir / name, workdir / 'tune' / name):
+      shutil.rmtree(folder, ignore_errors=True)
+
+
+def shown() -> dict[str, Any]:
+  """What tables show by the flags; raises `UserError` on unknown columns."""
   f = flags.FLAGS
-  tables.check_columns(f.columns, ())
-  return {'columns': f.columns, 'correct': f.correct}
+  tables.check_columns(f.columns)
+  names = 'reference', 'report', 'columns', 'correct'
+  return {name: getattr(f, name) for name in names}
 
 
 def main(argv: list[str]) -> None:
@@ -201,30 +169,24 @@ def main(argv: list[str]) -> None:
   swept = sweep.parse(f.sweep, chosen_configurations) if f.sweep else None
   if swept is not None:
     by_label = swept.by_label
-  paired.check_reference(f.reference, list(by_label))
-  tables_asked()  # Raises before the first run.
+  tables.check_reference(f.reference, list(by_label))
+  options = shown()  # Raises before the first run.
   reported = range(f.seed, f.seed + f.num_seeds)
   watching.callbacks(experiment_flags.machine())  # Raises before the first run.
-  own = methods.options_of_own(each[0]['algorithm'] for each in by_label.values())
-  search = tune.parse(f.tune, f.tune_by, f.tune_seeds, reported, own)
+  personal = methods.options_of_own(each[0]['algorithm'] for each in by_label.values())
+  search = tune.parse(f.tune, f.tune_by, f.tune_seeds, reported, personal)
   with locked(workdir) as alone:
     if alone:
       remove_left_overs(workdir)
+      redo(f.redo, workdir)
     number = sum(map(len, by_label.values())) + tune.number_of_runs(by_label, search)
     count = Count(number)
     choices = tune.tuned(by_label, search, workdir, count) if search else {}
     by_label = tune.applied(by_label, choices)
-    result, folders = run_methods(
-      by_label, workdir, choices, f.reference, tables_asked(), count
-    )
-    if len(result.refused) == len(by_label):
-      result.check()
-    print(
-      '', *result.tables, f'Tables: {workdir}/table.md, .csv, .tex, .json', sep='\n\n'
-    )
-    no_figures = draw(folders, workdir, result.differences)
-    if swept is not None and not no_figures:
-      sweep.draw(swept, result.rows, workdir)
+    tuned = tuple(search.grid) if search else ()
+    result = run_methods(by_label, workdir, count, tuned=tuned, **options)
+    print(f'\n{result.table}\n\nTables: {workdir}/table.md, .csv, .tex, .json')
+    no_figures = draw(result, workdir)
     print(
       no_figures
       or f'Figures: {workdir}/plots, over seeds, and of one seed each plots/ in the '
@@ -268,6 +230,11 @@ def define_flags() -> None:
     f'Columns of the tables, of {", ".join(tables.COLUMNS)}; default: all but '
     'finetuned. table.csv and table.json have all.',
   )
+  flags.DEFINE_list(
+    'redo',
+    [],
+    'Methods whose runs in WORKDIR are deleted first, named as in the table.',
+  )
   flags.DEFINE_enum(
     'correct',
     'none',
@@ -299,7 +266,7 @@ def define_flags() -> None:
   flags.DEFINE_enum(
     'tune_by',
     'deployed',
-    list(paired.KINDS),
+    list(tuning.KINDS),
     'Models whose micro accuracy (regression: RMSE) --tune compares: deployed or '
     'fine-tuned.',
   )

@@ -5,11 +5,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fesem_jax.analysis import clients_table
 from fesem_jax.analysis.runs_of_methods import Outcome
 from fesem_jax.run.many import run_many
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.results import metrics_file
+from fesem_jax.run.results import files
+from fesem_jax.run.results.frames import Recorded
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.progress_lines import duration
@@ -69,7 +69,10 @@ def run_unless_diverged(
   """
   machine, held = experiment_flags.machine() | dict(other_flags or {}), HeldData()
   counted = count or Count(len(wanted))
-  ended: list[Outcome] = [None] * len(wanted)
+  ended: list[Outcome] = [
+    Recorded.of(None, seed=w.config['seed'], config=w.config, folder=str(w.workdir))
+    for w in wanted
+  ]
   planned: list[tuple[int, Planned]] = []
 
   def say(what: str, text: str) -> None:
@@ -90,7 +93,7 @@ def run_unless_diverged(
     else:
       planned.append((place, own))
 
-  rounds = {w.what: metrics_file.saved_rounds(w.workdir) for w in wanted}
+  rounds = {w.what: files.saved_rounds(w.workdir) for w in wanted}
 
   def keep(number: int, outcome: Any) -> None:
     place, own = planned[number]
@@ -107,7 +110,8 @@ def run_unless_diverged(
       if not machine.get('quiet'):
         line = outcomes.line(outcome.summary, seconds)
         print(f'[{what}] {line}{", done before" if before else ""}; {which}')
-      ended[place] = clients_table.with_clients(outcome.summary, outcome.clients)
+      config, folder = wanted[place].config, str(wanted[place].workdir)
+      ended[place] = Recorded.of(outcome, '', config['seed'], config, folder)
 
   with progress_lines.about(f'{about}, {len(wanted)} runs' if about else ''):
     run_many(

@@ -21,8 +21,8 @@ def text(result: Result, which: str = 'last') -> str:
   task = tasks.of(summary)
   lines = _figures(summary, task)
   measured_on, figure = summary.get('evaluated_on', 'test'), task.primary
-  on_validation = f' {curves.ON_VALIDATION}' * (measured_on != 'test')
-  lines.append(f'{curves.REPORTS[which]}{on_validation}')
+  on_validation = ', on validation examples' * (measured_on != 'test')
+  lines.append(f'Metrics are {curves.REPORTS[which]}{on_validation}.')
   of = ' of honest clients' * bool(summary.get('honest'))
   reached = summary.get('rounds_to_target', [])
   lines += [_rounds_to(each, figure, of) for each in reached]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from fesem_jax.analysis.report import write_report
-from fesem_jax.run.results import metrics_file
+from fesem_jax.run.results import files
 from fesem_jax.run.results.curves import REPORTS
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
@@ -31,7 +31,7 @@ def draw(
   """
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
-  table = metrics_file.read_object(workdir / 'table.json')
+  table = files.read_object(workdir / 'table.json')
   if table is None:
     return plots.draw_run(plots.PlottedRun(workdir), folder, formats)
   runs = {}

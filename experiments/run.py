@@ -31,8 +31,8 @@ from fesem_jax.run.callbacks import BestRound
 from fesem_jax.run.one_run import run_one
 from fesem_jax.run.programs import Programs
 from fesem_jax.run.results import curves
+from fesem_jax.run.results.files import add_to_summary
 from fesem_jax.run.results.result import Result
-from fesem_jax.run.results.result_files import add_to_summary
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
 

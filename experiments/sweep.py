@@ -1,13 +1,10 @@
 """Comparisons at several values of one flag (--sweep)."""
 
-import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from absl import flags
 
-from fesem_jax import tasks
-from fesem_jax.analysis import tables
 from fesem_jax.utils.display import text_of
 
 from . import methods, tune
@@ -58,31 +55,3 @@ def _label(method: str, flag: str, value: Any) -> str:
   """'fesem(4)' -> 'fesem(4;flag=value)'."""
   begin = f'{method[:-1]};' if method.endswith(')') else f'{method}('
   return f'{begin}{flag}={text_of(value)})'
-
-
-def draw(sweep: Sweep, rows: tables.Rows, workdir: pathlib.Path) -> None:
-  """Draws the deployed metric and the ARI of each method by the flag's value."""
-  from fesem_jax import plots  # Raises UserError without matplotlib.
-
-  task, by_label = tasks.of(rows[0]), {row['method']: row for row in rows}
-  honest = tables.has_honest(rows)
-  key = f'{"honest_" * honest}deployed_{task.primary_column}'
-  title = f'Deployed{", honest clients" * honest}', task.primary.title
-
-  def curves(point: Callable[[dict[str, Any]], Any]) -> dict[str, list[Any]]:
-    return {
-      method: [point(by_label[label]) for label in labels]
-      for method, labels in sweep.labels.items()
-    }
-
-  panels = {title: curves(lambda row: row[key])}
-  if any(row['ari'] is not None for row in rows):
-    panels['Agreement with the true clusters', 'ARI'] = curves(
-      lambda row: None if row['ari'] is None else (row['ari'], None)
-    )
-  numbers = all(type(value) in (int, float) for value in sweep.values)
-  everyone = sweep.flag == 'clients_per_round' and 0 in sweep.values
-  texts = ['all' if everyone and not v else text_of(v) for v in sweep.values]
-  places = sweep.values if numbers and not everyone else None
-  figure = plots.by_value(panels, sweep.flag, texts, places)
-  plots.save(figure, workdir / 'plots' / 'sweep')

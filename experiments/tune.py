@@ -12,10 +12,9 @@ from absl import flags
 
 from fesem_jax.analysis import tuning
 from fesem_jax.analysis.runs_of_methods import given
-from fesem_jax.analysis.tuning import Choice, Values, in_words, seeds_as_text
-from fesem_jax.evaluation.paired import KINDS
+from fesem_jax.analysis.tuning import KINDS, Choice, Values, in_words, seeds_as_text
 from fesem_jax.run.programs import Programs
-from fesem_jax.run.results import metrics_file
+from fesem_jax.run.results import files
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.errors import check as check_argument
@@ -202,7 +201,7 @@ def _write(choices: dict[str, Choice | UserError], workdir: pathlib.Path) -> Non
 
   Methods of earlier commands stay.
   """
-  earlier = metrics_file.read_object(workdir / 'tune.json') or {}
+  earlier = files.read_object(workdir / 'tune.json') or {}
   held = {label: x for label, x in earlier.items() if label not in choices} | {
     label: {
       'chosen': choice.values,
@@ -223,20 +222,3 @@ def _write(choices: dict[str, Choice | UserError], workdir: pathlib.Path) -> Non
     if isinstance(choice, Choice)
   }
   write_atomically(workdir / 'tune.json', json.dumps(held, indent=1) + '\n')
-
-
-def row(
-  label: str, config: dict[str, Any], choice: Choice | UserError | None
-) -> tuning.Row:
-  """How the rates of a method were chosen; `choice` is None without --tune."""
-  names = dict.fromkeys(n for n in config if n.endswith('learning_rate'))
-  if isinstance(choice, Choice):
-    names |= dict.fromkeys(choice.values)
-  values = {
-    name: methods.server_rate(config)
-    if name == 'server_learning_rate'
-    else config[name]
-    for name in names
-    if methods.applies(config, name)
-  }
-  return tuning.row(label, values, choice)

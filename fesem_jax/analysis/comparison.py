@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fesem_jax.analysis import tables
 from fesem_jax.run.results.frames import Frames, load_runs
@@ -94,6 +94,9 @@ class Comparison:
     return [f'{label} cannot run: {e}' for label, e in self.refused.items()]
 
 
-def read_comparison(folder: pathlib.Path) -> Comparison:
-  """The comparison that a folder holds: METHOD/seedN; `UserError` without runs."""
-  return Comparison(load_runs(folder))
+def read_comparison(folder: pathlib.Path, **shown: Any) -> Comparison:
+  """The comparison that a folder holds, METHOD/seedN; `UserError` without runs.
+
+  `shown` are attributes of it.
+  """
+  return Comparison(load_runs(folder), **shown)

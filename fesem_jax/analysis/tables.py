@@ -189,7 +189,9 @@ def costs(runs: 'DataFrame') -> 'DataFrame':
     simulated_seconds=column('costs.simulated_seconds'),
     epsilon=column('epsilon'),
   )
-  done = each[runs['status'].isin(['finished']) | runs['status'].str.startswith('ended')]
+  done = each[
+    runs['status'].isin(['finished']) | runs['status'].str.startswith('ended')
+  ]
   groups = done.groupby('method', observed=True)
   whole = groups[['sent', 'simulated_seconds', 'epsilon']]
   lacks = whole.agg(lambda x: x.isna().any())
@@ -350,7 +352,9 @@ def comparison(
     UserError: on a column, metric or method that there is not.
   """
   runs = reported(frames.runs, report)
-  methods = [str(m) for m in runs['method'].cat.categories if (runs['method'] == m).any()]
+  methods = [
+    str(m) for m in runs['method'].cat.categories if (runs['method'] == m).any()
+  ]
   known = [c.partition('.')[2] for c in score_columns(runs)]
   check_columns(columns, metrics, known)
   check_reference(reference, methods)
@@ -369,7 +373,9 @@ def comparison(
   _add_costs(made, runs)
   made.add('', 'settings', settings(frames.runs, tuned))
   seeds = runs['seed'].nunique()
-  counts = runs.groupby('method', observed=True)['task'].count() if 'task' in runs else {}
+  counts = (
+    runs.groupby('method', observed=True)['task'].count() if 'task' in runs else {}
+  )
   if any(counts.get(method, 0) < seeds for method in methods):
     of_seeds = {m: f'{counts.get(m, 0)} of {seeds}' for m in methods}
     made.add('', 'of seeds', of_seeds)
@@ -427,6 +433,8 @@ def _add_scores(
       }
       best = [m for m, mark in marked.items() if mark == 'best']
       made.add(COLUMNS[group] + of * (kind in _KINDS), heading(column), texts, best)
+    if group == 'server' and group in shown and 'server.clusters' in runs:
+      made.add(COLUMNS[group], 'each center', _centers(runs, task))
   for name in _AGREEMENTS:
     if f'clusters.{name}' in runs:
       frame = over_seeds(runs, [f'clusters.{name}'])
@@ -443,6 +451,21 @@ def _add_scores(
         made.add_numbers(COLUMNS[name], f'{name} %', mean, form)
 
 
+def _centers(runs: 'DataFrame', task: Task) -> dict[str, str]:
+  """Method -> the first metric of each center on the server's test set, best first.
+
+  Means over seeds of each place in this order.
+  """
+  texts, figure, column = {}, task.primary, task.primary_column
+  several = runs[runs['server.clusters'].notna()]
+  for method, each in several.groupby('method', observed=True)['server.clusters']:
+    values = [sorted((c[column] for c in s), key=figure.better)[::-1] for s in each]
+    if len({len(centers) for centers in values}) == 1:
+      means = figure.factor * np.mean(values, axis=0)
+      texts[str(method)] = '/'.join(f'{mean:.{figure.digits}f}' for mean in means)
+  return texts
+
+
 def _add_differences(made: _Columns, against: 'DataFrame', kind: str) -> None:
   """Adds the differences to a reference; those that favor a method are bold."""
   if against.empty:
@@ -457,7 +480,7 @@ def _add_differences(made: _Columns, against: 'DataFrame', kind: str) -> None:
   texts = {
     m: f'[{format(low, form)}, {format(high, form)}]'
     for m, low, high in intervals
-    if low == low  # noqa: PLR0124 - not NaN
+    if low == low
   }
   made.add(group, '95 % interval', texts)
   made.add_numbers(group, 'p', against['p'], '.2g')
@@ -468,7 +491,9 @@ def _add_clients(made: _Columns, clients: 'DataFrame', runs: 'DataFrame') -> Non
   figure, base = task_of(runs).primary, label_of(runs, 'fed_avg')
   if base:
     changes = client_changes(clients, base, f'deployed_{figure.name}')
-    for name in dict.fromkeys(changes.columns.get_level_values(0)) if len(changes) else ():
+    for name in (
+      dict.fromkeys(changes.columns.get_level_values(0)) if len(changes) else ()
+    ):
       made.add_spread(f'clients against {base}', name, changes[name], '.1f')
     made.keep(changes)
   column = 'fairness.deployed.worst_decile'
@@ -524,6 +549,7 @@ def _notes(
   if len(against):
     head = heading(against.attrs['column'])
     second.append(f'Differences of {head}, paired over seeds, with Student intervals.')
+  second.append('Costs of a run: median seconds of a round, mean bytes.')
   untested = runs.get('clients_without_test_examples')
   if untested is not None and untested.max() > 0:
     second.append(f'{untested.max():.0f} clients without test examples are left out.')

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 
 from fesem_jax.run.orbax_calls import quiet
-from fesem_jax.run.results import metrics_file
-from fesem_jax.run.results.metrics_file import saved_rounds
+from fesem_jax.run.results import files
+from fesem_jax.run.results.files import saved_rounds
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import check
@@ -57,7 +57,7 @@ class Checkpoints:
 
   def _finish(self, partial: pathlib.Path, rounds_done: int) -> None:
     """Makes a written state a checkpoint, and deletes those that it replaces."""
-    metrics_file.sync(self._workdir)
+    files.sync(self._workdir)
     write_atomically(partial / 'sha256', _digest(partial / 'state'))
     partial.rename(self._dir / str(rounds_done))
     for old in saved_rounds(self._workdir)[:-_KEPT]:

@@ -20,7 +20,7 @@ from fesem_jax.run.results import (
   records,
 )
 from fesem_jax.run.results.result import Result
-from fesem_jax.run.results.result_files import read_clients, read_result, write_result
+from fesem_jax.run.results.files import read_clients, read_result, write_result
 from fesem_jax.run.rule_subjects import check_after
 from fesem_jax.run.watching import arranged, deploy
 from fesem_jax.utils import free_memory

@@ -25,7 +25,7 @@ from fesem_jax.run.checks import check_run
 from fesem_jax.run.configuration import code_of, default_config
 from fesem_jax.run.evaluation import Evaluator
 from fesem_jax.run.programs import Program, Programs, wait_for
-from fesem_jax.run.results import metrics_file, privacy
+from fesem_jax.run.results import files, privacy
 from fesem_jax.run.resume import begin, digest_of_data
 from fesem_jax.run.rounds import compile_start, compile_step, keys_of_run, rehearse
 from fesem_jax.run.rule_subjects import check_before
@@ -47,7 +47,7 @@ class Prepared(NamedTuple):
   programs: Programs
   evaluation: Evaluator
   checkpoints: Checkpoints | None
-  out: metrics_file.MetricsWriter
+  out: files.MetricsWriter
   step: Any  # gives the compiled round and evaluation, which are made once
   traced: jax.stages.Traced  # a round
   shapes: Any  # and shardings of the state
@@ -151,7 +151,7 @@ def prepare(
     notes += privacy.notes(sends.privacy, algorithm.traffic, rate, clustered)
   return Prepared(
     algorithm, spec, timeline, notes, keys, programs, evaluation, checkpoints,
-    metrics_file.MetricsWriter(None), step_and_evaluation, traced, like, None, 0, 0.0,
+    files.MetricsWriter(None), step_and_evaluation, traced, like, None, 0, 0.0,
     found,
   )  # fmt: skip
 
@@ -180,7 +180,7 @@ def with_state(
   init_seconds: float = 0.0,
 ) -> Prepared:
   """A prepared run with a state, which took `init_seconds`, after `done` rounds."""
-  out = metrics_file.MetricsWriter(run.spec.workdir, done)
+  out = files.MetricsWriter(run.spec.workdir, done)
   opened.callback(out.close)
   run = run._replace(out=out, state=state, done=done, init_seconds=init_seconds)
   run.enter(max(done, 1))

@@ -13,7 +13,7 @@ from absl import logging
 
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import check_same, other_versions
-from fesem_jax.run.results.metrics_file import read_config, saved_rounds
+from fesem_jax.run.results.files import read_config, saved_rounds
 from fesem_jax.utils import file_locks, processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import WorkdirError

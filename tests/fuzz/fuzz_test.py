@@ -20,7 +20,7 @@ import fesem_jax as fj
 from fesem_jax import data
 from fesem_jax.run.callbacks import ClientHistory
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.results import client_history, metrics_file, saved_models
+from fesem_jax.run.results import client_history, files, saved_models
 from fesem_jax.run.results import saved_client_table as client_file
 from tests.support import runs, sources
 
@@ -146,7 +146,7 @@ FORMATS = [
   ('clients', write_run, client_file.read, 'clients.csv'),
 ]
 CHECKED = [
-  ('portrait', write_run, metrics_file.read_clients, 'clients.npz'),
+  ('portrait', write_run, files.read_portrait, 'clients.npz'),
   ('models', write_run, read_models, 'models.npz'),
   ('history', write_run, read_history, 'history.parquet'),
   ('checkpoint', write_checkpoint, read_checkpoint, 'checkpoints/1/**/*'),
@@ -289,4 +289,4 @@ def test_pickled_objects_are_refused(name, file, array, tmp_path):
 def test_records_are_read_up_to_a_line_that_was_cut_short(tmp_path):
   path = tmp_path / 'metrics.jsonl'
   path.write_text(json.dumps({'round': 1}) + '\n{"rou')
-  assert metrics_file.read_metrics(path) == [{'round': 1}]
+  assert files.read_metrics(path) == [{'round': 1}]

@@ -23,7 +23,7 @@ from fesem_jax.analysis.report.clients import clients
 from fesem_jax.analysis.report.confusion import confusion
 from fesem_jax.analysis.report.curves import curves
 from fesem_jax.analysis.report.runs import labels, read_runs
-from fesem_jax.run.results import metrics_file, saved_client_table
+from fesem_jax.run.results import files, saved_client_table
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION, SEQUENCE
 from fesem_jax.utils.errors import UserError
 from tests.support.commands import call
@@ -80,7 +80,7 @@ def test_the_table_is_the_one_that_compare_writes(comparison, compared):
   summaries = {
     label: [
       clients_table.with_clients(
-        metrics_file.read_summary(folder), saved_client_table.read(folder)
+        files.read_summary(folder), saved_client_table.read(folder)
       )
       for folder in (comparison / label / f'seed{s}' for s in (0, 1))
     ]
@@ -385,7 +385,7 @@ def test_of_many_clients_some_are_shown_and_the_worst_is_found(tmp_path):
 def test_fairness_is_that_of_the_summary(tmp_path):
   folder = write_run(tmp_path / 'run')
   fairness = {'clients': 10, 'worst_decile': 0.25, 'deviation': 0.1, 'jain': 0.98765}
-  summary = metrics_file.read_summary(folder) | {'fairness': {'deployed': fairness}}
+  summary = files.read_summary(folder) | {'fairness': {'deployed': fairness}}
   (folder / 'summary.json').write_text(json.dumps(summary))
   of_run = clients(read_runs([folder]), CLASSIFICATION)['runs'][0]
   assert of_run['fairness'] == [0.25, 0.1, 0.9877]
@@ -428,7 +428,7 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path):
 def test_runs_of_one_method_are_told_apart_by_their_flags(tmp_path):
   for i, rate in enumerate((0.1, 0.3)):
     folder = write_run(tmp_path / f'run{i}', seed=5)
-    config = metrics_file.read_config(folder) | {'learning_rate': rate}
+    config = files.read_config(folder) | {'learning_rate': rate}
     (folder / 'config.json').write_text(json.dumps(config))
   write_run(tmp_path / 'again', seed=5)
   config = (tmp_path / 'run1' / 'config.json').read_text()
@@ -480,7 +480,7 @@ def test_what_cannot_be_reported_is_refused(tmp_path, folders, options, subject)
 
 def test_a_summary_and_records_may_lack_figures(tmp_path):
   folder = write_run(tmp_path / 'run')
-  records = metrics_file.read_metrics(folder / 'metrics.jsonl')
+  records = files.read_metrics(folder / 'metrics.jsonl')
   records[0] |= {'bytes_up': 'x', 'seconds': None}
   lines = [json.dumps(record) for record in records]
   (folder / 'metrics.jsonl').write_text('\n'.join(lines) + '\n')

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.data import arrays
-from fesem_jax.run.results.metrics_file import MetricsWriter, read_metrics
+from fesem_jax.run.results.files import MetricsWriter, read_metrics
 from fesem_jax.utils import atomic_files
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers

@@ -18,7 +18,7 @@ from fesem_jax import algorithms, models
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run import rounds
-from fesem_jax.run.results import client_table, metrics_file, saved_models
+from fesem_jax.run.results import client_table, files, saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -354,7 +354,7 @@ def test_the_portrait_is_in_the_users_order(tmp_path):
   algorithm = algorithms.build('fesem', local, num_clusters=2)
   result = fj.simulate(algorithm, train, test, rounds=1, workdir=tmp_path)
   assert not np.array_equal(result.places, range(7))
-  for picture in (result.portrait, metrics_file.read_clients(tmp_path)):
+  for picture in (result.portrait, files.read_portrait(tmp_path)):
     assert picture['names'].tolist() == NAMES
     assert picture['truth'].tolist() == GROUPS
     np.testing.assert_array_equal(picture['assignment'], result.clients.cluster)

@@ -69,7 +69,7 @@ def as_text(names: np.ndarray) -> np.ndarray:
 
 
 def position_of(client: Any, names: np.ndarray) -> int:
-  """The position of a client among the names; raises `UserError` unless there is one."""
+  """The position of a client among the names; `UserError` unless there is one."""
   places = np.flatnonzero(names == client)
   check(len(places) < 2, f'client: {len(places)} clients are called {client!r}')
   check(len(places), f'client: unknown name {client!r}; expected e.g. {names[:1]}')

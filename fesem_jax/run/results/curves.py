@@ -58,7 +58,9 @@ def _of_records(records: Sequence[Record], report: str, task: Task) -> Record:
     return {kind: _best(measured, kind, task) for kind in _KINDS}
   last = measured[-_LAST:]
   means = {
-    kind: {name: float(np.mean([r[kind][name] for r in last])) for name in last[-1][kind]}
+    kind: {
+      name: float(np.mean([r[kind][name] for r in last])) for name in last[-1][kind]
+    }
     for kind in _KINDS
   }
   return means | {'evaluations': len(last)}

@@ -11,8 +11,8 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fesem_jax.run.results import client_table, metrics_file
-from fesem_jax.run.results.metrics_file import method_label
+from fesem_jax.run.results import client_table, files
+from fesem_jax.run.results.files import method_label
 from fesem_jax.utils.errors import check
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ def read(folder: pathlib.Path, method: str = '') -> Recorded:
 
   `method` is its label; '' names it by its configuration.
   """
-  config = metrics_file.read_config(folder) or {}
-  summary = metrics_file.read_summary(folder)
+  config = files.read_config(folder) or {}
+  summary = files.read_summary(folder)
   rounds = summary['rounds'] if summary else None
-  history = metrics_file.read_metrics(folder / 'metrics.jsonl', rounds)
-  config = metrics_file.with_rounds_done(config, history)
+  history = files.read_metrics(folder / 'metrics.jsonl', rounds)
+  config = files.with_rounds_done(config, history)
   label = method or method_label(config) or folder.name
   clients = None if summary is None else client_table.read(folder)
   seed = config.get('seed', 0)
@@ -140,6 +140,14 @@ def _own_folder(folder: str) -> str:
   return path.parent.parent.name if is_seed else path.name
 
 
+def of_result(result: Any, config: dict[str, Any] | None = None) -> Frames:
+  """Frames of one `Result` or `Run`."""
+  summary = result.summary
+  label = method_label(config or summary) or 'run'
+  recorded = Recorded.of(result, label, summary.get('seed') or 0, config)
+  return joined([recorded])
+
+
 def joined(runs: Sequence[Recorded], order: Sequence[str] = ()) -> Frames:
   """Frames of runs, in the `order` of methods, then of seeds."""
   import pandas
@@ -185,12 +193,19 @@ def _in_order(runs: Sequence[Recorded]) -> list[str]:
   return list(dict.fromkeys(run.method for run in sorted(runs, key=place)))
 
 
-def flat(record: dict[str, Any], prefix: str = '') -> dict[str, Any]:
-  """Entries of nested dicts under names joined by dots; lists stay as they are."""
+def flat(
+  record: dict[Any, Any], prefix: str = '', number_lists: bool = False
+) -> dict[str, Any]:
+  """Entries of nested dicts, and of lists by position, under names joined by dots.
+
+  Lists stay as they are unless `number_lists`.
+  """
   entries: dict[str, Any] = {}
   for name, value in record.items():
+    if number_lists and isinstance(value, list):
+      value = dict(enumerate(value))
     if isinstance(value, dict):
-      entries |= flat(value, f'{prefix}{name}.')
+      entries |= flat(value, f'{prefix}{name}.', number_lists)
     else:
       entries[f'{prefix}{name}'] = value
   return entries
@@ -211,8 +226,8 @@ def rounds_of(history: Sequence[dict[str, Any]]) -> 'DataFrame':
   """
   import pandas
 
-  rows = [flat(_numbered(record)) for record in history]
-  wide = pandas.DataFrame(rows or [{'round': 0}][:0], columns=None if rows else ['round'])
+  rows = [flat(record, number_lists=True) for record in history]
+  wide = pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=['round'])
   parts = [wide]
   done = wide[wide['round'] > 0]
   if {'bytes_down', 'bytes_up'} <= set(wide):
@@ -226,14 +241,6 @@ def rounds_of(history: Sequence[dict[str, Any]]) -> 'DataFrame':
   long = pandas.concat(parts, axis=1).melt('round', var_name='metric')
   long['value'] = pandas.to_numeric(long['value'], errors='coerce')
   return long.dropna(subset='value').reset_index(drop=True)
-
-
-def _numbered(record: dict[str, Any]) -> dict[str, Any]:
-  """A record whose lists are dicts by position."""
-  return {
-    name: dict(enumerate(value)) if isinstance(value, list) else value
-    for name, value in record.items()
-  }
 
 
 def wide(rounds: 'DataFrame', metrics: Sequence[str]) -> 'DataFrame':

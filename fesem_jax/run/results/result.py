@@ -19,7 +19,7 @@ from fesem_jax.run.results.deployed_models import (
   Examples,
   ModelAccess,
 )
-from fesem_jax.run.results.frames import rounds_of
+from fesem_jax.run.results.frames import Frames, of_result, rounds_of
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
 
@@ -82,6 +82,11 @@ class Result(ModelAccess):
     """A row a round and metric: `round`, `metric` and `value`; see `load_runs`."""
     return rounds_of(self.history)
 
+  @property
+  def frames(self) -> Frames:
+    """The frames `runs`, `rounds` and `clients` of the run; see `load_runs`."""
+    return of_result(self)
+
   @functools.cached_property
   def portrait(self) -> dict[str, np.ndarray]:
     """Values that figures show of the clients, see `figure_data.draw` and `sheets`.
@@ -107,7 +112,7 @@ class Result(ModelAccess):
     return DeployedModels.of(self.models, names, examples, self.model)
 
   def __getstate__(self) -> dict[str, Any]:
-    """What can be pickled: arrays on the host, and the model if its functions can be."""
+    """What can be pickled: arrays on the host, and the model if it can be."""
     try:
       model = pickle.dumps(self.model) and self.model
     except Exception:  # Functions of users raise all kinds.

@@ -13,15 +13,19 @@ import jax
 from fesem_jax.core.types import Model
 from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
-from fesem_jax.run.results import client_history, client_table, metrics_file
-from fesem_jax.run.results import saved_models
+from fesem_jax.run.results import (
+  client_history,
+  client_table,
+  files,
+  saved_models,
+)
 from fesem_jax.run.results.deployed_models import (
   DeployedModels,
   Examples,
   ModelAccess,
   by_layer,
 )
-from fesem_jax.run.results.frames import rounds_of
+from fesem_jax.run.results.frames import Frames, of_result, rounds_of
 from fesem_jax.utils.errors import check, path_of
 from fesem_jax.utils.ranges import check_choice
 
@@ -72,6 +76,11 @@ class Run(ModelAccess):
     """A row a round and metric: `round`, `metric` and `value`; see `load_runs`."""
     return rounds_of(self.history)
 
+  @property
+  def frames(self) -> Frames:
+    """The frames `runs`, `rounds` and `clients` of the run; see `load_runs`."""
+    return of_result(self, self.config)
+
   @functools.cached_property
   def client_history(self) -> 'DataFrame':
     """Every client in the recorded rounds, read on access; see `client_history.read`.
@@ -109,12 +118,12 @@ def load_run(
   """
   check_choice('which', which, ('last', 'best'))
   folder = path_of('workdir', workdir)
-  summary = metrics_file.read_summary(folder)
-  config = metrics_file.read_config(folder)
+  summary = files.read_summary(folder)
+  config = files.read_config(folder)
   check(config, f'{folder}: holds no run; name the workdir of a finished run')
   check(summary, f'{folder}: the run is not finished; run the same command again')
   assert summary is not None
-  history = metrics_file.read_metrics(folder / 'metrics.jsonl', summary['rounds'])
+  history = files.read_metrics(folder / 'metrics.jsonl', summary['rounds'])
   clients = client_table.read(folder)
   check(clients is not None, f'{folder}: has no clients.csv; run the command again')
   has_round = which == 'last' or 'best_round' in summary
