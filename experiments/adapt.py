@@ -20,16 +20,16 @@ import numpy as np
 from absl import flags
 
 import fesem_jax as fj
-from fesem_jax.analysis import joining
-from fesem_jax.analysis.tables import mean_and_std
+from fesem_jax.analysis import joining, tables
 from fesem_jax.core import arrangement, placement, sharding
 from fesem_jax.core.types import Params
 from fesem_jax.evaluation import evaluate
 from fesem_jax.evaluation.agreement import contingency
 from fesem_jax.models.starting import trained_part
+from fesem_jax.run.results import frames
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.text_tables import Column, Table, cell
+from fesem_jax.utils.text_tables import Table, spread
 
 from . import flags as experiment_flags
 from .build import build_local, build_model, data_of_run
@@ -97,7 +97,7 @@ def adapt(
   about = {'runs': list(map(str, workdirs)), 'algorithm': config['algorithm']}
   about['rows'] = rows
   write_atomically(out / 'adapt.json', json.dumps(about, indent=1) + '\n')
-  write_atomically(out / 'table.md', table_of(rows).as_markdown())
+  write_atomically(out / 'table.md', table_of(rows).to_markdown())
   return rows
 
 
@@ -166,26 +166,28 @@ def measure(
 
 def table_of(rows: list[Row]) -> Table:
   """Means over runs, by number of examples and rule, in percent; see `measure`."""
+  import pandas
+
   figure = fj.tasks.of_scores(rows[0]['joined']).primary
-  scores = {'joined': 'joined', 'finetuned': 'fine-tuned'}
   shares = {'in_group': 'in its group', 'as_loss': 'as by all losses'}
-  columns = [Column('num_examples', 'examples', 'd'), Column('rule', 'rule')]
-  columns += [
-    Column(key, f'{head} micro-{figure.heading}', f'.{figure.digits}f', '', True)
-    for key, head in scores.items()
-  ]
-  columns += [Column(key, head, '.1f', '', True) for key, head in shares.items()]
-  lines: list[list[Any]] = []
-  for number, rule in dict.fromkeys((r['num_examples'], r['rule']) for r in rows):
-    runs = [r for r in rows if (r['num_examples'], r['rule']) == (number, rule)]
-    values = [[r[key][f'micro_{figure.name}'] for r in runs] for key in scores]
-    cells = [cell(mean_and_std(value, figure.factor)) for value in values]
-    for key in shares:
-      known = [r[key] for r in runs if r[key] is not None]
-      cells.append(cell(mean_and_std(known) if known else None))
-    lines.append([number, rule, *cells])
+  table = pandas.DataFrame([frames.flat(row) for row in rows])
+  for name in shares:
+    table[name] = 100 * table[name].astype(float)
+  heads = {
+    f'joined.micro_{figure.name}': f'joined micro-{figure.heading}',
+    f'finetuned.micro_{figure.name}': f'fine-tuned micro-{figure.heading}',
+    **shares,
+  }
+  by = ['num_examples', 'rule']
+  table[by] = table[by].astype(str).apply(lambda x: pandas.Categorical(x, x.unique()))
+  found = tables.over_seeds(table, list(heads), by)
+  columns = {'rule': list(found.index.get_level_values('rule'))}
+  for name, head in heads.items():
+    form = '.1f' if name in shares else f'.{figure.digits}f'
+    parts = zip(found[name, 'mean'], found[name, 'std'], strict=True)
+    columns[head] = [spread(mean, std, form) for mean, std in parts]
   note = f'Mean ± standard deviation over {len({r["seed"] for r in rows})} run(s).'
-  return Table(columns, lines, notes=[note], label='adapt')
+  return Table.of_texts(found.index.get_level_values(0), columns, note)
 
 
 def main(argv: list[str]) -> None:

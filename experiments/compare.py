@@ -233,7 +233,7 @@ def define_flags() -> None:
   flags.DEFINE_list(
     'redo',
     [],
-    'Methods whose runs in WORKDIR are deleted first, named as in the table.',
+    'Methods, named as in the table, whose runs are deleted first.',
   )
   flags.DEFINE_enum(
     'correct',

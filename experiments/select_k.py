@@ -10,6 +10,7 @@ Experiments says how. fesem-compare compares accuracies of fesem(2), fesem(3).
 """
 
 import json
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
@@ -19,14 +20,13 @@ from absl import flags
 
 from fesem_jax import data
 from fesem_jax.analysis import num_clusters
-from fesem_jax.analysis.tables import mean_and_std
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.run.programs import Programs
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.text_tables import Cell, Column, Table
+from fesem_jax.utils.text_tables import Table, spread
 
 from . import flags as experiment_flags
 from .build import build_local, build_model, load_data
@@ -88,8 +88,9 @@ def select(
       clusters[-1][finite] = num_clusters.k_means(points, k, seed)
     scores, clouds, p_values = zip(*(x or (None,) * 3 for x in found), strict=True)
     known = None not in scores
-    mean, std = mean_and_std(list(scores), 1.0) if known else (None, None)
-    row |= {'silhouette_mean': mean, 'silhouette_std': std}
+    several = known and len(scores) > 1
+    row['silhouette_mean'] = float(np.mean(scores)) if known else None
+    row['silhouette_std'] = float(np.std(scores, ddof=1)) if several else None
     row['silhouette_of_one_cloud'] = float(np.mean(clouds)) if known else None
     row['p_value'] = float(np.median(p_values)) if known else None
     row['stability'] = num_clusters.stability(clusters) if k > 1 else None
@@ -109,22 +110,26 @@ def select(
 
 def table_of(result: dict[str, Any]) -> Table:
   """The metrics of each K as a table for a terminal."""
-  columns = {
-      'silhouette': ('silhouette', 3),
-      'silhouette_of_one_cloud': ('without clusters', 3), 'p_value': ('p', 2),
-      'stability': ('stability', 2), 'ari': ('ARI', 2),
+  rows = result['by_k'].values()
+  heads = {
+    'silhouette': ('silhouette', '.3f'),
+    'silhouette_of_one_cloud': ('without clusters', '.3f'),
+    'p_value': ('p', '.2f'), 'stability': ('stability', '.2f'), 'ari': ('ARI', '.2f'),
   }  # fmt: skip
-  lines = []
-  for k, row in result['by_k'].items():
-    line = [k]
-    for name in columns:
-      mean = row.get(f'{name}_mean', row.get(name))
-      line.append(Cell(mean, row.get(f'{name}_std'), instead='-'))
-    lines.append([*line, '/'.join(map(str, row['sizes'][0]))])
-  heads = [Column(n, h, f'.{d}f', '', True) for n, (h, d) in columns.items()]
-  heads = [Column('num_clusters', 'K', 'd'), *heads, Column('sizes', 'sizes')]
+
+  def text(row: dict[str, Any], name: str, form: str) -> str:
+    values = (row.get(f'{name}_mean', row.get(name)), row.get(f'{name}_std'))
+    mean, std = (math.nan if x is None else x for x in values)
+    return spread(mean, std, form) or '-'
+
+  columns = {
+    head: [text(row, name, form) for row in rows]
+    for name, (head, form) in heads.items()
+  }
+  columns['sizes'] = ['/'.join(map(str, row['sizes'][0])) for row in rows]
+  index = [f'K = {k}' for k in result['by_k']]
   note = f'±: standard deviation over {len(result["seeds"])} seeds.'
-  return Table(heads, lines, notes=[note])
+  return Table.of_texts(index, columns, note)
 
 
 def main(argv: list[str]) -> None:

@@ -19,8 +19,8 @@ from fesem_jax.run.results import (
   curves,
   records,
 )
-from fesem_jax.run.results.result import Result
 from fesem_jax.run.results.files import read_clients, read_result, write_result
+from fesem_jax.run.results.result import Result
 from fesem_jax.run.rule_subjects import check_after
 from fesem_jax.run.watching import arranged, deploy
 from fesem_jax.utils import free_memory

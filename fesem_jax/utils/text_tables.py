@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,18 @@ class Table:
   bold: 'DataFrame | None' = None
   notes: Sequence[str] = ()
   label: str = 'methods'
+
+  @classmethod
+  def of_texts(
+    cls, index: Sequence[object], columns: Mapping[str, Sequence[str]], note: str = ''
+  ) -> 'Table':
+    """A table of texts, head -> cells; `index` names the rows."""
+    import pandas
+
+    cells = pandas.DataFrame(columns, index=pandas.Index(map(str, index)))
+    heads = pandas.MultiIndex.from_product([[''], cells.columns])
+    notes = [note] if note else []
+    return cls(cells.set_axis(heads, axis=1), cells, notes=notes)
 
   def _panels(self) -> Iterator['DataFrame']:
     """The cells, some groups of columns at a time."""

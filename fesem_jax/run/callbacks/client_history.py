@@ -68,9 +68,7 @@ class ClientHistory(Callback):
       self._part = part_of(None, event.assignment, places, self._examples)
     if part := self._part:
       processes.from_first(
-        lambda: client_history.write_part(
-          self._folder, event.number, self._names, part
-        )
+        lambda: client_history.write_part(self._folder, event.number, self._names, part)
       )
     self._part = {}
 

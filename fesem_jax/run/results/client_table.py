@@ -49,8 +49,8 @@ def make(
     'client': as_text(names).astype(object),
     'examples': np.asarray(sizes).astype(np.int64),
     'test_examples': np.asarray(deployed.examples)[places].astype(np.int64),
-    'true_cluster': truth,
-    'cluster': assignment,
+    'true_cluster': None if truth is None else _numbers_or_names(truth),
+    'cluster': None if assignment is None else np.asarray(assignment, np.int64),
   }
   for kind, totals in zip(KINDS, (deployed, finetuned), strict=True):
     for name, values in client_figures(totals, task).items():
@@ -58,6 +58,11 @@ def make(
   columns['honest'] = honest
   known = {name: column for name, column in columns.items() if column is not None}
   return pandas.DataFrame(known)
+
+
+def _numbers_or_names(truth: np.ndarray) -> np.ndarray:
+  truth = np.asarray(truth)
+  return truth.astype(np.int64 if truth.dtype.kind in 'iu' else object)
 
 
 def as_text(names: np.ndarray) -> np.ndarray:
