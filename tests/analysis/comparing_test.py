@@ -4,12 +4,14 @@ import dataclasses
 import json
 
 import numpy as np
+import pandas
 import pytest
 from scipy import stats
 
 import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.analysis import runs_of_methods
+from fesem_jax.analysis.comparison import read_comparison
 from fesem_jax.utils.errors import Diverged, UserError
 from tests.support import helpers
 
@@ -43,7 +45,8 @@ def runs(monkeypatch):
         ('micro_accuracy', 'macro_accuracy', 'micro_f1', 'macro_f1'), found
       )
       summary = {
-        'deployed': figures, 'finetuned': figures, 'clusters': None,
+        'rounds': 2, 'deployed': figures, 'finetuned': figures,
+        'task': 'classification',
         'timing': {'seconds_per_round': 0.1}, 'clients_without_test_examples': 0,
       }  # fmt: skip
       history = [{'round': r, 'deployed': figures} for r in (1, 2)]
@@ -68,48 +71,33 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   found = fj.compare(
     methods, data, rounds=2, seeds=range(3), workdir=tmp_path, eval_every=4
   )
-  assert [(r['method'], r['diverged']) for r in found.rows] == [
-    ('one', 0), ('two', 0), ('three', 1),
-  ]  # fmt: skip
-  mean, deviation = found.rows[0]['deployed_micro_accuracy']
-  np.testing.assert_allclose([mean, deviation], [190 / 3, np.std([50, 60, 80], ddof=1)])
-  assert found.differences['reference'] == 'two'
-  first, third = found.differences['deployed']
+  assert found.runs['status'].tolist() == ['finished'] * 7 + ['diverged', 'finished']
+  row = found.table.numbers.loc['one']
+  got = [row[f'deployed.micro_accuracy_{part}'] for part in ('mean', 'std')]
+  np.testing.assert_allclose(got, [190 / 3, np.std([50, 60, 80], ddof=1)])
+  assert found.differences.attrs['reference'] == 'two'
   interval = stats.ttest_rel([50, 60, 80], [70, 90, 90]).confidence_interval()
-  np.testing.assert_allclose(
-    [first['mean'], first['low'], first['high']], [-20, *interval], rtol=1e-9
-  )
-  assert (third['method'], third['pairs']) == ('three', 2)
+  got = found.differences.loc['one', ['difference', 'low', 'high']].tolist()
+  np.testing.assert_allclose(got, [-20, *interval], rtol=1e-9)
+  assert found.differences.loc['three', 'seeds'] == 2
   # Each seed has its own data and folder, and further options go to `simulate`.
   algorithm, train, test, seed, options = seen[4]
   assert (algorithm, seed, options['rounds'], options['eval_every']) == (two, 1, 2, 4)
   np.testing.assert_array_equal(train.x, data(1)[0].x)
   np.testing.assert_array_equal(test.x, data(1)[1].x)
   assert options['workdir'].path == tmp_path / 'two' / 'seed1'
-  held = json.loads((tmp_path / 'table.json').read_text())
-  assert held['differences']['deployed'][0]['mean'] == pytest.approx(-20)
-  assert 'gaps' not in held
+  (held, *_) = json.loads((tmp_path / 'table.json').read_text())
+  assert held['difference_difference'] == pytest.approx(-20)
   # The gaps to an oracle stand beside the differences, unless they are the same.
-  assert found.gaps is None
-  told = dataclasses.replace(found, oracle='one')
-  assert [r['method'] for r in told.gaps['deployed']] == ['two', 'three']
-  assert told.gaps['deployed'][0]['mean'] == pytest.approx(20)
-  assert [str(told).count(f'minus that of {m}') for m in ('one', 'two')] == [1, 1]
-  # Captions say of which rounds their figures are.
-  of_best = {
-    label: [s and s | {'reports': {'best': s}} for s in each]
-    for label, each in found.summaries.items()
-  }
-  best = dataclasses.replace(told, summaries=of_best, report='best')
-  assert str(best).count('best round of each run, minus that of') == 2
-  same = dataclasses.replace(found, oracle='two')
-  assert str(same).count('minus that of') == str(found).count('minus that of')
-  assert (tmp_path / 'table.md').read_text() == found.as_markdown()
-  assert 'minus that of two' in str(found)
+  for oracle, groups in (('one', ['minus two', 'minus one']), ('two', ['minus two'])):
+    with_oracle = dataclasses.replace(found, oracle=oracle)
+    heads = dict.fromkeys(with_oracle.table.cells.columns.get_level_values(0))
+    assert [head for head in heads if head.startswith('minus')] == groups
+  assert (tmp_path / 'table.md').read_text() == found.table.to_markdown()
   with pytest.raises(UserError, match='oracle'):
     fj.compare(methods, data, rounds=1, oracle='told')
   named = fj.compare(methods, data(), rounds=2, seeds=[0, 2], reference='one')
-  assert [r['method'] for r in named.differences['deployed']] == ['two', 'three']
+  assert named.differences.index.tolist() == ['two', 'three']
 
 
 def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
@@ -122,9 +110,8 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
 
   runs(score)
   found = fj.compare({'bad': bad, 'good': good}, data(), rounds=1, seeds=[0, 1])
-  assert [len(s) for s in found.summaries.values()] == [0, 2]
+  assert found.runs['method'].tolist() == ['good', 'good']
   assert str(found).endswith('bad cannot run: It needs everyone.')
-  assert found._repr_markdown_().endswith('bad cannot run: It needs everyone.')
   with pytest.raises(UserError, match=r'Not all methods ran\. bad: It needs everyone'):
     found.check()
   with pytest.raises(UserError, match=r'^It needs everyone'):
@@ -169,10 +156,10 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
   seen.clear()
   found = fj.compare(methods, data(), rounds=1, seeds=[0, 1], choices=choices)
   assert [made[s[0]] for s in seen[:3:2]] == [{'rate': 0.2}, choices['server'].values]
-  rows = {r['method']: r for r in found.rates}
-  assert rows['server']['runs'] == 18
-  assert 'rate {0.1, 0.2, 0.05} x server_rate {1, 3, 2}' in rows['server']['chosen']
-  assert rows['plain']['chosen'] == 'as given'
+  values = choices['server'].values
+  assert found.table.cells.loc['server', ('', 'settings')] == ', '.join(
+    f'{name}={value:g}' for name, value in values.items()
+  )
   with pytest.raises(UserError, match='seeds'):
     fj.compare(methods, data(), rounds=1, seeds=[7], choices=choices)
   with pytest.raises(UserError, match='choices'):
@@ -197,8 +184,12 @@ def test_a_comparison_runs_and_goes_on_in_its_workdir(tmp_path):
   found = fj.compare(methods, data(), **options)
   assert (tmp_path / 'fed_prox/seed1/summary.json').exists()
   again = fj.compare(methods, data(), **options)
-  assert again.summaries == found.summaries
+  pandas.testing.assert_frame_equal(again.rounds, found.rounds)
+  from_folder = read_comparison(tmp_path)
+  pandas.testing.assert_frame_equal(from_folder.rounds, found.rounds)
+  pandas.testing.assert_frame_equal(from_folder.clients, found.clients)
   alone = fj.simulate(methods['fed_prox'], *data(), rounds=1, seed=1, finetune_epochs=0)
-  told = found.summaries['fed_prox'][1]
-  assert told['deployed'] == pytest.approx(alone.summary['deployed'], rel=1e-6)
-  assert told['timing']['runs_at_once'] == 2
+  row = found.runs.iloc[3]
+  want = alone.summary['deployed']['micro_accuracy']
+  assert row['deployed.micro_accuracy'] == pytest.approx(want, rel=1e-6)
+  assert row['timing.runs_at_once'] == 2

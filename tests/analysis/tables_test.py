@@ -1,197 +1,119 @@
-"""What tables say of the rounds that they show, and rounds to a target."""
+"""Tables of methods over seeds, from frames."""
 
 import csv
-import dataclasses
 import json
 import shutil
 import subprocess
 
+import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats
 
-from fesem_jax.analysis import costs_table, tables
-from fesem_jax.analysis.comparing import Comparison
+from fesem_jax.analysis import tables
 from fesem_jax.run.results import curves
+from fesem_jax.run.results.frames import Recorded, joined
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import text_tables
 from fesem_jax.utils.errors import UserError
 
 
-def summary(accuracies, targets=(0.5, 0.9)):
+def summary(accuracies, targets=(0.5, 0.9), **more):
   """The summary of a run with these accuracies after its rounds."""
   history = []
   for number, accuracy in enumerate(accuracies, 1):
     scores = dict.fromkeys(CLASSIFICATION.columns, accuracy)
     history.append({'round': number, 'deployed': scores, 'finetuned': scores})
   return {
-    'finetuned': history[-1]['finetuned'], 'deployed': history[-1]['deployed'],
-    'clusters': None, 'timing': {'seconds_per_round': 0.5},
-    'clients_without_test_examples': 0, 'reports': curves.reports(history),
-    'rounds_to_target': curves.rounds_to_targets(history, targets),
+    'rounds': len(history), 'task': 'classification', **history[-1],
+    'timing': {'seconds_per_round': 0.5}, 'clients_without_test_examples': 0,
+    'reports': curves.reports(history),
+    'rounds_to_target': curves.rounds_to_targets(history, targets), **more,
   }  # fmt: skip
 
 
-FOUND = Comparison(
-  {
-    'fed_avg': [summary([0.25, 0.75, 0.5]), summary([0.5, 0.5, 0.25])],
-    'fesem(2)': [summary([0.4, 0.6, 0.95]), None],
-    'non_fed': [],
-  },
-  [],
-)
+def frames(by_label, clients=None, config=None):
+  """Frames of runs: label -> the summary of each seed, None for one that diverged."""
+  runs = [
+    Recorded(
+      label, seed, {'algorithm': label.split('(')[0], **(config or {}).get(label, {})},
+      found, [], (clients or {}).get((label, seed)), diverged=found is None,
+    )
+    for label, each in by_label.items()
+    for seed, found in enumerate(each)
+  ]  # fmt: skip
+  return joined(runs, list(by_label))
 
 
-@pytest.mark.parametrize(
-  ('report', 'micro', 'said'),
-  [
-    ('last', '37.5 ± 17.7', 'Metrics are from the last round.'),
-    ('best', '62.5 ± 17.7', "Metrics are from each run's best evaluated round"),
-    ('mean10', '45.8 ± 5.9', 'Metrics are means over the last ten evaluated rounds'),
-  ],
-)
-def test_tables_show_a_report_and_say_which(report, micro, said, tmp_path):
-  found = dataclasses.replace(FOUND, report=report)
-  row = tables.scores(found.rows).as_markdown().splitlines()[4]
-  assert row.startswith(f'| fed_avg | {micro} |')
+def table(by_label, **options):
+  return tables.comparison(frames(by_label), **options)
+
+
+def cells(found, method):
+  """Head -> text of a method's cells."""
+  return {head: text for (_, head), text in found.cells.loc[method].items()}
+
+
+FOUND = frames({
+  'fed_avg': [summary([0.25, 0.75, 0.5]), summary([0.5, 0.5, 0.25])],
+  'fesem(2)': [summary([0.4, 0.6, 0.95]), None],
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(('report', 'micro', 'difference'), [
+    ('last', '37.5 ± 17.7', 45), ('best', '62.5 ± 17.7', 20),
+    ('mean10', '45.8 ± 5.9', 15),
+])  # fmt: skip
+def test_tables_show_a_report_and_say_which(report, micro, difference, tmp_path):
+  found = tables.comparison(FOUND, report=report, reference='fed_avg')
+  row = cells(found, 'fed_avg')
+  assert (row['micro-acc (%)'], row['of seeds']) == (micro, '2 of 2')
+  row = cells(found, 'fesem(2)')
+  # Differences are of the same metrics; the one seed of both counts.
+  assert (row['difference'], row['of seeds']) == (f'+{difference}.00', '1 of 2')
+  assert '95 % interval' not in row
   found.write(tmp_path)
-  for name in ('table.md', 'table.tex'):
-    assert said in (tmp_path / name).read_text()
-  assert said in str(found)
+  for name in ('md', 'tex'):
+    assert curves.REPORTS[report] in (tmp_path / f'table.{name}').read_text()
+  assert len(found.notes) == 2
   (first, *_) = csv.DictReader((tmp_path / 'table.csv').open())
-  assert first['report'] == report
-  held = json.loads((tmp_path / 'table.json').read_text())
-  assert held['report'] == report
-  # Differences are of the same figures; the one seed of both counts.
-  (other,) = found.differences['deployed']
-  want = {'last': -45, 'best': -20, 'mean10': -15}[report]
-  assert other['mean'] == pytest.approx(want)
-
-
-def test_an_agreement_of_zero_has_no_sign():
-  run = summary([0.5]) | {'clusters': {'ari': -0.004, 'ami': -0.006}}
-  row = tables.scores(tables.over_seeds({'a': [run]})).as_markdown().splitlines()[4]
-  assert '| 0.00 | -0.01 |' in row
+  (other, *_) = json.loads((tmp_path / 'table.json').read_text())
+  name = 'deployed.micro_accuracy_mean'
+  want = found.numbers.loc['fed_avg', name]
+  assert (float(first[name]), other[name]) == (want, want)
+  with pytest.raises(UserError, match='report'):
+    tables.reported(FOUND.runs, 'first')
 
 
 def test_rounds_to_a_target_are_means_over_seeds_that_reached_it():
-  said, _, head, _, avg, fesem, none = (
-    costs_table.of_methods(FOUND.rows).as_markdown().splitlines()
-  )
-  assert head == (
-    '| method | s/round | rounds to 50 % | rounds to seeds | rounds to 90 % | rounds '
-    'to seeds |'
-  )
+  found = tables.comparison(FOUND)
   # 1 + 0.25 / 0.5 and 1 rounds; never.
-  assert avg.endswith('| 1.2 ± 0.4 | 2 of 2 | not reached | 0 of 2 |')
+  row = cells(found, 'fed_avg')
+  assert row['rounds to 50 %'] == '1.2 ± 0.4'
+  assert row['rounds to 90 %'] == 'not reached'
   # 1.5, and 2 + 0.3 / 0.35; the seed that diverged does not reach it.
-  assert fesem.endswith('| 1.5 | 1 of 2 | 2.9 | 1 of 2 |')
-  assert none.endswith('|  |  |  |  |')
-  assert 'Rounds until the deployed micro accuracy reaches a target' in said
-  mixed = tables.over_seeds({'a': [summary([0.2, 0.6]), summary([0.1, 0.2])]})
-  assert (
-    '| 1.8 | 1 of 2 | not reached | 0 of 2 |'
-    in costs_table.of_methods(mixed).as_markdown()
-  )
-  assert '1.8  1 of 2  not reached  0 of 2' in str(costs_table.of_methods(mixed))
-  assert ',1.75,,1 of 2,,,0 of 2' in costs_table.of_methods(mixed).as_csv()
-  without = summary([0.9], targets=())
-  alone = tables.over_seeds({'a': [without]})
-  assert 'rounds to' not in costs_table.of_methods(alone).as_markdown()
-  # A seed that was run without targets is not one that missed them.
-  some = tables.over_seeds({'a': [summary([0.2, 0.6]), without]})
-  assert (
-    '| 1.8 | 1 of 1 | not reached | 0 of 1 |'
-    in costs_table.of_methods(some).as_markdown()
-  )
+  row = cells(found, 'fesem(2)')
+  assert row['rounds to 50 %'] == '1.5 (1 of 2)'
+  assert row['rounds to 90 %'] == '2.9 (1 of 2)'
 
 
-def test_metrics_of_the_users_own_follow_those_of_the_task():
-  def measured(value):
-    made = summary([0.5])
-    own = {'micro_top_3': value, 'macro_top_3': value / 2}
-    return made | {kind: made[kind] | own for kind in ('deployed', 'finetuned')}
-
-  found = tables.over_seeds({'a': [measured(0.25), measured(0.75)], 'b': [None]})
-  made = tables.scores(found, ['deployed', 'finetuned'])
-  head, _, first, *_ = made.as_markdown().splitlines()[2:]
-  names = [cell.strip() for cell in head.strip('|').split('|')]
-  cells = [cell.strip() for cell in first.strip('|').split('|')]
-  of_first = dict(zip(names, cells, strict=True))
-  assert of_first['deployed micro-top_3'] == '0.500 ± 0.354'
-  assert of_first['fine-tuned macro-top_3'] == '0.250 ± 0.177'
-  assert 'micro-top\\_3' in made.as_latex()
-  (row, *_) = csv.DictReader(tables.whole(found).as_csv().splitlines())
-  assert row['deployed_micro_top_3_mean'] == '0.5'
-  assert 'micro-top_3' in str(made)
+def costing(down, up, seconds):
+  costs = {'bytes_down': down, 'bytes_up': up, 'simulated_seconds': seconds}
+  return summary([0.5], costs=costs, epsilon=seconds / 1000)
 
 
-def test_tables_have_the_gigabytes_and_hours_that_are_known():
-  def costing(down, up, hours=None):
-    costs = {'bytes_down': down, 'bytes_up': up}
-    if hours is not None:
-      costs |= {'simulated_seconds': 3600 * hours}
-    return summary([0.5]) | {'costs': costs}
-
-  found = tables.over_seeds({
-    'fed_avg': [costing(2e9, 1e9, 2.0), costing(4e9, 1e9, 3.0)],
-    'mine': [costing(None, None)],
-    'half': [costing(1e9, 1e9), summary([0.5])],
+def test_costs_are_unknown_if_a_seed_lacks_them():
+  found = table({
+    'fed_avg': [costing(2e9, 1e9, 7200), costing(4e9, 1e9, 10800)],
+    'half': [costing(1e9, 1e9, 1), summary([0.5])],
   })  # fmt: skip
-  assert [row['gigabytes'] for row in found] == [4.0, None, None]
-  assert [row['simulated_hours'] for row in found] == [2.5, None, None]
-  head, _, first, second, *_ = (
-    costs_table.of_methods(found).as_markdown().splitlines()[2:]
-  )
-  names = [cell.strip() for cell in head.strip('|').split('|')]
-  cells = [cell.strip() for cell in first.strip('|').split('|')]
-  of_first = dict(zip(names, cells, strict=True))
-  assert of_first['GB'] == '4'
-  assert second.count('|') == head.count('|')
-  assert 'GB' in str(costs_table.of_methods(found))
-  (row, *_) = csv.DictReader(costs_table.of_methods(found).as_csv().splitlines())
-  assert row['gigabytes'] == '4.0'
-  small = tables.over_seeds({'fed_avg': [costing(2e6, 1e6, 0.02)]})
-  columns = {c.key: c.head for c in costs_table.of_methods(small).columns}
-  assert columns['gigabytes'] == 'MB'
-  (row, *_) = csv.DictReader(costs_table.of_methods(small).as_csv().splitlines())
-  assert row['gigabytes'] == '0.003'
-  plain = tables.over_seeds({'fed_avg': [summary([0.5])]})
-  assert ' GB |' not in costs_table.of_methods(plain).as_markdown()
-  assert 'gigabytes' not in costs_table.of_methods(plain).as_csv()
-
-
-def test_tables_have_the_columns_that_are_asked_for_and_say_what_a_deviation_is():
-  run = summary([0.5])
-  scores = {
-    kind: dict.fromkeys(CLASSIFICATION.columns, x)
-    for kind, x in (('finetuned', 0.75), ('deployed', 0.25), ('unseen', 0.5))
-  }
-  found = tables.over_seeds({'fed_avg': [run | scores] * 2, 'b': [run | scores, None]})
-  made = tables.scores(found)
-  assert [c.group for c in made.columns] == [
-    '',
-    *['deployed'] * 4,
-    *['unseen clients'] * 4,
-  ]
-  both = tables.scores(found, ['deployed', 'finetuned'], ['micro_f1'])
-  assert [c.key for c in both.columns] == [
-    'method', 'deployed_micro_f1', 'finetuned_micro_f1'
-  ]  # fmt: skip
-  lines = both.as_latex().splitlines()
-  assert r'FedAvg & 25.0 \pm 0.0 & 75.0 \pm 0.0 \\' in lines
-  assert r'b & 25.0{$^*$} & 75.0{$^*$} \\' in lines
-  said = [
-    'Metrics are mean and sample standard deviation over 1 to 2 seeds.',
-    '* without the seeds that diverged.',
-  ]
-  for sentence in said:
-    for text in (made.as_latex(), str(made)):
-      assert sentence in text
-    assert sentence.replace('*', '\\*') in made.as_markdown()
-  same = tables.scores(tables.over_seeds({'a': [run] * 3}))
-  assert 'standard deviation over 3 seeds.' in same.as_latex()
-  for asked in ({'columns': ['tuned']}, {'metrics': ['micro_rmse']}):
-    with pytest.raises(UserError, match=next(iter(asked)).rstrip('s')):
-      tables.scores(found, **asked)
+  row, half = cells(found, 'fed_avg'), cells(found, 'half')
+  names = ('s/round', 'GB', 'h on devices', 'epsilon')
+  assert [row[n] for n in names] == ['0.5', '4', '2.5', '10.8']
+  assert [half[n] for n in names] == ['0.5', '', '', '']
+  small = table({'fed_avg': [costing(2e6, 1e6, 60)]})
+  row = cells(small, 'fed_avg')
+  assert (row['MB'], row['min on devices']) == ('3', '1')
 
 
 def test_the_best_and_those_that_do_not_differ_from_it_are_marked():
@@ -200,107 +122,183 @@ def test_the_best_and_those_that_do_not_differ_from_it_are_marked():
     'oracle': [0.99, 0.99, 0.99],
   }  # fmt: skip
   runs = {m: [summary([x]) for x in each] for m, each in accuracies.items()}
-  found = tables.scores(
-    tables.over_seeds(runs, oracle='oracle'), (), ['micro_accuracy']
-  )
+  found = table(runs, metrics=['micro_accuracy'])
   # Differences of 0.5, -0.2 and 1 points have p = 0.33.
-  assert 'good | **91.0 ± 1.0** |' in found.as_markdown()
-  assert 'near | 90.6 ± 0.9° |' in found.as_markdown()
-  assert 'bad | 51.0 ± 1.0 |' in found.as_markdown()
-  assert 'oracle | 99.0 ± 0.0 |' in found.as_markdown()
-  assert 'Bold: best mean of a column. °: not different from it' in found.as_markdown()
-  assert '91.0±1.0•' in str(found)
-  assert '•: best mean' in str(found)
-  assert r'good & \bfseries 91.0 \pm 1.0 \\' in found.as_latex()
+  lines = found.to_markdown()
+  assert '| good | **91.0 ± 1.0** |' in lines
+  assert '| near | 90.6 ± 0.9° |' in lines
+  assert '| bad | 51.0 ± 1.0 |' in lines
+  assert '| oracle | 99.0 ± 0.0 |' in lines
+  assert '91.0 ± 1.0•' in str(found)
+  assert r'\textbf{91.0 $\pm$ 1.0}' in found.to_latex()
+  assert '<b>91.0 ± 1.0</b>' in found.to_html()
   # One seed has no test, and no marks.
-  alone = tables.over_seeds({m: each[:1] for m, each in runs.items()})
-  assert 'Bold' not in tables.scores(alone).as_markdown()
+  alone = table({m: each[:1] for m, each in runs.items()})
+  assert not alone.bold.to_numpy().any()
 
 
-def test_nothing_is_best_by_a_metric_of_the_users_own():
-  def runs(error):
-    made = [summary([0.5]), summary([0.5])]
-    return [m | {'deployed': m['deployed'] | {'micro_error': error}} for m in made]
-
-  found = tables.over_seeds({'a': runs(0.1), 'b': runs(0.9)})
-  assert 'deployed_micro_error' not in found[0]['best'] | found[1]['best']
-  assert found[0]['best']['deployed_micro_accuracy'] == 'best'
-
-
-def test_runs_with_and_without_bad_clients_and_of_validation_share_a_table():
-  good, bad = summary([0.9]), summary([0.2])
-  scores = {kind: summary([0.5])[kind] for kind in ('deployed', 'finetuned')}
-  runs = {
-    'clean': [good, summary([0.8])],
-    'attacked': [bad | {'honest': scores, 'evaluated_on': 'validation'}] * 2,
-  }
-  found = tables.over_seeds(runs)
-  shown = tables.scores(found)
-  assert '| clean | **85.0 ± 7.1** |' in shown.as_markdown()
-  assert '| attacked | 50.0 ± 0.0' in shown.as_markdown()
-  rows = tables.whole(found).records()
-  assert [row['evaluated_on'] for row in rows] == ['test', 'validation']
-  said = 'Those of attacked are of validation examples.'
-  assert said in shown.caption
-  # A method that could not run is measured on neither.
-  del runs['clean'][:]
-  assert said not in tables.scores(tables.over_seeds(runs)).caption
-
-
-def test_methods_that_diverged_are_not_among_those_measured_on_test_examples():
-  run = summary([0.5]) | {'evaluated_on': 'validation'}
-  found = tables.over_seeds({'a': [run, run], 'lost': [None, None]})
-  caption = tables.scores(found).caption
-  assert 'validation examples, held out of the training split' in caption
-  assert 'Those of' not in caption
-  rows = tables.whole(found).records()
-  assert [row['evaluated_on'] for row in rows] == ['validation', '']
-
-
-def test_figures_of_clusters_are_of_the_honest_clients_and_validation_is_named():
-  scores = {kind: summary([0.5])[kind] for kind in ('deployed', 'finetuned')}
-  run = summary([0.5]) | {'clusters': {'ari': 0.2, 'ami': 0.2}, 'evaluated_on': 'v'}
-  found = tables.over_seeds(
-    {'a': [run | {'honest': scores | {'ari': 1.0, 'ami': 1.0}}]}
+def test_holm_leaves_fewer_methods_different():
+  noise = np.random.default_rng(0).normal(0, 0.001, (4, 5))
+  means = {'a': 0.9, 'b': 0.898, 'c': 0.89, 'd': 0.5}
+  values = {m: x + noise[i] for i, (m, x) in enumerate(means.items())}
+  runs = frames({m: [summary([v]) for v in x] for m, x in values.items()}).runs
+  plain, corrected = (
+    tables.marks(runs, tables.score(runs), correct=c) for c in ('none', 'holm')
   )
-  assert found[0]['ari'] == 1.0
-  caption = tables.scores(found).caption
-  assert 'validation examples, held out of the training split' in caption
+  p = stats.ttest_rel(values['b'], values['a']).pvalue
+  assert ('b' in plain) == (p >= 0.05)
+  assert set(plain) <= set(corrected)
+  assert 'd' not in corrected
 
 
-def test_markdown_latex_csv_and_json_hold_the_same_numbers(tmp_path):
-  runs = {
-    m: [summary([x, x - 0.03]), summary([0.8, 0.7])]
-    for m, x in (('a', 0.6), ('b', 0.9))
+def test_methods_are_compared_over_the_seeds_that_both_finished():
+  runs = frames({
+    'a': [summary([0.5]), summary([0.6]), None],
+    'b': [summary([0.7]), summary([0.9]), summary([0.8])],
+    'diverged': [None, None, summary([0.7])],
+  }).runs  # fmt: skip
+  found = tables.differences(runs)
+  assert found.attrs == {'reference': 'b', 'column': 'deployed.micro_accuracy'}
+  want = stats.ttest_rel([50, 60], [70, 90])
+  row = found.loc['a', ['difference', 'low', 'high', 'p', 'seeds']].tolist()
+  interval = want.confidence_interval()
+  np.testing.assert_allclose(row, [-25, *interval, want.pvalue, 2], rtol=1e-9)
+  row = found.loc['diverged', ['difference', 'low', 'seeds']].tolist()
+  np.testing.assert_allclose(row, [-10, np.nan, 1])
+
+
+def test_the_least_error_is_the_best_and_favors_are_bold():
+  def of(*values):
+    return [
+      summary([0.5]) | {'task': 'regression', 'deployed': {'micro_rmse': v}}
+      for v in values
+    ]
+
+  found = table({'a': of(0.5, 0.5), 'b': of(0.41, 0.4), 'c': of(0.61, 0.6)},
+                reference='a')  # fmt: skip
+  assert cells(found, 'b')['difference'] == '-0.0950'
+  bold = found.bold['minus a', 'difference']
+  assert (bold['b'], bold['c']) == (True, False)
+  assert cells(found, 'b')['micro-RMSE'].startswith('0.405')
+
+
+def test_where_clients_are_bad_the_honest_ones_are_compared():
+  def of(value, honest, **more):
+    scores = dict.fromkeys(CLASSIFICATION.columns, honest)
+    bad = {'deployed': scores, 'finetuned': scores, 'ari': 1.0, 'ami': 0.5}
+    return summary([value], honest=bad, clusters={'ari': 0.2, 'ami': 0.2}, **more)
+
+  clean = summary([0.3])
+  found = table({'a': [of(0.9, 0.2, evaluated_on='validation')] * 2, 'b': [clean] * 2})
+  assert found.cells.columns[0] == ('deployed, honest', 'micro-acc (%)')
+  a, b = cells(found, 'a'), cells(found, 'b')
+  assert (a['micro-acc (%)'], a['ARI']) == ('20.0 ± 0.0°', '1.00')
+  assert b['micro-acc (%)'] == '30.0 ± 0.0'
+  assert a['difference'] == '-10.00'
+  assert 'on validation examples (a)' in found.notes[0]
+
+
+def test_columns_that_are_asked_for_and_metrics_of_the_users_own():
+  own = {'micro_top_3': 0.25, 'macro_top_3': 0.5, 'micro_loss': 1.0}
+  run = summary([0.5])
+  run |= {kind: run[kind] | own for kind in ('deployed', 'finetuned')}
+  run |= {'unseen': run['deployed'], 'backdoor_success': 0.1, 'trained': 0.25}
+  run |= {'trained_deployed': {'micro_accuracy': 0.9}}
+  run |= {'server': own | {'clusters': [run['deployed']] * 2}}
+  groups = ['deployed', 'unseen clients', 'server test', 'deployed, trained clients',
+            'backdoor', 'costs']  # fmt: skip
+  found = table({'fed_avg': [run, run], 'b': [run, None]})
+  assert list(dict.fromkeys(found.cells.columns.get_level_values(0)))[:4] == groups[:4]
+  row = cells(found, 'fed_avg')
+  assert (row['micro-top_3'], row['backdoor %'], row['trained %']) == (
+    '0.250 ± 0.000', '10.0', '25'
+  )  # fmt: skip
+  assert row['each center'] == '50.0/50.0'
+  # Whether more or less of a metric of a user is better is not known.
+  marked = found.bold.loc['fed_avg', ('deployed', 'micro-top_3')]
+  assert not marked
+  both = table({'b': [run]}, columns=['deployed', 'finetuned'], metrics=['micro_f1'])
+  assert list(both.cells.columns)[:2] == [
+    ('deployed', 'micro-F1 (%)'), ('fine-tuned', 'micro-F1 (%)')
+  ]  # fmt: skip
+  for options, subject in (
+    ({'columns': ['tuned']}, 'columns'),
+    ({'metrics': ['micro_rmse']}, 'metrics'),
+    ({'reference': 'c'}, 'reference'),
+  ):
+    with pytest.raises(UserError, match=subject):
+      tables.comparison(FOUND, **options)
+
+
+def of_clients(*accuracies, **more):
+  names = ['x', 'y', 'z', 'v'][: len(accuracies)]
+  return pd.DataFrame({'client': names, 'deployed_accuracy': accuracies, **more})
+
+
+def test_clients_gain_and_lose_within_a_seed():
+  lost = np.nan  # Without test examples.
+  clients = {
+    ('fed_avg', 0): of_clients(0.5, 0.5, 0.5, lost),
+    ('fed_avg', 1): of_clients(0.5, 0.6, 0.7, 0.8),
+    ('a', 0): of_clients(0.6, 0.5, 0.4, lost),
+    ('a', 1): of_clients(0.4, 0.7, 0.6, 0.9),
+    ('b', 0): of_clients(0.6, 0.6, 0.4, lost, honest=[True, True, False, True]),
   }
-  found = Comparison(runs, [], columns=('deployed', 'finetuned'))
-  found.write(tmp_path)
-  keys = [f'{k}_{c}' for k in ('deployed', 'finetuned') for c in CLASSIFICATION.columns]
-  rows = json.loads((tmp_path / 'table.json').read_text())['methods']
-  lines = list(csv.DictReader((tmp_path / 'table.csv').open()))
-  shown = (tmp_path / 'table.md').read_text().splitlines()[4:6]
-  latex = (tmp_path / 'table.tex').read_text()
-  for row, line, text in zip(rows, lines, shown, strict=True):
-    numbers = [f'{mean:.1f} ± {std:.1f}' for mean, std in (row[key] for key in keys)]
-    written = [[float(line[f'{k}_{part}']) for part in ('mean', 'std')] for k in keys]
-    assert written == [row[key] for key in keys]
-    cells = [x.strip(' *°') for x in text.strip('|').split('|')]
-    assert cells[1:] == numbers
-    for number in numbers:
-      assert number.replace('±', r'\pm') in latex
+  runs = {'fed_avg': [summary([0.5])] * 2, 'a': [summary([0.5])] * 2,
+          'b': [summary([0.5]), None]}  # fmt: skip
+  found = tables.comparison(frames(runs, clients))
+  names = ('gain', 'equal', 'lose')
+  assert [cells(found, 'a')[n] for n in names] == [
+    '1.5 ± 0.7',
+    '0.5 ± 0.7',
+    '1.5 ± 0.7',
+  ]
+  assert [cells(found, 'b')[n] for n in names] == ['2.0', '0.0', '0.0']
+  errors = frames(runs, clients).clients.rename(
+    columns={'deployed_accuracy': 'deployed_rmse'}
+  )
+  found = tables.client_changes(errors, 'fed_avg', 'deployed_rmse')
+  assert found.loc['b', ('lose', 'mean')] == 2
+
+
+def test_settings_that_differ_are_a_column():
+  config = {'a': {'rounds': 5, 'rate': 0.1}, 'b(rate=1)': {'rounds': 7, 'rate': 1.0}}
+  made = frames({'a': [summary([0.5])], 'b(rate=1)': [summary([0.5])]}, config=config)
+  found = tables.comparison(made)
+  assert [cells(found, m)['settings'] for m in config] == [
+    'rate=0.1, rounds=5', 'rounds=7'
+  ] or [cells(found, m)['settings'] for m in config] == [
+    'rounds=5, rate=0.1', 'rounds=7'
+  ]  # fmt: skip
+
+
+def test_ranks_are_those_of_scikit_posthocs():
+  posthocs = pytest.importorskip('scikit_posthocs')
+  rng = np.random.default_rng(0)
+  scores = pd.DataFrame(rng.random((9, 4)) + 0.1 * np.arange(4), columns=list('abcd'))
+  found = tables.ranks(scores)
+  p = posthocs.posthoc_nemenyi_friedman(scores.to_numpy())
+  distance = np.abs(np.subtract.outer(found.mean.to_numpy(), found.mean.to_numpy()))
+  np.testing.assert_array_equal(distance > found.critical_difference, p < 0.05)
+  # At the critical difference, Nemenyi's p is 5 %.
+  count, methods = scores.shape
+  q = found.critical_difference / np.sqrt(methods * (methods + 1) / (6 * count))
+  assert stats.studentized_range.sf(q * np.sqrt(2), methods, np.inf) == pytest.approx(
+    0.05, rel=1e-6
+  )
+  assert found.p == pytest.approx(stats.friedmanchisquare(*scores.to_numpy().T).pvalue)
+  with pytest.raises(UserError, match='scores'):
+    tables.ranks(scores[:2])
 
 
 @pytest.mark.slow
 def test_latex_compiles_without_a_table_that_is_too_wide(tmp_path):
-  if shutil.which('pdflatex') is None or not _has_packages():
-    pytest.skip('pdflatex with booktabs and siunitx is not installed')
-  name = r'_%&#$^\{}<--†'
+  find = ['kpsewhich', 'booktabs.sty']
+  if shutil.which('pdflatex') is None or subprocess.run(find, check=False).returncode:
+    pytest.skip('pdflatex with booktabs is not installed')
+  name = r'_%&#$^\{}<--†|'
   runs = {m: [summary([0.6, x]) for x in (0.7, 0.9)] for m in (name, 'fed_avg')}
-  runs[name].append(None)
-  rates = [{'method': 'a', 'values': {'x': 1}, 'chosen': 'as given ' * 20, 'runs': 0}]
-  rates[0]['left_out'] = ['a with rate=100%']
-  found = Comparison(runs, rates, columns=('deployed', 'finetuned'), correct='holm')
-  found.write(tmp_path)
+  table(runs, columns=['deployed', 'finetuned'], correct='holm').write(tmp_path)
   (tmp_path / 'page.tex').write_text(
     '\\documentclass{article}\n'
     f'{text_tables.PREAMBLE}\n\\begin{{document}}\\input{{table}}\\end{{document}}\n'
@@ -309,23 +307,6 @@ def test_latex_compiles_without_a_table_that_is_too_wide(tmp_path):
     ['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'page'],
     cwd=tmp_path, capture_output=True, timeout=120, check=False,
   )  # fmt: skip
-  said = done.stdout.decode(errors='replace')
-  assert done.returncode == 0, said
-  assert 'Overfull' not in said
-  assert (tmp_path / 'page.pdf').stat().st_size > 10_000
-
-
-def _has_packages():
-  found = subprocess.run(['kpsewhich', 'booktabs.sty', 'siunitx.sty'], check=False,
-                         capture_output=True)  # fmt: skip
-  return found.returncode == 0
-
-
-def test_clients_that_never_trained_have_columns():
-  run = summary([0.5])
-  trained = {'trained': 0.25, 'trained_deployed': {'micro_accuracy': 0.9}}
-  made = tables.scores(tables.over_seeds({'a': [run | trained], 'b': [run]}))
-  cells = dict(zip([c.key for c in made.columns], made.rows[0], strict=True))
-  assert cells['trained'].mean == pytest.approx(25)
-  assert cells['trained_deployed_micro_accuracy'].mean == pytest.approx(90)
-  assert 'trained' not in str(tables.scores(tables.over_seeds({'b': [run]})))
+  text = done.stdout.decode(errors='replace')
+  assert done.returncode == 0, text
+  assert 'Overfull' not in text

@@ -45,7 +45,7 @@ class Kept(Callback):
     self.models, self.scores = {}, {}
 
   def on_evaluation(self, event):
-    names = event.clients.names
+    names = event.clients['client'].to_numpy()
     params = [jax.device_get(event.models[name]) for name in names]
     self.models[event.number] = params
     self.scores[event.number] = event.record['validation']

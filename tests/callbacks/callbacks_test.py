@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 import fesem_jax as fj
@@ -43,7 +44,9 @@ class Watch(fj.Callback):
 
   def on_evaluation(self, event):
     self._told('evaluation', event)
-    event.record['worst'] = {'accuracy': event.clients.deployed_accuracy[[0, 1]]}
+    event.record['worst'] = {
+      'accuracy': event.clients.deployed_accuracy[[0, 1]].to_numpy()
+    }
     self.bias = {name: model['logits']['bias'] for name, model in event.models.items()}
 
   def on_round_end(self, event):
@@ -125,10 +128,7 @@ def test_events_have_clients_in_the_order_of_the_data(watched):
     sizes = np.bincount(event.assignment, minlength=2)
     assert sizes.tolist() == event.record['cluster_sizes']
   np.testing.assert_array_equal(last.assignment, result.clients.cluster)
-  for ours, theirs in zip(
-    last.clients.columns(), result.clients.columns(), strict=True
-  ):
-    np.testing.assert_array_equal(ours, theirs)
+  pandas.testing.assert_frame_equal(last.clients, result.clients)
   assert list(watch.bias) == train.info.names.tolist()
   for name, bias in watch.bias.items():
     theirs = result.deployed.params(client=name)['logits']['bias']

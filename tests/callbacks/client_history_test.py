@@ -1,7 +1,10 @@
 """Every client's history, and what rounds cost, of runs and their resumption."""
 
+import shutil
+
 import jax
 import numpy as np
+import pandas
 import pytest
 
 import fesem_jax as fj
@@ -24,23 +27,23 @@ def recorded(tmp_path_factory):
   folder = tmp_path_factory.mktemp('recorded') / 'run'
   watching = [ClientHistory(), Costs('broadband')]
   made = runs.simulated_linear(workdir=folder, callbacks=watching, **CHOSEN)
-  return made, folder, fj.load_run(folder).client_history.columns()
+  return made, folder, fj.load_run(folder).client_history
 
 
-def by_round(columns):
+def by_round(frame):
   return [
-    {n: x[columns['round'] == r] for n, x in columns.items()} for r in range(1, 5)
+    {n: x.to_numpy() for n, x in frame[frame['round'] == r].items()}
+    for r in range(1, 5)
   ]
 
 
 def test_rows_are_what_the_rounds_report(recorded):
-  made, folder, columns = recorded
+  made, _, columns = recorded
   assert {name: x.dtype for name, x in columns.items() if name != 'client'} == {
     name: np.dtype(dtype) for name, dtype in COLUMNS.items() if name != 'client'
   }
-  assert not (folder / 'history').exists()
   for record, rows in zip(made.history[1:], by_round(columns), strict=True):
-    assert rows['client'].tolist() == made.clients.names.tolist()
+    assert rows['client'].tolist() == made.clients['client'].tolist()
     took = rows['took_part']
     assert took.sum() == record['trained'] == 4
     np.testing.assert_array_equal(rows['examples'], SIZES)
@@ -65,7 +68,9 @@ def test_rows_are_what_the_rounds_report(recorded):
 
 def test_round_0_has_the_clusters_of_the_start(recorded):
   made, _, columns = recorded
-  start, first = (columns['assignment'][columns['round'] == r] for r in (0, 1))
+  start, first = (
+    columns['assignment'][columns['round'] == r].to_numpy() for r in (0, 1)
+  )
   assert np.bincount(start).tolist() == made.history[0]['cluster_sizes']
   assert (start != first).sum() == made.history[1]['moved']
   rows = {n: x[columns['round'] == 0] for n, x in columns.items()}
@@ -136,20 +141,15 @@ def test_a_resumed_run_goes_on_with_its_history(recorded, tmp_path):
   _, _, columns = recorded
   options = CHOSEN | {'workdir': tmp_path}
   runs.simulated_linear(callbacks=[ClientHistory()], **options | {'rounds': 2})
-  assert fj.load_run(tmp_path).client_history.rounds == [0, 1, 2]
+  assert fj.load_run(tmp_path).client_history['round'].unique().tolist() == [0, 1, 2]
   runs.simulated_linear(callbacks=[ClientHistory()], **options)
-  again = fj.load_run(tmp_path).client_history.columns()
-  for name, x in columns.items():
-    np.testing.assert_array_equal(again[name], x)
-  # Asked for again, a finished run writes nothing.
-  before = (tmp_path / 'history.parquet').stat()
-  runs.simulated_linear(callbacks=[ClientHistory()], **options)
-  assert (tmp_path / 'history.parquet').stat() == before
+  again = fj.load_run(tmp_path).client_history
+  pandas.testing.assert_frame_equal(again, columns)
 
 
 def test_every_second_round_alone(tmp_path):
   runs.simulated_linear(callbacks=[ClientHistory(2)], workdir=tmp_path, **CHOSEN)
-  assert fj.load_run(tmp_path).client_history.rounds == [0, 2, 4]
+  assert fj.load_run(tmp_path).client_history['round'].unique().tolist() == [0, 2, 4]
 
 
 def test_of_a_method_that_does_not_tell_of_clients_the_rest_is_kept(tmp_path):
@@ -162,7 +162,7 @@ def test_of_a_method_that_does_not_tell_of_clients_the_rest_is_kept(tmp_path):
   silent = method._replace(step=step, traffic=None)
   watching = [ClientHistory(), Costs('phone')]
   made = runs.simulated_linear(silent, workdir=tmp_path, callbacks=watching, rounds=1)
-  found = fj.load_run(tmp_path).client_history.columns()
+  found = fj.load_run(tmp_path).client_history
   assert np.isnan(found['loss']).all()
   assert (found['steps'] == -1).all()
   assert (found['assignment'] == -1).all()
@@ -172,106 +172,32 @@ def test_of_a_method_that_does_not_tell_of_clients_the_rest_is_kept(tmp_path):
   assert made.summary['costs']['simulated_seconds'] is None
 
 
-def parts(count, numbers):
-  """Parts of rounds with what may be unknown."""
-  for number in numbers:
-    rng = np.random.default_rng(number)
-    part = {n: rng.random(count) for n in ('loss', 'deployed', 'finetuned')}
-    part['loss'][0] = np.nan
-    yield number, part | {
-      'assignment': rng.integers(-1, 3, count), 'examples': np.arange(count),
-      'steps': rng.integers(0, 9, count), 'took_part': rng.random(count) < 0.5,
-      'failed': rng.random(count) < 0.5,
-    }  # fmt: skip
-
-
-NAMES = np.array(['a', 'ß', 'c c'])
-
-
-def written(folder, numbers):
-  folder.mkdir(exist_ok=True)
-  for number, part in parts(len(NAMES), numbers):
-    client_history.write_part(folder, number, part)
-  client_history.finish(folder, NAMES, 0, max(numbers))
-  return client_history.read(folder)
-
-
-def test_some_rounds_columns_and_clients_are_read(tmp_path):
-  held = written(tmp_path, [1, 3, 10])
-  assert held.rounds == [1, 3, 10]
-  whole = held.columns()
-  assert held.of('ß')['round'].tolist() == [1, 3, 10]
-  for name in COLUMNS:
-    np.testing.assert_array_equal(held.of('ß')[name], whole[name][1::3])
-  (name, steps), *more = held.columns([10, 1], ['steps']).items()
-  assert (name, more) == ('steps', [])
-  np.testing.assert_array_equal(
-    steps, np.roll(whole['steps'].reshape(3, 3), 1, 0)[:2].ravel()
-  )
-  assert held.to_pandas([3])['client'].tolist() == NAMES.tolist()
-
-
-def test_names_are_written_as_they_are(tmp_path):
-  parquet = pytest.importorskip('pyarrow.parquet')
-  held = written(tmp_path, [1, 3])
-  new = held.columns()
-  with parquet.ParquetFile(held.path) as file:
-    group = file.metadata.row_group(0)
-    names = file.schema_arrow.names
-  packed = {n for i, n in enumerate(names) if group.column(i).has_dictionary_page}
-  assert packed == set(COLUMNS) - {'client', 'took_part', 'failed'}
-  part = held.part(3)
-  assert list(part) == [name for name in COLUMNS if name not in ('round', 'client')]
-  np.testing.assert_array_equal(part['loss'], new['loss'][new['round'] == 3])
-
-
 def test_rounds_that_are_done_again_appear_once(tmp_path):
-  written(tmp_path, [1, 2, 3, 4])
-  for number, part in parts(3, [5, 6]):
-    client_history.write_part(tmp_path, number, part)
-  client_history.begin(tmp_path, 5)
-  client_history.finish(tmp_path, NAMES, since=5, done=5)
-  assert client_history.read(tmp_path).rounds == [1, 2, 3, 4, 5]
-  # A run that went on from round 2 has rounds 3 and 4 from its second attempt alone.
-  for number, part in parts(3, [3]):
-    client_history.write_part(tmp_path, number, part | {'steps': np.full(3, 77)})
-  client_history.finish(tmp_path, NAMES, since=2, done=3)
+  client_history.begin(tmp_path, 0)
+  part = {name: np.arange(3) for name in list(COLUMNS)[2:]}
+  names = np.array(['a', 'ß', 'c c'])
+  for number in (1, 2, 3, 10):
+    client_history.write_part(tmp_path, number, names, part)
+  client_history.begin(tmp_path, 2)
+  client_history.write_part(tmp_path, 3, names, part | {'steps': np.full(3, 77)})
   found = client_history.read(tmp_path)
-  assert found.rounds == [1, 2, 3]
-  assert (found.columns([3])['steps'] == 77).all()
+  assert found['round'].tolist() == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+  assert found['client'].tolist() == names.tolist() * 3
+  assert found['steps'].tolist() == [0, 1, 2] * 2 + [77] * 3
 
 
-def test_a_damaged_history_is_named_before_rounds_are_run(tmp_path):
-  (tmp_path / 'history.parquet').write_bytes(b'damaged')
-  with pytest.raises(fj.UserError, match=r'history\.parquet'):
-    runs.simulated_linear(callbacks=[ClientHistory()], workdir=tmp_path, rounds=1)
-  assert not runs.records(tmp_path)
+def test_a_damaged_round_is_named(recorded, tmp_path):
+  folder = shutil.copytree(
+    recorded[1] / 'history.parquet', tmp_path / 'history.parquet'
+  )
+  path = folder / '000002.parquet'
+  path.write_bytes(path.read_bytes()[:-40])
+  with pytest.raises(fj.UserError, match=r'000002\.parquet'):
+    client_history.read(tmp_path)
 
 
-@pytest.mark.parametrize('damage', ['column', 'names', 'type', 'rows'])
-def test_a_history_that_opens_may_still_be_damaged(recorded, tmp_path, damage):
-  parquet = pytest.importorskip('pyarrow.parquet')
-  table = parquet.read_table(recorded[1] / 'history.parquet')
-  at = table.schema.get_field_index('loss')
-  size = M
-  if damage == 'column':
-    table = table.remove_column(at)
-  elif damage == 'names':
-    table = table.set_column(1, 'client', [['x'] * len(table)])
-  elif damage == 'type':
-    table = table.set_column(at, 'loss', [['x'] * len(table)])
-  else:
-    size = 2
-  parquet.write_table(table, tmp_path / 'history.parquet', row_group_size=size)
-  with pytest.raises(fj.UserError, match=r'history\.parquet'):
-    client_history.read(tmp_path).of('c6')
-
-
-def test_arguments_are_checked(recorded, tmp_path):
-  held = fj.load_run(recorded[1]).client_history
+def test_arguments_are_checked(tmp_path):
   for refused, subject in (
-    (lambda: held.columns([9]), 'rounds'),
-    (lambda: held.of('x'), 'client'),
     (lambda: ClientHistory(0), 'every'),
     (lambda: client_history.read(tmp_path), 'client_metrics_every'),
     (lambda: runs.simulated_linear(callbacks=[ClientHistory()], rounds=1), 'workdir'),

@@ -53,7 +53,7 @@ def test_f1_and_auc_are_those_of_all_examples_together(method, options):
   whole = f1(np.concatenate(targets), np.concatenate(predicted))
   assert result.summary['f1_sk'] == pytest.approx(whole)
   each = [f1(*pair) for pair in zip(targets, predicted, strict=True)]
-  np.testing.assert_allclose(result.clients.columns()['f1_sk'], each)
+  np.testing.assert_allclose(result.clients['f1_sk'], each)
   np.testing.assert_allclose(each, result.clients.deployed_f1, atol=1e-6)
   assert result.summary['f1_sk_macro'] == pytest.approx(np.mean(each))
   if kept.assignment is None:
@@ -81,7 +81,7 @@ def test_bad_clients_count_in_the_table_of_clients_alone():
   ]  # fmt: skip
   whole = f1(np.concatenate([y for _, y in pairs]), np.concatenate(predicted))
   assert result.summary['f1_sk'] == pytest.approx(whole)
-  columns = result.clients.columns()
+  columns = result.clients
   assert np.isfinite(columns['f1_sk']).all()
   mean = columns['f1_sk'][counts].mean()
   assert result.summary['f1_sk_macro'] == pytest.approx(mean)
@@ -103,7 +103,7 @@ def test_auc_of_two_classes_takes_the_second_and_lacks_where_there_is_one():
   x, y = np.asarray(data.x), np.asarray(data.y)
   score = kept.predict(0, x, probabilities=True)[:, 1]
   assert result.summary['auc'] == pytest.approx(metrics.roc_auc_score(y, score))
-  column = result.clients.columns()['auc']
+  column = result.clients['auc']
   assert np.isnan(column[4])  # Its one example is of one class.
   assert result.summary['auc_macro'] == pytest.approx(np.nanmean(column))
   assert np.isfinite(result.history[-1]['auc'])

@@ -8,6 +8,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 import fesem_jax as fj
 from fesem_jax.analysis import tables
+from fesem_jax.run.results.frames import Recorded, joined
 from tests.support import helpers
 from tests.support.runs import GROUPS, SIZES, TEST_SIZES, built, simulated_linear
 
@@ -88,18 +89,17 @@ def test_personal_models_have_none():
 
 
 def test_a_table_has_the_best_and_each_center():
-  runs = {m: [simulated_linear(m, splits()).summary] for m in ('fed_avg', 'fesem')}
-  table = tables.scores(tables.over_seeds(runs), ['server'], ['micro_accuracy'])
-  assert [c.key for c in table.columns] == [
-    'method', 'server_micro_accuracy', 'server_centers'
-  ]  # fmt: skip
-  of_fesem = runs['fesem'][0]['server']
+  results = {m: simulated_linear(m, splits()) for m in ('fed_avg', 'fesem')}
+  frames = joined([Recorded.of(result, m) for m, result in results.items()])
+  table = tables.comparison(frames, columns=['server'], metrics=['micro_accuracy'])
+  of_fesem = results['fesem'].summary['server']
   found = sorted(
     (100 * c['micro_accuracy'] for c in of_fesem['clusters']), reverse=True
   )
-  assert table.rows[1][1].mean == pytest.approx(found[0])
-  assert table.rows[1][2] == '/'.join(f'{x:.1f}' for x in found)
-  assert table.rows[0][2] == ''
+  cells = table.cells['server test']
+  assert cells.loc['fesem', 'micro-acc (%)'] == f'{found[0]:.1f}'
+  centers = '/'.join(f'{x:.1f}' for x in found)
+  assert cells['each center'].to_dict() == {'fed_avg': '', 'fesem': centers}
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_a_run_goes_on_to_the_bit_and_leaves_its_models(tmp_path):
   kept = go('kept', 3, 'stacked')
   assert_same(host(kept.state), host(whole.state))
   saved, expected = (fj.load_run(tmp_path / f).deployed for f in ('whole', 'kept'))
-  for client in whole.clients.names:
+  for client in whole.clients['client']:
     a, b = (m.params(client=client) for m in (saved, expected))
     assert_same(a, b)
     assert_same(a, whole.deployed.params(client=client))

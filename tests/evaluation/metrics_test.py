@@ -53,11 +53,11 @@ def test_own_metrics_are_in_the_summary_every_record_and_of_each_client(tmp_path
       np.testing.assert_allclose(deployed[f'micro_{name}'], want, rtol=1e-4)
       assert f'micro_{name}' in record['finetuned']
     for clients in (result.clients, loaded):
-      np.testing.assert_allclose(clients.metrics[f'deployed_{name}'], values, rtol=1e-4)
-      tuned = clients.metrics[f'finetuned_{name}']
+      np.testing.assert_allclose(clients[f'deployed_{name}'], values, rtol=1e-4)
+      tuned = clients[f'finetuned_{name}']
       want = result.summary['finetuned'][f'macro_{name}']
       np.testing.assert_allclose(tuned.mean(), want, rtol=1e-9)
-    assert result.clients.of('c1')[f'deployed_{name}'] == pytest.approx(values[1], 1e-4)
+    assert result.clients[f'deployed_{name}'][1] == pytest.approx(values[1], 1e-4)
 
 
 @pytest.mark.parametrize('names', [['accuracy'], ['f1'], ['margin', 'margin']])

@@ -15,9 +15,7 @@ from experiments import compare, methods, start, tune
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax import algorithms
-from fesem_jax.analysis import tables
 from fesem_jax.server import optimizers as server_optimizers
-from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
 from reproductions import recipes
 from tests.support import helpers
@@ -207,75 +205,6 @@ def test_methods_of_a_comparison_can_have_labels(parsed_flags):
   for listed in (['a/b=fesem'], ['..=fesem'], ['Ours=fesem', 'Ours=fed_avg']):
     with refuses('algorithms'):
       compare.configurations(listed, 1, {})
-
-
-def summary(accuracy, ari=None, **others):
-  figures = dict.fromkeys(CLASSIFICATION.columns, accuracy)
-  return {
-      'finetuned': figures, 'deployed': figures, 'clusters': {'ari': ari, **others},
-      'timing': {'seconds_per_round': 0.5}, 'clients_without_test_examples': 3,
-  }  # fmt: skip
-
-
-def test_tables_hold_mean_and_sample_deviation():
-  table = tables.over_seeds(
-    {
-      'fesem(2)': [summary(0.90, 1.0, ami=0.5), summary(0.94, 0.5, ami=0.3)],
-      'fed_avg': [summary(0.8), None],
-      'non_fed': [None, None],
-      'fed_cluster': [],
-    }
-  )
-  made = tables.scores(table)
-  markdown = made.as_markdown().splitlines()[2:]
-  assert markdown[2].startswith('| fesem(2) | 92.0 ± 2.8 | ')
-  assert '| 0.75 | 0.40 |' in markdown[2]
-  assert '| ARI | AMI |' in markdown[0]
-  assert len({line.count('|') for line in markdown[:6]}) == 1
-  assert '80.0\\*' in markdown[3]
-  assert 'diverged' in markdown[4]
-  assert 'not run' in markdown[5]
-  assert '3 clients without test examples are left out.' in made.as_markdown()
-  assert '{micro-acc} & {micro-F1}' in made.as_latex()
-  assert '* without the seeds that diverged' in made.as_markdown()
-  assert 'FedAvg & 80.0{$^*$}' in made.as_latex()
-  cells = list(csv.DictReader(tables.whole(table).as_csv().splitlines()))
-  assert float(cells[0]['finetuned_micro_f1_mean']) == pytest.approx(92)
-  assert cells[2]['deployed_macro_f1_mean'] == ''
-  assert (float(cells[0]['ami']), cells[1]['ami']) == (0.4, '')
-  assert cells[1]['diverged'] == '1'
-
-
-def test_tables_of_a_comparison_have_columns_of_honest_clients():
-  attacked = summary(0.1) | {'honest': summary(0.8) | {'ari': 1.0}}
-  table = tables.over_seeds({'fed_avg': [attacked], 'non_fed': [None]})
-  made = tables.scores(table)
-  said, _, head, _, row, diverged, *_ = made.as_markdown().splitlines()
-  assert said.startswith('Metrics are of one seed. Metrics are from the last round.')
-  assert head.startswith('| method | deployed, honest micro-acc |')
-  assert row.startswith('| fed_avg | 80.0 | 80.0 |')
-  assert diverged.count('diverged') == 4
-  assert 'deployed, honest' in str(made)
-  assert '10.0' not in str(made)
-  assert 'FedAvg & 80.0' in made.as_latex()
-  head, first, _ = csv.reader(tables.whole(table).as_csv().splitlines())
-  cells = dict(zip(head, first, strict=True))
-  assert cells['honest_deployed_macro_f1_mean'] == '80.0'
-  assert float(cells['deployed_macro_f1_mean']) == 10
-  plain = tables.whole(tables.over_seeds({'a': [summary(0.5)]}))
-  assert 'honest' not in plain.as_csv()
-
-
-def test_labels_cannot_break_a_table():
-  label = 'fesem(4;cluster_on=a|b_$%&\n)'
-  table = tables.over_seeds({label: [summary(0.9)], 'fed_avg': [summary(0.8)]})
-  made = tables.scores(table)
-  lines = made.as_markdown().splitlines()[2:]
-  cells = [line.replace(r'\|', '').count('|') for line in lines[:4]]
-  assert len(set(cells)) == 1
-  assert lines[2].startswith(r'| fesem(4;cluster_on=a\|b_$%\& ) |')
-  assert r'FeSEM(4;cluster\_on=a\textbar{}b\_\$\%\& ) & 90.0' in made.as_latex()
-  assert len(list(csv.reader(tables.whole(table).as_csv().splitlines()))) == 3
 
 
 def test_a_flagfile_that_is_no_text_is_one_sentence(parsed_flags, tmp_path, capsys):
@@ -493,8 +422,7 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
   assert 'fed_cluster, seed 0 cannot run: ' in first.stdout
   folder = tmp_path / 'table'
   rows = list(csv.DictReader((folder / 'table.csv').open()))
-  assert [r['seeds'] for r in rows] == ['1', '0']
-  assert '| fed_cluster | not run |' in (folder / 'table.md').read_text()
+  assert [r['method'] for r in rows] == ['fed_avg']
   assert (folder / 'plots/convergence.png').exists()
 
   done = folder / 'fed_avg/seed0/summary.json'
@@ -505,20 +433,24 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
   assert done.stat().st_mtime_ns == before
   rows = list(csv.DictReader((folder / 'table.csv').open()))
   methods_run = ['fed_avg', 'fed_prox', 'oracle']
-  assert [(r['method'], r['seeds']) for r in rows] == [(m, '2') for m in methods_run]
+  name = 'deployed.micro_accuracy_count'
+  assert [(r['method'], r[name]) for r in rows] == [(m, '2') for m in methods_run]
   # Of the oracle the clusters are right; every method's gap to it has its table.
-  assert float(rows[2]['ari']) == 1.0
-  whole = json.loads((folder / 'table.json').read_text())
-  assert [r['method'] for r in whole['gaps']['deployed']] == ['fed_avg', 'fed_prox']
-  assert 'micro accuracy minus that of oracle' in again.stdout
-  assert 'minus that of fed_avg' in again.stdout
+  assert float(rows[2]['clusters.ari_mean']) == 1.0
+  assert 'minus oracle' in again.stdout
+  assert 'minus fed_avg' in again.stdout
   want = [
     json.loads((folder / f'fed_prox/seed{s}/summary.json').read_text()) for s in (0, 1)
   ]
   mean = 50 * sum(w['finetuned']['macro_f1'] for w in want)
-  assert float(rows[1]['finetuned_macro_f1_mean']) == pytest.approx(mean)
+  assert float(rows[1]['finetuned.macro_f1_mean']) == pytest.approx(mean)
   files = {p.name for p in folder.glob('table.*')}
   assert files == {f'table.{kind}' for kind in ('md', 'csv', 'tex', 'json')}
+  redo = ['--algorithms=fed_avg', '--redo=fed_prox,oracle', '--num_seeds=2']
+  assert call('compare', *shared, *redo, cwd=tmp_path).returncode == 0
+  assert not (folder / 'fed_prox').exists()
+  rows = list(csv.DictReader((folder / 'table.csv').open()))
+  assert [r['method'] for r in rows] == ['fed_avg']
   assert again.stdout.endswith('\nReport: table/report.html\n')
   text = (folder / 'report.html').read_text()
   assert '<title>digits: 3 methods</title>' in text  # One could not run.

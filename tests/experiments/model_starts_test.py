@@ -45,7 +45,7 @@ def assert_predicts_what_it_measured(run):
   )  # fmt: skip
   x, y = test.client(0)
   name = test.info.names[0]
-  row = list(run.clients.names).index(name)
+  row = list(run.clients['client']).index(name)
   found = (run.predict(x, client=name) == y).mean()
   assert found == pytest.approx(run.clients.deployed_accuracy[row], abs=1e-6)
 
@@ -118,7 +118,7 @@ def test_own_models_in_the_memory_of_the_host_are_saved_whole(pretrained, tmp_pa
   assert done.returncode == 0, done.stderr
   body = fj.load_run(pretrained / 'fed_avg').params()['dense0']
   run = fj.load_run(tmp_path / 'run')
-  first, second = (run.params(client=name) for name in run.clients.names[:2])
+  first, second = (run.params(client=name) for name in run.clients['client'][:2])
   for params in (first, second):
     np.testing.assert_array_equal(params['dense0']['kernel'], body['kernel'])
   assert np.any(first['logits']['kernel'] != second['logits']['kernel'])

@@ -3,15 +3,14 @@
 import json
 
 import pytest
-from absl.testing import flagsaver
 
 from experiments import compare, tune
 from fesem_jax.analysis import tuning
+from fesem_jax.run.results.frames import Recorded
 from fesem_jax.utils.errors import UserError, WorkdirError
 from tests.experiments.binaries_test import (
   LOGISTIC,
   parsed_flags,  # noqa: F401
-  summary,
 )
 from tests.support.commands import call
 
@@ -38,12 +37,13 @@ def runs(monkeypatch):
       except UserError as e:
         return e
       if found is None:
-        return None
+        return Recorded.of(None)
       deployed, finetuned = found if isinstance(found, tuple) else (found, 0.0)
-      return {
+      summary = {
         'deployed': {'micro_accuracy': deployed},
         'finetuned': {'micro_accuracy': finetuned},
       }
+      return Recorded('', 0, config, summary, [], None)
 
     monkeypatch.setattr(tune, 'run_unless_diverged', run)
     return seen
@@ -248,34 +248,6 @@ def test_tuning_leaves_alone_what_has_its_own_value_or_cannot_run(
   assert again['fed_prox'] == held['fed_prox']
   assert again['fed_avg']['chosen'] == {'learning_rate': 0.1}
 
-  rows = [tune.row(la, c, choices.get(la)) for la, (c, *_) in chosen.items()]
-  lines = tuning.table(rows).as_markdown().splitlines()[2:]
-  assert lines[0] == '| method | rates | chosen | tuning runs |'
-  by_method = {line.split(' | ')[0].removeprefix('| '): line for line in lines}
-  row = by_method['fed_sgd(learning_rate=0.5)']
-  assert row.endswith('| learning_rate=0.5 | as given | 0 |')
-  assert by_method['fed_avg'].endswith(
-    '| learning_rate=0.3 | tuned over learning_rate {0.2, 0.3} by deployed micro '
-    'accuracy on validation data, seeds 10000, 10001 | 4 |'
-  )
-  assert 'as given, cannot be tuned: It needs' in by_method['fed_cluster']
-  assert 'as given, since every point diverged' in by_method['fed_prox']
-
-
-def test_rates_of_servers_are_told_with_their_defaults(parsed_flags):  # noqa: F811
-  listed = [
-    'fed_avg', 'fed_opt(server_optimizer=momentum)', 'fesem(2)',
-    'fesem(2;server_optimizer=adam;server_learning_rate=0.3)', 'scaffold',
-  ]  # fmt: skip
-  by_label = compare.configurations(listed, 1, {})
-  rows = [tune.row(label, config, None) for label, (config,) in by_label.items()]
-  rate = {row['method']: row['values'].get('server_learning_rate') for row in rows}
-  assert rate == {
-    'fed_avg': None, 'fed_opt(server_optimizer=momentum)': 1.0, 'fesem(2)': None,
-    'fesem(2;server_optimizer=adam;server_learning_rate=0.3)': 0.3, 'scaffold': 1.0,
-  }  # fmt: skip
-  assert {row['chosen'] for row in rows} == {'as given'}
-
 
 @pytest.mark.parametrize(('by', 'best'), [('finetuned', 0.3), ('deployed', 0.2)])
 def test_tuning_ranks_by_what_it_is_told(
@@ -288,96 +260,6 @@ def test_tuning_ranks_by_what_it_is_told(
   assert choices['fed_avg'].values == {'learning_rate': best}
   word = {'finetuned': 'fine-tuned', 'deployed': 'deployed'}[by]
   assert f'learning_rate={best}, by {word} micro' in capsys.readouterr().out
-
-
-def test_the_table_says_what_stands_behind_it(parsed_flags, monkeypatch, tmp_path):  # noqa: F811
-  by_label = compare.configurations(['fed_avg', 'fesem(2)'], 2, {})
-  monkeypatch.setattr(
-    compare,
-    'run_unless_diverged',
-    lambda wanted, *_, **__: [
-      summary(0.5 + 0.1 * c['seed'] * ('prox_lambda' in c)) for c, *_ in wanted
-    ],
-  )
-  for run in ('non_fed/seed0', 'non_fed/seed1', 'fed_avg/seed0', 'fed_avg/seed7'):
-    (tmp_path / run).mkdir(parents=True)
-    (tmp_path / run / 'config.json').write_text('{}')
-  found, _ = compare.run_methods(by_label, tmp_path)
-  assert list(found.summaries) == ['fed_avg', 'fesem(2)']
-  held = json.loads((tmp_path / 'table.json').read_text())
-  assert held['differences']['reference'] == 'fesem(2)'
-  (row,) = held['differences']['deployed']
-  assert (row['method'], row['pairs'], row['mean']) == ('fed_avg', 2, pytest.approx(-5))
-  assert held['rates'][0]['chosen'] == 'as given'
-  assert held['methods'][0]['deployed_micro_accuracy'][0] == 50
-  text = (tmp_path / 'table.md').read_text()
-  assert '| fed_avg | -5.00 | -68.53 | +58.53 | 0.5 | 2 |' in text
-  assert '| fed_avg | learning_rate=0.1 | as given | 0 |' in text
-  compare.run_methods(by_label, tmp_path, reference='fed_avg')
-  assert '| fesem(2) | +5.00 |' in (tmp_path / 'table.md').read_text()
-  assert {p.name for p in tmp_path.iterdir()} - {'fed_avg', 'non_fed'} == {
-    f'table.{kind}' for kind in ('md', 'csv', 'tex', 'json')
-  }
-
-
-def test_a_command_keeps_the_rows_of_an_earlier_one(
-  parsed_flags, monkeypatch, capsys, tmp_path  # noqa: F811
-):  # fmt: skip
-  known = {'fed_avg': 0.5, 'fesem': 0.7, 'fed_prox': 0.6, 'non_fed': 0.4}
-  digests = {'data_digest': 'a'}
-
-  def run(wanted, *_, **__):
-    for config, folder, _ in wanted:
-      folder.mkdir(parents=True, exist_ok=True)
-      held = summary(known[config['algorithm']]) | {'rounds': config['rounds']}
-      if (folder / 'config.json').exists():  # A run that goes on keeps it.
-        began = json.loads((folder / 'config.json').read_text())
-        config = config | {'rounds': began['rounds']}
-      (folder / 'config.json').write_text(json.dumps(config | digests))
-      (folder / 'summary.json').write_text(json.dumps(held))
-      record = {'round': 1} | {k: held[k] for k in ('deployed', 'finetuned')}
-      (folder / 'metrics.jsonl').write_text(json.dumps(record) + '\n')
-    return [summary(known[c['algorithm']]) for c, *_ in wanted]
-
-  monkeypatch.setattr(compare, 'run_unless_diverged', run)
-  listed = ['fed_avg', 'Ours=fesem(2)']
-  compare.run_methods(compare.configurations(listed, 2, {}), tmp_path)
-  one = compare.configurations(['fed_prox'], 2, {})
-  found, folders = compare.run_methods(one, tmp_path)
-  assert [row['method'] for row in found.rows] == ['fed_prox', 'fed_avg', 'Ours']
-  # Figures have what the table has.
-  assert [f.name for f in folders['Ours']] == ['seed0', 'seed1']
-  assert found.rows[2]['deployed_micro_accuracy'] == (pytest.approx(70), 0)
-  assert [row['method'] for row in found.rates] == ['fed_prox', 'fed_avg', 'Ours']
-  # Those of other numbers of rounds are not of this table, whatever they began with.
-  avg = compare.configurations(['fed_avg'], 2, {})
-  with flagsaver.flagsaver(rounds=30):
-    longer = [compare.configurations([name], 2, {}) for name in ('fed_avg', 'fed_prox')]
-    for each in longer:
-      found, _ = compare.run_methods(each, tmp_path)
-  assert [row['method'] for row in found.rows] == ['fed_prox', 'fed_avg']
-  ours = compare.configurations(['Ours=fesem(2)'], 2, {})
-  found, _ = compare.run_methods(ours, tmp_path)
-  assert [row['method'] for row in found.rows] == ['Ours']
-  for each in (avg, one):
-    found, _ = compare.run_methods(each, tmp_path)
-  assert [row['method'] for row in found.rows] == ['fed_prox', 'fed_avg', 'Ours']
-  # Nor are those of files that had other contents.
-  digests['data_digest'] = 'b'
-  none = compare.configurations(['non_fed'], 2, {})
-  capsys.readouterr()
-  found, _ = compare.run_methods(none, tmp_path)
-  assert [row['method'] for row in found.rows] == ['non_fed']
-  assert 'Ours: left out of the table' in capsys.readouterr().out
-  digests['data_digest'] = 'a'
-  for each in (avg, one):
-    found, _ = compare.run_methods(each, tmp_path)
-  # With other data or training, or seeds that they lack, they are not of this table.
-  for other in ({'num_clients': 7}, {'clip_norm': 0.5}, {'learning_rate': 0.5}):
-    with flagsaver.flagsaver(**other):
-      one = compare.configurations(['fed_prox'], 2, {})
-      found, _ = compare.run_methods(one, tmp_path)
-    assert [row['method'] for row in found.rows] == ['fed_prox']
 
 
 def test_tuning_looks_at_validation_examples_only(tmp_path):

@@ -21,7 +21,7 @@ from fesem_jax import data
 from fesem_jax.run.callbacks import ClientHistory
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.results import client_history, files, saved_models
-from fesem_jax.run.results import saved_client_table as client_file
+from fesem_jax.run.results import client_table as client_file
 from tests.support import runs, sources
 
 STATE = {'w': np.arange(12.0, dtype=np.float32), 'n': np.arange(3)}
@@ -92,7 +92,7 @@ def read_checkpoint(folder):
 def read_run(folder):
   run = fj.load_run(folder)
   run.params(client='c1')
-  return run.clients.of('c1')
+  return run.clients.iloc[1].to_dict()
 
 
 def read_models(folder):
@@ -101,7 +101,7 @@ def read_models(folder):
 
 
 def read_history(folder):
-  return client_history.read(folder).columns()
+  return dict(client_history.read(folder))
 
 
 def loaded(name, **options):
@@ -148,7 +148,7 @@ FORMATS = [
 CHECKED = [
   ('portrait', write_run, files.read_portrait, 'clients.npz'),
   ('models', write_run, read_models, 'models.npz'),
-  ('history', write_run, read_history, 'history.parquet'),
+  ('history', write_run, read_history, 'history.parquet/*'),
   ('checkpoint', write_checkpoint, read_checkpoint, 'checkpoints/1/**/*'),
 ]
 

@@ -11,6 +11,7 @@ import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 
 import fesem_jax as fj
@@ -96,7 +97,7 @@ def test_results_are_in_the_order_and_by_the_names_of_the_users_data(finished):
     x, y = test.client(i)
     guess = logits_of(own, x).argmax(axis=1)
     np.testing.assert_array_equal(loaded.predict(x, client=client), guess)
-    line = result.clients.of(client)
+    line = result.clients.iloc[i]
     assert line['examples'] == len(train.client(i)[1]) == SIZES[i]
     assert line['test_examples'] == TEST_SIZES[i]
     assert line['true_cluster'] == GROUPS[i]
@@ -119,19 +120,15 @@ def test_a_loaded_run_is_what_simulate_returned(finished):
   assert json.dumps(loaded.summary) == json.dumps(result.summary)
   assert loaded.history == result.history
   assert loaded.config['hidden'] == ['5']
-  for a, b in zip(loaded.clients, result.clients, strict=True):
-    if b is None:
-      assert a is None
-    else:
-      np.testing.assert_array_equal(a, b)
+  for name in ('clients', 'rounds'):
+    pandas.testing.assert_frame_equal(getattr(loaded, name), getattr(result, name))
   assert_same_state(loaded.centers, result.models.shared)
 
 
 def test_figures_of_clients_add_up_to_the_summary(finished):
   _, result, _ = finished
   for kind in ('deployed', 'finetuned'):
-    accuracy = getattr(result.clients, f'{kind}_accuracy')
-    f1 = getattr(result.clients, f'{kind}_f1')
+    accuracy, f1 = (result.clients[f'{kind}_{n}'] for n in ('accuracy', 'f1'))
     held = result.summary[kind]
     tested = result.clients.test_examples > 0
     assert held['macro_accuracy'] == pytest.approx(accuracy[tested].mean())
@@ -380,8 +377,8 @@ def test_names_of_any_characters_survive(tmp_path):
   ]
   result = simulated('non_fed', data, rounds=1, workdir=tmp_path)
   loaded = fj.load_run(tmp_path)
-  assert loaded.clients.names.tolist()[:6] == names[:6]
-  assert loaded.clients.names[6] == 'x\\ud800y'  # Such a file is no UTF-8.
+  assert loaded.clients['client'].tolist()[:6] == names[:6]
+  assert loaded.clients['client'][6] == 'x\\ud800y'  # Such a file is no UTF-8.
   for name in names:
     a, b = (r.params(client=name)['logits']['bias'] for r in (loaded, result.deployed))
     np.testing.assert_array_equal(a, b)

@@ -116,7 +116,7 @@ def test_a_run_without_its_summary_is_measured_on_the_data_of_its_last_phase(tmp
   (tmp_path / 'summary.json').unlink()
   again = simulated_linear(**options)
   assert again.summary['deployed'] == whole.summary['deployed']
-  assert again.clients.of('c0') == whole.clients.of('c0')
+  assert again.clients.equals(whole.clients)
 
 
 def test_phases_that_do_not_follow_each_other_are_refused():

@@ -71,7 +71,7 @@ def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
   )
   result = fj.simulate(**asked(rounds=1))
   assert drawn == []
-  np.testing.assert_array_equal(result.portrait['names'], result.clients.names)
+  np.testing.assert_array_equal(result.portrait['names'], result.clients['client'])
   assert result.portrait is result.portrait
   assert drawn == [1]
 
@@ -121,9 +121,7 @@ def test_results_are_shown_in_notebooks():
   shown = result._repr_html_()
   value = f'{result.summary["deployed"]["micro_accuracy"]:.4f}'
   assert shown.startswith(f'<p>1 rounds: deployed micro_accuracy {value}, finetuned')
-  assert shown.count('<tr>') == 1 + 7
-  assert '<th>deployed_accuracy</th>' in shown
-  assert shown.endswith('</table><p>7 clients</p>')
+  assert shown.endswith(result.clients._repr_html_())
   assert repr(result).splitlines()[1:] == repr(result.clients).splitlines()
   honest = {'deployed': {'micro_accuracy': 0.75}, 'finetuned': {'micro_accuracy': 1.0}}
   attacked = dataclasses.replace(result, summary=result.summary | {'honest': honest})
@@ -131,8 +129,6 @@ def test_results_are_shown_in_notebooks():
     '1 rounds: deployed micro_accuracy 0.7500, finetuned micro_accuracy 1.0000 of '
     'honest clients'
   )
-  named = result.clients._replace(names=np.array(['<b>', *'abcdef']))
-  assert '<td>&lt;b&gt;</td>' in named._repr_html_()
 
 
 def test_simulate_fits_in_the_head():

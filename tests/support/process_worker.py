@@ -116,7 +116,7 @@ def regression_run(devices, workdir):
 def arrays_of(result):
   """Whatever a run gives back in arrays, by name."""
   found = helpers.flat(result.models) | result.portrait
-  return found | helpers.flat(result.clients)
+  return found | {name: x.to_numpy() for name, x in result.clients.items()}
 
 
 def main(address, process_id, count, devices, folder, *names):

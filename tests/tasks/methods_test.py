@@ -112,7 +112,7 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
   of_task = dict.fromkeys(fj.tasks.TASKS[task].columns)
   assert list(summary['deployed']) == [*(of_task | {'micro_loss': 0, 'macro_loss': 0})]
   run = fj.load_run(tmp_path / 'run', MODELS[task])
-  columns = run.clients.columns()
+  columns = run.clients
   primary = fj.tasks.TASKS[task].primary.name
   assert {f'deployed_{primary}', f'finetuned_{primary}'} <= columns.keys()
   errors, padded = [], int(task == 'sequence')

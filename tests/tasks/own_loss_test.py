@@ -53,7 +53,7 @@ def test_the_loss_of_a_regression_is_the_models_own(own):
   found = result.summary['deployed']
   assert found['micro_loss'] == pytest.approx(np.average(errors, weights=SIZES), 1e-5)
   assert found['macro_loss'] == pytest.approx(np.mean(errors), 1e-5)
-  columns = result.clients.columns()
+  columns = result.clients
   np.testing.assert_allclose(columns['deployed_loss'], errors, rtol=1e-5)
   assert result.summary['global_loss'] == found['micro_loss']
 

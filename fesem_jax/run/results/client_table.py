@@ -138,6 +138,12 @@ def read(folder: pathlib.Path) -> 'DataFrame | None':
   import pandas
 
   with reading(path):
-    return pandas.read_csv(
-      path, converters={'client': str}, float_precision='round_trip', encoding='utf-8'
+    clients = pandas.read_csv(
+      path,
+      converters={'client': str},
+      dtype={'examples': int, 'test_examples': int},
+      float_precision='round_trip',
+      encoding='utf-8',
     )
+    metrics = [name for name in clients if name.startswith(KINDS)]
+    return clients.astype(dict.fromkeys(metrics, float))

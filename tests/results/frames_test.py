@@ -1,0 +1,105 @@
+"""Frames of runs, from folders and from memory."""
+
+import json
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fesem_jax as fj
+from fesem_jax.run.results import frames
+from tests.support.runs import federation, simulated
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """Two seeds of FeSEM and one of FedAvg, in the folders of a comparison."""
+  path = tmp_path_factory.mktemp('runs')
+  for method, seed in (('fesem', 0), ('fesem', 1), ('fed_avg', 0)):
+    simulated(method, workdir=path / method / f'seed{seed}', seed=seed)
+  return path
+
+
+def test_folders_and_memory_give_the_same_frames(folder):
+  found = fj.load_runs(folder)
+  recorded = [
+    frames.Recorded.of(
+      simulated(method, seed=seed), method, seed, run.config, str(run.workdir)
+    )
+    for method, seed in (('fed_avg', 0), ('fesem', 0), ('fesem', 1))
+    for run in [fj.load_run(folder / method / f'seed{seed}')]
+  ]  # fmt: skip
+  want = frames.joined(recorded)
+  timed = ('timing', 'memory')
+  runs = [f.runs[[c for c in f.runs if not c.startswith(timed)]] for f in (found, want)]
+  pd.testing.assert_frame_equal(*runs)
+  rounds = [
+    f.rounds[~f.rounds['metric'].str.contains('seconds')] for f in (found, want)
+  ]
+  pd.testing.assert_frame_equal(*(r.reset_index(drop=True) for r in rounds))
+  pd.testing.assert_frame_equal(found.clients, want.clients)
+
+
+def test_rows_are_what_files_hold(folder):
+  found = fj.load_runs(f'{folder}/*')
+  assert found.runs['method'].tolist() == ['fed_avg', 'fesem', 'fesem']
+  assert found.runs['seed'].tolist() == [0, 0, 1]
+  workdir = folder / 'fesem/seed1'
+  summary = json.loads((workdir / 'summary.json').read_text())
+  row = found.runs.iloc[2]
+  assert row['deployed.macro_f1'] == summary['deployed']['macro_f1']
+  assert row['clusters.sizes'] == summary['clusters']['sizes']
+  assert row['config.algorithm'] == 'fesem'
+  assert row['status'] == 'finished'
+  lines = [json.loads(x) for x in (workdir / 'metrics.jsonl').read_text().splitlines()]
+  rounds = frames.wide(
+    found.rounds[found.rounds['run'] == row['run']],
+    ['deployed.micro_accuracy', 'cluster_sizes.1', 'total_bytes', 'bytes_up'],
+  ).set_index('round')
+  for line in lines[1:]:
+    number = line['round']
+    assert rounds.loc[number, 'cluster_sizes.1'] == line['cluster_sizes'][1]
+    if 'deployed' in line:
+      want = line['deployed']['micro_accuracy']
+      assert rounds.loc[number, 'deployed.micro_accuracy'] == want
+  costs = summary['costs']
+  assert rounds['total_bytes'].iloc[-1] == costs['bytes_down'] + costs['bytes_up']
+  clients = found.clients[found.clients['run'] == row['run']]
+  own = clients.drop(columns=frames.KEYS).reset_index(drop=True)
+  pd.testing.assert_frame_equal(own, fj.load_run(workdir).clients)
+
+
+def test_unfinished_runs_and_methods_of_two_folders(folder, tmp_path):
+  other = tmp_path / 'other/fesem/seed0'
+  result = simulated('fesem', workdir=other)
+  (other / 'summary.json').unlink()
+  found = fj.load_runs(folder, tmp_path / 'other').runs
+  labels = found['method'].astype(str).tolist()
+  assert sorted(labels) == [
+    'fed_avg', 'fesem', f'fesem, {folder.name}', 'fesem, other'
+  ]  # fmt: skip
+  going = found[found['method'] == 'fesem, other'].iloc[0]
+  assert (going['status'], going['config.rounds']) == (
+    'going on',
+    result.summary['rounds'],
+  )
+  assert np.isnan(going['deployed.micro_accuracy'])
+  with pytest.raises(fj.UserError, match='holds no run'):
+    fj.load_runs(tmp_path / 'none*')
+
+
+def test_a_result_can_be_pickled():
+  result = simulated('fesem', workdir=None)
+  again = pickle.loads(pickle.dumps(result))
+  pd.testing.assert_frame_equal(again.clients, result.clients)
+  pd.testing.assert_frame_equal(again.rounds, result.rounds)
+  assert again.summary == result.summary
+  assert list(again.portrait) == list(result.portrait)
+  ours, theirs = (r.params(client='c3')['logits']['bias'] for r in (result, again))
+  np.testing.assert_array_equal(ours, theirs)
+  x = federation()[1].client(1)[0]
+  models = type(again.deployed)(**vars(again.deployed) | {'model': result.model})
+  np.testing.assert_array_equal(
+    models.predict(x, cluster=1), result.predict(x, cluster=1)
+  )
