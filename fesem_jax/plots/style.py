@@ -1,18 +1,21 @@
-"""Style of all figures: Matplotlib, colors, markers, fonts, a place for legends.
+"""Style of all figures: Matplotlib's settings, colors, markers, legends, files.
 
 Clusters differ by marker or position, never by color alone.
 """
 
 import os
+import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
+from matplotlib import pyplot as plt
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fesem_jax.utils import display
+from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.palette import color_of
 from fesem_jax.utils.ranges import check_choice
 
@@ -24,12 +27,14 @@ MARKERS = 'osD^vPX*<>hd'
 STYLE: dict[Any, Any] = {
   'figure.dpi': 150,
   'font.size': 10,
+  'axes.titlesize': 'medium',
   'axes.spines.top': False,
   'axes.spines.right': False,
   'axes.grid': True,
   'axes.axisbelow': True,
   'grid.alpha': 0.3,
   'legend.frameon': False,
+  'svg.hashsalt': 'fesem_jax',  # The same figure gives the same file.
 }
 
 
@@ -37,18 +42,18 @@ class Style(NamedTuple):
   """Fonts, sizes and files of figures; see `use_style`."""
 
   font: int  # points
-  small: int  # points of what stands in rows and columns; 8 at least, where printed
   scale: float  # of figures
   columns: tuple[float, ...]  # inches: the widths of figures; () leaves them free
-  further: tuple[str, ...]  # files of `save`
+  formats: tuple[str, ...]  # files of `save`
 
 
 STYLES = {
-  'page': Style(10, 8, 1.0, (), ()),
-  'paper': Style(8, 8, 0.8, (3.4, 6.7), ('.pdf',)),
-  'talk': Style(14, 12, 1.2, (), ('.pdf',)),
+  'page': Style(10, 1.0, (), ('png', 'svg')),
+  'paper': Style(8, 0.8, (3.4, 6.7), ('png', 'svg', 'pdf')),
+  'talk': Style(14, 1.2, (), ('png', 'svg', 'pdf')),
 }
 _CHOSEN = ['page']
+_ONE_COLUMN = 1.3  # Figures wider than this many columns take two.
 
 
 def use_style(name: str) -> None:
@@ -65,91 +70,76 @@ def use_style(name: str) -> None:
   check_choice('style', name, tuple(STYLES))
   _CHOSEN[0] = name
   STYLE['font.size'] = STYLES[name].font
+  plt.rcParams.update(STYLE)
 
 
-def chosen_style() -> Style:
-  """The entry of `STYLES` that `use_style` chose."""
-  return STYLES[_CHOSEN[0]]
+def small() -> float:
+  """Points of text in rows, columns and legends; 8 at least, to be legible in print."""
+  return max(8.0, 0.8 * STYLE['font.size'])
 
 
-def fitting(most: int, width: float, beside: float) -> int:
-  """How many panels of some inches stand side by side: `most`, or fewer in columns.
+def curve_style(i: int, rounds: np.ndarray | None = None) -> dict[str, Any]:
+  """How curve number i is drawn, with markers at some of its rounds, if given.
 
-  `beside` are the inches of what stands beside the panels.
+  Where rounds were left out each recorded one has a marker, so that a line between two
+  is not taken for records.
   """
-  style = chosen_style()
-  if not style.columns:
-    return most
-  return max(1, min(most, int((style.columns[-1] / style.scale - beside) / width)))
-
-
-def mark_every(rounds: np.ndarray, most: int = 12) -> int:
-  """Every how many of the recorded rounds ([R] int, in order) have a marker.
-
-  Where rounds were left out each recorded one has, so that a line between two markers
-  is not taken for records; elsewhere about `most`.
-  """
-  gaps = len(rounds) > 1 and np.diff(rounds).max() > 1
-  return 1 if gaps else max(1, len(rounds) // most)
-
-
-def curve_style(
-  i: int, rounds: np.ndarray | None = None, most_markers: int = 12
-) -> dict[str, Any]:
-  """How curve number i is drawn, with markers at some of its rounds, if given."""
-  style = {
-    'color': color_of(i),
-    'marker': MARKERS[i % len(MARKERS)],
-    'markersize': 4,
-  }
+  style = {'color': color_of(i), 'marker': MARKERS[i % len(MARKERS)], 'markersize': 4}
   if rounds is not None:
-    style['markevery'] = mark_every(rounds, most_markers)
+    gaps = len(rounds) > 1 and np.diff(rounds).max() > 1
+    style['markevery'] = 1 if gaps else max(1, len(rounds) // 12)
     style['clip_on'] = False  # Or markers at the ends would be cut off.
   return style
 
 
-def over_rounds(axis: Axes) -> None:
+def over_rounds(ax: Axes) -> None:
   """Makes the horizontal axis one of rounds."""
-  axis.set_xlabel('Round')
-  axis.xaxis.set_major_locator(ticker.MaxNLocator('auto', integer=True, min_n_ticks=1))
-
-
-def over_bytes(axis: Axes) -> None:
-  """Makes the horizontal axis, of 10^9 bytes, one of the unit that its numbers need."""
-  unit, factor = display.unit_of(axis.get_xlim()[1], display.BYTES)
-  axis.set_xlabel(f'Sent to and from clients ({unit})')
-  axis.xaxis.set_major_formatter(lambda x, _: f'{x * factor:.4g}')
-
-
-def label_over(axis: Axes, over: str) -> None:
-  """Makes the horizontal axis one of 'rounds', 'gigabytes', or a column of records."""
-  if over == 'rounds':
-    over_rounds(axis)
-  elif over == 'gigabytes':
-    over_bytes(axis)
-  else:
-    of_rounds = ' of rounds' * (over == 'simulated_seconds')  # Starts are not timed.
-    axis.set_xlabel(over.capitalize().replace('_', ' ') + of_rounds)
+  ax.set_xlabel('Round')
+  ax.xaxis.set_major_locator(ticker.MaxNLocator('auto', integer=True, min_n_ticks=1))
 
 
 def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
-  """Puts a figure's legend below its axes, in as few rows as its width allows.
-
-  The curves of `axes` have the labels; `title` is that of the legend.
-  """
+  """Puts a legend of the curves of axes below a figure, in as few rows as have room."""
   legends = [one.get_legend_handles_labels() for one in axes]
   handles = [handle for handles, _ in legends for handle in handles]
   labels = [label for _, labels in legends for label in labels]
-  for rows in range(1, len(labels) + 1):
-    legend = figure.legend(
-      handles,
-      labels,
-      loc='upper center',
-      bbox_to_anchor=(0.5, 0),
-      ncols=-(-len(labels) // rows),
-      title=title,
-    )
-    room = figure.bbox.width * chosen_style().scale
-    if legend.get_window_extent().width <= room or rows == len(labels):
-      return
-    legend.remove()
+  longest = max(
+    (len(line) for label in labels for line in label.split('\n')), default=1
+  )
+  room = int(figure.get_size_inches()[0] / (0.5 + 0.08 * longest))
+  rows = -(-len(labels) // max(1, room))
+  columns = -(-len(labels) // max(1, rows))
+  figure.legend(handles, labels, loc='outside lower center', ncols=columns, title=title)
+
+
+def save(
+  figure: Figure, path: str | pathlib.Path, formats: Sequence[str] = ()
+) -> list[pathlib.Path]:
+  """Writes a figure in the size of the style that `use_style` chose, and closes it.
+
+  Args:
+    figure: to write.
+    path: of the files, without a suffix; its folder is made if absent.
+    formats: of pdf, png and svg; default: png, svg, and pdf where the style has it.
+
+  Returns:
+    The paths of the files.
+  """
+  style, path = STYLES[_CHOSEN[0]], pathlib.Path(path)
+  width, height = style.scale * figure.get_size_inches()
+  if style.columns:
+    width = style.columns[int(width > _ONE_COLUMN * style.columns[0])]
+  figure.set_size_inches(width, height)
+  if (engine := figure.get_layout_engine()) is not None:
+    for _ in range(3 if any(ax.child_axes for ax in figure.axes) else 1):
+      engine.execute(figure)  # Each file would take as long as its drawing.
+    figure.set_layout_engine('none')
+  path.parent.mkdir(parents=True, exist_ok=True)
+  written = []
+  for kind in formats or style.formats:
+    written.append(path.with_name(f'{path.name}.{kind}'))
+    dated = {'svg': {'Date': None}, 'pdf': {'CreationDate': None}}.get(kind)
+    with replacing(written[-1]) as out, plt.rc_context(STYLE):
+      figure.savefig(out, format=kind, metadata=dated)
+  plt.close(figure)
+  return written

@@ -1,0 +1,280 @@
+"""All figures of a run, and of methods over seeds, as files."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fesem_jax.analysis import tables
+from fesem_jax.data.class_names import class_names
+from fesem_jax.plots import clients, clusters, images, lines, methods
+from fesem_jax.plots.style import STYLE, legend_below, save
+from fesem_jax.run.results.files import read_portrait
+from fesem_jax.run.results.frames import Frames, load_runs
+from fesem_jax.run.results.truth import mix, true_clusters
+from fesem_jax.utils.display import in_figure, method_name
+
+Portrait = Mapping[str, np.ndarray]
+# Name of each figure -> what draws it.
+Figures = dict[str, Callable[[], Figure]]
+# Title of each panel -> what draws it.
+Panels = dict[str, Callable[[Axes], Axes]]
+
+_OVER = {
+  'round': 'convergence',
+  'total_bytes': 'by_gigabytes',
+  'total_simulated_seconds': 'by_seconds',
+  'epsilon': 'by_epsilon',
+}
+_KINDS = {'deployed': 'Deployed models', 'finetuned': 'Fine-tuned models'}
+_MATRICES = 8  # Clusters with a confusion matrix, those of the most examples.
+
+
+def draw_run(
+  workdir: str | pathlib.Path,
+  folder: str | pathlib.Path = '',
+  formats: Sequence[str] = (),
+) -> list[pathlib.Path]:
+  """Draws every figure that a run has data for.
+
+  Args:
+    workdir: of the run, finished or not.
+    folder: of the figures; default: `workdir/plots/`.
+    formats: of the files, as for `save`.
+
+  Returns:
+    The paths of the files.
+
+  Raises:
+    UserError: if the folder holds no run, or a file cannot be read or written.
+  """
+  workdir = pathlib.Path(workdir)
+  figures = figures_of_run(load_runs(workdir), read_portrait(workdir))
+  return _saved(figures, folder or workdir / 'plots', formats)
+
+
+def draw_comparison(
+  frames: Frames,
+  folder: str | pathlib.Path,
+  formats: Sequence[str] = (),
+  reference: str = '',
+) -> list[pathlib.Path]:
+  """Draws every figure of methods over seeds that there are data for.
+
+  Args:
+    frames: of `load_runs` or `Comparison.frames`.
+    folder: of the figures.
+    formats: of the files, as for `save`.
+    reference: method that the others are compared with; default: the best one.
+
+  Returns:
+    The paths of the files.
+  """
+  return _saved(figures_of_methods(frames, reference), folder, formats)
+
+
+def _saved(
+  figures: Figures, folder: str | pathlib.Path, formats: Sequence[str]
+) -> list[pathlib.Path]:
+  folder = pathlib.Path(folder)
+  made = [save(draw(), folder / name, formats) for name, draw in figures.items()]
+  return [path for paths in made for path in paths]
+
+
+def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
+  """Figures that one run has data for.
+
+  Args:
+    frames: of `load_runs` or `Result.frames`.
+    portrait: arrays of clients.npz, `Result.portrait`; {} while the run goes on.
+  """
+  rounds, figures = frames.rounds, _curves(frames)
+  recorded, dataset = set(rounds['metric']), _dataset(frames)
+  bad = ', bad clients too' * ('honest' in frames.clients)
+  panels: Panels
+  if 'cluster_sizes.0' in recorded:
+    panels = {'Sizes': lambda ax: clusters.cluster_sizes(rounds, ax)}
+    if 'moved' in recorded:
+      panels['Moves'] = lambda ax: clusters.moves(rounds, ax)
+    if 'ari' in recorded:
+      panels['Agreement'] = lambda ax: clusters.agreement(rounds, ax)
+    title = _title(frames, f'clusters{bad}')
+    figures['clusters'] = _side_by_side(panels, title, (4.4, 3.4))
+  if 'objective_local_step' in recorded:
+    panels = {
+      'After each step': lambda ax: lines.objective(rounds, ax),
+      'What each step changes': lambda ax: lines.objective(rounds, ax, changes=True),
+    }
+    title = _title(frames, 'Eq. 6')
+    figures['objective'] = _side_by_side(panels, title, legend=True)
+  if len(portrait.get('coordinates', ())) > 2:
+    points = clients.client_points(portrait)
+    panels = {'': lambda ax: clients.client_map(points, ax)}
+    figures['clients_pca'] = _side_by_side(
+      panels, _title(frames, 'local models'), (5.4, 4)
+    )
+  if 'label_counts' in portrait and tables.task_of(frames.runs).has_classes:
+    name = frames.runs.iloc[0].get('config.partition') or ''
+    counts = {name: clients.counts_of(portrait, dataset)}
+    title = f'{dataset}: classes of clients'
+    figures['classes'] = functools.partial(partitions, counts, title)
+  if 'confusion' in portrait:
+    panels, bar = _confusion(portrait, dataset), 'Share of the true class (%)'
+    title = _title(frames, f'classes of examples{bad}')
+    figures['confusion'] = _side_by_side(panels, title, (3.2, 3.4), bar=bar)
+  if 'sheet_images' in portrait:
+    title = _title(frames, 'typical clients')
+    rows, columns = portrait['sheet_images'].shape[1:3]
+    size = (4.2, 0.7 + 4.0 * rows / columns)
+    figures['sheets'] = _side_by_side(_sheets(portrait), title, size, across=2)
+  return figures
+
+
+def figures_of_methods(frames: Frames, reference: str = '') -> Figures:
+  """Figures of methods over seeds that there are data for."""
+  figures, runs = _curves(frames), tables.reported(frames.runs)
+  if any(column.startswith('deployed_') for column in frames.clients):
+    title = _title(frames, 'clients\nline: median; triangle: mean of the worst tenth')
+    size = (5.0, 1.0 + 0.5 * runs['method'].nunique())
+    panels: Panels = {'': lambda ax: methods.client_spread(frames.clients, ax)}
+    figures['clients'] = _side_by_side(panels, title, size)
+  score = tables.score(runs)
+  if score in runs and (finished := runs.dropna(subset=score))['method'].nunique() > 1:
+    found = tables.differences(finished, reference=reference)
+    several = found['low'].notna().any()
+    what = '95 % intervals; filled: p < 0.05' if several else 'one seed'
+    size, panels = (5.0, 0.8 + 0.32 * len(found)), {}
+    panels = {'': lambda ax: methods.differences(found, ax)}
+    figures['differences'] = _side_by_side(panels, _title(frames, what), size)
+  return figures
+
+
+def _side_by_side(
+  panels: Panels,
+  title: str,
+  size: tuple[float, float] = (4.2, 3.6),
+  legend: bool = False,
+  bar: str = '',
+  across: int = 3,
+) -> Callable[[], Figure]:
+  """What draws a figure of panels of some inches, `across` of them in a row.
+
+  `legend` is below, of the curves of the first panel; `bar` is what the color bar
+  shows, '' where there is none.
+  """
+
+  def draw() -> Figure:
+    down = -(-len(panels) // across)
+    row = -(-len(panels) // down)
+    with plt.rc_context(STYLE):
+      figure, axes = plt.subplots(down, row, squeeze=False, layout='constrained')
+      figure.set_size_inches(row * size[0], 0.3 + down * size[1] + 0.4 * legend)
+      for ax in axes.flat[len(panels) :]:
+        ax.axis('off')
+      for ax, (name, draw_panel) in zip(axes.flat, panels.items(), strict=False):
+        draw_panel(ax)
+        ax.set_title('\n'.join(filter(None, [name, ax.get_title()])))
+      figure.suptitle(title, fontsize='medium')
+      if bar:
+        figure.colorbar(axes[0, 0].images[0], ax=axes, label=bar, fraction=0.03)
+      if legend:
+        legend_below(figure, axes[0, 0])
+    return figure
+
+  return draw
+
+
+def _dataset(frames: Frames) -> str:
+  return str(frames.runs.iloc[0].get('config.dataset') or '')
+
+
+def _title(frames: Frames, what: str) -> str:
+  """Data and method, the number of seeds, and what a figure shows."""
+  runs, seeds = frames.runs, frames.runs['seed'].nunique()
+  parts = [in_figure(_dataset(frames))]
+  if runs['method'].nunique() == 1:
+    parts.append(in_figure(method_name(str(runs['method'].iloc[0]))))
+  parts += ['honest clients'] * any(column.startswith('honest.') for column in runs)
+  on = set(runs.get('config.evaluate_on', ()))
+  parts += ['validation examples'] * ('validation' in on)
+  parts += [f'{seeds} seeds'] * (seeds > 1)
+  return f'{", ".join(filter(None, parts))}: {what}'
+
+
+def _curves(frames: Frames) -> Figures:
+  """Curves of deployed and fine-tuned models over rounds and costs; Eq. 6 of a run."""
+  rounds, runs, figures = frames.rounds, frames.runs, Figures()
+  recorded = list(rounds['metric'].unique())
+  scores = [name for name in recorded if name.startswith('deployed.')]
+  column = scores[0].partition('.')[2] if scores else ''
+  honest = 'honest.' * any(name.startswith('honest.') for name in recorded)
+  metrics = {title: f'{honest}{kind}.{column}' for kind, title in _KINDS.items()}
+  several = runs['seed'].nunique() > 1
+  title = _title(frames, 'bands: 95 % of the mean' if several else 'one seed')
+  for over, name in _OVER.items():
+    shown = dict(metrics)
+    if over == 'round' and len(runs) == 1 and 'objective' in recorded:
+      shown['Eq. 6'] = 'objective'
+    draw = functools.partial(lines.curves, rounds, over=over)
+    panels = {t: functools.partial(draw, metric=m) for t, m in shown.items()}
+    if over == 'round' or rounds['value'][rounds['metric'] == over].any():
+      named = runs['method'].nunique() > 1
+      figures[name] = _side_by_side(panels, title, legend=named)
+  return figures
+
+
+def partitions(panels: Mapping[str, pd.DataFrame], title: str = '') -> Figure:
+  """Draws classes, sizes and true clusters of clients, a panel for each partition.
+
+  Args:
+    panels: name of each partition -> `class_counts` of its clients.
+    title: heading.
+  """
+  drawn: Panels = {
+    in_figure(name): functools.partial(clients.partition, counts)
+    for name, counts in panels.items()
+  }
+  bar = "Share of a client's examples"
+  return _side_by_side(drawn, in_figure(title, 100), (3.4, 4.4), bar=bar)()
+
+
+def _confusion(portrait: Portrait, dataset: str) -> Panels:
+  """A confusion matrix for each cluster, or those of the most examples."""
+  counts = portrait['confusion']
+  names = class_names(dataset, counts.shape[1], portrait.get('class_names'))
+  sizes = counts.sum(axis=(1, 2))
+  largest = np.argsort(-sizes, kind='stable')[:_MATRICES]
+  panels: Panels = {}
+  for k in sorted(largest[sizes[largest] > 0].tolist()):
+    frame = pd.DataFrame(counts[k], index=names, columns=names)
+    title = f'cluster {k}' if len(portrait['assignment']) else 'all clients'
+    panels[title] = functools.partial(clients.confusion, frame)
+  return panels
+
+
+def _sheets(portrait: Portrait) -> Panels:
+  """Images of the most typical clients of each cluster (Fig. 5)."""
+  truth = true_clusters(portrait.get('truth'), portrait.get('truth_names'), in_figure)
+  panels: Panels = {}
+  for k, group in images.typical_images(portrait).groupby('cluster'):
+    members = portrait['assignment'] == k
+    title = f'cluster {k}: {members.sum()} clients'
+    title += '' if truth is None else f'\n{mix(truth, members)}'
+    panels[title] = functools.partial(images.sheet, group)
+  return panels
+
+
+def sweep_figure(frames: Frames, flag: str) -> Figure:
+  """Draws the deployed metric, and ARI if it is known, over the values of a flag."""
+  runs, draw = frames.runs, functools.partial(lines.sweep, frames.runs, flag=flag)
+  panels: Panels = {'Deployed models': draw}
+  if 'clusters.ari' in runs and runs['clusters.ari'].notna().any():
+    panels['Clusters'] = functools.partial(draw, column='clusters.ari')
+  several = runs['seed'].nunique() > 1
+  title = _title(frames, 'bands: one standard deviation' if several else 'one seed')
+  return _side_by_side(panels, title, legend=True)()

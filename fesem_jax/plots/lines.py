@@ -1,0 +1,201 @@
+"""Curves: metrics over rounds or costs, Eq. 6 by step, metrics over a flag's values."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import ticker
+from matplotlib.axes import Axes
+
+from fesem_jax.analysis import tables
+from fesem_jax.evaluation.paired import student_quantile
+from fesem_jax.plots.style import curve_style, over_rounds
+from fesem_jax.utils import display
+from fesem_jax.utils.display import in_figure, method_name, names_in_figure
+from fesem_jax.utils.palette import color_of
+from fesem_jax.utils.ranges import check_choice
+
+# Metrics, and what may stand below curves -> their names on an axis.
+NAMES = {
+  'total_bytes': 'Sent to and from clients',
+  'total_seconds': 'Seconds of training',
+  'total_simulated_seconds': 'Simulated seconds of rounds',
+  'objective': 'Mean squared distance to center (Eq. 6)',
+}
+_STEPS = {
+  'objective_local_step': 'Local step',
+  'objective_e_step': 'E-step',
+  'objective': 'M-step',
+}
+_LINES = ('-', '--', '-')  # The E-step often changes nothing and lies on the first.
+_WIDE = 10  # Ratio of values from which on an axis is logarithmic.
+_APART = 0.06  # Between methods at one value that is no number.
+
+
+def metric_name(metric: str) -> str:
+  """A metric on an axis: 'Deployed micro accuracy (%)' of 'deployed.micro_accuracy'."""
+  figure = tables.metric(metric)
+  words = re.split('[._]', metric.removesuffix(figure.name))[:-1]
+  words = [w.replace('finetuned', 'fine-tuned') for w in words if w != 'clusters']
+  text = ' '.join([*words, figure.label.replace('_', ' ')])
+  return NAMES.get(metric, f'{text[0].upper()}{text[1:]}{" (%)" * figure.percent}')
+
+
+def average(
+  rounds: pd.DataFrame, metric: str, over: str = 'round', band: str = 'interval'
+) -> pd.DataFrame:
+  """The mean of a metric over the runs of each method, and its band.
+
+  Args:
+    rounds: of `load_runs` or `Result.frames`.
+    metric: e.g. 'deployed.micro_accuracy'.
+    over: what is below curves: 'round', 'total_bytes', 'total_seconds',
+      'total_simulated_seconds', 'epsilon', or another metric.
+    band: 'interval', 95 % of the mean (Student t), or 'deviation'.
+
+  Returns:
+    `method`, `round`, `x` (mean of `over`), `mean`, `low`, `high` and `seeds`, the
+    number of runs, in rounds that all runs of a method have. The band of one run is
+    NaN.
+  """
+  check_choice('band', band, ('interval', 'deviation'))
+  keys = ['run', 'method', 'round']
+  chosen = rounds[rounds['metric'].isin({metric, over})]
+  wide = chosen.pivot(index=keys, columns='metric', values='value').reset_index()
+  wide['x'] = wide['round'] if over == 'round' else wide.get(over, np.nan)
+  wide = wide.reindex(columns=[*keys, 'x', metric]).dropna()
+  groups = wide.groupby(['method', 'round'], observed=True)
+  statistics = {'mean': (metric, 'mean'), 'half': (metric, 'std')}
+  frame = groups.agg(x=('x', 'mean'), **statistics, seeds=(metric, 'count'))
+  seeds = frame['seeds'].groupby('method', observed=True).transform('max')
+  frame = frame[frame['seeds'] == seeds].reset_index()
+  if band == 'interval':
+    quantiles = {n: student_quantile(n) for n in frame['seeds'].unique() if n > 1}
+    frame['half'] *= frame['seeds'].map(quantiles) / np.sqrt(frame['seeds'])
+  half = frame.pop('half')
+  return frame.assign(low=frame['mean'] - half, high=frame['mean'] + half)
+
+
+def curves(
+  rounds: pd.DataFrame,
+  ax: Axes,
+  metric: str = '',
+  over: str = 'round',
+  band: str = 'interval',
+) -> Axes:
+  """Draws a metric of each method: the mean over its runs, and a band.
+
+  For the arguments, see `average`; the default metric is the first of deployed models.
+  `ax.legend()` names the methods.
+  """
+  metric = metric or next(m for m in rounds['metric'] if m.startswith('deployed.'))
+  factor, frame = tables.metric(metric).factor, average(rounds, metric, over, band)
+  names = _legend_names(rounds, frame)
+  for i, (method, curve) in enumerate(frame.groupby('method', observed=True)):
+    x, values = curve['x'], factor * curve[['mean', 'low', 'high']]
+    style = curve_style(i, curve['round'].to_numpy())
+    ax.plot(x, values['mean'], label=names[method], **style)
+    ax.fill_between(x, values['low'], values['high'], fc=color_of(i), alpha=0.2, lw=0)
+  ax.set_ylabel(metric_name(metric))
+  if over == 'round':
+    over_rounds(ax)
+    return ax
+  ax.set_xlabel(NAMES.get(over, over.capitalize()))
+  if over == 'total_bytes':
+    unit, scale = display.unit_of(ax.get_xlim()[1] / 1e9, display.BYTES)
+    ax.set_xlabel(f'{NAMES[over]} ({unit})')
+    ax.xaxis.set_major_formatter(lambda x, _: f'{x / 1e9 * scale:.4g}')
+  return ax
+
+
+def _legend_names(rounds: pd.DataFrame, frame: pd.DataFrame) -> dict[Any, str]:
+  """Names of methods; they tell of missing seeds and of runs that ended early."""
+  seeds = frame.groupby('method', observed=True)['seeds'].max()
+  ends = rounds.groupby(['method', 'run'], observed=True)['round'].max()
+  names = names_in_figure(method_name(str(method)) for method in seeds.index)
+  texts = {}
+  for name, (method, count) in zip(names, seeds.items(), strict=True):
+    first, last = ends[method].min(), ends[method].max()
+    name += f' ({count} of {seeds.max()} seeds)' * bool(count < seeds.max())
+    texts[method] = name + f' (to round {first})' * bool(first < last)
+  return texts
+
+
+def objective(rounds: pd.DataFrame, ax: Axes, changes: bool = False) -> Axes:
+  """Draws Eq. 6 after each step of a round, of one run with `track_objective`.
+
+  `changes` draws what each step adds to it or takes. `ax.legend()` names the steps.
+  """
+  values = rounds.pivot(index='round', columns='metric', values='value')[list(_STEPS)]
+  before = values.shift(axis=1)
+  # A round begins with what the M-step of the round before left.
+  before.iloc[:, 0] = values['objective'].reindex(values.index - 1).to_numpy()
+  shown = (values - before if changes else values).dropna(how='all')
+  for i, (step, name) in enumerate(_STEPS.items()):
+    style = curve_style(i, shown.index.to_numpy())
+    ax.plot(shown.index, shown[step], linestyle=_LINES[i], label=name, **style)
+  sizes = shown.abs().where(lambda x: np.isfinite(x) & (x > 0)).stack()
+  if changes:
+    ax.axhline(0, color='0.3', linewidth=0.8)
+    if len(sizes):  # Steps that change little would be invisible beside others.
+      linear = 10 ** np.floor(np.log10(sizes.max()) - 1)
+      ax.set_yscale('symlog', linthresh=linear, linscale=1.0)
+  elif len(sizes) and sizes.max() > 3 * _WIDE * sizes.min():
+    ax.set_yscale('log')
+  else:
+    ax.set_ylim(bottom=0)
+  ax.set_ylabel('Change of Eq. 6' if changes else NAMES['objective'])
+  over_rounds(ax)
+  return ax
+
+
+def sweep(runs: pd.DataFrame, ax: Axes, flag: str, column: str = '') -> Axes:
+  """Draws a metric of each method over the values of a flag, mean and deviation.
+
+  Args:
+    runs: of `load_runs` of a comparison with `--sweep`.
+    ax: Matplotlib's axes; `ax.legend()` names the methods.
+    flag: that varies, e.g. 'learning_rate'. A method that does not have it, or sets it
+      itself, has one value everywhere.
+    column: e.g. 'clusters.ari'; default: the deployed metric that ranks models.
+  """
+  column = column or tables.score(runs)
+  frame, values = _by_value(runs, flag, column)
+  numeric = all(type(v) in (int, float) for v in values)
+  places = np.array(values if numeric else range(len(values)), float)
+  for i, (method, rows) in enumerate(frame.groupby('method', sort=False)):
+    means = tables.metric(column).factor * rows.set_index('place')[['mean', 'std']]
+    # Equal ones would hide each other.
+    x = places[means.index] + (0 if numeric else _APART * i)
+    name = names_in_figure([method_name(str(method))])[0]
+    ax.plot(x, means['mean'], label=name, **curve_style(i))
+    ends = means['mean'] - means['std'], means['mean'] + means['std']
+    ax.fill_between(x, *ends, color=color_of(i), alpha=0.15, linewidth=0)
+  positive = places[places > 0]
+  if numeric and positive.max(initial=0) >= _WIDE * positive.min(initial=np.inf):
+    ax.set_xscale('symlog', linthresh=positive.min(), linscale=0.5)
+  ax.set_xticks(places, [in_figure(display.text_of(v)) for v in values])
+  ax.xaxis.set_minor_locator(ticker.NullLocator())
+  ax.set(xlabel=in_figure(flag), ylabel=metric_name(column))
+  return ax
+
+
+def _by_value(
+  runs: pd.DataFrame, flag: str, column: str
+) -> tuple[pd.DataFrame, list[Any]]:
+  """`method`, `place` of its value, `mean` and `std` over seeds; and the values."""
+  labels = runs['method'].astype(str)
+  text = rf'{re.escape(flag)}=[^;]*\)$'
+  base = labels.str.replace(f';{text}', ')', regex=True)
+  base = base.str.replace(rf'\({text}', '', regex=True)
+  varies = base != labels
+  values = list(dict.fromkeys(runs.loc[varies, f'config.{flag}']))
+  values = values if any(isinstance(v, str) for v in values) else sorted(values)
+  frame = pd.DataFrame({'method': base, 'value': runs[column].astype(float)})
+  frame['place'] = runs[f'config.{flag}'].where(varies).map(values.index, 'ignore')
+  # What does not vary is the same at all values.
+  fixed = [frame[~varies].assign(place=place) for place in range(len(values))]
+  groups = pd.concat([frame[varies], *fixed]).groupby(['method', 'place'], sort=False)
+  statistics = groups['value'].agg(['mean', 'std']).reset_index()
+  return statistics.sort_values('place').astype({'place': int}), values

@@ -1,0 +1,113 @@
+"""Methods side by side: paired differences, clients, ranks over data sets."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from fesem_jax.analysis import tables
+from fesem_jax.plots.lines import metric_name
+from fesem_jax.run.results.client_table import counted
+from fesem_jax.utils.display import in_figure, method_name, names_in_figure
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.palette import color_of
+
+_CLEAR = 0.05  # p below which points are filled.
+
+
+def differences(frame: pd.DataFrame, ax: Axes) -> Axes:
+  """Draws the differences of methods to a reference; filled where p is below 0.05.
+
+  `frame` is of `tables.differences` or `Comparison.differences`.
+  """
+  column, names = frame.attrs['column'], _names(frame.index)
+  ax.axvline(0, color='0.4', linewidth=1)
+  for place, row in enumerate(frame.itertuples()):
+    color = color_of(0 if tables.metric(column).better(row.difference) > 0 else 1)
+    ax.plot([row.low, row.high], [place, place], color=color)
+    fill = color if row.p < _CLEAR else 'white'
+    ax.plot(row.difference, place, 'o', color=color, markerfacecolor=fill)
+    names[place] += '\n(infinite)' * bool(np.isinf(row.difference))
+  ax.set_yticks(range(len(frame)), names)
+  ax.set_ylim(len(frame) - 0.5, -0.5)
+  reference = in_figure(method_name(str(frame.attrs['reference'])))
+  label = metric_name(column).replace('(%)', '(points)')
+  ax.set_xlabel(f'{label}\nminus {reference}')
+  return ax
+
+
+def client_spread(clients: pd.DataFrame, ax: Axes, column: str = '') -> Axes:
+  """Draws how a metric is spread over the clients of all seeds of each method.
+
+  A violin for each method, its median as a line, and the mean of the worst tenth as a
+  triangle. Infinite values are left out and counted beside the method.
+
+  Args:
+    clients: of `load_runs` or `Result.frames`; bad clients are left out.
+    ax: Matplotlib's axes.
+    column: e.g. 'finetuned_accuracy'; default: the first metric of deployed models.
+
+  Raises:
+    UserError: if the clients have no such metric.
+  """
+  column = column or next((c for c in clients if c.startswith('deployed_')), '')
+  check(column in clients, f'clients: have no metric {column!r}')
+  metric = tables.metric(column)
+  known = counted(clients).dropna(subset=column)
+  groups = dict(
+    iter((metric.factor * known[column]).groupby(known['method'], observed=True))
+  )
+  values = [group[np.isfinite(group)].to_numpy() for group in groups.values()]
+  drawn: Any = ax.violinplot(
+    values, orientation='horizontal', showextrema=False, showmedians=True, widths=0.8
+  )
+  drawn['cmedians'].set(color='black')
+  names = _names(groups)
+  for i, (x, group) in enumerate(zip(values, groups.values(), strict=True)):
+    worst_first = np.sort(x) if metric.higher_is_better else -np.sort(-x)
+    drawn['bodies'][i].set(facecolor=color_of(i), alpha=0.5)
+    worst = worst_first[: -(-len(x) // 10)].mean()
+    ax.plot(worst, i + 1, 'v', color='black', markersize=5)
+    infinite = len(group) - len(x)
+    names[i] += f'\n(without {infinite} infinite)' * bool(infinite)
+  ax.set_yticks(range(1, len(values) + 1), names)
+  ax.invert_yaxis()
+  ax.set_xlabel(metric_name(column))
+  return ax
+
+
+def ranks(scores: pd.DataFrame, ax: Axes, higher_is_better: bool = True) -> Axes:
+  """Draws average ranks over data sets; bars join methods that are not told apart.
+
+  Args:
+    scores: a row a data set and a column a method, at least three of each.
+    ax: Matplotlib's axes.
+    higher_is_better: which of two scores has the lower rank.
+  """
+  found = tables.ranks(scores, higher_is_better)
+  mean, width = found.mean.sort_values(), found.critical_difference
+  places, rank = np.arange(len(mean)), mean.to_numpy()
+  ax.plot(rank, places, 'o', color='black')
+  for place, value in zip(places, rank, strict=True):
+    ax.annotate(f'  {value:.2f}', (value, place), va='center')
+  last = [int(np.flatnonzero(rank - value < width)[-1]) for value in rank]
+  groups = [(i, j) for i, j in enumerate(last) if j > i and (not i or j > last[i - 1])]
+  right = max(len(rank), 1 + width)
+  for place, (i, j) in enumerate(groups, 2):
+    ax.plot([right + 0.2 * place] * 2, [i - 0.2, j + 0.2], color='0.3', linewidth=3)
+  ax.plot([1, 1 + width], [-1, -1], '|-', color='0.3')
+  ax.text(1, -1.15, f'critical difference {width:.2f}', va='bottom')
+  ax.set_yticks(places, _names(mean.index))
+  ax.set_xticks(range(1, len(rank) + 1))
+  ax.set_ylim(len(rank) - 0.5, -2)
+  ax.grid(axis='y', visible=False)
+  p = f'Friedman p = {found.p:.2g}'
+  ax.set_xlabel(f'Average rank over {len(scores)} data sets ({p})')
+  return ax
+
+
+def _names(labels: Iterable[Any]) -> list[str]:
+  """Names of methods beside an axis."""
+  return names_in_figure(method_name(str(label)) for label in labels)
