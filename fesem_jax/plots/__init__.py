@@ -8,7 +8,6 @@ from fesem_jax.plots.clients import (
   partition,
 )
 from fesem_jax.plots.clusters import agreement, cluster_sizes, moves
-from fesem_jax.plots.lines import average, curves, objective, sweep
 from fesem_jax.plots.figures import (
   draw_comparison,
   draw_run,
@@ -16,6 +15,7 @@ from fesem_jax.plots.figures import (
   sweep_figure,
 )
 from fesem_jax.plots.images import example_images, sheet, typical_images
+from fesem_jax.plots.lines import average, curves, objective, sweep
 from fesem_jax.plots.methods import client_spread, differences, ranks
 from fesem_jax.plots.style import save, use_style
 from fesem_jax.utils.palette import PALETTE

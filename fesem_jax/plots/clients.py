@@ -1,7 +1,6 @@
 """Clients: the map of their local models, their classes, confusion by cluster."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,16 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fesem_jax.data.class_names import class_names
 from fesem_jax.data.label_skew import label_skew
 from fesem_jax.plots.style import MARKERS, small
 from fesem_jax.run.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
-from fesem_jax.utils.palette import PALETTE, color_of
+from fesem_jax.utils.palette import color_of
 
 _PIXELS = 2000  # More points are pixels in PDF and SVG: 100,000 would take 20 MB.
 _SHOWN = 80  # More clients are narrower than a line.
-_NAMED = 8  # True clusters in a legend, as many as colors.
+_NAMED = 7  # True clusters in a legend; the others have the last color.
 _WRITTEN = 12  # Classes whose shares are written into a matrix, or named beside rows.
 _NAMED_CLASSES = 30  # Classes with names beside a matrix.
 # A cluster narrower than this share of the map is drawn again, at its own scale.
@@ -35,20 +33,18 @@ def client_points(portrait: Portrait) -> pd.DataFrame:
     portrait: arrays of clients.npz, `Result.portrait`.
 
   Returns:
-    `client`, `x`, `y`, and `cluster` and `true_cluster` where they are known;
-    `attrs['shares']` are the shares of variance of x and y.
+    `client`, `x`, `y`, `cluster`, 0 without clusters, and `true_cluster` where it is
+    known; `attrs['shares']` are the shares of variance of x and y.
   """
   sampled, at = portrait['sampled'], portrait['coordinates']
   at = np.pad(at, ((0, 0), (0, max(0, 2 - at.shape[1]))))
-  columns: dict[str, Any] = {'client': portrait['names'][sampled]}
-  columns |= {'x': at[:, 0], 'y': at[:, 1]}
-  if len(portrait['assignment']):
-    columns['cluster'] = portrait['assignment'][sampled]
+  frame = pd.DataFrame({'client': portrait['names'][sampled], 'x': at[:, 0]})
+  clusters = portrait['assignment']
+  frame = frame.assign(y=at[:, 1], cluster=clusters[sampled] if len(clusters) else 0)
   truth = true_clusters(portrait.get('truth'), portrait.get('truth_names'))
   if truth is not None:
     kinds = pd.Categorical.from_codes(truth.of_client[sampled], truth.names)
-    columns['true_cluster'] = kinds
-  frame = pd.DataFrame(columns)
+    frame['true_cluster'] = kinds
   frame.attrs['shares'] = np.pad(portrait['variance'], (0, 2))[:2].tolist()
   return frame
 
@@ -56,64 +52,44 @@ def client_points(portrait: Portrait) -> pd.DataFrame:
 def client_map(points: pd.DataFrame, ax: Axes) -> Axes:
   """Draws local models as points, colored by cluster, marked by true cluster (Fig. 4).
 
-  Args:
-    points: of `client_points`.
-    ax: Matplotlib's axes.
-
-  Returns:
-    `ax`, with a legend on its right. Clusters that look like one spot are drawn below
-    it again. Without true clusters, clusters have markers.
+  `points` are of `client_points`. Few clusters that look like one spot each are drawn
+  again below, at their own scale. Without true clusters, clusters have markers.
   """
-  _scatter(points, ax, points)
+  _scatter(points, ax, len(points))
   x, y = points.attrs.get('shares', (0, 0))
   ax.set(xlabel=f'PC 1 ({100 * x:.0f} %)', ylabel=f'PC 2 ({100 * y:.0f} %)')
   ax.legend(handles=_legend_of_map(points), loc='center left', bbox_to_anchor=(1, 0.5))
-  tight = _tight_clusters(points)
-  for i, cluster in enumerate(tight):
-    width = 1 / len(tight)
-    inside = ax.inset_axes((i * width, -0.5, 0.92 * width, 0.36))
-    _scatter(points[points['cluster'] == cluster], inside, points)
+  spans = points.groupby('cluster')[['x', 'y']].agg(np.ptp).max(axis=1)
+  tight = spans.index[spans < _TIGHT * np.ptp(points[['x', 'y']], axis=0).max()]
+  for i, cluster in enumerate(tight) if len(tight) <= _MAX_TIGHT else ():
+    inside = ax.inset_axes((i / len(tight), -0.55, 0.92 / len(tight), 0.33))
+    _scatter(points[points['cluster'] == cluster], inside, len(points))
     inside.set_title(str(cluster), fontsize=small(), color=color_of(cluster))
     inside.set_ylabel('' if i else 'enlarged', fontsize=small())
   return ax
 
 
-def _scatter(shown: pd.DataFrame, ax: Axes, points: pd.DataFrame) -> None:
-  """Draws some of the points of a map."""
-  color = shown.get('cluster', pd.Series(0, shown.index))
-  marker = shown['true_cluster'].cat.codes if 'true_cluster' in shown else color
-  for (c, t), group in shown.groupby([color, marker]):
-    ax.scatter(
-      group['x'], group['y'], s=26, alpha=0.8, linewidths=0.3, edgecolors='white',
-      color=color_of(c), marker=MARKERS[t % len(MARKERS)],
-      rasterized=len(points) > _PIXELS,
-    )  # fmt: skip
+def _scatter(points: pd.DataFrame, ax: Axes, count: int) -> None:
+  """Draws points of a map that has `count` of them."""
+  known = 'true_cluster' in points
+  marker = points['true_cluster'].cat.codes if known else points['cluster']
+  for (c, t), group in points.groupby([points['cluster'], marker]):
+    style = {'color': color_of(c), 'marker': MARKERS[t % len(MARKERS)], 's': 26}
+    edges = {'edgecolors': 'white', 'linewidths': 0.3, 'alpha': 0.8}
+    ax.scatter(group['x'], group['y'], **style, **edges, rasterized=count > _PIXELS)
   ax.grid(visible=False)
   ax.set(xticks=[], yticks=[])
 
 
-def _tight_clusters(points: pd.DataFrame) -> list[int]:
-  """Clusters that the map shows as one spot, if they are few."""
-  if 'cluster' not in points:
-    return []
-  span = np.ptp(points[['x', 'y']], axis=0).max()
-  groups = points.groupby('cluster')[['x', 'y']]
-  spans = (groups.max() - groups.min()).max(axis=1)
-  tight = spans.index[(groups.size() > 2) & (spans < _TIGHT * span)].tolist()
-  return tight if len(tight) <= _MAX_TIGHT else []
-
-
 def _legend_of_map(points: pd.DataFrame) -> list[Line2D]:
   """Clusters by color, and true clusters by marker."""
-  marks = []
-  if 'cluster' in points:
-    plain = 'true_cluster' in points
-    for c in sorted(points['cluster'].unique().tolist()):
-      marker = 's' if plain else MARKERS[c % len(MARKERS)]
-      marks.append((f'cluster {c}', color_of(c), marker))
-  if 'true_cluster' in points:
-    for i, name in enumerate(points['true_cluster'].cat.categories):
-      marks.append((in_figure(name), '#555555', MARKERS[i % len(MARKERS)]))
+  clusters, known = np.unique(points['cluster']).tolist(), 'true_cluster' in points
+  marks = [
+    (f'cluster {c}', color_of(c), 's' if known else MARKERS[c % len(MARKERS)])
+    for c in clusters * (len(clusters) > 1)
+  ]
+  for i, name in enumerate(points['true_cluster'].cat.categories if known else ()):
+    marks.append((in_figure(name), '#555555', MARKERS[i % len(MARKERS)]))
   return [Line2D([], [], ls='', label=m[0], color=m[1], marker=m[2]) for m in marks]
 
 
@@ -123,18 +99,13 @@ def class_counts(
   cluster_names: Sequence[str] | np.ndarray | None = None,
   names: Sequence[str] | None = None,
 ) -> pd.DataFrame:
-  """Training examples of each class on each client, as `partition` draws them.
+  """Training examples [M, L] of each class on each client, as `partition` draws them.
 
-  Args:
-    counts: [M, L] int; L is 1 where there are no classes, as in a regression.
-    clusters: [M] true cluster of each client, or None.
-    cluster_names: what clusters 0, 1, ... are called where `clusters` are int.
-    names: L names of the classes; numbers from 0 if None.
-
-  Returns:
-    M rows of L columns; the index is the `true_cluster`, a categorical, if it is known.
+  `clusters` are the true clusters of the clients and the index of the frame;
+  `cluster_names` are what 0, 1, ... are called, and `names` those of the classes. L is
+  1 where there are no classes, as in a regression.
   """
-  frame = pd.DataFrame(counts, columns=names or class_names('', counts.shape[1]))
+  frame = pd.DataFrame(counts, columns=names or range(counts.shape[1]))
   truth = true_clusters(clusters, cluster_names)
   if truth is None:
     return frame
@@ -142,23 +113,11 @@ def class_counts(
   return frame.set_index(pd.CategoricalIndex(kinds, name='true_cluster'))
 
 
-def counts_of(portrait: Portrait, dataset: str = '') -> pd.DataFrame:
-  """The `class_counts` of the clients of a run on a data set, see `client_points`."""
-  counts, truth = portrait['label_counts'], portrait.get('truth')
-  names = class_names(dataset, counts.shape[1], portrait.get('class_names'))
-  return class_counts(counts, truth, portrait.get('truth_names'), names)
-
-
 def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
   """Draws the share of each class in the examples of clients, and their sizes below.
 
-  Args:
-    counts: of `class_counts`.
-    ax: Matplotlib's axes.
-
-  Returns:
-    `ax`, on which `ax.images[0]` is for a color bar. Clients are in the order of their
-    true clusters; of more than 80, 80 at even distances are shown.
+  `counts` are of `class_counts`; `ax.images[0]` is for a color bar. Clients are in the
+  order of their true clusters; of more than 80, 80 at even distances are shown.
   """
   truth = counts.index if isinstance(counts.index, pd.CategoricalIndex) else None
   of_client = np.zeros(len(counts), int) if truth is None else truth.codes
@@ -169,7 +128,8 @@ def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
   norm = colors.PowerNorm(0.5, 0, 1)  # Small shares are to be told apart, too.
   ax.imshow(shares, cmap='Blues', norm=norm, interpolation='nearest', aspect='auto')
   below = ax.inset_axes((0, -0.55, 1, 0.5))
-  below.bar(range(len(shown)), shown.sum(axis=1), 1.0, color=[*map(color_of, cluster)])
+  bars = [color_of(min(c, _NAMED)) for c in cluster.tolist()]
+  below.bar(range(len(shown)), shown.sum(axis=1), 1.0, color=bars)
   for panel in (ax, below):
     for at in np.flatnonzero(np.diff(cluster)):
       panel.axvline(at + 0.5, color='black', linewidth=1, linestyle=':')
@@ -179,19 +139,13 @@ def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
   many = f'{len(shown)} of ' * (len(shown) < len(counts))
   below.set(xlabel=f'{many}{len(counts)} clients', ylabel='Examples')
   if truth is not None:
-    _name_clusters(below, truth.categories)
+    names = [in_figure(name) for name in truth.categories]
+    names[_NAMED:] = [f'{len(names) - _NAMED} others'] * (len(names) > _NAMED)
+    handles = [Patch(color=color_of(k), label=name) for k, name in enumerate(names)]
+    place = {'loc': 'upper center', 'bbox_to_anchor': (0.5, -0.2), 'ncols': 2}
+    below.legend(handles=handles, fontsize=small(), handlelength=1.0, **place)
   _name_classes(ax, counts)
   return ax
-
-
-def _name_clusters(ax: Axes, names: Sequence[str]) -> None:
-  """Names the colors of true clusters below the axes."""
-  named = enumerate(map(in_figure, names[:_NAMED]))
-  handles = [Patch(color=color_of(k), label=name) for k, name in named]
-  if (others := len(names) - _NAMED) > 0:
-    handles.append(Patch(color=PALETTE[-1], label=f'{others} others'))
-  place = {'loc': 'upper center', 'bbox_to_anchor': (0.5, -0.2), 'ncols': 2}
-  ax.legend(handles=handles, fontsize=small(), handlelength=1.0, **place)
 
 
 def _name_classes(ax: Axes, counts: pd.DataFrame) -> None:
@@ -210,12 +164,8 @@ def _name_classes(ax: Axes, counts: pd.DataFrame) -> None:
 def confusion(counts: pd.DataFrame, ax: Axes) -> Axes:
   """Draws which classes models take for others, in percent of each true class.
 
-  Args:
-    counts: examples of each true class (rows) that are taken for each class (columns).
-    ax: Matplotlib's axes.
-
-  Returns:
-    `ax`, on which `ax.images[0]` is for a color bar.
+  `counts` are examples of each true class (rows) that are taken for each class
+  (columns); `ax.images[0]` is for a color bar.
   """
   shares = 100 * counts.div(counts.sum(axis=1).clip(lower=1), axis=0).to_numpy()
   ax.imshow(shares, cmap='Blues', vmin=0, vmax=100, interpolation='nearest')

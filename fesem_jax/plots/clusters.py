@@ -32,12 +32,10 @@ def cluster_sizes(rounds: pd.DataFrame, ax: Axes) -> Axes:
   levels = np.pad(every.cumsum(axis=1).to_numpy(), ((0, 0), (1, 0)))
   levels[every.isna().any(axis=1)] = np.nan
   edges = np.arange(first, last + 2) - 0.5
-  handles = [
-    ax.stairs(
-      levels[:, i + 1], edges, baseline=levels[:, i], fill=True, color=color_of(k)
-    )
-    for i, k in enumerate(sizes)
-  ]
+  handles = {}
+  for i, k in enumerate(sizes):
+    style = {'fill': True, 'color': color_of(k)}
+    handles[k] = ax.stairs(levels[:, i + 1], edges, baseline=levels[:, i], **style)
   for level in levels.T[1:-1]:  # Between neighbors of one color, too.
     ax.stairs(level, edges, baseline=None, color='white', linewidth=1)
   ax.set_xlim(edges[0], edges[-1])
@@ -60,9 +58,6 @@ def moves(rounds: pd.DataFrame, ax: Axes) -> Axes:
   ax.bar(moved['round'], moved['value'], color=PALETTE[0], width=0.8)
   ax.set_ylim(0, max(1, 1.1 * moved['value'].max()))
   ax.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-  if not moved['value'].any():
-    middle = {'transform': ax.transAxes, 'ha': 'center', 'va': 'center'}
-    ax.text(0.5, 0.5, 'no move in the recorded rounds', **middle)
   ax.set_ylabel('Clients that moved')
   over_rounds(ax)
   return ax

@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -11,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fesem_jax.analysis import tables
+from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.data.class_names import class_names
 from fesem_jax.plots import clients, clusters, images, lines, methods
 from fesem_jax.plots.style import STYLE, legend_below, save
-from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames, load_runs
+from fesem_jax.run.results.metrics_file import read_clients as read_portrait
 from fesem_jax.run.results.truth import mix, true_clusters
 from fesem_jax.utils.display import in_figure, method_name
 
@@ -59,23 +61,14 @@ def draw_run(
 
 
 def draw_comparison(
-  frames: Frames,
-  folder: str | pathlib.Path,
-  formats: Sequence[str] = (),
-  reference: str = '',
+  comparison: Comparison, folder: str | pathlib.Path, formats: Sequence[str] = ()
 ) -> list[pathlib.Path]:
   """Draws every figure of methods over seeds that there are data for.
 
-  Args:
-    frames: of `load_runs` or `Comparison.frames`.
-    folder: of the figures.
-    formats: of the files, as for `save`.
-    reference: method that the others are compared with; default: the best one.
-
-  Returns:
-    The paths of the files.
+  Differences are those of the comparison's reference and report. For `formats` and what
+  is returned, see `draw_run`.
   """
-  return _saved(figures_of_methods(frames, reference), folder, formats)
+  return _saved(figures_of_methods(comparison), folder, formats)
 
 
 def _saved(
@@ -94,7 +87,8 @@ def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
     portrait: arrays of clients.npz, `Result.portrait`; {} while the run goes on.
   """
   rounds, figures = frames.rounds, _curves(frames)
-  recorded, dataset = set(rounds['metric']), _dataset(frames)
+  recorded, config = set(rounds['metric']), frames.runs.iloc[0]
+  dataset = str(config.get('config.dataset') or '')
   bad = ', bad clients too' * ('honest' in frames.clients)
   panels: Panels
   if 'cluster_sizes.0' in recorded:
@@ -115,14 +109,15 @@ def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
   if len(portrait.get('coordinates', ())) > 2:
     points = clients.client_points(portrait)
     panels = {'': lambda ax: clients.client_map(points, ax)}
-    figures['clients_pca'] = _side_by_side(
-      panels, _title(frames, 'local models'), (5.4, 4)
-    )
+    title = _title(frames, 'local models')
+    figures['clients_pca'] = _side_by_side(panels, title, (5.4, 4.0))
   if 'label_counts' in portrait and tables.task_of(frames.runs).has_classes:
-    name = frames.runs.iloc[0].get('config.partition') or ''
-    counts = {name: clients.counts_of(portrait, dataset)}
+    name = config.get('config.partition') or ''
+    counts, truth = portrait['label_counts'], portrait.get('truth')
+    names = class_names(dataset, counts.shape[1], portrait.get('class_names'))
+    frame = clients.class_counts(counts, truth, portrait.get('truth_names'), names)
     title = f'{dataset}: classes of clients'
-    figures['classes'] = functools.partial(partitions, counts, title)
+    figures['classes'] = functools.partial(partitions, {name: frame}, title)
   if 'confusion' in portrait:
     panels, bar = _confusion(portrait, dataset), 'Share of the true class (%)'
     title = _title(frames, f'classes of examples{bad}')
@@ -135,20 +130,19 @@ def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
   return figures
 
 
-def figures_of_methods(frames: Frames, reference: str = '') -> Figures:
+def figures_of_methods(comparison: Comparison) -> Figures:
   """Figures of methods over seeds that there are data for."""
-  figures, runs = _curves(frames), tables.reported(frames.runs)
+  frames, found = comparison.frames, comparison.differences
+  figures, panels = _curves(frames), Panels()
   if any(column.startswith('deployed_') for column in frames.clients):
     title = _title(frames, 'clients\nline: median; triangle: mean of the worst tenth')
-    size = (5.0, 1.0 + 0.5 * runs['method'].nunique())
-    panels: Panels = {'': lambda ax: methods.client_spread(frames.clients, ax)}
+    size = (5.0, 1.0 + 0.5 * frames.runs['method'].nunique())
+    panels = {'': lambda ax: methods.client_spread(frames.clients, ax)}
     figures['clients'] = _side_by_side(panels, title, size)
-  score = tables.score(runs)
-  if score in runs and (finished := runs.dropna(subset=score))['method'].nunique() > 1:
-    found = tables.differences(finished, reference=reference)
+  if len(found):
     several = found['low'].notna().any()
     what = '95 % intervals; filled: p < 0.05' if several else 'one seed'
-    size, panels = (5.0, 0.8 + 0.32 * len(found)), {}
+    size = (5.0, 0.8 + 0.32 * len(found))
     panels = {'': lambda ax: methods.differences(found, ax)}
     figures['differences'] = _side_by_side(panels, _title(frames, what), size)
   return figures
@@ -189,14 +183,10 @@ def _side_by_side(
   return draw
 
 
-def _dataset(frames: Frames) -> str:
-  return str(frames.runs.iloc[0].get('config.dataset') or '')
-
-
 def _title(frames: Frames, what: str) -> str:
   """Data and method, the number of seeds, and what a figure shows."""
   runs, seeds = frames.runs, frames.runs['seed'].nunique()
-  parts = [in_figure(_dataset(frames))]
+  parts = [in_figure(runs.iloc[0].get('config.dataset') or '')]
   if runs['method'].nunique() == 1:
     parts.append(in_figure(method_name(str(runs['method'].iloc[0]))))
   parts += ['honest clients'] * any(column.startswith('honest.') for column in runs)
@@ -235,10 +225,9 @@ def partitions(panels: Mapping[str, pd.DataFrame], title: str = '') -> Figure:
     panels: name of each partition -> `class_counts` of its clients.
     title: heading.
   """
-  drawn: Panels = {
-    in_figure(name): functools.partial(clients.partition, counts)
-    for name, counts in panels.items()
-  }
+  drawn: Panels = {}
+  for name, counts in panels.items():
+    drawn[in_figure(name)] = functools.partial(clients.partition, counts)
   bar = "Share of a client's examples"
   return _side_by_side(drawn, in_figure(title, 100), (3.4, 4.4), bar=bar)()
 
@@ -264,7 +253,7 @@ def _sheets(portrait: Portrait) -> Panels:
   for k, group in images.typical_images(portrait).groupby('cluster'):
     members = portrait['assignment'] == k
     title = f'cluster {k}: {members.sum()} clients'
-    title += '' if truth is None else f'\n{mix(truth, members)}'
+    title += '' if truth is None else '\n' + textwrap.fill(mix(truth, members), 50)
     panels[title] = functools.partial(images.sheet, group)
   return panels
 

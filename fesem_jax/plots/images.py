@@ -22,11 +22,8 @@ def are_images(shape: Sequence[int]) -> bool:
 def typical_images(portrait: Mapping[str, np.ndarray]) -> pd.DataFrame:
   """Images of the most typical clients of each cluster, for `sheet`.
 
-  Args:
-    portrait: arrays of clients.npz, `Result.portrait`.
-
-  Returns:
-    `cluster`, `client`, `image`; the client nearest to the mean of a cluster first.
+  `portrait` has the arrays of clients.npz, `Result.portrait`. Returns `cluster`,
+  `client` and `image`; the client nearest to the mean of a cluster comes first.
   """
   images, clients = portrait['sheet_images'], portrait['sheet_clients']
   pictures = _pictures(images if images.ndim > 5 else images[..., None])
@@ -41,17 +38,9 @@ def typical_images(portrait: Mapping[str, np.ndarray]) -> pd.DataFrame:
 def example_images(data: Any, names: Sequence[str] | None = None) -> pd.DataFrame:
   """Images of some clients of a data set as models see them, for `sheet`.
 
-  Args:
-    data: a `FederatedData` of images on the host; values are multiplied by its scale.
-      Of more than 8 clients, 8 at even distances are chosen, by true cluster, and of
-      each 10 examples.
-    names: L names of the classes; numbers from 0 if None.
-
-  Returns:
-    `client`, `label`, `image`.
-
-  Raises:
-    UserError: if examples are no images.
+  `data` is a `FederatedData` on the host, `names` are those of its L classes. Of more
+  than 8 clients, 8 at even distances are chosen, by true cluster, and of each 10
+  examples. Returns `client`, `label` and `image`; `UserError` if these are no images.
   """
   shape = data.example_shape
   check(are_images(shape), f'data: examples of shape {shape} are no images')
@@ -63,9 +52,7 @@ def example_images(data: Any, names: Sequence[str] | None = None) -> pd.DataFram
     x, y = data.client(int(i))
     for j in np.linspace(0, len(y) - 1, min(len(y), _EXAMPLES)).astype(int):
       label = '' if np.ndim(y[j]) else str(y[j]) if names is None else names[int(y[j])]
-      rows.append(
-        (data.info.names[i], label, np.asarray(x[j], np.float32) * data.scale)
-      )
+      rows.append((data.info.names[i], label, data.scale * x[j].astype(np.float32)))
   frame = pd.DataFrame(rows, columns=['client', 'label', 'image'])
   images = np.stack(frame['image'])
   pictures = _pictures(images if images.ndim > 3 else images[..., None])
@@ -88,13 +75,8 @@ def _pictures(images: np.ndarray) -> np.ndarray:
 def sheet(images: pd.DataFrame, ax: Axes) -> Axes:
   """Draws images, a row for each client, with their labels above.
 
-  Args:
-    images: `client`, `image` ([H, W], or [H, W, 3 or 4], values from 0 to 1), and
-      `label` where there are any.
-    ax: Matplotlib's axes.
-
-  Returns:
-    `ax`.
+  `images` have `client`, `image` ([H, W], or [H, W, 3 or 4], from 0 to 1), and `label`
+  where there are any.
   """
   rows = list(images.groupby('client', sort=False))
   across = max(len(group) for _, group in rows)

@@ -14,7 +14,6 @@ from fesem_jax.plots.style import curve_style, over_rounds
 from fesem_jax.utils import display
 from fesem_jax.utils.display import in_figure, method_name, names_in_figure
 from fesem_jax.utils.palette import color_of
-from fesem_jax.utils.ranges import check_choice
 
 # Metrics, and what may stand below curves -> their names on an axis.
 NAMES = {
@@ -42,24 +41,20 @@ def metric_name(metric: str) -> str:
   return NAMES.get(metric, f'{text[0].upper()}{text[1:]}{" (%)" * figure.percent}')
 
 
-def average(
-  rounds: pd.DataFrame, metric: str, over: str = 'round', band: str = 'interval'
-) -> pd.DataFrame:
-  """The mean of a metric over the runs of each method, and its band.
+def average(rounds: pd.DataFrame, metric: str, over: str = 'round') -> pd.DataFrame:
+  """The mean of a metric over the runs of each method, and its 95 % interval.
 
   Args:
     rounds: of `load_runs` or `Result.frames`.
     metric: e.g. 'deployed.micro_accuracy'.
     over: what is below curves: 'round', 'total_bytes', 'total_seconds',
       'total_simulated_seconds', 'epsilon', or another metric.
-    band: 'interval', 95 % of the mean (Student t), or 'deviation'.
 
   Returns:
-    `method`, `round`, `x` (mean of `over`), `mean`, `low`, `high` and `seeds`, the
-    number of runs, in rounds that all runs of a method have. The band of one run is
-    NaN.
+    `method`, `round`, `x` (mean of `over`), `mean`, the ends `low` and `high` of
+    Student's interval, NaN for one run, and `seeds`, the number of runs; in rounds that
+    all runs of a method have.
   """
-  check_choice('band', band, ('interval', 'deviation'))
   keys = ['run', 'method', 'round']
   chosen = rounds[rounds['metric'].isin({metric, over})]
   wide = chosen.pivot(index=keys, columns='metric', values='value').reset_index()
@@ -70,27 +65,21 @@ def average(
   frame = groups.agg(x=('x', 'mean'), **statistics, seeds=(metric, 'count'))
   seeds = frame['seeds'].groupby('method', observed=True).transform('max')
   frame = frame[frame['seeds'] == seeds].reset_index()
-  if band == 'interval':
-    quantiles = {n: student_quantile(n) for n in frame['seeds'].unique() if n > 1}
-    frame['half'] *= frame['seeds'].map(quantiles) / np.sqrt(frame['seeds'])
-  half = frame.pop('half')
+  quantiles = {n: student_quantile(n) for n in frame['seeds'].unique() if n > 1}
+  half = frame.pop('half') * frame['seeds'].map(quantiles) / np.sqrt(frame['seeds'])
   return frame.assign(low=frame['mean'] - half, high=frame['mean'] + half)
 
 
 def curves(
-  rounds: pd.DataFrame,
-  ax: Axes,
-  metric: str = '',
-  over: str = 'round',
-  band: str = 'interval',
+  rounds: pd.DataFrame, ax: Axes, metric: str = '', over: str = 'round'
 ) -> Axes:
-  """Draws a metric of each method: the mean over its runs, and a band.
+  """Draws a metric of each method: the mean over its runs, and its 95 % interval.
 
   For the arguments, see `average`; the default metric is the first of deployed models.
   `ax.legend()` names the methods.
   """
   metric = metric or next(m for m in rounds['metric'] if m.startswith('deployed.'))
-  factor, frame = tables.metric(metric).factor, average(rounds, metric, over, band)
+  factor, frame = tables.metric(metric).factor, average(rounds, metric, over)
   names = _legend_names(rounds, frame)
   for i, (method, curve) in enumerate(frame.groupby('method', observed=True)):
     x, values = curve['x'], factor * curve[['mean', 'low', 'high']]

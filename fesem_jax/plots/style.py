@@ -6,7 +6,7 @@ Clusters differ by marker or position, never by color alone.
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -38,21 +38,14 @@ STYLE: dict[Any, Any] = {
 }
 
 
-class Style(NamedTuple):
-  """Fonts, sizes and files of figures; see `use_style`."""
-
-  font: int  # points
-  scale: float  # of figures
-  columns: tuple[float, ...]  # inches: the widths of figures; () leaves them free
-  formats: tuple[str, ...]  # files of `save`
-
-
-STYLES = {
-  'page': Style(10, 1.0, (), ('png', 'svg')),
-  'paper': Style(8, 0.8, (3.4, 6.7), ('png', 'svg', 'pdf')),
-  'talk': Style(14, 1.2, (), ('png', 'svg', 'pdf')),
+# Name -> points of fonts, scale of figures, files of `save`.
+STYLES: dict[str, tuple[int, float, tuple[str, ...]]] = {
+  'page': (10, 1.0, ('png', 'svg')),
+  'paper': (8, 0.8, ('png', 'svg', 'pdf')),
+  'talk': (14, 1.2, ('png', 'svg', 'pdf')),
 }
 _CHOSEN = ['page']
+_COLUMNS = (3.4, 6.7)  # Inches: the widths of figures of papers.
 _ONE_COLUMN = 1.3  # Figures wider than this many columns take two.
 
 
@@ -69,7 +62,7 @@ def use_style(name: str) -> None:
   """
   check_choice('style', name, tuple(STYLES))
   _CHOSEN[0] = name
-  STYLE['font.size'] = STYLES[name].font
+  STYLE['font.size'] = STYLES[name][0]
   plt.rcParams.update(STYLE)
 
 
@@ -125,18 +118,18 @@ def save(
   Returns:
     The paths of the files.
   """
-  style, path = STYLES[_CHOSEN[0]], pathlib.Path(path)
-  width, height = style.scale * figure.get_size_inches()
-  if style.columns:
-    width = style.columns[int(width > _ONE_COLUMN * style.columns[0])]
+  (_, scale, usual), path = STYLES[_CHOSEN[0]], pathlib.Path(path)
+  width, height = scale * figure.get_size_inches()
+  if _CHOSEN[0] == 'paper':
+    width = _COLUMNS[int(width > _ONE_COLUMN * _COLUMNS[0])]
   figure.set_size_inches(width, height)
   if (engine := figure.get_layout_engine()) is not None:
-    for _ in range(3 if any(ax.child_axes for ax in figure.axes) else 1):
+    for _ in range(5 if any(ax.child_axes for ax in figure.axes) else 1):
       engine.execute(figure)  # Each file would take as long as its drawing.
     figure.set_layout_engine('none')
   path.parent.mkdir(parents=True, exist_ok=True)
   written = []
-  for kind in formats or style.formats:
+  for kind in formats or usual:
     written.append(path.with_name(f'{path.name}.{kind}'))
     dated = {'svg': {'Date': None}, 'pdf': {'CreationDate': None}}.get(kind)
     with replacing(written[-1]) as out, plt.rc_context(STYLE):
