@@ -105,6 +105,14 @@ def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
   figure.legend(handles, labels, loc='outside lower center', ncols=columns, title=title)
 
 
+def lay_out(figure: Figure) -> None:
+  """Lays a figure out, once for all of its files; axes inside of others take longer."""
+  if (engine := figure.get_layout_engine()) is not None:
+    for _ in range(5 if any(ax.child_axes for ax in figure.axes) else 1):
+      engine.execute(figure)
+    figure.set_layout_engine('none')
+
+
 def save(
   figure: Figure, path: str | pathlib.Path, formats: Sequence[str] = ()
 ) -> list[pathlib.Path]:
@@ -123,10 +131,7 @@ def save(
   if _CHOSEN[0] == 'paper':
     width = _COLUMNS[int(width > _ONE_COLUMN * _COLUMNS[0])]
   figure.set_size_inches(width, height)
-  if (engine := figure.get_layout_engine()) is not None:
-    for _ in range(5 if any(ax.child_axes for ax in figure.axes) else 1):
-      engine.execute(figure)  # Each file would take as long as its drawing.
-    figure.set_layout_engine('none')
+  lay_out(figure)
   path.parent.mkdir(parents=True, exist_ok=True)
   written = []
   for kind in formats or usual:

@@ -1,6 +1,6 @@
-"""One HTML page of runs: their table, curves, clients, clusters and costs.
+"""One HTML page of runs: their table, curves, clients, clusters and settings.
 
-Pages are of Vega-Lite figures and need no network. May import `analysis`.
+Pages need no network. May import `analysis` and `plots`.
 """
 
 from fesem_jax.analysis.report.page import write_report

@@ -1,0 +1,159 @@
+"""What a page shows: tables as HTML, Matplotlib's figures as SVG, Altair's charts."""
+
+import io
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from fesem_jax.analysis import tables
+from fesem_jax.analysis.comparison import Comparison
+from fesem_jax.analysis.report import charts, library
+from fesem_jax.plots.clients import client_points
+from fesem_jax.plots.figures import figures_of_methods, figures_of_run
+from fesem_jax.plots.style import STYLE, lay_out
+from fesem_jax.run.results.client_table import counted
+from fesem_jax.run.results.frames import Frames
+from fesem_jax.run.results.metrics_file import read_clients as read_portrait
+from fesem_jax.utils.display import method_name, printable, text_of
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.provenance import versions
+
+_WORST = 10
+# Columns of the table of runs -> their heads.
+_RUNS = {
+  'method': 'method', 'seed': 'seed', 'status': 'status', 'rounds': 'rounds',
+  'num_clients': 'clients', 'timing.compile_seconds': 's compiling',
+  'timing.seconds_per_round': 's/round', 'timing.total_seconds': 's in all',
+  'folder': 'folder',
+}  # fmt: skip
+_SETTINGS = ('config.', 'versions.', 'device.', 'commit')
+# Methods with figures, and the figures of their first runs that the page shows.
+_DRAWN, _FIGURES = 6, ('confusion', 'sheets', 'objective')
+
+
+def content(comparison: Comparison, title: str) -> dict[str, Any]:
+  """The values of the template."""
+  frames, runs = comparison.frames, comparison.runs
+  several = runs['task'].dropna().unique() if 'task' in runs else []
+  check(len(several) < 2, f'workdirs: runs are of several tasks, {", ".join(several)}')
+  done = runs['status'].str.match('finished|ended')
+  first = _runs(frames, runs.drop_duplicates('method')['run'])
+  sizes = first.rounds[first.rounds['metric'].str.startswith('cluster_sizes.')]
+  points = _clients(first)
+  specs = {'curves': charts.curves(frames.rounds)}
+  specs |= {'clients': charts.clients(points)} if len(points) else {}
+  specs |= {'clusters': charts.clusters(sizes)} if len(sizes) else {}
+  with pd.option_context('display.max_colwidth', 255):
+    return {
+      'title': printable(title or _title(runs), 120),
+      'what': f'{len(runs)} runs, {done.sum()} finished; fesem_jax {versions()["fesem_jax"]}',
+      'table': Markup(comparison.table.to_html()) if done.any() else '',
+      'notes': comparison.table.notes if done.any() else ['No run has finished.'],
+      'specs': specs,
+      'figures': list(_figures(comparison, first)),
+      'extremes': [(m, *_extremes(c)) for m, c in _by_method(first.clients)],
+      'runs': _html(runs.reindex(columns=list(_RUNS)).rename(columns=_RUNS)),
+      'settings': [_html(table) for table in _settings(runs)],
+      'library': Markup(library.bundle()),
+    }
+
+
+def _runs(frames: Frames, names: Any) -> Frames:
+  """The frames of some runs."""
+  return Frames(*(frame[frame['run'].isin(names)] for frame in frames))
+
+
+def _title(runs: pd.DataFrame) -> str:
+  """'digits: 3 methods, 2 seeds'."""
+  names, methods = (
+    runs.get('config.dataset', pd.Series()).unique(),
+    runs['method'].unique(),
+  )
+  of = f'{names[0]}: ' if len(names) == 1 else ''
+  of += method_name(methods[0]) if len(methods) == 1 else f'{len(methods)} methods'
+  seeds = runs['seed'].nunique()
+  return of + (f', {seeds} seeds' if seeds > 1 else f', seed {runs["seed"].iloc[0]}')
+
+
+def _by_method(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+  for method, rows in frame.groupby('method', observed=True):
+    yield method_name(str(method)), rows
+
+
+def _clients(first: Frames) -> pd.DataFrame:
+  """Clients of the first runs, with their places on the map of local models."""
+  parts = []
+  for run, rows in first.clients.groupby('run', sort=False):
+    portrait = _portrait(first.runs, run)
+    if len(portrait.get('coordinates', ())) > 2:
+      points = client_points(portrait).set_index(rows.index[portrait['sampled']])
+      names = points.columns.intersection(['x', 'y', 'true_cluster'])
+      rows = rows.drop(columns='true_cluster', errors='ignore').join(points[names])
+    parts.append(rows)
+  return pd.concat(parts) if parts else first.clients
+
+
+def _portrait(runs: pd.DataFrame, run: Any) -> dict[str, Any]:
+  """The arrays of clients.npz of a run, {} without them."""
+  return read_portrait(pathlib.Path(runs.set_index('run').loc[run, 'folder']))
+
+
+def _figures(comparison: Comparison, first: Frames) -> Iterator[tuple[str, Markup]]:
+  """Titles and SVG of the figures that stand still."""
+  for name, draw in figures_of_methods(comparison).items():
+    if name in ('clients', 'differences'):
+      yield name.capitalize(), _svg(draw())
+  shown = {'classes', *_FIGURES}
+  for run, method in first.runs[['run', 'method']].head(_DRAWN).to_numpy():
+    drawn = figures_of_run(_runs(first, [run]), _portrait(first.runs, run))
+    for name in [name for name in drawn if name in shown]:
+      of = '' if name == 'classes' else f', {method_name(method)}'
+      yield f'{name.capitalize()}{of}', _svg(drawn[name]())
+    shown -= {'classes'} & set(drawn)  # The same for all methods.
+
+
+def _svg(figure: Figure) -> Markup:
+  """A figure as SVG in the colors of the page."""
+  file = io.StringIO()
+  with plt.rc_context(STYLE | {'svg.fonttype': 'none'}):
+    lay_out(figure)
+    figure.savefig(file, format='svg', transparent=True, metadata={'Date': None})
+  plt.close(figure)
+  text = file.getvalue().replace('#000000', 'currentColor').replace('#ffffff', 'Canvas')
+  return Markup(text[text.index('<svg') :])
+
+
+def _extremes(clients: pd.DataFrame) -> tuple[Markup, Markup]:
+  """The worst and the best clients of a run by the first metric, none in both."""
+  metrics = [c for c in clients if c.startswith(('deployed_', 'finetuned_'))]
+  higher = tables.metric(metrics[0]).higher_is_better
+  known = counted(clients).dropna(subset=metrics[0])
+  known = known.sort_values(metrics[0], ascending=higher, kind='stable')
+  for metric in metrics:
+    known[metric] = [tables.metric(metric).text(value) for value in known[metric]]
+  shown = known[[c for c in known if c not in ('run', 'method', 'seed', 'honest')]]
+  half = min(_WORST, -(-len(shown) // 2))
+  best = shown.iloc[half:].tail(_WORST).iloc[::-1]
+  return _html(shown.head(half)), _html(best)
+
+
+def _settings(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+  """Settings, versions and devices: those in which methods differ, those in common."""
+  columns = [c for c in runs if c.startswith(_SETTINGS) and c != 'config.seed']
+  texts = runs[columns].map(text_of).rename(columns=lambda c: c.removeprefix('config.'))
+  by_method = texts.groupby(runs['method'], observed=True)
+  values = by_method.agg(lambda each: ', '.join(dict.fromkeys(each))).T
+  common = (texts.nunique() == 1).reindex(values.index)
+  same = values[common].iloc[:, :1].set_axis(['value'], axis=1)
+  return values[~common].reset_index(), same.reset_index()
+
+
+def _html(table: pd.DataFrame) -> Markup:
+  """A table as HTML."""
+  text = table.to_html(index=False, border=0, na_rep='', float_format='{:.4g}'.format)
+  return Markup(text)
