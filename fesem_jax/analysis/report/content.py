@@ -18,7 +18,7 @@ from fesem_jax.plots.figures import figures_of_methods, figures_of_run
 from fesem_jax.plots.style import STYLE, lay_out
 from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.frames import Frames
-from fesem_jax.run.results.metrics_file import read_clients as read_portrait
+from fesem_jax.run.results.files import read_portrait
 from fesem_jax.utils.display import method_name, printable, text_of
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.provenance import versions
