@@ -88,7 +88,7 @@ def test_a_summary_shows_what_is_reported():
   summary = {'rounds': 2, **last, 'reports': curves.reports(history)}
   assert curves.as_reported(summary, 'last') is summary
   best = curves.as_reported(summary, 'best')
-  assert best['deployed'] == {'micro_accuracy': 0.9, 'macro_f1': 0.45}
+  assert best['deployed'] == {'micro_accuracy': 0.9, 'macro_f1': 0.45, 'round': 1}
   assert best['finetuned']['micro_accuracy'] == 0.8
   assert best['honest']['deployed']['micro_accuracy'] == 0.6
   assert (best['honest']['clients'], best['honest']['ari']) == (4, 1.0)

@@ -22,7 +22,7 @@ from fesem_jax.utils.errors import check
 from fesem_jax.utils.safe_files import reading
 
 if TYPE_CHECKING:
-  from pandas import DataFrame  # Slow to import.
+  from pandas import DataFrame, Series  # Slow to import.
 
 FILE = 'clients.csv'
 KINDS = ('deployed', 'finetuned')
@@ -46,7 +46,7 @@ def make(
   import pandas
 
   columns: dict[str, Any] = {
-    'client': as_text(names).astype(object),
+    'client': pandas.Series(as_text(names), dtype=object),
     'examples': np.asarray(sizes).astype(np.int64),
     'test_examples': np.asarray(deployed.examples)[places].astype(np.int64),
     'true_cluster': None if truth is None else _numbers_or_names(truth),
@@ -138,12 +138,16 @@ def read(folder: pathlib.Path) -> 'DataFrame | None':
   import pandas
 
   with reading(path):
-    clients = pandas.read_csv(
-      path,
-      converters={'client': str},
-      dtype={'examples': int, 'test_examples': int},
-      float_precision='round_trip',
-      encoding='utf-8',
-    )
-    metrics = [name for name in clients if name.startswith(KINDS)]
-    return clients.astype(dict.fromkeys(metrics, float))
+    texts = pandas.read_csv(path, dtype=object, keep_default_na=False)
+    return pandas.DataFrame({name: _parsed(name, texts[name]) for name in texts})
+
+
+def _parsed(name: str, texts: 'Series') -> 'Series':
+  """A column of a file: text, whole numbers, or float64, which is NaN where empty."""
+  names = name == 'true_cluster' and not texts.str.fullmatch(r'0|-?[1-9]\d*').all()
+  if name == 'client' or names:
+    return texts
+  if name == 'honest':
+    return texts == 'True'
+  whole = texts.str.fullmatch(r'-?\d+').all() and name.partition('_')[0] not in KINDS
+  return texts.astype(np.int64) if whole else texts.replace('', 'nan').astype(float)

@@ -6,7 +6,9 @@ configuration (`config.rounds`). `rounds` has a row a run, round and metric; `cl
 row a run and client, see `client_table`.
 """
 
+import collections
 import glob
+import os
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,27 +119,32 @@ def _run_folders(folder: pathlib.Path) -> Iterable[pathlib.Path]:
 
 
 def _label(folder: pathlib.Path, above: pathlib.Path) -> str:
-  """The label of a run by its folder in a comparison; '' elsewhere."""
-  is_seed = folder.name.startswith('seed') and folder != above
-  return folder.parent.name if is_seed and folder.parent != above else ''
+  """The label of a run METHOD/seedN at a folder or below it; '' elsewhere."""
+  return (
+    folder.parent.name if folder.name.startswith('seed') and folder != above else ''
+  )
 
 
 def _named_apart(runs: Sequence[Recorded]) -> list[Recorded]:
-  """Labels that name the folder where a method has a seed twice."""
-  places = [(run.method, run.seed) for run in runs]
+  """Labels of methods that have a seed twice name the folders."""
+  counts = collections.Counter((run.method, run.seed) for run in runs)
+  repeated = {method for (method, _), count in counts.items() if count > 1}
+  folders = {run.folder: _above(run.folder) for run in runs}
+  common = os.path.commonpath(folders.values()) if repeated else ''
+
+  def label(run: Recorded) -> str:
+    folder = folders[run.folder]
+    return f'{run.method}, {os.path.relpath(folder, common)}'
+
   return [
-    run
-    if places.count((run.method, run.seed)) == 1
-    else run._replace(method=f'{run.method}, {_own_folder(run.folder)}')
-    for run in runs
+    run._replace(method=label(run)) if run.method in repeated else run for run in runs
   ]
 
 
-def _own_folder(folder: str) -> str:
-  """The name of a run's folder, or of its comparison."""
-  path = pathlib.Path(folder)
-  is_seed = path.name.startswith('seed') and len(path.parts) > 2
-  return path.parent.parent.name if is_seed else path.name
+def _above(folder: str) -> pathlib.Path:
+  """The folder of a run, or of its comparison."""
+  path = pathlib.Path(folder).resolve()
+  return path.parent.parent if path.name.startswith('seed') else path
 
 
 def of_result(result: Any, config: dict[str, Any] | None = None) -> Frames:
