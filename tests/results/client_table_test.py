@@ -24,8 +24,10 @@ def table(count=4, seed=0, **columns):
     'examples': np.arange(count) + 10, 'test_examples': np.arange(count)[::-1],
     'cluster': np.arange(count) % 2, **dict(zip(METRICS, metrics, strict=True)),
   }  # fmt: skip
-  made = pd.DataFrame(made | columns)
-  return made.astype({'client': object})
+  for name in ('client', 'true_cluster'):
+    if (columns := made | columns).get(name, np.zeros(1)).dtype == object:
+      columns[name] = pd.Series(columns[name], dtype=object)
+  return pd.DataFrame(made | columns)
 
 
 @pytest.mark.parametrize('columns', [
@@ -99,7 +101,7 @@ def test_bad_clients_are_not_compared():
 
 
 @pytest.mark.parametrize(('b', 'subject'), [
-    (table(5), 'clients'), (table(client=['c0', 'c1', 'c2', 'c2']), 'clients'),
+    (table(5), 'clients'), (table(client=np.array(['c0', 'c1', 'c2', 'c2'], object)), 'clients'),
     (table(deployed_accuracy=np.full(4, np.nan)), 'metric'),
 ])  # fmt: skip
 def test_runs_that_cannot_be_compared_are_refused(b, subject):

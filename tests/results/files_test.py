@@ -31,7 +31,7 @@ def write_data(path):
 
 
 def write_figure(path):
-  plots.save(pyplot.figure(), path)
+  plots.save(pyplot.figure(), path.with_suffix(''), [path.suffix[1:]])
 
 
 def write_metrics(path):

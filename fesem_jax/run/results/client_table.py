@@ -60,9 +60,11 @@ def make(
   return pandas.DataFrame(known)
 
 
-def _numbers_or_names(truth: np.ndarray) -> np.ndarray:
-  truth = np.asarray(truth)
-  return truth.astype(np.int64 if truth.dtype.kind in 'iu' else object)
+def _numbers_or_names(truth: np.ndarray) -> 'Series':
+  import pandas
+
+  is_number = np.asarray(truth).dtype.kind in 'iu'
+  return pandas.Series(truth, dtype=np.int64 if is_number else object)
 
 
 def as_text(names: np.ndarray) -> np.ndarray:

@@ -82,7 +82,7 @@ def read(folder: pathlib.Path, method: str = '') -> Recorded:
   config = files.with_rounds_done(config, history)
   label = method or method_label(config) or folder.name
   clients = None if summary is None else client_table.read(folder)
-  seed = config.get('seed', 0)
+  seed = (config | (summary or {})).get('seed', 0)
   return Recorded(label, seed, config, summary, history, clients, str(folder))
 
 
