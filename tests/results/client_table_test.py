@@ -101,7 +101,8 @@ def test_bad_clients_are_not_compared():
 
 
 @pytest.mark.parametrize(('b', 'subject'), [
-    (table(5), 'clients'), (table(client=np.array(['c0', 'c1', 'c2', 'c2'], object)), 'clients'),
+    (table(5), 'clients'),
+    (table(client=np.array(['c0', 'c1', 'c2', 'c2'], object)), 'clients'),
     (table(deployed_accuracy=np.full(4, np.nan)), 'metric'),
 ])  # fmt: skip
 def test_runs_that_cannot_be_compared_are_refused(b, subject):
