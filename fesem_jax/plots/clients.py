@@ -172,7 +172,7 @@ def confusion(counts: pd.DataFrame, ax: Axes) -> Axes:
   ax.grid(visible=False)
   size = len(shares)
   for i, j in zip(*np.nonzero(shares), strict=True) if size <= _WRITTEN else ():
-    color = 'white' if shares[i, j] > 50 else 'black'
+    color = 'white' if shares[i, j] > 50 else '#111111'
     place = {'ha': 'center', 'va': 'center', 'fontsize': small()}
     ax.text(j, i, f'{shares[i, j]:.0f}', color=color, **place)
   at = range(0, size, -(-size // _NAMED_CLASSES))

@@ -16,8 +16,8 @@ from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.data.class_names import class_names
 from fesem_jax.plots import clients, clusters, images, lines, methods
 from fesem_jax.plots.style import STYLE, legend_below, save
-from fesem_jax.run.results.frames import Frames, load_runs
 from fesem_jax.run.results.files import read_portrait
+from fesem_jax.run.results.frames import Frames, load_runs
 from fesem_jax.run.results.truth import mix, true_clusters
 from fesem_jax.utils.display import in_figure, method_name
 

@@ -17,8 +17,8 @@ from fesem_jax.plots.clients import client_points
 from fesem_jax.plots.figures import figures_of_methods, figures_of_run
 from fesem_jax.plots.style import STYLE, lay_out
 from fesem_jax.run.results.client_table import counted
-from fesem_jax.run.results.frames import Frames
 from fesem_jax.run.results.files import read_portrait
+from fesem_jax.run.results.frames import Frames
 from fesem_jax.utils.display import method_name, printable, text_of
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.provenance import versions
@@ -32,8 +32,8 @@ _RUNS = {
   'folder': 'folder',
 }  # fmt: skip
 _SETTINGS = ('config.', 'versions.', 'device.', 'commit')
-# Methods with figures, and the figures of their first runs that the page shows.
-_DRAWN, _FIGURES = 6, ('confusion', 'sheets', 'objective')
+# Figures of a run that the page shows, of so many methods with clusters.
+_FIGURES, _DRAWN = ('classes', 'confusion', 'sheets', 'objective'), 2
 
 
 def content(comparison: Comparison, title: str) -> dict[str, Any]:
@@ -44,14 +44,14 @@ def content(comparison: Comparison, title: str) -> dict[str, Any]:
   done = runs['status'].str.match('finished|ended')
   first = _runs(frames, runs.drop_duplicates('method')['run'])
   sizes = first.rounds[first.rounds['metric'].str.startswith('cluster_sizes.')]
-  points = _clients(first)
+  points, version = _clients(first), versions().get('fesem_jax')
   specs = {'curves': charts.curves(frames.rounds)}
   specs |= {'clients': charts.clients(points)} if len(points) else {}
   specs |= {'clusters': charts.clusters(sizes)} if len(sizes) else {}
   with pd.option_context('display.max_colwidth', 255):
     return {
       'title': printable(title or _title(runs), 120),
-      'what': f'{len(runs)} runs, {done.sum()} finished; fesem_jax {versions()["fesem_jax"]}',
+      'what': f'{len(runs)} runs, {done.sum()} finished; fesem_jax {version}',
       'table': Markup(comparison.table.to_html()) if done.any() else '',
       'notes': comparison.table.notes if done.any() else ['No run has finished.'],
       'specs': specs,
@@ -104,17 +104,19 @@ def _portrait(runs: pd.DataFrame, run: Any) -> dict[str, Any]:
 
 
 def _figures(comparison: Comparison, first: Frames) -> Iterator[tuple[str, Markup]]:
-  """Titles and SVG of the figures that stand still."""
+  """Titles and SVG of the figures that stand still; 'classes' are alike for methods."""
   for name, draw in figures_of_methods(comparison).items():
     if name in ('clients', 'differences'):
-      yield name.capitalize(), _svg(draw())
-  shown = {'classes', *_FIGURES}
-  for run, method in first.runs[['run', 'method']].head(_DRAWN).to_numpy():
+      yield name, _svg(draw())
+  shown = set(_FIGURES)
+  clustered = first.rounds.loc[
+    first.rounds['metric'] == 'cluster_sizes.0', 'run'
+  ].unique()
+  for run in [*clustered, *first.runs['run']][: max(1, min(_DRAWN, len(clustered)))]:
     drawn = figures_of_run(_runs(first, [run]), _portrait(first.runs, run))
     for name in [name for name in drawn if name in shown]:
-      of = '' if name == 'classes' else f', {method_name(method)}'
-      yield f'{name.capitalize()}{of}', _svg(drawn[name]())
-    shown -= {'classes'} & set(drawn)  # The same for all methods.
+      yield f'{name}, {run}', _svg(drawn[name]())
+    shown -= {'classes'}
 
 
 def _svg(figure: Figure) -> Markup:
@@ -124,7 +126,7 @@ def _svg(figure: Figure) -> Markup:
     lay_out(figure)
     figure.savefig(file, format='svg', transparent=True, metadata={'Date': None})
   plt.close(figure)
-  text = file.getvalue().replace('#000000', 'currentColor').replace('#ffffff', 'Canvas')
+  text = file.getvalue().replace('#000000', 'currentColor')
   return Markup(text[text.index('<svg') :])
 
 
@@ -136,7 +138,8 @@ def _extremes(clients: pd.DataFrame) -> tuple[Markup, Markup]:
   known = known.sort_values(metrics[0], ascending=higher, kind='stable')
   for metric in metrics:
     known[metric] = [tables.metric(metric).text(value) for value in known[metric]]
-  shown = known[[c for c in known if c not in ('run', 'method', 'seed', 'honest')]]
+  shown = known.drop(columns=['run', 'method', 'seed', 'honest'], errors='ignore')
+  shown = shown.dropna(axis=1, how='all').rename(columns=lambda c: c.replace('_', ' '))
   half = min(_WORST, -(-len(shown) // 2))
   best = shown.iloc[half:].tail(_WORST).iloc[::-1]
   return _html(shown.head(half)), _html(best)
