@@ -137,7 +137,7 @@ def one_case(name: str) -> dict[str, Any]:
     del result
     gc.collect()
     began = time.perf_counter()
-    plots.draw_run(plots.PlottedRun(folder))
+    plots.draw_run(folder)
     fj.write_report([folder], folder / 'report.html')
     page = time.perf_counter() - began
     began = time.perf_counter()

@@ -88,22 +88,23 @@ def listed_methods() -> list[str]:
   return listed
 
 
-def draw(comparison: Comparison, workdir: pathlib.Path) -> str | None:
-  """Draws the first finished run of each method, and all methods over their seeds."""
+def draw(comparison: Comparison, workdir: pathlib.Path, flag: str = '') -> str | None:
+  """Draws methods over seeds, a sweep of a flag, and the first run with clusters."""
   try:
     from fesem_jax import plots
   except ImportError as e:  # Figures are optional, the table is not.
     return str(e)
-  runs = comparison.runs[comparison.runs['status'] != 'going on']
+  rounds = comparison.rounds.set_index('metric')
+  clustered = rounds['run'][rounds.index == 'cluster_sizes.0']
+  runs = comparison.runs[comparison.runs['run'].isin(clustered)]
   folders = runs.groupby('method', observed=True)['folder'].first()
-  with progress_lines.shown(
-    experiment_flags.progress(), f'drawing figures of {len(folders)} runs'
-  ):
+  with progress_lines.shown(experiment_flags.progress(), 'drawing figures'):
     for folder in folders:
       plots.draw_run(folder)
-    plots.draw_comparison(
-      comparison.frames, workdir / 'plots', reference=comparison.reference
-    )
+    plots.draw_comparison(comparison, workdir / 'plots')
+    if flag:
+      figure = plots.sweep_figure(comparison.frames, flag)
+      plots.save(figure, workdir / 'plots' / 'sweep')
   return None
 
 
@@ -186,12 +187,8 @@ def main(argv: list[str]) -> None:
     tuned = tuple(search.grid) if search else ()
     result = run_methods(by_label, workdir, count, tuned=tuned, **options)
     print(f'\n{result.table}\n\nTables: {workdir}/table.md, .csv, .tex, .json')
-    no_figures = draw(result, workdir)
-    print(
-      no_figures
-      or f'Figures: {workdir}/plots, over seeds, and of one seed each plots/ in the '
-      'folder of each first seed.'
-    )
+    no_figures = draw(result, workdir, '' if swept is None else swept.flag)
+    print(no_figures or f'Figures: {workdir}/plots, and plots/ of runs with clusters')
     print(pages.written(workdir, f.reference))
     result.check()
     tune.check(choices)

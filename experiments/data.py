@@ -26,18 +26,16 @@ from .start import no_positional, start
 def draw(train: FederatedData, folder: pathlib.Path) -> None:
   """Draws classes and sizes of clients, and examples of images, into the folder."""
   from fesem_jax import plots  # Raises UserError without matplotlib.
-  from fesem_jax.plots.example_images import are_images
 
   f, info, names = flags.FLAGS, train.info, _names(train)
   counts = label_skew.label_counts(train)
-  dealt = plots.DealtClients(counts, info.clusters, info.cluster_names)
+  frame = plots.class_counts(counts, info.clusters, info.cluster_names, names)
   title = f'{f.dataset}: training examples of clients'
-  panel = {f.partition or 'clients': dealt}
-  figures = {'clients': plots.compared_partitions(panel, title, names)}
-  if are_images(train.example_shape):
-    figures['examples'] = plots.example_images(train, f.dataset, names)
+  figures = {'clients': plots.partitions({f.partition or 'clients': frame}, title)}
+  if plots.are_images(train.example_shape):
+    figures['examples'] = plots.sheet_figure(plots.example_images(train, names))
   for what, figure in figures.items():
-    print(f'{plots.save(figure, folder / what)[0]} (and .svg)')
+    print(*plots.save(figure, folder / what))
 
 
 def _names(train: FederatedData) -> Sequence[str]:

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from fesem_jax.analysis.comparison import read_comparison
 from fesem_jax.analysis.report import write_report
-from fesem_jax.run.results import files
 from fesem_jax.run.results.curves import REPORTS
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.ranges import check_choice
 
-from . import methods
 from .start import start
 
 
@@ -27,23 +26,15 @@ def draw(
 ) -> list[pathlib.Path]:
   """Draws the figures of a run, or of a comparison over its seeds.
 
-  Returns the files. Raises `UserError` if a workdir has no finished runs.
+  Returns the files. Raises `UserError` if a workdir has no runs.
   """
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
-  table = files.read_object(workdir / 'table.json')
-  if table is None:
-    return plots.draw_run(plots.PlottedRun(workdir), folder, formats)
-  runs = {}
-  for row in table['methods']:
-    method = workdir / methods.folder_of(row['method'])
-    seeds = [method / f'seed{seed}' for seed in table['seeds']]
-    finished = [seed for seed in seeds if (seed / 'summary.json').is_file()]
-    if finished:
-      runs[row['method']] = [plots.PlottedRun(f, row['method']) for f in finished]
-  if not runs:
-    raise UserError(f'{workdir}: has no finished runs')
-  return plots.draw_comparison(runs, table['differences'], folder, formats)
+  f = flags.FLAGS
+  comparison = read_comparison(workdir, reference=f.reference, report=f.report)
+  if len(comparison.runs) == 1:
+    return plots.draw_run(comparison.runs.iloc[0]['folder'], folder, formats)
+  return plots.draw_comparison(comparison, folder, formats)
 
 
 def main(argv: list[str]) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.saving import save
-from fesem_jax.plots.style import STYLE, curve_style
+from fesem_jax.plots.style import STYLE, curve_style, save
 
 # Axis -> what is written below it.
 _LABELS = {
@@ -37,7 +36,12 @@ def growth(rows: list[dict[str, Any]]) -> Figure:
   axes_of = [a for a in _LABELS if any(row['axis'] == a for row in rows)]
   with plt.rc_context(STYLE):
     figure, axes = plt.subplots(
-      2, len(axes_of), figsize=(3.1 * len(axes_of), 5.6), squeeze=False, sharex='col'
+      2,
+      len(axes_of),
+      figsize=(3.1 * len(axes_of), 5.6),
+      squeeze=False,
+      sharex='col',
+      layout='constrained',
     )
     for column, axis in enumerate(axes_of):
       own = sorted((r for r in rows if r['axis'] == axis), key=lambda r: r['value'])
@@ -54,5 +58,4 @@ def growth(rows: list[dict[str, Any]]) -> Figure:
     axes[0, 0].set_ylabel('Processor µs of a client and round')
     axes[1, 0].set_ylabel('KiB of a client')
     axes[0, 0].legend()
-    figure.tight_layout()
   return figure

@@ -9,8 +9,7 @@ from matplotlib import pyplot as plt
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.saving import save
-from fesem_jax.plots.style import MARKERS, STYLE, legend_below
+from fesem_jax.plots.style import MARKERS, STYLE, legend_below, save
 from fesem_jax.utils.palette import PALETTE, color_of
 
 
@@ -39,7 +38,12 @@ def recovery(rows: list[dict[str, Any]]) -> Figure:
   with plt.rc_context(STYLE):
     count = 1 + (len(shares) > 1)
     figure, axes = plt.subplots(
-      1, count, figsize=(5.2 * count, 3.8), squeeze=False, sharey=True
+      1,
+      count,
+      figsize=(5.2 * count, 4.2),
+      squeeze=False,
+      sharey=True,
+      layout='constrained',
     )
     for row in hardest:
       i = rules.index(row['rule'])
@@ -63,7 +67,6 @@ def recovery(rows: list[dict[str, Any]]) -> Figure:
       axes[0, 1].set_xlabel('Share of clients put elsewhere at the start')
       axes[0, 1].set_title('After the last round')
       axes[0, 1].set_xticks(shares)
-    figure.tight_layout()
     where = ', left' if count == 2 else ''
     title = f'Rule (seeds with ARI 1 at the end{where})'
     legend_below(figure, axes[0, 0], title=title)

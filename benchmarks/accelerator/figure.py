@@ -12,8 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from fesem_jax.plots.saving import save
-from fesem_jax.plots.style import STYLE
+from fesem_jax.plots.style import STYLE, save
 from fesem_jax.utils.palette import color_of
 
 _WORKLOADS = {
@@ -48,7 +47,7 @@ def rates(parts: dict[str, Any]) -> dict[str, dict[str, float]]:
 def draw(device: str, by_series: dict[str, dict[str, float]]) -> Figure:
   """Groups of bars, on a logarithmic axis."""
   with plt.rc_context(STYLE):
-    figure, axis = plt.subplots(figsize=(8, 3.8))
+    figure, axis = plt.subplots(figsize=(8, 3.8), layout='constrained')
     width = 0.8 / len(by_series)
     for i, (series, of_workloads) in enumerate(by_series.items()):
       places = np.arange(len(_WORKLOADS)) + (i - (len(by_series) - 1) / 2) * width

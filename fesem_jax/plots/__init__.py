@@ -12,9 +12,10 @@ from fesem_jax.plots.figures import (
   draw_comparison,
   draw_run,
   partitions,
+  sheet_figure,
   sweep_figure,
 )
-from fesem_jax.plots.images import example_images, sheet, typical_images
+from fesem_jax.plots.images import are_images, example_images, sheet, typical_images
 from fesem_jax.plots.lines import average, curves, objective, sweep
 from fesem_jax.plots.methods import client_spread, differences, ranks
 from fesem_jax.plots.style import save, use_style
@@ -23,6 +24,7 @@ from fesem_jax.utils.palette import PALETTE
 __all__ = [
   'PALETTE',
   'agreement',
+  'are_images',
   'average',
   'class_counts',
   'client_map',
@@ -42,6 +44,7 @@ __all__ = [
   'ranks',
   'save',
   'sheet',
+  'sheet_figure',
   'sweep',
   'sweep_figure',
   'typical_images',

@@ -258,6 +258,12 @@ def _sheets(portrait: Portrait) -> Panels:
   return panels
 
 
+def sheet_figure(frame: pd.DataFrame, title: str = '') -> Figure:
+  """Draws images, such as `example_images`, a row for each client."""
+  size = (9.0, 0.4 + 0.9 * frame['client'].nunique())
+  return _side_by_side({'': functools.partial(images.sheet, frame)}, title, size)()
+
+
 def sweep_figure(frames: Frames, flag: str) -> Figure:
   """Draws the deployed metric, and ARI if it is known, over the values of a flag."""
   runs, draw = frames.runs, functools.partial(lines.sweep, frames.runs, flag=flag)
