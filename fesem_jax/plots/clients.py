@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fesem_jax.data.label_skew import label_skew
+from fesem_jax.evaluation.label_skew import label_skew
 from fesem_jax.plots.style import MARKERS, small
 from fesem_jax.run.results.truth import true_clusters
 from fesem_jax.utils.display import in_figure
