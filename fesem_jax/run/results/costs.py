@@ -77,24 +77,6 @@ def total(rounds: Sequence[Record], name: str, start: float = 0) -> float | None
   return start + sum(known) if len(known) == len(values) else None
 
 
-def gigabytes(history: Sequence[Record]) -> tuple[list[int], list[float]]:
-  """Rounds, and 10^9 bytes sent both ways until each has ended, the start's included.
-
-  They end before the first round whose bytes are not known.
-  """
-  rounds, totals, so_far = [], [], 0
-  for record in history:
-    if not record['round']:
-      continue
-    sent = [record[name] for name in _BYTES if record.get(name) is not None]
-    if len(sent) < len(_BYTES):
-      break
-    so_far += sum(sent) + sum(record.get(f'start_{n}') or 0 for n in _BYTES)
-    rounds.append(record['round'])
-    totals.append(so_far / 1e9)
-  return rounds, totals
-
-
 def as_text(costs: Record) -> str:
   """'1.2 GB to clients and 0.4 GB from them'; '' where nothing is sent, or known."""
   sent = [costs[name] for name in _BYTES if costs.get(name)]

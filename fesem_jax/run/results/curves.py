@@ -87,6 +87,11 @@ def as_reported(summary: Record, report: str) -> Record:
   return changed
 
 
+def of_last_data(history: Sequence[Record], summary: Record) -> list[Record]:
+  """Records of the rounds that had the data of the last one."""
+  return [r for r in history if r['round'] >= summary.get(DATA_SINCE, 0)]
+
+
 def rounds_to(
   target: float, rounds: Sequence[float], values: Sequence[float]
 ) -> float | None:
