@@ -12,10 +12,9 @@ from .recipes import MEASURES, Cell, Recipe
 _HEAD = ('cell', 'published', 'here', 'difference', '95 %', 'verdict')
 _INTRODUCTION = """# Published figures
 
-This page compares published results with our reproductions. `fesem-reproduce --page`
-writes it from recipes (`reproductions/papers/*.toml`) and a ledger of finished
-runs (`benchmarks/results/papers/`) with the commands, versions, seeds and curves of
-each cell.
+Published results and their reproductions. `fesem-reproduce --page` writes this page
+from recipes (`reproductions/papers/*.toml`) and a ledger of finished runs
+(`benchmarks/results/papers/`) with commands, versions, seeds and curves.
 
 ```
 fesem-reproduce --list                   # recipes, processor hours
@@ -26,32 +25,21 @@ fesem-reproduce --page                   # this page
 ```
 
 `--data_dir` or the environment variable `FESEM_DATA_DIR` names the folder of the data.
+`make reproduce PAPER=p_fed_me` runs the cells of a paper that the ledger lacks, and
+writes this page. `--rerun` (`RERUN=1`) runs all cells again and replaces their entries.
 
-In the source tree, `make reproduce PAPER=p_fed_me` runs the cells of a paper that the
-ledger lacks, and writes this page. Cells of the ledger are not run again, and their
-lines say so. `--rerun` (`make reproduce PAPER=p_fed_me RERUN=1`) runs them again on
-your machine, says what the ledger had, and replaces it.
-
-Each cell shows the mean over its seeds and, with several seeds, their sample standard
-deviation. The column *95 %* has half the width of the 95 % interval of the difference:
-Welch's interval of two means, ours and the published one, each with its own deviation
-and number of seeds. With one seed here, the published deviation stands for ours, with
-Student's quantile of the published seeds. A difference inside the interval is *not
-detected at this precision*, which is no proof of equality; outside of it, the results
-are *different*. Where the published deviation or the number of its seeds is unknown,
-there is no verdict. For cells that are *not comparable*, a list below the table states
-the differences in setting.
-
-The figure of a table has its values with their 95 % intervals (Student), where
-deviation and number of seeds are known; a published value "about" some number has the
-width of its rounding.
-
-Cells that try several learning rates, and cells that show the best round, choose them
-by their own metric on test examples, so their values are optimistic."""
+Each cell shows the mean and the sample standard deviation over its seeds. The column
+*95 %* has half the width of Welch's 95 % interval of the difference. With one seed
+here, the published deviation stands for ours, with Student's quantile of the published
+seeds. A difference inside the interval is *not detected at this precision*; outside of
+it, the results are *different*. Without a published deviation and number of seeds,
+there is no verdict. The figure of a table has its values with their 95 % intervals
+(Student). Cells that try several learning rates, and cells that show the best round,
+choose them by their own metric on test examples, so their values are optimistic."""
 _ADDING = """## Adding a paper
 
-A recipe is a file `NAME.toml`, which `fesem-reproduce --paper=NAME.toml` runs from any
-folder. Fields outside of cells apply to all cells:
+A recipe is a file `NAME.toml`, which `fesem-reproduce --paper=NAME.toml` runs. Fields
+outside of cells apply to all cells:
 
 ```toml
 title = "A method on rotated digits"
