@@ -97,7 +97,8 @@ def score_columns(runs: 'DataFrame', kind: str = 'deployed') -> list[str]:
   names = [c.removeprefix(f'{kind}.') for c in runs if c.startswith(f'{kind}.')]
   task = task_of(runs)
   shown = tasks.columns_of(task, tasks.own_metrics(task, [dict.fromkeys(names)]))
-  return [f'{kind}.{name}' for name in shown if name in names]
+  pooled = [name for name in names if name.startswith('pooled_')]
+  return [f'{kind}.{name}' for name in (*shown, *pooled) if name in names]
 
 
 def over_seeds(
@@ -344,7 +345,8 @@ def comparison(
     oracle: label of the method that is told the true groups; '' finds it.
     report: which metrics are shown, of `curves.REPORTS`.
     columns: groups of columns, of `COLUMNS`; () is all but 'finetuned'.
-    metrics: such as 'micro_accuracy'; () is all. CSV has every column and metric.
+    metrics: such as 'micro_accuracy'; () is all but 'pooled_macro_f1'. CSV has every
+      column and metric.
     correct: how p values are corrected, of `paired.CORRECTIONS`.
     tuned: settings that were tuned, to be shown.
 
@@ -417,9 +419,10 @@ def _add_scores(
       continue
     frame = over_seeds(runs, columns)
     made.keep(frame)
+    names = [c.partition('.')[2] for c in columns if '.pooled_' not in c]
     for column in columns if group in shown else ():
       name = column.partition('.')[2]
-      if metrics and name not in metrics:
+      if name not in (metrics or names):
         continue
       by_method = frame[column]
       marked = {}

@@ -258,7 +258,7 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
 
   Returns the columns of the task, then `micro_NAME` and `macro_NAME` of each of the
   model's own metrics and of its loss, unless the task has it; NaN if no client has
-  examples.
+  examples; and the `pooled_NAME` of the task.
   """
   client_values, micro = client_figures(totals, task), task.micro(totals.sums)
   size = np.asarray(totals.examples, np.float64)
@@ -284,7 +284,7 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
       average = np.average(values[measured], weights=size[measured])
       figures[f'micro_{name}'] = float(average)
     figures[f'macro_{name}'] = macro(values, measured)
-  return figures
+  return figures | task.pooled(totals.sums)
 
 
 def agreement(

@@ -87,6 +87,12 @@ def _micro(counts: Counts) -> dict[str, float]:
   }
 
 
+def _pooled(counts: Counts) -> dict[str, float]:
+  """Macro F1 of the examples of all clients together."""
+  sums = (np.asarray(c).sum(0, np.float64, keepdims=True) for c in counts)
+  return {'pooled_macro_f1': float(_block_metrics(Counts(*sums))['f1'][0])}
+
+
 def _mix(logits: jax.Array, log_weights: jax.Array) -> jax.Array:
   """Logarithms of the mixture's class probabilities, log sum_k pi_k softmax(z_k)."""
   log_weights = log_weights[:, None, None]
@@ -115,4 +121,5 @@ CLASSIFICATION = Task(
   mix=_mix,
   predict=lambda logits: logits.argmax(axis=1).astype(np.int32),
   probabilities=softmax,
+  pooled=_pooled,
 )

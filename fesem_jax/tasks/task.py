@@ -102,6 +102,8 @@ class Task(NamedTuple):
     mix: (outputs [R, B, ...] of R models, log weights [R]) -> outputs [B, ...] of their
       mixture.
     predict: outputs [B, ...] on the host -> what a user is given.
+    pooled: the same sums -> metrics of the examples of all clients together, where
+      these differ from micro ones.
     probabilities: outputs [B, ...] on the host -> probabilities of the same shape; None
       if the task has none.
   """
@@ -124,6 +126,7 @@ class Task(NamedTuple):
   mix: Callable[[jax.Array, jax.Array], jax.Array]
   predict: Callable[[np.ndarray], np.ndarray]
   probabilities: Callable[[np.ndarray], np.ndarray] | None = None
+  pooled: Callable[[Sums], dict[str, float]] = lambda sums: {}
 
   @property
   def primary(self) -> Figure:

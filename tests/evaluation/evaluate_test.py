@@ -33,9 +33,9 @@ def counts_of(truths, guesses, classes):
 
 
 def scores_of(totals):
-  """Micro accuracy and F1, then the macro figures."""
+  """Micro accuracy and F1, then the macro ones, and the pooled macro F1."""
   found = evaluate.scores(totals, CLASSIFICATION)
-  return [found[name] for name in CLASSIFICATION.columns]
+  return [found[name] for name in (*CLASSIFICATION.columns, 'pooled_macro_f1')]
 
 
 def from_scikit_learn(truths, guesses):
@@ -48,7 +48,9 @@ def from_scikit_learn(truths, guesses):
     np.average(f1, weights=size),
     np.mean(accuracy),
     np.mean(f1),
-  ]
+    f1_score(np.concatenate(truths), np.concatenate(guesses), average='macro',
+             zero_division=0),
+  ]  # fmt: skip
 
 
 @pytest.mark.parametrize('seed', range(5))
@@ -190,7 +192,9 @@ def test_figures_of_blocks_of_clients_are_those_of_all(monkeypatch):
   monkeypatch.setattr(classification, '_BLOCK', 4)
   for name, found in classification._client_metrics(counts).items():
     np.testing.assert_array_equal(found, whole[name])
-  assert classification._client_metrics(classification.Counts(*np.zeros((3, 0, 4)))).keys()
+  assert classification._client_metrics(
+    classification.Counts(*np.zeros((3, 0, 4)))
+  ).keys()
 
 
 @pytest.mark.parametrize(('most', 'dtype'), [(255, np.uint8), (256, np.uint16)])

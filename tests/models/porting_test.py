@@ -64,6 +64,34 @@ def test_convolutions_and_what_flattens_them():
   np.testing.assert_allclose(got, lenet(X), rtol=1e-4, atol=1e-4)
 
 
+def test_a_model_goes_back_to_pytorch():
+  model = models.build('niid_bench_cnn', (28, 28), 10)
+  state = porting.to_state_dict(model, porting.from_state_dict(model, LENET))
+  assert list(state) == [
+    f'{layer}.{part}'
+    for layer in ('conv0', 'conv1', 'dense0', 'dense1', 'logits')
+    for part in ('weight', 'bias')
+  ]
+  for found, want in zip(state.values(), LENET.values(), strict=True):
+    np.testing.assert_array_equal(found, want.astype(np.float32))
+  lstm = models.build('lstm', (5,), 3, task='sequence')
+  with pytest.raises(UserError, match='to_torch'):
+    porting.to_state_dict(lstm, lstm.init(jax.random.key(0)))
+
+
+@pytest.mark.parametrize('name', ['resnet8', 'resnet8_bn'])
+def test_norms_go_back_to_pytorch(name):
+  model = models.build(name, (8, 8, 3), 4)
+  params = jax.tree.map(
+    lambda x: x + RNG.random(x.shape), model.init(jax.random.key(0))
+  )
+  state = porting.to_state_dict(model, params)
+  assert any(x.endswith('running_mean') for x in state) == name.endswith('bn')
+  again = porting.from_state_dict(model, state)
+  for found, want in zip(*map(jax.tree.leaves, (again, params)), strict=True):
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
 def lstm(state, tokens):
   """PyTorch's LSTM with both biases, one example."""
   x, size = state['embedding.weight'][tokens], state['rnn.weight_hh_l0'].shape[1]

@@ -12,7 +12,7 @@ from fesem_jax import algorithms
 from fesem_jax.core import device_profiles
 from fesem_jax.core.algorithm import ClientRound
 from fesem_jax.core.traffic import Drawn, Sent, bytes_of_model, one_model
-from fesem_jax.run.results import costs
+from fesem_jax.run.results import costs, frames
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
@@ -228,7 +228,7 @@ def test_the_start_is_counted(name, options, down, up):
   assert of.of_start(M) == (down, up)
 
 
-def test_totals_of_a_run_and_its_gigabytes():
+def test_totals_of_a_run():
   of = traffic('fesem')
   history = [{'round': 0}]
   for number in (1, 2):
@@ -245,13 +245,12 @@ def test_totals_of_a_run_and_its_gigabytes():
   assert found['bytes_up'] == M * P + 6 * P
   assert (found['start'], found['simulated_seconds']) == (start, 5.0)
   json.dumps(found)
-  rounds, sent_so_far = costs.gigabytes(history)
-  assert rounds == [1, 2]
+  sent = frames.rounds_of(history).query("metric == 'total_bytes'")['value']
   first = 2 * M * P + S * P + 3 * P
-  np.testing.assert_allclose(sent_so_far, [first / 1e9, (first + S * P + 3 * P) / 1e9])
+  np.testing.assert_array_equal(sent, [first, first + S * P + 3 * P])
   history[1]['bytes_down'] = None
   assert costs.summary(history)['bytes_down'] is None
-  assert costs.gigabytes(history) == ([], [])
+  assert 'total_bytes' not in set(frames.rounds_of(history)['metric'])
 
 
 def test_totals_in_words():

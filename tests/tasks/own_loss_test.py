@@ -9,7 +9,6 @@ import fesem_jax as fj
 from fesem_jax import tasks
 from fesem_jax.analysis import tuning
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.evaluation.paired import task_of
 from fesem_jax.run.results import curves
 from tests.support import helpers
 from tests.support.nights import rest_by_night
@@ -61,7 +60,7 @@ def test_the_loss_of_a_regression_is_the_models_own(own):
 def test_a_loss_of_its_own_ranks_models_of_a_regression(own):
   summary, history = own[1].summary, own[1].history
   assert tasks.of(summary) is tasks.of_scores(summary['deployed']) is tasks.OWN_LOSS
-  assert task_of([[summary]]).primary.label == 'loss'
+  assert tasks.of(summary).primary.label == 'loss'
   # The one has the least loss, the other one the least squared error.
   worse = {'micro_loss': 9.0, 'micro_rmse': 0.0}
   tried = {0.1: summary, 1.0: summary | {'deployed': summary['deployed'] | worse}}
