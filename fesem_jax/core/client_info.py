@@ -26,6 +26,8 @@ class ClientInfo:
       have none. They are not negative, and one is positive.
     standardized: whether the columns of the examples were brought to mean 0 and
       standard deviation 1 when they were loaded.
+    in_order: whether clients are tested on their last examples, so that their examples
+      are in the order of the data.
 
   Raises:
     UserError: unless `names`, `clusters` and `weights` have one value for each client
@@ -38,6 +40,7 @@ class ClientInfo:
   class_names: tuple[str, ...] | None = None
   weights: np.ndarray | None = None
   standardized: bool = False
+  in_order: bool = False
 
   def __post_init__(self) -> None:
     for field in ('names', 'clusters', 'weights'):

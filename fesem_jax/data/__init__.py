@@ -1,29 +1,37 @@
-"""Data sets by name: `load` returns the training and the test split of all clients."""
+"""Data: two doors for a user's own, named data sets, and clients that they are dealt to.
+
+`from_arrays` and `from_frame` make a `Pool`, which `federate` deals to clients by a
+partition; `load` does so with a data set by its name.
+"""
 
 from fesem_jax.data.client_weights import with_weights
 from fesem_jax.data.description import describe
-from fesem_jax.data.loading import load, load_phases
+from fesem_jax.data.federate import drift, federate, load, load_phases
 from fesem_jax.data.phases import Phase
-from fesem_jax.data.sources import DATASETS
+from fesem_jax.data.pool import Pool, from_arrays, from_frame
 from fesem_jax.data.splits import (
+  class_sample,
   first_examples,
   hold_out,
   hold_out_clients,
-  server_test,
 )
 from fesem_jax.data.true_groups import phases_with_true_groups, with_true_groups
 
 __all__ = [
-  'DATASETS',
   'Phase',
+  'Pool',
+  'class_sample',
   'describe',
+  'drift',
+  'federate',
   'first_examples',
+  'from_arrays',
+  'from_frame',
   'hold_out',
   'hold_out_clients',
   'load',
   'load_phases',
   'phases_with_true_groups',
-  'server_test',
   'with_true_groups',
   'with_weights',
 ]

@@ -1,226 +1,274 @@
-"""The result of a loader, before examples are split among clients."""
+"""Examples before they are dealt to clients, and two doors for a user's own."""
 
-import pathlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fesem_jax.data import cache
-from fesem_jax.tasks import CLASSIFICATION, MULTILABEL, SEQUENCE, TASKS
-from fesem_jax.utils.array_checks import has_channels_first
-from fesem_jax.utils.errors import UserError, argument, check
-from fesem_jax.utils.ranges import check_choice
-from fesem_jax.utils.stored_rows import Rows, changed
+from fesem_jax.core.federated_data import check_targets, scale_of
+from fesem_jax.tasks import CLASSIFICATION, TASKS
+from fesem_jax.utils import ranges
+from fesem_jax.utils.errors import check
 
-Examples = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N, ...] of one client.
+if TYPE_CHECKING:
+  import pandas
+
+_TRAIN, _TEST = ('0', 'train', 'False'), ('1', 'test', 'True')
+_MAX_TEXTS = 1000  # Different texts of a column that becomes one-hot columns.
 
 
-class Pool(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Pool:
   """The examples of a data set.
 
   Attributes:
-    x: [T, ...] uint8 or float32 features, in memory or in the cache.
-    y: [T] integer labels, or other targets of the task as `FederatedData` has them.
-    num_classes: L.
-    scale: `x * scale` is what models see.
-    test_x: the data set's own test examples, or None.
-    test_y: their labels, or None.
-    client: [T] integer natural client of each example, or None.
-    names: names of the natural clients, or None.
-    clusters: true cluster of each natural client, a number or a name, or None.
-    test_client: natural client of each test example; None where the data set
-      does not split its clients' examples itself.
-    cluster_names: see `ClientInfo`.
-    task: what `y` is for; see `tasks.TASKS`.
-    class_names: see `ClientInfo`.
-    is_text: whether x [T, S] are tokens and y the one that follows them.
-    are_tokens: whether x [T, S] are tokens, of whatever targets.
-    feature_names: of the F columns of x [T, F], for warnings, or None.
-    of_clusters: whether `client` are the known clusters, as no clients are known.
-    weights: [M] float32 of each natural client, or None; see `ClientInfo`.
+    x: [T, ...] uint8 or float32 features; models see `x * scale`.
+    y: [T] int32 labels, or targets of the task as `FederatedData` has them.
+    task: name of the task, a key of `tasks.TASKS`.
+    num_classes: L, outputs of a model.
+    scale: factor of x.
+    class_names: names of classes 0, 1, ..., or None.
+    client: [T] int, the natural client of each example, or None.
+    names: [M] strings, names of the natural clients, or None.
+    test: [T] bool, True for the data's own test examples; None without these.
+    cluster: [T] int, the known cluster of each example, or None.
+    cluster_names: names of clusters 0, 1, ...; None if they have no names.
+    weight: [M] float32 weight of each natural client, or None; see `ClientInfo`.
+    server_test: x [S, ...] and y [S] of the server's own test set, or None.
   """
 
-  x: Rows
+  x: np.ndarray
   y: np.ndarray
+  task: str
   num_classes: int
   scale: float
-  test_x: Rows | None = None
-  test_y: np.ndarray | None = None
+  class_names: tuple[str, ...] | None = None
   client: np.ndarray | None = None
   names: np.ndarray | None = None
-  clusters: np.ndarray | None = None
-  test_client: np.ndarray | None = None
+  test: np.ndarray | None = None
+  cluster: np.ndarray | None = None
   cluster_names: tuple[str, ...] | None = None
-  task: str = CLASSIFICATION.name
-  class_names: tuple[str, ...] | None = None
-  is_text: bool = False
-  are_tokens: bool = False
-  of_clusters: bool = False
-  feature_names: tuple[str, ...] | None = None
-  weights: np.ndarray | None = None
+  weight: np.ndarray | None = None
+  server_test: tuple[np.ndarray, np.ndarray] | None = None
+
+  @property
+  def labels(self) -> np.ndarray:
+    """[T] classes; 0 where targets are no classes."""
+    is_classes = self.task == CLASSIFICATION.name
+    return self.y if is_classes else np.zeros(len(self.y), np.int32)
+
+  @property
+  def masks(self) -> list[np.ndarray]:
+    """[T] bool of the training examples, and of the test examples if these are apart."""
+    if self.test is None:
+      return [np.ones(len(self.y), bool)]
+    return [~self.test, self.test]
 
 
-def as_task(pool: Pool, task: str, named: str) -> Pool:
-  """A pool for another task than its own, where its data say what that means.
-
-  Of two classes, the second becomes the one label of 'multilabel'. Text of which only
-  the character behind each window is to be predicted also has the next character at
-  every position of the window. `task` is a name of `tasks.TASKS`; '' leaves the pool as
-  it is. Raises `UserError`, which calls the data set `named`, on an unknown task, or
-  one that the data are not for.
-  """
-  if not task:
-    return pool
-  check_choice('task', task, tuple(TASKS))
-  if task == pool.task:
-    return pool
-  two_classes = pool.task == CLASSIFICATION.name and pool.num_classes == 2
-  if task == MULTILABEL.name and two_classes:
-    test = None if pool.test_y is None else pool.test_y[:, None]
-    names = pool.class_names and pool.class_names[1:]
-    return pool._replace(
-      y=pool.y[:, None], test_y=test, task=task, num_classes=1, class_names=names
-    )
-  if not (pool.is_text and task == SEQUENCE.name):
-    raise UserError(
-      f'{argument("task", task)} does not fit {named}, which is for {pool.task}; leave '
-      'it out.'
-    )
-
-  def next_tokens(x: Rows | None, y: np.ndarray | None) -> np.ndarray | None:
-    if x is None or y is None:
-      return None
-    return np.concatenate([np.asarray(x)[:, 1:], y[:, None]], axis=1).astype(np.int32)
-
-  y, test_y = next_tokens(pool.x, pool.y), next_tokens(pool.test_x, pool.test_y)
-  assert y is not None
-  return pool._replace(y=y, test_y=test_y, task=task)
-
-
-def channels_last(x: np.ndarray) -> np.ndarray:
-  """Images [T, C, H, W] of PyTorch as [T, H, W, C] or, gray ones, [T, H, W]."""
-  return np.ascontiguousarray(x[:, 0] if x.shape[1] == 1 else np.moveaxis(x, 1, -1))
-
-
-def with_channels_last(pool: Pool) -> Pool:
-  """The pool with the channels of its images moved to the last axis.
-
-  A pool of anything but images with channels first is returned as it is.
-  """
-  first = pool.x.shape[1:]
-  if not has_channels_first(first):
-    return pool
-  x = changed(pool.x, channels_last)
-  test_x = None if pool.test_x is None else changed(pool.test_x, channels_last)
-  return pool._replace(x=x, test_x=test_x)
-
-
-def from_clients(
-  train: dict[str, Examples],
-  test: dict[str, Examples] | None,
+def from_arrays(
+  x: Any,
+  y: Any,
   *,
-  where: object,
-  num_classes: int,
-  scale: float,
+  client: Any = None,
+  split: Any = None,
+  cluster: Any = None,
+  weight: Any = None,
+  task: str = '',
+  num_classes: int = 0,
+  scale: float | None = None,
+  class_names: Sequence[str] | None = None,
+  server_test: tuple[Any, Any] | None = None,
 ) -> Pool:
-  """Makes a pool of natural clients, in the order of their names.
+  """Makes a pool of arrays: NumPy's, or what `np.asarray` reads.
 
-  Both dicts are emptied, so that no example is in memory twice.
+  Numbered clients and clusters are in the order of their numbers, others in
+  alphabetical order; so are classes that y names, unless `class_names` orders them.
 
   Args:
-    train: name -> examples.
-    test: the same for test examples, or None.
-    where: file or folder they come from, for errors.
-    num_classes: L.
-    scale: see `Pool`.
+    x: [T, ...] numbers; images are [T, H, W] or [T, H, W, C].
+    y: [T] labels from 0 or names of classes; of a regression [T] or [T, D] numbers; of
+      several labels for each example [T, L] zeros and ones; of sequences [T, S] next
+      tokens, -1 where there is none.
+    client: [T] numbers or names, without which a partition deals the examples.
+    split: [T] 0 or 'train', 1 or 'test'; without it each client is split 80/20.
+    cluster: [T] numbers or names of the true clusters.
+    weight: [T] numbers, one for each client, for `weighting=by_weight`.
+    task: name of the task, a key of `tasks.TASKS`; '' is classification.
+    num_classes: L; by default, as y says.
+    scale: models see `x * scale`; by default 1, and 1/255 for uint8 images.
+    class_names: names of classes 0, 1, ....
+    server_test: x and y of a test set of the server, which belongs to no client.
 
   Returns:
     The pool.
 
   Raises:
-    UserError: if a split holds nothing, a client has test examples only, or the
-      examples of two clients have different shapes.
+    UserError: naming the argument and the row at fault.
   """
-  names = np.array(sorted(train))
-  first = train[names[0]]
-  for each in (train, test or {}):
-    for name, arrays in each.items():
-      if name not in train:
-        raise UserError(
-          f'{where}: {name} has test examples but no training '
-          'examples; remove it from the test split.'
-        )
-      for array, other in zip(arrays, first, strict=True):
-        shapes = f'{array.shape[1:]} in place of {other.shape[1:]}'
-        check(array.shape[1:] == other.shape[1:], f'{where}, {name}: shape {shapes}')
-  x, y, client = _flatten(train, names)
-  test_x = test_y = test_client = None
-  if test is not None:
-    test_x, test_y, test_client = _flatten(test, names)
-  return Pool(
-    x, y, num_classes, scale, test_x, test_y, client, names, test_client=test_client
-  )
+  task = task or CLASSIFICATION.name
+  ranges.check_choice('task', task, tuple(TASKS))
+  roles = {'client': client, 'split': split, 'cluster': cluster, 'weight': weight}
+  columns = {r: np.asarray(values) for r, values in roles.items() if values is not None}
+  x = _features('x', x)
+  names = tuple(map(str, class_names)) if class_names is not None else ()
+  y, num_classes, names = _targets('y', y, task, num_classes, names)
+  check_targets(x.shape, y, task, 'y')
+  scale = scale_of(x, 'x') if scale is None else float(scale)
+  for role, values in columns.items():
+    check(values.shape == (len(x),), f'{role}: shape {values.shape}; x has {len(x)} rows')
+  fields = _clients(columns)
+  if 'split' in columns:
+    texts = columns['split'].astype(str)
+    test, train = np.isin(texts, _TEST), np.isin(texts, _TRAIN)
+    row = int((test | train).argmin())
+    check((test | train).all(), f'split: row {row} is {texts[row]!r:.20}; 0, 1 or names')
+    check(test.any() and train.any(), 'split: training or test examples are missing')
+    if 'client' in columns:
+      absent = np.setdiff1d(fields['client'], fields['client'][train])
+      lacking = fields['names'][absent[:3]].tolist()
+      check(not lacking, f'split: clients {lacking} have no training examples')
+    fields['test'] = test
+  if server_test is not None:
+    server_y, *_ = _targets('server_test', server_test[1], task, num_classes, names)
+    fields['server_test'] = _features('server_test', server_test[0]), server_y
+  return Pool(x, y, task, num_classes, scale, names or None, **fields)
 
 
-def _flatten(
-  clients: dict[str, Examples], names: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  sizes = [len(clients[n][1]) if n in clients else 0 for n in names]
-  example, target = next(iter(clients.values()))
-  # Whole numbers of one client may stand beside fractions of another.
-  of_x, of_y = (
-    np.result_type(*{held[i].dtype for held in clients.values()}) for i in (0, 1)
-  )
-  x = np.empty((sum(sizes), *example.shape[1:]), of_x)
-  kind = np.float32 if of_y.kind == 'f' else np.int32
-  y = np.empty((sum(sizes), *target.shape[1:]), kind)
-  at = 0
-  for name, size in zip(names, sizes, strict=True):
-    if size:
-      x[at : at + size], y[at : at + size] = clients.pop(name)
-    at += size
-  return x, y, np.repeat(np.arange(len(names)), sizes)
+def _features(name: str, x: Any) -> np.ndarray:
+  """Features as uint8 or finite float32; uint8 rows of a file stay there."""
+  check(not np.ma.is_masked(x), f'{name}: is masked; drop or fill the masked values')
+  x = np.asanyarray(x)
+  numbers = x.ndim > 1 and x.dtype.kind in 'biuf' and len(x)
+  check(numbers, f'{name}: {x.dtype} of shape {x.shape}; give numbers [T, ...]')
+  first = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] > 4
+  check(not first, f'{name}: has channels first; use x.transpose(0, 2, 3, 1)')
+  if x.dtype == np.uint8:
+    return x
+  with np.errstate(over='ignore'):
+    x = x.astype(np.float32)
+  finite = np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+  check(finite.all(), f'{name}: row {finite.argmin()} is not finite; drop or fill it')
+  return x
 
 
-_ARRAYS = ('x', 'y', 'test_x', 'test_y', 'client', 'names', 'test_client')
+def _targets(
+  name: str, y: Any, task: str, num_classes: int, class_names: tuple[str, ...]
+) -> tuple[np.ndarray, int, tuple[str, ...]]:
+  """Targets as `FederatedData` has them, the number of outputs, and class names."""
+  check(not np.ma.is_masked(y), f'{name}: is masked; drop or fill the masked values')
+  y = np.asarray(y)
+  if task == CLASSIFICATION.name:
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    shape = f'{name}: shape {y.shape}; give labels, as y.argmax(1), or task=multilabel'
+    check(y.ndim == 1, shape)
+    if y.dtype.kind not in 'biuf':
+      codes, texts = numbered(y, name)
+      class_names = class_names or texts
+      unknown = sorted({*texts} - {*class_names})
+      check(not unknown, f'{name}: {unknown[:3]} are not in class_names')
+      y = np.array([class_names.index(text) for text in texts])[codes]
+  count = num_classes or len(class_names) or None
+  y = TASKS[task].targets(y, name, count)
+  return y, int(count or TASKS[task].count_outputs(y)), class_names
 
 
-def cached_pool(
-  folder: pathlib.Path,
-  name: str,
-  num_classes: int,
-  scale: float,
-  read: Callable[[], tuple[dict[str, Examples], dict[str, Examples] | None]],
-  paths: list[pathlib.Path],
-  key: Callable[[], str] | None = None,
-  task: str = CLASSIFICATION.name,
+def _clients(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """The fields of a pool that are of clients and clusters."""
+  fields: dict[str, Any] = {}
+  if 'cluster' in columns:
+    fields['cluster'], names = numbered(columns['cluster'], 'cluster')
+    plain = names == tuple(map(str, range(len(names))))
+    fields['cluster_names'] = None if plain else names
+  if 'client' not in columns:
+    check('weight' not in columns, 'weight: needs client; give it, or leave weight out')
+    return fields
+  client, names = numbered(columns['client'], 'client')
+  fields |= {'client': client, 'names': np.array(names)}
+  first = np.unique(client, return_index=True)[1]
+  for role in {'cluster', 'weight'} & columns.keys():
+    mixed = columns[role][first][client] != columns[role]
+    name = names[client[mixed.argmax()]]
+    check(not mixed.any(), f'{role}: client {name!s:.40} has several values')
+  if 'weight' in columns:
+    fields['weight'] = columns['weight'][first].astype(np.float32)
+  return fields
+
+
+def numbered(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
+  """[T] numbers of the values of a column, and the values in order, as texts.
+
+  Raises `UserError` on a missing value, or one that differs from another in its type.
+  """
+  import pandas  # Slow to import.
+
+  codes, distinct = pandas.factorize(pandas.Series(np.asarray(values)), sort=True)
+  check((codes >= 0).all(), f'{name}: row {codes.argmin()} is missing; drop or fill it')
+  texts = tuple(map(str, distinct))
+  check(len({*texts}) == len(texts), f'{name}: mixes numbers and texts; .astype(str)')
+  return codes, texts
+
+
+def from_frame(
+  df: 'pandas.DataFrame',
+  *,
+  label: str = '',
+  client: str = '',
+  split: str = '',
+  cluster: str = '',
+  weight: str = '',
+  drop: Sequence[str] = (),
+  **options: Any,
 ) -> Pool:
-  """Makes a pool of natural clients, whose arrays are cached if they are large.
+  """Makes a pool of the columns of a data frame.
+
+  Columns with a role are found whatever their case is. All others are features, of
+  which texts become one-hot columns.
 
   Args:
-    folder: of the files.
-    name: of what is read; the cache's name and key depend on it.
-    num_classes: L; 0 counts the classes, targets or tokens of the data.
-    scale: see `Pool`.
-    read: reads the training and test examples of each client.
-    paths: files that are read.
-    key: digest of what is read; by default of the files' contents.
-    task: what the targets are for; a name of `tasks.TASKS`.
+    df: a row for each example.
+    label: column of y; by default 'y', or 'label'.
+    client: column of clients; by default 'client', if there is one; so are `split` and
+      `cluster`.
+    split: column of 'train' and 'test', or 0 and 1.
+    cluster: column of true clusters.
+    weight: column of the weights of clients.
+    drop: columns to leave out.
+    **options: other arguments of `from_arrays`.
+
+  Returns:
+    The pool.
 
   Raises:
-    UserError: as `from_clients`, or if a file is absent.
+    UserError: naming the columns at fault.
   """
+  import pandas  # Slow to import.
 
-  def build() -> dict[str, Any]:
-    pool = from_clients(*read(), where=folder, num_classes=0, scale=scale)
-    arrays = {field: getattr(pool, field) for field in _ARRAYS}
-    return {field: a for field, a in arrays.items() if a is not None}
+  names = {'client': client, 'split': split, 'cluster': cluster}
+  found = {role: _column(df, name or role, bool(name)) for role, name in names.items()}
+  target = _column(df, label or 'y', bool(label)) or _column(df, label or 'label', True)
+  found |= {'y': target, 'weight': _column(df, weight, True) if weight else ''}
+  roles = {role: column for role, column in found.items() if column}
+  dropped = [_column(df, name, True) for name in drop]
+  x = df.drop(columns=[*roles.values(), *dropped])
+  missing = x.columns[x.isna().any()].tolist()
+  check(not missing, f'columns: {missing[:3]} have missing values; use df.dropna()')
+  texts = x.select_dtypes(['object', 'string', 'category']).columns
+  many = [name for name in texts if x[name].nunique() > _MAX_TEXTS]
+  check(not many, f'columns: {many[:3]} have over {_MAX_TEXTS} texts; drop them')
+  x = pandas.get_dummies(x, dtype=np.float32)
+  other = [name for name in x if x[name].dtype.kind not in 'biuf']
+  check(not other, f'columns: {other[:3]} are neither numbers nor texts; drop them')
+  arrays = {role: df[column].to_numpy() for role, column in roles.items()}
+  return from_arrays(x.to_numpy(np.float32), **arrays, **options)
 
-  key = key or (lambda: cache.digest(paths, name))
-  size = cache.total_size(paths)
-  arrays = cache.cached(folder, name, key, size, build, stored=('x', 'test_x'))
-  if not (classes := num_classes):
-    y = np.concatenate([arrays[f] for f in ('y', 'test_y') if f in arrays])
-    classes = TASKS[task].count_outputs(y)
-  return Pool(num_classes=classes, scale=scale, task=task, **arrays)
+
+def _column(df: 'pandas.DataFrame', name: str, needed: bool) -> str:
+  """The column of a name, whatever its case is; '' if there is none."""
+  if name in df.columns:
+    return name
+  near = [column for column in df.columns if str(column).lower() == name.lower()]
+  check(len(near) < 2, f'columns: {near[:3]} differ by case; name one of them')
+  columns = f'{[*df.columns][:5]}'
+  check(near or not needed, f'columns: no {name!r:.30} among {columns:.50}')
+  return near[0] if near else ''

@@ -1,49 +1,87 @@
-"""Partitions: the examples of each client, and their transformations.
+"""Partitions: how examples are dealt to clients, as frozen values.
 
-`kinds` has a class for each, with its own arguments, and `value` what flags say. One
-file a family: `rows` deals examples, `shares` says how much of a class or of all
-examples a client gets, `groups` has groups of clients with labels of their own,
-`rotation`, `image_corruptions` and `noise` change features.
+  Rotated(groups=4, within=Dirichlet(alpha=0.1))
+  partitions.parse('rotated(groups=4)+dirichlet(alpha=0.1)')
+
+A new kind is a subclass of `Partition` with `deal`.
 """
 
-from fesem_jax.data.partitions.kinds import (
-  Corrupted,
+import dataclasses
+
+from fesem_jax.data.partitions.dealt import (
   Dirichlet,
   DirichletLabels,
   Iid,
-  InClusters,
-  Kind,
-  LabelPermuted,
   Labels,
-  LabelSwapped,
   Lognormal,
-  Natural,
-  Noisy,
   PowerLaw,
-  Rotated,
-  Rows,
   Shards,
   Unequal,
 )
-from fesem_jax.data.partitions.value import NAMES
+from fesem_jax.data.partitions.grouped import (
+  Corrupted,
+  InClusters,
+  LabelPermuted,
+  LabelSwapped,
+  Noisy,
+  Rotated,
+)
+from fesem_jax.data.partitions.listed import Natural, Rows
+from fesem_jax.data.partitions.partition import Context, Partition, name_of
+from fesem_jax.utils import expressions
+from fesem_jax.utils.errors import check
 
 __all__ = [
-  'NAMES',
+  'KINDS',
+  'Context',
   'Corrupted',
   'Dirichlet',
   'DirichletLabels',
   'Iid',
   'InClusters',
-  'Kind',
   'LabelPermuted',
   'LabelSwapped',
   'Labels',
   'Lognormal',
   'Natural',
   'Noisy',
+  'Partition',
   'PowerLaw',
   'Rotated',
   'Rows',
   'Shards',
   'Unequal',
+  'help_text',
+  'parse',
 ]
+
+KINDS: dict[str, type[Partition]] = {
+  name_of(kind): kind
+  for kind in (
+    Natural, Iid, Dirichlet, DirichletLabels, Unequal, Lognormal, Labels, PowerLaw,
+    Shards, Rows, InClusters, Rotated, LabelPermuted, LabelSwapped, Corrupted, Noisy,
+  )
+}  # fmt: skip
+
+
+def parse(text: str) -> Partition:
+  """The partition of an expression, such as 'rotated(groups=4)+dirichlet(0.1)'.
+
+  Groups and noise hold the other parts, whatever the order is.
+
+  Raises:
+    UserError: on an unknown name or argument, or parts that cannot be joined.
+  """
+  parts = sorted(expressions.build(text, KINDS, 'partition'), key=lambda part: part.layer)
+  check(parts, f'partition: {text!r:.40} is empty; expected e.g. dirichlet(0.1)')
+  partition: Partition = parts[0]
+  for part in parts[1:]:
+    fits = part.layer > partition.layer and hasattr(part, 'within')
+    check(fits, f'partition: {part!s:.30} and {partition!s:.30} cannot be joined')
+    partition = dataclasses.replace(part, within=partition)
+  return partition
+
+
+def help_text() -> str:
+  """A line for each kind: its name, fields with defaults, and what it is."""
+  return expressions.help_text(KINDS, hidden=('within',))

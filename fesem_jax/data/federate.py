@@ -1,0 +1,289 @@
+"""The training and test splits of clients, from a pool or from a data set's name."""
+
+import itertools
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from fesem_jax.checks import data as _data_rules  # noqa: F401 - registers them.
+from fesem_jax.checks.rules import Data, Deal, find
+from fesem_jax.core import prng_streams
+from fesem_jax.core.client_info import ClientInfo
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.data import partitions, sources
+from fesem_jax.data.partitions.grouped import changed, names_of_groups
+from fesem_jax.data.partitions.partition import Context, Partition
+from fesem_jax.data.phases import Phase
+from fesem_jax.data.pool import Pool
+from fesem_jax.utils import ranges
+from fesem_jax.utils.errors import check
+
+
+def federate(
+  pool: Pool,
+  partition: str | Partition = '',
+  *,
+  num_clients: int = 0,
+  examples_per_client: int = 0,
+  seed: int = 0,
+  test_rows: Literal['random', 'last'] = 'random',
+  standardize: bool = False,
+  ignore_checks: Sequence[str] = (),
+) -> tuple[FederatedData, FederatedData]:
+  """Deals the examples of a pool to clients.
+
+  A pool with test examples of its own deals its training examples to the clients'
+  training splits, and its test examples to their test splits by the same rule. Natural
+  clients keep the split of the pool. Other pools are divided 80/20 inside each client.
+
+  Args:
+    pool: of `from_arrays` or `from_frame`.
+    partition: a value of `fesem_jax.partitions`, or its expression; '' is `Natural()`
+      where the pool has clients, `InClusters()` where it has clusters alone, and
+      `Iid()` elsewhere.
+    num_clients: M; 0 takes all natural clients, or 100.
+    examples_per_client: training examples of each client (of natural clients: at most;
+      where sizes or labels differ: on average); 0 deals all.
+    seed: of all random numbers.
+    test_rows: 'last' tests on the last fifth of each client's rows, in the order of the
+      data, in place of random ones.
+    standardize: whether columns get mean 0 and standard deviation 1 over the training
+      examples.
+    ignore_checks: ids of checks that say nothing, e.g. 'FJ101'.
+
+  Returns:
+    (training split, test split), clients in the same order.
+
+  Raises:
+    UserError: if the partition does not fit the pool.
+  """
+  options = num_clients, examples_per_client, seed, test_rows, standardize
+  train, test = _federate(pool, as_partition(partition, pool), None, *options)
+  find(Deal(pool.cluster, train), ignore_checks)
+  find(Data(train, test), ignore_checks)
+  return train, test
+
+
+def drift(
+  pool: Pool,
+  partition: str | Partition,
+  rounds: Sequence[int],
+  start: Literal['groups', 'one'] = 'groups',
+  **options: Any,
+) -> list[Phase]:
+  """Deals a pool to clients whose groups change at some rounds (FedDrift, 2023).
+
+  Clients keep their examples, changed as the new group requires.
+
+  Args:
+    pool: see `federate`.
+    partition: one with groups, such as `Rotated`.
+    rounds: from 2, at which each client draws a random new group.
+    start: groups until then: those of the partition, or 'one' for all clients.
+    **options: other arguments of `federate`.
+
+  Returns:
+    The splits from round 1 on, and from each of `rounds` on.
+
+  Raises:
+    UserError: if the partition has no groups, or rounds do not rise from 2.
+  """
+  ranges.check_choice('drift_start', start, ('groups', 'one'))
+  train, _ = splits = federate(pool, partition, **options)
+  value = as_partition(partition, pool)
+  groups = value.groups_of(train.num_clients)
+  check(groups is not None, f'drift_rounds: {value!s:.40} has no groups')
+  assert groups is not None
+  firsts = [1, *rounds]
+  right = all(isinstance(first, int | np.integer) for first in firsts)
+  right = right and all(a < b for a, b in itertools.pairwise(firsts))
+  check(right, f'drift_rounds: must rise from 2; got {[*rounds]!s:.40}')
+  options = {name: x for name, x in options.items() if name != 'ignore_checks'}
+  if start == 'one':
+    splits = _federate(pool, value, 0 * groups, **options)
+  phases = [Phase(1, *splits)]
+  for i, first in enumerate(rounds):
+    rng = prng_streams.host_rng(options.get('seed', 0), prng_streams.DRIFT, i)
+    drawn = rng.integers(0, groups.max() + 1, len(groups))
+    phases.append(Phase(first, *_federate(pool, value, drawn, **options)))
+  return phases
+
+
+def load(
+  dataset: str,
+  *,
+  partition: str | Partition = '',
+  num_clients: int = 0,
+  examples_per_client: int = 0,
+  seed: int = 0,
+  data_dir: str | os.PathLike[str] = '',
+  task: str = '',
+  test_rows: Literal['random', 'last'] = 'random',
+  standardize: bool = False,
+  ignore_checks: Sequence[str] = (),
+) -> tuple[FederatedData, FederatedData]:
+  """Loads a data set by its name, as `federate` deals it.
+
+  Args:
+    dataset: one of `DATASETS` with its options, such as 'digits' or
+      'emnist(split=digits)'; see `fesem-data --help`.
+    partition: see `federate`, like all arguments but `data_dir` and `task`.
+    num_clients: see `federate`.
+    examples_per_client: see `federate`.
+    seed: see `federate`.
+    data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR, or 'data'.
+    task: what models are trained for, a key of `tasks.TASKS`; '' takes that of the
+      data, classification for most.
+    test_rows: see `federate`.
+    standardize: see `federate`.
+    ignore_checks: see `federate`.
+
+  Returns:
+    (training split, test split), clients in the same order.
+
+  Raises:
+    UserError: naming the argument or file at fault.
+  """
+  [(_, train, test)] = load_phases(
+    dataset, partition=partition, num_clients=num_clients,
+    examples_per_client=examples_per_client, seed=seed, data_dir=data_dir, task=task,
+    test_rows=test_rows, standardize=standardize, ignore_checks=ignore_checks,
+  )  # fmt: skip
+  return train, test
+
+
+def load_phases(
+  dataset: str,
+  *,
+  drift_rounds: Sequence[int] = (),
+  drift_start: Literal['groups', 'one'] = 'groups',
+  data_dir: str | os.PathLike[str] = '',
+  task: str = '',
+  partition: str | Partition = '',
+  **options: Any,
+) -> list[Phase]:
+  """Loads a data set whose groups of clients change at the beginning of some rounds.
+
+  Args:
+    dataset: as of `load`.
+    drift_rounds: rounds at which groups change, see `drift`; () for none.
+    drift_start: see `drift`.
+    data_dir: see `load`.
+    task: see `load`.
+    partition: see `load`.
+    **options: other arguments of `federate`.
+
+  Returns:
+    The splits from round 1 on, and from each of `drift_rounds` on.
+
+  Raises:
+    UserError: see `load`.
+  """
+  folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
+  names = 'seed', 'num_clients', 'examples_per_client'
+  generated = {name: options[name] for name in names if name in options}
+  pool = sources.read(dataset, folder, task=task, **generated)
+  if drift_rounds:
+    return drift(pool, partition, drift_rounds, drift_start, **options)
+  check(drift_start == 'groups', 'drift_start: needs drift_rounds; leave it out')
+  return [Phase(1, *federate(pool, partition, **options))]
+
+
+def as_partition(partition: str | Partition, pool: Pool) -> Partition:
+  """The partition of an expression; '' is the default of a pool."""
+  if partition == '':
+    dealt = partitions.Iid() if pool.cluster is None else partitions.InClusters()
+    return dealt if pool.client is None else partitions.Natural()
+  value = partitions.parse(partition) if isinstance(partition, str) else partition
+  check(isinstance(value, Partition), f'partition: got {value!r:.40}; e.g. dirichlet')
+  return value
+
+
+@ranges.checked
+def _federate(
+  pool: Pool,
+  partition: Partition,
+  groups: np.ndarray | None,
+  num_clients: Annotated[int, ranges.Range(0, 10**7)] = 0,
+  examples_per_client: ranges.Index = 0,
+  seed: ranges.Seed = 0,
+  test_rows: Literal['random', 'last'] = 'random',
+  standardize: bool = False,
+) -> tuple[FederatedData, FederatedData]:
+  """The splits of `federate`, changed as groups [M] in place of the partition's."""
+  last = test_rows == 'last'
+  check(
+    not last or pool.test is None, 'test_rows: the data have test examples; leave it'
+  )
+  names, *rows = partition.splits(pool, seed, num_clients, examples_per_client, last)
+  sizes = [np.array([len(r) for r in split]) for split in rows]
+  count = len(sizes[0])
+  if names is None:
+    width = len(str(count - 1))
+    names = [f'client{i:0{width}d}' for i in range(count)]
+  flat = [np.concatenate(split).astype(np.int64) for split in rows]
+  groups = partition.groups_of(count) if groups is None else groups
+  clusters, cluster_names = groups, names_of_groups(partition)
+  if groups is None and pool.cluster is not None:
+    clusters, cluster_names = _clusters(pool.cluster, flat, sizes), pool.cluster_names
+  weights = None
+  if isinstance(partition, partitions.Natural) and pool.weight is not None:
+    assert pool.names is not None
+    weights = pool.weight[np.isin(pool.names, names)]
+  mean, deviation = _standards(pool, flat[0]) if standardize else (None, None)
+  info = ClientInfo(
+    np.array(names), clusters, None if clusters is None else cluster_names,
+    pool.class_names, weights, standardize, last,
+  )  # fmt: skip
+  scale = 1.0 if standardize else pool.scale
+  labels = np.unique(pool.labels[pool.masks[0]])
+  splits = []
+  for i in range(2):
+    x, y = _standardized(pool.x[flat[i]], pool.scale, mean, deviation), pool.y[flat[i]]
+    context = Context(seed, i, count, pool.num_classes, labels, scale)
+    x, y = changed(partition, x, y, sizes[i], groups, context)
+    split = FederatedData.from_arrays(
+      x, y, sizes[i], num_classes=pool.num_classes, scale=scale, info=info,
+      task=pool.task,
+    )  # fmt: skip
+    splits.append(split)
+  if pool.server_test is not None:
+    x, y = pool.server_test
+    x = _standardized(x, pool.scale, mean, deviation).astype(splits[1].x.dtype)
+    splits[1] = splits[1].with_server_test(x, y)
+  return splits[0], splits[1]
+
+
+def _clusters(
+  cluster: np.ndarray, flat: list[np.ndarray], sizes: list[np.ndarray]
+) -> np.ndarray | None:
+  """[M] known cluster of each client; None if a client's examples are of several."""
+  client = np.concatenate([np.repeat(np.arange(len(n)), n) for n in sizes])
+  of_rows, clusters = cluster[np.concatenate(flat)], np.zeros(len(sizes[0]), np.int64)
+  clusters[client] = of_rows
+  return clusters if (clusters[client] == of_rows).all() else None
+
+
+def _standards(pool: Pool, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """[F] mean and standard deviation of columns over training rows.
+
+  Columns of zeros and ones and constant ones stay, with mean 0 and deviation 1.
+  """
+  columns = pool.x.ndim == 2 and pool.x.dtype != np.uint8 and pool.task != 'sequence'
+  check(columns, f'standardize: needs columns of numbers; x is {pool.x.shape}')
+  x = np.asarray(pool.x[rows], np.float64) * pool.scale
+  mean, deviation = x.mean(axis=0), x.std(axis=0)
+  stay = ((x == 0) | (x == 1)).all(axis=0) | (deviation == 0)
+  return np.where(stay, 0, mean), np.where(stay, 1, deviation)
+
+
+def _standardized(
+  x: np.ndarray, scale: float, mean: np.ndarray | None, deviation: np.ndarray | None
+) -> np.ndarray:
+  """Features of mean 0 and deviation 1; without a mean as they are."""
+  if mean is None or deviation is None:
+    return x
+  return ((x.astype(np.float64) * scale - mean) / deviation).astype(np.float32)
