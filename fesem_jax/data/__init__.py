@@ -1,4 +1,4 @@
-"""Data: two doors for a user's own, named data sets, and clients that they are dealt to.
+"""Data: doors for a user's own, named data sets, and splits of clients.
 
 `from_arrays` and `from_frame` make a `Pool`, which `federate` deals to clients by a
 partition; `load` does so with a data set by its name.

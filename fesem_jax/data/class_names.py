@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fesem_jax.data.shakespeare import VOCABULARY
+from fesem_jax.data.text import VOCABULARY
 
 _NAMES: Mapping[str, Sequence[str]] = {
   'cifar10': (

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -182,10 +181,9 @@ def load_phases(
   Raises:
     UserError: see `load`.
   """
-  folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
   names = 'seed', 'num_clients', 'examples_per_client'
   generated = {name: options[name] for name in names if name in options}
-  pool = sources.read(dataset, folder, task=task, **generated)
+  pool = sources.read(dataset, data_dir, task=task, **generated)
   if drift_rounds:
     return drift(pool, partition, drift_rounds, drift_start, **options)
   check(drift_start == 'groups', 'drift_start: needs drift_rounds; leave it out')

@@ -60,7 +60,7 @@ class Pool:
 
   @property
   def masks(self) -> list[np.ndarray]:
-    """[T] bool of the training examples, and of the test examples if these are apart."""
+    """[T] bool of the training and, if these are apart, of the test examples."""
     if self.test is None:
       return [np.ones(len(self.y), bool)]
     return [~self.test, self.test]
@@ -116,13 +116,17 @@ def from_arrays(
   check_targets(x.shape, y, task, 'y')
   scale = scale_of(x, 'x') if scale is None else float(scale)
   for role, values in columns.items():
-    check(values.shape == (len(x),), f'{role}: shape {values.shape}; x has {len(x)} rows')
+    check(
+      values.shape == (len(x),), f'{role}: shape {values.shape}; x has {len(x)} rows'
+    )
   fields = _clients(columns)
   if 'split' in columns:
     texts = columns['split'].astype(str)
     test, train = np.isin(texts, _TEST), np.isin(texts, _TRAIN)
     row = int((test | train).argmin())
-    check((test | train).all(), f'split: row {row} is {texts[row]!r:.20}; 0, 1 or names')
+    check(
+      (test | train).all(), f'split: row {row} is {texts[row]!r:.20}; 0, 1 or names'
+    )
     check(test.any() and train.any(), 'split: training or test examples are missing')
     if 'client' in columns:
       absent = np.setdiff1d(fields['client'], fields['client'][train])

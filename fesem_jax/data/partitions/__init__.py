@@ -72,7 +72,9 @@ def parse(text: str) -> Partition:
   Raises:
     UserError: on an unknown name or argument, or parts that cannot be joined.
   """
-  parts = sorted(expressions.build(text, KINDS, 'partition'), key=lambda part: part.layer)
+  parts = sorted(
+    expressions.build(text, KINDS, 'partition'), key=lambda part: part.layer
+  )
   check(parts, f'partition: {text!r:.40} is empty; expected e.g. dirichlet(0.1)')
   partition: Partition = parts[0]
   for part in parts[1:]:

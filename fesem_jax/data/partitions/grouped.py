@@ -37,7 +37,7 @@ class Parted(Partition):
   # Whether parts, whose rows are in random order, are cut as they are.
   cuts: ClassVar[Any] = False
 
-  within: Partition = Iid()
+  within: Partition = dataclasses.field(default=Iid(), kw_only=True)
 
   def pools(
     self, rng: np.random.Generator, count: int, cluster: np.ndarray
@@ -72,9 +72,11 @@ class Parted(Partition):
 
 
 class InClusters(Parted):
-  """Clients within the clusters that the data know; client i is of cluster i mod K."""
+  """Clients within the clusters that the data know; client i is of cluster i mod K.
 
-  within: Partition = Iid()
+  Attributes:
+    within: how the examples of a cluster are dealt to its clients.
+  """
 
   def pools(
     self, rng: np.random.Generator, count: int, cluster: np.ndarray
@@ -97,7 +99,6 @@ class Grouped(Parted):
 
   groups: Any = 4
   disjoint: bool = False
-  within: Partition = Iid()
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -169,9 +170,7 @@ class Rotated(Grouped):
   """
 
   groups: int | Sequence[float] = 4
-  disjoint: bool = False
   sampling: Literal['linear', 'nearest'] = 'linear'
-  within: Partition = Iid()
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -220,15 +219,11 @@ class LabelPermuted(Grouped):
 
   Attributes:
     groups: k; the first keeps its labels.
-    disjoint: whether the groups divide the examples; if False, each holds all of them.
-    within: how the examples of a group are dealt to its clients.
   """
 
   by_label: ClassVar[bool] = True
 
   groups: Annotated[int, ranges.Range(1, MAX_GROUPS)] = 4
-  disjoint: bool = False
-  within: Partition = Iid()
 
   @property
   def names(self) -> tuple[str, ...]:
@@ -257,22 +252,20 @@ class LabelSwapped(Grouped):
   Attributes:
     groups: k, of which the first swaps nothing and the others 1 and 2, 3 and 4, and so
       on; or the pairs of labels of the groups after the first.
-    disjoint: whether the groups divide the examples; if False, each holds all of them.
-    within: how the examples of a group are dealt to its clients.
   """
 
   by_label: ClassVar[bool] = True
 
   groups: int | Sequence[tuple[int, int]] = 4
-  disjoint: bool = False
-  within: Partition = Iid()
 
   @functools.cached_property
   def settings(self) -> tuple[Any, ...]:
     if isinstance(self.groups, tuple):
       for pair in self.groups:
         right = isinstance(pair, tuple) and len(set(pair)) == 2 == len(pair)
-        check(right, f'groups: {pair!s:.20} is no pair of labels; e.g. [[1, 7], [3, 5]]')
+        check(
+          right, f'groups: {pair!s:.20} is no pair of labels; e.g. [[1, 7], [3, 5]]'
+        )
       return (), *self.groups
     return (), *((2 * g - 1, 2 * g) for g in range(1, int(self.groups)))
 
@@ -297,14 +290,10 @@ class Corrupted(Grouped):
   Attributes:
     groups: k, or the corruption of each, of `image_corruptions.NAMES`.
     strength: 1 to 5.
-    disjoint: whether the groups divide the examples; if False, each holds all of them.
-    within: how the examples of a group are dealt to its clients.
   """
 
   groups: int | Sequence[str] = 4
   strength: Annotated[int, ranges.Range(1, 5)] = 3
-  disjoint: bool = False
-  within: Partition = Iid()
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -346,7 +335,7 @@ class Noisy(Partition):
   by_client: ClassVar[bool] = True
 
   variance: Annotated[float, ranges.Range(0, 1e12)] = 0.1
-  within: Partition = Iid()
+  within: Partition = dataclasses.field(default=Iid(), kw_only=True)
 
   @property
   def copies(self) -> int:  # type: ignore[override]

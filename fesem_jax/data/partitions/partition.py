@@ -64,7 +64,7 @@ class Context(NamedTuple):
     return prng_streams.host_rng(self.seed, stream, 2 * number + self.split)
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Partition:
   """How examples are dealt to clients and changed; subclasses are frozen dataclasses.
 

@@ -1,0 +1,3 @@
+"""Stub until branch dataB is merged."""
+
+VOCABULARY = 'abcdef'
