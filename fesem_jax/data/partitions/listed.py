@@ -53,9 +53,10 @@ class Natural(Partition):
     assert pool.client is not None
     assert pool.names is not None
     divide = prng_streams.host_rng(seed, prng_streams.SPLIT)
+    places = [np.flatnonzero(mask) for mask in pool.masks]
     lists = [
-      [np.flatnonzero(mask)[r] for r in rows_of(pool.client[mask], len(pool.names))]
-      for mask in pool.masks
+      [place[r] for r in rows_of(pool.client[place], len(pool.names))]
+      for place in places
     ]
     counts = np.sum([[len(r) for r in rows] for rows in lists], axis=0)
     chosen = np.flatnonzero(counts >= max(1, self.min_examples))
@@ -126,16 +127,16 @@ class Rows(Partition):
       is_test = pool.test
       train, test = ([r[is_test[r] == i] for r in train] for i in (False, True))
     elif test is None and pool.test is not None:
-      shares, rows = shares_of(pool.labels, train, pool.num_classes), pool.masks[1]
+      shares = shares_of(pool.labels, train, pool.num_classes)
       rng = prng_streams.host_rng(seed, prng_streams.PARTITION)
-      at = np.flatnonzero(rows)
-      test = [at[r] for r in by_shares(rng, pool.labels[at], shares, 0)]
+      places = np.flatnonzero(pool.test)
+      test = [places[r] for r in by_shares(rng, pool.labels[places], shares, 0)]
     elif test is None:
       rng = prng_streams.host_rng(seed, prng_streams.SPLIT)
-      places = split_each(rng, [np.arange(len(r)) for r in train], last)
+      halves = split_each(rng, [np.arange(len(r)) for r in train], last)
       train, test = (
-        [r[np.sort(place)] for r, place in zip(train, part, strict=True)]
-        for part in places
+        [r[np.sort(half)] for r, half in zip(train, part, strict=True)]
+        for part in halves
       )
     empty = [i for i, rows in enumerate(train) if not len(rows)]
     check(not empty, f'rows: client {empty[:1]} has no training rows')
