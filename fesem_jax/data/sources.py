@@ -1,16 +1,93 @@
-"""Stub until the named sources of branch dataB are merged: digits alone."""
+"""Data sets by name: `read` calls the function that an expression names."""
 
+import functools
+import inspect
+import os
+import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from fesem_jax.core import prng_streams
+from fesem_jax.data import (
+  celeba,
+  images,
+  leaf,
+  libraries,
+  own_files,
+  synthetic,
+  text,
+  tff,
+)
 from fesem_jax.data.pool import Pool, from_arrays
+from fesem_jax.data.reading import Request
+from fesem_jax.utils import expressions
 
-SOURCES: dict[str, Any] = {'digits': None}
+# A function gets a `Request` and options, and returns a `Pool` or, as a dict, the
+# arguments of `from_arrays`.
+SOURCES: dict[str, Callable[..., Any]] = {
+  function.__name__: function
+  for function in (
+    libraries.digits, libraries.diabetes, images.mnist, images.fashion_mnist,
+    images.emnist, images.mnist_writers, images.cifar10, images.cifar100, leaf.femnist,
+    celeba.celeba, text.shakespeare, tff.stackoverflow, synthetic.synthetic,
+    synthetic.synthetic_linear, synthetic.synthetic_mixture, leaf.leaf, own_files.npz,
+    own_files.table, libraries.images, libraries.hub, libraries.tfds, text.text,
+    own_files.pfllib, own_files.saved,
+  )
+}  # fmt: skip
 
 
-def read(dataset: str, data_dir: Any = '', *, task: str = '', **options: Any) -> Pool:
-  """The digits of scikit-learn."""
-  from sklearn.datasets import load_digits
+def read(
+  dataset: str,
+  data_dir: str | os.PathLike[str] = '',
+  *,
+  seed: int = 0,
+  num_clients: int = 0,
+  examples_per_client: int = 0,
+  task: str = '',
+) -> Pool:
+  """Reads or generates a data set.
 
-  digits = load_digits()
-  images = digits.images.astype('uint8')
-  return from_arrays(images, digits.target, scale=1 / 16, task=task, num_classes=10)
+  Args:
+    dataset: an expression of `SOURCES`, e.g. 'digits' or 'hub(me/mine, client=user)'.
+    data_dir: folder of all data; '' is the environment's FESEM_DATA_DIR, or data.
+    seed: of generated data, and of draws of users.
+    num_clients: M of generated data; 0 is 100.
+    examples_per_client: training examples of each generated client; 0 lets the data set
+      decide.
+    task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
+      data.
+
+  Raises:
+    UserError: naming the argument or file at fault.
+  """
+  folder = pathlib.Path(data_dir or os.environ.get('FESEM_DATA_DIR', '') or 'data')
+  rng = prng_streams.host_rng(seed, prng_streams.GENERATE)
+  examples = with_test(examples_per_client)
+  request = Request(folder, rng, num_clients or 100, examples, task)
+  kinds = {name: functools.partial(f, request) for name, f in SOURCES.items()}
+  (arrays,) = expressions.build(dataset, kinds, 'dataset')
+  return to_pool(arrays, task)
+
+
+def with_test(train: int) -> int:
+  """Examples of which an 80/20 split leaves `train` for training; 0 for 0."""
+  return max(train + 1, round(train / 0.8)) if train else 0
+
+
+def to_pool(arrays: Pool | Mapping[str, Any], task: str = '') -> Pool:
+  """The pool of what a function of a data set returns."""
+  if isinstance(arrays, Pool):
+    return arrays
+  return from_arrays(**{**arrays, **({'task': task} if task else {})})
+
+
+def help_text() -> str:
+  """A line for each data set: its expression and the first line of its docstring."""
+  lines = []
+  for name, function in SOURCES.items():
+    _, *parameters = inspect.signature(function).parameters.values()
+    options = ', '.join(str(p.replace(annotation=p.empty)) for p in parameters)
+    call = f'{name}({options})' if options else name
+    lines.append(f'{call}: {(inspect.getdoc(function) or "").splitlines()[0]}')
+  return '\n'.join(lines)

@@ -1,56 +1,63 @@
 """Synthetic federations, some with planted clusters."""
 
+from typing import Annotated
+
 import numpy as np
 
-from fesem_jax.data.pool import Pool
+from fesem_jax.data.reading import Arrays, Request
 from fesem_jax.tasks import REGRESSION
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Count, Range, checked
 
 _DIMENSION, _CLASSES = 60, 10  # As in FedProx's and LEAF's synthetic data.
 _LINEAR_DIMENSION = 1000  # As in IFCA's.
 
+Deviation = Annotated[float, Range(0, 10**6)]  # Features of larger ones overflow.
 
-def sizes(
-  rng: np.random.Generator, num_clients: int, examples: int, width: int = _DIMENSION
-) -> np.ndarray:
-  """[M] examples of each client: `examples`, or log-normal as in FedProx.
 
-  Raises `UserError` if so many examples of `width` features are too many.
+def _sizes(request: Request) -> np.ndarray:
+  """[M] examples of each client, log-normal as in FedProx unless requested."""
+  if request.examples:
+    return np.full(request.num_clients, request.examples)
+  return request.rng.lognormal(4, 2, request.num_clients).astype(int) + 50
+
+
+def _groups(request: Request, groups: int) -> np.ndarray:
+  """[M] group of each client: 0, 1, ..., k-1, 0, 1, ..."""
+  num_clients = request.num_clients
+  check(num_clients >= groups, f'groups: {groups} need as many clients')
+  return np.arange(num_clients) % groups
+
+
+def _pool(
+  xs: list[np.ndarray],
+  ys: list[np.ndarray],
+  num_classes: int = _CLASSES,
+  groups: np.ndarray | None = None,
+) -> Arrays:
+  """Features and labels of each client."""
+  sizes, width = [len(y) for y in ys], len(str(len(xs) - 1))
+  names = np.array([f'client{i:0{width}d}' for i in range(len(xs))])
+  arrays = {'x': np.concatenate(xs), 'y': np.concatenate(ys)}
+  if groups is not None:
+    arrays['cluster'] = np.repeat(groups, sizes)
+  return arrays | {'client': np.repeat(names, sizes), 'num_classes': num_classes}
+
+
+@checked
+def synthetic(
+  request: Request, alpha: Deviation = 1.0, beta: Deviation = 1.0
+) -> Arrays:
+  """Synthetic(alpha, beta) of Li et al. (FedProx), Section 5.1.
+
+  "Federated Optimization in Heterogeneous Networks". Client k: y = argmax(W x + b), W
+  and b ~ N(u_k, 1), u_k ~ N(0, alpha); x ~ N(v_k, diag(j^-1.2)), v_k ~ N(B_k, 1),
+  B_k ~ N(0, beta). As in its authors' code, alpha and beta are standard deviations: of
+  clients' models, and of their features.
   """
-  if examples:
-    return np.full(num_clients, examples)
-  return rng.lognormal(4, 2, num_clients).astype(int) + 50
-
-
-def pool(
-  xs: list[np.ndarray], ys: list[np.ndarray], classes: int, groups: np.ndarray | None
-) -> Pool:
-  """Clients of features and labels each, in groups if there are any."""
-  width = len(str(len(xs) - 1))
-  return Pool(
-    np.concatenate(xs).astype(np.float32),
-    np.concatenate(ys).astype(np.int32),
-    classes,
-    scale=1.0,
-    client=np.repeat(np.arange(len(xs)), [len(y) for y in ys]),
-    names=np.array([f'client{i:0{width}d}' for i in range(len(xs))]),
-    clusters=groups,
-  )
-
-
-def alpha_beta(
-  rng: np.random.Generator, num_clients: int, examples: int, alpha: float, beta: float
-) -> Pool:
-  """Synthetic(alpha, beta) of Li et al., "Federated Optimization in Heterogeneous
-  Networks" (FedProx), Section 5.1.
-
-  Client k: y = argmax(W x + b), W and b ~ N(u_k, 1), u_k ~ N(0, alpha);
-  x ~ N(v_k, diag(j^-1.2)), v_k ~ N(B_k, 1), B_k ~ N(0, beta). As in its authors' code,
-  alpha and beta are standard deviations: of clients' models, and of their features.
-  Each client has `examples` examples; 0 draws 50 + lognormal(4, 2).
-  """
-  deviation = np.arange(1, _DIMENSION + 1) ** -0.6
+  rng, deviation = request.rng, np.arange(1, _DIMENSION + 1) ** -0.6
   xs, ys = [], []
-  for size in sizes(rng, num_clients, examples):
+  for size in _sizes(request):
     center = rng.normal(0, alpha)
     w = rng.normal(center, 1, (_DIMENSION, _CLASSES))
     b = rng.normal(center, 1, _CLASSES)
@@ -58,71 +65,49 @@ def alpha_beta(
     x = rng.normal(mean, deviation, (size, _DIMENSION))
     xs.append(x)
     ys.append((x @ w + b).argmax(axis=1))
-  return pool(xs, ys, _CLASSES, None)
+  return _pool(xs, ys)
 
 
-def linear_clusters(
-  rng: np.random.Generator,
-  num_clients: int,
-  examples: int,
-  groups: np.ndarray,
-  noise: float,
-  task: str = '',
-) -> Pool:
-  """The planted linear models of Ghosh et al. (IFCA, Section 6.1).
+@checked
+def synthetic_linear(
+  request: Request, groups: Count = 4, noise: Deviation = 0.0
+) -> Arrays:
+  """The planted linear models of Ghosh et al. (IFCA), Section 6.1.
 
   x ~ N(0, I) of 1000 features; group k has a model t_k of fair coins in {0, 1}. The
   target is <x, t_k> + noise, as in IFCA's regression; for classification, the label is
-  its sign.
-
-  Args:
-    rng: random state.
-    num_clients: M.
-    examples: of each client; 0 takes 100.
-    groups: [M] group of each client.
-    noise: standard deviation.
-    task: 'regression', or else classification.
+  its sign. `noise` is a standard deviation. Clients have 100 examples by default.
   """
-  regression = task == REGRESSION.name
-  models = rng.integers(0, 2, (groups.max() + 1, _LINEAR_DIMENSION))
+  rng, group_ids = request.rng, _groups(request, groups)
+  regression = request.task == REGRESSION.name
+  models = rng.integers(0, 2, (groups, _LINEAR_DIMENSION))
   xs, ys = [], []
-  for group in groups:
-    x = rng.normal(size=(examples or 100, _LINEAR_DIMENSION))
+  for group in group_ids:
+    x = rng.normal(size=(request.examples or 100, _LINEAR_DIMENSION))
     target = x @ models[group] + rng.normal(0, noise, len(x))
     xs.append(x)
-    ys.append(target[:, None] if regression else target > 0)
-  if not regression:
-    return pool(xs, ys, 2, groups)
-  y = np.concatenate(ys).astype(np.float32)
-  return pool(xs, ys, 1, groups)._replace(y=y, task=task)
+    ys.append(target if regression else target > 0)
+  return _pool(xs, ys, 1 if regression else 2, group_ids)
 
 
-def mixture(
-  rng: np.random.Generator,
-  num_clients: int,
-  examples: int,
-  groups: np.ndarray,
-  noise: float,
-) -> Pool:
+@checked
+def synthetic_mixture(
+  request: Request, groups: Count = 4, noise: Deviation = 0.0
+) -> Arrays:
   """Features of a Gaussian mixture, labeled by a logistic model of each group.
 
-  x ~ N(m_c, I), c uniform over 10 components that all clients share; group k
-  labels with argmax(W_k x + noise). Only the labels tell the groups apart.
-
-  Args:
-    rng: random state.
-    num_clients: M.
-    examples: of each client; 0 draws 50 + lognormal(4, 2).
-    groups: [M] group of each client.
-    noise: standard deviation of the logits' noise.
+  x ~ N(m_c, I), c uniform over 10 components that all clients share; group k labels
+  with argmax(W_k x + noise). Only the labels tell the groups apart. `noise` is the
+  standard deviation of the logits' noise.
   """
+  rng, group_ids = request.rng, _groups(request, groups)
   means = rng.normal(size=(_CLASSES, _DIMENSION))
-  models = rng.normal(size=(groups.max() + 1, _DIMENSION, _CLASSES))
+  models = rng.normal(size=(groups, _DIMENSION, _CLASSES))
   xs, ys = [], []
-  for group, size in zip(groups, sizes(rng, num_clients, examples), strict=True):
+  for group, size in zip(group_ids, _sizes(request), strict=True):
     component = rng.integers(0, _CLASSES, size)
     x = means[component] + rng.normal(size=(size, _DIMENSION))
     logits = x @ models[group] + rng.normal(0, noise, (size, _CLASSES))
     xs.append(x)
     ys.append(logits.argmax(axis=1))
-  return pool(xs, ys, _CLASSES, groups)
+  return _pool(xs, ys, groups=group_ids)

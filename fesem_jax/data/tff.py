@@ -1,166 +1,184 @@
-"""TensorFlow Federated's fed_emnist, without TensorFlow.
+"""TensorFlow Federated's files, without TensorFlow.
 
-The same data in two formats, FEMNIST by writer with a white background:
-  fed_emnist_{train,test}.h5       examples/<client>/{pixels, label}
-  emnist_all.sqlite                tables client_metadata and examples, whose
-                                   rows are serialized tf.train.Example; splits
-                                   all_train and all_test
-Digits only: fed_emnist_digitsonly_{train,test}.h5, and the splits digits_only_train and
-digits_only_test.
+Reddi et al., "Adaptive Federated Optimization", 2021. NAME_{train,test}.h5 hold
+examples/<client>/ with arrays of each client: `pixels` and `label` (fed_emnist),
+`image`, `label` and `coarse_label` (fed_cifar100), `snippets` (shakespeare) or `tokens`
+(stackoverflow). emnist_all.sqlite holds tf.train.Example of fed_emnist.
 """
 
 import contextlib
-import functools
 import itertools
 import pathlib
 import sqlite3
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
-from fesem_jax.data import leaf
-from fesem_jax.data.pool import Examples, Pool, cached_pool
-from fesem_jax.utils import array_checks
-from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.safe_files import reading
-
-if TYPE_CHECKING:
-  import h5py
+from fesem_jax.data.reading import (
+  Arrays,
+  Clients,
+  Request,
+  both_splits,
+  find,
+  of_clients,
+  to_bytes,
+)
+from fesem_jax.tasks import SEQUENCE
+from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Index, checked
+from fesem_jax.utils.safe_files import opened, reading
 
 _SPLITS = ('train', 'test')
-_HDF5 = 'fed_emnist{}_{}.h5'
-_TFF_SQLITE = 'emnist_all.sqlite'
-_DIGITS_CLASSES = 10
+_SQLITE = 'emnist_all.sqlite'
+_EXAMPLES = (
+  'SELECT client_id, serialized_example_proto FROM examples '
+  'WHERE split_name = ? ORDER BY client_id, rowid'
+)
+_WORDS, _SENTENCE = 10_000, 20  # Of Stack Overflow.
 
 
-def load_femnist(folder: pathlib.Path, digits: bool = False) -> Pool:
-  """FEMNIST from the first of the two formats that the folder holds.
-
-  `digits` takes the files of digits only, which are also taken where there are no
-  others. Raises `UserError` if the folder holds none, or a file is damaged.
-  """
-  choices = []
-  for only in (True,) if digits else (False, True):
-    kind = '_digitsonly' if only else ''
-    splits = [f'{"digits_only" if only else "all"}_{split}' for split in _SPLITS]
-    formats: list[tuple[list[str], Callable[[pathlib.Path, str], Iterator[Any]]]] = [
-      ([_HDF5.format(kind, s) for s in _SPLITS], _read_hdf5),
-      ([_TFF_SQLITE] * 2, _read_tff_sqlite),
-    ]
-    classes = _DIGITS_CLASSES if only else leaf.FEMNIST_CLASSES
-    for names, read in formats:
-      paths = [folder / name for name in names]
-      if all(p.is_file() for p in paths):
-        return cached_pool(
-          folder,
-          f'tff femnist{kind} 1',
-          classes,
-          1 / 255,
-          functools.partial(_both_splits, read, paths, splits, classes),
-          sorted(set(paths)),
-        )
-      choices.append(' and '.join(dict.fromkeys(names)))
-  raise UserError(f'{folder} must hold {", or ".join(dict.fromkeys(choices))}.')
-
-
-def _both_splits(
-  read: Callable, paths: list[pathlib.Path], splits: list[str], classes: int
-) -> tuple[dict[str, Examples], dict[str, Examples]]:
-  train, test = (
-    _clients(read, p, s, classes) for p, s in zip(paths, splits, strict=True)
-  )
-  return train, test
-
-
-def _clients(
-  read: Callable, path: pathlib.Path, split: str, classes: int
-) -> dict[str, Examples]:
-  """Name -> images [N, 28, 28] uint8 and labels."""
-  clients: dict[str, Examples] = {}
-  with reading(path):
-    for client_id, pixels, labels in read(path, split):
-      name = client_id.decode() if isinstance(client_id, bytes) else client_id
-      where = f'{path}, client {name}'
-      labels = np.asarray(labels).reshape(-1)
-      if len(labels):
-        images = array_checks.to_bytes(pixels, where)
-        clients[name] = images, array_checks.labels(labels, where, classes)
-  return clients
-
-
-# (client id, pixels [N, 28, 28], labels [N] or [N, 1])
-_Client = tuple[Any, np.ndarray, np.ndarray]
-
-
-def _read_hdf5(path: pathlib.Path, split: str) -> Iterator[_Client]:
-  for name, (pixels, labels) in hdf5_clients(path, 'pixels', 'label'):
-    yield name, pixels, labels
-
-
-def hdf5_clients(
-  path: pathlib.Path, *names: str
-) -> Iterator[tuple[str, list[np.ndarray]]]:
-  """(client id, some arrays of the client) from a file of TensorFlow Federated."""
-  with _opened(path) as file:
-    for name in file['examples']:
-      yield name, [_hdf5_array(file, f'examples/{name}', k)[()] for k in names]
-
-
-def hdf5_client(path: pathlib.Path, client: str, *names: str) -> list[np.ndarray]:
-  """Some arrays of one client; see `hdf5_clients`."""
-  with _opened(path) as file:
-    return [_hdf5_array(file, f'examples/{client}', k)[()] for k in names]
-
-
-def hdf5_sizes(path: pathlib.Path, name: str) -> dict[str, int]:
-  """Client id -> the number of examples, by the length of an array."""
-  with _opened(path) as file:
-    return {
-      client: _hdf5_array(file, f'examples/{client}', name).size
-      for client in file['examples']
-    }
-
-
-@contextlib.contextmanager
-def _opened(path: pathlib.Path) -> 'Iterator[h5py.File]':
+def _hdf5(path: pathlib.Path, *names: str) -> Iterator[tuple[str, list[np.ndarray]]]:
+  """(client, some arrays) of a file."""
   import h5py
 
-  with h5py.File(path) as file:
-    yield file
+  with reading(path), h5py.File(path) as file:
+    for client, group in file['examples'].items():
+      yield client, [group[name][()] for name in names]
 
 
-def _hdf5_array(file: 'h5py.File', group: str, name: str) -> 'h5py.Dataset':
-  """An array of a file; `[()]` reads it."""
-  return file[group][name]
+def fed_emnist(folder: pathlib.Path, digits: bool) -> Arrays:
+  """FEMNIST by writer, or its digits alone, which are also read if they are all."""
+  sqlite = (folder / _SQLITE).exists()
+  digits = digits or not (sqlite or (folder / 'fed_emnist_train.h5').exists())
+  name = 'fed_emnist_digitsonly' if digits else 'fed_emnist'
+  splits = []
+  for split in _SPLITS:
+    path = folder / f'{name}_{split}.h5'
+    if path.exists() or not sqlite:
+      rows = ((client, *arrays) for client, arrays in _hdf5(path, 'pixels', 'label'))
+    else:
+      path = folder / _SQLITE
+      rows = _sqlite(path, f'{"digits_only" if digits else "all"}_{split}')
+    with reading(path):
+      splits.append(
+        of_clients(
+          {client: (to_bytes(x), y.ravel()) for client, x, y in rows if len(y)}
+        )
+      )
+  return both_splits(*splits) | {'num_classes': 10 if digits else 62}
 
 
-def _rows(path: pathlib.Path, query: str, *values: str) -> Iterator[Any]:
-  """Rows of a query on a database that is not written to."""
-  connection = sqlite3.connect(f'{path.absolute().as_uri()}?mode=ro', uri=True)
-  with contextlib.closing(connection):
-    yield from connection.execute(query, values)
-
-
-def _read_tff_sqlite(path: pathlib.Path, split: str) -> Iterator[_Client]:
-  rows = _rows(
-    path,
-    'SELECT client_id, serialized_example_proto FROM examples '
-    'WHERE split_name = ? ORDER BY client_id, rowid',
-    split,
-  )
-  for client_id, mine in itertools.groupby(rows, lambda row: row[0]):
-    with reading(f'{path}, client {client_id}'):
-      images, labels = zip(*(_example(blob) for _, blob in mine), strict=True)
-    yield client_id, np.stack(images), np.array(labels)
-
-
-def _example(blob: bytes) -> tuple[np.ndarray, int]:
-  """Pixels [28, 28] and label of a serialized tf.train.Example."""
+def _sqlite(
+  path: pathlib.Path, split: str
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+  """(client, pixels [N, 28, 28], labels [N]) of a database."""
   # TensorFlow Datasets brings the message without TensorFlow.
   from tensorflow_datasets.proto import tf_example_pb2
 
-  feature = tf_example_pb2.Example.FromString(blob).features.feature
-  pixels = np.array(feature['pixels'].float_list.value, np.float32)
-  (label,) = feature['label'].int64_list.value
-  return pixels.reshape(28, 28), label
+  connection = sqlite3.connect(f'{path.absolute().as_uri()}?mode=ro', uri=True)
+  with contextlib.closing(connection):
+    rows = connection.execute(_EXAMPLES, (split,))
+    for client, messages in itertools.groupby(rows, lambda row: row[0]):
+      with reading(f'{path}, client {client}'):
+        examples = [
+          tf_example_pb2.Example.FromString(message).features.feature
+          for _, message in messages
+        ]
+        pixels = [np.array(e['pixels'].float_list.value, np.float32) for e in examples]
+        labels = [e['label'].int64_list.value[0] for e in examples]
+        yield client, np.stack(pixels).reshape(-1, 28, 28), np.array(labels)
+
+
+def fed_cifar100(folder: pathlib.Path, labels: str) -> Arrays:
+  """CIFAR-100 of 500 training and 100 test clients, all of which are clients here.
+
+  The test clients are others than the training clients, though their ids are the same
+  numbers.
+  """
+  column = {'fine': 'label', 'coarse': 'coarse_label'}[labels]
+  clients: Clients = {}
+  for split in _SPLITS:
+    for client, (x, y) in _hdf5(folder / f'fed_cifar100_{split}.h5', 'image', column):
+      clients[f'{split}_{client:0>3}'] = x, y.ravel()
+  return of_clients(clients)
+
+
+def shakespeare(folder: pathlib.Path) -> dict[str, tuple[list[str], list[str]]]:
+  """Training and test snippets of each role that has both."""
+  train, test = (
+    {
+      client: [snippet.decode() for snippet in snippets.ravel()]
+      for client, (snippets,) in _hdf5(folder / f'shakespeare_{split}.h5', 'snippets')
+    }
+    for split in _SPLITS
+  )
+  return {role: (train[role], test[role]) for role in train if role in test}
+
+
+@checked
+def stackoverflow(request: Request, users: Index = 0) -> Arrays:
+  """Next words of Stack Overflow by user, from tff_stackoverflow/; users=N draws some.
+
+  An example is the begin, then the words of a sentence, of which those after the 20th
+  are cut off, and its end; shorter ones are padded. Tokens are 0 for padding, 1 to V
+  for words, then unknown words, begin and end. The words are the first 10,000 of
+  `stackoverflow.word_count` (a word and its count a line), or the most frequent ones of
+  the training sentences.
+  """
+  import h5py
+
+  folder = find(request, 'tff_stackoverflow')
+  paths = [folder / f'stackoverflow_{split}.h5' for split in _SPLITS]
+  sizes = []
+  for path in paths:
+    with reading(path), h5py.File(path) as file:
+      sizes.append({u: group['tokens'].size for u, group in file['examples'].items()})
+  names = sorted(u for u, size in sizes[0].items() if size and sizes[1].get(u))
+  check(names, f'{folder}: no user has sentences in both files')
+  if 0 < users < len(names):
+    names = sorted(request.rng.choice(names, users, replace=False).tolist())
+  splits = []
+  for path in paths:
+    with reading(path), h5py.File(path) as file:
+      arrays = {user: file['examples'][user]['tokens'][()].ravel() for user in names}
+      splits.append(
+        {u: [line.decode().split() for line in lines] for u, lines in arrays.items()}
+      )
+  words = _most_frequent(folder / 'stackoverflow.word_count', splits[0])
+  places = {word: i for i, word in enumerate(words, 1)}
+  train, test = (
+    of_clients({user: _encode(lines, places) for user, lines in split.items()})
+    for split in splits
+  )
+  names = ('padding', *words, 'unknown', 'begin', 'end')
+  kind = {'task': SEQUENCE.name, 'num_classes': len(names), 'class_names': names}
+  return both_splits(train, test) | kind
+
+
+def _most_frequent(path: pathlib.Path, train: dict[str, list[list[str]]]) -> list[str]:
+  """Words of a file of counts or of the training sentences."""
+  if path.is_file():
+    with opened(path) as file:
+      lines = file.read().decode('utf-8-sig').splitlines()
+      counts = [(line.split()[0], int(line.split()[1])) for line in lines if line]
+    counts.sort(key=lambda count: -count[1])
+  else:
+    counter = Counter(w for lines in train.values() for line in lines for w in line)
+    counts = sorted(counter.items(), key=lambda count: (-count[1], count[0]))
+  return [word for word, _ in counts[:_WORDS]]
+
+
+def _encode(
+  sentences: list[list[str]], places: dict[str, int]
+) -> tuple[np.ndarray, np.ndarray]:
+  """Tokens [N, 20] float32, and those after them [N, 20] int32, -1 for none."""
+  unknown = len(places) + 1
+  rows = np.zeros((len(sentences), _SENTENCE + 1), np.int32)
+  sizes = np.zeros(len(sentences), np.int32)
+  for i, sentence in enumerate(sentences):
+    words = [places.get(word, unknown) for word in sentence[:_SENTENCE]]
+    row = [unknown + 1, *words, unknown + 2][: _SENTENCE + 1]
+    rows[i, : len(row)], sizes[i] = row, len(row)
+  exists = np.arange(1, _SENTENCE + 1) < sizes[:, None]
+  return rows[:, :-1].astype(np.float32), np.where(exists, rows[:, 1:], -1)

@@ -2,11 +2,12 @@
 
 import gzip
 import json
+import pickle
 import sqlite3
+import struct
 
 import h5py
 import numpy as np
-import pytest
 from PIL import Image
 
 WRITERS = {'f0001_10': (3, 2), 'f0000_14': (5, 1), 'f0002_03': (2, 2)}
@@ -80,59 +81,6 @@ def write_tff_sqlite(folder, clients, kind='all'):
   db.close()
 
 
-def write_hub(folder, clients):
-  """The hub's Parquet shape; it has no split, so both parts go to one."""
-  datasets = pytest.importorskip('datasets')
-  rows = [
-    (Image.fromarray(x), name, int(y))
-    for name, splits in clients.items()
-    for part in splits
-    for x, y in zip(*part, strict=True)
-  ]
-  features = datasets.Features(
-    {
-      'image': datasets.Image(),
-      'writer_id': datasets.Value('string'),
-      'character': datasets.ClassLabel(num_classes=62),
-    }
-  )
-  images, names, labels = zip(*rows, strict=True)
-  columns = {'image': images, 'writer_id': names, 'character': labels}
-  held = datasets.Dataset.from_dict(
-    {k: list(v) for k, v in columns.items()}, features=features
-  )
-  (folder / 'data').mkdir(parents=True)
-  held.to_parquet(folder / 'data' / 'train-00000-of-00001.parquet')
-
-
-def write_hub_celeba(folder):
-  datasets = pytest.importorskip('datasets')
-  rng = np.random.default_rng(0)
-
-  def draw():
-    return Image.fromarray(rng.integers(0, 256, (218, 178, 3)).astype(np.uint8))
-
-  features = datasets.Features(
-    {
-      'image': datasets.Image(),
-      'celeb_id': datasets.Value('int64'),
-      'Smiling': datasets.Value('bool'),
-      'Young': datasets.Value('bool'),
-    }
-  )
-  (folder / 'img_align+identity+attr').mkdir(parents=True)
-  for split, people in (('train', [7, 12]), ('test', [3])):
-    who = np.repeat(people, 6).tolist()
-    columns = {
-      'image': [draw() for _ in who],
-      'celeb_id': who,
-      'Smiling': [i % 2 == 0 for i in range(len(who))],
-      'Young': [True] * len(who),
-    }
-    held = datasets.Dataset.from_dict(columns, features=features)
-    held.to_parquet(folder / 'img_align+identity+attr' / f'{split}-00000-of-1.parquet')
-
-
 def contents(split):
   """Name -> (images, labels)."""
   return {str(n): split.client(i) for i, n in enumerate(split.info.names)}
@@ -146,11 +94,85 @@ def assert_same(split, wanted):
     np.testing.assert_array_equal(got[name][1], y)
 
 
+# Form -> function that writes writers, or their digits alone, below a data folder.
 FEMNIST = {
-  'leaf': (lambda d, c: write_leaf(d / 'leaf_femnist', c), 'leaf'),
-  'hdf5': (lambda d, c: write_hdf5(d / 'tff_femnist', c), 'tff'),
-  'tff sqlite': (lambda d, c: write_tff_sqlite(d / 'tff_femnist', c), 'tff'),
+  'leaf': lambda d, c: write_leaf(d / 'leaf_femnist', c),
+  'leaf, many files': lambda d, c: write_leaf(
+    d / 'leaf_femnist', c, shards=2, order=-1
+  ),
+  'leaf, zipped': lambda d, c: write_leaf(d / 'leaf_femnist', c, zipped=True),
+  'tff hdf5': lambda d, c, digits=False: write_hdf5(
+    d / 'tff_femnist', c, '_digitsonly' * digits
+  ),
+  'tff sqlite': lambda d, c, digits=False: write_tff_sqlite(
+    d / 'tff_femnist', c, 'digits_only' if digits else 'all'
+  ),
 }
+
+
+def digits_of(clients):
+  """Clients with labels of digits alone."""
+  return {n: tuple((x, y % 10) for x, y in pair) for n, pair in clients.items()}
+
+
+def write_idx(path, array, zipped=False):
+  """Writes bytes or big-endian integers in idx format."""
+  code = {np.dtype(np.uint8): 8, np.dtype('>i4'): 0x0C}[array.dtype]
+  head = bytes([0, 0, code, array.ndim]) + struct.pack(f'>{array.ndim}I', *array.shape)
+  path.parent.mkdir(parents=True, exist_ok=True)
+  raw = head + array.tobytes()
+  if zipped:
+    path.with_name(path.name + '.gz').write_bytes(gzip.compress(raw))
+  else:
+    path.write_bytes(raw)
+
+
+def write_cifar(data_dir, name, column, form='binary'):
+  """CIFAR's files; returns (client, is test) -> images, labels of the column."""
+  rng = np.random.default_rng(0)
+  ten = name == 'cifar10'
+  kinds = {'labels': 10} if ten else {'coarse_labels': 20, 'fine_labels': 100}
+  train = [f'data_batch_{i}' for i in range(1, 6)] if ten else ['train']
+  title, test = name.replace('cifar', 'cifar-'), ['test_batch'] if ten else ['test']
+  batches = '-batches' * ten
+  folder = title + batches + ('-bin' if ten else '-binary')
+  if form != 'binary':
+    folder = f'{title}{batches}-{"py" if ten else "python"}'
+  (data_dir / folder).mkdir()
+  splits = {}
+  for i, names in enumerate((train, test)):
+    xs, ys = [], []
+    for file in names:
+      labels = {kind: rng.integers(0, most, 6) for kind, most in kinds.items()}
+      pixels = rng.integers(0, 256, (6, 3072)).astype(np.uint8)
+      columns = np.column_stack([*labels.values(), pixels]).astype(np.uint8)
+      if form == 'binary':
+        (data_dir / folder / f'{file}.bin').write_bytes(columns.tobytes())
+      else:
+        batch = {k: v.tolist() for k, v in labels.items()} | {'data': pixels}
+        batch |= {'batch_label': 'a batch', 'filenames': ['a.png']}
+        if form == 'bytes':
+          batch = {key.encode(): value for key, value in batch.items()}
+        raw = pickle.dumps(batch, int(form[-1]) if form[-1].isdigit() else 4)
+        (data_dir / folder / file).write_bytes(raw)
+      xs.append(pixels.reshape(6, 3, 32, 32).transpose(0, 2, 3, 1))
+      ys.append(labels[column])
+    splits['', bool(i)] = np.concatenate(xs), np.concatenate(ys)
+  return splits
+
+
+def parts(pool):
+  """(client, is test) -> x, y of a pool; '' is the client where there are none."""
+  client = np.zeros(len(pool.y), int) if pool.client is None else pool.client
+  names = [''] if pool.names is None else pool.names.tolist()
+  test = np.zeros(len(pool.y), bool) if pool.test is None else pool.test
+  found = {}
+  for i, name in enumerate(names):
+    for tested in (False, True):
+      rows = (client == i) & (test == tested)
+      if rows.any():
+        found[name, tested] = np.asarray(pool.x[rows]), pool.y[rows]
+  return found
 
 
 def break_leaf(change):
