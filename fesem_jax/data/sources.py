@@ -1,7 +1,6 @@
 """Data sets by name: `read` calls the function that an expression names."""
 
 import functools
-import inspect
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from fesem_jax.data import (
   text,
   tff,
 )
+from fesem_jax.data.partitions.partition import with_test
 from fesem_jax.data.pool import Pool, from_arrays
 from fesem_jax.data.reading import Request
 from fesem_jax.utils import expressions
@@ -70,11 +70,6 @@ def read(
   return to_pool(arrays, task)
 
 
-def with_test(train: int) -> int:
-  """Examples of which an 80/20 split leaves `train` for training; 0 for 0."""
-  return max(train + 1, round(train / 0.8)) if train else 0
-
-
 def to_pool(arrays: Pool | Mapping[str, Any], task: str = '') -> Pool:
   """The pool of what a function of a data set returns."""
   if isinstance(arrays, Pool):
@@ -83,11 +78,5 @@ def to_pool(arrays: Pool | Mapping[str, Any], task: str = '') -> Pool:
 
 
 def help_text() -> str:
-  """A line for each data set: its expression and the first line of its docstring."""
-  lines = []
-  for name, function in SOURCES.items():
-    _, *parameters = inspect.signature(function).parameters.values()
-    options = ', '.join(str(p.replace(annotation=p.empty)) for p in parameters)
-    call = f'{name}({options})' if options else name
-    lines.append(f'{call}: {(inspect.getdoc(function) or "").splitlines()[0]}')
-  return '\n'.join(lines)
+  """A line for each data set: its expression, and what it is."""
+  return expressions.help_text(SOURCES, hidden=['request'])

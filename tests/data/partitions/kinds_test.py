@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from fesem_jax.data.partitions.value import FIELDS, NAMES, Partition
 
 from fesem_jax import data, partitions
 from fesem_jax.data.partitions import kinds
-from fesem_jax.data.partitions.value import FIELDS, NAMES, Partition
 from fesem_jax.utils.errors import UserError
 
 ROWS = [[30, 10, 20, 0, 5], [7, 1, 8, 2, 6]]
