@@ -4,7 +4,7 @@ Partitioning" (CFL-GP), ICML 2024, as their code makes it.
 
 import numpy as np
 
-from fesem_jax.data.partitions.rotation import rotate
+from fesem_jax.data.partitions.grouped import rotate
 
 from . import mnist_blocks
 

@@ -1,11 +1,8 @@
 """All 70,000 images of MNIST, as generators that deal them in blocks take them."""
 
-import os
-import pathlib
-
 import numpy as np
 
-from fesem_jax.data import mnist
+from fesem_jax.data import sources
 
 _FLOOR = 0.001  # Added to the deviation of a pixel, as many are always 0.
 
@@ -16,12 +13,8 @@ def all_images() -> tuple[np.ndarray, np.ndarray]:
   Returns x [70000, 28, 28] uint8 and y [70000] int32, from the folder mnist/ of
   FESEM_DATA_DIR. Raises `UserError` if a file is absent or damaged.
   """
-  folder = pathlib.Path(os.environ.get('FESEM_DATA_DIR', '') or 'data')
-  pool = mnist.load(folder)
-  assert pool.test_x is not None
-  assert pool.test_y is not None
-  x = np.concatenate([np.asarray(pool.x), np.asarray(pool.test_x)])
-  return x, np.concatenate([pool.y, pool.test_y]).astype(np.int32)
+  pool = sources.read('mnist')
+  return pool.x, pool.y
 
 
 def standardized(x: np.ndarray) -> np.ndarray:

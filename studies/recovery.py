@@ -82,18 +82,22 @@ class Rule(NamedTuple):
 
 def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTraining]:
   """Both splits as arranged, and how clients train."""
-  groups: dict[str, Any] = {'partition_groups': 4, 'seed': seed}
   work = Schedule(10, _EPOCHS.value or 2)
   hidden = 50
   if name == 'rotated_digits':
-    splits = data.load('digits', partition='rotated', num_clients=80, **groups)
+    splits = data.load('digits', partition='rotated', num_clients=80, seed=seed)
     hidden = 64
   elif name == 'mnist_writers':
-    splits = data.load('mnist_writers', partition='natural', min_examples=50, seed=seed)
+    partition = 'natural(min_examples=50)'
+    splits = data.load('mnist_writers', partition=partition, seed=seed)
   else:
     partition = 'rotated' if name == 'rotated_mnist' else 'label_permuted'
     splits = data.load(
-      'mnist', partition=partition, num_clients=200, examples_per_client=100, **groups
+      'mnist',
+      partition=partition,
+      num_clients=200,
+      examples_per_client=100,
+      seed=seed,
     )
     work = Schedule(0, steps=_EPOCHS.value or 10)
   model = models.build('mlp', splits[0].example_shape, splits[0].num_classes, [hidden])

@@ -142,7 +142,7 @@ def _work(pipe: Connection, small: bool) -> None:
 
 def _digits() -> tuple[FederatedData, FederatedData]:
   return data.load(
-    'digits', partition='rotated', partition_groups=2, num_clients=_CLIENTS,
+    'digits', partition='rotated(groups=2)', num_clients=_CLIENTS,
     examples_per_client=25,
   )  # fmt: skip
 

@@ -38,17 +38,17 @@ def test_simulate_names_clients_without_training_and_patience_without_clusters(l
   assert '3 of 4 clients' in logged[-1]
 
 
-def test_load_applies_rules_of_data_and_clients(logged):
+def test_federate_applies_rules_of_data_and_clients(logged):
   arrays = {
     'x': np.random.default_rng(0).normal(size=(80, 3)) * 100,
     'y': np.arange(80) % 2,
     'client': np.arange(80) // 20,
     'cluster': np.arange(80) // 40,
   }
-  options = {'arrays': arrays, 'partition': 'iid', 'num_clients': 4}
-  fj.data.load('mine', **options)
+  pool = fj.data.from_arrays(**arrays)
+  fj.data.federate(pool, 'iid', num_clients=4)
   assert {text[:5] for text in logged} == {'FJ101', 'FJ106'}
-  fj.data.load('mine', **options, ignore_checks=('FJ101', 'FJ106'))
+  fj.data.federate(pool, 'iid', num_clients=4, ignore_checks=('FJ101', 'FJ106'))
   assert len(logged) == 2
 
 

@@ -40,7 +40,7 @@ def error(*args):
 def assert_predicts_what_it_measured(run):
   """The first client's deployed accuracy is that of a run's predictions."""
   _, test = fj.data.load(
-    'digits', num_clients=6, partition='rotated', partition_groups=2,
+    'digits', num_clients=6, partition='rotated(groups=2)',
     seed=run.config['seed'],
   )  # fmt: skip
   x, y = test.client(0)

@@ -96,14 +96,13 @@ def test_lies_of_bad_clients_are_not_in_the_portrait(name):
 @pytest.mark.parametrize(
   ('partition', 'names'),
   [
-    ('rotated', ('0 degrees', '120 degrees', '240 degrees')),
-    ('label_permuted', ('original labels', 'permuted labels 1', 'permuted labels 2')),
+    ('rotated(3)', ('0 degrees', '120 degrees', '240 degrees')),
+    ('label_permuted(2)', ('original labels', 'permuted labels 1')),
     ('iid', None),
   ],
 )
 def test_groups_of_a_partition_have_names(partition, names):
-  groups = {'partition_groups': 3} if names else {}
-  splits = datasets.load('digits', partition=partition, num_clients=6, **groups)
+  splits = datasets.load('digits', partition=partition, num_clients=6)
   for split in splits:
     assert split.info.cluster_names == names
     assert split.reorder(np.array([4, 1]), 3).info.cluster_names == names

@@ -23,7 +23,8 @@ def arrays(task):
 @pytest.mark.parametrize('partition', ['natural', 'iid', 'unequal', 'lognormal'])
 def test_examples_keep_their_targets(task, partition):
   given = arrays(task)
-  train, test = fj.data.load('mine', arrays=given, partition=partition, num_clients=6)
+  pool = fj.data.from_arrays(**given)
+  train, test = fj.data.federate(pool, partition, num_clients=6)
   assert train.task == task
   seen = np.concatenate([train.x, test.x])[:, 0]
   assert len(np.unique(seen)) == len(seen) == COUNT

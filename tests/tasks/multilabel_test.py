@@ -13,7 +13,6 @@ from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 import fesem_jax as fj
 from fesem_jax import algorithms, data, models
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data.pool import Pool, as_task
 from fesem_jax.tasks import MULTILABEL, multilabel
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.notices import warn_once
@@ -241,27 +240,14 @@ def test_several_labels_are_no_classes():
   x = np.zeros((4, 2), np.float32)
   with pytest.raises(UserError, match='y: labels'):
     FederatedData.from_arrays(x, np.zeros((4, 3), int), np.array([4]))
-  many = {'x': x, 'y': np.zeros((4, 3), int), 'client': np.array([0, 0, 1, 1])}
-  train, _ = data.load('mine', arrays=many, task='multilabel')
-  assert train.num_classes == 3
+  pool = data.from_arrays(x, np.zeros((4, 3), int), task='multilabel')
+  assert pool.num_classes == 3
   for name in ('flux', 'fed_rc', 'pacfl'):
     with pytest.raises(UserError, match='multilabel'):
       algorithms.build(name, logistic())
 
 
 def test_two_classes_are_one_label():
-  arrays = {
-    'x': np.arange(8.0)[:, None],
-    'y': np.array([0, 1] * 4),
-    'client': np.repeat([0, 1], 4),
-  }
-  train, _ = data.load('mine', arrays=arrays, task='multilabel')
-  assert (train.num_classes, train.y.shape[1]) == (1, 1)
-  y = np.array([0, 1, 1])
-  classes = Pool(np.zeros((3, 2)), y, 2, 1.0, test_y=y[:1], class_names=('no', 'yes'))
-  pool = as_task(classes, 'multilabel', 'these')
-  assert pool.y.tolist() == [[0], [1], [1]]
-  assert pool.test_y.tolist() == [[0]]
-  assert (pool.num_classes, pool.class_names) == (1, ('yes',))
-  with pytest.raises(UserError, match='task=multilabel'):
-    data.load('digits', num_clients=2, task='multilabel')
+  pool = data.from_arrays(np.ones((4, 1)), np.array([0, 1, 1, 0]), task='multilabel')
+  assert pool.y.tolist() == [[0], [1], [1], [0]]
+  assert pool.num_classes == 1

@@ -67,9 +67,8 @@ def test_targets_must_be_at_every_position():
   x, y = np.zeros((4, 6)), np.zeros((4, 5), int)
   with pytest.raises(UserError, match='y: has shape'):
     FederatedData.from_arrays(x, y, [4], task='sequence')
-  arrays = {'x': x, 'y': y, 'client': np.arange(4) % 2}
   with pytest.raises(UserError, match='y: has shape'):
-    data.load('own', arrays=arrays, task='sequence')
+    data.from_arrays(x, y, task='sequence')
 
 
 def test_examples_of_weight_0_do_not_count():
