@@ -240,7 +240,8 @@ def _federate(
   labels = np.unique(pool.labels[pool.masks[0]])
   splits = []
   for i in range(2):
-    x, y = _standardized(pool.x[flat[i]], pool.scale, mean, deviation), pool.y[flat[i]]
+    x = _standardized(_rows(pool.x, flat[i]), pool.scale, mean, deviation)
+    y = pool.y[flat[i]]
     context = Context(seed, i, count, pool.num_classes, labels, scale)
     x, y = changed(partition, x, y, sizes[i], groups, context)
     split = FederatedData.from_arrays(
@@ -253,6 +254,14 @@ def _federate(
     x = _standardized(x, pool.scale, mean, deviation).astype(splits[1].x.dtype)
     splits[1] = splits[1].with_server_test(x, y)
   return splits[0], splits[1]
+
+
+def _rows(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """Some rows, those one after the other without a copy, as of a file."""
+  first = rows[0] if len(rows) else 0
+  if np.array_equal(rows, np.arange(first, first + len(rows))):
+    return x[first : first + len(rows)]
+  return x[rows]
 
 
 def _clusters(

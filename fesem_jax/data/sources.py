@@ -1,8 +1,10 @@
 """Data sets by name: `read` calls the function that an expression names."""
 
 import functools
+import importlib
 import os
 import pathlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -49,7 +51,9 @@ def read(
   """Reads or generates a data set.
 
   Args:
-    dataset: an expression of `SOURCES`, e.g. 'digits' or 'hub(me/mine, client=user)'.
+    dataset: an expression of `SOURCES`, e.g. 'digits' or 'hub(me/mine, client=user)',
+      or MODULE:FUNCTION(OPTION=VALUE, ...) of a user, which returns a pool or a dict of
+      the arguments of `from_arrays`.
     data_dir: folder of all data; '' is the environment's FESEM_DATA_DIR, or data.
     seed: of generated data, and of draws of users.
     num_clients: M of generated data; 0 is 100.
@@ -65,9 +69,22 @@ def read(
   rng = prng_streams.host_rng(seed, prng_streams.GENERATE)
   examples = with_test(examples_per_client)
   request = Request(folder, rng, num_clients or 100, examples, task)
-  kinds = {name: functools.partial(f, request) for name, f in SOURCES.items()}
+  kinds: dict[str, Callable[..., Any]] = {
+    name: functools.partial(f, request) for name, f in SOURCES.items()
+  }
+  name, _ = expressions.split_call(dataset)
+  if ':' in name:
+    kinds[name] = user_function(name)
   (arrays,) = expressions.build(dataset, kinds, 'dataset')
   return to_pool(arrays, task)
+
+
+def user_function(name: str) -> Callable[..., Any]:
+  """The function MODULE:FUNCTION, with the current folder on the path."""
+  module, _, function = name.partition(':')
+  if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
+    sys.path.insert(0, os.getcwd())
+  return getattr(importlib.import_module(module), function)
 
 
 def to_pool(arrays: Pool | Mapping[str, Any], task: str = '') -> Pool:
