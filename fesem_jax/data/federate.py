@@ -114,31 +114,18 @@ def drift(
 def load(
   dataset: str,
   *,
-  partition: str | Partition = '',
-  num_clients: int = 0,
-  examples_per_client: int = 0,
-  seed: int = 0,
   data_dir: str | os.PathLike[str] = '',
   task: str = '',
-  test_rows: Literal['random', 'last'] = 'random',
-  standardize: bool = False,
-  ignore_checks: Sequence[str] = (),
+  **options: Any,
 ) -> tuple[FederatedData, FederatedData]:
   """Loads a data set by its name, as `federate` deals it.
 
   Args:
-    dataset: one of `DATASETS` with its options, such as 'digits' or
-      'emnist(split=digits)'; see `fesem-data --help`.
-    partition: see `federate`, like all arguments but `data_dir` and `task`.
-    num_clients: see `federate`.
-    examples_per_client: see `federate`.
-    seed: see `federate`.
+    dataset: an expression of `sources.SOURCES`, such as 'digits' or 'npz(FILE)'.
     data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR, or 'data'.
     task: what models are trained for, a key of `tasks.TASKS`; '' takes that of the
       data, classification for most.
-    test_rows: see `federate`.
-    standardize: see `federate`.
-    ignore_checks: see `federate`.
+    **options: arguments of `federate`, such as `partition` and `num_clients`.
 
   Returns:
     (training split, test split), clients in the same order.
@@ -146,11 +133,7 @@ def load(
   Raises:
     UserError: naming the argument or file at fault.
   """
-  [(_, train, test)] = load_phases(
-    dataset, partition=partition, num_clients=num_clients,
-    examples_per_client=examples_per_client, seed=seed, data_dir=data_dir, task=task,
-    test_rows=test_rows, standardize=standardize, ignore_checks=ignore_checks,
-  )  # fmt: skip
+  [(_, train, test)] = load_phases(dataset, data_dir=data_dir, task=task, **options)
   return train, test
 
 
@@ -167,12 +150,12 @@ def load_phases(
   """Loads a data set whose groups of clients change at the beginning of some rounds.
 
   Args:
-    dataset: as of `load`.
+    dataset: see `load`, like `data_dir`, `task` and `options`.
     drift_rounds: rounds at which groups change, see `drift`; () for none.
     drift_start: see `drift`.
-    data_dir: see `load`.
-    task: see `load`.
-    partition: see `load`.
+    data_dir: folder of the data.
+    task: what models are trained for.
+    partition: see `federate`.
     **options: other arguments of `federate`.
 
   Returns:

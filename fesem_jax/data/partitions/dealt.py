@@ -153,21 +153,16 @@ class FewLabels(ByShares):
   top_up: ClassVar[bool] = False
 
   def shares(self, request: Request, first: np.ndarray) -> np.ndarray:
-    rng, labels, num_clients, num_classes, _ = request
-    present, places = np.unique(labels, return_inverse=True)
-    shares = np.zeros((num_classes, num_clients))
-    shares[present] = self.of_present(rng, present, np.bincount(places), num_clients)
+    present, places = np.unique(request.labels, return_inverse=True)
+    shares = np.zeros((request.num_classes, request.num_clients))
+    shares[present] = self.of_present(request, present, np.bincount(places))
     absent = present[~shares[present].any(axis=1)].tolist()
     if absent:
       warn_once(f'{self!s:.40}: no client has the labels {absent[:9]}; left out')
     return shares
 
   def of_present(
-    self,
-    rng: np.random.Generator,
-    present: np.ndarray,
-    counts: np.ndarray,
-    num_clients: int,
+    self, request: Request, present: np.ndarray, counts: np.ndarray
   ) -> np.ndarray:
     """Shares [P, M] of clients in the labels [P] that occur, `counts` [P] times."""
     raise NotImplementedError
@@ -192,12 +187,9 @@ class Labels(FewLabels):
     return len(self.of)
 
   def of_present(
-    self,
-    rng: np.random.Generator,
-    present: np.ndarray,
-    counts: np.ndarray,
-    num_clients: int,
+    self, request: Request, present: np.ndarray, counts: np.ndarray
   ) -> np.ndarray:
+    rng, num_clients = request.rng, request.num_clients
     has, clients = np.zeros((len(counts), num_clients)), np.arange(num_clients)
     if self.of:
       check(len(self.of) == num_clients, f'of: lists {len(self.of)} of {num_clients}')
@@ -229,14 +221,11 @@ class PowerLaw(FewLabels):
   per_client: ranges.Count = 2
 
   def of_present(
-    self,
-    rng: np.random.Generator,
-    present: np.ndarray,
-    counts: np.ndarray,
-    num_clients: int,
+    self, request: Request, present: np.ndarray, counts: np.ndarray
   ) -> np.ndarray:
     enough = self.per_client <= len(counts)
     check(enough, f'per_client: is {self.per_client}; there are {len(counts)} labels')
+    rng, num_clients = request.rng, request.num_clients
     shares = np.zeros((len(counts), num_clients))
     first = np.arange(num_clients) % len(counts)
     for label, count in enumerate(counts):

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 MAX_GROUPS = 1000
 
-Changed = tuple[np.ndarray, np.ndarray]  # x [N, ...], y [N]
+Array = np.ndarray
+Generator = np.random.Generator
+Changed = tuple[Array, Array]  # x [N, ...], y [N]
 
 
 class Parted(Partition):
@@ -39,9 +41,7 @@ class Parted(Partition):
 
   within: Partition = dataclasses.field(default=Iid(), kw_only=True)
 
-  def pools(
-    self, rng: np.random.Generator, count: int, cluster: np.ndarray
-  ) -> Iterable[np.ndarray]:
+  def pools(self, rng: Generator, count: int, cluster: Array) -> Iterable[Array]:
     """The rows of each part, in random order; parts draw one after another."""
     raise NotImplementedError
 
@@ -78,9 +78,7 @@ class InClusters(Parted):
     within: how the examples of a cluster are dealt to its clients.
   """
 
-  def pools(
-    self, rng: np.random.Generator, count: int, cluster: np.ndarray
-  ) -> Iterable[np.ndarray]:
+  def pools(self, rng: Generator, count: int, cluster: Array) -> Iterable[Array]:
     return (rng.permutation(np.flatnonzero(cluster == k)) for k in np.unique(cluster))
 
   def check_fits(self, pool: 'Pool') -> None:
@@ -141,9 +139,7 @@ class Grouped(Parted):
   def groups_of(self, num_clients: int) -> np.ndarray:
     return np.arange(num_clients) % len(self.settings)
 
-  def pools(
-    self, rng: np.random.Generator, count: int, cluster: np.ndarray
-  ) -> Iterable[np.ndarray]:
+  def pools(self, rng: Generator, count: int, cluster: Array) -> Iterable[Array]:
     rows, k = rng.permutation(count), len(self.settings)
     if self.disjoint:
       return np.array_split(rows, k)
@@ -169,6 +165,8 @@ class Rotated(Grouped):
     within: how the examples of a group are dealt to its clients.
   """
 
+  of_images: ClassVar[bool] = True
+
   groups: int | Sequence[float] = 4
   sampling: Literal['linear', 'nearest'] = 'linear'
 
@@ -184,20 +182,14 @@ class Rotated(Grouped):
   def names(self) -> tuple[str, ...]:
     return tuple(f'{degrees:.4g} degrees' for degrees in self.settings)
 
-  def change(
-    self, x: np.ndarray, y: np.ndarray, group: int, context: Context
-  ) -> Changed:
+  def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     return rotate(x, self.settings[group], self.sampling), y
-
-  def check_fits(self, pool: 'Pool') -> None:
-    super().check_fits(pool)
-    shape = pool.x.shape[1:]
-    square = len(shape) > 1 and shape[0] == shape[1]
-    check(square, f'partition: rotated needs square images; x has shape {shape}')
 
 
 def rotate(x: np.ndarray, degrees: float, sampling: str = 'linear') -> np.ndarray:
   """Images [N, H, W, ...] turned counterclockwise; `sampling` is as of `Rotated`."""
+  square = x.ndim > 2 and x.shape[1] == x.shape[2]
+  check(square, f'partition: rotated needs square images; x has shape {x.shape}')
   quarter_turns, remainder = divmod(degrees, 90)
   if remainder == 0:
     return np.rot90(x, int(quarter_turns), axes=(1, 2))
@@ -230,9 +222,7 @@ class LabelPermuted(Grouped):
     others = (f'permuted labels {group}' for group in self.settings[1:])
     return 'original labels', *others
 
-  def change(
-    self, x: np.ndarray, y: np.ndarray, group: int, context: Context
-  ) -> Changed:
+  def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     rng = prng_streams.host_rng(context.seed, prng_streams.RELABEL)
     count, table = len(context.labels), np.arange(context.num_classes)
     # A dict, as it keeps the order and finds repeated draws at once.
@@ -274,9 +264,7 @@ class LabelSwapped(Grouped):
     swapped = (f'labels {a} and {b} swapped' for a, b in self.settings[1:])
     return 'original labels', *swapped
 
-  def change(
-    self, x: np.ndarray, y: np.ndarray, group: int, context: Context
-  ) -> Changed:
+  def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     table, pair = np.arange(context.num_classes), list(self.settings[group])
     right = all(label in range(len(table)) for label in pair)
     check(right, f'groups: {pair} are not among {len(table)} classes')
@@ -291,6 +279,8 @@ class Corrupted(Grouped):
     groups: k, or the corruption of each, of `image_corruptions.NAMES`.
     strength: 1 to 5.
   """
+
+  of_images: ClassVar[bool] = True
 
   groups: int | Sequence[str] = 4
   strength: Annotated[int, ranges.Range(1, 5)] = 3
@@ -307,16 +297,10 @@ class Corrupted(Grouped):
   def names(self) -> tuple[str, ...]:
     return tuple(name.replace('_', ' ') for name in self.settings)
 
-  def change(
-    self, x: np.ndarray, y: np.ndarray, group: int, context: Context
-  ) -> Changed:
+  def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     rng, name = context.rng(prng_streams.CORRUPT_IMAGES, group), self.settings[group]
     new = image_corruptions.corrupted(x, name, self.strength, context.scale, rng)
     return new, y
-
-  def check_fits(self, pool: 'Pool') -> None:
-    super().check_fits(pool)
-    check(pool.x.ndim > 2, f'partition: corrupted needs images; x is {pool.x.shape}')
 
 
 class Noisy(Partition):
@@ -344,9 +328,7 @@ class Noisy(Partition):
   def rule(self, request: Request) -> Rule:
     return self.within.rule(request)
 
-  def change(
-    self, x: np.ndarray, y: np.ndarray, group: int, context: Context
-  ) -> Changed:
+  def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     variance = self.variance * (group + 1) / context.num_clients
     deviation = np.float32(np.sqrt(variance) / context.scale)
     rng = context.rng(prng_streams.FEATURE_NOISE, group)

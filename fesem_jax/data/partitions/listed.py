@@ -160,6 +160,10 @@ def read_rows(source: Any) -> ListedRows:
   if isinstance(source, Mapping):
     names, clients = [str(name) for name in source], list(source.values())
   check(len(clients), 'rows: there are no clients')
+  splits = {name.lower() for name in names or ['']} <= {'train', 'test', 'val'}
+  check(
+    not splits, "rows: has splits; give {'client': {'train': [...], 'test': [...]}}"
+  )
   test = None
   if isinstance(next(iter(clients)), Mapping):
     train, test = (

@@ -75,6 +75,7 @@ class Partition:
 
   layer: ClassVar[int] = 0  # A partition is `within` one of a higher layer.
   by_label: ClassVar[bool] = False  # Needs classes.
+  of_images: ClassVar[bool] = False
   by_client: ClassVar[bool] = False
   copies: ClassVar[Any] = 1  # Groups that hold all examples each.
 
@@ -207,6 +208,8 @@ class Partition:
     """Raises `UserError` on a pool that the partition makes no sense for."""
     right = not self.by_label or pool.task == 'classification'
     check(right, f'partition: {name_of(type(self))} needs classes; not {pool.task}')
+    right = not self.of_images or pool.x.ndim > 2
+    check(right, f'partition: {name_of(type(self))} needs images; x is {pool.x.shape}')
 
 
 def name_of(kind: type) -> str:
