@@ -14,6 +14,7 @@ from fesem_jax.utils.errors import check
 if TYPE_CHECKING:
   import pandas
 
+_MISSING = ('', 'nan', 'None', 'NaT', '<NA>', 'inf')
 _TRAIN, _TEST = ('0', 'train', 'False'), ('1', 'test', 'True')
 _MAX_TEXTS = 1000  # Different texts of a column that becomes one-hot columns.
 
@@ -207,8 +208,9 @@ def numbered(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
   import pandas  # Slow to import.
 
   codes, distinct = pandas.factorize(pandas.Series(np.asarray(values)), sort=True)
-  check((codes >= 0).all(), f'{name}: row {codes.argmin()} is missing; drop or fill it')
   texts = tuple(map(str, distinct))
+  blank = np.isin(codes, [-1, *(i for i, t in enumerate(texts) if t in _MISSING)])
+  check(not blank.any(), f'{name}: row {blank.argmax()} is missing; drop or fill it')
   check(len({*texts}) == len(texts), f'{name}: mixes numbers and texts; .astype(str)')
   return codes, texts
 
@@ -260,6 +262,12 @@ def from_frame(
   texts = x.select_dtypes(['object', 'string', 'category']).columns
   many = [name for name in texts if x[name].nunique() > _MAX_TEXTS]
   check(not many, f'columns: {many[:3]} have over {_MAX_TEXTS} texts; drop them')
+  mixed = [
+    name
+    for name in texts
+    if pandas.to_numeric(x[name], errors='coerce').notna().mean() > 0.5
+  ]
+  check(not mixed, f'columns: {mixed[:3]} are numbers as texts; use pandas.to_numeric')
   x = pandas.get_dummies(x, dtype=np.float32)
   other = [name for name in x if x[name].dtype.kind not in 'biuf']
   check(not other, f'columns: {other[:3]} are neither numbers nor texts; drop them')

@@ -286,6 +286,9 @@ class Corrupted(Grouped):
   strength: Annotated[int, ranges.Range(1, 5)] = 3
 
   def __post_init__(self) -> None:
+    if isinstance(self.groups, list | tuple):  # `none` is None in expressions.
+      names = tuple('none' if name is None else name for name in self.groups)
+      object.__setattr__(self, 'groups', names)
     super().__post_init__()
     for name in self.settings:
       ranges.check_choice('groups', name, image_corruptions.NAMES)

@@ -1,0 +1,145 @@
+"""Corruptions of images beside references of their own."""
+
+import colorsys
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from fesem_jax import data
+from fesem_jax.data.partitions import image_corruptions
+from fesem_jax.data.partitions.image_corruptions import corrupted
+from fesem_jax.utils.errors import UserError
+
+_RNG = np.random.default_rng(0)
+_SMOOTH = ndimage.gaussian_filter(_RNG.uniform(0, 255, (6, 32, 32, 3)), (0, 2, 2, 0))
+IMAGES = (128 + 4 * (_SMOOTH - _SMOOTH.mean())).clip(0, 255).astype(np.uint8)
+
+
+def apply(name, strength, x=IMAGES):
+  return corrupted(x, name, strength, 1 / 255, np.random.default_rng(7))
+
+
+@pytest.mark.parametrize('name', image_corruptions.NAMES[1:])
+def test_corruptions_keep_the_shape_and_are_repeatable(name):
+  for x in (IMAGES, IMAGES[..., 0], IMAGES[:, :20]):
+    got = apply(name, 3, x)
+    assert (got.shape, got.dtype) == (x.shape, np.uint8)
+    np.testing.assert_array_equal(got, apply(name, 3, x))
+    if name != 'saturate' or x.ndim == 4:
+      assert (got != x).any()
+  floats = corrupted(
+    IMAGES.astype(np.float32) / 255, name, 3, 1.0, np.random.default_rng(7)
+  )
+  assert np.abs(floats * 255 - apply(name, 3)).max() <= 0.51
+
+
+@pytest.mark.parametrize(
+  'name', [n for n in image_corruptions.NAMES[1:] if n != 'saturate']
+)
+def test_stronger_corruptions_are_farther_away(name):
+  far = [np.abs(apply(name, s) - IMAGES.astype(float)).mean() for s in range(1, 6)]
+  assert (np.diff(far) > 0).all()
+
+
+@pytest.mark.parametrize('strength', [1, 2, 3, 4, 5])
+def test_pixelate_is_pillows_box(strength):
+  few = int(32 * (0.95, 0.9, 0.85, 0.75, 0.65)[strength - 1])
+  for got, image in zip(apply('pixelate', strength), IMAGES, strict=True):
+    small = Image.fromarray(image).resize((few, few), Image.Resampling.BOX)
+    want = np.asarray(small.resize((32, 32), Image.Resampling.BOX))
+    assert np.abs(got.astype(int) - want).max() <= 2  # Pillow rounds in between.
+
+
+def of_pixels(change):
+  """An image whose HSV pixels are changed one by one."""
+
+  def changed(pixel):
+    return colorsys.hsv_to_rgb(*change(*colorsys.rgb_to_hsv(*(pixel / 255.0))))
+
+  return np.apply_along_axis(changed, -1, IMAGES[:2]) * 255
+
+
+def test_brightness_and_saturation_are_of_hsv():
+  gray = np.full((1, 4, 4, 3), 100, np.uint8)
+  for strength, c in enumerate((0.05, 0.1, 0.15, 0.2, 0.3), 1):
+    want = of_pixels(lambda h, s, v, c=c: (h, s, min(v + c, 1)))
+    assert np.abs(apply('brightness', strength)[:2] - want).max() <= 0.51
+  factors = ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))
+  for strength, (factor, added) in enumerate(factors, 1):
+    want = of_pixels(lambda h, s, v, f=factor, a=added: (h, min(s * f + a, 1), v))
+    assert np.abs(apply('saturate', strength)[:2] - want).max() <= 0.51
+  np.testing.assert_array_equal(apply('saturate', 5, gray)[0, 0, 0], [100, 80, 80])
+
+
+def test_zoom_blur_is_the_mean_of_zoomed_images():
+  image = IMAGES[0] / 255
+  total, factors = image.copy(), np.arange(1, 1.16, 0.01)
+  for factor in factors:
+    kept = int(np.ceil(32 / factor))
+    first = (32 - kept) // 2
+    middle = image[first : first + kept, first : first + kept]
+    large = ndimage.zoom(middle, (factor, factor, 1), order=1)
+    trim = (len(large) - 32) // 2
+    total += large[trim : trim + 32, trim : trim + 32]
+  want = 255 * total / (len(factors) + 1)
+  assert np.abs(apply('zoom_blur', 3)[0] - want).max() <= 0.51
+
+
+def test_blurs_and_contrast_by_their_equations():
+  x = IMAGES.astype(float)
+  mean = x.mean(axis=(1, 2), keepdims=True)
+  assert np.abs(apply('contrast', 2) - (0.5 * x + 0.5 * mean)).max() <= 0.51
+  point = np.zeros((1, 9, 9, 1), np.uint8)
+  point[0, 4, 4] = 255
+  at = np.arange(-4, 5)
+  taps = np.exp(-(at**2) / (2 * 1.0**2))
+  want = 255 * np.outer(taps, taps) / taps.sum() ** 2
+  assert np.abs(apply('gaussian_blur', 5, point)[0, :, :, 0] - want).max() <= 0.51
+  # A disk of radius 1 is a cross of five pixels; sigma 0.2 hardly smooths it.
+  got = apply('defocus_blur', 4, point)[0, 3:6, 3:6, 0]
+  np.testing.assert_array_equal(got, [[0, 51, 0], [51, 51, 51], [0, 51, 0]])
+  # Of radius 0.3 it is one pixel, smoothed by three taps of sigma 0.4.
+  taps = np.exp(-np.array([1, 0, 1]) / (2 * 0.4**2))
+  taps /= taps.sum()
+  got = apply('defocus_blur', 1, point)[0, 3:6, 3:6, 0]
+  assert np.abs(got - 255 * np.outer(taps, taps)).max() <= 0.51
+
+
+def test_noises_have_their_moments():
+  flat = np.full((200, 16, 16, 3), 0.5, np.float32)
+
+  def of(name, strength):
+    return corrupted(flat, name, strength, 1.0, np.random.default_rng(3)) - 0.5
+
+  assert of('gaussian_noise', 3).std() == pytest.approx(0.08, rel=0.02)
+  assert of('speckle_noise', 5).std() == pytest.approx(0.1, rel=0.02)
+  assert of('shot_noise', 2).std() == pytest.approx(np.sqrt(0.5 / 250), rel=0.02)
+  salt = of('impulse_noise', 5)
+  assert (salt == 0.5).mean() == pytest.approx(0.035, rel=0.05)
+  assert (salt == -0.5).mean() == pytest.approx(0.035, rel=0.05)
+  assert (salt == 0).mean() == pytest.approx(0.93, rel=0.01)
+
+
+def test_corrupted_groups_are_of_one_kind_each():
+  rng = np.random.default_rng(1)
+  x = rng.integers(0, 256, (120, 8, 8, 3)).astype(np.uint8)
+  pool = data.from_arrays(x, np.arange(120) % 10, split=np.arange(120) % 6 == 0)
+  kinds = 'corrupted([none,contrast,gaussian_noise], strength=5)'
+  train, test = data.federate(pool, kinds, num_clients=6)
+  assert train.info.clusters.tolist() == [0, 1, 2] * 2
+  assert train.info.cluster_names == ('none', 'contrast', 'gaussian noise')
+  originals, spread = {image.tobytes() for image in x}, x.std(axis=(1, 2)).mean()
+  for split in (train, test):
+    for i in range(6):
+      images, _ = split.client(i)
+      assert all((x.tobytes() in originals) == (i % 3 == 0) for x in images)
+      if i % 3 == 1:
+        contrast = images.std(axis=(1, 2)).mean()
+        assert contrast == pytest.approx(0.15 * spread, rel=0.05)
+
+
+def test_pixels_outside_of_0_to_1_are_refused():
+  with pytest.raises(UserError, match='corrupted'):
+    apply('contrast', 1, np.full((1, 5, 5), 300.0))
