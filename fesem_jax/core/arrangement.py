@@ -14,7 +14,6 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
 from fesem_jax.utils import processes
-from fesem_jax.utils.stored_rows import read
 
 Splits = tuple[FederatedData, FederatedData]
 
@@ -119,8 +118,8 @@ def _with_rows_of_all(
   """Splits on every device, with the rows of all of them."""
   whole = dataclasses.replace(
     splits[0],
-    x=np.concatenate([read(split.x) for split in splits]),
-    y=np.concatenate([read(split.y) for split in splits]),
+    x=np.concatenate([np.asarray(split.x) for split in splits]),
+    y=np.concatenate([np.asarray(split.y) for split in splits]),
     max_examples=max(split.max_examples for split in splits),
   )
   whole = placement.place(whole, mesh, 'replicated')

@@ -15,7 +15,6 @@ from fesem_jax.core.types import HostOrDeviceArray
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.stored_rows import Rows, StoredRows, blocks, changed, take
 
 
 @jax.tree_util.register_dataclass
@@ -57,8 +56,7 @@ class FederatedData:
 
   Attributes:
     x: [T, ...] uint8 or float32 features; the input of a model is `x * scale`. On the
-      host they may be rows of a file (`stored_rows.StoredRows`), which `np.asarray`
-      reads.
+      host they may be mapped from a file.
     y: [T] int32 labels in 0..L-1; with several labels for each example [T, L] int32
       zeros and ones; for a regression [T, L] float32 targets; for sequences [T, S]
       int32 tokens in 0..L-1, -1 at positions without a target.
@@ -168,8 +166,7 @@ class FederatedData:
     """Rows of client `i` on the host: x [N, ...], y [N]."""
     # Whole arrays: on a device, a slice would be compiled for every length.
     y, offsets = np.asarray(self.y), np.asarray(self.offsets)
-    x = self.x if isinstance(self.x, StoredRows) else np.asarray(self.x)
-    first, last = offsets[i], offsets[i + 1]
+    x, first, last = np.asarray(self.x), offsets[i], offsets[i + 1]
     if self.shard_rows is not None:
       num_devices = len(self.shard_rows)
       device = i * num_devices // self.num_clients
@@ -180,10 +177,8 @@ class FederatedData:
       x = x[:, : math.prod(self.flat_from)].reshape(len(x), *self.flat_from)
     return x, y[first:last]
 
-  def compact(self, rows: HostOrDeviceArray) -> Rows:
+  def compact(self, rows: HostOrDeviceArray) -> np.ndarray:
     """`x` or `y` on the host, without the padding of shards: [T, ...]."""
-    if isinstance(rows, StoredRows):
-      return rows
     rows = np.asarray(rows)
     if self.shard_rows is None:
       return rows
@@ -217,8 +212,8 @@ class FederatedData:
       groups = dataclasses.replace(groups, ids=own)
     weights = None if self.weights is None else np.asarray(self.weights)[order]
     return FederatedData(
-      x=take(self.compact(self.x), rows),
-      y=take(self.compact(self.y), rows),
+      x=_take(self.compact(self.x), rows),
+      y=_take(self.compact(self.y), rows),
       offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
       client_ids=np.concatenate(
         [ids[order], ids.max(initial=-1) + 1 + np.arange(padding)]
@@ -264,7 +259,7 @@ class FederatedData:
   @ranges.checked
   def from_arrays(
     cls,
-    x: Rows,
+    x: np.ndarray,
     y: np.ndarray,
     sizes: np.ndarray,
     *,
@@ -277,7 +272,7 @@ class FederatedData:
     """Builds a split from rows in the order of their clients.
 
     Args:
-      x: [T, ...] features, also rows of a file; uint8 is kept, other types become
+      x: [T, ...] features, also of a file; uint8 is kept, other types become
         float32.
       y: [T] integer labels, or other targets of the task; see the class.
       sizes: [M] number of rows of each client, in order; they sum to T.
@@ -298,14 +293,15 @@ class FederatedData:
     check(
       not masked, f'{", ".join(masked)}: masked array; fill or remove the masked rows'
     )
-    x = x if isinstance(x, StoredRows) else np.ascontiguousarray(x)
+    x = np.asarray(x)
     check(x.dtype.kind in 'biuf', f'x: must be numbers; got {x.dtype}')
     check(len(x) < 2**31, f'x: must have fewer than 2^31 rows; got {len(x)}')
+    x = np.ascontiguousarray(x)
     y = tasks.TASKS[task].targets(y, 'y', num_classes)
     check(len(x) == len(y), f'y: has {len(y)} rows; x has {len(x)}')
     if x.dtype != np.uint8:
-      x = changed(x, lambda rows: rows.astype(np.float32))
-      finite = all(np.isfinite(rows).all() for _, rows in blocks(x))
+      x = x.astype(np.float32)
+      finite = bool(np.isfinite(x).all())
       check(finite, 'x: has NaN or infinity; fill them or leave out these rows')
     check_targets(x.shape, y, task, 'y')
     sizes, num_rows = np.asarray(sizes), len(x)
@@ -340,7 +336,17 @@ class FederatedData:
     )
 
 
-def scale_of(x: Rows, where: str) -> float:
+def _take(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """Some rows, so that CPU devices share their memory instead of copying it."""
+  shape, line = (len(rows), *x.shape[1:]), 64
+  size = math.prod(shape) * x.dtype.itemsize
+  raw = np.empty(size + line, np.uint8)
+  start = -raw.ctypes.data % line
+  aligned = raw[start : start + size].view(x.dtype).reshape(shape)
+  return np.take(x, rows, axis=0, out=aligned, mode='clip')
+
+
+def scale_of(x: np.ndarray, where: str) -> float:
   """The default factor of features x [T, ...].
 
   It is 1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.

@@ -9,7 +9,6 @@ from jax.sharding import Mesh
 
 from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.utils.stored_rows import Rows, read
 
 # 'auto' splits data that take more than this share of a device's memory; the first
 # where every client takes part, the second where it changes who is drawn.
@@ -63,13 +62,13 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
   shape = data.example_shape
   width = width_of(shape, mesh)
   if data_placement == 'replicated':
-    x = _flat(read(data.x), width)
+    x = _flat(np.asarray(data.x), width)
     return sharding.replicate(dataclasses.replace(data, x=x, flat_from=shape), mesh)
   ends = np.asarray(data.offsets)[:: data.num_clients // mesh.size]
   bounds = np.stack([ends[:-1], ends[1:]], axis=1)
   on_each = int(np.diff(bounds).max(initial=1))
 
-  def split(rows: Rows, width: int = 0) -> jax.Array:
+  def split(rows: np.ndarray, width: int = 0) -> jax.Array:
     shape = (width,) if width else rows.shape[1:]
 
     def part(device: int) -> np.ndarray:

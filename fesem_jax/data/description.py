@@ -6,7 +6,6 @@ import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.tasks import TASKS
-from fesem_jax.utils.stored_rows import Rows, blocks
 
 if TYPE_CHECKING:
   import pandas
@@ -50,22 +49,19 @@ def _column(split: FederatedData) -> dict[str, float]:
     counts = np.unique(y[y >= 0], return_counts=True)[1]
     rows |= {'classes': len(counts), 'largest class': counts.max() / counts.sum()}
   rows |= _range('features', split.x, split.scale) | _range('targets', y, 1.0)
-  found = dict.fromkeys(_MISSING, 0)
-  for _, x in blocks(split.x):
-    if x.dtype != np.uint8:
-      found = {number: n + int((x == number).sum()) for number, n in found.items()}
-  size = max(1, int(np.prod(split.x.shape)))
-  return rows | {f'constant {number}': n / size for number, n in found.items()}
+  x = np.asarray(split.x)
+  may_be = x.dtype != np.uint8 and x.size
+  shares = {n: float((x == n).mean()) if may_be else 0.0 for n in _MISSING}
+  return rows | {f'constant {number}': share for number, share in shares.items()}
 
 
-def _range(name: str, array: Rows, scale: float) -> dict[str, float]:
-  least, most, square = np.inf, -np.inf, 0.0
-  for _, rows in blocks(array):
-    if rows.size:
-      least, most = min(least, rows.min()), max(most, rows.max())
-      square += float(np.square(rows, dtype=np.float64).sum())
-  size = np.sqrt(square / max(1, int(np.prod(array.shape))))
-  values = {'least': least, 'most': most, 'root mean square': size}
+def _range(name: str, array: np.ndarray, scale: float) -> dict[str, float]:
+  values = {'least': np.inf, 'most': -np.inf, 'root mean square': 0.0}
+  if array.size:
+    # Rows of images at a time, as their squares take eight times their memory.
+    squares = [np.square(x, dtype=np.float64).mean() for x in array]
+    size = np.sqrt(np.mean(squares))
+    values = {'least': array.min(), 'most': array.max(), 'root mean square': size}
   return {f'{name}, {key}': float(value) * scale for key, value in values.items()}
 
 
@@ -78,8 +74,5 @@ def _repeats(hashes: np.ndarray, of_train: np.ndarray) -> dict[str, float]:
 
 def _hashes(split: FederatedData) -> np.ndarray:
   """[T] int64 of each example and its target; equal ones have equal numbers."""
-  y, hashes = np.asarray(split.y), [np.zeros(0, np.int64)]
-  for first, x in blocks(split.x):
-    pairs = zip(x, y[first : first + len(x)], strict=True)
-    hashes.append(np.array([hash((a.tobytes(), b.tobytes())) for a, b in pairs]))
-  return np.concatenate(hashes).astype(np.int64)
+  pairs = zip(np.asarray(split.x), np.asarray(split.y), strict=True)
+  return np.array([hash((x.tobytes(), y.tobytes())) for x, y in pairs], np.int64)

@@ -2,15 +2,21 @@
 
 import contextlib
 import gzip
+import math
 import pathlib
 import zipfile
-from collections.abc import Collection, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import numpy as np
 
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.stored_rows import StoredRows, mapped
+
+_BLOCK_BYTES = 2**25
+_HEADERS = {
+  (1, 0): np.lib.format.read_array_header_1_0,
+  (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def first_line(e: BaseException) -> str:
@@ -54,23 +60,39 @@ def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
     )
 
 
-def read_npz(path: pathlib.Path, stored: Collection[str] = ()) -> dict[str, Any]:
+def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of an .npz file.
 
-  Arrays named in `stored` stay in the file, as `StoredRows`, unless they are
-  compressed; such a file may be replaced, but not modified. Raises `UserError` if it is
-  damaged, or holds pickled objects, which are never unpickled.
+  Raises `UserError` if it is damaged, or holds pickled objects, which are never
+  unpickled.
   """
-  # Opened once, as it may be replaced between two openings.
-  with reading(path), path.open('rb') as file, zipfile.ZipFile(file) as archive:
-    members = archive.infolist()
-    plain = {i.filename for i in members if i.compress_type == zipfile.ZIP_STORED}
-    stay = {name for name in stored if f'{name}.npy' in plain}
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as archived:
-      return {
-        name: StoredRows(mapped(file, archive, name))
-        if name in stay
-        else archived[name]
-        for name in archived.files
-      }
+  with reading(path), np.load(path, allow_pickle=False) as arrays:
+    return {name: arrays[name] for name in arrays.files}
+
+
+def mapped(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+  """An array of an .npz file, mapped into memory.
+
+  `file`, opened for reading, may be replaced afterwards, but not modified; `archive` is
+  the same file, opened as a zip archive, which has the array `name` without
+  compression. Raises `ValueError` if the array holds Python objects, or if its length
+  differs from its header, and `zipfile.BadZipFile` if its checksum is wrong.
+  """
+  member = archive.getinfo(f'{name}.npy')
+  with archive.open(member) as held:
+    version = np.lib.format.read_magic(held)
+    if version not in _HEADERS:
+      raise ValueError(f'{name} is of version {version} of the format, not of 1 or 2')
+    shape, by_column, dtype = _HEADERS[version](held)
+    header = held.tell()
+    while held.read(_BLOCK_BYTES):  # Compares the checksum at the end.
+      pass
+  if dtype.hasobject:
+    raise ValueError('Objects are pickled.')
+  # Otherwise rows would contain the bytes that follow in the file.
+  if header + math.prod(shape) * dtype.itemsize != member.file_size:
+    raise ValueError(f'{name} is not as long as its header says')
+  file.seek(member.header_offset + 26)  # Lengths of the name and the extra field.
+  lengths = sum(int.from_bytes(file.read(2), 'little') for _ in range(2))
+  start = member.header_offset + 30 + lengths + header
+  return np.memmap(file, dtype, 'r', start, shape, 'F' if by_column else 'C')

@@ -12,7 +12,6 @@ from fesem_jax.core.federated_data import Attack, FederatedData, Groups, scale_o
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import attacks
 from fesem_jax.utils.errors import UserError
-from fesem_jax.utils.stored_rows import StoredRows
 
 
 def some():
@@ -70,7 +69,7 @@ X, Y = np.ones((3, 2)), [0, 1, 0]
     ('x: masked', {'x': np.ma.masked_greater(np.arange(6.0).reshape(3, 2), 3)}),
     ('y: masked', {'y': np.ma.masked_equal(Y, 1)}),
     ('x: must be numbers', {'x': np.array([['a']] * 3)}),
-    ('x: must have fewer', {'x': StoredRows(np.broadcast_to(np.uint8(0), (2**31, 1)))}),
+    ('x: must have fewer', {'x': np.broadcast_to(np.uint8(0), (2**31, 1))}),
     ('y: has 2 rows', {'y': [0, 1]}),
     ('labels', {'y': [0, 1, -1]}),
     ('labels', {'y': [0.0, 0.5, 1.0]}),

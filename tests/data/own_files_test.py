@@ -9,6 +9,7 @@ import pytest
 
 from fesem_jax.data import own_files, sources
 from fesem_jax.data.federate import federate
+from fesem_jax.data.pool import from_arrays
 from tests.support.sources import parts
 
 
@@ -103,3 +104,15 @@ def test_dealt_clients_are_saved(tmp_path):
     np.testing.assert_array_equal(split.info.names, other.info.names)
     np.testing.assert_array_equal(split.info.clusters, other.info.clusters)
     assert (split.scale, split.num_classes) == (other.scale, other.num_classes)
+
+
+def test_examples_of_natural_clients_stay_in_the_file(tmp_path):
+  arrays = columns() | {'x': np.zeros((40, 2, 2), np.uint8)}
+  order = np.lexsort([arrays['client'], arrays['split']])
+  arrays = {name: array[order] for name, array in arrays.items()}
+  own_files.save(tmp_path, from_arrays(**arrays))
+  for split in federate(sources.read(f'saved({tmp_path})')):
+    x = split.x
+    while not isinstance(x, np.memmap):
+      x = x.base
+    assert not split.x.flags.owndata

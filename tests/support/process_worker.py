@@ -21,7 +21,7 @@ from fesem_jax.checks.rules import RULES
 from fesem_jax.core import arrangement, prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run import rounds
-from fesem_jax.utils import processes, stored_rows
+from fesem_jax.utils import processes
 from tests import conftest  # noqa: F401 - it sets what tests compile with.
 from tests.support import helpers, methods
 from tests.support.runs import simulate
@@ -59,21 +59,6 @@ def some_rounds(index, devices):
   return helpers.flat(processes.on_host({'state': state, 'infos': infos}))
 
 
-class Read:
-  """An array in a file that keeps in mind which of its rows were read."""
-
-  def __init__(self, held):
-    self.held, self.shape = held, held.shape
-    self.rows = np.zeros(len(held), bool)
-
-  def __len__(self):
-    return len(self.held)
-
-  def __getitem__(self, index):
-    self.rows[index] = True
-    return self.held[index]
-
-
 def moved(data):
   """A test split beside the training split `data`, without its examples."""
   return dataclasses.replace(data, x=data.x + np.float32(0.01))
@@ -92,11 +77,9 @@ def whole_run(index, devices, workdir, rounds=ROUNDS, data_placement='auto', dat
 
 
 def sharded_run(index, devices, workdir):
-  """The result of a run of data split by client, and [T] bool, the rows read."""
+  """The result of a run of data split by client."""
   data = methods.federation()
-  read = Read(data.x)
-  data = dataclasses.replace(data, x=stored_rows.StoredRows(read))
-  return whole_run(index, devices, workdir, ROUNDS, 'sharded', data), read.rows
+  return whole_run(index, devices, workdir, ROUNDS, 'sharded', data)
 
 
 def regression_run(devices, workdir):
@@ -133,9 +116,8 @@ def main(address, process_id, count, devices, folder, *names):
       arrays, records = arrays_of(result), [result.history, result.summary]
     elif name.startswith('sharded'):
       index = int(name.removeprefix('sharded'))
-      result, read = sharded_run(index, int(devices), folder / name)
-      arrays = arrays_of(result) | {'read': read}
-      records = [result.history, result.summary]
+      result = sharded_run(index, int(devices), folder / name)
+      arrays, records = arrays_of(result), [result.history, result.summary]
     else:
       arrays, records = some_rounds(int(name), int(devices)), None
     np.savez(folder / f'{name}.{process_id}.npz', **arrays)

@@ -19,8 +19,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, by_layer
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.safe_files import reading
-from fesem_jax.utils.stored_rows import mapped
+from fesem_jax.utils.safe_files import mapped, reading
 
 # Models of more bytes than this are saved only if `save_models` is True.
 MAX_BYTES = 2**30
