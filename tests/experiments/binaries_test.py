@@ -278,14 +278,9 @@ def test_every_row_of_tables_2_and_3_has_a_preset():
 
 
 _SOURCES = [
-  ('table2/fesem_2', sources_test.FEMNIST['leaf'][0]),
-  ('table2/fed_prox', sources_test.FEMNIST['hdf5'][0]),
-  ('table2/hypo_cluster_3', sources_test.FEMNIST['tff sqlite'][0]),
-  ('table2/fed_avg',
-   lambda d, c: sources_test.write_hub(d / 'flwrlabs' / 'femnist', c)),
-  ('table2/fed_sgd', sources_test.FEMNIST['tff sqlite'][0]),
-  ('table3/fed_avg',
-   lambda d, c: sources_test.write_hub_celeba(d / 'flwrlabs' / 'celeba')),
+  ('table2/fesem_2', sources_test.FEMNIST['leaf']),
+  ('table2/fed_prox', sources_test.FEMNIST['tff hdf5']),
+  ('table2/hypo_cluster_3', sources_test.FEMNIST['tff sqlite']),
   ('table3/fesem_2', lambda d, c: sources_test.write_original(d / 'celeba')),
   ('table3/robust', lambda d, c: sources_test.write_leaf_celeba(d / 'leaf_celeba')),
 ]  # fmt: skip
@@ -296,7 +291,7 @@ _SOURCES = [
   ('preset', 'write'),
   # By day a preset of one table.
   [
-    pytest.param(*row, marks=[pytest.mark.nightly] * (i != 6))
+    pytest.param(*row, marks=[pytest.mark.nightly] * (i != 3))
     for i, row in enumerate(_SOURCES)
   ],
 )
@@ -376,15 +371,15 @@ def test_data_are_inspected_subsampled_converted_and_drawn(tmp_path):
   sources_test.write_leaf(tmp_path / 'leaf_femnist', sources_test.writers())
   shared = ['--dataset=femnist', f'--data_dir={tmp_path}']
   done = spawn(
-    'data', *shared, '--min_examples=4', '--plots=plots',
-    '--output=out/two.npz', cwd=tmp_path,
+    'data', *shared, '--partition=natural(min_examples=4)', '--plots=plots',
+    '--output=out/two', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
   assert 'clients' in done.stdout
   assert (tmp_path / 'plots' / 'clients.png').stat().st_size > 5000
-  again = call('data', '--dataset=npz:out/two.npz', cwd=tmp_path)
+  again = call('data', '--dataset=saved(out/two)', cwd=tmp_path)
   assert again.stdout.splitlines()[:5] == done.stdout.splitlines()[:5]
-  few = call('data', *shared, '--min_examples=100', cwd=tmp_path)
+  few = call('data', *shared, '--partition=natural(min_examples=100)', cwd=tmp_path)
   assert few.returncode == 1
   assert 'min_examples' in few.stderr
 

@@ -58,11 +58,11 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   data = [f for f in FLAGS if f.split('=')[0] not in (
     '--model', '--learning_rate', '--rounds', '--batch_size', '--local_epochs',
   )]  # fmt: skip
-  made = call('data', *data, '--output=d.npz', '--plots=p', cwd=tmp_path)
+  made = call('data', *data, '--output=d', '--plots=p', cwd=tmp_path)
   assert made.returncode == 0, made.stderr
   assert 'targets, least' in made.stdout
   assert (tmp_path / 'p/clients.png').exists()
-  run = ('--dataset=npz:d.npz', '--model=logistic', '--rounds=2', '--workdir=r')
+  run = ('--dataset=saved(d)', '--model=logistic', '--rounds=2', '--workdir=r')
   more = ('--report=best', '--target=1e6,1e-6')
   again = call(
     'run', '--algorithm=fed_avg', '--learning_rate=1e-4', *run, *more, cwd=tmp_path

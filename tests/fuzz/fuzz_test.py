@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import jax
 import numpy as np
+import pandas
 import pytest
 from hypothesis import strategies as st
 
@@ -42,6 +43,11 @@ def write_csv(folder):
   for i in range(24):
     lines.append(f'c{i % 3},{rng.normal():.3f},{rng.normal():.3f},{i % 2}')
   (folder / 'data.csv').write_text('\n'.join(lines) + '\n')
+
+
+def write_parquet(folder):
+  write_csv(folder)
+  pandas.read_csv(folder / 'data.csv').to_parquet(folder / 'data.parquet')
 
 
 def write_idx(folder):
@@ -124,22 +130,17 @@ def loaded(name, **options):
 # Name, writer of a small valid file, reader, and the file that is damaged. Files with
 # checksums come back as they were, or not at all.
 FORMATS = [
-  ('npz', write_npz, loaded('npz:{}/data.npz'), 'data.npz'),
-  ('csv', write_csv, loaded('table:{}/data.csv', label_column='label'), 'data.csv'),
+  ('npz', write_npz, loaded('npz({}/data.npz)'), 'data.npz'),
+  ('csv', write_csv, loaded('table({}/data.csv)'), 'data.csv'),
   ('idx', write_idx, loaded('mnist', num_clients=2), '*ubyte'),
-  ('images', write_images, loaded('images:{}'), '*.png'),
+  ('images', write_images, loaded('images({}, parents=client)'), '*.png'),
   (
     'leaf',
     lambda folder: sources.write_leaf(folder / 'leaf_femnist', sources.writers()),
     loaded('femnist'),
     '*.json',
   ),
-  (
-    'parquet',
-    lambda folder: sources.write_hub(folder / 'me' / 'mine', sources.writers()),
-    loaded('hub', hub_name='me/mine', hub_client_column='writer_id'),
-    '*.parquet',
-  ),
+  ('parquet', write_parquet, loaded('table({}/data.parquet)'), 'data.parquet'),
   ('config', write_run, read_run, 'config.json'),
   ('summary', write_run, read_run, 'summary.json'),
   ('metrics', write_run, read_run, 'metrics.jsonl'),
