@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fesem_jax.data import shakespeare
+from fesem_jax.data import text
 from fesem_jax.data.class_names import class_names, most_frequent
 
 
@@ -18,11 +18,11 @@ def test_names_of_classes(dataset, number, place, name):
 
 
 def test_characters_have_the_names_of_their_tokens():
-  names = class_names('shakespeare', len(shakespeare.VOCABULARY))
-  assert names[shakespeare.tokens('q')[0]] == 'q'
-  assert names[shakespeare.tokens('\n')[0]] == 'line break'
-  assert names[shakespeare.tokens(' ')[0]] == 'space'
-  assert names[shakespeare.tokens('~')[0]] == 'unknown'
+  names = class_names('shakespeare', len(text.VOCABULARY))
+  assert names[text.tokens('q')[0]] == 'q'
+  assert names[text.tokens('\n')[0]] == 'line break'
+  assert names[text.tokens(' ')[0]] == 'space'
+  assert names[text.tokens('~')[0]] == 'unknown'
 
 
 @pytest.mark.parametrize('dataset', ['cifar10', 'digits'])
