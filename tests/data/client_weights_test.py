@@ -1,4 +1,4 @@
-"""Weights of clients in means, from Python, `ClientInfo` and files."""
+"""Weights of clients in means."""
 
 import dataclasses
 
@@ -10,7 +10,6 @@ import fesem_jax as fj
 from fesem_jax import algorithms, data
 from fesem_jax.core import prng_streams
 from fesem_jax.core.client_info import ClientInfo
-from fesem_jax.data import arrays as own_arrays
 from fesem_jax.data.client_weights import with_weights
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -77,39 +76,6 @@ def test_weights_follow_their_clients():
   kept, left = data.hold_out(train)
   np.testing.assert_array_equal(kept.weights, np.float32(WEIGHTS))
   np.testing.assert_array_equal(left.weights, np.float32(WEIGHTS))
-
-
-def arrays(**changes):
-  rng = np.random.default_rng(0)
-  client = np.repeat(['Ann', 'Bob', 'Cleo'], 8)
-  weight = np.repeat([0.5, 2.0, 1.0], 8)
-  x = rng.normal(size=(24, 5)).astype(np.float32)
-  return {'x': x, 'y': np.arange(24) % 2, 'client': client, 'weight': weight} | changes
-
-
-def test_a_file_has_a_column_of_weights(tmp_path):
-  np.savez(tmp_path / 'a.npz', **arrays())
-  train, test = data.load(f'npz:{tmp_path / "a.npz"}')
-  np.testing.assert_array_equal(train.weights, np.float32([0.5, 2.0, 1.0]))
-  np.testing.assert_array_equal(test.weights, train.weights)
-  own_arrays.save(tmp_path / 'b.npz', train, test)
-  again, _ = data.load(f'npz:{tmp_path / "b.npz"}')
-  np.testing.assert_array_equal(again.weights, train.weights)
-
-
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'weight': np.arange(24)}, 'client Ann'),
-    ({'weight': -np.ones(24)}, 'weight'),
-    ({'weight': np.full(24, np.inf)}, 'weight'),
-    ({'weight': np.zeros(24)}, 'weight'),
-    ({'weight': np.ones(3)}, 'weight'),
-  ],
-)
-def test_bad_columns_are_refused(changes, message):
-  with pytest.raises(UserError, match=message):
-    data.load('mine', arrays=arrays(**changes))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_squared_error, r2_score, root_mean_squared_error
 
-from fesem_jax.data.pool import from_clients
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import REGRESSION
 from fesem_jax.tasks.regression import Errors, squared_error
@@ -159,24 +158,6 @@ def test_targets_become_rows():
   assert (found.shape, found.dtype) == ((2, 1), np.float32)
   with pytest.raises(UserError, match=r'^y: '):
     REGRESSION.targets([[1, 2]], 'y', 3)
-
-
-def test_targets_of_a_loader_stay_numbers():
-  x = np.zeros((3, 2), np.float32)
-  clients = {'b': (x, np.array([0.5, 1.5, 2.5])), 'a': (x[:1], np.array([-0.25]))}
-  pool = from_clients(clients, None, where='here', num_classes=1, scale=1.0)
-  assert pool.y.tolist() == [-0.25, 0.5, 1.5, 2.5]
-
-
-@pytest.mark.parametrize('kind', [np.int64, np.uint8, bool])
-def test_fractions_of_a_loader_stay_beside_whole_numbers_of_another_client(kind):
-  whole, fractions = np.array([[1], [0]], kind), np.array([[0.5], [2.5]])
-  splits = [
-    {'a': (whole, whole[:, 0]), 'b': (fractions, fractions[:, 0])} for _ in range(2)
-  ]
-  pool = from_clients(*splits, where='here', num_classes=1, scale=1.0)
-  for rows in (pool.x[:, 0], pool.y, pool.test_x[:, 0], pool.test_y):
-    assert rows.tolist() == [1, 0, 0.5, 2.5]
 
 
 def test_a_single_example_has_an_r2_of_1_or_0_and_counts_like_any_other():
