@@ -8,8 +8,7 @@ import pytest
 
 from fesem_jax import data, partitions
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import label_skew
-from fesem_jax.data.corruption import corrupted
+from fesem_jax.data import attacks, label_skew
 from fesem_jax.data.partitions.listed import read_rows
 from fesem_jax.utils.errors import UserError
 
@@ -191,10 +190,10 @@ def test_hold_out_parts_every_clients_training_examples():
 
 def test_bad_clients_stay_bad_where_examples_are_held_out():
   train, _ = data.load('digits', num_clients=8)
-  bad = corrupted(train, 'label_flip+sign_flip', 0.25)
+  bad = attacks.apply(train, 'label_flip+sign_flip', 0.25)
   kept, held = data.hold_out(bad)
-  assert kept.corruption is bad.corruption
-  assert held.corruption is None
+  assert kept.attack is bad.attack
+  assert held.attack is None
 
 
 def test_first_examples_are_nested():
