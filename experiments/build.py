@@ -1,5 +1,6 @@
 """Data, model and local training that a configuration names."""
 
+import functools
 import pathlib
 from typing import Any
 
@@ -17,7 +18,9 @@ from fesem_jax.models.model_checks import check_model
 from fesem_jax.run.resume import digest_of_data
 from fesem_jax.training.augmentation import augmentation
 from fesem_jax.training.optimizers import local_optimizer
+from fesem_jax.utils import expressions
 from fesem_jax.utils.errors import UserError, argument, check
+from fesem_jax.utils.expressions import split_call
 
 from . import flags as experiment_flags
 from . import model_starts, plugins, schedules, sends
@@ -37,7 +40,9 @@ def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
   """The splits of `load_data` from round 1 on, and of later rounds that change them."""
   chosen = experiment_flags.data_choice(config)
   chosen['ignore_checks'] = experiment_flags.machine().get('ignore_checks', ())
-  phases = data.load_phases(chosen.pop('dataset'), data_dir=data_dir, **chosen)
+  phases = data.load_phases(data_dir=data_dir, **chosen)
+  if plugins.is_own(config['dataset']):
+    plugins.check_reproducible(chosen, digest_of_data(*phases[0][1:]))
   if config['evaluate_on'] != 'validation':
     return phases
   seed = config['seed']  # The same examples in all phases.
@@ -75,29 +80,29 @@ def build_model(config: dict[str, Any], train: FederatedData) -> Model:
 def _model(config: dict[str, Any], train: FederatedData) -> Model:
   if plugins.is_own(config['model']):
     shape = train.example_shape, train.num_classes, train.task
-    return own_model(config['model'], config['model_options'], *shape)
+    return own_model(config['model'], *shape)
   return models.build(
     config['model'],
     train.example_shape,
     train.num_classes,
     [int(width) for width in config['hidden']],
     task=train.task,
-    options=config['model_options'],
   )
 
 
 def own_model(
-  name: str,
-  options: dict[str, Any],
+  text: str,
   example_shape: tuple[int, ...],
   num_classes: int,
   task: str,
 ) -> Model:
-  """The model that a function of the user's own, MODULE:FUNCTION, builds.
+  """The model that a function of the user's own, an expression, builds.
 
   Raises `UserError` if it builds none, or one that does not fit the data.
   """
-  model = plugins.load(name)(example_shape, num_classes, **options)
+  name, _ = split_call(text)
+  build = functools.partial(plugins.load(name), example_shape, num_classes)
+  (model,) = expressions.build(text, {name: build}, 'model')
   if not isinstance(model, Model):
     model = models.from_flax(model, example_shape, task=task)
   check_model(model, example_shape, num_classes, task, argument('model', name))

@@ -242,7 +242,8 @@ def define_flags() -> None:
     'sweep',
     '',
     'FLAG:VALUE,VALUE, e.g. clients_per_round:5,10,0: compares each method at each '
-    'value of a flag of data, model, training, run or methods. WORKDIR/plots/sweep.png '
+    'value of a flag of data, model, training, run or methods, or of one number of the '
+    'partition, as in partition.alpha:0.1,1. WORKDIR/plots/sweep.png '
     'has the metrics by value.',
   )
   flags.DEFINE_string(

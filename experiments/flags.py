@@ -8,9 +8,10 @@ from typing import Any
 
 from absl import flags
 
-from fesem_jax.data import array_forms, tables
+from fesem_jax import partitions
+from fesem_jax.utils.errors import check
 
-from . import methods, plugins, schedules
+from . import methods, schedules
 from .flag_tables import GROUPS
 
 # Topics of flags that determine the results of a run, and its configuration. The others
@@ -21,9 +22,6 @@ _OTHERS = (
   'data_dir',
   *(flag.name for t in ('output', 'machine', 'processes') for flag in GROUPS[t]),
 )
-
-# Columns of a data frame that a function of the user's own returns.
-_COLUMNS = ('label_column', 'client_column', 'cluster_column', 'split_column')
 
 
 def define(*groups: str) -> None:
@@ -73,22 +71,13 @@ def with_whole_schedule(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
-  """Arguments of `data.load`, from a configuration or from the flags."""
-  names = data_names()
-  given = {n: flags.FLAGS[n].value for n in names} if config is None else config
-  values: dict[str, Any] = {n: given[n] for n in names}
-  name, options = values['dataset'], values.pop('dataset_options')
-  if config is None:
-    options = plugins.resolved('dataset', name, options)
-  if plugins.is_own(name):
-    label, client, cluster, split = (values[option] for option in _COLUMNS)
-    dropped = tuple(values['drop_columns'])
-    columns = tables.Columns(label, client, cluster, split, dropped)
-    data = plugins.load(name)(**options)
-    arrays = array_forms.named(data, f'--dataset={name}', columns)
-    values |= dict.fromkeys(_COLUMNS, '') | {'drop_columns': [], 'arrays': arrays}
-    plugins.check_reproducible(name, options, arrays)
-  return values | {'partition': values['partition'] or ''}
+  """Arguments of `data.load_phases`, from a configuration or from the flags."""
+  config = common() if config is None else config
+  values: dict[str, Any] = {name: config[name] for name in data_names()}
+  rounds = values['drift_rounds']
+  whole = all(str(number).isdecimal() for number in rounds)
+  check(whole, f'drift_rounds: must be whole numbers; got {",".join(map(str, rounds))}')
+  return values | {'drift_rounds': [int(number) for number in rounds]}
 
 
 def machine() -> dict[str, Any]:
@@ -117,7 +106,6 @@ def configuration(algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
   methods.check_options(algorithm, options)
   options = methods.typed(algorithm, options)
   shared = common()
-  for kind in ('model', 'dataset'):
-    text = shared[f'{kind}_options']
-    shared[f'{kind}_options'] = plugins.resolved(kind, shared[kind], text)
+  if shared['partition']:  # Equal partitions have one text.
+    shared['partition'] = str(partitions.parse(shared['partition']))
   return {**shared, 'algorithm': algorithm, **methods.options(algorithm), **options}

@@ -13,9 +13,10 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
+from fesem_jax.utils import expressions
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError, check
-from fesem_jax.utils.expressions import split, split_call
+from fesem_jax.utils.expressions import parse, split, split_call
 
 from . import plugins
 
@@ -27,13 +28,7 @@ SERVER_OPTIMIZERS: dict[str, Callable[..., Any]] = {
   'yogi': server_optimizers.yogi,
 }
 
-# Flag of a server optimizer -> its argument.
-SERVER_FLAGS = {
-  'server_learning_rate': 'learning_rate',
-  'server_beta1': 'beta1',
-  'server_beta2': 'beta2',
-  'server_tau': 'tau',
-}
+_SERVER_RATE = 'server_learning_rate'
 
 
 def options(name: str) -> dict[str, Any]:
@@ -47,7 +42,7 @@ def options(name: str) -> dict[str, Any]:
   own = algorithms.options(name)
   if 'server_optimizer' in own:
     own['server_optimizer'] = 'mean' if own['server_optimizer'] is None else 'adam'
-    own |= dict.fromkeys(SERVER_FLAGS)
+    own[_SERVER_RATE] = None
   return {n: list(v) if isinstance(v, tuple) else v for n, v in own.items()}
 
 
@@ -78,63 +73,58 @@ def checked_name(name: str) -> str:
   return algorithms.named(name)
 
 
-def server_defaults(flag: str) -> dict[str, float]:
-  """Server optimizers that have a flag, with their defaults."""
-  defaults = {}
+def server_rates() -> dict[str, float]:
+  """Server optimizers that have a learning rate, with its default."""
+  rates = {}
   for name, make in SERVER_OPTIMIZERS.items():
-    parameter = inspect.signature(make).parameters.get(SERVER_FLAGS.get(flag, ''))
+    parameter = inspect.signature(make).parameters.get('learning_rate')
     if parameter is not None:
-      defaults[name] = parameter.default
-  return defaults
+      rates[name] = parameter.default
+  return rates
 
 
 def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
-  """The server optimizer that flags name; numbers that are None have its defaults."""
-  name = chosen['server_optimizer']
-  given = {}
-  for flag, argument_there in SERVER_FLAGS.items():
-    value = chosen.get(flag)
-    if value is None:
-      continue
-    fits = name in server_defaults(flag)
-    check(fits, f'{flag}: does not apply to server_optimizer={name}; leave it out')
-    given[argument_there] = value
-  return SERVER_OPTIMIZERS[name](**given)
+  """The server optimizer of 'adam(tau=0.01)', at --server_learning_rate if given."""
+  text, rate = chosen['server_optimizer'], chosen.get(_SERVER_RATE)
+  if rate is not None:
+    name, *_ = call = parse(text, 'server_optimizer')[0]
+    check(name in server_rates(), f'{_SERVER_RATE}: does not apply to {name}')
+    text = str(call._replace(options={**call.options, 'learning_rate': rate}))
+  (made,) = expressions.build(text, SERVER_OPTIMIZERS, 'server_optimizer')
+  return made
 
 
 def applies(config: Mapping[str, Any], flag: str) -> bool:
   """True if a flag has an effect in a configuration that has it.
 
-  A server optimizer has some of the flags of server optimizers, the mean has none.
+  The mean has no learning rate.
   """
-  if flag not in SERVER_FLAGS or 'server_optimizer' not in config:
+  if flag != _SERVER_RATE or 'server_optimizer' not in config:
     return True
-  return config['server_optimizer'] in server_defaults(flag)
+  return split_call(config['server_optimizer'])[0] in server_rates()
 
 
 def server_rate(config: Mapping[str, Any]) -> float:
   """The server's learning rate of a configuration that has one."""
-  rate = config['server_learning_rate']
+  rate = config[_SERVER_RATE]
   if rate is not None or 'server_optimizer' not in config:
     return rate
-  return server_defaults('server_learning_rate')[config['server_optimizer']]
+  call = parse(config['server_optimizer'])[0]
+  default = server_rates()[call.name]
+  return call.options.get('learning_rate', *call.args[:1] or [default])
 
 
 def sets(label: str, flag: str) -> bool:
   """True if the label of a method, NAME(K;FLAG=VALUE;...), sets a flag."""
   _, bracket, inside = label.partition('(')
-  return bool(bracket) and flag in split_call(f'method({inside}')[1]
+  names = split_call(f'method({inside}')[1] if bracket else {}
+  return any(str(name).partition('.')[0] == flag for name in names)
 
 
 def configured(config: dict[str, Any], local: LocalTraining) -> Algorithm:
   """The method that a configuration names, with its options."""
   name = config['algorithm']
   return build(name, local, {option: config[option] for option in options(name)})
-
-
-def own_options(name: str, text: str) -> dict[str, Any]:
-  """Options that --algorithm_options gives to a method of the user's own."""
-  return plugins.given('algorithm_options', text, options(name))
 
 
 def all_options() -> list[str]:

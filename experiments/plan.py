@@ -20,6 +20,7 @@ from fesem_jax.run.program_memory import collectives_by_kind
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import in_bytes
 from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.expressions import split_call
 from fesem_jax.utils.text_tables import aligned
 
 from . import flags as experiment_flags
@@ -33,9 +34,10 @@ def data_size(config: dict[str, Any]) -> DataSize:
   try:
     _, train, test = load_phases(config, flags.FLAGS.data_dir)[0]
   except (OSError, UserError):
-    if config['dataset'] not in LEAF_SIZES:
+    name, _ = split_call(config['dataset'])
+    if name not in LEAF_SIZES:
       raise
-    size = LEAF_SIZES[config['dataset']]
+    size = LEAF_SIZES[name]
     return size.scaled(config['num_clients'] or size.num_clients)
   oracle = config['algorithm'] == 'oracle'
   return DataSize.of(with_true_groups(train) if oracle else train, test)

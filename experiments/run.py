@@ -1,10 +1,10 @@
 r"""Runs one method on one data set.
 
   fesem-run
-  fesem-run --algorithm=fed_avg --partition=dirichlet --dirichlet_alpha=0.1
+  fesem-run --algorithm=fed_avg --partition='dirichlet(0.1)'
   fesem-run --algorithm=ifca --num_clusters=4 --partition=rotated \
       --model=small_cnn --rounds=50 --clients_per_round=20 --workdir=runs/ifca
-  fesem-run --dataset=npz:mine.npz --model=my_models:net --seed=1
+  fesem-run --dataset='npz(mine.npz)' --model=my_models:net --seed=1
 
 The workdir gets metrics.jsonl, summary.json, clients.csv, models.npz and the page
 report.html. The same command again continues where it stopped.
@@ -222,10 +222,10 @@ def default_workdir(config: dict[str, Any]) -> pathlib.Path:
 def chosen_configuration() -> dict[str, Any]:
   """The configuration of the command line."""
   f = flags.FLAGS
-  options = experiment_flags.chosen_options()
-  name = methods.checked_name(f.algorithm)
-  options |= methods.own_options(name, f.algorithm_options)
-  return experiment_flags.configuration(name, options)
+  name, values = methods.parse_method(f.algorithm)
+  options = {n: x for n, x in values.items() if n in methods.options(name)}
+  options = experiment_flags.chosen_options() | options
+  return experiment_flags.configuration(name, options) | values
 
 
 def main(argv: list[str]) -> int:
@@ -267,13 +267,9 @@ def define_flags() -> None:
   flags.DEFINE_string(
     'algorithm',
     'fesem',
-    f'Method to run, of {", ".join(algorithms.METHODS)}; or MODULE:FUNCTION for one of '
-    'your own: FUNCTION(local) returns a fesem_jax.Algorithm.',
-  )
-  flags.DEFINE_string(
-    'algorithm_options',
-    '',
-    'NAME=VALUE,...: keyword-only arguments of --algorithm=MODULE:FUNCTION.',
+    'Method to run, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
+    f'{", ".join(algorithms.METHODS)}; or MODULE:FUNCTION for one of your own: '
+    'FUNCTION(local, *, OPTION=...) returns a fesem_jax.Algorithm.',
   )
   flags.DEFINE_string(
     'workdir', '', 'Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.'

@@ -13,10 +13,10 @@ def build(config: dict[str, Any]) -> Sends | None:
 
   Raises `UserError` on flags out of range, or that lack another.
   """
-  private, compress = _private(config), None
+  private = _private(config)
+  each = [] if private is None else [private]
   if config['compress']:
-    compress = compression(config['compress'], error_feedback=config['error_feedback'])
-  each = [sends for sends in (private, compress) if sends is not None]
+    each.append(compression(config['compress']))
   return chained(*each) if each else None
 
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from fesem_jax import partitions
 from fesem_jax.utils.display import text_of
 
 from . import methods, tune
@@ -27,22 +28,23 @@ class Sweep(NamedTuple):
 
 
 def parse(text: str, configurations: Callable[[], tune.ByLabel]) -> Sweep:
-  """The runs of FLAG:VALUE,VALUE; labels have the value.
+  """The runs of FLAG:VALUE,VALUE or partition.FIELD:VALUE,VALUE; labels have the value.
 
   `configurations` returns those of the flags at the time of its call. A method without
   the flag, or that sets it in its row, runs once. Raises `UserError` on a flag or value
   that cannot vary.
   """
   name, values = tune.parse_search(text, 'sweep')
-  flag, sweep = flags.FLAGS[name], Sweep(name, values, {}, {})
+  flag_name, _, field = name.partition('.')
+  flag, sweep = flags.FLAGS[flag_name], Sweep(name, values, {}, {})
   before = flag.value
   try:
     for value in values:
-      flag.value = value
+      flag.value = str(partitions.replace(before, field, value)) if field else value
       for method, configs in configurations().items():
         if name == 'attack_fraction' and not value:
           configs = [config | {'attack': ''} for config in configs]
-        varies = name in configs[0] and not methods.sets(method, name)
+        varies = flag_name in configs[0] and not methods.sets(method, flag_name)
         label = _label(method, name, value) if varies else method
         sweep.labels.setdefault(method, []).append(label)
         sweep.by_label[label] = configs

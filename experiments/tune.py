@@ -18,7 +18,7 @@ from fesem_jax.run.results import files
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.errors import check as check_argument
-from fesem_jax.utils.expressions import split
+from fesem_jax.utils.expressions import split, value
 
 from . import flags as experiment_flags
 from . import methods, plugins
@@ -29,7 +29,7 @@ ByLabel = dict[str, list[dict[str, Any]]]
 
 # They decide what is measured, or are no single values.
 _NOT_TUNED = (
-  'seed', 'evaluate_on', 'num_clusters', 'model_options', 'dataset_options',
+  'seed', 'evaluate_on', 'num_clusters',
 )  # fmt: skip
 
 # The most that --num_seeds takes, so that no --seed + n is a default tuning seed.
@@ -45,13 +45,15 @@ def parse_search(
   own, with their defaults.
   """
   name, _, values = text.partition(':')
+  if flag == 'sweep' and name.startswith('partition.'):
+    return name, [value(part) for part in split(values, subject=flag)]
   tunable = (*experiment_flags.common(), *methods.all_options())
   if not values or name not in (*tunable, *own) or name in _NOT_TUNED:
     raise UserError(f'{flag}: {text!r} is not FLAG:VALUE,VALUE; see --help={flag}')
   of_own = functools.partial(plugins.value, default=own.get(name))
   parse = flags.FLAGS[name].parser.parse if name in tunable else of_own
   try:
-    return name, [parse(value) for value in split(values, subject=flag)]
+    return name, [parse(part) for part in split(values, subject=flag)]
   except ValueError as e:
     raise UserError(f'{flag}: {name}: {e}') from e
 

@@ -19,7 +19,7 @@ from .flag_tables.method import text_for
 _WIDTH = 88
 _OURS = ('experiments.', 'fesem_jax.', 'reproductions.')
 _TOPICS = {
-  'data': 'data sets, their sources, columns of tables',
+  'data': 'data sets and their options',
   'partition': 'how examples are dealt to clients, and drift',
   'model': 'models, and what they start from',
   'training': 'optimizer, learning rates, batches, epochs',
@@ -192,9 +192,14 @@ def _described(name: str) -> str:
 
 
 def _entry(form: str, words: str) -> str:
-  indent = ' ' * 6
-  return f'{form}\n' + textwrap.fill(
-    words.replace('`', ''), _WIDTH, initial_indent=indent, subsequent_indent=indent,
+  first, *kinds = words.replace('`', '').splitlines() or ['']
+  lines = [_filled(first, 6, 6), *(_filled(kind, 8, 10) for kind in kinds)]
+  return '\n'.join([form, *lines])
+
+
+def _filled(text: str, indent: int, next_indent: int) -> str:
+  return textwrap.fill(
+    text, _WIDTH, initial_indent=' ' * indent, subsequent_indent=' ' * next_indent,
     break_on_hyphens=False,
   )  # fmt: skip
 
@@ -220,5 +225,6 @@ def _kind(name: str) -> str:
 
 def _words(name: str) -> str:
   """A flag's help."""
-  words = ' '.join((flags.FLAGS[name].help or '').split())
+  lines = (flags.FLAGS[name].help or '').splitlines()
+  words = '\n'.join(' '.join(line.split()) for line in lines)
   return re.sub(r'^<[^>]*\|[^>]*>: ', '', words)  # absl's list of choices.

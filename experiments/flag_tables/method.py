@@ -18,7 +18,6 @@ _CHOICES = {
   'meta_gradient': ('first_order', 'hessian_free'),
   'prox_weighting': ('uniform', 'paper'),
   'proximity': ('smallest_angle', 'sum_of_angles', 'entries'),
-  'server_optimizer': tuple(methods.SERVER_OPTIMIZERS),
   'weighting': WEIGHTINGS,
 }
 
@@ -41,24 +40,19 @@ _IN_COMMON = {
   'reseed_empty': 'Move a center without clients to the client farthest from its own '
   'center.',
   'server_optimizer': 'Server update from the mean change of the clients (FedOpt): '
-  'the mean, or a step of FedAvgM, FedAdagrad, FedAdam or FedYogi.',
+  'mean, or a step of momentum (FedAvgM), adagrad, adam or yogi, with numbers in '
+  'brackets such as adam(beta1=0.9, beta2=0.99, tau=0.001).',
   'weighting': 'Weights of clients in a mean: uniform; by_examples; or by_weight, '
   'those of the column `weight` of the data.',
-}
-
-
-_OF_SERVER = {
-  'server_learning_rate': 'Learning rate of --server_optimizer.',
-  'server_beta1': "Momentum of --server_optimizer, FedOpt's beta_1.",
-  'server_beta2': "Second-moment decay of adam and yogi, FedOpt's beta_2.",
-  'server_tau': 'tau of adagrad, adam and yogi in FedOpt.',
 }
 
 
 def text_for(method: str, option: str) -> str:
   """The description of an option of one method, from its docstring."""
   own = documented(algorithms.METHODS[method]).get(option, '')
-  return _IN_COMMON.get(option) or own or _OF_SERVER.get(option, '')
+  if option == 'server_learning_rate':
+    return own or 'Learning rate of --server_optimizer.'
+  return _IN_COMMON.get(option) or own
 
 
 def _option(name: str, of_methods: dict[str, dict[str, Any]]) -> Flag:
@@ -71,7 +65,7 @@ def _option(name: str, of_methods: dict[str, dict[str, Any]]) -> Flag:
     text if len(methods_of_text) == 1 else f'{", ".join(own)}: {text}'
     for text, own in methods_of_text.items()
   ]
-  servers = methods.server_defaults(name)
+  servers = methods.server_rates() if name == 'server_learning_rate' else {}
   known = {m: value for m, value in having.items() if value is not None} | servers
   defaults = ', '.join(f'{who}: {value}' for who, value in known.items())
   texts += [f'Default: {defaults}.'] if known else []

@@ -24,7 +24,7 @@ RUN = (
     'Probability that a client of a round drops out, so its update never arrives.'),
   flag('string', 'attack', '',
     "What bad clients do, such as 'backdoor(0)+replacement(10)'. "
-    + expressions.help_text(attacks.KINDS)),
+    + f'\n{expressions.help_text(attacks.KINDS)}'),
   flag('float', 'attack_fraction', 0.0,
     'Fraction of the clients that are bad, drawn once from --seed; honest clients '
     'are also evaluated separately.', lower_bound=0.0, upper_bound=1.0),

@@ -7,22 +7,19 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import BatchStats, LocalTraining, Precision
 from fesem_jax.models import initializers
 from fesem_jax.training import augmentation, compression, optimizers, privacy
-from fesem_jax.training.compression import compression as compress
 from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.training.privacy import differential_privacy
+from fesem_jax.utils import expressions
 
 from .. import schedules
 from .entry import flag, of
 
 MODEL = (
   flag('string', 'model', 'mlp',
-    f'Model of every client, of {", ".join(models.NAMES)}; or MODULE:FUNCTION for one '
-    'of your own: FUNCTION(example_shape, num_classes) returns a fesem_jax.Model, a '
-    'Linen module or a function that makes an NNX module.'),
-  flag('string', 'model_options', '',
-    'NAME=VALUE,...: widths, depths and groups of a model of this package, e.g. '
-    'groups=8 of resnet8 or width=128,depth=1 of lstm, gru and transformer; or '
-    'keyword-only arguments of --model=MODULE:FUNCTION.'),
+    f'Model of every client, of {", ".join(models.NAMES)}, with widths, depths and '
+    'groups in brackets, such as resnet8(groups=8) or gru(width=128, depth=1); or '
+    'MODULE:FUNCTION for one of your own: FUNCTION(example_shape, num_classes) returns '
+    'a fesem_jax.Model, a Linen module or a function that makes an NNX module.'),
   flag('list', 'hidden', ['64'], "Widths of the mlp's hidden layers."),
   flag('enum', 'initializer', 'flax',
     'Initialization of kernels and biases: as in Flax (kernels of variance 1 / '
@@ -71,7 +68,6 @@ PRIVACY = (
   of(differential_privacy, 'noise_multiplier', 'dp_noise_multiplier', default=0.0),
   of(differential_privacy, 'delta', 'dp_delta'),
   flag('string', 'compress', '',
-    f'Compression of the change of the model that a client sends: {compression.FORMS}; '
-    'empty: none. Bytes count it.'),
-  of(compress, 'error_feedback'),
+    "Compression of the change of a model that a client sends, such as 'top_k(0.01)'; "
+    f'empty: none. Bytes count it.\n{expressions.help_text(compression.KINDS)}'),
 )  # fmt: skip

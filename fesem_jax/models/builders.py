@@ -17,6 +17,7 @@ from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
 from fesem_jax.utils.array_checks import has_channels_first
 from fesem_jax.utils.errors import check
+from fesem_jax.utils.expressions import parse
 from fesem_jax.utils.ranges import Count, check_choice
 
 
@@ -130,22 +131,22 @@ def build(
   hidden: Sequence[int] = (200,),
   conv_method: conv.Method | None = None,
   task: str = CLASSIFICATION.name,
-  options: Mapping[str, int] | None = None,
 ) -> Model:
   """A model by its name.
 
   Args:
-    model: for any examples 'logistic'; 'mlp' with `hidden` widths; 'two_nn' (McMahan et
-      al., 2017: 784-200-200-10, 199,210 parameters). For images 'small_cnn' (3x3x16,
-      3x3x32, dense 64; for images as small as 8x8); 'mcmahan_cnn' (McMahan et al.:
-      5x5x32, pool, 5x5x64, pool, dense 512; 1,663,370 for digits); 'femnist_cnn' (LEAF:
-      the same with dense 2048; 6.6 M parameters at 28x28 and 62 classes); 'emnist_cnn'
-      (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M); 'celeba_cnn' (LEAF: four
-      blocks of 3x3x32; 31,000 parameters at 84x84x3); 'lenet5' and 'niid_bench_cnn'
-      (see `Lenet`); 'resnet8', 'resnet20' and 'resnet18' with GroupNorm, 'resnet8_bn',
-      'resnet20_bn' and 'resnet18_bn' with BatchNorm (see `ResNet`). For sequences of
-      tokens 'lstm' (LEAF) and 'gru' (see `Recurrent`), and 'transformer' (see
-      `Transformer`).
+    model: a name, with `options` in brackets such as 'resnet8(groups=8)' or
+      'gru(width=128)'. For any examples 'logistic'; 'mlp' with `hidden` widths;
+      'two_nn' (McMahan et al., 2017: 784-200-200-10, 199,210 parameters). For images
+      'small_cnn' (3x3x16, 3x3x32, dense 64; for images as small as 8x8); 'mcmahan_cnn'
+      (McMahan et al.: 5x5x32, pool, 5x5x64, pool, dense 512; 1,663,370 for digits);
+      'femnist_cnn' (LEAF: the same with dense 2048; 6.6 M parameters at 28x28 and 62
+      classes); 'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M);
+      'celeba_cnn' (LEAF: four blocks of 3x3x32; 31,000 parameters at 84x84x3); 'lenet5'
+      and 'niid_bench_cnn' (see `Lenet`); 'resnet8', 'resnet20' and 'resnet18' with
+      GroupNorm, 'resnet8_bn', 'resnet20_bn' and 'resnet18_bn' with BatchNorm (see
+      `ResNet`). For sequences of tokens 'lstm' (LEAF) and 'gru' (see `Recurrent`), and
+      'transformer' (see `Transformer`).
     example_shape: shape of one example: [H, W] or [H, W, C] of images, [S] of tokens.
     num_classes: L, also the number of tokens.
     hidden: widths of the MLP.
@@ -153,8 +154,6 @@ def build(
     task: a key of `tasks.TASKS`, which decides the loss and the figures. For
       'sequence', models of tokens give logits [B, S, L] of the token that follows each
       position, else [B, L] of that which follows the last one.
-    options: other values of the model's `options`, such as {'groups': 8} of a ResNet or
-      {'width': 128, 'depth': 1} of a GRU.
 
   Returns:
     The model; its parameters are float32.
@@ -162,6 +161,9 @@ def build(
   Raises:
     UserError: on an unknown name or option, or a model that does not fit the examples.
   """
+  call, *others = parse(model, 'model')
+  model, options = call.name, call.options
+  check(not (others or call.args), f'model: {model} takes NAME=VALUE in brackets')
   check_choice('model', model, NAMES)
   entry, shape = _TABLE[model], tuple(example_shape)
   if entry.takes == 'images':
@@ -177,6 +179,6 @@ def build(
   every_position = task == SEQUENCE.name
   check(tokens or not every_position, f'{model}: has no logits at every position')
   request = _Request(num_classes, tuple(hidden), conv_method, every_position)
-  module = _with_options(model, entry.module(request), options or {})
+  module = _with_options(model, entry.module(request), options)
   built = as_model(module, shape)
   return built._replace(loss=TASKS[task].loss, task=TASKS[task])

@@ -15,7 +15,7 @@ from fesem_jax.utils.ranges import check_choice
 _TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.S)
 _CLOSING = {'(': ')', '[': ']'}
 _NUMBER = re.compile(r'[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?', re.I)
-_WORDS = {'true': True, 'false': False, 'none': None}
+_WORDS = {'true': True, 'True': True, 'false': False, 'False': False, 'None': None}
 _CALL = re.compile(r'([\w.:-]+)\((.*)\)', re.S)
 
 
@@ -66,7 +66,7 @@ def split_call(
   for place, part in enumerate(
     split(match[2], ',;', subject) if match[2].strip() else []
   ):
-    option = re.fullmatch(r'([^\W\d]\w*)\s*=\s*(.*)', part, re.S)
+    option = re.fullmatch(r'([^\W\d][\w.]*)\s*=\s*(.*)', part, re.S)
     arguments |= {option[1]: option[2]} if option else {place: part}
   check('' not in arguments.values(), f'{subject}: {text!r:.60} has an empty argument')
   return match[1], arguments
@@ -93,8 +93,8 @@ def value(text: str) -> Any:
   text = text.strip()
   if _NUMBER.fullmatch(text):
     return float(text) if re.search('[.eE]', text) else int(text)
-  if text.lower() in _WORDS:
-    return _WORDS[text.lower()]
+  if text in _WORDS:
+    return _WORDS[text]
   if len(text) > 1 and text[0] in '"\'' and _TOKEN.fullmatch(text):
     return text[1:-1]
   if text[:1] in ('[', '('):
@@ -132,8 +132,14 @@ def build(
       bound = signature.bind(*item.args, **item.options)
     except TypeError as e:
       raise UserError(f'{subject}: {item.name}: {e}') from e
-    args, options = map(built, bound.args), bound.kwargs.items()
-    return kinds[item.name](*args, **{name: built(x) for name, x in options})
+    args = [built(x) for x in bound.args]
+    options = {name: built(x) for name, x in bound.kwargs.items()}
+    try:
+      return kinds[item.name](*args, **options)
+    except UserError as e:
+      if str(e).startswith(f'{subject}: '):
+        raise
+      raise UserError(f'{subject}: {e}') from e
 
   return [built(call) for call in parse(text, subject)]
 
@@ -154,5 +160,6 @@ def help_text(
       if p.name not in hidden
     )
     about, *_ = (inspect.getdoc(kind) or '').split('\n\n')
-    lines.append(f'{name}({arguments}): {" ".join(about.split())}')
+    called = f'{name}({arguments})' if arguments else name
+    lines.append(f'{called}: {" ".join(about.split())}')
   return '\n'.join(lines)

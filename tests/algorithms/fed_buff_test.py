@@ -114,7 +114,7 @@ def test_with_equal_devices_half_of_the_clients_are_one_update_behind():
     {},
     {
       'work': ClientWork(epochs=np.arange(6) % 3 + 1),
-      'sends': compression('top_k:0.1'),
+      'sends': compression('top_k(0.1)'),
     },
   ],
   ids=['plain', 'own work and compression'],

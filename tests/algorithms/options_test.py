@@ -211,7 +211,7 @@ REFUSED = [
     for name in ('fed_dane', 'scaffold', 'l2gd', 'cfl_gp', 'stocfl', 'centralized')
   ),
   *(
-    (start(name, local=LOCAL._replace(sends=compression('top_k:0.1'))), 'compress')
+    (start(name, local=LOCAL._replace(sends=compression('top_k(0.1)'))), 'compress')
     for name in ('fed_amp', 'fed_soft')  # Their models stay with clients too.
   ),
   (wrap(with_reclustering, 'fed_avg'), 'recluster_every'),

@@ -101,7 +101,7 @@ def test_all_join_alike_whatever_the_run_did(data, found):
   [
     {'work': ClientWork(rates=np.linspace(1e-3, 1e-2, 8), epochs=np.arange(8) % 2 + 1)},
     {'local_lr_schedule': lambda step: 1.0 * (step < 2)},
-    {'sends': compression('top_k:0.1')},
+    {'sends': compression('top_k(0.1)')},
     {'sends': differential_privacy(1e-3, 1.0, delta=0)},
     {'dropout_rate': 0.9},
   ],

@@ -18,6 +18,6 @@ def test_rule_speaks_on_its_bad_example_alone(rule):
 def test_noise_and_compression_of_the_package_draw_from_their_keys():
   subject = examples.local()
   private = fj.differential_privacy(0.5, 0.0, where='client', delta=0)
-  for sends in (private, *map(fj.compression, ('random_k:0.1', 'quantize:8'))):
+  for sends in (private, *map(fj.compression, ('random_k(0.1)', 'quantize(8)'))):
     changed = subject._replace(local=subject.local._replace(sends=sends))
     assert not list(local.same_draws(changed))

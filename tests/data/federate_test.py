@@ -8,8 +8,9 @@ import pytest
 
 from fesem_jax import data, partitions
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.data import attacks, label_skew
+from fesem_jax.data import attacks
 from fesem_jax.data.partitions.listed import read_rows
+from fesem_jax.evaluation import label_skew
 from fesem_jax.utils.errors import UserError
 
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fesem_jax import data, partitions
-from fesem_jax.data import label_skew
 from fesem_jax.data.partitions.grouped import rotate
 from fesem_jax.data.partitions.partition import Request, by_shares, split_each
+from fesem_jax.evaluation import label_skew
 from fesem_jax.utils.errors import UserError
 
 DEALT = (

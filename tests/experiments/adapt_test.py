@@ -27,7 +27,7 @@ EVERY = [*RULES, 'alone']
 NUMBERS = ('all', '2', '200')
 CHANGES = {
     # Clients of one size, so that both seeds run in the same programs.
-    'dataset': 'synthetic_table', 'partition': 'natural', 'partition_groups': 2,
+    'dataset': 'synthetic_mixture(groups=2)', 'partition': 'natural',
     'num_clients': 16, 'examples_per_client': 24, 'rounds': 2, 'local_epochs': 1,
     'model': 'logistic', 'unseen_fraction': 0.25, 'eval_every': 0,
 }  # fmt: skip

@@ -1,4 +1,6 @@
-"""The tables of flags, and the fields of partitions among them."""
+"""The tables of flags, and configurations that they give."""
+
+import re
 
 import pytest
 from absl import flags
@@ -6,8 +8,8 @@ from absl.testing import flagsaver
 
 from experiments import run as experiment
 from experiments.flag_tables import GROUPS
-from fesem_jax.data.partitions.value import FIELDS, Partition
-from tests.experiments.binaries_test import QUICK
+from tests.experiments.binaries_test import QUICK, refuses
+from tests.support.commands import ROOT
 
 
 @pytest.fixture
@@ -24,15 +26,21 @@ def configured():
   return made
 
 
-def test_every_flag_is_in_the_tables_once():
+def test_every_flag_is_in_the_tables_once_and_all_binaries_have_few():
   names = [flag.name for group in GROUPS.values() for flag in group]
   assert len(names) == len(set(names))
+  defined = re.compile(r"DEFINE\w*\(\s*(?:[\w.]+\(\),\s*)?'(\w+)'")
+  files = [
+    *(ROOT / 'experiments').rglob('*.py'),
+    *(ROOT / 'reproductions').glob('*.py'),
+  ]
+  others = {name for file in files for name in defined.findall(file.read_text())}
+  assert len(others | set(names)) <= 160
 
 
-def test_flags_of_partitions_have_the_defaults_of_their_fields(configured):
-  configured()
-  value = Partition()
-  for field in FIELDS:
-    if field in flags.FLAGS:
-      default = flags.FLAGS[field].default
-      assert (tuple(default) if default == [] else default) == getattr(value, field)
+def test_equal_partitions_have_one_text(configured):
+  texts = 'dirichlet(0.1)+rotated(2)', 'rotated(groups=2) + dirichlet(alpha=0.1)'
+  partitions = [configured(f'--partition={text}')['partition'] for text in texts]
+  assert partitions == ['rotated(groups=2)+dirichlet(alpha=0.1)'] * 2
+  with refuses('partition'):
+    configured('--partition=rotate(2)')

@@ -11,7 +11,7 @@ from fesem_jax.run.results import export
 from tests.support.commands import call
 
 QUICK = [
-  '--dataset=digits', '--partition=rotated', '--partition_groups=2', '--num_clients=6',
+  '--dataset=digits', '--partition=rotated(2)', '--num_clients=6',
   '--rounds=2', '--local_epochs=1', '--hidden=8',
 ]  # fmt: skip
 ROOT = pathlib.Path(__file__).parent
@@ -80,14 +80,14 @@ def test_a_body_is_taken_and_stays_while_heads_train(pretrained, tmp_path):
 def test_runs_know_the_options_of_their_model(tmp_path):
   workdir = tmp_path / 'run'
   args = (
-    '--algorithm=fed_avg', '--rounds=1', '--model=small_cnn', f'--workdir={workdir}'
+    '--algorithm=fed_avg', '--rounds=1', f'--workdir={workdir}'
   )  # fmt: skip
-  done = run_with(*args, '--model_options=width=9')
+  done = run_with(*args, '--model=small_cnn(width=9)')
   assert done.returncode == 0, done.stderr
   run = fj.load_run(workdir)
   assert run.params()['dense']['bias'].shape == (9,)
   assert_predicts_what_it_measured(run)
-  assert 'model_options' in run_with(*args, '--model_options=width=10').stderr
+  assert 'model' in run_with(*args, '--model=small_cnn(width=10)').stderr
 
 
 def test_a_run_starts_from_a_file(pretrained, tmp_path):

@@ -14,7 +14,7 @@ from absl import flags
 from experiments import compare, methods, plugins, schedules, tune, watching
 from experiments import flags as experiment_flags
 from experiments import run as experiment
-from experiments.build import build_local, build_model, load_data
+from experiments.build import build_local, build_model, load_data, own_model
 from fesem_jax import data
 from fesem_jax.run.simulation import simulate
 from tests.experiments.binaries_test import QUICK, refuses
@@ -134,7 +134,7 @@ def parse():
   def parsed(*given):
     flags.FLAGS.unparse_flags()
     for name in flags.FLAGS:
-      if name in experiment_flags.common() or name.endswith('_options'):
+      if name in experiment_flags.common():
         flags.FLAGS[name].unparse()
     flags.FLAGS(['run', *given])
 
@@ -163,9 +163,9 @@ def test_an_own_method_in_compare_goes_on_after_a_kill(folder):
   assert (config['shift'], config['fast'], config['fatal']) == (0.25, False, 3)
   # The same in one go, by the other binary.
   single = [
-    *arguments[1:], '--algorithm=own_fl:damped', '--workdir=single',
+    *arguments[1:], '--workdir=single',
   ]  # fmt: skip
-  options = '--algorithm_options=shift=0.25,fatal=3'
+  options = '--algorithm=own_fl:damped(shift=0.25,fatal=3)'
   watched = '--callbacks=own_watch:watch', '--quiet', '--log_to=tensorboard'
   unbroken = spawn('run', *single, options, *watched, cwd=folder)
   assert unbroken.returncode == 0, unbroken.stderr
@@ -174,7 +174,7 @@ def test_an_own_method_in_compare_goes_on_after_a_kill(folder):
   assert 'training' not in unbroken.stdout  # The description.
   assert 'deployed' in unbroken.stdout
   assert records(folder / 'single') == records(run)
-  other = spawn('run', *single, '--algorithm_options=shift=0.5', cwd=folder)
+  other = spawn('run', *single, '--algorithm=own_fl:damped(shift=0.5)', cwd=folder)
   assert other.returncode == 1
   assert 'shift' in other.stderr
 
@@ -187,11 +187,8 @@ def test_own_callbacks_come_before_loggers(folder):
 
 
 def test_own_models_and_data_are_built_with_their_options(folder, parse):
-  parse('--model=own_net:net', '--model_options=width=7',
-        '--dataset=own_data:blobs', '--dataset_options=size=15')  # fmt: skip
+  parse('--model=own_net:net(width=7)', '--dataset=own_data:blobs(size=15)')
   config = experiment_flags.configuration('own_fl:damped', {'shift': 0.1})
-  assert config['model_options'] == {'width': 7}
-  assert config['dataset_options'] == {'size': 15}
   train, test = load_data(config)
   assert train.num_clients == 10
   assert len(train.y) + len(test.y) == 150
@@ -201,10 +198,9 @@ def test_own_models_and_data_are_built_with_their_options(folder, parse):
 
 
 def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
-  found = methods.own_options('own_fl:damped', 'shift=1, fast=true,fatal=2')
+  _, found = methods.parse_method('own_fl:damped(shift=1, fast=true;fatal=2)')
   assert found == {'shift': 1.0, 'fast': True, 'fatal': 2}
   assert type(found['shift']) is float
-  assert methods.own_options('own_fl:damped', '') == {}
   with refuses('prox_lambda'):
     experiment_flags.configuration('own_fl:damped', {'prox_lambda': 0.1})
   # Flags of this package may have another type.
@@ -247,11 +243,8 @@ def test_own_methods_come_last_in_a_table(folder, parse):
     (lambda: watching.callbacks({'callbacks': ['own_watch']}), 'callbacks'),
     (lambda: watching.callbacks({'callbacks': ['own_watch:no_callback']}), 'callbacks'),
     (lambda: methods.build('own_fl:nothing', None, {}), 'algorithm'),
-    (lambda: methods.own_options('own_fl:damped', 'beta=1'), 'algorithm_options'),
-    (lambda: methods.own_options('own_fl:damped', 'shift'), 'algorithm_options'),
-    (lambda: methods.own_options('own_fl:damped', 'fast=maybe'), 'maybe'),
-    (lambda: plugins.resolved('dataset', 'digits', 'width=3'), 'dataset_options'),
-    (lambda: plugins.resolved('model', 'mlp', 'width=3'), 'model_options'),
+    (lambda: methods.parse_method('own_fl:damped(fast=maybe)'), 'fast'),
+    (lambda: own_model('own_net:net(depth=3)', (4,), 2, 'classification'), 'model'),
   ],
 )
 def test_what_own_functions_lack_is_refused(folder, parse, use, subject):
@@ -261,11 +254,11 @@ def test_what_own_functions_lack_is_refused(folder, parse, use, subject):
 
 def test_own_models_may_be_flax_modules(folder, parse):
   train, test = data.load('digits', num_clients=4, examples_per_client=20)
-  for name, layer, options, leaves in (
-    ('nnx_net', 'dense', '', 2),
-    ('linen', 'Dense_0', 'bias=0', 1),
+  for name, layer, leaves in (
+    ('nnx_net', 'dense', 2),
+    ('linen(bias=0)', 'Dense_0', 1),
   ):
-    parse(f'--model=own_net:{name}', f'--model_options={options}')
+    parse(f'--model=own_net:{name}')
     config = experiment_flags.configuration('fed_avg', {})
     model = build_model(config, train)
     params = model.init(jax.random.key(0))
@@ -287,7 +280,7 @@ def test_own_data_that_differ_at_each_call_are_not_reproducible(folder, parse):
   with refuses('dataset'):
     load_data(config)
   for size in (12, 13, 12):  # The same of the same options.
-    parse('--dataset=own_data:blobs', f'--dataset_options=size={size}')
+    parse(f'--dataset=own_data:blobs(size={size})')
     load_data(experiment_flags.configuration('fed_avg', {}))
 
 

@@ -178,7 +178,7 @@ def test_k_means_of_models_that_are_finite_tells_k(given, tmp_path, monkeypatch)
   )
   given(
     *SMALL, '--num_clusters_list=1,2,3', '--num_seeds=2',
-    '--partition=rotated', '--partition_groups=2', '--seed=5', f'--workdir={tmp_path}',
+    '--partition=rotated(2)', '--seed=5', f'--workdir={tmp_path}',
   )  # fmt: skip
   made = json.loads((tmp_path / 'select_k.json').read_text())
   one, two, three = (made['by_k'][k] for k in '123')
@@ -204,8 +204,8 @@ def test_k_means_of_models_that_are_finite_tells_k(given, tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_a_selection_is_written_and_printed(given, tmp_path, capsys):
   given(
-    *SMALL, '--examples_per_client=200', '--model=logistic', '--partition=rotated',
-    '--partition_groups=2', '--num_clusters_list=1,2', '--num_seeds=2', '--seed=5',
+    *SMALL, '--examples_per_client=200', '--model=logistic', '--partition=rotated(2)',
+    '--num_clusters_list=1,2', '--num_seeds=2', '--seed=5',
     f'--workdir={tmp_path}',
   )  # fmt: skip
   first = capsys.readouterr().out

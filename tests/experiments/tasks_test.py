@@ -8,9 +8,9 @@ import pytest
 from tests.support.commands import call
 
 FLAGS = (
-  '--dataset=synthetic_linear', '--task=regression', '--num_clients=10',
+  '--dataset=synthetic_linear(groups=2)', '--task=regression', '--num_clients=10',
   '--examples_per_client=8', '--model=logistic', '--learning_rate=0.0001',
-  '--partition_groups=2', '--rounds=2', '--batch_size=0', '--local_epochs=1',
+  '--rounds=2', '--batch_size=0', '--local_epochs=1',
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def test_several_labels_and_weights_are_compared_and_tuned(tmp_path):
   arrays = {'x': x, 'y': x[:, :2] > 0, 'client': client, 'weight': 1.0 + client}
   np.savez(tmp_path / 'own.npz', **arrays)
   made = call(
-    'compare', '--dataset=npz:own.npz', '--task=multilabel', '--model=logistic',
+    'compare', '--dataset=npz(own.npz)', '--task=multilabel', '--model=logistic',
     '--rounds=2', '--weighting=by_weight', '--learning_rate=1',
     '--algorithms=fed_avg,fesem(2;client_state=streamed)', '--num_seeds=1',
     '--tune=learning_rate:0.001,1', '--tune_seeds=1', '--workdir=c', cwd=tmp_path,

@@ -7,8 +7,8 @@ from fesem_jax.utils import progress_lines
 from tests.support.commands import call
 
 QUICK = (
-  '--dataset=synthetic_linear', '--num_clients=6', '--examples_per_client=8',
-  '--partition_groups=2', '--model=logistic', '--batch_size=4', '--num_clusters=2',
+  '--dataset=synthetic_linear(groups=2)', '--num_clients=6', '--examples_per_client=8',
+  '--model=logistic', '--batch_size=4', '--num_clusters=2',
   '--rounds=2', '--workdir=run',
 )  # fmt: skip
 

@@ -221,13 +221,14 @@ def test_a_loss_and_metrics_go_with_the_module():
     ('niid_bench_cnn', (15, 20), {}, 'niid_bench_cnn: needs 16'),
     ('lenet5', (12, 11, 2), {}, 'lenet5: needs 12'),
     ('lstm', (8, 8), {}, 'lstm: takes sequences'),
-    ('mlp', (8,), {'options': {'width': 3}}, 'mlp: no option width'),
+    ('mlp(width=3)', (8,), {}, 'mlp: no option width'),
     ('mlp', (8,), {'task': 'sequence'}, 'mlp: has no logits'),
     ('mlp', (8,), {'task': 'ranking'}, 'task'),
     ('small_cnn', (8, 8), {'conv_method': 'winograd'}, 'conv_method'),
-    ('gru', (5,), {'options': {'depth': 2.5}}, 'gru: depth'),
-    ('gru', (5,), {'options': {'depth': 0}}, 'gru: depth'),
-    ('gru', (5,), {'options': {'depth': 101}}, 'gru: depth'),
+    ('gru(depth=2.5)', (5,), {}, 'gru: depth'),
+    ('gru(depth=0)', (5,), {}, 'gru: depth'),
+    ('gru(depth=101)', (5,), {}, 'gru: depth'),
+    ('gru(1)', (5,), {}, 'model'),
   ],
 )
 def test_what_a_model_cannot_be_is_refused(name, shape, options, message):
@@ -236,16 +237,16 @@ def test_what_a_model_cannot_be_is_refused(name, shape, options, message):
 
 
 @pytest.mark.parametrize(
-  ('name', 'shape', 'options', 'layer', 'want'),
+  ('name', 'options', 'shape', 'layer', 'want'),
   [
-    ('gru', (5,), {'width': 12, 'depth': 1}, 'gru0', (12, 36)),
-    ('lstm', (5,), {'embedding': 4}, 'embedding', (7, 4)),
-    ('transformer', (5,), {'width': 16, 'heads': 2}, 'logits', (16, 7)),
-    ('small_cnn', (8, 8), {'window': 5, 'width': 9}, 'logits', (9, 7)),
+    ('gru', 'width=12, depth=1', (5,), 'gru0', (12, 36)),
+    ('lstm', 'embedding=4', (5,), 'embedding', (7, 4)),
+    ('transformer', 'width=16, heads=2', (5,), 'logits', (16, 7)),
+    ('small_cnn', 'window=5, width=9', (8, 8), 'logits', (9, 7)),
   ],
 )
-def test_options_change_widths_and_depths(name, shape, options, layer, want):
-  model = models.build(name, shape, 7, options=options)
+def test_options_change_widths_and_depths(name, options, shape, layer, want):
+  model = models.build(f'{name}({options})', shape, 7)
   params = jax.eval_shape(model.init, jax.random.key(0))
   assert want in [x.shape for x in jax.tree.leaves(params[layer])]
   defaults = jax.eval_shape(models.build(name, shape, 7).init, jax.random.key(0))
@@ -255,8 +256,8 @@ def test_options_change_widths_and_depths(name, shape, options, layer, want):
 def test_groups_of_a_resnet_change_its_norms():
   x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
   two, same, eight = (
-    models.build('resnet8', (8, 8, 3), 7, options=options)
-    for options in (None, {'groups': 2}, {'groups': 8})
+    models.build(name, (8, 8, 3), 7)
+    for name in ('resnet8', 'resnet8(groups=2)', 'resnet8(groups=8)')
   )
   params = jax.jit(two.init)(jax.random.key(0))
   of_two, of_same, of_eight = (
@@ -267,7 +268,7 @@ def test_groups_of_a_resnet_change_its_norms():
 
 
 def test_depth_is_the_number_of_layers():
-  model = models.build('lstm', (5,), 7, options={'depth': np.int64(3)})
+  model = models.build('lstm(depth=3)', (5,), 7)
   params = jax.eval_shape(model.init, jax.random.key(0))
   assert {name for name in params if 'lstm' in name} == {'lstm0', 'lstm1', 'lstm2'}
 

@@ -66,7 +66,7 @@ def test_components_are_those_of_the_models_as_the_method_trains_them():
 @pytest.mark.parametrize('name', ['fesem', 'fed_avg'])
 @pytest.mark.parametrize(
   'sends',
-  [compression('top_k:0.1'), differential_privacy(0.1, 2.0, where='client', delta=0)],
+  [compression('top_k(0.1)'), differential_privacy(0.1, 2.0, where='client', delta=0)],
   ids=['compression', 'noise'],
 )
 def test_neither_compression_nor_noise_is_in_the_portrait(name, sends):

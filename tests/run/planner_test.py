@@ -171,7 +171,7 @@ def test_models_of_tokens_are_planned_from_shapes():
   split = SplitSize(20, 5)
   size = DataSize(4, split, split, (5,), np.uint8, 9, 'sequence')
   shapes = data_of(size, split, sharding.client_mesh(1))
-  config = {'model': 'gru', 'hidden': ['8'], 'initializer': 'flax', 'model_options': {}}
+  config = {'model': 'gru', 'hidden': ['8'], 'initializer': 'flax'}
   model = build_model(config | {'algorithm': 'fed_avg', 'seed': 0}, shapes)
   assert model.task.name == 'sequence'
 

@@ -165,7 +165,7 @@ def test_statistics_that_stay_with_clients_get_no_noise_and_are_not_compressed(w
     seen.append(sum(x.size for x in jax.tree.leaves(trained)))
     return trained
 
-  sends = fj.chained(private, fj.compression('top_k:0.5', error_feedback=False))
+  sends = fj.chained(private, fj.compression('top_k(0.5, error_feedback=False)'))
   sends = fj.chained(sends, fj.Sends(watched, num_bytes=sends.num_bytes))
   local = with_norm(sends=sends)
   algorithm = with_client_memory(

@@ -48,20 +48,20 @@ def top(change, k):
 
 def test_the_largest_changes_are_sent():
   change = vector(END) - vector(START)
-  assert_close(sent('top_k:0.1'), top(change, 61), atol=1e-6)
-  assert_close(sent('top_k:1'), change, atol=1e-6)
-  assert (sent('top_k:0.0001') != 0).sum() == 1  # At least one.
+  assert_close(sent('top_k(0.1)'), top(change, 61), atol=1e-6)
+  assert_close(sent('top_k(1)'), change, atol=1e-6)
+  assert (sent('top_k(0.0001)') != 0).sum() == 1  # At least one.
 
 
 def test_random_changes_are_drawn_anew_and_right_on_average():
   change = vector(END) - vector(START)
-  found = sent('random_k:0.25')
+  found = sent('random_k(0.25)')
   there = np.abs(found) > 1e-6
   assert there.sum() == pytest.approx(152, abs=1)  # ceil(0.25 P)
   assert_close(found[there], change[there], atol=1e-6)
   keys = jax.random.split(KEY, 400)
   many = jax.vmap(
-    lambda key: compression('random_k:0.25', error_feedback=False).of_client(
+    lambda key: compression('random_k(0.25, error_feedback=False)').of_client(
       key, jax.tree.map(jnp.zeros_like, START), CHANGE
     )
   )(keys)
@@ -75,7 +75,7 @@ def test_random_changes_are_drawn_anew_and_right_on_average():
 def test_changes_are_rounded_at_random_to_levels(bits):
   change, key = vector(CHANGE), jax.random.key(5)
   zero = jax.tree.map(jnp.zeros_like, START)
-  of_client = compression(f'quantize:{bits}').of_client
+  of_client = compression(f'quantize({bits})').of_client
   found = vector(of_client(key, zero, CHANGE))
   buckets = np.pad(change, (0, 1024 - P)).reshape(2, 512)
   most = np.abs(buckets).max(axis=1, keepdims=True)
@@ -94,20 +94,20 @@ def test_changes_are_rounded_at_random_to_levels(bits):
 
 
 def test_a_change_of_zero_stays_zero():
-  for text in ('top_k:0.1', 'random_k:0.1', 'quantize:2'):
+  for text in ('top_k(0.1)', 'random_k(0.1)', 'quantize(2)'):
     found = compression(text).of_client(KEY, START, START)
     np.testing.assert_array_equal(vector(found), vector(START))
 
 
 def test_bytes_are_those_of_what_is_sent():
   found = {text: compression(text).num_bytes(P) for text in (
-    'top_k:0.1', 'random_k:0.1', 'quantize:8', 'quantize:2'
+    'top_k(0.1)', 'random_k(0.1)', 'quantize(8)', 'quantize(2)'
   )}  # fmt: skip
   assert found == {
-    'top_k:0.1': 61 * 8, 'random_k:0.1': 61 * 4 + 8, 'quantize:8': 607 + 8,
-    'quantize:2': 152 + 8,
+    'top_k(0.1)': 61 * 8, 'random_k(0.1)': 61 * 4 + 8, 'quantize(8)': 607 + 8,
+    'quantize(2)': 152 + 8,
   }  # fmt: skip
-  local, sends = helpers.local(), compression('top_k:0.1')
+  local, sends = helpers.local(), compression('top_k(0.1)')
   size = traffic.bytes_of_model(local)
   each = sends.num_bytes(size // 4)
   drawn = Drawn(1, np.arange(3), everyone=False)
@@ -130,7 +130,7 @@ def test_bytes_are_those_of_what_is_sent():
 
 
 def test_bytes_of_methods_are_those_of_each_model_that_is_sent():
-  local = helpers.local()._replace(sends=compression('top_k:0.01'))
+  local = helpers.local()._replace(sends=compression('top_k(0.01)'))
   each = traffic.bytes_sent(local)
   drawn = Drawn(1, np.arange(3), everyone=False)
 
@@ -147,14 +147,15 @@ def test_bytes_of_methods_are_those_of_each_model_that_is_sent():
 
 
 @pytest.mark.parametrize(
-  'text', ['top_k', 'top_k:0', 'top_k:1.5', 'quantize:1', 'quantize:2.5', 'zip:1', '']
+  'text',
+  ['top_k', 'top_k(0)', 'top_k(1.5)', 'quantize(1)', 'quantize(2.5)', 'zip(1)', ''],
 )
 def test_bad_values_are_refused(text):
   with pytest.raises(UserError, match='compress'):
     compression(text)
 
 
-def local_of(text='top_k:0.2', **layout):
+def local_of(text='top_k(0.2)', **layout):
   local = helpers.local(model='logistic', **layout)
   return local._replace(sends=compression(text))
 
@@ -164,7 +165,7 @@ def test_the_residual_of_a_private_change_has_its_noise_but_not_what_was_clipped
   data, clip, std = helpers.federation(SIZES), 0.05, 0.03
   plain = helpers.local(model='logistic', batch_size=0)
   private = differential_privacy(clip, std / clip, where='client', delta=0)
-  both = chained(private, compression('top_k:0.2'))
+  both = chained(private, compression('top_k(0.2)'))
   method = algorithms.build('fed_avg', plain._replace(sends=both), weighting='uniform')
   states = rounds(with_error_feedback(method), data, 2)
   start = jax.tree.map(lambda x: x[None], plain.model.init(jax.random.key(0)))
@@ -231,9 +232,9 @@ def test_with_error_feedback_nothing_is_lost():
 )
 def test_methods_with_states_of_their_own(name):
   data = helpers.federation(SIZES, groups=[0, 1] * 3)
-  local = helpers.local()._replace(sends=compression('top_k:0.1'))
+  local = helpers.local()._replace(sends=compression('top_k(0.1)'))
   if name == 'scaffold':
-    with pytest.raises(UserError, match=r'compress=top_k:0\.1'):
+    with pytest.raises(UserError, match=r'compress=top_k(0)\.1'):
       rounds(with_error_feedback(algorithms.build(name, local)), data, 1)
     return
   options = {'num_clusters': 2, 'prox_lambda': 0.0} if name == 'fesem' else {}
@@ -277,7 +278,7 @@ def test_several_models_of_a_client_have_no_error_feedback():
 def test_a_run_resumes_with_its_residuals_and_counts_fewer_bytes(tmp_path):
   data = helpers.federation(SIZES)
   private = differential_privacy(5.0, 0.01, where='client', delta=0)
-  local = local_of()._replace(sends=chained(private, compression('top_k:0.2')))
+  local = local_of()._replace(sends=chained(private, compression('top_k(0.2)')))
   made = algorithms.build('fed_avg', local)
   options = {'clients_per_round': 3, 'finetune_epochs': 0}
   whole = simulate(made, data, data, rounds=3, **options)

@@ -7,6 +7,7 @@ A new kind is a subclass of `Partition` with `deal`.
 """
 
 import dataclasses
+from typing import Any
 
 from fesem_jax.data.partitions.dealt import (
   Dirichlet,
@@ -53,6 +54,7 @@ __all__ = [
   'Unequal',
   'help_text',
   'parse',
+  'replace',
 ]
 
 KINDS: dict[str, type[Partition]] = {
@@ -82,6 +84,24 @@ def parse(text: str) -> Partition:
     check(fits, f'partition: {part!s:.30} and {partition!s:.30} cannot be joined')
     partition = dataclasses.replace(part, within=partition)
   return partition
+
+
+def replace(text: str, field: str, value: Any) -> Partition:
+  """The partition of an expression with another value of one of its fields.
+
+  Raises:
+    UserError: if no part has the field.
+  """
+
+  def replaced(part: Partition | None) -> Partition:
+    check(part is not None, f'partition: {text} has no {field}')
+    assert part is not None
+    if field in (f.name for f in dataclasses.fields(part)):  # type: ignore[arg-type]
+      return dataclasses.replace(part, **{field: value})  # type: ignore[type-var]
+    inner = replaced(getattr(part, 'within', None))
+    return dataclasses.replace(part, within=inner)  # type: ignore[type-var, call-arg]
+
+  return replaced(parse(text))
 
 
 def help_text() -> str:

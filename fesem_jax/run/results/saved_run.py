@@ -135,7 +135,7 @@ def load_run(
 
 def _model_of(config: dict[str, Any], examples: Examples) -> Model | None:
   """The model that a configuration names; None if it names none."""
-  if config.get('model') not in builders.NAMES:
+  if str(config.get('model')).partition('(')[0] not in builders.NAMES:
     return None
   return builders.build(
     config['model'],
@@ -143,7 +143,6 @@ def _model_of(config: dict[str, Any], examples: Examples) -> Model | None:
     examples.num_classes,
     [int(width) for width in config.get('hidden', [])],
     task=examples.task,
-    options=config.get('model_options'),
   )
 
 
