@@ -72,8 +72,11 @@ def with_whole_schedule(config: dict[str, Any]) -> dict[str, Any]:
 
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
   """Arguments of `data.load_phases`, from a configuration or from the flags."""
-  config = common() if config is None else config
-  values: dict[str, Any] = {name: config[name] for name in data_names()}
+  names = data_names()
+  config = (
+    {name: flags.FLAGS[name].value for name in names} if config is None else config
+  )
+  values: dict[str, Any] = {name: config[name] for name in names}
   rounds = values['drift_rounds']
   whole = all(str(number).isdecimal() for number in rounds)
   check(whole, f'drift_rounds: must be whole numbers; got {",".join(map(str, rounds))}')

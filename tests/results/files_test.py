@@ -8,11 +8,9 @@ import secrets
 import numpy as np
 import pytest
 
-from fesem_jax.data import arrays
 from fesem_jax.run.results.files import MetricsWriter, read_metrics
 from fesem_jax.utils import atomic_files
 from fesem_jax.utils.errors import UserError
-from tests.support import helpers
 
 pyplot = pytest.importorskip('matplotlib.pyplot')
 plots = pytest.importorskip('fesem_jax.plots')
@@ -24,10 +22,6 @@ def write_text(path):
 
 def write_arrays(path):
   atomic_files.write_arrays_atomically(path, {'a': np.arange(3)})
-
-
-def write_data(path):
-  arrays.save(path, helpers.federation([3, 4]), helpers.federation([2, 2], 1))
 
 
 def write_figure(path):
@@ -42,7 +36,7 @@ def write_metrics(path):
 
 
 WRITERS = {
-  'text.json': write_text, 'arrays.npz': write_arrays, 'data.npz': write_data,
+  'text.json': write_text, 'arrays.npz': write_arrays,
   'figure.png': write_figure, 'figure.svg': write_figure,
   'metrics.jsonl': write_metrics,
 }  # fmt: skip
