@@ -73,9 +73,8 @@ def with_whole_schedule(config: dict[str, Any]) -> dict[str, Any]:
 def data_choice(config: dict[str, Any] | None = None) -> dict[str, Any]:
   """Arguments of `data.load_phases`, from a configuration or from the flags."""
   names = data_names()
-  config = (
-    {name: flags.FLAGS[name].value for name in names} if config is None else config
-  )
+  if config is None:
+    config = {name: flags.FLAGS[name].value for name in names}
   values: dict[str, Any] = {name: config[name] for name in names}
   rounds = values['drift_rounds']
   whole = all(str(number).isdecimal() for number in rounds)
