@@ -261,7 +261,7 @@ def main(argv: list[str]) -> None:
         budget = reproduce(recipe, f.cells, workdir, kept, budget, f.rerun)
   if f.page:
     every = [recipes.read(name) for name in recipes.names()]
-    print(page.write(every, kept, pathlib.Path(f.page_file)))
+    print(page.write(every, kept, pathlib.Path('docs/published_figures.md')))
 
 
 if __name__ == '__main__':
@@ -282,9 +282,8 @@ if __name__ == '__main__':
   flags.DEFINE_bool(
     'check', False, 'Only run the small cell of each recipe, a few seconds long.'
   )
-  flags.DEFINE_bool('page', False, 'Write the page with what the ledger holds.')
-  flags.DEFINE_string(
-    'page_file', 'docs/published_figures.md', 'File of --page; its figures go beside.'
+  flags.DEFINE_bool(
+    'page', False, 'Write docs/published_figures.md with what the ledger holds.'
   )
   flags.DEFINE_string('ledger', 'benchmarks/results/papers', 'Folder of the ledger.')
   flags.DEFINE_string('workdir', 'runs/reproduce', 'Folder of all runs.')
