@@ -207,7 +207,7 @@ def test_columns_that_are_asked_for_and_metrics_of_the_users_own():
   run |= {'server': own | {'clusters': [run['deployed']] * 2}}
   groups = ['deployed', 'unseen clients', 'server test', 'deployed, trained clients',
             'backdoor', 'costs']  # fmt: skip
-  found = table({'fed_avg': [run, run], 'b': [run, None]})
+  found = table({'fed_avg': [run, run], 'b': [run, None], 'c': [run, run]})
   assert list(dict.fromkeys(found.cells.columns.get_level_values(0)))[:4] == groups[:4]
   row = cells(found, 'fed_avg')
   assert (row['micro-top_3'], row['backdoor %'], row['trained %']) == (
