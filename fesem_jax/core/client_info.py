@@ -24,8 +24,8 @@ class ClientInfo:
     class_names: names of classes 0, 1, ..., which figures show; None if unknown.
     weights: [M] weight of each client in means, for `weighting=by_weight`; None if they
       have none. They are not negative, and one is positive.
-    standardized: whether the columns of the examples were brought to mean 0 and
-      standard deviation 1 when they were loaded.
+    standardization: means and standard deviations [F] of the columns that were
+      brought to 0 and 1 when they were loaded; None if they were not.
     in_order: whether clients are tested on their last examples, so that their examples
       are in the order of the data.
 
@@ -39,7 +39,7 @@ class ClientInfo:
   cluster_names: tuple[str, ...] | None = None
   class_names: tuple[str, ...] | None = None
   weights: np.ndarray | None = None
-  standardized: bool = False
+  standardization: tuple[np.ndarray, np.ndarray] | None = None
   in_order: bool = False
 
   def __post_init__(self) -> None:

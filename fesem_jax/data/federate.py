@@ -215,9 +215,12 @@ def _federate(
     assert pool.names is not None
     weights = pool.weight[np.isin(pool.names, names)]
   mean, deviation = _standards(pool, flat[0]) if standardize else (None, None)
+  standards = None
+  if mean is not None and deviation is not None:
+    standards = mean / pool.scale, deviation / pool.scale
   info = ClientInfo(
     np.array(names), clusters, None if clusters is None else cluster_names,
-    pool.class_names, weights, standardize, last,
+    pool.class_names, weights, standards, last,
   )  # fmt: skip
   scale = 1.0 if standardize else pool.scale
   labels = np.unique(pool.labels[pool.masks[0]])

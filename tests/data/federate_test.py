@@ -147,7 +147,7 @@ def test_columns_are_standardized_before_noise():
   np.testing.assert_allclose(train.x[:, :2].mean(axis=0), 0, atol=1e-4)
   np.testing.assert_allclose(train.x[:, :2].std(axis=0), 1, rtol=1e-4)
   assert set(np.unique(test.x[:, 2])) == {0, 1}
-  assert train.info.standardized
+  assert train.info.standardization is not None
   for before, after in zip(plain, noisy, strict=True):
     for i in range(4):
       added = after.client(i)[0] - before.client(i)[0]

@@ -11,6 +11,7 @@ import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pandas
 import pytest
 
@@ -454,3 +455,24 @@ def test_an_earlier_end_between_evaluations_counts_in_no_report(tmp_path):
   whole = simulated(rounds=5, **how)
   assert longer.summary['reports']['mean10']['evaluations'] == 3
   assert longer.summary['reports'] == whole.summary['reports']
+
+
+def test_features_of_the_file_are_standardized_to_predict(tmp_path):
+  rng = np.random.default_rng(0)
+  x = rng.normal([10, -3], [5, 0.1], (90, 2))
+  pool = fj.data.from_arrays(x, (x[:, 0] > 10).astype(int), class_names=['low', 'high'])
+  train, test = fj.data.federate(pool, 'iid', num_clients=3, standardize=True)
+  model = models.build('logistic', (2,), 2)
+  local = fj.local_training(model, optax.sgd(0.5))
+  result = fj.simulate(fj.algorithms.fed_avg(local), train, test, rounds=3,
+                       workdir=tmp_path)  # fmt: skip
+  run = fj.load_run(tmp_path, model)
+  mean, deviation = x.mean(axis=0), x.std(axis=0)
+  assert run.deployed.examples.class_names == ('low', 'high')
+  outputs = run.deployed.outputs((x - run.deployed.examples.mean)
+                                 / run.deployed.examples.deviation)  # fmt: skip
+  np.testing.assert_array_equal(run.predict(x), outputs.argmax(axis=1))
+  assert (run.predict(x) == (x[:, 0] > 10)).mean() > 0.9
+  np.testing.assert_array_equal(run.predict(x), result.predict(x))
+  np.testing.assert_allclose(run.deployed.examples.mean, mean, rtol=0.2)
+  np.testing.assert_allclose(run.deployed.examples.deviation, deviation, rtol=0.2)

@@ -74,10 +74,9 @@ class Examples:
 
 def moments_of(data: FederatedData) -> tuple[tuple[float, ...], tuple[float, ...]]:
   """Means and deviations of columns that were standardized; empty elsewhere."""
-  moments = getattr(data.info, 'standardization', None)
-  if moments is None:
+  if data.info.standardization is None:
     return (), ()
-  mean, deviation = (tuple(np.asarray(x, np.float64).tolist()) for x in moments)
+  mean, deviation = (tuple(x.tolist()) for x in data.info.standardization)
   return mean, deviation
 
 
