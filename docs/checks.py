@@ -1,9 +1,14 @@
-"""MkDocs hook: the page of checks, from the rules and their examples."""
+"""MkDocs hook: pages that programs write, on checks and on published figures."""
 
 import inspect
+import pathlib
 from typing import Any
 
 from fesem_jax.checks import examples, rules
+from reproductions import page as published
+from reproductions import recipes
+
+_ROOT = pathlib.Path(__file__).parents[1]
 
 _TITLES = {
   rules.Data: 'Data, by `data.load` and `simulate`',
@@ -37,8 +42,15 @@ def page() -> str:
   return '\n'.join(parts)
 
 
+def on_pre_build(config: Any) -> None:
+  """Called by MkDocs first: writes the page on published figures, which git ignores."""
+  every = [recipes.read(name) for name in recipes.names()]
+  text = published.text(every, _ROOT / 'benchmarks/results/papers')
+  (_ROOT / 'docs/published_figures.md').write_text(text, encoding='utf-8')
+
+
 def on_files(files: Any, config: Any) -> Any:
-  """Called by MkDocs with all files: adds the page."""
+  """Called by MkDocs with all files: adds the page of checks."""
   from mkdocs.structure.files import File
 
   files.append(File.generated(config, 'checks.md', content=page()))
