@@ -15,13 +15,13 @@ from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.data.class_names import class_names
 from fesem_jax.plots import clients, clusters, images, lines, methods
+from fesem_jax.plots.clients import Portrait
 from fesem_jax.plots.style import STYLE, legend_below, save
 from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames, load_runs
 from fesem_jax.run.results.truth import mix, true_clusters
 from fesem_jax.utils.display import in_figure, method_name
 
-Portrait = Mapping[str, np.ndarray]
 # Name of each figure -> what draws it.
 Figures = dict[str, Callable[[], Figure]]
 # Title of each panel -> what draws it.
@@ -42,18 +42,10 @@ def draw_run(
   folder: str | pathlib.Path = '',
   formats: Sequence[str] = (),
 ) -> list[pathlib.Path]:
-  """Draws every figure that a run has data for.
+  """Draws every figure that a run, finished or not, has data for.
 
-  Args:
-    workdir: of the run, finished or not.
-    folder: of the figures; default: `workdir/plots/`.
-    formats: of the files, as for `save`.
-
-  Returns:
-    The paths of the files.
-
-  Raises:
-    UserError: if the folder holds no run, or a file cannot be read or written.
+  `folder` is by default `workdir/plots/`. For `formats` and what is returned, see
+  `save`. Raises `UserError` if the folder holds no run.
   """
   workdir = pathlib.Path(workdir)
   figures = figures_of_run(load_runs(workdir), read_portrait(workdir))
@@ -65,8 +57,8 @@ def draw_comparison(
 ) -> list[pathlib.Path]:
   """Draws every figure of methods over seeds that there are data for.
 
-  Differences are those of the comparison's reference and report. For `formats` and what
-  is returned, see `draw_run`.
+  Differences are to the comparison's reference, in its report. For `formats` and what
+  is returned, see `save`.
   """
   return _saved(figures_of_methods(comparison), folder, formats)
 
@@ -82,9 +74,7 @@ def _saved(
 def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
   """Figures that one run has data for.
 
-  Args:
-    frames: of `load_runs` or `Result.frames`.
-    portrait: arrays of clients.npz, `Result.portrait`; {} while the run goes on.
+  `portrait` has the arrays of clients.npz, `Result.portrait`; {} while the run goes on.
   """
   rounds, figures = frames.rounds, _curves(frames)
   recorded, config = set(rounds['metric']), frames.runs.iloc[0]
@@ -219,12 +209,7 @@ def _curves(frames: Frames) -> Figures:
 
 
 def partitions(panels: Mapping[str, pd.DataFrame], title: str = '') -> Figure:
-  """Draws classes, sizes and true clusters of clients, a panel for each partition.
-
-  Args:
-    panels: name of each partition -> `class_counts` of its clients.
-    title: heading.
-  """
+  """Draws partitions side by side: name -> `class_counts` of its clients."""
   drawn: Panels = {}
   for name, counts in panels.items():
     drawn[in_figure(name)] = functools.partial(clients.partition, counts)

@@ -1,12 +1,13 @@
 """Sheets of images: those of typical clients, and examples as models see them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from fesem_jax.plots.clients import Portrait
 from fesem_jax.plots.style import small
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.errors import check
@@ -19,7 +20,7 @@ def are_images(shape: Sequence[int]) -> bool:
   return len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3, 4))
 
 
-def typical_images(portrait: Mapping[str, np.ndarray]) -> pd.DataFrame:
+def typical_images(portrait: Portrait) -> pd.DataFrame:
   """Images of the most typical clients of each cluster, for `sheet`.
 
   `portrait` has the arrays of clients.npz, `Result.portrait`. Returns `cluster`,

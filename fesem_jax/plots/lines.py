@@ -142,12 +142,9 @@ def objective(rounds: pd.DataFrame, ax: Axes, changes: bool = False) -> Axes:
 def sweep(runs: pd.DataFrame, ax: Axes, flag: str, column: str = '') -> Axes:
   """Draws a metric of each method over the values of a flag, mean and deviation.
 
-  Args:
-    runs: of `load_runs` of a comparison with `--sweep`.
-    ax: Matplotlib's axes; `ax.legend()` names the methods.
-    flag: that varies, e.g. 'learning_rate'. A method that does not have it, or sets it
-      itself, has one value everywhere.
-    column: e.g. 'clusters.ari'; default: the deployed metric that ranks models.
+  `runs` are of a comparison with `--sweep`; `column` is by default the deployed metric
+  that ranks models. A method without the flag, or that sets it itself, has one value
+  everywhere. `ax.legend()` names the methods.
   """
   column = column or tables.score(runs)
   frame, values = _by_value(runs, flag, column)

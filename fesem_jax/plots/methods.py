@@ -42,15 +42,9 @@ def client_spread(clients: pd.DataFrame, ax: Axes, column: str = '') -> Axes:
   """Draws how a metric is spread over the clients of all seeds of each method.
 
   A violin for each method, its median as a line, and the mean of the worst tenth as a
-  triangle. Infinite values are left out and counted beside the method.
-
-  Args:
-    clients: of `load_runs` or `Result.frames`; bad clients are left out.
-    ax: Matplotlib's axes.
-    column: e.g. 'finetuned_accuracy'; default: the first metric of deployed models.
-
-  Raises:
-    UserError: if the clients have no such metric.
+  triangle. Bad clients are left out, and infinite values, which are counted beside the
+  method. `column` is by default the first metric of deployed models; `UserError` if the
+  clients do not have it.
   """
   column = column or next((c for c in clients if c.startswith('deployed_')), '')
   check(column in clients, f'clients: have no metric {column!r}')
@@ -81,10 +75,7 @@ def client_spread(clients: pd.DataFrame, ax: Axes, column: str = '') -> Axes:
 def ranks(scores: pd.DataFrame, ax: Axes, higher_is_better: bool = True) -> Axes:
   """Draws average ranks over data sets; bars join methods that are not told apart.
 
-  Args:
-    scores: a row a data set and a column a method, at least three of each.
-    ax: Matplotlib's axes.
-    higher_is_better: which of two scores has the lower rank.
+  `scores` has a row a data set and a column a method, at least three of each.
   """
   found = tables.ranks(scores, higher_is_better)
   mean, width = found.mean.sort_values(), found.critical_difference

@@ -52,13 +52,9 @@ _ONE_COLUMN = 1.3  # Figures wider than this many columns take two.
 def use_style(name: str) -> None:
   """Chooses the style of all figures that are drawn from now on.
 
-  Args:
-    name: 'page', the default; 'paper', with fonts of 8 points at the width of one or
-      two columns, 3.4 or 6.7 inches; or 'talk', with larger fonts. The last two also
-      write PDF. `save` gives a figure its size.
-
-  Raises:
-    UserError: on another name.
+  `name` is 'page', the default; 'paper', with fonts of 8 points at the width of one or
+  two columns, 3.4 or 6.7 inches; or 'talk', with larger fonts. The last two also write
+  PDF. `save` gives a figure its size.
   """
   check_choice('style', name, tuple(STYLES))
   _CHOSEN[0] = name
@@ -96,9 +92,7 @@ def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
   legends = [one.get_legend_handles_labels() for one in axes]
   handles = [handle for handles, _ in legends for handle in handles]
   labels = [label for _, labels in legends for label in labels]
-  longest = max(
-    (len(line) for label in labels for line in label.split('\n')), default=1
-  )
+  longest = max(map(len, '\n'.join(labels).split('\n')))
   room = int(figure.get_size_inches()[0] / (0.5 + 0.08 * longest))
   rows = -(-len(labels) // max(1, room))
   columns = -(-len(labels) // max(1, rows))
@@ -118,13 +112,8 @@ def save(
 ) -> list[pathlib.Path]:
   """Writes a figure in the size of the style that `use_style` chose, and closes it.
 
-  Args:
-    figure: to write.
-    path: of the files, without a suffix; its folder is made if absent.
-    formats: of pdf, png and svg; default: png, svg, and pdf where the style has it.
-
-  Returns:
-    The paths of the files.
+  `path` has no suffix; its folder is made if absent. `formats` are of pdf, png and svg;
+  by default png, svg, and pdf where the style has it. Returns the paths of the files.
   """
   (_, scale, usual), path = STYLES[_CHOSEN[0]], pathlib.Path(path)
   width, height = scale * figure.get_size_inches()

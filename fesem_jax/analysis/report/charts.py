@@ -16,13 +16,13 @@ from fesem_jax.plots.lines import average, metric_name
 from fesem_jax.utils.display import method_name
 from fesem_jax.utils.palette import PALETTE
 
-# Points of a curve, clients of a run, clusters of a chart, at most.
-_POINTS, _CLIENTS, _CLUSTERS = 200, 2000, 20
+_POINTS, _CLIENTS = 200, 2000  # Of a curve, and of a run, at most.
 # Metrics of rounds that are no curves of their own.
 _OTHERS = ('cluster_sizes.', 'total_', 'bytes_', 'start_bytes_', 'round')
 _SHAPES = ['circle', 'square', 'diamond', 'triangle-up', 'triangle-down', 'cross']
 # Black is the color of text, which dark pages have in white.
 _COLORS = ['currentColor' if color == '#000000' else color for color in PALETTE]
+_SCALE = alt.Scale(zero=False)
 # Dragging moves a chart, Ctrl and the wheel zoom.
 _ZOOM = alt.selection_interval(bind='scales', zoom='wheel![event.ctrlKey]')
 _CONFIG: dict[str, Any] = {
@@ -42,49 +42,45 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   metrics = [m for m in recorded if not m.startswith(_OTHERS)]
   metrics.sort(key=lambda m: not m.startswith(('deployed.', 'honest.')))
   overs = ['round', *(m for m in recorded if m.startswith('total_'))]
-  frame = pd.concat([_points(rounds, metric, overs) for metric in metrics])
-  methods = [method_name(m) for m in rounds['method'].cat.categories]
-  metric = _menu('metric', 'Metric', {m: metric_name(m) for m in metrics})
-  over = _menu('over', 'over', {m: metric_name(m) for m in overs})
+  frame = pd.concat([_points(rounds, metric) for metric in metrics])
+  for over in overs[1:]:
+    at = average(rounds, over).set_index(['method', 'round'])['mean']
+    frame = frame.join(at.rename(over), on=['method', 'round'])
+  frame['method'] = frame['method'].astype(str).map(method_name)
+  menus = [
+    _menu('metric', 'Metric', {m: metric_name(m) for m in metrics}),
+    _menu('over', 'over', {m: metric_name(m) for m in overs}),
+  ]
   picked = alt.selection_point(fields=['method'], bind='legend')
-  scale = alt.Scale(zero=False)
   numbers = [alt.Tooltip(f'{n}:Q', format='.4~g') for n in ('x', 'mean', 'low', 'high')]
   base = (
     alt.Chart(frame)
     .transform_filter('datum.metric === metric')
     .transform_calculate(x='datum[over]')
     .encode(
-      x=alt.X('x:Q', title=None, scale=scale, axis=alt.Axis(format='~s', tickCount=8)),
-      y=alt.Y('mean:Q', title=None, scale=scale),
-      color=_color('method', methods),
+      x=alt.X('x:Q', title=None, scale=_SCALE, axis=alt.Axis(format='~s', tickCount=8)),
+      y=alt.Y('mean:Q', title=None, scale=_SCALE),
+      color=_color('method', list(frame['method'].unique())),
       opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
       tooltip=['method:N', *numbers, 'seeds:Q'],
     )
   )
-  low = alt.Y('low:Q', title=None, scale=scale)
+  low = alt.Y('low:Q', title=None, scale=_SCALE)
   band = base.mark_area(fillOpacity=0.2).encode(y=low, y2='high:Q')
   points = base.mark_point(filled=True, size=30).add_params(picked, _ZOOM)
-  return _spec(alt.layer(band, base.mark_line(), points), metric, over)
+  return _spec(alt.layer(band, base.mark_line(), points), *menus)
 
 
-def _points(rounds: pd.DataFrame, metric: str, overs: Sequence[str]) -> pd.DataFrame:
+def _points(rounds: pd.DataFrame, metric: str) -> pd.DataFrame:
   """The points of the curves of a metric; of many rounds, some at even distances."""
-  frame = average(rounds, metric)
+  frame = average(rounds, metric).drop(columns='x').assign(metric=metric)
   frame[['mean', 'low', 'high']] *= tables.metric(metric).factor
-  for over in overs[1:]:
-    at = average(rounds, over).set_index(['method', 'round'])['mean']
-    frame = frame.join(at.rename(over), on=['method', 'round'])
   curves = [_evenly(c, _POINTS) for _, c in frame.groupby('method', observed=True)]
-  frame = pd.concat(curves or [frame])
-  names = frame['method'].astype(str).map(method_name)
-  return frame.drop(columns='x').assign(method=names, metric=metric)
+  return pd.concat(curves or [frame])
 
 
 def clients(frame: pd.DataFrame) -> dict[str, Any]:
-  """Clients of runs as points: the map of local models, or their metrics.
-
-  `frame` has rows of `Frames.clients`, with the `x` and `y` of the map.
-  """
+  """Clients of runs as points: the map, with `x` and `y`, or their metrics."""
   runs = frame.groupby('method', observed=True)
   shown = pd.concat([_evenly(rows, _CLIENTS) for _, rows in runs])
   score, *others = [c for c in shown if c.startswith(('deployed_', 'finetuned_'))]
@@ -103,17 +99,17 @@ def clients(frame: pd.DataFrame) -> dict[str, Any]:
   clustered = names[clusters.notna()]  # Shown first.
   run = _menu('method', 'Run', dict.fromkeys([*clustered, *names]))
   view = _menu('view', 'Show', views)
-  places = {'px': ('x', '[view]'), 'py': ('y', f'.{score}')}
-  chosen = {n: f'view === "map" ? datum.{m} : datum{v}' for n, (m, v) in places.items()}
+  px = 'view === "map" ? datum.x : datum[view]'
+  py = f'view === "map" ? datum.y : datum.{score}'
   chart = (
     alt.Chart(shown.drop(columns=['run', 'seed']))
     .mark_point(filled=True, size=60, opacity=0.8)
     .transform_filter('datum.method === method')
-    .transform_calculate(**chosen)
+    .transform_calculate(px=px, py=py)
     .transform_filter('isValid(datum.px) && isValid(datum.py)')
     .encode(
-      x=alt.X('px:Q', scale=alt.Scale(zero=False), title=None),
-      y=alt.Y('py:Q', scale=alt.Scale(zero=False), title=None),
+      x=alt.X('px:Q', scale=_SCALE, title=None),
+      y=alt.Y('py:Q', scale=_SCALE, title=None),
       color=_color('cluster', ids),
       shape=alt.Shape('true_cluster:N', scale=alt.Scale(range=_SHAPES), title=None),
       tooltip=['client:N', 'cluster:N', 'true_cluster:N', 'examples', score, *others],
@@ -124,14 +120,11 @@ def clients(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def clusters(rounds: pd.DataFrame) -> dict[str, Any]:
-  """Sizes of the largest clusters over rounds, of one run of each method."""
+  """Sizes of clusters over rounds, of one run of each method."""
   parts = []
   for method, rows in rounds.groupby('method', observed=True):
-    sizes = _evenly(sizes_of_clusters(rows), _POINTS)
-    if sizes.shape[1] > _CLUSTERS:
-      top = sizes.iloc[-1].nlargest(_CLUSTERS).index.sort_values()
-      sizes = sizes[top].assign(others=sizes.drop(columns=top).sum(axis=1))
-    long = sizes.reset_index().melt('round', var_name='cluster', value_name='clients')
+    sizes = _evenly(sizes_of_clusters(rows), _POINTS).reset_index()
+    long = sizes.melt('round', var_name='cluster', value_name='clients')
     parts.append(long.assign(method=method_name(str(method))))
   frame = pd.concat(parts).astype({'cluster': str})
   whole = alt.Axis(format='d', tickMinStep=1)

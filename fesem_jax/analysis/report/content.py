@@ -3,22 +3,26 @@
 import io
 import pathlib
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import pandas as pd
+import vl_convert
 from markupsafe import Markup
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import Comparison
-from fesem_jax.analysis.report import charts, library
+from fesem_jax.analysis.report import charts
 from fesem_jax.plots.clients import client_points
 from fesem_jax.plots.figures import figures_of_methods, figures_of_run
 from fesem_jax.plots.style import STYLE, lay_out
 from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames
+from fesem_jax.utils import progress_lines, user_cache
+from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import method_name, printable, text_of
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.provenance import versions
@@ -45,21 +49,23 @@ def content(comparison: Comparison, title: str) -> dict[str, Any]:
   first = _runs(frames, runs.drop_duplicates('method')['run'])
   sizes = first.rounds[first.rounds['metric'].str.startswith('cluster_sizes.')]
   points, version = _clients(first), versions().get('fesem_jax')
-  specs = {'curves': charts.curves(frames.rounds)}
+  by_method = first.clients.groupby('method', observed=True)
+  specs = {'curves': charts.curves(frames.rounds)} if len(frames.rounds) else {}
   specs |= {'clients': charts.clients(points)} if len(points) else {}
   specs |= {'clusters': charts.clusters(sizes)} if len(sizes) else {}
+  table = comparison.table if done.any() else None
   with pd.option_context('display.max_colwidth', 255):
     return {
       'title': printable(title or _title(runs), 120),
       'what': f'{len(runs)} runs, {done.sum()} finished; fesem_jax {version}',
-      'table': Markup(comparison.table.to_html()) if done.any() else '',
-      'notes': comparison.table.notes if done.any() else ['No run has finished.'],
+      'table': Markup(table.to_html()) if table else '',
+      'notes': table.notes if table else ['No run has finished.'],
       'specs': specs,
       'figures': list(_figures(comparison, first)),
-      'extremes': [(m, *_extremes(c)) for m, c in _by_method(first.clients)],
+      'extremes': [(method_name(m), *_extremes(c)) for m, c in by_method],
       'runs': _html(runs.reindex(columns=list(_RUNS)).rename(columns=_RUNS)),
       'settings': [_html(table) for table in _settings(runs)],
-      'library': Markup(library.bundle()),
+      'library': Markup(_library()),
     }
 
 
@@ -70,19 +76,10 @@ def _runs(frames: Frames, names: Any) -> Frames:
 
 def _title(runs: pd.DataFrame) -> str:
   """'digits: 3 methods, 2 seeds'."""
-  names, methods = (
-    runs.get('config.dataset', pd.Series()).unique(),
-    runs['method'].unique(),
-  )
-  of = f'{names[0]}: ' if len(names) == 1 else ''
-  of += method_name(methods[0]) if len(methods) == 1 else f'{len(methods)} methods'
-  seeds = runs['seed'].nunique()
-  return of + (f', {seeds} seeds' if seeds > 1 else f', seed {runs["seed"].iloc[0]}')
-
-
-def _by_method(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-  for method, rows in frame.groupby('method', observed=True):
-    yield method_name(str(method)), rows
+  first, methods, seeds = runs.iloc[0], runs['method'].nunique(), runs['seed'].nunique()
+  what = f'{methods} methods' if methods > 1 else method_name(first['method'])
+  on = f', {seeds} seeds' if seeds > 1 else f', seed {first["seed"]}'
+  return f'{first.get("config.dataset") or "runs"}: {what}{on}'
 
 
 def _clients(first: Frames) -> pd.DataFrame:
@@ -109,9 +106,8 @@ def _figures(comparison: Comparison, first: Frames) -> Iterator[tuple[str, Marku
     if name in ('clients', 'differences'):
       yield name, _svg(draw())
   shown = set(_FIGURES)
-  clustered = first.rounds.loc[
-    first.rounds['metric'] == 'cluster_sizes.0', 'run'
-  ].unique()
+  sizes = first.rounds['metric'] == 'cluster_sizes.0'
+  clustered = first.rounds['run'][sizes].unique()
   for run in [*clustered, *first.runs['run']][: max(1, min(_DRAWN, len(clustered)))]:
     drawn = figures_of_run(_runs(first, [run]), _portrait(first.runs, run))
     for name in [name for name in drawn if name in shown]:
@@ -160,3 +156,15 @@ def _html(table: pd.DataFrame) -> Markup:
   """A table as HTML."""
   text = table.to_html(index=False, border=0, na_rep='', float_format='{:.4g}'.format)
   return Markup(text)
+
+
+def _library() -> str:
+  """Vega, Vega-Lite and Vega-Embed as one script, cached as it takes seconds."""
+  version = metadata.version('vl-convert-python')
+  path = user_cache.folder() / 'report' / f'vega_{version}.js'
+  user_cache.make_private(path.parent)
+  if not path.exists():
+    with progress_lines.waiting_for('building the figure library'):
+      text = vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;')
+    write_atomically(path, text.replace('</script', '<\\/script'))
+  return path.read_text(encoding='utf-8')
