@@ -3,9 +3,9 @@
 import json
 
 import numpy as np
+import pandas as pd
 
 from fesem_jax.run.results import client_table
-from fesem_jax.run.results.client_table import ClientTable
 from fesem_jax.tasks import CLASSIFICATION
 
 ROUNDS = 4
@@ -20,23 +20,23 @@ def value_of(seed, number, gain=0.0):
   return 0.3 + 0.1 * number + 0.01 * seed + gain
 
 
-def table_of(names, task=CLASSIFICATION, clusters=2, gain=0.0):
-  """Figures of clients; those of the first two have no test examples."""
+def clients_of(names, task=CLASSIFICATION, clusters=2, gain=0.0):
+  """Metrics of clients; those of the first two have no test examples."""
   count = len(names)
   own = np.linspace(0.2, 0.9, count) + gain
   own[:2] = np.nan
-  figures = {
-    f'{kind}_{figure.name}': own + i / 100
-    for kind in ('deployed', 'finetuned')
-    for i, figure in enumerate(task.figures)
+  columns = {
+    'client': names,
+    'examples': np.arange(count) + 5,
+    'test_examples': np.where(np.isnan(own), 0, 3),
+    'true_cluster': np.arange(count) % 2,
   }
-  fields = {n: figures.pop(n) for n in list(figures) if n in ClientTable._fields}
-  return ClientTable(
-    names=np.array(names), examples=np.arange(count) + 5,
-    test_examples=np.where(np.isnan(own), 0, 3), true_cluster=np.arange(count) % 2,
-    cluster=np.arange(count) % clusters if clusters else None, **fields,
-    metrics=figures or None,
-  )  # fmt: skip
+  if clusters:
+    columns['cluster'] = np.arange(count) % clusters
+  for kind in ('deployed', 'finetuned'):
+    for i, figure in enumerate(task.figures):
+      columns[f'{kind}_{figure.name}'] = own + i / 100
+  return pd.DataFrame(columns)
 
 
 def write_run(
@@ -56,14 +56,15 @@ def write_run(
   if clusters:
     config['num_clusters'] = clusters
   (folder / 'config.json').write_text(json.dumps(config))
-  table = table_of(names, task, clusters, gain)
+  table = clients_of(names, task, clusters, gain)
   records = []
   for number in range(1, ROUNDS + 1 if finished else ROUNDS):
     record = {'round': number, 'train_loss': 1 / number, 'seconds': 0.5}
     if clusters:
-      sizes = np.bincount(table.cluster).tolist()
+      sizes = np.bincount(table['cluster']).tolist()
       record |= {'cluster_sizes': sizes, 'moved': ROUNDS - number, 'objective': 0.2}
       record |= {'ari': 0.5, 'nmi': 0.5, 'ami': 0.5}
+      record |= {'objective_local_step': 0.3, 'objective_e_step': 0.25}
     if number % 2 == 0:
       value = value_of(seed, number, gain)
       record |= {k: scores(task, value) for k in ('deployed', 'finetuned')}
@@ -76,7 +77,7 @@ def write_run(
 
 
 def _finish(folder, config, task, table, last):
-  count = len(table.names)
+  count, cluster = len(table), table.get('cluster', pd.Series(dtype=int)).to_numpy()
   found = None
   if 'moved' in last:
     found = {k: last[k] for k in ('ari', 'nmi', 'ami', 'objective')}
@@ -106,18 +107,23 @@ def _finish(folder, config, task, table, last):
   rng = np.random.default_rng(config['seed'])
   sampled = np.arange(0, count, max(1, count // 400))[:400]
   arrays = {
-    'names': table.names,
-    'truth': table.true_cluster,
+    'names': table['client'].to_numpy(str),
+    'truth': table['true_cluster'].to_numpy(),
     'truth_names': np.array(['upright', 'turned']),
-    'assignment': np.array([], int) if table.cluster is None else table.cluster,
+    'assignment': cluster,
     'sampled': sampled,
     'coordinates': rng.normal(size=(len(sampled), 3)).astype(np.float32),
     'variance': np.array([0.6, 0.25, 0.15], np.float32),
     'label_counts': rng.integers(0, 9, (count, 1 if task != CLASSIFICATION else 10)),
   }
-  clusters = 1 if table.cluster is None else int(table.cluster.max()) + 1
+  clusters = max(cluster, default=0) + 1
   if task == CLASSIFICATION:
     arrays['confusion'] = rng.integers(0, 5, (clusters, 10, 10))
+  if len(cluster):
+    arrays['sheet_images'] = rng.integers(0, 16, (clusters, 3, 4, 8, 8)).astype(
+      np.uint8
+    )
+    arrays['sheet_clients'] = np.arange(clusters * 3).reshape(clusters, 3) % count
   np.savez(folder / 'clients.npz', **arrays)
 
 
@@ -131,8 +137,4 @@ def write_comparison(folder, seeds=(0, 1)):
         folder / label / f'seed{seed}', label.partition('(')[0], seed, clusters,
         gain=own,
       )  # fmt: skip
-  rows = [{'method': label} for label in methods]
-  (folder / 'table.json').write_text(
-    json.dumps({'methods': rows, 'rates': [], 'seeds': list(seeds)})
-  )
   return folder

@@ -74,7 +74,8 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
 def _points(rounds: pd.DataFrame, metric: str) -> pd.DataFrame:
   """The points of the curves of a metric; of many rounds, some at even distances."""
   frame = average(rounds, metric).drop(columns='x').assign(metric=metric)
-  frame[['mean', 'low', 'high']] *= tables.metric(metric).factor
+  ends = ['mean', 'low', 'high']  # One run has no interval.
+  frame[ends] = tables.metric(metric).factor * frame[ends].bfill(axis=1).ffill(axis=1)
   curves = [_evenly(c, _POINTS) for _, c in frame.groupby('method', observed=True)]
   return pd.concat(curves or [frame])
 
