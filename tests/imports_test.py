@@ -21,15 +21,15 @@ MAY_IMPORT = {
   'server': _TRAINING, 'evaluation': _TRAINING,
   'algorithms': _METHODS, 'run.results': _BASE | {'data', 'evaluation', 'models'},
   'run.callbacks': _WATCHING, 'run': _RUN, 'analysis': _RUN,
-  'analysis.report': _RUN | {'analysis'}, 'testing': _BASE,
-  'plots': {'data', 'evaluation', 'run.results', 'tasks', 'utils'},
+  'analysis.report': _RUN | {'analysis', 'plots'}, 'testing': _BASE,
+  'plots': {'analysis', 'data', 'evaluation', 'run.results', 'tasks', 'utils'},
 }  # fmt: skip
 
 # Each takes between 20 ms and a second to import.
 USED_LATER = {
-  'PIL', 'datasets', 'h5py', 'markdown_it', 'matplotlib', 'mlflow', 'orbax', 'pandas',
-  'pyarrow', 'scipy', 'sklearn', 'tensorboardX', 'tensorflow_datasets', 'tensorstore',
-  'vl_convert', 'wandb',
+  'PIL', 'altair', 'datasets', 'h5py', 'jinja2', 'matplotlib', 'mlflow', 'orbax',
+  'pandas', 'pyarrow', 'scipy', 'sklearn', 'tensorboardX', 'tensorflow_datasets',
+  'tensorstore', 'vl_convert', 'wandb',
 }  # fmt: skip
 
 

@@ -3,13 +3,10 @@
 import csv
 import json
 
-import numpy as np
 import pytest
 from absl import flags
 
 from experiments import compare, sweep
-from fesem_jax import plots
-from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import LOGISTIC
 from tests.support.commands import call, flags_of_a_new_process
@@ -74,25 +71,6 @@ def test_no_bad_clients_are_no_attack(swept):
 def test_flags_and_values_that_cannot_vary_are_refused(swept, text, subject):
   with pytest.raises(UserError, match=subject):
     swept(text)
-
-
-def test_the_figure_has_each_method_at_its_values(monkeypatch, tmp_path):
-  drawn = []
-  monkeypatch.setattr(plots, 'save', lambda figure, path: drawn.append(figure))
-  values = {'a(n=5)': 50.0, 'a(n=10)': 80.0, 'b': 60.0}
-  key = f'deployed_{CLASSIFICATION.primary_column}'
-  rows = [
-    {'method': label, 'task': 'classification', key: (value, 1.0), 'ari': None}
-    | {f'honest_{key}': None}
-    for label, value in values.items()
-  ]
-  found = sweep.Sweep('n', [5, 10], {'a': ['a(n=5)', 'a(n=10)'], 'b': ['b'] * 2}, {})
-  sweep.draw(found, rows, tmp_path)
-  (axis,) = drawn[0].axes
-  np.testing.assert_allclose(
-    [line.get_xydata() for line in axis.lines],
-    [[[5, 50], [10, 80]], [[5, 60], [10, 60]]],
-  )
 
 
 @pytest.mark.slow

@@ -11,13 +11,14 @@ import fesem_jax as fj
 from fesem_jax import plots
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import read_comparison
-from fesem_jax.plots import style
+from fesem_jax.plots import figures, style
 from fesem_jax.plots.lines import metric_name
+from fesem_jax.run.results import files
 from fesem_jax.utils.errors import UserError
 from reproductions import published_curves
 from tests.support.reported import value_of, write_comparison, write_run
 
-SEEDS = (0, 1, 2)
+SEEDS, KINDS = (0, 1, 2), ('png', 'svg')
 
 
 @pytest.fixture(scope='module')
@@ -47,16 +48,18 @@ def rounds_of(**metrics):
 
 
 def test_every_figure_of_runs_is_drawn(comparison, tmp_path):
-  files = plots.draw_comparison(comparison, tmp_path / 'all', ['png'])
-  assert {f.stem for f in files} == {'convergence', 'clients', 'differences'}
+  written = plots.draw_comparison(comparison, tmp_path / 'all', ['png'])
+  assert {f.stem for f in written} == {'convergence', 'clients', 'differences'}
   folders = comparison.runs.groupby('method', observed=True)['folder'].first()
-  files = plots.draw_run(folders['fesem(2)'], tmp_path / 'run')
+  written = plots.draw_run(folders['fesem(2)'], tmp_path / 'run')
   names = {
     'convergence', 'clusters', 'objective', 'clients_pca', 'classes', 'confusion',
     'sheets',
   }  # fmt: skip
-  assert {f.name for f in files} == {f'{n}.{s}' for n in names for s in ('png', 'svg')}
-  assert all(file.stat().st_size > 5000 for file in files)
+  assert {f.name for f in written} == {
+    f'{n}.{s}' for n in names for s in ('png', 'svg')
+  }
+  assert all(file.stat().st_size > 5000 for file in written)
   unfinished = write_run(tmp_path / 'open', 'fed_avg', clusters=0, finished=False)
   assert [f.stem for f in plots.draw_run(unfinished, formats=['svg'])] == [
     'convergence'
@@ -99,6 +102,31 @@ def test_legends_tell_of_missing_seeds_and_early_ends(comparison, ax):
   early = rounds[~(first & (rounds['seed'] == 2) & (rounds['round'] > 2))]
   plots.curves(early, ax)
   assert 'FedAvg (to round 2)' in texts(ax.legend().get_texts())
+
+
+def test_means_are_of_rounds_that_all_seeds_have():
+  values = {'a': [1.0, 2.0, np.inf, 4.0], 'b': [3.0, 4.0, 5.0]}
+  parts = [rounds_of(loss=v).assign(run=run) for run, v in values.items()]
+  found = plots.average(pd.concat(parts), 'loss').set_index('round')
+  assert found['mean'].tolist() == [2, 3, np.inf]  # A gap in a curve.
+  assert found['seeds'].tolist() == [2, 2, 2]
+
+
+def test_titles_say_of_which_clients_and_examples_figures_are(tmp_path):
+  path = write_run(tmp_path / 'run') / 'config.json'
+  path.write_text(path.read_text().replace('}', ', "evaluate_on": "validation"}'))
+  frames = fj.load_runs(path.parent)
+  runs = frames.runs.assign(**{'honest.deployed.micro_accuracy': 0.9})
+  frames = frames._replace(runs=runs, clients=frames.clients.assign(honest=True))
+  drawn = figures.figures_of_run(frames, files.read_portrait(path.parent))
+  title = 'toy, FeSEM(2), honest clients, validation examples: '
+  for name, what in {
+    'clusters': 'clusters, bad clients too',
+    'objective': 'Eq. 6',
+  }.items():
+    figure = drawn[name]()
+    assert figure.get_suptitle() == title + what
+    plt.close(figure)
 
 
 def test_each_record_has_a_marker_where_rounds_are_left_out():
@@ -328,10 +356,10 @@ def test_styles_have_the_fonts_and_widths_of_papers(tmp_path, comparison, monkey
   monkeypatch.setattr(plt, 'rcParams', plt.rcParams.copy())
   try:
     plots.use_style('paper')
-    files = plots.draw_comparison(comparison, tmp_path)
+    written = plots.draw_comparison(comparison, tmp_path)
   finally:
     plots.use_style('page')
-  assert {file.suffix for file in files} == {'.png', '.svg', '.pdf'}
+  assert {file.suffix for file in written} == {'.png', '.svg', '.pdf'}
   inches = {'convergence': 6.7, 'differences': 3.4}
   for name, width in inches.items():
     with Image.open(tmp_path / f'{name}.png') as image:
@@ -341,11 +369,11 @@ def test_styles_have_the_fonts_and_widths_of_papers(tmp_path, comparison, monkey
 
 
 def test_the_same_figure_is_the_same_file(tmp_path, comparison):
-  def files(name):
+  def drawn(name):
     written = plots.draw_comparison(comparison, tmp_path / name, ['svg', 'pdf'])
     return [path.read_bytes() for path in written]
 
-  assert files('a') == files('b')
+  assert drawn('a') == drawn('b')
 
 
 def test_published_curves_of_two_measures_have_an_axis_each():

@@ -110,27 +110,6 @@ def test_a_run_that_goes_on_counts_the_same_moves(tmp_path):
   assert [json.loads(line).get('moved') for line in lines] == [None, 0, 3, 1]
 
 
-def test_moves_have_a_panel_only_where_they_are_recorded(tmp_path):
-  plots = pytest.importorskip('fesem_jax.plots')
-  scripted_run(scripted(), workdir=tmp_path)
-  drawn = plots.PlottedRun(tmp_path)
-
-  def moves():
-    """What the panel of moves says beside its bars; None without such a panel."""
-    axes = plots.clusters_over_rounds(drawn).axes
-    found = [axis for axis in axes if 'moved' in axis.get_title()]
-    return [text.get_text() for text in found[0].texts] if found else None
-
-  assert moves() == []
-  assert len(plots.convergence([drawn]).axes) == 2  # Eq. 6 has no panel.
-  for record in drawn.history:
-    record.pop('moved', None)  # As a run of an older version.
-  assert moves() is None
-  for record in drawn.history:
-    record['moved'] = 0
-  assert moves() == ['no move in the recorded rounds']
-
-
 @pytest.mark.parametrize('objective', [None, 2.0])
 def test_a_method_may_report_clusters_with_or_without_equation_6(objective):
   def report(data):

@@ -40,7 +40,9 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   """Every metric over rounds, bytes or seconds, its mean and interval over seeds."""
   recorded = list(rounds['metric'].unique())
   metrics = [m for m in recorded if not m.startswith(_OTHERS)]
-  metrics.sort(key=lambda m: not m.startswith(('deployed.', 'honest.')))
+  metrics.sort(
+    key=lambda m: (not m.startswith('honest.'), not m.startswith('deployed.'))
+  )
   overs = ['round', *(m for m in recorded if m.startswith('total_'))]
   frame = pd.concat([_points(rounds, metric) for metric in metrics])
   for over in overs[1:]:

@@ -49,6 +49,8 @@ def content(comparison: Comparison, title: str) -> dict[str, Any]:
   first = _runs(frames, runs.drop_duplicates('method')['run'])
   sizes = first.rounds[first.rounds['metric'].str.startswith('cluster_sizes.')]
   points, version = _clients(first), versions().get('fesem_jax')
+  validation = 'validation' in set(runs.get('config.evaluate_on', ()))
+  on = 'validation examples; ' * validation
   by_method = first.clients.groupby('method', observed=True)
   specs = {'curves': charts.curves(frames.rounds)} if len(frames.rounds) else {}
   specs |= {'clients': charts.clients(points)} if len(points) else {}
@@ -57,7 +59,7 @@ def content(comparison: Comparison, title: str) -> dict[str, Any]:
   with pd.option_context('display.max_colwidth', 255):
     return {
       'title': printable(title or _title(runs), 120),
-      'what': f'{len(runs)} runs, {done.sum()} finished; fesem_jax {version}',
+      'what': f'{len(runs)} runs, {done.sum()} finished; {on}fesem_jax {version}',
       'table': Markup(table.to_html()) if table else '',
       'notes': table.notes if table else ['No run has finished.'],
       'specs': specs,
