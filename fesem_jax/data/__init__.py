@@ -4,7 +4,11 @@
 partition; `load` does so with a data set by its name.
 """
 
-from fesem_jax.data.client_weights import with_weights
+from fesem_jax.data.clients import (
+  phases_with_true_groups,
+  with_true_groups,
+  with_weights,
+)
 from fesem_jax.data.description import describe
 from fesem_jax.data.federate import drift, federate, load, load_phases
 from fesem_jax.data.phases import Phase
@@ -15,7 +19,6 @@ from fesem_jax.data.splits import (
   hold_out,
   hold_out_clients,
 )
-from fesem_jax.data.true_groups import phases_with_true_groups, with_true_groups
 
 __all__ = [
   'Phase',

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 
 
 class Phase(NamedTuple):
@@ -30,18 +30,13 @@ def check_phases(phases: Sequence[Phase]) -> None:
   The first of them is that of round 1.
   """
   firsts = [phase.first_round for phase in phases]
-  if firsts[0] != 1 or any(b <= a for a, b in itertools.pairwise(firsts)):
-    raise UserError(
-      f'`later_phases` must begin after round 1, each later than the one before; they '
-      f'begin with rounds {", ".join(map(str, firsts[1:]))}.'
-    )
+  rise = firsts[0] == 1 and all(a < b for a, b in itertools.pairwise(firsts))
+  check(rise, f'later_phases: must begin after round 1 and rise; got {firsts[1:]}')
   for phase in phases[1:]:
     for split, first in ((phase.train, phases[0].train), (phase.test, phases[0].test)):
-      if _form(split) != _form(first):
-        raise UserError(
-          f'The data from round {phase.first_round} on must be of the same clients, '
-          'sizes and types as those of round 1; only values may differ.'
-        )
+      same = _form(split) == _form(first)
+      where = f'later_phases: data of round {phase.first_round}'
+      check(same, f'{where} have other clients, sizes or types; change values alone')
 
 
 def _form(split: FederatedData) -> tuple[object, ...]:
