@@ -59,8 +59,8 @@ def heading(column: str) -> str:
 
 def task_of(runs: 'DataFrame') -> Task:
   """The task of runs; classification where none has finished."""
-  names = runs['task'].dropna() if 'task' in runs else ()
-  return tasks.of({'task': names.iloc[0]}) if len(names) else tasks.CLASSIFICATION
+  names = runs['task'].dropna().tolist() if 'task' in runs else []
+  return tasks.of({'task': names[0]}) if names else tasks.CLASSIFICATION
 
 
 def score(runs: 'DataFrame') -> str:
@@ -255,8 +255,8 @@ def ranks(scores: 'DataFrame', higher_is_better: bool = True) -> Ranks:
 def label_of(runs: 'DataFrame', algorithm: str) -> str:
   """Label of the first method whose runs are of an algorithm; '' if none is."""
   names = runs.get('config.algorithm', runs.get('algorithm'))
-  labels = () if names is None else runs['method'][names == algorithm]
-  return str(labels.iloc[0]) if len(labels) else ''
+  labels = [] if names is None else runs['method'][names == algorithm].tolist()
+  return str(labels[0]) if labels else ''
 
 
 def settings(runs: 'DataFrame', tuned: Sequence[str] = ()) -> dict[str, str]:

@@ -162,8 +162,8 @@ def joined(runs: Sequence[Recorded], order: Sequence[str] = ()) -> Frames:
   labels = order or _in_order(runs)
   rows, rounds, clients = [], [], []
   for run in runs:
-    key = {'run': f'{run.method}/seed{run.seed}', 'method': run.method}
-    key |= {'seed': run.seed}
+    name = f'{run.method}/seed{run.seed}'
+    key: dict[str, Any] = dict(zip(KEYS, (name, run.method, run.seed), strict=True))
     row = key | {'folder': run.folder, 'status': run.status}
     rows.append(row | summary_row(run.summary or {}) | flat(run.config, 'config.'))
     rounds.append(rounds_of(run.history).assign(**key))

@@ -113,8 +113,9 @@ class Result(ModelAccess):
 
   def __getstate__(self) -> dict[str, Any]:
     """What can be pickled: arrays on the host, and the model if it can be."""
+    model: Model | None = self.model
     try:
-      model = pickle.dumps(self.model) and self.model
+      pickle.dumps(model)
     except Exception:  # Functions of users raise all kinds.
       model = None
     return {
