@@ -1,4 +1,6 @@
-"""LEAF's JSON layout: a folder of train/*.json and test/*.json, or all_data/*.json.
+"""LEAF's data: FEMNIST by writer, CelebA by celebrity, and any in its JSON layout.
+
+A folder has train/*.json and test/*.json, or all_data/*.json.
 
 Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018. Every file holds
 `user_data: {user: {x, y}}`. Files are parsed one user at a time, since the full FEMNIST
@@ -6,7 +8,9 @@ is several GB of text.
 """
 
 import codecs
+import concurrent.futures
 import pathlib
+import re
 import string
 from collections.abc import Callable
 from typing import Any, Literal
@@ -31,6 +35,9 @@ from fesem_jax.utils.safe_files import opened, reading
 
 Convert = Callable[[list[Any]], np.ndarray]  # Of x or y of a user, as parsed.
 
+_SIDE = 84  # Of CelebA's images, as LEAF's model reads them.
+_ATTRIBUTE = 'Smiling'
+_MIN_IMAGES = 5  # LEAF leaves out celebrities with fewer.
 _CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
@@ -103,3 +110,55 @@ def femnist(
   if background == 'black':
     arrays['x'] = 255 - arrays['x']
   return arrays | {'class_names': tuple(_CHARACTERS[: arrays['num_classes']])}
+
+
+def celeba(request: Request) -> Arrays:
+  """CelebA by celebrity, smiling or not, from leaf_celeba/ or the lists of celeba/."""
+  folder = find(request, 'leaf_celeba', 'celeba')
+  images = sorted(folder.glob('**/img_align_celeba'))
+  check(images, f'{folder}: has no img_align_celeba/')
+  if folder.name == 'leaf_celeba':
+    arrays = read_folder(folder, lambda names: np.array(names, object))
+  else:
+    arrays = _of_lists(folder)
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    # The last folder, as Kaggle's archive has one inside of another.
+    paths = [images[-1] / name for name in arrays['x']]
+    x = np.stack(list(pool.map(_read_image, paths)))
+  return arrays | {'x': x}
+
+
+def _read_image(path: pathlib.Path) -> np.ndarray:
+  from PIL import Image
+
+  with reading(path), Image.open(path) as image:
+    small = image.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC)
+    return np.asarray(small.convert('RGB'))
+
+
+def _of_lists(folder: pathlib.Path) -> Arrays:
+  """Names of images and labels of celebrities with enough images."""
+  names: dict[str, list[str]] = {}
+  for image, celebrity, *_ in _lines(folder, 'identity_CelebA'):
+    if image != 'image_id':  # The header of a mirror.
+      names.setdefault(celebrity, []).append(image)
+  lines = _lines(folder, 'list_attr_celeba')
+  header = next((line for line in lines if _ATTRIBUTE in line), [])
+  check(header, f'{folder}: list_attr_celeba has no column {_ATTRIBUTE}')
+  column = header.index(_ATTRIBUTE) + (header[0] != 'image_id')
+  smiles = {line[0]: line[column] == '1' for line in lines if len(line) > column}
+  clients: Clients = {}
+  for celebrity, images in names.items():
+    if len(images) >= _MIN_IMAGES:
+      with reading(f'{folder}, celebrity {celebrity}'):
+        y = np.array([smiles[image] for image in images], int)
+      clients[celebrity] = np.array(images, object), y
+  return of_clients(clients)
+
+
+def _lines(folder: pathlib.Path, name: str) -> list[list[str]]:
+  """The fields of each line of NAME.txt or, of a mirror, NAME.csv."""
+  path = folder / f'{name}.txt'
+  with opened(path if path.exists() else path.with_suffix('.csv')) as file:
+    text = file.read().decode('utf-8-sig')
+  return [re.split(r'[,\s]+', line.strip()) for line in text.splitlines() if line]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from absl import logging
 
 from fesem_jax.data.images import EMNIST_SPLITS
 from fesem_jax.data.reading import Arrays, Request, both_splits
@@ -53,18 +52,12 @@ def tfds(request: Request, name: str, label: str = 'label') -> Arrays:
 
   folder = request.data_dir / 'tfds'
   where = str(folder) if folder.is_dir() else None
-  verbosity = logging.get_verbosity()
-  logging.set_verbosity(logging.ERROR)  # It warns of a folder that does not exist yet.
-  try:
-    with reading(f'tfds({name})'):
-      builder = tensorflow_datasets.builder(
-        name, data_dir=where, file_format='array_record'
-      )
-      if not builder.is_prepared():
-        socket.getaddrinfo('storage.googleapis.com', 443)  # Fails at once if offline.
-        builder.download_and_prepare()
-  finally:
-    logging.set_verbosity(verbosity)
+  form = 'array_record'
+  with reading(f'tfds({name})'):
+    builder = tensorflow_datasets.builder(name, data_dir=where, file_format=form)
+    if not builder.is_prepared():
+      socket.getaddrinfo('storage.googleapis.com', 443)  # Fails at once if offline.
+      builder.download_and_prepare()
   splits = []
   for split in ('train', 'test'):
     with reading(f'{builder.data_dir}, split {split},'):

@@ -10,7 +10,6 @@ from typing import Any
 
 from fesem_jax.core import prng_streams
 from fesem_jax.data import (
-  celeba,
   images,
   leaf,
   libraries,
@@ -31,7 +30,7 @@ SOURCES: dict[str, Callable[..., Any]] = {
   for function in (
     libraries.digits, libraries.diabetes, images.mnist, images.fashion_mnist,
     images.emnist, images.mnist_writers, images.cifar10, images.cifar100, leaf.femnist,
-    celeba.celeba, text.shakespeare, tff.stackoverflow, synthetic.synthetic,
+    leaf.celeba, text.shakespeare, tff.stackoverflow, synthetic.synthetic,
     synthetic.synthetic_linear, synthetic.synthetic_mixture, leaf.leaf, own_files.npz,
     own_files.table, libraries.images, libraries.hub, libraries.tfds, text.text,
     own_files.pfllib, own_files.saved,
