@@ -16,7 +16,7 @@ from fesem_jax.data.reading import Arrays, Request, both_splits, find
 from fesem_jax.utils import array_pickles
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice, checked
-from fesem_jax.utils.safe_files import opened
+from fesem_jax.utils.safe_files import opened, reading
 
 # Split of EMNIST -> first label in its files, number of classes.
 EMNIST_SPLITS = {
@@ -138,9 +138,9 @@ def _cifar_file(
   path: pathlib.Path, columns: Sequence[str], column: str
 ) -> tuple[np.ndarray, np.ndarray]:
   """Images [N, 32, 32, 3] uint8 and labels [N] of a file, pickled or binary."""
-  if path.exists():
-    with opened(path):
-      pickled = array_pickles.read_pickle(path)
+  if path.parent.name.endswith(('py', 'python')):
+    pickled = array_pickles.read_pickle(path)
+    with reading(path):
       # Keys are bytes where Python 3 has saved what it read as such.
       arrays = {k.decode() if isinstance(k, bytes) else k: pickled[k] for k in pickled}
       return _to_images(np.asarray(arrays['data'])), np.asarray(arrays[column])

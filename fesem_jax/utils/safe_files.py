@@ -34,6 +34,8 @@ def reading(where: object) -> Iterator[None]:
     yield
   except UserError:
     raise
+  except FileNotFoundError as e:
+    raise UserError(f'{where}: does not exist') from e
   except Exception as e:  # Parsers and codecs raise all kinds.
     raise UserError(
       f'{where} is damaged or not what it should be ({type(e).__name__}: '

@@ -154,7 +154,7 @@ DAMAGES = [
   ('stackoverflow', nothing, nothing, 'tff_stackoverflow'),
   ('npz(a.npz)', nothing, nothing, 'a.npz'),
   ('table(a.csv)', nothing, nothing, 'a.csv'),
-  ('saved(a)', nothing, nothing, '^a '),
+  ('saved(a)', nothing, nothing, '^a: '),
   ('pfllib(.)', write_pfllib, cut('train/0.npz'), 'train/0.npz'),
   ('pfllib(a)', nothing, nothing, '^a: '),
   ('images(pictures)', write_images, nothing, 'shapes .*side='),
