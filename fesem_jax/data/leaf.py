@@ -147,12 +147,13 @@ def _of_lists(folder: pathlib.Path) -> Arrays:
   check(header, f'{folder}: list_attr_celeba has no column {_ATTRIBUTE}')
   column = header.index(_ATTRIBUTE) + (header[0] != 'image_id')
   smiles = {line[0]: line[column] == '1' for line in lines if len(line) > column}
-  clients: Clients = {}
-  for celebrity, images in names.items():
-    if len(images) >= _MIN_IMAGES:
-      with reading(f'{folder}, celebrity {celebrity}'):
-        y = np.array([smiles[image] for image in images], int)
-      clients[celebrity] = np.array(images, object), y
+  missing = [i for images in names.values() for i in images if i not in smiles]
+  check(not missing, f'{folder}: list_attr_celeba has no {missing[:1]}')
+  clients: Clients = {
+    celebrity: (np.array(images, object), np.array([smiles[i] for i in images], int))
+    for celebrity, images in names.items()
+    if len(images) >= _MIN_IMAGES
+  }
   return of_clients(clients)
 
 
