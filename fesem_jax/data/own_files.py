@@ -88,8 +88,8 @@ def saved(request: Request, folder: str) -> Pool:
       name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()
     }
     for name in fields.pop('arrays'):
-      mode: Any = 'r' if name == 'x' else None
-      fields[name] = np.load(pathlib.Path(folder, f'{name}.npy'), mmap_mode=mode)
+      path = pathlib.Path(folder, f'{name}.npy')
+      fields[name] = np.load(path, mmap_mode='r' if name == 'x' else None)
     server_test = fields.pop('server_x', None), fields.pop('server_y', None)
     if server_test[0] is not None:
       fields['server_test'] = server_test

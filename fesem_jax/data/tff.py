@@ -56,23 +56,21 @@ def fed_emnist(folder: pathlib.Path, digits: bool) -> Arrays:
   for split in _SPLITS:
     path = folder / f'{name}_{split}.h5'
     if path.exists() or not sqlite:
-      rows = ((client, *arrays) for client, arrays in _hdf5(path, 'pixels', 'label'))
+      rows = _hdf5(path, 'pixels', 'label')
     else:
       path = folder / _SQLITE
       rows = _sqlite(path, f'{"digits_only" if digits else "all"}_{split}')
     with reading(path):
       splits.append(
         of_clients(
-          {client: (to_bytes(x), y.ravel()) for client, x, y in rows if len(y)}
+          {client: (to_bytes(x), y.ravel()) for client, (x, y) in rows if len(y)}
         )
       )
   return both_splits(*splits) | {'num_classes': 10 if digits else 62}
 
 
-def _sqlite(
-  path: pathlib.Path, split: str
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-  """(client, pixels [N, 28, 28], labels [N]) of a database."""
+def _sqlite(path: pathlib.Path, split: str) -> Iterator[tuple[str, list[np.ndarray]]]:
+  """(client, pixels [N, 28, 28] and labels [N]) of a database."""
   # TensorFlow Datasets brings the message without TensorFlow.
   from tensorflow_datasets.proto import tf_example_pb2
 
@@ -87,7 +85,7 @@ def _sqlite(
         ]
         pixels = [np.array(e['pixels'].float_list.value, np.float32) for e in examples]
         labels = [e['label'].int64_list.value[0] for e in examples]
-        yield client, np.stack(pixels).reshape(-1, 28, 28), np.array(labels)
+        yield client, [np.stack(pixels).reshape(-1, 28, 28), np.array(labels)]
 
 
 def fed_cifar100(folder: pathlib.Path, labels: str) -> Arrays:
@@ -151,9 +149,8 @@ def stackoverflow(request: Request, users: Index = 0) -> Arrays:
     of_clients({user: _encode(lines, places) for user, lines in split.items()})
     for split in splits
   )
-  names = ('padding', *words, 'unknown', 'begin', 'end')
-  kind = {'task': SEQUENCE.name, 'num_classes': len(names), 'class_names': names}
-  return both_splits(train, test) | kind
+  class_names = ('padding', *words, 'unknown', 'begin', 'end')
+  return both_splits(train, test) | {'task': SEQUENCE.name, 'class_names': class_names}
 
 
 def _most_frequent(path: pathlib.Path, train: dict[str, list[list[str]]]) -> list[str]:
