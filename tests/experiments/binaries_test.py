@@ -131,8 +131,8 @@ def test_recipes_parse_and_build_their_methods(name, parsed_flags):
   for cell in [*cells, recipe.small_flags()]:
     given = dict(flag.removeprefix('--').split('=', 1) for flag in cell if '=' in flag)
     values = {flag: parsed_flags[flag].parser.parse(v) for flag, v in given.items()}
-    method = values['algorithm']
-    own = {o: v for o, v in values.items() if o in methods.all_options()}
+    method, own = methods.parse_method(values['algorithm'])
+    own |= {o: v for o, v in values.items() if o in methods.all_options()}
     methods.check_options(method, own)
     methods.build(method, helpers.local(), own)
 

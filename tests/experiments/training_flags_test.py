@@ -77,7 +77,7 @@ def test_flags_make_the_optimizer(given, same, parse):
     (['--lr_schedule=often'], 'lr_schedule'),
     (['--dp=client'], 'dp'),
     (['--dp_noise_multiplier=1'], 'dp_noise_multiplier'),
-    (['--dp=server', '--dp_clip=1'], 'dp'),
+    (['--dp=server', '--dp_clip=1', '--algorithm=fed_avg'], 'dp'),
   ],
 )
 def test_contradictions_are_refused(given, message, parse):
