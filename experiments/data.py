@@ -8,15 +8,14 @@ Prints sizes, classes, ranges and duplicates, as `data.describe` returns them.
 """
 
 import pathlib
-from collections.abc import Sequence
 
 from absl import flags
 
 from fesem_jax import data
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import own_files, sources
-from fesem_jax.data.class_names import class_names
 from fesem_jax.evaluation import label_skew
+from fesem_jax.utils.display import class_names
 from fesem_jax.utils.errors import check
 
 from . import flags as experiment_flags
@@ -27,7 +26,8 @@ def draw(train: FederatedData, folder: pathlib.Path) -> None:
   """Draws classes and sizes of clients, and examples of images, into the folder."""
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
-  f, info, names = flags.FLAGS, train.info, _names(train)
+  f, info = flags.FLAGS, train.info
+  names = class_names(train.num_classes, info.class_names)
   counts = label_skew.label_counts(train)
   frame = plots.class_counts(counts, info.clusters, info.cluster_names, names)
   title = f'{f.dataset}: training examples of clients'
@@ -36,11 +36,6 @@ def draw(train: FederatedData, folder: pathlib.Path) -> None:
     figures['examples'] = plots.sheet_figure(plots.example_images(train, names))
   for what, figure in figures.items():
     print(*plots.save(figure, folder / what))
-
-
-def _names(train: FederatedData) -> Sequence[str]:
-  """Names of the classes."""
-  return class_names(flags.FLAGS.dataset, train.num_classes, train.info.class_names)
 
 
 def main(argv: list[str]) -> None:

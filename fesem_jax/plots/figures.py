@@ -13,14 +13,13 @@ from matplotlib.figure import Figure
 
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import Comparison
-from fesem_jax.data.class_names import class_names
 from fesem_jax.plots import clients, clusters, images, lines, methods
 from fesem_jax.plots.clients import Portrait
 from fesem_jax.plots.style import STYLE, legend_below, save
 from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames, load_runs
 from fesem_jax.run.results.truth import mix, true_clusters
-from fesem_jax.utils.display import in_figure, method_name
+from fesem_jax.utils.display import class_names, in_figure, method_name
 
 # Name of each figure -> what draws it.
 Figures = dict[str, Callable[[], Figure]]
@@ -104,12 +103,12 @@ def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
   if 'label_counts' in portrait and tables.task_of(frames.runs).has_classes:
     name = config.get('config.partition') or ''
     counts, truth = portrait['label_counts'], portrait.get('truth')
-    names = class_names(dataset, counts.shape[1], portrait.get('class_names'))
+    names = class_names(counts.shape[1], portrait.get('class_names'))
     frame = clients.class_counts(counts, truth, portrait.get('truth_names'), names)
     title = f'{dataset}: classes of clients'
     figures['classes'] = functools.partial(partitions, {name: frame}, title)
   if 'confusion' in portrait:
-    panels, bar = _confusion(portrait, dataset), 'Share of the true class (%)'
+    panels, bar = _confusion(portrait), 'Share of the true class (%)'
     title = _title(frames, f'classes of examples{bad}')
     figures['confusion'] = _side_by_side(panels, title, (3.2, 3.4), bar=bar)
   if 'sheet_images' in portrait:
@@ -217,10 +216,10 @@ def partitions(panels: Mapping[str, pd.DataFrame], title: str = '') -> Figure:
   return _side_by_side(drawn, in_figure(title, 100), (3.4, 4.4), bar=bar)()
 
 
-def _confusion(portrait: Portrait, dataset: str) -> Panels:
+def _confusion(portrait: Portrait) -> Panels:
   """A confusion matrix for each cluster, or those of the most examples."""
   counts = portrait['confusion']
-  names = class_names(dataset, counts.shape[1], portrait.get('class_names'))
+  names = class_names(counts.shape[1], portrait.get('class_names'))
   sizes = counts.sum(axis=(1, 2))
   largest = np.argsort(-sizes, kind='stable')[:_MATRICES]
   panels: Panels = {}

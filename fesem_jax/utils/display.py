@@ -123,3 +123,9 @@ def kind_of(x: object) -> str:
   name = 'class' if isinstance(x, type) else type(x).__name__
   name = 'None' if x is None else name
   return name if x is None else f'{"an" if name[0].lower() in "aeiou" else "a"} {name}'
+
+
+def class_names(num_classes: int, names: Iterable[str] | None = None) -> list[str]:
+  """Names of the L classes of a data set; numbers where it has none, or another L."""
+  names = [] if names is None else [str(name) for name in names]
+  return names if len(names) == num_classes else [str(i) for i in range(num_classes)]
