@@ -10,7 +10,7 @@ from fesem_jax.data.clients import (
   with_weights,
 )
 from fesem_jax.data.description import describe
-from fesem_jax.data.federate import drift, federate, load, load_phases
+from fesem_jax.data.federation import drift, federate, load, load_phases
 from fesem_jax.data.phases import Phase
 from fesem_jax.data.pool import Pool, from_arrays, from_frame
 from fesem_jax.data.splits import (

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fesem_jax.data import own_files, sources
-from fesem_jax.data.federate import federate
+from fesem_jax.data.federation import federate
 from fesem_jax.data.pool import from_arrays
 from tests.support.sources import parts
 
