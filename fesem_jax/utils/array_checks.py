@@ -108,10 +108,3 @@ def has_channels_first(shape: Sequence[int]) -> bool:
   if len(shape) != 3 or shape[0] not in (1, 2, 3, 4) or shape[2] < 5:
     return False
   return shape[1] == shape[2] or min(shape[1:]) >= 16
-
-
-def to_bytes(pixels: np.ndarray, where: str) -> np.ndarray:
-  """Pixels in [0, 1] as bytes, multiplied by 255."""
-  inside = pixels.min(initial=0) >= 0 and pixels.max(initial=1) <= 1
-  check(inside, f'{where}: pixels must lie in [0, 1]')
-  return np.round(pixels * 255).astype(np.uint8)

@@ -52,16 +52,6 @@ def opened(path: pathlib.Path) -> Iterator[BinaryIO]:
     yield gzip.GzipFile(fileobj=file) if zipped else file  # type: ignore[misc]
 
 
-def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The files of a folder and of its folders, sorted, without hidden ones."""
-  with reading(folder):
-    return sorted(
-      p
-      for p in folder.rglob('*')
-      if p.is_file() and not any(n[0] == '.' for n in p.relative_to(folder).parts)
-    )
-
-
 def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
   """The arrays of an .npz file.
 
