@@ -109,9 +109,9 @@ def server_rate(config: Mapping[str, Any]) -> float:
   rate = config[_SERVER_RATE]
   if rate is not None or 'server_optimizer' not in config:
     return rate
-  call = parse(config['server_optimizer'])[0]
-  default = server_rates()[call.name]
-  return call.options.get('learning_rate', *call.args[:1] or [default])
+  call, *_ = parse(config['server_optimizer'])
+  rates = [*call.args[:1], server_rates()[call.name]]
+  return float(call.options.get('learning_rate', rates[0]))
 
 
 def sets(label: str, flag: str) -> bool:

@@ -40,7 +40,9 @@ def parse(text: str, configurations: Callable[[], tune.ByLabel]) -> Sweep:
   before = flag.value
   try:
     for value in values:
-      flag.value = str(partitions.replace(before, field, value)) if field else value
+      flag.value = (
+        str(partitions.replace(str(before), field, value)) if field else value
+      )
       for method, configs in configurations().items():
         if name == 'attack_fraction' and not value:
           configs = [config | {'attack': ''} for config in configs]

@@ -4,6 +4,7 @@ Changes of all layers that are sent are one vector of P numbers.
 """
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 import jax
@@ -104,4 +105,6 @@ def _quantize(bits: Annotated[int, Range(2, 16)]) -> Sends:
   return Sends(compress, num_bytes, None, 'compress')
 
 
-KINDS = {'top_k': _top_k, 'random_k': _random_k, 'quantize': _quantize}
+KINDS: dict[str, Callable[..., Sends]] = {
+  'top_k': _top_k, 'random_k': _random_k, 'quantize': _quantize,
+}  # fmt: skip
