@@ -1,6 +1,7 @@
 """Clients: the map of their local models, their classes, confusion by cluster."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,9 +75,13 @@ def _scatter(points: pd.DataFrame, ax: Axes, count: int) -> None:
   known = 'true_cluster' in points
   marker = points['true_cluster'].cat.codes if known else points['cluster']
   for (c, t), group in points.groupby([points['cluster'], marker]):
-    style = {'color': color_of(c), 'marker': MARKERS[t % len(MARKERS)], 's': 26}
-    edges = {'edgecolors': 'white', 'linewidths': 0.3, 'alpha': 0.8}
-    ax.scatter(group['x'], group['y'], **style, **edges, rasterized=count > _PIXELS)
+    style: dict[str, Any] = {
+      'color': color_of(c),
+      'marker': MARKERS[t % len(MARKERS)],
+      's': 26,
+    }
+    style |= {'edgecolors': 'white', 'linewidths': 0.3, 'alpha': 0.8}
+    ax.scatter(group['x'], group['y'], **style, rasterized=count > _PIXELS)
   ax.grid(visible=False)
   ax.set(xticks=[], yticks=[])
 
@@ -142,7 +147,11 @@ def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
     names = [in_figure(name) for name in truth.categories]
     names[_NAMED:] = [f'{len(names) - _NAMED} others'] * (len(names) > _NAMED)
     handles = [Patch(color=color_of(k), label=name) for k, name in enumerate(names)]
-    place = {'loc': 'upper center', 'bbox_to_anchor': (0.5, -0.2), 'ncols': 2}
+    place: dict[str, Any] = {
+      'loc': 'upper center',
+      'bbox_to_anchor': (0.5, -0.2),
+      'ncols': 2,
+    }
     below.legend(handles=handles, fontsize=small(), handlelength=1.0, **place)
   _name_classes(ax, counts)
   return ax
@@ -173,7 +182,7 @@ def confusion(counts: pd.DataFrame, ax: Axes) -> Axes:
   size = len(shares)
   for i, j in zip(*np.nonzero(shares), strict=True) if size <= _WRITTEN else ():
     color = 'white' if shares[i, j] > 50 else '#111111'
-    place = {'ha': 'center', 'va': 'center', 'fontsize': small()}
+    place: dict[str, Any] = {'ha': 'center', 'va': 'center', 'fontsize': small()}
     ax.text(j, i, f'{shares[i, j]:.0f}', color=color, **place)
   at = range(0, size, -(-size // _NAMED_CLASSES))
   names = [in_figure(counts.columns[i], 12) for i in at]

@@ -34,8 +34,8 @@ def cluster_sizes(rounds: pd.DataFrame, ax: Axes) -> Axes:
   edges = np.arange(first, last + 2) - 0.5
   handles = {}
   for i, k in enumerate(sizes):
-    style = {'fill': True, 'color': color_of(k)}
-    handles[k] = ax.stairs(levels[:, i + 1], edges, baseline=levels[:, i], **style)
+    ends, color = (levels[:, i + 1], edges), color_of(k)
+    handles[k] = ax.stairs(*ends, baseline=levels[:, i], fill=True, color=color)
   for level in levels.T[1:-1]:  # Between neighbors of one color, too.
     ax.stairs(level, edges, baseline=None, color='white', linewidth=1)
   ax.set_xlim(edges[0], edges[-1])
@@ -43,10 +43,10 @@ def cluster_sizes(rounds: pd.DataFrame, ax: Axes) -> Axes:
   at_end = sizes.iloc[-1]
   named = at_end[at_end > 0].nlargest(_MAX_NAMED).index.sort_values(ascending=False)
   texts = [f'{k}: {at_end[k]}' for k in named]
-  place: dict[str, Any] = {'loc': 'center left', 'bbox_to_anchor': (1, 0.5)}
-  place |= {'fontsize': small(), 'title_fontsize': small()}
   title = f'cluster: clients\nin round {last}'
-  ax.legend([handles[k] for k in named], texts, title=title, **place)
+  fonts: dict[str, Any] = {'title': title, 'title_fontsize': small()}
+  fonts |= {'fontsize': small(), 'loc': 'center left', 'bbox_to_anchor': (1, 0.5)}
+  ax.legend([handles[k] for k in named], texts, **fonts)
   ax.set_ylabel('Clients')
   over_rounds(ax)
   return ax

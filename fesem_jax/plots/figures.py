@@ -65,8 +65,7 @@ def draw_comparison(
 def _saved(
   figures: Figures, folder: str | pathlib.Path, formats: Sequence[str]
 ) -> list[pathlib.Path]:
-  folder = pathlib.Path(folder)
-  made = [save(draw(), folder / name, formats) for name, draw in figures.items()]
+  made = [save(draw(), f'{folder}/{n}', formats) for n, draw in figures.items()]
   return [path for paths in made for path in paths]
 
 
@@ -138,7 +137,7 @@ def figures_of_methods(comparison: Comparison) -> Figures:
 
 
 def _side_by_side(
-  panels: Panels,
+  panels: Mapping[str, Callable[[Axes], Axes]],
   title: str,
   size: tuple[float, float] = (4.2, 3.6),
   legend: bool = False,

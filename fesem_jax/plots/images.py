@@ -12,11 +12,11 @@ from fesem_jax.plots.style import small
 from fesem_jax.utils.display import in_figure
 from fesem_jax.utils.errors import check
 
-_CLIENTS, _EXAMPLES = 8, 10  # Rows and columns of `example_images`.
+_CLIENTS, _EXAMPLES = 8, 10  # Rows and columns.
 
 
 def are_images(shape: Sequence[int]) -> bool:
-  """True if examples of a shape can be drawn: [H, W], or [H, W, C], C 1, 3 or 4."""
+  """True if examples can be drawn: [H, W], or [H, W, C], C 1, 3 or 4."""
   return len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3, 4))
 
 
@@ -43,8 +43,7 @@ def example_images(data: Any, names: Sequence[str] | None = None) -> pd.DataFram
   than 8 clients, 8 at even distances are chosen, by true cluster, and of each 10
   examples. Returns `client`, `label` and `image`; `UserError` if these are no images.
   """
-  shape = data.example_shape
-  check(are_images(shape), f'data: examples of shape {shape} are no images')
+  check(are_images(data.example_shape), 'data: examples are no images')
   truth = data.info.clusters
   truth = np.zeros(data.num_clients) if truth is None else np.asarray(truth)
   order = np.argsort(truth, kind='stable')
@@ -92,7 +91,7 @@ def sheet(images: pd.DataFrame, ax: Axes) -> Axes:
       canvas[top : top + height, left : left + width] = image
       if labeled:
         label = in_figure(group['label'].iloc[j], 12)
-        place = {'ha': 'center', 'va': 'bottom', 'fontsize': small()}
+        place: dict[str, Any] = {'ha': 'center', 'va': 'bottom', 'fontsize': small()}
         ax.text(left + width / 2, top - 0.5, label, **place)
   ax.imshow(canvas, cmap='gray', vmin=0, vmax=1, interpolation='nearest')
   ax.grid(visible=False)

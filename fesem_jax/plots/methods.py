@@ -14,8 +14,6 @@ from fesem_jax.utils.display import in_figure, method_name, names_in_figure
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.palette import color_of
 
-_CLEAR = 0.05  # p below which points are filled.
-
 
 def differences(frame: pd.DataFrame, ax: Axes) -> Axes:
   """Draws the differences of methods to a reference; filled where p is below 0.05.
@@ -27,7 +25,7 @@ def differences(frame: pd.DataFrame, ax: Axes) -> Axes:
   for place, row in enumerate(frame.itertuples()):
     color = color_of(0 if tables.metric(column).better(row.difference) > 0 else 1)
     ax.plot([row.low, row.high], [place, place], color=color)
-    fill = color if row.p < _CLEAR else 'white'
+    fill = color if row.p < 0.05 else 'white'
     ax.plot(row.difference, place, 'o', color=color, markerfacecolor=fill)
     names[place] += '\n(infinite)' * bool(np.isinf(row.difference))
   ax.set_yticks(range(len(frame)), names)
@@ -86,8 +84,8 @@ def ranks(scores: pd.DataFrame, ax: Axes, higher_is_better: bool = True) -> Axes
   last = [int(np.flatnonzero(rank - value < width)[-1]) for value in rank]
   groups = [(i, j) for i, j in enumerate(last) if j > i and (not i or j > last[i - 1])]
   right = max(len(rank), 1 + width)
-  for place, (i, j) in enumerate(groups, 2):
-    ax.plot([right + 0.2 * place] * 2, [i - 0.2, j + 0.2], color='0.3', linewidth=3)
+  for number, (i, j) in enumerate(groups, 2):
+    ax.plot([right + 0.2 * number] * 2, [i - 0.2, j + 0.2], color='0.3', linewidth=3)
   ax.plot([1, 1 + width], [-1, -1], '|-', color='0.3')
   ax.text(1, -1.15, f'critical difference {width:.2f}', va='bottom')
   ax.set_yticks(places, _names(mean.index))

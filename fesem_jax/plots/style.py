@@ -100,7 +100,7 @@ def legend_below(figure: Figure, *axes: Axes, title: str | None = None) -> None:
 
 
 def lay_out(figure: Figure) -> None:
-  """Lays a figure out, once for all of its files; axes inside of others take longer."""
+  """Lays a figure out; axes inside of others take longer."""
   if (engine := figure.get_layout_engine()) is not None:
     for _ in range(5 if any(ax.child_axes for ax in figure.axes) else 1):
       engine.execute(figure)

@@ -40,19 +40,16 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   """Every metric over rounds, bytes or seconds, its mean and interval over seeds."""
   recorded = list(rounds['metric'].unique())
   metrics = [m for m in recorded if not m.startswith(_OTHERS)]
-  metrics.sort(
-    key=lambda m: (not m.startswith('honest.'), not m.startswith('deployed.'))
-  )
+  first = ('honest.', 'deployed.', 'finetuned.')
+  metrics.sort(key=lambda m: [not m.startswith(kind) for kind in first])
   overs = ['round', *(m for m in recorded if m.startswith('total_'))]
   frame = pd.concat([_points(rounds, metric) for metric in metrics])
-  for over in overs[1:]:
-    at = average(rounds, over).set_index(['method', 'round'])['mean']
-    frame = frame.join(at.rename(over), on=['method', 'round'])
+  for name in overs[1:]:
+    at = average(rounds, name).set_index(['method', 'round'])['mean']
+    frame = frame.join(at.rename(name), on=['method', 'round'])
   frame['method'] = frame['method'].astype(str).map(method_name)
-  menus = [
-    _menu('metric', 'Metric', {m: metric_name(m) for m in metrics}),
-    _menu('over', 'over', {m: metric_name(m) for m in overs}),
-  ]
+  what = _menu('metric', 'Metric', {m: metric_name(m) for m in metrics})
+  over = _menu('over', 'over', {m: metric_name(m) for m in overs})
   picked = alt.selection_point(fields=['method'], bind='legend')
   numbers = [alt.Tooltip(f'{n}:Q', format='.4~g') for n in ('x', 'mean', 'low', 'high')]
   base = (
@@ -70,7 +67,7 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   low = alt.Y('low:Q', title=None, scale=_SCALE)
   band = base.mark_area(fillOpacity=0.2).encode(y=low, y2='high:Q')
   points = base.mark_point(filled=True, size=30).add_params(picked, _ZOOM)
-  return _spec(alt.layer(band, base.mark_line(), points), *menus)
+  return _spec(alt.layer(band, base.mark_line(), points), what, over)
 
 
 def _points(rounds: pd.DataFrame, metric: str) -> pd.DataFrame:

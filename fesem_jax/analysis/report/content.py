@@ -25,7 +25,6 @@ from fesem_jax.utils import progress_lines, user_cache
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import method_name, printable, text_of
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.provenance import versions
 
 _WORST = 10
 # Columns of the table of runs -> their heads.
@@ -48,9 +47,8 @@ def content(comparison: Comparison, title: str) -> dict[str, Any]:
   done = runs['status'].str.match('finished|ended')
   first = _runs(frames, runs.drop_duplicates('method')['run'])
   sizes = first.rounds[first.rounds['metric'].str.startswith('cluster_sizes.')]
-  points, version = _clients(first), versions().get('fesem_jax')
-  validation = 'validation' in set(runs.get('config.evaluate_on', ()))
-  on = 'validation examples; ' * validation
+  points = _clients(first)
+  on = ', '.join(runs.get('config.evaluate_on', pd.Series(['test'])).unique())
   by_method = first.clients.groupby('method', observed=True)
   specs = {'curves': charts.curves(frames.rounds)} if len(frames.rounds) else {}
   specs |= {'clients': charts.clients(points)} if len(points) else {}
@@ -59,7 +57,7 @@ def content(comparison: Comparison, title: str) -> dict[str, Any]:
   with pd.option_context('display.max_colwidth', 255):
     return {
       'title': printable(title or _title(runs), 120),
-      'what': f'{len(runs)} runs, {done.sum()} finished; {on}fesem_jax {version}',
+      'what': f'{len(runs)} runs, {done.sum()} finished, measured on {on} examples',
       'table': Markup(table.to_html()) if table else '',
       'notes': table.notes if table else ['No run has finished.'],
       'specs': specs,
@@ -72,7 +70,6 @@ def content(comparison: Comparison, title: str) -> dict[str, Any]:
 
 
 def _runs(frames: Frames, names: Any) -> Frames:
-  """The frames of some runs."""
   return Frames(*(frame[frame['run'].isin(names)] for frame in frames))
 
 
@@ -98,7 +95,6 @@ def _clients(first: Frames) -> pd.DataFrame:
 
 
 def _portrait(runs: pd.DataFrame, run: Any) -> dict[str, Any]:
-  """The arrays of clients.npz of a run, {} without them."""
   return read_portrait(pathlib.Path(runs.set_index('run').loc[run, 'folder']))
 
 
@@ -108,8 +104,8 @@ def _figures(comparison: Comparison, first: Frames) -> Iterator[tuple[str, Marku
     if name in ('clients', 'differences'):
       yield name, _svg(draw())
   shown = set(_FIGURES)
-  sizes = first.rounds['metric'] == 'cluster_sizes.0'
-  clustered = first.rounds['run'][sizes].unique()
+  sizes = first.rounds[first.rounds['metric'] == 'cluster_sizes.0']
+  clustered = sizes['run'].unique()
   for run in [*clustered, *first.runs['run']][: max(1, min(_DRAWN, len(clustered)))]:
     drawn = figures_of_run(_runs(first, [run]), _portrait(first.runs, run))
     for name in [name for name in drawn if name in shown]:
@@ -155,9 +151,9 @@ def _settings(runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _html(table: pd.DataFrame) -> Markup:
-  """A table as HTML."""
-  text = table.to_html(index=False, border=0, na_rep='', float_format='{:.4g}'.format)
-  return Markup(text)
+  return Markup(
+    table.to_html(index=False, border=0, na_rep='', float_format='{:.4g}'.format)
+  )
 
 
 def _library() -> str:

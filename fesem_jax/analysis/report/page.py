@@ -2,7 +2,7 @@
 
 import importlib.resources
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.run.results.curves import REPORTS
@@ -25,15 +25,11 @@ def write_report(
 
   Args:
     workdirs: of one run or several, finished or not, or the folder of a comparison.
-    output: file to write.
-    reference: label of the method that others are compared with; by default that with
-      the best deployed metric.
+    output: file to write, which is returned.
+    reference: method that others are compared with; by default the best one.
     report: the metrics of the table: of the 'last' round, the 'best' one, or 'mean10',
       the mean of the last ten evaluations.
     title: of the page; by default it names the runs.
-
-  Returns:
-    `output`.
 
   Raises:
     UserError: if a folder holds no run, or the runs are of several tasks.
@@ -44,8 +40,8 @@ def write_report(
   from fesem_jax.analysis.report.content import content
 
   check_choice('report', report, tuple(REPORTS))
-  several = isinstance(workdirs, Iterable) and not isinstance(workdirs, str)
-  folders = [path_of('workdirs', f) for f in (workdirs if several else [workdirs])]
+  given = [workdirs] if isinstance(workdirs, str | pathlib.Path) else workdirs
+  folders = [path_of('workdirs', folder) for folder in given]
   check(folders, 'workdirs: name at least one')
   path = path_of('output', output)
   comparison = Comparison(load_runs(*folders), reference=reference, report=report)
