@@ -75,13 +75,9 @@ def _scatter(points: pd.DataFrame, ax: Axes, count: int) -> None:
   known = 'true_cluster' in points
   marker = points['true_cluster'].cat.codes if known else points['cluster']
   for (c, t), group in points.groupby([points['cluster'], marker]):
-    style: dict[str, Any] = {
-      'color': color_of(c),
-      'marker': MARKERS[t % len(MARKERS)],
-      's': 26,
-    }
-    style |= {'edgecolors': 'white', 'linewidths': 0.3, 'alpha': 0.8}
-    ax.scatter(group['x'], group['y'], **style, rasterized=count > _PIXELS)
+    edges: dict[str, Any] = {'edgecolors': 'white', 'linewidths': 0.3, 'alpha': 0.8}
+    edges |= {'marker': MARKERS[t % len(MARKERS)], 'rasterized': count > _PIXELS}
+    ax.scatter(group['x'], group['y'], s=26, color=color_of(c), **edges)
   ax.grid(visible=False)
   ax.set(xticks=[], yticks=[])
 
@@ -147,12 +143,8 @@ def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
     names = [in_figure(name) for name in truth.categories]
     names[_NAMED:] = [f'{len(names) - _NAMED} others'] * (len(names) > _NAMED)
     handles = [Patch(color=color_of(k), label=name) for k, name in enumerate(names)]
-    place: dict[str, Any] = {
-      'loc': 'upper center',
-      'bbox_to_anchor': (0.5, -0.2),
-      'ncols': 2,
-    }
-    below.legend(handles=handles, fontsize=small(), handlelength=1.0, **place)
+    place: dict[str, Any] = {'ncols': 2, 'bbox_to_anchor': (0.5, -0.2)}
+    below.legend(handles=handles, loc='upper center', fontsize=small(), **place)
   _name_classes(ax, counts)
   return ax
 

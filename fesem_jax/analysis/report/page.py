@@ -40,7 +40,8 @@ def write_report(
   from fesem_jax.analysis.report.content import content
 
   check_choice('report', report, tuple(REPORTS))
-  given = [workdirs] if isinstance(workdirs, str | pathlib.Path) else workdirs
+  several = isinstance(workdirs, Sequence) and not isinstance(workdirs, str)
+  given = workdirs if several else [workdirs]
   folders = [path_of('workdirs', folder) for folder in given]
   check(folders, 'workdirs: name at least one')
   path = path_of('output', output)
