@@ -105,7 +105,7 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
 
 
 # As papers write them, in figures and LaTeX.
-display.PUBLISHED.update({
+_PUBLISHED = {
   'apfl': 'APFL', 'centralized': 'Centralized', 'cfl_gp': 'CFL-GP', 'clove': 'CLoVE',
   'ditto': 'Ditto', 'fed_ala': 'FedALA', 'fed_amp': 'FedAMP', 'fed_avg': 'FedAvg',
   'fed_babu': 'FedBABU', 'fed_bn': 'FedBN', 'fed_buff': 'FedBuff',
@@ -118,7 +118,9 @@ display.PUBLISHED.update({
   'lg_fed_avg': 'LG-FedAvg', 'moon': 'MOON', 'non_fed': 'NonFed', 'oracle': 'Oracle',
   'p_fed_me': 'pFedMe', 'pacfl': 'PACFL', 'per_fed_avg': 'Per-FedAvg',
   'robust': 'Robust', 'scaffold': 'SCAFFOLD', 'stocfl': 'StoCFL',
-})  # fmt: skip
+}  # fmt: skip
+# In the order of tables.
+display.PUBLISHED.update({name: _PUBLISHED[name] for name in METHODS})
 
 # Options that a name fixes.
 _FIXED: Mapping[str, Mapping[str, Any]] = {

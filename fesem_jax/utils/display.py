@@ -72,13 +72,6 @@ def listed(values: Iterable[object], most: int) -> str:
   return ', '.join(texts[:most]) + ', ...' * (len(texts) > most)
 
 
-def listed_and_counted(values: Iterable[object], most: int) -> str:
-  """The first `most` values, with the number of those that are left out."""
-  texts = list(map(str, values))
-  more = f' and {len(texts) - most:,} more' if len(texts) > most else ''
-  return ', '.join(texts[:most]) + more
-
-
 def in_figure(value: object, limit: int = 40) -> str:
   """`printable`, for Matplotlib: without formulas."""
   return printable(value, limit).replace('$', r'\$')

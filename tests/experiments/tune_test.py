@@ -289,4 +289,4 @@ def test_tuning_looks_at_validation_examples_only(tmp_path):
   final = tmp_path / 't/fesem(2)/seed0/config.json'
   assert json.loads(final.read_text())['evaluate_on'] == 'test'
   table = (tmp_path / 't/table.md').read_text()
-  assert '| prox_lambda=0.01 |' in table
+  assert 'prox_lambda=0.01 |' in table

@@ -255,7 +255,7 @@ def test_totals_of_a_run():
 
 def test_totals_in_words():
   sent = {'bytes_down': 1_230_000_000, 'bytes_up': 400}
-  assert costs.as_text(sent) == '1.23 GB to clients and 400 bytes from them'
+  assert costs.as_text(sent) == '1.23 GB to clients and 0.4 kB from them'
   timed = sent | {'simulated_seconds': 5400.0, 'device_profile': 'phone'}
   assert costs.as_text(timed).endswith('; 1.5 h on devices of profile phone')
   for seconds, said in ((30.04, '30 s'), (90, '1.5 min'), (0, '0 s')):

@@ -1,12 +1,12 @@
 """Costs of rounds: bytes sent, and seconds on devices of a profile."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fesem_jax.core.traffic import NUMBER, Drawn, Sent, Traffic
+from fesem_jax.utils import display
 
 Record = dict[str, Any]
 
@@ -79,30 +79,20 @@ def total(rounds: Sequence[Record], name: str, start: float = 0) -> float | None
 
 def as_text(costs: Record) -> str:
   """'1.2 GB to clients and 0.4 GB from them'; '' where nothing is sent, or known."""
-  sent = [costs[name] for name in _BYTES if costs.get(name)]
+  sent = [costs[name] / 1e9 for name in _BYTES if costs.get(name)]
   if len(sent) < len(_BYTES):
     return ''
-  line = f'{in_words(sent[0])} to clients and {in_words(sent[1])} from them'
+  down, up = (_rounded(x, display.BYTES) for x in sent)
+  line = f'{down} to clients and {up} from them'
   if (seconds := costs.get('simulated_seconds')) is not None:
-    line += f'; {_duration(seconds)} on devices of profile {costs["device_profile"]}'
+    hours = _rounded(seconds / 3600, display.HOURS)
+    line += f'; {hours} on devices of profile {costs["device_profile"]}'
     if any((costs.get('start') or {}).values()):
       line += ', without what comes before the first round'
   return line
 
 
-def _duration(seconds: float) -> str:
-  """'1.5 h', or minutes or seconds where it is less."""
-  size, unit = next(
-    (size, unit)
-    for size, unit in ((3600, 'h'), (60, 'min'), (1, 's'))
-    if seconds >= size or size == 1
-  )
-  return f'{seconds / size:.3g} {unit}'
-
-
-def in_words(count: float) -> str:
-  """'1.23 GB', in units of 1000."""
-  units = ('bytes', 'kB', 'MB', 'GB', 'TB')
-  digits = float(f'{count:.3g}')  # 999,999 bytes are 1 MB, not 1e+03 kB.
-  power = min(len(units) - 1, int(math.log10(max(digits, 1)) // 3))
-  return f'{count / 1000**power:.3g} {units[power]}'
+def _rounded(value: float, units: Sequence[tuple[str, float]]) -> str:
+  """'1.23 GB' of 10^9 bytes, or '1.5 h' of hours."""
+  unit, size = display.unit_of(value, units)
+  return f'{value * size:.3g} {unit}'

@@ -26,8 +26,6 @@ from fesem_jax.utils.safe_files import read_npz, reading
 if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
 
-  from fesem_jax.run.results.result import Result
-
 _Value = TypeVar('_Value')
 
 
@@ -217,13 +215,13 @@ def read_clients(folder: pathlib.Path) -> 'DataFrame | None':
 
 def write_result(
   folder: pathlib.Path,
-  result: 'Result',
+  result: Any,
   picture: dict[str, np.ndarray],
   save_models: bool | None,
   held: Record | None = None,
   has_clients: bool = False,
 ) -> None:
-  """Writes a result, the summary last; of one that was read, what the workdir lacks.
+  """Writes a `Result`, the summary last; of one that was read, what the workdir lacks.
 
   `picture` is the portrait of the clients, empty where none is to be written. `held` is
   the summary that was read, before callbacks added to it, and `has_clients`
@@ -238,7 +236,7 @@ def write_result(
 
 def _write(
   folder: pathlib.Path,
-  result: 'Result',
+  result: Any,
   picture: dict[str, np.ndarray],
   models: ClientModels | None,
   held: Record | None,
@@ -281,7 +279,7 @@ def _write_summary(folder: pathlib.Path, summary: Record) -> None:
 
 
 def _models_to_write(
-  folder: pathlib.Path, result: 'Result', save_models: bool | None
+  folder: pathlib.Path, result: Any, save_models: bool | None
 ) -> ClientModels | None:
   """The deployed models on the host, if the workdir lacks and is to have them."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fesem_jax.run.results import client_table, files
 from fesem_jax.run.results.files import method_label
+from fesem_jax.utils import display
 from fesem_jax.utils.errors import check
 
 if TYPE_CHECKING:
@@ -188,9 +189,7 @@ def _sorted(frame: 'DataFrame', labels: Sequence[str]) -> 'DataFrame':
 
 def _in_order(runs: Sequence[Recorded]) -> list[str]:
   """Labels in the order of the paper, own methods last."""
-  from fesem_jax.algorithms import METHODS
-
-  methods = list(METHODS)
+  methods = list(display.PUBLISHED)
 
   def place(run: Recorded) -> tuple[int, int]:
     name, clusters = run.config.get('algorithm'), run.config.get('num_clusters')
