@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -91,7 +92,9 @@ class Table:
     """The table as HTML, methods by the names of their papers, without its notes."""
     shown = self._marked(self.cells.map(escape), '<b>', '</b>').rename_axis(None)
     shown = shown.rename(index=lambda name: escape(method_name(str(name))))
-    shown.columns = shown.columns.map(lambda column: tuple(map(escape, column)))
+    shown.columns = shown.columns.map(
+      lambda column: tuple(escape(with_method_names(text)) for text in column)
+    )
     return shown.to_html(escape=False, border=0)
 
   def to_markdown(self) -> str:
@@ -121,7 +124,7 @@ class Table:
     cells = self._marked(panel.map(_latex), r'\textbf{', '}')
     groups = [group for group, _ in panel]
     heads = [
-      rf'\multicolumn{{{groups.count(g)}}}{{c}}{{{_latex(g)}}}'
+      rf'\multicolumn{{{groups.count(g)}}}{{c}}{{{_latex(with_method_names(g))}}}'
       for g in dict.fromkeys(groups)
     ]
     names = [_latex(method_name(str(name))) for name in cells.index]
@@ -170,6 +173,7 @@ def _with_room_for_marks(column: Sequence[str]) -> list[str]:
 def _latex(text: object) -> str:
   """A text without commands of LaTeX."""
   text = in_latex(text, 4000).replace('--', '-{}-')
+  text = re.sub(r'(?<!\w)-(?=\d)', '$-$', text)  # A minus, and no hyphen.
   return ''.join(_SYMBOLS.get(c, c) for c in text)
 
 

@@ -132,6 +132,7 @@ def test_the_best_and_those_that_do_not_differ_from_it_are_marked():
   assert '91.0 ± 1.0•' in str(found)
   assert r'\textbf{91.0 $\pm$ 1.0}' in found.to_latex()
   assert '<b>91.0 ± 1.0</b>' in found.to_html()
+  assert f'& $-${cells(found, "bad")["difference"][1:]} &' in found.to_latex()
   # One seed has no test, and no marks.
   alone = table({m: each[:1] for m, each in runs.items()})
   assert not alone.bold.to_numpy().any()
