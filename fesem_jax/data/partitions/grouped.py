@@ -246,7 +246,7 @@ class LabelSwapped(Grouped):
 
   by_label: ClassVar[bool] = True
 
-  groups: int | Sequence[tuple[int, int]] = 4
+  groups: Any = 4
 
   @functools.cached_property
   def settings(self) -> tuple[Any, ...]:
@@ -257,7 +257,7 @@ class LabelSwapped(Grouped):
           right, f'groups: {pair!s:.20} is no pair of labels; e.g. [[1, 7], [3, 5]]'
         )
       return (), *self.groups
-    return (), *((2 * g - 1, 2 * g) for g in range(1, int(self.groups)))
+    return (), *((2 * g - 1, 2 * g) for g in range(1, self.groups))
 
   @property
   def names(self) -> tuple[str, ...]:

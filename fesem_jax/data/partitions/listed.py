@@ -65,7 +65,8 @@ class Natural(Partition):
     if num_clients:
       select = prng_streams.host_rng(seed, prng_streams.SELECT)
       chosen = np.sort(select.choice(chosen, num_clients, replace=False))
-    names, train = pool.names[chosen], [lists[0][i] for i in chosen]
+    names: Any = pool.names[chosen]
+    train = [lists[0][i] for i in chosen]
     if len(lists) == 1:
       single = names[counts[chosen] < 2].tolist()
       check(not single, f'client {single[:1]}: 1 example; use natural(min_examples=2)')
