@@ -99,7 +99,10 @@ def regression_run(devices, workdir):
 def arrays_of(result):
   """Whatever a run gives back in arrays, by name."""
   found = helpers.flat(result.models) | result.portrait
-  return found | {name: x.to_numpy() for name, x in result.clients.items()}
+  for name, column in result.clients.items():
+    x = column.to_numpy()
+    found[name] = x.astype(str) if x.dtype.hasobject else x  # Not to be pickled.
+  return found
 
 
 def main(address, process_id, count, devices, folder, *names):
