@@ -34,16 +34,16 @@ from fesem_jax.utils.ranges import (
   checked,
 )
 
+Array = np.ndarray
+Examples = tuple[Array, Array]  # x [N, ...], y [N]
+
 
 @dataclasses.dataclass(frozen=True)
 class LabelFlip:
   """Trains on the labels in reverse order, of those that have training examples."""
 
-  def change(
-    self, x: np.ndarray, y: np.ndarray, drawn: np.ndarray, train: FederatedData
-  ) -> tuple[np.ndarray, np.ndarray]:
+  def change(self, x: Array, y: Array, drawn: Array, train: FederatedData) -> Examples:
     """The same examples with other labels."""
-    _check_classes('label_flip', train)
     labels = np.unique(np.asarray(train.y))
     return x, labels[::-1][np.searchsorted(labels, y)].astype(y.dtype)
 
@@ -61,11 +61,8 @@ class Backdoor:
   def __post_init__(self):
     check_arguments(Backdoor, vars(self))
 
-  def change(
-    self, x: np.ndarray, y: np.ndarray, drawn: np.ndarray, train: FederatedData
-  ) -> tuple[np.ndarray, np.ndarray]:
+  def change(self, x: Array, y: Array, drawn: Array, train: FederatedData) -> Examples:
     """The examples and labels, those below `share` in `drawn` with the mark."""
-    _check_classes('backdoor', train)
     classes = train.num_classes
     check(self.target < classes, f'attack: {self} needs a class in 0..{classes - 1}')
     marked, corner = drawn < self.share, mask(x.shape[1:])
@@ -156,20 +153,11 @@ def apply(
   order = prng_streams.host_rng(seed, prng_streams.CORRUPT).permutation(clients)
   bad = np.zeros(clients, bool)
   bad[by_id[order[:count]]] = True
-  x, y = _changed(
-    train, attacks, np.repeat(bad, np.diff(np.asarray(train.offsets))), seed
-  )
-  return dataclasses.replace(train, x=x, y=y, attack=Attack(bad, attacks))
-
-
-def _changed(
-  train: FederatedData, attacks: Sequence[Any], rows: np.ndarray, seed: int
-) -> tuple[Any, Any]:
-  """The examples and labels of a split, those in `rows` [N] bool changed."""
   changes = [attack.change for attack in attacks if hasattr(attack, 'change')]
-  if not (changes and rows.any()):
-    return train.x, train.y
+  rows = np.repeat(bad, np.diff(np.asarray(train.offsets)))
   drawn = prng_streams.host_rng(seed, prng_streams.BACKDOOR).random(len(rows))[rows]
+  fits = train.task == CLASSIFICATION.name or not changes
+  check(fits, f'attack: needs classes; the data are for {train.task}')
   x, y = np.asarray(train.x), np.array(train.y)
   new_x, new_y = before = x[rows], y[rows]
   for change in changes:
@@ -178,15 +166,10 @@ def _changed(
   if new_x is not before[0]:
     x = np.array(x)
     x[rows] = new_x
-  return x, y
+  return dataclasses.replace(train, x=x, y=y, attack=Attack(bad, attacks))
 
 
-def _check_classes(attack: str, train: FederatedData) -> None:
-  fits = train.task == CLASSIFICATION.name
-  check(fits, f'attack: {attack} needs classes; the data are for {train.task}')
-
-
-def mask(shape: tuple[int, ...], width: int | None = None) -> np.ndarray:
+def mask(shape: tuple[int, ...], width: int | None = None) -> Array:
   """Bool, True in the corner of an example of a shape.
 
   A square at the lower right of an image, an eighth of its height or 2 pixels of small
@@ -206,7 +189,7 @@ def backdoor_of(train: FederatedData) -> Backdoor | None:
   return next((kind for kind in attacks if isinstance(kind, Backdoor)), None)
 
 
-def honest(train: FederatedData) -> np.ndarray | None:
+def honest(train: FederatedData) -> Array | None:
   """[M] bool, clients that are not bad; None where no client is to be bad."""
   return None if train.attack is None else ~np.asarray(train.attack.bad)
 

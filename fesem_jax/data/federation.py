@@ -1,5 +1,6 @@
 """The training and test splits of clients, from a pool or from a data set's name."""
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
@@ -91,22 +92,21 @@ def drift(
     UserError: if the partition has no groups, or rounds do not rise from 2.
   """
   ranges.check_choice('drift_start', start, ('groups', 'one'))
-  train, _ = splits = federate(pool, partition, **options)
-  value = as_partition(partition, pool)
-  groups = value.groups_of(train.num_clients)
-  check(groups is not None, f'drift_rounds: {value!s:.40} has no groups')
-  assert groups is not None
   firsts = [1, *rounds]
   right = all(isinstance(first, int | np.integer) for first in firsts)
   right = right and all(a < b for a, b in itertools.pairwise(firsts))
   check(right, f'drift_rounds: must rise from 2; got {[*rounds]!s:.40}')
-  options = {name: x for name, x in options.items() if name != 'ignore_checks'}
+  train, _ = splits = federate(pool, partition, **options)
+  value = as_partition(partition, pool)
+  groups = value.groups_of(train.num_clients)
+  check(groups is not None, f'drift_rounds: {value!s:.40} has no groups')
+  options.pop('ignore_checks', None)
   if start == 'one':
-    splits = _federate(pool, value, 0 * groups, **options)
+    splits = _federate(pool, value, np.zeros_like(groups), **options)
   phases = [Phase(1, *splits)]
   for i, first in enumerate(rounds):
     rng = prng_streams.host_rng(options.get('seed', 0), prng_streams.DRIFT, i)
-    drawn = rng.integers(0, groups.max() + 1, len(groups))
+    drawn = rng.integers(0, np.max(groups) + 1, train.num_clients)
     phases.append(Phase(first, *_federate(pool, value, drawn, **options)))
   return phases
 
@@ -196,49 +196,40 @@ def _federate(
 ) -> tuple[FederatedData, FederatedData]:
   """The splits of `federate`, changed as groups [M] in place of the partition's."""
   last = test_rows == 'last'
-  check(
-    not last or pool.test is None, 'test_rows: the data have test examples; leave it'
-  )
+  fits = not last or pool.test is None
+  check(fits, 'test_rows: the data have test examples; leave it')
   names, *rows = partition.splits(pool, seed, num_clients, examples_per_client, last)
   sizes = [np.array([len(r) for r in split]) for split in rows]
-  count = len(sizes[0])
-  if names is None:
-    width = len(str(count - 1))
-    names = [f'client{i:0{width}d}' for i in range(count)]
   flat = [np.concatenate(split).astype(np.int64) for split in rows]
+  count, standards, weights = len(sizes[0]), None, None
+  if names is None:
+    names = [f'client{i:0{len(str(count - 1))}d}' for i in range(count)]
   groups = partition.groups_of(count) if groups is None else groups
   clusters, cluster_names = groups, names_of_groups(partition)
   if groups is None and pool.cluster is not None:
     clusters, cluster_names = _clusters(pool.cluster, flat, sizes), pool.cluster_names
-  weights = None
   if isinstance(partition, partitions.Natural) and pool.weight is not None:
-    assert pool.names is not None
-    weights = pool.weight[np.isin(pool.names, names)]
-  mean, deviation = _standards(pool, flat[0]) if standardize else (None, None)
-  standards = None
-  if mean is not None and deviation is not None:
-    standards = mean / pool.scale, deviation / pool.scale
+    weights = pool.weight[np.isin(pool.names, names)]  # type: ignore[arg-type]
+  if standardize:
+    pool, standards = _standardized(pool, flat[0])
   info = ClientInfo(
     np.array(names), clusters, None if clusters is None else cluster_names,
     pool.class_names, weights, standards, last,
   )  # fmt: skip
-  scale = 1.0 if standardize else pool.scale
   labels = np.unique(pool.labels[pool.masks[0]])
   splits = []
   for i in range(2):
-    x = _standardized(_rows(pool.x, flat[i]), pool.scale, mean, deviation)
-    y = pool.y[flat[i]]
-    context = Context(seed, i, count, pool.num_classes, labels, scale)
+    context = Context(seed, i, count, pool.num_classes, labels, pool.scale)
+    x, y = _rows(pool.x, flat[i]), pool.y[flat[i]]
     x, y = changed(partition, x, y, sizes[i], groups, context)
     split = FederatedData.from_arrays(
-      x, y, sizes[i], num_classes=pool.num_classes, scale=scale, info=info,
+      x, y, sizes[i], num_classes=pool.num_classes, scale=pool.scale, info=info,
       task=pool.task,
     )  # fmt: skip
     splits.append(split)
   if pool.server_test is not None:
     x, y = pool.server_test
-    x = _standardized(x, pool.scale, mean, deviation).astype(splits[1].x.dtype)
-    splits[1] = splits[1].with_server_test(x, y)
+    splits[1] = splits[1].with_server_test(x.astype(splits[1].x.dtype), y)
   return splits[0], splits[1]
 
 
@@ -260,23 +251,24 @@ def _clusters(
   return clusters if (clusters[client] == of_rows).all() else None
 
 
-def _standards(pool: Pool, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """[F] mean and standard deviation of columns over training rows.
+def _standardized(
+  pool: Pool, rows: np.ndarray
+) -> tuple[Pool, tuple[np.ndarray, np.ndarray]]:
+  """A pool whose columns have mean 0 and deviation 1 over training rows, and both.
 
-  Columns of zeros and ones and constant ones stay, with mean 0 and deviation 1.
+  Columns of zeros and ones and constant ones stay.
   """
   columns = pool.x.ndim == 2 and pool.x.dtype != np.uint8 and pool.task != 'sequence'
   check(columns, f'standardize: needs columns of numbers; x is {pool.x.shape}')
   x = np.asarray(pool.x[rows], np.float64) * pool.scale
   mean, deviation = x.mean(axis=0), x.std(axis=0)
   stay = ((x == 0) | (x == 1)).all(axis=0) | (deviation == 0)
-  return np.where(stay, 0, mean), np.where(stay, 1, deviation)
+  mean, deviation = np.where(stay, 0, mean), np.where(stay, 1, deviation)
+  standards = mean / pool.scale, deviation / pool.scale
 
+  def standardized(x: np.ndarray) -> np.ndarray:
+    return ((x.astype(np.float64) * pool.scale - mean) / deviation).astype(np.float32)
 
-def _standardized(
-  x: np.ndarray, scale: float, mean: np.ndarray | None, deviation: np.ndarray | None
-) -> np.ndarray:
-  """Features of mean 0 and deviation 1; without a mean as they are."""
-  if mean is None or deviation is None:
-    return x
-  return ((x.astype(np.float64) * scale - mean) / deviation).astype(np.float32)
+  server = pool.server_test and (standardized(pool.server_test[0]), pool.server_test[1])
+  new = {'x': standardized(pool.x), 'scale': 1.0, 'server_test': server}
+  return dataclasses.replace(pool, **new), standards

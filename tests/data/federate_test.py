@@ -68,7 +68,6 @@ FILES = {
   'names.json': (json.dumps({'a': [3, 1, 4], 'b': [0, 2]}), ['a', 'b']),
   'net_dataidx_map.txt': ('{\n0: [\n3, 1, 4\n]\n1: [\n0, 2\n]\n}\n', ['0', '1']),
   'scale.csv': ('client_id,sample_path\nb,x\na,x\nb,x\na,x\na,x\n', ['b', 'a']),
-  'gld.csv': ('user_id,image_id\nb,x\na,x\nb,x\na,x\na,x\n', ['b', 'a']),
 }
 
 
@@ -76,17 +75,15 @@ FILES = {
 def test_rows_of_files_of_other_frameworks(tmp_path, name):
   text, names = FILES[name]
   (tmp_path / name).write_text(text)
-  found = read_rows(tmp_path / name)
+  found, train, test = read_rows(tmp_path / name)
   expected = [[0, 2], [1, 3, 4]] if name.endswith('.csv') else [[3, 1, 4], [0, 2]]
-  assert [rows.tolist() for rows in found.train] == expected
-  assert (found.names, found.test) == (names, None)
+  assert [rows.tolist() for rows in train] == expected
+  assert (found, test) == (names, None)
   train, test = data.federate(twelve(), f'rows({tmp_path / name})')
   assert sorted(np.concatenate([train.x, test.x])[:, 0]) == [0, 1, 2, 3, 4]
 
 
-def test_rows_of_numpy_and_fl_bench(tmp_path):
-  np.save(tmp_path / 'map.npy', np.array([[3, 1], [0, 2]]))
-  assert [r.tolist() for r in read_rows(tmp_path / 'map.npy').train] == [[3, 1], [0, 2]]
+def test_rows_of_fl_bench(tmp_path):
   rows = [
     {'train': np.array([3, 1], np.int32), 'val': np.array([8]), 'test': np.array([4])},
     {'train': np.array([0]), 'val': np.array([]), 'test': np.array([])},
@@ -103,9 +100,9 @@ def test_rows_of_numpy_and_fl_bench(tmp_path):
     ('absent.json', r'absent\.json'),
     ([[0, 1], [1, 2]], 'rows: row 1'),
     ([{'train': [0], 'test': [0]}], 'rows: row 0'),
-    ([[0, 1], []], 'rows: client'),
-    ([[0, -1]], 'rows: client 0'),
-    ([[0, 1.5]], 'rows: client 0'),
+    ([[0, 1], []], 'rows: a client'),
+    ([[0, -1]], 'rows: .0'),
+    ([[0, 1.5]], 'rows: .0'),
     ([[0, 12]], 'rows: no row 12'),
     ([{'train': [0], 'test': []}], 'rows: there are no test'),
     ({'train': [0, 1], 'test': [2]}, 'rows: has splits'),

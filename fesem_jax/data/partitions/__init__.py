@@ -74,14 +74,13 @@ def parse(text: str) -> Partition:
   Raises:
     UserError: on an unknown name or argument, or parts that cannot be joined.
   """
-  parts = sorted(
-    expressions.build(text, KINDS, 'partition'), key=lambda part: part.layer
-  )
+  parts = expressions.build(text, KINDS, 'partition')
   check(parts, f'partition: {text!r:.40} is empty; expected e.g. dirichlet(0.1)')
-  partition: Partition = parts[0]
-  for part in parts[1:]:
-    fits = part.layer > partition.layer and hasattr(part, 'within')
-    check(fits, f'partition: {part!s:.30} and {partition!s:.30} cannot be joined')
+  partition, *outer = sorted(parts, key=lambda part: part.layer)
+  for part in outer:
+    check(
+      part.within, f'partition: {part!s:.30} and {partition!s:.30} cannot be joined'
+    )
     partition = dataclasses.replace(part, within=partition)
   return partition
 
@@ -93,13 +92,11 @@ def replace(text: str, field: str, value: Any) -> Partition:
     UserError: if no part has the field.
   """
 
-  def replaced(part: Partition | None) -> Partition:
+  def replaced(part: Any) -> Any:
     check(part is not None, f'partition: {text} has no {field}')
-    assert part is not None
-    if field in (f.name for f in dataclasses.fields(part)):  # type: ignore[arg-type]
-      return dataclasses.replace(part, **{field: value})  # type: ignore[type-var]
-    inner = replaced(getattr(part, 'within', None))
-    return dataclasses.replace(part, within=inner)  # type: ignore[type-var, call-arg]
+    if field in (f.name for f in dataclasses.fields(part)):
+      return dataclasses.replace(part, **{field: value})
+    return dataclasses.replace(part, within=replaced(part.within))
 
   return replaced(parse(text))
 

@@ -1,11 +1,13 @@
 """Partitions that deal examples to clients by size or label."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from fesem_jax.data.partitions.partition import (
+  Array,
+  Generator,
   Partition,
   Request,
   Rows,
@@ -16,7 +18,7 @@ from fesem_jax.data.partitions.partition import (
   with_test,
 )
 from fesem_jax.utils import ranges
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.notices import warn_once
 
 Alpha = Annotated[float, ranges.Range(above=0, most=1e300)]
@@ -38,7 +40,7 @@ class Iid(Partition):
   def __post_init__(self) -> None:
     super().__post_init__()
     right = all(isinstance(size, int | np.integer) and size > 0 for size in self.sizes)
-    check(right, 'sizes: must be a positive integer for each client')
+    check(right, 'sizes: must be positive integers')
 
   @property
   def num_clients(self) -> int:
@@ -48,7 +50,7 @@ class Iid(Partition):
     self.first_draws(request)
     rng, sizes = request.rng, np.array(self.sizes, int)
 
-    def deal(y: np.ndarray, least: int) -> Rows:
+    def deal(y: Array, least: int) -> Rows:
       rows = rng.permutation(len(y))
       if not len(sizes):
         return np.array_split(rows, request.num_clients)
@@ -62,23 +64,20 @@ class Iid(Partition):
 
 
 class ByShares(Partition):
-  """The base class of kinds with shares of clients in each class.
-
-  `shares` returns them, [L, M], or [1, M] of clients in all examples.
-  """
+  """The base class of kinds with shares of clients in each or in all classes."""
 
   top_up: ClassVar[bool] = True  # Small clients take examples of others.
 
-  def shares(self, request: Request, first: np.ndarray) -> np.ndarray:
+  def shares(self, request: Request, first: Array) -> Array:
     """Shares [L, M] or [1, M]; `first` [L, M] are those of the first draws."""
-    raise NotImplementedError
+    return first
 
   def rule(self, request: Request) -> Rule:
     first, _ = self.first_draws(request)
     shares = self.shares(request, first)
     by_class, top_up = len(shares) == request.num_classes, int(self.top_up)
 
-    def deal(y: np.ndarray, least: int) -> Rows:
+    def deal(y: Array, least: int) -> Rows:
       return by_shares(request.rng, y * by_class, shares, least * top_up)
 
     return deal
@@ -94,12 +93,11 @@ class Dirichlet(ByShares):
       client has so many examples, training (and test, if these are split off).
   """
 
-  by_label: ClassVar[bool] = True
-
+  by_label = True
   alpha: Alpha = 0.5
   min_examples: ranges.Index = 0
 
-  def shares(self, request: Request, first: np.ndarray) -> np.ndarray:
+  def shares(self, request: Request, first: Array) -> Array:
     if not self.min_examples:
       return first
     rng, labels, num_clients, num_classes, _ = request
@@ -115,9 +113,7 @@ class Dirichlet(ByShares):
       else:
         if sizes.min() >= self.min_examples:
           return shares
-    few = f'no draw gives {num_clients} clients so many'
-    check(False, f'min_examples: {few} of {len(labels)} examples; lower it')
-    return first
+    raise UserError(f'min_examples: no draw gives {num_clients} clients so many; lower')
 
 
 class Unequal(ByShares):
@@ -129,7 +125,7 @@ class Unequal(ByShares):
 
   alpha: Alpha = 0.5
 
-  def shares(self, request: Request, first: np.ndarray) -> np.ndarray:
+  def shares(self, request: Request, first: Array) -> Array:
     return first[:1]
 
 
@@ -142,17 +138,18 @@ class Lognormal(ByShares):
 
   sigma: Sigma = 0.3
 
-  def shares(self, request: Request, first: np.ndarray) -> np.ndarray:
+  def shares(self, request: Request, first: Array) -> Array:
     return _exp_weights(request.rng, request.num_clients, self.sigma)[None]
 
 
 class FewLabels(ByShares):
   """The base class of kinds whose clients have few of the labels that occur."""
 
-  by_label: ClassVar[bool] = True
-  top_up: ClassVar[bool] = False
+  by_label = True
+  top_up = False
+  of_present: ClassVar[Callable[..., Array]]  # (request, labels [P], counts [P])
 
-  def shares(self, request: Request, first: np.ndarray) -> np.ndarray:
+  def shares(self, request: Request, first: Array) -> Array:
     present, places = np.unique(request.labels, return_inverse=True)
     shares = np.zeros((request.num_classes, request.num_clients))
     shares[present] = self.of_present(request, present, np.bincount(places))
@@ -160,12 +157,6 @@ class FewLabels(ByShares):
     if absent:
       warn_once(f'{self!s:.40}: no client has the labels {absent[:9]}; left out')
     return shares
-
-  def of_present(
-    self, request: Request, present: np.ndarray, counts: np.ndarray
-  ) -> np.ndarray:
-    """Shares [P, M] of clients in the labels [P] that occur, `counts` [P] times."""
-    raise NotImplementedError
 
 
 class Labels(FewLabels):
@@ -186,21 +177,17 @@ class Labels(FewLabels):
   def num_clients(self) -> int:
     return len(self.of)
 
-  def of_present(
-    self, request: Request, present: np.ndarray, counts: np.ndarray
-  ) -> np.ndarray:
-    rng, num_clients = request.rng, request.num_clients
-    has, clients = np.zeros((len(counts), num_clients)), np.arange(num_clients)
+  def of_present(self, request: Request, present: Array, counts: Array) -> Array:
+    clients = np.arange(request.num_clients)
+    has = np.zeros((len(counts), len(clients)))
     if self.of:
-      check(len(self.of) == num_clients, f'of: lists {len(self.of)} of {num_clients}')
       for i, labels in enumerate(self.of):
-        unknown = np.setdiff1d(labels, present).tolist()
-        check(not unknown and len(labels), f'of: client {i}: no examples of {unknown}')
+        right = len(labels) and np.isin(labels, present).all()
+        check(right, f'of: client {i} needs labels that have examples')
         has[np.searchsorted(present, labels), i] = 1
     else:
-      enough = self.per_client <= len(counts)
-      check(enough, f'per_client: is {self.per_client}; there are {len(counts)} labels')
-      order = rng.random((num_clients, len(counts)))
+      _check_enough(self.per_client, counts)
+      order = request.rng.random((len(clients), len(counts)))
       order[clients, clients % len(counts)] = -1
       has[np.argsort(order, axis=1)[:, : self.per_client].T, clients] = 1
     return has / np.maximum(1, has.sum(axis=1, keepdims=True))
@@ -220,21 +207,16 @@ class PowerLaw(FewLabels):
   sigma: Sigma = 2.0
   per_client: ranges.Count = 2
 
-  def of_present(
-    self, request: Request, present: np.ndarray, counts: np.ndarray
-  ) -> np.ndarray:
-    enough = self.per_client <= len(counts)
-    check(enough, f'per_client: is {self.per_client}; there are {len(counts)} labels')
-    rng, num_clients = request.rng, request.num_clients
-    shares = np.zeros((len(counts), num_clients))
-    first = np.arange(num_clients) % len(counts)
+  def of_present(self, request: Request, present: Array, counts: Array) -> Array:
+    _check_enough(self.per_client, counts)
+    shares = np.zeros((len(counts), request.num_clients))
+    first = np.arange(request.num_clients) % len(counts)
     for label, count in enumerate(counts):
       has = np.flatnonzero((label - first) % len(counts) < self.per_client)
       if len(has):
         least = min(_FEDPROX_LEAST, count // len(has))
-        others = count - least * len(has)
-        weights = _exp_weights(rng, len(has), self.sigma)
-        shares[label, has] = (least + others * weights) / count
+        weights = _exp_weights(request.rng, len(has), self.sigma)
+        shares[label, has] = (least + (count - least * len(has)) * weights) / count
     return shares
 
 
@@ -247,8 +229,7 @@ class DirichletLabels(Partition):
     alpha: concentration; smaller is more skewed.
   """
 
-  by_label: ClassVar[bool] = True
-
+  by_label = True
   alpha: Alpha = 0.5
 
   def rule(self, request: Request) -> Rule:
@@ -261,13 +242,10 @@ class DirichletLabels(Partition):
     return lambda y, least: by_counts(rng, y, _equal_sizes(rng, y, drawn))
 
 
-def _equal_sizes(
-  rng: np.random.Generator, labels: np.ndarray, drawn: np.ndarray
-) -> np.ndarray:
+def _equal_sizes(rng: Generator, labels: Array, drawn: Array) -> Array:
   """[L, M] examples of each class, given clients' distributions `drawn` [M, L].
 
-  Sizes differ by at most one. Clients that draw a class that runs out are chosen at
-  random, and the others draw again from the classes that are left.
+  Clients that draw a class that runs out are chosen at random; the others draw again.
   """
   num_clients, num_classes = drawn.shape
   left, counts = np.bincount(labels, minlength=num_classes), np.zeros(drawn.shape, int)
@@ -293,8 +271,7 @@ class Shards(Partition):
     per_client: shards of each client.
   """
 
-  by_label: ClassVar[bool] = True
-
+  by_label = True
   per_client: ranges.Count = 2
 
   @property
@@ -302,19 +279,21 @@ class Shards(Partition):
     return self.per_client
 
   def rule(self, request: Request) -> Rule:
-    count = len(request.labels)
-    enough = request.num_clients * self.per_client <= count
-    check(enough, f'per_client: more shards than the {count} examples')
     _, of_clients = self.first_draws(request)
 
-    def deal(y: np.ndarray, least: int) -> Rows:
+    def deal(y: Array, least: int) -> Rows:
       shards = np.array_split(np.argsort(y, kind='stable'), of_clients.size)
       return [np.concatenate([shards[s] for s in client]) for client in of_clients]
 
     return deal
 
 
-def _exp_weights(rng: np.random.Generator, count: int, sigma: float) -> np.ndarray:
+def _check_enough(per_client: int, counts: Array) -> None:
+  enough = per_client <= len(counts)
+  check(enough, f'per_client: is {per_client}; there are {len(counts)} labels')
+
+
+def _exp_weights(rng: Generator, count: int, sigma: float) -> Array:
   """[count] in proportion to exp(sigma z), z ~ N(0, 1); they sum to 1."""
   logs = sigma * rng.normal(size=count)
   weights = np.exp(logs - logs.max())  # The largest may overflow.

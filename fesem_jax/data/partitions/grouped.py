@@ -1,10 +1,9 @@
 """Partitions into groups of clients, the true clusters, and changes of examples."""
 
 import dataclasses
-import functools
 import numbers
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -12,7 +11,9 @@ from fesem_jax.core import prng_streams
 from fesem_jax.data.partitions import image_corruptions
 from fesem_jax.data.partitions.dealt import Iid
 from fesem_jax.data.partitions.partition import (
+  Array,
   Context,
+  Generator,
   Partition,
   Request,
   Rows,
@@ -22,22 +23,16 @@ from fesem_jax.data.partitions.partition import (
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 
-if TYPE_CHECKING:
-  from fesem_jax.data.pool import Pool
-
-MAX_GROUPS = 1000
-
-Array = np.ndarray
-Generator = np.random.Generator
 Changed = tuple[Array, Array]  # x [N, ...], y [N]
+
+_MAX_GROUPS = 1000
 
 
 class Parted(Partition):
   """The base class of kinds that deal within K parts; client i is of part i mod K."""
 
-  layer: ClassVar[int] = 1
-  # Whether parts, whose rows are in random order, are cut as they are.
-  cuts: ClassVar[Any] = False
+  layer = 1
+  cuts: ClassVar[Any] = False  # Whether parts, in random order, are cut as they are.
 
   within: Partition = dataclasses.field(default=Iid(), kw_only=True)
 
@@ -49,23 +44,20 @@ class Parted(Partition):
     rng, _, num_clients, num_classes, need = request
     rules: dict[int, Rule] = {}
 
-    def deal(y: np.ndarray, least: int, cluster: np.ndarray) -> Rows:
+    def deal(y: Array, least: int, cluster: Array) -> Rows:
       clients, num_parts = [np.array([], int)] * num_clients, len(np.unique(cluster))
       check(num_clients >= num_parts, f'num_clients: fewer than {num_parts} groups')
       for k, rows in enumerate(self.pools(rng, len(y), cluster)):
         members = range(k, num_clients, num_parts)
         if self.cuts:
-          parts = np.array_split(rows, len(members))
-        else:
-          if k not in rules:  # The training split, which comes first.
-            few = f'group {k}: {len(rows)} examples for {len(members)} clients'
-            check(len(rows) >= max(need, least) * len(members), few)
-            rows = rows[: need * len(members) or None]
-            inner = Request(rng, y[rows], len(members), num_classes)
-            rules[k] = self.within.rule(inner)
-          parts = [rows[r] for r in rules[k](y[rows], least)]
-        for member, part in zip(members, parts, strict=True):
-          clients[member] = part
+          clients[k::num_parts] = np.array_split(rows, len(members))
+          continue
+        if k not in rules:  # The training split, which comes first.
+          few = f'num_clients: group {k} has {len(rows)} examples for {len(members)}'
+          check(len(rows) >= max(need, least) * len(members), few)
+          rows = rows[: need * len(members) or None]
+          rules[k] = self.within.rule(Request(rng, y[rows], len(members), num_classes))
+        clients[k::num_parts] = [rows[r] for r in rules[k](y[rows], least)]
       return clients
 
     return deal
@@ -78,12 +70,10 @@ class InClusters(Parted):
     within: how the examples of a cluster are dealt to its clients.
   """
 
+  by_cluster = True
+
   def pools(self, rng: Generator, count: int, cluster: Array) -> Iterable[Array]:
     return (rng.permutation(np.flatnonzero(cluster == k)) for k in np.unique(cluster))
-
-  def check_fits(self, pool: 'Pool') -> None:
-    super().check_fits(pool)
-    check(pool.cluster is not None, 'partition: cluster needs clusters in the data')
 
 
 class Grouped(Parted):
@@ -95,34 +85,36 @@ class Grouped(Parted):
     within: how the examples of a group are dealt to its clients.
   """
 
+  setting: ClassVar[type] = numbers.Real  # The type of settings.
+
   groups: Any = 4
   disjoint: bool = False
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    if not isinstance(self.groups, tuple):
-      whole = isinstance(self.groups, numbers.Integral)
-      check(whole and 0 < self.groups <= MAX_GROUPS, f'groups: must be 1..{MAX_GROUPS}')
-    count = len(self.settings)
-    distinct = count and len(set(self.settings)) == count
-    check(distinct, f'groups: must be different; got {self.groups!s:.40}')
-    right = isinstance(self.groups, tuple) or count == self.groups
-    check(right, f'groups: there are {count} kinds; got {self.groups}')
+    listed = isinstance(self.groups, tuple)
+    right = listed or isinstance(self.groups, numbers.Integral)
+    count = len(set(self.settings)) if right else 0
+    right = 0 < count == len(self.settings) <= _MAX_GROUPS
+    right = right and (count == self.groups or listed)
+    right = right and all(isinstance(x, self.setting) for x in self.settings)
+    check(
+      right, f'groups: got {self.groups!s:.40}; give a number or different settings'
+    )
 
-  def defaults(self, count: int) -> tuple[Any, ...]:
+  def defaults(self, count: int) -> Sequence[Any]:
     """The settings of k groups."""
-    return tuple(range(count))
+    return range(count)
 
-  @functools.cached_property
+  def name(self, setting: Any) -> str:
+    """The name of a group in figures."""
+    return str(setting)
+
+  @property
   def settings(self) -> tuple[Any, ...]:
     """What sets each group apart."""
     listed = isinstance(self.groups, tuple)
-    return self.groups if listed else self.defaults(self.groups)
-
-  @property
-  def names(self) -> tuple[str, ...]:
-    """Names of the groups, which figures show."""
-    return tuple(map(str, self.settings))
+    return tuple(self.groups if listed else self.defaults(self.groups))
 
   @property
   def copies(self) -> int:  # type: ignore[override]
@@ -136,7 +128,7 @@ class Grouped(Parted):
   def num_clients(self) -> int:
     return self.within.num_clients * len(self.settings)
 
-  def groups_of(self, num_clients: int) -> np.ndarray:
+  def groups_of(self, num_clients: int) -> Array:
     return np.arange(num_clients) % len(self.settings)
 
   def pools(self, rng: Generator, count: int, cluster: Array) -> Iterable[Array]:
@@ -147,9 +139,8 @@ class Grouped(Parted):
 
   def rule(self, request: Request) -> Rule:
     self.within.first_draws(request)
-    groups = np.arange(len(self.settings))
     deal = super().rule(request._replace(need=0) if self.cuts else request)
-    return lambda y, least: deal(y, least, groups)
+    return lambda y, least: deal(y, least, np.arange(len(self.settings)))
 
 
 class Rotated(Grouped):
@@ -158,51 +149,38 @@ class Rotated(Grouped):
   Attributes:
     groups: k, group g being turned by g * 360 / k degrees; or the degrees of each,
       counterclockwise.
-    disjoint: whether the groups divide the examples; if False, each holds all of them.
     sampling: 'linear', which continues the border (corners of another shade would
       betray the angle), or 'nearest', which fills corners with 0, as torchvision does;
       multiples of 90 degrees are exact.
-    within: how the examples of a group are dealt to its clients.
   """
 
-  of_images: ClassVar[bool] = True
-
-  groups: int | Sequence[float] = 4
   sampling: Literal['linear', 'nearest'] = 'linear'
 
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    right = all(isinstance(degrees, numbers.Real) for degrees in self.settings)
-    check(right, f'groups: must be degrees; got {self.groups!s:.40}')
+  def defaults(self, count: int) -> Sequence[Any]:
+    return [360 * group / count for group in range(count)]
 
-  def defaults(self, count: int) -> tuple[Any, ...]:
-    return tuple(360 * group / count for group in range(count))
-
-  @property
-  def names(self) -> tuple[str, ...]:
-    return tuple(f'{degrees:.4g} degrees' for degrees in self.settings)
+  def name(self, setting: Any) -> str:
+    return f'{setting:.4g} degrees'
 
   def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     return rotate(x, self.settings[group], self.sampling), y
 
 
-def rotate(x: np.ndarray, degrees: float, sampling: str = 'linear') -> np.ndarray:
+def rotate(x: Array, degrees: float, sampling: str = 'linear') -> Array:
   """Images [N, H, W, ...] turned counterclockwise; `sampling` is as of `Rotated`."""
   square = x.ndim > 2 and x.shape[1] == x.shape[2]
   check(square, f'partition: rotated needs square images; x has shape {x.shape}')
-  quarter_turns, remainder = divmod(degrees, 90)
-  if remainder == 0:
-    return np.rot90(x, int(quarter_turns), axes=(1, 2))
+  if degrees % 90 == 0:
+    return np.rot90(x, int(degrees // 90), axes=(1, 2))
   from scipy import ndimage  # Slow to import.
 
-  if sampling == 'nearest':
-    # 'grid-constant': half a pixel beyond the middle of the last one is of the image.
-    return ndimage.rotate(
-      x, degrees, (1, 2), reshape=False, order=0, mode='grid-constant'
-    )
+  linear = sampling == 'linear'
+  # 'grid-constant': half a pixel beyond the middle of the last one is of the image.
+  mode = 'nearest' if linear else 'grid-constant'
   turned = ndimage.rotate(
-    x.astype(np.float32), degrees, (1, 2), reshape=False, order=1, mode='nearest'
-  )
+    x.astype(np.float32) if linear else x, degrees, (1, 2), reshape=False,
+    order=int(linear), mode=mode,
+  )  # fmt: skip
   return np.round(turned).astype(np.uint8) if x.dtype == np.uint8 else turned
 
 
@@ -213,14 +191,11 @@ class LabelPermuted(Grouped):
     groups: k; the first keeps its labels.
   """
 
-  by_label: ClassVar[bool] = True
+  by_label = True
+  groups: Annotated[int, ranges.Range(1, _MAX_GROUPS)] = 4
 
-  groups: Annotated[int, ranges.Range(1, MAX_GROUPS)] = 4
-
-  @property
-  def names(self) -> tuple[str, ...]:
-    others = (f'permuted labels {group}' for group in self.settings[1:])
-    return 'original labels', *others
+  def name(self, setting: Any) -> str:
+    return f'permuted labels {setting}' if setting else 'original labels'
 
   def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     rng = prng_streams.host_rng(context.seed, prng_streams.RELABEL)
@@ -244,30 +219,25 @@ class LabelSwapped(Grouped):
       on; or the pairs of labels of the groups after the first.
   """
 
-  by_label: ClassVar[bool] = True
+  by_label = True
+  setting = tuple
 
-  groups: Any = 4
-
-  @functools.cached_property
-  def settings(self) -> tuple[Any, ...]:
-    if isinstance(self.groups, tuple):
-      for pair in self.groups:
-        right = isinstance(pair, tuple) and len(set(pair)) == 2 == len(pair)
-        check(
-          right, f'groups: {pair!s:.20} is no pair of labels; e.g. [[1, 7], [3, 5]]'
-        )
-      return (), *self.groups
-    return (), *((2 * g - 1, 2 * g) for g in range(1, self.groups))
+  def defaults(self, count: int) -> Sequence[Any]:
+    return [(2 * g - 1, 2 * g) for g in range(1, count)]
 
   @property
-  def names(self) -> tuple[str, ...]:
-    swapped = (f'labels {a} and {b} swapped' for a, b in self.settings[1:])
-    return 'original labels', *swapped
+  def settings(self) -> tuple[Any, ...]:
+    return (), *super().settings
+
+  def name(self, setting: Any) -> str:
+    return (
+      ' and '.join(map(str, setting)) + ' swapped' if setting else 'original labels'
+    )
 
   def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     table, pair = np.arange(context.num_classes), list(self.settings[group])
-    right = all(label in range(len(table)) for label in pair)
-    check(right, f'groups: {pair} are not among {len(table)} classes')
+    right = len(pair) == len({*pair}) in (0, 2) and {*pair} <= {*table.tolist()}
+    check(right, f'groups: {pair} is no pair of {len(table)} classes')
     table[pair] = pair[::-1]
     return x, table[y]
 
@@ -280,25 +250,19 @@ class Corrupted(Grouped):
     strength: 1 to 5.
   """
 
-  of_images: ClassVar[bool] = True
-
-  groups: int | Sequence[str] = 4
+  setting = str
   strength: Annotated[int, ranges.Range(1, 5)] = 3
 
   def __post_init__(self) -> None:
-    if isinstance(self.groups, list | tuple):  # `none` is None in expressions.
-      names = tuple('none' if name is None else name for name in self.groups)
-      object.__setattr__(self, 'groups', names)
     super().__post_init__()
     for name in self.settings:
       ranges.check_choice('groups', name, image_corruptions.NAMES)
 
-  def defaults(self, count: int) -> tuple[Any, ...]:
+  def defaults(self, count: int) -> Sequence[Any]:
     return image_corruptions.NAMES[:count]
 
-  @property
-  def names(self) -> tuple[str, ...]:
-    return tuple(name.replace('_', ' ') for name in self.settings)
+  def name(self, setting: Any) -> str:
+    return setting.replace('_', ' ')
 
   def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     rng, name = context.rng(prng_streams.CORRUPT_IMAGES, group), self.settings[group]
@@ -318,9 +282,8 @@ class Noisy(Partition):
     within: how examples are dealt.
   """
 
-  layer: ClassVar[int] = 2
-  by_client: ClassVar[bool] = True
-
+  layer = 2
+  by_client = True
   variance: Annotated[float, ranges.Range(0, 1e12)] = 0.1
   within: Partition = dataclasses.field(default=Iid(), kw_only=True)
 
@@ -340,37 +303,25 @@ class Noisy(Partition):
 
 def changed(
   partition: Partition,
-  x: np.ndarray,
-  y: np.ndarray,
-  sizes: np.ndarray,
-  groups: np.ndarray | None,
+  x: Array,
+  y: Array,
+  sizes: Array,
+  groups: Array | None,
   context: Context,
 ) -> Changed:
-  """Examples [T, ...] in the order of clients as the partition changes them.
-
-  Args:
-    partition: the inner ones change examples first.
-    x: [T, ...] features.
-    y: [T] targets.
-    sizes: [M] examples of each client.
-    groups: [M] group of each client, in a phase of a drift maybe not the partition's.
-    context: what changes may depend on.
-  """
+  """Examples of clients, of `sizes` [M], as their `groups` [M] change them."""
   for part in reversed(partition.parts):
-    change = getattr(part, 'change', None)
-    if change is None:
+    if not hasattr(part, 'change'):
       continue
     numbers_of = np.arange(len(sizes)) if part.by_client or groups is None else groups
-    of_rows = np.repeat(numbers_of, sizes)
-    lists = rows_of(of_rows, int(numbers_of.max()) + 1)
-    parts = [change(x[r], y[r], group, context) for group, r in enumerate(lists)]
+    lists = rows_of(np.repeat(numbers_of, sizes), int(numbers_of.max()) + 1)
+    parts = [part.change(x[r], y[r], group, context) for group, r in enumerate(lists)]
     back = np.argsort(np.concatenate(lists))
-    x = np.concatenate([a for a, _ in parts])[back]
-    y = np.concatenate([b for _, b in parts])[back]
+    x, y = (np.concatenate(arrays)[back] for arrays in zip(*parts, strict=True))
   return x, y
 
 
 def names_of_groups(partition: Partition) -> tuple[str, ...] | None:
   """Names of the groups of a partition; None without groups."""
-  names = [part.names for part in partition.parts if isinstance(part, Grouped)]
-  return names[0] if names else None
+  groups = [part for part in partition.parts if isinstance(part, Grouped)]
+  return tuple(map(groups[0].name, groups[0].settings)) if groups else None

@@ -14,41 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import check
 
 _BLOCK = 2048  # Images at once, which bounds memory.
 
-# [N, H, W, C] float32 pixels between 0 and 1, constants, random state -> the same.
-_Corrupt = Callable[[np.ndarray, Any, np.random.Generator], np.ndarray]
+Array = np.ndarray
+Generator = np.random.Generator
 
 
-def _gaussian_noise(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
-  return x + c * rng.standard_normal(x.shape, np.float32)
-
-
-def _shot_noise(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
-  return rng.poisson(x * c) / c
-
-
-def _impulse_noise(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
-  """A share c of all values is replaced, half of them by 0 and half by 1."""
-  draws = rng.random(x.shape, np.float32)
-  return np.where(draws < c / 2, 0, np.where(draws < c, 1, x))
-
-
-def _speckle_noise(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
-  return x + c * x * rng.standard_normal(x.shape, np.float32)
-
-
-def _gaussian_blur(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+def _gaussian_blur(x: Array, c: float, rng: Generator) -> Array:
   from scipy import ndimage  # Slow to import.
 
   return ndimage.gaussian_filter(x, (0, c, c, 0), mode='nearest')
 
 
-def _defocus_blur(
-  x: np.ndarray, c: tuple[float, float], rng: np.random.Generator
-) -> np.ndarray:
+def _defocus_blur(x: Array, c: tuple[float, float], rng: Generator) -> Array:
   """A disk of a radius, whose edge is smoothed by a Gaussian of three pixels."""
   from scipy import ndimage  # Slow to import.
 
@@ -63,14 +43,14 @@ def _defocus_blur(
   return ndimage.correlate(x, kernel[None, :, :, None], mode='mirror')
 
 
-def _zoom_blur(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+def _zoom_blur(x: Array, c: float, rng: Generator) -> Array:
   """The mean of the image and of zooms by 1, 1.01, ... below c."""
   factors = np.arange(1, c, 0.01)
   pairs = [[_zoomed_axis(side, f) for side in x.shape[1:3]] for f in factors]
   return (x + _along_axes(x, pairs)) / (len(factors) + 1)
 
 
-def _zoomed_axis(side: int, factor: float) -> np.ndarray:
+def _zoomed_axis(side: int, factor: float) -> Array:
   """[side, side] matrix that enlarges the middle of an axis, linearly."""
   from scipy import ndimage  # Slow to import.
 
@@ -82,28 +62,20 @@ def _zoomed_axis(side: int, factor: float) -> np.ndarray:
   return large[trim : trim + side].astype(np.float32)
 
 
-def _brightness(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+def _brightness(x: Array, c: float, rng: Generator) -> Array:
   """Adds to the value of HSV, the largest channel; hue and saturation stay."""
   value = x.max(axis=-1, keepdims=True)
   brighter = np.clip(value + c, 0, 1)
   return np.where(value > 0, x * (brighter / np.maximum(value, 1e-12)), brighter)
 
 
-def _contrast(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
-  means = x.mean(axis=(1, 2), keepdims=True)
-  return (x - means) * c + means
-
-
-def _pixelate(x: np.ndarray, c: float, rng: np.random.Generator) -> np.ndarray:
+def _pixelate(x: Array, c: float, rng: Generator) -> Array:
   """Fewer pixels a side, by the factor c, and back to the old size."""
-  matrices = []
-  for side in x.shape[1:3]:
-    few = max(1, int(side * c))
-    matrices.append(_box(few, side) @ _box(side, few))
-  return _along_axes(x, [matrices])
+  sides = [(side, max(1, int(side * c))) for side in x.shape[1:3]]
+  return _along_axes(x, [[_box(few, side) @ _box(side, few) for side, few in sides]])
 
 
-def _box(before: int, after: int) -> np.ndarray:
+def _box(before: int, after: int) -> Array:
   """[after, before] means of the pixels whose middle lies in one of the other size."""
   ratio = before / after
   middle = (np.arange(after)[:, None] + 0.5) * ratio
@@ -112,9 +84,7 @@ def _box(before: int, after: int) -> np.ndarray:
   return inside / inside.sum(axis=1, keepdims=True)
 
 
-def _saturate(
-  x: np.ndarray, c: tuple[float, float], rng: np.random.Generator
-) -> np.ndarray:
+def _saturate(x: Array, c: tuple[float, float], rng: Generator) -> Array:
   """Multiplies the saturation of HSV, and adds to it."""
   factor, added = c
   value, least = x.max(axis=-1, keepdims=True), x.min(axis=-1, keepdims=True)
@@ -126,7 +96,7 @@ def _saturate(
   return np.where(saturation > 0, colored, red)
 
 
-def _along_axes(x: np.ndarray, pairs: list[list[np.ndarray]]) -> np.ndarray:
+def _along_axes(x: Array, pairs: list[list[Array]]) -> Array:
   """The sum of products with matrices on the axes of rows and of columns of images."""
   planes = np.ascontiguousarray(np.moveaxis(x, -1, 1))
   flat = planes.reshape(-1, planes.shape[-1])  # One large product is faster than many.
@@ -136,35 +106,53 @@ def _along_axes(x: np.ndarray, pairs: list[list[np.ndarray]]) -> np.ndarray:
   return np.moveaxis(total, 1, -1)
 
 
-# Name -> what it does, and its constants at strengths 1 to 5.
-_CORRUPTIONS: Mapping[str, tuple[_Corrupt, tuple[Any, ...]]] = {
-  'gaussian_noise': (_gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
+def _impulse_noise(x: Array, c: float, rng: Generator) -> Array:
+  """A share c of all values is replaced, half of them by 0 and half by 1."""
+  draws = rng.random(x.shape, np.float32)
+  return np.where(draws < c / 2, 0, np.where(draws < c, 1, x))
+
+
+def _normal(x: Array, rng: Generator) -> Array:
+  return rng.standard_normal(x.shape, np.float32)
+
+
+def _mean(x: Array) -> Array:
+  return x.mean(axis=(1, 2), keepdims=True)
+
+
+# Name -> what it does to pixels [N, H, W, C] in [0, 1], and its number at strengths 1
+# to 5.
+_CORRUPTIONS: Mapping[str, tuple[Callable[..., Array], tuple[Any, ...]]] = {
+  'gaussian_noise': (
+    lambda x, c, rng: x + c * _normal(x, rng), (0.04, 0.06, 0.08, 0.09, 0.10),
+  ),
   'defocus_blur': (
     _defocus_blur, ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
   ),
-  'contrast': (_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
+  'contrast': (
+    lambda x, c, rng: (x - _mean(x)) * c + _mean(x), (0.75, 0.5, 0.4, 0.3, 0.15),
+  ),
   'brightness': (_brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
-  'shot_noise': (_shot_noise, (500, 250, 100, 75, 50)),
+  'shot_noise': (lambda x, c, rng: rng.poisson(x * c) / c, (500, 250, 100, 75, 50)),
   'zoom_blur': (_zoom_blur, (1.06, 1.11, 1.16, 1.21, 1.26)),
   'pixelate': (_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
   'impulse_noise': (_impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
   'gaussian_blur': (_gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),
-  'speckle_noise': (_speckle_noise, (0.06, 0.1, 0.12, 0.16, 0.2)),
+  'speckle_noise': (
+    lambda x, c, rng: x + c * x * _normal(x, rng), (0.06, 0.1, 0.12, 0.16, 0.2),
+  ),
   'saturate': (_saturate, ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))),
 }  # fmt: skip
 
 NAMES = ('none', *_CORRUPTIONS)
-OF_COLOR = ('saturate',)  # Nothing changes in gray images.
 
 
 def corrupted(
-  x: np.ndarray, name: str, strength: int, scale: float, rng: np.random.Generator
-) -> np.ndarray:
-  """Images [N, H, W] or [N, H, W, C], of the same dtype, corrupted.
+  x: Array, name: str, strength: int, scale: float, rng: Generator
+) -> Array:
+  """Images [N, H, W] or [N, H, W, C] with a corruption of `NAMES`, of the same dtype.
 
-  `name` is one of `NAMES`, of which 'none' leaves them; `strength` is 1 to 5.
-  `x * scale` are pixels between 0 and 1; raises `UserError` if one lies outside of
-  these bounds.
+  Raises `UserError` unless `x * scale` are pixels between 0 and 1.
   """
   if name == 'none':
     return x
@@ -173,14 +161,9 @@ def corrupted(
   for first in range(0, len(x), _BLOCK):
     rows = slice(first, first + _BLOCK)
     pixels = x[rows].astype(np.float32) * np.float32(scale)
-    if pixels.min(initial=0) < 0 or pixels.max(initial=0) > 1 + 1e-6:
-      raise UserError(
-        f'{argument("partition", "corrupted")} needs pixels between 0 and 1; there '
-        f'are some from {pixels.min():g} to {pixels.max():g}.'
-      )
-    shape = pixels.shape
-    pixels = pixels.reshape(*shape[:3], -1)
-    changed = np.clip(change(pixels, constants[strength - 1], rng), 0, 1) / scale
-    changed = changed.reshape(shape)
-    out[rows] = np.round(changed) if x.dtype == np.uint8 else changed
+    right = x.ndim > 2 and pixels.min() >= 0 and pixels.max() <= 1 + 1e-6
+    check(right, 'partition: corrupted needs images of pixels in [0, 1]; see scale')
+    image = pixels.reshape(*pixels.shape[:3], -1)
+    new = np.clip(change(image, constants[strength - 1], rng), 0, 1) / scale
+    out[rows] = (np.round(new) if x.dtype == np.uint8 else new).reshape(pixels.shape)
   return out

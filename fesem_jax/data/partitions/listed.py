@@ -1,22 +1,25 @@
 """Partitions that the data or a list of rows determine."""
 
-import csv
 import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.data.partitions.partition import (
+  Array,
   Partition,
   by_shares,
   rows_of,
   shares_of,
   split_each,
+)
+from fesem_jax.data.partitions.partition import (
+  Rows as Lists,
 )
 from fesem_jax.utils import array_pickles, ranges
 from fesem_jax.utils.errors import check
@@ -26,13 +29,10 @@ from fesem_jax.utils.safe_files import opened, reading
 if TYPE_CHECKING:
   from fesem_jax.data.pool import Pool
 
-Lists = list[np.ndarray]  # Row numbers of each client.
+Splits = tuple[Sequence[str] | None, Lists, Lists]  # Names, training and test rows.
 
 # FedML's and NIID-Bench's net_dataidx_map.txt: `0: [`, numbers, `]` of each client.
 _LISTED = re.compile(r'(\w+)\s*:\s*\[([^\[\]]*)\]')
-
-# FedScale's, and that of TensorFlow Federated's Landmarks.
-_CLIENT_COLUMNS = ('client_id', 'user_id')
 
 
 class Natural(Partition):
@@ -42,21 +42,19 @@ class Natural(Partition):
     min_examples: leaves out clients with fewer training and test examples together.
   """
 
-  layer: ClassVar[int] = 9
-
+  layer = 9
   min_examples: ranges.Index = 0
 
   def splits(
     self, pool: 'Pool', seed: int, num_clients: int, examples: int, last: bool
-  ) -> tuple[Sequence[str] | None, Lists, Lists]:
+  ) -> Splits:
     check(pool.client is not None, 'partition: the data have no clients; e.g. iid')
     assert pool.client is not None
     assert pool.names is not None
     divide = prng_streams.host_rng(seed, prng_streams.SPLIT)
-    places = [np.flatnonzero(mask) for mask in pool.masks]
     lists = [
       [place[r] for r in rows_of(pool.client[place], len(pool.names))]
-      for place in places
+      for place in map(np.flatnonzero, pool.masks)
     ]
     counts = np.sum([[len(r) for r in rows] for rows in lists], axis=0)
     chosen = np.flatnonzero(counts >= max(1, self.min_examples))
@@ -81,20 +79,6 @@ class Natural(Partition):
     return names, train, [lists[1][i] for i in chosen]
 
 
-class ListedRows(NamedTuple):
-  """The rows of each client.
-
-  Attributes:
-    names: [M] of the clients; None if they are numbered.
-    train: rows of each client, or all of them where `test` is None.
-    test: test rows of each client; None where one list holds both.
-  """
-
-  names: list[str] | None
-  train: Lists
-  test: Lists | None
-
-
 class Rows(Partition):
   """The rows of each client.
 
@@ -106,17 +90,16 @@ class Rows(Partition):
   Attributes:
     rows: lists of rows, {name: rows} or {name: {'train': rows, 'test': rows}}; or a
       file of them: JSON; FedML's and NIID-Bench's net_dataidx_map (.txt); FL-bench's
-      partition.pkl, or any .pkl or .npy of lists; FedScale's .csv, in which the client
-      of each row is in the column client_id or user_id.
+      partition.pkl, or any .pkl of lists; FedScale's .csv, in which the client of each
+      row is in the column client_id.
   """
 
-  layer: ClassVar[int] = 9
-
+  layer = 9
   rows: Any
 
   def splits(
     self, pool: 'Pool', seed: int, num_clients: int, examples: int, last: bool
-  ) -> tuple[Sequence[str] | None, Lists, Lists]:
+  ) -> Splits:
     names, train, test = read_rows(self.rows)
     check(not examples, 'examples_per_client: does not apply to rows; leave it out')
     right = num_clients in (0, len(train))
@@ -134,87 +117,57 @@ class Rows(Partition):
       test = [places[r] for r in by_shares(rng, pool.labels[places], shares, 0)]
     elif test is None:
       rng = prng_streams.host_rng(seed, prng_streams.SPLIT)
-      halves = split_each(rng, [np.arange(len(r)) for r in train], last)
+      parts = split_each(rng, [np.arange(len(r)) for r in train], last)
       train, test = (
-        [r[np.sort(half)] for r, half in zip(train, part, strict=True)]
-        for part in halves
+        [r[np.sort(p)] for r, p in zip(train, ps, strict=True)] for ps in parts
       )
-    empty = [i for i, rows in enumerate(train) if not len(rows)]
-    check(not empty, f'rows: client {empty[:1]} has no training rows')
-    check(sum(map(len, test)), 'rows: there are no test rows')
+    check(min(map(len, train)), 'rows: a client has no training rows')
+    check(any(map(len, test)), 'rows: there are no test rows')
     if unused := len(pool.y) - sum(map(len, [*train, *test])):
       warn_once(f'rows: {unused} of {len(pool.y)} examples are left out')
     return names, train, test
 
 
-def read_rows(source: Any) -> ListedRows:
-  """Rows of each client, from lists, a dict of lists, or a file of them.
-
-  See `Rows`. Raises `UserError` unless these are distinct row numbers.
-  """
+def read_rows(source: Any) -> tuple[list[str] | None, Lists, Lists | None]:
+  """Names, or None; training rows, or all; and test rows, or None; see `Rows`."""
   if isinstance(source, str | os.PathLike):
     with reading(source):
       source = _of_file(pathlib.Path(source))
+  names = None
   if isinstance(source, Mapping):
     source = source.get('data_indices', source)  # FL-bench's.
-  names, clients = None, source
   if isinstance(source, Mapping):
-    names, clients = [str(name) for name in source], list(source.values())
-  check(len(clients), 'rows: there are no clients')
-  splits = {name.lower() for name in names or ['']} <= {'train', 'test', 'val'}
-  check(
-    not splits, "rows: has splits; give {'client': {'train': [...], 'test': [...]}}"
-  )
+    names, source = [str(name) for name in source], list(source.values())
+    check({*names} - {'train', 'test', 'val'}, 'rows: has splits; list them by client')
+  check(len(source), 'rows: there are no clients')
   test = None
-  if isinstance(next(iter(clients)), Mapping):
-    train, test = (
-      [_numbers(client.get(name), i) for i, client in enumerate(clients)]
-      for name in ('train', 'test')
-    )
+  if isinstance(source[0], Mapping):
+    train, test = ([_numbers(c[name]) for c in source] for name in ('train', 'test'))
   else:
-    train = [_numbers(rows, i) for i, rows in enumerate(clients)]
+    train = [_numbers(rows) for rows in source]
   every, counts = np.unique(np.concatenate([*train, *(test or [])]), return_counts=True)
   check((counts < 2).all(), f'rows: row {every[counts.argmax()]} is listed twice')
-  return ListedRows(names, train, test)
+  return names, train, test
 
 
-def _numbers(values: Any, client: int) -> np.ndarray:
-  try:
-    rows = np.asarray(values)
-  except ValueError:  # Of several lengths.
-    rows = np.asarray(None)
-  right = rows.ndim == 1 and (rows.dtype.kind in 'iu' or not len(rows))
-  right = right and rows.astype(np.int64).min(initial=0) >= 0
-  check(right, f'rows: client {client} has no list of row numbers from 0')
+def _numbers(values: Any) -> Array:
+  rows = np.asarray(values) if len(values) else np.zeros(0, int)
+  right = rows.ndim == 1 and rows.dtype.kind in 'iu' and rows.min(initial=0) >= 0
+  check(right, f'rows: {values!s:.40} are no row numbers from 0')
   return rows.astype(np.int64)
 
 
 def _of_file(path: pathlib.Path) -> Any:
   if path.suffix in ('.pkl', '.pickle'):
     return array_pickles.read_pickle(path)
+  if path.suffix == '.csv':
+    import pandas  # Slow to import.
+
+    codes, names = pandas.factorize(pandas.read_csv(path)['client_id'])
+    return dict(zip(names, rows_of(codes, len(names)), strict=True))
   with opened(path) as file:
-    raw = file.read()
-  if path.suffix == '.npy':
-    return array_pickles.read_npy(raw, path)
-  text = raw.decode('utf-8-sig')
-  if path.suffix == '.txt':
-    pairs = _LISTED.findall(text)
-    return _unique((name, [int(r) for r in re.findall(r'\d+', r)]) for name, r in pairs)
+    text = file.read().decode('utf-8-sig')
   if path.suffix == '.json':
-    return json.loads(text, object_pairs_hook=_unique)
-  lines = csv.DictReader(text.splitlines())
-  column = next((c for c in _CLIENT_COLUMNS if c in (lines.fieldnames or ())), '')
-  check(column, f'{path}: lacks the column {" or ".join(_CLIENT_COLUMNS)}')
-  clients: dict[str, list[int]] = {}
-  for i, line in enumerate(lines):
-    clients.setdefault(line[column], []).append(i)
-  return clients
-
-
-def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-  """A dict of pairs; raises `UserError` on a name that occurs twice."""
-  fields: dict[str, Any] = {}
-  for name, value in pairs:
-    check(name not in fields, f'rows: {name!s:.40} occurs twice')
-    fields[name] = value
-  return fields
+    return json.loads(text)
+  pairs = _LISTED.findall(text)
+  return {name: [int(row) for row in re.findall(r'\d+', rows)] for name, rows in pairs}

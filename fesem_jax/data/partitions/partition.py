@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, dataclass_transform
 import numpy as np
 
 from fesem_jax.core import prng_streams
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.expressions import Call
@@ -15,7 +16,9 @@ from fesem_jax.utils.expressions import Call
 if TYPE_CHECKING:
   from fesem_jax.data.pool import Pool
 
-Rows = list[np.ndarray]  # Row numbers of each client.
+Array = np.ndarray
+Generator = np.random.Generator
+Rows = list[Array]  # Row numbers of each client.
 # (labels [T] of a split, least rows of a client) -> rows of each client.
 Rule = Callable[..., Rows]
 
@@ -23,21 +26,13 @@ DEFAULT_NUM_CLIENTS = 100  # Where the data set has no clients of its own.
 
 
 class Request(NamedTuple):
-  """What a partition is to deal.
+  """What a partition is to deal."""
 
-  Attributes:
-    rng: random state, also of each deal.
-    labels: [T] of the training examples.
-    num_clients: M.
-    num_classes: L.
-    need: rows of each client, on average where sizes differ; 0 deals all.
-  """
-
-  rng: np.random.Generator
-  labels: np.ndarray
+  rng: Generator
+  labels: Array  # [T] of the training examples.
   num_clients: int
   num_classes: int
-  need: int = 0
+  need: int = 0  # Rows of each client, on average where sizes differ; 0 deals all.
 
 
 class Context(NamedTuple):
@@ -56,10 +51,10 @@ class Context(NamedTuple):
   split: int
   num_clients: int
   num_classes: int
-  labels: np.ndarray
+  labels: Array
   scale: float
 
-  def rng(self, stream: int, number: int) -> np.random.Generator:
+  def rng(self, stream: int, number: int) -> Generator:
     """The random state of a group or client in this split."""
     return prng_streams.host_rng(self.seed, stream, 2 * number + self.split)
 
@@ -75,9 +70,10 @@ class Partition:
 
   layer: ClassVar[int] = 0  # A partition is `within` one of a higher layer.
   by_label: ClassVar[bool] = False  # Needs classes.
-  of_images: ClassVar[bool] = False
+  by_cluster: ClassVar[bool] = False  # Needs known clusters.
   by_client: ClassVar[bool] = False
   copies: ClassVar[Any] = 1  # Groups that hold all examples each.
+  within: Any = None  # The partition within it, which deals to the clients of a part.
 
   def __init_subclass__(cls) -> None:
     dataclasses.dataclass(frozen=True)(cls)
@@ -88,36 +84,29 @@ class Partition:
       if isinstance(value := getattr(self, name), list):
         object.__setattr__(self, name, _frozen(value))
     ranges.check_arguments(type(self), {name: getattr(self, name) for name in fields})
-    inner = getattr(self, 'within', None)
-    if inner is not None:
-      right = isinstance(inner, Partition) and inner.layer < self.layer
-      check(right, f'partition: {name_of(type(self))} cannot hold {inner!s:.50}')
+    inner = self.within
+    right = inner is None or (isinstance(inner, Partition) and inner.layer < self.layer)
+    check(right, f'partition: {name_of(type(self))} cannot hold {inner!s:.50}')
 
   def __str__(self) -> str:
     """The expression that `partitions.parse` reads."""
     fields = dataclasses.fields(self)  # type: ignore[arg-type]
-    values = {f.name: getattr(self, f.name) for f in fields if f.name != 'within'}
-    defaults = {field.name: field.default for field in fields}
-    options = {name: x for name, x in values.items() if x != defaults[name]}
+    values = {f: getattr(self, f.name) for f in fields if f.name != 'within'}
+    options = {f.name: value for f, value in values.items() if value != f.default}
     text = str(Call(name_of(type(self)), (), options))
-    inner = '+'.join(map(str, self.parts[1:2]))
-    return text if inner in ('', 'iid') else f'{text}+{inner}'
+    return text if str(self.within) in ('None', 'iid') else f'{text}+{self.within}'
 
   @property
   def parts(self) -> 'tuple[Partition, ...]':
     """The partition and those within it, the outermost first."""
-    inner = getattr(self, 'within', None)
-    return (self,) if inner is None else (self, *inner.parts)
+    return (self,) if self.within is None else (self, *self.within.parts)
 
   @property
   def num_clients(self) -> int:
     """M where the partition itself determines it; 0 elsewhere."""
-    inner = getattr(self, 'within', None)
-    return 0 if inner is None else inner.num_clients
+    return 0 if self.within is None else self.within.num_clients
 
-  def deal(
-    self, rng: np.random.Generator, labels: np.ndarray, num_clients: int
-  ) -> Rows:
+  def deal(self, rng: Generator, labels: Array, num_clients: int) -> Rows:
     """Deals rows to clients.
 
     Args:
@@ -128,18 +117,15 @@ class Partition:
     Returns:
       The rows of each client.
     """
-    check(
-      type(self).rule is not Partition.rule, f'{self}: has no rows; federate a pool'
-    )
     request = Request(rng, labels, num_clients, int(labels.max()) + 1)
     return self.rule(request)(labels, 1)
 
   def rule(self, request: Request) -> Rule:
     """The function that deals the training split, and then the test split alike."""
     rng, _, num_clients, num_classes, _ = request
-    shares: list[np.ndarray] = []
+    shares: list[Array] = []
 
-    def deal(y: np.ndarray, least: int) -> Rows:
+    def deal(y: Array, least: int) -> Rows:
       if shares:
         return by_shares(rng, y, shares[0], least)
       rows = [np.asarray(r, int) for r in self.deal(rng, y, num_clients)]
@@ -148,7 +134,7 @@ class Partition:
 
     return deal
 
-  def first_draws(self, request: Request) -> tuple[np.ndarray, np.ndarray]:
+  def first_draws(self, request: Request) -> tuple[Array, Array]:
     """Shares [L, M] and shards [M, s], which every kind draws, so that rows stay."""
     rng, _, num_clients, num_classes, _ = request
     per_client = getattr(self, 'shards_per_client', 2)
@@ -156,39 +142,28 @@ class Partition:
     shares = rng.dirichlet(np.full(num_clients, alpha), num_classes)
     return shares, rng.permutation(num_clients * per_client).reshape(num_clients, -1)
 
-  def groups_of(self, num_clients: int) -> np.ndarray | None:
+  def groups_of(self, num_clients: int) -> Array | None:
     """[M] true group of each client; None without groups."""
-    inner = getattr(self, 'within', None)
-    return None if inner is None else inner.groups_of(num_clients)
+    return None if self.within is None else self.within.groups_of(num_clients)
 
   def splits(
     self, pool: 'Pool', seed: int, num_clients: int, examples: int, last: bool
   ) -> tuple[Sequence[str] | None, Rows, Rows]:
-    """Names, training rows and test rows of the clients that a pool is dealt to.
-
-    Args:
-      pool: all examples.
-      seed: of all draws.
-      num_clients: M; 0 takes the partition's own number, or 100.
-      examples: training examples of each client, on average where sizes differ; 0 deals
-        all.
-      last: whether the last fifth of a client's rows is for testing, not a random one.
-
-    Returns:
-      Names, None if clients are numbered, and the rows of each client.
-    """
+    """Names (None if numbered), training rows and test rows of a pool's clients."""
     count = num_clients or self.num_clients or DEFAULT_NUM_CLIENTS
     fixed = self.num_clients or count
     check(count == fixed, f'num_clients: is {count}, but {self!s:.50} lists {fixed}')
-    for part in self.parts:
-      part.check_fits(pool)
+    clusters = any(part.by_cluster for part in self.parts)
+    fits = pool.cluster is not None or not clusters
+    check(fits, 'partition: cluster needs clusters in the data')
+    fits = pool.task == CLASSIFICATION.name or not any(p.by_label for p in self.parts)
+    check(fits, f'partition: {self!s:.40} needs classes; not {pool.task}')
     rng = prng_streams.host_rng(seed, prng_streams.PARTITION)
     rows, apart = [np.flatnonzero(mask) for mask in pool.masks], pool.test is not None
     need = examples if apart else with_test(examples)
     least, equal = (1 if apart else 2), type(self.parts[-1]).__name__ == 'Iid'
     requested, dealt = max(need, least) * count, len(rows[0]) * self.copies
     check(requested <= dealt, f'num_clients: need {requested} examples; got {dealt}')
-    clusters = any(type(part).__name__ == 'InClusters' for part in self.parts)
     if need and not (equal or clusters) and self.groups_of(count) is None:
       rows[0] = rows[0][rng.choice(len(rows[0]), need * count, replace=False)]
     labels = [pool.labels[r] for r in rows]
@@ -203,13 +178,6 @@ class Partition:
       return None, train, [rows[1][r] for r in rule(labels[1], 0, *known[1])]
     rng = prng_streams.host_rng(seed, prng_streams.SPLIT)
     return None, *split_each(rng, [np.sort(r) for r in train] if last else train, last)
-
-  def check_fits(self, pool: 'Pool') -> None:
-    """Raises `UserError` on a pool that the partition makes no sense for."""
-    right = not self.by_label or pool.task == 'classification'
-    check(right, f'partition: {name_of(type(self))} needs classes; not {pool.task}')
-    right = not self.of_images or pool.x.ndim > 2
-    check(right, f'partition: {name_of(type(self))} needs images; x is {pool.x.shape}')
 
 
 def name_of(kind: type) -> str:
@@ -229,13 +197,13 @@ def with_test(train: int) -> int:
   return max(train + 1, round(train / 0.8)) if train else 0
 
 
-def sizes_of(share: np.ndarray, count: int) -> np.ndarray:
+def sizes_of(share: Array, count: int) -> Array:
   """[M] rows of each client, given its share [M] of `count`; they sum to it."""
   ends = np.round(np.cumsum(share)[:-1] * count).astype(int)
   return np.diff(ends, prepend=0, append=count)
 
 
-def by_counts(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) -> Rows:
+def by_counts(rng: Generator, labels: Array, counts: Array) -> Rows:
   """Random rows of each class, as many as `counts` [L, M] says."""
   parts: list[Rows] = [[np.array([], int)] for _ in counts.T]
   for label in np.flatnonzero(counts.any(axis=1)):
@@ -246,14 +214,8 @@ def by_counts(rng: np.random.Generator, labels: np.ndarray, counts: np.ndarray) 
   return [rng.permutation(np.concatenate(part)) for part in parts]
 
 
-def by_shares(
-  rng: np.random.Generator, labels: np.ndarray, shares: np.ndarray, least: int
-) -> Rows:
-  """Rows by shares [L, M]; small clients take rows of the largest ones.
-
-  Clients have at least `least` rows. Examples of a class that no client has a share of
-  are left out.
-  """
+def by_shares(rng: Generator, labels: Array, shares: Array, least: int) -> Rows:
+  """Rows by shares [L, M]; clients below `least` take rows of the largest ones."""
   counts = np.bincount(labels, minlength=len(shares))
   sizes = [
     sizes_of(share, count) if share.any() else np.zeros(len(share), int)
@@ -265,9 +227,7 @@ def by_shares(
   heapq.heapify(givers)
   for i in range(len(clients)):
     while len(clients[i]) < least:
-      check(
-        givers, f'num_clients: {len(labels)} examples are too few for {len(clients)}'
-      )
+      check(givers, f'num_clients: {len(labels)} examples are too few; lower it')
       j = heapq.heappop(givers)[1]
       count = min(least - len(clients[i]), len(clients[j]) - least)
       clients[i] = np.concatenate([clients[i], clients[j][:count]])
@@ -277,27 +237,22 @@ def by_shares(
   return clients
 
 
-def shares_of(labels: np.ndarray, rows: Rows, num_classes: int) -> np.ndarray:
+def shares_of(labels: Array, rows: Rows, num_classes: int) -> Array:
   """[L, M] shares of clients in the examples of each class."""
   counts = [np.bincount(labels[r], minlength=num_classes) for r in rows]
   of_classes = np.stack(counts, axis=1)
   return of_classes / np.maximum(1, of_classes.sum(axis=1, keepdims=True))
 
 
-def split_each(
-  rng: np.random.Generator, rows: Rows, last: bool = False
-) -> tuple[Rows, Rows]:
-  """80 % of the rows of each client, at least one, and the others.
-
-  The others are random rows, or the last ones.
-  """
+def split_each(rng: Generator, rows: Rows, last: bool = False) -> tuple[Rows, Rows]:
+  """80 % of the rows of each client, at least one, and the other or last ones."""
   rows = rows if last else [rng.permutation(r) for r in rows]
   cuts = [max(1, min(round(0.8 * len(r)), len(r) - 1)) for r in rows]
   pairs = [(r[:cut], r[cut:]) for r, cut in zip(rows, cuts, strict=True)]
   return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def rows_of(group: np.ndarray, num_groups: int) -> Rows:
+def rows_of(group: Array, num_groups: int) -> Rows:
   """The rows of each group, ascending; `group` [T] is that of each row."""
   sizes = np.bincount(group, minlength=num_groups)
   return np.split(np.argsort(group, kind='stable'), np.cumsum(sizes)[:-1])
