@@ -26,9 +26,9 @@ from fesem_jax.core import placement, prng_streams, sharding
 from fesem_jax.core.algorithm import RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
-from fesem_jax.run import rounds
 from fesem_jax.run.program_memory import memory_of
-from fesem_jax.run.programs import Programs
+from fesem_jax.run.programs import run_once
+from fesem_jax.run.runner import placed_state
 from fesem_jax.utils import provenance, text_tables
 from fesem_jax.utils.atomic_files import write_atomically
 
@@ -161,21 +161,19 @@ class Method:
     train: FederatedData,
   ):
     self._algorithm = algorithms.build(name, local, **options)
-    keys = rounds.keys_of_run(0, local.mesh)
-    self._rest = (train, everyone(train), keys[prng_streams.ROUNDS])
-    programs, init_key = Programs(), keys[prng_streams.INIT]
-    placed, _ = rounds.rehearse(
-      self._algorithm, *self._rest[:2], init_key, self._rest[2]
+    key = jax.random.key(0)
+    init_key, self._key = sharding.replicate(
+      [prng_streams.folded(key, s) for s in (prng_streams.INIT, prng_streams.ROUNDS)],
+      local.mesh,
     )
-    init = rounds.compile_start(programs, self._algorithm, placed, train, init_key)
+    algorithm, cohort = self._algorithm, everyone(train)
+    init, placed = start_of(algorithm, train, init_key)
     self._state = jax.block_until_ready(init(init_key, train))
-    self._done = 0
+    self._rest, self._done = (train, cohort), 0
     began = time.perf_counter()
-    self._step = rounds.compile_step(
-      programs, self._algorithm, self._state, *self._rest
-    )
+    self._step = round_of(algorithm, placed, train, cohort, self._key)
     self.compile_seconds = time.perf_counter() - began
-    self.needs = memory_of(self._step.compiled)
+    self.needs = memory_of(self._step)
 
   def part_centers(self) -> None:
     """Puts random models in the place of the method's centers."""
@@ -197,10 +195,44 @@ class Method:
   def round(self) -> RoundInfo:
     """Runs the next round, as `simulate` does."""
     self._done += 1
-    self._state, info = rounds.run_round(
-      self._algorithm, self._step, self._state, *self._rest, self._done
+    self._state, info = run_round(
+      self._algorithm, self._step, self._state, *self._rest, self._key, self._done
     )
     return info
+
+
+def start_of(algorithm: Any, train: FederatedData, key: jax.Array) -> tuple[Any, Any]:
+  """The start of a method, as a run compiles it, and shapes of its state."""
+  shapes = jax.eval_shape(algorithm.init, key, train)
+  state = placed_state(algorithm, train, shapes)
+  placed = jax.tree.map(lambda x: x.sharding, state)
+  options = run_once(algorithm.local, train)
+  return jax.jit(algorithm.init, out_shardings=placed, **options), state
+
+
+def round_of(algorithm: Any, state: Any, *rest: Any) -> Any:
+  """A compiled round that does not report each client, as in a run."""
+
+  def step(*args: Any) -> tuple[Any, RoundInfo]:
+    state, info = algorithm.step(*args)
+    return state, info._replace(clients=None)
+
+  placed = jax.tree.map(lambda x: x.sharding, state), None
+  return (
+    jax.jit(step, donate_argnums=0, out_shardings=placed).lower(state, *rest).compile()
+  )
+
+
+def run_round(
+  algorithm: Any, step: Any, state: Any, train: Any, cohort: Any, key: Any, number: int
+) -> tuple[Any, RoundInfo]:
+  """Runs a round, counted from 1, and what is decided on the host after it."""
+  state, info = step(state, train, cohort, prng_streams.folded(key, number))
+  if algorithm.between is not None:
+    placed = jax.tree.map(lambda x: x.sharding, state)
+    state, info = algorithm.between(state, info)
+    state = sharding.place(state, placed)
+  return state, info
 
 
 def training(

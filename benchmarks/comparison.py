@@ -3,7 +3,7 @@ r"""Seconds of a whole comparison: methods, each tuned, over seeds.
   python -m benchmarks.comparison
 
 Six methods on the digits of scikit-learn, dealt to 23 clients anew for each seed, with
-logistic regression: by default 5 rates x 3 seeds of tuning (`fj.tune`), then 5 seeds
+logistic regression: by default 5 rates x 3 seeds of tuning , then 5 seeds
 with files of each run (`fj.compare`), 120 runs of 30 rounds. In turn one run after the
 other (`runs_at_once=1`) and side by side (0), each in a process of its own that starts
 with empty caches. `processor_seconds` are those of the process on all cores, which
@@ -32,7 +32,7 @@ from benchmarks.peers import table
 
 COLUMNS = (
   'loop', 'runs_at_once', 'methods', 'runs', 'rounds', 'seconds', 'processor_seconds',
-  'tuning_seconds', 'foreign_share',
+  'foreign_share',
 )  # fmt: skip
 
 _METHODS = {
@@ -89,11 +89,10 @@ def measure(runs_at_once: int) -> dict[str, Any]:
   tuned, seeds = _seeds()
   rates = [float(rate) for rate in _RATES.value]
   activity, began = common.Activity(), time.perf_counter()
-  choices = fj.tune(methods, _data, {'learning_rate': rates}, seeds=tuned, **options)
-  tuning = time.perf_counter() - began
+  search = fj.Search({'learning_rate': rates}, tuned)
   with tempfile.TemporaryDirectory() as folder:
     comparison = fj.compare(
-      methods, _data, seeds=seeds, choices=choices, workdir=folder, **options
+      methods, _data, seeds=seeds, choices=search, workdir=folder, **options
     )
   used = resource.getrusage(resource.RUSAGE_SELF)
   runs = len(methods) * (len(rates) * len(tuned) + len(seeds))
@@ -102,7 +101,6 @@ def measure(runs_at_once: int) -> dict[str, Any]:
     'runs': runs, 'rounds': _ROUNDS.value,
     'seconds': round(time.perf_counter() - began, 1),
     'processor_seconds': round(used.ru_utime + used.ru_stime, 1),
-    'tuning_seconds': round(tuning, 1),
     'foreign_share': round(activity.foreign_share(), 2),
     'accuracy': comparison.runs.groupby('method', observed=True)[
       'deployed.micro_accuracy'
@@ -133,7 +131,6 @@ def in_pytorch(python: str) -> dict[str, Any]:
     'methods': len(_LISTED.value), 'runs': len(measured['steps']),
     'rounds': _ROUNDS.value, 'seconds': round(measured['seconds'], 1),
     'processor_seconds': round(processor, 1),
-    'tuning_seconds': round(measured['tuning_seconds'], 1),
     'foreign_share': round(foreign, 2), 'accuracy': measured['accuracy'],
     'versions': measured['versions'],
   }  # fmt: skip

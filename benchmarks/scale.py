@@ -85,13 +85,13 @@ class Clock(fj.Callback):
     self.ready = self.began
     self.rounds: list[float] = []
 
-  def on_start(self, start: Any) -> None:
+  def on_start(self, event: Any) -> None:
     """The run is prepared."""
     self.ready = time.perf_counter()
 
-  def on_round_end(self, event: Any) -> None:
+  def on_round(self, event: Any) -> None:
     """A round is done, and measured."""
-    self.rounds += [time.perf_counter()] if event.number else []
+    self.rounds.append(time.perf_counter())
 
 
 def mib(folder: pathlib.Path, pattern: str) -> float:

@@ -15,7 +15,7 @@ from fesem_jax.core.types import Model
 from fesem_jax.data import attacks
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model
-from fesem_jax.run.resume import digest_of_data
+from fesem_jax.run.configuration import digest_of_data
 from fesem_jax.training.augmentation import augmentation
 from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.utils import expressions

@@ -25,7 +25,6 @@ from fesem_jax.analysis.comparison import Comparison, read_comparison
 from fesem_jax.analysis.runs_of_methods import Outcome
 from fesem_jax.core import sharding
 from fesem_jax.evaluation import paired
-from fesem_jax.run.programs import Programs
 from fesem_jax.run.results.frames import Recorded
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
@@ -35,6 +34,7 @@ from fesem_jax.utils.errors import UserError, check
 from . import flags as experiment_flags
 from . import methods, pages, sweep, tune, watching
 from .many_runs import Count, Wanted, run_unless_diverged
+from .roles import HeldData
 from .start import no_positional, start
 
 
@@ -112,15 +112,16 @@ def run_methods(
   by_label: tune.ByLabel,
   workdir: pathlib.Path,
   count: Count | None = None,
+  search: tune.Search | None = None,
+  held: HeldData | None = None,
   **shown: Any,
 ) -> Comparison:
   """Runs what is missing of a comparison, and writes its table after every method.
 
   The comparison is of all runs in the workdir. `shown` are attributes of it, and
-  `count` is of all runs of the command.
+  `count` is of all runs of the command. Runs share programs with those of the `search`,
+  whose data are `held`. Figures of clients are of the first seed.
   """
-  # Seeds, and methods that differ in numbers only, run in the same compiled programs.
-  programs = Programs()
   counted = count or Count(sum(map(len, by_label.values())))
 
   def run(label: str) -> list[Outcome]:
@@ -129,7 +130,12 @@ def run_methods(
       Wanted(c, folder / f'seed{c["seed"]}', f'{label}, seed {c["seed"]}')
       for c in by_label[label]
     ]
-    return run_unless_diverged(wanted, programs, about=label, count=counted)
+    first, *_ = by_label[label]
+    return run_unless_diverged(
+      wanted, about=label, count=counted, held=held, portraits_of=[first['seed']],
+      like=tune.configurations(label, first, search), at_once=len(wanted),
+      tuned=tuple(search.grid) if search else (),
+    )  # fmt: skip
 
   def refuse(label: str, config: dict[str, Any], error: UserError) -> None:
     reason = printable(str(error), 2000)
@@ -182,10 +188,11 @@ def main(argv: list[str]) -> None:
       redo(f.redo, workdir)
     number = sum(map(len, by_label.values())) + tune.number_of_runs(by_label, search)
     count = Count(number)
-    choices = tune.tuned(by_label, search, workdir, count) if search else {}
+    held = HeldData() if search else None
+    choices = tune.tuned(by_label, search, workdir, count, held) if search else {}
     by_label = tune.applied(by_label, choices)
-    tuned = tuple(search.grid) if search else ()
-    result = run_methods(by_label, workdir, count, tuned=tuned, **options)
+    options |= {'tuned': tuple(search.grid) if search else ()}
+    result = run_methods(by_label, workdir, count, search, held, **options)
     print(f'\n{result.table}\n\nTables: {workdir}/table.md, .csv, .tex, .json')
     no_figures = draw(result, workdir, '' if swept is None else swept.flag)
     print(no_figures or f'Figures: {workdir}/plots, and plots/ of runs with clusters')

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fesem_jax.analysis.runs_of_methods import Outcome
-from fesem_jax.run.many import run_many
-from fesem_jax.run.programs import Programs
+from fesem_jax.run.loop import run_many
 from fesem_jax.run.results import files
 from fesem_jax.run.results.frames import Recorded
 from fesem_jax.utils import progress_lines
@@ -16,7 +15,7 @@ from fesem_jax.utils.progress_lines import duration
 
 from . import flags as experiment_flags
 from . import outcome as outcomes
-from .roles import HeldData
+from .roles import HeldData, data_of
 from .run import Planned, plan
 
 
@@ -52,12 +51,15 @@ class Count:
 
 def run_unless_diverged(
   wanted: Sequence[Wanted],
-  programs: Programs,
   *,
   about: str = '',
   count: Count | None = None,
   printed: set[str] | None = None,
   other_flags: Mapping[str, Any] | None = None,
+  like: Sequence[dict[str, Any]] = (),
+  at_once: int = 0,
+  portraits_of: Sequence[int] = (),
+  held: HeldData | None = None,
   **options: Any,
 ) -> list[Outcome]:
   """Runs many configurations, side by side where `run_many` can.
@@ -65,9 +67,12 @@ def run_unless_diverged(
   `about` says on lines of progress what they are; `count` is that of the command.
   `printed` are lines that earlier runs have printed on data, model and method, and that
   are not repeated; those of these runs are added. None repeats them. `other_flags` go
-  before those of `flags.machine`. See `plan` for all other arguments.
+  before those of `flags.machine`. `like` are configurations of other runs that are to
+  share the compiled programs, `at_once` of them in each call unless --runs_at_once is
+  given; `held` has their data. See `plan` for all other arguments.
   """
-  machine, held = experiment_flags.machine() | dict(other_flags or {}), HeldData()
+  machine = experiment_flags.machine() | dict(other_flags or {})
+  held = HeldData() if held is None else held
   counted = count or Count(len(wanted))
   ended: list[Outcome] = [
     Recorded.of(None, seed=w.config['seed'], config=w.config, folder=str(w.workdir))
@@ -83,9 +88,10 @@ def run_unless_diverged(
 
   for place, (config, workdir, what) in enumerate(wanted):
     tell = functools.partial(say, what)
+    portrait = config['seed'] in portraits_of
     try:
       own = plan(
-        config, machine, workdir, say=tell, programs=programs, held=held, **options
+        config, machine, workdir, say=tell, held=held, make_portrait=portrait, **options
       )
     except UserError as e:
       ended[place] = e
@@ -113,11 +119,12 @@ def run_unless_diverged(
       config, folder = wanted[place].config, str(wanted[place].workdir)
       ended[place] = Recorded.of(outcome, '', config['seed'], config, folder)
 
+  asked, splits = machine.get('runs_at_once') or 0, list[Any]()
+  if like and not asked:
+    asked = at_once
+    for config in [*like, *(w.config for w in wanted)]:
+      (_, *pair), *_ = data_of(config, machine, None, held)[0]
+      splits.append(tuple(pair))
   with progress_lines.about(f'{about}, {len(wanted)} runs' if about else ''):
-    run_many(
-      [own.spec for _, own in planned],
-      runs_at_once=machine.get('runs_at_once') or 0,
-      programs=programs,
-      keep=keep,
-    )
+    run_many([own.spec for _, own in planned], asked, keep, splits)
   return ended

@@ -13,7 +13,7 @@ report.html. The same command again continues where it stopped.
 import json
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,12 +27,12 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.selection import counted
 from fesem_jax.data.attacks import honest
 from fesem_jax.evaluation import label_skew
+from fesem_jax.run import programs
 from fesem_jax.run.callbacks import BestRound
-from fesem_jax.run.one_run import run_one
-from fesem_jax.run.programs import Programs
 from fesem_jax.run.results import curves
 from fesem_jax.run.results.files import add_to_summary
 from fesem_jax.run.results.result import Result
+from fesem_jax.run.simulation import run_one
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
 
@@ -57,7 +57,6 @@ class Planned(NamedTuple):
 
   spec: Spec
   after: Callable[[Result], None]  # adds to the files of the finished run, and says so
-  programs: Programs  # of other runs with programs in common
 
 
 # Flags that are of a `Spec`.
@@ -75,7 +74,7 @@ def run(
 ) -> Result:
   """Carries out a configuration in a workdir; for the arguments, see `plan`."""
   planned = plan(config, machine, workdir, **options)
-  result = run_one(planned.spec, planned.programs)
+  result = run_one(planned.spec)
   planned.after(result)
   return result
 
@@ -86,7 +85,7 @@ def plan(
   workdir: pathlib.Path,
   *,
   say: Callable[[str], None] = print,
-  programs: Programs | None = None,
+  tuned: Sequence[str] = (),
   splits: tuple[FederatedData, FederatedData] | None = None,
   make_portrait: bool = True,
   held: HeldData | None = None,
@@ -98,7 +97,7 @@ def plan(
     machine: from `flags.machine`.
     workdir: made if absent.
     say: prints a line on what is run.
-    programs: of other runs with programs in common.
+    tuned: flags that differ between runs that share their programs.
     splits: to train and to measure on, if not those that the configuration names.
     make_portrait: whether the workdir gets what figures of clients need.
     held: data of other runs with data in common; those of this run are added.
@@ -116,11 +115,11 @@ def plan(
   if validation is not None:
     best = BestRound(validation, config['stop_after'], machine.get('save_models'))
     watchers = [best, *watchers]
-  programs = programs or Programs()
   model = build_model(config, train)
 
-  def build() -> Algorithm:
-    return methods.configured(config, build_local(config, model, train, machine))
+  def make(**values: Any) -> Algorithm:
+    changed = config | values
+    return methods.configured(changed, build_local(changed, model, train, machine))
 
   selected = counted(selecting.build(config, train.num_clients), train.num_clients)
   config |= model_starts.identity(config) | selecting.identity(config)
@@ -128,8 +127,13 @@ def plan(
   config |= {'own_code': own} if own else {}  # Then a run compares its programs.
   # Layers that are drawn and do not train are part of the method's programs.
   seed = config['seed'] if model_starts.depends_on_seed(config) else None
-  but_seed = json.dumps(config | {'seed': seed}, sort_keys=True)
-  algorithm = programs.once((but_seed, *_shape(train)), build)
+  values = {name: config[name] for name in tuned if name in config}
+  fixed = {
+    name: x for name, x in (config | {'seed': seed}).items() if name not in values
+  }
+  method = json.dumps([fixed, machine], sort_keys=True, default=str), *_shape(train)
+  key = 'algorithm', method, json.dumps(values)
+  algorithm = programs.once(key, lambda: make(**values))
   local = algorithm.local
   curves.check_targets(targets, local.model.measured_as.primary)
   placed = placement.chosen(
@@ -141,6 +145,9 @@ def plan(
   _describe(config, selected[0], train, test, local, placed, say)
   arguments: dict[str, Any] = {
     'algorithm': algorithm,
+    'make': make,
+    'values': values,
+    'method': method,
     'train': train,
     'test': test,
     'workdir': workdir,
@@ -163,7 +170,7 @@ def plan(
     if config['evaluate_on'] != 'test':
       add_to_summary(workdir, result.summary, {'evaluated_on': 'validation'})
 
-  return Planned(Spec(**arguments), after, programs)
+  return Planned(Spec(**arguments), after)
 
 
 def _shape(train: FederatedData) -> tuple[Any, ...]:

@@ -4,11 +4,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 
-from fesem_jax.core.hyperparameters import variable
 from fesem_jax.utils.errors import UserError
 
 FORMS = 'constant, cosine, cosine:ROUNDS, exponential:RATE or step:EVERY:FACTOR'
@@ -49,11 +47,5 @@ def build(text: str) -> Callable[[Any], Any] | None:
 def _of_numbers(
   make: Callable[..., Callable[[Any], Any]], *numbers: float, **options: Any
 ) -> Callable[[Any], Any]:
-  """A schedule of Optax from 1 on, whose numbers are variables of programs."""
-
-  def at(number):
-    with jax.ensure_compile_time_eval():  # Optax looks whether they are positive.
-      schedule = make(1.0, *map(variable, numbers), **options)
-    return schedule(number)
-
-  return at
+  """A schedule of Optax from 1 on, whose numbers are constants of programs."""
+  return make(1.0, *numbers, **options)

@@ -23,7 +23,6 @@ from fesem_jax.analysis import num_clusters
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.evaluation.agreement import adjusted_rand_index
-from fesem_jax.run.programs import Programs
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.text_tables import Table, spread
@@ -54,10 +53,10 @@ def first_models(
 
   With [M] bool: clients with a finite model, which the points are of.
   """
-  programs, machine = Programs(), experiment_flags.machine()
+  machine = experiment_flags.machine()
   local = build_local(config, build_model(config, train), train, machine)
   options = {'epochs': config['init_epochs'], 'cluster_on': config['cluster_on']}
-  options |= {'programs': programs, 'data_placement': machine['data_placement']}
+  options |= {'data_placement': machine['data_placement']}
   found = []
   for seed in seeds:
     gram = num_clusters.inner_products(local, train, seed=seed, **options)

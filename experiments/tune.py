@@ -1,10 +1,9 @@
 """Chooses flags' values for each method on validation examples (--tune)."""
 
-import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,8 +11,14 @@ from absl import flags
 
 from fesem_jax.analysis import tuning
 from fesem_jax.analysis.runs_of_methods import given
-from fesem_jax.analysis.tuning import KINDS, Choice, Values, in_words, seeds_as_text
-from fesem_jax.run.programs import Programs
+from fesem_jax.analysis.tuning import (
+  KINDS,
+  Choice,
+  Search,
+  Values,
+  in_words,
+  seeds_as_text,
+)
 from fesem_jax.run.results import files
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import UserError
@@ -23,6 +28,7 @@ from fesem_jax.utils.expressions import split, value
 from . import flags as experiment_flags
 from . import methods, plugins
 from .many_runs import Count, Wanted, run_unless_diverged
+from .roles import HeldData
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]
@@ -58,15 +64,6 @@ def parse_search(
     raise UserError(f'{flag}: {name}: {e}') from e
 
 
-@dataclasses.dataclass(frozen=True)
-class Search:
-  """Settings of the search by the flags of --tune."""
-
-  grid: dict[str, list[Any]]  # flag -> its candidates
-  seeds: list[int]  # of the tuning runs
-  by: str = 'deployed'  # one of `paired.KINDS`, whose first figure of the task decides
-
-
 def parse(
   texts: Iterable[str],
   by: str,
@@ -91,7 +88,7 @@ def parse(
 
 
 def points(
-  label: str, config: dict[str, Any], grid: dict[str, list[Any]]
+  label: str, config: dict[str, Any], grid: Mapping[str, Sequence[Any]]
 ) -> list[Values]:
   """The points of a grid that a method is tried with; what its label sets stays."""
   has = config
@@ -109,7 +106,11 @@ def number_of_runs(by_label: ByLabel, search: Search | None) -> int:
 
 
 def tuned(
-  by_label: ByLabel, search: Search, workdir: pathlib.Path, count: Count | None = None
+  by_label: ByLabel,
+  search: Search,
+  workdir: pathlib.Path,
+  count: Count | None = None,
+  held: HeldData | None = None,
 ) -> dict[str, Choice | UserError]:
   """Searches each method's values on validation examples.
 
@@ -123,14 +124,12 @@ def tuned(
   for name in search.grid:
     used = any(name in point for each in tries.values() for point in each)
     check_argument(used, f'tune: {name} applies to none of algorithms')
-  # Values of most flags are numbers, and run in the same compiled programs.
-  programs = Programs()
   choices: dict[str, Choice | UserError] = {}
-  for label, (config, *_) in by_label.items():
+  for label, configs in by_label.items():
     if not tries[label]:
       continue
     try:
-      run = _runner(label, config, tries[label], search.seeds, workdir, programs, count)
+      run = _runner(label, configs, tries[label], search, workdir, count, held)
       choices[label] = tuning.search(tries[label], search.seeds, run, search.by)
     except UserError as e:
       choices[label] = e
@@ -139,34 +138,46 @@ def tuned(
   return choices
 
 
-def _runner(
-  label: str,
-  config: dict[str, Any],
-  tries: list[Values],
-  seeds: list[int],
-  workdir: pathlib.Path,
-  programs: Programs,
-  count: Count | None,
-) -> Callable[[Values, int], dict[str, Any] | None]:
-  """Makes the tuning runs of a method; (point, seed) -> the summary of one of them."""
+def configurations(
+  label: str, config: dict[str, Any], search: Search | None
+) -> list[dict[str, Any]]:
+  """The configurations of a method's tuning runs; none without --tune."""
   own = {'evaluate_on': 'validation', 'eval_every': 0}
   if 'stop_after' in config:  # All rounds are run here, and only the last measured.
     own['stop_after'] = 0
+  if search is None:
+    return []
+  tries = points(label, config, search.grid)
+  return [config | v | own | {'seed': seed} for v in tries for seed in search.seeds]
+
+
+def _runner(
+  label: str,
+  configs: list[dict[str, Any]],
+  tries: list[Values],
+  search: Search,
+  workdir: pathlib.Path,
+  count: Count | None,
+  held: HeldData | None,
+) -> Callable[[Values, int], dict[str, Any] | None]:
+  """Makes the tuning runs of a method; (point, seed) -> the summary of one of them."""
   folder = workdir / 'tune' / methods.folder_of(label)
-  each = [(values, in_words(values), seed) for values in tries for seed in seeds]
+  names = [(in_words(values), seed) for values in tries for seed in search.seeds]
+  tuning_runs = zip(names, configurations(label, configs[0], search), strict=True)
   wanted = [
     Wanted(
-      config | values | own | {'seed': seed},
+      config,
       folder / point.replace('/', '_') / f'seed{seed}',
-      f'tuning {label}, run {number} of {len(each)}: {point}, seed {seed}',
+      f'tuning {label}, run {number} of {len(names)}: {point}, seed {seed}',
     )
-    for number, (values, point, seed) in enumerate(each, start=1)
+    for number, ((point, seed), config) in enumerate(tuning_runs, start=1)
   ]
+  other_flags = {'target': [], 'report': 'last', 'save_models': False}
   ended = run_unless_diverged(
-    wanted, programs, about=f'tuning {label}', count=count, printed=set[str](),
-    make_portrait=False, other_flags={'target': [], 'report': 'last'},
+    wanted, about=f'tuning {label}', count=count, printed=set[str](), held=held,
+    other_flags=other_flags, tuned=tuple(search.grid), like=configs,
+    at_once=len(configs),
   )  # fmt: skip
-  names = [(point, seed) for _, point, seed in each]
   outcomes = dict(zip(names, ended, strict=True))
   return lambda values, seed: given(outcomes[in_words(values), seed])
 

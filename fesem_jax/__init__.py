@@ -10,6 +10,7 @@ from fesem_jax.analysis.comparing import compare, tune
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.joining import join
 from fesem_jax.analysis.report.page import write_report
+from fesem_jax.analysis.tuning import Search
 from fesem_jax.core import selection, sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
 from fesem_jax.core.batching import Schedule
@@ -74,6 +75,7 @@ __all__ = [
   'RoundInfo',
   'Run',
   'Schedule',
+  'Search',
   'Sends',
   'Stop',
   'Traffic',

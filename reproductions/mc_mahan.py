@@ -4,8 +4,7 @@ Networks from Decentralized Data", AISTATS 2017, which count rounds to a target.
 
 import functools
 
-from fesem_jax.run.callbacks.callback import Callback, Stop
-from fesem_jax.run.callbacks.events import Evaluation
+from fesem_jax.run.callbacks.callback import Callback, Event, Stop
 
 
 class StopAt(Callback):
@@ -14,9 +13,10 @@ class StopAt(Callback):
   def __init__(self, target: float):
     self._target = target
 
-  def on_evaluation(self, event: Evaluation) -> Stop | None:
+  def on_round(self, event: Event) -> Stop | None:
     """Ends the run once the target is reached."""
-    reached = event.record['deployed']['micro_accuracy'] >= self._target
+    scores = event.record.get('deployed', {'micro_accuracy': 0.0})
+    reached = scores['micro_accuracy'] >= self._target
     return Stop('target reached') if reached else None
 
 

@@ -32,9 +32,7 @@ from fesem_jax.core import placement, prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import Machine, Precision, local_training
-from fesem_jax.run import rounds
-from fesem_jax.run.one_run import run_one
-from fesem_jax.run.programs import Programs
+from fesem_jax.run.simulation import run_one
 from fesem_jax.run.spec import Spec
 from fesem_jax.server import em
 
@@ -173,30 +171,26 @@ class _Case:
     if name == 'oracle':
       train = data.with_true_groups(train)
     self.train = placement.place(train, mesh, 'replicated')
-    keys = rounds.keys_of_run(0, mesh)
-    self.keys = keys[prng_streams.INIT], keys[prng_streams.ROUNDS]
+    streams = prng_streams.INIT, prng_streams.ROUNDS
+    keys = [prng_streams.folded(jax.random.key(0), stream) for stream in streams]
+    self.keys = sharding.replicate(keys, mesh)
     self.cohort = common.everyone(self.train)
-    self.like, _ = rounds.rehearse(self.algorithm, self.train, self.cohort, *self.keys)
-    self._programs = Programs()
+    start = common.start_of(self.algorithm, self.train, self.keys[0])
+    self._init, self.like = start
 
   def start(self) -> Any:
     """The state before the first round."""
-    init = rounds.compile_start(
-      self._programs, self.algorithm, self.like, self.train, self.keys[0]
-    )
-    return init(self.keys[0], self.train)
+    return self._init(self.keys[0], self.train)
 
   def compile(self) -> None:
-    """Begins to compile a round."""
-    self.step = rounds.compile_step(
-      self._programs, self.algorithm, self.like, self.train, self.cohort, self.keys[1],
-      wait=False,
-    )  # fmt: skip
+    """Compiles a round."""
+    rest = self.train, self.cohort, self.keys[1]
+    self.step = common.round_of(self.algorithm, self.like, *rest)
 
   def round(self, held: Any, number: int) -> tuple[Any, Any]:
     """The state after a round and its info, both on the host, from one there."""
     state = sharding.place(held, jax.tree.map(lambda x: x.sharding, self.like))
-    state, info = rounds.run_round(
+    state, info = common.run_round(
       self.algorithm, self.step, state, self.train, self.cohort, self.keys[1], number
     )
     return on_host(state), on_host(info)
@@ -313,7 +307,7 @@ def compare_states(watch: Watch, name: str) -> None:
     case.compile()
     state = case.start()
     for number in (1, 2):
-      state, _ = rounds.run_round(
+      state, _ = common.run_round(
         case.algorithm, case.step, state, case.train, case.cohort, case.keys[1], number
       )
     where = {x.sharding.memory_kind for x in jax.tree.leaves(state)}

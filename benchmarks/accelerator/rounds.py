@@ -191,8 +191,8 @@ def _runs_together(watch: Watch) -> None:
     for first in (0, 1000):
       began = time.time()
       ended = simulate_many(
-        [{'seed': first + i} for i in range(runs)],
-        algorithm=algorithm, train=train, test=test, rounds=rounds,
+        algorithm, [{'seed': first + i} for i in range(runs)],
+        train=train, test=test, rounds=rounds,
       )  # fmt: skip
       took.append(time.time() - began)
       for one in ended:

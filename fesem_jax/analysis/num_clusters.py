@@ -14,15 +14,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fesem_jax.algorithms.common.first_clusters import before_rounds, random_start
-from fesem_jax.core import prng_streams
+from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.arrangement import arrange_all, order_of_clients
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import everyone
 from fesem_jax.evaluation.agreement import adjusted_rand_index
-from fesem_jax.run.programs import Programs
-from fesem_jax.run.rounds import keys_of_run
+from fesem_jax.run import programs
 from fesem_jax.server import comparison
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils import processes
@@ -41,19 +40,19 @@ def inner_products(
   seed: int = 0,
   cluster_on: str = 'all',
   data_placement: str = 'auto',
-  programs: Programs | None = None,
 ) -> np.ndarray:
   """[M, M] float64 inner products, about their mean, of what FeSEM clusters first.
 
   All M clients of `train` train for some epochs from one random model (Section 6.1.4),
   that of `simulate` with this seed; no client drops out. Rows and columns of clients
-  whose model is not finite are NaN. `programs` are of calls that differ in the seed.
+  whose model is not finite are NaN.
   """
   local = before_rounds(local, epochs)
   compare = comparison.build(cluster_on, local.model)
   places = np.argsort(order_of_clients(local, train))
   (train,) = arrange_all(local, train, data_placement=data_placement)
-  key = keys_of_run(seed, local.mesh)[prng_streams.INIT]
+  key = prng_streams.folded(jax.random.key(seed), prng_streams.INIT)
+  key = sharding.replicate(key, local.mesh)
 
   def products(key: jax.Array, train: FederatedData) -> Any:
     starts = random_start(local, train, key, 'common')
@@ -63,8 +62,8 @@ def inner_products(
     alike = compare.alike(trained.params, finite, local.mesh)
     return centered_gram(compare.part(alike), finite, local.mesh), finite
 
-  programs = programs or Programs()
-  program = programs.compiled(('common start', cluster_on), products, key, train)
+  name = 'models from a common start', (local, cluster_on)
+  program = programs.compiled(*name, products, key, train)
   gram, is_finite = processes.on_host(program(key, train))
   gram, is_finite = gram.astype(np.float64), is_finite & np.isfinite(gram.diagonal())
   gram[~is_finite] = gram[:, ~is_finite] = np.nan

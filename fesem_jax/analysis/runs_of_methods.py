@@ -13,6 +13,9 @@ from fesem_jax.run.results.frames import Recorded
 from fesem_jax.run.simulation import simulate_many
 from fesem_jax.utils.errors import Diverged, UserError, check
 
+# A method, or a function of hyperparameters that gives it.
+Method = Algorithm | Callable[..., Algorithm]
+
 # Training and test split; or a function of the seed that gives them.
 Splits = tuple[FederatedData, FederatedData]
 Data = Splits | Callable[[int], Splits]
@@ -38,9 +41,9 @@ def check_seeds(seeds: Sequence[int]) -> None:
   check(len(set(seeds)) == len(seeds), 'seeds: one is named twice; give each once')
 
 
-def arguments(algorithm: Algorithm, splits: Splits, seed: int) -> dict[str, Any]:
-  """The arguments of `simulate` that runs of a method differ in."""
-  return {'algorithm': algorithm, 'train': splits[0], 'test': splits[1], 'seed': seed}
+def arguments(splits: Splits, seed: int, values: Values) -> dict[str, Any]:
+  """The arguments of `simulate_many` that runs of a method differ in."""
+  return {'train': splits[0], 'test': splits[1], 'seed': seed, 'values': values}
 
 
 def tuning_runs(
@@ -50,30 +53,35 @@ def tuning_runs(
   splits: Mapping[int, Splits],
   options: dict[str, Any],
   by: str = 'deployed',
+  like: Sequence[Splits] = (),
 ) -> dict[tuple[str, int], Outcome]:
   """(point in words, seed) -> the outcome of one method's run with it.
 
-  Models are fine-tuned only where the figures of fine-tuned models decide (`by`).
+  Models are fine-tuned only where the figures of fine-tuned models decide (`by`), or
+  where reported runs share the programs, whose data are `like`.
   """
   outcomes: dict[tuple[str, int], Outcome] = {}
   runs: dict[tuple[str, int], dict[str, Any]] = {}
   for values in tries:
     places = [(tuning.in_words(values), seed) for seed in seeds]
     try:
-      built = make(**values)
+      make(**values)
     except UserError as e:
       outcomes |= dict.fromkeys(places, e)
       continue
-    runs |= {place: arguments(built, splits[place[1]], place[1]) for place in places}
+    runs |= {place: arguments(splits[place[1]], place[1], values) for place in places}
   common = {'eval_every': 0} | options
-  if by == 'deployed':
+  if by == 'deployed' and not like:
     common['finetune_epochs'] = 0
-  of_runs = outcomes_of(list(runs.values()), common)
+  of_runs = outcomes_of(make, list(runs.values()), common, like)
   return outcomes | dict(zip(runs, of_runs, strict=True))
 
 
 def outcomes_of(
-  runs: Sequence[Mapping[str, Any]], options: dict[str, Any]
+  method: Method,
+  runs: Sequence[Mapping[str, Any]],
+  options: dict[str, Any],
+  like: Sequence[Splits] = (),
 ) -> list[Outcome]:
   """The outcome of each run; see `simulate_many`."""
 
@@ -87,4 +95,4 @@ def outcomes_of(
       return outcome
     return Recorded.of(outcome, seed=runs[place].get('seed', 0))
 
-  return simulate_many(runs, keep=keep, **options)
+  return simulate_many(method, runs, keep=keep, like=like, **options)

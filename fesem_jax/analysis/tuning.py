@@ -18,6 +18,20 @@ Values = dict[str, Any]
 KINDS = {'deployed': 'deployed', 'finetuned': 'fine-tuned'}
 
 
+class Search(NamedTuple):
+  """What is tuned, and how.
+
+  Attributes:
+    grid: name of each hyperparameter -> its values.
+    seeds: of the tuning runs; they must differ from those that are reported.
+    by: one of `paired.KINDS`, whose first metric of the task decides.
+  """
+
+  grid: Mapping[str, Sequence[Any]]
+  seeds: Sequence[int] = range(10_000, 10_003)
+  by: str = 'deployed'
+
+
 class Trial(NamedTuple):
   """The outcome of one point of the grid."""
 

@@ -98,29 +98,38 @@ def arrange_all(
   return [placement.place(s, local.mesh, chosen) for s in ordered(local, *splits)]
 
 
-def arrange_together(local: LocalTraining, pairs: Sequence[Splits]) -> list[Splits]:
+def arrange_together(
+  local: LocalTraining, pairs: Sequence[Splits], like: Sequence[Splits] = ()
+) -> list[Splits]:
   """Training and test splits of runs, on every device, each example once.
 
   All have the rows of all, and `offsets` of their own. Their clients are in the order
   that they have in a run alone. Splits are on the host, alike but for their examples
-  and clients; `local` decides the order.
+  and clients; `local` decides the order. The results have the shapes of the splits in
+  `like` too, which are arranged at another time.
   """
   distinct = {(id(train), id(test)): (train, test) for train, test in pairs}
   arranged = [ordered(local, *pair) for pair in distinct.values()]
-  placed = [_with_rows_of_all(local.mesh, each) for each in zip(*arranged, strict=True)]
+  others = {(id(train), id(test)): (train, test) for train, test in like}
+  shapes = list(zip(*others.values(), strict=True)) or [(), ()]
+  placed = [
+    _with_rows_of_all(local.mesh, each, of_others)
+    for each, of_others in zip(zip(*arranged, strict=True), shapes, strict=True)
+  ]
   by_pair = dict(zip(distinct, zip(*placed, strict=True), strict=True))
   return [by_pair[id(train), id(test)] for train, test in pairs]
 
 
 def _with_rows_of_all(
-  mesh: Mesh, splits: Sequence[FederatedData]
+  mesh: Mesh, splits: Sequence[FederatedData], like: Sequence[FederatedData]
 ) -> list[FederatedData]:
-  """Splits on every device, with the rows of all of them."""
+  """Splits on every device, with the rows of all of them, and no less than `like`."""
+  padding = max(0, sum(len(s.y) for s in like) - sum(len(s.y) for s in splits))
   whole = dataclasses.replace(
     splits[0],
-    x=np.concatenate([np.asarray(split.x) for split in splits]),
-    y=np.concatenate([np.asarray(split.y) for split in splits]),
-    max_examples=max(split.max_examples for split in splits),
+    x=_rows([np.asarray(split.x) for split in splits], padding),
+    y=_rows([np.asarray(split.y) for split in splits], padding),
+    max_examples=max(split.max_examples for split in [*splits, *like]),
   )
   whole = placement.place(whole, mesh, 'replicated')
   common = {
@@ -133,6 +142,12 @@ def _with_rows_of_all(
     own = dataclasses.replace(split, x=None, y=None, offsets=offsets, server_test=None)
     arranged.append(dataclasses.replace(sharding.replicate(own, mesh), **common))
   return arranged
+
+
+def _rows(arrays: Sequence[np.ndarray], padding: int) -> np.ndarray:
+  """Rows of arrays, and some of zeros."""
+  zeros = np.zeros((padding, *arrays[0].shape[1:]), arrays[0].dtype)
+  return np.concatenate([*arrays, zeros])
 
 
 def draw_cohort(

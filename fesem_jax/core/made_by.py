@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
+from fesem_jax.core import hyperparameters
 from fesem_jax.utils import ranges
 
 _Build = TypeVar('_Build', bound=Callable[..., Any])
@@ -59,6 +60,7 @@ def recorded(build: _Build) -> _Build:
 
 def _plain(x: Any) -> Any:
   """A number, a tuple of them or a `MadeBy` in place of an array, list or method."""
+  x = hyperparameters.plain(x)
   if isinstance(x, np.ndarray | np.generic | jax.Array) and np.shape(x) == ():
     return x if isinstance(x, jax.core.Tracer) else x.item()
   if isinstance(x, list | tuple) and not hasattr(x, '_fields'):

@@ -1,16 +1,19 @@
 """Checkpoints of a run: whole states, written by Orbax, each with one digest."""
 
+import contextlib
 import functools
 import hashlib
 import pathlib
 import re
 import secrets
 import shutil
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from absl import logging
 
-from fesem_jax.run.orbax_calls import quiet
 from fesem_jax.run.results import files
 from fesem_jax.run.results.files import saved_rounds
 from fesem_jax.utils import processes
@@ -50,7 +53,7 @@ class Checkpoints:
     partial = self._dir / processes.from_first(lambda: name)
     processes.from_first(lambda: partial.mkdir())
     items = self._orbax.args.PyTreeSave(_by_folder(jax.tree.map(_once, state)))
-    with quiet():
+    with _quiet():
       self._checkpointer.save(partial / 'state', args=items)
     processes.barrier('saved')
     processes.from_first(lambda: self._finish(partial, rounds_done))
@@ -80,7 +83,7 @@ class Checkpoints:
     abstract = _by_folder(jax.tree.map(self._orbax.utils.to_shape_dtype_struct, like))
     options = self._orbax.checkpoint_utils.construct_restore_args(abstract)
     items = self._orbax.args.PyTreeRestore(abstract, restore_args=options)
-    with quiet():
+    with _quiet():
       restored = self._checkpointer.restore(folder / 'state', args=items)
     return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(restored))
 
@@ -139,3 +142,55 @@ def _check_digest(folder: pathlib.Path) -> None:
   saved = path.read_bytes() if path.is_file() else b''
   is_sound = saved == _digest(folder / 'state').encode()
   check(is_sound, f'{folder}: is corrupt (checksum mismatch); delete it and run again')
+
+
+@contextlib.contextmanager
+def _without_metrics() -> Iterator[None]:
+  """Keeps Orbax from asking TensorStore for counts of bytes, which it only logs.
+
+  TensorStore 0.1.86 does not free the lists of its answer, 17 KiB a checkpoint.
+  """
+  import tensorstore  # Slow to import, as Orbax is.
+
+  name = 'experimental_collect_matching_metrics'
+  collect = getattr(tensorstore, name)
+  setattr(tensorstore, name, lambda *args, **kwargs: [])
+  try:
+    yield
+  finally:
+    setattr(tensorstore, name, collect)
+
+
+def _but_of_closed_loops(show: Callable[..., Any]) -> Callable[..., Any]:
+  """A `sys.unraisablehook` without what TensorStore's threads raise after a failure.
+
+  Each write that was under way tells the event loop, which Orbax has closed by then.
+  """
+
+  def hook(raised: Any) -> None:
+    e = raised.exc_value
+    if not (isinstance(e, RuntimeError) and str(e) == 'Event loop is closed'):
+      show(raised)
+
+  return hook
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Keeps the log of Orbax, and errors of its threads, from stderr."""
+
+  def not_orbax(record):
+    return 'orbax' not in pathlib.Path(record.pathname).parts
+
+  logger, shown = logging.get_absl_logger(), sys.unraisablehook
+  logger.addFilter(not_orbax)
+  sys.unraisablehook = of_threads = _but_of_closed_loops(shown)
+  try:
+    with _without_metrics():
+      yield
+  except Exception:
+    shown = of_threads  # They may raise it until the process ends.
+    raise
+  finally:
+    logger.removeFilter(not_orbax)
+    sys.unraisablehook = shown

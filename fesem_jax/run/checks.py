@@ -1,16 +1,29 @@
-"""Checks of what a run is asked for, before anything is written."""
+"""Checks of what a run is asked for, and the rules of `checks` on runs."""
 
+from typing import Any
+
+import jax
 import numpy as np
 
+from fesem_jax.checks import local as _local  # noqa: F401 - registers its rules.
+from fesem_jax.checks import runs as _runs  # noqa: F401
+from fesem_jax.checks.rules import Data, Local, Outcome, Request, find
 from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
+from fesem_jax.core.types import Cohort
 from fesem_jax.data.phases import check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import trace_local
+from fesem_jax.run import programs
+from fesem_jax.run.callbacks.best_round import BestRound
+from fesem_jax.run.callbacks.calls import check_callbacks
+from fesem_jax.run.results.records import Record
+from fesem_jax.run.runner import Runner
 from fesem_jax.run.spec import Spec
+from fesem_jax.training.calls import calls_noted
 from fesem_jax.utils import ranges
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import check
@@ -21,6 +34,7 @@ def check_run(spec: Spec) -> None:
   algorithm, train = spec.algorithm, spec.train
   right = isinstance(algorithm, Algorithm)
   check(right, f'algorithm: must be an Algorithm; got {kind_of(algorithm)}')
+  check_callbacks(spec.callbacks)
   check_arguments(spec)
   local = algorithm.local
   ranges.check_arguments(LocalTraining, local._asdict())
@@ -59,3 +73,43 @@ def check_splits(train: FederatedData, test: FederatedData) -> None:
   empty = np.flatnonzero(np.asarray(train.sizes()) == 0)
   names = train.info.names[empty[:1]]
   check(not len(empty), f'train: client {"".join(names)} has no examples; leave it out')
+
+
+def check_before(
+  spec: Spec, runner: Runner, train: FederatedData, cohort: Cohort
+) -> list[str]:
+  """Texts of the rules on a run before it begins; `train` is as arranged."""
+  algorithm = spec.algorithm
+  local, ignore = algorithm.local, tuple(spec.ignore_checks)
+  data, is_own = Data(spec.train, spec.test), algorithm.made_by is None
+  is_noised = local.sends is not None and local.sends.privacy is not None
+  functions = local.model, local.optimizer, local.augmentation, local.sends
+  texts = find(data, ignore)
+  texts += programs.once(
+    ('rules', *functions, local.keep_optimizer_state, spec.train.example_shape, ignore),
+    lambda: find(Local(local, spec.train), ignore),
+  )
+  trains = is_noised and is_own
+  request = Request(
+    runner.algorithm,
+    data,
+    spec.rounds,
+    spec.patience,
+    spec.patience > 0 and runner.deployed.has_clusters(),
+    [x.validation for x in spec.callbacks if isinstance(x, BestRound)],
+    _trainings(spec, runner.shape, train, cohort) if trains else None,
+  )
+  return texts + find(request, ignore)
+
+
+def check_after(spec: Spec, summary: Record, history: list[Record]) -> list[str]:
+  """Texts of the rules on a finished run."""
+  return find(Outcome(summary, history, spec.test), spec.ignore_checks)
+
+
+def _trainings(spec: Spec, state: Any, train: Any, cohort: Cohort) -> int:
+  """How often a round trains its clients."""
+  algorithm, args = spec.algorithm, (state, train, cohort, jax.random.key(0))
+  with calls_noted() as calls:
+    jax.eval_shape(lambda *x: algorithm.step(*x), *args)  # New, so that JAX traces it.
+  return len(calls)

@@ -1,17 +1,24 @@
 """Configurations of runs: what a workdir and the run that continues it share."""
 
+import hashlib
 import pathlib
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import Jaxpr
 
-from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core import placement
+from fesem_jax.core.arrangement import held_here
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.made_by import PLAIN
+from fesem_jax.core.traced_functions import called_by
+from fesem_jax.run import programs
+from fesem_jax.run.runner import Runner
 from fesem_jax.run.spec import Spec
-from fesem_jax.run.traced import Traced
-from fesem_jax.utils import provenance
+from fesem_jax.utils import processes, provenance
 from fesem_jax.utils.errors import WorkdirError
 
 # Entries that decide where and how fast a run happens and how long it is; `code` is
@@ -44,26 +51,136 @@ def default_config(spec: Spec) -> dict[str, Any]:
   }  # fmt: skip
 
 
-def code_of(
-  algorithm: Algorithm, traced: jax.stages.Traced, train: FederatedData
-) -> dict[str, Any]:
-  """The entry `code`: what a traced round computes, and where that can be compared."""
-  local = algorithm.local
+def identity(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]:
+  """Entries that a workdir must have in common with the run that continues it.
+
+  `train` are the first data of the run, as arranged.
+  """
+  local, phases = spec.algorithm.local, spec.phases
+  entries = default_config(spec) if spec.config is None else spec.config
+  if spec.config is None or 'own_code' in spec.config:
+    entries = entries | {'code': _code_of(spec, runner, train)}
+  pairs = [(train, test) for _, train, test in phases]
+  if spec.unseen is not None:
+    pairs.append(spec.unseen)
+  here = [held_here(local, split, placement.of(train)) for split, _ in pairs]
+  digest = digest_of_data(
+    *(split for pair in pairs for split in pair),
+    here=[own for own in here for _ in range(2)],
+  )
+  entries = entries | {'data_digest': digest}
+  if phases[1:]:
+    entries |= {'data_change_in': [phase.first_round for phase in phases[1:]]}
+  entries |= placement.identity(train, local.mesh)
+  processes.check_same('its configuration or data', entries)
+  return entries
+
+
+def _code_of(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]:
+  """The entry `code`: what a round computes, and where that can be compared."""
+  local = spec.algorithm.local
   params = jax.eval_shape(local.model.init, jax.random.key(0))
-  named = jax.tree_util.tree_leaves_with_path(params)
+  parameters = jax.tree_util.tree_leaves_with_path(params)
   where = [local.mesh.devices.flat[0].platform, local.mesh.size]
   where += [getattr(local, name) for name in sorted(_PLACEMENT)]
   where += [train.max_examples, *(x.shape for x in jax.tree.leaves(train))]
   commit = provenance.commit() or provenance.versions()['fesem_jax']
+  text = programs.once(('text of a round', runner), lambda: _text_of(runner.traced))
+  numbers = repr(runner.arguments.values(spec.values))
   return {
     'versions': {'jax': jax.__version__, 'fesem_jax': commit},
     'machine': ' '.join(map(str, where)),
     'parameters': {
       jax.tree_util.keystr(path, simple=True, separator='/'): str(x.shape)
-      for path, x in named
+      for path, x in parameters
     },
-    'round': Traced(traced).digest_with_numbers,
+    'round': hashlib.sha256(f'{text}\n{numbers}'.encode()).hexdigest(),
   }
+
+
+# Of objects in the memory, and of lines in files.
+_ADDRESS = re.compile(r'0x[0-9a-f]+| at [^ ]+:\d+')
+
+
+def _text_of(traced: jax.stages.Traced) -> str:
+  """A text that is equal, also in another process, for functions that compute alike."""
+
+  def constants(jaxpr: Jaxpr) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+      for inner, consts in called_by(equation):
+        yield from consts
+        yield from constants(inner)
+
+  def digest(x: Any) -> str:
+    if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+      x = jax.random.key_data(x)
+    array = np.ascontiguousarray(x)
+    content = hashlib.sha256(array.tobytes()).hexdigest()
+    return f'{array.dtype}{list(array.shape)} {content}'
+
+  closed, structure = traced.jaxpr, str(jax.tree.structure(traced.out_info))
+  each = map(digest, [*closed.consts, *constants(closed.jaxpr)])
+  return '\n'.join([_ADDRESS.sub('', str(closed.jaxpr)), structure, *each])
+
+
+def digest_of_data(
+  *splits: FederatedData, here: Sequence[np.ndarray | None] | None = None
+) -> str:
+  """A digest that differs when any example, label or client does.
+
+  Splits are on the host, as they were loaded. For each, `here` is [M] bool, the clients
+  whose examples this process has; other processes have the rest, and all of them call
+  this. None where every process has all.
+  """
+  digest = hashlib.sha256()
+  for split in splits:
+    truth, attack = split.info.clusters, split.attack
+    for array in (
+      split.y,
+      split.offsets,
+      split.client_ids,
+      np.asarray(split.info.names).astype(str),
+      np.array([]) if truth is None else truth,
+      *([] if attack is None else [attack.bad, np.array([repr(attack.kinds)])]),
+      *([] if split.weights is None else [split.weights]),
+      *(split.server_test or ()),
+      *_own_groups(split),
+    ):
+      array = np.ascontiguousarray(array)
+      digest.update(f'{array.dtype} {array.shape}'.encode())
+      digest.update(array.view(np.uint8).data)
+    kind = f'{split.x.dtype} {split.example_shape}'
+    kind = f'{kind} {split.num_classes} {split.scale} {split.task}'
+    digest.update(kind.encode())
+  here = here or [None] * len(splits)
+  if any(own is not None for own in here):  # Or their arrays could not be added up.
+    processes.check_same('its clients', digest.hexdigest())
+  for split, own in zip(splits, here, strict=True):
+    digest.update(_digests_of_examples(split, own).data)
+  return digest.hexdigest()[:16]
+
+
+def _own_groups(split: FederatedData) -> list[np.ndarray]:
+  """The groups [M] of an oracle, where they are not the true clusters."""
+  if split.groups is None:
+    return []
+  ids, truth = np.asarray(split.groups.ids), split.info.clusters
+  if truth is not None:
+    mine, known = (np.unique(x, return_inverse=True)[1] for x in (ids, truth))
+    if np.array_equal(mine, known):
+      return []
+  return [ids]
+
+
+def _digests_of_examples(split: FederatedData, own: np.ndarray | None) -> np.ndarray:
+  """[M, 16] uint8 digests of each client's examples."""
+  offsets = np.asarray(split.offsets)
+  digests = np.zeros((split.num_clients, 16), np.uint8)
+  for i in range(split.num_clients) if own is None else np.flatnonzero(own):
+    rows = np.ascontiguousarray(split.x[offsets[i] : offsets[i + 1]])
+    digest = hashlib.sha256(rows.view(np.uint8).data).digest()
+    digests[i] = np.frombuffer(digest, np.uint8)[:16]
+  return digests if own is None else processes.total(digests)
 
 
 def check_same(

@@ -17,8 +17,9 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.models.mixture import as_one_model, optimizer_of
+from fesem_jax.run import programs
 from fesem_jax.run.callbacks.host_metrics import predictions
-from fesem_jax.run.programs import Programs, run_once
+from fesem_jax.run.programs import run_once
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.training.cohort import train_cohort
@@ -64,7 +65,6 @@ def draw(
   state: Any,
   train: FederatedData,
   key: jax.Array,
-  programs: Programs,
   places: np.ndarray,
 ) -> dict[str, np.ndarray]:
   """Describes the clients of a run by their local models.
@@ -113,10 +113,9 @@ def draw(
     return products, counts, deployed.clusters()
 
   args = (state, train, jnp.asarray(ids, jnp.int32), key)
-  program = programs.compiled(
-    ('portrait', algorithm, local), gram, *args, **run_once(local, train)
-  )
-  with progress_lines.waiting_for('local models for the figures'):
+  what, options = 'local models for the figures', run_once(local, train)
+  program = programs.compiled(what, algorithm, gram, *args, **options)
+  with progress_lines.waiting_for(what):
     products, counts, clusters = processes.on_host(program(*args))
   # Weights beyond 1e19 overflow here.
   kept = np.flatnonzero(counts & np.isfinite(products.diagonal()))

@@ -1,292 +1,432 @@
-"""The rounds of one run, or of several side by side: train, measure, tell callbacks."""
+"""The rounds of runs of one program, and the programs that many runs need."""
 
+import contextlib
+import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-import numpy as np
+import jax
 
-from fesem_jax.core import prng_streams
-from fesem_jax.core.algorithm import RoundInfo
-from fesem_jax.core.types import Cohort
-from fesem_jax.run.callbacks.calls import FINISHED, Callbacks
-from fesem_jax.run.callbacks.events import Evaluation, Round, RoundEnd
-from fesem_jax.run.evaluation import DerivedClusters, Measured
-from fesem_jax.run.preparation import Prepared
-from fesem_jax.run.programs import wait_for
-from fesem_jax.run.results import records
-from fesem_jax.run.rounds import run_round
-from fesem_jax.run.watching import arranged
-from fesem_jax.utils import processes, progress_lines
-from fesem_jax.utils.errors import Diverged
+from fesem_jax.core import batching, placement, side_by_side
+from fesem_jax.core.arrangement import arrange, arrange_together
+from fesem_jax.data.attacks import backdoor_of
+from fesem_jax.run import programs
+from fesem_jax.run.checks import check_run
+from fesem_jax.run.ending import finish, read_finished
+from fesem_jax.run.evaluation import Measured
+from fesem_jax.run.program_memory import TooLarge
+from fesem_jax.run.programs import CompileTime
+from fesem_jax.run.replicate import Replicate
+from fesem_jax.run.results.result import Result
+from fesem_jax.run.runner import Runner, Splits, axes_of, method_of
+from fesem_jax.run.selecting import draw
+from fesem_jax.run.spec import Spec
+from fesem_jax.utils import free_memory, processes, progress_lines
+from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped, interruptible
 
+# At most so many rounds in one call: what they report is kept on the devices.
+_MOST_ROUNDS = 64
 
-class TrainedRound(NamedTuple):
-  """A round of one run, on the host."""
-
-  cohort: Cohort
-  info: RoundInfo  # as the method reports it
-  assignment: np.ndarray | None  # [M] int32 that clients deploy from, if not in `info`
-  seconds: float
-  selected: dict[str, Any] | None = None  # said of how its clients were selected
+# What a run came to: its result, or the exception that `simulate` raises.
+Outcome = Result | Diverged | UserError
 
 
-class OnDevices(Protocol):
-  """The states of runs that are equally far, and the programs that change them."""
+def run_rounds(
+  runner: Runner, runs: Sequence[Replicate], states: Any, inputs: Any, is_read: bool
+) -> None:
+  """Runs all rounds that are left of runs that are equally far.
 
-  states_are_read: bool  # whether every round needs the states of all runs
-
-  def assignments(self) -> list[np.ndarray | None]:
-    """[M] int32 cluster that each client deploys from, of each run, before a round."""
-
-  def train(self, number: int) -> list[list[TrainedRound]]:
-    """Trains one round or several from `number` on: of each round, of each run."""
-
-  def measure(self, number: int) -> list[Measured]:
-    """Measures what clients deploy after the round `number`, of each run."""
-
-  def state(self, run: int) -> Any:
-    """The state of a run."""
-
-
-class Alone:
-  """The state of one run; see `OnDevices`."""
-
-  states_are_read = True
-
-  def __init__(self, run: Prepared):
-    self._run, self._state = run, run.state
-    self._step, _ = wait_for(*run.step())
-
-  def assignments(self) -> list[np.ndarray | None]:
-    """[M] int32 of the only run, where it is asked for."""
-    run = self._run
-    is_needed = not run.done or run.like.clusters is None or run.spec.later_phases
-    return [run.evaluation.assignment(self._state) if is_needed else None]
-
-  def train(self, number: int) -> list[list[TrainedRound]]:
-    """Trains one round."""
-    run, began = self._run, time.perf_counter()
-    cohort, of_selection = run.select(number, self._state)
-    self._state, info = run_round(
-      run.algorithm, self._step, self._state, run.data.train, cohort,
-      run.keys[prng_streams.ROUNDS], number,
-    )  # fmt: skip
-    info = processes.on_host(info)
-    seconds, assignment = time.perf_counter() - began, None
-    if info.clusters is None:
-      assignment = run.evaluation.assignment(self._state)
-    return [[TrainedRound(cohort, info, assignment, seconds, of_selection)]]
-
-  def measure(self, number: int) -> list[Measured]:
-    """Measures what clients deploy."""
-    with progress_lines.waiting_for('evaluating'):
-      return [self._run.evaluation.measure(self._state, number)]
-
-  def state(self, run: int) -> Any:
-    """The state."""
-    return self._state
-
-
-class Running:
-  """A run between its start and its end, on the host.
-
-  `reason` says why no round is left, or is None; see `End`. `place` is its place among
-  the runs of `OnDevices`.
+  A run that diverges gets its `error`, and the others go on. `is_read` is whether
+  every round needs the states. Raises `Stopped` if they are interrupted.
   """
-
-  def __init__(
-    self, run: Prepared, callbacks: Callbacks, reason: str | None, place: int = 0
-  ):
-    self.run, self.callbacks, self.reason, self.place = run, callbacks, reason, place
-    self.done, self.steps, self.seconds = run.done, 0, list[float]()
-    self.measured: Measured | None = None  # the models that it deploys at the end
-    self.state: Any = None  # after the last round
-    self.error: Diverged | None = None
-    self._placed, self._event = arranged(run), dict[str, Any]()
-    self._data_changed = False  # since the last round
-
-  def begin(self, assignment: np.ndarray | None, state: Any) -> None:
-    """Records the clusters before the first round."""
-    run = self.run
-    self._derived = DerivedClusters(run.evaluation, assignment)
-    if self.done or assignment is None:
-      return
-    clusters = run.evaluation.clusters(assignment)
-    record = {'round': 0, **clusters, 'seconds': run.init_seconds}
-    start = RoundEnd(
-      number=0, record=record, records=(), state=state, arranged=self._placed
-    )
-    self.callbacks.on_round_end(start, interrupted=False)
-
-  def enter(self) -> None:
-    """Goes on to the data of the next round."""
-    self._data_changed = self.run.enter(self.done + 1)
-    if self._data_changed:
-      self._placed = arranged(self.run)
-
-  def on_trained(self, trained: TrainedRound, state: Any) -> None:
-    """Takes note of a round; `state` is None where it is not read."""
-    run, self.done = self.run, self.done + 1
-    self.seconds.append(trained.seconds)
-    self.steps += int(trained.info.steps)
-    info = self._derived.added_to(trained.info, trained.assignment, self._data_changed)
-    _check_finite(self.done, info, run)
-    record = records.round_record(self.done, info, run.data.train)
-    record |= trained.selected or {}
-    self._event = {
-      'number': self.done, 'record': record, 'records': tuple(run.out.records),
-      'arranged': self._placed,
-    }  # fmt: skip
-    self.measured = None  # Of many clients, two of them take much memory.
-    self.reason = self.callbacks.on_round(
-      Round(
-        info=info,
-        drawn=trained.cohort,
-        seconds=trained.seconds,
-        state=state,
-        **self._event,
-      )
-    )
-    if self.done == run.spec.rounds:
-      self.reason = FINISHED
-
-  @property
-  def is_due(self) -> bool:
-    """True if the deployed models are to be evaluated after this round."""
-    every = self.run.spec.eval_every
-    return self.reason is not None or (bool(every) and self.done % every == 0)
-
-  def on_measured(self, measured: Measured, state: Any) -> None:
-    """Takes note of what was measured after the round."""
-    self.measured, evaluation = measured, self.run.evaluation
-    self._event['record'] |= evaluation.record(measured)
-    reason = self.callbacks.on_evaluation(
-      Evaluation(
-        measured=measured, table=evaluation.clients, state=state, **self._event
-      )
-    )
-    self.reason = self.reason or reason
-
-  def on_end(self, state: Any, interrupted: bool) -> Stopped | None:
-    """Ends the round; returns the exception of a run that is interrupted here."""
-    self._event['record']['seconds'] = self.seconds[-1]
-    end = RoundEnd(last=self.reason is not None, state=state, **self._event)
-    if self.callbacks.on_round_end(end, interrupted):
-      self.callbacks.raise_error(self._kept())
-      if self.reason is None:
-        return Stopped.after(self.done, self.run.spec.rounds, self.run.spec.workdir)
-    return None
-
-  def nothing_left(self, measured: Measured, state: Any) -> None:
-    """Takes note of what was measured of a run of which no round was left."""
-    out, evaluation = self.run.out, self.run.evaluation
-    self.measured, self.state, history = measured, state, out.records
-    record = history[-1] | evaluation.record(measured)
-    # Callbacks may have columns and figures of the last evaluation to add.
-    event = Evaluation(
-      number=self.done, record=record, records=tuple(history[:-1]), state=state,
-      arranged=self._placed, measured=measured, table=evaluation.clients,
-    )  # fmt: skip
-    self.callbacks.on_evaluation(event)
-    if record != history[-1]:  # Stopped here between evaluations, say.
-      out.amend(record)
-    self.callbacks.raise_error(self._kept())
-
-  def _kept(self) -> str:
-    """A sentence on what is left of a run that a callback ended with an error."""
-    folder = self.run.spec.workdir
-    if folder is None:
-      return (
-        f'A callback raised this by round {self.done}; nothing was saved (no workdir).'
-      )
-    return (
-      f'A callback raised this. Round {self.done} is saved in {folder}; the same '
-      'command continues after it.'
-    )
-
-
-def run_rounds(runs: Sequence[Running], devices: OnDevices) -> None:
-  """Runs all rounds that are left of some runs.
-
-  They are equally far, and have the settings of the first but for their seeds. A run
-  that diverges gets its `error`, and the others go on. Raises `Stopped` if they are
-  interrupted; see `simulate`.
-  """
-  reads = devices.states_are_read
-  assignments = devices.assignments()
-  for each in runs:
-    state = devices.state(each.place) if reads else None
-    each.begin(assignments[each.place], state)
+  spec, done = runs[0].spec, runs[0].done
   with interruptible() as interrupted:
-    while unfinished := _unfinished(runs):
-      for each in unfinished:
-        each.enter()
-      rounds = devices.train(unfinished[0].done + 1)
-      for trained in rounds[:-1]:
-        _end_round(_unfinished(unfinished), trained, devices, lambda: False)
-      stopped = _end_round(_unfinished(unfinished), rounds[-1], devices, interrupted)
+    while active := [r for r in runs if r.reason is None and r.error is None]:
+      began = time.perf_counter()
+      entered = [run.enter(done + 1) for run in active]
+      if any(entered):
+        inputs = runner.inputs(*_of_runs(runner, runs))
+      ahead = min(_until_due(spec, done), 1 if is_read else runner.most)
+      drawn = [
+        [run.select(done + 1 + i, states) for run in _padded(runner, runs)]
+        for i in range(ahead)
+      ]
+      cohorts = [[cohort for cohort, _ in of_round] for of_round in drawn]
+      states, *reports = runner.train(states, inputs, cohorts, done + 1)
+      reports = processes.on_host(reports)
+      # Each run takes its share of the time.
+      seconds = (time.perf_counter() - began) / ahead / len(runs)
+      halts, stopped = False, None
+      for i in range(ahead):
+        last = i == ahead - 1
+        halts = last and interrupted()
+        measure = _measured(runner, states, inputs, done + i + 1)
+        for run in [r for r in active if r.reason is None and r.error is None]:
+          place = runs.index(run)
+          info, clusters = _report(runner, reports, i, place)
+          cohort, entries = drawn[i][place]
+          try:
+            stopped = run.after_round(
+              cohort, info, clusters, seconds,
+              functools.partial(measure, place),
+              functools.partial(runner.state, states, place),
+              is_read=is_read, interrupted=halts, **entries,
+            ) or stopped  # fmt: skip
+          except Diverged as e:
+            run.error = e
+      done += ahead
       if stopped is not None:
         raise stopped
-  for each in runs:
-    if each.measured is None and not each.error:  # Nothing was left to do.
-      measured = devices.measure(each.done)[each.place]
-      each.nothing_left(measured, devices.state(each.place))
 
 
-def _unfinished(runs: Sequence[Running]) -> list[Running]:
-  """The runs of which rounds are left."""
-  return [each for each in runs if each.reason is None and each.error is None]
+def _until_due(spec: Spec, done: int) -> int:
+  """Rounds until the next one after which something is measured or saved."""
+  every = [spec.eval_every, spec.checkpoint_every if spec.workdir else 0]
+  return min([spec.rounds - done, *(n - done % n for n in every if n)])
 
 
-def _end_round(
-  runs: Sequence[Running],
-  trained: Sequence[TrainedRound],
-  devices: OnDevices,
-  interrupted: Callable[[], bool],
-) -> Stopped | None:
-  """Tells runs of a round that they have trained, and measures those where it is due.
+def _measured(
+  runner: Runner, states: Any, inputs: Any, number: int
+) -> Callable[[int], Measured]:
+  """Place of a run -> what is measured after a round, of all runs at once."""
 
-  Only where it is read, or a run ends, the state is that of the round. Returns the
-  exception of a run that is interrupted here.
+  @functools.cache
+  def measure() -> Any:
+    with progress_lines.waiting_for('evaluating'):
+      leaves, form = jax.tree.flatten(runner.measure(states, inputs, number))
+      # One after the other, or those of many clients would be there twice.
+      moved = [processes.on_host(leaves.pop(0)) for _ in range(len(leaves))]
+    return jax.tree.unflatten(form, moved)
+
+  def of_run(place: int) -> Measured:
+    (deployed, finetuned, failed), chosen = _of_run(runner, measure(), place)
+    count = runner.deployed.num_clusters()
+    return Measured(deployed, finetuned, failed, chosen, count)
+
+  return of_run
+
+
+def _of_run(runner: Runner, tree: Any, place: int) -> Any:
+  return tree if runner.count == 1 else jax.tree.map(lambda x: x[place], tree)
+
+
+def _report(runner: Runner, reports: Any, i: int, place: int) -> Any:
+  """What a run reports on the round i of some."""
+  return reports if runner.count == 1 else jax.tree.map(lambda x: x[i, place], reports)
+
+
+def _padded(runner: Runner, runs: Sequence[Replicate]) -> list[Replicate]:
+  """As many runs as a program has, some of them more than once."""
+  return [*runs, *[runs[0]] * (runner.count - len(runs))]
+
+
+def _of_runs(runner: Runner, runs: Sequence[Replicate]) -> Any:
+  each = _padded(runner, runs)
+  return (
+    [run.spec.seed for run in each],
+    [run.spec.values for run in each],
+    [run.splits for run in each],
+  )
+
+
+def run_together(
+  specs: Sequence[Spec],
+  splits: Sequence[Splits],
+  count: int,
+  axes: Sequence[int | None],
+  end: Callable[[Spec, Outcome], None],
+) -> None:
+  """Carries out up to R = `count` runs of one method, by one program.
+
+  Args:
+    specs: of the runs.
+    splits: of each, as arranged.
+    count: R.
+    axes: see `Runner`.
+    end: called with the outcome of each run as soon as it is over.
+
+  Raises:
+    Stopped: see `simulate`.
+    UserError: of a method that cannot run, or a program that is too large.
   """
-
-  def state(each: Running, is_needed: bool = False) -> Any:
-    return devices.state(each.place) if is_needed or devices.states_are_read else None
-
-  for each in runs:
-    try:
-      each.on_trained(trained[each.place], state(each))
-    except Diverged as e:
-      each.error = e
-  finite = [each for each in runs if each.error is None]
-  if due := [each for each in finite if each.is_due]:
-    measured = devices.measure(due[0].done)
-    for each in due:
-      each.on_measured(measured[each.place], state(each))
-  halted, stopped = interrupted(), None
-  for each in finite:
-    over = each.reason is not None
-    now = state(each, is_needed=over or halted)
-    if over:
-      each.state = now
-    stopped = each.on_end(now, halted) or stopped
-  return stopped
+  began, runs = time.perf_counter(), list[Replicate]()
+  with contextlib.ExitStack() as opened:
+    compiling = opened.enter_context(CompileTime())
+    runner = runner_of(specs[0], splits[0], count, axes)
+    for spec, pair in zip(specs, splits, strict=True):
+      own = opened.enter_context(contextlib.ExitStack())
+      try:
+        runs.append(Replicate(spec, runner, pair, own, shows=not runs))
+      except UserError as e:
+        own.close()
+        end(spec, e)
+    for done in sorted({run.done for run in runs}):
+      members = [run for run in runs if run.done == done]
+      _run_members(runner, members, end, compiling, began)
+      began = time.perf_counter()
 
 
-def _check_finite(round_number: int, info: RoundInfo, run: Prepared) -> None:
-  """Raises `Diverged` if nothing sound is left of a round."""
-  value = None if info.clusters is None else info.clusters.objective
-  distance = 0.0 if value is None else float(value)
-  if info.trained == 0 and info.failed:
-    what = 'no client came back with a finite update'
-  elif not np.isfinite(info.train_loss):
-    what = 'the training loss is not finite'
-  elif not np.isfinite(distance):
-    what = 'clients are too far from their centers for float32'
+def _run_members(
+  runner: Runner,
+  runs: list[Replicate],
+  end: Callable[[Spec, Outcome], None],
+  compiling: CompileTime,
+  began: float,
+) -> None:
+  """Carries out runs of which equally many rounds are done."""
+  inputs, done = runner.inputs(*_of_runs(runner, runs)), runs[0].done
+  if done < runs[0].spec.rounds:
+    runner.wait()
+  started = time.perf_counter()
+  first = functools.cache(lambda: runner.start(inputs)[0])
+  if done:
+    saved = [
+      run.checkpoints.load(done, runner.shape) for run in runs if run.checkpoints
+    ]
+    states = runner.states([*saved, *saved[:1] * (runner.count - len(saved))])
+    clusters = processes.on_host(runner.clusters(states, inputs))
   else:
-    return
-  saved = None if run.checkpoints is None else run.checkpoints.latest_round()
-  kept = '' if saved is None else f' The checkpoint of round {saved} is kept.'
-  raise Diverged(f'Round {round_number}: {what}; lower `learning_rate`.{kept}')
+    with progress_lines.waiting_for('first models and clusters'):
+      states, clusters = jax.block_until_ready(runner.start(inputs))
+    clusters = processes.on_host(clusters)
+  seconds = (time.perf_counter() - started) / len(runs)
+  is_read = runner.count == 1 or reads_states(runs[0].spec)
+  for place, run in enumerate(runs):
+    run.opened.enter_context(run.callbacks)
+    run.state = runner.state(states, place) if is_read or done else None
+    run.begin(run.state, _of_run(runner, clusters, place), seconds)
+  stopped = None
+  try:
+    run_rounds(runner, runs, states, inputs, is_read)
+  except Stopped as e:
+    stopped = e
+  total, share = (
+    compiling.seconds() / len(runs),
+    (time.perf_counter() - began) / len(runs),
+  )
+  for place, run in enumerate(runs):
+    if run.reason is None and run.error is None:
+      continue
+    before, now = compiling.seconds() - total, time.perf_counter() - share
+    outcome: Outcome | None = None
+    measure = functools.partial(_measured(runner, states, inputs, run.done), place)
+    try:
+      with run.opened:
+        if run.error is None and run.measured is None:  # No round was left.
+          outcome = read_finished(run, measure)
+          if outcome is None and run.measured is None:
+            run.measure_again(measure(), run.state)
+        if outcome is None:
+          start = lambda p=place: runner.state(first(), p)  # noqa: E731
+          compiled = lambda b=before: compiling.seconds() - b  # noqa: E731
+          outcome = finish(run, compiled, now, start)
+    except (Diverged, UserError) as e:
+      outcome = e
+    end(run.spec, outcome)
+  if stopped is not None:
+    raise stopped
+
+
+def runner_of(
+  spec: Spec, splits: Splits, count: int, axes: Sequence[int | None]
+) -> Runner:
+  """The programs of runs like one, of which `splits` are arranged."""
+  method, cohort = method_of(spec), draw(spec, splits[0], 1)
+  most = 1 if count == 1 or reads_states(spec) else min(spec.rounds, _MOST_ROUNDS)
+  options = count, most, tuple(axes), spec.wants_clients, spec.finetune_epochs
+  with progress_lines.waiting_for('checking the method on the data'):
+    runner: Runner = programs.once(
+      ('runner', method.arguments, *options),
+      lambda: Runner(spec, method, splits, cohort, axes, count, most),
+      *splits,
+      cohort,
+    )
+  return runner
+
+
+def reads_states(spec: Spec) -> bool:
+  """True if something reads the state of a run after every round."""
+  traffic = spec.algorithm.traffic
+  return (
+    bool(spec.callbacks)
+    or bool(spec.patience)
+    or backdoor_of(spec.train) is not None
+    or spec.test.server_test is not None
+    or (traffic is not None and traffic.known is not None)
+  )
+
+
+def run_many(
+  specs: Sequence[Spec],
+  runs_at_once: int = 0,
+  keep: Callable[[int, Outcome], Any] = lambda place, outcome: outcome,
+  like: Sequence[Splits] = (),
+) -> list[Any]:
+  """The outcome of each run, or what `keep` makes of it; see `simulate_many`.
+
+  `like` are data of other runs that are to share the programs.
+  """
+  kept, callbacks = dict[int, Any](), [c for spec in specs for c in spec.callbacks]
+
+  def end(spec: Spec, outcome: Outcome) -> None:
+    if id(spec) not in kept:
+      place = next(i for i, x in enumerate(specs) if x is spec)
+      kept[id(spec)] = keep(place, outcome)
+
+  free_memory.give_back()  # That of the caller, and of earlier runs.
+  groups = dict[Any, list[Spec]]()
+  specs = list(map(_with_data_of_method, specs))
+  for spec in specs:
+    try:
+      check_run(spec)
+    except UserError as e:
+      end(spec, e)
+      continue
+    at_most = most_at_once(spec, 0 if like else runs_at_once)
+    at_most = min(at_most, runs_at_once or at_most)
+    if any(callbacks.count(own) > 1 for own in spec.callbacks):
+      at_most = 1
+    kind = at_most, _kind(spec) if at_most > 1 else id(spec)
+    groups.setdefault(kind, []).append(spec)
+  for (at_most, _), group in groups.items():
+    with progress_lines.shown(group[0].progress and processes.is_first()):
+      if at_most > 1 and (len(group) > 1 or like):
+        _run_pool(group, at_most, like, end)
+      else:
+        for spec in group:
+          _run_alone(spec, end)
+  return [kept[id(spec)] for spec in specs]
+
+
+def _with_data_of_method(spec: Spec) -> Spec:
+  """A run whose training splits are as the method changes them."""
+  # `check_run` refuses what is no Algorithm.
+  of_data = getattr(spec.algorithm, 'of_data', None)
+  if of_data is None:
+    return spec
+  others = spec.unseen[0].info.names if spec.unseen else ()
+  first, *later = [p._replace(train=of_data(p.train, others)) for p in spec.phases]
+  return dataclasses.replace(spec, train=first.train, later_phases=later)
+
+
+def _run_alone(spec: Spec, end: Callable[[Spec, Outcome], None]) -> None:
+  """Carries out a run by itself."""
+  local = spec.algorithm.local
+  with progress_lines.waiting_for('placing the data'):
+    splits = arrange(local, spec.train, spec.test, placement_of(spec))
+  _run_part([spec], [splits], 1, (), end)
+
+
+def _run_pool(
+  group: list[Spec],
+  most: int,
+  like: Sequence[Splits],
+  end: Callable[[Spec, Outcome], None],
+) -> None:
+  """Carries out runs of one kind, R <= `most` at once."""
+  pairs = [(spec.train, spec.test) for spec in group]
+  with progress_lines.waiting_for('placing the data'):
+    arranged = arrange_together(group[0].algorithm.local, pairs, like)
+  axes, splits = (
+    axes_of(arranged),
+    {id(s): p for s, p in zip(group, arranged, strict=True)},
+  )
+  while group:
+    count = most if like else min(most, len(group))
+    try:
+      runner = runner_of(group[0], splits[id(group[0])], count, axes)
+      if not runner.is_offloaded:
+        runner.trace()  # Says which numbers are arguments.
+    except UserError as e:
+      end(group[0], e)
+      group = group[1:]
+      continue
+    alike = [s for s in group if method_of(s).arguments is runner.arguments]
+    group = [s for s in group if s not in alike]
+    if runner.is_offloaded or (len(alike) == 1 and not like):
+      for spec in alike:
+        _run_alone(spec, end)
+      continue
+    parts = -(-len(alike) // count)
+    count = count if like else -(-len(alike) // parts)
+    for i in range(0, len(alike), count):
+      part = alike[i : i + count]
+      _run_part(part, [splits[id(s)] for s in part], count, axes, end)
+
+
+def _run_part(
+  specs: Sequence[Spec],
+  splits: Sequence[Splits],
+  count: int,
+  axes: Sequence[int | None],
+  end: Callable[[Spec, Outcome], None],
+) -> None:
+  """`run_together`, of fewer runs at once if the program does not fit."""
+  try:
+    run_together(specs, splits, count, axes, end)
+  except (TooLarge, NotImplementedError) as e:
+    if count == 1 and isinstance(e, NotImplementedError):
+      raise
+    if count == 1:
+      end(specs[0], e)  # type: ignore[arg-type]
+      return
+    # JAX cannot map some operations.
+    fewer = count // 2 if isinstance(e, TooLarge) else 1
+    for i in range(0, len(specs), fewer):
+      part = slice(i, i + fewer)
+      _run_part(specs[part], splits[part], fewer, axes if fewer > 1 else (), end)
+  except UserError as e:
+    for spec in specs:
+      end(spec, e)
+
+
+def most_at_once(spec: Spec, asked: int = 0) -> int:
+  """R, the most runs of one program that are faster than one after the other."""
+  algorithm, local = spec.algorithm, spec.algorithm.local
+  alone = (
+    processes.count() > 1
+    or algorithm.between is not None
+    or algorithm.of_data is not None
+    or spec.later_phases
+    or spec.selection is not None
+    or placement_of(spec) != 'replicated'
+  )
+  if alone:
+    return 1
+  return asked or side_by_side.most(local, spec.train.num_clients)
+
+
+def placement_of(spec: Spec) -> str:
+  """'replicated' or 'sharded': where the data of a run are."""
+  return placement.chosen(
+    spec.data_placement,
+    placement.bytes_of(spec.train, spec.test),
+    spec.algorithm.local.mesh,
+    everyone=not 0 < spec.clients_per_round < spec.train.num_clients,
+  )
+
+
+# Of a `Spec`: what runs must have in common to be put together.
+_EQUAL = (
+  'rounds', 'clients_per_round', 'eval_every', 'finetune_epochs', 'patience',
+  'checkpoint_every', 'wants_clients',
+)  # fmt: skip
+
+
+def _kind(spec: Spec) -> Any:
+  """Equal for runs whose data may be put together."""
+  local, splits = spec.algorithm.local, [spec.train, spec.test]
+  options = [getattr(spec, name) for name in _EQUAL]
+  of_data = [
+    (s.x.dtype, s.y.dtype, s.y.shape[1:], s.example_shape, s.num_clients, s.scale,
+     s.num_classes, s.task, s.attack and s.attack.kinds,
+     s.groups and s.groups.count, s.weights is None)
+    for s in splits
+  ]  # fmt: skip
+  # A batch must not be larger beside runs with larger clients.
+  width = batching.batch_width(local.schedule, splits[0].max_examples)
+  of_local = local.mesh, local.schedule, local.clients_per_chunk, width
+  return spec.method or spec.make or spec.algorithm, *options, *of_data, *of_local

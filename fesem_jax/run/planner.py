@@ -12,14 +12,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fesem_jax.core import chips, sharding, stratified
 from fesem_jax.core.algorithm import Algorithm
+from fesem_jax.core.hyperparameters import Arguments
 from fesem_jax.core.selection import cohort_size
 from fesem_jax.core.types import Cohort
 from fesem_jax.run import program_memory
 from fesem_jax.run.data_shapes import DataSize, array_of, data_of
-from fesem_jax.run.evaluation import measure_with
 from fesem_jax.run.program_memory import bytes_on_device
-from fesem_jax.run.rounds import step_of
-from fesem_jax.run.state_placement import of_clients, placed_state
+from fesem_jax.run.runner import Functions, Method, is_stack, placed_state
 from fesem_jax.training import shared_kernels
 from fesem_jax.utils.errors import check
 
@@ -110,14 +109,19 @@ def plan(
   ids = array_of(whole, (padded,), np.int32)
   cohort = Cohort(ids, everyone, array_of(whole, (), np.int32))
   key = jax.eval_shape(lambda: jax.random.key(0)).update(sharding=whole)
-  state = placed_state(algorithm, train, key)
+  method = Method(algorithm, Arguments())
+  functions, numbers = (
+    Functions(method, finetune_epochs=finetune_epochs),
+    method.arguments.values({}),
+  )
+  of_start = key, train, numbers
+  state = placed_state(algorithm, train, jax.eval_shape(functions.start, *of_start)[0])
   placed = jax.tree.map(lambda s: s.sharding, state)
-  measure = jax.jit(measure_with(algorithm, finetune_epochs))
-  step = jax.jit(step_of(algorithm), donate_argnums=0, out_shardings=(placed, None))
+  step = jax.jit(functions.step, donate_argnums=0, out_shardings=(placed, None, None))
   calls: dict[str, tuple[Any, ...]] = {
-    'start': (jax.jit(algorithm.init, out_shardings=placed), key, train),
-    'round': (step, state, train, cohort, key),
-    'evaluation': (measure, state, *splits, key),
+    'start': (jax.jit(functions.start, out_shardings=(placed, None)), *of_start),
+    'round': (step, state, train, cohort, key, numbers),
+    'evaluation': (jax.jit(functions.measure), state, *splits, key, numbers),
   }
   programs = []
   for name in parts:
@@ -138,7 +142,7 @@ def plan(
   return Plan(
     tuple(programs),
     model_bytes=sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(params)),
-    stack_bytes=sum(bytes_on_device(x) for x in arrays if of_clients(x, train)),
+    stack_bytes=sum(bytes_on_device(x) for x in arrays if is_stack(x, train)),
     state_bytes=sum(map(bytes_on_device, arrays)),
     offloaded_bytes=sum(map(program_memory.bytes_of_shard, on_host)),
     data_bytes=sum(map(bytes_on_device, jax.tree.leaves(splits))),

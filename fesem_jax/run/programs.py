@@ -1,13 +1,11 @@
-"""Compiled programs, kept so that further runs of the same shapes can share them."""
+"""Compiled programs, kept so that further runs of a method can share them."""
 
 import collections
 import functools
-import hashlib
 import math
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -18,21 +16,7 @@ from fesem_jax.core import sharding, side_by_side
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.run.program_memory import compile_to_fit
-from fesem_jax.run.traced import Traced
 from fesem_jax.utils import processes, progress_lines
-
-# First of a program's key -> what the program does.
-_DESCRIPTIONS: dict[Any, str] = {
-  'init': 'the start',
-  'step': 'a round',
-  'measure': 'the evaluation',
-  'assignment': 'the clusters',
-  'candidates': 'the losses of candidates',
-  'unseen': 'the evaluation of unseen clients',
-  'server': 'the evaluation on the test set of the server',
-  'portrait': 'the local models for the figures',
-}
-
 
 # Programs that are compiled at once: each takes a core or two and some 350 MiB.
 _AT_ONCE = max(1, sharding.cores() // 2)
@@ -47,10 +31,9 @@ _FEW = 2**31
 _FEW_IN_ROUNDS = 2**36
 
 
-# What is held at most: a run makes about six programs and shapes, of 30 MiB and 950 of
-# the 65,530 mappings of a process for a small model on a CPU. A comparison of thirty
-# methods would need all of them, and the compiler ends a process that has none left.
-_MOST = 48
+# The most values that are kept: a run has about six programs, of 30 MiB and 950 of the
+# 65,530 memory mappings of a process for a small model on a CPU, and as many traces.
+_MOST = 96
 
 # Settings of JAX that change what a function is traced or compiled to.
 _SETTINGS = (
@@ -113,190 +96,121 @@ def _has_emitters() -> bool:
   return True
 
 
-class Program:
-  """A compiled function, with the numbers that it reads besides its arguments.
-
-  `compiling` gives the compiled function, which takes the arguments and then the tuple
-  of `numbers`: arrays [], and large constants, in the order in which it reads them.
-  `what` says in words what it does, for messages. The attribute `awaited` says whether
-  a caller has waited for it.
-  """
-
-  def __init__(
-    self,
-    what: str,
-    compiling: 'Future[jax.stages.Compiled]',
-    numbers: tuple[jax.Array, ...],
-  ) -> None:
-    self.what, self.awaited = what, False
-    self._compiling, self._numbers = compiling, numbers
-
-  @property
-  def compiled(self) -> jax.stages.Compiled:
-    """The compiled function, once it is there."""
-    return self._compiling.result()
-
-  def failed(self) -> bool:
-    """True if compiling it has ended in an error."""
-    return self._compiling.done() and self._compiling.exception() is not None
-
-  @functools.cached_property
-  def numbers(self) -> tuple[jax.Array, ...]:
-    """Its numbers, where it reads them."""
-    return sharding.place(self._numbers, self.compiled.input_shardings[0][-1])
-
-  def __call__(self, *args: Any) -> Any:
-    """The result for arguments like those that it was compiled for."""
-    return self.compiled(*args, self.numbers)
-
-
-def wait_for(*programs: Program) -> tuple[Program, ...]:
-  """The programs, once they are compiled; raises `TooLarge` if one does not fit."""
-  new = [program for program in programs if not program.awaited]
-  if new:
-    with progress_lines.waiting_for(
-      f'compiling {", ".join(program.what for program in new)}'
-    ):
-      for program in new:
-        _ = program.compiled
-        program.awaited = True
-  return programs
-
-
-class Programs:
-  """The compiled programs of some runs; runs that share them compile each only once.
-
-  Seeds of an algorithm run in the same programs: their data differ in content only,
-  and `ClientInfo` is equal for equally many clients. So do algorithms that differ only
-  in numbers, such as learning rates and penalties; see `hyperparameters.variable`.
-
-  Args:
-    most: how much is held, in programs and shapes; what was used least recently goes
-      first.
-  """
-
-  def __init__(self, most: int = _MOST) -> None:
-    self._held: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
-    # Alive as long as a `Program` that is held, or used, refers to it.
-    self._by_text: weakref.WeakValueDictionary[
-      Hashable, Future[jax.stages.Compiled]
-    ] = weakref.WeakValueDictionary()
-    self._most = most
-    self._threads = ThreadPoolExecutor(_AT_ONCE)
-    self._lock = threading.Lock()
-
-  @property
-  def count(self) -> int:
-    """How many compiled programs are held."""
-    return len(self._by_text)
-
-  def clear(self) -> None:
-    """Lets go of everything that is held."""
-    with self._lock:
-      self._held.clear()
-
-  def once(self, key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
-    """The value that `make` returned when it was first called for a key and arguments.
-
-    It is called again for arguments of another structure, or of other shapes, dtypes
-    and shardings, and under other settings of JAX.
-    """
-    full = (key, tuple(getattr(jax.config, n, None) for n in _SETTINGS), _kinds(args))
-    with self._lock:
-      if full in self._held:
-        self._held.move_to_end(full)
-        return self._held[full]
-    value = make()
-    with self._lock:
-      self._held[full] = value
-      while len(self._held) > self._most:
-        self._held.popitem(last=False)
-    return value
-
-  def _forget(self, value: Any) -> None:
-    """Lets go of one of the values of `once`."""
-    with self._lock:
-      for full in [full for full, held in self._held.items() if held is value]:
-        del self._held[full]
-
-  def compiled(
-    self,
-    key: Hashable,
-    fn: Callable[..., Any],
-    *args: Any,
-    wait: bool = True,
-    **options: Any,
-  ) -> Program:
-    """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
-
-    Functions of other keys that come to the same program share it. It is traced here,
-    where the caller's settings hold, and compiled on another thread: meanwhile the next
-    program can be traced, and compiled too where there are more than two cores.
-
-    Args:
-      key: names the function; two functions of one key must do the same. Messages call
-        it by the first of it, see `_DESCRIPTIONS`.
-      fn: the function to compile.
-      *args: arguments like those that it will be called with, or their shapes.
-      wait: False leaves it to the caller to `wait_for` the program.
-      **options: of `jax.jit`.
-    """
-    what = _DESCRIPTIONS.get(key[0] if isinstance(key, tuple) else key, 'a program')
-    key = key, str(options.get('compiler_options'))
-    begin = functools.partial(self._begin, fn, args, options, what)
-    program: Program = self.once(key, begin, *args)
-    if program.failed():  # Of an earlier run; the device may have room now.
-      self._forget(program)
-      program = self.once(key, begin, *args)
-    return wait_for(program)[0] if wait else program
-
-  def _begin(
-    self,
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    options: dict[str, Any],
-    what: str,
-  ) -> Program:
-    with progress_lines.waiting_for(f'tracing {what}'):
-      traced = Traced.of(fn, *args)
-    numbers, structure = traced.numbers, jax.tree.structure(traced.out_info)
-
-    def run(*args_and_numbers):  # The cache of compiled programs holds its name.
-      return traced(*args_and_numbers)
-
-    with progress_lines.waiting_for(f'lowering {what}'):
-      lowered = jax.jit(run, **options).lower(*args, numbers)
-    # XLA sees this text, the devices and its own options, nothing else.
-    text = lowered.as_text()
-    # Of a callback, it does not say which function of the host is called.
-    unlike = object() if 'callback' in text else None
-    digest = hashlib.sha256(text.encode()).digest()
-    chosen = str(options.get('compiler_options'))
-    key = (digest, structure, _kinds((args, numbers)), chosen, unlike)
-    begun = self._by_text.get(key)
-    if begun is None or (begun.done() and begun.exception() is not None):
-      begun = self._threads.submit(compile_to_fit, lowered, args, what)
-      if processes.count() > 1:  # All of them are to compile in the same order.
-        with progress_lines.waiting_for(f'compiling {what}'):
-          begun.exception()
-      self._by_text[key] = begun
-    return Program(what, begun, numbers)
+_cached: collections.OrderedDict[Hashable, Any] = collections.OrderedDict()
+_lock = threading.Lock()
 
 
 @functools.cache
-def shared() -> Programs:
-  """The compiled programs of this process, which `simulate` uses by default.
+def _threads() -> ThreadPoolExecutor:
+  return ThreadPoolExecutor(_AT_ONCE)
 
-  They hold compiled code and methods, but neither data nor states, and the most
-  recently used ones only; `shared().clear()` lets go of them.
+
+def once(key: Hashable, make: Callable[[], Any], *args: Any) -> Any:
+  """The value that `make` returned when it was first called for a key and arguments.
+
+  It is called again for arguments of another structure, or of other shapes, dtypes and
+  shardings, under other settings of JAX, and for values that were not used for long.
   """
-  return Programs()
+  full = (key, tuple(getattr(jax.config, n, None) for n in _SETTINGS), _kinds(args))
+  with _lock:
+    if full in _cached:
+      _cached.move_to_end(full)
+      return _cached[full]
+  value = make()
+  with _lock:
+    _cached[full] = value
+    while len(_cached) > _MOST:
+      _cached.popitem(last=False)
+  return value
+
+
+def clear() -> None:
+  """Lets go of all compiled programs."""
+  with _lock:
+    _cached.clear()
+
+
+class Program:
+  """A function that is compiled on another thread.
+
+  Attributes:
+    what: it does, for messages.
+  """
+
+  def __init__(self, what: str, compiling: 'Future[jax.stages.Compiled]') -> None:
+    self.what, self._compiling, self._is_awaited = what, compiling, False
+
+  @property
+  def compiled(self) -> jax.stages.Compiled:
+    """The compiled function; raises `TooLarge` if it does not fit."""
+    if not self._is_awaited:
+      with progress_lines.waiting_for(f'compiling {self.what}'):
+        self._compiling.result()
+      self._is_awaited = True
+    return self._compiling.result()
+
+  @property
+  def has_failed(self) -> bool:
+    """True if compiling it has ended in an error."""
+    return self._compiling.done() and self._compiling.exception() is not None
+
+  def __call__(self, *args: Any) -> Any:
+    """The result for arguments like those that it is compiled for."""
+    return self.compiled(*args)
+
+
+def traced(
+  what: str, key: Hashable, fn: Callable[..., Any], *args: Any, **options: Any
+) -> jax.stages.Traced:
+  """`jax.jit(fn, **options)`, traced once for a key; see `compiled`."""
+
+  def trace() -> jax.stages.Traced:
+    with progress_lines.waiting_for(f'tracing {what}'):
+      return jax.jit(fn, **options).trace(*args)
+
+  found: jax.stages.Traced = once(('traced', what, key), trace, *args)
+  return found
+
+
+def compiled(
+  what: str, key: Hashable, fn: Callable[..., Any], *args: Any, **options: Any
+) -> Program:
+  """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
+
+  It is traced here, and compiled on another thread: meanwhile the next program can be
+  traced.
+
+  Args:
+    what: the program does, for messages, as 'the evaluation'.
+    key: names the function and the options; two functions of one key must do the same.
+    fn: the function to compile.
+    *args: arguments like those that it will be called with, or their shapes.
+    **options: of `jax.jit`.
+  """
+
+  def begin() -> Program:
+    lowered = traced(what, key, fn, *args, **options).lower()
+    program = Program(what, _threads().submit(compile_to_fit, lowered, args, what))
+    if processes.count() > 1:  # All of them are to compile in the same order.
+      _ = program.compiled
+    return program
+
+  program: Program = once((what, key), begin, *args)
+  if program.has_failed:  # In an earlier run; the device may have room now.
+    with _lock:
+      for full in [full for full, x in _cached.items() if x is program]:
+        del _cached[full]
+    program = once((what, key), begin, *args)
+  return program
 
 
 def _kinds(args: tuple[Any, ...]) -> Hashable:
   """The kinds that two tuples of trees share if one program can take either."""
   leaves, structure = jax.tree.flatten(args)
-  kinds = [(x.shape, x.dtype, getattr(x, 'sharding', None)) for x in leaves]
+  kinds = [
+    (x.shape, x.dtype, getattr(x, 'sharding', None)) if hasattr(x, 'shape') else type(x)
+    for x in leaves
+  ]
   return structure, tuple(kinds)
 
 

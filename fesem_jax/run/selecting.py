@@ -7,12 +7,12 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import Algorithm
-from fesem_jax.core.arrangement import selected_cohort
+from fesem_jax.core.arrangement import draw_cohort, selected_cohort
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Clients, Selection
 from fesem_jax.core.types import Cohort
 from fesem_jax.evaluation.evaluate import mean_losses
-from fesem_jax.run.programs import Programs
+from fesem_jax.run import programs
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
 
@@ -23,7 +23,6 @@ def selected(
   state: Any,
   train: FederatedData,
   number: int,
-  programs: Programs,
 ) -> tuple[Cohort, dict[str, Any]]:
   """The clients of a round, and what its record says of how they were selected.
 
@@ -46,7 +45,8 @@ def selected(
       return mean_losses(used, algorithm.local, train, cohort)
 
     args = (state, train, cohort)
-    of_cohort = programs.compiled(('candidates', algorithm), measure, *args)(*args)
+    what = 'the losses of candidates'
+    of_cohort = programs.compiled(what, algorithm, measure, *args)(*args)
     of_all = np.full(train.num_clients + 1, np.nan)
     of_all[np.asarray(cohort.ids)] = processes.on_host(of_cohort)
     return of_all[in_order[places]]
@@ -56,3 +56,14 @@ def selected(
   ids = selection.ids(number, rng, Clients(names[in_order], sizes[in_order], losses))
   cohort = selected_cohort(ids, spec.clients_per_round, number, train, mesh)
   return cohort, {'candidates': candidates} if candidates else {}
+
+
+def draw(spec: Spec, train: FederatedData, number: int) -> Cohort:
+  """The clients of a round, counted from 1; where they are selected, none.
+
+  `train` is as arranged.
+  """
+  mesh, count = spec.algorithm.local.mesh, spec.clients_per_round
+  if spec.selection is not None:
+    return selected_cohort(np.zeros(0, np.int64), count, number, train, mesh)
+  return draw_cohort(spec.seed, number, count, train, mesh)

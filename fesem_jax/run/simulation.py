@@ -8,11 +8,11 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Selection
 from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.many import run_many
-from fesem_jax.run.one_run import run_one
+from fesem_jax.run.loop import Outcome, run_many
 from fesem_jax.run.results.result import Result
-from fesem_jax.run.run_request import Outcome
-from fesem_jax.run.spec import Workdir, spec_of
+from fesem_jax.run.runner import Splits
+from fesem_jax.run.spec import Spec, Workdir, spec_of
+from fesem_jax.utils.errors import check
 
 
 def simulate(
@@ -64,51 +64,62 @@ def simulate(
       the training loss or Eq. 6 are not finite.
     Stopped: after Ctrl-C, SIGTERM, SIGUSR1 or SIGHUP, once the round is done and saved.
   """
-  return run_one(
-    spec_of(
-      algorithm=algorithm,
-      train=train,
-      test=test,
-      rounds=rounds,
-      seed=seed,
-      clients_per_round=clients_per_round,
-      eval_every=eval_every,
-      finetune_epochs=finetune_epochs,
-      workdir=workdir,
-      callbacks=callbacks,
-      ignore_checks=ignore_checks,
-    )
+  spec = spec_of(
+    algorithm=algorithm,
+    train=train,
+    test=test,
+    rounds=rounds,
+    seed=seed,
+    clients_per_round=clients_per_round,
+    eval_every=eval_every,
+    finetune_epochs=finetune_epochs,
+    workdir=workdir,
+    callbacks=callbacks,
+    ignore_checks=ignore_checks,
   )
+  return run_one(spec)
+
+
+def run_one(spec: Spec) -> Result:
+  """The result of a run; raises what `simulate` raises."""
+  outcome: Outcome = run_many([spec])[0]
+  if isinstance(outcome, Exception):
+    raise outcome
+  return outcome
 
 
 def simulate_many(
+  algorithm: Algorithm | Callable[..., Algorithm],
   runs: Iterable[Mapping[str, Any]],
   *,
   runs_at_once: int = 0,
   keep: Callable[[int, Outcome], Any] = lambda place, outcome: outcome,
+  like: Sequence[Splits] = (),
   **options: Any,
 ) -> list[Any]:
-  """Runs an algorithm many times, several runs as one program.
+  """Runs a method many times, several runs as one program.
 
   Runs that differ in their seeds, in the values of their data and in hyperparameters
-  (`variable`) train side by side; other differences make programs of their own. Each
-  run gives what `simulate` gives, also its workdir and its callbacks, equal within
-  rounding; with `runs_at_once=1`, equal to the bit. Run one after the other are methods
-  that decide on the host (`Algorithm.between`), data that are split by client or change
-  over rounds, states in the host's memory, callbacks that runs have in common, several
-  processes and, unless `runs_at_once` asks for it, models on a CPU that have
-  convolutions or would leave its cache.
+  train side by side; the method is compiled once. Each run gives what `simulate` gives,
+  also its workdir and its callbacks, equal within rounding; with `runs_at_once=1`,
+  equal to the bit. One after the other run methods that decide on the host
+  (`Algorithm.between`), data that are split by client or change over rounds, states in
+  the host's memory, callbacks that runs have in common, several processes and, unless
+  `runs_at_once` asks for it, models on a CPU that have convolutions or would leave its
+  cache.
 
-  A workdir that holds a run already is continued as `simulate` does. Ctrl-C saves the
-  runs after a round; a process that dies loses those that are not finished.
+  A workdir that holds a run already is continued as `simulate` does.
 
   Args:
-    runs: the arguments of each run, as of `simulate`: `algorithm`, `train`, `test`,
-      `seed`, `workdir` and others. Runs of the same splits should share the objects.
-    runs_at_once: the most runs of one program; 0 takes as many as are faster and fit
-      into a quarter of the memory.
+    algorithm: the method, or a function of hyperparameters that makes it.
+    runs: the arguments of each run, as of `simulate`, but for `algorithm`: `train`,
+      `test`, `seed`, `workdir` and others; and `values`, the hyperparameters of a
+      function. Runs of the same splits should share the objects.
+    runs_at_once: the most runs of one program; 0 takes as many as are faster.
     keep: (place in `runs`, outcome) -> what is returned of a run, called as soon as it
       is over, so that what is not needed of it leaves the memory.
+    like: pairs of splits of other calls that are to share the compiled programs; they
+      then have `runs_at_once` runs in each call.
     **options: arguments of `simulate` that all runs have in common, e.g. `rounds`.
 
   Returns:
@@ -119,5 +130,6 @@ def simulate_many(
     Stopped: as `simulate`.
     UserError: if `runs_at_once` is negative, or on arguments of another type.
   """
-  specs = [spec_of(**{**options, **run}) for run in runs]
-  return run_many(specs, runs_at_once=runs_at_once, keep=keep)
+  check(runs_at_once >= 0, f'runs_at_once: must be at least 0; got {runs_at_once}')
+  specs = [spec_of(algorithm=algorithm, **{**options, **run}) for run in runs]
+  return run_many(specs, runs_at_once, keep, like)

@@ -1,18 +1,25 @@
 """Specification of a run, from the arguments of `simulate`."""
 
 import dataclasses
+import functools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Selection, counted
 from fesem_jax.data.phases import Phase
-from fesem_jax.run.callbacks.callback import Callback
+from fesem_jax.run import programs
+from fesem_jax.run.callbacks.callback import (
+  Callback,
+  Drift,
+  Patience,
+  Progress,
+  Unseen,
+)
 from fesem_jax.run.callbacks.calls import check_callbacks
-from fesem_jax.run.callbacks.options import Drift, Patience, Progress, Unseen
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import check, path_of
@@ -47,6 +54,10 @@ class Spec:
   train: FederatedData
   test: FederatedData
   rounds: Count
+  # Makes the algorithm of `values`; with them, its runs share compiled programs.
+  make: Callable[..., Algorithm] | None = None
+  values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  method: Hashable = None  # names what `make` does
   seed: Seed = 0
   clients_per_round: Index = 0
   selection: Selection | None = None  # of the clients of a round; None draws them alike
@@ -96,27 +107,34 @@ class Spec:
 
 def spec_of(
   *,
-  algorithm: Algorithm,
+  algorithm: Algorithm | Callable[..., Algorithm],
   train: FederatedData,
   test: FederatedData,
   rounds: int,
   clients_per_round: float | Selection = 0,
   workdir: str | os.PathLike[str] | Workdir | None = None,
   callbacks: Sequence[Callback] = (),
+  values: Mapping[str, Any] | None = None,
   **numbers: Any,
 ) -> Spec:
-  """Specification of a run by the arguments of `simulate`; see there."""
+  """Specification of a run by the arguments of `simulate` and `simulate_many`."""
+  made: dict[str, Any] = {'algorithm': algorithm}
+  if values is not None and not isinstance(algorithm, Algorithm):
+    make = functools.partial(algorithm, **values)
+    built = programs.once(('made', algorithm, repr(values)), make)
+    made = {'algorithm': built, 'make': algorithm, 'values': dict(values)}
   _check_data('train', train)
   _check_data('test', test)
   count, selection = counted(clients_per_round, train.num_clients)
+  local = getattr(made['algorithm'], 'local', None)
   return Spec(
-    algorithm=algorithm,
+    **made,
     train=train,
     test=test,
     rounds=rounds,
     clients_per_round=count,
     selection=selection,
-    data_placement=getattr(getattr(algorithm, 'local', None), 'data_placement', 'auto'),
+    data_placement=getattr(local, 'data_placement', 'auto'),
     **_of_workdir(workdir),
     **_of_callbacks(callbacks),
     **numbers,

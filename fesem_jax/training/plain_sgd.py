@@ -15,6 +15,7 @@ import numpy as np
 import optax
 from jax.extend import core
 
+from fesem_jax.core import hyperparameters
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import check
@@ -73,7 +74,8 @@ def sgd_rate(optimizer: optax.GradientTransformation, params: Params) -> Any:
 
 def is_plain_sgd(local: LocalTraining) -> bool:
   """True if the optimizer of local training is plain SGD on its model."""
-  return _rate_of(local) is not None
+  with hyperparameters.constants():
+    return _rate_of(local) is not None
 
 
 def _rate_of(local: LocalTraining) -> Any:
@@ -94,9 +96,13 @@ def learning_rate(local: LocalTraining) -> float:
     UserError: if it is not, or clients have rates of their own.
   """
   check_one_rate(local)
-  rate = _rate_of(local)
-  check(rate is not None, 'optimizer: must be plain SGD, as optax.sgd(0.1)')
-  return float(rate)
+
+  def rate(_: Any) -> float:
+    found = _rate_of(local)
+    check(found is not None, 'optimizer: must be plain SGD, as optax.sgd(0.1)')
+    return float(found)
+
+  return hyperparameters.derived(rate, 'rate')
 
 
 def variable_rate(

@@ -33,7 +33,7 @@ def runs(monkeypatch):
   def use(score):
     seen = []
 
-    def simulate(algorithm, train, test, *, seed, **options):
+    def simulate(algorithm, train, test, *, seed, values, **options):
       seen.append((algorithm, train, test, seed, options))
       try:
         found = score(algorithm, seed)
@@ -54,8 +54,14 @@ def runs(monkeypatch):
         'Result', (), {'clients': None, 'summary': summary, 'history': history}
       )
 
-    def simulate_many(runs, *, keep, **options):
-      return [keep(i, simulate(**options | run)) for i, run in enumerate(runs)]
+    def simulate_many(method, runs, *, keep, like, **options):
+      def made(values):
+        return method if isinstance(method, fj.Algorithm) else method(**values)
+
+      return [
+        keep(i, simulate(made(run['values']), **options | run))
+        for i, run in enumerate(runs)
+      ]
 
     monkeypatch.setattr(runs_of_methods, 'simulate_many', simulate_many)
     return seen
@@ -146,8 +152,6 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
     'server': ({'rate': 0.2, 'server_rate': 3.0}, 18),
   }
   assert choices['server'].at_edge == ['rate', 'server_rate']
-  # One algorithm a point, so that its seeds share their programs.
-  assert len(made) == 3 + 9
   (train, _), (_, part, held_out, seed, options) = data(), seen[1]
   assert (len(part.y) + len(held_out.y), seed) == (len(train.y), 8)
   assert (options['eval_every'], options['finetune_epochs']) == (0, 0)

@@ -41,12 +41,14 @@ def simulated(
 class Kept(Callback):
   """The models and records of every evaluation."""
 
-  def on_start(self, start):
+  def on_start(self, event):
     self.models, self.scores = {}, {}
 
-  def on_evaluation(self, event):
+  def on_round(self, event):
+    if event.measured is None:
+      return
     names = event.clients['client'].to_numpy()
-    params = [jax.device_get(event.models[name]) for name in names]
+    params = [event.models.params(client=name) for name in names]
     self.models[event.number] = params
     self.scores[event.number] = event.record['validation']
 

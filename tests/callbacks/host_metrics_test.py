@@ -29,8 +29,10 @@ def run(callback, method='fed_avg', data=None, rounds=2, **options):
 
 
 class Kept(fj.Callback):
-  def on_evaluation(self, event):
-    deployed, self.assignment = event.models.deployed, event.assignment
+  def on_round(self, event):
+    if event.measured is None:
+      return
+    deployed, self.assignment = event.models, event.assignment
     self.predict = lambda i, x, **of: deployed.predict(x, client=f'c{i}', **of)
 
 

@@ -27,8 +27,9 @@ class Watch(fj.Callback):
   def __init__(self):
     self.centers = []
 
-  def on_evaluation(self, event):
-    self.centers.append(event.models.deployed.centers)
+  def on_round(self, event):
+    if event.measured is not None:
+      self.centers.append(event.models.centers)
 
 
 def reference(centers, k, x, y):
@@ -76,10 +77,11 @@ def test_the_metrics_of_each_model_are_those_of_float64(method, tmp_path):
 
 def test_runs_side_by_side_have_it():
   algorithm, (train, test) = built('fesem', hidden=()), splits()
-  run = {'algorithm': algorithm, 'train': train, 'test': test, 'rounds': 2}
-  together = fj.simulate_many([run | {'seed': s} for s in (0, 1)], runs_at_once=2)
+  run = {'train': train, 'test': test, 'rounds': 2}
+  seeds = [run | {'seed': s} for s in (0, 1)]
+  together = fj.simulate_many(algorithm, seeds, runs_at_once=2)
   for seed, result in enumerate(together):
-    alone = fj.simulate(**run, seed=seed).summary['server']['clusters']
+    alone = fj.simulate(algorithm, **run, seed=seed).summary['server']['clusters']
     for one, other in zip(result.summary['server']['clusters'], alone, strict=True):
       assert one == pytest.approx(other, rel=1e-5)
 

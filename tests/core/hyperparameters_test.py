@@ -1,5 +1,7 @@
 """Hyperparameters are arguments of programs: others compile nothing."""
 
+import dataclasses
+import functools
 import time
 
 import jax
@@ -8,11 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from experiments import schedules
 from fesem_jax import algorithms
-from fesem_jax.core import hyperparameters, sharding
-from fesem_jax.core.hyperparameters import variable
-from fesem_jax.run.programs import Programs
+from fesem_jax.core import hyperparameters
+from fesem_jax.core.hyperparameters import Arguments, variable
+from fesem_jax.run.runner import Functions, Method
 from fesem_jax.server import optimizers as server_optimizers
 from tests.support import helpers
 from tests.support.nights import rest_by_night
@@ -21,40 +22,78 @@ from tests.support.runs import simulate
 X = np.arange(4, dtype=np.float32)
 
 
-def scaled(number, offsets):
+def called(make, values, first):
+  """A function of x made with first values, called with others, and its decisions."""
+  numbers, decisions = hyperparameters.named(first)
+  arguments, fn = Arguments(decisions), make(**numbers)
+  compiled = jax.jit(lambda x, n: arguments.bind(n, fn, x))
+  compiled(X, arguments.values(first))
+  return compiled(X, arguments.values(values)), decisions
+
+
+def scaled(number):
   def fn(x):
     def body(_, total):
-      return total + variable(number) * (x + offsets)
+      return total + variable(number) * x
 
     return jax.lax.fori_loop(0, 3, body, jnp.zeros_like(x))
 
   return fn
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-def test_functions_that_differ_in_variables_share_a_program(devices):
-  programs = Programs()
-  x = sharding.replicate(X, sharding.client_mesh(devices))
-  for number in (0.5, 2.0, 0.25):
-    fn = scaled(number, np.zeros(4, np.float32))
-    program = programs.compiled(('scaled', number), fn, x)
-    np.testing.assert_array_equal(program(x), 3 * number * X)
-  assert programs.count == 1
+MAKERS = {
+  'variable': (scaled, lambda r: 3 * r * X),
+  'expression': (lambda number: scaled((1 - number) / 2), lambda r: 1.5 * (1 - r) * X),
+  'operator': (
+    lambda number: lambda x: number * x - x / number,
+    lambda r: r * X - X / r,
+  ),
+  'array on the left': (lambda number: lambda x: x * number, lambda r: r * X),
+  'optimizer': (
+    lambda number: lambda x: optax.sgd(number).update(x, optax.sgd(1.0).init(x))[0],
+    lambda r: -r * X,
+  ),
+}
 
 
-def test_functions_that_differ_in_anything_else_do_not():
-  programs, offsets = Programs(), np.zeros(100, np.float32)
-  x = np.ones(100, np.float32)
-  for place in (0, 50):  # A longer text might leave the middle out.
-    offsets = offsets.copy()
-    offsets[place] = 1
-    program = programs.compiled(('scaled', place), scaled(0.5, offsets), x)
-    np.testing.assert_array_equal(program(x), 1.5 * (1 + offsets))
-  zero = programs.compiled('zero', scaled(0, offsets), x)
-  np.testing.assert_array_equal(zero(x), 0 * x)
-  named = programs.compiled('named', lambda x: {'a': scaled(0.5, offsets)(x)}, x)
-  assert set(named(x)) == {'a'}
-  assert programs.count == 4
+@pytest.mark.parametrize('name', MAKERS)
+def test_hyperparameters_are_arguments_of_programs(name):
+  make, want = MAKERS[name]
+  found, decisions = called(make, {'number': 0.3}, {'number': 0.5})
+  np.testing.assert_allclose(found, want(0.3), rtol=1e-6)
+  assert decisions.hold_for({'number': 0.7})
+
+
+def test_what_python_decides_by_a_hyperparameter_is_no_argument():
+  def make(number, steps):
+    def fn(x):
+      if number > 0.4:
+        x = x + 1
+      return x * variable(number) + np.float32(steps)
+
+    return fn
+
+  first = {'number': 0.5, 'steps': 2}
+  found, decisions = called(make, first | {'number': 0.8}, first)
+  np.testing.assert_allclose(found, (X + 1) * 0.8 + 2, rtol=1e-6)
+  assert decisions.hold_for(first | {'number': 0.7})
+  assert not decisions.hold_for(first | {'number': 0.3})
+  assert not decisions.hold_for(first | {'number': 0.0})
+  assert not decisions.hold_for(first | {'steps': 3})  # No program reads it.
+  _, decisions = called(
+    lambda number: scaled(float(number)), {'number': 1.0}, {'number': 2.0}
+  )
+  assert not decisions.hold_for({'number': 1.0})
+
+
+def test_numbers_of_python_have_weak_types():
+  numbers = Arguments().values({})
+  assert [type(x) for part in numbers for x in part] == [float] * 24 + [int] * 8
+  arguments = Arguments()
+  fn = jax.jit(
+    lambda n: arguments.bind(n, lambda: jnp.ones(2, jnp.bfloat16) * variable(0.5))
+  )
+  assert fn(numbers).dtype == jnp.bfloat16
 
 
 def test_an_optimizer_of_variables_is_the_same_optimizer():
@@ -69,89 +108,24 @@ def test_an_optimizer_of_variables_is_the_same_optimizer():
       states = ours_state, theirs_state
 
 
-@pytest.mark.parametrize(
-  'forms',
-  [
-    ('cosine:10', 'cosine:20'),
-    ('exponential:0.9', 'exponential:0.5'),
-    ('step:2:0.5', 'step:3:0.1'),
-  ],
-)
-def test_schedules_of_one_form_share_a_program(forms):
-  programs = Programs()
-  values = []
-  for form in forms:
-    program = programs.compiled(form, schedules.build(form), np.int32(0))
-    values.append([float(program(np.int32(r))) for r in range(5)])
-  assert programs.count == 1
-  assert values[0] != values[1]
-
-
 DATA = [helpers.federation([6, 3, 9, 5], seed=seed) for seed in range(4)]
 
 
-def trained(programs, name, seed, rate, **options):
-  optimizer = hyperparameters.optimizer(optax.sgd, rate)
-  local = helpers.local(optimizer=optimizer, chunk=4, hidden=())
-  return simulate(
-    algorithms.build(name, local, **options), *DATA[2 * seed : 2 * seed + 2], rounds=1,
-    seed=seed, programs=programs, progress=False, finetune_epochs=0,
-  )  # fmt: skip
-
-
-@pytest.fixture(scope='module')
-def runs():
-  """Runs of FeSEM by number and seed, and how many programs each left behind."""
-  programs, counts, results = Programs(), [], []
-  for seed, rate, prox in (
-    (0, 0.1, 0.01),
-    (0, 0.2, 0.01),
-    (0, 0.3, 0.1),
-    (1, 0.2, 0.1),
-  ):
-    options = {'num_clusters': 2, 'prox_lambda': prox}
-    results.append(trained(programs, 'fesem', seed, rate, **options))
-    counts.append(programs.count)
-  return results, counts
-
-
-@pytest.mark.nightly
-def test_rates_penalties_and_seeds_share_all_programs_of_a_run(runs):
-  results, counts = runs
-  assert counts == [counts[0]] * 4
-  losses = [r.history[-1]['train_loss'] for r in results]
-  assert len(set(losses)) == 4
-
-
-@pytest.fixture(scope='module')
-def alone():
-  """The third of `runs` with constants, and when XLA compiled: [n, 2] seconds."""
+def test_compile_seconds_count_all_programs_of_a_run():
   spans = []
 
   def listen(event, duration, **_):
     if event == '/jax/core/compile/backend_compile_duration':
       spans.append((time.perf_counter() - duration, time.perf_counter()))
 
-  local = helpers.local(rate=0.3, chunk=4, hidden=())
-  algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.1)
+  algorithm = algorithms.build('fesem', helpers.local(hidden=()), num_clusters=2)
   options = {'finetune_epochs': 0, 'progress': False}
   jax.monitoring.register_event_duration_secs_listener(listen)
   try:
-    return simulate(algorithm, *DATA[:2], rounds=1, **options), np.array(spans)
+    result = simulate(algorithm, *DATA[:2], rounds=1, **options)
   finally:
     jax.monitoring.unregister_event_duration_listener(listen)
-
-
-def test_a_shared_program_gives_what_the_method_itself_gives(runs, alone):
-  for a, b in zip(
-    jax.tree.leaves(runs[0][2].state), jax.tree.leaves(alone[0].state), strict=True
-  ):
-    np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
-
-
-def test_compile_seconds_count_all_programs_of_a_run(alone):
-  result, spans = alone
-  timing = result.summary['timing']
+  timing, spans = result.summary['timing'], np.array(spans)
   # What is compiled at the same time counts once.
   starts, ends = spans[spans[:, 0].argsort()].T
   latest = np.maximum.accumulate(ends)
@@ -219,16 +193,37 @@ NUMBERS = [
 @pytest.mark.parametrize(
   ('name', 'options'), rest_by_night(NUMBERS, by_day=6), ids=[n for n, _ in NUMBERS]
 )
-def test_numbers_of_a_method_are_no_part_of_its_programs(name, options):
-  data, texts, dropout = DATA[0], [], [0.1, 0.2]
-  for number in range(2):
-    hidden = (5,) if name in ('fed_ala', 'moon') else ()  # Of two parts.
-    local = helpers.local(chunk=4, hidden=hidden)
-    local = local._replace(dropout_rate=dropout[number])
-    algorithm = algorithms.build(name, local, **options[number])
-    key = jax.random.key(0)
-    init = jax.jit(algorithm.init).trace(key, data)
-    cohort = helpers.everyone(data)
-    step = jax.jit(algorithm.step).trace(init.out_info, data, cohort, key)
-    texts.append((str(init.jaxpr), str(step.jaxpr)))
-  assert texts[0] == texts[1]
+def test_programs_of_a_method_read_every_number_that_it_declares(name, options):
+  """With other values they give what the method of these values gives."""
+  data, (first, values) = DATA[0], options
+  plain = {n: v for n, v in first.items() if not isinstance(v, int | float)}
+  numbers = {n: v for n, v in first.items() if n not in plain} | {'dropout_rate': 0.1}
+  hidden = (5,) if name in ('fed_ala', 'moon') else ()  # Of two parts.
+
+  def make(learning_rate, dropout_rate, **values):
+    optimizer = hyperparameters.optimizer(optax.sgd, learning_rate)
+    local = helpers.local(chunk=4, hidden=hidden, optimizer=optimizer)
+    local = local._replace(dropout_rate=dropout_rate)
+    return algorithms.build(name, local, **plain, **values)
+
+  first = numbers | {'learning_rate': 0.1}
+  second = first | {n: values[n] for n in numbers.keys() & values.keys()}
+  second |= {'learning_rate': 0.2, 'dropout_rate': 0.2}
+  given, decisions = hyperparameters.named(first)
+  arguments = Arguments(decisions)
+  functions = Functions(Method(make(**given), arguments))
+  key, cohort = jax.random.key(0), dataclasses.replace(helpers.everyone(data), round=0)
+  state = jax.eval_shape(functions.start, key, data, arguments.values(first))[0]
+  jax.eval_shape(functions.step, state, data, cohort, key, arguments.values(first))
+  assert decisions.read == set(first)
+  assert decisions.hold_for(second)
+  numbers, algorithm = arguments.values(second), make(**second)
+  state, want = functions.start(key, data, numbers)[0], algorithm.init(key, data)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), state, want
+  )
+  found = functions.step(state, data, cohort, key, numbers)[0]
+  want, _ = jax.jit(algorithm.step)(state, data, cohort, key)
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, want
+  )

@@ -17,8 +17,7 @@ from experiments.build import load_data
 from fesem_jax import data
 from fesem_jax.analysis.joining import RULES
 from fesem_jax.data import attacks
-from fesem_jax.run.programs import Programs
-from fesem_jax.run.resume import digest_of_data
+from fesem_jax.run.configuration import digest_of_data
 from fesem_jax.utils.errors import UserError
 from tests.support.commands import call
 
@@ -54,11 +53,11 @@ def machine():
 @pytest.fixture(scope='module')
 def finished(machine, tmp_path_factory):
   """Workdirs of two seeds of one run, and their digests."""
-  folder, programs = tmp_path_factory.mktemp('runs'), Programs()
+  folder = tmp_path_factory.mktemp('runs')
   config = experiment_flags.configuration('fesem', {'num_clusters': 2}) | CHANGES
   workdirs = [folder / f'seed{seed}' for seed in (0, 1)]
   for seed, workdir in enumerate(workdirs):
-    experiment.run(config | {'seed': seed}, machine, workdir, programs=programs)
+    experiment.run(config | {'seed': seed}, machine, workdir)
   return workdirs, [digests(workdir) for workdir in workdirs]
 
 

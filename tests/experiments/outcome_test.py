@@ -6,7 +6,6 @@ import types
 import pytest
 
 from experiments import many_runs, outcome
-from fesem_jax.run.programs import Programs
 from tests.support.commands import call
 
 
@@ -39,9 +38,9 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
   }  # fmt: skip
   made = types.SimpleNamespace(summary=summary, history=[], clients=None)
 
-  def plan(config, machine, workdir, *, say, programs, held):
+  def plan(config, machine, workdir, *, say, held, make_portrait):
     say(f'Note: {config["note"]}')
-    return many_runs.Planned(None, lambda result: None, programs)
+    return many_runs.Planned(None, lambda result: None)
 
   def run_many(runs, *, keep, **_):
     for place in range(len(runs)):
@@ -59,7 +58,7 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
     many_runs.Wanted({'note': note}, tmp_path / name, name)
     for name, note in (('a', 'one'), ('b', 'one'), ('c', 'two'))
   ]
-  many_runs.run_unless_diverged(wanted, Programs(), printed=said)
+  many_runs.run_unless_diverged(wanted, printed=said)
   lines = capsys.readouterr().out.splitlines()
   notes = ['[a] Note: one', '[c] Note: two']
   assert [line for line in lines if 'Note' in line] == notes

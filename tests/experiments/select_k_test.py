@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 from absl import flags
@@ -14,7 +15,6 @@ from experiments import select_k
 from experiments.build import load_data
 from fesem_jax.analysis import num_clusters
 from fesem_jax.core import prng_streams, sharding
-from fesem_jax.run.rounds import keys_of_run
 from fesem_jax.utils.errors import UserError
 from tests.algorithms.first_clusters_test import trained_from_one_start
 from tests.support import helpers, reference
@@ -115,7 +115,8 @@ def test_the_inner_products_are_those_of_the_models_that_start_fesem():
   data = helpers.federation([9, 3, 12, 5, 7])
   local, seed = helpers.local(), 3
   found = num_clusters.inner_products(local, data, epochs=2, seed=seed)
-  key = keys_of_run(seed, local.mesh)[prng_streams.INIT]
+  key = prng_streams.folded(jax.random.key(seed), prng_streams.INIT)
+  key = sharding.replicate(key, local.mesh)
   models = trained_from_one_start(local, data, key, epochs=2)
   want = gram_of(np.stack([reference.flat(m) for m in models]))
   np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-5)

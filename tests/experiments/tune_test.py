@@ -26,8 +26,8 @@ def runs(monkeypatch):
   def use(score):
     seen = []
 
-    def run(wanted, programs, *, printed, make_portrait, **_):
-      assert not make_portrait
+    def run(wanted, *, portraits_of=(), **_):
+      assert not portraits_of
       return [outcome(config, folder) for config, folder, _ in wanted]
 
     def outcome(config, folder):

@@ -9,7 +9,6 @@ from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.mixture import as_one_model
 from fesem_jax.run import figure_data
-from fesem_jax.run.programs import Programs
 from fesem_jax.tasks import CLASSIFICATION
 from tests.support import helpers, reference
 from tests.support.methods import assert_close
@@ -88,9 +87,7 @@ def test_unseen_clients_and_figures_need_not_know_of_mixtures():
   assert chosen.mixture is None
   assert chosen.choice.shape == (4,)
   method = Algorithm(local, lambda *_: used, lambda *_: None, lambda state, data: state)
-  found = figure_data.draw(
-    method, used, data, jax.random.key(1), Programs(), np.arange(len(SIZES))
-  )
+  found = figure_data.draw(method, used, data, jax.random.key(1), np.arange(len(SIZES)))
   np.testing.assert_array_equal(found['assignment'], WEIGHTS.argmax(axis=1))
   assert np.isfinite(found['coordinates']).all()
 

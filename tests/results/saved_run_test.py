@@ -19,7 +19,6 @@ import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.core import prng_streams
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.run import rounds
 from fesem_jax.run.results import client_table, files, saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples
 from fesem_jax.utils.errors import UserError
@@ -73,10 +72,13 @@ def without_arranging(name):
   """What clients deploy after two rounds on the data in the user's order."""
   algorithm = built(name, devices=1)
   train, _ = federation()
-  keys = rounds.keys_of_run(0, algorithm.local.mesh)
-  state = jax.jit(algorithm.init)(keys[prng_streams.INIT], train)
+  init_key, rounds_key = (
+    jax.random.fold_in(jax.random.key(0), stream)
+    for stream in (prng_streams.INIT, prng_streams.ROUNDS)
+  )
+  state = jax.jit(algorithm.init)(init_key, train)
   for r in (1, 2):
-    key = jax.random.fold_in(keys[prng_streams.ROUNDS], r)
+    key = jax.random.fold_in(rounds_key, r)
     state, _ = jax.jit(algorithm.step)(state, train, helpers.everyone(train), key)
   return algorithm.deployed(state, train)
 

@@ -24,7 +24,7 @@ from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.workdir import locked
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.runs import PROGRAMS, assert_same_state, records, simulate
+from tests.support.runs import assert_same_state, records, simulate
 
 CONFIG = {'algorithm': 'fed_avg', 'seed': 0}
 LOCAL = helpers.local()
@@ -41,9 +41,7 @@ def go(folder, rounds=3, **options):
   options = {
     'config': CONFIG, 'checkpoint_every': 1, 'progress': False, 'make_portrait': True,
   } | options  # fmt: skip
-  return simulate(
-    ALGORITHM, *data, rounds=rounds, workdir=folder, programs=PROGRAMS, **options
-  )
+  return simulate(ALGORITHM, *data, rounds=rounds, workdir=folder, **options)
 
 
 @pytest.fixture(scope='module')

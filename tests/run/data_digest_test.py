@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.run.resume import digest_of_data
+from fesem_jax.run.configuration import digest_of_data
 
 
 def test_a_digest_of_parts_is_that_of_the_whole(monkeypatch):

@@ -14,7 +14,6 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.data import attacks
 from fesem_jax.run import figure_data
-from fesem_jax.run.programs import Programs
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.compression import compression
 from fesem_jax.training.privacy import differential_privacy
@@ -39,7 +38,7 @@ def drawn(name, sends=None, **options):
   return (
     data,
     state,
-    figure_data.draw(algorithm, state, data, KEY, Programs(), np.arange(6)),
+    figure_data.draw(algorithm, state, data, KEY, np.arange(6)),
   )
 
 
@@ -73,7 +72,7 @@ def test_neither_compression_nor_noise_is_in_the_portrait(name, sends):
   options = {'num_clusters': 2} if name == 'fesem' else {}
   data, state, found = drawn(name, sends, **options)
   clear = algorithms.build(name, helpers.local(chunk=2), **options)
-  want = figure_data.draw(clear, state, data, KEY, Programs(), np.arange(6))
+  want = figure_data.draw(clear, state, data, KEY, np.arange(6))
   # Signs of components are arbitrary.
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(found[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
@@ -88,7 +87,7 @@ def test_lies_of_bad_clients_are_not_in_the_portrait(name):
   data, state, want = drawn(name, **options)
   algorithm = algorithms.build(name, helpers.local(chunk=2), **options)
   bad = attacks.apply(data, 'replacement(50)', 0.5)
-  found = figure_data.draw(algorithm, state, bad, KEY, Programs(), np.arange(6))
+  found = figure_data.draw(algorithm, state, bad, KEY, np.arange(6))
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(found[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
 

@@ -11,13 +11,11 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.core import side_by_side
-from fesem_jax.core.hyperparameters import variable
 from fesem_jax.data import attacks
 from fesem_jax.data.phases import Phase
-from fesem_jax.run import loop, many, run_request
+from fesem_jax.run import loop, programs
 from fesem_jax.run.program_memory import ProgramMemory, TooLarge
-from fesem_jax.run.programs import Programs
-from fesem_jax.run.traced import Traced
+from fesem_jax.run.spec import spec_of
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from tests.support import helpers
@@ -31,8 +29,7 @@ from tests.support.runs import (
   simulate_many,
 )
 
-PROGRAMS = Programs()
-OPTIONS = {'programs': PROGRAMS, 'progress': False, 'finetune_epochs': 0}
+OPTIONS = {'progress': False, 'finetune_epochs': 0}
 OTHER_SIZES = [12, 3, 8, 4, 10, 6, 5]
 
 
@@ -52,13 +49,39 @@ def built(name, rate=0.1, devices=1, **options):
   return algorithms.build(name, local, **options)
 
 
+def maker(name, **options):
+  def make(**values):
+    return built(name, **options, **values)
+
+  return make
+
+
 def run(algorithm, seed, **others):
   train, test = data(seed)
   return {'algorithm': algorithm, 'train': train, 'test': test, 'seed': seed, **others}
 
 
+def tuned(make, seed, **values):
+  """A run of the method that a function makes of values."""
+  return run(make(**values), seed, make=make, values=values)
+
+
 def alone(asked, **options):
+  asked = {name: x for name, x in asked.items() if name not in ('make', 'values')}
   return simulate(**asked, **OPTIONS | options)
+
+
+@pytest.fixture
+def counts(monkeypatch):
+  """Of each program's call: its runs, and R."""
+  seen, together = [], loop.run_together
+
+  def counted(specs, splits, count, *args):
+    seen.append((len(specs), count))
+    return together(specs, splits, count, *args)
+
+  monkeypatch.setattr(loop, 'run_together', counted)
+  return seen
 
 
 def assert_close(x, y):
@@ -93,42 +116,61 @@ def assert_alike(one, other):
     ]
   ),
 )
-def test_each_run_is_what_it_is_alone(name, devices, options, others, monkeypatch):
-  slow, fast = (built(name, rate, devices, **options) for rate in (0.05, 0.2))
-  asked = [run(slow, 1), run(fast, 2), run(fast, 3), run(slow, 3)]
-  sizes = []
-  side_by_side = many._side_by_side
-  monkeypatch.setattr(
-    many, '_side_by_side', lambda *a: sizes.append(len(a[0])) or side_by_side(*a)
-  )
+def test_each_run_is_what_it_is_alone(name, devices, options, others, counts):
+  make = maker(name, devices=devices, **options)
+  asked = [
+    tuned(make, s, rate=r) for s, r in ((1, 0.05), (2, 0.2), (3, 0.2), (3, 0.05))
+  ]
   found = simulate_many(asked, rounds=4, **OPTIONS | others)
-  assert sizes == [4]
+  assert counts == [(4, 4)]
   for one, each in zip(found, asked, strict=True):
     assert_alike(one, alone(each, rounds=4, **others))
     assert one.summary['timing'].pop('runs_at_once') == 4
 
 
-def test_what_is_not_alike_is_in_programs_of_its_own(monkeypatch):
-  """Methods, and options that are no numbers, part runs; so does `runs_at_once`."""
-  sizes = []
-  monkeypatch.setattr(many, '_side_by_side', lambda parts, _: sizes.append(len(parts)))
+def test_what_is_not_alike_is_in_programs_of_its_own(counts):
+  """Methods, and options that are no arguments of programs, part runs."""
   plain, uniform = built('fed_avg'), built('fed_avg', weighting='uniform')
-  asked = [run(a, seed) for a in (plain, uniform) for seed in range(3)]
-  monkeypatch.setattr(many.RunRequest, 'run_alone', lambda self: self.end(None))
-  assert simulate_many(asked, rounds=1, **OPTIONS) == [None] * 6
-  assert sizes == [3, 3]
-  sizes.clear()
-  simulate_many(asked, rounds=1, runs_at_once=2, **OPTIONS)
-  assert sizes == [2, 1, 2, 1]
+  asked = [run(a, seed) for a in (plain, uniform) for seed in range(2)]
+  simulate_many(asked, rounds=1, **OPTIONS)
+  assert counts == [(2, 2), (2, 2)]
+  counts.clear()
+
+  def penalized(prox_mu):
+    return built('fed_prox', prox_mu=prox_mu)
+
+  asked = [tuned(penalized, seed, prox_mu=mu) for seed in range(2) for mu in (0.1, 0.0)]
+  found = simulate_many(asked, rounds=1, runs_at_once=3, **OPTIONS)
+  assert counts == [(2, 2), (2, 2)]  # There is no penalty of 0.
+  assert_alike(found[1], alone(asked[1], rounds=1))
   with pytest.raises(UserError, match='runs_at_once'):
-    simulate_many(asked, rounds=1, runs_at_once=-1)
+    fj.simulate_many(plain, [], rounds=1, runs_at_once=-1)
+
+
+def test_runs_of_several_calls_share_the_programs(counts):
+  make = maker('fed_avg')
+  first = [tuned(make, s, rate=r) for s in (1, 2) for r in (0.1, 0.2, 0.3)]
+  second = [tuned(make, s, rate=0.2) for s in (3, 4, 5)]
+  like = [(one['train'], one['test']) for one in (*first, *second)]
+  options = {'rounds': 2, 'like': like, **OPTIONS}
+
+  def held():
+    return {x for x in programs._cached.values() if isinstance(x, programs.Program)}
+
+  simulate_many(first, runs_at_once=4, **options)
+  before = held()
+  found = simulate_many(second, runs_at_once=4, **options)
+  assert held() <= before
+  assert counts == [(4, 4), (2, 4), (3, 4)]
+  for one, each in zip(found, second, strict=True):
+    assert_alike(one, alone(each, rounds=2))
 
 
 def test_one_run_that_diverges_does_not_stop_the_others(tmp_path):
-  wild, tame = built('fed_avg', 1e38), built('fed_avg', 0.1)
+  make = maker('fed_avg')
   asked = [
-    run(a, seed, workdir=tmp_path / str(place))
-    for place, (a, seed) in enumerate([(tame, 1), (wild, 1), (tame, 2)])
+    tuned(make, seed, rate=rate) | {'workdir': tmp_path / str(place)}
+    for place, (rate, seed) in enumerate([(0.1, 1), (1e38, 1), (0.1, 2)])
   ]
   first, second, third = simulate_many(asked, rounds=3, **OPTIONS)
   assert isinstance(second, Diverged)
@@ -186,6 +228,25 @@ def test_an_interruption_saves_every_run(tmp_path, monkeypatch):
     assert_alike(one, alone(each | {'workdir': None}, rounds=4))
 
 
+def test_runs_that_were_killed_go_on_to_the_bit(tmp_path):
+  """One of them has a checkpoint more than the others."""
+  make = maker('fesem', num_clusters=2)
+  options = {'rounds': 4, 'checkpoint_every': 1, **OPTIONS}
+
+  def asked(folder):
+    return [
+      tuned(make, s, rate=0.1) | {'workdir': tmp_path / folder / str(s)}
+      for s in (1, 2, 3)
+    ]
+
+  whole = simulate_many(asked('whole'), **options)
+  simulate_many(asked('parts'), **options | {'rounds': 2})
+  simulate_many(asked('parts')[1:2], **options | {'rounds': 3})
+  for one, other in zip(simulate_many(asked('parts'), **options), whole, strict=True):
+    assert_alike(one, other)
+  assert_same_state(simulate_many(asked('parts'), **options)[2].state, one.state)
+
+
 class Counts(fj.Callback):
   """Notes the rounds, and the first number of the state after each."""
 
@@ -194,7 +255,7 @@ class Counts(fj.Callback):
 
   def on_round(self, event):
     value = float(jax.tree.leaves(event.state)[0].ravel()[0])
-    self.seen.append((event.number, value, len(event.models)))
+    self.seen.append((event.number, value, len(event.models.names)))
     return fj.Stop('enough') if event.number == 2 and self.ends else None
 
   ends = False
@@ -216,56 +277,24 @@ def test_callbacks_follow_their_own_run():
     np.testing.assert_allclose(own[s].seen, single.seen, rtol=1e-5)
 
 
-def test_what_cannot_be_side_by_side_is_run_alone_with_a_word(caplog, monkeypatch):
+def test_what_cannot_be_side_by_side_is_run_alone(counts):
   plain = built('fed_avg')
   conv = algorithms.build(
     'fed_avg', helpers.local(model='small_cnn', shape=(28, 28, 1))
   )
   decides = plain._replace(between=lambda state, info: (state, info))
   shared = fj.Callback()
-  cases = [
-    (decides, {}, 'decides on the host'),
-    (plain, {'later_phases': [Phase(2, *data(5))]}, 'change over rounds'),
-    (conv, {}, 'convolutions'),
-    (plain, {'data_placement': 'sharded'}, 'split by client'),
-    (plain, {'callbacks': [shared]}, '`callbacks` in common'),
-  ]
-  monkeypatch.setattr(many.RunRequest, 'run_alone', lambda self: self.end('alone'))
-  for algorithm, others, why in cases:
-    caplog.clear()
-    asked = [run(algorithm, s, **others) for s in range(2)]
-    found = simulate_many(asked, rounds=3, **OPTIONS | {'progress': True})
-    assert found == ['alone', 'alone']
-    (said,) = [r.getMessage() for r in caplog.records]
-    assert said.startswith('Note: 2 runs one after the other: ')
-    assert why in said
-  caplog.clear()
-  found = simulate_many(asked[:1], rounds=3, **OPTIONS)
-  assert (found, caplog.records) == (['alone'], [])
-
-
-def test_memory_and_the_cache_bound_the_runs_at_once(monkeypatch):
-  seen = []
-
-  def side_by_side(parts, _):
-    seen.append((len(parts), parts[0][1]))
-
-  monkeypatch.setattr(many, '_side_by_side', side_by_side)
-  monkeypatch.setattr(many.RunRequest, 'run_alone', lambda self: self.end(None))
-  asked = [run(built('fed_avg'), seed) for seed in range(3)]
-  simulate_many(asked, rounds=1, **OPTIONS)
-  ((count, prepared),) = seen
-  assert count == 3
-  numbers = 2 * sum(x.size for x in jax.tree.leaves(prepared.shapes.params))
-  assert run_request.most_at_once(prepared) == 2**18 // numbers
-  # A state of one model, and two clients side by side.
-  monkeypatch.setattr(run_request.sharding, 'memory', lambda *_: 5 * 4 * 30 * numbers)
-  assert run_request.most_at_once(prepared) == 5
-  monkeypatch.setattr(run_request.sharding, 'memory', lambda *_: 1)
-  assert run_request.most_at_once(prepared) == 1
-  seen.clear()
-  simulate_many(asked, rounds=1, **OPTIONS)
-  assert [count for count, _ in seen] == [1, 1, 1]
+  for algorithm, others in (
+    (decides, {}),
+    (plain, {'later_phases': [Phase(2, *data(5))]}),
+    (plain, {'callbacks': [shared]}),
+  ):
+    simulate_many([run(algorithm, s, **others) for s in (1, 3)], rounds=1, **OPTIONS)
+  assert counts == [(1, 1)] * 6
+  train = helpers.federation([4, 5], shape=(28, 28, 1))
+  spec = spec_of(algorithm=conv, train=train, test=train, rounds=1)
+  assert loop.most_at_once(spec) == 1
+  assert loop.most_at_once(spec, 3) == 3
 
 
 def test_a_run_has_no_more_clients_side_by_side_than_it_has():
@@ -276,30 +305,20 @@ def test_a_run_has_no_more_clients_side_by_side_than_it_has():
 
 
 def test_runs_whose_program_does_not_fit_are_divided(monkeypatch):
-  sizes, together = [], many.Together
+  counts, together = [], loop.run_together
 
-  def limited(runs, *args):
-    sizes.append(len(runs))
-    if len(runs) > 2:
+  def limited(specs, splits, count, *args):
+    counts.append((len(specs), count))
+    if count > 2:
       raise TooLarge('A round', ProgramMemory(1, 1, 0, 1), 2)
-    return together(runs, *args)
+    return together(specs, splits, count, *args)
 
-  monkeypatch.setattr(many, 'Together', limited)
-  asked = [run(built('fed_avg'), seed) for seed in range(3)]
-  found = simulate_many(asked, rounds=1, **OPTIONS)
-  assert sizes == [3, 2]
-  assert [one.summary['timing'].get('runs_at_once') for one in found] == [None, 2, 2]
-
-
-def test_traced_functions_are_alike_if_they_differ_in_numbers_alone():
-  def times(value, row=(1.0, 2.0)):
-    row = np.array(row, np.float32)
-    return Traced.of(lambda x: x * variable(value) + jax.jit(lambda y: y + row)(x), 1.0)
-
-  assert times(2.0).digest == times(3.0).digest
-  assert times(2.0).digest != times(0.0).digest
-  assert times(2.0).digest != times(2.0, (1.0, 3.0)).digest
-  assert times(2.0)(5.0, times(3.0).numbers)[0] == 21
+  monkeypatch.setattr(loop, 'run_together', limited)
+  asked = [run(built('fed_avg'), seed) for seed in range(4)]
+  found = simulate_many([one | {'algorithm': asked[0]['algorithm']} for one in asked],
+                        rounds=1, **OPTIONS)  # fmt: skip
+  assert counts == [(4, 4), (2, 2), (2, 2)]
+  assert [one.summary['timing']['runs_at_once'] for one in found] == [2] * 4
 
 
 @pytest.mark.nightly

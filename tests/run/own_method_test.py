@@ -10,7 +10,6 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.run.callbacks.loggers import scalars
-from fesem_jax.run.programs import Programs
 from fesem_jax.run.results import records
 from tests.support import helpers
 from tests.support.runs import federation, simulated
@@ -96,12 +95,10 @@ def test_they_are_those_that_a_shipped_method_reports():
 
 
 def test_a_run_that_goes_on_counts_the_same_moves(tmp_path):
-  algorithm, programs = scripted(), Programs()
-  whole = scripted_run(algorithm, workdir=tmp_path / 'whole', programs=programs)
+  algorithm = scripted()
+  whole = scripted_run(algorithm, workdir=tmp_path / 'whole')
   for number in (1, 3):
-    parts = scripted_run(
-      algorithm, number, workdir=tmp_path / 'parts', programs=programs
-    )
+    parts = scripted_run(algorithm, number, workdir=tmp_path / 'parts')
   for a, b in zip(whole.history, parts.history, strict=True):
     assert a['cluster_sizes'] == b['cluster_sizes']
     assert a.get('moved') == b.get('moved')

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.data import Phase, phases_with_true_groups
-from fesem_jax.run.programs import Programs
+from fesem_jax.run import programs
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.runs import (
@@ -78,7 +78,8 @@ def test_a_run_resumes_in_its_phase_to_the_bit(stop, tmp_path):
   options = {'later_phases': [later()], 'clients_per_round': 3}
   whole = simulated_linear(rounds=4, **options)
   simulated_linear(rounds=stop, workdir=tmp_path, **options)
-  rest = simulated_linear(rounds=4, workdir=tmp_path, programs=Programs(), **options)
+  programs.clear()
+  rest = simulated_linear(rounds=4, workdir=tmp_path, **options)
   assert_same_state(whole.state, rest.state)
   assert records(tmp_path) == without_time(whole.history)
   with pytest.raises(UserError, match='data_change_in'):

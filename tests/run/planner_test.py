@@ -12,10 +12,9 @@ from experiments.build import build_model
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.core.arrangement import arrange
-from fesem_jax.run import planner, program_memory
+from fesem_jax.run import planner, program_memory, programs
 from fesem_jax.run.data_shapes import DataSize, SplitSize, data_of
 from fesem_jax.run.program_memory import TooLarge
-from fesem_jax.run.programs import Programs
 from fesem_jax.utils import display
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -131,8 +130,8 @@ def test_a_run_that_cannot_fit_says_what_would(monkeypatch):
   algorithm = algorithms.build('fesem', local, num_clusters=2)
 
   def run():  # Programs of this process were compiled for the memory that there is.
-    options = {'finetune_epochs': 0, 'programs': Programs()}
-    return simulate(algorithm, train, train, rounds=1, **options)
+    programs.clear()
+    return simulate(algorithm, train, train, rounds=1, finetune_epochs=0)
 
   assert run().summary['deployed']
   monkeypatch.setattr(sharding, 'memory', lambda device, beside: 1)

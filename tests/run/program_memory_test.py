@@ -7,7 +7,7 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.core import gram_matrices, sharding
 from fesem_jax.core.arrangement import arrange
-from fesem_jax.run.state_placement import placed_state
+from fesem_jax.run.runner import placed_state
 from fesem_jax.server import trimmed_mean
 from tests.support import helpers
 
@@ -49,7 +49,7 @@ def test_stacks_of_models_that_a_round_needs(
   data = sharding.replicate(data, local.mesh)
   algorithm = algorithms.build(name, local, **options)
   key = sharding.replicate(jax.random.key(0), local.mesh)
-  state = placed_state(algorithm, data, key)
+  state = placed_state(algorithm, data, jax.eval_shape(algorithm.init, key, data))
   shardings = jax.tree.map(lambda s: s.sharding, state)
   step = jax.jit(algorithm.step, donate_argnums=0, out_shardings=(shardings, None))
   program = step.lower(state, data, helpers.everyone(data), key).compile()

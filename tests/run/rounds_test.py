@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fesem_jax as fj
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.algorithm import Algorithm, ClientModels, Clusters, RoundInfo
-from fesem_jax.run import rounds
-from fesem_jax.run.programs import Programs
+from fesem_jax.run import programs
 from tests.support import helpers
 from tests.support.runs import simulate
 
@@ -45,12 +45,12 @@ def scripted(local, objectives, moves=()):
   return Algorithm(local, init, step, deployed)
 
 
-def rounds_run(objectives, patience, programs=None, **options):
+def rounds_run(objectives, patience, **options):
   data, local = helpers.federation([4] * 4), helpers.local()
   algorithm = scripted(local, objectives, **options)
   result = simulate(
     algorithm, data, data, rounds=len(objectives), patience=patience, eval_every=0,
-    finetune_epochs=0, programs=programs,
+    finetune_epochs=0,
   )  # fmt: skip
   return result.summary['rounds']
 
@@ -72,17 +72,16 @@ def test_a_run_stops_when_equation_6_and_all_clients_stood_still(
   assert rounds_run(objectives, 2, moves=moves) == rounds
 
 
-def test_a_round_takes_over_the_memory_of_the_state():
-  kept = {}
+def test_a_round_takes_over_the_memory_of_the_state(monkeypatch):
+  made, compiled = {}, programs.compiled
 
-  class Watched(Programs):
-    def compiled(self, key, fn, *args, **options):
-      program = super().compiled(key, fn, *args, **options)
-      kept[key[0] if isinstance(key, tuple) else key] = program, args
-      return program
+  def watched(what, *args, **options):
+    made[what] = compiled(what, *args, **options), args[2]
+    return made[what][0]
 
-  assert rounds_run([1.0, 0.9], 0, Watched()) == 2
-  program, (state, *_) = kept['step']
+  monkeypatch.setattr(programs, 'compiled', watched)
+  assert rounds_run([1.0, 0.9], 0) == 2
+  program, state = made['a round']
   count = len(jax.tree.leaves(state))
   assert helpers.num_aliased(program.compiled) == count
 
@@ -96,6 +95,7 @@ class Numbers(NamedTuple):
 
 def counting(mesh, between=None):
   """A method whose round notes what it is given."""
+  local = helpers.local(devices=2, hidden=())
 
   def init(key, data):
     del key
@@ -108,45 +108,41 @@ def counting(mesh, between=None):
     info = RoundInfo(drawn.sum(), jnp.int32(0), *[jnp.int32(4)] * 2)
     return state._replace(drawn=drawn), info
 
-  return Algorithm(helpers.local(), init, step, lambda state, *_: None, between)
+  def deployed(state, data):
+    del state, data
+    return ClientModels(jax.vmap(local.model.init)(jax.random.key(0)[None]))
+
+  return Algorithm(local, init, step, deployed, between)
 
 
-def on_two_devices(between=None):
-  mesh = sharding.client_mesh(2)
-  algorithm = counting(mesh, between)
-  data = sharding.replicate(helpers.federation([4] * 4), mesh)
-  keys = rounds.keys_of_run(7, mesh)
-  state = jax.jit(algorithm.init)(keys[prng_streams.INIT], data)
-  cohort = helpers.everyone(data)
-  step = rounds.compile_step(
-    Programs(), algorithm, state, data, cohort, keys[prng_streams.ROUNDS]
+def run_on_two_devices(between=None, rounds=2):
+  """The states after each round of a run with seed 7, and its records."""
+  algorithm, data = (
+    counting(sharding.client_mesh(2), between),
+    helpers.federation([4] * 4),
   )
-  return algorithm, step, state, data, cohort, keys[prng_streams.ROUNDS]
+  states, seen = [], []
+
+  class Watch(fj.Callback):
+    def on_round(self, event):
+      states.append(jax.device_get(event.state))
+      seen.append(jax.tree.map(lambda x: x.sharding, event.state))
+
+  result = simulate(
+    algorithm, data, data, rounds=rounds, seed=7, eval_every=0, finetune_epochs=0,
+    callbacks=[Watch()], progress=False,
+  )  # fmt: skip
+  assert all(s == seen[0] for s in seen)
+  return states, result.history
 
 
-@pytest.mark.parametrize('number', [1, 2, 5])
-def test_a_round_has_the_key_of_its_number(number):
-  algorithm, step, *rest = on_two_devices()
-  state, info = rounds.run_round(algorithm, step, *rest, number)
+def test_a_round_has_the_key_of_its_number():
+  states, history = run_on_two_devices()
   run_key = jax.random.fold_in(jax.random.key(7), prng_streams.ROUNDS)
-  drawn = jax.random.uniform(jax.random.fold_in(run_key, number), (4,)) + 6
-  np.testing.assert_array_equal(state.drawn, drawn)
-  np.testing.assert_allclose(info.train_loss, drawn.sum())
-
-
-def test_a_run_has_a_key_for_each_of_its_streams():
-  mesh = sharding.client_mesh(2)
-  keys = rounds.keys_of_run(3, mesh)
-  names = (
-    prng_streams.INIT,
-    prng_streams.ROUNDS,
-    prng_streams.FINETUNE,
-    prng_streams.PORTRAIT,
-  )
-  assert set(keys) == set(names)
-  for stream, key in keys.items():
-    assert key == jax.random.fold_in(jax.random.key(3), stream)
-    assert key.sharding.device_set == set(mesh.devices.flat)
+  for number, state in enumerate(states, 1):
+    drawn = jax.random.uniform(jax.random.fold_in(run_key, number), (8,))
+    np.testing.assert_array_equal(state.drawn, drawn + sum(range(8)))
+    np.testing.assert_allclose(history[number - 1]['train_loss'], state.drawn.sum())
 
 
 def test_what_is_decided_on_the_host_goes_back_to_the_devices():
@@ -155,24 +151,8 @@ def test_what_is_decided_on_the_host_goes_back_to_the_devices():
     assert isinstance(host.drawn, np.ndarray)
     return Numbers(host.drawn + 1, host.decided + 1), info._replace(failed=9)
 
-  algorithm, step, state, *rest = on_two_devices(between)
-  before = jax.tree.map(lambda x: x.sharding, state)
-  plain, *_ = rounds.run_round(*on_two_devices(), 1)
-  for number in (1, 2):  # A compiled step refuses a state of other shardings.
-    state, info = rounds.run_round(algorithm, step, state, *rest, number)
-    assert jax.tree.map(lambda x: x.sharding, state) == before
-    assert info.failed == 9
-    assert int(state.decided) == number
-    if number == 1:
-      np.testing.assert_array_equal(state.drawn, np.asarray(plain.drawn) + 1)
-
-
-def test_a_step_that_was_only_jitted_can_be_driven_too():
-  def add_one(state, info):
-    return (state._replace(drawn=state.drawn + 1), info)
-
-  algorithm, step, *rest = on_two_devices(add_one)
-  state, info = rounds.run_round(algorithm, jax.jit(algorithm.step), *rest, 3)
-  same_state, same_info = rounds.run_round(algorithm, step, *rest, 3)
-  np.testing.assert_array_equal(state.drawn, same_state.drawn)
-  np.testing.assert_allclose(info.train_loss, same_info.train_loss)
+  plain, _ = run_on_two_devices()
+  states, history = run_on_two_devices(between)
+  assert [record['failed'] for record in history] == [9, 9]
+  assert [int(state.decided) for state in states] == [1, 2]
+  np.testing.assert_array_equal(states[0].drawn, plain[0].drawn + 1)

@@ -13,8 +13,8 @@ import fesem_jax as fj
 from fesem_jax import algorithms, callbacks
 from fesem_jax.core import sharding
 from fesem_jax.core.arrangement import arrange, draw_cohort
+from fesem_jax.run import programs
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.interrupts import Stopped
 from tests.support import helpers
@@ -90,9 +90,8 @@ def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
   with (tmp_path / 'metrics.jsonl').open('a') as f:
     f.write('{"round": 3, "train_loss": 9}\n{"round": 4, "tra')
   # As in another process, which compiles no start.
-  rest = simulated_linear(
-    name, rounds=4, workdir=tmp_path, programs=Programs(), **options
-  )
+  programs.clear()
+  rest = simulated_linear(name, rounds=4, workdir=tmp_path, **options)
   assert_same_state(whole.state, rest.state)
   assert without_time(whole.history) == without_time(rest.history)
   assert records(tmp_path) == without_time(whole.history)
@@ -100,14 +99,14 @@ def test_resume_is_bit_identical(name, clients_per_round, tmp_path):
 
 @pytest.mark.slow
 def test_a_method_that_decides_on_the_host_resumes_as_if_uninterrupted(tmp_path):
-  local, programs = helpers.local(devices=2, hidden=()), Programs()
+  local = helpers.local(devices=2, hidden=())
   algorithm = algorithms.build('fed_cluster', local, **dict(METHODS)['fed_cluster'])
 
   # An odd stop: FedCluster's check of round 4 comes after it.
   def go(rounds, folder):
     return simulate(
       algorithm, *federation(), rounds=rounds, workdir=folder, eval_every=0,
-      finetune_epochs=0, programs=programs, config={},
+      finetune_epochs=0, config={},
     )  # fmt: skip
 
   whole = go(5, tmp_path / 'whole')
@@ -131,7 +130,7 @@ def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
   ]
   state, _ = step(state, train, cohorts[0], key)
   jax.block_until_ready(state)
-  compiled, programs = [], step._cache_size()
+  compiled, count = [], step._cache_size()
 
   def listen(event, duration, **_):
     return compiled.append(event)
@@ -145,7 +144,7 @@ def test_a_round_is_one_call_that_neither_compiles_nor_transfers(
   finally:
     jax.monitoring.unregister_event_duration_listener(listen)
   assert not [e for e in compiled if 'compile' in e or 'trace' in e]
-  assert step._cache_size() == programs
+  assert step._cache_size() == count
 
 
 def test_cohorts_follow_seed_round_and_client_ids_only():
@@ -202,15 +201,14 @@ def test_a_run_continues_on_another_number_of_devices(tmp_path):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_patience_ends_resumed_runs_that_had_settled(tmp_path):
+def test_patience_ends_resumed_runs_that_had_settled():
   held = [
     {'round': n, 'moved': int(n < 3), 'objective': 1.0, 'trained': 7} for n in range(9)
   ]
 
   def asked(rounds, patience):
-    start = types.SimpleNamespace(
-      records=tuple(held[: rounds + 1]), done=rounds, workdir=tmp_path
-    )
+    *before, last = held[: rounds + 1]
+    start = types.SimpleNamespace(records=tuple(before), record=last)
     return callbacks.Patience(patience).on_start(start)
 
   assert asked(6, 4).reason == 'patience'

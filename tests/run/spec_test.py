@@ -8,7 +8,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.data import Phase
-from fesem_jax.run import one_run
+from fesem_jax.run import ending
 from fesem_jax.run.spec import spec_of
 from tests.support import helpers
 from tests.support.runs import built, federation
@@ -65,10 +65,8 @@ def test_the_placement_of_data_is_of_the_machine():
 
 def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
   """Without a workdir nothing is computed for figures before."""
-  draw, drawn = one_run.finish.__globals__['_portrait'], []
-  monkeypatch.setitem(
-    one_run.finish.__globals__, '_portrait', lambda *a: drawn.append(1) or draw(*a)
-  )
+  draw, drawn = ending._portrait, []
+  monkeypatch.setattr(ending, '_portrait', lambda *a: drawn.append(1) or draw(*a))
   result = fj.simulate(**asked(rounds=1))
   assert drawn == []
   np.testing.assert_array_equal(result.portrait['names'], result.clients['client'])

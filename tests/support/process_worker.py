@@ -20,7 +20,6 @@ from fesem_jax import algorithms, models
 from fesem_jax.checks.rules import RULES
 from fesem_jax.core import arrangement, prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.run import rounds
 from fesem_jax.utils import processes
 from tests import conftest  # noqa: F401 - it sets what tests compile with.
 from tests.support import helpers, methods
@@ -48,13 +47,18 @@ def some_rounds(index, devices):
   algorithm, data = built(index, devices), methods.federation()
   mesh = algorithm.local.mesh
   train, _ = arrangement.arrange(algorithm.local, data, data)
-  keys = rounds.keys_of_run(index, mesh)
-  state = jax.jit(algorithm.init)(keys[prng_streams.INIT], train)
+  streams = prng_streams.INIT, prng_streams.ROUNDS
+  keys = [prng_streams.folded(jax.random.key(index), stream) for stream in streams]
+  init_key, key = sharding.replicate(keys, mesh)
+  state = jax.jit(algorithm.init)(init_key, train)
   step, infos = jax.jit(algorithm.step), []
   for number in range(1, ROUNDS + 1):
     cohort = arrangement.draw_cohort(index, number, cohort_size(index), train, mesh)
-    key = keys[prng_streams.ROUNDS]
-    state, info = rounds.run_round(algorithm, step, state, train, cohort, key, number)
+    state, info = step(state, train, cohort, prng_streams.folded(key, number))
+    if algorithm.between is not None:
+      placed = jax.tree.map(lambda x: x.sharding, state)
+      state, info = algorithm.between(state, info)
+      state = sharding.place(state, placed)
     infos.append(info)
   return helpers.flat(processes.on_host({'state': state, 'infos': infos}))
 

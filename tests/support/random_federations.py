@@ -27,9 +27,9 @@ from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.core.sampling import coin
 from fesem_jax.core.traffic import bytes_of_model
 from fesem_jax.core.types import Cohort
-from fesem_jax.run import state_placement
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.program_memory import collectives_of
+from fesem_jax.run.runner import placed_state
 from tests.support.methods import assert_close
 
 # What states hold of each client, [M, ...].
@@ -358,7 +358,8 @@ def check_a_resumed_round(programs, case):
 
 def placed_as_in_a_run(algorithm, data, key):
   """Shapes of a method's state where a run has them, and where they are."""
-  shapes = state_placement.placed_state(algorithm, data, key)
+  shapes = jax.eval_shape(algorithm.init, key, data)
+  shapes = placed_state(algorithm, data, shapes)
   return shapes, jax.tree.map(lambda s: s.sharding, shapes)
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from fesem_jax import algorithms
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.selection import counted
-from fesem_jax.run.many import run_many
-from fesem_jax.run.one_run import run_one
-from fesem_jax.run.programs import Programs
+from fesem_jax.run.loop import run_many
+from fesem_jax.run.simulation import run_one
 from fesem_jax.run.spec import Spec
 from tests.support import helpers
 
@@ -23,7 +22,6 @@ OPTIONS = {
   'fesem': {'num_clusters': 2},
   'hypo_cluster': {'num_clusters': 2, 'init_restarts': 3},
 }
-PROGRAMS = Programs()
 
 
 def federation():
@@ -51,15 +49,15 @@ def spec(algorithm, train, test, workdir=None, **options):
   return Spec(algorithm=algorithm, train=train, test=test, workdir=folder, **options)
 
 
-def simulate(algorithm, train, test, programs=None, **options):
+def simulate(algorithm, train, test, **options):
   """The result of `fj.simulate`, by options of a `Spec`."""
-  return run_one(spec(algorithm, train, test, **options), programs)
+  return run_one(spec(algorithm, train, test, **options))
 
 
-def simulate_many(runs, runs_at_once=0, programs=None, **options):
+def simulate_many(runs, runs_at_once=0, like=(), **options):
   """The results of `fj.simulate_many`, by options of a `Spec`."""
   specs = [spec(**options | run) for run in runs]
-  return run_many(specs, runs_at_once=runs_at_once, programs=programs)
+  return run_many(specs, runs_at_once, like=like)
 
 
 def simulated(
@@ -71,8 +69,7 @@ def simulated(
     config |= {'hidden': [str(size) for size in hidden]}
     options = {'config': config} | options
     method = built(method, devices, rate, batch_size, hidden)
-  defaults = {'rounds': 2, 'programs': PROGRAMS}
-  return simulate(method, *(data or federation()), **defaults | options)
+  return simulate(method, *(data or federation()), **{'rounds': 2} | options)
 
 
 # Of linear models, whose programs are compiled faster.

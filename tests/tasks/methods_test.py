@@ -12,7 +12,6 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import initial
@@ -96,14 +95,11 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
   if task == 'sequence':
     test.y[test.offsets[1] : test.offsets[2]] = -1  # Padding alone.
   chosen = local(task, devices=2)
-  programs = Programs()
 
   def simulated(rounds):
     algorithm = algorithms.build('fesem', chosen, num_clusters=2)
     folder = tmp_path / 'run'
-    return simulate(
-      algorithm, train, test, rounds=rounds, workdir=folder, programs=programs
-    )
+    return simulate(algorithm, train, test, rounds=rounds, workdir=folder)
 
   simulated(2)
   result = simulated(3)  # Goes on from its checkpoint.

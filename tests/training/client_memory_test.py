@@ -10,7 +10,6 @@ import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.algorithms.wrappers import with_client_memory
 from fesem_jax.core.types import Cohort
-from fesem_jax.run.programs import Programs
 from fesem_jax.utils.errors import UserError
 from tests.support import batch_norm, helpers, reference, runs
 from tests.support.methods import assert_close, run, unflatten
@@ -139,11 +138,11 @@ def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
   local = fj.local_training(model, optimizer, batch_size=4)
   local = local._replace(keep_optimizer_state=True, batch_stats='local')
 
-  algorithm, programs = algorithms.build('fed_avg', local), Programs()
+  algorithm = algorithms.build('fed_avg', local)
 
   def result(folder, rounds):
     return runs.simulate(
-      algorithm, data, data, programs, rounds=rounds, clients_per_round=3,
+      algorithm, data, data, rounds=rounds, clients_per_round=3,
       workdir=tmp_path / folder, eval_every=2, checkpoint_every=1, finetune_epochs=0,
     )  # fmt: skip
 

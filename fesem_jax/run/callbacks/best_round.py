@@ -13,8 +13,7 @@ from fesem_jax.core.arrangement import ordered
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.attacks import honest
 from fesem_jax.evaluation import evaluate
-from fesem_jax.run.callbacks.callback import Callback, Stop
-from fesem_jax.run.callbacks.events import End, Evaluation, Start
+from fesem_jax.run.callbacks.callback import Callback, Event, Stop
 from fesem_jax.run.results import saved_models
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.records import Record
@@ -64,27 +63,28 @@ class BestRound(Callback):
     self.validation, self._stop_after = validation, stop_after
     self._save_models = save_models
 
-  def on_start(self, start: Start) -> None:
+  def on_start(self, event: Event) -> None:
     """Puts the validation examples where the others are.
 
     Raises:
       UserError: if they are of other clients, or of another task.
     """
-    train, validation = start.train, self.validation
+    train, validation = event.train, self.validation
     is_same = np.array_equal(train.client_ids, validation.client_ids) and all(
       getattr(train, name) == getattr(validation, name)
       for name in ('task', 'num_classes', 'scale', 'example_shape')
     )
     check(is_same, 'validation: must have the clients of the run; see data.hold_out')
-    self._start, self._algorithm = start, start.algorithm
     self._digest = _digest(validation)
-    local, placed = start.algorithm.local, placement.of(start.arranged.train)
+    local, placed = event.algorithm.local, placement.of(event.arranged.train)
     _, validation = ordered(local, train, validation)
     self._placed = placement.place(validation, local.mesh, placed)
 
-  def on_evaluation(self, event: Evaluation) -> Stop | None:
+  def on_round(self, event: Event) -> Stop | None:
     """Measures on the validation examples, and ends a run without gain."""
-    algorithm = self._algorithm
+    if event.measured is None:
+      return None
+    algorithm = event.algorithm
     task = algorithm.local.model.measured_as
 
     def measure(state: Any, train: FederatedData, validation: FederatedData):
@@ -94,7 +94,8 @@ class BestRound(Callback):
       )[0]
 
     args = event.state, event.arranged.train, self._placed
-    program = event.arranged.compiled(('validation', algorithm), measure, *args)
+    key = 'validation', algorithm
+    program = event.arranged.compiled('the validation', key, measure, *args)
     totals, kept = processes.on_host(program(*args)), honest(event.arranged.train)
     if kept is not None:
       totals = jax.tree.map(lambda x: x[kept], totals)
@@ -113,10 +114,10 @@ class BestRound(Callback):
       if VALIDATION in r and r.get(DIGEST, self._digest) == self._digest
     ]  # fmt: skip
 
-  def _keep(self, event: Evaluation) -> None:
+  def _keep(self, event: Event) -> None:
     """Keeps the models of this evaluation."""
-    folder = self._start.workdir
-    used: Any = event.arranged.deployed(event.state)
+    folder = event.workdir
+    used: Any = event.models
     if folder is None:
       self.models = used
       return
@@ -129,10 +130,11 @@ class BestRound(Callback):
     args = models, np.arange(count), used.names, used.examples, event.number
     processes.from_first(lambda: saved_models.write(folder, *args, saved_models.BEST))
 
-  def on_end(self, event: End) -> None:
+  def on_end(self, event: Event) -> None:
     """Says in the summary which round is best."""
-    figure = self._algorithm.local.model.measured_as.primary
-    best, _ = _best(self._measured(event.records), figure)
+    history = event.result.history if event.result else ()
+    figure = event.algorithm.local.model.measured_as.primary
+    best, _ = _best(self._measured(history), figure)
     if best is not None:
       best = best | best.get('honest', {})  # As of its validation examples.
       kinds = 'round', VALIDATION, 'deployed', 'finetuned'

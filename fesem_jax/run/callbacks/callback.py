@@ -1,11 +1,25 @@
-"""The base class of callbacks, and the value with which one ends a run."""
+"""Callbacks of a run, the event that they are called with, and options of a run."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fesem_jax.run.callbacks.events import End, Evaluation, Round, RoundEnd, Start
+from fesem_jax.core.algorithm import Algorithm, RoundInfo
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.types import Cohort
+from fesem_jax.data.phases import Phase
+from fesem_jax.run.results import records
+from fesem_jax.run.results.deployed_models import DeployedModels
+from fesem_jax.run.results.records import Record
+from fesem_jax.run.results.result import Result
+from fesem_jax.utils.ranges import Count, checked
+
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
 
 
 class Stop(NamedTuple):
@@ -16,6 +30,126 @@ class Stop(NamedTuple):
   """
 
   reason: str
+
+
+class Arranged(NamedTuple):
+  """The data of a run on its devices, for callbacks that compute there.
+
+  Attributes:
+    train: training split as arranged and padded, M clients.
+    test: test split, in the same order.
+    places: [M] position in the arranged data, and in the rows of the state, of each
+      client of the data passed to `simulate`.
+    compiled: (what it does, key, function, *args) -> the function compiled for such
+      arguments, once for all runs; two functions of one key must do the same.
+    deployed: state -> the models that clients deploy, on the host.
+  """
+
+  train: FederatedData
+  test: FederatedData
+  places: np.ndarray
+  compiled: Callable[..., Callable[..., Any]]
+  deployed: Callable[[Any], DeployedModels]
+
+
+def _ordered(values: Any, places: np.ndarray) -> np.ndarray | None:
+  """Values [M] in the order of the clients; read-only, as callbacks share them."""
+  if values is None:
+    return None
+  ordered = np.asarray(values)[places]
+  ordered.setflags(write=False)
+  return ordered
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Event:
+  """A run before a round, after a round or at its end. Clients are in the data's order.
+
+  Attributes:
+    algorithm: see `simulate`, as `train`, `test`, `rounds`, `seed` and `workdir`.
+    config: the configuration of the run, if any.
+    number: of the round, from 1; before a round, the rounds that are done.
+    record: the round's line of `metrics.jsonl`, with `deployed` and other metrics if
+      it was evaluated. Callbacks may add entries with new names and values that JSON
+      can hold. Before round 1, the first clusters; empty for methods without any.
+    records: those of the previous rounds; do not change them.
+    state: of the method, on the devices; None in `on_end`.
+    arranged: the data on the devices.
+    info: the report of the method on the round, on the host, clients as arranged; None
+      before a round.
+    drawn: the clients of the round, as arranged; None before a round.
+    measured: what was measured of the round, clients as arranged; None without an
+      evaluation.
+    result: of the run, in `on_end`.
+    reason: in `on_end`: 'finished', 'patience', or the reason of a callback's `Stop`.
+    columns: in `on_end`: new columns of the table of clients may be added to it, name
+      -> [M] numbers, NaN for missing values.
+  """
+
+  algorithm: Algorithm
+  train: FederatedData
+  test: FederatedData
+  rounds: int
+  seed: int
+  workdir: pathlib.Path | None
+  config: Record | None
+  arranged: Arranged
+  number: int
+  record: Record
+  records: Sequence[Record]
+  state: Any
+  clusters: Any = None  # [M] as arranged
+  info: RoundInfo | None = None
+  drawn: Cohort | None = None
+  measured: Any = None
+  table: Callable[[Any], 'DataFrame'] | None = None
+  result: Result | None = None
+  reason: str = ''
+  columns: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+  @functools.cached_property
+  def models(self) -> DeployedModels:
+    """The models that clients deploy, on the host, fetched on first access.
+
+    Access them before the method returns, because the next round reuses the memory.
+    With several processes, access them in every process or in none.
+    """
+    return self.arranged.deployed(self.state)
+
+  @functools.cached_property
+  def assignment(self) -> np.ndarray | None:
+    """[M] int32 cluster that each client deploys from; None without clusters.
+
+    K for a client that has not joined.
+    """
+    return _ordered(self.clusters, self.arranged.places)
+
+  @functools.cached_property
+  def cohort(self) -> np.ndarray:
+    """[S] int positions of the clients that were drawn, in increasing order."""
+    assert self.drawn is not None
+    order, ids = np.argsort(self.arranged.places), np.asarray(self.drawn.ids)
+    places = np.sort(order[ids[ids < len(order)]])
+    places.setflags(write=False)
+    return places
+
+  @functools.cached_property
+  def clients(self) -> 'DataFrame | None':
+    """Metrics of each client, as in `Result`; None without an evaluation."""
+    if self.measured is None or self.table is None:
+      return None
+    return self.table(self.measured)
+
+  @property
+  def finetuning_failed(self) -> np.ndarray:
+    """[M] bool, True if the fine-tuned model of the client is not finite."""
+    return np.asarray(self.measured.failed)[self.arranged.places]
+
+  @property
+  def summary(self) -> Record:
+    """The content of `summary.json`, in `on_end`. Add entries as to `record`."""
+    assert self.result is not None
+    return self.result.summary
 
 
 class Callback:
@@ -31,66 +165,96 @@ class Callback:
   that round.
 
   Attributes:
-    wants_clients: whether `Round.info.clients` reports each client of the round; this
+    wants_clients: whether `Event.info.clients` reports each client of the round; this
       fetches four numbers per client.
   """
 
   wants_clients: bool = False
 
-  def on_start(self, start: Start) -> Stop | None:
+  def on_start(self, event: Event) -> Stop | None:
     """Called before the first round, or before the first round of a resumed run.
-
-    Args:
-      start: the run, and the rounds that are done.
 
     Returns:
       `Stop` to run no further round; None to continue.
     """
 
-  def on_round(self, event: Round) -> Stop | None:
-    """Called after the local training of a round, before any evaluation.
+  def on_round(self, event: Event) -> Stop | None:
+    """Called after each round, and after its evaluation if it has one.
 
-    Args:
-      event: the round. New entries of `event.record` are saved.
-
-    Returns:
-      `Stop` to end the run after an evaluation of this round; None to continue.
-    """
-
-  def on_evaluation(self, event: Evaluation) -> Stop | None:
-    """Called after each evaluation of the deployed models.
-
-    Args:
-      event: the evaluation. New entries of `event.record` are saved.
+    A round without evaluation that a callback ends is evaluated then, and all callbacks
+    are called again for it.
 
     Returns:
       `Stop` to end the run after this round; None to continue.
     """
 
-  def on_round_end(self, event: RoundEnd) -> None:
-    """Called when the record of a round is complete.
-
-    Args:
-      event: the round; round 0 contains the first clusters of the method.
-    """
-
-  def client_columns(self) -> Mapping[str, np.ndarray]:
-    """Called after the last round, for additional columns of the table of clients.
-
-    Returns:
-      New column name -> [M] numbers, NaN for missing values. `Result.clients` and
-      `clients.csv` contain them.
-    """
-    return {}
-
-  def on_end(self, event: End) -> None:
+  def on_end(self, event: Event) -> None:
     """Called after the last round, before the summary is written.
 
     Also called if `simulate` is called again for a finished run.
-
-    Args:
-      event: the result. New entries of `event.summary` are saved.
     """
 
   def close(self, error: BaseException | None) -> None:
     """Called last; `error` is the exception that ended the run, or None."""
+
+
+class Patience(Callback):
+  """Ends a run after some rounds in which no client moved and Eq. 6 did not change.
+
+  Eq. 6 counts if the method measures it, and may change by less than 0.1 %. Methods
+  without clusters are refused. The reason of the end is 'patience'.
+
+  Attributes:
+    rounds: number of such rounds.
+  """
+
+  @checked
+  def __init__(self, rounds: Count):
+    self.rounds = rounds
+
+  def on_start(self, event: Event) -> Stop | None:
+    """Ends a resumed run that had already settled."""
+    return self.on_round(event)
+
+  def on_round(self, event: Event) -> Stop | None:
+    """Ends a run that has settled in this round."""
+    history = [*event.records, event.record]
+    return Stop('patience') if records.settled(history, self.rounds) else None
+
+
+class Progress(Callback):
+  """Decides whether a run shows its progress, as it does without this callback.
+
+  Attributes:
+    shown: True shows live lines on a terminal, and a line a minute elsewhere.
+  """
+
+  def __init__(self, shown: bool):
+    self.shown = shown
+
+
+class Unseen(Callback):
+  """Measures clients that take no part in a run, after its last round.
+
+  The summary gets their figures as `unseen`; None for methods whose clients have
+  personal models or layers.
+
+  Attributes:
+    splits: training and test split of these clients; they choose a model by their
+      training losses, as the second pair of `data.hold_out_clients` has it.
+  """
+
+  def __init__(self, train: FederatedData, test: FederatedData):
+    self.splits = train, test
+
+
+class Drift(Callback):
+  """Changes the data of a run at the beginning of some rounds.
+
+  Attributes:
+    phases: splits that replace `train` and `test` from later rounds on, as those of
+      `data.load_phases` but the first; only their values may differ.
+  """
+
+  def __init__(self, phases: Sequence[Phase]):
+    self.phases = tuple(phases)

@@ -1,28 +1,19 @@
 """Calls of all callbacks of a run."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from fesem_jax.run.callbacks.callback import Callback, Stop
-from fesem_jax.run.callbacks.events import End, Evaluation, Round, RoundEnd, Start
-from fesem_jax.run.results import client_table
+from fesem_jax.run.callbacks.callback import Callback, Event, Stop
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
 
-if TYPE_CHECKING:
-  from pandas import DataFrame  # Slow to import.
-
 FINISHED = 'finished'  # The reason of a run that has done all its rounds.
 
 # Entries that the run adds to a record after callbacks.
-_RESERVED = {
-  'deployed', 'finetuned', 'finetuning_failed', 'honest', 'seconds', 'stopped',
-}  # fmt: skip
+_RESERVED = {'deployed', 'finetuned', 'finetuning_failed', 'honest', 'stopped'}
 
 
 def check_callbacks(own: Sequence[Callback]) -> None:
@@ -36,79 +27,49 @@ def check_callbacks(own: Sequence[Callback]) -> None:
 
 
 class Callbacks:
-  """The callbacks of a run: the user's, and the run's own before and after them.
+  """The callbacks of a run: measurements of the run itself, then the user's.
 
   If a callback of the user raises, it is not called again, and its error is raised
-  after the round is saved. For the `UserError`, see `check_callbacks`.
+  after the round is saved.
   """
 
-  def __init__(self, own: Sequence[Callback]):
-    check_callbacks(own)
-    self._own, self._first = list(own), list[Callback]()
-    self._built_in: list[Callback] = []
-    self._started: list[Callback] = []
-    self._rounds = 0
+  def __init__(self, first: Sequence[Callback], own: Sequence[Callback]):
+    self._first, self._own = list(first), list(own)
+    self._started = list[Callback]()
     self._error: Exception | None = None
 
-  def includes(self, kind: type[Callback]) -> bool:
-    """True if one of the user's callbacks is an instance of a class."""
-    return any(isinstance(callback, kind) for callback in self._own)
-
-  def on_start(
-    self, start: Start, first: Sequence[Callback], built_in: Sequence[Callback]
-  ) -> str | None:
-    """Calls `on_start` of all; returns the reason why no round follows, or None.
-
-    `first` are measurements of the run, called before the user's; they never end a run.
-    `built_in` are files and progress of the run; their errors end it immediately.
-    """
-    self._rounds, stops = start.rounds, []
-    self._first, self._built_in = list(first), list(built_in)
-    for callback in [*self._first, *self._own, *self._built_in]:
+  def on_start(self, event: Event) -> str | None:
+    """Calls `on_start` of all; returns the reason why no round follows, or None."""
+    stops = []
+    for callback in [*self._first, *self._own]:
       self._started.append(callback)
-      stops.append(callback.on_start(start))
-    if start.done == start.rounds:
+      stops.append(callback.on_start(event))
+    if event.number == event.rounds:
       return FINISHED
-    before = start.records[-1].get('stopped') if start.records else None
-    if before and before['rounds'] >= start.rounds:  # More rounds continue the run.
+    before = event.record.get('stopped')
+    if before and before['rounds'] >= event.rounds:  # More rounds continue the run.
       return before['reason']
     return self._agreed(stops)
 
-  def on_round(self, event: Round) -> str | None:
+  def on_round(self, event: Event) -> str | None:
     """Calls `on_round` of all; returns the reason to end the run, or None."""
-    return self._ask('on_round', event)
+    for callback in self._first:
+      callback.on_round(event)
+    reason = self._agreed(self._call('on_round', event, event.record))
+    if reason is not None and event.number < event.rounds:
+      event.record['stopped'] = {'reason': reason, 'rounds': event.rounds}
+    return reason
 
-  def on_evaluation(self, event: Evaluation) -> str | None:
-    """Calls `on_evaluation` of all; returns the reason to end the run, or None."""
-    return self._ask('on_evaluation', event)
+  def halts(self, interrupted: bool) -> bool:
+    """True if the run ends here because of a signal (`interrupted`) or an error."""
+    return processes.any_of(interrupted or self._error is not None)
 
-  def on_round_end(self, event: RoundEnd, interrupted: bool) -> bool:
-    """Calls `on_round_end` of all, which also saves the round.
-
-    Returns whether the run ends here because of a signal (`interrupted`) or an error.
-    """
-    self._call('on_round_end', event, event.record)
-    halted = processes.any_of(interrupted or self._error is not None)
-    event = dataclasses.replace(event, last=event.last or halted)
-    for callback in self._built_in:
-      callback.on_round_end(event)
-    return halted
-
-  def with_columns(self, clients: 'DataFrame') -> 'DataFrame':
-    """The table of clients with the columns that the user's callbacks add."""
-    for callback in self._own:
-      name = _name(callback, 'client_columns')
-      clients = client_table.with_columns(clients, callback.client_columns(), name)
-    return clients
-
-  def on_end(self, event: End) -> None:
+  def on_end(self, event: Event) -> None:
     """Calls `on_end` of all callbacks."""
     for callback in self._first:
       callback.on_end(event)
     self._call('on_end', event, event.summary)
     self.raise_error('')
-    for callback in self._built_in:
-      callback.on_end(event)
 
   def raise_error(self, kept: str) -> None:
     """Raises the error of a callback, if any; `kept` describes what was saved."""
@@ -132,18 +93,7 @@ class Callbacks:
       except Exception as e:
         logging.warning('%s failed: %s', _name(callback, 'close'), e)
 
-  def _ask(self, method: str, event: Round | Evaluation) -> str | None:
-    for callback in self._first:
-      getattr(callback, method)(event)
-    reason = self._agreed(self._call(method, event, event.record))
-    if reason is not None and event.number < self._rounds:
-      event.record['stopped'] = {'reason': reason, 'rounds': self._rounds}
-    for callback in self._built_in:
-      stop = getattr(callback, method)(event)
-      reason = reason or (stop and stop.reason)
-    return reason
-
-  def _call(self, method: str, event: Any, record: Record) -> list[Stop | None]:
+  def _call(self, method: str, event: Event, record: Record) -> list[Stop | None]:
     """The values that the user's callbacks return, except those that raise."""
     stops: list[Stop | None] = []
     for callback in list(self._own):

@@ -3,8 +3,7 @@
 import numpy as np
 
 from fesem_jax.core.algorithm import RoundInfo
-from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.callbacks.events import Evaluation, Round, RoundEnd, Start
+from fesem_jax.run.callbacks.callback import Callback, Event
 from fesem_jax.run.results import client_history
 from fesem_jax.run.results.client_history import Part
 from fesem_jax.run.results.client_table import as_text
@@ -33,44 +32,34 @@ class ClientHistory(Callback):
   @checked
   def __init__(self, every: Count = 1):
     self.every = every
-    self._part: Part = {}
 
-  def on_start(self, start: Start) -> None:
+  def on_start(self, event: Event) -> None:
     """Deletes records of rounds that the resumed run repeats."""
-    check(start.workdir, 'client_metrics_every: needs a workdir to write into')
-    assert start.workdir is not None
-    self._part = {}
-    self._folder, self._task = start.workdir, start.algorithm.local.model.measured_as
-    self._names = as_text(start.train.info.names)
-    self._examples = np.asarray(start.train.sizes())
-    processes.from_first(lambda: client_history.begin(self._folder, start.done))
+    check(event.workdir, 'client_metrics_every: needs a workdir to write into')
+    assert event.workdir is not None
+    self._folder = event.workdir
+    self._names = as_text(event.train.info.names)
+    self._examples = np.asarray(event.train.sizes())
+    processes.from_first(lambda: client_history.begin(self._folder, event.number))
+    if not event.number and event.clusters is not None:
+      self._write(event)
 
-  def on_round(self, event: Round) -> None:
-    """Collects the losses, steps and outcomes of the round's clients."""
-    if event.number % self.every:
-      return
+  def on_round(self, event: Event) -> None:
+    """Writes the clients of the round."""
+    if event.info is not None and not event.number % self.every:
+      self._write(event)
+
+  def _write(self, event: Event) -> None:
     places = event.arranged.places
-    self._part = part_of(event.info, event.assignment, places, self._examples)
-
-  def on_evaluation(self, event: Evaluation) -> None:
-    """Collects the metrics of the clients and the clusters that they deploy from."""
-    if self._part:
-      name, columns = self._task.primary.name, event.clients
+    part = part_of(event.info, event.assignment, places, self._examples)
+    if event.clients is not None:
+      name = event.algorithm.local.model.measured_as.primary.name
+      columns = event.clients
       for kind in ('deployed', 'finetuned'):
-        self._part[kind] = np.asarray(columns[f'{kind}_{name}'])
-      if event.assignment is not None:
-        self._part['assignment'] = event.assignment
-
-  def on_round_end(self, event: RoundEnd) -> None:
-    """Writes the round."""
-    if not event.number:
-      places = event.arranged.places
-      self._part = part_of(None, event.assignment, places, self._examples)
-    if part := self._part:
-      processes.from_first(
-        lambda: client_history.write_part(self._folder, event.number, self._names, part)
-      )
-    self._part = {}
+        part[kind] = np.asarray(columns[f'{kind}_{name}'])
+    processes.from_first(
+      lambda: client_history.write_part(self._folder, event.number, self._names, part)
+    )
 
 
 def part_of(

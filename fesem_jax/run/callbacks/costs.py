@@ -6,8 +6,7 @@ import numpy as np
 
 from fesem_jax.core import device_profiles, traffic
 from fesem_jax.core.traffic import Drawn, Traffic
-from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.callbacks.events import End, Round, Start
+from fesem_jax.run.callbacks.callback import Callback, Event
 from fesem_jax.run.results import costs
 from fesem_jax.utils import processes
 
@@ -32,21 +31,23 @@ class Costs(Callback):
       self._profile = device_profiles.profile(device_profile, 'device_profile')
     self.wants_clients = bool(device_profile)
 
-  def on_start(self, start: Start) -> None:
+  def on_start(self, event: Event) -> None:
     """Draws the clients' speeds."""
-    train, local = start.arranged.train, start.algorithm.local
+    train, local = event.arranged.train, event.algorithm.local
     self._real = len(train.info.names)
     self._traffic = traffic.as_sent(
-      start.algorithm.traffic or traffic.one_model(local), local.sends
+      event.algorithm.traffic or traffic.one_model(local), local.sends
     )
-    self._look(start.state)
+    self._look(event.state)
     if self._profile is not None:
       self._devices = device_profiles.SimulatedDevices(
-        self._profile, start.seed, local, train
+        self._profile, event.seed, local, train
       )
 
-  def on_round(self, event: Round) -> None:
+  def on_round(self, event: Event) -> None:
     """Counts the bytes of a round."""
+    if 'bytes_up' in event.record or event.drawn is None or event.info is None:
+      return  # Called again.
     ids = np.asarray(event.drawn.ids)
     drawn = Drawn(event.number, ids[ids < self._real], event.drawn.everyone)
     sent = traffic.Sent(0, 0)
@@ -71,9 +72,10 @@ class Costs(Callback):
       event.record['simulated_seconds'] = seconds
       event.record['device_profile'] = self._name
 
-  def on_end(self, event: End) -> None:
+  def on_end(self, event: Event) -> None:
     """Adds up all rounds."""
-    event.summary['costs'] = costs.summary(event.records, self._name)
+    assert event.result is not None
+    event.summary['costs'] = costs.summary(event.result.history, self._name)
 
   def _look(self, state: Any) -> None:
     """Keeps the part of the state that determines the messages of the next round."""

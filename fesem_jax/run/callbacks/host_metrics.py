@@ -8,8 +8,7 @@ import numpy as np
 
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.attacks import honest
-from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.callbacks.events import End, Evaluation, Start
+from fesem_jax.run.callbacks.callback import Callback, Event
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.tasks import Task
 from fesem_jax.utils import processes
@@ -47,23 +46,25 @@ class HostMetrics(Callback):
     self._metrics, self._given = dict(metrics), given
     self._columns = dict[str, np.ndarray]()
 
-  def on_start(self, start: Start) -> None:
+  def on_start(self, event: Event) -> None:
     """Keeps the task; raises `UserError` if it has no probabilities."""
-    self._task = start.algorithm.local.model.task
+    self._task = event.algorithm.local.model.task
     self._split: FederatedData | None = None
     self._host: FederatedData | None = None
     has_input = self._given != 'probabilities' or self._task.probabilities is not None
     check(has_input, f'given: a {self._task.name} has no probabilities')
 
-  def on_evaluation(self, event: Evaluation) -> None:
-    """Computes the metrics of the deployed models."""
+  def on_round(self, event: Event) -> None:
+    """Computes the metrics of the deployed models of an evaluated round."""
+    if event.measured is None:
+      return
     if event.arranged.test is not self._split:  # Data may change over rounds.
       self._split = event.arranged.test
       self._host = jax.tree.map(processes.on_host, self._split)
     assert self._host is not None
     examples = [self._host.client(i) for i in event.arranged.places]
     targets = [y for _, y in examples]
-    outputs = predictions(event.models.deployed, [x for x, _ in examples], self._given)
+    outputs = predictions(event.models, [x for x, _ in examples], self._given)
     counts, kept = np.ones(len(targets), bool), honest(event.arranged.train)
     if kept is not None:
       counts = kept[event.arranged.places]
@@ -87,16 +88,14 @@ class HostMetrics(Callback):
         for m in members
       ]
 
-  def client_columns(self) -> dict[str, np.ndarray]:
-    """The columns of the last evaluation."""
-    return self._columns
-
-  def on_end(self, event: End) -> None:
-    """Adds the last evaluation's values to the summary."""
+  def on_end(self, event: Event) -> None:
+    """Adds the last evaluation's values to the summary, and columns of clients."""
+    event.columns.update(self._columns)
+    last = event.result.history[-1] if event.result else {}
     for name in self._metrics:
       for entry in (name, f'{name}_macro', f'{name}_by_cluster'):
-        if entry in event.records[-1]:
-          event.summary[entry] = event.records[-1][entry]
+        if entry in last:
+          event.summary[entry] = last[entry]
 
   def _over(
     self, name: str, metric: Any, targets: list[np.ndarray], outputs: list[np.ndarray]

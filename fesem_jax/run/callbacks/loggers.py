@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.callbacks.events import RoundEnd, Start
+from fesem_jax.run.callbacks.callback import Callback, Event
 from fesem_jax.utils import processes
 from fesem_jax.utils.ranges import check_choice
 
@@ -18,7 +17,8 @@ from fesem_jax.utils.ranges import check_choice
 class Logger(Callback):
   """Writes every number of the records, by round, in the first process.
 
-  A resumed run writes those of the earlier rounds again. Subclasses open their
+  A resumed run writes those of the earlier rounds again. Entries of callbacks behind it
+  in the list are missing. Subclasses open their
   destination in `open`.
   """
 
@@ -31,14 +31,14 @@ class Logger(Callback):
     """
     self.write = write
 
-  def open(self, start: Start) -> None:
+  def open(self, event: Event) -> None:
     """Called before the first round that is written."""
 
-  def on_start(self, start: Start) -> None:
+  def on_start(self, event: Event) -> None:
     """Keeps the run for its first round."""
-    self._start, self.is_open = start, False
+    self._start, self.is_open = event, False
 
-  def on_round_end(self, event: RoundEnd) -> None:
+  def on_round(self, event: Event) -> None:
     """Writes the round's numbers."""
     if not processes.is_first():
       return
@@ -46,7 +46,7 @@ class Logger(Callback):
     if not self.is_open:
       self.open(self._start)
       self.is_open = True
-      records = [*self._start.records, event.record]
+      records = [*event.records, event.record]
     for record in records:
       self.write(record['round'], dict(scalars(record)))
 
@@ -59,14 +59,14 @@ class TensorBoard(Logger):
 
     super().__init__(self._add)
 
-  def open(self, start: Start) -> None:
+  def open(self, event: Event) -> None:
     """Opens a file, whose rounds replace those of earlier files."""
     from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-    folder = (start.workdir or pathlib.Path()) / 'tensorboard'
+    folder = (event.workdir or pathlib.Path()) / 'tensorboard'
     folder.mkdir(parents=True, exist_ok=True)
-    self._file = EventsWriter(str(folder / 'events'), f'.{start.done:09}')
+    self._file = EventsWriter(str(folder / 'events'), f'.{event.number:09}')
     began = SessionLog(status=SessionLog.START)
     self._file.write_event(Event(wall_time=time.time(), step=0, session_log=began))
 
@@ -91,16 +91,16 @@ class WeightsAndBiases(Logger):
     self._wandb = wandb
     super().__init__(lambda number, numbers: self._run.log(numbers, step=number))
 
-  def open(self, start: Start) -> None:
+  def open(self, event: Event) -> None:
     """Begins a run of Weights & Biases, or resumes it."""
     self._run = self._wandb.init(
       project=os.environ.get('WANDB_PROJECT', 'fesem_jax'),
-      name=_name(start.workdir),
-      id=_id(start.workdir),
+      name=_name(event.workdir),
+      id=_id(event.workdir),
       resume='allow',
       reinit='create_new',  # Leaves other runs of the caller open.
-      dir=start.workdir,
-      config={'seed': start.seed} | (start.config or {}),
+      dir=event.workdir,
+      config={'seed': event.seed} | (event.config or {}),
       settings=self._wandb.Settings(silent=True, console='off'),
     )
 
@@ -120,14 +120,14 @@ class MLflow(Logger):
     self._mlflow = mlflow
     super().__init__(self._add)
 
-  def open(self, start: Start) -> None:
+  def open(self, event: Event) -> None:
     """Creates a run of MLflow."""
-    local = f'sqlite:///{(start.workdir or pathlib.Path()).absolute()}/mlflow.db'
+    local = f'sqlite:///{(event.workdir or pathlib.Path()).absolute()}/mlflow.db'
     self._mlflow.set_tracking_uri(os.environ.get('MLFLOW_TRACKING_URI', local))
     self._mlflow.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'fesem_jax'))
-    run = self._mlflow.start_run(run_name=_name(start.workdir), nested=True)
+    run = self._mlflow.start_run(run_name=_name(event.workdir), nested=True)
     self._id = run.info.run_id
-    options = {'seed': start.seed} | (start.config or {})
+    options = {'seed': event.seed} | (event.config or {})
     self._mlflow.log_params({key: str(x)[:500] for key, x in options.items()})
 
   def _add(self, number: int, numbers: dict[str, float]) -> None:

@@ -9,8 +9,7 @@ import numpy as np
 from fesem_jax.core import placement
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.evaluation import evaluate
-from fesem_jax.run.callbacks.callback import Callback
-from fesem_jax.run.callbacks.events import End, Evaluation, Start
+from fesem_jax.run.callbacks.callback import Callback, Event
 from fesem_jax.run.results.records import Record
 from fesem_jax.tasks import Task
 from fesem_jax.utils import processes
@@ -25,11 +24,11 @@ class ServerMetrics(Callback):
   none.
   """
 
-  def on_start(self, start: Start) -> None:
+  def on_start(self, event: Event) -> None:
     """Puts the examples on the devices, as those of one client."""
-    local, test = start.algorithm.local, start.test
+    local, test = event.algorithm.local, event.test
     assert test.server_test is not None
-    self._algorithm, self._task = start.algorithm, local.model.measured_as
+    self._task = local.model.measured_as
     x, y = test.server_test
     split = FederatedData.from_arrays(
       x, y, np.array([len(x)]), num_classes=test.num_classes, scale=test.scale,
@@ -37,9 +36,11 @@ class ServerMetrics(Callback):
     )  # fmt: skip
     self._split = placement.place(split, local.mesh, 'replicated')
 
-  def on_evaluation(self, event: Evaluation) -> None:
-    """Measures the models."""
-    algorithm = self._algorithm
+  def on_round(self, event: Event) -> None:
+    """Measures the models of an evaluated round."""
+    if event.measured is None:
+      return
+    algorithm = event.algorithm
 
     def measure(state: Any, train: FederatedData, split: FederatedData) -> Any:
       used = algorithm.deployed(state, train)
@@ -54,14 +55,15 @@ class ServerMetrics(Callback):
       return jax.lax.map(totals, used.shared)
 
     args = event.state, event.arranged.train, self._split
-    program = event.arranged.compiled(('server', algorithm), measure, *args)
+    what = 'the evaluation on the test set of the server'
+    program = event.arranged.compiled(what, algorithm, measure, *args)
     if (totals := processes.on_host(program(*args))) is not None:
       event.record['server'] = _scores(totals, self._task)
 
-  def on_end(self, event: End) -> None:
+  def on_end(self, event: Event) -> None:
     """Adds the metrics of the last evaluation."""
-    if 'server' in event.records[-1]:
-      event.summary['server'] = event.records[-1]['server']
+    if 'server' in event.record:
+      event.summary['server'] = event.record['server']
 
 
 def _scores(totals: evaluate.Totals, task: Task) -> Record:

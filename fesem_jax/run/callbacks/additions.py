@@ -1,0 +1,114 @@
+"""Entries that some runs add to their records: epsilon, and success of a backdoor."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.sending import Privacy
+from fesem_jax.core.traffic import Traffic
+from fesem_jax.data import attacks
+from fesem_jax.evaluation import evaluate
+from fesem_jax.run.callbacks.callback import Callback, Event
+from fesem_jax.run.results import privacy
+from fesem_jax.utils import processes
+
+
+class PrivacySpent(Callback):
+  """Adds `epsilon` to the records of evaluated rounds and to the summary, with `dp`.
+
+  Args:
+    of: the noise of the run.
+    traffic: the messages of its method; None for one model each way.
+    sampling_rate: share of the clients in a round.
+  """
+
+  def __init__(self, of: Privacy, traffic: Traffic | None, sampling_rate: float):
+    self._of, self._rate = of, sampling_rate
+    # Who sends nothing spends nothing.
+    self._sends = traffic is None or traffic.model > 0
+    self._before = 0 if traffic is None else traffic.models_before
+
+  def on_round(self, event: Event) -> None:
+    """Adds the epsilon after an evaluated round."""
+    if event.measured is not None:
+      event.record['epsilon'] = self._spent(event.number)
+
+  def on_end(self, event: Event) -> None:
+    """Adds the epsilon of the whole run, and what it follows from."""
+    spent = self._spent(event.summary['rounds'])
+    event.summary['epsilon'] = spent
+    event.summary['dp'] = {
+      'dp': self._of.where,
+      'clip': self._of.clip,
+      'noise_multiplier': self._of.noise_multiplier,
+      'delta': self._of.delta,
+      'sampling_rate': self._rate,
+      'models_before': self._before,
+      'epsilon': spent,
+    }
+
+  def _spent(self, rounds: int) -> float | None:
+    """Epsilon; None where none is computed, or it is infinite."""
+    if not self._sends:
+      return 0.0
+    epsilon = privacy.epsilon(self._of, rounds, self._rate, self._before)
+    return None if epsilon is None or math.isinf(epsilon) else epsilon
+
+
+class BackdoorSuccess(Callback):
+  """Adds `backdoor_success` to the records of evaluations and to the summary.
+
+  It is the share of the honest clients' test examples of other classes that their
+  deployed models take for the target once they have the pattern; None where there are
+  none.
+
+  Args:
+    target: the class that the pattern is to give.
+  """
+
+  def __init__(self, target: int):
+    self._target = target
+
+  def on_start(self, event: Event) -> None:
+    """Keeps the largest value, of which the pattern is."""
+    self._value = np.asarray(event.train.x).max()
+
+  def on_round(self, event: Event) -> None:
+    """Measures the models of an evaluated round on examples with the pattern."""
+    if event.measured is None:
+      return
+    arranged, algorithm, target = event.arranged, event.algorithm, self._target
+
+    def measure(
+      state: Any, train: FederatedData, test: FederatedData, value: jax.Array
+    ) -> Any:
+      classes = test.num_classes
+      y = jnp.where(test.y == target, (target + 1) % classes, target)
+      width = None if test.flat_from is None else test.x.shape[1]
+      x = jnp.where(attacks.mask(test.example_shape, width), value, test.x)
+      marked = dataclasses.replace(test, x=x, y=y.astype(test.y.dtype))
+      used, key = algorithm.deployed(state, train), jax.random.key(0)
+      totals = evaluate.evaluate_clients(used, algorithm.local, train, marked, key, 0)
+      return totals[0].sums
+
+    args = event.state, arranged.train, arranged.test, self._value
+    key = 'backdoor', algorithm, target
+    counts = processes.on_host(
+      arranged.compiled('the backdoor', key, measure, *args)(*args)
+    )
+    assert arranged.train.attack is not None
+    kept = ~np.asarray(processes.on_host(arranged.train.attack.bad))
+    right, all_of_them = (
+      int(np.asarray(x)[kept, target].sum()) for x in (counts.correct, counts.actual)
+    )
+    share = right / all_of_them if all_of_them else None
+    event.record['backdoor_success'] = share
+
+  def on_end(self, event: Event) -> None:
+    """Adds the value of the last evaluation."""
+    event.summary['backdoor_success'] = event.record.get('backdoor_success')

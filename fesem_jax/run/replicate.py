@@ -1,0 +1,304 @@
+"""A run on the host: its data, files, records and callbacks, round by round."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fesem_jax.core import placement
+from fesem_jax.core.algorithm import ClientModels, RoundInfo
+from fesem_jax.core.arrangement import arrange, order_of_clients
+from fesem_jax.core.types import Cohort
+from fesem_jax.data.attacks import backdoor_of
+from fesem_jax.models.starting import whole_model, with_constants
+from fesem_jax.run import evaluation, programs
+from fesem_jax.run.callbacks.additions import BackdoorSuccess, PrivacySpent
+from fesem_jax.run.callbacks.callback import Arranged, Callback, Event
+from fesem_jax.run.callbacks.calls import FINISHED, Callbacks
+from fesem_jax.run.callbacks.costs import Costs
+from fesem_jax.run.callbacks.server_metrics import ServerMetrics
+from fesem_jax.run.checks import check_before
+from fesem_jax.run.configuration import identity
+from fesem_jax.run.evaluation import Measured
+from fesem_jax.run.results import files, privacy, records
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples
+from fesem_jax.run.results.result import fetched
+from fesem_jax.run.runner import Runner, Splits, with_memory
+from fesem_jax.run.selecting import draw, selected
+from fesem_jax.run.spec import Spec
+from fesem_jax.run.workdir import claim_workdir
+from fesem_jax.utils import progress_lines
+from fesem_jax.utils.errors import Diverged, WorkdirError
+from fesem_jax.utils.interrupts import Stopped
+
+
+class Replicate:
+  """One of the runs of a `Runner`, from its start to its end.
+
+  Attributes:
+    done: rounds that are done.
+    reason: why no round is left, or None; see `Event.reason`.
+    error: of a run that diverged.
+    measured: what was measured after the last round, if it was.
+    state: after the last round.
+    seconds: of each round of this process.
+
+  Args:
+    spec: of the run.
+    runner: of its method.
+    splits: of its first data, as arranged.
+    opened: closes what the run has opened.
+    shows: whether it shows its progress.
+
+  Raises:
+    UserError: see `simulate`.
+  """
+
+  def __init__(
+    self,
+    spec: Spec,
+    runner: Runner,
+    splits: Splits,
+    opened: contextlib.ExitStack,
+    shows: bool = True,
+  ):
+    self.spec, self.runner, self.splits, self.opened = spec, runner, splits, opened
+    self.algorithm = with_memory(spec.algorithm)
+    self.on_host, self._phase, self._data_changed = spec.train, 0, False
+    self.places = np.argsort(order_of_clients(self.algorithm.local, spec.train))
+    self.reason: str | None = None
+    self.error: Diverged | None = None
+    self.measured: Measured | None = None
+    self.state: Any = None
+    self.seconds, self.steps = list[float](), 0
+    self.found = check_before(spec, runner, splits[0], draw(spec, splits[0], 1))
+    self.checkpoints = None
+    if spec.workdir is not None:
+      with progress_lines.waiting_for('a digest of the data'):
+        entries = identity(spec, runner, splits[0])
+      claimed = claim_workdir(spec.workdir, entries, spec.resume)
+      self.checkpoints = opened.enter_context(claimed)
+    latest = self.checkpoints.latest_round() if self.checkpoints else None
+    self.done = latest or 0
+    if self.done > spec.rounds:
+      message = f'rounds: the workdir holds {self.done}, more than {spec.rounds}'
+      raise WorkdirError(message)
+    self.out = files.MetricsWriter(spec.workdir, self.done)
+    opened.callback(self.out.close)
+    self.callbacks = Callbacks(self._additions(), spec.callbacks)
+    self._display = progress_lines.display() if shows else None
+    self.enter(max(self.done, 1))
+
+  def _additions(self) -> list[Callback]:
+    """Callbacks that every run has, or that follow from its options."""
+    spec, first = self.spec, list[Callback]()
+    if not any(isinstance(callback, Costs) for callback in spec.callbacks):
+      first.append(Costs())
+    if (sends := self.algorithm.local.sends) is not None and sends.privacy is not None:
+      traffic = self.algorithm.traffic
+      first.append(PrivacySpent(sends.privacy, traffic, spec.sampling_rate))
+    if (backdoor := backdoor_of(spec.train)) is not None:
+      first.append(BackdoorSuccess(backdoor.target))
+    if spec.test.server_test is not None:
+      first.append(ServerMetrics())
+    return first
+
+  @property
+  def notes(self) -> list[str]:
+    """Sentences that the summary keeps."""
+    spec, local, notes = self.spec, self.algorithm.local, list(self.spec.notes)
+    if placement.of(self.splits[0]) == 'sharded':
+      notes.append(placement.note(local.mesh, *self.splits))
+    if (sends := local.sends) is not None and sends.privacy is not None:
+      clustered = self.runner.deployed.has_clusters()
+      args = sends.privacy, self.algorithm.traffic, spec.sampling_rate, clustered
+      notes += privacy.notes(*args)
+    return notes
+
+  def enter(self, number: int) -> bool:
+    """Goes on to the data of a round, from 1; returns whether they are others."""
+    phases, local = self.spec.phases, self.algorithm.local
+    phase = max(i for i, p in enumerate(phases) if p.first_round <= number)
+    self._data_changed = phase != self._phase
+    if self._data_changed:
+      self._phase, (_, train, test) = phase, phases[phase]
+      self.on_host = train
+      self.splits = arrange(local, train, test, placement.of(self.splits[0]))
+    return self._data_changed
+
+  def select(self, number: int, state: Any) -> tuple[Cohort, dict[str, Any]]:
+    """The clients of a round, and what its record says of how they were selected."""
+    if self.spec.selection is None:
+      return draw(self.spec, self.splits[0], number), {}
+    return selected(self.spec, self.algorithm, state, self.splits[0], number)
+
+  def deploy(self, state: Any) -> ClientModels:
+    """The models that clients deploy from a state, as arranged."""
+    models = evaluation.models(self.algorithm, state, self.splits[0])
+    return with_constants(self.algorithm.local.model, models)
+
+  def deployed(self, state: Any) -> DeployedModels:
+    """The same on the host, by the names of clients."""
+    model, train = whole_model(self.algorithm.local.model), self.splits[0]
+    names = np.asarray(self.on_host.info.names)
+    models = fetched(self.deploy(state), self.places)
+    return DeployedModels.of(models, names, Examples.of(train), model)
+
+  def event(self, **now: Any) -> Event:
+    """The event of a moment of the run."""
+    spec, history = self.spec, self.out.records
+    task = self.algorithm.local.model.measured_as
+    arranged = Arranged(*self.splits, self.places, programs.compiled, self.deployed)
+
+    def table(measured: Measured) -> Any:
+      return evaluation.clients(measured, self.splits[0], self.places, task)
+
+    options: dict[str, Any] = {'number': self.done, 'table': table}
+    options |= {'records': tuple(history)} | now
+    return Event(
+      algorithm=self.algorithm, train=self.on_host, test=spec.test, rounds=spec.rounds,
+      seed=spec.seed, workdir=spec.workdir, config=spec.config, arranged=arranged,
+      **options,
+    )  # fmt: skip
+
+  def begin(self, state: Any, clusters: Any, seconds: float) -> None:
+    """Calls callbacks before the next round; the start took `seconds`.
+
+    `clusters` [M] are those that clients deploy from; `state` is None where it is not
+    read.
+    """
+    self._clusters = clusters
+    if not self.done and clusters is not None:
+      count = self.runner.deployed.num_clusters()
+      sizes = records.clusters(clusters, count, self.splits[0])
+      self.out.write({'round': 0, **sizes, 'seconds': seconds})
+    history = self.out.records
+    record, before = (history[-1], history[:-1]) if history else ({}, [])
+    now = {'record': record, 'records': tuple(before), 'clusters': clusters}
+    self.reason = self.callbacks.on_start(self.event(state=state, **now))
+    if self.reason is None and self._is_settled(history):
+      self.reason = 'patience'
+    measured = [r for r in history if 'finetuned' in r]
+    self._last_measured = measured[-1] if measured else {}
+    if self._display is not None and self.reason is None:
+      self._display.rounds(self.done, self.spec.rounds)
+
+  def _is_settled(self, history: list[records.Record]) -> bool:
+    return records.settled(history, self.spec.patience)
+
+  def after_round(
+    self,
+    cohort: Cohort,
+    info: RoundInfo,
+    clusters: Any,
+    seconds: float,
+    measure: Callable[[], Measured],
+    state: Callable[[], Any],
+    *,
+    is_read: bool = True,
+    interrupted: bool = False,
+    **entries: Any,
+  ) -> Stopped | None:
+    """Records a round; returns the exception of a run that is interrupted after it.
+
+    Args:
+      cohort: its clients.
+      info: what the method reports, on the host.
+      clusters: that clients deploy from, if not in `info`.
+      seconds: that it took.
+      measure: measures what clients deploy.
+      state: gives the state after the round.
+      is_read: whether callbacks may read the state.
+      interrupted: whether a signal asks for the end.
+      **entries: of the record.
+
+    Raises:
+      Diverged: if nothing sound is left.
+    """
+    spec, (train, test) = self.spec, self.splits
+    self.done, self.steps = self.done + 1, self.steps + int(info.steps)
+    self.seconds.append(seconds)
+    count, real = self.runner.deployed.num_clusters(), len(train.info.names)
+    before = self._clusters, clusters
+    info = evaluation.with_clusters(info, *before, count, real, self._data_changed)
+    self._check_finite(info)
+    if info.clusters is not None:
+      self._clusters = np.asarray(info.clusters.assignment)
+    record = records.round_record(self.done, info, train) | entries
+    record['seconds'] = seconds
+    settled = self._is_settled([*self.out.records, record])
+    self.reason = 'patience' if settled else None
+    if self.done == spec.rounds:
+      self.reason = FINISHED
+    chosen = None if info.clusters is None else self._clusters
+    now = {'record': record, 'info': info, 'drawn': cohort, 'clusters': chosen}
+    now['state'] = state() if is_read else None
+    every, self.measured = spec.eval_every, None
+    while True:
+      if self.reason is not None or (every and self.done % every == 0):
+        self.measured = now['measured'] = measure()
+        task = self.algorithm.local.model.measured_as
+        record |= evaluation.record(self.measured, train, test, task)
+        now['clusters'] = self.measured.assignment
+        self._last_measured = record
+      reason = self.callbacks.on_round(self.event(**now))
+      self.reason = self.reason or reason
+      if reason is None or self.measured is not None:
+        break
+    over, halted = self.reason is not None, self.callbacks.halts(interrupted)
+    self.out.write(record)
+    every = spec.checkpoint_every
+    if over:
+      self.state = state()
+    if self.checkpoints and (over or halted or (every and self.done % every == 0)):
+      self.checkpoints.save(self.done, state())
+    if self._display is not None:
+      task = self.algorithm.local.model.measured_as
+      shown = records.progress(record, self._last_measured, task)
+      self._display.rounds(self.done, spec.rounds, shown, over=over or halted)
+    if halted:
+      self.callbacks.raise_error(self._saved())
+    is_stopped = halted and not over
+    return Stopped.after(self.done, spec.rounds, spec.workdir) if is_stopped else None
+
+  def measure_again(self, measured: Measured, state: Any) -> None:
+    """Takes note of what was measured of a run of which no round was left."""
+    (*before, last), task = self.out.records, self.algorithm.local.model.measured_as
+    self.measured, self.state = measured, state
+    record = last | evaluation.record(measured, *self.splits, task)
+    # Callbacks may have columns and figures of the last evaluation to add.
+    now = {'record': record, 'records': tuple(before), 'state': state}
+    now |= {'measured': measured, 'clusters': measured.assignment}
+    self.callbacks.on_round(self.event(**now))
+    if record != last:  # Stopped here between evaluations, say.
+      self.out.amend(record)
+    self.callbacks.raise_error(self._saved())
+
+  def _saved(self) -> str:
+    """A sentence on what is left of a run that a callback ended with an error."""
+    folder = self.spec.workdir
+    if folder is None:
+      return (
+        f'A callback raised this by round {self.done}; nothing was saved (no workdir).'
+      )
+    return (
+      f'A callback raised this. Round {self.done} is saved in {folder}; the same '
+      'command continues after it.'
+    )
+
+  def _check_finite(self, info: RoundInfo) -> None:
+    """Raises `Diverged` if nothing sound is left of a round."""
+    value = None if info.clusters is None else info.clusters.objective
+    distance = 0.0 if value is None else float(value)
+    if info.trained == 0 and info.failed:
+      what = 'no client came back with a finite update'
+    elif not np.isfinite(info.train_loss):
+      what = 'the training loss is not finite'
+    elif not np.isfinite(distance):
+      what = 'clients are too far from their centers for float32'
+    else:
+      return
+    saved = self.checkpoints and self.checkpoints.latest_round()
+    kept = f' The checkpoint of round {saved} is kept.' if saved else ''
+    raise Diverged(f'Round {self.done}: {what}; lower `learning_rate`.{kept}')

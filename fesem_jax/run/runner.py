@@ -1,0 +1,472 @@
+"""Programs of the runs of a method: the start, the rounds and the evaluation."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from fesem_jax.algorithms.wrappers.client_memory import (
+  kept_parts,
+  with_client_memory,
+)
+from fesem_jax.core import hyperparameters, offloading, prng_streams, sharding
+from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.hyperparameters import Arguments
+from fesem_jax.core.sharding import CLIENTS
+from fesem_jax.core.types import Cohort
+from fesem_jax.evaluation import evaluate
+from fesem_jax.run import programs
+from fesem_jax.run.programs import Program, run_often, run_once
+from fesem_jax.run.spec import Spec
+from fesem_jax.utils.errors import check
+
+Splits = tuple[FederatedData, FederatedData]
+
+
+class Method(NamedTuple):
+  """A method that is built once for runs that differ in its numbers."""
+
+  algorithm: Algorithm
+  arguments: Arguments  # of its programs
+
+
+def with_memory(algorithm: Algorithm) -> Algorithm:
+  """The method with what its clients keep from round to round beside its state."""
+  if not kept_parts(algorithm.local):
+    return algorithm
+  wrapped: Algorithm = programs.once(
+    ('with memory', algorithm), lambda: with_client_memory(algorithm)
+  )
+  return wrapped
+
+
+def method_of(spec: Spec) -> Method:
+  """The method of a run; runs whose values are arguments of programs share it."""
+  if spec.make is None or not spec.values:
+    algorithm = with_memory(spec.algorithm)
+    made: Method = programs.once(
+      ('method', algorithm), lambda: Method(algorithm, Arguments())
+    )
+    return made
+  methods: list[Method] = programs.once(('methods', spec.method or spec.make), list)
+  for method in methods:
+    decisions = method.arguments.decisions
+    if decisions is not None and decisions.hold_for(spec.values):
+      return method
+  numbers, decisions = hyperparameters.named(spec.values)
+  method = Method(with_memory(spec.make(**numbers)), Arguments(decisions))
+  methods.append(method)
+  return method
+
+
+def placed_state(algorithm: Algorithm, train: FederatedData, shapes: Any) -> Any:
+  """Shapes of a method's state, placed as in a run: stacks are split by client."""
+  whole = NamedSharding(algorithm.local.mesh, PartitionSpec())
+  split = NamedSharding(algorithm.local.mesh, PartitionSpec(CLIENTS))
+
+  def place(s: Any) -> Any:
+    return s.update(sharding=split if is_stack(s, train) else whole)
+
+  return offloading.placed(jax.tree.map(place, shapes), algorithm.local.mesh)
+
+
+def is_stack(x: Any, data: FederatedData) -> bool:
+  """True if an array of a state, or its shape, is a stack of all clients' models."""
+  return x.ndim > 1 and x.shape[0] == data.num_clients
+
+
+class Functions:
+  """The functions of one run of a method, which its programs are made of.
+
+  `start` and `step` are traced once: for shapes, for identities and for programs.
+
+  Args:
+    method: of the run.
+    clients: whether rounds report each client; what is not reported is no part of the
+      program.
+    finetune_epochs: see `simulate`.
+  """
+
+  def __init__(self, method: Method, clients: bool = False, finetune_epochs: int = 1):
+    self._algorithm, self._arguments = method
+    self._clients, self._epochs = clients, finetune_epochs
+    sends = self._algorithm.local.sends
+    self._is_noised = sends is not None and sends.server is not None
+    self.start = jax.jit(self._start, inline=True)
+    self.step = jax.jit(self._step, inline=True)
+
+  def _start(self, key: jax.Array, train: FederatedData, numbers: Any) -> Any:
+    """The first state, and the clusters that clients deploy from."""
+    state = self._arguments.bind(numbers, self._algorithm.init, key, train)
+    return state, self.clusters(state, train, numbers)
+
+  def deployed(self, state: Any, train: FederatedData, numbers: Any) -> ClientModels:
+    """The models that clients deploy."""
+    deployed = self._algorithm.deployed
+    used: ClientModels = self._arguments.bind(numbers, deployed, state, train)
+    return used
+
+  def clusters(self, state: Any, train: FederatedData, numbers: Any) -> Any:
+    """[M] int32 cluster that each client deploys from; None without clusters."""
+    return self.deployed(state, train, numbers).clusters()
+
+  def _step(
+    self,
+    state: Any,
+    train: FederatedData,
+    cohort: Cohort,
+    key: jax.Array,
+    numbers: Any,
+  ) -> Any:
+    """A round: the state, what the method reports, clusters if it reports none.
+
+    Eq. 6 of sums that the server clips and noises would be that of other models, often
+    0; it is left out.
+    """
+    algorithm = self._algorithm
+    args = state, train, cohort, key
+    state, info = self._arguments.bind(numbers, algorithm.step, *args)
+    if self._is_noised and info.clusters is not None:
+      known = info.clusters._replace(objective=None, objective_parts=None)
+      info = info._replace(clusters=known)
+    updates = info.updates if algorithm.between is not None else None
+    clients = info.clients if self._clients else None
+    info = info._replace(clients=clients, updates=updates)
+    derives = info.clusters is None and algorithm.between is None
+    return state, info, self.clusters(state, train, numbers) if derives else None
+
+  def measure(
+    self,
+    state: Any,
+    train: FederatedData,
+    test: FederatedData,
+    key: jax.Array,
+    numbers: Any,
+  ) -> Any:
+    """`evaluate_clients` of what is deployed, and its clusters."""
+    local = self._algorithm.local
+
+    def measured() -> Any:
+      used = self._algorithm.deployed(state, train)
+      totals = evaluate.evaluate_clients(used, local, train, test, key, self._epochs)
+      return totals, used.clusters()
+
+    return self._arguments.bind(numbers, measured)
+
+
+class Runner:
+  """The start, the rounds and the evaluation of R runs, each compiled once.
+
+  Each run has a seed, data and hyperparameters of its own. Arrays of R = 1 are those of
+  a run; others have a leading axis of runs. Holds no data and no states.
+
+  Args:
+    spec: one of the runs.
+    method: of the runs.
+    splits: of one of them, as arranged.
+    cohort: of any round of a run.
+    axes: of each array of the splits: 0 where R > 1 runs have others, or None.
+    count: R.
+    most: rounds of one call.
+  """
+
+  def __init__(
+    self,
+    spec: Spec,
+    method: Method,
+    splits: Splits,
+    cohort: Cohort,
+    axes: Sequence[int | None],
+    count: int,
+    most: int,
+  ):
+    self.algorithm, self.arguments = method
+    self.count, self.most, self._axes = count, most, axes
+    self._functions = Functions(method, spec.wants_clients, spec.finetune_epochs)
+    self._cohort, local = cohort, method.algorithm.local
+    self._mesh = local.mesh
+    keys, numbers, *_ = self._unplaced([0], [self.arguments.first], [splits])
+    inputs = sharding.replicate(keys, self._mesh), numbers, *splits
+    keys, numbers, train, _ = self._one = jax.tree.map(_shape, inputs)
+    self.num_clients = train.num_clients
+    state, _ = jax.eval_shape(self._functions.start, keys[0], train, numbers)
+    self.shape = placed_state(self.algorithm, train, state)  # of a run
+    self._shapes = jax.tree.map(self._of_all, self.shape)
+    self._shardings = jax.tree.map(lambda s: s.sharding, self._shapes)
+    # A method's objections are raised here, before anything is written.
+    of_step = self.shape, train, cohort, keys[1], numbers
+    self.traced = self._functions.step.trace(*of_step)
+    self.reports = self.traced.out_info[1]  # shapes of what a round reports
+    of_state = self.shape, train, numbers
+    self.deployed = jax.eval_shape(self._functions.deployed, *of_state)
+    _check_deployed(self.deployed, train.num_clients)
+    self._once = run_once(local, spec.train, count)
+    often = run_often(local, spec.train, spec.rounds * count) if count > 1 else {}
+    self._often = often
+
+  @property
+  def is_offloaded(self) -> bool:
+    """True if some of a state is in the memory of the host."""
+    leaves = jax.tree.leaves(self.shape, is_leaf=offloading.is_offloaded)
+    return any(map(offloading.is_offloaded, leaves))
+
+  def _of_all(self, s: Any) -> Any:
+    """The shape of an array of R runs, from that of one."""
+    if self.count == 1:
+      return s
+    if not isinstance(s, jax.ShapeDtypeStruct):  # A number.
+      s = _shape(jnp.asarray(s))
+    placed = getattr(s, 'sharding', None)
+    spec = PartitionSpec(None, *getattr(placed, 'spec', ()))
+    placed = NamedSharding(self._mesh, spec)
+    shape = self.count, *s.shape
+    return jax.ShapeDtypeStruct(shape, s.dtype, sharding=placed, weak_type=s.weak_type)
+
+  def _over(self, function: Callable[..., Any], *axes: Any) -> Callable[..., Any]:
+    """A function of one run, over all of them."""
+    if self.count == 1:
+      return function
+    return jax.vmap(function, in_axes=axes, axis_size=self.count)
+
+  @functools.cached_property
+  def _calls(self) -> list[tuple[Any, ...]]:
+    """What, function, arguments and options: start, rounds and evaluation."""
+    keys, numbers, *splits = self._one
+    flat, form = jax.tree.flatten(tuple(splits))
+    of_train = of_test = None
+    if self.count > 1:
+      of_train, of_test = jax.tree.unflatten(form, self._axes)
+      arrays = zip(flat, self._axes, strict=True)
+      of_all = [x if a is None else self._of_all(x) for x, a in arrays]
+      splits = jax.tree.unflatten(form, of_all)
+    train, test = splits
+    keys, numbers = jax.tree.map(self._of_all, (keys, numbers))
+    cohorts, functions = self._cohort, self._functions
+    start = self._over(functions.start, 0, of_train, 0)
+    rounds: Callable[..., Any] = functions.step
+    measure: Callable[..., Any] = functions.measure
+    more: tuple[Any, ...] = ()
+    if self.count > 1:
+      axis = dataclasses.replace(
+        cohorts, ids=None if cohorts.everyone else 0, round=None
+      )
+      rounds = self._over(rounds, 0, of_train, axis, 0, 0)
+      rounds = functools.partial(self._rounds, rounds)
+      measure = self._over(measure, 0, of_train, of_test, 0, 0)
+      measure = functools.partial(_after_round, measure)
+      more = (np.int32(1),)
+      if not cohorts.everyone:
+        shape = self.most, self.count, *cohorts.ids.shape
+        cohorts = dataclasses.replace(cohorts, ids=np.zeros(shape, np.int32))
+    states, placed = self._shapes, self._shardings
+    of_start = {'out_shardings': (placed, None), **self._once}
+    donates = {'donate_argnums': 0, 'out_shardings': (placed, None, None)}
+    of_rounds = states, train, cohorts, keys[1], numbers, *more
+    of_measure = states, train, test, keys[2], numbers, *more
+    return [
+      ('the start', start, (keys[0], train, numbers), of_start),
+      ('a round', rounds, of_rounds, donates | self._often),
+      ('the evaluation', measure, of_measure, self._often),
+    ]
+
+  def trace(self) -> None:
+    """Traces the programs, which says which numbers are their arguments."""
+    for what, function, args, options in self._calls:
+      programs.traced(what, self, function, *args, **options)
+
+  @functools.cached_property
+  def programs(self) -> list[Program]:
+    """The start, the rounds and the evaluation, which are being compiled."""
+    return [
+      programs.compiled(what, self, function, *args, **options)
+      for what, function, args, options in self._calls
+    ]
+
+  def wait(self) -> None:
+    """Waits for the programs; raises `TooLarge` if one does not fit."""
+    for program in self.programs:
+      _ = program.compiled
+
+  def _rounds(
+    self,
+    step: Callable[..., Any],
+    states: Any,
+    train: Any,
+    cohorts: Cohort,
+    keys: Any,
+    numbers: Any,
+    count: jax.Array,
+  ) -> Any:
+    """Trains some rounds of R > 1 runs; what they report has an axis of rounds."""
+
+    def one(i: Any, states: Any) -> Any:
+      ids = cohorts.ids if cohorts.everyone else cohorts.ids[i]
+      cohort = dataclasses.replace(cohorts, ids=ids, round=cohorts.round + i)
+      return step(states, train, cohort, _folded(keys, cohort.round + 1), numbers)
+
+    if self.most == 1:
+      states, *reports = one(0, states)
+      return states, *jax.tree.map(lambda x: x[None], reports)
+
+    def body(i: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+      states, *new = one(i, carry[0])
+      write = jax.lax.dynamic_update_index_in_dim
+      return states, jax.tree.map(lambda a, x: write(a, x, i, 0), carry[1], new)
+
+    _, *shapes = jax.eval_shape(one, 0, states)
+    reports = jax.tree.map(lambda s: jnp.zeros((self.most, *s.shape), s.dtype), shapes)
+    states, reports = jax.lax.fori_loop(0, count, body, (states, reports))
+    return states, *reports
+
+  def inputs(
+    self,
+    seeds: Sequence[int],
+    values: Sequence[Mapping[str, Any]],
+    data: Sequence[Splits],
+  ) -> Any:
+    """Keys, numbers, training and test splits of R runs, on the devices."""
+    self.trace()
+    keys, numbers, *splits = self._unplaced(seeds, values, data)
+    if self.count == 1:
+      return sharding.replicate(keys, self._mesh), numbers, *splits
+    return *sharding.replicate((keys, numbers), self._mesh), *splits
+
+  def _unplaced(self, seeds: Any, values: Any, data: Any) -> Any:
+    streams = prng_streams.INIT, prng_streams.ROUNDS, prng_streams.FINETUNE
+    keys = [
+      [prng_streams.folded(jax.random.key(seed), stream) for stream in streams]
+      for seed in seeds
+    ]
+    numbers = [self.arguments.values(x) for x in values]
+    if len(seeds) == 1:
+      return keys[0], numbers[0], *data[0]
+
+    def stack(*x: Any) -> jax.Array:
+      return jnp.stack(list(map(jnp.asarray, x)))
+
+    flat, forms = zip(*map(jax.tree.flatten, data), strict=True)
+    each = zip(zip(*flat, strict=True), self._axes, strict=True)
+    arrays = [x[0] if axis is None else stack(*x) for x, axis in each]
+    stacks = [jax.tree.map(stack, *x) for x in (keys, numbers)]
+    return *stacks, *jax.tree.unflatten(forms[0], arrays)
+
+  def start(self, inputs: Any) -> Any:
+    """The first states of runs, and clusters that their clients deploy from."""
+    (key, *_), numbers, train, _ = inputs
+    return self.programs[0](key, train, numbers)
+
+  def train(
+    self,
+    states: Any,
+    inputs: Any,
+    cohorts: Sequence[Sequence[Cohort]],
+    number: int,
+  ) -> Any:
+    """Trains rounds from `number` on, and takes over the memory of the states.
+
+    `cohorts` are those of each round, of each run; R = 1 trains one round. Returns the
+    states, and what the runs report, [most rounds, R, ...] unless R = 1.
+    """
+    (_, key, _), numbers, train, _ = inputs
+    first, count = cohorts[0][0], len(cohorts)
+    if self.count == 1:
+      key = prng_streams.folded(key, number)
+      state, info, clusters = self.programs[1](states, train, first, key, numbers)
+      if (between := self.algorithm.between) is not None:
+        state, info = between(state, info)
+        state, info = (
+          sharding.place(state, self._shardings),
+          info._replace(updates=None),
+        )
+        clusters = None if info.clusters else self.clusters(state, inputs)
+      return state, info, clusters
+    if not first.everyone:
+      ids = [[c.ids for c in cohorts[min(i, count - 1)]] for i in range(self.most)]
+      first = dataclasses.replace(first, ids=np.array(ids))
+    return self.programs[1](states, train, first, key, numbers, np.int32(count))
+
+  def measure(self, states: Any, inputs: Any, number: int) -> Any:
+    """What `Functions.measure` gives after a round, of each run."""
+    (*_, key), numbers, *splits = inputs
+    if self.count == 1:
+      key = prng_streams.folded(key, number)
+      return self.programs[2](states, *splits, key, numbers)
+    return self.programs[2](states, *splits, key, numbers, np.int32(number))
+
+  def clusters(self, states: Any, inputs: Any) -> Any:
+    """Clusters that clients deploy from; None without any."""
+    if not self.deployed.has_clusters():
+      return None
+    _, numbers, train, _ = inputs
+    form, of_train = jax.tree.structure(inputs[2:]), None
+    if self.count > 1:
+      of_train, _ = jax.tree.unflatten(form, self._axes)
+    find = self._over(self._functions.clusters, 0, of_train, 0)
+    args = states, train, numbers
+    return programs.compiled('the clusters', self, find, *args)(*args)
+
+  def state(self, states: Any, place: int) -> Any:
+    """The state of a run, placed as in a run alone."""
+    if self.count == 1:
+      return states
+
+    def take(states: Any, place: jax.Array) -> Any:
+      index = jax.lax.dynamic_index_in_dim
+      return jax.tree.map(lambda x: index(x, place, 0, keepdims=False), states)
+
+    args = states, np.int32(place)
+    placed = jax.tree.map(lambda s: s.sharding, self.shape)
+    what = 'the state of a run'
+    return programs.compiled(what, self, take, *args, out_shardings=placed)(*args)
+
+  def states(self, each: Sequence[Any]) -> Any:
+    """The states of all R runs, from that of each."""
+    if self.count == 1:
+      return each[0]
+    stacks = jax.tree.map(lambda *x: jnp.stack(x), *each)
+    return jax.tree.map(jax.device_put, stacks, self._shardings)
+
+
+def _folded(keys: jax.Array, number: Any) -> jax.Array:
+  """The keys of a round of R runs."""
+  return jax.vmap(lambda key: prng_streams.fold(key, number))(keys)
+
+
+def _after_round(measure: Callable[..., Any], *args: Any) -> Any:
+  """The evaluation of R > 1 runs, whose last argument is the number of the round."""
+  *others, keys, numbers, number = args
+  return measure(*others, _folded(keys, number), numbers)
+
+
+def axes_of(pool: Sequence[Splits]) -> tuple[int | None, ...]:
+  """The axis of runs of each array of their splits: None of what all have in common."""
+  flat = [jax.tree.leaves(splits) for splits in pool]
+  each = zip(*flat, strict=True)
+  return tuple(None if all(y is x[0] for y in x) else 0 for x in each)
+
+
+def _shape(x: Any) -> Any:
+  """The shape of an array, which does not hold it; numbers as they are."""
+  if not isinstance(x, jax.Array):
+    return x
+  is_weak = getattr(x, 'weak_type', False)  # Random keys do not say.
+  return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=is_weak)
+
+
+def _check_deployed(used: ClientModels, count: int) -> None:
+  """Raises `UserError` unless shapes of what is deployed are of `count` clients."""
+  choice, mixture, models = used.choice, used.mixture, used.num_models()
+  alone = models > 1 and choice is None and mixture is None
+  check(not alone, f'deployed: gives {models} models and no choice')
+  if choice is not None:
+    right = choice.shape == (count,) and jnp.issubdtype(choice.dtype, jnp.integer)
+    check(right, f'deployed: choice must be integers of shape {(count,)}')
+  if mixture is not None:
+    right = mixture.shape == (count, models)
+    check(right, f'deployed: mixture must have shape {(count, models)}')
