@@ -218,7 +218,7 @@ def test_what_a_docstring_returns_is_one_item_of_its_page():
   yaml = pytest.importorskip('yaml')
   plugin = yaml.safe_load((_ROOT / 'mkdocs.yml').read_text())['plugins'][-1]
   options = plugin['mkdocstrings']['handlers']['python']['options']
-  text = inspect.getdoc(fesem_jax.Callback.client_columns)
+  text = inspect.getdoc(fesem_jax.Callback.on_round)
   parsed = griffe.Docstring(text).parse('google', **options['docstring_options'])
   assert [len(s.value) for s in parsed if s.kind.value == 'returns'] == [1]
 
