@@ -188,8 +188,8 @@ class Algorithm(_Parts):
     of_unseen: (state, data) -> `ClientModels` of clients that did not take part, if the
       method does not choose them by their losses; None if they use the deployed model
       of lowest training loss.
-    of_data: (train, names of unseen clients) -> train, what `simulate` does to a
-      training split before the run, as `data.with_weights`; None leaves it as it is.
+    of_data: train -> train, what `simulate` does to a training split before the run,
+      as `data.with_weights`; None leaves it as it is.
     made_by: the function of this package that made it and its options, for config.json
       (`made_by.recorded`); None for a method of your own.
   """

@@ -1,7 +1,7 @@
 """What is known of the clients of a federation: their weights and true groups."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,29 +12,24 @@ from fesem_jax.data.phases import Phase
 from fesem_jax.utils.errors import check
 
 
-def with_weights(
-  weights: Any, train: FederatedData, others: Collection[str] = ()
-) -> FederatedData:
+def with_weights(weights: Any, train: FederatedData) -> FederatedData:
   """Gives the clients of a training split weights, for `weighting=by_weight`.
 
   Args:
     weights: name of each client -> its weight; or [M] in the order of the clients.
     train: training split of M clients, on the host.
-    others: names of clients that may have weights although they are not in the split.
 
   Returns:
     The same with `weights`, also those of its `info`.
 
   Raises:
-    UserError: if a client has no weight, a name is unknown, or they are no weights.
+    UserError: if a client has no weight, or they are no weights.
   """
   if isinstance(weights, Mapping):
-    names, by_name = train.info.names.astype(str), {str(k): weights[k] for k in weights}
-    unknown = sorted(by_name.keys() - {*names, *map(str, others)})
-    check(not unknown, f'weighting: no client is called {unknown[:1]}')
-    lacking = [name for name in names if name not in by_name]
+    by_name = {str(name): weight for name, weight in weights.items()}
+    lacking = [name for name in train.info.names.astype(str) if name not in by_name]
     check(not lacking, f'weighting: clients {lacking[:3]!s:.60} have no weight')
-    weights = [by_name[name] for name in names]
+    weights = [by_name[name] for name in train.info.names.astype(str)]
   floats = checked_weights(weights, 'weighting')
   fits = floats.shape == (train.num_clients,)
   check(fits, f'weighting: shape {floats.shape}; there are {train.num_clients} clients')
@@ -65,11 +60,8 @@ def with_true_groups(
 
 
 def phases_with_true_groups(phases: Sequence[Phase]) -> list[Phase]:
-  """Phases whose training splits have true groups; see `with_true_groups`.
-
-  Groups have the same numbers in all of them, also where one has no clients.
-  """
-  truths = [phase.train.info.clusters for phase in phases]
-  known = [truth for truth in truths if truth is not None]
-  names = np.concatenate(known) if len(known) == len(truths) else None
+  """Phases whose training splits have true groups, numbered alike in all of them."""
+  clusters = [phase.train.info.clusters for phase in phases]
+  lacking = any(truth is None for truth in clusters)
+  names = None if lacking else np.concatenate(clusters)  # type: ignore[arg-type]
   return [p._replace(train=with_true_groups(p.train, names)) for p in phases]

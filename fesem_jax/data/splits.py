@@ -12,10 +12,10 @@ from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 
+Pair = tuple[FederatedData, FederatedData]
 
-def hold_out(
-  train: FederatedData, seed: int = 0
-) -> tuple[FederatedData, FederatedData]:
+
+def hold_out(train: FederatedData, seed: int = 0) -> Pair:
   """Splits each client's training examples 80/20, for choosing hyperparameters.
 
   Args:
@@ -33,12 +33,10 @@ def hold_out(
   return _subset(train, rows), validation
 
 
+@ranges.checked
 def hold_out_clients(
-  train: FederatedData,
-  test: FederatedData,
-  fraction: float,
-  seed: int = 0,
-) -> tuple[tuple[FederatedData, FederatedData], tuple[FederatedData, FederatedData]]:
+  train: FederatedData, test: FederatedData, fraction: ranges.Share, seed: int = 0
+) -> tuple[Pair, Pair]:
   """Sets whole clients aside, to evaluate models on clients that never trained them.
 
   Args:
@@ -54,7 +52,7 @@ def hold_out_clients(
   Raises:
     UserError: if no client would remain, or none would be set aside.
   """
-  count = round(fraction * train.num_clients) if 0 <= fraction <= 1 else 0
+  count = round(fraction * train.num_clients)
   right = 0 < count < train.num_clients
   check(right, f'fraction: {fraction} sets aside none or all of {train.num_clients}')
   rng = prng_streams.host_rng(seed, prng_streams.UNSEEN)
@@ -123,16 +121,7 @@ def first_examples(
   for client, rows in zip(np.asarray(train.client_ids), _rows_of(train), strict=True):
     rng = prng_streams.host_rng(seed, prng_streams.FIRST_EXAMPLES, int(client))
     chosen.append(rows[rng.permutation(len(rows))[:count]])
-  flat, sizes = np.concatenate(chosen), [len(rows) for rows in chosen]
-  padded = np.zeros(len(train.y), np.int64)
-  padded[: len(flat)] = flat
-  return dataclasses.replace(
-    train,
-    x=train.compact(train.x)[padded],
-    y=train.compact(train.y)[padded],
-    offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
-    shard_rows=None,
-  )
+  return _subset(train, chosen, len(train.y), train.max_examples)
 
 
 def _rows_of(data: FederatedData) -> Rows:
@@ -141,15 +130,17 @@ def _rows_of(data: FederatedData) -> Rows:
   return [np.arange(first, last) for first, last in pairs]
 
 
-def _subset(data: FederatedData, rows: Rows) -> FederatedData:
-  """The same clients with some of their rows."""
+def _subset(
+  data: FederatedData, rows: Rows, length: int = 0, max_examples: int = 0
+) -> FederatedData:
+  """The same clients with some of their rows, padded to a length."""
   sizes = [len(r) for r in rows]
-  flat = np.concatenate(rows)
+  flat = np.concatenate([*rows, np.zeros(max(0, length - sum(sizes)), np.int64)])
   return dataclasses.replace(
     data,
     x=data.compact(data.x)[flat],
     y=data.compact(data.y)[flat],
-    offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32),
-    max_examples=max(1, *sizes),
+    offsets=np.append(0, np.cumsum(sizes)).astype(np.int32),
+    max_examples=max_examples or max(1, *sizes),
     shard_rows=None,
   )

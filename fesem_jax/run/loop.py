@@ -307,8 +307,7 @@ def _with_data_of_method(spec: Spec) -> Spec:
   of_data = getattr(spec.algorithm, 'of_data', None)
   if of_data is None:
     return spec
-  others = spec.unseen[0].info.names if spec.unseen else ()
-  first, *later = [p._replace(train=of_data(p.train, others)) for p in spec.phases]
+  first, *later = [p._replace(train=of_data(p.train)) for p in spec.phases]
   return dataclasses.replace(spec, train=first.train, later_phases=later)
 
 

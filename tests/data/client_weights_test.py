@@ -81,20 +81,12 @@ def test_weights_follow_their_clients():
 @pytest.mark.parametrize(
   ('weights', 'message'),
   [({'c0': 1.0}, 'weighting: clients'),
-   (by_name(WEIGHTS) | {'Ann': 1}, 'weighting: no client'),
    ([1.0, 2.0], 'weighting: shape'),
    ([np.nan] * 6, 'weighting')],
 )  # fmt: skip
 def test_bad_weights_are_refused(weights, message):
   with pytest.raises(UserError, match=message):
     with_weights(weights, federation())
-
-
-def test_weights_of_clients_that_are_held_out_are_allowed():
-  train = federation()
-  weights = by_name(WEIGHTS) | {'new': 3.0}
-  found = with_weights(weights, train, others=['new'])
-  np.testing.assert_array_equal(found.weights, np.float32(WEIGHTS))
 
 
 def test_data_without_weights_are_refused():

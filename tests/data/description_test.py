@@ -13,7 +13,6 @@ def test_rows_are_those_of_the_splits():
   x[1], y[1] = x[0], y[0]  # Twice in train.
   x[30], y[30] = x[2], y[2]  # Of train, in test.
   x[31], y[31] = x[3], y[3] + 1  # Another label.
-  x[4, 0] = -999
   train, test = (
     fj.FederatedData.from_arrays(x[rows], y[rows], sizes, num_classes=5, scale=0.5)
     for rows, sizes in ((slice(0, 30), [20, 10]), (slice(30, 40), [4, 6]))
@@ -29,9 +28,6 @@ def test_rows_are_those_of_the_splits():
     assert frame.loc['features, root mean square', name] == pytest.approx(size)
   assert frame.loc['duplicates'].tolist() == [2 / 30, 0]
   assert frame.loc['in train'].tolist() == [1, 0.1]
-  constants = [name for name in frame.index if name.startswith('constant')]
-  assert constants == ['constant -999']
-  assert frame.loc['constant -999'].tolist() == [1 / 90, 0]
 
 
 def test_a_regression_has_targets_and_no_classes():
