@@ -112,11 +112,7 @@ def drift(
 
 
 def load(
-  dataset: str,
-  *,
-  data_dir: str | os.PathLike[str] = '',
-  task: str = '',
-  **options: Any,
+  dataset: str, *, data_dir: str | os.PathLike[str] = '', task: str = '', **options: Any
 ) -> tuple[FederatedData, FederatedData]:
   """Loads a data set by its name, as `federate` deals it.
 

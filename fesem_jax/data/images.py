@@ -42,11 +42,9 @@ def read_idx(path: pathlib.Path) -> np.ndarray:
 def _idx_splits(
   folder: pathlib.Path, prefixes: Sequence[str] = ('train', 't10k')
 ) -> Arrays:
+  files = {'x': 'images-idx3-ubyte', 'y': 'labels-idx1-ubyte'}
   train, test = (
-    {
-      'x': read_idx(folder / f'{prefix}-images-idx3-ubyte'),
-      'y': read_idx(folder / f'{prefix}-labels-idx1-ubyte'),
-    }
+    {name: read_idx(folder / f'{prefix}-{file}') for name, file in files.items()}
     for prefix in prefixes
   )
   return both_splits(train, test)
@@ -89,67 +87,54 @@ def mnist_writers(request: Request) -> Arrays:
   ])  # fmt: skip
   match = np.array_equal(table[:, _LABEL], arrays['y'])
   check(match, f'{folder}: labels differ from those of MNIST; download both again')
-  writers = np.array([f'writer{number:04d}' for number in range(10_000)], object)
-  series = np.array([f'HSF series {number}' for number in range(8)], object)
-  clients = {
-    'client': writers[table[:, _WRITER]],
-    'cluster': series[table[:, _SERIES]],
-  }
-  return arrays | clients
+  writers = [f'writer{number:04d}' for number in table[:, _WRITER]]
+  series = [f'HSF series {number}' for number in table[:, _SERIES]]
+  return arrays | {'client': writers, 'cluster': series}
 
 
 def cifar10(request: Request) -> Arrays:
   """CIFAR-10, from cifar-10-batches-bin/ or cifar-10-batches-py/."""
   folder = find(request, 'cifar-10-batches-bin', 'cifar-10-batches-py')
-  names = [f'data_batch_{i}' for i in range(1, 6)]
-  arrays = _cifar_splits(folder, names, ['test_batch'], ('labels',), 'labels')
-  return arrays | {'num_classes': 10, 'class_names': _CIFAR10}
+  names = [f'data_batch_{i}' for i in range(1, 6)], ['test_batch']
+  return _cifar(folder, names, ('labels',), 'labels') | {'class_names': _CIFAR10}
 
 
 @checked
 def cifar100(request: Request, labels: Literal['fine', 'coarse'] = 'fine') -> Arrays:
   """CIFAR-100, from cifar-100-binary/, cifar-100-python/ or TFF's tff_cifar100/."""
   folder = find(request, 'cifar-100-binary', 'cifar-100-python', 'tff_cifar100')
-  num_classes = {'num_classes': 100 if labels == 'fine' else 20}
   if folder.name == 'tff_cifar100':
-    return tff.fed_cifar100(folder, labels) | num_classes
-  columns = ('coarse_labels', 'fine_labels')
-  arrays = _cifar_splits(folder, ['train'], ['test'], columns, f'{labels}_labels')
-  return arrays | num_classes
+    arrays = tff.fed_cifar100(folder, labels)
+  else:
+    columns = ('coarse_labels', 'fine_labels')
+    arrays = _cifar(folder, (['train'], ['test']), columns, f'{labels}_labels')
+  return arrays | {'num_classes': 100 if labels == 'fine' else 20}
 
 
-def _cifar_splits(
-  folder: pathlib.Path,
-  train: Sequence[str],
-  test: Sequence[str],
-  columns: Sequence[str],
-  column: str,
+def _cifar(
+  folder: pathlib.Path, names: Sequence[Sequence[str]], columns: Sequence[str], y: str
 ) -> Arrays:
   """Both splits; `columns` are the label bytes of a record of a binary file."""
   splits = []
-  for names in (train, test):
-    files = [_cifar_file(folder / name, columns, column) for name in names]
-    x, y = (np.concatenate(arrays) for arrays in zip(*files, strict=True))
-    splits.append({'x': x, 'y': y})
+  for files in names:
+    parts = [_cifar_file(folder / name, columns, y) for name in files]
+    pixels, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    planes = pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    splits.append({'x': np.ascontiguousarray(planes), 'y': labels})
   return both_splits(*splits)
 
 
 def _cifar_file(
   path: pathlib.Path, columns: Sequence[str], column: str
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Images [N, 32, 32, 3] uint8 and labels [N] of a file, pickled or binary."""
+  """Pixels [N, 3072] uint8 and labels [N] of a file, pickled or binary."""
   if path.parent.name.endswith(('py', 'python')):
     pickled = array_pickles.read_pickle(path)
     with reading(path):
       # Keys are bytes where Python 3 has saved what it read as such.
       arrays = {k.decode() if isinstance(k, bytes) else k: pickled[k] for k in pickled}
-      return _to_images(np.asarray(arrays['data'])), np.asarray(arrays[column])
+      return np.asarray(arrays['data']), np.asarray(arrays[column])
   with opened(path.with_name(f'{path.name}.bin')) as file:
     width = len(columns)
     records = np.frombuffer(file.read(), np.uint8).reshape(-1, width + 3072)
-    return _to_images(records[:, width:]), records[:, columns.index(column)]
-
-
-def _to_images(pixels: np.ndarray) -> np.ndarray:
-  planes = pixels.reshape(-1, 3, 32, 32)
-  return np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+    return records[:, width:], records[:, columns.index(column)]

@@ -38,11 +38,8 @@ def diabetes(request: Request) -> Arrays:
   Features and the progression after a year are standardized over all patients (Efron et
   al., "Least Angle Regression", 2004).
   """
-  x, y = (
-    _table_of_sklearn(f'diabetes_{name}', ndmin=2) for name in ('data_raw', 'target')
-  )
-  y = y.reshape(-1, 1)
-  x, y = ((a - a.mean(axis=0)) / a.std(axis=0) for a in (x, y))
+  tables = [_table_of_sklearn(f'diabetes_{name}') for name in ('data_raw', 'target')]
+  x, y = ((a - a.mean(axis=0)) / a.std(axis=0) for a in tables)
   return {'x': x, 'y': y, 'task': REGRESSION.name}
 
 
@@ -127,14 +124,13 @@ def _of_splits(
     images = [_pixels(row, side) for row in rows[image]]
     shapes = sorted({x.shape for x in images})
     check(len(shapes) < 2, f'images have shapes {shapes[:2]}; give side=64, e.g.')
-    part = {'x': np.stack(images), 'y': np.array(list(rows[label]))}
-    parts.append(part | ({'client': np.array(list(rows[client]))} if client else {}))
+    columns = {'y': label, 'client': client} if client else {'y': label}
+    part = {role: np.array(list(rows[column])) for role, column in columns.items()}
+    parts.append({'x': np.stack(images)} | part)
+  arrays = {role: np.concatenate([part[role] for part in parts]) for role in parts[0]}
   if len(parts) == 2 and not client:
     arrays = both_splits(*parts)
-  else:
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-  class_names = getattr(features[label], 'names', None)
-  return arrays | ({'class_names': tuple(class_names)} if class_names else {})
+  return arrays | {'class_names': getattr(features[label], 'names', None)}
 
 
 def _pixels(image: Any, side: int) -> np.ndarray:
@@ -165,11 +161,9 @@ def images(
     splits = datasets.load_dataset('imagefolder', data_files=patterns)
     arrays = _of_splits(splits, 'image', 'label', '', side)
     if parents:
-      files = [
-        pathlib.Path(file['path']).relative_to(pathlib.Path(folder).absolute()).parts
+      arrays[parents] = [
+        [part for part in pathlib.Path(file['path']).parts if part not in names][-3]
         for split in splits.values()
         for file in split.cast_column('image', datasets.Image(decode=False))['image']
       ]
-      folders = [[part for part in parts if part not in names] for parts in files]
-      arrays[parents] = np.array([parts[-3] for parts in folders])
   return arrays

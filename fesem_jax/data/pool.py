@@ -117,17 +117,14 @@ def from_arrays(
   check_targets(x.shape, y, task, 'y')
   scale = scale_of(x, 'x') if scale is None else float(scale)
   for role, values in columns.items():
-    check(
-      values.shape == (len(x),), f'{role}: shape {values.shape}; x has {len(x)} rows'
-    )
+    right = values.shape == (len(x),)
+    check(right, f'{role}: shape {values.shape}; x has {len(x)} rows')
   fields = _clients(columns)
   if 'split' in columns:
     texts = columns['split'].astype(str)
     test, train = np.isin(texts, _TEST), np.isin(texts, _TRAIN)
     row = int((test | train).argmin())
-    check(
-      (test | train).all(), f'split: row {row} is {texts[row]!r:.20}; 0, 1 or names'
-    )
+    check((test | train)[row], f'split: row {row} is {texts[row]!r:.20}; 0, 1 or names')
     check(test.any() and train.any(), 'split: training or test examples are missing')
     if 'client' in columns:
       absent = np.setdiff1d(fields['client'], fields['client'][train])
@@ -144,8 +141,8 @@ def _features(name: str, x: Any) -> np.ndarray:
   """Features as uint8 or finite float32; uint8 rows of a file stay there."""
   check(not np.ma.is_masked(x), f'{name}: is masked; drop or fill the masked values')
   x = np.asanyarray(x)
-  numbers = x.ndim > 1 and x.dtype.kind in 'biuf' and len(x)
-  check(numbers, f'{name}: {x.dtype} of shape {x.shape}; give numbers [T, ...]')
+  right = x.ndim > 1 and x.dtype.kind in 'biuf' and len(x)
+  check(right, f'{name}: {x.dtype} of shape {x.shape}; give numbers [T, ...]')
   first = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] > 4
   check(not first, f'{name}: has channels first; use x.transpose(0, 2, 3, 1)')
   if x.dtype == np.uint8:
@@ -251,22 +248,18 @@ def from_frame(
   import pandas  # Slow to import.
 
   names = {'client': client, 'split': split, 'cluster': cluster}
-  found = {role: _column(df, name or role, bool(name)) for role, name in names.items()}
-  target = _column(df, label or 'y', bool(label)) or _column(df, label or 'label', True)
-  found |= {'y': target, 'weight': _column(df, weight, True) if weight else ''}
-  roles = {role: column for role, column in found.items() if column}
-  dropped = [_column(df, name, True) for name in drop]
-  x = df.drop(columns=[*roles.values(), *dropped])
+  roles = {role: _column(df, name or role, bool(name)) for role, name in names.items()}
+  roles['y'] = _column(df, label or 'y', bool(label)) or _column(df, 'label', True)
+  roles['weight'] = _column(df, weight, True) if weight else ''
+  roles = {role: column for role, column in roles.items() if column}
+  x = df.drop(columns=[*roles.values(), *(_column(df, name, True) for name in drop)])
   missing = x.columns[x.isna().any()].tolist()
   check(not missing, f'columns: {missing[:3]} have missing values; use df.dropna()')
   texts = x.select_dtypes(['object', 'string', 'category']).columns
   many = [name for name in texts if x[name].nunique() > _MAX_TEXTS]
   check(not many, f'columns: {many[:3]} have over {_MAX_TEXTS} texts; drop them')
-  mixed = [
-    name
-    for name in texts
-    if pandas.to_numeric(x[name], errors='coerce').notna().mean() > 0.5
-  ]
+  shares = x[texts].apply(pandas.to_numeric, errors='coerce').notna().mean()
+  mixed = shares.index[shares > 0.5].tolist()
   check(not mixed, f'columns: {mixed[:3]} are numbers as texts; use pandas.to_numeric')
   x = pandas.get_dummies(x, dtype=np.float32)
   other = [name for name in x if x[name].dtype.kind not in 'biuf']
@@ -283,4 +276,4 @@ def _column(df: 'pandas.DataFrame', name: str, needed: bool) -> str:
   check(len(near) < 2, f'columns: {near[:3]} differ by case; name one of them')
   columns = f'{[*df.columns][:5]}'
   check(near or not needed, f'columns: no {name!r:.30} among {columns:.50}')
-  return near[0] if near else ''
+  return (near or [''])[0]

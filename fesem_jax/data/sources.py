@@ -9,15 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fesem_jax.core import prng_streams
-from fesem_jax.data import (
-  images,
-  leaf,
-  libraries,
-  own_files,
-  synthetic,
-  text,
-  tff,
-)
+from fesem_jax.data import images, leaf, libraries, own_files, synthetic, text, tff
 from fesem_jax.data.partitions.partition import with_test
 from fesem_jax.data.pool import Pool, from_arrays
 from fesem_jax.data.reading import Request

@@ -11,13 +11,7 @@ from typing import Annotated
 import numpy as np
 
 from fesem_jax.data import leaf, tff
-from fesem_jax.data.reading import (
-  Arrays,
-  Request,
-  both_splits,
-  find,
-  of_clients,
-)
+from fesem_jax.data.reading import Arrays, Request, both_splits, find, of_clients
 from fesem_jax.tasks import SEQUENCE
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Range, checked

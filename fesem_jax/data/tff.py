@@ -25,7 +25,6 @@ from fesem_jax.data.reading import (
   to_bytes,
 )
 from fesem_jax.tasks import SEQUENCE
-from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Index, checked
 from fesem_jax.utils.safe_files import opened, reading
 
@@ -61,11 +60,8 @@ def fed_emnist(folder: pathlib.Path, digits: bool) -> Arrays:
       path = folder / _SQLITE
       rows = _sqlite(path, f'{"digits_only" if digits else "all"}_{split}')
     with reading(path):
-      splits.append(
-        of_clients(
-          {client: (to_bytes(x), y.ravel()) for client, (x, y) in rows if len(y)}
-        )
-      )
+      clients = {name: (to_bytes(x), y.ravel()) for name, (x, y) in rows if len(y)}
+    splits.append(of_clients(clients))
   return both_splits(*splits) | {'num_classes': 10 if digits else 62}
 
 
@@ -127,22 +123,19 @@ def stackoverflow(request: Request, users: Index = 0) -> Arrays:
   import h5py
 
   folder = find(request, 'tff_stackoverflow')
-  paths = [folder / f'stackoverflow_{split}.h5' for split in _SPLITS]
-  sizes = []
-  for path in paths:
-    with reading(path), h5py.File(path) as file:
-      sizes.append({u: group['tokens'].size for u, group in file['examples'].items()})
-  names = sorted(u for u, size in sizes[0].items() if size and sizes[1].get(u))
-  check(names, f'{folder}: no user has sentences in both files')
-  if 0 < users < len(names):
-    names = sorted(request.rng.choice(names, users, replace=False).tolist())
-  splits = []
-  for path in paths:
-    with reading(path), h5py.File(path) as file:
-      arrays = {user: file['examples'][user]['tokens'][()].ravel() for user in names}
-      splits.append(
-        {u: [line.decode().split() for line in lines] for u, lines in arrays.items()}
-      )
+  with contextlib.ExitStack() as stack:
+    groups = []
+    for path in (folder / f'stackoverflow_{split}.h5' for split in _SPLITS):
+      stack.enter_context(reading(path))
+      groups.append(stack.enter_context(h5py.File(path))['examples'])
+    sizes = [{u: group['tokens'].size for u, group in g.items()} for g in groups]
+    names = sorted(u for u, size in sizes[0].items() if size and sizes[1].get(u))
+    if 0 < users < len(names):
+      names = sorted(request.rng.choice(names, users, replace=False).tolist())
+    splits = [
+      {u: [line.decode().split() for line in g[u]['tokens'][()].ravel()] for u in names}
+      for g in groups
+    ]
   words = _most_frequent(folder / 'stackoverflow.word_count', splits[0])
   places = {word: i for i, word in enumerate(words, 1)}
   train, test = (
@@ -170,12 +163,10 @@ def _encode(
   sentences: list[list[str]], places: dict[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
   """Tokens [N, 20] float32, and those after them [N, 20] int32, -1 for none."""
-  unknown = len(places) + 1
-  rows = np.zeros((len(sentences), _SENTENCE + 1), np.int32)
-  sizes = np.zeros(len(sentences), np.int32)
+  unknown, rows = len(places) + 1, np.zeros((len(sentences), _SENTENCE + 1), np.int32)
   for i, sentence in enumerate(sentences):
     words = [places.get(word, unknown) for word in sentence[:_SENTENCE]]
     row = [unknown + 1, *words, unknown + 2][: _SENTENCE + 1]
-    rows[i, : len(row)], sizes[i] = row, len(row)
-  exists = np.arange(1, _SENTENCE + 1) < sizes[:, None]
-  return rows[:, :-1].astype(np.float32), np.where(exists, rows[:, 1:], -1)
+    rows[i, : len(row)] = row
+  following = rows[:, 1:]
+  return rows[:, :-1].astype(np.float32), np.where(following > 0, following, -1)

@@ -5,8 +5,8 @@ and Perturbations", 2019. The constants of each strength are those of the script
 made CIFAR-10-C (github.com/hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py,
 commit ca36008), for images of 32 by 32. What it does with OpenCV, scikit-image and
 Pillow is written here from its equations: pixels are the same but for rounding (bytes
-are rounded, not cut) and random draws. Glass and motion blur, snow, frost, fog,
-spatter, elastic transforms and JPEG are left out.
+are rounded, not cut) and random draws. Glass, motion and zoom blur, snow, frost, fog,
+spatter, elastic transforms, pixels, saturation and JPEG are left out.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,67 +43,11 @@ def _defocus_blur(x: Array, c: tuple[float, float], rng: Generator) -> Array:
   return ndimage.correlate(x, kernel[None, :, :, None], mode='mirror')
 
 
-def _zoom_blur(x: Array, c: float, rng: Generator) -> Array:
-  """The mean of the image and of zooms by 1, 1.01, ... below c."""
-  factors = np.arange(1, c, 0.01)
-  pairs = [[_zoomed_axis(side, f) for side in x.shape[1:3]] for f in factors]
-  return (x + _along_axes(x, pairs)) / (len(factors) + 1)
-
-
-def _zoomed_axis(side: int, factor: float) -> Array:
-  """[side, side] matrix that enlarges the middle of an axis, linearly."""
-  from scipy import ndimage  # Slow to import.
-
-  kept = int(np.ceil(side / factor))
-  first = (side - kept) // 2
-  middle = np.eye(side)[first : first + kept]
-  large = ndimage.zoom(middle, (factor, 1), order=1)
-  trim = (len(large) - side) // 2
-  return large[trim : trim + side].astype(np.float32)
-
-
 def _brightness(x: Array, c: float, rng: Generator) -> Array:
   """Adds to the value of HSV, the largest channel; hue and saturation stay."""
   value = x.max(axis=-1, keepdims=True)
   brighter = np.clip(value + c, 0, 1)
   return np.where(value > 0, x * (brighter / np.maximum(value, 1e-12)), brighter)
-
-
-def _pixelate(x: Array, c: float, rng: Generator) -> Array:
-  """Fewer pixels a side, by the factor c, and back to the old size."""
-  sides = [(side, max(1, int(side * c))) for side in x.shape[1:3]]
-  return _along_axes(x, [[_box(few, side) @ _box(side, few) for side, few in sides]])
-
-
-def _box(before: int, after: int) -> Array:
-  """[after, before] means of the pixels whose middle lies in one of the other size."""
-  ratio = before / after
-  middle = (np.arange(after)[:, None] + 0.5) * ratio
-  offset = (np.arange(before) + 0.5 - middle) / max(1, ratio)
-  inside = ((offset > -0.5) & (offset <= 0.5)).astype(np.float32)
-  return inside / inside.sum(axis=1, keepdims=True)
-
-
-def _saturate(x: Array, c: tuple[float, float], rng: Generator) -> Array:
-  """Multiplies the saturation of HSV, and adds to it."""
-  factor, added = c
-  value, least = x.max(axis=-1, keepdims=True), x.min(axis=-1, keepdims=True)
-  saturation = (value - least) / np.maximum(value, 1e-12)
-  wanted = np.clip(saturation * factor + added, 0, 1)
-  colored = value - (value - x) * wanted / np.maximum(saturation, 1e-12)
-  # Gray has the hue of red.
-  red = value * np.where(np.arange(x.shape[-1]) == 0, 1, 1 - wanted)
-  return np.where(saturation > 0, colored, red)
-
-
-def _along_axes(x: Array, pairs: list[list[Array]]) -> Array:
-  """The sum of products with matrices on the axes of rows and of columns of images."""
-  planes = np.ascontiguousarray(np.moveaxis(x, -1, 1))
-  flat = planes.reshape(-1, planes.shape[-1])  # One large product is faster than many.
-  total = np.zeros_like(planes)
-  for rows, columns in pairs:
-    total += rows @ (flat @ columns.T).reshape(planes.shape)
-  return np.moveaxis(total, 1, -1)
 
 
 def _impulse_noise(x: Array, c: float, rng: Generator) -> Array:
@@ -134,14 +78,11 @@ _CORRUPTIONS: Mapping[str, tuple[Callable[..., Array], tuple[Any, ...]]] = {
   ),
   'brightness': (_brightness, (0.05, 0.1, 0.15, 0.2, 0.3)),
   'shot_noise': (lambda x, c, rng: rng.poisson(x * c) / c, (500, 250, 100, 75, 50)),
-  'zoom_blur': (_zoom_blur, (1.06, 1.11, 1.16, 1.21, 1.26)),
-  'pixelate': (_pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
   'impulse_noise': (_impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07)),
   'gaussian_blur': (_gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1.0)),
   'speckle_noise': (
     lambda x, c, rng: x + c * x * _normal(x, rng), (0.06, 0.1, 0.12, 0.16, 0.2),
   ),
-  'saturate': (_saturate, ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2))),
 }  # fmt: skip
 
 NAMES = ('none', *_CORRUPTIONS)

@@ -18,9 +18,7 @@ from fesem_jax.data.partitions.partition import (
   shares_of,
   split_each,
 )
-from fesem_jax.data.partitions.partition import (
-  Rows as Lists,
-)
+from fesem_jax.data.partitions.partition import Rows as Lists
 from fesem_jax.utils import array_pickles, ranges
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.notices import warn_once
