@@ -23,16 +23,8 @@ from fesem_jax.core.federated_data import Attack, FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.tasks import CLASSIFICATION
-from fesem_jax.utils import expressions
+from fesem_jax.utils import expressions, ranges
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.ranges import (
-  Index,
-  PositiveFraction,
-  Seed,
-  Share,
-  check_arguments,
-  checked,
-)
 
 Array = np.ndarray
 Examples = tuple[Array, Array]  # x [N, ...], y [N]
@@ -55,11 +47,11 @@ class Backdoor:
   The mark is the largest value of the split in the corner of an example; see `mask`.
   """
 
-  target: Index
-  share: PositiveFraction = 0.5
+  target: ranges.Index
+  share: ranges.PositiveFraction = 0.5
 
   def __post_init__(self):
-    check_arguments(Backdoor, vars(self))
+    ranges.check_arguments(Backdoor, vars(self))
 
   def change(self, x: Array, y: Array, drawn: Array, train: FederatedData) -> Examples:
     """The examples and labels, those below `share` in `drawn` with the mark."""
@@ -81,7 +73,7 @@ class Replacement:
   scale: float = -1.0
 
   def __post_init__(self):
-    check_arguments(Replacement, vars(self))
+    ranges.check_arguments(Replacement, vars(self))
 
   def send(self, start: Params, params: Params, key: jax.Array) -> Params:
     """The model with its change scaled."""
@@ -121,12 +113,12 @@ def parse(text: str) -> tuple[Any, ...]:
   return tuple(expressions.build(text, KINDS, 'attack')) if text else ()
 
 
-@checked
+@ranges.checked
 def apply(
   train: FederatedData,
   attack: str | Sequence[Any],
-  attack_fraction: Share,
-  seed: Seed = 0,
+  attack_fraction: ranges.Share,
+  seed: ranges.Seed = 0,
 ) -> FederatedData:
   """The training split with a fraction of its clients bad.
 

@@ -22,15 +22,17 @@ from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 
 
+@ranges.checked
 def federate(
   pool: Pool,
   partition: str | Partition = '',
   *,
-  num_clients: int = 0,
-  examples_per_client: int = 0,
-  seed: int = 0,
+  num_clients: Annotated[int, ranges.Range(0, 10**7)] = 0,
+  examples_per_client: ranges.Index = 0,
+  seed: ranges.Seed = 0,
   test_rows: Literal['random', 'last'] = 'random',
   standardize: bool = False,
+  groups: np.ndarray | None = None,
   ignore_checks: Sequence[str] = (),
 ) -> tuple[FederatedData, FederatedData]:
   """Deals the examples of a pool to clients.
@@ -52,6 +54,7 @@ def federate(
       data, in place of random ones.
     standardize: whether columns get mean 0 and standard deviation 1 over the training
       examples.
+    groups: [M] group of each client, in place of those of the partition.
     ignore_checks: ids of checks that say nothing, e.g. 'FJ101'.
 
   Returns:
@@ -60,8 +63,43 @@ def federate(
   Raises:
     UserError: if the partition does not fit the pool.
   """
-  options = num_clients, examples_per_client, seed, test_rows, standardize
-  train, test = _federate(pool, as_partition(partition, pool), None, *options)
+  last = test_rows == 'last'
+  fits = not last or pool.test is None
+  check(fits, 'test_rows: the data have test examples; leave it')
+  dealt = as_partition(partition, pool)
+  names, *rows = dealt.splits(pool, seed, num_clients, examples_per_client, last)
+  sizes = [np.array([len(r) for r in split]) for split in rows]
+  flat = [np.concatenate(split).astype(np.int64) for split in rows]
+  count, standards, weights = len(sizes[0]), None, None
+  if names is None:
+    names = [f'client{i:0{len(str(count - 1))}d}' for i in range(count)]
+  groups = dealt.groups_of(count) if groups is None else groups
+  clusters, cluster_names = groups, names_of_groups(dealt)
+  if groups is None and pool.cluster is not None:
+    clusters, cluster_names = _clusters(pool.cluster, flat, sizes), pool.cluster_names
+  if isinstance(dealt, partitions.Natural) and pool.weight is not None:
+    weights = pool.weight[np.isin(pool.names, names)]  # type: ignore[arg-type]
+  if standardize:
+    pool, standards = _standardized(pool, flat[0])
+  info = ClientInfo(
+    np.array(names), clusters, None if clusters is None else cluster_names,
+    pool.class_names, weights, standards, last,
+  )  # fmt: skip
+  labels = np.unique(pool.labels[pool.masks[0]])
+  splits = []
+  for i in range(2):
+    context = Context(seed, i, count, pool.num_classes, labels, pool.scale)
+    x, y = _rows(pool.x, flat[i]), pool.y[flat[i]]
+    x, y = changed(dealt, x, y, sizes[i], groups, context)
+    split = FederatedData.from_arrays(
+      x, y, sizes[i], num_classes=pool.num_classes, scale=pool.scale, info=info,
+      task=pool.task,
+    )  # fmt: skip
+    splits.append(split)
+  train, test = splits
+  if pool.server_test is not None:
+    x, y = pool.server_test
+    test = test.with_server_test(x.astype(test.x.dtype), y)
   find(Deal(pool.cluster, train), ignore_checks)
   find(Data(train, test), ignore_checks)
   return train, test
@@ -100,14 +138,13 @@ def drift(
   value = as_partition(partition, pool)
   groups = value.groups_of(train.num_clients)
   check(groups is not None, f'drift_rounds: {value!s:.40} has no groups')
-  options.pop('ignore_checks', None)
   if start == 'one':
-    splits = _federate(pool, value, np.zeros_like(groups), **options)
+    splits = federate(pool, value, groups=np.zeros_like(groups), **options)
   phases = [Phase(1, *splits)]
   for i, first in enumerate(rounds):
     rng = prng_streams.host_rng(options.get('seed', 0), prng_streams.DRIFT, i)
     drawn = rng.integers(0, np.max(groups) + 1, train.num_clients)
-    phases.append(Phase(first, *_federate(pool, value, drawn, **options)))
+    phases.append(Phase(first, *federate(pool, value, groups=drawn, **options)))
   return phases
 
 
@@ -177,56 +214,6 @@ def as_partition(partition: str | Partition, pool: Pool) -> Partition:
   value = partitions.parse(partition) if isinstance(partition, str) else partition
   check(isinstance(value, Partition), f'partition: got {value!r:.40}; e.g. dirichlet')
   return value
-
-
-@ranges.checked
-def _federate(
-  pool: Pool,
-  partition: Partition,
-  groups: np.ndarray | None,
-  num_clients: Annotated[int, ranges.Range(0, 10**7)] = 0,
-  examples_per_client: ranges.Index = 0,
-  seed: ranges.Seed = 0,
-  test_rows: Literal['random', 'last'] = 'random',
-  standardize: bool = False,
-) -> tuple[FederatedData, FederatedData]:
-  """The splits of `federate`, changed as groups [M] in place of the partition's."""
-  last = test_rows == 'last'
-  fits = not last or pool.test is None
-  check(fits, 'test_rows: the data have test examples; leave it')
-  names, *rows = partition.splits(pool, seed, num_clients, examples_per_client, last)
-  sizes = [np.array([len(r) for r in split]) for split in rows]
-  flat = [np.concatenate(split).astype(np.int64) for split in rows]
-  count, standards, weights = len(sizes[0]), None, None
-  if names is None:
-    names = [f'client{i:0{len(str(count - 1))}d}' for i in range(count)]
-  groups = partition.groups_of(count) if groups is None else groups
-  clusters, cluster_names = groups, names_of_groups(partition)
-  if groups is None and pool.cluster is not None:
-    clusters, cluster_names = _clusters(pool.cluster, flat, sizes), pool.cluster_names
-  if isinstance(partition, partitions.Natural) and pool.weight is not None:
-    weights = pool.weight[np.isin(pool.names, names)]  # type: ignore[arg-type]
-  if standardize:
-    pool, standards = _standardized(pool, flat[0])
-  info = ClientInfo(
-    np.array(names), clusters, None if clusters is None else cluster_names,
-    pool.class_names, weights, standards, last,
-  )  # fmt: skip
-  labels = np.unique(pool.labels[pool.masks[0]])
-  splits = []
-  for i in range(2):
-    context = Context(seed, i, count, pool.num_classes, labels, pool.scale)
-    x, y = _rows(pool.x, flat[i]), pool.y[flat[i]]
-    x, y = changed(partition, x, y, sizes[i], groups, context)
-    split = FederatedData.from_arrays(
-      x, y, sizes[i], num_classes=pool.num_classes, scale=pool.scale, info=info,
-      task=pool.task,
-    )  # fmt: skip
-    splits.append(split)
-  if pool.server_test is not None:
-    x, y = pool.server_test
-    splits[1] = splits[1].with_server_test(x.astype(splits[1].x.dtype), y)
-  return splits[0], splits[1]
 
 
 def _rows(x: np.ndarray, rows: np.ndarray) -> np.ndarray:

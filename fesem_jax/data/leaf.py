@@ -10,7 +10,6 @@ is several GB of text.
 import codecs
 import concurrent.futures
 import pathlib
-import re
 import string
 from collections.abc import Callable
 from typing import Any, Literal
@@ -57,14 +56,15 @@ def read_folder(
   If the splits have other users each, as `preprocess.sh -t user` makes them, all users
   are returned without a split.
   """
-  paths = {
-    part: sorted((folder / part).glob('[!.]*.json*'))
-    for part in ('train', 'test', 'all_data')
-  }
-  if not (paths['train'] and paths['test']):
-    check(paths['all_data'], f'{folder}: has no train/*.json and test/*.json')
-    return of_clients(_users(paths['all_data'], features, targets))
-  train, test = (_users(paths[part], features, targets) for part in ('train', 'test'))
+
+  def read(part: str) -> Clients:
+    return _users(sorted((folder / part).glob('[!.]*.json*')), features, targets)
+
+  train, test = read('train'), read('test')
+  if not (train and test):
+    both = read('all_data')
+    check(both, f'{folder}: has no train/*.json and test/*.json')
+    return of_clients(both)
   if train.keys() & test.keys():
     return both_splits(of_clients(train), of_clients(test))
   warn_once(f'{folder}: train/ and test/ have other users; each is split 80/20')
@@ -86,7 +86,6 @@ def _users(paths: list[pathlib.Path], features: Convert, targets: Convert) -> Cl
           check(len(x) == len(y), f'{path}: user {user} has {len(x)} x and {len(y)} y')
           if x:
             clients[user] = features(x), targets(y)
-  check(clients, f'{paths[0].parent}: no user has examples')
   return clients
 
 
@@ -120,7 +119,8 @@ def celeba(request: Request) -> Arrays:
   if folder.name == 'leaf_celeba':
     arrays = read_folder(folder, lambda names: np.array(names, object))
   else:
-    arrays = _of_lists(folder)
+    with reading(folder / 'list_attr_celeba'):
+      arrays = _of_lists(folder)
   with concurrent.futures.ThreadPoolExecutor() as pool:
     # The last folder, as Kaggle's archive has one inside of another.
     paths = [images[-1] / name for name in arrays['x']]
@@ -138,28 +138,20 @@ def _read_image(path: pathlib.Path) -> np.ndarray:
 
 def _of_lists(folder: pathlib.Path) -> Arrays:
   """Names of images and labels of celebrities with enough images."""
-  names: dict[str, list[str]] = {}
-  for image, celebrity, *_ in _lines(folder, 'identity_CelebA'):
-    if image != 'image_id':  # The header of a mirror.
-      names.setdefault(celebrity, []).append(image)
-  lines = _lines(folder, 'list_attr_celeba')
-  header = next((line for line in lines if _ATTRIBUTE in line), [])
-  check(header, f'{folder}: list_attr_celeba has no column {_ATTRIBUTE}')
-  column = header.index(_ATTRIBUTE) + (header[0] != 'image_id')
-  smiles = {line[0]: line[column] == '1' for line in lines if len(line) > column}
-  missing = [i for images in names.values() for i in images if i not in smiles]
-  check(not missing, f'{folder}: list_attr_celeba has no {missing[:1]}')
-  clients: Clients = {
-    celebrity: (np.array(images, object), np.array([smiles[i] for i in images], int))
-    for celebrity, images in names.items()
-    if len(images) >= _MIN_IMAGES
-  }
-  return of_clients(clients)
+  client = _list(folder, 'identity_CelebA', header=None, index_col=0).iloc[:, 0]
+  client = client.astype(str).sort_values(kind='stable')
+  client = client[client.groupby(client).transform('size') >= _MIN_IMAGES]
+  smiles = _list(folder, 'list_attr_celeba', skiprows=1)[_ATTRIBUTE]
+  y = smiles.loc[client.index].to_numpy() == 1
+  return {'x': client.index, 'y': y.astype(int), 'client': client.to_numpy()}
 
 
-def _lines(folder: pathlib.Path, name: str) -> list[list[str]]:
-  """The fields of each line of NAME.txt or, of a mirror, NAME.csv."""
+def _list(folder: pathlib.Path, name: str, **options: Any) -> Any:
+  """NAME.txt or, of a mirror, NAME.csv, by image."""
+  import pandas  # Slow to import.
+
   path = folder / f'{name}.txt'
-  with opened(path if path.exists() else path.with_suffix('.csv')) as file:
-    text = file.read().decode('utf-8-sig')
-  return [re.split(r'[,\s]+', line.strip()) for line in text.splitlines() if line]
+  with reading(path):
+    if path.exists():
+      return pandas.read_csv(path, sep=r'\s+', **options)
+    return pandas.read_csv(path.with_suffix('.csv'), index_col=0)

@@ -83,16 +83,13 @@ def pfllib(request: Request, folder: str) -> Arrays:
 def saved(request: Request, folder: str) -> Pool:
   """A folder of `fesem-data --output=FOLDER`, whose x is mapped into memory."""
   with reading(folder):
-    fields = json.loads(pathlib.Path(folder, _VALUES).read_text())
-    fields = {
-      name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()
-    }
+    values = json.loads(pathlib.Path(folder, _VALUES).read_text())
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     for name in fields.pop('arrays'):
       path = pathlib.Path(folder, f'{name}.npy')
       fields[name] = np.load(path, mmap_mode='r' if name == 'x' else None)
-    server_test = fields.pop('server_x', None), fields.pop('server_y', None)
-    if server_test[0] is not None:
-      fields['server_test'] = server_test
+    if 'server_x' in fields:
+      fields['server_test'] = fields.pop('server_x'), fields.pop('server_y')
     return Pool(**fields)
 
 
@@ -100,8 +97,8 @@ def save(folder: pathlib.Path, pool: Pool) -> None:
   """Writes a pool as .npy files, which `saved` reads."""
   folder.mkdir(parents=True, exist_ok=True)
   fields = {f.name: getattr(pool, f.name) for f in dataclasses.fields(pool)}
-  server_x, server_y = fields.pop('server_test') or (None, None)
-  fields |= {'server_x': server_x, 'server_y': server_y}
+  if server_test := fields.pop('server_test'):
+    fields |= dict(zip(('server_x', 'server_y'), server_test, strict=True))
   arrays = {name: a for name, a in fields.items() if isinstance(a, np.ndarray)}
   for name, array in arrays.items():
     with replacing(folder / f'{name}.npy') as file:

@@ -24,9 +24,8 @@ def _sizes(request: Request) -> np.ndarray:
 
 def _groups(request: Request, groups: int) -> np.ndarray:
   """[M] group of each client: 0, 1, ..., k-1, 0, 1, ..."""
-  num_clients = request.num_clients
-  check(num_clients >= groups, f'groups: {groups} need as many clients')
-  return np.arange(num_clients) % groups
+  check(request.num_clients >= groups, f'groups: {groups} need as many clients')
+  return np.arange(request.num_clients) % groups
 
 
 def _pool(
