@@ -152,7 +152,8 @@ def named(text: str) -> str:
 def options(name: str) -> dict[str, Any]:
   """The options of a method and of what wraps it, and their defaults."""
   name = named(name)
-  defaults = flat_options.options(METHODS[name]) | flat_options.WRAPPERS.get(name, {})
+  wrappers = flat_options.WRAPPERS.get(name, {})
+  defaults = {**flat_options.options(METHODS[name]), **wrappers}
   return {o: v for o, v in defaults.items() if o not in _FIXED.get(name, {})}
 
 

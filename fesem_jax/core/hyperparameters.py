@@ -102,7 +102,7 @@ def _made(value: Any, text: str, of: Any, decisions: Decisions, names: Any) -> A
 
 def plain(x: Any) -> Any:
   """The first value of a hyperparameter; anything else as it is."""
-  return x.__pos__() if isinstance(x, _Number) else x
+  return x.__pos__() if isinstance(x, _Float | _Int) else x
 
 
 def _at(x: Any, values: Values) -> Any:

@@ -40,9 +40,9 @@ def write_report(
   from fesem_jax.analysis.report.content import content
 
   check_choice('report', report, tuple(REPORTS))
-  several = isinstance(workdirs, Sequence) and not isinstance(workdirs, str)
-  given = workdirs if several else [workdirs]
-  folders = [path_of('workdirs', folder) for folder in given]
+  if isinstance(workdirs, str | pathlib.Path):
+    workdirs = [workdirs]
+  folders = [path_of('workdirs', folder) for folder in workdirs]
   check(folders, 'workdirs: name at least one')
   path = path_of('output', output)
   comparison = Comparison(load_runs(*folders), reference=reference, report=report)
