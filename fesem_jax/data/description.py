@@ -26,14 +26,14 @@ def describe(train: FederatedData, test: FederatedData) -> 'pandas.DataFrame':
   """
   import pandas
 
-  examples, columns = [_examples(split) for split in (train, test)], {}
-  for name, split, texts in zip(
-    ('train', 'test'), (train, test), examples, strict=True
-  ):
+  columns, in_train = {}, None
+  for name, split in (('train', train), ('test', test)):
+    pairs = zip(np.asarray(split.x), np.asarray(split.y), strict=True)
+    examples = pandas.Series([hash((x.tobytes(), y.tobytes())) for x, y in pairs])
+    in_train = examples if in_train is None else in_train
     columns[name] = _column(split)
-    counts = texts.map(texts.value_counts())
-    columns[name] |= {'duplicates': (counts > 1).mean()}
-    columns[name] |= {'in train': texts.isin(examples[0]).mean()}
+    columns[name]['duplicates'] = examples.duplicated(keep=False).mean()
+    columns[name]['in train'] = examples.isin(in_train).mean()
   return pandas.DataFrame(columns)
 
 
@@ -52,11 +52,3 @@ def _column(split: FederatedData) -> dict[str, float]:
     values['root mean square'] = np.sqrt(square)
     rows |= {f'{name}, {key}': float(x) * scale for key, x in values.items()}
   return rows
-
-
-def _examples(split: FederatedData) -> 'pandas.Series':
-  """[T] hashes of each example and its target."""
-  import pandas
-
-  pairs = zip(np.asarray(split.x), np.asarray(split.y), strict=True)
-  return pandas.Series([hash((x.tobytes(), y.tobytes())) for x, y in pairs])

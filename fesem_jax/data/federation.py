@@ -138,6 +138,7 @@ def drift(
   value = as_partition(partition, pool)
   groups = value.groups_of(train.num_clients)
   check(groups is not None, f'drift_rounds: {value!s:.40} has no groups')
+  assert groups is not None
   if start == 'one':
     splits = federate(pool, value, groups=np.zeros_like(groups), **options)
   phases = [Phase(1, *splits)]
@@ -180,10 +181,12 @@ def load_phases(
   partition: str | Partition = '',
   **options: Any,
 ) -> list[Phase]:
-  """Loads a data set whose groups of clients change at the beginning of some rounds.
+  """Loads a data set whose groups of clients change at some rounds.
+
+  Other arguments are those of `load`.
 
   Args:
-    dataset: see `load`, like `data_dir`, `task` and `options`.
+    dataset: an expression.
     drift_rounds: rounds at which groups change, see `drift`; () for none.
     drift_start: see `drift`.
     data_dir: folder of the data.
@@ -193,9 +196,6 @@ def load_phases(
 
   Returns:
     The splits from round 1 on, and from each of `drift_rounds` on.
-
-  Raises:
-    UserError: see `load`.
   """
   names = 'seed', 'num_clients', 'examples_per_client'
   generated = {name: options[name] for name in names if name in options}
@@ -253,5 +253,5 @@ def _standardized(
     return ((x.astype(np.float64) * pool.scale - mean) / deviation).astype(np.float32)
 
   server = pool.server_test and (standardized(pool.server_test[0]), pool.server_test[1])
-  new = {'x': standardized(pool.x), 'scale': 1.0, 'server_test': server}
-  return dataclasses.replace(pool, **new), standards
+  x = standardized(pool.x)
+  return dataclasses.replace(pool, x=x, scale=1.0, server_test=server), standards

@@ -34,22 +34,16 @@ from fesem_jax.utils.safe_files import opened, reading
 
 Convert = Callable[[list[Any]], np.ndarray]  # Of x or y of a user, as parsed.
 
+Background = Literal['white', 'black']
+
 _SIDE = 84  # Of CelebA's images, as LEAF's model reads them.
 _ATTRIBUTE = 'Smiling'
 _MIN_IMAGES = 5  # LEAF leaves out celebrities with fewer.
 _CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
 
-def _features(x: list[Any]) -> np.ndarray:
-  return np.array(x, np.float32)
-
-
-def _images(x: list[Any]) -> np.ndarray:
-  return to_bytes(np.array(x)).reshape(len(x), 28, 28)
-
-
 def read_folder(
-  folder: pathlib.Path, features: Convert = _features, targets: Convert = np.array
+  folder: pathlib.Path, features: Convert = np.array, targets: Convert = np.array
 ) -> Arrays:
   """Examples of each user of a folder in LEAF's layout.
 
@@ -77,9 +71,8 @@ def _users(paths: list[pathlib.Path], features: Convert, targets: Convert) -> Cl
   for path in paths:
     with opened(path) as file:
       file.seek(3 * (file.read(3) == codecs.BOM_UTF8))
-      for user, block in ijson.kvitems(
-        file, 'user_data', use_float=True, buf_size=2**20
-      ):
+      items = ijson.kvitems(file, 'user_data', use_float=True, buf_size=2**20)
+      for user, block in items:
         with reading(f'{path}, user {user}'):
           check(user not in clients, f'{path}: user {user} is in two files')
           x, y = block['x'], block['y']
@@ -96,14 +89,13 @@ def leaf(request: Request, folder: str) -> Arrays:
 
 @checked
 def femnist(
-  request: Request,
-  digits: bool = False,
-  background: Literal['white', 'black'] = 'white',
+  request: Request, digits: bool = False, background: Background = 'white'
 ) -> Arrays:
   """FEMNIST by writer, from leaf_femnist/ or tff_femnist/; digits=True: of TFF."""
   folder = find(request, *['leaf_femnist'] * (not digits), 'tff_femnist')
   if folder.name == 'leaf_femnist':
-    arrays = read_folder(folder, _images) | {'num_classes': 62}
+    images = read_folder(folder, lambda x: to_bytes(np.array(x)).reshape(-1, 28, 28))
+    arrays = images | {'num_classes': 62}
   else:
     arrays = tff.fed_emnist(folder, digits)
   if background == 'black':

@@ -82,7 +82,7 @@ def hub(
   side: Side = 0,
   config: str = '',
 ) -> Arrays:
-  """Images of the Hugging Face hub, downloaded or from a copy in NAME/.
+  """Images of the Hugging Face hub, downloaded or from Parquet files in NAME/.
 
   `image`, `label` and `client` are columns; by default, the only ones of images and of
   class labels, and none. `side` resizes all images to RGB of one size. With clients,
@@ -95,12 +95,8 @@ def hub(
   with reading(f'hub({name})'):
     if not folder.is_dir():
       splits = datasets.load_dataset(name, config or None)
-    elif any(folder.rglob('*.parquet')):
-      splits = datasets.load_dataset('parquet', data_dir=str(folder))
     else:
-      splits = datasets.load_from_disk(str(folder))
-    if isinstance(splits, datasets.Dataset):
-      splits = {'train': splits}
+      splits = datasets.load_dataset('parquet', data_dir=str(folder))
     return _of_splits(splits, image, label, client, side)
 
 
@@ -134,8 +130,7 @@ def _of_splits(
 
 
 def _pixels(image: Any, side: int) -> np.ndarray:
-  if side or image.mode not in ('L', 'RGB'):
-    image = image.convert('RGB')
+  image = image if image.mode == 'L' and not side else image.convert('RGB')
   return np.asarray(image.resize((side, side)) if side else image)
 
 

@@ -75,8 +75,7 @@ def pfllib(request: Request, folder: str) -> Arrays:
     del arrays['split']
   config = pathlib.Path(folder, 'config.json')
   if config.is_file():
-    with reading(config):
-      arrays['num_classes'] = int(json.loads(config.read_text())['num_classes'])
+    arrays['num_classes'] = json.loads(config.read_text())['num_classes']
   return arrays
 
 
@@ -111,18 +110,16 @@ def save(folder: pathlib.Path, pool: Pool) -> None:
 
 def of_splits(train: FederatedData, test: FederatedData) -> Pool:
   """The pool of a federation, whose clients are natural ones."""
-  parts = []
+  info, columns = train.info, []
   for split in (train, test):
-    sizes, info = np.asarray(split.sizes()), split.info
-    columns = {'x': split.x, 'y': split.y, 'client': np.repeat(info.names, sizes)}
-    if info.clusters is not None:
-      names = info.cluster_names
-      clusters = info.clusters if names is None else np.array(names)[info.clusters]
-      columns['cluster'] = np.repeat(clusters, sizes)
-    if info.weights is not None:
-      columns['weight'] = np.repeat(info.weights, sizes)
-    parts.append(columns)
-  return from_arrays(
-    **both_splits(*parts), task=train.task, num_classes=train.num_classes,
-    scale=train.scale, class_names=train.info.class_names,
+    client = np.repeat(np.arange(split.num_clients), np.asarray(split.sizes()))
+    columns.append({'x': split.x, 'y': split.y, 'client': client})
+  arrays = both_splits(*columns)
+  arrays['test'] = arrays.pop('split') == 1
+  if info.clusters is not None:
+    arrays['cluster'] = np.asarray(info.clusters)[arrays['client']]
+  return Pool(
+    **arrays, task=train.task, num_classes=train.num_classes, scale=train.scale,
+    class_names=info.class_names, names=info.names, cluster_names=info.cluster_names,
+    weight=info.weights,
   )  # fmt: skip

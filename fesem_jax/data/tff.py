@@ -75,10 +75,8 @@ def _sqlite(path: pathlib.Path, split: str) -> Iterator[tuple[str, list[np.ndarr
     rows = connection.execute(_EXAMPLES, (split,))
     for client, messages in itertools.groupby(rows, lambda row: row[0]):
       with reading(f'{path}, client {client}'):
-        examples = [
-          tf_example_pb2.Example.FromString(message).features.feature
-          for _, message in messages
-        ]
+        parsed = (tf_example_pb2.Example.FromString(message) for _, message in messages)
+        examples = [example.features.feature for example in parsed]
         pixels = [np.array(e['pixels'].float_list.value, np.float32) for e in examples]
         labels = [e['label'].int64_list.value[0] for e in examples]
         yield client, [np.stack(pixels).reshape(-1, 28, 28), np.array(labels)]

@@ -92,7 +92,7 @@ def test_corrupted_groups_are_of_one_kind_each():
   kinds = 'corrupted([none,contrast,gaussian_noise], strength=5)'
   train, test = data.federate(pool, kinds, num_clients=6)
   assert train.info.clusters.tolist() == [0, 1, 2] * 2
-  assert train.info.cluster_names == ('none', 'contrast', 'gaussian noise')
+  assert train.info.cluster_names == ('none', 'contrast', 'gaussian_noise')
   originals, spread = {image.tobytes() for image in x}, x.std(axis=(1, 2)).mean()
   for split in (train, test):
     for i in range(6):

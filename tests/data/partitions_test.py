@@ -362,7 +362,7 @@ REFUSED = [
   (lambda: partitions.Rotated(['x']), 'groups: '),
   (lambda: partitions.Rotated(sampling='cubic'), 'sampling: '),
   (lambda: federate('label_swapped([[1,1]])'), 'groups: '),
-  (lambda: partitions.Corrupted(['fog']), 'groups: '),
+  (lambda: federate('corrupted([fog])', images(), 4), 'groups: '),
   (lambda: partitions.Corrupted(13), 'groups: '),
   (lambda: partitions.Corrupted(strength=6), 'strength: '),
   (lambda: federate('natural'), 'partition: '),

@@ -470,15 +470,6 @@ def test_the_hub_by_its_columns(tmp_path):
   assert_equal(pool, expected)
 
 
-def test_a_set_of_the_hub_that_was_saved_to_disk(tmp_path):
-  datasets = pytest.importorskip('datasets')
-  columns = {'image': [picture(i, 8, 8) for i in range(4)], 'label': ['b', 'a'] * 2}
-  rows = datasets.Dataset.from_dict(columns)
-  rows.save_to_disk(str(tmp_path / 'me' / 'mine'))
-  pool = sources.read('hub(me/mine, image=image, label=label)', tmp_path)
-  assert (pool.class_names, pool.y.tolist()) == (('a', 'b'), [1, 0, 1, 0])
-
-
 def test_images_of_several_sizes_and_modes_are_resized(tmp_path):
   images = [picture(9, 83, 90, 3), picture(9, 85, 90), picture(255, 8, 8).convert('1')]
   columns = {'image': images, 'label': [0, 1, 0]}

@@ -28,34 +28,10 @@ from fesem_jax.data.partitions.grouped import (
   Rotated,
 )
 from fesem_jax.data.partitions.listed import Natural, Rows
-from fesem_jax.data.partitions.partition import Context, Partition, name_of
+from fesem_jax.data.partitions.partition import Context as Context
+from fesem_jax.data.partitions.partition import Partition, name_of
 from fesem_jax.utils import expressions
 from fesem_jax.utils.errors import check
-
-__all__ = [
-  'KINDS',
-  'Context',
-  'Corrupted',
-  'Dirichlet',
-  'DirichletLabels',
-  'Iid',
-  'InClusters',
-  'LabelPermuted',
-  'LabelSwapped',
-  'Labels',
-  'Lognormal',
-  'Natural',
-  'Noisy',
-  'Partition',
-  'PowerLaw',
-  'Rotated',
-  'Rows',
-  'Shards',
-  'Unequal',
-  'help_text',
-  'parse',
-  'replace',
-]
 
 KINDS: dict[str, type[Partition]] = {
   name_of(kind): kind

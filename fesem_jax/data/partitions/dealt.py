@@ -147,10 +147,13 @@ class FewLabels(ByShares):
 
   by_label = True
   top_up = False
+  per_client: ranges.Count = 2
   of_present: ClassVar[Callable[..., Array]]  # (request, labels [P], counts [P])
 
   def shares(self, request: Request, first: Array) -> Array:
     present, places = np.unique(request.labels, return_inverse=True)
+    enough = self.per_client <= len(present)
+    check(enough, f'per_client: is {self.per_client}; there are {len(present)} labels')
     shares = np.zeros((request.num_classes, request.num_clients))
     shares[present] = self.of_present(request, present, np.bincount(places))
     absent = present[~shares[present].any(axis=1)].tolist()
@@ -170,7 +173,6 @@ class Labels(FewLabels):
     of: the labels of each client instead.
   """
 
-  per_client: ranges.Count = 2
   of: Sequence[Sequence[int]] = ()
 
   @property
@@ -186,7 +188,6 @@ class Labels(FewLabels):
         check(right, f'of: client {i} needs labels that have examples')
         has[np.searchsorted(present, labels), i] = 1
     else:
-      _check_enough(self.per_client, counts)
       order = request.rng.random((len(clients), len(counts)))
       order[clients, clients % len(counts)] = -1
       has[np.argsort(order, axis=1)[:, : self.per_client].T, clients] = 1
@@ -200,15 +201,13 @@ class PowerLaw(FewLabels):
   label a share. FedProx leaves out what rounding leaves over; here all are dealt.
 
   Attributes:
-    sigma: shares are in proportion to exp(sigma z), z ~ N(0, 1).
     per_client: labels of each client.
+    sigma: shares are in proportion to exp(sigma z), z ~ N(0, 1).
   """
 
   sigma: Sigma = 2.0
-  per_client: ranges.Count = 2
 
   def of_present(self, request: Request, present: Array, counts: Array) -> Array:
-    _check_enough(self.per_client, counts)
     shares = np.zeros((len(counts), request.num_clients))
     first = np.arange(request.num_clients) % len(counts)
     for label, count in enumerate(counts):
@@ -286,11 +285,6 @@ class Shards(Partition):
       return [np.concatenate([shards[s] for s in client]) for client in of_clients]
 
     return deal
-
-
-def _check_enough(per_client: int, counts: Array) -> None:
-  enough = per_client <= len(counts)
-  check(enough, f'per_client: is {per_client}; there are {len(counts)} labels')
 
 
 def _exp_weights(rng: Generator, count: int, sigma: float) -> Array:

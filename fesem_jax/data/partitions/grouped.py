@@ -98,9 +98,7 @@ class Grouped(Parted):
     right = 0 < count == len(self.settings) <= _MAX_GROUPS
     right = right and (count == self.groups or listed)
     right = right and all(isinstance(x, self.setting) for x in self.settings)
-    check(
-      right, f'groups: got {self.groups!s:.40}; give a number or different settings'
-    )
+    check(right, f'groups: got {self.groups!s:.40}; give k, or different settings')
 
   def defaults(self, count: int) -> Sequence[Any]:
     """The settings of k groups."""
@@ -253,16 +251,8 @@ class Corrupted(Grouped):
   setting = str
   strength: Annotated[int, ranges.Range(1, 5)] = 3
 
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    for name in self.settings:
-      ranges.check_choice('groups', name, image_corruptions.NAMES)
-
   def defaults(self, count: int) -> Sequence[Any]:
     return image_corruptions.NAMES[:count]
-
-  def name(self, setting: Any) -> str:
-    return setting.replace('_', ' ')
 
   def change(self, x: Array, y: Array, group: int, context: Context) -> Changed:
     rng, name = context.rng(prng_streams.CORRUPT_IMAGES, group), self.settings[group]

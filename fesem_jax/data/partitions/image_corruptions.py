@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 
 _BLOCK = 2048  # Images at once, which bounds memory.
@@ -95,6 +96,7 @@ def corrupted(
 
   Raises `UserError` unless `x * scale` are pixels between 0 and 1.
   """
+  ranges.check_choice('groups', name, NAMES)
   if name == 'none':
     return x
   change, constants = _CORRUPTIONS[name]

@@ -36,23 +36,14 @@ class Request(NamedTuple):
 
 
 class Context(NamedTuple):
-  """The data that `change` may depend on.
-
-  Attributes:
-    seed: of all random numbers.
-    split: 0 for training and 1 for test.
-    num_clients: M.
-    num_classes: L.
-    labels: classes that have training examples.
-    scale: models see `x * scale`.
-  """
+  """The data that `change` may depend on."""
 
   seed: int
-  split: int
+  split: int  # 0 for training and 1 for test.
   num_clients: int
   num_classes: int
-  labels: Array
-  scale: float
+  labels: Array  # Classes that have training examples.
+  scale: float  # Models see `x * scale`.
 
   def rng(self, stream: int, number: int) -> Generator:
     """The random state of a group or client in this split."""
@@ -217,10 +208,7 @@ def by_counts(rng: Generator, labels: Array, counts: Array) -> Rows:
 def by_shares(rng: Generator, labels: Array, shares: Array, least: int) -> Rows:
   """Rows by shares [L, M]; clients below `least` take rows of the largest ones."""
   counts = np.bincount(labels, minlength=len(shares))
-  sizes = [
-    sizes_of(share, count) if share.any() else np.zeros(len(share), int)
-    for share, count in zip(shares, counts, strict=False)
-  ]
+  sizes = [sizes_of(s, n * s.any()) for s, n in zip(shares, counts, strict=False)]
   clients = by_counts(rng, labels, np.array(sizes))
   # Largest first, and the first of equally large ones.
   givers = [(-len(rows), i) for i, rows in enumerate(clients) if len(rows) > least]
