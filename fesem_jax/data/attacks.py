@@ -94,18 +94,15 @@ class Noise:
     return jax.tree.map(lambda s, z: s + scale * z, start, drawn)
 
 
-def _sign_flip() -> Replacement:
+def sign_flip() -> Replacement:
   """Sends s - (w - s), for the model w trained from s."""
   return Replacement(-1.0)
 
 
 KINDS: dict[str, Callable[..., Any]] = {
-  'label_flip': LabelFlip,
-  'backdoor': Backdoor,
-  'sign_flip': _sign_flip,
-  'noise': Noise,
-  'replacement': Replacement,
-}
+  'label_flip': LabelFlip, 'backdoor': Backdoor, 'sign_flip': sign_flip,
+  'noise': Noise, 'replacement': Replacement,
+}  # fmt: skip
 
 
 def parse(text: str) -> tuple[Any, ...]:

@@ -12,21 +12,13 @@ Clients = dict[str, tuple[np.ndarray, np.ndarray]]  # x [N, ...], y [N, ...] by 
 
 
 class Request(NamedTuple):
-  """What a data set is read for.
-
-  Attributes:
-    data_dir: folder of all data.
-    rng: random state of generated data, and of draws of users.
-    num_clients: M of generated data.
-    examples: of each generated client, training and test; 0 lets the data set decide.
-    task: what models are trained for; '' takes the task of the data.
-  """
+  """What a data set is read for; all but `data_dir` and `task` is of generated data."""
 
   data_dir: pathlib.Path
-  rng: np.random.Generator
+  rng: np.random.Generator  # Also of draws of users.
   num_clients: int = 100
-  examples: int = 0
-  task: str = ''
+  examples: int = 0  # Of each client; 0 lets the data set decide.
+  task: str = ''  # What models are trained for; '' takes that of the data.
 
 
 def find(request: Request, *places: str) -> pathlib.Path:

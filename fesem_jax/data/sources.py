@@ -5,7 +5,7 @@ import importlib
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from fesem_jax.core import prng_streams
@@ -65,21 +65,11 @@ def read(
   }
   name, _ = expressions.split_call(dataset)
   if ':' in name:
-    kinds[name] = user_function(name)
+    module, _, function = name.partition(':')
+    if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
+      sys.path.insert(0, os.getcwd())
+    kinds[name] = getattr(importlib.import_module(module), function)
   (arrays,) = expressions.build(dataset, kinds, 'dataset')
-  return to_pool(arrays, task)
-
-
-def user_function(name: str) -> Callable[..., Any]:
-  """The function MODULE:FUNCTION, with the current folder on the path."""
-  module, _, function = name.partition(':')
-  if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
-    sys.path.insert(0, os.getcwd())
-  return getattr(importlib.import_module(module), function)
-
-
-def to_pool(arrays: Pool | Mapping[str, Any], task: str = '') -> Pool:
-  """The pool of what a function of a data set returns."""
   if isinstance(arrays, Pool):
     return arrays
   return from_arrays(**{**arrays, **({'task': task} if task else {})})

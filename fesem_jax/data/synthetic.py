@@ -4,7 +4,7 @@ from typing import Annotated
 
 import numpy as np
 
-from fesem_jax.data.reading import Arrays, Request
+from fesem_jax.data.reading import Arrays, Request, of_clients
 from fesem_jax.tasks import REGRESSION
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Range, checked
@@ -29,18 +29,14 @@ def _groups(request: Request, groups: int) -> np.ndarray:
 
 
 def _pool(
-  xs: list[np.ndarray],
-  ys: list[np.ndarray],
-  num_classes: int = _CLASSES,
-  groups: np.ndarray | None = None,
+  clients: list[tuple[np.ndarray, np.ndarray]], groups: np.ndarray | None = None
 ) -> Arrays:
   """Features and labels of each client."""
-  sizes, width = [len(y) for y in ys], len(str(len(xs) - 1))
-  names = np.array([f'client{i:0{width}d}' for i in range(len(xs))])
-  arrays = {'x': np.concatenate(xs), 'y': np.concatenate(ys)}
+  width = len(str(len(clients) - 1))
+  arrays = of_clients({f'client{i:0{width}d}': c for i, c in enumerate(clients)})
   if groups is not None:
-    arrays['cluster'] = np.repeat(groups, sizes)
-  return arrays | {'client': np.repeat(names, sizes), 'num_classes': num_classes}
+    arrays['cluster'] = np.repeat(groups, [len(y) for _, y in clients])
+  return arrays
 
 
 @checked
@@ -55,16 +51,15 @@ def synthetic(
   clients' models, and of their features.
   """
   rng, deviation = request.rng, np.arange(1, _DIMENSION + 1) ** -0.6
-  xs, ys = [], []
+  clients = []
   for size in _sizes(request):
     center = rng.normal(0, alpha)
     w = rng.normal(center, 1, (_DIMENSION, _CLASSES))
     b = rng.normal(center, 1, _CLASSES)
     mean = rng.normal(rng.normal(0, beta), 1, _DIMENSION)
     x = rng.normal(mean, deviation, (size, _DIMENSION))
-    xs.append(x)
-    ys.append((x @ w + b).argmax(axis=1))
-  return _pool(xs, ys)
+    clients.append((x, (x @ w + b).argmax(axis=1)))
+  return _pool(clients) | {'num_classes': _CLASSES}
 
 
 @checked
@@ -80,13 +75,12 @@ def synthetic_linear(
   rng, group_ids = request.rng, _groups(request, groups)
   regression = request.task == REGRESSION.name
   models = rng.integers(0, 2, (groups, _LINEAR_DIMENSION))
-  xs, ys = [], []
+  clients = []
   for group in group_ids:
     x = rng.normal(size=(request.examples or 100, _LINEAR_DIMENSION))
     target = x @ models[group] + rng.normal(0, noise, len(x))
-    xs.append(x)
-    ys.append(target if regression else target > 0)
-  return _pool(xs, ys, 1 if regression else 2, group_ids)
+    clients.append((x, target if regression else target > 0))
+  return _pool(clients, group_ids) | {'num_classes': 1 if regression else 2}
 
 
 @checked
@@ -102,11 +96,10 @@ def synthetic_mixture(
   rng, group_ids = request.rng, _groups(request, groups)
   means = rng.normal(size=(_CLASSES, _DIMENSION))
   models = rng.normal(size=(groups, _DIMENSION, _CLASSES))
-  xs, ys = [], []
+  clients = []
   for group, size in zip(group_ids, _sizes(request), strict=True):
     component = rng.integers(0, _CLASSES, size)
     x = means[component] + rng.normal(size=(size, _DIMENSION))
     logits = x @ models[group] + rng.normal(0, noise, (size, _CLASSES))
-    xs.append(x)
-    ys.append(logits.argmax(axis=1))
-  return _pool(xs, ys, groups=group_ids)
+    clients.append((x, logits.argmax(axis=1)))
+  return _pool(clients, group_ids) | {'num_classes': _CLASSES}

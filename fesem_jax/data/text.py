@@ -49,7 +49,11 @@ def shakespeare(request: Request, stride: Stride = 1) -> Arrays:
   places = 'leaf_shakespeare', 'tff_shakespeare', 'tinyshakespeare/input.txt'
   path = find(request, *places)
   if path.name == 'leaf_shakespeare':
-    arrays = leaf.read_folder(path, _strings, lambda y: tokens(''.join(y)))
+    arrays = leaf.read_folder(
+      path,
+      lambda x: tokens(''.join(x)).reshape(-1, LENGTH),
+      lambda y: tokens(''.join(y)),
+    )
     return _as_task(arrays, request.task)
   if path.name == 'tff_shakespeare':
     snippets = tff.shakespeare(path)
@@ -73,11 +77,11 @@ def text(request: Request, file: str, stride: Stride = 1) -> Arrays:
     check(speaker, f'{path}: {block[:40]!r} has no line NAME: before it')
     assert speaker is not None
     speeches.setdefault(speaker[1].strip(), []).append(block[speaker.end() :])
-  texts = {}
-  for name, parts in speeches.items():
-    joined = _merged(parts)
-    cut = round(_TRAIN_SHARE * len(joined))
-    texts[name] = joined[:cut], joined[cut:]
+  merged = {name: _merged(parts) for name, parts in speeches.items()}
+  cuts = {name: round(_TRAIN_SHARE * len(whole)) for name, whole in merged.items()}
+  texts = {
+    name: (whole[: cuts[name]], whole[cuts[name] :]) for name, whole in merged.items()
+  }
   return _windows_of(texts, stride, request.task, path)
 
 
@@ -86,30 +90,21 @@ def _merged(speeches: list[str]) -> str:
   return re.sub('  +', ' ', ' '.join(speeches).replace('\n', ' '))
 
 
-def _strings(x: list[str]) -> np.ndarray:
-  return tokens(''.join(x)).reshape(len(x), LENGTH)
-
-
 def _windows_of(texts: Texts, stride: int, task: str, path: pathlib.Path) -> Arrays:
   """Examples of clients whose training and test text have some."""
   texts = {name: pair for name, pair in texts.items() if min(map(len, pair)) > LENGTH}
   check(texts, f'{path}: no speaker has {LENGTH + 1} characters in both splits')
   characters = tokens(''.join(part for pair in texts.values() for part in pair))
   others = np.mean(characters == _UNKNOWN)
-  check(
-    others < 0.1, f'{path}: {others:.0%} of the characters are not in the vocabulary'
-  )
-  train, test = (
-    of_clients({name: _windows(pair[i], stride) for name, pair in texts.items()})
-    for i in range(2)
-  )
-  return _as_task(both_splits(train, test), task)
-
-
-def _windows(text: str, stride: int) -> tuple[np.ndarray, np.ndarray]:
-  """80 tokens, and the one after them, from every `stride`-th character on."""
-  spans = np.lib.stride_tricks.sliding_window_view(tokens(text), LENGTH + 1)[::stride]
-  return spans[:, :LENGTH], spans[:, LENGTH]
+  check(others < 0.1, f'{path}: {others:.0%} of the characters have no token')
+  splits = []
+  for i in range(2):
+    clients = {}
+    for name, pair in texts.items():
+      spans = np.lib.stride_tricks.sliding_window_view(tokens(pair[i]), LENGTH + 1)
+      clients[name] = spans[::stride, :LENGTH], spans[::stride, LENGTH]
+    splits.append(of_clients(clients))
+  return _as_task(both_splits(*splits), task)
 
 
 def _as_task(arrays: Arrays, task: str) -> Arrays:
