@@ -83,7 +83,9 @@ def saved(request: Request, folder: str) -> Pool:
   """A folder of `fesem-data --output=FOLDER`, whose x is mapped into memory."""
   with reading(folder):
     values = json.loads(pathlib.Path(folder, _VALUES).read_text())
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    fields = dict[str, Any]()
+    for name, v in values.items():
+      fields[name] = tuple(v) if isinstance(v, list) else v
     for name in fields.pop('arrays'):
       path = pathlib.Path(folder, f'{name}.npy')
       fields[name] = np.load(path, mmap_mode='r' if name == 'x' else None)

@@ -1,7 +1,6 @@
 """Parts of a federation that are set aside: of every client, or whole clients."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 
@@ -58,10 +57,8 @@ def hold_out_clients(
   rng = prng_streams.host_rng(seed, prng_streams.UNSEEN)
   order = rng.permutation(train.num_clients)
   seen, unseen = np.sort(order[count:]), np.sort(order[:count])
-  return (
-    (train.reorder(seen), test.reorder(seen)),
-    (train.reorder(unseen), test.reorder(unseen)),
-  )
+  remaining = train.reorder(seen), test.reorder(seen)
+  return remaining, (train.reorder(unseen), test.reorder(unseen))
 
 
 @ranges.checked
@@ -113,9 +110,6 @@ def first_examples(
 
   Returns:
     The split on the host.
-
-  Raises:
-    UserError: if `count` is less than 1.
   """
   chosen = []
   for client, rows in zip(np.asarray(train.client_ids), _rows_of(train), strict=True):
@@ -126,8 +120,8 @@ def first_examples(
 
 def _rows_of(data: FederatedData) -> Rows:
   """The rows of each client in the split."""
-  pairs = itertools.pairwise(np.asarray(data.offsets))
-  return [np.arange(first, last) for first, last in pairs]
+  offsets = np.asarray(data.offsets)
+  return np.split(np.arange(offsets[-1]), offsets[1:-1])
 
 
 def _subset(

@@ -49,12 +49,7 @@ def shakespeare(request: Request, stride: Stride = 1) -> Arrays:
   places = 'leaf_shakespeare', 'tff_shakespeare', 'tinyshakespeare/input.txt'
   path = find(request, *places)
   if path.name == 'leaf_shakespeare':
-    arrays = leaf.read_folder(
-      path,
-      lambda x: tokens(''.join(x)).reshape(-1, LENGTH),
-      lambda y: tokens(''.join(y)),
-    )
-    return _as_task(arrays, request.task)
+    return _as_task(leaf.read_folder(path, _strings, _strings), request.task)
   if path.name == 'tff_shakespeare':
     snippets = tff.shakespeare(path)
     texts = {name: (_merged(a), _merged(b)) for name, (a, b) in snippets.items()}
@@ -77,17 +72,21 @@ def text(request: Request, file: str, stride: Stride = 1) -> Arrays:
     check(speaker, f'{path}: {block[:40]!r} has no line NAME: before it')
     assert speaker is not None
     speeches.setdefault(speaker[1].strip(), []).append(block[speaker.end() :])
-  merged = {name: _merged(parts) for name, parts in speeches.items()}
-  cuts = {name: round(_TRAIN_SHARE * len(whole)) for name, whole in merged.items()}
-  texts = {
-    name: (whole[: cuts[name]], whole[cuts[name] :]) for name, whole in merged.items()
-  }
+  texts = {}
+  for name, parts in speeches.items():
+    whole = _merged(parts)
+    cut = round(_TRAIN_SHARE * len(whole))
+    texts[name] = whole[:cut], whole[cut:]
   return _windows_of(texts, stride, request.task, path)
 
 
 def _merged(speeches: list[str]) -> str:
   """All speeches, with one space for line breaks, as LEAF does."""
   return re.sub('  +', ' ', ' '.join(speeches).replace('\n', ' '))
+
+
+def _strings(x: list[str]) -> np.ndarray:
+  return tokens(''.join(x)).reshape(len(x), -1)
 
 
 def _windows_of(texts: Texts, stride: int, task: str, path: pathlib.Path) -> Arrays:

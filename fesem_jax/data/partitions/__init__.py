@@ -9,16 +9,6 @@ A new kind is a subclass of `Partition` with `deal`.
 import dataclasses
 from typing import Any
 
-from fesem_jax.data.partitions.dealt import (
-  Dirichlet,
-  DirichletLabels,
-  Iid,
-  Labels,
-  Lognormal,
-  PowerLaw,
-  Shards,
-  Unequal,
-)
 from fesem_jax.data.partitions.grouped import (
   Corrupted,
   InClusters,
@@ -29,7 +19,18 @@ from fesem_jax.data.partitions.grouped import (
 )
 from fesem_jax.data.partitions.listed import Natural, Rows
 from fesem_jax.data.partitions.partition import Context as Context
-from fesem_jax.data.partitions.partition import Partition, name_of
+from fesem_jax.data.partitions.partition import (
+  Dirichlet,
+  DirichletLabels,
+  Iid,
+  Labels,
+  Lognormal,
+  Partition,
+  PowerLaw,
+  Shards,
+  Unequal,
+  name_of,
+)
 from fesem_jax.utils import expressions
 from fesem_jax.utils.errors import check
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from fesem_jax.core import prng_streams
 from fesem_jax.data.partitions import image_corruptions
-from fesem_jax.data.partitions.dealt import Iid
 from fesem_jax.data.partitions.partition import (
   Array,
   Context,
   Generator,
+  Iid,
   Partition,
   Request,
   Rows,
@@ -94,10 +94,10 @@ class Grouped(Parted):
     super().__post_init__()
     listed = isinstance(self.groups, tuple)
     right = listed or isinstance(self.groups, numbers.Integral)
+    right = right and all(isinstance(x, self.setting) for x in self.settings)
     count = len(set(self.settings)) if right else 0
     right = 0 < count == len(self.settings) <= _MAX_GROUPS
     right = right and (count == self.groups or listed)
-    right = right and all(isinstance(x, self.setting) for x in self.settings)
     check(right, f'groups: got {self.groups!s:.40}; give k, or different settings')
 
   def defaults(self, count: int) -> Sequence[Any]:
