@@ -76,7 +76,10 @@ def federate(
   groups = dealt.groups_of(count) if groups is None else groups
   clusters, cluster_names = groups, names_of_groups(dealt)
   if groups is None and pool.cluster is not None:
-    clusters, cluster_names = _clusters(pool.cluster, flat, sizes), pool.cluster_names
+    cluster_names, of_rows = pool.cluster_names, pool.cluster[np.concatenate(flat)]
+    client = np.concatenate([np.repeat(np.arange(count), n) for n in sizes])
+    first = of_rows[np.unique(client, return_index=True)[1]]
+    clusters = first if (first[client] == of_rows).all() else None
   if isinstance(dealt, partitions.Natural) and pool.weight is not None:
     weights = pool.weight[np.isin(pool.names, names)]  # type: ignore[arg-type]
   if standardize:
@@ -91,11 +94,8 @@ def federate(
     context = Context(seed, i, count, pool.num_classes, labels, pool.scale)
     x, y = _rows(pool.x, flat[i]), pool.y[flat[i]]
     x, y = changed(dealt, x, y, sizes[i], groups, context)
-    split = FederatedData.from_arrays(
-      x, y, sizes[i], num_classes=pool.num_classes, scale=pool.scale, info=info,
-      task=pool.task,
-    )  # fmt: skip
-    splits.append(split)
+    options = {'num_classes': pool.num_classes, 'scale': pool.scale, 'task': pool.task}
+    splits.append(FederatedData.from_arrays(x, y, sizes[i], info=info, **options))
   train, test = splits
   if pool.server_test is not None:
     x, y = pool.server_test
@@ -222,16 +222,6 @@ def _rows(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
   if np.array_equal(rows, np.arange(first, first + len(rows))):
     return x[first : first + len(rows)]
   return x[rows]
-
-
-def _clusters(
-  cluster: np.ndarray, flat: list[np.ndarray], sizes: list[np.ndarray]
-) -> np.ndarray | None:
-  """[M] known cluster of each client; None if a client's examples are of several."""
-  client = np.concatenate([np.repeat(np.arange(len(n)), n) for n in sizes])
-  of_rows, clusters = cluster[np.concatenate(flat)], np.zeros(len(sizes[0]), np.int64)
-  clusters[client] = of_rows
-  return clusters if (clusters[client] == of_rows).all() else None
 
 
 def _standardized(

@@ -67,11 +67,9 @@ def emnist(request: Request, split: str = 'byclass') -> Arrays:
   prefixes = [f'emnist-{split}-{part}' for part in ('train', 'test')]
   arrays = _idx_splits(find(request, 'emnist', 'EMNIST/raw'), prefixes)
   first, num_classes = EMNIST_SPLITS[split]
-  return arrays | {
-    'x': arrays['x'].swapaxes(1, 2),  # Transposed in the files.
-    'y': arrays['y'].astype(int) - first,
-    'num_classes': num_classes,
-  }
+  # Transposed in the files.
+  arrays |= {'x': arrays['x'].swapaxes(1, 2), 'y': arrays['y'].astype(int) - first}
+  return arrays | {'num_classes': num_classes}
 
 
 def mnist_writers(request: Request) -> Arrays:

@@ -69,11 +69,9 @@ class Natural(Partition):
       train, test = split_each(divide, train, last)
       few = slice(-examples, None) if last and examples else slice(examples or None)
       return names, [rows[few] for rows in train], test
-    if examples:
-      train = [
-        np.sort(divide.choice(r, examples, replace=False)) if examples < len(r) else r
-        for r in train
-      ]
+    for i, rows in enumerate(train):
+      if 0 < examples < len(rows):
+        train[i] = np.sort(divide.choice(rows, examples, replace=False))
     return names, train, [lists[1][i] for i in chosen]
 
 
@@ -102,16 +100,15 @@ class Rows(Partition):
     check(not examples, 'examples_per_client: does not apply to rows; leave it out')
     right = num_clients in (0, len(train))
     check(right, f'num_clients: is {num_clients}; {len(train)} clients are listed')
-    listed = np.concatenate([*train, *(test or [])])
+    listed, is_test = np.concatenate([*train, *(test or [])]), pool.test
     most = listed.max(initial=0)
     check(most < len(pool.y), f'rows: no row {most}; there are {len(pool.y)}')
-    if test is None and pool.test is not None and pool.test[listed].any():
-      is_test = pool.test
+    if test is None and is_test is not None and is_test[listed].any():
       train, test = ([r[is_test[r] == i] for r in train] for i in (False, True))
-    elif test is None and pool.test is not None:
+    elif test is None and is_test is not None:
       shares = shares_of(pool.labels, train, pool.num_classes)
       rng = prng_streams.host_rng(seed, prng_streams.PARTITION)
-      places = np.flatnonzero(pool.test)
+      places = np.flatnonzero(is_test)
       test = [places[r] for r in by_shares(rng, pool.labels[places], shares, 0)]
     elif test is None:
       rng = prng_streams.host_rng(seed, prng_streams.SPLIT)
