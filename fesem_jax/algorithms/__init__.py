@@ -48,7 +48,7 @@ from fesem_jax.algorithms.scaffold import scaffold
 from fesem_jax.algorithms.stocfl import stocfl
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
-from fesem_jax.data.phases import with_weights
+from fesem_jax.data.splits import with_weights
 from fesem_jax.server import comparison
 from fesem_jax.utils import display
 from fesem_jax.utils.errors import check

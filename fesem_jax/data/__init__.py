@@ -4,20 +4,18 @@
 partition; `load` does so with a data set by its name.
 """
 
-from fesem_jax.data.description import describe
 from fesem_jax.data.federation import drift, federate, load, load_phases
-from fesem_jax.data.phases import (
-  Phase,
-  phases_with_true_groups,
-  with_true_groups,
-  with_weights,
-)
 from fesem_jax.data.pool import Pool, from_arrays, from_frame
 from fesem_jax.data.splits import (
+  Phase,
   class_sample,
+  describe,
   first_examples,
   hold_out,
   hold_out_clients,
+  phases_with_true_groups,
+  with_true_groups,
+  with_weights,
 )
 
 __all__ = [

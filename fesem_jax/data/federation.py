@@ -16,8 +16,8 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import partitions, sources
 from fesem_jax.data.partitions.grouped import changed, names_of_groups
 from fesem_jax.data.partitions.partition import Context, Partition
-from fesem_jax.data.phases import Phase
 from fesem_jax.data.pool import Pool
+from fesem_jax.data.splits import Phase
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 

@@ -1,15 +1,22 @@
-"""Parts of a federation that are set aside: of every client, or whole clients."""
+"""What is done with splits of clients: parts, phases, weights, true groups, a table."""
 
 import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fesem_jax.core import prng_streams
-from fesem_jax.core.federated_data import FederatedData
+from fesem_jax.core.client_info import checked_weights
+from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.data.partitions.partition import Rows, split_each
-from fesem_jax.tasks import CLASSIFICATION
+from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
+
+if TYPE_CHECKING:
+  import pandas
 
 Pair = tuple[FederatedData, FederatedData]
 
@@ -138,3 +145,139 @@ def _subset(
     max_examples=max_examples or max(1, *sizes),
     shard_rows=None,
   )
+
+
+class Phase(NamedTuple):
+  """The data from a round on, until those of the next phase.
+
+  Attributes:
+    first_round: counted from 1.
+    train: training split, on the host.
+    test: test split of the same clients.
+  """
+
+  first_round: int
+  train: FederatedData
+  test: FederatedData
+
+
+def check_phases(phases: Sequence[Phase]) -> None:
+  """Raises `UserError` unless phases follow round 1 and differ in values alone."""
+  firsts = [phase.first_round for phase in phases]
+  rise = firsts[0] == 1 and all(a < b for a, b in itertools.pairwise(firsts))
+  check(rise, f'later_phases: must begin after round 1 and rise; got {firsts[1:]}')
+  for phase in phases[1:]:
+    same = [_form(split) for split in phase[1:]] == [_form(s) for s in phases[0][1:]]
+    where = f'later_phases: data of round {phase.first_round}'
+    check(same, f'{where} have other clients, sizes or types; change values alone')
+
+
+def _form(split: FederatedData) -> tuple[object, ...]:
+  """What all phases share, so that the same programs serve them."""
+  arrays = split.client_ids, split.offsets, split.info.names
+  return (
+    *(np.asarray(array).tolist() for array in arrays),
+    (split.x.shape, str(split.x.dtype), split.y.shape, str(split.y.dtype)),
+    (split.num_classes, split.scale, split.task, split.max_examples),
+    split.groups and split.groups.count,
+    split.attack and split.attack.kinds,
+    split.weights is None,
+  )
+
+
+def with_weights(weights: Any, train: FederatedData) -> FederatedData:
+  """Gives the clients of a training split weights, for `weighting=by_weight`.
+
+  Args:
+    weights: name of each client -> its weight; or [M] in the order of the clients.
+    train: training split of M clients, on the host.
+
+  Returns:
+    The same with `weights`, also those of its `info`.
+
+  Raises:
+    UserError: if a client has no weight, or they are no weights.
+  """
+  if isinstance(weights, Mapping):
+    by_name = {str(name): weight for name, weight in weights.items()}
+    lacking = [name for name in train.info.names.astype(str) if name not in by_name]
+    check(not lacking, f'weighting: clients {lacking[:3]!s:.60} have no weight')
+    weights = [by_name[name] for name in train.info.names.astype(str)]
+  floats = checked_weights(weights, 'weighting')
+  fits = floats.shape == (train.num_clients,)
+  check(fits, f'weighting: shape {floats.shape}; there are {train.num_clients} clients')
+  info = dataclasses.replace(train.info, weights=floats)
+  return dataclasses.replace(train, info=info, weights=floats)
+
+
+def with_true_groups(
+  train: FederatedData, names: np.ndarray | None = None
+) -> FederatedData:
+  """Adds the clients' true groups to a training split, for the oracle.
+
+  Args:
+    train: training split of M clients, on the host, whose `info` has true clusters.
+    names: of all groups, where some may be without clients; None takes those of `info`.
+
+  Returns:
+    The same with `groups`, numbered in the order of `np.unique(names)`.
+
+  Raises:
+    UserError: if no true clusters are known.
+  """
+  truth = train.info.clusters
+  check(truth is not None, 'oracle: the data have no true groups; e.g. rotated has')
+  names = np.unique(np.asarray(truth) if names is None else names)
+  ids = np.searchsorted(names, np.asarray(truth))
+  return dataclasses.replace(train, groups=Groups(ids.astype(np.int32), len(names)))
+
+
+def phases_with_true_groups(phases: Sequence[Phase]) -> list[Phase]:
+  """Phases whose training splits have true groups, numbered alike in all of them."""
+  clusters = [phase.train.info.clusters for phase in phases]
+  truths = [truth for truth in clusters if truth is not None]
+  names = np.concatenate(truths) if len(truths) == len(phases) else None
+  return [p._replace(train=with_true_groups(p.train, names)) for p in phases]
+
+
+def describe(train: FederatedData, test: FederatedData) -> 'pandas.DataFrame':
+  """Describes two splits of the same clients, on the host.
+
+  Features are those that models see, with `scale`. Equal examples have equal features
+  and targets, of whatever client.
+
+  Returns:
+    A data frame with the columns `train` and `test` and the rows clients, examples,
+    smallest, median and largest client, classes, largest class (its share), features
+    and targets (least, most, root mean square), duplicates (share of the examples that
+    occur several times) and in train (share of the examples that are training
+    examples).
+  """
+  import pandas
+
+  columns, in_train = {}, None
+  for name, split in (('train', train), ('test', test)):
+    pairs = zip(np.asarray(split.x), np.asarray(split.y), strict=True)
+    examples = pandas.Series([hash((x.tobytes(), y.tobytes())) for x, y in pairs])
+    in_train = examples if in_train is None else in_train
+    columns[name] = _column(split)
+    columns[name]['duplicates'] = examples.duplicated(keep=False).mean()
+    columns[name]['in train'] = examples.isin(in_train).mean()
+  return pandas.DataFrame(columns)
+
+
+def _column(split: FederatedData) -> dict[str, float]:
+  sizes, y = np.asarray(split.sizes()), np.asarray(split.y)
+  rows: dict[str, float] = {'clients': len(sizes), 'examples': len(y)}
+  rows |= {'smallest client': sizes.min(), 'median client': float(np.median(sizes))}
+  rows['largest client'] = sizes.max()
+  if TASKS[split.task].has_classes:
+    counts = np.unique(y[y >= 0], return_counts=True)[1]
+    rows |= {'classes': len(counts), 'largest class': counts.max() / counts.sum()}
+  for name, array, scale in (('features', split.x, split.scale), ('targets', y, 1.0)):
+    # Rows of images at a time, as their squares take eight times their memory.
+    square = np.mean([np.square(row, dtype=np.float64).mean() for row in array])
+    values = {'least': array.min(), 'most': array.max()}
+    values['root mean square'] = np.sqrt(square)
+    rows |= {f'{name}, {key}': float(x) * scale for key, x in values.items()}
+  return rows

@@ -14,7 +14,7 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
-from fesem_jax.data.phases import check_phases
+from fesem_jax.data.splits import check_phases
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.model_checks import trace_local
 from fesem_jax.run import programs

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.selection import Selection, counted
-from fesem_jax.data.phases import Phase
+from fesem_jax.data.splits import Phase
 from fesem_jax.run import programs
 from fesem_jax.run.callbacks.callback import (
   Callback,

@@ -10,7 +10,7 @@ import fesem_jax as fj
 from fesem_jax import algorithms, data
 from fesem_jax.core import prng_streams
 from fesem_jax.core.client_info import ClientInfo
-from fesem_jax.data.phases import with_weights
+from fesem_jax.data.splits import with_weights
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import SIZES, assert_close, federation, run

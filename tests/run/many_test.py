@@ -12,7 +12,7 @@ import fesem_jax as fj
 from fesem_jax import algorithms
 from fesem_jax.core import side_by_side
 from fesem_jax.data import attacks
-from fesem_jax.data.phases import Phase
+from fesem_jax.data.splits import Phase
 from fesem_jax.run import loop, programs
 from fesem_jax.run.program_memory import ProgramMemory, TooLarge
 from fesem_jax.run.spec import spec_of

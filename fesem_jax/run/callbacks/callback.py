@@ -11,7 +11,7 @@ import numpy as np
 from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
-from fesem_jax.data.phases import Phase
+from fesem_jax.data.splits import Phase
 from fesem_jax.run.results import records
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.records import Record
