@@ -1,5 +1,6 @@
 """The training and test splits of clients, from a pool or from a data set's name."""
 
+import copy
 import dataclasses
 import itertools
 import os
@@ -32,7 +33,6 @@ def federate(
   seed: ranges.Seed = 0,
   test_rows: Literal['random', 'last'] = 'random',
   standardize: bool = False,
-  groups: np.ndarray | None = None,
   ignore_checks: Sequence[str] = (),
 ) -> tuple[FederatedData, FederatedData]:
   """Deals the examples of a pool to clients.
@@ -54,7 +54,6 @@ def federate(
       data, in place of random ones.
     standardize: whether columns get mean 0 and standard deviation 1 over the training
       examples.
-    groups: [M] group of each client, in place of those of the partition.
     ignore_checks: ids of checks that say nothing, e.g. 'FJ101'.
 
   Returns:
@@ -73,7 +72,7 @@ def federate(
   count, standards, weights = len(sizes[0]), None, None
   if names is None:
     names = [f'client{i:0{len(str(count - 1))}d}' for i in range(count)]
-  groups = dealt.groups_of(count) if groups is None else groups
+  groups = dealt.groups_of(count)
   clusters, cluster_names = groups, names_of_groups(dealt)
   if groups is None and pool.cluster is not None:
     cluster_names, of_rows = pool.cluster_names, pool.cluster[np.concatenate(flat)]
@@ -140,13 +139,20 @@ def drift(
   check(groups is not None, f'drift_rounds: {value!s:.40} has no groups')
   assert groups is not None
   if start == 'one':
-    splits = federate(pool, value, groups=np.zeros_like(groups), **options)
+    splits = federate(pool, _regrouped(value, np.zeros_like(groups)), **options)
   phases = [Phase(1, *splits)]
   for i, first in enumerate(rounds):
     rng = prng_streams.host_rng(options.get('seed', 0), prng_streams.DRIFT, i)
     drawn = rng.integers(0, np.max(groups) + 1, train.num_clients)
-    phases.append(Phase(first, *federate(pool, value, groups=drawn, **options)))
+    phases.append(Phase(first, *federate(pool, _regrouped(value, drawn), **options)))
   return phases
+
+
+def _regrouped(partition: Partition, groups: np.ndarray) -> Partition:
+  """The partition with other groups [M], which change the same rows."""
+  new = copy.copy(partition)
+  object.__setattr__(new, 'groups_of', lambda num_clients: groups)
+  return new
 
 
 def load(
