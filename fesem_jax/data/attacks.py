@@ -100,9 +100,12 @@ def sign_flip() -> Replacement:
 
 
 KINDS: dict[str, Callable[..., Any]] = {
-  'label_flip': LabelFlip, 'backdoor': Backdoor, 'sign_flip': sign_flip,
-  'noise': Noise, 'replacement': Replacement,
-}  # fmt: skip
+  'label_flip': LabelFlip,
+  'backdoor': Backdoor,
+  'sign_flip': sign_flip,
+  'noise': Noise,
+  'replacement': Replacement,
+}
 
 
 def parse(text: str) -> tuple[Any, ...]:

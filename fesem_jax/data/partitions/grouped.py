@@ -175,10 +175,9 @@ def rotate(x: Array, degrees: float, sampling: str = 'linear') -> Array:
   linear = sampling == 'linear'
   # 'grid-constant': half a pixel beyond the middle of the last one is of the image.
   mode = 'nearest' if linear else 'grid-constant'
-  turned = ndimage.rotate(
-    x.astype(np.float32) if linear else x, degrees, (1, 2), reshape=False,
-    order=int(linear), mode=mode,
-  )  # fmt: skip
+  before = x.astype(np.float32) if linear else x
+  options = {'reshape': False, 'order': int(linear), 'mode': mode}
+  turned = ndimage.rotate(before, degrees, (1, 2), **options)
   return np.round(turned).astype(np.uint8) if x.dtype == np.uint8 else turned
 
 
