@@ -187,10 +187,9 @@ def test_metrics_and_files_of_honest_clients_and_a_run_that_goes_on(tmp_path):
   table, kept, found = result.clients, ~bad_of(data), result.summary['honest']
   np.testing.assert_array_equal(table.honest, kept)
   assert found['clients'] == kept.sum()
-  columns = table._asdict()
   for kind in ('deployed', 'finetuned'):
     for name in ('accuracy', 'f1'):
-      values, size = columns[f'{kind}_{name}'][kept], table.test_examples[kept]
+      values, size = table[f'{kind}_{name}'][kept], table.test_examples[kept]
       want = [np.average(values, weights=size), values.mean()]
       got = [found[kind][f'{over}_{name}'] for over in ('micro', 'macro')]
       np.testing.assert_allclose(got, want, rtol=1e-12)
