@@ -4,12 +4,14 @@ Only indices are padded. Batches depend on (seed, round, client id, epoch) only,
 computed inside the compiled round.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fesem_jax.core import tree
 from fesem_jax.core.federated_data import FederatedData
@@ -19,9 +21,14 @@ from fesem_jax.utils.ranges import Count, Index
 # so that later random reads hit the cache instead of memory.
 READ_AT_ONCE = 2**20
 
-# Up to this many numbers, the orders of a client's examples in all of its epochs are
-# drawn before its first step.
-MOST_ORDERS = 2**16
+# Clients are unequal if one has this many times as many batches as the mean of them.
+_UNEQUAL = 8
+
+# Rounds of the shuffle: shares of pairs of places then differ by at most 0.2 %.
+_ROUNDS = 16
+
+# Odd numbers whose products with a number mix its bits well (lowbias32, C. Wellons).
+_FACTORS = 0x7FEB352D, 0x846CA68B
 
 # The axis of clients side by side; functions of one client are mapped over it.
 SIDE = 'side_by_side'
@@ -58,6 +65,14 @@ def most_steps(schedule: Schedule, max_examples: int) -> int:
   return schedule.steps or batches * schedule.epochs
 
 
+def are_unequal(schedule: Schedule, data: FederatedData) -> bool:
+  """True if a client may take many more local steps than most others."""
+  mean = max(1, data.y.shape[0] // data.num_clients)
+  width = batch_width(schedule, data.max_examples)
+  of_mean, of_largest = -(-mean // width), -(-data.max_examples // width)
+  return not schedule.steps and of_largest > _UNEQUAL * of_mean
+
+
 def num_steps(
   schedule: Schedule,
   sizes: jax.Array,
@@ -76,36 +91,63 @@ def num_steps(
   return (batches_per_epoch(sizes, width) * passes).astype(jnp.int32)
 
 
-def shuffle(key: jax.Array, size: jax.Array, max_examples: int) -> jax.Array:
-  """A random order of 0..size-1 in the first `size` slots of [N_max] int32.
+def random_rows(
+  words: jax.Array, epoch: jax.Array, places: jax.Array, size: jax.Array
+) -> jax.Array:
+  """Rows at some places of a random order of a client's rows: [B] int32.
 
-  Sorts 24 random bits of each slot; ties keep the order of the slots.
+  The swap-or-not shuffle (Hoang et al., "An Enciphering Scheme Based on a Card
+  Shuffle", CRYPTO 2012), whose cost depends on B alone. Every row has one place.
+
+  Args:
+    words: [2] uint32 random bits of the client in the round.
+    epoch: [] int32, from 0; each has another order.
+    places: [B] int32 in 0..size-1.
+    size: [] int32 examples of the client; 0 counts as 1.
   """
-  slots = jnp.arange(max_examples, dtype=jnp.uint32)
-  draw = jax.random.bits(key, (max_examples,), jnp.uint32) >> 8
-  beyond = jnp.uint32(0xFFFFFFFF)  # Sorts slots without an example to the end.
-  if max_examples > 256:
-    return jnp.argsort(jnp.where(slots < size, draw, beyond)).astype(jnp.int32)
-  # Draw and slot in one number: sorting these is four times faster than an argsort.
-  packed = jnp.sort(jnp.where(slots < size, draw << 8 | slots, beyond))
-  return (packed & 0xFF).astype(jnp.int32)
+  size = jnp.maximum(size, 1)
+  counters = jnp.arange(_ROUNDS + 1, dtype=jnp.uint32)
+  counters += jnp.asarray(epoch).astype(jnp.uint32) * (_ROUNDS + 1)
+  keys = _mixed(_mixed(counters + words[0]) ^ words[1])
+  sums = (keys % size.astype(jnp.uint32)).astype(jnp.int32)
+  keys = jax.lax.bitcast_convert_type(keys, jnp.int32)
+  # Otherwise they are computed again for each place.
+  sums, keys = jax.lax.optimization_barrier((sums, keys))
+  rows = places + sums[_ROUNDS]
+  rows -= jnp.where(rows >= size, size, 0)
+  first, second = (np.uint32(x).astype(np.int32) for x in _FACTORS)
+  for i in range(_ROUNDS):
+    # Pairs of rows that add up to the same number swap, or stay.
+    partners = sums[i] - rows
+    partners += jnp.where(partners < 0, size, 0)
+    bits = (jnp.maximum(rows, partners) + keys[i]) * first
+    bits = (bits ^ jax.lax.shift_right_logical(bits, 15)) * second
+    rows = jnp.where(bits < 0, partners, rows)
+  return rows
 
 
-def batch_rows(
-  order: jax.Array, step: jax.Array, size: jax.Array, width: int
+def _mixed(x: jax.Array) -> jax.Array:
+  """uint32 hashes of uint32: a permutation that flips each bit half of the time."""
+  for shift, factor in zip((16, 15), _FACTORS, strict=True):
+    x = (x ^ (x >> shift)) * jnp.uint32(factor)
+  return x ^ (x >> 16)
+
+
+def batch_places(
+  step: jax.Array, size: jax.Array, width: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Rows within one client of batch `step` of an epoch: [B] int32, weights [B] float32.
+  """Places of batch `step` of an epoch: [B] int32, and weights [B] float32.
 
-  `order` [N_max] is from `shuffle`, `step` [] int32 is in 0..batches_per_epoch-1,
-  `size` [] int32 is the number of examples of the client, and `width` is B.
+  `step` [] int32 is in 0..batches_per_epoch-1, `size` [] int32 is the number of
+  examples of the client, and `width` is B.
   """
   first = step * width
-  slots = first + jnp.arange(width, dtype=jnp.int32)
-  inside = slots < size
+  places = first + jnp.arange(width, dtype=jnp.int32)
+  inside = places < size
   # Padding repeats the first example of the batch with weight 0, so that rows of other
   # clients are never read.
-  rows = order.at[jnp.where(inside, slots, first)].get(mode='clip')
-  return rows, inside.astype(jnp.float32)
+  padding = jnp.where(first < size, first, 0)
+  return jnp.where(inside, places, padding), inside.astype(jnp.float32)
 
 
 def gather(
@@ -150,7 +192,7 @@ def batches_of_client(
   size: jax.Array,
   key: jax.Array,
   factors: jax.Array | None = None,
-) -> tuple[jax.Array, Callable[[jax.Array, jax.Array], tuple[jax.Array, Batch]]]:
+) -> Callable[[jax.Array], Batch]:
   """The batches of one client, to be mapped over the axis `SIDE`.
 
   Args:
@@ -162,48 +204,32 @@ def batches_of_client(
     factors: [N_max] float32 factors of the examples' losses; None if all are 1.
 
   Returns:
-    The first order of the examples, and a function (step [] int32, order) -> the order
-    and the batch of this step. Clients side by side count their steps together.
+    A function step [] int32 -> its batch. Clients side by side count their steps
+    together.
   """
   most = data.max_examples
-  width, in_order = batch_width(schedule, most), jnp.arange(most, dtype=jnp.int32)
-  held = None
+  width, read = batch_width(schedule, most), functools.partial(_stored, data, client)
   if _reads_at_once(schedule, data, jax.lax.axis_size(SIDE)):
-    held = _stored(data, client, in_order)
+    held = read(jnp.arange(most, dtype=jnp.int32))
+    read = functools.partial(tree.take, held)
 
-  def batch(order, place):
-    rows, weights = batch_rows(order, place, size, width)
-    if held is None:
-      x, y = _stored(data, client, rows)
-    else:
-      x, y = held[0].at[rows].get(mode='clip'), held[1].at[rows].get(mode='clip')
+  def batch(rows: jax.Array, weights: jax.Array) -> Batch:
+    x, y = read(rows)
     return _scaled(data, x), y, weights, tree.take(factors, rows)
 
   # With one batch per epoch the order is immaterial: gather once, never shuffle.
   if width == most:
-    whole = batch(in_order, jnp.int32(0))
-    return jnp.int32(0), lambda step, order: (order, whole)
-
-  def of_epoch(epoch):
-    return shuffle(jax.random.fold_in(key, epoch), size, most)
-
+    whole = batch(*batch_places(jnp.int32(0), size, width))
+    return lambda step: whole
+  words = jax.random.bits(key, (2,), jnp.uint32)
   per_epoch = jnp.maximum(batches_per_epoch(size, width), 1)
-  if not schedule.steps and schedule.epochs * most <= MOST_ORDERS:
-    orders = jax.vmap(of_epoch)(jnp.arange(schedule.epochs))
 
-    def known(step, order):
-      epoch, place = jax.lax.div(step, per_epoch), jax.lax.rem(step, per_epoch)
-      return order, batch(orders[epoch], place)
-
-    return jnp.int32(0), known
-
-  def drawn(step, order):
+  def at_step(step: jax.Array) -> Batch:
     epoch, place = jax.lax.div(step, per_epoch), jax.lax.rem(step, per_epoch)
-    anew = jax.lax.pmax((place == 0).astype(jnp.int32), SIDE) > 0
-    order = jax.lax.cond(anew, of_epoch, lambda _: order, epoch)
-    return order, batch(order, place)
+    places, weights = batch_places(place, size, width)
+    return batch(random_rows(words, epoch, places, size), weights)
 
-  return in_order, drawn
+  return at_step
 
 
 def _reads_at_once(schedule: Schedule, data: FederatedData, side_by_side: int) -> bool:

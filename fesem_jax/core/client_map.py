@@ -15,6 +15,9 @@ from fesem_jax.core.platforms import per_device
 from fesem_jax.core.sums import add_up
 from fesem_jax.utils.errors import check
 
+# How many times as fast clients train side by side as one after the other, on a CPU.
+_SPEEDUP = 2
+
 # (shared arrays; positions in the data [C] int32, M for an empty slot; rows [C, ...] of
 # `own`; rows of `into`; sums) -> results, a tree of [C, ...], and the sums including
 # the chunk.
@@ -294,3 +297,29 @@ def side_by_side(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
     return jax.vmap(lambda: fn(*args), axis_name=SIDE, axis_size=1)()
 
   return one
+
+
+def by_work(fn: Callable[..., Any], work: jax.Array, args: Any, unequal: bool) -> Any:
+  """Results of `fn(work, *args)` of clients with `work` [C] int32 and `args` [C, ...].
+
+  Clients train side by side, where all take as long as the one with most work. If they
+  are `unequal`, those with so much more work than others that this takes less time
+  train one after the other.
+  """
+  size = work.shape[0]
+  if size == 1 or not unequal:
+    return side_by_side(fn, size)(work, *args)
+  order = jnp.argsort(-work)
+  ordered = work[order].astype(jnp.float32)
+  # The time where 0, 1, ... clients with most work train in turn.
+  time = jnp.cumsum(ordered) - ordered + ordered * max(1.0, size / _SPEEDUP)
+  count = time.argmin()
+  in_turn = jnp.zeros(size, bool).at[order].set(jnp.arange(size) < count)
+  results = side_by_side(fn, size)(jnp.where(in_turn, 0, work), *args)
+  one = side_by_side(fn, 1)
+
+  def train(i: jax.Array, results: Any) -> Any:
+    rows = _slice((work, *args), order[i], 1)
+    return _written(results, order[i][None], one(*rows))
+
+  return jax.lax.fori_loop(0, count, train, results)

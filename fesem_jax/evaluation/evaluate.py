@@ -49,10 +49,9 @@ def measure_chunk(
   """
   sizes = data.sizes(ids)
   width = evaluation_width(data.max_examples)
-  row_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def measure(params, client, size, step):
-    rows, weights = batching.batch_rows(row_order, step, size, width)
+    rows, weights = batching.batch_places(step, size, width)
     x, y = batching.gather(data, client, rows)
     with jax.default_matmul_precision('highest'):
       outputs = model.apply(params, x)

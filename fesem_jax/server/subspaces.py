@@ -29,7 +29,6 @@ def principal_vectors(
   each label, of length 1; 0 where a label has examples of fewer dimensions, or none, or
   those of a client are not finite.
   """
-  identity = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def body(data, ids, own, _, sums):
     sizes = data.sizes(ids)
@@ -37,7 +36,7 @@ def principal_vectors(
     def of_client(chosen):
       client, size = chosen
       first = jnp.int32(0)
-      rows, weights = batching.batch_rows(identity, first, size, data.max_examples)
+      rows, weights = batching.batch_places(first, size, data.max_examples)
       x, y = batching.gather(data, client, rows)
       return of_labels(x.reshape(len(x), -1), y, weights > 0, data.num_classes, count)
 

@@ -50,14 +50,13 @@ def batch_by_batch(
     client_models: [S, ...] a model of each client.
   """
   width = evaluation_width(data.max_examples)
-  row_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def body(shared, ids, client_models, _, sums):
     models, data = shared
     sizes = data.sizes(ids)
 
     def batch_results(client, size, step, client_models):
-      rows, weights = batching.batch_rows(row_order, step, size, width)
+      rows, weights = batching.batch_places(step, size, width)
       x, y = batching.gather(data, client, rows)
       used = models if client_models is None else tree.expand(client_models)
       return of_batch(used, x, y, weights)

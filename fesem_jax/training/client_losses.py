@@ -145,7 +145,6 @@ def cohort_gradients(
     that count and are finite, about 0, of one cluster.
   """
   _check_whole(local)
-  row_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def body(shared, ids, counts, _, total):
     model, data = shared
@@ -154,7 +153,7 @@ def cohort_gradients(
 
     def gradient(client, size):
       first = jnp.int32(0)
-      rows, weights = batching.batch_rows(row_order, first, size, data.max_examples)
+      rows, weights = batching.batch_places(first, size, data.max_examples)
       x, y = batching.gather(data, client, rows)
 
       batch = Batch(local.model, x, y, weights)

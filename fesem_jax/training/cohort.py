@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.core import client_map, tree
+from fesem_jax.core import batching, client_map, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.hyperparameters import variable
@@ -92,6 +92,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   steps = jnp.where(arrived, steps, 0)
   num_starts = starts.num_models() if kernels else 1
   unformed = bool(kernels and reduction.mean_by) and num_starts == 1
+  unequal = batching.are_unequal(local.schedule, data)
 
   # The clients' own models are read, then replaced.
   in_place = reduction.keep and starts.shared is None
@@ -108,7 +109,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     state = old[1].state
     sizes = data.sizes(ids)
 
-    def train_client(id, size, steps, key, starts, state, given):
+    def train_client(steps, id, size, key, starts, state, given):
       state, own_memory = (state, {}) if memory is None else state
       own_rate = local.rate_of_client(data, id, rate)
       client = Client(
@@ -124,8 +125,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)
     keys = data.keys_of(key, ids)
-    train_chunk = client_map.side_by_side(train_client, sizes.shape[0])
-    results = train_chunk(ids, sizes, steps, keys, starts, state, given)
+    args = ids, sizes, keys, starts, state, given
+    results = client_map.by_work(train_client, steps, args, unequal)
     rest = ids, sizes, arrived, state, starts
     return ((*results, rest), shared), sums
 

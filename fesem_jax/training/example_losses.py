@@ -63,13 +63,10 @@ def example_targets(
 
   Behind each client's last example they are 0. The data may be split over `local.mesh`.
   """
-  row_order = jnp.arange(data.max_examples, dtype=jnp.int32)
 
   def body(data, ids, own, _, sums):
     def client_targets(client, size):
-      rows, weights = batching.batch_rows(
-        row_order, jnp.int32(0), size, data.max_examples
-      )
+      rows, weights = batching.batch_places(jnp.int32(0), size, data.max_examples)
       _, y = batching.gather(data, client, rows)
       return tree.where(weights > 0, y, jnp.zeros_like(y))
 

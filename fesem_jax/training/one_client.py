@@ -275,24 +275,24 @@ def over_batches(
   shape = (client.data.max_examples,)
   fits = factors is None or jnp.shape(factors) == shape
   check(fits, f'factors: must have shape {shape}, as the examples of a client')
-  order, batch_at = batching.batches_of_client(
+  batch_at = batching.batches_of_client(
     local.schedule, client.data, client.id, client.size, key, factors
   )
 
   def body(t: jax.Array, loop: Any) -> Any:
-    carry, order, total, num_seen = loop
-    order, (x, y, weights, example_factors) = batch_at(t, order)
+    carry, total, num_seen = loop
+    x, y, weights, example_factors = batch_at(t)
     model, active = in_training(local.model, key, t, weights), t < client.steps
     if local.augmentation is not None:
       x = augmented(local.augmentation, key, t, x)
     carry, loss = step(t, carry, Batch(model, x, y, weights, example_factors, active))
     count = jnp.where(active, weights.sum(), 0.0)
     total += jnp.where(active, loss * weights.sum(), 0.0)
-    return carry, order, total, num_seen + count
+    return carry, total, num_seen + count
 
-  loop = carry, order, jnp.float32(0.0), jnp.float32(0.0)
+  loop = carry, jnp.float32(0.0), jnp.float32(0.0)
   most = jax.lax.pmax(client.steps, batching.SIDE)
-  carry, _, total, num_seen = over_steps(0, most, body, loop)
+  carry, total, num_seen = over_steps(0, most, body, loop)
   return carry, total / jnp.maximum(num_seen, 1.0)
 
 

@@ -2,12 +2,10 @@
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core import batching
 from tests.support import helpers, reference
 from tests.support.methods import SIZES, assert_close, federation, initial, run
 from tests.support.random_federations import cohort_of
@@ -21,8 +19,7 @@ def batches(data, key, steps, width):
   x, y = np.asarray(data.x), np.asarray(data.y)
   found, epoch = [], 0
   while len(found) < steps:
-    of_epoch = jax.random.fold_in(jax.random.fold_in(key, 0), epoch)
-    order = np.asarray(batching.shuffle(of_epoch, jnp.int32(SUM), SUM))
+    order = helpers.order_of(jax.random.fold_in(key, 0), epoch, SUM)
     found += [
       (x[order[i : i + width]], y[order[i : i + width]]) for i in range(0, SUM, width)
     ]

@@ -5,36 +5,69 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from fesem_jax.core import batching
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from tests.support import helpers
 
-shuffle = jax.jit(batching.shuffle, static_argnums=2)
-batch_rows = jax.jit(batching.batch_rows, static_argnums=3)
+batch_places = jax.jit(batching.batch_places, static_argnums=2)
+
+
+@jax.jit
+def orders(keys, epochs, places, size):
+  """Rows at some places of the orders of clients of one size in an epoch each."""
+
+  def one(key, epoch):
+    words = jax.random.bits(key, (2,), jnp.uint32)
+    return batching.random_rows(words, epoch, places, size)
+
+  return jax.vmap(one)(keys, epochs)
 
 
 @pytest.mark.parametrize(('size', 'width'), [(7, 3), (6, 3), (1, 3), (9, 9)])
 def test_an_epoch_visits_every_example_once(size, width):
-  order = shuffle(jax.random.key(0), jnp.int32(size), 9)
-  seen = []
+  words, seen = jnp.array([3, 4], jnp.uint32), []
   for step in range(-(-size // width)):
-    rows, weights = batch_rows(order, jnp.int32(step), jnp.int32(size), width)
+    places, weights = batch_places(jnp.int32(step), jnp.int32(size), width)
+    rows = batching.random_rows(words, jnp.int32(0), places, jnp.int32(size))
+    assert rows.dtype == jnp.int32
     seen += np.asarray(rows)[np.asarray(weights) > 0].tolist()
   assert sorted(seen) == list(range(size))
 
 
-def test_order_depends_on_the_key_but_not_on_the_largest_client():
-  key = jax.random.key(5)
-  short = shuffle(key, jnp.int32(20), 20)
-  for largest in (64, 256, 257, 1000):  # More than 256 are sorted in another way.
-    long = shuffle(key, jnp.int32(20), largest)
-    np.testing.assert_array_equal(short, long[:20])
-  full = shuffle(key, jnp.int32(256), 256)
-  assert sorted(full.tolist()) == list(range(256))
-  np.testing.assert_array_equal(full, shuffle(key, 256, 300)[:256])
-  assert (short != shuffle(jax.random.key(6), jnp.int32(20), 20)).any()
+@pytest.mark.parametrize('size', [0, 1, 2, 3, 10, 257, 10_000])
+def test_orders_are_permutations_of_each_size(size):
+  keys, places = jax.random.split(jax.random.key(size), 5), jnp.arange(max(size, 1))
+  found = orders(keys, jnp.arange(5), places, jnp.int32(size))
+  np.testing.assert_array_equal(np.sort(found, axis=1), [places] * 5)
+  assert (size < 10) or len(np.unique(found, axis=0)) == 5
+  few = orders(keys, jnp.arange(5), places[:1], jnp.int32(size))
+  np.testing.assert_array_equal(few, found[:, :1])
+
+
+@pytest.mark.parametrize('size', [2, 3, 4, 6, 10, 100, 10_000])
+@pytest.mark.parametrize('epochs', [1, 500])
+def test_places_and_pairs_of_places_are_uniform(size, epochs):
+  count, bins = 60_000, min(size, 20)
+  keys = jax.random.split(jax.random.key(size), count // epochs)
+  keys = jnp.repeat(keys, epochs)
+  numbers = jnp.tile(jnp.arange(epochs), count // epochs)
+  first, last, near = np.asarray(
+    orders(keys, numbers, jnp.array([0, size - 1, size // 2]), jnp.int32(size))
+  ).T
+  for rows in (first, last, near):
+    counts = np.bincount(rows * bins // size, minlength=bins)
+    assert stats.chisquare(counts).pvalue > 1e-4
+  pairs = np.bincount((first * bins // size) * bins + last * bins // size)
+  pairs = np.pad(pairs, (0, bins**2 - len(pairs)))
+  each = size // bins  # Rows of a bin: those of a pair differ.
+  shares = np.full((bins, bins), each * each) - np.eye(bins) * each
+  shares = (shares / shares.sum()).ravel()
+  kept = shares > 0
+  assert not pairs[~kept].any()
+  assert stats.chisquare(pairs[kept], count * shares[kept]).pvalue > 1e-4
 
 
 def test_number_of_steps():
@@ -54,10 +87,10 @@ def test_number_of_steps():
 def test_examples_are_scaled_and_padding_repeats_the_first_of_the_batch():
   x = np.arange(2 * 6, dtype=np.uint8).reshape(6, 2)
   data = FederatedData.from_arrays(x, np.arange(6) % 3, [4, 2], scale=1 / 4)
-  order = jnp.array([2, 0, 3, 1])
-  rows, weights = batch_rows(order, jnp.int32(1), jnp.int32(4), 3)
+  places, weights = batch_places(jnp.int32(1), jnp.int32(4), 3)
   np.testing.assert_array_equal(weights, [1, 0, 0])
-  np.testing.assert_array_equal(rows, [1, 1, 1])
+  np.testing.assert_array_equal(places, [3, 3, 3])
+  rows = jnp.array([1, 1, 1])
   got, labels = batching.gather(data, jnp.int32(0), rows)
   np.testing.assert_array_equal(got, np.tile(x[1] / 4, (3, 1)))
   np.testing.assert_array_equal(labels, [1, 1, 1])
@@ -71,10 +104,8 @@ def side_by_side(schedule, data, ids, keys, steps, factors=None):
   @jax.jit
   def run(data, keys, factors):
     def one(id, key, factors):
-      order, at = batching.batches_of_client(
-        schedule, data, id, data.sizes(id), key, factors
-      )
-      return jax.lax.scan(lambda held, i: at(i, held), order, jnp.arange(steps))[1]
+      at = batching.batches_of_client(schedule, data, id, data.sizes(id), key, factors)
+      return jax.lax.map(at, jnp.arange(steps))
 
     mapped = jax.vmap(one, axis_name=batching.SIDE, out_axes=1)
     return mapped(ids, keys, factors)
@@ -120,24 +151,6 @@ def test_the_most_steps_are_those_of_the_largest_client():
   assert batching.most_steps(Schedule(0, 2), 9) == 2
 
 
-def test_a_client_without_examples_draws_an_order_of_nothing():
-  # All slots are behind the last example: a permutation all the same for small clients.
-  for largest in (9, 300):
-    one = shuffle(jax.random.key(0), jnp.int32(1), largest)
-    assert one[0] == 0
-    assert one.dtype == jnp.int32
-    assert one.shape == (largest,)
-
-
-def test_orders_of_many_examples_are_drawn_from_24_bits():
-  # In float32 or fewer bits, ties would keep slots in their order.
-  key = jax.random.key(3)
-  bits = np.asarray(jax.random.bits(key, (30_000,), jnp.uint32)) >> 8
-  assert len(np.unique(bits)) < 30_000
-  found = shuffle(key, jnp.int32(30_000), 30_000)
-  np.testing.assert_array_equal(found, np.argsort(bits, kind='stable'))
-
-
 @pytest.mark.parametrize(('batch_size', 'size', 'steps', 'reads'), [
   (2, 4, 0, True), (2, 4, 2, True), (2, 4, 1, False), (4, 4, 0, False), (0, 4, 0, False)
 ])  # fmt: skip
@@ -167,10 +180,7 @@ def test_a_batch_of_empty_places_has_finite_features_and_no_weight():
   assert not weights.any()
 
 
-@pytest.mark.parametrize('in_loop', [False, True])
-def test_clients_begin_their_epochs_each_at_its_own_step(in_loop, monkeypatch):
-  if in_loop:
-    monkeypatch.setattr(batching, 'MOST_ORDERS', 0)
+def test_clients_begin_their_epochs_each_at_its_own_step():
   data = FederatedData.from_arrays(
     np.arange(14.0)[:, None], np.zeros(14, int), [5, 9], num_classes=2
   )

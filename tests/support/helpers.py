@@ -90,6 +90,33 @@ def everyone(data):
   return Cohort(np.arange(data.num_clients, dtype=np.int32), everyone=True)
 
 
+def order_of(key, epoch, size):
+  """The order of a client's examples in an epoch; `key` is the client's of the round.
+
+  The swap-or-not shuffle as its paper has it, one row at a time, in Python's integers.
+  """
+  rounds, most = 16, 2**32
+
+  def mixed(x):
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+      x = (x ^ (x >> shift)) * factor % most
+    return x ^ (x >> 16)
+
+  first, second = np.asarray(jax.random.bits(key, (2,), np.uint32)).tolist()
+  counters = range((rounds + 1) * epoch, (rounds + 1) * (epoch + 1))
+  keys = [mixed(mixed((i + first) % most) ^ second) for i in counters]
+  order = []
+  for row in range(size):
+    row = (row + keys[rounds]) % size
+    for number in keys[:rounds]:
+      partner = (number - row) % size
+      bits = (max(row, partner) + number) * 0x7FEB352D % most
+      bits = (bits ^ (bits >> 15)) * 0x846CA68B % most
+      row = partner if bits >> 31 else row
+    order.append(row)
+  return np.array(order)
+
+
 def batches(data, schedule, client, key):
   """The batches that client number `client` sees, from the specified keys.
 
@@ -108,9 +135,7 @@ def batches(data, schedule, client, key):
     if width >= data.max_examples:
       order = np.arange(len(y))
     else:
-      epoch_key = jax.random.fold_in(key, epoch)
-      bits = np.asarray(jax.random.bits(epoch_key, (data.max_examples,), np.uint32))
-      order = np.argsort(bits[: len(y)] >> 8, kind='stable')
+      order = order_of(key, epoch, len(y))
     rows = order[position * width : (position + 1) * width]
     out.append((x[rows], y[rows]))
   return out
