@@ -1,11 +1,13 @@
 """Work on the clients of a cohort, whatever the chunks and devices."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.core import client_map, sharding
+from fesem_jax.core import batching, client_map, sharding
 from tests.support.nights import rest_by_night
 
 WORK = np.array([3, 0, 7, 2, 7], np.int32)
@@ -119,3 +121,27 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
   assert (np.asarray(below) >= 0).all()
   if clients_per_part == 1:
     assert parts == 5
+
+
+@pytest.mark.parametrize(
+  ('work', 'in_turn'),
+  [
+    ([3, 3, 3, 3], 0), ([1, 40, 2, 1], 1), ([1, 40, 2, 30], 2), ([4, 3, 2, 1], 0),
+    ([0, 0, 0, 0], 0), ([5], 0),
+  ],
+)  # fmt: skip
+def test_clients_of_much_more_work_train_in_turn(work, in_turn):
+  def fn(work, x):
+    beside = jax.lax.axis_size(batching.SIDE)
+    return jax.lax.fori_loop(0, work, lambda i, x: x + 1, x), jnp.int32(beside)
+
+  rows = jnp.arange(2.0 * len(work)).reshape(-1, 2)
+  by_work = jax.jit(functools.partial(client_map.by_work, fn), static_argnums=2)
+  found, beside = by_work(jnp.array(work), (rows,), True)
+  np.testing.assert_array_equal(found, rows + np.array(work)[:, None])
+  alone = [i for i, count in enumerate(beside.tolist()) if count == 1]
+  if len(work) > 1:
+    assert sorted(alone) == sorted(np.argsort(work)[::-1][:in_turn].tolist())
+  plain, beside = by_work(jnp.array(work), (rows,), False)
+  np.testing.assert_array_equal(found, plain)
+  assert (beside == len(work)).all()

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax.core import tree
+from fesem_jax.core import batching, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import Attack, FederatedData
 from fesem_jax.core.types import Model
@@ -79,6 +79,21 @@ def test_transformations_of_gradients_come_before_the_optimizer_in_their_order()
       _, gradient = reference.loss_and_gradient(unflatten(w, model), x, y)
       w = w - 0.1 * want(i, step, w, reference.flat(gradient))
     assert_close(reference.flat(reference.from_params(trained.params, i)), w, rtol=1e-3)
+
+
+def test_clients_of_very_unequal_sizes_match_the_reference():
+  sizes = [2, 200, 3, 1, 0, *[2] * 10]
+  data, local = helpers.federation(sizes), helpers.local(2, chunk=len(sizes))
+  assert batching.are_unequal(local.schedule, data)
+  start = models(local, 1)
+  trained = train(local, data, ClientModels(start))
+  assert trained.steps.tolist() == [-(-size // 2) for size in sizes]
+  for i in np.flatnonzero(sizes):
+    batches = helpers.batches(data, local.schedule, i, KEY)
+    model, loss = reference.local_sgd(reference.from_params(start, 0), batches, 0.1)
+    got = reference.flat(reference.from_params(trained.params, i))
+    assert_close(got, reference.flat(model), rtol=1e-3)
+    assert_close(trained.loss[i], loss, rtol=1e-4)
 
 
 def test_only_the_named_layers_learn():
