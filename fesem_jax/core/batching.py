@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fesem_jax.core import tree
 from fesem_jax.core.federated_data import FederatedData
@@ -27,8 +26,6 @@ _UNEQUAL = 8
 # Rounds of the shuffle: shares of pairs of places then differ by at most 0.2 %.
 _ROUNDS = 16
 
-# Odd numbers whose products with a number mix its bits well (lowbias32, C. Wellons).
-_FACTORS = 0x7FEB352D, 0x846CA68B
 
 # The axis of clients side by side; functions of one client are mapped over it.
 SIDE = 'side_by_side'
@@ -97,7 +94,9 @@ def random_rows(
   """Rows at some places of a random order of a client's rows: [B] int32.
 
   The swap-or-not shuffle (Hoang et al., "An Enciphering Scheme Based on a Card
-  Shuffle", CRYPTO 2012), whose cost depends on B alone. Every row has one place.
+  Shuffle", CRYPTO 2012), whose cost depends on B alone. Every row has one place. The
+  bits of a round are the first ones of a linear function with random coefficients, any
+  two of which are independent (Dietzfelbinger 1996).
 
   Args:
     words: [2] uint32 random bits of the client in the round.
@@ -115,20 +114,18 @@ def random_rows(
   sums, keys = jax.lax.optimization_barrier((sums, keys))
   rows = places + sums[_ROUNDS]
   rows -= jnp.where(rows >= size, size, 0)
-  first, second = (np.uint32(x).astype(np.int32) for x in _FACTORS)
   for i in range(_ROUNDS):
     # Pairs of rows that add up to the same number swap, or stay.
     partners = sums[i] - rows
     partners += jnp.where(partners < 0, size, 0)
-    bits = (jnp.maximum(rows, partners) + keys[i]) * first
-    bits = (bits ^ jax.lax.shift_right_logical(bits, 15)) * second
-    rows = jnp.where(bits < 0, partners, rows)
+    swap = jnp.maximum(rows, partners) * keys[i] + keys[i + 1] < 0
+    rows = jnp.where(swap, partners, rows)
   return rows
 
 
 def _mixed(x: jax.Array) -> jax.Array:
   """uint32 hashes of uint32: a permutation that flips each bit half of the time."""
-  for shift, factor in zip((16, 15), _FACTORS, strict=True):
+  for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):  # lowbias32, C. Wellons
     x = (x ^ (x >> shift)) * jnp.uint32(factor)
   return x ^ (x >> 16)
 

@@ -1,5 +1,6 @@
 """Small federations and builders that the tests share."""
 
+import itertools
 import re
 import socket
 
@@ -108,10 +109,9 @@ def order_of(key, epoch, size):
   order = []
   for row in range(size):
     row = (row + keys[rounds]) % size
-    for number in keys[:rounds]:
-      partner = (number - row) % size
-      bits = (max(row, partner) + number) * 0x7FEB352D % most
-      bits = (bits ^ (bits >> 15)) * 0x846CA68B % most
+    for factor, more in itertools.pairwise(keys):
+      partner = (factor - row) % size
+      bits = (max(row, partner) * factor + more) % most
       row = partner if bits >> 31 else row
     order.append(row)
   return np.array(order)
