@@ -126,7 +126,7 @@ def test_results_of_parts_are_written_in_order_and_empty_places_finish_nothing(
 @pytest.mark.parametrize(
   ('work', 'in_turn'),
   [
-    ([3, 3, 3, 3], 0), ([1, 40, 2, 1], 1), ([1, 40, 2, 30], 2), ([4, 3, 2, 1], 0),
+    ([3, 3, 3, 3], 0), ([9, 400, 9, 9], 1), ([9, 400, 9, 300], 2), ([4, 3, 2, 1], 0),
     ([0, 0, 0, 0], 0), ([5], 0),
   ],
 )  # fmt: skip

@@ -59,7 +59,8 @@ def test_statistics_that_clients_keep_match_float64_reference():
 
 @pytest.mark.nightly
 def test_kept_statistics_of_fesem_agree_streamed_and_on_two_devices():
-  data, found = helpers.federation(SIZES), []
+  # No batch of one example, whose variance is 0 but for rounding.
+  data, found = helpers.federation((8, 6, 6, 7)), []
   for devices, kept in ((1, 'stacked'), (2, 'streamed')):
     algorithm = algorithms.build(
       'fesem', with_norm(devices), num_clusters=2, client_state=kept
