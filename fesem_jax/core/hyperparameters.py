@@ -268,7 +268,6 @@ class Arguments:
 
   def bind(self, numbers: Any, function: Callable[..., Any], *args: Any) -> Any:
     """The result of a function in which `variable`s are some of the `numbers`."""
-
     seen: collections.Counter[Any] = collections.Counter()
 
     def read(x: Any) -> Any:
