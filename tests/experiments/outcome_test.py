@@ -42,7 +42,7 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
     say(f'Note: {config["note"]}')
     return many_runs.Planned(None, lambda result: None)
 
-  def run_many(runs, *, keep, **_):
+  def run_many(runs, asked, keep, splits):
     for place in range(len(runs)):
       keep(place, made)
 
@@ -55,7 +55,7 @@ def test_of_many_runs_notes_are_printed_once_and_scores_unless_quiet(
   (tmp_path / 'b' / 'checkpoints' / '1').mkdir(parents=True)
   (tmp_path / 'b' / 'summary.json').touch()
   wanted = [
-    many_runs.Wanted({'note': note}, tmp_path / name, name)
+    many_runs.Wanted({'note': note, 'seed': 0}, tmp_path / name, name)
     for name, note in (('a', 'one'), ('b', 'one'), ('c', 'two'))
   ]
   many_runs.run_unless_diverged(wanted, printed=said)

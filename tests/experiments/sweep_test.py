@@ -88,5 +88,5 @@ def test_values_are_compared_in_one_table(tmp_path):
   assert [row['method'] for row in rows] == labels
   summary = json.loads((folder / labels[1] / 'seed0/summary.json').read_text())
   want = 100 * summary['honest']['deployed']['micro_accuracy']
-  assert float(rows[1]['honest_deployed_micro_accuracy_mean']) == pytest.approx(want)
+  assert float(rows[1]['deployed.micro_accuracy_mean']) == pytest.approx(want)
   assert (folder / 'plots/sweep.png').is_file()

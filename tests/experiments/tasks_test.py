@@ -88,7 +88,7 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
      '--partition: dirichlet'),
     (['--dataset=diabetes', '--task=classification'], 'y: labels'),
     (['--dataset=diabetes', '--attack=label_flip', '--attack_fraction=0.2'],
-     'attack: label_flip'),
+     'attack: needs classes'),
   ],
 )  # fmt: skip
 def test_what_a_task_does_not_have_is_one_sentence(flags, message, tmp_path):
