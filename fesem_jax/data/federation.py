@@ -93,8 +93,11 @@ def federate(
     context = Context(seed, i, count, pool.num_classes, labels, pool.scale)
     x, y = _rows(pool.x, flat[i]), pool.y[flat[i]]
     x, y = changed(dealt, x, y, sizes[i], groups, context)
-    options = {'num_classes': pool.num_classes, 'scale': pool.scale, 'task': pool.task}
-    splits.append(FederatedData.from_arrays(x, y, sizes[i], info=info, **options))
+    data = FederatedData.from_arrays(
+      x, y, sizes[i], info=info, num_classes=pool.num_classes, scale=pool.scale,
+      task=pool.task,
+    )  # fmt: skip
+    splits.append(data)
   train, test = splits
   if pool.server_test is not None:
     x, y = pool.server_test

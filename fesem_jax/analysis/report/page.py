@@ -40,7 +40,7 @@ def write_report(
   from fesem_jax.analysis.report.content import content
 
   check_choice('report', report, tuple(REPORTS))
-  if isinstance(workdirs, str | pathlib.Path):
+  if isinstance(workdirs, str) or not isinstance(workdirs, Sequence):
     workdirs = [workdirs]
   folders = [path_of('workdirs', folder) for folder in workdirs]
   check(folders, 'workdirs: name at least one')
