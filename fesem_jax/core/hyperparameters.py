@@ -9,7 +9,6 @@ to the programs that are traced of it:
   traced = jax.jit(lambda x, values: arguments.bind(values, algorithm.step, x))
 """
 
-import collections
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Mapping
@@ -268,16 +267,12 @@ class Arguments:
 
   def bind(self, numbers: Any, function: Callable[..., Any], *args: Any) -> Any:
     """The result of a function in which `variable`s are some of the `numbers`."""
-    seen: collections.Counter[Any] = collections.Counter()
 
     def read(x: Any) -> Any:
       kind = int if isinstance(x, int) else float
-      places, text = self._places[kind], getattr(x, 'text', None) or x
+      places, key = self._places[kind], getattr(x, 'text', None) or x
       if not _is_plain(x):
         return _constant(x)
-      # Numbers of one value have places of their own, so that XLA cannot combine them.
-      seen[text] += 1
-      key = text, seen[text]
       if key not in places:
         if len(places) == _PLACES[kind]:
           return _constant(float(x) if kind is float else int(x))
