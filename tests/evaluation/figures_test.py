@@ -33,7 +33,13 @@ def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
     found = evaluate.scores(TOTALS, CLASSIFICATION)
   np.testing.assert_array_equal(own['margin'], [1.5, np.nan, -1])
   np.testing.assert_array_equal(own['accuracy'], [0.25, np.nan, 1])
-  means = ['micro_loss', 'macro_loss', 'micro_margin', 'macro_margin']
+  means = [
+    'micro_loss',
+    'macro_loss',
+    'micro_margin',
+    'macro_margin',
+    'pooled_macro_f1',
+  ]
   assert list(found) == [*CLASSIFICATION.columns, *means]
   assert found['micro_loss'] == pytest.approx((2 + 3) / 5)
   assert found['macro_loss'] == pytest.approx((0.5 + 3) / 2)
@@ -44,7 +50,7 @@ def test_own_metrics_are_means_over_examples_and_over_clients_that_have_any():
   no_examples = jax.tree.map(lambda x: x[1:2], TOTALS)
   found = evaluate.scores(no_examples, CLASSIFICATION)
   assert np.isnan(list(found.values())).all()
-  assert len(found) == 8
+  assert len(found) == 9
 
 
 @pytest.mark.parametrize('sizes', [[300, 0, 100, 101], [3, 257, 1, 0]])

@@ -110,7 +110,7 @@ def test_a_run_is_measured_saved_and_read_back(task, tmp_path):
   run = fj.load_run(tmp_path / 'run', MODELS[task])
   columns = run.clients
   primary = fj.tasks.TASKS[task].primary.name
-  assert {f'deployed_{primary}', f'finetuned_{primary}'} <= columns.keys()
+  assert {f'deployed_{primary}', f'finetuned_{primary}'} <= {*columns}
   errors, padded = [], int(task == 'sequence')
   assert summary['clients_without_test_examples'] == padded
   for i, name in enumerate(train.info.names):
