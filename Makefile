@@ -132,7 +132,7 @@ format: install
 	$(BIN)/ruff format .
 
 docs: install
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 wheel: install
 	rm -rf dist
