@@ -180,14 +180,14 @@ def table_of(rows: list[Row]) -> Table:
   }
   by = ['num_examples', 'rule']
   table[by] = table[by].astype(str).apply(lambda x: pandas.Categorical(x, x.unique()))
-  found = tables.over_seeds(table, list(heads), by)
-  columns = {'rule': list(found.index.get_level_values('rule'))}
+  means = tables.over_seeds(table, list(heads), by)
+  columns = {'rule': list(means.index.get_level_values('rule'))}
   for name, head in heads.items():
     form = '.1f' if name in shares else f'.{figure.digits}f'
-    parts = zip(found[name, 'mean'], found[name, 'std'], strict=True)
+    parts = zip(means[name, 'mean'], means[name, 'std'], strict=True)
     columns[head] = [spread(mean, std, form) for mean, std in parts]
   note = f'Mean ± standard deviation over {len({r["seed"] for r in rows})} run(s).'
-  return Table.of_texts(found.index.get_level_values(0), columns, note)
+  return Table.of_texts(means.index.get_level_values(0), columns, note)
 
 
 def main(argv: list[str]) -> None:

@@ -11,6 +11,7 @@ runs only what is missing. The table has all runs of WORKDIR; --redo=METHOD dele
 those of a method first.
 """
 
+import dataclasses
 import pathlib
 import shutil
 from collections.abc import Sequence
@@ -141,13 +142,16 @@ def run_methods(
     reason = printable(str(error), 2000)
     print(f'{label}, seed {config["seed"]} cannot run: {reason}')
 
+  written: list[Comparison] = []
+
   def after(recorded: list[Recorded]) -> None:
-    read_comparison(workdir, **shown).write(workdir)
+    written[:] = [read_comparison(workdir, **shown)]
+    written[0].write(workdir)
 
   _, refused = run_each(by_label, run, refuse, after)
   if len(refused) == len(by_label):
     raise next(iter(refused.values()))
-  return read_comparison(workdir, refused=refused, **shown)
+  return dataclasses.replace(written[0], refused=refused)
 
 
 def redo(labels: Sequence[str], workdir: pathlib.Path) -> None:
@@ -160,7 +164,7 @@ def redo(labels: Sequence[str], workdir: pathlib.Path) -> None:
 
 
 def shown() -> dict[str, Any]:
-  """What tables show by the flags; raises `UserError` on unknown columns."""
+  """Options of tables from the flags; raises `UserError` on unknown columns."""
   f = flags.FLAGS
   tables.check_columns(f.columns)
   names = 'reference', 'report', 'columns', 'correct'

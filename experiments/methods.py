@@ -104,16 +104,6 @@ def applies(config: Mapping[str, Any], flag: str) -> bool:
   return split_call(config['server_optimizer'])[0] in server_rates()
 
 
-def server_rate(config: Mapping[str, Any]) -> float:
-  """The server's learning rate of a configuration that has one."""
-  rate = config[_SERVER_RATE]
-  if rate is not None or 'server_optimizer' not in config:
-    return rate
-  call, *_ = parse(config['server_optimizer'])
-  rates = [*call.args[:1], server_rates()[call.name]]
-  return float(call.options.get('learning_rate', rates[0]))
-
-
 def sets(label: str, flag: str) -> bool:
   """True if the label of a method, NAME(K;FLAG=VALUE;...), sets a flag."""
   _, bracket, inside = label.partition('(')

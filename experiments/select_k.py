@@ -86,12 +86,12 @@ def select(
       clusters.append(np.full(len(finite), -1))
       clusters[-1][finite] = num_clusters.k_means(points, k, seed)
     scores, clouds, p_values = zip(*(x or (None,) * 3 for x in found), strict=True)
-    known = None not in scores
-    several = known and len(scores) > 1
-    row['silhouette_mean'] = float(np.mean(scores)) if known else None
+    is_defined = None not in scores
+    several = is_defined and len(scores) > 1
+    row['silhouette_mean'] = float(np.mean(scores)) if is_defined else None
     row['silhouette_std'] = float(np.std(scores, ddof=1)) if several else None
-    row['silhouette_of_one_cloud'] = float(np.mean(clouds)) if known else None
-    row['p_value'] = float(np.median(p_values)) if known else None
+    row['silhouette_of_one_cloud'] = float(np.mean(clouds)) if is_defined else None
+    row['p_value'] = float(np.median(p_values)) if is_defined else None
     row['stability'] = num_clusters.stability(clusters) if k > 1 else None
     row['ari'] = None
     if truth is not None:

@@ -14,10 +14,10 @@ def build(config: dict[str, Any]) -> Sends | None:
   Raises `UserError` on flags out of range, or that lack another.
   """
   private = _private(config)
-  each = [] if private is None else [private]
+  changes = [] if private is None else [private]
   if config['compress']:
-    each.append(compression(config['compress']))
-  return chained(*each) if each else None
+    changes.append(compression(config['compress']))
+  return chained(*changes) if changes else None
 
 
 def _private(config: dict[str, Any]) -> Sends | None:

@@ -142,13 +142,13 @@ def configurations(
   label: str, config: dict[str, Any], search: Search | None
 ) -> list[dict[str, Any]]:
   """The configurations of a method's tuning runs; none without --tune."""
-  own = {'evaluate_on': 'validation', 'eval_every': 0}
+  tuning = {'evaluate_on': 'validation', 'eval_every': 0}
   if 'stop_after' in config:  # All rounds are run here, and only the last measured.
-    own['stop_after'] = 0
+    tuning['stop_after'] = 0
   if search is None:
     return []
   tries = points(label, config, search.grid)
-  return [config | v | own | {'seed': seed} for v in tries for seed in search.seeds]
+  return [config | v | tuning | {'seed': seed} for v in tries for seed in search.seeds]
 
 
 def _runner(

@@ -46,8 +46,8 @@ def metric(column: str) -> Figure:
   name = column.rpartition('.')[2]
   for prefix in ('pooled_', 'micro_', 'macro_', 'deployed_', 'finetuned_'):
     name = name.removeprefix(prefix)
-  own = Figure(name, name, name, percent=False, higher_is_better=True)
-  return _KNOWN.get(name, own)
+  default = Figure(name, name, name, percent=False, higher_is_better=True)
+  return _KNOWN.get(name, default)
 
 
 def heading(column: str) -> str:
@@ -87,8 +87,8 @@ def reported(runs: 'DataFrame', report: str = 'last') -> 'DataFrame':
       plain = name.removeprefix(prefix)
       changed[plain] = runs[name].fillna(changed.get(plain, runs.get(plain)))
   for name in (n for n in ('ari', 'ami', 'nmi') if f'honest.{n}' in runs):
-    own = runs.get(f'clusters.{name}', runs[f'honest.{name}'])
-    changed[f'clusters.{name}'] = runs[f'honest.{name}'].fillna(own)
+    values = runs.get(f'clusters.{name}', runs[f'honest.{name}'])
+    changed[f'clusters.{name}'] = runs[f'honest.{name}'].fillna(values)
   return runs.assign(**changed)
 
 
@@ -136,8 +136,8 @@ def differences(
   figure, index = metric(column), pandas.CategoricalIndex([], name='method')
   rows: dict[str, Any] = {}
   if column in runs and runs[column].notna().any():
-    known = runs[runs[column].notna()]
-    table = figure.factor * known.pivot(
+    measured = runs[runs[column].notna()]
+    table = figure.factor * measured.pivot(
       index='seed', columns='method', values=column
     ).astype(float)
     ranks = table.mean().map(figure.better)
@@ -183,14 +183,14 @@ def costs(runs: 'DataFrame') -> 'DataFrame':
   def column(*names: str) -> 'Series':
     return sum(runs.get(name, none).astype(float) for name in names)  # type: ignore[return-value]
 
-  each = runs[['method']].assign(
+  frame = runs[['method']].assign(
     seconds_per_round=column('timing.seconds_per_round'),
     sent=column('costs.bytes_down', 'costs.bytes_up'),
     start=column('costs.start.bytes_down', 'costs.start.bytes_up'),
     simulated_seconds=column('costs.simulated_seconds'),
     epsilon=column('epsilon'),
   )
-  done = each[
+  done = frame[
     runs['status'].isin(['finished']) | runs['status'].str.startswith('ended')
   ]
   groups = done.groupby('method', observed=True)
@@ -357,8 +357,8 @@ def comparison(
   methods = [
     str(m) for m in runs['method'].cat.categories if (runs['method'] == m).any()
   ]
-  known = [c.partition('.')[2] for c in score_columns(runs)]
-  check_columns(columns, metrics, known)
+  metric_names = [c.partition('.')[2] for c in score_columns(runs)]
+  check_columns(columns, metrics, metric_names)
   check_reference(reference, methods)
   oracle = oracle or label_of(runs, 'oracle')
   shown = columns or [name for name in COLUMNS if name != 'finetuned']
@@ -366,9 +366,9 @@ def comparison(
   _add_scores(made, runs, shown, metrics, oracle, correct, of)
   against = differences(runs, '', reference, correct)
   made.keep(against, 'difference_')
-  of_kinds = [k for k in _KINDS if k in shown or (k == 'deployed' and not columns)]
+  kinds = [k for k in _KINDS if k in shown or (k == 'deployed' and not columns)]
   for method in dict.fromkeys((against.attrs['reference'], oracle)):
-    for kind in of_kinds if method else ():
+    for kind in kinds if method else ():
       column = f'{kind}.{task_of(runs).primary_column}'
       _add_differences(made, differences(runs, column, method, correct), kind)
   _add_clients(made, frames.clients, runs)
@@ -379,8 +379,8 @@ def comparison(
     runs.groupby('method', observed=True)['task'].count() if 'task' in runs else {}
   )
   if any(counts.get(method, 0) < seeds for method in methods):
-    of_seeds = {m: f'{counts.get(m, 0)} of {seeds}' for m in methods}
-    made.add('', 'of seeds', of_seeds)
+    texts = {m: f'{counts.get(m, 0)} of {seeds}' for m in methods}
+    made.add('', 'of seeds', texts)
   return made.table(_notes(runs, against, report, correct))
 
 

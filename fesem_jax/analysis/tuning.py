@@ -19,7 +19,7 @@ KINDS = {'deployed': 'deployed', 'finetuned': 'fine-tuned'}
 
 
 class Search(NamedTuple):
-  """What is tuned, and how.
+  """The values, seeds and models of a search.
 
   Attributes:
     grid: name of each hyperparameter -> its values.

@@ -66,8 +66,8 @@ def are_unequal(schedule: Schedule, data: FederatedData) -> bool:
   """True if a client may take many more local steps than most others."""
   mean = max(1, data.y.shape[0] // data.num_clients)
   width = batch_width(schedule, data.max_examples)
-  of_mean, of_largest = -(-mean // width), -(-data.max_examples // width)
-  return not schedule.steps and of_largest > _UNEQUAL * of_mean
+  mean_batches, largest_batches = -(-mean // width), -(-data.max_examples // width)
+  return not schedule.steps and largest_batches > _UNEQUAL * mean_batches
 
 
 def num_steps(
@@ -207,8 +207,8 @@ def batches_of_client(
   most = data.max_examples
   width, read = batch_width(schedule, most), functools.partial(_stored, data, client)
   if _reads_at_once(schedule, data, jax.lax.axis_size(SIDE)):
-    held = read(jnp.arange(most, dtype=jnp.int32))
-    read = functools.partial(tree.take, held)
+    examples = read(jnp.arange(most, dtype=jnp.int32))
+    read = functools.partial(tree.take, examples)
 
   def batch(rows: jax.Array, weights: jax.Array) -> Batch:
     x, y = read(rows)

@@ -148,7 +148,7 @@ class SimulatedDevices:
     sizes = self._sizes[ids]
     batch = sizes if whole_batches else np.minimum(self._width, sizes)
     passes = (GRADIENT + sent.passes_of_step) * (steps * batch) + sent.passes * sizes
-    own, work = self._speeds[:, ids], self._per_example * passes
+    client_speeds, work = self._speeds[:, ids], self._per_example * passes
     down, up = (np.asarray(size, np.float64) for size in (sent.down, sent.up))
-    each = seconds(self._profile, own, down, up, work)
-    return float(each[arrived].max(initial=0.0))
+    client_seconds = seconds(self._profile, client_speeds, down, up, work)
+    return float(client_seconds[arrived].max(initial=0.0))

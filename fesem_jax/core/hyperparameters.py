@@ -28,7 +28,7 @@ _READER = contextvars.ContextVar[Callable[[Any], Any] | None]('reader', default=
 
 
 class Decisions:
-  """What Python code has decided by hyperparameters while a method was built.
+  """Decisions of Python code by hyperparameters while a method was built.
 
   Attributes:
     first: values of the hyperparameters.
@@ -57,7 +57,7 @@ class Decisions:
 
 
 class _Number:
-  """What a hyperparameter is beside a number.
+  """The expression of hyperparameters that a number is of.
 
   Attributes:
     text: the expression that it is of hyperparameters.
@@ -84,9 +84,6 @@ class _Float(_Number, float):
 
 class _Int(_Number, int):
   __hash__ = int.__hash__
-
-
-Hyperparameter = _Float | _Int
 
 
 def _made(value: Any, text: str, of: Any, decisions: Decisions, names: Any) -> Any:

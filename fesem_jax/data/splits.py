@@ -118,11 +118,11 @@ def first_examples(
   Returns:
     The split on the host.
   """
-  chosen = []
+  kept_rows = []
   for client, rows in zip(np.asarray(train.client_ids), _rows_of(train), strict=True):
     rng = prng_streams.host_rng(seed, prng_streams.FIRST_EXAMPLES, int(client))
-    chosen.append(rows[rng.permutation(len(rows))[:count]])
-  return _subset(train, chosen, len(train.y), train.max_examples)
+    kept_rows.append(rows[rng.permutation(len(rows))[:count]])
+  return _subset(train, kept_rows, len(train.y), train.max_examples)
 
 
 def _rows_of(data: FederatedData) -> Rows:

@@ -72,8 +72,8 @@ def client_map(points: pd.DataFrame, ax: Axes) -> Axes:
 
 def _scatter(points: pd.DataFrame, ax: Axes, count: int) -> None:
   """Draws points of a map that has `count` of them."""
-  known = 'true_cluster' in points
-  marker = points['true_cluster'].cat.codes if known else points['cluster']
+  has_truth = 'true_cluster' in points
+  marker = points['true_cluster'].cat.codes if has_truth else points['cluster']
   for (c, t), group in points.groupby([points['cluster'], marker]):
     edges: dict[str, Any] = {'edgecolors': 'white', 'linewidths': 0.3, 'alpha': 0.8}
     edges |= {'marker': MARKERS[t % len(MARKERS)], 'rasterized': count > _PIXELS}
@@ -84,12 +84,12 @@ def _scatter(points: pd.DataFrame, ax: Axes, count: int) -> None:
 
 def _legend_of_map(points: pd.DataFrame) -> list[Line2D]:
   """Clusters by color, and true clusters by marker."""
-  clusters, known = np.unique(points['cluster']).tolist(), 'true_cluster' in points
+  clusters, has_truth = np.unique(points['cluster']).tolist(), 'true_cluster' in points
   marks = [
-    (f'cluster {c}', color_of(c), 's' if known else MARKERS[c % len(MARKERS)])
+    (f'cluster {c}', color_of(c), 's' if has_truth else MARKERS[c % len(MARKERS)])
     for c in clusters * (len(clusters) > 1)
   ]
-  for i, name in enumerate(points['true_cluster'].cat.categories if known else ()):
+  for i, name in enumerate(points['true_cluster'].cat.categories if has_truth else ()):
     marks.append((in_figure(name), '#555555', MARKERS[i % len(MARKERS)]))
   return [Line2D([], [], ls='', label=m[0], color=m[1], marker=m[2]) for m in marks]
 
@@ -121,10 +121,10 @@ def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
   order of their true clusters; of more than 80, 80 at even distances are shown.
   """
   truth = counts.index if isinstance(counts.index, pd.CategoricalIndex) else None
-  of_client = np.zeros(len(counts), int) if truth is None else truth.codes
-  order = np.argsort(of_client, kind='stable')
+  client_group = np.zeros(len(counts), int) if truth is None else truth.codes
+  order = np.argsort(client_group, kind='stable')
   order = order[np.linspace(0, len(order) - 1, min(len(order), _SHOWN)).astype(int)]
-  shown, cluster = counts.iloc[order], of_client[order]
+  shown, cluster = counts.iloc[order], client_group[order]
   shares = shown.div(shown.sum(axis=1).clip(lower=1), axis=0).T
   norm = colors.PowerNorm(0.5, 0, 1)  # Small shares are to be told apart, too.
   ax.imshow(shares, cmap='Blues', norm=norm, interpolation='nearest', aspect='auto')

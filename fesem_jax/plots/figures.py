@@ -81,7 +81,7 @@ def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
   panels: Panels
   if 'cluster_sizes.0' in recorded:
     panels = {'Sizes': lambda ax: clusters.cluster_sizes(rounds, ax)}
-    if 'moved' in recorded:
+    if rounds.loc[rounds['metric'] == 'moved', 'value'].any():
       panels['Moves'] = lambda ax: clusters.moves(rounds, ax)
     if 'ari' in recorded:
       panels['Agreement'] = lambda ax: clusters.agreement(rounds, ax)
@@ -120,18 +120,18 @@ def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
 
 def figures_of_methods(comparison: Comparison) -> Figures:
   """Figures of methods over seeds that there are data for."""
-  frames, found = comparison.frames, comparison.differences
+  frames, differences = comparison.frames, comparison.differences
   figures, panels = _curves(frames), Panels()
   if any(column.startswith('deployed_') for column in frames.clients):
     title = _title(frames, 'clients\nline: median; triangle: mean of the worst tenth')
     size = (5.0, 1.0 + 0.5 * frames.runs['method'].nunique())
     panels = {'': lambda ax: methods.client_spread(frames.clients, ax)}
     figures['clients'] = _side_by_side(panels, title, size)
-  if len(found):
-    several = found['low'].notna().any()
+  if len(differences):
+    several = differences['low'].notna().any()
     what = '95 % intervals; filled: p < 0.05' if several else 'one seed'
-    size = (5.0, 0.8 + 0.32 * len(found))
-    panels = {'': lambda ax: methods.differences(found, ax)}
+    size = (5.0, 0.8 + 0.32 * len(differences))
+    panels = {'': lambda ax: methods.differences(differences, ax)}
     figures['differences'] = _side_by_side(panels, _title(frames, what), size)
   return figures
 

@@ -56,8 +56,8 @@ def average(rounds: pd.DataFrame, metric: str, over: str = 'round') -> pd.DataFr
     all runs of a method have.
   """
   keys = ['run', 'method', 'round']
-  chosen = rounds[rounds['metric'].isin({metric, over})]
-  wide = chosen.pivot(index=keys, columns='metric', values='value').reset_index()
+  selected = rounds[rounds['metric'].isin({metric, over})]
+  wide = selected.pivot(index=keys, columns='metric', values='value').reset_index()
   wide['x'] = wide['round'] if over == 'round' else wide.get(over, np.nan)
   wide = wide.reindex(columns=[*keys, 'x', metric]).dropna()
   groups = wide.groupby(['method', 'round'], observed=True)

@@ -47,9 +47,9 @@ def client_spread(clients: pd.DataFrame, ax: Axes, column: str = '') -> Axes:
   column = column or next((c for c in clients if c.startswith('deployed_')), '')
   check(column in clients, f'clients: have no metric {column!r}')
   metric = tables.metric(column)
-  known = counted(clients).dropna(subset=column)
+  measured = counted(clients).dropna(subset=column)
   groups = dict(
-    iter((metric.factor * known[column]).groupby(known['method'], observed=True))
+    iter((metric.factor * measured[column]).groupby(measured['method'], observed=True))
   )
   values = [group[np.isfinite(group)].to_numpy() for group in groups.values()]
   drawn: Any = ax.violinplot(
@@ -75,8 +75,8 @@ def ranks(scores: pd.DataFrame, ax: Axes, higher_is_better: bool = True) -> Axes
 
   `scores` has a row a data set and a column a method, at least three of each.
   """
-  found = tables.ranks(scores, higher_is_better)
-  mean, width = found.mean.sort_values(), found.critical_difference
+  rank_test = tables.ranks(scores, higher_is_better)
+  mean, width = rank_test.mean.sort_values(), rank_test.critical_difference
   places, rank = np.arange(len(mean)), mean.to_numpy()
   ax.plot(rank, places, 'o', color='black')
   for place, value in zip(places, rank, strict=True):
@@ -92,7 +92,7 @@ def ranks(scores: pd.DataFrame, ax: Axes, higher_is_better: bool = True) -> Axes
   ax.set_xticks(range(1, len(rank) + 1))
   ax.set_ylim(len(rank) - 0.5, -2)
   ax.grid(axis='y', visible=False)
-  p = f'Friedman p = {found.p:.2g}'
+  p = f'Friedman p = {rank_test.p:.2g}'
   ax.set_xlabel(f'Average rank over {len(scores)} data sets ({p})')
   return ax
 

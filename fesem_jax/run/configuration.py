@@ -63,10 +63,10 @@ def identity(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]
   pairs = [(train, test) for _, train, test in phases]
   if spec.unseen is not None:
     pairs.append(spec.unseen)
-  here = [held_here(local, split, placement.of(train)) for split, _ in pairs]
+  present = [held_here(local, split, placement.of(train)) for split, _ in pairs]
   digest = digest_of_data(
     *(split for pair in pairs for split in pair),
-    here=[own for own in here for _ in range(2)],
+    here=[mask for mask in present for _ in range(2)],
   )
   entries = entries | {'data_digest': digest}
   if phases[1:]:
@@ -153,10 +153,10 @@ def digest_of_data(
     kind = f'{kind} {split.num_classes} {split.scale} {split.task}'
     digest.update(kind.encode())
   here = here or [None] * len(splits)
-  if any(own is not None for own in here):  # Or their arrays could not be added up.
+  if any(mask is not None for mask in here):  # Or their arrays could not be added up.
     processes.check_same('its clients', digest.hexdigest())
-  for split, own in zip(splits, here, strict=True):
-    digest.update(_digests_of_examples(split, own).data)
+  for split, mask in zip(splits, here, strict=True):
+    digest.update(_digests_of_examples(split, mask).data)
   return digest.hexdigest()[:16]
 
 
@@ -166,8 +166,10 @@ def _own_groups(split: FederatedData) -> list[np.ndarray]:
     return []
   ids, truth = np.asarray(split.groups.ids), split.info.clusters
   if truth is not None:
-    mine, known = (np.unique(x, return_inverse=True)[1] for x in (ids, truth))
-    if np.array_equal(mine, known):
+    group_numbers, cluster_numbers = (
+      np.unique(x, return_inverse=True)[1] for x in (ids, truth)
+    )
+    if np.array_equal(group_numbers, cluster_numbers):
       return []
   return [ids]
 

@@ -124,11 +124,11 @@ def _padded(runner: Runner, runs: Sequence[Replicate]) -> list[Replicate]:
 
 
 def _of_runs(runner: Runner, runs: Sequence[Replicate]) -> Any:
-  each = _padded(runner, runs)
+  padded = _padded(runner, runs)
   return (
-    [run.spec.seed for run in each],
-    [run.spec.values for run in each],
-    [run.splits for run in each],
+    [run.spec.seed for run in padded],
+    [run.spec.values for run in padded],
+    [run.splits for run in padded],
   )
 
 
@@ -157,11 +157,11 @@ def run_together(
     compiling = opened.enter_context(CompileTime())
     runner = runner_of(specs[0], splits[0], count, axes)
     for spec, pair in zip(specs, splits, strict=True):
-      own = opened.enter_context(contextlib.ExitStack())
+      stack = opened.enter_context(contextlib.ExitStack())
       try:
-        runs.append(Replicate(spec, runner, pair, own, shows=not runs))
+        runs.append(Replicate(spec, runner, pair, stack, shows=not runs))
       except UserError as e:
-        own.close()
+        stack.close()
         end(spec, e)
     for done in sorted({run.done for run in runs}):
       members = [run for run in runs if run.done == done]
@@ -269,12 +269,12 @@ def run_many(
 
   `like` are data of other runs that are to share the programs.
   """
-  kept, callbacks = dict[int, Any](), [c for spec in specs for c in spec.callbacks]
+  outcomes, callbacks = dict[int, Any](), [c for spec in specs for c in spec.callbacks]
 
   def end(spec: Spec, outcome: Outcome) -> None:
-    if id(spec) not in kept:
+    if id(spec) not in outcomes:
       place = next(i for i, x in enumerate(specs) if x is spec)
-      kept[id(spec)] = keep(place, outcome)
+      outcomes[id(spec)] = keep(place, outcome)
 
   free_memory.give_back()  # That of the caller, and of earlier runs.
   groups = dict[Any, list[Spec]]()
@@ -298,16 +298,16 @@ def run_many(
       else:
         for spec in group:
           _run_alone(spec, end)
-  return [kept[id(spec)] for spec in specs]
+  return [outcomes[id(spec)] for spec in specs]
 
 
 def _with_data_of_method(spec: Spec) -> Spec:
   """A run whose training splits are as the method changes them."""
   # `check_run` refuses what is no Algorithm.
-  of_data = getattr(spec.algorithm, 'of_data', None)
-  if of_data is None:
+  change = getattr(spec.algorithm, 'of_data', None)
+  if change is None:
     return spec
-  first, *later = [p._replace(train=of_data(p.train)) for p in spec.phases]
+  first, *later = [p._replace(train=change(p.train)) for p in spec.phases]
   return dataclasses.replace(spec, train=first.train, later_phases=later)
 
 
@@ -419,7 +419,7 @@ def _kind(spec: Spec) -> Any:
   """Equal for runs whose data may be put together."""
   local, splits = spec.algorithm.local, [spec.train, spec.test]
   options = [getattr(spec, name) for name in _EQUAL]
-  of_data = [
+  forms = [
     (s.x.dtype, s.y.dtype, s.y.shape[1:], s.example_shape, s.num_clients, s.scale,
      s.num_classes, s.task, s.attack and s.attack.kinds,
      s.groups and s.groups.count, s.weights is None)
@@ -427,5 +427,5 @@ def _kind(spec: Spec) -> Any:
   ]  # fmt: skip
   # A batch must not be larger beside runs with larger clients.
   width = batching.batch_width(local.schedule, splits[0].max_examples)
-  of_local = local.mesh, local.schedule, local.clients_per_chunk, width
-  return spec.method or spec.make or spec.algorithm, *options, *of_data, *of_local
+  local_options = local.mesh, local.schedule, local.clients_per_chunk, width
+  return spec.method or spec.make or spec.algorithm, *options, *forms, *local_options

@@ -231,8 +231,8 @@ class Replicate:
     self.reason = 'patience' if settled else None
     if self.done == spec.rounds:
       self.reason = FINISHED
-    chosen = None if info.clusters is None else self._clusters
-    now = {'record': record, 'info': info, 'drawn': cohort, 'clusters': chosen}
+    assignment = None if info.clusters is None else self._clusters
+    now = {'record': record, 'info': info, 'drawn': cohort, 'clusters': assignment}
     now['state'] = state() if is_read else None
     every, self.measured = spec.eval_every, None
     while True:
@@ -300,5 +300,5 @@ class Replicate:
     else:
       return
     saved = self.checkpoints and self.checkpoints.latest_round()
-    kept = f' The checkpoint of round {saved} is kept.' if saved else ''
-    raise Diverged(f'Round {self.done}: {what}; lower `learning_rate`.{kept}')
+    checkpoint = f' The checkpoint of round {saved} is kept.' if saved else ''
+    raise Diverged(f'Round {self.done}: {what}; lower `learning_rate`.{checkpoint}')

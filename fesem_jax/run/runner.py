@@ -133,8 +133,8 @@ class Functions:
     args = state, train, cohort, key
     state, info = self._arguments.bind(numbers, algorithm.step, *args)
     if self._is_noised and info.clusters is not None:
-      known = info.clusters._replace(objective=None, objective_parts=None)
-      info = info._replace(clusters=known)
+      clusters = info.clusters._replace(objective=None, objective_parts=None)
+      info = info._replace(clusters=clusters)
     updates = info.updates if algorithm.between is not None else None
     clients = info.clients if self._clients else None
     info = info._replace(clients=clients, updates=updates)
@@ -239,16 +239,16 @@ class Runner:
     """What, function, arguments and options: start, rounds and evaluation."""
     keys, numbers, *splits = self._one
     flat, form = jax.tree.flatten(tuple(splits))
-    of_train = of_test = None
+    train_axes = test_axes = None
     if self.count > 1:
-      of_train, of_test = jax.tree.unflatten(form, self._axes)
+      train_axes, test_axes = jax.tree.unflatten(form, self._axes)
       arrays = zip(flat, self._axes, strict=True)
-      of_all = [x if a is None else self._of_all(x) for x, a in arrays]
-      splits = jax.tree.unflatten(form, of_all)
+      arrays_of_all = [x if a is None else self._of_all(x) for x, a in arrays]
+      splits = jax.tree.unflatten(form, arrays_of_all)
     train, test = splits
     keys, numbers = jax.tree.map(self._of_all, (keys, numbers))
     cohorts, functions = self._cohort, self._functions
-    start = self._over(functions.start, 0, of_train, 0)
+    start = self._over(functions.start, 0, train_axes, 0)
     rounds: Callable[..., Any] = functions.step
     measure: Callable[..., Any] = functions.measure
     more: tuple[Any, ...] = ()
@@ -256,9 +256,9 @@ class Runner:
       axis = dataclasses.replace(
         cohorts, ids=None if cohorts.everyone else 0, round=None
       )
-      rounds = self._over(rounds, 0, of_train, axis, 0, 0)
+      rounds = self._over(rounds, 0, train_axes, axis, 0, 0)
       rounds = functools.partial(self._rounds, rounds)
-      measure = self._over(measure, 0, of_train, of_test, 0, 0)
+      measure = self._over(measure, 0, train_axes, test_axes, 0, 0)
       measure = functools.partial(_after_round, measure)
       more = (np.int32(1),)
       if not cohorts.everyone:
@@ -351,8 +351,8 @@ class Runner:
       return jnp.stack(list(map(jnp.asarray, x)))
 
     flat, forms = zip(*map(jax.tree.flatten, data), strict=True)
-    each = zip(zip(*flat, strict=True), self._axes, strict=True)
-    arrays = [x[0] if axis is None else stack(*x) for x, axis in each]
+    columns = zip(zip(*flat, strict=True), self._axes, strict=True)
+    arrays = [x[0] if axis is None else stack(*x) for x, axis in columns]
     stacks = [jax.tree.map(stack, *x) for x in (keys, numbers)]
     return *stacks, *jax.tree.unflatten(forms[0], arrays)
 
@@ -447,8 +447,8 @@ def _after_round(measure: Callable[..., Any], *args: Any) -> Any:
 def axes_of(pool: Sequence[Splits]) -> tuple[int | None, ...]:
   """The axis of runs of each array of their splits: None of what all have in common."""
   flat = [jax.tree.leaves(splits) for splits in pool]
-  each = zip(*flat, strict=True)
-  return tuple(None if all(y is x[0] for y in x) else 0 for x in each)
+  columns = zip(*flat, strict=True)
+  return tuple(None if all(y is x[0] for y in x) else 0 for x in columns)
 
 
 def _shape(x: Any) -> Any:

@@ -157,6 +157,6 @@ def krum(
 
   order, in_order = jnp.lexsort((scores, labels)), jnp.sort(labels)
   rank = jnp.arange(num_rows) - (jnp.cumsum(sizes) - sizes)[in_order]
-  chosen = rank < jnp.minimum(sizes, variable(models))[in_order]
-  weights = jnp.zeros(num_rows).at[order].set(chosen & (in_order < num_clusters))
+  selected = rank < jnp.minimum(sizes, variable(models))[in_order]
+  weights = jnp.zeros(num_rows).at[order].set(selected & (in_order < num_clusters))
   return sums.weighted_mean(stack, cluster, weights, origins, mesh)

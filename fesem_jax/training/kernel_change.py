@@ -122,8 +122,8 @@ def _forward(x, start, change, full, rows):
 
 def _backward(residuals, dy):
   x, start, change, full = residuals
-  own = _sum_blocks(dy, change, full, lambda b: (b.gradients, b.inputs, b.shares))
-  dx = start.times(dy, change.from_other, turned=True) - own
+  total = _sum_blocks(dy, change, full, lambda b: (b.gradients, b.inputs, b.shares))
+  dx = start.times(dy, change.from_other, turned=True) - total
   return dx, None, None, None, (x, dy)
 
 

@@ -58,9 +58,3 @@ def write_arrays_atomically(
   save = np.savez_compressed if compress else np.savez
   with replacing(path) as file:
     save(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
-
-
-def is_writable(folder: pathlib.Path) -> bool:
-  """True if a folder is writable, or can be created in its nearest existing parent."""
-  existing = next(f for f in (folder, *folder.absolute().parents) if f.exists())
-  return os.access(existing, os.W_OK | os.X_OK)

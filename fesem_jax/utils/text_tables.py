@@ -60,14 +60,14 @@ class Table:
 
   def _panels(self) -> Iterator['DataFrame']:
     """The cells, some groups of columns at a time."""
-    chosen: list[tuple[str, str]] = []
+    selected: list[tuple[str, str]] = []
     for group in dict.fromkeys(self.cells.columns.get_level_values(0)):
       columns = [column for column in self.cells.columns if column[0] == group]
-      if chosen and len(chosen) + len(columns) > _MOST_COLUMNS:
-        yield self.cells[chosen]
-        chosen = []
-      chosen += columns
-    yield self.cells[chosen]
+      if selected and len(selected) + len(columns) > _MOST_COLUMNS:
+        yield self.cells[selected]
+        selected = []
+      selected += columns
+    yield self.cells[selected]
 
   def _marked(self, cells: 'DataFrame', before: str, after: str) -> 'DataFrame':
     """Cells with marks around the best ones."""

@@ -71,8 +71,6 @@ def test_server_optimizers_are_built_of_their_expressions():
     chosen = {'server_optimizer': text, 'server_learning_rate': rate}
     found = methods.server_optimizer(chosen)
     np.testing.assert_array_equal(second_step(found), second_step(built))
-  chosen = {'server_optimizer': 'adam(0.3)', 'server_learning_rate': None}
-  assert methods.server_rate(chosen) == 0.3
   assert methods.server_optimizer(methods.options('fesem')) is None
 
 

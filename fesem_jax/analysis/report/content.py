@@ -1,4 +1,4 @@
-"""What a page shows: tables as HTML, Matplotlib's figures as SVG, Altair's charts."""
+"""The content of a page: tables in HTML, figures in SVG, and Altair's charts."""
 
 import io
 import pathlib
@@ -128,11 +128,11 @@ def _extremes(clients: pd.DataFrame) -> tuple[Markup, Markup]:
   """The worst and the best clients of a run by the first metric, none in both."""
   metrics = [c for c in clients if c.startswith(('deployed_', 'finetuned_'))]
   higher = tables.metric(metrics[0]).higher_is_better
-  known = counted(clients).dropna(subset=metrics[0])
-  known = known.sort_values(metrics[0], ascending=higher, kind='stable')
+  measured = counted(clients).dropna(subset=metrics[0])
+  measured = measured.sort_values(metrics[0], ascending=higher, kind='stable')
   for metric in metrics:
-    known[metric] = [tables.metric(metric).text(value) for value in known[metric]]
-  shown = known.drop(columns=['run', 'method', 'seed', 'honest'], errors='ignore')
+    measured[metric] = [tables.metric(metric).text(value) for value in measured[metric]]
+  shown = measured.drop(columns=['run', 'method', 'seed', 'honest'], errors='ignore')
   shown = shown.dropna(axis=1, how='all').rename(columns=lambda c: c.replace('_', ' '))
   half = min(_WORST, -(-len(shown) // 2))
   best = shown.iloc[half:].tail(_WORST).iloc[::-1]

@@ -55,16 +55,16 @@ class Natural(Partition):
       for place in map(np.flatnonzero, pool.masks)
     ]
     counts = np.sum([[len(r) for r in rows] for rows in lists], axis=0)
-    chosen = np.flatnonzero(counts >= max(1, self.min_examples))
-    enough = max(1, num_clients) <= len(chosen)
-    check(enough, f'num_clients: {self!s:.40} has {len(chosen)}; lower it')
+    clients = np.flatnonzero(counts >= max(1, self.min_examples))
+    enough = max(1, num_clients) <= len(clients)
+    check(enough, f'num_clients: {self!s:.40} has {len(clients)}; lower it')
     if num_clients:
       select = prng_streams.host_rng(seed, prng_streams.SELECT)
-      chosen = np.sort(select.choice(chosen, num_clients, replace=False))
-    names: Any = pool.names[chosen]
-    train = [lists[0][i] for i in chosen]
+      clients = np.sort(select.choice(clients, num_clients, replace=False))
+    names: Any = pool.names[clients]
+    train = [lists[0][i] for i in clients]
     if len(lists) == 1:
-      single = names[counts[chosen] < 2].tolist()
+      single = names[counts[clients] < 2].tolist()
       check(not single, f'client {single[:1]}: 1 example; use natural(min_examples=2)')
       train, test = split_each(divide, train, last)
       few = slice(-examples, None) if last and examples else slice(examples or None)
@@ -72,7 +72,7 @@ class Natural(Partition):
     for i, rows in enumerate(train):
       if 0 < examples < len(rows):
         train[i] = np.sort(divide.choice(rows, examples, replace=False))
-    return names, train, [lists[1][i] for i in chosen]
+    return names, train, [lists[1][i] for i in clients]
 
 
 class Rows(Partition):

@@ -38,7 +38,7 @@ _FEDPROX_LEAST = 5  # Examples of each of a client's labels.
 
 
 class Request(NamedTuple):
-  """What a partition is to deal."""
+  """The examples that a partition deals, and to how many clients."""
 
   rng: Generator
   labels: Array  # [T] of the training examples.
@@ -170,15 +170,15 @@ class Partition:
     if need and not (equal or clusters) and self.groups_of(count) is None:
       rows[0] = rows[0][rng.choice(len(rows[0]), need * count, replace=False)]
     labels = [pool.labels[r] for r in rows]
-    known = [(pool.cluster[r],) if clusters else () for r in rows]  # type: ignore[index]
+    cluster_args = [(pool.cluster[r],) if clusters else () for r in rows]  # type: ignore[index]
     rule = self.rule(Request(rng, labels[0], count, pool.num_classes, need))
-    train = [rows[0][r] for r in rule(labels[0], least, *known[0])]
+    train = [rows[0][r] for r in rule(labels[0], least, *cluster_args[0])]
     fewest = min(map(len, train))
     enough = fewest >= max(least, need * equal)
     check(enough, f'num_clients: a client has {fewest} examples; lower it')
     train = [r[: need or None] for r in train] if equal else train
     if apart:
-      return None, train, [rows[1][r] for r in rule(labels[1], 0, *known[1])]
+      return None, train, [rows[1][r] for r in rule(labels[1], 0, *cluster_args[1])]
     rng = prng_streams.host_rng(seed, prng_streams.SPLIT)
     return None, *split_each(rng, [np.sort(r) for r in train] if last else train, last)
 
@@ -240,8 +240,8 @@ def by_shares(rng: Generator, labels: Array, shares: Array, least: int) -> Rows:
 def shares_of(labels: Array, rows: Rows, num_classes: int) -> Array:
   """[L, M] shares of clients in the examples of each class."""
   counts = [np.bincount(labels[r], minlength=num_classes) for r in rows]
-  of_classes = np.stack(counts, axis=1)
-  return of_classes / np.maximum(1, of_classes.sum(axis=1, keepdims=True))
+  by_class = np.stack(counts, axis=1)
+  return by_class / np.maximum(1, by_class.sum(axis=1, keepdims=True))
 
 
 def split_each(rng: Generator, rows: Rows, last: bool = False) -> tuple[Rows, Rows]:

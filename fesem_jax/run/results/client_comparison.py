@@ -28,15 +28,15 @@ def compare_clients(a: Any, b: Any, metric: str = '') -> 'DataFrame':
   Raises:
     UserError: if the runs have other clients, or lack the metric.
   """
-  ours, theirs = (getattr(run, 'clients', run) for run in (a, b))
-  metrics = [c for c in ours if c.startswith(KINDS) and c in theirs]
+  first, second = (getattr(run, 'clients', run) for run in (a, b))
+  metrics = [c for c in first if c.startswith(KINDS) and c in second]
   metric = metric or metrics[0]
   check_choice('metric', metric, tuple(metrics))
-  same = sorted(ours['client']) == sorted(theirs['client'])
+  same = sorted(first['client']) == sorted(second['client'])
   check(same, 'clients: differ between the runs; compare runs of the same data')
-  unique = ours['client'].is_unique
+  unique = first['client'].is_unique
   check(unique, 'clients: several have the same name; give each a unique one')
-  first, second = (counted(t).set_index('client')[metric] for t in (ours, theirs))
+  first, second = (counted(t).set_index('client')[metric] for t in (first, second))
   frame = first.to_frame('a').join(second.rename('b'), how='inner').dropna()
   check(len(frame), f'metric: no client has {metric} in both runs')
   test = paired_difference(frame['a'].tolist(), frame['b'].tolist())

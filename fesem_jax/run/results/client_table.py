@@ -56,8 +56,8 @@ def make(
     for name, values in client_figures(totals, task).items():
       columns[f'{kind}_{name}'] = values[places]
   columns['honest'] = honest
-  known = {name: column for name, column in columns.items() if column is not None}
-  return pandas.DataFrame(known)
+  present = {name: column for name, column in columns.items() if column is not None}
+  return pandas.DataFrame(present)
 
 
 def _numbers_or_names(truth: np.ndarray) -> 'Series':

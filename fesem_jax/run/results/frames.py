@@ -237,9 +237,9 @@ def rounds_of(history: Sequence[dict[str, Any]]) -> 'DataFrame':
   parts = [wide]
   done = wide[wide['round'] > 0]
   if {'bytes_down', 'bytes_up'} <= set(wide):
-    known = done[['bytes_down', 'bytes_up']].notna().all(axis=1).cummin()
+    is_counted = done[['bytes_down', 'bytes_up']].notna().all(axis=1).cummin()
     sent = done.reindex(columns=_BYTES).astype(float).fillna(0).sum(axis=1)
-    parts.append(sent.cumsum()[known].rename('total_bytes').to_frame())
+    parts.append(sent.cumsum()[is_counted].rename('total_bytes').to_frame())
   for name in ('seconds', 'simulated_seconds'):
     if name in wide:
       total = done[name].astype(float).cumsum()
@@ -251,7 +251,7 @@ def rounds_of(history: Sequence[dict[str, Any]]) -> 'DataFrame':
 
 def wide(rounds: 'DataFrame', metrics: Sequence[str]) -> 'DataFrame':
   """A column a metric, NaN in rounds without it."""
-  chosen = rounds[rounds['metric'].isin(list(metrics))]
+  selected = rounds[rounds['metric'].isin(list(metrics))]
   index = [name for name in (*KEYS, 'round') if name in rounds]
-  table = chosen.pivot(index=index, columns='metric', values='value')
+  table = selected.pivot(index=index, columns='metric', values='value')
   return table.reindex(columns=list(metrics)).reset_index()
