@@ -38,7 +38,7 @@ _KNOWN = {
   for name in ('ari', 'ami', 'nmi')
 }
 # Settings that differ by themselves between methods.
-_OF_METHODS = ('algorithm', 'num_clusters', 'seed', 'own_code')
+_OF_METHODS = ('algorithm', 'num_clusters', 'seed', 'own_code', 'data_digest')
 
 
 def metric(column: str) -> Figure:

@@ -176,10 +176,15 @@ def _by_value(
   base = labels.str.replace(f';{text}', ')', regex=True)
   base = base.str.replace(rf'\({text}', '', regex=True)
   varies = base != labels
-  values = list(dict.fromkeys(runs.loc[varies, f'config.{flag}']))
+  # Labels have the values, also of one number of an expression: partition.alpha.
+  pattern = rf'{re.escape(flag)}=(.*)\)$'
+  settings = labels.where(varies).str.extract(pattern, expand=False)
+  numbers = pd.to_numeric(settings, errors='coerce')
+  settings = numbers if numbers[varies].notna().all() else settings
+  values = list(dict.fromkeys(settings[varies]))
   values = values if any(isinstance(v, str) for v in values) else sorted(values)
   frame = pd.DataFrame({'method': base, 'value': runs[column].astype(float)})
-  frame['place'] = runs[f'config.{flag}'].where(varies).map(values.index, 'ignore')
+  frame['place'] = settings.map(values.index, 'ignore')
   # What does not vary is the same at all values.
   fixed = [frame[~varies].assign(place=place) for place in range(len(values))]
   groups = pd.concat([frame[varies], *fixed]).groupby(['method', 'place'], sort=False)

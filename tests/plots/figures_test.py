@@ -171,6 +171,11 @@ def test_methods_are_drawn_over_the_values_of_a_flag(ax):
   np.testing.assert_allclose(ax.lines[1].get_ydata(), [50, 50])
   assert texts(ax.get_xticklabels()) == ['0.01', '0.1']
   assert ax.get_xscale() == 'symlog'
+  # One number of an expression, which is no flag of its own.
+  runs['method'] = runs['method'].str.replace('lr=', 'partition.alpha=')
+  ax.clear()
+  plots.sweep(runs, ax, 'partition.alpha')
+  assert texts(ax.get_xticklabels()) == ['0.01', '0.1']
 
 
 def test_differences_are_filled_where_p_is_small(ax):
