@@ -136,12 +136,9 @@ ALIASES = {
 
 
 def named(text: str) -> str:
-  """The name in `METHODS` of a method as papers or people write it.
+  """The name in `METHODS` of a method: 'FedAvg' is 'fed_avg', 'IFCA' 'hypo_cluster'.
 
-  Capitals and punctuation do not matter: 'FedAvg' is 'fed_avg', 'IFCA' 'hypo_cluster'.
-
-  Raises:
-    UserError: on an unknown method.
+  Raises `UserError` on an unknown method.
   """
   plain = {name.replace('_', ''): name for name in METHODS} | ALIASES
   name = plain.get(re.sub('[^a-z0-9]', '', text.lower()), text)

@@ -109,10 +109,7 @@ def apfl(
 
 
 def _mix(alpha: jax.Array, v: Params, w: Params) -> Params:
-  """The mix a v + (1 - a) w of one model, or of each row.
-
-  `alpha` is [] or [M] float32, `v` a model or [M, ...], and `w` like `v` or [1, ...].
-  """
+  """The mix a v + (1 - a) w of one model, or of each row; w may be [1, ...]."""
 
   def mix(v: jax.Array, w: jax.Array) -> jax.Array:
     a = alpha.reshape(alpha.shape + (1,) * (v.ndim - alpha.ndim))

@@ -93,12 +93,7 @@ def attention(
   alpha: jax.Array | float,
   sigma: jax.Array | float,
 ) -> jax.Array:
-  """[S, S] float32: xi, whose rows add up to 1.
-
-  `distances` [S, S] are squared distances of models; the scalars alpha and sigma are
-  those of `fed_amp`. Clients where `exists` [S] bool is False have no part in any mean
-  but their own.
-  """
+  """[S, S] float32 xi, whose rows add up to 1, by squared distances [S, S]."""
   pairs = exists[:, None] & exists[None] & ~jnp.eye(exists.shape[0], dtype=bool)
   xi = jnp.where(pairs, alpha * jnp.exp(-distances / sigma) / sigma, 0.0)
   return xi + jnp.diag(1 - xi.sum(axis=1))

@@ -107,13 +107,7 @@ def fed_dane(
 
 
 def _two_passes(local: LocalTraining, same_cohort: bool) -> traffic.Traffic:
-  """Traffic of both passes, of which each client of the cohort stands for one client.
-
-  The first cohort is as large as the second. One that is drawn independently receives
-  the model too, and the second one's clients compute their gradients for themselves;
-  with one cohort, or with all clients, the model goes down and gradients are computed
-  once.
-  """
+  """Traffic of both passes: the first cohort is another unless told otherwise."""
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):

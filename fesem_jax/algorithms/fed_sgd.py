@@ -42,9 +42,8 @@ def fed_sgd(local: LocalTraining) -> Algorithm:
 def one_gradient_step(local: LocalTraining) -> LocalTraining:
   """Local training of one step along the gradient of all the client's examples.
 
-  Raises `UserError` unless the optimizer's first step is a linear function of the
-  gradient, as it is not with Adam, clipping or weight decay: means of models are then
-  not means of gradients.
+  Raises `UserError` unless the optimizer's first step is linear in the gradient: else
+  means of models are not means of gradients.
   """
   linear = _first_step_is_linear(local)
   check(linear, 'optimizer: one gradient step a round needs a linear step, as of SGD')

@@ -43,7 +43,7 @@ WRAPPERS: Mapping[str, Mapping[str, Any]] = {
 def wrapped(
   method: Algorithm, local: LocalTraining, options: Mapping[str, Any]
 ) -> Algorithm:
-  """A method with the wrappers that its options ask for; `options` are all its options.
+  """The method in the wrappers that its options ask for.
 
   Raises `UserError` on an option out of range, or one that excludes another.
   """

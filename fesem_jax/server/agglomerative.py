@@ -15,17 +15,13 @@ def agglomerate(
   num_clusters: int,
   threshold: float | jax.Array | None = None,
 ) -> jax.Array:
-  """Merges the two clusters of least mean distance of members again and again.
+  """[n] int32: the first member of each item's cluster, by average linkage.
 
   Args:
     distances: [n, n] float32, symmetric.
     exists: [n] bool, what to cluster.
-    num_clusters: K; merging goes on until no more than K clusters are left.
-    threshold: with one, it also goes on while the nearest two are no farther apart.
-
-  Returns:
-    [n] int32, the first member of each one's cluster; its own place where it does not
-    exist.
+    num_clusters: K; merging goes on until K clusters are left.
+    threshold: it also goes on while the nearest two are no farther apart; None: never.
   """
   pairs = exists[:, None] & exists[None] & ~jnp.eye(len(exists), dtype=bool)
   pair_distances = jnp.where(pairs, (distances + distances.T) / 2, jnp.inf)
@@ -60,14 +56,10 @@ def merge_while(
   goes_on: Callable[[jax.Array, jax.Array], jax.Array],
   linkage: Linkage,
 ) -> Merging:
-  """Merges the two nearest clusters while a rule says so, and there are two.
+  """Merges the two nearest clusters while `goes_on(least distance, merges so far)`.
 
-  Of pairs as near as each other, the one that comes first is merged. The rule `goes_on`
-  maps the least distance of two clusters and the number of merges so far to [] bool.
-
-  The distance of two clusters is the mean one of their members ('average') or the
-  largest ('complete'); 'ward' merges those whose union raises the sum of squared
-  distances to the means least, and takes squared distances.
+  'ward' takes squared distances, and merges the two whose union raises the sum of
+  squared distances to means least. Of equal pairs, the first is merged.
   """
 
   def has_pair(loop: Merging) -> jax.Array:

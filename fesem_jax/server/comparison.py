@@ -33,20 +33,13 @@ class ModelComparison(NamedTuple):
   nearest: Callable[..., tuple[jax.Array, jax.Array, Params]]
 
   def alike(self, stack: Params, exists: jax.Array, mesh: Mesh | None) -> Params:
-    """A stack [S, ...] with units in one order, that of the first model that `exists`.
-
-    K-means may then compare its models with each other.
-    """
+    """A stack [S, ...] with units in the order of the first model that `exists`."""
     if self.align is None:
       return stack
     return self.align(stack, tree.take(stack, exists.argmax()[None]), mesh)
 
   def mixed(self, shares: jax.Array, centers: Params, references: Params) -> Params:
-    """Means [N, ...] of centers, with units in the order of a reference for each mean.
-
-    Each row of `shares` [N, K] float32 adds up to 1; centers are [K, ...], references
-    [N, ...].
-    """
+    """Means [N, ...] of centers by `shares` [N, K], each in its reference's order."""
     align = self.align
     if align is None:
       return tree.mixtures(shares, centers)
@@ -60,11 +53,7 @@ class ModelComparison(NamedTuple):
 
 
 def by_weights(names: str = 'all', statistics: Sequence[str] = ()) -> ModelComparison:
-  """Weights are compared one by one, as in Eq. 8, of all layers or of those named.
-
-  For names and patterns, separated by commas, see `parameter_names.is_named`. The
-  `statistics` of a model are never compared.
-  """
+  """Compares weights one by one (Eq. 8): of all layers, or of names and patterns."""
 
   def part(params):
     if names != 'all':
@@ -84,11 +73,7 @@ def by_weights(names: str = 'all', statistics: Sequence[str] = ()) -> ModelCompa
 
 
 def by_matching(model: Model) -> ModelComparison:
-  """Models are compared and averaged with their hidden units matched (Section 5.1).
-
-  Raises:
-    UserError: on a model whose units `hidden_units.layers_of` does not know.
-  """
+  """Compares and averages models with their hidden units matched (Section 5.1)."""
   layers = hidden_units.layers_of(model)
 
   def part(params):
@@ -113,10 +98,9 @@ def by_matching(model: Model) -> ModelComparison:
 
 
 def build(cluster_on: str, model: Model) -> ModelComparison:
-  """The comparison that `cluster_on` names: 'all', 'matched', or as `by_weights`.
+  """The comparison that `cluster_on` names: 'all', 'matched', or names of parameters.
 
-  Raises `UserError` on a layer that the model does not have, units that cannot be
-  matched, or parameters that cannot be trained.
+  Raises `UserError` on an unknown layer, or units that cannot be matched.
   """
   if cluster_on == MATCHED:
     return by_matching(model)

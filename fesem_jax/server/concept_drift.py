@@ -51,7 +51,7 @@ def decide(
 ) -> Decision:
   """Detects drift, gives new models, and merges those that are alike.
 
-  For `last_used` [K] int32, see `Decision`. `step` [] int32 is the number of the time
+  `last_used` is [K] int32 as in `Decision`; `step` [] int32 is the number of the time
   step, and `delta` the threshold.
   """
   num_models, exists = last_used.shape[0], clients.weights > 0
@@ -101,17 +101,9 @@ def choose(clients: Clients, delta: float | jax.Array) -> Choice:
 def free_models(
   wanted: jax.Array, last_used: jax.Array, taken: jax.Array, client_ids: jax.Array
 ) -> jax.Array:
-  """A model for each client that starts a new one.
+  """[M] int32 model of each client that wants one [M] bool, or K: unused, then oldest.
 
-  Args:
-    wanted: [M] bool, clients that start a model.
-    last_used: [K] int32 last time step of each model; -1: not in use.
-    taken: [K] bool, models that a client chose in this step.
-    client_ids: [M] int32: where models run short, clients of least id get theirs.
-
-  Returns:
-    [M] int32 models, first those that are not in use and then the least recently used;
-    K for clients that want none or get none.
+  Models run short for the clients of greatest id; those taken [K] bool are not given.
   """
   num_models, most = last_used.shape[0], jnp.iinfo(jnp.int32).max
   free = jnp.argsort(jnp.where(taken, most, last_used), stable=True)
@@ -121,18 +113,13 @@ def free_models(
 
 
 def distances(losses: jax.Array, weights: jax.Array, usable: jax.Array) -> jax.Array:
-  """How much worse two models are on each other's clusters than on their own.
+  """[K, K] float32: how much worse models are on each other's clusters than on theirs.
 
     L_jk = loss of model j on the examples of cluster k
     D_jk = max(L_jk - L_jj, L_kj - L_kk, 0)
 
-  Args:
-    losses: [M, K] of each client.
-    weights: [M, K] float32 of each client's examples in each cluster.
-    usable: [K] bool, models that may be compared.
-
-  Returns:
-    [K, K] float32, infinite on the diagonal and where models are not compared.
+  `losses` are [M, K], and `weights` [M, K] the examples of each client in each cluster.
+  Infinite on the diagonal, and for models that are not `usable` [K] bool.
   """
   finite = jnp.where(usable[None] & jnp.isfinite(losses), losses, 0.0)
   total = jnp.matmul(finite.T, weights, precision=_HIGHEST)

@@ -12,12 +12,10 @@ _ROUNDING = 1e-6
 
 
 def knee(values: np.ndarray) -> int | None:
-  """Where an increasing, convex curve of points 0, 1, ... bends the most (Kneedle).
+  """Where increasing values [n] bend the most (Kneedle, sensitivity 1); None: nowhere.
 
-  Satopaa et al., "Finding a Kneedle in a Haystack", ICDCS Workshops 2011, with
-  sensitivity 1, as the library kneed 0.8.5 computes it: the ends of the curve count as
-  peaks and valleys too. Returns the position of the knee of values [n], which are in
-  increasing order; None if there is none.
+  Satopaa et al., "Finding a Kneedle in a Haystack", ICDCS Workshops 2011, as kneed
+  0.8.5 computes it.
   """
   count, span = len(values), np.ptp(values)
   if span <= _ROUNDING * values.max():
@@ -42,13 +40,11 @@ def knee(values: np.ndarray) -> int | None:
 def clusters(
   points: np.ndarray, ids: np.ndarray, scaling: float = 1.0
 ) -> tuple[np.ndarray, float]:
-  """DBSCAN of at least two points a cluster; each point that is left is one of its own.
+  """DBSCAN of points [n, P] with clusters of two at least; others are alone.
 
-  The radius is the knee of the sorted distances of the points to their nearest
-  neighbors, times `scaling`; where there is no knee, the largest of these distances.
-
-  Returns the cluster of each of the `points` [n, P], [n] int from 0 on, and the radius.
-  Clusters are numbered by the least of the `ids` [n] of their points.
+  The radius is `scaling` times the knee of the sorted distances to nearest neighbors,
+  or the largest. Returns clusters [n] int, numbered by least of the `ids`, and the
+  radius.
   """
   from sklearn.cluster import DBSCAN  # Slow to import.
   from sklearn.neighbors import NearestNeighbors
@@ -92,11 +88,10 @@ class DescriptorClusters(NamedTuple):
 def by_descriptors(
   values: np.ndarray, counted: np.ndarray, ids: np.ndarray, scaling: float
 ) -> DescriptorClusters:
-  """Clusters some clients by all groups of their descriptors, others by the first two.
+  """Clusters the clients that are counted [M] bool, and places the others.
 
-  The descriptors `values` [M, G, C] are finite where counted; each group is scaled to
-  the range 0 to 1. `counted` [M] bool is True for at least one client; others go to the
-  nearest of the centroids. For `ids` [M] and `scaling`, see `clusters`.
+  `values` are descriptors [M, G, C]; each group is scaled to the range 0 to 1. The
+  others go to the nearest centroid of the first two groups.
   """
   selected = np.asarray(values, np.float64)[counted]
   least = selected.min(axis=(0, 2))

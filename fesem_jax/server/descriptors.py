@@ -25,11 +25,7 @@ FAR = 1e15
 
 
 def features_of(model: Model) -> Callable[[Params, Any], jax.Array]:
-  """(params, x [B, ...]) -> [B, D] inputs of the last dense layer.
-
-  The model's `apply_with` tells the inputs; if there is no such layer, calling the
-  function raises `UserError`.
-  """
+  """(params, x [B, ...]) -> [B, D] inputs of the last dense layer."""
 
   def features(params: Params, x: Any) -> jax.Array:
     layer_inputs: dict[str, jax.Array] = {}
@@ -48,11 +44,7 @@ def features_of(model: Model) -> Callable[[Params, Any], jax.Array]:
 
 @functools.cache
 def projection(num_features: int, components: int) -> tuple[np.ndarray, np.ndarray]:
-  """Principal components of random points in the unit cube, the same for all clients.
-
-  Returns:
-    Directions [D, C] of greatest variance, and the projected mean of the points [C].
-  """
+  """Principal directions [D, C] of random points in the unit cube, and their mean."""
   points = np.random.default_rng(1).uniform(size=(_POINTS, num_features))
   mean = points.mean(axis=0)
   directions = np.linalg.svd(points - mean, full_matrices=False)[2][:components]
@@ -97,10 +89,7 @@ def size_of_features(local: LocalTraining, data: FederatedData) -> tuple[int, in
 def moments(
   local: LocalTraining, model: Params, data: FederatedData, cohort: Cohort
 ) -> Moments:
-  """Means and standard deviations of each client's projected features.
-
-  `model` is [1, ...]. The data are of a classification; their labels tell the classes.
-  """
+  """Means and deviations of each client's features by model [1, ...], projected."""
   features, num_classes = features_of(local.model), data.num_classes
   size, count = size_of_features(local, data)
   directions, middle = projection(size, count)

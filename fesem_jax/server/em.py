@@ -24,10 +24,7 @@ def e_step(
     mesh: devices that the stack is split over; None if it is whole here.
 
   Returns:
-    [S] int32 in 0..K-1, ties go to the smallest, and the squared distances [S].
-
-  Raises:
-    AssertionError: if models and centers are not of one structure.
+    [S] int32 in 0..K-1, of equal ones the smallest, and the squared distances [S].
   """
   chex.assert_trees_all_equal_structs(stack, centers)
   distances = _center_distances(stack, centers, mesh)
@@ -48,7 +45,7 @@ def m_step(
   centers: Params,
   mesh: Mesh | None = None,
 ) -> Params:
-  """Moves each center to the mean of its clients (Eq. 9).
+  """The mean of each center's clients (Eq. 9), [K, ...].
 
   Args:
     stack: [S, ...] client models.
@@ -56,9 +53,6 @@ def m_step(
     weights: [S] float32; all 1 in the paper.
     centers: [K, ...] old centers; one without clients stays where it is.
     mesh: see `e_step`.
-
-  Returns:
-    [K, ...] new centers.
   """
   return sums.weighted_mean(stack, assignment, weights, centers, mesh)
 
@@ -96,8 +90,7 @@ class Sums(NamedTuple):
   Attributes:
     clients: weighted sums of their models.
     squared: [K] weighted sums of their squared distances to the old centers.
-    started: [] weighted sum of their squared distances to the centers that they started
-      from; None if Eq. 6 is not to be known step by step.
+    started: [] the same to the centers that they started from; None if not tracked.
   """
 
   clients: sums.ClusterSums
@@ -119,15 +112,7 @@ class Sums(NamedTuple):
     weighting: str,
     centers: Params,
   ) -> 'Sums':
-    """Adds a chunk of clients.
-
-    Args:
-      trained: the chunk's C clients.
-      cluster: [C] int32 cluster of each.
-      distance: [C] float32 squared distance to the old center of that cluster.
-      weighting: see `Trained.weights`.
-      centers: [K, ...] old centers.
-    """
+    """Adds C clients of clusters [C], at squared distances [C] from old centers."""
     weights = trained.weights(weighting)
     return self._replace(
       clients=sums.add_rows(self.clients, trained.params, cluster, weights, centers),
@@ -137,14 +122,7 @@ class Sums(NamedTuple):
   def add_started(
     self, trained: Trained, start: jax.Array, weighting: str, centers: Params
   ) -> 'Sums':
-    """Adds a chunk of clients to `started`, if that is to be known.
-
-    Args:
-      trained: the chunk's C clients.
-      start: [C] int32 center that each started from.
-      weighting: see `Trained.weights`.
-      centers: [K, ...] old centers.
-    """
+    """Adds the distances of a chunk to the centers [C] that it started from."""
     if self.started is None:
       return self
     weights = trained.weights(weighting)
@@ -160,17 +138,12 @@ class Sums(NamedTuple):
     return self.started / count, self.squared.sum() / count
 
   def objective(self, old: Params, new: Params) -> jax.Array:
-    """Eq. 6 of all clients added, [] float32, without looking at them again.
+    """Eq. 6 [] float32 after centers moved from `old` to `new` [K, ...].
 
     With D the sum of squared distances to the old center c, and the center
     moving to c': sum |w - c'|^2 = D - 2 <c' - c, sum (w - c)> + n |c' - c|^2.
-    Where centers move many times farther than clients differ, digits cancel: 0.2 %
-    are lost at a move of 40 times the spread, 10 to 30 % at 200 times. The centers
-    themselves are not affected.
-
-    Args:
-      old: [K, ...] centers that distances and sums were taken about.
-      new: [K, ...] centers after the M-step.
+    Digits cancel where centers move many times farther than clients differ: 0.2 % at a
+    move of 40 times the spread, 10 to 30 % at 200 times.
     """
     clients = self.clients
 

@@ -17,17 +17,10 @@ from fesem_jax.server.vector_clusters import (
 def add_to_means(
   means: Params, counts: jax.Array, gradients: Params, arrived: jax.Array, k: jax.Array
 ) -> tuple[Params, jax.Array]:
-  """Adds a gradient at model k to each client's running mean.
+  """Running means [M, K, ...] and counts [M, K] of clients, with a gradient at model k.
 
-  Args:
-    means: [M, K, ...] of each client's gradients at each of K models.
-    counts: [M, K] int32 how many gradients each is the mean of.
-    gradients: [M, ...]; one that is 0, or too long for float32, does not count.
-    arrived: [M] bool, clients that sent theirs.
-    k: [] int32.
-
-  Returns:
-    Means and counts with these gradients.
+  Gradients are [M, ...]; one that is 0, not finite, or of a client that has not arrived
+  [M] bool, does not count.
   """
   zeros = jax.tree.map(lambda g: jnp.zeros_like(g[:1]), gradients)
   squared = tree.row_distances(gradients, zeros)
@@ -50,18 +43,10 @@ def clusters_of_gradients(
   client_ids: jax.Array,
   mesh: Mesh,
 ) -> jax.Array:
-  """K-means of the means in K dimensions; clusters keep the numbers of most clients.
+  """[M] int32: k-means of mean gradients [M, K, ...], projected on K dimensions.
 
-  Args:
-    key: decides the seeds of k-means.
-    means: [M, K, ...]; all K of a client are one vector.
-    counts: [M, K] int32; clients without a gradient stay where they are.
-    old: [M] int32 clusters so far.
-    client_ids: [M] int32, so that the order of clients does not matter.
-    mesh: devices that the means are split over.
-
-  Returns:
-    [M] int32 new clusters, numbered such that as few clients as possible move.
+  Clusters are numbered such that as few clients as possible leave their `old` [M] one.
+  Clients without a gradient (`counts` [M, K] int32) stay where they are.
   """
   num_clusters = counts.shape[1]
   products, exists = sharding.on_all_devices(
@@ -78,8 +63,7 @@ def leading_coordinates(products: jax.Array, count: int) -> jax.Array:
   """[M, K] float32 coordinates of M vectors along their first K left singular vectors.
 
   With G = U S V^T, whose columns are the vectors, U_K^T G = S_K V_K^T follows from the
-  inner products G^T G [M, M] float32 alone. `count` is K, at most M. Signs are
-  arbitrary, as are axes of equal singular values; distances are not.
+  inner products G^T G [M, M] alone. `count` is K, at most M.
   """
   values, vectors = jnp.linalg.eigh(products)
   lengths = jnp.sqrt(jnp.maximum(values[-count:], 0.0))

@@ -35,10 +35,9 @@ class Layer(NamedTuple):
 
 
 def layers_of(model: Model) -> tuple[Layer, ...]:
-  """The layers of a model of `models.build` and their norms, from the input on.
+  """The layers of a model from the input on; the last one gives the logits.
 
-  The last one gives the logits. Raises `UserError` if the model's layers are not known
-  to run one after the other.
+  Raises `UserError` if the model's layers are not known to run one after the other.
   """
   check(model.layers, 'cluster_on: matched needs a model whose layers run in sequence')
   shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -58,10 +57,9 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
 
 
 def incoming(layer: Layer, params: Params, before: jax.Array | None) -> list[jax.Array]:
-  """The parameters that lead to the units of a layer: [R, U], a column for each unit.
+  """Arrays [R, U] of the parameters that lead to a layer's units, a column for each.
 
-  `params` are those of one model, and `before` is the order of the units of the layer
-  before; None leaves them as they are.
+  `before` is the order of the units of the layer before; None leaves them.
   """
   kernel = params[layer.name]['kernel']
   if before is not None:
@@ -90,10 +88,7 @@ def _is_identity(order: jax.Array) -> jax.Array:
 def in_order(
   layers: Sequence[Layer], model: Params, orders: Sequence[jax.Array]
 ) -> Params:
-  """One model with its hidden units in other places, which is the same function.
-
-  `orders` has [U] int32 for each hidden layer: the unit that comes to each place.
-  """
+  """One model with its hidden units in other `orders` [U] int32, the same function."""
   if not orders:
     return model
 
@@ -122,10 +117,7 @@ def distances(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
 
 
 def costs(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> jax.Array:
-  """[U, U] squared distance of each unit of a to each of b; arrays [R, U].
-
-  From products, about b's mean unit: differences of all pairs would be R * U * U.
-  """
+  """[U, U] squared distance of each unit of a to each of b, by products."""
 
   def array_costs(x: jax.Array, y: jax.Array) -> jax.Array:
     middle = x.mean(axis=1, keepdims=True)

@@ -24,13 +24,7 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class KMeans(NamedTuple):
-  """A clustering of client models.
-
-  Attributes:
-    assignment: [M] int32.
-    centers: [K, ...].
-    objective: [] float32 Eq. 6.
-  """
+  """Assignment [M] int32, centers [K, ...], and Eq. 6 [] float32."""
 
   assignment: jax.Array
   centers: Params
@@ -56,31 +50,24 @@ def kmeans(
 ) -> KMeans:
   """K-means over client models; the best of several restarts (Section 6.1.4).
 
-  Every center Lloyd's algorithm visits is a weighted sum of clients, so all
-  restarts run at once on the inner products between clients: one pass over the
-  stack however many restarts. With many clients the restarts see a random sample
-  of them. The winner is then iterated on the whole stack until no client moves.
+  Every center of Lloyd's algorithm is a weighted sum of clients: all restarts run at
+  once on the inner products of clients, or of a random sample of them. The best is then
+  iterated on all clients until none moves.
 
   Args:
     key: decides the seeds.
     stack: [M, ...] client models.
-    weights: [M] bool or float32 of clients in means and in Eq. 6; those of weight 0 are
-      left out.
+    weights: [M] bool or float32 of clients in means and in Eq. 6; 0 leaves one out.
     num_clusters: K.
-    client_ids: [M] int32, folded into the key so that the order of clients
-      does not matter.
-    restarts: runs from different seeds; least Eq. 6 wins.
-    seeding: 'random' takes K distinct clients, as the paper does; 'plusplus'
-      draws them in proportion to squared distance (k-means++).
+    client_ids: [M] int32, which make the seeds independent of the order of clients.
+    restarts: runs from different seeds.
+    seeding: 'random' takes K distinct clients, as the paper; 'plusplus' is k-means++.
     trim: share of each cluster, the clients farthest from its center, that its
       mean and Eq. 6 leave out (trimmed k-means, Ghosh et al. 2019).
     mesh: devices that the stack is split over; None if it is whole here.
 
   Returns:
     `KMeans`; clients left out are assigned to the nearest center too.
-
-  Raises:
-    AssertionError: if `stack`, `weights` and `client_ids` differ in length.
   """
   exists, weights = weights > 0, weights.astype(jnp.float32)
   chex.assert_tree_shape_prefix((stack, client_ids), exists.shape)
@@ -130,12 +117,7 @@ def keep_nearest(
   num_clusters: int,
   trim: float,
 ) -> jax.Array:
-  """[S] bool: clients left when each cluster drops its farthest ones.
-
-  A cluster of n clients drops floor(trim * n), with `trim` in [0, 1). `distance` [S]
-  float32 is that of each client to its center, `assignment` is [S] int32, and clients
-  where `exists` [S] bool is False never count.
-  """
+  """[S] bool: clients left when a cluster of n drops floor(trim n), the farthest."""
   if trim == 0:
     return exists
   cluster = jnp.where(exists, assignment, num_clusters)
@@ -164,10 +146,7 @@ def _combined(stack: Params, shares: jax.Array, mesh: Mesh | None) -> Params:
 def _seed(
   keys: jax.Array, gram: jax.Array, valid: jax.Array, num_clusters: int, seeding: str
 ) -> jax.Array:
-  """[K] int32: K distinct clients to start from; `keys` [S], one a client.
-
-  With fewer valid clients than K, the first seed stands in for those that lack.
-  """
+  """[K] int32 distinct clients to start from, or the first one for any that lack."""
 
   def only_valid(seeds):
     return jnp.where(valid[seeds], seeds, seeds[0])
@@ -200,11 +179,7 @@ def _lloyd(
   seeding: str,
   trim: float,
 ) -> tuple[jax.Array, jax.Array]:
-  """One restart on inner products.
-
-  Returns:
-    Coefficients [K, S] that give each center as a sum of clients, and Eq. 6.
-  """
+  """One restart on inner products: centers as sums of clients [K, S], and Eq. 6."""
   num_clients = gram.shape[0]
   norms = jnp.diagonal(gram)
 

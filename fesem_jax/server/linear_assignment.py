@@ -12,13 +12,10 @@ _LARGEST = 1e30
 
 
 def solve(cost: jax.Array) -> jax.Array:
-  """Gives each row a column of its own such that the sum of their costs is least.
+  """[n] int32 column of each row of `cost` [n, n] such that the sum of costs is least.
 
-  `cost` is [n, n] float32. Returns [n] int32, the column of each row; that of row i is
-  i wherever that is optimal for all.
-
-  Every column first offers itself to the row that it suits best; the rows that are left
-  look for shortest augmenting paths one by one (Jonker and Volgenant, 1987).
+  Each column goes to the row that it suits best, if it is free; the rows left look for
+  shortest augmenting paths one by one (Jonker and Volgenant, 1987).
   """
   cost = jnp.nan_to_num(cost, nan=_LARGEST).clip(-_LARGEST, _LARGEST)
   rows = jnp.arange(cost.shape[0], dtype=jnp.int32)
@@ -67,21 +64,10 @@ def _shortest_path(
   start: jax.Array,
   skip: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Looks for the cheapest way from a row without a column to a column without a row.
+  """Dijkstra's search from a row without a column to a column without a row.
 
-  Dijkstra's algorithm on reduced costs: what a column costs a row less its price, less
-  the same of the row's present column.
-
-  Args:
-    cost: [n, n].
-    prices: [n] of the columns.
-    row_of: [n] int32 row of each column; n where it has none.
-    start: [] int32 the row.
-    skip: [] bool, whether to look for nothing, as every row has a column.
-
-  Returns:
-    prices [n] after which the assigned pairs stay optimal; via [n] int32, the row from
-    which each column is reached; and the column [] at the end.
+  Returns prices [n] that keep the assigned pairs optimal, the row [n] from which each
+  column is reached, and the column [] at the end; `skip` [] looks for nothing.
   """
   num_rows = len(prices)
   free = jnp.int32(num_rows)

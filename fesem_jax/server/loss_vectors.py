@@ -21,13 +21,9 @@ def clusters_by_loss(
   key: jax.Array,
   choose_number: bool,
 ) -> jax.Array:
-  """Clusters a cohort by its loss vectors, and gives each cluster a model of its own.
+  """[S] int32 model of each client: clusters of loss vectors, matched to the models.
 
-  Clients that drop out of the round, or whose losses are not all finite, are in no
-  cluster: they get the model of least loss. The round's `key` decides the seeds of
-  k-means and who drops out; for `choose_number`, see `cluster_and_match`.
-
-  Returns [S] int32 in 0..K-1, which of the models [K, ...] each client gets.
+  Clients that drop out, or whose losses are not finite, get the model of least loss.
   """
   losses = cohort_losses(local, models, data, cohort)
   arrived = local.arrived(key, data, cohort.ids)
@@ -47,23 +43,7 @@ def cluster_and_match(
   client_ids: jax.Array,
   choose_number: bool = False,
 ) -> jax.Array:
-  """K-means of loss vectors, then the matching of clusters to models of least loss.
-
-  The loss of a match is the sum of the losses that the model has on the clients of the
-  cluster. With fewer clients than models, each client is a cluster of its own.
-
-  Args:
-    key: decides the seeds of k-means.
-    losses: [S, K] float32 of K models.
-    exists: [S] bool, clients to cluster.
-    client_ids: [S] int32, so that the order of clients does not matter.
-    choose_number: whether there may be fewer clusters than models, as many as the
-      silhouette score says; see `silhouette.clusters_of_best_number`. Models without
-      clusters have no clients then, and `key` decides nothing.
-
-  Returns:
-    [S] int32 model of each client; any for clients left out.
-  """
+  """K-means of losses [S, K], then the matching of clusters to models of least loss."""
   losses = jnp.where(exists[:, None], losses, 0.0)
   if choose_number:
     cluster = clusters_of_best_number(losses, exists, client_ids, losses.shape[1])
@@ -75,10 +55,7 @@ def cluster_and_match(
 def clusters_at_random(
   num_models: int, data: FederatedData, cohort: Cohort, key: jax.Array
 ) -> jax.Array:
-  """[S] int32 in 0..K-1: a random model for each client, and a client for each model.
-
-  With at least K clients, every model has one. `key` is that of the round.
-  """
+  """[S] int32: a random model for each client, and a client for each of K models."""
   zeros = jnp.zeros(cohort.ids.shape, jnp.int32)
   models = shuffled(key, data, cohort, zeros, num_models, 1.0)
   draws_key = prng_streams.fold(key, prng_streams.DRAWS)

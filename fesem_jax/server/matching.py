@@ -25,14 +25,10 @@ _BATCH = 16
 
 
 def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array, ...]:
-  """How far apart the units of each reference lie.
+  """[K, U] float32 of each hidden layer: at most a unit's distance to the next one.
 
-  A model whose every unit is closer to its own place than half this distance needs no
-  matching: no other place can be closer. Made once for a round's centers, it saves
-  nearly all cost matrices, which take most of the time.
-
-  References are [K, ...]. Returns [K, U] float32 for each hidden layer: at most the
-  squared distance of a unit to the nearest other one of its layer.
+  A model whose units are all closer to their own places than half of it needs no
+  matching.
   """
 
   def separation(reference: Params) -> list[jax.Array]:
@@ -43,10 +39,7 @@ def separations(layers: Sequence[Layer], references: Params) -> tuple[jax.Array,
 
 
 def align(layers: Sequence[Layer], stack: Params, references: Params) -> Params:
-  """Puts the hidden units of models [S, ...] in the order of those of references.
-
-  References are [S, ...], or [1, ...] for all. The models remain the same functions.
-  """
+  """Models [S, ...] with units in the order of references [S, ...] or [1, ...]."""
   if jax.tree.leaves(references)[0].shape[0] == 1:
     separation = separations(layers, references)
     reference, separation = tree.unstack((references, separation), 0)
@@ -71,12 +64,9 @@ def nearest(
   centers: Params,
   separation: tuple[jax.Array, ...] | None = None,
 ) -> tuple[jax.Array, jax.Array, Params]:
-  """Assigns each model to the center that is nearest once their units are matched.
+  """The nearest center [S] int32 with units matched, its squared distance, and models.
 
-  Models are [S, ...] and centers [K, ...]; `separation` is
-  `separations(layers, centers)` where it is at hand. Returns [S] int32 in 0..K-1 (ties
-  go to the smallest), the squared distances [S], and the models [S, ...] in the order
-  of that center's units.
+  Models [S, ...] come back in the order of that center's units.
   """
   if separation is None and jax.tree.leaves(stack)[0].shape[0] > 1:
     separation = separations(
@@ -111,12 +101,7 @@ def match(
   reference: Params,
   separation: Sequence[jax.Array] | None,
 ) -> tuple[list[jax.Array], jax.Array]:
-  """Matches one model to one reference.
-
-  `separation` has [U] for each hidden layer, see `separations`; None if not at hand.
-  Returns for each hidden layer [U] int32, the unit of `model` in each place, and the
-  squared distance [] of the two models with the units in these places.
-  """
+  """Orders [U] int32 of a model's hidden layers, and its distance to a reference."""
   orders: list[jax.Array] = []
   distance = jnp.float32(0)
   for i, layer in enumerate(layers):
@@ -148,12 +133,7 @@ def _assign(
   reference_units: Sequence[jax.Array],
   distances: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-  """Matches the units of one layer, the columns of arrays [R, U].
-
-  `distances` [U] are squared and of units in the same place; for `groups`, see `Layer`.
-  Returns [U] int32, the unit of the model in each place, and the sum [] of squared
-  distances.
-  """
+  """[U] int32 order of the units of one layer, and the sum of squared distances."""
   cost = hidden_units.costs(reference_units, units)
   # Units that stay are compared by differences, as products lose digits.
   cost = jnp.where(jnp.eye(len(distances), dtype=bool), distances[:, None], cost)

@@ -47,11 +47,7 @@ def mask_batch_stats(
 def init(
   optimizer: ServerOptimizer, centers: Params, key: jax.Array | None = None
 ) -> Any:
-  """The optimizer's state, one for each of the centers [K, ...].
-
-  `key` is that of the start; it makes random keys in the state those of the run and of
-  each center, see `with_keys`. Raises `UserError` on what is no optimizer.
-  """
+  """The optimizer's state for each of the centers [K, ...], with keys of `key`."""
   if optimizer is None:
     return ()
   check(hasattr(optimizer, 'update'), 'server_optimizer: must be one of Optax')
@@ -62,16 +58,7 @@ def init(
 def renew(
   optimizer: ServerOptimizer, state: Any, unchanged: jax.Array, centers: Params
 ) -> Any:
-  """The optimizer's state where some centers were replaced: it begins anew for them.
-
-  Random keys go on, so that no center draws the same numbers twice.
-
-  Args:
-    optimizer: see `ServerOptimizer`.
-    state: of the optimizer.
-    unchanged: [K] bool whether a center is the same as before.
-    centers: [K, ...].
-  """
+  """The state, begun anew for centers that changed [K] bool; random keys go on."""
 
   def reset(old: jax.Array, new: jax.Array) -> jax.Array:
     return old if prng_streams.is_key(old) else tree.where(unchanged, old, new)
@@ -85,17 +72,7 @@ def step(
   centers: Params,
   clients: sums.ClusterSums,
 ) -> tuple[Params, Any]:
-  """Moves each center by a step of the optimizer towards the mean of its clients.
-
-  Args:
-    optimizer: see `ServerOptimizer`.
-    state: of the optimizer.
-    centers: [K, ...]; one without clients stays where it is, and its state too.
-    clients: their sums about the centers.
-
-  Returns:
-    [K, ...] new centers, and the state.
-  """
+  """Centers [K, ...] after a step toward the mean of their clients, and the state."""
   means = sums.mean_of(clients, centers)
   return move(optimizer, state, centers, means, clients.weight > 0)
 
@@ -107,17 +84,9 @@ def move(
   means: Params,
   has_clients: jax.Array,
 ) -> tuple[Params, Any]:
-  """Moves each center by a step of the optimizer towards what stands for its clients.
+  """Centers [K, ...] after a step toward `means` [K, ...], and the state.
 
-  Args:
-    optimizer: see `ServerOptimizer`.
-    state: of the optimizer.
-    centers: [K, ...].
-    means: [K, ...] of the centers' clients, or what stands in for them.
-    has_clients: [K] bool; a center without stays where it is, and its state too.
-
-  Returns:
-    [K, ...] new centers, and the state.
+  A center without clients [K] bool stays where it is, and its state too.
   """
   if optimizer is None:
     return means, state
@@ -140,15 +109,11 @@ def _adaptive(
   beta1: float,
   tau: float,
 ) -> optax.GradientTransformation:
-  """Algorithm 2 of Reddi et al.
+  """Algorithm 2 of Reddi et al., with v from tau^2 on and no correction of the start.
 
-    m <- beta1 m + (1 - beta1) Delta
-    v <- second_moment(v, Delta^2)        from v = tau^2
-    x <- x + learning_rate m / (sqrt(v) + tau)
-
-  The defaults of beta1 and beta2 are those of the paper's experiments: beta1 0 for
-  FedAdagrad, beta1 0.9 and beta2 0.99 for FedAdam and FedYogi. Optax's own correct m
-  and v for their start, and add another constant to the root.
+  m <- beta1 m + (1 - beta1) Delta
+  v <- second_moment(v, Delta^2)
+  x <- x + learning_rate m / (sqrt(v) + tau)
   """
 
   def init(params):

@@ -93,8 +93,7 @@ def bounded_mean(
 
     c_k <- c_k + mean_i (w_i - c_k) min(1, bound / |w_i - c_k|)
 
-  The bound is an L2 length; 0 is the median length of the cluster's changes. For the
-  other arguments, see the module.
+  The bound is an L2 length; 0 is the median length of the cluster's changes.
   """
   num_clusters = jax.tree.leaves(origins)[0].shape[0]
 
@@ -126,14 +125,9 @@ def krum(
   """The model of each cluster that lies closest to its nearest others.
 
   Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient
-  Descent", NeurIPS 2017. Of n models, f = floor(beta n) of them bad, the score of one
-  is the sum of its squared distances to the n - f - 2 nearest others (at least one);
-  the model of least score is the center. Of equal scores the first counts, as in
-  clusters of two.
-
-  With `models` above 1, the center is the mean of so many of least score (multi-Krum);
-  of all, where a cluster has fewer. The products of rows are one array [S, S]. For the
-  other arguments, see the module.
+  Descent", NeurIPS 2017. Of n models, f = floor(beta n) bad, the score of one is the
+  sum of its squared distances to the n - f - 2 nearest others. With `models` above 1,
+  the center is the mean of so many of least score (multi-Krum).
   """
   num_rows = cluster.shape[0]
   # Of models themselves, which lie close together, the expansion has no digits.

@@ -16,21 +16,11 @@ TOLERANCE = 1.1
 def clusters_of_best_number(
   vectors: jax.Array, exists: jax.Array, client_ids: jax.Array, max_clusters: int
 ) -> jax.Array:
-  """K-means of vectors, with the number of clusters of the best silhouette score.
+  """[S] int32: k-means of vectors [S, N], with the K of best silhouette score.
 
-  For K = 2, 3, ..., Ward's agglomerative clustering is cut at K clusters. One K after
-  the other, K becomes the choice if its score is more than `TOLERANCE` times that of
-  the choice before. K-means then starts from Ward's K clusters.
-
-  Args:
-    vectors: [S, N] float32; finite, also of clients left out.
-    exists: [S] bool, clients to cluster.
-    client_ids: [S] int32, so that the order of clients does not matter.
-    max_clusters: largest K, at least 2. Fewer than the number of clients are made, as
-      the score needs a cluster of two.
-
-  Returns:
-    [S] int32 in 0..most-1; any for clients left out. Of two clients, each is a cluster.
+  Ward's clustering is cut at K = 2 .. `max_clusters`; a larger K is taken if its score
+  is more than `TOLERANCE` times that of the choice before. K-means starts from its
+  clusters.
   """
   order = jnp.argsort(client_ids)  # What comes first of equal distances decides.
   vectors, exists = vectors[order], exists[order]
@@ -68,12 +58,9 @@ def clusters_of_best_number(
 def silhouette_score(
   distances: jax.Array, cluster: jax.Array, exists: jax.Array, num_clusters: int
 ) -> jax.Array:
-  """[] float32: mean over points of (b - a) / max(a, b).
+  """[] float32: mean over points of (b - a) / max(a, b); 0 for one that is alone.
 
-  a is a point's mean distance to the others of its cluster, b the least mean distance
-  to those of another one. A point that is alone counts as 0. Distances are [S, S]
-  float32, `cluster` is [S] int32 in 0..K-1, and `exists` [S] bool says which points
-  count.
+  a is a point's mean distance to its cluster, b the least one to another cluster.
   """
   members = jax.nn.one_hot(cluster, num_clusters) * exists[:, None]
   sizes = members.sum(axis=0)[None]
@@ -92,11 +79,7 @@ def silhouette_score(
 def refined(
   vectors: jax.Array, cluster: jax.Array, exists: jax.Array, num_clusters: int
 ) -> jax.Array:
-  """Lloyd's algorithm from given clusters; those without members stay without.
-
-  Vectors are [S, N] float32 and clusters [S] int32 in 0..K-1; `exists` [S] bool says
-  who counts.
-  """
+  """Lloyd's algorithm from clusters [S]; those without members stay without."""
 
   def iterate(loop):
     step, _, cluster = loop

@@ -24,15 +24,13 @@ def merge_similar(
   num_clusters: int,
   threshold: float | jax.Array,
 ) -> Merged:
-  """Each new client is a cluster; then similar clusters are merged until none is left.
+  """Makes each new client a cluster, and merges similar clusters until none is left.
 
-  Two clusters are similar if the cosine of the means of their clients is at least the
-  threshold. All that hang together by pairs of similar ones are merged at once, then
-  the means are compared again. A merged cluster keeps the number of its largest one.
+  Two clusters are similar if the cosine of their means is at least the threshold. All
+  that hang together are merged at once, and the largest one's number stays.
 
   Args:
-    products: [M, M] float32 inner products of what describes clients; a description of
-      length 0 has a cosine of 0 with all others.
+    products: [M, M] float32 inner products of what describes clients.
     old: [M] int32 clusters so far; K of clients in none.
     new: [M] bool, clients of none that begin as clusters of one.
     client_ids: [M] int32, so that the order of clients does not matter.
@@ -70,10 +68,7 @@ def _is_changing(loop: tuple[jax.Array, jax.Array]) -> jax.Array:
 
 
 def components(linked: jax.Array) -> jax.Array:
-  """[N] int32: the first node of each node's connected component.
-
-  `linked` [N, N] bool is symmetric.
-  """
+  """[N] int32 first node of each connected component of `linked` [N, N] bool."""
   nodes = jnp.arange(len(linked), dtype=jnp.int32)
 
   def spread(loop):
@@ -87,11 +82,7 @@ def components(linked: jax.Array) -> jax.Array:
 def _numbered(
   label: jax.Array, old: jax.Array, has_cluster: jax.Array, num_clusters: int
 ) -> Merged:
-  """Gives clusters the number of their largest old cluster, or else one not in use.
-
-  `label` [M] int32 are clusters by the rank of their first client, M of none; `old` [M]
-  int32 are the numbers so far, and `has_cluster` [M] bool the clients that have one.
-  """
+  """Gives clusters the number of their largest old cluster, or else a free one."""
   count = len(label)
   nodes = jnp.arange(count)
   sizes = jnp.zeros(num_clusters + 1, jnp.int32).at[old].add(has_cluster)[:num_clusters]

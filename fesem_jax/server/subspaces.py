@@ -22,12 +22,10 @@ _RANK = 3e-3
 def principal_vectors(
   local: LocalTraining, data: FederatedData, cohort: Cohort, count: int
 ) -> jax.Array:
-  """The first left singular vectors of each client's examples, label by label.
+  """[S, L, p, F] float32: first left singular vectors of the examples of each label.
 
-  The columns of the matrix of a label are its examples, as they are; the data are those
-  of a classification task. Returns [S, L, p, F] float32 with p = `count` vectors of
-  each label, of length 1; 0 where a label has examples of fewer dimensions, or none, or
-  those of a client are not finite.
+  The columns of a label's matrix are its examples; p is `count`. Vectors are 0 where
+  there are fewer.
   """
 
   def body(data, ids, own, _, sums):
@@ -60,11 +58,8 @@ def of_labels(
 ) -> jax.Array:
   """`principal_vectors` of one client, [L, p, F].
 
-  Where products of examples of different labels are 0, each eigenvector of their matrix
-  is of one label: one decomposition does for all. A factor for each label keeps equal
-  values of two labels apart.
-
-  x is [N, F] float32, y [N] int32 are labels, and `exists` is [N] bool.
+  One decomposition does for all labels: products across labels are 0, and a factor for
+  each label keeps equal values of two labels apart.
   """
   x = jnp.where(exists[:, None], x, 0.0)
   labels = jax.nn.one_hot(y, num_labels).T * exists[None]  # [L, N]
@@ -86,19 +81,11 @@ def of_labels(
 def proximities(
   subspaces: jax.Array, reference_subspaces: jax.Array, rule: str
 ) -> jax.Array:
-  """Angles between clients' subspaces in degrees; the smaller, the more alike.
+  """[a, b] float32 degrees between subspaces [a, L, p, F] and [b, L, p, F] of clients.
 
-  Args:
-    subspaces: [a, L, p, F] float32 principal vectors U_i.
-    reference_subspaces: [b, L, p, F] float32 U_j.
-    rule: 'smallest_angle', the smallest principal angle between what all vectors of a
-      client span; 'sum_of_angles', of each vector and its counterpart, that of the same
-      label and place; or 'entries', the smallest angle between two vectors. Angles are
-      those between lines, since the signs of singular vectors are arbitrary. A vector
-      that only one client has is at 90 degrees to its counterpart.
-
-  Returns:
-    [a, b] float32.
+  `rule` is 'smallest_angle', the smallest principal angle of what all vectors span;
+  'sum_of_angles' of vectors of one label and place; or 'entries', the smallest angle of
+  two vectors. Angles are between lines; a vector that lacks is at 90 degrees.
   """
   flat = [u.reshape(len(u), -1, u.shape[-1]) for u in (subspaces, reference_subspaces)]
   if rule == 'smallest_angle':
@@ -112,11 +99,7 @@ def proximities(
 
 
 def _eigh(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Eigenvalues [n, D] and eigenvectors [n, D, D] of symmetric matrices [n, D, D].
-
-  On CPU, LAPACK gets one at a time. Several at once are shared out among the threads
-  that run the devices: where two devices do so, each waits for the other's thread.
-  """
+  """Eigenvalues and vectors; on a CPU one by one, as two devices would deadlock."""
 
   def one_by_one(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
     values, vectors = jax.lax.map(lambda m: tuple(jnp.linalg.eigh(m)), matrices)
@@ -130,11 +113,7 @@ def _eigh(matrices: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _orthonormal(u: jax.Array) -> jax.Array:
-  """[n, D, F] an orthonormal basis of what the vectors [n, D, F] span; else 0.
-
-  By eigenvalues, which a CPU finds many times faster than singular values. The second
-  time mends what rounding left of nearly dependent vectors.
-  """
+  """[n, D, F] an orthonormal basis of what the vectors [n, D, F] span; else 0."""
   for least in (_RANK**2, 0.5):
     gram = jnp.einsum('ndf,nef->nde', u, u, precision=_HIGHEST)
     values, vectors = _eigh(gram)
@@ -145,11 +124,7 @@ def _orthonormal(u: jax.Array) -> jax.Array:
 
 
 def _smallest_principal_angles(u: jax.Array, bases: jax.Array) -> jax.Array:
-  """[b] radians between the span of u [D, F] and those of [b, D, F], orthonormal.
-
-  By the chord between the two nearest unit vectors: the arc cosine of a number near 1
-  would lose half of its digits.
-  """
+  """[b] radians between the spans of u [D, F] and [b, D, F], precise near 0."""
   cosines = jnp.einsum('df,bef->bde', u, bases, precision=_HIGHEST)
   squares = jnp.einsum('bde,bce->bdc', cosines, cosines, precision=_HIGHEST)
   first = _eigh(squares)[1][:, :, -1]  # The left singular vector.

@@ -24,19 +24,9 @@ def clusters_of_directions(
 ) -> tuple[jax.Array, jax.Array]:
   """K-means of the cosines of updates with their first K left singular vectors.
 
-  Euclidean distances of these K cosines are FedGroup's measure EDC, but for a factor.
-
-  Args:
-    key: decides the seeds of k-means.
-    updates: [S, ...].
-    exists: [S] bool, clients to cluster.
-    client_ids: [S] int32, so that the order of clients does not matter.
-    num_clusters: K, at most S.
-    mesh: devices that the updates are split over.
-
-  Returns:
-    [S] int32 in 0..K-1, numbered by the smallest ids of their clients; and [S] bool,
-    who is in a cluster: not who does not exist or has an update of length 0.
+  Euclidean distances of these cosines are FedGroup's measure EDC, but for a factor.
+  Returns [S] int32 clusters, numbered by the smallest ids of their clients, and [S]
+  bool, who is in one: not who does not exist or has an update of length 0.
   """
   products, exists = sharding.on_all_devices(
     (inner_products(updates, mesh), exists), mesh
@@ -54,16 +44,7 @@ def clusters_of_directions(
 def nearest_direction(
   vectors: Params, directions: Params, least: float | jax.Array = -2.0
 ) -> jax.Array:
-  """The direction of least angle to each vector.
-
-  Args:
-    vectors: [S, ...].
-    directions: [K, ...]; one of length 0 is no vector's.
-    least: cosine that a vector must have with its direction.
-
-  Returns:
-    [S] int32; K where all cosines are less, and of equal ones the smallest number.
-  """
+  """[S] int32: the direction [K, ...] of greatest cosine; K if that is too small."""
   has_length = cosines(directions, directions).diagonal() > 0
   similarity = jnp.where(has_length[None], cosines(vectors, directions), -jnp.inf)
   is_close = similarity.max(axis=1) >= least

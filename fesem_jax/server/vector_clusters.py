@@ -16,17 +16,9 @@ def clusters_of_vectors(
   client_ids: jax.Array,
   num_clusters: int,
 ) -> jax.Array:
-  """K-means, seeded by k-means++. With fewer clients than K, each is a cluster.
+  """[S] int32: k-means of vectors [S, N], seeded by k-means++.
 
-  Args:
-    key: decides the seeds.
-    vectors: [S, N] float32; finite, also of clients left out.
-    exists: [S] bool, clients to cluster.
-    client_ids: [S] int32, so that the order of clients does not matter.
-    num_clusters: K.
-
-  Returns:
-    [S] int32 in 0..K-1; any for clients left out.
+  With fewer clients than K, each is a cluster. Those that do not exist get any.
   """
   num_clients = vectors.shape[0]
   lacking = max(0, num_clusters - num_clients)
@@ -44,17 +36,7 @@ def clusters_of_vectors(
 def match_clusters(
   cluster: jax.Array, exists: jax.Array, costs: jax.Array
 ) -> jax.Array:
-  """Gives each cluster a number of its own such that its clients' costs are least.
-
-  Args:
-    cluster: [S] int32 in 0..K-1.
-    exists: [S] bool, clients whose costs count.
-    costs: [S, K] float32 of each number for each client; finite, also where they do
-      not count.
-
-  Returns:
-    [S] int32 number of each client's cluster.
-  """
+  """[S] int32: clusters, numbered such that the costs [S, K] of clients are least."""
   members = jax.nn.one_hot(cluster, costs.shape[1]) * exists[:, None]
   cost = jnp.matmul(members.T, costs, precision=_HIGHEST)
   return linear_assignment.solve(cost)[cluster]
@@ -63,18 +45,9 @@ def match_clusters(
 def numbered_by_clients(
   cluster: jax.Array, exists: jax.Array, client_ids: jax.Array, num_clusters: int
 ) -> jax.Array:
-  """Numbers clusters 0, 1, ... by the smallest id of their clients.
+  """[S] int32: clusters numbered 0, 1, ... by the smallest id of their clients.
 
   The numbers then depend neither on the order of clients nor on the seeds of k-means.
-
-  Args:
-    cluster: [S] int32 in 0..K-1.
-    exists: [S] bool, clients whose ids count.
-    client_ids: [S] int32.
-    num_clusters: K; clusters without clients come last.
-
-  Returns:
-    [S] int32 number of each client's cluster.
   """
   last = jnp.iinfo(jnp.int32).max
   ids = jnp.where(exists, client_ids, last)

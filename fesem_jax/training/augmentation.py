@@ -71,9 +71,7 @@ Change = Crop | Flip | Cutout
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-  """A sequence of random changes of images.
-
-  It is a value of `LocalTraining.augmentation`: (key, x) -> x.
+  """A sequence of random changes of images, as `LocalTraining.augmentation`.
 
   Attributes:
     changes: in the order in which they are made.
@@ -82,12 +80,7 @@ class Augmentation:
   changes: tuple[Change, ...]
 
   def __call__(self, key: jax.Array, x: jax.Array) -> jax.Array:
-    """Changes each image of a batch on its own.
-
-    Args:
-      key: of a client's local step.
-      x: [B, H, W] or [B, H, W, C] float32.
-    """
+    """Changes each image of x [B, H, W] or [B, H, W, C]; `key` is a local step's."""
 
     def one(slot: jax.Array, image: jax.Array) -> jax.Array:
       keys = jax.random.split(jax.random.fold_in(key, slot), len(self.changes))
@@ -102,18 +95,14 @@ _MAKE: dict[str, Callable[..., Any]] = {'crop': Crop, 'flip': Flip, 'cutout': Cu
 
 
 def augmentation(text: str, example_shape: Sequence[int]) -> Augmentation | None:
-  """The augmentation that a text such as 'crop:4,flip,cutout:8' names.
+  """The augmentation that a text such as 'crop:4,flip,cutout:8' names; None if empty.
 
   Args:
-    text: changes in their order, each at most once; empty for none.
+    text: changes in their order, each at most once.
     example_shape: [H, W] or [H, W, C].
 
-  Returns:
-    The augmentation; None of an empty text.
-
   Raises:
-    UserError: on an unknown or repeated change, a number out of range, or examples that
-      are not images.
+    UserError: on an unknown or repeated change, a number out of range, or no images.
   """
   if not text:
     return None

@@ -27,10 +27,7 @@ class Batch:
   active: jax.Array | bool = True  # [] bool, False after the client's last step
 
   def loss(self, params: Params, model: Model | None = None) -> jax.Array:
-    """[] float32: mean loss of the examples of weight 1.
-
-    Raises `UserError` like `losses_of`.
-    """
+    """[] float32: mean loss of the examples of weight 1."""
     model = self.model if model is None else model
     losses, weights = losses_of(model, params, self.x, self.y), self.weights
     if self.factors is not None:
@@ -39,11 +36,7 @@ class Batch:
 
 
 def losses_of(model: Model, params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
-  """[B] float32: the loss of each example of a batch.
-
-  Raises:
-    UserError: if the model's loss is not one number for each example.
-  """
+  """[B] float32 loss of each example; `UserError` if the loss has another shape."""
   losses = model.loss(model.apply(params, x), y)
   is_vector = jnp.shape(losses) == x.shape[:1]
   check(is_vector, f'loss: must have shape {x.shape[:1]}, one for each example')
@@ -58,11 +51,7 @@ def descend(
   rate: jax.Array | None,
   statistics: tuple[str, ...] = (),
 ) -> tuple[Params, optax.OptState]:
-  """A step of an optimizer, its update times the rate [] of the step; None is 1.
-
-  In place of the parameters that `statistics` name come their gradients, see
-  `in_training`; the optimizer sees zeros.
-  """
+  """A step of an optimizer times a rate []; `statistics` are set, see `in_training`."""
   if statistics:
     new = parameter_names.split(grads, statistics)[1]
     zero = functools.partial(parameter_names.zeroed, names=statistics)
@@ -84,10 +73,9 @@ def augmented(
 def in_training(
   model: Model, key: jax.Array, step: jax.Array, weights: jax.Array
 ) -> Model:
-  """The model as a client's local step applies it, with the random numbers of both.
+  """The model as a local step applies it, with the random numbers of client and step.
 
-  The gradient of a statistic is its value after the batch, whose `weights` [B] are 0
-  behind the client's last example (as Flax's `overwrite_with_gradient`).
+  The gradient of a statistic is its value after the batch, of examples of weight 1.
   """
   draws = model.apply_train
   if draws is None:

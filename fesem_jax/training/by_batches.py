@@ -45,8 +45,7 @@ def batch_by_batch(
     data: training split.
     cohort: S clients.
     shape: of a client's result, which begins with zeros.
-    put: (number of the batch, results [C, *shape], those of the batch [C, ...]) ->
-      results; by default their sum.
+    put: (batch number, results [C, *shape], new [C, ...]) -> results; by default a sum.
     client_models: [S, ...] a model of each client.
   """
   width = evaluation_width(data.max_examples)

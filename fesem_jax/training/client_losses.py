@@ -18,10 +18,7 @@ from fesem_jax.utils.errors import check
 def least_loss(
   local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
-  """[S] int32: the model of least training loss for each client; see `cohort_losses`.
-
-  Ties go to the smallest number.
-  """
+  """[S] int32: each client's model of least training loss, of equal ones the first."""
   return cohort_losses(local, models, data, cohort).argmin(axis=1).astype(jnp.int32)
 
 
@@ -33,12 +30,7 @@ def start_by_loss(
   data: FederatedData,
   cohort: Cohort,
 ) -> jax.Array:
-  """[S] int32: the center of least training loss of some clients, others' own.
-
-  Clients with `by_loss` [S] bool start from the one of least loss among `centers`
-  [K, ...]; losses are computed only where there are any such clients. `own` [S] int32
-  are the cohort's centers.
-  """
+  """[S] int32: the center of least loss of clients `by_loss` [S], others' `own`."""
 
   def choose():
     return jnp.where(by_loss, least_loss(local, centers, data, cohort), own)
@@ -52,23 +44,16 @@ def cohort_losses(
   data: FederatedData,
   cohort: Cohort | None = None,
 ) -> jax.Array:
-  """Mean training loss F_i(w_k) of each of K models on each client.
+  """[S, K] float32 mean training loss F_i(w_k) of K models on each client (IFCA).
 
-  The clients of IFCA and HypCluster choose their model by it:
-  `cohort_losses(local, models, data, cohort).argmin(axis=1)`. Forward passes run in
-  float32, chunk by chunk. A method calls it in `init`, `step` and `deployed` alike, and
-  data may be split over the devices by client.
+  Forward passes run in float32. What is not a number counts as infinite; an empty place
+  gets 0.
 
   Args:
     local: how clients train; its `model` has the loss, its `mesh` the devices.
     models: [K, ...].
-    data: training split of M clients, as the functions of a method get it, or one whose
-      arrays are on the host.
+    data: training split of M clients.
     cohort: the S clients of a round; None stands for all M clients.
-
-  Returns:
-    [S, K] float32, or [M, K] for all clients. What is not a number counts as infinite,
-    so that no client ever prefers it; an empty place gets 0.
   """
   if cohort is None:
     padded = -(-data.num_clients // local.mesh.size) * local.mesh.size
@@ -127,22 +112,19 @@ def cohort_gradients(
   keep: bool = True,
   weighting: str = 'uniform',
 ) -> tuple[Params, sums.ClusterSums]:
-  """Gradient of each client's whole training loss at one model.
+  """Gradients [S, ...] of each client's training loss at one model, and their sum.
 
-  Without what local training draws: layers such as Dropout and augmentation are off.
+  Dropout and augmentation are off. Gradients that are not finite are 0 and not in the
+  sum.
 
   Args:
     local: see `LocalTraining`.
     model: [1, ...].
     data: training split.
     cohort: S clients.
-    counts: [S] bool, clients whose gradients are summed up.
-    keep: whether to return every client's gradient too.
+    counts: [S] bool, clients in the sum.
+    keep: whether to return every client's gradient; else None.
     weighting: of clients in the sum; see `weights_by`.
-
-  Returns:
-    Gradients [S, ...], 0 where they are not finite, or None; and the sum of those
-    that count and are finite, about 0, of one cluster.
   """
   _check_whole(local)
 

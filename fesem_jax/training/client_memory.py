@@ -32,10 +32,7 @@ class Memory:
   def beside(
     self, state: Any, kept: Any, old: Mapping[str, Any], noted: Mapping[str, list[Any]]
   ) -> Any:
-    """The state that the method gives a client, if it has one, and what it keeps.
-
-    That is the last value that it has `noted`, or else the `old` one.
-    """
+    """The state that a method gives a client, and the last value of each part."""
     self._traced.append({name: len(noted.get(name, ())) for name in old})
     new = {name: [own, *noted.get(name, ())][-1] for name, own in old.items()}
     return None if state is None else kept, new
@@ -65,10 +62,7 @@ OF_ROUND: contextvars.ContextVar[Memory | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def remembered(held: dict[str, Any]) -> Iterator[Memory]:
-  """Within the block, clients have what they keep: `held`, name -> [M, ...].
-
-  It yields what holds it, which is new once the clients have trained.
-  """
+  """Within the block, clients keep `held`, name -> [M, ...]; it yields the memory."""
   memory = Memory(held)
   token = OF_ROUND.set(memory)
   try:
@@ -78,11 +72,7 @@ def remembered(held: dict[str, Any]) -> Iterator[Memory]:
 
 
 def with_residual(sends: Sends, residual: Params, residuals: list[Params]) -> Sends:
-  """The `Sends` of a client that adds its `residual`; the new one goes to `residuals`.
-
-  The residual is of the whole model. Where only some parameters are sent, `trained` has
-  them by their paths; the others keep theirs.
-  """
+  """The `Sends` of a client that adds its `residual`; `residuals` takes the new one."""
   compress, private = sends.of_client, sends.before_residual
   assert compress is not None
 

@@ -45,22 +45,18 @@ def for_each_client(
 ) -> Trained:
   """Maps a function of one client over a cohort, and reduces what clients send.
 
-  A client that drops out takes no step; one that does, or whose training fails, keeps
-  its state and does not count.
+  A client that drops out or fails keeps its state and does not count.
 
   Args:
-    one: (`Client`) -> the `LocalModel` to report, the model that the client sends, from
-      `Client.send`, or None, and what it keeps. Where a client trains several models,
-      `LocalModel.after` reports whether one of them failed. `one` must not close over
-      arrays of a mesh: pass those by `broadcast`.
+    one: (`Client`) -> its `LocalModel`, the model that it sends (`Client.send`) or
+      None, and what it keeps. Arrays of a mesh come by `broadcast`.
     local: how clients train.
     starts: the models that the server sends, and the S clients' own.
     data: training split.
-    cohort: S clients; S is a multiple of the device count.
+    cohort: S clients.
     key: key of this round; each client folds its id into it.
     reduction: of what clients send; all is kept by default.
-    state: [S, ...] `Client.state`, like what `one` keeps, which takes its place in
-      memory.
+    state: [S, ...] `Client.state`, like what `one` keeps, which replaces it.
     given: [S, ...] `Client.given`.
     broadcast: `Client.broadcast`, whole on every device.
 
@@ -68,9 +64,8 @@ def for_each_client(
     `Trained`, split over the mesh; its `state` is what clients keep.
 
   Raises:
-    UserError: if `starts` are those of other clients than the cohort's, or where bad
-      clients lie and `one` sends a model without `Client.send`.
-    AssertionError: if another argument does not have one row for each of the S clients.
+    UserError: if `starts` are of other clients than the cohort's, or where bad clients
+      lie and `one` sends a model without `Client.send`.
   """
   per_chunk = local.clients_per_chunk
   call = Call(one, local, starts, cohort, key, state, given, broadcast, per_chunk)
@@ -220,21 +215,18 @@ def train_cohort(
   """Trains every client of the cohort from its start by `local_sgd`.
 
   Args:
-    local: see `for_each_client`, as for all that is not described here. Where `starts`
-      are the clients' own, the local models take their memory.
-    starts: the models to start from.
+    local: how clients train.
+    starts: the models to start from; the clients' own are overwritten.
     data: training split.
     cohort: S clients.
     key: of this round.
     reduction: of the local models.
     penalty: [] or [S] float32 factor of the squared distance to the start (Eq. 7 of
-      Long et al.: lambda; FedProx: mu / 2). None leaves the term out.
+      Long et al.: lambda; FedProx: mu / 2); None leaves the term out.
     layers: names of the layers that learn; None is all of them.
-    factors: [S, N_max] float32 of the examples' losses, in the order of each client's
-      rows; the mean is over the number of examples, whatever their factors.
-    epochs: [S] int32 local epochs in place of the schedule's, for stragglers. Where the
-      compiled round computes them, a client with more than the schedule's counts as
-      failed, and its loss is NaN.
+    factors: [S, N_max] float32 of the examples' losses; their mean is still over the
+      number of examples.
+    epochs: [S] int32 local epochs in place of the schedule's, for stragglers.
 
   Raises:
     UserError: see `for_each_client`; also on several models without `choice`.
@@ -275,10 +267,7 @@ def train_cohort(
 
 
 def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
-  """Settings whose schedule has all `epochs` [S], where these are known.
-
-  Rows of a shared start and orders of examples have the size of the schedule.
-  """
+  """Settings whose schedule has all `epochs` [S], where these are known."""
   known = not isinstance(epochs, jax.core.Tracer)
   if not known or not getattr(epochs, 'is_fully_addressable', True):
     return local

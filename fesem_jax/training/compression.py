@@ -26,22 +26,16 @@ def compression(text: str) -> Sends:
   """Builds what clients send with compression, for `local_training(sends=...)`.
 
     top_k(F)     the ceil(F P) largest changes: 8 bytes each, a value and its place
-    random_k(F)  ceil(F P) changes drawn anew in each round: 4 bytes each, and 8 for the
-                 key that the places follow from; without error feedback, times P / k,
-                 so that they are right on average
-    quantize(B)  each change rounded at random to a multiple of m / (2^(B-1) - 1), where
-                 m is the largest of its 512 neighbors, right on average (QSGD, Alistarh
-                 et al. 2017): B bits each, and 4 bytes for each m
+    random_k(F)  ceil(F P) changes drawn anew in each round: 4 bytes each; without error
+                 feedback, times P / k
+    quantize(B)  each change rounded at random to B bits, about the largest of its 512
+                 neighbors (QSGD, Alistarh et al. 2017): B bits and 4 bytes for each 512
 
   With error feedback (Seide et al. 2014; Karimireddy et al. 2019), a client of top_k or
-  random_k adds what it has not sent to its next change; see
-  `wrappers.with_error_feedback`, which `simulate` adds. Quantization needs none.
+  random_k adds what it has not sent to its next change.
 
   Args:
     text: e.g. 'top_k(0.01)' or 'top_k(0.01, error_feedback=False)'.
-
-  Returns:
-    What clients send, as `local_training` takes it.
 
   Raises:
     UserError: if the text is none of these, or a number is out of range.

@@ -18,8 +18,7 @@ def example_losses(
 ) -> jax.Array:
   """[S, K, N_max] float32: training loss of models [K, ...] on each client's examples.
 
-  Examples are in the order of each client's rows; behind the last, losses are 0. What
-  is not a number counts as infinite.
+  Behind a client's last example losses are 0; what is not a number is infinite.
   """
   num_models = jax.tree.leaves(models)[0].shape[0]
   width = evaluation_width(data.max_examples)
@@ -41,9 +40,7 @@ def shares_of_least_loss(
 ) -> jax.Array:
   """[S, K] float32: share of a client's examples on which a model has the least loss.
 
-  Shares of the models [K, ...] sum to 1 over K, or to 0 in an empty place. Of equal
-  losses, that of the model with the smallest number counts as the least; what is not a
-  number counts as infinite.
+  What is not a number counts as infinite; shares in an empty place are 0.
   """
   num_models = jax.tree.leaves(models)[0].shape[0]
 
@@ -59,10 +56,7 @@ def shares_of_least_loss(
 def example_targets(
   local: LocalTraining, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
-  """[S, N_max, ...] y of the cohort's examples, in the order of `example_losses`.
-
-  Behind each client's last example they are 0. The data may be split over `local.mesh`.
-  """
+  """[S, N_max, ...] y of the cohort's examples, 0 behind each client's last one."""
 
   def body(data, ids, own, _, sums):
     def client_targets(client, size):

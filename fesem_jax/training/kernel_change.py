@@ -62,10 +62,7 @@ class KernelStart(NamedTuple):
   def times(
     self, x: jax.Array, from_other: jax.Array | None, turned: bool = False
   ) -> jax.Array:
-    """The product x W_0, or x W_0^T if `turned`; two where there are two centers.
-
-    x is [R, I], or [R, O] if turned; for `from_other`, see `KernelChange`.
-    """
+    """The product x W_0, or x W_0^T if `turned`; two where there are two centers."""
 
     def by(kernel: jax.Array, x: jax.Array) -> jax.Array:
       return x @ (kernel.T if turned else kernel)
@@ -92,11 +89,7 @@ class KernelStart(NamedTuple):
 def product(
   x: jax.Array, start: KernelStart, change: KernelChange, full: jax.Array, rows: Rows
 ) -> jax.Array:
-  """The product x W_t; its gradient by `rows` is what this step adds to `change`.
-
-  x is [R, I] and the product [R, O] float32. `full` [] int32 is the number of full
-  blocks, and `rows` are anything of the shapes of a step's rows.
-  """
+  """The product x W_t [R, O]; its gradient by `rows` is what a step adds to it."""
   total = _sum_blocks(x, change, full, lambda block: block)
   return start.times(x, change.from_other) - total
 

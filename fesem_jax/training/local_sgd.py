@@ -30,19 +30,14 @@ def local_sgd(
 ) -> LocalModel:
   """Trains a client with its local optimizer on the loss of its examples.
 
-  With a penalty, it minimizes loss + penalty |w - start|^2.
-
   Args:
     client: who trains.
-    *transformations: of the gradients before the local optimizer, whose weight decay,
-      clipping and moments then see them: `toward`, `plus`, or any of Optax. A whole
-      optimizer is none of them: optax.sgd(0.1) would turn the gradients around.
+    *transformations: of the gradients before the local optimizer: `toward`, `plus`, or
+      any of Optax, but no whole optimizer.
     start: the model to start from; `Client.start` by default.
-    penalty: [] lambda of Eq. 7; None leaves the term out, which is faster than 0.
-    layers: names, or patterns such as **/norm*, of the layers or parameters that
-      learn; None is all. The others stay as they are.
-    factors: [N_max] float32 of the losses of the client's examples, over whose number
-      the mean is still taken; None is 1.
+    penalty: [] lambda of lambda |w - start|^2 (Eq. 7); None leaves the term out.
+    layers: names, or patterns such as **/norm*, of what learns; None is all.
+    factors: [N_max] float32 of the losses of the client's examples; None is 1.
 
   Raises:
     UserError: on layers that the model does not have, or factors of another shape.

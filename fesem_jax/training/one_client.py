@@ -34,8 +34,7 @@ from fesem_jax.utils.errors import check
 class Client:
   """A client in a round, as the function that is mapped over the cohort sees it.
 
-  Its arrays exist within the map alone: functions close over a client and never return
-  it.
+  Functions close over a client and never return it: its arrays exist within the map.
 
   Attributes:
     local: how clients train.
@@ -73,10 +72,7 @@ class Client:
 
   @functools.cached_property
   def received(self) -> Params:
-    """The model that the server sent, None in place of the client's own layers.
-
-    Statistics that clients keep are the client's, not those that the server has.
-    """
+    """The model that the server sent, None in place of the client's own layers."""
     return parameter_names.replaced(self._of_server, self.memory.get('statistics'))
 
   @functools.cached_property
@@ -106,10 +102,7 @@ class Client:
   def optimizer_state(
     self, params: Params, optimizer: optax.GradientTransformation | None = None
   ) -> optax.OptState:
-    """The first state of the local optimizer, or another, for `params`.
-
-    Random keys in it are those of this client in this round, and of this training.
-    """
+    """The first state of the local optimizer, or another, with keys of the training."""
     optimizer = self.local.optimizer if optimizer is None else optimizer
     key, number = self.key, next(self.trainings)
     key = jax.random.fold_in(key, number) if number else key
@@ -121,10 +114,7 @@ class Client:
       self.to_keep.setdefault(name, []).append(value)
 
   def resumed(self, first: optax.OptState) -> optax.OptState:
-    """The state of the local optimizer that the client has kept, once it has one.
-
-    Until then it is its `first`.
-    """
+    """The state of the local optimizer that the client kept, or its `first`."""
     kept, begun = self.memory['optimizer']
     return where(begun, kept, first)
 
@@ -153,12 +143,10 @@ class Client:
     received: Params,
     layers: Sequence[str] | None = None,
   ) -> Params:
-    """The model that the server gets: `model`, or what is sent in its place.
+    """The model that the server gets, of layers `received` and those that learn.
 
-    Bad clients lie, and `LocalTraining.sends` changes what is sent, of the layers that
-    the client `received`, where that is not None, and that learn, `layers`; None is
-    all. A client that drops out or fails sends its start; one whose changed model is
-    not finite fails.
+    Bad clients lie, and `LocalTraining.sends` changes what is sent. A client that drops
+    out or fails sends its start; one whose changed model is not finite fails.
     """
     self.sent.append(model)
     unsent = self.memory.get('statistics', self.local.unsent)
@@ -225,10 +213,8 @@ def for_each_batch(
 ) -> LocalModel:
   """Takes a client's local steps: `step` for each batch of its examples.
 
-  Every local step that is not one of SGD is a `step`. Clients side by side count their
-  steps together: `step` gets the same number for all of them, counted from 0 in each
-  round, so that `jax.lax.cond` on it takes one branch. All gradients of a step are of
-  one batch and draw the same random numbers.
+  Clients side by side count their steps together, from 0 in each round, so that
+  `jax.lax.cond` on the number takes one branch.
 
   Args:
     client: who trains.
@@ -268,8 +254,7 @@ def over_batches(
 ) -> tuple[Any, jax.Array]:
   """The carry after a client's local steps, and the mean loss [] of its examples.
 
-  A step of which `Batch.active` is False must leave the carry as it is. The carry comes
-  first in the loop that `over_steps` is called for.
+  A step of which `Batch.active` is False must leave the carry as it is.
   """
   local, key = client.local, client.key
   shape = (client.data.max_examples,)
@@ -307,10 +292,7 @@ def all_finite(params: Params) -> jax.Array:
 
 
 def together(grads: Any) -> Any:
-  """The same gradients, but no large one is ready before all large ones are.
-
-  An update can then overwrite the parameters in place.
-  """
+  """The same gradients, none ready before all large ones: updates are then in place."""
   leaves, form = jax.tree.flatten(grads)
   large = [g.size > dense_layers.SMALL for g in leaves]
   if not any(large):

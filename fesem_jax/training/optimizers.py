@@ -47,8 +47,7 @@ def local_optimizer(
 ) -> optax.GradientTransformation:
   """An optimizer of clients by its name, which steps as PyTorch's does.
 
-  With g the gradient of all that a client minimizes, the penalty of FedProx, Ditto or
-  FeSEM and the correction of SCAFFOLD or FedDANE included, a step is
+  With g the gradient of all that a client minimizes, penalty and correction included,
 
     g <- g min(1, clip_norm / (|g| + 1e-6))               with `clip_norm`
     g <- g + weight_decay w                               but for adamw
@@ -59,11 +58,8 @@ def local_optimizer(
                w <- w - eta m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
     adamw      w <- w - eta weight_decay w, then as adam
 
-  where |g| is over all parameters of a client that learn. So clipping comes between
-  `loss.backward()` and `optimizer.step()` of a PyTorch program whose loss has the
-  penalty in it, and weight decay is neither clipped nor part of the reported loss.
-  Sources: documentation of torch.optim.SGD, Adam, AdamW and
-  torch.nn.utils.clip_grad_norm_. State (b, m, v, t) is reset in every round.
+  as torch.optim.SGD, Adam, AdamW and torch.nn.utils.clip_grad_norm_; |g| is over all
+  parameters that learn. The state is reset in every round.
 
   Args:
     optimizer: 'sgd'; 'momentum', SGD with `momentum`; 'adam'; or 'adamw', whose
@@ -72,14 +68,10 @@ def local_optimizer(
     momentum: momentum of 'momentum'; 0 is plain SGD.
     nesterov: Nesterov's form of 'momentum'.
     weight_decay: multiple of the parameters that is added to the gradient, or, with
-      'adamw', that steps take off them; 0 is none. PyTorch's AdamW has 0.01 by default.
+      'adamw', that steps take off them; 0 is none.
     adam: of 'adam' and 'adamw'.
     clip_norm: L2 norm, over all parameters, to which the gradient of each step of a
       client is clipped, penalty and correction included; 0 is none.
-
-  Returns:
-    An Optax optimizer, whose learning rate, momentum, weight decay and bound may change
-    without recompilation (`hyperparameters`).
 
   Raises:
     UserError: on an unknown name, or a number out of range.
@@ -108,11 +100,7 @@ def local_optimizer(
 
 
 def clip_by_norm(bound: jax.Array | float) -> optax.GradientTransformation:
-  """Shortens a gradient whose L2 norm over all parameters is more than `bound`.
-
-  As `torch.nn.utils.clip_grad_norm_`. Of a gradient that is not finite, nothing finite
-  remains, so that the client counts as failed.
-  """
+  """Shortens a gradient to the L2 norm `bound`; what is not finite stays so."""
 
   def shorten(gradients, _):
     norm = optax.tree.norm(gradients)

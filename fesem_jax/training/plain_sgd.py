@@ -44,10 +44,7 @@ _Value = Any
 
 
 def sgd_rate(optimizer: optax.GradientTransformation, params: Params) -> Any:
-  """The learning rate [] of an optimizer that is plain SGD; None if it is not.
-
-  `params` are a model's parameters, or their shapes.
-  """
+  """The learning rate [] of an optimizer that is plain SGD; None if it is not."""
   like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
   try:
     if jax.tree.leaves(jax.eval_shape(optimizer.init, like)):
@@ -90,11 +87,7 @@ def check_one_rate(local: LocalTraining) -> None:
 
 
 def learning_rate(local: LocalTraining) -> float:
-  """The learning rate of a local optimizer that is plain SGD.
-
-  Raises:
-    UserError: if it is not, or clients have rates of their own.
-  """
+  """The learning rate of a local optimizer that is plain SGD; else `UserError`."""
   check_one_rate(local)
 
   def rate(_: Any) -> float:
@@ -108,10 +101,7 @@ def learning_rate(local: LocalTraining) -> float:
 def variable_rate(
   optimizer: optax.GradientTransformation, params: Params
 ) -> jax.Array | float:
-  """The rate [] of plain SGD as the traced function reads it; see `hyperparameters`.
-
-  The optimizer must have a `sgd_rate`; for `params`, see there.
-  """
+  """The rate [] of plain SGD as the traced function reads it; see `hyperparameters`."""
   ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), params)
   updates, _ = optimizer.update(ones, optimizer.init(ones), ones)
   return -jax.tree.leaves(updates)[0].ravel()[0]
@@ -180,12 +170,10 @@ def _constant(equation: Any, values: list[Any]) -> list[_Value]:
 def of_unit_rate(
   gradients: Params, weight: jax.Array, rate: jax.Array | None
 ) -> tuple[Params, jax.Array]:
-  """Gradients that were found from the moves of steps of a scheduled length.
+  """Gradients from the moves of steps, and their weight, at a rate [] of 1.
 
-  `gradients` are moves over the steps' number and the optimizer's learning rate; `rate`
-  [] float32 is what the steps' length was multiplied by (`LocalTraining.rate`), None is
-  1. Returns the gradients, and the weight of the clients that have them: 0 where steps
-  had length 0, which tell nothing.
+  `gradients` are moves over the number of steps and the learning rate; for `rate`, see
+  `LocalTraining.rate`. Steps of length 0 get the weight 0.
   """
   if rate is None:
     return gradients, weight

@@ -35,15 +35,13 @@ def differential_privacy(
   """Builds what clients send with differential privacy (`local_training(sends=...)`).
 
   With z the noise multiplier, C the clip, and d_i the change of client i's model from
-  the one that it received,
+  the one that it received (`server`: from its center),
 
     'client'  d_i <- d_i min(1, C / |d_i|) + N(0, z^2 C^2 I)
     'server'  sum_i d_i of each center <- sum_i d_i min(1, C / |d_i|) + N(0, z^2 C^2 I)
 
-  The mean of S clients has noise of standard deviation z C / sqrt(S) in each coordinate
-  with 'client', and z C / S with 'server', where d_i is the difference to the center
-  that the client counts for, and clients must weigh alike (`weighting='uniform'`).
-  |d_i| is over all layers that the client sends.
+  The mean of S clients has noise of standard deviation z C / sqrt(S) with 'client', and
+  z C / S with 'server', which needs `weighting='uniform'`.
 
   Args:
     clip: C, the L2 norm to which a client's change of the model is clipped.
@@ -52,9 +50,6 @@ def differential_privacy(
       'server' to the sum of each center's changes; then it sees the models.
     delta: delta of (epsilon, delta); 0 computes no epsilon, which needs the
       package dp-accounting.
-
-  Returns:
-    What clients send, as `local_training` takes it.
 
   Raises:
     UserError: on a number out of range, or without dp-accounting.
@@ -81,11 +76,7 @@ def differential_privacy(
 def noised(
   privacy: Privacy, key: jax.Array, total: Any, unsent: Sequence[str] = ()
 ) -> Any:
-  """The sums of a tree with the server's noise, those of clusters that have clients.
-
-  `total` holds `ClusterSums` of clipped changes, `key` is that of the round, and
-  `unsent` are the paths of parameters without noise, which clients do not send.
-  """
+  """The `ClusterSums` in a tree with the server's noise; none on the paths `unsent`."""
   key = prng_streams.fold(key, prng_streams.SERVER_NOISE)
   std = variable(privacy.noise_multiplier) * variable(privacy.clip)
   leaves, structure = jax.tree.flatten(total, is_leaf=is_sums)
@@ -127,8 +118,7 @@ def means(
 ) -> Params:
   """[K, ...] means of models [S, ...] by clusters, with the server's noise if any.
 
-  For a start, whose models are kept and whose `Reduction` says `noised`; rounds add
-  noise to their sums. `origins` [K, ...] must not depend on the clients' data.
+  For a start, whose models are kept; `origins` [K, ...] must not depend on the data.
   """
   privacy = None if local.sends is None else local.sends.server
   if privacy is None:
@@ -141,10 +131,7 @@ def means(
 
 
 def check_reduced(local: LocalTraining, total: Any, kept: bool) -> None:
-  """Raises `UserError` if the server's noise would not reach what it makes of models.
-
-  `total` are the sums that it forms, and `kept` whether it keeps the models.
-  """
+  """Raises `UserError` if models would escape the server's noise."""
   if local.sends is None or local.sends.server is None:
     return
   summed = any(map(is_sums, jax.tree.leaves(total, is_leaf=is_sums)))

@@ -29,11 +29,7 @@ def as_sent(
 ) -> Params:
   """The model that a client sends: a bad client's lie, then what `sends` makes of it.
 
-  Only layers that the server had sent are sent back, those that `received` holds, and
-  of these only such that learn, those in `layers`; None is all.
-
-  The client is at position `client` [] int32 of the data, and `key` is its own in this
-  round. The model `trained` and the one returned are finite.
+  Only layers that `received` holds are sent back, and of these those that learn.
   """
   part, changed = layers is not None or _lacks_some(received), trained
   if part:

@@ -53,11 +53,7 @@ def choose(
   num_clients: int,
   layers: Sequence[str] | None = None,
 ) -> tuple[tuple[Kernel, ...], int]:
-  """Which kernels to keep as changes, and how many of `num_clients` go side by side.
-
-  There are no kernels where each client has its own. `start` has the models that
-  clients start from; for `layers`, see `kernels`.
-  """
+  """The kernels to keep as changes, and how many clients go side by side."""
   layer_kernels = kernels(local, start, data, layers)
   if not layer_kernels:
     return (), local.clients_per_chunk
@@ -93,11 +89,7 @@ def _time(count: int, weights: Params, num_local: int) -> float:
 def side_by_side(
   local: LocalTraining, kernels: tuple[Kernel, ...], weights: Params, num_clients: int
 ) -> int:
-  """How many of `num_clients` clients to train side by side on a device, C.
-
-  They are of a center or two, and keep changes to `kernels`. `weights` [R, ...] are the
-  models that they start from.
-  """
+  """How many clients of a center or two to train side by side on a device, C."""
   if local.clients_per_shared_start:
     return local.clients_per_shared_start
   flat = flatten_dict(weights)
@@ -133,10 +125,8 @@ def kernels(
 ) -> tuple[Kernel, ...]:
   """The dense layers that clients may keep as changes to a shared start.
 
-  There are none unless the local optimizer is plain SGD, the model draws no random
-  numbers in training and `local.shared_start` says so: 'on' takes every dense layer
-  that the clients share and that learns, 'auto' the large ones whose rows stay small
-  beside the kernel. `layers` are the names of those that learn; None is all.
+  'on' takes every dense layer that is shared and learns, 'auto' the large ones of few
+  rows. There are none unless the optimizer is plain SGD and no layer is random.
   """
   model, mode, apply_with = local.model, local.shared_start, local.model.apply_with
   if mode == 'off' or apply_with is None or start.shared is None:
@@ -173,11 +163,7 @@ def kernels(
 def _products(
   apply_with: Callable[..., jax.Array], params: Params, batch: jax.ShapeDtypeStruct
 ) -> dict[Path, jax.ShapeDtypeStruct]:
-  """The inputs [..., I] of dense layers whose kernel [I, O] one product alone reads.
-
-  A kernel that runs twice, is normalized first, or is read elsewhere too (tied weights)
-  is not among them. `params` and `batch` are the shapes of what `apply_with` takes.
-  """
+  """The inputs [..., I] of dense layers whose kernel [I, O] one product alone reads."""
   kernels = {
     path[:-1]: x
     for path, x in flatten_dict(params).items()

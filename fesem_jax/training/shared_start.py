@@ -62,10 +62,7 @@ def changes_sgd(
   layers: Sequence[str] | None = None,
   factors: jax.Array | None = None,
 ) -> LocalModel:
-  """Trains a client as `local_sgd` does, but for the rounding.
-
-  `kernels`, of layers that learn, are those that it keeps as changes.
-  """
+  """Trains a client as `local_sgd`, but for the rounding, with changes to `kernels`."""
   local, shared = client.local, flatten_dict(client.models.shared)
   starts, from_other = _starts(client, [shared[*k.path, KERNEL] for k in kernels])
   whole, frozen = client.start, None
@@ -126,11 +123,7 @@ def changes_sgd(
 def _starts(
   client: Client, kernels: Sequence[jax.Array]
 ) -> tuple[list[KernelStart], jax.Array | None]:
-  """Starts of clients side by side in `kernels` [R, I, O], those of two at most.
-
-  Returns also [] bool, whether the client starts from the second; None if all start
-  from one.
-  """
+  """Starts of clients side by side, of two at most, and whether one has the second."""
   choice, count = client.models.choice, kernels[0].shape[0]
   if choice is None or count == 1:
     return [KernelStart(x[0]) for x in kernels], None
@@ -196,10 +189,7 @@ def _appended(
   rate: jax.Array | float,
   penalty: jax.Array | float | None,
 ) -> KernelChange:
-  """The change after step `t` [], whose update is `rate` [] times the gradient.
-
-  `penalty` [] is lambda of lambda |W - W_0|^2, or None.
-  """
+  """The change after step `t` [], whose update is `rate` [] times the gradient."""
   share = 1.0 if penalty is None else 1 - 2 * rate * penalty  # Of W - W_0.
   factor = jnp.where(active, share, 1.0)
   first, *rest = [b._replace(shares=b.shares * factor) for b in change.blocks]
@@ -214,10 +204,7 @@ def _appended(
 
 
 def _over_steps(every: int, first: int, count: jax.Array, body: Any, loop: Any) -> Any:
-  """`jax.lax.fori_loop(first, count, body, loop)`, in blocks of `every` steps.
-
-  The loop's carry has the changes last.
-  """
+  """`jax.lax.fori_loop`, in blocks of `every` steps; the carry has the changes last."""
   (*_, changes), *_ = loop
   if all(len(change.blocks) == 1 for change in changes):
     return jax.lax.fori_loop(first, count, body, loop)
@@ -237,10 +224,7 @@ def _over_steps(every: int, first: int, count: jax.Array, body: Any, loop: Any) 
 def _bounded(
   starts: Sequence[KernelStart], changes: Sequence[KernelChange]
 ) -> jax.Array:
-  """[] bool: whether kernels are finite, by a bound on their entries.
-
-  False too where a kernel comes close to what float32 can hold.
-  """
+  """[] bool: whether kernels are finite, by a bound on their entries."""
   most, bounded = jnp.finfo(jnp.float32).max / 2, jnp.bool_(True)
   for start, change in zip(starts, changes, strict=True):
     bound = start.largest()
@@ -264,11 +248,7 @@ def _moves(change: KernelChange, finite: jax.Array) -> Moves:
 def whole_models(
   held: Params, shared: Params, choice: jax.Array | None, precision: str
 ) -> Params:
-  """Models whose kernels are formed from the `Moves` in `held`, if there are any.
-
-  `shared` [R, ...] are the models that clients start from. `held` is of one client and
-  `choice` [] its model of these, or [C, ...] and [C]; a choice of None is the first.
-  """
+  """Models whose kernels are formed from the `Moves` in `held`, if there are any."""
   if not any(isinstance(x, Moves) for x in jax.tree.leaves(held, is_leaf=_is_moves)):
     return held  # Any tree; those with kernels to share are dicts.
   flat, starts = flatten_dict(held), flatten_dict(shared)
@@ -290,10 +270,7 @@ def add_to_one(
   origin: Params,
   precision: str,
 ) -> sums.ClusterSums:
-  """`sums.add_to_one` of models [C, ...] that start from `origin` [1, ...].
-
-  One product for each kernel of which `held` has the `Moves`; it forms none of them.
-  """
+  """`sums.add_to_one` of models that start from `origin` [1, ...], by their `Moves`."""
   flat, before = flatten_dict(held), flatten_dict(total.params)
   moves = {path: flat.pop(path) for path, x in list(flat.items()) if _is_moves(x)}
   rest = [{p: tree[p] for p in flat} for tree in (before, flatten_dict(origin))]

@@ -22,10 +22,7 @@ _TRIED = 3
 
 
 def check_sums_of_gradients(local: LocalTraining) -> None:
-  """Raises `UserError` unless the local optimizer only adds up gradients, all alike.
-
-  Those of earlier rounds are none of them.
-  """
+  """Raises `UserError` unless the local optimizer only adds up a round's gradients."""
   check_one_rate(local)
   begins = not local.keep_optimizer_state
   check(begins, 'keep_optimizer_state: not defined for this method; leave it out')
@@ -34,10 +31,7 @@ def check_sums_of_gradients(local: LocalTraining) -> None:
 
 
 def of_steps(local: LocalTraining, most: int) -> jax.Array:
-  """[most + 1] float32: how far 0, 1, ... local steps lead along a gradient of 1.
-
-  For `local`, see `check_sums_of_gradients`, and for `most`, `batching.most_steps`.
-  """
+  """[most + 1] float32: how far 0, 1, ... local steps lead along a gradient of 1."""
   return jax.tree.leaves(_lengths_of_layers(local, most))[0]
 
 

@@ -29,11 +29,9 @@ WEIGHTINGS = get_args(Weighting)
 def weights_by(
   weighting: str, sizes: jax.Array, given: jax.Array | None
 ) -> jax.Array | int:
-  """[S] weights of clients, or 1 for each.
+  """[S] weights of clients by their `sizes` [S] or those `given` by the data, or 1.
 
-  `sizes` [S] are their examples, and `given` [S] the weights that the data give them.
-  Raises `UserError` on a weighting that is none, or if the data give no weights but it
-  needs them.
+  Raises `UserError` on an unknown weighting, or if it needs weights that data lack.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   if weighting == 'by_weight':
@@ -47,19 +45,17 @@ class Trained(NamedTuple):
   """Outcome of local training of a cohort, or of one chunk of it.
 
   Attributes:
-    ids: [S] int32 positions in the data, which a run orders by size; M in an empty
-      place. `data.client_ids[ids]` are the clients in the user's order.
-    params: [S, ...] local models as clients send them; a client that failed or
-      dropped out keeps its start. None where they were only summed up.
-    loss: [S] float32 mean cross entropy of the examples as they were visited.
+    ids: [S] int32 positions in the data; M in an empty place.
+    params: [S, ...] models as clients send them, the start where one failed or dropped
+      out. None where they were only summed up.
+    loss: [S] float32 mean loss of the examples as they were visited.
     sizes: [S] int32 training examples; 0 in an empty place.
     finite: [S] bool, False for a client whose update was not finite.
     arrived: [S] bool, False for a client that dropped out.
-    steps: [S] int32 SGD steps taken.
+    steps: [S] int32 local steps taken.
     folded: tree of [S, ...], what `fold` made of each client; see `Reduction`.
     sums: what `fold` added up.
-    state: [S, ...] what the function of one client keeps; a client that does not count
-      keeps what it had. None if there is nothing.
+    state: [S, ...] what the function of one client keeps; None if nothing.
     given: [S] float32 weights that the data give the clients, or None.
   """
 
@@ -80,15 +76,9 @@ class Trained(NamedTuple):
     return self.finite & self.arrived & (self.sizes > 0)
 
   def weights(self, weighting: str) -> jax.Array:
-    """[S] float32 weight of each client in a mean.
+    """[S] float32 weight of each client in a mean, 0 if it does not count.
 
-    Args:
-      weighting: one of `WEIGHTINGS`: n_i, or 1 for every client that counts, or the
-        weight that the data give it.
-
-    Raises:
-      UserError: on another weighting, if the data give no weights, or where sums are
-        clipped on weights that are not bounded.
+    Raises `UserError` on an unknown weighting, or an unbounded one of clipped sums.
     """
     bounded = weighting == 'uniform' or not are_clipped()
     check(bounded, 'weighting: dp=server needs uniform, as sizes are not bounded')
@@ -126,20 +116,15 @@ class Reduction(NamedTuple):
   """The reduction of what the clients of a cohort send.
 
   Attributes:
-    fold: called with a chunk's `Trained`, its starts, whose `shared` is whole, and
-      sums; returns a tree of [C, ...] to keep, which must not depend on the sums, and
-      the sums with the chunk's added. `Trained.ids` says whose the chunk is.
+    fold: (chunk's `Trained`, its starts, sums) -> tree of [C, ...] to keep, and sums.
     sums: what `fold` adds to, all zeros.
-    known: arrays, whole on every device, that `fold` gets as a fourth argument; None
-      if it takes three.
+    known: arrays, whole on every device, that `fold` gets as a fourth argument.
     keep: whether the local models are returned too.
     into: [S, ...] old models whose memory they may take.
-    sent: what clients of `train_cohort` send, about which bad ones may lie: the layers
-      that they received ('shared'), models of their own too ('own'), or 'nothing'.
-    mean_by: the weighting, if `fold` does no more than that of `mean_of_models`: models
-      from a shared start are then added up without being formed.
-    noised: whether the caller adds the server's noise for privacy, by `privacy.means`,
-      to what it makes of models that are kept.
+    sent: what clients send, about which bad ones may lie: the layers that they received
+      ('shared'), models of their own too ('own'), or 'nothing'.
+    mean_by: the weighting, if `fold` is that of `mean_of_models`.
+    noised: whether the caller adds the server's noise, by `privacy.means`.
   """
 
   fold: Fold | None = None
@@ -160,10 +145,7 @@ class Reduction(NamedTuple):
 
 
 def mean_of_models(weighting: str, origin: Params) -> Reduction:
-  """Adds up models about `origin` [1, ...], where they start; keeps none of them.
-
-  For `weighting`, see `Trained.weights`.
-  """
+  """Adds up models about `origin` [1, ...], where they start; keeps none of them."""
 
   def fold(trained, starts, total):
     weights = trained.weights(weighting)
@@ -180,11 +162,10 @@ def sent_at_last(
   cohort: Cohort,
   key: jax.Array,
 ) -> Trained:
-  """The clients with what they send, where they trained several times and send once.
+  """The clients with what they send once, after they trained several times.
 
-  They `trained` with `Reduction(sent='nothing')`, from the models of `starts`, which
-  they received; `key` is that of the first training. A client fails if what it sends is
-  not finite.
+  They `trained` with `Reduction(sent='nothing')` from `starts`; `key` is that of the
+  first training.
   """
   if not sent_models.are_changed(data, local.sends):
     return trained

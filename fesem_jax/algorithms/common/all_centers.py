@@ -8,10 +8,7 @@ from fesem_jax.core.local_training import LocalTraining
 def all_centers_sent(
   local: LocalTraining, num_clusters: int, start: RandomCenters
 ) -> traffic.Traffic:
-  """Traffic of clients that receive all K centers and choose among them.
-
-  One draw of the first centers is compared with none, so that no loss is sent for it.
-  """
+  """Clients receive all centers; the trials of the first centers come before."""
   size = traffic.bytes_of_model(local)
   all_of_them, answer = num_clusters * size, size + traffic.NUMBER
 
@@ -41,10 +38,7 @@ def all_centers_sent(
 
 
 def chosen_centers_sent(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
-  """Traffic of CLoVE: all models and a cluster's number down, losses and a model up.
-
-  In the first round, a model down and a model up.
-  """
+  """Models and a cluster's number down, losses and a model up; first a model each."""
   size = traffic.bytes_of_model(local)
   down = num_clusters * size + traffic.NUMBER
   up = size + num_clusters * traffic.NUMBER

@@ -34,14 +34,7 @@ class Rule(NamedTuple):
     cohort: Cohort,
     key: jax.Array,
   ) -> Params:
-    """[S, ...] of each client of the cohort; 0 where that is not finite.
-
-    Args:
-      anchor: [1, ...].
-      data: training split.
-      cohort: S clients.
-      key: decides the order of examples in those epochs.
-    """
+    """[S, ...] change of each client from the anchor [1, ...]; 0 if not finite."""
     shortly, starts = before_rounds(self.local, self.epochs), ClientModels(anchor)
     key = prng_streams.fold(key, prng_streams.FIRST_COHORT)
     trained = train_cohort(shortly, starts, data, cohort, key)
@@ -67,10 +60,7 @@ class AnchoredClusters(NamedTuple):
 def no_clusters(
   local: LocalTraining, data: FederatedData, key: jax.Array, most: int
 ) -> AnchoredClusters:
-  """The clusters before anybody has taken part.
-
-  `most` is K, and `key` is that of the run's start.
-  """
+  """No clusters yet, with room for K = `most`, and a random anchor."""
   anchor = tree.expand(local.model.init(prng_streams.fold(key, prng_streams.DRAWS)))
   zeros = jax.tree.map(lambda a: jnp.zeros((data.num_clients, *a.shape[1:])), anchor)
   return AnchoredClusters(
@@ -91,11 +81,9 @@ def with_new_clients(
   new: jax.Array,
   key: jax.Array,
 ) -> tuple[AnchoredClusters, jax.Array]:
-  """Lets new clients begin clusters, and merges clusters; see `merge_similar`.
+  """Clusters with the new clients [S] bool, and which [K] bool have only such.
 
-  `new` [S] bool is True for clients of the cohort that have yet to join. One whose
-  description is not finite, or 0, joins another time. `key` is that of the round.
-  Returns the clusters, and [K] bool which of them have new clients alone.
+  A client whose description is not finite, or 0, joins another time.
   """
   mesh, most = rule.local.mesh, old.most
   descriptions = rule.describe(old.anchor, data, cohort, key)
@@ -119,11 +107,7 @@ def with_new_clients(
 def most_similar(
   rule: Rule, clusters: AnchoredClusters, data: FederatedData
 ) -> jax.Array:
-  """[N] int32: the cluster that each of the N clients of `data` would join.
-
-  It is K for clients whose cosine with the mean of each cluster is less than the
-  threshold. The N clients may be others than those in `clusters`.
-  """
+  """[N] int32 most similar cluster of each client; K below the threshold."""
   anchor, most, key = clusters.anchor, clusters.most, jax.random.key(0)
   descriptions = rule.describe(anchor, data, everyone(data), key)
   zeros = tree.repeat(tree.unstack(tree.zeros_like(anchor), 0), most)

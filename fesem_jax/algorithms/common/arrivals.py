@@ -43,10 +43,7 @@ def size_of(buffer_size: int, num_clients: int) -> int:
 def next_arrivals(
   running: InTraining, data: FederatedData, key: jax.Array, buffer_size: int
 ) -> Arrivals:
-  """Lets clients finish and others start until the buffer is full.
-
-  `key` is that of the round. An update arrives before others start at the same time.
-  """
+  """The next updates in the order of arrival; others start and finish between them."""
   count, absent = running.clients.shape[0], data.num_clients
   key = prng_streams.fold(key, prng_streams.ARRIVALS)
   everyone = jnp.arange(absent, dtype=jnp.int32)

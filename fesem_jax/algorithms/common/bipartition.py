@@ -17,22 +17,15 @@ Linkage = Literal['complete', 'average', 'single']
 
 @dataclasses.dataclass(frozen=True)
 class SplitRule:
-  """When a cluster is parted in two, and how.
-
-  eps1 is relative to the largest update by default, so that one value serves models of
-  any size; Sattler et al. give absolute values for theirs. min_size is that of their
-  code, which has no gamma. Long et al. use this gamma, average linkage and a min_size
-  of 20, and train 30 rounds before each bipartition, without eps1 and eps2.
+  """When a cluster is split in two (Sattler et al.; Appendix of Long et al.).
 
   Attributes:
-    max_clusters: no split makes more clusters than this.
-    eps1: a cluster whose mean update is this small, relative to the largest, has
-      converged.
-    eps2: clients whose updates are this large (L2 norm) have not converged.
+    max_clusters: the most clusters.
+    eps1: a cluster has converged below this mean update, relative to the largest.
+    eps2: a client has not converged above this L2 norm of its update.
     gamma: least separation of the two parts.
-    min_size: clusters of this many clients or fewer are not split.
-    linkage: 'complete', 'average', or 'single', the paper's optimum, which tends to cut
-      off single clients.
+    min_size: clusters of this many clients or fewer stay whole.
+    linkage: of the agglomerative clustering; 'single' is the paper's optimum.
   """
 
   max_clusters: int = 16
@@ -46,10 +39,7 @@ class SplitRule:
 def with_splits(
   state: Any, updates: tuple[jax.Array, jax.Array], rule: SplitRule
 ) -> tuple[np.ndarray, Any]:
-  """The clusters [M] before, and the state of FedCluster after `split_clusters`.
-
-  `updates` are its `products` and `weights`, on the devices.
-  """
+  """The clusters [M] before, and the state of FedCluster after `split_clusters`."""
   products, weights, before = processes.on_host((*updates, state.assignment))
   count_before = int(state.num_clusters)
   after, count = split_clusters(products, weights, before, count_before, rule)
@@ -67,18 +57,10 @@ def split_clusters(
   num_clusters: int,
   rule: SplitRule,
 ) -> tuple[np.ndarray, np.int32]:
-  """Splits every cluster that has converged while its clients have not.
+  """Splits each cluster that has converged while its clients have not.
 
-  Args:
-    products: [M, M] inner products of the clients' updates. A client whose
-      update is 0 (it dropped out, failed or does not exist) stays where it is.
-    weights: [M] of the clients in the mean update.
-    assignment: [M] int32.
-    num_clusters: clusters so far.
-    rule: when a cluster is split.
-
-  Returns:
-    assignment [M] int32 and the number of clusters, int32.
+  `products` [M, M] are inner products of updates, 0 for clients that stay. Returns the
+  assignment [M] int32 and the number of clusters.
   """
   products, weights = np.asarray(products, np.float64), np.asarray(weights, np.float64)
   assignment = np.array(assignment, np.int32)
@@ -106,10 +88,7 @@ def split_clusters(
 
 
 def bipartition(similarity: np.ndarray, linkage: str) -> np.ndarray:
-  """[n] bool: which clients are not in the first one's part.
-
-  `similarity` [n, n] are cosine similarities, n >= 2; `linkage` is of `Linkage`.
-  """
+  """[n] bool: clients outside of the first one's part, by similarities [n, n]."""
   from sklearn.cluster import AgglomerativeClustering  # Slow to import.
 
   parts = AgglomerativeClustering(2, metric='precomputed', linkage=linkage)

@@ -39,15 +39,15 @@ def round_info(
   data: FederatedData,
   objective_parts: tuple[jax.Array, jax.Array] | None = None,
 ) -> RoundInfo:
-  """Sums up a round of a clustered method.
+  """Report of a round of a clustered method.
 
   Args:
     trained: the cohort.
     num_clusters: K.
     value: [] float32 Eq. 6 at the end of the round.
-    before: [M] int32 assignment of all clients before the round.
+    before: [M] int32 assignment before the round.
     after: [M] int32 assignment after it.
-    data: training split; clients without examples are padding.
+    data: training split.
     objective_parts: see `Clusters`.
   """
   clusters = Clusters(
@@ -64,20 +64,13 @@ def round_info(
 def sizes_of(
   assignment: jax.Array, num_clusters: int, data: FederatedData
 ) -> jax.Array:
-  """[K] int32 clients of each cluster; clients without examples do not count.
-
-  `assignment` [M] int32 is K for clients in none.
-  """
+  """[K] int32 clients of each cluster; K in `assignment` [M] is none."""
   members = jax.nn.one_hot(assignment, num_clusters, dtype=jnp.int32)
   return (members * (data.sizes() > 0)[:, None]).sum(axis=0)
 
 
 def reassigned(clusters: Clusters, before: np.ndarray, after: Any) -> Clusters:
-  """A round's report where `Algorithm.between` moved clients.
-
-  `before` [M] int32 is the assignment that the round left, of all clients that exist
-  and others that do not move; `after` [M] int32 is that after the decision.
-  """
+  """The report of a round whose clients `Algorithm.between` moved."""
   moved = after != before
   gained, lost = (
     np.bincount(r[moved], minlength=len(clusters.sizes)) for r in (after, before)
@@ -89,11 +82,7 @@ def reassigned(clusters: Clusters, before: np.ndarray, after: Any) -> Clusters:
 def room_for_models(
   state: Any, cohort: Cohort, client_state: str, mesh: Mesh
 ) -> Params:
-  """Where the cohort's new models are put: in the old ones' memory, or the host's.
-
-  The state has `client_params` [M, ...] and `centers` [K, ...]; `client_state` is that
-  of `fesem`. Returns [S, ...] to overwrite, or None.
-  """
+  """[S, ...] memory to overwrite with the cohort's models, or None."""
   if cohort.everyone:
     return state.client_params
   if client_state == 'offloaded':  # Room alone: they start from centers.

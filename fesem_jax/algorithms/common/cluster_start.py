@@ -24,16 +24,15 @@ from fesem_jax.core.types import Params
 
 @dataclasses.dataclass(frozen=True)
 class ClusterStart:
-  """Clients train alone for a moment, and k-means on their models makes K clusters.
+  """How the first clusters are made: short training, then k-means.
 
   Attributes:
     models: clients train from one 'common' random model (the paper), or each from a
-      'random' one of its own. 'by_loss': there is no k-means; each client trains K
-      random models and joins the one of least loss, see `first_by_loss`.
+      'random' one; 'by_loss': see `first_by_loss`, without k-means.
     epochs: local epochs of that training.
     restarts: restarts of k-means; the best one is kept.
-    clients: random clients whose models k-means sees; 0 is all, but
-      `first_clusters.MAX_INITIAL_CLIENTS` at most unless all models are on the devices.
+    clients: random clients that k-means sees; 0 is all, or `MAX_INITIAL_CLIENTS` where
+      the models are not all on the devices.
   """
 
   models: str = 'common'
@@ -59,12 +58,7 @@ def first_clusters(
   steps: EMSteps,
   client_state: str,
 ) -> FirstClusters:
-  """Makes the first clusters and centers.
-
-  `steps` says what is compared; `client_state` says whether and where the
-  models of all clients are kept, see `fesem`. `key` is that of the run's start. Raises
-  `UserError` if there are more clusters than clients.
-  """
+  """The first clusters and centers; `UserError` on fewer clients than clusters."""
   check_num_clusters(num_clusters, data)
   most, count = start.clients, data.num_clients
   if client_state != 'stacked':

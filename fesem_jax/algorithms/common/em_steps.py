@@ -23,15 +23,10 @@ from fesem_jax.training.trained import Reduction, Trained
 
 @dataclasses.dataclass(frozen=True)
 class Penalty:
-  """lambda |W - W~(r_i)|^2, added to each client's loss.
+  """lambda |W - W~(r_i)|^2, added to each client's loss (Eq. 7).
 
-  The paper minimizes alpha_i L_i + (lambda / m) Dist (Eq. 7). Divided by alpha_i, the
-  client's own SGD is on L_i + lambda / (m alpha_i) Dist, where Dist is the squared L2
-  distance, without a half: its gradient is 2 (w - c).
-
-  Attributes:
-    prox_lambda: lambda; the paper does not state its value.
-    weighting: 'uniform' uses lambda for every client, 'paper' lambda / (m alpha_i).
+  The paper minimizes alpha_i L_i + (lambda / m) Dist: divided by alpha_i, a client
+  minimizes L_i + lambda / (m alpha_i) Dist ('paper'). 'uniform' is lambda for all.
   """
 
   prox_lambda: float = 0.01
@@ -55,13 +50,10 @@ class MStep:
   """The new value of a center: the mean of its clients (Eq. 9).
 
   Attributes:
-    weighting: of clients in Eq. 6 and 9: 'uniform', or 'by_examples', the "micro"
-      variant.
-    aggregation: in place of the mean; None takes the mean.
-    server_optimizer: moves each center by a step along the mean change of its clients
-      (FedOpt) instead of to their mean, as in the paper.
-    track_objective: whether rounds report Eq. 6 after the local step and after the
-      E-step too.
+    weighting: of clients in Eq. 6 and 9.
+    aggregation: in place of the mean.
+    server_optimizer: steps along the mean change of the clients (FedOpt).
+    track_objective: whether rounds report Eq. 6 after each step.
   """
 
   weighting: str = 'uniform'
@@ -101,10 +93,7 @@ class EMSteps:
   compare: ModelComparison  # what of the models is compared
 
   def reduction(self, centers: Params, keep_clusters: jax.Array | None) -> Reduction:
-    """`Reduction` but for `fold`, and for what is kept.
-
-    `centers` [K, ...] are those of the round; for `keep_clusters` see `Known`.
-    """
+    """The sums of a round, and the centers as the E-step needs them."""
     return Reduction(
       sums=em.Sums.zeros(centers, self.m_step.track_objective),
       known=Known(self.compare.known(self.compare.part(centers)), keep_clusters),
@@ -145,15 +134,7 @@ class EMSteps:
   def centers(
     self, trained: Trained, cluster: jax.Array, old: Params, server: Any, mesh: Any
   ) -> tuple[Params, Any]:
-    """M-step (Eq. 9): new centers [K, ...], and the state of the server optimizer.
-
-    Args:
-      trained: the cohort; `folded` is (clusters, models as they are to be averaged).
-      cluster: [S] int32 new cluster of each client.
-      old: [K, ...] centers of the round.
-      server: state of the server optimizer.
-      mesh: the devices.
-    """
+    """M-step (Eq. 9): new centers [K, ...], and the state of the server optimizer."""
     aggregation, clients = self.m_step.aggregation, trained.sums.clients
     if aggregation is None:
       means = mean_of(clients, old)

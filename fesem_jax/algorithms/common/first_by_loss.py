@@ -30,17 +30,11 @@ def train_and_choose(
   num_clusters: int,
   weighting: str,
 ) -> FirstClusters:
-  """Every client trains every one of K random models and keeps the best.
+  """Every client trains K random models and keeps the best.
 
-    w_ik <- SGD from c_k on F_i / K        for all k, where c_k are random models
-    r_i  <- argmin_k F_i(w_ik)
-    c_k  <- mean of w_ik over the clients with r_i = k
-
-  Losses are divided by K, as a client that does not yet know its cluster counts for
-  each with the weight 1 / K. All models visit a client's examples in one order. A model
-  that fails on a client is not chosen by it; a center without clients stays as it is.
-  `weighting` is that of clients in the means, see `Trained.weights`, and `key` is that
-  of the run's start. The `FirstClusters` has neither seeds nor what k-means compared.
+  w_ik <- SGD from c_k on F_i / K        for all k, where c_k are random models
+  r_i  <- argmin_k F_i(w_ik)
+  c_k  <- mean of w_ik over the clients with r_i = k
   """
   own_key = prng_streams.fold(key, prng_streams.DRAWS)
   models = random_models(local, own_key, num_clusters)

@@ -46,17 +46,15 @@ class Clustering(NamedTuple):
   """How clients are clustered once they have trained.
 
   Attributes:
-    restarts: of k-means, as the rest; see `kmeans`.
+    restarts: of k-means, as `trim`; see `kmeans`.
     trim: share of each cluster to leave out.
-    weighting: of clients in means and in Eq. 6; see `Trained.weights`.
+    weighting: of clients in means and in Eq. 6.
     comparison: what of the models is compared and averaged.
     max_clients: whose models k-means holds at once; 0 is all.
     keep: whether to return all clients' models.
-    into: an `offloading.Offloaded` [S, ...] that the models go to where k-means sees a
-      sample; else they are on the devices anyway. None keeps them there.
-    tolerance: the training is repeated until the mean training loss of one
-      repetition is less than this below that of the one before, at most
-      `MAX_REPETITIONS` times; 0, or a sample of clients, trains once.
+    into: an `Offloaded` [S, ...] for the models where k-means sees a sample, or None.
+    tolerance: training repeats, at most `MAX_REPETITIONS` times, until its mean loss
+      falls by less than this; 0 trains once.
   """
 
   restarts: int = 20
@@ -78,11 +76,7 @@ def before_rounds(local: LocalTraining, epochs: int) -> LocalTraining:
 def random_start(
   local: LocalTraining, data: FederatedData, key: jax.Array, init_models: str
 ) -> ClientModels:
-  """Random models of all clients before their first training.
-
-  If `init_models` is 'random', each client has a model of its own, drawn by its id;
-  else there is one for all (Section 6.1.4). `key` is that of the run's start.
-  """
+  """Random models before the first training: one for all, or one each if 'random'."""
   key = prng_streams.fold(key, prng_streams.MODEL)
   if init_models != 'random':
     return ClientModels(tree.expand(local.model.init(key)))
@@ -100,12 +94,10 @@ def train_and_cluster(
   how: Clustering,
   train_key: jax.Array | None = None,
 ) -> FirstClusters:
-  """Clients train from starts that are alike, then k-means (Section 6.1.4).
+  """Clients train from a common start, then k-means (Section 6.1.4).
 
-  With more than `how.max_clients` clients, k-means sees a random sample; all clients
-  then go to the nearest of its centers. `starts` are those of all M clients, see
-  `random_start`. `key` decides the seeds, and the order of examples unless `train_key`
-  does, which is given where the training is a round's.
+  With more than `how.max_clients` clients, k-means sees a random sample, and all then
+  go to the nearest of its centers.
   """
   if train_key is None:
     train_key = prng_streams.fold(key, prng_streams.LOCAL)
@@ -175,11 +167,7 @@ def _until_settled(
   key: jax.Array,
   tolerance: float,
 ) -> Trained:
-  """Repeats the training of all clients; see `Clustering.tolerance`.
-
-  `first` are the clients after the first training, which began at `starts` with `key`;
-  they have sent nothing yet.
-  """
+  """Repeats the training of all clients; see `Clustering.tolerance`."""
 
   def falling(loop):
     number, before, trained = loop

@@ -75,11 +75,9 @@ def train_and_average(
   averaging: Averaging,
   train: Callable[..., Trained] = train,
 ) -> tuple[GlobalState, Trained]:
-  """Trains the cohort from one model and moves it to, or towards, their mean.
+  """Trains the cohort from one model, and moves it to, or toward, their mean.
 
-  `state` is a `GlobalState`, which stays as it is if no client's update counts; `train`
-  is that of an `Algorithm`. `key` is that of the round. Returns the new state, and what
-  training reports.
+  `train` is that of an `Algorithm`. Returns the new state and what training reports.
   """
   aggregation, old = averaging.aggregation, state.params
   is_mean = aggregation is None

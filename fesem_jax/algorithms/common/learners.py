@@ -21,15 +21,9 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
 
 
 def responsibilities(mixture: jax.Array, log_likelihoods: jax.Array) -> jax.Array:
-  """q_s(k), proportional to pi_ik exp(log likelihood of example s by center k).
+  """[S, K, N_max] float32 q_s(k), proportional to pi_ik exp(log likelihood of s).
 
-  Args:
-    mixture: [S, K] float32 pi, the weights of the cohort's clients.
-    log_likelihoods: [S, K, N_max] float32, up to a constant of each example.
-
-  Returns:
-    [S, K, N_max] float32 that sum to 1 over K; NaN for an example of which no center
-    has a likelihood.
+  `mixture` is [S, K] float32 pi, and `log_likelihoods` are [S, K, N_max] float32.
   """
   return jax.nn.softmax(jnp.log(mixture)[..., None] + log_likelihoods, axis=1)
 
@@ -58,13 +52,8 @@ def train(
 ) -> tuple[Params, Trained]:
   """Every client trains every center on its weighted loss; centers become the means.
 
-  The centers [K, ...] take their turns in one compiled loop. All visit a client's
-  examples in the same order. `shares` [S, K, N_max] float32 are the weights q_s(k) of
-  the examples' losses; `weighting` is that of clients in the means, see
-  `Trained.weights`. `key` is that of the round.
-
-  Returns the new centers, and what training reports of each client, of its local models
-  together: the sums of their losses and steps, and whether all are finite.
+  `shares` [S, K, N_max] float32 weigh the examples. Returns the new centers, and losses
+  and steps of each client summed over its models.
   """
 
   def train_center(own: Any) -> Trained:

@@ -28,12 +28,7 @@ def train_from_own(
   key: jax.Array,
   weighting: str,
 ) -> Trained:
-  """Trains each client from its center, and adds up the models of each center.
-
-  `starts` are centers [K, ...], and the choice [S] of the cohort's clients; `weighting`
-  is that of the clients in the sums, see `Trained.weights`. `key` is that of the round.
-  Returns `Trained` without local models, whose `sums` are `em.Sums` about the centers.
-  """
+  """Trains each client from its center; `sums` are `em.Sums` about the centers."""
   reduction = sums_of_own(starts.shared, weighting)
   return train_cohort(local, starts, data, cohort, key, reduction)
 
@@ -47,12 +42,10 @@ def train_and_average(
   key: jax.Array,
   weighting: str,
 ) -> tuple[Params, Trained, RoundInfo]:
-  """Trains all M clients from their centers, which become the means of their models.
+  """Trains all clients from their centers, which become the means of their models.
 
-  `starts` are centers [K, ...] and the choice [M] of each client, `before` [M] int32
-  the choices in the round before; `weighting` is that of clients in means, see
-  `Trained.weights`. `key` is that of the round. Returns the new centers, what became of
-  the clients, and the round's report.
+  Returns the centers [K, ...], `Trained`, and the report; `before` [M] int32 are the
+  clusters of the round before.
   """
   old = starts.shared
   assert starts.choice is not None

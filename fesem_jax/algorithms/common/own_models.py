@@ -22,22 +22,14 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
 def repeat(
   local: LocalTraining, model: Params, num_clients: int, client_state: str
 ) -> Any:
-  """A stack [M, ...] of equal models, one for each client, split over the devices.
-
-  `model` has no leading axis. If `client_state` is 'stacked', the models are on the
-  devices; if 'offloaded', in the memory of their host, as an `offloading.Offloaded`.
-  """
+  """A stack [M, ...] of a model, on the devices or 'offloaded' to the host's memory."""
   if client_state == 'offloaded':
     return offloading.repeat(model, num_clients, local.mesh)
   return sharding.split_clients(tree.repeat(model, num_clients), local.mesh)
 
 
 def kept(state: Any, cohort: Cohort, counts: jax.Array, **rows: jax.Array) -> Any:
-  """The state with what a round found of its clients.
-
-  `rows` has [S, ...] for some fields [M, ...] of the state. Clients where `counts` [S]
-  bool is False keep what they have.
-  """
+  """The state with new `rows` [S, ...] of fields, of clients that count [S] bool."""
 
   def put(name: str, new: jax.Array) -> jax.Array:
     old = getattr(state, name)

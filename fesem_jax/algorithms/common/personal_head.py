@@ -18,21 +18,14 @@ from fesem_jax.utils.errors import check
 
 
 class PersonalHeadState(NamedTuple):
-  """A body and heads; each part holds None in place of the other's layers.
-
-  Where clients share the head and keep bodies (LG-FedAvg), they have each other's
-  places.
-  """
+  """A body and heads, None in place of the other's layers; exchanged in LG-FedAvg."""
 
   body: Params  # [1, ...]
   heads: Params  # [M, ...]
 
 
 def check_head(local: LocalTraining, head: Collection[str]) -> None:
-  """Raises `UserError` unless `head` names some parameters of the model, but not all.
-
-  It holds names of layers, or patterns as `parameter_names` takes them.
-  """
+  """Raises `UserError` unless `head` names some of the model's parameters, not all."""
   params = check_parameters(local.model)
   head = parameter_names.chosen(params, head, 'head_layers')
   divides = 0 < len(head) < len(jax.tree.leaves(params))
@@ -84,11 +77,7 @@ def traffic_of(local: LocalTraining, personal: Collection[str]) -> traffic.Traff
 
 
 def averaging(local: LocalTraining, head: Collection[str], weighting: str) -> Algorithm:
-  """A method that trains whole models, and averages their bodies.
-
-  (b_i, h_i) <- SGD from (b, h_i) on client i       for i in the cohort
-  b          <- mean of b_i                         weighted as `weighting` says
-  """
+  """Trains whole models from (b, h_i), and averages their bodies b."""
   check_head(local, head)
 
   def step(state, data, cohort, key):

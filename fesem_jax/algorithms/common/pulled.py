@@ -20,11 +20,7 @@ def train_pulled(
   reduction: Reduction,
   pull: tuple[Params, jax.Array] | None,
 ) -> Trained:
-  """`train_cohort` of clients that are each pulled to a model of their own.
-
-  `pull` are these models [S, ...] and the factors [S] float32 of the squared distances
-  to them; None leaves the term out.
-  """
+  """`train_cohort` with a pull to models [S, ...] of factors [S] float32, or None."""
   if pull is None:
     return train_cohort(local, starts, data, cohort, key, reduction)
 

@@ -16,17 +16,14 @@ from fesem_jax.training.client_losses import cohort_losses
 
 @dataclasses.dataclass(frozen=True)
 class RandomCenters:
-  """K random models, of several draws the one whose centers fit the clients best.
+  """K random models: the best of several draws, tried for a few rounds on few clients.
 
-  From most draws of K random models two groups of clients end up sharing a center for
-  good, so several draws are tried for a few rounds on a sample of clients. The
-  published start of IFCA is one draw, untried: `RandomCenters(restarts=1, rounds=0)`.
+  In most draws, two groups of clients end up with one center. IFCA's published start is
+  `RandomCenters(restarts=1, rounds=0)`.
 
   Attributes:
-    restarts: draws of K random models; kept are the centers whose best ones have the
-      least mean training loss over the sampled clients.
-    rounds: rounds of the method before draws are compared; 0 compares the random
-      models themselves.
+    restarts: draws of K models; the one of least mean training loss is kept.
+    rounds: rounds of the method before draws are compared.
     clients: clients on which draws are compared.
   """
 
@@ -55,11 +52,7 @@ def best_centers(
   start: RandomCenters,
   one_round: Round,
 ) -> Params:
-  """The centers [K, ...] of the best draw, after the rounds it was tried for.
-
-  `one_round` is a round of the method, without dropped clients. `key` is that of the
-  run's start.
-  """
+  """The centers [K, ...] of the best draw, after the rounds it was tried for."""
   sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
   sample = sample_clients(sample_key, data, start.clients, local.mesh)
 
@@ -93,11 +86,7 @@ def _best_of(
   keys: jax.Array,
   batch_size: int,
 ) -> Params:
-  """The centers [K, ...] of least loss of several attempts, of equal ones the last.
-
-  `attempt` takes one of the keys and gives its loss [] float32 and its centers;
-  `batch_size` attempts, a divisor of their number, are made side by side.
-  """
+  """The centers [K, ...] of least loss of several attempts, of equal ones the last."""
 
   def several(keys):
     if batch_size == 1:

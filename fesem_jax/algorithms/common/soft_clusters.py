@@ -15,19 +15,10 @@ from fesem_jax.training.trained import Trained
 def pull_to_all(
   centers: Params, pulls: jax.Array, strength: float
 ) -> tuple[Params, jax.Array] | None:
-  """One pull m [S, ...], factor [S] for each client that is pulled to all centers.
+  """One pull m_i [S, ...], factor [S] in place of the pulls u_ik [S, K] to all centers.
 
-  It minimizes
-
-    F_i(w) + strength / 2 sum_k u_ik |w - c_k|^2
-
-  Up to a number that does not depend on w, the sum is U_i |w - m_i|^2, one pull to one
-  model, of U_i = sum_k u_ik and m_i = sum_k u_ik c_k / U_i.
-
-  Args:
-    centers: [K, ...].
-    pulls: [S, K] float32 u_ik, positive for some center of each client.
-    strength: 0 leaves the pull out.
+  strength / 2 sum_k u_ik |w - c_k|^2 = factor |w - m_i|^2 + constant
+  factor = strength / 2 sum_k u_ik;  m_i = sum_k u_ik c_k / sum_k u_ik
   """
   if not strength:
     return None
@@ -39,11 +30,7 @@ def pull_to_all(
 def means_of_all(
   trained: Trained, weights: jax.Array, centers: Params, mesh: Mesh | None
 ) -> Params:
-  """[K, ...] means of kept models with weights [S, K], one center at a time.
-
-  Clients that did not take part do not count, and a center without any weight stays.
-  Sums over the chunks of training would have XLA copy the kept models at each chunk.
-  """
+  """[K, ...] means of kept models with weights [S, K], one center at a time."""
   weights = jnp.where(trained.took_part()[:, None], weights, 0.0)
   only = jnp.zeros(weights.shape[0], jnp.int32)
 
@@ -58,10 +45,7 @@ def means_of_all(
 def all_centers_and_weights(
   local: LocalTraining, num_clusters: int, every: int
 ) -> traffic.Traffic:
-  """Traffic of clients that receive K centers, and send a model and its K weights.
-
-  A client computes the losses of all centers anew `every` rounds after it last did.
-  """
+  """K centers down, a model and K weights up; losses anew after `every` rounds."""
   size = traffic.bytes_of_model(local)
 
   def of_round(known, drawn):

@@ -17,12 +17,7 @@ def epochs(
   key: jax.Array,
   straggler_fraction: float,
 ) -> jax.Array | None:
-  """[S] int32 local epochs of a cohort: a random number from 1 to E of stragglers.
-
-  E is the number of epochs of `local`, or the client's own (`LocalTraining.work`); the
-  result is None where all clients do all of them. A client straggles with the
-  probability `straggler_fraction`. `key` is that of the round.
-  """
+  """[S] int32 local epochs, of stragglers a random number from 1; None: all epochs."""
   if straggler_fraction == 0:
     return None
   most = jnp.full(cohort.ids.shape, local.schedule.epochs)

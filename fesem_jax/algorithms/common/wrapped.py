@@ -51,10 +51,7 @@ def took_part(info: RoundInfo) -> jax.Array:
 def with_assignment(
   info: RoundInfo, before: jax.Array, after: jax.Array, count: int, data: FederatedData
 ) -> RoundInfo:
-  """A round's report where clients are in other clusters after it, of `count`.
-
-  `before` [M] int32 are the clusters before the round, `after` [M] those after it.
-  """
+  """The report of a round after which clients are in other clusters [M]."""
   assert info.clusters is not None
   clusters = info.clusters._replace(
     assignment=after,
@@ -74,10 +71,7 @@ def check_wrappable(method: Algorithm, option: str) -> None:
 
 
 def wrap(method: Algorithm, step: Any, **changes: Any) -> Algorithm:
-  """A method in a state that nests its own in `method`, with another step.
-
-  `changes` are further functions, which replace the method's own.
-  """
+  """A method in a state that nests its own in `method`, with other functions."""
 
   def deployed(state, data):
     return method.deployed(state.method, data)

@@ -45,20 +45,18 @@ def kept_parts(local: LocalTraining) -> tuple[str, ...]:
 def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorithm:
   """Lets each client of a method keep values from round to round.
 
-    residual    what it has not sent; see `with_error_feedback`
-    statistics  those of its batches, which then are not sent
-    optimizer   the state of the local optimizer, which else is reset
+    residual    what it has not sent (error feedback)
+    statistics  those of its batches, which are not sent then
+    optimizer   the state of the local optimizer, which is otherwise reset
 
-  A client that is not drawn, drops out or fails keeps what it has. All are on the
-  devices and in checkpoints. Before the first round, nothing is kept.
+  A client that is not drawn, drops out or fails keeps what it has.
 
   Args:
-    method: any that trains a client once in a round.
+    method: one that trains a client once in a round.
     parts: names of what is kept; by default as `local_training` was asked for it.
 
   Raises:
-    UserError: when it starts, of a method that cannot use one of them: clients send
-      several models in a round, or train several, or only in some rounds.
+    UserError: when it starts, on a method that cannot use one of them.
   """
   local = method.local
   parts = parts or kept_parts(local)

@@ -65,10 +65,7 @@ class Checks(NamedTuple):
     return cls(first, first, jnp.bool_(False))
 
   def after(self, changed: jax.Array, every: int) -> 'Checks':
-    """After clusters changed, the next is `every` rounds later; else the wait doubles.
-
-    In T rounds, right clusters cost log2(T / every) rounds.
-    """
+    """The next check: `every` rounds after a change; else the wait doubles."""
     wait = jnp.where(changed, variable(every), 2 * self.wait)
     return Checks(self.due + wait, wait, changed)
 
@@ -101,17 +98,13 @@ def with_reclustering(
 ) -> Algorithm:
   """Clusters all clients again at intervals, from a common start.
 
-  At intervals, clients train from the mean of the centers and are clustered
-  again, see `recluster`; each time a check confirms the clusters, the interval
-  doubles. A check needs as much memory as the first clustering of FeSEM, and takes the
-  place of a round.
+  A check takes the place of a round: clients train from the mean of the centers and are
+  clustered as at the start. Each check that confirms the clusters doubles the interval.
 
   Args:
-    method: a method with centers; one that keeps its clients' models must keep them on
-      the devices.
+    method: a method with centers; its clients' models, if any, are on the devices.
     every: rounds before the first check.
-    clustering: how clients are clustered, and what of their models is compared: the
-      weighting and the comparison of the method itself.
+    clustering: the weighting and the comparison of the method itself.
 
   Raises:
     UserError: on a method without centers.
@@ -205,26 +198,9 @@ def recluster(
            the share of clients that move
     c_k <- mean of the centers that the clients of the new cluster k had before
 
-  Where clusters are right, nothing changes; where they are not, no center forgets
-  what its clients taught it. New clusters get the numbers that most of their clients
-  had. Where units are matched, the centers of a mean are brought into one order of
-  units: that of the largest center before training, that of the old center k for c_k.
-  Clients outside of the cohort stay in their clusters and count in the means. In a
-  cohort of less than all clients, another number of clusters than the cohort had is
-  taken only if that halves the variance of the w_i within clusters.
-
-  Args:
-    local: how clients train; no penalty is added.
-    centers: [K, ...].
-    assignment: [M] int32.
-    old: [S] int32 clusters of the cohort.
-    data: training split.
-    cohort: S clients.
-    key: of the round.
-    clustering: how clients are clustered.
-
-  Raises:
-    UserError: if the cohort has no more clients than there are centers.
+  New clusters get the numbers that most of their clients had; right clusters change
+  nothing. Clients outside of the cohort stay and count in the means; in such a cohort,
+  another number of clusters must halve the variance within clusters.
   """
   weighting, comparison = clustering.weighting, clustering.comparison
   count = jax.tree.leaves(centers)[0].shape[0]

@@ -24,19 +24,14 @@ _ALL = by_weights()
 
 @recorded
 def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Algorithm:
-  """Moves centers that lost all their clients.
-
-  A center that lost all its clients moves to the client farthest from its own center,
-  which joins it; in FeSEM's paper it stays where it is. A round's Eq. 6 is reported as
-  before that.
+  """Moves a center without clients to the client farthest from its own center.
 
   Args:
     method: a method with centers.
-    comparison: of models with centers, as the method makes it: distances are of models
-      whose units are matched where it matches them.
+    comparison: of models with centers, as the method makes it.
 
   Raises:
-    UserError: of a method without centers.
+    UserError: on a method without centers.
   """
   check_wrappable(method, 'reseed_empty')
 
@@ -72,21 +67,9 @@ def reseed_empty_centers(
   cohort: Cohort,
   data: FederatedData,
 ) -> tuple[Params, jax.Array]:
-  """Moves centers without clients to the clients farthest from their own centers.
+  """Centers [K, ...] and assignment [M] once empty centers took the farthest clients.
 
-  A client is left where it is if that could leave its own cluster empty. The centers
-  that lose a client keep what it gave to their mean until the next round.
-
-  Args:
-    centers: [K, ...].
-    assignment: [M] int32 of all clients.
-    trained: [S, ...] models of the cohort.
-    distance: [S] float32 of each to its center; negative for clients to leave alone.
-    cohort: S clients.
-    data: training split; clients without examples are padding.
-
-  Returns:
-    centers [K, ...], and the assignment [M], where those clients have joined them.
+  `distance` [S] float32 is negative for clients to leave alone. No cluster is emptied.
   """
   num_clusters = jax.tree.leaves(centers)[0].shape[0]
   exists = data.sizes() > 0
