@@ -41,7 +41,7 @@ _METHODS = {
   'scaffold': {},
   'ditto': {},
   'fesem': {'num_clusters': 4},
-  'hypo_cluster': {'num_clusters': 4, 'init_restarts': 1},
+  'hypo_cluster': {'num_clusters': 4, 'init_rounds': 2},
 }
 _LISTED = flags.DEFINE_list('methods', list(_METHODS), 'Of these methods.')
 _ROUNDS = flags.DEFINE_integer('rounds', 30, 'Rounds of a run.')

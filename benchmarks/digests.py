@@ -61,10 +61,16 @@ _OPTIONS: dict[str, list[dict[str, Any]]] = {
     },
   ],
   'hypo_cluster': [
-    {'num_clusters': 4},
-    {'num_clusters': 3, 'weighting': 'by_examples', 'init_restarts': 3},
+    {'num_clusters': 4, 'init_restarts': 20, 'init_rounds': 2},
+    {
+      'num_clusters': 3, 'weighting': 'by_examples', 'init_restarts': 3,
+      'init_rounds': 2,
+    },
     {'num_clusters': 3, 'init_restarts': 1, 'init_rounds': 0, 'init_clients': 9},
-    {'num_clusters': 3, 'init_restarts': 2, 'server_optimizer': 'adam'},
+    {
+      'num_clusters': 3, 'init_restarts': 2, 'init_rounds': 2,
+      'server_optimizer': 'adam',
+    },
   ],
   'fed_dane': [{}, {'same_cohort': True, 'prox_mu': 0.5}],
   'fed_prox': [

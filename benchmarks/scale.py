@@ -50,7 +50,7 @@ COLUMNS = (
 _OPTIONS: dict[str, dict[str, Any]] = {
   'fed_avg': {},
   'fesem': {'num_clusters': 4, 'client_state': 'streamed'},
-  'hypo_cluster': {'num_clusters': 4, 'init_restarts': 1, 'init_rounds': 0},
+  'hypo_cluster': {'num_clusters': 4},
 }
 
 

@@ -212,7 +212,6 @@ def define_flags() -> None:
   flags.DEFINE_string(
     'output', '', 'Folder of the results; default, for one WORKDIR: WORKDIR/adapt.'
   )
-  experiment_flags.define_data_dir()
 
 
 if __name__ == '__main__':

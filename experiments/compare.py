@@ -33,43 +33,41 @@ from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import UserError, check
 
 from . import flags as experiment_flags
-from . import methods, pages, sweep, tune, watching
+from . import methods, pages, sweep, tune
+from .build import HeldData, build_callbacks
 from .many_runs import Count, Wanted, run_unless_diverged
-from .roles import HeldData
 from .start import no_positional, start
 
 
 def configurations(
   listed: list[str], num_seeds: int, chosen: dict[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-  """The configurations of a comparison, in the order of the paper.
+  """The configurations of a comparison, by the names and in the order given.
 
   `listed` are methods as `methods.parse_method` takes them, some behind LABEL=, and
   `chosen` the options of the command line, for the methods that have them. Returns
   label -> the configuration of each seed.
   """
-  parsed = [
-    (*methods.parse_method(t), given) for given, t in map(methods.split_label, listed)
-  ]
-  order = [*algorithms.METHODS, *(name for name, *_ in parsed)]  # Own ones last.
-  parsed.sort(key=lambda p: (order.index(p[0]), p[1].get('num_clusters', 0)))
+  parsed = []
+  for text in listed:
+    label, called = methods.split_label(text)
+    parsed.append((label or called.strip(), *methods.parse_method(called)))
   for option in chosen:
-    used = any(option in methods.options(name) for name, *_ in parsed)
+    used = any(option in methods.options(name) for _, name, _ in parsed)
     check(used, f'{option}: does not apply to any of algorithms; leave it out')
-  by_label = {}
-  for name, own, given in parsed:
+  by_label: dict[str, list[dict[str, Any]]] = {}
+  for label, name, values in parsed:
     options = {
       option: value
-      for option, value in (chosen | own).items()
+      for option, value in (chosen | values).items()
       if option in methods.options(name)
     }
-    config = experiment_flags.configuration(name, options) | own
-    if 'num_clusters' in config:
-      own = {'num_clusters': config['num_clusters']} | own
-    label = given or methods.label_of(name, own)
-    check(label not in by_label, f'algorithms: {label} is listed twice')
+    config = experiment_flags.configuration(name, options) | values
     seeds = range(config['seed'], config['seed'] + num_seeds)
-    by_label[label] = [config | {'seed': seed} for seed in seeds]
+    configs = [config | {'seed': seed} for seed in seeds]
+    twice = label in by_label or configs in by_label.values()
+    check(not twice, f'algorithms: {label} is listed twice')
+    by_label[label] = configs
   return by_label
 
 
@@ -183,7 +181,7 @@ def main(argv: list[str]) -> None:
   tables.check_reference(f.reference, list(by_label))
   options = shown()  # Raises before the first run.
   reported = range(f.seed, f.seed + f.num_seeds)
-  watching.callbacks(experiment_flags.machine())  # Raises before the first run.
+  build_callbacks(experiment_flags.machine())  # Raises before the first run.
   personal = methods.options_of_own(each[0]['algorithm'] for each in by_label.values())
   search = tune.parse(f.tune, f.tune_by, f.tune_seeds, reported, personal)
   with locked(workdir) as alone:

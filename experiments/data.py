@@ -62,7 +62,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  experiment_flags.define('data', 'partition')
+  experiment_flags.define('data', 'data_dir')
   flags.adopt_module_key_flags(experiment_flags)
   flags.DEFINE_string(
     'output',

@@ -15,7 +15,7 @@ from fesem_jax.utils.progress_lines import duration
 
 from . import flags as experiment_flags
 from . import outcome as outcomes
-from .roles import HeldData, data_of
+from .build import HeldData, data_of
 from .run import Planned, plan
 
 

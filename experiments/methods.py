@@ -1,24 +1,38 @@
-"""Methods as the binaries name them: their options, and NAME(K;FLAG=VALUE)."""
+"""Methods, NAME(K;OPTION=VALUE), and options that several have."""
 
 import functools
+import importlib
 import inspect
+import os
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from absl import flags
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms import flat_options
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.utils import expressions
-from fesem_jax.utils.display import text_of
-from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.expressions import parse, split, split_call
+from fesem_jax.utils.ranges import check_choice
 
-from . import plugins
+from .options import (
+  CONFIGURATION,
+  OPTIONS,
+  Data,
+  Option,
+  Parser,
+  documented,
+  fields,
+  parser,
+)
 
 SERVER_OPTIMIZERS: dict[str, Callable[..., Any]] = {
   'mean': lambda: None,
@@ -31,30 +45,79 @@ SERVER_OPTIMIZERS: dict[str, Callable[..., Any]] = {
 _SERVER_RATE = 'server_learning_rate'
 
 
+def is_own(text: str) -> bool:
+  """True if the name of an expression is MODULE:FUNCTION."""
+  name, *_ = text.partition('(')
+  return re.fullmatch(r'[^\W\d][\w.]*:[^\W\d]\w*', name) is not None
+
+
+@functools.cache
+def load(name: str) -> Callable[..., Any]:
+  """Imports MODULE:FUNCTION, with the current directory on the path."""
+  module_name, _, function_name = name.partition(':')
+  if not {'', os.getcwd()} & set(sys.path):  # Absent where a script was started.
+    sys.path.insert(0, os.getcwd())
+  return getattr(importlib.import_module(module_name), function_name)
+
+
+def _personal(name: str) -> dict[str, Any]:
+  """The keyword-only arguments of a function that are numbers, text, True or False."""
+  parameters = inspect.signature(load(name)).parameters.values()
+  options = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+  return {n: x for n, x in options.items() if type(x) in (bool, int, float, str)}
+
+
 def options(name: str) -> dict[str, Any]:
-  """The flags that are options of a method, with the method's defaults.
+  """The options of a method, and their defaults.
 
-  The argument `server_optimizer` is an Optax optimizer; as flags, it is a name and
-  numbers, of which None is the optimizer's own default.
+  The argument `server_optimizer` is an Optax optimizer; as an option, it is a name and
+  numbers, of which None is the optimizer's own default. Those of a method of the user's
+  own that are named like another option begin with `method.`.
   """
-  if plugins.is_own(name):
-    return plugins.options(_own(name))
-  own = algorithms.options(name)
-  if 'server_optimizer' in own:
-    own['server_optimizer'] = 'mean' if own['server_optimizer'] is None else 'adam'
-    own[_SERVER_RATE] = None
-  return {n: list(v) if isinstance(v, tuple) else v for n, v in own.items()}
-
-
-def _own(name: str) -> Callable[..., Any]:
-  """The factory of a method of the user's own."""
-  return plugins.load(name)
+  if is_own(name):
+    personal = _personal(name)
+    return {f'method.{n}' if n in OPTIONS else n: v for n, v in personal.items()}
+  defaults = algorithms.options(name)
+  if 'server_optimizer' in defaults:
+    is_mean = defaults['server_optimizer'] is None
+    defaults['server_optimizer'] = 'mean' if is_mean else 'adam'
+    defaults[_SERVER_RATE] = None
+  return {n: list(v) if isinstance(v, tuple) else v for n, v in defaults.items()}
 
 
 def options_of_own(names: Iterable[str]) -> dict[str, Any]:
   """Options, with their defaults, of those methods that are the user's own."""
-  own = [options(name) for name in names if plugins.is_own(name)]
-  return {option: default for each in own for option, default in each.items()}
+  by_method = [options(name) for name in names if is_own(name)]
+  return {name: x for defaults in by_method for name, x in defaults.items()}
+
+
+def all_options() -> dict[str, Any]:
+  """All options that some method has, with a default that has their type."""
+  found: dict[str, Any] = {}
+  for name in algorithms.METHODS:
+    found |= {o: x for o, x in options(name).items() if found.get(o) is None}
+  return found
+
+
+def shared_options() -> dict[str, tuple[Any, str]]:
+  """Options of several methods, which are flags: default and words of the first."""
+  factories = {f: name for name, f in reversed(algorithms.METHODS.items())}
+  names = list(reversed(factories.values()))
+  count = Counter(option for name in names for option in options(name))
+  words = documented(flat_options.wrappers) | {
+    option: f'{text} (as in {name}; --help=METHOD has others.)'
+    for name in reversed(names)
+    for option, text in documented(algorithms.METHODS[name]).items()
+  }
+  return {o: (x, words[o]) for o, x in all_options().items() if count[o] > 1}
+
+
+def parser_of(name: str, personal: Mapping[str, Any]) -> Option | Parser:
+  """What parses values of an option, of a method or any other.
+
+  `personal` are options of methods of the user's own, with their defaults.
+  """
+  return OPTIONS.get(name) or parser(name, (all_options() | dict(personal))[name])
 
 
 def folder_of(label: str) -> str:
@@ -63,12 +126,9 @@ def folder_of(label: str) -> str:
 
 
 def checked_name(name: str) -> str:
-  """The name of a method, of ours or the user's own; see `algorithms.named`.
-
-  Raises `UserError` where there is none.
-  """
-  if plugins.is_own(name):
-    _own(name)
+  """The name of a method, of ours or the user's own; see `algorithms.named`."""
+  if is_own(name):
+    load(name)
     return name
   return algorithms.named(name)
 
@@ -117,57 +177,24 @@ def configured(config: dict[str, Any], local: LocalTraining) -> Algorithm:
   return build(name, local, {option: config[option] for option in options(name)})
 
 
-def all_options() -> list[str]:
-  """Names of all options that some method has."""
-  return list(dict.fromkeys(o for name in algorithms.METHODS for o in options(name)))
-
-
-def check_options(name: str, chosen: Mapping[str, Any]) -> None:
+def check_options(name: str, chosen: Iterable[str]) -> None:
   """Raises `UserError` on an unknown method or an option it does not have."""
   allowed = options(checked_name(name))
   for option in chosen:
     check(option in allowed, f'{option}: does not apply to {name}; leave it out')
 
 
-def typed(name: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-  """Values of flags, with the types that a method of the user's own gives its options.
-
-  Flags of this package with the name of such an option may have another type.
-  """
-  if not plugins.is_own(name):
-    return dict(chosen)
-  values, defaults = dict(chosen), options(name)
-  for option in values.keys() & defaults.keys():
-    given = values[option]
-    text = given if isinstance(given, str) else text_of(given)
-    values[option] = plugins.value(text, defaults[option])
-  return values
-
-
 def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorithm:
   """Builds a method with some of `options(name)`; the others keep their defaults."""
-  if plugins.is_own(name):
-    built = _own(name)(local, **chosen)
+  if is_own(name):
+    values = {option.removeprefix('method.'): x for option, x in chosen.items()}
+    built = load(name)(local, **values)
     check(isinstance(built, Algorithm), f'algorithm: {name} returns no Algorithm')
     return built
-  own = {o: v for o, v in chosen.items() if o in algorithms.options(name)}
-  if 'server_optimizer' in own:
-    own['server_optimizer'] = server_optimizer(chosen)
-  return algorithms.build(name, local, **own)
-
-
-def _settable() -> set[str]:
-  """Flags that NAME(K;FLAG=VALUE) may set beside the method's options."""
-  from .flag_tables import GROUPS  # It looks up the options of all methods here.
-
-  of_training = [*GROUPS['training'], *GROUPS['privacy']]
-  return {
-    'finetune_epochs',
-    'rounds',
-    'select',
-    'clients_per_round',
-    *(flag.name for flag in of_training),
-  }
+  values = {o: v for o, v in chosen.items() if o in algorithms.options(name)}
+  if 'server_optimizer' in values:
+    values['server_optimizer'] = server_optimizer(chosen)
+  return algorithms.build(name, local, **values)
 
 
 def split_label(text: str) -> tuple[str, str]:
@@ -181,28 +208,27 @@ def split_label(text: str) -> tuple[str, str]:
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
-  """'fesem(4;rounds=9)' -> ('fesem', {'num_clusters': 4, 'rounds': 9})."""
+  """'fesem(4;rounds=9)' -> ('fesem', {'num_clusters': 4, 'rounds': 9}).
+
+  A row sets options of its method, and all others but those of the data.
+  """
   name, arguments = split_call(text, 'algorithms')
   name = checked_name(name)
-  chosen: dict[str, Any] = {}
+  defaults, chosen = options(name), dict[str, Any]()
+  others = {o.name: o for t in CONFIGURATION if t is not Data for o in fields(t)}
   for key, value in arguments.items():
     fits = isinstance(key, str) or value.isdecimal()
-    check(fits, f'algorithms: {text!r} is not NAME or NAME(K;FLAG=VALUE)')
-    flag = key if isinstance(key, str) else 'num_clusters'
-    if flag not in _settable() and flag not in options(name):
-      check_options(name, {flag: value})
-    try:
-      chosen[flag] = _parser(name, flag)(value)
-    except ValueError as e:
-      raise UserError(f'{flag}: {e}') from e
+    check(fits, f'algorithms: {text!r} is not NAME or NAME(K;OPTION=VALUE)')
+    option = key if isinstance(key, str) else 'num_clusters'
+    option = f'method.{option}' if f'method.{option}' in defaults else option
+    if option not in all_options():
+      check_choice(f'algorithms: {name}', option, (*defaults, *others))
+    if option in others:
+      chosen[option] = others[option].parse(value)
+    else:
+      check_options(name, [option])
+      chosen[option] = parser(option, defaults[option]).parse(value)
   return name, chosen
-
-
-def _parser(name: str, flag: str) -> Callable[[str], Any]:
-  """The function that parses the text of a flag's value for a method."""
-  if plugins.is_own(name) and flag not in _settable():
-    return functools.partial(plugins.value, default=options(name)[flag])
-  return int if flag == 'num_clusters' else flags.FLAGS[flag].parser.parse
 
 
 class ListParser(flags.ListParser):
@@ -214,10 +240,3 @@ class ListParser(flags.ListParser):
       split(argument, subject='algorithms') if isinstance(argument, str) else argument
     )
     return [text for text in texts if text]
-
-
-def label_of(name: str, chosen: Mapping[str, Any]) -> str:
-  """How tables and folders call a method, e.g. 'fesem(4)'."""
-  inside = [str(chosen['num_clusters'])] if 'num_clusters' in chosen else []
-  inside += [f'{o}={v}' for o, v in chosen.items() if o != 'num_clusters']
-  return f'{name}({";".join(inside)})' if inside else name

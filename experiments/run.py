@@ -37,18 +37,18 @@ from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
 
 from . import flags as experiment_flags
-from . import (
-  methods,
-  model_starts,
-  outcome,
-  pages,
-  plugins,
-  selecting,
-  watching,
+from . import methods, outcome, pages
+from .build import (
+  HeldData,
+  build_callbacks,
+  build_local,
+  build_model,
+  build_selection,
+  data_of,
+  depends_on_seed,
+  file_digests,
 )
-from .build import build_local, build_model
 from .launch import launch
-from .roles import HeldData, data_of
 from .start import no_positional, start
 
 
@@ -105,9 +105,11 @@ def plan(
   if machine.get('quiet'):
     say = _only_warnings(say)
   progress = not machine.get('quiet')
-  watchers = watching.callbacks(machine, config)
+  watchers = build_callbacks(machine, config)
   targets = curves.targets(machine.get('target') or [])
-  config = experiment_flags.with_whole_schedule(config)
+  config = config | file_digests(config)
+  if config['lr_schedule'] == 'cosine':  # Over the rounds of its first call.
+    config['lr_schedule'] = f'cosine:{config["rounds"]}'
   phases, unseen, validation = data_of(
     config, machine, splits, {} if held is None else held
   )
@@ -121,12 +123,11 @@ def plan(
     changed = config | values
     return methods.configured(changed, build_local(changed, model, train, machine))
 
-  selected = counted(selecting.build(config, train.num_clients), train.num_clients)
-  config |= model_starts.identity(config) | selecting.identity(config)
-  own = [config[n] for n in ('algorithm', 'model') if plugins.is_own(config[n])]
+  selected = counted(build_selection(config, train.num_clients), train.num_clients)
+  own = [config[n] for n in ('algorithm', 'model') if methods.is_own(config[n])]
   config |= {'own_code': own} if own else {}  # Then a run compares its programs.
   # Layers that are drawn and do not train are part of the method's programs.
-  seed = config['seed'] if model_starts.depends_on_seed(config) else None
+  seed = config['seed'] if depends_on_seed(config) else None
   values = {name: config[name] for name in tuned if name in config}
   fixed = {
     name: x for name, x in (config | {'seed': seed}).items() if name not in values

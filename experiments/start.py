@@ -3,6 +3,8 @@
 import gc
 import io
 import os
+import pathlib
+import re
 import select
 import sys
 import traceback
@@ -15,17 +17,20 @@ from absl import app, flags, logging
 from fesem_jax.core import jax_devices
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import Diverged, UserError
+from fesem_jax.utils.errors import Diverged, UserError, check
 from fesem_jax.utils.interrupts import Stopped, raise_interrupts
-from fesem_jax.utils.safe_files import first_line
+from fesem_jax.utils.safe_files import first_line, reading
 from fesem_jax.utils.version import __version__
 
-from . import flagfiles, usage
+from . import methods, usage
 
 # The exit code of a process that leaves the reason to another one: EX_TEMPFAIL.
 LOST_OTHERS = 75
 # That of a process that SIGPIPE ends, as shells give it.
 CLOSED_PIPE = 141
+_PRESETS = pathlib.Path(__file__).parent / 'presets'
+# What absl says before the message of a parser, which names the flag.
+_ABSL = r'(?s)^flag --(\w+)=.*?: (?=\1: )'
 
 
 def _fail(sentence: str, code: int = 1) -> NoReturn:
@@ -118,17 +123,47 @@ def parse_flags(argv: list[str]) -> list[str]:
     print(f'fesem_jax {__version__}')
     sys.exit(0)
   try:
-    return flags.FLAGS(flagfiles.expand(argv))
-  except flags.CantOpenFlagFileError as e:
-    reason = str(e).rpartition('flagfile: ')[2]
-    presets = ', '.join(n for n in flagfiles.names() if '/' not in n)
-    _fail(f'--flagfile cannot be read ({reason}). The presets are {presets}.')
-  except (flags.Error, ValueError) as e:  # absl lets some of Python's through.
-    if isinstance(e, UnicodeError):
-      _fail(f'--flagfile must be a file of text, a flag a line ({e}).')
+    return flags.FLAGS(argv[:1] + expanded(argv[1:]))
+  except flags.UnrecognizedFlagError as e:
+    name = e.flagname
+    if name in methods.all_options():
+      _fail(f"--{name}: is no flag; write --algorithm='METHOD({name}=VALUE)'")
     _fail(f'{str(e).rstrip(" .?")}; see --help.')
-  except OSError as e:
-    _fail(f'--flagfile cannot be read; it must be a file of text, a flag a line ({e}).')
+  except (flags.Error, ValueError) as e:  # absl lets some of Python's through.
+    _fail(f'{_as_flag(re.sub(_ABSL, "", str(e))).rstrip(" .?")}; see --help.')
+
+
+def preset_names() -> list[str]:
+  """Names of all presets, such as 'demo' and 'table2/fesem_4', in order."""
+  files = _PRESETS.rglob('*.flags')
+  return sorted(f.relative_to(_PRESETS).with_suffix('').as_posix() for f in files)
+
+
+def expanded(given: list[str], within: tuple[str, ...] = ()) -> list[str]:
+  """Flags, those of presets and files in the place of --flagfile.
+
+  A file of the user's goes before a preset of its name.
+  """
+  flat, remaining = list[str](), given
+  while remaining and remaining[0] != '--':
+    (name, equals, value), *remaining = remaining[0].partition('='), *remaining[1:]
+    if name not in ('--flagfile', '-flagfile'):
+      flat.append(name + equals + value)
+      continue
+    if not equals:  # `--flagfile demo`.
+      value, *remaining = *remaining, ''
+    path, preset = pathlib.Path(value), value.removesuffix('.flags')
+    preset = preset.removeprefix('experiments/presets/')
+    if not path.is_file() and preset in preset_names():
+      path = _PRESETS / f'{preset}.flags'
+    presets = ', '.join(n for n in preset_names() if '/' not in n)
+    check(path.is_file(), f'flagfile: no file {value!r}; presets: {presets}')
+    check(str(path) not in within, f'flagfile: {value} names itself')
+    with reading(path):
+      lines = [line.strip() for line in path.read_text().splitlines()]
+    lines = [line for line in lines if line and not line.startswith(('#', '//'))]
+    flat += expanded(lines, (*within, str(path)))
+  return flat + remaining
 
 
 def start(main: Callable[[list[str]], int | None]) -> None:

@@ -1,13 +1,10 @@
 """Chooses flags' values for each method on validation examples (--tune)."""
 
-import functools
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
-
-from absl import flags
 
 from fesem_jax.analysis import tuning
 from fesem_jax.analysis.runs_of_methods import given
@@ -26,9 +23,9 @@ from fesem_jax.utils.errors import check as check_argument
 from fesem_jax.utils.expressions import split, value
 
 from . import flags as experiment_flags
-from . import methods, plugins
+from . import methods
+from .build import HeldData
 from .many_runs import Count, Wanted, run_unless_diverged
-from .roles import HeldData
 
 # Label of each method -> its configuration for each seed.
 ByLabel = dict[str, list[dict[str, Any]]]
@@ -56,12 +53,8 @@ def parse_search(
   tunable = (*experiment_flags.common(), *methods.all_options())
   if not values or name not in (*tunable, *own) or name in _NOT_TUNED:
     raise UserError(f'{flag}: {text!r} is not FLAG:VALUE,VALUE; see --help={flag}')
-  of_own = functools.partial(plugins.value, default=own.get(name))
-  parse = flags.FLAGS[name].parser.parse if name in tunable else of_own
-  try:
-    return name, [parse(part) for part in split(values, subject=flag)]
-  except ValueError as e:
-    raise UserError(f'{flag}: {name}: {e}') from e
+  parse = methods.parser_of(name, own).parse
+  return name, [parse(part) for part in split(values, subject=flag)]
 
 
 def parse(
@@ -93,8 +86,7 @@ def points(
   """The points of a grid that a method is tried with; what its label sets stays."""
   has = config
   own = {n: v for n, v in grid.items() if n in has and not methods.sets(label, n)}
-  distinct = tuning.points(own, lambda values, n: methods.applies(config | values, n))
-  return [methods.typed(config['algorithm'], values) for values in distinct]
+  return tuning.points(own, lambda values, n: methods.applies(config | values, n))
 
 
 def number_of_runs(by_label: ByLabel, search: Search | None) -> int:

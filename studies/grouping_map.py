@@ -40,7 +40,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
   'one model: FedAvg': ('fed_avg', {}),
   'adaptive server: FedAdam': ('fed_opt', {'server_optimizer': _ADAM}),
   'by weights: FeSEM(4)': ('fesem', {'num_clusters': 4}),
-  'by losses: IFCA(4)': ('hypo_cluster', {'num_clusters': 4}),
+  'by losses: IFCA(4)': (
+    'hypo_cluster', {'num_clusters': 4, 'init_restarts': 20, 'init_rounds': 2}
+  ),
   'by gradients: CFL-GP(4)': ('cfl_gp', {'num_clusters': 4}),
   'by first updates: FedGroup(4)': ('fed_group', {'num_clusters': 4}),
   'by images: PACFL(4)': ('pacfl', {'num_clusters': 4, 'proximity': 'entries'}),
@@ -49,7 +51,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
   'personal: Ditto': ('ditto', {}),
   'training alone: NonFed': ('non_fed', {}),
   'oracle': ('oracle', {}),
-}
+}  # fmt: skip
 _FOLDER = common.RESULTS
 _OF_A_ROW = ('date', 'processor', 'commit')
 

@@ -33,7 +33,7 @@ _METHODS: dict[str, tuple[str, dict[str, Any]]] = {
   'fesem(4), streamed': (
     'fesem', {'num_clusters': 4, 'init_clients': 100, 'client_state': 'streamed'}
   ),
-  'hypo_cluster(4)': ('hypo_cluster', {'num_clusters': 4, 'init_restarts': 1}),
+  'hypo_cluster(4)': ('hypo_cluster', {'num_clusters': 4, 'init_rounds': 2}),
   'fesem(4), own kernels': ('fesem', {'num_clusters': 4}),
   'ditto': ('ditto', {}),
   'fesem(4), offloaded': (

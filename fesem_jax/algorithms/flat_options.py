@@ -18,12 +18,17 @@ from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Index
 
 
-def _wrappers(
+def wrappers(
   *,
   recluster_every: Index = 0,
   reseed_empty: bool = False,
 ) -> None:
-  """Options of wrappers, with the values that add none."""
+  """Options of wrappers, with the values that add none.
+
+  Args:
+    recluster_every: rounds between clusterings anew; 0: never.
+    reseed_empty: move a center without clients to the client farthest from its own.
+  """
 
 
 def options(factory: Callable[..., Any]) -> dict[str, Any]:
@@ -32,7 +37,7 @@ def options(factory: Callable[..., Any]) -> dict[str, Any]:
   return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
-FESEM_WRAPPERS = options(_wrappers)
+FESEM_WRAPPERS = options(wrappers)
 WRAPPERS: Mapping[str, Mapping[str, Any]] = {
   'fesem': FESEM_WRAPPERS,
   'fesem_ma': FESEM_WRAPPERS,
@@ -48,7 +53,7 @@ def wrapped(
   Raises `UserError` on an option out of range, or one that excludes another.
   """
   wrapper_options = {n: value for n, value in options.items() if n in FESEM_WRAPPERS}
-  ranges.check_arguments(_wrappers, wrapper_options)
+  ranges.check_arguments(wrappers, wrapper_options)
   client_state = options.get('client_state', 'stacked')
   for option in ('reseed_empty', 'recluster_every'):
     stacked = not wrapper_options.get(option) or client_state == 'stacked'

@@ -42,8 +42,8 @@ def hypo_cluster(
   *,
   num_clusters: Count = 4,
   weighting: Weighting = 'uniform',
-  init_restarts: Count = 20,
-  init_rounds: Index = 2,
+  init_restarts: Count = 1,
+  init_rounds: Index = 0,
   init_clients: Count = 24,
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
@@ -60,8 +60,8 @@ def hypo_cluster(
     local: how clients train.
     num_clusters: K.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster).
-    init_restarts: draws of the first centers, see `RandomCenters`; 1 in IFCA.
-    init_rounds: rounds for which each draw is tried; 0 in IFCA.
+    init_restarts: draws of the first centers, see `RandomCenters`; 20 is better.
+    init_rounds: rounds for which each draw is tried; with several draws, 2 is better.
     init_clients: clients that try them.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.

@@ -67,10 +67,11 @@ def check_arguments(function: Callable[..., Any], arguments: dict[str, Any]) -> 
   """Raises `UserError` on the first argument outside of the range of its annotation."""
   parameters = inspect.signature(function).parameters
   for name, value in arguments.items():
-    _check(name, value, parameters[name].annotation)
+    check_argument(name, value, parameters[name].annotation)
 
 
-def _check(name: str, value: Any, hint: Any) -> None:
+def check_argument(name: str, value: Any, hint: Any) -> None:
+  """Raises `UserError` if a value is outside of the range of an annotation."""
   parts = get_args(hint)
   if type(None) in parts:  # Optional.
     if value is None:

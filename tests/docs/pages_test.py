@@ -12,8 +12,7 @@ import types
 import pytest
 
 import fesem_jax
-from experiments import flagfiles
-from experiments import flags as experiment_flags
+from experiments import methods, options, start
 from tests.support.commands import run_script
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -93,8 +92,7 @@ def _flags_of_binaries():
   ]
   sources = [path for folder in folders for path in folder.rglob('*.py')]
   own = {name for path in sources for name in defined.findall(path.read_text())}
-  shared = {flag.name for flags in experiment_flags.GROUPS.values() for flag in flags}
-  return own | shared | {'flagfile', 'help'}
+  return own | {*options.OPTIONS} | {*methods.shared_options()} | {'flagfile', 'help'}
 
 
 @pytest.mark.parametrize('page', _PAGES, ids=lambda page: page.stem)
@@ -108,7 +106,7 @@ def test_flags_and_presets_that_a_page_names_exist(page):
   of_others |= {'xla_gpu_enable_triton_gemm'}  # Of XLA.
   assert named - of_others <= _flags_of_binaries()
   presets = set(re.findall(r'--flagfile=(?:experiments/presets/)?([\w/]+)', text))
-  assert presets - {'NAME'} <= set(flagfiles.names())
+  assert presets - {'NAME'} <= set(start.preset_names())
 
 
 @pytest.mark.parametrize('name', ['README.md', 'WORKSPACE.md', 'CONTRIBUTING.md'])

@@ -20,7 +20,7 @@ from fesem_jax.utils.errors import UserError
 from reproductions import recipes
 from tests.support import helpers
 from tests.support import sources as sources_test
-from tests.support.commands import ROOT, call, spawn
+from tests.support.commands import ROOT, call, flags_of_a_new_process, spawn
 
 # Clients of one size, so that all seeds of a command run in the same programs.
 QUICK = [
@@ -45,15 +45,6 @@ def parsed_flags():
     experiment.define_flags()
   flags.FLAGS(['run'])
   return flags.FLAGS
-
-
-def test_every_option_of_every_method_has_a_flag_with_its_defaults(parsed_flags):
-  for option in methods.all_options():
-    assert parsed_flags[option].value is None
-    for name in algorithms.METHODS:
-      default = methods.options(name).get(option)
-      if default is not None:
-        assert f'{name}: {default}' in parsed_flags[option].help
 
 
 def test_server_optimizers_are_built_of_their_expressions():
@@ -97,42 +88,45 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
     experiment_flags.configuration('fed_avg', {'num_clusters': 3})
 
 
-@pytest.mark.parametrize(
-  'preset',
-  sorted((ROOT / 'experiments/presets').rglob('*.flags')),
-  ids=lambda p: p.stem,
-)
-def test_presets_parse(preset, parsed_flags):
-  of_compare = {'algorithms', 'num_seeds', 'flagfile', 'oracle', 'tune', 'tune_seeds'}
-  known = set(parsed_flags) | of_compare
-  for line in preset.read_text().splitlines():
-    if line and not line.startswith('#'):
-      name, has_value, value = line.removeprefix('--').partition('=')
-      assert name.removeprefix('no') in known
-      if has_value and name in parsed_flags:
-        parsed_flags[name].parser.parse(value)
-      if name == 'tune':
-        tune.parse_search(value)
-      if name == 'algorithms':
-        for text in methods.ListParser().parse(value):
-          method, chosen = methods.parse_method(methods.split_label(text)[1])
-          own = {o: v for o, v in chosen.items() if o in methods.options(method)}
-          methods.build(method, helpers.local(), own)
-      if name == 'flagfile':
-        assert (ROOT / value).is_file()
+def build_of(text, given):
+  """Builds a method as a row, and flags as options."""
+  name, chosen = methods.parse_method(methods.split_label(text)[1])
+  allowed = methods.options(name)
+  chosen |= {option: x for option, x in given if option in methods.all_options()}
+  assert {o for o, _ in given if o in methods.all_options()} <= set(allowed)
+  methods.build(
+    name, helpers.local(), {o: x for o, x in chosen.items() if o in allowed}
+  )
+
+
+@pytest.mark.parametrize('preset', start.preset_names())
+def test_presets_parse_and_build_their_methods(preset, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)  # Presets within presets are found anywhere.
+  with flags_of_a_new_process():
+    compare.define_flags()
+    flags.DEFINE_string('algorithm', '', '')
+    flags.FLAGS(['compare', *start.expanded([f'--flagfile={preset}'])])
+    listed = [flags.FLAGS.algorithm] if flags.FLAGS.algorithm else []
+    for text in listed or flags.FLAGS.algorithms:
+      build_of(text, experiment_flags.chosen_options() if listed else {})
+    for text in flags.FLAGS.tune:
+      tune.parse_search(text)
 
 
 @pytest.mark.parametrize('name', recipes.names())
-def test_recipes_parse_and_build_their_methods(name, parsed_flags):
+def test_recipes_parse_and_build_their_methods(name):
   recipe = recipes.read(name)
-  cells = [recipe.source_of(cell).flags for cell in recipe.cells]
-  for cell in [*cells, recipe.small_flags()]:
-    given = dict(flag.removeprefix('--').split('=', 1) for flag in cell if '=' in flag)
-    values = {flag: parsed_flags[flag].parser.parse(v) for flag, v in given.items()}
-    method, own = methods.parse_method(values['algorithm'])
-    own |= {o: v for o, v in values.items() if o in methods.all_options()}
-    methods.check_options(method, own)
-    methods.build(method, helpers.local(), own)
+  with flags_of_a_new_process():
+    experiment.define_flags()
+    for cell in [
+      *(recipe.source_of(c).flags for c in recipe.cells),
+      recipe.small_flags(),
+    ]:
+      flags.FLAGS.unparse_flags()
+      for flag in methods.shared_options():
+        flags.FLAGS[flag].unparse()
+      flags.FLAGS(['run', *cell])
+      build_of(flags.FLAGS.algorithm, experiment_flags.chosen_options())
 
 
 def test_methods_of_a_comparison(parsed_flags):
@@ -143,6 +137,7 @@ def test_methods_of_a_comparison(parsed_flags):
   assert methods.split_label('A=fesem(aggregation=krum(2))')[0] == 'A'
   for text, subject in (
     ('fesem(x)', 'algorithms'),
+    ('fesem(4;prox_lambd=1)', 'did you mean prox_lambda'),
     ('fedsem', 'fedsem'),
     ('fed_avg(3)', 'num_clusters'),
     ('fed_avg(seed=1)', 'seed'),
@@ -156,12 +151,11 @@ def test_methods_of_a_comparison(parsed_flags):
   assert list(table) == ['fed_avg', 'fesem(2)']
   assert [c['seed'] for c in table['fesem(2)']] == [0, 1]
   assert table['fesem(2)'][0]['prox_lambda'] == 0.5
-  # In the order of the paper, each with its own flags.
-  own = ['fesem(4)', 'fesem(2;learning_rate=0.5)', 'fed_sgd(rounds=9)', 'fesem(2)']
-  table = compare.configurations(own, 1, {})
-  assert list(table) == [
-    'fed_sgd(rounds=9)', 'fesem(2;learning_rate=0.5)', 'fesem(2)', 'fesem(4)',
-  ]  # fmt: skip
+  # As typed, each with its own flags.
+  listed = ['IFCA(4)', 'fesem(2;learning_rate=0.5)', 'fed_sgd(rounds=9)', 'fesem(2)']
+  table = compare.configurations(listed, 1, {})
+  assert list(table) == listed
+  assert table['IFCA(4)'][0]['algorithm'] == 'hypo_cluster'
   assert table['fesem(2;learning_rate=0.5)'][0]['learning_rate'] == 0.5
   assert table['fesem(2)'][0]['learning_rate'] != 0.5
   assert table['fed_sgd(rounds=9)'][0]['rounds'] == 9
@@ -174,23 +168,13 @@ def test_methods_of_a_comparison(parsed_flags):
 def test_methods_of_a_comparison_can_have_labels(parsed_flags):
   listed = ['Ours=fesem(4;rounds=9)', 'IFCA=hypo_cluster(2)', 'FedAvg']
   table = compare.configurations(listed, 1, {})
-  assert list(table) == ['fed_avg', 'IFCA', 'Ours']
+  assert list(table) == ['Ours', 'IFCA', 'FedAvg']
   assert table['Ours'][0]['algorithm'] == 'fesem'
   assert table['Ours'][0]['rounds'] == 9
   assert table['IFCA'][0]['algorithm'] == 'hypo_cluster'
   for listed in (['a/b=fesem'], ['..=fesem'], ['Ours=fesem', 'Ours=fed_avg']):
     with refuses('algorithms'):
       compare.configurations(listed, 1, {})
-
-
-def test_a_flagfile_that_is_no_text_is_one_sentence(parsed_flags, tmp_path, capsys):
-  path = tmp_path / 'binary.flags'
-  path.write_bytes(bytes(range(256)))
-  for flagfile in (path, tmp_path, tmp_path / 'none'):
-    with pytest.raises(SystemExit) as ended:
-      start.parse_flags(['run', f'--flagfile={flagfile}'])
-    assert ended.value.code == 1
-    assert 'flagfile' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -291,16 +275,6 @@ def test_presets_run_on_each_source(preset, write, tmp_path):
   assert summary['num_clients'] == (3 if three else 2)
   assert 0 <= summary['label_skew'] < 1
   assert 'label skew' in done.stdout
-
-
-def test_a_missing_preset_lists_the_presets(parsed_flags, capsys):
-  with pytest.raises(SystemExit):
-    start.parse_flags(['run', '--flagfile=experiments/presets/dmo.flags'])
-  said = capsys.readouterr().err
-  assert 'The presets are celeba, celeba_dirichlet, ' in said
-  assert 'demo, femnist' in said
-  assert "No such file or directory: 'experiments/presets/dmo.flags'" in said
-  assert 'ERROR' not in said
 
 
 def test_version_is_that_of_the_package(capsys):
@@ -431,14 +405,16 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
 MISTAKES = [
   (['--num_devices=-1'], 'num_devices'),  # Devices are chosen once.
   (['--algorithm=fedavgg'], 'fedavgg'),
-  (['--rounds=two'], 'flag --rounds=two: invalid literal'),
+  (['--rounds=two'], '--rounds: invalid value'),
+  (['--ditto_lambda=1'], 'METHOD(ditto_lambda=VALUE)'),
+  (['--flagfile=dmo'], 'presets: celeba, '),
   (['--num_client=3'], "Unknown command line flag 'num_client'"),
   (['--algorithm=fed_avg', '--num_clusters=2'], '--num_clusters: does not apply'),
   (['--dp_clip=1'], '--dp_clip: needs dp'),
   (['--partition=rotated(angles=4)'], '--partition: rotated'),
   (['--learning_rate=1e30'], 'finite'),
   (['fesem'], "'fesem' is not a flag"),
-  (['--seed=-1'], 'flag --seed=-1'),
+  (['--seed=-1'], '--seed: must be at least 0'),
 ]  # fmt: skip
 
 

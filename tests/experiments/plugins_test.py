@@ -1,20 +1,23 @@
 """Methods, models and data of the user's own, from files outside the package."""
 
 import json
-import math
 import signal
 import sys
-import warnings
 
 import jax
-import numpy as np
 import pytest
 from absl import flags
 
-from experiments import compare, methods, plugins, schedules, tune, watching
+from experiments import compare, methods, tune
 from experiments import flags as experiment_flags
 from experiments import run as experiment
-from experiments.build import build_local, build_model, load_data, own_model
+from experiments.build import (
+  build_callbacks,
+  build_local,
+  build_model,
+  load_data,
+  own_model,
+)
 from fesem_jax import data
 from fesem_jax.run.simulation import simulate
 from tests.experiments.binaries_test import QUICK, refuses
@@ -51,6 +54,8 @@ def damped(local, *, shift: float = 0.5, fast: bool = False, fatal: int = 0):
   return fesem_jax.Algorithm(local, init, step, global_model.deployed, between)
 
 def nothing(local): return 3
+def heavy(local, *, momentum: float = 0.5):
+  return fesem_jax.Algorithm(local, momentum, None, None)
 '''
 
 MODEL = """
@@ -118,7 +123,7 @@ def folder(tmp_path, monkeypatch):
   for name, text in own.items():
     (tmp_path / f'{name}.py').write_text(text)
   monkeypatch.chdir(tmp_path)
-  plugins.load.cache_clear()
+  methods.load.cache_clear()
   yield tmp_path
   for name in own:
     sys.modules.pop(name, None)
@@ -180,7 +185,7 @@ def test_an_own_method_in_compare_goes_on_after_a_kill(folder):
 
 
 def test_own_callbacks_come_before_loggers(folder):
-  found = watching.callbacks(
+  found = build_callbacks(
     {'callbacks': ['own_watch:both', 'own_watch:watch'], 'log_to': ['tensorboard']}
   )  # fmt: skip
   assert [type(c).__name__ for c in found] == [*['Watch'] * 3, 'TensorBoard']
@@ -203,11 +208,7 @@ def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
   assert type(found['shift']) is float
   with refuses('prox_lambda'):
     experiment_flags.configuration('own_fl:damped', {'prox_lambda': 0.1})
-  # Flags of this package may have another type.
-  config = experiment_flags.configuration('own_fl:damped', {'shift': 1, 'fatal': 2})
-  assert type(config['shift']) is float
-  with refuses('0.5'):
-    tune.points('own_fl:damped', config, {'fatal': [0.5]})
+  config = experiment_flags.configuration('own_fl:damped', {'shift': 1.0, 'fatal': 2})
   # They are tuned as options of this package are.
   own = methods.options_of_own(['fesem', 'own_fl:damped'])
   assert tune.parse_search('shift:1,0.5', own=own) == ('shift', [1.0, 0.5])
@@ -222,10 +223,19 @@ def test_an_option_that_holds_a_path_stays_in_the_workdir():
   assert methods.folder_of('own:f(start=a/../b)') == 'own:f(start=a_.._b)'
 
 
-def test_own_methods_come_last_in_a_table(folder, parse):
+def test_an_option_of_an_own_method_may_be_named_as_a_flag(folder, parse):
+  parse('--momentum=0.3')
+  name, found = methods.parse_method('own_fl:heavy(momentum=0.7;clip_norm=2)')
+  assert found == {'method.momentum': 0.7, 'clip_norm': 2.0}
+  config = experiment_flags.configuration(name, {'method.momentum': 0.7})
+  assert (config['momentum'], config['method.momentum']) == (0.3, 0.7)
+  assert methods.configured(config, None).init == 0.7
+
+
+def test_own_methods_of_a_table(folder, parse):
   listed = ['own_fl:damped(fast=True)', 'fesem(2)', 'own_fl:damped(learning_rate=1.0)']
   table = compare.configurations(listed, 1, {})
-  assert list(table) == ['fesem(2)', *listed[::2]]
+  assert list(table) == listed
   assert table[listed[0]][0]['fast'] is True
   assert table[listed[2]][0]['learning_rate'] == 1.0
   for text, subject in (
@@ -240,8 +250,8 @@ def test_own_methods_come_last_in_a_table(folder, parse):
 @pytest.mark.parametrize(
   ('use', 'subject'),
   [
-    (lambda: watching.callbacks({'callbacks': ['own_watch']}), 'callbacks'),
-    (lambda: watching.callbacks({'callbacks': ['own_watch:no_callback']}), 'callbacks'),
+    (lambda: build_callbacks({'callbacks': ['own_watch']}), 'callbacks'),
+    (lambda: build_callbacks({'callbacks': ['own_watch:no_callback']}), 'callbacks'),
     (lambda: methods.build('own_fl:nothing', None, {}), 'algorithm'),
     (lambda: methods.parse_method('own_fl:damped(fast=maybe)'), 'fast'),
     (lambda: own_model('own_net:net(depth=3)', (4,), 2, 'classification'), 'model'),
@@ -282,25 +292,3 @@ def test_own_data_that_differ_at_each_call_are_not_reproducible(folder, parse):
   for size in (12, 13, 12):  # The same of the same options.
     parse(f'--dataset=own_data:blobs(size={size})')
     load_data(experiment_flags.configuration('fed_avg', {}))
-
-
-def test_schedules_over_rounds_by_name():
-  expected = {
-    'cosine:4': [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2],
-    'exponential:0.5': [1, 0.5, 0.25, 0.125],
-    'step:2:0.1': [1, 1, 0.1, 0.1],
-  }
-  for text, rates in expected.items():
-    schedule = schedules.build(text)
-    np.testing.assert_allclose([schedule(r) for r in range(4)], rates, rtol=1e-5)
-  assert schedules.build('constant') is None
-  assert schedules.resolved('cosine', 4) == 'cosine:4'
-  assert schedules.resolved('step:2:0.1', 4) == 'step:2:0.1'
-  for text in ('linear', 'cosine:x', 'cosine:0', 'step:2', 'step:1.5:0.1',
-               'exponential:-1', 'exponential:nan', 'exponential:1e300',
-               'exponential:1e-300', 'constant:1', ''):  # fmt: skip
-    with (
-      refuses('lr_schedule'),
-      warnings.catch_warnings(action='error'),
-    ):
-      schedules.build(text)
