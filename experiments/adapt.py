@@ -81,6 +81,7 @@ def adapt(
   """
   check(workdirs, 'workdir: name that of a finished run, fesem-adapt WORKDIR')
   check(out or len(workdirs) == 1, 'output: name a folder for several runs')
+  numbers = [ALL if n == '0' else n for n in numbers]
   fits = all(n == ALL or (n.isdecimal() and int(n) > 0) for n in numbers)
   check(fits, f'num_examples: must be positive numbers or {ALL}')
   out = out or workdirs[0] / 'adapt'

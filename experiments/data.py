@@ -14,7 +14,6 @@ from absl import flags
 from fesem_jax import data
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data import own_files, sources
-from fesem_jax.evaluation import label_skew
 from fesem_jax.utils.display import class_names
 from fesem_jax.utils.errors import check
 
@@ -28,7 +27,7 @@ def draw(train: FederatedData, folder: pathlib.Path) -> None:
 
   f, info = flags.FLAGS, train.info
   names = class_names(train.num_classes, info.class_names)
-  counts = label_skew.label_counts(train)
+  counts = data.label_counts(train)
   frame = plots.class_counts(counts, info.clusters, info.cluster_names, names)
   title = f'{f.dataset}: training examples of clients'
   figures = {'clients': plots.partitions({f.partition or 'clients': frame}, title)}

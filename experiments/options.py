@@ -330,10 +330,10 @@ def _converted(text: Any, hint: Any) -> Any:
     parts = [part.strip() for part in text.split(',') if part.strip()]
     return [_converted(part, kinds[0] if kinds else str) for part in parts]
   if kinds == (int, float):
-    return _converted(text, int if re.fullmatch(r'[-+]?\d+', text) else float)
+    return _converted(text, int if re.fullmatch(r'[-+]?\d+|all', text) else float)
   if hint is bool:
     return {'true': True, '1': True, 'false': False, '0': False}[text.lower()]
-  return hint(text)
+  return 0 if text == 'all' and hint is int else hint(text)
 
 
 def parser(name: str, default: Any) -> Parser:

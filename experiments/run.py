@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 from absl import flags, logging
 
-from fesem_jax import algorithms, tasks
+from fesem_jax import algorithms, data, tasks
 from fesem_jax.core import placement, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
@@ -200,7 +200,7 @@ def _describe(
   """Says which data and model a run has, and what about them may surprise."""
   model = jax.eval_shape(local.model.init, jax.random.key(0))
   size = sum(x.size for x in jax.tree.leaves(model))
-  counts, skew = label_skew.label_counts(train), ''
+  counts, skew = data.label_counts(train), ''
   drawn = clients_per_round or train.num_clients
   side_by_side = min(local.clients_per_chunk, -(-drawn // local.mesh.size))
   if tasks.TASKS[train.task].has_classes:

@@ -19,6 +19,7 @@ from fesem_jax.utils import processes
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import Diverged, UserError, check
 from fesem_jax.utils.interrupts import Stopped, raise_interrupts
+from fesem_jax.utils.ranges import check_choice
 from fesem_jax.utils.safe_files import first_line, reading
 from fesem_jax.utils.version import __version__
 
@@ -156,9 +157,9 @@ def expanded(given: list[str], within: tuple[str, ...] = ()) -> list[str]:
     preset = preset.removeprefix('experiments/presets/')
     if not path.is_file() and preset in preset_names():
       path = _PRESETS / f'{preset}.flags'
-    presets = ', '.join(n for n in preset_names() if '/' not in n)
-    check(path.is_file(), f'flagfile: no file {value!r}; presets: {presets}')
-    check(str(path) not in within, f'flagfile: {value} names itself')
+    if not path.is_file():
+      check_choice('--flagfile', preset, tuple(preset_names()))
+    check(str(path) not in within, f'--flagfile: {value} names itself')
     with reading(path):
       lines = [line.strip() for line in path.read_text().splitlines()]
     lines = [line for line in lines if line and not line.startswith(('#', '//'))]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MISSING = ('', 'nan', 'None', 'NaT', '<NA>', 'inf')
 _TRAIN, _TEST = ('0', 'train', 'False'), ('1', 'test', 'True')
+_CLIENT_NAMES = 'user', 'user_id', 'writer'  # Other names of the column `client`.
 _MAX_TEXTS = 1000  # Different texts of a column that becomes one-hot columns.
 
 
@@ -88,9 +89,9 @@ def from_arrays(
 
   Args:
     x: [T, ...] numbers; images are [T, H, W] or [T, H, W, C].
-    y: [T] labels from 0 or names of classes; of a regression [T] or [T, D] numbers; of
-      several labels for each example [T, L] zeros and ones; of sequences [T, S] next
-      tokens, -1 where there is none.
+    y: [T] labels from 0, labels -1 and 1, or names of classes; of a regression [T] or
+      [T, D] numbers; of several labels for each example [T, L] zeros and ones; of
+      sequences [T, S] next tokens, -1 where there is none.
     client: [T] numbers or names, without which a partition deals the examples.
     split: [T] 0 or 'train', 1 or 'test'; without it each client is split 80/20.
     cluster: [T] numbers or names of the true clusters.
@@ -170,6 +171,8 @@ def _targets(
       unknown = sorted({*texts} - {*class_names})
       check(not unknown, f'{name}: {unknown[:3]} are not in class_names')
       y = np.array([class_names.index(text) for text in texts])[codes]
+    elif y.size and y.min() == -1 and np.isin(y, (-1, 1)).all():
+      y, class_names = (y > 0).astype(int), class_names or ('-1', '1')
   count = num_classes or len(class_names) or None
   y = TASKS[task].targets(y, name, count)
   return y, int(count or TASKS[task].count_outputs(y)), class_names
@@ -231,8 +234,8 @@ def from_frame(
   Args:
     df: a row for each example.
     label: column of y; by default 'y', or 'label'.
-    client: column of clients; by default 'client', if there is one; so are `split` and
-      `cluster`.
+    client: column of clients; by default 'client', 'user', 'user_id' or 'writer', if
+      there is one; so are `split` and `cluster`.
     split: column of 'train' and 'test', or 0 and 1.
     cluster: column of true clusters.
     weight: column of the weights of clients.
@@ -249,6 +252,8 @@ def from_frame(
 
   names = {'client': client, 'split': split, 'cluster': cluster}
   roles = {role: _column(df, name or role, bool(name)) for role, name in names.items()}
+  aliases = (_column(df, name, False) for name in _CLIENT_NAMES)
+  roles['client'] = roles['client'] or next(filter(None, aliases), '')
   roles['y'] = _column(df, label or 'y', bool(label)) or _column(df, 'label', True)
   roles['weight'] = _column(df, weight, True) if weight else ''
   roles = {role: column for role, column in roles.items() if column}

@@ -281,3 +281,22 @@ def _column(split: FederatedData) -> dict[str, float]:
     values['root mean square'] = np.sqrt(square)
     rows |= {f'{name}, {key}': float(x) * scale for key, x in values.items()}
   return rows
+
+
+def label_counts(data: FederatedData) -> np.ndarray:
+  """[M, L] int64 examples of each class on each client, on the host.
+
+  Of sequences these are the tokens to be predicted; of a regression, which has no
+  classes, L is 1.
+  """
+  sizes = np.asarray(data.sizes())
+  if not TASKS[data.task].has_classes:
+    return sizes.astype(np.int64)[:, None]
+  client, y = np.repeat(np.arange(len(sizes)), sizes), np.asarray(data.compact(data.y))
+  if y.ndim > 1:  # Tokens of sequences, some of which are to be left out.
+    client, y = np.repeat(client, y.shape[1]), y.ravel()
+    client, y = client[y >= 0], y[y >= 0]
+  counts = np.bincount(
+    client * data.num_classes + y, minlength=len(sizes) * data.num_classes
+  )
+  return counts.reshape(len(sizes), data.num_classes)

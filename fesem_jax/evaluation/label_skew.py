@@ -2,29 +2,7 @@
 
 import numpy as np
 
-from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.tasks import TASKS
-
 _BLOCK = 2**15  # Clients that are looked at at once.
-
-
-def label_counts(data: FederatedData) -> np.ndarray:
-  """[M, L] int64 examples of each class on each client, on the host.
-
-  Of sequences these are the tokens to be predicted; of a regression, which has no
-  classes, L is 1.
-  """
-  sizes = np.asarray(data.sizes())
-  if not TASKS[data.task].has_classes:
-    return sizes.astype(np.int64)[:, None]
-  client, y = np.repeat(np.arange(len(sizes)), sizes), np.asarray(data.compact(data.y))
-  if y.ndim > 1:  # Tokens of sequences, some of which are to be left out.
-    client, y = np.repeat(client, y.shape[1]), y.ravel()
-    client, y = client[y >= 0], y[y >= 0]
-  counts = np.bincount(
-    client * data.num_classes + y, minlength=len(sizes) * data.num_classes
-  )
-  return counts.reshape(len(sizes), data.num_classes)
 
 
 def label_skew(counts: np.ndarray) -> float:

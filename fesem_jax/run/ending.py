@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fesem_jax.core import offloading, placement, prng_streams, sharding
-from fesem_jax.evaluation import label_skew
+from fesem_jax.data import label_counts
 from fesem_jax.models.starting import whole_model
 from fesem_jax.run import evaluation, figure_data
 from fesem_jax.run.checks import check_after
@@ -37,7 +37,7 @@ def finish(
   assert run.measured is not None
   free_memory.give_back()  # That of the last evaluation.
   spec, state, train = run.spec, run.state, run.splits[0]
-  label_counts = label_skew.label_counts(run.on_host)
+  counts = label_counts(run.on_host)
   picture = _portrait(run) if spec.workdir is not None and spec.make_portrait else None
   timing = records.timing(
     compile_seconds(), run.seconds, run.steps, time.perf_counter() - began
@@ -52,8 +52,8 @@ def finish(
     run.out.records,
     spec.config or {},
     spec.seed,
-    label_counts,
-    task.num_measured(run.measured.deployed.sums)[: len(label_counts)],
+    counts,
+    task.num_measured(run.measured.deployed.sums)[: len(counts)],
     others,
     run.notes,
     timing,
@@ -116,7 +116,7 @@ def _portrait(run: Replicate) -> dict[str, np.ndarray]:
   key = prng_streams.folded(jax.random.key(run.spec.seed), prng_streams.PORTRAIT)
   key = sharding.replicate(key, run.algorithm.local.mesh)
   picture = figure_data.draw(run.algorithm, run.state, train, key, places)
-  picture |= {'label_counts': label_skew.label_counts(run.on_host)}
+  picture |= {'label_counts': label_counts(run.on_host)}
   picture |= figure_data.confused(run.deployed(run.state), test, places)
   return picture | figure_data.sheets(picture, run.on_host)
 

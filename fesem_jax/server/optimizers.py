@@ -50,7 +50,8 @@ def init(
   """The optimizer's state for each of the centers [K, ...], with keys of `key`."""
   if optimizer is None:
     return ()
-  check(hasattr(optimizer, 'update'), 'server_optimizer: must be one of Optax')
+  is_optimizer = hasattr(optimizer, 'update')
+  check(is_optimizer, 'server_optimizer: is none; use e.g. fj.server_optimizers.adam()')
   state = jax.vmap(optimizer.init)(centers)
   return state if key is None else prng_streams.with_keys(state, key)
 

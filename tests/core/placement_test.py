@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms
+from fesem_jax import algorithms, data
 from fesem_jax.core import batching, client_map, placement, sharding, stratified
 from fesem_jax.core.arrangement import arrange, draw_cohort
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sampling import sample_clients
 from fesem_jax.core.types import Cohort
-from fesem_jax.evaluation import label_skew
 from fesem_jax.run import figure_data, program_memory
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
@@ -253,9 +252,7 @@ def test_the_host_reads_split_data_as_before():
   for name in ('x', 'y'):
     rows = split.compact(getattr(split, name))
     np.testing.assert_array_equal(rows, whole.compact(getattr(whole, name)))
-  np.testing.assert_array_equal(
-    label_skew.label_counts(split), label_skew.label_counts(whole)
-  )
+  np.testing.assert_array_equal(data.label_counts(split), data.label_counts(whole))
   back = split.reorder(np.argsort(np.asarray(split.client_ids))[:M])
   np.testing.assert_array_equal(back.y, of_clients().y)
 

@@ -113,7 +113,7 @@ class EveryOther(partitions.Partition):
 def test_a_users_kind_deals_both_splits():
   train, test = federate(EveryOther(), numbers(2000, 4, test=500), num_clients=3)
   assert rows_of(train)[1].tolist() == list(range(1, 1500, 3))
-  share, of_test = (label_skew.label_counts(split) for split in (train, test))
+  share, of_test = (data.label_counts(split) for split in (train, test))
   assert np.abs(share / share.sum(0) - of_test / of_test.sum(0)).max() < 0.02
   inside = partitions.LabelSwapped(2, within=EveryOther(2))
   grouped, _ = federate(inside, num_clients=4)
@@ -141,7 +141,7 @@ def test_sizes_and_labels_of_clients_may_be_listed():
 def test_labels_are_dealt_as_in_niid_bench(per_client):
   pool = numbers(2500, test=500)
   train, test = federate(partitions.Labels(per_client), pool, 25)
-  counts, of_test = (label_skew.label_counts(split) for split in (train, test))
+  counts, of_test = (data.label_counts(split) for split in (train, test))
   has = counts > 0
   assert (has.sum(axis=1) == per_client).all()
   assert has[np.arange(25), np.arange(25) % 10].all()
@@ -178,12 +178,12 @@ def test_lognormal_sizes_have_their_deviation_and_iid_labels():
   train, test = federate('lognormal(0.5)', numbers(44_000, test=4000), 400)
   assert abs(np.log(sizes(train)).std() - 0.5) < 0.06
   assert np.abs(sizes(train) / 10 - sizes(test)).max() <= 1.1
-  assert label_skew.label_skew(label_skew.label_counts(train)) < 0.15
+  assert label_skew.label_skew(data.label_counts(train)) < 0.15
 
 
 def test_power_law_is_that_of_fedprox():
   train, _ = federate('power_law', numbers(9900, test=900), 100)
-  counts = label_skew.label_counts(train)
+  counts = data.label_counts(train)
   for i in range(100):
     assert set(np.flatnonzero(counts[i])) == {i % 10, (i + 1) % 10}
   assert counts[counts > 0].min() >= 4  # 5, but for rounding.
@@ -201,7 +201,7 @@ def test_labels_are_dealt_in_equal_sizes_as_hsu_et_al_do():
     assert (sizes(test) == 25).all()
     for split in (train, test):  # Every example is dealt once.
       assert len(set(split.x.ravel().tolist())) == len(split.y) == sizes(split).sum()
-    skews.append(label_skew.label_skew(label_skew.label_counts(train)))
+    skews.append(label_skew.label_skew(data.label_counts(train)))
   assert sorted(skews, reverse=True) == skews
   assert skews[0] > 0.7
   assert skews[-1] < 0.15
@@ -211,7 +211,7 @@ def test_shares_of_dirichlet_labels_have_the_moments_of_dirichlet():
   # Many examples of each client: shares are close to the distribution drawn.
   pool = numbers(200_000, 4)
   train, _ = federate('dirichlet_labels(4.0)', pool, 400)
-  shares = label_skew.label_counts(train) / sizes(train)[:, None]
+  shares = data.label_counts(train) / sizes(train)[:, None]
   p = np.bincount(pool.y) / len(pool.y)
   np.testing.assert_allclose(shares.mean(axis=0), p, atol=0.01)
   np.testing.assert_allclose(shares.var(axis=0), p * (1 - p) / 5, rtol=0.25)

@@ -91,12 +91,10 @@ def test_a_configuration_holds_the_defaults_of_its_method(parsed_flags):
 def build_of(text, given):
   """Builds a method as a row, and flags as options."""
   name, chosen = methods.parse_method(methods.split_label(text)[1])
+  methods.check_options(name, given)
   allowed = methods.options(name)
-  chosen |= {option: x for option, x in given if option in methods.all_options()}
-  assert {o for o, _ in given if o in methods.all_options()} <= set(allowed)
-  methods.build(
-    name, helpers.local(), {o: x for o, x in chosen.items() if o in allowed}
-  )
+  chosen = {o: x for o, x in (dict(given) | chosen).items() if o in allowed}
+  methods.build(name, helpers.local(), chosen)
 
 
 @pytest.mark.parametrize('preset', start.preset_names())
@@ -407,7 +405,7 @@ MISTAKES = [
   (['--algorithm=fedavgg'], 'fedavgg'),
   (['--rounds=two'], '--rounds: invalid value'),
   (['--ditto_lambda=1'], 'METHOD(ditto_lambda=VALUE)'),
-  (['--flagfile=dmo'], 'presets: celeba, '),
+  (['--flagfile=dmo'], 'did you mean demo'),
   (['--num_client=3'], "Unknown command line flag 'num_client'"),
   (['--algorithm=fed_avg', '--num_clusters=2'], '--num_clusters: does not apply'),
   (['--dp_clip=1'], '--dp_clip: needs dp'),
