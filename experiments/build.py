@@ -84,15 +84,8 @@ def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
   return [data.Phase(p.first_round, *data.hold_out(p.train, seed)) for p in phases]
 
 
-def data_of(
-  config: dict[str, Any],
-  machine: dict[str, Any],
-  splits: tuple[FederatedData, FederatedData] | None,
-  loaded: HeldData,
-) -> Roles:
+def data_of(config: dict[str, Any], machine: dict[str, Any], loaded: HeldData) -> Roles:
   """The data of a configuration; see `run.plan`."""
-  if splits:
-    return _with_roles(config, [data.Phase(1, *splits)])
   also = 'evaluate_on', 'unseen_fraction', 'attack', 'attack_fraction', 'stop_after'
   chosen = {name: config.get(name) for name in (*experiment_flags.data_names(), *also)}
   chosen['groups'] = config['algorithm'] == 'oracle'

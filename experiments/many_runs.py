@@ -123,7 +123,7 @@ def run_unless_diverged(
   if like and not asked:
     asked = at_once
     for config in [*like, *(w.config for w in wanted)]:
-      (_, *pair), *_ = data_of(config, machine, None, held)[0]
+      (_, *pair), *_ = data_of(config, machine, held)[0]
       splits.append(tuple(pair))
   with progress_lines.about(f'{about}, {len(wanted)} runs' if about else ''):
     run_many([own.spec for _, own in planned], asked, keep, splits)

@@ -86,7 +86,6 @@ def plan(
   *,
   say: Callable[[str], None] = print,
   tuned: Sequence[str] = (),
-  splits: tuple[FederatedData, FederatedData] | None = None,
   make_portrait: bool = True,
   held: HeldData | None = None,
 ) -> Planned:
@@ -98,7 +97,6 @@ def plan(
     workdir: made if absent.
     say: prints a line on what is run.
     tuned: flags that differ between runs that share their programs.
-    splits: to train and to measure on, if not those that the configuration names.
     make_portrait: whether the workdir gets what figures of clients need.
     held: data of other runs with data in common; those of this run are added.
   """
@@ -110,9 +108,7 @@ def plan(
   config = config | file_digests(config)
   if config['lr_schedule'] == 'cosine':  # Over the rounds of its first call.
     config['lr_schedule'] = f'cosine:{config["rounds"]}'
-  phases, unseen, validation = data_of(
-    config, machine, splits, {} if held is None else held
-  )
+  phases, unseen, validation = data_of(config, machine, {} if held is None else held)
   (_, train, test), *later = phases
   if validation is not None:
     best = BestRound(validation, config['stop_after'], machine.get('save_models'))

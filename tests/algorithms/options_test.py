@@ -39,8 +39,8 @@ DEFAULTS = {
       'min_rounds': 5, 'check_every': 5, 'linkage': 'complete',
   },
   'hypo_cluster': {
-      'num_clusters': 4, 'weighting': 'uniform', 'init_restarts': 20,
-      'init_rounds': 2, 'init_clients': 24, 'server_optimizer': None,
+      'num_clusters': 4, 'weighting': 'uniform', 'init_restarts': 1,
+      'init_rounds': 0, 'init_clients': 24, 'server_optimizer': None,
       'recluster_every': 0,
   },
   'fed_dane': {'prox_mu': 0.1, 'same_cohort': False},

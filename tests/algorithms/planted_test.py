@@ -13,7 +13,7 @@ from tests.support.methods import over_seeds, run
 TWO, FOUR = np.arange(20) % 2, np.arange(16) % 4
 # Method, options, true groups, rounds.
 METHODS = [
-  ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 50}, TWO, 15),
+  ('hypo_cluster', {'num_clusters': 2, 'init_restarts': 50, 'init_rounds': 2}, TWO, 15),
   ('robust', {'num_clusters': 2, 'init_epochs': 5}, TWO, 3),
   ('fed_cluster', {'min_size': 10, 'eps1': 0.6, 'eps2': 0.3, 'gamma': 0.4}, TWO, 20),
   ('fed_em', {'num_clusters': 2}, TWO, 40),

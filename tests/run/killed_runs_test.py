@@ -28,10 +28,7 @@ COMMANDS = {
     'run', '--algorithm=fesem', '--num_clusters=2', '--clients_per_round=5',
     '--client_metrics_every=1',
   ),
-  'hypo_cluster': (
-    'run', '--algorithm=hypo_cluster', '--num_clusters=2', '--init_restarts=1',
-    '--init_rounds=0',
-  ),
+  'hypo_cluster': ('run', '--algorithm=hypo_cluster', '--num_clusters=2'),
   'scaffold': ('run', '--algorithm=scaffold', '--clients_per_round=5'),
   'compare': ('compare', '--algorithms=fed_avg,fesem(2)', '--num_seeds=2'),
 }  # fmt: skip

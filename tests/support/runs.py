@@ -20,7 +20,7 @@ TEST_SIZES = [5, 6, 0, 7, 8, 9, 4]
 GROUPS = [0, 1, 0, 1, 0, 1, 0]
 OPTIONS = {
   'fesem': {'num_clusters': 2},
-  'hypo_cluster': {'num_clusters': 2, 'init_restarts': 3},
+  'hypo_cluster': {'num_clusters': 2, 'init_restarts': 3, 'init_rounds': 2},
 }
 
 
