@@ -152,7 +152,7 @@ def expanded(given: list[str], within: tuple[str, ...] = ()) -> list[str]:
       flat.append(name + equals + value)
       continue
     if not equals:  # `--flagfile demo`.
-      value, *remaining = *remaining, ''
+      value, remaining = ''.join(remaining[:1]), remaining[1:]
     path, preset = pathlib.Path(value), value.removesuffix('.flags')
     preset = preset.removeprefix('experiments/presets/')
     if not path.is_file() and preset in preset_names():
