@@ -11,31 +11,28 @@ runs only what is missing. The table has all runs of WORKDIR; --redo=METHOD dele
 those of a method first.
 """
 
-import dataclasses
+import functools
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags
 
 from fesem_jax import algorithms
 from fesem_jax.analysis import tables, tuning
-from fesem_jax.analysis.comparing import run_each
-from fesem_jax.analysis.comparison import Comparison, read_comparison
-from fesem_jax.analysis.runs_of_methods import Outcome
+from fesem_jax.analysis.comparison import Comparison
+from fesem_jax.analysis.loop import Entry, Planned, run_entries
+from fesem_jax.analysis.tuning import Search, Values
 from fesem_jax.core import sharding
 from fesem_jax.evaluation import paired
-from fesem_jax.run.results.frames import Recorded
 from fesem_jax.run.workdir import locked, remove_left_overs
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.display import printable
-from fesem_jax.utils.errors import UserError, check
+from fesem_jax.utils.errors import check
 
 from . import flags as experiment_flags
-from . import methods, pages, sweep, tune
+from . import methods, pages, run, tune
 from .build import HeldData, build_callbacks
-from .many_runs import Count, Wanted, run_unless_diverged
 from .start import no_positional, start
 
 
@@ -87,69 +84,63 @@ def listed_methods() -> list[str]:
   return listed
 
 
-def draw(comparison: Comparison, workdir: pathlib.Path, flag: str = '') -> str | None:
-  """Draws methods over seeds, a sweep of a flag, and the first run with clusters."""
+def draw(comparison: Comparison, workdir: pathlib.Path, sweep: str = '') -> str:
+  """Draws a comparison, and a sweep of a flag; a line on where the figures are."""
   try:
     from fesem_jax import plots
   except ImportError as e:  # Figures are optional, the table is not.
     return str(e)
-  rounds = comparison.rounds.set_index('metric')
-  clustered = rounds['run'][rounds.index == 'cluster_sizes.0']
-  runs = comparison.runs[comparison.runs['run'].isin(clustered)]
-  folders = runs.groupby('method', observed=True)['folder'].first()
   with progress_lines.shown(experiment_flags.progress(), 'drawing figures'):
-    for folder in folders:
-      plots.draw_run(folder)
     plots.draw_comparison(comparison, workdir / 'plots')
-    if flag:
+    if sweep:
+      flag = sweep.partition(':')[0]
       figure = plots.sweep_figure(comparison.frames, flag)
       plots.save(figure, workdir / 'plots' / 'sweep')
-  return None
+  return f'Figures: {workdir}/plots'
 
 
-def run_methods(
+# How tuning runs differ from those that are reported, and what they write.
+_TUNING = {'evaluate_on': 'validation', 'eval_every': 0, 'stop_after': 0}
+_TUNING_OUTPUT = {'target': [], 'save_models': False}
+
+
+def entries(
   by_label: tune.ByLabel,
   workdir: pathlib.Path,
-  count: Count | None = None,
-  search: tune.Search | None = None,
-  held: HeldData | None = None,
-  **shown: Any,
-) -> Comparison:
-  """Runs what is missing of a comparison, and writes its table after every method.
+  search: Search | None = None,
+  say: Callable[[str], None] = print,
+) -> dict[str, Entry]:
+  """How the methods of a comparison run; `say` prints what the first run is."""
+  held, machine = HeldData(), experiment_flags.machine()
+  said = list[str]()
 
-  The comparison is of all runs in the workdir. `shown` are attributes of it, and
-  `count` is of all runs of the command. Runs share programs with those of the `search`,
-  whose data are `held`. Figures of clients are of the first seed.
-  """
-  counted = count or Count(sum(map(len, by_label.values())))
+  def say_first(text: str) -> None:
+    if not said or machine['verbose']:
+      said.append(text)
+      say(text)
 
-  def run(label: str) -> list[Outcome]:
-    folder = workdir / methods.folder_of(label)
-    wanted = [
-      Wanted(c, folder / f'seed{c["seed"]}', f'{label}, seed {c["seed"]}')
-      for c in by_label[label]
-    ]
+  def planned(label: str, values: Values, seed: int, is_tuning: bool) -> Planned:
     first, *_ = by_label[label]
-    return run_unless_diverged(
-      wanted, about=label, count=counted, held=held, portraits_of=[first['seed']],
-      like=tune.configurations(label, first, search), at_once=len(wanted),
+    config = first | values | {'seed': seed}
+    folder, output = workdir / methods.folder_of(label), machine
+    if is_tuning:
+      config |= {name: x for name, x in _TUNING.items() if name in config}
+      point = tuning.in_words(values).replace('/', '_')
+      folder = workdir / 'tune' / folder.name / point
+      output = machine | _TUNING_OUTPUT
+    return run.plan(
+      config, output, folder / f'seed{seed}', held=held, say=say_first,
       tuned=tuple(search.grid) if search else (),
+      make_portrait=seed == first['seed'],
     )  # fmt: skip
 
-  def refuse(label: str, config: dict[str, Any], error: UserError) -> None:
-    reason = printable(str(error), 2000)
-    print(f'{label}, seed {config["seed"]} cannot run: {reason}')
-
-  written: list[Comparison] = []
-
-  def after(recorded: list[Recorded]) -> None:
-    written[:] = [read_comparison(workdir, **shown)]
-    written[0].write(workdir)
-
-  _, refused = run_each(by_label, run, refuse, after)
-  if len(refused) == len(by_label):
-    raise next(iter(refused.values()))
-  return dataclasses.replace(written[0], refused=refused)
+  grid = search.grid if search else {}
+  return {
+    label: Entry(
+      functools.partial(planned, label), tune.points(label, configs[0], grid)
+    )
+    for label, configs in by_label.items()
+  }
 
 
 def redo(labels: Sequence[str], workdir: pathlib.Path) -> None:
@@ -161,46 +152,35 @@ def redo(labels: Sequence[str], workdir: pathlib.Path) -> None:
       shutil.rmtree(folder, ignore_errors=True)
 
 
-def shown() -> dict[str, Any]:
-  """Options of tables from the flags; raises `UserError` on unknown columns."""
-  f = flags.FLAGS
-  tables.check_columns(f.columns)
-  names = 'reference', 'report', 'columns', 'correct'
-  return {name: getattr(f, name) for name in names}
-
-
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
   sharding.setup_devices(f.num_devices)
   workdir = pathlib.Path(f.workdir)
   by_label = chosen_configurations()
-  swept = sweep.parse(f.sweep, chosen_configurations) if f.sweep else None
-  if swept is not None:
-    by_label = swept.by_label
+  if f.sweep:
+    by_label = tune.swept(f.sweep, by_label)
   tables.check_reference(f.reference, list(by_label))
-  options = shown()  # Raises before the first run.
-  reported = range(f.seed, f.seed + f.num_seeds)
+  tables.check_columns(f.columns)
   build_callbacks(experiment_flags.machine())  # Raises before the first run.
+  seeds = range(f.seed, f.seed + f.num_seeds)
   personal = methods.options_of_own(each[0]['algorithm'] for each in by_label.values())
-  search = tune.parse(f.tune, f.tune_by, f.tune_seeds, reported, personal)
+  search = tune.parse(f.tune, f.tune_by, f.tune_seeds, seeds, personal)
+  tune.check_grid(by_label, search)
+  shown = {n: getattr(f, n) for n in ('reference', 'report', 'columns', 'correct')}
   with locked(workdir) as alone:
     if alone:
       remove_left_overs(workdir)
       redo(f.redo, workdir)
-    number = sum(map(len, by_label.values())) + tune.number_of_runs(by_label, search)
-    count = Count(number)
-    held = HeldData() if search else None
-    choices = tune.tuned(by_label, search, workdir, count, held) if search else {}
-    by_label = tune.applied(by_label, choices)
-    options |= {'tuned': tuple(search.grid) if search else ()}
-    result = run_methods(by_label, workdir, count, search, held, **options)
+    result = run_entries(
+      entries(by_label, workdir, search), seeds, search, folder=workdir,
+      runs_at_once=f.runs_at_once, progress=experiment_flags.progress(), say=print,
+      verbose=f.verbose, **shown,
+    )  # fmt: skip
     print(f'\n{result.table}\n\nTables: {workdir}/table.md, .csv, .tex, .json')
-    no_figures = draw(result, workdir, '' if swept is None else swept.flag)
-    print(no_figures or f'Figures: {workdir}/plots, and plots/ of runs with clusters')
+    print(draw(result, workdir, f.sweep))
     print(pages.written(workdir, f.reference))
     result.check()
-    tune.check(choices)
 
 
 def define_flags() -> None:

@@ -201,6 +201,7 @@ class Output:
     callbacks: MODULE:FUNCTION,...: functions that return callbacks of every run.
     ignore_checks: Ids of checks that say nothing, e.g. FJ101,FJ402.
     quiet: Print only the outcome, warnings and errors.
+    verbose: Print a line for each run of a comparison, and all warnings.
   """
 
   report: Annotated[str, OneOf(tuple(curves.REPORTS))] = 'last'
@@ -213,6 +214,7 @@ class Output:
   callbacks: Names = ()
   ignore_checks: Names = ()
   quiet: bool = False
+  verbose: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,12 +14,15 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from absl import flags, logging
 
 from fesem_jax import algorithms, data, tasks
+from fesem_jax.analysis import tables
+from fesem_jax.analysis.comparison import Comparison
+from fesem_jax.analysis.loop import Planned
 from fesem_jax.core import placement, sharding
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
@@ -29,15 +32,17 @@ from fesem_jax.data.attacks import honest
 from fesem_jax.evaluation import label_skew
 from fesem_jax.run import programs
 from fesem_jax.run.callbacks import BestRound
-from fesem_jax.run.results import curves
+from fesem_jax.run.results import curves, files
 from fesem_jax.run.results.files import add_to_summary
+from fesem_jax.run.results.frames import of_result
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.simulation import run_one
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes
+from fesem_jax.utils.display import printable
 
 from . import flags as experiment_flags
-from . import methods, outcome, pages
+from . import methods, pages
 from .build import (
   HeldData,
   build_callbacks,
@@ -50,14 +55,6 @@ from .build import (
 )
 from .launch import launch
 from .start import no_positional, start
-
-
-class Planned(NamedTuple):
-  """A run before it is carried out."""
-
-  spec: Spec
-  after: Callable[[Result], None]  # adds to the files of the finished run, and says so
-
 
 # Flags that are of a `Spec`.
 _OF_CONFIGURATION = (
@@ -139,6 +136,8 @@ def plan(
     local.mesh,
     everyone=not 0 < selected[0] < train.num_clients,
   )
+  if (done := files.saved_rounds(workdir)) and done[-1] < config['rounds']:
+    say(f'{workdir}: continues after round {done[-1]}')
   _describe(config, selected[0], train, test, local, placed, say)
   arguments: dict[str, Any] = {
     'algorithm': algorithm,
@@ -244,7 +243,11 @@ def main(argv: list[str]) -> int:
   config = chosen_configuration()
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   result = run(config, experiment_flags.machine(), workdir, say=_say)
-  _say(outcome.text(result, f.report))
+  shown = {'report': f.report, 'columns': tuple(tables.COLUMNS)}
+  table = Comparison(of_result(result, config), **shown).table
+  _say(f'\n{table}\n')
+  if (ended := result.summary.get('ended', 'finished')) != 'finished':
+    _say(f'Ended after round {result.summary["rounds"]}: {printable(ended, 100)}')
   _say(f'In {workdir}; figures: fesem-report {workdir} --figures=DIR')
   if processes.is_first():
     print(pages.written(workdir))

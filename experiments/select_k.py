@@ -12,7 +12,6 @@ Experiments says how. fesem-compare compares accuracies of fesem(2), fesem(3).
 import json
 import math
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from fesem_jax import data
 from fesem_jax.analysis import num_clusters
 from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.evaluation.agreement import adjusted_rand_index
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.text_tables import Table, spread
@@ -44,67 +42,6 @@ def choose_clients(config: dict[str, Any], data_dir: str, count: int) -> Federat
     chosen = rng.choice(train.num_clients, count, replace=False)
     train = train.reorder(np.sort(chosen))
   return data.hold_out(train, config['seed'])[0]
-
-
-def first_models(
-  config: dict[str, Any], seeds: Sequence[int], train: FederatedData
-) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Points [S, S] of the models from one common start, for each seed.
-
-  With [M] bool: clients with a finite model, which the points are of.
-  """
-  machine = experiment_flags.machine()
-  local = build_local(config, build_model(config, train), train, machine)
-  options = {'epochs': config['init_epochs'], 'cluster_on': config['cluster_on']}
-  options |= {'data_placement': machine['data_placement']}
-  found = []
-  for seed in seeds:
-    gram = num_clusters.inner_products(local, train, seed=seed, **options)
-    finite = np.isfinite(gram.diagonal())
-    check(finite.sum() > 1, 'learning_rate: models are not finite after init_epochs')
-    gram = gram[np.ix_(finite, finite)]
-    found.append((num_clusters.coordinates(gram), finite))
-  return found
-
-
-def select(
-  config: dict[str, Any], list_of_k: list[int], num_seeds: int, train: FederatedData
-) -> dict[str, Any]:
-  """Returns the content of select_k.json: metrics of each K, and the recommended one.
-
-  `config` is of FeSEM on the chosen clients, but for K; its seed is the first of each
-  K. `train` is the training split of the chosen clients.
-  """
-  truth = train.info.clusters
-  seeds = [config['seed'] + i for i in range(num_seeds)]
-  rows, models = [], first_models(config, seeds, train)
-  for k in list_of_k:
-    row: dict[str, Any] = {'num_clusters': k}
-    clusters, found = [], []
-    for (points, finite), seed in zip(models, seeds, strict=True):
-      found.append(num_clusters.against_one_cloud(points, k, seed))
-      clusters.append(np.full(len(finite), -1))
-      clusters[-1][finite] = num_clusters.k_means(points, k, seed)
-    scores, clouds, p_values = zip(*(x or (None,) * 3 for x in found), strict=True)
-    is_defined = None not in scores
-    several = is_defined and len(scores) > 1
-    row['silhouette_mean'] = float(np.mean(scores)) if is_defined else None
-    row['silhouette_std'] = float(np.std(scores, ddof=1)) if several else None
-    row['silhouette_of_one_cloud'] = float(np.mean(clouds)) if is_defined else None
-    row['p_value'] = float(np.median(p_values)) if is_defined else None
-    row['stability'] = num_clusters.stability(clusters) if k > 1 else None
-    row['ari'] = None
-    if truth is not None:
-      aris = [adjusted_rand_index(truth[c >= 0], c[c >= 0]) for c in clusters]
-      row['ari'] = float(np.mean(aris))
-    sizes = [np.bincount(c[c >= 0], minlength=k) for c in clusters]
-    row['sizes'] = [sorted(of_seed.tolist(), reverse=True) for of_seed in sizes]
-    rows.append(row)
-  recommended, reason = num_clusters.recommend(rows)
-  result = {'recommended': recommended, 'reason': reason}
-  result |= {name: config[name] for name in ('dataset', 'partition')}
-  by_k = {str(row['num_clusters']): row for row in rows}
-  return result | {'num_clients': train.num_clients, 'seeds': seeds, 'by_k': by_k}
 
 
 def table_of(result: dict[str, Any]) -> Table:
@@ -143,7 +80,14 @@ def main(argv: list[str]) -> None:
   train = choose_clients(config, f.data_dir, f.select_clients)
   count = train.num_clients
   check(list_of_k[-1] <= count, f'num_clusters_list: there are {count} clients')
-  result = select(config, list_of_k, f.num_seeds, train)
+  machine = experiment_flags.machine()
+  local = build_local(config, build_model(config, train), train, machine)
+  result = num_clusters.select_k(
+    local, train, list_of_k, range(f.seed, f.seed + f.num_seeds),
+    epochs=config['init_epochs'], cluster_on=config['cluster_on'],
+    data_placement=machine['data_placement'],
+  )  # fmt: skip
+  result |= {name: config[name] for name in ('dataset', 'partition')}
   workdir = pathlib.Path(f.workdir)
   workdir.mkdir(parents=True, exist_ok=True)
   write_atomically(workdir / 'select_k.json', json.dumps(result, indent=1) + '\n')

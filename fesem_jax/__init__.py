@@ -6,9 +6,10 @@ is imported on its own.
 
 from fesem_jax import algorithms, data, models, tasks, testing
 from fesem_jax.algorithms import wrappers
-from fesem_jax.analysis.comparing import compare, tune
+from fesem_jax.analysis.comparing import compare, sweep, tune
 from fesem_jax.analysis.comparison import Comparison
-from fesem_jax.analysis.joining import join
+from fesem_jax.analysis.joining import adapt, join
+from fesem_jax.analysis.num_clusters import select_k
 from fesem_jax.analysis.report.page import write_report
 from fesem_jax.analysis.tuning import Search
 from fesem_jax.core import selection, sums, tree
@@ -83,6 +84,7 @@ __all__ = [
   'UserError',
   'Workdir',
   '__version__',
+  'adapt',
   'aggregation',
   'algorithms',
   'attacks',
@@ -114,6 +116,7 @@ __all__ = [
   'partitions',
   'plus',
   'sample_clients',
+  'select_k',
   'selection',
   'server_optimizers',
   'setup_devices',
@@ -121,6 +124,7 @@ __all__ = [
   'simulate_many',
   'split_clients',
   'sums',
+  'sweep',
   'tasks',
   'testing',
   'toward',

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fesem_jax.analysis import tables
+from fesem_jax.analysis.tuning import Choice
 from fesem_jax.run.results.frames import Frames, load_runs
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.text_tables import Table
@@ -30,6 +31,7 @@ class Comparison:
     metrics: that the table shows, e.g. 'micro_accuracy'; () is all.
     correct: how p values are corrected, of `paired.CORRECTIONS`.
     tuned: settings that were tuned, which the table shows.
+    choices: label of each method that was tuned -> its `Choice`.
   """
 
   frames: Frames
@@ -41,6 +43,7 @@ class Comparison:
   metrics: Sequence[str] = ()
   correct: str = 'none'
   tuned: Sequence[str] = ()
+  choices: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
 
   @property
   def runs(self) -> 'DataFrame':

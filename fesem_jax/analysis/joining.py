@@ -1,19 +1,25 @@
 """Rules by which clients that were not in training join a cluster (Section 8)."""
 
-from typing import Literal, get_args
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from fesem_jax.core import prng_streams, sharding, tree
+from fesem_jax.core import placement, prng_streams, sharding, tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.arrangement import arrange_all, order_of_clients
+from fesem_jax.core.arrangement import arrange_all, order_of_clients, ordered
+from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, local_training
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Model, Params
+from fesem_jax.data import first_examples
+from fesem_jax.evaluation import evaluate
+from fesem_jax.evaluation.agreement import contingency
 from fesem_jax.models.starting import trained_part
 from fesem_jax.run.results.saved_run import Run
 from fesem_jax.server import em
@@ -25,6 +31,8 @@ from fesem_jax.utils.ranges import checked
 
 Rule = Literal['weights', 'direction', 'loss']
 RULES = get_args(Rule)
+ALL = 'all'  # The number of examples of a client that has all.
+Row = dict[str, Any]  # Of a seed, a number of examples and a rule.
 
 
 @checked
@@ -58,6 +66,95 @@ def join(
   key = joining_keys(run.config.get('seed', 0))[0]
   centers, key = sharding.replicate((centers, key), local.mesh)
   return clusters[np.asarray(by_rules(local, centers, data, key)[rule])[places]]
+
+
+def adapt(
+  run: Run,
+  local: LocalTraining,
+  train: FederatedData,
+  test: FederatedData,
+  numbers: Sequence[int] = (5, 10, 20, 50, 0),
+  *,
+  truth: np.ndarray | None = None,
+  data_placement: str = 'auto',
+) -> list[Row]:
+  """Metrics of new clients that join a finished run, or train alone.
+
+  Args:
+    run: from `load_run`, of a method with centers or a global model.
+    local: how clients train.
+    train: training split of clients that took no part.
+    test: test split of the same clients.
+    numbers: of training examples that a client has when it joins; 0 is all.
+    truth: true cluster of each client of the run, if known.
+    data_placement: see `simulate`.
+
+  Returns:
+    A row for each number and each rule of `RULES`, or 'global model', and 'alone':
+    metrics of `joined` and of `finetuned` models; `in_group`, the share of clients
+    whose center has most clients of their true group; `as_loss`, the share that joins
+    as by the loss on all examples.
+  """
+  run = dataclasses.replace(run, model=local.model)
+  config, mesh, rows, groups = run.config, local.mesh, list[Row](), None
+  rounds, (size, epochs, steps) = run.summary['rounds'], local.schedule
+  alone = local._replace(schedule=Schedule(size, rounds * epochs, rounds * steps))
+  has_centers = run.deployed.choice is not None
+  if has_centers:
+    _, centers = used_centers(run, local.model)
+    if truth is not None:
+      most = contingency(run.deployed.choice, truth).argmax(axis=1)
+      groups = np.unique(truth)[most]
+  else:
+    params = trained_part(local.model, run.params())
+    centers = jax.tree.map(lambda x: x[None], params)
+  keys = sharding.replicate(joining_keys(config['seed']), mesh)
+  centers = sharding.replicate(centers, mesh)
+  on_host, _ = ordered(local, train, test)
+  whole, test = arrange_all(local, train, test, data_placement=data_placement)
+  count, clusters = len(whole.info.names), whole.info.clusters
+  # Joining by loss on all examples is what the other rules are compared with.
+  by_all = np.asarray(by_rules(local, centers, whole, keys[0])['loss'])[:count]
+  for number in numbers:
+    part = whole
+    if number:
+      few = first_examples(on_host, number, config['seed'])
+      part = placement.place(few, mesh, placement.of(whole))
+    joined, used = {}, {'global model': ClientModels(centers)}
+    if has_centers:
+      joined = by_rules(local, centers, part, keys[0])
+      used = {rule: ClientModels(centers, joined[rule]) for rule in RULES}
+    used['alone'] = train_alone(alone, part, keys[1])
+    for rule, models in used.items():
+      totals = _evaluate(models, local, part, test, keys[2], config['finetune_epochs'])
+      row: Row = {'seed': config['seed'], 'num_examples': number or ALL, 'rule': rule}
+      row |= {'clients': count, 'in_group': None, 'as_loss': None}
+      for kind, sums in zip(('joined', 'finetuned'), totals, strict=False):
+        row[kind] = evaluate.scores(jax.device_get(sums), local.model.measured_as)
+      if rule in joined:
+        choice = np.asarray(joined[rule])[:count]
+        row['as_loss'] = float((choice == by_all).mean())
+        if clusters is not None and groups is not None:
+          row['in_group'] = float((groups[choice] == clusters).mean())
+      rows.append(row)
+  return rows
+
+
+@jax.jit(static_argnums=0)
+def train_alone(
+  local: LocalTraining, data: FederatedData, key: jax.Array
+) -> ClientModels:
+  """Trains every client by itself, from one random model, at the full learning rate."""
+  model_key, key = jax.random.split(key)
+  start = ClientModels(tree.expand(local.model.init(model_key)))
+  local = local._replace(
+    dropout_rate=0.0, work=None, sends=None, local_lr_schedule=None
+  )
+  trained = train_cohort(local, start, data, everyone(data), key)
+  return ClientModels(own=trained.params)
+
+
+_evaluate = jax.jit(evaluate.evaluate_clients, static_argnums=(1, 5))
 
 
 def joining_keys(seed: int) -> jax.Array:

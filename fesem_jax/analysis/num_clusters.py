@@ -25,11 +25,84 @@ from fesem_jax.run import programs
 from fesem_jax.server import comparison
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils import processes
+from fesem_jax.utils.errors import check
 
 # Clouds without clusters: where a silhouette is above all 19, p is 1 / 20.
 _CLOUDS, _MAX_P = 19, 0.05
 # Steinley (2004) calls the agreement of two clusterings good from here on.
 _STABLE = 0.8
+_SCORES = 'silhouette_mean', 'silhouette_of_one_cloud', 'p_value'
+
+
+def select_k(
+  local: LocalTraining,
+  train: FederatedData,
+  numbers: Sequence[int],
+  seeds: Sequence[int] = range(3),
+  **options: Any,
+) -> dict[str, Any]:
+  """Metrics of numbers of clusters K for FeSEM, and the recommended one (Section 5.2).
+
+  For each seed, all clients train from one common start, and k-means clusters their
+  models.
+
+  Args:
+    local: how clients train.
+    train: training split of the clients.
+    numbers: K to try.
+    seeds: of models and k-means.
+    **options: `epochs` of local training, `cluster_on`, a part of the model, and
+      `data_placement`.
+
+  Returns:
+    `recommended`, `reason`, `num_clients`, `seeds`, and `by_k`: K as text -> its
+    silhouette, `p_value`, `stability` over seeds, `ari` where the truth is known, and
+    `sizes`. What is not defined is None.
+
+  Raises:
+    UserError: if fewer than two models are finite.
+  """
+  models, rows = list[tuple[np.ndarray, np.ndarray]](), list[dict[str, Any]]()
+  for seed in seeds:
+    gram = inner_products(local, train, seed=seed, **options)
+    finite = np.isfinite(gram.diagonal())
+    check(finite.sum() > 1, 'learning_rate: models are not finite after init_epochs')
+    models.append((coordinates(gram[np.ix_(finite, finite)]), finite))
+  for k in numbers:
+    scores, clusters = [], []
+    for (points, finite), seed in zip(models, seeds, strict=True):
+      scores.append(against_one_cloud(points, k, seed))
+      clusters.append(np.full(len(finite), -1))
+      clusters[-1][finite] = k_means(points, k, seed)
+    rows.append(_row(k, scores, clusters, train.info.clusters))
+  recommended, reason = recommend(rows)
+  by_k = {str(row['num_clusters']): row for row in rows}
+  about = {'recommended': recommended, 'reason': reason}
+  about |= {'num_clients': train.num_clients, 'seeds': list(seeds)}
+  return about | {'by_k': by_k}
+
+
+def _row(
+  k: int,
+  scores: Sequence[tuple[float, float, float] | None],
+  clusters: Sequence[np.ndarray],
+  truth: np.ndarray | None,
+) -> dict[str, Any]:
+  """The metrics of one K from those of each seed; cluster -1 is of no model."""
+  row: dict[str, Any] = {'num_clusters': k} | dict.fromkeys(_SCORES)
+  if None not in scores:
+    silhouettes, clouds, p_values = np.transpose(scores)  # type: ignore[arg-type]
+    values = silhouettes.mean(), clouds.mean(), np.median(p_values)
+    row |= dict(zip(_SCORES, map(float, values), strict=True))
+  several = None not in scores and len(scores) > 1
+  row['silhouette_std'] = float(np.std(silhouettes, ddof=1)) if several else None
+  row['stability'] = stability(clusters) if k > 1 else None
+  row['ari'] = None
+  if truth is not None:
+    aris = [adjusted_rand_index(truth[c >= 0], c[c >= 0]) for c in clusters]
+    row['ari'] = float(np.mean(aris))
+  sizes = [np.bincount(c[c >= 0], minlength=k) for c in clusters]
+  return row | {'sizes': [sorted(x.tolist(), reverse=True) for x in sizes]}
 
 
 def inner_products(
@@ -153,12 +226,12 @@ def recommend(rows: Sequence[Mapping[str, Any]]) -> tuple[int | None, str]:
   `silhouette_of_one_cloud`, which may be None.
   """
   several = [row for row in rows if row['num_clusters'] > 1]
-  known = [r for r in several if None not in (r['p_value'], r['stability'])]
-  tight = [row for row in known if row['p_value'] <= _MAX_P]
+  scored = [r for r in several if None not in (r['p_value'], r['stability'])]
+  tight = [row for row in scored if row['p_value'] <= _MAX_P]
   stable = [row for row in tight if row['stability'] >= _STABLE]
   if not several:
     return 1, 'K = 1 is the only number of clusters that was tried.'
-  if not known:
+  if not scored:
     return None, 'No K is recommended: stability needs two seeds that finish.'
   if not tight:
     return 1, 'K = 1: for no K are clusters tighter than one Gaussian cloud.'

@@ -1,12 +1,13 @@
 """Values of hyperparameters chosen from a grid, by the mean over seeds."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fesem_jax import tasks
+from fesem_jax.run.results.frames import Recorded
 from fesem_jax.tasks import CLASSIFICATION, Figure
 from fesem_jax.utils.display import text_of
 from fesem_jax.utils.errors import UserError, WorkdirError
@@ -14,8 +15,11 @@ from fesem_jax.utils.errors import UserError, WorkdirError
 # Values by the name of what is tuned.
 Values = dict[str, Any]
 
-# Kinds of models whose metric may decide -> as in sentences.
-KINDS = {'deployed': 'deployed', 'finetuned': 'fine-tuned'}
+# What a run leaves, or why it cannot run.
+Outcome = Recorded | UserError
+
+# Kinds of models whose metric may decide.
+KINDS = 'deployed', 'finetuned'
 
 
 class Search(NamedTuple):
@@ -24,25 +28,12 @@ class Search(NamedTuple):
   Attributes:
     grid: name of each hyperparameter -> its values.
     seeds: of the tuning runs; they must differ from those that are reported.
-    by: one of `paired.KINDS`, whose first metric of the task decides.
+    by: one of `KINDS`, whose first metric of the task decides.
   """
 
   grid: Mapping[str, Sequence[Any]]
   seeds: Sequence[int] = range(10_000, 10_003)
   by: str = 'deployed'
-
-
-class Trial(NamedTuple):
-  """The outcome of one point of the grid."""
-
-  values: Values
-  scores: list[float | None]  # of each seed, None where the run diverged
-
-  @property
-  def mean(self) -> float | None:
-    """Over seeds; None where one of them diverged."""
-    known = [s for s in self.scores if s is not None]
-    return float(np.mean(known)) if len(known) == len(self.scores) else None
 
 
 class Choice(NamedTuple):
@@ -51,50 +42,44 @@ class Choice(NamedTuple):
   Attributes:
     values: that are chosen; empty where every point diverged with some seed.
     tried: every point of the grid that the method can run with.
-    seeds: that each point ran with.
-    by: one of `KINDS`.
+    scores: of each of these points, and each seed; None where the run diverged.
+    seeds: of the runs.
     figure: what the scores are.
     refused: the other points, and why the method cannot run with them.
-    honest: whether the scores are those of honest clients, as some are bad.
   """
 
   values: Values
-  tried: list[Trial]
+  tried: list[Values]
+  scores: list[list[float | None]]
   seeds: list[int]
-  by: str
   figure: Figure = CLASSIFICATION.primary
   refused: tuple[tuple[Values, UserError], ...] = ()
-  honest: bool = False
 
   @property
-  def runs(self) -> int:
-    """How many runs the search took."""
-    return sum(len(trial.scores) for trial in self.tried)
-
-  @property
-  def grid(self) -> dict[str, list[Any]]:
-    """The values of each hyperparameter that were tried."""
-    names = dict.fromkeys(name for trial in self.tried for name in trial.values)
-    return {
-      name: list(dict.fromkeys(t.values[name] for t in self.tried if name in t.values))
-      for name in names
-    }
+  def means(self) -> list[float | None]:
+    """The mean score of each point; None where it diverged with some seed."""
+    return [None if None in s else float(np.mean(s)) for s in self.scores]  # type: ignore[arg-type]
 
   @property
   def at_edge(self) -> list[str]:
-    """Names of chosen values that are the least or the largest of several numbers.
-
-    Zero, which has no smaller value beside it, is no edge.
-    """
+    """Names of chosen values that are the least, but 0, or the largest number."""
     names = []
     for name, value in self.values.items():
-      grid = self.grid[name]
+      grid = [values[name] for values in self.tried if name in values]
       numbers = all(isinstance(v, int | float) and type(v) is not bool for v in grid)
-      if numbers and len(grid) > 1:
-        least = value == min(grid) and value != 0
-        if least or value == max(grid):
-          names.append(name)
+      if numbers and len(set(grid)) > 1 and value in (min(grid) or None, max(grid)):
+        names.append(name)
     return names
+
+  def entry(self) -> dict[str, Any]:
+    """The choice and the scores behind it, as tune.json holds them."""
+    name = f'validation_micro_{self.figure.name}'
+    tried = [
+      {'values': values, name: mean, 'of_seeds': scores}
+      for values, mean, scores in zip(self.tried, self.means, self.scores, strict=True)
+    ]
+    about = {'chosen': self.values, 'at_edge': self.at_edge, 'seeds': self.seeds}
+    return about | {'tried': tried}
 
 
 def points(
@@ -103,7 +88,7 @@ def points(
 ) -> list[Values]:
   """The distinct points of a grid, without the values that do not apply.
 
-  `applies` says of a point and a name whether that hyperparameter has an effect beside
+  `applies` says of a point and a name whether that hyperparameter has an effect next to
   the point's other values.
   """
   distinct: list[Values] = []
@@ -115,58 +100,50 @@ def points(
   return distinct
 
 
-def search(
-  tries: Sequence[Values],
-  seeds: Sequence[int],
-  run: Callable[[Values, int], Mapping[str, Any] | None],
-  by: str = 'deployed',
+def choose(
+  tries: Sequence[Values], outcomes: Sequence[Sequence[Outcome]], search: Search
 ) -> Choice:
   """The point with the best mean over seeds, the first of equal ones.
 
-  Where some clients are bad, scores are those of the honest ones, as in tables.
+  A point that diverged with one seed, or cannot run, is not chosen. Where some clients
+  are bad, scores are of the honest ones.
 
   Args:
     tries: see `points`.
-    seeds: of the runs; they should not be those that are reported.
-    run: (point, seed) -> the summary of a run, None if it diverged; a point that
-      diverged with one seed, or raises a `UserError` about it, is not chosen.
-    by: which models' first figure of the task decides, one of `KINDS`.
+    outcomes: of each point and seed.
+    search: its seeds, and the models whose first metric decides.
 
   Raises:
-    UserError: without points or seeds, if no point can run, or a `WorkdirError`.
+    UserError: if no point can run, or a `WorkdirError`.
   """
-  ran, outcomes, refused = [], [], []
-  for point in tries:
-    try:
-      outcomes.append([run(point, seed) for seed in seeds])
-      ran.append(point)
-    except WorkdirError:  # Says nothing of the point.
-      raise
-    except UserError as e:
-      refused.append((point, e))
+  ran, refused = list[tuple[Values, list[Recorded]]](), list[tuple[Values, UserError]]()
+  for values, of_seeds in zip(tries, outcomes, strict=True):
+    errors = [outcome for outcome in of_seeds if isinstance(outcome, UserError)]
+    for error in errors:
+      if isinstance(error, WorkdirError):  # Not a property of the point.
+        raise error
+    if errors:
+      refused.append((values, errors[0]))
+    else:
+      ran.append((values, [run for run in of_seeds if isinstance(run, Recorded)]))
   if not ran:
     raise refused[0][1]
-  task = tasks.of(next((s for each in outcomes for s in each if s), {}))
-  figure, column = task.primary, task.primary_column
-  trials = [
-    Trial(point, [None if s is None else s.get('honest', s)[by][column] for s in each])
-    for point, each in zip(ran, outcomes, strict=True)
-  ]
-  means = [-np.inf if t.mean is None else figure.better(t.mean) for t in trials]
-  best = int(np.argmax(means))
-  values = {} if means[best] == -np.inf else trials[best].values
-  honest = any('honest' in s for each in outcomes for s in each if s)
-  return Choice(values, trials, list(seeds), by, figure, tuple(refused), honest)
+  task = tasks.of(
+    next((run.summary for _, runs in ran for run in runs if run.summary), {})
+  )
+
+  def score(run: Recorded) -> float | None:
+    if run.summary is None:
+      return None
+    return run.summary.get('honest', run.summary)[search.by][task.primary_column]
+
+  tried, scores = [v for v, _ in ran], [[score(run) for run in runs] for _, runs in ran]
+  choice = Choice({}, tried, scores, list(search.seeds), task.primary, tuple(refused))
+  ranks = [-np.inf if x is None else task.primary.better(x) for x in choice.means]
+  best = int(np.argmax(ranks))
+  return choice if ranks[best] == -np.inf else choice._replace(values=tried[best])
 
 
 def in_words(values: Values) -> str:
   """'learning_rate=0.1;server_learning_rate=1', as labels have it."""
   return ';'.join(f'{name}={text_of(value)}' for name, value in values.items())
-
-
-def seeds_as_text(seeds: Iterable[int]) -> str:
-  """Seeds as text: '7', '7, 8' or, where they are consecutive, '7 to 9'."""
-  listed = list(seeds)
-  if len(listed) > 2 and listed == list(range(listed[0], listed[-1] + 1)):
-    return f'{listed[0]} to {listed[-1]}'
-  return ', '.join(map(str, listed))

@@ -1,5 +1,6 @@
 """Rules, their subjects, and the one function that applies them."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -87,9 +88,23 @@ def find(subject: Any, ignore: Iterable[str] = ()) -> list[str]:
     check(name in RULES, f'ignore_checks: unknown check {name!r:.20}')
   rules = [r for r in RULES.values() if isinstance(subject, r.subject)]
   texts = [f'{r.id} {x}' for r in rules if r.id not in ignore for x in r.find(subject)]
-  for text in texts if processes.is_first() else ():
+  for text in texts if processes.is_first() and not _silenced else ():
     _log(text)
   return texts
+
+
+_silenced = False
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+  """Logs nothing that rules find within a block."""
+  global _silenced
+  before, _silenced = _silenced, True
+  try:
+    yield
+  finally:
+    _silenced = before
 
 
 @functools.cache

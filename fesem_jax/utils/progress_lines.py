@@ -63,7 +63,8 @@ class Display:
       self._rounds = self._progress.add_task(
         '', completed=done, total=total, figures=''
       )
-    text = f'round {done}/{total}'
+    about = _ABOUT.get()
+    text = f'{about}: round {done}/{total}' if about else f'round {done}/{total}'
     self._progress.update(
       self._rounds, completed=done, description=text, figures=figures
     )
@@ -96,14 +97,15 @@ def shown(progress: bool = True, what: str = '') -> Iterator[None]:
 
   `what` is the operation of the block, if it is a single one; see `waiting_for`.
   """
-  display = Display() if progress else None
+  outer = _SHOWN.get()
+  display = (outer or Display()) if progress else None
   token = _SHOWN.set(display)
   try:
     with waiting_for(what) if what else contextlib.nullcontext():
       yield
   finally:
     _SHOWN.reset(token)
-    if display is not None:
+    if display is not None and display is not outer:
       display.close()
 
 

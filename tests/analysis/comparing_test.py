@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas
@@ -10,7 +11,7 @@ from scipy import stats
 
 import fesem_jax as fj
 from fesem_jax import algorithms
-from fesem_jax.analysis import runs_of_methods
+from fesem_jax.analysis import loop
 from fesem_jax.analysis.comparison import read_comparison
 from fesem_jax.utils.errors import Diverged, UserError
 from tests.support import helpers
@@ -31,40 +32,31 @@ def runs(monkeypatch):
   """Replaces runs: `score(algorithm, seed)` is their accuracy, None if they diverge."""
 
   def use(score):
-    seen = []
+    specs = []
 
-    def simulate(algorithm, train, test, *, seed, values, **options):
-      seen.append((algorithm, train, test, seed, options))
+    def outcome(spec):
+      specs.append(spec)
       try:
-        found = score(algorithm, seed)
+        accuracy = score(spec.algorithm, spec.seed)
       except UserError as e:
         return e
-      if found is None:
+      if accuracy is None:
         return Diverged('Round 1: nothing is left.')
-      figures = dict.fromkeys(
-        ('micro_accuracy', 'macro_accuracy', 'micro_f1', 'macro_f1'), found
-      )
+      names = 'micro_accuracy', 'macro_accuracy', 'micro_f1', 'macro_f1'
+      scores = dict.fromkeys(names, accuracy)
       summary = {
-        'rounds': 2, 'deployed': figures, 'finetuned': figures,
-        'task': 'classification',
+        'rounds': 2, 'deployed': scores, 'finetuned': scores,
+        'task': 'classification', 'checks': ['FJ402 by chance'],
         'timing': {'seconds_per_round': 0.1}, 'clients_without_test_examples': 0,
       }  # fmt: skip
-      history = [{'round': r, 'deployed': figures} for r in (1, 2)]
-      return type(
-        'Result', (), {'clients': None, 'summary': summary, 'history': history}
-      )
+      history = [{'round': r, 'deployed': scores} for r in (1, 2)]
+      return SimpleNamespace(clients=None, summary=summary, history=history)
 
-    def simulate_many(method, runs, *, keep, like, **options):
-      def made(values):
-        return method if isinstance(method, fj.Algorithm) else method(**values)
+    def run_many(runs, runs_at_once, keep, like):
+      return [keep(place, outcome(spec)) for place, spec in enumerate(runs)]
 
-      return [
-        keep(i, simulate(made(run['values']), **options | run))
-        for i, run in enumerate(runs)
-      ]
-
-    monkeypatch.setattr(runs_of_methods, 'simulate_many', simulate_many)
-    return seen
+    monkeypatch.setattr(loop, 'run_many', run_many)
+    return specs
 
   return use
 
@@ -72,7 +64,7 @@ def runs(monkeypatch):
 def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   one, two, three = fed_avg(), fed_avg(), fed_avg()
   scores = {one: [0.5, 0.6, 0.8], two: [0.7, 0.9, 0.9], three: [0.1, None, 0.2]}
-  seen = runs(lambda algorithm, seed: scores[algorithm][seed])
+  specs = runs(lambda algorithm, seed: scores[algorithm][seed])
   methods = {'one': one, 'two': lambda: two, 'three': three}
   found = fj.compare(
     methods, data, rounds=2, seeds=range(3), workdir=tmp_path, eval_every=4
@@ -87,11 +79,11 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   np.testing.assert_allclose(got, [-20, *interval], rtol=1e-9)
   assert found.differences.loc['three', 'seeds'] == 2
   # Each seed has its own data and folder, and further options go to `simulate`.
-  algorithm, train, test, seed, options = seen[4]
-  assert (algorithm, seed, options['rounds'], options['eval_every']) == (two, 1, 2, 4)
-  np.testing.assert_array_equal(train.x, data(1)[0].x)
-  np.testing.assert_array_equal(test.x, data(1)[1].x)
-  assert options['workdir'].path == tmp_path / 'two' / 'seed1'
+  spec = specs[4]
+  assert (spec.algorithm, spec.seed, spec.rounds, spec.eval_every) == (two, 1, 2, 4)
+  np.testing.assert_array_equal(spec.train.x, data(1)[0].x)
+  np.testing.assert_array_equal(spec.test.x, data(1)[1].x)
+  assert spec.workdir == tmp_path / 'two' / 'seed1'
   (held, *_) = json.loads((tmp_path / 'table.json').read_text())
   assert held['difference_difference'] == pytest.approx(-20)
   # The gaps to an oracle stand beside the differences, unless they are the same.
@@ -106,7 +98,7 @@ def test_methods_are_compared_seed_by_seed(runs, tmp_path):
   assert named.differences.index.tolist() == ['two', 'three']
 
 
-def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
+def test_a_method_that_cannot_run_does_not_stop_the_others(runs, caplog):
   good, bad = fed_avg(), fed_avg()
 
   def score(algorithm, seed):
@@ -117,6 +109,12 @@ def test_a_method_that_cannot_run_does_not_stop_the_others(runs):
   runs(score)
   found = fj.compare({'bad': bad, 'good': good}, data(), rounds=1, seeds=[0, 1])
   assert found.runs['method'].tolist() == ['good', 'good']
+  # A rule warns once, of the first run.
+  messages = [record.getMessage() for record in caplog.records]
+  assert messages == [
+    'bad: cannot run: It needs everyone.',
+    'good, seed 0: FJ402 by chance',
+  ]
   assert str(found).endswith('bad cannot run: It needs everyone.')
   with pytest.raises(UserError, match=r'Not all methods ran\. bad: It needs everyone'):
     found.check()
@@ -143,23 +141,24 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
       return None
     return values['rate'] / 10 + values.get('server_rate', 0) / 10
 
-  seen = runs(score)
+  specs = runs(score)
   grid = {'rate': [0.1, 0.2, 0.05], 'server_rate': [1.0, 3.0, 2.0]}
   methods = {'sgd': sgd, 'server': server, 'plain': lambda: fed_avg()}
   choices = fj.tune(methods, data(), grid, rounds=2, seeds=[7, 8])
-  assert {la: (c.values, c.runs) for la, c in choices.items()} == {
-    'sgd': ({'rate': 0.2}, 6),
-    'server': ({'rate': 0.2, 'server_rate': 3.0}, 18),
+  assert {label: (c.values, len(c.tried)) for label, c in choices.items()} == {
+    'sgd': ({'rate': 0.2}, 3),
+    'server': ({'rate': 0.2, 'server_rate': 3.0}, 9),
   }
   assert choices['server'].at_edge == ['rate', 'server_rate']
-  (train, _), (_, part, held_out, seed, options) = data(), seen[1]
-  assert (len(part.y) + len(held_out.y), seed) == (len(train.y), 8)
-  assert (options['eval_every'], options['finetune_epochs']) == (0, 0)
+  (train, _), spec = data(), specs[1]
+  assert (len(spec.train.y) + len(spec.test.y), spec.seed) == (len(train.y), 8)
+  assert (spec.eval_every, spec.finetune_epochs) == (0, 0)
   made[tuned := methods['sgd'](0.2)] = {'rate': 0.2}
   methods['plain'] = tuned
-  seen.clear()
+  specs.clear()
   found = fj.compare(methods, data(), rounds=1, seeds=[0, 1], choices=choices)
-  assert [made[s[0]] for s in seen[:3:2]] == [{'rate': 0.2}, choices['server'].values]
+  rates = [made[spec.algorithm] for spec in specs[:3:2]]
+  assert rates == [{'rate': 0.2}, choices['server'].values]
   values = choices['server'].values
   assert found.table.cells.loc['server', ('', 'settings')] == ', '.join(
     f'{name}={value:g}' for name, value in values.items()
@@ -170,16 +169,27 @@ def test_values_are_tuned_on_validation_examples_and_then_used(runs):
     fj.compare({'sgd': tuned}, data(), rounds=1, choices=choices)
   with pytest.raises(UserError, match='grid'):
     fj.tune({'sgd': sgd}, data(), {'momentum': [0.9]}, rounds=1)
-  seen.clear()
+  specs.clear()
   fj.tune({'sgd': sgd}, data(), {'rate': [0.1]}, rounds=1, seeds=[7], by='finetuned')
-  assert 'finetune_epochs' not in seen[0][-1]
+  assert specs[0].finetune_epochs == 1
   with pytest.raises(UserError, match='seeds'):
     fj.compare({'sgd': tuned}, data(), rounds=1, seeds=[3, 3])
   with pytest.raises(UserError, match='methods'):
     fj.compare({'fed_avg': algorithms.fed_avg}, data(), rounds=1)
 
 
-def test_a_comparison_runs_and_goes_on_in_its_workdir(tmp_path):
+def test_a_sweep_is_a_comparison_with_a_value_in_its_labels(runs):
+  algorithms_of = {0.1: fed_avg(), 0.2: fed_avg()}
+  rates = {id(algorithm): rate for rate, algorithm in algorithms_of.items()}
+  runs(lambda algorithm, seed: rates.get(id(algorithm), 0.5))
+  methods = {'sgd': lambda rate: algorithms_of[rate], 'plain': lambda: fed_avg()}
+  swept = fj.sweep(methods, 'rate', [0.1, 0.2])
+  found = fj.compare(swept, data(), rounds=1, seeds=[0])
+  scores = found.runs.set_index('method')['deployed.micro_accuracy'].to_dict()
+  assert scores == {'sgd(rate=0.1)': 0.1, 'sgd(rate=0.2)': 0.2, 'plain': 0.5}
+
+
+def test_a_comparison_runs_and_continues_in_its_workdir(tmp_path):
   local = helpers.local(hidden=())
   methods = {n: algorithms.build(n, local) for n in ('fed_avg', 'fed_prox')}
   options = {
@@ -189,6 +199,9 @@ def test_a_comparison_runs_and_goes_on_in_its_workdir(tmp_path):
   assert (tmp_path / 'fed_prox/seed1/summary.json').exists()
   again = fj.compare(methods, data(), **options)
   pandas.testing.assert_frame_equal(again.rounds, found.rounds)
+  # The table has what the folder has.
+  one = fj.compare({'fed_prox': methods['fed_prox']}, data(), **options)
+  assert one.runs['method'].tolist() == ['fed_prox'] * 2 + ['fed_avg'] * 2
   from_folder = read_comparison(tmp_path)
   pandas.testing.assert_frame_equal(from_folder.rounds, found.rounds)
   pandas.testing.assert_frame_equal(from_folder.clients, found.clients)

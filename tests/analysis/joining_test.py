@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import adapt
 from fesem_jax.analysis import joining
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_work import ClientWork
@@ -110,7 +109,7 @@ def test_all_join_alike_whatever_the_run_did(data, found):
 def test_training_alone_matches_the_reference_whatever_the_run_did(data, change):
   local = helpers.local()._replace(schedule=Schedule(4, epochs=3), **change)
   key = jax.random.key(7)
-  models = adapt.alone(local, data, key)
+  models = joining.train_alone(local, data, key)
   of_model, of_training = jax.random.split(key)
   params = jax.tree.map(lambda x: x[None], local.model.init(of_model))
   start = reference.from_params(params, 0)

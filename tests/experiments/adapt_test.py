@@ -122,35 +122,30 @@ def test_the_run_itself_is_not_touched(finished, adapted):
 
 
 def test_shares_go_by_the_groups_of_the_run(finished, adapted, machine):
-  clients = adapt.load(finished[0][0], machine['data_dir'])
-  train, _ = load_data(clients.run.config)
+  run = fj.load_run(finished[0][0])
+  train, _, new, _ = build.data_of_run(run.workdir, run.config, machine['data_dir'])
   group = dict(zip(train.info.names.tolist(), train.info.clusters, strict=True))
-  held = clients.run.assignment
-  assert not held.keys() & set(clients.train.info.names.tolist())
+  assert not run.assignment.keys() & set(new.info.names.tolist())
   losses = []
   for k in range(2):  # Every center has clients here.
     center_losses = []
     for i in range(4):
-      x, y = clients.train.client(i)
-      p = clients.run.predict(x, cluster=k, probabilities=True)
+      x, y = new.client(i)
+      p = run.predict(x, cluster=k, probabilities=True)
       center_losses.append(-np.log(p[np.arange(len(y)), y]).mean())
     losses.append(center_losses)
   most = [
-    np.bincount([group[n] for n, c in held.items() if c == k]).argmax() for k in (0, 1)
+    np.bincount([group[n] for n, c in run.assignment.items() if c == k]).argmax()
+    for k in (0, 1)
   ]
-  np.testing.assert_array_equal(clients.groups, most)
-  right = [
-    most[k] == group[name]
-    for name, k in zip(clients.train.info.names, np.argmin(losses, axis=0), strict=True)
-  ]
+  right = np.array(most)[np.argmin(losses, axis=0)] == new.info.clusters
   assert row_of(adapted[0], 0, 'all', 'loss')['in_group'] == np.mean(right)
   # The library joins the same clusters, and needs training for the other rules.
-  run = fj.load_run(finished[0][0])
-  np.testing.assert_array_equal(fj.join(run, clients.train), np.argmin(losses, axis=0))
+  np.testing.assert_array_equal(fj.join(run, new), np.argmin(losses, axis=0))
   with pytest.raises(UserError, match='local'):
-    fj.join(run, clients.train, 'weights')
+    fj.join(run, new, 'weights')
   with pytest.raises(UserError, match='rule'):
-    fj.join(run, clients.train, 'nearest')
+    fj.join(run, new, 'nearest')
 
 
 def test_new_clients_get_the_global_model_of_fed_avg(machine, tmp_path):

@@ -10,6 +10,7 @@ from fesem_jax import tasks
 from fesem_jax.analysis import tuning
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.run.results import curves
+from fesem_jax.run.results.frames import Recorded
 from tests.support import helpers
 from tests.support.nights import rest_by_night
 
@@ -65,7 +66,8 @@ def test_a_loss_of_its_own_ranks_models_of_a_regression(own):
   worse = {'micro_loss': 9.0, 'micro_rmse': 0.0}
   tried = {0.1: summary, 1.0: summary | {'deployed': summary['deployed'] | worse}}
   points = [{'learning_rate': rate} for rate in tried]
-  choice = tuning.search(points, [0], lambda p, _: tried[p['learning_rate']])
+  outcomes = [[Recorded('', 0, {}, scores, [], None)] for scores in tried.values()]
+  choice = tuning.choose(points, outcomes, tuning.Search({}, [0]))
   assert choice.values == {'learning_rate': 0.1}
   of_worse = {k: history[-1][k] | worse for k in ('deployed', 'finetuned')}
   found = curves.reports([*history, history[-1] | of_worse], tasks.OWN_LOSS)

@@ -97,16 +97,21 @@ def load_runs(*patterns: str | pathlib.Path) -> Frames:
   Raises:
     UserError: without any run, or on a damaged file.
   """
+  runs = read_runs(*patterns)
+  check(runs, f'{", ".join(map(str, patterns))}: holds no run')
+  return joined(_named_apart(runs))
+
+
+def read_runs(*patterns: str | pathlib.Path) -> list[Recorded]:
+  """The runs of `load_runs`."""
   paths = [
     pathlib.Path(path)
     for pattern in patterns
     for path in sorted(glob.glob(str(pathlib.Path(pattern).expanduser())))
   ]
   folders = [(inner, path) for path in paths for inner in _run_folders(path)]
-  check(folders, f'{", ".join(map(str, patterns))}: holds no run')
   unique = {folder.resolve(): (folder, above) for folder, above in folders}
-  runs = [read(folder, _label(folder, above)) for folder, above in unique.values()]
-  return joined(_named_apart(runs))
+  return [read(folder, _label(folder, above)) for folder, above in unique.values()]
 
 
 def _run_folders(folder: pathlib.Path) -> Iterable[pathlib.Path]:
@@ -160,7 +165,7 @@ def joined(runs: Sequence[Recorded], order: Sequence[str] = ()) -> Frames:
   """Frames of runs, in the `order` of methods, then of seeds."""
   import pandas
 
-  labels = order or _in_order(runs)
+  labels = list(dict.fromkeys([*order, *_in_order(runs)]))
   rows, rounds, clients = [], [], []
   for run in runs:
     name = f'{run.method}/seed{run.seed}'
@@ -172,8 +177,8 @@ def joined(runs: Sequence[Recorded], order: Sequence[str] = ()) -> Frames:
       clients.append(run.clients.assign(**key))
   empty = pandas.DataFrame(columns=[*KEYS, 'client'])
   frames = (
-    pandas.DataFrame(rows),
-    pandas.concat(rounds, ignore_index=True),
+    pandas.DataFrame(rows) if rows else empty,
+    pandas.concat(rounds, ignore_index=True) if rounds else empty,
     pandas.concat(clients, ignore_index=True) if clients else empty,
   )
   return Frames(*(_sorted(frame, labels) for frame in frames))

@@ -14,6 +14,7 @@ from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model
+from fesem_jax.run.results import outcome
 from fesem_jax.run.results.deployed_models import (
   DeployedModels,
   Examples,
@@ -60,22 +61,11 @@ class Result(ModelAccess):
   deploy: Callable[[], ClientModels]
 
   def __repr__(self) -> str:
-    return f'{self._in_words()}\n{self.clients!r}'
+    return outcome.text(self.summary)
 
   def _repr_html_(self) -> str:
     frame: Any = self.clients
-    return f'<p>{escape(self._in_words())}</p>{frame._repr_html_()}'
-
-  def _in_words(self) -> str:
-    """The first metric of the models after the last round, of honest clients."""
-    name, honest = next(iter(self.summary['deployed'])), self.summary.get('honest')
-    metrics = (
-      f'{kind} {name} {value:.4f}'
-      for kind in ('deployed', 'finetuned')
-      if (value := ((honest or self.summary).get(kind) or {}).get(name)) is not None
-    )
-    of = ' of honest clients' * bool(honest)
-    return f'{self.summary["rounds"]} rounds: {", ".join(metrics)}{of}'
+    return f'<pre>{escape(repr(self))}</pre>{frame._repr_html_()}'
 
   @property
   def rounds(self) -> 'DataFrame':

@@ -17,6 +17,7 @@ from fesem_jax.run.results import (
   client_history,
   client_table,
   files,
+  outcome,
   saved_models,
 )
 from fesem_jax.run.results.deployed_models import (
@@ -54,6 +55,9 @@ class Run(ModelAccess):
   clients: 'DataFrame'
   model: Model | None = None
   which: str = 'last'
+
+  def __repr__(self) -> str:
+    return outcome.text(self.summary)
 
   @functools.cached_property
   def deployed(self) -> DeployedModels:

@@ -1,0 +1,256 @@
+"""The one loop of comparisons, sweeps and tuning: methods, values, seeds."""
+
+import contextlib
+import json
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from absl import logging
+
+from fesem_jax.analysis import tuning, tuning_files
+from fesem_jax.analysis.comparison import Comparison
+from fesem_jax.analysis.tuning import Choice, Outcome, Search, Values, in_words
+from fesem_jax.checks import rules
+from fesem_jax.run.loop import run_many
+from fesem_jax.run.results import files, outcome
+from fesem_jax.run.results.frames import Recorded, joined, read, read_runs
+from fesem_jax.run.results.result import Result
+from fesem_jax.run.runner import Splits
+from fesem_jax.run.spec import Spec
+from fesem_jax.utils import progress_lines
+from fesem_jax.utils.atomic_files import write_atomically
+from fesem_jax.utils.errors import Diverged, UserError
+from fesem_jax.utils.progress_lines import duration
+
+
+class Planned(NamedTuple):
+  """A run before it is carried out."""
+
+  spec: Spec
+  after: Callable[[Result], None] = lambda result: None  # adds to its files
+
+
+class Entry(NamedTuple):
+  """A method of a comparison.
+
+  Attributes:
+    plan: (values, seed, is_tuning) -> a run; raises `UserError` if it cannot run.
+    points: of the grid that tuning tries; () leaves the values as they are.
+    values: of the reported runs where nothing is tuned.
+  """
+
+  plan: Callable[[Values, int, bool], Planned]
+  points: Sequence[Values] = ()
+  values: Values | None = None
+
+
+def run_entries(
+  entries: Mapping[str, Entry],
+  seeds: Sequence[int],
+  search: Search | None = None,
+  *,
+  folder: pathlib.Path | None = None,
+  runs_at_once: int = 0,
+  progress: bool = True,
+  say: Callable[[str], None] | None = None,
+  verbose: bool = False,
+  **shown: Any,
+) -> Comparison:
+  """Tunes and runs methods one after the other; one that fails leaves the others.
+
+  Args:
+    entries: label of each method -> how it runs.
+    seeds: of the reported runs.
+    search: seeds and metric of tuning.
+    folder: of the comparison, METHOD/seedN. All runs in it are in the table, which is
+      written after each method.
+    runs_at_once: see `simulate_many`; 0 lets tuning and reported runs share programs.
+    progress: whether live progress is shown.
+    say: prints a line for each method.
+    verbose: whether each run gets a line and every warning is shown.
+    **shown: attributes of the comparison.
+
+  Raises:
+    UserError: if no method can run.
+  """
+  earlier = read_runs(folder) if folder and folder.is_dir() else []
+  refused, choices = dict[str, UserError](), dict[str, Choice]()
+  shown |= {'refused': refused, 'choices': choices}
+  shown |= {'tuned': tuple(search.grid) if search else ()}
+  recorded, result = list[Recorded](), Comparison(joined([], list(entries)), **shown)
+  counter = _Counter(entries, seeds, search, say if verbose else None)
+  with progress_lines.shown(progress), rules.silenced():
+    for label, entry in entries.items():
+      began, ended = time.monotonic(), list[Outcome]()
+      try:
+        like = _shared_splits(entry, seeds, search) if not runs_at_once else []
+        at_once = len(seeds) if like else runs_at_once
+        values = entry.values or {}
+        if search and entry.points:
+          choices[label] = _tuned(label, entry, search, counter, at_once, like)
+          values = choices[label].values
+        runs = [(values, seed) for seed in seeds]
+        ended = _carried_out(label, entry, runs, counter, at_once, like)
+        for run in ended:
+          if isinstance(run, UserError):
+            raise run
+      except UserError as e:
+        refused[label] = e
+        logging.warning('%s: cannot run: %s', label, e)
+      recorded += [run for run in ended if isinstance(run, Recorded)]
+      folders = {run.folder for run in recorded} - {''}
+      others = [run for run in earlier if run.folder not in folders]
+      if recorded or others:
+        frames = joined([*recorded, *others], list(entries))
+        result = Comparison(frames, **shown)
+      if folder and recorded:
+        result.write(folder)
+        _write_choices(choices, folder)
+      if say and label not in refused:
+        say(_line(label, ended, choices.get(label), time.monotonic() - began))
+  if entries and len(refused) == len(entries):
+    raise next(iter(refused.values()))
+  return result
+
+
+def _shared_splits(
+  entry: Entry, seeds: Sequence[int], search: Search | None
+) -> list[Splits]:
+  """The data of a method's tuning and reported runs, which then share programs."""
+  pairs = dict[int, Splits]()
+  if search and entry.points and seeds:
+    runs = [(seed, False) for seed in seeds] + [(seed, True) for seed in search.seeds]
+    for seed, is_tuning in runs:
+      with contextlib.suppress(UserError):
+        spec = entry.plan(entry.points[0], seed, is_tuning).spec
+        pairs[id(spec.train)] = spec.train, spec.test
+  return list(pairs.values())
+
+
+def _tuned(
+  label: str, entry: Entry, search: Search, counter: '_Counter', *options: Any
+) -> Choice:
+  """The best values of a method."""
+  runs = [(values, seed) for values in entry.points for seed in search.seeds]
+  ended = _carried_out(label, entry, runs, counter, *options, is_tuning=True)
+  count = len(search.seeds)
+  of_points = [ended[i : i + count] for i in range(0, len(ended), count)]
+  choice = tuning.choose(entry.points, of_points, search)
+  for values, error in choice.refused:
+    logging.warning('%s: cannot run with %s: %s', label, in_words(values), error)
+  return choice
+
+
+def _carried_out(
+  label: str,
+  entry: Entry,
+  runs: Sequence[tuple[Values, int]],
+  counter: '_Counter',
+  runs_at_once: int,
+  like: Sequence[Splits],
+  is_tuning: bool = False,
+) -> list[Outcome]:
+  """The outcome of each run of a method; see `simulate_many`."""
+  ended, planned = dict[int, Outcome](), list[tuple[int, Planned]]()
+
+  def end(place: int, result: Outcome) -> None:
+    values, seed = runs[place]
+    what = f'{label}, {in_words(values)}' if is_tuning else label
+    counter.add(f'{what}, seed {seed}', result, warns=not is_tuning)
+    ended[place] = result
+
+  for place, (values, seed) in enumerate(runs):
+    try:
+      plan = entry.plan(values, seed, is_tuning)
+      if is_tuning and tuning_files.finished(plan.spec):
+        end(place, read(plan.spec.workdir, label))
+      else:
+        planned.append((place, plan))
+    except UserError as e:
+      end(place, e)
+
+  def keep(number: int, result: Any) -> None:
+    place, plan = planned[number]
+    seed = runs[place][1]
+    if isinstance(result, Diverged):
+      if not is_tuning:
+        logging.warning('%s, seed %d: diverged: %s', label, seed, result)
+      result = None
+    if not isinstance(result, UserError):
+      spec = plan.spec
+      if result is not None:
+        plan.after(result)
+        if is_tuning:
+          tuning_files.finish(spec, result)
+      config = dict(spec.values) if spec.config is None else spec.config
+      workdir = '' if spec.workdir is None else str(spec.workdir)
+      result = Recorded.of(result, label, seed, config, workdir)
+    end(place, result)
+
+  with progress_lines.about(counter.about(label, len(runs))):
+    run_many([plan.spec for _, plan in planned], runs_at_once, keep, like)
+  return [ended[place] for place in range(len(runs))]
+
+
+class _Counter:
+  """Counts the runs of a command; `say` prints a line for each."""
+
+  def __init__(
+    self,
+    entries: Mapping[str, Entry],
+    seeds: Sequence[int],
+    search: Search | None,
+    say: Callable[[str], None] | None,
+  ):
+    points = sum(len(entry.points) for entry in entries.values()) if search else 0
+    tries = points * len(search.seeds) if search else 0
+    self._total, self._done = tries + len(entries) * len(seeds), 0
+    self._began, self._say, self._warned = time.monotonic(), say, set[str]()
+
+  def about(self, label: str, count: int) -> str:
+    """Which runs come next, and the time until the last one ends."""
+    text = f'{label}, runs {self._done + 1}-{self._done + count} of {self._total}'
+    if self._done:
+      mean = (time.monotonic() - self._began) / self._done
+      text += f', {duration(mean * (self._total - self._done))} left'
+    return text
+
+  def add(self, what: str, run: Outcome, warns: bool) -> None:
+    """Counts a run; `warns` of what rules found, once for each rule."""
+    self._done += 1
+    if isinstance(run, UserError):
+      return
+    if self._say:
+      self._say(f'[{self._done}/{self._total}] {what}: {_metrics([run])}')
+    for text in (run.summary or {}).get('checks', ()) if warns else ():
+      name, _, message = text.partition(' ')
+      if self._say or name not in self._warned:
+        logging.warning('%s: %s %s', what, name, message)
+      self._warned.add(name)
+
+
+def _line(
+  label: str, ended: Sequence[Outcome], choice: Choice | None, seconds: float
+) -> str:
+  """'fesem(4): deployed micro-accuracy 97.4 %, learning_rate=0.1, 5 seeds, 2 s'."""
+  parts = [_metrics(ended), f'{len(ended)} seeds', f'{seconds:.1f} s']
+  if choice is not None:
+    edge = ' (edge of the grid)' if choice.at_edge else ''
+    parts.insert(1, (in_words(choice.values) or 'every point diverged') + edge)
+  return f'{label}: {", ".join(parts)}'
+
+
+def _metrics(outcomes: Sequence[Outcome]) -> str:
+  """The mean metrics of the runs that finished."""
+  runs = [run for run in outcomes if isinstance(run, Recorded)]
+  return outcome.metrics([run.summary for run in runs if run.summary])
+
+
+def _write_choices(choices: Mapping[str, Choice], folder: pathlib.Path) -> None:
+  """Writes tune.json: the choice of each method and the scores behind it."""
+  if choices:
+    earlier = files.read_object(folder / 'tune.json') or {}
+    entries = earlier | {label: choice.entry() for label, choice in choices.items()}
+    write_atomically(folder / 'tune.json', json.dumps(entries, indent=1) + '\n')
