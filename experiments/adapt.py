@@ -9,6 +9,7 @@ weights, its direction or its loss (in a run of FedAvg: gets the global model), 
 compared with training alone. The folder of results gets table.md and adapt.json.
 """
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Sequence
@@ -27,7 +28,21 @@ from fesem_jax.utils.text_tables import Table, spread
 
 from . import flags as experiment_flags
 from .build import build_local, build_model, data_of_run
+from .options import Names
 from .start import start
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapt:
+  """New clients of finished runs.
+
+  Attributes:
+    num_examples: Training examples of a new client, drawn by the seed; all: its own.
+    output: Folder of the results; default, for one WORKDIR: WORKDIR/adapt.
+  """
+
+  num_examples: Names = ('5', '10', '20', '50', ALL)
+  output: str = ''
 
 
 def adapt(
@@ -110,21 +125,8 @@ def main(argv: list[str]) -> None:
   print(f'In {out or workdirs[0] / "adapt"}: table.md and adapt.json')
 
 
-def define_flags() -> None:
-  """Defines the flags of this binary."""
+if __name__ == '__main__':
   experiment_flags.define('machine')
   flags.adopt_module_key_flags(experiment_flags)
-  flags.DEFINE_list(
-    'num_examples',
-    ['5', '10', '20', '50', ALL],
-    'Training examples that a new client has when it joins, the first of an order '
-    "drawn from the run's seed; a client with fewer has all of its own.",
-  )
-  flags.DEFINE_string(
-    'output', '', 'Folder of the results; default, for one WORKDIR: WORKDIR/adapt.'
-  )
-
-
-if __name__ == '__main__':
-  define_flags()
+  experiment_flags.define_options(Adapt)
   start(main)

@@ -7,6 +7,7 @@ r"""Inspects and converts federated data.
 Prints sizes, classes, ranges and duplicates, as `data.describe` returns them.
 """
 
+import dataclasses
 import pathlib
 
 from absl import flags
@@ -60,17 +61,21 @@ def main(argv: list[str]) -> None:
     draw(train, pathlib.Path(f.plots))
 
 
+@dataclasses.dataclass(frozen=True)
+class Output:
+  """What is written.
+
+  Attributes:
+    output: Folder for the data set, or, with --partition, for its clients.
+    plots: Folder for figures of classes, sizes of clients, and images.
+  """
+
+  output: str = ''
+  plots: str = ''
+
+
 if __name__ == '__main__':
   experiment_flags.define('data', 'data_dir')
   flags.adopt_module_key_flags(experiment_flags)
-  flags.DEFINE_string(
-    'output',
-    '',
-    'Write the data set into this folder, or, with --partition, its clients.',
-  )
-  flags.DEFINE_string(
-    'plots',
-    '',
-    'Draw classes and sizes of clients, and examples of images, into this folder.',
-  )
+  experiment_flags.define_options(Output)
   start(main)

@@ -20,11 +20,22 @@ def define(*names: str) -> None:
       for option, (default, words) in methods.shared_options().items():
         _define_one(options.parser(option, default), None, words)
       continue
-    of_topic = options.fields(options.TOPICS[name]) if name in options.TOPICS else []
-    for option in of_topic or [options.OPTIONS[name]]:
-      of_list = isinstance(option.default, tuple)
-      default = list(option.default) if of_list else option.default
-      _define_one(options.Parser(option.name, option.hint), default, option.help)
+    if name in options.TOPICS:
+      define_options(options.TOPICS[name])
+    else:
+      _define_option(options.OPTIONS[name])
+
+
+def define_options(cls: Any) -> None:
+  """Defines a flag for each field of a class of options."""
+  for option in options.fields(cls):
+    _define_option(option)
+
+
+def _define_option(option: options.Option) -> None:
+  default = option.default
+  default = list(default) if isinstance(default, tuple) else default
+  _define_one(options.Parser(option.name, option.hint), default, option.help)
 
 
 def _define_one(parser: options.Parser, default: Any, words: str) -> None:

@@ -1,10 +1,11 @@
-"""The page that a run and a comparison leave in their workdir: report.html."""
+"""What a run and a comparison leave for the eye: figures, and report.html."""
 
 import pathlib
 
 from absl import flags
 
 from fesem_jax.analysis import report
+from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.utils import progress_lines
 
 from . import flags as experiment_flags
@@ -32,3 +33,18 @@ def written(workdir: pathlib.Path, reference: str = '') -> str:
   except ImportError as e:  # A page is optional, the results are not.
     return f'No report: {e!s}'
   return f'Report: {path}'
+
+
+def draw(comparison: Comparison, workdir: pathlib.Path, sweep: str = '') -> str:
+  """Draws a comparison, and a sweep of a flag; a line on where the figures are."""
+  try:
+    from fesem_jax import plots
+  except ImportError as e:  # Figures are optional, the table is not.
+    return str(e)
+  with progress_lines.shown(experiment_flags.progress(), 'drawing figures'):
+    plots.draw_comparison(comparison, workdir / 'plots')
+    if sweep:
+      flag = sweep.partition(':')[0]
+      figure = plots.sweep_figure(comparison.frames, flag)
+      plots.save(figure, workdir / 'plots' / 'sweep')
+  return f'Figures: {workdir}/plots'

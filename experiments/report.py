@@ -6,6 +6,7 @@
 A WORKDIR is that of a run, finished or not, or a folder of runs, as of fesem-compare.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 
@@ -13,12 +14,30 @@ from absl import flags
 
 from fesem_jax.analysis.comparison import read_comparison
 from fesem_jax.analysis.report import write_report
-from fesem_jax.run.results.curves import REPORTS
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.ranges import check_choice
 
+from . import flags as experiment_flags
+from .options import Names
 from .start import start
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+  """A page of runs.
+
+  Attributes:
+    output: File to write.
+    figures: Folder of figures to draw too; of several workdirs, a folder each.
+    format: Formats of --figures: pdf, png, svg.
+    reference: Method that others are compared with; default: the best one.
+  """
+
+  output: str = 'report.html'
+  figures: str = ''
+  format: Names = ('png', 'svg')
+  reference: str = ''
 
 
 def draw(
@@ -59,22 +78,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  flags.DEFINE_string('output', 'report.html', 'File to write.')
-  flags.DEFINE_string(
-    'figures', '', 'Folder of figures to draw too; of several workdirs, a folder each.'
-  )
-  flags.DEFINE_list('format', ['png', 'svg'], 'Formats of --figures: pdf, png, svg.')
-  flags.DEFINE_string(
-    'reference',
-    '',
-    'Method whose metrics are subtracted from those of the others, named as in the '
-    'table; default: the method with the best deployed metric.',
-  )
-  flags.DEFINE_enum(
-    'report',
-    'last',
-    list(REPORTS),
-    'Figures of the table: of the last round, of the best one, or the mean of the last '
-    'ten evaluations.',
-  )
+  experiment_flags.define('report')
+  flags.adopt_module_key_flags(experiment_flags)
+  experiment_flags.define_options(Report)
   start(main)

@@ -9,10 +9,11 @@ clearer than those of one Gaussian cloud and equal over seeds; the manual's page
 Experiments says how. fesem-compare compares accuracies of fesem(2), fesem(3).
 """
 
+import dataclasses
 import json
 import math
 import pathlib
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from absl import flags
@@ -23,11 +24,29 @@ from fesem_jax.core import prng_streams, sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import check
+from fesem_jax.utils.ranges import Range
 from fesem_jax.utils.text_tables import Table, spread
 
 from . import flags as experiment_flags
 from .build import build_local, build_model, load_data
 from .start import no_positional, start
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectK:
+  """A choice of K.
+
+  Attributes:
+    num_clusters_list: Numbers of clusters K to try, ascending.
+    select_clients: Random clients that take part, or all if fewer.
+    num_seeds: Number of seeds of each K, from --seed.
+    workdir: Folder of select_k.json.
+  """
+
+  num_clusters_list: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+  select_clients: Annotated[int, Range(2, 1000)] = 100
+  num_seeds: Annotated[int, Range(1, 1000)] = 3
+  workdir: str = 'runs/select_k'
 
 
 def choose_clients(config: dict[str, Any], data_dir: str, count: int) -> FederatedData:
@@ -71,7 +90,7 @@ def table_of(result: dict[str, Any]) -> Table:
 def main(argv: list[str]) -> None:
   no_positional(argv)
   f = flags.FLAGS
-  list_of_k = [int(k) for k in f.num_clusters_list]
+  list_of_k = list(f.num_clusters_list)
   ascends = list_of_k == sorted(set(list_of_k)) and min(list_of_k, default=0) > 0
   check(ascends, 'num_clusters_list: must ascend from 1 or more, e.g. 1,2,3,4')
   options = experiment_flags.chosen_options()
@@ -94,24 +113,8 @@ def main(argv: list[str]) -> None:
   print(f'\n{table_of(result)}\n\n{result["reason"]}\n\nIn {workdir}: select_k.json')
 
 
-def define_flags() -> None:
-  """Defines the flags that only this binary has, and --workdir."""
-  flags.DEFINE_list(
-    'num_clusters_list',
-    ['1', '2', '3', '4', '5', '6'],
-    'Numbers of clusters K to try, ascending.',
-  )
-  flags.DEFINE_integer(
-    'select_clients', 100, 'Random clients that take part, or all if fewer.', 2, 1000
-  )
-  flags.DEFINE_integer(
-    'num_seeds', 3, 'Seeds of each K: --seed, --seed + 1, ...', 1, 1000
-  )
-  flags.DEFINE_string('workdir', 'runs/select_k', 'Folder of select_k.json.')
-
-
 if __name__ == '__main__':
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
-  define_flags()
+  experiment_flags.define_options(SelectK)
   start(main)

@@ -11,7 +11,7 @@ import pytest
 from absl import flags
 
 import fesem_jax
-from experiments import compare, methods, start, tune
+from experiments import compare, comparisons, methods, start
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax import algorithms
@@ -108,7 +108,7 @@ def test_presets_parse_and_build_their_methods(preset, tmp_path, monkeypatch):
     for text in listed or flags.FLAGS.algorithms:
       build_of(text, experiment_flags.chosen_options() if listed else {})
     for text in flags.FLAGS.tune:
-      tune.parse_search(text)
+      comparisons.parse_values(text)
 
 
 @pytest.mark.parametrize('name', recipes.names())
@@ -145,34 +145,33 @@ def test_methods_of_a_comparison(parsed_flags):
   ):
     with refuses(subject):
       methods.parse_method(text)
-  table = compare.configurations(['fed_avg', 'fesem(2)'], 2, {'prox_lambda': 0.5})
+  table = comparisons.configurations(['fed_avg', 'fesem(2)'], {'prox_lambda': 0.5})
   assert list(table) == ['fed_avg', 'fesem(2)']
-  assert [c['seed'] for c in table['fesem(2)']] == [0, 1]
-  assert table['fesem(2)'][0]['prox_lambda'] == 0.5
+  assert table['fesem(2)']['prox_lambda'] == 0.5
   # As typed, each with its own flags.
   listed = ['IFCA(4)', 'fesem(2;learning_rate=0.5)', 'fed_sgd(rounds=9)', 'fesem(2)']
-  table = compare.configurations(listed, 1, {})
+  table = comparisons.configurations(listed, {})
   assert list(table) == listed
-  assert table['IFCA(4)'][0]['algorithm'] == 'hypo_cluster'
-  assert table['fesem(2;learning_rate=0.5)'][0]['learning_rate'] == 0.5
-  assert table['fesem(2)'][0]['learning_rate'] != 0.5
-  assert table['fed_sgd(rounds=9)'][0]['rounds'] == 9
+  assert table['IFCA(4)']['algorithm'] == 'hypo_cluster'
+  assert table['fesem(2;learning_rate=0.5)']['learning_rate'] == 0.5
+  assert table['fesem(2)']['learning_rate'] != 0.5
+  assert table['fed_sgd(rounds=9)']['rounds'] == 9
   with refuses('algorithms'):
-    compare.configurations(['fesem', 'fesem(4)'], 1, {})
+    comparisons.configurations(['fesem', 'fesem(4)'], {})
   with refuses('prox_lambda'):
-    compare.configurations(['fed_avg'], 1, {'prox_lambda': 0.5})
+    comparisons.configurations(['fed_avg'], {'prox_lambda': 0.5})
 
 
 def test_methods_of_a_comparison_can_have_labels(parsed_flags):
   listed = ['Ours=fesem(4;rounds=9)', 'IFCA=hypo_cluster(2)', 'FedAvg']
-  table = compare.configurations(listed, 1, {})
+  table = comparisons.configurations(listed, {})
   assert list(table) == ['Ours', 'IFCA', 'FedAvg']
-  assert table['Ours'][0]['algorithm'] == 'fesem'
-  assert table['Ours'][0]['rounds'] == 9
-  assert table['IFCA'][0]['algorithm'] == 'hypo_cluster'
+  assert table['Ours']['algorithm'] == 'fesem'
+  assert table['Ours']['rounds'] == 9
+  assert table['IFCA']['algorithm'] == 'hypo_cluster'
   for listed in (['a/b=fesem'], ['..=fesem'], ['Ours=fesem', 'Ours=fed_avg']):
     with refuses('algorithms'):
-      compare.configurations(listed, 1, {})
+      comparisons.configurations(listed, {})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Methods, models and data of the user's own, from files outside the package."""
 
+import functools
 import json
 import signal
 import sys
@@ -8,7 +9,7 @@ import jax
 import pytest
 from absl import flags
 
-from experiments import compare, methods, tune
+from experiments import comparisons, methods
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import (
@@ -210,13 +211,16 @@ def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
     experiment_flags.configuration('own_fl:damped', {'prox_lambda': 0.1})
   config = experiment_flags.configuration('own_fl:damped', {'shift': 1.0, 'fatal': 2})
   # They are tuned as options of this package are.
-  own = methods.options_of_own(['fesem', 'own_fl:damped'])
-  assert tune.parse_search('shift:1,0.5', own=own) == ('shift', [1.0, 0.5])
-  assert tune.points('own_fl:damped', config, {'shift': [0.5]}) == [{'shift': 0.5}]
+  personal = methods.options_of_own(['fesem', 'own_fl:damped'])
+  parse = functools.partial(comparisons.parse_values, personal=personal)
+  assert parse('shift:1,0.5') == ('shift', [1.0, 0.5])
+  assert comparisons.points('own_fl:damped', config, {'shift': [0.5]}) == [
+    {'shift': 0.5}
+  ]
   with refuses('fatal'):
-    tune.parse_search('fatal:x', own=own)
+    parse('fatal:x')
   with refuses('tune'):
-    tune.parse_search('shift:1')
+    comparisons.parse_values('shift:1')
 
 
 def test_an_option_that_holds_a_path_stays_in_the_workdir():
@@ -234,10 +238,10 @@ def test_an_option_of_an_own_method_may_be_named_as_a_flag(folder, parse):
 
 def test_own_methods_of_a_table(folder, parse):
   listed = ['own_fl:damped(fast=True)', 'fesem(2)', 'own_fl:damped(learning_rate=1.0)']
-  table = compare.configurations(listed, 1, {})
+  table = comparisons.configurations(listed, {})
   assert list(table) == listed
-  assert table[listed[0]][0]['fast'] is True
-  assert table[listed[2]][0]['learning_rate'] == 1.0
+  assert table[listed[0]]['fast'] is True
+  assert table[listed[2]]['learning_rate'] == 1.0
   for text, subject in (
     ('own_fl:damped(beta=1)', 'beta'),
     ('own_fl:damped(3)', 'num_clusters'),

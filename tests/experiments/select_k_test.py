@@ -130,7 +130,7 @@ def given(monkeypatch):
       experiment_flags.define()
     if 'workdir' in flags.FLAGS:
       delattr(flags.FLAGS, 'workdir')
-    select_k.define_flags()
+    experiment_flags.define_options(select_k.SelectK)
     monkeypatch.setattr(sharding, 'setup_devices', lambda count: None)
 
     def call(*arguments):

@@ -8,7 +8,7 @@ import pytest
 from absl import flags as absl_flags
 from absl.testing import flagsaver
 
-from experiments import compare, flags
+from experiments import comparisons, flags
 from experiments import run as experiment
 from experiments.build import build_local
 from fesem_jax import models
@@ -108,10 +108,10 @@ def test_a_run_trains_with_them_and_says_so_in_its_configuration(tmp_path):
 
 def test_methods_of_a_table_may_have_their_own(parse):
   parse()
-  by_label = compare.configurations(
-    ['fed_avg(optimizer=momentum;momentum=0.5)', 'fed_avg'], 1, {}
+  by_label = comparisons.configurations(
+    ['fed_avg(optimizer=momentum;momentum=0.5)', 'fed_avg'], {}
   )
-  first, second = (configs[0] for configs in by_label.values())
+  first, second = by_label.values()
   assert (first['optimizer'], first['momentum']) == ('momentum', 0.5)
   assert second['optimizer'] == 'sgd'
   assert second['momentum'] == 0.9

@@ -4,8 +4,10 @@ import csv
 import json
 
 import pytest
+from absl import flags
 
-from experiments import compare, tune
+from experiments import compare, comparisons
+from experiments import flags as experiment_flags
 from fesem_jax.utils.errors import UserError
 from tests.experiments.binaries_test import (
   LOGISTIC,
@@ -15,17 +17,22 @@ from tests.support.commands import call, flags_of_a_new_process
 
 
 def test_searches_are_parsed_and_refused(parsed_flags):  # noqa: F811
-  assert tune.parse_search('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
-  assert tune.parse_search('prox_mu:0.1') == ('prox_mu', [0.1])
-  counts = tune.parse_search('clients_per_round:1,0.5,0')[1]  # 1.0 would be ambiguous.
+  assert comparisons.parse_values('learning_rate:0.01,1') == (
+    'learning_rate',
+    [0.01, 1.0],
+  )
+  assert comparisons.parse_values('prox_mu:0.1') == ('prox_mu', [0.1])
+  counts = comparisons.parse_values('clients_per_round:1,0.5,0')[
+    1
+  ]  # 1.0 would be ambiguous.
   assert list(map(type, counts)) == [int, float, int]
   for wrong in ('learning_rate', 'rate:1', 'seed:1,2', 'learning_rate:', 'rounds:x'):
     with pytest.raises(UserError):
-      tune.parse_search(wrong)
+      comparisons.parse_values(wrong)
   for wrong in ('learning_rate:0.1,0.1,x', 'rounds:x', 'optimizer:x'):
     flag = wrong.partition(':')[0]
     with pytest.raises(UserError, match=flag):
-      tune.parse_search(wrong, 'sweep')
+      comparisons.parse_values(wrong, 'sweep')
 
 
 @pytest.mark.parametrize(
@@ -40,10 +47,11 @@ def test_searches_are_parsed_and_refused(parsed_flags):  # noqa: F811
 def test_searches_make_a_grid_and_seeds_that_are_not_reported(
   texts, grid, parsed_flags  # noqa: F811
 ):  # fmt: skip
-  search = tune.parse(texts, 'deployed', 3, range(5, 10))
-  assert search.grid == grid
-  assert list(search.seeds) == [10_005, 10_006, 10_007]
-  assert tune.parse([*texts, ''], 'deployed', 3, range(5)) is None
+  configs = comparisons.configurations(['fed_prox'], {})
+  configs['fed_prox']['seed'] = 5
+  search = comparisons.parse_search(texts, configs, range(3))
+  assert (search.grid, search.seeds) == (grid, [10_005, 10_006, 10_007])
+  assert comparisons.parse_search([*texts, ''], configs, range(3)) is None
 
 
 def test_points_are_products_of_what_a_method_leaves_open(parsed_flags):  # noqa: F811
@@ -51,22 +59,23 @@ def test_points_are_products_of_what_a_method_leaves_open(parsed_flags):  # noqa
     'fed_avg', 'fesem(2)', 'fed_opt(server_optimizer=adam)',
     'fed_opt(server_optimizer=adam;server_learning_rate=0.5)',
   ]  # fmt: skip
-  by_label = compare.configurations(labels, 1, {})
+  configs = comparisons.configurations(labels, {})
   grid = {'learning_rate': [0.1, 0.2], 'server_learning_rate': [0.01, 0.1, 1.0]}
-  counts = [len(tune.points(label, by_label[label][0], grid)) for label in labels]
+  counts = [len(comparisons.points(label, configs[label], grid)) for label in labels]
   # FeSEM's server takes the mean here, and one label has a server rate of its own.
   assert counts == [2, 2, 6, 2]
   # Where the server optimizer is tuned too, the mean is one point.
   grid = {'server_optimizer': ['mean', 'adam'], 'server_learning_rate': [0.1, 1.0]}
-  assert tune.points('fesem(2)', by_label['fesem(2)'][0], grid) == [
+  assert comparisons.points('fesem(2)', configs['fesem(2)'], grid) == [
     {'server_optimizer': 'mean'},
     {'server_optimizer': 'adam', 'server_learning_rate': 0.1},
     {'server_optimizer': 'adam', 'server_learning_rate': 1.0},
   ]
-  search = tune.Search({'server_learning_rate': [0.1, 1.0]}, [7])
   for label in (labels[0], labels[1], labels[3]):
     with pytest.raises(UserError, match='server_learning_rate'):
-      tune.check_grid({label: by_label[label]}, search)
+      comparisons.parse_search(
+        ['server_learning_rate:0.1,1'], {label: configs[label]}, range(1)
+      )
 
 
 def test_tuning_uses_validation_examples_only(tmp_path):
@@ -104,10 +113,12 @@ def swept():
   """The labels of a sweep, each with a value of its configuration."""
 
   def sweep(text, name, *arguments):
-    flags = tune.flags.FLAGS
-    flags(['compare', '--algorithms=fed_avg,fesem(4)', '--num_seeds=2', *arguments])
-    by_label = tune.swept(text, compare.chosen_configurations)
-    return {label: configs[-1].get(name) for label, configs in by_label.items()}
+    f = flags.FLAGS
+    f(['compare', '--algorithms=fed_avg,fesem(4)', *arguments])
+    chosen = experiment_flags.chosen_options()
+    configs = comparisons.configurations(f.algorithms, chosen)
+    swept = comparisons.swept(text, configs)
+    return {label: config.get(name) for label, config in swept.items()}
 
   with flags_of_a_new_process():
     compare.define_flags()
