@@ -17,22 +17,18 @@ from tests.support.commands import call, flags_of_a_new_process
 
 
 def test_searches_are_parsed_and_refused(parsed_flags):  # noqa: F811
-  assert comparisons.parse_values('learning_rate:0.01,1') == (
-    'learning_rate',
-    [0.01, 1.0],
-  )
-  assert comparisons.parse_values('prox_mu:0.1') == ('prox_mu', [0.1])
-  counts = comparisons.parse_values('clients_per_round:1,0.5,0')[
-    1
-  ]  # 1.0 would be ambiguous.
+  parse = comparisons.parse_values
+  assert parse('learning_rate:0.01,1') == ('learning_rate', [0.01, 1.0])
+  assert parse('prox_mu:0.1') == ('prox_mu', [0.1])
+  counts = parse('clients_per_round:1,0.5,0')[1]  # 1.0 would be ambiguous.
   assert list(map(type, counts)) == [int, float, int]
   for wrong in ('learning_rate', 'rate:1', 'seed:1,2', 'learning_rate:', 'rounds:x'):
     with pytest.raises(UserError):
-      comparisons.parse_values(wrong)
+      parse(wrong)
   for wrong in ('learning_rate:0.1,0.1,x', 'rounds:x', 'optimizer:x'):
     flag = wrong.partition(':')[0]
     with pytest.raises(UserError, match=flag):
-      comparisons.parse_values(wrong, 'sweep')
+      parse(wrong, 'sweep')
 
 
 @pytest.mark.parametrize(
