@@ -122,8 +122,7 @@ def one_case(name: str) -> dict[str, Any]:
         algorithm, train, test, rounds=rounds, workdir=folder,
         clients_per_round=_SOME.value if name == 'some' else 0,
         callbacks=[
-          clocks[-1], fj.callbacks.ClientHistory(1), fj.callbacks.Progress(False),
-          fj.callbacks.Unseen(*unseen),
+          clocks[-1], fj.callbacks.Progress(False), fj.callbacks.Unseen(*unseen),
         ],
       )  # fmt: skip
       return result, time.perf_counter()

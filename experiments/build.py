@@ -25,7 +25,7 @@ from fesem_jax.data import attacks
 from fesem_jax.models.initializers import INITIALIZERS
 from fesem_jax.models.model_checks import check_model, check_parameters
 from fesem_jax.models.starting import parameters_named, start_from, train_only
-from fesem_jax.run.callbacks import ClientHistory, Costs, loggers
+from fesem_jax.run.callbacks import Costs, loggers
 from fesem_jax.run.callbacks.callback import Callback
 from fesem_jax.run.configuration import digest_of_data
 from fesem_jax.run.results import export
@@ -256,8 +256,6 @@ def build_callbacks(
     fits = all(isinstance(callback, Callback) for callback in listed)
     check(fits, f'callbacks: {name} returned no Callback')
     chosen += listed
-  if every := machine.get('client_metrics_every'):
-    chosen.append(ClientHistory(every))
   if profile := (config or {}).get('device_profile'):
     chosen.append(Costs(profile))
   return chosen + loggers.build(machine.get('log_to') or [])

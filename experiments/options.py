@@ -193,7 +193,6 @@ class Output:
   Attributes:
     report: Round of the table: the last, the best, or the mean of the last ten.
     target: Accuracies (RMSE): tables have the rounds until each is reached.
-    client_metrics_every: Rounds between records in history.parquet; 0: none.
     checkpoint_every: Rounds between checkpoints; 0: after the last round only.
     resume: Resume the run in --workdir.
     save_models: Save the deployed models; default: up to 1 GiB.
@@ -206,7 +205,6 @@ class Output:
 
   report: Annotated[str, OneOf(tuple(curves.REPORTS))] = 'last'
   target: Names = ()
-  client_metrics_every: Index = 0
   checkpoint_every: Index = 10
   resume: bool = True
   save_models: bool | None = None

@@ -18,7 +18,6 @@ from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.models.mixture import as_one_model, optimizer_of
 from fesem_jax.run import programs
-from fesem_jax.run.callbacks.host_metrics import predictions
 from fesem_jax.run.programs import run_once
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.tasks import CLASSIFICATION
@@ -156,12 +155,14 @@ def confused(
   choice = np.zeros(len(places), int) if models.choice is None else models.choice
   on_host = jax.tree.map(processes.on_host, test)
   examples, targets = zip(*map(on_host.client, places), strict=True)
-  found = np.zeros((models.num_models, classes, classes), np.int32)
-  guesses = predictions(models, list(examples), 'predictions')
-  for k, y, guess in zip(choice, targets, guesses, strict=True):
+  matrices = np.zeros((models.num_models, classes, classes), np.int32)
+  for k in np.unique(choice):
+    members = np.flatnonzero(choice == k)
+    x, y = (np.concatenate([z[i] for i in members]) for z in (examples, targets))
     if len(y):
-      found[k] += confusion_matrix(y, guess, labels=range(classes))
-  return {'confusion': found}
+      guesses = models.predict(x, client=str(models.names[members[0]]))
+      matrices[k] = confusion_matrix(y, guesses, labels=range(classes))
+  return {'confusion': matrices}
 
 
 def sheets(

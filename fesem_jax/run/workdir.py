@@ -121,7 +121,7 @@ def _claim(
 def remove_left_overs(workdir: pathlib.Path) -> None:
   """Deletes what a run, or a comparison, that was killed had not finished writing."""
   with contextlib.suppress(OSError):
-    for folder in (workdir, workdir / 'plots', workdir / 'history'):
+    for folder in (workdir, workdir / 'plots'):
       for file in folder.glob('.*.partial'):
         file.unlink()
   for folder in (workdir / 'checkpoints').glob('.*.partial'):

@@ -21,7 +21,7 @@ from fesem_jax.utils.notices import warn_once
 _BINS, _LEAST, _MOST = 512, 0.01, 1e4
 _TIED = 0.2  # Share of the pairs of a label that are taken for ties, at most.
 _ROUGH = 0.005  # Standard error of the mean AUC of clients by ties, at most.
-_ROUGH_AUC = 'AUC is rough: it ties logits within 6 %; use callbacks.HostMetrics'
+_ROUGH_AUC = 'AUC is rough: it ties logits within 6 %; compute it in a callback'
 _BLOCK = 2**10  # Clients whose figures are computed at once.
 
 

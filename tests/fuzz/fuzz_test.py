@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 import fesem_jax as fj
 from fesem_jax import data
-from fesem_jax.run.callbacks import ClientHistory
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.results import client_history, files, saved_models
 from fesem_jax.run.results import client_table as client_file
+from fesem_jax.run.results import files, saved_models
 from tests.support import runs, sources
 
 STATE = {'w': np.arange(12.0, dtype=np.float32), 'n': np.arange(3)}
@@ -73,7 +72,7 @@ def write_images(folder):
 def finished():
   """A workdir of a run that writes all files."""
   folder = Path(tempfile.mkdtemp()) / 'run'
-  runs.simulated(workdir=folder, make_portrait=True, callbacks=[ClientHistory()])
+  runs.simulated(workdir=folder, make_portrait=True)
   return folder
 
 
@@ -104,10 +103,6 @@ def read_run(folder):
 def read_models(folder):
   models = saved_models.read(folder, 2)
   return models.shared, models.choice, models.names, models.examples
-
-
-def read_history(folder):
-  return dict(client_history.read(folder))
 
 
 def loaded(name, **options):
@@ -149,7 +144,6 @@ FORMATS = [
 CHECKED = [
   ('portrait', write_run, files.read_portrait, 'clients.npz'),
   ('models', write_run, read_models, 'models.npz'),
-  ('history', write_run, read_history, 'history.parquet/*'),
   ('checkpoint', write_checkpoint, read_checkpoint, 'checkpoints/1/**/*'),
 ]
 

@@ -221,9 +221,8 @@ def test_a_finished_run_is_read_from_a_read_only_disk(finished, workdir, monkeyp
 
 def test_what_killed_runs_left_is_removed(workdir):
   (workdir / '.summary.json.0123.partial').write_text('{')
-  for name in ('plots', 'history'):
-    (workdir / name).mkdir()
-    (workdir / name / '.a.png.0123.partial').touch()
+  (workdir / 'plots').mkdir()
+  (workdir / 'plots/.a.png.0123.partial').touch()
   (workdir / 'checkpoints/.4.0123.partial').mkdir()
   (workdir / 'checkpoints/.4.0123.partial/state').write_text('')
   go(workdir)

@@ -50,7 +50,7 @@ def test_a_long_run_holds_no_more_than_its_records(tmp_path):
   watch = Watch()
   simulated_linear(
     rounds=ROUNDS, workdir=tmp_path, checkpoint_every=10,
-    callbacks=[watch, fj.callbacks.ClientHistory(50)], progress=False,
+    callbacks=[watch], progress=False,
   )  # fmt: skip
   assert len(watch.memory) == ROUNDS // EVERY
   fifth = len(watch.memory) // 5  # Caches fill in it.

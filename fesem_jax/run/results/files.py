@@ -1,7 +1,6 @@
 """The files of a run: config.json, metrics.jsonl, summary.json and clients.npz.
 
-`client_table` writes clients.csv, `saved_models` models.npz, and `client_history`
-history.parquet.
+`client_table` writes clients.csv, and `saved_models` models.npz.
 """
 
 import contextlib

@@ -13,13 +13,7 @@ import jax
 from fesem_jax.core.types import Model
 from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
-from fesem_jax.run.results import (
-  client_history,
-  client_table,
-  files,
-  outcome,
-  saved_models,
-)
+from fesem_jax.run.results import client_table, files, outcome, saved_models
 from fesem_jax.run.results.deployed_models import (
   DeployedModels,
   Examples,
@@ -84,15 +78,6 @@ class Run(ModelAccess):
   def frames(self) -> Frames:
     """The frames `runs`, `rounds` and `clients` of the run; see `load_runs`."""
     return of_result(self, self.config)
-
-  @functools.cached_property
-  def client_history(self) -> 'DataFrame':
-    """Every client in the recorded rounds, read on access; see `client_history.read`.
-
-    Raises:
-      UserError: if the run recorded none (`client_metrics_every`).
-    """
-    return client_history.read(self.workdir)
 
   @property
   def assignment(self) -> dict[str, int] | None:
