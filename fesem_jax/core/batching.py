@@ -114,12 +114,18 @@ def random_rows(
   sums, keys = jax.lax.optimization_barrier((sums, keys))
   rows = places + sums[_ROUNDS]
   rows -= jnp.where(rows >= size, size, 0)
-  for i in range(_ROUNDS):
-    # Pairs of rows that add up to the same number swap, or stay.
-    partners = sums[i] - rows
+
+  def round_of(rows: jax.Array, numbers: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+    """Pairs of rows that add up to the same number swap, or stay."""
+    total, factor, summand = numbers
+    partners = total - rows
     partners += jnp.where(partners < 0, size, 0)
-    swap = jnp.maximum(rows, partners) * keys[i] + keys[i + 1] < 0
-    rows = jnp.where(swap, partners, rows)
+    swap = jnp.maximum(rows, partners) * factor + summand < 0
+    return jnp.where(swap, partners, rows), None
+
+  # Traced once; unrolled, it runs as one loop over the places.
+  numbers = sums[:_ROUNDS], keys[:_ROUNDS], keys[1:]
+  rows, _ = jax.lax.scan(round_of, rows, numbers, unroll=_ROUNDS)
   return rows
 
 

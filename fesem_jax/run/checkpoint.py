@@ -7,8 +7,7 @@ import pathlib
 import re
 import secrets
 import shutil
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -27,13 +26,9 @@ class Checkpoints:
   """The newest checkpoints of a workdir.
 
   Each is a folder `workdir/checkpoints/ROUND` that holds the state as Orbax writes it,
-  and `sha256`, the digest of the state's files. A damaged one is refused; the one
-  before it is there for a user who deletes it. Orbax's CheckpointManager would make a
-  checkpoint final before the digest can be written into it.
-
-  Several processes save and restore together, each its own rows; the first one writes
-  and checks everything beside the state. `workdir` is an existing folder, the same in
-  all processes.
+  and `sha256`, the digest of its files, which Orbax's CheckpointManager could not add
+  before a checkpoint is final. Several processes save and restore together, each its
+  own rows.
   """
 
   def __init__(self, workdir: pathlib.Path):
@@ -67,17 +62,13 @@ class Checkpoints:
       shutil.rmtree(self._dir / str(old), ignore_errors=True)
 
   def restore(self, like: Any) -> tuple[Any, int]:
-    """The newest checkpoint's state, and the rounds done there.
-
-    `like` has the shapes, dtypes and shardings to restore to. Raises `UserError` if it
-    is damaged.
-    """
+    """The newest checkpoint's state, placed as `like`, and the rounds done there."""
     rounds_done = self.latest_round()
     assert rounds_done is not None
     return self.load(rounds_done, like), rounds_done
 
   def load(self, rounds_done: int, like: Any) -> Any:
-    """The state of one checkpoint; raises `UserError` if it is damaged."""
+    """The state of a checkpoint, placed as `like`; raises `UserError` if damaged."""
     folder = self._dir / str(rounds_done)
     processes.from_first(lambda: _check_digest(folder))
     abstract = _by_folder(jax.tree.map(self._orbax.utils.to_shape_dtype_struct, like))
@@ -101,8 +92,7 @@ class Checkpoints:
 
   @functools.cached_property
   def _checkpointer(self) -> Any:
-    # One folder an array: TensorStore 0.1.86 does not free what it converts to write
-    # many arrays to one file (OCDBT), 4 KiB and more a checkpoint.
+    # TensorStore 0.1.86 leaks 4 KiB a checkpoint with one file for all arrays (OCDBT).
     handler = self._orbax.PyTreeCheckpointHandler(use_ocdbt=False)
     return self._orbax.Checkpointer(handler)
 
@@ -145,52 +135,15 @@ def _check_digest(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def _without_metrics() -> Iterator[None]:
-  """Keeps Orbax from asking TensorStore for counts of bytes, which it only logs.
-
-  TensorStore 0.1.86 does not free the lists of its answer, 17 KiB a checkpoint.
-  """
-  import tensorstore  # Slow to import, as Orbax is.
-
-  name = 'experimental_collect_matching_metrics'
-  collect = getattr(tensorstore, name)
-  setattr(tensorstore, name, lambda *args, **kwargs: [])
-  try:
-    yield
-  finally:
-    setattr(tensorstore, name, collect)
-
-
-def _but_of_closed_loops(show: Callable[..., Any]) -> Callable[..., Any]:
-  """A `sys.unraisablehook` without what TensorStore's threads raise after a failure.
-
-  Each write that was under way tells the event loop, which Orbax has closed by then.
-  """
-
-  def hook(raised: Any) -> None:
-    e = raised.exc_value
-    if not (isinstance(e, RuntimeError) and str(e) == 'Event loop is closed'):
-      show(raised)
-
-  return hook
-
-
-@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-  """Keeps the log of Orbax, and errors of its threads, from stderr."""
+  """Keeps the log of Orbax from stderr."""
 
   def not_orbax(record):
     return 'orbax' not in pathlib.Path(record.pathname).parts
 
-  logger, shown = logging.get_absl_logger(), sys.unraisablehook
+  logger = logging.get_absl_logger()
   logger.addFilter(not_orbax)
-  sys.unraisablehook = of_threads = _but_of_closed_loops(shown)
   try:
-    with _without_metrics():
-      yield
-  except Exception:
-    shown = of_threads  # They may raise it until the process ends.
-    raise
+    yield
   finally:
     logger.removeFilter(not_orbax)
-    sys.unraisablehook = shown

@@ -39,8 +39,8 @@ def run_rounds(
 ) -> None:
   """Runs all rounds that are left of runs that are equally far.
 
-  A run that diverges gets its `error`, and the others go on. `is_read` is whether
-  every round needs the states. Raises `Stopped` if they are interrupted.
+  A run that diverges gets its `error`. `is_read` is whether every round needs the
+  states. Raises `Stopped` if they are interrupted.
   """
   spec, done = runs[0].spec, runs[0].done
   with interruptible() as interrupted:
@@ -48,8 +48,10 @@ def run_rounds(
       began = time.perf_counter()
       entered = [run.enter(done + 1) for run in active]
       if any(entered):
-        inputs = runner.inputs(*_of_runs(runner, runs))
-      ahead = min(_until_due(spec, done), 1 if is_read else runner.most)
+        inputs = _inputs(runner, runs)
+      every = [spec.eval_every, spec.checkpoint_every if spec.workdir else 0]
+      due = [spec.rounds - done, *(n - done % n for n in every if n)]
+      ahead = min(*due, 1 if is_read else runner.most)
       drawn = [
         [run.select(done + 1 + i, states) for run in _padded(runner, runs)]
         for i in range(ahead)
@@ -66,7 +68,9 @@ def run_rounds(
         measure = _measured(runner, states, inputs, done + i + 1)
         for run in [r for r in active if r.reason is None and r.error is None]:
           place = runs.index(run)
-          info, clusters = _report(runner, reports, i, place)
+          info, clusters = reports
+          if runner.count > 1:
+            info, clusters = jax.tree.map(lambda x: x[i, place], reports)  # noqa: B023
           cohort, entries = drawn[i][place]
           try:
             stopped = run.after_round(
@@ -82,40 +86,29 @@ def run_rounds(
         raise stopped
 
 
-def _until_due(spec: Spec, done: int) -> int:
-  """Rounds until the next one after which something is measured or saved."""
-  every = [spec.eval_every, spec.checkpoint_every if spec.workdir else 0]
-  return min([spec.rounds - done, *(n - done % n for n in every if n)])
-
-
 def _measured(
   runner: Runner, states: Any, inputs: Any, number: int
 ) -> Callable[[int], Measured]:
-  """Place of a run -> what is measured after a round, of all runs at once."""
+  """Measures all runs at once after a round: place of a run -> its measurements."""
 
   @functools.cache
   def measure() -> Any:
     with progress_lines.waiting_for('evaluating'):
       leaves, form = jax.tree.flatten(runner.measure(states, inputs, number))
-      # One after the other, or those of many clients would be there twice.
+      # In turn, or those of many clients would be there twice.
       moved = [processes.on_host(leaves.pop(0)) for _ in range(len(leaves))]
     return jax.tree.unflatten(form, moved)
 
-  def of_run(place: int) -> Measured:
-    (deployed, finetuned, failed), chosen = _of_run(runner, measure(), place)
+  def at(place: int) -> Measured:
+    (deployed, finetuned, failed), chosen = _at(runner, measure(), place)
     count = runner.deployed.num_clusters()
     return Measured(deployed, finetuned, failed, chosen, count)
 
-  return of_run
+  return at
 
 
-def _of_run(runner: Runner, tree: Any, place: int) -> Any:
+def _at(runner: Runner, tree: Any, place: int) -> Any:
   return tree if runner.count == 1 else jax.tree.map(lambda x: x[place], tree)
-
-
-def _report(runner: Runner, reports: Any, i: int, place: int) -> Any:
-  """What a run reports on the round i of some."""
-  return reports if runner.count == 1 else jax.tree.map(lambda x: x[i, place], reports)
 
 
 def _padded(runner: Runner, runs: Sequence[Replicate]) -> list[Replicate]:
@@ -123,13 +116,10 @@ def _padded(runner: Runner, runs: Sequence[Replicate]) -> list[Replicate]:
   return [*runs, *[runs[0]] * (runner.count - len(runs))]
 
 
-def _of_runs(runner: Runner, runs: Sequence[Replicate]) -> Any:
+def _inputs(runner: Runner, runs: Sequence[Replicate]) -> Any:
   padded = _padded(runner, runs)
-  return (
-    [run.spec.seed for run in padded],
-    [run.spec.values for run in padded],
-    [run.splits for run in padded],
-  )
+  seeds, values = ([getattr(r.spec, x) for r in padded] for x in ('seed', 'values'))
+  return runner.inputs(seeds, values, [run.splits for run in padded])
 
 
 def run_together(
@@ -141,16 +131,8 @@ def run_together(
 ) -> None:
   """Carries out up to R = `count` runs of one method, by one program.
 
-  Args:
-    specs: of the runs.
-    splits: of each, as arranged.
-    count: R.
-    axes: see `Runner`.
-    end: called with the outcome of each run as soon as it is over.
-
-  Raises:
-    Stopped: see `simulate`.
-    UserError: of a method that cannot run, or a program that is too large.
+  `splits` are as arranged, and `end` gets the outcome of each run once it is over.
+  Raises `UserError` of a method that cannot run, or a program that is too large.
   """
   began, runs = time.perf_counter(), list[Replicate]()
   with contextlib.ExitStack() as opened:
@@ -177,7 +159,7 @@ def _run_members(
   began: float,
 ) -> None:
   """Carries out runs of which equally many rounds are done."""
-  inputs, done = runner.inputs(*_of_runs(runner, runs)), runs[0].done
+  inputs, done = _inputs(runner, runs), runs[0].done
   if done < runs[0].spec.rounds:
     runner.wait()
   started = time.perf_counter()
@@ -197,16 +179,14 @@ def _run_members(
   for place, run in enumerate(runs):
     run.opened.enter_context(run.callbacks)
     run.state = runner.state(states, place) if is_read or done else None
-    run.begin(run.state, _of_run(runner, clusters, place), seconds)
+    run.begin(run.state, _at(runner, clusters, place), seconds)
   stopped = None
   try:
     run_rounds(runner, runs, states, inputs, is_read)
   except Stopped as e:
     stopped = e
-  total, share = (
-    compiling.seconds() / len(runs),
-    (time.perf_counter() - began) / len(runs),
-  )
+  total = compiling.seconds() / len(runs)
+  share = (time.perf_counter() - began) / len(runs)
   for place, run in enumerate(runs):
     if run.reason is None and run.error is None:
       continue
@@ -239,7 +219,7 @@ def runner_of(
   options = count, most, tuple(axes), spec.wants_clients, spec.finetune_epochs
   with progress_lines.waiting_for('checking the method on the data'):
     runner: Runner = programs.once(
-      ('runner', method.arguments, *options),
+      ('runner', method[1], *options),
       lambda: Runner(spec, method, splits, cohort, axes, count, most),
       *splits,
       cohort,
@@ -265,10 +245,7 @@ def run_many(
   keep: Callable[[int, Outcome], Any] = lambda place, outcome: outcome,
   like: Sequence[Splits] = (),
 ) -> list[Any]:
-  """The outcome of each run, or what `keep` makes of it; see `simulate_many`.
-
-  `like` are data of other runs that are to share the programs.
-  """
+  """The outcome of each run, or what `keep` makes of it; see `simulate_many`."""
   outcomes, callbacks = dict[int, Any](), [c for spec in specs for c in spec.callbacks]
 
   def end(spec: Spec, outcome: Outcome) -> None:
@@ -303,7 +280,6 @@ def run_many(
 
 def _with_data_of_method(spec: Spec) -> Spec:
   """A run whose training splits are as the method changes them."""
-  # `check_run` refuses what is no Algorithm.
   change = getattr(spec.algorithm, 'of_data', None)
   if change is None:
     return spec
@@ -312,7 +288,6 @@ def _with_data_of_method(spec: Spec) -> Spec:
 
 
 def _run_alone(spec: Spec, end: Callable[[Spec, Outcome], None]) -> None:
-  """Carries out a run by itself."""
   local = spec.algorithm.local
   with progress_lines.waiting_for('placing the data'):
     splits = arrange(local, spec.train, spec.test, placement_of(spec))
@@ -329,10 +304,8 @@ def _run_pool(
   pairs = [(spec.train, spec.test) for spec in group]
   with progress_lines.waiting_for('placing the data'):
     arranged = arrange_together(group[0].algorithm.local, pairs, like)
-  axes, splits = (
-    axes_of(arranged),
-    {id(s): p for s, p in zip(group, arranged, strict=True)},
-  )
+  axes = axes_of(arranged)
+  splits = {id(s): p for s, p in zip(group, arranged, strict=True)}
   while group:
     count = most if like else min(most, len(group))
     try:
@@ -343,7 +316,7 @@ def _run_pool(
       end(group[0], e)
       group = group[1:]
       continue
-    alike = [s for s in group if method_of(s).arguments is runner.arguments]
+    alike = [s for s in group if method_of(s)[1] is runner.arguments]
     group = [s for s in group if s not in alike]
     if runner.is_offloaded or (len(alike) == 1 and not like):
       for spec in alike:

@@ -18,7 +18,7 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.run import program_memory
 from fesem_jax.run.data_shapes import DataSize, array_of, data_of
 from fesem_jax.run.program_memory import bytes_on_device
-from fesem_jax.run.runner import Functions, Method, is_stack, placed_state
+from fesem_jax.run.runner import Functions, is_stack, placed_state
 from fesem_jax.training import shared_kernels
 from fesem_jax.utils.errors import check
 
@@ -109,11 +109,9 @@ def plan(
   ids = array_of(whole, (padded,), np.int32)
   cohort = Cohort(ids, everyone, array_of(whole, (), np.int32))
   key = jax.eval_shape(lambda: jax.random.key(0)).update(sharding=whole)
-  method = Method(algorithm, Arguments())
-  functions, numbers = (
-    Functions(method, finetune_epochs=finetune_epochs),
-    method.arguments.values({}),
-  )
+  arguments = Arguments()
+  functions = Functions(algorithm, arguments, finetune_epochs=finetune_epochs)
+  numbers = arguments.values({})
   of_start = key, train, numbers
   state = placed_state(algorithm, train, jax.eval_shape(functions.start, *of_start)[0])
   placed = jax.tree.map(lambda s: s.sharding, state)

@@ -32,7 +32,7 @@ _REMEDIES = (
 
 
 class ProgramMemory(NamedTuple):
-  """Memory that a program takes of each device, in bytes."""
+  """Bytes that a program takes of each device."""
 
   arguments: int
   outputs: int  # of its results
@@ -108,10 +108,7 @@ def collectives_by_kind(text: str) -> dict[str, dict[str, int]]:
 def try_to_compile(
   lowered: jax.stages.Lowered, args: Any
 ) -> tuple[jax.stages.Compiled | None, ProgramMemory]:
-  """The program, or None if the compiler refused it for its memory; and that memory.
-
-  `args` is a tree of the arrays or shapes that the program takes.
-  """
+  """The program, None if the compiler refused it for its memory; and that memory."""
   try:
     compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as e:
@@ -126,12 +123,7 @@ def try_to_compile(
 
 
 def compile_to_fit(lowered: jax.stages.Lowered, args: Any, what: str) -> Any:
-  """Compiles a program for the devices of its arguments, arrays or shapes.
-
-  Raises:
-    TooLarge: if it takes more memory than a device has, by its compiler's count; `what`
-      it does is for this error.
-  """
+  """Compiles a program; raises `TooLarge` if it does not fit the arguments' devices."""
   leaves = jax.tree.leaves(args)
   arrays = [x for x in leaves if getattr(x, 'sharding', None) is not None]
   # Of this process; those of others do not say.

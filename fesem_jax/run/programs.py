@@ -21,15 +21,12 @@ from fesem_jax.utils import processes, progress_lines
 # Programs that are compiled at once: each takes a core or two and some 350 MiB.
 _AT_ONCE = max(1, sharding.cores() // 2)
 
+_LEVEL = 'xla_backend_optimization_level'
 _EMITTERS = 'xla_cpu_use_fusion_emitters'
 
-# Multiplications that a CPU does sooner, however compiled, than it compiles them well.
-_FEW = 2**31
-
-# Likewise of runs side by side, of all rounds, without XLA's emitters: at twice as many
-# (FedAvg of 15 runs, 200 rounds, logistic regression) both are level.
-_FEW_IN_ROUNDS = 2**36
-
+# Multiplications that a CPU does sooner, however compiled, than it compiles them well:
+# of one program, and of all rounds of runs side by side without XLA's emitters.
+_FEW, _FEW_IN_ROUNDS = 2**31, 2**36
 
 # The most values that are kept: a run has about six programs, of 30 MiB and 950 of the
 # 65,530 memory mappings of a process for a small model on a CPU, and as many traces.
@@ -48,17 +45,14 @@ _SETTINGS = (
 def run_once(
   local: LocalTraining, data: FederatedData, runs: int = 1
 ) -> dict[str, Any]:
-  """Options of `jax.jit` for a program that runs once in a run, of several `runs`.
+  """Options of `jax.jit` for a program that runs once in each of several `runs`.
 
-  Without some of LLVM's passes the first clustering takes 30 % less time to compile on
-  a CPU, and trains as fast. Without any it takes half of the time, which pays where
-  there is little to train and nothing to convolve. What XLA_FLAGS says of them stays.
+  Without some of LLVM's passes it takes 30 % less time to compile on a CPU, without any
+  half of the time, which pays where there is little to train and nothing to convolve.
   """
-  many = runs > 1
-  if not with_passes(1, many):
-    return {}
   few = runs * _multiplications(local, data) < _FEW
-  return with_passes(0 if few and not side_by_side.convolves(local) else 1, many)
+  level = 0 if few and not side_by_side.convolves(local) else 1
+  return with_passes(level, runs > 1)
 
 
 def run_often(local: LocalTraining, data: FederatedData, rounds: int) -> dict[str, Any]:
@@ -76,19 +70,17 @@ def with_passes(level: int, many: bool = False) -> dict[str, Any]:
   """Options of `jax.jit` for a program that a CPU compiles with fewer passes of LLVM.
 
   For `many` runs side by side it is also compiled without XLA's emitters of fused
-  operations, which takes half of the time; the program takes half again as long to run.
-  Other options may round differently. What XLA_FLAGS says of the level stays.
+  operations, in half of the time; it then runs half again as long. XLA_FLAGS wins.
   """
-  name = 'xla_backend_optimization_level'
-  if jax.default_backend() != 'cpu' or name in os.environ.get('XLA_FLAGS', ''):
+  if jax.default_backend() != 'cpu' or _LEVEL in os.environ.get('XLA_FLAGS', ''):
     return {}
   emitters = {_EMITTERS: False} if many and _has_emitters() else {}
-  return {'compiler_options': {name: level, **emitters}}
+  return {'compiler_options': {_LEVEL: level, **emitters}}
 
 
 @functools.cache
 def _has_emitters() -> bool:
-  """Tells if this version of XLA has the option."""
+  """True if this version of XLA has the option."""
   try:
     jax.jit(lambda x: x, compiler_options={_EMITTERS: False}).lower(0.0).compile()
   except jax.errors.JaxRuntimeError:
@@ -131,23 +123,16 @@ def clear() -> None:
 
 
 class Program:
-  """A function that is compiled on another thread.
-
-  Attributes:
-    what: it does, for messages.
-  """
+  """A function that is compiled on another thread; `what` it does is for messages."""
 
   def __init__(self, what: str, compiling: 'Future[jax.stages.Compiled]') -> None:
-    self.what, self._compiling, self._is_awaited = what, compiling, False
+    self.what, self._compiling = what, compiling
 
-  @property
+  @functools.cached_property
   def compiled(self) -> jax.stages.Compiled:
     """The compiled function; raises `TooLarge` if it does not fit."""
-    if not self._is_awaited:
-      with progress_lines.waiting_for(f'compiling {self.what}'):
-        self._compiling.result()
-      self._is_awaited = True
-    return self._compiling.result()
+    with progress_lines.waiting_for(f'compiling {self.what}'):
+      return self._compiling.result()
 
   @property
   def has_failed(self) -> bool:
@@ -178,14 +163,8 @@ def compiled(
   """`jax.jit(fn, **options)`, compiled for the shapes and shardings of `args`.
 
   It is traced here, and compiled on another thread: meanwhile the next program can be
-  traced.
-
-  Args:
-    what: the program does, for messages, as 'the evaluation'.
-    key: names the function and the options; two functions of one key must do the same.
-    fn: the function to compile.
-    *args: arguments like those that it will be called with, or their shapes.
-    **options: of `jax.jit`.
+  traced. `key` names the function and the options; two functions of one key must do the
+  same.
   """
 
   def begin() -> Program:
@@ -205,7 +184,7 @@ def compiled(
 
 
 def _kinds(args: tuple[Any, ...]) -> Hashable:
-  """The kinds that two tuples of trees share if one program can take either."""
+  """Equal for tuples of trees that one program can take."""
   leaves, structure = jax.tree.flatten(args)
   kinds = [
     (x.shape, x.dtype, getattr(x, 'sharding', None)) if hasattr(x, 'shape') else type(x)
@@ -215,11 +194,7 @@ def _kinds(args: tuple[Any, ...]) -> Hashable:
 
 
 class CompileTime:
-  """The time that JAX spends on compiling, while this context is open.
-
-  Tracing, lowering, XLA and reading the persistent cache count, of every program that
-  the process makes meanwhile.
-  """
+  """The time that JAX spends on tracing and compiling while this context is open."""
 
   _EVENTS = '/jax/core/compile/'
 

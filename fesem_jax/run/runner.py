@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,18 +22,13 @@ from fesem_jax.core.sharding import CLIENTS
 from fesem_jax.core.types import Cohort
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run import programs
-from fesem_jax.run.programs import Program, run_often, run_once
+from fesem_jax.run.programs import Program, run_often, run_once, with_passes
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils.errors import check
 
 Splits = tuple[FederatedData, FederatedData]
-
-
-class Method(NamedTuple):
-  """A method that is built once for runs that differ in its numbers."""
-
-  algorithm: Algorithm
-  arguments: Arguments  # of its programs
+# An algorithm, built once for runs that differ in its numbers; and these numbers.
+Method = tuple[Algorithm, Arguments]
 
 
 def with_memory(algorithm: Algorithm) -> Algorithm:
@@ -50,19 +45,16 @@ def method_of(spec: Spec) -> Method:
   """The method of a run; runs whose values are arguments of programs share it."""
   if spec.make is None or not spec.values:
     algorithm = with_memory(spec.algorithm)
-    made: Method = programs.once(
-      ('method', algorithm), lambda: Method(algorithm, Arguments())
-    )
-    return made
+    arguments: Arguments = programs.once(('arguments', algorithm), Arguments)
+    return algorithm, arguments
   methods: list[Method] = programs.once(('methods', spec.method or spec.make), list)
   for method in methods:
-    decisions = method.arguments.decisions
+    decisions = method[1].decisions
     if decisions is not None and decisions.hold_for(spec.values):
       return method
   numbers, decisions = hyperparameters.named(spec.values)
-  method = Method(with_memory(spec.make(**numbers)), Arguments(decisions))
-  methods.append(method)
-  return method
+  methods.append((with_memory(spec.make(**numbers)), Arguments(decisions)))
+  return methods[-1]
 
 
 def placed_state(algorithm: Algorithm, train: FederatedData, shapes: Any) -> Any:
@@ -85,16 +77,17 @@ class Functions:
   """The functions of one run of a method, which its programs are made of.
 
   `start` and `step` are traced once: for shapes, for identities and for programs.
-
-  Args:
-    method: of the run.
-    clients: whether rounds report each client; what is not reported is no part of the
-      program.
-    finetune_epochs: see `simulate`.
+  Rounds report each of the `clients` if that is True.
   """
 
-  def __init__(self, method: Method, clients: bool = False, finetune_epochs: int = 1):
-    self._algorithm, self._arguments = method
+  def __init__(
+    self,
+    algorithm: Algorithm,
+    arguments: Arguments,
+    clients: bool = False,
+    finetune_epochs: int = 1,
+  ):
+    self._algorithm, self._arguments = algorithm, arguments
     self._clients, self._epochs = clients, finetune_epochs
     sends = self._algorithm.local.sends
     self._is_noised = sends is not None and sends.server is not None
@@ -124,15 +117,11 @@ class Functions:
     key: jax.Array,
     numbers: Any,
   ) -> Any:
-    """A round: the state, what the method reports, clusters if it reports none.
-
-    Eq. 6 of sums that the server clips and noises would be that of other models, often
-    0; it is left out.
-    """
+    """A round: the state, what the method reports, clusters if it reports none."""
     algorithm = self._algorithm
     args = state, train, cohort, key
     state, info = self._arguments.bind(numbers, algorithm.step, *args)
-    if self._is_noised and info.clusters is not None:
+    if self._is_noised and info.clusters is not None:  # Eq. 6 would be of other models.
       clusters = info.clusters._replace(objective=None, objective_parts=None)
       info = info._replace(clusters=clusters)
     updates = info.updates if algorithm.between is not None else None
@@ -161,19 +150,12 @@ class Functions:
 
 
 class Runner:
-  """The start, the rounds and the evaluation of R runs, each compiled once.
+  """The start, the rounds and the evaluation of R = `count` runs, each compiled once.
 
   Each run has a seed, data and hyperparameters of its own. Arrays of R = 1 are those of
-  a run; others have a leading axis of runs. Holds no data and no states.
-
-  Args:
-    spec: one of the runs.
-    method: of the runs.
-    splits: of one of them, as arranged.
-    cohort: of any round of a run.
-    axes: of each array of the splits: 0 where R > 1 runs have others, or None.
-    count: R.
-    most: rounds of one call.
+  a run; others have a leading axis of runs. `axes` are 0 for arrays of the splits that
+  R > 1 runs do not share, or None. A call trains up to `most` rounds. Holds no data and
+  no states.
   """
 
   def __init__(
@@ -188,8 +170,8 @@ class Runner:
   ):
     self.algorithm, self.arguments = method
     self.count, self.most, self._axes = count, most, axes
-    self._functions = Functions(method, spec.wants_clients, spec.finetune_epochs)
-    self._cohort, local = cohort, method.algorithm.local
+    self._functions = Functions(*method, spec.wants_clients, spec.finetune_epochs)
+    self._cohort, local = cohort, self.algorithm.local
     self._mesh = local.mesh
     keys, numbers, *_ = self._unplaced([0], [self.arguments.first], [splits])
     inputs = sharding.replicate(keys, self._mesh), numbers, *splits
@@ -319,8 +301,9 @@ class Runner:
       write = jax.lax.dynamic_update_index_in_dim
       return states, jax.tree.map(lambda a, x: write(a, x, i, 0), carry[1], new)
 
-    _, *shapes = jax.eval_shape(one, 0, states)
-    reports = jax.tree.map(lambda s: jnp.zeros((self.most, *s.shape), s.dtype), shapes)
+    _, *shapes = self.traced.out_info
+    axes = self.most, self.count
+    reports = jax.tree.map(lambda s: jnp.zeros((*axes, *s.shape), s.dtype), shapes)
     states, reports = jax.lax.fori_loop(0, count, body, (states, reports))
     return states, *reports
 
@@ -422,8 +405,8 @@ class Runner:
 
     args = states, np.int32(place)
     placed = jax.tree.map(lambda s: s.sharding, self.shape)
-    what = 'the state of a run'
-    return programs.compiled(what, self, take, *args, out_shardings=placed)(*args)
+    what, options = 'the state of a run', {'out_shardings': placed, **with_passes(0)}
+    return programs.compiled(what, self, take, *args, **options)(*args)
 
   def states(self, each: Sequence[Any]) -> Any:
     """The states of all R runs, from that of each."""

@@ -82,7 +82,7 @@ def simulate(
 
 def run_one(spec: Spec) -> Result:
   """The result of a run; raises what `simulate` raises."""
-  outcome: Outcome = run_many([spec])[0]
+  outcome = run_many([spec])[0]
   if isinstance(outcome, Exception):
     raise outcome
   return outcome
@@ -101,14 +101,11 @@ def simulate_many(
 
   Runs that differ in their seeds, in the values of their data and in hyperparameters
   train side by side; the method is compiled once. Each run gives what `simulate` gives,
-  also its workdir and its callbacks, equal within rounding; with `runs_at_once=1`,
-  equal to the bit. One after the other run methods that decide on the host
-  (`Algorithm.between`), data that are split by client or change over rounds, states in
-  the host's memory, callbacks that runs have in common, several processes and, unless
-  `runs_at_once` asks for it, models on a CPU that have convolutions or would leave its
-  cache.
-
-  A workdir that holds a run already is continued as `simulate` does.
+  equal within rounding; with `runs_at_once=1`, equal to the bit. One after the other
+  run methods that decide on the host (`Algorithm.between`), data that are split by
+  client or change over rounds, states in the host's memory, callbacks that runs have in
+  common, several processes and, unless `runs_at_once` asks for it, models on a CPU that
+  have convolutions or would leave its cache.
 
   Args:
     algorithm: the method, or a function of hyperparameters that makes it.
@@ -116,8 +113,7 @@ def simulate_many(
       `test`, `seed`, `workdir` and others; and `values`, the hyperparameters of a
       function. Runs of the same splits should share the objects.
     runs_at_once: the most runs of one program; 0 takes as many as are faster.
-    keep: (place in `runs`, outcome) -> what is returned of a run, called as soon as it
-      is over, so that what is not needed of it leaves the memory.
+    keep: (place in `runs`, outcome) -> what is returned of a run, called once it ends.
     like: pairs of splits of other calls that are to share the compiled programs; they
       then have `runs_at_once` runs in each call.
     **options: arguments of `simulate` that all runs have in common, e.g. `rounds`.

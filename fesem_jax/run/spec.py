@@ -33,10 +33,9 @@ class Workdir(NamedTuple):
     path: where metrics, summary, checkpoints and figures go.
     checkpoint_every: rounds between checkpoints; 0 saves after the last only.
     resume: whether to continue the run that the folder holds.
-    save_models: whether it gets the deployed models for `load_run`: all centers, or
-      every client's own. None saves up to 1 GiB.
-    portrait: whether it gets what the figures of clients need, which is computed after
-      the last round.
+    save_models: whether it gets the deployed models for `load_run`; None saves up to
+      1 GiB.
+    portrait: whether it gets what the figures of clients need.
   """
 
   path: str | os.PathLike[str]
@@ -88,14 +87,14 @@ class Spec:
 
   @property
   def wants_clients(self) -> bool:
-    """True if a callback sets `wants_clients`."""
+    """True if a callback wants the report of each client."""
     return any(callback.wants_clients for callback in self.callbacks)
 
   @property
   def cohort_size(self) -> int:
-    """Clients of a round, or the most of them that are selected."""
-    drawn, all_clients = self.clients_per_round, len(self.train.info.names)
-    return drawn if 0 < drawn < all_clients else all_clients
+    """The most clients of a round."""
+    everyone = len(self.train.info.names)
+    return min(self.clients_per_round or everyone, everyone)
 
   @property
   def sampling_rate(self) -> float:
@@ -135,32 +134,30 @@ def spec_of(
     clients_per_round=count,
     selection=selection,
     data_placement=getattr(local, 'data_placement', 'auto'),
-    **_of_workdir(workdir),
-    **_of_callbacks(callbacks),
+    **_workdir_options(workdir),
+    **_callback_options(callbacks),
     **numbers,
   )
 
 
 def _check_data(name: str, split: FederatedData) -> None:
-  """Raises `UserError` on what is no split."""
   right = isinstance(split, FederatedData)
   check(right, f'{name}: must be a FederatedData; got {kind_of(split)}')
 
 
-def _of_workdir(given: str | os.PathLike[str] | Workdir | None) -> dict[str, Any]:
-  if given is None:
+def _workdir_options(
+  workdir: str | os.PathLike[str] | Workdir | None,
+) -> dict[str, Any]:
+  if workdir is None:
     return {}
-  own = given if isinstance(given, Workdir) else Workdir(given)
-  path = path_of('workdir', own.path, ' or fesem_jax.Workdir(path)')
-  fields = own._replace(path=path)._asdict()
-  return {
-    'workdir': fields.pop('path'),
-    'make_portrait': fields.pop('portrait'),
-    **fields,
-  }
+  if not isinstance(workdir, Workdir):
+    workdir = Workdir(workdir)
+  fields = workdir._asdict()
+  path = path_of('workdir', fields.pop('path'), ' or fesem_jax.Workdir(path)')
+  return {'workdir': path, 'make_portrait': fields.pop('portrait'), **fields}
 
 
-# Options among the callbacks, and what they are of a `Spec`.
+# Options among the callbacks: field of a `Spec`, attribute.
 _OPTIONS: dict[type[Callback], tuple[str, str]] = {
   Drift: ('later_phases', 'phases'),
   Patience: ('patience', 'rounds'),
@@ -169,19 +166,17 @@ _OPTIONS: dict[type[Callback], tuple[str, str]] = {
 }
 
 
-def _of_callbacks(given: Sequence[Callback]) -> dict[str, Any]:
-  check_callbacks(given)
-  options: dict[str, Any] = {}
-  others = []
-  for callback in given:
+def _callback_options(callbacks: Sequence[Callback]) -> dict[str, Any]:
+  check_callbacks(callbacks)
+  options: dict[str, Any] = {'callbacks': []}
+  for callback in callbacks:
     if type(callback) not in _OPTIONS:
-      others.append(callback)
+      options['callbacks'].append(callback)
       continue
     name, attribute = _OPTIONS[type(callback)]
-    if isinstance(callback, Unseen):
-      for split in callback.splits:
-        _check_data('callbacks.Unseen', split)
-    twice = name in options
-    check(not twice, f'callbacks: has two {type(callback).__name__}; leave out one')
+    for split in callback.splits if isinstance(callback, Unseen) else ():
+      _check_data('callbacks.Unseen', split)
+    once = name not in options
+    check(once, f'callbacks: has two {type(callback).__name__}; leave out one')
     options[name] = getattr(callback, attribute)
-  return {**options, 'callbacks': others}
+  return options

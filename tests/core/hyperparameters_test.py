@@ -13,7 +13,7 @@ import pytest
 from fesem_jax import algorithms
 from fesem_jax.core import hyperparameters
 from fesem_jax.core.hyperparameters import Arguments, variable
-from fesem_jax.run.runner import Functions, Method
+from fesem_jax.run.runner import Functions
 from fesem_jax.server import optimizers as server_optimizers
 from tests.support import helpers
 from tests.support.nights import rest_by_night
@@ -211,7 +211,7 @@ def test_programs_of_a_method_read_every_number_that_it_declares(name, options):
   second |= {'learning_rate': 0.2, 'dropout_rate': 0.2}
   given, decisions = hyperparameters.named(first)
   arguments = Arguments(decisions)
-  functions = Functions(Method(make(**given), arguments))
+  functions = Functions(make(**given), arguments)
   key, cohort = jax.random.key(0), dataclasses.replace(helpers.everyone(data), round=0)
   state = jax.eval_shape(functions.start, key, data, arguments.values(first))[0]
   jax.eval_shape(functions.step, state, data, cohort, key, arguments.values(first))

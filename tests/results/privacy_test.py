@@ -13,7 +13,7 @@ from fesem_jax.core.hyperparameters import Arguments
 from fesem_jax.core.sending import Privacy
 from fesem_jax.core.traffic import one_model
 from fesem_jax.run.results import privacy
-from fesem_jax.run.runner import Functions, Method
+from fesem_jax.run.runner import Functions
 from fesem_jax.training.privacy import differential_privacy
 from tests.support import helpers
 
@@ -150,10 +150,10 @@ def test_equation_6_is_not_computed_from_sums_with_noise(clients):
   def told(local):
     method = algorithms.build('fesem', local, **options)
     state = jax.eval_shape(method.init, jax.random.key(0), data)
-    made = Method(method, Arguments())
     args = state, data, helpers.everyone(data), jax.random.key(1)
-    step = Functions(made, clients).step
-    return jax.eval_shape(step, *args, made.arguments.values({}))[1]
+    arguments = Arguments()
+    step = Functions(method, arguments, clients).step
+    return jax.eval_shape(step, *args, arguments.values({}))[1]
 
   noised, clear = told(local), told(LOCAL)
   assert noised.clusters.objective is noised.clusters.objective_parts is None

@@ -3,14 +3,13 @@ import json
 import os
 import signal
 import threading
-import types
 
 import jax
 import numpy as np
 import pytest
 
 import fesem_jax as fj
-from fesem_jax import algorithms, callbacks
+from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.core.arrangement import arrange, draw_cohort
 from fesem_jax.run import programs
@@ -199,21 +198,6 @@ def test_a_run_continues_on_another_number_of_devices(tmp_path):
     jax.tree.leaves(rest.state), jax.tree.leaves(whole.state), strict=True
   ):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_patience_ends_resumed_runs_that_had_settled():
-  held = [
-    {'round': n, 'moved': int(n < 3), 'objective': 1.0, 'trained': 7} for n in range(9)
-  ]
-
-  def asked(rounds, patience):
-    *before, last = held[: rounds + 1]
-    start = types.SimpleNamespace(records=tuple(before), record=last)
-    return callbacks.Patience(patience).on_start(start)
-
-  assert asked(6, 4).reason == 'patience'
-  assert asked(5, 4) is None
-  assert asked(8, 4).reason == 'patience'
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from fesem_jax.core.algorithm import Algorithm, RoundInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from fesem_jax.data.splits import Phase
-from fesem_jax.run.results import records
 from fesem_jax.run.results.deployed_models import DeployedModels
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.results.result import Result
@@ -23,13 +22,9 @@ if TYPE_CHECKING:
 
 
 class Stop(NamedTuple):
-  """The return value of a callback that ends the run after this round.
+  """The return value of a callback that ends the run after this round."""
 
-  Attributes:
-    reason: a few words; the entry `ended` of `summary.json`.
-  """
-
-  reason: str
+  reason: str  # a few words; the entry `ended` of `summary.json`
 
 
 class Arranged(NamedTuple):
@@ -53,7 +48,7 @@ class Arranged(NamedTuple):
 
 
 def _ordered(values: Any, places: np.ndarray) -> np.ndarray | None:
-  """Values [M] in the order of the clients; read-only, as callbacks share them."""
+  """Values [M] by client; read-only, as callbacks share them."""
   if values is None:
     return None
   ordered = np.asarray(values)[places]
@@ -69,21 +64,18 @@ class Event:
     algorithm: see `simulate`, as `train`, `test`, `rounds`, `seed` and `workdir`.
     config: the configuration of the run, if any.
     number: of the round, from 1; before a round, the rounds that are done.
-    record: the round's line of `metrics.jsonl`, with `deployed` and other metrics if
-      it was evaluated. Callbacks may add entries with new names and values that JSON
-      can hold. Before round 1, the first clusters; empty for methods without any.
+    record: the round's line of `metrics.jsonl`, to which callbacks may add entries with
+      new names and values that JSON can hold; before round 1, the first clusters.
     records: those of the previous rounds; do not change them.
     state: of the method, on the devices; None in `on_end`.
     arranged: the data on the devices.
-    info: the report of the method on the round, on the host, clients as arranged; None
-      before a round.
-    drawn: the clients of the round, as arranged; None before a round.
+    info: the report of the method on the round, on the host, clients as arranged.
+    drawn: the clients of the round, as arranged.
     measured: what was measured of the round, clients as arranged; None without an
       evaluation.
     result: of the run, in `on_end`.
     reason: in `on_end`: 'finished', 'patience', or the reason of a callback's `Stop`.
-    columns: in `on_end`: new columns of the table of clients may be added to it, name
-      -> [M] numbers, NaN for missing values.
+    columns: in `on_end`, takes columns of the table of clients: name -> [M] numbers.
   """
 
   algorithm: Algorithm
@@ -111,17 +103,13 @@ class Event:
   def models(self) -> DeployedModels:
     """The models that clients deploy, on the host, fetched on first access.
 
-    Access them before the method returns, because the next round reuses the memory.
-    With several processes, access them in every process or in none.
+    The next round reuses their memory. Access them in every process or in none.
     """
     return self.arranged.deployed(self.state)
 
   @functools.cached_property
   def assignment(self) -> np.ndarray | None:
-    """[M] int32 cluster that each client deploys from; None without clusters.
-
-    K for a client that has not joined.
-    """
+    """[M] int32 cluster of each client, K before it has joined; None without any."""
     return _ordered(self.clusters, self.arranged.places)
 
   @functools.cached_property
@@ -156,92 +144,59 @@ class Callback:
   """The base class of callbacks; its methods do nothing.
 
   Override the methods that you need, and pass instances of your class to
-  `simulate(..., callbacks=[...])`. They are called in the order of the list. With
-  several processes, every process makes the same calls; write files in the first
-  process only (`processes.is_first()`).
+  `simulate(..., callbacks=[...])`. They are called in the order of the list, in every
+  process; write files in the first one only (`processes.is_first()`).
 
   If a method raises, the other callbacks are still called for the round, the round is
-  saved as after Ctrl-C, and the error ends the run. The same command continues after
-  that round.
+  saved as after Ctrl-C, and the error ends the run.
 
   Attributes:
-    wants_clients: whether `Event.info.clients` reports each client of the round; this
-      fetches four numbers per client.
+    wants_clients: whether `Event.info.clients` reports each client of the round.
   """
 
   wants_clients: bool = False
 
   def on_start(self, event: Event) -> Stop | None:
-    """Called before the first round, or before the first round of a resumed run.
-
-    Returns:
-      `Stop` to run no further round; None to continue.
-    """
+    """Called before the first round of a run or of a resumed run."""
 
   def on_round(self, event: Event) -> Stop | None:
     """Called after each round, and after its evaluation if it has one.
 
     A round without evaluation that a callback ends is evaluated then, and all callbacks
     are called again for it.
-
-    Returns:
-      `Stop` to end the run after this round; None to continue.
     """
 
   def on_end(self, event: Event) -> None:
-    """Called after the last round, before the summary is written.
-
-    Also called if `simulate` is called again for a finished run.
-    """
+    """Called after the last round, or for a finished run, before the summary is."""
 
   def close(self, error: BaseException | None) -> None:
     """Called last; `error` is the exception that ended the run, or None."""
 
 
 class Patience(Callback):
-  """Ends a run after some rounds in which no client moved and Eq. 6 did not change.
+  """Ends a run after some `rounds` in which no client moved and Eq. 6 did not change.
 
   Eq. 6 counts if the method measures it, and may change by less than 0.1 %. Methods
   without clusters are refused. The reason of the end is 'patience'.
-
-  Attributes:
-    rounds: number of such rounds.
   """
 
   @checked
   def __init__(self, rounds: Count):
     self.rounds = rounds
 
-  def on_start(self, event: Event) -> Stop | None:
-    """Ends a resumed run that had already settled."""
-    return self.on_round(event)
-
-  def on_round(self, event: Event) -> Stop | None:
-    """Ends a run that has settled in this round."""
-    history = [*event.records, event.record]
-    return Stop('patience') if records.settled(history, self.rounds) else None
-
 
 class Progress(Callback):
-  """Decides whether a run shows its progress, as it does without this callback.
-
-  Attributes:
-    shown: True shows live lines on a terminal, and a line a minute elsewhere.
-  """
+  """Shows or hides the progress of a run, which is shown by default."""
 
   def __init__(self, shown: bool):
     self.shown = shown
 
 
 class Unseen(Callback):
-  """Measures clients that take no part in a run, after its last round.
+  """Measures clients that take no part in a run, after its last round, as `unseen`.
 
-  The summary gets their figures as `unseen`; None for methods whose clients have
-  personal models or layers.
-
-  Attributes:
-    splits: training and test split of these clients; they choose a model by their
-      training losses, as the second pair of `data.hold_out_clients` has it.
+  They choose a model by their training losses. Splits are as the second pair of
+  `data.hold_out_clients`. Methods with personal models or layers have no such metrics.
   """
 
   def __init__(self, train: FederatedData, test: FederatedData):
@@ -251,9 +206,7 @@ class Unseen(Callback):
 class Drift(Callback):
   """Changes the data of a run at the beginning of some rounds.
 
-  Attributes:
-    phases: splits that replace `train` and `test` from later rounds on, as those of
-      `data.load_phases` but the first; only their values may differ.
+  `phases` are as those of `data.load_phases` but the first; only values may differ.
   """
 
   def __init__(self, phases: Sequence[Phase]):

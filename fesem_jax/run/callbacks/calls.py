@@ -27,11 +27,7 @@ def check_callbacks(own: Sequence[Callback]) -> None:
 
 
 class Callbacks:
-  """The callbacks of a run: measurements of the run itself, then the user's.
-
-  If a callback of the user raises, it is not called again, and its error is raised
-  after the round is saved.
-  """
+  """The callbacks of a run: the run's own, then the user's, which may raise."""
 
   def __init__(self, first: Sequence[Callback], own: Sequence[Callback]):
     self._first, self._own = list(first), list(own)
@@ -39,7 +35,7 @@ class Callbacks:
     self._error: Exception | None = None
 
   def on_start(self, event: Event) -> str | None:
-    """Calls `on_start` of all; returns the reason why no round follows, or None."""
+    """The reason why no round follows the start, or None."""
     stops = []
     for callback in [*self._first, *self._own]:
       self._started.append(callback)
@@ -52,7 +48,7 @@ class Callbacks:
     return self._agreed(stops)
 
   def on_round(self, event: Event) -> str | None:
-    """Calls `on_round` of all; returns the reason to end the run, or None."""
+    """The reason to end the run after this round, or None."""
     for callback in self._first:
       callback.on_round(event)
     reason = self._agreed(self._call('on_round', event, event.record))
@@ -61,18 +57,18 @@ class Callbacks:
     return reason
 
   def halts(self, interrupted: bool) -> bool:
-    """True if the run ends here because of a signal (`interrupted`) or an error."""
+    """True if the run ends here because of a signal or an error."""
     return processes.any_of(interrupted or self._error is not None)
 
   def on_end(self, event: Event) -> None:
-    """Calls `on_end` of all callbacks."""
+    """Calls `on_end` of all; raises the error of a callback."""
     for callback in self._first:
       callback.on_end(event)
     self._call('on_end', event, event.summary)
     self.raise_error('')
 
   def raise_error(self, kept: str) -> None:
-    """Raises the error of a callback, if any; `kept` describes what was saved."""
+    """Raises the error of a callback, if any, with a note on what was saved."""
     failed = bool(self._own) and processes.any_of(self._error is not None)
     if self._error is not None:
       if kept:
