@@ -7,7 +7,7 @@ computed inside the compiled round.
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -115,7 +115,7 @@ def random_rows(
   rows = places + sums[_ROUNDS]
   rows -= jnp.where(rows >= size, size, 0)
 
-  def round_of(rows: jax.Array, numbers: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+  def swapped(rows: jax.Array, numbers: Any) -> tuple[jax.Array, None]:
     """Pairs of rows that add up to the same number swap, or stay."""
     total, factor, summand = numbers
     partners = total - rows
@@ -125,7 +125,7 @@ def random_rows(
 
   # Traced once; unrolled, it runs as one loop over the places.
   numbers = sums[:_ROUNDS], keys[:_ROUNDS], keys[1:]
-  rows, _ = jax.lax.scan(round_of, rows, numbers, unroll=_ROUNDS)
+  rows, _ = jax.lax.scan(swapped, rows, numbers, unroll=_ROUNDS)
   return rows
 
 

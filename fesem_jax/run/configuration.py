@@ -20,6 +20,7 @@ from fesem_jax.run.runner import Runner
 from fesem_jax.run.spec import Spec
 from fesem_jax.utils import processes, provenance
 from fesem_jax.utils.errors import WorkdirError
+from fesem_jax.utils.version import __version__
 
 # Entries that decide where and how fast a run happens and how long it is; `code` is
 # compared by itself.
@@ -59,7 +60,7 @@ def identity(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]
   local, phases = spec.algorithm.local, spec.phases
   entries = default_config(spec) if spec.config is None else spec.config
   if spec.config is None or 'own_code' in spec.config:
-    entries = entries | {'code': _code_of(spec, runner, train)}
+    entries = entries | {'code': _code(spec, runner, train)}
   pairs = [(train, test) for _, train, test in phases]
   if spec.unseen is not None:
     pairs.append(spec.unseen)
@@ -76,24 +77,17 @@ def identity(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]
   return entries
 
 
-def _code_of(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]:
+def _code(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]:
   """The entry `code`: what a round computes, and where that can be compared."""
   local = spec.algorithm.local
-  params = jax.eval_shape(local.model.init, jax.random.key(0))
-  parameters = jax.tree_util.tree_leaves_with_path(params)
   where = [local.mesh.devices.flat[0].platform, local.mesh.size]
   where += [getattr(local, name) for name in sorted(_PLACEMENT)]
   where += [train.max_examples, *(x.shape for x in jax.tree.leaves(train))]
-  commit = provenance.commit() or provenance.versions()['fesem_jax']
+  where += [jax.__version__, provenance.commit() or __version__]
   text = programs.once(('text of a round', runner), lambda: _text_of(runner.traced))
   numbers = repr(runner.arguments.values(spec.values))
   return {
-    'versions': {'jax': jax.__version__, 'fesem_jax': commit},
     'machine': ' '.join(map(str, where)),
-    'parameters': {
-      jax.tree_util.keystr(path, simple=True, separator='/'): str(x.shape)
-      for path, x in parameters
-    },
     'round': hashlib.sha256(f'{text}\n{numbers}'.encode()).hexdigest(),
   }
 
@@ -126,11 +120,10 @@ def _text_of(traced: jax.stages.Traced) -> str:
 def digest_of_data(
   *splits: FederatedData, here: Sequence[np.ndarray | None] | None = None
 ) -> str:
-  """A digest that differs when any example, label or client does.
+  """A digest that differs when any example, label or client of splits on the host does.
 
-  Splits are on the host, as they were loaded. For each, `here` is [M] bool, the clients
-  whose examples this process has; other processes have the rest, and all of them call
-  this. None where every process has all.
+  For each split, `here` is [M] bool, the clients whose examples this process has; None
+  where every process has all.
   """
   digest = hashlib.sha256()
   for split in splits:
@@ -195,7 +188,9 @@ def check_same(
     for name in sorted(there.keys() | here.keys())
     if there.get(name) != here.get(name)
   ]
-  differing = differing or _code_differs(old.get('code'), config.get('code'))
+  there, here = (x.get('code') or {'machine': None} for x in (old, config))
+  if not differing and there['machine'] == here['machine'] and there != here:
+    differing = ['code of the round differs']
   if differing:
     more = ', ...' if differing[3:] else ''
     raise WorkdirError(
@@ -218,26 +213,3 @@ def _flat(config: dict[str, Any], prefix: str = '') -> dict[str, Any]:
 def _both(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
   one, other = (f'{x[name]!s:.40}' if name in x else 'absent' for x in (there, here))
   return f'{name} {one} there, {other} here'
-
-
-def _code_differs(
-  there: dict[str, Any] | None, here: dict[str, Any] | None
-) -> list[str]:
-  """What differs between the code of two runs, where it can be compared."""
-  if there is None or here is None:
-    return []
-  one, other = there['parameters'], here['parameters']
-  if names := [n for n in sorted(one | other) if one.get(n) != other.get(n)]:
-    listed = [_both(name, one, other) for name in names[:3]]
-    return [f"the model's parameters have other shapes: {', '.join(listed)}"]
-  alike = all(there[name] == here[name] for name in ('versions', 'machine'))
-  return ['code of the round differs'] if alike and there != here else []
-
-
-def other_versions(old: dict[str, Any], config: dict[str, Any]) -> str | None:
-  """A sentence on a run that began with other versions, or None."""
-  there, here = (each.get('code', {}).get('versions') for each in (old, config))
-  if not there or not here or there == here:
-    return None
-  pairs = [_both(name, there, here) for name in here if there.get(name) != here[name]]
-  return f'began with other versions ({", ".join(pairs)}); results may differ'

@@ -28,9 +28,8 @@ def finish(
 ) -> Result:
   """The result of a run after its last round, written into its workdir.
 
-  Callbacks are told of its end. `compile_seconds` counts what is compiled, `began` is
-  when the run began, by `time.perf_counter`, and `start` gives its first state again.
-  Raises the error of a run that diverged.
+  `began` is by `time.perf_counter`, and `start` gives the first state again. Raises the
+  error of a run that diverged.
   """
   if run.error is not None:
     raise run.error
@@ -44,8 +43,7 @@ def finish(
   )
   if run.runner.count > 1:
     timing |= {'runs_at_once': run.runner.count}
-  local, used = run.algorithm.local, run.runner.deployed
-  task, others = local.model.measured_as, None
+  local, used, task, others = run.algorithm.local, run.runner.deployed, run.task, None
   if spec.unseen is not None and used.own is None:
     others = evaluation.unseen(run.algorithm, state, train, spec.unseen)
   summary = records.summary(
@@ -64,15 +62,11 @@ def finish(
   if is_sampled and used.own is not None and not offloading.is_offloaded(used.own):
     summary |= evaluation.trained(run.measured, state, start(), train, task)
   summary['checks'] = [*run.found, *check_after(spec, summary, run.out.records)]
-  clients = evaluation.clients(run.measured, train, run.places, task)
-  return _ended(run, _result(run, summary, clients, picture))
+  return _ended(run, _result(run, summary, run.table(run.measured), picture))
 
 
 def read_finished(run: Replicate, measure: Callable[[], Any]) -> Result | None:
-  """The result that the workdir of a finished run holds; None if it is not whole.
-
-  No round of `run`, which has its state, is left. Callbacks are told of its end.
-  """
+  """The result that the workdir of a finished run holds; None if it is not whole."""
   if run.spec.workdir is None:
     return None
   held = read_result(run.spec.workdir, run.out.records, run.spec.make_portrait)
@@ -83,8 +77,7 @@ def read_finished(run: Replicate, measure: Callable[[], Any]) -> Result | None:
     # Callbacks have columns of the last evaluation to add, which they are told anew.
     run.measure_again(measure(), run.state)
     assert run.measured is not None
-    task = run.algorithm.local.model.measured_as
-    table = evaluation.clients(run.measured, run.splits[0], run.places, task)
+    table = run.table(run.measured)
   result = _result(run, held[0], table, held[1])
   return _ended(run, result, held[0], clients is not None)
 
@@ -95,7 +88,7 @@ def _ended(
   held: records.Record | None = None,
   has_clients: bool = False,
 ) -> Result:
-  """The result, with what callbacks add to it, and as files if there is a workdir."""
+  """The result with additions of callbacks, also as files."""
   history, reason = result.history, run.reason or ''
   before = {'record': history[-1], 'records': tuple(history[:-1]), 'state': None}
   event = run.event(result=result, reason=reason, **before)
@@ -122,11 +115,7 @@ def _portrait(run: Replicate) -> dict[str, np.ndarray]:
 
 
 def _evaluated(run: Replicate) -> list[records.Record]:
-  """The records of the rounds that are measured where the run does not stop between.
-
-  A run that has gone on was also measured where it ended before. Rounds with data that
-  have changed since are left out.
-  """
+  """The records of due evaluations on the last data, and the last record."""
   every, (*earlier, last) = run.spec.eval_every, run.out.records
   since = _data_since(run)
   due = [r for r in earlier if every and r['round'] % every == 0]
@@ -145,7 +134,6 @@ def _result(
   clients: 'DataFrame',
   picture: dict[str, np.ndarray] | None,
 ) -> Result:
-  """The result; a `picture` is the portrait of its clients, if there is one."""
   model, history = run.algorithm.local.model, run.out.records
   task, deployed = model.measured_as, run.runner.deployed
   one = evaluation.of_one_model(deployed, history[-1], task)

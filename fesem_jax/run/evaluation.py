@@ -33,13 +33,7 @@ class Measured(NamedTuple):
 def record(
   measured: Measured, train: FederatedData, test: FederatedData, task: Task
 ) -> dict[str, Any]:
-  """Entries of the record of a round for what was measured.
-
-  Returns:
-    `deployed` and `finetuned` scores, the clients whose fine-tuning failed, the
-    clusters that clients deploy from, if any, and, where some clients are bad,
-    `honest`: the same of the others.
-  """
+  """Entries of the record of a round; `honest` has those of the honest clients."""
   tested = np.asarray(test.sizes()) > 0
   entries: dict[str, Any] = {
     'deployed': evaluate.scores(measured.deployed, task),
@@ -74,11 +68,9 @@ def _scores_of(
 def trained(
   measured: Measured, state: Any, start: Any, train: FederatedData, task: Task
 ) -> dict[str, Any]:
-  """Entries of the summary on clients whose personal model has been trained.
+  """Entries of the summary on clients whose rows of a state differ from the start's.
 
-  `trained` is their share, and `trained_deployed` has the scores of their deployed
-  models. A client has trained if its rows of the `state` differ from those of the
-  `start`, both on the host, by more than rounding.
+  `trained` is their share, `trained_deployed` has scores of their deployed models.
   """
   count, real = train.num_clients, len(train.info.names)
   rows = [
@@ -96,10 +88,7 @@ def trained(
 def clients(
   measured: Measured, train: FederatedData, places: np.ndarray, task: Task
 ) -> 'DataFrame':
-  """Measurements client by client.
-
-  `places` [M] is the position of the table's first, second, ... client as arranged.
-  """
+  """Measurements client by client; `places` [M] are their positions as arranged."""
   truth, chosen, kept = train.info.clusters, measured.assignment, honest(train)
   return client_table.make(
     train.info.names[places],
@@ -119,22 +108,19 @@ def models(algorithm: Algorithm, state: Any, train: FederatedData) -> ClientMode
   leaves = jax.tree.leaves(state, is_leaf=offloading.is_offloaded)
   if any(map(offloading.is_offloaded, leaves)):
     return algorithm.deployed(state, train)  # A program would copy them.
-  args = state, train
-  what = 'the deployed models'
-  used: ClientModels = programs.compiled(what, algorithm, algorithm.deployed, *args)(
-    *args
-  )
+  args, options = (state, train), programs.with_passes(0)
+  what, deployed = 'the deployed models', algorithm.deployed
+  program = programs.compiled(what, algorithm, deployed, *args, **options)
+  used: ClientModels = program(*args)
   return used
 
 
 def of_one_model(
   used: ClientModels, record: dict[str, Any], task: Task
 ) -> float | None:
-  """The first figure of the one model that all clients deploy, on the test split.
+  """The first metric of the one model that all clients deploy, on all test examples.
 
-  It is their micro figure, which is over all test examples; `record` has the deployed
-  scores after the last round, and `used` shapes of what is deployed. None where clients
-  deploy several models, or layers of their own.
+  None where they deploy several; `record` is of the last round.
   """
   one = used.own is None and used.mixture is None and used.num_models() == 1
   return record['deployed'][task.primary_column] if one else None
@@ -149,8 +135,7 @@ def unseen(
   """Scores of clients that took no part, with the state after the last round.
 
   They use the deployed models of least training loss, or those that the method
-  chooses (`Algorithm.of_unseen`). `splits` are their training and test split, on the
-  host.
+  chooses. `splits` are on the host.
   """
   local = algorithm.local
 
@@ -181,9 +166,8 @@ def with_clusters(
 ) -> RoundInfo:
   """What a method reports on a round, on the host, with the clusters it left out.
 
-  These are those that clients deploy from, `before` and `after` the round, [M] int32 or
-  None without clusters; the first `real` of the M clients count. In a round whose data
-  changed, clients of the oracle moved of whom its state knows nothing.
+  Clients deploy from clusters [M] `before` and `after` the round, None without any; the
+  first `real` count. Where data changed, the state knows nothing of moves of an oracle.
   """
   reported = info.clusters
   if before is None or (reported is None and after is None):

@@ -1,8 +1,4 @@
-"""Data about a finished run's clients, for figures.
-
-Saved beside the metrics, so that figures are drawn from a workdir alone,
-without the data or the models.
-"""
+"""Data about a finished run's clients, for figures without the data or the models."""
 
 import dataclasses
 from typing import Any
@@ -42,13 +38,10 @@ def principal_components(gram: np.ndarray, components: int) -> np.ndarray:
 
 
 def sketch(key: jax.Array, stack: Params, origin: Params) -> jax.Array:
-  """Local models less a common origin, in few numbers that keep their geometry.
+  """[C, min(P, 16381)] float32: models less an origin, in few numbers.
 
-  Of models of more than 16,381 parameters, random signs, which `key` decides, are
-  multiplied on and every 16,381st parameter is added up: inner products are kept on
-  average, and distances within a few percent where models differ in many parameters.
-  Smaller models stay as they are. The result for models [C, ...] and the origin
-  [1, ...] is [C, min(P, 16381)] float32.
+  Of larger models, every 16,381st parameter is added up with random signs, which keeps
+  inner products on average, and distances within a few percent.
   """
   shifted = jax.tree.leaves(jax.tree.map(jnp.subtract, stack, origin))
   flat = jnp.concatenate([x.reshape(x.shape[0], -1) for x in shifted], axis=1)
@@ -69,9 +62,8 @@ def draw(
   """Describes the clients of a run by their local models.
 
   Up to 400 clients train once more from the model they deploy, as in a round but
-  without noise, compression or lies of bad clients. `key` decides the order of examples
-  and the choice of clients; `places` [M] are the positions in the training split of the
-  clients as the result lists them.
+  without noise, compression or lies of bad clients. `places` [M] are the positions of
+  the clients as arranged.
 
   Returns arrays by name: `names` [M], `truth` [M] or [0], `assignment` [M] or [0],
   `sampled` [S] positions, principal components of their models as `coordinates` [S,
@@ -138,11 +130,9 @@ def draw(
 def confused(
   models: DeployedModels, test: FederatedData, places: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """Confusion matrices of the clients of each cluster, on the test split.
+  """`confusion` [K, L, L] int32 of the clients of each cluster, on the test split.
 
-  Client i of the `models` is at position `places[i]` of the split. Returns `confusion`
-  [K, L, L] int32, examples of each true class (rows) that the deployed models take for
-  each class (columns); nothing for other tasks, more than 100 classes, personal models
+  Rows are true classes. Nothing for other tasks, more than 100 classes, personal models
   or mixtures.
   """
   classes = test.num_classes
@@ -166,11 +156,10 @@ def confused(
 def sheets(
   picture: dict[str, np.ndarray], train: FederatedData
 ) -> dict[str, np.ndarray]:
-  """Images of the clients nearest to the mean of their cluster.
+  """Images of the clients nearest to the mean of their cluster, of a `draw`.
 
-  `picture` is from `draw`, with positions as in `train`, which is on the host. Returns
-  `sheet_images` [K, 6, 12, H, W, ...], of all labels in order, and `sheet_clients` [K,
-  6] positions, -1 where a cluster has fewer; nothing without images or clusters.
+  Returns `sheet_images` [K, 6, 12, H, W, ...], of all labels in order, and
+  `sheet_clients` [K, 6] positions in `train`, -1 where a cluster has fewer.
   """
   sampled, coordinates = picture['sampled'], picture['coordinates']
   if not len(picture['assignment']) or len(train.example_shape) not in (2, 3):

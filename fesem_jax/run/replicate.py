@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,11 +13,14 @@ from fesem_jax.core.types import Cohort
 from fesem_jax.data.attacks import backdoor_of
 from fesem_jax.models.starting import whole_model, with_constants
 from fesem_jax.run import evaluation, programs
-from fesem_jax.run.callbacks.additions import BackdoorSuccess, PrivacySpent
+from fesem_jax.run.callbacks.additions import (
+  BackdoorSuccess,
+  PrivacySpent,
+  ServerMetrics,
+)
 from fesem_jax.run.callbacks.callback import Arranged, Callback, Event
 from fesem_jax.run.callbacks.calls import FINISHED, Callbacks
 from fesem_jax.run.callbacks.costs import Costs
-from fesem_jax.run.callbacks.server_metrics import ServerMetrics
 from fesem_jax.run.checks import check_before
 from fesem_jax.run.configuration import identity
 from fesem_jax.run.evaluation import Measured
@@ -32,9 +35,14 @@ from fesem_jax.utils import progress_lines
 from fesem_jax.utils.errors import Diverged, WorkdirError
 from fesem_jax.utils.interrupts import Stopped
 
+if TYPE_CHECKING:
+  from pandas import DataFrame  # Slow to import.
+
 
 class Replicate:
   """One of the runs of a `Runner`, from its start to its end.
+
+  `opened` closes what the run has opened. Raises `UserError` as `simulate`.
 
   Attributes:
     done: rounds that are done.
@@ -43,16 +51,6 @@ class Replicate:
     measured: what was measured after the last round, if it was.
     state: after the last round.
     seconds: of each round of this process.
-
-  Args:
-    spec: of the run.
-    runner: of its method.
-    splits: of its first data, as arranged.
-    opened: closes what the run has opened.
-    shows: whether it shows its progress.
-
-  Raises:
-    UserError: see `simulate`.
   """
 
   def __init__(
@@ -67,6 +65,7 @@ class Replicate:
     self.algorithm = with_memory(spec.algorithm)
     self.on_host, self._phase, self._data_changed = spec.train, 0, False
     self.places = np.argsort(order_of_clients(self.algorithm.local, spec.train))
+    self.task = self.algorithm.local.model.measured_as
     self.reason: str | None = None
     self.error: Diverged | None = None
     self.measured: Measured | None = None
@@ -128,7 +127,7 @@ class Replicate:
     return self._data_changed
 
   def select(self, number: int, state: Any) -> tuple[Cohort, dict[str, Any]]:
-    """The clients of a round, and what its record says of how they were selected."""
+    """The clients of a round, and entries of its record on their selection."""
     if self.spec.selection is None:
       return draw(self.spec, self.splits[0], number), {}
     return selected(self.spec, self.algorithm, state, self.splits[0], number)
@@ -147,27 +146,21 @@ class Replicate:
 
   def event(self, **now: Any) -> Event:
     """The event of a moment of the run."""
-    spec, history = self.spec, self.out.records
-    task = self.algorithm.local.model.measured_as
+    spec = self.spec
     arranged = Arranged(*self.splits, self.places, programs.compiled, self.deployed)
-
-    def table(measured: Measured) -> Any:
-      return evaluation.clients(measured, self.splits[0], self.places, task)
-
-    options: dict[str, Any] = {'number': self.done, 'table': table}
-    options |= {'records': tuple(history)} | now
+    now = {'number': self.done, 'records': tuple(self.out.records)} | now
     return Event(
       algorithm=self.algorithm, train=self.on_host, test=spec.test, rounds=spec.rounds,
       seed=spec.seed, workdir=spec.workdir, config=spec.config, arranged=arranged,
-      **options,
+      table=self.table, **now,
     )  # fmt: skip
 
-  def begin(self, state: Any, clusters: Any, seconds: float) -> None:
-    """Calls callbacks before the next round; the start took `seconds`.
+  def table(self, measured: Measured) -> 'DataFrame':
+    """Measurements client by client."""
+    return evaluation.clients(measured, self.splits[0], self.places, self.task)
 
-    `clusters` [M] are those that clients deploy from; `state` is None where it is not
-    read.
-    """
+  def begin(self, state: Any, clusters: Any, seconds: float) -> None:
+    """Calls callbacks before the next round; the start took `seconds`."""
     self._clusters = clusters
     if not self.done and clusters is not None:
       count = self.runner.deployed.num_clusters()
@@ -177,15 +170,12 @@ class Replicate:
     record, before = (history[-1], history[:-1]) if history else ({}, [])
     now = {'record': record, 'records': tuple(before), 'clusters': clusters}
     self.reason = self.callbacks.on_start(self.event(state=state, **now))
-    if self.reason is None and self._is_settled(history):
+    if self.reason is None and records.settled(history, self.spec.patience):
       self.reason = 'patience'
     measured = [r for r in history if 'finetuned' in r]
     self._last_measured = measured[-1] if measured else {}
     if self._display is not None and self.reason is None:
       self._display.rounds(self.done, self.spec.rounds)
-
-  def _is_settled(self, history: list[records.Record]) -> bool:
-    return records.settled(history, self.spec.patience)
 
   def after_round(
     self,
@@ -202,19 +192,8 @@ class Replicate:
   ) -> Stopped | None:
     """Records a round; returns the exception of a run that is interrupted after it.
 
-    Args:
-      cohort: its clients.
-      info: what the method reports, on the host.
-      clusters: that clients deploy from, if not in `info`.
-      seconds: that it took.
-      measure: measures what clients deploy.
-      state: gives the state after the round.
-      is_read: whether callbacks may read the state.
-      interrupted: whether a signal asks for the end.
-      **entries: of the record.
-
-    Raises:
-      Diverged: if nothing sound is left.
+    `clusters` are those that clients deploy from, if not in `info`; `is_read` is
+    whether callbacks may read the state. Raises `Diverged` if nothing sound is left.
     """
     spec, (train, test) = self.spec, self.splits
     self.done, self.steps = self.done + 1, self.steps + int(info.steps)
@@ -227,7 +206,7 @@ class Replicate:
       self._clusters = np.asarray(info.clusters.assignment)
     record = records.round_record(self.done, info, train) | entries
     record['seconds'] = seconds
-    settled = self._is_settled([*self.out.records, record])
+    settled = records.settled([*self.out.records, record], spec.patience)
     self.reason = 'patience' if settled else None
     if self.done == spec.rounds:
       self.reason = FINISHED
@@ -238,8 +217,7 @@ class Replicate:
     while True:
       if self.reason is not None or (every and self.done % every == 0):
         self.measured = now['measured'] = measure()
-        task = self.algorithm.local.model.measured_as
-        record |= evaluation.record(self.measured, train, test, task)
+        record |= evaluation.record(self.measured, train, test, self.task)
         now['clusters'] = self.measured.assignment
         self._last_measured = record
       reason = self.callbacks.on_round(self.event(**now))
@@ -254,8 +232,7 @@ class Replicate:
     if self.checkpoints and (over or halted or (every and self.done % every == 0)):
       self.checkpoints.save(self.done, state())
     if self._display is not None:
-      task = self.algorithm.local.model.measured_as
-      shown = records.progress(record, self._last_measured, task)
+      shown = records.progress(record, self._last_measured, self.task)
       self._display.rounds(self.done, spec.rounds, shown, over=over or halted)
     if halted:
       self.callbacks.raise_error(self._saved())
@@ -263,10 +240,10 @@ class Replicate:
     return Stopped.after(self.done, spec.rounds, spec.workdir) if is_stopped else None
 
   def measure_again(self, measured: Measured, state: Any) -> None:
-    """Takes note of what was measured of a run of which no round was left."""
-    (*before, last), task = self.out.records, self.algorithm.local.model.measured_as
+    """Keeps what was measured of a run of which no round was left."""
+    *before, last = self.out.records
     self.measured, self.state = measured, state
-    record = last | evaluation.record(measured, *self.splits, task)
+    record = last | evaluation.record(measured, *self.splits, self.task)
     # Callbacks may have columns and figures of the last evaluation to add.
     now = {'record': record, 'records': tuple(before), 'state': state}
     now |= {'measured': measured, 'clusters': measured.assignment}
@@ -279,13 +256,8 @@ class Replicate:
     """A sentence on what is left of a run that a callback ended with an error."""
     folder = self.spec.workdir
     if folder is None:
-      return (
-        f'A callback raised this by round {self.done}; nothing was saved (no workdir).'
-      )
-    return (
-      f'A callback raised this. Round {self.done} is saved in {folder}; the same '
-      'command continues after it.'
-    )
+      return f'A callback raised this by round {self.done}; nothing was saved.'
+    return f'Round {self.done} is saved in {folder}; the same command continues.'
 
   def _check_finite(self, info: RoundInfo) -> None:
     """Raises `Diverged` if nothing sound is left of a round."""

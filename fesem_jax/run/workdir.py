@@ -9,10 +9,8 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from absl import logging
-
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.run.configuration import check_same, other_versions
+from fesem_jax.run.configuration import check_same
 from fesem_jax.run.results.files import read_config, saved_rounds
 from fesem_jax.utils import file_locks, processes
 from fesem_jax.utils.atomic_files import write_atomically
@@ -23,12 +21,8 @@ from fesem_jax.utils.errors import WorkdirError
 def locked(folder: pathlib.Path) -> Iterator[bool]:
   """Keeps other runs out of a folder, which is made if absent, until the block ends.
 
-  The lock belongs to the open file, so that the system releases it when the process
-  dies; the file `.lock` stays behind and means nothing by itself.
-
-  Yields:
-    Whether the folder is locked; False on a read-only disk, or where the file system
-    has no locks.
+  The system releases the lock when the process dies. Yields False on a read-only disk,
+  or where the file system has no locks.
   """
   fcntl = file_locks.module()
   folder.mkdir(parents=True, exist_ok=True)
@@ -75,12 +69,9 @@ def _open_lock(path: pathlib.Path) -> int | None:
 def claim_workdir(
   workdir: pathlib.Path, config: dict[str, Any], resume: bool
 ) -> Iterator[Checkpoints]:
-  """Locks a workdir until the block ends, and checks that this run may use it.
+  """Locks a workdir until the block ends; yields its checkpoints.
 
-  Of several processes, the first one does; they need a folder that all can see, which
-  is made if absent. `config` maps names to values as JSON would give them back, and
-  `resume` says whether an existing run may be continued. Yields the checkpoints of the
-  workdir.
+  Raises `UserError` if the run of `config` may not use it.
   """
   with contextlib.ExitStack() as stack:
     processes.from_first(
@@ -112,8 +103,6 @@ def _claim(
     write_atomically(workdir / 'config.json', text)
   else:
     check_same(workdir, old, config)
-    if note := other_versions(old, config):
-      logging.warning('%s %s', workdir, note)
   if alone:
     remove_left_overs(workdir)
 

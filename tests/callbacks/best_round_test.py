@@ -140,18 +140,6 @@ def test_a_resumed_run_has_the_same_best_round(tmp_path):
   assert again.summary['best_round'] == whole.summary['best_round']
 
 
-def test_rounds_without_these_validation_examples_are_left_out(tmp_path):
-  simulated(rounds=2, workdir=tmp_path)
-  method, other = algorithms.fed_avg(helpers.local(optimizer=optax.sgd(0.5))), TEST
-  result = simulate(
-    method, TRAIN, TEST, rounds=4, finetune_epochs=0, callbacks=[BestRound(other)],
-    workdir=tmp_path,
-  )  # fmt: skip
-  found = result.summary['best_round']
-  values = [r['validation']['micro_accuracy'] for r in result.history[2:]]
-  assert found['round'] == 3 + int(np.argmax(values))
-
-
 def test_what_does_not_fit_is_refused(tmp_path):
   with pytest.raises(UserError, match='stop_after'):
     BestRound(VALIDATION, -1)

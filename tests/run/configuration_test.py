@@ -66,10 +66,7 @@ def test_the_same_run_goes_on(workdir):
     (lambda: method(optax.sgd(0.1, momentum=0.9)), 'code of the round differs'),
     (lambda: method(penalty=edited_penalty), 'code of the round differs'),
     (lambda: method(weighting='uniform'), 'method.weighting absent there, uniform'),
-    (
-      lambda: method(hidden=(5,)),
-      r"the model's parameters have other shapes: .*/bias \(4,\) there, \(5,\) here",
-    ),
+    (lambda: method(hidden=(5,)), 'code of the round differs'),
   ],
 )
 def test_what_was_edited_is_named(workdir, change, message):
@@ -93,14 +90,13 @@ def test_other_data_and_seeds_are_named(workdir):
       simulated(method(), workdir, rounds=2, **options)
 
 
-def test_code_is_not_compared_under_another_version(tmp_path, caplog):
+def test_code_is_not_compared_on_another_machine(tmp_path):
   simulated(method(), tmp_path)
   path = tmp_path / 'config.json'
   config = json.loads(path.read_text())
-  config['code'] |= {'round': '', 'versions': {'jax': '0.1', 'fesem_jax': 'a'}}
+  config['code'] = {'round': '', 'machine': ''}
   path.write_text(json.dumps(config))
   simulated(method(), tmp_path)
-  assert caplog.text.count('began with other versions (jax 0.1 there, ') == 1
 
 
 def test_entries_that_differ_are_named_in_one_line(tmp_path):

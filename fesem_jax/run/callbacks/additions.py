@@ -1,4 +1,4 @@
-"""Entries that some runs add to their records: epsilon, and success of a backdoor."""
+"""Entries that some runs add to their records: epsilon, a backdoor, a server's test."""
 
 import dataclasses
 import math
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fesem_jax.core import placement
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.sending import Privacy
 from fesem_jax.core.traffic import Traffic
@@ -15,20 +16,16 @@ from fesem_jax.data import attacks
 from fesem_jax.evaluation import evaluate
 from fesem_jax.run.callbacks.callback import Callback, Event
 from fesem_jax.run.results import privacy
+from fesem_jax.run.results.records import Record
+from fesem_jax.tasks import Task
 from fesem_jax.utils import processes
 
 
 class PrivacySpent(Callback):
-  """Adds `epsilon` to the records of evaluated rounds and to the summary, with `dp`.
+  """Adds `epsilon` to the records of evaluated rounds and to the summary, with `dp`."""
 
-  Args:
-    of: the noise of the run.
-    traffic: the messages of its method; None for one model each way.
-    sampling_rate: share of the clients in a round.
-  """
-
-  def __init__(self, of: Privacy, traffic: Traffic | None, sampling_rate: float):
-    self._of, self._rate = of, sampling_rate
+  def __init__(self, privacy: Privacy, traffic: Traffic | None, sampling_rate: float):
+    self._privacy, self._rate = privacy, sampling_rate
     # Who sends nothing spends nothing.
     self._sends = traffic is None or traffic.model > 0
     self._before = 0 if traffic is None else traffic.models_before
@@ -42,11 +39,12 @@ class PrivacySpent(Callback):
     """Adds the epsilon of the whole run, and what it follows from."""
     spent = self._spent(event.summary['rounds'])
     event.summary['epsilon'] = spent
+    noise = self._privacy
     event.summary['dp'] = {
-      'dp': self._of.where,
-      'clip': self._of.clip,
-      'noise_multiplier': self._of.noise_multiplier,
-      'delta': self._of.delta,
+      'dp': noise.where,
+      'clip': noise.clip,
+      'noise_multiplier': noise.noise_multiplier,
+      'delta': noise.delta,
       'sampling_rate': self._rate,
       'models_before': self._before,
       'epsilon': spent,
@@ -56,7 +54,7 @@ class PrivacySpent(Callback):
     """Epsilon; None where none is computed, or it is infinite."""
     if not self._sends:
       return 0.0
-    epsilon = privacy.epsilon(self._of, rounds, self._rate, self._before)
+    epsilon = privacy.epsilon(self._privacy, rounds, self._rate, self._before)
     return None if epsilon is None or math.isinf(epsilon) else epsilon
 
 
@@ -64,11 +62,7 @@ class BackdoorSuccess(Callback):
   """Adds `backdoor_success` to the records of evaluations and to the summary.
 
   It is the share of the honest clients' test examples of other classes that their
-  deployed models take for the target once they have the pattern; None where there are
-  none.
-
-  Args:
-    target: the class that the pattern is to give.
+  deployed models take for the target once they have the pattern.
   """
 
   def __init__(self, target: int):
@@ -112,3 +106,66 @@ class BackdoorSuccess(Callback):
   def on_end(self, event: Event) -> None:
     """Adds the value of the last evaluation."""
     event.summary['backdoor_success'] = event.record.get('backdoor_success')
+
+
+class ServerMetrics(Callback):
+  """Adds `server` to the records of evaluations and to the summary.
+
+  It has the `micro_` metrics of the global model on `FederatedData.server_test`; of
+  several centers, those of the best one, its number `cluster`, and all `clusters`.
+  """
+
+  def on_start(self, event: Event) -> None:
+    """Puts the examples on the devices, as those of one client."""
+    local, test = event.algorithm.local, event.test
+    assert test.server_test is not None
+    self._task = local.model.measured_as
+    x, y = test.server_test
+    split = FederatedData.from_arrays(
+      x, y, np.array([len(x)]), num_classes=test.num_classes, scale=test.scale,
+      task=test.task,
+    )  # fmt: skip
+    self._split = placement.place(split, local.mesh, 'replicated')
+
+  def on_round(self, event: Event) -> None:
+    """Measures the models of an evaluated round."""
+    if event.measured is None:
+      return
+    algorithm = event.algorithm
+
+    def measure(state: Any, train: FederatedData, split: FederatedData) -> Any:
+      used = algorithm.deployed(state, train)
+      if used.own is not None or used.mixture is not None:
+        return None
+
+      def totals(params: Any) -> evaluate.Totals:
+        one = jax.tree.map(lambda x: x[None], params)
+        model, ids = algorithm.local.model, jnp.zeros(1, jnp.int32)
+        return evaluate.measure_chunk(model, one, split, ids)
+
+      return jax.lax.map(totals, used.shared)
+
+    args = event.state, event.arranged.train, self._split
+    what = 'the evaluation on the test set of the server'
+    program = event.arranged.compiled(what, algorithm, measure, *args)
+    if (totals := processes.on_host(program(*args))) is not None:
+      event.record['server'] = _scores(totals, self._task)
+
+  def on_end(self, event: Event) -> None:
+    """Adds the metrics of the last evaluation."""
+    if 'server' in event.record:
+      event.summary['server'] = event.record['server']
+
+
+def _scores(totals: evaluate.Totals, task: Task) -> Record:
+  """The entry `server` of totals [R, 1] of R models."""
+  count = len(np.asarray(totals.loss))
+  each = [
+    evaluate.scores(jax.tree.map(lambda x, k=k: np.asarray(x)[k], totals), task)
+    for k in range(count)
+  ]
+  each = [{n: v for n, v in s.items() if n.startswith('micro_')} for s in each]
+  if count == 1:
+    return each[0]
+  best = int(np.argmax([task.primary.better(s[task.primary_column]) for s in each]))
+  return {**each[best], 'cluster': best, 'clusters': each}

@@ -1,6 +1,5 @@
 """The round whose models are best on validation examples, and early stopping by it."""
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,22 +22,19 @@ from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Index, checked
 
 VALIDATION, BEST_ROUND = 'validation', 'best_round'
-DIGEST = 'validation_digest'  # Of the examples that a record has figures of.
 
 
 class BestRound(Callback):
   """Keeps the models of the round that is best on validation examples.
 
-  Every evaluation also measures the deployed models on `validation`; the first figure
-  of the task, as micro accuracy, decides which round is best, the first one of equals.
-  Records get the scores as `validation`, and the summary gets `best_round`: its
-  `round`, and its `validation`, `deployed` and `finetuned` scores, of the honest
-  clients where some are bad. A workdir gets its models as `models_best.npz`, which
-  `load_run(workdir, which='best')` reads.
+  The first metric of the task decides, as micro accuracy; of equals, the first round is
+  best. Records get `validation` scores, and the summary `best_round`: its `round`, and
+  its `validation`, `deployed` and `finetuned` scores, of honest clients where some are
+  bad. A workdir gets its models for `load_run(workdir, which='best')`.
 
   Attributes:
-    models: those of the best round so far, on the host; None before the first
-      evaluation, and where they are in the workdir.
+    models: those of the best round so far, on the host; None where they are in the
+      workdir.
   """
 
   models: DeployedModels | None = None
@@ -53,29 +49,23 @@ class BestRound(Callback):
     """Keeps the best round.
 
     Args:
-      validation: examples of the same clients as those of the run, in the same order,
-        on which none of them trains, as the second split of `data.hold_out`.
+      validation: other examples of the same clients, as the second split of
+        `data.hold_out`.
       stop_after: ends the run after this many evaluations in a row without a gain; 0
         never ends it.
       save_models: as of a `Workdir`.
-
     """
     self.validation, self._stop_after = validation, stop_after
     self._save_models = save_models
 
   def on_start(self, event: Event) -> None:
-    """Puts the validation examples where the others are.
-
-    Raises:
-      UserError: if they are of other clients, or of another task.
-    """
+    """Places the validation examples; raises `UserError` if they do not fit."""
     train, validation = event.train, self.validation
     is_same = np.array_equal(train.client_ids, validation.client_ids) and all(
       getattr(train, name) == getattr(validation, name)
       for name in ('task', 'num_classes', 'scale', 'example_shape')
     )
     check(is_same, 'validation: must have the clients of the run; see data.hold_out')
-    self._digest = _digest(validation)
     local, placed = event.algorithm.local, placement.of(event.arranged.train)
     _, validation = ordered(local, train, validation)
     self._placed = placement.place(validation, local.mesh, placed)
@@ -100,19 +90,10 @@ class BestRound(Callback):
     if kept is not None:
       totals = jax.tree.map(lambda x: x[kept], totals)
     event.record[VALIDATION] = evaluate.scores(totals, task)
-    event.record[DIGEST] = self._digest
-    records = self._measured([*event.records, event.record])
-    best, since = _best(records, task.primary)
+    best, since = _best([*event.records, event.record], task.primary)
     if best is event.record:
       self._keep(event)
     return Stop('stop_after') if 0 < self._stop_after <= since else None
-
-  def _measured(self, records: Sequence[Record]) -> list[Record]:
-    """The records that have figures of these validation examples."""
-    return [
-      r for r in records
-      if VALIDATION in r and r.get(DIGEST, self._digest) == self._digest
-    ]  # fmt: skip
 
   def _keep(self, event: Event) -> None:
     """Keeps the models of this evaluation."""
@@ -134,7 +115,7 @@ class BestRound(Callback):
     """Says in the summary which round is best."""
     history = event.result.history if event.result else ()
     figure = event.algorithm.local.model.measured_as.primary
-    best, _ = _best(self._measured(history), figure)
+    best, _ = _best(history, figure)
     if best is not None:
       best = best | best.get('honest', {})  # As of its validation examples.
       kinds = 'round', VALIDATION, 'deployed', 'finetuned'
@@ -143,6 +124,7 @@ class BestRound(Callback):
 
 def _best(records: Sequence[Record], figure: Figure) -> tuple[Record | None, int]:
   """The first record of the best validation figure, and evaluations since; or None."""
+  records = [r for r in records if VALIDATION in r]
   scores = [r[VALIDATION][f'micro_{figure.name}'] for r in records]
   # Records of earlier rounds have None for what is not finite, the worst.
   values = [-np.inf if x is None else figure.better(x) for x in scores]
@@ -150,9 +132,3 @@ def _best(records: Sequence[Record], figure: Figure) -> tuple[Record | None, int
     return None, 0
   i = int(np.argmax(values))
   return records[i], len(values) - 1 - i
-
-
-def _digest(split: FederatedData) -> str:
-  """A digest of a split's examples."""
-  arrays = (np.ascontiguousarray(x).view(np.uint8) for x in (split.x, split.y))
-  return hashlib.sha256(b''.join(x.tobytes() for x in arrays)).hexdigest()[:16]

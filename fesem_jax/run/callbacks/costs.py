@@ -78,6 +78,6 @@ class Costs(Callback):
     event.summary['costs'] = costs.summary(event.result.history, self._name)
 
   def _look(self, state: Any) -> None:
-    """Keeps the part of the state that determines the messages of the next round."""
+    """Keeps the part of the state that the next messages depend on."""
     look = self._traffic.known
     self._known = processes.on_host(look(state)) if look else None

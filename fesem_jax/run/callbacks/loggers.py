@@ -18,17 +18,13 @@ class Logger(Callback):
   """Writes every number of the records, by round, in the first process.
 
   A resumed run writes those of the earlier rounds again. Entries of callbacks behind it
-  in the list are missing. Subclasses open their
-  destination in `open`.
+  in the list are missing. Subclasses open their destination in `open`.
+
+  Args:
+    write: (number of the round, numbers by path), e.g. (3, {'deployed/micro_f1': 0.9}).
   """
 
   def __init__(self, write: Callable[[int, dict[str, float]], Any]):
-    """Writes numbers with a function.
-
-    Args:
-      write: (number of the round, numbers by path), e.g. (3, {'deployed/micro_f1':
-        0.9}).
-    """
     self.write = write
 
   def open(self, event: Event) -> None:
@@ -146,20 +142,14 @@ LOGGERS: Mapping[str, Callable[[], Logger]] = MappingProxyType(
 
 
 def build(names: Iterable[str]) -> list[Logger]:
-  """The loggers with these names, keys of `LOGGERS`, each once.
-
-  Raises `UserError` on an unknown name, or if a package is not installed.
-  """
+  """The loggers with these names, keys of `LOGGERS`, each once."""
   for name in names:
     check_choice('log_to', name, tuple(LOGGERS))
   return [LOGGERS[name]() for name in dict.fromkeys(names)]
 
 
 def scalars(value: Any, prefix: str = '') -> Iterator[tuple[str, float]]:
-  """Every number of a nested record except the round, as ('deployed/micro_f1', 0.9).
-
-  `value` is a record, or the value in it whose path is `prefix`.
-  """
+  """Every number of a nested record except the round, as ('deployed/micro_f1', 0.9)."""
   if isinstance(value, dict):
     for key, inner in value.items():
       yield from scalars(inner, f'{prefix}/{key}' if prefix else key)
