@@ -104,7 +104,7 @@ def draw(
     return products, counts, deployed.clusters()
 
   args = (state, train, jnp.asarray(ids, jnp.int32), key)
-  what, options = 'local models for the figures', run_once(local, train)
+  what, options = 'local models for the figures', run_once(local, train, runs=2)
   program = programs.compiled(what, algorithm, gram, *args, **options)
   with progress_lines.waiting_for(what):
     products, counts, clusters = processes.on_host(program(*args))

@@ -9,7 +9,6 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.core import prng_streams
 from fesem_jax.run.checkpoint import Checkpoints
-from fesem_jax.utils.errors import UserError
 from tests.support.runs import (
   assert_same_state,
   built,
@@ -216,13 +215,6 @@ def test_what_is_not_a_number_is_null_in_records(tmp_path):
     json.loads(line, parse_constant=pytest.fail)
 
 
-def test_records_of_earlier_rounds_are_as_they_were(watched):
-  watch, *_ = watched
-  kept = watch.events['round', 3].records
-  assert [record['round'] for record in kept] == [0, 1, 2]
-  assert isinstance(kept, tuple)  # None can be added.
-
-
 def test_a_finished_run_gets_new_entries_of_its_callbacks(tmp_path):
   class Times(fj.Callback):
     def on_end(self, event):
@@ -233,44 +225,6 @@ def test_a_finished_run_gets_new_entries_of_its_callbacks(tmp_path):
     simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[Times()])
     assert json.loads((tmp_path / 'summary.json').read_text())['calls'] == number
   assert simulated_linear(**OPTIONS, workdir=tmp_path).summary['calls'] == 2
-
-
-def test_an_entry_may_be_added_again_with_the_same_value():
-  def add(event):
-    event.record['mine'] = np.float32(1)
-
-  stop = fj.Stop('enough')
-  both = [Ending('on_round', 1, add), Ending('on_round', 1, stop)]
-  assert simulated_linear(**OPTIONS, callbacks=both).history[1]['mine'] == 1
-
-
-@pytest.mark.parametrize('name', ['assignment', 'cohort'])
-def test_what_other_callbacks_get_too_cannot_be_changed(name):
-  def change(event):
-    getattr(event, name)[0] = 1
-
-  with pytest.raises(ValueError, match='read-only'):
-    simulated_linear(**OPTIONS, callbacks=[Ending('on_round', 1, change)])
-
-
-class Misspelled(fj.Callback):
-  def on_epoch_end(self, event):
-    raise AssertionError('It is never called.')
-
-
-@pytest.mark.parametrize('callback', [lambda: None, Misspelled()])
-def test_what_is_no_callback_is_refused_before_anything_is_written(callback, tmp_path):
-  with pytest.raises(UserError, match='callbacks'):
-    simulated_linear(callbacks=[callback], workdir=tmp_path / 'run')
-  assert not (tmp_path / 'run').exists()
-
-
-def test_callbacks_do_not_replace_entries_of_the_run():
-  def add(event):
-    event.record['stopped'] = 1
-
-  with pytest.raises(UserError, match='stopped'):
-    simulated_linear(**OPTIONS, callbacks=[Ending('on_round', 1, add)])
 
 
 def test_compare_passes_callbacks_on():

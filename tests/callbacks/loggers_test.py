@@ -87,12 +87,3 @@ def test_tensorboard_has_a_round_on_the_disk_when_it_ends(tmp_path):
   callbacks = [*loggers.build(['tensorboard']), seen]
   result = simulated_linear(rounds=3, workdir=tmp_path, callbacks=callbacks)
   assert seen.counts == [2, 3, 4][: len(result.history) - 1]
-
-
-def test_tensorboard_of_a_run_that_began_without_it_has_all_rounds(tmp_path):
-  pytest.importorskip('tensorboardX')
-  simulated_linear(rounds=2, workdir=tmp_path)
-  seen = NumbersOnDisk(tmp_path)
-  callbacks = [*loggers.build(['tensorboard']), seen]
-  result = simulated_linear(rounds=3, workdir=tmp_path, callbacks=callbacks)
-  assert seen.counts == [len(result.history)]

@@ -102,17 +102,3 @@ def test_a_table_has_the_best_and_each_center():
   assert cells.loc['fesem', 'micro-acc (%)'] == f'{found[0]:.1f}'
   centers = '/'.join(f'{x:.1f}' for x in found)
   assert cells['each center'].to_dict() == {'fed_avg': '', 'fesem': centers}
-
-
-@pytest.mark.parametrize(
-  ('x', 'y', 'subject'),
-  [
-    (np.zeros((3, 5), np.float32), [0, 1, 2], 'server_test'),
-    (np.zeros((0, 6), np.float32), [], 'server_test'),
-    (np.zeros((3, 6), np.float32), [0, 1], 'y'),
-    (np.zeros((3, 6), np.float32), [0, 1, 7], 'y'),
-  ],
-)
-def test_examples_that_do_not_fit_are_refused(x, y, subject):
-  with pytest.raises(fj.UserError, match=f'^{subject}: '):
-    splits()[1].with_server_test(x, np.array(y, int))

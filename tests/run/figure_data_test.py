@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax import data as datasets
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.data import attacks
@@ -90,21 +89,6 @@ def test_lies_of_bad_clients_are_not_in_the_portrait(name):
   found = figure_data.draw(algorithm, state, bad, KEY, np.arange(6))
   for key in ('coordinates', 'variance'):
     np.testing.assert_allclose(abs(found[key]), abs(want[key]), rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-  ('partition', 'names'),
-  [
-    ('rotated(3)', ('0 degrees', '120 degrees', '240 degrees')),
-    ('label_permuted(2)', ('original labels', 'permuted labels 1')),
-    ('iid', None),
-  ],
-)
-def test_groups_of_a_partition_have_names(partition, names):
-  splits = datasets.load('digits', partition=partition, num_clients=6)
-  for split in splits:
-    assert split.info.cluster_names == names
-    assert split.reorder(np.array([4, 1]), 3).info.cluster_names == names
 
 
 def test_sheets_show_the_clients_nearest_to_the_mean_of_their_cluster():

@@ -10,8 +10,6 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax import algorithms
-from fesem_jax.core import side_by_side
-from fesem_jax.data import attacks
 from fesem_jax.data.splits import Phase
 from fesem_jax.run import loop, programs
 from fesem_jax.run.program_memory import ProgramMemory, TooLarge
@@ -180,15 +178,6 @@ def test_one_run_that_diverges_does_not_stop_the_others(tmp_path):
     assert_alike(one, alone(each | {'workdir': None}, rounds=3))
 
 
-def test_a_run_that_cannot_run_does_not_stop_the_others():
-  algorithm = built('fed_avg')
-  asked = [run(algorithm, seed) for seed in range(3)]
-  asked[1] |= {'test': data(1)[0].reorder(np.arange(6))}
-  found = simulate_many(asked, rounds=1, **OPTIONS)
-  assert isinstance(found[1], UserError)
-  assert [each.summary['seed'] for each in (found[0], found[2])] == [0, 2]
-
-
 def files(folder):
   return json.loads((folder / 'summary.json').read_text())
 
@@ -297,13 +286,6 @@ def test_what_cannot_be_side_by_side_is_run_alone(counts):
   assert loop.most_at_once(spec, 3) == 3
 
 
-def test_a_run_has_no_more_clients_side_by_side_than_it_has():
-  local = helpers.local(model='logistic')._replace(clients_per_chunk=64)
-  sizes = [x.size for x in jax.tree.leaves(helpers.first_model(local))]
-  found = [side_by_side.most(local, clients) for clients in (3, 64, 100)]
-  assert found == [2**18 // (n * sum(sizes)) for n in (3, 64, 64)]
-
-
 def test_runs_whose_program_does_not_fit_are_divided(monkeypatch):
   counts, together = [], loop.run_together
 
@@ -319,16 +301,6 @@ def test_runs_whose_program_does_not_fit_are_divided(monkeypatch):
                         rounds=1, **OPTIONS)  # fmt: skip
   assert counts == [(4, 4), (2, 2), (2, 2)]
   assert [one.summary['timing']['runs_at_once'] for one in found] == [2] * 4
-
-
-@pytest.mark.nightly
-def test_the_backdoor_of_bad_clients_is_measured_in_each_run():
-  asked = [run(built('fed_avg'), seed, rounds=2) for seed in (1, 3)]
-  for one in asked:
-    one['train'] = attacks.apply(one['train'], 'backdoor(1)', 0.3)
-  for found, one in zip(simulate_many(asked, **OPTIONS), asked, strict=True):
-    assert_alike(found, alone(one))
-    assert 0 <= found.summary['backdoor_success'] <= 1
 
 
 def test_full_batches_and_bytes_are_those_of_the_own_run_beside_larger_clients():

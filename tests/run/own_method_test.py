@@ -1,6 +1,5 @@
 """Clusters of methods that report none: a run takes them from what clients deploy."""
 
-import json
 from typing import NamedTuple
 
 import jax
@@ -94,19 +93,6 @@ def test_they_are_those_that_a_shipped_method_reports():
     assert {k: a[k] for k in same} == {k: b[k] for k in same}
 
 
-def test_a_run_that_goes_on_counts_the_same_moves(tmp_path):
-  algorithm = scripted()
-  whole = scripted_run(algorithm, workdir=tmp_path / 'whole')
-  for number in (1, 3):
-    parts = scripted_run(algorithm, number, workdir=tmp_path / 'parts')
-  for a, b in zip(whole.history, parts.history, strict=True):
-    assert a['cluster_sizes'] == b['cluster_sizes']
-    assert a.get('moved') == b.get('moved')
-  assert whole.summary['clusters'] == parts.summary['clusters']
-  lines = (tmp_path / 'parts' / 'metrics.jsonl').read_text().splitlines()
-  assert [json.loads(line).get('moved') for line in lines] == [None, 0, 3, 1]
-
-
 @pytest.mark.parametrize('objective', [None, 2.0])
 def test_a_method_may_report_clusters_with_or_without_equation_6(objective):
   def report(data):
@@ -157,19 +143,6 @@ def test_mistakes_of_a_method_are_refused(mistake, subject):
     mistake()
 
 
-def test_starts_must_be_of_the_clients_of_the_cohort():
-  local = helpers.local(hidden=())
-  algorithm = fj.algorithms.build('fesem', local, num_clusters=2)
-
-  def step(state, data, cohort, key):
-    starts = fj.ClientModels(state.centers, state.assignment)
-    trained = fj.train_cohort(local, starts, data, cohort, key)
-    return state, trained.info()
-
-  with pytest.raises(fj.UserError, match='shape'):
-    scripted_run(algorithm._replace(step=step), clients_per_round=4)
-
-
 def history(moves, trained=1, **entries):
   of_rounds = [{'moved': m, 'trained': trained, **entries} for m in moves]
   return [{'cluster_sizes': [7]}, *of_rounds]
@@ -187,11 +160,3 @@ def history(moves, trained=1, **entries):
 ])  # fmt: skip
 def test_patience_goes_by_the_moves_alone_without_equation_6(records_of_run, stops):
   assert records.settled(records_of_run, 2) is stops
-
-
-def test_the_package_shows_its_public_names_only():
-  assert dir(fj) == sorted(fj.__all__)
-  for name in fj.__all__:
-    assert getattr(fj, name) is not None
-  assert {'Clusters', 'train_cohort', 'cohort_losses', 'compare_clients'} <= {*dir(fj)}
-  assert not {'matching', 'sharding', 'writer', '__file__'} & {*dir(fj)}

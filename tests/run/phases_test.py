@@ -118,13 +118,3 @@ def test_a_run_without_its_summary_is_measured_on_the_data_of_its_last_phase(tmp
   again = simulated_linear(**options)
   assert again.summary['deployed'] == whole.summary['deployed']
   assert again.clients.equals(whole.clients)
-
-
-def test_phases_that_do_not_follow_each_other_are_refused():
-  for firsts in ([1], [3, 3], [4, 3]):
-    with pytest.raises(UserError, match='later_phases: must begin'):
-      simulated_linear(later_phases=[later(first) for first in firsts])
-  _, test = federation()
-  other = helpers.federation([3, 9, 5, 14, 4, 7, 12], groups=GROUPS)
-  with pytest.raises(UserError, match='later_phases: data of round 3'):
-    simulated_linear(later_phases=[Phase(3, other, test)])

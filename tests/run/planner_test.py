@@ -4,18 +4,15 @@ import json
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from benchmarks import common
-from experiments.build import build_model
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.core.arrangement import arrange
 from fesem_jax.run import planner, program_memory, programs
-from fesem_jax.run.data_shapes import DataSize, SplitSize, data_of
+from fesem_jax.run.data_shapes import DataSize
 from fesem_jax.run.program_memory import TooLarge
-from fesem_jax.utils import display
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.commands import call, spawn
@@ -73,24 +70,10 @@ def test_a_plan_counts_what_a_run_holds(planned):
   assert exchanged
 
 
-def test_bytes_are_printed_with_units():
-  sizes = [0, 1023, 2048, 3.5 * 2**20, 16 * 2**30, 2**42]
-  assert list(map(display.in_bytes, sizes)) == [
-    '0 bytes', '1,023 bytes', '2.0 KiB', '3.5 MiB', '16.0 GiB', '4.0 TiB',
-  ]  # fmt: skip
-
-
 @pytest.mark.parametrize('topology', ['v9:2x2', 'v5e', 'tpu', ''])
 def test_an_unknown_topology_is_refused(topology):
   with pytest.raises(UserError, match='topology'):
     planner.mesh_of(topology)
-
-
-def test_devices_of_a_cpu_share_its_memory(monkeypatch):
-  assert sharding.host_memory() > 2**30
-  monkeypatch.setattr(sharding, 'host_memory', lambda: 10_000)
-  assert sharding.memory(jax.devices()[0]) == 10_000
-  assert sharding.memory(jax.devices()[0], 4) == 2500
 
 
 @pytest.mark.slow
@@ -164,20 +147,3 @@ def test_a_program_that_the_compiler_refuses_is_too_large(monkeypatch):
 
   with pytest.raises(jax.errors.JaxRuntimeError, match='something else'):
     program_memory.compile_to_fit(Broken(), (x,), 'a round')
-
-
-def test_models_of_tokens_are_planned_from_shapes():
-  split = SplitSize(20, 5)
-  size = DataSize(4, split, split, (5,), np.uint8, 9, 'sequence')
-  shapes = data_of(size, split, sharding.client_mesh(1))
-  config = {'model': 'gru', 'hidden': ['8'], 'initializer': 'flax'}
-  model = build_model(config | {'algorithm': 'fed_avg', 'seed': 0}, shapes)
-  assert model.task.name == 'sequence'
-
-
-def test_more_clients_of_the_same_kind():
-  found = DataSize(
-    10, SplitSize(1000, 150), SplitSize(100, 15), (4,), np.dtype('uint8'), 2
-  )
-  more = found.scaled(1000)
-  assert (more.train, more.test) == ((100_000, 150), (10_000, 15))

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core import sharding
-from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.run import programs
 from fesem_jax.run.programs import CompileTime, run_often, run_once, with_passes
 from fesem_jax.utils.errors import UserError
@@ -63,13 +61,6 @@ def test_other_arguments_are_made_for_anew(first, second):
   assert len(made) == 2
 
 
-def test_values_that_were_not_used_for_long_are_let_go_of():
-  made = []
-  for key in [*range(500), 499, 0]:
-    assert programs.once(key, lambda key=key: made.append(key)) is None
-  assert made == [*range(500), 0]
-
-
 def test_settings_of_jax_are_part_of_what_is_shared():
   args = 'the square', 'key', lambda x: x @ x, np.ones((3, 3), np.float32)
   plain = programs.compiled(*args)
@@ -91,17 +82,6 @@ def test_a_program_that_failed_is_compiled_again(monkeypatch):
       with pytest.raises(UserError, match='too large'):
         _ = programs.compiled(*args).compiled
   np.testing.assert_array_equal(programs.compiled(*args)(X), 2)
-
-
-def test_other_places_are_compiled_for_anew():
-  mesh = sharding.client_mesh(2)
-  halves = jax.sharding.PartitionSpec(sharding.CLIENTS)
-  halved = jax.device_put(X, jax.sharding.NamedSharding(mesh, halves))
-  placed = sharding.replicate(X, mesh), halved, X
-  made = [programs.compiled('it', 'key', lambda x: 2 * x, x) for x in placed]
-  assert len(set(map(id, made))) == 3
-  for x, program in zip(placed, made, strict=True):
-    np.testing.assert_array_equal(program(x), 2 * X)
 
 
 def test_small_starts_are_compiled_without_optimization(monkeypatch):
@@ -142,13 +122,6 @@ def test_compile_time_counts_once_what_happens_at_once():
     record('/jax/another', 1000.0)
   record('/jax/core/compile/backend_compile_duration', 1000.0)
   assert 7 <= time.seconds() < 10
-
-
-def test_names_and_true_clusters_of_clients_are_no_part_of_a_program():
-  names = np.array(['a', 'b'])
-  assert ClientInfo(names) == ClientInfo(names[::-1], np.array([0, 1]))
-  assert ClientInfo(names) != ClientInfo(names[:1])
-  assert hash(ClientInfo(names)) == hash(ClientInfo(names[::-1]))
 
 
 def run_of(algorithm, sizes=SIZES, seed=0, **options):

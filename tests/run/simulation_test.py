@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import os
 import signal
@@ -70,12 +69,6 @@ def test_a_run_writes_what_the_contract_says(tmp_path):
   assert summary['device'] == device
   assert summary['memory']['peak_host_bytes'] > 1e7
   assert summary['versions']['jax'] == jax.__version__
-
-
-def test_methods_without_clusters_have_none():
-  summary = simulated_linear('fed_avg').summary
-  assert summary['clusters'] is None
-  assert summary['num_clusters'] is None
 
 
 @pytest.mark.parametrize(
@@ -254,19 +247,6 @@ def test_models_too_large_to_compare_are_a_divergence():
   algorithm = algorithms.build('fesem', local, num_clusters=2, prox_lambda=0.0)
   with pytest.raises(Diverged, match='too far from their centers'):
     simulate(algorithm, train, test, rounds=1, eval_every=0, finetune_epochs=0)
-
-
-def test_splits_must_belong_together():
-  train, test = federation()
-  algorithm = algorithms.build('fed_avg', helpers.local())
-  reversed_info = dataclasses.replace(test.info, names=test.info.names[::-1])
-  for splits, subject in (
-    ((train, test.reorder(np.arange(7)[::-1])), 'train and test'),
-    ((train, dataclasses.replace(test, info=reversed_info)), 'train and test'),
-    (map(helpers.federation, ([3, 0, 2], [1, 1, 1])), 'train: client c1'),
-  ):
-    with pytest.raises(UserError, match=subject):
-      simulate(algorithm, *splits, rounds=1)
 
 
 def test_untrained_personal_models_are_counted():

@@ -1,7 +1,6 @@
 """What `simulate` takes: options among the callbacks, and `Workdir`."""
 
 import dataclasses
-import inspect
 
 import numpy as np
 import pytest
@@ -49,20 +48,6 @@ def test_options_are_values_of_the_callbacks_and_of_the_workdir(tmp_path):
     spec_of(**asked(workdir=3))
 
 
-def test_the_placement_of_data_is_of_the_machine():
-  local = fj.local_training(
-    helpers.local().model,
-    helpers.local().optimizer,
-    machine=fj.Machine(data_placement='sharded'),
-  )
-  algorithm = fj.algorithms.build('fed_avg', local)
-  assert spec_of(**asked(algorithm=algorithm)).data_placement == 'sharded'
-  with pytest.raises(fj.UserError, match='data_placement'):
-    fj.local_training(
-      local.model, local.optimizer, machine=fj.Machine(data_placement='split')
-    )
-
-
 def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
   """Without a workdir nothing is computed for figures before."""
   draw, drawn = ending._portrait, []
@@ -74,9 +59,37 @@ def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
   assert drawn == [1]
 
 
+def test_results_of_attacks_are_shown_for_honest_clients():
+  result = fj.simulate(**asked(rounds=1, finetune_epochs=0))
+  honest = {'deployed': {'micro_accuracy': 0.75}, 'finetuned': {'micro_accuracy': 1.0}}
+  attacked = dataclasses.replace(result, summary=result.summary | {'honest': honest})
+  assert 'deployed micro-accuracy 75.0%' in repr(attacked).splitlines()[1]
+
+
+class Misspelled(fj.Callback):
+  def on_epoch_end(self, event):
+    raise AssertionError('It is never called.')
+
+
+class Replacing(fj.Callback):
+  def on_round(self, event):
+    event.record['stopped'] = 1
+
+
+TRAIN, TEST = federation()
+EMPTY = helpers.federation([3, 0, 2]), helpers.federation([1, 1, 1])
+
+
 @pytest.mark.parametrize(
   ('options', 'name'),
   [
+    ({'test': TEST.reorder(np.arange(7)[::-1])}, 'train and test'),
+    (dict(zip(('train', 'test'), EMPTY, strict=True)), 'train'),
+    ({'callbacks': [lambda: None]}, 'callbacks'),
+    ({'callbacks': [Misspelled()]}, 'callbacks'),
+    ({'callbacks': [Replacing()]}, 'Replacing.on_round'),
+    ({'callbacks': [fj.callbacks.Drift([Phase(1, TRAIN, TEST)])]}, 'later_phases'),
+    ({'callbacks': [fj.callbacks.Drift([Phase(3, TEST, TEST)])]}, 'later_phases'),
     ({'test': None}, 'test'),
     ({'train': [1]}, 'train'),
     ({'algorithm': fj.algorithms.fesem}, 'algorithm'),
@@ -99,35 +112,3 @@ def test_a_portrait_is_drawn_when_it_is_asked_for(monkeypatch):
 def test_wrong_arguments_are_named(options, name):
   with pytest.raises(fj.UserError, match=f'^{name}: '):
     fj.simulate(**asked(**options))
-
-
-@pytest.mark.parametrize(
-  ('fn', 'subject'),
-  [
-    (fj.load_run, 'workdir'),
-    (lambda x: fj.write_report(x, 'page.html'), 'workdirs'),
-    (lambda x: fj.write_report('runs', x), 'output'),
-  ],
-)
-def test_paths_are_paths(fn, subject):
-  with pytest.raises(fj.UserError, match=f'^{subject}: '):
-    fn(3)
-
-
-def test_results_are_shown_in_notebooks():
-  result = fj.simulate(**asked(rounds=1, finetune_epochs=0))
-  shown = result._repr_html_()
-  accuracy = result.summary['deployed']['micro_accuracy']
-  rounds, metrics, _ = repr(result).splitlines()
-  assert rounds.startswith('1 rounds, ')
-  assert metrics.startswith(f'deployed micro-accuracy {100 * accuracy:.1f}%, fine-')
-  assert shown.endswith(result.clients._repr_html_())
-  honest = {'deployed': {'micro_accuracy': 0.75}, 'finetuned': {'micro_accuracy': 1.0}}
-  attacked = dataclasses.replace(result, summary=result.summary | {'honest': honest})
-  assert repr(attacked).splitlines()[1] == (
-    'deployed micro-accuracy 75.0%, fine-tuned 100.0%, of honest clients'
-  )
-
-
-def test_simulate_fits_in_the_head():
-  assert len(inspect.signature(fj.simulate).parameters) <= 11

@@ -116,21 +116,6 @@ def test_products_have_the_precision_asked_for_and_centers_are_not_copied(precis
   assert sum(c.bytes for c in added) <= 1.1 * 4 * model  # K centers and scalars.
 
 
-def test_gathers_and_products_are_read_from_the_text_of_a_program():
-  text = """
-  %p = f32[8,40,30]{2,1,0} parameter(0)
-  %q = f32[100,4]{1,0} parameter(1)
-  %g.1 = f32[2,40,30]{2,1,0} gather(%p, %i), offset_dims={1,2}
-  %g.2 = f32[2,4]{1,0} gather(%q, %i), offset_dims={1}
-  %c = f32[8,8] convolution(%a, %b), dim_labels=bf_io->bf, operand_precision={high,high}
-  %d = f32[8,8] dot(%a, %b), lhs_contracting_dims={1}
-  """
-  assert gathers_of_models(text, {(40, 30), (9, 9)}, 7) == ['8,40,30']
-  assert not gathers_of_models(text, {(40, 30)}, 8)
-  assert not gathers_of_models(text, {(100, 4), (8, 40, 30)}, 1)
-  assert products_by_precision(text) == {'high': 1, 'default': 1}
-
-
 @pytest.mark.nightly
 def test_the_first_clustering_leaves_models_on_their_chips():
   found = planned('fesem', {'num_clusters': 4}, 4, parts=('start',))
