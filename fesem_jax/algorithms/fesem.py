@@ -11,20 +11,34 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import deployed, room_for_models, round_info
-from fesem_jax.algorithms.common.cluster_start import ClusterStart, first_clusters
-from fesem_jax.algorithms.common.em_steps import EMSteps, MStep, Penalty
-from fesem_jax.core import traffic, tree
+from fesem_jax.algorithms.common.centers import (
+  check_num_clusters,
+  deployed,
+  room_for_models,
+  round_info,
+)
+from fesem_jax.algorithms.common.em_steps import assign, penalty
+from fesem_jax.algorithms.common.first_by_loss import train_and_choose
+from fesem_jax.algorithms.common.first_clusters import (
+  MAX_INITIAL_CLIENTS,
+  Clustering,
+  before_rounds,
+  random_start,
+  train_and_cluster,
+)
+from fesem_jax.core import offloading, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
+from fesem_jax.core.sampling import everyone
+from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
-from fesem_jax.server import comparison, robust
+from fesem_jax.server import comparison, em, robust
 from fesem_jax.server import optimizers as server_optimizers
-from fesem_jax.server.optimizers import ServerOptimizer
+from fesem_jax.server.optimizers import ServerOptimizer, mask_batch_stats
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.privacy import check_reduced
-from fesem_jax.training.trained import Weighting
+from fesem_jax.training.trained import Reduction, Weighting
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Index, NotNegative
 
@@ -73,7 +87,7 @@ def fesem(
   Args:
     local: how clients train.
     num_clusters: K.
-    prox_lambda: lambda, whose value the paper does not state; see `Penalty`.
+    prox_lambda: lambda, whose value the paper does not state; see `penalty`.
     prox_weighting: 'uniform' or 'paper', lambda / (m alpha_i).
     cluster_on: what is compared with the centers: 'all' parameters; those of a layer,
       e.g. 'logits', as in the authors' code, or of patterns separated by commas, e.g.
@@ -82,75 +96,92 @@ def fesem(
     aggregation: in place of the mean of Eq. 9; see `robust.aggregation`.
     server_optimizer: moves each center by a step along the mean change of its clients.
     track_objective: whether rounds report Eq. 6 after each step.
-    init_models: 'common', 'random' or 'by_loss', how the first clusters are made; see
-      `ClusterStart`.
+    init_models: before the first clustering, clients train from one 'common' random
+      model (the paper), or each from a 'random' one. With 'by_loss', each trains K
+      random models and joins the best; see `train_and_choose`.
     init_epochs: local epochs before the first clustering.
     init_restarts: restarts of the k-means of the start; the best one is kept.
-    init_clients: random clients whose models this k-means sees; 0 is all.
+    init_clients: random clients whose models this k-means sees; 0 is all, or
+      `MAX_INITIAL_CLIENTS` unless 'stacked'.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers, on the devices,
-      'offloaded' in the memory of their host; 'streamed' keeps none. The last two need
-      only the chunk's, the centers and the start's on the devices.
+      'offloaded' in the memory of their host; 'streamed' keeps none.
 
   Raises:
     UserError: on options that exclude each other.
   """
-  rule = robust.aggregation(aggregation)
-  m_step = MStep(weighting, rule, server_optimizer, track_objective)
-  m_step = m_step.mask_batch_stats(local.model.statistics)
-  start = ClusterStart(init_models, init_epochs, init_restarts, init_clients)
-  stacked = client_state == 'stacked'
-  check(stacked or rule is None, 'client_state: aggregation needs stacked')
+  aggregate = robust.aggregation(aggregation)
+  optimizer = mask_batch_stats(server_optimizer, local.model.statistics)
+  compare = comparison.build(cluster_on, local.model)
+  stacked, streamed = client_state == 'stacked', client_state == 'streamed'
+  check(stacked or not aggregate, 'client_state: aggregation needs stacked')
   check(stacked or init_models == 'common', 'client_state: init_models needs stacked')
-  check_reduced(local, None, kept=rule is not None)
-  steps = EMSteps(m_step, comparison.build(cluster_on, local.model))
-  penalty = Penalty(prox_lambda, prox_weighting)
-  return _built(local, num_clusters, penalty, steps, start, client_state)
-
-
-def _built(
-  local: LocalTraining,
-  num_clusters: int,
-  penalty: Penalty,
-  steps: EMSteps,
-  start: ClusterStart,
-  client_state: str,
-) -> Algorithm:
-  """The method, of its parts."""
-  m_step = steps.m_step
-  matched = steps.compare.align is not None
-  robust_means_of_matched = matched and m_step.aggregation is not None
+  check_reduced(local, None, kept=aggregate is not None)
+  aggregates_matched = compare.align is not None and aggregate is not None
+  if not stacked:
+    init_clients = min(init_clients or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
 
   def init(key, data):
-    first = first_clusters(local, data, key, num_clusters, start, steps, client_state)
-    server = server_optimizers.init(m_step.server_optimizer, first.centers, key)
-    return FesemState(*first, jnp.int32(0), server)
+    check_num_clusters(num_clusters, data)
+    cohort, shortly, room = everyone(data), before_rounds(local, init_epochs), None
+    if init_models == 'by_loss':
+      first = train_and_choose(shortly, data, cohort, key, num_clusters, weighting)
+    else:
+      starts = random_start(local, data, key, init_models)
+      if client_state == 'offloaded':
+        model = tree.unstack(starts.shared, 0)
+        room = offloading.repeat(model, data.num_clients, local.mesh)
+      clustering = Clustering(
+        init_restarts, weighting=weighting, comparison=compare,
+        max_clients=init_clients, keep=not streamed, into=room,
+      )  # fmt: skip
+      first = train_and_cluster(
+        shortly, starts, data, cohort, key, num_clusters, clustering
+      )
+    centers, client_params = first.centers, first.trained.params
+    if aggregate is not None:
+      counts = first.trained.took_part()
+      centers = aggregate(first.models, first.assignment, counts, centers, local.mesh)
+    if room is not None and not offloading.is_offloaded(client_params):
+      client_params = tree.put(room, cohort.ids, client_params)
+    server = server_optimizers.init(optimizer, centers, key)
+    return FesemState(centers, first.assignment, client_params, jnp.int32(0), server)
 
-  def train(local, state, data, cohort, key, reduction):
+  def local_update(local, state, data, cohort, key, reduction):
     starts = ClientModels(state.centers, tree.rows_of(state.assignment, cohort))
-    return train_cohort(
-      local, starts, data, cohort, key, reduction,
-      penalty=penalty.of(data, cohort),  # Eq. 7
-    )  # fmt: skip
+    factor = penalty(prox_lambda, prox_weighting, data, cohort)  # Eq. 7
+    return train_cohort(local, starts, data, cohort, key, reduction, penalty=factor)
 
-  def assign_and_sum(chunk, starts, sums, known):
-    assigned = steps.nearest(chunk, starts, known)  # Eq. 8
-    sums = steps.add(sums, chunk, starts, assigned)  # Eq. 9: sums for the means
-    models = assigned.models if robust_means_of_matched else None
-    return (assigned.cluster, models), sums
+  def e_step(chunk, starts, sums, known):
+    cluster, distance, models = assign(compare, chunk, starts, *known)  # Eq. 8
+    centers, averaged = starts.shared, chunk._replace(params=models)
+    sums = sums.add_started(averaged, starts.choice, weighting, centers)
+    sums = sums.add(averaged, cluster, distance, weighting, centers)
+    return (cluster, models if aggregates_matched else None), sums
+
+  def m_step(trained, cluster, state):
+    clients = trained.sums.clients
+    if aggregate is None:
+      means = mean_of(clients, state.centers)  # Eq. 9
+    else:
+      models = trained.folded[1] if aggregates_matched else trained.params
+      counts = trained.took_part()
+      means = aggregate(models, cluster, counts, state.centers, local.mesh)
+    return server_optimizers.move(
+      optimizer, state.server, state.centers, means, clients.weight > 0
+    )
 
   def step(state, data, cohort, key):
-    # Local training from the centers; both steps follow as each chunk finishes.
-    reduction = steps.reduction(state.centers, cohort.keep_clusters)._replace(
-      fold=assign_and_sum,
-      keep=client_state != 'streamed',
+    reduction = Reduction(
+      e_step,  # Of each chunk, as soon as it has trained.
+      em.Sums.zeros(state.centers, track_objective),
+      known=(compare.known(compare.part(state.centers)), cohort.keep_clusters),
+      keep=not streamed,
       into=room_for_models(state, cohort, client_state, local.mesh),
     )
-    trained = train(local, state, data, cohort, key, reduction)
+    trained = local_update(local, state, data, cohort, key, reduction)
     old = tree.rows_of(state.assignment, cohort)
     new = jnp.where(trained.took_part(), trained.folded[0], old)
-    centers, server = steps.centers(
-      trained, new, state.centers, state.server, local.mesh
-    )
+    centers, server = m_step(trained, new, state)
     assignment = tree.with_rows(state.assignment, cohort, new)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(
@@ -162,23 +193,15 @@ def _built(
     return FesemState(centers, assignment, client_params, rounds, server), info
 
   def with_centers(state, centers, unchanged):
-    server = server_optimizers.renew(
-      m_step.server_optimizer, state.server, unchanged, centers
-    )
+    server = server_optimizers.renew(optimizer, state.server, unchanged, centers)
     return state._replace(centers=centers, server=server)
 
-  sent = _traffic(local, num_clusters, start)
-  return Algorithm(
-    local, init, step, deployed, train=train, with_centers=with_centers, traffic=sent,
-  )  # fmt: skip
-
-
-def _traffic(
-  local: LocalTraining, num_clusters: int, start: ClusterStart
-) -> traffic.Traffic:
-  """Each client's center and its model, after the first clustering."""
-  return traffic.after_clustering(
+  sent = traffic.after_clustering(
     traffic.one_model(local),
-    common=start.models == 'common',
-    choices=num_clusters if start.models == 'by_loss' else 0,
+    common=init_models == 'common',
+    choices=num_clusters if init_models == 'by_loss' else 0,
   )
+  return Algorithm(
+    local, init, step, deployed, train=local_update, with_centers=with_centers,
+    traffic=sent,
+  )  # fmt: skip

@@ -5,9 +5,10 @@ import numpy as np
 import optax
 import pytest
 
-from fesem_jax.algorithms.common.em_steps import EMSteps, MStep
+from fesem_jax.algorithms.common.em_steps import assign
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.server import comparison, em
+from fesem_jax.server import optimizers as server_optimizers
 from tests.support import helpers
 
 LOCAL = helpers.local(hidden=())
@@ -28,12 +29,6 @@ CHUNK = helpers.trained(
 STARTS = ClientModels(CENTERS, jnp.array([0, 0, 0]))
 
 
-def steps(cluster_on='all', **options):
-  m_step = MStep(**options)
-  compare = comparison.build(cluster_on, LOCAL.model)
-  return EMSteps(m_step, compare)
-
-
 @pytest.mark.parametrize(
   ('cluster_on', 'hold', 'clusters', 'distances'),
   [
@@ -49,9 +44,10 @@ def steps(cluster_on='all', **options):
 def test_clients_that_count_go_to_the_nearest_center_unless_all_are_held(
   cluster_on, hold, clusters, distances
 ):
-  own = steps(cluster_on)
-  held = None if hold is None else jnp.bool_(hold)
-  found = own.nearest(CHUNK, STARTS, own.reduction(CENTERS, held).known)
+  compare = comparison.build(cluster_on, LOCAL.model)
+  keep = None if hold is None else jnp.bool_(hold)
+  known = compare.known(compare.part(CENTERS))
+  found = assign(compare, CHUNK, STARTS, known, keep)
   assert found.cluster.tolist() == clusters
   np.testing.assert_allclose(found.distance[:2], distances)
   np.testing.assert_array_equal(found.models['first']['w'], CHUNK.params['first']['w'])
@@ -59,7 +55,6 @@ def test_clients_that_count_go_to_the_nearest_center_unless_all_are_held(
 
 def test_a_server_optimizer_moves_centers_of_one_client_and_none_without():
   # Each would go by its last step once more.
-  own = steps(server_optimizer=optax.sgd(0.5, momentum=0.5))
   centers = {'w': jnp.array([0.0, 10.0])}
   server = optax.TraceState({'w': jnp.array([8.0, 8.0])}), optax.EmptyState()
   trained = CHUNK._replace(
@@ -68,9 +63,8 @@ def test_a_server_optimizer_moves_centers_of_one_client_and_none_without():
   cluster = jnp.zeros(3, jnp.int32)
   counted = trained._replace(finite=jnp.array([True, False, False]))
   total = em.Sums.zeros(centers).add(counted, cluster, jnp.zeros(3), 'uniform', centers)
-  found, after = own.centers(
-    trained._replace(sums=total), cluster, centers, server, LOCAL.mesh
-  )
+  optimizer = optax.sgd(0.5, momentum=0.5)
+  found, after = server_optimizers.step(optimizer, server, centers, total.clients)
   # Delta is 6: 0 - 0.5 (0.5 * 8 - 6).
   np.testing.assert_allclose(found['w'], [1.0, 10.0])
   np.testing.assert_allclose(after[0].trace['w'], [-2.0, 8.0])
