@@ -18,7 +18,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.data.attacks import check_models_only
-from fesem_jax.server.gradient_clusters import add_to_means, clusters_of_gradients
+from fesem_jax.server.vector_clusters import add_to_means, clusters_of_gradients
 from fesem_jax.training.client_losses import cohort_gradients
 from fesem_jax.utils.ranges import Count
 

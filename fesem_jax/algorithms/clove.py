@@ -11,11 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import own_models
-from fesem_jax.algorithms.common.all_centers import chosen_centers_sent
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.algorithms.common.random_centers import random_models
-from fesem_jax.core import prng_streams, tree
+from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
@@ -110,7 +109,7 @@ def clove(
       state.centers, _last_clusters(local, state, data, everyone(data))
     )
 
-  sent = chosen_centers_sent(local, num_clusters)
+  sent = _traffic(local, num_clusters)
   return Algorithm(local, init, step, deployed, traffic=sent)
 
 
@@ -122,3 +121,17 @@ def _last_clusters(
   assignment = jnp.where(joined, assignment, 0)
   late = ~joined & (data.sizes(cohort.ids) > 0)
   return start_by_loss(local, state.centers, assignment, late, data, cohort)
+
+
+def _traffic(local: LocalTraining, num_clusters: int) -> traffic.Traffic:
+  """Models and a cluster's number down, losses and a model up; first a model each."""
+  size = traffic.bytes_of_model(local)
+  down = num_clusters * size + traffic.NUMBER
+  up = size + num_clusters * traffic.NUMBER
+
+  def of_round(known, drawn):
+    if drawn.number == 1:
+      return traffic.Sent(size, size)
+    return traffic.Sent(down, up, num_clusters)
+
+  return traffic.Traffic(of_round, model=size, beside='losses of models')

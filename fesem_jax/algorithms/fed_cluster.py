@@ -8,9 +8,10 @@ from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fesem_jax.algorithms.common import own_centers
-from fesem_jax.algorithms.common.bipartition import Linkage, SplitRule, with_splits
+from fesem_jax.algorithms.common.bipartition import Linkage, split_clusters
 from fesem_jax.algorithms.common.centers import (
   MAX_CLUSTERS,
   deployed,
@@ -27,6 +28,7 @@ from fesem_jax.core.types import Params
 from fesem_jax.server import em
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction
+from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Range
 
@@ -67,7 +69,7 @@ def fed_cluster(
 
   Args:
     local: how clients train.
-    max_clusters: no split makes more clusters; see `SplitRule`.
+    max_clusters: no split makes more clusters.
     eps1: a cluster whose mean update is this small, relative to the largest, has
       converged.
     eps2: clients whose updates are this large (L2 norm) have not converged.
@@ -82,7 +84,6 @@ def fed_cluster(
       clients.
   """
   local.check_no_statistics('fed_cluster')
-  split = SplitRule(max_clusters, eps1, eps2, gamma, min_size, linkage)
 
   def init(key, data):
     count = len(data.info.names)
@@ -127,8 +128,16 @@ def fed_cluster(
     updates, info = info.updates, info._replace(updates=None)
     if not is_check(int(state.rounds)):
       return state, info
-    before, state = with_splits(state, updates, split)
-    new = reassigned(info.clusters, before, state.assignment)
-    return state, info._replace(clusters=new)
+    products, weights, before = processes.on_host((*updates, state.assignment))
+    after, count = split_clusters(
+      products, weights, before, int(state.num_clusters), max_clusters=max_clusters,
+      eps1=eps1, eps2=eps2, gamma=gamma, min_size=min_size, linkage=linkage,
+    )  # fmt: skip
+    parent = np.arange(max_clusters, dtype=np.int32)
+    parent[after] = before
+    centers = tree.take(state.centers, jnp.asarray(parent))
+    clusters = reassigned(info.clusters, before, after)
+    state = FedClusterState(centers, after, count, state.rounds)
+    return state, info._replace(clusters=clusters)
 
   return Algorithm(local, init, step, deployed, between)

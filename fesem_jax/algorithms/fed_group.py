@@ -24,7 +24,7 @@ from fesem_jax.core.sampling import all_or_sample, everyone
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.server import em
-from fesem_jax.server.update_directions import (
+from fesem_jax.server.vector_clusters import (
   clusters_of_directions,
   nearest_direction,
 )

@@ -21,7 +21,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.sampling import everyone
 from fesem_jax.core.types import Params
-from fesem_jax.server import density, descriptors
+from fesem_jax.server import descriptors
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
@@ -109,7 +109,7 @@ def flux(
     values, reach, counts, ids, exists, before = processes.on_host(updates)
     if not counts.any():
       return state, info
-    clusters = density.by_descriptors(values, counts, ids, eps_scaling)
+    clusters = descriptors.by_descriptors(values, counts, ids, eps_scaling)
     most = len(info.clusters.sizes)
     after = np.where(exists, clusters.assignment, before)
     average = tree.unstack(state.centers, 0)

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.all_centers import all_centers_sent
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.algorithms.common.random_centers import RandomCenters, best_centers
-from fesem_jax.core import tree
+from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
@@ -112,5 +111,37 @@ def hypo_cluster(
     server = server_optimizers.renew(server_optimizer, state.server, unchanged, centers)
     return state._replace(centers=centers, server=server)
 
-  sent = all_centers_sent(local, num_clusters, start)
+  sent = _traffic(local, num_clusters, start)
   return Algorithm(local, init, step, deployed, with_centers=with_centers, traffic=sent)
+
+
+def _traffic(
+  local: LocalTraining, num_clusters: int, start: RandomCenters
+) -> traffic.Traffic:
+  """Clients receive all centers; the trials of the first centers come before."""
+  size = traffic.bytes_of_model(local)
+  all_of_them, answer = num_clusters * size, size + traffic.NUMBER
+
+  def of_round(known, drawn):
+    if drawn.keep_clusters:
+      return traffic.Sent(size, answer)
+    return traffic.Sent(all_of_them, answer, num_clusters)
+
+  compared = start.restarts > 1
+
+  def starters(num_clients):
+    return start.restarts * min(start.clients, num_clients)
+
+  def of_start(num_clients):
+    times = starters(num_clients)
+    down = times * (start.rounds + compared) * all_of_them
+    return down, times * (start.rounds * answer + compared * traffic.NUMBER)
+
+  return traffic.Traffic(
+    of_round,
+    of_start,
+    model=size,
+    beside=f'the number of its cluster{", losses of first centers" * compared}',
+    models_before=start.restarts * start.rounds,
+    starters=starters,
+  )

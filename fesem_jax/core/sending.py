@@ -40,7 +40,7 @@ class Sends(NamedTuple):
     privacy: the noise in what is sent, or in the server's sums; None is none.
     named: options that made it, for messages.
     residual: whether a client adds what it has not sent to its next change, before
-      `of_client`; see `wrappers.with_error_feedback`.
+      `of_client`; see `wrappers.with_client_memory`.
     before_residual: what a client makes of its model before it adds its residual, such
       as clipping and noise for privacy; None is nothing.
   """

@@ -23,7 +23,7 @@ from fesem_jax.run.callbacks.calls import check_callbacks
 from fesem_jax.run.results.records import Record
 from fesem_jax.run.runner import Runner
 from fesem_jax.run.spec import Spec
-from fesem_jax.training.calls import calls_noted
+from fesem_jax.training.cohort import calls_noted
 from fesem_jax.utils import ranges
 from fesem_jax.utils.display import kind_of
 from fesem_jax.utils.errors import check

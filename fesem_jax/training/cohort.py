@@ -1,10 +1,11 @@
 """Local training of a cohort: a function of one client, mapped over its clients."""
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -19,7 +20,7 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sums import clipped
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training import client_memory, shared_kernels
-from fesem_jax.training.calls import CALLS, Call, OneClient
+from fesem_jax.training.kernel_change import Kernel
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import Client, LocalModel
 from fesem_jax.training.privacy import check_reduced, noised
@@ -28,6 +29,43 @@ from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.errors import check
 
 _KEEP = Reduction()
+
+# `Client` -> its `LocalModel`, the model that it sends or None, and what it keeps.
+OneClient = Callable[[Client], tuple[LocalModel, Params, Any]]
+
+
+class Call(NamedTuple):
+  """A function of one client and all that it is mapped over; see `for_each_client`."""
+
+  one: OneClient
+  local: LocalTraining
+  starts: ClientModels
+  cohort: Cohort
+  key: jax.Array
+  state: Any
+  given: Any
+  broadcast: Any
+  per_chunk: int  # the most clients side by side
+  # Kernels of which `one` keeps changes to a shared start; see `shared_start`.
+  kernels: tuple[Kernel, ...] = ()
+  epochs: jax.Array | None = None  # [S] int32 in place of the schedule's
+
+
+# Not an argument: a method's `step` would have to hand it on to each training.
+_CALLS: contextvars.ContextVar[list[Call] | None] = contextvars.ContextVar(
+  'calls', default=None
+)
+
+
+@contextlib.contextmanager
+def calls_noted() -> Iterator[list[Call]]:
+  """Notes the calls of `for_each_client` that are traced within the block."""
+  calls: list[Call] = []
+  token = _CALLS.set(calls)
+  try:
+    yield calls
+  finally:
+    _CALLS.reset(token)
 
 
 def for_each_client(
@@ -74,7 +112,7 @@ def for_each_client(
 
 def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   """Does what a call of `for_each_client` asks for."""
-  if (noted := CALLS.get()) is not None:
+  if (noted := _CALLS.get()) is not None:
     noted.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
   memory = client_memory.OF_ROUND.get()

@@ -7,8 +7,7 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 from fesem_jax import algorithms
-from fesem_jax.server.gradient_clusters import add_to_means
-from fesem_jax.server.vector_clusters import numbered_by_clients
+from fesem_jax.server.vector_clusters import add_to_means, numbered_by_clients
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
   assert_close,

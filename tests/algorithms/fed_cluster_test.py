@@ -5,11 +5,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.algorithms.common.bipartition import (
-  SplitRule,
-  bipartition,
-  split_clusters,
-)
+from fesem_jax.algorithms.common.bipartition import bipartition, split_clusters
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, initial, reference_round, run, unflatten
 
@@ -40,7 +36,7 @@ def parts(**options):
   """
   products = np.kron(np.eye(2), np.ones((2, 2)))
   start = np.zeros(4, np.int32)
-  split = split_clusters(products, np.ones(4), start, 1, SplitRule(**OPTIONS | options))
+  split = split_clusters(products, np.ones(4), start, 1, **OPTIONS | options)
   return int(split[1])
 
 
@@ -83,7 +79,7 @@ def split_of(updates, **options):
     np.ones(count),
     np.zeros(count, np.int32),
     1,
-    SplitRule(**OPTIONS | options),
+    **OPTIONS | options,
   )
   return found.tolist()
 
@@ -106,7 +102,7 @@ def test_a_cluster_with_one_update_beyond_float32_is_left_alone():
     [[4.0, -2.0, np.nan], [-2.0, 1.0, np.nan], [np.nan] * 2 + [np.inf]]
   )
   found, count = split_clusters(
-    products, np.ones(3), np.zeros(3, np.int32), 1, SplitRule(**OPTIONS)
+    products, np.ones(3), np.zeros(3, np.int32), 1, **OPTIONS
   )
   assert (found.tolist(), int(count)) == ([0, 0, 0], 1)
 
@@ -132,16 +128,14 @@ def test_splits_leave_alone_what_cannot_be_compared():
   overflowed = np.full((8, 8), np.nan)
   np.fill_diagonal(overflowed, np.inf)
   for products in (orthogonal, overflowed):
-    assignment, count = split_clusters(
-      products, np.ones(8), everyone, 1, SplitRule(**options)
-    )
+    assignment, count = split_clusters(products, np.ones(8), everyone, 1, **options)
     assert len(np.unique(assignment)) == count
 
 
 def test_clients_that_dropped_out_stay_in_the_cluster_that_is_split():
   products, start = inner_products(np.array([0, 1] * 4)), np.zeros(8, np.int32)
   products[6:] = products[:, 6:] = 0
-  after, count = split_clusters(products, np.ones(8), start, 1, SplitRule(**SPLIT))
+  after, count = split_clusters(products, np.ones(8), start, 1, **SPLIT)
   assert count == 2
   np.testing.assert_array_equal(after[6:], 0)
 
@@ -208,9 +202,7 @@ def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
   options = SPLIT | {'eps1': 0.1, 'min_size': 1}
 
   def split(weights):
-    return split_clusters(
-      u @ u.T, weights, np.zeros(4, np.int32), 1, SplitRule(**options)
-    )
+    return split_clusters(u @ u.T, weights, np.zeros(4, np.int32), 1, **options)
 
   assignment, count = split(sizes)
   assert count == 2
@@ -228,9 +220,7 @@ def test_fed_clusters_mean_update_weighs_clients_as_its_centers_do():
 def test_fed_clusters_eps1_is_relative_to_the_largest_update(eps1, count):
   u = np.array([[1.5, 0.0], [1.5, 0.0], [-0.9, 0.0], [-0.9, 0.0]])
   options = SPLIT | {'eps1': eps1, 'min_size': 1}
-  found = split_clusters(
-    u @ u.T, np.ones(4), np.zeros(4, np.int32), 1, SplitRule(**options)
-  )
+  found = split_clusters(u @ u.T, np.ones(4), np.zeros(4, np.int32), 1, **options)
   assert found[1] == count
 
 

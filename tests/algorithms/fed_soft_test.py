@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.algorithms.common.soft_clusters import pull_to_all
+from fesem_jax.algorithms.fed_soft import pull_to_all
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import attacks
 from tests.support import draws, helpers, reference

@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 from fesem_jax import algorithms
 from fesem_jax.algorithms.flux import FluxState
 from fesem_jax.core.algorithm import Clusters, RoundInfo
-from fesem_jax.server import density, descriptors
+from fesem_jax.server import descriptors
 from tests.support import draws, helpers, reference
 from tests.support.methods import (
   assert_close,
@@ -68,7 +68,7 @@ def test_descriptors_match_float64_reference():
   assert (want == -1).any()  # Some clients lack a class.
   assert int(state.numbers) == want[0].size
   # All models go on from the average, each with the clients that were found.
-  clusters = density.by_descriptors(want, np.ones(6, bool), np.arange(6), 1.0)
+  clusters = descriptors.by_descriptors(want, np.ones(6, bool), np.arange(6), 1.0)
   np.testing.assert_array_equal(state.assignment, clusters.assignment)
   centers = matrix(state.centers)
   np.testing.assert_array_equal(centers, np.repeat(centers[:1], len(centers), axis=0))
@@ -185,7 +185,7 @@ def test_the_radius_reaches_the_pair_whose_distance_it_is(seed):
   points = np.random.default_rng(seed).normal(size=(6, 40))
   apart = np.sqrt(((points[:, None] - points) ** 2).sum(axis=2))
   near = np.sort(apart, axis=1)[:, 1]
-  own, radius = density.clusters(points, np.arange(6))
+  own, radius = descriptors.dbscan(points, np.arange(6))
   assert np.abs(near / radius - 1).min() < 2e-6
   alone = np.bincount(own)[own] == 1
   np.testing.assert_array_equal(alone, near > radius)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fesem_jax.server import density
+from fesem_jax.server import descriptors
 from fesem_jax.server.descriptors import FAR
 
 
@@ -31,9 +31,9 @@ from fesem_jax.server.descriptors import FAR
 )
 def test_knees_of_small_curves(values, knee):
   # Those of kneed 0.8.5, the library of FLUX's authors.
-  assert density.knee(np.array(values, float)) == knee
+  assert descriptors.knee(np.array(values, float)) == knee
   # Neither the unit nor the origin of values matters.
-  assert density.knee(7 + 2 * np.array(values, float)) == knee
+  assert descriptors.knee(7 + 2 * np.array(values, float)) == knee
 
 
 def test_knees_are_those_of_the_library_of_the_authors():
@@ -45,31 +45,31 @@ def test_knees_are_those_of_the_library_of_the_authors():
     drawn = rng.random(rng.integers(2, 60)) ** rng.integers(1, 4)
     values = np.sort(drawn)
     found = kneed.KneeLocator(range(len(values)), values, curve='convex')
-    assert density.knee(values) == found.elbow, values.tolist()
+    assert descriptors.knee(values) == found.elbow, values.tolist()
 
 
 def test_values_that_differ_by_rounding_have_no_knee():
   bent = np.array([0.0, 0.0, 1.0, 3.0, 8.0, 10.0])
-  assert density.knee(1 + 1e-8 * bent) is None
-  assert density.knee(1 + 1e-6 * bent) == 2
+  assert descriptors.knee(1 + 1e-8 * bent) is None
+  assert descriptors.knee(1 + 1e-6 * bent) == 2
   # However large they are.
-  assert density.knee(1e3 * (1 + 1e-8 * bent)) is None
-  assert density.knee(2.0**-10 * (1 + 2.0**-18 * bent)) == 2
+  assert descriptors.knee(1e3 * (1 + 1e-8 * bent)) is None
+  assert descriptors.knee(2.0**-10 * (1 + 2.0**-18 * bent)) == 2
 
 
 def test_equal_points_are_one_cluster():
   with np.errstate(all='raise'):
-    own, radius = density.clusters(np.full((4, 2), 3.0), np.arange(4))
+    own, radius = descriptors.dbscan(np.full((4, 2), 3.0), np.arange(4))
   assert own.tolist() == [0, 0, 0, 0]
   assert radius < 1e-300
 
 
 def test_without_a_knee_the_radius_is_the_largest_distance_to_a_neighbor():
   points, ids = np.array([[0.0], [1.0], [3.0]]), np.arange(3)
-  own, radius = density.clusters(points, ids)
+  own, radius = descriptors.dbscan(points, ids)
   assert own.tolist() == [0, 0, 0]
   np.testing.assert_allclose(radius, 2, rtol=2e-6)
-  own, radius = density.clusters(points, ids, 0.5)
+  own, radius = descriptors.dbscan(points, ids, 0.5)
   assert own.tolist() == [0, 0, 1]
   np.testing.assert_allclose(radius, 1, rtol=2e-6)
 
@@ -77,19 +77,19 @@ def test_without_a_knee_the_radius_is_the_largest_distance_to_a_neighbor():
 def test_the_radius_is_the_distance_at_the_knee():
   # To the nearest neighbors: 1, 1, 2, and 6; the knee is at the third.
   points = np.array([[0.0], [1.0], [3.0], [9.0]])
-  own, radius = density.clusters(points, np.array([7, 3, 5, 1]))
+  own, radius = descriptors.dbscan(points, np.array([7, 3, 5, 1]))
   np.testing.assert_allclose(radius, 2, rtol=2e-6)
   assert own.tolist() == [1, 1, 1, 0]
   for few in (0, 1):
-    own, radius = density.clusters(points[:few], np.arange(few))
+    own, radius = descriptors.dbscan(points[:few], np.arange(few))
     assert (own.tolist(), radius) == ([0] * few, 0)
   # Two points are each other's neighbors.
-  assert density.clusters(points[:2], np.arange(2))[0].tolist() == [0, 0]
+  assert descriptors.dbscan(points[:2], np.arange(2))[0].tolist() == [0, 0]
 
 
 def test_a_point_that_is_left_is_in_no_cluster():
   points = np.array([[0.0], [0.1], [5.0], [5.1], [50.0]])
-  assert density.clusters(points, np.arange(5))[0].tolist() == [0, 0, 1, 1, 2]
+  assert descriptors.dbscan(points, np.arange(5))[0].tolist() == [0, 0, 1, 1, 2]
 
 
 # Four groups of two numbers each: mean, deviation, and those of one class.
@@ -106,7 +106,7 @@ COUNTED = np.array([True, False, True, True, True])
 
 
 def test_every_group_of_descriptors_is_scaled_to_a_range_of_one():
-  found = density.by_descriptors(VALUES, COUNTED, np.arange(5), 1.0)
+  found = descriptors.by_descriptors(VALUES, COUNTED, np.arange(5), 1.0)
   np.testing.assert_array_equal(found.least, [0, 2, 1, 7])
   np.testing.assert_array_equal(found.span, [10, 2, 0.5, 1])
   np.testing.assert_allclose(
@@ -116,15 +116,15 @@ def test_every_group_of_descriptors_is_scaled_to_a_range_of_one():
   assert found.assignment.tolist() == [0, 0, 1, 0, 1]
   assert found.assignment.dtype == np.int32
   # Numbers follow ids.
-  turned = density.by_descriptors(VALUES, COUNTED, 9 - np.arange(5), 1.0)
+  turned = descriptors.by_descriptors(VALUES, COUNTED, 9 - np.arange(5), 1.0)
   assert turned.assignment.tolist() == [1, 1, 0, 1, 0]
   # A radius too small for any pair.
-  alone = density.by_descriptors(VALUES, COUNTED, np.arange(5), 0.5)
+  alone = descriptors.by_descriptors(VALUES, COUNTED, np.arange(5), 0.5)
   assert alone.assignment[COUNTED].tolist() == [0, 1, 2, 3]
 
 
 def test_what_places_others_is_of_the_first_two_groups():
-  found = density.by_descriptors(VALUES, COUNTED, np.arange(5), 1.0)
+  found = descriptors.by_descriptors(VALUES, COUNTED, np.arange(5), 1.0)
   placing = found.placing(3, np.float32(5))
   np.testing.assert_allclose(placing.centroids[:2], found.centroids, rtol=1e-6)
   np.testing.assert_array_equal(placing.centroids[2], np.full((2, 2), np.float32(FAR)))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fesem_jax.core import sharding
-from fesem_jax.server.gradient_clusters import (
+from fesem_jax.server.vector_clusters import (
   clusters_of_gradients,
   leading_coordinates,
 )

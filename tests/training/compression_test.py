@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms, chained, simulate
-from fesem_jax.algorithms.wrappers import with_error_feedback
+from fesem_jax.algorithms.wrappers import with_client_memory
 from fesem_jax.core import traffic
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.traffic import Drawn
@@ -167,7 +167,7 @@ def test_the_residual_of_a_private_change_has_its_noise_but_not_what_was_clipped
   private = differential_privacy(clip, std / clip, where='client', delta=0)
   both = chained(private, compression('top_k(0.2)'))
   method = algorithms.build('fed_avg', plain._replace(sends=both), weighting='uniform')
-  states = rounds(with_error_feedback(method), data, 2)
+  states = rounds(with_client_memory(method), data, 2)
   start = jax.tree.map(lambda x: x[None], plain.model.init(jax.random.key(0)))
   size = sum(x.size for x in jax.tree.leaves(start))
   left, k = np.zeros((len(SIZES), size)), int(np.ceil(0.2 * size))
@@ -205,7 +205,7 @@ def test_with_error_feedback_nothing_is_lost():
   data = helpers.federation(SIZES)
   whole = {'batch_size': 0}
   plain = helpers.local(model='logistic', **whole)
-  made = with_error_feedback(
+  made = with_client_memory(
     algorithms.build('fed_avg', local_of(**whole), weighting='uniform')
   )
   states = rounds(made, data)
@@ -235,10 +235,10 @@ def test_methods_with_states_of_their_own(name):
   local = helpers.local()._replace(sends=compression('top_k(0.1)'))
   if name == 'scaffold':
     with pytest.raises(UserError, match=r'compress=top_k(0)\.1'):
-      rounds(with_error_feedback(algorithms.build(name, local)), data, 1)
+      rounds(with_client_memory(algorithms.build(name, local)), data, 1)
     return
   options = {'num_clusters': 2, 'prox_lambda': 0.0} if name == 'fesem' else {}
-  made = with_error_feedback(algorithms.build(name, local, **options))
+  made = with_client_memory(algorithms.build(name, local, **options))
   state = rounds(made, data, 2)[-1]
   left = state.residuals
   assert np.abs(matrix({'l': left['dense0']['kernel']})).max() > 0
@@ -249,7 +249,7 @@ def test_methods_with_states_of_their_own(name):
 def test_results_depend_on_neither_chunks_nor_devices():
   data, layout = helpers.federation(SIZES), {'chunk': 3, 'devices': 2}
   a, b = (
-    rounds(with_error_feedback(algorithms.build('fed_avg', local_of(**more))), data)[-1]
+    rounds(with_client_memory(algorithms.build('fed_avg', local_of(**more))), data)[-1]
     for more in ({}, layout)
   )
   assert_close(matrix(a.method.params), matrix(b.method.params))
@@ -260,7 +260,7 @@ def test_results_depend_on_neither_chunks_nor_devices():
 def test_streamed_and_stacked_give_the_same():
   data = helpers.federation(SIZES, groups=[0, 1] * 3)
   found = [
-    rounds(with_error_feedback(algorithms.build(
+    rounds(with_client_memory(algorithms.build(
       'fesem', local_of(), num_clusters=2, client_state=kept
     )), data)[-1].method
     for kept in ('stacked', 'streamed')

@@ -16,7 +16,7 @@ from fesem_jax.core.sampling import everyone
 from fesem_jax.core.sums import weighted_mean
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.server.similar_clusters import merge_similar
-from fesem_jax.server.update_directions import nearest_direction
+from fesem_jax.server.vector_clusters import nearest_direction
 from fesem_jax.training.cohort import train_cohort
 
 

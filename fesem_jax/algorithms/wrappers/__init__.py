@@ -10,13 +10,11 @@ reclustering, empty centers.
 """
 
 from fesem_jax.algorithms.wrappers.client_memory import with_client_memory
-from fesem_jax.algorithms.wrappers.error_feedback import with_error_feedback
 from fesem_jax.algorithms.wrappers.reclustering import with_reclustering
 from fesem_jax.algorithms.wrappers.reseeding import with_reseeding
 
 __all__ = [
   'with_client_memory',
-  'with_error_feedback',
   'with_reclustering',
   'with_reseeding',
 ]

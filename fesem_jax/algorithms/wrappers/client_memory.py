@@ -45,7 +45,9 @@ def kept_parts(local: LocalTraining) -> tuple[str, ...]:
 def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorithm:
   """Lets each client of a method keep values from round to round.
 
-    residual    what it has not sent (error feedback)
+    residual    e, what it has not sent (error feedback, Karimireddy et al. 2019):
+                v <- P(w - s) + e;  sent <- C(v);  e <- v - C(v), of w trained from s
+                with compression C after privacy P
     statistics  those of its batches, which are not sent then
     optimizer   the state of the local optimizer, which is otherwise reset
 
