@@ -49,9 +49,7 @@ def apfl(
 
     w   <- sum_i alpha_i w_i                  alpha_i = n_i / sum n_j over the cohort
 
-  A client deploys a_i v_i + (1 - a_i) w with the newest w. v_i starts as the first w,
-  and a client that is not drawn keeps v_i and a_i. The reported training loss is that
-  of m_i.
+  A client deploys a_i v_i + (1 - a_i) w with the newest w, and reports the loss of m_i.
 
   Args:
     local: how clients train; its optimizer steps with w_i and v_i, at the rate eta.

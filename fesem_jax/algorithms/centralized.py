@@ -40,9 +40,7 @@ def centralized(local: LocalTraining) -> Algorithm:
     w <- SGD from w on the training examples of all clients
 
   A round takes as many steps as all clients of the round take together in FedAvg, on
-  batches of the same size (of full batches, that of the client with most examples).
-  Examples are drawn without replacement from all clients, also from those that are not
-  in the round. The local optimizer starts anew in each round, as that of clients.
+  batches of the same size, also of examples of clients that are not in the round.
 
   Args:
     local: how clients train.

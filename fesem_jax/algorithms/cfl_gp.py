@@ -53,10 +53,8 @@ def cfl_gp(
       w_i  <- SGD from c_{r_i} on client i
       c_k  <- mean of w_i over the clients with r_i = k
 
-  The K models start as different random models, all clients in cluster 0, and g_ik at
-  0. Gradients are of all of a client's examples. A center without clients stays as it
-  is. All clients take part in every round. One that drops out of a clustering
-  round goes by its earlier gradients; without any, it stays where it is.
+  The K models start as different random models, all clients in cluster 0. All clients
+  take part; one that drops out of a clustering round goes by its earlier gradients.
 
   Args:
     local: how clients train.
@@ -64,7 +62,7 @@ def cfl_gp(
 
   Raises:
     UserError: on partial participation; when it starts, where bad clients lie about
-      models (`attacks.check_models_only`).
+      models.
   """
   local.check_no_statistics('cfl_gp')
 

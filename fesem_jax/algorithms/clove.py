@@ -56,13 +56,9 @@ def clove(
     w_i  <- SGD from c_{r_i} on client i
     c_k  <- sum_i alpha_i w_i over the clients with r_i = k
 
-  with alpha_i = n_i / sum n_j over these clients. The K models start as different
-  random models, and one without clients stays as it is. In the first round r_i are
-  random, and every model gets a client. A client deploys c_{r_i} of its last round; one
-  that never took part, the model of least training loss.
-
-  A client that drops out sends no losses; one with a loss that is not finite is left
-  out of the k-means and starts from the model of least loss.
+  with alpha_i = n_i / sum n_j over these clients. In the first round r_i are random,
+  and every model gets a client. A client that never took part deploys the model of
+  least training loss; one with a loss that is not finite starts from it.
 
   Args:
     local: how clients train.

@@ -56,10 +56,8 @@ def fed_ala(
     w_i <- SGD from m_i on client i;  h_i is its top layers
     w   <- sum_i alpha_i w_i                  alpha_i = n_i / sum n_j over the cohort
 
-  A_i starts at 1 and h_i as the first g, so that A_i is not learned in the first round.
-  A client first learns it for 10 epochs, and later for one a round. It deploys m_i
-  with the newest w, and keeps h_i and A_i where it is not drawn. The reported training
-  loss is that of w_i.
+  A_i starts at 1, and h_i as the first g. A client first learns A_i for 10 epochs, from
+  the second round on, and later for one a round. It deploys m_i with the newest w.
 
   Args:
     local: how clients train; its batch size is that of the weights' too.

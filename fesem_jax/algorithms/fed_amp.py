@@ -44,12 +44,9 @@ def fed_amp(
     u_i   <- sum_j xi_ij w_j                                      on the server
     w_i   <- SGD from w_i on F_i(w) + lambda / (2 alpha) |w - u_i|^2
 
-  so that A'(d) = exp(-d / sigma) / sigma. alpha is sigma / (S - 1) for the round's S
-  clients, the most with which no xi_ii can be negative. Both sums are over the clients
-  of the round, with the models that they had before it, also of those that drop out or
-  fail in it. A client deploys w_i; one that is not drawn keeps it. All w_i start as one
-  random model. The reported training loss is F_i. The defaults of lambda and sigma were
-  chosen by test accuracy on the rotated digits, see the manual.
+  so that A'(d) = exp(-d / sigma) / sigma. alpha is sigma / (S - 1), the most with which
+  no xi_ii can be negative. Sums are over the S clients of the round, with their models
+  before it. A client deploys w_i; the reported training loss is F_i.
 
   Args:
     local: how clients train.

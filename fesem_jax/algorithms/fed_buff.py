@@ -57,11 +57,9 @@ def fed_buff(
     w_(t+1) <- w_t + eta_g sum_i alpha_i D_i / sqrt(1 + tau_i)           alpha_i = 1 / B
 
   At any time C clients train. Each takes the seconds of its own device to receive a
-  model, train and send its update. When it has sent it, another one starts from the
-  present w: any that neither trains nor has an update in the buffer, so that a buffer
-  has updates of B clients. tau_i is the number of server updates since client i
-  started. Updates that arrive at one time arrive before others start; if all devices
-  are alike and C = B = M, it is FedAvg.
+  model, train and send its update; then one that neither trains nor has an update in
+  the buffer starts from the present w. tau_i is the number of server updates since
+  client i started. If all devices are alike and C = B = M, it is FedAvg.
 
   Args:
     local: how clients train.

@@ -36,11 +36,9 @@ def fed_dane(
                                                         for i in the cohort
     c   <- mean_i w_i
 
-  A client that drops out sends neither gradient nor model. The first cohort is as large
-  as the second and drawn independently of it. The authors' code seeds both draws alike,
-  which makes them equal, and weights both means by examples. The gradients grad F_i(c)
-  are of the model and the examples as they are, without Dropout or augmentation; local
-  training has both.
+  The first cohort is as large as the second and drawn independently of it; the authors'
+  code draws the same one, and weights both means by examples. The gradients grad F_i(c)
+  are without Dropout or augmentation; local training has both.
 
   Args:
     local: how clients train.
@@ -48,8 +46,7 @@ def fed_dane(
     same_cohort: use one cohort for both passes, as the authors' code does.
 
   Raises:
-    UserError: when it starts, where bad clients lie about models
-      (`attacks.check_models_only`).
+    UserError: when it starts, where bad clients lie about models.
   """
 
   def init(key, data):

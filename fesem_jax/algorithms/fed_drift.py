@@ -58,11 +58,9 @@ def fed_drift(
     w_i  <- SGD from c_{r_i} on client i
     c_k  <- mean of w_i over the clients with r_i = k
 
-  Only its client uses a new model in its first time step: it is neither chosen nor
-  merged. It takes the place of one that is not in use, or else of the least recently
-  used; where clients use all K, its client keeps r_i. See `concept_drift.decide` for
-  the clusters that are compared. All clients take part in every round; one that drops
-  out at the beginning of a time step keeps its model.
+  A new model takes the place of one that is not in use, or else of the least recently
+  used; where clients use all K, its client keeps r_i. All clients take part; one that
+  drops out at the beginning of a time step keeps its model.
 
   Args:
     local: how clients train.

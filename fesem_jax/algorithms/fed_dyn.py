@@ -45,8 +45,7 @@ def fed_dyn(
     x   <- mean_i w_i - h / alpha
 
   where h_i stands for grad F_i(w_i), which it equals if w_i is the exact minimum. The
-  mean and the sum are over the cohort. A client that is not drawn, drops out or fails
-  keeps h_i; if all do, nothing changes. All h_i and h start at 0.
+  mean and the sum are over the cohort. All h_i and h start at 0.
 
   Args:
     local: how clients train.

@@ -40,14 +40,11 @@ def fed_em(
     w_ik   <- SGD from c_k on mean_s q_s(k) l(w; s)                for all k
     c_k    <- sum_i alpha_i w_ik                                   alpha_i = n_i / n
 
-  for the clients i of the cohort, which have n examples in all. l is the loss of an
-  example: the negative log likelihood of its class, of its target with a normal error,
-  or of its tokens, their mean. A client deploys the mixture sum_k pi_ik softmax(c_k);
-  of a regression, sum_k pi_ik c_k(x). Components start as random models and pi at
-  1 / K. A client that is not drawn keeps its pi. One component is FedAvg.
-
-  A component whose training fails on a client is left out of that component's mean; the
-  client counts as failed and keeps its pi.
+  for the clients i of the cohort, which have n examples in all. l is the negative log
+  likelihood of an example: of its class, of its target with a normal error, or of its
+  tokens, their mean. A client deploys the mixture sum_k pi_ik softmax(c_k); of a
+  regression, sum_k pi_ik c_k(x). A component whose training fails on a client is left
+  out of that component's mean.
 
   Args:
     local: how clients train each component.

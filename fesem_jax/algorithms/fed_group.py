@@ -54,7 +54,7 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     round: w_i  <- SGD from c_{r_i} on client i
            c_k  <- sum_i alpha_i w_i over the clients with r_i = k
 
-  with alpha_i = n_i / sum n_j over the clients of the center. Groups do not change.
+  with alpha_i = n_i / sum n_j over the clients of the center.
 
   Args:
     local: how clients train.

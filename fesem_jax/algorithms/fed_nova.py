@@ -32,9 +32,7 @@ def fed_nova(
 
   where alpha_i = n_i / sum n_j, and a_i is the sum of the weights that the T_i
   gradients have in x - w_i: T_i, or sum over t = 1 .. T_i of (1 - rho^t) / (1 - rho)
-  with a momentum of rho. FedAvg is the same with alpha_i a_i in the place of alpha_i in
-  the sum of the d_i, so that clients with more steps count more. Where all a_i are
-  equal, FedNova is FedAvg.
+  with a momentum of rho. Where all a_i are equal, FedNova is FedAvg.
 
   Args:
     local: how clients train. A schedule over local steps is in the weights too.

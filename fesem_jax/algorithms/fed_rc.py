@@ -46,11 +46,9 @@ def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     w_ik   <- SGD from c_k on mean_s q_s(k) l(w; s)                for all k
     c_k    <- sum_i alpha_i w_ik                                   alpha_i = n_i / n
 
-  which is `fed_em` but for C, the share of class y in what center k has of all clients:
-  a center is no better for an example because it has much of its class. C is of the q
-  that the clients had when they last took part, those that never did left out, and at
-  least 1e-8. In the first round it is the same for all centers. A client deploys the
-  mixture sum_k pi_ik softmax(c_k). One center is FedAvg.
+  which is `fed_em` but for C: a center is no better for an example because it has much
+  of its class. C is of the q that clients had when they last took part, and at least
+  1e-8; in the first round it is the same for all centers.
 
   Args:
     local: how clients train each center.

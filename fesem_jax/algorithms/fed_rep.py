@@ -30,9 +30,8 @@ def fed_rep(
     b_i <- SGD from b on client i, the head fixed at h_i
     b   <- mean_i b_i
 
-  A client that fails in either part is counted as failed: it keeps its head, and its
-  body does not count. Both parts visit the examples in the same order. The reported
-  training loss is that of the second.
+  Both parts visit the examples in the same order. The reported training loss is that of
+  the second. A client that fails in either part counts as failed.
 
   Args:
     local: how clients train their bodies.

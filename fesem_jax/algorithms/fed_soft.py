@@ -51,11 +51,9 @@ def fed_soft(
     w_i  <- SGD from w_i on F_i(w) + lambda / 2 sum_k u_ik |w - c_k|^2
     c_k  <- sum_i v_ik w_i                        v_ik = u_ik n_i / sum_j u_jk n_j
 
-  All clients of a round train; the paper's selection of clients for each center is left
-  out. A client that is drawn in a round estimates its u if its last estimate is two
-  rounds old: with all clients in every round, all do every second one. A client deploys
-  w_i, and its cluster is the center of greatest u_ik. Centers start as random models,
-  all w_i as another one. The reported training loss is F_i.
+  The paper's selection of clients for each center is left out. A client estimates its u
+  when it is drawn and its last estimate is two rounds old. It deploys w_i, and its
+  cluster is the center of greatest u_ik. The reported training loss is F_i.
 
   Args:
     local: how clients train.

@@ -55,9 +55,9 @@ def flux(
 
   and then w_i <- SGD from c_{r_i}, c_k <- mean of w_i over r_i = k, where all c_k start
   as w. The radius of DBSCAN is the knee of the distances to the nearest neighbors; who
-  is farther from all others is a cluster of one. Clients that take no part get the
-  cluster whose mean of the first two groups, which need no labels, is nearest; so do
-  those that dropped out in the last round of the warmup. All clients take part.
+  is farther from all others is a cluster of one. New clients, and those that dropped
+  out in the last round of the warmup, go to the nearest cluster by the first two
+  groups, which need no labels. All clients take part.
 
   Args:
     local: how clients train.

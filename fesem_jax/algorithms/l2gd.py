@@ -52,16 +52,10 @@ def l2gd(
 
     x_i <- SGD from x_i on client i
 
-  In the paper, n clients take one step alpha / (n (1 - p)) along the whole gradient,
-  and theta = alpha lambda / (n p): that is this with `batch_size=0` and `steps=1`,
-  where eta is that step. More local steps are as many of the paper's without a toss in
-  between, which makes lambda that many times weaker.
-
-  A client deploys x_i; one that is not drawn keeps it, and has no part in the mean. All
-  x_i start as one random model. The coin of the first round is tossed with the key of
-  the start, that of each other one with the key of the round before. The reported
-  training loss of a round of aggregation is that of the x_i before it. The defaults
-  were chosen by test accuracy on the rotated digits, see the manual.
+  The paper's one step along the whole gradient is `batch_size=0` and `steps=1`; more
+  local steps make lambda that many times weaker. A client deploys x_i; one that is not
+  drawn keeps it, and has no part in the mean. The training loss of a round of
+  aggregation is that of the x_i before it.
 
   Args:
     local: how clients train; eta is its optimizer's learning rate, times what its
@@ -72,8 +66,7 @@ def l2gd(
 
   Raises:
     UserError: unless the local optimizer is plain SGD, or if theta is more than 1; or,
-      when it starts, where bad clients lie about models
-      (`attacks.check_models_only`).
+      when it starts, where bad clients lie about models.
   """
   eta, p = learning_rate(local), aggregation_probability
   theta = eta * l2gd_lambda * (1 - p) / p

@@ -44,12 +44,11 @@ def moon(
     l_s  = -log(p / (p + q))           p = exp(cos(R_w(s), R_x(s)) / temperature)
                                        q = exp(cos(R_w(s), R_v_i(s)) / temperature)
     v_i <- w_i
-    x   <- sum_i alpha_i w_i           alpha_i = n_i / sum_j n_j
+    x   <- sum_i alpha_i w_i           alpha_i = n_i / sum n_j
 
   for the examples s of client i, where R_w(s) is the input of the layer `logits` of
-  model w. v_i is the local model of the last round in which client i took part, before
-  that the first x. As long as x equals v_i, l_s has no gradient. R_x and R_v_i are
-  without Dropout. The reported training loss includes mu l_s.
+  model w, and v_i the client's last local model, at first x. R_x and R_v_i are without
+  Dropout. The reported training loss includes mu l_s.
 
   Args:
     local: how clients train.

@@ -51,8 +51,7 @@ def p_fed_me(
 
     x       <- (1 - beta) x + beta mean_i w_i
 
-  A client deploys theta_i of its last local step, which starts as the first x; one that
-  is not drawn keeps it. The reported training loss is that of theta_i as it meets each
+  A client deploys theta_i of its last local step, and reports its loss as it meets each
   batch.
 
   Args:

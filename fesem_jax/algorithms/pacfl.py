@@ -54,8 +54,7 @@ def pacfl(
     round: w_i  <- SGD from c_{r_i} on client i
            c_k  <- sum_i alpha_i w_i over the clients with r_i = k
 
-  with alpha_i = n_i / sum n_j over these clients. All centers start from one random
-  model, and clusters do not change.
+  with alpha_i = n_i / sum n_j over these clients.
 
   Args:
     local: how clients train.

@@ -51,9 +51,8 @@ def robust(
     round: w_i <- SGD from c_{r_i} on client i
            c_k <- c_k + trimmed mean of w_i - c_k over the cluster, by coordinate
 
-  Clusters are fixed after the start: a client that is not drawn deploys its
-  cluster's center as it is now. The authors' k-means also trims by coordinate,
-  0.05 at each end; here it leaves out whole clients.
+  The authors' k-means also trims by coordinate, 0.05 at each end; here it leaves out
+  whole clients.
 
   Args:
     local: how clients train.

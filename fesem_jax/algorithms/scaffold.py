@@ -47,20 +47,19 @@ def scaffold(
     x    <- x + eta_g mean_i (w_i - x)
     c    <- c + 1 / M sum_i (c_i' - c_i)
 
-  Means and the sum are over the cohort. A client that is not drawn, drops out or fails
-  keeps c_i. All control variates start at 0, so the first round is FedAvg's.
+  All control variates start at 0, so the first round is FedAvg's.
 
   Args:
     local: how clients train; eta is its optimizer's learning rate, times what its
       schedule gives for the round. With a schedule over local steps, T is the sum of
-      what it gives them: c_i' then weighs each gradient by its step's length.
+      what it gives them.
     server_learning_rate: eta_g, the learning rate of the server.
     client_state: where the c_i are kept: 'stacked' on the devices, 'offloaded' in the
       memory of their host, from which each chunk's come and go.
 
   Raises:
     UserError: unless the local optimizer is plain SGD; or, when it starts, where bad
-      clients lie about models (`attacks.check_models_only`).
+      clients lie about models.
   """
   if server_learning_rate != 1:  # Beyond the mean of the clients, or short of it.
     local.check_no_statistics('scaffold')

@@ -64,8 +64,8 @@ def stocfl(
     v_i  <- SGD from c_{r_i} on F_i(v) + lambda / 2 |v - w|^2       w as it was sent
     w    <- mean of u_i;  c_k <- mean of v_i over r_i = k
 
-  The reported training loss is that of v_i. A client that has yet to take part deploys
-  the c_k of the most similar cluster; w, if none is as similar as tau.
+  A client that has yet to take part deploys the c_k of the most similar cluster; w, if
+  none is as similar as tau. The reported training loss is that of v_i.
 
   Args:
     local: how clients train.
