@@ -109,11 +109,11 @@ def flux(
     values, reach, counts, ids, exists, before = processes.on_host(updates)
     if not counts.any():
       return state, info
-    clusters = descriptors.by_descriptors(values, counts, ids, eps_scaling)
-    most = len(info.clusters.sizes)
-    after = np.where(exists, clusters.assignment, before)
-    average = tree.unstack(state.centers, 0)
-    centers, placing = tree.repeat(average, most), clusters.placing(most, reach)
+    most, average = len(info.clusters.sizes), tree.unstack(state.centers, 0)
+    assignment, placing = descriptors.by_descriptors(
+      values, counts, ids, eps_scaling, reach, most
+    )
+    after, centers = np.where(exists, assignment, before), tree.repeat(average, most)
     state = state._replace(centers=centers, assignment=after, placing=placing)
     state = state._replace(described_by=tree.expand(average))
     return state, info._replace(clusters=reassigned(info.clusters, before, after))

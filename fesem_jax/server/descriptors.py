@@ -208,30 +208,19 @@ def dbscan(
   return numbered, radius
 
 
-class DescriptorClusters(NamedTuple):
-  """Clusters of clients by their descriptors."""
-
-  assignment: np.ndarray  # [M] int32 cluster of each client
-  # [K, 2, C] mean of the first two groups of each cluster's descriptors.
-  centroids: np.ndarray
-  least: np.ndarray  # [G] least value of each group of descriptors
-  span: np.ndarray  # [G] greatest value less the least one; 1 where that is 0
-
-  def placing(self, num_clusters: int, reach: np.ndarray) -> Placing:
-    """The rule that places further clients; clusters that do not exist are far."""
-    centroids = np.full((num_clusters, *self.centroids.shape[1:]), FAR, np.float32)
-    centroids[: len(self.centroids)] = self.centroids
-    least, span = (x[:2].astype(np.float32) for x in (self.least, self.span))
-    return Placing(*map(jnp.asarray, (centroids, least, span, reach)))
-
-
 def by_descriptors(
-  values: np.ndarray, counted: np.ndarray, ids: np.ndarray, scaling: float
-) -> DescriptorClusters:
+  values: np.ndarray,
+  counted: np.ndarray,
+  ids: np.ndarray,
+  scaling: float,
+  reach: np.ndarray,
+  num_clusters: int,
+) -> tuple[np.ndarray, Placing]:
   """Clusters the clients that are counted [M] bool, and places the others.
 
   `values` are descriptors [M, G, C]; each group is scaled to the range 0 to 1. The
-  others go to the nearest centroid of the first two groups.
+  others go to the nearest centroid of the first two groups, as does who comes later.
+  Returns the cluster [M] int32 of each client, and the rule for others.
   """
   selected = np.asarray(values, np.float64)[counted]
   least = selected.min(axis=(0, 2))
@@ -243,10 +232,13 @@ def by_descriptors(
 
   points = scale(selected)
   labels, _ = dbscan(points.reshape(len(points), -1), ids[counted], scaling)
-  centroids = np.stack(
+  means = np.stack(
     [points[labels == k, :2].mean(axis=0) for k in range(labels.max() + 1)]
   )
-  offsets = scale(values)[:, None, :2] - centroids
-  assignment = (offsets**2).sum(axis=(2, 3)).argmin(axis=1)
+  offsets = scale(values)[:, None, :2] - means
+  assignment = (offsets**2).sum(axis=(2, 3)).argmin(axis=1).astype(np.int32)
   assignment[counted] = labels
-  return DescriptorClusters(assignment.astype(np.int32), centroids, least, span)
+  centroids = np.full((num_clusters, *means.shape[1:]), FAR, np.float32)
+  centroids[: len(means)] = means
+  scales = (x[:2].astype(np.float32) for x in (least, span))
+  return assignment, Placing(*map(jnp.asarray, (centroids, *scales, reach)))

@@ -68,8 +68,10 @@ def test_descriptors_match_float64_reference():
   assert (want == -1).any()  # Some clients lack a class.
   assert int(state.numbers) == want[0].size
   # All models go on from the average, each with the clients that were found.
-  clusters = descriptors.by_descriptors(want, np.ones(6, bool), np.arange(6), 1.0)
-  np.testing.assert_array_equal(state.assignment, clusters.assignment)
+  clusters, _ = descriptors.by_descriptors(
+    want, np.ones(6, bool), np.arange(6), 1.0, reach, 6
+  )
+  np.testing.assert_array_equal(state.assignment, clusters)
   centers = matrix(state.centers)
   np.testing.assert_array_equal(centers, np.repeat(centers[:1], len(centers), axis=0))
 

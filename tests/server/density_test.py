@@ -105,30 +105,27 @@ VALUES = np.array(
 COUNTED = np.array([True, False, True, True, True])
 
 
-def test_every_group_of_descriptors_is_scaled_to_a_range_of_one():
-  found = descriptors.by_descriptors(VALUES, COUNTED, np.arange(5), 1.0)
-  np.testing.assert_array_equal(found.least, [0, 2, 1, 7])
-  np.testing.assert_array_equal(found.span, [10, 2, 0.5, 1])
-  np.testing.assert_allclose(
-    found.centroids, [[[0, 0.15], [0, 0.375]], [[1, 0.95], [1, 0.875]]]
+def clusters(ids, scaling):
+  return descriptors.by_descriptors(
+    VALUES, COUNTED, np.asarray(ids), scaling, np.float32(5), 3
   )
-  # By its mean, the client that is not counted would be nearer to the second cluster.
-  assert found.assignment.tolist() == [0, 0, 1, 0, 1]
-  assert found.assignment.dtype == np.int32
-  # Numbers follow ids.
-  turned = descriptors.by_descriptors(VALUES, COUNTED, 9 - np.arange(5), 1.0)
-  assert turned.assignment.tolist() == [1, 1, 0, 1, 0]
-  # A radius too small for any pair.
-  alone = descriptors.by_descriptors(VALUES, COUNTED, np.arange(5), 0.5)
-  assert alone.assignment[COUNTED].tolist() == [0, 1, 2, 3]
 
 
-def test_what_places_others_is_of_the_first_two_groups():
-  found = descriptors.by_descriptors(VALUES, COUNTED, np.arange(5), 1.0)
-  placing = found.placing(3, np.float32(5))
-  np.testing.assert_allclose(placing.centroids[:2], found.centroids, rtol=1e-6)
-  np.testing.assert_array_equal(placing.centroids[2], np.full((2, 2), np.float32(FAR)))
+def test_every_group_of_descriptors_is_scaled_to_a_range_of_one():
+  assignment, placing = clusters(np.arange(5), 1.0)
   np.testing.assert_array_equal(placing.least, [0, 2])
   np.testing.assert_array_equal(placing.span, [10, 2])
+  means = [[[0, 0.15], [0, 0.375]], [[1, 0.95], [1, 0.875]]]
+  np.testing.assert_allclose(placing.centroids[:2], means, rtol=1e-6)
+  np.testing.assert_array_equal(placing.centroids[2], np.full((2, 2), np.float32(FAR)))
   assert placing.reach == 5
   assert {x.dtype for x in placing} == {np.dtype(np.float32)}
+  # By its mean, the client that is not counted would be nearer to the second cluster.
+  assert assignment.tolist() == [0, 0, 1, 0, 1]
+  assert assignment.dtype == np.int32
+  # Numbers follow ids.
+  assert clusters(9 - np.arange(5), 1.0)[0].tolist() == [1, 1, 0, 1, 0]
+  # A radius too small for any pair.
+  few = np.float32(5)
+  alone, _ = descriptors.by_descriptors(VALUES, COUNTED, np.arange(5), 0.5, few, 4)
+  assert alone[COUNTED].tolist() == [0, 1, 2, 3]
