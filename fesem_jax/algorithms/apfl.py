@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common import client_models
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -63,7 +63,7 @@ def apfl(
 
   def init(key, data):
     start, count = local.model.init(key), data.num_clients
-    personal = own_models.repeat(local, start, count, 'stacked')
+    personal = client_models.repeat(local, start, count, 'stacked')
     alphas = jnp.full(count, variable(apfl_alpha), jnp.float32)
     return ApflState(tree.expand(start), personal, alphas)
 
@@ -89,12 +89,12 @@ def apfl(
     return trained, client.send(trained.of(w), client.received), (v, alpha)
 
   def step(state, data, cohort, key):
-    w, all_own = state.params, (state.client_params, state.client_alphas)
+    w, personal = state.params, (state.client_params, state.client_alphas)
     trained = for_each_client(
       one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
-      state=tree.rows_of(all_own, cohort),
+      state=tree.rows_of(personal, cohort),
     )  # fmt: skip
-    personal = tree.with_rows(all_own, cohort, trained.state)
+    personal = tree.with_rows(personal, cohort, trained.state)
     info = trained._replace(steps=2 * trained.steps).info()  # Both models train.
     return ApflState(sums.mean_of(trained.sums, w), *personal), info
 

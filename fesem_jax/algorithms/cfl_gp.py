@@ -9,7 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, deployed
-from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
+from fesem_jax.algorithms.common.cluster_averaging import (
+  check_everyone,
+  train_and_average,
+)
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import prng_streams, sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
@@ -69,8 +72,8 @@ def cfl_gp(
   def init(key, data):
     check_num_clusters(num_clusters, data)
     check_models_only(data, local, 'cfl_gp', 'gradients')
-    own_key, count = prng_streams.fold(key, prng_streams.DRAWS), data.num_clients
-    centers = random_models(local, own_key, num_clusters)
+    draw_key, count = prng_streams.fold(key, prng_streams.DRAWS), data.num_clients
+    centers = random_models(local, draw_key, num_clusters)
     gradients = jax.tree.map(lambda c: jnp.zeros((count, *c.shape)), centers)
     counts = jnp.zeros((count, num_clusters), jnp.int32)
     memory = sharding.split_clients((gradients, counts), local.mesh)
@@ -84,8 +87,10 @@ def cfl_gp(
     memory = add_to_means(state.gradients, state.counts, new_gradients, arrived, k)
     gradients, counts = sharding.split_clients(memory, local.mesh)
     ids = state.assignment, jnp.asarray(data.client_ids)
-    own_key = prng_streams.fold(key, prng_streams.CLUSTERING)
-    assignment = clusters_of_gradients(own_key, gradients, counts, *ids, local.mesh)
+    clustering_key = prng_streams.fold(key, prng_streams.CLUSTERING)
+    assignment = clusters_of_gradients(
+      clustering_key, gradients, counts, *ids, local.mesh
+    )
     return state._replace(assignment=assignment, gradients=gradients, counts=counts)
 
   def step(state, data, cohort, key):

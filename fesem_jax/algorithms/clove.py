@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common import client_models
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
-from fesem_jax.algorithms.common.own_centers import train_from_own
+from fesem_jax.algorithms.common.cluster_averaging import train_clusters
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
@@ -91,10 +91,11 @@ def clove(
   def step(state, data, cohort, key):
     assignment = clustered(state, data, cohort, key)
     starts = ClientModels(state.centers, assignment)
-    trained = train_from_own(local, starts, data, cohort, key, 'by_examples')
+    trained = train_clusters(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)
     took_part = trained.took_part()
-    assignment = own_models.kept(state, cohort, took_part, assignment=assignment)[1]
+    state_after = client_models.updated(state, cohort, took_part, assignment=assignment)
+    assignment = state_after.assignment
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, state.assignment, assignment, data)
     rounds = state.rounds + (info.trained > 0)  # The first one is that of some clients.

@@ -6,8 +6,8 @@ ICML 2021.
 
 from typing import NamedTuple
 
-from fesem_jax.algorithms.common import own_models
-from fesem_jax.algorithms.common.own_models import deployed
+from fesem_jax.algorithms.common import client_models
+from fesem_jax.algorithms.common.client_models import deployed
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -32,7 +32,7 @@ def ditto(
   local: LocalTraining,
   *,
   ditto_lambda: NotNegative = 0.1,
-  client_state: own_models.ClientState = 'stacked',
+  client_state: client_models.ClientState = 'stacked',
 ) -> Algorithm:
   """Builds Ditto.
 
@@ -54,7 +54,7 @@ def ditto(
 
   def init(key, data):
     start = local.model.init(key)
-    personal = own_models.repeat(local, start, data.num_clients, client_state)
+    personal = client_models.repeat(local, start, data.num_clients, client_state)
     return DittoState(tree.expand(start), personal)
 
   def train_own(client, v, w):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common import own_models, personal_head
+from fesem_jax.algorithms.common import client_models, personal_head
 from fesem_jax.core import batching, sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -73,7 +73,7 @@ def fed_ala(
 
   def init(key, data):
     start, count = local.model.init(key), data.num_clients
-    heads = own_models.repeat(local, top(start), count, 'stacked')
+    heads = client_models.repeat(local, top(start), count, 'stacked')
     ones = jax.tree.map(jnp.ones_like, heads)
     never, rounds = jnp.zeros(count, bool), jnp.int32(0)
     return FedAlaState(tree.expand(start), heads, ones, never, rounds)
@@ -92,10 +92,10 @@ def fed_ala(
       new = jax.tree.map(learn, weights, top(w), h, top(gradient))
       return where(t % jnp.maximum(batches, 1) < sampled, new, weights), memory, loss
 
-    learning = client.with_epochs(START_EPOCHS, client.given)
+    learning = client.with_epochs(START_EPOCHS, client.inputs)
     learned = for_each_batch(learning, a, (), local_step)
     # Its loop also passes over batches that are not sampled.
-    steps = jnp.where(learned.steps > 0, client.given * sampled, 0)
+    steps = jnp.where(learned.steps > 0, client.inputs * sampled, 0)
     return dataclasses.replace(learned, steps=steps)
 
   def one(client):
@@ -113,11 +113,11 @@ def fed_ala(
     personal = state.heads, state.head_weights
     trained = for_each_client(
       one, local, ClientModels(w), data, cohort, key, mean_of_models('by_examples', w),
-      state=tree.rows_of(personal, cohort), given=epochs,
+      state=tree.rows_of(personal, cohort), inputs=epochs,
     )  # fmt: skip
     heads, weights = tree.with_rows(personal, cohort, trained.state)
     counts = trained.took_part()
-    state = own_models.kept(state, cohort, counts, learned=epochs > 0)
+    state = client_models.updated(state, cohort, counts, learned=epochs > 0)
     mean, rounds = sums.mean_of(trained.sums, w), state.rounds + counts.any()
     return FedAlaState(mean, heads, weights, state.learned, rounds), trained.info()
 

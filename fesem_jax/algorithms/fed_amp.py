@@ -9,8 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common import own_models
-from fesem_jax.algorithms.common.own_models import deployed
+from fesem_jax.algorithms.common import client_models
+from fesem_jax.algorithms.common.client_models import deployed
 from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
@@ -62,7 +62,7 @@ def fed_amp(
   def init(key, data):
     local.check_no_sends('fed_amp', 'models that did not start from a received one')
     start = local.model.init(key)
-    return FedAmpState(own_models.repeat(local, start, data.num_clients, 'stacked'))
+    return FedAmpState(client_models.repeat(local, start, data.num_clients, 'stacked'))
 
   def train(local, state, data, cohort, key, reduction):
     starts = deployed(state, data).of(cohort)

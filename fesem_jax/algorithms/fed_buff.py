@@ -16,7 +16,7 @@ from fesem_jax.algorithms.common.arrivals import (
   size_of,
   traffic_of,
 )
-from fesem_jax.algorithms.common.own_centers import check_everyone
+from fesem_jax.algorithms.common.cluster_averaging import check_everyone
 from fesem_jax.core import device_profiles, sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.device_profiles import DeviceProfile
@@ -105,11 +105,11 @@ def fed_buff(
     row = row.at[arrivals.ids].set(jnp.arange(size, dtype=jnp.int32))
     client_ids = jnp.asarray(data.client_ids)
     client_ids = client_ids.at[arrivals.ids].get(mode='fill', fill_value=-1)
-    mine = cohort_of(client_ids, data, local.mesh, cohort.round)
+    arrived = cohort_of(client_ids, data, local.mesh, cohort.round)
     zero = tree.zeros_like(w)
     reduction = Reduction(_add_changes, sums.no_sums(w), (row, factors), keep=False)
-    models = ClientModels(received, row[mine.ids])
-    trained = train_cohort(local, models, data, mine, key, reduction)
+    models = ClientModels(received, row[arrived.ids])
+    trained = train_cohort(local, models, data, arrived, key, reduction)
     mean, eta = sums.mean_of(trained.sums, zero), variable(server_learning_rate)
     new = jax.tree.map(lambda w, change: w + eta * change, w, mean)
     started, now = arrivals.started, state.version
@@ -125,9 +125,9 @@ def fed_buff(
   return Algorithm(local, init, step, global_model.deployed, traffic=sent)
 
 
-def _add_changes(trained, starts, total, known):
+def _add_changes(trained, starts, total, broadcast):
   """Adds the changes of a chunk's models, smaller the staler they are."""
-  row, factors = known
+  row, factors = broadcast
   client_factors = factors[row[trained.ids]]
 
   def change(x, start):

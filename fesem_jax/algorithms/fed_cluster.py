@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.algorithms.common import own_centers
+from fesem_jax.algorithms.common import cluster_averaging
 from fesem_jax.algorithms.common.bipartition import Linkage, split_clusters
 from fesem_jax.algorithms.common.centers import (
   MAX_CLUSTERS,
@@ -108,7 +108,7 @@ def fed_cluster(
     )
 
   def step(state, data, cohort, key):
-    own_centers.check_everyone(cohort, 'fed_cluster')
+    cluster_averaging.check_everyone(cohort, 'fed_cluster')
     assignment, rounds = state.assignment, state.rounds + 1
     starts = deployed(state, data).of(cohort)
     reduction = Reduction(add, em.Sums.zeros(state.centers), keep=False)

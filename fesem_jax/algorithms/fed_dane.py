@@ -68,14 +68,14 @@ def fed_dane(
     if not (cohort.everyone or same_cohort):
       _, sums = gradients(first_cohort(data, cohort, key), keep=False)
     # Without any gradient of the first cohort there is nothing to correct by.
-    known = sums.weight[0] > 0
+    has_gradients = sums.weight[0] > 0
     g = mean_of(sums, tree.zeros_like(state.params))
 
     def one(client):
-      (g, known), client_gradients = client.broadcast, client.given
+      (g, has_gradients), client_gradients = client.broadcast, client.inputs
 
       def difference(g, client_gradients):
-        return jnp.where(known, g[0] - client_gradients, 0.0)
+        return jnp.where(has_gradients, g[0] - client_gradients, 0.0)
 
       correction = plus(jax.tree.map(difference, g, client_gradients))
       penalty = variable(prox_mu / 2) if prox_mu else None
@@ -84,7 +84,7 @@ def fed_dane(
 
     return for_each_client(
       one, local, ClientModels(state.params), data, cohort, key, reduction,
-      given=client_gradients, broadcast=(g, known),
+      inputs=client_gradients, broadcast=(g, has_gradients),
     )  # fmt: skip
 
   def step(state, data, cohort, key):

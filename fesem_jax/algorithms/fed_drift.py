@@ -10,7 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import MaxClusters, deployed
-from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
+from fesem_jax.algorithms.common.cluster_averaging import (
+  check_everyone,
+  train_and_average,
+)
 from fesem_jax.core import sharding, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import variable
@@ -105,7 +108,8 @@ def fed_drift(
     models = concept_drift.decide(clients, last_used, number, variable(drift_delta))
     centers = tree.put(centers, models.new, tree.take(centers, models.best))
     centers = sums.weighted_mean(centers, models.into, models.weights, centers)
-    return FedDriftState(centers, models.own, models.loss, models.last_used, rounds)
+    state = state._replace(assignment=models.assignment, client_losses=models.loss)
+    return state._replace(centers=centers, last_used=models.last_used)
 
   def step(state, data, cohort, key):
     check_everyone(cohort, 'fed_drift')

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common import global_model, own_models
+from fesem_jax.algorithms.common import client_models, global_model
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -35,7 +35,7 @@ def fed_dyn(
   local: LocalTraining,
   *,
   dyn_alpha: Positive = 0.01,
-  client_state: own_models.ClientState = 'stacked',
+  client_state: client_models.ClientState = 'stacked',
 ) -> Algorithm:
   """Builds FedDyn.
 
@@ -59,7 +59,7 @@ def fed_dyn(
     start = tree.expand(local.model.init(key))
     zero = tree.zeros_like(start)
     one = tree.unstack(zero, 0)
-    client_gradients = own_models.repeat(local, one, data.num_clients, client_state)
+    client_gradients = client_models.repeat(local, one, data.num_clients, client_state)
     return FedDynState(start, zero, client_gradients)
 
   def one(client):

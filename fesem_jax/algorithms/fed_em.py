@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common import learners, own_models
+from fesem_jax.algorithms.common import client_models, learners
 from fesem_jax.algorithms.common.learners import deployed
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import sharding, tree
@@ -65,7 +65,7 @@ def fed_em(
       local, state.centers, shares, data, cohort, key, weighting
     )
     mixture = learners.mixture_of(shares, data, cohort)
-    state = own_models.kept(state, cohort, trained.took_part(), mixture=mixture)
+    state = client_models.updated(state, cohort, trained.took_part(), mixture=mixture)
     return state._replace(centers=centers), trained.info()
 
   sent = learners.all_centers(local, num_clusters)

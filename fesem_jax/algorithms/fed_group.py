@@ -14,8 +14,8 @@ from fesem_jax.algorithms.common.centers import (
   deployed,
   round_info,
 )
+from fesem_jax.algorithms.common.cluster_averaging import train_clusters
 from fesem_jax.algorithms.common.first_clusters import before_rounds
-from fesem_jax.algorithms.common.own_centers import train_from_own
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
@@ -96,7 +96,7 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
 
   def step(state, data, cohort, key):
     assignment, starts = state.assignment, deployed(state, data).of(cohort)
-    trained = train_from_own(local, starts, data, cohort, key, 'by_examples')
+    trained = train_clusters(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
     info = round_info(trained, num_clusters, value, assignment, assignment, data)

@@ -59,9 +59,9 @@ def fed_nova(
     x = state.params
     # eta a_i by the number of steps.
     most = batching.most_steps(local.schedule, data.max_examples)
-    lengths = step_lengths.of_steps(local, most)
+    lengths = step_lengths.lengths(local, most)
     none = sums.no_sums(x)
-    reduction = Reduction(normalize, none, known=lengths, keep=False)
+    reduction = Reduction(normalize, none, broadcast=lengths, keep=False)
     trained = train(local, state, data, cohort, key, reduction)
     weights = trained.weights('by_examples')
     total = sums.or_one(sums.total(weights))

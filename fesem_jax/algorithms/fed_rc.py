@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.algorithms.common import learners, own_models
+from fesem_jax.algorithms.common import client_models, learners
 from fesem_jax.algorithms.common.learners import deployed
 from fesem_jax.algorithms.common.random_centers import random_models
 from fesem_jax.core import sharding, traffic, tree
@@ -80,7 +80,7 @@ def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
       'mixture': learners.mixture_of(shares, data, cohort),
       'classes': sums_of_classes(shares, classes, data, cohort),
     }
-    state = own_models.kept(state, cohort, trained.took_part(), **rows)
+    state = client_models.updated(state, cohort, trained.took_part(), **rows)
     return state._replace(centers=centers), trained.info()
 
   return Algorithm(local, init, step, deployed, traffic=_traffic(local, num_clusters))

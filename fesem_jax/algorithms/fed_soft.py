@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common import client_models
 from fesem_jax.algorithms.common.pulled import train_pulled
 from fesem_jax.core import sharding, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
@@ -71,7 +71,7 @@ def fed_soft(
     even = jnp.full((data.num_clients, num_clusters), 1 / num_clusters)
     return FedSoftState(
       centers=jax.vmap(local.model.init)(jnp.stack(other_keys)),
-      client_params=own_models.repeat(local, start, data.num_clients, 'stacked'),
+      client_params=client_models.repeat(local, start, data.num_clients, 'stacked'),
       importance=sharding.split_clients(even, local.mesh),
       estimated=jnp.full(data.num_clients, -ESTIMATE_EVERY, jnp.int32),
       rounds=jnp.int32(0),
@@ -101,7 +101,7 @@ def fed_soft(
       importance=tree.with_rows(state.importance, cohort, estimates['importance'])
     )
     trained = train(local, now, data, cohort, key, Reduction(sent='own'))
-    state = own_models.kept(state, cohort, trained.took_part(), **estimates)
+    state = client_models.updated(state, cohort, trained.took_part(), **estimates)
     return FedSoftState(
       means_of_all(trained, weights, state.centers, local.mesh),
       tree.with_rows(state.client_params, cohort, trained.params),
@@ -144,7 +144,7 @@ def means_of_all(
     return sums.weighted_mean(trained.params, only, weights[:, k], center, mesh)
 
   means = map(mean, range(weights.shape[1]))
-  return jax.tree.map(lambda *each: jnp.concatenate(each), *means)
+  return jax.tree.map(lambda *rows: jnp.concatenate(rows), *means)
 
 
 def _traffic(local: LocalTraining, num_clusters: int, every: int) -> traffic.Traffic:

@@ -115,7 +115,7 @@ def fesem(
   stacked, streamed = client_state == 'stacked', client_state == 'streamed'
   check(stacked or not aggregate, 'client_state: aggregation needs stacked')
   check(stacked or init_models == 'common', 'client_state: init_models needs stacked')
-  check_reduced(local, None, kept=aggregate is not None)
+  check_reduced(local, None, keeps_models=aggregate is not None)
   aggregates_matched = compare.align is not None and aggregate is not None
   if not stacked:
     init_clients = min(init_clients or MAX_INITIAL_CLIENTS, MAX_INITIAL_CLIENTS)
@@ -151,8 +151,8 @@ def fesem(
     factor = penalty(prox_lambda, prox_weighting, data, cohort)  # Eq. 7
     return train_cohort(local, starts, data, cohort, key, reduction, penalty=factor)
 
-  def e_step(chunk, starts, sums, known):
-    cluster, distance, models = assign(compare, chunk, starts, *known)  # Eq. 8
+  def e_step(chunk, starts, sums, prepared):
+    cluster, distance, models = assign(compare, chunk, starts, *prepared)  # Eq. 8
     centers, averaged = starts.shared, chunk._replace(params=models)
     sums = sums.add_started(averaged, starts.choice, weighting, centers)
     sums = sums.add(averaged, cluster, distance, weighting, centers)
@@ -174,7 +174,7 @@ def fesem(
     reduction = Reduction(
       e_step,  # Of each chunk, as soon as it has trained.
       em.Sums.zeros(state.centers, track_objective),
-      known=(compare.known(compare.part(state.centers)), cohort.keep_clusters),
+      broadcast=(compare.prepare(compare.part(state.centers)), cohort.keep_clusters),
       keep=not streamed,
       into=room_for_models(state, cohort, client_state, local.mesh),
     )

@@ -14,7 +14,10 @@ from fesem_jax.algorithms.common.centers import (
   deployed,
   reassigned,
 )
-from fesem_jax.algorithms.common.own_centers import check_everyone, train_and_average
+from fesem_jax.algorithms.common.cluster_averaging import (
+  check_everyone,
+  train_and_average,
+)
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
-from fesem_jax.algorithms.common.own_centers import train_from_own
+from fesem_jax.algorithms.common.cluster_averaging import train_clusters
 from fesem_jax.algorithms.common.random_centers import RandomCenters, best_centers
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
@@ -70,7 +70,7 @@ def hypo_cluster(
 
   def one_round(local, optimizer, centers, server_state, best, data, cohort, key):
     starts = ClientModels(centers, best)
-    trained = train_from_own(local, starts, data, cohort, key, weighting)
+    trained = train_clusters(local, starts, data, cohort, key, weighting)
     after = server_optimizers.step(
       optimizer, server_state, centers, trained.sums.clients
     )

@@ -9,8 +9,8 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common import own_models
-from fesem_jax.algorithms.common.own_models import deployed
+from fesem_jax.algorithms.common import client_models
+from fesem_jax.algorithms.common.client_models import deployed
 from fesem_jax.core import prng_streams, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -19,7 +19,7 @@ from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
 from fesem_jax.data.attacks import check_models_only
 from fesem_jax.server import em
-from fesem_jax.training.client_losses import own_losses
+from fesem_jax.training.client_losses import personal_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.plain_sgd import learning_rate
 from fesem_jax.training.trained import Trained
@@ -81,14 +81,14 @@ def l2gd(
       data, local, 'l2gd', 'models that did not start from a received one'
     )
     start = local.model.init(key)
-    personal = own_models.repeat(local, start, data.num_clients, 'stacked')
+    personal = client_models.repeat(local, start, data.num_clients, 'stacked')
     return L2gdState(personal, toss(key))
 
   def aggregated(state, data, cohort, key):
     personal, ids = tree.rows_of(state.client_params, cohort), jnp.asarray(cohort.ids)
     sizes, steps = data.sizes(ids), jnp.zeros(ids.shape, jnp.int32)
     arrived = local.arrived(key, data, ids)
-    losses = own_losses(local, personal, data, cohort)
+    losses = personal_losses(local, personal, data, cohort)
     clients = Trained(ids, None, losses, sizes, jnp.isfinite(losses), arrived, steps)
     weights = clients.weights('uniform')
     first = tree.take(personal, weights.argmax()[None])

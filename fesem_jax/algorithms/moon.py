@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common import global_model, own_models
+from fesem_jax.algorithms.common import client_models, global_model
 from fesem_jax.core import sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
@@ -71,7 +71,7 @@ def moon(
     start = local.model.init(key)
     x = jax.ShapeDtypeStruct((2, *data.example_shape), jnp.float32)
     jax.eval_shape(contrast(start, start).apply, start, x)
-    personal = own_models.repeat(local, start, data.num_clients, 'stacked')
+    personal = client_models.repeat(local, start, data.num_clients, 'stacked')
     return MoonState(tree.expand(start), personal)
 
   def one(client):

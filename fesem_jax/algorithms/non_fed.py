@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from fesem_jax.algorithms.common import own_models
-from fesem_jax.algorithms.common.own_models import deployed
+from fesem_jax.algorithms.common import client_models
+from fesem_jax.algorithms.common.client_models import deployed
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
@@ -20,7 +20,7 @@ class NonFedState(NamedTuple):
 
 @recorded
 def non_fed(
-  local: LocalTraining, *, client_state: own_models.ClientState = 'stacked'
+  local: LocalTraining, *, client_state: client_models.ClientState = 'stacked'
 ) -> Algorithm:
   """Builds NonFed.
 
@@ -37,7 +37,9 @@ def non_fed(
 
   def init(key, data):
     start = local.model.init(key)
-    return NonFedState(own_models.repeat(local, start, data.num_clients, client_state))
+    return NonFedState(
+      client_models.repeat(local, start, data.num_clients, client_state)
+    )
 
   def step(state, data, cohort, key):
     starts = deployed(state, data).of(cohort)

@@ -7,7 +7,7 @@ and the gap between a method and the oracle is due to the method's clusters.
 from typing import Any, NamedTuple
 
 from fesem_jax.algorithms.common.centers import round_info
-from fesem_jax.algorithms.common.own_centers import train_from_own
+from fesem_jax.algorithms.common.cluster_averaging import train_clusters
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData, Groups
@@ -63,7 +63,7 @@ def oracle(
 
   def step(state, data, cohort, key):
     groups, starts = _groups(data), deployed(state, data).of(cohort)
-    trained = train_from_own(local, starts, data, cohort, key, weighting)
+    trained = train_clusters(local, starts, data, cohort, key, weighting)
     centers, server = server_optimizers.step(
       server_optimizer, state.server, state.centers, trained.sums.clients
     )

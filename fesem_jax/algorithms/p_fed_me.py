@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import jax
 
-from fesem_jax.algorithms.common import own_models
-from fesem_jax.algorithms.common.own_models import deployed
+from fesem_jax.algorithms.common import client_models
+from fesem_jax.algorithms.common.client_models import deployed
 from fesem_jax.core import sums, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -66,7 +66,7 @@ def p_fed_me(
 
   def init(key, data):
     start = local.model.init(key)
-    personal = own_models.repeat(local, start, data.num_clients, 'stacked')
+    personal = client_models.repeat(local, start, data.num_clients, 'stacked')
     return PFedMeState(tree.expand(start), personal)
 
   def one(client):

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, deployed, round_info
-from fesem_jax.algorithms.common.own_centers import train_from_own
+from fesem_jax.algorithms.common.cluster_averaging import train_clusters
 from fesem_jax.core import sharding, traffic, tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
@@ -97,7 +97,7 @@ def pacfl(
 
   def step(state, data, cohort, key):
     starts = deployed(state, data).of(cohort)
-    trained = train_from_own(local, starts, data, cohort, key, 'by_examples')
+    trained = train_clusters(local, starts, data, cohort, key, 'by_examples')
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
     assignment = state.assignment

@@ -82,8 +82,8 @@ def per_fed_avg(
 
       def outer():
         loss, gradient = gradient_of(memory['adapted'])
-        kept = w, memory | {'outer': gradient}, loss
-        return along(gradient, loss) if batches == 2 else kept
+        result = w, memory | {'outer': gradient}, loss
+        return along(gradient, loss) if batches == 2 else result
 
       def correct():
         g = memory['outer']

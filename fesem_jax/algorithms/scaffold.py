@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common import global_model, own_models
+from fesem_jax.algorithms.common import client_models, global_model
 from fesem_jax.core import batching, sums, traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -20,7 +20,7 @@ from fesem_jax.data.attacks import check_models_only
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd, plus
 from fesem_jax.training.one_client import where
-from fesem_jax.training.plain_sgd import learning_rate, of_unit_rate
+from fesem_jax.training.plain_sgd import at_unit_rate, learning_rate
 from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.ranges import Positive
 
@@ -38,7 +38,7 @@ def scaffold(
   local: LocalTraining,
   *,
   server_learning_rate: Positive = 1.0,
-  client_state: own_models.ClientState = 'stacked',
+  client_state: client_models.ClientState = 'stacked',
 ) -> Algorithm:
   """Builds SCAFFOLD.
 
@@ -70,7 +70,7 @@ def scaffold(
     start = tree.expand(local.model.init(key))
     zero = tree.zeros_like(start)
     one = tree.unstack(zero, 0)
-    client_controls = own_models.repeat(local, one, data.num_clients, client_state)
+    client_controls = client_models.repeat(local, one, data.num_clients, client_state)
     return ScaffoldState(start, zero, client_controls)
 
   def corrected(client):
@@ -86,9 +86,9 @@ def scaffold(
       return (x - w) / length
 
     gradient = jax.tree.map(mean_gradient, client.received, model.params)
-    unit_gradient, known = of_unit_rate(gradient, jnp.float32(1.0), client.rate)
+    unit_gradient, weight = at_unit_rate(gradient, jnp.float32(1.0), client.rate)
     new = jax.tree.map(lambda c_i, c, g: c_i - c + g, c_i, c, unit_gradient)
-    return model, (model.params, gradient), where(known > 0, new, c_i)
+    return model, (model.params, gradient), where(weight > 0, new, c_i)
 
   def run(one, local, state, data, cohort, key, reduction):
     client_controls = tree.rows_of(state.client_controls, cohort)
@@ -114,7 +114,7 @@ def scaffold(
     eta_g = variable(server_learning_rate)
     x = jax.tree.map(lambda x, w: x + eta_g * (w - x), x, mean)
     rate = local.rate(cohort)
-    total, weight = of_unit_rate(gradients.params, gradients.weight, rate)
+    total, weight = at_unit_rate(gradients.params, gradients.weight, rate)
     num_clients = (data.sizes() > 0).sum()
 
     # c_i' - c_i = (x - w_i) / (T eta) - c, of those that took part.

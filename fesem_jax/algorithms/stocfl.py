@@ -13,8 +13,8 @@ from fesem_jax.algorithms.common import anchored_clusters, global_model
 from fesem_jax.algorithms.common.centers import (
   round_info,
 )
+from fesem_jax.algorithms.common.cluster_averaging import cluster_sums
 from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
-from fesem_jax.algorithms.common.own_centers import sums_of_own
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.hyperparameters import variable
@@ -104,8 +104,8 @@ def stocfl(
     shared, trained_shared = global_model.train_and_average(
       local, GlobalState(state.params), data, cohort, key, Averaging('uniform')
     )
-    cluster_sums = sums_of_own(state.centers, 'uniform')
-    trained = train(local, state, data, cohort, key, cluster_sums)
+    reduction = cluster_sums(state.centers, 'uniform')
+    trained = train(local, state, data, cohort, key, reduction)
     centers = mean_of(trained.sums.clients, state.centers)
     value = trained.sums.objective(state.centers, centers)
     count, together = state.clusters.most + 1, trained.together_with(trained_shared)

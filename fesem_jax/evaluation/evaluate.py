@@ -166,7 +166,7 @@ def evaluate_clients(
     ]
     return (*measured, ~trained.finite), None
 
-  reduction = Reduction(measure, known=test, keep=False, sent='nothing')
+  reduction = Reduction(measure, broadcast=test, keep=False, sent='nothing')
   return train_cohort(
     tuning, used, train, everyone(train), key, reduction, layers=layers
   ).folded

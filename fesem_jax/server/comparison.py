@@ -26,10 +26,9 @@ class ModelComparison(NamedTuple):
   # of each model in the order of its reference; None where units stay.
   align: Callable[[Params, Params, Mesh | None], Params] | None
   # Parts of centers [K, ...] -> what `nearest` needs of them, made once a round.
-  known: Callable[[Params], Any]
-  # (stack [S, ...], known, mesh=None) -> each client's nearest center [S] int32, the
-  # squared distance of the parts [S] float32, and the stack as it is to be averaged
-  # with those centers.
+  prepare: Callable[[Params], Any]
+  # (stack [S, ...], prepared centers, mesh=None) -> each client's nearest center [S]
+  # int32, the squared distance of the parts [S] float32, and the stack as averaged.
   nearest: Callable[..., tuple[jax.Array, jax.Array, Params]]
 
   def alike(self, stack: Params, exists: jax.Array, mesh: Mesh | None) -> Params:
@@ -62,14 +61,14 @@ def by_weights(names: str = 'all', statistics: Sequence[str] = ()) -> ModelCompa
       params = parameter_names.split(params, statistics)[0]
     return params
 
-  def known(centers):
+  def prepare(centers):
     return centers
 
   def nearest(stack, centers, mesh: Mesh | None = None):
     return *em.e_step(part(stack), centers, mesh), stack
 
   partial = names != 'all' or bool(statistics)
-  return ModelComparison(partial, part, None, known, nearest)
+  return ModelComparison(partial, part, None, prepare, nearest)
 
 
 def by_matching(model: Model) -> ModelComparison:
@@ -85,16 +84,16 @@ def by_matching(model: Model) -> ModelComparison:
 
     return per_device(on_device, mesh, 1)(stack, references)[0]
 
-  def known(centers):
+  def prepare(centers):
     return centers, matching.separations(layers, centers)
 
-  def nearest(stack, known, mesh: Mesh | None = None):
-    def on_device(stack, known):
-      return matching.nearest(layers, stack, *known), None
+  def nearest(stack, prepared, mesh: Mesh | None = None):
+    def on_device(stack, prepared):
+      return matching.nearest(layers, stack, *prepared), None
 
-    return per_device(on_device, mesh, 1)(stack, known)[0]
+    return per_device(on_device, mesh, 1)(stack, prepared)[0]
 
-  return ModelComparison(False, part, align, known, nearest)
+  return ModelComparison(False, part, align, prepare, nearest)
 
 
 def build(cluster_on: str, model: Model) -> ModelComparison:

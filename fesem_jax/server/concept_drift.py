@@ -15,7 +15,7 @@ class Clients(NamedTuple):
 
   # [M, K] float32 of all models; infinite for those that are not in use.
   losses: jax.Array
-  own: jax.Array  # [M] int32 model of each client in the time step before
+  assignment: jax.Array  # [M] int32 model of each client in the time step before
   before: jax.Array  # [M] float32 least loss at the beginning of the time step before
   sent: jax.Array  # [M] bool, clients whose losses count; others keep their models
   weights: jax.Array  # [M] float32 in means; 0 for clients without examples
@@ -31,7 +31,7 @@ class Decision(NamedTuple):
   new: jax.Array
   weights: jax.Array  # [K] float32 of the models in their means
   into: jax.Array  # [K] int32 model that each is merged into
-  own: jax.Array  # [M] int32 model that each client trains
+  assignment: jax.Array  # [M] int32 model that each client trains
   last_used: jax.Array  # [K] int32 last time step of each model; -1: not in use
 
 
@@ -63,52 +63,52 @@ def decide(
   taken = clients_of(choice.best, exists).any(axis=0)
   new = free_models(choice.drifted, last_used, taken, clients.ids)
   begins = new < num_models
-  of_new = clients_of(new, begins).any(axis=0)
+  new_members = clients_of(new, begins).any(axis=0)
 
   chosen = clients_of(choice.best, clients.sent & ~choice.drifted)
-  members = jnp.maximum(chosen, clients_of(clients.own, choice.stays))
+  members = jnp.maximum(chosen, clients_of(clients.assignment, choice.stays))
   weights = members * clients.weights[:, None]
   is_finite = (jnp.isfinite(clients.losses) | ~clients.sent[:, None]).all(axis=0)
-  usable = (last_used >= 0) & ~of_new & is_finite & (weights > 0).any(axis=0)
+  usable = (last_used >= 0) & ~new_members & is_finite & (weights > 0).any(axis=0)
   apart = distances(clients.losses, weights, usable)
   merging = Merging.of(apart)
   near = merge_while(merging, lambda nearest, merges: nearest < delta, 'complete')
   into = near.first
 
-  used = clients_of(into[choice.best], exists & ~begins).any(axis=0) | of_new
-  kept = jnp.where(into == jnp.arange(num_models), last_used, -1)
+  used = clients_of(into[choice.best], exists & ~begins).any(axis=0) | new_members
+  used_before = jnp.where(into == jnp.arange(num_models), last_used, -1)
   return Decision(
     best=choice.best,
     loss=choice.loss,
     new=new,
     weights=weights.sum(axis=0),
     into=into,
-    own=jnp.where(begins, new, into[choice.best]),
-    last_used=jnp.where(used, step, kept).astype(jnp.int32),
+    assignment=jnp.where(begins, new, into[choice.best]),
+    last_used=jnp.where(used, step, used_before).astype(jnp.int32),
   )
 
 
 def choose(clients: Clients, delta: float | jax.Array) -> Choice:
   """Each client's model of least loss, and whether it has drifted."""
-  losses, own, before, sent, *_ = clients
-  best = jnp.where(sent, losses.argmin(axis=1), own).astype(jnp.int32)
+  losses, assignment, before, sent, *_ = clients
+  best = jnp.where(sent, losses.argmin(axis=1), assignment).astype(jnp.int32)
   least = jnp.where(sent, losses.min(axis=1), before)
-  old = jnp.take_along_axis(losses, own[:, None], axis=1)[:, 0]
+  old = jnp.take_along_axis(losses, assignment[:, None], axis=1)[:, 0]
   bound = before + delta
   return Choice(best, least, sent & (least > bound), sent & (old <= bound))
 
 
 def free_models(
-  wanted: jax.Array, last_used: jax.Array, taken: jax.Array, client_ids: jax.Array
+  starts_new: jax.Array, last_used: jax.Array, taken: jax.Array, client_ids: jax.Array
 ) -> jax.Array:
-  """[M] int32 model of each client that wants one [M] bool, or K: unused, then oldest.
+  """[M] int32 model of each client that starts one, or K: unused, then oldest.
 
-  Models run short for the clients of greatest id; those taken [K] bool are not given.
+  Models run short for the clients of greatest id; those taken [K] bool stay.
   """
   num_models, most = last_used.shape[0], jnp.iinfo(jnp.int32).max
   free = jnp.argsort(jnp.where(taken, most, last_used), stable=True)
-  rank = jnp.argsort(jnp.argsort(jnp.where(wanted, client_ids, most), stable=True))
-  has_place = wanted & (rank < (~taken).sum())
+  rank = jnp.argsort(jnp.argsort(jnp.where(starts_new, client_ids, most), stable=True))
+  has_place = starts_new & (rank < (~taken).sum())
   return jnp.where(has_place, free[rank], num_models).astype(jnp.int32)
 
 

@@ -69,8 +69,8 @@ class Moments(NamedTuple):
 
   def descriptors(self, reach: jax.Array) -> jax.Array:
     """[S, G, C]: the moments about the mean of random points that reach so far."""
-    known = (self.counts > 1).at[:, 0].set(True)
-    parts = [known[:, :1], known[:, :1], known[:, 1:], known[:, 1:]]
+    has_two = (self.counts > 1).at[:, 0].set(True)
+    parts = [has_two[:, :1], has_two[:, :1], has_two[:, 1:], has_two[:, 1:]]
     has_moments = jnp.concatenate(parts, axis=1)
     num_classes = self.counts.shape[1] - 1
     is_mean = np.repeat([1.0, 0.0, 1.0, 0.0], [1, 1, num_classes, num_classes])

@@ -28,18 +28,19 @@ def principal_vectors(
   there are fewer.
   """
 
-  def body(data, ids, own, _, sums):
+  def body(data, ids, rows, _, sums):
     sizes = data.sizes(ids)
 
-    def of_client(chosen):
+    def client_vectors(chosen):
       client, size = chosen
       first = jnp.int32(0)
       rows, weights = batching.batch_places(first, size, data.max_examples)
       x, y = batching.gather(data, client, rows)
-      return of_labels(x.reshape(len(x), -1), y, weights > 0, data.num_classes, count)
+      flat, exists = x.reshape(len(x), -1), weights > 0
+      return label_vectors(flat, y, exists, data.num_classes, count)
 
     # Not side by side: see `_eigh`.
-    return jax.lax.map(of_client, (ids, sizes)), sums
+    return jax.lax.map(client_vectors, (ids, sizes)), sums
 
   return client_map.map_clients(
     body,
@@ -53,7 +54,7 @@ def principal_vectors(
   )[0]
 
 
-def of_labels(
+def label_vectors(
   x: jax.Array, y: jax.Array, exists: jax.Array, num_labels: int, count: int
 ) -> jax.Array:
   """`principal_vectors` of one client, [L, p, F].
@@ -66,11 +67,11 @@ def of_labels(
   gram = jnp.matmul(x, x.T, precision=_HIGHEST) * (1 + y / num_labels)[None]
   values, vectors = jnp.linalg.eigh(jnp.where(y[:, None] == y[None], gram, 0.0))
   shares = jnp.matmul(labels, jnp.square(vectors), precision=_HIGHEST)
-  own = jnp.where(shares > 0.5, values, 0.0)
-  most = own.max(axis=1, keepdims=True)
-  own = jnp.where(own > _RANK**2 * most, own, 0.0)
-  own, at = jax.lax.top_k(own, min(count, len(x)))
-  right = jnp.where((own > 0)[..., None], vectors.T[at], 0.0) * labels[:, None]
+  label_values = jnp.where(shares > 0.5, values, 0.0)
+  most = label_values.max(axis=1, keepdims=True)
+  label_values = jnp.where(label_values > _RANK**2 * most, label_values, 0.0)
+  label_values, at = jax.lax.top_k(label_values, min(count, len(x)))
+  right = jnp.where((label_values > 0)[..., None], vectors.T[at], 0.0) * labels[:, None]
   directions = jnp.einsum('lpn,nf->lpf', right, x, precision=_HIGHEST)
   lengths = jnp.linalg.norm(directions, axis=-1, keepdims=True)
   directions = jnp.where(lengths > 0, directions / lengths, 0.0)

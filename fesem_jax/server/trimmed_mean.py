@@ -57,8 +57,8 @@ def trimmed_mean(
       columns = jax.lax.all_to_all(columns, sharding.CLIENTS, 1, 0, tiled=True)
       width = columns.shape[1]
       at = jax.lax.axis_index(sharding.CLIENTS) * width
-      mine = jax.lax.dynamic_slice_in_dim(about, at, width, axis=1)
-      moved = _move_of_columns(columns, mine, cluster, sizes, cut)
+      local_origins = jax.lax.dynamic_slice_in_dim(about, at, width, axis=1)
+      moved = _move_of_columns(columns, local_origins, cluster, sizes, cut)
       whole = jnp.zeros_like(about)
       return jax.lax.dynamic_update_slice_in_dim(whole, moved, at, axis=1)
 

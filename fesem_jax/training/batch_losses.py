@@ -102,7 +102,7 @@ def _with_gradient(logits: jax.Array, old: Params, new: Params) -> jax.Array:
 
 _with_gradient.defvjp(
   lambda logits, old, new: (logits, new),
-  lambda new, of_logits: (of_logits, new, tree.zeros_like(new)),
+  lambda new, gradient: (gradient, new, tree.zeros_like(new)),
 )
 
 

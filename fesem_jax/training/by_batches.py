@@ -26,7 +26,7 @@ def _add(step: jax.Array, total: jax.Array, new: jax.Array) -> jax.Array:
 
 
 def batch_by_batch(
-  of_batch: Callable[[Params, Any, Any, jax.Array], jax.Array],
+  evaluate: Callable[[Params, Any, Any, jax.Array], jax.Array],
   local: LocalTraining,
   models: Params,
   data: FederatedData,
@@ -38,7 +38,7 @@ def batch_by_batch(
   """[S, *shape] float32 results of models on the examples of a cohort's S clients.
 
   Args:
-    of_batch: (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> the result of a
+    evaluate: (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> the result of a
       batch of one client. Weights are 0 behind its last example.
     local: clients side by side, and the devices.
     models: [K, ...] used by all clients; None where each uses its `client_models`.
@@ -58,7 +58,7 @@ def batch_by_batch(
       rows, weights = batching.batch_places(step, size, width)
       x, y = batching.gather(data, client, rows)
       used = models if client_models is None else tree.expand(client_models)
-      return of_batch(used, x, y, weights)
+      return evaluate(used, x, y, weights)
 
     batched = client_map.side_by_side(batch_results, ids.shape[0])
 

@@ -25,17 +25,17 @@ def least_loss(
 def start_by_loss(
   local: LocalTraining,
   centers: Params,
-  own: jax.Array,
+  personal: jax.Array,
   by_loss: jax.Array,
   data: FederatedData,
   cohort: Cohort,
 ) -> jax.Array:
-  """[S] int32: the center of least loss of clients `by_loss` [S], others' `own`."""
+  """[S] int32: the center of least loss of clients `by_loss`, `personal` of others."""
 
   def choose():
-    return jnp.where(by_loss, least_loss(local, centers, data, cohort), own)
+    return jnp.where(by_loss, least_loss(local, centers, data, cohort), personal)
 
-  return jax.lax.cond(by_loss.any(), choose, lambda: own)
+  return jax.lax.cond(by_loss.any(), choose, lambda: personal)
 
 
 def cohort_losses(
@@ -63,7 +63,7 @@ def cohort_losses(
   return _mean_losses(local, models, data, cohort)
 
 
-def own_losses(
+def personal_losses(
   local: LocalTraining, stack: Params, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
   """[S] float32: `cohort_losses` of each client's own model in a stack [S, ...]."""
@@ -75,7 +75,7 @@ def _mean_losses(
   models: Params,
   data: FederatedData,
   cohort: Cohort,
-  own: Params = None,
+  personal: Params = None,
 ) -> jax.Array:
   """[S, K] losses of models [K, ...], or [S, 1] of each client's own [S, ...]."""
   if models is not None:
@@ -89,9 +89,9 @@ def _mean_losses(
 
     return jax.lax.map(mean, models) * weights.sum()
 
-  shape = (1 if own is not None else jax.tree.leaves(models)[0].shape[0],)
+  shape = (1 if personal is not None else jax.tree.leaves(models)[0].shape[0],)
   losses = batch_by_batch(
-    batch_losses, local, models, data, cohort, shape, client_models=own
+    batch_losses, local, models, data, cohort, shape, client_models=personal
   )
   losses /= jnp.maximum(data.sizes(jnp.asarray(cohort.ids)), 1)[:, None]
   return jnp.where(jnp.isnan(losses), jnp.inf, losses)

@@ -23,31 +23,35 @@ from fesem_jax.core.types import Cohort, Params
 class Memory:
   """Values that clients keep, while a round is traced; see `remembered`."""
 
-  def __init__(self, held: dict[str, Any]):
-    self.held = held  # name -> [M, ...]
-    self.uses = dict.fromkeys(held, 0)  # how often a client has put something new there
+  def __init__(self, values: dict[str, Any]):
+    self.values = values  # name -> [M, ...]
+    self.uses = dict.fromkeys(values, 0)  # how often a client puts a new value there
     self._traced: list[dict[str, int]] = []  # the same, each time a client is traced
     self._trace = get_opaque_trace_state(convention='flax')
 
-  def beside(
-    self, state: Any, kept: Any, old: Mapping[str, Any], noted: Mapping[str, list[Any]]
+  def collect(
+    self,
+    state: Any,
+    new_state: Any,
+    old: Mapping[str, Any],
+    new: Mapping[str, list[Any]],
   ) -> Any:
     """The state that a method gives a client, and the last value of each part."""
-    self._traced.append({name: len(noted.get(name, ())) for name in old})
-    new = {name: [own, *noted.get(name, ())][-1] for name, own in old.items()}
-    return None if state is None else kept, new
+    self._traced.append({name: len(new.get(name, ())) for name in old})
+    last = {name: [value, *new.get(name, ())][-1] for name, value in old.items()}
+    return None if state is None else new_state, last
 
   def of(self, cohort: Cohort) -> dict[str, Any]:
     """Values of a cohort, which need not be the round's: a method may train others."""
-    return tree.rows_of(self.held, cohort)
+    return tree.rows_of(self.values, cohort)
 
-  def kept(self, cohort: Cohort, state_and_parts: tuple[Any, dict[str, Any]]) -> Any:
-    """The part of the method in what `beside` gave; `held` takes the rest."""
+  def store(self, cohort: Cohort, state_and_parts: tuple[Any, dict[str, Any]]) -> Any:
+    """The states of `collect` for the method; `values` takes the rest."""
     same = self._trace == get_opaque_trace_state(convention='flax')
     if same:  # Rows cannot leave a branch or a loop.
-      self.held = tree.with_rows(self.held, cohort, state_and_parts[1])
+      self.values = tree.with_rows(self.values, cohort, state_and_parts[1])
     for name in self.uses:
-      most = max((each[name] for each in self._traced), default=0)
+      most = max((counts[name] for counts in self._traced), default=0)
       self.uses[name] += most if same else 2 * most
     self._traced.clear()
     return state_and_parts[0]
@@ -61,9 +65,9 @@ OF_ROUND: contextvars.ContextVar[Memory | None] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def remembered(held: dict[str, Any]) -> Iterator[Memory]:
-  """Within the block, clients keep `held`, name -> [M, ...]; it yields the memory."""
-  memory = Memory(held)
+def remembered(values: dict[str, Any]) -> Iterator[Memory]:
+  """Within the block, clients keep `values`, name -> [M, ...]; it yields the memory."""
+  memory = Memory(values)
   token = OF_ROUND.set(memory)
   try:
     yield memory

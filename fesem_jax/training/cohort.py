@@ -43,7 +43,7 @@ class Call(NamedTuple):
   cohort: Cohort
   key: jax.Array
   state: Any
-  given: Any
+  inputs: Any
   broadcast: Any
   per_chunk: int  # the most clients side by side
   # Kernels of which `one` keeps changes to a shared start; see `shared_start`.
@@ -78,7 +78,7 @@ def for_each_client(
   reduction: Reduction = _KEEP,
   *,
   state: Any = None,
-  given: Any = None,
+  inputs: Any = None,
   broadcast: Any = None,
 ) -> Trained:
   """Maps a function of one client over a cohort, and reduces what clients send.
@@ -95,7 +95,7 @@ def for_each_client(
     key: key of this round; each client folds its id into it.
     reduction: of what clients send; all is kept by default.
     state: [S, ...] `Client.state`, like what `one` keeps, which replaces it.
-    given: [S, ...] `Client.given`.
+    inputs: [S, ...] `Client.inputs`.
     broadcast: `Client.broadcast`, whole on every device.
 
   Returns:
@@ -106,14 +106,14 @@ def for_each_client(
       lie and `one` sends a model without `Client.send`.
   """
   per_chunk = local.clients_per_chunk
-  call = Call(one, local, starts, cohort, key, state, given, broadcast, per_chunk)
+  call = Call(one, local, starts, cohort, key, state, inputs, broadcast, per_chunk)
   return run(call, data, reduction)
 
 
 def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   """Does what a call of `for_each_client` asks for."""
-  if (noted := _CALLS.get()) is not None:
-    noted.append(call)
+  if (calls := _CALLS.get()) is not None:
+    calls.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
   memory = client_memory.OF_ROUND.get()
   if memory is not None:
@@ -134,43 +134,46 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     into, rows = starts.own, rows._replace(own=None)
   replaced = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
-  def body(shared: Any, ids: jax.Array, own: Any, old: Any, sums: Any) -> Any:
+  def body(shared: Any, ids: jax.Array, rows: Any, old: Any, sums: Any) -> Any:
     (models, broadcast, data, key, rate), _ = shared
-    (steps, arrived), given, starts = own
+    (steps, arrived), inputs, starts = rows
     if in_place:
       starts = starts._replace(own=old[0])
     state = old[1].state
     sizes = data.sizes(ids)
 
-    def train_client(steps, id, size, key, starts, state, given):
-      state, own_memory = (state, {}) if memory is None else state
-      own_rate = local.rate_of_client(data, id, rate)
+    def train_client(steps, id, size, key, starts, state, inputs):
+      state, kept_memory = (state, {}) if memory is None else state
+      client_rate = local.rate_of_client(data, id, rate)
       client = Client(
-        local, data, id, size, steps, key, starts._replace(shared=models), own_rate,
-        state, given, broadcast, memory=own_memory,
+        local, data, id, size, steps, key, starts._replace(shared=models), client_rate,
+        state, inputs, broadcast, memory=kept_memory,
       )  # fmt: skip
-      model, sent, kept = _checked(one(client), client)
+      model, sent, client_state = _checked(one(client), client)
       if memory is not None:
-        kept = memory.beside(state, kept, own_memory, client.to_keep)
+        client_state = memory.collect(state, client_state, kept_memory, client.to_keep)
       finite = functools.reduce(jnp.logical_and, client.sent_finite, model.finite)
-      return sent, kept, (model.loss, finite, model.steps)
+      return sent, client_state, (model.loss, finite, model.steps)
 
     # No steps in empty places, and where a device lacks a client's rows.
     steps = jnp.where(sizes > 0, steps, 0)
     keys = data.keys_of(key, ids)
-    args = ids, sizes, keys, starts, state, given
+    args = ids, sizes, keys, starts, state, inputs
     results = client_map.by_work(train_client, steps, args, unequal)
     rest = ids, sizes, arrived, state, starts
     return ((*results, rest), shared), sums
 
   def finish(results: Any, shared: Any, sums: Any) -> Any:
-    sent, kept, (loss, finite, steps), (ids, sizes, arrived, state, starts) = results
-    (models, _, data, *_), known = shared
-    given = data.weights_of(ids)
-    trained = Trained(ids, None, loss, sizes, finite, arrived, steps, given=given)
+    sent, client_state, reported, (ids, sizes, arrived, state, starts) = results
+    loss, finite, steps = reported
+    (models, _, data, *_), broadcast = shared
+    weights = data.weights_of(ids)
+    trained = Trained(
+      ids, None, loss, sizes, finite, arrived, steps, data_weights=weights
+    )
     if state is not None:
-      kept = tree.where(trained.took_part(), kept, state)
-    trained, folded = trained._replace(state=kept), None
+      client_state = tree.where(trained.took_part(), client_state, state)
+    trained, folded = trained._replace(state=client_state), None
     if unformed:
       weights = trained.weights(reduction.mean_by)
       sums = add_to_one(sums, sent, weights, models, local.precision)
@@ -179,7 +182,8 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
         sent = whole_models(sent, models, starts.choice, local.precision)
       trained = trained._replace(params=sent)
     if reduction.fold is not None and not unformed:
-      starts, more = starts._replace(shared=models), () if known is None else (known,)
+      starts = starts._replace(shared=models)
+      more = () if broadcast is None else (broadcast,)
       with clipped(variable(server.clip)) if server else contextlib.nullcontext():
         folded, sums = reduction.fold(trained, starts, sums, *more)
     # What the cohort knows is left out. XLA cannot compile a loop for a CPU that copies
@@ -192,8 +196,11 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
     body,
     cohort.ids,
     steps,
-    ((steps, arrived), call.given, rows),
-    ((starts.shared, call.broadcast, data, key, local.rate(cohort)), reduction.known),
+    ((steps, arrived), call.inputs, rows),
+    (
+      (starts.shared, call.broadcast, data, key, local.rate(cohort)),
+      reduction.broadcast,
+    ),
     per_chunk=call.per_chunk,
     empty=data.num_clients,
     mesh=local.mesh,
@@ -208,7 +215,7 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   )
   sums = noised(server, key, sums, local.unsent) if server else sums
   if memory is not None:
-    trained = trained._replace(state=memory.kept(cohort, trained.state))
+    trained = trained._replace(state=memory.store(cohort, trained.state))
   return trained._replace(ids=cohort.ids, params=params, arrived=arrived, sums=sums)
 
 
@@ -220,21 +227,21 @@ def _check(call: Call, reduction: Reduction) -> None:
     check(rows, f'starts: shape {x.shape}, but {count} clients; use starts.of(cohort)')
   sends = call.starts.shared is not None or reduction.sent == 'own'
   if call.local.sends is not None and sends and not reduction.noised:
-    kept = reduction.keep and reduction.sent != 'nothing'
-    check_reduced(call.local, reduction.sums, kept)
-  parts = call.given, call.state, reduction.into, call.epochs
+    keeps_models = reduction.keep and reduction.sent != 'nothing'
+    check_reduced(call.local, reduction.sums, keeps_models)
+  parts = call.inputs, call.state, reduction.into, call.epochs
   chex.assert_tree_shape_prefix(parts, (count,))
 
 
 def _checked(values: Any, client: Client) -> tuple[LocalModel, Params, Any]:
   """What a function of one client returned; `UserError` on a model sent by itself."""
-  model, sent, kept = values
+  model, sent, client_state = values
   attack, sends = client.data.attack, client.local.sends
   lies = attack is not None and attack.of_models
   by_itself = sent is not None and not client.sent
   alters = lies or sends is not None
   check(not (by_itself and alters), 'for_each_client: send models by client.send(...)')
-  return model, sent, kept
+  return model, sent, client_state
 
 
 def train_cohort(
@@ -284,7 +291,7 @@ def train_cohort(
   kernels, per_chunk = shared_kernels.choose(local, starts, data, shape[0], layers)
 
   def one(client):
-    penalty, factors, epochs = client.given
+    penalty, factors, epochs = client.inputs
     train = functools.partial(changes_sgd, kernels) if kernels else local_sgd
     model = train(client, penalty=penalty, layers=layers, factors=factors)
     if epochs is not None:
@@ -295,19 +302,19 @@ def train_cohort(
       model = dataclasses.replace(model, loss=loss, finite=model.finite & fits)
     return model, reduction.sent_by(client, model, layers), None
 
-  given, fitting = (penalty, factors, epochs), epochs
+  inputs, fitting = (penalty, factors, epochs), epochs
   if epochs is not None:
     fitting = jnp.minimum(epochs, local.schedule.epochs)
   call = Call(
-    one, local, starts, cohort, key, None, given, None, per_chunk, kernels, fitting
+    one, local, starts, cohort, key, None, inputs, None, per_chunk, kernels, fitting
   )
   return run(call, data, reduction)
 
 
 def _with_room(local: LocalTraining, epochs: jax.Array) -> LocalTraining:
   """Settings whose schedule has all `epochs` [S], where these are known."""
-  known = not isinstance(epochs, jax.core.Tracer)
-  if not known or not getattr(epochs, 'is_fully_addressable', True):
+  is_concrete = not isinstance(epochs, jax.core.Tracer)
+  if not is_concrete or not getattr(epochs, 'is_fully_addressable', True):
     return local
   values = np.asarray(epochs)
   check((values >= 0).all(), f'epochs: must be at least 0; got {values.min()}')

@@ -58,12 +58,12 @@ def _random_k(share: PositiveFraction, error_feedback: bool = True) -> Sends:
 
 
 def _sparse(kind: str, share: float, error_feedback: bool) -> Sends:
-  def kept(size: int) -> int:
+  def num_sent(size: int) -> int:
     return max(1, math.ceil(share * size - 1e-9 * size))
 
   def compress(key: jax.Array, start: Params, trained: Params) -> Params:
     change, unflatten = ravel_pytree(jax.tree.map(jnp.subtract, trained, start))
-    k = kept(change.size)
+    k = num_sent(change.size)
     if kind == 'top_k':
       _, places = jax.lax.top_k(jnp.abs(change), k)
       sent = jnp.zeros_like(change).at[places].set(change[places])
@@ -74,7 +74,8 @@ def _sparse(kind: str, share: float, error_feedback: bool) -> Sends:
     return jax.tree.map(jnp.add, start, unflatten(sent))
 
   def num_bytes(size: int) -> float:
-    return 2 * NUMBER * kept(size) if kind == 'top_k' else NUMBER * kept(size) + 8
+    values = NUMBER * num_sent(size)
+    return 2 * values if kind == 'top_k' else values + 8
 
   return Sends(compress, num_bytes, None, 'compress', error_feedback)
 

@@ -58,7 +58,7 @@ def example_targets(
 ) -> jax.Array:
   """[S, N_max, ...] y of the cohort's examples, 0 behind each client's last one."""
 
-  def body(data, ids, own, _, sums):
+  def body(data, ids, rows, _, sums):
     def client_targets(client, size):
       rows, weights = batching.batch_places(jnp.int32(0), size, data.max_examples)
       _, y = batching.gather(data, client, rows)
@@ -85,8 +85,8 @@ def _losses_by_model(
 ) -> jax.Array:
   """[K, B] losses of a batch at each of K models, as precise as clients choose by."""
 
-  def each(model: Params) -> jax.Array:
+  def model_losses(model: Params) -> jax.Array:
     with jax.default_matmul_precision('highest'):
       return losses_of(local.model, model, x, y)
 
-  return jax.lax.map(each, models)
+  return jax.lax.map(model_losses, models)

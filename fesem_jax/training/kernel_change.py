@@ -72,8 +72,8 @@ class KernelStart(NamedTuple):
     other = self.other
 
     def multiply_both(x: jax.Array) -> jax.Array:
-      mine = by(self.kernel, jnp.where(from_other, 0.0, x))
-      return mine + by(other, jnp.where(from_other, x, 0.0))
+      first_product = by(self.kernel, jnp.where(from_other, 0.0, x))
+      return first_product + by(other, jnp.where(from_other, x, 0.0))
 
     return jax.lax.cond(self.two, multiply_both, lambda x: by(self.kernel, x), x)
 

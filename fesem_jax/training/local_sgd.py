@@ -53,7 +53,7 @@ def local_sgd(
   if transformations:
     if statistics:
       but = _but(statistics)
-      transformations = tuple(optax.chain(each, but) for each in transformations)
+      transformations = tuple(optax.chain(part, but) for part in transformations)
     optimizer = optax.chain(*transformations, optimizer)
 
   def step(t, carry, batch):

@@ -46,7 +46,7 @@ class Client:
     models: `shared` [R, ...] of all clients, `choice` [] and `own` its own.
     rate: [] float32, see `LocalTraining.rate`; None is 1.
     state: what it keeps between rounds.
-    given: what else it has in this round.
+    inputs: what else it has in this round.
     broadcast: what all clients receive beside models.
   """
 
@@ -59,7 +59,7 @@ class Client:
   models: ClientModels
   rate: jax.Array | None = None
   state: Any = None
-  given: Any = None
+  inputs: Any = None
   broadcast: Any = None
   # Numbers of its trainings in this round, which fold their keys.
   trainings: Iterator[int] = dataclasses.field(default_factory=itertools.count)
@@ -73,10 +73,10 @@ class Client:
   @functools.cached_property
   def received(self) -> Params:
     """The model that the server sent, None in place of the client's own layers."""
-    return parameter_names.replaced(self._of_server, self.memory.get('statistics'))
+    return parameter_names.replaced(self._server_model, self.memory.get('statistics'))
 
   @functools.cached_property
-  def _of_server(self) -> Params:
+  def _server_model(self) -> Params:
     shared, choice = self.models.shared, self.models.choice
     if choice is None or shared is None:
       return None if shared is None else tree.unstack(shared, 0)
@@ -115,8 +115,8 @@ class Client:
 
   def resumed(self, first: optax.OptState) -> optax.OptState:
     """The state of the local optimizer that the client kept, or its `first`."""
-    kept, begun = self.memory['optimizer']
-    return where(begun, kept, first)
+    previous, begun = self.memory['optimizer']
+    return where(begun, previous, first)
 
   def descend(
     self,
@@ -153,13 +153,17 @@ class Client:
     if unsent and received is not None:  # They stay with the client.
       trained = flatten_dict(model.params, sep='/')
       self.leave('statistics', {path: trained[path] for path in unsent})
-      known = flatten_dict(self._of_server, sep='/')
-      known = {path: known[path] for path in unsent if known.get(path) is not None}
-      model = model.of(parameter_names.replaced(model.params, known))
-      received = parameter_names.replaced(received, dict.fromkeys(known))
+      server_values = flatten_dict(self._server_model, sep='/')
+      server_values = {
+        path: server_values[path]
+        for path in unsent
+        if server_values.get(path) is not None
+      }
+      model = model.of(parameter_names.replaced(model.params, server_values))
+      received = parameter_names.replaced(received, dict.fromkeys(server_values))
     sends = self.local.sends
     if received is None or not sent_models.are_changed(self.data, sends):
-      return model.held
+      return model.compact
     if 'residual' in self.memory and sends is not None:
       residuals = self.to_keep.setdefault('residual', [])
       sends = client_memory.with_residual(sends, self.memory['residual'], residuals)
@@ -178,16 +182,17 @@ class Client:
 class LocalModel:
   """The outcome of a client's local training."""
 
-  held: Params  # the model; kernels of a shared start as `shared_start.Moves`
+  compact: Params  # the model; kernels of a shared start as `shared_start.Moves`
   loss: jax.Array  # [] float32 mean loss of the examples as they were visited
   finite: jax.Array  # [] bool, False where the training failed: `params` is its start
   steps: jax.Array  # [] int32 local steps taken
-  whole: Callable[[Params], Params] = lambda held: held  # forms the kernels of `held`
+  # forms the kernels of `compact`
+  whole: Callable[[Params], Params] = lambda compact: compact
 
   @functools.cached_property
   def params(self) -> Params:
     """The model after training."""
-    return self.whole(self.held)
+    return self.whole(self.compact)
 
   def of(self, params: Params) -> 'LocalModel':
     """The same of `params`, one of several models that trained together."""

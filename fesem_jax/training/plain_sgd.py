@@ -91,9 +91,9 @@ def learning_rate(local: LocalTraining) -> float:
   check_one_rate(local)
 
   def rate(_: Any) -> float:
-    found = _rate_of(local)
-    check(found is not None, 'optimizer: must be plain SGD, as optax.sgd(0.1)')
-    return float(found)
+    sgd = _rate_of(local)
+    check(sgd is not None, 'optimizer: must be plain SGD, as optax.sgd(0.1)')
+    return float(sgd)
 
   return hyperparameters.derived(rate, 'rate')
 
@@ -167,7 +167,7 @@ def _constant(equation: Any, values: list[Any]) -> list[_Value]:
   return [np.asarray(value)]
 
 
-def of_unit_rate(
+def at_unit_rate(
   gradients: Params, weight: jax.Array, rate: jax.Array | None
 ) -> tuple[Params, jax.Array]:
   """Gradients from the moves of steps, and their weight, at a rate [] of 1.

@@ -130,10 +130,10 @@ def means(
   return sums.mean_of(noised(privacy, key, total, local.unsent), origins)
 
 
-def check_reduced(local: LocalTraining, total: Any, kept: bool) -> None:
+def check_reduced(local: LocalTraining, total: Any, keeps_models: bool) -> None:
   """Raises `UserError` if models would escape the server's noise."""
   if local.sends is None or local.sends.server is None:
     return
   summed = any(map(is_sums, jax.tree.leaves(total, is_leaf=is_sums)))
-  reached = summed or not kept
+  reached = summed or not keeps_models
   check(reached, 'dp: server adds noise to sums, not to single models; use client')

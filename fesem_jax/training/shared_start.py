@@ -108,16 +108,16 @@ def changes_sgd(
   (last, _, changes), loss = over_batches(client, carry, step, factors, over_steps)
   finite = all_finite(last) & _bounded(starts, changes)
   params = where(finite, last, whole)
-  held = flatten_dict(all_of(params))
+  compact = flatten_dict(all_of(params))
   for kernel, change in zip(kernels, changes, strict=True):
-    held[*kernel.path, KERNEL] = _moves(change, finite)
+    compact[*kernel.path, KERNEL] = _moves(change, finite)
 
-  def form(held):
+  def form(compact):
     return whole_models(
-      held, client.models.shared, client.models.choice, local.precision
+      compact, client.models.shared, client.models.choice, local.precision
     )
 
-  return LocalModel(unflatten_dict(held), loss, finite, client.steps, form)
+  return LocalModel(unflatten_dict(compact), loss, finite, client.steps, form)
 
 
 def _starts(
@@ -246,12 +246,12 @@ def _moves(change: KernelChange, finite: jax.Array) -> Moves:
 
 
 def whole_models(
-  held: Params, shared: Params, choice: jax.Array | None, precision: str
+  compact: Params, shared: Params, choice: jax.Array | None, precision: str
 ) -> Params:
-  """Models whose kernels are formed from the `Moves` in `held`, if there are any."""
-  if not any(isinstance(x, Moves) for x in jax.tree.leaves(held, is_leaf=_is_moves)):
-    return held  # Any tree; those with kernels to share are dicts.
-  flat, starts = flatten_dict(held), flatten_dict(shared)
+  """Models whose kernels are formed from the `Moves` in `compact`, if there are any."""
+  if not any(isinstance(x, Moves) for x in jax.tree.leaves(compact, is_leaf=_is_moves)):
+    return compact  # Any tree; those with kernels to share are dicts.
+  flat, starts = flatten_dict(compact), flatten_dict(shared)
   for path, x in flat.items():
     if isinstance(x, Moves):
       moved = jnp.einsum('...ri,...ro->...io', *x, precision=precision)
@@ -265,13 +265,13 @@ def whole_models(
 
 def add_to_one(
   total: sums.ClusterSums,
-  held: Params,
+  compact: Params,
   weights: jax.Array,
   origin: Params,
   precision: str,
 ) -> sums.ClusterSums:
   """`sums.add_to_one` of models that start from `origin` [1, ...], by their `Moves`."""
-  flat, before = flatten_dict(held), flatten_dict(total.params)
+  flat, before = flatten_dict(compact), flatten_dict(total.params)
   moves = {path: flat.pop(path) for path, x in list(flat.items()) if _is_moves(x)}
   rest = [{p: tree[p] for p in flat} for tree in (before, flatten_dict(origin))]
   added = sums.add_to_one(total._replace(params=rest[0]), flat, weights, rest[1])

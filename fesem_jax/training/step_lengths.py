@@ -30,7 +30,7 @@ def check_sums_of_gradients(local: LocalTraining) -> None:
   check(sums, 'optimizer: must be SGD with or without momentum, and nothing else')
 
 
-def of_steps(local: LocalTraining, most: int) -> jax.Array:
+def lengths(local: LocalTraining, most: int) -> jax.Array:
   """[most + 1] float32: how far 0, 1, ... local steps lead along a gradient of 1."""
   return jax.tree.leaves(_lengths_of_layers(local, most))[0]
 

@@ -27,17 +27,17 @@ WEIGHTINGS = get_args(Weighting)
 
 
 def weights_by(
-  weighting: str, sizes: jax.Array, given: jax.Array | None
+  weighting: str, sizes: jax.Array, data_weights: jax.Array | None
 ) -> jax.Array | int:
-  """[S] weights of clients by their `sizes` [S] or those `given` by the data, or 1.
+  """[S] weights of clients by their `sizes` [S] or those of the data, or 1.
 
   Raises `UserError` on an unknown weighting, or if it needs weights that data lack.
   """
   check_choice('weighting', weighting, WEIGHTINGS)
   if weighting == 'by_weight':
-    if given is None:
+    if data_weights is None:
       raise UserError('weighting: by_weight needs data with ClientInfo.weights')
-    return given
+    return data_weights
   return sizes if weighting == 'by_examples' else 1
 
 
@@ -56,7 +56,7 @@ class Trained(NamedTuple):
     folded: tree of [S, ...], what `fold` made of each client; see `Reduction`.
     sums: what `fold` added up.
     state: [S, ...] what the function of one client keeps; None if nothing.
-    given: [S] float32 weights that the data give the clients, or None.
+    data_weights: [S] float32 weights of the clients in the data, or None.
   """
 
   ids: jax.Array
@@ -69,7 +69,7 @@ class Trained(NamedTuple):
   folded: Any = None
   sums: Any = None
   state: Any = None
-  given: jax.Array | None = None
+  data_weights: jax.Array | None = None
 
   def took_part(self) -> jax.Array:
     """[S] bool: clients whose update counts."""
@@ -82,7 +82,7 @@ class Trained(NamedTuple):
     """
     bounded = weighting == 'uniform' or not are_clipped()
     check(bounded, 'weighting: dp=server needs uniform, as sizes are not bounded')
-    weights = weights_by(weighting, self.sizes, self.given)
+    weights = weights_by(weighting, self.sizes, self.data_weights)
     return jnp.where(self.took_part(), weights, 0).astype(jnp.float32)
 
   def together_with(self, other: 'Trained') -> 'Trained':
@@ -118,7 +118,7 @@ class Reduction(NamedTuple):
   Attributes:
     fold: (chunk's `Trained`, its starts, sums) -> tree of [C, ...] to keep, and sums.
     sums: what `fold` adds to, all zeros.
-    known: arrays, whole on every device, that `fold` gets as a fourth argument.
+    broadcast: whole on every device, the fourth argument of `fold`; None: it has three.
     keep: whether the local models are returned too.
     into: [S, ...] old models whose memory they may take.
     sent: what clients send, about which bad ones may lie: the layers that they received
@@ -129,7 +129,7 @@ class Reduction(NamedTuple):
 
   fold: Fold | None = None
   sums: Any = None
-  known: Any = None
+  broadcast: Any = None
   keep: bool = True
   into: Params | None = None
   sent: str = 'shared'

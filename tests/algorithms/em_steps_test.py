@@ -46,7 +46,7 @@ def test_clients_that_count_go_to_the_nearest_center_unless_all_are_held(
 ):
   compare = comparison.build(cluster_on, LOCAL.model)
   keep = None if hold is None else jnp.bool_(hold)
-  known = compare.known(compare.part(CENTERS))
+  known = compare.prepare(compare.part(CENTERS))
   found = assign(compare, CHUNK, STARTS, known, keep)
   assert found.cluster.tolist() == clusters
   np.testing.assert_allclose(found.distance[:2], distances)

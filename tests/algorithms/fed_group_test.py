@@ -28,8 +28,8 @@ KEY = jax.random.key(0)
 
 def first_updates(local, data, start, ids, key=KEY):
   """[S, P] updates of one epoch from the first model."""
-  own_key = prng_streams.fold(key, prng_streams.LOCAL)
-  models = reference_round(local, data, [start] * len(ids), ids, own_key)
+  draw_key = prng_streams.fold(key, prng_streams.LOCAL)
+  models = reference_round(local, data, [start] * len(ids), ids, draw_key)
   return np.stack([reference.flat(w) for w in models]) - reference.flat(start)
 
 

@@ -81,13 +81,13 @@ def test_stragglers_are_those_of_fed_prox():
 def test_lengths_of_steps_are_those_of_the_paper():
   local = helpers.local(optimizer=optax.sgd(RATE, 0.6))
   wanted = [RATE * norm(steps, 0.6) for steps in range(6)]
-  assert_close(step_lengths.of_steps(local, 5), wanted, rtol=1e-6)
+  assert_close(step_lengths.lengths(local, 5), wanted, rtol=1e-6)
   local = helpers.local()._replace(local_lr_schedule=lambda step: 1.0 / (step + 1))
   wanted = RATE * np.array([0, 1, 1 + 1 / 2, 1 + 1 / 2 + 1 / 3])
-  assert_close(step_lengths.of_steps(local, 3), wanted, rtol=1e-6)
+  assert_close(step_lengths.lengths(local, 3), wanted, rtol=1e-6)
   nesterov = helpers.local(optimizer=optax.sgd(RATE, 0.5, nesterov=True))
   wanted = RATE * np.array([0, 1.5, 1.5 + 1.75])  # g + rho v, v = g, then 1.5 g.
-  assert_close(step_lengths.of_steps(nesterov, 2), wanted, rtol=1e-6)
+  assert_close(step_lengths.lengths(nesterov, 2), wanted, rtol=1e-6)
 
 
 def biases_only(params):

@@ -109,8 +109,8 @@ def test_clients_choose_their_first_cluster_by_what_they_trained():
 
   clear = found(plain)
   choice = np.asarray(clear.assignment)
-  own_key = prng_streams.fold(key, prng_streams.DRAWS)
-  starts = matrix(random_models(plain, own_key, 3))[choice]
+  draw_key = prng_streams.fold(key, prng_streams.DRAWS)
+  starts = matrix(random_models(plain, draw_key, 3))[choice]
   trained = matrix(clear.trained.params)
   halved = found(plain._replace(sends=Sends(half)))
   np.testing.assert_array_equal(halved.assignment, choice)

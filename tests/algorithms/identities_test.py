@@ -118,7 +118,7 @@ def test_fesem_ma_averages_permuted_copies_where_fesem_mixes_their_units():
   means = {}
   for cluster_on in ('all', 'matched'):
     compare = comparison.build(cluster_on, local.model)
-    known = compare.known(compare.part(tree.expand(model)))
+    known = compare.prepare(compare.part(tree.expand(model)))
     _, distance, models = compare.nearest(stack, known)
     means[cluster_on] = jax.tree.map(lambda rows: rows.mean(axis=0), models)
     assert (distance.max() < 1e-6) == (cluster_on == 'matched')

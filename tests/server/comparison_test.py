@@ -26,7 +26,7 @@ def test_weights_are_compared_in_all_layers_or_in_one(layer):
     'logits': lambda x: x['logits'],
     '**/bias': lambda x: (x['dense0']['bias'], x['logits']['bias']),
   }.get(layer, lambda x: x)
-  own, distance, stack = by.nearest(STACK, by.known(by.part(CENTERS)))
+  own, distance, stack = by.nearest(STACK, by.prepare(by.part(CENTERS)))
   apart = matrix(part(STACK))[:, None] - matrix(part(CENTERS))[None]
   want = np.square(apart.astype(np.float64)).sum(axis=2)
   np.testing.assert_array_equal(own, want.argmin(axis=1))
@@ -76,7 +76,7 @@ def test_matching_is_traced_for_two_devices():
 
   def found(stack, centers):
     exists = jnp.ones(4, bool)
-    return *by.nearest(stack, by.known(centers), mesh), by.alike(stack, exists, mesh)
+    return *by.nearest(stack, by.prepare(centers), mesh), by.alike(stack, exists, mesh)
 
   own, distance, *stacks = jax.eval_shape(found, STACK, CENTERS)
   assert own.shape == distance.shape == (4,)

@@ -7,7 +7,7 @@ from scipy.linalg import subspace_angles
 
 from fesem_jax.server import subspaces
 
-of_labels = jax.jit(subspaces.of_labels, static_argnums=(3, 4))
+of_labels = jax.jit(subspaces.label_vectors, static_argnums=(3, 4))
 proximities = jax.jit(subspaces.proximities, static_argnums=2)
 
 

@@ -98,7 +98,7 @@ def test_statistics_do_not_move_a_client_to_another_cluster():
   centers['dense']['bias'] = centers['dense']['bias'].at[1].add(1.0)
   one = tree.expand(params)
   one['norm'] = {**one['norm'], 'mean': one['norm']['mean'] + 100.0}
-  nearest, distance, _ = compare.nearest(one, compare.known(compare.part(centers)))
+  nearest, distance, _ = compare.nearest(one, compare.prepare(compare.part(centers)))
   assert (nearest[0], distance[0]) == (0, 0.0)
 
 

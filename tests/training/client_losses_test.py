@@ -16,7 +16,7 @@ from fesem_jax.training.client_losses import (
   cohort_gradients,
   cohort_losses,
   least_loss,
-  own_losses,
+  personal_losses,
   start_by_loss,
 )
 from fesem_jax.training.example_losses import example_losses, shares_of_least_loss
@@ -137,7 +137,7 @@ def test_losses_of_own_models_match_reference(chunk):
   data, local = helpers.federation([130, 7, 12]), helpers.local(chunk=chunk)
   stack = jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(0), 4))
   cohort = Cohort(np.array([2, 3, 0, 1], np.int32), False)  # 3 is an empty place.
-  got = np.asarray(own_losses(local, stack, data, cohort))
+  got = np.asarray(personal_losses(local, stack, data, cohort))
   for row, i in ((0, 2), (2, 0), (3, 1)):
     model = reference.from_params(stack, row)
     loss, _ = reference.loss_and_gradient(model, *data.client(i))

@@ -109,9 +109,11 @@ def test_a_client_that_fails_keeps_its_optimizer_state():
   data.x[0] = np.inf  # Of client 0.
   algorithm = with_client_memory(algorithms.build('fed_avg', local))
   state, info = run(algorithm, data, rounds=1)
-  begun = state.kept['optimizer'][1]
+  begun = state.memory['optimizer'][1]
   assert (info[0].failed, begun.tolist()) == (1, [False, True])
-  assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.kept)))
+  assert all(
+    np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.memory))
+  )
 
 
 STATE = 'keep_optimizer_state'

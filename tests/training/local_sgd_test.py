@@ -63,10 +63,10 @@ def test_transformations_of_gradients_come_before_the_optimizer_in_their_order()
     return optax.GradientTransformation(lambda params: jnp.int32(0), update)
 
   def one(client):
-    model = local_sgd(client, fading(client.given), optax.scale(2.0))
+    model = local_sgd(client, fading(client.inputs), optax.scale(2.0))
     return model, model.params, None
 
-  trained = trained_by(one, local, ClientModels(start), data, given=own)
+  trained = trained_by(one, local, ClientModels(start), data, inputs=own)
 
   def want(i, step, w, gradient):
     mine = reference.flat(reference.from_params(own, i))
@@ -236,11 +236,11 @@ def test_epochs_of_a_client_are_cut_at_their_bound():
   data, local = helpers.federation(SIZES), helpers.local(chunk=3)
 
   def one(client):
-    model = local_sgd(client.with_epochs(2, client.given))
+    model = local_sgd(client.with_epochs(2, client.inputs))
     return model, model.params, None
 
   start, epochs = ClientModels(models(local, 1)), jnp.array([5, 1, 2, 9])
-  trained = trained_by(one, local, start, data, given=epochs)
+  trained = trained_by(one, local, start, data, inputs=epochs)
   want = train(local, data, start, epochs=jnp.array([2, 1, 2, 2]))
   assert trained.steps.tolist() == want.steps.tolist()
   assert_close(reference.vectors(trained.params), reference.vectors(want.params))

@@ -15,9 +15,9 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.hyperparameters import optimizer as with_variables
 from fesem_jax.training import shared_kernels
 from fesem_jax.training.plain_sgd import (
+  at_unit_rate,
   is_plain_sgd,
   learning_rate,
-  of_unit_rate,
   sgd_rate,
   variable_rate,
 )
@@ -186,14 +186,14 @@ def test_only_sgd_of_the_optimizers_in_optax_is_plain():
 def test_gradients_of_steps_of_another_length_are_those_of_length_1():
   moved = {'a': jnp.array([1.0, -3.0]), 'b': jnp.array([[2.0]])}
   weight = jnp.array([4.0, 0.0])
-  found, kept = of_unit_rate(moved, weight, jnp.float32(0.5))
+  found, kept = at_unit_rate(moved, weight, jnp.float32(0.5))
   assert found['a'].tolist() == [2, -6]
   assert found['b'].tolist() == [[4]]
   assert kept.tolist() == [4, 0]
   # Steps of no length tell nothing.
-  found, kept = of_unit_rate(moved, weight, jnp.float32(0.0))
+  found, kept = at_unit_rate(moved, weight, jnp.float32(0.0))
   chex.assert_trees_all_equal(found, moved)
   assert kept.tolist() == [0, 0]
-  found, kept = of_unit_rate(moved, weight, None)
+  found, kept = at_unit_rate(moved, weight, None)
   assert found is moved
   assert kept is weight

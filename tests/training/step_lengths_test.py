@@ -28,5 +28,5 @@ def test_a_step_of_no_length_does_not_hide_those_beside_it():
 
 def test_a_model_of_one_array_tells_the_length_of_its_steps():
   model = Model(lambda key: {'w': jnp.zeros(3)}, lambda params, x: params['w'] * x)
-  found = step_lengths.of_steps(local(optax.sgd(0.25))._replace(model=model), 2)
+  found = step_lengths.lengths(local(optax.sgd(0.25))._replace(model=model), 2)
   np.testing.assert_allclose(found, [0, 0.25, 0.5], rtol=1e-6)

@@ -45,17 +45,17 @@ def assign(
   compare: ModelComparison,
   chunk: Trained,
   starts: ClientModels,
-  known: Any,
+  prepared: Any,
   keep: jax.Array | None,
 ) -> Assigned:
   """The E-step (Eq. 8): each client goes to the center nearest to its model.
 
-  `known` are the centers as `ModelComparison.known` makes them. Clients stay in the
+  `prepared` are the centers of `ModelComparison.prepare`. Clients stay in the
   clusters that they start from where they do not count, or `keep` [] bool holds.
   """
   centers, start, align = starts.shared, starts.choice, compare.align
   assert start is not None
-  nearest, distance, models = compare.nearest(chunk.params, known)
+  nearest, distance, models = compare.nearest(chunk.params, prepared)
   moves = chunk.took_part() if keep is None else chunk.took_part() & ~keep
   cluster = jnp.where(moves, nearest, start)
   if align is not None and keep is not None:  # Units in the order of the old center.

@@ -17,7 +17,7 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Cohort
 from fesem_jax.training import privacy, sent_models
-from fesem_jax.training.client_losses import own_losses
+from fesem_jax.training.client_losses import personal_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction, Trained, sent_at_last
 
@@ -36,8 +36,8 @@ def train_and_choose(
   r_i  <- argmin_k F_i(w_ik)
   c_k  <- mean of w_ik over the clients with r_i = k
   """
-  own_key = prng_streams.fold(key, prng_streams.DRAWS)
-  models = random_models(local, own_key, num_clusters)
+  draw_key = prng_streams.fold(key, prng_streams.DRAWS)
+  models = random_models(local, draw_key, num_clusters)
   train_key = prng_streams.fold(key, prng_streams.LOCAL)
   shape = cohort.ids.shape[0], data.max_examples
   factors = jnp.full(shape, 1 / num_clusters)
@@ -53,7 +53,7 @@ def train_and_choose(
   def better(best: Any, numbered: Any) -> tuple[Any, None]:
     number, model = numbered
     trained = train(model)
-    loss = own_losses(local, trained.params, data, cohort)
+    loss = personal_losses(local, trained.params, data, cohort)
     loss = jnp.where(trained.finite, loss, jnp.inf)
     # The first one is kept where no model trains, so that nothing is left undefined.
     keep = (loss < best[0]) | (number == 0)

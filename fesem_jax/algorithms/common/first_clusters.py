@@ -123,8 +123,8 @@ def train_and_cluster(
       trained = train(cohort)
     seeds, compared = _clustered(local, trained, data, cohort, key, num_clusters, how)
     # Models are averaged as they are matched to the center that they are nearest to.
-    known = how.comparison.known(seeds)
-    assignment, _, models = how.comparison.nearest(trained.params, known, local.mesh)
+    prepared = how.comparison.prepare(seeds)
+    assignment, _, models = how.comparison.nearest(trained.params, prepared, local.mesh)
     first = any_model(trained) if starts.shared is None else starts.shared
     origins = tree.repeat(tree.unstack(first, 0), num_clusters)
     centers = privacy.means(
@@ -142,19 +142,19 @@ def train_and_cluster(
   origins = tree.repeat(tree.unstack(first, 0), num_clusters)
 
   def assign_and_sum(trained, _, total, shared):
-    known, origins = shared
-    cluster, _, models = how.comparison.nearest(trained.params, known)
+    prepared, origins = shared
+    cluster, _, models = how.comparison.nearest(trained.params, prepared)
     weights = trained.weights(how.weighting)
     return cluster, sums.add_rows(total, models, cluster, weights, origins)
 
-  no_sums, known = sums.no_sums(origins), how.comparison.known(seeds)
-  shared = known, origins
+  no_sums, prepared = sums.no_sums(origins), how.comparison.prepare(seeds)
+  shared = prepared, origins
   trained = train(
     cohort, Reduction(assign_and_sum, no_sums, shared, keep=how.keep, into=how.into)
   )
   centers, models = sums.mean_of(trained.sums, origins), None
   if how.keep and how.into is None:
-    models = how.comparison.nearest(trained.params, known, local.mesh)[2]
+    models = how.comparison.nearest(trained.params, prepared, local.mesh)[2]
   return FirstClusters(trained.folded, seeds, centers, trained, models, None)
 
 
@@ -176,8 +176,11 @@ def _until_settled(
 
   def repeat(loop):
     number, _, trained = loop
-    own_key = jax.random.fold_in(prng_streams.fold(key, prng_streams.REPEATED), number)
-    again = train_cohort(local, ClientModels(own=trained.params), data, cohort, own_key)
+    round_key = jax.random.fold_in(
+      prng_streams.fold(key, prng_streams.REPEATED), number
+    )
+    starts = ClientModels(own=trained.params)
+    again = train_cohort(local, starts, data, cohort, round_key)
     again = again._replace(finite=again.finite & trained.finite)
     return number + 1, trained.mean_loss(), again
 

@@ -56,8 +56,8 @@ def train(
   and steps of each client summed over its models.
   """
 
-  def train_center(own: Any) -> Trained:
-    center, factors, key = own
+  def train_center(center_args: Any) -> Trained:
+    center, factors, key = center_args
     center = tree.expand(center)
     reduction, starts = mean_of_models(weighting, center), ClientModels(center)
     return train_cohort(local, starts, data, cohort, key, reduction, factors=factors)

@@ -25,7 +25,7 @@ def train_pulled(
     return train_cohort(local, starts, data, cohort, key, reduction)
 
   def one(client):
-    model = local_sgd(client, toward(*client.given))
+    model = local_sgd(client, toward(*client.inputs))
     return model, reduction.sent_by(client, model), None
 
-  return for_each_client(one, local, starts, data, cohort, key, reduction, given=pull)
+  return for_each_client(one, local, starts, data, cohort, key, reduction, inputs=pull)

@@ -26,7 +26,7 @@ def replaced(state: Any, **changes: Any) -> Any:
   return state._replace(**changes)
 
 
-def own_of(state: Any, cohort: Cohort) -> jax.Array:
+def cohort_clusters(state: Any, cohort: Cohort) -> jax.Array:
   """[S] int32 cluster of each client of the cohort."""
   return tree.rows_of(inner(state).assignment, cohort)
 

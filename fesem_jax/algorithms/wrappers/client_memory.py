@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fesem_jax.algorithms.common import own_models
+from fesem_jax.algorithms.common import client_models
 from fesem_jax.algorithms.common.wrapped import wrap
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
@@ -23,12 +23,12 @@ class ClientMemoryState(NamedTuple):
   """State of a method whose clients keep something."""
 
   method: Any  # of the wrapped method
-  kept: dict[str, Any]  # name -> [M, ...]
+  memory: dict[str, Any]  # name -> [M, ...]
 
   @property
   def residuals(self) -> Params:
     """[M, ...] what each client has not sent."""
-    return self.kept['residual']
+    return self.memory['residual']
 
 
 def kept_parts(local: LocalTraining) -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def kept_parts(local: LocalTraining) -> tuple[str, ...]:
     'statistics': bool(local.unsent),
     'optimizer': local.keep_optimizer_state,
   }
-  return tuple(name for name, wanted in is_kept.items() if wanted)
+  return tuple(name for name, enabled in is_kept.items() if enabled)
 
 
 @recorded
@@ -65,24 +65,24 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
 
   def init(key, data):
     first = {name: _FIRST[name](local) for name in parts}
-    memory = own_models.repeat(local, first, data.num_clients, 'stacked')
+    memory = client_models.repeat(local, first, data.num_clients, 'stacked')
     return ClientMemoryState(method.init(key, data), memory)
 
   def step(state, data, cohort, key):
-    with remembered(state.kept) as memory:
+    with remembered(state.memory) as memory:
       inner, info = method.step(state.method, data, cohort, key)
     _check_uses(memory.uses)
     if memory.uses.get('statistics') == 0:
       before = jax.eval_shape(method.deployed, inner, data)
-      sent = _with_personal(before, state.kept['statistics']) is before
+      sent = _with_personal(before, state.memory['statistics']) is before
       check(sent, f'batch_stats: local {_UNDEFINED}; give average')
-    return ClientMemoryState(inner, memory.held), info
+    return ClientMemoryState(inner, memory.values), info
 
   def deployed(state, data):
     used = method.deployed(state.method, data)
-    if 'statistics' not in state.kept:
+    if 'statistics' not in state.memory:
       return used
-    return _with_personal(used, state.kept['statistics'])
+    return _with_personal(used, state.memory['statistics'])
 
   sent = method.traffic or one_model(local)
   if sent.known is not None:

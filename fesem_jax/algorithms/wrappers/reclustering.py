@@ -17,10 +17,10 @@ from fesem_jax.algorithms.common.centers import round_info
 from fesem_jax.algorithms.common.first_clusters import Clustering, train_and_cluster
 from fesem_jax.algorithms.common.wrapped import (
   check_wrappable,
+  cohort_clusters,
   inner,
   num_clusters,
   number_of,
-  own_of,
   replaced,
   wrap,
 )
@@ -117,7 +117,7 @@ def with_reclustering(
 
   def step(state, data, cohort, key):
     def check(state, data, cohort, key):
-      base, old = inner(state), own_of(state, cohort)
+      base, old = inner(state), cohort_clusters(state, cohort)
       clusters = recluster(
         method.local, base.centers, base.assignment, old, data, cohort, key, clustering
       )
@@ -166,7 +166,7 @@ def _with_checks(traffic: Traffic | None) -> Traffic | None:
   """The traffic, where a check sends one model to and from each client."""
   if traffic is None:
     return None
-  of_method, look = traffic.of_round, traffic.known
+  method_round, look = traffic.of_round, traffic.known
 
   def known(state):
     inner = None if look is None else look(state.method)
@@ -175,7 +175,7 @@ def _with_checks(traffic: Traffic | None) -> Traffic | None:
   def of_round(known, drawn):
     due, keep_clusters, inner = known
     if drawn.number != due:
-      return of_method(inner, drawn._replace(keep_clusters=bool(keep_clusters)))
+      return method_round(inner, drawn._replace(keep_clusters=bool(keep_clusters)))
     return Sent(traffic.model, traffic.model)
 
   return traffic._replace(of_round=of_round, known=known)

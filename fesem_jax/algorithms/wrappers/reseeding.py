@@ -5,9 +5,9 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.wrapped import (
   check_wrappable,
+  cohort_clusters,
   inner,
   num_clusters,
-  own_of,
   replaced,
   took_part,
   with_assignment,
@@ -40,7 +40,7 @@ def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Alg
     state, info = method.step(state, data, cohort, key)
     inner_state = inner(state)
     params = tree.rows_of(inner_state.client_params, cohort)
-    centers, compared = tree.take(old, own_of(state, cohort)), params
+    centers, compared = tree.take(old, cohort_clusters(state, cohort)), params
     if comparison.align is not None:
       compared = comparison.align(params, centers, method.local.mesh)
     distance = tree.row_distances(compared, centers)

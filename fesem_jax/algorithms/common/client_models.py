@@ -28,7 +28,7 @@ def repeat(
   return sharding.split_clients(tree.repeat(model, num_clients), local.mesh)
 
 
-def kept(state: Any, cohort: Cohort, counts: jax.Array, **rows: jax.Array) -> Any:
+def updated(state: Any, cohort: Cohort, counts: jax.Array, **rows: jax.Array) -> Any:
   """The state with new `rows` [S, ...] of fields, of clients that count [S] bool."""
 
   def put(name: str, new: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ def check_everyone(cohort: Cohort, method: str) -> None:
   check(cohort.everyone, f'clients_per_round: must be 0 for {method}')
 
 
-def train_from_own(
+def train_clusters(
   local: LocalTraining,
   starts: ClientModels,
   data: FederatedData,
@@ -29,7 +29,7 @@ def train_from_own(
   weighting: str,
 ) -> Trained:
   """Trains each client from its center; `sums` are `em.Sums` about the centers."""
-  reduction = sums_of_own(starts.shared, weighting)
+  reduction = cluster_sums(starts.shared, weighting)
   return train_cohort(local, starts, data, cohort, key, reduction)
 
 
@@ -49,19 +49,19 @@ def train_and_average(
   """
   old = starts.shared
   assert starts.choice is not None
-  trained = train_from_own(local, starts, data, cohort, key, weighting)
+  trained = train_clusters(local, starts, data, cohort, key, weighting)
   centers = mean_of(trained.sums.clients, old)
   value, count = trained.sums.objective(old, centers), starts.num_models()
   info = round_info(trained, count, value, before, starts.choice, data)
   return centers, trained, info
 
 
-def sums_of_own(centers: Params, weighting: str) -> Reduction:
+def cluster_sums(centers: Params, weighting: str) -> Reduction:
   """Adds up models by the centers [K, ...] that clients start from; keeps none."""
-  return Reduction(add_to_own(weighting), em.Sums.zeros(centers), keep=False)
+  return Reduction(add_to_clusters(weighting), em.Sums.zeros(centers), keep=False)
 
 
-def add_to_own(weighting: str) -> Fold:
+def add_to_clusters(weighting: str) -> Fold:
   """A fold that adds up models by the centers that clients start from."""
 
   def fold(trained, starts, total):
