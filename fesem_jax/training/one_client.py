@@ -153,14 +153,10 @@ class Client:
     if unsent and received is not None:  # They stay with the client.
       trained = flatten_dict(model.params, sep='/')
       self.leave('statistics', {path: trained[path] for path in unsent})
-      server_values = flatten_dict(self._server_model, sep='/')
-      server_values = {
-        path: server_values[path]
-        for path in unsent
-        if server_values.get(path) is not None
-      }
-      model = model.of(parameter_names.replaced(model.params, server_values))
-      received = parameter_names.replaced(received, dict.fromkeys(server_values))
+      params = flatten_dict(self._server_model, sep='/')
+      params = {path: params[path] for path in unsent if params.get(path) is not None}
+      model = model.of(parameter_names.replaced(model.params, params))
+      received = parameter_names.replaced(received, dict.fromkeys(params))
     sends = self.local.sends
     if received is None or not sent_models.are_changed(self.data, sends):
       return model.compact
