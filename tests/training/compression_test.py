@@ -234,7 +234,7 @@ def test_methods_with_states_of_their_own(name):
   data = helpers.federation(SIZES, groups=[0, 1] * 3)
   local = helpers.local()._replace(sends=compression('top_k(0.1)'))
   if name == 'scaffold':
-    with pytest.raises(UserError, match=r'compress=top_k(0)\.1'):
+    with pytest.raises(UserError, match='compress=top_k'):
       rounds(with_client_memory(algorithms.build(name, local)), data, 1)
     return
   options = {'num_clusters': 2, 'prox_lambda': 0.0} if name == 'fesem' else {}
