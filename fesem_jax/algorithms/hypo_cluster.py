@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fesem_jax.algorithms.common.centers import check_num_clusters, round_info
 from fesem_jax.algorithms.common.cluster_averaging import train_clusters
-from fesem_jax.algorithms.common.random_centers import RandomCenters, best_centers
+from fesem_jax.algorithms.common.random_centers import best_centers
 from fesem_jax.core import traffic, tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.local_training import LocalTraining
@@ -59,14 +59,13 @@ def hypo_cluster(
     local: how clients train.
     num_clusters: K.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster).
-    init_restarts: draws of the first centers, see `RandomCenters`; 20 is better.
+    init_restarts: draws of the first centers, the best one is kept; 20 is better.
     init_rounds: rounds for which each draw is tried; with several draws, 2 is better.
     init_clients: clients that try them.
     server_optimizer: moves each center by a step along the mean change of its clients
       (FedOpt) instead of to their mean; draws are compared without it.
   """
   server_optimizer = mask_batch_stats(server_optimizer, local.model.statistics)
-  start = RandomCenters(init_restarts, init_rounds, init_clients)
 
   def one_round(local, optimizer, centers, server_state, best, data, cohort, key):
     starts = ClientModels(centers, best)
@@ -84,7 +83,10 @@ def hypo_cluster(
       best = least_loss(plain, centers, data, sample)
       return one_round(plain, None, centers, (), best, data, sample, key)[0][0]
 
-    centers = best_centers(local, data, key, num_clusters, start, run_round)
+    centers = best_centers(
+      local, data, key, num_clusters, run_round, restarts=init_restarts,
+      rounds=init_rounds, num_clients=init_clients,
+    )  # fmt: skip
     assignment = least_loss(local, centers, data, everyone(data))
     server = server_optimizers.init(server_optimizer, centers, key)
     return HypoClusterState(centers, assignment, jnp.int32(0), server)
@@ -111,12 +113,12 @@ def hypo_cluster(
     server = server_optimizers.renew(server_optimizer, state.server, unchanged, centers)
     return state._replace(centers=centers, server=server)
 
-  sent = _traffic(local, num_clusters, start)
+  sent = _traffic(local, num_clusters, init_restarts, init_rounds, init_clients)
   return Algorithm(local, init, step, deployed, with_centers=with_centers, traffic=sent)
 
 
 def _traffic(
-  local: LocalTraining, num_clusters: int, start: RandomCenters
+  local: LocalTraining, num_clusters: int, restarts: int, rounds: int, clients: int
 ) -> traffic.Traffic:
   """Clients receive all centers; the trials of the first centers come before."""
   size = traffic.bytes_of_model(local)
@@ -127,21 +129,21 @@ def _traffic(
       return traffic.Sent(size, answer)
     return traffic.Sent(all_of_them, answer, num_clusters)
 
-  compared = start.restarts > 1
+  compared = restarts > 1
 
   def starters(num_clients):
-    return start.restarts * min(start.clients, num_clients)
+    return restarts * min(clients, num_clients)
 
   def of_start(num_clients):
     times = starters(num_clients)
-    down = times * (start.rounds + compared) * all_of_them
-    return down, times * (start.rounds * answer + compared * traffic.NUMBER)
+    down = times * (rounds + compared) * all_of_them
+    return down, times * (rounds * answer + compared * traffic.NUMBER)
 
   return traffic.Traffic(
     of_round,
     of_start,
     model=size,
     beside=f'the number of its cluster{", losses of first centers" * compared}',
-    models_before=start.restarts * start.rounds,
+    models_before=restarts * rounds,
     starters=starters,
   )

@@ -1,6 +1,5 @@
 """First centers that are random models: K of them, or the best of several draws."""
 
-import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -12,24 +11,6 @@ from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import sample_clients
 from fesem_jax.core.types import Cohort, Params
 from fesem_jax.training.client_losses import cohort_losses
-
-
-@dataclasses.dataclass(frozen=True)
-class RandomCenters:
-  """K random models: the best of several draws, tried for a few rounds on few clients.
-
-  In most draws, two groups of clients end up with one center. IFCA's published start is
-  `RandomCenters(restarts=1, rounds=0)`.
-
-  Attributes:
-    restarts: draws of K models; the one of least mean training loss is kept.
-    rounds: rounds of the method before draws are compared.
-    clients: clients on which draws are compared.
-  """
-
-  restarts: int = 20
-  rounds: int = 2
-  clients: int = 24
 
 
 def random_models(local: LocalTraining, key: jax.Array, num_models: int) -> Params:
@@ -49,12 +30,18 @@ def best_centers(
   data: FederatedData,
   key: jax.Array,
   num_clusters: int,
-  start: RandomCenters,
   one_round: Round,
+  *,
+  restarts: int,
+  rounds: int,
+  num_clients: int,
 ) -> Params:
-  """The centers [K, ...] of the best draw, after the rounds it was tried for."""
+  """The centers [K, ...] of the best draw, tried for some rounds on some clients.
+
+  In most draws, two groups of clients end up with one center.
+  """
   sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
-  sample = sample_clients(sample_key, data, start.clients, local.mesh)
+  sample = sample_clients(sample_key, data, num_clients, local.mesh)
 
   def attempt(key: jax.Array) -> tuple[jax.Array, Params]:
     draw_key, train_key = jax.random.split(key)
@@ -63,13 +50,13 @@ def best_centers(
     def again(i: jax.Array, centers: Params) -> Params:
       return one_round(centers, sample, jax.random.fold_in(train_key, i))
 
-    centers = jax.lax.fori_loop(0, start.rounds, again, centers)
+    centers = jax.lax.fori_loop(0, rounds, again, centers)
     best = cohort_losses(local, centers, data, sample).min(axis=1)  # Empty places: 0.
     return best.sum(), centers
 
-  count = min(start.clients, data.num_clients)
-  keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), start.restarts)
-  return _best_of(attempt, keys, _batch_size(local, count, start.restarts))
+  count = min(num_clients, data.num_clients)
+  keys = jax.random.split(prng_streams.fold(key, prng_streams.DRAWS), restarts)
+  return _best_of(attempt, keys, _batch_size(local, count, restarts))
 
 
 def _batch_size(local: LocalTraining, count: int, restarts: int) -> int:
