@@ -120,7 +120,7 @@ class Training:
     batch_size: Examples of a local step; 0: all of the client.
     local_epochs: Local epochs of a round.
     local_steps: Local steps of a round, in place of --local_epochs; 0: epochs.
-    augment: crop:PADDING, flip or cutout:SIZE, separated by commas.
+    augment: crop:PADDING or flip, or both, separated by a comma.
     batch_stats: BatchNorm statistics: averaged, or local to each client.
     keep_optimizer_state: Keep the state of local optimizers between rounds.
     precision: Precision of float32 products on accelerators.

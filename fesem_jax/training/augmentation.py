@@ -1,9 +1,4 @@
-"""Augmentation of images inside a local step: crops, flips and cutouts.
-
-Sources: torchvision's RandomCrop with zero padding and RandomHorizontalFlip; DeVries
-and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout",
-2017.
-"""
+"""Augmentation of images inside a local step: crops and flips, as in torchvision."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,7 +10,7 @@ import jax.numpy as jnp
 from fesem_jax.utils.array_checks import has_channels_first
 from fesem_jax.utils.errors import check
 
-FORMS = 'crop:PADDING, flip and cutout:SIZE'
+FORMS = 'crop:PADDING and flip'
 
 
 class Crop(NamedTuple):
@@ -46,27 +41,7 @@ class Flip(NamedTuple):
     return jnp.where(flips, image[:, ::-1], image)
 
 
-class Cutout(NamedTuple):
-  """A square of zeros, whose center is any pixel; beyond the edge, it is cut off."""
-
-  size: int  # of its side
-
-  def draw(self, key: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """[2] int32: row and column of the center."""
-    return jax.random.randint(key, (2,), 0, jnp.asarray(shape[:2]))
-
-  def changed(self, image: jax.Array, center: jax.Array) -> jax.Array:
-    """The image [H, W, ...] without rows and columns center - size // 2 and on."""
-
-    def covers(axis: int) -> jax.Array:
-      place = jnp.arange(image.shape[axis]) - (center[axis] - self.size // 2)
-      return (place >= 0) & (place < self.size)
-
-    hole = covers(0)[:, None] & covers(1)[None]
-    return jnp.where(hole.reshape(*hole.shape, *[1] * (image.ndim - 2)), 0.0, image)
-
-
-Change = Crop | Flip | Cutout
+Change = Crop | Flip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +66,11 @@ class Augmentation:
     return jax.vmap(one)(jnp.arange(x.shape[0], dtype=jnp.int32), x)
 
 
-_MAKE: dict[str, Callable[..., Any]] = {'crop': Crop, 'flip': Flip, 'cutout': Cutout}
+_MAKE: dict[str, Callable[..., Any]] = {'crop': Crop, 'flip': Flip}
 
 
 def augmentation(text: str, example_shape: Sequence[int]) -> Augmentation | None:
-  """The augmentation that a text such as 'crop:4,flip,cutout:8' names; None if empty.
+  """The augmentation that a text such as 'crop:4,flip' names; None if empty.
 
   Args:
     text: changes in their order, each at most once.
@@ -113,7 +88,7 @@ def augmentation(text: str, example_shape: Sequence[int]) -> Augmentation | None
   steps: dict[str, Any] = {}
   for part in text.split(','):
     name, colon, number = part.partition(':')
-    numbered = name in ('crop', 'cutout')
+    numbered = name == 'crop'
     fits = number.isdecimal() and len(number) < 6 if numbered else not colon
     fits &= name in _MAKE and name not in steps
     check(fits, f'augment: must be {FORMS}, each at most once; got {part!r:.20}')
