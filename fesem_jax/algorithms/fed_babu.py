@@ -54,11 +54,5 @@ def fed_babu(
     head = personal_head.head_of(head_layers, state.params)
     return after._replace(params=tree.merge(body, head)), trained.info()
 
-  return Algorithm(
-    local,
-    global_model.init(local),
-    step,
-    global_model.deployed,
-    train=train,
-    traffic=personal_head.traffic_of(local, head_layers),
-  )
+  init, sent = global_model.init(local), personal_head.traffic_of(local, head_layers)
+  return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)

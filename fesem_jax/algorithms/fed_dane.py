@@ -93,14 +93,8 @@ def fed_dane(
     )
     return state, trained.info()
 
-  return Algorithm(
-    local,
-    init,
-    step,
-    global_model.deployed,
-    train=train,
-    traffic=_two_passes(local, same_cohort),
-  )
+  sent = _two_passes(local, same_cohort)
+  return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)
 
 
 def _two_passes(local: LocalTraining, same_cohort: bool) -> traffic.Traffic:

@@ -74,11 +74,5 @@ def fed_nova(
 
   size = traffic.bytes_of_model(local)
   sent = traffic.same_for_all(size, size + traffic.NUMBER)._replace(beside=None)
-  return Algorithm(
-    local,
-    global_model.init(local),
-    step,
-    global_model.deployed,
-    train=train,
-    traffic=sent,
-  )
+  init = global_model.init(local)
+  return Algorithm(local, init, step, global_model.deployed, train=train, traffic=sent)

@@ -48,10 +48,5 @@ def fed_prox(
     )
     return state, trained.info()
 
-  return Algorithm(
-    local,
-    global_model.init(local),
-    step,
-    global_model.deployed,
-    train=train,
-  )
+  init = global_model.init(local)
+  return Algorithm(local, init, step, global_model.deployed, train=train)

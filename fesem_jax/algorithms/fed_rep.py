@@ -61,10 +61,6 @@ def fed_rep(
     heads = tree.with_rows(state.heads, cohort, heads)
     return PersonalHeadState(body, heads), trained.info()
 
-  return Algorithm(
-    local,
-    personal_head.init(local, head_layers),
-    step,
-    personal_head.deployed,
-    traffic=personal_head.traffic_of(local, head_layers),
-  )
+  init = personal_head.init(local, head_layers)
+  sent = personal_head.traffic_of(local, head_layers)
+  return Algorithm(local, init, step, personal_head.deployed, traffic=sent)

@@ -110,8 +110,10 @@ def train_and_cluster(
     reduction = reduction._replace(noised=starts.shared is not None)
     return train_cohort(local, starts.of(cohort), data, cohort, train_key, reduction)
 
-  def any_model(trained):
-    return jax.tree.map(lambda x: x[:1], trained.params)
+  def common_origins(trained):
+    one = jax.tree.map(lambda x: x[:1], trained.params)
+    first = one if starts.shared is None else starts.shared
+    return tree.repeat(tree.unstack(first, 0), num_clusters)
 
   if cohort.ids.shape[0] <= limit:
     if how.tolerance:
@@ -125,8 +127,7 @@ def train_and_cluster(
     # Models are averaged as they are matched to the center that they are nearest to.
     prepared = how.comparison.prepare(seeds)
     assignment, _, models = how.comparison.nearest(trained.params, prepared, local.mesh)
-    first = any_model(trained) if starts.shared is None else starts.shared
-    origins = tree.repeat(tree.unstack(first, 0), num_clusters)
+    origins = common_origins(trained)
     centers = privacy.means(
       local, key, trained, models, assignment, how.weighting, origins
     )
@@ -138,8 +139,7 @@ def train_and_cluster(
   sample = sample_clients(sample_key, data, limit, local.mesh, cohort)
   some = train(sample)
   seeds, _ = _clustered(local, some, data, sample, key, num_clusters, how)
-  first = any_model(some) if starts.shared is None else starts.shared
-  origins = tree.repeat(tree.unstack(first, 0), num_clusters)
+  origins = common_origins(some)
 
   def assign_and_sum(trained, _, total, shared):
     prepared, origins = shared
