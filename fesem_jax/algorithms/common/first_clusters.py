@@ -111,8 +111,9 @@ def train_and_cluster(
     return train_cohort(local, starts.of(cohort), data, cohort, train_key, reduction)
 
   def common_origins(trained):
-    one = jax.tree.map(lambda x: x[:1], trained.params)
-    first = one if starts.shared is None else starts.shared
+    first = starts.shared
+    if first is None:
+      first = jax.tree.map(lambda x: x[:1], trained.params)
     return tree.repeat(tree.unstack(first, 0), num_clusters)
 
   if cohort.ids.shape[0] <= limit:
