@@ -122,8 +122,7 @@ def pull_to_all(
 ) -> tuple[Params, jax.Array] | None:
   """One pull m_i [S, ...], factor [S] in place of the pulls u_ik [S, K] to all centers.
 
-  strength / 2 sum_k u_ik |w - c_k|^2 = factor |w - m_i|^2 + constant
-  factor = strength / 2 sum_k u_ik;  m_i = sum_k u_ik c_k / sum_k u_ik
+  It is strength / 2 sum_k u_ik |w - c_k|^2 = factor |w - m_i|^2 + constant.
   """
   if not strength:
     return None

@@ -101,10 +101,7 @@ def choose(clients: Clients, delta: float | jax.Array) -> Choice:
 def free_models(
   starts_new: jax.Array, last_used: jax.Array, taken: jax.Array, client_ids: jax.Array
 ) -> jax.Array:
-  """[M] int32 model of each client that starts one, or K: unused, then oldest.
-
-  Models run short for the clients of greatest id; those taken [K] bool stay.
-  """
+  """[M] int32 new model of each client that starts one, or K: unused, then oldest."""
   num_models, most = last_used.shape[0], jnp.iinfo(jnp.int32).max
   free = jnp.argsort(jnp.where(taken, most, last_used), stable=True)
   rank = jnp.argsort(jnp.argsort(jnp.where(starts_new, client_ids, most), stable=True))

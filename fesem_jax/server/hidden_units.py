@@ -35,10 +35,7 @@ class Layer(NamedTuple):
 
 
 def layers_of(model: Model) -> tuple[Layer, ...]:
-  """The layers of a model from the input on; the last one gives the logits.
-
-  Raises `UserError` if the model's layers are not known to run one after the other.
-  """
+  """The layers from the input on; `UserError` if they may not run in sequence."""
   check(model.layers, 'cluster_on: matched needs a model whose layers run in sequence')
   shapes = jax.eval_shape(model.init, jax.random.key(0))
   layers: list[Layer] = []
@@ -57,10 +54,7 @@ def layers_of(model: Model) -> tuple[Layer, ...]:
 
 
 def incoming(layer: Layer, params: Params, before: jax.Array | None) -> list[jax.Array]:
-  """Arrays [R, U] of the parameters that lead to a layer's units, a column for each.
-
-  `before` is the order of the units of the layer before; None leaves them.
-  """
+  """Arrays [R, U] of what leads to a layer's units, of inputs in the order `before`."""
   kernel = params[layer.name]['kernel']
   if before is not None:
     kernel = _reorder_inputs(kernel, before)

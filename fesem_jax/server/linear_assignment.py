@@ -64,11 +64,7 @@ def _shortest_path(
   start: jax.Array,
   skip: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Dijkstra's search from a row without a column to a column without a row.
-
-  Returns prices [n] that keep the assigned pairs optimal, the row [n] from which each
-  column is reached, and the column [] at the end; `skip` [] looks for nothing.
-  """
+  """Dijkstra's search: new prices [n], the row before each column, the free column."""
   num_rows = len(prices)
   free = jnp.int32(num_rows)
 

@@ -64,10 +64,7 @@ def nearest(
   centers: Params,
   separation: tuple[jax.Array, ...] | None = None,
 ) -> tuple[jax.Array, jax.Array, Params]:
-  """The nearest center [S] int32 with units matched, its squared distance, and models.
-
-  Models [S, ...] come back in the order of that center's units.
-  """
+  """Nearest center [S] int32, squared distance [S], and models in its order."""
   if separation is None and jax.tree.leaves(stack)[0].shape[0] > 1:
     separation = separations(
       layers, centers

@@ -27,13 +27,8 @@ def trimmed_mean(
 ) -> Params:
   """Coordinate-wise trimmed mean [K, ...] of the rows of each cluster, by bisection.
 
-  Args:
-    stack: [S, ...] float32 rows; NaN counts as larger than all numbers.
-    cluster: [S] int32 in 0..K-1.
-    counts: [S] bool, False for rows to leave out.
-    beta: of n rows, floor(beta * n) are dropped at each end; 0.5 gives the median.
-    origins: [K, ...] a point near each cluster; one without rows stays there.
-    mesh: devices that the rows are split over; None if they are whole here.
+  Of n rows, floor(beta n) are dropped at each end; 0.5 gives the median. NaN counts as
+  larger than all numbers. For the other arguments, see `robust`.
   """
   num_clusters = jax.tree.leaves(origins)[0].shape[0]
   if beta == 0:

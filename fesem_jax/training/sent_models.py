@@ -27,10 +27,7 @@ def as_sent(
   layers: Sequence[str] | None = None,
   sends: Sends | None = None,
 ) -> Params:
-  """The model that a client sends: a bad client's lie, then what `sends` makes of it.
-
-  Only layers that `received` holds are sent back, and of these those that learn.
-  """
+  """The model that a client sends: a bad client's lie, then changed by `sends`."""
   part, changed = layers is not None or _lacks_some(received), trained
   if part:
     if layers is not None:

@@ -81,10 +81,7 @@ def with_new_clients(
   new: jax.Array,
   key: jax.Array,
 ) -> tuple[AnchoredClusters, jax.Array]:
-  """Clusters with the new clients [S] bool, and which [K] bool have only such.
-
-  A client whose description is not finite, or 0, joins another time.
-  """
+  """Clusters with the new clients [S] bool, and which [K] bool have only such."""
   mesh, most = rule.local.mesh, old.most
   descriptions = rule.describe(old.anchor, data, cohort, key)
   squares = tree.row_distances(descriptions, tree.zeros_like(descriptions))

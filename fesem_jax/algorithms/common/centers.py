@@ -39,17 +39,7 @@ def round_info(
   data: FederatedData,
   objective_parts: tuple[jax.Array, jax.Array] | None = None,
 ) -> RoundInfo:
-  """Report of a round of a clustered method.
-
-  Args:
-    trained: the cohort.
-    num_clusters: K.
-    value: [] float32 Eq. 6 at the end of the round.
-    before: [M] int32 assignment before the round.
-    after: [M] int32 assignment after it.
-    data: training split.
-    objective_parts: see `Clusters`.
-  """
+  """Report of a round of a clustered method, with Eq. 6 as its `value` [] float32."""
   clusters = Clusters(
     assignment=after,
     sizes=sizes_of(after, num_clusters, data),

@@ -42,11 +42,7 @@ def train_and_average(
   key: jax.Array,
   weighting: str,
 ) -> tuple[Params, Trained, RoundInfo]:
-  """Trains all clients from their centers, which become the means of their models.
-
-  Returns the centers [K, ...], `Trained`, and the report; `before` [M] int32 are the
-  clusters of the round before.
-  """
+  """Trains all clients from their centers; returns means, `Trained` and the report."""
   old = starts.shared
   assert starts.choice is not None
   trained = train_clusters(local, starts, data, cohort, key, weighting)

@@ -21,10 +21,7 @@ def deployed(state: Any, data: FederatedData) -> ClientModels:
 
 
 def responsibilities(mixture: jax.Array, log_likelihoods: jax.Array) -> jax.Array:
-  """[S, K, N_max] float32 q_s(k), proportional to pi_ik exp(log likelihood of s).
-
-  `mixture` is [S, K] float32 pi, and `log_likelihoods` are [S, K, N_max] float32.
-  """
+  """[S, K, N_max] float32 q_s(k), of pi [S, K] and log likelihoods [S, K, N_max]."""
   return jax.nn.softmax(jnp.log(mixture)[..., None] + log_likelihoods, axis=1)
 
 
@@ -50,10 +47,9 @@ def train(
   key: jax.Array,
   weighting: str,
 ) -> tuple[Params, Trained]:
-  """Every client trains every center on its weighted loss; centers become the means.
+  """Every client trains every center on losses weighted by `shares` [S, K, N_max].
 
-  `shares` [S, K, N_max] float32 weigh the examples. Returns the new centers, and losses
-  and steps of each client summed over its models.
+  Returns the means [K, ...], and losses and steps of a client summed over its models.
   """
 
   def train_center(center_args: Any) -> Trained:

@@ -36,10 +36,7 @@ def best_centers(
   rounds: int,
   num_clients: int,
 ) -> Params:
-  """The centers [K, ...] of the best draw, tried for some rounds on some clients.
-
-  In most draws, two groups of clients end up with one center.
-  """
+  """The centers [K, ...] of the best draw, tried for some rounds on some clients."""
   sample_key = prng_streams.fold(key, prng_streams.SAMPLE)
   sample = sample_clients(sample_key, data, num_clients, local.mesh)
 
