@@ -1,4 +1,4 @@
-"""Ditto: a personal model beside FedAvg's global one.
+"""Ditto: a personal model for each client, pulled to FedAvg's global one.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization",
 ICML 2021.

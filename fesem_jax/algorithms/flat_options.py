@@ -1,4 +1,4 @@
-"""Options of methods and of what wraps them, as flags and `algorithms.build` take them.
+"""Options of methods and wrappers, as flags and `algorithms.build` take them.
 
 A wrapper is added to a method where its option is not 0.
 """

@@ -1,4 +1,4 @@
-"""FedDrift's decisions: clients with drift, free models, and models to merge."""
+"""FedDrift's decisions: clients that drift, free models, and models to merge."""
 
 from typing import NamedTuple
 

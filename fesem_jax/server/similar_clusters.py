@@ -1,4 +1,4 @@
-"""Clusters that are merged while the means of their clients are similar (StoCFL)."""
+"""Merging of clusters whose mean updates are similar (StoCFL)."""
 
 from typing import NamedTuple
 

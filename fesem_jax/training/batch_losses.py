@@ -1,4 +1,4 @@
-"""A batch of a client and its loss, as a local step sees it; steps along gradients."""
+"""A batch of a client in a local step, its loss, and steps along its gradient."""
 
 import dataclasses
 import functools

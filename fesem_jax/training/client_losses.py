@@ -1,4 +1,4 @@
-"""Losses and gradients of a cohort at models that are not trained."""
+"""Losses and gradients of a cohort at fixed models."""
 
 from typing import Any
 

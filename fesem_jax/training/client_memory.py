@@ -1,4 +1,4 @@
-"""Values that each client keeps from round to round beside the state of its method.
+"""Values that clients keep between rounds, in addition to the state of the method.
 
 `residual` is what it has not sent, `statistics` are those of its batches, and
 `optimizer` is the state of its local optimizer. A method does not know of them: they go

@@ -1,4 +1,4 @@
-"""Losses of single examples at models that are not trained."""
+"""Losses of single examples at fixed models."""
 
 from typing import Any
 

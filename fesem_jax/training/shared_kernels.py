@@ -1,4 +1,4 @@
-"""Which dense kernels clients keep as changes to a shared start, and how many clients.
+"""Chooses dense kernels to keep as changes to a shared start, and clients per chunk.
 
 See `shared_start`. The choice is made from shapes alone, never by values.
 """

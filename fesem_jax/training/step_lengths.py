@@ -1,4 +1,4 @@
-"""The total length of local steps for a constant gradient.
+"""Length of the sum of local steps along a constant gradient.
 
 Steps of SGD, with or without momentum, add up the gradients so far, each times a weight
 that does not depend on them. The sum of the weights is how far they lead along a

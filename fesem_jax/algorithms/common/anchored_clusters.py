@@ -1,4 +1,4 @@
-"""Clusters of clients by their gradients or updates at one fixed model, which merge."""
+"""StoCFL's clusters of clients, by their updates from one fixed model."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Clients that come and go: whose updates fill the buffer of a server next.
+"""FedBuff's simulated arrivals: which updates fill the server's buffer next.
 
 Each client takes the seconds of its own device; the programs of rounds simulate them.
 """

@@ -1,4 +1,4 @@
-"""Clients' state between rounds, and the storage of their models."""
+"""Models that clients keep between rounds, and where they are stored."""
 
 from typing import Any, Literal
 

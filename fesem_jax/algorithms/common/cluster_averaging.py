@@ -1,4 +1,4 @@
-"""Clients that train from the centers of their clusters: FedAvg in each cluster."""
+"""FedAvg within each cluster: clients train from their centers."""
 
 import jax
 

@@ -1,4 +1,4 @@
-"""Parts of methods whose clients train all K centers and use a mixture of them."""
+"""Parts of methods whose clients train all K centers and predict with a mixture."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Parts of methods that treat the head of a model differently from its body."""
+"""Parts of methods that train or share head and body of a model separately."""
 
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Local training of clients that are each pulled to a model of their own."""
+"""Local training with a pull of each client to a model."""
 
 import jax
 

@@ -1,4 +1,4 @@
-"""Clients that train for only some of the local epochs of a round."""
+"""Stragglers: clients that run only some of a round's local epochs."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The state of a method within the states of its wrappers."""
+"""Wrapping of methods, and access to a method's state within its wrappers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Clients that keep something from round to round beside the state of their method."""
+"""Values that clients keep between rounds: residuals, statistics, optimizers."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Centers that lost all their clients move to the clients farthest from their own."""
+"""Moves centers without clients to the clients farthest from their own centers."""
 
 import jax
 import jax.numpy as jnp
