@@ -1,8 +1,7 @@
 """Values that clients keep between rounds, in addition to the state of the method.
 
-`residual` is what it has not sent, `statistics` are those of its batches, and
-`optimizer` is the state of its local optimizer. A method does not know of them: they go
-beside its own state of each client.
+`residual` is what a client has not sent, `statistics` are those of its batches, and
+`optimizer` is the state of its local optimizer. Methods do not know of them.
 """
 
 import contextlib
