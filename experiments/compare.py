@@ -87,10 +87,11 @@ def main(argv: list[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     result = run_entries(
       comparisons.entries(configs, workdir, search), seeds, search, folder=workdir,
-      runs_at_once=f.runs_at_once, progress=experiment_flags.progress(), say=print,
-      verbose=f.verbose, **shown,
+      runs_at_once=f.runs_at_once, progress=experiment_flags.progress(),
+      say=print if f.verbose else None, **shown,
     )  # fmt: skip
-    print(f'\n{result.table}\n\nTables: {workdir}/table.md, .csv, .tex, .json')
+    print(f'\n{pages.printed(result)}\n')
+    print(f'Tables: {workdir}/table.md, .csv, .tex, .json')
     print(pages.draw(result, workdir, f.sweep))
     print(pages.written(workdir, f.reference))
     result.check()

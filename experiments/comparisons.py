@@ -29,6 +29,7 @@ MOST_SEEDS = 10_000
 
 # How tuning runs differ from those that are reported, and what they write.
 _TUNING = {'evaluate_on': 'validation', 'eval_every': 0, 'stop_after': 0}
+_TUNING |= {'eval_start': False}
 _TUNING_OUTPUT = {'target': [], 'save_models': False}
 
 

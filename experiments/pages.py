@@ -7,6 +7,7 @@ from absl import flags
 from fesem_jax.analysis import report
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.utils import progress_lines
+from fesem_jax.utils.display import text_of
 
 from . import flags as experiment_flags
 
@@ -48,3 +49,21 @@ def draw(comparison: Comparison, workdir: pathlib.Path, sweep: str = '') -> str:
       figure = plots.sweep_figure(comparison.frames, flag)
       plots.save(figure, workdir / 'plots' / 'sweep')
   return f'Figures: {workdir}/plots'
+
+
+def printed(comparison: Comparison) -> str:
+  """The table, and tuned values at the edge of their grid.
+
+  If it has more than 30 lines and one for each method, its first columns.
+  """
+  table = comparison.table
+  text = str(table)
+  if text.count('\n') > 30 + len(table.cells):
+    columns, *_ = text.split('\n\n')
+    text = '\n'.join([columns, *table.notes, 'Further columns are in table.md.'])
+  edges = [
+    f'{label} {name}={text_of(choice.values[name])}'
+    for label, choice in comparison.choices.items()
+    for name in choice.at_edge
+  ]
+  return text + (f'\nAt the edge of the grid: {", ".join(edges)}.' if edges else '')

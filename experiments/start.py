@@ -2,6 +2,7 @@
 
 import gc
 import io
+import logging as std_logging
 import os
 import pathlib
 import re
@@ -59,6 +60,8 @@ def main_with_clear_errors(
       sys.stdout.reconfigure(errors='backslashreplace')
     if not flags.FLAGS['verbosity'].present:
       logging.set_verbosity(logging.WARNING)  # JAX tells of TPUs it looked for.
+      formatter = std_logging.Formatter('%(levelname)s: %(message)s')
+      logging.get_absl_handler().setFormatter(formatter)
     # Tracing makes objects by the million, hardly any of them garbage in cycles.
     gc.set_threshold(100_000, 20, 100)
     raise_interrupts()

@@ -55,7 +55,6 @@ def run_entries(
   runs_at_once: int = 0,
   progress: bool = True,
   say: Callable[[str], None] | None = None,
-  verbose: bool = False,
   **shown: Any,
 ) -> Comparison:
   """Tunes and runs methods one after the other; one that fails leaves the others.
@@ -68,8 +67,7 @@ def run_entries(
       written after each method.
     runs_at_once: see `simulate_many`; 0 lets tuning and reported runs share programs.
     progress: whether live progress is shown.
-    say: prints a line for each method.
-    verbose: whether each run gets a line and every warning is shown.
+    say: prints a line for each run; without it, each rule warns once.
     **shown: attributes of the comparison.
 
   Raises:
@@ -80,10 +78,10 @@ def run_entries(
   shown |= {'refused': refused, 'choices': choices}
   shown |= {'tuned': tuple(search.grid) if search else ()}
   recorded, result = list[Recorded](), Comparison(joined([], list(entries)), **shown)
-  counter = _Counter(entries, seeds, search, say if verbose else None)
+  counter = _Counter(entries, seeds, search, say)
   with progress_lines.shown(progress), rules.silenced():
     for label, entry in entries.items():
-      began, ended = time.monotonic(), list[Outcome]()
+      ended = list[Outcome]()
       try:
         like = _shared_splits(entry, seeds, search) if not runs_at_once else []
         at_once = len(seeds) if like else runs_at_once
@@ -108,8 +106,6 @@ def run_entries(
       if folder and recorded:
         result.write(folder)
         _write_choices(choices, folder)
-      if say and label not in refused:
-        say(_line(label, ended, choices.get(label), time.monotonic() - began))
   if entries and len(refused) == len(entries):
     raise next(iter(refused.values()))
   return result
@@ -184,6 +180,8 @@ def _carried_out(
         plan.after(result)
         if is_tuning:
           tuning_files.finish(spec, result)
+        elif spec.workdir:
+          (spec.workdir / '.lock').unlink(missing_ok=True)  # Of a finished run.
       config = dict(spec.values) if spec.config is None else spec.config
       workdir = '' if spec.workdir is None else str(spec.workdir)
       result = Recorded.of(result, label, seed, config, workdir)
@@ -223,29 +221,13 @@ class _Counter:
     if isinstance(run, UserError):
       return
     if self._say:
-      self._say(f'[{self._done}/{self._total}] {what}: {_metrics([run])}')
+      metrics = outcome.metrics([run.summary] if run.summary else [])
+      self._say(f'[{self._done}/{self._total}] {what}: {metrics}')
     for text in (run.summary or {}).get('checks', ()) if warns else ():
       name, _, message = text.partition(' ')
       if self._say or name not in self._warned:
         logging.warning('%s: %s %s', what, name, message)
       self._warned.add(name)
-
-
-def _line(
-  label: str, ended: Sequence[Outcome], choice: Choice | None, seconds: float
-) -> str:
-  """'fesem(4): deployed micro-accuracy 97.4 %, learning_rate=0.1, 5 seeds, 2 s'."""
-  parts = [_metrics(ended), f'{len(ended)} seeds', f'{seconds:.1f} s']
-  if choice is not None:
-    edge = ' (edge of the grid)' if choice.at_edge else ''
-    parts.insert(1, (in_words(choice.values) or 'every point diverged') + edge)
-  return f'{label}: {", ".join(parts)}'
-
-
-def _metrics(outcomes: Sequence[Outcome]) -> str:
-  """The mean metrics of the runs that finished."""
-  runs = [run for run in outcomes if isinstance(run, Recorded)]
-  return outcome.metrics([run.summary for run in runs if run.summary])
 
 
 def _write_choices(choices: Mapping[str, Choice], folder: pathlib.Path) -> None:
