@@ -101,7 +101,6 @@ def define_flags() -> None:
   """Defines the flags of this binary."""
   experiment_flags.define()
   flags.adopt_module_key_flags(experiment_flags)
-  pages.define()
   words = f'Methods, of {", ".join(algorithms.METHODS)}, or MODULE:FUNCTION.'
   default, parser = ['non_fed', 'fed_avg', 'fesem(4)'], methods.ListParser()
   serializer = flags.ListSerializer(',')

@@ -199,6 +199,7 @@ class Output:
     log_to: Loggers of metrics, separated by commas.
     callbacks: MODULE:FUNCTION,...: functions that return callbacks of every run.
     ignore_checks: Ids of checks that say nothing, e.g. FJ101,FJ402.
+    report_html: Write WORKDIR/report.html, the page of fesem-report.
     quiet: Print only the outcome, warnings and errors.
     verbose: Print a line for each run of a comparison, and all warnings.
   """
@@ -211,6 +212,7 @@ class Output:
   log_to: Annotated[Names, Kinds(tuple(loggers.LOGGERS))] = ()
   callbacks: Names = ()
   ignore_checks: Names = ()
+  report_html: bool = True
   quiet: bool = False
   verbose: bool = False
 

@@ -12,13 +12,6 @@ from fesem_jax.utils.display import text_of
 from . import flags as experiment_flags
 
 
-def define() -> None:
-  """Defines --report_html."""
-  flags.DEFINE_boolean(
-    'report_html', True, 'Write WORKDIR/report.html, the page of fesem-report.'
-  )
-
-
 def written(workdir: pathlib.Path, reference: str = '') -> str:
   """Writes the page of a workdir; a line that names it, or says why there is none.
 

@@ -15,7 +15,7 @@ from absl import flags
 from fesem_jax.analysis.comparison import read_comparison
 from fesem_jax.analysis.report import write_report
 from fesem_jax.utils import progress_lines
-from fesem_jax.utils.errors import UserError
+from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 
 from . import flags as experiment_flags
@@ -59,8 +59,7 @@ def draw(
 def main(argv: list[str]) -> None:
   f = flags.FLAGS
   workdirs = [pathlib.Path(name) for name in argv[1:]]
-  if not workdirs:
-    raise UserError('Name at least one workdir: fesem-report WORKDIR.')
+  check(workdirs, 'workdir: missing; name one, as fesem-report WORKDIR')
   for kind in f.format:
     check_choice('format', kind, ('pdf', 'png', 'svg'))
   output = pathlib.Path(f.output)

@@ -270,7 +270,6 @@ def define_flags() -> None:
   experiment_flags.define()
   experiment_flags.define('processes')
   flags.adopt_module_key_flags(experiment_flags)
-  pages.define()
   flags.DEFINE_string(
     'algorithm',
     'fesem',

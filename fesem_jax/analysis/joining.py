@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fesem_jax import tasks
+from fesem_jax.analysis import tables
 from fesem_jax.core import placement, prng_streams, sharding, tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.arrangement import arrange_all, order_of_clients, ordered
@@ -21,6 +23,7 @@ from fesem_jax.data import first_examples
 from fesem_jax.evaluation import evaluate
 from fesem_jax.evaluation.agreement import contingency
 from fesem_jax.models.starting import trained_part
+from fesem_jax.run.results import frames
 from fesem_jax.run.results.saved_run import Run
 from fesem_jax.server import em
 from fesem_jax.training.client_losses import cohort_losses
@@ -28,6 +31,7 @@ from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import checked
+from fesem_jax.utils.text_tables import Table, spread
 
 Rule = Literal['weights', 'direction', 'loss']
 RULES = get_args(Rule)
@@ -138,6 +142,31 @@ def adapt(
           row['in_group'] = float((groups[choice] == clusters).mean())
       rows.append(row)
   return rows
+
+
+def table_of(rows: list[Row]) -> Table:
+  """Means over runs, by number of examples and rule, in percent."""
+  import pandas
+
+  figure = tasks.of_scores(rows[0]['joined']).primary
+  shares = {'in_group': 'in its group', 'as_loss': 'as by all losses'}
+  table = pandas.DataFrame([frames.flat(row) for row in rows])
+  table[list(shares)] = 100 * table[list(shares)].astype(float)
+  heads = {
+    f'joined.micro_{figure.name}': f'joined micro-{figure.heading}',
+    f'finetuned.micro_{figure.name}': f'fine-tuned micro-{figure.heading}',
+    **shares,
+  }
+  by = ['num_examples', 'rule']
+  table[by] = table[by].astype(str).apply(lambda x: pandas.Categorical(x, x.unique()))
+  means = tables.over_seeds(table, list(heads), by)
+  columns = {'rule': list(means.index.get_level_values('rule'))}
+  for name, head in heads.items():
+    form = '.1f' if name in shares else f'.{figure.digits}f'
+    parts = zip(means[name, 'mean'], means[name, 'std'], strict=True)
+    columns[head] = [spread(mean, std, form) for mean, std in parts]
+  note = f'Mean ± standard deviation over {len({r["seed"] for r in rows})} run(s).'
+  return Table.of_texts(means.index.get_level_values(0), columns, note)
 
 
 @jax.jit(static_argnums=0)

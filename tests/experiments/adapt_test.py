@@ -15,6 +15,7 @@ from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import load_data
 from fesem_jax import data
+from fesem_jax.analysis import joining
 from fesem_jax.analysis.joining import RULES
 from fesem_jax.data import attacks
 from fesem_jax.run.configuration import digest_of_data
@@ -198,11 +199,11 @@ def test_tables_hold_mean_and_deviation_over_runs():
     made(1, 'loss', 0.94, as_loss=0.5),
     made(1, 'alone', 0.5),
   ]
-  lines = adapt.table_of(rows).to_markdown().splitlines()
+  lines = joining.table_of(rows).to_markdown().splitlines()
   assert lines[2].startswith('| 5 | loss | 92.0 ± 2.8 | ')
   assert lines[2].endswith('| 75.0 ± 35.4 |')
   assert lines[3].endswith('| 50.0 ± 0.0 |  |  |')
-  assert '±' not in str(adapt.table_of(rows[:2])).splitlines()[2]
+  assert '±' not in str(joining.table_of(rows[:2])).splitlines()[2]
 
 
 @pytest.mark.slow
