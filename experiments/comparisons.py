@@ -71,8 +71,7 @@ def parse_values(
 ) -> tuple[str, list[Any]]:
   """'batch_size:5,10' -> ('batch_size', [5, 10]), a value of --tune or --sweep.
 
-  Errors name `flag`; `personal` are options of methods of the user's own, with their
-  defaults.
+  Errors name `flag`; `personal` are options of the user's methods, with their defaults.
   """
   name, _, values = text.partition(':')
   if flag == 'sweep' and name.startswith('partition.'):
@@ -151,12 +150,12 @@ def entries(
   configs: Configurations, workdir: pathlib.Path, search: Search | None = None
 ) -> dict[str, Entry]:
   """How the methods run, in WORKDIR/LABEL/seedN; the first run says what it is."""
-  held, machine, said = HeldData(), experiment_flags.machine(), list[str]()
+  loaded, machine, printed = HeldData(), experiment_flags.machine(), list[str]()
 
   def say(text: str) -> None:
-    if not said or machine['verbose']:
+    if not printed or machine['verbose']:
       print(text)
-    said.append(text)
+    printed.append(text)
 
   def planned(label: str, values: Values, seed: int, is_tuning: bool) -> Planned:
     first = configs[label]
@@ -168,7 +167,7 @@ def entries(
       folder = workdir / 'tune' / folder.name / point
       output = machine | _TUNING_OUTPUT
     return run.plan(
-      config, output, folder / f'seed{seed}', held=held, say=say,
+      config, output, folder / f'seed{seed}', held=loaded, say=say,
       tuned=tuple(search.grid) if search else (),
       make_portrait=seed == first['seed'],
     )  # fmt: skip

@@ -81,7 +81,7 @@ def main(argv: list[str]) -> None:
   plan = planned(config, data_size(config), mesh)
   memory = sharding.memory(mesh.devices.flat[0], mesh.size)
   small = memory is None or plan.peak_bytes <= memory
-  each = plan.round.memory.temporaries // max(1, plan.clients_per_chunk)
+  temporaries = plan.round.memory.temporaries // max(1, plan.clients_per_chunk)
   content = plan._asdict() | {
     'topology': f.topology,
     'num_devices': mesh.size,
@@ -89,7 +89,7 @@ def main(argv: list[str]) -> None:
     'chip_bytes': memory,
     'fits': small and all(p.text for p in plan.programs),
     'peak_bytes': plan.peak_bytes,
-    'temporary_bytes_per_client': each,
+    'temporary_bytes_per_client': temporaries,
     'collectives': collectives_by_kind(plan.round.text),
     'compile_seconds': sum(p.seconds for p in plan.programs),
   }

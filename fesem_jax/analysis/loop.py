@@ -81,7 +81,7 @@ def run_entries(
   counter = _Counter(entries, seeds, search, say)
   with progress_lines.shown(progress), rules.silenced():
     for label, entry in entries.items():
-      ended = list[Outcome]()
+      outcomes = list[Outcome]()
       try:
         like = _shared_splits(entry, seeds, search) if not runs_at_once else []
         at_once = len(seeds) if like else runs_at_once
@@ -90,14 +90,14 @@ def run_entries(
           choices[label] = _tuned(label, entry, search, counter, at_once, like)
           values = choices[label].values
         runs = [(values, seed) for seed in seeds]
-        ended = _carried_out(label, entry, runs, counter, at_once, like)
-        for run in ended:
+        outcomes = _carried_out(label, entry, runs, counter, at_once, like)
+        for run in outcomes:
           if isinstance(run, UserError):
             raise run
       except UserError as e:
         refused[label] = e
         logging.warning('%s: cannot run: %s', label, e)
-      recorded += [run for run in ended if isinstance(run, Recorded)]
+      recorded += [run for run in outcomes if isinstance(run, Recorded)]
       folders = {run.folder for run in recorded} - {''}
       others = [run for run in earlier if run.folder not in folders]
       if recorded or others:
@@ -130,10 +130,10 @@ def _tuned(
 ) -> Choice:
   """The best values of a method."""
   runs = [(values, seed) for values in entry.points for seed in search.seeds]
-  ended = _carried_out(label, entry, runs, counter, *options, is_tuning=True)
+  outcomes = _carried_out(label, entry, runs, counter, *options, is_tuning=True)
   count = len(search.seeds)
-  of_points = [ended[i : i + count] for i in range(0, len(ended), count)]
-  choice = tuning.choose(entry.points, of_points, search)
+  by_point = [outcomes[i : i + count] for i in range(0, len(outcomes), count)]
+  choice = tuning.choose(entry.points, by_point, search)
   for values, error in choice.refused:
     logging.warning('%s: cannot run with %s: %s', label, in_words(values), error)
   return choice
@@ -149,13 +149,13 @@ def _carried_out(
   is_tuning: bool = False,
 ) -> list[Outcome]:
   """The outcome of each run of a method; see `simulate_many`."""
-  ended, planned = dict[int, Outcome](), list[tuple[int, Planned]]()
+  outcomes, planned = dict[int, Outcome](), list[tuple[int, Planned]]()
 
   def end(place: int, result: Outcome) -> None:
     values, seed = runs[place]
     what = f'{label}, {in_words(values)}' if is_tuning else label
     counter.add(f'{what}, seed {seed}', result, warns=not is_tuning)
-    ended[place] = result
+    outcomes[place] = result
 
   for place, (values, seed) in enumerate(runs):
     try:
@@ -189,7 +189,7 @@ def _carried_out(
 
   with progress_lines.about(counter.about(label, len(runs))):
     run_many([plan.spec for _, plan in planned], runs_at_once, keep, like)
-  return [ended[place] for place in range(len(runs))]
+  return [outcomes[place] for place in range(len(runs))]
 
 
 class _Counter:

@@ -2,7 +2,7 @@
 
 After a round of FeSEM each client's model lies near the center that it started from,
 so that every clustering of trained models looks perfect. Only models from one common
-start tell how many clusters there are.
+start show the number of clusters.
 """
 
 import itertools
@@ -219,9 +219,9 @@ def stability(assignments: Sequence[np.ndarray]) -> float | None:
 def recommend(rows: Sequence[Mapping[str, Any]]) -> tuple[int | None, str]:
   """Recommends a number of clusters by the metrics of each, with the reason.
 
-  Clusters are worth training if they exist (p <= 0.05) and are found again (a stability
+  Clusters are worth training if they exist (p <= 0.05) and repeat over seeds (stability
   of at least 0.8). Of such K, the one is recommended whose silhouette exceeds that of
-  one Gaussian cloud by most; if there is none, 1. Returns None where it cannot be told.
+  one Gaussian cloud by most; if there is none, 1. Returns None where that is unknown.
   Each row has `num_clusters` and `p_value`, `stability`, `silhouette_mean` and
   `silhouette_of_one_cloud`, which may be None.
   """

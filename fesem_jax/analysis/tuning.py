@@ -117,15 +117,15 @@ def choose(
     UserError: if no point can run, or a `WorkdirError`.
   """
   ran, refused = list[tuple[Values, list[Recorded]]](), list[tuple[Values, UserError]]()
-  for values, of_seeds in zip(tries, outcomes, strict=True):
-    errors = [outcome for outcome in of_seeds if isinstance(outcome, UserError)]
+  for values, runs in zip(tries, outcomes, strict=True):
+    errors = [run for run in runs if isinstance(run, UserError)]
     for error in errors:
       if isinstance(error, WorkdirError):  # Not a property of the point.
         raise error
     if errors:
       refused.append((values, errors[0]))
     else:
-      ran.append((values, [run for run in of_seeds if isinstance(run, Recorded)]))
+      ran.append((values, [run for run in runs if isinstance(run, Recorded)]))
   if not ran:
     raise refused[0][1]
   task = tasks.of(
