@@ -1,10 +1,15 @@
 """Values chosen by the mean over seeds."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
-from fesem_jax.analysis import tuning
+from fesem_jax.analysis import tuning, tuning_files
+from fesem_jax.run.configuration import digest_of_data
 from fesem_jax.run.results.frames import Recorded
 from fesem_jax.utils.errors import UserError, WorkdirError
+from tests.support import helpers
 
 
 def run(accuracy, **summary):
@@ -74,3 +79,31 @@ def test_points_that_cannot_run_leave_the_others_to_choose_from():
 def test_values_at_the_edge_of_their_grid_are_named(values, best, at_edge):
   choice = choose({x: [run(float(x == best))] for x in values})
   assert (choice.values, choice.at_edge) == ({'x': best}, at_edge)
+
+
+def test_a_finished_run_keeps_two_files_by_which_it_is_recognized(tmp_path):
+  workdir, splits = (
+    tmp_path / 'run',
+    [helpers.federation([4, 6], seed=s) for s in (0, 1)],
+  )
+  workdir.mkdir()
+  (workdir / 'checkpoints' / '2').mkdir(parents=True)
+  for name in ('metrics.jsonl', 'summary.json', '.lock'):
+    (workdir / name).touch()
+  config = {'rounds': 2, 'learning_rate': 0.1}
+  saved = config | {'data_digest': digest_of_data(*splits)}
+  (workdir / 'config.json').write_text(json.dumps(saved))
+  train, test = splits
+  spec = SimpleNamespace(
+    workdir=workdir, train=train, test=test, config=config, rounds=2
+  )
+  tuning_files.finish(spec, SimpleNamespace(summary={'rounds': 2}))
+  assert {p.name for p in workdir.iterdir()} == {'metrics.jsonl', 'summary.json'}
+  assert tuning_files.finished(spec)
+  fields = vars(spec)
+  other = fields | {'config': config | {'learning_rate': 0.3}}, fields | {'test': train}
+  for changed, subject in zip(other, ('learning_rate', 'data'), strict=True):
+    with pytest.raises(WorkdirError, match=subject):
+      tuning_files.finished(SimpleNamespace(**changed))
+  assert not tuning_files.finished(SimpleNamespace(**fields | {'rounds': 3}))
+  assert not workdir.exists()

@@ -2,12 +2,12 @@
 
 import json
 import re
+import types
 
 import jax
 import numpy as np
 import pytest
 from absl import flags
-from absl.testing import flagsaver
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from experiments import flags as experiment_flags
@@ -15,9 +15,9 @@ from experiments import select_k
 from experiments.build import load_data
 from fesem_jax.analysis import num_clusters
 from fesem_jax.core import prng_streams, sharding
-from fesem_jax.utils.errors import UserError
 from tests.algorithms.first_clusters_test import trained_from_one_start
 from tests.support import helpers, reference
+from tests.support.commands import call, flags_of_a_new_process
 
 
 def gram_of(points):
@@ -122,40 +122,26 @@ def test_the_inner_products_are_those_of_the_models_that_start_fesem():
   np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-5)
 
 
-@pytest.fixture
-def given(monkeypatch):
-  """Calls the binary's main with flags, in this process."""
-  with flagsaver.flagsaver():
-    if 'dataset' not in flags.FLAGS:
-      experiment_flags.define()
-    if 'workdir' in flags.FLAGS:
-      delattr(flags.FLAGS, 'workdir')
-    experiment_flags.define_options(select_k.SelectK)
-    monkeypatch.setattr(sharding, 'setup_devices', lambda count: None)
-
-    def call(*arguments):
-      flags.FLAGS(['select_k', *map(str, arguments)])
-      select_k.main(['select_k'])
-
-    yield call
-
-
 SMALL = ('--num_clients=12', '--hidden=8')
 
 
 @pytest.mark.parametrize('flag', ['1,3,2', '0,1', '1,13'])
-def test_numbers_of_clusters_that_cannot_be_tried_are_refused(given, tmp_path, flag):
-  with pytest.raises(UserError, match='num_clusters_list'):
-    given(*SMALL, f'--num_clusters_list={flag}', f'--workdir={tmp_path / "select"}')
+def test_numbers_of_clusters_that_cannot_be_tried_are_refused(tmp_path, flag):
+  done = call('select_k', *SMALL, f'--num_clusters_list={flag}', cwd=tmp_path)
+  assert done.returncode == 1
+  assert '--num_clusters_list: ' in done.stderr
   assert not list(tmp_path.iterdir())
 
 
-def test_the_same_clients_are_chosen_for_all_seeds_and_no_test_examples(given):
-  flags.FLAGS(['select_k', *SMALL])
-  config = experiment_flags.configuration('fesem', {})
-  whole, _ = load_data(config)
-  train = select_k.choose_clients(config, '', 5)
-  again = select_k.choose_clients(config, '', 5)
+def test_the_same_clients_are_chosen_for_all_seeds_and_no_test_examples():
+  with flags_of_a_new_process():
+    experiment_flags.define()
+    flags.FLAGS(['select_k', *SMALL])
+    config = experiment_flags.configuration('fesem', {})
+    whole, _ = load_data(config)
+    train, again = (select_k.choose_clients(config, '', 5) for _ in range(2))
+    other = select_k.choose_clients(config | {'seed': 1}, '', 5)
+    assert select_k.choose_clients(config, '', 100).num_clients == 12
   assert train.num_clients == 5
   np.testing.assert_array_equal(train.info.names, again.info.names)
   np.testing.assert_array_equal(train.x, again.x)
@@ -164,12 +150,10 @@ def test_the_same_clients_are_chosen_for_all_seeds_and_no_test_examples(given):
     j = int(np.flatnonzero(train.info.names == name)[0])
     part = set(map(bytes, train.client(j)[0]))
     assert part < set(map(bytes, whole.client(i)[0]))
-  other = select_k.choose_clients(config | {'seed': 1}, '', 5)
   assert list(other.info.names) != list(train.info.names)
-  assert select_k.choose_clients(config, '', 100).num_clients == 12
 
 
-def test_k_means_of_models_that_are_finite_tells_k(given, tmp_path, monkeypatch):
+def test_k_means_of_models_that_are_finite_tells_k(monkeypatch):
   points, truth = helpers.blobs(12, k=2)
   # One model is not finite in the second seed's training.
   grams = [gram_of(points.astype(np.float64)) for _ in range(2)]
@@ -177,47 +161,40 @@ def test_k_means_of_models_that_are_finite_tells_k(given, tmp_path, monkeypatch)
   monkeypatch.setattr(
     num_clusters, 'inner_products', lambda *_, seed, **__: grams[seed - 5].copy()
   )
-  given(
-    *SMALL, '--num_clusters_list=1,2,3', '--num_seeds=2',
-    '--partition=rotated(2)', '--seed=5', f'--workdir={tmp_path}',
-  )  # fmt: skip
-  made = json.loads((tmp_path / 'select_k.json').read_text())
+  clusters = np.arange(12) % 2
+  info = types.SimpleNamespace(clusters=clusters)
+  train = types.SimpleNamespace(num_clients=12, info=info)
+  made = num_clusters.select_k(None, train, [1, 2, 3], [5, 6])
   one, two, three = (made['by_k'][k] for k in '123')
   sizes = np.bincount(truth)[::-1].tolist()
   assert (made['recommended'], made['seeds']) == (2, [5, 6])
   assert two['sizes'][0] == sorted(sizes, reverse=True)
   assert [sum(row['sizes'][1]) for row in (one, two, three)] == [11, 11, 11]
-  labels = [truth, np.where(np.arange(12) == 3, -1, truth)]
+  finite = np.arange(12) != 3
+  labels = [truth, np.where(finite, truth, -1)]
   assert two['stability'] == pytest.approx(num_clusters.stability(labels))
   assert two['silhouette_mean'] > two['silhouette_of_one_cloud']
-  config = experiment_flags.configuration('fesem', {})
-  clusters = select_k.choose_clients(config, '', 99).info.clusters
-  kept = np.arange(12) != 3
-  want = np.mean(
-    [
-      adjusted_rand_score(clusters, truth),
-      adjusted_rand_score(clusters[kept], truth[kept]),
-    ]
-  )
-  assert two['ari'] == pytest.approx(want)
+  scores = [
+    adjusted_rand_score(clusters, truth),
+    adjusted_rand_score(clusters[finite], truth[finite]),
+  ]
+  assert two['ari'] == pytest.approx(np.mean(scores))
 
 
 @pytest.mark.slow
-def test_a_selection_is_written_and_printed(given, tmp_path, capsys):
-  given(
-    *SMALL, '--examples_per_client=200', '--model=logistic', '--partition=rotated(2)',
-    '--num_clusters_list=1,2', '--num_seeds=2', '--seed=5',
-    f'--workdir={tmp_path}',
+def test_a_selection_is_written_and_printed(tmp_path):
+  done = call(
+    'select_k', *SMALL, '--examples_per_client=200', '--model=logistic',
+    '--partition=rotated(2)', '--num_clusters_list=1,2', '--num_seeds=2', '--seed=5',
+    '--workdir=k', cwd=tmp_path,
   )  # fmt: skip
-  first = capsys.readouterr().out
-  made = json.loads((tmp_path / 'select_k.json').read_text())
+  assert done.returncode == 0, done.stderr
+  made = json.loads((tmp_path / 'k/select_k.json').read_text())
   assert made['recommended'] == 2
-  assert made['reason'] in first
-  assert made['seeds'] == [5, 6]
-  assert made['num_clients'] == 12
+  assert made['reason'] in done.stdout
+  assert (made['seeds'], made['num_clients']) == ([5, 6], 12)
   one, two = (made['by_k'][k] for k in '12')
   assert one['silhouette_mean'] is one['p_value'] is one['stability'] is None
   assert one['sizes'] == [[12], [12]]
   assert two['sizes'] == [[6, 6], [6, 6]]
   assert (two['stability'], two['ari'], two['p_value']) == (1, 1, 0.05)
-  assert two['silhouette_mean'] > two['silhouette_of_one_cloud']
