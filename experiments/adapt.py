@@ -71,9 +71,9 @@ def adapt(
   config, rows = runs[0].config | {'clients_per_round': 0}, list[Row]()
   train, *_ = splits[0]
   local = build_local(config, build_model(config, train), train, machine)
-  for run, (train, _, *new_clients) in zip(runs, splits, strict=True):
+  for run, (train, _, new_train, new_test) in zip(runs, splits, strict=True):
     rows += joining.adapt(
-      run, local, *new_clients, counts, truth=train.info.clusters,
+      run, local, new_train, new_test, counts, truth=train.info.clusters,
       data_placement=machine['data_placement'],
     )  # fmt: skip
   out.mkdir(parents=True, exist_ok=True)

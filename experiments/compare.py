@@ -14,7 +14,7 @@ those of a method first.
 import dataclasses
 import pathlib
 import shutil
-from typing import Annotated
+from typing import Annotated, Any
 
 from absl import flags
 
@@ -103,7 +103,7 @@ def define_flags() -> None:
   flags.adopt_module_key_flags(experiment_flags)
   words = f'Methods, of {", ".join(algorithms.METHODS)}, or MODULE:FUNCTION.'
   default, parser = ['non_fed', 'fed_avg', 'fesem(4)'], methods.ListParser()
-  serializer = flags.ListSerializer(',')
+  serializer: Any = flags.ListSerializer(',')
   flags.DEFINE(parser, 'algorithms', default, words, serializer=serializer)
   words = 'Values, FLAG:VALUE,VALUE, to choose from on validation examples.'
   flags.DEFINE_multi_string('tune', [], words)

@@ -71,8 +71,9 @@ def compare(
   for label in chosen:
     tunable = label in methods and not isinstance(methods[label], Algorithm)
     check(tunable, f'choices: {label} is no function in methods')
-  used = {s for c in (*chosen.values(), *([search] if search else [])) for s in c.seeds}
-  shared = sorted(used & set(seeds))
+  tuning_seeds = [choice.seeds for choice in chosen.values()]
+  tuning_seeds += [list(search.seeds)] if search else []
+  shared = sorted({seed for listed in tuning_seeds for seed in listed} & set(seeds))
   check(not shared, f'seeds: methods are tuned with {shared}; choose others')
   if workdir is not None and not isinstance(workdir, Workdir):
     workdir = Workdir(workdir)

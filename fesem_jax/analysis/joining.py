@@ -103,11 +103,11 @@ def adapt(
   config, mesh, rows, groups = run.config, local.mesh, list[Row](), None
   rounds, (size, epochs, steps) = run.summary['rounds'], local.schedule
   alone = local._replace(schedule=Schedule(size, rounds * epochs, rounds * steps))
-  has_centers = run.deployed.choice is not None
-  if has_centers:
+  assigned = run.deployed.choice
+  if assigned is not None:
     _, centers = used_centers(run, local.model)
     if truth is not None:
-      most = contingency(run.deployed.choice, truth).argmax(axis=1)
+      most = contingency(assigned, truth).argmax(axis=1)
       groups = np.unique(truth)[most]
   else:
     params = trained_part(local.model, run.params())
@@ -125,7 +125,7 @@ def adapt(
       few = first_examples(on_host, number, config['seed'])
       part = placement.place(few, mesh, placement.of(whole))
     joined, used = {}, {'global model': ClientModels(centers)}
-    if has_centers:
+    if assigned is not None:
       joined = by_rules(local, centers, part, keys[0])
       used = {rule: ClientModels(centers, joined[rule]) for rule in RULES}
     used['alone'] = train_alone(alone, part, keys[1])

@@ -90,7 +90,7 @@ def run_entries(
           choices[label] = _tuned(label, entry, search, counter, at_once, like)
           values = choices[label].values
         runs = [(values, seed) for seed in seeds]
-        outcomes = _carried_out(label, entry, runs, counter, at_once, like)
+        outcomes = _carried_out(False, label, entry, runs, counter, at_once, like)
         for run in outcomes:
           if isinstance(run, UserError):
             raise run
@@ -125,12 +125,10 @@ def _shared_splits(
   return list(pairs.values())
 
 
-def _tuned(
-  label: str, entry: Entry, search: Search, counter: '_Counter', *options: Any
-) -> Choice:
+def _tuned(label: str, entry: Entry, search: Search, *options: Any) -> Choice:
   """The best values of a method."""
   runs = [(values, seed) for values in entry.points for seed in search.seeds]
-  outcomes = _carried_out(label, entry, runs, counter, *options, is_tuning=True)
+  outcomes = _carried_out(True, label, entry, runs, *options)
   count = len(search.seeds)
   by_point = [outcomes[i : i + count] for i in range(0, len(outcomes), count)]
   choice = tuning.choose(entry.points, by_point, search)
@@ -140,13 +138,13 @@ def _tuned(
 
 
 def _carried_out(
+  is_tuning: bool,
   label: str,
   entry: Entry,
   runs: Sequence[tuple[Values, int]],
   counter: '_Counter',
   runs_at_once: int,
   like: Sequence[Splits],
-  is_tuning: bool = False,
 ) -> list[Outcome]:
   """The outcome of each run of a method; see `simulate_many`."""
   outcomes, planned = dict[int, Outcome](), list[tuple[int, Planned]]()
@@ -160,8 +158,9 @@ def _carried_out(
   for place, (values, seed) in enumerate(runs):
     try:
       plan = entry.plan(values, seed, is_tuning)
-      if is_tuning and tuning_files.finished(plan.spec):
-        end(place, read(plan.spec.workdir, label))
+      workdir = plan.spec.workdir
+      if is_tuning and workdir and tuning_files.finished(plan.spec):
+        end(place, read(workdir, label))
       else:
         planned.append((place, plan))
     except UserError as e:

@@ -77,7 +77,7 @@ def select_k(
     rows.append(_row(k, scores, clusters, train.info.clusters))
   recommended, reason = recommend(rows)
   by_k = {str(row['num_clusters']): row for row in rows}
-  about = {'recommended': recommended, 'reason': reason}
+  about: dict[str, Any] = {'recommended': recommended, 'reason': reason}
   about |= {'num_clients': train.num_clients, 'seeds': list(seeds)}
   return about | {'by_k': by_k}
 
