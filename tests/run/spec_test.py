@@ -63,7 +63,8 @@ def test_results_of_attacks_are_shown_for_honest_clients():
   result = fj.simulate(**asked(rounds=1, finetune_epochs=0))
   honest = {'deployed': {'micro_accuracy': 0.75}, 'finetuned': {'micro_accuracy': 1.0}}
   attacked = dataclasses.replace(result, summary=result.summary | {'honest': honest})
-  assert 'deployed micro-accuracy 75.0%' in repr(attacked).splitlines()[1]
+  _, metrics, _ = repr(attacked).splitlines()
+  assert 'deployed micro-accuracy 75.0%' in metrics
 
 
 class Misspelled(fj.Callback):
