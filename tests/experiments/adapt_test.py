@@ -164,7 +164,7 @@ def test_mistakes_leave_nothing(workdir, machine, finished, adapted, tmp_path):
   seeds, out = finished[0], tmp_path / 'out'
   refuses('workdir', machine, [])
   refuses('output', machine, seeds)
-  refuses('num_examples', machine, [workdir], numbers=('5', '0'))
+  refuses('num_examples', machine, [workdir], numbers=('5', '-1'))
   edit(workdir, learning_rate=0.2)
   refuses('workdir', machine, [workdir, seeds[1]], out)
   edit(workdir, data_digest='0')
