@@ -70,9 +70,9 @@ class Display:
     )
     (task,) = [t for t in self._progress.tasks if t.id == self._rounds]
     left = task.time_remaining
-    more = '' if left is None else f', {duration(left)} left'
     if time.monotonic() - self._last >= _EVERY:
-      self._log(f'{text}: {figures}{more}')
+      parts = text, figures, '' if left is None else f'{duration(left)} left'
+      self._log(', '.join(filter(None, parts)))
     if over:
       self._progress.remove_task(self._rounds)
       self._rounds = None

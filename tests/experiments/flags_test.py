@@ -199,5 +199,5 @@ def test_a_quiet_run_that_a_callback_ends_says_why(tmp_path, monkeypatch):
     '--callbacks=early_stop:Early', '--report_html=true', cwd=tmp_path,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr
-  assert 'ended after round 1: enough' in done.stdout
+  assert 'Ended after round 1: enough' in done.stdout
   assert shown == [None]

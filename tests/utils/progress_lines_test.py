@@ -32,8 +32,8 @@ def test_a_log_gets_a_line_a_minute(clock, capsys):
       display.rounds(done, 1000, 'loss 0.5', over=done == 1000)
   lines = capsys.readouterr().err.splitlines()
   assert lines[0] == 'fesem(4): compiling: 1:01'
-  assert [line.split(': loss 0.5')[0] for line in lines[1:]] == [
-    'round 480/1000', 'round 960/1000',
+  assert [line.split(', loss 0.5')[0] for line in lines[1:]] == [
+    'fesem(4): round 480/1000', 'fesem(4): round 960/1000',
   ]  # fmt: skip
 
 
