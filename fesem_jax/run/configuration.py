@@ -179,18 +179,18 @@ def _digests_of_examples(split: FederatedData, own: np.ndarray | None) -> np.nda
 
 
 def check_same(
-  workdir: pathlib.Path, old: dict[str, Any], config: dict[str, Any]
+  workdir: pathlib.Path, saved: dict[str, Any], config: dict[str, Any]
 ) -> None:
   """Raises `WorkdirError` unless two configurations are of one run."""
-  there, here = _flat(old), _flat(config)
+  old, new = _flat(saved), _flat(config)
   differing = [
-    'the data' if name == 'data_digest' else _both(name, there, here)
-    for name in sorted(there.keys() | here.keys())
-    if there.get(name) != here.get(name)
+    'the data' if name == 'data_digest' else _both(name, old, new)
+    for name in sorted(old.keys() | new.keys())
+    if old.get(name) != new.get(name)
   ]
-  there, here = (x.get('code') or {'machine': None} for x in (old, config))
-  if not differing and there['machine'] == here['machine'] and there != here:
-    differing = ['code of the round differs']
+  old, new = (x.get('code') or {'machine': None} for x in (saved, config))
+  if not differing and old['machine'] == new['machine'] and old != new:
+    differing = ['the model, method or training was edited']
   if differing:
     more = ', ...' if differing[3:] else ''
     raise WorkdirError(
@@ -210,6 +210,6 @@ def _flat(config: dict[str, Any], prefix: str = '') -> dict[str, Any]:
   return values
 
 
-def _both(name: str, there: dict[str, Any], here: dict[str, Any]) -> str:
-  one, other = (f'{x[name]!s:.40}' if name in x else 'absent' for x in (there, here))
-  return f'{name} {one} there, {other} here'
+def _both(name: str, old: dict[str, Any], new: dict[str, Any]) -> str:
+  before, now = (f'{x[name]!s:.40}' if name in x else 'absent' for x in (old, new))
+  return f'{name} {before} there, {now} here'

@@ -62,11 +62,11 @@ def test_the_same_run_goes_on(workdir):
 @pytest.mark.parametrize(
   ('change', 'message'),
   [
-    (lambda: method(optax.sgd(0.5)), 'code of the round differs'),
-    (lambda: method(optax.sgd(0.1, momentum=0.9)), 'code of the round differs'),
-    (lambda: method(penalty=edited_penalty), 'code of the round differs'),
+    (lambda: method(optax.sgd(0.5)), 'training was edited'),
+    (lambda: method(optax.sgd(0.1, momentum=0.9)), 'training was edited'),
+    (lambda: method(penalty=edited_penalty), 'training was edited'),
     (lambda: method(weighting='uniform'), 'method.weighting absent there, uniform'),
-    (lambda: method(hidden=(5,)), 'code of the round differs'),
+    (lambda: method(hidden=(5,)), 'training was edited'),
   ],
 )
 def test_what_was_edited_is_named(workdir, change, message):
@@ -77,7 +77,7 @@ def test_what_was_edited_is_named(workdir, change, message):
 
 def test_a_global_that_has_changed_is_seen(workdir, monkeypatch):
   monkeypatch.setattr(f'{__name__}.PULL', jnp.asarray(0.2))
-  with pytest.raises(fj.UserError, match='code of the round differs'):
+  with pytest.raises(fj.UserError, match='training was edited'):
     simulated(method(), workdir, rounds=2)
 
 
@@ -129,5 +129,5 @@ def test_a_run_of_flags_compares_the_code_of_functions_of_ones_own(tmp_path):
   given = {'workdir': tmp_path, 'rounds': 1, 'finetune_epochs': 0, 'eval_every': 0}
   simulated_linear(method(), config=config, **given)
   simulated_linear(method(), config=config | {'own_code': {'algorithm': 'b'}}, **given)
-  with pytest.raises(fj.UserError, match='code of the round differs'):
+  with pytest.raises(fj.UserError, match='training was edited'):
     simulated_linear(method(optax.sgd(0.5)), config=config, **given)
