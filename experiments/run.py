@@ -10,6 +10,7 @@ The workdir gets metrics.jsonl, summary.json, clients.csv, models.npz and the pa
 report.html. The same command again continues where it stopped.
 """
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 import jax
 from absl import flags, logging
 
-from fesem_jax import algorithms, data, tasks
+from fesem_jax import algorithms
 from fesem_jax.analysis import tables
 from fesem_jax.analysis.comparison import Comparison
 from fesem_jax.analysis.loop import Planned
@@ -29,7 +30,6 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.selection import counted
 from fesem_jax.data.attacks import honest
-from fesem_jax.evaluation import label_skew
 from fesem_jax.run import programs
 from fesem_jax.run.callbacks import BestRound
 from fesem_jax.run.results import curves, files
@@ -55,12 +55,6 @@ from .build import (
 )
 from .launch import launch
 from .start import no_positional, start
-
-# Flags that are of a `Spec`.
-_OF_CONFIGURATION = (
-  'rounds', 'seed', 'clients_per_round', 'eval_every', 'finetune_epochs', 'patience',
-)  # fmt: skip
-_OF_MACHINE = ('checkpoint_every', 'resume', 'save_models')
 
 
 def run(
@@ -97,9 +91,7 @@ def plan(
     make_portrait: whether the workdir gets what figures of clients need.
     held: data of other runs with data in common; those of this run are added.
   """
-  if machine.get('quiet'):
-    say = _only_warnings(say)
-  progress = not machine.get('quiet')
+  quiet = machine.get('quiet')
   watchers = build_callbacks(machine, config)
   targets = curves.targets(machine.get('target') or [])
   config = config | file_digests(config)
@@ -117,100 +109,66 @@ def plan(
     return methods.configured(changed, build_local(changed, model, train, machine))
 
   selected = counted(build_selection(config, train.num_clients), train.num_clients)
-  own = [config[n] for n in ('algorithm', 'model') if methods.is_own(config[n])]
-  config |= {'own_code': own} if own else {}  # Then a run compares its programs.
+  personal = [config[n] for n in ('algorithm', 'model') if methods.is_own(config[n])]
+  config |= {'own_code': personal} if personal else {}  # Programs are compared then.
   # Layers that are drawn and do not train are part of the method's programs.
   seed = config['seed'] if depends_on_seed(config) else None
   values = {name: config[name] for name in tuned if name in config}
-  fixed = {
-    name: x for name, x in (config | {'seed': seed}).items() if name not in values
-  }
-  method = json.dumps([fixed, machine], sort_keys=True, default=str), *_shape(train)
+  fixed = {n: x for n, x in (config | {'seed': seed}).items() if n not in values}
+  shapes = train.num_clients, train.num_classes, train.example_shape
+  method = json.dumps([fixed, machine], sort_keys=True, default=str), *shapes
   key = 'algorithm', method, json.dumps(values)
   algorithm = programs.once(key, lambda: make(**values))
-  local = algorithm.local
-  curves.check_targets(targets, local.model.measured_as.primary)
+  task = algorithm.local.model.measured_as
+  curves.check_targets(targets, task.primary)
   placed = placement.chosen(
     machine['data_placement'],
     placement.bytes_of(train, test),
-    local.mesh,
+    algorithm.local.mesh,
     everyone=not 0 < selected[0] < train.num_clients,
   )
-  if (done := files.saved_rounds(workdir)) and done[-1] < config['rounds']:
-    say(f'{workdir}: continues after round {done[-1]}')
-  _describe(config, selected[0], train, test, local, placed, say)
-  arguments: dict[str, Any] = {
-    'algorithm': algorithm,
-    'make': make,
-    'values': values,
-    'method': method,
-    'train': train,
-    'test': test,
-    'workdir': workdir,
-    'config': config,
-    'make_portrait': make_portrait,
-    'unseen': unseen,
-    'data_placement': placed,
-    'later_phases': later,
-    'progress': progress,
-    'callbacks': watchers,
-    'ignore_checks': machine.get('ignore_checks', ()),
-  }
-  arguments |= {option: config[option] for option in _OF_CONFIGURATION}
-  arguments['clients_per_round'], arguments['selection'] = selected
-  arguments |= {option: machine[option] for option in _OF_MACHINE}
+  if not quiet:
+    if (done := files.saved_rounds(workdir)) and done[-1] < config['rounds']:
+      say(f'{workdir}: continues after round {done[-1]}')
+    say(_described(config, train, test, algorithm.local))
+  names = {field.name for field in dataclasses.fields(Spec)}
+  arguments = {n: x for n, x in (config | machine).items() if n in names} | {
+    'algorithm': algorithm, 'make': make, 'values': values, 'method': method,
+    'train': train, 'test': test, 'unseen': unseen, 'later_phases': later,
+    'clients_per_round': selected[0], 'selection': selected[1],
+    'data_placement': placed, 'workdir': workdir, 'config': config,
+    'make_portrait': make_portrait, 'progress': not quiet, 'callbacks': watchers,
+  }  # fmt: skip
 
   def after(result: Result) -> None:
     if targets or result.summary.get('rounds_to_target'):
-      _add_targets(workdir, result, targets, local.model.measured_as)
+      history = curves.of_last_data(result.history, result.summary)
+      reached = curves.rounds_to_targets(history, targets, task)
+      add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
     if config['evaluate_on'] != 'test':
       add_to_summary(workdir, result.summary, {'evaluated_on': 'validation'})
 
   return Planned(Spec(**arguments), after)
 
 
-def _shape(train: FederatedData) -> tuple[Any, ...]:
-  """Shapes that a method depends on; seeds may have other numbers of examples."""
-  return train.num_clients, train.num_classes, train.example_shape
-
-
-def _add_targets(
-  workdir: pathlib.Path, result: Result, targets: list[float], task: tasks.Task
-) -> None:
-  """Sets the rounds to each target in the summary, which may hold other targets."""
-  history = curves.of_last_data(result.history, result.summary)
-  reached = curves.rounds_to_targets(history, targets, task)
-  add_to_summary(workdir, result.summary, {'rounds_to_target': reached})
-
-
-def _describe(
+def _described(
   config: dict[str, Any],
-  clients_per_round: int,
   train: FederatedData,
   test: FederatedData,
   local: LocalTraining,
-  placed: str,
-  say: Callable[[str], None],
-) -> None:
-  """Says which data and model a run has, and what about them may surprise."""
+) -> str:
+  """The method, data and model of a run in a line."""
   model = jax.eval_shape(local.model.init, jax.random.key(0))
   size = sum(x.size for x in jax.tree.leaves(model))
-  counts, skew = data.label_counts(train), ''
-  drawn = clients_per_round or train.num_clients
-  side_by_side = min(local.clients_per_chunk, -(-drawn // local.mesh.size))
-  if tasks.TASKS[train.task].has_classes:
-    skew = f', label skew {label_skew.label_skew(counts):.2f}'
-  say(
-    f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients, '
+  bad = ''
+  if (good := honest(train)) is not None:
+    bad = f', {(~good).sum()} of them bad ({config["attack"]})'
+  return (
+    f'{config["algorithm"]} on {config["dataset"]}: {train.num_clients} clients{bad}, '
     f'{len(train.y):,} training and {len(test.y):,} {config["evaluate_on"]} examples, '
-    f'{config["model"]} '
-    f'of {size:,} parameters{skew}, {local.mesh.size} '
-    f'{jax.default_backend()} device(s), {side_by_side} client(s) side by '
-    f'side on each{", data split by client" if placed == "sharded" else ""}'
+    f'{config["model"]} of {size:,} parameters, {local.mesh.size} '
+    f'{jax.default_backend()} device(s)'
   )
-  if (kept := honest(train)) is not None:
-    bad = (~kept).sum()
-    say(f'{bad} of {train.num_clients} clients are bad ({config["attack"]})')
 
 
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:
@@ -260,26 +218,15 @@ def _say(text: str) -> None:
     print(text)
 
 
-def _only_warnings(say: Callable[[str], None]) -> Callable[[str], None]:
-  """Progress that says warnings only, for --quiet."""
-  return lambda text: say(text) if 'Warning: ' in text else None
-
-
 def define_flags() -> None:
   """Defines the flags of this binary."""
   experiment_flags.define()
   experiment_flags.define('processes')
   flags.adopt_module_key_flags(experiment_flags)
-  flags.DEFINE_string(
-    'algorithm',
-    'fesem',
-    'Method to run, NAME, NAME(K) or NAME(K;FLAG=VALUE;...), of '
-    f'{", ".join(algorithms.METHODS)}; or MODULE:FUNCTION for one of your own: '
-    'FUNCTION(local, *, OPTION=...) returns a fesem_jax.Algorithm.',
-  )
-  flags.DEFINE_string(
-    'workdir', '', 'Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.'
-  )
+  words = f'Method, of {", ".join(algorithms.METHODS)}, or MODULE:FUNCTION.'
+  flags.DEFINE_string('algorithm', 'fesem', words)
+  words = 'Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.'
+  flags.DEFINE_string('workdir', '', words)
 
 
 if __name__ == '__main__':
