@@ -14,7 +14,6 @@ import fesem_jax
 from experiments import compare, comparisons, methods, start
 from experiments import flags as experiment_flags
 from experiments import run as experiment
-from fesem_jax import algorithms
 from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.utils.errors import UserError
 from reproductions import recipes
@@ -116,10 +115,8 @@ def test_recipes_parse_and_build_their_methods(name):
   recipe = recipes.read(name)
   with flags_of_a_new_process():
     experiment.define_flags()
-    for cell in [
-      *(recipe.source_of(c).flags for c in recipe.cells),
-      recipe.small_flags(),
-    ]:
+    cells = [recipe.source_of(cell).flags for cell in recipe.cells]
+    for cell in [*cells, recipe.small_flags()]:
       flags.FLAGS.unparse_flags()
       for flag in methods.shared_options():
         flags.FLAGS[flag].unparse()
@@ -156,22 +153,15 @@ def test_methods_of_a_comparison(parsed_flags):
   assert table['fesem(2;learning_rate=0.5)']['learning_rate'] == 0.5
   assert table['fesem(2)']['learning_rate'] != 0.5
   assert table['fed_sgd(rounds=9)']['rounds'] == 9
-  with refuses('algorithms'):
-    comparisons.configurations(['fesem', 'fesem(4)'], {})
-  with refuses('prox_lambda'):
-    comparisons.configurations(['fed_avg'], {'prox_lambda': 0.5})
-
-
-def test_methods_of_a_comparison_can_have_labels(parsed_flags):
   listed = ['Ours=fesem(4;rounds=9)', 'IFCA=hypo_cluster(2)', 'FedAvg']
   table = comparisons.configurations(listed, {})
   assert list(table) == ['Ours', 'IFCA', 'FedAvg']
-  assert table['Ours']['algorithm'] == 'fesem'
-  assert table['Ours']['rounds'] == 9
-  assert table['IFCA']['algorithm'] == 'hypo_cluster'
-  for listed in (['a/b=fesem'], ['..=fesem'], ['Ours=fesem', 'Ours=fed_avg']):
+  assert (table['Ours']['algorithm'], table['Ours']['rounds']) == ('fesem', 9)
+  for listed in (['fesem', 'fesem(4)'], ['a/b=fesem'], ['A=fesem', 'A=fed_avg']):
     with refuses('algorithms'):
       comparisons.configurations(listed, {})
+  with refuses('prox_lambda'):
+    comparisons.configurations(['fed_avg'], {'prox_lambda': 0.5})
 
 
 @pytest.mark.parametrize(
@@ -219,21 +209,6 @@ def test_a_client_of_5000_beside_tiny_ones_and_a_client_alone(parsed_flags, tmp_
     assert math.isfinite(done.history[-1]['train_loss'])
 
 
-ROWS = sorted((ROOT / 'experiments/presets').glob('table[23]/*.flags'))
-
-
-def test_every_row_of_tables_2_and_3_has_a_preset():
-  rows = {p.parent.name: [q.stem for q in ROWS if q.parent == p.parent] for p in ROWS}
-  names = list(algorithms.METHODS)
-  single = set(names[: names.index('fesem')]) - {'hypo_cluster'}  # Of the paper.
-  several = {f'{name}_{k}' for name in ('fesem', 'fesem_ma') for k in (2, 3, 4)}
-  wanted = {*single, 'hypo_cluster_3', *several}
-  assert {table: set(found) for table, found in rows.items()} == {
-    'table2': wanted,
-    'table3': wanted,
-  }
-
-
 _SOURCES = [
   ('table2/fesem_2', sources_test.FEMNIST['leaf']),
   ('table2/fed_prox', sources_test.FEMNIST['tff hdf5']),
@@ -271,7 +246,6 @@ def test_presets_run_on_each_source(preset, write, tmp_path):
   three = 'table2' in preset or 'avg' in preset
   assert summary['num_clients'] == (3 if three else 2)
   assert 0 <= summary['label_skew'] < 1
-  assert 'label skew' in done.stdout
 
 
 def test_version_is_that_of_the_package(capsys):

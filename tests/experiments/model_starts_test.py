@@ -76,20 +76,6 @@ def test_a_body_is_taken_and_stays_while_heads_train(pretrained, tmp_path):
   assert 'init_digest' in run_with(*changed).stderr
 
 
-@pytest.mark.nightly
-def test_runs_know_the_options_of_their_model(tmp_path):
-  workdir = tmp_path / 'run'
-  args = (
-    '--algorithm=fed_avg', '--rounds=1', f'--workdir={workdir}'
-  )  # fmt: skip
-  done = run_with(*args, '--model=small_cnn(width=9)')
-  assert done.returncode == 0, done.stderr
-  run = fj.load_run(workdir)
-  assert run.params()['dense']['bias'].shape == (9,)
-  assert_predicts_what_it_measured(run)
-  assert 'model' in run_with(*args, '--model=small_cnn(width=10)').stderr
-
-
 def test_a_run_starts_from_a_file(pretrained, tmp_path):
   file = tmp_path / 'model.msgpack'
   before = fj.load_run(pretrained / 'fed_avg')
@@ -107,21 +93,6 @@ def test_a_run_starts_from_a_file(pretrained, tmp_path):
   np.testing.assert_allclose(
     after.params()['dense0']['kernel'], before.params()['dense0']['kernel'], rtol=1e-6
   )
-
-
-@pytest.mark.nightly
-def test_own_models_in_the_memory_of_the_host_are_saved_whole(pretrained, tmp_path):
-  done = run_with(
-    '--algorithm=non_fed', '--client_state=offloaded', '--train_layers=logits',
-    f'--init_from={pretrained / "fed_avg"}', f'--workdir={tmp_path / "run"}',
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
-  body = fj.load_run(pretrained / 'fed_avg').params()['dense0']
-  run = fj.load_run(tmp_path / 'run')
-  first, second = (run.params(client=name) for name in run.clients['client'][:2])
-  for params in (first, second):
-    np.testing.assert_array_equal(params['dense0']['kernel'], body['kernel'])
-  assert np.any(first['logits']['kernel'] != second['logits']['kernel'])
 
 
 @pytest.mark.nightly
@@ -167,6 +138,6 @@ def test_mistakes_are_named(pretrained, tmp_path):
     ([start, '--hidden=9'], 'dense0/bias'),
     (['--train_layers=body'], 'train_layers'),
     ([start, '--algorithm=fed_em', '--num_clusters=2'], '--init_from'),
-    ([start, '--init_models=by_loss', '--num_clusters=2'], '--init_from'),
+    ([start, '--algorithm=fesem(2;init_models=by_loss)'], '--init_from'),
   ):
     assert subject in error(*args)
