@@ -40,7 +40,7 @@ from fesem_jax.utils.expressions import split_call
 from fesem_jax.utils.safe_files import reading
 
 from . import flags as experiment_flags
-from .methods import is_own, load
+from .methods import is_user_function, load
 from .options import OPTIONS
 
 # Training and test split of clients that are set aside.
@@ -48,7 +48,7 @@ Unseen = tuple[FederatedData, FederatedData] | None
 # Splits of each phase, clients that are set aside, and validation examples.
 Roles = tuple[list[data.Phase], Unseen, FederatedData | None]
 # The data of runs, by what decides them in a configuration.
-HeldData = dict[str, Roles]
+LoadedData = dict[str, Roles]
 
 # Methods whose centers start as several random models.
 _SEVERAL_STARTS = ('hypo_cluster', 'fed_em', 'fed_rc', 'fed_soft')
@@ -72,7 +72,7 @@ def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
   chosen = experiment_flags.data_choice(config)
   chosen['ignore_checks'] = experiment_flags.machine().get('ignore_checks', ())
   phases = data.load_phases(data_dir=data_dir, **chosen)
-  if is_own(config['dataset']):  # Methods of a comparison share data.
+  if is_user_function(config['dataset']):  # Methods of a comparison share data.
     text = json.dumps(chosen, sort_keys=True, default=str)
     digest = digest_of_data(*phases[0][1:])
     same = _digests.setdefault(text, digest) == digest
@@ -84,7 +84,9 @@ def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
   return [data.Phase(p.first_round, *data.hold_out(p.train, seed)) for p in phases]
 
 
-def data_of(config: dict[str, Any], machine: dict[str, Any], loaded: HeldData) -> Roles:
+def data_of(
+  config: dict[str, Any], machine: dict[str, Any], loaded: LoadedData
+) -> Roles:
   """The data of a configuration; see `run.plan`."""
   also = 'evaluate_on', 'unseen_fraction', 'attack', 'attack_fraction', 'stop_after'
   chosen = {name: config.get(name) for name in (*experiment_flags.data_names(), *also)}
@@ -149,8 +151,8 @@ def build_model(config: dict[str, Any], train: FederatedData) -> Model:
   learn = parameters_named(model, config.get('train_layers') or ['*'], 'train_layers')
   several = config['algorithm'] in _SEVERAL_STARTS
   if source and (several or config.get('init_models') == 'by_loss'):
-    given = parameters_named(model, only or ['*'], 'init_layers')
-    differ = not set(learn) <= set(given)
+    loaded = parameters_named(model, only or ['*'], 'init_layers')
+    differ = not set(learn) <= set(loaded)
     check(differ, 'init_from: all centers would start alike; name init_layers')
   if len(learn) < len(jax.tree.leaves(check_parameters(model))):
     return train_only(model, learn, jax.random.key(config['seed']))
@@ -159,7 +161,7 @@ def build_model(config: dict[str, Any], train: FederatedData) -> Model:
 
 def _model(config: dict[str, Any], train: FederatedData) -> Model:
   shape, task = (train.example_shape, train.num_classes), train.task
-  if is_own(config['model']):
+  if is_user_function(config['model']):
     return own_model(config['model'], *shape, task)
   return models.build(config['model'], *shape, config['hidden'], task=task)
 
@@ -250,7 +252,7 @@ def build_callbacks(
   """
   chosen: list[Callback] = []
   for name in machine.get('callbacks') or []:
-    check(is_own(name), f'callbacks: {name!r} is not MODULE:FUNCTION')
+    check(is_user_function(name), f'callbacks: {name!r} is not MODULE:FUNCTION')
     made = load(name)()
     listed = list(made) if isinstance(made, list | tuple) else [made]
     fits = all(isinstance(callback, Callback) for callback in listed)

@@ -16,7 +16,7 @@ from fesem_jax.utils.expressions import split, value
 
 from . import flags as experiment_flags
 from . import methods, run
-from .build import HeldData
+from .build import LoadedData
 
 # Label of each method -> its configuration, with the first seed.
 Configurations = dict[str, dict[str, Any]]
@@ -91,7 +91,7 @@ def parse_search(
   A flag's last value counts, and an empty one drops those before it, e.g. of a preset.
   `seeds` are those of the search, from 0; no reported seed is among them.
   """
-  personal = methods.options_of_own(c['algorithm'] for c in configs.values())
+  personal = methods.user_options(c['algorithm'] for c in configs.values())
   grid: dict[str, list[Any]] = {}
   for text in texts:
     grid = grid | dict([parse_values(text, personal=personal)]) if text else {}
@@ -150,7 +150,7 @@ def entries(
   configs: Configurations, workdir: pathlib.Path, search: Search | None = None
 ) -> dict[str, Entry]:
   """How the methods run, in WORKDIR/LABEL/seedN; the first run says what it is."""
-  loaded, machine, printed = HeldData(), experiment_flags.machine(), list[str]()
+  loaded, machine, printed = LoadedData(), experiment_flags.machine(), list[str]()
 
   def say(text: str) -> None:
     if not printed or machine['verbose']:
@@ -167,7 +167,7 @@ def entries(
       folder = workdir / 'tune' / folder.name / point
       output = machine | _TUNING_OUTPUT
     return run.plan(
-      config, output, folder / f'seed{seed}', held=loaded, say=say,
+      config, output, folder / f'seed{seed}', loaded=loaded, say=say,
       tuned=tuple(search.grid) if search else (),
       make_portrait=seed == first['seed'],
     )  # fmt: skip

@@ -45,7 +45,7 @@ SERVER_OPTIMIZERS: dict[str, Callable[..., Any]] = {
 _SERVER_RATE = 'server_learning_rate'
 
 
-def is_own(text: str) -> bool:
+def is_user_function(text: str) -> bool:
   """True if the name of an expression is MODULE:FUNCTION."""
   name, *_ = text.partition('(')
   return re.fullmatch(r'[^\W\d][\w.]*:[^\W\d]\w*', name) is not None
@@ -74,7 +74,7 @@ def options(name: str) -> dict[str, Any]:
   numbers, of which None is the optimizer's own default. Those of a method of the user's
   own that are named like another option begin with `method.`.
   """
-  if is_own(name):
+  if is_user_function(name):
     personal = _personal(name)
     return {f'method.{n}' if n in OPTIONS else n: v for n, v in personal.items()}
   defaults = algorithms.options(name)
@@ -85,18 +85,19 @@ def options(name: str) -> dict[str, Any]:
   return {n: list(v) if isinstance(v, tuple) else v for n, v in defaults.items()}
 
 
-def options_of_own(names: Iterable[str]) -> dict[str, Any]:
+def user_options(names: Iterable[str]) -> dict[str, Any]:
   """Options, with their defaults, of those methods that are the user's own."""
-  by_method = [options(name) for name in names if is_own(name)]
+  by_method = [options(name) for name in names if is_user_function(name)]
   return {name: x for defaults in by_method for name, x in defaults.items()}
 
 
 def all_options() -> dict[str, Any]:
   """All options that some method has, with a default that has their type."""
-  found: dict[str, Any] = {}
+  defaults: dict[str, Any] = {}
   for name in algorithms.METHODS:
-    found |= {o: x for o, x in options(name).items() if found.get(o) is None}
-  return found
+    items = options(name).items()
+    defaults |= {o: x for o, x in items if defaults.get(o) is None}
+  return defaults
 
 
 def shared_options() -> dict[str, tuple[Any, str]]:
@@ -127,7 +128,7 @@ def folder_of(label: str) -> str:
 
 def checked_name(name: str) -> str:
   """The name of a method, of ours or the user's own; see `algorithms.named`."""
-  if is_own(name):
+  if is_user_function(name):
     load(name)
     return name
   return algorithms.named(name)
@@ -186,7 +187,7 @@ def check_options(name: str, chosen: Iterable[str]) -> None:
 
 def build(name: str, local: LocalTraining, chosen: Mapping[str, Any]) -> Algorithm:
   """Builds a method with some of `options(name)`; the others keep their defaults."""
-  if is_own(name):
+  if is_user_function(name):
     values = {option.removeprefix('method.'): x for option, x in chosen.items()}
     built = load(name)(local, **values)
     check(isinstance(built, Algorithm), f'algorithm: {name} returns no Algorithm')

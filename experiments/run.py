@@ -44,7 +44,7 @@ from fesem_jax.utils.display import printable
 from . import flags as experiment_flags
 from . import methods, pages
 from .build import (
-  HeldData,
+  LoadedData,
   build_callbacks,
   build_local,
   build_model,
@@ -78,7 +78,7 @@ def plan(
   say: Callable[[str], None] = print,
   tuned: Sequence[str] = (),
   make_portrait: bool = True,
-  held: HeldData | None = None,
+  loaded: LoadedData | None = None,
 ) -> Planned:
   """Prepares a configuration for its run in a workdir.
 
@@ -89,7 +89,7 @@ def plan(
     say: prints a line on what is run.
     tuned: flags that differ between runs that share their programs.
     make_portrait: whether the workdir gets what figures of clients need.
-    held: data of other runs with data in common; those of this run are added.
+    loaded: data of other runs with data in common; those of this run are added.
   """
   quiet = machine.get('quiet')
   watchers = build_callbacks(machine, config)
@@ -97,7 +97,9 @@ def plan(
   config = config | file_digests(config)
   if config['lr_schedule'] == 'cosine':  # Over the rounds of its first call.
     config['lr_schedule'] = f'cosine:{config["rounds"]}'
-  phases, unseen, validation = data_of(config, machine, {} if held is None else held)
+  phases, unseen, validation = data_of(
+    config, machine, {} if loaded is None else loaded
+  )
   (_, train, test), *later = phases
   if validation is not None:
     best = BestRound(validation, config['stop_after'], machine.get('save_models'))
@@ -109,7 +111,9 @@ def plan(
     return methods.configured(changed, build_local(changed, model, train, machine))
 
   selected = counted(build_selection(config, train.num_clients), train.num_clients)
-  personal = [config[n] for n in ('algorithm', 'model') if methods.is_own(config[n])]
+  personal = [
+    config[n] for n in ('algorithm', 'model') if methods.is_user_function(config[n])
+  ]
   config |= {'own_code': personal} if personal else {}  # Programs are compared then.
   # Layers that are drawn and do not train are part of the method's programs.
   seed = config['seed'] if depends_on_seed(config) else None

@@ -143,12 +143,12 @@ def preset_names() -> list[str]:
   return sorted(f.relative_to(_PRESETS).with_suffix('').as_posix() for f in files)
 
 
-def expanded(given: list[str], within: tuple[str, ...] = ()) -> list[str]:
+def expanded(arguments: list[str], within: tuple[str, ...] = ()) -> list[str]:
   """Flags, those of presets and files in the place of --flagfile.
 
   A file of the user's goes before a preset of its name.
   """
-  flat, remaining = list[str](), given
+  flat, remaining = list[str](), arguments
   while remaining and remaining[0] != '--':
     (name, equals, value), *remaining = remaining[0].partition('='), *remaining[1:]
     if name not in ('--flagfile', '-flagfile'):

@@ -24,8 +24,7 @@ def asked(argv: list[str]) -> str | None:
 
   The value of --help=TOPIC, or 'full'.
   """
-  given = argv[1 : argv.index('--')] if '--' in argv else argv[1:]
-  for text in given:
+  for text in argv[1 : argv.index('--') if '--' in argv else None]:
     name, _, value = text.lstrip('-').partition('=')
     if text.startswith('-') and name in ('help', 'h', 'helpfull', 'helpshort'):
       return 'full' if name == 'helpfull' else value
@@ -51,14 +50,14 @@ def text(topic: str = '') -> str:
     return '\n\n'.join(map(_described, topics[topic]))
   if name in flags.FLAGS:
     return _described(name)
-  known = [*topics, *flags.FLAGS]
+  names = [*topics, *flags.FLAGS]
   if 'methods' in topics:
-    known += [*algorithms.METHODS, *algorithms.ALIASES]
+    names += [*algorithms.METHODS, *algorithms.ALIASES]
     try:
       return _method(algorithms.named(topic))
     except UserError:
       pass
-  near = difflib.get_close_matches(name.lower(), known, 3)
+  near = difflib.get_close_matches(name.lower(), names, 3)
   hint = (
     f'did you mean {" or ".join(near)}?' if near else f'topics: {", ".join(topics)}'
   )

@@ -211,7 +211,7 @@ def test_options_of_own_methods_have_the_types_of_their_defaults(folder, parse):
     experiment_flags.configuration('own_fl:damped', {'prox_lambda': 0.1})
   config = experiment_flags.configuration('own_fl:damped', {'shift': 1.0, 'fatal': 2})
   # They are tuned as options of this package are.
-  personal = methods.options_of_own(['fesem', 'own_fl:damped'])
+  personal = methods.user_options(['fesem', 'own_fl:damped'])
   parse = functools.partial(comparisons.parse_values, personal=personal)
   assert parse('shift:1,0.5') == ('shift', [1.0, 0.5])
   assert comparisons.points('own_fl:damped', config, {'shift': [0.5]}) == [
