@@ -34,7 +34,7 @@ from fesem_jax.run import programs
 from fesem_jax.run.callbacks import BestRound
 from fesem_jax.run.results import curves, files
 from fesem_jax.run.results.files import add_to_summary
-from fesem_jax.run.results.frames import of_result
+from fesem_jax.run.results.frames import Recorded, joined
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.simulation import run_one
 from fesem_jax.run.spec import Spec
@@ -206,7 +206,8 @@ def main(argv: list[str]) -> int:
   workdir = pathlib.Path(f.workdir) if f.workdir else default_workdir(config)
   result = run(config, experiment_flags.machine(), workdir, say=_say)
   shown = {'report': f.report, 'columns': tuple(tables.COLUMNS)}
-  table = Comparison(of_result(result, config), **shown).table
+  recorded = Recorded.of(result, f.algorithm.strip(), config['seed'], config)
+  table = Comparison(joined([recorded]), **shown).table
   _say(f'\n{table}\n')
   if (ended := result.summary.get('ended', 'finished')) != 'finished':
     _say(f'Ended after round {result.summary["rounds"]}: {printable(ended, 100)}')
