@@ -12,7 +12,8 @@ import types
 import pytest
 
 import fesem_jax
-from experiments import methods, options, start
+from experiments import start
+from tests.experiments.flags_test import flags_of_binaries
 from tests.support.commands import run_script
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -84,15 +85,11 @@ def test_programs_of_a_page_run_in_an_empty_folder(page, tmp_path):
   assert done.returncode == 0, done.stderr
 
 
+@functools.cache
 def _flags_of_binaries():
-  # Those of a call, and of the rows of a loop: a name and its default.
-  defined = re.compile(r"(?:DEFINE_\w+\(\s*|DEFINE\(\s*\S+,\s*|^    \()'(\w+)',", re.M)
-  folders = [
-    _ROOT / name for name in ('experiments', 'reproductions', 'benchmarks', 'studies')
-  ]
-  sources = [path for folder in folders for path in folder.rglob('*.py')]
-  own = {name for path in sources for name in defined.findall(path.read_text())}
-  return own | {*options.OPTIONS} | {*methods.shared_options()} | {'flagfile', 'help'}
+  folders = 'experiments', 'reproductions', 'benchmarks', 'studies'
+  names = flags_of_binaries(*(_ROOT / folder for folder in folders))
+  return names | {'flagfile', 'help', 'algorithms'}
 
 
 @pytest.mark.parametrize('page', _PAGES, ids=lambda page: page.stem)
