@@ -87,7 +87,7 @@ def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
 def data_of(
   config: dict[str, Any], machine: dict[str, Any], loaded: LoadedData
 ) -> Roles:
-  """The data of a configuration; see `run.plan`."""
+  """The data of a configuration; see `specs.plan`."""
   also = 'evaluate_on', 'unseen_fraction', 'attack', 'attack_fraction', 'stop_after'
   chosen = {name: config.get(name) for name in (*experiment_flags.data_names(), *also)}
   chosen['groups'] = config['algorithm'] == 'oracle'

@@ -15,7 +15,7 @@ from fesem_jax.utils.errors import check
 from fesem_jax.utils.expressions import split, value
 
 from . import flags as experiment_flags
-from . import methods, run
+from . import methods, specs
 from .build import LoadedData
 
 # Label of each method -> its configuration, with the first seed.
@@ -166,7 +166,7 @@ def entries(
       point = tuning.in_words(values).replace('/', '_')
       folder = workdir / 'tune' / folder.name / point
       output = machine | _TUNING_OUTPUT
-    return run.plan(
+    return specs.plan(
       config, output, folder / f'seed{seed}', loaded=loaded, say=say,
       tuned=tuple(search.grid) if search else (),
       make_portrait=seed == first['seed'],

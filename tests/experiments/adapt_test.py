@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 
 import fesem_jax as fj
-from experiments import adapt, build
+from experiments import adapt, build, specs
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from experiments.build import load_data
@@ -58,7 +58,7 @@ def finished(machine, tmp_path_factory):
   config = experiment_flags.configuration('fesem', {'num_clusters': 2}) | CHANGES
   workdirs = [folder / f'seed{seed}' for seed in (0, 1)]
   for seed, workdir in enumerate(workdirs):
-    experiment.run(config | {'seed': seed}, machine, workdir)
+    specs.run(config | {'seed': seed}, machine, workdir)
   return workdirs, [digests(workdir) for workdir in workdirs]
 
 
@@ -151,7 +151,7 @@ def test_shares_go_by_the_groups_of_the_run(finished, adapted, machine):
 
 def test_new_clients_get_the_global_model_of_fed_avg(machine, tmp_path):
   config = experiment_flags.configuration('fed_avg', {}) | CHANGES | {'seed': 0}
-  experiment.run(config, machine, tmp_path)
+  specs.run(config, machine, tmp_path)
   rows = adapt.adapt([tmp_path], None, ('all',), machine)
   assert [row['rule'] for row in rows] == ['global model', 'alone']
   summary = json.loads((tmp_path / 'summary.json').read_text())

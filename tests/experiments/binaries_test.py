@@ -11,7 +11,7 @@ import pytest
 from absl import flags
 
 import fesem_jax
-from experiments import compare, comparisons, methods, start
+from experiments import compare, comparisons, methods, specs, start
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax.server import optimizers as server_optimizers
@@ -202,7 +202,7 @@ def test_a_client_of_5000_beside_tiny_ones_and_a_client_alone(parsed_flags, tmp_
       'dataset': f'npz({tmp_path}/{name}.npz)', 'model': 'logistic', 'rounds': 1,
       'batch_size': 10**9, 'local_epochs': 1,
     }  # fmt: skip
-    done = experiment.run(
+    done = specs.run(
       config, experiment_flags.machine(), tmp_path / name, make_portrait=False
     )
     assert done.summary['clusters']['sizes'] == [len(sizes)]
