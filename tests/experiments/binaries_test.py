@@ -276,7 +276,7 @@ def test_clients_that_took_no_part_are_measured(tmp_path):
     abs(fesem['unseen']['micro_accuracy'] - fesem['deployed']['micro_accuracy']) < 0.1
   )
   assert 'unseen clients micro-acc' in (tmp_path / 'runs/table.md').read_text()
-  assert 'unseen_micro_accuracy_mean' in (tmp_path / 'runs/table.csv').read_text()
+  assert 'unseen.micro_accuracy_mean' in (tmp_path / 'runs/table.csv').read_text()
   # Another configuration by mistake is refused; the table stays.
   before = (tmp_path / 'runs/table.md').read_text()
   done = call('compare', *shared, '--learning_rate=0.3', cwd=tmp_path)
