@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import re
 
 import jax
@@ -11,7 +10,7 @@ import pytest
 from absl import flags
 
 import fesem_jax
-from experiments import compare, comparisons, methods, specs, start
+from experiments import compare, comparisons, methods, start
 from experiments import flags as experiment_flags
 from experiments import run as experiment
 from fesem_jax.server import optimizers as server_optimizers
@@ -189,62 +188,17 @@ def test_a_mistake_is_one_short_line(parsed_flags, capsys, error, sentence):
   assert len(said.splitlines()) == 1
 
 
-@pytest.mark.nightly
-def test_a_client_of_5000_beside_tiny_ones_and_a_client_alone(parsed_flags, tmp_path):
-  """With one cluster, and a batch larger than any client."""
-  rng = np.random.default_rng(0)
-  client = np.repeat(['large', 'a', 'b'], [5000, 2, 3])
-  x = rng.normal(size=(5005, 3)).astype(np.float32)
-  np.savez(tmp_path / 'uneven.npz', x=x, y=(x[:, 0] > 0).astype(int), client=client)
-  np.savez(tmp_path / 'alone.npz', x=x[:9], y=np.arange(9) % 2, client=client[:9])
-  for name, sizes in (('uneven', [1, 2, 4000]), ('alone', [7])):
-    config = experiment_flags.configuration('fesem', {'num_clusters': 1}) | {
-      'dataset': f'npz({tmp_path}/{name}.npz)', 'model': 'logistic', 'rounds': 1,
-      'batch_size': 10**9, 'local_epochs': 1,
-    }  # fmt: skip
-    done = specs.run(
-      config, experiment_flags.machine(), tmp_path / name, make_portrait=False
-    )
-    assert done.summary['clusters']['sizes'] == [len(sizes)]
-    assert math.isfinite(done.history[-1]['train_loss'])
-
-
-_SOURCES = [
-  ('table2/fesem_2', sources_test.FEMNIST['leaf']),
-  ('table2/fed_prox', sources_test.FEMNIST['tff hdf5']),
-  ('table2/hypo_cluster_3', sources_test.FEMNIST['tff sqlite']),
-  ('table3/fesem_2', lambda d, c: sources_test.write_original(d / 'celeba')),
-  ('table3/robust', lambda d, c: sources_test.write_leaf_celeba(d / 'leaf_celeba')),
-]  # fmt: skip
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  ('preset', 'write'),
-  # By day a preset of one table.
-  [
-    pytest.param(*row, marks=[pytest.mark.nightly] * (i != 3))
-    for i, row in enumerate(_SOURCES)
-  ],
-)
-def test_presets_run_on_each_source(preset, write, tmp_path):
-  write(tmp_path / 'data', sources_test.writers())
+def test_a_preset_runs_on_its_data(tmp_path):
+  sources_test.write_original(tmp_path / 'data' / 'celeba')
   done = call(
-    'run',
-    f'--flagfile=experiments/presets/{preset}.flags',
-    '--rounds=1',
-    f'--data_dir={tmp_path}/data',
-    '--local_epochs=1',
-    f'--workdir={tmp_path}/run',
-    '--num_clusters=2' if '_cluster' in preset or 'robust' in preset else '--seed=0',
-    # All presets of a table have one network: it is compiled for one of them each.
-    *([] if preset.endswith('/fed_avg') else ['--model=logistic']),
+    'run', '--flagfile=table3/fesem_2', '--rounds=1', '--local_epochs=1',
+    f'--data_dir={tmp_path}/data', f'--workdir={tmp_path}/run', '--model=logistic',
     cwd=ROOT,
-  )
+  )  # fmt: skip
   assert done.returncode == 0, done.stderr
   summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
-  three = 'table2' in preset or 'avg' in preset
-  assert summary['num_clients'] == (3 if three else 2)
+  assert summary['num_clients'] == 2
   assert 0 <= summary['label_skew'] < 1
 
 
