@@ -43,6 +43,7 @@ class Compare:
     oracle: Also run FedAvg within the true groups, and compare with it.
     num_seeds: Number of seeds, from --seed.
     columns: Columns of the printed table; default: all but finetuned.
+    caption: Caption of table.tex.
     redo: Methods, named as in the table, whose runs are deleted first.
     correct: Correction of p values for the number of methods.
     sweep: Runs methods at each value of FLAG:VALUES or partition.FIELD:VALUES.
@@ -55,6 +56,7 @@ class Compare:
   oracle: bool = False
   num_seeds: Annotated[int, Range(1, MOST_SEEDS)] = 5
   columns: Annotated[Names, Kinds(tuple(tables.COLUMNS))] = ()
+  caption: str = ''
   redo: Names = ()
   correct: Annotated[str, OneOf(tuple(paired.CORRECTIONS))] = 'none'
   sweep: str = ''
@@ -77,7 +79,8 @@ def main(argv: list[str]) -> None:
   tables.check_columns(f.columns)
   build_callbacks(experiment_flags.machine())  # Raises before the first run.
   search = comparisons.parse_search(f.tune, configs, range(f.tune_seeds), f.tune_by)
-  shown = {n: getattr(f, n) for n in ('reference', 'report', 'columns', 'correct')}
+  names = 'reference', 'report', 'columns', 'correct', 'caption'
+  shown = {name: getattr(f, name) for name in names}
   with locked(workdir) as alone:
     if alone:
       remove_left_overs(workdir)

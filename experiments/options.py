@@ -167,6 +167,7 @@ class Run:
     device_profile: Devices of clients, for simulated seconds; empty: none.
     finetune_epochs: Local epochs before fine-tuned models are evaluated.
     eval_every: Rounds between evaluations; 0: after the last round only.
+    eval_start: Also evaluate the start, as round 0.
     evaluate_on: Test examples, or a fifth of the training examples.
     unseen_fraction: Fraction of clients that join after the last round.
   """
@@ -182,6 +183,7 @@ class Run:
   device_profile: Annotated[str, OneOf(('', *device_profiles.PROFILES))] = ''
   finetune_epochs: Index = 1
   eval_every: Index = 1
+  eval_start: bool = False
   evaluate_on: Annotated[str, OneOf(('test', 'validation'))] = 'test'
   unseen_fraction: Fraction = 0.0
 

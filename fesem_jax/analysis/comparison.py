@@ -32,6 +32,7 @@ class Comparison:
     correct: how p values are corrected, of `paired.CORRECTIONS`.
     tuned: settings that were tuned, which the table shows.
     choices: label of each method that was tuned -> its `Choice`.
+    caption: of the LaTeX table; '' says what the numbers are.
   """
 
   frames: Frames
@@ -44,6 +45,7 @@ class Comparison:
   correct: str = 'none'
   tuned: Sequence[str] = ()
   choices: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
+  caption: str = ''
 
   @property
   def runs(self) -> 'DataFrame':
@@ -69,7 +71,8 @@ class Comparison:
         'reference', 'oracle', 'report', 'columns', 'metrics', 'correct', 'tuned',
       )
     }  # fmt: skip
-    return tables.comparison(self.frames, **options)
+    table = tables.comparison(self.frames, **options)
+    return dataclasses.replace(table, caption=self.caption)
 
   @property
   def differences(self) -> 'DataFrame':

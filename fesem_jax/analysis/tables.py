@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fesem_jax import tasks
+from fesem_jax import algorithms, tasks
 from fesem_jax.evaluation.paired import LEVEL, Difference, holm, paired_difference
 from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.curves import REPORTS
@@ -172,35 +172,28 @@ def marks(
 
 
 def costs(runs: 'DataFrame') -> 'DataFrame':
-  """Costs of methods.
+  """Costs of methods, NaN where a finished run lacks them.
 
   Columns: median `seconds_per_round`; mean bytes both ways of a run, `sent`, and before
-  the first round, `start`; mean `simulated_seconds`; the largest `epsilon`. NaN where a
-  finished run does not say.
+  the first round, `start`; mean `simulated_seconds`; the largest `epsilon`.
   """
-  none = runs['seed'] * np.nan
-
-  def column(*names: str) -> 'Series':
-    return sum(runs.get(name, none).astype(float) for name in names)  # type: ignore[return-value]
-
-  frame = runs[['method']].assign(
-    seconds_per_round=column('timing.seconds_per_round'),
-    sent=column('costs.bytes_down', 'costs.bytes_up'),
-    start=column('costs.start.bytes_down', 'costs.start.bytes_up'),
-    simulated_seconds=column('costs.simulated_seconds'),
-    epsilon=column('epsilon'),
-  )
-  done = frame[
-    runs['status'].isin(['finished']) | runs['status'].str.startswith('ended')
-  ]
-  groups = done.groupby('method', observed=True)
-  whole = groups[['sent', 'simulated_seconds', 'epsilon']]
-  lacks = whole.agg(lambda x: x.isna().any())
-  frame = groups.agg(
-    {'seconds_per_round': 'median', 'sent': 'mean', 'start': 'mean',
-     'simulated_seconds': 'mean', 'epsilon': 'max'}
-  )  # fmt: skip
-  return frame.mask(lacks.reindex(columns=frame.columns, fill_value=False).astype(bool))
+  parts = {
+    'seconds_per_round': (['timing.seconds_per_round'], 'median'),
+    'sent': (['costs.bytes_down', 'costs.bytes_up'], lambda x: x.mean(skipna=False)),
+    'start': (['costs.start.bytes_down', 'costs.start.bytes_up'], 'mean'),
+    'simulated_seconds': (
+      ['costs.simulated_seconds'],
+      lambda x: x.mean(skipna=False),
+    ),
+    'epsilon': (['epsilon'], lambda x: x.max(skipna=False)),
+  }
+  done = runs[runs['status'].str.match('finished|ended')]
+  columns = {
+    name: done.reindex(columns=names).astype(float).sum(axis=1, skipna=False)
+    for name, (names, _) in parts.items()
+  }
+  groups = done[['method']].assign(**columns).groupby('method', observed=True)
+  return groups.agg({name: how for name, (_, how) in parts.items()})
 
 
 def client_changes(clients: 'DataFrame', base: str, column: str) -> 'DataFrame':
@@ -262,9 +255,15 @@ def label_of(runs: 'DataFrame', algorithm: str) -> str:
 def settings(runs: 'DataFrame', tuned: Sequence[str] = ()) -> dict[str, str]:
   """Method -> its settings that differ between methods, and those `tuned`.
 
-  Only settings that all methods have count, and what a label says is left out.
+  Only settings that all methods have count. What a label says is left out, and what a
+  method has by default.
   """
   shown: dict[str, list[str]] = {str(m): [] for m in runs['method'].unique()}
+  names = runs.get('config.algorithm', runs['method'].astype(str))
+  defaults = {
+    str(method): algorithms.options(name) if name in algorithms.METHODS else {}
+    for method, name in zip(runs['method'], names, strict=True)
+  }
   for column in (c for c in runs if c.startswith('config.')):
     name = column.removeprefix('config.')
     texts = runs[column].map(display.text_of, na_action='ignore')
@@ -273,17 +272,15 @@ def settings(runs: 'DataFrame', tuned: Sequence[str] = ()) -> dict[str, str]:
     if name in _OF_METHODS or not (differs or name in tuned):
       continue
     for method, values in texts.dropna().groupby(runs['method'], observed=True):
-      if f'{name}=' not in str(method):
-        shown[str(method)].append(f'{name}={"/".join(values.unique())}')
+      text, options = '/'.join(values.unique()), defaults[str(method)]
+      is_default = name in options and display.text_of(options[name]) == text
+      if f'{name}=' not in str(method) and not (is_default and name not in tuned):
+        shown[str(method)].append(f'{name}={text}')
   return {method: ', '.join(texts) for method, texts in shown.items()}
 
 
 class _Columns:
-  """Collects the cells of a table, those without any text left out.
-
-  Args:
-    methods: labels, in order.
-  """
+  """Collects the cells of a table, those without any text left out."""
 
   def __init__(self, methods: Sequence[str]):
     import pandas
@@ -455,10 +452,7 @@ def _add_scores(
 
 
 def _centers(runs: 'DataFrame', task: Task) -> dict[str, str]:
-  """Method -> the first metric of each center on the server's test set, best first.
-
-  Means over seeds of each place in this order.
-  """
+  """Method -> the mean first metric of each center on the server, best first."""
   texts, figure, column = {}, task.primary, task.primary_column
   several = runs[runs['server.clusters'].notna()]
   for method, each in several.groupby('method', observed=True)['server.clusters']:

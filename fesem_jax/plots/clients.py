@@ -12,8 +12,7 @@ from matplotlib.patches import Patch
 
 from fesem_jax.evaluation.label_skew import label_skew
 from fesem_jax.plots.style import MARKERS, small
-from fesem_jax.run.results.truth import true_clusters
-from fesem_jax.utils.display import in_figure
+from fesem_jax.utils.display import in_figure, printable
 from fesem_jax.utils.palette import color_of
 
 _PIXELS = 2000  # More points are pixels in PDF and SVG: 100,000 would take 20 MB.
@@ -25,6 +24,19 @@ _NAMED_CLASSES = 30  # Classes with names beside a matrix.
 _TIGHT, _MAX_TIGHT = 0.15, 6
 
 Portrait = Mapping[str, np.ndarray]
+
+
+def true_clusters(
+  truth: np.ndarray | None, names: Sequence[str] | np.ndarray | None = None
+) -> pd.Categorical | None:
+  """The true clusters [M]; `names` are of numbers. None where none are known."""
+  if truth is None or not len(truth):
+    return None
+  given = dict(enumerate([] if names is None else names))
+  kinds, codes = np.unique(truth, return_inverse=True)
+  if kinds.dtype.kind != 'U':
+    kinds = [given.get(int(kind), f'true cluster {kind}') for kind in kinds]
+  return pd.Categorical.from_codes(codes, [printable(str(kind)) for kind in kinds])
 
 
 def client_points(portrait: Portrait) -> pd.DataFrame:
@@ -44,8 +56,7 @@ def client_points(portrait: Portrait) -> pd.DataFrame:
   frame = frame.assign(y=at[:, 1], cluster=clusters[sampled] if len(clusters) else 0)
   truth = true_clusters(portrait.get('truth'), portrait.get('truth_names'))
   if truth is not None:
-    kinds = pd.Categorical.from_codes(truth.of_client[sampled], truth.names)
-    frame['true_cluster'] = kinds
+    frame['true_cluster'] = truth[sampled]
   frame.attrs['shares'] = np.pad(portrait['variance'], (0, 2))[:2].tolist()
   return frame
 
@@ -56,7 +67,7 @@ def client_map(points: pd.DataFrame, ax: Axes) -> Axes:
   `points` are of `client_points`. Few clusters that look like one spot each are drawn
   again below, at their own scale. Without true clusters, clusters have markers.
   """
-  _scatter(points, ax, len(points))
+  _scatter(points, ax)
   x, y = points.attrs.get('shares', (0, 0))
   ax.set(xlabel=f'PC 1 ({100 * x:.0f} %)', ylabel=f'PC 2 ({100 * y:.0f} %)')
   ax.legend(handles=_legend_of_map(points), loc='center left', bbox_to_anchor=(1, 0.5))
@@ -64,20 +75,20 @@ def client_map(points: pd.DataFrame, ax: Axes) -> Axes:
   tight = spans.index[spans < _TIGHT * np.ptp(points[['x', 'y']], axis=0).max()]
   for i, cluster in enumerate(tight) if len(tight) <= _MAX_TIGHT else ():
     inside = ax.inset_axes((i / len(tight), -0.55, 0.92 / len(tight), 0.33))
-    _scatter(points[points['cluster'] == cluster], inside, len(points))
+    _scatter(points[points['cluster'] == cluster], inside)
     inside.set_title(str(cluster), fontsize=small(), color=color_of(cluster))
     inside.set_ylabel('' if i else 'enlarged', fontsize=small())
   return ax
 
 
-def _scatter(points: pd.DataFrame, ax: Axes, count: int) -> None:
-  """Draws points of a map that has `count` of them."""
+def _scatter(points: pd.DataFrame, ax: Axes) -> None:
   has_truth = 'true_cluster' in points
   marker = points['true_cluster'].cat.codes if has_truth else points['cluster']
+  style: dict[str, Any] = {'edgecolors': 'white', 'linewidths': 0.3, 'alpha': 0.8}
+  style |= {'s': 26, 'rasterized': len(points) > _PIXELS}
   for (c, t), group in points.groupby([points['cluster'], marker]):
-    edges: dict[str, Any] = {'edgecolors': 'white', 'linewidths': 0.3, 'alpha': 0.8}
-    edges |= {'marker': MARKERS[t % len(MARKERS)], 'rasterized': count > _PIXELS}
-    ax.scatter(group['x'], group['y'], s=26, color=color_of(c), **edges)
+    style |= {'color': color_of(c), 'marker': MARKERS[t % len(MARKERS)]}
+    ax.scatter(group['x'], group['y'], **style)
   ax.grid(visible=False)
   ax.set(xticks=[], yticks=[])
 
@@ -110,8 +121,7 @@ def class_counts(
   truth = true_clusters(clusters, cluster_names)
   if truth is None:
     return frame
-  kinds = pd.Categorical.from_codes(truth.of_client, truth.names)
-  return frame.set_index(pd.CategoricalIndex(kinds, name='true_cluster'))
+  return frame.set_index(pd.CategoricalIndex(truth, name='true_cluster'))
 
 
 def partition(counts: pd.DataFrame, ax: Axes) -> Axes:

@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,7 +19,6 @@ from fesem_jax.plots.clients import Portrait
 from fesem_jax.plots.style import STYLE, legend_below, save
 from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames, load_runs
-from fesem_jax.run.results.truth import mix, true_clusters
 from fesem_jax.utils.display import class_names, in_figure, method_name
 
 # Name of each figure -> what draws it.
@@ -56,10 +56,20 @@ def draw_comparison(
 ) -> list[pathlib.Path]:
   """Draws every figure of methods over seeds that there are data for.
 
-  Differences are to the comparison's reference, in its report. For `formats` and what
-  is returned, see `save`.
+  Differences are to the comparison's reference, in its report. Of each method with
+  clusters, figures of its first run have names that begin with its label. For `formats`
+  and what is returned, see `save`.
   """
-  return _saved(figures_of_methods(comparison), folder, formats)
+  figures, frames = figures_of_methods(comparison), comparison.frames
+  sizes = frames.rounds['metric'] == 'cluster_sizes.0'
+  clustered = frames.rounds[sizes].groupby('method', observed=True)['run'].first()
+  for run in clustered:
+    of_run = Frames(*(frame[frame['run'] == run] for frame in frames))
+    workdir = pathlib.Path(of_run.runs['folder'].iloc[0])
+    for name, draw in figures_of_run(of_run, read_portrait(workdir)).items():
+      if name not in _OVER.values():
+        figures[f'{workdir.parent.name}_{name}'] = draw
+  return _saved(figures, folder, formats)
 
 
 def _saved(
@@ -70,13 +80,9 @@ def _saved(
 
 
 def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
-  """Figures that one run has data for.
-
-  `portrait` has the arrays of clients.npz, `Result.portrait`; {} while the run goes on.
-  """
+  """Figures that one run has data for; `portrait` is {} while it goes on."""
   rounds, figures = frames.rounds, _curves(frames)
   recorded, config = set(rounds['metric']), frames.runs.iloc[0]
-  dataset = str(config.get('config.dataset') or '')
   bad = ', bad clients too' * ('honest' in frames.clients)
   panels: Panels
   if 'cluster_sizes.0' in recorded:
@@ -88,11 +94,8 @@ def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
     title = _title(frames, f'clusters{bad}')
     figures['clusters'] = _side_by_side(panels, title, (4.4, 3.4))
   if 'objective_local_step' in recorded:
-    panels = {
-      'After each step': lambda ax: lines.objective(rounds, ax),
-      'What each step changes': lambda ax: lines.objective(rounds, ax, changes=True),
-    }
-    title = _title(frames, 'Eq. 6')
+    panels = {'': lambda ax: lines.objective(rounds, ax)}
+    title = _title(frames, 'Eq. 6 after each step')
     figures['objective'] = _side_by_side(panels, title, legend=True)
   if len(portrait.get('coordinates', ())) > 2:
     points = clients.client_points(portrait)
@@ -104,7 +107,7 @@ def figures_of_run(frames: Frames, portrait: Portrait) -> Figures:
     counts, truth = portrait['label_counts'], portrait.get('truth')
     names = class_names(counts.shape[1], portrait.get('class_names'))
     frame = clients.class_counts(counts, truth, portrait.get('truth_names'), names)
-    title = f'{dataset}: classes of clients'
+    title = f'{_dataset(frames)}: classes of clients'
     figures['classes'] = functools.partial(partitions, {name: frame}, title)
   if 'confusion' in portrait:
     panels, bar = _confusion(portrait), 'Share of the true class (%)'
@@ -144,11 +147,7 @@ def _side_by_side(
   bar: str = '',
   across: int = 3,
 ) -> Callable[[], Figure]:
-  """What draws a figure of panels of some inches, `across` of them in a row.
-
-  `legend` is below, of the curves of the first panel; `bar` is what the color bar
-  shows, '' where there is none.
-  """
+  """What draws panels of some inches; `bar` labels a color bar."""
 
   def draw() -> Figure:
     down = -(-len(panels) // across)
@@ -174,7 +173,7 @@ def _side_by_side(
 def _title(frames: Frames, what: str) -> str:
   """Data and method, the number of seeds, and what a figure shows."""
   runs, seeds = frames.runs, frames.runs['seed'].nunique()
-  parts = [in_figure(runs.iloc[0].get('config.dataset') or '')]
+  parts = [_dataset(frames)]
   if runs['method'].nunique() == 1:
     parts.append(in_figure(method_name(str(runs['method'].iloc[0]))))
   parts += ['honest clients'] * any(column.startswith('honest.') for column in runs)
@@ -182,6 +181,12 @@ def _title(frames: Frames, what: str) -> str:
   parts += ['validation examples'] * ('validation' in on)
   parts += [f'{seeds} seeds'] * (seeds > 1)
   return f'{", ".join(filter(None, parts))}: {what}'
+
+
+def _dataset(frames: Frames) -> str:
+  """The data set, files without their folders."""
+  name = str(frames.runs.iloc[0].get('config.dataset') or '')
+  return in_figure(re.sub(r'[^(,=\s]*/', '', name))
 
 
 def _curves(frames: Frames) -> Figures:
@@ -193,7 +198,7 @@ def _curves(frames: Frames) -> Figures:
   honest = 'honest.' * any(name.startswith('honest.') for name in recorded)
   metrics = {title: f'{honest}{kind}.{column}' for kind, title in _KINDS.items()}
   several = runs['seed'].nunique() > 1
-  title = _title(frames, 'bands: 95 % of the mean' if several else 'one seed')
+  title = _title(frames, 'bands: one standard deviation' if several else 'one seed')
   for over, name in _OVER.items():
     shown = dict(metrics)
     if over == 'round' and len(runs) == 1 and 'objective' in recorded:
@@ -231,12 +236,16 @@ def _confusion(portrait: Portrait) -> Panels:
 
 def _sheets(portrait: Portrait) -> Panels:
   """Images of the most typical clients of each cluster (Fig. 5)."""
-  truth = true_clusters(portrait.get('truth'), portrait.get('truth_names'), in_figure)
+  truth = clients.true_clusters(portrait.get('truth'), portrait.get('truth_names'))
   panels: Panels = {}
   for k, group in images.typical_images(portrait).groupby('cluster'):
     members = portrait['assignment'] == k
     title = f'cluster {k}: {members.sum()} clients'
-    title += '' if truth is None else '\n' + textwrap.fill(mix(truth, members), 50)
+    if truth is not None:
+      counts = pd.Series(truth[members]).value_counts().loc[lambda n: n > 0]
+      parts = [f'{n} of {in_figure(name)}' for name, n in counts.head(3).items()]
+      others = [f'{counts[3:].sum()} others'] * (len(counts) > 3)
+      title += '\n' + textwrap.fill(', '.join([*parts, *others]), 50)
     panels[title] = functools.partial(images.sheet, group)
   return panels
 

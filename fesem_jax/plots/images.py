@@ -60,10 +60,7 @@ def example_images(data: Any, names: Sequence[str] | None = None) -> pd.DataFram
 
 
 def _pictures(images: np.ndarray) -> np.ndarray:
-  """Pictures in [0, 1] of images [..., H, W, C]: gray [..., H, W], or in 3 or 4 colors.
-
-  Colors of uint8 stay; other features may have any range, and noise.
-  """
+  """Pictures in [0, 1] of images [..., H, W, C], in gray or color."""
   colored = images.shape[-1] in (3, 4)
   low, high = np.percentile(images, [0.5, 99.5])
   if colored and images.dtype == np.uint8:

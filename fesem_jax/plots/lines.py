@@ -9,7 +9,6 @@ from matplotlib import ticker
 from matplotlib.axes import Axes
 
 from fesem_jax.analysis import tables
-from fesem_jax.evaluation.paired import student_quantile
 from fesem_jax.plots.style import curve_style, over_rounds
 from fesem_jax.utils import display
 from fesem_jax.utils.display import in_figure, method_name, names_in_figure
@@ -42,18 +41,18 @@ def metric_name(metric: str) -> str:
 
 
 def average(rounds: pd.DataFrame, metric: str, over: str = 'round') -> pd.DataFrame:
-  """The mean of a metric over the runs of each method, and its 95 % interval.
+  """The mean of a metric over the runs of each method, and its standard deviation.
 
   Args:
     rounds: of `load_runs` or `Result.frames`.
     metric: e.g. 'deployed.micro_accuracy'.
-    over: what is below curves: 'round', 'total_bytes', 'total_seconds',
+    over: the horizontal axis: 'round', 'total_bytes', 'total_seconds',
       'total_simulated_seconds', 'epsilon', or another metric.
 
   Returns:
-    `method`, `round`, `x` (mean of `over`), `mean`, the ends `low` and `high` of
-    Student's interval, NaN for one run, and `seeds`, the number of runs; in rounds that
-    all runs of a method have.
+    `method`, `round`, `x` (mean of `over`), `mean`, `low` and `high`, a standard
+    deviation below and above it, NaN for one run, and `seeds`, the number of runs; in
+    rounds that all runs of a method have.
   """
   keys = ['run', 'method', 'round']
   selected = rounds[rounds['metric'].isin({metric, over})]
@@ -61,19 +60,18 @@ def average(rounds: pd.DataFrame, metric: str, over: str = 'round') -> pd.DataFr
   wide['x'] = wide['round'] if over == 'round' else wide.get(over, np.nan)
   wide = wide.reindex(columns=[*keys, 'x', metric]).dropna()
   groups = wide.groupby(['method', 'round'], observed=True)
-  statistics = {'mean': (metric, 'mean'), 'half': (metric, 'std')}
+  statistics = {'mean': (metric, 'mean'), 'std': (metric, 'std')}
   frame = groups.agg(x=('x', 'mean'), **statistics, seeds=(metric, 'count'))
   seeds = frame['seeds'].groupby('method', observed=True).transform('max')
   frame = frame[frame['seeds'] == seeds].reset_index()
-  quantiles = {n: student_quantile(n) for n in frame['seeds'].unique() if n > 1}
-  half = frame.pop('half') * frame['seeds'].map(quantiles) / np.sqrt(frame['seeds'])
-  return frame.assign(low=frame['mean'] - half, high=frame['mean'] + half)
+  std = frame.pop('std')
+  return frame.assign(low=frame['mean'] - std, high=frame['mean'] + std)
 
 
 def curves(
   rounds: pd.DataFrame, ax: Axes, metric: str = '', over: str = 'round'
 ) -> Axes:
-  """Draws a metric of each method: the mean over its runs, and its 95 % interval.
+  """Draws a metric of each method: the mean over its runs, and its deviation.
 
   For the arguments, see `average`; the default metric is the first of deployed models.
   `ax.legend()` names the methods.
@@ -111,30 +109,22 @@ def _legend_names(rounds: pd.DataFrame, frame: pd.DataFrame) -> dict[Any, str]:
   return texts
 
 
-def objective(rounds: pd.DataFrame, ax: Axes, changes: bool = False) -> Axes:
+def objective(rounds: pd.DataFrame, ax: Axes) -> Axes:
   """Draws Eq. 6 after each step of a round, of one run with `track_objective`.
 
-  `changes` draws what each step adds to it or takes. `ax.legend()` names the steps.
+  `ax.legend()` names the steps.
   """
-  values = rounds.pivot(index='round', columns='metric', values='value')[list(_STEPS)]
-  before = values.shift(axis=1)
-  # A round begins with what the M-step of the round before left.
-  before.iloc[:, 0] = values['objective'].reindex(values.index - 1).to_numpy()
-  shown = (values - before if changes else values).dropna(how='all')
+  shown = rounds.pivot(index='round', columns='metric', values='value')[list(_STEPS)]
+  shown = shown.dropna(how='all')
   for i, (step, name) in enumerate(_STEPS.items()):
     style = curve_style(i, shown.index.to_numpy())
     ax.plot(shown.index, shown[step], linestyle=_LINES[i], label=name, **style)
-  sizes = shown.abs().where(lambda x: np.isfinite(x) & (x > 0)).stack()
-  if changes:
-    ax.axhline(0, color='0.3', linewidth=0.8)
-    if len(sizes):  # Steps that change little would be invisible beside others.
-      linear = 10 ** np.floor(np.log10(sizes.max()) - 1)
-      ax.set_yscale('symlog', linthresh=linear, linscale=1.0)
-  elif len(sizes) and sizes.max() > 3 * _WIDE * sizes.min():
+  sizes = shown.where(lambda x: np.isfinite(x) & (x > 0)).stack()
+  if len(sizes) and sizes.max() > 3 * _WIDE * sizes.min():
     ax.set_yscale('log')
   else:
     ax.set_ylim(bottom=0)
-  ax.set_ylabel('Change of Eq. 6' if changes else NAMES['objective'])
+  ax.set_ylabel(NAMES['objective'])
   over_rounds(ax)
   return ax
 

@@ -42,7 +42,6 @@ STYLE: dict[Any, Any] = {
 STYLES: dict[str, tuple[int, float, tuple[str, ...]]] = {
   'page': (10, 1.0, ('png', 'svg')),
   'paper': (8, 0.8, ('png', 'svg', 'pdf')),
-  'talk': (14, 1.2, ('png', 'svg', 'pdf')),
 }
 _CHOSEN = ['page']
 _COLUMNS = (3.4, 6.7)  # Inches: the widths of figures of papers.
@@ -52,9 +51,8 @@ _ONE_COLUMN = 1.3  # Figures wider than this many columns take two.
 def use_style(name: str) -> None:
   """Chooses the style of all figures that are drawn from now on.
 
-  `name` is 'page', the default; 'paper', with fonts of 8 points at the width of one or
-  two columns, 3.4 or 6.7 inches; or 'talk', with larger fonts. The last two also write
-  PDF. `save` gives a figure its size.
+  `name` is 'page', the default; or 'paper', with fonts of 8 points at the width of one
+  or two columns, 3.4 or 6.7 inches, which `save` also writes as PDF.
   """
   check_choice('style', name, tuple(STYLES))
   _CHOSEN[0] = name
@@ -68,11 +66,7 @@ def small() -> float:
 
 
 def curve_style(i: int, rounds: np.ndarray | None = None) -> dict[str, Any]:
-  """How curve number i is drawn, with markers at some of its rounds, if given.
-
-  Where rounds were left out each recorded one has a marker, so that a line between two
-  is not taken for records.
-  """
+  """How curve number i is drawn, with markers at some of its rounds."""
   style = {'color': color_of(i), 'marker': MARKERS[i % len(MARKERS)], 'markersize': 4}
   if rounds is not None:
     gaps = len(rounds) > 1 and np.diff(rounds).max() > 1

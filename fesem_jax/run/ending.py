@@ -15,7 +15,7 @@ from fesem_jax.run import evaluation, figure_data
 from fesem_jax.run.checks import check_after
 from fesem_jax.run.replicate import Replicate
 from fesem_jax.run.results import client_table, curves, records
-from fesem_jax.run.results.files import read_clients, read_result, write_result
+from fesem_jax.run.results.files import read_result, write_result
 from fesem_jax.run.results.result import Result
 from fesem_jax.utils import free_memory
 
@@ -65,41 +65,30 @@ def finish(
   return _ended(run, _result(run, summary, run.table(run.measured), picture))
 
 
-def read_finished(run: Replicate, measure: Callable[[], Any]) -> Result | None:
+def read_finished(run: Replicate) -> Result | None:
   """The result that the workdir of a finished run holds; None if it is not whole."""
-  if run.spec.workdir is None:
+  folder, history = run.spec.workdir, run.out.records
+  found = folder and read_result(folder, history, run.spec.make_portrait)
+  if not found:
     return None
-  held = read_result(run.spec.workdir, run.out.records, run.spec.make_portrait)
-  if held is None:
-    return None
-  clients = table = read_clients(run.spec.workdir)
-  if table is None:
-    # Callbacks have columns of the last evaluation to add, which they are told anew.
-    run.measure_again(measure(), run.state)
-    assert run.measured is not None
-    table = run.table(run.measured)
-  result = _result(run, held[0], table, held[1])
-  return _ended(run, result, held[0], clients is not None)
+  summary, clients, picture = found
+  return _ended(run, _result(run, summary, clients, picture), summary)
 
 
 def _ended(
-  run: Replicate,
-  result: Result,
-  held: records.Record | None = None,
-  has_clients: bool = False,
+  run: Replicate, result: Result, before: records.Record | None = None
 ) -> Result:
-  """The result with additions of callbacks, also as files."""
+  """The result with additions of callbacks, also as files, where not read `before`."""
   history, reason = result.history, run.reason or ''
-  before = {'record': history[-1], 'records': tuple(history[:-1]), 'state': None}
-  event = run.event(result=result, reason=reason, **before)
+  now = {'record': history[-1], 'records': tuple(history[:-1]), 'state': None}
+  event = run.event(result=result, reason=reason, **now)
   run.callbacks.on_end(event)
   if event.columns:
     clients = client_table.with_columns(result.clients, event.columns, 'columns')
     result = dataclasses.replace(result, clients=clients)
   if run.spec.workdir is not None:
     picture = result.portrait if run.spec.make_portrait else {}
-    save_models = run.spec.save_models
-    write_result(run.spec.workdir, result, picture, save_models, held, has_clients)
+    write_result(run.spec.workdir, result, picture, run.spec.save_models, before)
   return result
 
 
@@ -118,7 +107,7 @@ def _evaluated(run: Replicate) -> list[records.Record]:
   """The records of due evaluations on the last data, and the last record."""
   every, (*earlier, last) = run.spec.eval_every, run.out.records
   since = _data_since(run)
-  due = [r for r in earlier if every and r['round'] % every == 0]
+  due = [r for r in earlier if every and r['round'] and r['round'] % every == 0]
   return [*(r for r in due if r['round'] >= since), last]
 
 

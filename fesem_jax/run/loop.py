@@ -176,10 +176,12 @@ def _run_members(
     clusters = processes.on_host(clusters)
   seconds = (time.perf_counter() - started) / len(runs)
   is_read = runner.count == 1 or reads_states(runs[0].spec)
+  of_start = _measured(runner, states, inputs, done)
   for place, run in enumerate(runs):
     run.opened.enter_context(run.callbacks)
     run.state = runner.state(states, place) if is_read or done else None
-    run.begin(run.state, _at(runner, clusters, place), seconds)
+    measure = functools.partial(of_start, place)
+    run.begin(run.state, _at(runner, clusters, place), seconds, measure)
   stopped = None
   try:
     run_rounds(runner, runs, states, inputs, is_read)
@@ -196,8 +198,8 @@ def _run_members(
     try:
       with run.opened:
         if run.error is None and run.measured is None:  # No round was left.
-          outcome = read_finished(run, measure)
-          if outcome is None and run.measured is None:
+          outcome = read_finished(run)
+          if outcome is None:
             run.measure_again(measure(), run.state)
         if outcome is None:
           start = lambda p=place: runner.state(first(), p)  # noqa: E731
@@ -383,8 +385,8 @@ def placement_of(spec: Spec) -> str:
 
 # Of a `Spec`: what runs must have in common to be put together.
 _EQUAL = (
-  'rounds', 'clients_per_round', 'eval_every', 'finetune_epochs', 'patience',
-  'checkpoint_every', 'wants_clients',
+  'rounds', 'clients_per_round', 'eval_every', 'eval_start', 'finetune_epochs',
+  'patience', 'checkpoint_every', 'wants_clients',
 )  # fmt: skip
 
 

@@ -25,8 +25,7 @@ from fesem_jax.run.checks import check_before
 from fesem_jax.run.configuration import identity
 from fesem_jax.run.evaluation import Measured
 from fesem_jax.run.results import files, privacy, records
-from fesem_jax.run.results.deployed_models import DeployedModels, Examples
-from fesem_jax.run.results.result import fetched
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples, fetched
 from fesem_jax.run.runner import Runner, Splits, with_memory
 from fesem_jax.run.selecting import draw, selected
 from fesem_jax.run.spec import Spec
@@ -84,7 +83,6 @@ class Replicate:
       message = f'rounds: the workdir holds {self.done}, more than {spec.rounds}'
       raise WorkdirError(message)
     self.out = files.MetricsWriter(spec.workdir, self.done)
-    opened.callback(self.out.close)
     self.callbacks = Callbacks(self._additions(), spec.callbacks)
     self._display = progress_lines.display() if shows else None
     self.enter(max(self.done, 1))
@@ -106,13 +104,12 @@ class Replicate:
   @property
   def notes(self) -> list[str]:
     """Sentences that the summary keeps."""
-    spec, local, notes = self.spec, self.algorithm.local, list(self.spec.notes)
+    local, notes = self.algorithm.local, list(self.spec.notes)
     if placement.of(self.splits[0]) == 'sharded':
       notes.append(placement.note(local.mesh, *self.splits))
     if (sends := local.sends) is not None and sends.privacy is not None:
       clustered = self.runner.deployed.has_clusters()
-      args = sends.privacy, self.algorithm.traffic, spec.sampling_rate, clustered
-      notes += privacy.notes(*args)
+      notes += privacy.notes(sends.privacy, self.algorithm.traffic, clustered)
     return notes
 
   def enter(self, number: int) -> bool:
@@ -159,13 +156,18 @@ class Replicate:
     """Measurements client by client."""
     return evaluation.clients(measured, self.splits[0], self.places, self.task)
 
-  def begin(self, state: Any, clusters: Any, seconds: float) -> None:
-    """Calls callbacks before the next round; the start took `seconds`."""
-    self._clusters = clusters
+  def begin(
+    self, state: Any, clusters: Any, seconds: float, measure: Callable[[], Measured]
+  ) -> None:
+    """Calls callbacks before the next round; `measure` measures the start."""
+    self._clusters, start = clusters, dict[str, Any]()
     if not self.done and clusters is not None:
       count = self.runner.deployed.num_clusters()
-      sizes = records.clusters(clusters, count, self.splits[0])
-      self.out.write({'round': 0, **sizes, 'seconds': seconds})
+      start = records.clusters(clusters, count, self.splits[0])
+    if not self.done and self.spec.eval_start:
+      start |= evaluation.record(measure(), *self.splits, self.task)
+    if start:
+      self.out.write({'round': 0, **start, 'seconds': seconds})
     history = self.out.records
     record, before = (history[-1], history[:-1]) if history else ({}, [])
     now = {'record': record, 'records': tuple(before), 'clusters': clusters}

@@ -24,6 +24,7 @@ def simulate(
   seed: int = 0,
   clients_per_round: float | Selection = 0,
   eval_every: int = 1,
+  eval_start: bool = False,
   finetune_epochs: int = 1,
   workdir: str | os.PathLike[str] | Workdir | None = None,
   callbacks: Sequence[Callback] = (),
@@ -44,6 +45,7 @@ def simulate(
     clients_per_round: S, drawn alike; 0 is every client. Below 1 it is a share of the
       clients, rounded, at least one. Or a `selection.Selection`.
     eval_every: rounds between evaluations; 0 evaluates after the last only.
+    eval_start: whether to evaluate the start too, as round 0.
     finetune_epochs: local epochs before the `finetuned` figures; 0 repeats the
       `deployed` ones.
     workdir: where metrics, summary, checkpoints and figures go: a path, or a `Workdir`,
@@ -72,6 +74,7 @@ def simulate(
     seed=seed,
     clients_per_round=clients_per_round,
     eval_every=eval_every,
+    eval_start=eval_start,
     finetune_epochs=finetune_epochs,
     workdir=workdir,
     callbacks=callbacks,

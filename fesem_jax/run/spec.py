@@ -61,6 +61,7 @@ class Spec:
   clients_per_round: Index = 0
   selection: Selection | None = None  # of the clients of a round; None draws them alike
   eval_every: Index = 1
+  eval_start: bool = False
   finetune_epochs: Index = 1
   # Training and test split of clients that take no part.
   unseen: tuple[FederatedData, FederatedData] | None = None

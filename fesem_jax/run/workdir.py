@@ -11,7 +11,7 @@ from typing import Any
 
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import check_same
-from fesem_jax.run.results.files import read_config, saved_rounds
+from fesem_jax.run.results.files import read_object, saved_rounds
 from fesem_jax.utils import file_locks, processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import WorkdirError
@@ -90,7 +90,7 @@ def _claim(
   workdir: pathlib.Path, config: dict[str, Any], resume: bool, alone: bool
 ) -> None:
   """Checks that a run may use a workdir, and leaves its configuration there."""
-  old, saved = read_config(workdir), saved_rounds(workdir)
+  old, saved = read_object(workdir / 'config.json'), saved_rounds(workdir)
   names = 'summary.json', 'clients.csv', 'clients.npz', 'models.npz', 'metrics.jsonl'
   files = [name for name in names if (workdir / name).exists()]
   if not resume and (old is not None or saved or files):

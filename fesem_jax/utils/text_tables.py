@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # What LaTeX needs in the preamble of a document.
 PREAMBLE = r'\usepackage{booktabs}'
 _SYMBOLS = {'±': r'$\pm$', '≥': r'$\ge$', '°': r'$^\circ$', '•': ''}
-_MOST_COLUMNS = 8  # Beside each other, of text and LaTeX.
+_MOST_COLUMNS, _MOST_OF_LATEX = 8, 7  # Beside each other.
 _CELL, _NOTE = 255, 1000  # Characters, at most.
 
 
@@ -38,6 +38,7 @@ class Table:
     bold: bool, which cells are the best.
     notes: at most two lines below it.
     label: of LaTeX, behind 'tab:'.
+    caption: of LaTeX; '' takes the first note.
   """
 
   cells: 'DataFrame'
@@ -45,6 +46,7 @@ class Table:
   bold: 'DataFrame | None' = None
   notes: Sequence[str] = ()
   label: str = 'methods'
+  caption: str = ''
 
   @classmethod
   def of_texts(
@@ -58,12 +60,12 @@ class Table:
     notes = [note] if note else []
     return cls(cells.set_axis(heads, axis=1), cells, notes=notes)
 
-  def _panels(self) -> Iterator['DataFrame']:
+  def _panels(self, most: int = _MOST_COLUMNS) -> Iterator['DataFrame']:
     """The cells, some groups of columns at a time."""
     selected: list[tuple[str, str]] = []
     for group in dict.fromkeys(self.cells.columns.get_level_values(0)):
       columns = [column for column in self.cells.columns if column[0] == group]
-      if selected and len(selected) + len(columns) > _MOST_COLUMNS:
+      if selected and len(selected) + len(columns) > most:
         yield self.cells[selected]
         selected = []
       selected += columns
@@ -110,14 +112,23 @@ class Table:
     return '\n\n'.join(parts) + '\n'
 
   def to_latex(self) -> str:
-    """A LaTeX table of booktabs, methods by the names of their papers."""
-    panels = [self._tabular(panel) for panel in self._panels()]
-    caption = _latex(with_method_names(' '.join(self.notes)))
-    body = '\n\\par\\medskip\n'.join(panels)
-    return (
-      f'% {PREAMBLE}\n\\begin{{table*}}[t]\n\\centering\\footnotesize\n'
-      f'\\caption{{{caption}}}\n\\label{{tab:{self.label}}}\n{body}\n\\end{{table*}}\n'
-    )
+    """The first columns as a LaTeX table of booktabs; `write` has the others too."""
+    return self._latex_tables()[0]
+
+  def _latex_tables(self) -> list[str]:
+    """LaTeX of some columns at a time, methods by the names of their papers."""
+    first, *others = [with_method_names(note) for note in self.notes] or ['']
+    texts = []
+    for i, panel in enumerate(self._panels(_MOST_OF_LATEX)):
+      groups = ', '.join(dict.fromkeys(group for group, _ in panel if group))
+      caption = self.caption or (with_method_names(groups) if i else first)
+      label = self.label + f'_{i + 1}' * bool(i)
+      lines = [r'\begin{table*}[t]', rf'\caption{{{_latex(caption)}}}']
+      lines += [rf'\label{{tab:{label}}}', r'\centering\footnotesize']
+      lines += [self._tabular(panel), r'\end{table*}']
+      comments = [PREAMBLE, *([first, *others] if i else others)]
+      texts.append('\n'.join([*(f'% {text}' for text in comments), *lines]) + '\n')
+    return texts
 
   def _tabular(self, panel: 'DataFrame') -> str:
     """Some columns as LaTeX."""
@@ -141,16 +152,22 @@ class Table:
     return self.numbers.to_csv(lineterminator='\n')
 
   def write(self, folder: pathlib.Path, name: str = 'table') -> None:
-    """Writes NAME.md, .csv, .tex and .json into an existing folder."""
+    """Writes NAME.md, .csv, .tex and .json into an existing folder.
+
+    Columns beyond the first ones have LaTeX files of their own, NAME_2.tex and so on.
+    """
+    first, *others = self._latex_tables()
     numbers = self.numbers.reset_index().astype(object)
     rows = numbers.where(numbers.notna(), None).to_dict('records')
     for suffix, text in {
       'md': self.to_markdown(),
       'csv': self.to_csv(),
-      'tex': self.to_latex(),
+      'tex': first,
       'json': json.dumps(rows, indent=1) + '\n',
     }.items():
       write_atomically(folder / f'{name}.{suffix}', text)
+    for number, text in enumerate(others, 2):
+      write_atomically(folder / f'{name}_{number}.tex', text)
 
 
 def spread(mean: float, std: float, form: str) -> str:
@@ -184,10 +201,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = ()) -> list[str]:
-  """Lines of cells, each column as wide as its widest cell.
-
-  The head comes first in `rows`; `left` are numbers of the left-aligned columns.
-  """
+  """Lines of cells below their head, columns as wide as their widest cell."""
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   return [
     '  '.join(

@@ -12,7 +12,7 @@ from scipy import stats
 
 from fesem_jax.analysis import tables
 from fesem_jax.run.results import curves
-from fesem_jax.run.results.frames import Recorded, joined
+from fesem_jax.run.results.frames import Recorded, joined, rounds_of
 from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.utils import text_tables
 from fesem_jax.utils.errors import UserError
@@ -37,7 +37,7 @@ def frames(by_label, clients=None, config=None):
   runs = [
     Recorded(
       label, seed, {'algorithm': label.split('(')[0], **(config or {}).get(label, {})},
-      found, [], (clients or {}).get((label, seed)), diverged=found is None,
+      found, rounds_of([]), (clients or {}).get((label, seed)), diverged=found is None,
     )
     for label, each in by_label.items()
     for seed, found in enumerate(each)
@@ -267,10 +267,18 @@ def test_settings_that_differ_are_a_column():
   made = frames({'a': [summary([0.5])], 'b(rate=1)': [summary([0.5])]}, config=config)
   found = tables.comparison(made)
   assert [cells(found, m)['settings'] for m in config] == [
-    'rate=0.1, rounds=5', 'rounds=7'
-  ] or [cells(found, m)['settings'] for m in config] == [
     'rounds=5, rate=0.1', 'rounds=7'
   ]  # fmt: skip
+  # What a method has by default is left out.
+  for values, shown in (
+    (['by_examples', 'uniform'], ['', '']),
+    (['uniform', 'by_examples'], ['weighting=uniform', 'weighting=by_examples']),
+  ):
+    config = dict(zip(['fed_avg', 'fesem(2)'], values, strict=True))
+    config = {m: {'weighting': value} for m, value in config.items()}
+    made = frames({m: [summary([0.5])] for m in config}, config=config)
+    found = tables.comparison(made)
+    assert [cells(found, m).get('settings', '') for m in config] == shown
 
 
 def test_ranks_are_those_of_scikit_posthocs():
@@ -301,7 +309,7 @@ def test_latex_compiles_without_a_table_that_is_too_wide(tmp_path):
   runs = {m: [summary([0.6, x]) for x in (0.7, 0.9)] for m in (name, 'fed_avg')}
   table(runs, columns=['deployed', 'finetuned'], correct='holm').write(tmp_path)
   (tmp_path / 'page.tex').write_text(
-    '\\documentclass{article}\n'
+    '\\documentclass[twocolumn]{article}\n'
     f'{text_tables.PREAMBLE}\n\\begin{{document}}\\input{{table}}\\end{{document}}\n'
   )
   done = subprocess.run(

@@ -77,7 +77,7 @@ def test_a_body_is_taken_and_stays_while_heads_train(pretrained, tmp_path):
 
 
 def test_a_run_starts_from_a_file(pretrained, tmp_path):
-  file = tmp_path / 'model.msgpack'
+  file = tmp_path / 'model.npz'
   before = fj.load_run(pretrained / 'fed_avg')
   before.save_model(file)
   assert sorted(export.read(file)) == [
@@ -131,10 +131,10 @@ def test_layers_that_are_drawn_and_stay_differ_by_seed(tmp_path):
 def test_mistakes_are_named(pretrained, tmp_path):
   fesem = pretrained / 'fesem'
   start = f'--init_from={fesem}:0'
-  (tmp_path / 'bad.msgpack').write_bytes(b'no model')
+  (tmp_path / 'bad.npz').write_bytes(b'no model')
   for args, subject in (
     ([f'--init_from={fesem}'], '--init_from'),
-    ([f'--init_from={tmp_path / "bad.msgpack"}'], 'bad.msgpack'),
+    ([f'--init_from={tmp_path / "bad.npz"}'], 'bad.npz'),
     ([start, '--hidden=9'], 'dense0/bias'),
     (['--train_layers=body'], 'train_layers'),
     ([start, '--algorithm=fed_em', '--num_clusters=2'], '--init_from'),

@@ -17,7 +17,7 @@ from tests.support.commands import call
 from tests.support.reported import clients_of, value_of, write_comparison, write_run
 
 charts = pytest.importorskip('fesem_jax.analysis.report.charts')
-content = pytest.importorskip('fesem_jax.analysis.report.content')
+pytest.importorskip('fesem_jax.analysis.report.content')
 
 
 @pytest.fixture(scope='module')
@@ -68,14 +68,10 @@ def test_curves_are_means_of_seeds(page):
   assert first['seeds'] == 2
   assert first['total_seconds'] == 2
   assert {'train_loss', 'objective', 'ari'} <= set(curves['metric'])
-
-
-def test_curves_of_many_rounds_are_thinned_and_keep_their_ends():
+  # Those of many rounds are thinned and keep their ends.
   rounds = pd.DataFrame({'round': np.arange(1, 3001), 'value': np.arange(3000.0)})
-  rounds = rounds.assign(
-    run='a', method=pd.Categorical(['a'] * 3000), metric='train_loss'
-  )
-  curve = rows(charts.curves(rounds))
+  method = pd.Categorical(['a'] * 3000)
+  curve = rows(charts.curves(rounds.assign(run='a', method=method, metric='loss')))
   assert len(curve) == 200
   assert (curve['round'].min(), curve['round'].max()) == (1, 3000)
 
@@ -90,13 +86,8 @@ def test_clients_are_those_of_the_files(page):
   assert shown['true_cluster'].tolist() == ['upright', 'turned'] * 6
   assert set(clients['cluster']) == {'0', '1', 'none'}
   assert shown['x'].notna().all()
-
-
-def test_clusters_are_those_of_the_records(page):
-  clusters = rows(specs(page)['clusters'])
-  assert clusters.groupby(['method', 'round'])['clients'].sum().unique().tolist() == [
-    12
-  ]
+  sizes = rows(specs(page)['clusters']).groupby(['method', 'round'])['clients'].sum()
+  assert sizes.unique().tolist() == [12]
 
 
 @pytest.mark.parametrize('task', [CLASSIFICATION, REGRESSION])
@@ -157,17 +148,11 @@ def test_settings_that_differ_stand_apart(tmp_path):
   assert 'dataset' in common
 
 
-@pytest.mark.parametrize(
-  ('folders', 'options', 'subject'),
-  [
-    ([], {}, 'workdirs'),
-    (['empty'], {}, 'empty'),
-    (['run'], {'reference': 'x'}, 'reference'),
-    (['run'], {'report': 'first'}, 'report'),
-    (['run', 'other'], {}, 'workdirs'),
-    (['damaged'], {}, 'summary.json'),
-  ],
-)
+@pytest.mark.parametrize(('folders', 'options', 'subject'), [
+  ([], {}, 'workdirs'), (['empty'], {}, 'empty'),
+  (['run'], {'reference': 'x'}, 'reference'), (['run'], {'report': 'first'}, 'report'),
+  (['run', 'other'], {}, 'workdirs'), (['damaged'], {}, 'summary.json'),
+])  # fmt: skip
 def test_what_cannot_be_reported_is_refused(tmp_path, folders, options, subject):
   (tmp_path / 'empty').mkdir()
   write_run(tmp_path / 'run')
@@ -176,19 +161,6 @@ def test_what_cannot_be_reported_is_refused(tmp_path, folders, options, subject)
   paths = [tmp_path / name for name in folders]
   with pytest.raises(UserError, match=subject):
     fj.write_report(paths, tmp_path / 'page.html', **options)
-
-
-def test_the_library_is_cached(tmp_path, monkeypatch):
-  made = []
-
-  def bundle(text):
-    made.append(text)
-    return 'draw("</script>")'
-
-  monkeypatch.setattr(content.vl_convert, 'javascript_bundle', bundle)
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-  assert {content._library() for _ in range(2)} == {'draw("<\\/script>")'}
-  assert len(made) == 1
 
 
 def test_the_binary_writes_a_page(comparison, tmp_path):

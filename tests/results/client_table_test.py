@@ -110,10 +110,3 @@ def test_runs_that_cannot_be_compared_are_refused(b, subject):
     fj.compare_clients(table(), b)
   with pytest.raises(fj.UserError, match=r'^metric: '):
     fj.compare_clients(table(), table(), 'deployed_nll')
-
-
-def test_names_are_no_wider_than_the_longest():
-  for names, width in (([8, 12], 2), ([-5, 3], 2), (['a ', 'ß'], 2), ([7], 1)):
-    found = client_table.as_text(np.array(names))
-    assert found.dtype == f'<U{width}'
-    assert found.tolist() == [str(x) for x in names]

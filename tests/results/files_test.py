@@ -32,7 +32,6 @@ def write_metrics(path):
   out = MetricsWriter(path.parent)
   out.write({'round': 1})
   out.amend({'deployed': 0})
-  out.close()
 
 
 WRITERS = {
@@ -75,21 +74,6 @@ def test_metrics_are_not_appended_through_a_link(tmp_path):
   assert (tmp_path / 'precious').read_text() == 'old'
 
 
-def test_files_have_the_permissions_of_any_other_new_file(tmp_path):
-  before = os.umask(0o027)
-  try:
-    write_text(tmp_path / 'a')
-  finally:
-    os.umask(before)
-  assert (tmp_path / 'a').stat().st_mode & 0o777 == 0o640
-
-
-def test_long_names_can_be_replaced(tmp_path):
-  path = tmp_path / ('é' * 127)
-  write_text(path)
-  assert path.read_text() == 'new'
-
-
 @pytest.mark.parametrize('call', ['fsync', 'replace', 'open'])
 def test_a_file_that_cannot_be_written_stays_as_it_was(call, tmp_path, monkeypatch):
   write_arrays(tmp_path / 'a.npz')
@@ -117,7 +101,6 @@ def test_what_follows_the_checkpoint_does_not_matter(tmp_path):
   assert [r['round'] for r in out.records] == [0, 1, 2]
   assert path.read_text() == lines(0, 1, 2)
   out.write({'round': 3})
-  out.close()
   assert path.read_text() == lines(0, 1, 2, 3)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.run.results import frames
-from tests.support.runs import federation, simulated
+from tests.support.runs import federation, simulated, simulated_linear, without_time
 
 
 @pytest.fixture(scope='module')
@@ -53,10 +53,8 @@ def test_rows_are_what_files_hold(folder):
   assert row['config.algorithm'] == 'fesem'
   assert row['status'] == 'finished'
   lines = [json.loads(x) for x in (workdir / 'metrics.jsonl').read_text().splitlines()]
-  rounds = frames.wide(
-    found.rounds[found.rounds['run'] == row['run']],
-    ['deployed.micro_accuracy', 'cluster_sizes.1', 'total_bytes', 'bytes_up'],
-  ).set_index('round')
+  of_run = found.rounds[found.rounds['run'] == row['run']]
+  rounds = of_run.pivot(index='round', columns='metric', values='value')
   for line in lines[1:]:
     number = line['round']
     assert rounds.loc[number, 'cluster_sizes.1'] == line['cluster_sizes'][1]
@@ -86,6 +84,17 @@ def test_unfinished_runs_and_methods_of_two_folders(folder, tmp_path):
   assert np.isnan(going['deployed.micro_accuracy'])
   with pytest.raises(fj.UserError, match='holds no run'):
     fj.load_runs(tmp_path / 'none*')
+
+
+def test_the_start_is_round_0():
+  plain, result = (simulated_linear(eval_start=start) for start in (False, True))
+  start, *later = result.history
+  assert start['round'] == 0
+  assert start['cluster_sizes'] == plain.history[0]['cluster_sizes']
+  assert without_time(later) == without_time(plain.history[1:])
+  assert result.summary['reports'] == plain.summary['reports']
+  row = result.rounds.query("round == 0 and metric == 'deployed.micro_accuracy'")
+  assert row['value'].tolist() == [start['deployed']['micro_accuracy']]
 
 
 def test_a_result_can_be_pickled():

@@ -1,13 +1,11 @@
 """Results in the user's order, and finished runs loaded from their workdirs."""
 
-import dataclasses
 import json
 import os
 import shutil
 import subprocess
 import sys
 
-import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -151,16 +149,15 @@ run = fj.load_run({str(tmp_path / 'run')!r})
 x = np.load({str(tmp_path / 'x.npy')!r})
 p = run.predict(x, client='c3', probabilities=True)
 np.save({str(tmp_path / 'p.npy')!r}, p)
-print(jax.device_count(), len(run.history), 'fesem_jax.run.checkpoint' in sys.modules)
-print('flax.nnx' in sys.modules)
+print(jax.device_count(), len(run.history), 'flax.nnx' in sys.modules)
 """
   env = os.environ | {'JAX_NUM_CPU_DEVICES': '3', 'PYTHONPATH': str(ROOT)}
   out = subprocess.run(
     [sys.executable, '-c', script], capture_output=True, text=True, env=env
   )
   assert out.returncode == 0, out.stderr
-  assert out.stdout.split()[:2] == ['3', str(len(result.history))]
-  assert out.stdout.split()[-1] == 'False'  # NNX is slow to import.
+  # NNX is slow to import.
+  assert out.stdout.split() == ['3', str(len(result.history)), 'False']
   logits = logits_of(result.deployed.params(client='c3'), x)
   want = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
   np.testing.assert_allclose(np.load(tmp_path / 'p.npy'), want, rtol=1e-4)
@@ -180,20 +177,21 @@ def test_centers_are_models_by_cluster(done):
   )
 
 
-def test_layers_of_clients_own_make_no_center_whole():
+def test_models_without_names_and_files_of_one_model(tmp_path):
   deployed = simulated('fed_per').deployed
   assert set(deployed.centers) == {'dense0'}
   with pytest.raises(UserError, match='client'):
     deployed.params(cluster=0)
   assert simulated('non_fed').deployed.centers is None
-
-
-def test_the_global_model_needs_no_name(tmp_path):
   simulated('fed_avg', workdir=tmp_path)
   loaded = fj.load_run(tmp_path)
   x = federation()[1].client(0)[0]
-  want = loaded.predict(x, client='c4')
-  np.testing.assert_array_equal(loaded.predict(x), want)
+  np.testing.assert_array_equal(loaded.predict(x), loaded.predict(x, client='c4'))
+  loaded.save_model(tmp_path / 'model.npz')
+  with np.load(tmp_path / 'model.npz') as arrays:
+    np.testing.assert_array_equal(
+      arrays['logits/bias'], loaded.params()['logits']['bias']
+    )
 
 
 def test_examples_of_bytes_are_scaled_as_in_training():
@@ -241,12 +239,9 @@ def test_a_run_of_the_api_predicts_once_the_model_is_given(tmp_path):
   np.testing.assert_array_equal(
     fj.load_run(tmp_path, model).predict(x, cluster=0), want
   )
-  other = models.build('mlp', (6,), 3, (4,))
-  with pytest.raises(UserError, match='dense0/bias'):
-    fj.load_run(tmp_path, other).predict(x, cluster=0)
-  other = models.build('logistic', (6,), 3)
-  with pytest.raises(UserError, match='dense0/bias'):
-    fj.load_run(tmp_path, other).predict(x, cluster=0)
+  for other in (models.build('mlp', (6,), 3, (4,)), models.build('logistic', (6,), 3)):
+    with pytest.raises(UserError, match='dense0/bias'):
+      fj.load_run(tmp_path, other).predict(x, cluster=0)
 
 
 def test_models_of_any_pytree_come_back_as_they_were(tmp_path):
@@ -267,24 +262,18 @@ def test_models_of_any_pytree_come_back_as_they_were(tmp_path):
   np.testing.assert_array_equal(loaded.predict(x, client='c5'), want)
 
 
-def edit(name, change):
-  """Changes the bytes of a file of a run."""
-  return lambda folder: (folder / name).write_bytes(
-    change((folder / name).read_bytes())
-  )
-
-
-@pytest.mark.parametrize(('damage', 'subject'), [
-  (lambda folder: (folder / 'config.json').unlink(), 'holds no run'),
-  (lambda folder: (folder / 'summary.json').unlink(), 'not finished'),
-  (lambda folder: (folder / 'clients.csv').unlink(), 'clients.csv'),
-  (lambda folder: (folder / 'models.npz').unlink(), 'save_models'),
-  (edit('summary.json', lambda raw: raw[:20]), 'summary.json'),
-  (edit('clients.csv', lambda raw: raw.replace(b'"c3",14', b'"c3",x')), 'clients.csv'),
-  (edit('models.npz', lambda raw: raw[:-40]), 'models.npz'),
+@pytest.mark.parametrize(('name', 'change', 'subject'), [
+  ('config.json', None, 'holds no run'), ('summary.json', None, 'not finished'),
+  ('clients.csv', None, 'clients.csv'), ('models.npz', None, 'save_models'),
+  ('summary.json', lambda raw: raw[:20], 'summary.json'),
+  ('clients.csv', lambda raw: raw.replace(b'"c3",14', b'"c3",x'), 'clients.csv'),
+  ('models.npz', lambda raw: raw[:-40], 'models.npz'),
 ])  # fmt: skip
-def test_damaged_and_unfinished_runs_are_refused(workdir, damage, subject):
-  damage(workdir)
+def test_damaged_and_unfinished_runs_are_refused(workdir, name, change, subject):
+  content = (workdir / name).read_bytes()
+  (workdir / name).unlink()
+  if change:
+    (workdir / name).write_bytes(change(content))
   with pytest.raises(UserError, match=subject):
     _ = fj.load_run(workdir).deployed
 
@@ -300,49 +289,35 @@ def test_arguments_of_predict_are_checked(done, x, options, subject):
     fj.load_run(done).predict(x, **options)
 
 
-def test_models_are_mapped_and_not_read(done):
-  assert all(
-    isinstance(x, np.memmap) for x in fj.load_run(done).deployed.shared.values()
-  )
-
-
-def test_models_can_be_left_out_and_added_later(tmp_path, caplog):
-  simulated(workdir=tmp_path, save_models=False)
+def test_a_longer_run_replaces_what_the_shorter_one_left(tmp_path, caplog):
+  simulated(workdir=tmp_path, save_models=False, make_portrait=True)
   assert not (tmp_path / 'models.npz').exists()
   with pytest.raises(UserError, match='save_models'):
     fj.load_run(tmp_path).params(cluster=0)
   before = (tmp_path / 'summary.json').stat().st_mtime_ns
-  result = simulated(workdir=tmp_path, save_models=True)
+  simulated(workdir=tmp_path, save_models=True)  # They can be added later.
   assert (tmp_path / 'summary.json').stat().st_mtime_ns == before
-  assert_same_state(fj.load_run(tmp_path).centers, result.models.shared)
   assert not caplog.records
-
-
-@pytest.mark.parametrize(('save_models', 'saved'), [(None, False), (True, True)])
-def test_large_models_are_saved_on_request_only(
-  save_models, saved, tmp_path, monkeypatch, caplog
-):
-  size = 7 * 4 * (6 * 5 + 5 + 5 * 3 + 3)
-  monkeypatch.setattr(saved_models, 'MAX_BYTES', size - 1)
-  simulated('non_fed', workdir=tmp_path, save_models=save_models)
-  assert (tmp_path / 'models.npz').exists() == saved
-  assert ('save_models' in caplog.text) == (not saved)
-  monkeypatch.setattr(saved_models, 'MAX_BYTES', size)
-  simulated('non_fed', workdir=tmp_path)
-  assert (tmp_path / 'models.npz').exists()
-
-
-def test_a_longer_run_replaces_what_the_shorter_one_left(tmp_path):
-  simulated(workdir=tmp_path)
-  result = simulated(workdir=tmp_path, rounds=3)
+  result = simulated(workdir=tmp_path, rounds=3, make_portrait=False)
   loaded = fj.load_run(tmp_path)
   assert loaded.summary['rounds'] == loaded.history[-1]['round'] == 3
-  np.testing.assert_array_equal(
-    loaded.params(client='c2')['logits']['bias'],
-    result.deployed.params(client='c2')['logits']['bias'],
-  )
+  assert_same_state(loaded.centers, result.models.shared)
+  assert all(isinstance(x, np.memmap) for x in loaded.deployed.shared.values())
+  assert not (tmp_path / 'clients.npz').exists()
   simulated(workdir=tmp_path, rounds=4, save_models=False)
   assert not (tmp_path / 'models.npz').exists()  # Those of round 3 would mislead.
+
+
+def test_large_models_are_saved_on_request_only(tmp_path, monkeypatch, caplog):
+  size = 7 * 4 * (6 * 5 + 5 + 5 * 3 + 3)
+  for most, save_models in ((size - 1, None), (size - 1, True), (size, None)):
+    monkeypatch.setattr(saved_models, 'MAX_BYTES', most)
+    folder = tmp_path / f'{most}_{save_models}'
+    simulated('non_fed', workdir=folder, save_models=save_models)
+    saved = bool(most == size or save_models)
+    assert (folder / 'models.npz').exists() == saved
+    assert ('save_models' in caplog.text) == (not saved)
+    caplog.clear()
 
 
 def test_the_portrait_is_in_the_users_order(tmp_path):
@@ -387,58 +362,6 @@ def test_names_of_any_characters_survive(tmp_path):
     np.testing.assert_array_equal(a, b)
 
 
-def test_exported_models_are_read_by_flax(done, tmp_path):
-  loaded = fj.load_run(done)
-  loaded.save_model(tmp_path / 'center.msgpack', cluster=1)
-  like = helpers.first_model(helpers.local(), 5)
-  content = (tmp_path / 'center.msgpack').read_bytes()
-  for read in (
-    flax.serialization.from_bytes(like, content),
-    flax.serialization.msgpack_restore(content),
-  ):
-    chosen = loaded.params(cluster=1)
-    assert jax.tree.structure(read) == jax.tree.structure(chosen)
-    assert_same_state(read, chosen)
-
-
-def test_exported_models_are_read_by_safetensors(done, tmp_path):
-  numpy = pytest.importorskip('safetensors.numpy')
-  loaded = fj.load_run(done)
-  loaded.save_model(tmp_path / 'c3.safetensors', client='c3')
-  read = numpy.load_file(tmp_path / 'c3.safetensors')
-  assert sorted(read) == [
-    'dense0.bias', 'dense0.kernel', 'logits.bias', 'logits.kernel'
-  ]  # fmt: skip
-  params = loaded.params(client='c3')
-  np.testing.assert_array_equal(read['logits.kernel'], params['logits']['kernel'])
-
-
-def test_a_method_carries_the_local_training_it_was_built_with():
-  local = helpers.local(epochs=3)
-  for name in algorithms.METHODS:
-    options = {'num_clusters': 2} if 'num_clusters' in algorithms.options(name) else {}
-    if name == 'fed_bn':
-      options = {'norm_layers': ['logits']}  # The model has no norm.
-    assert algorithms.build(name, local, **options).local == local
-
-
-def test_a_run_on_data_whose_true_clusters_have_names_loads(tmp_path):
-  names = np.array(['Korean', 'Thai'])[GROUPS]
-  data = [
-    dataclasses.replace(d, info=dataclasses.replace(d.info, clusters=names))
-    for d in federation()
-  ]
-  simulated('fesem', data, rounds=1, workdir=tmp_path)
-  run = fj.load_run(tmp_path)
-  assert run.clients.true_cluster.tolist() == names.tolist()
-
-
-def test_a_portrait_of_fewer_rounds_is_deleted(tmp_path):
-  simulated(workdir=tmp_path, make_portrait=True)
-  simulated(workdir=tmp_path, rounds=3, make_portrait=False)
-  assert not (tmp_path / 'clients.npz').exists()
-
-
 def test_a_run_killed_while_it_writes_its_result_is_not_finished(workdir, monkeypatch):
   def killed(*args, **kwargs):
     raise KeyboardInterrupt
@@ -469,12 +392,12 @@ def test_features_of_the_file_are_standardized_to_predict(tmp_path):
   result = fj.simulate(fj.algorithms.fed_avg(local), train, test, rounds=3,
                        workdir=tmp_path)  # fmt: skip
   run = fj.load_run(tmp_path, model)
-  mean, deviation = x.mean(axis=0), x.std(axis=0)
-  assert run.deployed.examples.class_names == ('low', 'high')
-  outputs = run.deployed.outputs((x - run.deployed.examples.mean)
-                                 / run.deployed.examples.deviation)  # fmt: skip
+  of = run.deployed.examples
+  outputs = run.deployed.outputs((x - of.mean) / of.deviation)
   np.testing.assert_array_equal(run.predict(x), outputs.argmax(axis=1))
-  assert (run.predict(x) == (x[:, 0] > 10)).mean() > 0.9
   np.testing.assert_array_equal(run.predict(x), result.predict(x))
-  np.testing.assert_allclose(run.deployed.examples.mean, mean, rtol=0.2)
-  np.testing.assert_allclose(run.deployed.examples.deviation, deviation, rtol=0.2)
+  assert (run.predict(x) == (x[:, 0] > 10)).mean() > 0.9
+  named = run.predict(x, names=True)
+  np.testing.assert_array_equal(named, np.where(run.predict(x), 'high', 'low'))
+  np.testing.assert_allclose(of.mean, x.mean(axis=0), rtol=0.2)
+  np.testing.assert_allclose(of.deviation, x.std(axis=0), rtol=0.2)

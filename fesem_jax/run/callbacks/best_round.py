@@ -103,13 +103,13 @@ class BestRound(Callback):
       self.models = used
       return
     models = ClientModels(used.shared, used.choice, used.own, used.mixture)
-    size, count = saved_models.num_bytes(models, len(used.names)), len(used.names)
+    size = saved_models.num_bytes(models, len(used.names))
     is_large = self._save_models is None and size > saved_models.MAX_BYTES
     if is_large or self._save_models is False:
       processes.from_first(lambda: saved_models.remove(folder, saved_models.BEST))
       return
-    args = models, np.arange(count), used.names, used.examples, event.number
-    processes.from_first(lambda: saved_models.write(folder, *args, saved_models.BEST))
+    args = used, event.number, saved_models.BEST
+    processes.from_first(lambda: saved_models.write(folder, *args))
 
   def on_end(self, event: Event) -> None:
     """Says in the summary which round is best."""

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def compare_clients(a: Any, b: Any, metric: str = '') -> 'DataFrame':
-  """Compares a metric of two runs of the same data, client by client.
+  """Compares a metric of two runs of the same clients, client by client.
 
   Args:
     a: a run, of `simulate` or `load_run`, or its frame of clients.
-    b: another run of the same clients, in any order.
+    b: another run, its clients in any order.
     metric: a column of `clients`, as 'deployed_f1'; '' is the first one.
 
   Returns:
@@ -32,17 +32,14 @@ def compare_clients(a: Any, b: Any, metric: str = '') -> 'DataFrame':
   metrics = [c for c in first if c.startswith(KINDS) and c in second]
   metric = metric or metrics[0]
   check_choice('metric', metric, tuple(metrics))
-  same = sorted(first['client']) == sorted(second['client'])
-  check(same, 'clients: differ between the runs; compare runs of the same data')
-  unique = first['client'].is_unique
-  check(unique, 'clients: several have the same name; give each a unique one')
+  names = [frame['client'] for frame in (first, second)]
+  same = names[0].is_unique and sorted(names[0]) == sorted(names[1])
+  check(same, 'clients: must have unique names, the same ones in both runs')
   first, second = (counted(t).set_index('client')[metric] for t in (first, second))
   frame = first.to_frame('a').join(second.rename('b'), how='inner').dropna()
   check(len(frame), f'metric: no client has {metric} in both runs')
-  test = paired_difference(frame['a'].tolist(), frame['b'].tolist())
+  mean, low, high, _ = paired_difference(frame['a'].tolist(), frame['b'].tolist())
   frame['difference'] = frame['a'] - frame['b']
   frame = frame.sort_values('difference', kind='stable').reset_index()
-  # P would be of repeats of the run, not of its clients.
-  frame.attrs = {'metric': metric, **test._asdict()}
-  del frame.attrs['p']
+  frame.attrs = {'metric': metric, 'mean': mean, 'low': low, 'high': high}
   return frame

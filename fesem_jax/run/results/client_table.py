@@ -4,7 +4,7 @@ Columns: `client`, its name; training `examples`; `test_examples` that the metri
 measured on; `true_cluster`, a number or name, where any is known; `cluster` that the
 client deploys from, where there are clusters; `deployed_NAME` and `finetuned_NAME`
 (float64) of each metric of the task and of the model, NaN without test examples;
-`honest`, False for bad clients, where there are any; and what callbacks measured.
+`honest`, False for bad clients, where there are any; and columns of callbacks.
 """
 
 import csv
@@ -22,10 +22,11 @@ from fesem_jax.utils.errors import check
 from fesem_jax.utils.safe_files import reading
 
 if TYPE_CHECKING:
-  from pandas import DataFrame, Series  # Slow to import.
+  from pandas import DataFrame  # Slow to import.
 
 FILE = 'clients.csv'
 KINDS = ('deployed', 'finetuned')
+_TEXTS = ['client', 'true_cluster']
 
 
 def make(
@@ -39,17 +40,17 @@ def make(
   task: Task,
   honest: np.ndarray | None = None,
 ) -> 'DataFrame':
-  """Returns the frame of what was measured, [M] each in the order of the user's data.
-
-  `places` is the position of each client in the totals, which are as arranged.
-  """
+  """The frame of [M] clients in the order of `places` in the totals."""
   import pandas
 
+  is_number = truth is not None and np.asarray(truth).dtype.kind in 'iu'
   columns: dict[str, Any] = {
     'client': pandas.Series(as_text(names), dtype=object),
     'examples': np.asarray(sizes).astype(np.int64),
     'test_examples': np.asarray(deployed.examples)[places].astype(np.int64),
-    'true_cluster': None if truth is None else _numbers_or_names(truth),
+    'true_cluster': truth
+    if truth is None
+    else pandas.Series(truth, dtype=np.int64 if is_number else object),
     'cluster': None if assignment is None else np.asarray(assignment, np.int64),
   }
   for kind, totals in zip(KINDS, (deployed, finetuned), strict=True):
@@ -58,13 +59,6 @@ def make(
   columns['honest'] = honest
   present = {name: column for name, column in columns.items() if column is not None}
   return pandas.DataFrame(present)
-
-
-def _numbers_or_names(truth: np.ndarray) -> 'Series':
-  import pandas
-
-  is_number = np.asarray(truth).dtype.kind in 'iu'
-  return pandas.Series(truth, dtype=np.int64 if is_number else object)
 
 
 def as_text(names: np.ndarray) -> np.ndarray:
@@ -86,20 +80,15 @@ def position_of(client: Any, names: np.ndarray) -> int:
 def with_columns(
   clients: 'DataFrame', columns: Mapping[str, np.ndarray], source: str
 ) -> 'DataFrame':
-  """The frame with further columns of [M] numbers, which `source` gives.
-
-  Raises `UserError` on a name that is taken or looks like a metric's, or on no numbers.
-  """
+  """The frame with columns of [M] numbers, which `source` names in errors."""
   for name, values in columns.items():
     taken = name in clients or name.partition('_')[0] in KINDS
     check(not taken, f'{source}: column {name!r} is taken; choose another name')
     column = np.asarray(values)
     is_numeric = column.dtype.kind in 'iuf' and column.shape == (len(clients),)
     check(is_numeric, f'{source}: column {name!r} must hold a number for each client')
-    is_integer = column.dtype.kind in 'iu'
-    clients = clients.assign(
-      **{name: column.astype(np.int64 if is_integer else np.float64)}
-    )
+    dtype = np.float64 if column.dtype.kind == 'f' else np.int64
+    clients = clients.assign(**{name: column.astype(dtype)})
   return clients
 
 
@@ -117,19 +106,11 @@ def fairness_of(clients: 'DataFrame', figure: Figure) -> dict[str, Any]:
 
 
 def write(folder: pathlib.Path, clients: 'DataFrame') -> None:
-  """Writes `clients.csv`, numbers with all digits; raises `UserError` if it cannot.
-
-  Names that are no valid text are written with backslashes.
-  """
+  """Writes `clients.csv`, numbers with all digits."""
+  form: dict[str, Any] = {'encoding': 'utf-8', 'errors': 'backslashreplace'}
+  form |= {'quoting': csv.QUOTE_NONNUMERIC, 'lineterminator': '\n'}
   with replacing(folder / FILE) as file:
-    clients.to_csv(
-      file,
-      index=False,
-      lineterminator='\n',
-      quoting=csv.QUOTE_NONNUMERIC,
-      encoding='utf-8',
-      errors='backslashreplace',
-    )
+    clients.to_csv(file, index=False, **form)
 
 
 def read(folder: pathlib.Path) -> 'DataFrame | None':
@@ -139,17 +120,15 @@ def read(folder: pathlib.Path) -> 'DataFrame | None':
     return None
   import pandas
 
+  form: dict[str, Any] = {'keep_default_na': False, 'na_values': ['']}
+  form |= {'dtype': dict.fromkeys(_TEXTS, object), 'float_precision': 'round_trip'}
   with reading(path):
-    texts = pandas.read_csv(path, dtype=object, keep_default_na=False)
-    return pandas.DataFrame({name: _parsed(name, texts[name]) for name in texts})
-
-
-def _parsed(name: str, texts: 'Series') -> 'Series':
-  """A column of a file: text, whole numbers, or float64, which is NaN where empty."""
-  names = name == 'true_cluster' and not texts.str.fullmatch(r'0|-?[1-9]\d*').all()
-  if name == 'client' or names:
-    return texts
-  if name == 'honest':
-    return texts == 'True'
-  whole = texts.str.fullmatch(r'-?\d+').all() and name.partition('_')[0] not in KINDS
-  return texts.astype(np.int64) if whole else texts.replace('', 'nan').astype(float)
+    clients = pandas.read_csv(path, **form)
+    for name in (name for name in _TEXTS if name in clients):
+      clients[name] = clients[name].fillna('')
+    truth = clients.get('true_cluster')
+    if truth is not None and truth.str.fullmatch(r'0|-?[1-9]\d*').all():
+      clients['true_cluster'] = truth.astype(np.int64)
+    for name in clients.columns.difference(_TEXTS):
+      check(clients[name].dtype.kind in 'bif', f'{path}: {name} must be numbers')
+  return clients

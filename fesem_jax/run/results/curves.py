@@ -11,7 +11,6 @@ import numpy as np
 
 from fesem_jax.tasks import CLASSIFICATION, Figure, Task
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.ranges import check_choice
 
 # Rounds that metrics may be of -> what tables say of them.
 REPORTS = {
@@ -24,8 +23,7 @@ REPORTS = {
 DATA_SINCE = 'data_since'
 
 _KINDS = ('deployed', 'finetuned')
-# Evaluations of which `mean10` is the mean, at most.
-_LAST = 10
+_LAST = 10  # Evaluations of `mean10`, at most.
 
 Record = dict[str, Any]
 
@@ -42,49 +40,36 @@ def reports(history: Sequence[Record], task: Task = CLASSIFICATION) -> Record:
     clients are bad, `honest` with the same of the others. Those of 'best' have their
     `round`, the first of equal ones; 'mean10' has the number of `evaluations`.
   """
-  honest = [r['honest'] | {'round': r['round']} for r in history if 'honest' in r]
-  of_honest = {'honest': honest} if honest else {}
-  return {
-    report: _of_records(history, report, task)
-    | {name: _of_records(records, report, task) for name, records in of_honest.items()}
-    for report in ('best', 'mean10')
-  }
+  measured = [r for r in history if _KINDS[0] in r]
+  honest = [r['honest'] | {'round': r['round']} for r in measured if 'honest' in r]
+  made = {}
+  for name, report in (('best', _best), ('mean10', _mean)):
+    made[name] = report(measured, task)
+    if honest:
+      made[name]['honest'] = report(honest, task)
+  return made
 
 
-def _of_records(records: Sequence[Record], report: str, task: Task) -> Record:
-  """One of `reports` of records with the scores of some clients."""
-  measured = [r for r in records if _KINDS[0] in r]
-  if report == 'best':
-    return {kind: _best(measured, kind, task) for kind in _KINDS}
+def _best(measured: Sequence[Record], task: Task) -> Record:
+  best = {}
+  for kind in _KINDS:
+    values = np.array([r[kind][task.primary_column] for r in measured], np.float64)
+    # Without examples to measure on, no metric is a number.
+    chosen = len(measured) - 1
+    if not np.isnan(values).all():
+      chosen = int(np.nanargmax([task.primary.better(value) for value in values]))
+    best[kind] = measured[chosen][kind] | {'round': measured[chosen]['round']}
+  return best
+
+
+def _mean(measured: Sequence[Record], _: Task) -> Record:
   last = measured[-_LAST:]
+  names = {kind: last[-1][kind] for kind in _KINDS}
   means = {
-    kind: {
-      name: float(np.mean([r[kind][name] for r in last])) for name in last[-1][kind]
-    }
+    kind: {name: float(np.mean([r[kind][name] for r in last])) for name in names[kind]}
     for kind in _KINDS
   }
   return means | {'evaluations': len(last)}
-
-
-def _best(measured: Sequence[Record], kind: str, task: Task) -> Record:
-  of_rounds = np.array([r[kind][task.primary_column] for r in measured], np.float64)
-  # Without examples to measure on, no metric is a number.
-  chosen = len(measured) - 1
-  if not np.isnan(of_rounds).all():
-    chosen = int(np.nanargmax([task.primary.better(value) for value in of_rounds]))
-  return measured[chosen][kind] | {'round': measured[chosen]['round']}
-
-
-def as_reported(summary: Record, report: str) -> Record:
-  """A summary whose scores are those of a report, one of `REPORTS`."""
-  check_choice('report', report, tuple(REPORTS))
-  if report == 'last':
-    return summary
-  scores = summary['reports'][report]
-  changed = summary | {kind: scores[kind] for kind in _KINDS}
-  if 'honest' in summary:
-    changed |= {'honest': summary['honest'] | scores['honest']}
-  return changed
 
 
 def of_last_data(history: Sequence[Record], summary: Record) -> list[Record]:
@@ -97,17 +82,9 @@ def rounds_to(
 ) -> float | None:
   """Rounds until a curve first reaches a target, as McMahan et al. (2017) count them.
 
-  The curve is made monotone, the best value so far, and taken to be linear between the
-  rounds in which it was measured.
-
-  Args:
-    target: to be reached.
-    rounds: [N] increasing, when values were measured.
-    values: [N]; those that are no numbers count as none.
-
-  Returns:
-    The rounds, the first measured one if its value reaches the target; None if none
-    does.
+  The curve, `values` [N] of increasing `rounds` [N], is made monotone, the best value
+  so far, and linear between the rounds in which it was measured; NaN counts as none.
+  Returns the first measured round if its value reaches the target; None if none does.
   """
   best = np.maximum.accumulate(np.nan_to_num(values, nan=-np.inf, posinf=np.inf))
   reached = np.flatnonzero(best >= target)

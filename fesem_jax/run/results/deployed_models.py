@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model, Params
@@ -18,6 +19,7 @@ from fesem_jax.models.porting import to_state_dict
 from fesem_jax.run.results import export
 from fesem_jax.run.results.client_table import position_of
 from fesem_jax.tasks import CLASSIFICATION, TASKS, Task
+from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
 
 _BATCH = 256  # Examples that are classified at once.
@@ -29,6 +31,15 @@ def by_layer(params: Params) -> dict[str, Any]:
   return {jax.tree_util.keystr(p, simple=True, separator='/'): x for p, x in leaves}
 
 
+def fetched(models: ClientModels, places: np.ndarray) -> ClientModels:
+  """Models as arranged, on the host and in the user's order; see `Result.places`."""
+  models = offloading.as_arrays(processes.on_host(models))
+  choice, own, mixture = jax.tree.map(
+    lambda x: np.asarray(x)[places], (models.choice, models.own, models.mixture)
+  )
+  return ClientModels(models.shared, choice, own, mixture)
+
+
 @dataclasses.dataclass(frozen=True)
 class Examples:
   """The kind of examples that a model takes."""
@@ -37,7 +48,7 @@ class Examples:
   dtype: str  # 'uint8' or 'float32', as in `FederatedData`
   scale: float  # multiplier that brings them to the models' range
   num_classes: int  # L
-  task: str = CLASSIFICATION.name  # what the models are for; see `tasks.TASKS`
+  task: str = CLASSIFICATION.name  # a key of `tasks.TASKS`
   class_names: tuple[str, ...] = ()  # [L], where classes have names
   # Of each column [F], where columns were standardized.
   mean: tuple[float, ...] = ()
@@ -45,14 +56,11 @@ class Examples:
 
   @classmethod
   def of(cls, data: FederatedData) -> 'Examples':
-    """The form of the examples of a split."""
+    """The examples of a split."""
     names = tuple(map(str, data.info.class_names or ()))
     kind = data.example_shape, str(data.x.dtype), data.scale, data.num_classes
-    return cls(*kind, data.task, names, *moments_of(data))
-
-  def output_shape(self, count: int) -> tuple[int, ...]:
-    """Shape of a model's outputs for some examples."""
-    return TASKS[self.task].output_shape(count, self.shape, self.num_classes)
+    moments = [tuple(x.tolist()) for x in data.info.standardization or ()]
+    return cls(*kind, data.task, names, *moments)
 
   def checked(self, x: Any) -> np.ndarray:
     """Examples [B, ...] in the dtype of the training data; raises `UserError`."""
@@ -72,27 +80,18 @@ class Examples:
     return (np.asarray(x, np.float64) - self.mean) / self.deviation
 
 
-def moments_of(data: FederatedData) -> tuple[tuple[float, ...], tuple[float, ...]]:
-  """Means and deviations of columns that were standardized; empty elsewhere."""
-  if data.info.standardization is None:
-    return (), ()
-  mean, deviation = (tuple(x.tolist()) for x in data.info.standardization)
-  return mean, deviation
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class DeployedModels:
   """The models that clients deploy, each stored once, in the order of the user's data.
 
   Attributes:
     shared: path of each shared layer -> [R, ...], one global model or R centers.
-    own: path of each layer of clients' own -> [M, ...].
+    own: path of each personal layer -> [M, ...].
     choice: [M] int which of the R models each client uses; None if all use the first.
     mixture: [M, R] weights of each client's mixture, or None.
-    names: [M] strings, the clients.
+    names: [M] names of the clients.
     examples: what the models take.
-    model: how they compute; None where it is not known, and then nothing is
-      predicted.
+    model: how they compute; None if unknown, which rules out predictions.
   """
 
   shared: dict[str, np.ndarray]
@@ -125,11 +124,16 @@ class DeployedModels:
 
   @property
   def centers(self) -> Params:
-    """[R, ...] the global model (R = 1) or the centers; None where nothing is shared.
+    """[R, ...] the global model (R = 1) or the centers, without personal layers.
 
-    Layers of clients' own are not in it.
+    None where nothing is shared.
     """
     return unflatten_dict(self.shared, sep='/') if self.shared else None
+
+  @property
+  def task(self) -> Task:
+    """Task of the models."""
+    return TASKS[self.examples.task]
 
   def params(self, *, client: str | None = None, cluster: int | None = None) -> Params:
     """One model.
@@ -139,8 +143,7 @@ class DeployedModels:
       cluster: number of the center, from 0. Neither names the global model.
 
     Returns:
-      Parameters as the model's own pytree, or nested dicts where the model is not
-      known.
+      Parameters as the model's own pytree; nested dicts where the model is unknown.
 
     Raises:
       UserError: on an unknown client or cluster, or if there is no single such model.
@@ -160,15 +163,17 @@ class DeployedModels:
     client: str | None = None,
     cluster: int | None = None,
     probabilities: bool = False,
+    names: bool = False,
   ) -> np.ndarray:
     """Predicts with one model.
 
     Args:
       x: [B, ...] examples as they were before `data.load` scaled or standardized them,
         which is done here.
-      client: name of the client whose deployed model is asked.
-      cluster: number of the center instead; neither asks the global model.
+      client: name of the client whose deployed model predicts.
+      cluster: number of the center instead; neither takes the global model.
       probabilities: whether to return them in place of labels or tokens.
+      names: whether to return the names of classes, of data that have them.
 
     Returns:
       [B] int32 labels, or [B, L] float32 probabilities; with several labels [B, L]
@@ -177,46 +182,45 @@ class DeployedModels:
       probabilities.
 
     Raises:
-      UserError: as `params`, on examples that do not fit, if the model is not known, or
-        on probabilities of a regression.
+      UserError: as `params`, on examples that do not fit, if the model is not known, on
+        probabilities of a regression, or on names of classes without any.
     """
     task, x = self.task, self.examples.standardized(x)
     outputs = self.outputs(x, client=client, cluster=cluster)
-    if not probabilities:
-      return task.predict(outputs)
-    check(task.probabilities, f'probabilities: a {task.name} has none; leave it out')
-    assert task.probabilities is not None
-    return task.probabilities(outputs)
-
-  @property
-  def task(self) -> Task:
-    """Task of the models."""
-    return TASKS[self.examples.task]
+    if probabilities:
+      check(task.probabilities, f'probabilities: a {task.name} has none; leave it out')
+      assert task.probabilities is not None
+      return task.probabilities(outputs)
+    labels, class_names = task.predict(outputs), self.examples.class_names
+    if not names:
+      return labels
+    is_named = task is CLASSIFICATION and len(class_names) > 0
+    check(is_named, 'names: classes have none; leave it out')
+    return np.array(class_names)[labels]
 
   def outputs(
     self, x: Any, *, client: str | None = None, cluster: int | None = None
   ) -> np.ndarray:
     """Outputs [B, ...] float32 of one model, such as logits; see `predict`."""
     x = self.examples.checked(x)
-    model = self.model
-    check(model, 'model: not in config.json; pass the Model to load_run')
-    assert model is not None
+    model = self._model
     i, _ = self._position(client, cluster)
     if i is not None and self.mixture is not None:
-      model = self._mixture_model
       weights = np.log(np.maximum(self.mixture[i], np.float32(1e-30)))
-      stack = self._as_model(self.shared)
-      params = {MODELS: stack, LOG_WEIGHTS: weights}
+      params = {MODELS: self._as_model(self.shared), LOG_WEIGHTS: weights}
+      model = self._mixture_model
     else:
       params = self.params(client=client, cluster=cluster)
     # One batch size or a few, so that little is compiled.
     width = min(_BATCH, 1 << max(0, len(x) - 1).bit_length())
-    logits = [np.zeros(self.examples.output_shape(0), np.float32)]
+    kind = self.examples
+    none = self.task.output_shape(0, kind.shape, kind.num_classes)
+    logits = [np.zeros(none, np.float32)]
     for first in range(0, len(x), width):
       batch = x[first : first + width]
-      padded = np.zeros((width, *self.examples.shape), x.dtype)
+      padded = np.zeros((width, *kind.shape), x.dtype)
       padded[: len(batch)] = batch
-      padded_logits = _logits(model.apply, params, padded, self.examples.scale)
+      padded_logits = _logits(model.apply, params, padded, kind.scale)
       logits.append(np.asarray(padded_logits)[: len(batch)])
     return np.concatenate(logits)
 
@@ -227,29 +231,19 @@ class DeployedModels:
     client: str | None = None,
     cluster: int | None = None,
   ) -> None:
-    """Writes one model to a file that other programs read.
+    """Writes one model to a file that other programs and `--init_from` read.
 
     Args:
-      path: ends in `.safetensors` (layers named as `dense0.kernel`) or `.msgpack`
-        (read by `flax.serialization.from_bytes` or `msgpack_restore`).
+      path: ends in `.npz` (layers named as `dense0/kernel`) or `.safetensors`
+        (`dense0.kernel`).
       client: see `params`.
       cluster: see `params`.
 
     Raises:
       UserError: as `params`, on another ending, or if the file cannot be written.
     """
-    params = self.params(client=client, cluster=cluster)
-    about = {
-      'scale': repr(self.examples.scale),
-      'example_shape': ','.join(map(str, self.examples.shape)),
-      'num_classes': str(self.examples.num_classes),
-      'task': self.examples.task,
-      **{
-        name: ','.join(map(str, getattr(self.examples, name)))
-        for name in ('class_names', 'mean', 'deviation')
-      },
-    }
-    export.write(pathlib.Path(path), params, by_layer(params), about)
+    layers = by_layer(self.params(client=client, cluster=cluster))
+    export.write(pathlib.Path(path), layers, dataclasses.asdict(self.examples))
 
   def to_torch(
     self, *, client: str | None = None, cluster: int | None = None
@@ -259,15 +253,18 @@ class DeployedModels:
     Raises:
       UserError: as `params`, or on a model that is none of `models.build`.
     """
+    return to_state_dict(self._model, self.params(client=client, cluster=cluster))
+
+  @property
+  def _model(self) -> Model:
     check(self.model, 'model: not in config.json; pass the Model to load_run')
     assert self.model is not None
-    return to_state_dict(self.model, self.params(client=client, cluster=cluster))
+    return self.model
 
   @functools.cached_property
   def _mixture_model(self) -> Model:
-    assert self.model is not None
     used = ClientModels(self.centers, mixture=jnp.asarray(self.mixture))
-    return as_one_model(self.model, used)[0]
+    return as_one_model(self._model, used)[0]
 
   def _position(
     self, client: str | None, cluster: int | None
@@ -288,37 +285,8 @@ class DeployedModels:
     if self.model is None:
       return unflatten_dict(flat, sep='/')
     shapes = jax.eval_shape(self.model.init, jax.random.key(0))
-    wanted = [flat[path] for path in by_layer(shapes)]
-    return jax.tree.unflatten(jax.tree.structure(shapes), wanted)
-
-
-class ModelAccess:
-  """Methods of what has models that clients deploy, `deployed`."""
-
-  deployed: Any  # `DeployedModels`
-
-  @property
-  def centers(self) -> Params:
-    """[R, ...] the global model or the centers; see `DeployedModels.centers`."""
-    return self.deployed.centers
-
-  def params(self, *, client: str | None = None, cluster: int | None = None) -> Params:
-    """One model; see `DeployedModels.params`."""
-    return self.deployed.params(client=client, cluster=cluster)
-
-  def predict(self, x: Any, **which: Any) -> np.ndarray:
-    """Labels of examples, or probabilities; see `DeployedModels.predict`."""
-    return self.deployed.predict(x, **which)
-
-  def save_model(self, path: str | pathlib.Path, **which: Any) -> None:
-    """Writes one model to a file; see `DeployedModels.save_model`."""
-    self.deployed.save_model(path, **which)
-
-  def to_torch(
-    self, *, client: str | None = None, cluster: int | None = None
-  ) -> dict[str, np.ndarray]:
-    """One model as PyTorch's `state_dict`; see `DeployedModels.to_torch`."""
-    return self.deployed.to_torch(client=client, cluster=cluster)
+    layers = [flat[path] for path in by_layer(shapes)]
+    return jax.tree.unflatten(jax.tree.structure(shapes), layers)
 
 
 @functools.partial(jax.jit, static_argnums=0)

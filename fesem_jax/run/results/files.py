@@ -8,14 +8,13 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import logging
 
-from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run.results import client_table, saved_models
-from fesem_jax.run.results.deployed_models import Examples
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples, fetched
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_arrays_atomically, write_atomically
@@ -25,7 +24,7 @@ from fesem_jax.utils.safe_files import read_npz, reading
 if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
 
-_Value = TypeVar('_Value')
+Portrait = dict[str, np.ndarray]
 
 
 def saved_rounds(workdir: pathlib.Path) -> list[int]:
@@ -37,17 +36,7 @@ def saved_rounds(workdir: pathlib.Path) -> list[int]:
   return sorted(int(name) for name in names if name.isdecimal())
 
 
-def read_config(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """Content of config.json; None where there is none."""
-  return read_object(workdir / 'config.json')
-
-
-def read_summary(workdir: pathlib.Path) -> dict[str, Any] | None:
-  """Content of summary.json; None where there is none."""
-  return read_object(workdir / 'summary.json')
-
-
-def read_object(path: pathlib.Path) -> dict[str, Any] | None:
+def read_object(path: pathlib.Path) -> Record | None:
   """Content of a JSON file of a workdir; None where there is none."""
   if not path.exists():
     return None
@@ -55,17 +44,14 @@ def read_object(path: pathlib.Path) -> dict[str, Any] | None:
     return dict(json.loads(path.read_bytes()))
 
 
-def read_portrait(workdir: pathlib.Path) -> dict[str, np.ndarray]:
-  """Returns the arrays of clients.npz, {} where there is none."""
+def read_portrait(workdir: pathlib.Path) -> Portrait:
+  """The arrays of clients.npz, {} where there is none."""
   path = workdir / 'clients.npz'
   return read_npz(path) if path.exists() else {}
 
 
-def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[dict[str, Any]]:
-  """Records of a metrics.jsonl, until the round `rounds`.
-
-  A last line cut short by a crash is left out. An absent file has no records.
-  """
+def read_metrics(path: pathlib.Path, rounds: int | None = None) -> list[Record]:
+  """Records until the round `rounds`, without a last line cut short."""
   if not path.exists():
     return []
   with reading(path):
@@ -80,188 +66,103 @@ def sync(workdir: pathlib.Path) -> None:
 
 
 class MetricsWriter:
-  """Keeps the records of a run, one per round, in `records`, and appends them to files.
+  """Keeps the records of a run, one per round, in `records` and in metrics.jsonl.
 
   Of several processes, all keep the records and the first one writes. `workdir` is an
-  existing folder that gets `metrics.jsonl`; None keeps them in memory only. Records of
-  rounds after `rounds_done`, left by a run that was stopped after its last checkpoint,
-  are dropped; 0 drops all.
+  existing folder; None keeps them in memory only. Records of rounds after
+  `rounds_done`, left by a run that was stopped after its last checkpoint, are dropped.
   """
 
   def __init__(self, workdir: pathlib.Path | None, rounds_done: int = 0):
-    self.records: list[dict[str, Any]] = []
-    self._path: pathlib.Path | None = None
-    self._file: TextIO | None = None
-    if workdir is not None:
-      self._path = workdir / 'metrics.jsonl'
-      self.records = processes.from_first(lambda: self._begin(rounds_done))
+    self._path = path = None if workdir is None else workdir / 'metrics.jsonl'
+    self.records: list[Record] = []
+    if path is not None:
+      self.records = processes.from_first(lambda: _begun(path, rounds_done))
 
-  def _begin(self, rounds_done: int) -> list[dict[str, Any]]:
-    """The records so far, to which the file is cut."""
-    path = self._file_path()
-    if rounds_done:
-      self.records = read_metrics(path, rounds_done)
-      last = self.records[-1]['round'] if self.records else 0
-      check(last == rounds_done, f'{path}: ends before round {rounds_done}')
-    # A finished run is read again where nothing can be written.
-    text = self._text().encode()
-    if not rounds_done or not path.exists() or path.read_bytes() != text:
-      write_atomically(path, self._text())
-    return self.records
-
-  def write(self, record: dict[str, Any]) -> None:
-    """Adds one round's record; it is on disk when this returns."""
+  def write(self, record: Record) -> None:
+    """Adds one round's record; it is in the file when this returns."""
     self.records.append(record)
-    if self._path is not None:
-      processes.from_first(lambda: self._append(record))
 
-  def _append(self, record: dict[str, Any]) -> None:
-    self._file = self._file or _open_to_append(self._file_path())
-    self._file.write(_line(record))
-    self._file.flush()
+    def append(path: pathlib.Path) -> None:
+      with open(path, 'a', opener=_not_a_link) as file:
+        file.write(_lines([record]))
 
-  def amend(self, addition: dict[str, Any]) -> None:
+    self._on_disk(append)
+
+  def amend(self, addition: Record) -> None:
     """Adds entries to the last record."""
     self.records[-1] |= addition
-    if self._path is not None:
-      processes.from_first(self._rewrite)
+    self._on_disk(lambda path: write_atomically(path, _lines(self.records)))
 
-  def _rewrite(self) -> None:
-    if self._file is not None:
-      self._file.close()
-      self._file = None
-    write_atomically(self._file_path(), self._text())
-
-  def _file_path(self) -> pathlib.Path:
-    assert self._path is not None
-    return self._path
-
-  def _text(self) -> str:
-    return ''.join(_line(r) for r in self.records)
-
-  def close(self) -> None:
-    """Closes the file."""
-    if self._file is not None:
-      with contextlib.suppress(OSError):
-        self._file.close()
+  def _on_disk(self, change: Callable[[pathlib.Path], None]) -> None:
+    if (path := self._path) is not None:
+      processes.from_first(lambda: change(path))
 
 
-def _open_to_append(path: pathlib.Path) -> TextIO:
-  flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-  return os.fdopen(os.open(path, flags, 0o666), 'a')
+def _begun(path: pathlib.Path, rounds_done: int) -> list[Record]:
+  """The records of the rounds that are done, to which the file is cut."""
+  records = read_metrics(path, rounds_done) if rounds_done else []
+  last = records[-1]['round'] if records else 0
+  check(last == rounds_done, f'{path}: ends before round {rounds_done}')
+  # A finished run is read again where nothing can be written.
+  if not path.exists() or path.read_bytes() != _lines(records).encode():
+    write_atomically(path, _lines(records))
+  return records
 
 
-def _line(record: dict[str, Any]) -> str:
-  return json.dumps(record) + '\n'
+def _not_a_link(path: str, flags: int) -> int:
+  return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
-def with_rounds_done(
-  config: dict[str, Any], history: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-  """A configuration with the rounds that were done, if the run went on after it."""
-  planned, done = config.get('rounds'), history[-1]['round'] if history else 0
-  went_on = isinstance(planned, int) and done > planned
-  return config | {'rounds': done} if went_on else config
-
-
-def method_label(config: dict[str, Any]) -> str:
-  """The method's name as the paper writes it, e.g. "fesem(4)"."""
-  name = config.get('algorithm') or ''
-  clusters = config.get('num_clusters')
-  return f'{name}({clusters})' if name and clusters else name
+def _lines(records: Sequence[Record]) -> str:
+  return ''.join(json.dumps(record) + '\n' for record in records)
 
 
 def read_result(
   folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
-) -> tuple[Record, dict[str, np.ndarray]] | None:
-  """The summary and the portrait that a workdir holds, read by all processes.
+) -> tuple[Record, 'DataFrame', Portrait] | None:
+  """What a workdir holds after the last round of `history`; None unless whole."""
+  last, names = history[-1], ['clients.csv'] + ['clients.npz'] * make_portrait
 
-  None if they are missing or of fewer rounds, so that they are to be made from the
-  state. Raises `UserError` if they are damaged.
-  """
-  return _as_first_finds(lambda: _read_result(folder, history, make_portrait))
+  def is_whole() -> bool:
+    rounds = (read_object(folder / 'summary.json') or {}).get('rounds')
+    exist = all((folder / name).exists() for name in names)
+    return exist and 'deployed' in last and rounds == last['round']
 
-
-def _as_first_finds(read: Callable[[], _Value | None]) -> _Value | None:
-  """The file as every process reads it, or None where the first process finds none."""
-  values: list[_Value | None] = []
-
-  def look() -> bool:
-    values.append(read())
-    return values[0] is not None
-
-  if not processes.from_first(look):
+  if not processes.from_first(is_whole):
     return None
-  return values[0] if values else read()
-
-
-def _read_result(
-  folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
-) -> tuple[Record, dict[str, np.ndarray]] | None:
-  summary = read_summary(folder)
-  if summary is None:
-    return None
-  if summary.get('rounds') != history[-1]['round'] or 'deployed' not in history[-1]:
-    return None
-  picture = read_portrait(folder)
-  return None if make_portrait and not picture else (summary, picture)
-
-
-def read_clients(folder: pathlib.Path) -> 'DataFrame | None':
-  """The figures of each client; None where they are missing."""
-  return _as_first_finds(lambda: client_table.read(folder))
+  summary, clients = read_object(folder / 'summary.json'), client_table.read(folder)
+  assert summary is not None
+  assert clients is not None
+  return summary, clients, read_portrait(folder)
 
 
 def write_result(
   folder: pathlib.Path,
   result: Any,
-  picture: dict[str, np.ndarray],
+  portrait: Portrait,
   save_models: bool | None,
-  held: Record | None = None,
-  has_clients: bool = False,
+  before: Record | None = None,
 ) -> None:
-  """Writes a `Result`, the summary last; of one that was read, what the workdir lacks.
-
-  `picture` is the portrait of the clients, empty where none is to be written. `held` is
-  the summary that was read, before callbacks added to it, and `has_clients`
-  says whether the table of clients was read. Of several processes, all give their part
-  of the models, and the first one writes.
-  """
-  models = _models_to_write(folder, result, save_models)
-  processes.from_first(
-    lambda: _write(folder, result, picture, models, held, has_clients)
-  )
+  """Writes a `Result`, the summary last; of one read `before`, what lacks."""
+  if before is None:  # That of fewer rounds is not one of the files below.
+    processes.from_first(lambda: (folder / 'summary.json').unlink(missing_ok=True))
+  _write_models(folder, result, save_models)
+  processes.from_first(lambda: _write(folder, result, portrait, before))
 
 
 def _write(
-  folder: pathlib.Path,
-  result: Any,
-  picture: dict[str, np.ndarray],
-  models: ClientModels | None,
-  held: Record | None,
-  has_clients: bool,
+  folder: pathlib.Path, result: Any, portrait: Portrait, before: Record | None
 ) -> None:
-  if held is None:  # A summary of fewer rounds is not one of the files below.
-    (folder / 'summary.json').unlink(missing_ok=True)
-  if models is not None:
-    saved_models.write(
-      folder,
-      models,
-      result.places,
-      result.clients['client'].to_numpy(str),
-      Examples.of(result.arranged),
-      result.summary['rounds'],
-    )
-  if not has_clients:
+  if before is None:
     client_table.write(folder, result.clients)
-  texts = [json.dumps(x, sort_keys=True) for x in (held, result.summary)]
-  if texts[0] == texts[1]:
-    return
-  if held is None and picture:
-    write_arrays_atomically(folder / 'clients.npz', picture)
-  elif held is None:  # One of fewer rounds may be there.
-    saved_models.remove(folder, 'clients.npz')
-  _write_summary(folder, result.summary)
+    if portrait:
+      write_arrays_atomically(folder / 'clients.npz', portrait)
+    else:  # One of fewer rounds may exist.
+      saved_models.remove(folder, 'clients.npz')
+  texts = [json.dumps(x, sort_keys=True) for x in (before, result.summary)]
+  if texts[0] != texts[1]:
+    _write_summary(folder, result.summary)
 
 
 def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> None:
@@ -273,28 +174,27 @@ def add_to_summary(folder: pathlib.Path, summary: Record, addition: Record) -> N
 
 
 def _write_summary(folder: pathlib.Path, summary: Record) -> None:
-  text = json.dumps(summary, indent=1) + '\n'
-  write_atomically(folder / 'summary.json', text)
+  write_atomically(folder / 'summary.json', json.dumps(summary, indent=1) + '\n')
 
 
-def _models_to_write(
-  folder: pathlib.Path, result: Any, save_models: bool | None
-) -> ClientModels | None:
-  """The deployed models on the host, if the workdir lacks and is to have them."""
+def _write_models(folder: pathlib.Path, result: Any, save_models: bool | None) -> None:
+  """Writes the deployed models, if the workdir lacks and is to have them."""
+  rounds = result.summary['rounds']
 
-  def has_them() -> bool:
-    is_whole = saved_models.is_of(folder, result.summary['rounds'])
+  def is_written() -> bool:
+    is_whole = saved_models.is_of(folder, rounds)
     if not is_whole:
       saved_models.remove(folder)  # Of fewer rounds, or of another run.
     return is_whole
 
-  if processes.from_first(has_them) or save_models is False:
-    return None
-  used, count = result.deploy(), len(result.places)
-  size = saved_models.num_bytes(used, count)
+  if processes.from_first(is_written) or save_models is False:
+    return
+  used, gib = result.deploy(), 2**30
+  size = saved_models.num_bytes(used, len(result.places))
   if save_models is None and size > saved_models.MAX_BYTES:
-    logging.warning(
-      'models.npz: %.1f GiB, not saved; run again with save_models=True', size / 2**30
-    )
-    return None
-  return processes.on_host(used)
+    text = 'models.npz: %.1f GiB, not saved; run again with save_models=True'
+    logging.warning(text, size / gib)
+    return
+  names, examples = result.clients['client'].to_numpy(str), Examples.of(result.arranged)
+  models = DeployedModels.of(fetched(used, result.places), names, examples)
+  processes.from_first(lambda: saved_models.write(folder, models, rounds))

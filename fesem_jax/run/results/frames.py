@@ -7,6 +7,7 @@ row a run and client, see `client_table`.
 """
 
 import collections
+import functools
 import glob
 import os
 import pathlib
@@ -14,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fesem_jax.run.results import client_table, files
-from fesem_jax.run.results.files import method_label
 from fesem_jax.utils import display
 from fesem_jax.utils.errors import check
 
@@ -42,7 +42,7 @@ class Recorded(NamedTuple):
   seed: int
   config: dict[str, Any]
   summary: dict[str, Any] | None  # None while it goes on, or if it diverged
-  history: Sequence[dict[str, Any]]  # records of its rounds
+  rounds: 'DataFrame'  # of `rounds_of`
   clients: 'DataFrame | None'
   folder: str = ''  # its workdir
   diverged: bool = False
@@ -58,8 +58,9 @@ class Recorded(NamedTuple):
   ) -> 'Recorded':
     """What a `Result` leaves; None is a run that diverged."""
     if result is None:
-      return cls(method, seed, config or {}, None, [], None, folder, diverged=True)
-    record = result.summary, result.history, result.clients
+      none = rounds_of([])
+      return cls(method, seed, config or {}, None, none, None, folder, diverged=True)
+    record = result.summary, rounds_of(result.history), result.clients
     return cls(method, seed, config or {}, *record, folder)
 
   @property
@@ -72,19 +73,36 @@ class Recorded(NamedTuple):
 
 
 def read(folder: pathlib.Path, method: str = '') -> Recorded:
-  """Reads a run, finished or not; `UserError` if a file is damaged.
+  """Reads a run, finished or not; `method` is its label, by default of its config."""
+  paths = [folder / f'{name}.json' for name in ('config', 'summary')]
+  paths += [folder / 'metrics.jsonl', folder / client_table.FILE]
+  states = [path.stat() if path.exists() else None for path in paths]
+  written = tuple(state and (state.st_mtime_ns, state.st_ino) for state in states)
+  recorded = _read(folder.absolute(), written)
+  return recorded._replace(method=method or recorded.method, folder=str(folder))
 
-  `method` is its label; '' names it by its configuration.
-  """
-  config = files.read_config(folder) or {}
-  summary = files.read_summary(folder)
-  rounds = summary['rounds'] if summary else None
+
+@functools.lru_cache(maxsize=1024)
+def _read(folder: pathlib.Path, written: object) -> Recorded:
+  """The run that a folder holds, read once after its files were `written`."""
+  config, summary = (
+    files.read_object(folder / f'{name}.json') for name in ('config', 'summary')
+  )
+  config, rounds = config or {}, summary['rounds'] if summary else None
   history = files.read_metrics(folder / 'metrics.jsonl', rounds)
-  config = files.with_rounds_done(config, history)
-  label = method or method_label(config) or folder.name
+  planned, done = config.get('rounds'), history[-1]['round'] if history else 0
+  if isinstance(planned, int) and done > planned:  # The run went on.
+    config |= {'rounds': done}
   clients = None if summary is None else client_table.read(folder)
-  seed = (config | (summary or {})).get('seed', 0)
-  return Recorded(label, seed, config, summary, history, clients, str(folder))
+  label, seed = method_label(config), (config | (summary or {})).get('seed', 0)
+  name = label or folder.name
+  return Recorded(name, seed, config, summary, rounds_of(history), clients)
+
+
+def method_label(config: dict[str, Any]) -> str:
+  """The name of a method with its number of clusters, e.g. 'fesem(4)'."""
+  name, clusters = config.get('algorithm') or '', config.get('num_clusters')
+  return f'{name}({clusters})' if name and clusters else name
 
 
 def load_runs(*patterns: str | pathlib.Path) -> Frames:
@@ -126,39 +144,29 @@ def _run_folders(folder: pathlib.Path) -> Iterable[pathlib.Path]:
 
 def _label(folder: pathlib.Path, above: pathlib.Path) -> str:
   """The label of a run METHOD/seedN at a folder or below it; '' elsewhere."""
-  return (
-    folder.parent.name if folder.name.startswith('seed') and folder != above else ''
-  )
+  is_of_seed = folder.name.startswith('seed') and folder != above
+  return folder.parent.name if is_of_seed else ''
 
 
 def _named_apart(runs: Sequence[Recorded]) -> list[Recorded]:
-  """Labels of methods that have a seed twice name the folders."""
+  """Labels of methods that have a seed twice name the folders, or the comparisons."""
   counts = collections.Counter((run.method, run.seed) for run in runs)
   repeated = {method for (method, _), count in counts.items() if count > 1}
-  folders = {run.folder: _above(run.folder) for run in runs}
-  common = os.path.commonpath(folders.values()) if repeated else ''
-
-  def label(run: Recorded) -> str:
-    folder = folders[run.folder]
-    return f'{run.method}, {os.path.relpath(folder, common)}'
-
+  paths = [pathlib.Path(run.folder).resolve() for run in runs]
+  above = [p.parent.parent if p.name.startswith('seed') else p for p in paths]
+  common = os.path.commonpath(above)
   return [
-    run._replace(method=label(run)) if run.method in repeated else run for run in runs
+    run._replace(method=f'{run.method}, {os.path.relpath(folder, common)}')
+    if run.method in repeated
+    else run
+    for run, folder in zip(runs, above, strict=True)
   ]
-
-
-def _above(folder: str) -> pathlib.Path:
-  """The folder of a run, or of its comparison."""
-  path = pathlib.Path(folder).resolve()
-  return path.parent.parent if path.name.startswith('seed') else path
 
 
 def of_result(result: Any, config: dict[str, Any] | None = None) -> Frames:
   """Frames of one `Result` or `Run`."""
-  summary = result.summary
-  label = method_label(config or summary) or 'run'
-  recorded = Recorded.of(result, label, summary.get('seed') or 0, config)
-  return joined([recorded])
+  label, seed = method_label(config or result.summary), result.summary.get('seed')
+  return joined([Recorded.of(result, label or 'run', seed or 0, config)])
 
 
 def joined(runs: Sequence[Recorded], order: Sequence[str] = ()) -> Frames:
@@ -172,7 +180,7 @@ def joined(runs: Sequence[Recorded], order: Sequence[str] = ()) -> Frames:
     key: dict[str, Any] = dict(zip(KEYS, (name, run.method, run.seed), strict=True))
     row = key | {'folder': run.folder, 'status': run.status}
     rows.append(row | summary_row(run.summary or {}) | flat(run.config, 'config.'))
-    rounds.append(rounds_of(run.history).assign(**key))
+    rounds.append(run.rounds.assign(**key))
     if run.clients is not None:
       clients.append(run.clients.assign(**key))
   empty = pandas.DataFrame(columns=[*KEYS, 'client'])
@@ -207,10 +215,7 @@ def _in_order(runs: Sequence[Recorded]) -> list[str]:
 def flat(
   record: dict[Any, Any], prefix: str = '', number_lists: bool = False
 ) -> dict[str, Any]:
-  """Entries of nested dicts, and of lists by position, under names joined by dots.
-
-  Lists stay as they are unless `number_lists`.
-  """
+  """Entries of nested dicts, and of lists if asked for, under names joined by dots."""
   entries: dict[str, Any] = {}
   for name, value in record.items():
     if number_lists and isinstance(value, list):
@@ -252,11 +257,3 @@ def rounds_of(history: Sequence[dict[str, Any]]) -> 'DataFrame':
   long = pandas.concat(parts, axis=1).melt('round', var_name='metric')
   long['value'] = pandas.to_numeric(long['value'], errors='coerce')
   return long.dropna(subset='value').reset_index(drop=True)
-
-
-def wide(rounds: 'DataFrame', metrics: Sequence[str]) -> 'DataFrame':
-  """A column a metric, NaN in rounds without it."""
-  selected = rounds[rounds['metric'].isin(list(metrics))]
-  index = [name for name in (*KEYS, 'round') if name in rounds]
-  table = selected.pivot(index=index, columns='metric', values='value')
-  return table.reindex(columns=list(metrics)).reset_index()

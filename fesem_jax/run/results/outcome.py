@@ -28,10 +28,7 @@ def text(summary: Summary) -> str:
 
 
 def metrics(summaries: Sequence[Summary]) -> str:
-  """'deployed micro-accuracy 97.4%, fine-tuned 96.1%, ARI 1.00', means over runs.
-
-  They are of honest clients where some are bad.
-  """
+  """'deployed micro-accuracy 97.4%, fine-tuned 96.1%, ARI 1.00', means over runs."""
   if not summaries:
     return 'diverged'
   task = tasks.of(summaries[0])

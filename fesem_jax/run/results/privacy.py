@@ -46,54 +46,19 @@ def epsilon(
   absl = logging.getLogger('absl')  # Names each order that it leaves out.
   before, absl.disabled = absl.disabled, True
   try:
-    for each, count in ((of_round, rounds), (event, models_before)):
+    for event_of, count in ((of_round, rounds), (event, models_before)):
       if count:
-        accountant.compose(each, count)
+        accountant.compose(event_of, count)
     return float(accountant.get_epsilon(privacy.delta))
   finally:
     absl.disabled = before
 
 
-def notes(
-  privacy: Privacy,
-  traffic: Traffic | None,
-  sampling_rate: float,
-  clustered: bool,
-) -> list[str]:
-  """Sentences on what epsilon covers and what it does not.
-
-  `clustered` says whether the method has clusters, and `traffic` is its messages.
-  """
-  texts = []
-  if privacy.where == 'client':
-    texts.append(
-      '`dp=client`: epsilon is of a client that takes part in every round, against the '
-      'server too; as the server sees who takes part, sampling amplifies nothing.'
-    )
-  elif sampling_rate < 1:
-    texts.append(
-      f'`dp=server`: rounds draw a fixed number of clients; epsilon is that of drawing '
-      f'each with probability {sampling_rate:.3g}, as is usual, of one client more or '
-      'less, and holds only if nobody learns who was drawn.'
-    )
-  else:
-    texts.append(
-      '`dp=server`: all clients take part in every round, so sampling amplifies '
-      'nothing; epsilon is of one client more or less.'
-    )
+def notes(privacy: Privacy, traffic: Traffic | None, clustered: bool) -> list[str]:
+  """What epsilon does not cover, of a method with or without clusters."""
   if clustered and privacy.where == 'server':
-    texts.append(
-      '`dp=server`: clusters are chosen from models or losses without noise, and the '
-      'number of clients of each is taken as known; epsilon covers the centers given '
-      'the clusters, not the choice of the clusters. Eq. 6 is not reported: it would '
-      'be computed from sums that are clipped and have noise.'
-    )
+    return ['dp: epsilon covers the centers given the clusters, not their choice']
   beside = '' if traffic is None else traffic.beside
-  if beside and not (clustered and privacy.where == 'server'):
-    texts.append(f'`dp`: epsilon does not cover what clients send beside: {beside}.')
-  if traffic is not None and traffic.models_before:
-    texts.append(
-      f'`dp`: each client sends up to {traffic.models_before} models before the first '
-      'round, which epsilon counts without sampling.'
-    )
-  return texts
+  return [f'dp: epsilon does not cover what clients send beside: {beside}'] * bool(
+    beside
+  )

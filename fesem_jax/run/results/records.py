@@ -22,11 +22,7 @@ _LISTED = 10  # Sizes of more clusters than these are summed up.
 
 
 def round_record(number: int, info: RoundInfo, train: FederatedData) -> Record:
-  """The line of `metrics.jsonl` on a round, without scores and time.
-
-  Rounds are counted from 1. None stands for what a round without trained clients lacks,
-  and for an `objective` that the method does not measure.
-  """
+  """The line of `metrics.jsonl` on a round, without scores and time."""
   any_trained = info.trained > 0  # Otherwise there is no loss and no Eq. 6.
   entry: Record = {
     'round': number,
@@ -62,11 +58,7 @@ def clusters(assignment: np.ndarray, num_clusters: int, train: FederatedData) ->
 
 
 def settled(history: Sequence[Record], patience: int) -> bool:
-  """True if no client moved and Eq. 6 stood still in the last `patience` rounds.
-
-  The moves alone decide where no round has a value of Eq. 6. A patience of 0 is never
-  over.
-  """
+  """True if no client moved and Eq. 6, if any, stood still in `patience` rounds > 0."""
   if not patience or len(history) <= patience or 'moved' not in history[-1]:
     return False
   recent = history[-patience:]
@@ -74,19 +66,14 @@ def settled(history: Sequence[Record], patience: int) -> bool:
     return False
   if all(r.get('objective') is None for r in history):
     return all(r['trained'] for r in recent)
-  known = [r for r in history[-patience - 1 :] if r.get('objective') is not None]
-  values = [r['objective'] for r in known]
+  values = [r.get('objective') for r in history[-patience - 1 :]]
+  values = [x for x in values if x is not None]
   still = all(abs(b - a) <= _SETTLED * abs(a) for a, b in itertools.pairwise(values))
   return len(values) > patience and still
 
 
 def progress(record: Record, measured: Record, task: Task) -> str:
-  """A line on a round: 'loss 0.523, accuracy 91.4 %, clusters 4/3'.
-
-  `measured` is the record of the last round with an evaluation, of which the figure of
-  deployed models is shown, as in tables of the honest clients where some are bad; empty
-  before the first.
-  """
+  """A line on a round: 'loss 0.523, accuracy 91.4 %, clusters 4/3'."""
   shown = []
   if record.get('train_loss') is not None:
     shown.append(f'loss {record["train_loss"]:.3f}')
@@ -153,19 +140,7 @@ def summary(
   timing: Record,
   local: LocalTraining,
 ) -> Record:
-  """Content of `summary.json`.
-
-  Args:
-    history: records of all rounds.
-    config: names of the algorithm, the data set and the partition, if known.
-    seed: of the run.
-    label_counts: [M, L] int training examples of each class on each client.
-    measured: [M] what the figures of each client are of; see `Task.num_measured`.
-    unseen: scores of clients that took no part, if any were measured.
-    notes: sentences about the algorithm.
-    timing: from `timing`.
-    local: how clients train, with the task of the model and the devices.
-  """
+  """Content of `summary.json`; `measured` [M] is `Task.num_measured`."""
   num_clients, task = len(label_counts), local.model.measured_as
   return {
     **{name: config.get(name) for name in ('algorithm', 'dataset', 'partition')},

@@ -2,24 +2,19 @@
 
 import dataclasses
 import functools
+import pathlib
 import pickle
 from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
-from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.types import Model
+from fesem_jax.core.types import Model, Params
 from fesem_jax.run.results import outcome
-from fesem_jax.run.results.deployed_models import (
-  DeployedModels,
-  Examples,
-  ModelAccess,
-)
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples, fetched
 from fesem_jax.run.results.frames import Frames, of_result, rounds_of
 from fesem_jax.run.results.records import Record
 from fesem_jax.utils import processes
@@ -28,17 +23,64 @@ if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Result(ModelAccess):
+class FinishedRun:
+  """What runs have in common, whether they are in memory or read from a workdir."""
+
+  clients: 'DataFrame'
+  summary: Record
+  history: list[Record]
+  deployed: Any  # `DeployedModels`
+
+  def __repr__(self) -> str:
+    return outcome.text(self.summary)
+
+  def _repr_html_(self) -> str:
+    frame: Any = self.clients
+    return f'<pre>{escape(repr(self))}</pre>{frame._repr_html_()}'
+
+  @property
+  def rounds(self) -> 'DataFrame':
+    """A row a round and metric: `round`, `metric` and `value`; see `load_runs`."""
+    return rounds_of(self.history)
+
+  @property
+  def frames(self) -> Frames:
+    """The frames `runs`, `rounds` and `clients` of the run; see `load_runs`."""
+    return of_result(self, getattr(self, 'config', None))
+
+  @property
+  def centers(self) -> Params:
+    """[R, ...] the global model or the centers; see `DeployedModels.centers`."""
+    return self.deployed.centers
+
+  def params(self, *, client: str | None = None, cluster: int | None = None) -> Params:
+    """One model; see `DeployedModels.params`."""
+    return self.deployed.params(client=client, cluster=cluster)
+
+  def predict(self, x: Any, **options: Any) -> np.ndarray:
+    """Labels of examples, or probabilities; see `DeployedModels.predict`."""
+    return self.deployed.predict(x, **options)
+
+  def save_model(self, path: str | pathlib.Path, **options: Any) -> None:
+    """Writes one model to a file; see `DeployedModels.save_model`."""
+    self.deployed.save_model(path, **options)
+
+  def to_torch(self, **options: Any) -> dict[str, np.ndarray]:
+    """One model as PyTorch's `state_dict`; see `DeployedModels.to_torch`."""
+    return self.deployed.to_torch(**options)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Result(FinishedRun):
   """A finished run.
 
   Clients are in the order of the training split passed to `simulate`, except in
   `state` and `arranged`. It can be pickled, after which it has no `arranged`.
 
   Attributes:
-    clients: frame of metrics of each client, what `clients.csv` holds.
-    summary: what `summary.json` holds.
-    history: one record per round, what `metrics.jsonl` holds.
+    clients: frame of metrics of each client, the content of `clients.csv`.
+    summary: the content of `summary.json`.
+    history: one record per round, the content of `metrics.jsonl`.
     draw: () -> the portrait of the clients, see `portrait`.
     model: of every client.
     state: the algorithm's final state. Its rows are clients in the order of `arranged`,
@@ -60,29 +102,11 @@ class Result(ModelAccess):
   places: np.ndarray
   deploy: Callable[[], ClientModels]
 
-  def __repr__(self) -> str:
-    return outcome.text(self.summary)
-
-  def _repr_html_(self) -> str:
-    frame: Any = self.clients
-    return f'<pre>{escape(repr(self))}</pre>{frame._repr_html_()}'
-
-  @property
-  def rounds(self) -> 'DataFrame':
-    """A row a round and metric: `round`, `metric` and `value`; see `load_runs`."""
-    return rounds_of(self.history)
-
-  @property
-  def frames(self) -> Frames:
-    """The frames `runs`, `rounds` and `clients` of the run; see `load_runs`."""
-    return of_result(self)
-
   @functools.cached_property
   def portrait(self) -> dict[str, np.ndarray]:
     """Values that figures show of the clients, see `figure_data.draw` and `sheets`.
 
-    Without a workdir, it is computed on first access; with several processes, access
-    it in every process.
+    With several processes, access it in every process.
     """
     return self.draw()
 
@@ -95,7 +119,7 @@ class Result(ModelAccess):
     return fetched(self.deploy(), self.places)
 
   @functools.cached_property
-  def deployed(self) -> DeployedModels:
+  def deployed(self) -> DeployedModels:  # type: ignore[override]
     """The same by name: `deployed.predict(x, client='c3')`, `params`, `save_model`."""
     examples = Examples.of(self.arranged)
     names = self.clients['client'].to_numpy(str)
@@ -117,12 +141,3 @@ class Result(ModelAccess):
 
   def __setstate__(self, state: dict[str, Any]) -> None:
     self.__dict__.update(state)
-
-
-def fetched(used: ClientModels, places: np.ndarray) -> ClientModels:
-  """Models as arranged, on the host and in the user's order; see `Result`."""
-  used = offloading.as_arrays(processes.on_host(used))
-  choice, own, mixture = jax.tree.map(
-    lambda x: np.asarray(x)[places], (used.choice, used.own, used.mixture)
-  )
-  return ClientModels(used.shared, choice, own, mixture)

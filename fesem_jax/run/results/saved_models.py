@@ -1,7 +1,7 @@
-"""The deployed models of a finished run as a file, `models.npz`, for any machine.
+"""The deployed models of a run as a file, `models.npz`.
 
-A plain .npz without compression: every array can be read by NumPy alone, and is mapped
-from the disk here, so that one client's model is read without all others.
+Its arrays are not compressed; they are mapped from the disk, so that one client's model
+is read without all others.
 """
 
 import dataclasses
@@ -9,16 +9,14 @@ import json
 import math
 import pathlib
 import zipfile
-from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 
 from fesem_jax.core import offloading
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.run.results.deployed_models import DeployedModels, Examples, by_layer
-from fesem_jax.utils.atomic_files import replacing
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.atomic_files import write_arrays_atomically
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.safe_files import mapped, reading
 
 # Models of more bytes than this are saved only if `save_models` is True.
@@ -26,7 +24,6 @@ MAX_BYTES = 2**30
 
 _FILE = 'models.npz'
 BEST = 'models_best.npz'  # Of the round that is best on validation examples.
-_BLOCK = 2**24  # Bytes that are put in order at once.
 
 
 def num_bytes(models: ClientModels, num_clients: int) -> int:
@@ -39,54 +36,18 @@ def num_bytes(models: ClientModels, num_clients: int) -> int:
 
 
 def write(
-  folder: pathlib.Path,
-  models: ClientModels,
-  places: np.ndarray,
-  names: np.ndarray,
-  examples: Examples,
-  rounds: int,
-  file: str = _FILE,
+  folder: pathlib.Path, models: DeployedModels, rounds: int, file: str = _FILE
 ) -> None:
-  """Writes the deployed models, whole or not at all, block by block.
-
-  Args:
-    folder: the workdir.
-    models: of the clients as arranged.
-    places: [M] position in `models` of the first, second, ... client of the file.
-    names: [M] of these clients.
-    examples: what the models take.
-    rounds: that were done.
-    file: its name.
-  """
-  about = {'rounds': rounds, **dataclasses.asdict(examples)}
-  with (
-    replacing(folder / file) as out,
-    zipfile.ZipFile(out, 'w', zipfile.ZIP_STORED) as archive,
-  ):
-    everyone = np.arange(len(places))
-    _add(archive, 'names', np.asarray(names).astype(str, copy=False), everyone)
-    for name in ('choice', 'mixture'):
-      if (values := getattr(models, name)) is not None:
-        _add(archive, name, np.asarray(values), places)
-    for path, x in by_layer(models.shared).items():
-      _add(archive, f'shared/{path}', np.asarray(x), np.arange(len(x)))
-    for path, x in by_layer(offloading.as_arrays(models.own)).items():
-      _add(archive, f'own/{path}', np.asarray(x), places)
-    _add(archive, 'about', np.array([json.dumps(about)]), np.arange(1))
-
-
-def _add(archive: zipfile.ZipFile, name: str, x: np.ndarray, rows: np.ndarray) -> None:
-  """Adds an array's rows in the order of `rows`."""
-  header = {
-    'descr': npy.dtype_to_descr(x.dtype),
-    'fortran_order': False,
-    'shape': (len(rows), *x.shape[1:]),
-  }
-  step = max(1, _BLOCK // max(1, x[:1].nbytes))
-  with archive.open(f'{name}.npy', 'w', force_zip64=True) as out:
-    npy.write_array_header_1_0(out, header)
-    for first in range(0, len(rows), step):
-      out.write(np.ascontiguousarray(x[rows[first : first + step]]).tobytes())
+  """Writes the models after some rounds, whole or not at all."""
+  about = {'rounds': rounds, **dataclasses.asdict(models.examples)}
+  arrays = {'names': models.names.astype(str, copy=False)}
+  arrays |= {'about': np.array([json.dumps(about)])}
+  for name in ('choice', 'mixture'):
+    if (values := getattr(models, name)) is not None:
+      arrays[name] = values
+  for kind in ('shared', 'own'):
+    arrays |= {f'{kind}/{path}': x for path, x in getattr(models, kind).items()}
+  write_arrays_atomically(folder / file, arrays, compress=False)
 
 
 def remove(folder: pathlib.Path, file: str = _FILE) -> None:
@@ -97,43 +58,30 @@ def remove(folder: pathlib.Path, file: str = _FILE) -> None:
 def is_of(folder: pathlib.Path, rounds: int) -> bool:
   """True if a workdir has the models after some rounds, so that none are written."""
   try:
-    with zipfile.ZipFile(folder / _FILE) as archive:
-      return bool(_about(archive)['rounds'] == rounds)
-  except Exception:  # Whatever is wrong with it, it is written again.
+    return read(folder, rounds) is not None
+  except UserError:  # Whatever is wrong with it, it is written again.
     return False
 
 
 def read(folder: pathlib.Path, rounds: int, file: str = _FILE) -> DeployedModels | None:
-  """The deployed models that a workdir holds, without copying them to memory.
-
-  None where there is no such file. Raises `UserError` if it is damaged, or not of the
-  run's round `rounds`.
-  """
+  """The models of the round `rounds`, mapped; None where there is no such file."""
   path = folder / file
   if not path.exists():
     return None
   # Opened once: it may be replaced meanwhile.
   with reading(path), path.open('rb') as opened, zipfile.ZipFile(opened) as archive:
-    about, members = _about(archive), archive.infolist()
-    is_plain = all(m.compress_type == zipfile.ZIP_STORED for m in members)
-    check(is_plain, f'{path}: must be an .npz without compression')
-    names = [m.filename.removesuffix('.npy') for m in members]
+    plain = all(m.compress_type == zipfile.ZIP_STORED for m in archive.infolist())
+    check(plain, f'{path}: must be an .npz without compression')
+    names = [name.removesuffix('.npy') for name in archive.namelist()]
     arrays = {name: mapped(opened, archive, name) for name in names}
-    check(
-      about['rounds'] == rounds, f'{path}: must be of round {rounds}, as summary.json'
-    )
+    about = json.loads(str(arrays.pop('about')[0]))
+    is_current = about.pop('rounds') == rounds
+    check(is_current, f'{path}: must be of round {rounds}, as summary.json')
     shared, own = (
       {name.removeprefix(of): x for name, x in arrays.items() if name.startswith(of)}
       for of in ('shared/', 'own/')
     )
-    kind = {field.name: about[field.name] for field in dataclasses.fields(Examples)}
-    listed = {name: tuple(x) for name, x in kind.items() if isinstance(x, list)}
-    examples = Examples(**kind | listed)
+    lists = {name: tuple(x) for name, x in about.items() if isinstance(x, list)}
+    examples = Examples(**about | lists)
     choice, mixture = arrays.get('choice'), arrays.get('mixture')
     return DeployedModels(shared, own, choice, mixture, arrays['names'], examples)
-
-
-def _about(archive: zipfile.ZipFile) -> dict[str, Any]:
-  with archive.open('about.npy') as file:
-    (text,) = npy.read_array(file, allow_pickle=False)
-  return json.loads(str(text))

@@ -13,14 +13,9 @@ import jax
 from fesem_jax.core.types import Model
 from fesem_jax.models import builders
 from fesem_jax.models.starting import whole_model
-from fesem_jax.run.results import client_table, files, outcome, saved_models
-from fesem_jax.run.results.deployed_models import (
-  DeployedModels,
-  Examples,
-  ModelAccess,
-  by_layer,
-)
-from fesem_jax.run.results.frames import Frames, of_result, rounds_of
+from fesem_jax.run.results import client_table, files, saved_models
+from fesem_jax.run.results.deployed_models import DeployedModels, Examples, by_layer
+from fesem_jax.run.results.result import FinishedRun
 from fesem_jax.utils.errors import check, path_of
 from fesem_jax.utils.ranges import check_choice
 
@@ -28,17 +23,17 @@ if TYPE_CHECKING:
   from pandas import DataFrame  # Slow to import.
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Run(ModelAccess):
-  """A finished run.
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Run(FinishedRun):
+  """A finished run that its workdir holds.
 
   Attributes:
     workdir: folder of the run.
-    config: what identifies it, what `config.json` holds.
-    summary: what `summary.json` holds.
-    history: one record per round, what `metrics.jsonl` holds.
-    clients: frame of metrics of each client, what `clients.csv` holds.
-    model: how its models compute; None to find that by `config`.
+    config: the content of `config.json`, which identifies it.
+    summary: the content of `summary.json`.
+    history: one record per round, the content of `metrics.jsonl`.
+    clients: frame of metrics of each client, the content of `clients.csv`.
+    model: how its models compute; None to build what `config` names.
     which: the round of its models, 'last' or 'best'; all else is of the last.
   """
 
@@ -50,17 +45,12 @@ class Run(ModelAccess):
   model: Model | None = None
   which: str = 'last'
 
-  def __repr__(self) -> str:
-    return outcome.text(self.summary)
-
   @functools.cached_property
   def deployed(self) -> DeployedModels:
     """The models that clients deploy; raises `UserError` if they were not saved."""
-    if self.which == 'best':
-      number = self.summary['best_round']['round']
-      models = saved_models.read(self.workdir, number, saved_models.BEST)
-    else:
-      models = saved_models.read(self.workdir, self.summary['rounds'])
+    is_best, file = self.which == 'best', [saved_models.BEST] * (self.which == 'best')
+    rounds = self.summary['best_round']['round'] if is_best else self.summary['rounds']
+    models = saved_models.read(self.workdir, rounds, *file)
     check(models, f'{self.workdir}: has no models; run again with save_models=True')
     assert models is not None
     model = self.model or _model_of(self.config, models.examples)
@@ -68,16 +58,6 @@ class Run(ModelAccess):
       model = whole_model(model)  # Saved models have all layers.
       _check_layers(model, models)
     return dataclasses.replace(models, model=model)
-
-  @property
-  def rounds(self) -> 'DataFrame':
-    """A row a round and metric: `round`, `metric` and `value`; see `load_runs`."""
-    return rounds_of(self.history)
-
-  @property
-  def frames(self) -> Frames:
-    """The frames `runs`, `rounds` and `clients` of the run; see `load_runs`."""
-    return of_result(self, self.config)
 
   @property
   def assignment(self) -> dict[str, int] | None:
@@ -94,12 +74,10 @@ def load_run(
 
   Args:
     workdir: of `simulate` or `fesem-run`.
-    model: how its models compute; not needed for runs of the binaries with one of
-      this package's models, whose configuration says it, nor for anything but
-      `predict`.
-    which: the round whose models it has: 'last', or 'best', which
-      `callbacks.BestRound` (`--stop_after`) has kept; `summary['best_round']` has the
-      scores of that round. All else is of the last round.
+    model: how its models compute; only needed for `predict`, and not if `config.json`
+      names one of this package's models.
+    which: the round whose models it has: 'last', or 'best', that of
+      `callbacks.BestRound` (`--stop_after`). All else is of the last round.
 
   Raises:
     UserError: if the folder holds no finished run, or a file of it is damaged; on
@@ -107,18 +85,19 @@ def load_run(
   """
   check_choice('which', which, ('last', 'best'))
   folder = path_of('workdir', workdir)
-  summary = files.read_summary(folder)
-  config = files.read_config(folder)
+  config, summary = (
+    files.read_object(folder / f'{name}.json') for name in ('config', 'summary')
+  )
   check(config, f'{folder}: holds no run; name the workdir of a finished run')
   check(summary, f'{folder}: the run is not finished; run the same command again')
+  assert config is not None
   assert summary is not None
   history = files.read_metrics(folder / 'metrics.jsonl', summary['rounds'])
   clients = client_table.read(folder)
   check(clients is not None, f'{folder}: has no clients.csv; run the command again')
+  assert clients is not None
   has_round = which == 'last' or 'best_round' in summary
   check(has_round, f'which: {folder} has no best round; run with stop_after')
-  assert config is not None
-  assert clients is not None
   return Run(folder, config, summary, history, clients, model, which)
 
 
