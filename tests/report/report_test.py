@@ -13,7 +13,6 @@ from fesem_jax.analysis.comparison import read_comparison
 from fesem_jax.run.results import client_table
 from fesem_jax.tasks import CLASSIFICATION, REGRESSION
 from fesem_jax.utils.errors import UserError
-from tests.support.commands import call
 from tests.support.reported import clients_of, value_of, write_comparison, write_run
 
 charts = pytest.importorskip('fesem_jax.analysis.report.charts')
@@ -161,12 +160,3 @@ def test_what_cannot_be_reported_is_refused(tmp_path, folders, options, subject)
   paths = [tmp_path / name for name in folders]
   with pytest.raises(UserError, match=subject):
     fj.write_report(paths, tmp_path / 'page.html', **options)
-
-
-def test_the_binary_writes_a_page(comparison, tmp_path):
-  done = call('report', comparison, '--output=out/all.html', cwd=tmp_path)
-  assert done.returncode == 0, done.stderr
-  assert done.stdout == 'out/all.html\n'
-  assert len(specs((tmp_path / 'out' / 'all.html').read_text())) == 3
-  done = call('report', cwd=tmp_path)
-  assert done.returncode == 1
