@@ -46,29 +46,6 @@ def test_a_new_method_is_named_by_its_own_files_and_these_alone():
   }
 
 
-def test_which_methods_have_training_a_step_between_rounds_and_the_rest():
-  # Figures train clients by `train`, hosts call `between`, wrappers `with_centers`, and
-  # clients that never took part get a model by `of_unseen`.
-  local = helpers.local()
-  norms = {'fed_bn': {'norm_layers': ['logits']}}  # The model has none by default.
-  built = {
-    name: algorithms.build(name, local, **norms.get(name, {}))
-    for name in algorithms.METHODS
-  }
-  own = {
-    'train': {
-      'fed_dane', 'fed_prox', 'fesem', 'fesem_ma', 'scaffold', 'ditto', 'fed_soft',
-      'per_fed_avg', 'fed_amp', 'fed_nova', 'fed_dyn', 'fed_babu', 'stocfl',
-    },
-    'between': {'fed_cluster', 'flux'},
-    'with_centers': {'hypo_cluster', 'fesem', 'fesem_ma'},
-    'of_unseen': {'fed_group', 'stocfl', 'flux'},
-  }  # fmt: skip
-  for function, names in own.items():
-    found = {n for n, method in built.items() if getattr(method, function) is not None}
-    assert names <= found, function
-
-
 def test_wrappers_keep_the_training_of_their_method():
   # Or figures would train its clients without the penalty.
   for options in ({'recluster_every': 2}, {'reseed_empty': True}):

@@ -3,70 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from scipy.optimize import linear_sum_assignment
 
-from fesem_jax import algorithms
 from fesem_jax.server.vector_clusters import add_to_means, numbered_by_clients
-from tests.support import draws, helpers, reference
-from tests.support.methods import (
-  assert_close,
-  federation,
-  initial,
-  reference_gradient,
-  reference_round,
-  unflatten,
-)
-from tests.support.nights import rest_by_night
-
-
-def clustered(gradients, old):
-  """[S] clusters of [S, K P] gradients in K dimensions, as few as possible moved."""
-  left = np.linalg.svd(gradients.T, full_matrices=False)[0]
-  own = reference.best_kmeans(gradients @ left[:, :2], 2)[0]
-  own = own if own[0] == 0 else 1 - own  # Numbered by their first clients.
-  kept = [[((own == j) & (old == k)).sum() for k in (0, 1)] for j in (0, 1)]
-  return linear_sum_assignment(-np.array(kept))[1][own]
-
-
-@pytest.mark.parametrize('dropout', rest_by_night([0.0, 0.3]))
-def test_matches_float64_reference(dropout):
-  data = federation()
-  local = helpers.local(epochs=2)._replace(dropout_rate=dropout)
-  algorithm = algorithms.build('cfl_gp', local, num_clusters=2)
-  state, step = initial(algorithm, data), jax.jit(algorithm.step)
-  centers = [reference.from_params(state.centers, k) for k in (0, 1)]
-  own, counts = np.zeros(6, int), np.zeros((6, 2), int)
-  means = np.zeros((6, 2, reference.flat(centers[0]).size))
-  without = 0  # Clients that have yet to send a gradient.
-  for number in range(1, 13):  # Clusters in rounds 1, 3, ..., 9, by models 0, 1, 0, ...
-    key = jax.random.fold_in(jax.random.key(9), number)
-    state, info = step(state, data, helpers.everyone(data), key)
-    here = ~draws.dropped(key, data, dropout) if dropout else np.ones(6, bool)
-    if number in (1, 3, 5, 7, 9):
-      k = number // 2 % 2
-      for i in np.flatnonzero(here):
-        counts[i, k] += 1
-        found = reference_gradient(centers[k], data, i)
-        means[i, k] += (found - means[i, k]) / counts[i, k]
-      some = counts.any(axis=1)
-      own[some] = clustered(means[some].reshape(some.sum(), -1), own[some])
-      without += (~some).sum()
-    np.testing.assert_array_equal(state.assignment, own)
-    np.testing.assert_array_equal(info.clusters.sizes, np.bincount(own, minlength=2))
-    old = np.stack([reference.flat(c) for c in centers])
-    models = reference_round(local, data, [centers[k] for k in own], range(6), key)
-    points = np.stack([reference.flat(w) for w in models])
-    new = reference.means(points, own, here.astype(float), old)
-    centers = [unflatten(c, centers[0]) for c in new]
-    assert_close(reference.vectors(state.centers), new, rtol=1e-3)
-    value = reference.objective(points, new, own, here.astype(float))
-    assert_close(info.clusters.objective, value, rtol=1e-3)
-  for k in (0, 1):
-    stored = jax.tree.map(lambda g: g[:, k], state.gradients)  # noqa: B023
-    assert_close(reference.vectors(stored), means[:, k], rtol=1e-3)
-  assert set(own) == {0, 1}
-  assert bool(without) == bool(dropout)
 
 
 def test_only_gradients_that_arrive_and_are_finite_enter_the_means():

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from fesem_jax import algorithms
 from fesem_jax.algorithms.clove import CloveState
@@ -11,49 +10,11 @@ from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Cohort
 from tests.support import helpers, reference
 from tests.support.methods import (
-  SIZES,
-  assert_close,
   deployed,
   federation,
-  initial,
   matrix,
-  reference_round,
   run,
-  unflatten,
 )
-
-
-def matched(losses, num_clusters):
-  """[S] the model of each loss vector: k-means, then the matching of least loss."""
-  cluster = reference.best_kmeans(losses, num_clusters)[0]
-  cost = [losses[cluster == j].sum(axis=0) for j in range(num_clusters)]
-  return linear_sum_assignment(np.array(cost))[1][cluster]
-
-
-def test_matches_float64_reference():
-  data, local = federation(), helpers.local(epochs=2)
-  algorithm = algorithms.build('clove', local, num_clusters=2)
-  state, step = initial(algorithm, data), jax.jit(algorithm.step)
-  centers = [reference.from_params(state.centers, k) for k in (0, 1)]
-  weights = np.array(SIZES)
-  for number in (1, 2, 3):
-    key = jax.random.fold_in(jax.random.key(9), number)
-    state, info = step(state, data, helpers.everyone(data), key)
-    if number == 1:
-      own = np.asarray(state.assignment)
-      assert set(own) == {0, 1}
-    else:
-      losses = reference.losses(centers, data, range(6))
-      own = matched(np.array(losses), 2)
-    np.testing.assert_array_equal(state.assignment, own)
-    trained = reference_round(local, data, [centers[k] for k in own], range(6), key)
-    points = np.stack([reference.flat(w) for w in trained])
-    old = np.stack([reference.flat(c) for c in centers])
-    new = reference.means(points, own, weights, old)
-    centers = [unflatten(c, centers[0]) for c in new]
-    assert_close(reference.vectors(state.centers), new, rtol=1e-3)
-    value = reference.objective(points, new, own, weights)
-    assert_close(info.clusters.objective, value, rtol=1e-3)
 
 
 def test_who_has_yet_to_take_part_deploys_the_model_of_least_loss():

@@ -13,14 +13,12 @@ from fesem_jax.algorithms.fed_group import FedGroupState
 from fesem_jax.core import prng_streams, sampling, tree
 from tests.support import helpers, reference
 from tests.support.methods import (
-  SIZES,
   assert_close,
   federation,
   initial,
   over_seeds,
   reference_round,
   run,
-  unflatten,
 )
 
 KEY = jax.random.key(0)
@@ -39,31 +37,6 @@ def grouped(updates):
   cosine = updates @ left / np.linalg.norm(updates, axis=1)[:, None]
   own = reference.best_kmeans(cosine, 2)[0]
   return own if own[0] == 0 else 1 - own  # Numbered by their first clients.
-
-
-def test_matches_float64_reference():
-  data, local = federation(), helpers.local(epochs=1)
-  algorithm = algorithms.build('fed_group', local, num_clusters=2)
-  state, step = initial(algorithm, data, KEY), jax.jit(algorithm.step)
-  start = reference.from_params(state.start, 0)
-  updates = first_updates(local, data, start, range(6))
-  own = grouped(updates)
-  np.testing.assert_array_equal(state.assignment, own)
-  directions = np.stack([updates[own == k].mean(axis=0) for k in (0, 1)])
-  assert_close(reference.vectors(state.directions), directions, rtol=1e-3)
-  centers = [unflatten(reference.flat(start) + d, start) for d in directions]
-  for number in (1, 2):
-    key = jax.random.fold_in(jax.random.key(9), number)
-    state, info = step(state, data, helpers.everyone(data), key)
-    models = reference_round(local, data, [centers[k] for k in own], range(6), key)
-    points = np.stack([reference.flat(w) for w in models])
-    old = np.stack([reference.flat(c) for c in centers])
-    new = reference.means(points, own, np.array(SIZES), old)
-    value = reference.objective(points, new, own, SIZES)
-    assert_close(info.clusters.objective, value, rtol=1e-3)
-    centers = [unflatten(c, start) for c in new]
-    assert_close(reference.vectors(state.centers), new, rtol=1e-3)
-    np.testing.assert_array_equal(info.clusters.sizes, np.bincount(own))
 
 
 def test_others_join_the_group_whose_direction_is_nearest(monkeypatch):

@@ -7,20 +7,16 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
+from fesem_jax.algorithms.common import stragglers
 from fesem_jax.training import step_lengths
 from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.utils.errors import UserError
-from tests.support import helpers, reference
+from tests.support import draws, helpers
 from tests.support.methods import (
-  SIZES,
   assert_close,
   federation,
-  initial,
   run,
-  run_cohorts,
-  unflatten,
 )
-from tests.support.nights import rest_by_night
 
 RATE = 0.1
 
@@ -32,42 +28,6 @@ def norm(steps, rho):
   return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
 
-def local_training(w, like, batches, rho):
-  velocity = np.zeros_like(w)
-  for batch in batches:
-    _, gradient = reference.loss_and_gradient(unflatten(w, like), *batch)
-    velocity = rho * velocity + reference.flat(gradient)
-    w = w - RATE * velocity
-  return w
-
-
-@pytest.mark.parametrize(
-  ('rho', 'cohorts', 'devices'),
-  rest_by_night([(0.0, [range(6)] * 3, 2), (0.9, [(0, 1), (2, 4), (3,), (1, 2)], 1)]),
-)
-def test_matches_float64_reference(rho, cohorts, devices):
-  optimizer = optax.sgd(RATE, rho or None)
-  local = helpers.local(epochs=2, devices=devices, optimizer=optimizer)
-  data = federation()
-  algorithm = algorithms.build('fed_nova', local)
-  like = reference.from_params(initial(algorithm, data).params, 0)
-  x = reference.flat(like)
-  for number, cohort in enumerate(cohorts, 1):
-    key, changes, norms = jax.random.fold_in(jax.random.key(9), number), [], []
-    for i in cohort:
-      batches = helpers.batches(data, local.schedule, i, key)
-      norms.append(norm(len(batches), rho))
-      changes.append((local_training(x, like, batches, rho) - x) / norms[-1])
-    weights = np.array(SIZES)[list(cohort)]
-    effective = np.average(norms, weights=weights)
-    x = x + effective * np.average(changes, axis=0, weights=weights)
-    if len(cohort) > 1:
-      assert min(norms) < effective  # Else FedAvg would do.
-
-  state, _ = run_cohorts(algorithm, data, cohorts)
-  assert_close(reference.vectors(state.params)[0], x, rtol=1e-3)
-
-
 def test_stragglers_are_those_of_fed_prox():
   data, local = federation(), helpers.local(epochs=4, hidden=())
   (_, nova), (_, prox) = (
@@ -76,6 +36,14 @@ def test_stragglers_are_those_of_fed_prox():
   )
   assert [int(i.steps) for i in nova] == [int(i.steps) for i in prox]
   assert int(nova[0].steps) != int(nova[1].steps)
+
+
+def test_where_all_straggle_each_draws_its_epochs_and_where_none_does_all_are_done():
+  data, local, key = federation(), helpers.local(epochs=4), jax.random.key(7)
+  everyone = helpers.everyone(data)
+  found = stragglers.epochs(local, data, everyone, key, 1.0)
+  assert found.tolist() == [draws.epochs_of(key, data, i, 1.0, 4) for i in range(6)]
+  assert stragglers.epochs(local, data, everyone, key, 0.0) is None
 
 
 def test_lengths_of_steps_are_those_of_the_paper():

@@ -13,7 +13,6 @@ import pytest
 from fesem_jax import algorithms, models
 from fesem_jax.algorithms.common.first_clusters import Clustering
 from fesem_jax.algorithms.wrappers import with_reclustering
-from fesem_jax.core.batching import Schedule
 from fesem_jax.core.types import Cohort
 from fesem_jax.data import attacks
 from fesem_jax.server import kmeans
@@ -139,7 +138,6 @@ ENDS = {
 # Compared with what rounds find: any number is legal.
 WITHOUT_ENDS = {'eps1', 'eps2', 'gamma', 'min_size', 'min_rounds'}
 LOCAL, ADAM = helpers.local(), helpers.local(optimizer=optax.adam(0.1))
-KEEPING = LOCAL._replace(keep_optimizer_state=True)
 LINEAR = models.build('logistic', helpers.SHAPE, 1, task='regression')
 REGRESSION = LOCAL._replace(model=LINEAR)
 KEY = jax.random.key(0)
@@ -290,25 +288,9 @@ def test_methods_of_all_clients_refuse_rounds_of_some(name):
     ({'client_state': 'streamed', 'init_clients': 9}, 5),
   ],
 )
-def test_fesems_first_clustering_holds_so_many_models(options, most, monkeypatch):
-  module = sys.modules['fesem_jax.algorithms.common.cluster_start']
-  monkeypatch.setattr(module, 'MAX_INITIAL_CLIENTS', 5)
-  real, seen = module.train_and_cluster, []
-
-  def watched(*args, **kwargs):
-    seen.append(args[6].max_clients)
-    return real(*args, **kwargs)
-
-  monkeypatch.setattr(module, 'train_and_cluster', watched)
-  algorithm = algorithms.build('fesem', helpers.local(), num_clusters=2, **options)
-  state = jax.eval_shape(algorithm.init, jax.random.key(0), federation())
-  assert seen == [most]
-  kept = state.client_params is not None
-  assert kept == (options.get('client_state') != 'streamed')
-
-
-def test_fesems_first_clustering_is_as_its_options_say(monkeypatch):
+def test_fesems_first_clustering_is_as_its_options_say(options, most, monkeypatch):
   module, seen = sys.modules['fesem_jax.algorithms.common.cluster_start'], []
+  monkeypatch.setattr(module, 'MAX_INITIAL_CLIENTS', 5)
   real = module.train_and_cluster
 
   def watched(local, starts, data, cohort, key, num_clusters, how):
@@ -316,31 +298,38 @@ def test_fesems_first_clustering_is_as_its_options_say(monkeypatch):
     return real(local, starts, data, cohort, key, num_clusters, how)
 
   monkeypatch.setattr(module, 'train_and_cluster', watched)
-  for client_state in ('stacked', 'streamed'):
-    algorithm = algorithms.build(
-      'fesem', helpers.local(steps=5), num_clusters=2, init_restarts=7, init_epochs=6,
-      cluster_on='logits', weighting='by_examples', client_state=client_state,
-    )  # fmt: skip
-    state = jax.eval_shape(algorithm.init, jax.random.key(0), federation())
-    assert (state.client_params is None) == (client_state == 'streamed')
-    epochs, steps, how = seen[-1]
-    assert (epochs, steps) == (6, 0)
-    assert (how.restarts, how.weighting) == (7, 'by_examples')
-    assert how.comparison.partial
-    assert how.keep == (client_state == 'stacked')
+  algorithm = algorithms.build(
+    'fesem', helpers.local(steps=5), num_clusters=2, init_restarts=7, init_epochs=6,
+    cluster_on='logits', weighting='by_examples', **options,
+  )  # fmt: skip
+  state = jax.eval_shape(algorithm.init, jax.random.key(0), federation())
+  streamed = options.get('client_state') == 'streamed'
+  assert (state.client_params is None) == streamed
+  ((epochs, steps, how),) = seen
+  assert (epochs, steps, how.max_clients) == (6, 0, most)
+  assert (how.restarts, how.weighting) == (7, 'by_examples')
+  assert how.comparison.partial
+  assert how.keep == (not streamed)
 
 
-def test_fed_sgd_takes_one_step_of_all_examples():
-  # Whatever the schedule, and however small the rate.
-  data = federation()
-  for schedule in (Schedule(2, epochs=3), Schedule(4, steps=5)):
-    local = helpers.local(rate=1e-9, hidden=())._replace(schedule=schedule)
-    algorithm = algorithms.build('fed_sgd', local)
-    state = initial(algorithm, data)
-    _, info = jax.jit(algorithm.step)(
-      state, data, helpers.everyone(data), jax.random.key(1)
-    )
-    assert int(info.steps) == np.count_nonzero(np.diff(data.offsets))
+def test_checks_get_the_options_of_the_first_clustering(monkeypatch):
+  seen, module = [], sys.modules['fesem_jax.algorithms.flat_options']
+
+  def wrap(method, every, clustering):
+    seen.append((every, clustering))
+    return method
+
+  monkeypatch.setattr(module, 'with_reclustering', wrap)
+  algorithms.build(
+    'fesem', LOCAL, recluster_every=3, init_restarts=7, cluster_on='logits',
+    weighting='by_examples',
+  )  # fmt: skip
+  algorithms.build('hypo_cluster', LOCAL, recluster_every=2, weighting='by_examples')
+  (every, fesem), (_, hypo) = seen
+  assert (every, fesem.restarts) == (3, 7)
+  assert fesem.comparison.partial
+  assert not hypo.comparison.partial
+  assert fesem.weighting == hypo.weighting == 'by_examples'
 
 
 def test_kmeans_restarts_as_often_as_the_paper():

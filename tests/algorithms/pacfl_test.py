@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
@@ -12,8 +11,8 @@ from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.server import subspaces
 from fesem_jax.utils.errors import UserError
-from tests.support import helpers, reference
-from tests.support.methods import assert_close, initial, matrix, reference_round
+from tests.support import helpers
+from tests.support.methods import initial, matrix
 
 SHAPE = (12,)
 # Of four groups: each has an image of each label of its own, with noise.
@@ -55,25 +54,6 @@ def test_a_client_whose_examples_are_zero_has_no_directions_and_is_with_the_firs
     state.assignment, np.where(np.arange(8) == 3, 0, GROUPS)
   )
   np.testing.assert_array_equal(state.numbers_sent, 36 * (np.arange(8) != 3))
-
-
-def test_rounds_are_fed_avg_within_clusters():
-  data, local = planted(), helpers.local(shape=SHAPE)
-  algorithm = algorithms.build('pacfl', local, num_vectors=1)
-  state, centers = initial(algorithm, data), None
-  step = jax.jit(algorithm.step)
-  centers = [reference.from_params(state.centers, k) for k in range(4)]
-  key = jax.random.key(1)
-  state, info = step(state, data, helpers.everyone(data), key)
-  models = reference_round(local, data, [centers[k] for k in GROUPS], range(8), key)
-  points = np.stack([reference.flat(w) for w in models])
-  old = np.stack([reference.flat(c) for c in centers])
-  want = reference.means(points, GROUPS, SIZES, old)
-  assert_close(reference.vectors(state.centers), want, rtol=1e-3)
-  value = reference.objective(points, want, GROUPS, SIZES)
-  assert_close(info.clusters.objective, value, rtol=1e-3)
-  assert int(info.clusters.moved) == 0
-  assert info.clusters.sizes.tolist() == [2] * 4
 
 
 def test_the_order_of_clients_with_equal_examples_does_not_matter():

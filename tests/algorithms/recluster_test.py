@@ -12,19 +12,16 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.algorithms.common import first_clusters
 from fesem_jax.algorithms.common.wrapped import inner, replaced
-from fesem_jax.algorithms.wrappers import reclustering
 from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
-from fesem_jax.server import comparison, em, hidden_units
+from fesem_jax.server import em, hidden_units
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import (
   assert_close,
   federation,
   initial,
-  matrix,
   reference_round,
   unflatten,
 )
@@ -174,66 +171,6 @@ def test_a_check_leaves_the_center_of_an_empty_cluster_where_it_is():
   )
 
 
-@pytest.mark.nightly
-def test_a_check_reports_eq_6_of_all_layers():
-  data = federation()
-  algorithm = algorithms.build(
-    'fesem', helpers.local(), num_clusters=2, recluster_every=1, cluster_on='logits'
-  )
-  state = initial(algorithm, data)
-  key = jax.random.key(5)
-  step = jax.jit(algorithm.step)
-  after, info = step(state, data, helpers.everyone(data), key)
-  after = inner(after)
-  points, cluster = matrix(after.client_params), np.asarray(after.assignment)
-  want = sum(scatter(points, cluster == k, np.ones(6)) for k in (0, 1)) / 6
-  assert_close(info.clusters.objective, want, rtol=1e-3)
-
-
-@pytest.mark.nightly
-def test_a_check_of_matched_units_does_not_depend_on_their_order(monkeypatch):
-  # Between what new clusters gain over one present partition and over another.
-  monkeypatch.setattr(reclustering, '_MARGIN', 1.2)
-  data, local = federation(), LOCAL
-  common = jax.jit(local.model.init)(jax.random.key(0))
-  centers = tree.repeat(common, 2)
-  own = np.array(list(itertools.product((0, 1), repeat=5)), np.int32)[1:]
-  own = np.pad(own, ((0, 0), (1, 0)))  # Each partition of six clients into two.
-
-  def checks(cluster_on):
-    def check(own):
-      compare = comparison.build(cluster_on, local.model)
-      found = reclustering.recluster(
-        local, centers, own, own, data, helpers.everyone(data), jax.random.key(5),
-        first_clusters.Clustering(comparison=compare),
-      )  # fmt: skip
-      return found.changed, found.assignment, found.objective
-
-    return jax.jit(lambda all_own: jax.lax.map(check, all_own))(own)
-
-  train, layers = first_clusters.train_cohort, hidden_units.layers_of(local.model)
-  orders = np.random.default_rng(0).permuted(np.tile(np.arange(5), (6, 1)), axis=1)
-
-  def train_and_shuffle(*args, **options):
-    trained = train(*args, **options)
-    shuffled = [
-      hidden_units.in_order(
-        layers, tree.unstack(trained.params, i), [jnp.asarray(order)]
-      )
-      for i, order in enumerate(orders)
-    ]
-    return trained._replace(params=jax.tree.map(lambda *x: jnp.stack(x), *shuffled))
-
-  changed, assignment, objective = checks('all')
-  monkeypatch.setattr(first_clusters, 'train_cohort', train_and_shuffle)
-  matched = checks('matched')
-  np.testing.assert_array_equal(matched[0], changed)
-  np.testing.assert_array_equal(matched[1], assignment)
-  assert_close(matched[2], objective)
-  moves = (assignment != own).any(axis=1)
-  assert 0 < np.asarray(changed).sum() == moves.sum() < len(own) - 1
-
-
 def permuted(centers, order):
   """The centers, the second one's five hidden units in another order."""
   layers = hidden_units.layers_of(LOCAL.model)
@@ -267,26 +204,3 @@ def test_clients_that_keep_their_cluster_are_averaged_in_the_order_of_its_center
   np.testing.assert_array_equal(assignment, own)
   chex.assert_trees_all_close(permuted(centers, BACK), want, rtol=1e-4, atol=1e-6)
   assert_close(of_permuted, value, rtol=1e-3)
-
-
-@pytest.mark.nightly
-def test_a_check_starts_from_centers_mixed_in_one_order_of_units():
-  data, local, init = federation(), LOCAL, jax.jit(LOCAL.model.init)
-  centers = tree.repeat(init(jax.random.key(0)), 2)
-  noise = jax.tree.map(lambda *x: jnp.stack(x), *map(init, map(jax.random.key, (1, 2))))
-  centers = jax.tree.map(lambda c, n: c + 0.01 * n, centers, noise)
-  own = np.array([0, 0, 0, 0, 1, 1], np.int32)
-  compare = comparison.build('matched', local.model)
-  turned = permuted(centers, ORDER)
-
-  def common_of(centers):
-    found = reclustering.recluster(
-      local, centers, jnp.asarray(own), jnp.asarray(own), data,
-      helpers.everyone(data), jax.random.key(5),
-      first_clusters.Clustering(restarts=2, comparison=compare),
-    )  # fmt: skip
-    return found.trained.params, found.centers
-
-  run = jax.jit(common_of)
-  (models, _), (of_turned, _) = run(centers), run(turned)
-  chex.assert_trees_all_close(of_turned, models, rtol=1e-4, atol=1e-5)

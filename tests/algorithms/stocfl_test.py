@@ -8,92 +8,18 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from fesem_jax import algorithms
-from fesem_jax.core import prng_streams, tree
+from fesem_jax.core import tree
 from fesem_jax.core.types import Cohort
 from fesem_jax.server.similar_clusters import components
-from tests.support import helpers, reference
-from tests.support.cluster_steps import stocfl_merged
+from tests.support import helpers
 from tests.support.methods import (
   assert_close,
   federation,
   initial,
   matrix,
   over_seeds,
-  reference_round,
   run,
-  unflatten,
 )
-
-TAU = 0.3  # Of cosines: some clients belong together, and some do not.
-
-
-def test_matches_float64_reference():
-  data, local = federation(), helpers.local(epochs=2)
-  algorithm = algorithms.build('stocfl', local, stocfl_tau=TAU, stocfl_lambda=0.6)
-  state, step = initial(algorithm, data), jax.jit(algorithm.step)
-  anchor, first = (
-    reference.from_params(x, 0) for x in (state.clusters.anchor, state.params)
-  )
-  assert_close(reference.vectors(state.centers), [reference.flat(first)] * 7)
-  assert not np.allclose(reference.flat(anchor), reference.flat(first))
-  longer = local._replace(schedule=local.schedule._replace(epochs=10))
-  changes, average = np.zeros((6, reference.flat(first).size)), reference.flat(first)
-  clusters, models = [], {}  # The model of each cluster, by its clients.
-  for number, cohort in enumerate([(0, 1, 4, 5), (1, 2, 4, 5), (0, 2, 3, 5)], 1):
-    key = jax.random.fold_in(jax.random.key(9), number)
-    ids = Cohort(np.array(cohort, np.int32), everyone=False)
-    state, info = step(state, data, ids, key)
-    seen = {i for c in clusters for i in c}
-    late = [i for i in cohort if i not in seen]
-    first_key = prng_streams.fold(key, prng_streams.FIRST_COHORT)
-    described = reference_round(longer, data, [anchor] * len(late), late, first_key)
-    for i, model in zip(late, described, strict=True):
-      changes[i] = reference.flat(anchor) - reference.flat(model)
-    before, begins = models, [[i] for i in late]
-    clusters = stocfl_merged(clusters + begins, changes, TAU)
-    models = {}
-    for cluster in clusters:  # Of the largest one; here no two are equally large.
-      parts = [old for old in before if set(old) <= set(cluster)]
-      largest = max(parts, key=len, default=None)
-      models[tuple(cluster)] = average if largest is None else before[largest]
-    wanted = np.full(6, 6)
-    for k, cluster in enumerate(clusters):
-      wanted[cluster] = k
-    here = wanted < 6
-    own = np.asarray(state.clusters.assignment)
-    assert (own[~here] == 6).all()
-    assert (own[here] < 6).all()
-    assert adjusted_rand_score(wanted[here], own[here]) == 1.0
-    assert int(state.clusters.number) == len(clusters)
-    old, start = average, unflatten(average, first)
-    points = reference_round(local, data, [start] * len(cohort), cohort, key)
-    points = np.stack([reference.flat(w) for w in points])
-    average = points.mean(axis=0)
-    squared = 0.0
-    for cluster in list(models):
-      some = [i for i in cohort if i in cluster]
-      if some:
-        points = [
-          pulled(local, data, models[cluster], old, i, key, first) for i in some
-        ]
-        models[cluster] = np.mean(points, axis=0)
-        squared += np.square(np.array(points) - models[cluster]).sum()
-      assert_close(
-        reference.vectors(state.centers)[own[cluster[0]]], models[cluster], rtol=1e-3
-      )
-    assert_close(reference.vectors(state.params)[0], average, rtol=1e-3)
-    assert_close(info.clusters.objective, squared / len(cohort), rtol=1e-3)
-  assert 1 < len(clusters) < 6
-  assert int(info.clusters.sizes[-1]) == 0
-
-
-def pulled(local, data, start, anchor, i, key, like):
-  """[P] client i's model, trained from a start with a penalty to an anchor."""
-  w, rate = np.array(start), 0.1
-  for x, y in helpers.batches(data, local.schedule, i, key):
-    slope = reference.loss_and_gradient(unflatten(w, like), x, y)[1]
-    w = w - rate * (reference.flat(slope) + 0.6 * (w - anchor))
-  return w
 
 
 @functools.cache

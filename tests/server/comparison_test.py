@@ -7,7 +7,6 @@ import pytest
 
 from fesem_jax.core import sharding, tree
 from fesem_jax.server import comparison
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import matrix
 
@@ -64,11 +63,6 @@ def test_units_are_matched_before_models_are_mixed():
   np.testing.assert_allclose(matrix(alike), matrix(turned(near)), rtol=1e-6)
   alike = by.alike(mixed_up, jnp.array([True, True, True]), None)
   np.testing.assert_allclose(matrix(alike), matrix(near), rtol=1e-6)
-
-
-def test_layers_that_do_not_exist_are_refused():
-  with pytest.raises(UserError, match='cluster_on'):
-    comparison.build('dense1', MODEL)
 
 
 def test_matching_is_traced_for_two_devices():

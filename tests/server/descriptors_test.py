@@ -3,14 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from fesem_jax import models
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.types import Model
 from fesem_jax.server import descriptors
 from fesem_jax.server.descriptors import FAR, Moments, Placing
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 
 
@@ -123,5 +120,3 @@ def test_features_are_inputs_of_the_last_dense_layer_one_row_an_example():
   kernel, bias = (np.asarray(params['dense0'][n]) for n in ('kernel', 'bias'))
   want = np.maximum(np.asarray(x).reshape(4, 6) @ kernel + bias, 0)
   np.testing.assert_allclose(hidden, want, rtol=1e-4, atol=1e-5)
-  with pytest.raises(UserError, match='model'):
-    descriptors.features_of(Model(model.init, model.apply))(params, x)

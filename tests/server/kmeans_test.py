@@ -70,16 +70,6 @@ def test_the_clusters_of_a_sample_are_refined_on_all_until_none_moves(monkeypatc
   np.testing.assert_allclose(matrix(got.centers), centers, rtol=1e-4, atol=1e-4)
 
 
-def test_kmeans_does_not_see_clients_that_do_not_exist(monkeypatch):
-  monkeypatch.setattr(kmeans, 'GRAM_CLIENTS_PER_CLUSTER', 1)
-  points, _ = helpers.blobs()
-  padded = np.concatenate([points, np.full((4, 20), 1e3, np.float32)])
-  exists = jnp.arange(64) < 60
-  got = run_kmeans(0, padded, exists, 3, seeding='random')
-  alone = run_kmeans(0, points, exists[:60], 3, seeding='random')
-  np.testing.assert_allclose(got.objective, alone.objective, rtol=1e-5)
-
-
 @pytest.mark.parametrize('seeding', ['random', 'plusplus'])
 def test_kmeans_of_coinciding_clients_has_no_nan(seeding):
   same = np.ones((5, 20), np.float32)
@@ -234,22 +224,6 @@ def test_a_restart_is_weighted_k_means_until_no_client_moves(most, monkeypatch):
   np.testing.assert_allclose(value, np.average(apart, weights=WEIGHTS), rtol=1e-4)
 
 
-def test_refining_on_all_clients_has_a_limit_of_its_own(monkeypatch):
-  monkeypatch.setattr(kmeans, 'MAX_ITERATIONS', 2)
-  weights = np.where(np.arange(12) == 9, 1 / 64, WEIGHTS)
-  find = jax.jit(
-    lambda stack, weights: kmeans.kmeans(
-      jax.random.key(19), stack, weights, 3, jnp.arange(12), restarts=1
-    )
-  )
-  found = find(jnp.asarray(POINTS, jnp.float32), jnp.asarray(weights, jnp.float32))
-  # Two after the restart, from seeds of which iterations would be more.
-  centers, own, _ = iterated([9, 7, 5], 4, weights)
-  assert iterated([9, 7, 5], 100, weights)[2] > 4
-  np.testing.assert_allclose(found.centers, centers, rtol=1e-4, atol=1e-4)
-  np.testing.assert_array_equal(found.assignment, own)
-
-
 def test_clients_without_weight_are_no_seeds():
   stack, ids = jnp.asarray(POINTS, jnp.float32), jnp.arange(12)
   named = {'num_clusters': 3, 'client_ids': ids, 'restarts': 1}
@@ -260,20 +234,3 @@ def test_clients_without_weight_are_no_seeds():
       k for k in range(3) if (WEIGHTS[np.asarray(found.assignment) == k] > 0).any()
     ]
     assert held == [0, 1, 2]
-
-
-def test_trimmed_means_are_left_once_no_client_moves():
-  # All are in one cluster: a step from the seed, and one after the restarts.
-  points = 10 * (1 - 0.7 ** np.arange(12))
-  keys = [jax.random.fold_in(jax.random.key(2), i) for i in range(12)]
-  draws = [jax.random.uniform(jax.random.fold_in(key, 0)) for key in keys]
-  center = points[np.argmax(draws)]
-  centers = []
-  for _ in range(3):
-    nearest = np.argsort(np.abs(points - center))[:6]
-    center = points[nearest].mean()
-    centers.append(center)
-  assert len(set(np.round(centers, 2))) == 3
-  stack = np.pad(points[:, None], ((0, 0), (0, 19))).astype(np.float32)
-  found = run_kmeans(2, stack, jnp.ones(12, bool), 1, restarts=1, trim=0.5)
-  np.testing.assert_allclose(matrix(found.centers)[0, 0], centers[1], rtol=1e-5)

@@ -1,7 +1,6 @@
 import functools
 import itertools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,6 @@ from fesem_jax.core import platforms, sharding, tree
 from fesem_jax.core.platforms import per_device
 from fesem_jax.models.builders import OF_TOKENS
 from fesem_jax.server import hidden_units, matching
-from fesem_jax.utils.errors import UserError
 from tests.support.nights import rest_by_night
 
 # What the tests know of the models: layers that hold kernels, in their order.
@@ -294,28 +292,6 @@ def test_layers_of_every_chain_are_known(name):
     assert [layer.name for layer in layers[:-1]] == [f'dense{i}' for i in range(11)]
 
 
-def test_other_models_are_refused():
-  with pytest.raises(UserError, match='cluster_on'):
-    hidden_units.layers_of(models.from_flax(nn.Dense(3), (4,)))
-  for name, shape in (('resnet8', (8, 8, 3)), ('gru', (5,)), ('transformer', (5,))):
-    with pytest.raises(UserError, match='cluster_on'):
-      hidden_units.layers_of(models.build(name, shape, 10))
-
-
-def test_one_model_alone_needs_no_separations(mlp, monkeypatch):
-  calls = []
-  monkeypatch.setattr(
-    matching, 'separations', lambda *args: calls.append(args) or mlp.apart
-  )
-  find = functools.partial(matching.nearest, mlp.layers)
-  one, two = (jax.tree.map(lambda x, n=n: x[:n], mlp.stack) for n in (1, 2))
-  jax.eval_shape(find, one, mlp.references)
-  jax.eval_shape(find, two, mlp.references, mlp.apart)
-  assert not calls
-  jax.eval_shape(find, two, mlp.references)
-  assert len(calls) == 1
-
-
 def test_units_farther_than_half_the_separation_are_matched():
   # Units at 0 and 1, and those of a client at 0.55 and 0.45, which change places.
   def with_units(*at):
@@ -331,9 +307,3 @@ def test_units_farther_than_half_the_separation_are_matched():
   _, distance, aligned = matching.nearest(layers, client, center, apart)
   np.testing.assert_allclose(aligned['dense0']['kernel'], [[[0.45, 0.55]]])
   np.testing.assert_allclose(distance, [2 * 0.45**2], rtol=1e-5)
-
-
-def test_units_are_compared_in_all_their_parts():
-  one, two = [jnp.zeros((1, 2))], [jnp.zeros((1, 2)), jnp.ones((1, 2))]
-  with pytest.raises(ValueError, match='zip'):
-    hidden_units.distances(one, two)

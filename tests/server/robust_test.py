@@ -5,16 +5,12 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from scipy import stats
 
 from fesem_jax import algorithms
 from fesem_jax.core import sharding
-from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.server import robust
-from fesem_jax.training.cohort import train_cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import assert_close, federation, matrix
 from tests.support.nights import rest_by_night
@@ -100,19 +96,6 @@ def test_references_are_of_all_rules():
   assert {name.split('(')[0] for name in RULES} == set(robust.AGGREGATIONS)
 
 
-@pytest.mark.parametrize(
-  'text',
-  [
-    'nonsense', 'median(0.1)', 'mean(1)', 'trimmed_mean(0.5)', 'trimmed_mean(-0.1)',
-    'norm_bound(-1)', 'krum(0)', 'krum(1.5)', 'krum(1', 'krum(1)(1)',
-    'norm_bound(inf)', 'trimmed_mean(0.1, 2)', '',
-  ],
-)  # fmt: skip
-def test_aggregations_that_do_not_exist_are_refused(text):
-  with pytest.raises(UserError, match='aggregation'):
-    robust.aggregation(text)
-
-
 def test_numbers_of_aggregations_have_defaults():
   assert robust.aggregation('mean') is None
   for name, number in (('trimmed_mean', '0.1'), ('norm_bound', '0'), ('krum', '1')):
@@ -189,28 +172,6 @@ def test_fesem_moves_each_center_by_the_rule(aggregation, devices):
     points, assignment = matrix(first.client_params), np.asarray(first.assignment)
     want = [np.median(points[assignment == k], axis=0) for k in range(2)]
     assert_close(matrix(first.centers), want)
-
-
-def test_fed_avg_moves_by_the_rule_and_its_optimizer_along_it():
-  data, local = federation(), helpers.local(hidden=())
-  key, found = jax.random.key(2), []
-  for optimizer in (None, optax.sgd(0.5)):
-    algorithm = algorithms.build(
-      'fed_avg', local, aggregation='median', server_optimizer=optimizer
-    )
-    before = jax.jit(algorithm.init)(key, data)
-    after, _ = jax.jit(algorithm.step)(before, data, helpers.everyone(data), key)
-    found.append(matrix(after.params) - matrix(before.params))
-  trained = jax.jit(
-    lambda params: (
-      train_cohort(
-        local, ClientModels(params), data, helpers.everyone(data), key
-      ).params
-    )
-  )(before.params)
-  want = np.median(matrix(trained), axis=0) - matrix(before.params)
-  assert_close(found[0], want)
-  assert_close(found[1], want / 2)
 
 
 def test_changes_too_long_for_float32_are_as_long_as_their_median():

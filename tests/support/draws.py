@@ -36,11 +36,10 @@ def epochs_of(key, data, i, fraction, most):
 
 
 def sample(key, data, count):
-  """`count` clients in the order of one uniform number for each."""
-  draw = [
-    float(jax.random.uniform(client_key(key, data, i))) for i in range(data.num_clients)
-  ]
-  return np.argsort(draw)[:count].tolist()
+  """`count` clients in the order of one uniform number for each with examples."""
+  exist = np.flatnonzero(np.diff(np.asarray(data.offsets)))
+  draw = [float(jax.random.uniform(client_key(key, data, i))) for i in exist]
+  return exist[np.argsort(draw)[:count]].tolist()
 
 
 def first_cohort(key, data, count):

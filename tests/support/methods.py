@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.types import Cohort
 from fesem_jax.data import with_true_groups
 from fesem_jax.models.mixture import as_one_model
 from fesem_jax.server import optimizers as server_optimizers
@@ -226,21 +225,3 @@ def unflatten(vector, like):
 def reference_gradient(model, data, i):
   """Gradient of client i's whole loss, as a vector."""
   return reference.flat(reference.loss_and_gradient(model, *data.client(i))[1])
-
-
-def run_cohorts(algorithm, data, cohorts):
-  """`run` of a round of each of some lists of clients."""
-
-  def cohort_of(number):
-    ids = np.array(cohorts[number - 1], np.int32)
-    return Cohort(ids, everyone=len(ids) == len(SIZES))
-
-  return run(algorithm, data, rounds=len(cohorts), cohort=cohort_of)
-
-
-def models_after(algorithm, data, cohorts):
-  """The state after a round of each of some cohorts, and each client's model, flat."""
-  state, _ = run_cohorts(algorithm, data, cohorts)
-  params = algorithm.client_params(state, data, np.arange(len(SIZES)))
-  places = range(len(SIZES))
-  return state, [reference.flat(reference.from_params(params, i)) for i in places]

@@ -89,40 +89,6 @@ def local_sgd(model, batches, rate, prox=0.0, correction=None):
   return model, np.average(losses, weights=counts)
 
 
-def sgd_of_layers(model, batches, rate, layers):
-  """SGD of the layers numbered `layers`; the others stay."""
-  for x, y in batches:
-    _, gradient = loss_and_gradient(model, x, y)
-    model = [
-      tuple(w - rate * g for w, g in zip(layer, grads, strict=True))
-      if i in layers
-      else layer
-      for i, (layer, grads) in enumerate(zip(model, gradient, strict=True))
-    ]
-  return model
-
-
-def fesem_round(train, centers, assignment, weights):
-  """One pass of the loop of FeSEM's Algorithm 1, for all clients.
-
-  Args:
-    train: client i, its start [P] -> its model [P] after local training.
-    centers: [K, P] W~(k).
-    assignment: [M] r_i.
-    weights: [M] of the clients in the means.
-
-  Returns:
-    [M, P] W_i, [M] r_i and [K, P] W~(k) after the round.
-  """
-  # Local update (Eq. 7): W_i <- SGD from W~(r_i) on L_i(W) + lambda |W - W~(r_i)|^2.
-  models = np.stack([train(i, centers[k]) for i, k in enumerate(assignment)])
-  # E-step (Eq. 8): r_i <- argmin_k |W_i - W~(k)|^2.
-  assignment = nearest(models, centers)
-  # M-step (Eq. 9): W~(k) <- mean of W_i over the clients with r_i = k.
-  centers = means(models, assignment, weights, centers)
-  return models, assignment, centers
-
-
 def paper_penalty(prox_lambda, sizes):
   """[M] lambda / (m alpha_i): Eq. 7 divided by client i's share of all examples."""
   alpha = np.asarray(sizes) / np.sum(sizes)

@@ -175,19 +175,6 @@ def parts(pool):
   return found
 
 
-def break_leaf(change):
-  """A LEAF folder in which the first training shard is changed."""
-
-  def write(folder):
-    write_leaf(folder / 'leaf_femnist', writers(), shards=2)
-    path = sorted((folder / 'leaf_femnist' / 'train').iterdir())[0]
-    content = json.loads(path.read_text())
-    changed = change(content, path)
-    path.write_text(changed if isinstance(changed, str) else json.dumps(content))
-
-  return write
-
-
 def faces(folder, where='img_align_celeba'):
   """Celebrity -> image names, with labels by image; someone has too few."""
   rng = np.random.default_rng(0)

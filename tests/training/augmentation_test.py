@@ -6,16 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.build import build_local
-from fesem_jax import algorithms
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.evaluation.evaluate import evaluate_clients
 from fesem_jax.training.augmentation import Crop, Flip, augmentation
 from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
-from fesem_jax.utils.errors import UserError
-from tests.experiments.binaries_test import refuses
 from tests.experiments.training_flags_test import parse
 from tests.support import helpers, reference
 from tests.support.methods import assert_close
@@ -119,49 +115,7 @@ def test_measuring_and_choosing_see_the_images_as_they_are():
   assert (counts[0][1].sums.correct != counts[1][1].sums.correct).any()
 
 
-def test_one_gradient_step_sees_augmented_images():
-  data, local = helpers.federation(SIZES, shape=GRAY), of_images()
-  ends = []
-  for each in (local, local._replace(augmentation=None)):
-    algorithm = algorithms.build('fed_sgd', each)
-    state = jax.jit(algorithm.init)(jax.random.key(0), data)
-    after, _ = jax.jit(algorithm.step)(state, data, helpers.everyone(data), KEY)
-    ends.append(after.params)
-  assert np.abs(reference.vectors(ends[0]) - reference.vectors(ends[1])).max() > 1e-4
-
-
-@pytest.mark.parametrize(
-  ('text', 'shape', 'message'),
-  [
-    ('crop:4', (6,), 'needs images'),
-    ('flip', (2, *COLOR), 'needs images'),
-    ('flip', (3, 8, 8), 'channels'),
-    ('crop', GRAY, 'must be crop:PADDING'),
-    ('flip:2', GRAY, 'flip:2'),
-    ('crop:1.5', GRAY, 'crop:1.5'),
-    ('crop:100000', COLOR, 'crop:100000'),
-    ('rotate:3', GRAY, 'rotate:3'),
-    ('flip,flip', GRAY, 'each at most once'),
-    ('crop:0', GRAY, 'crop:0'),
-    ('flip,crop:6', GRAY, 'from 1 to 5'),
-  ],
-)
-def test_what_is_no_augmentation_is_refused(text, shape, message):
-  with pytest.raises(UserError, match=f'augment: .*{message}'):
-    augmentation(text, shape)
-
-
 def test_no_text_is_no_augmentation():
   assert augmentation('', (6,)) is None
   made = augmentation('flip,crop:1', COLOR)
   assert made.changes == (Flip(), Crop(1))
-
-
-def test_the_flag_reaches_local_training(parse):
-  config, machine = parse('--augment=crop:2,flip')
-  data = helpers.federation(SIZES, shape=GRAY)
-  local = build_local(config, helpers.local(shape=GRAY).model, data, machine)
-  assert local.augmentation == augmentation('crop:2,flip', GRAY)
-  config, machine = parse('--augment=zoom')
-  with refuses('augment'):
-    build_local(config, local.model, data, machine)

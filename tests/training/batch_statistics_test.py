@@ -10,7 +10,6 @@ from flax.traverse_util import flatten_dict
 
 from fesem_jax import algorithms, models
 from fesem_jax.core import tree
-from fesem_jax.models import resnet
 from fesem_jax.utils.errors import UserError
 from tests.support import batch_norm, helpers
 from tests.support.methods import (
@@ -127,33 +126,6 @@ def test_statistics_are_the_mean_of_the_clients(name, options):
       assert_close(state.params['norm'][statistic][0], want[statistic], rtol=1e-4)
 
 
-@pytest.mark.nightly
-def test_stacked_states_on_one_device_agree_with_streamed_ones_on_two():
-  data, found = federation(), []
-  for devices, kept in ((1, 'stacked'), (2, 'streamed')):
-    algorithm = algorithms.build(
-      'fesem', local_of(devices=devices), num_clusters=2, client_state=kept
-    )
-    found.append(run(algorithm, data, rounds=2)[0].centers)
-  jax.tree.map(lambda a, b: assert_close(a, b, rtol=1e-5), *found)
-
-
-@pytest.mark.nightly
-def test_fed_bn_keeps_scales_biases_and_statistics_in_residual_blocks():
-  model = models.from_flax(resnet.ResNet((1,), (4,), 3, False, None), (4, 4, 1))
-  local = helpers.local(batch_size=0, steps=1)._replace(model=model)
-  data = helpers.federation((5, 6), shape=(4, 4, 1))
-  algorithm = algorithms.build('fed_bn', local)
-  state, _ = run(algorithm, data, rounds=1)
-  heads, norms = state.heads, ('scale', 'bias', 'mean', 'var')
-  for layer in (heads['norm'], heads['stage0_block0']['norm1']):
-    assert sorted(layer) == sorted(norms)
-    assert np.abs(np.diff(layer['mean'], axis=0)).max() > 0
-  kept = sum(x[0].size for x in jax.tree.leaves(heads))
-  whole = sum(x.size for x in jax.tree.leaves(model.init(jax.random.key(0))))
-  assert algorithm.traffic.model == 4 * (whole - kept)
-
-
 def test_frozen_layers_of_train_only_still_count_their_batches():
   model = models.train_only(of_linen(), ['logits'])
   params = model.init(jax.random.key(0))
@@ -169,20 +141,6 @@ REFUSED = [
   'fed_group', 'fed_nova', 'flux', 'moon', 'p_fed_me', 'per_fed_avg', 'robust',
   'stocfl',
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize('name', REFUSED)
-def test_methods_that_do_more_than_average_refuse_statistics(name):
-  data = helpers.federation((6, 7, 8, 9))
-
-  def a_round():
-    algorithm = algorithms.build(name, local_of())
-    state = algorithm.init(jax.random.key(0), data)
-    cohort = helpers.everyone(data)
-    jax.eval_shape(algorithm.step, state, data, cohort, jax.random.key(0))
-
-  with pytest.raises(UserError, match='BatchNorm'):
-    a_round()
 
 
 OTHERS = [METHODS[i] for i in ONCE if METHODS[i][0] not in (*REFUSED, 'fesem_ma')]

@@ -11,7 +11,7 @@ import pytest
 import fesem_jax as fj
 from fesem_jax.core import tree
 from fesem_jax.core.arrangement import arrange
-from fesem_jax.core.types import Cohort, Model
+from fesem_jax.core.types import Cohort
 from fesem_jax.training.client_losses import (
   cohort_gradients,
   cohort_losses,
@@ -19,26 +19,9 @@ from fesem_jax.training.client_losses import (
   personal_losses,
   start_by_loss,
 )
-from fesem_jax.training.example_losses import example_losses, shares_of_least_loss
+from fesem_jax.training.example_losses import example_losses
 from tests.support import helpers, reference
 from tests.support.nights import rest_by_night
-
-
-@pytest.mark.parametrize('chunk', [1, 2])
-def test_losses_of_each_model_on_each_client_match_reference(chunk):
-  data = helpers.federation([300, 7, 101, 1])  # Three, one, two and one batch.
-  local = helpers.local(chunk=chunk)
-  init = jax.jit(jax.vmap(local.model.init))
-  models = init(jax.random.split(jax.random.key(0), 3))
-  cohort = Cohort(np.array([2, 0, 3, 4, 1], np.int32), False)  # 4 is an empty place.
-  measure = jax.jit(lambda models, data: cohort_losses(local, models, data, cohort))
-  got = np.asarray(measure(models, data))
-  for row, i in ((0, 2), (1, 0), (2, 3), (4, 1)):
-    for k in range(3):
-      model = reference.from_params(models, k)
-      loss, _ = reference.loss_and_gradient(model, *data.client(i))
-      np.testing.assert_allclose(got[row, k], loss, rtol=1e-4)
-  np.testing.assert_array_equal(got[3], 0)
 
 
 @pytest.mark.parametrize(('chunk', 'devices'), [(1, 1), (2, 1), (2, 2)])
@@ -189,21 +172,3 @@ def test_gradients_of_each_client_and_their_sum_match_reference(chunk, devices):
   np.testing.assert_array_equal(sums.weight, [2])
   assert none is None
   chex.assert_trees_all_equal(sums, same)
-
-
-def test_losses_of_models_of_one_array_are_of_each_model():
-  def init(key):
-    return {'w': jax.random.normal(key, (6, 3))}
-
-  data = helpers.federation([4, 2, 3])
-  model = Model(init, lambda params, x: x @ params['w'])
-  local = helpers.local()._replace(model=model)
-  models = jax.vmap(init)(jax.random.split(jax.random.key(0), 2))
-  cohort = helpers.everyone(data)
-  for measure, shape in (
-    (cohort_losses, (3, 2)),
-    (shares_of_least_loss, (3, 2)),
-    (example_losses, (3, 2, 4)),
-  ):
-    found = jax.eval_shape(lambda m, of=measure: of(local, m, data, cohort), models)
-    assert found.shape == shape

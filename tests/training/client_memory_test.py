@@ -10,10 +10,8 @@ import fesem_jax as fj
 from fesem_jax import algorithms, models
 from fesem_jax.algorithms.wrappers import with_client_memory
 from fesem_jax.core.types import Cohort
-from fesem_jax.utils.errors import UserError
 from tests.support import batch_norm, helpers, reference, runs
 from tests.support.methods import assert_close, run, unflatten
-from tests.support.nights import rest_by_night
 
 SIZES = (8, 5, 6, 7)
 
@@ -55,21 +53,6 @@ def test_statistics_that_clients_keep_match_float64_reference():
     assert_close(state.method.params['norm'][name][0], first[name])
   numbers = sum(x.size for x in jax.tree.leaves(helpers.first_model(local)))
   assert algorithm.traffic.model == 4 * (numbers - 2 * 5)
-
-
-@pytest.mark.nightly
-def test_kept_statistics_of_fesem_agree_streamed_and_on_two_devices():
-  # No batch of one example, whose variance is 0 but for rounding.
-  data, found = helpers.federation((8, 6, 6, 7)), []
-  for devices, kept in ((1, 'stacked'), (2, 'streamed')):
-    algorithm = algorithms.build(
-      'fesem', with_norm(devices), num_clusters=2, client_state=kept
-    )
-    algorithm = with_client_memory(algorithm)
-    state, _ = run(algorithm, data, rounds=2)
-    found.append(jax.device_get(algorithm.deployed(state, data).params(4)))
-  assert np.ptp(found[0]['norm']['mean'], axis=0).max() > 1e-3
-  jax.tree.map(lambda a, b: assert_close(a, b, rtol=1e-5), *found)
 
 
 def momentum_local(devices=1, **changes):
@@ -114,24 +97,6 @@ def test_a_client_that_fails_keeps_its_optimizer_state():
   assert all(
     np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(state.memory))
   )
-
-
-STATE = 'keep_optimizer_state'
-
-
-@pytest.mark.parametrize(('name', 'options', 'made', 'message'), rest_by_night([
-  ('hypo_cluster', {'num_clusters': 2}, with_norm, 'batch_stats'),
-  ('fed_em', {}, with_norm, 'batch_stats'),
-  ('centralized', {}, with_norm, 'batch_stats'),
-  ('ditto', {}, momentum_local, STATE),
-  ('p_fed_me', {}, momentum_local, STATE), ('centralized', {}, momentum_local, STATE),
-], by_day=4))  # fmt: skip
-def test_methods_that_cannot_keep_what_they_are_asked_to_refuse(
-  name, options, made, message
-):
-  algorithm = with_client_memory(algorithms.build(name, made(), **options))
-  with pytest.raises(UserError, match=message):
-    run(algorithm, helpers.federation(SIZES), rounds=1)
 
 
 def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):

@@ -77,22 +77,6 @@ def test_clients_keep_their_epochs_and_steps_where_they_are_reordered():
     assert local.num_steps(data, np.arange(3)).tolist() == wanted
 
 
-@pytest.mark.parametrize(
-  ('subject', 'work'),
-  [
-    ('rates', {'rates': [1.0, -1.0]}),
-    ('rates', {'rates': 1.0}),
-    ('epochs', {'epochs': [1, 1.5]}),
-    ('epochs or steps', {'epochs': [1], 'steps': [1]}),
-    ('one length', {'rates': [1.0], 'epochs': [1, 2]}),
-    ('one length', {}),
-  ],
-)
-def test_local_work_that_is_none_is_refused(subject, work):
-  with pytest.raises(UserError, match=subject):
-    ClientWork(**work)
-
-
 def test_local_work_that_does_not_fit_is_refused():
   model = models.build('logistic', helpers.SHAPE, 3)
 
@@ -104,6 +88,3 @@ def test_local_work_that_does_not_fit_is_refused():
     algorithm = algorithms.build('fed_avg', local(**work))
     with pytest.raises(UserError, match='ClientWork'):
       fj.simulate(algorithm, data, data, rounds=1)
-  for name in ('scaffold', 'fed_nova', 'centralized'):
-    with pytest.raises(UserError, match=r'[wW]ork:'):
-      algorithms.build(name, local(rates=[1.0, 2.0, 3.0]))

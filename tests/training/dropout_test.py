@@ -13,7 +13,6 @@ from fesem_jax.core import tree
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.evaluation.evaluate import evaluate_clients
 from fesem_jax.models.mixture import as_one_model
-from fesem_jax.training.client_losses import cohort_losses
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -71,17 +70,6 @@ def test_clients_draw_anew_at_every_step(chunk, devices):
       reference.flat(want),
       rtol=1e-3,
     )
-
-
-def test_losses_that_clients_choose_by_are_of_the_whole_model():
-  data, local = helpers.federation(SIZES), dropping()
-  stack = tree.expand(helpers.first_model(local))
-  losses = cohort_losses(local, stack, data, helpers.everyone(data))
-  for i in range(len(SIZES)):
-    want, _ = reference.loss_and_gradient(
-      reference.from_params(stack, 0), *data.client(i)
-    )
-    assert_close(losses[i, 0], want)
 
 
 def test_models_are_measured_whole_and_fine_tuned_with_dropout():

@@ -10,13 +10,11 @@ import pytest
 
 from fesem_jax.core import batching, tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.federated_data import Attack, FederatedData
+from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model
-from fesem_jax.data import attacks
 from fesem_jax.training.cohort import for_each_client
 from fesem_jax.training.local_sgd import local_sgd
 from fesem_jax.training.one_client import LocalModel, for_each_batch, together
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, unflatten
 
@@ -134,17 +132,6 @@ def test_folds_know_whose_models_they_get():
   assert trained.ids.tolist() == [0, 1, 2, 3]
 
 
-def test_what_is_not_of_the_cohort_is_refused():
-  data, local = helpers.federation(SIZES), helpers.local()
-  three, four = models(local, 3), models(local, 4)
-  for starts in (ClientModels(four, jnp.array([0, 1, 2])), ClientModels(own=three)):
-    with pytest.raises(UserError, match='starts'):
-      train(local, data, starts)
-  for options in ({'epochs': jnp.ones(3, jnp.int32)}, {'factors': jnp.ones((3, 8))}):
-    with pytest.raises(AssertionError, match='assert_tree_shape_prefix'):
-      train(local, data, ClientModels(own=four), **options)
-
-
 # Outputs w x, whose mean is the loss.
 LINEAR = Model(
   lambda key: {'w': jnp.ones(())}, lambda p, x: p['w'] * x[:, 0], lambda z, y: z
@@ -204,19 +191,6 @@ def test_an_optimizer_that_mends_one_layer_leaves_the_other_large_one_sound(valu
   assert trained.finite.all()
 
 
-def test_bad_clients_cannot_be_asked_for_what_they_trained():
-  bad = Attack(np.arange(4) == 2, (attacks.Replacement(),))
-  data, local = helpers.federation(SIZES), helpers.local()
-  data = dataclasses.replace(data, attack=bad)
-
-  def honest(client):
-    model = local_sgd(client)
-    return model, model.params, None
-
-  with pytest.raises(UserError, match='for_each_client'):
-    trained_by(honest, local, ClientModels(models(local, 1)), data)
-
-
 def test_two_trainings_of_a_client_draw_different_noise():
   data = helpers.federation(SIZES)
   noisy = optax.chain(optax.add_noise(1.0, 0.0, 0), optax.sgd(0.1))
@@ -244,25 +218,6 @@ def test_epochs_of_a_client_are_cut_at_their_bound():
   want = train(local, data, start, epochs=jnp.array([2, 1, 2, 2]))
   assert trained.steps.tolist() == want.steps.tolist()
   assert_close(reference.vectors(trained.params), reference.vectors(want.params))
-
-
-@pytest.mark.parametrize(
-  ('options', 'message'),
-  [
-    ({'layers': ['logit']}, 'layers'),
-    ({'layers': []}, 'layers'),
-    ({'factors': np.ones(1, np.float32)}, 'factors'),
-  ],
-)
-def test_layers_and_factors_that_are_not_the_clients_are_refused(options, message):
-  data, local = helpers.federation(SIZES), helpers.local()
-
-  def one(client):
-    model = local_sgd(client, **options)
-    return model, client.send(model, client.received), None
-
-  with pytest.raises(UserError, match=message):
-    trained_by(one, local, ClientModels(models(local, 1)), data)
 
 
 def test_a_client_fails_with_either_of_its_trainings():

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from fesem_jax import algorithms
@@ -14,7 +13,6 @@ from fesem_jax.training import shared_kernels
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.optimizers import AdamOptions, clip_by_norm, local_optimizer
 from fesem_jax.training.trained import Reduction
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
 from tests.support.methods import assert_close, federation, initial, run, unflatten
 from tests.support.nights import rest_by_night
@@ -164,44 +162,6 @@ def test_a_penalty_and_a_correction_are_clipped_too():
   )
   moved = tree.row_distances(once(start, data).params, start)
   np.testing.assert_allclose(np.sqrt(moved), 0.01, rtol=1e-3)
-
-
-@pytest.mark.parametrize(
-  'options', [{'clip_norm': 1e9}, {'weight_decay': 0.1}, {'weight_decay': 1e-9}]
-)
-def test_one_gradient_step_needs_plain_sgd(options):
-  local = helpers.local(optimizer=local_optimizer('sgd', 0.1, **options))
-  with pytest.raises(UserError, match='optimizer'):
-    algorithms.build('fed_sgd', local)
-
-
-@pytest.mark.parametrize('optimizer', [
-    optax.sgd(0.1, momentum=0.9, nesterov=True),
-    optax.sgd(optax.cosine_decay_schedule(0.1, 9)),
-    optax.masked(optax.sgd(0.1), lambda p: {name: name != 'logits' for name in p}),
-])  # fmt: skip
-def test_one_gradient_step_takes_first_steps_that_are_linear(optimizer):
-  local = helpers.local(optimizer=optimizer)
-  assert algorithms.build('fed_sgd', local).local is local
-
-
-@pytest.mark.parametrize(
-  ('optimizer', 'options', 'message'),
-  [
-    ('lion', {}, 'optimizer'),
-    ('sgd', {'learning_rate': 0.0}, 'learning_rate'),
-    ('momentum', {'momentum': 1.0}, 'momentum'),
-    ('sgd', {'momentum': -0.1}, 'momentum'),
-    ('sgd', {'weight_decay': -0.1}, 'weight_decay'),
-    ('sgd', {'clip_norm': float('nan')}, 'clip_norm'),
-    ('adam', {'adam': AdamOptions(beta1=1.0)}, 'beta1'),
-    ('adam', {'adam': AdamOptions(beta2=1.0)}, 'beta2'),
-    ('adam', {'adam': AdamOptions(epsilon=0.0)}, 'epsilon'),
-  ],
-)
-def test_numbers_out_of_range_are_refused(optimizer, options, message):
-  with pytest.raises(UserError, match=f'^{message}: '):
-    local_optimizer(optimizer, **({'learning_rate': 0.1} | options))
 
 
 def test_numbers_of_adam_are_those_of_pytorch_by_default():

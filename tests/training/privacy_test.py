@@ -5,15 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax import algorithms, chained, simulate
-from fesem_jax.algorithms import wrappers
-from fesem_jax.algorithms.fesem import fesem
+from fesem_jax import algorithms, chained
 from fesem_jax.core import sums
 from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.sending import Sends
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.privacy import differential_privacy, noised
-from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.methods import assert_close, matrix
 from tests.support.nights import rest_by_night
@@ -181,46 +178,3 @@ def test_a_hook_of_ones_own_gets_key_start_and_model():
   private = differential_privacy(1e-3, 0.0, where='client', delta=0)
   _, found = sent(local_of()._replace(sends=chained(private, Sends(half))), data)
   assert_close(found - start, clipped(plain - start, 1e-3) / 2, atol=1e-7)
-  with pytest.raises(UserError, match='must come first'):
-    chained(Sends(half), private)
-
-
-def test_what_the_noise_would_not_reach_is_refused():
-  data, local = data_of(), local_of('server')
-
-  def refused(message, made):
-    with pytest.raises(UserError, match=message):
-      one_round(made(), data)
-
-  def build(name, **options):
-    return lambda: algorithms.build(name, local, **options)
-
-  refused('weighting', build('fed_avg'))
-  refused('dp', build('fed_avg', aggregation='median'))
-  refused('dp', build('fesem', num_clusters=2, aggregation='krum'))
-  refused('dp', build('robust', num_clusters=2))
-  refused('scaffold', build('scaffold'))
-  refused('reseed_empty', build('fesem', num_clusters=2, reseed_empty=True))
-  refused('dp', build('fesem', num_clusters=2, init_models='random'))
-  refused(
-    'recluster_every',
-    lambda: wrappers.with_reclustering(build('fesem', num_clusters=2)(), 2),
-  )
-  refused('dp', lambda: fesem(local, num_clusters=2, aggregation='median'))
-  with pytest.raises(UserError, match='dp'):
-    simulate(algorithms.build('fed_em', local), data, data, rounds=1)
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'message'),
-  [
-    ({'clip': 0.0}, 'clip'),
-    ({'noise_multiplier': -1.0}, 'noise_multiplier'),
-    ({'delta': 1.0}, 'delta'),
-    ({'where': 'both'}, 'where'),
-  ],
-)
-def test_bad_values_are_refused(arguments, message):
-  given = {'clip': 1.0, 'noise_multiplier': 1.0, 'delta': 0.0} | arguments
-  with pytest.raises(UserError, match=message):
-    differential_privacy(given.pop('clip'), given.pop('noise_multiplier'), **given)

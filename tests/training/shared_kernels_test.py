@@ -23,33 +23,6 @@ def centers(count):
   return init(jax.random.split(jax.random.key(0), count))
 
 
-@pytest.mark.parametrize(
-  ('count', 'num_centers', 'on_each', 'wanted'),
-  [
-    (8, 1, 20, 1 + 1 / 8),
-    (1, 4, 20, 1 + 1 / 1),
-    # A quarter of the chunks is of two centers.
-    (2, 2, 8, 1 + 1 / 2 * 1.25 + 0.2 * 0.25),
-    # All of them are; and with the third center, 12 places for 8 clients.
-    (4, 3, 8, (1 + 1 / 4 * 2 + 0.2) * 12 / 8),
-    (2, 4, 8, 1 + 1 / 2 * 1.75 + 0.2 * 0.75),  # As many places as clients.
-    (3, 2, 5, (1 + 1 / 3 * 1.6 + 0.2 * 0.6) * 6 / 5),
-    (2, 5, 8, (1 + 1 / 2 * 2 + 0.2) * 10 / 8),
-    # Half of two and of four places that third centers leave empty, ...
-    (3, 3, 5, (1 + 1 / 3 * 2 + 0.2) * 6 / 5),
-    (8, 5, 16, (1 + 1 / 8 * 2 + 0.2) * 24 / 16),
-    # ... of three; and of two centers, none.
-    (4, 3, 7, (1 + 1 / 4 * 2 + 0.2) * 12 / 7),
-    (3, 2, 3, 1 + 1 / 3 * 2 + 0.2),
-  ],
-)
-def test_a_step_takes_longer_beside_few_clients_or_two_centers(
-  count, num_centers, on_each, wanted
-):
-  weights = {'w': np.zeros((num_centers, 2))}
-  assert shared_kernels._time(count, weights, on_each) == pytest.approx(wanted)
-
-
 def test_on_a_cpu_at_most_8_clients_whose_rows_fit_into_the_cache(monkeypatch):
   def count(num_clients, num_centers=1, devices=1):
     local = helpers.local(devices=devices)

@@ -1,0 +1,109 @@
+"""Rounds of every method against float64 NumPy."""
+
+import jax
+import numpy as np
+import pytest
+
+from fesem_jax import algorithms
+from fesem_jax.core.types import Cohort
+from tests.support import draws, helpers, reference
+from tests.support.methods import ALL_CLIENTS, assert_close
+from tests.support.rounds import HIDDEN, REFERENCES, Clients, two_absent
+
+
+def stack(models):
+  """[..., P] float64 of a stack of models or of some of their layers."""
+  names = sorted(n for n in models if n.startswith('dense')) + ['logits']
+  parts = [
+    (np.asarray(layer[part], np.float64), dimensions)
+    for layer in (models[name] or {} for name in names if name in models)
+    for part, dimensions in (('kernel', 2), ('bias', 1))
+    if layer.get(part) is not None
+  ]
+  rows = [x.reshape(*x.shape[: x.ndim - d], -1) for x, d in parts]
+  return np.concatenate(rows, axis=-1)
+
+
+def arrays(state):
+  """The state as references have it."""
+  if isinstance(state, dict):
+    return stack(state)
+  if hasattr(state, '_asdict'):
+    fields = {n: x for n, x in state._asdict().items() if n != 'server'}
+    return {name: arrays(x) for name, x in fields.items() if x is not None}
+  return np.array(state, np.float64)
+
+
+def assert_states_close(state, expected, atol):
+  assert state.keys() == expected.keys()
+  for name, x in expected.items():
+    if isinstance(x, dict):
+      assert_states_close(state[name], x, atol)
+    else:
+      rows = slice(6 if np.shape(x)[:1] == (8,) else None)  # Two have no examples.
+      np.testing.assert_allclose(
+        state[name][rows] if np.ndim(x) else state[name],
+        x[rows] if np.ndim(x) else x,
+        rtol=1e-3, atol=atol, err_msg=name,
+      )  # fmt: skip
+
+
+def assert_reports_match(info, report):
+  """Numbers of a round, and of its clusters."""
+  if 'train_loss' in report:
+    assert_close(info.train_loss, report['train_loss'])
+  if 'steps' in report:
+    assert int(info.steps) == report['steps']
+  if 'objective' in report:
+    assert_close(info.clusters.objective, report['objective'], rtol=1e-3)
+    assert int(info.clusters.moved) == report['moved']
+    np.testing.assert_array_equal(info.clusters.sizes, report['sizes'])
+
+
+@pytest.mark.parametrize(
+  'everyone',
+  [
+    pytest.param(False, id='cohorts'),
+    pytest.param(True, id='everyone', marks=pytest.mark.nightly),
+  ],
+)
+@pytest.mark.parametrize('entry', REFERENCES, ids=str)
+def test_rounds_match_float64_reference(entry, everyone):
+  """Cohorts on two devices whose clients drop out; all clients on one device."""
+  layout = {'epochs': 2, 'hidden': HIDDEN, 'devices': 1 if everyone else 2}
+  rate = 0.3 if entry.dropout and not everyone else 0.0
+  local = helpers.local(**layout | entry.training)
+  local = local._replace(dropout_rate=rate, **entry.changes)
+  algorithm = algorithms.build(entry.name, local, **entry.options)
+  data_of = entry.data_of or (lambda number: two_absent())
+  data = data_of(1)
+  state, step = entry.start(algorithm, data), jax.jit(algorithm.step)
+  shapes = jax.eval_shape(local.model.init, jax.random.key(0))
+  like = reference.from_params(jax.tree.map(lambda x: np.zeros(x.shape), shapes))
+  expected, memory = arrays(state), {}
+  everyone |= entry.name in ALL_CLIENTS
+  for number in range(1, entry.num_rounds + 1):
+    data, key = data_of(number), jax.random.fold_in(jax.random.key(9), number)
+    ids = entry.cohorts[(number - 1) % len(entry.cohorts)]
+    ids = range(data.num_clients) if everyone else ids
+    cohort = Cohort(np.array(ids, np.int32), everyone=everyone)
+    drawn = [i for i in ids if i < len(data.info.names)]
+    present = [i for i in drawn if not rate or not draws.drops_out(key, data, i, rate)]
+    state, info = step(state, data, cohort, key)
+    if algorithm.between is not None:
+      state, info = algorithm.between(state, info)
+    actual = arrays(state)
+    clients = Clients(
+      name=entry.name, data=data, local=local, key=key, number=number, drawn=drawn,
+      ids=present, last=number == entry.num_rounds, everyone=everyone, like=like,
+      after=actual, memory=memory,
+    )  # fmt: skip
+    report = entry.round(clients, expected, **entry.options)
+    assert_states_close(actual, expected, entry.atol)
+    assert_reports_match(info, report)
+    assert (int(info.trained), int(info.failed)) == (len(present), 0)
+    if 'deployed' in report:
+      used = arrays(
+        algorithm.client_params(state, data, np.arange(len(data.info.names)))
+      )
+      assert_close(used, report['deployed'][: len(used)], rtol=1e-3, atol=entry.atol)
