@@ -246,8 +246,12 @@ def run_many(
   runs_at_once: int = 0,
   keep: Callable[[int, Outcome], Any] = lambda place, outcome: outcome,
   like: Sequence[Splits] = (),
+  only_compile: bool = False,
 ) -> list[Any]:
-  """The outcome of each run, or what `keep` makes of it; see `simulate_many`."""
+  """The outcome of each run, or what `keep` makes of it; see `simulate_many`.
+
+  `only_compile` begins to compile what the runs will need, and gives no outcomes.
+  """
   outcomes, callbacks = dict[int, Any](), [c for spec in specs for c in spec.callbacks]
 
   def end(spec: Spec, outcome: Outcome) -> None:
@@ -271,13 +275,14 @@ def run_many(
     kind = at_most, _kind(spec) if at_most > 1 else id(spec)
     groups.setdefault(kind, []).append(spec)
   for (at_most, _), group in groups.items():
-    with progress_lines.shown(group[0].progress and processes.is_first()):
+    shows = group[0].progress and processes.is_first() and not only_compile
+    with progress_lines.shown(shows):
       if at_most > 1 and (len(group) > 1 or like):
-        _run_pool(group, at_most, like, end)
+        _run_pool(group, at_most, like, end, only_compile)
       else:
         for spec in group:
-          _run_alone(spec, end)
-  return [outcomes[id(spec)] for spec in specs]
+          _run_alone(spec, end, only_compile)
+  return [outcomes.get(id(spec)) for spec in specs]
 
 
 def _with_data_of_method(spec: Spec) -> Spec:
@@ -289,11 +294,16 @@ def _with_data_of_method(spec: Spec) -> Spec:
   return dataclasses.replace(spec, train=first.train, later_phases=later)
 
 
-def _run_alone(spec: Spec, end: Callable[[Spec, Outcome], None]) -> None:
+def _run_alone(
+  spec: Spec, end: Callable[[Spec, Outcome], None], only_compile: bool
+) -> None:
   local = spec.algorithm.local
   with progress_lines.waiting_for('placing the data'):
     splits = arrange(local, spec.train, spec.test, placement_of(spec))
-  _run_part([spec], [splits], 1, (), end)
+  if only_compile:
+    _ = runner_of(spec, splits, 1, ()).programs
+  else:
+    _run_part([spec], [splits], 1, (), end)
 
 
 def _run_pool(
@@ -301,6 +311,7 @@ def _run_pool(
   most: int,
   like: Sequence[Splits],
   end: Callable[[Spec, Outcome], None],
+  only_compile: bool,
 ) -> None:
   """Carries out runs of one kind, R <= `most` at once."""
   pairs = [(spec.train, spec.test) for spec in group]
@@ -322,7 +333,11 @@ def _run_pool(
     group = [s for s in group if s not in alike]
     if runner.is_offloaded or (len(alike) == 1 and not like):
       for spec in alike:
-        _run_alone(spec, end)
+        _run_alone(spec, end, only_compile)
+      continue
+    if only_compile and like:
+      _ = runner.programs
+    if only_compile:
       continue
     parts = -(-len(alike) // count)
     count = count if like else -(-len(alike) // parts)
