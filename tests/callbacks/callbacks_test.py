@@ -11,7 +11,6 @@ from fesem_jax.core import prng_streams
 from fesem_jax.run.checkpoint import Checkpoints
 from tests.support.runs import (
   assert_same_state,
-  built,
   federation,
   records,
   simulated_linear,
@@ -168,13 +167,6 @@ def test_a_stop_between_evaluations_is_measured():
   assert result.history[1]['mine'] == 1.0
 
 
-def test_a_stop_at_the_start_trains_nothing(tmp_path):
-  simulated_linear(**OPTIONS | {'rounds': 2}, workdir=tmp_path)
-  ending = Ending('on_start', 2, fj.Stop('known'))
-  result = simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[ending])
-  assert result.summary['rounds'] == 2
-
-
 def test_an_error_leaves_a_run_that_goes_on_bit_identically(whole, tmp_path):
   watch = Watch()
   ending = Ending('on_round', 2, ZeroDivisionError('mine'))
@@ -190,17 +182,6 @@ def test_an_error_leaves_a_run_that_goes_on_bit_identically(whole, tmp_path):
   mine = [{k: v for k, v in r.items() if k not in ('mine', 'worst')}
           for r in records(tmp_path)]  # fmt: skip
   assert mine == without_time(whole.history)
-
-
-def test_an_error_at_the_end_leaves_a_run_without_its_summary(whole, tmp_path):
-  with pytest.raises(KeyError):
-    simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[
-      Ending('on_end', 2, KeyError('mine'))
-    ])  # fmt: skip
-  assert not (tmp_path / 'summary.json').exists()
-  simulated_linear(**OPTIONS, workdir=tmp_path)
-  assert records(tmp_path) == without_time(whole.history)
-  assert (tmp_path / 'summary.json').exists()
 
 
 def test_what_is_not_a_number_is_null_in_records(tmp_path):
@@ -225,11 +206,3 @@ def test_a_finished_run_gets_new_entries_of_its_callbacks(tmp_path):
     simulated_linear(**OPTIONS, workdir=tmp_path, callbacks=[Times()])
     assert json.loads((tmp_path / 'summary.json').read_text())['calls'] == number
   assert simulated_linear(**OPTIONS, workdir=tmp_path).summary['calls'] == 2
-
-
-def test_compare_passes_callbacks_on():
-  watch = Watch()
-  fj.compare(
-    {'ours': built('fesem')}, federation(), seeds=range(2), callbacks=[watch], **OPTIONS
-  )
-  assert [what for what, _ in watch.calls].count('end') == 2

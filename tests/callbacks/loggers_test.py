@@ -3,7 +3,6 @@
 import pytest
 
 from fesem_jax.run.callbacks import loggers
-from fesem_jax.run.callbacks.callback import Callback
 from tests.support.runs import simulated_linear
 
 
@@ -68,22 +67,3 @@ def test_tensorboard_has_all_rounds(logged):
   events = list((logged[0] / 'tensorboard').iterdir())
   assert len(events) == 2
   assert all(b'finetuned/micro_accuracy' in e.read_bytes() for e in events)
-
-
-class NumbersOnDisk(Callback):
-  """Keeps how often a number is in the files of TensorBoard after each round."""
-
-  def __init__(self, folder):
-    self.folder, self.counts = folder, []
-
-  def on_round(self, event):
-    held = b''.join(p.read_bytes() for p in sorted(self.folder.glob('tensorboard/*')))
-    self.counts.append(held.count(b'seconds'))
-
-
-def test_tensorboard_has_a_round_on_the_disk_when_it_ends(tmp_path):
-  pytest.importorskip('tensorboardX')
-  seen = NumbersOnDisk(tmp_path)
-  callbacks = [*loggers.build(['tensorboard']), seen]
-  result = simulated_linear(rounds=3, workdir=tmp_path, callbacks=callbacks)
-  assert seen.counts == [2, 3, 4][: len(result.history) - 1]

@@ -7,10 +7,8 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score
 
 import fesem_jax as fj
-from fesem_jax.analysis import tables
-from fesem_jax.run.results.frames import Recorded, joined
 from tests.support import helpers
-from tests.support.runs import GROUPS, SIZES, TEST_SIZES, built, simulated_linear
+from tests.support.runs import GROUPS, SIZES, TEST_SIZES, simulated_linear
 
 
 def splits(count=37):
@@ -73,32 +71,3 @@ def test_the_metrics_of_each_model_are_those_of_float64(method, tmp_path):
     simulated_linear(
       method, (train, splits(38)[1]), rounds=3, eval_every=2, workdir=tmp_path
     )
-
-
-def test_runs_side_by_side_have_it():
-  algorithm, (train, test) = built('fesem', hidden=()), splits()
-  run = {'train': train, 'test': test, 'rounds': 2}
-  seeds = [run | {'seed': s} for s in (0, 1)]
-  together = fj.simulate_many(algorithm, seeds, runs_at_once=2)
-  for seed, result in enumerate(together):
-    alone = fj.simulate(algorithm, **run, seed=seed).summary['server']['clusters']
-    for one, other in zip(result.summary['server']['clusters'], alone, strict=True):
-      assert one == pytest.approx(other, rel=1e-5)
-
-
-def test_personal_models_have_none():
-  assert 'server' not in simulated_linear('ditto', splits()).summary
-
-
-def test_a_table_has_the_best_and_each_center():
-  results = {m: simulated_linear(m, splits()) for m in ('fed_avg', 'fesem')}
-  frames = joined([Recorded.of(result, m) for m, result in results.items()])
-  table = tables.comparison(frames, columns=['server'], metrics=['micro_accuracy'])
-  of_fesem = results['fesem'].summary['server']
-  found = sorted(
-    (100 * c['micro_accuracy'] for c in of_fesem['clusters']), reverse=True
-  )
-  cells = table.cells['server test']
-  assert cells.loc['fesem', 'micro-acc (%)'] == f'{found[0]:.1f}'
-  centers = '/'.join(f'{x:.1f}' for x in found)
-  assert cells['each center'].to_dict() == {'fed_avg': '', 'fesem': centers}

@@ -260,19 +260,6 @@ def test_results_that_cannot_go_on_are_not_overwritten(workdir, name):
   assert content(workdir) == before
 
 
-@pytest.mark.parametrize('name', ['summary.json', 'clients.csv'])
-def test_a_deleted_result_is_made_anew(finished, workdir, name):
-  (workdir / name).unlink()
-  again = go(workdir)
-  good = json.loads((finished / 'summary.json').read_text())
-  summary = json.loads((workdir / 'summary.json').read_text())
-  assert summary | {'timing': 0, 'memory': 0} == good | {'timing': 0, 'memory': 0}
-  assert again.summary == summary
-  assert (workdir / 'clients.csv').read_bytes() == (
-    finished / 'clients.csv'
-  ).read_bytes()
-
-
 def test_a_full_disk_keeps_what_was_there(workdir, monkeypatch):
   def full(*args, **kwargs):
     raise OSError(errno.ENOSPC, 'No space left on device')
@@ -287,15 +274,6 @@ def test_a_full_disk_keeps_what_was_there(workdir, monkeypatch):
   assert content(workdir).items() >= before.items()
   go(workdir, rounds=4)
   assert not list(workdir.rglob('*.partial'))
-
-
-def test_lowering_rounds_to_what_is_done_evaluates_there(tmp_path):
-  go(tmp_path / 'run', rounds=4, eval_every=0, checkpoint_every=2)
-  shutil.rmtree(tmp_path / 'run/checkpoints/4')
-  again = go(tmp_path / 'run', rounds=2, eval_every=0, checkpoint_every=2)
-  whole = go(tmp_path / 'whole', rounds=2, eval_every=0)
-  assert again.summary['rounds'] == 2
-  assert again.summary['deployed'] == whole.summary['deployed']
 
 
 def test_other_data_under_the_same_flags_is_refused(finished, workdir):

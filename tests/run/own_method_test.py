@@ -9,7 +9,6 @@ import pytest
 
 import fesem_jax as fj
 from fesem_jax.run.callbacks.loggers import scalars
-from fesem_jax.run.results import records
 from tests.support import helpers
 from tests.support.runs import federation, simulated
 
@@ -141,22 +140,3 @@ def twice():
 def test_mistakes_of_a_method_are_refused(mistake, subject):
   with pytest.raises(fj.UserError, match=subject):
     mistake()
-
-
-def history(moves, trained=1, **entries):
-  of_rounds = [{'moved': m, 'trained': trained, **entries} for m in moves]
-  return [{'cluster_sizes': [7]}, *of_rounds]
-
-
-@pytest.mark.parametrize(('records_of_run', 'stops'), [
-    (history([3, 0, 0], objective=None), True),
-    (history([0, 0], objective=None), True),
-    (history([0], objective=None), False),  # Too short.
-    (history([3, 0], objective=None), False),
-    (history([0, 0, 0], objective=None, trained=0), False),  # Nothing was trained.
-    (history([0, 0, 0], objective=1.0), True),
-    # A method that measures Eq. 6, in rounds without clients.
-    (history([0], objective=1.0) + history([0, 0], objective=None)[1:], False),
-])  # fmt: skip
-def test_patience_goes_by_the_moves_alone_without_equation_6(records_of_run, stops):
-  assert records.settled(records_of_run, 2) is stops

@@ -15,7 +15,7 @@ from fesem_jax.run.data_shapes import DataSize
 from fesem_jax.run.program_memory import TooLarge
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
-from tests.support.commands import call, spawn
+from tests.support.commands import spawn
 from tests.support.runs import simulate
 
 PROGRAM = """
@@ -92,19 +92,6 @@ def test_the_command_line_plans_for_this_machine(tmp_path):
   assert made['chip_bytes'] == sharding.host_memory() // 2
   for word in ('start', 'round', 'evaluation', 'all-reduce', 'fits: True'):
     assert word in done.stdout
-
-
-@pytest.mark.slow
-def test_sizes_of_leaf_are_known(tmp_path):
-  done = call(
-    'plan', '--dataset=femnist', f'--data_dir={tmp_path}', '--model=logistic',
-    '--algorithm=fed_avg', '--num_clients=40', '--lr_schedule=cosine',
-    '--report=best', '--json=plan.json', cwd=tmp_path,
-  )  # fmt: skip
-  assert done.returncode == 0, done.stderr
-  made = json.loads((tmp_path / 'plan.json').read_text())
-  numbers = 8166 + 907  # Training and test examples: a byte a pixel, and a label.
-  assert made['data_bytes'] >= numbers * (28 * 28 + 4)
 
 
 def test_a_run_that_cannot_fit_says_what_would(monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 
 from fesem_jax import algorithms
 from fesem_jax.run import programs
-from fesem_jax.run.programs import CompileTime, run_often, run_once, with_passes
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers
 from tests.support.runs import assert_same_state, simulate
@@ -82,46 +81,6 @@ def test_a_program_that_failed_is_compiled_again(monkeypatch):
       with pytest.raises(UserError, match='too large'):
         _ = programs.compiled(*args).compiled
   np.testing.assert_array_equal(programs.compiled(*args)(X), 2)
-
-
-def test_small_starts_are_compiled_without_optimization(monkeypatch):
-  data = helpers.federation([6, 3, 9])
-  assert run_once(helpers.local(), data) == {}  # XLA_FLAGS says how tests compile.
-  monkeypatch.setenv('XLA_FLAGS', '')
-
-  def level(local, data):
-    (found,) = run_once(local, data)['compiler_options'].values()
-    return found
-
-  assert level(helpers.local(), data) == 0
-  # 18 examples of 6 numbers; models of 9 and 25 M.
-  assert level(helpers.local(hidden=(3000, 3000)), data) == 0
-  found = run_once(helpers.local(hidden=(3000, 3000)), data, runs=3)
-  assert found == with_passes(1, many=True)
-  emitters = found['compiler_options'].pop('xla_cpu_use_fusion_emitters', None)
-  known = jax.__version__.startswith('0.10.')  # JAX 0.12 has no such option.
-  assert emitters is (False if known else None)
-  assert found == with_passes(1)
-  small = helpers.local()
-  assert run_often(small, data, 100) == with_passes(1, many=True)
-  assert run_often(small, data, 10**9) == with_passes(1)
-  assert level(helpers.local(hidden=(5000, 5000)), data) == 1
-  images = helpers.federation([6, 3, 9], shape=(8, 8))
-  assert level(helpers.local(shape=(8, 8), model='small_cnn'), images) == 1
-
-
-def test_compile_time_counts_once_what_happens_at_once():
-  def record(event, seconds):
-    jax.monitoring.record_event_duration_secs(event, seconds)
-
-  with CompileTime() as time:
-    assert time.seconds() == 0
-    record('/jax/core/compile/backend_compile_duration', 5.0)
-    record('/jax/core/compile/jaxpr_trace_duration', 7.0)
-    record('/jax/core/compile/jaxpr_trace_duration', 3.0)
-    record('/jax/another', 1000.0)
-  record('/jax/core/compile/backend_compile_duration', 1000.0)
-  assert 7 <= time.seconds() < 10
 
 
 def run_of(algorithm, sizes=SIZES, seed=0, **options):

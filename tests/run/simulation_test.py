@@ -183,17 +183,6 @@ def test_signals_save_and_say_how_to_continue(number, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_continues_on_another_number_of_devices(tmp_path):
-  simulated_linear(devices=2, rounds=2, workdir=tmp_path)
-  rest = simulated_linear(devices=1, rounds=4, workdir=tmp_path)
-  whole = simulated_linear(devices=2, rounds=4)
-  for a, b in zip(
-    jax.tree.leaves(rest.state), jax.tree.leaves(whole.state), strict=True
-  ):
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
 def test_a_round_in_which_everyone_drops_out_is_no_divergence():
   train, test = federation()
   local = helpers.local(hidden=())._replace(dropout_rate=0.9)
