@@ -30,9 +30,7 @@ _READER = contextvars.ContextVar[Callable[[Any], Any] | None]('reader', default=
 class Decisions:
   """Decisions of Python code by hyperparameters while a method was built.
 
-  Attributes:
-    first: values of the hyperparameters.
-    read: names of the hyperparameters that programs read.
+  `read` are the names of those that programs read.
   """
 
   def __init__(self, first: Values):
@@ -44,10 +42,7 @@ class Decisions:
     self._made.append((decide, outcome))
 
   def hold_for(self, values: Values) -> bool:
-    """True if the method is the same for other values but for its numbers.
-
-    Values that no program reads have to be the same.
-    """
+    """True if the method is the same for other values but for its numbers."""
     same = values.keys() == self.first.keys() and all(
       values[name] == x and type(values[name]) is type(x)
       for name, x in self.first.items()
@@ -57,19 +52,12 @@ class Decisions:
 
 
 class _Number:
-  """The expression of hyperparameters that a number is of.
+  """A number that is an expression of hyperparameters."""
 
-  Attributes:
-    text: the expression that it is of hyperparameters.
-    of: values -> its value for these.
-    decisions: of the method.
-    names: of the hyperparameters in the expression.
-  """
-
-  text: str
-  of: Callable[[Values], Any]
+  text: str  # the expression
+  of: Callable[[Values], Any]  # values -> the number
   decisions: Decisions
-  names: frozenset[str]
+  names: frozenset[str]  # of the hyperparameters in the expression
 
   def __jax_array__(self) -> Any:
     return variable(self)  # type: ignore[arg-type]
@@ -165,10 +153,7 @@ for _kind, _base in ((_Float, float), (_Int, int)):
 
 
 def named(values: Values) -> tuple[dict[str, Any], Decisions]:
-  """Hyperparameters with first values, to build a method with, and what it decides.
-
-  Values that are no numbers stay as they are.
-  """
+  """Hyperparameters with first values, to build a method with, and what it decides."""
   decisions, numbers = Decisions(values), {}
   for name, value in values.items():
     numbers[name] = _made(value, name, lambda v, n=name: v[n], decisions, [name])
@@ -176,10 +161,7 @@ def named(values: Values) -> tuple[dict[str, Any], Decisions]:
 
 
 def derived(function: Callable[[Values | None], float], text: str) -> float:
-  """A number that a function of hyperparameters gives, for None of the first values.
-
-  The function reads them by `variable`.
-  """
+  """The number that a function gives, which reads hyperparameters by `variable`."""
   seen: list[Any] = []
 
   def note(x: Any) -> jax.Array:
@@ -239,11 +221,7 @@ def _constant(value: Any) -> jax.Array:
 
 
 class Arguments:
-  """The numbers that programs of one method take as arguments, by their places.
-
-  Args:
-    decisions: of the method; None without hyperparameters of one's own.
-  """
+  """The numbers that programs of one method take as arguments, by their places."""
 
   def __init__(self, decisions: Decisions | None = None):
     self.decisions = decisions
@@ -285,13 +263,7 @@ class Arguments:
 def optimizer(
   make: Callable[..., optax.GradientTransformation], *numbers: float, **named: float
 ) -> optax.GradientTransformation:
-  """An Optax optimizer with hyperparameters as variables; see `variable`.
-
-  Args:
-    make: e.g. `optax.sgd`.
-    *numbers: its positional arguments.
-    **named: its keyword arguments.
-  """
+  """An Optax optimizer, as `optax.sgd`, with hyperparameters as variables."""
 
   def build() -> optax.GradientTransformation:
     by_name = {name: variable(number) for name, number in named.items()}

@@ -53,10 +53,7 @@ def default_config(spec: Spec) -> dict[str, Any]:
 
 
 def identity(spec: Spec, runner: Runner, train: FederatedData) -> dict[str, Any]:
-  """Entries that a workdir must have in common with the run that continues it.
-
-  `train` are the first data of the run, as arranged.
-  """
+  """Entries that a workdir must have in common with the run that continues it."""
   local, phases = spec.algorithm.local, spec.phases
   entries = default_config(spec) if spec.config is None else spec.config
   if spec.config is None or 'own_code' in spec.config:

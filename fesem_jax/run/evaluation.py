@@ -118,10 +118,7 @@ def models(algorithm: Algorithm, state: Any, train: FederatedData) -> ClientMode
 def of_one_model(
   used: ClientModels, record: dict[str, Any], task: Task
 ) -> float | None:
-  """The first metric of the one model that all clients deploy, on all test examples.
-
-  None where they deploy several; `record` is of the last round.
-  """
+  """The first metric of the one model that all clients deploy, or None."""
   one = used.own is None and used.mixture is None and used.num_models() == 1
   return record['deployed'][task.primary_column] if one else None
 

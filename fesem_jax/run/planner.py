@@ -90,10 +90,7 @@ def plan(
   parts: Sequence[str] = PARTS,
   data_placement: str = 'replicated',
 ) -> Plan:
-  """Compiles `parts` of a run for the devices of `algorithm.local.mesh`.
-
-  The options are those of `simulate`; `data_placement` is 'replicated' or 'sharded'.
-  """
+  """Compiles `parts` of a run for the devices of `algorithm.local.mesh`."""
   local, mesh = algorithm.local, algorithm.local.mesh
   whole = NamedSharding(mesh, PartitionSpec())
   train, test = splits = [

@@ -24,10 +24,7 @@ def selected(
   train: FederatedData,
   number: int,
 ) -> tuple[Cohort, dict[str, Any]]:
-  """The clients of a round, and what its record says of how they were selected.
-
-  `state` is that before the round `number`, counted from 1, and `train` as arranged.
-  """
+  """The clients of a round `number`, from 1, and entries of its record on them."""
   selection = spec.selection
   assert isinstance(selection, Selection)
   candidates = 0
@@ -59,10 +56,7 @@ def selected(
 
 
 def draw(spec: Spec, train: FederatedData, number: int) -> Cohort:
-  """The clients of a round, counted from 1; where they are selected, none.
-
-  `train` is as arranged.
-  """
+  """The clients of a round, counted from 1; where they are selected, none."""
   mesh, count = spec.algorithm.local.mesh, spec.clients_per_round
   if spec.selection is not None:
     return selected_cohort(np.zeros(0, np.int64), count, number, train, mesh)

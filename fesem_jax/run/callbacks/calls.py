@@ -17,7 +17,7 @@ _RESERVED = {'deployed', 'finetuned', 'finetuning_failed', 'honest', 'stopped'}
 
 
 def check_callbacks(own: Sequence[Callback]) -> None:
-  """Raises `UserError` unless all are callbacks, without unknown methods `on_...`."""
+  """Raises `UserError` on other objects, and on unknown methods `on_...`."""
   events = {name for name in dir(Callback) if name.startswith('on_')}
   for callback in own:
     kind = type(callback).__name__
