@@ -35,7 +35,7 @@ from fesem_jax.training.compression import compression
 from fesem_jax.training.optimizers import local_optimizer
 from fesem_jax.training.privacy import differential_privacy
 from fesem_jax.utils import expressions, progress_lines
-from fesem_jax.utils.errors import UserError, argument, check
+from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.expressions import split_call
 from fesem_jax.utils.safe_files import reading
 
@@ -147,7 +147,7 @@ def build_model(config: dict[str, Any], train: FederatedData) -> Model:
   model = INITIALIZERS[config['initializer']](_model(config, train))
   source, only = config.get('init_from', ''), config.get('init_layers', [])
   if source:
-    model = start_from(model, _weights(source), argument('init_from', source), only)
+    model = start_from(model, _weights(source), 'init_from', only)
   learn = parameters_named(model, config.get('train_layers') or ['*'], 'train_layers')
   several = config['algorithm'] in _SEVERAL_STARTS
   if source and (several or config.get('init_models') == 'by_loss'):
@@ -181,7 +181,7 @@ def own_model(
   (model,) = expressions.build(text, {name: build}, 'model')
   if not isinstance(model, Model):
     model = models.from_flax(model, example_shape, task=task)
-  check_model(model, example_shape, num_classes, task, argument('model', name))
+  check_model(model, example_shape, num_classes, task, 'model')
   return model
 
 

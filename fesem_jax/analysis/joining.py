@@ -148,7 +148,7 @@ def table_of(rows: list[Row]) -> Table:
   """Means over runs, by number of examples and rule, in percent."""
   import pandas
 
-  figure = tasks.of_scores(rows[0]['joined']).primary
+  figure = tasks.from_scores(rows[0]['joined']).primary
   shares = {'in_group': 'in its group', 'as_loss': 'as by all losses'}
   table = pandas.DataFrame([frames.flat(row) for row in rows])
   table[list(shares)] = 100 * table[list(shares)].astype(float)

@@ -55,8 +55,8 @@ def restarting(subject: Local) -> Iterator[str]:
   shapes = jax.eval_shape(subject.local.model.init, jax.random.key(0))
   state = jax.eval_shape(subject.local.optimizer.init, shapes)
   has_schedule = lambda node: type(node).__name__ in _WITH_SCHEDULE  # noqa: E731
-  found = any(map(has_schedule, jax.tree.leaves(state, is_leaf=has_schedule)))
-  if found and not subject.local.keep_optimizer_state:
+  restarts = any(map(has_schedule, jax.tree.leaves(state, is_leaf=has_schedule)))
+  if restarts and not subject.local.keep_optimizer_state:
     yield "the optimizer's schedule restarts in each round: give (local_)lr_schedule"
 
 
@@ -66,8 +66,8 @@ def probabilities(subject: Local) -> Iterator[str]:
 
   Return logits.
   """
-  model, of_classes = subject.local.model, ('classification', 'sequence')
-  if model.loss is model.task.loss and model.task.name in of_classes:
+  model, class_tasks = subject.local.model, ('classification', 'sequence')
+  if model.loss is model.task.loss and model.task.name in class_tasks:
     p = _outputs(subject)[0]
     if p.min() >= 0 and np.allclose(p.sum(axis=-1), 1, atol=1e-3):
       yield 'the model ends with a softmax, and its loss has one: leave out the first'

@@ -56,10 +56,7 @@ class Outcome(NamedTuple):
 
 
 class Rule(NamedTuple):
-  """A function of a subject that yields messages, with an example of each answer.
-
-  Examples are expressions of the names in `examples`.
-  """
+  """A function that yields messages, with examples: expressions of `examples`."""
 
   id: str
   subject: type

@@ -13,10 +13,9 @@ import numpy as np
 
 from fesem_jax.data import tff
 from fesem_jax.data.reading import Arrays, Request, both_splits, find
-from fesem_jax.utils import array_pickles
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice, checked
-from fesem_jax.utils.safe_files import opened, reading
+from fesem_jax.utils.safe_files import opened, read_pickle, reading
 
 # Split of EMNIST -> first label in its files, number of classes.
 EMNIST_SPLITS = {
@@ -127,7 +126,7 @@ def _cifar_file(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Pixels [N, 3072] uint8 and labels [N] of a file, pickled or binary."""
   if path.parent.name.endswith(('py', 'python')):
-    pickled = array_pickles.read_pickle(path)
+    pickled = read_pickle(path)
     with reading(path):
       # Keys are bytes where Python 3 has saved what it read as such.
       arrays = {k.decode() if isinstance(k, bytes) else k: pickled[k] for k in pickled}

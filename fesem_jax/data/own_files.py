@@ -12,10 +12,9 @@ import numpy as np
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.data.pool import Pool, from_arrays, from_frame
 from fesem_jax.data.reading import Arrays, Request, both_splits
-from fesem_jax.utils import array_pickles
 from fesem_jax.utils.atomic_files import replacing
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.safe_files import read_npz, reading
+from fesem_jax.utils.safe_files import read_npy, read_npz, reading
 
 _VALUES = 'pool.json'  # Fields of a saved pool that are no arrays.
 
@@ -62,7 +61,7 @@ def pfllib(request: Request, folder: str) -> Arrays:
     paths = pathlib.Path(folder, split).glob('*.npz')
     for path in sorted(paths, key=lambda path: int(path.stem)):
       with reading(path), zipfile.ZipFile(path) as archive:
-        arrays = array_pickles.read_npy(archive.read('data.npy'), path)
+        arrays = read_npy(archive.read('data.npy'), path)
         x, y = np.asarray(arrays['x'], np.float32), np.asarray(arrays['y'])
       if x.ndim == 4:  # [N, C, H, W]
         x = x[:, 0] if x.shape[1] == 1 else np.moveaxis(x, 1, -1)

@@ -1,6 +1,6 @@
 """Agreement between two clusterings of the same clients, each [M] int or names.
 
-The figures are scikit-learn's, whose import takes longer than a small run's rounds.
+The numbers are scikit-learn's, whose import takes longer than a small run.
 """
 
 import functools
@@ -21,17 +21,23 @@ def contingency(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def figures(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
   """`ari`, `nmi` and `ami` of two clusterings.
 
-  NMI is the mutual information over the mean of both entropies, in [0, 1], and AMI is
-  adjusted for chance: 1 for the same clusters, 0 as by chance. Unlike NMI, it does not
-  grow with the number of clusters (Vinh, Epps and Bailey, 2010; the normalizer is the
-  mean of both entropies).
+  NMI is the mutual information over the mean of both entropies; AMI is adjusted for
+  chance (Vinh, Epps and Bailey, 2010).
   """
   counts = contingency(first, second)
-  return {
-    'ari': _rand_index(counts),
-    'nmi': _normalized(counts),
-    'ami': _adjusted(counts),
-  }
+  ari = _rand_index(counts)
+  if counts.shape == (np.count_nonzero(counts),) * 2:  # The same but for names.
+    return {'ari': ari, 'nmi': 1.0, 'ami': 1.0}
+  if min(counts.shape) == 1:
+    return {'ari': ari, 'nmi': 0.0, 'ami': 0.0}
+  information, entropy = _information(counts), _mean_entropy(counts)
+  expected, smallest = _expected_information(counts), np.finfo(np.float64).eps
+  # Both may vanish up to rounding; their signs are kept.
+  above, most = (
+    np.copysign(max(abs(x - expected), smallest), x - expected)
+    for x in (information, entropy)
+  )
+  return {'ari': ari, 'nmi': information / entropy, 'ami': float(above / most)}
 
 
 def adjusted_rand_index(first: np.ndarray, second: np.ndarray) -> float:
@@ -56,34 +62,6 @@ def _rand_index(counts: np.ndarray) -> float:
   )
 
 
-def _normalized(counts: np.ndarray) -> float:
-  if _same(counts):
-    return 1.0
-  if min(counts.shape) == 1:
-    return 0.0
-  return _information(counts) / _mean_entropy(counts)
-
-
-def _adjusted(counts: np.ndarray) -> float:
-  if _same(counts):
-    return 1.0
-  if min(counts.shape) == 1:
-    return 0.0
-  expected, smallest = _expected_information(counts), np.finfo(np.float64).eps
-  above = _information(counts) - expected
-  most = _mean_entropy(counts) - expected
-  # Both may vanish up to rounding; their signs are kept.
-  return float(
-    np.copysign(max(abs(above), smallest), above)
-    / np.copysign(max(abs(most), smallest), most)
-  )
-
-
-def _same(counts: np.ndarray) -> bool:
-  """True if two clusterings are the same but for the names of their clusters."""
-  return counts.shape == (np.count_nonzero(counts),) * 2
-
-
 def _information(counts: np.ndarray) -> float:
   """Mutual information in nats."""
   joint = counts / counts.sum()
@@ -99,18 +77,12 @@ def _information(counts: np.ndarray) -> float:
 def _mean_entropy(counts: np.ndarray) -> float:
   """Mean of the entropies of both clusterings, in nats."""
   joint = counts / counts.sum()
-  return (_entropy(joint.sum(axis=1)) + _entropy(joint.sum(axis=0))) / 2
-
-
-def _entropy(shares: np.ndarray) -> float:
-  return -float((shares * np.log(shares)).sum())
+  shares = joint.sum(axis=1), joint.sum(axis=0)
+  return sum(-float((p * np.log(p)).sum()) for p in shares) / 2
 
 
 def _expected_information(counts: np.ndarray) -> float:
-  """Mean mutual information of clusterings of these sizes that are dealt at random.
-
-  The clients that two clusters share are then hypergeometric.
-  """
+  """Mean mutual information of random clusterings of these sizes (hypergeometric)."""
   size = int(counts.sum())
   log = _log_factorials(size)
   total = 0.0

@@ -1,8 +1,7 @@
-"""Figures of every client's model, and agreement of clusterings.
+"""Metrics of every client's model, and agreement of clusterings.
 
-Models are measured on the device in sums over each client's examples; the figures are
-computed from these sums on the host, as the task says. Definitions: scikit-learn's,
-except the RMSE of several targets.
+The device sums over each client's examples; the host computes metrics from the sums, as
+scikit-learn defines them, except the RMSE of several targets.
 """
 
 import math
@@ -83,11 +82,7 @@ def measure_chunk(
 
 
 def _narrowed(totals: Totals, most: int) -> Totals:
-  """Totals whose whole numbers, up to `most`, take no more memory than they need.
-
-  Those of a million clients are there several times: on the devices, on the host and
-  in another order.
-  """
+  """Totals whose whole numbers have the smallest dtype that holds `most`."""
   dtype = np.min_scalar_type(most)
 
   def narrowed(x: jax.Array) -> jax.Array:
@@ -102,10 +97,8 @@ def models_of_unseen(
 ) -> ClientModels:
   """Models of clients that took no part in training.
 
-  Each takes, of the models that others deploy, the one with the least loss on its
-  training examples, which `train` has; test examples are not looked at. `used` are a
-  global model or centers, and who uses which; nothing of a client's own. `exists` [M]
-  bool is False for padding among those clients.
+  Each takes the deployed model with the least loss on its training examples `train`.
+  `used` are a global model or centers; `exists` [M] bool is False for padding.
   """
   num_models, choices = used.num_models(), used.clusters()
   losses = cohort_losses(local, used.shared, train, everyone(train))
@@ -126,10 +119,7 @@ def evaluate_clients(
   """Measures every client's deployed model, as it is and fine-tuned.
 
   Fine-tuning is local training without any penalty, with the batch size and the
-  optimizer of `local`, plain SGD by default (Section 6.1: "sent to each device
-  for further fine-tuning with local training data"), and the same for all clients.
-  Models exist only chunk by
-  chunk.
+  optimizer of `local` (Section 6.1 of Long et al.). Models exist only chunk by chunk.
 
   Args:
     used: the models that clients deploy.
@@ -175,11 +165,7 @@ def evaluate_clients(
 def mean_losses(
   used: ClientModels, local: LocalTraining, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
-  """[S] float32 mean loss of the model that each client of a cohort deploys.
-
-  `used` are the models of all M clients, and `data` is the split to measure on. An
-  empty place gets 0.
-  """
+  """[S] float32 mean loss on `data` of each client's deployed model; 0 if empty."""
   model, used, _ = as_one_model(local.model, used)
   used = used._replace(membership=None).of(cohort)
   totals = _deployed_totals(model, used, local, data, cohort.ids)
@@ -193,14 +179,11 @@ def _deployed_totals(
   test: FederatedData,
   ids: jax.Array,
 ) -> Totals:
-  """`Totals` of the models that clients `ids` [S] deploy, on their examples.
+  """`Totals` of the models `used` of clients `ids` [S], on their examples."""
 
-  `used` has the models of these clients.
-  """
-
-  def body(shared, ids, own, _, sums):
+  def body(shared, ids, personal, _, sums):
     models, test = shared
-    params = own._replace(shared=models).params(ids.shape[0])
+    params = personal._replace(shared=models).params(ids.shape[0])
     return measure_chunk(model, params, test, ids), sums
 
   totals, _ = client_map.map_clients(
@@ -217,11 +200,7 @@ def _deployed_totals(
 
 
 def client_figures(totals: Totals, task: Task) -> dict[str, np.ndarray]:
-  """Each client's figures and its means of the model's own metrics.
-
-  Returns name -> [M] float64, NaN for clients of which there is nothing to measure; the
-  totals are on the host.
-  """
+  """Name of each metric -> [M] float64, NaN for clients with nothing to measure."""
   measured = task.num_measured(totals.sums) > 0
   means = _means(totals, {'loss': totals.loss} if task is OWN_LOSS else {})
   figures = task.by_client(totals.sums) | means
@@ -239,25 +218,22 @@ def _means(totals: Totals, others: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def check_metrics(model: Model) -> None:
-  """Raises `UserError` if metrics of a model share their names with other figures."""
+  """Raises `UserError` if metrics of a model share their names with others."""
   names = [name for name, _ in model.metrics]
   taken = {'loss', *(figure.name for figure in model.task.figures)}
   for i, name in enumerate(names):
-    own = name not in taken and name not in names[:i]
-    check(own, f'metrics: {name!r} is the name of another metric; choose another')
+    unique = name not in taken and name not in names[:i]
+    check(unique, f'metrics: {name!r} is the name of another metric; choose another')
 
 
 def scores(totals: Totals, task: Task) -> dict[str, float]:
-  """Figures over clients (Section 6.1.5).
+  """Metrics over clients (Section 6.1.5 of Long et al.).
 
-  "Micro" is over all examples: the mean of the clients' figures by their examples, for
-  figures of which that is the figure of all examples together, and for F1. "Macro" is
-  the mean of the clients' figures. Clients of which there is nothing to measure, as
-  sequences without tokens, are left out. The totals are of M clients, on the host.
+  "Micro" is over all examples, for F1 the mean of the clients' F1 by their examples.
+  "Macro" is the mean over the clients with something to measure.
 
-  Returns the columns of the task, then `micro_NAME` and `macro_NAME` of each of the
-  model's own metrics and of its loss, unless the task has it; NaN if no client has
-  examples; and the `pooled_NAME` of the task.
+  Returns the columns of the task, then `micro_NAME` and `macro_NAME` of the model's
+  metrics and of its loss, and the `pooled_NAME` of the task; NaN without examples.
   """
   client_values, micro = client_figures(totals, task), task.micro(totals.sums)
   size = np.asarray(totals.examples, np.float64)
@@ -289,10 +265,7 @@ def scores(totals: Totals, task: Task) -> dict[str, float]:
 def agreement(
   truth: np.ndarray | None, assignment: np.ndarray
 ) -> dict[str, float | None]:
-  """ARI, NMI and AMI of an assignment with the true clusters; None without truth.
-
-  `truth` is [M] int or names, or None; `assignment` is [M] int.
-  """
+  """ARI, NMI and AMI of an assignment with the true clusters; None without truth."""
   if truth is None:
     return {'ari': None, 'nmi': None, 'ami': None}
   return {**figures(truth, assignment)}

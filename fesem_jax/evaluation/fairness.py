@@ -9,14 +9,11 @@ import numpy as np
 def fairness(values: np.ndarray, higher_is_better: bool) -> dict[str, Any]:
   """The worst tenth of the clients, the deviation over clients, and Jain's index.
 
-  `values` [M] are a figure of each client; NaN for clients that were not measured,
-  which do not count. Infinite ones do, as of a model whose outputs overflow.
+  `values` [M] are a metric of each client; NaN does not count.
 
   Returns `clients`, how many count; `worst_decile`, the mean of the worst tenth of
-  them, rounded up; `deviation`, their standard deviation; and `jain`, Jain's index
-  (Jain et al., 1984), (sum x)^2 / (n sum x^2), between 1 / n and 1, where all have the
-  same. Figures are None where no client counts, the index where all values are 0 too,
-  and the deviation and the index where a value is infinite.
+  them, rounded up; `deviation`, the standard deviation; and `jain`, the index
+  (sum x)^2 / (n sum x^2) of Jain et al. (1984). What is not defined is None.
   """
   counted = np.sort(np.asarray(values, np.float64))
   counted = counted[~np.isnan(counted)]

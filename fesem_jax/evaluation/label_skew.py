@@ -8,19 +8,17 @@ _BLOCK = 2**15  # Clients that are looked at at once.
 def label_skew(counts: np.ndarray) -> float:
   """Mean total-variation distance of clients' label distributions to all data's.
 
-  0 if all clients have the same mixture of classes, towards 1 - 1 / L if each has a
-  single one of L equally frequent classes. Clients weigh alike; those without examples
-  are left out; NaN if none has any, as sequences without tokens. `counts` [M, L] are
-  examples of each class on each client.
+  `counts` [M, L] are examples of each class on each client. 0 for equal mixtures of
+  classes, towards 1 - 1 / L for one class a client; NaN without examples.
   """
   sizes = counts.sum(axis=1)
-  kept = np.flatnonzero(sizes > 0)
-  if not len(kept):
+  clients = np.flatnonzero(sizes > 0)
+  if not len(clients):
     return float('nan')
   whole = counts.sum(axis=0) / counts.sum()
-  apart = np.empty(len(kept))
-  for first in range(0, len(kept), _BLOCK):  # All at once would take gigabytes.
-    rows = kept[first : first + _BLOCK]
+  apart = np.empty(len(clients))
+  for first in range(0, len(clients), _BLOCK):  # All at once would take gigabytes.
+    rows = clients[first : first + _BLOCK]
     shares = counts[rows] / sizes[rows, None]
     apart[first : first + _BLOCK] = np.abs(shares - whole).sum(axis=1)
   return float(apart.mean() / 2)

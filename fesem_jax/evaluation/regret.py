@@ -6,15 +6,11 @@ import numpy as np
 
 
 class Hindsight(NamedTuple):
-  """Clients' assignments beside the best ones in hindsight."""
+  """Clients' assignments compared with the best ones in hindsight."""
 
-  # [M] int32 center of least loss, of those that some client is assigned to; of equal
-  # ones the client's own, then the first.
-  best: np.ndarray
-  regret: np.ndarray  # [M] float64 loss of the own center less that of the best, >= 0
-  # [M] float64 least loss of the other centers less that of the own: negative where
-  # another one is better. NaN where all clients have one center.
-  margin: np.ndarray
+  best: np.ndarray  # [M] int32 used center of least loss; of equal ones the assigned
+  regret: np.ndarray  # [M] float64 loss of the assigned center minus the best, >= 0
+  margin: np.ndarray  # [M] float64 least other loss minus the assigned; NaN without
 
 
 def hindsight(losses: np.ndarray, assignment: np.ndarray) -> Hindsight:
@@ -23,13 +19,9 @@ def hindsight(losses: np.ndarray, assignment: np.ndarray) -> Hindsight:
     regret_i = F_i(c_{r_i}) - min_k F_i(c_k)
     margin_i = min_{k != r_i} F_i(c_k) - F_i(c_{r_i})
 
-  The regret is that against the best fixed choice in hindsight (Cesa-Bianchi and
-  Lugosi, "Prediction, Learning, and Games", 2006), and the margin that of multiclass
-  classification (Crammer and Singer, JMLR 2001) with -F_i(c_k) as the score of k.
-
-  `losses` [M, K] are the mean loss of each center on each client's examples, infinite
-  where it is not finite, as `cohort_losses` returns them; `assignment` [M] int is the
-  center of each client.
+  See Cesa-Bianchi and Lugosi, "Prediction, Learning, and Games" (2006), and Crammer and
+  Singer (JMLR 2001). `losses` [M, K] are those of `cohort_losses`; `assignment` [M] int
+  is the center of each client.
   """
   losses = np.asarray(losses, np.float64)
   count, num_centers = losses.shape

@@ -39,23 +39,20 @@ def paths(statistics: Params) -> tuple[str, ...]:
 
 
 def counting(weights: jax.Array) -> Any:
-  """Within it, examples of weight 0 do not count in the BatchNorm of Linen modules.
-
-  Of a batch without weights [B], all count.
-  """
+  """Within it, examples of weight 0 do not count in the BatchNorm of Linen modules."""
 
   def intercept(
-    own: Callable[..., Any],
+    call: Callable[..., Any],
     args: Any,
     kwargs: Any,
     context: nn.module.InterceptorContext,
   ) -> Any:
     layer = context.module
     if not isinstance(layer, nn.BatchNorm) or context.method_name != '__call__':
-      return own(*args, **kwargs)
+      return call(*args, **kwargs)
     x = args[0] if args else kwargs['x']
     mask = _mask(weights, x, kwargs.get('mask'))
-    return own(*args, **(kwargs | {'mask': mask}))
+    return call(*args, **(kwargs | {'mask': mask}))
 
   return nn.intercept_methods(intercept)
 
@@ -79,13 +76,10 @@ def _counting(kind: type, weights: jax.Array) -> type:
   return type(kind.__name__, (kind,), {'__call__': call})
 
 
-def _mask(weights: jax.Array, x: jax.Array, own: Any) -> jax.Array:
-  """[B, 1, ...] bool: which examples of a batch count, and in the layer's `own` mask.
-
-  Raises `UserError` unless the first axis of x is that of the batch.
-  """
+def _mask(weights: jax.Array, x: jax.Array, layer_mask: Any) -> jax.Array:
+  """[B, 1, ...] bool: examples of a batch that count, all of them without weights."""
   first = x.shape[:1] == weights.shape
   check(first, f'BatchNorm: needs examples in the first axis; gets shape {x.shape}')
   counts = (weights > 0) | ~(weights > 0).any()
   mask = counts.reshape(-1, *[1] * (x.ndim - 1))
-  return mask if own is None else mask & own
+  return mask if layer_mask is None else mask & layer_mask

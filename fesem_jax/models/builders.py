@@ -58,6 +58,12 @@ def _recurrent(kind: str) -> _Entry:
   )
 
 
+def _resnet(depth: int, groups: int | None) -> _Entry:
+  return _images(
+    lambda a: resnet.resnet(depth, a.num_classes, a.conv_method, groups), 1
+  )
+
+
 _TABLE = {
   'logistic': _Entry(lambda a: Mlp((), a.num_classes)),
   'mlp': _Entry(lambda a: Mlp(a.hidden, a.num_classes)),
@@ -69,18 +75,8 @@ _TABLE = {
   'celeba_cnn': _images(lambda a: CelebaCnn(a.num_classes, a.conv_method), 1),
   'lenet5': _images(lambda a: Lenet(a.num_classes, True, a.conv_method), 12),
   'niid_bench_cnn': _images(lambda a: Lenet(a.num_classes, False, a.conv_method), 16),
-  'resnet8': _images(lambda a: resnet.resnet8(a.num_classes, a.conv_method), 1),
-  'resnet20': _images(lambda a: resnet.resnet20(a.num_classes, a.conv_method), 1),
-  'resnet18': _images(lambda a: resnet.resnet18(a.num_classes, a.conv_method), 1),
-  'resnet8_bn': _images(
-    lambda a: resnet.resnet8(a.num_classes, a.conv_method, None), 1
-  ),
-  'resnet20_bn': _images(
-    lambda a: resnet.resnet20(a.num_classes, a.conv_method, None), 1
-  ),
-  'resnet18_bn': _images(
-    lambda a: resnet.resnet18(a.num_classes, a.conv_method, None), 1
-  ),
+  **{f'resnet{depth}': _resnet(depth, 2) for depth in resnet.SIZES},
+  **{f'resnet{depth}_bn': _resnet(depth, None) for depth in resnet.SIZES},
   'lstm': _recurrent('lstm'),
   'gru': _recurrent('gru'),
   'transformer': _tokens(
@@ -111,16 +107,18 @@ def options(model: str) -> dict[str, int]:
   }
 
 
-def _with_options(model: str, module: nn.Module, given: Mapping[str, int]) -> nn.Module:
+def _with_options(
+  model: str, module: nn.Module, values: Mapping[str, int]
+) -> nn.Module:
   """The module with other values of its `options`."""
   allowed = options(model)
-  for option, value in given.items():
+  for option, value in values.items():
     most = _MAX_DEPTH if option == 'depth' else _MAX_WIDTH
     check(option in allowed, f'{model}: no option {option}; has {", ".join(allowed)}')
     fits = isinstance(value, numbers.Integral) and 1 <= value <= most
     check(fits, f'{model}: {option} must be from 1 to {most}; got {value!r:.20}')
-  others: dict[str, Any] = {option: int(value) for option, value in given.items()}
-  return module.clone(**others)
+  changes: dict[str, Any] = {option: int(value) for option, value in values.items()}
+  return module.clone(**changes)
 
 
 @recorded
@@ -135,25 +133,20 @@ def build(
   """A model by its name.
 
   Args:
-    model: a name, with `options` in brackets such as 'resnet8(groups=8)' or
-      'gru(width=128)'. For any examples 'logistic'; 'mlp' with `hidden` widths;
-      'two_nn' (McMahan et al., 2017: 784-200-200-10, 199,210 parameters). For images
-      'small_cnn' (3x3x16, 3x3x32, dense 64; for images as small as 8x8); 'mcmahan_cnn'
-      (McMahan et al.: 5x5x32, pool, 5x5x64, pool, dense 512; 1,663,370 for digits);
-      'femnist_cnn' (LEAF: the same with dense 2048; 6.6 M parameters at 28x28 and 62
-      classes); 'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense 128; 1.2 M);
-      'celeba_cnn' (LEAF: four blocks of 3x3x32; 31,000 parameters at 84x84x3); 'lenet5'
-      and 'niid_bench_cnn' (see `Lenet`); 'resnet8', 'resnet20' and 'resnet18' with
-      GroupNorm, 'resnet8_bn', 'resnet20_bn' and 'resnet18_bn' with BatchNorm (see
-      `ResNet`). For sequences of tokens 'lstm' (LEAF) and 'gru' (see `Recurrent`), and
-      'transformer' (see `Transformer`).
+    model: one of `NAMES`, with `options` in brackets such as 'resnet8(groups=8)'. For
+      any examples 'logistic'; 'mlp' with `hidden` widths; 'two_nn' (McMahan et al.,
+      2017: 784-200-200-10). For images 'small_cnn' (3x3x16, 3x3x32, dense 64);
+      'mcmahan_cnn' (5x5x32, pool, 5x5x64, pool, dense 512); 'femnist_cnn' (LEAF: the
+      same with dense 2048); 'emnist_cnn' (TFF and FedJAX: 3x3x32, 3x3x64, pool, dense
+      128); 'celeba_cnn' (LEAF: four blocks of 3x3x32); 'lenet5' and 'niid_bench_cnn';
+      'resnet8', 'resnet20' and 'resnet18' with GroupNorm, with '_bn' BatchNorm. For
+      sequences of tokens 'lstm' (LEAF), 'gru' and 'transformer'.
     example_shape: shape of one example: [H, W] or [H, W, C] of images, [S] of tokens.
     num_classes: L, also the number of tokens.
     hidden: widths of the MLP.
     conv_method: see `conv.conv2d`; changes results by rounding only.
-    task: a key of `tasks.TASKS`, which decides the loss and the figures. For
-      'sequence', models of tokens give logits [B, S, L] of the token that follows each
-      position, else [B, L] of that which follows the last one.
+    task: a key of `tasks.TASKS`. For 'sequence', models of tokens give logits
+      [B, S, L] of the token behind each position, else [B, L] behind the last one.
 
   Returns:
     The model; its parameters are float32.
@@ -161,9 +154,9 @@ def build(
   Raises:
     UserError: on an unknown name or option, or a model that does not fit the examples.
   """
-  call, *others = parse(model, 'model')
+  call, *more = parse(model, 'model')
   model, options = call.name, call.options
-  check(not (others or call.args), f'model: {model} takes NAME=VALUE in brackets')
+  check(not (more or call.args), f'model: {model} takes NAME=VALUE in brackets')
   check_choice('model', model, NAMES)
   entry, shape = _TABLE[model], tuple(example_shape)
   if entry.takes == 'images':

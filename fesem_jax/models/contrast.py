@@ -23,16 +23,15 @@ def contrasted(
                                 p = exp(cos(R_w(s), R_like(s)) / temperature)
                                 q = exp(cos(R_w(s), R_unlike(s)) / temperature)
 
-  R_w(s) is what `layer` of model w gets of s, see `with_inputs_of`. The cosine with a
-  representation that is all zeros is 0. The models `like` and `unlike` draw no random
-  numbers. The result is for local training alone.
+  R_w(s) is the input of `layer` of model w, see `with_inputs_of`; its cosine with zeros
+  is 0. The models `like` and `unlike` draw no random numbers.
   """
 
   def outputs(run: Callable[..., jax.Array], params: Params, x: jax.Array) -> _Outputs:
-    logits, own = with_inputs_of(layer, run, params, x)
-    _, of_like = with_inputs_of(layer, model.apply, like, x)
-    _, of_unlike = with_inputs_of(layer, model.apply, unlike, x)
-    return logits, _cosine(own, of_like), _cosine(own, of_unlike)
+    logits, z = with_inputs_of(layer, run, params, x)
+    _, near = with_inputs_of(layer, model.apply, like, x)
+    _, far = with_inputs_of(layer, model.apply, unlike, x)
+    return logits, _cosine(z, near), _cosine(z, far)
 
   def apply(params: Params, x: jax.Array) -> Any:
     return outputs(model.apply, params, x)
@@ -55,7 +54,7 @@ def _cosine(a: jax.Array, b: jax.Array) -> jax.Array:
 
   def unit(x: jax.Array) -> jax.Array:
     squares = jnp.square(x).sum(axis=-1, keepdims=True)
-    there = squares > 0  # Else the gradient of the root is not a number.
-    return x * jnp.where(there, jax.lax.rsqrt(jnp.where(there, squares, 1.0)), 0.0)
+    nonzero = squares > 0  # Otherwise the gradient of the root is not a number.
+    return x * jnp.where(nonzero, jax.lax.rsqrt(jnp.where(nonzero, squares, 1.0)), 0.0)
 
   return (unit(a) * unit(b)).sum(axis=-1)

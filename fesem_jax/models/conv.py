@@ -1,19 +1,11 @@
 """Convolution and pooling whose gradients stay fast inside loops and over clients.
 
-On CPU, clients run one at a time and the trouble is the loop: XLA's CPU
-compiler moves the gradients of a convolution to its fast routine only outside
-`while` loops; inside one (every local step is) they fall to a naive loop, six
-times slower. Both gradients are themselves convolutions, so we write them in
-the plain forward form (NHWC, HWIO), which is always fast. `reduce_window`'s
-gradient is slow for the same reason; a maximum over strided slices is not.
-
-On accelerators, clients run side by side and the trouble is the client axis:
-a convolution whose kernels differ by client becomes a grouped one, which cuDNN runs
-client by client. For GPUs, patches times kernel is a batched matrix product instead:
-2.7 (LEAF's CNN) to 3.7 times (ResNet-8) as many steps a second. The patches are slices
-side by side; `conv_general_dilated_patches` is a convolution, slower than the product.
-For TPUs the grouped convolution takes half the operations, half the traffic and a
-quarter of the memory of patches by the compiler's count (docs/planning.md).
+On a CPU, XLA computes the gradients of a convolution inside a `while` loop (every local
+step) six times slower. Both are convolutions, so they are written in the forward form
+(NHWC, HWIO), which is always fast; likewise a maximum over strided slices in place of
+`reduce_window`. On a GPU, a convolution whose kernels differ by client is run client by
+client; patches times kernel is one batched product, 2.7 to 3.7 times as fast. On a TPU
+the grouped convolution takes half the operations (docs/planning.md).
 """
 
 import functools
@@ -32,8 +24,7 @@ if TYPE_CHECKING:
 Padding = Literal['SAME', 'VALID'] | tuple[tuple[int, int], tuple[int, int]]
 _LAYOUT = ('NHWC', 'HWIO', 'NHWC')
 
-# Ways to compute the same convolution; 'grouped' is XLA's own, which mapping over
-# clients turns into a grouped one.
+# Ways to compute the same convolution; 'grouped' is XLA's.
 Method = Literal['forward_form', 'patches', 'grouped']
 METHODS: tuple[str, ...] = get_args(Method)
 
@@ -84,11 +75,7 @@ def general_dilated(
   feature_group_count: int = 1,
   **kwargs: Any,
 ) -> jax.Array:
-  """`jax.lax.conv_general_dilated` for Flax's `Conv(conv_general_dilated=...)`.
-
-  Plain 2-D convolutions of float32 are those of `conv2d`, equal up to rounding; others,
-  such as dilated and depthwise ones, are left to JAX.
-  """
+  """`conv_general_dilated` of Flax's `Conv`; plain float32 ones are `conv2d`."""
   plain = (
     x.ndim == 4
     and x.dtype == kernel.dtype == jnp.float32
@@ -131,8 +118,8 @@ def in_nnx(module: 'nnx.Module') -> None:
   from flax import nnx  # Slow to import.
 
   for _, layer in nnx.iter_modules(module):
-    own = type(layer) is nnx.Conv and layer.conv_general_dilated
-    if own is jax.lax.conv_general_dilated:
+    convolve = type(layer) is nnx.Conv and layer.conv_general_dilated
+    if convolve is jax.lax.conv_general_dilated:
       layer.conv_general_dilated = general_dilated  # type: ignore[attr-defined]
 
 
@@ -288,9 +275,10 @@ def _max_of_windows_fwd(x, window):
 def _max_of_windows_bwd(window, first, dy):
   # A byte for each window is all that is left to read.
   batch, height, width, channels = dy.shape
-  own = jnp.arange(window * window, dtype=jnp.int8).reshape(1, 1, window, 1, window, 1)
+  place = jnp.arange(window * window, dtype=jnp.int8)
+  place = place.reshape(1, 1, window, 1, window, 1)
   first, dy = (a[:, :, None, :, None] for a in (first, dy))
-  dx = jnp.where(first == own, dy, 0)
+  dx = jnp.where(first == place, dy, 0)
   return (dx.reshape(batch, height * window, width * window, channels),)
 
 

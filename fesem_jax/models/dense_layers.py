@@ -23,9 +23,9 @@ def _small_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _fwd(x, kernel):
-  # Of a first layer, whose inputs are data, no gradient of them is asked for.
-  kept = kernel.value if x.perturbed else None
-  return x.value @ kernel.value, (x.value, kept)
+  # The inputs of a first layer are data and need no gradient.
+  saved = kernel.value if x.perturbed else None
+  return x.value @ kernel.value, (x.value, saved)
 
 
 def _bwd(residuals, dy):
@@ -47,10 +47,8 @@ def _bwd(residuals, dy):
 def _computed_once(dy):
   """The finite numbers, as a product, and [1, O], NaN in columns of others, else 0.
 
-  XLA computes a product before what is fused with it. Otherwise it computes each number
-  again for every row of the kernel, and such widths do not fill vectors: half of the
-  time of a logistic regression of 10 classes. Barriers are gone before XLA fuses. A
-  product would spread what is not finite to all columns.
+  XLA computes a product once, and would compute fused numbers again for every row of
+  the kernel: half of the time of a logistic regression of 10 classes.
   """
   finite = jnp.where(jnp.isfinite(dy), dy, 0)
   columns = jnp.ones((1, dy.shape[0]), dy.dtype) @ (0 * dy)
@@ -63,9 +61,8 @@ _small_product.defvjp(_fwd, _bwd, symbolic_zeros=True)
 def product(x: jax.Array, kernel: jax.Array, **kwargs: Any) -> jax.Array:
   """[..., O], the product of x [..., I] and a kernel [I, O].
 
-  All rows lie along one axis, since XLA's CPU compiler transposes x for a kernel's
-  gradient over several axes, which takes 1.5 to 7 times as long. `kwargs` are those of
-  `jax.lax.dot_general`.
+  All rows lie along one axis: on a CPU, XLA's gradient over several axes takes 1.5 to 7
+  times as long. `kwargs` are those of `jax.lax.dot_general`.
   """
   rows = x.reshape(-1, x.shape[-1])
   y = jax.lax.dot_general(rows, kernel, (((1,), (0,)), ((), ())), **kwargs)
@@ -75,11 +72,7 @@ def product(x: jax.Array, kernel: jax.Array, **kwargs: Any) -> jax.Array:
 def dot_general(
   x: jax.Array, kernel: jax.Array, dimensions: Any, **kwargs: Any
 ) -> jax.Array:
-  """`jax.lax.dot_general` for `flax.linen.Dense(dot_general=...)`.
-
-  x [..., I] and kernel [I, O] give [..., O], equal to `x @ kernel`; gradients too, up
-  to rounding. Further arguments are those of `jax.lax.dot_general`.
-  """
+  """`jax.lax.dot_general` for `flax.linen.Dense`: `x @ kernel` [..., O]."""
   del dimensions  # Those of a dense layer.
   if x.ndim == 2 and kernel.size <= SMALL:
     return _small_product(x, kernel)

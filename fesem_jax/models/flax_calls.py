@@ -32,10 +32,7 @@ def as_taken(x: jax.Array, dtype: Any) -> jax.Array:
 
 
 def in_float32(outputs: Any) -> jax.Array:
-  """Outputs of a module as losses and their sums need them, float32.
-
-  A module of `dtype=jnp.bfloat16` gives bfloat16, in which 256 + 1 is 256.
-  """
+  """Outputs of a module as float32: in bfloat16, sums of losses would end at 256."""
   outputs = jnp.asarray(outputs)
   half = jnp.issubdtype(outputs.dtype, jnp.floating) and outputs.dtype.itemsize < 4
   return outputs.astype(jnp.float32) if half else outputs

@@ -18,17 +18,14 @@ _Flat = dict[tuple[str, ...], jax.Array]
 def with_pytorch_init(model: Model) -> Model:
   """A model whose layers start as those of PyTorch do by default.
 
-  Kernels and biases of `torch.nn.Linear` and `torch.nn.Conv2d` are uniform in
-  (-1 / sqrt(n), 1 / sqrt(n)), n being the number of a unit's inputs: a third of the
-  variance of Flax's kernels, whose biases start at 0. Published figures that were
-  computed with PyTorch depend on it where models train for few steps. All parameters of
-  `torch.nn.LSTM` and `torch.nn.GRU` are uniform with n being the width of the states;
-  their two biases, which only add up, are drawn as such a sum. `torch.nn.Embedding` is
-  standard normal. Other parameters, such as those of normalizations, keep their start.
+  Kernels and biases of dense layers and convolutions are uniform in (-1 / sqrt(n),
+  1 / sqrt(n)) with n inputs of a unit; so are those of recurrent layers, with n the
+  width of the states and the sum of PyTorch's two biases. Embeddings are standard
+  normal. Other parameters, such as those of normalizations, keep their start.
 
   Args:
-    model: whose layers have a `kernel` [..., I, O] and perhaps a `bias` [O], where all
-      axes but the last count as inputs; or are those of `models.build`.
+    model: of `models.build`, or with layers that have a `kernel` [..., I, O] and
+      perhaps a `bias` [O].
   """
 
   def init(key: jax.Array) -> Params:
@@ -40,16 +37,16 @@ def with_pytorch_init(model: Model) -> Model:
         continue
       shape = params[path].shape
       bound = (params[path].size / shape[-1]) ** -0.5
-      of_layer = [(*path[:-1], name) for name in (KERNEL, 'bias')]
-      for j, name in enumerate(x for x in of_layer if x in params):
-        own = jax.random.fold_in(jax.random.fold_in(key, i), j)
+      names = [(*path[:-1], name) for name in (KERNEL, 'bias')]
+      for j, name in enumerate(x for x in names if x in params):
+        layer_key = jax.random.fold_in(jax.random.fold_in(key, i), j)
         params[name] = jax.random.uniform(
-          own, params[name].shape, params[name].dtype, -bound, bound
+          layer_key, params[name].shape, params[name].dtype, -bound, bound
         )
     tables = sorted(path for path in params if path[-1] == EMBEDDING)
     for i, path in enumerate(tables, start=len(kernels)):
-      own, x = jax.random.fold_in(key, i), params[path]
-      params[path] = jax.random.normal(own, x.shape, x.dtype)
+      layer_key, x = jax.random.fold_in(key, i), params[path]
+      params[path] = jax.random.normal(layer_key, x.shape, x.dtype)
     return unflatten_dict(params)
 
   return model._replace(init=init)
@@ -59,13 +56,14 @@ def _recurrent(params: _Flat, path: tuple[str, ...], key: jax.Array) -> _Flat:
   """The parameters of the recurrent layer at a path, as PyTorch draws them."""
   width = params[*path, RECURRENT].shape[0]
 
-  def drawn(i: int, shape: tuple[int, ...]) -> jax.Array:
-    own = jax.random.fold_in(key, i)
-    return jax.random.uniform(own, shape, jnp.float32, -(width**-0.5), width**-0.5)
+  def draw(i: int, shape: tuple[int, ...]) -> jax.Array:
+    bound = width**-0.5
+    layer_key = jax.random.fold_in(key, i)
+    return jax.random.uniform(layer_key, shape, jnp.float32, -bound, bound)
 
   arrays = {name: x for name, x in params.items() if name[:-1] == path}
-  out = {name: drawn(i, x.shape) for i, (name, x) in enumerate(sorted(arrays.items()))}
-  second = drawn(len(out), out[*path, 'bias'].shape)
+  out = {name: draw(i, x.shape) for i, (name, x) in enumerate(sorted(arrays.items()))}
+  second = draw(len(out), out[*path, 'bias'].shape)
   if (*path, RECURRENT_BIAS) in out:  # The second bias of a GRU's new gate stays apart.
     second = second.at[-width:].set(0.0)
   return out | {(*path, 'bias'): out[*path, 'bias'] + second}

@@ -13,16 +13,13 @@ _SIDE = 32
 class Lenet(nn.Module):
   """Convolutions 5x5 with 6 and 16 channels, dense layers of 120 and 84, logits.
 
-  ReLU and the maximum of 2x2 pixels stand behind each convolution, as in what papers of
-  today call LeNet-5; LeCun et al. (1998) had tanh, trained averages, and a second
-  convolution that did not see all channels. Their sizes remain: 61,706 parameters for
-  digits and 62,006 for CIFAR-10.
+  ReLU and the maximum of 2x2 pixels follow each convolution. The sizes are those of
+  LeCun et al. (1998): 61,706 parameters for digits and 62,006 for CIFAR-10.
   """
 
   num_classes: int
-  # Whether images of fewer than 32 pixels a side get 2 more on each side (LeNet-5);
-  # without them this is the `SimpleCNN` of Li et al. (2022, NIID-Bench): 44,426
-  # parameters for digits, as LeNet-5 for CIFAR-10.
+  # Pads images below 32 pixels by 2 on each side (LeNet-5); otherwise the `SimpleCNN`
+  # of Li et al. (2022, NIID-Bench): 44,426 parameters for digits.
   framed: bool = True
   conv_method: str | None = None  # see `conv.conv2d`
 

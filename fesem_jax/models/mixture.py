@@ -20,12 +20,8 @@ def as_one_model(
 ) -> tuple[Model, ClientModels, Sequence[str] | None]:
   """The model and the parameters of clients, whether they use mixtures or not.
 
-  The outputs of a mixture are those that the task says (`Task.mix`), as the logarithms
-  of its class probabilities; the model's own loss is applied to them. `model` is that
-  of every client, or of the R models of a mixture.
-
-  Returns a model; what clients use of it; and the names of the layers that training is
-  to change, None for all: the weights of a mixture stay as they are.
+  `Task.mix` gives the outputs of a mixture. Returns a model, the clients' parameters,
+  and the names of the layers that train, None for all: weights of mixtures do not.
   """
   if used.mixture is None:
     return model, used, None
@@ -69,10 +65,7 @@ def as_one_model(
 def optimizer_of(
   optimizer: optax.GradientTransformation, layers: Sequence[str] | None
 ) -> optax.GradientTransformation:
-  """The optimizer of what `as_one_model` makes, whose `layers` learn.
-
-  It treats each model of a mixture as it treats a model alone.
-  """
+  """The optimizer of `as_one_model`, for each model of a mixture alone."""
   if layers is None:
     return optimizer
 

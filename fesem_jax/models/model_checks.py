@@ -13,10 +13,7 @@ from fesem_jax.utils.errors import check
 
 
 def trace_local(local: LocalTraining, train: FederatedData) -> None:
-  """Traces the model on two examples of the data, and a step of the optimizer.
-
-  Errors of the user's functions pass through; see also `check_model`.
-  """
+  """Traces the model on two examples of the data, and a step of the optimizer."""
   model = local.model
   check_model(model, train.example_shape, train.num_classes, train.task)
   params = jax.eval_shape(model.init, jax.random.key(0))
@@ -31,11 +28,7 @@ def check_model(
   task: str = CLASSIFICATION.name,
   named: str = 'model',
 ) -> None:
-  """Traces a model with two examples of data of one shape and task.
-
-  Raises `UserError`, which calls the model `named`, on another task, outputs of another
-  shape, or parameters that are not float32.
-  """
+  """Traces a model with two examples; `UserError` unless it fits shape and task."""
   of = model.task
   check(of.name == task, f'{named}: made for {of.name}; the data are for {task}')
   params, shape = check_parameters(model, named), tuple(example_shape)

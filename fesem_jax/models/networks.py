@@ -86,9 +86,7 @@ class EmnistCnn(nn.Module):
 class CelebaCnn(nn.Module):
   """LEAF's network for CelebA: four [conv 3x3x32, norm, pool 2x2, ReLU] blocks.
 
-  LEAF normalizes by the statistics of each batch. GroupNorm (8 groups) stands in
-  for it here: it has no running statistics, and a client's last, smaller batch is
-  treated like any other.
+  GroupNorm (8 groups) replaces LEAF's norm by the statistics of each batch.
   """
 
   num_classes: int
@@ -118,20 +116,17 @@ def from_flax(
 ) -> Model:
   """Makes a `Model` of a Flax module that treats each example on its own.
 
-  BatchNorm alone may mix the examples of a batch, in training. Its running statistics
-  are parameters of the model beside its scale and bias, which `Model.statistics` names;
-  examples that only fill up a batch do not count in them.
+  Only BatchNorm may mix the examples of a batch, in training. `Model.statistics` names
+  its running statistics; examples that fill up a batch do not count in them.
 
-  Dropout, and other layers that draw random numbers, work in training alone. A Linen
-  module is told so by an argument of its call, `train`, `training` or `deterministic`;
-  an NNX module by that or by its own `train()` and `eval()`. A module that takes
-  integers alone, such as one that begins with an Embed, gets the examples as int32.
+  Layers that draw random numbers, such as dropout, do so in training only: the module's
+  call has an argument `train`, `training` or `deterministic`, or an NNX module has
+  `train()` and `eval()`. A module that begins with an Embed gets examples as int32.
 
   Args:
-    module: a Linen module that maps [B, *example_shape] to the outputs of the task, as
-      logits [B, L], or a function that makes such an NNX module, e.g.
-      `lambda rngs: Net(10, rngs=rngs)`: an NNX module holds its parameters, and a
-      method may need several random ones.
+    module: a Linen module that maps [B, *example_shape] to the outputs of the task,
+      such as logits [B, L], or a function that makes such an NNX module, e.g.
+      `lambda rngs: Net(10, rngs=rngs)`.
     example_shape: shape of one example.
     loss: see `Model`; that of the task by default.
     metrics: by name; see `Model`.
@@ -235,7 +230,7 @@ def as_model(
   def apply_with(params: Params, x: jax.Array, multiply: Multiply) -> jax.Array:
     outside, roots = current_trace(), list[Any]()
 
-    def is_own(layer: nn.Module) -> bool:
+    def runs_once(layer: nn.Module) -> bool:
       """True if a layer runs once, with the parameters at its path in `params`."""
       root = None if layer.scope is None else layer.scope.root
       if not roots:  # The first module that is called is the model.
@@ -244,15 +239,15 @@ def as_model(
       # parameters of its own.
       return current_trace() == outside and root is roots[0]
 
-    def intercept(own, args, kwargs, context):
+    def intercept(call, args, kwargs, context):
       layer, inputs = context.module, (*args, *kwargs.values())
       product = None
-      # Else another interceptor, of the model itself, changes what the layer does.
-      alone = own is context.orig_method and context.method_name == '__call__'
-      if is_own(layer) and alone and len(inputs) == 1 and _is_plain_dense(layer):
+      # Otherwise another interceptor changes what the layer does.
+      alone = call is context.orig_method and context.method_name == '__call__'
+      if runs_once(layer) and alone and len(inputs) == 1 and _is_plain_dense(layer):
         product = multiply(layer.path, *inputs)
       if product is None:
-        return own(*args, **kwargs)
+        return call(*args, **kwargs)
       if not layer.use_bias:
         return product
       bias = layer.get_variable('params', 'bias')

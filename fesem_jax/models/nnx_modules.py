@@ -65,13 +65,13 @@ def as_nnx_model(
   draws = _draws(evaluate, params, x, key)
   check(not draws, 'module: draws random numbers in evaluation; use train() and eval()')
 
-  running = nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
-  statistics = batch_statistics.paths(running)
+  initial = nnx.to_pure_dict(nnx.state(module, nnx.BatchStat))
+  statistics = batch_statistics.paths(initial)
 
   def apply(params: Params, x: jax.Array) -> jax.Array:
     if statistics:
-      others, own = parameter_names.split(params, statistics)
-      params = tree.merge(others, jax.lax.stop_gradient(own))
+      others, running = parameter_names.split(params, statistics)
+      params = tree.merge(others, jax.lax.stop_gradient(running))
     return evaluate(params, x, jax.random.key(0))[0]
 
   def apply_train(params: Params, x: jax.Array, key: jax.Array) -> jax.Array:
@@ -100,17 +100,14 @@ def _filled(streams: Any, key: jax.Array) -> Any:
   def filled(i: int, leaf: Any) -> jax.Array:
     if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
       return jnp.zeros(leaf.shape, leaf.dtype)
-    own = jax.random.fold_in(key, i)
-    return jax.random.split(own, leaf.shape) if leaf.shape else own
+    stream_key = jax.random.fold_in(key, i)
+    return jax.random.split(stream_key, leaf.shape) if leaf.shape else stream_key
 
   return jax.tree.unflatten(form, [filled(i, leaf) for i, leaf in enumerate(leaves)])
 
 
 def _as_defined(module: Any, layers: Any) -> Any:
-  """The same tree in the order in which the module got its layers, which NNX sorts.
-
-  Porting matches the layers to a state_dict in this order, PyTorch's own.
-  """
+  """The same tree in the order of the module's layers, as in a state_dict."""
   if not isinstance(layers, dict):
     return layers
   # A dict or a list may be one of `nnx.data`.

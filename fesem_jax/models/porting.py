@@ -36,8 +36,7 @@ def from_state_dict(model: Model, state: Mapping[str, np.ndarray]) -> Params:
 
   Args:
     model: of `models.build` or `models.from_flax`.
-    state: name, as conv1.weight or conv1/weight -> array, in PyTorch's order, which
-      files of safetensors do not keep.
+    state: name, as conv1.weight, -> array, in PyTorch's order.
 
   Raises:
     UserError: naming the layer that no module fits, or modules that no layer takes.
@@ -94,8 +93,7 @@ def _layer(arrays: Params, shapes: dict[str, Any], channels: int) -> dict[str, A
 def to_state_dict(model: Model, params: Params) -> dict[str, np.ndarray]:
   """A model as the arrays of a PyTorch `state_dict` of the same network.
 
-  Modules have the names of the layers here, in the order in which they run, and
-  parameters those of PyTorch, in its layouts; `from_state_dict` reads them back.
+  Modules have the names of the layers; `from_state_dict` reads the arrays back.
 
   Args:
     model: of `models.build` with dense layers, convolutions and norms.

@@ -1,9 +1,7 @@
 """Recurrent networks for sequences of tokens: LEAF's stacked LSTM, and a GRU.
 
-What a step does to its inputs is done for all steps at once, before the loop; the loop
-itself multiplies by the recurrent kernel alone, all gates in one product. The kernel's
-gradient is formed after the loop over the steps, from all states in one product, where
-differentiating the loop would add a whole kernel at every step.
+Products with inputs come before the loop over steps, for all steps at once; the
+recurrent kernel's gradient comes after it, as one product of all states.
 """
 
 import functools
@@ -77,8 +75,8 @@ def _bwd(cell, residuals, dh):
   before, products, x, kernel = residuals
   turned = kernel.T
 
-  def body(dafter, of_step):
-    before, x, product, dh = of_step
+  def body(dafter, step):
+    before, x, product, dh = step
     pull = jax.vjp(cell.step, before, x, product)[1]
     dbefore, dx, dproduct = pull((dafter[0] + dh, *dafter[1:]))
     return (dbefore[0] + dproduct @ turned, *dbefore[1:]), (dx, dproduct)
@@ -127,9 +125,8 @@ def _lstm_bias(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 class Recurrence(nn.Module):
   """One recurrent layer; gates stand in the order of PyTorch's weights.
 
-  Of an LSTM they are input, forget, new and output; of a GRU reset, update and new,
-  whose new gate resets what the recurrent kernel gives, as in cuDNN. A GRU has a second
-  bias for that; PyTorch's further biases, which add to these, are not needed.
+  LSTM: input, forget, new, output. GRU: reset, update, new, with a second bias of the
+  new gate, which resets the product with the recurrent kernel, as in cuDNN.
   """
 
   kind: str  # 'lstm' or 'gru'
@@ -147,8 +144,8 @@ class Recurrence(nn.Module):
     bias = self.param('bias', _lstm_bias if lstm else zeros, (size,))
     inside = jnp.zeros(size)
     if not lstm:
-      of_new = self.param(RECURRENT_BIAS, zeros, (self.width,))
-      inside = inside.at[-self.width :].set(of_new)
+      new_bias = self.param(RECURRENT_BIAS, zeros, (self.width,))
+      inside = inside.at[-self.width :].set(new_bias)
     inputs = dense_layers.product(x, kernel) + bias[None, None]
     return recur(cell, recurrent, inside, inputs)
 
@@ -156,10 +153,8 @@ class Recurrence(nn.Module):
 class Recurrent(nn.Module):
   """Embedding, recurrent layers, logits of the last state or of each.
 
-  With the defaults and `kind='lstm'` it is LEAF's network for Shakespeare (Caldas et
-  al., 2019): embedding 8, two LSTM layers of 256, a dense layer; 817,872 parameters for
-  its 80 characters, and 820,522 for TFF's 90, as Reddi et al. (2021) report. With
-  'gru', of the same widths: 619,216.
+  The default of `kind='lstm'` is LEAF's network for Shakespeare (Caldas et al., 2019)
+  with 817,872 parameters for 80 characters.
   """
 
   kind: str  # 'lstm' or 'gru'

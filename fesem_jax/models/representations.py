@@ -15,22 +15,20 @@ def with_inputs_of(
 ) -> tuple[jax.Array, jax.Array]:
   """A model's outputs, and the inputs [B, F] that one of its layers gets.
 
-  `layer` is the name of a layer of a Linen module; `apply` is that of a `Model`, or its
-  `apply_train`, and `args` are its arguments. Raises `UserError` unless the model is a
-  Linen module that calls the layer once, outside of loops, with one vector for each
-  example.
+  `apply` is `Model.apply` or `apply_train`, and `args` are its arguments. Raises
+  `UserError` unless a Linen module calls `layer` once with one vector for each example.
   """
   outside, seen = current_trace(), list[Any]()
 
   def intercept(
-    own: Callable[..., Any],
+    call: Callable[..., Any],
     inputs: Any,
     named: Any,
     context: nn.module.InterceptorContext,
   ) -> Any:
     if context.module.path == (layer,) and context.method_name == '__call__':
       seen.append(inputs[0] if inputs and current_trace() == outside else None)
-    return own(*inputs, **named)
+    return call(*inputs, **named)
 
   with nn.intercept_methods(intercept):
     outputs = apply(*args)

@@ -26,9 +26,8 @@ class Block(nn.Module):
   features: int  # channels that it gives
   strides: int  # of the first convolution, and of the shortcut
   groups: int | None  # of each GroupNorm; None is BatchNorm
-  # What the shortcut does where its sizes differ: a 1x1 convolution with a norm (option
-  # B of He et al.), else zeros for the channels that are new and every other pixel,
-  # without parameters (option A).
+  # Shortcuts between sizes: a 1x1 convolution and a norm (option B of He et al.), or
+  # zeros for new channels and every other pixel (option A).
   projected: bool
   conv_method: str | None = None  # see `conv.conv2d`
 
@@ -60,10 +59,8 @@ class Block(nn.Module):
 class ResNet(nn.Module):
   """The residual network of He et al. (2016) for small images.
 
-  A 3x3 convolution, stages of `Block`s, the mean over all pixels, logits. Every norm is
-  the paper's BatchNorm, or a GroupNorm (Wu and He, 2018) in its place, with as many
-  parameters: a scale and a bias for each channel. Publications of federated learning
-  choose from 2 to 32 groups.
+  A 3x3 convolution, stages of `Block`s, the mean over all pixels, logits. Norms are the
+  paper's BatchNorm, or GroupNorm (Wu and He, 2018) with as many parameters.
   """
 
   blocks: Sequence[int]  # number of blocks of each stage
@@ -91,27 +88,18 @@ class ResNet(nn.Module):
     return Dense(self.num_classes, name='logits')(x.mean(axis=(1, 2)))
 
 
-def resnet8(
-  num_classes: int, conv_method: str | None = None, groups: int | None = 2
+# Depth -> blocks and channels of stages, projected. 8 and 20 are He et al.'s 6n + 2
+# (75,290 and 269,722 parameters for CIFAR-10), 18 is that of kuangliu/pytorch-cifar.
+SIZES = {
+  8: ((1,) * 3, (16, 32, 64), False),
+  20: ((3,) * 3, (16, 32, 64), False),
+  18: ((2,) * 4, (64, 128, 256, 512), True),
+}
+
+
+def resnet(
+  depth: int, num_classes: int, conv_method: str | None = None, groups: int | None = 2
 ) -> ResNet:
-  """6n + 2 layers with n = 1: 75,290 parameters for CIFAR-10, shortcuts without any."""
-  return ResNet((1,) * 3, (16, 32, 64), num_classes, False, groups, conv_method)
-
-
-def resnet20(
-  num_classes: int, conv_method: str | None = None, groups: int | None = 2
-) -> ResNet:
-  """6n + 2 layers with n = 3: 269,722 parameters for CIFAR-10, the paper's 0.27 M."""
-  return ResNet((3,) * 3, (16, 32, 64), num_classes, False, groups, conv_method)
-
-
-def resnet18(
-  num_classes: int, conv_method: str | None = None, groups: int | None = 2
-) -> ResNet:
-  """ResNet-18 with a 3x3 stem and no pooling, 1x1 shortcuts; 11,173,962 parameters.
-
-  The form that PyTorch code trains on CIFAR-10 (kuangliu/pytorch-cifar), which counts
-  as many.
-  """
-  features = (64, 128, 256, 512)
-  return ResNet((2,) * 4, features, num_classes, True, groups, conv_method)
+  """The `ResNet` of a depth in `SIZES`; `groups=None` is BatchNorm."""
+  blocks, features, projected = SIZES[depth]
+  return ResNet(blocks, features, num_classes, projected, groups, conv_method)

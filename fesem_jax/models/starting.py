@@ -19,10 +19,7 @@ from fesem_jax.utils.errors import check
 
 
 def parameters_named(model: Model, names: Sequence[str], flag: str) -> tuple[str, ...]:
-  """Paths of a model's parameters that names or patterns choose.
-
-  See `parameter_names.chosen`.
-  """
+  """Paths of parameters that names or patterns choose; see `parameter_names`."""
   return parameter_names.chosen(check_parameters(model), names, flag)
 
 
@@ -32,25 +29,23 @@ def start_from(
   source: str = 'weights',
   layers: Sequence[str] = (),
 ) -> Model:
-  """A model that is initialized with given parameters instead of random ones.
+  """A model that starts from given parameters instead of random ones.
 
   Args:
     model: see `Model`; its parameters are a dict of layers.
-    weights: path of each parameter, as dense0/kernel -> its array; or nested dicts, as
-      `from_state_dict` gives them.
+    weights: path of each parameter, as dense0/kernel, -> its array; or nested dicts.
     source: where they come from, for errors.
-    layers: names of the layers that start so, or patterns such as stage0* or **/norm*
-      of parameters at any depth; the others are drawn as before. Empty for all.
+    layers: names of the layers that start so, or patterns such as stage0* or **/norm*;
+      the others are drawn. Empty for all.
 
   Raises:
-    UserError: naming the parameter that is missing, of another shape or not finite, or
-      a layer that the model lacks.
+    UserError: on a parameter that is missing, of another shape or not finite.
   """
   weights = flatten_dict(dict(weights), sep='/')
   only = parameters_named(model, layers, 'layers')
-  wanted = flatten_dict(jax.eval_shape(model.init, jax.random.key(0)), sep='/')
-  taken: dict[str, jax.Array] = {}
-  for path, shape in wanted.items():
+  shapes = flatten_dict(jax.eval_shape(model.init, jax.random.key(0)), sep='/')
+  arrays: dict[str, jax.Array] = {}
+  for path, shape in shapes.items():
     if layers and path not in only:
       continue
     check(
@@ -61,10 +56,10 @@ def start_from(
     check(
       fits, f'{source}: {path} has shape {array.shape}; the model has {shape.shape}'
     )
-    taken[path] = jnp.asarray(array_checks.weights(array, f'{path} in {source}'))
+    arrays[path] = jnp.asarray(array_checks.weights(array, f'{path} in {source}'))
 
   def init(key: jax.Array) -> Params:
-    return unflatten_dict(flatten_dict(model.init(key), sep='/') | taken, sep='/')
+    return unflatten_dict(flatten_dict(model.init(key), sep='/') | arrays, sep='/')
 
   return model._replace(init=init)
 
@@ -86,17 +81,14 @@ def train_only(
 ) -> Model:
   """A model that trains only some parameters; the others keep their initial values.
 
-  Every method trains, sends, averages, compares and keeps these alone. The others are
-  constants of the model, the same for all clients and centers. Running statistics of
-  BatchNorm are never constants: they go with what trains.
+  Methods train, send, average and compare only these. The others are constants, the
+  same for all clients and centers; running statistics of BatchNorm never are.
 
   Args:
     model: see `Model`; its parameters are a dict of layers.
-    layers: that train, by their names, or patterns such as stage0* or */lora_a of
-      parameters at any depth: * stands for any characters, / too, and **/ for nothing
-      too.
-    key: that draws the others, as far as `start_from` does not give them; that of
-      seed 0 by default.
+    layers: that train: names, or patterns such as stage0* or */lora_a, where * stands
+      for any characters, / too, and **/ for nothing too.
+    key: that draws the others unless `start_from` gives them; seed 0 by default.
 
   Raises:
     UserError: on a name that no layer or parameter has.
@@ -111,10 +103,10 @@ def train_only(
     return parameter_names.without_none(learning)
 
   apply_with: Callable[..., jax.Array] | None = None
-  if (of_whole := model.apply_with) is not None:
+  if (whole_apply := model.apply_with) is not None:
 
     def apply_with(params: Params, x: jax.Array, multiply: Any) -> jax.Array:
-      return of_whole(tree.merge(constants, params), x, multiply)
+      return whole_apply(tree.merge(constants, params), x, multiply)
 
   apply_train: Callable[..., jax.Array] | None = None
   if (drawing := model.apply_train) is not None:
@@ -142,21 +134,18 @@ def trained_part(model: Model, params: Params) -> Params:
 
 
 def with_constants(model: Model, used: ClientModels) -> ClientModels:
-  """The models of clients for `whole_model`, from those of the part that trains.
-
-  Parameters that do not train are shared by all clients: one copy, or one beside each
-  of the R models.
-  """
+  """The models of clients for `whole_model`, from those of the part that trains."""
   if not isinstance(model.apply, _Completed):
     return used
-  constants, own = jax.device_get(model.apply.constants), as_arrays(used.own)
+  constants = jax.device_get(model.apply.constants)
+  personal = as_arrays(used.own)
   count = used.num_models() or 1
   copies = jax.tree.map(lambda x: np.repeat(x[None], count, axis=0), constants)
   # Each of the two trees holds None in place of what the other has.
   absent = jax.tree.map(lambda _: None, constants)
   if used.shared is None:
-    shared = tree.merge(jax.tree.map(lambda _: None, own), copies)
-    return used._replace(shared=shared, own=tree.merge(own, absent))
-  if own is not None:
-    own = tree.merge(own, absent)
-  return used._replace(shared=tree.merge(used.shared, copies), own=own)
+    shared = tree.merge(jax.tree.map(lambda _: None, personal), copies)
+    return used._replace(shared=shared, own=tree.merge(personal, absent))
+  if personal is not None:
+    personal = tree.merge(personal, absent)
+  return used._replace(shared=tree.merge(used.shared, copies), own=personal)

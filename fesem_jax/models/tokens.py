@@ -13,11 +13,7 @@ EMBEDDING = 'embedding'
 
 
 class Embedding(nn.Module):
-  """A vector for each token.
-
-  Tokens come as the numbers that examples hold, float32 too. Numbers beyond the
-  vocabulary are taken as its last token or, below 0, as its first.
-  """
+  """A vector for each token, of float32 too; numbers beyond the ends are the ends."""
 
   vocabulary: int  # V, how many tokens there are
   width: int  # of the vectors

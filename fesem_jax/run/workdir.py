@@ -12,7 +12,7 @@ from typing import Any
 from fesem_jax.run.checkpoint import Checkpoints
 from fesem_jax.run.configuration import check_same
 from fesem_jax.run.results.files import read_object, saved_rounds
-from fesem_jax.utils import file_locks, processes
+from fesem_jax.utils import processes
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import WorkdirError
 
@@ -24,7 +24,8 @@ def locked(folder: pathlib.Path) -> Iterator[bool]:
   The system releases the lock when the process dies. Yields False on a read-only disk,
   or where the file system has no locks.
   """
-  fcntl = file_locks.module()
+  import fcntl  # Not on Windows, where the package is imported all the same.
+
   folder.mkdir(parents=True, exist_ok=True)
   descriptor = _open_lock(folder / '.lock')
   if descriptor is None:

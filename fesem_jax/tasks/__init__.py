@@ -24,8 +24,8 @@ __all__ = [
   'Loss',
   'Task',
   'columns_of',
+  'from_scores',
   'of',
-  'of_scores',
   'own_metrics',
   'with_loss',
 ]
@@ -45,23 +45,15 @@ def of(record: Mapping[str, Any]) -> Task:
 
 
 def with_loss(task: Task, loss: Loss) -> Task:
-  """The task by whose figures models with a loss are measured and ranked.
-
-  A loss of the user's own ranks models for regression, since errors may not be what it
-  is about. Classes and tokens that are right count whatever the loss is.
-  """
+  """The task whose metrics rank models with a loss; a user's loss ranks regressions."""
   return OWN_LOSS if task is REGRESSION and loss is not REGRESSION.loss else task
 
 
 def own_metrics(task: Task, scores: Iterable[Mapping[str, Any]]) -> list[str]:
-  """Names of the metrics of models, see `Model.metrics`, that some scores have.
-
-  `scores` are those of models of the task, as summaries hold them. The loss, which all
-  have, is none.
-  """
-  names = dict.fromkeys(column for each in scores for column in each)
-  known = {*task.columns, 'micro_loss'}
-  columns = [c for c in names if c.startswith('micro_') and c not in known]
+  """Names of `Model.metrics` in the scores of summaries, without the loss."""
+  names = dict.fromkeys(column for metrics in scores for column in metrics)
+  standard = {*task.columns, 'micro_loss'}
+  columns = [c for c in names if c.startswith('micro_') and c not in standard]
   return [column.removeprefix('micro_') for column in columns]
 
 
@@ -70,7 +62,7 @@ def columns_of(task: Task, metrics: Sequence[str] = ()) -> tuple[str, ...]:
   return (*task.columns, *columns(metrics))
 
 
-def of_scores(scores: Mapping[str, Any]) -> Task:
+def from_scores(scores: Mapping[str, Any]) -> Task:
   """The task whose figures a record holds; classification if there are none."""
   if next(iter(scores), None) == OWN_LOSS.primary_column:
     return OWN_LOSS

@@ -30,8 +30,8 @@ def binary_cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
 
   `logits` are [B, L] float32, `y` [B, L] int32, 1 for labels that an example has.
   """
-  each = optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype))
-  return each.mean(axis=-1)
+  losses = optax.sigmoid_binary_cross_entropy(logits, y.astype(logits.dtype))
+  return losses.mean(axis=-1)
 
 
 class LabelCounts(NamedTuple):
@@ -49,7 +49,7 @@ def _measure(
   logits: jax.Array, y: jax.Array, weights: jax.Array, num_labels: int
 ) -> LabelCounts:
   ones = (weights > 0).astype(jnp.int32)
-  each, guess = ones[:, None], (logits > 0).astype(jnp.int32)
+  mask, guess = ones[:, None], (logits > 0).astype(jnp.int32)
   most = math.asinh(_MOST / _LEAST)
   share = jnp.arcsinh(jnp.clip(logits, -_MOST, _MOST) / _LEAST) / most
   bins = jnp.round((share + 1) / 2 * (_BINS - 1)).astype(jnp.int32)
@@ -58,20 +58,17 @@ def _measure(
   return LabelCounts(
     ones.sum(),
     ((guess == y).all(axis=1) * ones).sum(),
-    (each * guess * y).sum(axis=0),
-    (each * guess).sum(axis=0),
-    (each * y).sum(axis=0),
-    histogram.at[label, y, bins].add(each),
+    (mask * guess * y).sum(axis=0),
+    (mask * guess).sum(axis=0),
+    (mask * y).sum(axis=0),
+    histogram.at[label, y, bins].add(mask),
   )
 
 
 def _figures(counts: LabelCounts) -> dict[str, np.ndarray]:
-  """From float64 counts [M], [M, L] and [M, L, 2, _BINS], or of all clients [1, ...].
+  """Metrics [M] from float64 counts of M clients, as scikit-learn defines them.
 
-  They are scikit-learn's `accuracy_score`, `f1_score(average='micro')` and, over the
-  labels that occur among true or predicted ones, `f1_score(average='macro')`, and, over
-  those that some examples have and others lack, the mean of `roc_auc_score`. Where no
-  label occurs, and none is predicted, F1 is 0.
+  Macro F1 is over the labels that occur, AUC over those that only some examples have.
   """
   size, exact, correct, predicted, actual, logits = counts
   either = predicted + actual
@@ -112,10 +109,7 @@ def _micro(counts: LabelCounts) -> dict[str, float]:
 
 
 def _warn_of_ties(counts: np.ndarray) -> None:
-  """Says once that AUC is rough, as logits are too close together to be told apart.
-
-  `counts` [L, 2, _BINS] are examples without and with each label, by their logit.
-  """
+  """Warns if AUC is rough; `counts` [L, 2, _BINS] are examples by their logits."""
   negative, positive = counts[:, 0], counts[:, 1]
   pairs = positive.sum(axis=1) * negative.sum(axis=1)
   share = (positive * negative).sum(axis=1) / np.where(pairs > 0, pairs, 1)

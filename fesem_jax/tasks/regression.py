@@ -30,19 +30,15 @@ class Errors(NamedTuple):
 def _measure(
   outputs: jax.Array, y: jax.Array, weights: jax.Array, num_targets: int
 ) -> Errors:
-  each, count = weights[:, None] > 0, weights.sum()
-  mean = jnp.where(each, y, 0.0).sum(axis=0) / jnp.maximum(count, 1.0)
-  scatter = jnp.where(each, jnp.square(y - mean[None]), 0.0).sum(axis=0)
-  squared = jnp.where(each, jnp.square(outputs - y), 0.0).sum(axis=0)
+  mask, count = weights[:, None] > 0, weights.sum()
+  mean = jnp.where(mask, y, 0.0).sum(axis=0) / jnp.maximum(count, 1.0)
+  scatter = jnp.where(mask, jnp.square(y - mean[None]), 0.0).sum(axis=0)
+  squared = jnp.where(mask, jnp.square(outputs - y), 0.0).sum(axis=0)
   return Errors(count, squared, mean, scatter)
 
 
 def _add(a: Errors, b: Errors) -> Errors:
-  """Both sets of examples; the scatter by Chan, Golub and LeVeque (1979).
-
-  A sum of squares minus the square of the sum would lose all digits of targets that
-  vary little about a large mean.
-  """
+  """Both sets of examples; the scatter by Chan, Golub and LeVeque (1979)."""
   count = a.count + b.count
   share = (b.count / jnp.maximum(count, 1.0))[..., None]
   difference = b.mean - a.mean
@@ -59,10 +55,8 @@ def _figures(
 ) -> dict[str, np.ndarray]:
   """RMSE, R2 and mean squared error from sums [..., D] over `count` [...] examples.
 
-  RMSE is the root of the error of all targets together; scikit-learn's
-  `root_mean_squared_error` is the mean of the roots of each target. R2 is its
-  `r2_score`, the mean over targets: where all targets are equal it is 1 without errors
-  and 0 with any. So it is here for a single example, for which scikit-learn has no R2.
+  RMSE is of all targets together. R2 is scikit-learn's `r2_score`, also for a single
+  example: where all targets are equal it is 1 without errors and 0 with any.
   """
   # Equal targets scatter by what float32 rounds off their mean.
   rounding = count[..., None] * np.square(4 * np.finfo(np.float32).eps * mean)
@@ -84,7 +78,7 @@ def _client_metrics(errors: Errors) -> dict[str, np.ndarray]:
 
 
 def _micro(errors: Errors) -> dict[str, float]:
-  """Over the examples of all clients together: no mean of the clients' figures."""
+  """Metrics of the examples of all clients together."""
   count, squared, mean, scatter = (np.asarray(x, np.float64) for x in errors)
   total = count.sum()
   if not total:
@@ -126,8 +120,7 @@ REGRESSION = Task(
   predict=lambda outputs: outputs,
 )
 
-# Of models with another loss, which ranks them. It is not one of the sums, from which
-# the squared error follows.
+# Of models with another loss, which ranks them.
 OWN_LOSS = REGRESSION._replace(
   name='regression, own loss',
   figures=(_LOSS, _RMSE, _R2),

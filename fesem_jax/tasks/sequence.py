@@ -21,12 +21,9 @@ def _cross_entropies(logits: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def token_cross_entropy(logits: jax.Array, y: jax.Array) -> jax.Array:
-  """[B] float32 mean softmax cross entropy of the tokens of each sequence.
+  """[B] float32 mean softmax cross entropy of the tokens of each sequence; 0 without.
 
-  A batch is a number of sequences, each of which counts alike however many tokens it
-  has; where all have as many, that is the mean over tokens. A sequence without tokens
-  has 0. `logits` are [B, S, L] float32, `y` [B, S] int32 tokens in 0..L-1, or -1 where
-  none is to be predicted.
+  `logits` are [B, S, L] float32, `y` [B, S] int32 tokens in 0..L-1, or -1 for none.
   """
   count = (y >= 0).sum(axis=-1)
   return _cross_entropies(logits, y).sum(axis=-1) / jnp.maximum(count, 1)

@@ -73,39 +73,31 @@ def add(a: Sums, b: Sums) -> Sums:
 class Task(NamedTuple):
   """The kind of outputs that models are trained for.
 
-  B is the number of examples of a batch, L that of outputs: the classes, targets or
-  tokens. Methods, evaluation and files use these functions and never ask which task it
-  is.
+  B is the number of examples of a batch, L that of classes, targets or tokens.
 
   Attributes:
     name: of the flag `--task`.
     loss: that clients minimize unless their model has another one.
     figures: what is measured; the first one decides which of two models is better.
-    targets: (y of any kind, what errors call it, L or None) -> y [T, ...] as
-      `FederatedData` holds it; raises `UserError`.
+    targets: (y of any kind, its name in errors, L or None) -> y [T, ...]; raises
+      `UserError`.
     target_dtype: of y.
     outputs: what errors call the L outputs, e.g. 'classes'.
-    has_classes: whether a target is one of the L outputs, so that examples of each can
-      be counted and outputs can be probabilities.
+    has_classes: whether a target is one of the L outputs.
     count_outputs: y -> L where the data do not say it.
     output_shape: (B, shape of one example, L) -> shape of the outputs of B examples.
     target_shape: (B, shape of one example, L) -> shape of their targets.
-    measure: (outputs, y, weights [B] float32, L) -> `Sums` of the examples of weight 1;
-      whole numbers among them count targets, so that none exceeds those of a client.
+    measure: (outputs, y, weights [B] float32, L) -> `Sums` of the examples of weight 1.
     add: the sums of two sets of examples, from those of each.
-    num_measured: sums with a leading axis M on the host -> [M] float64 examples, or
-      tokens, that each client's figures are of; those with none are left out of means.
-    by_client: the same sums -> name of each figure -> [M] float64, NaN for clients of
-      which there is nothing to measure.
-    micro: the same sums -> name of each figure -> its value over the examples of all
-      clients.
+    num_measured: sums [M, ...] on the host -> [M] float64 measured examples or tokens.
+    by_client: the same sums -> name of each metric -> [M] float64, NaN where nothing is
+      measured.
+    micro: the same sums -> name of each metric -> its value over all examples.
     mix: (outputs [R, B, ...] of R models, log weights [R]) -> outputs [B, ...] of their
       mixture.
-    predict: outputs [B, ...] on the host -> what a user is given.
-    pooled: the same sums -> metrics of the examples of all clients together, where
-      these differ from micro ones.
-    probabilities: outputs [B, ...] on the host -> probabilities of the same shape; None
-      if the task has none.
+    predict: outputs [B, ...] on the host -> predictions.
+    pooled: the same sums -> metrics of all examples that differ from micro ones.
+    probabilities: outputs [B, ...] on the host -> probabilities, if the task has them.
   """
 
   name: str

@@ -16,33 +16,23 @@ from fesem_jax.utils.errors import UserError
 def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
   """Opens a new file for writing that replaces `path` when it is complete.
 
-  The file is in the folder of `path`, which must exist, with a random new name
-  (`.NAME.RANDOM.partial`), so an existing link is never followed. If `path` is a link,
-  the link is replaced and not its target. The attribute `name` of the file is its path.
-  Raises `UserError` if it cannot be written, e.g. on a full disk; `path` does not
-  change.
+  The file is `.NAME.RANDOM.partial` in the folder of `path`, which must exist. A link
+  at `path` is replaced, not followed. Raises `UserError` if it cannot be written, e.g.
+  on a full disk; `path` does not change.
   """
   # Names have at most 255 bytes, and characters at most 4.
   partial = path.with_name(f'.{path.name[:40]}.{secrets.token_hex(8)}.partial')
-  exists = False
   try:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(partial, flags, 0o666)
-    exists = True
-    with open(partial, 'wb', opener=lambda *_: descriptor) as file:
+    with open(partial, 'xb') as file:
       yield file
       file.flush()
       os.fsync(file.fileno())  # Otherwise a power cut could leave an empty file.
     os.replace(partial, path)
-    exists = False
   except OSError as e:
-    raise UserError(
-      f'Cannot write {path}: {e.strerror or e}. What was there before is unchanged.'
-    ) from e
+    raise UserError(f'{path}: cannot be written ({e.strerror or e})') from e
   finally:
-    if exists:
-      with contextlib.suppress(OSError):
-        partial.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+      partial.unlink(missing_ok=True)
 
 
 def write_atomically(path: pathlib.Path, text: str) -> None:

@@ -29,8 +29,8 @@ def printable(value: object, limit: int = 40) -> str:
   """
   text = str(value)
   if len(text) > limit:
-    kept = limit - 3
-    text = f'{text[: kept - kept // 2]}...{text[len(text) - kept // 2 :]}'
+    length = limit - 3
+    text = f'{text[: length - length // 2]}...{text[len(text) - length // 2 :]}'
   return ''.join(c if c.isprintable() else ' ' if c.isspace() else '?' for c in text)
 
 
@@ -77,19 +77,19 @@ def in_figure(value: object, limit: int = 40) -> str:
   return printable(value, limit).replace('$', r'\$')
 
 
-def names_in_figure(given: Iterable[str]) -> list[str]:
+def names_in_figure(methods: Iterable[str]) -> list[str]:
   """Names of methods as shown, for Matplotlib, different ones as different texts.
 
   Long names lose their middle; where some would be the same then, they have several
   lines instead.
   """
   # A legend leaves out what begins with an underscore.
-  names = [f' {name}' if name.startswith('_') else name for name in given]
+  names = [f' {name}' if name.startswith('_') else name for name in methods]
   short = [in_figure(name) for name in names]
   if len(set(short)) == len(set(names)):
     return short
   lines = [textwrap.wrap(printable(n, 255).replace(';', '; '), 40) for n in names]
-  return ['\n'.join(map(in_figure, each)) for each in lines]
+  return ['\n'.join(map(in_figure, name)) for name in lines]
 
 
 def in_latex(value: object, limit: int = 255) -> str:

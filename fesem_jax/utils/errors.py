@@ -4,19 +4,13 @@ import os
 import pathlib
 from typing import Any
 
-from fesem_jax.utils.display import printable
-
 
 class UserError(ValueError):
-  """A mistake of the user, in one sentence that names the argument or file.
-
-  Arguments are in backquotes, `name` or `name=value`, so that the experiment binaries
-  can translate them to flags; see `argument`.
-  """
+  """A mistake of the user: `subject: problem; remedy`, about an argument or a file."""
 
 
 class WorkdirError(UserError):
-  """A workdir that a run cannot use, e.g. since it holds another run."""
+  """A workdir that a run cannot use."""
 
 
 class Diverged(UserError):  # noqa: N818 - the outcome of a run.
@@ -27,11 +21,6 @@ def check(holds: object, message: str) -> None:
   """Raises `UserError` with `message`, `subject: problem; remedy`, unless it holds."""
   if not holds:
     raise UserError(message)
-
-
-def argument(name: str, *value: object) -> str:
-  """An argument in an error message, with its value if one is given."""
-  return f'`{"=".join([name, *(printable(v).replace("`", "?") for v in value)])}`'
 
 
 def path_of(name: str, value: Any, or_else: str = '') -> pathlib.Path:

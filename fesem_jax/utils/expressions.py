@@ -16,6 +16,7 @@ _TOKEN = re.compile(r"""'[^']*'|"[^"]*"|.""", re.S)
 _CLOSING = {'(': ')', '[': ']'}
 _NUMBER = re.compile(r'[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?', re.I)
 _WORDS = {'true': True, 'True': True, 'false': False, 'False': False, 'None': None}
+_OPTION = re.compile(r'([^\W\d][\w.]*)\s*=\s*(.*)', re.S)
 _CALL = re.compile(r'([\w.:-]+)\((.*)\)', re.S)
 
 
@@ -35,7 +36,7 @@ class Call(NamedTuple):
 def split(text: str, separators: str = ',', subject: str = 'expression') -> list[str]:
   """Parts of a text between separators outside of brackets and quotes.
 
-  Raises `UserError` on a bracket or quote without its other half.
+  Raises `UserError` on an unbalanced bracket or quote.
   """
   parts, closing = [''], list[str]()
   for token in _TOKEN.findall(text):
@@ -55,18 +56,14 @@ def split(text: str, separators: str = ',', subject: str = 'expression') -> list
 def split_call(
   text: str, subject: str = 'expression'
 ) -> tuple[str, dict[str | int, str]]:
-  """'fesem(4;rounds=9)' -> ('fesem', {0: '4', 'rounds': '9'}); texts of arguments.
-
-  Raises `UserError` unless it is NAME or NAME(ARGUMENT, ...).
-  """
+  """'fesem(4;rounds=9)' -> ('fesem', {0: '4', 'rounds': '9'}), as texts."""
   match = _CALL.fullmatch(f'{text.strip()}()' if '(' not in text else text.strip())
-  check(match, f'{subject}: {text!r:.60} is not NAME or NAME(ARGUMENT, ...)')
-  assert match is not None
+  if not match:
+    raise UserError(f'{subject}: {text!r:.60} is not NAME or NAME(ARGUMENT, ...)')
+  parts = split(match[2], ',;', subject) if match[2].strip() else []
   arguments: dict[str | int, str] = {}
-  for place, part in enumerate(
-    split(match[2], ',;', subject) if match[2].strip() else []
-  ):
-    option = re.fullmatch(r'([^\W\d][\w.]*)\s*=\s*(.*)', part, re.S)
+  for place, part in enumerate(parts):
+    option = _OPTION.fullmatch(part)
     arguments |= {option[1]: option[2]} if option else {place: part}
   check('' not in arguments.values(), f'{subject}: {text!r:.60} has an empty argument')
   return match[1], arguments
@@ -115,33 +112,31 @@ def write(item: Any) -> str:
 def build(
   text: str, kinds: Mapping[str, Callable[..., Any]], subject: str = 'expression'
 ) -> list[Any]:
-  """What the kinds return that a text calls, e.g. the parts of a partition.
+  """Values of the calls of a text, e.g. the parts of a partition.
 
-  `subject` is the flag or argument in messages. Raises `UserError` on other names and
-  arguments than those of the kinds.
+  `kinds` maps names to functions; `subject` is the flag or argument in messages.
   """
 
-  def built(item: Any) -> Any:
+  def evaluate(item: Any) -> Any:
     if not isinstance(item, Call):
       return item
     check_choice(subject, item.name, tuple(kinds))
     signature = inspect.signature(kinds[item.name])
     for option in item.options:
       check_choice(f'{subject}: {item.name}', option, tuple(signature.parameters))
+    args = [evaluate(x) for x in item.args]
+    options = {name: evaluate(x) for name, x in item.options.items()}
     try:
-      bound = signature.bind(*item.args, **item.options)
+      signature.bind(*args, **options)
     except TypeError as e:
       raise UserError(f'{subject}: {item.name}: {e}') from e
-    args = [built(x) for x in bound.args]
-    options = {name: built(x) for name, x in bound.kwargs.items()}
     try:
       return kinds[item.name](*args, **options)
     except UserError as e:
-      if str(e).startswith(f'{subject}: '):
-        raise
-      raise UserError(f'{subject}: {e}') from e
+      message = str(e).removeprefix(f'{subject}: ')
+      raise UserError(f'{subject}: {message}') from e
 
-  return [built(call) for call in parse(text, subject)]
+  return [evaluate(call) for call in parse(text, subject)]
 
 
 def help_text(
@@ -153,13 +148,12 @@ def help_text(
   """
   lines = []
   for name, kind in kinds.items():
-    options = list(inspect.signature(kind).parameters.values())
-    arguments = ', '.join(
-      p.name if p.default is p.empty else f'{p.name}={write(p.default)}'
-      for p in options
-      if p.name not in hidden
-    )
+    parameters = inspect.signature(kind).parameters.values()
+    required = [p.name for p in parameters if p.default is p.empty]
+    options = {p.name: p.default for p in parameters if p.name not in required}
+    arguments = [x for x in required if x not in hidden]
+    arguments += [f'{x}={write(y)}' for x, y in options.items() if x not in hidden]
+    called = f'{name}({", ".join(arguments)})' if arguments else name
     about, *_ = (inspect.getdoc(kind) or '').split('\n\n')
-    called = f'{name}({arguments})' if arguments else name
     lines.append(f'{called}: {" ".join(about.split())}')
   return '\n'.join(lines)

@@ -24,22 +24,14 @@ class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it.
 
   @classmethod
   def after(cls, done: int, rounds: int, folder: pathlib.Path | None) -> 'Stopped':
-    """The exception of a run saved in `folder`, if any, with instructions to resume."""
-    if folder is None:
-      return cls(
-        f'Stopped after round {done} of {rounds}; nothing was saved (no workdir).'
-      )
-    return cls(
-      f'Stopped after round {done} of {rounds}; saved in {folder}. Run the same '
-      'command again to continue.'
-    )
+    """The exception of a run saved in `folder`, if any."""
+    where = f'saved in {folder}. Run the same command again to continue.'
+    where = where if folder else 'nothing was saved (no workdir).'
+    return cls(f'Stopped after round {done} of {rounds}; {where}')
 
 
 def raise_interrupts() -> None:
-  """Makes all of `SIGNALS` raise KeyboardInterrupt, as Ctrl-C does.
-
-  A signal that is ignored, as SIGHUP under nohup, or has a handler is left alone.
-  """
+  """Makes `SIGNALS` raise KeyboardInterrupt, but for those ignored or handled."""
   for number in SIGNALS:
     if signal.getsignal(number) == signal.SIG_DFL:
       signal.signal(number, signal.default_int_handler)
@@ -62,11 +54,10 @@ def handed_on(send: Callable[[int], None]) -> Iterator[list[int]]:
 def interruptible() -> Iterator[Callable[[], bool]]:
   """Defers `SIGNALS`; Ctrl-C after any of them interrupts immediately.
 
-  A signal for which the program has a handler of its own, or that it ignores, is left
-  alone. Yields a function that returns whether one came. It is always False outside the
-  main thread, since only the main thread receives signals.
+  Yields a function that returns whether one came. Signals that the program handles or
+  ignores are left alone, and so are all outside the main thread.
   """
-  requested, speaks = False, processes.is_first()
+  requested, prints = False, processes.is_first()
 
   def request(number: int, frame: Any) -> None:
     nonlocal requested
@@ -74,7 +65,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
       return
     requested = True
     signal.signal(signal.SIGINT, before[signal.SIGINT])
-    if speaks:
+    if prints:
       print('\nFinishing this round, then saving ...', file=sys.stderr)
 
   if threading.current_thread() is not threading.main_thread():

@@ -5,17 +5,15 @@ process writes files and broadcasts values that are not computed, such as the co
 a workdir. With one process, these functions are no-ops.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
 import os
-import pathlib
 import platform
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
@@ -23,7 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fesem_jax.utils import rendezvous
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError, check
 
 AUTO = 'auto'
 
@@ -38,9 +36,6 @@ _PARTING_SECONDS = 3
 _LOSS = re.compile(r'Gloo|NCCL|coordination service', re.IGNORECASE)
 
 _Value = TypeVar('_Value')
-
-# Broadcast messages begin with their length; the first packet has this many bytes.
-_HEAD, _PACKET = 4, 1024
 
 
 class FirstProcessFailed(UserError):  # noqa: N818 - the first process reports it.
@@ -65,27 +60,15 @@ class Group(NamedTuple):
     """Raises `UserError` if the three values are inconsistent."""
     address, process_id, number = self
     if not address or address == AUTO:
-      if (process_id >= 0 or number > 1) and not address:
-        raise UserError(
-          f'{argument("process_id", process_id)} and '
-          f'{argument("num_processes", number)} need `coordinator_address`, the '
-          'HOST:PORT of the first process.'
-        )
+      alone = address or (process_id < 0 and number < 2)
+      check(alone, 'coordinator_address: several processes need HOST:PORT of the first')
       return
     host, _, port = address.rpartition(':')
-    if not host or not port.isdecimal() or not 0 < int(port[:6]) < 2**16:
-      raise UserError(
-        f'{argument("coordinator_address", address)} must be HOST:PORT or {AUTO}.'
-      )
-    if number < 1:
-      raise UserError(
-        f'{argument("num_processes", number)} must say how many processes there are.'
-      )
-    if not 0 <= process_id < number:
-      raise UserError(
-        f'{argument("process_id", process_id)} must lie in 0..{number - 1}, as there '
-        f'are {argument("num_processes", number)}.'
-      )
+    right = host and port.isdecimal() and 0 < int(port[:6]) < 2**16
+    check(right, f'coordinator_address: {address} is not HOST:PORT or {AUTO}')
+    check(number > 0, f'num_processes: must be at least 1; got {number}')
+    right = 0 <= process_id < number
+    check(right, f'process_id: must be in 0..{number - 1}; got {process_id}')
 
 
 def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
@@ -111,44 +94,25 @@ def initialize(group: Group, wait_seconds: float = MEETING_SECONDS) -> None:
   jax.config.update('jax_enable_preemption_service', False)
   options: dict[str, Any] = {'heartbeat_timeout_seconds': HEARTBEAT_SECONDS}
   if group.address == AUTO:
-    _found_by_jax(group, **options)
+    _detect(group, **options)
   else:
     jax.distributed.initialize(
       *(group.address, group.num_processes, group.process_id),
       cluster_detection_method='deactivate',
       **options,
     )
-  with _without_stdout():  # Gloo prints a line for every process.
-    barrier('start')
+  barrier('start')
 
 
-def _found_by_jax(group: Group, **options: Any) -> None:
+def _detect(group: Group, **options: Any) -> None:
   """Connects to processes that JAX detects from the environment of the cluster."""
-  number, process_id = group.num_processes or None, group.process_id
+  process_id = None if group.process_id < 0 else group.process_id
   try:
-    jax.distributed.initialize(
-      None, number, None if process_id < 0 else process_id, **options
-    )
+    jax.distributed.initialize(None, group.num_processes or None, process_id, **options)
   except (ValueError, RuntimeError) as e:
     raise UserError(
-      f'{argument("coordinator_address", AUTO)}: JAX finds no other processes here '
-      f'({str(e).splitlines()[0].rstrip(".")}); give HOST:PORT, `process_id` and '
-      '`num_processes`.'
+      f'coordinator_address: JAX detects no processes ({e!s:.60}); give HOST:PORT'
     ) from e
-
-
-@contextlib.contextmanager
-def _without_stdout() -> Iterator[None]:
-  """Discards the standard output of C++ code."""
-  sys.stdout.flush()
-  kept, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-  try:
-    os.dup2(nothing, 1)
-    yield
-  finally:
-    os.dup2(kept, 1)
-    os.close(kept)
-    os.close(nothing)
 
 
 def count() -> int:
@@ -156,20 +120,19 @@ def count() -> int:
   return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
+@functools.cache  # Processes do not migrate.
 def on_this_machine() -> int:
   """Number of these processes on this machine, which share its memory."""
-  return 1 if count() == 1 else _with_this_name()
+  if count() == 1:
+    return 1
+  digest = _digest(platform.node())
+  return int((multihost_utils.process_allgather(digest) == digest).all(axis=1).sum())
 
 
-@functools.cache  # Processes do not migrate.
-def _with_this_name() -> int:
-  name = platform.node()
-  with contextlib.suppress(OSError):  # Containers may share a name.
-    name = pathlib.Path('/proc/sys/kernel/random/boot_id').read_text()
-  digest = hashlib.sha256(name.encode()).digest()
-  own = np.frombuffer(digest, np.uint8)
-  digests = multihost_utils.process_allgather(own)
-  return int((digests == own).all(axis=1).sum())
+def _digest(value: Any) -> np.ndarray:
+  """The SHA-256 digest of a value that is serializable as JSON, [32] uint8."""
+  text = json.dumps(value, sort_keys=True).encode()
+  return np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
 
 
 def is_first() -> bool:
@@ -252,11 +215,11 @@ def any_of(flag: bool) -> bool:
   return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
-def total(own: np.ndarray) -> np.ndarray:
-  """The sum of one array of each process, all of the same shape."""
+def total(x: np.ndarray) -> np.ndarray:
+  """The sum of the arrays of all processes, which have the same shape."""
   if count() == 1:
-    return own
-  return multihost_utils.process_allgather(own).sum(axis=0, dtype=own.dtype)
+    return x
+  return multihost_utils.process_allgather(x).sum(axis=0, dtype=x.dtype)
 
 
 def check_same(what: str, value: Any) -> None:
@@ -266,30 +229,16 @@ def check_same(what: str, value: Any) -> None:
   """
   if count() == 1:
     return
-  text = json.dumps(value, sort_keys=True).encode()
-  digest = np.frombuffer(hashlib.sha256(text).digest(), np.uint8)
-  digests = multihost_utils.process_allgather(digest)
-  if (digests != digests[0]).any():
-    other = int(np.flatnonzero((digests != digests[0]).any(axis=1))[0])
+  digests = multihost_utils.process_allgather(_digest(value))
+  if differs := np.flatnonzero((digests != digests[0]).any(axis=1)).tolist():
     raise error_in_all(
-      f'Process {other} differs from the first process in {what}; start all of them '
-      'by the same command on the same data.'
+      f'process {differs[0]}: differs from the first in {what}; use the same command'
     )
 
 
 def _broadcast(message: bytes) -> bytes:
   """Sends the message of the first process to every process."""
-  head = len(message).to_bytes(_HEAD, 'little') + message[: _PACKET - _HEAD]
-  head = _sent(head.ljust(_PACKET, b'\0'))
-  size, following = int.from_bytes(head[:_HEAD], 'little'), message[_PACKET - _HEAD :]
-  content = head[_HEAD:]
-  if (missing := size - len(content)) > 0:
-    # Rounded to powers of two, as each size is compiled.
-    content += _sent(following.ljust(1 << (missing - 1).bit_length(), b'\0'))
-  return content[:size]
-
-
-def _sent(packet: bytes) -> bytes:
-  """Broadcasts a packet of the first process; all pass packets of equal length."""
-  array = np.frombuffer(packet, np.uint8)
-  return np.asarray(multihost_utils.broadcast_one_to_all(array)).tobytes()
+  size = int(multihost_utils.broadcast_one_to_all(np.int32(len(message))))
+  # Padded to powers of two, as every size is compiled.
+  padded = np.frombuffer(message.ljust(1 << size.bit_length(), b'\0'), np.uint8)
+  return np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes()[:size]

@@ -14,7 +14,7 @@ import socket
 import time
 from typing import Any
 
-from fesem_jax.utils.errors import UserError, argument
+from fesem_jax.utils.errors import UserError
 
 _MAX_BYTES = 1000  # Of a message.
 _RETRY_SECONDS = 0.2
@@ -53,15 +53,9 @@ def _collect(address: str, count: int, seconds: float, deadline: float) -> None:
         continue
       else:
         if other_count != count:
-          fault = (
-            f'{argument("num_processes", other_count)} in process {other}, but '
-            f'{argument("num_processes", count)} in the first one; they must agree.'
-          )
+          fault = f'num_processes: {other_count} in process {other}, {count} in first'
         elif other in present or not 0 < other < count:
-          fault = (
-            f'Two processes have {argument("process_id", other)}; number them from 0 '
-            f'to {count - 1}.'
-          )
+          fault = f'process_id: two are {other}; number them from 0 to {count - 1}'
         present.add(other)
         waiting.append(connection)
     for connection in waiting:
@@ -92,9 +86,7 @@ def _announce(
       raise UserError(str(fault))
     return
   raise UserError(
-    f'{argument("coordinator_address", address)}: the first process did not answer '
-    f'within {seconds:g} s ({reason}); start all processes, and give each the address '
-    'of the machine of process 0.'
+    f'coordinator_address: {address} did not answer within {seconds:g} s ({reason})'
   )
 
 
@@ -110,10 +102,8 @@ def _listener(address: str) -> socket.socket:
       return socket.create_server(('', port), family=family, dualstack_ipv6=True)
     return socket.create_server(('', port))
   except OSError as e:
-    raise UserError(
-      f'{argument("coordinator_address", address)}: the first process cannot listen '
-      f'there: {e.strerror}; choose another port.'
-    ) from e
+    message = f'coordinator_address: cannot listen at {address} ({e.strerror})'
+    raise UserError(f'{message}; choose another port') from e
 
 
 def _announcement(connection: socket.socket, deadline: float) -> tuple[int, int]:
@@ -139,7 +129,6 @@ def _missing(address: str, count: int, seconds: float, present: set[int]) -> str
   absent = [str(i) for i in range(1, count) if i not in present]
   some = ', '.join(absent[:10]) + (' and others' if len(absent) > 10 else '')
   return (
-    f'{argument("num_processes", count)}, but process {some} did not come to '
-    f'{argument("coordinator_address", address)} within {seconds:g} s; start every '
-    'process, numbered from 0, with the same address and number.'
+    f'num_processes: process {some} did not come to {address} within {seconds:g} s; '
+    f'start all {count}'
   )

@@ -2,20 +2,30 @@
 
 import contextlib
 import gzip
+import importlib
+import io
 import math
 import pathlib
+import pickle
 import zipfile
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fesem_jax.utils.errors import UserError
 
 _BLOCK_BYTES = 2**25
-_HEADERS = {
-  (1, 0): np.lib.format.read_array_header_1_0,
-  (2, 0): np.lib.format.read_array_header_2_0,
+# What a pickle of arrays may call.
+_ALLOWED = {
+  ('numpy', 'ndarray'),
+  ('numpy', 'dtype'),
+  ('numpy._core.multiarray', '_reconstruct'),
+  ('numpy._core.multiarray', 'scalar'),
+  ('numpy._core.numeric', '_frombuffer'),
+  ('_codecs', 'encode'),
+  ('collections', 'OrderedDict'),
+  ('builtins', 'bytes'),
 }
 
 
@@ -37,10 +47,7 @@ def reading(where: object) -> Iterator[None]:
   except FileNotFoundError as e:
     raise UserError(f'{where}: does not exist') from e
   except Exception as e:  # Parsers and codecs raise all kinds.
-    raise UserError(
-      f'{where} is damaged or not what it should be ({type(e).__name__}: '
-      f'{first_line(e)}).'
-    ) from e
+    raise UserError(f'{where}: is corrupt ({type(e).__name__}: {first_line(e)})') from e
 
 
 @contextlib.contextmanager
@@ -53,37 +60,65 @@ def opened(path: pathlib.Path) -> Iterator[BinaryIO]:
 
 
 def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
-  """The arrays of an .npz file.
-
-  Raises `UserError` if it is damaged, or holds pickled objects, which are never
-  unpickled.
-  """
+  """The arrays of an .npz file; `UserError` if it is damaged or holds objects."""
   with reading(path), np.load(path, allow_pickle=False) as arrays:
     return {name: arrays[name] for name in arrays.files}
 
 
-def mapped(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-  """An array of an .npz file, mapped into memory.
+# Python's own, as the one in C allocates as much memory as a damaged memo asks for.
+class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined, misc]
+  """Makes numbers, text, lists, dicts and arrays, and refuses everything else."""
 
-  `file`, opened for reading, may be replaced afterwards, but not modified; `archive` is
-  the same file, opened as a zip archive, which has the array `name` without
-  compression. Raises `ValueError` if the array holds Python objects, or if its length
-  differs from its header, and `zipfile.BadZipFile` if its checksum is wrong.
+  def find_class(self, module: str, name: str) -> Any:
+    module = module.replace('numpy.core', 'numpy._core')
+    module = module.replace('__builtin__', 'builtins')
+    if (module, name) not in _ALLOWED:
+      raise pickle.UnpicklingError(f'{module}.{name} is not allowed')
+    return getattr(importlib.import_module(module), name)
+
+
+def read_pickle(path: pathlib.Path) -> Any:
+  """The content of a pickle of numbers, text, lists, dicts and arrays.
+
+  Raises `UserError` if the file is damaged or holds other objects.
+  """
+  with opened(path) as file:
+    return _Unpickler(file, encoding='latin1').load()
+
+
+def read_npy(raw: bytes, where: object) -> Any:
+  """The content of an .npy file, which may hold one object; see `read_pickle`."""
+  file = io.BytesIO(raw)
+  with reading(where):
+    shape, _, dtype = _header(file)
+    if not dtype.hasobject:
+      return np.load(io.BytesIO(raw), allow_pickle=False)
+    loaded = _Unpickler(file, encoding='latin1').load()
+    return np.asarray(loaded).reshape(shape)[()]
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
+  """Shape, order by columns and type of an .npy file of version 1 or 2."""
+  if np.lib.format.read_magic(file) == (1, 0):
+    return np.lib.format.read_array_header_1_0(file)
+  return np.lib.format.read_array_header_2_0(file)
+
+
+def mapped(file: BinaryIO, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+  """An array of an .npz file without compression, mapped into memory.
+
+  `archive` is `file` as a zip archive. Raises `ValueError` or `zipfile.BadZipFile` if
+  the array is damaged or holds objects.
   """
   member = archive.getinfo(f'{name}.npy')
-  with archive.open(member) as held:
-    version = np.lib.format.read_magic(held)
-    if version not in _HEADERS:
-      raise ValueError(f'{name} is of version {version} of the format, not of 1 or 2')
-    shape, by_column, dtype = _HEADERS[version](held)
-    header = held.tell()
-    while held.read(_BLOCK_BYTES):  # Compares the checksum at the end.
+  with archive.open(member) as content:
+    shape, by_column, dtype = _header(content)
+    header = content.tell()
+    while content.read(_BLOCK_BYTES):  # Compares the checksum at the end.
       pass
-  if dtype.hasobject:
-    raise ValueError('Objects are pickled.')
-  # Otherwise rows would contain the bytes that follow in the file.
-  if header + math.prod(shape) * dtype.itemsize != member.file_size:
-    raise ValueError(f'{name} is not as long as its header says')
+  size = header + math.prod(shape) * dtype.itemsize
+  if dtype.hasobject or size != member.file_size:
+    raise ValueError(f'{name} holds objects, or is not as long as its header says')
   file.seek(member.header_offset + 26)  # Lengths of the name and the extra field.
   lengths = sum(int.from_bytes(file.read(2), 'little') for _ in range(2))
   start = member.header_offset + 30 + lengths + header

@@ -1,17 +1,12 @@
 """Simulators are compared on equal work, in the best arrangement of each."""
 
-import os
-import sys
-
 import numpy as np
 import pytest
 
 from benchmarks import floor
-from benchmarks.peers import comparison, ours, processes, worker
+from benchmarks.peers import comparison, ours, worker
 from benchmarks.workloads import WORKLOADS
 from tests.support.numpy_peer import NumPy
-
-STUB = [sys.executable, '-m', 'tests.support.numpy_peer']
 
 
 @pytest.fixture
@@ -63,29 +58,6 @@ def test_processes_that_split_the_clients_have_the_mean_of_one(
     assert small.steps(7) == 2 * sum(-(-n // 10) for n in small.sizes(7))
 
 
-def test_a_process_on_each_core_answers_as_one_does():
-  one, each = processes.Peer(STUB), processes.Peer(STUB, per_core=True)
-  assert len(each.pids) == len(processes.cores())
-  if hasattr(os, 'sched_getaffinity'):
-    allowed = [os.sched_getaffinity(pid) for pid in each.pids]
-    assert allowed == [{core} for core in processes.cores()]
-  norms = {}
-  for name, clients in (('W4', 5), ('W3', 0)):  # Another size of the shared models.
-    for key, peer in (('one', one), ('each', each)):
-      steps = peer.load(name, clients)
-      assert steps == (WORKLOADS[name].steps(clients) if clients else 1)
-      assert peer.round() > 0
-      norms[key] = peer.norms()
-    comparison.check_equal_work(name, norms, 1e-5)
-  one.close()
-  each.close()
-
-
-def test_a_peer_that_cannot_start_says_why():
-  with pytest.raises(RuntimeError, match='no_such_module'):
-    processes.Peer([sys.executable, '-m', 'no_such_module'], per_core=True)
-
-
 def test_ours_does_the_work_of_the_equations(tmp_path, small):
   for name, clients, rtol in (('W3', 0, 1e-4), ('small', 6, 0.25)):
     norms = {}
@@ -104,25 +76,6 @@ def test_unequal_work_is_refused():
     comparison.check_equal_work('W1', {'a': norms, 'b': less}, 1e-3)
   with pytest.raises(AssertionError, match='other parameters'):
     comparison.check_equal_work('W1', {'a': norms, 'b': {}}, 1e-3)
-
-
-def test_ratios_are_to_the_best_arrangement_of_every_peer():
-  timed = [
-    comparison.Timed('ours', 'device per core', [90.0, 100.0, 300.0]),
-    comparison.Timed('pytorch', 'threads', [40.0]),
-    comparison.Timed('pytorch', 'process per core', [50.0], 3, False),
-    comparison.Timed('pfl', 'threads', [20.0]),
-    comparison.Timed('pfl', '1 thread', [10.0]),
-  ]
-  rows = comparison.rows({'workload': 'W1'}, timed, 200.0)
-  assert [r['best'] for r in rows] == [True, False, True, True, False]
-  assert [r['ours_over_it'] for r in rows] == [None, None, 2.0, 5.0, None]
-  assert [r['over_fastest_peer'] for r in rows] == [2.0, None, None, None, None]
-  assert [r['of_floor'] for r in rows] == [0.5, 0.2, 0.25, 0.1, 0.05]
-  assert rows[2]['dropped'] == 3
-  assert not rows[2]['quiet']
-  assert rows[2]['workload'] == 'W1'
-  assert comparison.rows({}, timed[:1], 200.0)[0]['over_fastest_peer'] is None
 
 
 def test_the_floor_counts_products_and_bytes():
@@ -149,11 +102,3 @@ def test_the_floor_counts_products_and_bytes():
   slow = {'operations_per_second': 1.0 * w4, 'bytes_per_second': 1.0 * moved}
   assert floor.steps_per_second(WORKLOADS['W4'], [fast]) == pytest.approx(1)
   assert floor.steps_per_second(WORKLOADS['W4'], [fast, slow]) == pytest.approx(1.5)
-
-
-def test_speeds_are_measured(monkeypatch):
-  monkeypatch.setattr(floor, '_SECONDS', 0.01)
-  speeds = floor.measure('W4')
-  assert set(speeds) == {'operations_per_second', 'bytes_per_second'}
-  # Any core does 10 million; none a hundred trillion.
-  assert all(1e7 < speed < 1e14 for speed in speeds.values())

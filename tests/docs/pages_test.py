@@ -1,7 +1,6 @@
 """The manual's programs run as they stand there, and what it names exists."""
 
 import functools
-import html
 import importlib
 import importlib.util
 import inspect
@@ -42,33 +41,6 @@ def run_page(page, text, folder):
   script = folder / page.with_suffix('.py').name
   script.write_text(program(text))
   return run_script(script, cwd=folder)
-
-
-def test_blocks_keep_their_lines_and_titles_make_files(tmp_path):
-  text = (
-    'Text.\n```python title="a.py"\nX = 1\n```\n```python title="a.py"\nY = X + 1\n'
-    '```\n\n```python\nimport a\n\nassert a.Y == 2\n```\n```\nno program\n```\n'
-    '```python\nassert a.Y == 3\n```\n'
-  )
-  done = run_page(pathlib.Path('page.md'), text, tmp_path)
-  assert 'line 18' in done.stderr
-  assert text.splitlines()[17] in done.stderr
-  assert (tmp_path / 'a.py').read_text() == 'X = 1\nY = X + 1\n'
-
-
-def test_pages_that_teach_have_programs():
-  names = {page.stem for page in _WITH_PROGRAMS}
-  taught = {'adding_a_method', 'adding_a_data_set', 'adding_a_model'}
-  assert {'README', 'getting_started', 'data'} | taught <= names
-
-
-def test_own_methods_need_public_names_only():
-  text = (_ROOT / 'docs' / 'adding_a_method.md').read_text()
-  source = '\n'.join(match[2] for match in _BLOCK.finditer(text))
-  imported = re.findall(r'^\s*((?:import|from) fesem_jax.*)$', source, re.M)
-  assert set(imported) == {'import fesem_jax as fj'}
-  assert {'train_cohort', 'cohort_losses'} <= set(re.findall(r'\bfj\.(\w+)', source))
-  assert set(re.findall(r'\bfj\.(\w+)', source)) <= set(fesem_jax.__all__)
 
 
 @pytest.mark.slow
@@ -181,41 +153,12 @@ def test_no_public_function_has_more_than_9_parameters():
     if inspect.unwrap(value) not in methods
   }
   assert len(counts) > 50
-  many = {'simulate': 11, 'from_arrays': 11, 'train_cohort': 10, 'for_each_client': 10}
+  many = {'simulate': 11, 'from_arrays': 11, 'compare': 10}
+  many |= {'train_cohort': 10, 'for_each_client': 10}
   assert {name: n for name, n in counts.items() if n > 9} == {
     f'fesem_jax.{name}': n for name, n in many.items()
   }
   assert counts['fesem_jax.local_training'] <= 7
-
-
-@pytest.mark.parametrize('page', _API_PAGES, ids=lambda page: page.stem)
-def test_pages_of_the_api_are_introduced_and_listed(page):
-  assert _directives(page)
-  assert page.read_text().split('\n\n')[1].endswith('.')
-  assert f'(api/{page.name})' in (_ROOT / 'docs' / 'api.md').read_text()
-
-
-def test_flags_and_figures_of_tables_are_not_broken():
-  breaks = _hook('line_breaks')
-  table = '<td>97.4 ± 0.5</td><td>-1.0 (-2.0 to +0.9)</td><td>1 to be 4</td>'
-  assert breaks.on_page_content(table) == (
-    '<td>97.4&nbsp;±&nbsp;0.5</td><td>-1.0 (-2.0&nbsp;to&nbsp;+0.9)</td>'
-    '<td>1 to be 4</td>'
-  )
-  code = '<p>3 ± 1 <code>--batch_size=3</code></p><pre><code>a --b</code></pre>'
-  assert breaks.on_page_content(code) == code.replace(
-    '<code>--batch_size=3', '<code><span class="unbroken">--batch_size</span>=3'
-  )
-
-
-def test_what_a_docstring_returns_is_one_item_of_its_page():
-  griffe = pytest.importorskip('griffe')
-  yaml = pytest.importorskip('yaml')
-  plugin = yaml.safe_load((_ROOT / 'mkdocs.yml').read_text())['plugins'][-1]
-  options = plugin['mkdocstrings']['handlers']['python']['options']
-  text = inspect.getdoc(fesem_jax.Callback.on_round)
-  parsed = griffe.Docstring(text).parse('google', **options['docstring_options'])
-  assert [len(s.value) for s in parsed if s.kind.value == 'returns'] == [1]
 
 
 @functools.cache
@@ -280,24 +223,3 @@ def test_every_method_is_in_the_tables_of_families_and_of_costs():
   named = [name for cell in first for name in re.findall(r'`(\w+)`', cell)]
   methods = [name for name in named if name in fesem_jax.algorithms.METHODS]
   assert len(methods) == len(set(methods)) > 30
-
-
-def test_the_build_draws_what_markdown_marks_as_tex():
-  page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri='x.md'))
-
-  def built(tex):
-    span = f'<p>a <span class="arithmatex">\\({tex}\\)</span> b</p>'
-    return _equations().on_page_content(span, page=page)
-
-  drawn = built('a &lt; b')
-  assert 'arithmatex' not in drawn
-  assert f'aria-label="{html.escape("a < b")}"' in drawn
-  block = '<div class="arithmatex">\\[c_k\\]</div>'
-  assert '"unbroken"><svg' in _equations().on_page_content(block, page=page)
-  # A full stop behind an equation does not begin a line.
-  ended = _equations().on_page_content(
-    r'<span class="arithmatex">\(w\)</span>. b', page=page
-  )
-  assert ended.endswith('</svg>.</span> b')
-  with pytest.raises(ValueError, match=r'x\.md: Matplotlib cannot draw \$\\nothing\$'):
-    built(r'\nothing')

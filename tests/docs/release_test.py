@@ -36,14 +36,3 @@ def test_the_index_page_has_no_links_to_files(built):
   assert all(link.startswith(('http://', 'https://', '#')) for link in links)
   assert '<!--' not in text
   assert re.search(r'^\| fesem\(4\) \| \d+\.\d \|', text, re.M)
-
-
-def test_the_index_page_leads_to_the_public_address(built, tmp_path):
-  (tmp_path / 'setup.cfg').write_text('[metadata]\nurl = https://example.org/f/\n')
-  (tmp_path / 'README.md').write_text('![a](x/y.png)\n[b](c.md) [d](https://e.f)\n')
-  described = built['module']['long_description']
-  described.__globals__['ROOT'] = tmp_path
-  assert described() == (
-    '![a](https://example.org/f/raw/main/x/y.png)\n'
-    '[b](https://example.org/f/blob/main/c.md) [d](https://e.f)\n'
-  )

@@ -67,11 +67,6 @@ def test_scores_match_scikit_learn(seed):
   np.testing.assert_allclose(got, from_scikit_learn(truths, guesses), atol=1e-6)
 
 
-def test_without_any_test_example_scores_are_nan():
-  nothing = counts_of([np.array([], int)], [np.array([], int)], 3)
-  assert np.isnan(scores_of(nothing)).all()
-
-
 def test_models_are_measured_on_their_own_clients():
   epochs = 2
   # 300 test examples need several batches; one client has none.
@@ -110,51 +105,6 @@ def test_models_are_measured_on_their_own_clients():
     np.testing.assert_allclose(scores_of(counts), want, atol=1e-6)
 
 
-def test_unseen_clients_take_the_model_of_least_training_loss():
-  train = helpers.federation([9, 6, 12, 5], seed=1, groups=[0, 1, 0, 1])
-  local = helpers.local(chunk=3)
-  models = jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(3), 3))
-  # A fourth model would serve everyone best, but nobody uses it: only padding does.
-  long = local._replace(schedule=Schedule(4, epochs=30))
-
-  @jax.jit
-  def trained(models, train):
-    first = ClientModels(jax.tree.map(lambda p: p[:1], models))
-    everyone, key = helpers.everyone(train), jax.random.key(0)
-    return train_cohort(long, first, train, everyone, key).params
-
-  best = trained(models, train)
-  models = jax.tree.map(lambda p, b: np.concatenate([p, b[:1]]), models, best)
-  row, exists = jnp.array([1, 0, 2, 3]), jnp.array([True, True, True, False])
-  choose = jax.jit(
-    lambda models, train: evaluate.models_of_unseen(
-      ClientModels(models, row), exists, local, train
-    )
-  )
-  used = choose(models, train)
-  losses = np.zeros((4, 4))
-  for i in range(4):
-    for k in range(4):
-      model = reference.from_params(models, k)
-      losses[i, k] = reference.loss_and_gradient(model, *train.client(i))[0]
-  np.testing.assert_array_equal(used.choice, losses[:, :3].argmin(axis=1))
-  assert len(np.unique(used.choice)) > 1
-  assert 3 in losses.argmin(axis=1)
-
-
-def test_finetuning_zero_epochs_repeats_the_deployed_figures():
-  data = helpers.federation([6, 5])
-  local = helpers.local()
-  algorithm = fed_avg(local)
-  measure = jax.jit(
-    lambda state, data: evaluate.evaluate_clients(
-      algorithm.deployed(state, data), local, data, data, jax.random.key(0), 0
-    )
-  )
-  a, b, _ = measure(initial(algorithm, data), data)
-  assert scores_of(a) == scores_of(b)
-
-
 @pytest.mark.slow
 def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
   train, test = helpers.federation([6, 5, 7]), helpers.federation([9, 9, 9], seed=1)
@@ -176,25 +126,6 @@ def test_clients_whose_fine_tuning_diverges_are_counted_and_keep_their_model():
   result = simulate(algorithm, train, test, rounds=2)
   assert result.summary['finetuning_failed'] == 1
   assert [r['finetuning_failed'] for r in result.history] == [1, 1]
-
-
-def test_agreement():
-  truth = np.array([0, 0, 1, 1])
-  same = evaluate.agreement(truth, np.array([1, 1, 0, 0]))
-  assert same == {'ari': 1.0, 'nmi': 1.0, 'ami': 1.0}
-  assert evaluate.agreement(None, truth) == dict.fromkeys(same)
-
-
-def test_figures_of_blocks_of_clients_are_those_of_all(monkeypatch):
-  rng = np.random.default_rng(0)
-  counts = classification.Counts(*rng.integers(0, 3, (3, 9, 4)))
-  whole = classification._client_metrics(counts)
-  monkeypatch.setattr(classification, '_BLOCK', 4)
-  for name, found in classification._client_metrics(counts).items():
-    np.testing.assert_array_equal(found, whole[name])
-  assert classification._client_metrics(
-    classification.Counts(*np.zeros((3, 0, 4)))
-  ).keys()
 
 
 @pytest.mark.parametrize(('most', 'dtype'), [(255, np.uint8), (256, np.uint16)])
@@ -275,3 +206,35 @@ def test_a_client_without_training_examples_takes_no_step_of_weight_decay():
   )
   same = np.asarray(tuned.metrics['loss'] == deployed.metrics['loss'])
   assert same.tolist() == [True, False]
+
+
+def test_unseen_clients_take_the_model_of_least_training_loss():
+  train = helpers.federation([9, 6, 12, 5], seed=1, groups=[0, 1, 0, 1])
+  local = helpers.local(chunk=3)
+  models = jax.jit(jax.vmap(local.model.init))(jax.random.split(jax.random.key(3), 3))
+  # A fourth model would serve everyone best, but nobody uses it: only padding does.
+  long = local._replace(schedule=Schedule(4, epochs=30))
+
+  @jax.jit
+  def trained(models, train):
+    first = ClientModels(jax.tree.map(lambda p: p[:1], models))
+    everyone, key = helpers.everyone(train), jax.random.key(0)
+    return train_cohort(long, first, train, everyone, key).params
+
+  best = trained(models, train)
+  models = jax.tree.map(lambda p, b: np.concatenate([p, b[:1]]), models, best)
+  row, exists = jnp.array([1, 0, 2, 3]), jnp.array([True, True, True, False])
+  choose = jax.jit(
+    lambda models, train: evaluate.models_of_unseen(
+      ClientModels(models, row), exists, local, train
+    )
+  )
+  used = choose(models, train)
+  losses = np.zeros((4, 4))
+  for i in range(4):
+    for k in range(4):
+      model = reference.from_params(models, k)
+      losses[i, k] = reference.loss_and_gradient(model, *train.client(i))[0]
+  np.testing.assert_array_equal(used.choice, losses[:, :3].argmin(axis=1))
+  assert len(np.unique(used.choice)) > 1
+  assert 3 in losses.argmin(axis=1)

@@ -9,7 +9,7 @@ from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.types import Model
 from fesem_jax.evaluation import evaluate
-from fesem_jax.tasks import CLASSIFICATION, SEQUENCE
+from fesem_jax.tasks import CLASSIFICATION
 from fesem_jax.tasks.classification import Counts
 from tests.support import helpers
 
@@ -89,18 +89,3 @@ def test_unseen_clients_take_the_first_of_equal_models_that_clients_use():
   alone = ClientModels(jax.tree.map(lambda x: x[None], one))
   found = evaluate.models_of_unseen(alone, exists, local, data)
   assert found.choice.tolist() == [0] * 3
-
-
-def test_more_than_255_tokens_of_a_client_are_counted():
-  y = np.ones((2, 200), np.int32)
-  data = FederatedData.from_arrays(
-    np.zeros((2, 200), np.float32), y, [2], num_classes=2, task='sequence'
-  )
-  model = Model(
-    lambda key: jnp.zeros(2),
-    lambda p, x: jnp.broadcast_to(p, (*x.shape, 2)),
-    SEQUENCE.loss,
-    task=SEQUENCE,
-  )
-  totals = evaluate.measure_chunk(model, jnp.array([[0.0, 1.0]]), data, jnp.arange(1))
-  assert SEQUENCE.num_measured(totals.sums).tolist() == [400]

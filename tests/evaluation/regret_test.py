@@ -39,11 +39,6 @@ def test_a_center_without_a_finite_loss_has_no_regret_to_be_counted():
   assert found.regret[1] == 1
 
 
-def test_of_two_centers_the_other_one_is_the_margin():
-  found = regret.hindsight(np.array([[1.0, 4.0], [3.0, 2.5]]), np.array([0, 1]))
-  assert found.margin.tolist() == [3, 0.5]
-
-
 def test_losses_of_centers_of_a_run_are_those_of_a_float64_reference():
   local, data = helpers.local(hidden=()), helpers.federation([6, 3, 9, 5])
   fesem = fj.algorithms.build('fesem', local, num_clusters=2)

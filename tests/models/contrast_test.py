@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from fesem_jax import models
-from fesem_jax.models.contrast import _cosine, contrasted
+from fesem_jax.models.contrast import contrasted
 from fesem_jax.models.representations import with_inputs_of
-from fesem_jax.models.starting import train_only
 from fesem_jax.utils.errors import UserError
 
 SHAPE, CLASSES = (6,), 3
@@ -35,13 +34,6 @@ def test_a_representation_is_what_the_layer_gets():
   np.testing.assert_array_equal(inputs, X)
 
 
-def test_layers_that_do_not_train_have_a_place_too():
-  part = train_only(MLP, ('dense1',))
-  (params,) = drawn(part, 0)
-  _, z = with_inputs_of('logits', part.apply, params, X)
-  assert z.shape == (4, 4)
-
-
 class Twice(nn.Module):
   """Its layer runs twice."""
 
@@ -52,29 +44,10 @@ class Twice(nn.Module):
     return head(head(x))
 
 
-class Named(nn.Module):
-  """Its layer gets its inputs by their name."""
-
-  @nn.compact
-  def __call__(self, x):
-    return nn.Dense(6, name='head')(inputs=x)
-
-
-class Apart(nn.Module):
-  """Its layer runs in a trace of its own."""
-
-  @nn.compact
-  def __call__(self, x):
-    x = nn.Dense(6, name='body')(x)
-    return nn.remat(nn.Dense)(6, name='head')(x)
-
-
 @pytest.mark.parametrize(
   ('model', 'layer', 'x'),
   [
-    (models.from_flax(Apart(), SHAPE), 'head', X),
     (models.from_flax(Twice(), SHAPE), 'head', X),
-    (models.from_flax(Named(), SHAPE), 'head', X),
     (models.build('transformer', (5,), 4, task='sequence'), 'logits', np.zeros((2, 5))),
   ],
 )
@@ -145,11 +118,3 @@ def test_models_that_stay_draw_no_random_numbers():
 
   np.testing.assert_allclose(found[1], cosines(LIKE), rtol=1e-5)
   np.testing.assert_allclose(found[2], cosines(UNLIKE), rtol=1e-5)
-
-
-def test_cosines_are_of_directions_alone_and_0_and_flat_where_there_is_none():
-  a = jnp.array([[0.3, 0.4], [0.0, 0.0], [-60.0, 80.0]])
-  b = jnp.array([[3.0, 4.0], [1.0, 2.0], [0.0, 0.5]])
-  np.testing.assert_allclose(_cosine(a, b), [1, 0, 0.8], rtol=1e-5)
-  slope = jax.grad(lambda a: _cosine(a, b).sum())(a)
-  np.testing.assert_array_equal(slope[1], [0, 0])

@@ -86,13 +86,6 @@ def test_max_pool_matches_reduce_window(size, padding):
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
-def test_by_default_a_convolution_keeps_all_pixels():
-  x, kernel = arrays((5, 4), (3, 3))
-  np.testing.assert_allclose(
-    conv.conv2d(x, kernel), plain(x, kernel, (1, 1), 'SAME'), rtol=1e-4, atol=1e-5
-  )
-
-
 class _Linen(nn.Module):
   """Convolutions of Flax: plain, strided, circular, dilated and depthwise."""
 

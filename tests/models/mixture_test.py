@@ -5,11 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fesem_jax.core.algorithm import Algorithm, ClientModels
+from fesem_jax.core.algorithm import ClientModels
 from fesem_jax.evaluation import evaluate
 from fesem_jax.models.mixture import as_one_model
-from fesem_jax.run import figure_data
-from fesem_jax.tasks import CLASSIFICATION
 from tests.support import helpers, reference
 from tests.support.methods import assert_close
 
@@ -65,49 +63,3 @@ def test_a_mixture_of_one_model_is_measured_as_that_model(devices, epochs):
     np.testing.assert_array_equal(a.sums.predicted, b.sums.predicted)
     np.testing.assert_array_equal(a.sums.correct, b.sums.correct)
   assert not np.asarray(counts[1][2]).any()  # No fine-tuning failed.
-
-
-def test_fine_tuning_trains_the_models_and_not_the_weights():
-  data, local = helpers.federation([9] * 4), helpers.local(chunk=2)
-  used = ClientModels(centers_of(local), mixture=jnp.asarray(WEIGHTS, jnp.float32))
-  before, after, _ = evaluate.evaluate_clients(
-    used, local, data, data, jax.random.key(0), 40
-  )
-  was, now = (
-    evaluate.scores(totals, CLASSIFICATION)['micro_accuracy']
-    for totals in (before, after)
-  )
-  assert now > was
-
-
-def test_unseen_clients_and_figures_need_not_know_of_mixtures():
-  data, local = helpers.federation(SIZES), helpers.local()
-  used = ClientModels(centers_of(local), mixture=jnp.asarray(WEIGHTS, jnp.float32))
-  chosen = evaluate.models_of_unseen(used, jnp.ones(4, bool), local, data)
-  assert chosen.mixture is None
-  assert chosen.choice.shape == (4,)
-  method = Algorithm(local, lambda *_: used, lambda *_: None, lambda state, data: state)
-  found = figure_data.draw(method, used, data, jax.random.key(1), np.arange(len(SIZES)))
-  np.testing.assert_array_equal(found['assignment'], WEIGHTS.argmax(axis=1))
-  assert np.isfinite(found['coordinates']).all()
-
-
-def test_a_mixture_has_no_single_model():
-  local = helpers.local()
-  used = ClientModels(centers_of(local), mixture=jnp.asarray(WEIGHTS, jnp.float32))
-  with pytest.raises(ValueError, match='mixture'):
-    used.params(4)
-
-
-def test_a_mixture_that_is_drawn_weighs_its_models_alike():
-  local = helpers.local()
-  used = ClientModels(centers_of(local), mixture=jnp.asarray(WEIGHTS, jnp.float32))
-  model, _, _ = as_one_model(local.model, used)
-  params = jax.jit(model.init)(jax.random.key(0))
-  np.testing.assert_allclose(np.exp(params['log_weights']), [1 / 3] * 3, rtol=1e-6)
-  shapes = jax.tree.map(jnp.shape, (params['models'], used.shared))
-  assert shapes[0] == shapes[1]
-  first, second, _ = params['models']['dense0']['kernel']
-  assert (first != second).any()
-  # Its layers do not lie where products of dense layers are looked up.
-  assert model.apply_with is None

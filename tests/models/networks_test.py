@@ -34,12 +34,8 @@ from tests.support.methods import federation, run
     ('celeba_cnn', (84, 84, 3), 2, 896 + 3 * 9248 + 4 * 64 + 6 * 6 * 32 * 2 + 2),
     ('lenet5', (28, 28), 10, 61_706),  # As published of LeNet-5, in a frame ...
     ('lenet5', (32, 32), 10, 61_706),  # ... and without.
-    ('lenet5', (31, 31), 10, 61_706),
     # A frame that one side is too small for: 5 x 8 pixels of 16 channels are left.
     ('lenet5', (28, 40), 10, 61_706 + (5 * 8 - 25) * 16 * 120),
-    ('lenet5', (40, 28), 10, 61_706 + (5 * 8 - 25) * 16 * 120),
-    ('lenet5', (12, 15), 10, 61_706 - 24 * 16 * 120),  # A single one.
-    ('lenet5', (15, 12), 10, 61_706 - 24 * 16 * 120),
     ('lenet5', (32, 32, 3), 10, 62_006),  # As PyTorch's tutorial on CIFAR-10.
     ('niid_bench_cnn', (28, 28), 10, 44_426),
     ('niid_bench_cnn', (32, 32, 3), 10, 62_006),
@@ -63,24 +59,6 @@ def test_sizes_and_shapes(name, shape, classes, size):
   logits = jax.eval_shape(model.apply, params, x)
   assert logits.shape == (3, classes)
   assert logits.dtype == jnp.float32
-
-
-def test_layers_are_named_in_order():
-  key = jax.random.key(0)
-  params = jax.eval_shape(models.build('femnist_cnn', (28, 28), 62).init, key)
-  assert list(params) == ['conv0', 'conv1', 'dense', 'logits']
-  params = jax.eval_shape(models.build('mlp', (4,), 2, (7, 5)).init, key)
-  assert list(params) == ['dense0', 'dense1', 'logits']
-
-
-def test_layers_that_run_one_after_the_other_are_said():
-  for name, shape, layers in (
-    ('mlp', (4,), ('dense0', 'logits')),
-    ('niid_bench_cnn', (16, 16), ('conv0', 'conv1', 'dense0', 'dense1', 'logits')),
-    ('resnet8', (4, 4), ()),  # Its shortcuts skip some.
-  ):
-    assert models.build(name, shape, 3).layers == layers
-  assert models.from_flax(nn.Dense(3), (4,)).layers == ()
 
 
 class Normed(nn.Module):
@@ -161,21 +139,14 @@ def test_nnx_modules_train_like_linen_ones():
     model.apply(first, x), linen.apply(params, x), rtol=1e-5, atol=1e-6
   )
   data, ends = federation(), []
-  for of_model, start in ((model, first), (linen, params)):
-    local = helpers.local()._replace(model=of_model)
-    for name, options in (('fed_avg', {}), ('fed_per', {})):
-      algorithm = algorithms.build(name, local, **options)
+  for network, start in ((model, first), (linen, params)):
+    algorithm = algorithms.build('fed_avg', helpers.local()._replace(model=network))
 
-      def init(key, data, start=start, init=algorithm.init):
-        return jax.tree.map(lambda a: a, init(key, data))._replace(
-          params=tree.expand(start)
-        )
+    def init(key, data, start=start, init=algorithm.init):
+      return init(key, data)._replace(params=tree.expand(start))
 
-      if name == 'fed_avg':
-        state, _ = run(algorithm._replace(init=init), data, rounds=2)
-        ends.append(state.params)
-      else:  # Layers of one's own are found by their names.
-        run(algorithm, data, rounds=1)
+    state, _ = run(algorithm._replace(init=init), data, rounds=2)
+    ends.append(state.params)
   got, want = ends
   got = {'dense0': got['hidden']['0'], 'logits': got['logits']}
   np.testing.assert_allclose(
@@ -186,29 +157,9 @@ def test_nnx_modules_train_like_linen_ones():
   )
 
 
-@pytest.mark.nightly
-def test_more_nnx_layers_than_ten_keep_their_order():
-  model = models.from_flax(lambda rngs: NnxNet(range(2, 14), 3, rngs), helpers.SHAPE)
-  params = jax.eval_shape(model.init, jax.random.key(0))
-  assert params['hidden']['10']['bias'].shape == (12,)
-  x = np.ones((2, *helpers.SHAPE), np.float32)
-  assert jax.eval_shape(model.apply, params, x).shape == (2, 3)
-
-
 def test_nnx_modules_are_given_as_functions_that_make_them():
   with pytest.raises(UserError, match='module'):
     models.from_flax(NnxNet((5,), 3, nnx.Rngs(0)), helpers.SHAPE)
-
-
-def test_a_loss_and_metrics_go_with_the_module():
-  def top(logits, y):
-    return logits.max(axis=1)
-
-  loss = optax.softmax_cross_entropy_with_integer_labels
-  model = models.from_flax(nn.Dense(3), (4,), loss)
-  assert (model.loss, model.metrics) == (loss, ())
-  model = models.from_flax(nn.Dense(3), (4,), metrics={'top': top})
-  assert model.metrics == (('top', top),)
 
 
 @pytest.mark.parametrize(
@@ -253,33 +204,6 @@ def test_options_change_widths_and_depths(name, options, shape, layer, want):
   assert want not in [x.shape for x in jax.tree.leaves(defaults[layer])]
 
 
-def test_groups_of_a_resnet_change_its_norms():
-  x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
-  two, same, eight = (
-    models.build(name, (8, 8, 3), 7)
-    for name in ('resnet8', 'resnet8(groups=2)', 'resnet8(groups=8)')
-  )
-  params = jax.jit(two.init)(jax.random.key(0))
-  of_two, of_same, of_eight = (
-    jax.jit(model.apply)(params, x) for model in (two, same, eight)
-  )
-  np.testing.assert_array_equal(of_two, of_same)
-  assert np.abs(of_two - of_eight).max() > 0.01
-
-
-def test_depth_is_the_number_of_layers():
-  model = models.build('lstm(depth=3)', (5,), 7)
-  params = jax.eval_shape(model.init, jax.random.key(0))
-  assert {name for name in params if 'lstm' in name} == {'lstm0', 'lstm1', 'lstm2'}
-
-
-def test_options_are_those_of_the_module():
-  assert models.options('gru') == {'embedding': 8, 'width': 256, 'depth': 2}
-  assert models.options('resnet18') == {'groups': 2}
-  assert models.options('resnet18_bn') == {}
-  assert models.options('mlp') == {}
-
-
 @pytest.mark.parametrize('name', models.OF_TOKENS)
 def test_models_of_tokens_have_logits_at_every_position_if_asked(name):
   model = models.build(name, (5,), 7, task='sequence')
@@ -289,20 +213,6 @@ def test_models_of_tokens_have_logits_at_every_position_if_asked(name):
   assert jax.tree.map(jnp.shape, params) == jax.tree.map(
     jnp.shape, jax.eval_shape(models.build(name, (5,), 7).init, jax.random.key(0))
   )
-
-
-@pytest.mark.parametrize(
-  ('name', 'least'), [('small_cnn', 4), ('mcmahan_cnn', 4), ('emnist_cnn', 6),
-                      ('celeba_cnn', 1), ('lenet5', 12), ('niid_bench_cnn', 16),
-                      ('resnet8', 1), ('resnet20', 1), ('resnet18', 1),
-                      ('resnet8_bn', 1)]
-)  # fmt: skip
-def test_the_smallest_images_have_logits(name, least):
-  model = models.build(name, (least, least, 2), 3)
-  params = jax.eval_shape(model.init, jax.random.key(0))
-  x = jax.ShapeDtypeStruct((4, least, least, 2), jnp.float32)
-  assert jax.eval_shape(model.apply, params, x).shape == (4, 3)
-  assert all(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def pool(x, padded=False):

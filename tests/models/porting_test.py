@@ -1,6 +1,5 @@
 """Weights of PyTorch give the logits here that PyTorch's layers would give."""
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -181,51 +180,6 @@ def test_norms_and_the_pixels_behind_them_take_their_places():
   assert all(x.dtype == np.float32 for x in jax.tree.leaves(found))
 
 
-def test_dense_layers_behind_dense_ones_keep_the_order_of_their_inputs():
-  model = models.build('mlp', (4,), 6, (6, 6))
-  state = draw(
-    a__weight=(6, 4), a__bias=(6,), b__weight=(6, 6), b__bias=(6,),
-    c__weight=(6, 6), c__bias=(6,),
-  )  # fmt: skip
-  params = porting.from_state_dict(model, state)
-  for layer, module in (('dense0', 'a'), ('dense1', 'b'), ('logits', 'c')):
-    kernel = params[layer]['kernel']
-    np.testing.assert_allclose(kernel, state[f'{module}.weight'].T, rtol=1e-6)
-
-
-class TwoChannels(nn.Module):
-  @nn.compact
-  def __call__(self, x):
-    x = nn.Conv(2, (1, 1), use_bias=False, name='conv')(x)
-    return nn.Dense(3, name='logits')(x.reshape(x.shape[0], -1))
-
-
-def test_two_channels_are_turned_like_any_others():
-  model = networks.as_model(TwoChannels(), (1, 4, 1))
-  state = draw(conv__weight=(2, 1, 1, 1), fc__weight=(3, 8), fc__bias=(3,))
-  params = porting.from_state_dict(model, state)
-  x = RNG.random((2, 1, 1, 4))
-  flat = np.einsum('bchw,oc->bohw', x, state['conv.weight'][:, :, 0, 0]).reshape(2, -1)
-  wanted = flat @ state['fc.weight'].T + state['fc.bias']
-  got = model.apply(params, np.moveaxis(x, 1, 3).astype(np.float32))
-  np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-
-
-class Averaged(nn.Module):
-  @nn.compact
-  def __call__(self, x):
-    x = nn.Conv(4, (1, 1), use_bias=False, name='conv')(x).mean(axis=-1)
-    return nn.Dense(3, name='logits')(x.reshape(x.shape[0], -1))
-
-
-def test_pixels_of_averaged_channels_keep_their_order():
-  model = networks.as_model(Averaged(), (3, 3, 1))
-  state = draw(conv__weight=(4, 1, 1, 1), fc__weight=(3, 9), fc__bias=(3,))
-  params = porting.from_state_dict(model, state)
-  kernel = params['logits']['kernel']
-  np.testing.assert_allclose(kernel, state['fc.weight'].T, rtol=1e-6)
-
-
 class Nnx(nnx.Module):
   """Layers whose names sort in another order than they are defined, and run, in."""
 
@@ -257,28 +211,4 @@ def test_layers_of_nnx_take_modules_in_the_order_of_their_definition():
     wanted = wanted @ state[f'{name}.weight'].T + state[f'{name}.bias']
   params = porting.from_state_dict(model, state)
   got = model.apply(params, np.moveaxis(x, 1, 3).astype(np.float32))
-  np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
-
-
-class InContainers(nnx.Module):
-  """Layers in a dict and a tuple, which have no attributes."""
-
-  def __init__(self, rngs):
-    first, second = (nnx.Linear(3, 3, rngs=rngs) for _ in range(2))
-    self.named = nnx.data({'z': first, 'a': second})
-    self.numbered = nnx.data((nnx.Linear(3, 3, rngs=rngs),))
-
-  def __call__(self, x):
-    return self.numbered[0](self.named['a'](self.named['z'](x)))
-
-
-def test_layers_in_containers_go_by_their_order_too():
-  model = models.from_flax(InContainers, (3,))
-  state = {f'{n}.weight': RNG.normal(size=(3, 3)) for n in ('one', 'two', 'three')}
-  state |= {f'{n}.bias': RNG.normal(size=3) for n in ('one', 'two', 'three')}
-  x = RNG.random((2, 3))
-  wanted = x
-  for name in ('one', 'two', 'three'):
-    wanted = wanted @ state[f'{name}.weight'].T + state[f'{name}.bias']
-  got = model.apply(porting.from_state_dict(model, state), x.astype(np.float32))
   np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)

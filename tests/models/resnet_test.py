@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fesem_jax.models import networks
-from fesem_jax.models.resnet import ResNet, resnet8, resnet18, resnet20
+from fesem_jax.models.resnet import SIZES, ResNet, resnet
 
 
 def convolve(x, kernel, strides, padding):
@@ -68,8 +68,8 @@ def test_logits_are_those_of_the_equations(projected, groups):
 
 
 def test_names_count_the_layers_that_have_weights():
-  for module, layers in ((resnet8(10), 8), (resnet20(10), 20), (resnet18(10), 18)):
-    model = networks.as_model(module, (32, 32, 3))
+  for layers in SIZES:
+    model = networks.as_model(resnet(layers, 10), (32, 32, 3))
     params = jax.eval_shape(model.init, jax.random.key(0))
     kernels = [
       path

@@ -158,12 +158,6 @@ def test_gradients_are_those_of_the_loop(kind):
     np.testing.assert_allclose(stack[0], a, rtol=1e-4, atol=1e-5)
 
 
-def test_tokens_outside_of_the_vocabulary_are_its_ends():
-  params, apply = start('gru'), jax.jit(model_of('gru').apply)
-  beyond = np.where(X == TOKENS - 1, 99, np.where(X == 0, -3, X))
-  np.testing.assert_array_equal(apply(params, X), apply(params, beyond))
-
-
 @pytest.mark.parametrize('vocabulary', [3, 1024, 1025])
 def test_tokens_are_looked_up_in_vocabularies_of_any_size(vocabulary):
   table = np.random.default_rng(0).normal(size=(vocabulary, 2)).astype(np.float32)

@@ -98,18 +98,6 @@ def test_layers_that_do_not_train_are_drawn_by_a_key_of_their_own():
     starting.train_only(MODEL, ['Logits'])
 
 
-def test_layers_that_do_not_train_are_constants_in_training_too():
-  def apply_train(params, x, key):
-    return MODEL.apply(params, x) + jax.random.uniform(key)
-
-  given, key = weights(), jax.random.key(3)
-  model = starting.start_from(MODEL, given, 'here')
-  drawing = starting.train_only(model._replace(apply_train=apply_train), ['logits'])
-  params = drawing.init(jax.random.key(1))
-  want = drawing.apply(params, X) + jax.random.uniform(key)
-  np.testing.assert_allclose(drawing.apply_train(params, X, key), want, rtol=1e-6)
-
-
 def test_layers_beside_constants_may_be_of_clients_and_centers():
   model = models.build('mlp', helpers.SHAPE, 3, (5, 4))
   model = starting.train_only(model, ['dense1', 'logits'])
@@ -131,19 +119,6 @@ def test_layers_beside_constants_may_be_of_clients_and_centers():
   np.testing.assert_array_equal(added[:, 0], [1, 0, 1])
   assert starting.with_constants(MODEL, used) is used
   assert starting.trained_part(MODEL, start) is start
-
-
-@pytest.mark.parametrize('shared', [True, False])
-def test_what_clients_use_is_made_whole(shared):
-  model, given = frozen()
-  stack = {'logits': {'kernel': np.ones((2, 5, 3)), 'bias': np.zeros((2, 3))}}
-  used = ClientModels(stack) if shared else ClientModels(own=stack)
-  whole = starting.with_constants(model, used)
-  every = whole.params(2)
-  for i in range(2):
-    np.testing.assert_array_equal(every['dense0']['kernel'][i], given['dense0/kernel'])
-  np.testing.assert_array_equal(every['logits']['kernel'], stack['logits']['kernel'])
-  assert list(starting.trained_part(model, every)) == ['logits']
 
 
 @pytest.mark.slow
@@ -234,17 +209,13 @@ def test_adapters_within_layers_train_alone():
   chex.assert_trees_all_equal(part, state.params)
 
 
-def test_adapters_are_compared_and_kept_by_clients():
-  model = starting.train_only(ADAPTED, ['*/lora*'])
-  data, local = federation(), helpers.local()._replace(model=model)
-  for name, options in (
-    ('fesem', {'num_clusters': 2, 'cluster_on': '*/lora_b'}),
-    ('fed_rep', {'head_layers': ['**/lora_b'], 'head_epochs': 1}),
-  ):
-    algorithm = algorithms.build(name, local, **options)
-    state, _ = run(algorithm, data, rounds=2)
-    used = algorithm.deployed(state, data)
-    every = starting.with_constants(model, used).params(6)
-    assert every['logits']['base']['kernel'].shape == (6, 6, 3)
-    distinct = np.unique(np.asarray(every['logits']['lora_b']), axis=0)
-    assert len(distinct) == {'fesem': 2, 'fed_rep': 6}[name]
+def test_layers_that_do_not_train_are_constants_in_training_too():
+  def apply_train(params, x, key):
+    return MODEL.apply(params, x) + jax.random.uniform(key)
+
+  given, key = weights(), jax.random.key(3)
+  model = starting.start_from(MODEL, given, 'here')
+  drawing = starting.train_only(model._replace(apply_train=apply_train), ['logits'])
+  params = drawing.init(jax.random.key(1))
+  want = drawing.apply(params, X) + jax.random.uniform(key)
+  np.testing.assert_allclose(drawing.apply_train(params, X, key), want, rtol=1e-6)

@@ -16,10 +16,9 @@ import sys
 import jax
 import numpy as np
 
-from fesem_jax import algorithms, models
+from fesem_jax import algorithms
 from fesem_jax.checks.rules import RULES
 from fesem_jax.core import arrangement, prng_streams, sharding
-from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.utils import processes
 from tests import conftest  # noqa: F401 - it sets what tests compile with.
 from tests.support import helpers, methods
@@ -86,20 +85,6 @@ def sharded_run(index, devices, workdir):
   return whole_run(index, devices, workdir, ROUNDS, 'sharded', data)
 
 
-def regression_run(devices, workdir):
-  """The result of a run whose figures are errors instead of shares."""
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=(sum(methods.SIZES), 3)).astype(np.float32)
-  y = x.sum(axis=1, keepdims=True) + rng.normal(size=(len(x), 1)).astype(np.float32)
-  data = FederatedData.from_arrays(
-    x, y, np.array(methods.SIZES), num_classes=1, task='regression'
-  )
-  linear = models.build('logistic', (3,), 1, task='regression')
-  local = helpers.local(chunk=3, devices=devices)._replace(model=linear)
-  algorithm = algorithms.build('fed_avg', local)
-  return simulate(algorithm, data, moved(data), rounds=2, workdir=workdir)
-
-
 def arrays_of(result):
   """Whatever a run gives back in arrays, by name."""
   found = helpers.flat(result.models) | result.portrait
@@ -117,9 +102,6 @@ def main(address, process_id, count, devices, folder, *names):
     if name.startswith('run'):
       index = int(name.removeprefix('run'))
       result = whole_run(index, int(devices), folder / name)
-      arrays, records = arrays_of(result), [result.history, result.summary]
-    elif name == 'regression':
-      result = regression_run(int(devices), folder / name)
       arrays, records = arrays_of(result), [result.history, result.summary]
     elif name.startswith('sharded'):
       index = int(name.removeprefix('sharded'))

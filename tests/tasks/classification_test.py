@@ -47,18 +47,6 @@ def test_clients_count_by_their_examples_and_not_at_all_without_any():
   assert np.isnan(list(nothing.values())).all()
 
 
-def test_counts_in_bytes_are_added_up_beyond_255():
-  counts = Counts(*np.full((3, 1, 2), 200, np.uint8))
-  found = CLASSIFICATION.num_measured(counts)
-  assert (found.tolist(), found.dtype) == ([400], np.float64)
-  assert CLASSIFICATION.micro(counts) == {'accuracy': 1.0, 'f1': 1.0}
-
-
-def test_one_example_that_is_classified_wrong_has_an_f1_of_0():
-  counts = Counts(np.array([[0, 0]]), np.array([[1, 0]]), np.array([[0, 1]]))
-  assert CLASSIFICATION.by_client(counts)['f1'].tolist() == [0]
-
-
 def test_figures_are_the_same_of_a_few_clients_at_a_time(monkeypatch):
   correct = np.arange(5)[:, None]  # Of 4 examples of the first of two classes.
   predicted = np.concatenate([correct, 4 - correct], axis=1)
@@ -70,8 +58,3 @@ def test_figures_are_the_same_of_a_few_clients_at_a_time(monkeypatch):
   np.testing.assert_allclose(found['accuracy'], [0, 1 / 4, 2 / 4, 3 / 4, 1])
   # 2 c / (c + 4) of the first class; the second occurs if any are predicted so.
   np.testing.assert_allclose(found['f1'], [0, 0.4 / 2, 4 / 6 / 2, 6 / 7 / 2, 1])
-
-
-def test_no_clients_have_no_figures():
-  found = CLASSIFICATION.by_client(Counts(*np.zeros((3, 0, 2), int)))
-  assert {name: x.shape for name, x in found.items()} == {'accuracy': (0,), 'f1': (0,)}

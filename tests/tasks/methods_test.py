@@ -1,20 +1,17 @@
 """Methods on regression and sequences, from training to saved models."""
 
-import jax
 import numpy as np
 import optax
 import pytest
 
 import fesem_jax as fj
-from fesem_jax import algorithms, models
+from fesem_jax import algorithms
 from fesem_jax.core import sharding
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.utils.errors import UserError
-from tests.support import helpers
-from tests.support.methods import initial
 from tests.support.nights import rest_by_night
 from tests.support.runs import simulate
 from tests.tasks.properties_test import FEATURES, LENGTH, MODELS, TOKENS
@@ -56,37 +53,6 @@ DATA = {'regression': regression, 'sequence': sequences}
 def local(task, devices=1, batch_size=4):
   mesh, schedule = sharding.client_mesh(devices), Schedule(batch_size, 2)
   return LocalTraining(MODELS[task], optax.sgd(0.05), schedule, 2, mesh)
-
-
-def test_fed_avg_of_a_regression_matches_a_float64_reference():
-  data = regression(0)
-  linear = models.build('logistic', (FEATURES,), 1, task='regression')
-  chosen = local('regression', batch_size=0)._replace(model=linear)
-  algorithm = algorithms.build('fed_avg', chosen)
-  state = initial(algorithm, data)
-  kernel, bias = (
-    np.asarray(algorithm.deployed(state, data).shared['logits'][name][0], np.float64)
-    for name in ('kernel', 'bias')
-  )
-  state, info = jax.jit(algorithm.step)(
-    state, data, helpers.everyone(data), jax.random.key(1)
-  )
-  ends, losses = [], []
-  for i, size in enumerate(SIZES):
-    x, y = (a.astype(np.float64) for a in data.client(i))
-    w, b, own = kernel.copy(), bias.copy(), []
-    for _ in range(2):  # One batch an epoch.
-      error = x @ w + b - y
-      own.append(np.square(error).mean())
-      w, b = w - 0.05 * 2 / size * x.T @ error, b - 0.05 * 2 / size * error.sum(axis=0)
-    ends.append((w, b))
-    losses.append(np.mean(own))
-  weights = np.array(SIZES) / sum(SIZES)
-  found = algorithm.deployed(state, data).shared['logits']
-  for i, name in enumerate(('kernel', 'bias')):
-    wanted = sum(p * end[i] for p, end in zip(weights, ends, strict=True))
-    np.testing.assert_allclose(found[name][0], wanted, rtol=1e-5, atol=1e-6)
-  np.testing.assert_allclose(info.train_loss, np.average(losses, weights=weights), 1e-5)
 
 
 @pytest.mark.parametrize('task', rest_by_night(DATA))

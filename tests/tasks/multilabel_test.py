@@ -11,7 +11,7 @@ from scipy.special import expit
 from sklearn.metrics import accuracy_score, f1_score, roc_auc_score
 
 import fesem_jax as fj
-from fesem_jax import algorithms, data, models
+from fesem_jax import algorithms, models
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.tasks import MULTILABEL, multilabel
 from fesem_jax.utils.errors import UserError
@@ -87,15 +87,6 @@ def test_figures_are_those_of_scikit_learn(labels):
       rows = slice(first, first + SIZES[i])
       for name, value in expected(logits[rows], y[rows]).items():
         np.testing.assert_allclose(own[name][i], value, rtol=1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize('scale', [0.03, 60.0])
-def test_auc_of_small_and_of_large_logits_is_that_of_the_logits(scale):
-  logits, y = outcome()
-  logits = (scale * logits).astype(np.float32)
-  want = np.mean([roc_auc_score(y[:, k], logits[:, k]) for k in range(y.shape[1])])
-  micro = MULTILABEL.micro(counts_of(logits, y))
-  np.testing.assert_allclose(micro['auc'], want, atol=3e-3)
 
 
 def test_logits_that_are_too_close_together_for_auc_are_told_of(caplog):
@@ -211,16 +202,6 @@ def test_runs_report_figures_and_predictions(method, options, tmp_path):
   np.testing.assert_allclose(last['micro_f1_micro'], wanted, rtol=1e-6)
 
 
-def test_clients_without_auc_are_left_out_of_its_mean():
-  split = federation(labels=1)
-  split.y[:40] = 1  # Of the first client.
-  algorithm = algorithms.build('fed_avg', logistic(labels=1))
-  result = simulate(algorithm, split, split, rounds=1)
-  scores = result.summary['deployed']
-  assert np.isfinite(scores['macro_auc'])
-  assert np.isfinite(scores['macro_exact_match'])
-
-
 @pytest.mark.parametrize(
   ('y', 'num_labels'),
   [
@@ -234,20 +215,3 @@ def test_clients_without_auc_are_left_out_of_its_mean():
 def test_what_are_no_labels_is_refused(y, num_labels):
   with pytest.raises(UserError, match='`y`'):
     MULTILABEL.targets(y, '`y`', num_labels)
-
-
-def test_several_labels_are_no_classes():
-  x = np.zeros((4, 2), np.float32)
-  with pytest.raises(UserError, match='y: labels'):
-    FederatedData.from_arrays(x, np.zeros((4, 3), int), np.array([4]))
-  pool = data.from_arrays(x, np.zeros((4, 3), int), task='multilabel')
-  assert pool.num_classes == 3
-  for name in ('flux', 'fed_rc', 'pacfl'):
-    with pytest.raises(UserError, match='multilabel'):
-      algorithms.build(name, logistic())
-
-
-def test_two_classes_are_one_label():
-  pool = data.from_arrays(np.ones((4, 1)), np.array([0, 1, 1, 0]), task='multilabel')
-  assert pool.y.tolist() == [[0], [1], [1], [0]]
-  assert pool.num_classes == 1

@@ -60,7 +60,7 @@ def test_the_loss_of_a_regression_is_the_models_own(own):
 
 def test_a_loss_of_its_own_ranks_models_of_a_regression(own):
   summary, history = own[1].summary, own[1].history
-  assert tasks.of(summary) is tasks.of_scores(summary['deployed']) is tasks.OWN_LOSS
+  assert tasks.of(summary) is tasks.from_scores(summary['deployed']) is tasks.OWN_LOSS
   assert tasks.of(summary).primary.label == 'loss'
   # The one has the least loss, the other one the least squared error.
   worse = {'micro_loss': 9.0, 'micro_rmse': 0.0}
@@ -95,7 +95,3 @@ def test_other_tasks_are_ranked_as_before_and_have_the_loss_as_well(method, tmp_
   assert found['micro_loss'] == pytest.approx(2 * cross_entropy_of(run, data[1]), 1e-5)
   assert tasks.of(result.summary) is tasks.CLASSIFICATION
   assert tasks.own_metrics(tasks.CLASSIFICATION, [found]) == []
-
-
-def test_the_loss_of_a_task_is_none_of_its_own():
-  assert tasks.with_loss(tasks.REGRESSION, tasks.REGRESSION.loss) is tasks.REGRESSION

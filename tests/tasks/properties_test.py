@@ -29,9 +29,7 @@ from tests.support.methods import (
   METHODS,
   ONCE,
   SHAPES_OF_ROUND,
-  assert_close,
   deployed,
-  matrix,
 )
 from tests.support.nights import rest_by_night
 from tests.support.random_federations import CLIENTS, FULL, MOST, Case, Programs
@@ -210,36 +208,6 @@ def test_data_split_by_client_change_memory_only(row):
 @over_rows(EVERY_METHOD)
 def test_a_round_after_a_checkpoint_is_the_same_to_the_bit(row):
   random_federations.check_a_resumed_round(programs(*row), OF_SIX)
-
-
-@pytest.mark.slow
-@pytest.mark.nightly  # By day fesem_streamed_test.py has it of classes.
-@pytest.mark.parametrize('task', DATA)
-def test_streamed_clients_give_what_stacked_ones_do(task):
-  case, found = OF_SIX._replace(seed=2), []
-  for each in both(task):
-    data, key = DATA[task](case), jax.random.key(case.seed)
-    state = each.init(key, data)
-    for number in (1, 2):
-      state, info = each.step(
-        state, data, random_federations.cohort_of(range(number, CLIENTS)), key
-      )
-    found.append((state, info))
-  (stacked, info), (streamed, other) = found
-  assert streamed.client_params is None
-  np.testing.assert_array_equal(stacked.assignment, streamed.assignment)
-  assert_close(matrix(stacked.centers), matrix(streamed.centers), 1e-5, 1e-6)
-  assert_close(info.clusters.objective, other.clusters.objective)
-
-
-def both(task):
-  """FeSEM whose clients are stacked, and whose are streamed."""
-  made = programs('fesem', task)
-  streamed = algorithms.build(
-    'fesem', local(task, 2), num_clusters=2, client_state='streamed'
-  )
-  init, step = jax.jit(streamed.init), jax.jit(streamed.step)
-  return made, made._replace(algorithm=streamed, init=init, step=step)
 
 
 def test_matching_of_units_refuses_a_model_without_a_row_of_layers():

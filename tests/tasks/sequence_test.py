@@ -10,7 +10,7 @@ from fesem_jax import data
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.evaluation import evaluate
 from fesem_jax.tasks import SEQUENCE
-from fesem_jax.tasks.sequence import NO_TOKEN, TokenCounts, token_cross_entropy
+from fesem_jax.tasks.sequence import token_cross_entropy
 from fesem_jax.utils.errors import UserError
 
 
@@ -114,21 +114,3 @@ def test_tokens_of_all_clients_count_alike():
 def test_tokens_that_do_not_fit_are_refused(y):
   with pytest.raises(UserError, match=r'^y: '):
     SEQUENCE.targets(y, 'y', 5)
-
-
-def test_the_loss_of_a_sequence_of_one_token_is_that_tokens():
-  logits = np.zeros((1, 3, 4), np.float32)
-  loss = token_cross_entropy(logits, np.array([[2, NO_TOKEN, NO_TOKEN]]))
-  np.testing.assert_allclose(loss, [np.log(4)], rtol=1e-6)
-
-
-def test_a_token_that_is_not_to_be_predicted_is_a_target_that_does_not_count():
-  y = SEQUENCE.targets([[3, NO_TOKEN]], 'y', 5)
-  assert y.tolist() == [[3, NO_TOKEN]]
-  assert int(SEQUENCE.measure(np.zeros((1, 2, 5)), y, np.ones(1), 5).tokens) == 1
-
-
-def test_a_perplexity_beyond_all_numbers_is_infinite_where_overflows_raise():
-  with np.errstate(all='raise'):
-    found = SEQUENCE.by_client(TokenCounts(np.zeros(1), np.ones(1), np.full(1, 1e4)))
-  assert found['perplexity'].tolist() == [np.inf]

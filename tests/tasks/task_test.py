@@ -14,9 +14,6 @@ from fesem_jax.tasks import (
   MULTILABEL,
   REGRESSION,
   SEQUENCE,
-  classification,
-  regression,
-  sequence,
 )
 from fesem_jax.utils.errors import UserError
 
@@ -45,52 +42,15 @@ def test_a_better_figure_is_larger_if_accuracy_and_smaller_if_error():
       assert figure.percent == (wanted[figure.name] and figure.name != 'r2')
 
 
-def test_columns_are_the_micro_figures_and_then_the_macro_ones():
-  assert CLASSIFICATION.columns == (
-    'micro_accuracy', 'micro_f1', 'macro_accuracy', 'macro_f1',
-  )  # fmt: skip
-  for task, first in (
-    (CLASSIFICATION, 'micro_accuracy'),
-    (REGRESSION, 'micro_rmse'),
-    (SEQUENCE, 'micro_accuracy'),
-  ):
-    assert task.primary_column == task.columns[0] == first
-    assert task.primary is task.figure(first)
-  assert REGRESSION.figure('macro_r2') is R2
-  assert REGRESSION.figure('micro_loss') is LOSS
-
-
 def test_the_task_of_a_record_is_named_in_it_or_known_by_its_figures():
   for task in tasks.TASKS.values():
     assert tasks.of({'task': task.name}) is task
     scores = dict.fromkeys(task.columns, 0.5)
-    assert tasks.of_scores(scores | {'micro_own': 1.0}) is task
-    assert tasks.of_scores(scores) is task
-  assert tasks.of({}) is tasks.of_scores({}) is CLASSIFICATION
+    assert tasks.from_scores(scores | {'micro_own': 1.0}) is task
+    assert tasks.from_scores(scores) is task
+  assert tasks.of({}) is tasks.from_scores({}) is CLASSIFICATION
   with pytest.raises(UserError, match='task'):
     tasks.of({'task': 'ranking'})
-
-
-def test_shapes_of_outputs_and_targets_follow_from_those_of_examples():
-  assert CLASSIFICATION.output_shape(7, (4, 5), 3) == (7, 3)
-  assert CLASSIFICATION.target_shape(7, (4, 5), 3) == (7,)
-  assert REGRESSION.output_shape(7, (4, 5), 3) == (7, 3)
-  assert REGRESSION.target_shape(7, (4, 5), 3) == (7, 3)
-  assert SEQUENCE.output_shape(7, (4, 5), 3) == (7, 4, 3)
-  assert SEQUENCE.target_shape(7, (4, 5), 3) == (7, 4)
-
-
-def test_outputs_are_counted_by_the_largest_label_or_the_columns_of_targets():
-  for task in (CLASSIFICATION, SEQUENCE):
-    y = np.array([[0, 4], [2, 1]], np.int32)
-    assert task.count_outputs(y) == 5
-    assert task.count_outputs(y[:0]) == 1
-    assert type(task.count_outputs(y)) is int
-    assert task.has_classes
-    assert task.target_dtype == np.int32
-  assert REGRESSION.count_outputs(np.zeros((2, 3))) == 3
-  assert not REGRESSION.has_classes
-  assert REGRESSION.target_dtype == np.float32
 
 
 def test_predictions_are_the_likeliest_classes_or_the_outputs_themselves():
@@ -100,24 +60,6 @@ def test_predictions_are_the_likeliest_classes_or_the_outputs_themselves():
   found = SEQUENCE.predict(logits[None])
   assert (found.tolist(), found.dtype) == ([[1, 0]], np.int32)
   assert REGRESSION.predict(logits) is logits
-
-
-def test_a_figures_name_may_contain_underscores():
-  top = ACCURACY._replace(name='top_5')
-  task = CLASSIFICATION._replace(figures=(ACCURACY, top))
-  assert task.figure('micro_top_5') is task.figure('macro_top_5') is top
-
-
-def test_figures_of_clients_without_examples_pass_where_errors_of_arithmetic_raise():
-  nothing = {
-    CLASSIFICATION: classification.Counts(*np.zeros((3, 2, 4), int)),
-    REGRESSION: regression.Errors(np.zeros(2), *np.zeros((3, 2, 1))),
-    SEQUENCE: sequence.TokenCounts(*np.zeros((3, 2))),
-  }
-  with np.errstate(all='raise'):
-    for task, sums in nothing.items():
-      for figures in (task.by_client(sums), task.micro(sums)):
-        assert all(np.isnan(x).all() for x in figures.values())
 
 
 @pytest.mark.parametrize(('task', 'shown', 'of_one'), [

@@ -45,9 +45,8 @@ class Workers:
     for i, process in enumerate(self._started):
       code = process.wait(timeout=900)
       lines = (self.folder / f'out{i}').read_text().splitlines()
-      # Gloo reports each group of devices that it connects besides all of them.
-      said = [line for line in lines if not line.startswith('[Gloo]')]
-      assert (code, said) == (0, [])
+      printed = [line for line in lines if not line.startswith('[Gloo]')]
+      assert (code, printed) == (0, [])
 
   def __enter__(self):
     return self
@@ -57,43 +56,43 @@ class Workers:
       process.kill()
       process.wait()
 
-  def given_back(self, name, process_id):
+  def outcome(self, name, process_id):
     path = self.folder / f'{name}.{process_id}'
     with np.load(f'{path}.npz') as arrays:
       return json.loads(pathlib.Path(f'{path}.json').read_text()), dict(arrays)
 
 
-def assert_alike(found, wanted, path=''):
+def assert_close(found, expected, path=''):
   """Compares nested records, numbers up to the rounding of sums over devices."""
-  if isinstance(wanted, dict):
-    assert found.keys() == wanted.keys(), path
-    for name in wanted.keys() - {'seconds'}:
-      assert_alike(found[name], wanted[name], f'{path}/{name}')
-  elif isinstance(wanted, list):
-    assert len(found) == len(wanted), path
-    for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
-      assert_alike(a, b, f'{path}/{i}')
-  elif isinstance(wanted, float):
-    assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6, nan_ok=True), path
+  if isinstance(expected, dict):
+    assert found.keys() == expected.keys(), path
+    for name in expected.keys() - {'seconds'}:
+      assert_close(found[name], expected[name], f'{path}/{name}')
+  elif isinstance(expected, list):
+    assert len(found) == len(expected), path
+    for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+      assert_close(a, b, f'{path}/{i}')
+  elif isinstance(expected, float):
+    assert found == pytest.approx(expected, rel=1e-5, abs=1e-6, nan_ok=True), path
   else:
-    assert found == wanted, path
+    assert found == expected, path
 
 
-def assert_same_arrays(found, wanted):
-  assert found.keys() == wanted.keys()
-  for name, value in wanted.items():
+def assert_same_arrays(found, expected):
+  assert found.keys() == expected.keys()
+  for name, value in expected.items():
     if value.dtype.kind == 'f':
       np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
     else:
       np.testing.assert_array_equal(found[name], value)
 
 
-def assert_same_summary(found, wanted):
-  assert found['device'] == wanted['device'] | {'processes': 2}
+def assert_same_summary(found, expected):
+  assert found['device'] == expected['device'] | {'processes': 2}
   of_machine = {'timing', 'memory', 'device'}
-  assert_alike(
+  assert_close(
     {n: v for n, v in found.items() if n not in of_machine},
-    {n: v for n, v in wanted.items() if n not in of_machine},
+    {n: v for n, v in expected.items() if n not in of_machine},
   )
 
 
@@ -123,7 +122,7 @@ def pair(tmp_path_factory, request):
   night = any(item.get_closest_marker('nightly') for item in request.session.items)
   names = [f'run{WHOLE[0]}', SHARDED, *BY_DAY]
   if night:
-    names = [*(f'run{i}' for i in WHOLE), SHARDED, *EVERY, 'regression']
+    names = [*(f'run{i}' for i in WHOLE), SHARDED, *EVERY]
   with Workers(2, 2, folder, names) as workers:
     yield workers
 
@@ -144,9 +143,9 @@ def done(pair):
   ],
 )
 def test_rounds_of_two_processes_are_those_of_one(done, index):
-  wanted = process_worker.some_rounds(index, 2)
+  expected = process_worker.some_rounds(index, 2)
   for process_id in (0, 1):
-    assert_same_arrays(done.given_back(index, process_id)[1], wanted)
+    assert_same_arrays(done.outcome(index, process_id)[1], expected)
 
 
 @pytest.mark.slow
@@ -155,19 +154,19 @@ def test_a_run_of_two_processes_is_that_of_one_which_can_continue_it(
   done, index, tmp_path
 ):
   result = process_worker.whole_run(index, 2, tmp_path)
-  wanted = process_worker.arrays_of(result)
+  expected = process_worker.arrays_of(result)
   for process_id in (0, 1):
-    (history, summary), arrays = done.given_back(f'run{index}', process_id)
-    assert_alike(history, result.history)
+    (history, summary), arrays = done.outcome(f'run{index}', process_id)
+    assert_close(history, result.history)
     assert_same_summary(summary, result.summary)
-    assert_same_arrays(arrays, wanted)
+    assert_same_arrays(arrays, expected)
   folder = done.folder / f'run{index}'
   assert names_of(folder) == names_of(tmp_path)
-  resumed, wanted = (
+  resumed, expected = (
     process_worker.whole_run(index, 2, f, rounds=4) for f in (folder, tmp_path)
   )
-  assert_alike(resumed.history, wanted.history)
-  assert_same_arrays(*map(process_worker.arrays_of, (resumed, wanted)))
+  assert_close(resumed.history, expected.history)
+  assert_same_arrays(*map(process_worker.arrays_of, (resumed, expected)))
 
 
 @pytest.mark.slow
@@ -176,8 +175,8 @@ def test_processes_of_split_data_are_one_process(done, tmp_path):
   assert process_worker.cohort_size(index) == 4
   result = process_worker.sharded_run(index, 2, tmp_path)
   for process_id in (0, 1):
-    (history, summary), arrays = done.given_back(SHARDED, process_id)
-    assert_alike(history, result.history)
+    (history, summary), arrays = done.outcome(SHARDED, process_id)
+    assert_close(history, result.history)
     assert_same_summary(summary, result.summary)
     assert_same_arrays(arrays, process_worker.arrays_of(result))
   configs = [
@@ -185,17 +184,6 @@ def test_processes_of_split_data_are_one_process(done, tmp_path):
     for f in (tmp_path, done.folder / SHARDED)
   ]
   assert configs[0] == configs[1]
-
-
-@pytest.mark.nightly
-def test_a_regression_of_two_processes_is_that_of_one(done, tmp_path):
-  result = process_worker.regression_run(2, tmp_path)
-  assert result.summary['task'] == 'regression'
-  for process_id in (0, 1):
-    (history, summary), arrays = done.given_back('regression', process_id)
-    assert_alike(history, result.history)
-    assert_same_summary(summary, result.summary)
-    assert_same_arrays(arrays, process_worker.arrays_of(result))
 
 
 def names_of(folder):
@@ -212,26 +200,26 @@ def test_four_processes_give_what_one_gives(tmp_path):
     workers.wait()
   for index in indices:
     # Sums over four devices round otherwise than those over two.
-    wanted = process_worker.some_rounds(index, 2)
+    expected = process_worker.some_rounds(index, 2)
     for process_id in range(4):
-      assert_same_arrays(workers.given_back(index, process_id)[1], wanted)
+      assert_same_arrays(workers.outcome(index, process_id)[1], expected)
 
 
 @pytest.mark.parametrize(
-  ('group', 'message'),
+  ('group', 'subject'),
   [
-    (Group('', 1, 2), r'process_id=1.*num_processes=2.*need `coordinator_address`'),
-    (Group('host', 0, 2), r'coordinator_address=host.*must be HOST:PORT or auto'),
-    (Group('host:0', 0, 2), r'must be HOST:PORT'),
-    (Group('host:99999', 0, 2), r'must be HOST:PORT'),
-    (Group(':1234', 0, 2), r'must be HOST:PORT'),
-    (Group('host:1234', 0, 0), r'num_processes=0.*must say how many'),
-    (Group('host:1234', 2, 2), r'process_id=2.*must lie in 0\.\.1'),
-    (Group('host:1234', -1, 2), r'process_id=-1.*must lie in 0\.\.1'),
+    (Group('', 1, 2), 'coordinator_address'),
+    (Group('host', 0, 2), 'coordinator_address'),
+    (Group('host:0', 0, 2), 'coordinator_address'),
+    (Group('host:99999', 0, 2), 'coordinator_address'),
+    (Group(':1234', 0, 2), 'coordinator_address'),
+    (Group('host:1234', 0, 0), 'num_processes'),
+    (Group('host:1234', 2, 2), 'process_id'),
+    (Group('host:1234', -1, 2), 'process_id'),
   ],
 )
-def test_addresses_and_numbers_that_do_not_fit_are_refused(group, message):
-  with pytest.raises(UserError, match=message):
+def test_refused(group, subject):
+  with pytest.raises(UserError, match=f'^{subject}: '):
     processes.initialize(group)
 
 

@@ -36,33 +36,24 @@ def test_processes_meet_in_any_order():
 
 
 def test_numbers_of_processes_that_differ_are_one_sentence_in_each():
-  message = (
-    '`num_processes=3` in process 1, but `num_processes=2` in the first one; they must '
-    'agree.'
-  )
+  message = 'num_processes: 3 in process 1, 2 in first'
   assert met((0, 2), (1, 3)) == [message] * 2
 
 
 def test_two_processes_of_one_number_are_refused():
   told = met((0, 3), (1, 3), (1, 3))
-  assert told == ['Two processes have `process_id=1`; number them from 0 to 2.'] * 3
+  assert told == ['process_id: two are 1; number them from 0 to 2'] * 3
 
 
 def test_processes_that_do_not_come_are_named():
   told = met((0, 4), (2, 4), seconds=1.0)
   assert told[0] == told[1]
-  assert told[0].startswith(
-    '`num_processes=4`, but process 1, 3 did not come to `coordinator_address=ADDRESS` '
-    'within 1 s;'
-  )
+  assert told[0].startswith('num_processes: process 1, 3 did not come to ADDRESS')
 
 
 def test_a_coordinator_that_does_not_answer_is_named():
   (told,) = met((1, 2), seconds=0.5)
-  assert told.startswith(
-    '`coordinator_address=ADDRESS`: the first process did not answer within 0.5 s '
-    '(Connection refused);'
-  )
+  assert told.startswith('coordinator_address: ADDRESS did not answer within 0.5 s')
 
 
 def test_strangers_at_the_address_are_ignored():
@@ -89,5 +80,5 @@ def test_strangers_at_the_address_are_ignored():
 def test_a_port_in_use_is_refused():
   with socket.create_server(('127.0.0.1', 0)) as other:
     address = f'127.0.0.1:{other.getsockname()[1]}'
-    with pytest.raises(UserError, match=r'cannot listen there: Address already in use'):
+    with pytest.raises(UserError, match='already in use'):
       rendezvous.wait_for_all(address, 0, 2, 1.0)

@@ -21,7 +21,7 @@ from fesem_jax.plots.style import STYLE, lay_out
 from fesem_jax.run.results.client_table import counted
 from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames
-from fesem_jax.utils import progress_lines, user_cache
+from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import method_name, printable, text_of
 from fesem_jax.utils.errors import check
@@ -159,8 +159,8 @@ def _html(table: pd.DataFrame) -> Markup:
 def _library() -> str:
   """Vega, Vega-Lite and Vega-Embed as one script, cached as it takes seconds."""
   version = metadata.version('vl-convert-python')
-  path = user_cache.folder() / 'report' / f'vega_{version}.js'
-  user_cache.make_private(path.parent)
+  path = pathlib.Path.home() / '.cache' / 'fesem_jax' / f'vega_{version}.js'
+  path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
   if not path.exists():
     with progress_lines.waiting_for('building the figure library'):
       text = vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;')

@@ -19,10 +19,10 @@ from fesem_jax.data.partitions.partition import (
   split_each,
 )
 from fesem_jax.data.partitions.partition import Rows as Lists
-from fesem_jax.utils import array_pickles, ranges
+from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.notices import warn_once
-from fesem_jax.utils.safe_files import opened, reading
+from fesem_jax.utils.safe_files import opened, read_pickle, reading
 
 if TYPE_CHECKING:
   from fesem_jax.data.pool import Pool
@@ -154,7 +154,7 @@ def _numbers(values: Any) -> Array:
 
 def _of_file(path: pathlib.Path) -> Any:
   if path.suffix in ('.pkl', '.pickle'):
-    return array_pickles.read_pickle(path)
+    return read_pickle(path)
   if path.suffix == '.csv':
     import pandas  # Slow to import.
 
