@@ -7,7 +7,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 
 # An issue that adds a named feature raises a number by it.
-MOST_LINES = {('fesem_jax', 'experiments'): 38_100, ('tests',): 34_200}
+MOST_LINES = {('fesem_jax', 'experiments'): 37_700, ('tests',): 32_800}
 
 
 @pytest.mark.parametrize('folders', MOST_LINES)
