@@ -18,7 +18,7 @@ _FILES = 'metrics.jsonl', 'summary.json'
 def finish(spec: Spec, result: Result) -> None:
   """Deletes all other files of a run that has finished."""
   if spec.workdir is not None:
-    config = {'config': files.read_config(spec.workdir)}
+    config = {'config': files.read_object(spec.workdir / 'config.json')}
     files.add_to_summary(spec.workdir, result.summary, config)
     _delete_others(spec.workdir)
 
@@ -28,8 +28,10 @@ def finished(spec: Spec) -> bool:
 
   Raises `WorkdirError` if they are of another run. Those of fewer rounds are deleted.
   """
-  summary = files.read_summary(spec.workdir) if spec.workdir else None
-  if spec.workdir is None or not summary or 'config' not in summary:
+  if spec.workdir is None:
+    return False
+  summary = files.read_object(spec.workdir / 'summary.json')
+  if not summary or 'config' not in summary:
     return False
   digest = digest_of_data(spec.train, spec.test)
   config = json.loads(json.dumps((spec.config or {}) | {'data_digest': digest}))
