@@ -50,7 +50,6 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.splits import with_weights
 from fesem_jax.server import comparison
-from fesem_jax.utils import display
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import check_choice
 
@@ -103,24 +102,6 @@ METHODS: Mapping[str, Callable[..., Algorithm]] = {
   'centralized': centralized,
 }
 
-
-# As papers write them, in figures and LaTeX.
-_PUBLISHED = {
-  'apfl': 'APFL', 'centralized': 'Centralized', 'cfl_gp': 'CFL-GP', 'clove': 'CLoVE',
-  'ditto': 'Ditto', 'fed_ala': 'FedALA', 'fed_amp': 'FedAMP', 'fed_avg': 'FedAvg',
-  'fed_babu': 'FedBABU', 'fed_bn': 'FedBN', 'fed_buff': 'FedBuff',
-  'fed_cluster': 'FedCluster', 'fed_dane': 'FedDANE', 'fed_dist': 'FedDist',
-  'fed_drift': 'FedDrift', 'fed_dws': 'FedDWS', 'fed_dyn': 'FedDyn', 'fed_em': 'FedEM',
-  'fed_group': 'FedGroup', 'fed_nova': 'FedNova', 'fed_opt': 'FedOpt',
-  'fed_per': 'FedPer', 'fed_prox': 'FedProx', 'fed_rc': 'FedRC', 'fed_rep': 'FedRep',
-  'fed_sgd': 'FedSGD', 'fed_soft': 'FedSoft', 'fesem': 'FeSEM', 'fesem_ma': 'FeSEM-MA',
-  'flux': 'FLUX', 'hypo_cluster': 'HypoCluster', 'l2gd': 'L2GD',
-  'lg_fed_avg': 'LG-FedAvg', 'moon': 'MOON', 'non_fed': 'NonFed', 'oracle': 'Oracle',
-  'p_fed_me': 'pFedMe', 'pacfl': 'PACFL', 'per_fed_avg': 'Per-FedAvg',
-  'robust': 'Robust', 'scaffold': 'SCAFFOLD', 'stocfl': 'StoCFL',
-}  # fmt: skip
-# In the order of tables.
-display.PUBLISHED.update({name: _PUBLISHED[name] for name in METHODS})
 
 # Options that a name fixes.
 _FIXED: Mapping[str, Mapping[str, Any]] = {

@@ -19,7 +19,7 @@ from fesem_jax.plots.clients import Portrait
 from fesem_jax.plots.style import STYLE, legend_below, save
 from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames, load_runs
-from fesem_jax.utils.display import class_names, in_figure, method_name
+from fesem_jax.utils.display import class_names, in_figure
 
 # Name of each figure -> what draws it.
 Figures = dict[str, Callable[[], Figure]]
@@ -175,7 +175,7 @@ def _title(frames: Frames, what: str) -> str:
   runs, seeds = frames.runs, frames.runs['seed'].nunique()
   parts = [_dataset(frames)]
   if runs['method'].nunique() == 1:
-    parts.append(in_figure(method_name(str(runs['method'].iloc[0]))))
+    parts.append(in_figure(str(runs['method'].iloc[0])))
   parts += ['honest clients'] * any(column.startswith('honest.') for column in runs)
   on = set(runs.get('config.evaluate_on', ()))
   parts += ['validation examples'] * ('validation' in on)

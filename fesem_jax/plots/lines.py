@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from fesem_jax.analysis import tables
 from fesem_jax.plots.style import curve_style, over_rounds
 from fesem_jax.utils import display
-from fesem_jax.utils.display import in_figure, method_name, names_in_figure
+from fesem_jax.utils.display import in_figure, names_in_figure
 from fesem_jax.utils.palette import color_of
 
 # Metrics, and what may stand below curves -> their names on an axis.
@@ -100,7 +100,7 @@ def _legend_names(rounds: pd.DataFrame, frame: pd.DataFrame) -> dict[Any, str]:
   """Names of methods; they tell of missing seeds and of runs that ended early."""
   seeds = frame.groupby('method', observed=True)['seeds'].max()
   ends = rounds.groupby(['method', 'run'], observed=True)['round'].max()
-  names = names_in_figure(method_name(str(method)) for method in seeds.index)
+  names = names_in_figure(map(str, seeds.index))
   texts = {}
   for name, (method, count) in zip(names, seeds.items(), strict=True):
     first, last = ends[method].min(), ends[method].max()
@@ -144,7 +144,7 @@ def sweep(runs: pd.DataFrame, ax: Axes, flag: str, column: str = '') -> Axes:
     means = tables.metric(column).factor * rows.set_index('place')[['mean', 'std']]
     # Equal ones would hide each other.
     x = places[means.index] + (0 if numeric else _APART * i)
-    name = names_in_figure([method_name(str(method))])[0]
+    name = names_in_figure([str(method)])[0]
     ax.plot(x, means['mean'], label=name, **curve_style(i))
     ends = means['mean'] - means['std'], means['mean'] + means['std']
     ax.fill_between(x, *ends, color=color_of(i), alpha=0.15, linewidth=0)

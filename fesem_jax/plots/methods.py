@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from fesem_jax.analysis import tables
 from fesem_jax.plots.lines import metric_name
 from fesem_jax.run.results.client_table import counted
-from fesem_jax.utils.display import in_figure, method_name, names_in_figure
+from fesem_jax.utils.display import in_figure, names_in_figure
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.palette import color_of
 
@@ -30,7 +30,7 @@ def differences(frame: pd.DataFrame, ax: Axes) -> Axes:
     names[place] += '\n(infinite)' * bool(np.isinf(row.difference))
   ax.set_yticks(range(len(frame)), names)
   ax.set_ylim(len(frame) - 0.5, -0.5)
-  reference = in_figure(method_name(str(frame.attrs['reference'])))
+  reference = in_figure(str(frame.attrs['reference']))
   label = metric_name(column).replace('(%)', '(points)')
   ax.set_xlabel(f'{label}\nminus {reference}')
   return ax
@@ -99,4 +99,4 @@ def ranks(scores: pd.DataFrame, ax: Axes, higher_is_better: bool = True) -> Axes
 
 def _names(labels: Iterable[Any]) -> list[str]:
   """Names of methods beside an axis."""
-  return names_in_figure(method_name(str(label)) for label in labels)
+  return names_in_figure(map(str, labels))

@@ -4,7 +4,6 @@ They may contain anything: markup of Matplotlib, LaTeX or Markdown, control char
 (unsafe in terminals and SVG), lone surrogates, or very long text.
 """
 
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -16,9 +15,6 @@ _LATEX = {c: '\\' + c for c in '{}$&#%_'} | {
   '>': r'\textgreater{}',
   '|': r'\textbar{}',
 }
-# Methods by their flag names -> as their papers write them; `algorithms` adds its own.
-PUBLISHED: dict[str, str] = {}
-_ALSO_WORDS = ('centralized', 'oracle', 'robust')
 _MARKDOWN = {c: '\\' + c for c in '\\`*[]<>|&~'}
 
 
@@ -50,20 +46,6 @@ HOURS = (('h', 1.0), ('min', 60.0), ('s', 3600.0))
 def unit_of(most: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
   """The largest unit of which `most` is at least one, else the least."""
   return next((unit for unit in units if most * unit[1] >= 1), units[-1])
-
-
-def method_name(label: str) -> str:
-  """The label of a method as papers write it: 'fesem(4)' is 'FeSEM(4)'.
-
-  Labels that users give stay as they are.
-  """
-  return re.sub(r'^\w+', lambda m: PUBLISHED.get(m[0], m[0]), label)
-
-
-def with_method_names(text: str) -> str:
-  """A sentence, in which methods are as papers write them."""
-  names = [name if name not in _ALSO_WORDS else rf'{name}(?=\()' for name in PUBLISHED]
-  return re.sub(rf'\b(?:{"|".join(names)})\b', lambda m: PUBLISHED[m[0]], text)
 
 
 def listed(values: Iterable[object], most: int) -> str:

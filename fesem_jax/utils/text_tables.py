@@ -13,9 +13,7 @@ from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.display import (
   in_latex,
   in_markdown,
-  method_name,
   printable,
-  with_method_names,
 )
 
 if TYPE_CHECKING:
@@ -93,9 +91,9 @@ class Table:
   def to_html(self) -> str:
     """The table as HTML, methods by the names of their papers, without its notes."""
     shown = self._marked(self.cells.map(escape), '<b>', '</b>').rename_axis(None)
-    shown = shown.rename(index=lambda name: escape(method_name(str(name))))
+    shown = shown.rename(index=lambda name: escape(str(name)))
     shown.columns = shown.columns.map(
-      lambda column: tuple(escape(with_method_names(text)) for text in column)
+      lambda column: tuple(escape(text) for text in column)
     )
     return shown.to_html(escape=False, border=0)
 
@@ -116,12 +114,12 @@ class Table:
     return self._latex_tables()[0]
 
   def _latex_tables(self) -> list[str]:
-    """LaTeX of some columns at a time, methods by the names of their papers."""
-    first, *others = [with_method_names(note) for note in self.notes] or ['']
+    """LaTeX of some columns at a time."""
+    first, *others = list(self.notes) or ['']
     texts = []
     for i, panel in enumerate(self._panels(_MOST_OF_LATEX)):
       groups = ', '.join(dict.fromkeys(group for group, _ in panel if group))
-      caption = self.caption or (with_method_names(groups) if i else first)
+      caption = self.caption or (groups if i else first)
       label = self.label + f'_{i + 1}' * bool(i)
       lines = [r'\begin{table*}[t]', rf'\caption{{{_latex(caption)}}}']
       lines += [rf'\label{{tab:{label}}}', r'\centering\footnotesize']
@@ -135,10 +133,10 @@ class Table:
     cells = self._marked(panel.map(_latex), r'\textbf{', '}')
     groups = [group for group, _ in panel]
     heads = [
-      rf'\multicolumn{{{groups.count(g)}}}{{c}}{{{_latex(with_method_names(g))}}}'
+      rf'\multicolumn{{{groups.count(g)}}}{{c}}{{{_latex(g)}}}'
       for g in dict.fromkeys(groups)
     ]
-    names = [_latex(method_name(str(name))) for name in cells.index]
+    names = [_latex(str(name)) for name in cells.index]
     rows = zip(names, *(cells[column] for column in cells), strict=True)
     lines = [['', *heads], [_latex(cells.index.name or '')]]
     lines[1] += [_latex(head) for _, head in panel]

@@ -271,7 +271,7 @@ def test_run_resume_and_figures(tmp_path):
   assert more.returncode == 0, more.stderr
   assert more.stdout.endswith('\nReport: here/report.html\n')
   page = (tmp_path / 'here/report.html').read_text()
-  assert '<title>digits: FeSEM(4), seed 0</title>' in page
+  assert '<title>digits: fesem(4), seed 0</title>' in page
   lines = (tmp_path / 'here/metrics.jsonl').read_text().splitlines()
   assert [json.loads(x)['round'] for x in lines] == [0, 1, 2, 3, 4]
   drawn = call('report', 'here', '--figures=plots', cwd=tmp_path, figures=True)
@@ -322,7 +322,7 @@ def test_compare_writes_tables_and_runs_only_what_is_missing(tmp_path):
   assert [r['method'] for r in rows] == ['fed_avg']
   assert again.stdout.endswith('\nReport: table/report.html\n')
   text = (folder / 'report.html').read_text()
-  assert 'FedAvg' in text
+  assert 'fed_avg' in text
 
 
 MISTAKES = [

@@ -89,9 +89,9 @@ def test_legends_tell_of_missing_seeds_and_early_ends(comparison, ax):
   rounds = comparison.rounds
   last_seed = (rounds['method'] == 'fed_avg') & (rounds['seed'] == 2)
   plots.curves(rounds[~last_seed], ax)
-  assert texts(ax.legend().get_texts())[0] == 'FedAvg (2 of 3 seeds)'
+  assert texts(ax.legend().get_texts())[0] == 'fed_avg (2 of 3 seeds)'
   plots.curves(rounds[~(last_seed & (rounds['round'] > 2))], ax)
-  assert 'FedAvg (to round 2)' in texts(ax.legend().get_texts())
+  assert 'fed_avg (to round 2)' in texts(ax.legend().get_texts())
   # Means are of the rounds that all seeds have.
   values = {'a': [1.0, 2.0, np.inf, 4.0], 'b': [3.0, 4.0, 5.0]}
   parts = [rounds_of(loss=v).assign(run=run) for run, v in values.items()]
@@ -107,7 +107,7 @@ def test_titles_say_of_which_clients_and_examples_figures_are(tmp_path):
   runs = frames.runs.assign(**{'honest.deployed.micro_accuracy': 0.9})
   frames = frames._replace(runs=runs, clients=frames.clients.assign(honest=True))
   drawn = figures.figures_of_run(frames, files.read_portrait(path.parent))
-  title = 'npz(toy.npz, y=y), FeSEM(2), honest clients, validation examples: '
+  title = 'npz(toy.npz, y=y), fesem(2), honest clients, validation examples: '
   assert drawn['clusters']().get_suptitle() == title + 'clusters, bad clients too'
 
 
@@ -117,7 +117,7 @@ def test_methods_are_drawn_over_the_values_of_a_flag(ax):
   runs = runs.assign(task='classification', seed=[0, 0, 0, 1, 1, 1])
   runs['deployed.micro_accuracy'] = [0.8, 0.6, 0.5, 0.9, 0.7, 0.5]
   plots.sweep(runs, ax, 'lr')
-  assert [line.get_label() for line in ax.lines] == ['FeSEM(2)', 'NonFed']
+  assert [line.get_label() for line in ax.lines] == ['fesem(2)', 'non_fed']
   np.testing.assert_allclose(ax.lines[0].get_xdata(), [0.01, 0.1])
   np.testing.assert_allclose(ax.lines[0].get_ydata(), [65, 85])
   np.testing.assert_allclose(ax.lines[1].get_ydata(), [50, 50])
@@ -143,7 +143,7 @@ def test_differences_are_filled_where_p_is_small(ax):
   assert first.get_markerfacecolor() == first.get_color() == plots.PALETTE[0]
   assert [p.get_markerfacecolor() for p in (second, third)] == ['white'] * 2
   assert texts(ax.get_yticklabels()) == [r'a\$b', 'c', 'd\n(infinite)']
-  assert ax.get_xlabel() == 'Deployed micro accuracy (points)\nminus FedAvg'
+  assert ax.get_xlabel() == 'Deployed micro accuracy (points)\nminus fed_avg'
 
 
 @pytest.mark.parametrize(('column', 'worst'), [('accuracy', 0), ('rmse', -1)])
@@ -155,7 +155,7 @@ def test_the_worst_tenth_of_clients_is_marked(ax, column, worst):
   plots.client_spread(clients, ax)
   known = tables.metric(column).factor * np.linspace(0.1, 1.0, 10)
   np.testing.assert_allclose(ax.lines[0].get_xdata(), [known[worst]])
-  assert texts(ax.get_yticklabels()) == ['FedAvg\n(without 1 infinite)']
+  assert texts(ax.get_yticklabels()) == ['fed_avg\n(without 1 infinite)']
   with pytest.raises(UserError, match='clients'):
     plots.client_spread(clients, ax, 'deployed_f1')
 
@@ -166,7 +166,7 @@ def test_bars_join_methods_that_ranks_do_not_tell_apart(ax):
   np.testing.assert_array_equal(ax.lines[0].get_xdata(), [1, 2, 3])
   bars = [line.get_ydata().tolist() for line in ax.lines[1:-1]]
   assert bars == [[-0.2, 1.2], [0.8, 2.2]]  # The difference is 1.35.
-  assert texts(ax.get_yticklabels()) == ['FeSEM(2)', 'Ditto', 'FedAvg']
+  assert texts(ax.get_yticklabels()) == ['fesem(2)', 'ditto', 'fed_avg']
 
 
 def test_only_recorded_rounds_of_clusters_are_drawn(ax):

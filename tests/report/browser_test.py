@@ -127,6 +127,6 @@ def test_hostile_names_are_shown_and_not_run(tmp_path):
     """,
   )
   assert not said
-  assert told[0] == 'toy: FeSEM(2), seed 0'
+  assert told[0] == 'toy: fesem(2), seed 0'
   assert f'{name}2' in told[1]
   assert told[2] == 0

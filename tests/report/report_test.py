@@ -62,7 +62,7 @@ def test_curves_are_means_of_seeds(page):
   curves = rows(specs(page)['curves'])
   chosen = curves.query('metric == "deployed.micro_accuracy" and round == 4')
   each = 100 * np.array([value_of(seed, 4, -0.1) for seed in (0, 1)])
-  first = chosen.set_index('method').loc['FedAvg']
+  first = chosen.set_index('method').loc['fed_avg']
   np.testing.assert_allclose(first['mean'], each.mean())
   assert first['seeds'] == 2
   assert first['total_seconds'] == 2
@@ -77,7 +77,7 @@ def test_curves_are_means_of_seeds(page):
 
 def test_clients_are_those_of_the_files(page):
   clients = rows(specs(page)['clients'])
-  shown = clients[clients['method'] == 'FeSEM(2)'].reset_index(drop=True)
+  shown = clients[clients['method'] == 'fesem(2)'].reset_index(drop=True)
   wanted = clients_of([f'c{i:02d}' for i in range(12)])
   assert shown['client'].tolist() == wanted['client'].tolist()
   scores = [frame['deployed_accuracy'] for frame in (shown, wanted)]

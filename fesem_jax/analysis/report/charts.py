@@ -13,7 +13,6 @@ import pandas as pd
 from fesem_jax.analysis import tables
 from fesem_jax.plots.clusters import sizes_of_clusters
 from fesem_jax.plots.lines import average, metric_name
-from fesem_jax.utils.display import method_name
 from fesem_jax.utils.palette import PALETTE
 
 _POINTS, _CLIENTS = 200, 2000  # Of a curve, and of a run, at most.
@@ -47,7 +46,7 @@ def curves(rounds: pd.DataFrame) -> dict[str, Any]:
   for name in overs[1:]:
     at = average(rounds, name).set_index(['method', 'round'])['mean']
     frame = frame.join(at.rename(name), on=['method', 'round'])
-  frame['method'] = frame['method'].astype(str).map(method_name)
+  frame['method'] = frame['method'].astype(str)
   what = _menu('metric', 'Metric', {m: metric_name(m) for m in metrics})
   over = _menu('over', 'over', {m: metric_name(m) for m in overs})
   picked = alt.selection_point(fields=['method'], bind='legend')
@@ -93,7 +92,7 @@ def clients(frame: pd.DataFrame) -> dict[str, Any]:
   clusters = shown.get('cluster', pd.Series(index=shown.index)).astype('Int64')
   ids = [*map(str, sorted(clusters.dropna().unique())), 'none']
   truth = shown.get('true_cluster', pd.Series('', shown.index)).astype(str)
-  names = shown['method'].astype(str).map(method_name)
+  names = shown['method'].astype(str)
   cluster = clusters.astype('string').fillna('none')
   shown = shown.assign(cluster=cluster, true_cluster=truth, method=names)
   clustered = names[clusters.notna()]  # Shown first.
@@ -125,7 +124,7 @@ def clusters(rounds: pd.DataFrame) -> dict[str, Any]:
   for method, rows in rounds.groupby('method', observed=True):
     sizes = _evenly(sizes_of_clusters(rows), _POINTS).reset_index()
     long = sizes.melt('round', var_name='cluster', value_name='clients')
-    parts.append(long.assign(method=method_name(str(method))))
+    parts.append(long.assign(method=str(method)))
   frame = pd.concat(parts).astype({'cluster': str})
   whole = alt.Axis(format='d', tickMinStep=1)
   chart = (

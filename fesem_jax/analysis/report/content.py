@@ -23,7 +23,7 @@ from fesem_jax.run.results.files import read_portrait
 from fesem_jax.run.results.frames import Frames
 from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
-from fesem_jax.utils.display import method_name, printable, text_of
+from fesem_jax.utils.display import printable, text_of
 from fesem_jax.utils.errors import check
 
 _WORST = 10
@@ -62,7 +62,7 @@ def content(comparison: Comparison, title: str) -> dict[str, Any]:
       'notes': table.notes if table else ['No run has finished.'],
       'specs': specs,
       'figures': list(_figures(comparison, first)),
-      'extremes': [(method_name(m), *_extremes(c)) for m, c in by_method],
+      'extremes': [(m, *_extremes(c)) for m, c in by_method],
       'runs': _html(runs.reindex(columns=list(_RUNS)).rename(columns=_RUNS)),
       'settings': [_html(table) for table in _settings(runs)],
       'library': Markup(_library()),
@@ -76,7 +76,7 @@ def _runs(frames: Frames, names: Any) -> Frames:
 def _title(runs: pd.DataFrame) -> str:
   """'digits: 3 methods, 2 seeds'."""
   first, methods, seeds = runs.iloc[0], runs['method'].nunique(), runs['seed'].nunique()
-  what = f'{methods} methods' if methods > 1 else method_name(first['method'])
+  what = f'{methods} methods' if methods > 1 else first['method']
   on = f', {seeds} seeds' if seeds > 1 else f', seed {first["seed"]}'
   return f'{first.get("config.dataset") or "runs"}: {what}{on}'
 

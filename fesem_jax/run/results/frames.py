@@ -9,13 +9,13 @@ row a run and client, see `client_table`.
 import collections
 import functools
 import glob
+import json
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fesem_jax.run.results import client_table, files
-from fesem_jax.utils import display
 from fesem_jax.utils.errors import check
 
 if TYPE_CHECKING:
@@ -137,9 +137,18 @@ def _run_folders(folder: pathlib.Path) -> Iterable[pathlib.Path]:
   if (folder / 'metrics.jsonl').is_file() or (folder / 'config.json').is_file():
     yield folder
   elif folder.is_dir():
-    for inner in sorted(folder.iterdir()):
+    place = _places_in_table(folder)
+    inside = sorted(folder.iterdir())
+    for inner in sorted(inside, key=lambda path: place.get(path.name, len(place))):
       if inner.is_dir() and inner.name[0] != '.' and inner.name not in _OTHERS:
         yield from _run_folders(inner)
+
+
+def _places_in_table(folder: pathlib.Path) -> dict[str, int]:
+  """Folder of each method of a comparison -> its place in the table."""
+  path = folder / 'table.json'
+  rows = json.loads(path.read_text()) if path.is_file() else []
+  return {row['method'].replace('/', '_'): i for i, row in enumerate(rows)}
 
 
 def _label(folder: pathlib.Path, above: pathlib.Path) -> str:
@@ -173,7 +182,7 @@ def joined(runs: Sequence[Recorded], order: Sequence[str] = ()) -> Frames:
   """Frames of runs, in the `order` of methods, then of seeds."""
   import pandas
 
-  labels = list(dict.fromkeys([*order, *_in_order(runs)]))
+  labels = list(dict.fromkeys([*order, *(run.method for run in runs)]))
   rows, rounds, clients = [], [], []
   for run in runs:
     name = f'{run.method}/seed{run.seed}'
@@ -198,18 +207,6 @@ def _sorted(frame: 'DataFrame', labels: Sequence[str]) -> 'DataFrame':
   columns = [*KEYS, *(name for name in frame.columns if name not in KEYS)]
   frame = frame[columns].assign(method=pandas.Categorical(frame['method'], labels))
   return frame.sort_values(['method', 'seed'], kind='stable', ignore_index=True)
-
-
-def _in_order(runs: Sequence[Recorded]) -> list[str]:
-  """Labels in the order of the paper, own methods last."""
-  methods = list(display.PUBLISHED)
-
-  def place(run: Recorded) -> tuple[int, int]:
-    name, clusters = run.config.get('algorithm'), run.config.get('num_clusters')
-    at = methods.index(name) if name in methods else len(methods)
-    return at, clusters if isinstance(clusters, int) else 0
-
-  return list(dict.fromkeys(run.method for run in sorted(runs, key=place)))
 
 
 def flat(
