@@ -89,7 +89,7 @@ class Table:
     return self.to_html() + ''.join(f'<p>{escape(note)}</p>' for note in self.notes)
 
   def to_html(self) -> str:
-    """The table as HTML, methods by the names of their papers, without its notes."""
+    """The table as HTML, without its notes."""
     shown = self._marked(self.cells.map(escape), '<b>', '</b>').rename_axis(None)
     shown = shown.rename(index=lambda name: escape(str(name)))
     shown.columns = shown.columns.map(
