@@ -749,6 +749,8 @@ ROBUST = {'num_clusters': 2}
   'robust',
   {'aggregation': 'trimmed_mean(0.25)', **ROBUST},
   {'aggregation': 'median', **ROBUST},
+  cohorts=((0, 2, 4, 5), (5, 2, 4, 0), (0, 1, 3, 5)),
+  dropout=False,  # Else clusters are too small to trim.
   start=near_centers,
 )
 def robust(clients, state, aggregation, **options):
