@@ -102,7 +102,7 @@ def all_options() -> dict[str, Any]:
 
 def shared_options() -> dict[str, tuple[Any, str]]:
   """Options of several methods, which are flags: default and words of the first."""
-  factories = {f: name for name, f in reversed(algorithms.METHODS.items())}
+  factories = {f: name for name, f in reversed([*algorithms.METHODS.items()])}
   names = list(reversed(factories.values()))
   count = Counter(option for name in names for option in options(name))
   words = documented(flat_options.wrappers) | {

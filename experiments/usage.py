@@ -145,7 +145,7 @@ def _kind(name: str) -> str:
   flag = flags.FLAGS[name]
   if flag.boolean:
     return 'true or false'
-  hint = getattr(flag.parser, 'hint', None)
+  hint = getattr(flag.parser, 'hint', str)
   choices = getattr(flag.parser, 'enum_values', None) or options.choices(hint)
   if choices:
     return ', '.join(choice or "''" for choice in choices)

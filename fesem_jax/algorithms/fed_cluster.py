@@ -137,7 +137,9 @@ def fed_cluster(
     parent[after] = before
     centers = tree.take(state.centers, jnp.asarray(parent))
     clusters = reassigned(info.clusters, before, after)
-    state = FedClusterState(centers, after, count, state.rounds)
+    state = FedClusterState(
+      centers, jnp.asarray(after), jnp.asarray(count), state.rounds
+    )
     return state, info._replace(clusters=clusters)
 
   return Algorithm(local, init, step, deployed, between)

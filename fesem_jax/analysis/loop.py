@@ -133,7 +133,7 @@ class _Ahead(contextlib.ExitStack):
   def __init__(self) -> None:
     super().__init__()
     self._thread = self.enter_context(futures.ThreadPoolExecutor(1))
-    self._compiling = None
+    self._compiling: futures.Future[Any] | None = None
 
   def begin(
     self,

@@ -32,11 +32,12 @@ def true_clusters(
   """The true clusters [M]; `names` are of numbers. None where none are known."""
   if truth is None or not len(truth):
     return None
-  given = dict(enumerate([] if names is None else names))
+  by_number = dict(enumerate([] if names is None else names))
   kinds, codes = np.unique(truth, return_inverse=True)
+  texts = [str(kind) for kind in kinds]
   if kinds.dtype.kind != 'U':
-    kinds = [given.get(int(kind), f'true cluster {kind}') for kind in kinds]
-  return pd.Categorical.from_codes(codes, [printable(str(kind)) for kind in kinds])
+    texts = [by_number.get(int(kind), f'true cluster {kind}') for kind in kinds]
+  return pd.Categorical.from_codes(codes, [printable(str(text)) for text in texts])
 
 
 def client_points(portrait: Portrait) -> pd.DataFrame:

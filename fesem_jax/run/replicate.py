@@ -145,7 +145,8 @@ class Replicate:
     """The event of a moment of the run."""
     spec = self.spec
     arranged = Arranged(*self.splits, self.places, programs.compiled, self.deployed)
-    now = {'number': self.done, 'records': tuple(self.out.records)} | now
+    now.setdefault('number', self.done)
+    now.setdefault('records', tuple(self.out.records))
     return Event(
       algorithm=self.algorithm, train=self.on_host, test=spec.test, rounds=spec.rounds,
       seed=spec.seed, workdir=spec.workdir, config=spec.config, arranged=arranged,

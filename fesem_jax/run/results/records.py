@@ -66,8 +66,8 @@ def settled(history: Sequence[Record], patience: int) -> bool:
     return False
   if all(r.get('objective') is None for r in history):
     return all(r['trained'] for r in recent)
-  values = [r.get('objective') for r in history[-patience - 1 :]]
-  values = [x for x in values if x is not None]
+  recent = history[-patience - 1 :]
+  values = [x for r in recent if (x := r.get('objective')) is not None]
   still = all(abs(b - a) <= _SETTLED * abs(a) for a, b in itertools.pairwise(values))
   return len(values) > patience and still
 
