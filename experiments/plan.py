@@ -11,7 +11,7 @@ import jax
 from absl import flags
 from jax.sharding import Mesh
 
-from fesem_jax.core import chips, placement, sharding
+from fesem_jax.core import placement, sharding
 from fesem_jax.core.selection import cohort_size
 from fesem_jax.data import with_true_groups
 from fesem_jax.run import planner
@@ -104,7 +104,7 @@ def define_flags() -> None:
   """Defines the flags of this binary."""
   run.define_flags()
   flags.adopt_module_key_flags(run)
-  which = f'Chips as v5e:2x4, of {", ".join(chips.CHIPS)}; local: the devices here.'
+  which = f'Chips as v5e:2x4, of {", ".join(sharding.CHIPS)}; local: the devices here.'
   flags.DEFINE_string('topology', 'local', which)
   flags.DEFINE_string('json', '', 'File for the plan; default: none.')
 

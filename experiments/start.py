@@ -15,7 +15,6 @@ from typing import NoReturn
 import jax
 from absl import app, flags, logging
 
-from fesem_jax.core import jax_devices
 from fesem_jax.utils import processes
 from fesem_jax.utils.display import printable
 from fesem_jax.utils.errors import Diverged, UserError, check
@@ -84,7 +83,8 @@ def main_with_clear_errors(
         )
       if 'RESOURCE_EXHAUSTED' not in str(e):
         raise
-      _fail(jax_devices.out_of_memory(e))
+      remedy = 'lower --clients_per_chunk, or set --client_state=offloaded'
+      _fail(f'device memory: {first_line(e)}; {remedy}')
     except Stopped as e:
       _interrupted(str(e))
     except KeyboardInterrupt:

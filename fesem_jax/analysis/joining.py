@@ -13,7 +13,7 @@ from fesem_jax import tasks
 from fesem_jax.analysis import tables
 from fesem_jax.core import placement, prng_streams, sharding, tree
 from fesem_jax.core.algorithm import ClientModels
-from fesem_jax.core.arrangement import arrange_all, order_of_clients, ordered
+from fesem_jax.core.arrangement import arrange, order_of_clients, ordered
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining, local_training
@@ -66,7 +66,7 @@ def join(
   local = local or local_training(model, optax.sgd(0.0))
   clusters, centers = used_centers(run, model)
   places = np.argsort(order_of_clients(local, data))
-  (data,) = arrange_all(local, data)
+  (data,) = arrange(local, data)
   key = joining_keys(run.config.get('seed', 0))[0]
   centers, key = sharding.replicate((centers, key), local.mesh)
   return clusters[np.asarray(by_rules(local, centers, data, key)[rule])[places]]
@@ -115,7 +115,7 @@ def adapt(
   keys = sharding.replicate(joining_keys(config['seed']), mesh)
   centers = sharding.replicate(centers, mesh)
   on_host, _ = ordered(local, train, test)
-  whole, test = arrange_all(local, train, test, data_placement=data_placement)
+  whole, test = arrange(local, train, test, data_placement=data_placement)
   count, clusters = len(whole.info.names), whole.info.clusters
   # Joining by loss on all examples is what the other rules are compared with.
   by_all = np.asarray(by_rules(local, centers, whole, keys[0])['loss'])[:count]

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from fesem_jax.algorithms.common.first_clusters import before_rounds, random_start
 from fesem_jax.core import prng_streams, sharding
-from fesem_jax.core.arrangement import arrange_all, order_of_clients
+from fesem_jax.core.arrangement import arrange, order_of_clients
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.gram_matrices import centered_gram
 from fesem_jax.core.local_training import LocalTraining
@@ -123,7 +123,7 @@ def inner_products(
   local = before_rounds(local, epochs)
   compare = comparison.build(cluster_on, local.model)
   places = np.argsort(order_of_clients(local, train))
-  (train,) = arrange_all(local, train, data_placement=data_placement)
+  (train,) = arrange(local, train, data_placement=data_placement)
   key = prng_streams.folded(jax.random.key(seed), prng_streams.INIT)
   key = sharding.replicate(key, local.mesh)
 

@@ -17,21 +17,17 @@ from fesem_jax.utils.errors import check
 class ClientModels(NamedTuple):
   """The models that clients start from or deploy, each stored once.
 
-  Each layer is shared by all clients, chosen by each client among several models, or
-  personal. `shared` and `own` both have the structure of one model, with None in place
-  of the layers of the other; one without any layers is None.
+  A layer is shared by all clients, chosen by each client among several models, or
+  personal. `shared` and `own` have the structure of one model, with None for the layers
+  of the other; one without layers is None.
 
   Attributes:
     shared: [R, ...] one global model (R = 1) or R centers.
-    choice: [M] int32 index of each client's model among the R; None if all clients use
-      the first.
-    own: [M, ...] personal model or personal layers of each client.
-    mixture: [M, R] float32 weights that add up to 1 for each client, which predicts
-      with the weighted mean of the R models' class probabilities; `choice` and `own`
-      are then None.
-    membership: [M, K] float32 degree to which each client belongs to each of K
-      clusters, if all clients have personal models; it is reported only, and no model
-      depends on it.
+    choice: [M] int32 index of each client's model among the R; None is the first.
+    own: [M, ...] personal models or layers.
+    mixture: [M, R] float32 weights that sum to 1; clients predict with the weighted
+      mean of the R models' class probabilities, and have neither `choice` nor `own`.
+    membership: [M, K] float32 degrees of membership in K clusters, only reported.
   """
 
   shared: Params = None
@@ -41,18 +37,11 @@ class ClientModels(NamedTuple):
   membership: jax.Array | None = None
 
   def of(self, cohort: Cohort) -> 'ClientModels':
-    """The models of a cohort's clients: [S] in place of [M]."""
+    """The models of the S clients of a cohort."""
     return ClientModels(self.shared, *tree.rows_of(tuple(self[1:]), cohort))
 
   def params(self, count: int) -> Params:
-    """[M, ...] the complete model of each client, one copy each.
-
-    Args:
-      count: M.
-
-    Raises:
-      ValueError: if clients use a mixture.
-    """
+    """[count, ...] the complete model of each client; `ValueError` for a mixture."""
     if self.mixture is not None:
       raise ValueError('Clients that use a mixture have no single model.')
     own = self.own
@@ -66,21 +55,18 @@ class ClientModels(NamedTuple):
     return chosen if own is None else tree.merge(chosen, own)
 
   def has_clusters(self) -> bool:
-    """True if clients have clusters; does not depend on the arrays' values."""
+    """True if clients have clusters, whatever the values of the arrays."""
     return any(x is not None for x in (self.choice, self.mixture, self.membership))
 
   def clusters(self) -> jax.Array | None:
-    """[M] int32 cluster of each client; None without clusters.
-
-    For a mixture or memberships, the index of the greatest weight.
-    """
+    """[M] int32 cluster of each client, that of the greatest weight; None without."""
     for weights in (self.mixture, self.membership):
       if weights is not None:
         return weights.argmax(axis=1).astype(jnp.int32)
     return self.choice
 
   def num_clusters(self) -> int:
-    """Number of clusters: R, or K for memberships."""
+    """K."""
     if self.membership is not None:
       return self.membership.shape[1]
     return self.num_models()
@@ -92,18 +78,17 @@ class ClientModels(NamedTuple):
 
 
 class Clusters(NamedTuple):
-  """The report of a clustered method on a round; see `RoundInfo.clusters`.
+  """The report of a clustered method on a round.
 
   Attributes:
-    assignment: [M] int32 cluster of each client; K for a client that has not joined.
-    sizes: [K] int32 clients in each cluster; clients without examples, which pad the
-      data, do not count.
-    moved: [] int32 clients whose cluster changed in this round.
-    objective: [] float32 Eq. 6, the mean squared distance of the round's
-      clients to their centers; None if the method does not measure it.
-    objective_parts: [] float32 Eq. 6 after the local step, with the initial clusters
-      and centers of the round, and after the E-step; None if not tracked.
-    took_part: [S] bool, True for clients of the round that counted; None if unknown.
+    assignment: [M] int32 clusters; K for a client that has not joined.
+    sizes: [K] int32 clients of each cluster, without padding.
+    moved: [] int32 clients whose cluster changed.
+    objective: [] float32 Eq. 6, the mean squared distance of the round's clients to
+      their centers; None if not measured.
+    objective_parts: [] float32 Eq. 6 after the local step and after the E-step, both
+      with the round's initial centers; None if not tracked.
+    took_part: [S] bool, True for clients that counted; None if unknown.
   """
 
   assignment: jax.Array
@@ -129,15 +114,12 @@ class RoundInfo(NamedTuple):
 
   Attributes:
     train_loss: [] float32 mean loss of the examples during local training.
-    failed: [] int32 number of clients with an update that is not finite; these updates
-      are not used.
-    trained: [] int32 number of clients whose update was used.
-    steps: [] int32 SGD steps of all clients together.
-    clusters: see `Clusters`. If None, the run derives clusters, their sizes and the
-      number of clients that moved from `Algorithm.deployed` after each round.
-    updates: input of `Algorithm.between`; not kept.
-    clients: see `ClientRound`; None if the method does not report it or no callback
-      needs it, in which case the program of a round does not compute it.
+    failed: [] int32 clients left out because their update is not finite.
+    trained: [] int32 clients whose update was used.
+    steps: [] int32 SGD steps of all clients.
+    clusters: None lets the run derive them from `Algorithm.deployed`.
+    updates: input of `Algorithm.between`, then dropped.
+    clients: None if not reported, or if no callback needs it.
   """
 
   train_loss: jax.Array
@@ -166,32 +148,28 @@ class _Parts(NamedTuple):
 class Algorithm(_Parts):
   """A federated method as pure functions over an explicit state.
 
-  `_replace` refuses another `local`, with which the functions would not train.
+  `_replace` refuses `local`, with which the functions were built.
 
   Attributes:
-    local: local training, as passed to the method; it also fine-tunes deployed models,
-      even if a round takes other steps (FedSGD).
-    init: (key, data) -> state, a NamedTuple of arrays; see also `with_centers`.
-    step: (state, data, cohort, key) -> (state, RoundInfo): one round, compiled.
-    deployed: (state, data) -> `ClientModels` of all M clients, including those outside
-      recent cohorts; data is the training split.
-    between: (state, RoundInfo) -> (state, RoundInfo), called on the host after each
-      round; None if the method makes no decisions on the host.
-    train: (local, state, data, cohort, key, reduction) -> `Trained`, only the local
-      training of a round; None if that is plain SGD from the deployed model.
-    with_centers: (state, centers [K, ...], stays [K] bool) -> the state with these
-      centers; those with `stays` have not moved. `algorithms.wrappers` can wrap only
-      methods that define it; their state has `centers`, `rounds` and `assignment`, from
-      which clients start, their `step` heeds `Cohort.keep_clusters`, and their `init`
-      takes `cohort`.
-    traffic: messages between the server and the clients; None for one model each way.
-    of_unseen: (state, data) -> `ClientModels` of clients that did not take part, if the
-      method does not choose them by their losses; None if they use the deployed model
-      of lowest training loss.
-    of_data: train -> train, what `simulate` does to a training split before the run,
-      as `data.with_weights`; None leaves it as it is.
-    made_by: the function of this package that made it and its options, for config.json
-      (`made_by.recorded`); None for a method of your own.
+    local: local training, with which deployed models are also fine-tuned.
+    init: (key, data) -> state, a NamedTuple of arrays.
+    step: (state, data, cohort, key) -> (state, RoundInfo), compiled.
+    deployed: (state, data) -> `ClientModels` of all M clients; data is the training
+      split.
+    between: (state, RoundInfo) -> (state, RoundInfo) on the host after each round, or
+      None.
+    train: (local, state, data, cohort, key, reduction) -> `Trained`, the local training
+      of a round; None is plain SGD from the deployed models.
+    with_centers: (state, centers [K, ...], stays [K] bool) -> state with these centers,
+      of which those with `stays` have not moved. `algorithms.wrappers` need it, a state
+      with `centers`, `rounds` and `assignment`, a `step` that heeds
+      `Cohort.keep_clusters`, and an `init` that takes `cohort`.
+    traffic: messages of server and clients; None is one model each way.
+    of_unseen: (state, data) -> `ClientModels` of clients that did not take part; None
+      deploys the model of lowest training loss.
+    of_data: train -> train, applied once before the run, or None.
+    made_by: the function that made it and its options, for config.json; None for a
+      method of your own.
   """
 
   __slots__ = ()

@@ -19,10 +19,7 @@ Splits = tuple[FederatedData, FederatedData]
 
 
 def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
-  """[M] the clients in the order that `arrange` puts them in, by their work.
-
-  `train` is the training split of the M clients, on the host.
-  """
+  """[M] the order in which `arrange` puts the clients of a training split, by work."""
   work = num_steps(local.schedule, train.sizes(), train.max_examples)
   return sharding.deal(
     np.asarray(work) * train.max_examples + np.asarray(train.sizes())
@@ -32,12 +29,7 @@ def order_of_clients(local: LocalTraining, train: FederatedData) -> np.ndarray:
 def held_here(
   local: LocalTraining, train: FederatedData, data_placement: str
 ) -> np.ndarray | None:
-  """[M] bool, the clients whose examples this process puts on its devices.
-
-  Returns None where it puts those of all clients there. `train` is on the host, in the
-  order that it is given to `arrange`, and `data_placement` is 'replicated' or
-  'sharded'.
-  """
+  """[M] bool, clients whose examples this process places; None for all clients."""
   if data_placement == 'replicated' or processes.count() == 1:
     return None
   order, devices = order_of_clients(local, train), local.mesh.devices.flat
@@ -55,75 +47,56 @@ def padded_clients(num_clients: int, mesh: Mesh) -> int:
 
 
 def arrange(
-  local: LocalTraining,
-  train: FederatedData,
-  test: FederatedData,
-  data_placement: str = 'replicated',
-) -> tuple[FederatedData, FederatedData]:
-  """Deals clients so that devices have like work, and puts the data on them.
-
-  The splits are those of the same M clients in the same order, on the host;
-  `data_placement` is 'replicated' or 'sharded'. Clients without examples are added to
-  make the devices' shares equal; they change nothing. Names, ids and true clusters
-  travel with the clients.
-
-  Returns both splits in the new order, whole on every device or split by client; M is
-  then a multiple of 8 and of the number of devices.
-  """
-  on_host = ordered(local, train, test)
-  train, test = (placement.place(s, local.mesh, data_placement) for s in on_host)
-  return train, test
-
-
-def ordered(local: LocalTraining, *splits: FederatedData) -> list[FederatedData]:
-  """Splits of the same clients as `arrange` orders and pads them, on the host.
-
-  The first one decides the work.
-  """
-  order = order_of_clients(local, splits[0])
-  padded = padded_clients(len(order), local.mesh)
-  return [split.reorder(order, padded) for split in splits]
-
-
-def arrange_all(
   local: LocalTraining, *splits: FederatedData, data_placement: str = 'auto'
 ) -> list[FederatedData]:
-  """Splits as `arrange` puts them on the devices, for work on all clients.
+  """Splits on the devices, whose clients are dealt so that devices have like work.
 
-  They are given on the host, and the first one decides the work. For `data_placement`,
-  see `simulate`.
+  Args:
+    local: its mesh and schedule, with the first split, decide the order.
+    *splits: of the same M clients in the same order, on the host.
+    data_placement: see `placement.chosen`, for rounds of all clients.
+
+  Returns:
+    The splits in the new order. Clients without examples pad M to a multiple of 8 and
+      of the number of devices. Names, ids and true clusters travel along.
   """
   size = placement.bytes_of(*splits)
   chosen = placement.chosen(data_placement, size, local.mesh, everyone=True)
   return [placement.place(s, local.mesh, chosen) for s in ordered(local, *splits)]
 
 
+def ordered(local: LocalTraining, *splits: FederatedData) -> list[FederatedData]:
+  """Splits as `arrange` orders and pads them, on the host; the first decides."""
+  order = order_of_clients(local, splits[0])
+  padded = padded_clients(len(order), local.mesh)
+  return [split.reorder(order, padded) for split in splits]
+
+
 def arrange_together(
   local: LocalTraining, pairs: Sequence[Splits], like: Sequence[Splits] = ()
 ) -> list[Splits]:
-  """Training and test splits of runs, on every device, each example once.
+  """Training and test splits of several runs, on every device, each example once.
 
-  All have the rows of all, and `offsets` of their own. Their clients are in the order
-  that they have in a run alone. Splits are on the host, alike but for their examples
-  and clients; `local` decides the order. The results have the shapes of the splits in
-  `like` too, which are arranged at another time.
+  All have the rows of all, and their own `offsets`; clients are ordered as in a run
+  alone. Splits are on the host and differ in examples and clients alone. The results
+  have room for the splits in `like` too, which are arranged at another time.
   """
   distinct = {(id(train), id(test)): (train, test) for train, test in pairs}
   arranged = [ordered(local, *pair) for pair in distinct.values()]
-  others = {(id(train), id(test)): (train, test) for train, test in like}
-  shapes = list(zip(*others.values(), strict=True)) or [(), ()]
+  unique = {(id(train), id(test)): (train, test) for train, test in like}
+  shapes = list(zip(*unique.values(), strict=True)) or [(), ()]
   placed = [
-    _with_rows_of_all(local.mesh, each, of_others)
-    for each, of_others in zip(zip(*arranged, strict=True), shapes, strict=True)
+    _with_all_rows(local.mesh, splits, others)
+    for splits, others in zip(zip(*arranged, strict=True), shapes, strict=True)
   ]
   by_pair = dict(zip(distinct, zip(*placed, strict=True), strict=True))
   return [by_pair[id(train), id(test)] for train, test in pairs]
 
 
-def _with_rows_of_all(
+def _with_all_rows(
   mesh: Mesh, splits: Sequence[FederatedData], like: Sequence[FederatedData]
 ) -> list[FederatedData]:
-  """Splits on every device, with the rows of all of them, and no less than `like`."""
+  """Splits on every device, with the rows of all, and no fewer than `like`."""
   padding = max(0, sum(len(s.y) for s in like) - sum(len(s.y) for s in splits))
   whole = dataclasses.replace(
     splits[0],
@@ -139,13 +112,13 @@ def _with_rows_of_all(
   for split in splits:
     offsets = (np.asarray(split.offsets) + before).astype(np.int32)
     before += len(split.y)
-    own = dataclasses.replace(split, x=None, y=None, offsets=offsets, server_test=None)
-    arranged.append(dataclasses.replace(sharding.replicate(own, mesh), **common))
+    bare = dataclasses.replace(split, x=None, y=None, offsets=offsets, server_test=None)
+    arranged.append(dataclasses.replace(sharding.replicate(bare, mesh), **common))
   return arranged
 
 
 def _rows(arrays: Sequence[np.ndarray], padding: int) -> np.ndarray:
-  """Rows of arrays, and some of zeros."""
+  """Rows of arrays, followed by zeros."""
   zeros = np.zeros((padding, *arrays[0].shape[1:]), arrays[0].dtype)
   return np.concatenate([*arrays, zeros])
 
@@ -155,14 +128,13 @@ def draw_cohort(
 ) -> Cohort:
   """The clients of a round, dealt so that devices have like work.
 
-  They are drawn without replacement, by client id, from the seed and the number of the
-  round, so that neither the clients' order nor the device count matters; where data are
-  split by client, of each device's clients alike (`evenly`).
+  Drawn without replacement by client id, from the seed and the `number` of the round
+  (from 1): neither the clients' order nor the device count matters. Where data are
+  split by client, each device's clients are drawn alike (`stratified.evenly`).
 
-  `number` is counted from 1; `Cohort.round` is one less. A `clients_per_round` of 0 or
-  of all clients is full participation. `train` is as arranged. Returns a cohort of [S]
-  int32 positions in it, with empty places that make S a multiple of the number of
-  devices.
+  Returns:
+    [S] int32 positions in the arranged `train`, with empty places up to a multiple of
+      the number of devices; all clients if `clients_per_round` is 0 or M.
   """
   real = len(train.info.names)
   before = np.int32(number - 1)
@@ -181,10 +153,10 @@ def draw_cohort(
 def selected_cohort(
   places: np.ndarray, most: int, number: int, train: FederatedData, mesh: Mesh
 ) -> Cohort:
-  """The cohort of clients that were selected for a round; see `draw_cohort`.
+  """The cohort of the clients that were selected for a round; see `draw_cohort`.
 
-  `places` [<= S] are those of the clients in the order of the data, and `most` is S,
-  for which there are places; 0 is all clients.
+  `places` [<= S] are positions in the order of the data; `most` is S, 0 for all
+  clients.
   """
   real, before = len(train.info.names), np.int32(number - 1)
   most = most or real
@@ -192,8 +164,9 @@ def selected_cohort(
   if train.shard_rows is not None:
     empty = np.full(most - len(positions), train.num_clients)
     positions = np.concatenate([positions, empty]).astype(np.int32)
-    held = jax.numpy.asarray(positions)
-    ids = stratified.on_their_devices(held, train.num_clients, mesh)
+    ids = stratified.on_their_devices(
+      jax.numpy.asarray(positions), train.num_clients, mesh
+    )
     cohort = Cohort(np.asarray(ids), everyone=False, round=before)
   else:
     cohort = _dealt(positions, most, before, train, mesh)
@@ -203,7 +176,7 @@ def selected_cohort(
 def _dealt(
   positions: np.ndarray, most: int, before: Any, train: FederatedData, mesh: Mesh
 ) -> Cohort:
-  """The cohort of clients at `positions`, with `most` places or some more."""
+  """The cohort of clients at `positions`, with at least `most` places."""
   padding = most + -most % mesh.size - len(positions)
   positions = np.concatenate([positions, np.full(padding, train.num_clients)])
   sizes = np.append(np.asarray(train.sizes()), 0)[positions]

@@ -47,7 +47,7 @@ class Schedule(NamedTuple):
 
 
 def batch_width(schedule: Schedule, max_examples: int) -> int:
-  """Static size of a batch, including padding."""
+  """B with padding, at most the examples of the largest client."""
   return min(schedule.batch_size, max_examples) or max_examples
 
 
@@ -57,7 +57,7 @@ def batches_per_epoch(sizes: jax.Array, width: int) -> jax.Array:
 
 
 def most_steps(schedule: Schedule, max_examples: int) -> int:
-  """The maximum number of local steps of a client."""
+  """The most local steps of a client."""
   batches = -(-max_examples // batch_width(schedule, max_examples))
   return schedule.steps or batches * schedule.epochs
 
@@ -76,11 +76,7 @@ def num_steps(
   max_examples: int,
   epochs: jax.Array | None = None,
 ) -> jax.Array:
-  """[S] int32 local steps of each client; 0 for clients without examples.
-
-  `sizes` [S] int32 counts the examples of each client. `epochs` [S] int32 takes the
-  place of `schedule.epochs`, for stragglers.
-  """
+  """[S] int32 local steps of clients; `epochs` [S] override the schedule's."""
   if schedule.steps:
     return jnp.where(sizes > 0, schedule.steps, 0).astype(jnp.int32)
   width = batch_width(schedule, max_examples)
@@ -91,16 +87,15 @@ def num_steps(
 def random_rows(
   words: jax.Array, epoch: jax.Array, places: jax.Array, size: jax.Array
 ) -> jax.Array:
-  """Rows at some places of a random order of a client's rows: [B] int32.
+  """Rows at places [B] of a random order of a client's rows: [B] int32.
 
   The swap-or-not shuffle (Hoang et al., "An Enciphering Scheme Based on a Card
-  Shuffle", CRYPTO 2012), whose cost depends on B alone. Every row has one place. The
-  bits of a round are the first ones of a linear function with random coefficients, any
-  two of which are independent (Dietzfelbinger 1996).
+  Shuffle", CRYPTO 2012), whose cost depends on B alone. The bits of a round are the
+  first ones of a linear function with random coefficients (Dietzfelbinger 1996).
 
   Args:
     words: [2] uint32 random bits of the client in the round.
-    epoch: [] int32, from 0; each has another order.
+    epoch: [] int32; each has another order.
     places: [B] int32 in 0..size-1.
     size: [] int32 examples of the client; 0 counts as 1.
   """
@@ -139,11 +134,7 @@ def _mixed(x: jax.Array) -> jax.Array:
 def batch_places(
   step: jax.Array, size: jax.Array, width: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Places of batch `step` of an epoch: [B] int32, and weights [B] float32.
-
-  `step` [] int32 is in 0..batches_per_epoch-1, `size` [] int32 is the number of
-  examples of the client, and `width` is B.
-  """
+  """Places [B] int32 of batch `step` of an epoch, and weights [B] float32."""
   first = step * width
   places = first + jnp.arange(width, dtype=jnp.int32)
   inside = places < size
@@ -156,11 +147,7 @@ def batch_places(
 def gather(
   data: FederatedData, client: jax.Array, rows: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Examples `rows` [B] of one client, scaled: x [B, ...] float32, y [B] int32.
-
-  Raises:
-    AssertionError: if data are split by client, outside of `per_device`.
-  """
+  """Examples `rows` [B] of one client, scaled: x [B, ...] float32, y [B] int32."""
   x, y = _stored(data, client, rows)
   return _scaled(data, x), y
 
@@ -196,7 +183,9 @@ def batches_of_client(
   key: jax.Array,
   factors: jax.Array | None = None,
 ) -> Callable[[jax.Array], Batch]:
-  """The batches of one client, to be mapped over the axis `SIDE`.
+  """A function step [] int32 -> batch of one client, to be mapped over the axis `SIDE`.
+
+  Clients side by side count their steps together.
 
   Args:
     schedule: the local work.
@@ -204,11 +193,7 @@ def batches_of_client(
     client: [] int32 position in `data`.
     size: [] int32 examples of the client.
     key: of the client in this round.
-    factors: [N_max] float32 factors of the examples' losses; None if all are 1.
-
-  Returns:
-    A function step [] int32 -> its batch. Clients side by side count their steps
-    together.
+    factors: [N_max] float32 factors of the examples' losses, or None.
   """
   most = data.max_examples
   width, read = batch_width(schedule, most), functools.partial(_stored, data, client)
@@ -236,7 +221,7 @@ def batches_of_client(
 
 
 def _reads_at_once(schedule: Schedule, data: FederatedData, side_by_side: int) -> bool:
-  """True if all examples of clients side by side are read before the first step."""
+  """True if clients side by side read all examples before the first step."""
   width = batch_width(schedule, data.max_examples)
   if side_by_side == 1 or width == data.max_examples:
     return False

@@ -12,26 +12,19 @@ from fesem_jax.utils.errors import check
 class ClientInfo:
   """Names, true clusters and weights of the clients, on the host; never traced.
 
-  Two objects with equal numbers of clients are equal, so that data that differ in
-  content only share one compiled program.
+  Infos of as many clients are equal, so that their data share compiled programs.
 
   Attributes:
-    names: [M] strings, e.g. writer ids.
-    clusters: [M] true cluster of each client, int or, if clusters have names, strings;
-      None if unknown.
-    cluster_names: names of clusters 0, 1, ... if `clusters` are int, e.g. '90 degrees';
-      None if they have no names. Figures show them.
-    class_names: names of classes 0, 1, ..., which figures show; None if unknown.
-    weights: [M] weight of each client in means, for `weighting=by_weight`; None if they
-      have none. They are not negative, and one is positive.
-    standardization: means and standard deviations [F] of the columns that were
-      brought to 0 and 1 when they were loaded; None if they were not.
-    in_order: whether clients are tested on their last examples, so that their examples
-      are in the order of the data.
+    names: [M] distinct strings.
+    clusters: [M] true clusters, int or strings, or None.
+    cluster_names: names of int clusters 0, 1, ..., e.g. '90 degrees', or None.
+    class_names: names of classes 0, 1, ..., or None.
+    weights: [M] weights in means, for `weighting=by_weight`, or None.
+    standardization: means and deviations [F] of standardized columns, or None.
+    in_order: whether clients are tested on their last examples.
 
   Raises:
-    UserError: unless `names`, `clusters` and `weights` have one value for each client
-      and names are distinct, or if these are no weights.
+    UserError: on repeated names, other lengths, or weights that are none.
   """
 
   names: np.ndarray
@@ -44,12 +37,11 @@ class ClientInfo:
 
   def __post_init__(self) -> None:
     for field in ('names', 'clusters', 'weights'):
-      if (given := getattr(self, field)) is not None:
-        values = np.asarray(given)
+      if getattr(self, field) is not None:
+        values = np.asarray(getattr(self, field))
         object.__setattr__(self, field, values)
         fits = values.ndim == 1 and values.shape == self.names.shape
         check(fits, f'{field}: has shape {values.shape}; names have {self.names.shape}')
-    # As many names as clients: a name in results or weights is that of one client.
     counts = collections.Counter(self.names.tolist())
     repeated = [name for name, count in counts.items() if count > 1]
     check(not repeated, f'names: several clients are called {repeated[:3]}')
@@ -64,11 +56,7 @@ class ClientInfo:
 
 
 def checked_weights(weights: object, where: str) -> np.ndarray:
-  """[M] float32 weights of clients.
-
-  Raises `UserError`, which calls them `where`, unless they are finite and not negative,
-  and one is positive.
-  """
+  """[M] float32; `UserError` unless finite, not negative and one is positive."""
   single = np.asarray(weights).astype(np.float32)
   fits = np.isfinite(single).all() and (single >= 0).all() and single.any()
   check(fits, f'{where}: must be finite and not negative, and one of them positive')

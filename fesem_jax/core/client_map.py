@@ -44,33 +44,30 @@ def map_clients(
 ) -> tuple[Any, Any]:
   """Runs `body` on clients, split over devices, in chunks of decreasing work.
 
-  Clients of similar work share a chunk. Since a chunk takes as long as its longest
-  client, this wastes little time. Rows of an `offloading.Offloaded` are fetched for one
-  chunk at a time; accelerators prefetch those of the next chunk.
+  A chunk takes as long as its longest client, so clients of similar work share one.
+  Rows of an `offloading.Offloaded` are fetched chunk by chunk.
 
   Args:
-    body: processes a chunk. In an empty slot it may return any result, but must not
-      change the sums.
+    body: processes a chunk; it must not add empty slots to the sums.
     ids: [S] int32 positions in the data; S is a multiple of the number of devices.
     work: [S] int32 work of each client.
     own: tree of [S, ...], the data of each client.
-    shared: tree of arrays that are replicated on every device. Pass all arrays of the
-      round that `body` needs: it cannot close over arrays of a mesh.
+    shared: tree of replicated arrays. Pass all that `body` needs: it cannot close over
+      arrays of a mesh.
     per_chunk: C, clients side by side, at most.
     empty: M, the position of an empty slot.
     mesh: the devices.
     sums: arrays to add to, all zeros.
-    into: arrays [S, ...] to overwrite, a prefix of the tree of results; None for new
-      arrays. Allocating memory takes longer than filling it.
+    into: arrays [S, ...] to overwrite, a prefix of the tree of results; None allocates,
+      which takes longer.
     replaces: whether `body` reads those of `into` that are in host memory.
-    group: [S] int32 below `num_groups`; a chunk contains clients of at most two groups,
-      one after the other. None for a single group.
+    group: [S] int32 below `num_groups`; a chunk has clients of at most two groups, one
+      after the other. None is a single group.
     num_groups: an upper bound of the number of groups.
-    finish: computes results that would take too much memory for C clients at once;
-      `body` then returns the values of each client, a tree of [C, ...], and common
-      values, in place of results. (Rows [c, ...] of these, common values, sums) ->
-      results [c, ...] and sums. None if `body` returns the results.
-    part: the most clients per call of `finish`; parts have equal sizes.
+    finish: (rows [c, ...], common values, sums) -> results [c, ...] and sums, where
+      these take too much memory for C clients; `body` then returns rows and common
+      values in place of results.
+    part: the most clients of a call of `finish`.
 
   Returns:
     Results, a tree of [S, ...] split over the mesh, and the sums of all clients.
@@ -98,11 +95,7 @@ def _over_chunks(
   replaces: bool,
   ahead: bool,
 ) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
-  """The loop over the chunks of a device's clients; see `map_clients`.
-
-  Returns a function ((ids, work, own, into, group), shared, sums) -> results, sums;
-  `ahead` says whether it fetches the rows of the next chunk from host memory.
-  """
+  """A function ((ids, work, own, into, group), shared, sums) -> results, sums."""
 
   def on_device(clients: Any, shared: Any, sums: Any) -> tuple[Any, Any]:
     ids, work, own, into, group = clients
@@ -179,12 +172,11 @@ def _over_chunks(
 def in_chunks(
   work: jax.Array, most: int, group: jax.Array | None = None, num_groups: int = 1
 ) -> tuple[jax.Array, jax.Array | int]:
-  """Clients by `group` and decreasing `work`, both [S] int32, in chunks of `most`.
+  """Positions [X, C] int32 of clients in X chunks of `most`, S for an empty slot.
 
-  A `group` of None puts all clients into one group; else `num_groups` is an upper bound
-  of their number, and a chunk has clients of two at most. Returns the positions of
-  clients [X, C] int32, S for an empty slot, in X chunks at most, and the number of
-  chunks, [] int32 if it depends on the groups.
+  Clients are sorted by `group` and decreasing `work`, both [S] int32; `num_groups`
+  bounds the number of groups. Returns the number of chunks too, [] int32 if groups
+  decide it.
   """
   count = work.shape[0]
   chunks = -(-count // max(1, most))
@@ -202,11 +194,7 @@ def in_chunks(
 def _by_group(
   work: jax.Array, group: jax.Array, num_groups: int, chunk: int, most: int
 ) -> tuple[jax.Array, jax.Array]:
-  """Clients in chunks of at most two groups, by decreasing work.
-
-  With `work` [S], `group` [S] int32 and `chunk` C, the result is [most * C] int32
-  clients, S for an empty slot, and the number of chunks [] int32, at most `most`.
-  """
+  """Clients [most * C] int32 in chunks of two groups, and the number of chunks."""
   order = jnp.lexsort((-work, group)).astype(jnp.int32)
   sizes = jnp.bincount(group, length=num_groups)
 
@@ -230,7 +218,7 @@ def _by_group(
 
 
 def reads_ahead(mesh: Mesh) -> bool:
-  """Tells whether the next chunk's rows are prefetched: a CPU would copy the stack."""
+  """True if the next chunk's rows are prefetched: a CPU would copy the stack."""
   return mesh.devices.flat[0].platform != 'cpu'
 
 
@@ -248,7 +236,7 @@ def _fetched(stacks: Any, slots: jax.Array) -> Any:
 
 
 def _rows(stacks: Any, slots: jax.Array, fetched: Any = None) -> Any:
-  """Rows [C, ...] of stacks [S, ...]; `fetched` has those in host memory, or None."""
+  """Rows [C, ...] of stacks [S, ...]; `fetched` has those in host memory."""
 
   def rows(x: Any, in_host: Any = None) -> Any:
     if is_offloaded(x):
@@ -286,8 +274,8 @@ def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
 def side_by_side(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
   """`jax.vmap(fn)` over `size` clients, which share the axis name `batching.SIDE`.
 
-  The arrays of a single client have no batch axis, which would turn convolutions into
-  grouped ones and keep the loop from overwriting parameters in place.
+  A single client has no batch axis, which would turn convolutions into grouped ones and
+  keep the loop from overwriting parameters in place.
   """
   if size > 1:
     return jax.vmap(fn, axis_name=SIDE)
@@ -302,9 +290,8 @@ def side_by_side(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
 def by_work(fn: Callable[..., Any], work: jax.Array, args: Any, unequal: bool) -> Any:
   """Results of `fn(work, *args)` of clients with `work` [C] int32 and `args` [C, ...].
 
-  Clients train side by side, where all take as long as the one with most work. If they
-  are `unequal`, those with so much more work than others that this takes less time
-  train one after the other.
+  Side by side, all take as long as the one with most work. If they are `unequal`,
+  clients with much more work train one after the other where this takes less time.
   """
   size = work.shape[0]
   if size == 1 or not unequal:

@@ -15,10 +15,12 @@ from fesem_jax.utils.errors import check
 class ClientWork:
   """Factors of the learning rate, and epochs or steps, of each client.
 
+  Arrays [M] are in the order of the data; None leaves the schedule's.
+
   Attributes:
-    rates: [M] float32 factors of each client's local updates; None is 1.
-    epochs: [M] int32 in place of the schedule's epochs; None is these.
-    steps: [M] int32 in place of the schedule's steps; None is these.
+    rates: [M] float32 factors of each client's local updates.
+    epochs: [M] int32.
+    steps: [M] int32.
   """
 
   def __init__(
@@ -27,12 +29,7 @@ class ClientWork:
     epochs: Sequence[int] | np.ndarray | None = None,
     steps: Sequence[int] | np.ndarray | None = None,
   ):
-    """Checks arrays [M] in the order in which the data give the clients.
-
-    Raises:
-      UserError: if all are None, both epochs and steps are given, or one is not of
-        positive numbers, whole ones of epochs and steps, or of another length.
-    """
+    """Raises `UserError` on no arrays, both epochs and steps, or bad numbers."""
     check(epochs is None or steps is None, 'ClientWork: give epochs or steps, not both')
     self.rates = _checked('rates', rates, np.float32)
     self.epochs = _checked('epochs', epochs, np.int32)
@@ -42,10 +39,7 @@ class ClientWork:
     (self.num_clients,) = lengths
 
   def check(self, train: FederatedData, schedule: Schedule) -> None:
-    """Raises `UserError` unless it fits the clients of a training split.
-
-    Nor may a client have more epochs or steps than the schedule.
-    """
+    """Raises `UserError` unless it fits the clients and the schedule."""
     count = int(np.asarray(train.client_ids).max(initial=-1)) + 1
     fits = count <= self.num_clients
     check(fits, f'ClientWork: has {self.num_clients} clients; the data have {count}')
@@ -55,32 +49,24 @@ class ClientWork:
       check(fits, f'ClientWork: {name} exceed the {most} of the schedule')
 
   def rate_of(self, client_id: jax.Array, rate: jax.Array | None) -> jax.Array | None:
-    """[] float32: the factor `rate` [] of all clients times that of one; None is 1.
-
-    `client_id` [] int32 is one of `FederatedData.client_ids`; clients that are not
-    among the M have no factor of their own.
-    """
+    """[] float32: `rate` [] times the factor of one client, by its id; None is 1."""
     if self.rates is None:
       return rate
-    own = jnp.asarray(self.rates).at[client_id].get(mode='fill', fill_value=1.0)
-    return own if rate is None else rate * own
+    factor = jnp.asarray(self.rates).at[client_id].get(mode='fill', fill_value=1.0)
+    return factor if rate is None else rate * factor
 
   def schedule_of(
     self, schedule: Schedule, client_ids: jax.Array
   ) -> tuple[jax.Array | int, jax.Array | int]:
-    """Epochs and steps of clients, [S] int32 where they are given.
+    """Epochs and steps of clients, [S] int32 where listed, at most the schedule's."""
 
-    They are never more than the schedule's, which is that of all who are not among the
-    M; epochs of clients do not count where the schedule counts steps.
-    """
-
-    def of(given: np.ndarray | None, most: int) -> jax.Array | int:
-      if given is None or not most:
+    def counts(values: np.ndarray | None, most: int) -> jax.Array | int:
+      if values is None or not most:
         return most
-      own = jnp.asarray(given).at[client_ids].get(mode='fill', fill_value=most)
-      return jnp.minimum(own, most)
+      listed = jnp.asarray(values).at[client_ids].get(mode='fill', fill_value=most)
+      return jnp.minimum(listed, most)
 
-    return of(self.epochs, schedule.epochs), of(self.steps, schedule.steps)
+    return counts(self.epochs, schedule.epochs), counts(self.steps, schedule.steps)
 
 
 def _checked(name: str, values: Any, dtype: Any) -> np.ndarray | None:

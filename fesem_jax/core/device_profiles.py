@@ -26,8 +26,8 @@ GRADIENT = 3
 class DeviceProfile(NamedTuple):
   """Clients' devices and their connection to the server.
 
-  Speeds are medians; the three of a client are times exp(spread z), z standard normal,
-  drawn once for each from (seed, client id), alike for all methods.
+  Speeds are medians; those of a client are times exp(spread z), z standard normal,
+  drawn once from (seed, client id).
   """
 
   download: float  # bytes a second from the server to a client
@@ -46,7 +46,7 @@ PROFILES: Mapping[str, DeviceProfile] = {
 
 
 def profile(name: str | DeviceProfile, argument: str) -> DeviceProfile:
-  """A profile by its name, or itself; raises `UserError` on an unknown name."""
+  """A profile by its name, or itself; `UserError` on an unknown name."""
   if isinstance(name, DeviceProfile):
     return name
   check_choice(argument, name, tuple(PROFILES))
@@ -56,10 +56,7 @@ def profile(name: str | DeviceProfile, argument: str) -> DeviceProfile:
 def speeds(
   profile: DeviceProfile, key: jax.Array, client_ids: HostOrDeviceArray
 ) -> jax.Array:
-  """[3, M] float32 download, upload and compute of M clients, by their ids.
-
-  `key` is that of the start of a run.
-  """
+  """[3, M] float32 download, upload and compute of clients; `key` is the start's."""
   key = prng_streams.fold(key, prng_streams.SPEEDS)
 
   def draw(client_id: jax.Array) -> jax.Array:
@@ -82,14 +79,14 @@ def durations(
 ) -> jax.Array:
   """[M] float32 seconds in which each client receives, trains and sends a model.
 
-  For methods in whose programs time matters. `key` is that of the start of a run.
+  `key` is that of the start of a run.
   """
   steps = local.num_steps(data, jnp.arange(data.num_clients))
   width = batch_width(local.schedule, data.max_examples)
   passes = GRADIENT * steps * jnp.minimum(width, jnp.asarray(data.sizes()))
   work = operations(local.model, data.example_shape) * passes
-  own = speeds(profile, key, data.client_ids)
-  return seconds(profile, own, bytes_of_model(local), bytes_sent(local), work)
+  drawn = speeds(profile, key, data.client_ids)
+  return seconds(profile, drawn, bytes_of_model(local), bytes_sent(local), work)
 
 
 def operations(model: Model, example_shape: tuple[int, ...]) -> float:
@@ -99,20 +96,20 @@ def operations(model: Model, example_shape: tuple[int, ...]) -> float:
   return _operations(jax.make_jaxpr(model.apply)(params, x))
 
 
-def _operations(of: ClosedJaxpr) -> float:
-  """All operations of a traced function, of whose scans XLA counts one step."""
+def _operations(traced: ClosedJaxpr) -> float:
+  """All operations of a traced function; XLA counts one step of its scans."""
 
-  def once(of: ClosedJaxpr) -> float:
-    counted = jax.jit(jaxpr_as_fun(of)).lower(*of.in_avals).cost_analysis() or {}
-    return float(counted.get('flops', 0.0))
+  def once(traced: ClosedJaxpr) -> float:
+    lowered = jax.jit(jaxpr_as_fun(traced)).lower(*traced.in_avals)
+    return float((lowered.cost_analysis() or {}).get('flops', 0.0))
 
-  scans = list(_scans(of.jaxpr))
+  scans = list(_scans(traced.jaxpr))
   more = (s['length'] * _operations(s['jaxpr']) - once(s['jaxpr']) for s in scans)
-  return once(of) + sum(more)
+  return once(traced) + sum(more)
 
 
 def _scans(of: Jaxpr) -> Iterator[Mapping[str, Any]]:
-  """The parameters of the scans of a function that are in no other scan."""
+  """The parameters of the outer scans of a function."""
   for equation in of.eqns:
     if equation.primitive.name == 'scan':
       yield equation.params
@@ -136,10 +133,10 @@ class SimulatedDevices:
     self._sizes, self._real = np.asarray(train.sizes()), len(train.info.names)
 
   def seconds(self, sent: Sent, clients: ClientRound, whole_batches: bool) -> float:
-    """Seconds of a round, which takes as long as its slowest client; 0 without any.
+    """Seconds of a round, as long as its slowest client; 0 without any.
 
-    `sent` is what each client of the round receives and sends; `whole_batches` says
-    whether a step is on all examples of a client.
+    `sent` is what clients receive and send; `whole_batches` says whether a step is on
+    all examples of a client.
     """
     exist = np.asarray(clients.ids) < self._real
     ids, arrived, steps = (

@@ -27,7 +27,7 @@ class Attack:
 
   @property
   def of_models(self) -> bool:
-    """True if bad clients send models other than those that they trained."""
+    """True if bad clients send other models than they trained."""
     return any(hasattr(kind, 'send') for kind in self.kinds)
 
 
@@ -45,40 +45,34 @@ class Groups:
 class FederatedData:
   """One split (training or test) of the examples of all clients, concatenated.
 
-  Client i owns rows `offsets[i]:offsets[i + 1]` of `x` and `y`. Skewed client sizes
-  therefore need no padding, and a client may have no rows.
+  Client i owns rows `offsets[i]:offsets[i + 1]` of `x` and `y`; it may have none.
 
-  If the data are split by client over D devices (`placement`), `x` and `y` are
-  [D * R, ...]: each device holds the rows of its clients, followed by padding to R
-  rows. `offsets` do not count padding; `shard_rows` contains the range of rows of each
-  device. Within `per_device`, a device sees its own R rows and its own row of
-  `shard_rows`.
+  Split by client over D devices (`placement`), `x` and `y` are [D * R, ...]: each
+  device holds its clients' rows, padded to R. `offsets` do not count padding. Within
+  `per_device`, a device sees its own R rows and its own row of `shard_rows`.
 
   Attributes:
-    x: [T, ...] uint8 or float32 features; the input of a model is `x * scale`. On the
-      host they may be mapped from a file.
-    y: [T] int32 labels in 0..L-1; with several labels for each example [T, L] int32
-      zeros and ones; for a regression [T, L] float32 targets; for sequences [T, S]
-      int32 tokens in 0..L-1, -1 at positions without a target.
+    x: [T, ...] uint8 or float32 features; the input of a model is `x * scale`.
+    y: [T] int32 labels in 0..L-1; for several labels [T, L] int32 zeros and ones; for a
+      regression [T, L] float32; for sequences [T, S] int32 tokens, -1 where no target
+      is.
     offsets: [M + 1] int32 row boundaries.
-    client_ids: [M] int32 ids from which random keys are folded: 0, 1, ... in the order
-      in which clients were given; a client keeps its id when clients are reordered.
-    num_classes: L, number of outputs of a model: classes, targets or tokens.
+    client_ids: [M] int32 ids from which random keys are folded; a client keeps its id
+      when clients are reordered.
+    num_classes: L, outputs of a model: classes, targets or tokens.
     scale: factor of `x`, e.g. 1 / 255.
-    max_examples: maximum number of rows of a client.
+    max_examples: rows of the largest client.
     info: names and true clusters, on the host.
-    attack: bad clients; None if all clients are honest. See `data.attacks`.
-    shard_rows: [D, 2] int32 first row of each device, and the row after its last,
-      counted as in `offsets`; None if all rows are on every device.
-    flat_from: shape of one example if `x` is flattened to [T, F], as on devices, with
-      zeros as padding (`placement.width_of`); None if `x` has the original shape.
+    attack: bad clients; see `data.attacks`. None if all are honest.
+    shard_rows: [D, 2] int32 first row of each device and the row after its last, as
+      `offsets` count; None if all rows are on every device.
+    flat_from: shape of an example if `x` is [T, F], as on devices
+      (`placement.width_of`).
     task: name of the task of `y`, a key of `tasks.TASKS`.
-    groups: the true groups, which only the oracle uses; None for all other methods. See
-      `data.with_true_groups`.
-    weights: [M] float32 weights of clients in means, from `ClientInfo.weights`, which
-      only `weighting=by_weight` uses; None if they have none.
-    server_test: x [T, ...] and y [T, ...] of no client, on the host, of a test split;
-      see `with_server_test`. Data on devices have None.
+    groups: true groups, for the oracle alone; see `data.with_true_groups`.
+    weights: [M] float32 weights of clients, for `weighting=by_weight`, or None.
+    server_test: x [T, ...] and y [T, ...] of no client, on the host; see
+      `with_server_test`.
   """
 
   x: HostOrDeviceArray
@@ -110,10 +104,9 @@ class FederatedData:
     return tuple(self.x.shape[1:]) if self.flat_from is None else self.flat_from
 
   def sizes(self, ids: jax.Array | None = None) -> jax.Array:
-    """Number of examples of each client of `ids` ([S], default all M), int32.
+    """Examples of each client of `ids` ([S], default all M), int32.
 
-    The id M is an empty slot of size 0. If a device sees only its own rows, clients of
-    other devices also have size 0.
+    The id M, and a client of another device within `per_device`, has size 0.
     """
     if ids is None:
       offsets = self.offsets
@@ -139,28 +132,18 @@ class FederatedData:
     return jnp.asarray(self.weights).at[ids].get(mode='fill', fill_value=0)
 
   def ids_of(self, names: Sequence[str]) -> np.ndarray:
-    """[S] int32 `client_ids` of clients by their names, on the host.
-
-    Raises:
-      UserError: if no client has one of the names, or several have.
-    """
-    ids = np.asarray(self.client_ids)
-    of_names = []
-    for name in names:
-      places = np.flatnonzero(self.info.names == name)
-      check(len(places) == 1, f'names: {len(places)} clients are called {name!r}')
-      of_names.append(ids[places[0]])
-    return np.array(of_names, np.int32)
+    """[S] int32 `client_ids` by names, on the host; `UserError` on unknown ones."""
+    places = {name: np.flatnonzero(self.info.names == name) for name in names}
+    for name, found in places.items():
+      check(len(found), f'names: no client is called {name!r}')
+    return np.asarray(self.client_ids)[[places[name][0] for name in names]]
 
   def positions(self, client_ids: HostOrDeviceArray) -> jax.Array:
-    """[S] int32 positions of the clients with these ids; M where none has the id.
-
-    Inside of a run, clients lie in an order of their sizes, on their devices.
-    """
-    wanted, own = jnp.asarray(client_ids), jnp.asarray(self.client_ids)
-    order = jnp.argsort(own)
-    near = order.at[jnp.searchsorted(own[order], wanted)].get(mode='clip')
-    return jnp.where(own[near] == wanted, near, self.num_clients).astype(jnp.int32)
+    """[S] int32 positions of the clients with these ids; M where there is none."""
+    requested, ids = jnp.asarray(client_ids), jnp.asarray(self.client_ids)
+    order = jnp.argsort(ids)
+    near = order.at[jnp.searchsorted(ids[order], requested)].get(mode='clip')
+    return jnp.where(ids[near] == requested, near, self.num_clients).astype(jnp.int32)
 
   def client(self, i: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of client `i` on the host: x [N, ...], y [N]."""
@@ -182,77 +165,58 @@ class FederatedData:
     rows = np.asarray(rows)
     if self.shard_rows is None:
       return rows
-    held = np.asarray(self.shard_rows)
-    shards = np.split(rows, len(held))
-    return np.concatenate(
-      [part[: last - first] for part, (first, last) in zip(shards, held, strict=True)]
-    )
+    counts = np.diff(np.asarray(self.shard_rows))[:, 0]
+    shards = np.split(rows, len(counts))
+    return np.concatenate([s[:n] for s, n in zip(shards, counts, strict=True)])
 
   def reorder(self, order: np.ndarray, num_clients: int = 0) -> 'FederatedData':
-    """Reorders the clients, with their ids, names and clusters, on the host.
+    """The clients at positions `order`, with all that is theirs, on the host.
 
-    Args:
-      order: distinct positions of clients; others are removed.
-      num_clients: pads with clients without examples up to this number.
+    Clients without examples pad them up to `num_clients`.
     """
     first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]
     sizes = (last - first)[order]
-    before = np.cumsum(sizes) - sizes  # Number of rows of the preceding clients.
+    before = np.cumsum(sizes) - sizes  # Rows of the preceding clients.
     rows = np.repeat(first[order] - before, sizes) + np.arange(sizes.sum())
     ids = np.asarray(self.client_ids)
     padding = max(0, num_clients - len(order))
-    truth = self.info.clusters
-    attack = self.attack
-    if attack is not None:
-      bad = np.pad(np.asarray(attack.bad)[order], (0, padding))
-      attack = dataclasses.replace(attack, bad=bad)
-    groups = self.groups
-    if groups is not None:
-      own = np.pad(np.asarray(groups.ids)[order], (0, padding))
-      groups = dataclasses.replace(groups, ids=own)
-    weights = None if self.weights is None else np.asarray(self.weights)[order]
-    return FederatedData(
+    new_ids = ids.max(initial=-1) + 1 + np.arange(padding)
+
+    def padded(values: Any) -> np.ndarray:
+      return np.pad(np.asarray(values)[order], (0, padding))
+
+    def per_client(values: Any) -> Any:
+      return None if values is None else np.asarray(values)[order]
+
+    info, attack, groups = self.info, self.attack, self.groups
+    return dataclasses.replace(
+      self,
       x=_take(self.compact(self.x), rows),
       y=_take(self.compact(self.y), rows),
-      offsets=np.cumsum(np.concatenate([[0], sizes, [0] * padding])).astype(np.int32),
-      client_ids=np.concatenate(
-        [ids[order], ids.max(initial=-1) + 1 + np.arange(padding)]
-      ).astype(np.int32),
-      num_classes=self.num_classes,
-      scale=self.scale,
-      max_examples=self.max_examples,
+      offsets=np.cumsum(np.pad(sizes, (1, padding))).astype(np.int32),
+      client_ids=np.concatenate([ids[order], new_ids]).astype(np.int32),
       info=dataclasses.replace(
-        self.info,
-        names=self.info.names[order],
-        clusters=None if truth is None else truth[order],
-        weights=weights,
+        info,
+        names=info.names[order],
+        clusters=per_client(info.clusters),
+        weights=per_client(self.weights),
       ),
-      attack=attack,
-      flat_from=self.flat_from,
-      task=self.task,
-      groups=groups,
-      weights=None if weights is None else np.pad(weights, (0, padding)),
-      server_test=self.server_test,
+      attack=attack and dataclasses.replace(attack, bad=padded(attack.bad)),
+      shard_rows=None,
+      groups=groups and dataclasses.replace(groups, ids=padded(groups.ids)),
+      weights=None if self.weights is None else padded(self.weights),
     )
 
   def with_server_test(self, x: np.ndarray, y: np.ndarray) -> 'FederatedData':
     """Adds a test set of the server, on which `simulate` evaluates shared models.
 
-    Args:
-      x: [T, ...] features of the dtype and the range of the split's.
-      y: [T] or [T, ...] targets of its task.
-
-    Raises:
-      UserError: if they do not fit the split, or each other.
+    x [T, ...] and y [T, ...] are as those of the split; `UserError` if they do not fit.
     """
-    sizes, task = np.array([len(x)]), self.task
-    options: Any = {'num_classes': self.num_classes, 'scale': self.scale, 'task': task}
-    split = FederatedData.from_arrays(x, y, sizes, **options)
-    kinds = [f'{s.x.dtype} {s.example_shape}' for s in (split, self)]
+    options: Any = {n: getattr(self, n) for n in ('num_classes', 'scale', 'task')}
+    split = FederatedData.from_arrays(x, y, np.array([len(x)]), **options)
     check(len(split.y), 'server_test: has no examples')
-    check(
-      kinds[0] == kinds[1], f'server_test: x is {kinds[0]}; clients have {kinds[1]}'
-    )
+    new, clients = (f'{s.x.dtype} {s.example_shape}' for s in (split, self))
+    check(new == clients, f'server_test: x is {new}; clients have {clients}')
     return dataclasses.replace(self, server_test=(split.x, split.y))
 
   @classmethod
@@ -272,37 +236,25 @@ class FederatedData:
     """Builds a split from rows in the order of their clients.
 
     Args:
-      x: [T, ...] features, also of a file; uint8 is kept, other types become
+      x: [T, ...] features, also mapped from a file; uint8 stays, all else becomes
         float32.
       y: [T] integer labels, or other targets of the task; see the class.
-      sizes: [M] number of rows of each client, in order; they sum to T.
-      num_classes: L; by default one more than the largest label or token, or the
-        number of targets.
-      scale: see the class and, for the default, `scale_of`.
+      sizes: [M] rows of each client, which sum to T.
+      num_classes: L; by default as y says.
+      scale: by default as `scale_of` says.
       client_ids: [M]; 0..M-1 by default.
       info: names, true clusters and weights; by default, the client ids as names.
       task: of `y`; see `tasks.TASKS`.
 
     Raises:
-      UserError: if lengths disagree, `y` does not fit the task (e.g. labels that are
-        not whole numbers in 0..L-1, one for each example), a feature is not finite,
-        uint8 features need a `scale`, or a size, an id or the scale is out of range.
+      UserError: naming the argument that does not fit.
     """
     ranges.check_choice('task', task, tuple(tasks.TASKS))
-    masked = [name for name, rows in (('x', x), ('y', y)) if np.ma.is_masked(rows)]
-    check(
-      not masked, f'{", ".join(masked)}: masked array; fill or remove the masked rows'
-    )
-    x = np.asarray(x)
-    check(x.dtype.kind in 'biuf', f'x: must be numbers; got {x.dtype}')
     check(len(x) < 2**31, f'x: must have fewer than 2^31 rows; got {len(x)}')
-    x = np.ascontiguousarray(x)
+    x = np.ascontiguousarray(features(x, 'x'))
+    check(not np.ma.is_masked(y), 'y: is masked; drop or fill the masked values')
     y = tasks.TASKS[task].targets(y, 'y', num_classes)
     check(len(x) == len(y), f'y: has {len(y)} rows; x has {len(x)}')
-    if x.dtype != np.uint8:
-      x = x.astype(np.float32)
-      finite = bool(np.isfinite(x).all())
-      check(finite, 'x: has NaN or infinity; fill them or leave out these rows')
     check_targets(x.shape, y, task, 'y')
     sizes, num_rows = np.asarray(sizes), len(x)
     whole = sizes.ndim == 1 and ((sizes >= 0) & (sizes == np.floor(sizes))).all()
@@ -337,7 +289,7 @@ class FederatedData:
 
 
 def _take(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Some rows, so that CPU devices share their memory instead of copying it."""
+  """Some rows, aligned, so that CPU devices share their memory in place of a copy."""
   shape, line = (len(rows), *x.shape[1:]), 64
   size = math.prod(shape) * x.dtype.itemsize
   raw = np.empty(size + line, np.uint8)
@@ -346,27 +298,34 @@ def _take(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
   return np.take(x, rows, axis=0, out=aligned, mode='clip')
 
 
-def scale_of(x: np.ndarray, where: str) -> float:
-  """The default factor of features x [T, ...].
+def features(x: Any, name: str) -> np.ndarray:
+  """Features as uint8 or finite float32; `UserError`, naming them, on others."""
+  check(not np.ma.is_masked(x), f'{name}: is masked; drop or fill the masked values')
+  x = np.asanyarray(x)  # Rows of a file stay there.
+  check(x.dtype.kind in 'biuf', f'{name}: must be numbers; got {x.dtype}')
+  if x.dtype == np.uint8:
+    return x
+  with np.errstate(over='ignore'):
+    x = x.astype(np.float32)
+  finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+  rows = np.flatnonzero(~finite)[:1]
+  check(not len(rows), f'{name}: row {rows} is not finite; drop or fill it')
+  return x
 
-  It is 1 / 255 for uint8 images, [T, H, W] or [T, H, W, C], and 1 for other dtypes.
-  Raises `UserError` if x is uint8 and [T, F], which may be pixels or e.g. tokens;
-  `where` is the source file or argument, for this message.
+
+def scale_of(x: np.ndarray, where: str) -> float:
+  """The default factor of features x [T, ...]: 1 / 255 for uint8 images, else 1.
+
+  Raises `UserError`, naming `where`, on uint8 of [T, F], which may be pixels or tokens.
   """
   is_bytes = x.dtype == np.uint8
-  known = not is_bytes or x.ndim >= 3
-  check(
-    known, f'{where}: uint8 of shape {x.shape} needs scale (1/255 pixels, 1 tokens)'
-  )
+  fits = not is_bytes or x.ndim >= 3
+  check(fits, f'{where}: uint8 of shape {x.shape} needs scale: 1/255 pixels, 1 tokens')
   return 1 / 255 if is_bytes else 1.0
 
 
 def check_targets(shape: tuple[int, ...], y: np.ndarray, task: str, where: str) -> None:
-  """Raises `UserError` unless sequences have a target at every position.
-
-  x has `shape` [T, ...], y [T, ...] is as `Task.targets` makes it, and `task` is a key
-  of `tasks.TASKS`. `where` is the source file or argument of y, for the message.
-  """
+  """Raises `UserError` unless y [T, ...] has the targets of a task for x of a shape."""
   outputs = y.shape[1] if y.ndim > 1 else 1
   expected = tasks.TASKS[task].target_shape(len(y), shape[1:], outputs)
   check(y.shape == expected, f'{where}: has shape {y.shape}; {task} needs {expected}')

@@ -1,7 +1,6 @@
 """Inner products between the models of a stack, a block of parameters at a time.
 
-Models that are split over devices are not gathered: a device holds all rows of at most
-one block.
+Models split over devices are not gathered: a device holds all rows of one block.
 """
 
 import functools
@@ -33,14 +32,13 @@ def inner_products(
   rows: jax.Array | None = None,
   origin: jax.Array | None = None,
 ) -> jax.Array:
-  """[n, n] float32: inner product of each pair of rows.
+  """[n, n] float32: inner product of each pair of rows of a stack [S, ...].
 
   Args:
     stack: [S, ...].
-    mesh: devices that the rows are split over; None if they are not split.
+    mesh: devices that the rows are split over, or None.
     rows: [n] int32 positions of the rows; None for all S.
-    origin: [] int32 which of these n rows is subtracted from all of them; None for
-      none.
+    origin: [] int32 which of these n rows is subtracted from all, or None.
   """
   devices = 1 if mesh is None else mesh.size
 
@@ -54,10 +52,10 @@ def inner_products(
 def squared_distances(
   stack: Params, mesh: Mesh | None = None, origin: jax.Array | None = None
 ) -> jax.Array:
-  """[S, S] float32: squared L2 distance of each pair of rows, never negative.
+  """[S, S] float32: squared L2 distance of each pair of rows, from inner products.
 
-  Computed from inner products; the arguments are those of `inner_products`. Pass an
-  origin, because rows differ much less than their norms.
+  Pass an origin, as of `inner_products`, because rows differ much less than their
+  norms.
   """
   gram = inner_products(stack, mesh, origin=origin)
   squares = jnp.diagonal(gram)
@@ -70,12 +68,10 @@ def centered_gram(
   mesh: Mesh | None = None,
   rows: jax.Array | None = None,
 ) -> jax.Array:
-  """[n, n] inner products of clients about their mean; 0 if not valid.
+  """[n, n] inner products of clients about their mean; 0 if not `valid` [n] bool.
 
   One client is subtracted before multiplying, because clients differ much less than
-  their norms; then the mean is subtracted from the products, which are small. `valid`
-  [n] bool is False for clients to exclude; the other arguments are those of
-  `inner_products`.
+  their norms; then the mean is subtracted from the products.
   """
   gram = inner_products(stack, mesh, rows=rows, origin=valid.argmax())
   pairs = valid[:, None] & valid[None]
@@ -88,11 +84,7 @@ def centered_gram(
 
 
 def _of_layer(x: jax.Array, rows: Any, origin: Any, devices: int) -> jax.Array:
-  """[n, n]: this device's share of the inner products of one layer.
-
-  `x` [S / D, ...] are the rows of this device, one of D `devices`; for `rows` and
-  `origin`, see `inner_products`.
-  """
+  """[n, n]: this device's share of the products of a layer x [S / D, ...]."""
   x = x[:, None] if x.ndim == 1 else x
   count = x.shape[0] * devices if rows is None else rows.shape[0]
   length = x.shape[1]  # Blocks divide this axis, in equal parts for all devices.
@@ -135,19 +127,16 @@ def _products_with_itself(x: jax.Array) -> jax.Array:
 
 
 def _together(block: jax.Array, rows: Any, devices: int) -> jax.Array:
-  """[n, h / D, ...]: this device's share of a block of all rows.
-
-  `block` [S / D, h, ...] is that of the rows of this device, one of D `devices`; for
-  `rows`, see `inner_products`.
-  """
+  """[n, h / D, ...]: this device's share of a block [S / D, h, ...] of all rows."""
   if devices == 1:
     return block if rows is None else block.at[rows].get(mode='clip')
   if rows is None:
     return jax.lax.all_to_all(block, sharding.CLIENTS, 1, 0, tiled=True)
-  here = rows - block.shape[0] * jax.lax.axis_index(sharding.CLIENTS)
-  own = (here >= 0) & (here < block.shape[0])
-  known = block.at[jnp.where(own, here, block.shape[0])].get(mode='fill', fill_value=0)
-  return jax.lax.psum_scatter(known, sharding.CLIENTS, scatter_dimension=1, tiled=True)
+  count = block.shape[0]
+  local = rows - count * jax.lax.axis_index(sharding.CLIENTS)
+  local = jnp.where((local >= 0) & (local < count), local, count)
+  block = block.at[local].get(mode='fill', fill_value=0)
+  return jax.lax.psum_scatter(block, sharding.CLIENTS, scatter_dimension=1, tiled=True)
 
 
 def cosines(stack: Params, others: Params) -> jax.Array:

@@ -36,8 +36,8 @@ class MadeBy(NamedTuple):
 def recorded(build: _Build) -> _Build:
   """A function that makes a method or a model with `made_by`, for config.json.
 
-  It checks its arguments against the ranges of its annotations. Options that are no
-  plain values, such as functions, and `local`, of which a method is made, are left out.
+  It checks its arguments against their ranges. Options that are no plain values, and
+  `local`, are not recorded.
   """
   signature = inspect.signature(build)
 

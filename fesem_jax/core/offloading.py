@@ -1,8 +1,7 @@
 """Stacks of clients' models in host memory, whose rows are fetched to the devices.
 
-All layers of a client are stored in one row. A model then takes a single transfer
-without padding, and the compiler has no layouts to choose: to change the layout of a
-layer, it would copy the whole stack to the device.
+A client's layers are stored in one row: a model takes a single transfer, and the
+compiler has no layouts to choose, for which it would copy the whole stack.
 """
 
 import dataclasses
@@ -63,7 +62,7 @@ class Offloaded:
   def put(self, slots: jax.Array, models: Params) -> 'Offloaded':
     """The stack with models [C, ...] of a device at `slots` [C].
 
-    Slots beyond the end are empty; the first slot must not be empty.
+    Slots beyond the end are empty; the first one must not be.
     """
     new, rows = pack(models), self.rows
     if len(slots) > 1:  # Every slot is updated: empty slots repeat the first.
@@ -80,22 +79,18 @@ class Offloaded:
     return dataclasses.replace(self, rows=rows)
 
   def rows_of(self, ids: jax.Array) -> 'Offloaded':
-    """The rows [S, ...] of a cohort, each on the device that trains the client.
-
-    The ids are [S] int32, S a multiple of the number of devices; those beyond the end
-    return zeros.
-    """
+    """Rows `ids` [S] on the devices that train the clients; zeros beyond the end."""
     number = self.mesh.size
 
     def on_device(rows, ids):
       first = _first_row(rows, number)
 
-      def fetch(wanted):
+      def fetch(clients):
         # One client of each device; this device holds the rows of some.
-        mine = jnp.stack([_row_if_here(rows, i - first) for i in wanted])
+        part = jnp.stack([_row_if_here(rows, i - first) for i in clients])
         if number > 1:
-          mine = jax.lax.psum_scatter(mine, sharding.CLIENTS, scatter_dimension=0)
-        return _to_host(mine.reshape(mine.shape[-2:]))
+          part = jax.lax.psum_scatter(part, sharding.CLIENTS, scatter_dimension=0)
+        return _to_host(part.reshape(part.shape[-2:]))
 
       return jax.lax.map(fetch, ids.reshape(number, -1).T), None
 
@@ -103,22 +98,19 @@ class Offloaded:
     return dataclasses.replace(self, rows=rows)
 
   def with_rows(self, ids: jax.Array, models: 'Offloaded | Params') -> 'Offloaded':
-    """The stack with a cohort's models [S, ...] at `ids`; the inverse of `rows_of`.
-
-    The models are in host memory or on the devices. Ids beyond the end are dropped.
-    """
+    """The stack with models [S, ...] of a cohort at `ids`; the inverse of `rows_of`."""
     number = self.mesh.size
 
     def on_device(rows, new, ids):
-      first, wanted = _first_row(rows, number), ids.reshape(number, -1).T
+      first, clients = _first_row(rows, number), ids.reshape(number, -1).T
 
       def store(i, rows):
         row = _to_device(jax.lax.dynamic_slice_in_dim(new, i, 1))
         if number > 1:
           row = jax.lax.all_gather(row, sharding.CLIENTS, tiled=True)
-        return _store_those_here(rows, wanted[i] - first, row)
+        return _store_local(rows, clients[i] - first, row)
 
-      return jax.lax.fori_loop(0, len(wanted), store, rows), None
+      return jax.lax.fori_loop(0, len(clients), store, rows), None
 
     new = models.rows if isinstance(models, Offloaded) else pack(models)
     rows = per_device(on_device, self.mesh, 2)(self.rows, new, ids)[0]
@@ -137,11 +129,7 @@ class Offloaded:
 
 
 def repeat(model: Params, count: int, mesh: Mesh) -> Offloaded:
-  """A stack of `count` equal models, created in host memory.
-
-  `model` has no leading axis, and `count` is a multiple of the number of devices.
-  Raises `UserError` if the parameters are not float32.
-  """
+  """A stack of equal models in host memory; `UserError` unless they are float32."""
   leaves, form = jax.tree.flatten(model)
   single = all(x.dtype == jnp.float32 for x in leaves)
   check(single, 'client_state: offloaded models must be float32')
@@ -210,11 +198,7 @@ def placed(state: Any, mesh: Mesh) -> Any:
 
 
 def _in_order(x: jax.Array) -> jax.Array:
-  """Constrains the layout to the row-major order of the stack.
-
-  Otherwise the TPU compiler makes clients the minor axis for subsequent operations and
-  then fails on single rows.
-  """
+  """Constrains the layout to row-major; else the TPU compiler fails on single rows."""
   return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
@@ -243,7 +227,7 @@ def _row_if_here(rows: jax.Array, at: jax.Array) -> jax.Array:
   return jax.lax.cond(here, read, lambda: jnp.zeros(rows.shape[1:]))
 
 
-def _store_those_here(rows: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
+def _store_local(rows: jax.Array, at: jax.Array, new: jax.Array) -> jax.Array:
   """The rows with those of `new` [D, B, 128] whose `at` [D] is on this device."""
   here = (at >= 0) & (at < rows.shape[0])
   order = jnp.argsort(~here)

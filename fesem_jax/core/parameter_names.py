@@ -15,8 +15,8 @@ from fesem_jax.utils.errors import UserError, check
 def is_named(path: Sequence[str], names: Collection[str]) -> bool:
   """True if names or patterns choose a parameter, or a layer that it belongs to.
 
-  A pattern is one of `fnmatch` for a whole path, as stage0_block0/norm0: `*` stands for
-  any characters, / too, and `**/` for nothing too.
+  A pattern is one of `fnmatch` for a whole path, as stage0_block0/norm0; `*` includes
+  /, and `**/` nothing.
   """
   above = ['/'.join(path[:i]) for i in range(1, len(path) + 1)]
   return any(_fits(each, name) for name in names for each in above)
@@ -29,20 +29,17 @@ def _fits(path: str, name: str) -> bool:
 
 
 def split(params: Params, names: Collection[str]) -> tuple[Params, Params]:
-  """The parameters that `names` do not choose, and those that they do.
-
-  Each tree has None in place of what the other has: of whole layers where possible.
-  """
+  """The parameters that `names` do not choose, and those that they do, else None."""
   return (
-    _kept(params, lambda path: not is_named(path, names)),
-    _kept(params, lambda path: is_named(path, names)),
+    _masked(params, lambda path: not is_named(path, names)),
+    _masked(params, lambda path: is_named(path, names)),
   )
 
 
-def _kept(params, keep, path=()):
+def _masked(params, keep, path=()):
   if not isinstance(params, Mapping):
     return params if keep(path) else None
-  parts = {n: _kept(x, keep, (*path, n)) for n, x in params.items()}
+  parts = {n: _masked(x, keep, (*path, n)) for n, x in params.items()}
   if all(x is params[n] for n, x in parts.items()):
     return params
   whole = all(x is None for x in parts.values())
@@ -50,10 +47,7 @@ def _kept(params, keep, path=()):
 
 
 def replaced(params: Params, others: Mapping[str, Any] | None) -> Params:
-  """The same tree with `others`, path as norm/mean -> array, in place of its own.
-
-  Where the tree has None, it stays so.
-  """
+  """The same tree with `others`, path as norm/mean -> array; None stays."""
   if not others or params is None:
     return params
   flat = flatten_dict(params, sep='/')
@@ -75,11 +69,7 @@ def without_none(params: Params) -> Params:
 
 
 def chosen(params: Params, names: Collection[str], flag: str) -> tuple[str, ...]:
-  """Paths, as dense0/kernel, of the parameters that names or patterns choose.
-
-  They come in the order of the model, whose parameters are a dict of layers. Raises
-  `UserError`, naming the `flag` that holds the names, on one that chooses nothing.
-  """
+  """Paths that names or patterns choose; `UserError` if one chooses nothing."""
   check(not isinstance(names, str), f'{flag}: must be a list of names; got {names!r}')
   paths = list(flatten_dict(params))
   for name in names:

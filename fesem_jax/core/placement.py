@@ -18,12 +18,9 @@ _MOST_OF_ALL, _MOST_OF_SOME = 1 / 8, 1 / 2
 def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> str:
   """'replicated' or 'sharded', as `data_placement` says.
 
-  'auto' splits data between accelerators that would take more than an eighth of the
-  memory of each; more than half where rounds are of some clients (not `everyone`), as
-  then another placement draws others. CPU devices, which share the machine's memory,
-  get all data. With 'sharded', rounds of some clients draw of each device alike, so
-  that their clients depend on the number of devices, unless it divides 8. `num_bytes`
-  are those of both splits; see `bytes_of`.
+  'auto' splits data of `num_bytes` over accelerators if they take more than an eighth
+  of the memory of each; more than half if rounds draw some of the clients, which
+  'sharded' draws device by device.
   """
   if data_placement != 'auto':
     return data_placement
@@ -41,8 +38,7 @@ def bytes_of(*splits: FederatedData) -> int:
 def width_of(example_shape: tuple[int, ...], mesh: Mesh) -> int:
   """F, the numbers that one example takes on a device.
 
-  A TPU has the last axis in tiles of 128. Would it not fill them, examples would lie
-  across each other there, to save room, and each round would turn all of them.
+  A TPU has the last axis in tiles of 128; unfilled ones would be transposed each round.
   """
   numbers = math.prod(example_shape)
   tile = 128 if mesh.devices.flat[0].platform == 'tpu' else 1
@@ -50,13 +46,10 @@ def width_of(example_shape: tuple[int, ...], mesh: Mesh) -> int:
 
 
 def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData:
-  """A split on the devices, from `data` on the host.
+  """A split on the devices, from `data` on the host, whose M clients are arranged.
 
-  Its M clients are in the order that they get; M is a multiple of
-  `sharding.num_shards`. A `data_placement` of 'replicated' puts all of it on every
-  device; 'sharded' puts only the examples of a device's clients there, the d-th part of
-  the clients on the d-th device. Of several processes each reads those of its own
-  devices.
+  'replicated' puts all of it on every device; 'sharded' the d-th part of the clients on
+  the d-th device. Each process reads the rows of its own devices.
   """
   data = dataclasses.replace(data, server_test=None)
   shape = data.example_shape
@@ -72,10 +65,10 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
     shape = (width,) if width else rows.shape[1:]
 
     def part(device: int) -> np.ndarray:
-      own = rows[slice(*bounds[device])]
-      whole = np.zeros((on_each, *shape), own.dtype)
-      whole[: len(own)] = _flat(own, width) if width else own
-      return whole
+      local = rows[slice(*bounds[device])]
+      padded = np.zeros((on_each, *shape), local.dtype)
+      padded[: len(local)] = _flat(local, width) if width else local
+      return padded
 
     return sharding.split_rows((mesh.size * on_each, *shape), part, mesh)
 
@@ -106,24 +99,19 @@ def of(data: FederatedData) -> str:
 
 
 def identity(data: FederatedData, mesh: Mesh) -> dict[str, str | int]:
-  """The part of a run's configuration that is due to the placement of `data`.
-
-  Returns nothing where data are whole on every device; else how many parts of the
-  clients are drawn from alike, on which the cohorts depend.
-  """
+  """What a run's configuration says of the placement: nothing where data are whole."""
   if data.shard_rows is None:
     return {}
   return {'data_placement': 'sharded', 'data_shards': sharding.num_shards(mesh.size)}
 
 
 def note(mesh: Mesh, *splits: FederatedData) -> str:
-  """A sentence on what devices hold of splits that were placed by client."""
-  held = sum(rows.nbytes for split in splits for rows in (split.x, split.y))
+  """What devices hold of splits that were placed by client."""
+  total = sum(rows.nbytes for split in splits for rows in (split.x, split.y))
   examples = sum(int(np.asarray(split.offsets)[-1]) for split in splits)
   rows = sum(len(split.y) for split in splits)
-  on_each, padding = held / mesh.size / 2**20, 100 * (1 - examples / rows)
+  size, padding = total / mesh.size / 2**20, 100 * (1 - examples / rows)
   return (
-    f'The data are split by client: each of {mesh.size} device(s) holds {on_each:,.1f} '
-    f'MiB of examples, {padding:.1f} % of it padding. Rounds of some clients, and '
-    'samples of clients, draw from each device alike.'
+    f'data: split by client, {size:,.1f} MiB on each of {mesh.size} devices '
+    f'({padding:.1f} % padding)'
   )

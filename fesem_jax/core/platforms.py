@@ -17,14 +17,11 @@ def choose(
   *args: Any,
   tpu: Callable[..., Any] | None = None,
 ) -> Any:
-  """`cpu(*args)` or `accelerator(*args)`, depending on the platform of the program.
+  """`cpu(*args)` or `accelerator(*args)`, by the platform of the program.
 
-  The two are equal up to rounding; `tpu` is for TPUs, if they need another
-  implementation than GPUs. Arguments are trees of arrays; the functions may close over
-  other values.
-
-  The platform is chosen at lowering: tracing does not depend on the devices of this
-  machine, so that a program can be compiled for others.
+  The two are equal up to rounding; `tpu` is for TPUs, if they differ from GPUs.
+  Arguments are trees of arrays. The platform is chosen at lowering, so that a program
+  can be compiled for devices that this machine lacks.
   """
   functions = {'cpu': cpu, 'tpu': tpu or accelerator}
   return jax.lax.platform_dependent(*args, **functions, default=accelerator)
@@ -36,11 +33,11 @@ def per_device(
   """Runs `fn` on each device's clients.
 
   Args:
-    fn: maps arrays to rows and sums: a tree of arrays with a leading client
-      axis, and a tree to be summed over devices; either may be None.
+    fn: arrays -> (tree with a leading client axis, tree to sum over devices), either of
+      which may be None.
     mesh: from `client_mesh`; None if nothing is split.
-    num_split: number of leading arguments with a leading client axis; the others are
-      replicated on every device, except for data that are split by client.
+    num_split: leading arguments with a leading client axis; others are replicated,
+      except for data that are split by client.
   """
   if mesh is None or mesh.size == 1:
     return fn
@@ -68,11 +65,11 @@ def per_device(
 def specs_of(tree: Any) -> Any:
   """Partition specs of the tree: replicated, except for split data."""
 
-  def of(x: Any) -> Any:
+  def specs(x: Any) -> Any:
     whole = jax.tree.map(lambda _: PartitionSpec(), x)
     if not isinstance(x, FederatedData) or x.shard_rows is None:
       return whole
     split = PartitionSpec(CLIENTS)
     return dataclasses.replace(whole, x=split, y=split, shard_rows=split)
 
-  return jax.tree.map(of, tree, is_leaf=lambda x: isinstance(x, FederatedData))
+  return jax.tree.map(specs, tree, is_leaf=lambda x: isinstance(x, FederatedData))

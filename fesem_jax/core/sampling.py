@@ -13,10 +13,7 @@ from fesem_jax.utils.errors import check
 
 
 def everyone(data: FederatedData, round: HostOrDeviceArray = None) -> Cohort:
-  """The cohort of all clients.
-
-  For `round`, see `cohort_of`.
-  """
+  """The cohort of all clients; for `round`, see `cohort_of`."""
   return Cohort(jnp.arange(data.num_clients), everyone=True, round=round)
 
 
@@ -29,22 +26,21 @@ def cohort_of(
   """The cohort of chosen clients, by their ids.
 
   Empty places fill it up to a multiple of the device count. Where data are split by
-  client, clients go to the devices that hold them, and places are S times the devices.
+  client, clients go to the devices that hold them, with S places on each.
 
   Args:
-    client_ids: [S] distinct ids, see `FederatedData.client_ids`: 0, 1, ... in the order
-      in which the data were given; `FederatedData.ids_of` finds them by name. What is
-      no client's id becomes an empty place.
+    client_ids: [S] distinct `FederatedData.client_ids`; `FederatedData.ids_of` finds
+      them by name. Other numbers become empty places.
     data: training split, as the functions of a method get it.
     mesh: the devices, `local.mesh`.
-    round: that of the cohort of the round, which `lr_schedule` needs.
+    round: that of the round's cohort, for `lr_schedule`.
 
   Raises:
-    UserError: on a client given twice, where ids are no results of the round.
+    UserError: on a repeated client, where ids are on the host.
   """
   if isinstance(client_ids, list | tuple | np.ndarray):
-    known, counts = np.unique(np.asarray(client_ids), return_counts=True)
-    twice = known[(counts > 1) & (known >= 0)]
+    distinct, counts = np.unique(np.asarray(client_ids), return_counts=True)
+    twice = distinct[(counts > 1) & (distinct >= 0)]
     check(not len(twice), f'client_ids: has client {twice[:1]} twice')
   ids = data.positions(client_ids)
   if data.shard_rows is not None:
@@ -77,8 +73,8 @@ def shuffled(
 ) -> jax.Array:
   """[S] int32: an assignment [S] where some clients went to a random cluster.
 
-  Each client is moved with `probability`; each of K clusters is as likely as the
-  others, the old one too. `key` is that of the start, or of a round.
+  Clients move with `probability` to one of `num_clusters`, the old one included. `key`
+  is that of the start, or of a round.
   """
   key = prng_streams.fold(key, prng_streams.SHUFFLE)
   moves = coin(key, data, cohort.ids, probability, prng_streams.SHUFFLE)
@@ -101,11 +97,10 @@ def sample_clients(
 ) -> Cohort:
   """A random cohort, drawn by client id, so that clients' order does not matter.
 
-  Where data are split by client, of each device's clients alike; see `evenly`.
-
   Args:
     key: decides which clients are drawn.
-    data: training split; clients without examples come last.
+    data: training split; clients without examples come last. Split by client, each
+      device's clients are drawn alike.
     count: clients to draw; empty places fill up to a multiple of the device count.
     mesh: the devices.
     of: the cohort to draw from; None is everyone.
@@ -119,8 +114,8 @@ def sample_clients(
   if data.shard_rows is not None:
     places = stratified.places_of_sample(count, data, of, mesh)
     draw = jax.vmap(jax.random.uniform)(keys)
-    wanted = count if number is None else number
-    ids = stratified.drawn_on_devices(key, wanted, draw, exists, places, mesh)
+    number = count if number is None else number
+    ids = stratified.drawn_on_devices(key, number, draw, exists, places, mesh)
     return Cohort(ids, everyone=False, round=round)
   ids = first_at_random(keys, exists, count)
   padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)
@@ -133,10 +128,7 @@ def sample_clients(
 def all_or_sample(
   key: jax.Array, data: FederatedData, count: int, mesh: Mesh
 ) -> Cohort:
-  """Everyone, or `count` random clients if there are more and it is not 0.
-
-  `key` is that of the run's start.
-  """
+  """Everyone, or `count` random clients if there are more and it is not 0."""
   if not 0 < count < data.num_clients:
     return everyone(data)
   key = prng_streams.fold(key, prng_streams.SAMPLE)
@@ -144,10 +136,7 @@ def all_or_sample(
 
 
 def first_at_random(keys: jax.Array, exists: jax.Array, count: int) -> jax.Array:
-  """[min(count, S)] int32 positions that come first in a random order.
-
-  `keys` [S] has one for each client; those where `exists` [S] bool is False come last.
-  """
+  """[min(count, S)] int32 positions in a random order, of clients that exist first."""
   draw = jnp.where(exists, jax.vmap(jax.random.uniform)(keys), 2.0)
   # A sort of all would be the same, but for a million clients TPUs compile it slowly.
   return jax.lax.top_k(-draw, min(count, draw.shape[0]))[1].astype(jnp.int32)

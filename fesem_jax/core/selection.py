@@ -1,7 +1,6 @@
 """Selections of the clients of a round: a function, by loss, by availability.
 
-`simulate(..., clients_per_round=power_of_choice(10, candidates=30))` takes one in place
-of the number of a uniform draw.
+`simulate(..., clients_per_round=power_of_choice(10, candidates=30))` takes one.
 """
 
 import dataclasses
@@ -22,8 +21,8 @@ class Clients(NamedTuple):
   Attributes:
     names: [M] str.
     sizes: [M] int training examples.
-    losses: positions [n] of clients -> [n] float64 mean training losses of the models
-      that they deploy. These clients receive their model and send its loss.
+    losses: positions [n] -> [n] float64 mean training losses of the deployed models;
+      these clients receive their model and send its loss.
   """
 
   names: np.ndarray
@@ -35,14 +34,12 @@ class Clients(NamedTuple):
 class Selection:
   """The clients of each round, which a function on the host chooses.
 
-  Equal selections of one seed must choose alike, also after a resumption: random
-  numbers come from `rng`, which belongs to the seed and the round.
-
   Attributes:
     clients_per_round: S, the most clients of a round; 0 is every client.
     choose: (number of the round from 1, rng, `Clients`) -> positions [<= S] of distinct
-      clients in the order of the data.
-    name: what identifies the selection in a workdir; by default the function's name.
+      clients. Random numbers come from `rng` alone, so that a resumed run chooses
+      alike.
+    name: identifies the selection in a workdir; by default the function's name.
   """
 
   clients_per_round: Index
@@ -66,10 +63,9 @@ class Selection:
 
 
 def cohort_size(clients_per_round: float, num_clients: int) -> int:
-  """S of a number of clients, or of a share of M below 1.
+  """S of a number of clients, or of a share of M below 1, rounded to at least one.
 
-  A share is rounded, to at least one client. Raises `UserError` on 1.0, which may mean
-  one client or all, and on other numbers that are no share.
+  Raises `UserError` on 1.0, which may mean one client or all, and on other numbers.
   """
   if not isinstance(clients_per_round, float):
     return clients_per_round
@@ -93,18 +89,16 @@ def counted(
 def power_of_choice(clients_per_round: Count, *, candidates: int) -> Selection:
   """Selection by loss (Cho et al. 2020, "pow-d").
 
-  In each round, d candidates are drawn without replacement, with probabilities
-  proportional to their numbers of training examples; of them, those take part whose
-  loss, on their training examples, of the model that they deploy is largest. Ties are
-  broken at random. With d = S, this draws clients by their size. The paper averages the
-  models of a round alike, by `weighting='uniform'` of a method.
+  Each round draws d candidates by their numbers of examples, without replacement; those
+  of largest loss of their deployed model take part, ties at random. The paper averages
+  them alike, by `weighting='uniform'`.
 
   Args:
     clients_per_round: S.
     candidates: d, from S to M.
 
   Raises:
-    UserError: unless S <= d; in the first round, if d is more than the clients.
+    UserError: unless S <= d; in the first round, unless d <= M.
   """
   check(candidates >= clients_per_round, 'candidates: fewer than clients_per_round')
 
@@ -127,16 +121,14 @@ def available(
 ) -> Selection:
   """Selection by availability: a uniform draw of the clients that are there.
 
-  A round takes all that are available if they are fewer than S; one without any changes
-  nothing.
+  A round without available clients changes nothing.
 
   Args:
-    clients_per_round: S; 0 takes all that are available.
-    trace: (name of the client, first round, last round) from 1, any number for each;
-      clients without any are never available.
+    clients_per_round: S; 0, or more than are available, takes all that are.
+    trace: (name of the client, first round, last round) from 1, any number for each.
 
   Raises:
-    UserError: in the first round, on a name of no client.
+    UserError: in the first round, on an unknown name.
   """
   rows = sorted((str(name), float(first), float(last)) for name, first, last in trace)
 

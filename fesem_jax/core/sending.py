@@ -1,8 +1,7 @@
 """Messages of clients to the server: their models, with noise or compressed.
 
-A function of one client `(key, start, trained) -> sent` stands between its training and
-the sums of the server: noise for privacy, compression, attacks. Every method whose
-clients send one model a round takes it, with `local_training(..., sends=...)`.
+`local_training(..., sends=...)` takes a function of one client (key, start, trained) ->
+sent, between its training and the sums of the server.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +14,8 @@ from fesem_jax.core import prng_streams
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import check
 
-# (key of the client in the round, model that it received, model that it trained) ->
-# the model that the server gets. All three have the same arrays: those that the server
-# sent and that learn.
+# (key of the client in the round, received model, trained model) -> model that the
+# server gets, all of the same arrays: those that the server sent and that learn.
 OfClient = Callable[[jax.Array, Params, Params], Params]
 
 
@@ -35,14 +33,12 @@ class Sends(NamedTuple):
 
   Attributes:
     of_client: see `OfClient`; None sends the model as it was trained.
-    num_bytes: number of float32 numbers of a model -> bytes of what is sent in its
-      place; None is 4 bytes each.
-    privacy: the noise in what is sent, or in the server's sums; None is none.
+    num_bytes: float32 numbers of a model -> bytes sent; None is 4 each.
+    privacy: noise in what is sent, or in the server's sums; None is none.
     named: options that made it, for messages.
     residual: whether a client adds what it has not sent to its next change, before
       `of_client`; see `wrappers.with_client_memory`.
-    before_residual: what a client makes of its model before it adds its residual, such
-      as clipping and noise for privacy; None is nothing.
+    before_residual: applied before the residual is added, such as noise, or None.
   """
 
   of_client: OfClient | None = None
@@ -54,24 +50,22 @@ class Sends(NamedTuple):
 
   @property
   def server(self) -> Privacy | None:
-    """The noise of the server's sums, if there is any."""
+    """The noise of the server's sums, or None."""
     privacy = self.privacy
     return privacy if privacy is not None and privacy.where == 'server' else None
 
 
-def chained(*each: Sends) -> Sends:
-  """One after the other, e.g. noise and then compression.
-
-  The bytes are those of the last, and at most one of them adds noise for privacy.
+def chained(*sends: Sends) -> Sends:
+  """One after the other, e.g. noise and then compression, whose bytes count.
 
   Raises:
-    UserError: if two of them do, or another one goes before the noise.
+    UserError: unless noise for privacy comes first, and once.
   """
-  noisy = any(s.privacy is not None for s in each[1:])
+  noisy = any(s.privacy is not None for s in sends[1:])
   check(not noisy, 'dp: must come first of what is chained, and once')
   steps = [
     (function, s.residual and function is s.of_client)
-    for s in each
+    for s in sends
     for function in (s.before_residual, s.of_client)
     if function is not None
   ]
@@ -79,10 +73,10 @@ def chained(*each: Sends) -> Sends:
   functions = [(number, function) for number, (function, _) in enumerate(steps)]
   return Sends(
     _composed(functions[first:]),
-    each[-1].num_bytes,
-    each[0].privacy,
-    ' and '.join(s.named for s in each),
-    any(s.residual for s in each),
+    sends[-1].num_bytes,
+    sends[0].privacy,
+    ' and '.join(s.named for s in sends),
+    any(s.residual for s in sends),
     _composed(functions[:first]),
   )
 
@@ -103,10 +97,7 @@ def _composed(functions: Sequence[tuple[int, OfClient]]) -> OfClient | None:
 def sent_by_client(
   sends: Sends, key: jax.Array, start: Params, trained: Params
 ) -> Params:
-  """The model that one client sends; `key` is its own in this round.
-
-  Raises `UserError` if it is not of the arrays that were trained.
-  """
+  """The model that one client sends; `UserError` on arrays of other shapes."""
   if sends.of_client is None:
     return trained
   key = prng_streams.fold(key, prng_streams.SENDING)

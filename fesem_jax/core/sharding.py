@@ -1,4 +1,4 @@
-"""The 'clients' mesh axis, and the distribution of clients over devices.
+"""The 'clients' mesh axis, the distribution of clients over devices, and their memory.
 
 Client stacks are split over the axis. Centers are replicated, and so are data unless
 they are split by client (`placement`).
@@ -9,13 +9,12 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax.core.chips import memory_of
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Index, checked
@@ -29,12 +28,33 @@ _DEALS = 10
 # do not depend on a device count that divides it.
 _SHARDS = 8
 
+_GIB = 2**30
+
+
+class Chip(NamedTuple):
+  """One TPU chip, for compilation ahead of time."""
+
+  memory: int  # bytes
+  kind: str  # its name in JAX
+  example: str  # a topology of these chips
+
+
+# https://cloud.google.com/tpu/docs/system-architecture-tpu-vm
+CHIPS = {
+  'v4': Chip(32 * _GIB, 'TPU v4', 'v4:2x2x1'),
+  'v5e': Chip(16 * _GIB, 'TPU v5 lite', 'v5e:2x4'),
+  'v5p': Chip(95 * _GIB, 'TPU v5', 'v5p:2x2x1'),
+  'v6e': Chip(32 * _GIB, 'TPU v6 lite', 'v6e:2x4'),
+}
+
+
+def chip_memory(kind: str) -> int | None:
+  """Memory in bytes of a chip that JAX calls `kind`; None if unknown."""
+  return next((chip.memory for chip in CHIPS.values() if chip.kind == kind), None)
+
 
 def num_shards(num_devices: int) -> int:
-  """Number of equal shards of clients, each on one device; at least 8.
-
-  The order of clients depends on the number of devices only through this number.
-  """
+  """Shards of clients, a multiple of 8 and of the devices, which decide their order."""
   return math.lcm(_SHARDS, num_devices)
 
 
@@ -45,8 +65,7 @@ def client_mesh(num_devices: Index = 0) -> Mesh:
   With several processes, each contributes equally many devices.
 
   Raises:
-    UserError: if `num_devices` is more than there are, or not a multiple of the number
-      of processes.
+    UserError: if there are fewer devices, or processes cannot share them equally.
   """
   devices = jax.devices()
   exist = num_devices <= len(devices)
@@ -55,35 +74,34 @@ def client_mesh(num_devices: Index = 0) -> Mesh:
   check(divides, f'num_devices: must be a multiple of {processes.count()} processes')
   chosen = devices[: num_devices or len(devices)]
   if num_devices and processes.count() > 1:
-    each, owners = num_devices // processes.count(), [d.process_index for d in devices]
-    chosen = [d for i, d in enumerate(devices) if owners[:i].count(owners[i]) < each]
+    share, owners = num_devices // processes.count(), [d.process_index for d in devices]
+    chosen = [d for i, d in enumerate(devices) if owners[:i].count(owners[i]) < share]
   return Mesh(np.array(chosen), (CLIENTS,))
 
 
 def deal(work: np.ndarray) -> np.ndarray:
-  """An order of clients, [M] int64 positions, with equal work in halves, quarters, ...
+  """[M] int64 order of clients, with equal `work` in halves, quarters, ...
 
-  Clients are assigned in order of decreasing work [M] to two contiguous halves of equal
-  count, each to the half with less work; then each half is divided in the same way. The
-  order, and therefore a checkpoint, does not depend on the device count.
+  In order of decreasing work, each client goes to the half with less work, until it is
+  full; then each half is divided alike. The device count does not matter.
   """
   work = np.asarray(work, np.float64)
 
   def halves(clients: np.ndarray, depth: int) -> np.ndarray:
     if len(clients) < 2 or depth == _DEALS:
       return clients
-    own = work[clients]
-    if own[0] == own[-1] > 0:  # Sorted, so all have equal work.
+    costs = work[clients]
+    if costs[0] == costs[-1] > 0:  # Sorted, so all have equal work.
       hands = [clients[::2], clients[1::2]]
     else:
-      hands = dealt(clients.tolist(), own.tolist())
+      hands = dealt(clients.tolist(), costs.tolist())
     return np.concatenate([halves(hand, depth + 1) for hand in hands])
 
-  def dealt(clients: list[int], own: list[float]) -> list[np.ndarray]:
+  def dealt(clients: list[int], costs: list[float]) -> list[np.ndarray]:
     room = len(clients) - len(clients) // 2, len(clients) // 2
     hands: tuple[list[int], list[int]] = ([], [])
     load = [0.0, 0.0]
-    for client, cost in zip(clients, own, strict=True):
+    for client, cost in zip(clients, costs, strict=True):
       hand = int(load[1] < load[0])
       if len(hands[hand]) == room[hand]:
         hand = 1 - hand
@@ -102,8 +120,8 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 def place(tree: Any, shardings: Any) -> Any:
   """The tree's arrays, the same in every process, placed on devices.
 
-  `shardings` is one for all arrays, or a tree with one for each, or None for any.
-  Arrays that are already distributed over processes stay on their devices.
+  `shardings` is one for all arrays, or a tree of one for each, None for any. Arrays
+  that are distributed over processes stay on their devices.
   """
   if processes.count() == 1:
     return jax.device_put(tree, shardings)
@@ -122,26 +140,22 @@ def _place_own_rows(x: Any, sharding: jax.sharding.Sharding | None) -> Any:
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
       bits = _place_own_rows(jax.random.key_data(x), sharding)
       return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(x))
-  held = np.asarray(x)
-  return jax.make_array_from_callback(held.shape, sharding, lambda i: held[i])
+  whole = np.asarray(x)
+  return jax.make_array_from_callback(whole.shape, sharding, lambda i: whole[i])
 
 
 def split_rows(
   shape: tuple[int, ...], part: Callable[[int], np.ndarray], mesh: Mesh
 ) -> jax.Array:
-  """An array whose leading axis is split over the devices of the mesh.
+  """An array of a `shape` whose leading axis is split over the devices of the mesh.
 
-  The first axis of `shape`, that of the whole array, is a multiple of the number of
-  devices D. `part` returns the rows of a device, from its number in 0..D-1; it is
-  called for the devices of this process only.
+  `part` returns the rows of a device of this process, by its number in 0..D-1.
   """
   on_each = shape[0] // mesh.size
-
-  def of_device(index: Any) -> np.ndarray:
-    return part((index[0].start or 0) // on_each)
-
   placed = NamedSharding(mesh, PartitionSpec(CLIENTS))
-  return jax.make_array_from_callback(shape, placed, of_device)
+  return jax.make_array_from_callback(
+    shape, placed, lambda index: part((index[0].start or 0) // on_each)
+  )
 
 
 def split_clients(tree: Any, mesh: Mesh) -> Any:
@@ -166,21 +180,17 @@ def cores() -> int:
 def setup_devices(num_devices: int = 0, group: processes.Group | None = None) -> None:
   """Creates one XLA device per CPU core; call it before any other use of JAX.
 
-  Splitting clients over one-core devices is much faster than splitting each small
-  operation over all cores. The devices of accelerators do not change. On these, the
-  library sets the precision of its products (`LocalTraining.precision`). All other
-  products, such as those of a custom method, use float32 precision as on a CPU, unless
-  JAX_DEFAULT_MATMUL_PRECISION is set (by default, GPUs and TPUs round factors to 10 or
-  7 bits). Compiled programs are cached in ~/.cache/fesem_jax (or
-  JAX_COMPILATION_CACHE_DIR).
+  Splitting clients over one-core devices is much faster than splitting each operation
+  over all cores. On accelerators, products outside of local training have float32
+  precision, unless JAX_DEFAULT_MATMUL_PRECISION is set. Compiled programs are cached in
+  JAX_COMPILATION_CACHE_DIR, by default ~/.cache/fesem_jax.
 
   Args:
-    num_devices: number of CPU devices of all processes together; 0 for one per core of
-      each process.
-    group: the processes that run together; see `processes.initialize`. None for one.
+    num_devices: CPU devices of all processes together; 0 is one per core.
+    group: the processes that run together; see `processes.initialize`.
 
   Raises:
-    RuntimeError: if JAX is already in use, or cannot use the platform of JAX_PLATFORMS.
+    RuntimeError: if JAX is already in use, or lacks the platform of JAX_PLATFORMS.
     UserError: if the processes cannot connect.
   """
   group = group or processes.Group()
@@ -204,12 +214,10 @@ def full_precision(devices: Sequence[jax.Device]) -> None:
 
 
 def default_clients_per_chunk(params: Any, mesh: Mesh) -> int:
-  """Number of clients to train side by side on a device, at most.
+  """The most clients to train side by side on a device; `params` is one model.
 
-  On a CPU, convolutions mapped over clients become grouped convolutions, which are
-  slow, and one large dense model fills the cache; only small dense models are faster
-  side by side. On an accelerator, as many clients as fit into a quarter of its memory.
-  `params` is one model; shapes suffice.
+  On a CPU, only small dense models are faster side by side. On an accelerator, as many
+  clients as fit into a quarter of its memory.
   """
   leaves = jax.tree.leaves(params)
   size = max(1, sum(x.size for x in leaves))
@@ -220,23 +228,22 @@ def default_clients_per_chunk(params: Any, mesh: Mesh) -> int:
     return max(1, min(64, 200_000 // size))
   # Weights, gradients, start and the optimizer's update: about six copies. Patches of
   # convolutions in evaluation batches of 128 take up to 120 MB per client.
-  each = 24 * size + (120 * 2**20 if any(x.ndim == 4 for x in leaves) else 0)
-  return max(1, memory_for_clients(device) // each)
+  client = 24 * size + (120 * 2**20 if any(x.ndim == 4 for x in leaves) else 0)
+  return max(1, memory_for_clients(device) // client)
 
 
 def memory_for_clients(device: jax.Device) -> int:
   """Bytes of an accelerator for clients side by side: a quarter of its memory."""
-  # Only its own process can query a device, and all processes must choose alike. They
-  # cannot communicate here, as this is called during tracing.
+  # All processes must choose alike, and cannot communicate during tracing.
   several = processes.count() > 1
-  known = memory_of(device.device_kind) if several else memory(device)
-  return (known or 16 * 2**30) // 4
+  total = chip_memory(device.device_kind) if several else memory(device)
+  return (total or 16 * 2**30) // 4
 
 
 def memory(device: jax.Device, beside: int = 1) -> int | None:
   """Memory in bytes of a device of this process; None if unknown.
 
-  `beside` counts the devices of the run on this machine; CPU devices share its memory.
+  `beside` counts the devices on this machine; CPU devices share its memory.
   """
   if device.platform == 'cpu':
     total = host_memory()
@@ -245,14 +252,13 @@ def memory(device: jax.Device, beside: int = 1) -> int | None:
     stats = device.memory_stats() or {}
   except (jax.errors.JaxRuntimeError, NotImplementedError):
     stats = {}  # A device for compilation only.
-  return stats.get('bytes_limit') or memory_of(device.device_kind)
+  return stats.get('bytes_limit') or chip_memory(device.device_kind)
 
 
 def own_memory(device: jax.Device) -> int | None:
-  """Memory that a device shares with no other, in bytes; None for a CPU or if unknown.
+  """Bytes that a device shares with no other; None for a CPU or if unknown.
 
-  With several processes, all must call it, outside of programs; the value is that of
-  the first process.
+  All processes must call it, outside of programs, and get the first one's value.
   """
   if device.platform == 'cpu':
     return None

@@ -1,7 +1,6 @@
 """Drawing of each device's clients alike, where data are split by client.
 
-A device that holds its own clients' examples only can train no others. The clients of
-a cohort are therefore drawn device by device, and lie in it in that order.
+A device can train its own clients only: cohorts are drawn and ordered device by device.
 """
 
 from typing import Any
@@ -17,11 +16,7 @@ from fesem_jax.core.types import Cohort
 
 
 def places_for(count: int, num_clients: int, padded: int, num_devices: int) -> int:
-  """The most clients that a device has in a cohort of `count`, without empty places.
-
-  They are drawn from `num_clients`; `padded` also counts clients that make devices
-  equal.
-  """
+  """The most clients of a device in a cohort of `count`; `padded` is M with padding."""
   on_each = min(padded // num_devices, num_clients)
   return min(on_each, -(-count * on_each // num_clients))
 
@@ -29,18 +24,17 @@ def places_for(count: int, num_clients: int, padded: int, num_devices: int) -> i
 def evenly(
   count: Any, draw: Any, exists: Any, start: Any, num_devices: int, places: int
 ) -> Any:
-  """Draws clients without replacement, of each device alike.
+  """Draws clients without replacement, of each device alike; all are equally likely.
 
-  Every client is as likely as any other. Each of `sharding.num_shards` runs of clients
-  gives its part of the cohort, rounded up or down by a common random start (systematic
-  sampling), and so does each device, so that numbers of devices of equally many shards
-  draw the same clients. Arrays are all of NumPy or all of JAX.
+  Each of `sharding.num_shards` runs of clients gives its part of the cohort, rounded by
+  a common random start (systematic sampling), and so does each device: numbers of
+  devices of equally many shards draw the same clients. Arrays are all NumPy or all JAX.
 
   Args:
     count: S, an integer or [] int32.
     draw: [M] random numbers in [0, 1]; the least of a shard are drawn.
     exists: [M] bool, who can be drawn.
-    start: random integer, from 0 to the number of those less 1.
+    start: random integer below the number of those.
     num_devices: D; M is a multiple of the number of shards.
     places: of each device; what is drawn beyond is left out.
 
@@ -80,11 +74,7 @@ def _part(count: Any, part: Any, whole: Any, start: Any) -> Any:
 def drawn_on_host(
   rng: np.random.Generator, count: int, data: FederatedData, mesh: Mesh
 ) -> np.ndarray:
-  """[S] int32 positions of clients, with empty places; drawn by client id.
-
-  `count` clients are drawn, or all if there are fewer. `data` are split by client over
-  the mesh.
-  """
+  """[S] int32 positions of `count` clients, with empty places, drawn by client id."""
   real, count = len(data.info.names), min(count, len(data.info.names))
   draw = np.ones(data.num_clients)
   draw[np.argsort(np.asarray(data.client_ids)[:real])] = rng.random(real)
@@ -101,11 +91,9 @@ def drawn_on_devices(
   places: int,
   mesh: Mesh,
 ) -> jax.Array:
-  """[D * places] int32 positions of clients, drawn within a program.
+  """[D * places] int32 positions of `count` clients, drawn within a program.
 
-  `count` clients are drawn, or all if there are fewer. `key` decides how parts are
-  rounded, `draw` [M] are random numbers in [0, 1] that decide who is drawn, and
-  `exists` [M] bool says who can be. For `places`, see `evenly`.
+  `key` decides how parts are rounded, `draw` [M] and `exists` [M] who is drawn.
   """
   start_key = prng_streams.fold(key, prng_streams.ROUNDING)
   start = jax.random.randint(start_key, (), 0, jnp.maximum(exists.sum(), 1))
@@ -114,10 +102,7 @@ def drawn_on_devices(
 
 
 def on_their_devices(ids: jax.Array, num_clients: int, mesh: Mesh) -> jax.Array:
-  """[D * places] int32 the positions `ids` [S], each among those of its own device.
-
-  There are places for all on one device; `num_clients` is M, an empty place.
-  """
+  """[D * places] int32 positions `ids` [S], each among those of its own device."""
   chosen = jnp.zeros(num_clients, bool).at[ids].set(True, mode='drop')
   chosen = chosen.reshape(mesh.size, -1)
   on_each = chosen.shape[1]
@@ -130,11 +115,7 @@ def on_their_devices(ids: jax.Array, num_clients: int, mesh: Mesh) -> jax.Array:
 def places_of_sample(
   count: int, data: FederatedData, of: Cohort | None, mesh: Mesh
 ) -> int:
-  """The most clients of a device among `count` that are drawn of a cohort.
-
-  The cohort was drawn by this module; None is everyone. `data` are split by client over
-  the mesh.
-  """
+  """The most clients of a device among `count` drawn of a cohort; None is everyone."""
   real = len(data.info.names)
   if of is None or of.everyone:
     return places_for(min(count, real), real, data.num_clients, mesh.size)

@@ -39,21 +39,19 @@ def add_up(
 ) -> tuple[Any, Any]:
   """`jax.lax.fori_loop(0, count, add, (results, sums))` with sums in two levels.
 
-  About sqrt(count) terms are summed from zero before their sum is added to the total.
-  The rounding error then grows with sqrt(count) instead of count: in float32, the sum
-  of a million equal terms is 1 % too large if added sequentially, and 0.01 % in two
-  levels. Sums of K clusters are formed of at least K terms, since their addition to the
-  total reads all K.
+  About sqrt(count) terms are summed from zero before their sum is added to the total,
+  so that the rounding error grows with sqrt(count): a million equal float32 terms sum
+  to 1 % too much one by one, and to 0.01 % in two levels.
 
   Args:
     count: number of terms, at most `most`.
-    add: (i, (results, sums)) -> (results, sums); it adds a term to sums, and its
-      results do not depend on sums.
+    add: (i, (results, sums)) -> (results, sums); it adds a term to sums, on which its
+      results do not depend.
     results: arrays to overwrite.
     sums: arrays to add to.
     most: required if `count` is an array.
-    fewest: terms that are summed from zero; None for the clusters of the `ClusterSums`
-      in `sums`.
+    fewest: terms that are summed from zero; None is the K of `ClusterSums` in `sums`,
+      since adding to the total reads all K.
   """
   most = int(count) if most is None else most
   group = max(math.isqrt(most), fewest or _num_clusters(sums))
@@ -73,11 +71,11 @@ def add_up(
 def _num_clusters(sums: Any) -> int:
   """The most clusters that a tree has sums of; 1 if of none."""
 
-  def of_clusters(x: Any) -> bool:
+  def is_sums(x: Any) -> bool:
     return isinstance(x, ClusterSums)
 
-  by_cluster = filter(of_clusters, jax.tree.leaves(sums, is_leaf=of_clusters))
-  return max((each.weight.shape[0] for each in by_cluster), default=1)
+  by_cluster = filter(is_sums, jax.tree.leaves(sums, is_leaf=is_sums))
+  return max((x.weight.shape[0] for x in by_cluster), default=1)
 
 
 def total(x: jax.Array) -> jax.Array:
@@ -88,15 +86,14 @@ def total(x: jax.Array) -> jax.Array:
 
 
 def or_one(weight: jax.Array) -> jax.Array:
-  """Total weights to divide by: 1 in place of 0, which is none, but not of 0.3."""
+  """Weights to divide by: 1 in place of 0."""
   return jnp.where(weight > 0, weight, 1.0)
 
 
 class ClusterSums(NamedTuple):
   """Running sums over the rows of each cluster, minus the cluster's origin.
 
-  Models of one cluster are close together, so sums of differences are more accurate
-  than sums of models.
+  Sums of differences of close models are more accurate than sums of models.
 
   Attributes:
     params: [K, ...] sum of weight * (row - origin).
@@ -153,21 +150,17 @@ def add_rows(
     sums: of K clusters.
     stack: [S, ...] finite rows.
     cluster: [S] int32 in 0..K-1.
-    weights: [S] float32, not negative; rows of weight 0 do not count.
-    origins: [K, ...] subtracted from the rows of each cluster, e.g. its old center; the
-      same in every call.
-
-  Raises:
-    AssertionError: if stack, clusters and weights differ in the number of rows.
+    weights: [S] float32, not negative.
+    origins: [K, ...] subtracted from the rows of each cluster; the same in every call.
   """
   chex.assert_tree_shape_prefix((stack, cluster), weights.shape)
   num_rows, num_clusters = weights.shape[0], sums.weight.shape[0]
-  of_clusters, longest = jax.nn.one_hot(cluster, num_clusters), _CLIP.get()
-  members = counted = of_clusters * weights[:, None]
+  one_hot, longest = jax.nn.one_hot(cluster, num_clusters), _CLIP.get()
+  members = counted = one_hot * weights[:, None]
   if longest is not None:
     length = jnp.sqrt(tree.row_distances(stack, tree.take(origins, cluster)))
     weights = weights * clipping_factor(length, longest)
-    members = of_clusters * weights[:, None]
+    members = one_hot * weights[:, None]
 
   def add(sum_of: jax.Array, x: jax.Array, origin: jax.Array) -> jax.Array:
     def one_by_one(i: jax.Array, carry: tuple[None, jax.Array]) -> Any:
@@ -237,12 +230,7 @@ def add_to_one(
 
 
 def mean_of(sums: ClusterSums, origins: Params) -> Params:
-  """[K, ...] means; the mean of a cluster with total weight 0 is its origin.
-
-  Args:
-    sums: of K clusters.
-    origins: [K, ...] as in `add_rows`.
-  """
+  """[K, ...] means, as of `add_rows`; the origin where the total weight is 0."""
 
   def mean(sum_of: jax.Array, origin: jax.Array) -> jax.Array:
     weight = sums.weight.reshape((-1,) + (1,) * (origin.ndim - 1))
@@ -273,17 +261,13 @@ def weighted_mean(
   origins: Params,
   mesh: Mesh | None = None,
 ) -> Params:
-  """Mean of the rows of each cluster (Eq. 9, or Eq. 2 with weights n_i).
+  """Mean [K, ...] of the rows of each cluster (Eq. 9, or Eq. 2 with weights n_i).
 
   Args:
     stack: [S, ...] finite rows.
     cluster: [S] int32 in 0..K-1.
-    weights: [S] float32, not negative; rows of weight 0 do not count.
-    origins: [K, ...] a point near each cluster, e.g. its old center; the mean of a
-      cluster with total weight 0.
-    mesh: devices that the rows are split over; None if they are not split.
-
-  Returns:
-    [K, ...].
+    weights: [S] float32, not negative.
+    origins: [K, ...] a point near each cluster, its mean if its total weight is 0.
+    mesh: devices that the rows are split over, or None.
   """
   return mean_of(of_clusters(stack, cluster, weights, origins, mesh), origins)

@@ -19,7 +19,7 @@ class Drawn(NamedTuple):
   """The clients that are drawn for a round, on the host.
 
   Attributes:
-    number: of the round, counted from 1.
+    number: of the round, from 1.
     ids: [S] positions of the clients as arranged, without empty slots.
     everyone: whether these are all clients.
     keep_clusters: whether all clients keep their clusters in this round.
@@ -35,11 +35,10 @@ class Sent(NamedTuple):
   """Bytes that each client of a round receives and sends, and its extra computations.
 
   Attributes:
-    down: [] or [S] bytes from the server to each client.
-    up: [] or [S] bytes from each client whose update arrives; if clients drop out, each
-      of the others counts the mean over all clients.
-    passes: [] or [S] forward passes over the client's own examples in addition to local
-      training, e.g. for losses; a gradient counts as three.
+    down: [] or [S] bytes to each client.
+    up: [] or [S] bytes from each client whose update arrives.
+    passes: [] or [S] forward passes over a client's examples beside local training; a
+      gradient counts as three.
     passes_of_step: forward passes of other models over the batch of each local step.
   """
 
@@ -52,29 +51,24 @@ class Sent(NamedTuple):
 class Traffic(NamedTuple):
   """The messages of a method.
 
-  Frozen parameters (`train_layers`) are not sent. Values that only the simulator
-  reports, such as training losses and evaluations, are not counted.
+  Frozen parameters are not sent. What only the simulator reports, such as training
+  losses and evaluations, is not counted.
 
   Attributes:
     of_round: (known, `Drawn`) -> `Sent`.
-    of_start: number of clients -> bytes down and bytes up before the first round, of
-      all clients together.
-    known: state -> arrays of the state before a round that `of_round` and `start_up`
-      read; None if they read none.
+    of_start: number of clients -> bytes down and up of all before the first round.
+    known: state -> arrays of it that `of_round` and `start_up` read, or None.
     model: bytes of one model.
-    whole_batches: whether a local step uses all examples of a client, for any batch
-      size of `Algorithm.local`.
-    start_up: value of `known` -> bytes from all clients before the first round that
-      depend on their data; None if there are none.
+    whole_batches: whether a local step uses all examples of a client.
+    start_up: `known` -> bytes up before the first round that depend on the data, or
+      None.
     beside: what clients send beside one model a round, numbers that they chose or
-      counted; '' for nothing. None: more models, or other vectors of their data, to
-      which no noise for privacy is added.
+      counted; '' for nothing. None: more models, or vectors without noise for privacy.
     models_up: models that a client sends in a round, at most.
     models_before: models that a client sends before the first round, at most.
-    starters: number of clients -> how many messages `of_start` adds up, each of a
-      client and, where it sends several with other numbers between, a draw.
-    seconds: value of `known` after a round -> the simulated seconds that it took, if
-      time matters to the method; None if a round takes as long as its slowest client.
+    starters: number of clients -> messages that `of_start` adds up.
+    seconds: `known` after a round -> its simulated seconds; None if a round takes as
+      long as its slowest client.
   """
 
   of_round: Callable[[Any, Drawn], Sent]
@@ -109,7 +103,7 @@ def bytes_sent(local: LocalTraining) -> float:
 def same_for_all(
   down: float, up: float, passes: float = 0, passes_of_step: int = 0
 ) -> Traffic:
-  """Traffic of a method with equal messages for all clients and rounds; see `Sent`."""
+  """Traffic with equal messages for all clients and rounds; see `Sent`."""
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
     return Sent(down, up, passes, passes_of_step)
@@ -133,13 +127,8 @@ def after_clustering(
 ) -> Traffic:
   """Traffic of a method whose clients train and are clustered before the first round.
 
-  Args:
-    traffic: of its rounds.
-    common: whether they train from one model that the server sends, not from different
-      models.
-    losses: number of training losses that each client reports.
-    choices: number of first models, all of which each client trains, to send the one of
-      lowest loss and its index; 0 if clients do not choose.
+  They start from a `common` model or from their own, send `losses` training losses or,
+  of a number of first models (`choices`), the one of lowest loss and its index.
   """
   if choices:
     down, up = choices * traffic.model, traffic.model + NUMBER
@@ -160,11 +149,10 @@ def after_clustering(
 def all_in_use(
   local: LocalTraining, check_every: int, in_use: Callable[[Any], Any]
 ) -> Traffic:
-  """Traffic of a method whose clients compare all models in use every few rounds.
+  """Traffic of a method whose clients compare all models every `check_every` rounds.
 
-  `check_every` is the number of rounds from one comparison to the next, and `in_use`
-  maps the state to the number of models in use. Before the first round, each client
-  sends its loss of the first model.
+  `in_use` maps the state to their number. Each client first sends the loss of one
+  model.
   """
   size = bytes_of_model(local)
 
@@ -184,8 +172,7 @@ def with_extra_round(
 ) -> Traffic:
   """Traffic of one model, and of a descriptor of each client in one round.
 
-  Clients send the descriptor in round `number`, after a pass over their examples;
-  `known` maps the state to its length.
+  It follows a pass over the examples; `known` maps the state to its length.
   """
   size = bytes_of_model(local)
 
@@ -200,10 +187,9 @@ def with_extra_round(
 def with_first_change(
   local: LocalTraining, epochs: int, joined: Callable[[Any], Any]
 ) -> Traffic:
-  """Traffic of two models, and of a third and its change for new clients.
+  """Traffic of two models, and of a third and its change for clients that join.
 
-  The change takes `epochs` local epochs. `joined` maps the state to
-  [M] bool, True for clients that are not new.
+  The change takes `epochs` local epochs; `joined` maps the state to [M] bool.
   """
   size, passes = bytes_of_model(local), 3 * epochs
 
@@ -216,10 +202,7 @@ def with_first_change(
 
 
 def check_private(traffic: Traffic | None, sends: Sends | None) -> None:
-  """Raises `UserError` if noise would be in some of what clients send, not in all.
-
-  `traffic` is the method's; None for one model each way.
-  """
+  """Raises `UserError` if only some of what clients send would have noise."""
   if sends is None or sends.privacy is None or traffic is None:
     return
   fits = traffic.beside is not None

@@ -35,10 +35,8 @@ def take(stack: Params, ids: jax.Array) -> Params:
 def rows_of_few(models: Params, ids: jax.Array, mesh: Mesh | None = None) -> Params:
   """Rows `ids` [S] of models [R, ...]; bitwise equal to `take`.
 
-  A TPU gathers rows of a large layer in pieces and keeps the result in memory. Rows
-  that are selected from few models are recomputed at each use: in a loop of local
-  steps, they take no additional memory. With the devices of a `mesh`, only what they
-  need is traced.
+  A TPU gathers a large layer in pieces and keeps the result; rows selected from few
+  models are recomputed, without memory. A `mesh` says what to trace.
   """
   leaves = jax.tree.leaves(models)
   if not leaves or leaves[0].shape[0] > _FEW:
@@ -51,10 +49,10 @@ def rows_of_few(models: Params, ids: jax.Array, mesh: Mesh | None = None) -> Par
 
 def _selected(models: Params, ids: jax.Array) -> Params:
   def rows(x: jax.Array) -> jax.Array:
-    each = ids.reshape(-1, *[1] * (x.ndim - 1))
+    index = ids.reshape(-1, *[1] * (x.ndim - 1))
     chosen = jnp.broadcast_to(x[0], (ids.shape[0], *x.shape[1:]))
     for r in range(1, x.shape[0]):
-      chosen = jnp.where(each >= r, x[r], chosen)
+      chosen = jnp.where(index >= r, x[r], chosen)
     return chosen
 
   return jax.tree.map(rows, models)
@@ -154,10 +152,8 @@ def all_finite(stack: Params) -> jax.Array:
 def squared_distances(stack: Params, centers: Params) -> jax.Array:
   """Squared L2 distance of each row [S, ...] to each center [K, ...]: [S, K].
 
-  Computed from differences, not from the expanded form |w|^2 - 2wc + |c|^2, which
-  loses all digits because clients of one center are close together. No array of size
-  S * K * P is formed. A stack split over devices must be passed through
-  `per_device`.
+  Computed from differences: |w|^2 - 2wc + |c|^2 loses all digits of close models. Pass
+  a stack split over devices through `per_device`.
   """
   return platforms.choose(_row_by_row, _center_by_center, stack, centers)
 
@@ -185,12 +181,10 @@ def _center_by_center(stack: Params, centers: Params) -> jax.Array:
 def _distances_of_row(
   stack: Params, centers: Params, at: tuple[jax.Array, Params]
 ) -> jax.Array:
-  """[K] float32: squared L2 distance of one row to each of [K, ...], on CPU.
+  """[K] float32: squared L2 distance of a row to each of [K, P], on a CPU.
 
-  XLA's CPU compiler sums a layer sequentially; several partial sums are vectorized.
-  Leaves of `stack` are [S, P], those of `centers` [K, P]; `at` is the position
-  [] int32 of the row in the stack, and the row [P] itself. Large layers are sliced from
-  the stack, since the row would be a copy.
+  XLA sums a layer sequentially; several partial sums are vectorized. `at` is the row's
+  position and the row; large layers are sliced from the stack, since it is a copy.
   """
   row, one = at
 
@@ -198,8 +192,8 @@ def _distances_of_row(
     size, block = c.shape[1], _TERMS * _LANES
 
     def squares(start: jax.Array | int, width: int) -> jax.Array:
-      own = jax.lax.dynamic_slice(x, (row, start), (1, width))
-      return jnp.square(own - jax.lax.dynamic_slice_in_dim(c, start, width, axis=1))
+      part = jax.lax.dynamic_slice(x, (row, start), (1, width))
+      return jnp.square(part - jax.lax.dynamic_slice_in_dim(c, start, width, axis=1))
 
     def add_terms(start: jax.Array | int, terms: int, partial: jax.Array) -> jax.Array:
       for term in range(terms):
@@ -224,10 +218,7 @@ def _distances_of_row(
 
 
 def row_distances(a: Params, b: Params) -> jax.Array:
-  """[S] float32: squared L2 distance of each row of a [S, ...] to that of b.
-
-  A single row [1, ...] is broadcast.
-  """
+  """[S] float32: squared L2 distance of each row [S, ...] to that of b, or to one."""
 
   def distance(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.square(x - y).sum(axis=tuple(range(1, x.ndim)))

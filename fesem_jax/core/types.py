@@ -38,38 +38,26 @@ class _Functions(NamedTuple):
 class Model(_Functions):
   """A model as pure functions.
 
-  `_replace(apply=...)` makes another function, which `layers` and `apply_with` of the
-  old one do not describe: they are dropped unless they are replaced too. A model with
-  `apply_train`, which trains in place of `apply`, needs a new one, or None.
+  `_replace(apply=...)` drops `layers` and `apply_with`, which describe the old
+  function, and needs a new `apply_train`, or None.
 
   Attributes:
     init: key -> params.
-    apply: (params, x [B, ...]) -> outputs, float32: logits [B, L] of a classifier,
-      or of several labels, targets [B, L] of a regression, logits [B, S, L] at every
-      position of sequences.
-    loss: (outputs, targets y as in `FederatedData`) -> [B] float32, the loss of each
-      example. Clients train on its mean; methods that choose models by their loss or
-      need its gradient use it as well. For clients that use a mixture of models, the
-      outputs are those of the mixture; see `Task.mix`.
-    metrics: (name, function) pairs, evaluated in addition to the metrics of the task; a
-      function is (outputs, y) -> [B] float32, one value for each example.
-    layers: names of the layers in execution order, if the units of each layer are
-      inputs of the next layer only, as in `models.build`; otherwise empty. `matching`
-      can match units only if they are given.
-    apply_with: (params, x, multiply) -> logits as `apply`, but with the products of
-      dense layers computed by `multiply`: (path of the layer in params, inputs
-      [B, ..., I]) -> [B, ..., O], or None to leave the product to the layer. Kernels
-      that are not used may be missing in params. Required by `shared_start`; None if
-      not supported.
-    apply_train: (params, x, key) -> logits as `apply`, for local training that draws
-      random numbers, e.g. for Dropout; None if it draws none. Fine-tuning also uses it;
-      evaluation, and losses by which clients choose a model, use `apply`.
+    apply: (params, x [B, ...]) -> float32 outputs: logits [B, L] of a classifier or of
+      several labels, targets [B, L], or logits [B, S, L] of sequences.
+    loss: (outputs, y as in `FederatedData`) -> [B] float32, whose mean clients
+      minimize. For a mixture, the outputs are its own; see `Task.mix`.
+    metrics: (name, (outputs, y) -> [B] float32) pairs beside the metrics of the task.
+    layers: names of the layers in execution order, if the units of each are inputs of
+      the next alone; else empty. `matching` needs them.
+    apply_with: (params, x, multiply) -> outputs, with dense products by `multiply`:
+      (path of the layer, inputs [B, ..., I]) -> [B, ..., O], or None to leave it to the
+      layer. Unused kernels may be missing. For `shared_start`; or None.
+    apply_train: (params, x, key) -> outputs in training, e.g. with Dropout, or None.
     task: of the model, which must be the task of the data.
-    statistics: paths, as norm/mean, of the parameters that are running statistics of
-      batches, as BatchNorm has them. No optimizer, penalty or correction changes them:
-      a local step puts the new statistics in their place. `apply_train` is then
-      (params, x, key, weights [B]) -> (logits, params): only these parameters, after
-      the batch. Examples of weight 0 fill up a batch and must not count in either.
+    statistics: paths, as norm/mean, of running statistics, as of BatchNorm, which a
+      local step replaces. `apply_train` is then (params, x, key, weights [B]) ->
+      (outputs, these parameters); examples of weight 0 must not count.
     made_by: see `Algorithm`.
   """
 
@@ -86,7 +74,7 @@ class Model(_Functions):
 
   @property
   def measured_as(self) -> Task:
-    """The task by whose figures the model is measured and ranked."""
+    """The task by whose metrics the model is measured and ranked."""
     return tasks.with_loss(self.task, self.loss)
 
 
@@ -96,20 +84,16 @@ class Cohort:
   """The clients that take part in a round.
 
   Attributes:
-    ids: [S] int32 positions in the data, which a run orders by size:
-      `data.client_ids[ids]` are the clients in the order in which the user gave them,
-      and `cohort_of` makes a cohort of these. M is an empty slot, so that S can be
-      padded to a multiple of the device count. If data are split by client, device d
-      trains the d-th part of `ids`, which must be clients that it holds; it treats
-      others as empty slots. See `stratified.evenly`.
-    everyone: True if `ids` is 0..M-1 (full participation), which needs no gather.
-    round: [] int32 number of the round, counted from 0, for schedules over rounds
-      (`LocalTraining.rate`); None outside of rounds, e.g. before the first.
-    keep_clusters: [] bool whether clients of a method with centers keep the clusters
-      that they start the round from; None is never. `wrappers.with_reclustering` sets
-      it.
-    selected: True if a `selection.Selection` chose the clients, so that no others take
-      part in the round.
+    ids: [S] int32 positions in the data, which a run orders by work;
+      `data.client_ids[ids]` are in the user's order, see `cohort_of`. M is an empty
+      slot, so that S is a multiple of the device count. If data are split by client,
+      device d trains the d-th part of `ids`; it treats clients of other devices as
+      empty slots.
+    everyone: True if `ids` is 0..M-1, which needs no gather.
+    round: [] int32 round, from 0, for `LocalTraining.rate`; None outside of rounds.
+    keep_clusters: [] bool whether clients keep the clusters that they start from; None
+      is never. See `wrappers.with_reclustering`.
+    selected: True if a `selection.Selection` chose the clients.
   """
 
   ids: HostOrDeviceArray

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fesem_jax.core.federated_data import check_targets, scale_of
+from fesem_jax.core.federated_data import check_targets, features, scale_of
 from fesem_jax.tasks import CLASSIFICATION, TASKS
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
@@ -139,19 +139,10 @@ def from_arrays(
 
 
 def _features(name: str, x: Any) -> np.ndarray:
-  """Features as uint8 or finite float32; uint8 rows of a file stay there."""
-  check(not np.ma.is_masked(x), f'{name}: is masked; drop or fill the masked values')
-  x = np.asanyarray(x)
-  right = x.ndim > 1 and x.dtype.kind in 'biuf' and len(x)
-  check(right, f'{name}: {x.dtype} of shape {x.shape}; give numbers [T, ...]')
+  x = features(x, name)
+  check(x.ndim > 1 and len(x), f'{name}: has shape {x.shape}; give [T, ...]')
   first = x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[3] > 4
   check(not first, f'{name}: has channels first; use x.transpose(0, 2, 3, 1)')
-  if x.dtype == np.uint8:
-    return x
-  with np.errstate(over='ignore'):
-    x = x.astype(np.float32)
-  finite = np.isfinite(x.reshape(len(x), -1)).all(axis=1)
-  check(finite.all(), f'{name}: row {finite.argmin()} is not finite; drop or fill it')
   return x
 
 

@@ -147,7 +147,7 @@ def unseen(
     key = jax.random.key(0)  # Nothing is fine-tuned.
     return evaluate.evaluate_clients(used, local, train, test, key, 0)[0]
 
-  args = state, seen, *arrange(local, *splits, placement.of(seen))
+  args = state, seen, *arrange(local, *splits, data_placement=placement.of(seen))
   what = 'the evaluation of unseen clients'
   totals = programs.compiled(what, algorithm, measure, *args)(*args)
   return evaluate.scores(processes.on_host(totals), local.model.measured_as)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from fesem_jax.core import batching, placement, side_by_side
+from fesem_jax.core import batching, placement
 from fesem_jax.core.arrangement import arrange, arrange_together
 from fesem_jax.data.attacks import backdoor_of
 from fesem_jax.run import programs
@@ -299,7 +299,7 @@ def _run_alone(
 ) -> None:
   local = spec.algorithm.local
   with progress_lines.waiting_for('placing the data'):
-    splits = arrange(local, spec.train, spec.test, placement_of(spec))
+    splits = arrange(local, spec.train, spec.test, data_placement=placement_of(spec))
   if only_compile:
     _ = runner_of(spec, splits, 1, ()).programs
   else:
@@ -385,7 +385,7 @@ def most_at_once(spec: Spec, asked: int = 0) -> int:
   )
   if alone:
     return 1
-  return asked or side_by_side.most(local, spec.train.num_clients)
+  return asked or local.max_concurrent(spec.train.num_clients)
 
 
 def placement_of(spec: Spec) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fesem_jax.core import chips, sharding, stratified
+from fesem_jax.core import sharding, stratified
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.hyperparameters import Arguments
 from fesem_jax.core.selection import cohort_size
@@ -71,7 +71,7 @@ def mesh_of(topology: str, num_devices: int = 0) -> Mesh:
   """A mesh of the first chips (0: all) of a topology, as 'v5e:2x4' or 'local'."""
   if topology == 'local':
     return sharding.client_mesh(num_devices)
-  right = ':' in topology and topology.partition(':')[0] in chips.CHIPS
+  right = ':' in topology and topology.partition(':')[0] in sharding.CHIPS
   check(right, f'topology: unknown value {topology!r:.30}; try one like v5e:2x4')
   for name, value in _ENVIRONMENT.items():
     if 'WARNING' in os.environ.get(name, 'WARNING'):  # JAX's value without a TPU.

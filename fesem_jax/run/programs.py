@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from fesem_jax.core import sharding, side_by_side
+from fesem_jax.core import sharding
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.run.program_memory import compile_to_fit
@@ -51,7 +51,7 @@ def run_once(
   half of the time, which pays where there is little to train and nothing to convolve.
   """
   few = runs * _multiplications(local, data) < _FEW
-  level = 0 if few and not side_by_side.convolves(local) else 1
+  level = 0 if few and not local.convolves else 1
   return with_passes(level, runs > 1)
 
 
@@ -62,7 +62,7 @@ def run_often(local: LocalTraining, data: FederatedData, rounds: int) -> dict[st
 
 def _multiplications(local: LocalTraining, data: FederatedData) -> int:
   """Bound for a pass over the data: each parameter meets each number of an example."""
-  of_example = math.prod(data.example_shape) * side_by_side.parameters(local)
+  of_example = math.prod(data.example_shape) * local.num_parameters
   return of_example * data.y.shape[0]
 
 

@@ -120,7 +120,8 @@ class Replicate:
     if self._data_changed:
       self._phase, (_, train, test) = phase, phases[phase]
       self.on_host = train
-      self.splits = arrange(local, train, test, placement.of(self.splits[0]))
+      placed = placement.of(self.splits[0])
+      self.splits = arrange(local, train, test, data_placement=placed)
     return self._data_changed
 
   def select(self, number: int, state: Any) -> tuple[Cohort, dict[str, Any]]:

@@ -39,15 +39,15 @@ def test_clients_are_dealt_by_their_steps_and_then_by_their_examples():
 
 def test_work_on_all_clients_finds_their_data_on_the_devices(monkeypatch):
   local, data = helpers.local(devices=2), helpers.federation(SIZES)
-  whole, again = arrangement.arrange_all(local, data, data)
+  whole, again = arrangement.arrange(local, data, data)
   assert placement.of(whole) == placement.of(again) == 'replicated'
-  (split,) = arrangement.arrange_all(local, data, data_placement='sharded')[:1]
+  (split,) = arrangement.arrange(local, data, data_placement='sharded')[:1]
   assert placement.of(split) == 'sharded'
   np.testing.assert_array_equal(split.client_ids, whole.client_ids)
   # A quarter of a device's memory is too much for all, where all take part.
   memory = 4 * placement.bytes_of(data)
   monkeypatch.setattr(sharding, 'own_memory', lambda device: memory)
-  assert placement.of(arrangement.arrange_all(local, data)[0]) == 'sharded'
+  assert placement.of(arrangement.arrange(local, data)[0]) == 'sharded'
 
 
 @pytest.mark.parametrize('process', [0, 1])
@@ -191,7 +191,7 @@ def test_an_empty_place_is_no_more_work_than_a_client_without_examples():
 
 def test_a_round_of_split_data_knows_its_number():
   local, data = helpers.local(devices=2), helpers.federation(SIZES)
-  (train,) = arrangement.arrange_all(local, data, data_placement='sharded')
+  (train,) = arrangement.arrange(local, data, data_placement='sharded')
   cohort = arrangement.draw_cohort(3, 5, 3, train, local.mesh)
   assert (cohort.round, cohort.round.dtype) == (4, np.int32)
   assert not cohort.everyone

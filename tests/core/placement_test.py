@@ -32,7 +32,7 @@ def of_clients(sizes=SIZES):
 
 def placed(devices=2, how='sharded'):
   local, data = helpers.local(devices=devices), of_clients()
-  return arrange(local, data, data, how)[0], local.mesh
+  return arrange(local, data, data, data_placement=how)[0], local.mesh
 
 
 def drawn_of(ids, num_devices, padded=PADDED, real=M):
@@ -261,7 +261,7 @@ def test_the_host_reads_split_data_as_before():
 def test_no_data_is_exchanged(clients_per_round):
   local = helpers.local(devices=2, shape=(500,))
   data = helpers.federation(SIZES, shape=(500,))
-  train, _ = arrange(local, data, data, 'sharded')
+  train, _ = arrange(local, data, data, data_placement='sharded')
   algorithm = algorithms.build('fed_avg', local)
   key = sharding.replicate(jax.random.key(0), local.mesh)
   state = jax.jit(algorithm.init)(key, train)
@@ -431,7 +431,7 @@ def test_newton_steps_draw_both_cohorts_of_each_device():
   for devices in (1, 2):
     local = helpers.local(devices=devices, model='logistic')
     data = helpers.federation(SIZES)
-    train, _ = arrange(local, data, data, 'sharded')
+    train, _ = arrange(local, data, data, data_placement='sharded')
     algorithm = algorithms.build('fed_dane', local)
     key = sharding.replicate(jax.random.key(0), local.mesh)
     cohort = draw_cohort(0, 1, 7, train, local.mesh)

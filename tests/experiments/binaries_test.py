@@ -171,7 +171,7 @@ def test_methods_of_a_comparison(parsed_flags):
     (MemoryError('Unable to allocate 7 TiB'), 'error: Not enough memory: Unable to al'),
     (
       jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory'),
-      'error: Not enough memory: RESOURCE_EXHAUSTED',
+      'error: device memory: RESOURCE_EXHAUSTED',
     ),
   ],
 )

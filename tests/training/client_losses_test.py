@@ -31,7 +31,7 @@ def test_losses_of_each_example_match_reference(chunk, devices):
   init = jax.jit(jax.vmap(local.model.init))
   models = init(jax.random.split(jax.random.key(0), 3))
   ids = np.array([2, 0, 3, 4, 1, 4], np.int32)  # 4 is an empty place.
-  data, _ = arrange(local, data, data, 'replicated')
+  data, _ = arrange(local, data, data, data_placement='replicated')
   places = {int(c): p for p, c in enumerate(np.asarray(data.client_ids))}
   cohort = Cohort(np.array([places.get(i, 4) for i in ids], np.int32), False)
   measure = jax.jit(lambda models, data: example_losses(local, models, data, cohort))
@@ -75,7 +75,7 @@ def test_losses_of_every_client_match_reference(devices, placement):
     want[i, k], _ = reference.loss_and_gradient(model, *data.client(i))
   places = np.arange(5)
   if placement is not None:  # None is a user's own split, on the host.
-    data, _ = arrange(local, data, data, placement)
+    data, _ = arrange(local, data, data, data_placement=placement)
     assert (data.shard_rows is None) == (placement == 'replicated')
     places = np.asarray(data.client_ids)
   measure = (

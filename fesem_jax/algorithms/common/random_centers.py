@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.core import prng_streams, side_by_side
+from fesem_jax.core import prng_streams
 from fesem_jax.core.federated_data import FederatedData
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.sampling import sample_clients
@@ -58,9 +58,9 @@ def best_centers(
 
 def _batch_size(local: LocalTraining, count: int, restarts: int) -> int:
   """How many draws are tried side by side by `count` clients: a divisor of all."""
-  most = side_by_side.most(local, count)
+  most = local.max_concurrent(count)
   if local.mesh.devices.flat[0].platform != 'cpu':
-    most = _MOST_NUMBERS // side_by_side.numbers(local, count)
+    most = _MOST_NUMBERS // local.concurrent_parameters(count)
   fitting = range(1, max(1, min(most, restarts)) + 1)
   return max(n for n in fitting if restarts % n == 0)
 
