@@ -4,9 +4,7 @@
 
 An attack has `change(x, y, drawn, train)`, which returns other training examples, or
 `send(start, params, key)`, a function of one client that returns the model it sends in
-place of `params`. A bad client lies in the same way to every method. What it keeps for
-itself (layers of its own, and whole models that no server receives) stays as it was
-trained, and so do the test examples of all clients.
+place of `params`. Personal layers and models stay as they were trained.
 """
 
 import dataclasses
@@ -122,8 +120,8 @@ def apply(
 ) -> FederatedData:
   """The training split with a fraction of its clients bad.
 
-  Bad clients are drawn once, by client id; a larger fraction includes those of a
-  smaller one. Hold out examples and clients before calling this function.
+  A larger fraction includes the bad clients of a smaller one. Hold out examples and
+  clients before calling this function.
 
   Args:
     train: training split of M clients, on the host.
@@ -132,8 +130,7 @@ def apply(
     seed: of the run.
 
   Raises:
-    UserError: on an unknown attack, on a fraction without an attack, or unless at least
-      one client would be bad and one honest.
+    UserError: on an unknown attack, or unless both bad and honest clients remain.
   """
   attacks = parse(attack) if isinstance(attack, str) else tuple(attack)
   if not attacks:
@@ -164,9 +161,8 @@ def apply(
 def mask(shape: tuple[int, ...], width: int | None = None) -> Array:
   """Bool, True in the corner of an example of a shape.
 
-  A square at the lower right of an image, an eighth of its height or 2 pixels of small
-  ones; the last eighth of a vector. With a `width`, the example is flat and padded,
-  [width], as on devices.
+  The lower right square of an image, an eighth of its height and at least 2 pixels; the
+  last eighth of a vector. A `width` flattens and pads it, as on devices.
   """
   sides = shape[:2]
   size = max(len(sides), shape[0] // 8)
@@ -189,11 +185,7 @@ def honest(train: FederatedData) -> Array | None:
 def check_models_only(
   train: FederatedData, local: LocalTraining, method: str, sent: str
 ) -> None:
-  """Raises `UserError` if clients would have to send other things than their models.
-
-  Bad clients would have to lie about them, and `local.sends` to change them. `sent`
-  says in words what the clients of `method` send.
-  """
+  """Raises `UserError` if an attack or `local.sends` changes what `method` cannot."""
   local.check_no_sends(method, sent)
   lies = train.attack is not None and train.attack.of_models
   check(not lies, f'attack: {method} sends {sent}; choose attack=label_flip')

@@ -37,23 +37,19 @@ def federate(
 ) -> tuple[FederatedData, FederatedData]:
   """Deals the examples of a pool to clients.
 
-  A pool with test examples of its own deals its training examples to the clients'
-  training splits, and its test examples to their test splits by the same rule. Natural
-  clients keep the split of the pool. Other pools are divided 80/20 inside each client.
+  Test examples of the pool are dealt to test splits by the same rule, or stay with
+  natural clients; else each client's examples are split 80/20.
 
   Args:
     pool: of `from_arrays` or `from_frame`.
     partition: a value of `fesem_jax.partitions`, or its expression; '' is `Natural()`
-      where the pool has clients, `InClusters()` where it has clusters alone, and
-      `Iid()` elsewhere.
+      for a pool with clients, `InClusters()` with clusters alone, else `Iid()`.
     num_clients: M; 0 takes all natural clients, or 100.
-    examples_per_client: training examples of each client (of natural clients: at most;
-      where sizes or labels differ: on average); 0 deals all.
+    examples_per_client: training examples of each client (natural ones: at most; of
+      other sizes: on average); 0 deals all.
     seed: of all random numbers.
-    test_rows: 'last' tests on the last fifth of each client's rows, in the order of the
-      data, in place of random ones.
-    standardize: whether columns get mean 0 and standard deviation 1 over the training
-      examples.
+    test_rows: 'last' tests on the last fifth of each client's rows.
+    standardize: whether columns get mean 0 and deviation 1 over training examples.
     ignore_checks: ids of checks that say nothing, e.g. 'FJ101'.
 
   Returns:
@@ -122,11 +118,8 @@ def drift(
     pool: see `federate`.
     partition: one with groups, such as `Rotated`.
     rounds: from 2, at which each client draws a random new group.
-    start: groups until then: those of the partition, or 'one' for all clients.
+    start: first groups: those of the partition, or 'one' for all clients.
     **options: other arguments of `federate`.
-
-  Returns:
-    The splits from round 1 on, and from each of `rounds` on.
 
   Raises:
     UserError: if the partition has no groups, or rounds do not rise from 2.
@@ -166,12 +159,8 @@ def load(
   Args:
     dataset: an expression of `sources.SOURCES`, such as 'digits' or 'npz(FILE)'.
     data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR, or 'data'.
-    task: what models are trained for, a key of `tasks.TASKS`; '' takes that of the
-      data, classification for most.
-    **options: arguments of `federate`, such as `partition` and `num_clients`.
-
-  Returns:
-    (training split, test split), clients in the same order.
+    task: a key of `tasks.TASKS`; '' takes that of the data.
+    **options: arguments of `federate`.
 
   Raises:
     UserError: naming the argument or file at fault.
@@ -192,19 +181,14 @@ def load_phases(
 ) -> list[Phase]:
   """Loads a data set whose groups of clients change at some rounds.
 
-  Other arguments are those of `load`.
-
   Args:
-    dataset: an expression.
-    drift_rounds: rounds at which groups change, see `drift`; () for none.
+    dataset: see `load`.
+    drift_rounds: see `drift`; () for none.
     drift_start: see `drift`.
-    data_dir: folder of the data.
-    task: what models are trained for.
+    data_dir: see `load`.
+    task: see `load`.
     partition: see `federate`.
     **options: other arguments of `federate`.
-
-  Returns:
-    The splits from round 1 on, and from each of `drift_rounds` on.
   """
   names = 'seed', 'num_clients', 'examples_per_client'
   generated = {name: options[name] for name in names if name in options}
@@ -236,10 +220,7 @@ def _rows(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def _standardized(
   pool: Pool, rows: np.ndarray
 ) -> tuple[Pool, tuple[np.ndarray, np.ndarray]]:
-  """A pool whose columns have mean 0 and deviation 1 over training rows, and both.
-
-  Columns of zeros and ones and constant ones stay.
-  """
+  """A pool whose columns are standardized over training rows, and their moments."""
   columns = pool.x.ndim == 2 and pool.x.dtype != np.uint8 and pool.task != 'sequence'
   check(columns, f'standardize: needs columns of numbers; x is {pool.x.shape}')
   x = np.asarray(pool.x[rows], np.float64) * pool.scale

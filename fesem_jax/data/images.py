@@ -1,8 +1,7 @@
 """Images in idx files (MNIST and its kind) and in CIFAR's files.
 
-Formats: http://yann.lecun.com/exdb/mnist (idx),
-https://github.com/facebookresearch/qmnist (eight columns of labels) and
-https://www.cs.toronto.edu/~kriz/cifar.html.
+Formats: http://yann.lecun.com/exdb/mnist, https://github.com/facebookresearch/qmnist
+and https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
 import pathlib

@@ -1,10 +1,8 @@
 """LEAF's data: FEMNIST by writer, CelebA by celebrity, and any in its JSON layout.
 
-A folder has train/*.json and test/*.json, or all_data/*.json.
-
-Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018. Every file holds
-`user_data: {user: {x, y}}`. Files are parsed one user at a time, since the full FEMNIST
-is several GB of text.
+A folder has train/*.json and test/*.json, or all_data/*.json, of `user_data: {user: {x,
+y}}` (Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018). Files are parsed
+user by user, since the full FEMNIST is several GB of text.
 """
 
 import codecs
@@ -34,8 +32,6 @@ from fesem_jax.utils.safe_files import opened, reading
 
 Convert = Callable[[list[Any]], np.ndarray]  # Of x or y of a user, as parsed.
 
-Background = Literal['white', 'black']
-
 _SIDE = 84  # Of CelebA's images, as LEAF's model reads them.
 _ATTRIBUTE = 'Smiling'
 _MIN_IMAGES = 5  # LEAF leaves out celebrities with fewer.
@@ -47,8 +43,7 @@ def read_folder(
 ) -> Arrays:
   """Examples of each user of a folder in LEAF's layout.
 
-  If the splits have other users each, as `preprocess.sh -t user` makes them, all users
-  are returned without a split.
+  Splits of different users, as `preprocess.sh -t user` makes them, are joined.
   """
 
   def read(part: str) -> Clients:
@@ -89,18 +84,17 @@ def leaf(request: Request, folder: str) -> Arrays:
 
 @checked
 def femnist(
-  request: Request, digits: bool = False, background: Background = 'white'
+  request: Request, background: Literal['white', 'black'] = 'white'
 ) -> Arrays:
-  """FEMNIST by writer, from leaf_femnist/ or tff_femnist/; digits=True: of TFF."""
-  folder = find(request, *['leaf_femnist'] * (not digits), 'tff_femnist')
+  """FEMNIST by writer, from leaf_femnist/ or tff_femnist/."""
+  folder = find(request, 'leaf_femnist', 'tff_femnist')
   if folder.name == 'leaf_femnist':
-    images = read_folder(folder, lambda x: to_bytes(np.array(x)).reshape(-1, 28, 28))
-    arrays = images | {'num_classes': 62}
+    arrays = read_folder(folder, lambda x: to_bytes(np.array(x)).reshape(-1, 28, 28))
   else:
-    arrays = tff.fed_emnist(folder, digits)
+    arrays = tff.fed_emnist(folder)
   if background == 'black':
     arrays['x'] = 255 - arrays['x']
-  return arrays | {'class_names': tuple(_CHARACTERS[: arrays['num_classes']])}
+  return arrays | {'class_names': tuple(_CHARACTERS)}
 
 
 def celeba(request: Request) -> Arrays:

@@ -85,9 +85,8 @@ def hub(
   """Images of the Hugging Face hub, downloaded or from Parquet files in NAME/.
 
   `image`, `label` and `client` are columns; by default, the only ones of images and of
-  class labels, and none. `side` resizes all images to RGB of one size. With clients,
-  splits are joined and each client is split 80/20. `config` is one of several
-  configurations; of a copy, a folder.
+  class labels, and none. `side` resizes images to RGB of one size. With clients, splits
+  are joined. `config` is a configuration; of a copy, a folder.
   """
   import datasets
 

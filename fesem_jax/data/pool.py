@@ -27,16 +27,16 @@ class Pool:
   Attributes:
     x: [T, ...] uint8 or float32 features; models see `x * scale`.
     y: [T] int32 labels, or targets of the task as `FederatedData` has them.
-    task: name of the task, a key of `tasks.TASKS`.
+    task: a key of `tasks.TASKS`.
     num_classes: L, outputs of a model.
     scale: factor of x.
-    class_names: names of classes 0, 1, ..., or None.
-    client: [T] int, the natural client of each example, or None.
+    class_names: of classes 0, 1, ..., or None.
+    client: [T] int natural clients, or None.
     names: [M] strings, names of the natural clients, or None.
-    test: [T] bool, True for the data's own test examples; None without these.
-    cluster: [T] int, the known cluster of each example, or None.
-    cluster_names: names of clusters 0, 1, ...; None if they have no names.
-    weight: [M] float32 weight of each natural client, or None; see `ClientInfo`.
+    test: [T] bool, True for the data's own test examples, or None.
+    cluster: [T] int true clusters, or None.
+    cluster_names: of clusters 0, 1, ..., or None.
+    weight: [M] float32 weights of natural clients, or None.
     server_test: x [S, ...] and y [S] of the server's own test set, or None.
   """
 
@@ -84,26 +84,23 @@ def from_arrays(
 ) -> Pool:
   """Makes a pool of arrays: NumPy's, or what `np.asarray` reads.
 
-  Numbered clients and clusters are in the order of their numbers, others in
-  alphabetical order; so are classes that y names, unless `class_names` orders them.
+  Numbered clients and clusters are in the order of their numbers, all else, also
+  classes without `class_names`, in alphabetical order.
 
   Args:
     x: [T, ...] numbers; images are [T, H, W] or [T, H, W, C].
-    y: [T] labels from 0, labels -1 and 1, or names of classes; of a regression [T] or
-      [T, D] numbers; of several labels for each example [T, L] zeros and ones; of
-      sequences [T, S] next tokens, -1 where there is none.
+    y: [T] labels from 0, labels -1 and 1, or names of classes; [T] or [T, D] numbers of
+      a regression; [T, L] zeros and ones of several labels; [T, S] next tokens of
+      sequences, -1 for none.
     client: [T] numbers or names, without which a partition deals the examples.
     split: [T] 0 or 'train', 1 or 'test'; without it each client is split 80/20.
     cluster: [T] numbers or names of the true clusters.
     weight: [T] numbers, one for each client, for `weighting=by_weight`.
-    task: name of the task, a key of `tasks.TASKS`; '' is classification.
+    task: a key of `tasks.TASKS`; '' is classification.
     num_classes: L; by default, as y says.
     scale: models see `x * scale`; by default 1, and 1/255 for uint8 images.
     class_names: names of classes 0, 1, ....
     server_test: x and y of a test set of the server, which belongs to no client.
-
-  Returns:
-    The pool.
 
   Raises:
     UserError: naming the argument and the row at fault.
@@ -192,10 +189,7 @@ def _clients(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def numbered(values: Any, name: str) -> tuple[np.ndarray, tuple[str, ...]]:
-  """[T] numbers of the values of a column, and the values in order, as texts.
-
-  Raises `UserError` on a missing value, or one that differs from another in its type.
-  """
+  """[T] codes of the values of a column, and the values in order, as texts."""
   import pandas  # Slow to import.
 
   codes, distinct = pandas.factorize(pandas.Series(np.asarray(values)), sort=True)
@@ -233,9 +227,6 @@ def from_frame(
     drop: columns to leave out.
     **options: other arguments of `from_arrays`.
 
-  Returns:
-    The pool.
-
   Raises:
     UserError: naming the columns at fault.
   """
@@ -270,6 +261,5 @@ def _column(df: 'pandas.DataFrame', name: str, needed: bool) -> str:
     return name
   near = [column for column in df.columns if str(column).lower() == name.lower()]
   check(len(near) < 2, f'columns: {near[:3]} differ by case; name one of them')
-  columns = f'{[*df.columns][:5]}'
-  check(near or not needed, f'columns: no {name!r:.30} among {columns:.50}')
+  check(near or not needed, f'columns: no {name!r:.30} in {[*df.columns]!s:.50}')
   return (near or [''])[0]

@@ -12,7 +12,7 @@ Clients = dict[str, tuple[np.ndarray, np.ndarray]]  # x [N, ...], y [N, ...] by 
 
 
 class Request(NamedTuple):
-  """What a data set is read for; all but `data_dir` and `task` is of generated data."""
+  """What a data set is read for; `rng` and counts are of generated data."""
 
   data_dir: pathlib.Path
   rng: np.random.Generator  # Also of draws of users.

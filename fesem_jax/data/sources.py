@@ -48,10 +48,8 @@ def read(
     data_dir: folder of all data; '' is the environment's FESEM_DATA_DIR, or data.
     seed: of generated data, and of draws of users.
     num_clients: M of generated data; 0 is 100.
-    examples_per_client: training examples of each generated client; 0 lets the data set
-      decide.
-    task: what models are trained for, a name of `tasks.TASKS`; '' takes that of the
-      data.
+    examples_per_client: training examples of each generated client; 0 is the default.
+    task: a key of `tasks.TASKS`; '' takes that of the data.
 
   Raises:
     UserError: naming the argument or file at fault.

@@ -1,10 +1,11 @@
-"""What is done with splits of clients: parts, phases, weights, true groups, a table."""
+"""Parts, phases, weights, true groups and a table of splits of clients."""
 
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 
 from fesem_jax.core import prng_streams
@@ -26,12 +27,11 @@ def hold_out(train: FederatedData, seed: int = 0) -> Pair:
 
   Args:
     train: training split of M clients, on the host.
-    seed: decides which examples are held out; data that test on the last rows of each
-      client (`test_rows='last'`) hold out the last ones.
+    seed: decides which examples are held out; the last ones with `test_rows='last'`.
 
   Returns:
-    (training split, validation split) of the same M clients, whose bad ones stay bad; a
-    client with a single example keeps it for training.
+    (training split, validation split) of the same clients; a client with a single
+      example keeps it for training.
   """
   rng = prng_streams.host_rng(seed, prng_streams.HOLD_OUT)
   rows, held_out = split_each(rng, _rows_of(train), train.info.in_order)
@@ -52,8 +52,7 @@ def hold_out_clients(
     seed: decides which clients.
 
   Returns:
-    (training, test) of the clients that remain, and (training, test) of those set
-    aside.
+    (training, test) of the remaining clients, and (training, test) of the others.
 
   Raises:
     UserError: if no client would remain, or none would be set aside.
@@ -73,9 +72,6 @@ def class_sample(
   test: FederatedData, per_class: ranges.Count, seed: ranges.Seed = 0
 ) -> tuple[np.ndarray, np.ndarray]:
   """Draws as many examples of each class, as a server may have them.
-
-  Clients' own test examples have the classes of their clients; a class that few clients
-  have counts here as much as any other.
 
   Args:
     test: test split of M clients, on the host.
@@ -104,25 +100,21 @@ def class_sample(
 def first_examples(
   train: FederatedData, count: ranges.Count, seed: ranges.Seed = 0
 ) -> FederatedData:
-  """Keeps a few random training examples of each client.
+  """Keeps a few random training examples of each client, on the host.
 
-  The seed and a client's id determine the order of its examples, so a larger count only
-  adds examples. Shapes do not change, so that compiled programs fit every count; the
-  rows that are left over belong to no client.
+  A larger count only adds examples. Shapes do not change, so that compiled programs fit
+  every count; other rows belong to no client.
 
   Args:
     train: training split of M clients.
-    count: examples of each client; a client with fewer keeps all it has.
-    seed: decides the orders.
-
-  Returns:
-    The split on the host.
+    count: examples of each client; a client with fewer keeps all.
+    seed: with the client's id, the order of its examples.
   """
-  kept_rows = []
+  few_rows = []
   for client, rows in zip(np.asarray(train.client_ids), _rows_of(train), strict=True):
     rng = prng_streams.host_rng(seed, prng_streams.FIRST_EXAMPLES, int(client))
-    kept_rows.append(rows[rng.permutation(len(rows))[:count]])
-  return _subset(train, kept_rows, len(train.y), train.max_examples)
+    few_rows.append(rows[rng.permutation(len(rows))[:count]])
+  return _subset(train, few_rows, len(train.y), train.max_examples)
 
 
 def _rows_of(data: FederatedData) -> Rows:
@@ -151,7 +143,7 @@ class Phase(NamedTuple):
   """The data from a round on, until those of the next phase.
 
   Attributes:
-    first_round: counted from 1.
+    first_round: from 1.
     train: training split, on the host.
     test: test split of the same clients.
   """
@@ -174,26 +166,17 @@ def check_phases(phases: Sequence[Phase]) -> None:
 
 def _form(split: FederatedData) -> tuple[object, ...]:
   """What all phases share, so that the same programs serve them."""
+  shapes = [(x.shape, str(x.dtype)) for x in jax.tree.leaves(split)]
   arrays = split.client_ids, split.offsets, split.info.names
-  return (
-    *(np.asarray(array).tolist() for array in arrays),
-    (split.x.shape, str(split.x.dtype), split.y.shape, str(split.y.dtype)),
-    (split.num_classes, split.scale, split.task, split.max_examples),
-    split.groups and split.groups.count,
-    split.attack and split.attack.kinds,
-    split.weights is None,
-  )
+  return jax.tree.structure(split), shapes, [np.asarray(x).tolist() for x in arrays]
 
 
 def with_weights(weights: Any, train: FederatedData) -> FederatedData:
-  """Gives the clients of a training split weights, for `weighting=by_weight`.
+  """The training split with `weights` of its clients, for `weighting=by_weight`.
 
   Args:
     weights: name of each client -> its weight; or [M] in the order of the clients.
     train: training split of M clients, on the host.
-
-  Returns:
-    The same with `weights`, also those of its `info`.
 
   Raises:
     UserError: if a client has no weight, or they are no weights.
@@ -213,14 +196,11 @@ def with_weights(weights: Any, train: FederatedData) -> FederatedData:
 def with_true_groups(
   train: FederatedData, names: np.ndarray | None = None
 ) -> FederatedData:
-  """Adds the clients' true groups to a training split, for the oracle.
+  """The training split with the true groups of its clients, for the oracle.
 
   Args:
     train: training split of M clients, on the host, whose `info` has true clusters.
-    names: of all groups, where some may be without clients; None takes those of `info`.
-
-  Returns:
-    The same with `groups`, numbered in the order of `np.unique(names)`.
+    names: of all groups, in the order of `np.unique`; None takes those of `info`.
 
   Raises:
     UserError: if no true clusters are known.
@@ -241,46 +221,36 @@ def phases_with_true_groups(phases: Sequence[Phase]) -> list[Phase]:
 
 
 def describe(train: FederatedData, test: FederatedData) -> 'pandas.DataFrame':
-  """Describes two splits of the same clients, on the host.
-
-  Features are those that models see, with `scale`. Equal examples have equal features
-  and targets, of whatever client.
+  """Sizes, classes, ranges and duplicates of two splits of the same clients.
 
   Returns:
-    A data frame with the columns `train` and `test` and the rows clients, examples,
-    smallest, median and largest client, classes, largest class (its share), features
-    and targets (least, most, root mean square), duplicates (share of the examples that
-    occur several times) and in train (share of the examples that are training
-    examples).
+    A data frame with the columns `train` and `test`. Features are scaled; `duplicates`
+    is the share of examples that occur again, `in train` of those in training.
   """
   import pandas
 
   columns, in_train = {}, None
   for name, split in (('train', train), ('test', test)):
-    pairs = zip(np.asarray(split.x), np.asarray(split.y), strict=True)
-    examples = pandas.Series([hash((x.tobytes(), y.tobytes())) for x, y in pairs])
+    x, y = np.asarray(split.x), np.asarray(split.y)
+    pairs = zip(x, y, strict=True)
+    examples = pandas.Series([hash((a.tobytes(), b.tobytes())) for a, b in pairs])
     in_train = examples if in_train is None else in_train
-    columns[name] = _column(split)
-    columns[name]['duplicates'] = examples.duplicated(keep=False).mean()
-    columns[name]['in train'] = examples.isin(in_train).mean()
+    sizes = pandas.Series(np.asarray(split.sizes()))
+    rows: dict[str, float] = {'clients': len(sizes), 'examples': len(y)}
+    for size in ('min', 'median', 'max'):
+      rows[f'{size} client'] = sizes.agg(size)
+    if TASKS[split.task].has_classes:
+      shares = pandas.Series(y[y >= 0]).value_counts(normalize=True)
+      rows |= {'classes': len(shares), 'largest class': shares.max()}
+    for what, array, scale in (('features', x, split.scale), ('targets', y, 1.0)):
+      # Row by row, as squares take eight times the memory.
+      square = np.mean([np.square(row, dtype=np.float64).mean() for row in array])
+      values = {'min': array.min(), 'max': array.max(), 'rms': np.sqrt(square)}
+      rows |= {f'{what}, {key}': float(v) * scale for key, v in values.items()}
+    rows['duplicates'] = examples.duplicated(keep=False).mean()
+    rows['in train'] = examples.isin(in_train).mean()
+    columns[name] = rows
   return pandas.DataFrame(columns)
-
-
-def _column(split: FederatedData) -> dict[str, float]:
-  sizes, y = np.asarray(split.sizes()), np.asarray(split.y)
-  rows: dict[str, float] = {'clients': len(sizes), 'examples': len(y)}
-  rows |= {'smallest client': sizes.min(), 'median client': float(np.median(sizes))}
-  rows['largest client'] = sizes.max()
-  if TASKS[split.task].has_classes:
-    counts = np.unique(y[y >= 0], return_counts=True)[1]
-    rows |= {'classes': len(counts), 'largest class': counts.max() / counts.sum()}
-  for name, array, scale in (('features', split.x, split.scale), ('targets', y, 1.0)):
-    # Rows of images at a time, as their squares take eight times their memory.
-    square = np.mean([np.square(row, dtype=np.float64).mean() for row in array])
-    values = {'least': array.min(), 'most': array.max()}
-    values['root mean square'] = np.sqrt(square)
-    rows |= {f'{name}, {key}': float(x) * scale for key, x in values.items()}
-  return rows
 
 
 def label_counts(data: FederatedData) -> np.ndarray:

@@ -45,10 +45,9 @@ def synthetic(
 ) -> Arrays:
   """Synthetic(alpha, beta) of Li et al. (FedProx), Section 5.1.
 
-  "Federated Optimization in Heterogeneous Networks". Client k: y = argmax(W x + b), W
-  and b ~ N(u_k, 1), u_k ~ N(0, alpha); x ~ N(v_k, diag(j^-1.2)), v_k ~ N(B_k, 1),
-  B_k ~ N(0, beta). As in its authors' code, alpha and beta are standard deviations: of
-  clients' models, and of their features.
+  Client k: y = argmax(W x + b), W and b ~ N(u_k, 1), u_k ~ N(0, alpha); x ~ N(v_k,
+  diag(j^-1.2)), v_k ~ N(B_k, 1), B_k ~ N(0, beta). As in its authors' code, alpha and
+  beta are standard deviations.
   """
   rng, deviation = request.rng, np.arange(1, _DIMENSION + 1) ** -0.6
   clients = []

@@ -1,8 +1,4 @@
-"""Text by speaker: the next character after 80, as in LEAF.
-
-Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018: 80 characters of a
-speaker's text are an example, and the character after them is its label.
-"""
+"""Text by speaker: the next character after 80, as in LEAF (Caldas et al., 2018)."""
 
 import pathlib
 import re

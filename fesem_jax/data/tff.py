@@ -1,9 +1,7 @@
-"""TensorFlow Federated's files, without TensorFlow.
+"""TensorFlow Federated's files, without TensorFlow (Reddi et al. 2021).
 
-Reddi et al., "Adaptive Federated Optimization", 2021. NAME_{train,test}.h5 hold
-examples/<client>/ with arrays of each client: `pixels` and `label` (fed_emnist),
-`image`, `label` and `coarse_label` (fed_cifar100), `snippets` (shakespeare) or `tokens`
-(stackoverflow). emnist_all.sqlite holds tf.train.Example of fed_emnist.
+NAME_{train,test}.h5 hold examples/<client>/ with arrays of each client;
+emnist_all.sqlite holds tf.train.Example of fed_emnist.
 """
 
 import contextlib
@@ -46,23 +44,19 @@ def _hdf5(path: pathlib.Path, *names: str) -> Iterator[tuple[str, list[np.ndarra
       yield client, [group[name][()] for name in names]
 
 
-def fed_emnist(folder: pathlib.Path, digits: bool) -> Arrays:
-  """FEMNIST by writer, or its digits alone, which are also read if they are all."""
-  sqlite = (folder / _SQLITE).exists()
-  digits = digits or not (sqlite or (folder / 'fed_emnist_train.h5').exists())
-  name = 'fed_emnist_digitsonly' if digits else 'fed_emnist'
+def fed_emnist(folder: pathlib.Path) -> Arrays:
+  """FEMNIST by writer, of HDF5 files or the database."""
   splits = []
   for split in _SPLITS:
-    path = folder / f'{name}_{split}.h5'
-    if path.exists() or not sqlite:
-      rows = _hdf5(path, 'pixels', 'label')
-    else:
+    path = folder / f'fed_emnist_{split}.h5'
+    rows = _hdf5(path, 'pixels', 'label')
+    if (folder / _SQLITE).exists() and not path.exists():
       path = folder / _SQLITE
-      rows = _sqlite(path, f'{"digits_only" if digits else "all"}_{split}')
+      rows = _sqlite(path, f'all_{split}')
     with reading(path):
       clients = {name: (to_bytes(x), y.ravel()) for name, (x, y) in rows if len(y)}
     splits.append(of_clients(clients))
-  return both_splits(*splits) | {'num_classes': 10 if digits else 62}
+  return both_splits(*splits)
 
 
 def _sqlite(path: pathlib.Path, split: str) -> Iterator[tuple[str, list[np.ndarray]]]:
@@ -85,8 +79,7 @@ def _sqlite(path: pathlib.Path, split: str) -> Iterator[tuple[str, list[np.ndarr
 def fed_cifar100(folder: pathlib.Path, labels: str) -> Arrays:
   """CIFAR-100 of 500 training and 100 test clients, all of which are clients here.
 
-  The test clients are others than the training clients, though their ids are the same
-  numbers.
+  Test clients differ from training clients of the same id.
   """
   column = {'fine': 'label', 'coarse': 'coarse_label'}[labels]
   clients: Clients = {}
@@ -112,11 +105,10 @@ def shakespeare(folder: pathlib.Path) -> dict[str, tuple[list[str], list[str]]]:
 def stackoverflow(request: Request, users: Index = 0) -> Arrays:
   """Next words of Stack Overflow by user, from tff_stackoverflow/; users=N draws some.
 
-  An example is the begin, then the words of a sentence, of which those after the 20th
-  are cut off, and its end; shorter ones are padded. Tokens are 0 for padding, 1 to V
-  for words, then unknown words, begin and end. The words are the first 10,000 of
-  `stackoverflow.word_count` (a word and its count a line), or the most frequent ones of
-  the training sentences.
+  An example is the begin, up to 20 words of a sentence, and its end, padded. Tokens are
+  0 for padding, 1 to V for words, then unknown words, begin and end. The words are the
+  first 10,000 of `stackoverflow.word_count` (a word and its count a line), or the most
+  frequent ones of the training sentences.
   """
   import h5py
 

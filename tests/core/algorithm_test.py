@@ -58,9 +58,7 @@ def test_the_cluster_of_a_mixture_is_the_one_of_greatest_weight():
 
 
 def test_parameters_of_some_clients_are_copies_of_what_they_deploy():
-  algorithm = Algorithm(
-    None, None, None, ClientModels
-  )  # State and data are the models.
+  algorithm = Algorithm(None, None, None, ClientModels)  # Its state and data.
   found = algorithm.client_params(CENTERS, CHOICE, np.array([3, 0]))
   np.testing.assert_array_equal(found['a'], [[3, 4], [5, 6]])
 

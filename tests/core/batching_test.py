@@ -26,17 +26,6 @@ def orders(keys, epochs, places, size):
   return jax.vmap(one)(keys, epochs)
 
 
-@pytest.mark.parametrize(('size', 'width'), [(7, 3), (6, 3), (1, 3), (9, 9)])
-def test_an_epoch_visits_every_example_once(size, width):
-  words, seen = jnp.array([3, 4], jnp.uint32), []
-  for step in range(-(-size // width)):
-    places, weights = batch_places(jnp.int32(step), jnp.int32(size), width)
-    rows = batching.random_rows(words, jnp.int32(0), places, jnp.int32(size))
-    assert rows.dtype == jnp.int32
-    seen += np.asarray(rows)[np.asarray(weights) > 0].tolist()
-  assert sorted(seen) == list(range(size))
-
-
 @pytest.mark.parametrize('size', [0, 1, 2, 3, 10, 257, 10_000])
 def test_orders_are_permutations_of_each_size(size):
   keys, places = jax.random.split(jax.random.key(size), 5), jnp.arange(max(size, 1))
@@ -70,7 +59,7 @@ def test_places_and_pairs_of_places_are_uniform(size, epochs):
   assert stats.chisquare(pairs[kept], count * shares[kept]).pvalue > 1e-4
 
 
-def test_number_of_steps():
+def test_numbers_of_steps():
   sizes = jnp.array([0, 1, 10, 11])
 
   def count(**kwargs):
@@ -139,35 +128,11 @@ def test_examples_read_at_once_are_those_read_at_each_step(flat, steps, monkeypa
   assert not batching._reads_at_once(Schedule(batch_size=3, steps=2), data, 4)
 
 
-def test_a_batch_is_no_wider_than_the_largest_client():
-  widths = [batching.batch_width(Schedule(b), 9) for b in (1, 8, 9, 10, 0)]
-  assert widths == [1, 8, 9, 9, 9]
-
-
 def test_the_most_steps_are_those_of_the_largest_client():
   assert batching.most_steps(Schedule(4, 3), 9) == 9
   assert batching.most_steps(Schedule(3, 2), 9) == 6
   assert batching.most_steps(Schedule(3, 2, 5), 9) == 5
   assert batching.most_steps(Schedule(0, 2), 9) == 2
-
-
-@pytest.mark.parametrize(('batch_size', 'size', 'steps', 'reads'), [
-  (2, 4, 0, True), (2, 4, 2, True), (2, 4, 1, False), (4, 4, 0, False), (0, 4, 0, False)
-])  # fmt: skip
-def test_examples_are_read_at_once_if_all_are_seen(batch_size, size, steps, reads):
-  data = FederatedData.from_arrays(np.ones((8, 2)), np.zeros(8, int), [size, 8 - size])
-  schedule = Schedule(batch_size, 1, steps)
-  assert batching._reads_at_once(schedule, data, 2) == reads
-  # One client has no others whose examples would be in the way.
-  assert not batching._reads_at_once(schedule, data, 1)
-
-
-@pytest.mark.parametrize(('limit', 'reads'), [(63, False), (64, True)])
-def test_few_bytes_are_read_at_once(limit, reads, monkeypatch):
-  # Two clients of at most four examples of two float32 numbers.
-  data = FederatedData.from_arrays(np.ones((7, 2)), np.zeros(7, int), [4, 3])
-  monkeypatch.setattr(batching, 'READ_AT_ONCE', limit)
-  assert batching._reads_at_once(Schedule(2), data, 2) == reads
 
 
 def test_a_batch_of_empty_places_has_finite_features_and_no_weight():

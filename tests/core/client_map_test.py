@@ -23,38 +23,6 @@ def mapped(body, size, work=WORK, sums=None, *, own=None, **more):
   )  # fmt: skip
 
 
-@pytest.mark.parametrize('clients_per_chunk', [1, 2, 3, 5, 100])
-def test_chunks_give_results_in_order_and_every_slot_once(clients_per_chunk):
-  values = jnp.arange(10.0, 15.0)
-
-  def body(ids, _, old, total):
-    exists = ids < len(WORK)
-    own = values.at[ids].get(mode='clip')
-    return 2 * own, total + jnp.where(exists, own, 0.0).sum()
-
-  def run():
-    return mapped(body, clients_per_chunk, sums=jnp.float32(0))
-
-  results, total = jax.jit(run)()
-  np.testing.assert_array_equal(results, 2 * values)
-  assert total == values.sum()
-
-
-@pytest.mark.parametrize('clients_per_chunk', [1, 2])
-def test_results_overwrite_what_they_are_given(clients_per_chunk):
-  old = jnp.arange(5.0)
-
-  def body(ids, own, old, sums):
-    return (old[0] + 1, ids), sums
-
-  def run(old):
-    return mapped(body, clients_per_chunk, into=(old, None))
-
-  (results, ids), _ = jax.jit(run)(old)
-  np.testing.assert_array_equal(results, old + 1)
-  np.testing.assert_array_equal(ids, np.arange(5))
-
-
 @pytest.mark.parametrize('devices', [1, 2])
 @pytest.mark.parametrize('clients_per_chunk', rest_by_night([1, 2, 4], by_day=2))
 def test_each_client_meets_its_own_part_and_the_whole_of_what_is_shared(
@@ -145,3 +113,46 @@ def test_clients_of_much_more_work_train_in_turn(work, in_turn):
   plain, beside = by_work(jnp.array(work), (rows,), False)
   np.testing.assert_array_equal(found, plain)
   assert (beside == len(work)).all()
+
+
+def chunks_of(work, group, num_groups, size):
+  """Chunks of clients, which end where a third group would begin."""
+  chunks = [[]]
+  for g in range(num_groups):
+    members = sorted(np.flatnonzero(group == g), key=lambda i: (-work[i], i))
+    if members and len({group[i] for i in chunks[-1]}) == 2:
+      chunks.append([])
+    for i in members:
+      if len(chunks[-1]) == size:
+        chunks.append([])
+      chunks[-1].append(i)
+  return [chunk for chunk in chunks if chunk]
+
+
+@pytest.mark.parametrize(
+  ('size', 'num_groups', 'count'),
+  [(3, 5, 12), (2, 4, 8), (4, 7, 12), (5, 3, 10), (1, 2, 4), (3, 1, 7), (3, 6, 6)],
+)
+def test_chunks_are_of_two_groups_at_the_most(size, num_groups, count):
+  rng = np.random.default_rng(0)
+  in_chunks = jax.jit(client_map.in_chunks, static_argnums=(1, 3))
+  for _ in range(12):
+    group = rng.choice(rng.permutation(num_groups)[: rng.integers(1, 8)], count)
+    work = rng.integers(0, 4, count)
+    order, number = in_chunks(work, size, group, num_groups)
+    expected = chunks_of(
+      work, np.zeros(count) if size == 1 else group, num_groups, size
+    )
+    rows = np.asarray(order)
+    found = [[i for i in row if i < count] for row in rows[: len(expected)]]
+    assert found == expected
+    assert (rows[len(expected) :] == count).all()
+    assert int(number) == len(expected) <= len(rows)
+
+
+def test_clients_of_one_group_leave_few_places_empty():
+  work = jnp.array([3, 0, 7, 2, 7], jnp.int32)
+  # Two chunks of three, not one of four and one of one.
+  order, number = client_map.in_chunks(work, 4)
+  assert (order.tolist(), number) == ([[2, 4, 0], [3, 1, 5]], 2)
+  assert client_map.in_chunks(work, 0)[0].tolist() == [[2], [4], [0], [3], [1]]

@@ -76,14 +76,6 @@ def test_products_are_about_the_mean_and_zero_where_not_valid():
   assert not got[:, 2].any()
 
 
-def test_models_that_lie_close_together_keep_their_digits():
-  rng = np.random.default_rng(1)
-  points = 1000 + rng.normal(size=(6, 30)).astype(np.float32)
-  got = jax.jit(centered_gram)(helpers.as_stack(points), np.ones(6, bool))
-  about = points.astype(np.float64) - points.astype(np.float64).mean(axis=0)
-  np.testing.assert_allclose(got, about @ about.T, rtol=1e-5, atol=1e-4)
-
-
 def test_squared_distances_are_those_of_pairs_and_never_negative(stack):
   flat = np.concatenate([x.reshape(16, -1) for x in stack.values()], axis=1)
   flat = flat.astype(np.float64)

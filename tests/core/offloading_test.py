@@ -1,7 +1,5 @@
 """Stacks in the host's memory: the same results as on the devices."""
 
-import types
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,6 +154,24 @@ def test_chunks_replace_their_own_rows_only(ahead, monkeypatch):
   )
 
 
+@pytest.mark.parametrize(
+  ('name', 'state', 'options'),
+  [
+    ('fesem', 'offloaded', {'aggregation': 'median'}),
+    ('fesem', 'offloaded', {'reseed_empty': True}),
+    ('fesem', 'offloaded', {'recluster_every': 2}),
+    ('fesem', 'offloaded', {'init_models': 'random'}),
+    ('robust', 'offloaded', {}),
+    ('fed_cluster', 'offloaded', {}),
+    ('non_fed', 'streamed', {}),
+    ('ditto', 'streamed', {}),
+  ],
+)
+def test_what_needs_all_models_on_the_devices_is_refused(name, state, options):
+  with pytest.raises(UserError, match='client_state'):
+    algorithms.build(name, helpers.local(), client_state=state, **options)
+
+
 def test_models_of_another_kind_are_refused():
   data, local = data_and_local()
   half = local.model._replace(
@@ -166,28 +182,6 @@ def test_models_of_another_kind_are_refused():
   )
   with pytest.raises(UserError, match='client_state'):
     methods.initial(algorithm, data)
-
-
-@pytest.mark.parametrize(
-  'options',
-  [{'aggregation': 'median'}, {'reseed_empty': True}, {'recluster_every': 2},
-   {'init_models': 'random'}],
-)  # fmt: skip
-def test_options_that_need_all_models_on_the_devices_are_refused(options):
-  with pytest.raises(UserError, match='client_state'):
-    algorithms.build('fesem', helpers.local(), client_state='offloaded', **options)
-
-
-@pytest.mark.parametrize('name', ['robust', 'fed_cluster'])
-def test_methods_that_compare_all_models_do_not_have_it(name):
-  with pytest.raises(UserError, match='client_state'):
-    algorithms.build(name, helpers.local(), client_state='offloaded')
-
-
-@pytest.mark.parametrize('name', ['non_fed', 'ditto'])
-def test_methods_that_cannot_stream_their_models_refuse_to(name):
-  with pytest.raises(UserError, match='client_state'):
-    algorithms.build(name, helpers.local(), client_state='streamed')
 
 
 @pytest.mark.nightly
@@ -240,21 +234,6 @@ def test_rows_of_a_device_are_taken_and_put():
   )
 
 
-def test_rows_are_whole_tiles_in_which_each_layer_begins_a_line():
-  layers = {'a': jnp.arange(2 * 128.0).reshape(2, 128), 'b': 1 + jnp.arange(2.0)}
-  layers['c'] = jnp.arange(2 * 7 * 129.0).reshape(2, 7, 129)
-  rows = offloading.pack(layers)
-  assert rows.shape == (2, 16, 128)  # 1, 1 and 8 lines, and six of padding.
-  np.testing.assert_array_equal(rows[:, 0], layers['a'])
-  np.testing.assert_array_equal(rows[:, 1, 0], layers['b'])
-  assert not rows[:, 1, 1:].any()
-  assert not rows[:, 10:].any()
-  leaves, tree = jax.tree.flatten(layers)
-  form = offloading.Form(tree, tuple(x.shape[1:] for x in leaves))
-  assert form.size == 128 + 1 + 7 * 129
-  assert_equal(offloading.unpack(np.asarray(rows), form), layers)
-
-
 def test_rows_of_a_cohort_that_devices_cannot_share_come_to_all_devices():
   stack, models = stack_of(8, 2)
   for ids in ([5, 0, 3, 6], [5, 0, 3]):
@@ -275,10 +254,3 @@ def test_shapes_of_a_state_say_which_stacks_are_in_host_memory():
   assert stack.rows.sharding.spec == PartitionSpec(sharding.CLIENTS)
   assert stack.rows.shape == state[0].rows.shape
   assert other is state[1]
-
-
-def test_rows_are_read_ahead_on_accelerators_alone():
-  for platform, ahead in (('cpu', False), ('gpu', True), ('tpu', True)):
-    device = types.SimpleNamespace(platform=platform)
-    mesh = types.SimpleNamespace(devices=np.array([device]))
-    assert client_map.reads_ahead(mesh) == ahead

@@ -94,27 +94,9 @@ def test_numbers_of_devices_that_divide_8_draw_the_same_clients():
     assert len(found.pop()) == 11
 
 
-def test_a_cohort_of_the_host_has_every_client_and_no_padding():
-  names = types.SimpleNamespace(names=np.arange(5))
-  data = types.SimpleNamespace(
-    info=names, num_clients=8, client_ids=np.array([2, 0, 4, 3, 1, 5, 6, 7])
-  )
-  for seed in range(5):
-    rng, mesh = np.random.default_rng(seed), sharding.client_mesh()
-    for count in (4, 5, 9):
-      ids = stratified.drawn_on_host(rng, count, data, mesh)
-      assert ids.dtype == np.int32
-      drawn = ids[ids < 8]
-      assert len(set(drawn.tolist())) == len(drawn) == min(count, 5)
-      assert drawn.max() < 5
-
-
 def test_a_program_rounds_the_parts_of_devices_at_random():
-  draw, exists, mesh = (
-    jnp.linspace(0, 1, 16),
-    jnp.ones(16, bool),
-    sharding.client_mesh(),
-  )
+  draw, exists = jnp.linspace(0, 1, 16), jnp.ones(16, bool)
+  mesh = sharding.client_mesh()
 
   def of_one(key):
     ids = stratified.drawn_on_devices(key, 1, draw, exists, 1, mesh)
@@ -149,6 +131,13 @@ def test_a_device_has_no_more_places_than_some_cohort_needs():
   # Eight places of a device are those of 12 clients or more.
   for count, wanted in ((3, 2), (4, 3), (6, 4), (12, 8), (99, 8)):
     assert stratified.places_of_sample(count, data, some, mesh) == wanted
+
+
+@pytest.mark.parametrize('only', [[0], [3], [7], []])
+def test_clients_that_exist_are_drawn_and_other_places_are_empty(only):
+  exists = np.isin(np.arange(8), only)
+  ids = stratified.evenly(2, np.linspace(0, 1, 8), exists, 0, 1, 2)
+  assert ids.tolist() == [*only, 8, 8][:2]
 
 
 def test_parts_of_large_cohorts_are_exact_in_32_bits():
@@ -228,12 +217,6 @@ def test_a_client_of_another_device_is_an_empty_place():
   assert (np.asarray(rows_read(whole, mesh, elsewhere)[2])[1:] > 0).all()
 
 
-def test_examples_are_read_by_single_devices_only():
-  data, _ = placed()
-  with pytest.raises(AssertionError, match='its own rows only'):
-    batching.gather(data, jnp.int32(0), jnp.arange(2))
-
-
 def test_a_device_holds_its_clients_examples_and_padding():
   data, mesh = placed()
   sizes = np.asarray(data.sizes()).reshape(2, -1).sum(axis=1)
@@ -291,18 +274,6 @@ def test_large_data_are_split_by_themselves(
     assert placement.chosen(named, 1000, mesh, everyone) == named
 
 
-def test_shares_of_the_memory_are_limits_that_data_may_reach(monkeypatch):
-  monkeypatch.setattr(sharding, 'own_memory', lambda device: 1000)
-  mesh = sharding.client_mesh(2)
-  for everyone, most in ((True, 125), (False, 500)):
-    assert placement.chosen('auto', most, mesh, everyone) == 'replicated'
-    assert placement.chosen('auto', most + 1, mesh, everyone) == 'sharded'
-  data = of_clients()
-  examples = sum(SIZES)  # Three pixels and a label of four bytes each.
-  assert placement.bytes_of(data) == 7 * examples
-  assert placement.bytes_of(data, data) == 14 * examples
-
-
 def mesh_of(platform):
   device = types.SimpleNamespace(platform=platform)
   return types.SimpleNamespace(devices=np.array([device]))
@@ -345,24 +316,9 @@ def test_the_placement_is_said_in_notes_and_configurations():
     for s in (data, data)
   ]
   # Both splits lie on the first device, beside five rows of padding on the second.
-  held = 10 * 4 * (400 * 500 + 1) / 2**20
+  size = 10 * 4 * (400 * 500 + 1) / 2**20
   text = placement.note(local.mesh, *on_devices)
-  assert f'each of 2 device(s) holds {held:,.1f} MiB of examples, 50.0 % of it' in text
-
-
-def test_padding_is_what_follows_the_examples_of_each_device():
-  data, local = helpers.federation([1] * 7 + [5]), helpers.local(devices=2)
-  text = placement.note(local.mesh, placement.place(data, local.mesh, 'sharded'))
-  # 4 and 8 examples, in 8 rows of each device.
-  assert '25.0 % of it padding' in text
-
-
-def test_labels_of_several_numbers_are_split_whole():
-  sizes, y = [3, 1, 0, 2, 0, 0, 4, 1], np.arange(22.0).reshape(11, 2)
-  data = FederatedData.from_arrays(np.ones((11, 3)), y, sizes, task='regression')
-  held = placement.place(data, sharding.client_mesh(2), 'sharded')
-  assert held.y.shape == (12, 2)
-  np.testing.assert_array_equal(held.compact(held.y), y)
+  assert f'{size:,.1f} MiB on each of 2 devices (50.0 % padding)' in text
 
 
 def test_devices_hold_at_least_one_row_and_no_more_than_the_largest_needs():
@@ -373,13 +329,6 @@ def test_devices_hold_at_least_one_row_and_no_more_than_the_largest_needs():
     )
     held = placement.place(data, mesh, 'sharded')
     assert (held.x.shape, held.y.shape) == ((2, 3), (2,))
-
-
-def test_examples_are_padded_though_their_number_is_the_width(monkeypatch):
-  monkeypatch.setattr(placement, 'width_of', lambda shape, mesh: 5)
-  data = of_clients([1, 4])
-  held = placement.place(data, sharding.client_mesh(1), 'replicated')
-  np.testing.assert_array_equal(held.x, np.pad(data.x, ((0, 0), (0, 2))))
 
 
 def split_run(name='fesem', data_placement='sharded', **options):
@@ -402,16 +351,7 @@ def test_a_run_of_some_clients_goes_on_where_data_are_split_alike(tmp_path):
   rest, whole = split_run(**held, devices=1), split_run(**how)
   jax.tree.map(assert_close, rest.state, whole.state)
   assert whole.summary['data_placement'] == 'sharded'
-  assert 'each of 2 device(s) holds' in whole.summary['notes'][0]
-
-
-def test_a_run_of_replicated_data_has_the_configuration_that_it_had(tmp_path):
-  how = {'rounds': 1, 'data_placement': 'auto'}
-  result = split_run('fed_avg', workdir=tmp_path, config={'seed': 0}, **how)
-  assert result.summary['data_placement'] == 'replicated'
-  held = (tmp_path / 'config.json').read_text()
-  assert 'data_placement' not in held
-  assert 'data_shards' not in held
+  assert 'on each of 2 devices' in whole.summary['notes'][0]
 
 
 @pytest.mark.nightly

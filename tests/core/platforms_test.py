@@ -4,7 +4,6 @@ import functools
 import os
 import subprocess
 import sys
-import types
 
 import chex
 import jax
@@ -12,9 +11,8 @@ import numpy as np
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core import platforms, sharding, tree
+from fesem_jax.core import platforms, tree
 from fesem_jax.models import dense_layers
-from fesem_jax.utils import processes
 from tests.support import helpers
 
 SHAPE = (12, 12)
@@ -101,22 +99,3 @@ print(jax.config.jax_default_matmul_precision)
 
   assert run() == 'highest'
   assert run(JAX_DEFAULT_MATMUL_PRECISION='tensorfloat32') == 'tensorfloat32'
-
-
-def test_processes_ask_nobody_for_the_memory_that_chunks_may_take(monkeypatch):
-  """It is asked while a round is traced: an exchange would become part of it."""
-  monkeypatch.setattr(processes, 'count', lambda: 2)
-  monkeypatch.setattr(processes, 'from_first', lambda make: pytest.fail('it asks'))
-  device = types.SimpleNamespace(platform='gpu', device_kind='some GPU')
-  assert sharding.memory_for_clients(device) == 4 * 2**30  # A quarter of 16 GiB.
-
-
-def test_implementations_are_of_their_platforms_and_accelerators_share_one(monkeypatch):
-  def chosen(*args, **functions):
-    return args, functions
-
-  monkeypatch.setattr(jax.lax, 'platform_dependent', chosen)
-  two = platforms.choose(abs, max, 1, 2)
-  assert two == ((1, 2), {'cpu': abs, 'tpu': max, 'default': max})
-  three = platforms.choose(abs, max, 1, 2, tpu=min)
-  assert three == ((1, 2), {'cpu': abs, 'tpu': min, 'default': max})

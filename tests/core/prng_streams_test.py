@@ -48,9 +48,3 @@ def test_numbers_of_streams_stay():
     if name.isupper() and isinstance(value, int)
   }  # fmt: skip
   assert numbers == BESIDE_CLIENTS | OF_RUN | ON_HOST
-
-
-def test_a_stream_of_the_host_is_one_of_numpy():
-  want = np.random.default_rng([3, 5, 0]).random()
-  assert streams.host_rng(3, 5).random() == streams.host_rng(3, 5, 0).random() == want
-  assert streams.host_rng(3, 5, 7).random() == np.random.default_rng([3, 5, 7]).random()

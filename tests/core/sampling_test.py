@@ -120,12 +120,3 @@ def test_a_random_order_holds_everyone_once_and_who_does_not_exist_last():
     np.testing.assert_array_equal(np.asarray(exists)[order], np.arange(20) < 15)
     found.add(tuple(order))
   assert len(found) == 5
-
-
-def test_clients_with_a_single_example_are_drawn_like_others():
-  data, mesh = helpers.federation([1] * 9), sharding.client_mesh(1)
-  for number in range(3):
-    key = jax.random.key(number)
-    found = sample_clients(key, data, 4, mesh)
-    assert found.ids.tolist() == draws.sample(key, data, 4)
-    assert not found.everyone

@@ -1,6 +1,5 @@
 """Devices: their mesh, who gets which clients, and what runs on each."""
 
-import dataclasses
 import os
 import pathlib
 import types
@@ -12,8 +11,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fesem_jax.core import sharding
-from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.platforms import per_device, specs_of
+from fesem_jax.core.platforms import per_device
 from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 
@@ -61,18 +59,13 @@ def test_dealing_splits_every_count_of_clients_evenly(count):
   order = sharding.deal(np.ones(count))
   assert order.dtype == np.int64
   assert sorted(order) == list(range(count))
+  work = np.array([1, 9, 5, 6, 7])  # 9 | 7 6, then 5 and 1 to the lighter 9.
+  assert work[sharding.deal(work)].tolist() == [9, 1, 5, 7, 6]
   work = 2.0 ** np.arange(count)
   first, second = np.array_split(sharding.deal(work), 2)
   if count > 1:  # All others together weigh less than the largest.
     assert count - 1 in first
     assert count - 2 in second
-
-
-def test_dealing_by_hand():
-  # 9 | 7 6, then 5 to the lighter 9 and 1 too, as it has room; and each again.
-  work = np.array([1, 9, 5, 6, 7])
-  order = sharding.deal(work)
-  assert work[order].tolist() == [9, 1, 5, 7, 6]
 
 
 def test_clients_of_equal_work_are_dealt_in_their_order():
@@ -85,18 +78,6 @@ def test_clients_of_equal_work_are_dealt_in_their_order():
   work = np.random.default_rng(0).integers(0, 3, 200)
   largest = np.flatnonzero(work == 2)
   assert sharding.deal(work)[[0, 100]].tolist() == largest[:2].tolist()
-
-
-def test_dealing_balances_up_to_1024_devices():
-  # Their numbers have ten bits; four clients of one of them stay in their order.
-  reversed_bits = [int(f'{i:010b}'[::-1], 2) for i in range(1024)]
-  on_each = sharding.deal(np.ones(4096)).reshape(1024, 4)
-  np.testing.assert_array_equal(on_each[:, 0], reversed_bits)
-  np.testing.assert_array_equal(np.diff(on_each, axis=1), 1024)
-
-
-def test_shards_are_eight_or_a_multiple_of_the_devices():
-  assert [sharding.num_shards(n) for n in (1, 2, 3, 6, 8, 12)] == [8, 8, 24, 24, 8, 24]
 
 
 @pytest.mark.parametrize('devices', [1, 2])
@@ -146,21 +127,6 @@ def test_each_device_sees_its_clients_and_sums_are_of_all(devices):
     split = NamedSharding(mesh, PartitionSpec(sharding.CLIENTS))
     assert got['rows'].sharding.is_equivalent_to(split, 2)
     assert sums['sum'].sharding.is_fully_replicated
-
-
-@pytest.mark.parametrize('devices', [1, 2])
-def test_rows_or_sums_may_be_absent(devices):
-  mesh, x = sharding.client_mesh(devices), np.arange(4, dtype=np.float32)
-
-  def run(fn):
-    return jax.jit(per_device(fn, mesh, 1))(x)
-
-  rows, sums = run(lambda x: (x + 1, None))
-  np.testing.assert_array_equal(rows, x + 1)
-  assert sums is None
-  rows, sums = run(lambda x: (None, x.sum()))
-  assert rows is None
-  assert float(sums) == 6
 
 
 def test_devices_run_apart_without_any_exchange_but_sums():
@@ -218,29 +184,6 @@ def test_processes_place_the_rows_of_their_devices(two_processes):
   placed = sharding.place(tree, {'a': whole, 'key': None})
   assert placed['a'].sharding.is_fully_replicated
   assert placed['key'] is tree['key']
-
-
-def test_a_device_is_asked_for_its_own_rows():
-  mesh, asked = sharding.client_mesh(2), []
-
-  def part(device):
-    asked.append(device)
-    return np.full((3, 2), device, np.float32)
-
-  rows = sharding.split_rows((6, 2), part, mesh)
-  assert sorted(set(asked)) == [0, 1]
-  np.testing.assert_array_equal(rows[:, 0], [0, 0, 0, 1, 1, 1])
-
-
-def test_only_data_that_are_split_have_rows_on_each_device():
-  data = FederatedData.from_arrays(np.ones((2, 3)), [0, 1], [1, 1])
-  whole, split = PartitionSpec(), PartitionSpec(sharding.CLIENTS)
-  first, model = specs_of((data, {'w': np.ones(3)}))
-  assert set(jax.tree.leaves((first, model))) == {whole}
-  held = dataclasses.replace(data, shard_rows=np.array([[0, 1], [1, 2]]))
-  found = specs_of(held)
-  assert found.x == found.y == found.shard_rows == split
-  assert found.offsets == found.client_ids == whole
 
 
 def fake_device(platform='gpu', kind='a card', stats=None):
@@ -312,33 +255,6 @@ def test_products_on_accelerators_are_of_full_precision(monkeypatch):
   assert updated == {'jax_default_matmul_precision': 'highest'}
 
 
-def test_a_process_may_use_some_cores(monkeypatch):
-  of_process = {0: {3, 5, 7}}  # 0 is this process.
-  monkeypatch.setattr(os, 'sched_getaffinity', of_process.__getitem__, raising=False)
-  assert sharding.cores() == 3
-  monkeypatch.delattr(os, 'sched_getaffinity')
-  monkeypatch.setattr(os, 'cpu_count', lambda: 5)
-  assert sharding.cores() == 5
-  monkeypatch.setattr(os, 'cpu_count', lambda: None)
-  assert sharding.cores() == 1
-
-
-def test_dealing_looks_at_the_work_of_all_clients():
-  # One of more work, and equal ones: 9 | 8 8, 8 to the lighter, and so on.
-  order = sharding.deal(np.array([9, 8, 8, 8, 8, 8]))
-  assert sorted(order[:3].tolist()) == [0, 3, 5]
-  # 3 | 2, then 1 to the lighter half, which is full with it.
-  assert sharding.deal(np.array([3, 2, 1, 1])).tolist() == [0, 3, 1, 2]
-
-
-def test_keys_of_another_kind_are_placed_as_such(two_processes):
-  whole = NamedSharding(sharding.client_mesh(2), PartitionSpec())
-  key = jax.random.key(0, impl='rbg')
-  placed = sharding.place(key, whole)
-  assert jax.random.key_impl(placed) == jax.random.key_impl(key)
-  np.testing.assert_array_equal(jax.random.key_data(placed), jax.random.key_data(key))
-
-
 def test_memory_of_the_machine_is_the_least_of_its_limits(monkeypatch):
   pages = {'SC_PHYS_PAGES': 1000, 'SC_PAGE_SIZE': 4096}
   monkeypatch.setattr(os, 'sysconf', pages.__getitem__)
@@ -396,29 +312,3 @@ def test_programs_are_kept_unless_the_user_says_where_and_which(
   assert kept('elsewhere') == at_once
   monkeypatch.setenv(seconds, '2')
   assert kept('elsewhere') == {}
-
-
-def test_a_precision_that_the_user_chose_stays(settings):
-  updated = settings(jax_default_matmul_precision='high')
-  sharding.full_precision([fake_device('gpu')])
-  assert not updated
-
-
-def test_limits_of_the_number_of_clients_side_by_side():
-  def count(device, *shape):
-    mesh = types.SimpleNamespace(size=1, devices=np.array([device]))
-    params = {'w': jax.ShapeDtypeStruct(shape, jnp.float32)}
-    return sharding.default_clients_per_chunk(params, mesh)
-
-  cpu = fake_device('cpu')
-  # 200,000 numbers at the most: 66,667 twice, and 64 models without any number.
-  assert (count(cpu, 66_667), count(cpu, 0)) == (2, 64)
-  assert (count(cpu, 100_000), count(cpu, 200_000)) == (2, 1)
-
-  def room_for(number, each):
-    """An accelerator a quarter of which is a byte too small for one more."""
-    return fake_device(stats={'bytes_limit': 4 * ((number + 1) * each - 1)})
-
-  assert count(room_for(7, 24 * 125), 125) == 7
-  assert count(room_for(7, 24), 1) == 7
-  assert count(room_for(2, 24 * 72 + 120 * 2**20), 3, 3, 1, 8) == 2

@@ -191,18 +191,6 @@ def test_sums_go_on_from_those_of_other_rows(size):
     )
 
 
-def test_rows_are_added_to_one_cluster():
-  rng = np.random.default_rng(4)
-  points, one = helpers.two_layers(rng, 5), helpers.two_layers(rng, 1)
-  weights = jnp.array([1.0, 2.0, 0.0, 0.25, 0.0])
-  found = sums.add_to_one(sums.no_sums(one), points, weights, one)
-  mean = np.average(matrix(points), axis=0, weights=weights)
-  np.testing.assert_allclose(
-    matrix(sums.mean_of(found, one))[0], mean, rtol=1e-5, atol=1e-6
-  )
-  np.testing.assert_allclose(found.weight, [3.25])
-
-
 @pytest.mark.parametrize(('num_rows', 'num_clusters'), [(6, 3), (300, 2), (20, 17)])
 def test_large_layers_are_added_on_accelerators_too(
   num_rows, num_clusters, monkeypatch
@@ -236,17 +224,6 @@ def test_layers_of_any_size_are_added_in_blocks(at_once, monkeypatch):
   np.testing.assert_allclose(matrix(got), want, rtol=1e-5, atol=1e-6)
 
 
-def test_as_many_rows_as_clusters_are_added_to_their_own():
-  centers = {'w': jnp.array([[10.0], [20.0], [30.0]])}
-  for count in (1, 2, 3):
-    few = {'w': centers['w'][:count]}
-    rows = {'w': jnp.arange(1.0, count + 1)[:, None]}
-    cluster, weights = jnp.arange(count)[::-1], jnp.full(count, 0.25)
-    # Weights below 1 are divided by, too.
-    got = jax.jit(sums.weighted_mean)(rows, cluster, weights, few)
-    np.testing.assert_allclose(got['w'][:, 0], np.arange(count, 0, -1), rtol=1e-6)
-
-
 @pytest.mark.parametrize(('num_clusters', 'loops'), [(4, 2), (300, 1)])
 def test_as_many_terms_as_clusters_are_added_before_the_total_is(num_clusters, loops):
   cluster = jnp.arange(300) % num_clusters
@@ -265,15 +242,3 @@ def test_as_many_terms_as_clusters_are_added_before_the_total_is(num_clusters, l
   np.testing.assert_array_equal(whole(), want)
   traced = str(jax.make_jaxpr(whole)())
   assert traced.count('while[') + traced.count('scan[') == loops
-
-
-def test_means_of_hundreds_of_clusters_of_large_layers_are_those_of_numpy():
-  rng = np.random.default_rng(0)
-  rows = rng.normal(size=(600, 4096)).astype(np.float32)
-  cluster = rng.integers(0, 300, 600)
-  got = jax.jit(sums.weighted_mean)(rows, cluster, np.ones(600), rows[:300])
-  count = np.bincount(cluster, minlength=300)
-  want = np.zeros((300, 4096))
-  np.add.at(want, cluster, rows)
-  want = np.where(count[:, None], want / np.maximum(count, 1)[:, None], rows[:300])
-  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

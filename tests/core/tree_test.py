@@ -94,22 +94,6 @@ def test_rows_of_a_cohort_are_read_and_written():
   np.testing.assert_array_equal(written[[1, 3]], matrix(whole)[[1, 3]])
 
 
-def test_stacks_of_one_model_and_of_equal_ones():
-  whole = helpers.two_layers(np.random.default_rng(6), 3)
-  one = tree.unstack(whole, 1)
-  np.testing.assert_array_equal(one['a'], whole['a'][1])
-  np.testing.assert_array_equal(tree.expand(one)['a'], whole['a'][1:2])
-  for row in tree.repeat(one, 5)['b']:
-    np.testing.assert_array_equal(row, whole['b'][1])
-  assert tree.repeat(one, 5)['a'].shape == (5, 3, 2)
-  assert not matrix(tree.zeros_like(whole)).any()
-
-
-def test_layers_that_one_stack_lacks_are_those_of_the_other():
-  a, b = {'x': 1, 'y': None}, {'x': None, 'y': 2}
-  assert tree.merge(a, b) == tree.merge(b, a) == {'x': 1, 'y': 2}
-
-
 def test_mixtures_and_choices_of_rows():
   whole = helpers.two_layers(np.random.default_rng(7), 3)
   other = helpers.two_layers(np.random.default_rng(8), 3)
@@ -151,10 +135,6 @@ def test_distances_are_of_all_layers(backend, monkeypatch):
   )
   to_one = tree.row_distances(stack, tree.take(centers, jnp.array([1])))
   np.testing.assert_allclose(to_one, np.square(a - b[1]).sum(axis=1), rtol=1e-5)
-
-
-def test_without_any_shared_layer_no_row_is_chosen():
-  assert tree.rows_of_few({'own': None}, jnp.array([0, 0])) == {'own': None}
 
 
 def test_distances_of_rows_that_lie_close_together_keep_their_digits():

@@ -1,7 +1,5 @@
 """Weights of clients in means."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ import pytest
 import fesem_jax as fj
 from fesem_jax import algorithms, data
 from fesem_jax.core import prng_streams
-from fesem_jax.core.client_info import ClientInfo
 from fesem_jax.data.splits import with_weights
 from fesem_jax.utils.errors import UserError
 from tests.support import helpers, reference
@@ -93,10 +90,3 @@ def test_data_without_weights_are_refused():
   algorithm = algorithms.build('fed_avg', helpers.local(), weighting='by_weight')
   with pytest.raises(UserError, match='weighting'):
     fj.simulate(algorithm, federation(), federation(), rounds=1)
-
-
-def test_client_info_checks_weights():
-  info = ClientInfo(np.array(['a', 'b']), weights=[1, 3])
-  assert info.weights.dtype == np.float32
-  with pytest.raises(UserError, match='weights'):
-    dataclasses.replace(info, weights=np.ones(3))

@@ -31,12 +31,8 @@ def test_corruptions_keep_the_shape_and_are_repeatable(name):
     IMAGES.astype(np.float32) / 255, name, 3, 1.0, np.random.default_rng(7)
   )
   assert np.abs(floats * 255 - apply(name, 3)).max() <= 0.51
-
-
-@pytest.mark.parametrize('name', image_corruptions.NAMES[1:])
-def test_stronger_corruptions_are_farther_away(name):
   far = [np.abs(apply(name, s) - IMAGES.astype(float)).mean() for s in range(1, 6)]
-  assert (np.diff(far) > 0).all()
+  assert (np.diff(far) > 0).all()  # Stronger ones are farther away.
 
 
 def test_brightness_is_of_hsv():

@@ -233,32 +233,6 @@ def test_clients_take_their_least_examples_from_the_largest():
     np.testing.assert_array_equal(own, expected)
 
 
-@pytest.mark.parametrize('alpha', [1e-300, 0.02, 1e300])
-def test_dirichlet_never_leaves_a_training_split_empty(alpha):
-  train, test = federate(partitions.Dirichlet(alpha), num_clients=300)
-  assert sizes(train).min() >= 1
-  assert (sizes(train) + sizes(test)).sum() == 2000
-
-
-def test_groups_hold_all_examples_or_divide_them():
-  pool = numbers(4800, test=800)
-  options = {'num_clients': 24, 'pool': pool}
-  inside = 'label_swapped(3)+dirichlet(0.2, min_examples=20)'
-  train, test = federate(inside, **options)
-  assert train.info.clusters.tolist() == list(range(3)) * 8
-  for split, rows in ((train, range(4000)), (test, range(4000, 4800))):
-    clients = rows_of(split)
-    for group in range(3):  # Each holds all.
-      assert sorted(np.concatenate(clients[group::3])) == list(rows)
-  assert sizes(train).min() >= 20
-  apart, _ = federate(
-    'label_permuted(3, disjoint=True)+unequal(1.0)', numbers(), 12,
-    examples_per_client=50,
-  )  # fmt: skip
-  assert abs(sizes(apart).sum() - 600) <= 12
-  assert len(set(apart.x.ravel().tolist())) == len(apart.y)
-
-
 def test_examples_stay_in_their_cluster():
   cluster = np.random.default_rng(0).permutation(np.repeat(['art', 'real'], 240))
   for split in (None, np.arange(480) // 5 % 2):

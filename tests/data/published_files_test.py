@@ -11,7 +11,6 @@ from PIL import Image
 from fesem_jax.data import sources, text
 from tests.support.sources import (
   FEMNIST,
-  digits_of,
   parts,
   write_cifar,
   write_idx,
@@ -50,16 +49,6 @@ def test_femnist(tmp_path, form):
   np.testing.assert_array_equal(black.x, 255 - pool.x)
 
 
-@pytest.mark.parametrize('form', [form for form in FEMNIST if 'tff' in form])
-def test_digits_of_femnist(tmp_path, form):
-  digits = digits_of(writers())
-  FEMNIST[form](tmp_path, digits, digits=True)
-  for dataset in ('femnist(digits=True)', 'femnist')[: 2 - ('sqlite' in form)]:
-    pool = sources.read(dataset, tmp_path)
-    assert pool.num_classes == 10
-    assert_equal(pool, by_part(digits))
-
-
 def test_any_folder_of_leaf(tmp_path):
   write_leaf(tmp_path, writers())
   pool = sources.read(f'leaf({tmp_path})')
@@ -70,19 +59,13 @@ def test_any_folder_of_leaf(tmp_path):
   assert_equal(pool, {k: (x.astype(np.float32), y) for k, (x, y) in x.items()})
 
 
-def write_users(folder, users, **blocks):
-  """One file of LEAF, user -> y, with a feature each, and other blocks."""
+def write_users(folder, users):
+  """One file of LEAF, user -> y, with a feature each, and a user without any."""
   folder.mkdir(parents=True)
-  blocks |= {
+  blocks = {
     u: {'x': [[v / 8] for v in range(len(y))], 'y': y} for u, y in users.items()
-  }
+  } | {'lonely': {'x': [], 'y': []}}
   (folder / 'a.json').write_text(json.dumps({'user_data': blocks}), 'utf-8-sig')
-
-
-def test_users_of_leaf_without_examples_are_left_out(tmp_path):
-  for split in ('train', 'test'):
-    write_users(tmp_path / split, {'a': [0, 1]}, lonely={'x': [], 'y': []})
-  assert sources.read(f'leaf({tmp_path})').names.tolist() == ['a']
 
 
 @pytest.mark.parametrize('folders', [('train', 'test'), ('all_data',)])

@@ -47,10 +47,10 @@ def write_leaf(folder, clients, shards=1, zipped=False, order=1, **extra):
         path.write_text(text)
 
 
-def write_hdf5(folder, clients, kind=''):
+def write_hdf5(folder, clients):
   folder.mkdir(parents=True, exist_ok=True)
   for part, split in enumerate(('train', 'test')):
-    with h5py.File(folder / f'fed_emnist{kind}_{split}.h5', 'w') as f:
+    with h5py.File(folder / f'fed_emnist_{split}.h5', 'w') as f:
       for name, splits in clients.items():
         x, y = splits[part]
         group = f.create_group(f'examples/{name}')
@@ -58,7 +58,7 @@ def write_hdf5(folder, clients, kind=''):
         group['label'] = y.astype(np.int32)
 
 
-def write_tff_sqlite(folder, clients, kind='all'):
+def write_tff_sqlite(folder, clients):
   from tensorflow_datasets.proto import tf_example_pb2
 
   folder.mkdir(parents=True)
@@ -68,14 +68,14 @@ def write_tff_sqlite(folder, clients, kind='all'):
   for part, split in enumerate(('train', 'test')):
     for name, splits in clients.items():
       count = len(splits[part][1])
-      row = (name, f'{kind}_{split}', count)
+      row = (name, f'all_{split}', count)
       db.execute('INSERT INTO client_metadata VALUES (?, ?, ?)', row)
       for x, y in zip(*splits[part], strict=True):
         example = tf_example_pb2.Example()
         pixels = (x.ravel() / 255).astype(np.float32)
         example.features.feature['pixels'].float_list.value.extend(pixels)
         example.features.feature['label'].int64_list.value.append(int(y))
-        row = (f'{kind}_{split}', name, example.SerializeToString())
+        row = (f'all_{split}', name, example.SerializeToString())
         db.execute('INSERT INTO examples VALUES (?, ?, ?)', row)
   db.commit()
   db.close()
@@ -94,25 +94,16 @@ def assert_same(split, wanted):
     np.testing.assert_array_equal(got[name][1], y)
 
 
-# Form -> function that writes writers, or their digits alone, below a data folder.
+# Form -> function that writes writers below a data folder.
 FEMNIST = {
   'leaf': lambda d, c: write_leaf(d / 'leaf_femnist', c),
   'leaf, many files': lambda d, c: write_leaf(
     d / 'leaf_femnist', c, shards=2, order=-1
   ),
   'leaf, zipped': lambda d, c: write_leaf(d / 'leaf_femnist', c, zipped=True),
-  'tff hdf5': lambda d, c, digits=False: write_hdf5(
-    d / 'tff_femnist', c, '_digitsonly' * digits
-  ),
-  'tff sqlite': lambda d, c, digits=False: write_tff_sqlite(
-    d / 'tff_femnist', c, 'digits_only' if digits else 'all'
-  ),
+  'tff hdf5': lambda d, c: write_hdf5(d / 'tff_femnist', c),
+  'tff sqlite': lambda d, c: write_tff_sqlite(d / 'tff_femnist', c),
 }
-
-
-def digits_of(clients):
-  """Clients with labels of digits alone."""
-  return {n: tuple((x, y % 10) for x, y in pair) for n, pair in clients.items()}
 
 
 def write_idx(path, array, zipped=False):

@@ -46,10 +46,8 @@ KINDS: dict[str, type[Partition]] = {
 def parse(text: str) -> Partition:
   """The partition of an expression, such as 'rotated(groups=4)+dirichlet(0.1)'.
 
-  Groups and noise hold the other parts, whatever the order is.
-
-  Raises:
-    UserError: on an unknown name or argument, or parts that cannot be joined.
+  Groups and noise hold the other parts in any order. Raises `UserError` on unknown
+  names and arguments, and on parts that cannot be joined.
   """
   parts = expressions.build(text, KINDS, 'partition')
   check(parts, f'partition: {text!r:.40} is empty; expected e.g. dirichlet(0.1)')
@@ -63,11 +61,7 @@ def parse(text: str) -> Partition:
 
 
 def replace(text: str, field: str, value: Any) -> Partition:
-  """The partition of an expression with another value of one of its fields.
-
-  Raises:
-    UserError: if no part has the field.
-  """
+  """The partition of an expression with another value of one of its fields."""
 
   def replaced(part: Any) -> Any:
     check(part is not None, f'partition: {text} has no {field}')

@@ -147,9 +147,8 @@ class Rotated(Grouped):
   Attributes:
     groups: k, group g being turned by g * 360 / k degrees; or the degrees of each,
       counterclockwise.
-    sampling: 'linear', which continues the border (corners of another shade would
-      betray the angle), or 'nearest', which fills corners with 0, as torchvision does;
-      multiples of 90 degrees are exact.
+    sampling: 'linear', which continues the border, or 'nearest', which fills corners
+      with 0, as torchvision does; multiples of 90 degrees are exact.
   """
 
   sampling: Literal['linear', 'nearest'] = 'linear'
@@ -262,9 +261,8 @@ class Corrupted(Grouped):
 class Noisy(Partition):
   """Gaussian noise of variance i / M times `variance` for client i (Li et al. 2022).
 
-  NIID-Bench's noise-based feature imbalance (Section IV-B); its code takes the number
-  for the standard deviation and counts clients from 0. The noise is on what models see
-  and is not clipped, so that bytes become float32; columns are standardized before.
+  NIID-Bench's noise-based feature imbalance (Section IV-B), on what models see: bytes
+  become float32, and columns are standardized before.
 
   Attributes:
     variance: of the last client.

@@ -1,12 +1,9 @@
 """Corruptions of images at five strengths, as those of CIFAR-10-C.
 
 Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions
-and Perturbations", 2019. The constants of each strength are those of the script that
-made CIFAR-10-C (github.com/hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py,
-commit ca36008), for images of 32 by 32. What it does with OpenCV, scikit-image and
-Pillow is written here from its equations: pixels are the same but for rounding (bytes
-are rounded, not cut) and random draws. Glass, motion and zoom blur, snow, frost, fog,
-spatter, elastic transforms, pixels, saturation and JPEG are left out.
+and Perturbations", 2019. Constants are those of the script that made CIFAR-10-C
+(github.com/hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py, commit ca36008).
+Pixels are the same but for rounding (bytes are rounded, not cut) and random draws.
 """
 
 from collections.abc import Callable, Mapping

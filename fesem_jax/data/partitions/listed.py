@@ -76,18 +76,16 @@ class Natural(Partition):
 
 
 class Rows(Partition):
-  """The rows of each client.
+  """The rows of each client, from 0 in the order of the data, which they keep.
 
-  Rows count from 0 in the order of the data. Where no test rows are listed, these are
-  the listed rows of the data's own test split. If none is listed, its examples are
-  dealt like the training examples of their class; without a test split, each client's
-  rows are split 80/20. Clients keep the order of their rows.
+  Without test rows, these are the listed rows of the data's own test split, or its
+  examples, dealt like the training examples of their class; else rows are split 80/20.
 
   Attributes:
     rows: lists of rows, {name: rows} or {name: {'train': rows, 'test': rows}}; or a
-      file of them: JSON; FedML's and NIID-Bench's net_dataidx_map (.txt); FL-bench's
-      partition.pkl, or any .pkl of lists; FedScale's .csv, in which the client of each
-      row is in the column client_id.
+      file: JSON; FedML's and NIID-Bench's net_dataidx_map (.txt); FL-bench's
+      partition.pkl, or any .pkl of lists; FedScale's .csv, with clients in the column
+      client_id.
   """
 
   layer = 9

@@ -2,15 +2,9 @@
 
 import dataclasses
 import heapq
+import typing
 from collections.abc import Callable, Sequence
-from typing import (
-  TYPE_CHECKING,
-  Annotated,
-  Any,
-  ClassVar,
-  NamedTuple,
-  dataclass_transform,
-)
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -62,13 +56,12 @@ class Context(NamedTuple):
     return prng_streams.host_rng(self.seed, stream, 2 * number + self.split)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Partition:
   """How examples are dealt to clients and changed; subclasses are frozen dataclasses.
 
-  A subclass has `deal(rng, labels, num_clients)` or `rule`. If it has a method
-  `change(x, y, group, context)`, this returns the examples x [N, ...], y [N] of a group
-  (of a client, if `by_client`) as the group has them.
+  A subclass has `deal` or `rule`. `change(x, y, group, context)`, if it has that,
+  returns the examples of a group (of a client, if `by_client`) as the group has them.
   """
 
   layer: ClassVar[int] = 0  # A partition is `within` one of a higher layer.
@@ -110,15 +103,9 @@ class Partition:
     return 0 if self.within is None else self.within.num_clients
 
   def deal(self, rng: Generator, labels: Array, num_clients: int) -> Rows:
-    """Deals rows to clients.
+    """The rows of each client.
 
-    Args:
-      rng: random state.
-      labels: [T] classes of the examples; 0 where targets are no classes.
-      num_clients: M.
-
-    Returns:
-      The rows of each client.
+    `labels` [T] are the classes of the examples; 0 where targets are no classes.
     """
     request = Request(rng, labels, num_clients, int(labels.max()) + 1)
     return self.rule(request)(labels, 1)
@@ -319,8 +306,7 @@ class Dirichlet(ByShares):
   Attributes:
     alpha: concentration; smaller is more skewed.
     min_examples: if positive, the draw is NIID-Bench's (Li et al. 2022): a client above
-      the mean size gets no more of later classes, and the draw is repeated until each
-      client has so many examples, training (and test, if these are split off).
+      the mean size gets no more of later classes, until each has so many examples.
   """
 
   by_label = True
@@ -395,8 +381,7 @@ class FewLabels(ByShares):
 class Labels(FewLabels):
   """`per_client` labels for each client (NIID-Bench, Li et al. 2022).
 
-  Client i has label i mod L and random others; a label's examples are dealt equally
-  among the clients that have it.
+  Client i has label i mod L and random others; a label's clients share it equally.
 
   Attributes:
     per_client: labels of each client.
@@ -427,8 +412,8 @@ class Labels(FewLabels):
 class PowerLaw(FewLabels):
   """`per_client` labels and sizes of a power law (FedProx's MNIST, Li et al. 2020).
 
-  Client i has labels i, i + 1, ... mod L: 5 examples of each, and of the others of a
-  label a share. FedProx leaves out what rounding leaves over; here all are dealt.
+  Client i has labels i, i + 1, ... mod L: 5 examples of each, and a share of the
+  others.
 
   Attributes:
     per_client: labels of each client.
@@ -450,12 +435,10 @@ class PowerLaw(FewLabels):
 
 
 class DirichletLabels(Partition):
-  """Equal sizes, labels drawn from Dir(alpha p) of each client (Hsu et al. 2019).
-
-  p are the shares of the classes.
+  """Equal sizes, labels of each client from Dir(alpha p) (Hsu et al. 2019).
 
   Attributes:
-    alpha: concentration; smaller is more skewed.
+    alpha: concentration about the shares p of the classes; smaller is more skewed.
   """
 
   by_label = True
