@@ -51,14 +51,8 @@ def arrange(
 ) -> list[FederatedData]:
   """Splits on the devices, whose clients are dealt so that devices have like work.
 
-  Args:
-    local: its mesh and schedule, with the first split, decide the order.
-    *splits: of the same M clients in the same order, on the host.
-    data_placement: see `placement.chosen`, for rounds of all clients.
-
-  Returns:
-    The splits in the new order. Clients without examples pad M to a multiple of 8 and
-      of the number of devices. Names, ids and true clusters travel along.
+  Splits are of the same M clients, on the host; the first one decides. Clients without
+  examples pad M to a multiple of 8 and of the devices.
   """
   size = placement.bytes_of(*splits)
   chosen = placement.chosen(data_placement, size, local.mesh, everyone=True)
@@ -75,11 +69,9 @@ def ordered(local: LocalTraining, *splits: FederatedData) -> list[FederatedData]
 def arrange_together(
   local: LocalTraining, pairs: Sequence[Splits], like: Sequence[Splits] = ()
 ) -> list[Splits]:
-  """Training and test splits of several runs, on every device, each example once.
+  """Splits of several runs, on every device, each example once, with own `offsets`.
 
-  All have the rows of all, and their own `offsets`; clients are ordered as in a run
-  alone. Splits are on the host and differ in examples and clients alone. The results
-  have room for the splits in `like` too, which are arranged at another time.
+  They differ in examples and clients alone, and have room for those in `like` too.
   """
   distinct = {(id(train), id(test)): (train, test) for train, test in pairs}
   arranged = [ordered(local, *pair) for pair in distinct.values()]
@@ -126,15 +118,10 @@ def _rows(arrays: Sequence[np.ndarray], padding: int) -> np.ndarray:
 def draw_cohort(
   seed: int, number: int, clients_per_round: int, train: FederatedData, mesh: Mesh
 ) -> Cohort:
-  """The clients of a round, dealt so that devices have like work.
+  """The clients of a round (from 1), dealt so that devices have like work.
 
-  Drawn without replacement by client id, from the seed and the `number` of the round
-  (from 1): neither the clients' order nor the device count matters. Where data are
-  split by client, each device's clients are drawn alike (`stratified.evenly`).
-
-  Returns:
-    [S] int32 positions in the arranged `train`, with empty places up to a multiple of
-      the number of devices; all clients if `clients_per_round` is 0 or M.
+  Drawn by client id from the seed and the round. Returns [S] int32 positions in the
+  arranged `train`, with empty places up to a multiple of the devices.
   """
   real = len(train.info.names)
   before = np.int32(number - 1)
@@ -153,11 +140,7 @@ def draw_cohort(
 def selected_cohort(
   places: np.ndarray, most: int, number: int, train: FederatedData, mesh: Mesh
 ) -> Cohort:
-  """The cohort of the clients that were selected for a round; see `draw_cohort`.
-
-  `places` [<= S] are positions in the order of the data; `most` is S, 0 for all
-  clients.
-  """
+  """The cohort of selected clients at `places` [<= S], of `most` = S (0: M)."""
   real, before = len(train.info.names), np.int32(number - 1)
   most = most or real
   positions = np.argsort(np.asarray(train.client_ids)[:real])[places]

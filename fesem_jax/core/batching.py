@@ -1,8 +1,4 @@
-"""The examples of each local step of a client.
-
-Only indices are padded. Batches depend on (seed, round, client id, epoch) only, and are
-computed inside the compiled round.
-"""
+"""The examples of each local step, by seed, round, client id and epoch alone."""
 
 import functools
 import math
@@ -87,17 +83,11 @@ def num_steps(
 def random_rows(
   words: jax.Array, epoch: jax.Array, places: jax.Array, size: jax.Array
 ) -> jax.Array:
-  """Rows at places [B] of a random order of a client's rows: [B] int32.
+  """Rows at `places` [B] of a random order of a client's rows: [B] int32.
 
   The swap-or-not shuffle (Hoang et al., "An Enciphering Scheme Based on a Card
-  Shuffle", CRYPTO 2012), whose cost depends on B alone. The bits of a round are the
-  first ones of a linear function with random coefficients (Dietzfelbinger 1996).
-
-  Args:
-    words: [2] uint32 random bits of the client in the round.
-    epoch: [] int32; each has another order.
-    places: [B] int32 in 0..size-1.
-    size: [] int32 examples of the client; 0 counts as 1.
+  Shuffle", CRYPTO 2012), by `words` [2] of the client in the round and the epoch. The
+  bits of a round are the first ones of a random linear function (Dietzfelbinger 1996).
   """
   size = jnp.maximum(size, 1)
   counters = jnp.arange(_ROUNDS + 1, dtype=jnp.uint32)
@@ -185,15 +175,8 @@ def batches_of_client(
 ) -> Callable[[jax.Array], Batch]:
   """A function step [] int32 -> batch of one client, to be mapped over the axis `SIDE`.
 
-  Clients side by side count their steps together.
-
-  Args:
-    schedule: the local work.
-    data: training split.
-    client: [] int32 position in `data`.
-    size: [] int32 examples of the client.
-    key: of the client in this round.
-    factors: [N_max] float32 factors of the examples' losses, or None.
+  `client` [] int32 is its position, `size` its examples, `key` its own in this round,
+  and `factors` [N_max] multiply its examples' losses.
   """
   most = data.max_examples
   width, read = batch_width(schedule, most), functools.partial(_stored, data, client)

@@ -172,12 +172,7 @@ def _over_chunks(
 def in_chunks(
   work: jax.Array, most: int, group: jax.Array | None = None, num_groups: int = 1
 ) -> tuple[jax.Array, jax.Array | int]:
-  """Positions [X, C] int32 of clients in X chunks of `most`, S for an empty slot.
-
-  Clients are sorted by `group` and decreasing `work`, both [S] int32; `num_groups`
-  bounds the number of groups. Returns the number of chunks too, [] int32 if groups
-  decide it.
-  """
+  """Positions [X, C] int32 of clients in chunks, S for none, and X or fewer chunks."""
   count = work.shape[0]
   chunks = -(-count // max(1, most))
   width = -(-count // chunks)  # As few empty slots as possible.
@@ -272,11 +267,7 @@ def _slice(clients: Any, i: jax.Array | int, size: int) -> Any:
 
 
 def side_by_side(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
-  """`jax.vmap(fn)` over `size` clients, which share the axis name `batching.SIDE`.
-
-  A single client has no batch axis, which would turn convolutions into grouped ones and
-  keep the loop from overwriting parameters in place.
-  """
+  """`jax.vmap(fn)` over `size` clients; of one, without a batch axis to pay for."""
   if size > 1:
     return jax.vmap(fn, axis_name=SIDE)
 
@@ -290,8 +281,7 @@ def side_by_side(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
 def by_work(fn: Callable[..., Any], work: jax.Array, args: Any, unequal: bool) -> Any:
   """Results of `fn(work, *args)` of clients with `work` [C] int32 and `args` [C, ...].
 
-  Side by side, all take as long as the one with most work. If they are `unequal`,
-  clients with much more work train one after the other where this takes less time.
+  If they are `unequal`, those with much more work train in turn where this is faster.
   """
   size = work.shape[0]
   if size == 1 or not unequal:

@@ -24,11 +24,7 @@ GRADIENT = 3
 
 
 class DeviceProfile(NamedTuple):
-  """Clients' devices and their connection to the server.
-
-  Speeds are medians; those of a client are times exp(spread z), z standard normal,
-  drawn once from (seed, client id).
-  """
+  """Clients' devices and networks: medians of speeds, which differ by exp(spread z)."""
 
   download: float  # bytes a second from the server to a client
   upload: float  # bytes a second from a client to the server
@@ -77,10 +73,7 @@ def seconds(
 def durations(
   profile: DeviceProfile, local: LocalTraining, data: FederatedData, key: jax.Array
 ) -> jax.Array:
-  """[M] float32 seconds in which each client receives, trains and sends a model.
-
-  `key` is that of the start of a run.
-  """
+  """[M] float32 seconds in which each client receives, trains and sends a model."""
   steps = local.num_steps(data, jnp.arange(data.num_clients))
   width = batch_width(local.schedule, data.max_examples)
   passes = GRADIENT * steps * jnp.minimum(width, jnp.asarray(data.sizes()))
@@ -125,19 +118,16 @@ class SimulatedDevices:
     self, profile: DeviceProfile, seed: int, local: LocalTraining, train: FederatedData
   ):
     key = prng_streams.fold(jax.random.key(seed), prng_streams.INIT)
-    ids = np.asarray(train.client_ids)
-    drawn = jax.jit(speeds, static_argnums=0)(profile, key, ids)
+    drawn = jax.jit(speeds, static_argnums=0)(
+      profile, key, np.asarray(train.client_ids)
+    )
     self._profile, self._speeds = profile, np.asarray(drawn, np.float64)
     self._per_example = operations(local.model, train.example_shape)
     self._width = batch_width(local.schedule, train.max_examples)
     self._sizes, self._real = np.asarray(train.sizes()), len(train.info.names)
 
   def seconds(self, sent: Sent, clients: ClientRound, whole_batches: bool) -> float:
-    """Seconds of a round, as long as its slowest client; 0 without any.
-
-    `sent` is what clients receive and send; `whole_batches` says whether a step is on
-    all examples of a client.
-    """
+    """Seconds of a round, as long as its slowest client; 0 without any."""
     exist = np.asarray(clients.ids) < self._real
     ids, arrived, steps = (
       np.asarray(x)[exist] for x in (clients.ids, clients.arrived, clients.steps)
@@ -145,7 +135,7 @@ class SimulatedDevices:
     sizes = self._sizes[ids]
     batch = sizes if whole_batches else np.minimum(self._width, sizes)
     passes = (GRADIENT + sent.passes_of_step) * (steps * batch) + sent.passes * sizes
-    client_speeds, work = self._speeds[:, ids], self._per_example * passes
     down, up = (np.asarray(size, np.float64) for size in (sent.down, sent.up))
-    client_seconds = seconds(self._profile, client_speeds, down, up, work)
+    work = self._per_example * passes
+    client_seconds = seconds(self._profile, self._speeds[:, ids], down, up, work)
     return float(client_seconds[arrived].max(initial=0.0))

@@ -104,10 +104,7 @@ class FederatedData:
     return tuple(self.x.shape[1:]) if self.flat_from is None else self.flat_from
 
   def sizes(self, ids: jax.Array | None = None) -> jax.Array:
-    """Examples of each client of `ids` ([S], default all M), int32.
-
-    The id M, and a client of another device within `per_device`, has size 0.
-    """
+    """Examples of each client of `ids` ([S], default all M), int32; 0 for the id M."""
     if ids is None:
       offsets = self.offsets
       if not isinstance(offsets, jax.core.Tracer):
@@ -170,10 +167,7 @@ class FederatedData:
     return np.concatenate([s[:n] for s, n in zip(shards, counts, strict=True)])
 
   def reorder(self, order: np.ndarray, num_clients: int = 0) -> 'FederatedData':
-    """The clients at positions `order`, with all that is theirs, on the host.
-
-    Clients without examples pad them up to `num_clients`.
-    """
+    """The clients at positions `order`, padded to `num_clients`, on the host."""
     first, last = np.asarray(self.offsets)[:-1], np.asarray(self.offsets)[1:]
     sizes = (last - first)[order]
     before = np.cumsum(sizes) - sizes  # Rows of the preceding clients.
@@ -256,18 +250,16 @@ class FederatedData:
     y = tasks.TASKS[task].targets(y, 'y', num_classes)
     check(len(x) == len(y), f'y: has {len(y)} rows; x has {len(x)}')
     check_targets(x.shape, y, task, 'y')
-    sizes, num_rows = np.asarray(sizes), len(x)
+    sizes = np.asarray(sizes)
     whole = sizes.ndim == 1 and ((sizes >= 0) & (sizes == np.floor(sizes))).all()
     check(whole, 'sizes: must be an integer from 0 for each client')
-    check(
-      sizes.sum() == num_rows, f'sizes: sum to {sizes.sum():g}; x has {num_rows} rows'
-    )
-    sizes = sizes.astype(np.int64)
+    total, sizes = sizes.sum(), sizes.astype(np.int64)
+    check(total == len(x), f'sizes: sum to {total:g}; x has {len(x)} rows')
     ids = np.arange(len(sizes)) if client_ids is None else np.asarray(client_ids)
-    whole = ids.shape == sizes.shape and ids.dtype.kind in 'iu'
-    check(whole, f'client_ids: must be {len(sizes)} integers')
-    in_range = len(np.unique(ids)) == len(ids) and ((ids >= 0) & (ids < 2**31)).all()
-    check(in_range, 'client_ids: must be distinct and from 0 to 2^31 - 1')
+    right = ids.shape == sizes.shape and ids.dtype.kind in 'iu'
+    right = right and len(np.unique(ids)) == len(ids)
+    right = right and ids.min(initial=0) >= 0 and ids.max(initial=0) < 2**31
+    check(right, f'client_ids: must be {len(sizes)} distinct integers below 2^31')
     if info is None:
       info = ClientInfo(np.array([str(i) for i in ids]))
     check(len(info.names) == len(sizes), f'info: must be of the {len(sizes)} clients')
@@ -314,10 +306,7 @@ def features(x: Any, name: str) -> np.ndarray:
 
 
 def scale_of(x: np.ndarray, where: str) -> float:
-  """The default factor of features x [T, ...]: 1 / 255 for uint8 images, else 1.
-
-  Raises `UserError`, naming `where`, on uint8 of [T, F], which may be pixels or tokens.
-  """
+  """The default factor of x: 1 / 255 for uint8 images, 1 for other dtypes."""
   is_bytes = x.dtype == np.uint8
   fits = not is_bytes or x.ndim >= 3
   check(fits, f'{where}: uint8 of shape {x.shape} needs scale: 1/255 pixels, 1 tokens')

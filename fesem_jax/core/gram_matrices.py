@@ -1,7 +1,4 @@
-"""Inner products between the models of a stack, a block of parameters at a time.
-
-Models split over devices are not gathered: a device holds all rows of one block.
-"""
+"""Inner products between the models of a stack, a block of parameters at a time."""
 
 import functools
 import math
@@ -52,11 +49,7 @@ def inner_products(
 def squared_distances(
   stack: Params, mesh: Mesh | None = None, origin: jax.Array | None = None
 ) -> jax.Array:
-  """[S, S] float32: squared L2 distance of each pair of rows, from inner products.
-
-  Pass an origin, as of `inner_products`, because rows differ much less than their
-  norms.
-  """
+  """[S, S] float32: squared L2 distance of each pair of rows; pass an `origin`."""
   gram = inner_products(stack, mesh, origin=origin)
   squares = jnp.diagonal(gram)
   return jnp.maximum(squares[:, None] + squares[None] - 2 * gram, 0.0)

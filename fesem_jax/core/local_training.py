@@ -215,8 +215,8 @@ def local_training(
   Args:
     model: see `Model`.
     optimizer: an Optax optimizer, e.g. `optax.sgd(0.1)`.
-    batch_size: see `Schedule`.
-    epochs: see `Schedule`.
+    batch_size: see `Schedule`; so is `epochs`.
+    epochs: passes over a client's examples.
     lr_schedule: see `LocalTraining`.
     sends: see `LocalTraining`; a function (key, start, trained) -> sent is enough.
     machine: devices, clients side by side, precision and placement of the data.

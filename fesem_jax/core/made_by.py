@@ -34,11 +34,7 @@ class MadeBy(NamedTuple):
 
 
 def recorded(build: _Build) -> _Build:
-  """A function that makes a method or a model with `made_by`, for config.json.
-
-  It checks its arguments against their ranges. Options that are no plain values, and
-  `local`, are not recorded.
-  """
+  """A checked function whose result gets `made_by`: its name and plain options."""
   signature = inspect.signature(build)
 
   @functools.wraps(build)

@@ -1,8 +1,4 @@
-"""Stacks of clients' models in host memory, whose rows are fetched to the devices.
-
-A client's layers are stored in one row: a model takes a single transfer, and the
-compiler has no layouts to choose, for which it would copy the whole stack.
-"""
+"""Stacks of clients' models in host memory, each in one row, fetched to the devices."""
 
 import dataclasses
 import math
@@ -60,10 +56,7 @@ class Offloaded:
     return unpack(_in_order(rows), self.form)
 
   def put(self, slots: jax.Array, models: Params) -> 'Offloaded':
-    """The stack with models [C, ...] of a device at `slots` [C].
-
-    Slots beyond the end are empty; the first one must not be.
-    """
+    """The stack with models [C, ...] at `slots` [C]; the first slot is not empty."""
     new, rows = pack(models), self.rows
     if len(slots) > 1:  # Every slot is updated: empty slots repeat the first.
       filled = slots < rows.shape[0]

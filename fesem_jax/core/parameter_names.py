@@ -13,11 +13,7 @@ from fesem_jax.utils.errors import UserError, check
 
 
 def is_named(path: Sequence[str], names: Collection[str]) -> bool:
-  """True if names or patterns choose a parameter, or a layer that it belongs to.
-
-  A pattern is one of `fnmatch` for a whole path, as stage0_block0/norm0; `*` includes
-  /, and `**/` nothing.
-  """
+  """True if names or `fnmatch` patterns of paths choose a parameter or its layer."""
   above = ['/'.join(path[:i]) for i in range(1, len(path) + 1)]
   return any(_fits(each, name) for name in names for each in above)
 

@@ -16,11 +16,10 @@ _MOST_OF_ALL, _MOST_OF_SOME = 1 / 8, 1 / 2
 
 
 def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> str:
-  """'replicated' or 'sharded', as `data_placement` says.
+  """The placement; 'auto' splits data of `num_bytes` that are large for accelerators.
 
-  'auto' splits data of `num_bytes` over accelerators if they take more than an eighth
-  of the memory of each; more than half if rounds draw some of the clients, which
-  'sharded' draws device by device.
+  The limit is an eighth of a device's memory, or half if rounds draw some of the
+  clients.
   """
   if data_placement != 'auto':
     return data_placement
@@ -36,21 +35,14 @@ def bytes_of(*splits: FederatedData) -> int:
 
 
 def width_of(example_shape: tuple[int, ...], mesh: Mesh) -> int:
-  """F, the numbers that one example takes on a device.
-
-  A TPU has the last axis in tiles of 128; unfilled ones would be transposed each round.
-  """
+  """F, the numbers of an example on a device: on a TPU, whole tiles of 128."""
   numbers = math.prod(example_shape)
   tile = 128 if mesh.devices.flat[0].platform == 'tpu' else 1
   return -(-numbers // tile) * tile
 
 
 def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData:
-  """A split on the devices, from `data` on the host, whose M clients are arranged.
-
-  'replicated' puts all of it on every device; 'sharded' the d-th part of the clients on
-  the d-th device. Each process reads the rows of its own devices.
-  """
+  """A split on the devices, from arranged clients on the host; see `LocalTraining`."""
   data = dataclasses.replace(data, server_test=None)
   shape = data.example_shape
   width = width_of(shape, mesh)
@@ -84,13 +76,9 @@ def place(data: FederatedData, mesh: Mesh, data_placement: str) -> FederatedData
 
 def _flat(x: np.ndarray, width: int) -> np.ndarray:
   """[T, width] examples, each with zeros behind its numbers."""
-  flat = x.reshape(len(x), math.prod(x.shape[1:]))
-  if flat.shape[1] == width:
-    return flat
-  numbers = min(width, flat.shape[1])
-  wide = np.zeros((len(x), width), x.dtype)
-  wide[:, :numbers] = flat[:, :numbers]
-  return wide
+  flat = x.reshape(len(x), math.prod(x.shape[1:]))[:, :width]
+  padding = width - flat.shape[1]
+  return np.pad(flat, ((0, 0), (0, padding))) if padding else flat
 
 
 def of(data: FederatedData) -> str:

@@ -17,11 +17,9 @@ def choose(
   *args: Any,
   tpu: Callable[..., Any] | None = None,
 ) -> Any:
-  """`cpu(*args)` or `accelerator(*args)`, by the platform of the program.
+  """`cpu(*args)` or `accelerator(*args)`, by the platform of the program at lowering.
 
   The two are equal up to rounding; `tpu` is for TPUs, if they differ from GPUs.
-  Arguments are trees of arrays. The platform is chosen at lowering, so that a program
-  can be compiled for devices that this machine lacks.
   """
   functions = {'cpu': cpu, 'tpu': tpu or accelerator}
   return jax.lax.platform_dependent(*args, **functions, default=accelerator)

@@ -61,11 +61,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def with_keys(state: Any, key: jax.Array) -> Any:
-  """The first state of an optimizer, whose random keys depend on `key`.
-
-  Optax's state holds the key of the optimizer, the same for all clients and rounds.
-  `key` is that of the client in this round, or of a server's start.
-  """
+  """The first state of an optimizer, whose random keys depend on a client's `key`."""
   leaves, form = jax.tree.flatten(state)
 
   def folded_in(i: int, leaf: jax.Array) -> jax.Array:

@@ -71,11 +71,7 @@ def shuffled(
   num_clusters: int,
   probability: float,
 ) -> jax.Array:
-  """[S] int32: an assignment [S] where some clients went to a random cluster.
-
-  Clients move with `probability` to one of `num_clusters`, the old one included. `key`
-  is that of the start, or of a round.
-  """
+  """[S] int32: the assignment, where clients move to a random cluster by chance."""
   key = prng_streams.fold(key, prng_streams.SHUFFLE)
   moves = coin(key, data, cohort.ids, probability, prng_streams.SHUFFLE)
 

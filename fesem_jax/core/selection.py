@@ -1,7 +1,4 @@
-"""Selections of the clients of a round: a function, by loss, by availability.
-
-`simulate(..., clients_per_round=power_of_choice(10, candidates=30))` takes one.
-"""
+"""Selections of the clients of a round: a function, by loss, by availability."""
 
 import dataclasses
 import hashlib
@@ -63,16 +60,13 @@ class Selection:
 
 
 def cohort_size(clients_per_round: float, num_clients: int) -> int:
-  """S of a number of clients, or of a share of M below 1, rounded to at least one.
-
-  Raises `UserError` on 1.0, which may mean one client or all, and on other numbers.
-  """
+  """S of a number of clients, or of a share of M below 1; `UserError` on 1.0."""
   if not isinstance(clients_per_round, float):
     return clients_per_round
-  ambiguous = 'clients_per_round: 1.0 is ambiguous; give 1 (one client) or 0 (all)'
-  check(clients_per_round != 1, ambiguous)
   share = 0 < clients_per_round < 1
-  check(share, 'clients_per_round: must be an integer, or a share below 1')
+  check(
+    share, 'clients_per_round: must be an integer or a share below 1; 1.0 is neither'
+  )
   return max(1, round(clients_per_round * num_clients))
 
 

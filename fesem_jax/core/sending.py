@@ -1,8 +1,4 @@
-"""Messages of clients to the server: their models, with noise or compressed.
-
-`local_training(..., sends=...)` takes a function of one client (key, start, trained) ->
-sent, between its training and the sums of the server.
-"""
+"""Messages of clients to the server: their models, with noise or compressed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,8 +1,4 @@
-"""The 'clients' mesh axis, the distribution of clients over devices, and their memory.
-
-Client stacks are split over the axis. Centers are replicated, and so are data unless
-they are split by client (`placement`).
-"""
+"""The 'clients' mesh axis, the distribution of clients over devices, and memory."""
 
 import contextlib
 import math
@@ -118,11 +114,7 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 def place(tree: Any, shardings: Any) -> Any:
-  """The tree's arrays, the same in every process, placed on devices.
-
-  `shardings` is one for all arrays, or a tree of one for each, None for any. Arrays
-  that are distributed over processes stay on their devices.
-  """
+  """The tree's arrays, the same in every process, on devices by their shardings."""
   if processes.count() == 1:
     return jax.device_put(tree, shardings)
   if isinstance(shardings, jax.sharding.Sharding):
@@ -147,10 +139,7 @@ def _place_own_rows(x: Any, sharding: jax.sharding.Sharding | None) -> Any:
 def split_rows(
   shape: tuple[int, ...], part: Callable[[int], np.ndarray], mesh: Mesh
 ) -> jax.Array:
-  """An array of a `shape` whose leading axis is split over the devices of the mesh.
-
-  `part` returns the rows of a device of this process, by its number in 0..D-1.
-  """
+  """An array split over the devices; `part` returns the rows of a device."""
   on_each = shape[0] // mesh.size
   placed = NamedSharding(mesh, PartitionSpec(CLIENTS))
   return jax.make_array_from_callback(
@@ -241,10 +230,7 @@ def memory_for_clients(device: jax.Device) -> int:
 
 
 def memory(device: jax.Device, beside: int = 1) -> int | None:
-  """Memory in bytes of a device of this process; None if unknown.
-
-  `beside` counts the devices on this machine; CPU devices share its memory.
-  """
+  """Bytes of a device of this process, or None; CPU devices share the host's."""
   if device.platform == 'cpu':
     total = host_memory()
     return total and total // beside
@@ -256,10 +242,7 @@ def memory(device: jax.Device, beside: int = 1) -> int | None:
 
 
 def own_memory(device: jax.Device) -> int | None:
-  """Bytes that a device shares with no other; None for a CPU or if unknown.
-
-  All processes must call it, outside of programs, and get the first one's value.
-  """
+  """Bytes of a device of its own, as of the first process; None for a CPU."""
   if device.platform == 'cpu':
     return None
   if processes.count() == 1:

@@ -1,7 +1,4 @@
-"""Drawing of each device's clients alike, where data are split by client.
-
-A device can train its own clients only: cohorts are drawn and ordered device by device.
-"""
+"""Drawing of each device's clients alike, where data are split by client."""
 
 from typing import Any
 
@@ -91,10 +88,7 @@ def drawn_on_devices(
   places: int,
   mesh: Mesh,
 ) -> jax.Array:
-  """[D * places] int32 positions of `count` clients, drawn within a program.
-
-  `key` decides how parts are rounded, `draw` [M] and `exists` [M] who is drawn.
-  """
+  """[D * places] int32 positions of `count` clients, drawn within a program."""
   start_key = prng_streams.fold(key, prng_streams.ROUNDING)
   start = jax.random.randint(start_key, (), 0, jnp.maximum(exists.sum(), 1))
   ids = evenly(count, draw, exists, start, mesh.size, places)

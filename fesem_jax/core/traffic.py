@@ -16,30 +16,22 @@ NUMBER = 4
 
 
 class Drawn(NamedTuple):
-  """The clients that are drawn for a round, on the host.
+  """The clients that are drawn for a round, on the host."""
 
-  Attributes:
-    number: of the round, from 1.
-    ids: [S] positions of the clients as arranged, without empty slots.
-    everyone: whether these are all clients.
-    keep_clusters: whether all clients keep their clusters in this round.
-  """
-
-  number: int
-  ids: np.ndarray
+  number: int  # of the round, from 1
+  ids: np.ndarray  # [S] positions as arranged, without empty slots
   everyone: bool
-  keep_clusters: bool = False
+  keep_clusters: bool = False  # of all clients
 
 
 class Sent(NamedTuple):
-  """Bytes that each client of a round receives and sends, and its extra computations.
+  """Bytes that clients of a round receive and send, and their extra computations.
 
   Attributes:
     down: [] or [S] bytes to each client.
     up: [] or [S] bytes from each client whose update arrives.
-    passes: [] or [S] forward passes over a client's examples beside local training; a
-      gradient counts as three.
-    passes_of_step: forward passes of other models over the batch of each local step.
+    passes: [] or [S] forward passes over all examples; a gradient counts as three.
+    passes_of_step: forward passes of other models over the batch of a local step.
   """
 
   down: Any
@@ -94,10 +86,9 @@ def bytes_of_model(local: LocalTraining, but: tuple[str, ...] = ()) -> int:
 
 def bytes_sent(local: LocalTraining) -> float:
   """Bytes of what a client sends in place of one model, as `local.sends` makes it."""
-  size, sends = bytes_of_model(local), local.sends
-  if sends is None or sends.num_bytes is None:
-    return size
-  return sends.num_bytes(size // NUMBER)
+  size = bytes_of_model(local)
+  compressed = local.sends and local.sends.num_bytes
+  return compressed(size // NUMBER) if compressed else size
 
 
 def same_for_all(
@@ -127,8 +118,7 @@ def after_clustering(
 ) -> Traffic:
   """Traffic of a method whose clients train and are clustered before the first round.
 
-  They start from a `common` model or from their own, send `losses` training losses or,
-  of a number of first models (`choices`), the one of lowest loss and its index.
+  They start from a `common` model or their own, and send `losses`, or one of `choices`.
   """
   if choices:
     down, up = choices * traffic.model, traffic.model + NUMBER
@@ -149,11 +139,7 @@ def after_clustering(
 def all_in_use(
   local: LocalTraining, check_every: int, in_use: Callable[[Any], Any]
 ) -> Traffic:
-  """Traffic of a method whose clients compare all models every `check_every` rounds.
-
-  `in_use` maps the state to their number. Each client first sends the loss of one
-  model.
-  """
+  """Traffic where clients compare `in_use(state)` models every `check_every` rounds."""
   size = bytes_of_model(local)
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
@@ -170,10 +156,7 @@ def all_in_use(
 def with_extra_round(
   local: LocalTraining, number: int, known: Callable[[Any], Any]
 ) -> Traffic:
-  """Traffic of one model, and of a descriptor of each client in one round.
-
-  It follows a pass over the examples; `known` maps the state to its length.
-  """
+  """Traffic of one model, and in round `number` of `known(state)` numbers too."""
   size = bytes_of_model(local)
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
@@ -187,10 +170,7 @@ def with_extra_round(
 def with_first_change(
   local: LocalTraining, epochs: int, joined: Callable[[Any], Any]
 ) -> Traffic:
-  """Traffic of two models, and of a third and its change for clients that join.
-
-  The change takes `epochs` local epochs; `joined` maps the state to [M] bool.
-  """
+  """Traffic of two models, and of a third and its change for clients that join."""
   size, passes = bytes_of_model(local), 3 * epochs
 
   def of_round(known: Any, drawn: Drawn) -> Sent:
@@ -203,10 +183,9 @@ def with_first_change(
 
 def check_private(traffic: Traffic | None, sends: Sends | None) -> None:
   """Raises `UserError` if only some of what clients send would have noise."""
-  if sends is None or sends.privacy is None or traffic is None:
-    return
-  fits = traffic.beside is not None
-  check(fits, f'{sends.named}: not for clients that send more than one model')
+  if sends is not None and sends.privacy is not None and traffic is not None:
+    fits = traffic.beside is not None
+    check(fits, f'{sends.named}: not for clients that send more than one model')
 
 
 def as_sent(traffic: Traffic, sends: Sends | None) -> Traffic:

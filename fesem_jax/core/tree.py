@@ -33,11 +33,7 @@ def take(stack: Params, ids: jax.Array) -> Params:
 
 
 def rows_of_few(models: Params, ids: jax.Array, mesh: Mesh | None = None) -> Params:
-  """Rows `ids` [S] of models [R, ...]; bitwise equal to `take`.
-
-  A TPU gathers a large layer in pieces and keeps the result; rows selected from few
-  models are recomputed, without memory. A `mesh` says what to trace.
-  """
+  """Rows `ids` [S] of few models [R, ...], as of `take`, without memory on a TPU."""
   leaves = jax.tree.leaves(models)
   if not leaves or leaves[0].shape[0] > _FEW:
     return take(models, ids)
@@ -181,11 +177,7 @@ def _center_by_center(stack: Params, centers: Params) -> jax.Array:
 def _distances_of_row(
   stack: Params, centers: Params, at: tuple[jax.Array, Params]
 ) -> jax.Array:
-  """[K] float32: squared L2 distance of a row to each of [K, P], on a CPU.
-
-  XLA sums a layer sequentially; several partial sums are vectorized. `at` is the row's
-  position and the row; large layers are sliced from the stack, since it is a copy.
-  """
+  """[K] float32: distances of a row to each of [K, P], by vectorized partial sums."""
   row, one = at
 
   def distances(x: jax.Array, one: jax.Array, c: jax.Array) -> jax.Array:

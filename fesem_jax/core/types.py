@@ -1,11 +1,9 @@
 """The types of models and cohorts, and the axis letters of all docstrings.
 
-Axis letters: M clients, S cohort (clients of a round), K centers, B batch,
-N examples of one client, T all examples, P parameters of one model,
-L classes, C clients trained side by side (a chunk), D devices.
-
-`[M, ...]` before a pytree means that every leaf has that leading axis. A *stack* of
-models is one pytree whose leaves have a leading axis, not a list.
+M clients, S cohort (clients of a round), K centers, B batch, N examples of a client, T
+all examples, P parameters of a model, L classes, C clients side by side (a chunk), D
+devices. `[M, ...]` before a pytree: every leaf has that leading axis, as a stack of
+models has.
 """
 
 import dataclasses
