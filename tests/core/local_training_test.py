@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from fesem_jax import algorithms
-from fesem_jax.core.local_training import LocalTraining, Machine, local_training
+from fesem_jax.core.local_training import Machine, local_training
 from fesem_jax.core.types import Cohort
 from fesem_jax.run.simulation import simulate
 from fesem_jax.training.client_losses import cohort_gradients, cohort_losses
@@ -184,15 +184,8 @@ def test_defaults_of_local_training():
   assert found[5:] == (
     0.0, None, 'auto', 0, 'highest', None, None, None, 'auto', 'average', False, None,
   )  # fmt: skip
-  plain = LocalTraining(model, optimizer, found.schedule, 64, found.mesh)
-  assert plain == found
-  given = local_training(
-    model,
-    optimizer,
-    batch_size=0,
-    epochs=2,
-    machine=Machine(None, 5, 'off', 'high', 'sharded'),
-  )
+  machine = Machine(None, 5, 'off', 'high', 'sharded')
+  given = local_training(model, optimizer, batch_size=0, epochs=2, machine=machine)
   assert given.schedule == (0, 2, 0)
   assert (given.clients_per_chunk, given.clients_per_shared_start) == (5, 5)
   assert given[5:14] == (0.0, None, 'off', 5, 'high', None, None, None, 'sharded')

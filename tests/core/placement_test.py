@@ -110,29 +110,6 @@ def test_a_program_rounds_the_parts_of_devices_at_random():
   np.testing.assert_allclose(counts, 100 / 8, atol=11)
 
 
-def test_a_device_has_no_more_places_than_some_cohort_needs():
-  for (count, real, padded, devices), wanted in (
-    ((5, 83, 88, 2), 3),  # 5 * 44 / 83, rounded up.
-    ((6, 20, 24, 2), 4),
-    ((5, 20, 24, 2), 3),  # Just 3 of 12.
-    ((3, 3, 8, 1), 3),
-    ((2, 3, 8, 1), 2),
-    ((20, 20, 24, 2), 12),
-  ):
-    assert stratified.places_for(count, real, padded, devices) == wanted
-  data = types.SimpleNamespace(
-    info=types.SimpleNamespace(names=np.arange(20)), num_clients=24
-  )
-  mesh, some = sharding.client_mesh(2), Cohort(np.zeros(16, np.int32), everyone=False)
-  everyone = Cohort(np.arange(24), everyone=True)
-  for of in (None, everyone):  # Of 20 clients, however many are asked for.
-    for count, wanted in ((5, 3), (6, 4), (20, 12), (99, 12)):
-      assert stratified.places_of_sample(count, data, of, mesh) == wanted
-  # Eight places of a device are those of 12 clients or more.
-  for count, wanted in ((3, 2), (4, 3), (6, 4), (12, 8), (99, 8)):
-    assert stratified.places_of_sample(count, data, some, mesh) == wanted
-
-
 @pytest.mark.parametrize('only', [[0], [3], [7], []])
 def test_clients_that_exist_are_drawn_and_other_places_are_empty(only):
   exists = np.isin(np.arange(8), only)
@@ -319,16 +296,6 @@ def test_the_placement_is_said_in_notes_and_configurations():
   size = 10 * 4 * (400 * 500 + 1) / 2**20
   text = placement.note(local.mesh, *on_devices)
   assert f'{size:,.1f} MiB on each of 2 devices (50.0 % padding)' in text
-
-
-def test_devices_hold_at_least_one_row_and_no_more_than_the_largest_needs():
-  mesh = sharding.client_mesh(2)
-  for sizes in ([0] * 8, [1] + [0] * 7):
-    data = FederatedData.from_arrays(
-      np.ones((sum(sizes), 3)), [0] * sum(sizes), sizes, num_classes=2
-    )
-    held = placement.place(data, mesh, 'sharded')
-    assert (held.x.shape, held.y.shape) == ((2, 3), (2,))
 
 
 def split_run(name='fesem', data_placement='sharded', **options):

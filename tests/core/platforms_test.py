@@ -1,9 +1,6 @@
 """What an accelerator would run, on the CPU: the results are the same."""
 
 import functools
-import os
-import subprocess
-import sys
 
 import chex
 import jax
@@ -75,27 +72,3 @@ def test_distances_and_dense_layers_are_the_same(monkeypatch):
     both.append((tree.squared_distances(stack, centers), product))
   for a, b in zip(*both, strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.nightly
-def test_accelerators_multiply_in_float32():
-  program = """
-import types
-import jax
-jax.devices = lambda: [types.SimpleNamespace(platform='gpu')]
-import fesem_jax
-fesem_jax.setup_devices()
-print(jax.config.jax_default_matmul_precision)
-"""
-
-  def run(**chosen):
-    return subprocess.run(
-      [sys.executable, '-c', program],
-      env=os.environ | chosen,
-      capture_output=True,
-      text=True,
-      check=True,
-    ).stdout.split()[-1]
-
-  assert run() == 'highest'
-  assert run(JAX_DEFAULT_MATMUL_PRECISION='tensorfloat32') == 'tensorfloat32'

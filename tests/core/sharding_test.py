@@ -1,6 +1,5 @@
 """Devices: their mesh, who gets which clients, and what runs on each."""
 
-import os
 import pathlib
 import types
 
@@ -16,12 +15,6 @@ from fesem_jax.utils import processes
 from fesem_jax.utils.errors import UserError
 
 
-def parts(array):
-  """What each device holds of an array, in the order of devices."""
-  shards = sorted(array.addressable_shards, key=lambda s: s.device.id)
-  return [np.asarray(s.data) for s in shards]
-
-
 @pytest.mark.parametrize(('asked', 'size'), [(0, 2), (1, 1), (2, 2)])
 def test_a_mesh_has_as_many_devices_as_asked_for(asked, size):
   mesh = sharding.client_mesh(asked)
@@ -34,23 +27,6 @@ def test_a_mesh_has_as_many_devices_as_asked_for(asked, size):
 def test_a_mesh_of_devices_that_do_not_exist_is_refused(asked):
   with pytest.raises(UserError, match='num_devices'):
     sharding.client_mesh(asked)
-
-
-def test_processes_share_the_cpu_devices_that_are_asked_for(monkeypatch):
-  updated, groups = {}, []
-  monkeypatch.setattr(jax.config, 'update', updated.__setitem__)
-  monkeypatch.setattr(processes, 'initialize', groups.append)
-  monkeypatch.setattr(sharding, 'cores', lambda: 7)
-
-  def asked(*args):
-    sharding.setup_devices(*args)
-    return updated['jax_num_cpu_devices']
-
-  two = processes.Group(num_processes=2)
-  assert [asked(), asked(0, two), asked(3), asked(3, two), asked(4, two)] == [
-    7, 7, 3, 2, 2,
-  ]  # fmt: skip
-  assert groups == [processes.Group(), two, processes.Group(), two, two]
 
 
 @pytest.mark.parametrize('count', [0, 1, 2, 7, 13])
@@ -78,30 +54,6 @@ def test_clients_of_equal_work_are_dealt_in_their_order():
   work = np.random.default_rng(0).integers(0, 3, 200)
   largest = np.flatnonzero(work == 2)
   assert sharding.deal(work)[[0, 100]].tolist() == largest[:2].tolist()
-
-
-@pytest.mark.parametrize('devices', [1, 2])
-def test_replicated_arrays_are_whole_on_every_device(devices):
-  mesh = sharding.client_mesh(devices)
-  tree = {'a': np.arange(6.0).reshape(3, 2), 'key': jax.random.key(0)}
-  placed = sharding.replicate(tree, mesh)
-  assert len(parts(placed['a'])) == devices
-  for part in parts(placed['a']):
-    np.testing.assert_array_equal(part, tree['a'])
-  assert placed['key'].sharding.is_fully_replicated
-  assert placed['key'].sharding.device_set == set(mesh.devices.flat)
-
-
-@pytest.mark.parametrize('devices', [1, 2])
-def test_stacks_are_split_by_clients(devices):
-  mesh = sharding.client_mesh(devices)
-  stack = {'w': np.arange(24.0).reshape(4, 3, 2), 'b': np.arange(4)}
-  placed = sharding.replicate(stack, mesh)
-  split = jax.jit(lambda tree: sharding.split_clients(tree, mesh))(placed)
-  for name, whole in stack.items():
-    want = np.split(whole, devices)
-    for part, wanted in zip(parts(split[name]), want, strict=True):
-      np.testing.assert_array_equal(part, wanted)
 
 
 @pytest.mark.parametrize('devices', [None, 1, 2])
@@ -253,28 +205,6 @@ def test_products_on_accelerators_are_of_full_precision(monkeypatch):
   assert not updated
   sharding.full_precision([fake_device('gpu')])
   assert updated == {'jax_default_matmul_precision': 'highest'}
-
-
-def test_memory_of_the_machine_is_the_least_of_its_limits(monkeypatch):
-  pages = {'SC_PHYS_PAGES': 1000, 'SC_PAGE_SIZE': 4096}
-  monkeypatch.setattr(os, 'sysconf', pages.__getitem__)
-  for limit, bytes_of in (
-    ('max\n', 4_096_000),
-    ('5000\n', 5000),
-    ('9999999', 4_096_000),
-  ):
-    files = {'/sys/fs/cgroup/memory.max': limit}
-    monkeypatch.setattr(
-      pathlib.Path, 'read_text', lambda path, files=files: files[str(path)]
-    )
-    assert sharding.host_memory() == bytes_of
-
-  def fails(*args):
-    raise OSError
-
-  monkeypatch.setattr(os, 'sysconf', fails)
-  monkeypatch.setattr(pathlib.Path, 'read_text', fails)
-  assert sharding.host_memory() is None
 
 
 @pytest.fixture

@@ -222,23 +222,3 @@ def test_layers_of_any_size_are_added_in_blocks(at_once, monkeypatch):
   traced_anew = jax.jit(lambda *args: sums.weighted_mean(*args))
   got = traced_anew(points, cluster, weights, centers)
   np.testing.assert_allclose(matrix(got), want, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(('num_clusters', 'loops'), [(4, 2), (300, 1)])
-def test_as_many_terms_as_clusters_are_added_before_the_total_is(num_clusters, loops):
-  cluster = jnp.arange(300) % num_clusters
-
-  def add(i, carry):
-    _, found = carry
-    params = found.params.at[cluster[i]].add(jnp.float32(i))
-    return None, found._replace(params=params)
-
-  nothing = sums.no_sums(jnp.zeros(num_clusters))
-
-  def whole():
-    return sums.add_up(300, add, None, nothing)[1].params
-
-  want = np.bincount(np.arange(300) % num_clusters, np.arange(300), num_clusters)
-  np.testing.assert_array_equal(whole(), want)
-  traced = str(jax.make_jaxpr(whole)())
-  assert traced.count('while[') + traced.count('scan[') == loops

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from fesem_jax import data
 from fesem_jax.data.partitions import image_corruptions
 from fesem_jax.data.partitions.image_corruptions import corrupted
 from fesem_jax.utils.errors import UserError
@@ -79,24 +78,6 @@ def test_noises_have_their_moments():
   assert (salt == 0.5).mean() == pytest.approx(0.035, rel=0.05)
   assert (salt == -0.5).mean() == pytest.approx(0.035, rel=0.05)
   assert (salt == 0).mean() == pytest.approx(0.93, rel=0.01)
-
-
-def test_corrupted_groups_are_of_one_kind_each():
-  rng = np.random.default_rng(1)
-  x = rng.integers(0, 256, (120, 8, 8, 3)).astype(np.uint8)
-  pool = data.from_arrays(x, np.arange(120) % 10, split=np.arange(120) % 6 == 0)
-  kinds = 'corrupted([none,contrast,gaussian_noise], strength=5)'
-  train, test = data.federate(pool, kinds, num_clients=6)
-  assert train.info.clusters.tolist() == [0, 1, 2] * 2
-  assert train.info.cluster_names == ('none', 'contrast', 'gaussian_noise')
-  originals, spread = {image.tobytes() for image in x}, x.std(axis=(1, 2)).mean()
-  for split in (train, test):
-    for i in range(6):
-      images, _ = split.client(i)
-      assert all((x.tobytes() in originals) == (i % 3 == 0) for x in images)
-      if i % 3 == 1:
-        contrast = images.std(axis=(1, 2)).mean()
-        assert contrast == pytest.approx(0.15 * spread, rel=0.05)
 
 
 def test_pixels_outside_of_0_to_1_are_refused():

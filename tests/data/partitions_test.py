@@ -207,16 +207,6 @@ def test_labels_are_dealt_in_equal_sizes_as_hsu_et_al_do():
   assert skews[-1] < 0.15
 
 
-def test_shares_of_dirichlet_labels_have_the_moments_of_dirichlet():
-  # Many examples of each client: shares are close to the distribution drawn.
-  pool = numbers(200_000, 4)
-  train, _ = federate('dirichlet_labels(4.0)', pool, 400)
-  shares = data.label_counts(train) / sizes(train)[:, None]
-  p = np.bincount(pool.y) / len(pool.y)
-  np.testing.assert_allclose(shares.mean(axis=0), p, atol=0.01)
-  np.testing.assert_allclose(shares.var(axis=0), p * (1 - p) / 5, rtol=0.25)
-
-
 def test_clients_take_their_least_examples_from_the_largest():
   rng = np.random.default_rng(0)
   labels = rng.integers(0, 4, 500)
@@ -269,20 +259,6 @@ def test_swapped_labels_are_swapped_back():
       back = dict(zip(pair, pair[::-1], strict=True))
       expected = [back.get(y, y) for y in pool.y[rows].tolist()]
       assert train.client(i)[1].tolist() == expected
-
-
-def test_noise_grows_from_client_to_client():
-  rng = np.random.default_rng(2)
-  x = rng.random((120, 30, 30)).astype(np.float32)
-  pool = data.from_arrays(x, np.arange(120) % 3, scale=2.0)
-  plain, noisy = (federate(p, pool, 5, seed=4) for p in ('iid', 'noisy(0.5)'))
-  for before, after in zip(plain, noisy, strict=True):
-    for i in range(5):
-      added = 2.0 * (after.client(i)[0] - before.client(i)[0])
-      assert added.var() == pytest.approx(0.5 * (i + 1) / 5, rel=0.06)
-      assert abs(added.mean()) < 0.05
-  first = [split.client(0)[0][0] for split in (*plain, *noisy)]
-  assert not np.allclose(first[2] - first[0], first[3] - first[1])
 
 
 @pytest.mark.parametrize('degrees', [15, 105, -40.5])

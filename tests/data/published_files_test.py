@@ -509,15 +509,3 @@ def test_real_data(real_data, dataset, clients, train, test):
   tested = 0 if pool.test is None else pool.test.sum()
   assert (len(pool.y) - tested, tested) == (train, test)
   assert (0 if pool.names is None else len(pool.names)) == clients
-
-
-def test_real_writers_of_leaf(real_data):
-  pool = sources.read('femnist', real_data)
-  assert np.median(pool.x) == 255  # White paper.
-  path = real_data / 'leaf_femnist' / 'train' / 'train.json'
-  raw = json.loads(path.read_text())['user_data']
-  for (name, test), (x, y) in parts(pool).items():
-    if not test:
-      np.testing.assert_array_equal(y, raw[name]['y'])
-      pixels = x.reshape(len(x), -1) / 255
-      np.testing.assert_allclose(pixels, raw[name]['x'], rtol=0, atol=1e-6)
