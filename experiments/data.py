@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
   print(data.describe(train, test).to_string(float_format='{:.6g}'.format))
   if f.output:
     folder = pathlib.Path(f.output)
-    own_files.save(folder, own_files.of_splits(train, test) if partition else pool)
+    own_files.save(folder, own_files.from_splits(train, test) if partition else pool)
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {size / 2**20:.1f} MiB; use --dataset='saved({folder})'")
   if f.plots:

@@ -44,15 +44,15 @@ class ClientModels(NamedTuple):
     """[count, ...] the complete model of each client; `ValueError` for a mixture."""
     if self.mixture is not None:
       raise ValueError('Clients that use a mixture have no single model.')
-    own = self.own
-    if offloading.is_offloaded(own):
-      own = own.fetch(jnp.arange(count))
+    personal = self.own
+    if offloading.is_offloaded(personal):
+      personal = personal.fetch(jnp.arange(count))
     if self.shared is None:
-      return own
+      return personal
     first = jnp.zeros(count, jnp.int32)
     ids = first if self.choice is None else self.choice
     chosen = tree.rows_of_few(self.shared, ids)
-    return chosen if own is None else tree.merge(chosen, own)
+    return chosen if personal is None else tree.merge(chosen, personal)
 
   def has_clusters(self) -> bool:
     """True if clients have clusters, whatever the values of the arrays."""

@@ -125,14 +125,14 @@ def _over_chunks(
       rows = _rows(read, slots, fetched)
       # A slot beyond the end is empty; its `own` belongs to another client.
       places = ids.at[slots].get(mode='fill', fill_value=empty)
-      trained, sums = of_chunk(places, *rows, sums)
+      trained, sums = run_chunk(places, *rows, sums)
 
       def write(i: jax.Array | int, carry: Any) -> Any:
         (results, sums), new = carry, trained
         if finish is not None:
-          each, common = trained
-          each = each if parts == 1 else _slice(each, i, size)
-          new, sums = finish(each, common, sums)
+          outputs, common = trained
+          outputs = outputs if parts == 1 else _slice(outputs, i, size)
+          new, sums = finish(outputs, common, sums)
         at = slots if parts == 1 else _slice(slots, i, size)
         return _written(results, at, new), sums
 
@@ -145,15 +145,15 @@ def _over_chunks(
       return (results, following), sums
 
     # Traced once, for shapes and for the loop.
-    of_chunk = jax.jit(functools.partial(body, shared), inline=True)
+    run_chunk = jax.jit(functools.partial(body, shared), inline=True)
     slots = slots_of(0)
     rows = jax.eval_shape(functools.partial(_rows, slots=slots), stacks(into))
-    shapes, _ = of_chunk.eval_shape(slots, *rows, sums)
+    shapes, _ = run_chunk.eval_shape(slots, *rows, sums)
     if finish is not None:
-      each, common = shapes
+      outputs, common = shapes
       if parts > 1:
-        each = jax.eval_shape(functools.partial(_slice, i=0, size=size), each)
-      shapes, _ = finish.eval_shape(each, common, sums)
+        outputs = jax.eval_shape(functools.partial(_slice, i=0, size=size), outputs)
+      shapes, _ = finish.eval_shape(outputs, common, sums)
 
     def filled(old: Any, shapes: Any) -> Any:
       def new(s: Any) -> jax.Array:

@@ -131,8 +131,8 @@ class FederatedData:
   def ids_of(self, names: Sequence[str]) -> np.ndarray:
     """[S] int32 `client_ids` by names, on the host; `UserError` on unknown ones."""
     places = {name: np.flatnonzero(self.info.names == name) for name in names}
-    for name, found in places.items():
-      check(len(found), f'names: no client is called {name!r}')
+    for name, rows in places.items():
+      check(len(rows), f'names: no client is called {name!r}')
     return np.asarray(self.client_ids)[[places[name][0] for name in names]]
 
   def positions(self, client_ids: HostOrDeviceArray) -> jax.Array:

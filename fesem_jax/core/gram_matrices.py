@@ -71,8 +71,8 @@ def centered_gram(
   gram = jnp.where(pairs, gram, 0.0)
   weights = valid / jnp.maximum(valid.sum(), 1)
   mean = jnp.matmul(gram, weights, precision=_HIGHEST)
-  of_mean = jnp.matmul(weights, mean, precision=_HIGHEST)
-  gram = gram - mean[:, None] - mean[None] + of_mean
+  square = jnp.matmul(weights, mean, precision=_HIGHEST)
+  gram = gram - mean[:, None] - mean[None] + square
   return jnp.where(pairs, gram, 0.0)
 
 

@@ -15,7 +15,7 @@ from fesem_jax.utils.errors import UserError, check
 def is_named(path: Sequence[str], names: Collection[str]) -> bool:
   """True if names or `fnmatch` patterns of paths choose a parameter or its layer."""
   above = ['/'.join(path[:i]) for i in range(1, len(path) + 1)]
-  return any(_fits(each, name) for name in names for each in above)
+  return any(_fits(part, name) for name in names for part in above)
 
 
 def _fits(path: str, name: str) -> bool:
@@ -70,6 +70,6 @@ def chosen(params: Params, names: Collection[str], flag: str) -> tuple[str, ...]
   paths = list(flatten_dict(params))
   for name in names:
     if not any(is_named(path, [name]) for path in paths):
-      known = ['/'.join(path) for path in paths] if set('/*') & set(name) else params
-      raise UserError(f'{flag}: no layer {name}; expected one of {listed(known, 12)}')
+      choices = ['/'.join(path) for path in paths] if set('/*') & set(name) else params
+      raise UserError(f'{flag}: no layer {name}; expected one of {listed(choices, 12)}')
   return tuple('/'.join(path) for path in paths if is_named(path, names))

@@ -180,26 +180,26 @@ def add_rows(
       def part(a):
         return jax.lax.dynamic_slice_in_dim(a, first, count)
 
-      def of_one(k):
+      def cluster_sum(k):
         share = part(members)[:, k].reshape((-1,) + (1,) * (x.ndim - 1))
         return share * (part(x) - origin[k][None])
 
       def plus(a, b):
         return tuple(map(jnp.add, a, b))
 
-      terms = tuple(map(of_one, range(num_clusters)))
+      terms = tuple(map(cluster_sum, range(num_clusters)))
       return jnp.stack(jax.lax.reduce(terms, (0.0,) * num_clusters, plus, (0,)))
 
     if num_rows == 1 == num_clusters:  # One pass, fused with the row's computation.
       return sum_of + weights[0] * (x - origin)
     large = x[0].size >= _LARGE
     block = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(1, x[0].size)))
-    of_block = product
+    block_sum = product
     if large and num_clusters <= _FEW_CLUSTERS:
-      block, of_block = _ROWS_AT_ONCE, cluster_by_cluster
+      block, block_sum = _ROWS_AT_ONCE, cluster_by_cluster
 
     def add_block(i: jax.Array | int, carry: tuple[None, jax.Array]) -> Any:
-      return None, carry[1] + of_block(i * block, block)
+      return None, carry[1] + block_sum(i * block, block)
 
     def rows(sum_of):
       return add_up(num_rows, one_by_one, None, sum_of, fewest=num_clusters)[1]
@@ -208,7 +208,7 @@ def add_rows(
       whole, remainder = divmod(num_rows, block)
       if whole:
         sum_of = add_up(whole, add_block, None, sum_of)[1]
-      return sum_of + of_block(whole * block, remainder) if remainder else sum_of
+      return sum_of + block_sum(whole * block, remainder) if remainder else sum_of
 
     if num_rows == 1:
       return rows(sum_of)

@@ -193,11 +193,11 @@ def as_sent(traffic: Traffic, sends: Sends | None) -> Traffic:
   if sends is None or sends.num_bytes is None or not traffic.model:
     return traffic
   size = traffic.model
-  each = sends.num_bytes(size // NUMBER)
+  compressed = sends.num_bytes(size // NUMBER)
 
   def less(up: Any, most: int) -> Any:
     # Models, but not what is sent beside them, however much that is.
-    return up - np.minimum(up // size, most) * (size - each)
+    return up - np.minimum(up // size, most) * (size - compressed)
 
   def of_round(known: Any, drawn: Any) -> Any:
     sent = traffic.of_round(known, drawn)

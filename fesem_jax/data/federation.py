@@ -71,10 +71,10 @@ def federate(
   groups = dealt.groups_of(count)
   clusters, cluster_names = groups, names_of_groups(dealt)
   if groups is None and pool.cluster is not None:
-    cluster_names, of_rows = pool.cluster_names, pool.cluster[np.concatenate(flat)]
+    cluster_names, row_clusters = pool.cluster_names, pool.cluster[np.concatenate(flat)]
     client = np.concatenate([np.repeat(np.arange(count), n) for n in sizes])
-    first = of_rows[np.unique(client, return_index=True)[1]]
-    clusters = first if (first[client] == of_rows).all() else None
+    first = row_clusters[np.unique(client, return_index=True)[1]]
+    clusters = first if (first[client] == row_clusters).all() else None
   if isinstance(dealt, partitions.Natural) and pool.weight is not None:
     weights = pool.weight[np.isin(pool.names, names)]  # type: ignore[arg-type]
   if standardize:

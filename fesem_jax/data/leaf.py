@@ -22,7 +22,7 @@ from fesem_jax.data.reading import (
   Request,
   both_splits,
   find,
-  of_clients,
+  join_clients,
   to_bytes,
 )
 from fesem_jax.utils.errors import check
@@ -53,11 +53,11 @@ def read_folder(
   if not (train and test):
     both = read('all_data')
     check(both, f'{folder}: has no train/*.json and test/*.json')
-    return of_clients(both)
+    return join_clients(both)
   if train.keys() & test.keys():
-    return both_splits(of_clients(train), of_clients(test))
+    return both_splits(join_clients(train), join_clients(test))
   warn_once(f'{folder}: train/ and test/ have other users; each is split 80/20')
-  return of_clients(train | test)
+  return join_clients(train | test)
 
 
 def _users(paths: list[pathlib.Path], features: Convert, targets: Convert) -> Clients:

@@ -96,10 +96,10 @@ def hub(
       splits = datasets.load_dataset(name, config or None)
     else:
       splits = datasets.load_dataset('parquet', data_dir=str(folder))
-    return _of_splits(splits, image, label, client, side)
+    return _split_arrays(splits, image, label, client, side)
 
 
-def _of_splits(
+def _split_arrays(
   splits: Mapping[str, Any], image: str, label: str, client: str, side: int
 ) -> Arrays:
   """Columns of a data set of Hugging Face."""
@@ -153,7 +153,7 @@ def images(
     patterns = {name: f'{folder}/**/{name}/**' for name in names}
     patterns = patterns or {'train': f'{folder}/**'}
     splits = datasets.load_dataset('imagefolder', data_files=patterns)
-    arrays = _of_splits(splits, 'image', 'label', '', side)
+    arrays = _split_arrays(splits, 'image', 'label', '', side)
     if parents:
       arrays[parents] = [
         [part for part in pathlib.Path(file['path']).parts if part not in names][-3]

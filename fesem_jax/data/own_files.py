@@ -109,7 +109,7 @@ def save(folder: pathlib.Path, pool: Pool) -> None:
     file.write(json.dumps(values).encode())
 
 
-def of_splits(train: FederatedData, test: FederatedData) -> Pool:
+def from_splits(train: FederatedData, test: FederatedData) -> Pool:
   """The pool of a federation, whose clients are natural ones."""
   info, columns = train.info, []
   for split in (train, test):

@@ -29,7 +29,7 @@ def find(request: Request, *places: str) -> pathlib.Path:
   return present[0]
 
 
-def of_clients(clients: Clients) -> Arrays:
+def join_clients(clients: Clients) -> Arrays:
   """Examples of clients one after the other, in the order of their names."""
   names = sorted(clients)
   x, y = (np.concatenate([clients[name][i] for name in names]) for i in range(2))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import numpy as np
 
-from fesem_jax.data.reading import Arrays, Request, of_clients
+from fesem_jax.data.reading import Arrays, Request, join_clients
 from fesem_jax.tasks import REGRESSION
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Count, Range, checked
@@ -33,7 +33,7 @@ def _pool(
 ) -> Arrays:
   """Features and labels of each client."""
   width = len(str(len(clients) - 1))
-  arrays = of_clients({f'client{i:0{width}d}': c for i, c in enumerate(clients)})
+  arrays = join_clients({f'client{i:0{width}d}': c for i, c in enumerate(clients)})
   if groups is not None:
     arrays['cluster'] = np.repeat(groups, [len(y) for _, y in clients])
   return arrays

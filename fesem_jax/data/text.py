@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from fesem_jax.data import leaf, tff
-from fesem_jax.data.reading import Arrays, Request, both_splits, find, of_clients
+from fesem_jax.data.reading import Arrays, Request, both_splits, find, join_clients
 from fesem_jax.tasks import SEQUENCE
 from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Range, checked
@@ -98,7 +98,7 @@ def _windows_of(texts: Texts, stride: int, task: str, path: pathlib.Path) -> Arr
     for name, pair in texts.items():
       spans = np.lib.stride_tricks.sliding_window_view(tokens(pair[i]), LENGTH + 1)
       clients[name] = spans[::stride, :LENGTH], spans[::stride, LENGTH]
-    splits.append(of_clients(clients))
+    splits.append(join_clients(clients))
   return _as_task(both_splits(*splits), task)
 
 

@@ -19,7 +19,7 @@ from fesem_jax.data.reading import (
   Request,
   both_splits,
   find,
-  of_clients,
+  join_clients,
   to_bytes,
 )
 from fesem_jax.tasks import SEQUENCE
@@ -55,7 +55,7 @@ def fed_emnist(folder: pathlib.Path) -> Arrays:
       rows = _sqlite(path, f'all_{split}')
     with reading(path):
       clients = {name: (to_bytes(x), y.ravel()) for name, (x, y) in rows if len(y)}
-    splits.append(of_clients(clients))
+    splits.append(join_clients(clients))
   return both_splits(*splits)
 
 
@@ -86,7 +86,7 @@ def fed_cifar100(folder: pathlib.Path, labels: str) -> Arrays:
   for split in _SPLITS:
     for client, (x, y) in _hdf5(folder / f'fed_cifar100_{split}.h5', 'image', column):
       clients[f'{split}_{client:0>3}'] = x, y.ravel()
-  return of_clients(clients)
+  return join_clients(clients)
 
 
 def shakespeare(folder: pathlib.Path) -> dict[str, tuple[list[str], list[str]]]:
@@ -129,7 +129,7 @@ def stackoverflow(request: Request, users: Index = 0) -> Arrays:
   words = _most_frequent(folder / 'stackoverflow.word_count', splits[0])
   places = {word: i for i, word in enumerate(words, 1)}
   train, test = (
-    of_clients({user: _encode(lines, places) for user, lines in split.items()})
+    join_clients({user: _encode(lines, places) for user, lines in split.items()})
     for split in splits
   )
   class_names = ('padding', *words, 'unknown', 'begin', 'end')

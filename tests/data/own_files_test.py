@@ -95,7 +95,7 @@ def test_dealt_clients_are_saved(tmp_path):
   splits = federate(
     sources.read('digits'), 'rotated(groups=2)+dirichlet(0.5)', num_clients=6
   )
-  own_files.save(tmp_path, own_files.of_splits(*splits))
+  own_files.save(tmp_path, own_files.from_splits(*splits))
   again = federate(sources.read(f'saved({tmp_path})'))
   for split, other in zip(splits, again, strict=True):
     np.testing.assert_array_equal(split.x, other.x)

@@ -364,14 +364,14 @@ class FewLabels(ByShares):
   by_label = True
   top_up = False
   per_client: ranges.Count = 2
-  of_present: ClassVar[Callable[..., Array]]  # (request, labels [P], counts [P])
+  present_shares: ClassVar[Callable[..., Array]]  # (request, labels [P], counts [P])
 
   def shares(self, request: Request, first: Array) -> Array:
     present, places = np.unique(request.labels, return_inverse=True)
     enough = self.per_client <= len(present)
     check(enough, f'per_client: is {self.per_client}; there are {len(present)} labels')
     shares = np.zeros((request.num_classes, request.num_clients))
-    shares[present] = self.of_present(request, present, np.bincount(places))
+    shares[present] = self.present_shares(request, present, np.bincount(places))
     absent = present[~shares[present].any(axis=1)].tolist()
     if absent:
       warn_once(f'{self!s:.40}: no client has the labels {absent[:9]}; left out')
@@ -394,7 +394,7 @@ class Labels(FewLabels):
   def num_clients(self) -> int:
     return len(self.of)
 
-  def of_present(self, request: Request, present: Array, counts: Array) -> Array:
+  def present_shares(self, request: Request, present: Array, counts: Array) -> Array:
     clients = np.arange(request.num_clients)
     has = np.zeros((len(counts), len(clients)))
     if self.of:
@@ -422,7 +422,7 @@ class PowerLaw(FewLabels):
 
   sigma: Sigma = 2.0
 
-  def of_present(self, request: Request, present: Array, counts: Array) -> Array:
+  def present_shares(self, request: Request, present: Array, counts: Array) -> Array:
     shares = np.zeros((len(counts), request.num_clients))
     first = np.arange(request.num_clients) % len(counts)
     for label, count in enumerate(counts):
@@ -491,11 +491,11 @@ class Shards(Partition):
     return self.per_client
 
   def rule(self, request: Request) -> Rule:
-    _, of_clients = self.first_draws(request)
+    _, client_shards = self.first_draws(request)
 
     def deal(y: Array, least: int) -> Rows:
-      shards = np.array_split(np.argsort(y, kind='stable'), of_clients.size)
-      return [np.concatenate([shards[s] for s in client]) for client in of_clients]
+      shards = np.array_split(np.argsort(y, kind='stable'), client_shards.size)
+      return [np.concatenate([shards[s] for s in client]) for client in client_shards]
 
     return deal
 
