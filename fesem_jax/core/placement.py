@@ -91,15 +91,3 @@ def identity(data: FederatedData, mesh: Mesh) -> dict[str, str | int]:
   if data.shard_rows is None:
     return {}
   return {'data_placement': 'sharded', 'data_shards': sharding.num_shards(mesh.size)}
-
-
-def note(mesh: Mesh, *splits: FederatedData) -> str:
-  """What devices hold of splits that were placed by client."""
-  total = sum(rows.nbytes for split in splits for rows in (split.x, split.y))
-  examples = sum(int(np.asarray(split.offsets)[-1]) for split in splits)
-  rows = sum(len(split.y) for split in splits)
-  size, padding = total / mesh.size / 2**20, 100 * (1 - examples / rows)
-  return (
-    f'data: split by client, {size:,.1f} MiB on each of {mesh.size} devices '
-    f'({padding:.1f} % padding)'
-  )

@@ -182,11 +182,11 @@ def load_phases(
   """Loads a data set whose groups of clients change at some rounds.
 
   Args:
-    dataset: see `load`.
+    dataset: see `load`, also for `data_dir` and `task`.
     drift_rounds: see `drift`; () for none.
     drift_start: see `drift`.
-    data_dir: see `load`.
-    task: see `load`.
+    data_dir: folder of the data.
+    task: what models are trained for.
     partition: see `federate`.
     **options: other arguments of `federate`.
   """

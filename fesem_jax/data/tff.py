@@ -141,12 +141,11 @@ def _most_frequent(path: pathlib.Path, train: dict[str, list[list[str]]]) -> lis
   if path.is_file():
     with opened(path) as file:
       lines = file.read().decode('utf-8-sig').splitlines()
-      counts = [(line.split()[0], int(line.split()[1])) for line in lines if line]
-    counts.sort(key=lambda count: -count[1])
+      counts = {line.split()[0]: int(line.split()[1]) for line in lines if line}
   else:
     counter = Counter(w for lines in train.values() for line in lines for w in line)
-    counts = sorted(counter.items(), key=lambda count: (-count[1], count[0]))
-  return [word for word, _ in counts[:_WORDS]]
+    counts = dict(sorted(counter.items()))
+  return sorted(counts, key=lambda word: -counts[word])[:_WORDS]
 
 
 def _encode(

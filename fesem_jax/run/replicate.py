@@ -105,8 +105,6 @@ class Replicate:
   def notes(self) -> list[str]:
     """Sentences that the summary keeps."""
     local, notes = self.algorithm.local, list(self.spec.notes)
-    if placement.of(self.splits[0]) == 'sharded':
-      notes.append(placement.note(local.mesh, *self.splits))
     if (sends := local.sends) is not None and sends.privacy is not None:
       clustered = self.runner.deployed.has_clusters()
       notes += privacy.notes(sends.privacy, self.algorithm.traffic, clustered)
