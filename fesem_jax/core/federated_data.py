@@ -300,8 +300,8 @@ def features(x: Any, name: str) -> np.ndarray:
   with np.errstate(over='ignore'):
     x = x.astype(np.float32)
   finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
-  rows = np.flatnonzero(~finite)[:1]
-  check(not len(rows), f'{name}: row {rows} is not finite; drop or fill it')
+  row = int(np.append(finite, False).argmin())
+  check(row == len(x), f'{name}: row {row} is not finite; drop or fill it')
   return x
 
 

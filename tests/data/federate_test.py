@@ -132,14 +132,6 @@ def test_a_cap_on_examples_draws_at_random():
   assert len(np.unique(train.y)) == 4
 
 
-def test_small_clients_may_be_left_out():
-  client = np.repeat([0, 1, 2], [1, 4, 7])
-  train, _ = data.federate(twelve(client=client), 'natural(min_examples=4)')
-  assert train.info.names.tolist() == ['1', '2']
-  one, _ = data.federate(twelve(client=client), 'natural(2)', num_clients=1)
-  assert one.num_clients == 1
-
-
 def test_columns_are_standardized_before_noise():
   rng = np.random.default_rng(3)
   x = np.hstack(
@@ -200,14 +192,6 @@ def test_bad_clients_stay_bad_where_examples_are_held_out():
   kept, held = data.hold_out(bad)
   assert kept.attack is bad.attack
   assert held.attack is None
-
-
-def test_first_examples_are_nested():
-  train, _ = data.load('digits', num_clients=5)
-  few, more = (data.first_examples(train, count) for count in (3, 8))
-  assert few.x.shape == more.x.shape == train.x.shape
-  for i in range(5):
-    np.testing.assert_array_equal(more.client(i)[0][:3], few.client(i)[0])
 
 
 def test_a_class_sample_is_balanced():
