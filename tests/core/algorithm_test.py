@@ -37,9 +37,9 @@ def test_personal_models_and_layers():
   np.testing.assert_array_equal(own.params(4)['a'], OWN['a'])
   assert own.num_models() == own.num_clusters() == 0
   both = ClientModels({**CENTERS, 'b': None}, CHOICE, {'a': None, 'b': OWN['a']})
-  found = both.params(4)
-  np.testing.assert_array_equal(found['a'], CENTERS['a'][CHOICE])
-  np.testing.assert_array_equal(found['b'], OWN['a'])
+  result = both.params(4)
+  np.testing.assert_array_equal(result['a'], CENTERS['a'][CHOICE])
+  np.testing.assert_array_equal(result['b'], OWN['a'])
   member = ClientModels(own=OWN, membership=WEIGHTS[:, :2])
   assert member.has_clusters()
   assert (member.num_clusters(), member.num_models()) == (2, 0)
@@ -48,9 +48,9 @@ def test_personal_models_and_layers():
 
 def test_the_cluster_of_a_mixture_is_the_one_of_greatest_weight():
   models = ClientModels(CENTERS, mixture=WEIGHTS)
-  found = models.clusters()
-  assert found.tolist() == [1, 0, 2, 0]  # Of equal weights, the first.
-  assert found.dtype == jnp.int32
+  result = models.clusters()
+  assert result.tolist() == [1, 0, 2, 0]  # Of equal weights, the first.
+  assert result.dtype == jnp.int32
   assert models.has_clusters()
   assert models.num_clusters() == 3
   with pytest.raises(ValueError, match='no single model'):
@@ -59,8 +59,8 @@ def test_the_cluster_of_a_mixture_is_the_one_of_greatest_weight():
 
 def test_parameters_of_some_clients_are_copies_of_what_they_deploy():
   algorithm = Algorithm(None, None, None, ClientModels)  # Its state and data.
-  found = algorithm.client_params(CENTERS, CHOICE, np.array([3, 0]))
-  np.testing.assert_array_equal(found['a'], [[3, 4], [5, 6]])
+  result = algorithm.client_params(CENTERS, CHOICE, np.array([3, 0]))
+  np.testing.assert_array_equal(result['a'], [[3, 4], [5, 6]])
 
 
 def test_a_method_keeps_the_local_training_that_it_was_built_with():

@@ -19,21 +19,21 @@ def padded(num_clients=8):
 
 def test_clients_are_padded_to_a_multiple_of_8_and_of_the_devices():
   one, two = sharding.client_mesh(1), sharding.client_mesh(2)
-  for count, wanted in ((1, 8), (8, 8), (9, 16), (16, 16)):
-    assert arrangement.padded_clients(count, one) == wanted
-    assert arrangement.padded_clients(count, two) == wanted
+  for count, expected in ((1, 8), (8, 8), (9, 16), (16, 16)):
+    assert arrangement.padded_clients(count, one) == expected
+    assert arrangement.padded_clients(count, two) == expected
 
 
 def test_clients_are_dealt_by_their_steps_and_then_by_their_examples():
   data = helpers.federation([3, 9, 1, 5, 2])
   by_steps = helpers.local(batch_size=4)  # 1, 3, 1, 2 and 1 steps.
   work = np.array([9 + 3, 27 + 9, 9 + 1, 18 + 5, 9 + 2])
-  found = arrangement.order_of_clients(by_steps, data)
-  np.testing.assert_array_equal(found, sharding.deal(work))
+  result = arrangement.order_of_clients(by_steps, data)
+  np.testing.assert_array_equal(result, sharding.deal(work))
   train, _ = arrangement.arrange(by_steps, data, data)
   assert train.num_clients == 8
-  assert np.asarray(train.client_ids)[:5].tolist() == found.tolist()
-  assert np.asarray(train.sizes()).tolist() == [SIZES[i] for i in found] + [0] * 3
+  assert np.asarray(train.client_ids)[:5].tolist() == result.tolist()
+  assert np.asarray(train.sizes()).tolist() == [SIZES[i] for i in result] + [0] * 3
   assert placement.of(train) == 'replicated'
 
 
@@ -70,9 +70,9 @@ def test_a_process_puts_the_clients_of_its_devices_there(process, monkeypatch):
   order = arrangement.order_of_clients(local, data)
   # Four places on each device: the fifth client is alone on the second one.
   own = order[:4] if process == 0 else order[4:]
-  found = arrangement.held_here(of_two, data, 'sharded')
-  assert found.dtype == bool
-  assert sorted(np.flatnonzero(found)) == sorted(own.tolist())
+  result = arrangement.held_here(of_two, data, 'sharded')
+  assert result.dtype == bool
+  assert sorted(np.flatnonzero(result)) == sorted(own.tolist())
 
 
 def test_a_round_of_all_clients_has_padding_too():
@@ -106,10 +106,10 @@ def test_a_round_of_some_clients_draws_them_by_their_ids():
 def test_moved_clients_go_to_any_cluster_alike_and_others_stay():
   data, key = helpers.federation([1] * 300), jax.random.key(5)
   old = np.full(300, 2, np.int32)
-  found = sampling.shuffled(key, data, helpers.everyone(data), old, 3, 0.5)
-  assert found.dtype == np.int32
+  result = sampling.shuffled(key, data, helpers.everyone(data), old, 3, 0.5)
+  assert result.dtype == np.int32
   # A third of those that are moved come back.
-  np.testing.assert_allclose(np.bincount(found, minlength=3), [50, 50, 200], atol=25)
+  np.testing.assert_allclose(np.bincount(result, minlength=3), [50, 50, 200], atol=25)
   alone = sampling.shuffled(key, data, helpers.everyone(data), old, 3, 0.0)
   np.testing.assert_array_equal(alone, old)
   everyone = sampling.shuffled(key, data, helpers.everyone(data), old, 3, 1.0)
@@ -124,16 +124,16 @@ def test_all_clients_or_a_sample_of_more():
   data, mesh = helpers.federation(SIZES), sharding.client_mesh(1)
   key = jax.random.key(0)
   for count in (0, 5, 6):
-    found = sampling.all_or_sample(key, data, count, mesh)
-    assert found.everyone
-    assert found.ids.tolist() == list(range(5))
+    result = sampling.all_or_sample(key, data, count, mesh)
+    assert result.everyone
+    assert result.ids.tolist() == list(range(5))
   for count in (1, 4):
-    found = sampling.all_or_sample(key, data, count, mesh)
+    result = sampling.all_or_sample(key, data, count, mesh)
     own = prng_streams.fold(key, prng_streams.SAMPLE)
-    assert not found.everyone
-    assert len(set(found.ids.tolist())) == count
-    wanted = sampling.sample_clients(own, data, count, mesh)
-    assert found.ids.tolist() == wanted.ids.tolist()
+    assert not result.everyone
+    assert len(set(result.ids.tolist())) == count
+    expected = sampling.sample_clients(own, data, count, mesh)
+    assert result.ids.tolist() == expected.ids.tolist()
 
 
 def test_a_sample_of_a_cohort_has_no_others():
@@ -141,11 +141,11 @@ def test_a_sample_of_a_cohort_has_no_others():
   some = sampling.sample_clients(jax.random.key(1), data, 4, mesh)
   for number in range(4):
     key = jax.random.key(number)
-    found = sampling.sample_clients(key, data, 3, mesh, some).ids.tolist()
-    assert len(set(found)) == 3
-    assert set(found) < set(some.ids.tolist())
+    result = sampling.sample_clients(key, data, 3, mesh, some).ids.tolist()
+    assert len(set(result)) == 3
+    assert set(result) < set(some.ids.tolist())
     fewer = sampling.sample_clients(key, data, 3, mesh, some, number=2).ids.tolist()
-    assert fewer == [*found[:2], 9]
+    assert fewer == [*result[:2], 9]
 
 
 def test_cohorts_fill_up_to_a_multiple_of_three_devices():

@@ -29,11 +29,11 @@ def orders(keys, epochs, places, size):
 @pytest.mark.parametrize('size', [0, 1, 2, 3, 10, 257, 10_000])
 def test_orders_are_permutations_of_each_size(size):
   keys, places = jax.random.split(jax.random.key(size), 5), jnp.arange(max(size, 1))
-  found = orders(keys, jnp.arange(5), places, jnp.int32(size))
-  np.testing.assert_array_equal(np.sort(found, axis=1), [places] * 5)
-  assert (size < 10) or len(np.unique(found, axis=0)) == 5
+  result = orders(keys, jnp.arange(5), places, jnp.int32(size))
+  np.testing.assert_array_equal(np.sort(result, axis=1), [places] * 5)
+  assert (size < 10) or len(np.unique(result, axis=0)) == 5
   few = orders(keys, jnp.arange(5), places[:1], jnp.int32(size))
-  np.testing.assert_array_equal(few, found[:, :1])
+  np.testing.assert_array_equal(few, result[:, :1])
 
 
 @pytest.mark.parametrize('size', [2, 3, 4, 6, 10, 100, 10_000])
@@ -80,8 +80,8 @@ def test_examples_are_scaled_and_padding_repeats_the_first_of_the_batch():
   np.testing.assert_array_equal(weights, [1, 0, 0])
   np.testing.assert_array_equal(places, [3, 3, 3])
   rows = jnp.array([1, 1, 1])
-  got, labels = batching.gather(data, jnp.int32(0), rows)
-  np.testing.assert_array_equal(got, np.tile(x[1] / 4, (3, 1)))
+  actual, labels = batching.gather(data, jnp.int32(0), rows)
+  np.testing.assert_array_equal(actual, np.tile(x[1] / 4, (3, 1)))
   np.testing.assert_array_equal(labels, [1, 1, 1])
   second, _ = batching.gather(data, jnp.int32(1), jnp.array([0, 1]))
   np.testing.assert_array_equal(second, x[4:] / 4)
@@ -157,5 +157,5 @@ def test_clients_begin_their_epochs_each_at_its_own_step():
     for i in range(2)
   ]
   for i, steps in ((0, 6), (1, 9)):
-    wanted = [b[:, 0].tolist() for b, _ in helpers.batches(data, schedule, i, key)]
-    assert seen[i][:steps] == wanted
+    expected = [b[:, 0].tolist() for b, _ in helpers.batches(data, schedule, i, key)]
+    assert seen[i][:steps] == expected

@@ -54,9 +54,9 @@ def test_one_client_is_mapped_like_many(size):
     return {'sum': x + y, 'shape': jnp.int32(x.ndim)}
 
   x, y = jnp.arange(2.0 * size).reshape(size, 2), jnp.ones((size, 2))
-  got = client_map.side_by_side(fn, size)(x, y)
-  np.testing.assert_array_equal(got['sum'], x + 1)
-  np.testing.assert_array_equal(got['shape'], [1] * size)
+  actual = client_map.side_by_side(fn, size)(x, y)
+  np.testing.assert_array_equal(actual['sum'], x + 1)
+  np.testing.assert_array_equal(actual['shape'], [1] * size)
 
 
 @pytest.mark.parametrize('clients_per_part', [1, 2, 3, 9])
@@ -105,13 +105,13 @@ def test_clients_of_much_more_work_train_in_turn(work, in_turn):
 
   rows = jnp.arange(2.0 * len(work)).reshape(-1, 2)
   by_work = jax.jit(functools.partial(client_map.by_work, fn), static_argnums=2)
-  found, beside = by_work(jnp.array(work), (rows,), True)
-  np.testing.assert_array_equal(found, rows + np.array(work)[:, None])
+  result, beside = by_work(jnp.array(work), (rows,), True)
+  np.testing.assert_array_equal(result, rows + np.array(work)[:, None])
   alone = [i for i, count in enumerate(beside.tolist()) if count == 1]
   if len(work) > 1:
     assert sorted(alone) == sorted(np.argsort(work)[::-1][:in_turn].tolist())
   plain, beside = by_work(jnp.array(work), (rows,), False)
-  np.testing.assert_array_equal(found, plain)
+  np.testing.assert_array_equal(result, plain)
   assert (beside == len(work)).all()
 
 
@@ -144,8 +144,8 @@ def test_chunks_are_of_two_groups_at_the_most(size, num_groups, count):
       work, np.zeros(count) if size == 1 else group, num_groups, size
     )
     rows = np.asarray(order)
-    found = [[i for i in row if i < count] for row in rows[: len(expected)]]
-    assert found == expected
+    result = [[i for i in row if i < count] for row in rows[: len(expected)]]
+    assert result == expected
     assert (rows[len(expected) :] == count).all()
     assert int(number) == len(expected) <= len(rows)
 

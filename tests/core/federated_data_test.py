@@ -124,8 +124,8 @@ def test_programs_depend_on_numbers_and_names_and_see_arrays_only():
   data = some()
   leaves = [data.x, data.y, data.offsets, data.client_ids]
   leaves += [data.attack.bad, data.groups.ids]
-  for got, want in zip(jax.tree.leaves(data), leaves, strict=True):
-    assert got is want
+  for actual, expected in zip(jax.tree.leaves(data), leaves, strict=True):
+    assert actual is expected
   ids = np.arange(4)
   cohort = Cohort(ids, everyone=True)
   assert cohort.round is None
@@ -156,8 +156,8 @@ def test_clients_of_split_data_have_their_own_rows():
   held = split(data)
   assert held.example_shape == (1, 2)
   for i in range(4):
-    (x, y), (want, labels) = held.client(i), data.client(i)
-    np.testing.assert_array_equal(x, want[:, None])
+    (x, y), (expected, labels) = held.client(i), data.client(i)
+    np.testing.assert_array_equal(x, expected[:, None])
     np.testing.assert_array_equal(y, labels)
   np.testing.assert_array_equal(held.compact(held.y), data.y)
   np.testing.assert_array_equal(data.compact(data.x), data.x)
@@ -172,24 +172,24 @@ def test_clients_of_split_data_have_their_own_rows():
 @pytest.mark.parametrize('held', [False, True])
 def test_reordered_clients_keep_what_is_theirs(held):
   data = split(some()) if held else some()
-  found = data.reorder(np.array([3, 1]), num_clients=4)
-  assert found.offsets.tolist() == [0, 3, 4, 4, 4]
+  result = data.reorder(np.array([3, 1]), num_clients=4)
+  assert result.offsets.tolist() == [0, 3, 4, 4, 4]
   # Of two clients that pad, ids are beyond all others.
-  assert found.client_ids.tolist() == [7, 9, 10, 11]
-  assert found.offsets.dtype == found.client_ids.dtype == np.int32
+  assert result.client_ids.tolist() == [7, 9, 10, 11]
+  assert result.offsets.dtype == result.client_ids.dtype == np.int32
   for new, old in ((0, 3), (1, 1)):
-    for got, want in zip(found.client(new), data.client(old), strict=True):
-      np.testing.assert_array_equal(got, want)
-  assert found.client(3)[0].shape == (0, *data.example_shape)
-  assert found.info.names.tolist() == ['d', 'b']
-  assert found.info.clusters.tolist() == [1, 0]
-  assert found.info.cluster_names == ('even', 'odd')
-  assert found.attack.bad.tolist() == [True, True, False, False]
-  assert found.attack.kinds == (attacks.Noise(),)
-  assert found.groups.ids.tolist() == [2, 0, 0, 0]
-  assert found.groups.count == 3
-  assert (found.num_classes, found.max_examples, found.task) == (3, 3, data.task)
-  assert found.shard_rows is None
+    for actual, expected in zip(result.client(new), data.client(old), strict=True):
+      np.testing.assert_array_equal(actual, expected)
+  assert result.client(3)[0].shape == (0, *data.example_shape)
+  assert result.info.names.tolist() == ['d', 'b']
+  assert result.info.clusters.tolist() == [1, 0]
+  assert result.info.cluster_names == ('even', 'odd')
+  assert result.attack.bad.tolist() == [True, True, False, False]
+  assert result.attack.kinds == (attacks.Noise(),)
+  assert result.groups.ids.tolist() == [2, 0, 0, 0]
+  assert result.groups.count == 3
+  assert (result.num_classes, result.max_examples, result.task) == (3, 3, data.task)
+  assert result.shard_rows is None
   # Without a number, no client is added; without clusters, none are known.
   y = np.arange(2.0)[:, None]
   plain = FederatedData.from_arrays(np.ones((2, 1)), y, [1, 1], task='regression')

@@ -22,8 +22,8 @@ ROWS = np.array([13, 2, 7, 7, 0])
 @pytest.fixture
 def stack():
   rng = np.random.default_rng(0)
-  found = {name: rng.normal(size=(16, *s)) for name, s in SHAPES.items()}
-  return {name: x.astype(np.float32) for name, x in found.items()}
+  result = {name: rng.normal(size=(16, *s)) for name, s in SHAPES.items()}
+  return {name: x.astype(np.float32) for name, x in result.items()}
 
 
 def expected(stack, rows=None, origin=None):
@@ -55,25 +55,25 @@ def test_products_of_all_pairs(stack, devices, block, options, many, monkeypatch
 
 def test_many_rows_that_parts_do_not_divide():
   points = np.random.default_rng(0).normal(size=(gram_matrices._MANY + 1, 300))
-  got = np.asarray(jax.jit(inner_products)({'w': points.astype(np.float32)}))
-  np.testing.assert_allclose(got, points @ points.T, rtol=1e-5, atol=1e-4)
-  height = -(-len(got) // gram_matrices._PARTS)
-  first = got[:height, height:]
-  np.testing.assert_array_equal(got[height:, :height], first.T)
+  actual = np.asarray(jax.jit(inner_products)({'w': points.astype(np.float32)}))
+  np.testing.assert_allclose(actual, points @ points.T, rtol=1e-5, atol=1e-4)
+  height = -(-len(actual) // gram_matrices._PARTS)
+  first = actual[:height, height:]
+  np.testing.assert_array_equal(actual[height:, :height], first.T)
 
 
 def test_products_are_about_the_mean_and_zero_where_not_valid():
   points, _ = helpers.blobs(8)
   valid = np.arange(8) != 2
   points[2] = np.nan
-  got = np.asarray(jax.jit(centered_gram)(helpers.as_stack(points), valid))
+  actual = np.asarray(jax.jit(centered_gram)(helpers.as_stack(points), valid))
   kept = points[valid].astype(np.float64)
   kept -= kept.mean(axis=0)
   np.testing.assert_allclose(
-    got[np.ix_(valid, valid)], kept @ kept.T, rtol=1e-3, atol=1e-2
+    actual[np.ix_(valid, valid)], kept @ kept.T, rtol=1e-3, atol=1e-2
   )
-  assert not got[2].any()
-  assert not got[:, 2].any()
+  assert not actual[2].any()
+  assert not actual[:, 2].any()
 
 
 def test_squared_distances_are_those_of_pairs_and_never_negative(stack):
@@ -84,8 +84,8 @@ def test_squared_distances_are_those_of_pairs_and_never_negative(stack):
     jax.jit(squared_distances)(stack), want, rtol=1e-4, atol=1e-3
   )
   far = {name: x + np.float32(1000) for name, x in stack.items()}
-  found = jax.jit(squared_distances)(far, None, np.int32(3))
-  np.testing.assert_allclose(found, want, rtol=1e-3, atol=1e-2)
+  result = jax.jit(squared_distances)(far, None, np.int32(3))
+  np.testing.assert_allclose(result, want, rtol=1e-3, atol=1e-2)
   same = np.asarray(jax.jit(squared_distances)({'w': np.full((3, 7), 0.1, np.float32)}))
   assert (same >= 0).all()
   np.testing.assert_allclose(same, 0, atol=1e-6)
@@ -96,11 +96,11 @@ def test_cosines_are_of_whole_models():
   ours, others = helpers.two_layers(rng, 4), helpers.two_layers(rng, 3)
   ours = {name: np.array(x) for name, x in ours.items()}
   ours['a'][1] = ours['b'][1] = 0
-  found = jax.jit(cosines)(ours, others)
+  result = jax.jit(cosines)(ours, others)
   u, v = (matrix(x).astype(np.float64) for x in (ours, others))
   lengths = np.linalg.norm(u, axis=1)[:, None] * np.linalg.norm(v, axis=1)[None]
   want = np.divide(u @ v.T, lengths, where=lengths > 0, out=np.zeros((4, 3)))
-  np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-6)
   tiny = {name: np.float32(1e-3) * x for name, x in ours.items()}
   np.testing.assert_allclose(jax.jit(cosines)(tiny, others), want, rtol=1e-4, atol=1e-6)
 
@@ -108,10 +108,10 @@ def test_cosines_are_of_whole_models():
 def test_products_about_the_mean_of_some_rows_are_of_these_alone():
   points, _ = helpers.blobs(8)
   rows, valid = np.array([6, 1, 4]), np.array([True, False, True])
-  got = jax.jit(centered_gram, static_argnums=2)(
+  actual = jax.jit(centered_gram, static_argnums=2)(
     helpers.as_stack(points), valid, None, rows
   )
   apart = (points[6].astype(np.float64) - points[4]) / 2
   want = np.zeros((3, 3))
   want[np.ix_([0, 2], [0, 2])] = apart @ apart * np.array([[1, -1], [-1, 1]])
-  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+  np.testing.assert_allclose(actual, want, rtol=1e-5, atol=1e-4)

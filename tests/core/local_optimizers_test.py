@@ -74,12 +74,12 @@ def test_noise_is_that_of_the_client_the_round_and_the_key(noisy):
 def test_a_stack_of_keys_becomes_as_many():
   key = jax.random.key(1)
   for keys in (jax.random.split(key, 3), jnp.tile(jax.random.PRNGKey(2), (3, 1))):
-    found = prng_streams.with_keys({'keys': keys, 'count': jnp.int32(4)}, key)
-    assert (found['keys'].shape, found['keys'].dtype) == (keys.shape, keys.dtype)
+    result = prng_streams.with_keys({'keys': keys, 'count': jnp.int32(4)}, key)
+    assert (result['keys'].shape, result['keys'].dtype) == (keys.shape, keys.dtype)
     typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
-    data = jax.random.key_data(found['keys']) if typed else found['keys']
+    data = jax.random.key_data(result['keys']) if typed else result['keys']
     assert len(np.unique(data, axis=0)) == 3
-    assert found['count'] == 4
+    assert result['count'] == 4
 
 
 def by_layer(frozen):

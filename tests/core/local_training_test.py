@@ -56,8 +56,8 @@ def test_fed_avg_follows_a_schedule_over_rounds():
     ]
     model = unflatten(np.average(trained, axis=0, weights=SIZES), model)
   state, _ = run(algorithm, data, rounds=ROUNDS, cohort=cohort_of(data))
-  got = reference.flat(reference.from_params(state.params, 0))
-  assert_close(got, reference.flat(model))
+  actual = reference.flat(reference.from_params(state.params, 0))
+  assert_close(actual, reference.flat(model))
 
 
 def test_control_variates_know_the_rate_of_the_round():
@@ -80,13 +80,13 @@ def test_control_variates_know_the_rate_of_the_round():
     own += changes
     x, c = np.mean(models, axis=0), c + np.mean(changes, axis=0)
   state, _ = run(algorithm, data, rounds=ROUNDS, cohort=cohort_of(data))
-  for stack, row, want in (
+  for stack, row, expected in (
     (state.params, 0, x),
     (state.control, 0, c),
     (state.client_controls, 1, own[1]),
   ):
-    got = reference.flat(reference.from_params(stack, row))
-    assert_close(got, want, rtol=1e-3)
+    actual = reference.flat(reference.from_params(stack, row))
+    assert_close(actual, expected, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_local_training_minimizes_the_models_own_loss(monkeypatch):
     reference.local_sgd(model, helpers.batches(data, local.schedule, i, key), 0.1)
     for i in range(len(SIZES))
   ]
-  want = np.average([reference.flat(w) for w, _ in ends], axis=0, weights=SIZES)
+  expected = np.average([reference.flat(w) for w, _ in ends], axis=0, weights=SIZES)
   state, infos = run(algorithm, data, rounds=1)
-  assert_close(reference.flat(reference.from_params(state.params, 0)), want)
+  assert_close(reference.flat(reference.from_params(state.params, 0)), expected)
   loss = np.average([loss for _, loss in ends], weights=SIZES)
   assert_close(infos[0].train_loss, loss)
 
@@ -170,8 +170,8 @@ def test_choices_and_gradients_are_of_the_models_own_loss(chunk):
       loss, gradient = linear_loss_and_gradient(model, *data.client(i))
       assert_close(losses[i, k], loss)
       if k == 0:
-        got = reference.flat(reference.from_params(gradients, i))
-        assert_close(got, reference.flat(gradient))
+        actual = reference.flat(reference.from_params(gradients, i))
+        assert_close(actual, reference.flat(gradient))
 
 
 def test_defaults_of_local_training():

@@ -116,9 +116,9 @@ def test_rows_in_and_out(devices):
   assert stack.form.size == 136
   assert_equal(stack, models)
   ids = jnp.array([5, 0, 8, 3])  # 8 is an empty place.
-  found = jax.jit(lambda s: s.rows_of(ids))(stack)
+  result = jax.jit(lambda s: s.rows_of(ids))(stack)
   expected = jax.tree.map(lambda x: x.at[ids].get(mode='fill', fill_value=0), models)
-  assert_equal(found, expected)
+  assert_equal(result, expected)
   few = jax.jit(lambda s: s.fetch(jnp.array([7, 2, 4])))(stack)
   assert_equal(few, jax.tree.map(lambda x: x[jnp.array([7, 2, 4])], models))
   new = helpers.two_layers(np.random.default_rng(1), 4, size=130)

@@ -13,7 +13,7 @@ PARAMS = {
 
 
 @pytest.mark.parametrize(
-  ('names', 'wanted'),
+  ('names', 'expected'),
   [
     (['logits'], [6, 7]),
     (['norm'], [1, 2]),  # That layer, not those within others.
@@ -28,13 +28,13 @@ PARAMS = {
     ([], []),
   ],
 )
-def test_names_choose_layers_and_parameters_at_any_depth(names, wanted):
+def test_names_choose_layers_and_parameters_at_any_depth(names, expected):
   paths = parameter_names.chosen(PARAMS, names, 'head_layers')
   others, some = parameter_names.split(PARAMS, names)
   flat = parameter_names.without_none(some)
-  found = [x for layer in flat.values() for x in _leaves(layer)]
-  assert found == wanted
-  assert len(paths) == len(wanted)
+  result = [x for layer in flat.values() for x in _leaves(layer)]
+  assert result == expected
+  assert len(paths) == len(expected)
   assert parameter_names.split(PARAMS, paths) == (others, some)
   assert tree.merge(others, some) == tree.merge(some, others) == PARAMS
   both = map(parameter_names.without_none, (others, some))

@@ -121,10 +121,10 @@ def test_parts_of_large_cohorts_are_exact_in_32_bits():
   whole, part = 999_983, np.array([1, 499_992, 999_983], np.int32)
   for count in (7, 4096, 700_001, 999_983, 2**30 + 12_345):
     for start in (0, 12_345, whole - 1):
-      want = [(count * int(p) + start) // whole for p in part]
+      expected = [(count * int(p) + start) // whole for p in part]
       for given in (count, jnp.int32(count)):
         found = stratified._part(given, jnp.asarray(part), jnp.int32(whole), start)
-        assert found.tolist() == want
+        assert found.tolist() == expected
 
 
 def rows_read(data, mesh, cohort):
@@ -234,19 +234,19 @@ def test_no_data_is_exchanged(clients_per_round):
 
 
 @pytest.mark.parametrize(
-  ('share', 'everyone', 'devices', 'wanted'),
+  ('share', 'everyone', 'devices', 'reference'),
   [(0.12, True, 2, 'replicated'), (0.13, True, 2, 'sharded'),
    (0.13, True, 1, 'replicated'), (0.13, False, 2, 'replicated'),
    (0.51, False, 2, 'sharded'), (None, True, 2, 'replicated')],
 )  # fmt: skip
 def test_large_data_are_split_by_themselves(
-  share, everyone, devices, wanted, monkeypatch
+  share, everyone, devices, reference, monkeypatch
 ):
   memory = None if share is None else 1000 / share
   mesh = sharding.client_mesh(devices)
   assert sharding.own_memory(mesh.devices.flat[0]) is None  # All have one memory.
   monkeypatch.setattr(sharding, 'own_memory', lambda device: memory)
-  assert placement.chosen('auto', 1000, mesh, everyone) == wanted
+  assert placement.chosen('auto', 1000, mesh, everyone) == reference
   for named in ('replicated', 'sharded'):
     assert placement.chosen(named, 1000, mesh, everyone) == named
 

@@ -21,9 +21,9 @@ IMAGES = (6, 6)
 
 def precisions(fn, *args):
   """How many products of a function have which precision, by its name."""
-  found = helpers.product_precisions(jax.make_jaxpr(fn)(*args).jaxpr)
-  assert all(p is not None and p[0] == p[1] for p in found)
-  names = [p[0].name.lower() for p in found]
+  result = helpers.product_precisions(jax.make_jaxpr(fn)(*args).jaxpr)
+  assert all(p is not None and p[0] == p[1] for p in result)
+  names = [p[0].name.lower() for p in result]
   return {name: names.count(name) for name in sorted(set(names))}
 
 
@@ -48,8 +48,8 @@ def of_method(name, options, local):
 def test_every_product_of_an_evaluation_says_its_precision(name):
   # What says none would have the default, which is an accelerator's fastest.
   with jax.default_matmul_precision('default'):
-    *_, found = of_method(name, {}, helpers.local(chunk=3))
-  assert found.keys() == {'highest'}
+    *_, result = of_method(name, {}, helpers.local(chunk=3))
+  assert result.keys() == {'highest'}
 
 
 def of_gradient(local):
@@ -73,10 +73,10 @@ def test_only_local_training_takes_the_chosen_precision(precision):
     ('fesem', {'num_clusters': 2}, 1),
     ('fed_dane', {}, 2),  # Those of a whole client too.
   ):
-    found, all_highest = (of_method(name, options, each) for each in (local, exact))
-    for program, as_highest in zip(found, all_highest, strict=True):
+    result, all_highest = (of_method(name, options, each) for each in (local, exact))
+    for program, as_highest in zip(result, all_highest, strict=True):
       assert sum(program.values()) == as_highest['highest']
-    start, step, evaluation = found
+    start, step, evaluation = result
     assert start.get(precision) == (count if name == 'fesem' else None)
     assert step[precision] == gradients * count
     assert step['highest'] > 0  # Sums.
@@ -86,10 +86,10 @@ def test_only_local_training_takes_the_chosen_precision(precision):
 def test_losses_that_decide_stay_in_float32():
   data, local = federation(), helpers.local()._replace(precision='default')
   centers = expand(helpers.first_model(local))
-  found = precisions(
+  result = precisions(
     lambda models: cohort_losses(local, models, data, helpers.everyone(data)), centers
   )
-  assert found == {'highest': 2}
+  assert result == {'highest': 2}
 
 
 @pytest.mark.parametrize('chunk', [1, 3])
@@ -107,8 +107,8 @@ def test_every_form_of_a_layer_takes_it(chunk, shared_start):
     )
 
   start = expand(helpers.first_model(local))
-  found = precisions(train, start, jax.random.key(1))
+  result = precisions(train, start, jax.random.key(1))
   # Two convolutions of two forms and two dense layers, forward and backward.
-  assert found.pop('high') > 15
+  assert result.pop('high') > 15
   # Large arrays of one model are added without a product.
-  assert found.keys() <= {'highest'}
+  assert result.keys() <= {'highest'}

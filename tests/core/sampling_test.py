@@ -103,9 +103,9 @@ def test_a_client_has_the_same_key_and_coin_wherever_it_stands():
   for i, k in enumerate(turned.keys_of(key, ids)):
     assert k == draws.client_key(key, data, order[i])
   tosses = coin(key, turned, ids, 0.3, prng_streams.DROPOUT)
-  want = [draws.drops_out(key, data, i, 0.3) for i in order]
-  np.testing.assert_array_equal(tosses, want)
-  assert 0 < sum(want) < 40
+  expected = [draws.drops_out(key, data, i, 0.3) for i in order]
+  np.testing.assert_array_equal(tosses, expected)
+  assert 0 < sum(expected) < 40
   assert not coin(key, data, ids, 0.0, prng_streams.DROPOUT).any()
 
 

@@ -69,15 +69,15 @@ def test_each_device_sees_its_clients_and_sums_are_of_all(devices):
   rows = np.arange(12, dtype=np.float32).reshape(4, 3)
   weights = np.array([1, 2, 3, 4], np.float32)
   whole = np.array([10, 20, 30], np.float32)
-  got, sums = jax.jit(per_device(double, mesh, 2))(rows, weights, whole)
+  actual, sums = jax.jit(per_device(double, mesh, 2))(rows, weights, whole)
   on_each = 4 // (devices or 1)
   assert set(seen) == {((on_each, 3), (on_each,), (3,))}
-  np.testing.assert_array_equal(got['rows'], 2 * rows + whole)
+  np.testing.assert_array_equal(actual['rows'], 2 * rows + whole)
   np.testing.assert_array_equal(sums['sum'], weights @ rows)
   assert float(sums['count']) == 4
   if devices == 2:
     split = NamedSharding(mesh, PartitionSpec(sharding.CLIENTS))
-    assert got['rows'].sharding.is_equivalent_to(split, 2)
+    assert actual['rows'].sharding.is_equivalent_to(split, 2)
     assert sums['sum'].sharding.is_fully_replicated
 
 
@@ -109,9 +109,9 @@ def test_each_process_gives_equally_many_devices(two_processes, monkeypatch):
   monkeypatch.setattr(sharding, 'Mesh', lambda chosen, names: (chosen, names))
 
   def chosen(count):
-    found, names = sharding.client_mesh(count)
+    result, names = sharding.client_mesh(count)
     assert names == ('clients',)
-    return [d.id for d in found]
+    return [d.id for d in result]
 
   assert chosen(0) == [0, 1, 2, 3, 4, 5]
   assert chosen(2) == [0, 3]
@@ -125,11 +125,11 @@ def test_processes_place_the_rows_of_their_devices(two_processes):
   split = NamedSharding(mesh, PartitionSpec(sharding.CLIENTS))
   tree = {'a': np.arange(6.0).reshape(2, 3), 'key': jax.random.split(jax.random.key(0))}
   placed = sharding.place(tree, split)
-  for name, want in (('a', tree['a']), ('key', jax.random.key_data(tree['key']))):
-    got = placed[name]
-    assert got.sharding.is_equivalent_to(split, got.ndim)
-    got = jax.random.key_data(got) if name == 'key' else got
-    np.testing.assert_array_equal(got, want)
+  for name, expected in (('a', tree['a']), ('key', jax.random.key_data(tree['key']))):
+    actual = placed[name]
+    assert actual.sharding.is_equivalent_to(split, actual.ndim)
+    actual = jax.random.key_data(actual) if name == 'key' else actual
+    np.testing.assert_array_equal(actual, expected)
   assert jax.random.key_impl(placed['key']) == jax.random.key_impl(tree['key'])
   # Each array by a sharding of its own; one that no program reads stays.
   whole = NamedSharding(mesh, PartitionSpec())

@@ -31,13 +31,13 @@ def rows_of(count):
   return rows, centers, cluster, rng.integers(1, 300, count).astype(np.int32)
 
 
-def assert_moves(got, rows, centers, cluster, weights):
+def assert_moves(actual, rows, centers, cluster, weights):
   """Each center's error is below 0.1 % of its move."""
   for k in range(2):
     mine = cluster == k
     mean = np.average(rows[mine].astype(np.float64), axis=0, weights=weights[mine])
     move = np.linalg.norm(mean - centers[k])
-    assert np.linalg.norm(np.asarray(got[k], np.float64) - mean) < 1e-3 * move
+    assert np.linalg.norm(np.asarray(actual[k], np.float64) - mean) < 1e-3 * move
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_mean_and_equation_6_of_a_stack(count, devices, weighting):
     stack, new, jnp.asarray(cluster), jnp.asarray(weights, jnp.float32)
   )
   apart = rows.astype(np.float64) - np.asarray(new['w'], np.float64)[cluster]
-  want = np.average(np.square(apart).sum(axis=1), weights=weights)
-  np.testing.assert_allclose(value, want, rtol=1e-4)
+  expected = np.average(np.square(apart).sum(axis=1), weights=weights)
+  np.testing.assert_allclose(value, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_a_sum_of_many_equal_terms_keeps_its_digits():
   def add(i, carry):
     return (None, carry[1] + term)
 
-  _, got = jax.jit(lambda: sums.add_up(10**6, add, None, jnp.float32(0)))()
-  np.testing.assert_allclose(got, 10**6 * float(term), rtol=2e-4)
+  _, actual = jax.jit(lambda: sums.add_up(10**6, add, None, jnp.float32(0)))()
+  np.testing.assert_allclose(actual, 10**6 * float(term), rtol=2e-4)
   np.testing.assert_allclose(
     jax.jit(sums.total)(jnp.full(10**6, term)), 10**6 * float(term), rtol=2e-4
   )
@@ -136,14 +136,14 @@ def test_weighted_mean_matches_reference_and_keeps_empty_clusters(devices, size)
   mesh = devices and sharding.client_mesh(devices)
   cluster = jnp.array([0, 2, 0, 2, 2, 0])
   weights = jnp.array([1.0, 2.0, 5.0, 0.0, 1.0, 0.5])
-  got = jax.jit(sums.weighted_mean, static_argnums=4)(
+  actual = jax.jit(sums.weighted_mean, static_argnums=4)(
     points, cluster, weights, centers, mesh
   )
-  want = reference.means(
+  expected = reference.means(
     matrix(points), np.asarray(cluster), np.asarray(weights), matrix(centers)
   )
-  np.testing.assert_allclose(matrix(got), want, rtol=1e-5, atol=1e-6)
-  np.testing.assert_array_equal(got['a'][1], centers['a'][1])
+  np.testing.assert_allclose(matrix(actual), expected, rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(actual['a'][1], centers['a'][1])
 
 
 @pytest.mark.parametrize(('count', 'most'), [(0, 5), (1, 1), (300, 300), (260, 900)])
@@ -174,20 +174,22 @@ def test_sums_go_on_from_those_of_other_rows(size):
 
   @functools.partial(jax.jit, static_argnums=0)
   def in_two(first, points, centers):
-    found = sums.no_sums(centers)
+    result = sums.no_sums(centers)
     for rows in (slice(0, first), slice(first, 7)):
       some = jax.tree.map(lambda x, rows=rows: x[rows], points)
-      found = sums.add_rows(found, some, cluster[rows], weights[rows], centers)
-    return found, sums.mean_of(found, centers)
+      result = sums.add_rows(result, some, cluster[rows], weights[rows], centers)
+    return result, sums.mean_of(result, centers)
 
-  want = reference.means(matrix(points), np.asarray(cluster), weights, matrix(centers))
+  expected = reference.means(
+    matrix(points), np.asarray(cluster), weights, matrix(centers)
+  )
   for first in (1, 4):
-    found, means = in_two(first, points, centers)
-    np.testing.assert_allclose(found.weight, [1.5, 0, 9.25])
-    np.testing.assert_allclose(matrix(means), want, rtol=1e-5, atol=1e-5)
-    apart = matrix(found.params)
+    result, means = in_two(first, points, centers)
+    np.testing.assert_allclose(result.weight, [1.5, 0, 9.25])
+    np.testing.assert_allclose(matrix(means), expected, rtol=1e-5, atol=1e-5)
+    apart = matrix(result.params)
     np.testing.assert_allclose(
-      apart[0], (want[0] - matrix(centers)[0]) * 1.5, rtol=1e-3, atol=1e-5
+      apart[0], (expected[0] - matrix(centers)[0]) * 1.5, rtol=1e-3, atol=1e-5
     )
 
 
@@ -203,9 +205,9 @@ def test_large_layers_are_added_on_accelerators_too(
   )
   cluster = rng.integers(0, num_clusters, num_rows).astype(np.int32)
   weights = rng.random(num_rows).astype(np.float32)
-  got = jax.jit(sums.weighted_mean)(points, cluster, weights, centers)
-  want = reference.means(matrix(points), cluster, weights, matrix(centers))
-  np.testing.assert_allclose(matrix(got), want, rtol=1e-4, atol=1e-5)
+  actual = jax.jit(sums.weighted_mean)(points, cluster, weights, centers)
+  expected = reference.means(matrix(points), cluster, weights, matrix(centers))
+  np.testing.assert_allclose(matrix(actual), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize('at_once', [1, 2**24])
@@ -215,10 +217,10 @@ def test_layers_of_any_size_are_added_in_blocks(at_once, monkeypatch):
   rng = np.random.default_rng(6)
   points, centers = helpers.two_layers(rng, 5), helpers.two_layers(rng, 2)
   cluster, weights = jnp.array([0, 1, 1, 0, 1]), jnp.array([1.0, 2, 3, 4, 5])
-  want = reference.means(matrix(points), cluster, weights, matrix(centers))
+  expected = reference.means(matrix(points), cluster, weights, matrix(centers))
   for stack in (points, centers):
     stack['none'] = jnp.zeros((len(stack['b']), 0))
   # JAX keeps the trace of a function, which would not see the other size.
   traced_anew = jax.jit(lambda *args: sums.weighted_mean(*args))
-  got = traced_anew(points, cluster, weights, centers)
-  np.testing.assert_allclose(matrix(got), want, rtol=1e-5, atol=1e-6)
+  actual = traced_anew(points, cluster, weights, centers)
+  np.testing.assert_allclose(matrix(actual), expected, rtol=1e-5, atol=1e-6)

@@ -31,15 +31,17 @@ def test_distances_of_near_ties_agree_with_float64(offset, size):
   common = offset + rng.normal(size=size)
   points = (common + 0.01 * rng.normal(size=(200, size))).astype(np.float32)
   centers = (common + 1e-5 * rng.normal(size=(2, size))).astype(np.float32)
-  got = tree.squared_distances({'w': jnp.asarray(points)}, {'w': jnp.asarray(centers)})
-  want = (
+  actual = tree.squared_distances(
+    {'w': jnp.asarray(points)}, {'w': jnp.asarray(centers)}
+  )
+  expected = (
     (points[:, None].astype(np.float64) - centers[None].astype(np.float64)) ** 2
   ).sum(-1)
-  np.testing.assert_allclose(got, want, rtol=1e-5)
-  gap = np.abs(want[:, 0] - want[:, 1]) / want[:, 0]
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
+  gap = np.abs(expected[:, 0] - expected[:, 1]) / expected[:, 0]
   clear = gap > 1e-6  # Closer than that is beyond float32.
   assert clear.mean() > 0.9
-  agree = np.asarray(got).argmin(1) == want.argmin(1)
+  agree = np.asarray(actual).argmin(1) == expected.argmin(1)
   assert agree[clear].all()
 
 
@@ -60,10 +62,10 @@ def test_rows_of_few_models_are_the_rows_that_are_taken(models, monkeypatch):
   whole = helpers.two_layers(np.random.default_rng(4), models)
   whole['a'] = whole['a'].at[0].set(jnp.inf)  # Of another model: not to be seen.
   ids = jnp.array([2, 0, 1, 3, models])  # Beyond the end, the last.
-  got, want = tree.rows_of_few(whole, ids), tree.take(whole, ids)
-  assert got.keys() == want.keys()
-  for name in want:
-    np.testing.assert_array_equal(got[name], want[name])
+  actual, expected = tree.rows_of_few(whole, ids), tree.take(whole, ids)
+  assert actual.keys() == expected.keys()
+  for name in expected:
+    np.testing.assert_array_equal(actual[name], expected[name])
 
 
 @pytest.mark.parametrize(('platform', 'selects'), [('cpu', False), ('tpu', True)])
@@ -75,8 +77,8 @@ def test_where_the_devices_are_known_rows_of_few_are_read_in_one_way(platform, s
   traced = jax.make_jaxpr(lambda m: tree.rows_of_few(m, ids, mesh))(whole)
   assert ('gather' in str(traced)) != selects
   assert 'platform_index' not in str(traced)
-  got = tree.rows_of_few(whole, ids, mesh)
-  np.testing.assert_array_equal(matrix(got), matrix(tree.take(whole, ids)))
+  actual = tree.rows_of_few(whole, ids, mesh)
+  np.testing.assert_array_equal(matrix(actual), matrix(tree.take(whole, ids)))
 
 
 def test_rows_of_a_cohort_are_read_and_written():
@@ -98,8 +100,8 @@ def test_mixtures_and_choices_of_rows():
   whole = helpers.two_layers(np.random.default_rng(7), 3)
   other = helpers.two_layers(np.random.default_rng(8), 3)
   shares = np.array([[0.5, 0.25, 0.25], [0, 1, 0]], np.float32)
-  want = shares @ matrix(whole)
-  np.testing.assert_allclose(matrix(tree.mixtures(shares, whole)), want, rtol=1e-5)
+  expected = shares @ matrix(whole)
+  np.testing.assert_allclose(matrix(tree.mixtures(shares, whole)), expected, rtol=1e-5)
   keep = jnp.array([True, False, True])
   chosen = matrix(tree.where(keep, whole, other))
   np.testing.assert_array_equal(chosen[[0, 2]], matrix(whole)[[0, 2]])
@@ -121,14 +123,14 @@ def test_distances_are_of_all_layers(backend, monkeypatch):
     monkeypatch.setattr(
       tree.platforms, 'choose', lambda cpu, other, *args: other(*args)
     )
-  got = tree.squared_distances(stack, centers)
-  want = np.square(a[:, None] - b[None]).sum(axis=2)
-  np.testing.assert_allclose(got, want, rtol=1e-5)
+  actual = tree.squared_distances(stack, centers)
+  expected = np.square(a[:, None] - b[None]).sum(axis=2)
+  np.testing.assert_allclose(actual, expected, rtol=1e-5)
   for size in sizes:  # Each alone, so that none hides behind another.
     x, y = (np.asarray(t[str(size)], np.float64) for t in (stack, centers))
-    got = tree.squared_distances({'w': stack[str(size)]}, {'w': centers[str(size)]})
-    want = np.square(x[:, None] - y[None]).sum(axis=2)
-    np.testing.assert_allclose(got, want, rtol=1e-6)
+    actual = tree.squared_distances({'w': stack[str(size)]}, {'w': centers[str(size)]})
+    expected = np.square(x[:, None] - y[None]).sum(axis=2)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
   rows = tree.row_distances(stack, tree.take(centers, jnp.array([2, 0, 1, 1])))
   np.testing.assert_allclose(
     rows, np.square(a - b[[2, 0, 1, 1]]).sum(axis=1), rtol=1e-5
@@ -140,6 +142,6 @@ def test_distances_are_of_all_layers(backend, monkeypatch):
 def test_distances_of_rows_that_lie_close_together_keep_their_digits():
   rng = np.random.default_rng(0)
   a, b = (np.float32(100 + 1e-3 * rng.normal(size=(3, 50))) for _ in range(2))
-  found = jax.jit(tree.row_distances)({'w': a}, {'w': b})
-  want = np.square(a.astype(np.float64) - b).sum(axis=1)
-  np.testing.assert_allclose(found, want, rtol=1e-5)
+  result = jax.jit(tree.row_distances)({'w': a}, {'w': b})
+  expected = np.square(a.astype(np.float64) - b).sum(axis=1)
+  np.testing.assert_allclose(result, expected, rtol=1e-5)

@@ -190,12 +190,12 @@ def test_metrics_and_files_of_honest_clients_and_a_run_that_goes_on(tmp_path):
   for kind in ('deployed', 'finetuned'):
     for name in ('accuracy', 'f1'):
       values, size = table[f'{kind}_{name}'][kept], table.test_examples[kept]
-      want = [np.average(values, weights=size), values.mean()]
-      got = [found[kind][f'{over}_{name}'] for over in ('micro', 'macro')]
-      np.testing.assert_allclose(got, want, rtol=1e-12)
+      expected = [np.average(values, weights=size), values.mean()]
+      actual = [found[kind][f'{over}_{name}'] for over in ('micro', 'macro')]
+      np.testing.assert_allclose(actual, expected, rtol=1e-12)
     assert found[kind] != result.summary[kind]
-  want = agreement(table.true_cluster[kept], table.cluster[kept])
-  assert {name: found[name] for name in want} == want
+  expected = agreement(table.true_cluster[kept], table.cluster[kept])
+  assert {name: found[name] for name in expected} == expected
   clients = [record['honest']['clients'] for record in result.history[1:]]
   assert clients == [kept.sum()] * 2
   np.testing.assert_array_equal(load_run(tmp_path / 'run').clients.honest, kept)
@@ -217,8 +217,8 @@ def test_the_success_of_a_backdoor_is_that_of_the_models_on_marked_examples():
   x = np.array(test.x, np.float64)[rows]
   x[:, 6:, 6:] = np.asarray(train.x).max()
   guess = (x.reshape(len(x), -1) @ kernel + bias).argmax(axis=1)
-  wanted = (guess == 2).mean()
-  assert result.summary['backdoor_success'] == pytest.approx(wanted)
-  assert result.history[-1]['backdoor_success'] == pytest.approx(wanted)
+  reference = (guess == 2).mean()
+  assert result.summary['backdoor_success'] == pytest.approx(reference)
+  assert result.history[-1]['backdoor_success'] == pytest.approx(reference)
   table = tables.comparison(result.frames)
-  assert table.cells['backdoor', 'backdoor %'].tolist() == [f'{100 * wanted:.1f}']
+  assert table.cells['backdoor', 'backdoor %'].tolist() == [f'{100 * reference:.1f}']

@@ -35,9 +35,9 @@ def test_means_match_a_float64_reference_in_a_run(weights, devices):
     batches = helpers.batches(train, local.schedule, i, key)
     own, _ = reference.local_sgd(reference.from_params(start), batches, 0.1)
     trained.append(reference.flat(own))
-  want = np.average(trained, axis=0, weights=WEIGHTS)
+  expected = np.average(trained, axis=0, weights=WEIGHTS)
   params = result.deployed.params()
-  assert_close(reference.flat(reference.from_params(params)), want, rtol=1e-3)
+  assert_close(reference.flat(reference.from_params(params)), expected, rtol=1e-3)
 
 
 BY_NIGHT = [

@@ -75,10 +75,10 @@ FILES = {
 def test_rows_of_files_of_other_frameworks(tmp_path, name):
   text, names = FILES[name]
   (tmp_path / name).write_text(text)
-  found, train, test = read_rows(tmp_path / name)
+  result, train, test = read_rows(tmp_path / name)
   expected = [[0, 2], [1, 3, 4]] if name.endswith('.csv') else [[3, 1, 4], [0, 2]]
   assert [rows.tolist() for rows in train] == expected
-  assert (found, test) == (names, None)
+  assert (result, test) == (names, None)
   train, test = data.federate(twelve(), f'rows({tmp_path / name})')
   assert sorted(np.concatenate([train.x, test.x])[:, 0]) == [0, 1, 2, 3, 4]
 

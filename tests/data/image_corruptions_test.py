@@ -22,10 +22,10 @@ def apply(name, strength, x=IMAGES):
 @pytest.mark.parametrize('name', image_corruptions.NAMES[1:])
 def test_corruptions_keep_the_shape_and_are_repeatable(name):
   for x in (IMAGES, IMAGES[..., 0], IMAGES[:, :20]):
-    got = apply(name, 3, x)
-    assert (got.shape, got.dtype) == (x.shape, np.uint8)
-    np.testing.assert_array_equal(got, apply(name, 3, x))
-    assert (got != x).any()
+    actual = apply(name, 3, x)
+    assert (actual.shape, actual.dtype) == (x.shape, np.uint8)
+    np.testing.assert_array_equal(actual, apply(name, 3, x))
+    assert (actual != x).any()
   floats = corrupted(
     IMAGES.astype(np.float32) / 255, name, 3, 1.0, np.random.default_rng(7)
   )
@@ -41,8 +41,8 @@ def test_brightness_is_of_hsv():
       h, s, v = colorsys.rgb_to_hsv(*(pixel / 255.0))
       return colorsys.hsv_to_rgb(h, s, min(v + c, 1))
 
-    want = np.apply_along_axis(brighter, -1, IMAGES[:2]) * 255
-    assert np.abs(apply('brightness', strength)[:2] - want).max() <= 0.51
+    expected = np.apply_along_axis(brighter, -1, IMAGES[:2]) * 255
+    assert np.abs(apply('brightness', strength)[:2] - expected).max() <= 0.51
 
 
 def test_blurs_and_contrast_by_their_equations():
@@ -53,16 +53,16 @@ def test_blurs_and_contrast_by_their_equations():
   point[0, 4, 4] = 255
   at = np.arange(-4, 5)
   taps = np.exp(-(at**2) / (2 * 1.0**2))
-  want = 255 * np.outer(taps, taps) / taps.sum() ** 2
-  assert np.abs(apply('gaussian_blur', 5, point)[0, :, :, 0] - want).max() <= 0.51
+  expected = 255 * np.outer(taps, taps) / taps.sum() ** 2
+  assert np.abs(apply('gaussian_blur', 5, point)[0, :, :, 0] - expected).max() <= 0.51
   # A disk of radius 1 is a cross of five pixels; sigma 0.2 hardly smooths it.
-  got = apply('defocus_blur', 4, point)[0, 3:6, 3:6, 0]
-  np.testing.assert_array_equal(got, [[0, 51, 0], [51, 51, 51], [0, 51, 0]])
+  actual = apply('defocus_blur', 4, point)[0, 3:6, 3:6, 0]
+  np.testing.assert_array_equal(actual, [[0, 51, 0], [51, 51, 51], [0, 51, 0]])
   # Of radius 0.3 it is one pixel, smoothed by three taps of sigma 0.4.
   taps = np.exp(-np.array([1, 0, 1]) / (2 * 0.4**2))
   taps /= taps.sum()
-  got = apply('defocus_blur', 1, point)[0, 3:6, 3:6, 0]
-  assert np.abs(got - 255 * np.outer(taps, taps)).max() <= 0.51
+  actual = apply('defocus_blur', 1, point)[0, 3:6, 3:6, 0]
+  assert np.abs(actual - 255 * np.outer(taps, taps)).max() <= 0.51
 
 
 def test_noises_have_their_moments():

@@ -64,11 +64,11 @@ def test_pfllib(tmp_path, shape, split):
   pool = sources.read(f'pfllib({tmp_path})')
   assert (pool.num_classes, pool.names.tolist()) == (5, [str(i) for i in range(11)])
   assert (pool.test is None) == (not split)
-  found = parts(pool)
-  assert found.keys() == expected.keys()
+  result = parts(pool)
+  assert result.keys() == expected.keys()
   for part, (x, y) in expected.items():
-    np.testing.assert_array_equal(found[part][0], x)
-    np.testing.assert_array_equal(found[part][1], y)
+    np.testing.assert_array_equal(result[part][0], x)
+    np.testing.assert_array_equal(result[part][1], y)
 
 
 def assert_same(pool, other):

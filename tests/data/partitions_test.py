@@ -155,7 +155,7 @@ def test_labels_are_dealt_as_in_niid_bench(per_client):
 def test_capped_dirichlet_follows_niid_bench():
   labels = numbers().y
   request = Request(np.random.default_rng(5), labels, 20, 10)
-  found = partitions.Dirichlet(0.3, min_examples=30).shares(request, np.zeros(0))
+  result = partitions.Dirichlet(0.3, min_examples=30).shares(request, np.zeros(0))
   again = np.random.default_rng(5)
   counts = np.bincount(labels, minlength=10)
   while True:  # The same from the words of the paper's code.
@@ -171,7 +171,7 @@ def test_capped_dirichlet_follows_niid_bench():
     else:
       if held.min() >= 30:
         break
-  np.testing.assert_allclose(found, want)
+  np.testing.assert_allclose(result, want)
 
 
 def test_lognormal_sizes_have_their_deviation_and_iid_labels():
@@ -264,7 +264,7 @@ def test_swapped_labels_are_swapped_back():
 @pytest.mark.parametrize('degrees', [15, 105, -40.5])
 def test_nearest_sampling_takes_the_nearest_pixel(degrees):
   x = np.random.default_rng(0).integers(1, 256, (2, 28, 28)).astype(np.uint8)
-  got = rotate(x, degrees, 'nearest')
+  actual = rotate(x, degrees, 'nearest')
   angle, middle = np.deg2rad(degrees), 13.5
   row, column = np.mgrid[:28, :28] - middle
   # Where the pixel was, before the image was turned counterclockwise.
@@ -273,7 +273,7 @@ def test_nearest_sampling_takes_the_nearest_pixel(degrees):
   nearest = [np.rint(old).astype(int) for old in (old_row, old_column)]
   inside = np.all([(n >= 0) & (n < 28) for n in nearest], axis=0)
   expected = np.where(inside, x[:, nearest[0].clip(0, 27), nearest[1].clip(0, 27)], 0)
-  assert (got == expected).mean() > 0.998  # But for ties.
+  assert (actual == expected).mean() > 0.998  # But for ties.
   np.testing.assert_array_equal(rotate(x, 270), np.rot90(x, 3, axes=(1, 2)))
 
 

@@ -31,11 +31,11 @@ def by_part(clients):
 
 
 def assert_equal(pool, expected):
-  found = parts(pool)
-  assert found.keys() == expected.keys()
+  result = parts(pool)
+  assert result.keys() == expected.keys()
   for key, (x, y) in expected.items():
-    np.testing.assert_array_equal(found[key][0], x)
-    np.testing.assert_array_equal(found[key][1], y)
+    np.testing.assert_array_equal(result[key][0], x)
+    np.testing.assert_array_equal(result[key][1], y)
 
 
 @pytest.mark.parametrize('form', FEMNIST)
@@ -221,10 +221,10 @@ def windows(string, stride=1):
 
 def assert_windows(pool, expected, stride=1):
   """Whether (client, is test) has the windows of a text."""
-  found = parts(pool)
-  assert found.keys() == expected.keys()
+  result = parts(pool)
+  assert result.keys() == expected.keys()
   assert (pool.num_classes, pool.scale, pool.x.dtype) == (80, 1.0, np.uint8)
-  for key, (x, y) in found.items():
+  for key, (x, y) in result.items():
     texts, following = windows(expected[key], stride)
     assert [characters(row) for row in x] == texts
     assert characters(y) == ''.join(following)
@@ -328,16 +328,16 @@ def test_sentences_of_stack_overflow(stackoverflow):
   def words(tokens):
     return [pool.class_names[int(token)] for token in tokens if token > 0]
 
-  found = parts(pool)
-  assert {name for name, _ in found} == USERS.keys() - {'00000003'}
-  (x, *_), (y, *_) = found['00000001', False]
+  result = parts(pool)
+  assert {name for name, _ in result} == USERS.keys() - {'00000003'}
+  (x, *_), (y, *_) = result['00000001', False]
   sentence = ['how', 'do', 'i', 'sort', 'a', 'list']
   assert (words(x), words(y)) == (['begin', *sentence, 'end'], [*sentence, 'end'])
   assert (y[7:] == -1).all()
-  (x,), (y,) = found['00000004', False]
+  (x,), (y,) = result['00000004', False]
   long = [f'w{i}' for i in range(20)]
   assert (words(x), words(y)) == (['begin', *long[:19]], long)
-  _, (y,) = found['00000001', True]
+  _, (y,) = result['00000001', True]
   assert words(y) == ['how', 'unknown', 'sort', 'end']
 
 
