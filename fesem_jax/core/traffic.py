@@ -120,20 +120,15 @@ def after_clustering(
 
   They start from a `common` model or their own, and send `losses`, or one of `choices`.
   """
+  size, beside = traffic.model, 'training losses' if losses else traffic.beside
+  down, up = size * common, size + NUMBER * losses
   if choices:
-    down, up = choices * traffic.model, traffic.model + NUMBER
-    return traffic._replace(
-      of_start=lambda num_clients: (num_clients * down, num_clients * up),
-      beside='the number of its first model',
-      models_before=1,
-    )
-
-  def of_start(num_clients: int) -> tuple[float, float]:
-    down = num_clients * traffic.model * common
-    return down, num_clients * (traffic.model + NUMBER * losses)
-
-  beside = 'training losses' if losses else traffic.beside
-  return traffic._replace(of_start=of_start, beside=beside, models_before=1)
+    down, up, beside = choices * size, size + NUMBER, 'the number of its first model'
+  return traffic._replace(
+    of_start=lambda num_clients: (num_clients * down, num_clients * up),
+    beside=beside,
+    models_before=1,
+  )
 
 
 def all_in_use(
@@ -147,10 +142,9 @@ def all_in_use(
     count = int(known) if compares else 0
     return Sent((count + 1) * size, size + count * NUMBER, count)
 
-  def of_start(num_clients: int) -> tuple[float, float]:
-    return 0, num_clients * NUMBER
-
-  return Traffic(of_round, of_start, in_use, size, beside='losses of models')
+  return Traffic(
+    of_round, lambda n: (0, n * NUMBER), in_use, size, beside='losses of models'
+  )
 
 
 def with_extra_round(
