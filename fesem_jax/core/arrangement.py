@@ -69,10 +69,7 @@ def ordered(local: LocalTraining, *splits: FederatedData) -> list[FederatedData]
 def arrange_together(
   local: LocalTraining, pairs: Sequence[Splits], like: Sequence[Splits] = ()
 ) -> list[Splits]:
-  """Splits of several runs, on every device, each example once, with own `offsets`.
-
-  They differ in examples and clients alone, and have room for those in `like` too.
-  """
+  """Splits of several runs on every device, each example once, with room for `like`."""
   distinct = {(id(train), id(test)): (train, test) for train, test in pairs}
   arranged = [ordered(local, *pair) for pair in distinct.values()]
   unique = {(id(train), id(test)): (train, test) for train, test in like}

@@ -85,9 +85,8 @@ def random_rows(
 ) -> jax.Array:
   """Rows at `places` [B] of a random order of a client's rows: [B] int32.
 
-  The swap-or-not shuffle (Hoang et al., "An Enciphering Scheme Based on a Card
-  Shuffle", CRYPTO 2012), by `words` [2] of the client in the round and the epoch. The
-  bits of a round are the first ones of a random linear function (Dietzfelbinger 1996).
+  The swap-or-not shuffle (Hoang et al., CRYPTO 2012), by the client's `words` [2] and
+  the epoch, with bits of a random linear function (Dietzfelbinger 1996).
   """
   size = jnp.maximum(size, 1)
   counters = jnp.arange(_ROUNDS + 1, dtype=jnp.uint32)

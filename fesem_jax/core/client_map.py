@@ -279,10 +279,7 @@ def side_by_side(fn: Callable[..., Any], size: int) -> Callable[..., Any]:
 
 
 def by_work(fn: Callable[..., Any], work: jax.Array, args: Any, unequal: bool) -> Any:
-  """Results of `fn(work, *args)` of clients with `work` [C] int32 and `args` [C, ...].
-
-  If they are `unequal`, those with much more work train in turn where this is faster.
-  """
+  """Results of `fn(work, *args)` of clients; `unequal` ones may train in turn."""
   size = work.shape[0]
   if size == 1 or not unequal:
     return side_by_side(fn, size)(work, *args)

@@ -63,8 +63,7 @@ def centered_gram(
 ) -> jax.Array:
   """[n, n] inner products of clients about their mean; 0 if not `valid` [n] bool.
 
-  One client is subtracted before multiplying, because clients differ much less than
-  their norms; then the mean is subtracted from the products.
+  One client is subtracted before multiplying, as clients differ less than their norms.
   """
   gram = inner_products(stack, mesh, rows=rows, origin=valid.argmax())
   pairs = valid[:, None] & valid[None]

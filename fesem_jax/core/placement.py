@@ -16,11 +16,7 @@ _MOST_OF_ALL, _MOST_OF_SOME = 1 / 8, 1 / 2
 
 
 def chosen(data_placement: str, num_bytes: int, mesh: Mesh, everyone: bool) -> str:
-  """The placement; 'auto' splits data of `num_bytes` that are large for accelerators.
-
-  The limit is an eighth of a device's memory, or half if rounds draw some of the
-  clients.
-  """
+  """The placement; 'auto' splits data that take much of an accelerator's memory."""
   if data_placement != 'auto':
     return data_placement
   memory = sharding.own_memory(mesh.devices.flat[0])

@@ -19,7 +19,7 @@ def choose(
 ) -> Any:
   """`cpu(*args)` or `accelerator(*args)`, by the platform of the program at lowering.
 
-  The two are equal up to rounding; `tpu` is for TPUs, if they differ from GPUs.
+  `tpu` is for TPUs, if they differ from GPUs; all are equal up to rounding.
   """
   functions = {'cpu': cpu, 'tpu': tpu or accelerator}
   return jax.lax.platform_dependent(*args, **functions, default=accelerator)
@@ -30,12 +30,9 @@ def per_device(
 ) -> Callable[..., Any]:
   """Runs `fn` on each device's clients.
 
-  Args:
-    fn: arrays -> (tree with a leading client axis, tree to sum over devices), either of
-      which may be None.
-    mesh: from `client_mesh`; None if nothing is split.
-    num_split: leading arguments with a leading client axis; others are replicated,
-      except for data that are split by client.
+  `fn` maps arrays to rows, with a leading client axis, and sums over devices, either of
+  which may be None. `num_split` leading arguments have that axis; others are
+  replicated, except for split data. Without a `mesh`, nothing is split.
   """
   if mesh is None or mesh.size == 1:
     return fn

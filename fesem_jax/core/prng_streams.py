@@ -1,9 +1,8 @@
 """Names of all streams of random numbers, and the keys of optimizers.
 
-On devices, a stream is a number that is folded into a key. No key is both folded into
-and split, because `split(key, n)[i]` equals `fold_in(key, i)`. Streams beside client
-ids or epochs count down from 2**31, which these never reach. On the host, a stream is
-the second word of a NumPy seed.
+On devices, a stream is folded into a key; no key is both folded into and split, because
+`split(key, n)[i]` equals `fold_in(key, i)`. Beside client ids or epochs, streams count
+down from 2**31. On the host, a stream is the second word of a NumPy seed.
 """
 
 from typing import Any

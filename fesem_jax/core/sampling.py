@@ -25,12 +25,11 @@ def cohort_of(
 ) -> Cohort:
   """The cohort of chosen clients, by their ids.
 
-  Empty places fill it up to a multiple of the device count. Where data are split by
-  client, clients go to the devices that hold them, with S places on each.
+  Empty places fill it up to a multiple of the device count.
 
   Args:
-    client_ids: [S] distinct `FederatedData.client_ids`; `FederatedData.ids_of` finds
-      them by name. Other numbers become empty places.
+    client_ids: [S] distinct `FederatedData.client_ids`, as of `ids_of` by names; other
+      numbers become empty places.
     data: training split, as the functions of a method get it.
     mesh: the devices, `local.mesh`.
     round: that of the round's cohort, for `lr_schedule`.
@@ -95,8 +94,7 @@ def sample_clients(
 
   Args:
     key: decides which clients are drawn.
-    data: training split; clients without examples come last. Split by client, each
-      device's clients are drawn alike.
+    data: training split; clients without examples come last.
     count: clients to draw; empty places fill up to a multiple of the device count.
     mesh: the devices.
     of: the cohort to draw from; None is everyone.

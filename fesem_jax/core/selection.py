@@ -83,9 +83,8 @@ def counted(
 def power_of_choice(clients_per_round: Count, *, candidates: int) -> Selection:
   """Selection by loss (Cho et al. 2020, "pow-d").
 
-  Each round draws d candidates by their numbers of examples, without replacement; those
-  of largest loss of their deployed model take part, ties at random. The paper averages
-  them alike, by `weighting='uniform'`.
+  Each round draws d candidates by their numbers of examples; those of largest loss of
+  their deployed model take part. The paper averages by `weighting='uniform'`.
 
   Args:
     clients_per_round: S.

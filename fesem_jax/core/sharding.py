@@ -76,11 +76,7 @@ def client_mesh(num_devices: Index = 0) -> Mesh:
 
 
 def deal(work: np.ndarray) -> np.ndarray:
-  """[M] int64 order of clients, with equal `work` in halves, quarters, ...
-
-  In order of decreasing work, each client goes to the half with less work, until it is
-  full; then each half is divided alike. The device count does not matter.
-  """
+  """[M] int64 order of clients that balances `work` in halves, quarters, ... of it."""
   work = np.asarray(work, np.float64)
 
   def halves(clients: np.ndarray, depth: int) -> np.ndarray:
@@ -203,11 +199,7 @@ def full_precision(devices: Sequence[jax.Device]) -> None:
 
 
 def default_clients_per_chunk(params: Any, mesh: Mesh) -> int:
-  """The most clients to train side by side on a device; `params` is one model.
-
-  On a CPU, only small dense models are faster side by side. On an accelerator, as many
-  clients as fit into a quarter of its memory.
-  """
+  """The most clients of one model `params` to train side by side on a device."""
   leaves = jax.tree.leaves(params)
   size = max(1, sum(x.size for x in leaves))
   device = mesh.devices.flat[0]

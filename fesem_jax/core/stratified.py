@@ -23,20 +23,11 @@ def evenly(
 ) -> Any:
   """Draws clients without replacement, of each device alike; all are equally likely.
 
-  Each of `sharding.num_shards` runs of clients gives its part of the cohort, rounded by
-  a common random start (systematic sampling), and so does each device: numbers of
-  devices of equally many shards draw the same clients. Arrays are all NumPy or all JAX.
-
-  Args:
-    count: S, an integer or [] int32.
-    draw: [M] random numbers in [0, 1]; the least of a shard are drawn.
-    exists: [M] bool, who can be drawn.
-    start: random integer below the number of those.
-    num_devices: D; M is a multiple of the number of shards.
-    places: of each device; what is drawn beyond is left out.
-
-  Returns:
-    [D * places] integers, positions of the clients; M in an empty place.
+  Systematic sampling: each of `sharding.num_shards` runs of clients, and so each
+  device, gives its part of the cohort, rounded by a common random `start`. `count` S is
+  an integer or [] int32; of a shard, clients that exist with the least `draw` [M] are
+  drawn. Arrays are all NumPy or all JAX. Returns [D * places] positions; M in an empty
+  place.
   """
   num_clients, shards = len(draw), sharding.num_shards(num_devices)
   available = exists.reshape(shards, -1)

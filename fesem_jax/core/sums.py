@@ -93,8 +93,6 @@ def or_one(weight: jax.Array) -> jax.Array:
 class ClusterSums(NamedTuple):
   """Running sums over the rows of each cluster, minus the cluster's origin.
 
-  Sums of differences of close models are more accurate than sums of models.
-
   Attributes:
     params: [K, ...] sum of weight * (row - origin).
     weight: [K] float32 sum of weights.

@@ -116,10 +116,7 @@ def nothing() -> Traffic:
 def after_clustering(
   traffic: Traffic, common: bool = True, losses: int = 0, choices: int = 0
 ) -> Traffic:
-  """Traffic of a method whose clients train and are clustered before the first round.
-
-  They start from a `common` model or their own, and send `losses`, or one of `choices`.
-  """
+  """Traffic of clients that train, from a `common` model or not, before round 1."""
   size, beside = traffic.model, 'training losses' if losses else traffic.beside
   down, up = size * common, size + NUMBER * losses
   if choices:

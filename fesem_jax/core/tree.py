@@ -148,8 +148,7 @@ def all_finite(stack: Params) -> jax.Array:
 def squared_distances(stack: Params, centers: Params) -> jax.Array:
   """Squared L2 distance of each row [S, ...] to each center [K, ...]: [S, K].
 
-  Computed from differences: |w|^2 - 2wc + |c|^2 loses all digits of close models. Pass
-  a stack split over devices through `per_device`.
+  From differences: |w|^2 - 2wc + |c|^2 loses all digits. Split stacks: `per_device`.
   """
   return platforms.choose(_row_by_row, _center_by_center, stack, centers)
 
