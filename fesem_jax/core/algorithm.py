@@ -156,20 +156,17 @@ class Algorithm(_Parts):
     step: (state, data, cohort, key) -> (state, RoundInfo), compiled.
     deployed: (state, data) -> `ClientModels` of all M clients; data is the training
       split.
-    between: (state, RoundInfo) -> (state, RoundInfo) on the host after each round, or
-      None.
+    between: (state, RoundInfo) -> both, on the host after each round, or None.
     train: (local, state, data, cohort, key, reduction) -> `Trained`, the local training
       of a round; None is plain SGD from the deployed models.
-    with_centers: (state, centers [K, ...], stays [K] bool) -> state with these centers,
-      of which those with `stays` have not moved. `algorithms.wrappers` need it, a state
-      with `centers`, `rounds` and `assignment`, a `step` that heeds
-      `Cohort.keep_clusters`, and an `init` that takes `cohort`.
+    with_centers: (state, centers [K, ...], stays [K] bool) -> state with these centers;
+      those with `stays` have not moved. For `algorithms.wrappers`, which also need
+      `centers`, `rounds` and `assignment` in the state, and `cohort` in `init`.
     traffic: messages of server and clients; None is one model each way.
-    of_unseen: (state, data) -> `ClientModels` of clients that did not take part; None
-      deploys the model of lowest training loss.
+    of_unseen: (state, data) -> `ClientModels` of other clients; None deploys the model
+      of lowest training loss.
     of_data: train -> train, applied once before the run, or None.
-    made_by: the function that made it and its options, for config.json; None for a
-      method of your own.
+    made_by: the function that made it and its options, for config.json.
   """
 
   __slots__ = ()

@@ -44,29 +44,22 @@ def map_clients(
 ) -> tuple[Any, Any]:
   """Runs `body` on clients, split over devices, in chunks of decreasing work.
 
-  A chunk takes as long as its longest client, so clients of similar work share one.
-  Rows of an `offloading.Offloaded` are fetched chunk by chunk.
-
   Args:
     body: processes a chunk; it must not add empty slots to the sums.
     ids: [S] int32 positions in the data; S is a multiple of the number of devices.
-    work: [S] int32 work of each client.
-    own: tree of [S, ...], the data of each client.
-    shared: tree of replicated arrays. Pass all that `body` needs: it cannot close over
-      arrays of a mesh.
+    work: [S] int32 work of each client; similar ones share a chunk.
+    own: tree of [S, ...], the data of each client; rows in host memory are fetched.
+    shared: replicated arrays that `body` needs, as it cannot close over them.
     per_chunk: C, clients side by side, at most.
     empty: M, the position of an empty slot.
     mesh: the devices.
     sums: arrays to add to, all zeros.
-    into: arrays [S, ...] to overwrite, a prefix of the tree of results; None allocates,
-      which takes longer.
+    into: arrays [S, ...] to overwrite, a prefix of the results, or None.
     replaces: whether `body` reads those of `into` that are in host memory.
-    group: [S] int32 below `num_groups`; a chunk has clients of at most two groups, one
-      after the other. None is a single group.
+    group: [S] int32 below `num_groups`; a chunk has clients of two groups at most.
     num_groups: an upper bound of the number of groups.
-    finish: (rows [c, ...], common values, sums) -> results [c, ...] and sums, where
-      these take too much memory for C clients; `body` then returns rows and common
-      values in place of results.
+    finish: (rows [c, ...] and common values of `body`, sums) -> results and sums, for
+      results too large for C clients at once.
     part: the most clients of a call of `finish`.
 
   Returns:

@@ -31,11 +31,8 @@ def inner_products(
 ) -> jax.Array:
   """[n, n] float32: inner product of each pair of rows of a stack [S, ...].
 
-  Args:
-    stack: [S, ...].
-    mesh: devices that the rows are split over, or None.
-    rows: [n] int32 positions of the rows; None for all S.
-    origin: [] int32 which of these n rows is subtracted from all, or None.
+  `rows` [n] int32 chooses some of the S, and `origin` [] int32 is the one of them that
+  is subtracted from all. With a `mesh`, rows are split over its devices.
   """
   devices = 1 if mesh is None else mesh.size
 

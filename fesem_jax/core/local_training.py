@@ -208,15 +208,13 @@ def local_training(
 ) -> LocalTraining:
   """Builds a `LocalTraining`, with defaults chosen for the machine.
 
-  `local._replace(...)` sets its other fields, which `simulate` checks:
-  `schedule=fj.Schedule(10, steps=5)`, `dropout_rate`, `local_lr_schedule`,
-  `augmentation`, `batch_stats`, `keep_optimizer_state` and `work`.
+  `local._replace(...)` sets its other fields, which `simulate` checks.
 
   Args:
     model: see `Model`.
     optimizer: an Optax optimizer, e.g. `optax.sgd(0.1)`.
-    batch_size: see `Schedule`; so is `epochs`.
-    epochs: passes over a client's examples.
+    batch_size: see `Schedule`.
+    epochs: see `Schedule`.
     lr_schedule: see `LocalTraining`.
     sends: see `LocalTraining`; a function (key, start, trained) -> sent is enough.
     machine: devices, clients side by side, precision and placement of the data.

@@ -39,19 +39,16 @@ def add_up(
 ) -> tuple[Any, Any]:
   """`jax.lax.fori_loop(0, count, add, (results, sums))` with sums in two levels.
 
-  About sqrt(count) terms are summed from zero before their sum is added to the total,
-  so that the rounding error grows with sqrt(count): a million equal float32 terms sum
-  to 1 % too much one by one, and to 0.01 % in two levels.
+  About sqrt(count) terms are summed from zero before they are added to the total: a
+  million equal float32 terms sum to 1 % too much one by one, here to 0.01 %.
 
   Args:
     count: number of terms, at most `most`.
-    add: (i, (results, sums)) -> (results, sums); it adds a term to sums, on which its
-      results do not depend.
+    add: (i, (results, sums)) -> (results, sums), whose results do not depend on sums.
     results: arrays to overwrite.
     sums: arrays to add to.
     most: required if `count` is an array.
-    fewest: terms that are summed from zero; None is the K of `ClusterSums` in `sums`,
-      since adding to the total reads all K.
+    fewest: terms that are summed from zero; None is the K of `ClusterSums` in `sums`.
   """
   most = int(count) if most is None else most
   group = max(math.isqrt(most), fewest or _num_clusters(sums))

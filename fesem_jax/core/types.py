@@ -82,11 +82,9 @@ class Cohort:
   """The clients that take part in a round.
 
   Attributes:
-    ids: [S] int32 positions in the data, which a run orders by work;
-      `data.client_ids[ids]` are in the user's order, see `cohort_of`. M is an empty
-      slot, so that S is a multiple of the device count. If data are split by client,
-      device d trains the d-th part of `ids`; it treats clients of other devices as
-      empty slots.
+    ids: [S] int32 positions in the data, which a run orders by work (`cohort_of` takes
+      the user's ids); M is an empty slot. If data are split by client, device d trains
+      the d-th part of `ids`, of its own clients.
     everyone: True if `ids` is 0..M-1, which needs no gather.
     round: [] int32 round, from 0, for `LocalTraining.rate`; None outside of rounds.
     keep_clusters: [] bool whether clients keep the clusters that they start from; None
