@@ -1,8 +1,4 @@
-"""Data: doors for a user's own, named data sets, and splits of clients.
-
-`from_arrays` and `from_frame` make a `Pool`, which `federate` deals to clients by a
-partition; `load` does so with a data set by its name.
-"""
+"""Data: doors for a user's own, named data sets, and splits of clients."""
 
 from fesem_jax.data.federation import drift, federate, load, load_phases
 from fesem_jax.data.pool import Pool, from_arrays, from_frame

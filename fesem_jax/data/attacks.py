@@ -120,8 +120,7 @@ def apply(
 ) -> FederatedData:
   """The training split with a fraction of its clients bad.
 
-  A larger fraction includes the bad clients of a smaller one. Hold out examples and
-  clients before calling this function.
+  A larger fraction includes the bad clients of a smaller one. Hold out first.
 
   Args:
     train: training split of M clients, on the host.
@@ -161,8 +160,8 @@ def apply(
 def mask(shape: tuple[int, ...], width: int | None = None) -> Array:
   """Bool, True in the corner of an example of a shape.
 
-  The lower right square of an image, an eighth of its height and at least 2 pixels; the
-  last eighth of a vector. A `width` flattens and pads it, as on devices.
+  An eighth of an image's height, at least 2 pixels, or of a vector; `width` flattens
+  it.
   """
   sides = shape[:2]
   size = max(len(sides), shape[0] // 8)

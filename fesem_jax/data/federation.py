@@ -161,9 +161,6 @@ def load(
     data_dir: folder of the data; '' is the environment's FESEM_DATA_DIR, or 'data'.
     task: a key of `tasks.TASKS`; '' takes that of the data.
     **options: arguments of `federate`.
-
-  Raises:
-    UserError: naming the argument or file at fault.
   """
   [(_, train, test)] = load_phases(dataset, data_dir=data_dir, task=task, **options)
   return train, test

@@ -1,8 +1,6 @@
 """LEAF's data: FEMNIST by writer, CelebA by celebrity, and any in its JSON layout.
 
-A folder has train/*.json and test/*.json, or all_data/*.json, of `user_data: {user: {x,
-y}}` (Caldas et al., "LEAF: A Benchmark for Federated Settings", 2018). Files are parsed
-user by user, since the full FEMNIST is several GB of text.
+Files hold `user_data: {user: {x, y}}` (Caldas et al. 2018), and are parsed by user.
 """
 
 import codecs
@@ -41,10 +39,7 @@ _CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
 def read_folder(
   folder: pathlib.Path, features: Convert = np.array, targets: Convert = np.array
 ) -> Arrays:
-  """Examples of each user of a folder in LEAF's layout.
-
-  Splits of different users, as `preprocess.sh -t user` makes them, are joined.
-  """
+  """Examples of each user of a folder; splits of different users are joined."""
 
   def read(part: str) -> Clients:
     return _users(sorted((folder / part).glob('[!.]*.json*')), features, targets)

@@ -42,9 +42,9 @@ def read(
   """Reads or generates a data set.
 
   Args:
-    dataset: an expression of `SOURCES`, e.g. 'digits' or 'hub(me/mine, client=user)',
-      or MODULE:FUNCTION(OPTION=VALUE, ...) of a user, which returns a pool or a dict of
-      the arguments of `from_arrays`.
+    dataset: an expression of `SOURCES`, e.g. 'hub(me/mine, client=user)', or of a
+      user's MODULE:FUNCTION, which returns a pool or a dict of arguments of
+      `from_arrays`.
     data_dir: folder of all data; '' is the environment's FESEM_DATA_DIR, or data.
     seed: of generated data, and of draws of users.
     num_clients: M of generated data; 0 is 100.

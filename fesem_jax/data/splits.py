@@ -53,9 +53,6 @@ def hold_out_clients(
 
   Returns:
     (training, test) of the remaining clients, and (training, test) of the others.
-
-  Raises:
-    UserError: if no client would remain, or none would be set aside.
   """
   count = round(fraction * train.num_clients)
   right = 0 < count < train.num_clients
@@ -75,14 +72,11 @@ def class_sample(
 
   Args:
     test: test split of M clients, on the host.
-    per_class: examples of each class that occurs.
+    per_class: examples of each class that occurs; `UserError` if a class has fewer.
     seed: decides which examples.
 
   Returns:
     x [T, ...] as in the split, and y [T] int32 labels, class by class.
-
-  Raises:
-    UserError: if targets are no classes, or a class has fewer examples.
   """
   check(test.task == CLASSIFICATION.name, f'class_sample: {test.task} has no classes')
   y = np.asarray(test.compact(test.y))
@@ -256,8 +250,7 @@ def describe(train: FederatedData, test: FederatedData) -> 'pandas.DataFrame':
 def label_counts(data: FederatedData) -> np.ndarray:
   """[M, L] int64 examples of each class on each client, on the host.
 
-  Of sequences these are the tokens to be predicted; of a regression, which has no
-  classes, L is 1.
+  Of sequences these are tokens; L is 1 of a regression.
   """
   sizes = np.asarray(data.sizes())
   if not TASKS[data.task].has_classes:

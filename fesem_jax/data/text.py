@@ -57,8 +57,7 @@ def shakespeare(request: Request, stride: Stride = 1) -> Arrays:
 def text(request: Request, file: str, stride: Stride = 1) -> Arrays:
   """A text of speeches with a line NAME: before each; a client per speaker.
 
-  The speeches of a speaker are joined; the first 80 % of the characters are for
-  training, and no example reaches over the border.
+  The first 80 % of a speaker's characters are for training; no example crosses over.
   """
   path, speeches = pathlib.Path(file), dict[str, list[str]]()
   with opened(path) as opened_file:

@@ -46,8 +46,7 @@ KINDS: dict[str, type[Partition]] = {
 def parse(text: str) -> Partition:
   """The partition of an expression, such as 'rotated(groups=4)+dirichlet(0.1)'.
 
-  Groups and noise hold the other parts in any order. Raises `UserError` on unknown
-  names and arguments, and on parts that cannot be joined.
+  Groups and noise hold the other parts, in any order.
   """
   parts = expressions.build(text, KINDS, 'partition')
   check(parts, f'partition: {text!r:.40} is empty; expected e.g. dirichlet(0.1)')

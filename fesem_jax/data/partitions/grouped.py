@@ -81,7 +81,7 @@ class Grouped(Parted):
 
   Attributes:
     groups: k, or a list with the setting of each.
-    disjoint: whether the groups divide the examples; if False, each holds all of them.
+    disjoint: whether the groups divide the examples; if False, each holds all.
     within: how the examples of a group are dealt to its clients.
   """
 
