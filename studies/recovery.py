@@ -102,7 +102,8 @@ def _load(name: str, seed: int) -> tuple[FederatedData, FederatedData, LocalTrai
     work = Schedule(0, steps=_EPOCHS.value or 10)
   model = models.build('mlp', splits[0].example_shape, splits[0].num_classes, [hidden])
   local = local_training(model, optax.sgd(_RATE.value))._replace(schedule=work)
-  return *arrange(local, *splits), local
+  train, test = arrange(local, *splits)
+  return train, test, local
 
 
 def shuffled_start(

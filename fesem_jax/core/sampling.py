@@ -108,8 +108,8 @@ def sample_clients(
   if data.shard_rows is not None:
     places = stratified.places_of_sample(count, data, of, mesh)
     draw = jax.vmap(jax.random.uniform)(keys)
-    number = count if number is None else number
-    ids = stratified.drawn_on_devices(key, number, draw, exists, places, mesh)
+    drawn = count if number is None else number
+    ids = stratified.drawn_on_devices(key, drawn, draw, exists, places, mesh)
     return Cohort(ids, everyone=False, round=round)
   ids = first_at_random(keys, exists, count)
   padding = jnp.full(-ids.shape[0] % mesh.size, data.num_clients, jnp.int32)

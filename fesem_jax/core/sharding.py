@@ -138,9 +138,11 @@ def split_rows(
   """An array split over the devices; `part` returns the rows of a device."""
   on_each = shape[0] // mesh.size
   placed = NamedSharding(mesh, PartitionSpec(CLIENTS))
-  return jax.make_array_from_callback(
-    shape, placed, lambda index: part((index[0].start or 0) // on_each)
-  )
+
+  def rows(index: Any) -> np.ndarray:
+    return part((index[0].start or 0) // on_each)
+
+  return jax.make_array_from_callback(shape, placed, rows)
 
 
 def split_clients(tree: Any, mesh: Mesh) -> Any:

@@ -299,7 +299,9 @@ def _run_alone(
 ) -> None:
   local = spec.algorithm.local
   with progress_lines.waiting_for('placing the data'):
-    splits = arrange(local, spec.train, spec.test, data_placement=placement_of(spec))
+    where = placement_of(spec)
+    train, test = arrange(local, spec.train, spec.test, data_placement=where)
+  splits = train, test
   if only_compile:
     _ = runner_of(spec, splits, 1, ()).programs
   else:

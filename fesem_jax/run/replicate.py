@@ -119,7 +119,8 @@ class Replicate:
       self._phase, (_, train, test) = phase, phases[phase]
       self.on_host = train
       placed = placement.of(self.splits[0])
-      self.splits = arrange(local, train, test, data_placement=placed)
+      train, test = arrange(local, train, test, data_placement=placed)
+      self.splits = train, test
     return self._data_changed
 
   def select(self, number: int, state: Any) -> tuple[Cohort, dict[str, Any]]:
