@@ -4,7 +4,6 @@ from fesem_jax.data.federation import drift, federate, load, load_phases
 from fesem_jax.data.pool import Pool, from_arrays, from_frame
 from fesem_jax.data.splits import (
   Phase,
-  class_sample,
   describe,
   first_examples,
   hold_out,
@@ -18,7 +17,6 @@ from fesem_jax.data.splits import (
 __all__ = [
   'Phase',
   'Pool',
-  'class_sample',
   'describe',
   'drift',
   'federate',

@@ -12,7 +12,7 @@ from fesem_jax.core import prng_streams
 from fesem_jax.core.client_info import checked_weights
 from fesem_jax.core.federated_data import FederatedData, Groups
 from fesem_jax.data.partitions.partition import Rows, split_each
-from fesem_jax.tasks import CLASSIFICATION, TASKS
+from fesem_jax.tasks import TASKS
 from fesem_jax.utils import ranges
 from fesem_jax.utils.errors import check
 
@@ -62,32 +62,6 @@ def hold_out_clients(
   seen, unseen = np.sort(order[count:]), np.sort(order[:count])
   remaining = train.reorder(seen), test.reorder(seen)
   return remaining, (train.reorder(unseen), test.reorder(unseen))
-
-
-@ranges.checked
-def class_sample(
-  test: FederatedData, per_class: ranges.Count, seed: ranges.Seed = 0
-) -> tuple[np.ndarray, np.ndarray]:
-  """Draws as many examples of each class, as a server may have them.
-
-  Args:
-    test: test split of M clients, on the host.
-    per_class: examples of each class that occurs; `UserError` if a class has fewer.
-    seed: decides which examples.
-
-  Returns:
-    x [T, ...] as in the split, and y [T] int32 labels, class by class.
-  """
-  check(test.task == CLASSIFICATION.name, f'class_sample: {test.task} has no classes')
-  y = np.asarray(test.compact(test.y))
-  labels, counts = np.unique(y, return_counts=True)
-  fewest = counts.min(initial=len(y))
-  check(0 < per_class <= fewest, f'per_class: a class has {fewest} examples; lower it')
-  rng = prng_streams.host_rng(seed, prng_streams.HOLD_OUT, 1)
-  rows = np.concatenate(
-    [rng.choice(np.flatnonzero(y == i), per_class, replace=False) for i in labels]
-  )
-  return test.compact(test.x)[rows], y[rows]
 
 
 @ranges.checked

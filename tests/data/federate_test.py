@@ -194,20 +194,6 @@ def test_bad_clients_stay_bad_where_examples_are_held_out():
   assert held.attack is None
 
 
-def test_a_class_sample_is_balanced():
-  _, test = data.load('digits', partition='shards', num_clients=10)
-  x, y = data.class_sample(test, 20)
-  assert np.bincount(y).tolist() == [20] * 10
-  labels = {row.tobytes(): label for row, label in zip(test.x, test.y, strict=True)}
-  assert all(labels[row.tobytes()] == label for row, label in zip(x, y, strict=True))
-  assert len({row.tobytes() for row in x}) == 200
-  with pytest.raises(UserError, match='per_class: '):
-    data.class_sample(test, np.bincount(test.y).min() + 1)
-  _, targets = data.load('diabetes', num_clients=4)
-  with pytest.raises(UserError, match='class_sample: regression'):
-    data.class_sample(targets, 1)
-
-
 def test_label_skew_of_known_mixtures():
   assert label_skew.label_skew(np.array([[5, 5], [9, 9], [0, 0]])) == 0
   assert label_skew.label_skew(np.array([[8, 0], [0, 8]])) == pytest.approx(0.5)
