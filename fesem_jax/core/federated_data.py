@@ -93,6 +93,10 @@ class FederatedData:
   weights: HostOrDeviceArray = None
   server_test: tuple[np.ndarray, np.ndarray] | None = None
 
+  def __repr__(self) -> str:
+    x, y = (getattr(array, 'shape', None) for array in (self.x, self.y))
+    return f'FederatedData({self.num_clients} clients, x {x}, y {y}, {self.task})'
+
   @property
   def num_clients(self) -> int:
     """M, including clients without rows."""

@@ -114,7 +114,8 @@ def _with_options(
   allowed = options(model)
   for option, value in values.items():
     most = _MAX_DEPTH if option == 'depth' else _MAX_WIDTH
-    check(option in allowed, f'{model}: no option {option}; has {", ".join(allowed)}')
+    names = ', '.join(allowed) or 'none; hidden=[64] sets the widths of mlp'
+    check(option in allowed, f'{model}: no option {option}; has {names}')
     fits = isinstance(value, numbers.Integral) and 1 <= value <= most
     check(fits, f'{model}: {option} must be from 1 to {most}; got {value!r:.20}')
   changes: dict[str, Any] = {option: int(value) for option, value in values.items()}
