@@ -143,6 +143,7 @@ def swept(text: str, configs: Configurations) -> Configurations:
       made[f'{begin}{name}={text_of(x)})'] = config | changed
     if not varies:
       made[label] = config
+  check(made.keys() != configs.keys(), f'sweep: {name} applies to none of algorithms')
   return made
 
 

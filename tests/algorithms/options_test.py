@@ -289,7 +289,7 @@ def test_methods_of_all_clients_refuse_rounds_of_some(name):
   ],
 )
 def test_fesems_first_clustering_is_as_its_options_say(options, most, monkeypatch):
-  module, seen = sys.modules['fesem_jax.algorithms.common.cluster_start'], []
+  module, seen = sys.modules['fesem_jax.algorithms.fesem'], []
   monkeypatch.setattr(module, 'MAX_INITIAL_CLIENTS', 5)
   real = module.train_and_cluster
 

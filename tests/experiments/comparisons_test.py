@@ -144,7 +144,7 @@ def test_labels_have_the_value_and_methods_without_the_flag_run_once(swept):
   [
     ('num_clusters:2,3', 'sweep'),
     ('rounds:1,x', 'rounds'),
-    ('ditto_lambda:0.5', 'ditto_lambda'),
+    ('ditto_lambda:0.5', 'sweep: ditto_lambda'),
   ],
 )
 def test_flags_and_values_that_cannot_vary_are_refused(swept, text, subject):
