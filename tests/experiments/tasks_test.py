@@ -70,7 +70,9 @@ def test_a_regression_is_inspected_converted_and_trained_on(tmp_path):
   assert again.returncode == 0, again.stderr
   assert 'micro-RMSE' in again.stdout
   # The lowest error is the best, and a target is reached from above.
-  assert re.search(r'rounds to 1e\+06 rounds to 1e-06\n.* 1\.0 +not reached', again.stdout)
+  assert re.search(
+    r'rounds to 1e\+06 rounds to 1e-06\n.* 1\.0 +not reached', again.stdout
+  )
   summary = json.loads((tmp_path / 'r/summary.json').read_text())
   lines = (tmp_path / 'r/metrics.jsonl').read_text().splitlines()
   errors = [json.loads(line)['deployed']['micro_rmse'] for line in lines]
