@@ -39,7 +39,7 @@ def test_a_time_step_is_the_one_in_words():
     after, least, started, clusters, shares = fed_drift_step(
       losses, own, before, last_used, weights, delta
     )
-    np.testing.assert_array_equal(found.own, after)
+    np.testing.assert_array_equal(found.assignment, after)
     np.testing.assert_allclose(found.loss, least)
     new = {int(k): int(found.best[i]) for i, k in enumerate(found.new) if k < 6}
     assert new == started
@@ -53,7 +53,7 @@ def test_a_time_step_is_the_one_in_words():
     np.testing.assert_allclose(found.weights[[*shares]], [*shares.values()])
     news, merges = news + len(new), merges + (into != np.arange(6)).sum()
   assert min(news, merges) > 10
-  assert found.own.dtype == found.new.dtype == found.last_used.dtype == np.int32
+  assert found.assignment.dtype == found.new.dtype == found.last_used.dtype == np.int32
 
 
 def test_a_client_counts_for_its_old_model_until_that_rises_by_more_than_delta():
@@ -66,7 +66,7 @@ def test_a_client_counts_for_its_old_model_until_that_rises_by_more_than_delta()
   assert decided([[1.5, 2.0]], [0], [1], [8, 8]).new.tolist() == [2]
   # Without its losses nothing is known: it keeps its model and counts for none.
   found = decided(losses, [0, 0], [1, 1], [8, 8], weights=weights, sent=[False, True])
-  assert found.own.tolist() == [0, 1]
+  assert found.assignment.tolist() == [0, 1]
   assert found.weights.tolist() == [0, 4]
 
 
@@ -75,7 +75,7 @@ def test_clients_without_examples_keep_no_model_in_use():
   losses = [[2.0, 0.5], [1.0, 2.0], [3.0, 4.0]]
   found = decided(losses, [0, 0, 0], [1, 1, 1], [8, 7], weights=[0, 1, 1])
   assert found.new.tolist() == [2, 2, 1]
-  assert found.own.tolist() == [1, 0, 1]
+  assert found.assignment.tolist() == [1, 0, 1]
   found = decided(losses[:2], [0, 0], [1, 1], [8, 7], weights=[0, 1])
   assert found.last_used.tolist() == [9, 7]
 
