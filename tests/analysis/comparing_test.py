@@ -203,8 +203,8 @@ def test_a_comparison_runs_and_continues_in_its_workdir(tmp_path):
   one = fj.compare({'fed_prox': methods['fed_prox']}, data(), **options)
   assert one.runs['method'].tolist() == ['fed_prox'] * 2 + ['fed_avg'] * 2
   from_folder = read_comparison(tmp_path)
-  pandas.testing.assert_frame_equal(from_folder.rounds, found.rounds)
-  pandas.testing.assert_frame_equal(from_folder.clients, found.clients)
+  pandas.testing.assert_frame_equal(from_folder.rounds, one.rounds)
+  pandas.testing.assert_frame_equal(from_folder.clients, one.clients)
   alone = fj.simulate(methods['fed_prox'], *data(), rounds=1, seed=1, finetune_epochs=0)
   row = found.runs.iloc[3]
   want = alone.summary['deployed']['micro_accuracy']
