@@ -98,19 +98,24 @@ def random_rows(
   sums, keys = jax.lax.optimization_barrier((sums, keys))
   rows = places + sums[_ROUNDS]
   rows -= jnp.where(rows >= size, size, 0)
-
-  def swapped(rows: jax.Array, numbers: Any) -> tuple[jax.Array, None]:
-    """Pairs of rows that add up to the same number swap, or stay."""
-    total, factor, summand = numbers
-    partners = total - rows
-    partners += jnp.where(partners < 0, size, 0)
-    swap = jnp.maximum(rows, partners) * factor + summand < 0
-    return jnp.where(swap, partners, rows), None
-
-  # Traced once; unrolled, it runs as one loop over the places.
-  numbers = sums[:_ROUNDS], keys[:_ROUNDS], keys[1:]
-  rows, _ = jax.lax.scan(swapped, rows, numbers, unroll=_ROUNDS)
+  for i in range(_ROUNDS):
+    rows = _swapped(rows, size, sums[i], keys[i], keys[i + 1])
   return rows
+
+
+@functools.partial(jax.jit, inline=True)  # Traced once.
+def _swapped(
+  rows: jax.Array,
+  size: jax.Array,
+  total: jax.Array,
+  factor: jax.Array,
+  summand: jax.Array,
+) -> jax.Array:
+  """Pairs of rows that add up to the same number swap, or stay."""
+  partners = total - rows
+  partners += jnp.where(partners < 0, size, 0)
+  swap = jnp.maximum(rows, partners) * factor + summand < 0
+  return jnp.where(swap, partners, rows)
 
 
 def _mixed(x: jax.Array) -> jax.Array:
