@@ -154,8 +154,10 @@ def entries(
   loaded, machine, printed = LoadedData(), experiment_flags.machine(), list[str]()
 
   def say(text: str) -> None:
-    if not printed or machine['verbose']:
-      print(text)
+    name, on, data = text.partition(' on ')
+    if machine['verbose'] or not printed:
+      several = len(configs) > 1 and on and not machine['verbose']
+      print(f'{len(configs)} methods' if several else name, data, sep=on)
     printed.append(text)
 
   def planned(label: str, values: Values, seed: int, is_tuning: bool) -> Planned:
