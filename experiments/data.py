@@ -63,7 +63,7 @@ def main(argv: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """What is written.
+  """Files to write.
 
   Attributes:
     output: Folder for the data set, or, with --partition, for its clients.

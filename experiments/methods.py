@@ -114,7 +114,7 @@ def shared_options() -> dict[str, tuple[Any, str]]:
 
 
 def parser_of(name: str, personal: Mapping[str, Any]) -> Option | Parser:
-  """What parses values of an option, of a method or any other.
+  """The parser of an option, of a method or any other.
 
   `personal` are options of methods of the user's own, with their defaults.
   """

@@ -190,7 +190,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-  """What is recorded, reported, logged and saved.
+  """Records, reports, logs and files.
 
   Attributes:
     report: Round of the table: the last, the best, or the mean of the last ten.

@@ -1,4 +1,4 @@
-"""What a run and a comparison leave for the eye: figures, and report.html."""
+"""Figures, tables and report.html of runs and comparisons."""
 
 import pathlib
 

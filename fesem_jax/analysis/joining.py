@@ -117,16 +117,17 @@ def adapt(
   on_host, _ = ordered(local, train, test)
   whole, test = arrange(local, train, test, data_placement=data_placement)
   count, clusters = len(whole.info.names), whole.info.clusters
-  # Joining by loss on all examples is what the other rules are compared with.
-  by_all = np.asarray(by_rules(local, centers, whole, keys[0])['loss'])[:count]
+  # Other rules are compared with joining by the loss on all examples.
+  by_all: dict[str, jax.Array] = {}
+  if assigned is not None:
+    by_all = by_rules(local, centers, whole, keys[0])
   for number in numbers:
-    part = whole
+    part, joined, used = whole, by_all, {'global model': ClientModels(centers)}
     if number:
       few = first_examples(on_host, number, config['seed'])
       part = placement.place(few, mesh, placement.of(whole))
-    joined, used = {}, {'global model': ClientModels(centers)}
     if assigned is not None:
-      joined = by_rules(local, centers, part, keys[0])
+      joined = by_rules(local, centers, part, keys[0]) if number else by_all
       used = {rule: ClientModels(centers, joined[rule]) for rule in RULES}
     used['alone'] = train_alone(alone, part, keys[1])
     for rule, models in used.items():
@@ -137,7 +138,7 @@ def adapt(
         row[kind] = evaluate.scores(jax.device_get(sums), local.model.measured_as)
       if rule in joined:
         choice = np.asarray(joined[rule])[:count]
-        row['as_loss'] = float((choice == by_all).mean())
+        row['as_loss'] = float((choice == np.asarray(by_all['loss'])[:count]).mean())
         if clusters is not None and groups is not None:
           row['in_group'] = float((groups[choice] == clusters).mean())
       rows.append(row)

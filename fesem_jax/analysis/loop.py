@@ -246,7 +246,7 @@ class _Counter:
     self._began, self._say, self._warned = time.monotonic(), say, set[str]()
 
   def about(self, label: str, count: int) -> str:
-    """Which runs come next, and the time until the last one ends."""
+    """The runs that come next, and the time until the last one ends."""
     text = f'{label}, runs {self._done + 1}-{self._done + count} of {self._total}'
     if self._done:
       mean = (time.monotonic() - self._began) / self._done

@@ -83,7 +83,7 @@ def of(data: FederatedData) -> str:
 
 
 def identity(data: FederatedData, mesh: Mesh) -> dict[str, str | int]:
-  """What a run's configuration says of the placement: nothing where data are whole."""
+  """Entries of a run's configuration on the placement; none where data are whole."""
   if data.shard_rows is None:
     return {}
   return {'data_placement': 'sharded', 'data_shards': sharding.num_shards(mesh.size)}

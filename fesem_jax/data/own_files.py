@@ -55,7 +55,7 @@ def table(
 
 
 def pfllib(request: Request, folder: str) -> Arrays:
-  """What PFLlib generates: train/0.npz, test/0.npz, ...; a client per number."""
+  """Files of PFLlib: train/0.npz, test/0.npz, ...; a client per number."""
   columns: dict[str, list[Any]] = {'x': [], 'y': [], 'client': [], 'split': []}
   for i, split in enumerate(('train', 'test')):
     paths = pathlib.Path(folder, split).glob('*.npz')

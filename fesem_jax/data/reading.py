@@ -1,4 +1,4 @@
-"""What readers of data sets share."""
+"""Types and functions that readers of data sets share."""
 
 import pathlib
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ Clients = dict[str, tuple[np.ndarray, np.ndarray]]  # x [N, ...], y [N, ...] by 
 
 
 class Request(NamedTuple):
-  """What a data set is read for; `rng` and counts are of generated data."""
+  """The request to read a data set; `rng` and counts are of generated data."""
 
   data_dir: pathlib.Path
   rng: np.random.Generator  # Also of draws of users.

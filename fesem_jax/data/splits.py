@@ -133,7 +133,7 @@ def check_phases(phases: Sequence[Phase]) -> None:
 
 
 def _form(split: FederatedData) -> tuple[object, ...]:
-  """What all phases share, so that the same programs serve them."""
+  """The form that all phases share, so that the same programs serve them."""
   shapes = [(x.shape, str(x.dtype)) for x in jax.tree.leaves(split)]
   arrays = split.client_ids, split.offsets, split.info.names
   return jax.tree.structure(split), shapes, [np.asarray(x).tolist() for x in arrays]

@@ -147,7 +147,7 @@ def _side_by_side(
   bar: str = '',
   across: int = 3,
 ) -> Callable[[], Figure]:
-  """What draws panels of some inches; `bar` labels a color bar."""
+  """Draws panels of some inches; `bar` labels a color bar."""
 
   def draw() -> Figure:
     down = -(-len(panels) // across)

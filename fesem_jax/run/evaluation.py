@@ -161,7 +161,7 @@ def with_clusters(
   real: int,
   data_changed: bool = False,
 ) -> RoundInfo:
-  """What a method reports on a round, on the host, with the clusters it left out.
+  """The report of a method on a round, on the host, with the clusters it left out.
 
   Clients deploy from clusters [M] `before` and `after` the round, None without any; the
   first `real` count. Where data changed, the state knows nothing of moves of an oracle.

@@ -375,7 +375,7 @@ class Runner:
     return self.programs[1](states, train, first, key, numbers, np.int32(count))
 
   def measure(self, states: Any, inputs: Any, number: int) -> Any:
-    """What `Functions.measure` gives after a round, of each run."""
+    """Values of `Functions.measure` after a round, of each run."""
     (*_, key), numbers, *splits = inputs
     if self.count == 1:
       key = prng_streams.folded(key, number)

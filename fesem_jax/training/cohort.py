@@ -234,7 +234,7 @@ def _check(call: Call, reduction: Reduction) -> None:
 
 
 def _checked(values: Any, client: Client) -> tuple[LocalModel, Params, Any]:
-  """What a function of one client returned; `UserError` on a model sent by itself."""
+  """Values of a function of one client; `UserError` on a model sent by itself."""
   model, sent, client_state = values
   attack, sends = client.data.attack, client.local.sends
   lies = attack is not None and attack.of_models

@@ -110,7 +110,7 @@ class Grouped(Parted):
 
   @property
   def settings(self) -> tuple[Any, ...]:
-    """What sets each group apart."""
+    """The value that sets each group apart."""
     listed = isinstance(self.groups, tuple)
     return tuple(self.groups if listed else self.defaults(self.groups))
 

@@ -121,7 +121,7 @@ def _lines(records: Sequence[Record]) -> str:
 def read_result(
   folder: pathlib.Path, history: Sequence[Record], make_portrait: bool
 ) -> tuple[Record, 'DataFrame', Portrait] | None:
-  """What a workdir holds after the last round of `history`; None unless whole."""
+  """The files of a workdir after the last round of `history`; None unless whole."""
   last, names = history[-1], ['clients.csv'] + ['clients.npz'] * make_portrait
 
   def is_whole() -> bool:

@@ -36,7 +36,7 @@ class Frames(NamedTuple):
 
 
 class Recorded(NamedTuple):
-  """What a run leaves, in memory or in its workdir."""
+  """The records of a run, in memory or in its workdir."""
 
   method: str  # label in tables
   seed: int
@@ -56,7 +56,7 @@ class Recorded(NamedTuple):
     config: dict[str, Any] | None = None,
     folder: str = '',
   ) -> 'Recorded':
-    """What a `Result` leaves; None is a run that diverged."""
+    """The records of a `Result`; None is a run that diverged."""
     if result is None:
       none = rounds_of([])
       return cls(method, seed, config or {}, None, none, None, folder, diverged=True)

@@ -55,7 +55,7 @@ def epsilon(
 
 
 def notes(privacy: Privacy, traffic: Traffic | None, clustered: bool) -> list[str]:
-  """What epsilon does not cover, of a method with or without clusters."""
+  """Limits of epsilon, for a method with or without clusters."""
   if clustered and privacy.where == 'server':
     return ['dp: epsilon covers the centers given the clusters, not their choice']
   beside = '' if traffic is None else traffic.beside

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FinishedRun:
-  """What runs have in common, whether they are in memory or read from a workdir."""
+  """Members of runs, whether they are in memory or read from a workdir."""
 
   clients: 'DataFrame'
   summary: Record
@@ -126,7 +126,7 @@ class Result(FinishedRun):
     return DeployedModels.of(self.models, names, examples, self.model)
 
   def __getstate__(self) -> dict[str, Any]:
-    """What can be pickled: arrays on the host, and the model if it can be."""
+    """The state to pickle: arrays on the host, and the model if it can be."""
     model: Model | None = self.model
     try:
       pickle.dumps(model)
