@@ -5,7 +5,6 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent import futures
 from typing import Any, NamedTuple
 
 from absl import logging
@@ -20,7 +19,7 @@ from fesem_jax.run.results.frames import Recorded, joined, read, read_runs
 from fesem_jax.run.results.result import Result
 from fesem_jax.run.runner import Splits
 from fesem_jax.run.spec import Spec
-from fesem_jax.utils import processes, progress_lines
+from fesem_jax.utils import progress_lines
 from fesem_jax.utils.atomic_files import write_atomically
 from fesem_jax.utils.errors import Diverged, UserError
 from fesem_jax.utils.progress_lines import duration
@@ -80,10 +79,9 @@ def run_entries(
   shown |= {'tuned': tuple(search.grid) if search else ()}
   recorded, result = list[Recorded](), Comparison(joined([], list(entries)), **shown)
   counter = _Counter(entries, seeds, search, say)
-  with progress_lines.shown(progress), rules.silenced(), _Ahead() as ahead:
+  with progress_lines.shown(progress), rules.silenced():
     for label, entry in entries.items():
       outcomes = list[Outcome]()
-      ahead.begin(label, entries, seeds, search, runs_at_once)
       try:
         like = _shared_splits(entry, seeds, search) if not runs_at_once else []
         at_once = len(seeds) if like else runs_at_once
@@ -125,43 +123,6 @@ def _shared_splits(
         spec = entry.plan(entry.points[0], seed, is_tuning).spec
         pairs[id(spec.train)] = spec.train, spec.test
   return list(pairs.values())
-
-
-class _Ahead(contextlib.ExitStack):
-  """Compiles the programs of the next method on another thread."""
-
-  def __init__(self) -> None:
-    super().__init__()
-    self._thread = self.enter_context(futures.ThreadPoolExecutor(1))
-    self._compiling: futures.Future[Any] | None = None
-
-  def begin(
-    self,
-    label: str,
-    entries: Mapping[str, Entry],
-    seeds: Sequence[int],
-    search: Search | None,
-    runs_at_once: int,
-  ) -> None:
-    """Waits for the programs of a method, and begins those of the one after it."""
-    if self._compiling is not None:
-      futures.wait([self._compiling])  # Runs meet its errors again.
-    labels = list(entries)
-    following = labels[labels.index(label) + 1 :]
-    if not following or processes.count() > 1:
-      return
-    entry = entries[following[0]]
-    like = _shared_splits(entry, seeds, search) if not runs_at_once else []
-    at_once = len(seeds) if like else runs_at_once
-    is_tuning = bool(search and entry.points)
-    tried = entry.points if is_tuning else [entry.values or {}]
-    tried_seeds = search.seeds if search and is_tuning else seeds
-    with contextlib.suppress(UserError):
-      specs = [entry.plan(v, s, is_tuning).spec for v in tried for s in tried_seeds]
-      if not any(spec.workdir and spec.workdir.exists() for spec in specs):
-        self._compiling = self._thread.submit(
-          run_many, specs, at_once, like=like, only_compile=True
-        )
 
 
 def _tuned(label: str, entry: Entry, search: Search, *options: Any) -> Choice:

@@ -246,12 +246,8 @@ def run_many(
   runs_at_once: int = 0,
   keep: Callable[[int, Outcome], Any] = lambda place, outcome: outcome,
   like: Sequence[Splits] = (),
-  only_compile: bool = False,
 ) -> list[Any]:
-  """The outcome of each run, or what `keep` makes of it; see `simulate_many`.
-
-  `only_compile` begins to compile what the runs will need, and gives no outcomes.
-  """
+  """The outcome of each run, or what `keep` makes of it; see `simulate_many`."""
   outcomes, callbacks = dict[int, Any](), [c for spec in specs for c in spec.callbacks]
 
   def end(spec: Spec, outcome: Outcome) -> None:
@@ -275,13 +271,13 @@ def run_many(
     kind = at_most, _kind(spec) if at_most > 1 else id(spec)
     groups.setdefault(kind, []).append(spec)
   for (at_most, _), group in groups.items():
-    shows = group[0].progress and processes.is_first() and not only_compile
+    shows = group[0].progress and processes.is_first()
     with progress_lines.shown(shows):
       if at_most > 1 and (len(group) > 1 or like):
-        _run_pool(group, at_most, like, end, only_compile)
+        _run_pool(group, at_most, like, end)
       else:
         for spec in group:
-          _run_alone(spec, end, only_compile)
+          _run_alone(spec, end)
   return [outcomes.get(id(spec)) for spec in specs]
 
 
@@ -294,18 +290,12 @@ def _with_data_of_method(spec: Spec) -> Spec:
   return dataclasses.replace(spec, train=first.train, later_phases=later)
 
 
-def _run_alone(
-  spec: Spec, end: Callable[[Spec, Outcome], None], only_compile: bool
-) -> None:
+def _run_alone(spec: Spec, end: Callable[[Spec, Outcome], None]) -> None:
   local = spec.algorithm.local
   with progress_lines.waiting_for('placing the data'):
     where = placement_of(spec)
     train, test = arrange(local, spec.train, spec.test, data_placement=where)
-  splits = train, test
-  if only_compile:
-    _ = runner_of(spec, splits, 1, ()).programs
-  else:
-    _run_part([spec], [splits], 1, (), end)
+  _run_part([spec], [(train, test)], 1, (), end)
 
 
 def _run_pool(
@@ -313,7 +303,6 @@ def _run_pool(
   most: int,
   like: Sequence[Splits],
   end: Callable[[Spec, Outcome], None],
-  only_compile: bool,
 ) -> None:
   """Carries out runs of one kind, R <= `most` at once."""
   pairs = [(spec.train, spec.test) for spec in group]
@@ -335,11 +324,7 @@ def _run_pool(
     group = [s for s in group if s not in alike]
     if runner.is_offloaded or (len(alike) == 1 and not like):
       for spec in alike:
-        _run_alone(spec, end, only_compile)
-      continue
-    if only_compile and like:
-      _ = runner.programs
-    if only_compile:
+        _run_alone(spec, end)
       continue
     parts = -(-len(alike) // count)
     count = count if like else -(-len(alike) // parts)
