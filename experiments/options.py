@@ -124,7 +124,7 @@ class Training:
     batch_stats: BatchNorm statistics: averaged, or local to each client.
     keep_optimizer_state: Keep the state of local optimizers between rounds.
     precision: Precision of float32 products on accelerators.
-    dp: Who adds noise for differential privacy; empty: nobody.
+    dp: Who adds noise for differential privacy; empty: no noise.
     dp_clip: L2 norm to which a client's change is clipped.
     dp_noise_multiplier: Deviation of the noise in units of --dp_clip.
     dp_delta: Delta of (epsilon, delta); 0: no epsilon.

@@ -68,10 +68,10 @@ def finish(
 def read_finished(run: Replicate) -> Result | None:
   """The result that the workdir of a finished run holds; None if it is not whole."""
   folder, history = run.spec.workdir, run.out.records
-  found = folder and read_result(folder, history, run.spec.make_portrait)
-  if not found:
+  files_of_run = folder and read_result(folder, history, run.spec.make_portrait)
+  if not files_of_run:
     return None
-  summary, clients, picture = found
+  summary, clients, picture = files_of_run
   return _ended(run, _result(run, summary, clients, picture), summary)
 
 

@@ -62,9 +62,9 @@ def test_all_draws_occur_alike(change):
   keys = jax.random.split(KEY, 6000)
   drawn = np.asarray(jax.vmap(lambda k: change.draw(k, COLOR))(keys)).astype(int)
   values, counts = np.unique(drawn.reshape(len(keys), -1), axis=0, return_counts=True)
-  wanted = {Crop: 25, Flip: 2}[type(change)]
-  assert len(values) == wanted
-  np.testing.assert_allclose(counts * wanted / len(keys), 1.0, atol=0.25)
+  num_values = {Crop: 25, Flip: 2}[type(change)]
+  assert len(values) == num_values
+  np.testing.assert_allclose(counts * num_values / len(keys), 1.0, atol=0.25)
 
 
 def of_images(**options):

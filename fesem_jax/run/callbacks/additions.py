@@ -160,12 +160,12 @@ class ServerMetrics(Callback):
 def _scores(totals: evaluate.Totals, task: Task) -> Record:
   """The entry `server` of totals [R, 1] of R models."""
   count = len(np.asarray(totals.loss))
-  each = [
+  centers = [
     evaluate.scores(jax.tree.map(lambda x, k=k: np.asarray(x)[k], totals), task)
     for k in range(count)
   ]
-  each = [{n: v for n, v in s.items() if n.startswith('micro_')} for s in each]
+  centers = [{n: v for n, v in s.items() if n.startswith('micro_')} for s in centers]
   if count == 1:
-    return each[0]
-  best = int(np.argmax([task.primary.better(s[task.primary_column]) for s in each]))
-  return {**each[best], 'cluster': best, 'clusters': each}
+    return centers[0]
+  best = int(np.argmax([task.primary.better(s[task.primary_column]) for s in centers]))
+  return {**centers[best], 'cluster': best, 'clusters': centers}

@@ -13,8 +13,8 @@ from fesem_jax.utils.safe_files import read_npz, reading
 
 
 def _check_ending(path: pathlib.Path) -> None:
-  known = path.suffix in ('.npz', '.safetensors')
-  check(known, f'{path}: unknown ending; use .npz or .safetensors')
+  is_readable = path.suffix in ('.npz', '.safetensors')
+  check(is_readable, f'{path}: unknown ending; use .npz or .safetensors')
 
 
 def write(
