@@ -33,6 +33,7 @@ _OVER = {
   'epsilon': 'by_epsilon',
 }
 _KINDS = {'deployed': 'Deployed models', 'finetuned': 'Fine-tuned models'}
+_LETTERS = 11  # Of a title, an inch.
 _MATRICES = 8  # Clusters with a confusion matrix, those of the most examples.
 
 
@@ -160,7 +161,9 @@ def _side_by_side(
       for ax, (name, draw_panel) in zip(axes.flat, panels.items(), strict=False):
         draw_panel(ax)
         ax.set_title('\n'.join(filter(None, [name, ax.get_title()])))
-      figure.suptitle(title, fontsize='medium')
+      width = int(_LETTERS * figure.get_figwidth())
+      lines = [textwrap.fill(line, width) for line in title.splitlines()]
+      figure.suptitle('\n'.join(lines), fontsize='medium')
       if bar:
         figure.colorbar(axes[0, 0].images[0], ax=axes, label=bar, fraction=0.03)
       if legend:
