@@ -173,7 +173,7 @@ def expanded(arguments: list[str], within: tuple[str, ...] = ()) -> list[str]:
 def start(main: Callable[[list[str]], int | None]) -> None:
   """Runs a binary whose flags are defined.
 
-  It ends without a word where nobody reads its output any longer, as in `| head`.
+  It ends silently when the pipe of its output is closed, as in `| head`.
   """
   try:
     try:
@@ -188,12 +188,12 @@ def start(main: Callable[[list[str]], int | None]) -> None:
 
 
 def _left_closed_pipe() -> bool:
-  """Tells if the standard output is closed; it then goes to the null device.
+  """True if the standard output is closed; it then goes to the null device.
 
   Otherwise the pipe that broke is another one, that of a logger, say.
   """
   poll = select.poll()
-  poll.register(sys.stdout, 0)  # Errors are always told.
+  poll.register(sys.stdout, 0)  # Errors are always reported.
   if not poll.poll(0):
     return False
   os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
