@@ -169,7 +169,7 @@ def as_arrays(models: Any) -> Any:
 
 
 def is_offloaded(x: Any) -> bool:
-  """Tells whether a stack is in host memory."""
+  """True if a stack is in host memory."""
   return isinstance(x, Offloaded)
 
 
