@@ -33,7 +33,6 @@ def after_fed_avg(first, weighting, **training):
   return matrix(state.params), infos
 
 
-ONE_STEP = {'batch_size': 0, 'steps': 1}
 # By night: rounds that `make test` compares with float64 for two clusters and more.
 ALSO_BY_REFERENCE = [
   ('hypo_cluster', {'num_clusters': 1}, 'uniform', {}),

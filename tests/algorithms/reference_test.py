@@ -43,13 +43,11 @@ def assert_states_close(state, expected, atol):
     if isinstance(x, dict):
       assert_states_close(state[name], x, atol)
     else:
-      rows = slice(6 if np.shape(x)[:1] == (8,) else None)  # Two have no examples.
-      is_models = np.ndim(x) and np.shape(x)[-1] >= LEAST_PARAMETERS
-      np.testing.assert_allclose(
-        state[name][rows] if np.ndim(x) else state[name],
-        x[rows] if np.ndim(x) else x,
-        rtol=1e-3 if is_models else 1e-4, atol=atol.get(name, 1e-5), err_msg=name,
-      )  # fmt: skip
+      x, actual = np.atleast_1d(x), np.atleast_1d(state[name])
+      rows = slice(6 if len(x) == 8 else None)  # Two have no examples.
+      rtol = 1e-3 if x.shape[-1] >= LEAST_PARAMETERS else 1e-4
+      bounds = {'rtol': rtol, 'atol': atol.get(name, 1e-5), 'err_msg': name}
+      np.testing.assert_allclose(actual[rows], x[rows], **bounds)
 
 
 def assert_reports_match(info, report):
