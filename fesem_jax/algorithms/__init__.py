@@ -156,11 +156,11 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   """
   name = named(name)
   check_options(name, chosen)
-  of_data = None
+  prepare_data = None
   if not isinstance(weights := chosen.get('weighting', ''), str):
-    of_data = functools.partial(with_weights, weights)
+    prepare_data = functools.partial(with_weights, weights)
     chosen = {**chosen, 'weighting': 'by_weight'}
   values = {**options(name), **chosen, **_FIXED.get(name, {})}
   method_options = flat_options.options(METHODS[name])
   method = METHODS[name](local, **{option: values[option] for option in method_options})
-  return flat_options.wrapped(method._replace(of_data=of_data), local, values)
+  return flat_options.wrapped(method._replace(prepare_data=prepare_data), local, values)

@@ -100,7 +100,7 @@ def apfl(
 
   def deployed(state, data):
     return ClientModels(
-      own=_mix(state.client_alphas, state.client_params, state.params)
+      personal=_mix(state.client_alphas, state.client_params, state.params)
     )
 
   return Algorithm(local, init, step, deployed)

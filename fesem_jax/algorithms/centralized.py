@@ -72,7 +72,7 @@ def centralized(local: LocalTraining) -> Algorithm:
     def train(size, steps, params):
       client = Client(
         global_local, whole, jnp.int32(0), size, steps, jax.random.fold_in(key, 0),
-        ClientModels(own=params), local.rate(cohort),
+        ClientModels(personal=params), local.rate(cohort),
       )  # fmt: skip
       model = local_sgd(client)
       return model.params, model.loss, model.finite

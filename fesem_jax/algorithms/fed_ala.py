@@ -123,7 +123,7 @@ def fed_ala(
 
   def deployed(state, data):
     body, head = personal_head.parts(state.params, head_layers)
-    return ClientModels(body, own=_mix(head, state.heads, state.head_weights))
+    return ClientModels(body, personal=_mix(head, state.heads, state.head_weights))
 
   # The A_i stay with their clients.
   return Algorithm(local, init, step, deployed)

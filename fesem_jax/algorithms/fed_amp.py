@@ -69,15 +69,15 @@ def fed_amp(
     if not amp_lambda:
       return train_cohort(local, starts, data, cohort, key, reduction)
     exists = data.sizes(jnp.asarray(cohort.ids)) > 0
-    distances = squared_distances(starts.own, local.mesh, exists.argmax())
+    distances = squared_distances(starts.personal, local.mesh, exists.argmax())
     alpha = variable(amp_sigma) / jnp.maximum(exists.sum() - 1, 1)
     xi = attention(distances, exists, alpha, variable(amp_sigma))
     factors = jnp.broadcast_to(variable(amp_lambda / 2) / alpha, exists.shape)
-    pull = tree.mixtures(xi, starts.own), factors
+    pull = tree.mixtures(xi, starts.personal), factors
     return train_pulled(local, starts, data, cohort, key, reduction, pull)
 
   def step(state, data, cohort, key):
-    trained = train(local, state, data, cohort, key, Reduction(sent='own'))
+    trained = train(local, state, data, cohort, key, Reduction(sent='personal'))
     personal = tree.with_rows(state.client_params, cohort, trained.params)
     return FedAmpState(personal), trained.info()
 

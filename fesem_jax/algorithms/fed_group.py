@@ -102,14 +102,16 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
     info = round_info(trained, num_clusters, value, assignment, assignment, data)
     return state._replace(centers=centers), info
 
-  def of_unseen(state, data):
+  def unseen_models(state, data):
     alike = shortly._replace(work=None)  # Numbers of others may be theirs.
     assignment = placed(alike, state.start, state.directions, data, jax.random.key(0))
     return ClientModels(state.centers, assignment)
 
   sent = traffic.after_clustering(traffic.one_model(local))
   sent = sent._replace(beside=None)  # A second model, to find the nearest group.
-  return Algorithm(local, init, step, deployed, traffic=sent, of_unseen=of_unseen)
+  return Algorithm(
+    local, init, step, deployed, traffic=sent, unseen_models=unseen_models
+  )
 
 
 def _updates(trained: Trained, starts: ClientModels) -> Params:

@@ -57,7 +57,7 @@ def fed_rep(
       personal_head.sum_up_bodies(state.body, head_layers, 'uniform'),
     )  # fmt: skip
     body = sums.mean_of(trained.sums, state.body)
-    heads = tree.where(trained.took_part(), trained.folded, starts.own)
+    heads = tree.where(trained.took_part(), trained.folded, starts.personal)
     heads = tree.with_rows(state.heads, cohort, heads)
     return PersonalHeadState(body, heads), trained.info()
 

@@ -89,7 +89,7 @@ def fed_soft(
     return {'importance': importance, 'estimated': jnp.where(due, state.rounds, last)}
 
   def train(local, state, data, cohort, key, reduction):
-    starts = ClientModels(own=state.client_params).of(cohort)
+    starts = ClientModels(personal=state.client_params).of(cohort)
     pulls = tree.rows_of(state.importance, cohort)
     pull = pull_to_all(state.centers, pulls, soft_lambda)
     return train_pulled(local, starts, data, cohort, key, reduction, pull)
@@ -100,7 +100,7 @@ def fed_soft(
     now = state._replace(
       importance=tree.with_rows(state.importance, cohort, estimates['importance'])
     )
-    trained = train(local, now, data, cohort, key, Reduction(sent='own'))
+    trained = train(local, now, data, cohort, key, Reduction(sent='personal'))
     state = client_models.updated(state, cohort, trained.took_part(), **estimates)
     return FedSoftState(
       means_of_all(trained, weights, state.centers, local.mesh),
@@ -111,7 +111,7 @@ def fed_soft(
     ), trained.info()
 
   def deployed(state, data):
-    return ClientModels(own=state.client_params, membership=state.importance)
+    return ClientModels(personal=state.client_params, membership=state.importance)
 
   sent = _traffic(local, num_clusters, ESTIMATE_EVERY)
   return Algorithm(local, init, step, deployed, train=train, traffic=sent)
@@ -150,7 +150,7 @@ def _traffic(local: LocalTraining, num_clusters: int, every: int) -> traffic.Tra
   """K centers down, a model and K weights up; losses anew after `every` rounds."""
   size = traffic.bytes_of_model(local)
 
-  def of_round(known, drawn):
+  def round_costs(known, drawn):
     estimated, rounds = known
     due = rounds - np.asarray(estimated)[drawn.ids] >= every
     passes = np.where(due, num_clusters, 0)
@@ -158,7 +158,7 @@ def _traffic(local: LocalTraining, num_clusters: int, every: int) -> traffic.Tra
     return traffic.Sent(num_clusters * size, up, passes)
 
   return traffic.Traffic(
-    of_round,
+    round_costs,
     known=lambda state: (state.estimated, state.rounds),
     model=size,
   )

@@ -121,11 +121,11 @@ def flux(
     state = state._replace(described_by=tree.expand(average))
     return state, info._replace(clusters=reassigned(info.clusters, before, after))
 
-  def of_unseen(state, data):
+  def unseen_models(state, data):
     model, cohort = state.described_by, everyone(data)
     moments = descriptors.moments(local, model, data, cohort)
     return ClientModels(state.centers, state.placing.nearest(moments))
 
   sent = traffic.with_extra_round(local, warmup_rounds + 1, lambda state: state.numbers)
   functions = init, step, deployed, between
-  return Algorithm(local, *functions, traffic=sent, of_unseen=of_unseen)
+  return Algorithm(local, *functions, traffic=sent, unseen_models=unseen_models)

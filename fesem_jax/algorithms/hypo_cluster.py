@@ -124,7 +124,7 @@ def _traffic(
   size = traffic.bytes_of_model(local)
   all_of_them, answer = num_clusters * size, size + traffic.NUMBER
 
-  def of_round(known, drawn):
+  def round_costs(known, drawn):
     if drawn.keep_clusters:
       return traffic.Sent(size, answer)
     return traffic.Sent(all_of_them, answer, num_clusters)
@@ -134,14 +134,14 @@ def _traffic(
   def starters(num_clients):
     return restarts * min(clients, num_clients)
 
-  def of_start(num_clients):
+  def start_bytes(num_clients):
     times = starters(num_clients)
     down = times * (rounds + compared) * all_of_them
     return down, times * (rounds * answer + compared * traffic.NUMBER)
 
   return traffic.Traffic(
-    of_round,
-    of_start,
+    round_costs,
+    start_bytes,
     model=size,
     beside=f'the number of its cluster{", losses of first centers" * compared}',
     models_before=restarts * rounds,

@@ -100,7 +100,7 @@ def l2gd(
     return clients._replace(params=tree.where(clients.took_part(), moved, personal))
 
   def trained(state, data, cohort, key):
-    starts = ClientModels(own=tree.rows_of(state.client_params, cohort))
+    starts = ClientModels(personal=tree.rows_of(state.client_params, cohort))
     return train_cohort(local, starts, data, cohort, key)
 
   def step(state, data, cohort, key):
@@ -121,7 +121,7 @@ def _traffic(local: LocalTraining) -> traffic.Traffic:
   """Models go up and their mean comes down in the rounds of aggregation."""
   size = traffic.bytes_of_model(local)
 
-  def of_round(aggregates, drawn):
+  def round_costs(aggregates, drawn):
     return traffic.Sent(size, size) if aggregates else traffic.Sent(0, 0)
 
-  return traffic.Traffic(of_round, known=lambda state: state.aggregates, model=size)
+  return traffic.Traffic(round_costs, known=lambda state: state.aggregates, model=size)

@@ -115,6 +115,8 @@ def per_fed_avg(
   def deployed(state, data):
     a, counts = variable(adaptation_rate), jnp.ones(data.num_clients, bool)
     grads, _ = cohort_gradients(local, state.params, data, everyone(data), counts)
-    return ClientModels(own=jax.tree.map(lambda x, g: x - a * g, state.params, grads))
+    return ClientModels(
+      personal=jax.tree.map(lambda x, g: x - a * g, state.params, grads)
+    )
 
   return Algorithm(local, init, step, deployed, train=train)

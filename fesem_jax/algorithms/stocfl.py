@@ -122,13 +122,13 @@ def stocfl(
     choice = jax.lax.cond(late.any(), lambda: similar(state, data), lambda: assignment)
     return ClientModels(state.centers, jnp.where(late, choice, assignment))
 
-  def of_unseen(state, data):
+  def unseen_models(state, data):
     alike = rule._replace(local=local._replace(work=None))  # Others' numbers.
     return ClientModels(state.centers, similar(state, data, alike))
 
   sent = traffic.with_first_change(local, ANCHOR_EPOCHS, lambda s: s.clusters.joined)
   return Algorithm(
-    local, init, step, deployed, train=train, traffic=sent, of_unseen=of_unseen
+    local, init, step, deployed, train=train, traffic=sent, unseen_models=unseen_models
   )
 
 

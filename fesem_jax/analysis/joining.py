@@ -181,7 +181,7 @@ def train_alone(
     dropout_rate=0.0, work=None, sends=None, local_lr_schedule=None
   )
   trained = train_cohort(local, start, data, everyone(data), key)
-  return ClientModels(own=trained.params)
+  return ClientModels(personal=trained.params)
 
 
 _evaluate = jax.jit(evaluate.evaluate_clients, static_argnums=(1, 5))
@@ -200,7 +200,7 @@ def used_centers(run: Run, model: Model) -> tuple[np.ndarray, Params]:
   """
   deployed = run.deployed
   is_whole = deployed.choice is not None and deployed.mixture is None
-  check(is_whole and not deployed.own, f'{run.workdir}: has no centers to join')
+  check(is_whole and not deployed.personal, f'{run.workdir}: has no centers to join')
   clusters = np.unique(np.asarray(deployed.choice))
   models = [trained_part(model, deployed.params(cluster=int(k))) for k in clusters]
   return clusters, jax.tree.map(lambda *layers: np.stack(layers), *models)

@@ -100,11 +100,11 @@ def same_draws(subject: Local) -> Iterator[str]:
   functions: dict[str, tuple[Any, tuple[Any, ...]]] = {}
   if local.augmentation is not None:
     functions['augmentation'] = local.augmentation, (_examples(subject),)
-  if local.sends is not None and local.sends.of_client is not None:
+  if local.sends is not None and local.sends.transform is not None:
     start = _params(subject)
     # No change at all is sent alike.
     trained = jax.tree.map(lambda x: 2 * x, start)
-    functions['sends'] = local.sends.of_client, (start, trained)
+    functions['sends'] = local.sends.transform, (start, trained)
   for name, (function, args) in functions.items():
     results = [jax.tree.leaves(function(jax.random.key(i), *args)) for i in (0, 0, 1)]
     again, other = (all(map(np.array_equal, results[0], x)) for x in results[1:])

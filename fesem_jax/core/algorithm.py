@@ -18,21 +18,21 @@ class ClientModels(NamedTuple):
   """The models that clients start from or deploy, each stored once.
 
   A layer is shared by all clients, chosen by each client among several models, or
-  personal. `shared` and `own` have the structure of one model, with None for the layers
-  of the other; one without layers is None.
+  personal. `shared` and `personal` have the structure of one model, with None for the
+  layers of the other; one without layers is None.
 
   Attributes:
     shared: [R, ...] one global model (R = 1) or R centers.
     choice: [M] int32 index of each client's model among the R; None is the first.
-    own: [M, ...] personal models or layers.
+    personal: [M, ...] personal models or layers.
     mixture: [M, R] float32 weights that sum to 1; clients predict with the weighted
-      mean of the R models' class probabilities, and have neither `choice` nor `own`.
+      mean of the R models' class probabilities, without `choice` and `personal`.
     membership: [M, K] float32 degrees of membership in K clusters, only reported.
   """
 
   shared: Params = None
   choice: jax.Array | None = None
-  own: Params = None
+  personal: Params = None
   mixture: jax.Array | None = None
   membership: jax.Array | None = None
 
@@ -44,7 +44,7 @@ class ClientModels(NamedTuple):
     """[count, ...] the complete model of each client; `ValueError` for a mixture."""
     if self.mixture is not None:
       raise ValueError('Clients that use a mixture have no single model.')
-    personal = self.own
+    personal = self.personal
     if offloading.is_offloaded(personal):
       personal = personal.fetch(jnp.arange(count))
     if self.shared is None:
@@ -140,8 +140,8 @@ class _Parts(NamedTuple):
   train: Callable[..., Any] | None = None
   with_centers: Callable[[Any, Params, jax.Array], Any] | None = None
   traffic: Traffic | None = None
-  of_unseen: Callable[[Any, FederatedData], ClientModels] | None = None
-  of_data: Callable[..., FederatedData] | None = None
+  unseen_models: Callable[[Any, FederatedData], ClientModels] | None = None
+  prepare_data: Callable[..., FederatedData] | None = None
   made_by: Any = None
 
 
@@ -163,9 +163,9 @@ class Algorithm(_Parts):
       those with `stays` have not moved. For `algorithms.wrappers`, which also need
       `centers`, `rounds` and `assignment` in the state, and `cohort` in `init`.
     traffic: messages of server and clients; None is one model each way.
-    of_unseen: (state, data) -> `ClientModels` of other clients; None deploys the model
-      of lowest training loss.
-    of_data: train -> train, applied once before the run, or None.
+    unseen_models: (state, data) -> `ClientModels` of other clients; None deploys the
+      model of lowest training loss.
+    prepare_data: train -> train, applied once before the run, or None.
     made_by: the function that made it and its options, for config.json.
   """
 

@@ -26,7 +26,7 @@ class Attack:
   kinds: tuple[Any, ...] = dataclasses.field(metadata={'static': True})
 
   @property
-  def of_models(self) -> bool:
+  def poisons_models(self) -> bool:
     """True if bad clients send other models than they trained."""
     return any(hasattr(kind, 'send') for kind in self.kinds)
 

@@ -12,7 +12,7 @@ from fesem_jax.core import batching, prng_streams, sampling, sharding
 from fesem_jax.core.batching import Schedule
 from fesem_jax.core.client_work import ClientWork
 from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.sending import OfClient, Sends
+from fesem_jax.core.sending import Sends, Transform
 from fesem_jax.core.types import Cohort, Model
 from fesem_jax.utils.errors import UserError, check
 from fesem_jax.utils.ranges import Count, Index, Share, check_arguments, checked
@@ -203,7 +203,7 @@ def local_training(
   batch_size: Index = 10,
   epochs: Count = 1,
   lr_schedule: RoundSchedule | None = None,
-  sends: Sends | OfClient | None = None,
+  sends: Sends | Transform | None = None,
   machine: Machine = Machine(),
 ) -> LocalTraining:
   """Builds a `LocalTraining`, with defaults chosen for the machine.

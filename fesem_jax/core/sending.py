@@ -12,7 +12,7 @@ from fesem_jax.utils.errors import check
 
 # (key of the client in the round, received model, trained model) -> model that the
 # server gets, all of the same arrays: those that the server sent and that learn.
-OfClient = Callable[[jax.Array, Params, Params], Params]
+Transform = Callable[[jax.Array, Params, Params], Params]
 
 
 class Privacy(NamedTuple):
@@ -28,21 +28,21 @@ class Sends(NamedTuple):
   """A function of what a client trained, and the bytes of its result.
 
   Attributes:
-    of_client: see `OfClient`; None sends the model as it was trained.
+    transform: see `Transform`; None sends the model as it was trained.
     num_bytes: float32 numbers of a model -> bytes sent; None is 4 each.
     privacy: noise in what is sent, or in the server's sums; None is none.
     named: options that made it, for messages.
     residual: whether a client adds what it has not sent to its next change, before
-      `of_client`; see `wrappers.with_client_memory`.
+      `transform`; see `wrappers.with_client_memory`.
     before_residual: applied before the residual is added, such as noise, or None.
   """
 
-  of_client: OfClient | None = None
+  transform: Transform | None = None
   num_bytes: Callable[[int], float] | None = None
   privacy: Privacy | None = None
   named: str = 'sends'
   residual: bool = False
-  before_residual: OfClient | None = None
+  before_residual: Transform | None = None
 
   @property
   def server(self) -> Privacy | None:
@@ -60,9 +60,9 @@ def chained(*sends: Sends) -> Sends:
   noisy = any(s.privacy is not None for s in sends[1:])
   check(not noisy, 'dp: must come first of what is chained, and once')
   steps = [
-    (function, s.residual and function is s.of_client)
+    (function, s.residual and function is s.transform)
     for s in sends
-    for function in (s.before_residual, s.of_client)
+    for function in (s.before_residual, s.transform)
     if function is not None
   ]
   first = next((i for i, (_, residual) in enumerate(steps) if residual), 0)
@@ -77,29 +77,29 @@ def chained(*sends: Sends) -> Sends:
   )
 
 
-def _composed(functions: Sequence[tuple[int, OfClient]]) -> OfClient | None:
+def _composed(functions: Sequence[tuple[int, Transform]]) -> Transform | None:
   """Functions one after the other, each with a key folded from its number."""
   if not functions:
     return None
 
-  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+  def transform(key: jax.Array, start: Params, trained: Params) -> Params:
     for number, function in functions:
       trained = function(jax.random.fold_in(key, number), start, trained)
     return trained
 
-  return of_client
+  return transform
 
 
 def sent_by_client(
   sends: Sends, key: jax.Array, start: Params, trained: Params
 ) -> Params:
   """The model that one client sends; `UserError` on arrays of other shapes."""
-  if sends.of_client is None:
+  if sends.transform is None:
     return trained
   key = prng_streams.fold(key, prng_streams.SENDING)
   if sends.before_residual is not None:
     trained = sends.before_residual(key, start, trained)
-  sent = sends.of_client(key, start, trained)
+  sent = sends.transform(key, start, trained)
   same = _kinds(sent) == _kinds(trained)
   check(same, f'{sends.named}: must return arrays of the same names, shapes and dtypes')
   return sent

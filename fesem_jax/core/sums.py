@@ -234,7 +234,7 @@ def mean_of(sums: ClusterSums, origins: Params) -> Params:
   return jax.tree.map(mean, sums.params, origins)
 
 
-def of_clusters(
+def cluster_sums(
   stack: Params,
   cluster: jax.Array,
   weights: jax.Array,
@@ -265,4 +265,4 @@ def weighted_mean(
     origins: [K, ...] a point near each cluster, its mean if its total weight is 0.
     mesh: devices that the rows are split over, or None.
   """
-  return mean_of(of_clusters(stack, cluster, weights, origins, mesh), origins)
+  return mean_of(cluster_sums(stack, cluster, weights, origins, mesh), origins)

@@ -47,9 +47,9 @@ class Traffic(NamedTuple):
   losses and evaluations, is not counted.
 
   Attributes:
-    of_round: (known, `Drawn`) -> `Sent`.
-    of_start: number of clients -> bytes down and up of all before the first round.
-    known: state -> arrays of it that `of_round` and `start_up` read, or None.
+    round_costs: (known, `Drawn`) -> `Sent`.
+    start_bytes: number of clients -> bytes down and up of all before the first round.
+    known: state -> arrays of it that `round_costs` and `start_up` read, or None.
     model: bytes of one model.
     whole_batches: whether a local step uses all examples of a client.
     start_up: `known` -> bytes up before the first round that depend on the data, or
@@ -58,13 +58,13 @@ class Traffic(NamedTuple):
       counted; '' for nothing. None: more models, or vectors without noise for privacy.
     models_up: models that a client sends in a round, at most.
     models_before: models that a client sends before the first round, at most.
-    starters: number of clients -> messages that `of_start` adds up.
+    starters: number of clients -> messages that `start_bytes` adds up.
     seconds: `known` after a round -> its simulated seconds; None if a round takes as
       long as its slowest client.
   """
 
-  of_round: Callable[[Any, Drawn], Sent]
-  of_start: Callable[[int], tuple[float, float]] = lambda num_clients: (0, 0)
+  round_costs: Callable[[Any, Drawn], Sent]
+  start_bytes: Callable[[int], tuple[float, float]] = lambda num_clients: (0, 0)
   known: Callable[[Any], Any] | None = None
   model: int = 0
   whole_batches: bool = False
@@ -96,10 +96,10 @@ def same_for_all(
 ) -> Traffic:
   """Traffic with equal messages for all clients and rounds; see `Sent`."""
 
-  def of_round(known: Any, drawn: Drawn) -> Sent:
+  def round_costs(known: Any, drawn: Drawn) -> Sent:
     return Sent(down, up, passes, passes_of_step)
 
-  return Traffic(of_round, model=int(down), beside='')
+  return Traffic(round_costs, model=int(down), beside='')
 
 
 def one_model(local: LocalTraining) -> Traffic:
@@ -122,7 +122,7 @@ def after_clustering(
   if choices:
     down, up, beside = choices * size, size + NUMBER, 'the number of its first model'
   return traffic._replace(
-    of_start=lambda num_clients: (num_clients * down, num_clients * up),
+    start_bytes=lambda num_clients: (num_clients * down, num_clients * up),
     beside=beside,
     models_before=1,
   )
@@ -134,13 +134,13 @@ def all_in_use(
   """Traffic where clients compare `in_use(state)` models every `check_every` rounds."""
   size = bytes_of_model(local)
 
-  def of_round(known: Any, drawn: Drawn) -> Sent:
+  def round_costs(known: Any, drawn: Drawn) -> Sent:
     compares = drawn.number > 1 and (drawn.number - 1) % check_every == 0
     count = int(known) if compares else 0
     return Sent((count + 1) * size, size + count * NUMBER, count)
 
   return Traffic(
-    of_round, lambda n: (0, n * NUMBER), in_use, size, beside='losses of models'
+    round_costs, lambda n: (0, n * NUMBER), in_use, size, beside='losses of models'
   )
 
 
@@ -150,12 +150,12 @@ def with_extra_round(
   """Traffic of one model, and in round `number` of `known(state)` numbers too."""
   size = bytes_of_model(local)
 
-  def of_round(known: Any, drawn: Drawn) -> Sent:
+  def round_costs(known: Any, drawn: Drawn) -> Sent:
     is_extra = drawn.number == number
     numbers = int(known) if is_extra else 0
     return Sent(size, size + numbers * NUMBER, int(is_extra))
 
-  return Traffic(of_round, known=known, model=size)
+  return Traffic(round_costs, known=known, model=size)
 
 
 def with_first_change(
@@ -164,12 +164,12 @@ def with_first_change(
   """Traffic of two models, and of a third and its change for clients that join."""
   size, passes = bytes_of_model(local), 3 * epochs
 
-  def of_round(known: Any, drawn: Drawn) -> Sent:
+  def round_costs(known: Any, drawn: Drawn) -> Sent:
     late = ~known[drawn.ids]
     num_bytes = np.where(late, 3 * size, 2 * size)
     return Sent(num_bytes, num_bytes, np.where(late, passes, 0))
 
-  return Traffic(of_round, known=joined, model=size)
+  return Traffic(round_costs, known=joined, model=size)
 
 
 def check_private(traffic: Traffic | None, sends: Sends | None) -> None:
@@ -190,14 +190,14 @@ def as_sent(traffic: Traffic, sends: Sends | None) -> Traffic:
     # Models, but not what is sent beside them, however much that is.
     return up - np.minimum(up // size, most) * (size - compressed)
 
-  def of_round(known: Any, drawn: Any) -> Any:
-    sent = traffic.of_round(known, drawn)
+  def round_costs(known: Any, drawn: Any) -> Any:
+    sent = traffic.round_costs(known, drawn)
     return sent._replace(up=less(sent.up, traffic.models_up))
 
-  def of_start(num_clients: int) -> tuple[float, float]:
-    down, up = traffic.of_start(num_clients)
+  def start_bytes(num_clients: int) -> tuple[float, float]:
+    down, up = traffic.start_bytes(num_clients)
     # Of all clients: what each of them sends beside a model must not add up to one.
     count = max(1, traffic.starters(num_clients))
     return down, count * less(up / count, traffic.models_before)
 
-  return traffic._replace(of_round=of_round, of_start=of_start)
+  return traffic._replace(round_costs=round_costs, start_bytes=start_bytes)

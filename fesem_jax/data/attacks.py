@@ -186,5 +186,5 @@ def check_models_only(
 ) -> None:
   """Raises `UserError` if an attack or `local.sends` changes what `method` cannot."""
   local.check_no_sends(method, sent)
-  lies = train.attack is not None and train.attack.of_models
+  lies = train.attack is not None and train.attack.poisons_models
   check(not lies, f'attack: {method} sends {sent}; choose attack=label_flip')

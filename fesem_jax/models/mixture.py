@@ -50,7 +50,7 @@ def as_one_model(
 
   models = ClientModels(
     shared={MODELS: tree.expand(used.shared), LOG_WEIGHTS: None},
-    own={MODELS: None, LOG_WEIGHTS: jnp.log(jnp.maximum(used.mixture, 1e-30))},
+    personal={MODELS: None, LOG_WEIGHTS: jnp.log(jnp.maximum(used.mixture, 1e-30))},
   )
   larger = model._replace(
     init=init,

@@ -138,14 +138,14 @@ def with_constants(model: Model, used: ClientModels) -> ClientModels:
   if not isinstance(model.apply, _Completed):
     return used
   constants = jax.device_get(model.apply.constants)
-  personal = as_arrays(used.own)
+  personal = as_arrays(used.personal)
   count = used.num_models() or 1
   copies = jax.tree.map(lambda x: np.repeat(x[None], count, axis=0), constants)
   # Each of the two trees holds None in place of what the other has.
   absent = jax.tree.map(lambda _: None, constants)
   if used.shared is None:
     shared = tree.merge(jax.tree.map(lambda _: None, personal), copies)
-    return used._replace(shared=shared, own=tree.merge(personal, absent))
+    return used._replace(shared=shared, personal=tree.merge(personal, absent))
   if personal is not None:
     personal = tree.merge(personal, absent)
-  return used._replace(shared=tree.merge(used.shared, copies), own=personal)
+  return used._replace(shared=tree.merge(used.shared, copies), personal=personal)

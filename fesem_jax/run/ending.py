@@ -44,7 +44,7 @@ def finish(
   if run.runner.count > 1:
     timing |= {'runs_at_once': run.runner.count}
   local, used, task, others = run.algorithm.local, run.runner.deployed, run.task, None
-  if spec.unseen is not None and used.own is None:
+  if spec.unseen is not None and used.personal is None:
     others = evaluation.unseen(run.algorithm, state, train, spec.unseen)
   summary = records.summary(
     run.out.records,
@@ -59,7 +59,11 @@ def finish(
   )
   summary |= {'data_placement': placement.of(train), 'ended': run.reason}
   is_sampled = spec.clients_per_round or spec.selection or local.dropout_rate
-  if is_sampled and used.own is not None and not offloading.is_offloaded(used.own):
+  if (
+    is_sampled
+    and used.personal is not None
+    and not offloading.is_offloaded(used.personal)
+  ):
     summary |= evaluation.trained(run.measured, state, start(), train, task)
   summary['checks'] = [*run.found, *check_after(spec, summary, run.out.records)]
   return _ended(run, _result(run, summary, run.table(run.measured), picture))

@@ -119,7 +119,7 @@ def of_one_model(
   used: ClientModels, record: dict[str, Any], task: Task
 ) -> float | None:
   """The first metric of the one model that all clients deploy, or None."""
-  one = used.own is None and used.mixture is None and used.num_models() == 1
+  one = used.personal is None and used.mixture is None and used.num_models() == 1
   return record['deployed'][task.primary_column] if one else None
 
 
@@ -139,8 +139,8 @@ def unseen(
   def measure(
     state: Any, seen: FederatedData, train: FederatedData, test: FederatedData
   ) -> evaluate.Totals:
-    if algorithm.of_unseen is not None:
-      used = algorithm.of_unseen(state, train)
+    if algorithm.unseen_models is not None:
+      used = algorithm.unseen_models(state, train)
     else:
       used = algorithm.deployed(state, seen)
       used = evaluate.models_of_unseen(used, seen.sizes() > 0, local, train)

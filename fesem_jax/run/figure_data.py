@@ -138,7 +138,7 @@ def confused(
   classes = test.num_classes
   if models.task is not CLASSIFICATION or classes > _MAX_CLASSES:
     return {}
-  if models.own or models.mixture is not None:
+  if models.personal or models.mixture is not None:
     return {}
   choice = np.zeros(len(places), int) if models.choice is None else models.choice
   on_host = jax.tree.map(processes.on_host, test)

@@ -283,7 +283,7 @@ def run_many(
 
 def _with_data_of_method(spec: Spec) -> Spec:
   """A run whose training splits are as the method changes them."""
-  change = getattr(spec.algorithm, 'of_data', None)
+  change = getattr(spec.algorithm, 'prepare_data', None)
   if change is None:
     return spec
   first, *later = [p._replace(train=change(p.train)) for p in spec.phases]
@@ -365,7 +365,7 @@ def most_at_once(spec: Spec, asked: int = 0) -> int:
   alone = (
     processes.count() > 1
     or algorithm.between is not None
-    or algorithm.of_data is not None
+    or algorithm.prepare_data is not None
     or spec.later_phases
     or spec.selection is not None
     or placement_of(spec) != 'replicated'

@@ -132,7 +132,7 @@ def plan(
     jax.eval_shape(algorithm.deployed, state, train),
     local.clients_per_chunk,
   )
-  if starts.shared is not None and starts.own is None:
+  if starts.shared is not None and starts.personal is None:
     _, chunk = shared_kernels.choose(local, starts, train, padded)
   return Plan(
     tuple(programs),

@@ -108,7 +108,7 @@ def bounded_mean(
   row_bounds, length = bounds[cluster, 0], lengths[:, 0]
   factor = sums.clipping_factor(length, row_bounds)
   ones = counts.astype(jnp.float32)
-  total = sums.of_clusters(stack, cluster, factor * ones, origins, mesh)
+  total = sums.cluster_sums(stack, cluster, factor * ones, origins, mesh)
   members = jnp.zeros(num_clusters).at[cluster].add(ones)
   return sums.mean_of(total._replace(weight=members), origins)
 

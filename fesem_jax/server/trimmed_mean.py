@@ -106,7 +106,7 @@ def _move_of_columns(
   inside = (keys > least[cluster]) & (keys < most[cluster]) & jnp.isfinite(columns)
   values = jnp.where(inside, columns, origin[cluster])
   ones = (cluster < len(sizes)).astype(jnp.float32)
-  between = sums.of_clusters(values, cluster, ones, origin).params
+  between = sums.cluster_sums(values, cluster, ones, origin).params
 
   count_least = jnp.where(
     least < most, _count(keys <= least[cluster], members) - cut, num_kept

@@ -76,10 +76,10 @@ def remembered(values: dict[str, Any]) -> Iterator[Memory]:
 
 def with_residual(sends: Sends, residual: Params, residuals: list[Params]) -> Sends:
   """The `Sends` of a client that adds its `residual`; `residuals` takes the new one."""
-  compress, private = sends.of_client, sends.before_residual
+  compress, private = sends.transform, sends.before_residual
   assert compress is not None
 
-  def of_client(key: jax.Array, start: Params, trained: Params) -> Params:
+  def transform(key: jax.Array, start: Params, trained: Params) -> Params:
     some = isinstance(trained, dict) and trained.keys() != residual.keys()
     flat = flatten_dict(residual) if some else {}
     unsent = {path: flat[path] for path in trained} if some else residual
@@ -91,4 +91,4 @@ def with_residual(sends: Sends, residual: Params, residuals: list[Params]) -> Se
     residuals.append(unflatten_dict(flat | new) if some else new)
     return sent
 
-  return sends._replace(of_client=of_client, before_residual=None)
+  return sends._replace(transform=transform, before_residual=None)

@@ -131,14 +131,14 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
   in_place = reduction.keep and starts.shared is None
   into, rows = reduction.into, starts._replace(shared=None)
   if in_place:
-    into, rows = starts.own, rows._replace(own=None)
+    into, rows = starts.personal, rows._replace(personal=None)
   replaced = Trained._make([None] * len(Trained._fields))._replace(state=call.state)
 
   def body(shared: Any, ids: jax.Array, rows: Any, old: Any, sums: Any) -> Any:
     (models, broadcast, data, key, rate), _ = shared
     (steps, arrived), inputs, starts = rows
     if in_place:
-      starts = starts._replace(own=old[0])
+      starts = starts._replace(personal=old[0])
     state = old[1].state
     sizes = data.sizes(ids)
 
@@ -225,7 +225,7 @@ def _check(call: Call, reduction: Reduction) -> None:
   for x in jax.tree.leaves(call.starts[1:]):
     rows = x.shape[:1] == (count,)
     check(rows, f'starts: shape {x.shape}, but {count} clients; use starts.of(cohort)')
-  sends = call.starts.shared is not None or reduction.sent == 'own'
+  sends = call.starts.shared is not None or reduction.sent == 'personal'
   if call.local.sends is not None and sends and not reduction.noised:
     keeps_models = reduction.keep and reduction.sent != 'nothing'
     check_reduced(call.local, reduction.sums, keeps_models)
@@ -237,7 +237,7 @@ def _checked(values: Any, client: Client) -> tuple[LocalModel, Params, Any]:
   """Values of a function of one client; `UserError` on a model sent by itself."""
   model, sent, client_state = values
   attack, sends = client.data.attack, client.local.sends
-  lies = attack is not None and attack.of_models
+  lies = attack is not None and attack.poisons_models
   by_itself = sent is not None and not client.sent
   alters = lies or sends is not None
   check(not (by_itself and alters), 'for_each_client: send models by client.send(...)')
@@ -285,7 +285,7 @@ def train_cohort(
   chex.assert_tree_shape_prefix(factors, (*shape, data.max_examples))
   if epochs is not None:
     local = _with_room(local, epochs)
-  lies = data.attack is not None and data.attack.of_models
+  lies = data.attack is not None and data.attack.poisons_models
   if (lies or local.sends is not None) and reduction.sent != 'nothing':
     local = local._replace(shared_start='off')  # Both are about whole models.
   kernels, per_chunk = shared_kernels.choose(local, starts, data, shape[0], layers)

@@ -43,7 +43,7 @@ class Client:
     size: [] int32 training examples.
     steps: [] int32 local steps; 0 where it drops out.
     key: of this client in this round.
-    models: `shared` [R, ...] of all clients, `choice` [] and `own` its own.
+    models: `shared` [R, ...] of all clients, `choice` [] and `personal` of it.
     rate: [] float32, see `LocalTraining.rate`; None is 1.
     state: what it keeps between rounds.
     inputs: what else it has in this round.
@@ -85,7 +85,7 @@ class Client:
   @functools.cached_property
   def start(self) -> Params:
     """The complete model: what the server sent, with the client's own layers."""
-    personal, received = self.models.own, self.received
+    personal, received = self.models.personal, self.received
     if personal is None or received is None:
       return received if personal is None else personal
     return tree.merge(received, personal)

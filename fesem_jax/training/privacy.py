@@ -126,7 +126,7 @@ def means(
     return sums.weighted_mean(models, assignment, weights, origins, local.mesh)
   with sums.clipped(variable(privacy.clip)):
     weights = trained.weights(weighting)
-    total = sums.of_clusters(models, assignment, weights, origins, local.mesh)
+    total = sums.cluster_sums(models, assignment, weights, origins, local.mesh)
   return sums.mean_of(noised(privacy, key, total, local.unsent), origins)
 
 

@@ -14,8 +14,8 @@ from fesem_jax.core.types import Params
 
 def are_changed(data: FederatedData, sends: Sends | None) -> bool:
   """True if some clients send other models than those that they trained."""
-  lies = data.attack is not None and data.attack.of_models
-  return lies or (sends is not None and sends.of_client is not None)
+  lies = data.attack is not None and data.attack.poisons_models
+  return lies or (sends is not None and sends.transform is not None)
 
 
 def as_sent(
@@ -36,7 +36,7 @@ def as_sent(
     changed = {path: x for path, x in flatten_dict(trained).items() if path in received}
   if not jax.tree.leaves(received):
     return trained
-  if data.attack is not None and data.attack.of_models:
+  if data.attack is not None and data.attack.poisons_models:
     changed = _lie(data.attack, client, key, received, changed)
   if sends is not None:
     changed = sent_by_client(sends, key, received, changed)

@@ -122,7 +122,7 @@ class Reduction(NamedTuple):
     keep: whether the local models are returned too.
     into: [S, ...] old models whose memory they may take.
     sent: what clients send, about which bad ones may lie: the layers that they received
-      ('shared'), models of their own too ('own'), or 'nothing'.
+      ('shared'), personal models too ('personal'), or 'nothing'.
     mean_by: the weighting, if `fold` is that of `mean_of_models`.
     noised: whether the caller adds the server's noise, by `privacy.means`.
   """
@@ -140,7 +140,7 @@ class Reduction(NamedTuple):
     self, client: Client, model: LocalModel, layers: Sequence[str] | None = None
   ) -> Params:
     """The model that a client sends, of which `layers` learned; see `Client.send`."""
-    received = {'shared': client.received, 'own': client.start, 'nothing': None}
+    received = {'shared': client.received, 'personal': client.start, 'nothing': None}
     return client.send(model, received[self.sent], layers)
 
 

@@ -38,7 +38,7 @@ def test_norms_within_blocks_stay_with_clients():
   data, algorithm = federation(), algorithms.build('fed_bn', LOCAL)
   state, _ = run(algorithm, data)
   used = algorithm.deployed(state, data)
-  shared, own = used.shared, used.own
+  shared, own = used.shared, used.personal
   assert own['logits'] is shared['norm'] is shared['block']['norm'] is None
   assert own['block']['dense'] is None
   assert shared['block']['dense']['kernel'].shape == (1, 6, 6)

@@ -129,7 +129,7 @@ def test_durations_are_those_of_the_simulated_devices_of_other_methods(changes):
   costs = device_profiles.SimulatedDevices(profile, seed, local, data)
   _, [info] = run(algorithms.build('fed_avg', local), data, rounds=1)
   size, traffic = bytes_of_model(local), as_sent(one_model(local), local.sends)
-  of_one = traffic.of_round(None, Drawn(1, np.arange(6), everyone=True))
+  of_one = traffic.round_costs(None, Drawn(1, np.arange(6), everyone=True))
   assert (of_one.up < size) == bool(changes)
   for i in range(len(SIZES)):
     alone = jax.tree.map(lambda x, i=i: np.asarray(x)[[i]], info.clients)

@@ -81,7 +81,7 @@ def test_recovers_planted_groups(seed):
   assert infos[-1].train_loss < infos[0].train_loss
   # Clients that were not in the run join the same groups, wherever they are.
   order = np.random.default_rng(seed).permutation(16)
-  used = jax.jit(planted().of_unseen)(state, data.reorder(order, num_clients=16))
+  used = jax.jit(planted().unseen_models)(state, data.reorder(order, num_clients=16))
   np.testing.assert_array_equal(used.choice, np.asarray(state.assignment)[order])
 
 
@@ -99,5 +99,5 @@ def test_clients_from_elsewhere_join_by_one_example_and_without_any_the_first_gr
   start = tree.expand(local.model.init(KEY))
   own, directions = jnp.zeros(3, jnp.int32), along(local, data, 0, start)
   state = FedGroupState(tree.repeat(tree.unstack(start, 0), 2), own, start, directions)
-  used = jax.jit(method.of_unseen)(state, data)
+  used = jax.jit(method.unseen_models)(state, data)
   assert used.choice[:2].tolist() == [1, 0]  # It trains against its gradient.

@@ -111,14 +111,16 @@ def test_recovers_planted_clusters_without_their_number(seed):
 
 def test_clients_without_labels_get_the_cluster_of_like_features():
   algorithm, data = planted(), padded(of_groups(np.arange(12) % 3, 200))
-  before = algorithm.of_unseen(initial(algorithm, data), data)
+  before = algorithm.unseen_models(initial(algorithm, data), data)
   assert not np.asarray(before.choice).any()
   state, _ = run(algorithm, data, rounds=3)
   groups = np.array([2, 1, 0, 0, 1, 2])
   others = of_groups(groups, 100, seed=7)
   others = dataclasses.replace(others, y=others.y * 0)
   own = np.asarray(state.assignment)
-  np.testing.assert_array_equal(algorithm.of_unseen(state, others).choice, own[groups])
+  np.testing.assert_array_equal(
+    algorithm.unseen_models(state, others).choice, own[groups]
+  )
 
 
 def decision(rounds, counts):

@@ -42,6 +42,6 @@ def test_clients_from_elsewhere_have_no_work_of_clients_of_their_numbers(name, o
   state, _ = run(alike, data, rounds=1)
   work = ClientWork(rates=np.full(6, 1e-30))  # With which models do not move.
   other = algorithms.build(name, local._replace(work=work), **options)
-  found = [jax.jit(each.of_unseen)(state, data).choice for each in (alike, other)]
+  found = [jax.jit(each.unseen_models)(state, data).choice for each in (alike, other)]
   assert len(set(found[0].tolist())) == 2
   np.testing.assert_array_equal(*found)

@@ -30,7 +30,7 @@ def settled(monkeypatch, losses, fails=((), (), ()), tolerance=0.1):
     )  # fmt: skip
 
   def train_again(local, starts, data, cohort, key):
-    return trained(starts.own['number'][0, 0].astype(jnp.int32) + 1)
+    return trained(starts.personal['number'][0, 0].astype(jnp.int32) + 1)
 
   monkeypatch.setattr(first_clusters, 'train_cohort', train_again)
   start = ClientModels({'number': jnp.zeros((1, 1))})

@@ -48,7 +48,7 @@ def test_finds_planted_clusters_without_their_number(seed):
   state, _ = run(planted(), data, rounds=1, cohort=cohort_of, seed=seed)
   used = np.asarray(jax.jit(planted().deployed)(state, data).choice)
   order = np.random.default_rng(seed).permutation(16)
-  unseen = jax.jit(planted().of_unseen)(state, data.reorder(order, num_clients=16))
+  unseen = jax.jit(planted().unseen_models)(state, data.reorder(order, num_clients=16))
   np.testing.assert_array_equal(unseen.choice, used[order])
   here = np.isin(groups, groups[1::2])
   assert adjusted_rand_score(groups[here], used[here]) == 1.0

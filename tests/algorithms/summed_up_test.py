@@ -45,5 +45,5 @@ def test_clients_from_elsewhere_are_compared_without_keeping_their_models(kept):
   algorithm = algorithms.build('fed_group', helpers.local(hidden=()), num_clusters=2)
   state = jax.eval_shape(algorithm.init, key, data)
   kept.clear()
-  jax.eval_shape(algorithm.of_unseen, state, data)
+  jax.eval_shape(algorithm.unseen_models, state, data)
   assert kept == [False]

@@ -111,7 +111,7 @@ def test_training_alone_matches_the_reference_whatever_the_run_did(data, change)
   for i in (0, 3):
     batches = helpers.batches(data, local.schedule, i, of_training)
     want = reference.flat(reference.local_sgd(start, batches, 0.1)[0])
-    got = reference.flat(reference.from_params(models.own, i))
+    got = reference.flat(reference.from_params(models.personal, i))
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-6)
 
 

@@ -33,14 +33,14 @@ def test_without_a_choice_all_have_the_first_model():
 
 
 def test_personal_models_and_layers():
-  own = ClientModels(own=OWN)
+  own = ClientModels(personal=OWN)
   np.testing.assert_array_equal(own.params(4)['a'], OWN['a'])
   assert own.num_models() == own.num_clusters() == 0
   both = ClientModels({**CENTERS, 'b': None}, CHOICE, {'a': None, 'b': OWN['a']})
   result = both.params(4)
   np.testing.assert_array_equal(result['a'], CENTERS['a'][CHOICE])
   np.testing.assert_array_equal(result['b'], OWN['a'])
-  member = ClientModels(own=OWN, membership=WEIGHTS[:, :2])
+  member = ClientModels(personal=OWN, membership=WEIGHTS[:, :2])
   assert member.has_clusters()
   assert (member.num_clusters(), member.num_models()) == (2, 0)
   assert member.clusters().tolist() == [1, 0, 0, 0]

@@ -130,10 +130,10 @@ def test_clients_are_available_in_rounds_of_the_trace():
 def test_a_round_without_available_clients_sends_no_bytes():
   data, method = data_and_method()
 
-  def of_round(known, drawn):  # Some of those that are drawn send more.
+  def round_costs(known, drawn):  # Some of those that are drawn send more.
     return Sent(drawn.ids * 10 / len(drawn.ids), 4.0 * np.ones(len(drawn.ids)))
 
-  method = method._replace(traffic=Traffic(of_round))
+  method = method._replace(traffic=Traffic(round_costs))
   result = fj.simulate(
     method, data, data, rounds=3, finetune_epochs=0,
     clients_per_round=fj.selection.available(0, [('Bob', 1, 1), ('Eve', 3, 3)]),

@@ -46,7 +46,7 @@ def sent(start, attack, personal=False, **layout):
   models, choice = start
   used = ClientModels(models, jnp.asarray(choice))
   if personal:
-    used = ClientModels(own=tree.take(models, choice))
+    used = ClientModels(personal=tree.take(models, choice))
   local = helpers.local(**layout)
 
   @jax.jit
@@ -93,7 +93,7 @@ def test_bad_clients_mark_half_of_their_examples():
   rest = np.array(plain.x)
   rest[marked, 6:, 6:] = plain.x.max()
   np.testing.assert_array_equal(found.x, rest)
-  assert not found.attack.of_models
+  assert not found.attack.poisons_models
 
 
 def test_the_mark_is_a_corner_of_images_and_the_end_of_vectors():

@@ -59,7 +59,7 @@ def test_matrices_are_of_the_clients_of_each_cluster():
 
 def test_other_tasks_models_and_too_many_classes_have_none(monkeypatch):
   data, local = federation(), helpers.local()
-  personal = ClientModels(own=models_of(len(SIZES), local))
+  personal = ClientModels(personal=models_of(len(SIZES), local))
   assert found_of(personal, data, local) is None
   weights = np.full((len(SIZES), 2), 0.5, np.float32)
   mixture = ClientModels(models_of(2, local), mixture=weights)

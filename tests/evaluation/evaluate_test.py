@@ -91,7 +91,9 @@ def test_models_are_measured_on_their_own_clients():
   @jax.jit
   def tune(models, train):
     everyone = helpers.everyone(train)
-    return train_cohort(tuning, ClientModels(own=models), train, everyone, key).params
+    return train_cohort(
+      tuning, ClientModels(personal=models), train, everyone, key
+    ).params
 
   apply = jax.jit(local.model.apply)
   for counts, params in ((deployed, models), (finetuned, tune(models, train))):

@@ -35,7 +35,7 @@ def test_own_metrics_are_in_the_summary_every_record_and_of_each_client(tmp_path
   found, sizes = {'first_two': [], 'margin': []}, []
   for i in range(4):
     x, y = test.client(i)
-    model = reference.from_params(result.models.own, i)
+    model = reference.from_params(result.models.personal, i)
     hidden = x.reshape(len(x), -1).astype(np.float64)
     for depth, (kernel, bias) in enumerate(model):
       hidden = hidden @ kernel + bias

@@ -109,7 +109,7 @@ def test_layers_beside_constants_may_be_of_clients_and_centers():
   )
   whole = starting.with_constants(model, used)
   assert whole.num_models() == 2
-  assert whole.own.keys() == whole.shared.keys()
+  assert whole.personal.keys() == whole.shared.keys()
   every = whole.params(3)
   for i in range(3):
     np.testing.assert_array_equal(

@@ -29,7 +29,7 @@ def sent(name, known=None, number=1, count=S, **options):
   """(bytes down of each client, bytes up of each, passes of each)."""
   of = traffic(name, **options)
   drawn = Drawn(number, np.arange(count), count == M)
-  numbers = of.of_round(known, drawn)[:3]
+  numbers = of.round_costs(known, drawn)[:3]
   return tuple(np.broadcast_to(x, count).tolist() for x in numbers)
 
 
@@ -59,8 +59,8 @@ def test_each_method_counts_what_it_sends(name, down, up, passes):
 
 def test_two_more_models_of_moon_see_the_batch_of_each_local_step():
   drawn = Drawn(1, np.arange(S), everyone=False)
-  assert traffic('moon').of_round(None, drawn).passes_of_step == 2
-  assert traffic('fed_avg').of_round(None, drawn).passes_of_step == 0
+  assert traffic('moon').round_costs(None, drawn).passes_of_step == 2
+  assert traffic('fed_avg').round_costs(None, drawn).passes_of_step == 0
 
 
 def test_fed_rc_sends_a_number_for_each_center_and_class():
@@ -108,11 +108,14 @@ def test_cfl_gp_sends_gradients_in_the_rounds_that_cluster():
 def test_pacfl_counts_the_vectors_that_clients_send():
   of = traffic('pacfl')
   known = of.known(types.SimpleNamespace(numbers_sent=np.array([12, 6, 0])))
-  assert costs.of_start(of, 3, known) == {'start_bytes_down': 0, 'start_bytes_up': 72}
+  assert costs.start_bytes(of, 3, known) == {
+    'start_bytes_down': 0,
+    'start_bytes_up': 72,
+  }
 
 
 def test_fed_group_sends_first_models_of_all_clients():
-  assert traffic('fed_group').of_start(M) == (M * P, M * P)
+  assert traffic('fed_group').start_bytes(M) == (M * P, M * P)
 
 
 def test_new_clients_of_stocfl_send_a_change_of_one_more_model():
@@ -121,7 +124,7 @@ def test_new_clients_of_stocfl_send_a_change_of_one_more_model():
   both = [2 * P, 3 * P, 2 * P, 2 * P, 3 * P]
   assert sent('stocfl', known) == (both, both, [0, 30, 0, 0, 30])
   drawn = Drawn(1, np.arange(5), everyone=True)
-  counted = costs.of_round(of.of_round(known, drawn), drawn, 4)
+  counted = costs.round_bytes(of.round_costs(known, drawn), drawn, 4)
   assert counted == {'bytes_down': 12 * P, 'bytes_up': round(12 / 5 * 4 * P)}
 
 
@@ -142,7 +145,7 @@ def test_fed_drift_sends_models_in_use_at_the_begin_of_time_steps():
   once, all_models = ([P], [P], [0]), ([3 * P], [P + 2 * 4], [2])
   assert rounds == [once, once, once, all_models, once]
   assert sent('fed_drift', known, 2, 1, check_every=1) == all_models
-  assert traffic('fed_drift').of_start(M) == (0, 4 * M)
+  assert traffic('fed_drift').start_bytes(M) == (0, 4 * M)
 
 
 def test_a_check_of_clusters_sends_one_model():
@@ -178,7 +181,7 @@ def test_the_wrapped_state_gives_what_its_traffic_looks_at():
    3 * 5 * 3 * K * P, 3 * 5 * (2 * (P + 4) + 4)),
 ])  # fmt: skip
 def test_the_start_is_counted(name, options, down, up):
-  assert traffic(name, **options).of_start(M) == (down, up)
+  assert traffic(name, **options).start_bytes(M) == (down, up)
 
 
 def test_totals_of_a_run():
@@ -186,8 +189,8 @@ def test_totals_of_a_run():
   history = [{'round': 0}]
   for number in (1, 2):
     drawn = Drawn(number, np.arange(S), False)
-    record = costs.of_round(of.of_round(None, drawn), drawn, arrived=3)
-    record |= costs.of_start(of, M) if number == 1 else {}
+    record = costs.round_bytes(of.round_costs(None, drawn), drawn, arrived=3)
+    record |= costs.start_bytes(of, M) if number == 1 else {}
     history.append({'round': number, 'simulated_seconds': 2.5} | record)
   assert history[2] == {
     'round': 2, 'simulated_seconds': 2.5, 'bytes_down': S * P, 'bytes_up': 3 * P,

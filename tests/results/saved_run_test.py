@@ -256,7 +256,7 @@ def test_models_of_any_pytree_come_back_as_they_were(tmp_path):
   loaded = fj.load_run(tmp_path, model)
   params = loaded.params(client='c5')
   assert jax.tree.structure(params) == jax.tree.structure(init(jax.random.key(0)))
-  np.testing.assert_array_equal(params[0], result.models.own[0][5])
+  np.testing.assert_array_equal(params[0], result.models.personal[0][5])
   x, _ = federation()[1].client(5)
   want = (x @ params[0] + params[1][0]).argmax(axis=1)
   np.testing.assert_array_equal(loaded.predict(x, client='c5'), want)

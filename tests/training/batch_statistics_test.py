@@ -153,7 +153,7 @@ def test_all_other_methods_train_a_model_with_statistics(name, options):
   algorithm = algorithms.build(name, local, **options)
   state, infos = run(algorithm, data, rounds=2)
   used = algorithm.deployed(state, data)
-  for stack in (used.shared, used.own):
+  for stack in (used.shared, used.personal):
     for path, x in flatten_dict(stack or {}).items():
       assert x is None or np.isfinite(x).all()
       if path[-1] == 'var' and x is not None:

@@ -118,7 +118,7 @@ def test_a_run_goes_on_after_a_resume_with_what_clients_keep(tmp_path):
   result('parts', 2)
   parts = result('parts', 4)
   jax.tree.map(np.testing.assert_array_equal, whole.models, parts.models)
-  assert whole.models.own['norm']['mean'].shape == (4, 5)
+  assert whole.models.personal['norm']['mean'].shape == (4, 5)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_clients_keep_their_work_where_a_run_orders_them_by_size():
     result = fj.simulate(
       algorithms.build('non_fed', local), data, data, rounds=1, finetune_epochs=0
     )
-    found.append(np.abs(result.models.own['logits']['bias']).max(axis=1))
+    found.append(np.abs(result.models.personal['logits']['bias']).max(axis=1))
   assert [int(each.argmin()) for each in found] == [0, 1]
 
 

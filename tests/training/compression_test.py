@@ -35,8 +35,8 @@ def vector(tree):
 
 def sent(text, key=KEY, **options):
   """The change [P] that is sent of `CHANGE`."""
-  of_client = compression(text, **options).of_client
-  return vector(of_client(key, START, END)) - vector(START)
+  transform = compression(text, **options).transform
+  return vector(transform(key, START, END)) - vector(START)
 
 
 def top(change, k):
@@ -61,7 +61,7 @@ def test_random_changes_are_drawn_anew_and_right_on_average():
   assert_close(found[there], change[there], atol=1e-6)
   keys = jax.random.split(KEY, 400)
   many = jax.vmap(
-    lambda key: compression('random_k(0.25, error_feedback=False)').of_client(
+    lambda key: compression('random_k(0.25, error_feedback=False)').transform(
       key, jax.tree.map(jnp.zeros_like, START), CHANGE
     )
   )(keys)
@@ -75,8 +75,8 @@ def test_random_changes_are_drawn_anew_and_right_on_average():
 def test_changes_are_rounded_at_random_to_levels(bits):
   change, key = vector(CHANGE), jax.random.key(5)
   zero = jax.tree.map(jnp.zeros_like, START)
-  of_client = compression(f'quantize({bits})').of_client
-  found = vector(of_client(key, zero, CHANGE))
+  transform = compression(f'quantize({bits})').transform
+  found = vector(transform(key, zero, CHANGE))
   buckets = np.pad(change, (0, 1024 - P)).reshape(2, 512)
   most = np.abs(buckets).max(axis=1, keepdims=True)
   width = most / (2 ** (bits - 1) - 1)
@@ -85,17 +85,17 @@ def test_changes_are_rounded_at_random_to_levels(bits):
   # Single precision may round a draw on the border of two levels to the other.
   assert (np.abs(found - wanted) < 1e-4).mean() > 0.99
   assert (np.abs(found - change) <= width.max() + 1e-4).all()
-  many = jax.vmap(lambda key: of_client(key, zero, CHANGE))(jax.random.split(key, 400))
+  many = jax.vmap(lambda key: transform(key, zero, CHANGE))(jax.random.split(key, 400))
   mean = np.concatenate([np.asarray(x).mean(axis=0).ravel() for x in many.values()])
   assert np.abs(mean - change).max() < 5 * width.max() / 2 / np.sqrt(400)
   few = jax.tree.map(lambda x: x.at[:].set(0).at[0].set(1.0), zero)
-  sent_of_few = of_client(key, zero, few)  # Zeros stay zeros.
+  sent_of_few = transform(key, zero, few)  # Zeros stay zeros.
   jax.tree.map(np.testing.assert_array_equal, sent_of_few, few)
 
 
 def test_a_change_of_zero_stays_zero():
   for text in ('top_k(0.1)', 'random_k(0.1)', 'quantize(2)'):
-    found = compression(text).of_client(KEY, START, START)
+    found = compression(text).transform(KEY, START, START)
     np.testing.assert_array_equal(vector(found), vector(START))
 
 
@@ -117,15 +117,15 @@ def test_bytes_are_those_of_what_is_sent():
     (traffic.nothing(), 0, 0),
   ]
   for of, down, up in cases:
-    messages = traffic.as_sent(of, sends).of_round(None, drawn)
+    messages = traffic.as_sent(of, sends).round_costs(None, drawn)
     assert (messages.down, messages.up) == (down, up)
   start = traffic.after_clustering(traffic.one_model(local), losses=3)
-  assert traffic.as_sent(start, sends).of_start(5) == (5 * size, 5 * (each + 12))
+  assert traffic.as_sent(start, sends).start_bytes(5) == (5 * size, 5 * (each + 12))
   assert traffic.as_sent(start, None) is start
   # What is sent beside a model is not compressed, even if it is more than a model.
   many = traffic.all_in_use(local, 1, None)
   asked = Drawn(2, np.arange(3), everyone=False)
-  sent_with_losses = traffic.as_sent(many, sends).of_round(size, asked).up
+  sent_with_losses = traffic.as_sent(many, sends).round_costs(size, asked).up
   assert sent_with_losses == each + 4 * size
 
 
@@ -138,12 +138,12 @@ def test_bytes_of_methods_are_those_of_each_model_that_is_sent():
     made = algorithms.build(name, local, num_clusters=2, **options)
     return traffic.as_sent(made.traffic, local.sends)
 
-  assert of('fed_em').of_round(None, drawn).up == 2 * each
-  assert of('fed_rc').of_round(3, drawn).up == 2 * (each + 3 * 4)
-  assert of('fesem').of_start(10)[1] == pytest.approx(10 * each)
+  assert of('fed_em').round_costs(None, drawn).up == 2 * each
+  assert of('fed_rc').round_costs(3, drawn).up == 2 * (each + 3 * 4)
+  assert of('fesem').start_bytes(10)[1] == pytest.approx(10 * each)
   drawn_start = of('hypo_cluster', init_restarts=5, init_rounds=2, init_clients=3)
   wanted = 5 * 3 * (2 * (each + 4) + 4)
-  assert drawn_start.of_start(7)[1] == pytest.approx(wanted)
+  assert drawn_start.start_bytes(7)[1] == pytest.approx(wanted)
 
 
 def local_of(text='top_k(0.2)', **layout):

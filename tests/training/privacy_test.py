@@ -107,7 +107,7 @@ def test_each_center_gets_noise_of_its_own_but_not_one_without_clients():
   origins = {'w': jnp.zeros((3, 4000))}
   cluster, ones = jnp.array([0, 0, 0, 0, 1, 1]), jnp.ones(6)
   with sums.clipped(2.0):
-    total = sums.of_clusters(stack, cluster, ones, origins)
+    total = sums.cluster_sums(stack, cluster, ones, origins)
   rows = clipped(np.asarray(stack['w'], np.float64), 2.0)
   wanted = np.stack([rows[:4].sum(axis=0), rows[4:].sum(axis=0), np.zeros(4000)])
   assert_close(total.params['w'], wanted)

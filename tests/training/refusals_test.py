@@ -194,7 +194,7 @@ REFUSED = [
   (sgd(layers=['logit']), 'layers'),
   (sgd(layers=[]), 'layers'),
   (sgd(factors=np.ones(1, np.float32)), 'factors'),
-  (cohort(lambda: ClientModels(own=helpers.first_models(LOCAL, 1))), 'starts'),
+  (cohort(lambda: ClientModels(personal=helpers.first_models(LOCAL, 1))), 'starts'),
   (cohort(lambda: ClientModels(helpers.first_models(LOCAL, 1), jnp.zeros(1, int))),
    'starts'),
   (cohort(epochs=np.full(2, -9, np.int32)), 'epochs'),

@@ -149,5 +149,5 @@ def test_models_that_no_kernel_can_be_taken_of_keep_theirs():
   for name, value in (('apply_with', None), ('apply_train', local.model.apply)):
     other = local._replace(model=local.model._replace(**{name: value}))
     assert not shared_kernels.kernels(other, start, data)
-  own = ClientModels(own=tree.repeat(tree.unstack(centers(1), 0), 6))
+  own = ClientModels(personal=tree.repeat(tree.unstack(centers(1), 0), 6))
   assert not shared_kernels.kernels(local, own, data)

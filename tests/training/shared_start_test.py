@@ -99,8 +99,10 @@ def test_only_kernels_that_are_shared_and_learn_are_taken():
   assert paths(local, data) == [('dense0',), ('logits',)]
   assert paths(local, data, layers=['dense0']) == [('dense0',)]
   model = tree.expand(helpers.first_model(local))
-  assert not paths(local, data, ClientModels(own=tree.repeat(model, 6)))
-  heads = ClientModels(model | {'logits': None}, own={'dense0': None, 'logits': model})
+  assert not paths(local, data, ClientModels(personal=tree.repeat(model, 6)))
+  heads = ClientModels(
+    model | {'logits': None}, personal={'dense0': None, 'logits': model}
+  )
   assert paths(local, data, heads) == [('dense0',)]
 
 

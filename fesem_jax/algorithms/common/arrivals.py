@@ -96,15 +96,15 @@ def traffic_of(local: LocalTraining, buffer_size: int, concurrency: int) -> Traf
   """Messages of FedBuff: as many models down as up, and C down at the start."""
   size = traffic.bytes_of_model(local)
 
-  def of_round(known, drawn: Drawn) -> Sent:
+  def round_costs(known, drawn: Drawn) -> Sent:
     # All clients are drawn, of which some receive a model.
     count = len(drawn.ids)
     return Sent(size * size_of(buffer_size, count) / count, size)
 
-  def of_start(num_clients: int) -> tuple[float, float]:
+  def start_bytes(num_clients: int) -> tuple[float, float]:
     return size * (concurrency or num_clients), 0
 
   return Traffic(
-    of_round, of_start, known=lambda state: state.seconds, model=size, beside='',
+    round_costs, start_bytes, known=lambda state: state.seconds, model=size, beside='',
     seconds=float,
   )  # fmt: skip

@@ -81,7 +81,7 @@ def random_start(
   if init_models != 'random':
     return ClientModels(tree.expand(local.model.init(key)))
   keys = data.keys_of(key, jnp.arange(data.num_clients))
-  return ClientModels(own=jax.vmap(local.model.init)(keys))
+  return ClientModels(personal=jax.vmap(local.model.init)(keys))
 
 
 def train_and_cluster(
@@ -105,7 +105,7 @@ def train_and_cluster(
 
   def train(cohort, reduction=Reduction()):
     if starts.shared is None and reduction.sent != 'nothing':
-      reduction = reduction._replace(sent='own')
+      reduction = reduction._replace(sent='personal')
     # Of random starts, the first center would be about a client's model.
     reduction = reduction._replace(noised=starts.shared is not None)
     return train_cohort(local, starts.of(cohort), data, cohort, train_key, reduction)
@@ -180,7 +180,7 @@ def _until_settled(
     round_key = jax.random.fold_in(
       prng_streams.fold(key, prng_streams.REPEATED), number
     )
-    starts = ClientModels(own=trained.params)
+    starts = ClientModels(personal=trained.params)
     again = train_cohort(local, starts, data, cohort, round_key)
     again = again._replace(finite=again.finite & trained.finite)
     return number + 1, trained.mean_loss(), again

@@ -67,7 +67,7 @@ def init(
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
   """The `deployed` of such a method."""
-  return ClientModels(shared=state.body, own=state.heads)
+  return ClientModels(shared=state.body, personal=state.heads)
 
 
 def traffic_of(local: LocalTraining, personal: Collection[str]) -> traffic.Traffic:

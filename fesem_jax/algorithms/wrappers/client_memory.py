@@ -88,12 +88,12 @@ def with_client_memory(method: Algorithm, parts: Sequence[str] = ()) -> Algorith
   if sent.known is not None:
     known = sent.known
     sent = sent._replace(known=lambda state: known(state.method))
-  of_unseen = method.of_unseen
+  unseen_models = method.unseen_models
   changes: dict[str, Any] = {'traffic': sent, 'deployed': deployed}
   if method.with_centers is None:
     changes['with_centers'] = None
-  if of_unseen is not None:
-    changes['of_unseen'] = lambda state, data: of_unseen(state.method, data)
+  if unseen_models is not None:
+    changes['unseen_models'] = lambda state, data: unseen_models(state.method, data)
   # It is done: `simulate` adds none.
   sends = local.sends and local.sends._replace(residual=False)
   changes['local'] = local._replace(
@@ -136,8 +136,8 @@ def _with_personal(
   replacement = {
     path: statistics[path] if path in personal else None for path in shared
   }
-  merged = tree.merge(used.own, unflatten_dict(replacement, sep='/'))
-  return used._replace(shared=unflatten_dict(rest, sep='/'), own=merged)
+  merged = tree.merge(used.personal, unflatten_dict(replacement, sep='/'))
+  return used._replace(shared=unflatten_dict(rest, sep='/'), personal=merged)
 
 
 # Of a method whose clients send several models in a round, or train several.

@@ -166,19 +166,19 @@ def _with_checks(traffic: Traffic | None) -> Traffic | None:
   """The traffic, where a check sends one model to and from each client."""
   if traffic is None:
     return None
-  method_round, look = traffic.of_round, traffic.known
+  method_round, look = traffic.round_costs, traffic.known
 
   def known(state):
     inner = None if look is None else look(state.method)
     return state.checks.due, state.checks.hold, inner
 
-  def of_round(known, drawn):
+  def round_costs(known, drawn):
     due, keep_clusters, inner = known
     if drawn.number != due:
       return method_round(inner, drawn._replace(keep_clusters=bool(keep_clusters)))
     return Sent(traffic.model, traffic.model)
 
-  return traffic._replace(of_round=of_round, known=known)
+  return traffic._replace(round_costs=round_costs, known=known)
 
 
 def recluster(

@@ -135,7 +135,7 @@ class ServerMetrics(Callback):
 
     def measure(state: Any, train: FederatedData, split: FederatedData) -> Any:
       used = algorithm.deployed(state, train)
-      if used.own is not None or used.mixture is not None:
+      if used.personal is not None or used.mixture is not None:
         return None
 
       def totals(params: Any) -> evaluate.Totals:

@@ -102,7 +102,7 @@ class BestRound(Callback):
     if folder is None:
       self.models = used
       return
-    models = ClientModels(used.shared, used.choice, used.own, used.mixture)
+    models = ClientModels(used.shared, used.choice, used.personal, used.mixture)
     size = saved_models.num_bytes(models, len(used.names))
     is_large = self._save_models is None and size > saved_models.MAX_BYTES
     if is_large or self._save_models is False:

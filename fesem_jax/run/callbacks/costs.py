@@ -52,14 +52,14 @@ class Costs(Callback):
     drawn = Drawn(event.number, ids[ids < self._real], event.drawn.everyone)
     sent = traffic.Sent(0, 0)
     if len(drawn.ids):  # Methods tell what each client sends; there may be none.
-      sent = self._traffic.of_round(self._known, drawn)
+      sent = self._traffic.round_costs(self._known, drawn)
     arrived = int(event.info.trained) + int(event.info.failed)
-    event.record.update(costs.of_round(sent, drawn, arrived))
+    event.record.update(costs.round_bytes(sent, drawn, arrived))
     if candidates := event.record.get('candidates'):
-      for name, more in costs.of_candidates(sent, drawn, candidates).items():
+      for name, more in costs.candidate_bytes(sent, drawn, candidates).items():
         event.record[name] += more
     if event.number == 1:
-      start = costs.of_start(self._traffic, self._real, self._known)
+      start = costs.start_bytes(self._traffic, self._real, self._known)
       event.record.update(start)
     self._look(event.state)
     if self._profile is not None:

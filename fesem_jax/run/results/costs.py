@@ -13,22 +13,22 @@ Record = dict[str, Any]
 _BYTES = ('bytes_down', 'bytes_up')
 
 
-def of_round(sent: Sent, drawn: Drawn, arrived: int) -> Record:
+def round_bytes(sent: Sent, drawn: Drawn, arrived: int) -> Record:
   """Bytes of a round, of whose clients `arrived` have sent their updates."""
   down = np.broadcast_to(np.asarray(sent.down, np.float64), drawn.ids.shape)
   up = np.mean(sent.up) * arrived
   return dict(zip(_BYTES, (round(down.sum()), round(up)), strict=True))
 
 
-def of_candidates(sent: Sent, drawn: Drawn, candidates: int) -> Record:
+def candidate_bytes(sent: Sent, drawn: Drawn, candidates: int) -> Record:
   """Bytes of `candidates` that send a loss to be selected by it, but not of `drawn`."""
   down = np.mean(sent.down) * max(0, candidates - len(drawn.ids))
   return dict(zip(_BYTES, (round(down), NUMBER * candidates), strict=True))
 
 
-def of_start(traffic: Traffic, num_clients: int, known: Any = None) -> Record:
+def start_bytes(traffic: Traffic, num_clients: int, known: Any = None) -> Record:
   """Bytes before round 1, of the first state `known`; {} if there are none."""
-  down, up = traffic.of_start(num_clients)
+  down, up = traffic.start_bytes(num_clients)
   if traffic.start_up is not None:
     up += traffic.start_up(known)
   start = {'start_bytes_down': round(down), 'start_bytes_up': round(up)}

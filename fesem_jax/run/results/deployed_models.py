@@ -34,10 +34,10 @@ def by_layer(params: Params) -> dict[str, Any]:
 def fetched(models: ClientModels, places: np.ndarray) -> ClientModels:
   """Models as arranged, on the host and in the user's order; see `Result.places`."""
   models = offloading.as_arrays(processes.on_host(models))
-  choice, own, mixture = jax.tree.map(
-    lambda x: np.asarray(x)[places], (models.choice, models.own, models.mixture)
+  choice, personal, mixture = jax.tree.map(
+    lambda x: np.asarray(x)[places], (models.choice, models.personal, models.mixture)
   )
-  return ClientModels(models.shared, choice, own, mixture)
+  return ClientModels(models.shared, choice, personal, mixture)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class DeployedModels:
 
   Attributes:
     shared: path of each shared layer -> [R, ...], one global model or R centers.
-    own: path of each personal layer -> [M, ...].
+    personal: path of each personal layer -> [M, ...].
     choice: [M] int which of the R models each client uses; None if all use the first.
     mixture: [M, R] weights of each client's mixture, or None.
     names: [M] names of the clients.
@@ -95,7 +95,7 @@ class DeployedModels:
   """
 
   shared: dict[str, np.ndarray]
-  own: dict[str, np.ndarray]
+  personal: dict[str, np.ndarray]
   choice: np.ndarray | None
   mixture: np.ndarray | None
   names: np.ndarray
@@ -111,11 +111,11 @@ class DeployedModels:
     model: Model | None = None,
   ) -> 'DeployedModels':
     """From `ClientModels` on the host."""
-    shared, own = by_layer(models.shared), by_layer(models.own)
+    shared, personal = by_layer(models.shared), by_layer(models.personal)
     choice, mixture = (
       None if x is None else np.asarray(x) for x in (models.choice, models.mixture)
     )
-    return cls(shared, own, choice, mixture, np.asarray(names), examples, model)
+    return cls(shared, personal, choice, mixture, np.asarray(names), examples, model)
 
   @property
   def num_models(self) -> int:
@@ -153,7 +153,7 @@ class DeployedModels:
     check(not is_mixture, 'client: deploys a mixture of models; name a cluster')
     flat = {path: np.asarray(x[k]) for path, x in self.shared.items()}
     return self._as_model(
-      flat | {path: np.asarray(x[i]) for path, x in self.own.items()}
+      flat | {path: np.asarray(x[i]) for path, x in self.personal.items()}
     )
 
   def predict(
@@ -274,7 +274,7 @@ class DeployedModels:
       i = position_of(client, self.names)
       return i, 0 if self.choice is None else int(self.choice[i])
     count = self.num_models
-    check(not self.own, 'client: missing; clients have personal layers')
+    check(not self.personal, 'client: missing; clients have personal layers')
     check(cluster is not None or count == 1, f'cluster: missing; there are {count}')
     cluster = cluster or 0
     check(0 <= cluster < count, f'cluster: must be below {count}; got {cluster}')

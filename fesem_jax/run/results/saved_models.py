@@ -29,10 +29,10 @@ BEST = 'models_best.npz'  # Of the round that is best on validation examples.
 def num_bytes(models: ClientModels, num_clients: int) -> int:
   """Bytes of the file of M clients' models, or of their shapes."""
   shared = sum(x.size * 4 for x in by_layer(models.shared).values())
-  if offloading.is_offloaded(models.own):
-    return shared + models.own.form.size * 4 * num_clients
-  own = sum(math.prod(x.shape[1:]) * 4 for x in by_layer(models.own).values())
-  return shared + own * num_clients
+  if offloading.is_offloaded(models.personal):
+    return shared + models.personal.form.size * 4 * num_clients
+  personal = by_layer(models.personal).values()
+  return shared + sum(math.prod(x.shape[1:]) * 4 for x in personal) * num_clients
 
 
 def write(
@@ -45,8 +45,8 @@ def write(
   for name in ('choice', 'mixture'):
     if (values := getattr(models, name)) is not None:
       arrays[name] = values
-  for kind in ('shared', 'own'):
-    arrays |= {f'{kind}/{path}': x for path, x in getattr(models, kind).items()}
+  for kind, layers in (('shared', models.shared), ('own', models.personal)):
+    arrays |= {f'{kind}/{path}': x for path, x in layers.items()}
   write_arrays_atomically(folder / file, arrays, compress=False)
 
 
@@ -77,11 +77,11 @@ def read(folder: pathlib.Path, rounds: int, file: str = _FILE) -> DeployedModels
     about = json.loads(str(arrays.pop('about')[0]))
     is_current = about.pop('rounds') == rounds
     check(is_current, f'{path}: must be of round {rounds}, as summary.json')
-    shared, own = (
+    shared, personal = (
       {name.removeprefix(of): x for name, x in arrays.items() if name.startswith(of)}
       for of in ('shared/', 'own/')
     )
     lists = {name: tuple(x) for name, x in about.items() if isinstance(x, list)}
     examples = Examples(**about | lists)
     choice, mixture = arrays.get('choice'), arrays.get('mixture')
-    return DeployedModels(shared, own, choice, mixture, arrays['names'], examples)
+    return DeployedModels(shared, personal, choice, mixture, arrays['names'], examples)

@@ -118,7 +118,7 @@ def _check_layers(model: Model, models: DeployedModels) -> None:
   """Raises `UserError` unless a model has the layers that were saved."""
   params = jax.eval_shape(model.init, jax.random.key(0))
   expected = {path: tuple(x.shape) for path, x in by_layer(params).items()}
-  saved = {path: x.shape[1:] for path, x in (models.shared | models.own).items()}
+  saved = {path: x.shape[1:] for path, x in (models.shared | models.personal).items()}
   for path in sorted(expected.keys() | saved.keys()):
     ours, theirs = expected.get(path), saved.get(path)
     check(ours == theirs, f'model: layer {path} is {ours}, in the run {theirs}')
