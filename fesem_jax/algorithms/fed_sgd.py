@@ -14,6 +14,7 @@ from fesem_jax.core.batching import Schedule
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Params
+from fesem_jax.training.plain_sgd import is_linear
 from fesem_jax.utils.errors import check
 
 
@@ -60,9 +61,7 @@ def _first_step_is_linear(local: LocalTraining) -> bool:
     params = filled(1.0)
     return local.optimizer.update(gradient, local.optimizer.init(params), params)[0]
 
-  try:
-    # Of operations that are all linear; some may add what no gradient is part of.
-    jax.eval_shape(jax.linear_transpose(first_step, shapes), shapes)
-  except Exception:  # An optimizer that is not understood is not linear.
+  if not is_linear(first_step, shapes):
     return False
+  # It may still add what no gradient is part of.
   return not any((x != 0).any() for x in jax.tree.leaves(first_step(filled(0.0))))

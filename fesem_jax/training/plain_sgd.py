@@ -1,72 +1,63 @@
-"""Recognizes plain SGD, w <- w - eta g, by what an optimizer computes.
+"""Recognizes plain SGD, w <- w - eta g, by what an optimizer computes."""
 
-The optimizer's update is traced on the model's own parameters, and its operations are
-followed: it is plain SGD if it keeps no state and each layer's update is that layer's
-gradient times one constant, the same for all layers. Schedules, momentum, masks,
-clipping, weight decay and operations that cannot be followed are not plain, however
-alike their first steps are.
-"""
-
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.extend import core
 
 from fesem_jax.core import hyperparameters
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.utils.errors import check
 
-# Operations that hand their operand on as it is.
-_SAME = ('copy', 'copy_p', 'optimization_barrier')
-# Operations on numbers whose result is a number.
-_OF_NUMBERS = (
-  'add', 'sub', 'mul', 'div', 'neg', 'abs', 'max', 'min', 'pow', 'integer_pow', 'sqrt',
-  'exp', 'log', 'convert_element_type',
-)  # fmt: skip
-# Calls of another jaxpr, by its name among their parameters.
-_CALLS = {'jit': 'jaxpr', 'pjit': 'jaxpr', 'closed_call': 'call_jaxpr'}
 
+def is_linear(function: Callable[..., Any], *like: Any) -> bool:
+  """True if a function of trees, of the shapes of `like`, has linear operations only."""
 
-class _Scaled(NamedTuple):
-  """A gradient times a number."""
+  def transposed(*arguments: Any) -> Any:
+    shapes = jax.eval_shape(function, *arguments)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.linear_transpose(function, *arguments)(zeros)
 
-  leaf: int  # position of the gradient among the leaves
-  factor: Any
-
-
-# A number that does not depend on gradients, parameters or state; a `_Scaled` gradient;
-# None for all others.
-_Value = Any
+  try:
+    jax.eval_shape(transposed, *like)
+  except Exception:  # A function that is not understood is not linear.
+    return False
+  return True
 
 
 def sgd_rate(optimizer: optax.GradientTransformation, params: Params) -> Any:
-  """The learning rate [] of an optimizer that is plain SGD; None if it is not."""
-  like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+  """The learning rate [] of an optimizer that is plain SGD; None if it is not.
+
+  It keeps no state, is linear in the gradients alone, and multiplies all by a number.
+  """
+  rng = np.random.default_rng(0)
+
+  def drawn(x: Any) -> jax.Array:
+    return jnp.asarray(rng.normal(size=(2,) * len(x.shape)), x.dtype)
+
+  def update(gradients: Params) -> Params:
+    return optimizer.update(gradients, optimizer.init(gradients))[0]
+
   try:
-    if jax.tree.leaves(jax.eval_shape(optimizer.init, like)):
+    if jax.tree.leaves(jax.eval_shape(optimizer.init, params)):
       return None  # Even a constant state may be one that a later step changes.
-    traced, shapes = jax.make_jaxpr(
-      lambda g, p: optimizer.update(g, optimizer.init(p), p)[0], return_shape=True
-    )(like, like)
-    leaves, form = jax.tree.flatten(like)
-    update_tree: Any = jax.tree.structure(shapes)
-    if update_tree != form:
+    if not is_linear(update, params):
       return None
-    gradients = [_Scaled(i, np.float32(1.0)) for i in range(len(leaves))]
-    updates = _follow(traced, [*gradients, *[None] * len(leaves)])
+    with jax.ensure_compile_time_eval():
+      gradients = jax.tree.map(drawn, params)
+      rate = np.asarray(variable_rate(optimizer, gradients))
+      scaled = jax.tree.map(lambda g: -rate * g, gradients)
+      same = jax.tree.map(
+        lambda u, s: np.allclose(u, s, 1e-6), update(gradients), scaled
+      )
   except Exception:  # An optimizer that is not understood is not plain.
     return None
-  rates = []
-  for i, update in enumerate(updates):
-    if not isinstance(update, _Scaled) or update.leaf != i:
-      return None
-    rates.append(-update.factor)
-  alike = all(rate == rates[0] for rate in rates)
-  return rates[0] if rates and alike and rates[0] > 0 else None
+  alike = all(jax.tree.leaves(same))
+  return rate if alike and rate > 0 else None
 
 
 def is_plain_sgd(local: LocalTraining) -> bool:
@@ -105,66 +96,6 @@ def variable_rate(
   ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), params)
   updates, _ = optimizer.update(ones, optimizer.init(ones), ones)
   return -jax.tree.leaves(updates)[0].ravel()[0]
-
-
-def _follow(traced: core.ClosedJaxpr, inputs: list[_Value]) -> list[_Value]:
-  """The values of a jaxpr's results."""
-  environment: dict[Any, _Value] = dict(zip(traced.jaxpr.invars, inputs, strict=True))
-  for name, constant in zip(traced.jaxpr.constvars, traced.consts, strict=True):
-    environment[name] = np.asarray(constant) if np.ndim(constant) == 0 else None
-
-  def value(name: Any) -> _Value:
-    if isinstance(name, core.Literal):
-      return np.asarray(name.val) if np.ndim(name.val) == 0 else None
-    return environment[name]
-
-  for equation in traced.jaxpr.eqns:
-    results = _result(equation, [value(x) for x in equation.invars])
-    environment.update(zip(equation.outvars, results, strict=True))
-  return [value(name) for name in traced.jaxpr.outvars]
-
-
-def _result(equation: Any, values: list[_Value]) -> list[_Value]:
-  """The values of an operation's results."""
-  name, nothing = equation.primitive.name, [None] * len(equation.outvars)
-  if name in _CALLS:
-    return _follow(equation.params[_CALLS[name]], values)
-  if name in _SAME:
-    return values
-  if any(value is None for value in values):
-    return nothing
-  if not any(isinstance(value, _Scaled) for value in values):
-    return _constant(equation, values)
-  if name == 'neg':
-    return [_times(values[0], np.float32(-1.0))]
-  if name == 'mul':
-    return [_times(*values)]
-  if name == 'div' and not isinstance(values[1], _Scaled):
-    return [_times(values[0], np.float32(1.0) / values[1])]
-  if name == 'convert_element_type':
-    same_dtype = equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype
-    return values if same_dtype else nothing
-  return nothing
-
-
-def _times(a: Any, b: Any) -> _Value:
-  """A scaled gradient times a number, in either order."""
-  if isinstance(a, _Scaled) and isinstance(b, _Scaled):
-    return None
-  scaled, number = (a, b) if isinstance(a, _Scaled) else (b, a)
-  return scaled._replace(factor=np.float32(scaled.factor * number))
-
-
-def _constant(equation: Any, values: list[Any]) -> list[_Value]:
-  """The result of an operation on numbers alone, where it is known to be a number."""
-  name = equation.primitive.name
-  if name == 'broadcast_in_dim':
-    return [values[0]]  # Still one number, however often it stands there.
-  if name not in _OF_NUMBERS or any(np.ndim(x.aval) for x in equation.invars):
-    return [None] * len(equation.outvars)
-  with jax.ensure_compile_time_eval():
-    value = equation.primitive.bind(*map(jnp.asarray, values), **equation.params)
-  return [np.asarray(value)]
 
 
 def at_unit_rate(

@@ -14,7 +14,7 @@ import numpy as np
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.core.types import Params
 from fesem_jax.training.batch_losses import descend
-from fesem_jax.training.plain_sgd import check_one_rate
+from fesem_jax.training.plain_sgd import check_one_rate, is_linear
 from fesem_jax.utils.errors import check
 
 # Steps that are tried before a run; momentum shows from the second on.
@@ -26,7 +26,10 @@ def check_sums_of_gradients(local: LocalTraining) -> None:
   check_one_rate(local)
   begins = not local.keep_optimizer_state
   check(begins, 'keep_optimizer_state: not defined for this method; leave it out')
-  sums = _is_linear(local) and _treats_all_alike(local)
+  like = jax.eval_shape(local.model.init, jax.random.key(0))
+  arguments = like, jax.eval_shape(local.optimizer.init, like)
+  # Without the parameters, of which no update may depend.
+  sums = is_linear(local.optimizer.update, *arguments) and _treats_all_alike(local)
   check(sums, 'optimizer: must be SGD with or without momentum, and nothing else')
 
 
@@ -55,23 +58,6 @@ def _lengths_of_layers(local: LocalTraining, most: int) -> Params:
     return jnp.pad(-x.reshape(most), (1, 0))
 
   return jax.tree.map(from_start, moved)
-
-
-def _is_linear(local: LocalTraining) -> bool:
-  """True if updates are linear in gradients and state, whatever the parameters."""
-  like = jax.eval_shape(local.model.init, jax.random.key(0))
-
-  def transposed(gradients: Params, state: Any) -> Any:
-    # Without the parameters, of which no update may depend.
-    shapes = jax.eval_shape(local.optimizer.update, gradients, state)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return jax.linear_transpose(local.optimizer.update, gradients, state)(zeros)
-
-  try:
-    jax.eval_shape(transposed, like, jax.eval_shape(local.optimizer.init, like))
-  except Exception:  # An optimizer that is not understood is none of these.
-    return False
-  return True
 
 
 def _treats_all_alike(local: LocalTraining) -> bool:
