@@ -9,7 +9,7 @@ import fesem_jax
 
 _ROOT = pathlib.Path(fesem_jax.__file__).parent
 
-# What each package may import beside itself, as its docstring says.
+# What each package may import beside itself.
 _BASE = {'core', 'tasks', 'utils'}
 _TRAINING = _BASE | {'data', 'models', 'training'}
 _METHODS = _TRAINING | {'server'}

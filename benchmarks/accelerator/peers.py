@@ -54,7 +54,7 @@ def _compare(row: Row, norms: list[Any], ours: dict[str, Any], watch: Watch) -> 
     r
     for r in watch.known.get('c', [])
     if r.get('workload') == name
-    and (r.get('together'), r.get('conv'), r.get('shared_start')) == (0, '', 'auto')
+    and (r.get('together'), r.get('shared_start')) == (0, 'auto')
     and r.get('precision') == precision
     and 'steps_per_second' in r
   ]

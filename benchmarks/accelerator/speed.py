@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,11 @@ from benchmarks import common, floor
 from benchmarks.accelerator import measuring
 from benchmarks.accelerator.measuring import Row, Watch
 from benchmarks.workloads import WORKLOADS, Workload
-from fesem_jax import models
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
 from fesem_jax.core import sharding, tree
 from fesem_jax.core.batching import num_steps
 from fesem_jax.core.local_training import LocalTraining, Precision, SharedStart
-from fesem_jax.models.conv import Method
 
 
 class Case(NamedTuple):
@@ -39,7 +37,6 @@ class Case(NamedTuple):
 
   workload: str
   together: int = 0  # clients side by side; 0 is the default
-  conv: Method | Literal[''] = ''  # of `models.conv.METHODS`; '' is the default
   precision: Precision = 'highest'
   shared_start: SharedStart = 'auto'
 
@@ -51,7 +48,6 @@ class Case(NamedTuple):
 # Clients of the default case, if not 100.
 _CLIENTS = {'W3': 1200, 'W4': 10_000, 'W7': 100}
 _TOGETHER = (8, 64, 1, 512)
-_CONVOLVES = ('W1', 'W7', 'W2')
 _ORDER = ('W1', 'W3', 'W7', 'W8', 'W2', 'W4', 'W5', 'W6')
 
 
@@ -61,14 +57,13 @@ def stages(small: bool) -> list[list[Case]]:
     return [[Case('W4'), Case('W4', 8), Case('W4', 8, precision='default')]]
   main = _ORDER[:4]
   rounded = [Case(w, precision='default') for w in _ORDER[:5]]
-  of_convs = [Case(w, conv='grouped') for w in _CONVOLVES]
   of_start = [Case('W1', shared_start='off'), Case('W3', shared_start='on')]
   of_chunks = [[Case(w, c) for w in main] for c in _TOGETHER]
   rest = [[Case(w, c) for w in _ORDER[4:]] for c in _TOGETHER]
   return [
     [Case(w) for w in _ORDER[:6]],
     rounded,
-    of_convs + of_start,
+    of_start,
     *of_chunks,
     [Case(w) for w in _ORDER[6:]],
     *rest,
@@ -113,7 +108,7 @@ def _say_best(name: str, rows: list[Row], watch: Watch) -> None:
       {
         'what': 'best', 'workload': name,
         'best_over_default': best['steps_per_second'] / default[0]['steps_per_second'],
-        **{k: best[k] for k in ('together', 'conv', 'shared_start')},
+        **{k: best[k] for k in ('together', 'shared_start')},
       }
     )  # fmt: skip
 
@@ -156,10 +151,6 @@ def _compiled(case: Case, data: _Data, mesh: Mesh) -> Ready:
     workload = workload._replace(examples=workload.batch_size * 4)
   local = common.training(workload, mesh, case.together)
   local = local._replace(precision=case.precision, shared_start=case.shared_start)
-  if case.conv:
-    shape, classes = workload.example_shape, workload.num_classes
-    model = models.build(workload.network, shape, classes, workload.hidden, case.conv)
-    local = local._replace(model=model)
   train = data.of(workload, clients, mesh)
   start = sharding.replicate(tree.expand(common.params_of(workload, local.model)), mesh)
   key = sharding.replicate(jax.random.key(0), mesh)

@@ -50,7 +50,7 @@ from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.local_training import LocalTraining
 from fesem_jax.data.splits import with_weights
 from fesem_jax.server import comparison
-from fesem_jax.utils.errors import check
+from fesem_jax.utils.errors import UserError
 from fesem_jax.utils.ranges import check_choice
 
 METHODS: Mapping[str, Callable[..., Algorithm]] = {
@@ -117,10 +117,7 @@ ALIASES = {
 
 
 def named(text: str) -> str:
-  """The name in `METHODS` of a method: 'FedAvg' is 'fed_avg', 'IFCA' 'hypo_cluster'.
-
-  Raises `UserError` on an unknown method.
-  """
+  """The name in `METHODS` of a method: 'FedAvg' is 'fed_avg', 'IFCA' 'hypo_cluster'."""
   plain = {name.replace('_', ''): name for name in METHODS} | ALIASES
   name = plain.get(re.sub('[^a-z0-9]', '', text.lower()), text)
   check_choice('algorithm', name, tuple(METHODS))
@@ -135,19 +132,11 @@ def options(name: str) -> dict[str, Any]:
   return {o: v for o, v in defaults.items() if o not in _FIXED.get(name, {})}
 
 
-def check_options(name: str, settings: Mapping[str, Any]) -> None:
-  """Raises `UserError` on an unknown method or an option it does not have."""
-  allowed = options(name)
-  unknown = ', '.join(option for option in settings if option not in allowed)
-  check(not unknown, f'{unknown}: {named(name)} has no such option')
-
-
 def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
   """A method with the chosen options.
 
   Args:
     name: one of `METHODS`.
-    local: how clients train.
     **chosen: its options. The option `weighting` may also be the weights of the
       clients, by name as {'Ann': 0.5, 'Bob': 0.5} or [M] in the order of the data.
 
@@ -155,12 +144,14 @@ def build(name: str, local: LocalTraining, **chosen: Any) -> Algorithm:
     UserError: on an unknown method, or an option it does not have or allow.
   """
   name = named(name)
-  check_options(name, chosen)
-  prepare_data = None
+  prepare_data, defaults = None, options(name)
+  for option in chosen.keys() - defaults.keys():
+    check_choice(f'{name}: option', option, (*defaults, 'learning_rate'))
+    raise UserError('learning_rate: is of the clients; give it to fj.local_optimizer')
   if not isinstance(weights := chosen.get('weighting', ''), str):
     prepare_data = functools.partial(with_weights, weights)
     chosen = {**chosen, 'weighting': 'by_weight'}
-  values = {**options(name), **chosen, **_FIXED.get(name, {})}
+  values = {**defaults, **chosen, **_FIXED.get(name, {})}
   method_options = flat_options.options(METHODS[name])
   method = METHODS[name](local, **{option: values[option] for option in method_options})
   return flat_options.wrapped(method._replace(prepare_data=prepare_data), local, values)

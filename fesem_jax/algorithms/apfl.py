@@ -1,7 +1,4 @@
-"""APFL: each client mixes a personal model with the global one.
-
-Deng et al., "Adaptive Personalized Federated Learning", 2020.
-"""
+"""APFL: each client mixes a personal model with the global one."""
 
 from typing import NamedTuple
 
@@ -24,20 +21,14 @@ from fesem_jax.utils.ranges import Fraction
 
 
 class ApflState(NamedTuple):
-  """State of APFL."""
-
   params: Params  # [1, ...] w
   client_params: Params  # [M, ...] v_i
   client_alphas: jax.Array  # [M] float32 a_i
 
 
 @recorded
-def apfl(
-  local: LocalTraining,
-  *,
-  apfl_alpha: Fraction = 0.5,
-) -> Algorithm:
-  """Builds APFL.
+def apfl(local: LocalTraining, *, apfl_alpha: Fraction = 0.5) -> Algorithm:
+  """Builds APFL (Deng et al., "Adaptive Personalized Federated Learning", 2020).
 
   With m_i = a_i v_i + (1 - a_i) w_i, which starts from w, each step on a batch is
 
@@ -52,11 +43,9 @@ def apfl(
   A client deploys a_i v_i + (1 - a_i) w with the newest w, and reports the loss of m_i.
 
   Args:
-    local: how clients train; its optimizer steps with w_i and v_i, at the rate eta.
+    local: how clients train; its optimizer, plain SGD of rate eta, steps with w_i and
+      v_i.
     apfl_alpha: the first a_i, a client's weight of its own model.
-
-  Raises:
-    UserError: unless clients train by plain SGD.
   """
   check(is_plain_sgd(local), 'optimizer: apfl needs plain SGD')
   eta = learning_rate(local)
@@ -107,8 +96,6 @@ def apfl(
 
 
 def _mix(alpha: jax.Array, v: Params, w: Params) -> Params:
-  """The mix a v + (1 - a) w of one model, or of each row; w may be [1, ...]."""
-
   def mix(v: jax.Array, w: jax.Array) -> jax.Array:
     a = alpha.reshape(alpha.shape + (1,) * (v.ndim - alpha.ndim))
     return a * v + (1 - a) * w

@@ -1,8 +1,4 @@
-"""Centralized: one model trained on the examples of all clients in one place.
-
-It is no federated method but a reference: what FedAvg loses to it, clients lose by not
-sharing their examples.
-"""
+"""Centralized: one model trained on the examples of all clients in one place."""
 
 import math
 from typing import NamedTuple
@@ -27,26 +23,18 @@ from fesem_jax.utils.errors import check
 
 
 class CentralizedState(NamedTuple):
-  """State of centralized training."""
-
   params: Params  # [1, ...]
   sent: jax.Array  # [] float32 bytes of all training examples
 
 
 @recorded
 def centralized(local: LocalTraining) -> Algorithm:
-  """Builds centralized training.
+  """Builds centralized training, a reference for what clients lose by not sharing.
 
     w <- SGD from w on the training examples of all clients
 
   A round takes as many steps as all clients of the round take together in FedAvg, on
   batches of the same size, also of examples of clients that are not in the round.
-
-  Args:
-    local: how clients train.
-
-  Raises:
-    UserError: on `ClientWork`; when it starts, where bad clients lie about models.
   """
   check(local.work is None, 'work: centralized trains no clients; leave it out')
 

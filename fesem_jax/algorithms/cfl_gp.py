@@ -1,7 +1,4 @@
-"""CFL-GP: clients are clustered by their gradients, averaged over the rounds.
-
-Kim et al., "Clustered Federated Learning via Gradient-based Partitioning", ICML 2024.
-"""
+"""CFL-GP: clients are clustered by their gradients, averaged over the rounds."""
 
 from typing import NamedTuple
 
@@ -30,8 +27,6 @@ CLUSTER_EVERY, CLUSTER_UPDATES = 2, 5
 
 
 class CflGpState(NamedTuple):
-  """State of CFL-GP."""
-
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i
   gradients: Params  # [M, K, ...] g_ik, the mean of client i's gradients at model k
@@ -40,12 +35,9 @@ class CflGpState(NamedTuple):
 
 
 @recorded
-def cfl_gp(
-  local: LocalTraining,
-  *,
-  num_clusters: Count = 4,
-) -> Algorithm:
-  """Builds CFL-GP with K centers.
+def cfl_gp(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
+  """Builds CFL-GP with K centers (Kim et al., "Clustered Federated Learning via
+  Gradient-based Partitioning", ICML 2024).
 
     in every second round from the first on, 5 times, k the number of models in turn:
       g_ik <- mean of grad F_i(c_k) of this and of earlier rounds   for all clients
@@ -60,12 +52,7 @@ def cfl_gp(
   take part; one that drops out of a clustering round goes by its earlier gradients.
 
   Args:
-    local: how clients train.
     num_clusters: K.
-
-  Raises:
-    UserError: on partial participation; when it starts, where bad clients lie about
-      models.
   """
   local.check_no_statistics('cfl_gp')
 

@@ -1,8 +1,4 @@
-"""CLoVE: clients are clustered by the losses that all models have on their data.
-
-Bhatia et al., "CLoVE: Personalized Federated Learning through Clustering of Loss Vector
-Embeddings", ICML 2026.
-"""
+"""CLoVE: clients are clustered by the losses that all models have on their data."""
 
 import functools
 from typing import Any, NamedTuple
@@ -28,15 +24,12 @@ from fesem_jax.utils.ranges import Count
 
 
 class CloveState(NamedTuple):
-  """State of CLoVE."""
-
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i when client i last took part; K before that
   rounds: jax.Array  # [] int32 rounds done in which clients took part
 
   @property
   def joined(self) -> jax.Array:
-    """[M] bool: clients that have taken part."""
     return self.assignment < jax.tree.leaves(self.centers)[0].shape[0]
 
 
@@ -47,7 +40,8 @@ def clove(
   num_clusters: Count = 4,
   choose_num_clusters: bool = False,
 ) -> Algorithm:
-  """Builds CLoVE.
+  """Builds CLoVE (Bhatia et al., "CLoVE: Personalized Federated Learning through
+  Clustering of Loss Vector Embeddings", ICML 2026).
 
     L_ik <- F_i(c_k)                                 for i in the cohort and all k
     C_1, ..., C_K <- k-means of the rows of L
@@ -61,13 +55,9 @@ def clove(
   least training loss; one with a loss that is not finite starts from it.
 
   Args:
-    local: how clients train.
     num_clusters: K, the number of models.
     choose_num_clusters: whether the number of clusters is unknown: from 2 to K of them
       are made in each round, by `silhouette.clusters_of_best_number`.
-
-  Raises:
-    UserError: on one cluster with `choose_num_clusters`.
   """
   enough = num_clusters > 1 or not choose_num_clusters
   check(enough, 'num_clusters: must be at least 2 with choose_num_clusters')

@@ -1,8 +1,4 @@
-"""Ditto: a personal model for each client, pulled to FedAvg's global one.
-
-Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization",
-ICML 2021.
-"""
+"""Ditto: a personal model for each client, pulled to FedAvg's global one."""
 
 from typing import NamedTuple
 
@@ -21,8 +17,6 @@ from fesem_jax.utils.ranges import NotNegative
 
 
 class DittoState(NamedTuple):
-  """State of Ditto."""
-
   params: Params  # [1, ...] w
   client_params: Params  # [M, ...] v_i
 
@@ -34,7 +28,8 @@ def ditto(
   ditto_lambda: NotNegative = 0.1,
   client_state: client_models.ClientState = 'stacked',
 ) -> Algorithm:
-  """Builds Ditto.
+  """Builds Ditto (Li et al., "Ditto: Fair and Robust Federated Learning Through
+  Personalization", ICML 2021).
 
     w_i <- SGD from w on client i                               for i in the cohort
     v_i <- SGD from v_i on F_i(v) + lambda / 2 |v - w|^2        w as it was sent
@@ -45,7 +40,6 @@ def ditto(
   reported training loss is that of v_i.
 
   Args:
-    local: how clients train.
     ditto_lambda: lambda of the pull to the global model; 0 trains every client alone
       (NonFed).
     client_state: where the v_i are kept: 'stacked' on the devices, 'offloaded' in the

@@ -1,8 +1,4 @@
-"""FedALA: each client learns to mix the global model's top layers into its own.
-
-Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated Learning",
-AAAI 2023.
-"""
+"""FedALA: each client learns to mix the global model's top layers into its own."""
 
 import dataclasses
 import functools
@@ -30,11 +26,9 @@ SAMPLE, START_EPOCHS = 0.8, 10
 
 
 class FedAlaState(NamedTuple):
-  """State of FedALA; heads and their weights hold None in place of lower layers."""
-
   params: Params  # [1, ...] w
-  heads: Params  # [M, ...] h_i, the top layers of w_i after its last training
-  head_weights: Params  # [M, ...] A_i, in [0, 1]
+  heads: Params  # [M, ...] h_i, top layers of w_i after its last training; else None
+  head_weights: Params  # [M, ...] A_i, in [0, 1], of the same layers
   learned: jax.Array  # [M] bool, whether A_i has been learned once
   rounds: jax.Array  # [] int32 rounds done in which clients took part
 
@@ -46,7 +40,8 @@ def fed_ala(
   head_layers: Sequence[str] = ('logits',),
   ala_rate: NotNegative = 1.0,
 ) -> Algorithm:
-  """Builds FedALA.
+  """Builds FedALA (Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized
+  Federated Learning", AAAI 2023).
 
   With g the top layers of the global model w, and * by elements, in a round
 
@@ -64,9 +59,6 @@ def fed_ala(
     head_layers: names of the top layers, or patterns of parameters such as **/norm*
       at any depth.
     ala_rate: a, the learning rate of A_i; 0 keeps A_i at 1, which is FedAvg.
-
-  Raises:
-    UserError: if no lower layer is left.
   """
   personal_head.check_head(local, head_layers)
   top = functools.partial(personal_head.head_of, head_layers)

@@ -1,8 +1,4 @@
-"""FedAMP: clients' models are pulled toward similar models.
-
-Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI 2021
-(Algorithm 1).
-"""
+"""FedAMP: clients' models are pulled toward similar models."""
 
 from typing import NamedTuple
 
@@ -25,8 +21,6 @@ from fesem_jax.utils.ranges import NotNegative, Positive
 
 
 class FedAmpState(NamedTuple):
-  """State of FedAMP."""
-
   client_params: Params  # [M, ...] w_i
 
 
@@ -37,7 +31,8 @@ def fed_amp(
   amp_lambda: NotNegative = 0.01,
   amp_sigma: Positive = 10.0,
 ) -> Algorithm:
-  """Builds FedAMP.
+  """Builds FedAMP (Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID
+  Data", AAAI 2021: Algorithm 1).
 
     xi_ij <- alpha A'(|w_i - w_j|^2)     for i != j;  A(d) = 1 - exp(-d / sigma)
     xi_ii <- 1 - sum_{j != i} xi_ij
@@ -49,13 +44,9 @@ def fed_amp(
   before it. A client deploys w_i; the reported training loss is F_i.
 
   Args:
-    local: how clients train.
     amp_lambda: lambda of the pull to a mean of similar models; 0 trains every client
       alone (NonFed).
     amp_sigma: sigma, the squared distance at which attention falls to 1 / e.
-
-  Raises:
-    UserError: when it starts, on `sends`.
   """
   local.check_no_statistics('fed_amp')
 

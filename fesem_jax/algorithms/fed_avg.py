@@ -1,8 +1,4 @@
-"""FedAvg: one global model, the weighted mean of its clients.
-
-McMahan et al., "Communication-Efficient Learning of Deep Networks from
-Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022.
-"""
+"""FedAvg: one global model, the weighted mean of its clients."""
 
 from fesem_jax.algorithms.common import global_model
 from fesem_jax.algorithms.common.global_model import Averaging
@@ -22,13 +18,13 @@ def fed_avg(
   aggregation: str = 'mean',
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
-  """Builds FedAvg.
+  """Builds FedAvg (McMahan et al., "Communication-Efficient Learning of Deep Networks
+  from Decentralized Data", AISTATS 2017; Eq. 2 of Long et al. 2022).
 
     w_i <- SGD from c on client i       for i in the cohort
     c   <- sum_i alpha_i w_i            alpha_i = n_i / sum_j n_j
 
   Args:
-    local: how clients train.
     weighting: 'by_examples' (alpha_i above) or 'uniform' (alpha_i = 1 / S).
     aggregation: in place of this mean; see `robust.aggregation`.
     server_optimizer: takes a step along sum_i alpha_i (w_i - c) instead (FedOpt);

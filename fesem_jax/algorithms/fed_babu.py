@@ -1,8 +1,4 @@
-"""FedBABU: clients train the body below a fixed random head.
-
-Oh et al., "FedBABU: Toward Enhanced Representation for Federated Image Classification",
-ICLR 2022.
-"""
+"""FedBABU: clients train the body below a fixed random head."""
 
 from collections.abc import Sequence
 
@@ -20,7 +16,8 @@ def fed_babu(
   *,
   head_layers: Sequence[str] = ('logits',),
 ) -> Algorithm:
-  """Builds FedBABU.
+  """Builds FedBABU (Oh et al., "FedBABU: Toward Enhanced Representation for Federated
+  Image Classification", ICLR 2022).
 
     b_i <- SGD from b on client i, the head fixed at h       for i in the cohort
     b   <- sum_i alpha_i b_i                                 alpha_i = n_i / sum_j n_j
@@ -30,12 +27,8 @@ def fed_babu(
   personalization.
 
   Args:
-    local: how clients train.
     head_layers: names of the layers of the head, or patterns of parameters such as
       **/norm* at any depth.
-
-  Raises:
-    UserError: on an unknown layer, or if no layer is left to train.
   """
   personal_head.check_head(local, head_layers)
   body_layers = personal_head.other_layers(local, head_layers)

@@ -1,8 +1,4 @@
-"""FedBN: normalization layers stay with each client.
-
-Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch
-Normalization", ICLR 2021.
-"""
+"""FedBN: normalization layers stay with each client."""
 
 from collections.abc import Sequence
 
@@ -18,12 +14,9 @@ from fesem_jax.utils.errors import check
 
 
 @recorded
-def fed_bn(
-  local: LocalTraining,
-  *,
-  norm_layers: Sequence[str] = (),
-) -> Algorithm:
-  """Builds FedBN.
+def fed_bn(local: LocalTraining, *, norm_layers: Sequence[str] = ()) -> Algorithm:
+  """Builds FedBN (Li et al., "FedBN: Federated Learning on Non-IID Features via Local
+  Batch Normalization", ICLR 2021).
 
     (b_i, s_i) <- SGD from (b, s_i) on client i       for i in the cohort
     b          <- mean_i b_i
@@ -32,19 +25,14 @@ def fed_bn(
   all other parameters. It is FedPer with these layers as the head.
 
   Args:
-    local: how clients train.
     norm_layers: names of the normalization layers, or patterns such as **/norm*. None
       are those that have a parameter `scale`, as the layers of Flax do.
-
-  Raises:
-    UserError: on an unknown layer, or if there is no normalization layer.
   """
   personal = _norms(local, norm_layers)
   return personal_head.averaging(local, personal, 'uniform')
 
 
 def _norms(local: LocalTraining, names: Sequence[str]) -> tuple[str, ...]:
-  """The paths of the parameters of normalization layers."""
   params = check_parameters(local.model)
   if names:
     norms = parameter_names.chosen(params, names, 'norm_layers')

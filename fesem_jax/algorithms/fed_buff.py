@@ -1,8 +1,4 @@
-"""FedBuff: asynchronous rounds, a server update for each buffer of client updates.
-
-Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022
-(Algorithm 1).
-"""
+"""FedBuff: asynchronous rounds, a server update for each buffer of client updates."""
 
 from typing import NamedTuple
 
@@ -32,8 +28,6 @@ from fesem_jax.utils.ranges import Index, Positive
 
 
 class FedBuffState(NamedTuple):
-  """State of FedBuff after a server update; C clients train at a time."""
-
   params: Params  # [1, ...] w
   version: jax.Array  # [] int32 server updates so far
   running: InTraining  # who trains
@@ -51,7 +45,9 @@ def fed_buff(
   server_learning_rate: Positive = 1.0,
   client_devices: str | DeviceProfile = 'phone',
 ) -> Algorithm:
-  """Builds FedBuff, of which a round is one update of the server.
+  """Builds FedBuff, of which a round is one update of the server (Nguyen et al.,
+  "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022:
+  Algorithm 1).
 
     the next B updates D_i = w_i - w_(t - tau_i) arrive, w_i <- SGD from w_(t - tau_i)
     w_(t+1) <- w_t + eta_g sum_i alpha_i D_i / sqrt(1 + tau_i)           alpha_i = 1 / B
@@ -62,7 +58,6 @@ def fed_buff(
   client i started. If all devices are alike and C = B = M, it is FedAvg.
 
   Args:
-    local: how clients train.
     buffer_size: B, called K in the paper; 0 is the paper's 10, or all clients if they
       are fewer.
     concurrency: C; 0 is all clients. The models that C clients received are stored.

@@ -1,8 +1,4 @@
-"""FedCluster: clustered federated learning by recursive bipartition.
-
-Sattler et al., "Clustered Federated Learning: Model-Agnostic Distributed
-Multitask Optimization under Privacy Constraints", IEEE TNNLS 2020.
-"""
+"""FedCluster: clustered federated learning by recursive bipartition."""
 
 from typing import Annotated, NamedTuple
 
@@ -34,8 +30,6 @@ from fesem_jax.utils.ranges import Count, Range
 
 
 class FedClusterState(NamedTuple):
-  """State of FedCluster."""
-
   centers: Params  # [max_clusters, ...]; rows of clusters not yet made are unused
   assignment: jax.Array  # [M] int32
   num_clusters: jax.Array  # [] int32
@@ -55,7 +49,8 @@ def fed_cluster(
   min_rounds: int = 5,
   check_every: Count = 5,
 ) -> Algorithm:
-  """Builds FedCluster.
+  """Builds FedCluster (Sattler et al., "Clustered Federated Learning: Model-Agnostic
+  Distributed Multitask Optimization under Privacy Constraints", IEEE TNNLS 2020).
 
     w_i <- SGD from c_{r_i} on client i;  u_i = w_i - c_{r_i}
     c_k <- mean of w_i over the clients with r_i = k
@@ -68,7 +63,6 @@ def fed_cluster(
   All clients take part in every round.
 
   Args:
-    local: how clients train.
     max_clusters: no split makes more clusters.
     eps1: a cluster whose mean update is this small, relative to the largest, has
       converged.
@@ -78,10 +72,6 @@ def fed_cluster(
     linkage: 'complete', 'average', or 'single', the paper's.
     min_rounds: no check in these first rounds.
     check_every: checks are made in every round that this divides.
-
-  Raises:
-    UserError: on partial participation or, when it starts, no more than `min_size`
-      clients.
   """
   local.check_no_statistics('fed_cluster')
 

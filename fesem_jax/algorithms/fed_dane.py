@@ -1,7 +1,4 @@
-"""FedDANE: federated Newton-type optimization by corrected gradients.
-
-Li et al., "FedDANE: A Federated Newton-Type Method", Asilomar 2019.
-"""
+"""FedDANE: federated Newton-type optimization by corrected gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +26,7 @@ def fed_dane(
   prox_mu: NotNegative = 0.1,
   same_cohort: bool = False,
 ) -> Algorithm:
-  """Builds FedDANE.
+  """Builds FedDANE (Li et al., "FedDANE: A Federated Newton-Type Method", 2019).
 
     g   <- mean_i grad F_i(c)                           for i in a first cohort
     w_i <- SGD from c on F_i(w) + <g - grad F_i(c), w> + mu / 2 |w - c|^2
@@ -41,12 +38,8 @@ def fed_dane(
   are without Dropout or augmentation; local training has both.
 
   Args:
-    local: how clients train.
     prox_mu: mu.
     same_cohort: use one cohort for both passes, as the authors' code does.
-
-  Raises:
-    UserError: when it starts, where bad clients lie about models.
   """
 
   def init(key, data):

@@ -1,8 +1,4 @@
-"""FedDist and FedDWS: Reptile as federated methods (Section 6.1.3).
-
-Nichol et al., "On First-Order Meta-Learning Algorithms", 2018, adapted as in
-Long et al. 2022.
-"""
+"""FedDist and FedDWS: Reptile as federated methods (Section 6.1.3)."""
 
 import optax
 
@@ -18,13 +14,13 @@ from fesem_jax.utils.ranges import Positive
 def fed_dist(
   local: LocalTraining, *, server_learning_rate: Positive = 0.5
 ) -> Algorithm:
-  """Builds FedDist.
+  """Builds FedDist (Nichol et al., "On First-Order Meta-Learning Algorithms", 2018,
+  adapted as in Long et al. 2022).
 
     w_i <- SGD from c on client i       for i in the cohort
     c   <- c + epsilon mean_i (w_i - c)
 
   Args:
-    local: how clients train.
     server_learning_rate: epsilon, the step of the server; the paper does not state it.
   """
   towards = _towards_the_mean(server_learning_rate)
@@ -38,7 +34,6 @@ def fed_dws(local: LocalTraining, *, server_learning_rate: Positive = 0.5) -> Al
     c   <- c + epsilon sum_i alpha_i (w_i - c)
 
   Args:
-    local: how clients train.
     server_learning_rate: epsilon, the step of the server; with 1 this is FedAvg.
   """
   towards = _towards_the_mean(server_learning_rate)

@@ -1,8 +1,4 @@
-"""FedDrift: clients whose loss rises start new models, and similar models merge.
-
-Jothimurugesan et al., "Federated Learning under Distributed Concept Drift", AISTATS
-2023.
-"""
+"""FedDrift: clients whose loss rises start new models, and similar models merge."""
 
 from typing import NamedTuple
 
@@ -28,8 +24,6 @@ from fesem_jax.utils.ranges import Count, NotNegative
 
 
 class FedDriftState(NamedTuple):
-  """State of FedDrift."""
-
   centers: Params  # [K, ...] c_k; rows of models that are not in use do not matter
   assignment: jax.Array  # [M] int32 r_i
   client_losses: jax.Array  # [M] float32 least loss at the beginning of the time step
@@ -46,7 +40,8 @@ def fed_drift(
   check_every: Count = 5,
   start_alone: bool = True,
 ) -> Algorithm:
-  """Builds FedDrift.
+  """Builds FedDrift (Jothimurugesan et al., "Federated Learning under Distributed
+  Concept Drift", AISTATS 2023).
 
   A time step is `check_every` rounds. At the beginning of each except the first,
 
@@ -66,7 +61,6 @@ def fed_drift(
   drops out at the beginning of a time step keeps its model.
 
   Args:
-    local: how clients train.
     max_clusters: K; 0 is the number of clients.
     drift_delta: delta, in units of the loss.
     check_every: rounds of a time step.

@@ -1,8 +1,4 @@
-"""FedDyn: a dynamic regularizer for each client.
-
-Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021
-(Algorithm 1).
-"""
+"""FedDyn: a dynamic regularizer for each client."""
 
 from typing import NamedTuple
 
@@ -23,8 +19,6 @@ from fesem_jax.utils.ranges import Positive
 
 
 class FedDynState(NamedTuple):
-  """State of FedDyn."""
-
   params: Params  # [1, ...] x
   correction: Params  # [1, ...] h
   client_gradients: Params  # [M, ...] h_i
@@ -37,7 +31,8 @@ def fed_dyn(
   dyn_alpha: Positive = 0.01,
   client_state: client_models.ClientState = 'stacked',
 ) -> Algorithm:
-  """Builds FedDyn.
+  """Builds FedDyn (Acar et al., "Federated Learning Based on Dynamic Regularization",
+  ICLR 2021: Algorithm 1).
 
     w_i <- SGD from x on F_i(w) - <h_i, w> + alpha / 2 |w - x|^2     for i in the cohort
     h_i <- h_i - alpha (w_i - x)
@@ -48,7 +43,6 @@ def fed_dyn(
   mean and the sum are over the cohort. All h_i and h start at 0.
 
   Args:
-    local: how clients train.
     dyn_alpha: alpha of the penalty, positive; with less, models move further.
     client_state: where the h_i are kept: 'stacked' on the devices, 'offloaded' in the
       memory of their host, from which each chunk's come and go.

@@ -1,8 +1,4 @@
-"""FedEM: each client predicts with its own mixture of K shared models.
-
-Marfoq et al., "Federated Multi-Task Learning under a Mixture of Distributions",
-NeurIPS 2021: Algorithm 1.
-"""
+"""FedEM: each client predicts with its own mixture of K shared models."""
 
 from typing import NamedTuple
 
@@ -23,8 +19,6 @@ from fesem_jax.utils.ranges import Count
 
 
 class FedEmState(NamedTuple):
-  """State of FedEM."""
-
   centers: Params  # [K, ...] c_k, the components
   mixture: jax.Array  # [M, K] float32 pi_i as of when each client last took part
 
@@ -33,7 +27,8 @@ class FedEmState(NamedTuple):
 def fed_em(
   local: LocalTraining, *, num_clusters: Count = 4, weighting: Weighting = 'by_examples'
 ) -> Algorithm:
-  """Builds FedEM with K components.
+  """Builds FedEM with K components (Marfoq et al., "Federated Multi-Task Learning under
+  a Mixture of Distributions", NeurIPS 2021: Algorithm 1).
 
     q_s(k) <- pi_ik exp(-l(c_k; s)) / sum_j pi_ij exp(-l(c_j; s))  for s of client i
     pi_ik  <- mean_s q_s(k)
@@ -47,7 +42,6 @@ def fed_em(
   out of that component's mean.
 
   Args:
-    local: how clients train each component.
     num_clusters: K.
     weighting: 'by_examples' (alpha_i above) or 'uniform'.
   """

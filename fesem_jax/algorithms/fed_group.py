@@ -1,19 +1,11 @@
-"""FedGroup: clients are clustered once, by the directions of their first updates.
-
-Duan et al., "FedGroup: Efficient Clustered Federated Learning via Decomposed
-Data-Driven Measure", 2020.
-"""
+"""FedGroup: clients are clustered once, by the directions of their first updates."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.centers import (
-  check_num_clusters,
-  deployed,
-  round_info,
-)
+from fesem_jax.algorithms.common.centers import check_num_clusters, deployed, round_info
 from fesem_jax.algorithms.common.cluster_averaging import train_clusters
 from fesem_jax.algorithms.common.first_clusters import before_rounds
 from fesem_jax.core import prng_streams, traffic, tree
@@ -24,18 +16,13 @@ from fesem_jax.core.sampling import all_or_sample, everyone
 from fesem_jax.core.sums import mean_of
 from fesem_jax.core.types import Params
 from fesem_jax.server import em
-from fesem_jax.server.vector_clusters import (
-  clusters_of_directions,
-  nearest_direction,
-)
+from fesem_jax.server.vector_clusters import clusters_of_directions, nearest_direction
 from fesem_jax.training.cohort import train_cohort
 from fesem_jax.training.trained import Reduction, Trained
 from fesem_jax.utils.ranges import Count
 
 
 class FedGroupState(NamedTuple):
-  """State of FedGroup."""
-
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i, fixed after the start
   start: Params  # [1, ...] w, from which clients are compared
@@ -44,7 +31,8 @@ class FedGroupState(NamedTuple):
 
 @recorded
 def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
-  """Builds FedGroup.
+  """Builds FedGroup (Duan et al., "FedGroup: Efficient Clustered Federated Learning via
+  Decomposed Data-Driven Measure", 2020).
 
     once:  D_i  <- one epoch of SGD from w, less w              for 20 K random clients
            V    <- the first K left singular vectors of the matrix of columns D_i
@@ -57,7 +45,6 @@ def fed_group(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
   with alpha_i = n_i / sum n_j over the clients of the center.
 
   Args:
-    local: how clients train.
     num_clusters: K.
   """
   local.check_no_statistics('fed_group')

@@ -1,8 +1,4 @@
-"""FedNova: updates are normalized by each client's number of local steps.
-
-Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-Optimization", NeurIPS 2020.
-"""
+"""FedNova: updates are normalized by each client's number of local steps."""
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +15,9 @@ from fesem_jax.utils.ranges import Fraction
 
 
 @recorded
-def fed_nova(
-  local: LocalTraining,
-  *,
-  straggler_fraction: Fraction = 0.0,
-) -> Algorithm:
-  """Builds FedNova.
+def fed_nova(local: LocalTraining, *, straggler_fraction: Fraction = 0.0) -> Algorithm:
+  """Builds FedNova (Wang et al., "Tackling the Objective Inconsistency Problem in
+  Heterogeneous Federated Optimization", NeurIPS 2020).
 
     w_i   <- T_i steps of SGD from x on client i       for i in the cohort
     d_i   <- (x - w_i) / (eta a_i)

@@ -1,7 +1,4 @@
-"""FedOpt: FedAvg with an adaptive optimizer on the server.
-
-Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
-"""
+"""FedOpt: FedAvg with an adaptive optimizer on the server."""
 
 from fesem_jax.algorithms.fed_avg import fed_avg
 from fesem_jax.core.algorithm import Algorithm
@@ -17,7 +14,7 @@ def fed_opt(
   *,
   server_optimizer: ServerOptimizer = server_optimizers.adam(),  # noqa: B008 - it is immutable.
 ) -> Algorithm:
-  """Builds FedOpt.
+  """Builds FedOpt (Reddi et al., "Adaptive Federated Optimization", ICLR 2021).
 
     w_i   <- SGD from x on client i       for i in the cohort
     Delta <- sum_i alpha_i (w_i - x)      alpha_i = n_i / sum_j n_j
@@ -28,7 +25,6 @@ def fed_opt(
   the same option, the last two for each of their centers.
 
   Args:
-    local: how clients train.
     server_optimizer: FedAdam by default; any Optax optimizer.
   """
   return fed_avg(local, server_optimizer=server_optimizer)

@@ -1,7 +1,4 @@
-"""FedPer: a shared body and a personal head for each client.
-
-Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
-"""
+"""FedPer: a shared body and a personal head for each client."""
 
 from collections.abc import Sequence
 
@@ -17,17 +14,14 @@ def fed_per(
   *,
   head_layers: Sequence[str] = ('logits',),
 ) -> Algorithm:
-  """Builds FedPer.
+  """Builds FedPer (Arivazhagan et al., "Federated Learning with Personalization
+  Layers", 2019).
 
     (b_i, h_i) <- SGD from (b, h_i) on client i       for i in the cohort
     b          <- sum_i alpha_i b_i                   alpha_i = n_i / sum_j n_j
 
   Args:
-    local: how clients train.
     head_layers: names of the layers that stay with each client, or patterns of
       parameters such as **/norm* at any depth.
-
-  Raises:
-    UserError: on an unknown layer, or if no layer is left to share.
   """
   return personal_head.averaging(local, head_layers, 'by_examples')

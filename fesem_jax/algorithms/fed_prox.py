@@ -1,7 +1,4 @@
-"""FedProx: FedAvg with a proximal term and clients that do partial work.
-
-Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
-"""
+"""FedProx: FedAvg with a proximal term and clients that do partial work."""
 
 from fesem_jax.algorithms.common import global_model, stragglers
 from fesem_jax.algorithms.common.global_model import Averaging
@@ -21,7 +18,8 @@ def fed_prox(
   straggler_fraction: Fraction = 0.0,
   weighting: Weighting = 'by_examples',
 ) -> Algorithm:
-  """Builds FedProx.
+  """Builds FedProx (Li et al., "Federated Optimization in Heterogeneous Networks",
+  MLSys 2020).
 
     w_i <- SGD from c on F_i(w) + mu / 2 |w - c|^2      for i in the cohort
     c   <- sum_i alpha_i w_i
@@ -29,7 +27,6 @@ def fed_prox(
   Stragglers run a random number of epochs from 1 to E and still count.
 
   Args:
-    local: how clients train.
     prox_mu: mu; 0.1 in Long et al. 2022.
     straggler_fraction: probability that a client straggles in a round.
     weighting: 'by_examples' or 'uniform'.

@@ -1,8 +1,4 @@
-"""FedRC: FedEM with centers for concepts instead of label distributions.
-
-Guo et al., "FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning
-by Robust Clustering", ICML 2024.
-"""
+"""FedRC: FedEM with centers for concepts instead of label distributions."""
 
 from typing import NamedTuple
 
@@ -29,8 +25,6 @@ FLOOR = 1e-8
 
 
 class FedRcState(NamedTuple):
-  """State of FedRC."""
-
   centers: Params  # [K, ...] c_k
   mixture: jax.Array  # [M, K] float32 pi_i as of when each client last took part
   classes: jax.Array  # [M, K, L] float32 sum of q_s(k) over the client's s of class y
@@ -38,7 +32,8 @@ class FedRcState(NamedTuple):
 
 @recorded
 def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
-  """Builds FedRC with K centers.
+  """Builds FedRC with K centers (Guo et al., "FedRC: Tackling Diverse Distribution
+  Shifts Challenge in Federated Learning by Robust Clustering", ICML 2024).
 
     q_s(k) <- pi_ik exp(-l(c_k; s)) / C_ky / sum_j (the same)      for s of client i
     C_ky   <- sum of q_s(k) over all s of class y / sum of q_s(k) over all s
@@ -51,7 +46,6 @@ def fed_rc(local: LocalTraining, *, num_clusters: Count = 4) -> Algorithm:
   1e-8; in the first round it is the same for all centers.
 
   Args:
-    local: how clients train each center.
     num_clusters: K.
 
   Raises:

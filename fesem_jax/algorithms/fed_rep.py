@@ -1,8 +1,4 @@
-"""FedRep: as FedPer, but each client trains first its head, then the body.
-
-Collins et al., "Exploiting Shared Representations for Personalized Federated
-Learning", ICML 2021.
-"""
+"""FedRep: as FedPer, but each client trains first its head, then the body."""
 
 from collections.abc import Sequence
 
@@ -24,7 +20,8 @@ def fed_rep(
   head_layers: Sequence[str] = ('logits',),
   head_epochs: Count = 5,
 ) -> Algorithm:
-  """Builds FedRep.
+  """Builds FedRep (Collins et al., "Exploiting Shared Representations for Personalized
+  Federated Learning", ICML 2021).
 
     h_i <- SGD from h_i on client i, the body fixed at b        for i in the cohort
     b_i <- SGD from b on client i, the head fixed at h_i
@@ -38,9 +35,6 @@ def fed_rep(
     head_layers: names of the layers that stay with each client, or patterns of
       parameters such as **/norm* at any depth.
     head_epochs: local epochs of the head, in place of those of `local`.
-
-  Raises:
-    UserError: if no layer is left to share.
   """
   personal_head.check_head(local, head_layers)
   body_layers = personal_head.other_layers(local, head_layers)

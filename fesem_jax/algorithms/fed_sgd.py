@@ -1,8 +1,4 @@
-"""FedSGD: one full-batch gradient step of the global model a round.
-
-McMahan et al., "Communication-Efficient Learning of Deep Networks from
-Decentralized Data", AISTATS 2017.
-"""
+"""FedSGD: one full-batch gradient step of the global model a round."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +16,7 @@ from fesem_jax.utils.errors import check
 
 @recorded
 def fed_sgd(local: LocalTraining) -> Algorithm:
-  """Builds FedSGD.
+  """Builds FedSGD (McMahan et al., AISTATS 2017; see `fed_avg`).
 
     g_i <- grad F_i(c)                  for i in the cohort, all its examples
     c   <- c - eta sum_i alpha_i g_i
@@ -33,22 +29,15 @@ def fed_sgd(local: LocalTraining) -> Algorithm:
       fine-tuning.
 
   Raises:
-    UserError: see `one_gradient_step`.
-  """
-  sent = traffic.one_model(local)._replace(whole_batches=True)
-  fields = fed_avg(one_gradient_step(local))._asdict()
-  return Algorithm(**fields | {'local': local, 'traffic': sent})
-
-
-def one_gradient_step(local: LocalTraining) -> LocalTraining:
-  """Local training of one step along the gradient of all the client's examples.
-
-  Raises `UserError` unless the optimizer's first step is linear in the gradient: else
-  means of models are not means of gradients.
+    UserError: unless the first step is linear in the gradient: else means of models
+      are not means of gradients.
   """
   linear = _first_step_is_linear(local)
   check(linear, 'optimizer: one gradient step a round needs a linear step, as of SGD')
-  return local._replace(schedule=Schedule(batch_size=0, steps=1))
+  one_step = local._replace(schedule=Schedule(batch_size=0, steps=1))
+  sent = traffic.one_model(local)._replace(whole_batches=True)
+  fields = fed_avg(one_step)._asdict()
+  return Algorithm(**fields | {'local': local, 'traffic': sent})
 
 
 def _first_step_is_linear(local: LocalTraining) -> bool:

@@ -1,8 +1,4 @@
-"""FedSoft: local models with proximal terms to all centers, weighted by their fit.
-
-Ruan and Joe-Wong, "FedSoft: Soft Clustered Federated Learning with Proximal Local
-Updating", AAAI 2022: Algorithm 1.
-"""
+"""FedSoft: local models with proximal terms to all centers, weighted by their fit."""
 
 from typing import NamedTuple
 
@@ -28,8 +24,6 @@ ESTIMATE_EVERY, LEAST_WEIGHT = 2, 1e-4
 
 
 class FedSoftState(NamedTuple):
-  """State of FedSoft."""
-
   centers: Params  # [K, ...] c_k
   client_params: Params  # [M, ...] w_i
   importance: jax.Array  # [M, K] float32 u_ik
@@ -44,7 +38,8 @@ def fed_soft(
   num_clusters: Count = 4,
   soft_lambda: NotNegative = 0.1,
 ) -> Algorithm:
-  """Builds FedSoft with K centers.
+  """Builds FedSoft with K centers (Ruan and Joe-Wong, "FedSoft: Soft Clustered
+  Federated Learning with Proximal Local Updating", AAAI 2022: Algorithm 1).
 
     u_ik <- max(share of client i's examples on which c_k has the least loss, sigma)
             every second round
@@ -56,12 +51,8 @@ def fed_soft(
   cluster is the center of greatest u_ik. The reported training loss is F_i.
 
   Args:
-    local: how clients train.
     num_clusters: K.
     soft_lambda: lambda of the pull to all centers; 0 is NonFed.
-
-  Raises:
-    UserError: when it starts, on `sends`.
   """
 
   def init(key, data):
@@ -120,10 +111,7 @@ def fed_soft(
 def pull_to_all(
   centers: Params, pulls: jax.Array, strength: float
 ) -> tuple[Params, jax.Array] | None:
-  """One pull m_i [S, ...], factor [S] in place of the pulls u_ik [S, K] to all centers.
-
-  It is strength / 2 sum_k u_ik |w - c_k|^2 = factor |w - m_i|^2 + constant.
-  """
+  """The pull m_i [S, ...], factor [S] equal to u_ik [S, K] to all centers, or None."""
   if not strength:
     return None
   total = pulls.sum(axis=1)

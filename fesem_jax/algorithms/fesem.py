@@ -44,8 +44,6 @@ from fesem_jax.utils.ranges import Count, Index, NotNegative
 
 
 class FesemState(NamedTuple):
-  """State of FeSEM."""
-
   centers: Params  # [K, ...] W~(k)
   assignment: jax.Array  # [M] int32 r_i
   client_params: Any  # [M, ...] W_i after its last training; None if streamed
@@ -85,7 +83,6 @@ def fesem(
   assignment can persist; `wrappers` has remedies beyond the paper.
 
   Args:
-    local: how clients train.
     num_clusters: K.
     prox_lambda: lambda, whose value the paper does not state; see `penalty`.
     prox_weighting: 'uniform' or 'paper', lambda / (m alpha_i).
@@ -105,9 +102,6 @@ def fesem(
       `MAX_INITIAL_CLIENTS` unless 'stacked'.
     client_state: 'stacked' keeps W_i of all clients, M * P numbers, on the devices,
       'offloaded' in the memory of their host; 'streamed' keeps none.
-
-  Raises:
-    UserError: on options that exclude each other.
   """
   aggregate = robust.aggregation(aggregation)
   optimizer = mask_batch_stats(server_optimizer, local.model.statistics)

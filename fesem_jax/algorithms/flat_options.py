@@ -1,7 +1,4 @@
-"""Options of methods and wrappers, as flags and `algorithms.build` take them.
-
-A wrapper is added to a method where its option is not 0.
-"""
+"""Options of methods and wrappers, as flags and `algorithms.build` take them."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -18,11 +15,7 @@ from fesem_jax.utils.errors import check
 from fesem_jax.utils.ranges import Index
 
 
-def wrappers(
-  *,
-  recluster_every: Index = 0,
-  reseed_empty: bool = False,
-) -> None:
+def wrappers(*, recluster_every: Index = 0, reseed_empty: bool = False) -> None:
   """Options of wrappers, with the values that add none.
 
   Args:
@@ -48,10 +41,7 @@ WRAPPERS: Mapping[str, Mapping[str, Any]] = {
 def wrapped(
   method: Algorithm, local: LocalTraining, options: Mapping[str, Any]
 ) -> Algorithm:
-  """The method in the wrappers that its options ask for.
-
-  Raises `UserError` on an option out of range, or one that excludes another.
-  """
+  """The method in the wrappers whose options are not 0."""
   wrapper_options = {n: value for n, value in options.items() if n in FESEM_WRAPPERS}
   ranges.check_arguments(wrappers, wrapper_options)
   client_state = options.get('client_state', 'stacked')

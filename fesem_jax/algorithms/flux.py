@@ -1,8 +1,4 @@
-"""FLUX: clients are clustered once, by moments of their features, into any number.
-
-Fenoglio et al., "FLUX: Efficient Descriptor-Driven Clustered Federated Learning under
-Arbitrary Distribution Shifts", NeurIPS 2025.
-"""
+"""FLUX: clients are clustered once, by moments of their features, into any number."""
 
 from typing import NamedTuple
 
@@ -10,10 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fesem_jax.algorithms.common.centers import (
-  deployed,
-  reassigned,
-)
+from fesem_jax.algorithms.common.centers import deployed, reassigned
 from fesem_jax.algorithms.common.cluster_averaging import (
   check_everyone,
   train_and_average,
@@ -32,8 +25,6 @@ from fesem_jax.utils.ranges import Count, Positive
 
 
 class FluxState(NamedTuple):
-  """State of FLUX."""
-
   centers: Params  # [K, ...]; rows of clusters that do not exist are unused
   assignment: jax.Array  # [M] int32; 0 before clients are clustered
   rounds: jax.Array  # [] int32 rounds done
@@ -49,7 +40,8 @@ def flux(
   warmup_rounds: Count = 4,
   eps_scaling: Positive = 1.0,
 ) -> Algorithm:
-  """Builds FLUX.
+  """Builds FLUX (Fenoglio et al., "FLUX: Efficient Descriptor-Driven Clustered
+  Federated Learning under Arbitrary Distribution Shifts", NeurIPS 2025).
 
     w    <- FedAvg in the first `warmup_rounds`; then, once,
     z_s  <- features of example s by w, projected on the same C directions for all
@@ -63,7 +55,6 @@ def flux(
   groups, which need no labels. All clients take part.
 
   Args:
-    local: how clients train.
     warmup_rounds: rounds before clients are clustered.
     eps_scaling: factor of the radius of the clustering; more gives fewer clusters.
 

@@ -1,9 +1,4 @@
-"""HypoCluster(K), also known as IFCA: each client picks the model with the lowest loss.
-
-Mansour et al., "Three Approaches for Personalization with Applications to
-Federated Learning", 2020 (HypCluster); Ghosh et al., "An Efficient Framework
-for Clustered Federated Learning", NeurIPS 2020 (IFCA, Algorithm 1).
-"""
+"""HypoCluster(K), also known as IFCA: clients pick the model with the lowest loss."""
 
 from typing import Any, NamedTuple
 
@@ -27,8 +22,6 @@ from fesem_jax.utils.ranges import Count, Index
 
 
 class HypoClusterState(NamedTuple):
-  """State of HypoCluster."""
-
   centers: Params  # [K, ...]
   assignment: jax.Array  # [M] int32 what each client chose when it last took part
   rounds: jax.Array  # [] int32 rounds done
@@ -46,7 +39,9 @@ def hypo_cluster(
   init_clients: Count = 24,
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
-  """Builds HypoCluster(K).
+  """Builds HypoCluster(K) (Mansour et al., "Three Approaches for Personalization with
+  Applications to Federated Learning", 2020: HypCluster; Ghosh et al., "An Efficient
+  Framework for Clustered Federated Learning", NeurIPS 2020: IFCA, Algorithm 1).
 
     r_i <- argmin_k F_i(c_k)                            for i in the cohort
     w_i <- SGD from c_{r_i} on client i
@@ -56,7 +51,6 @@ def hypo_cluster(
   the current center with the lowest training loss, drawn or not.
 
   Args:
-    local: how clients train.
     num_clusters: K.
     weighting: 'uniform' (IFCA) or 'by_examples' (HypCluster).
     init_restarts: draws of the first centers, the best one is kept; 20 is better.

@@ -1,8 +1,4 @@
-"""L2GD: clients train locally, and in random rounds all models step toward their mean.
-
-Hanzely and Richtarik, "Federated Learning of a Mixture of Global and Local Models",
-2020 (Algorithm 1, loopless local gradient descent).
-"""
+"""L2GD: clients train locally, and in random rounds all models step to their mean."""
 
 from typing import Annotated, NamedTuple
 
@@ -28,8 +24,6 @@ from fesem_jax.utils.ranges import NotNegative, Range
 
 
 class L2gdState(NamedTuple):
-  """State of L2GD."""
-
   client_params: Params  # [M, ...] x_i
   aggregates: jax.Array  # [] bool, the coin of the next round
 
@@ -41,7 +35,8 @@ def l2gd(
   l2gd_lambda: NotNegative = 0.1,
   aggregation_probability: Annotated[float, Range(above=0, below=1)] = 0.2,
 ) -> Algorithm:
-  """Builds L2GD.
+  """Builds L2GD (Hanzely and Richtarik, "Federated Learning of a Mixture of Global and
+  Local Models", 2020: Algorithm 1).
 
   It minimizes mean_i F_i(x_i) + lambda / 2 mean_i |x_i - mean_j x_j|^2. A round is one
   toss of the server's coin, the same for all clients: with the probability p

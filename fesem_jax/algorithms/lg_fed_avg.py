@@ -1,8 +1,4 @@
-"""LG-FedAvg: personal bodies below a shared head.
-
-Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global
-Representations", 2020.
-"""
+"""LG-FedAvg: personal bodies below a shared head."""
 
 from collections.abc import Sequence
 
@@ -19,7 +15,8 @@ def lg_fed_avg(
   *,
   head_layers: Sequence[str] = ('logits',),
 ) -> Algorithm:
-  """Builds LG-FedAvg.
+  """Builds LG-FedAvg (Liang et al., "Think Locally, Act Globally: Federated Learning
+  with Local and Global Representations", 2020).
 
     (b_i, h_i) <- SGD from (b_i, h) on client i       for i in the cohort
     h          <- sum_i alpha_i h_i                   alpha_i = n_i / sum_j n_j
@@ -28,12 +25,8 @@ def lg_fed_avg(
   with each client. All b_i start from one random body.
 
   Args:
-    local: how clients train.
     head_layers: names of the layers that clients share, or patterns of parameters
       such as **/norm* at any depth.
-
-  Raises:
-    UserError: on an unknown layer, or if no layer is left to the clients.
   """
   personal_head.check_head(local, head_layers)
   personal = personal_head.other_layers(local, head_layers)

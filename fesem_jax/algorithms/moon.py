@@ -1,7 +1,4 @@
-"""MOON: a contrastive loss between local and global representations.
-
-Li et al., "Model-Contrastive Federated Learning", CVPR 2021.
-"""
+"""MOON: a contrastive loss between local and global representations."""
 
 from typing import NamedTuple
 
@@ -25,8 +22,6 @@ from fesem_jax.utils.ranges import NotNegative, Positive
 
 
 class MoonState(NamedTuple):
-  """State of MOON."""
-
   params: Params  # [1, ...] x
   client_params: Params  # [M, ...] v_i
 
@@ -38,7 +33,7 @@ def moon(
   moon_mu: NotNegative = 1.0,
   moon_temperature: Positive = 0.5,
 ) -> Algorithm:
-  """Builds MOON.
+  """Builds MOON (Li et al., "Model-Contrastive Federated Learning", CVPR 2021).
 
     w_i <- SGD from x on F_i(w) + mu mean_s l_s(w)       for i in the cohort
     l_s  = -log(p / (p + q))           p = exp(cos(R_w(s), R_x(s)) / temperature)
@@ -51,7 +46,6 @@ def moon(
   Dropout. The reported training loss includes mu l_s.
 
   Args:
-    local: how clients train.
     moon_mu: mu, the weight of the contrastive loss; 0 is FedAvg.
     moon_temperature: divides the cosines of the contrastive loss, positive.
 

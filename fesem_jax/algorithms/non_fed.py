@@ -13,8 +13,6 @@ from fesem_jax.training.cohort import train_cohort
 
 
 class NonFedState(NamedTuple):
-  """State of NonFed."""
-
   client_params: Params  # [M, ...] each client's own model
 
 
@@ -30,7 +28,6 @@ def non_fed(
   and deploys its own.
 
   Args:
-    local: how clients train; a round is one such piece of work.
     client_state: where clients' models are kept: 'stacked' on the devices, 'offloaded'
       in the memory of their host, from which each chunk's come and go.
   """

@@ -1,8 +1,4 @@
-"""Oracle: FedAvg within each true group.
-
-The oracle is a reference for clustered methods: its errors are due to the optimization,
-and the gap between a method and the oracle is due to the method's clusters.
-"""
+"""Oracle: FedAvg within each true group."""
 
 from typing import Any, NamedTuple
 
@@ -21,8 +17,6 @@ from fesem_jax.utils.errors import UserError
 
 
 class OracleState(NamedTuple):
-  """State of the oracle."""
-
   centers: Params  # [G, ...]
   server: Any = ()  # of the server optimizer
 
@@ -34,7 +28,7 @@ def oracle(
   weighting: Weighting = 'uniform',
   server_optimizer: ServerOptimizer = None,
 ) -> Algorithm:
-  """Builds the oracle.
+  """Builds the oracle, a reference: the gap to it is due to a method's clusters.
 
     w_i <- SGD from c_{g_i} on client i             for i in the cohort
     c_k <- mean of w_i over the clients with g_i = k
@@ -43,7 +37,6 @@ def oracle(
   global model of FedAvg does.
 
   Args:
-    local: how clients train.
     weighting: of the clients in a mean: 'uniform', as in FeSEM and IFCA, or
       'by_examples', as in FedAvg.
     server_optimizer: moves each center by a step along the mean change of its clients
@@ -78,7 +71,6 @@ def oracle(
 
 
 def _groups(data: FederatedData) -> Groups:
-  """The true groups that data tell; raises `UserError` where they do not."""
   if data.groups is None:
     raise UserError('groups: oracle needs those of data.with_true_groups')
   return data.groups

@@ -1,8 +1,4 @@
-"""pFedMe: personal models as the proximal points of local ones.
-
-Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020
-(Algorithm 1).
-"""
+"""pFedMe: personal models as the proximal points of local ones."""
 
 from typing import NamedTuple
 
@@ -23,8 +19,6 @@ from fesem_jax.utils.ranges import Count, Positive
 
 
 class PFedMeState(NamedTuple):
-  """State of pFedMe."""
-
   params: Params  # [1, ...] x
   client_params: Params  # [M, ...] theta_i
 
@@ -39,7 +33,8 @@ def p_fed_me(
   server_learning_rate: Positive = 1.0,
   weighting: Weighting = 'uniform',
 ) -> Algorithm:
-  """Builds pFedMe.
+  """Builds pFedMe (Dinh et al., "Personalized Federated Learning with Moreau
+  Envelopes", NeurIPS 2020: Algorithm 1).
 
   From w_i = x, each local step takes one batch, on which F_i is, and
 

@@ -1,8 +1,4 @@
-"""PACFL: clients are clustered once, by the subspaces that their examples span.
-
-Vahidian et al., "Efficient Distribution Similarity Identification in Clustered
-Federated Learning via Principal Angles Between Client Data Subspaces", AAAI 2023.
-"""
+"""PACFL: clients are clustered once, by the subspaces that their examples span."""
 
 import math
 from typing import NamedTuple
@@ -29,8 +25,6 @@ from fesem_jax.utils.ranges import Count, NotNegative
 
 
 class PacflState(NamedTuple):
-  """State of PACFL."""
-
   centers: Params  # [K, ...] c_k
   assignment: jax.Array  # [M] int32 r_i, fixed after the start
   numbers_sent: jax.Array  # [M] int32 how many numbers U_i has
@@ -45,7 +39,9 @@ def pacfl(
   num_vectors: Count = 3,
   proximity: subspaces.Proximity = 'smallest_angle',
 ) -> Algorithm:
-  """Builds PACFL.
+  """Builds PACFL (Vahidian et al., "Efficient Distribution Similarity Identification in
+  Clustered Federated Learning via Principal Angles Between Client Data Subspaces",
+  AAAI 2023).
 
     once:  U_i  <- for each label, the first p left singular vectors of the matrix whose
                    columns are client i's examples of it
@@ -57,7 +53,6 @@ def pacfl(
   with alpha_i = n_i / sum n_j over these clients.
 
   Args:
-    local: how clients train.
     num_clusters: K, the number of clusters, or the most with `angle_threshold`.
     angle_threshold: clusters are merged while the nearest two are no farther apart, in
       degrees; 0 merges them until K are left.

@@ -1,8 +1,4 @@
-"""Per-FedAvg: a global model that each client adapts by one gradient step.
-
-Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A
-Model-Agnostic Meta-Learning Approach", NeurIPS 2020 (Algorithm 1).
-"""
+"""Per-FedAvg: a global model that each client adapts by one gradient step."""
 
 from typing import Literal
 
@@ -33,7 +29,8 @@ def per_fed_avg(
   adaptation_rate: NotNegative = 0.1,
   meta_gradient: Literal['first_order', 'hessian_free'] = 'first_order',
 ) -> Algorithm:
-  """Builds Per-FedAvg.
+  """Builds Per-FedAvg (Fallah et al., "Personalized Federated Learning with Theoretical
+  Guarantees: A Model-Agnostic Meta-Learning Approach", NeurIPS 2020: Algorithm 1).
 
   Clients minimize F_i(w - a grad F_i(w)). From w_i = x, each step takes the next two or
   three batches D, D' and D'' of the client:

@@ -1,7 +1,4 @@
-"""Robust(TKM): trimmed k-means once, then robust optimization in each cluster.
-
-Ghosh et al., "Robust Federated Learning in a Heterogeneous Environment", 2019.
-"""
+"""Robust(TKM): trimmed k-means once, then robust optimization in each cluster."""
 
 from typing import NamedTuple
 
@@ -28,8 +25,6 @@ from fesem_jax.utils.ranges import Count, NotNegative, Share
 
 
 class RobustState(NamedTuple):
-  """State of Robust."""
-
   centers: Params  # [K, ...]
   assignment: jax.Array  # [M] int32, fixed after the start
 
@@ -44,7 +39,8 @@ def robust(
   init_epochs: Count = 10,
   init_tolerance: NotNegative = 0.02,
 ) -> Algorithm:
-  """Builds Robust(TKM).
+  """Builds Robust(TKM) (Ghosh et al., "Robust Federated Learning in a Heterogeneous
+  Environment", 2019).
 
     once:  w_i <- SGD from a common start, to near convergence
            r   <- trimmed k-means of the w_i; c_k its centers
@@ -55,7 +51,6 @@ def robust(
   whole clients.
 
   Args:
-    local: how clients train.
     num_clusters: K.
     trim: share of each cluster that k-means leaves out of its mean, the
       clients farthest from the center; 0 is plain k-means.

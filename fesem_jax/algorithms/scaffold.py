@@ -1,8 +1,4 @@
-"""SCAFFOLD: local training corrected by control variates.
-
-Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
-Learning", ICML 2020, option II.
-"""
+"""SCAFFOLD: local training corrected by control variates."""
 
 from typing import Any, NamedTuple
 
@@ -26,8 +22,6 @@ from fesem_jax.utils.ranges import Positive
 
 
 class ScaffoldState(NamedTuple):
-  """State of SCAFFOLD."""
-
   params: Params  # [1, ...] x
   control: Params  # [1, ...] c
   client_controls: Params  # [M, ...] c_i
@@ -40,7 +34,8 @@ def scaffold(
   server_learning_rate: Positive = 1.0,
   client_state: client_models.ClientState = 'stacked',
 ) -> Algorithm:
-  """Builds SCAFFOLD.
+  """Builds SCAFFOLD (Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for
+  Federated Learning", ICML 2020, option II).
 
     w_i  <- T steps of SGD from x with gradients g - c_i + c      for i in the cohort
     c_i' <- c_i - c + (x - w_i) / (T eta)
@@ -131,7 +126,6 @@ def scaffold(
 
 
 def _add_up(trained: Trained, starts: ClientModels, total: Any) -> tuple[Any, Any]:
-  """Adds the models of a chunk, and their mean gradients, to the sums of each."""
   (models, gradients), x = trained.params, starts.shared
   ones = trained.weights('uniform')
   return None, (

@@ -1,7 +1,4 @@
-"""StoCFL: clusters of clients that change one fixed model similarly are merged.
-
-Zeng et al., "Stochastic Clustered Federated Learning", 2023.
-"""
+"""StoCFL: clusters of clients that change one fixed model similarly are merged."""
 
 import functools
 from typing import Annotated, NamedTuple
@@ -10,9 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.algorithms.common import anchored_clusters, global_model
-from fesem_jax.algorithms.common.centers import (
-  round_info,
-)
+from fesem_jax.algorithms.common.centers import round_info
 from fesem_jax.algorithms.common.cluster_averaging import cluster_sums
 from fesem_jax.algorithms.common.global_model import Averaging, GlobalState
 from fesem_jax.core import traffic, tree
@@ -32,14 +27,11 @@ ANCHOR_EPOCHS = 10  # Local epochs of g_i.
 
 
 class StocflState(NamedTuple):
-  """State of StoCFL."""
-
   centers: Params  # [K + 1, ...] c_1, ..., c_K of clusters, and last the global w
   clusters: anchored_clusters.AnchoredClusters  # r_i, g_i and a
 
   @property
   def params(self) -> Params:
-    """[1, ...] w."""
     return jax.tree.map(lambda c: c[-1:], self.centers)
 
 
@@ -50,7 +42,7 @@ def stocfl(
   stocfl_tau: Annotated[float, Range(-1, 1)] = 0.5,
   stocfl_lambda: NotNegative = 0.05,
 ) -> Algorithm:
-  """Builds StoCFL.
+  """Builds StoCFL (Zeng et al., "Stochastic Clustered Federated Learning", 2023).
 
   In each round, clients of the cohort that take part for the first time send
 
@@ -68,12 +60,8 @@ def stocfl(
   none is as similar as tau. The reported training loss is that of v_i.
 
   Args:
-    local: how clients train.
     stocfl_tau: tau, the least cosine of two clusters that are merged.
     stocfl_lambda: lambda of the pull to the global model; 0 is none.
-
-  Raises:
-    UserError: on bad clients that lie.
   """
   local.check_no_statistics('stocfl')
   rule = anchored_clusters.Rule(local, ANCHOR_EPOCHS, stocfl_tau)
@@ -133,7 +121,6 @@ def stocfl(
 
 
 def _pulled(stocfl_lambda: float, client: Client) -> tuple[LocalModel, Params, None]:
-  """Trains a client from its center, pulled to the global model w."""
   pull = toward(tree.unstack(client.models.shared, -1), variable(stocfl_lambda / 2))
   model = local_sgd(client, pull)
   return model, client.send(model, client.received), None

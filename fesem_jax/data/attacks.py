@@ -158,11 +158,7 @@ def apply(
 
 
 def mask(shape: tuple[int, ...], width: int | None = None) -> Array:
-  """Bool, True in the corner of an example of a shape.
-
-  An eighth of an image's height, at least 2 pixels, or of a vector; `width` flattens
-  it.
-  """
+  """Bool, True in the corner of an example of a shape; `width` flattens it."""
   sides = shape[:2]
   size = max(len(sides), shape[0] // 8)
   patch = np.zeros(shape, bool)

@@ -1,8 +1,4 @@
-"""Images in idx files (MNIST and its kind) and in CIFAR's files.
-
-Formats: http://yann.lecun.com/exdb/mnist, https://github.com/facebookresearch/qmnist
-and https://www.cs.toronto.edu/~kriz/cifar.html.
-"""
+"""Images in idx files (MNIST and its kind) and in CIFAR's files."""
 
 import pathlib
 from collections.abc import Sequence

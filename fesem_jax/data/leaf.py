@@ -1,7 +1,4 @@
-"""LEAF's data: FEMNIST by writer, CelebA by celebrity, and any in its JSON layout.
-
-Files hold `user_data: {user: {x, y}}` (Caldas et al. 2018), and are parsed by user.
-"""
+"""LEAF's data (Caldas et al. 2018): FEMNIST, CelebA, and any in its JSON layout."""
 
 import codecs
 import concurrent.futures

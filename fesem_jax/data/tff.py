@@ -1,8 +1,4 @@
-"""TensorFlow Federated's files, without TensorFlow (Reddi et al. 2021).
-
-NAME_{train,test}.h5 hold examples/<client>/ with arrays of each client;
-emnist_all.sqlite holds tf.train.Example of fed_emnist.
-"""
+"""TensorFlow Federated's files, without TensorFlow (Reddi et al. 2021)."""
 
 import contextlib
 import itertools

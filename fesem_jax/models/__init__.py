@@ -1,7 +1,4 @@
-"""Models that clients train: Flax modules, and models by their names.
-
-May import `core` and `utils`.
-"""
+"""Models that clients train: Flax modules, and models by their names."""
 
 from fesem_jax.models.builders import NAMES, OF_TOKENS, build, options
 from fesem_jax.models.initializers import with_pytorch_init

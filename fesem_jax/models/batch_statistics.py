@@ -34,7 +34,6 @@ def apart(params: Params, statistics: tuple[str, ...]) -> dict[str, Params]:
 
 
 def paths(statistics: Params) -> tuple[str, ...]:
-  """The paths of statistics, as norm/mean."""
   return tuple('/'.join(map(str, path)) for path in flatten_dict(statistics))
 
 

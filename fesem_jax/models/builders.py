@@ -9,9 +9,15 @@ import flax.linen as nn
 
 from fesem_jax.core.made_by import recorded
 from fesem_jax.core.types import Model
-from fesem_jax.models import conv, resnet
-from fesem_jax.models.lenet import Lenet
-from fesem_jax.models.networks import CelebaCnn, Cnn, EmnistCnn, Mlp, as_model
+from fesem_jax.models import resnet
+from fesem_jax.models.networks import (
+  CelebaCnn,
+  Cnn,
+  EmnistCnn,
+  Lenet,
+  Mlp,
+  as_model,
+)
 from fesem_jax.models.recurrent import Recurrent
 from fesem_jax.models.transformer import Transformer
 from fesem_jax.tasks import CLASSIFICATION, SEQUENCE, TASKS
@@ -26,7 +32,6 @@ class _Request(NamedTuple):
 
   num_classes: int
   hidden: tuple[int, ...]
-  conv_method: str | None
   every_position: bool
 
 
@@ -38,30 +43,19 @@ class _Entry(NamedTuple):
   least: int = 1  # pixels that each side of an image must have
 
 
-def _images(module: Callable[[_Request], nn.Module], least: int) -> _Entry:
-  return _Entry(module, 'images', least)
-
-
-def _tokens(module: Callable[[_Request], nn.Module]) -> _Entry:
-  return _Entry(module, 'tokens')
-
-
 def _cnn(width: int, features: tuple[int, int] = (32, 64), window: int = 5) -> _Entry:
-  return _images(
-    lambda a: Cnn(features, window, width, a.num_classes, a.conv_method), 4
-  )
+  return _Entry(lambda a: Cnn(features, window, width, a.num_classes), 'images', 4)
 
 
 def _recurrent(kind: str) -> _Entry:
-  return _tokens(
-    lambda a: Recurrent(kind, a.num_classes, every_position=a.every_position)
-  )
+  def module(a: _Request) -> nn.Module:
+    return Recurrent(kind, a.num_classes, every_position=a.every_position)
+
+  return _Entry(module, 'tokens')
 
 
 def _resnet(depth: int, groups: int | None) -> _Entry:
-  return _images(
-    lambda a: resnet.resnet(depth, a.num_classes, a.conv_method, groups), 1
-  )
+  return _Entry(lambda a: resnet.resnet(depth, a.num_classes, groups), 'images')
 
 
 _TABLE = {
@@ -71,16 +65,16 @@ _TABLE = {
   'small_cnn': _cnn(64, (16, 32), 3),
   'mcmahan_cnn': _cnn(512),
   'femnist_cnn': _cnn(2048),
-  'emnist_cnn': _images(lambda a: EmnistCnn(a.num_classes, a.conv_method), 6),
-  'celeba_cnn': _images(lambda a: CelebaCnn(a.num_classes, a.conv_method), 1),
-  'lenet5': _images(lambda a: Lenet(a.num_classes, True, a.conv_method), 12),
-  'niid_bench_cnn': _images(lambda a: Lenet(a.num_classes, False, a.conv_method), 16),
+  'emnist_cnn': _Entry(lambda a: EmnistCnn(a.num_classes), 'images', 6),
+  'celeba_cnn': _Entry(lambda a: CelebaCnn(a.num_classes), 'images'),
+  'lenet5': _Entry(lambda a: Lenet(a.num_classes), 'images', 12),
+  'niid_bench_cnn': _Entry(lambda a: Lenet(a.num_classes, False), 'images', 16),
   **{f'resnet{depth}': _resnet(depth, 2) for depth in resnet.SIZES},
   **{f'resnet{depth}_bn': _resnet(depth, None) for depth in resnet.SIZES},
   'lstm': _recurrent('lstm'),
   'gru': _recurrent('gru'),
-  'transformer': _tokens(
-    lambda a: Transformer(a.num_classes, every_position=a.every_position)
+  'transformer': _Entry(
+    lambda a: Transformer(a.num_classes, every_position=a.every_position), 'tokens'
   ),
 }
 
@@ -99,7 +93,7 @@ def options(model: str) -> dict[str, int]:
     UserError: on an unknown name.
   """
   check_choice('model', model, NAMES)
-  module = _TABLE[model].module(_Request(1, (), None, False))
+  module = _TABLE[model].module(_Request(1, (), False))
   return {
     field.name: getattr(module, field.name)
     for field in dataclasses.fields(module)
@@ -110,7 +104,6 @@ def options(model: str) -> dict[str, int]:
 def _with_options(
   model: str, module: nn.Module, values: Mapping[str, int]
 ) -> nn.Module:
-  """The module with other values of its `options`."""
   allowed = options(model)
   for option, value in values.items():
     most = _MAX_DEPTH if option == 'depth' else _MAX_WIDTH
@@ -128,7 +121,6 @@ def build(
   example_shape: Sequence[int],
   num_classes: Count,
   hidden: Sequence[int] = (200,),
-  conv_method: conv.Method | None = None,
   task: str = CLASSIFICATION.name,
 ) -> Model:
   """A model by its name.
@@ -145,7 +137,6 @@ def build(
     example_shape: shape of one example: [H, W] or [H, W, C] of images, [S] of tokens.
     num_classes: L, also the number of tokens.
     hidden: widths of the MLP.
-    conv_method: see `conv.conv2d`; changes results by rounding only.
     task: a key of `tasks.TASKS`. For 'sequence', models of tokens give logits
       [B, S, L] of the token behind each position, else [B, L] behind the last one.
 
@@ -172,7 +163,7 @@ def build(
   check_choice('task', task, tuple(TASKS))
   every_position = task == SEQUENCE.name
   check(tokens or not every_position, f'{model}: has no logits at every position')
-  request = _Request(num_classes, tuple(hidden), conv_method, every_position)
+  request = _Request(num_classes, tuple(hidden), every_position)
   module = _with_options(model, entry.module(request), options)
   built = as_model(module, shape)
   return built._replace(loss=TASKS[task].loss, task=TASKS[task])

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core.tracers import current_trace
 
 from fesem_jax.core.hyperparameters import variable
 from fesem_jax.core.types import Model, Params
-from fesem_jax.models.representations import with_inputs_of
+from fesem_jax.utils.errors import check
 
 # Logits [B, L], and cosines [B] to the representations of either model.
 _Outputs = tuple[jax.Array, jax.Array, jax.Array]
@@ -58,3 +60,26 @@ def _cosine(a: jax.Array, b: jax.Array) -> jax.Array:
     return x * jnp.where(nonzero, jax.lax.rsqrt(jnp.where(nonzero, squares, 1.0)), 0.0)
 
   return (unit(a) * unit(b)).sum(axis=-1)
+
+
+def with_inputs_of(
+  layer: str, apply: Callable[..., jax.Array], *args: Any
+) -> tuple[jax.Array, jax.Array]:
+  """A model's outputs, and the inputs [B, F] of `layer`, which must be called once."""
+  outside, seen = current_trace(), list[Any]()
+
+  def intercept(
+    call: Callable[..., Any],
+    inputs: Any,
+    named: Any,
+    context: nn.module.InterceptorContext,
+  ) -> Any:
+    if context.module.path == (layer,) and context.method_name == '__call__':
+      seen.append(inputs[0] if inputs and current_trace() == outside else None)
+    return call(*inputs, **named)
+
+  with nn.intercept_methods(intercept):
+    outputs = apply(*args)
+  once = len(seen) == 1 and getattr(seen[0], 'ndim', 0) == 2
+  check(once, f'{layer}: must be called once, with one vector for each example')
+  return outputs, seen[0]

@@ -1,16 +1,13 @@
 """Convolution and pooling whose gradients stay fast inside loops and over clients.
 
-On a CPU, XLA computes the gradients of a convolution inside a `while` loop (every local
-step) six times slower. Both are convolutions, so they are written in the forward form
-(NHWC, HWIO), which is always fast; likewise a maximum over strided slices in place of
-`reduce_window`. On a GPU, a convolution whose kernels differ by client is run client by
-client; patches times kernel is one batched product, 2.7 to 3.7 times as fast. On a TPU
-the grouped convolution takes half the operations (docs/planning.md).
+See docs/design/kernels.md. Gradients are in the forward form (NHWC, HWIO) on a CPU;
+patches times kernel on a GPU, where kernels differ by client; grouped convolutions on a
+TPU.
 """
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import flax.linen as nn
 import jax
@@ -23,10 +20,6 @@ if TYPE_CHECKING:
 
 Padding = Literal['SAME', 'VALID'] | tuple[tuple[int, int], tuple[int, int]]
 _LAYOUT = ('NHWC', 'HWIO', 'NHWC')
-
-# Ways to compute the same convolution; 'grouped' is XLA's.
-Method = Literal['forward_form', 'patches', 'grouped']
-METHODS: tuple[str, ...] = get_args(Method)
 
 
 def conv2d(
@@ -44,7 +37,8 @@ def conv2d(
     kernel: [h, w, I, O].
     strides: of the window.
     padding: 'SAME', 'VALID' or pixels before and after each spatial axis.
-    method: one of `METHODS`; None takes what is fastest on the platform.
+    method: 'forward_form', 'patches' or 'grouped', which is XLA's; None takes what is
+      fastest on the platform.
 
   Returns:
     [B, H', W', O].

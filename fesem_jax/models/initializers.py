@@ -8,8 +8,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fesem_jax.core.types import Model, Params
 from fesem_jax.models.dense_layers import KERNEL
+from fesem_jax.models.layers import EMBEDDING
 from fesem_jax.models.recurrent import RECURRENT, RECURRENT_BIAS
-from fesem_jax.models.tokens import EMBEDDING
 
 # Path of each parameter -> the parameter.
 _Flat = dict[tuple[str, ...], jax.Array]
@@ -53,7 +53,6 @@ def with_pytorch_init(model: Model) -> Model:
 
 
 def _recurrent(params: _Flat, path: tuple[str, ...], key: jax.Array) -> _Flat:
-  """The parameters of the recurrent layer at a path, as PyTorch draws them."""
   width = params[*path, RECURRENT].shape[0]
 
   def draw(i: int, shape: tuple[int, ...]) -> jax.Array:

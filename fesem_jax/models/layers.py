@@ -8,6 +8,12 @@ import jax.numpy as jnp
 
 from fesem_jax.models import conv, dense_layers
 
+# With so many tokens or fewer, a product with one-hot rows is faster than looking rows
+# up: the gradient of looking up is a scatter.
+_FEW = 1024
+# What the table of vectors is called.
+EMBEDDING = 'embedding'
+
 Dense = functools.partial(nn.Dense, dot_general=dense_layers.dot_general)
 
 
@@ -16,8 +22,7 @@ class Conv(nn.Module):
 
   features: int  # output channels
   window: int  # side of the square kernel
-  padding: conv.Padding = 'SAME'  # see `conv.conv2d`; so `method`
-  method: str | None = None
+  padding: conv.Padding = 'SAME'  # see `conv.conv2d`
   strides: int = 1  # along both axes
   use_bias: bool = True
 
@@ -25,13 +30,8 @@ class Conv(nn.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     shape = (self.window, self.window, x.shape[-1], self.features)
     kernel = self.param('kernel', nn.initializers.lecun_normal(), shape)
-    y = conv.conv2d(
-      x,
-      kernel,
-      strides=(self.strides, self.strides),
-      padding=self.padding,
-      method=self.method,
-    )
+    strides = self.strides, self.strides
+    y = conv.conv2d(x, kernel, strides=strides, padding=self.padding)
     if not self.use_bias:
       return y
     bias = self.param('bias', nn.initializers.zeros_init(), (self.features,))
@@ -64,3 +64,19 @@ class GroupNorm(nn.Module):
 def with_channels(x: jax.Array) -> jax.Array:
   """Images [B, H, W, C], from [B, H, W] where they are gray."""
   return x[..., None] if x.ndim == 3 else x
+
+
+class Embedding(nn.Module):
+  """[B, S, width] of float32 tokens [B, S]; numbers beyond the ends are the ends."""
+
+  vocabulary: int  # V, how many tokens there are
+  width: int  # of the vectors
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    shape = (self.vocabulary, self.width)
+    table = self.param(EMBEDDING, nn.linear.default_embed_init, shape)
+    tokens = jnp.clip(jnp.round(x).astype(jnp.int32), 0, self.vocabulary - 1)
+    if self.vocabulary <= _FEW:
+      return jax.nn.one_hot(tokens, self.vocabulary, dtype=table.dtype) @ table
+    return jnp.take(table, tokens, axis=0)

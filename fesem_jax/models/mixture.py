@@ -18,11 +18,7 @@ MODELS, LOG_WEIGHTS = 'models', 'log_weights'
 def as_one_model(
   model: Model, used: ClientModels
 ) -> tuple[Model, ClientModels, Sequence[str] | None]:
-  """The model and the parameters of clients, whether they use mixtures or not.
-
-  `Task.mix` gives the outputs of a mixture. Returns a model, the clients' parameters,
-  and the names of the layers that train, None for all: weights of mixtures do not.
-  """
+  """The model and parameters of clients as one model each; names of what trains."""
   if used.mixture is None:
     return model, used, None
 

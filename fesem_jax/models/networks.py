@@ -1,7 +1,4 @@
-"""Flax modules behind `Model(init, apply)`.
-
-Layers carry explicit names in the order in which they run.
-"""
+"""Flax modules behind `Model(init, apply)`; layers have names in the order they run."""
 
 import contextlib
 import functools
@@ -20,7 +17,6 @@ from fesem_jax.core.types import Model, Params
 from fesem_jax.models import batch_statistics, conv, dense_layers
 from fesem_jax.models.flax_calls import as_taken, in_float32, is_same, modes_of
 from fesem_jax.models.layers import Conv, Dense, with_channels
-from fesem_jax.models.lenet import Lenet
 from fesem_jax.models.model_checks import check_parameters
 from fesem_jax.tasks import Loss
 from fesem_jax.utils.ranges import check_choice
@@ -53,13 +49,12 @@ class Cnn(nn.Module):
   window: int
   width: int
   num_classes: int
-  conv_method: str | None = None
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     x = with_channels(x)
     for i, features in enumerate(self.features):
-      layer = Conv(features, self.window, method=self.conv_method, name=f'conv{i}')
+      layer = Conv(features, self.window, name=f'conv{i}')
       # ReLU after the maximum gives the same, from a quarter of the numbers.
       x = nn.relu(conv.max_pool(layer(x)))
     x = x.reshape(x.shape[0], -1)
@@ -71,35 +66,57 @@ class EmnistCnn(nn.Module):
   """TFF's EMNIST network without dropout: two 3x3 convolutions, one pool."""
 
   num_classes: int
-  conv_method: str | None = None
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     x = with_channels(x)
-    x = nn.relu(Conv(32, 3, 'VALID', self.conv_method, name='conv0')(x))
-    x = Conv(64, 3, 'VALID', self.conv_method, name='conv1')(x)
+    x = nn.relu(Conv(32, 3, 'VALID', name='conv0')(x))
+    x = Conv(64, 3, 'VALID', name='conv1')(x)
     x = nn.relu(conv.max_pool(x))
     x = nn.relu(Dense(128, name='dense')(x.reshape(x.shape[0], -1)))
     return Dense(self.num_classes, name='logits')(x)
 
 
 class CelebaCnn(nn.Module):
-  """LEAF's network for CelebA: four [conv 3x3x32, norm, pool 2x2, ReLU] blocks.
-
-  GroupNorm (8 groups) replaces LEAF's norm by the statistics of each batch.
-  """
+  """LEAF's CelebA network: four [conv 3x3x32, GroupNorm, pool 2x2, ReLU] blocks."""
 
   num_classes: int
-  conv_method: str | None = None
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     x = with_channels(x)
     for i in range(4):
-      x = Conv(32, 3, method=self.conv_method, name=f'conv{i}')(x)
+      x = Conv(32, 3, name=f'conv{i}')(x)
       x = nn.GroupNorm(num_groups=NORM_GROUPS, name=f'norm{i}')(x)
       x = nn.relu(conv.max_pool(x, padding='SAME'))
     return Dense(self.num_classes, name='logits')(x.reshape(x.shape[0], -1))
+
+
+# LeCun et al. take digits of 28 x 28 pixels in a frame of 32 x 32.
+_SIDE = 32
+
+
+class Lenet(nn.Module):
+  """LeNet-5 (LeCun et al. 1998) with ReLU and the maximum of 2x2 pixels, and logits."""
+
+  num_classes: int
+  # Pads images below 32 pixels by 2 on each side (LeNet-5); otherwise the `SimpleCNN`
+  # of Li et al. (2022, NIID-Bench): 44,426 parameters for digits.
+  framed: bool = True
+
+  @nn.compact
+  def __call__(self, x: jax.Array) -> jax.Array:
+    x = with_channels(x)
+    framed = self.framed and min(x.shape[1:3]) < _SIDE
+    first: conv.Padding = ((2, 2), (2, 2)) if framed else 'VALID'
+    for i, (features, padding) in enumerate(((6, first), (16, 'VALID'))):
+      layer = Conv(features, 5, padding, name=f'conv{i}')
+      # ReLU after the maximum gives the same, from a quarter of the numbers.
+      x = nn.relu(conv.max_pool(layer(x)))
+    x = x.reshape(x.shape[0], -1)
+    for i, width in enumerate((120, 84)):
+      x = nn.relu(Dense(width, name=f'dense{i}')(x))
+    return Dense(self.num_classes, name='logits')(x)
 
 
 # Modules whose layers run one after the other, each on what the one before gives.
@@ -157,7 +174,6 @@ def _flax_model(
   example_shape: Sequence[int],
   dtype: Any,
 ) -> Model:
-  """A module's `Model`, traced with examples that it gets as `dtype`."""
   if isinstance(module, nn.Module):
     model = as_model(module, example_shape, dtype)
   else:

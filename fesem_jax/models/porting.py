@@ -93,14 +93,8 @@ def _layer(arrays: Params, shapes: dict[str, Any], channels: int) -> dict[str, A
 def to_state_dict(model: Model, params: Params) -> dict[str, np.ndarray]:
   """A model as the arrays of a PyTorch `state_dict` of the same network.
 
-  Modules have the names of the layers; `from_state_dict` reads the arrays back.
-
-  Args:
-    model: of `models.build` with dense layers, convolutions and norms.
-    params: of one model.
-
-  Raises:
-    UserError: on a layer that PyTorch has no module for.
+  Modules have the names of the layers; `from_state_dict` reads the arrays back. Raises
+  `UserError` on a layer that PyTorch has no module for.
   """
   arrays: dict[str, np.ndarray] = {}
   channels = 1  # Of the last convolution, if a dense layer reads it next.

@@ -1,8 +1,4 @@
-"""Recurrent networks for sequences of tokens: LEAF's stacked LSTM, and a GRU.
-
-Products with inputs come before the loop over steps, for all steps at once; the
-recurrent kernel's gradient comes after it, as one product of all states.
-"""
+"""Recurrent networks for sequences of tokens: LEAF's stacked LSTM, and a GRU."""
 
 import functools
 from collections.abc import Callable
@@ -13,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fesem_jax.models import dense_layers
-from fesem_jax.models.layers import Dense
-from fesem_jax.models.tokens import Embedding
+from fesem_jax.models.layers import Dense, Embedding
 
 # Of a recurrent layer: the kernel that its own states meet, and the bias of a GRU that
 # is reset with what this kernel gives.
@@ -26,8 +21,6 @@ Step = Callable[[Carry, Any, jax.Array], Carry]
 
 
 class Cell(NamedTuple):
-  """A step of a recurrent layer."""
-
   gates: int  # G / H
   carries: int  # number of arrays in the carry, which start at zero
   step: Step
@@ -52,17 +45,7 @@ def _run(cell: Cell, kernel: jax.Array, bias: jax.Array, x: jax.Array) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def recur(cell: Cell, kernel: jax.Array, bias: jax.Array, x: jax.Array) -> jax.Array:
-  """States of a recurrence h_t = step(h_{t-1}, x_t, h_{t-1} kernel + bias).
-
-  Args:
-    cell: what a step does.
-    kernel: [H, G].
-    bias: [G].
-    x: [S, B, G] inputs of the steps.
-
-  Returns:
-    [S, B, H].
-  """
+  """[S, B, H] states h_t = step(h_{t-1}, x_t, h_{t-1} kernel + bias) of x [S, B, G]."""
   return _run(cell, kernel, bias, x)[2]
 
 
@@ -134,7 +117,6 @@ class Recurrence(nn.Module):
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
-    """States [S, B, H] of inputs [S, B, I]."""
     cell = CELLS[self.kind]
     size = cell.gates * self.width
     lstm = self.kind == 'lstm'
@@ -151,11 +133,7 @@ class Recurrence(nn.Module):
 
 
 class Recurrent(nn.Module):
-  """Embedding, recurrent layers, logits of the last state or of each.
-
-  The default of `kind='lstm'` is LEAF's network for Shakespeare (Caldas et al., 2019)
-  with 817,872 parameters for 80 characters.
-  """
+  """Embedding, recurrent layers, logits; of 'lstm', LEAF's network for Shakespeare."""
 
   kind: str  # 'lstm' or 'gru'
   num_classes: int  # L, also the number of tokens

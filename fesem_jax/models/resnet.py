@@ -29,15 +29,12 @@ class Block(nn.Module):
   # Shortcuts between sizes: a 1x1 convolution and a norm (option B of He et al.), or
   # zeros for new channels and every other pixel (option A).
   projected: bool
-  conv_method: str | None = None  # see `conv.conv2d`
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
     y = x
     for i, strides in enumerate((self.strides, 1)):
-      y = Conv(
-        self.features, 3, _PADDING, self.conv_method, strides, False, name=f'conv{i}'
-      )(y)
+      y = Conv(self.features, 3, _PADDING, strides, False, name=f'conv{i}')(y)
       y = _norm(self.groups, train, f'norm{i}')(y)
       y = nn.relu(y) if i == 0 else y
     return nn.relu(y + self._shortcut(x, train))
@@ -47,7 +44,7 @@ class Block(nn.Module):
       return x
     if self.projected:
       x = Conv(
-        self.features, 1, 'VALID', self.conv_method, self.strides, False,
+        self.features, 1, 'VALID', self.strides, False,
         name='shortcut',
       )(x)  # fmt: skip
       return _norm(self.groups, train, 'shortcut_norm')(x)
@@ -57,11 +54,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-  """The residual network of He et al. (2016) for small images.
-
-  A 3x3 convolution, stages of `Block`s, the mean over all pixels, logits. Norms are the
-  paper's BatchNorm, or GroupNorm (Wu and He, 2018) with as many parameters.
-  """
+  """He et al. (2016) for small images, with BatchNorm or GroupNorm (Wu and He 2018)."""
 
   blocks: Sequence[int]  # number of blocks of each stage
   features: Sequence[int]  # channels of each stage; each but the first halves the sides
@@ -69,20 +62,17 @@ class ResNet(nn.Module):
   projected: bool  # see `Block`
   # Of each GroupNorm; they must divide the channels. None is BatchNorm.
   groups: int | None = 2
-  conv_method: str | None = None  # see `conv.conv2d`
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool = False) -> jax.Array:
     x = with_channels(x)
-    x = Conv(
-      self.features[0], 3, _PADDING, self.conv_method, use_bias=False, name='conv'
-    )(x)
+    x = Conv(self.features[0], 3, _PADDING, use_bias=False, name='conv')(x)
     x = nn.relu(_norm(self.groups, train, 'norm')(x))
     for i, (count, features) in enumerate(zip(self.blocks, self.features, strict=True)):
       for j in range(count):
         strides = 2 if i > 0 and j == 0 else 1
         x = Block(
-          features, strides, self.groups, self.projected, self.conv_method,
+          features, strides, self.groups, self.projected,
           name=f'stage{i}_block{j}',
         )(x, train)  # fmt: skip
     return Dense(self.num_classes, name='logits')(x.mean(axis=(1, 2)))
@@ -97,9 +87,7 @@ SIZES = {
 }
 
 
-def resnet(
-  depth: int, num_classes: int, conv_method: str | None = None, groups: int | None = 2
-) -> ResNet:
+def resnet(depth: int, num_classes: int, groups: int | None = 2) -> ResNet:
   """The `ResNet` of a depth in `SIZES`; `groups=None` is BatchNorm."""
   blocks, features, projected = SIZES[depth]
-  return ResNet(blocks, features, num_classes, projected, groups, conv_method)
+  return ResNet(blocks, features, num_classes, projected, groups)

@@ -4,13 +4,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.models.layers import Dense
-from fesem_jax.models.tokens import EMBEDDING, Embedding
+from fesem_jax.models.layers import EMBEDDING, Dense, Embedding
 
 
 class Positions(nn.Module):
-  """Adds a vector of its own to each position."""
-
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
     start = nn.linear.default_embed_init
@@ -52,10 +49,7 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-  """Embeddings of tokens and places, blocks, a last norm, logits.
-
-  Pre-norm blocks as in GPT-2, without dropout, with an untied output kernel.
-  """
+  """Embeddings of tokens and places, pre-norm blocks as in GPT-2, a norm, logits."""
 
   num_classes: int  # L, also the number of tokens
   width: int = 128  # of the vectors

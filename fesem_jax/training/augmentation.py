@@ -23,7 +23,6 @@ class Crop(NamedTuple):
     return jax.random.randint(key, (2,), 0, 2 * self.padding + 1)
 
   def changed(self, image: jax.Array, first: jax.Array) -> jax.Array:
-    """The window [H, W, ...] at `first`."""
     beside = [(self.padding, self.padding)] * 2 + [(0, 0)] * (image.ndim - 2)
     starts = [*first, *[0] * (image.ndim - 2)]
     return jax.lax.dynamic_slice(jnp.pad(image, beside), starts, image.shape)
@@ -33,11 +32,9 @@ class Flip(NamedTuple):
   """Left and right change places in half of the images."""
 
   def draw(self, key: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """[] bool."""
     return jax.random.bernoulli(key)
 
   def changed(self, image: jax.Array, flips: jax.Array) -> jax.Array:
-    """The image [H, W, ...], mirrored or not."""
     return jnp.where(flips, image[:, ::-1], image)
 
 

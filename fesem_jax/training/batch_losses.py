@@ -66,17 +66,13 @@ def descend(
 def augmented(
   augmentation: Augment, key: jax.Array, step: jax.Array, x: jax.Array
 ) -> jax.Array:
-  """The examples [B, ...] of a batch as a client's local step sees them."""
   return augmentation(key_of_step(key, prng_streams.AUGMENTATION, step), x)
 
 
 def in_training(
   model: Model, key: jax.Array, step: jax.Array, weights: jax.Array
 ) -> Model:
-  """The model as a local step applies it, with the random numbers of client and step.
-
-  The gradient of a statistic is its value after the batch, of examples of weight 1.
-  """
+  """The model with a step's random numbers; a statistic's gradient is its new value."""
   draws = model.apply_train
   if draws is None:
     return model
@@ -107,5 +103,4 @@ _with_gradient.defvjp(
 
 
 def key_of_step(key: jax.Array, stream: int, step: jax.Array) -> jax.Array:
-  """The key of a stream at a client's local step."""
   return jax.random.fold_in(prng_streams.fold(key, stream), step)

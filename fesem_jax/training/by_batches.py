@@ -37,16 +37,10 @@ def batch_by_batch(
 ) -> jax.Array:
   """[S, *shape] float32 results of models on the examples of a cohort's S clients.
 
-  Args:
-    evaluate: (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> the result of a
-      batch of one client. Weights are 0 behind its last example.
-    local: clients side by side, and the devices.
-    models: [K, ...] used by all clients; None where each uses its `client_models`.
-    data: training split.
-    cohort: S clients.
-    shape: of a client's result, which begins with zeros.
-    put: (batch number, results [C, *shape], new [C, ...]) -> results; by default a sum.
-    client_models: [S, ...] a model of each client.
+  `evaluate` is (models [K, ...], x [B, ...], y [B, ...], weights [B]) -> the result of
+  a batch of one client; weights are 0 behind its last example. `put` is (batch number,
+  results [C, *shape], new [C, ...]) -> results, from zeros; by default a sum. `models`
+  are None where each client uses its own of `client_models` [S, ...].
   """
   width = evaluation_width(data.max_examples)
 

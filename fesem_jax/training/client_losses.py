@@ -98,7 +98,6 @@ def _mean_losses(
 
 
 def _check_whole(local: LocalTraining) -> None:
-  """Raises `UserError` if models lack the statistics that clients keep."""
   whole = local.batch_stats != 'local'
   check(whole, 'batch_stats: local is not defined for this method; use average')
 
@@ -114,17 +113,9 @@ def cohort_gradients(
 ) -> tuple[Params, sums.ClusterSums]:
   """Gradients [S, ...] of each client's training loss at one model, and their sum.
 
-  Dropout and augmentation are off. Gradients that are not finite are 0 and not in the
-  sum.
-
-  Args:
-    local: see `LocalTraining`.
-    model: [1, ...].
-    data: training split.
-    cohort: S clients.
-    counts: [S] bool, clients in the sum.
-    keep: whether to return every client's gradient; else None.
-    weighting: of clients in the sum; see `weights_by`.
+  Dropout and augmentation are off. The sum is over clients of `counts` [S] bool whose
+  gradient is finite; others are 0. `model` is [1, ...]; `keep=False` returns the sum
+  alone.
   """
   _check_whole(local)
 

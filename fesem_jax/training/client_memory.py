@@ -1,8 +1,4 @@
-"""Values that clients keep between rounds, in addition to the state of the method.
-
-`residual` is what a client has not sent, `statistics` are those of its batches, and
-`optimizer` is the state of its local optimizer. Methods do not know of them.
-"""
+"""Values that clients keep between rounds: residuals, statistics, optimizer states."""
 
 import contextlib
 import contextvars

@@ -111,7 +111,6 @@ def for_each_client(
 
 
 def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
-  """Does what a call of `for_each_client` asks for."""
   if (calls := _CALLS.get()) is not None:
     calls.append(call)
   server = call.local.sends and call.local.sends.server  # Its noise for privacy.
@@ -220,7 +219,6 @@ def run(call: Call, data: FederatedData, reduction: Reduction) -> Trained:
 
 
 def _check(call: Call, reduction: Reduction) -> None:
-  """Raises an error unless all that clients have is of the cohort's clients."""
   count = call.cohort.ids.shape[0]
   for x in jax.tree.leaves(call.starts[1:]):
     rows = x.shape[:1] == (count,)

@@ -1,7 +1,4 @@
-"""Compression of what clients send: sparse changes, and changes of few bits.
-
-Changes of all layers that are sent are one vector of P numbers.
-"""
+"""Compression of what clients send: sparse changes, and changes of few bits."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +22,7 @@ _BUCKET = 512
 def compression(text: str) -> Sends:
   """Builds what clients send with compression, for `local_training(sends=...)`.
 
-    top_k(F)     the ceil(F P) largest changes: 8 bytes each, a value and its place
+    top_k(F)     the ceil(F P) largest of all P changes: 8 bytes each, value and place
     random_k(F)  ceil(F P) changes drawn anew in each round: 4 bytes each; without error
                  feedback, times P / k
     quantize(B)  each change rounded at random to B bits, about the largest of its 512

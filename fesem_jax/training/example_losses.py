@@ -16,10 +16,7 @@ from fesem_jax.training.by_batches import batch_by_batch, evaluation_width
 def example_losses(
   local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
-  """[S, K, N_max] float32: training loss of models [K, ...] on each client's examples.
-
-  Behind a client's last example losses are 0; what is not a number is infinite.
-  """
+  """[S, K, N_max] float32 losses of models [K, ...]; infinite in place of NaN."""
   num_models = jax.tree.leaves(models)[0].shape[0]
   width = evaluation_width(data.max_examples)
 
@@ -38,10 +35,7 @@ def example_losses(
 def shares_of_least_loss(
   local: LocalTraining, models: Params, data: FederatedData, cohort: Cohort
 ) -> jax.Array:
-  """[S, K] float32: share of a client's examples on which a model has the least loss.
-
-  What is not a number counts as infinite; shares in an empty place are 0.
-  """
+  """[S, K] float32: share of a client's examples on which a model is the best."""
   num_models = jax.tree.leaves(models)[0].shape[0]
 
   def batch_losses(models: Params, x: Any, y: Any, weights: jax.Array) -> jax.Array:

@@ -1,12 +1,8 @@
 """Changes of a dense kernel as rows of inputs and gradients, and products with them.
 
-Of a dense layer with inputs x_s [B, I] and gradients d_s [B, O] of its outputs at step
-s, SGD from W_0 makes
-
-  W_t = W_0 - sum_{s < t} c_s x_s^T d_s,
-
-where c_s is the learning rate, which a penalty shrinks at each later step
-(`shared_start`). With the rows x_s and d_s in X and D, in place of W_t,
+SGD from W_0 makes W_t = W_0 - sum_{s < t} c_s x_s^T d_s, with a layer's inputs x_s [B,
+I] at step s, gradients d_s [B, O] of its outputs and the learning rate c_s, which a
+penalty shrinks at each later step. With the rows x_s and d_s in X and D,
 
   x W_t = x W_0 - ((x X^T) * c) D    and    d W_t^T = d W_0^T - ((d D^T) * c) X.
 """
@@ -78,7 +74,6 @@ class KernelStart(NamedTuple):
     return jax.lax.cond(self.two, multiply_both, lambda x: by(self.kernel, x), x)
 
   def largest(self) -> jax.Array:
-    """[] the largest absolute entry."""
     largest = jnp.abs(self.kernel).max()
     if self.other is None:
       return largest
@@ -124,6 +119,5 @@ product.defvjp(_forward, _backward)
 
 
 def last_block_first(change: KernelChange) -> KernelChange:
-  """The change with its last block first."""
   *rest, last = change.blocks
   return change._replace(blocks=(last, *rest))

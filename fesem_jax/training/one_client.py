@@ -1,12 +1,4 @@
-"""A client in a round, and its steps on the batches of its examples.
-
-A method writes the work of one client in a round as a function in plain JAX, which
-`cohort.for_each_client` maps over the clients of the round:
-
-  def one(client):
-    model = local_sgd(client)          # from the model that the client received
-    return model, client.send(model), None
-"""
+"""A client in a round, and its steps on the batches of its examples."""
 
 import dataclasses
 import functools
@@ -187,7 +179,6 @@ class LocalModel:
 
   @functools.cached_property
   def params(self) -> Params:
-    """The model after training."""
     return self.whole(self.compact)
 
   def of(self, params: Params) -> 'LocalModel':
@@ -283,12 +274,10 @@ def over_batches(
 
 
 def where(condition: jax.Array, a: Any, b: Any) -> Any:
-  """The tree a if the condition [] holds, else b."""
   return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
 def all_finite(params: Params) -> jax.Array:
-  """[] bool: whether every parameter of a model is finite."""
   return tree.all_finite(tree.expand(params))[0]
 
 

@@ -15,7 +15,7 @@ from fesem_jax.utils.errors import check
 
 
 def is_linear(function: Callable[..., Any], *like: Any) -> bool:
-  """True if a function of trees, of the shapes of `like`, has linear operations only."""
+  """True if a function of trees shaped as `like` has linear operations only."""
 
   def transposed(*arguments: Any) -> Any:
     shapes = jax.eval_shape(function, *arguments)
@@ -61,7 +61,6 @@ def sgd_rate(optimizer: optax.GradientTransformation, params: Params) -> Any:
 
 
 def is_plain_sgd(local: LocalTraining) -> bool:
-  """True if the optimizer of local training is plain SGD on its model."""
   with hyperparameters.constants():
     return _rate_of(local) is not None
 
@@ -72,7 +71,6 @@ def _rate_of(local: LocalTraining) -> Any:
 
 
 def check_one_rate(local: LocalTraining) -> None:
-  """Raises `UserError` if clients have learning rates of their own."""
   alike = local.work is None or local.work.rates is None
   check(alike, 'ClientWork: this method needs one learning rate of all clients')
 
@@ -101,11 +99,7 @@ def variable_rate(
 def at_unit_rate(
   gradients: Params, weight: jax.Array, rate: jax.Array | None
 ) -> tuple[Params, jax.Array]:
-  """Gradients from the moves of steps, and their weight, at a rate [] of 1.
-
-  `gradients` are moves over the number of steps and the learning rate; for `rate`, see
-  `LocalTraining.rate`. Steps of length 0 get the weight 0.
-  """
+  """Moves over steps and rate, and their weight, at a rate [] of 1; 0 for no length."""
   if rate is None:
     return gradients, weight
   divisor = jnp.where(rate > 0, rate, 1.0)

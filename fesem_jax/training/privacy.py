@@ -1,7 +1,4 @@
-"""Differential privacy of clients: changes clipped to a norm, and Gaussian noise.
-
-McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018.
-"""
+"""Differential privacy of clients: changes clipped to a norm, and Gaussian noise."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -34,6 +31,7 @@ def differential_privacy(
 ) -> Sends:
   """Builds what clients send with differential privacy (`local_training(sends=...)`).
 
+  McMahan et al., "Learning Differentially Private Recurrent Language Models", 2018.
   With z the noise multiplier, C the clip, and d_i the change of client i's model from
   the one that it received (`server`: from its center),
 
@@ -103,7 +101,6 @@ def noised(
 
 
 def is_sums(x: Any) -> bool:
-  """True if x is a `ClusterSums`."""
   return isinstance(x, sums.ClusterSums)
 
 

@@ -1,7 +1,4 @@
-"""Chooses dense kernels to keep as changes to a shared start, and clients per chunk.
-
-See `shared_start`. The choice is made from shapes alone, never by values.
-"""
+"""Chooses kernels for `shared_start`, and clients per chunk, by shapes alone."""
 
 import dataclasses
 import math
@@ -123,11 +120,7 @@ def kernels(
   data: FederatedData,
   layers: Sequence[str] | None = None,
 ) -> tuple[Kernel, ...]:
-  """The dense layers that clients may keep as changes to a shared start.
-
-  'on' takes every dense layer that is shared and learns, 'auto' the large ones of few
-  rows. There are none unless the optimizer is plain SGD and no layer is random.
-  """
+  """The dense layers that clients may keep as changes; 'auto': large ones alone."""
   model, mode, apply_with = local.model, local.shared_start, local.model.apply_with
   if mode == 'off' or apply_with is None or start.shared is None:
     return ()

@@ -1,16 +1,8 @@
 """Local SGD from a shared start: dense kernels as what training changed in them.
 
-All clients of a center begin a round with the same weights W_0. So a client keeps the
-changes of a dense kernel (`kernel_change`) instead of a kernel of its own. The products
-with W_0 are one product for all clients side by side, which reads W_0 once, or two
-where they are of two centers; the kernel's gradient is never formed, and W_t once, when
-training ends. Which kernels those are, `shared_kernels` decides.
-
-A penalty lambda |W - W_0|^2 needs no W either: plain SGD of rate eta makes
-
-  W_{t+1} - W_0 = (1 - 2 eta lambda) (W_t - W_0) - eta g_t,
-
-and W_t - W_0 is a sum over earlier steps: each keeps a share of 1 - 2 eta lambda.
+All clients of a center begin a round with the same W_0, see `kernel_change`. A penalty
+lambda |W - W_0|^2 needs no W either: plain SGD of rate eta makes W_{t+1} - W_0 =
+(1 - 2 eta lambda) (W_t - W_0) - eta g_t, where W_t - W_0 is a sum over earlier steps.
 """
 
 import functools
@@ -137,7 +129,6 @@ def _starts(
 
 
 def _no_change(kernel: Kernel, start: KernelStart) -> KernelChange:
-  """The change of a client before its first step."""
   count, (inputs, outputs) = kernel.rows * kernel.block, start.kernel.shape
   block = Block(
     jnp.zeros((count, inputs)), jnp.zeros((count, outputs)), jnp.zeros(count)
@@ -148,8 +139,6 @@ def _no_change(kernel: Kernel, start: KernelStart) -> KernelChange:
 def _no_rows(
   kernels: Sequence[Kernel], starts: Sequence[KernelStart]
 ) -> tuple[Rows, ...]:
-  """Rows of the shapes of a step's."""
-
   def empty(kernel: Kernel, start: KernelStart) -> Rows:
     inputs, outputs = start.kernel.shape
     return jnp.zeros((kernel.rows, inputs)), jnp.zeros((kernel.rows, outputs))
@@ -236,7 +225,6 @@ def _bounded(
 
 
 def _moves(change: KernelChange, finite: jax.Array) -> Moves:
-  """The moves of a kernel, none where the training was not `finite` [] bool."""
   blocks = where(finite, change.blocks, tree.zeros_like(change.blocks))
   inputs, gradients, shares = (
     parts[0] if len(parts) == 1 else jnp.concatenate(parts)

@@ -1,9 +1,4 @@
-"""Length of the sum of local steps along a constant gradient.
-
-Steps of SGD, with or without momentum, add up the gradients so far, each times a weight
-that does not depend on them. The sum of the weights is how far they lead along a
-gradient of 1: eta tau of tau plain steps, more with momentum.
-"""
+"""Length of the sum of local steps along a constant gradient."""
 
 from typing import Any
 
@@ -39,7 +34,7 @@ def lengths(local: LocalTraining, most: int) -> jax.Array:
 
 
 def _lengths_of_layers(local: LocalTraining, most: int) -> Params:
-  """`of_steps` of each array of the model, as one of its numbers tells."""
+  """`lengths` of each array of the model, as one of its numbers tells."""
   shapes = jax.eval_shape(local.model.init, jax.random.key(0))
   # Of as many axes: an optimizer may treat biases and kernels differently.
   one = jax.tree.map(lambda x: jnp.ones((1,) * len(x.shape), x.dtype), shapes)
@@ -61,7 +56,6 @@ def _lengths_of_layers(local: LocalTraining, most: int) -> Params:
 
 
 def _treats_all_alike(local: LocalTraining) -> bool:
-  """True if all parameters move alike, and against their gradients."""
   moved = np.stack(
     jax.tree.leaves(jax.jit(lambda: _lengths_of_layers(local, _TRIED))())
   )

@@ -1,8 +1,4 @@
-"""Outcome of a cohort's local training, and its reduction chunk by chunk.
-
-A method that needs only sums of the local models adds each chunk's as soon as it has
-trained, while it is in the cache; then no array of S models exists.
-"""
+"""Outcome of a cohort's local training, and its reduction chunk by chunk."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -162,11 +158,7 @@ def sent_at_last(
   cohort: Cohort,
   key: jax.Array,
 ) -> Trained:
-  """The clients with what they send once, after they trained several times.
-
-  They `trained` with `Reduction(sent='nothing')` from `starts`; `key` is that of the
-  first training.
-  """
+  """The clients, `trained` with `sent='nothing'`, with what they send at last."""
   if not sent_models.are_changed(data, local.sends):
     return trained
 

@@ -136,6 +136,8 @@ def test_the_api_names_everything_that_is_public():
   assert len(listed) == len(set(listed))  # Each on one page.
   missing = [name for name in sorted(_public()) if id(_named(name)) not in listed]
   assert not missing, 'Add to a page of docs/api as `::: NAME`.'
+  names = [name for page in _API_PAGES for name in _directives(page)]
+  assert not [name for name in names if not _named(name).__doc__]
 
 
 def test_no_public_function_has_more_than_9_parameters():

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fesem_jax import models
-from fesem_jax.models.contrast import contrasted
-from fesem_jax.models.representations import with_inputs_of
+from fesem_jax.models.contrast import contrasted, with_inputs_of
 from fesem_jax.utils.errors import UserError
 
 SHAPE, CLASSES = (6,), 3

@@ -175,7 +175,6 @@ def test_nnx_modules_are_given_as_functions_that_make_them():
     ('mlp(width=3)', (8,), {}, 'mlp: no option width'),
     ('mlp', (8,), {'task': 'sequence'}, 'mlp: has no logits'),
     ('mlp', (8,), {'task': 'ranking'}, 'task'),
-    ('small_cnn', (8, 8), {'conv_method': 'winograd'}, 'conv_method'),
     ('gru(depth=2.5)', (5,), {}, 'gru: depth'),
     ('gru(depth=0)', (5,), {}, 'gru: depth'),
     ('gru(depth=101)', (5,), {}, 'gru: depth'),

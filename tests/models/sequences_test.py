@@ -8,8 +8,8 @@ from scipy import special
 
 from fesem_jax import models
 from fesem_jax.models import networks, recurrent
+from fesem_jax.models.layers import Embedding
 from fesem_jax.models.recurrent import Recurrent
-from fesem_jax.models.tokens import Embedding
 from fesem_jax.models.transformer import Transformer
 
 TOKENS, LENGTH = 7, 5

@@ -21,8 +21,6 @@ from fesem_jax.training.cohort import train_cohort
 
 
 class Rule(NamedTuple):
-  """How clients are described, and which clusters are alike."""
-
   local: LocalTraining
   epochs: int  # local epochs from the anchor, whose change describes a client
   threshold: float  # tau, the least cosine of clusters that merge
@@ -42,8 +40,6 @@ class Rule(NamedTuple):
 
 
 class AnchoredClusters(NamedTuple):
-  """Clusters of the clients that have taken part."""
-
   assignment: jax.Array  # [M] int32; K of clients that have yet to join
   joined: jax.Array  # [M] bool, clients that are in a cluster
   gradients: Params  # [M, ...] what describes clients; 0 of those that have yet to join
@@ -53,7 +49,6 @@ class AnchoredClusters(NamedTuple):
 
   @property
   def most(self) -> int:
-    """K."""
     return self.sizes.shape[0]
 
 

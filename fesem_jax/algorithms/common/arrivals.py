@@ -1,7 +1,4 @@
-"""FedBuff's simulated arrivals: which updates fill the server's buffer next.
-
-Each client takes the seconds of its own device; the programs of rounds simulate them.
-"""
+"""FedBuff's simulated arrivals: which updates fill the server's buffer next."""
 
 from typing import NamedTuple
 
@@ -36,7 +33,6 @@ class Arrivals(NamedTuple):
 
 
 def size_of(buffer_size: int, num_clients: int) -> int:
-  """B, of the clients that exist."""
   return buffer_size or min(_PAPER, num_clients)
 
 

@@ -22,11 +22,7 @@ def split_clusters(
   min_size: int,
   linkage: str,
 ) -> tuple[np.ndarray, np.int32]:
-  """Splits each cluster that has converged while its clients have not.
-
-  `products` [M, M] are inner products of updates, 0 for clients that stay; for the
-  options, see `fed_cluster`. Returns the assignment [M] int32, and how many there are.
-  """
+  """Assignment [M] once each cluster that converged, but not its clients, is split."""
   products, weights = np.asarray(products, np.float64), np.asarray(weights, np.float64)
   assignment = np.array(assignment, np.int32)
   moved = products.diagonal() > 0

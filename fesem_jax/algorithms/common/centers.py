@@ -20,12 +20,10 @@ MaxClusters = Annotated[int, Range(0, MAX_CLUSTERS)]  # 0: as many as clients.
 
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
-  """The `deployed` of a method whose clients use the center they are assigned to."""
   return ClientModels(state.centers, state.assignment)
 
 
 def check_num_clusters(num_clusters: int, data: FederatedData) -> None:
-  """Raises `UserError` if there are more clusters than clients."""
   most = len(data.info.names)
   check(num_clusters <= most, f'num_clusters: more than the {most} clients; lower it')
 

@@ -15,7 +15,6 @@ ClientState = Literal['stacked', 'offloaded']
 
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
-  """The `deployed` of a method whose clients use their models `client_params`."""
   return ClientModels(personal=state.client_params)
 
 

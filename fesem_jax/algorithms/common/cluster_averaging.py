@@ -16,7 +16,6 @@ from fesem_jax.utils.errors import check
 
 
 def check_everyone(cohort: Cohort, method: str) -> None:
-  """Raises `UserError` unless all clients are in the round."""
   check(cohort.everyone, f'clients_per_round: must be 0 for {method}')
 
 
@@ -58,8 +57,6 @@ def cluster_sums(centers: Params, weighting: str) -> Reduction:
 
 
 def add_to_clusters(weighting: str) -> Fold:
-  """A fold that adds up models by the centers that clients start from."""
-
   def fold(trained, starts, total):
     start, centers = starts.choice, starts.shared
     distance = tree.row_distances(trained.params, tree.take(centers, start))

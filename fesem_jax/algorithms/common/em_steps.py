@@ -33,8 +33,6 @@ def penalty(
 
 
 class Assigned(NamedTuple):
-  """The E-step's outcome for a chunk."""
-
   cluster: jax.Array  # [C] int32 new cluster of each client
   # [C] float32 squared distance of all parameters to that cluster's old center
   distance: jax.Array

@@ -1,8 +1,4 @@
-"""First clusters by loss: each client trains K random models and joins the best one.
-
-The first round of FeSEM in the code of FedRC (Guo et al., ICML 2024). Long et al.
-cluster models that were trained from one start.
-"""
+"""First clusters by loss: each client trains K random models and joins the best one."""
 
 from typing import Any
 
@@ -30,7 +26,7 @@ def train_and_choose(
   num_clusters: int,
   weighting: str,
 ) -> FirstClusters:
-  """Every client trains K random models and keeps the best.
+  """Every client trains K random models and keeps the best (FedRC's code of FeSEM).
 
   w_ik <- SGD from c_k on F_i / K        for all k, where c_k are random models
   r_i  <- argmin_k F_i(w_ik)

@@ -28,8 +28,6 @@ _ALL = by_weights()
 
 
 class FirstClusters(NamedTuple):
-  """Clusters of clients that trained from a common start."""
-
   assignment: jax.Array  # [S] int32
   seeds: Params  # [K, ...] centers of the k-means, of the compared part of the models
   centers: Params  # [K, ...] mean of each cluster's clients
@@ -94,11 +92,7 @@ def train_and_cluster(
   how: Clustering,
   train_key: jax.Array | None = None,
 ) -> FirstClusters:
-  """Clients train from a common start, then k-means (Section 6.1.4).
-
-  With more than `how.max_clients` clients, k-means sees a random sample, and all then
-  go to the nearest of its centers.
-  """
+  """Clients train from a common start, then k-means, of a sample where M is large."""
   if train_key is None:
     train_key = prng_streams.fold(key, prng_streams.LOCAL)
   limit = max(num_clusters, how.max_clients or data.num_clients)

@@ -20,8 +20,6 @@ from fesem_jax.training.trained import Reduction, Trained, mean_of_models
 
 
 class GlobalState(NamedTuple):
-  """State of a method with one global model."""
-
   params: Params  # [1, ...]
   server: Any = ()  # of the server optimizer
 
@@ -29,8 +27,6 @@ class GlobalState(NamedTuple):
 def init(
   local: LocalTraining, optimizer: ServerOptimizer = None
 ) -> Callable[[jax.Array, FederatedData], GlobalState]:
-  """The `init` of a method that starts from one random model."""
-
   def init(key, data):
     params = tree.expand(local.model.init(key))
     return GlobalState(params, server_optimizers.init(optimizer, params, key))
@@ -39,7 +35,6 @@ def init(
 
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
-  """The `deployed` of a method whose clients all use `state.params`."""
   return ClientModels(state.params)
 
 
@@ -75,9 +70,8 @@ def train_and_average(
   averaging: Averaging,
   train: Callable[..., Trained] = train,
 ) -> tuple[GlobalState, Trained]:
-  """Trains the cohort from one model, and moves it to, or toward, their mean.
-
-  `train` is that of an `Algorithm`. Returns the new state and what training reports.
+  """Trains the cohort from one model by `train`, and moves it to, or toward, their
+  mean.
   """
   aggregation, old = averaging.aggregation, state.params
   is_mean = aggregation is None

@@ -16,7 +16,6 @@ from fesem_jax.training.trained import Trained, mean_of_models
 
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
-  """The `deployed` of a method whose clients mix all centers."""
   return ClientModels(state.centers, mixture=state.mixture)
 
 
@@ -47,9 +46,8 @@ def train(
   key: jax.Array,
   weighting: str,
 ) -> tuple[Params, Trained]:
-  """Every client trains every center on losses weighted by `shares` [S, K, N_max].
-
-  Returns the means [K, ...], and losses and steps of a client summed over its models.
+  """Means [K, ...] of centers that every client trains on losses times shares [S, K,
+  N].
   """
 
   def train_center(center_args: Any) -> Trained:

@@ -33,7 +33,6 @@ def check_head(local: LocalTraining, head: Collection[str]) -> None:
 
 
 def other_layers(local: LocalTraining, head: Collection[str]) -> tuple[str, ...]:
-  """The paths of the parameters that are not of the head."""
   params = jax.eval_shape(local.model.init, jax.random.key(0))
   return tuple(
     '/'.join(path)
@@ -43,20 +42,16 @@ def other_layers(local: LocalTraining, head: Collection[str]) -> tuple[str, ...]
 
 
 def parts(params: Params, head: Collection[str]) -> tuple[Params, Params]:
-  """Body and head of a model or stack, None in place of the layers of the other."""
   return parameter_names.split(params, head)
 
 
 def head_of(head: Collection[str], params: Params) -> Params:
-  """Head of a model or stack, None in place of the other layers."""
   return parts(params, head)[1]
 
 
 def init(
   local: LocalTraining, head: Collection[str]
 ) -> Callable[[jax.Array, FederatedData], PersonalHeadState]:
-  """The `init` of such a method: one random model, its head copied for each client."""
-
   def init(key, data):
     body, personal = parts(local.model.init(key), head)
     heads = sharding.split_clients(tree.repeat(personal, data.num_clients), local.mesh)
@@ -66,12 +61,10 @@ def init(
 
 
 def deployed(state: Any, data: FederatedData) -> ClientModels:
-  """The `deployed` of such a method."""
   return ClientModels(shared=state.body, personal=state.heads)
 
 
 def traffic_of(local: LocalTraining, personal: Collection[str]) -> traffic.Traffic:
-  """The `traffic` of all layers but those that stay with clients."""
   size = traffic.bytes_of_model(local, but=tuple(personal))
   return traffic.same_for_all(size, size)
 

@@ -14,7 +14,6 @@ from fesem_jax.training.client_losses import cohort_losses
 
 
 def random_models(local: LocalTraining, key: jax.Array, num_models: int) -> Params:
-  """[K, ...] different random models."""
   return jax.vmap(local.model.init)(jax.random.split(key, num_models))
 
 

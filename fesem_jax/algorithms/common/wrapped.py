@@ -2,13 +2,7 @@
 
 from typing import Any
 
-import jax
-
-from fesem_jax.algorithms.common.centers import sizes_of
-from fesem_jax.core import tree
-from fesem_jax.core.algorithm import Algorithm, RoundInfo
-from fesem_jax.core.federated_data import FederatedData
-from fesem_jax.core.types import Cohort
+from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.utils.errors import check
 
 
@@ -20,45 +14,9 @@ def inner(state: Any) -> Any:
 
 
 def replaced(state: Any, **changes: Any) -> Any:
-  """The state with changes to the state of the method itself."""
   if 'method' in state._fields:
     return state._replace(method=replaced(state.method, **changes))
   return state._replace(**changes)
-
-
-def cohort_clusters(state: Any, cohort: Cohort) -> jax.Array:
-  """[S] int32 cluster of each client of the cohort."""
-  return tree.rows_of(inner(state).assignment, cohort)
-
-
-def num_clusters(state: Any) -> int:
-  """K."""
-  return jax.tree.leaves(inner(state).centers)[0].shape[0]
-
-
-def number_of(state: Any) -> jax.Array:
-  """[] int32 number of the next round, counted from 1."""
-  return inner(state).rounds + 1
-
-
-def took_part(info: RoundInfo) -> jax.Array:
-  """[S] bool: the round's clients whose update counted."""
-  assert info.clusters is not None
-  assert info.clusters.took_part is not None
-  return info.clusters.took_part
-
-
-def with_assignment(
-  info: RoundInfo, before: jax.Array, after: jax.Array, count: int, data: FederatedData
-) -> RoundInfo:
-  """The report of a round after which clients are in other clusters [M]."""
-  assert info.clusters is not None
-  clusters = info.clusters._replace(
-    assignment=after,
-    sizes=sizes_of(after, count, data),
-    moved=((before != after) & (data.sizes() > 0)).sum(),
-  )
-  return info._replace(clusters=clusters)
 
 
 def check_wrappable(method: Algorithm, option: str) -> None:

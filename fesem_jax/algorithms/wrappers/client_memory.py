@@ -20,19 +20,15 @@ from fesem_jax.utils.errors import check
 
 
 class ClientMemoryState(NamedTuple):
-  """State of a method whose clients keep something."""
-
   method: Any  # of the wrapped method
   memory: dict[str, Any]  # name -> [M, ...]
 
   @property
   def residuals(self) -> Params:
-    """[M, ...] what each client has not sent."""
     return self.memory['residual']
 
 
 def kept_parts(local: LocalTraining) -> tuple[str, ...]:
-  """The names of what clients keep, as `local` asks for it."""
   is_kept = {
     'residual': local.sends is not None and local.sends.residual,
     'statistics': bool(local.unsent),

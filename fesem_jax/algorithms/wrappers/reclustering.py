@@ -1,9 +1,7 @@
 """Reclustering from a common start, which corrects wrong assignments of FeSEM.
 
-A client that starts from a center comes back near it, right or wrong, so that distances
-to centers (Eq. 8) say where a client started. Models that started from one point differ
-by their data alone: that is why the k-means of Section 6.1.4 finds clusters, and why it
-does so again in any later round. Beyond the paper.
+A client comes back near the center that it starts from, right or wrong; models that
+started from one point differ by their data alone. Beyond the paper.
 """
 
 import dataclasses
@@ -15,15 +13,7 @@ import optax
 
 from fesem_jax.algorithms.common.centers import round_info
 from fesem_jax.algorithms.common.first_clusters import Clustering, train_and_cluster
-from fesem_jax.algorithms.common.wrapped import (
-  check_wrappable,
-  cohort_clusters,
-  inner,
-  num_clusters,
-  number_of,
-  replaced,
-  wrap,
-)
+from fesem_jax.algorithms.common.wrapped import check_wrappable, inner, replaced, wrap
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm, ClientModels
 from fesem_jax.core.federated_data import FederatedData
@@ -50,8 +40,6 @@ _MARGIN_OF_PART = 0.5
 
 
 class Checks(NamedTuple):
-  """When clusters are checked."""
-
   due: jax.Array  # [] int32 round of the next check, counted from 1
   wait: jax.Array  # [] int32 rounds between the last check and that one
   # [] bool whether clients keep their clusters in the next round: after a change, new
@@ -71,8 +59,6 @@ class Checks(NamedTuple):
 
 
 class Reclustered(NamedTuple):
-  """The outcome of a check."""
-
   centers: Params  # [K, ...]
   stays: jax.Array  # [K] bool whether a center is the same as before
   assignment: jax.Array  # [S] int32 of the cohort
@@ -84,8 +70,6 @@ class Reclustered(NamedTuple):
 
 
 class ReclusteringState(NamedTuple):
-  """State of `with_reclustering`."""
-
   method: Any  # of the wrapped method
   checks: Checks
 
@@ -102,12 +86,10 @@ def with_reclustering(
   clustered as at the start. Each check that confirms the clusters doubles the interval.
 
   Args:
-    method: a method with centers; its clients' models, if any, are on the devices.
+    method: a method with centers; others raise `UserError`. Its clients' models, if
+      any, are on the devices.
     every: rounds before the first check.
     clustering: the weighting and the comparison of the method itself.
-
-  Raises:
-    UserError: on a method without centers.
   """
   check_wrappable(method, 'recluster_every')
 
@@ -117,7 +99,8 @@ def with_reclustering(
 
   def step(state, data, cohort, key):
     def check(state, data, cohort, key):
-      base, old = inner(state), cohort_clusters(state, cohort)
+      base = inner(state)
+      old = tree.rows_of(base.assignment, cohort)
       clusters = recluster(
         method.local, base.centers, base.assignment, old, data, cohort, key, clustering
       )
@@ -129,14 +112,9 @@ def with_reclustering(
         params = tree.with_rows(base.client_params, cohort, trained.params)
         changes['client_params'] = params
       parts = (clusters.objective,) * 2 if reports_parts else None
+      count = len(jax.tree.leaves(base.centers)[0])
       info = round_info(
-        trained,
-        num_clusters(state),
-        clusters.objective,
-        base.assignment,
-        assignment,
-        data,
-        parts,
+        trained, count, clusters.objective, base.assignment, assignment, data, parts
       )
       assert method.with_centers is not None
       after = method.with_centers(
@@ -156,7 +134,7 @@ def with_reclustering(
 
     _, like = jax.eval_shape(go_on, state, data, cohort, key)
     reports_parts = like.clusters.objective_parts is not None
-    due = number_of(state) == state.checks.due
+    due = inner(state).rounds + 1 == state.checks.due
     return jax.lax.cond(due, check, go_on, state, data, cohort, key)
 
   return wrap(method, step, init=init, traffic=_with_checks(method.traffic))
@@ -198,9 +176,8 @@ def recluster(
            the share of clients that move
     c_k <- mean of the centers that the clients of the new cluster k had before
 
-  New clusters get the numbers that most of their clients had; right clusters change
-  nothing. Clients outside of the cohort stay and count in the means; in such a cohort,
-  another number of clusters must halve the variance within clusters.
+  Clients outside of the cohort stay and count in the means; with such, another number
+  of clusters must halve the variance within clusters.
   """
   weighting, comparison = clustering.weighting, clustering.comparison
   count = jax.tree.leaves(centers)[0].shape[0]

@@ -3,15 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from fesem_jax.algorithms.common.wrapped import (
-  check_wrappable,
-  cohort_clusters,
-  inner,
-  num_clusters,
-  replaced,
-  took_part,
-  with_assignment,
-)
+from fesem_jax.algorithms.common.centers import sizes_of
+from fesem_jax.algorithms.common.wrapped import check_wrappable, inner, replaced
 from fesem_jax.core import tree
 from fesem_jax.core.algorithm import Algorithm
 from fesem_jax.core.federated_data import FederatedData
@@ -27,34 +20,35 @@ def with_reseeding(method: Algorithm, comparison: ModelComparison = _ALL) -> Alg
   """Moves a center without clients to the client farthest from its own center.
 
   Args:
-    method: a method with centers.
+    method: a method with centers; others raise `UserError`.
     comparison: of models with centers, as the method makes it.
-
-  Raises:
-    UserError: on a method without centers.
   """
   check_wrappable(method, 'reseed_empty')
 
   def step(state, data, cohort, key):
     old, before = inner(state).centers, inner(state).assignment
     state, info = method.step(state, data, cohort, key)
-    inner_state = inner(state)
-    params = tree.rows_of(inner_state.client_params, cohort)
-    centers, compared = tree.take(old, cohort_clusters(state, cohort)), params
+    new, clusters = inner(state), info.clusters
+    assert clusters is not None
+    assert clusters.took_part is not None
+    assert method.with_centers is not None
+    params = tree.rows_of(new.client_params, cohort)
+    centers = tree.take(old, tree.rows_of(new.assignment, cohort))
+    compared = params
     if comparison.align is not None:
       compared = comparison.align(params, centers, method.local.mesh)
     distance = tree.row_distances(compared, centers)
-    distance = jnp.where(took_part(info), distance, -1.0)
+    distance = jnp.where(clusters.took_part, distance, -1.0)
     centers, assignment = reseed_empty_centers(
-      inner_state.centers, inner_state.assignment, params, distance, cohort, data
+      new.centers, new.assignment, params, distance, cohort, data
     )
-    unchanged = tree.row_distances(centers, inner_state.centers) == 0
-    info = with_assignment(info, before, assignment, num_clusters(state), data)
-    assert method.with_centers is not None
-    state = method.with_centers(
-      replaced(state, assignment=assignment), centers, unchanged
-    )
-    return state, info
+    unchanged = tree.row_distances(centers, new.centers) == 0
+    sizes = sizes_of(assignment, len(clusters.sizes), data)
+    moved = ((before != assignment) & (data.sizes() > 0)).sum()
+    clusters = clusters._replace(assignment=assignment, sizes=sizes, moved=moved)
+    state = replaced(state, assignment=assignment)
+    state = method.with_centers(state, centers, unchanged)
+    return state, info._replace(clusters=clusters)
 
   return method._replace(step=step)
 
@@ -67,9 +61,8 @@ def reseed_empty_centers(
   cohort: Cohort,
   data: FederatedData,
 ) -> tuple[Params, jax.Array]:
-  """Centers [K, ...] and assignment [M] once empty centers took the farthest clients.
-
-  `distance` [S] float32 is negative for clients to leave alone. No cluster is emptied.
+  """Centers, assignment once empty centers took the clients of greatest `distance` >=
+  0.
   """
   num_clusters = jax.tree.leaves(centers)[0].shape[0]
   exists = data.sizes() > 0

@@ -1,9 +1,7 @@
 """Corruptions of images at five strengths, as those of CIFAR-10-C.
 
-Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions
-and Perturbations", 2019. Constants are those of the script that made CIFAR-10-C
-(github.com/hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py, commit ca36008).
-Pixels are the same but for rounding (bytes are rounded, not cut) and random draws.
+Hendrycks and Dietterich, 2019; constants of github.com/hendrycks/robustness,
+ImageNet-C/create_c/make_cifar_c.py, commit ca36008. Bytes are rounded, not cut.
 """
 
 from collections.abc import Callable, Mapping
@@ -89,10 +87,7 @@ NAMES = ('none', *_CORRUPTIONS)
 def corrupted(
   x: Array, name: str, strength: int, scale: float, rng: Generator
 ) -> Array:
-  """Images [N, H, W] or [N, H, W, C] with a corruption of `NAMES`, of the same dtype.
-
-  Raises `UserError` unless `x * scale` are pixels between 0 and 1.
-  """
+  """Images [N, H, W] or [N, H, W, C] with a corruption of `NAMES`."""
   ranges.check_choice('groups', name, NAMES)
   if name == 'none':
     return x

@@ -103,10 +103,7 @@ class Partition:
     return 0 if self.within is None else self.within.num_clients
 
   def deal(self, rng: Generator, labels: Array, num_clients: int) -> Rows:
-    """The rows of each client.
-
-    `labels` [T] are the classes of the examples; 0 where targets are no classes.
-    """
+    """The rows of each client, of `labels` [T] (0 where targets are no classes)."""
     request = Request(rng, labels, num_clients, int(labels.max()) + 1)
     return self.rule(request)(labels, 1)
 
@@ -455,10 +452,7 @@ class DirichletLabels(Partition):
 
 
 def _equal_sizes(rng: Generator, labels: Array, drawn: Array) -> Array:
-  """[L, M] examples of each class, given clients' distributions `drawn` [M, L].
-
-  Clients that draw a class that runs out are chosen at random; the others draw again.
-  """
+  """[L, M] examples of classes by drawn shares [M, L]; who lacks some draws again."""
   num_clients, num_classes = drawn.shape
   left, counts = np.bincount(labels, minlength=num_classes), np.zeros(drawn.shape, int)
   missing = np.diff(np.arange(num_clients + 1) * len(labels) // num_clients)
