@@ -50,10 +50,7 @@ def adapt(
   numbers: Sequence[str],
   machine: dict[str, Any],
 ) -> list[Row]:
-  """Writes and returns a row for each run, seeds of one configuration, and each rule.
-
-  Results go to `out`; None is WORKDIR/adapt of the only run.
-  """
+  """Writes and returns a row for each run (seeds of one configuration) and rule."""
   check(workdirs, 'workdir: missing; name that of a run, fesem-adapt WORKDIR')
   check(out or len(workdirs) == 1, 'output: name a folder for several runs')
   numbers = [n.replace(ALL, '0') for n in numbers]
@@ -96,7 +93,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  experiment_flags.define('machine')
-  flags.adopt_module_key_flags(experiment_flags)
-  experiment_flags.define_options(Adapt)
+  experiment_flags.define('machine', Adapt)
   start(main)

@@ -87,9 +87,9 @@ def load_phases(config: dict[str, Any], data_dir: str = '') -> list[data.Phase]:
 def data_of(
   config: dict[str, Any], machine: dict[str, Any], loaded: LoadedData
 ) -> Roles:
-  """The data of a configuration; see `specs.plan`."""
   also = 'evaluate_on', 'unseen_fraction', 'attack', 'attack_fraction', 'stop_after'
-  chosen = {name: config.get(name) for name in (*experiment_flags.data_names(), *also)}
+  chosen = {name: config.get(name) for name in also}
+  chosen |= experiment_flags.data_choice(config)
   chosen['groups'] = config['algorithm'] == 'oracle'
   key = json.dumps(chosen, sort_keys=True, default=str)
   if key not in loaded:
@@ -101,7 +101,6 @@ def data_of(
 
 
 def _with_roles(config: dict[str, Any], phases: list[data.Phase]) -> Roles:
-  """The data with bad clients and true groups, and what is set aside."""
   unseen, validation = None, None
   seed, drifts = config['seed'], len(phases) > 1
   for name in ('unseen_fraction', 'stop_after'):
@@ -123,11 +122,7 @@ def _with_roles(config: dict[str, Any], phases: list[data.Phase]) -> Roles:
 def data_of_run(
   workdir: pathlib.Path, config: dict[str, Any], data_dir: str
 ) -> list[FederatedData]:
-  """Both splits of a run, from its config.json.
-
-  The splits of the clients that it set aside follow, if it did. Raises `UserError` if
-  the configuration names no data, or others are found.
-  """
+  """Splits of a run, from its config.json, and of clients that it set aside."""
   train, test = load_data(config, data_dir)
   splits, fraction, seed = [train, test], config['unseen_fraction'], config['seed']
   if fraction:
@@ -172,10 +167,7 @@ def own_model(
   num_classes: int,
   task: str,
 ) -> Model:
-  """The model that a function of the user's own, an expression, builds.
-
-  Raises `UserError` if it builds none, or one that does not fit the data.
-  """
+  """The model that a function of the user's own, an expression, builds."""
   name, _ = split_call(text)
   build = functools.partial(load(name), example_shape, num_classes)
   (model,) = expressions.build(text, {name: build}, 'model')
@@ -246,10 +238,7 @@ def build_selection(config: dict[str, Any], num_clients: int) -> int | Selection
 def build_callbacks(
   machine: dict[str, Any], config: dict[str, Any] | None = None
 ) -> list[Callback]:
-  """New callbacks for a run: the user's own, then those that record and log.
-
-  Raises `UserError` on a function that returns none, or an unknown logger.
-  """
+  """New callbacks for a run: the user's own, then those that record and log."""
   chosen: list[Callback] = []
   for name in machine.get('callbacks') or []:
     check(is_user_function(name), f'callbacks: {name!r} is not MODULE:FUNCTION')
@@ -264,9 +253,8 @@ def build_callbacks(
 
 
 def build_schedule(text: str, rounds: int) -> Callable[[Any], Any] | None:
-  """The factor of --learning_rate in round r, counted from 0; None is constant.
-
-  It is (1 + cos(pi r / ROUNDS)) / 2, RATE^r, or FACTOR^(r // EVERY).
+  """The factor of --learning_rate by round, from 0: (1 + cos(pi r / ROUNDS)) / 2,
+  RATE^r, or FACTOR^(r // EVERY). None is constant.
   """
   name, *texts = text.split(':')
   if text == 'constant':
@@ -310,10 +298,7 @@ def build_local(
   machine: dict[str, Any],
   mesh: Mesh | None = None,
 ) -> LocalTraining:
-  """The local training that a configuration names.
-
-  Of `train`, the shapes suffice. Without a mesh it takes the devices of `machine`.
-  """
+  """The local training that a configuration names; of `train`, the shapes suffice."""
   placed = Machine(
     mesh or sharding.client_mesh(machine['num_devices']),
     machine['clients_per_chunk'],

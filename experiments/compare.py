@@ -14,11 +14,11 @@ those of a method first.
 import dataclasses
 import pathlib
 import shutil
-from typing import Annotated, Any
+from typing import Annotated
 
 from absl import flags
 
-from fesem_jax import algorithms
+from fesem_jax.algorithms import METHODS
 from fesem_jax.analysis import tables, tuning
 from fesem_jax.analysis.loop import run_entries
 from fesem_jax.core import sharding
@@ -31,8 +31,10 @@ from . import comparisons, methods, pages
 from . import flags as experiment_flags
 from .build import build_callbacks
 from .comparisons import MOST_SEEDS
-from .options import Kinds, Names, OneOf
+from .options import REPEATED, Kinds, Names, OneOf
 from .start import no_positional, start
+
+_ALGORITHMS = 'non_fed', 'fed_avg', 'fesem(4)'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Compare:
   """A comparison.
 
   Attributes:
+    algorithms: Methods: MODULE:FUNCTION, or of
+    tune: Values, FLAG:VALUE,VALUE, to choose from on validation examples.
     oracle: Also run FedAvg within the true groups, and compare with it.
     num_seeds: Number of seeds, from --seed.
     columns: Columns of the printed table; default: all but finetuned.
@@ -53,6 +57,8 @@ class Compare:
     workdir: Folder of all runs and the table.
   """
 
+  algorithms: Annotated[Names, Kinds(tuple(METHODS))] = _ALGORITHMS
+  tune: Annotated[Names, REPEATED] = ()
   oracle: bool = False
   num_seeds: Annotated[int, Range(1, MOST_SEEDS)] = 5
   columns: Annotated[Names, Kinds(tuple(tables.COLUMNS))] = ()
@@ -101,16 +107,8 @@ def main(argv: list[str]) -> None:
 
 
 def define_flags() -> None:
-  """Defines the flags of this binary."""
   experiment_flags.define()
-  flags.adopt_module_key_flags(experiment_flags)
-  words = f'Methods, of {", ".join(algorithms.METHODS)}, or MODULE:FUNCTION.'
-  default, parser = ['non_fed', 'fed_avg', 'fesem(4)'], methods.ListParser()
-  serializer: Any = flags.ListSerializer(',')
-  flags.DEFINE(parser, 'algorithms', default, words, serializer=serializer)
-  words = 'Values, FLAG:VALUE,VALUE, to choose from on validation examples.'
-  flags.DEFINE_multi_string('tune', [], words)
-  experiment_flags.define_options(Compare)
+  experiment_flags.define(Compare)
 
 
 if __name__ == '__main__':

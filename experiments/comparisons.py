@@ -38,10 +38,7 @@ def configurations(
 ) -> Configurations:
   """The configurations of a comparison, by the names and in the order of `listed`.
 
-  Args:
-    listed: methods as `methods.parse_method` takes them, some behind LABEL=.
-    chosen: options of the command line, for the methods that have them.
-    oracle: whether the oracle is added if it is not listed.
+  `chosen` are options of the command line, for the methods that have them.
   """
   parsed = []
   for text in listed:
@@ -69,10 +66,7 @@ def configurations(
 def parse_values(
   text: str, flag: str = 'tune', personal: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[str, list[Any]]:
-  """'batch_size:5,10' -> ('batch_size', [5, 10]), a value of --tune or --sweep.
-
-  Errors name `flag`; `personal` are options of the user's methods, with their defaults.
-  """
+  """'batch_size:5,10' -> ('batch_size', [5, 10]), a value of --tune or --sweep."""
   name, _, values = text.partition(':')
   if flag == 'sweep' and name.startswith('partition.'):
     return name, [value(part) for part in split(values, subject=flag)]
@@ -86,11 +80,7 @@ def parse_values(
 def parse_search(
   texts: Iterable[str], configs: Configurations, seeds: range, by: str = 'deployed'
 ) -> Search | None:
-  """The search that the values of --tune ask for; None without any.
-
-  A flag's last value counts, and an empty one drops those before it, e.g. of a preset.
-  `seeds` are those of the search, from 0; no reported seed is among them.
-  """
+  """The search that values of --tune ask for; an empty one drops those before it."""
   personal = methods.user_options(c['algorithm'] for c in configs.values())
   grid: dict[str, list[Any]] = {}
   for text in texts:
@@ -106,7 +96,6 @@ def parse_search(
 def points(
   label: str, config: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]
 ) -> list[Values]:
-  """The points of a grid that a method is tried with; what its label sets stays."""
   open_values = {
     name: values
     for name, values in grid.items()
@@ -120,11 +109,7 @@ def points(
 
 
 def swept(text: str, configs: Configurations) -> Configurations:
-  """The methods at each value of --sweep, FLAG:VALUES or partition.FIELD:VALUES.
-
-  Labels have the value. A method without the flag, or that sets it in its label, stays
-  as it is.
-  """
+  """The methods at each value of --sweep, which labels have, too."""
   name, values = parse_values(text, 'sweep')
   field = name.removeprefix('partition.') if name.startswith('partition.') else ''
   flag = 'partition' if field else name

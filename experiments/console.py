@@ -1,8 +1,4 @@
-"""The binaries as commands of the installed package: fesem-run and the others.
-
-Each starts as `python -m experiments.NAME` does, so that both have the same flags,
-help and endings.
-"""
+"""The binaries as commands of the installed package: fesem-run and the others."""
 
 import functools
 import runpy

@@ -75,7 +75,5 @@ class Output:
 
 
 if __name__ == '__main__':
-  experiment_flags.define('data', 'data_dir')
-  flags.adopt_module_key_flags(experiment_flags)
-  experiment_flags.define_options(Output)
+  experiment_flags.define('data', 'data_dir', Output)
   start(main)

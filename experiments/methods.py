@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from absl import flags
-
 from fesem_jax import algorithms
 from fesem_jax.algorithms import flat_options
 from fesem_jax.core.algorithm import Algorithm
@@ -20,7 +18,7 @@ from fesem_jax.server import optimizers as server_optimizers
 from fesem_jax.server.optimizers import ServerOptimizer
 from fesem_jax.utils import expressions
 from fesem_jax.utils.errors import check
-from fesem_jax.utils.expressions import parse, split, split_call
+from fesem_jax.utils.expressions import parse, split_call
 from fesem_jax.utils.ranges import check_choice
 
 from .options import (
@@ -68,12 +66,7 @@ def _personal(name: str) -> dict[str, Any]:
 
 
 def options(name: str) -> dict[str, Any]:
-  """The options of a method, and their defaults.
-
-  The argument `server_optimizer` is an Optax optimizer; as an option, it is a name and
-  numbers, of which None is the optimizer's own default. Those of a method of the user's
-  own that are named like another option begin with `method.`.
-  """
+  """The options of a method, with defaults; own ones may be named 'method.NAME'."""
   if is_user_function(name):
     personal = _personal(name)
     return {f'method.{n}' if n in OPTIONS else n: v for n, v in personal.items()}
@@ -86,13 +79,11 @@ def options(name: str) -> dict[str, Any]:
 
 
 def user_options(names: Iterable[str]) -> dict[str, Any]:
-  """Options, with their defaults, of those methods that are the user's own."""
   by_method = [options(name) for name in names if is_user_function(name)]
   return {name: x for defaults in by_method for name, x in defaults.items()}
 
 
 def all_options() -> dict[str, Any]:
-  """All options that some method has, with a default that has their type."""
   defaults: dict[str, Any] = {}
   for name in algorithms.METHODS:
     items = options(name).items()
@@ -114,10 +105,7 @@ def shared_options() -> dict[str, tuple[Any, str]]:
 
 
 def parser_of(name: str, personal: Mapping[str, Any]) -> Option | Parser:
-  """The parser of an option, of a method or any other.
-
-  `personal` are options of methods of the user's own, with their defaults.
-  """
+  """The parser of an option; `personal` are those of own methods, with defaults."""
   return OPTIONS.get(name) or parser(name, (all_options() | dict(personal))[name])
 
 
@@ -156,10 +144,7 @@ def server_optimizer(chosen: Mapping[str, Any]) -> ServerOptimizer:
 
 
 def applies(config: Mapping[str, Any], flag: str) -> bool:
-  """True if a flag has an effect in a configuration that has it.
-
-  The mean has no learning rate.
-  """
+  """True if a flag has an effect: the mean has no learning rate."""
   if flag != _SERVER_RATE or 'server_optimizer' not in config:
     return True
   return split_call(config['server_optimizer'])[0] in server_rates()
@@ -173,13 +158,11 @@ def sets(label: str, flag: str) -> bool:
 
 
 def configured(config: dict[str, Any], local: LocalTraining) -> Algorithm:
-  """The method that a configuration names, with its options."""
   name = config['algorithm']
   return build(name, local, {option: config[option] for option in options(name)})
 
 
 def check_options(name: str, chosen: Iterable[str]) -> None:
-  """Raises `UserError` on an unknown method or an option it does not have."""
   allowed = options(checked_name(name))
   for option in chosen:
     check(option in allowed, f'{option}: does not apply to {name}; leave it out')
@@ -209,10 +192,7 @@ def split_label(text: str) -> tuple[str, str]:
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
-  """'fesem(4;rounds=9)' -> ('fesem', {'num_clusters': 4, 'rounds': 9}).
-
-  A row sets options of its method, and all others but those of the data.
-  """
+  """'fesem(4;rounds=9)' -> ('fesem', {'num_clusters': 4, 'rounds': 9})."""
   name, arguments = split_call(text, 'algorithms')
   name = checked_name(name)
   defaults, chosen = options(name), dict[str, Any]()
@@ -230,14 +210,3 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
       check_options(name, [option])
       chosen[option] = parser(option, defaults[option]).parse(value)
   return name, chosen
-
-
-class ListParser(flags.ListParser):
-  """Parses a list of methods, whose brackets may hold commas."""
-
-  def parse(self, argument: str | list[str]) -> list[str]:
-    """Returns the texts of the methods."""
-    texts = (
-      split(argument, subject='algorithms') if isinstance(argument, str) else argument
-    )
-    return [text for text in texts if text]

@@ -1,8 +1,4 @@
-"""Options of the binaries: the fields of a few classes, with types, bounds and words.
-
-A flag, its check, its help, its entry in config.json and its column of a sweep follow
-from a field. Options of methods are arguments of their factories.
-"""
+"""Options of the binaries: fields of a few classes, with types, bounds and words."""
 
 import dataclasses
 import functools
@@ -40,8 +36,6 @@ from fesem_jax.utils.ranges import (
 
 
 class OneOf(NamedTuple):
-  """Texts that an option takes."""
-
   choices: tuple[str, ...]
 
 
@@ -54,6 +48,7 @@ class Kinds:
 
 
 Names = tuple[str, ...]
+REPEATED = 'repeated'  # Marks a flag that may stand several times.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,8 +264,6 @@ def documented(function: Callable[..., Any]) -> dict[str, str]:
 
 
 class Option(NamedTuple):
-  """An option as its field declares it."""
-
   name: str
   hint: Any
   default: Any
@@ -285,12 +278,10 @@ class Option(NamedTuple):
     return f'{self.words}\n{expressions.help_text(kinds.kinds, kinds.hidden)}'
 
   def parse(self, text: str) -> Any:
-    """The value of a text; raises `UserError`."""
     return Parser(self.name, self.hint).parse(text)
 
 
 def fields(cls: Any) -> list[Option]:
-  """The options that a class declares."""
   words = documented(cls)
   return [
     Option(f.name, f.type, f.default, words[f.name]) for f in dataclasses.fields(cls)
@@ -317,7 +308,6 @@ class Parser(flags.ArgumentParser):  # type: ignore[misc]
 
 
 def choices(hint: Any) -> tuple[str, ...]:
-  """Texts that an annotation allows; () where it does not list them."""
   if get_origin(hint) is Literal:
     return get_args(hint)
   return next((x.choices for x in get_args(hint) if isinstance(x, OneOf)), ())
@@ -331,7 +321,7 @@ def _converted(text: Any, hint: Any) -> Any:
   if not isinstance(text, str) or get_origin(hint) is Literal:
     return text
   if tuple in (hint, get_origin(hint)):
-    parts = [part.strip() for part in text.split(',') if part.strip()]
+    parts = filter(None, expressions.split(text))
     return [_converted(part, kinds[0] if kinds else str) for part in parts]
   if kinds == (int, float):
     return _converted(text, int if re.fullmatch(r'[-+]?\d+|all', text) else float)
@@ -341,7 +331,6 @@ def _converted(text: Any, hint: Any) -> Any:
 
 
 def parser(name: str, default: Any) -> Parser:
-  """The parser of an option of a method, of the type of its default."""
   kinds = {list: tuple, type(None): float}
   return Parser(name, kinds.get(type(default), type(default)))
 

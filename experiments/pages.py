@@ -13,10 +13,7 @@ from . import flags as experiment_flags
 
 
 def written(workdir: pathlib.Path, reference: str = '') -> str:
-  """Writes the page of a workdir; a line that names it, or says why there is none.
-
-  The workdir is of a run or a comparison; `reference` is that of `write_report`.
-  """
+  """Writes the page of a workdir; a line that names it, or says why there is none."""
   if not flags.FLAGS.report_html:
     return f'Report: fesem-report {workdir} writes it.'
   path = workdir / 'report.html'
@@ -45,10 +42,7 @@ def draw(comparison: Comparison, workdir: pathlib.Path, sweep: str = '') -> str:
 
 
 def printed(comparison: Comparison) -> str:
-  """The table, and tuned values at the edge of their grid.
-
-  If it has more than 30 lines and one for each method, its first columns.
-  """
+  """The table, or its first columns, and tuned values at the edge of their grid."""
   table = comparison.table
   text = str(table)
   if text.count('\n') > 30 + len(table.cells):

@@ -3,9 +3,10 @@
 fesem-plan --flagfile=femnist --topology=v5e:2x4 --json=plan.json
 """
 
+import dataclasses
 import json
 import pathlib
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 from absl import flags
@@ -26,11 +27,24 @@ from fesem_jax.utils.text_tables import aligned
 from . import flags as experiment_flags
 from . import methods, run
 from .build import build_local, build_model, load_phases
+from .options import Kinds
 from .start import no_positional, start
 
 
+@dataclasses.dataclass(frozen=True)
+class Planned:
+  """A plan.
+
+  Attributes:
+    topology: local: the devices here; or chips as v5e:2x4, of
+    json: File for the plan; default: none.
+  """
+
+  topology: Annotated[str, Kinds(tuple(sharding.CHIPS))] = 'local'
+  json: str = ''
+
+
 def data_size(config: dict[str, Any]) -> DataSize:
-  """Size of the data that a configuration names."""
   try:
     _, train, test = load_phases(config, flags.FLAGS.data_dir)[0]
   except (OSError, UserError):
@@ -44,7 +58,6 @@ def data_size(config: dict[str, Any]) -> DataSize:
 
 
 def planned(config: dict[str, Any], size: DataSize, mesh: Mesh) -> planner.Plan:
-  """The plan of a run for the devices of a mesh."""
   machine = experiment_flags.machine()
   sharding.full_precision(list(mesh.devices.flat))
   train = data_of(size, size.train, mesh)
@@ -101,12 +114,8 @@ def main(argv: list[str]) -> None:
 
 
 def define_flags() -> None:
-  """Defines the flags of this binary."""
   run.define_flags()
-  flags.adopt_module_key_flags(run)
-  which = f'Chips as v5e:2x4, of {", ".join(sharding.CHIPS)}; local: the devices here.'
-  flags.DEFINE_string('topology', 'local', which)
-  flags.DEFINE_string('json', '', 'File for the plan; default: none.')
+  experiment_flags.define(Planned)
 
 
 if __name__ == '__main__':

@@ -43,10 +43,7 @@ class Report:
 def draw(
   workdir: pathlib.Path, folder: pathlib.Path, formats: Sequence[str]
 ) -> list[pathlib.Path]:
-  """Draws the figures of a run, or of a comparison over its seeds.
-
-  Returns the files. Raises `UserError` if a workdir has no runs.
-  """
+  """Draws the figures of a run, or of a comparison over its seeds; their files."""
   from fesem_jax import plots  # Raises UserError without matplotlib.
 
   f = flags.FLAGS
@@ -77,7 +74,5 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == '__main__':
-  experiment_flags.define('report')
-  flags.adopt_module_key_flags(experiment_flags)
-  experiment_flags.define_options(Report)
+  experiment_flags.define('report', Report)
   start(main)

@@ -10,9 +10,10 @@ The workdir gets metrics.jsonl, summary.json, clients.csv, models.npz and the pa
 report.html. The same command again continues where it stopped.
 """
 
+import dataclasses
 import pathlib
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 from absl import flags, logging
 
@@ -27,11 +28,24 @@ from fesem_jax.utils.display import printable
 from . import flags as experiment_flags
 from . import methods, pages, specs
 from .launch import launch
+from .options import Kinds
 from .start import no_positional, start
 
 
+@dataclasses.dataclass(frozen=True)
+class OneRun:
+  """A run.
+
+  Attributes:
+    algorithm: Method: MODULE:FUNCTION, or one of
+    workdir: Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.
+  """
+
+  algorithm: Annotated[str, Kinds(tuple(algorithms.METHODS))] = 'fesem'
+  workdir: str = ''
+
+
 def default_workdir(config: dict[str, Any]) -> pathlib.Path:
-  """runs/ALGORITHM[K]_DATASET_PARTITION_seedN."""
   method = f'{config["algorithm"]}{config.get("num_clusters") or ""}'
   method = method.replace(':', '_')
   dataset = config['dataset'].replace(':', '_').replace('/', '_')
@@ -40,7 +54,6 @@ def default_workdir(config: dict[str, Any]) -> pathlib.Path:
 
 
 def chosen_configuration() -> dict[str, Any]:
-  """The configuration of the command line."""
   f = flags.FLAGS
   name, values = methods.parse_method(f.algorithm)
   options = {n: x for n, x in values.items() if n in methods.options(name)}
@@ -73,20 +86,13 @@ def main(argv: list[str]) -> int:
 
 
 def _say(text: str) -> None:
-  """Prints a text in the first process."""
   if processes.is_first():
     print(text)
 
 
 def define_flags() -> None:
-  """Defines the flags of this binary."""
   experiment_flags.define()
-  experiment_flags.define('processes')
-  flags.adopt_module_key_flags(experiment_flags)
-  words = f'Method, of {", ".join(algorithms.METHODS)}, or MODULE:FUNCTION.'
-  flags.DEFINE_string('algorithm', 'fesem', words)
-  words = 'Folder of the run; default: runs/METHOD_DATASET_PARTITION_seedN.'
-  flags.DEFINE_string('workdir', '', words)
+  experiment_flags.define('processes', OneRun)
 
 
 if __name__ == '__main__':

@@ -50,10 +50,7 @@ class SelectK:
 
 
 def choose_clients(config: dict[str, Any], data_dir: str, count: int) -> FederatedData:
-  """Training split of a random `count` clients, or of all if fewer.
-
-  Without the examples of --evaluate_on=validation, which tell how good the chosen K is.
-  """
+  """Training split of `count` random clients, without examples for validation."""
   train, _ = load_data(config | {'evaluate_on': 'test'}, data_dir)
   if count < train.num_clients:
     # Loading draws natural clients as number 0 of this stream.
@@ -64,7 +61,6 @@ def choose_clients(config: dict[str, Any], data_dir: str, count: int) -> Federat
 
 
 def table_of(result: dict[str, Any]) -> Table:
-  """The metrics of each K as a table for a terminal."""
   rows = result['by_k'].values()
   heads = {
     'silhouette': ('silhouette', '.3f'),
@@ -115,6 +111,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == '__main__':
   experiment_flags.define()
-  flags.adopt_module_key_flags(experiment_flags)
-  experiment_flags.define_options(SelectK)
+  experiment_flags.define(SelectK)
   start(main)

@@ -48,10 +48,8 @@ def _as_flag(message: str) -> str:
 def main_with_clear_errors(
   main: Callable[[list[str]], int | None],
 ) -> Callable[..., int | None]:
-  """Turns a user's mistake into one sentence and exit code 1.
-
-  `main` returns its exit code. One of several processes ends without waiting for the
-  others, which may not know.
+  """Turns a user's mistake into one sentence and exit code 1; one of several processes
+  ends without waiting for the others.
   """
 
   def wrapped(argv: list[str]) -> int | None:
@@ -116,7 +114,6 @@ def _interrupted(sentence: str) -> NoReturn:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-  """Parses the flags; a mistake ends the process with one sentence."""
   if (topic := usage.asked(argv)) is not None:
     try:
       print(usage.text(topic))
@@ -144,10 +141,7 @@ def preset_names() -> list[str]:
 
 
 def expanded(arguments: list[str], within: tuple[str, ...] = ()) -> list[str]:
-  """Flags, those of presets and files in the place of --flagfile.
-
-  A file of the user's goes before a preset of its name.
-  """
+  """Flags, those of presets and files in the place of --flagfile."""
   flat, remaining = list[str](), arguments
   while remaining and remaining[0] != '--':
     (name, equals, value), *remaining = remaining[0].partition('='), *remaining[1:]
@@ -171,10 +165,7 @@ def expanded(arguments: list[str], within: tuple[str, ...] = ()) -> list[str]:
 
 
 def start(main: Callable[[list[str]], int | None]) -> None:
-  """Runs a binary whose flags are defined.
-
-  It ends silently when the pipe of its output is closed, as in `| head`.
-  """
+  """Runs a binary whose flags are defined; it ends silently when its pipe is closed."""
   try:
     try:
       app.run(main_with_clear_errors(main), flags_parser=parse_flags)
@@ -188,10 +179,7 @@ def start(main: Callable[[list[str]], int | None]) -> None:
 
 
 def _left_closed_pipe() -> bool:
-  """True if the standard output is closed; it then goes to the null device.
-
-  Otherwise the pipe that broke is another one, that of a logger, say.
-  """
+  """True if the standard output is closed; it then goes to the null device."""
   poll = select.poll()
   poll.register(sys.stdout, 0)  # Errors are always reported.
   if not poll.poll(0):
@@ -201,6 +189,5 @@ def _left_closed_pipe() -> bool:
 
 
 def no_positional(argv: list[str]) -> None:
-  """Raises `UserError` if the command line holds something besides flags."""
   if len(argv) > 1:
     raise UserError(f'{argv[1]!r} is not a flag; flags are written --name=value.')

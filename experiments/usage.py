@@ -20,10 +20,7 @@ _OURS = ('experiments.', 'fesem_jax.', 'reproductions.')
 
 
 def asked(argv: list[str]) -> str | None:
-  """Topic of --help in a command line: '' is the page, None is nothing.
-
-  The value of --help=TOPIC, or 'full'.
-  """
+  """Topic of --help in a command line: '' is the page, None is nothing."""
   for text in argv[1 : argv.index('--') if '--' in argv else None]:
     name, _, value = text.lstrip('-').partition('=')
     if text.startswith('-') and name in ('help', 'h', 'helpfull', 'helpshort'):
@@ -32,10 +29,7 @@ def asked(argv: list[str]) -> str | None:
 
 
 def text(topic: str = '') -> str:
-  """The page of the running binary, or the text of a topic.
-
-  Raises `UserError` on an unknown topic.
-  """
+  """The page of the running binary, or the text of a topic."""
   name, topics = topic.lstrip('-'), _topics()
   if not topic:
     return _page(topics)
@@ -72,7 +66,6 @@ def _topics() -> dict[str, list[str]]:
 
 
 def _personal() -> list[str]:
-  """Flags that the running binary has in addition to those of topics."""
   grouped = {name for names in _topics().values() for name in names}
   modules = flags.FLAGS.flags_by_module_dict().items()
   ours = [m for m in modules if m[0] == sys.argv[0] or m[0].startswith(_OURS)]
@@ -132,7 +125,6 @@ def _described(name: str) -> str:
 
 
 def _form(name: str) -> str:
-  """--name=default."""
   flag = flags.FLAGS[name]
   if flag.boolean:
     return f'--[no]{name}'
@@ -141,7 +133,6 @@ def _form(name: str) -> str:
 
 
 def _kind(name: str) -> str:
-  """Values that a flag takes."""
   flag = flags.FLAGS[name]
   if flag.boolean:
     return 'true or false'
@@ -155,7 +146,6 @@ def _kind(name: str) -> str:
 
 
 def _words(name: str) -> str:
-  """A flag's help."""
   text = (flags.FLAGS[name].help or '').replace('`', '')
   lines = '\n'.join(' '.join(line.split()) for line in text.splitlines())
   return re.sub(r'^<[^>]*\|[^>]*>: ', '', lines)  # absl's list of choices.
