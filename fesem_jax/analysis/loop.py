@@ -95,8 +95,9 @@ def run_entries(
           if isinstance(run, UserError):
             raise run
       except UserError as e:
+        if str(e) not in map(str, refused.values()):  # Once, if it is of all methods.
+          logging.warning('%s: cannot run: %s', label, e)
         refused[label] = e
-        logging.warning('%s: cannot run: %s', label, e)
       recorded += [run for run in outcomes if isinstance(run, Recorded)]
       folders = {run.folder for run in recorded} - {''}
       others = [run for run in earlier if run.folder not in folders]
